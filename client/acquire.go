@@ -26,12 +26,12 @@ func (c *Client) AcquireN(ctx context.Context, n int, domain string, ds ...Descr
 
 // wait waits until the permits of r are granted. holdID names the hold of a concurrency limit,
 // or is empty.
-func (c *Client) wait(ctx context.Context, r *Request, holdID string) (grant, error) {
+func (c *Client) wait(ctx context.Context, r *Request, holdID string) (*answer, error) {
 	if err := r.check(); err != nil {
-		return grant{}, err
+		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
-		return grant{}, err
+		return nil, err
 	}
 	w := &waiter{permits: r.n(), holdID: holdID, done: make(chan error, 1)}
 	if deadline, ok := ctx.Deadline(); ok {
@@ -39,7 +39,7 @@ func (c *Client) wait(ctx context.Context, r *Request, holdID string) (grant, er
 	}
 	q, err := c.enqueue(r, w)
 	if err != nil {
-		return grant{}, err
+		return nil, err
 	}
 	select {
 	case err = <-w.done:
@@ -94,7 +94,7 @@ func (q *queue) leave(w *waiter, err error) error {
 }
 
 // refund gives the permits of r back in the background.
-func (c *Client) refund(r *Request, holdID string, g grant) {
+func (c *Client) refund(r *Request, holdID string, g *answer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -111,14 +111,14 @@ func (c *Client) refund(r *Request, holdID string, g grant) {
 }
 
 // giveBack gives the permits of r back. Permits that their limits have forgotten need no refund.
-func (c *Client) giveBack(ctx context.Context, r *Request, holdID string, g grant) error {
+func (c *Client) giveBack(ctx context.Context, r *Request, holdID string, g *answer) error {
 	if g.holdTime == 0 {
 		holdID = "" // the limits count no holders
 	}
 	if holdID == "" && c.clock.Now().Sub(g.calledAt) >= g.resetAfter {
 		return nil
 	}
-	_, err := c.decide(ctx, r, r.n(), callOptions{refunds: true, grantedWithoutService: g.degraded, holdID: holdID})
+	_, err := c.decide(ctx, call{request: r, n: -r.n(), grantedWithoutService: g.Degraded, holdID: holdID})
 	if err == nil {
 		c.endPauses(r)
 	}

@@ -165,7 +165,7 @@ func (c *Client) Close() error {
 // Check sends r and returns the decision with its details. It charges denied hits as the rule
 // states. The other methods are usually simpler.
 func (c *Client) Check(ctx context.Context, r Request) (Decision, error) {
-	a, err := c.send(ctx, &r, callOptions{})
+	a, err := c.send(ctx, call{request: &r})
 	if err != nil {
 		return Decision{}, err
 	}
@@ -178,31 +178,24 @@ func (c *Client) Peek(ctx context.Context, domain string, ds ...Descriptor) (Dec
 	if err := r.check(); err != nil {
 		return Decision{}, err
 	}
-	a, err := c.decide(ctx, r, 0, callOptions{})
+	a, err := c.decide(ctx, call{request: r})
 	if err != nil {
 		return Decision{}, err
 	}
 	return a.decision(), nil
 }
 
-// callOptions are the differences between calls for one Request.
-type callOptions struct {
-	chargesNothingIfDenied bool   // a denied call charges none of its limits
-	refunds                bool   // the call refunds the hits
-	grantedWithoutService  bool   // the permits to refund were granted by Options.Failure
-	holdID                 string // names a hold of a concurrency limit
-}
-
-// send checks r and decides it.
-func (c *Client) send(ctx context.Context, r *Request, o callOptions) (*answer, error) {
-	if err := r.check(); err != nil {
+// send checks the request of k and asks for its permits.
+func (c *Client) send(ctx context.Context, k call) (*answer, error) {
+	if err := k.request.check(); err != nil {
 		return nil, err
 	}
-	return c.decide(ctx, r, r.n(), o)
+	k.n = k.request.n()
+	return c.decide(ctx, k)
 }
 
-// decide decides a valid request for n permits.
-func (c *Client) decide(ctx context.Context, r *Request, n int, o callOptions) (*answer, error) {
+// decide decides a valid call.
+func (c *Client) decide(ctx context.Context, k call) (*answer, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -211,9 +204,13 @@ func (c *Client) decide(ctx context.Context, r *Request, n int, o callOptions) (
 	}
 	callCtx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	a, err := c.decider.decide(callCtx, &call{request: r, n: n, callOptions: o})
-	if err != nil && ctx.Err() != nil {
-		return nil, ctx.Err()
+	calledAt := c.clock.Now()
+	a, err := c.decider.decide(callCtx, &k)
+	switch {
+	case err == nil:
+		a.calledAt = calledAt
+	case ctx.Err() != nil:
+		err = ctx.Err()
 	}
 	return a, err
 }
@@ -225,6 +222,6 @@ func (c *Client) Allow(ctx context.Context, domain string, ds ...Descriptor) (bo
 
 // AllowN reports whether n events may happen now.
 func (c *Client) AllowN(ctx context.Context, n int, domain string, ds ...Descriptor) (bool, error) {
-	a, err := c.send(ctx, &Request{Domain: domain, Descriptors: ds, N: rejectZero(n)}, callOptions{})
-	return err == nil && a.allowed, err
+	a, err := c.send(ctx, call{request: &Request{Domain: domain, Descriptors: ds, N: rejectZero(n)}})
+	return err == nil && a.Allowed, err
 }

@@ -43,26 +43,16 @@ type Decision struct {
 // call is one call of a decider.
 type call struct {
 	request *Request
-	n       int // 0 for a peek
-	callOptions
+	n       int // 0 for a peek, negative for a refund
+
+	chargesNothingIfDenied bool   // a denied call charges none of its limits
+	grantedWithoutService  bool   // the permits to refund were granted by Options.Failure
+	holdID                 string // names a hold of a concurrency limit
 }
 
-// hits returns the hits of c, which are negative for a refund.
-func (c *call) hits() int64 {
-	if c.refunds {
-		return -int64(c.n)
-	}
-	return int64(c.n)
-}
-
-// answer is the answer of a decider to a call.
+// answer is the answer of a decider to a call. It is also what the holder of permits needs to give them back.
 type answer struct {
-	allowed, degraded bool
-	limited           bool        // status is set
-	status            limitStatus // of the descriptor that is closest to its end
-
-	// neverFits reports that the permits of a denied call can never be granted.
-	neverFits bool
+	Decision // describes the descriptor that is closest to its end; Reset is that of its status
 
 	// retryAfter is the time until a denied call can pass.
 	retryAfter time.Duration
@@ -73,23 +63,12 @@ type answer struct {
 	// holdTime is the time after which a slot of a concurrency limit is free without a renewal. It
 	// is 0 if no limit of the call counts holders, or if another limit denies the call.
 	holdTime time.Duration
-}
 
-// limitStatus describes a limit.
-type limitStatus struct {
-	name      string
-	max       uint32        // permits in a window
-	window    time.Duration // 0 if it is not known
-	remaining uint32
-	reset     time.Duration
+	calledAt time.Time // the time before the call
 }
 
 func (a *answer) decision() Decision {
-	s := a.status
-	d := Decision{
-		Allowed: a.allowed, Limited: a.limited, Degraded: a.degraded, Never: a.neverFits,
-		Name: s.name, Limit: s.max, Window: s.window, Remaining: s.remaining, Reset: s.reset,
-	}
+	d := a.Decision
 	if !d.Allowed && !d.Never {
 		d.Reset = a.retryAfter
 	}
@@ -98,26 +77,27 @@ func (a *answer) decision() Decision {
 
 // addStatus adds the status of a descriptor. The status of a denied descriptor comes first, and then
 // the status with the least remaining.
-func (a *answer) addStatus(s limitStatus, denied bool) {
-	isFirst := !a.limited
-	a.limited = true
-	if !denied {
-		a.resetAfter = max(a.resetAfter, s.reset)
-		if isFirst || a.retryAfter == 0 && s.remaining < a.status.remaining {
-			a.status = s
-		}
-		return
+func (a *answer) addStatus(st *rlsv3.RateLimitResponse_DescriptorStatus, denied bool) {
+	reset := st.GetDurationUntilReset().AsDuration()
+	isClosest := !a.Limited || a.retryAfter == 0 && st.GetLimitRemaining() < a.Remaining
+	if denied {
+		isClosest = a.retryAfter == 0 || reset >= a.retryAfter
+		a.retryAfter = max(a.retryAfter, reset, time.Microsecond)
+	} else {
+		a.resetAfter = max(a.resetAfter, reset)
 	}
-	if a.retryAfter == 0 || s.reset >= a.retryAfter {
-		a.status = s
+	a.Limited = true
+	if isClosest {
+		l := st.GetCurrentLimit()
+		a.Name, a.Limit, a.Window = l.GetName(), l.GetRequestsPerUnit(), windowOf(l)
+		a.Remaining, a.Reset = st.GetLimitRemaining(), reset
 	}
-	a.retryAfter = max(a.retryAfter, s.reset, time.Microsecond)
 }
 
 // newAnswer returns the answer of a service. header has the metadata of the answer. A service
 // other than rls sends no header, so newAnswer then uses the statuses only.
 func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answer {
-	a := &answer{allowed: resp.GetOverallCode() != rlsv3.RateLimitResponse_OVER_LIMIT}
+	a := &answer{Decision: Decision{Allowed: resp.GetOverallCode() != rlsv3.RateLimitResponse_OVER_LIMIT}}
 	exceedsMax := false
 	for _, st := range resp.GetStatuses() {
 		l := st.GetCurrentLimit()
@@ -126,23 +106,20 @@ func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answ
 		}
 		denied := st.GetCode() == rlsv3.RateLimitResponse_OVER_LIMIT
 		exceedsMax = exceedsMax || denied && int64(c.n) > int64(l.GetRequestsPerUnit())
-		a.addStatus(limitStatus{
-			name: l.GetName(), max: l.GetRequestsPerUnit(), window: windowOf(l),
-			remaining: st.GetLimitRemaining(), reset: st.GetDurationUntilReset().AsDuration(),
-		}, denied)
+		a.addStatus(st, denied)
 	}
 	if reset, ok := seconds(header, limit.ResetAfterKey); ok {
 		a.resetAfter = reset
 	}
 	a.holdTime, _ = seconds(header, limit.HoldKey)
-	if a.allowed {
+	if a.Allowed {
 		return a
 	}
 	switch retry := header.Get(limit.RetryAfterKey); {
 	case len(retry) == 0:
-		a.neverFits = exceedsMax
+		a.Never = exceedsMax
 	case retry[0] == limit.RetryNever:
-		a.neverFits = true
+		a.Never = true
 	default:
 		if wait, ok := seconds(header, limit.RetryAfterKey); ok {
 			a.retryAfter = wait

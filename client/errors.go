@@ -43,5 +43,5 @@ func (e *WeightError) Error() string {
 }
 
 func newWeightError(n int, a *answer) error {
-	return &WeightError{N: n, Name: a.status.name, Limit: a.status.max}
+	return &WeightError{N: n, Name: a.Name, Limit: a.Limit}
 }

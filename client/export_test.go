@@ -67,9 +67,14 @@ type CallOptions struct {
 
 // Ask sends a call of c for r.N permits. It returns all that c reads in the answer, or the error.
 func Ask(ctx context.Context, c *Client, r Request, o CallOptions) string {
-	a, err := c.decide(ctx, &r, r.N, callOptions{chargesNothingIfDenied: o.ChargesNothingIfDenied, refunds: o.Refunds, holdID: o.HoldID})
+	n := r.N
+	if o.Refunds {
+		n = -n
+	}
+	a, err := c.decide(ctx, call{request: &r, n: n, chargesNothingIfDenied: o.ChargesNothingIfDenied, holdID: o.HoldID})
 	if err != nil {
 		return err.Error()
 	}
+	a.calledAt = time.Time{}
 	return fmt.Sprintf("%+v", *a)
 }

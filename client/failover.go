@@ -67,16 +67,10 @@ func newFailover(remote service, o Options, clock Clock, log *slog.Logger) (*fai
 }
 
 func (f *failover) decide(ctx context.Context, c *call) (*answer, error) {
-	if f.mode == FailClosed {
+	switch isRefund := c.n < 0; {
+	case f.mode == FailClosed, isRefund && !c.grantedWithoutService:
 		return f.remote.decide(ctx, c)
-	}
-	if c.refunds {
-		if c.grantedWithoutService {
-			return f.decideAlone(ctx, c)
-		}
-		return f.remote.decide(ctx, c)
-	}
-	if !f.mayCall() {
+	case isRefund, !f.mayCall():
 		return f.decideAlone(ctx, c)
 	}
 	begin := time.Now()
@@ -109,11 +103,11 @@ func (f *failover) mayCall() bool {
 // decideAlone decides c without the service.
 func (f *failover) decideAlone(ctx context.Context, c *call) (*answer, error) {
 	if f.mode == FailOpen {
-		return &answer{allowed: true, degraded: true}, nil
+		return &answer{Decision: Decision{Allowed: true, Degraded: true}}, nil
 	}
 	a, err := f.local.decide(ctx, c)
 	if a != nil {
-		a.degraded = true
+		a.Degraded = true
 	}
 	return a, err
 }

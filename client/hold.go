@@ -20,7 +20,7 @@ type Hold struct {
 	client  *Client
 	request *Request
 	id      string
-	grant   grant
+	grant   *answer
 	lost    chan struct{}
 
 	// stopRenewal ends the renewal. It does not cancel a call in flight.
@@ -65,7 +65,7 @@ func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descr
 	if c.closed {
 		return nil, ErrClosed
 	}
-	h.noteGrant(h.grant.degraded)
+	h.noteGrant(h.grant.Degraded)
 	var renewCtx context.Context
 	renewCtx, h.stopRenewal = context.WithCancel(c.lifetime)
 	c.goroutines.Add(1)
@@ -97,19 +97,18 @@ func (h *Hold) renew(ctx context.Context) {
 			stop()
 			return
 		}
-		calledAt := c.clock.Now()
-		a, err := c.decide(c.lifetime, h.request, h.request.n(), callOptions{chargesNothingIfDenied: true, holdID: h.id})
-		if err == nil && a.allowed {
-			h.noteGrant(a.degraded)
+		a, err := c.decide(c.lifetime, call{request: h.request, n: h.request.n(), chargesNothingIfDenied: true, holdID: h.id})
+		if err == nil && a.Allowed {
+			h.noteGrant(a.Degraded)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil && a.allowed:
+		case err == nil && a.Allowed:
 			if a.holdTime > 0 { // the limits file has changed
 				holdTime = a.holdTime
 			}
-			validUntil, pause = calledAt.Add(holdTime), holdTime/3
+			validUntil, pause = a.calledAt.Add(holdTime), holdTime/3
 			continue
 		case err != nil && isOutage(err) && c.clock.Now().Before(validUntil):
 			c.log.Warn("renewal of a hold failed", "error", err)
@@ -126,7 +125,7 @@ func (h *Hold) renew(ctx context.Context) {
 }
 
 // Limited reports whether a limit counts the permit. If not, no rule matches the descriptor.
-func (h *Hold) Limited() bool { return h.grant.limited }
+func (h *Hold) Limited() bool { return h.grant.Limited }
 
 // Lost returns a channel that is closed if the slot is lost. Either all renewals have failed for
 // the whole hold, or the service has rejected or denied a renewal. The work under the Hold should
@@ -157,7 +156,7 @@ func (h *Hold) Release() error {
 
 // giveBack gives the slot back to the service, or to the limits of this process if withoutService is true.
 func (h *Hold) giveBack(withoutService bool) error {
-	g := h.grant
-	g.degraded = withoutService
-	return h.client.giveBack(context.Background(), h.request, h.id, g)
+	g := *h.grant
+	g.Degraded = withoutService
+	return h.client.giveBack(context.Background(), h.request, h.id, &g)
 }

@@ -23,41 +23,31 @@ type Limits interface {
 // newLocal returns the service of limits in this process.
 func newLocal(limits Limits, ratio float64, clock Clock) (service, error) {
 	if limits == nil {
-		return service{}, errors.New("options: Limits: got none, want limits of package client/local")
+		return nil, errors.New("options: Limits: got none, want limits of package client/local")
 	}
 	if ratio == 0 {
 		ratio = 1
 	}
 	if !(ratio > 0 && ratio <= 1) { // NaN is not > 0
-		return service{}, fmt.Errorf("options: LocalRatio: got %v, want above 0 and at most 1", ratio)
+		return nil, fmt.Errorf("options: LocalRatio: got %v, want above 0 and at most 1", ratio)
 	}
 	local := limits.NewService(ratio, clock.Now)
-	return service{func(ctx context.Context, md []string, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, metadata.MD, error) {
+	return func(ctx context.Context, md []string, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, metadata.MD, error) {
 		stream := &headerStream{}
 		ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(md...))
 		resp, err := local.ShouldRateLimit(grpc.NewContextWithServerTransportStream(ctx, stream), req)
 		return resp, stream.header, err
-	}}, nil
+	}, nil
 }
 
-// headerStream receives the header of an answer in this process. The trailer has nothing for a Client.
-type headerStream struct{ header metadata.MD }
-
-// Method implements grpc.ServerTransportStream.
-func (*headerStream) Method() string { return rlsv3.RateLimitService_ShouldRateLimit_FullMethodName }
+// headerStream receives the header of an answer in this process. A service calls only SetHeader for a Client.
+type headerStream struct {
+	grpc.ServerTransportStream
+	header metadata.MD
+}
 
 // SetHeader implements grpc.ServerTransportStream.
 func (s *headerStream) SetHeader(md metadata.MD) error {
-	if s.header == nil {
-		s.header = md
-	} else {
-		s.header = metadata.Join(s.header, md)
-	}
+	s.header = metadata.Join(s.header, md)
 	return nil
 }
-
-// SendHeader implements grpc.ServerTransportStream.
-func (s *headerStream) SendHeader(md metadata.MD) error { return s.SetHeader(md) }
-
-// SetTrailer implements grpc.ServerTransportStream.
-func (*headerStream) SetTrailer(metadata.MD) error { return nil }

@@ -30,14 +30,7 @@ type queue struct {
 	isHold  bool     // the waiters want holds, and each has a hold id
 	waiters list.List
 	wakeUps chan struct{} // a signal ends a pause of the goroutine
-	reset   *limitReset   // nil unless the goroutine waits for permits
-}
-
-// limitReset is when a limit has permits again.
-type limitReset struct {
-	at     time.Time
-	max    uint32        // permits in a window
-	window time.Duration // 0 if it is not known
+	denial  *answer       // nil unless the goroutine waits for permits of a limit
 }
 
 // waiter is a caller in a queue.
@@ -47,23 +40,8 @@ type waiter struct {
 	deadline  time.Time // zero for none
 	element   *list.Element
 	done      chan error // gets the result, nil for granted permits
-	grant     grant      // valid after a nil in done
+	grant     *answer    // set before a nil in done
 	outageErr error      // of the service
-}
-
-// grant is what a waiter needs to know to give its permits back.
-type grant struct {
-	calledAt   time.Time // the time before the call
-	resetAfter time.Duration
-	holdTime   time.Duration // after which a slot is free without a renewal, or 0
-	limited    bool          // a limit counts the permits
-	degraded   bool
-}
-
-func newGrant(calledAt time.Time, a *answer) grant {
-	return grant{
-		calledAt: calledAt, resetAfter: a.resetAfter, holdTime: a.holdTime, limited: a.limited, degraded: a.degraded,
-	}
 }
 
 // batchBound bounds the next batch of a queue.
@@ -91,8 +69,7 @@ func (q *queue) run() {
 			return
 		}
 		bound = oneWaiter
-		calledAt := q.client.clock.Now()
-		a, err := q.client.decide(q.client.lifetime, q.request, permits, callOptions{chargesNothingIfDenied: true, holdID: batch[0].holdID})
+		a, err := q.client.decide(q.client.lifetime, call{request: q.request, n: permits, chargesNothingIfDenied: true, holdID: batch[0].holdID})
 		switch {
 		case q.client.lifetime.Err() != nil:
 			// nextBatch ends the waits and returns nil.
@@ -102,24 +79,24 @@ func (q *queue) run() {
 			continue
 		case err != nil:
 			q.finishBatch(batch, err)
-		case a.allowed:
-			q.grantBatch(batch, newGrant(calledAt, a))
+		case a.Allowed:
+			q.grantBatch(batch, a)
 			bound = batchBound{waiters: min(2*len(batch), maxWaiters), permits: math.MaxInt64}
-			if a.limited {
-				bound.permits = int64(a.status.remaining)
+			if a.Limited {
+				bound.permits = int64(a.Remaining)
 			}
 			slotPauses.Reset()
 		case len(batch) > 1:
-			if a.neverFits {
+			if a.Never {
 				maxWaiters = 1
 			}
-			bound = batchBound{waiters: len(batch) / 2, permits: int64(a.status.remaining)}
-		case a.neverFits:
+			bound = batchBound{waiters: len(batch) / 2, permits: int64(a.Remaining)}
+		case a.Never:
 			q.finishBatch(batch, newWeightError(permits, a))
 		case a.holdTime > 0: // only slots are missing, and a holder can release its slot at any time
 			q.pause(min(slotPauses.NextBackOff(), max(a.retryAfter, firstSlotPause)), nil)
 		default:
-			q.pause(a.retryAfter+jitter(a.retryAfter), &limitReset{at: calledAt.Add(a.retryAfter), max: a.status.max, window: a.status.window})
+			q.pause(a.retryAfter+jitter(a.retryAfter), a)
 		}
 		outagePauses.Reset()
 	}
@@ -169,7 +146,7 @@ func (q *queue) nextBatch(bound batchBound) (batch []*waiter, permits int) {
 
 // grantBatch gives the permits of a batch to its waiters. The permits of waiters that have left
 // are refunded.
-func (q *queue) grantBatch(batch []*waiter, g grant) {
+func (q *queue) grantBatch(batch []*waiter, g *answer) {
 	unused := 0
 	q.client.mu.Lock()
 	for _, w := range batch {
@@ -216,74 +193,63 @@ func (q *queue) noteOutage(err error) {
 	}
 }
 
-// pause waits for d, or until endPause. reset is when there are permits, or nil if this time is not
-// known. pause rejects late waiters. If the first waiter is rejected, pause returns at once, because
+// pause waits for d, or until endPause. denial says when there are permits, or is nil if this time is
+// not known. pause rejects late waiters. If the first waiter is rejected, pause returns at once, because
 // the next waiter may need fewer permits.
-func (q *queue) pause(d time.Duration, reset *limitReset) {
+func (q *queue) pause(d time.Duration, denial *answer) {
 	c := q.client
 	c.mu.Lock()
-	q.reset = reset
+	q.denial = denial
 	first := q.waiters.Front()
 	q.rejectLateWaiters()
-	if first == nil || q.waiters.Front() != first {
-		q.reset = nil
-		c.mu.Unlock()
-		return
-	}
+	isFirst := first != nil && q.waiters.Front() == first
 	c.mu.Unlock()
-	timer, stop := c.clock.NewTimer(d)
-	defer stop()
-	select {
-	case <-timer:
-	case <-q.wakeUps:
-	case <-c.lifetime.Done():
+	if isFirst {
+		timer, stop := c.clock.NewTimer(d)
+		defer stop()
+		select {
+		case <-timer:
+		case <-q.wakeUps:
+		case <-c.lifetime.Done():
+		}
 	}
 	c.mu.Lock()
-	q.reset = nil
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	q.denial = nil
 }
 
 // rejectLateWaiters ends the wait of the waiters whose permits come after their deadline. If it
-// rejects the first waiter, it rejects no other waiter, because q.reset is the time for the permits
+// rejects the first waiter, it rejects no other waiter, because q.denial is about the permits
 // of the first waiter. The caller holds client.mu.
 func (q *queue) rejectLateWaiters() {
-	if q.reset == nil {
+	if q.denial == nil {
 		return
 	}
 	now := q.client.clock.Now()
-	untilReset := q.reset.at.Sub(now)
-	var firstPermits, permitsAhead int64 // of the first waiter, and of all waiters before w
+	firstWait := q.denial.calledAt.Add(q.denial.retryAfter).Sub(now)
+	var permits int64 // of the waiters behind the first one, up to w
 	for e := q.waiters.Front(); e != nil; {
-		w := e.Value.(*waiter)
+		w, isFirst, wait := e.Value.(*waiter), e.Prev() == nil, firstWait
 		e = e.Next()
-		permits := int64(w.permits)
-		if permitsAhead == 0 {
-			firstPermits = permits
+		if !isFirst {
+			permits += int64(w.permits)
 		}
-		wait := untilReset
-		if q.reset.max > 0 {
-			// The first waiter gets its permits at the reset. The waiters behind it get at most max
-			// permits in each window.
-			wait = addWindows(wait, (permitsAhead+permits-firstPermits)/int64(q.reset.max), q.reset.window)
-		}
-		if !w.deadline.IsZero() && w.deadline.Sub(now) < wait {
-			q.finishWaiter(w, &WaitError{wait})
-			if permitsAhead == 0 {
-				return
+		// The waiters behind the first one get at most Limit permits in each window.
+		if windows := permits / max(int64(q.denial.Limit), 1); windows > 0 && q.denial.Limit > 0 {
+			wait = math.MaxInt64
+			if n := float64(firstWait) + float64(windows)*float64(q.denial.Window); n < math.MaxInt64 {
+				wait = time.Duration(n)
 			}
+		}
+		if w.deadline.IsZero() || w.deadline.Sub(now) >= wait {
 			continue
 		}
-		permitsAhead += permits
+		q.finishWaiter(w, &WaitError{wait})
+		if isFirst {
+			return
+		}
+		permits -= int64(w.permits)
 	}
-}
-
-// addWindows returns wait and n windows. The result is the longest Duration if the sum is longer.
-func addWindows(wait time.Duration, n int64, window time.Duration) time.Duration {
-	const longest = time.Duration(math.MaxInt64)
-	if window > 0 && n > int64((longest-max(wait, 0))/window) {
-		return longest
-	}
-	return wait + time.Duration(n)*window
 }
 
 // endPause ends a pause of the goroutine.

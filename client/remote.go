@@ -3,12 +3,15 @@ package client
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // retryPolicy repeats calls that did not reach the service, and calls whose connection broke before
@@ -16,6 +19,23 @@ import (
 const retryPolicy = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 	"maxAttempts": 5, "initialBackoff": "0.02s", "maxBackoff": "0.5s", "backoffMultiplier": 2,
 	"retryableStatusCodes": ["UNAVAILABLE"]}}]}`
+
+// service decides calls by a service of rls, at a distance or in this process. It sends req with the keys and
+// values of md, and returns the answer with its header.
+type service func(ctx context.Context, md []string, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, metadata.MD, error)
+
+// decide implements decider.
+func (s service) decide(ctx context.Context, c *call) (*answer, error) {
+	md := []string{limit.AcquireKey, strconv.FormatBool(c.chargesNothingIfDenied)}
+	if c.holdID != "" {
+		md = append(md, limit.HoldKey, c.holdID)
+	}
+	resp, header, err := s(ctx, md, c.request.proto(int64(c.n)))
+	if err != nil {
+		return nil, err
+	}
+	return newAnswer(c, resp, header), nil
+}
 
 // dial returns the service at target, and its connection. It does not connect yet.
 func dial(target string, o Options) (service, *grpc.ClientConn, error) {
@@ -29,12 +49,12 @@ func dial(target string, o Options) (service, *grpc.ClientConn, error) {
 	}, o.DialOptions...)
 	conn, err := grpc.NewClient(target, dialOptions...)
 	if err != nil {
-		return service{}, nil, fmt.Errorf("target %q: %w", target, err)
+		return nil, nil, fmt.Errorf("target %q: %w", target, err)
 	}
 	remote := rlsv3.NewRateLimitServiceClient(conn)
-	return service{func(ctx context.Context, md []string, req *rlsv3.RateLimitRequest) (resp *rlsv3.RateLimitResponse, header metadata.MD, err error) {
+	return func(ctx context.Context, md []string, req *rlsv3.RateLimitRequest) (resp *rlsv3.RateLimitResponse, header metadata.MD, err error) {
 		ctx = metadata.AppendToOutgoingContext(ctx, md...)
 		resp, err = remote.ShouldRateLimit(ctx, req, grpc.Header(&header))
 		return resp, header, err
-	}}, conn, nil
+	}, conn, nil
 }

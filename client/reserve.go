@@ -18,9 +18,7 @@ import (
 type Reservation struct {
 	client  *Client
 	request *Request
-	grant   grant
-	ok      bool
-	delay   time.Duration
+	grant   *answer
 
 	mu      sync.Mutex
 	isFinal bool // committed or cancelled
@@ -36,26 +34,27 @@ func (c *Client) Reserve(ctx context.Context, domain string, ds ...Descriptor) (
 // returns a *WeightError.
 func (c *Client) ReserveN(ctx context.Context, n int, domain string, ds ...Descriptor) (*Reservation, error) {
 	r := &Reservation{client: c, request: &Request{Domain: domain, Descriptors: ds, N: rejectZero(n)}}
-	calledAt := c.clock.Now()
-	a, err := c.send(ctx, r.request, callOptions{chargesNothingIfDenied: true})
+	a, err := c.send(ctx, call{request: r.request, chargesNothingIfDenied: true})
 	switch {
 	case err != nil:
 		return nil, err
-	case a.neverFits:
+	case a.Never:
 		return nil, newWeightError(n, a)
 	}
-	r.ok, r.delay, r.grant = a.allowed, a.retryAfter, newGrant(calledAt, a)
-	if a.allowed {
-		r.delay = 0
-	}
+	r.grant = a
 	return r, nil
 }
 
 // OK reports whether the permits are granted.
-func (r *Reservation) OK() bool { return r.ok }
+func (r *Reservation) OK() bool { return r.grant.Allowed }
 
 // Delay returns the time after which Reserve can succeed, or 0 if the permits are granted.
-func (r *Reservation) Delay() time.Duration { return r.delay }
+func (r *Reservation) Delay() time.Duration {
+	if r.OK() {
+		return 0
+	}
+	return r.grant.retryAfter
+}
 
 // Commit keeps the permits, so that a later Cancel does nothing.
 func (r *Reservation) Commit() {
@@ -70,7 +69,7 @@ func (r *Reservation) Commit() {
 func (r *Reservation) Cancel() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.isFinal || !r.ok {
+	if r.isFinal || !r.OK() {
 		return nil
 	}
 	err := r.client.giveBack(context.Background(), r.request, "", r.grant)

@@ -11,16 +11,15 @@ import (
 
 // Item is one of several requests that AnswerAll answers.
 type Item struct {
-	Context context.Context // with the metadata of the call; also for the Observers
-	Request *rlsv3.RateLimitRequest
+	Context  context.Context // with the metadata of the call; also for the Observers
+	Request  *rlsv3.RateLimitRequest
+	OnAnswer func(*Call) // called with the answer; the Call is valid only until OnAnswer returns
 }
 
-// AnswerAll answers independent requests, each as ShouldRateLimit does. The hits of all requests
+// AnswerAll answers independent requests in their order, each as ShouldRateLimit does. The hits of all requests
 // go to the Limiter in one Take, in the order of the requests. A request goes alone if its hits
 // must be charged together, or if a hit exceeds the max_hits of its rule.
-//
-// onAnswer is called for each request in order. The Call is valid only until onAnswer returns.
-func (s *Service) AnswerAll(ctx context.Context, items []Item, onAnswer func(i int, c *Call)) {
+func (s *Service) AnswerAll(ctx context.Context, items []Item) {
 	now := s.options.Now()
 	batchCalls := make([]*Call, len(items))
 	sharedBatch := backend.NewSubBatch()
@@ -55,7 +54,7 @@ func (s *Service) AnswerAll(ctx context.Context, items []Item, onAnswer func(i i
 		for _, o := range s.options.Observers {
 			o.Answered(items[i].Context, c)
 		}
-		onAnswer(i, c)
+		items[i].OnAnswer(c)
 		c.returnToPool()
 	}
 }

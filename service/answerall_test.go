@@ -43,12 +43,12 @@ descriptors:
 func (r *fixture) answerAll(requests []*rlsv3.RateLimitRequest) (responses []*rlsv3.RateLimitResponse, errs []error) {
 	items := make([]Item, len(requests))
 	for i, req := range requests {
-		items[i] = Item{context.Background(), req}
+		items[i] = Item{context.Background(), req, func(c *Call) {
+			require.Len(r.t, responses, i, "the answers are in order")
+			responses, errs = append(responses, c.Response), append(errs, c.Err)
+		}}
 	}
-	r.svc.AnswerAll(context.Background(), items, func(i int, c *Call) {
-		require.Len(r.t, responses, i, "the answers are in order")
-		responses, errs = append(responses, c.Response), append(errs, c.Err)
-	})
+	r.svc.AnswerAll(context.Background(), items)
 	require.Len(r.t, responses, len(requests))
 	return responses, errs
 }
@@ -130,12 +130,16 @@ func TestDecidingIsTheLimitOfTheStatus(t *testing.T) {
 	for range 3 {
 		r.request(desc("a=x"))
 	}
-	r.svc.AnswerAll(t.Context(), []Item{{t.Context(), single("a=x")}, {t.Context(), single("free=x")}}, func(i int, c *Call) {
-		d, ok := c.DescriptorDecision(0)
-		assert.Equal(t, i == 0, ok)
-		if ok {
+	r.svc.AnswerAll(t.Context(), []Item{
+		{t.Context(), single("a=x"), func(c *Call) {
+			d, ok := c.DescriptorDecision(0)
+			require.True(t, ok)
 			assert.Equal(t, "3 per second", d.Limit.String())
 			assert.Same(t, c.Response.Statuses[0].CurrentLimit, d.Limit.Response)
-		}
+		}},
+		{t.Context(), single("free=x"), func(c *Call) {
+			_, ok := c.DescriptorDecision(0)
+			assert.False(t, ok)
+		}},
 	})
 }

@@ -85,6 +85,14 @@ func (c *Call) returnToPool() {
 	calls.Put(c)
 }
 
+// hitsEnd returns the end of the hits of descriptor i, which begin at from.
+func (c *Call) hitsEnd(i, from int) int {
+	for from < len(c.hits) && c.hitDescriptors[from] == i {
+		from++
+	}
+	return from
+}
+
 // dropHits removes the hits of a rejected call. No Limiter decides these hits, so they are neither
 // admitted nor denied.
 func (c *Call) dropHits() {

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"slices"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/descriptors"
@@ -15,25 +16,14 @@ type Observer interface {
 	Answered(ctx context.Context, c *Call)
 }
 
-// Decision is the decision of one limit about one descriptor.
+// Decision is the decision of one limit about one descriptor. It is valid as long as the Call.
 type Decision struct {
 	Descriptor int // its place in the request
 	Rule       *descriptors.Rule
 	Limit      *descriptors.RateLimit // of Rule; never unlimited
 
-	// Key is the name of the counter, without the Tag of the limit. It is valid as long as
-	// the Call.
-	Key []byte
-
-	// N is the number of hits: 0 for a peek, negative for a refund.
-	N int64
-
-	// HoldID is the id of the hold of a concurrency limit. It is empty for an anonymous hold.
-	HoldID string
-
-	// Shadow reports that a denial lets the request pass: the rule is in shadow mode, or its
-	// enforce leaves the key out.
-	Shadow bool
+	// Hit is the charge on the counter of Limit.
+	*backend.Hit
 
 	// ChargesDenied reports that denied hits are charged. It is false for hits of a group, and for hits
 	// above max_hits.
@@ -56,7 +46,7 @@ func (c *Call) Decision(i int) Decision {
 	d, h := c.hitDescriptors[i], &c.hits[i]
 	isPeek := c.isPeek || c.exceedsMaxHits && c.hitExceedsMaxHits(i)
 	return Decision{
-		Descriptor: d, Rule: c.Rules[d], Limit: c.limits[i], Key: h.Key, N: h.N, HoldID: h.HoldID, Shadow: h.Shadow,
+		Descriptor: d, Rule: c.Rules[d], Limit: c.limits[i], Hit: h,
 		ChargesDenied: h.Limit.ChargeDenied && !h.InGroup() && !isPeek, Result: c.results[i],
 	}
 }
@@ -64,14 +54,8 @@ func (c *Call) Decision(i int) Decision {
 // DescriptorDecision returns the decision that the status of descriptor i describes. ok is false if no
 // limit of the descriptor was counted.
 func (c *Call) DescriptorDecision(i int) (d Decision, ok bool) {
-	from := 0
-	for from < len(c.hits) && c.hitDescriptors[from] < i {
-		from++
-	}
-	to := from
-	for to < len(c.hits) && c.hitDescriptors[to] == i {
-		to++
-	}
+	from, _ := slices.BinarySearch(c.hitDescriptors, i)
+	to := c.hitsEnd(i, from)
 	if from == to {
 		return Decision{}, false
 	}

@@ -22,9 +22,7 @@ func (c *Call) newResponse() *rlsv3.RateLimitResponse {
 		resp.Statuses[i] = status
 		status.Code = rlsv3.RateLimitResponse_OK
 		firstHit := hit
-		for hit < len(c.hits) && c.hitDescriptors[hit] == i {
-			hit++
-		}
+		hit = c.hitsEnd(i, hit)
 		switch {
 		case firstHit < hit:
 			c.setStatus(status, &durations[i], c.mostRestrictiveHit(firstHit, hit))

@@ -23,10 +23,7 @@ func (c *Call) addRuleMetadata(resp *rlsv3.RateLimitResponse, headerStatus *rlsv
 	decisions := &structpb.ListValue{}
 	firstHit := 0
 	for i, st := range resp.Statuses {
-		nextHit := firstHit // of the next descriptor
-		for nextHit < len(c.hits) && c.hitDescriptors[nextHit] == i {
-			nextHit++
-		}
+		nextHit := c.hitsEnd(i, firstHit)
 		decision := structpb.NewStructValue(c.decisionMetadata(i, firstHit, nextHit, st))
 		decisions.Values = append(decisions.Values, decision)
 		switch {

@@ -386,10 +386,10 @@ descriptors:
 			_, err := r.svc.ShouldRateLimit(ctx, req)
 			require.Error(t, err)
 			assert.Zero(t, decisions)
-			r.svc.AnswerAll(t.Context(), []Item{{ctx, req}}, func(_ int, answered *Call) {
+			r.svc.AnswerAll(t.Context(), []Item{{ctx, req, func(answered *Call) {
 				require.Error(t, answered.Err)
 				assert.Zero(t, answered.Decisions())
-			})
+			}}})
 		})
 	}
 }

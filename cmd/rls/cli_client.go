@@ -27,7 +27,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/clienttls"
 	"github.com/seed-81f232ab/rls/internal/base/entrytext"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
-	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
 
 // maxAnswer bounds the bytes that a client reads of an answer.
@@ -102,7 +102,7 @@ func (c *adminClient) run(cmd *cobra.Command, method, path string, query url.Val
 // printAs prints v as JSON, or by printText.
 func printAs(out io.Writer, asJSON bool, v any, printText func(io.Writer) error) error {
 	if asJSON {
-		return explain.EncodeJSON(out, v)
+		return reports.JSON(out, v)
 	}
 	return printText(out)
 }

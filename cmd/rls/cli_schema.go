@@ -11,14 +11,14 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
-	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/internal/whatif/limitstest"
+	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
 
 // schemas write the schema of each kind.
 var schemas = map[string]func(io.Writer) error{
-	"limits":   func(out io.Writer) error { return explain.EncodeJSON(out, limitsfile.JSONSchema()) },
-	"tests":    func(out io.Writer) error { return explain.EncodeJSON(out, limitstest.JSONSchema()) },
+	"limits":   func(out io.Writer) error { return reports.JSON(out, limitsfile.JSONSchema()) },
+	"tests":    func(out io.Writer) error { return reports.JSON(out, limitstest.JSONSchema()) },
 	"protocol": writeProtocol,
 }
 

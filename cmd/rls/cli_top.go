@@ -24,7 +24,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
-	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
 
 func newTop() *cobra.Command {
@@ -83,7 +83,7 @@ func (t *top) printJSON(ctx context.Context, out io.Writer) error {
 	if err := t.call(ctx, http.MethodGet, live.SnapshotPath, nil, nil, &snapshot); err != nil {
 		return err
 	}
-	return explain.EncodeJSON(out, snapshot)
+	return reports.JSON(out, snapshot)
 }
 
 // onceWidth is the width of a screen that goes to a file or a pipe.

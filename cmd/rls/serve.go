@@ -219,7 +219,7 @@ func serverOptions(s *env.Settings, e *events.Events) server.Options {
 			Path: "/metrics", Help: "metrics for Prometheus", Handler: e.Metrics.Handler(s.ExtraTags),
 			AnyHost: true, // metrics have no secrets, and Prometheus uses any name
 		}, {
-			Path: "/stats", Help: "metrics with their names in statsd", Handler: statsd.Handler(meter, meter.KeyCounts, s.ExtraTags),
+			Path: "/stats", Help: "metrics with their names in statsd", Handler: statsd.Handler(e.Metrics, e.Metrics.KeyCounts, s.ExtraTags),
 		}},
 		DebugNames:   s.DebugNames,
 		DrainDelay:   s.DrainDelay,

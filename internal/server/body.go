@@ -70,18 +70,17 @@ func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error
 // of the request.
 func (b *bodyReader) handler(next BodyHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer b.inflight.end(b.inflight.begin())
+		b.inflight.begin()
+		defer b.inflight.end()
 		body, err := b.read(w, r)
-		if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			next.Refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("body exceeds %d bytes", tooLarge.Limit))
-			return
-		}
-		if errors.Is(err, errManyLargeBodies) {
-			next.Refuse(w, http.StatusServiceUnavailable, err.Error())
-			return
-		}
 		if err != nil {
-			next.Refuse(w, http.StatusBadRequest, err.Error())
+			code := http.StatusBadRequest
+			if _, isTooLarge := errors.AsType[*http.MaxBytesError](err); isTooLarge {
+				code, err = http.StatusRequestEntityTooLarge, fmt.Errorf("body exceeds %d bytes", b.maxBytes)
+			} else if errors.Is(err, errManyLargeBodies) {
+				code = http.StatusServiceUnavailable
+			}
+			next.Refuse(w, code, err.Error())
 			return
 		}
 		address, _, _ := net.SplitHostPort(r.RemoteAddr)

@@ -58,7 +58,7 @@ func debugHandler(pages []Page, names []string, stopping context.Context) http.H
 			p.Handler = streamUntil(stopping, p.Handler)
 		}
 		if !p.AnyHost {
-			p.Handler = onlyOwnNames(names, p.Handler)
+			p.Handler = onlyOwnNames(names, isAny, p.Handler)
 		}
 		mux.Handle(p.Path, p.Handler)
 		hasRoot = hasRoot || p.address() == "/"
@@ -127,12 +127,12 @@ func isPrivateName(name string) bool {
 
 // onlyOwnNames answers 403 to requests that address the name of a site, unless names has it.
 // A page of that site could otherwise read h by DNS rebinding. With TLS the certificate
-// prevents it.
-func onlyOwnNames(names []string, h http.Handler) http.Handler {
+// prevents it. Requests for which isChecked returns false can address any name.
+func onlyOwnNames(names []string, isChecked func(*http.Request) bool, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := nameOf(r.Host)
 		isOwn := func(own string) bool { return nameOf(own) == name }
-		if r.TLS == nil && !isPrivateName(name) && !slices.ContainsFunc(names, isOwn) {
+		if r.TLS == nil && isChecked(r) && !isPrivateName(name) && !slices.ContainsFunc(names, isOwn) {
 			httpError(w, http.StatusForbidden, fmt.Sprintf("host: got %q, want an IP address, localhost, a name of the cluster, or a name in DEBUG_NAMES", r.Host))
 			return
 		}
@@ -140,18 +140,7 @@ func onlyOwnNames(names []string, h http.Handler) http.Handler {
 	})
 }
 
-// onlyOwnNamesForBrowsers is onlyOwnNames for requests of browsers. Other programs can address any
-// name.
-func onlyOwnNamesForBrowsers(names []string, h http.Handler) http.Handler {
-	checked := onlyOwnNames(names, h)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if isFromBrowser(r) {
-			checked.ServeHTTP(w, r)
-			return
-		}
-		h.ServeHTTP(w, r)
-	})
-}
+func isAny(*http.Request) bool { return true }
 
 // isFromBrowser reports whether a browser sent r. Browsers send Origin with each request that has a
 // body, and no page can remove it. They send Sec-Fetch-Site with all requests to localhost and over

@@ -16,20 +16,20 @@ var ErrInterrupted = errors.New("interrupted")
 // drain stops the listeners in order. Debug and metrics stop last, so that operators can
 // inspect a drain that hangs and Prometheus can scrape the last calls.
 func (s *Server) drain(delay time.Duration) {
-	start, calls, begun := time.Now(), s.calls.count(), s.calls.begun()
+	start, calls, begun := time.Now(), s.calls.calls.Load(), s.calls.begun.Load()
 	s.opts.Log.Info("drain started", "calls_in_flight", calls, "drain_delay", delay, "drain_timeout", s.opts.DrainTimeout)
 	s.opts.Observer.DrainStarted(calls)
 	s.opts.Health.Set("server", false, "shutting down")
 	if delay > 0 {
 		s.serveDelay(delay)
-		s.opts.Log.Info("drain delay ended", "calls_in_flight", s.calls.count(), "calls_since_start", s.calls.begun()-begun)
+		s.opts.Log.Info("drain delay ended", "calls_in_flight", s.calls.calls.Load(), "calls_since_start", s.calls.begun.Load()-begun)
 	}
 
 	s.startDrain()
 	ctx, cancel := context.WithTimeout(context.Background(), s.opts.DrainTimeout)
 	defer cancel()
 	var cut int64 // calls in flight at the timeout
-	countCut := sync.OnceFunc(func() { cut = s.calls.count() })
+	countCut := sync.OnceFunc(func() { cut = s.calls.calls.Load() })
 	var stopping sync.WaitGroup
 	stopping.Go(func() { s.stopGRPC(ctx, countCut) })
 	if s.http.stop(ctx, countCut) != nil {
@@ -54,9 +54,9 @@ const lateTime = time.Second
 // send calls at the end.
 func (s *Server) serveDelay(delay time.Duration) {
 	time.Sleep(delay - min(lateTime, delay/2))
-	begun := s.calls.begun()
+	begun := s.calls.begun.Load()
 	time.Sleep(min(lateTime, delay/2))
-	if late := s.calls.begun() - begun; late > 0 {
+	if late := s.calls.begun.Load() - begun; late > 0 {
 		s.opts.Log.Warn("calls still arrive at the end of the drain delay",
 			"reason", "clients reconnect only now, or DRAIN_DELAY is too short", "calls", late, "in", min(lateTime, delay/2), "drain_delay", delay)
 	}

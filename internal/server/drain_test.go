@@ -90,7 +90,8 @@ func TestShutdownFinishesCallsInFlightAndRefusesNewCalls(t *testing.T) {
 	for _, addr := range []net.Addr{r.GRPCAddr(), r.HTTPAddr()} {
 		polltest.Until(t, maxWait, func() bool { return refusesConnections(addr) })
 	}
-	assert.Equal(t, []string{"server: shutting down"}, health.Faults())
+	faults, _ := health.Lines()
+	assert.Equal(t, []string{"server: shutting down"}, faults)
 	assert.False(t, refusesConnections(r.DebugAddr()), "the debug listener stays to the end")
 	_, _, body := request(t, http.MethodGet, r.MetricsAddr(), "/metrics", "")
 	assert.Contains(t, body, "shutting down", "the metrics listener stays to the end")
@@ -307,7 +308,8 @@ func TestDrainWarnsOfCallsAtTheEndOfTheDelay(t *testing.T) {
 				s := &Server{opts: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}
 				go func() {
 					for range tt.callsUntil / (100 * time.Millisecond) {
-						s.calls.end(s.calls.begin())
+						s.calls.begin()
+						s.calls.end()
 						time.Sleep(100 * time.Millisecond)
 					}
 				}()
@@ -321,10 +323,10 @@ func TestDrainWarnsOfCallsAtTheEndOfTheDelay(t *testing.T) {
 func TestHealthChecksAreNoCallsOfADrain(t *testing.T) {
 	t.Parallel()
 	r := start(t, Options{})
-	before := r.calls.begun()
+	before := r.calls.begun.Load()
 	_, err := healthpb.NewHealthClient(dial(t, r.GRPCAddr().String())).Check(t.Context(), &healthpb.HealthCheckRequest{})
 	require.NoError(t, err)
-	assert.Equal(t, before, r.calls.begun())
+	assert.Equal(t, before, r.calls.begun.Load())
 }
 
 func TestInterruptSkipsDelay(t *testing.T) {

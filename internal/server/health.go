@@ -90,17 +90,12 @@ func (h *Health) Note(component, text string) {
 	}
 }
 
-// Faults returns "component: detail" for each component with a fault, sorted by
-// component.
-func (h *Health) Faults() []string { return h.lines(h.faults) }
-
-// Notes returns "component: text" for each note, sorted by component.
-func (h *Health) Notes() []string { return h.lines(h.notes) }
-
-func (h *Health) lines(texts map[string]string) []string {
+// Lines returns "component: detail" for each component with a fault, and "component: text" for each note. Both
+// are sorted by component.
+func (h *Health) Lines() (faults, notes []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return sortedLines(texts)
+	return sortedLines(h.faults), sortedLines(h.notes)
 }
 
 // sortedLines returns "component: text" for each text.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"io"
 	"net/http"
 	"slices"
@@ -35,7 +36,7 @@ func httpHandler(o *Options, calls *inflight) http.Handler {
 		mux.Handle(p.Path, p.Handler)
 	}
 	mux.Handle("/healthcheck", healthHandler(o.Health))
-	return onlyOwnNamesForBrowsers(o.DebugNames, mux)
+	return onlyOwnNames(o.DebugNames, isFromBrowser, mux)
 }
 
 // jsonHandler answers ShouldRateLimit for callers without gRPC. It takes a
@@ -61,7 +62,7 @@ func (j *jsonHandler) ServeBody(w http.ResponseWriter, r *http.Request, body []b
 		httpError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	if !j.refunds && hasRefund(&req) {
+	if !j.refunds && slices.ContainsFunc(req.Descriptors, (*ratelimitv3.RateLimitDescriptor).GetIsNegativeHits) {
 		httpError(w, http.StatusBadRequest, "refunds (is_negative_hits) are turned off for /json; JSON_REFUNDS=true turns them on")
 		return
 	}
@@ -87,31 +88,19 @@ func (j *jsonHandler) ServeBody(w http.ResponseWriter, r *http.Request, body []b
 	}
 
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(httpStatus(resp.GetOverallCode()))
+	w.WriteHeader(cmp.Or(httpCodes[resp.GetOverallCode()], http.StatusInternalServerError))
 	_, _ = w.Write(answer) // an error means that the caller has gone
 }
 
-// hasRefund reports whether a descriptor of req is a refund.
-func hasRefund(req *rlsv3.RateLimitRequest) bool {
-	return slices.ContainsFunc(req.GetDescriptors(), func(d *ratelimitv3.RateLimitDescriptor) bool { return d.GetIsNegativeHits() })
-}
-
-func httpStatus(code rlsv3.RateLimitResponse_Code) int {
-	switch code {
-	case rlsv3.RateLimitResponse_OK:
-		return http.StatusOK
-	case rlsv3.RateLimitResponse_OVER_LIMIT:
-		return http.StatusTooManyRequests
-	default:
-		return http.StatusInternalServerError
-	}
+var httpCodes = map[rlsv3.RateLimitResponse_Code]int{
+	rlsv3.RateLimitResponse_OK: http.StatusOK, rlsv3.RateLimitResponse_OVER_LIMIT: http.StatusTooManyRequests,
 }
 
 // healthHandler answers 200 with "OK", or 500 with a line for each fault. A line for
 // each note follows in both cases.
 func healthHandler(h *Health) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		faults, notes := h.Faults(), h.Notes()
+		faults, notes := h.Lines()
 		if len(faults) > 0 {
 			http.Error(w, strings.Join(append(faults, notes...), "\n"), http.StatusInternalServerError)
 			return

@@ -14,10 +14,6 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// clockStart is a time in the past. The time since clockStart takes one reading of a clock, and
-// time.Now takes two.
-var clockStart = time.Now()
-
 // callRegistrar registers services whose unary calls are observed, and whose panics don't
 // end the process. A call that panics is logged and fails with code Internal, whether it is
 // unary or a stream.
@@ -38,10 +34,11 @@ func (r callRegistrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	for i, m := range service.Methods {
 		observeCall := r.observeMethod(m.MethodName)
 		service.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (_ any, err error) { //nolint:revive // grpc's order
-			start, part := time.Since(clockStart), r.inflight.begin()
+			start := time.Now()
+			r.inflight.begin()
 			defer func() {
-				r.inflight.end(part)
-				observeCall(time.Since(clockStart) - start)
+				r.inflight.end()
+				observeCall(time.Since(start))
 			}()
 			defer r.recoverCall(ctx, m.MethodName, &err)
 			return m.Handler(srv, ctx, decode, interceptor)

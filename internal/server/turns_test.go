@@ -108,7 +108,7 @@ func TestBatchesInFlightAreBounded(t *testing.T) {
 			codes <- code
 		}()
 	}
-	polltest.Until(t, maxWait, func() bool { return r.calls.count() == batches })
+	polltest.Until(t, maxWait, func() bool { return r.calls.calls.Load() == batches })
 	polltest.Until(t, maxWait, func() bool { return check.running.Load() == fit })
 	assert.EqualValues(t, fit, check.running.Load(), "the others wait")
 	close(check.release)

@@ -12,8 +12,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"go.yaml.in/yaml/v3"
 
@@ -51,59 +49,24 @@ var (
 	}
 )
 
-// Bindings are the bindings of a file. They are immutable but for a cache.
-type Bindings struct {
-	list []binding
+// Bindings are the bindings of a file by domain. They are immutable.
+type Bindings map[string][]binding
 
-	// cache has the domains of the certificates of open connections. Its size is bounded.
-	cache     sync.Map // *x509.Certificate to domains
-	cacheSize atomic.Int64
-}
-
-// maxCachedCertificates bounds the cached certificates.
-const maxCachedCertificates = 4096
-
-// binding is an item of the file. A * at the end of a name matches any text.
-type binding struct {
-	field, name string
-	domains     domains
-}
-
-// domains is a set of domains. With allDomains, it has all domains.
-type domains map[string]bool
-
+// allDomains is the domain of bindings that allow all domains.
 const allDomains = "*"
+
+// binding is a name of callers that may ask a domain. A * at the end of the name matches any text.
+type binding struct{ field, name string }
 
 // Allows reports whether a caller with certificate c may ask domain. c is nil if the caller has no
 // certificate.
-func (b *Bindings) Allows(c *x509.Certificate, domain string) bool {
-	allowed := b.domainsOf(c)
-	return allowed[domain] || allowed[allDomains]
-}
-
-// domainsOf returns the domains that a caller with certificate c may ask.
-func (b *Bindings) domainsOf(c *x509.Certificate) domains {
-	if cached, ok := b.cache.Load(c); ok {
-		return cached.(domains)
-	}
-	all := domains{}
-	for _, item := range b.list {
-		if item.matches(c) {
-			for domain := range item.domains {
-				all[domain] = true
-			}
-		}
-	}
-	if b.cacheSize.Add(1) > maxCachedCertificates {
-		b.cache.Clear()
-		b.cacheSize.Store(1)
-	}
-	b.cache.Store(c, all)
-	return all
+func (b Bindings) Allows(c *x509.Certificate, domain string) bool {
+	isCaller := func(item binding) bool { return item.matches(c) }
+	return slices.ContainsFunc(b[domain], isCaller) || slices.ContainsFunc(b[allDomains], isCaller)
 }
 
 // matches reports whether certificate c, which can be nil, has the name of b.
-func (b *binding) matches(c *x509.Certificate) bool {
+func (b binding) matches(c *x509.Certificate) bool {
 	if c == nil || b.field == fieldNoCertificate {
 		return c == nil && b.field == fieldNoCertificate
 	}
@@ -127,39 +90,39 @@ func matchesName(pattern, name string) bool {
 }
 
 // Parse reads a file. The error is fields.Problems.
-func Parse(file string, data []byte) (*Bindings, error) {
-	b := new(Bindings)
+func Parse(file string, data []byte) (Bindings, error) {
+	bindings := Bindings{}
 	f := fields.File{Name: file, Data: data, MaxBytes: MaxFileBytes, Things: "callers", Missing: "callers is missing"}
 	err := f.Read(func(r *fields.Reader, root *yaml.Node) {
 		for _, item := range r.Items(r.Object(root, "file", fileFields)[fieldCallers]) {
-			b.list = append(b.list, readBinding(r, item))
+			values := r.Object(item, "item of callers", bindingFields)
+			b := readName(r, item, values)
+			for _, n := range r.Items(values[fieldDomains]) {
+				domain := r.Read(n, fields.Field{Name: "item of domains", Kind: fields.Word}).Text
+				bindings[domain] = append(bindings[domain], b)
+			}
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	return b, nil
+	return bindings, nil
 }
 
-// readBinding reads an item of callers.
-func readBinding(r *fields.Reader, n *yaml.Node) binding {
-	b := binding{domains: domains{}}
-	values := r.Object(n, "item of callers", bindingFields)
+// readName returns the name of an item of callers.
+func readName(r *fields.Reader, n *yaml.Node, values fields.Values) (b binding) {
 	for _, field := range nameFields {
 		switch name := values[field]; {
 		case !name.Is():
 		case b.field != "":
 			r.Errorf(name.Node, "%s and %s are both given; write an item for each of them", b.field, field)
 		default:
-			b.field, b.name = field, name.Text
+			b = binding{field, name.Text}
 			checkName(r, name)
 		}
 	}
 	if b.field == "" && values != nil {
 		r.Errorf(n, "name is missing; want %s", fields.JoinOr(nameFields))
-	}
-	for _, item := range r.Items(values[fieldDomains]) {
-		b.domains[r.Read(item, fields.Field{Name: "item of domains", Kind: fields.Word}).Text] = true
 	}
 	return b
 }

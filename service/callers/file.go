@@ -22,7 +22,7 @@ func Open(path string, observe func(err error), log *slog.Logger) (*File, error)
 	apply := func(data []byte) error {
 		b, err := Parse(path, data)
 		if err == nil {
-			f.current.Store(b)
+			f.current.Store(&b)
 		}
 		return err
 	}
@@ -40,7 +40,7 @@ func Check(path string) error {
 }
 
 // Bindings returns the bindings in force.
-func (f *File) Bindings() *Bindings { return f.current.Load() }
+func (f *File) Bindings() Bindings { return *f.current.Load() }
 
 // Run applies changes of the file until ctx is done.
 func (f *File) Run(ctx context.Context) { f.watched.Watch(ctx) }

@@ -98,9 +98,7 @@ func (h *Handler) ServeBody(w http.ResponseWriter, r *http.Request, body []byte)
 // decideChecks decides the checks of req.
 func (h *Handler) decideChecks(ctx context.Context, req *Request) []Answer {
 	answers := make([]Answer, len(req.Checks))
-	items := make([]service.Item, 0, len(req.Checks))
-	endCalls := make([]func(), 0, len(req.Checks))
-	itemPlaces := make([]int, 0, len(req.Checks)) // of the items in the request
+	var items []service.Item
 	for i := range req.Checks {
 		c := &req.Checks[i]
 		c.Domain = cmp.Or(c.Domain, req.Domain)
@@ -110,12 +108,12 @@ func (h *Handler) decideChecks(ctx context.Context, req *Request) []Answer {
 			continue
 		}
 		callCtx, end := h.o.StartCall(c.contextWithHold(ctx))
-		items, endCalls, itemPlaces = append(items, service.Item{Context: callCtx, Request: call}), append(endCalls, end), append(itemPlaces, i)
+		items = append(items, service.Item{Context: callCtx, Request: call, OnAnswer: func(c *service.Call) {
+			answers[i] = newAnswer(c, req.Rules)
+			end()
+		}})
 	}
-	h.o.Service.AnswerAll(ctx, items, func(j int, c *service.Call) {
-		answers[itemPlaces[j]] = newAnswer(c, req.Rules)
-		endCalls[j]()
-	})
+	h.o.Service.AnswerAll(ctx, items)
 	return answers
 }
 

@@ -1,11 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,19 +70,14 @@ func listModules(pkg string) ([]module, error) {
 		list.Env = append(list.Environ(), "GOOS="+system, "CGO_ENABLED=0")
 		list.Stderr = os.Stderr
 		out, err := list.Output()
-		if err != nil {
-			return nil, fmt.Errorf("go list: %w", err)
-		}
-		for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
+		for decoder := json.NewDecoder(bytes.NewReader(out)); err == nil && decoder.More(); {
 			var p struct{ Module *module }
-			if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
-				break
-			} else if err != nil {
-				return nil, fmt.Errorf("go list: %w", err)
-			}
-			if p.Module != nil && !p.Module.Main {
+			if err = decoder.Decode(&p); p.Module != nil && !p.Module.Main {
 				found[p.Module.Path] = *p.Module
 			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("go list: %w", err)
 		}
 	}
 	standard, err := exec.Command("go", "env", "GOROOT", "GOVERSION").Output()
@@ -90,14 +86,12 @@ func listModules(pkg string) ([]module, error) {
 	}
 	words := strings.Fields(string(standard))
 	found["std"] = module{Path: "std", Version: words[1], Dir: words[0]}
-	modules := []module{}
-	for _, m := range found {
+	modules := slices.SortedFunc(maps.Values(found), func(a, b module) int { return cmp.Compare(a.Path, b.Path) })
+	for i, m := range modules {
 		if m.Replace != nil {
-			m.Dir = m.Replace.Dir
+			modules[i].Dir = m.Replace.Dir
 		}
-		modules = append(modules, m)
 	}
-	slices.SortFunc(modules, func(a, b module) int { return cmp.Compare(a.Path, b.Path) })
 	return modules, nil
 }
 

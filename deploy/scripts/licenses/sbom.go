@@ -7,41 +7,8 @@ import (
 	"io"
 )
 
-// bom is a list of components in the format of CycloneDX 1.5.
-type bom struct {
-	Format      string `json:"bomFormat"`
-	SpecVersion string `json:"specVersion"`
-	Version     int    `json:"version"`
-	Metadata    struct {
-		Component component `json:"component"`
-	} `json:"metadata"`
-	Components []component `json:"components"`
-}
-
-// component is a program or a module.
-type component struct {
-	Type     string             `json:"type"`
-	Ref      string             `json:"bom-ref"`
-	Name     string             `json:"name"`
-	Version  string             `json:"version"`
-	PURL     string             `json:"purl"`
-	Licenses []componentLicense `json:"licenses,omitempty"`
-}
-
-type componentLicense struct {
-	License struct {
-		ID string `json:"id"`
-	} `json:"license"`
-}
-
-func newComponent(kind, name, version, license string) component {
-	purl := fmt.Sprintf("pkg:golang/%s@%s", name, version)
-	c := component{Type: kind, Ref: purl, Name: name, Version: version, PURL: purl, Licenses: make([]componentLicense, 1)}
-	c.Licenses[0].License.ID = license
-	return c
-}
-
-// printSBOM prints the modules that the Go command has recorded in a program, with their licenses.
+// printSBOM prints the modules that the Go command has recorded in a program, with their licenses, in the
+// format CycloneDX 1.5.
 func printSBOM(w io.Writer, program, version string, modules []module) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -53,16 +20,26 @@ func printSBOM(w io.Writer, program, version string, modules []module) error {
 			return fmt.Errorf("%s %s: %w", m.Path, m.Version, err)
 		}
 	}
-	list := bom{Format: "CycloneDX", SpecVersion: "1.5", Version: 1}
-	list.Metadata.Component = newComponent("application", info.Main.Path, version, "Apache-2.0")
-	list.Components = append(list.Components, newComponent("library", "std", info.GoVersion, licenses["std"]))
+	components := []any{component("library", "std", info.GoVersion, licenses["std"])}
 	for _, m := range info.Deps {
 		if licenses[m.Path] == "" {
 			return fmt.Errorf("%s: the program contains it, but go list does not know it", m.Path)
 		}
-		list.Components = append(list.Components, newComponent("library", m.Path, m.Version, licenses[m.Path]))
+		components = append(components, component("library", m.Path, m.Version, licenses[m.Path]))
 	}
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
-	return encoder.Encode(list)
+	return encoder.Encode(map[string]any{
+		"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "components": components,
+		"metadata": map[string]any{"component": component("application", info.Main.Path, version, "Apache-2.0")},
+	})
+}
+
+// component describes a program or a module.
+func component(kind, name, version, license string) map[string]any {
+	url := fmt.Sprintf("pkg:golang/%s@%s", name, version)
+	return map[string]any{
+		"type": kind, "bom-ref": url, "name": name, "version": version, "purl": url,
+		"licenses": []any{map[string]any{"license": map[string]string{"id": license}}},
+	}
 }

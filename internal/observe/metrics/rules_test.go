@@ -133,7 +133,7 @@ func TestHitsInShadowNeverExceedHitsOverTheLimit(t *testing.T) {
 	var work sync.WaitGroup
 	work.Go(func() {
 		for range hits {
-			h.count(&c, &service.Decision{Limit: &descriptors.RateLimit{Limit: &limit.Limit{}}, N: 1, Shadow: true})
+			h.count(&c, &service.Decision{Limit: &descriptors.RateLimit{Limit: &limit.Limit{}}, Hit: &backend.Hit{N: 1, Shadow: true}})
 		}
 	})
 	for sums := (HitSums{}); sums.OverLimit < hits; {

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // Options configure a Gate. A bound of 0 means no bound.
@@ -72,7 +74,9 @@ type Gate struct {
 	mu    sync.Mutex // guards the fields below
 	conns map[*conn]struct{}
 	peers map[string]int // open connections by address
-	cuts  cuts
+
+	cuts      map[string]int // cut connections by address, in cutSecond
+	cutSecond int64          // Unix time
 
 	refusals [len(Reasons)]refusals
 }
@@ -84,31 +88,16 @@ type Gate struct {
 // can share the address.
 const maxPeerCuts = 8
 
-// cuts counts the cut connections of one second by address.
-type cuts struct {
-	second    int64 // Unix time
-	byAddress map[string]int
-}
-
-// add counts a cut.
-func (c *cuts) add(address string, now time.Time) {
-	if second := now.Unix(); second != c.second || c.byAddress == nil {
-		c.second, c.byAddress = second, map[string]int{}
-	}
-	c.byAddress[address]++
-}
-
-// exceeded reports whether address has more cuts in the second of now than the bound.
-func (c *cuts) exceeded(address string, now time.Time) bool {
-	return c.second == now.Unix() && c.byAddress[address] > maxPeerCuts
-}
-
 // New returns a Gate without connections.
 func New(o Options) *Gate {
 	if o.Refused == nil {
 		o.Refused = func(Reason) {}
 	}
-	return &Gate{o: o, conns: map[*conn]struct{}{}, peers: map[string]int{}}
+	g := &Gate{o: o, conns: map[*conn]struct{}{}, peers: map[string]int{}}
+	for i := range g.refusals {
+		g.refusals[i].logs.Interval = time.Minute
+	}
+	return g
 }
 
 // PendingBytes returns the request bytes of unanswered calls.
@@ -146,7 +135,7 @@ func (g *Gate) admit(raw net.Conn) *conn {
 func (g *Gate) refusal(address string) (Reason, bool) {
 	hasAddress := address != "" // unix sockets have none
 	switch {
-	case hasAddress && g.cuts.exceeded(address, time.Now()) && !g.getsAnswers(address):
+	case hasAddress && g.cutSecond == time.Now().Unix() && g.cuts[address] > maxPeerCuts && !g.getsAnswers(address):
 		return PeerCuts, true
 	case g.o.MaxConnections > 0 && len(g.conns) >= g.o.MaxConnections:
 		return Connections, true
@@ -214,7 +203,10 @@ func (g *Gate) cut(c *conn, reason Reason) {
 		return
 	}
 	g.mu.Lock()
-	g.cuts.add(c.address, time.Now())
+	if second := time.Now().Unix(); second != g.cutSecond {
+		g.cuts, g.cutSecond = map[string]int{}, second
+	}
+	g.cuts[c.address]++
 	g.mu.Unlock()
 	g.report(reason, c.address)
 }
@@ -224,17 +216,16 @@ func (g *Gate) report(reason Reason, address string) {
 	g.o.Refused(reason)
 	r := &g.refusals[reason]
 	r.count.Add(1)
-	now := time.Now()
-	last := r.lastLogged.Load()
-	if now.UnixNano()-last < int64(time.Minute) && last != 0 || !r.lastLogged.CompareAndSwap(last, now.UnixNano()) {
-		return
-	}
-	g.o.Log.Warn("connections refused", "reason", reason.String(), "count", r.count.Swap(0), "listener", g.o.Listener, "last_address", address)
+	r.logs.Do(func() {
+		g.o.Log.Warn("connections refused", "reason", reason.String(), "count", r.count.Swap(0), "listener", g.o.Listener, "last_address", address)
+	})
 }
 
-// refusals has the number of refusals for one reason since the last log line, and the time of
-// this line in nanoseconds since 1970, or 0.
-type refusals struct{ count, lastLogged atomic.Int64 }
+// refusals has the number of refusals for one reason since the last log line.
+type refusals struct {
+	count atomic.Int64
+	logs  rate.Sometimes
+}
 
 // peerAddress returns the IP address of the client, or an empty string for a unix socket.
 func peerAddress(c net.Conn) string {

@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"context"
 	"net"
 	"slices"
 	"sync"
@@ -52,11 +51,6 @@ func (t gatedCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.A
 	return decrypted, info, err
 }
 
-// ClientHandshake implements credentials.TransportCredentials.
-func (t gatedCredentials) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return t.TransportCredentials.ClientHandshake(ctx, authority, raw)
-}
-
 // Clone implements credentials.TransportCredentials.
 func (t gatedCredentials) Clone() credentials.TransportCredentials {
 	return gatedCredentials{t.TransportCredentials.Clone()}
@@ -70,19 +64,17 @@ type conn struct {
 
 	pendingBytes atomic.Int64 // request bytes of unanswered calls; 0 after Close
 	answers      atomic.Int64 // answered calls
-	closeOnce    sync.Once
 	closed       atomic.Bool
 }
 
 // Close implements net.Conn. Further calls return net.ErrClosed.
 func (c *conn) Close() error {
-	err := net.ErrClosed
-	c.closeOnce.Do(func() {
-		c.closed.Store(true)
-		err = c.Conn.Close()
-		c.gate.release(c)
-		c.gate.pendingBytes.Add(-c.pendingBytes.Swap(0)) // addPending may be waiting for this Close, so Close can't call it
-	})
+	if c.closed.Swap(true) {
+		return net.ErrClosed
+	}
+	err := c.Conn.Close()
+	c.gate.release(c)
+	c.gate.pendingBytes.Add(-c.pendingBytes.Swap(0))
 	return err
 }
 

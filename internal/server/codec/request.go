@@ -29,34 +29,21 @@ const (
 // decodeRequest decodes data into an empty request, whose strings are parts of data. It returns
 // false if data has a rare field or is invalid. The request is then undefined.
 func decodeRequest(data string, request *rlsv3.RateLimitRequest) bool {
-	descriptors, entries, ok := countParts(data)
-	if !ok {
+	parts, ok := countParts(data, true)
+	if !ok || !utf8.ValidString(parts.domain) {
 		return false
 	}
-	memory := newRequestMemory(descriptors, entries)
+	request.Domain = parts.domain
+	memory := newRequestMemory(parts.descriptors, parts.entries)
 	request.Descriptors = memory.descriptorPointers
 	for data != "" {
-		tag := data[0]
-		data = data[1:]
-		if tag == addendTag {
-			var addend uint64
-			if addend, data, ok = cutNumber(data); !ok {
-				return false
-			}
-			request.HitsAddend = uint32(addend & math.MaxUint32)
-			continue
-		}
-		var value string
-		if value, data, ok = cutBytes(data); !ok {
-			return false
-		}
-		switch tag {
-		case domainTag:
-			if request.Domain = value; !utf8.ValidString(value) {
-				return false
-			}
+		var f field
+		f, data, _ = cutField(data)
+		switch f.tag {
+		case addendTag:
+			request.HitsAddend = uint32(f.number & math.MaxUint32)
 		case descriptorsTag:
-			if !memory.decodeDescriptor(value) {
+			if !memory.decodeDescriptor(f.value) {
 				return false
 			}
 		}
@@ -67,69 +54,66 @@ func decodeRequest(data string, request *rlsv3.RateLimitRequest) bool {
 // countDescriptors decodes the domain of a request that has more than maxDescriptors descriptors,
 // and adds as many empty descriptors. It returns false for all other requests, and if data is invalid
 // or has a rare field.
-func countDescriptors(data string, maxDescriptors int, request *rlsv3.RateLimitRequest) (ok bool) {
-	descriptors, domain := 0, ""
-	for data != "" {
-		tag := data[0]
-		data = data[1:]
-		switch tag {
-		case addendTag:
-			_, data, ok = cutNumber(data)
-		case domainTag:
-			domain, data, ok = cutBytes(data)
-			ok = ok && utf8.ValidString(domain)
-		case descriptorsTag:
-			_, data, ok = cutBytes(data)
-			descriptors++
-		default:
-			ok = false
-		}
-		if !ok {
-			return false
-		}
-	}
-	if descriptors <= maxDescriptors {
+func countDescriptors(data string, maxDescriptors int, request *rlsv3.RateLimitRequest) bool {
+	parts, ok := countParts(data, false)
+	if !ok || parts.descriptors <= maxDescriptors || !utf8.ValidString(parts.domain) {
 		return false
 	}
-	request.Domain = strings.Clone(domain)
-	request.Descriptors = slices.Repeat([]*ratelimitv3.RateLimitDescriptor{{}}, descriptors)
+	request.Domain = strings.Clone(parts.domain)
+	request.Descriptors = slices.Repeat([]*ratelimitv3.RateLimitDescriptor{{}}, parts.descriptors)
 	return true
 }
 
-// countParts returns the numbers of descriptors and of all their entries. ok is false if data has
-// a rare field.
-func countParts(data string) (descriptors, entries int, ok bool) {
+// requestParts are the domain of a request, and the numbers of its descriptors and of all their entries.
+type requestParts struct {
+	domain               string
+	descriptors, entries int
+}
+
+// countParts returns the parts of a request. It counts entries only if withEntries is true. ok is false
+// if data is invalid or has a rare field.
+func countParts(data string, withEntries bool) (p requestParts, ok bool) {
 	for data != "" {
-		tag := data[0]
-		data = data[1:]
-		switch tag {
-		case addendTag:
-			if _, data, ok = cutNumber(data); !ok {
-				return 0, 0, false
-			}
-		case domainTag, descriptorsTag:
-			var value string
-			if value, data, ok = cutBytes(data); !ok {
-				return 0, 0, false
-			}
-			if tag == domainTag {
-				continue
-			}
-			descriptors++
-			for value != "" {
-				if value[0] != entriesTag {
-					return 0, 0, false
+		var f field
+		if f, data, ok = cutField(data); !ok {
+			return p, false
+		}
+		switch f.tag {
+		case domainTag:
+			p.domain = f.value
+		case descriptorsTag:
+			p.descriptors++
+			for withEntries && f.value != "" {
+				if f.value[0] != entriesTag {
+					return p, false
 				}
-				if _, value, ok = cutBytes(value[1:]); !ok {
-					return 0, 0, false
+				if _, f.value, ok = cutBytes(f.value[1:]); !ok {
+					return p, false
 				}
-				entries++
+				p.entries++
 			}
-		default:
-			return 0, 0, false
 		}
 	}
-	return descriptors, entries, true
+	return p, true
+}
+
+// field is a field of a request.
+type field struct {
+	tag    byte
+	value  string // unless tag is addendTag
+	number uint64 // if tag is addendTag
+}
+
+// cutField cuts a field off the start of data. ok is false if the field is invalid or rare.
+func cutField(data string) (f field, rest string, ok bool) {
+	f.tag = data[0]
+	switch f.tag {
+	case addendTag:
+		f.number, rest, ok = cutNumber(data[1:])
+	case domainTag, descriptorsTag:
+		f.value, rest, ok = cutBytes(data[1:])
+	}
+	return f, rest, ok
 }
 
 // requestMemory is the memory of the parts of a request. Parts are cut off when they are used.

@@ -11,7 +11,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/base/entrytext"
@@ -85,7 +85,7 @@ func (x *Explainer) Explain(ctx context.Context, req *rlsv3.RateLimitRequest) *R
 		Offline: o.Layer == nil,
 	}
 	if r.Offline {
-		o.Layer = backend.Counters{Limiter: emptyCounters{}}
+		o.Layer = backend.Counters{Limiter: local.New(local.Options{})} // empty counters
 	}
 	config := o.Limits.Load()
 	var sameConfig descriptors.Store // a reload must not come between the answer and its explanation
@@ -241,14 +241,18 @@ func newDenial(d *limitsfile.Denial) *Denial {
 }
 
 func newOverride(applied limitsfile.AppliedOverride) Override {
-	o := Override{Target: applied.Target, Off: applied.Off, Author: applied.Author, Reason: applied.Reason, BaseLimits: applied.BaseLimits}
-	if !applied.SetAt.IsZero() {
-		o.SetAt = new(applied.SetAt.UTC())
+	return Override{
+		Target: applied.Target, Off: applied.Off, Author: applied.Author, Reason: applied.Reason, BaseLimits: applied.BaseLimits,
+		SetAt: utc(applied.SetAt), ExpiresAt: utc(applied.Expires),
 	}
-	if !applied.Expires.IsZero() {
-		o.ExpiresAt = new(applied.Expires.UTC())
+}
+
+// utc returns t for a report, or nil if t is zero.
+func utc(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
 	}
-	return o
+	return new(t.UTC())
 }
 
 // explainLimits explains the limits of descriptor i. rule can be nil. fileDescriptor is the
@@ -259,22 +263,15 @@ func (w *reporter) explainLimits(c *service.Call, i int, rule *descriptors.Rule,
 	if rule != nil {
 		inForce = rule.Limits
 	}
-	nextLimit := func() Limit {
-		l := w.explainLimit(c, i, inForce[0])
-		inForce = inForce[1:]
-		return l
-	}
 	var all []Limit
 	if fileDescriptor == nil {
-		for len(inForce) > 0 {
-			l := nextLimit()
-			if rule == w.domain.UntestedRule() {
-				all = append(all, l)
-				continue
-			}
-			l.FromRequest = true
-			if file, line := w.domain.Source().DefaultsPlace(); file != "" {
-				l.DefaultsPlace, l.FromDefaults = placeText(file, line), w.domain.Source().RequestLimitDefaults()
+		for _, requestLimit := range inForce {
+			l := w.explainLimit(c, i, requestLimit)
+			if rule != w.domain.UntestedRule() {
+				l.FromRequest = true
+				if file, line := w.domain.Source().DefaultsPlace(); file != "" {
+					l.DefaultsPlace, l.FromDefaults = placeText(file, line), w.domain.Source().RequestLimitDefaults()
+				}
 			}
 			all = append(all, l)
 		}
@@ -283,7 +280,8 @@ func (w *reporter) explainLimits(c *service.Call, i int, rule *descriptors.Rule,
 	for _, fileLimit := range fileDescriptor.Limits {
 		var l Limit
 		if fileLimit.Enabled && len(inForce) > 0 {
-			l = nextLimit()
+			l = w.explainLimit(c, i, inForce[0])
+			inForce = inForce[1:]
 		} else {
 			l = effectiveValues(fileLimit.Limit)
 			l.Name, l.State = fileLimit.Name, Off
@@ -368,14 +366,12 @@ func replacingLimit(c *service.Call, name string) string {
 // setCounter sets the counter and the next answer of l.
 func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 	lim := d.Limit.Limit
-	hit := &backend.Hit{Key: d.Key, Limit: lim, N: d.N, Shadow: d.Shadow}
 	l.Counter = &Counter{Name: string(d.Key), Tag: lim.Tag()}
-	inRedis := w.o.RedisKey != nil && lim.Scope == limit.Global
-	if inRedis {
-		l.Counter.Server, l.Counter.Key = w.o.RedisKey(hit)
+	if w.o.RedisKey != nil && lim.Scope == limit.Global {
+		l.Counter.Server, l.Counter.Key = w.o.RedisKey(d.Hit)
 	}
 	if w.o.HeldPermits != nil {
-		l.Counter.Permits = w.o.HeldPermits(w.now, hit)
+		l.Counter.Permits = w.o.HeldPermits(w.now, d.Hit)
 	}
 	switch r := p.Result; {
 	case r.Err != nil, r.Degraded() && r.Share == nil:
@@ -391,8 +387,7 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 		}
 		l.Counter.ResetAt = w.timeAfter(r.ResetAfter)
 		if lim.Algorithm.ResetsAtOnce() && r.ResetAfter > 0 {
-			start := w.timeAt(lim.WindowStart(w.now.UnixMicro()+r.ResetAfter) - w.now.UnixMicro())
-			l.Counter.WindowStart = &start
+			l.Counter.WindowStart = new(w.timeAt(lim.WindowStart(w.now.UnixMicro()+r.ResetAfter) - w.now.UnixMicro()))
 		}
 	}
 	r := d.Result
@@ -414,12 +409,10 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 	case backend.SourceFallback:
 		a.By = "the fallback in this replica"
 		if w.o.FailingSince != nil {
-			if since := w.o.FailingSince(hit); !since.IsZero() {
-				a.Since = new(since.UTC())
-			}
+			a.Since = utc(w.o.FailingSince(d.Hit))
 		}
 	case backend.SourceDenyCache:
-		a.By, a.Since, a.Until = "the deny cache of this replica", new(p.Denial.Since.UTC()), a.RetryAt
+		a.By, a.Since, a.Until = "the deny cache of this replica", utc(p.Denial.Since), a.RetryAt
 	default:
 		if r.Source.IsBackend() {
 			a.By = r.Source.String()
@@ -447,21 +440,14 @@ func (w *reporter) decidingLimit(c *service.Call, i int, rule *descriptors.Rule)
 	if rule == nil || st.CurrentLimit == nil {
 		return nil
 	}
-	for j, l := range rule.Limits {
-		if l.Response == st.CurrentLimit {
-			return new(j)
-		}
+	if j := slices.IndexFunc(rule.Limits, func(l *descriptors.RateLimit) bool { return l.Response == st.CurrentLimit }); j >= 0 {
+		return new(j)
 	}
 	return nil
 }
 
 // placeText returns file:line, or the file alone if the line is 0.
-func placeText(file string, line int) string {
-	if line == 0 {
-		return fields.Printable(file)
-	}
-	return fields.Printable(file) + ":" + strconv.Itoa(line)
-}
+func placeText(file string, line int) string { return fields.FileLine(fields.Printable(file), line) }
 
 // explainLevel explains one step.
 func explainLevel(s *descriptors.Step) Level {

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
 
 // Path is the path of the handler on the debug listener.
@@ -68,5 +70,5 @@ func (x *Explainer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func writeJSON(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = EncodeJSON(w, body) // an error means that the caller has gone
+	_ = reports.JSON(w, body) // an error means that the caller has gone
 }

@@ -42,12 +42,9 @@ func (p *peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, re
 		if layerPeeks[i].Denial != nil {
 			continue
 		}
-		inGroup := h.InGroup()
-		charge := &plannedCharge{hit: h, emptyHitResult: layerPeeks[i].Result, earlierHits: chargedHits[counterName(h)]}
-		charge.chargesDenied = h.Limit.ChargeDenied && !inGroup
-		charge.isSkipped = cacheDenied && inGroup
-		results[i], p.peeks[i].isRetryExact = charge.nextResult()
-		if results[i].Err == nil && !charge.isSkipped && (results[i].Allowed || charge.chargesDenied) {
+		isSkipped := cacheDenied && h.InGroup()
+		results[i], p.peeks[i].isRetryExact = nextResult(h, layerPeeks[i].Result, chargedHits[counterName(h)], isSkipped)
+		if results[i].Err == nil && !isSkipped && (results[i].Allowed || chargesDenied(h)) {
 			chargedHits[counterName(h)] += h.N
 		}
 		anyDenied = anyDenied || h.DeniesGroup(&results[i])
@@ -73,56 +70,35 @@ func (p *peeker) undoCharges(hits []backend.Hit, results []backend.Result, charg
 
 func counterName(h *backend.Hit) string { return h.Limit.Tag() + ":" + string(h.Key) }
 
-// plannedCharge is a hit and the counter that it would charge.
-type plannedCharge struct {
-	hit            *backend.Hit
-	emptyHitResult backend.Result // the answer to a hit of 0
-	earlierHits    int64          // hits that the request charges to the counter before h
+// chargesDenied reports whether h is charged even if it is denied.
+func chargesDenied(h *backend.Hit) bool { return h.Limit.ChargeDenied && !h.InGroup() }
 
-	chargesDenied bool // h is charged even if it is denied
-	isSkipped     bool // h is not charged
-}
-
-// nextResult returns the answer to the hit. isRetryExact reports whether RetryAfter is the time
-// until a hit would pass if no hit came before. Otherwise RetryAfter is only positive.
-func (c *plannedCharge) nextResult() (r backend.Result, isRetryExact bool) {
-	r, h := c.emptyHitResult, c.hit
-	if r.Err != nil || r.Source == backend.SourceFallback && r.Share == nil {
-		return r, true // there is no counter
+// nextResult returns the answer to h, after earlierHits of the request on the same counter. peek is the answer
+// of the counter to a hit of 0. If isSkipped is true, h is not charged. isRetryExact reports whether RetryAfter
+// is the time until a hit would pass if no hit came before. Otherwise RetryAfter is only positive.
+func nextResult(h *backend.Hit, peek backend.Result, earlierHits int64, isSkipped bool) (r backend.Result, isRetryExact bool) {
+	isUncounted := peek.Err != nil || peek.Source == backend.SourceFallback && peek.Share == nil
+	if isUncounted || h.N == 0 && earlierHits == 0 {
+		return peek, true
 	}
-	if h.N == 0 && c.earlierHits == 0 {
-		return r, true // r is the answer to a peek
-	}
-	wasDenied := !r.Allowed
-	r.Remaining -= c.earlierHits
-	r.Allowed, r.RetryAfter = h.N <= r.Remaining, 0
-	if !c.isSkipped && (r.Allowed || c.chargesDenied) {
+	r = peek
+	r.Remaining -= earlierHits
+	r.Result = h.Limit.FromPeek(r.Result, h.N)
+	if !isSkipped && (r.Allowed || chargesDenied(h)) {
 		r.Remaining -= h.N
 		if h.N < 0 { // a refund returns no more than what is spent
 			r.Remaining = min(r.Remaining, h.Limit.Capacity())
 		}
 	}
+	resetsAtOnce := h.Limit.Algorithm.ResetsAtOnce()
 	switch {
-	case r.Allowed:
-	case h.N > h.Limit.Capacity():
-		r.RetryAfter = limit.Never
-	case !h.Limit.Algorithm.ResetsAtOnce() && wasDenied && c.earlierHits == 0 && h.N == 1:
-		r.RetryAfter = c.emptyHitResult.RetryAfter
-	default:
-		if r.RetryAfter = r.ResetAfter; r.RetryAfter == 0 {
-			r.RetryAfter = h.Limit.Period() // the hits of this request start a window
-		}
-		return r, h.Limit.Algorithm.ResetsAtOnce()
+	case r.Allowed || r.RetryAfter == limit.Never:
+		return r, true
+	case !resetsAtOnce && !peek.Allowed && earlierHits == 0 && h.N == 1:
+		r.RetryAfter = peek.RetryAfter
+		return r, true
+	case r.RetryAfter == 0:
+		r.RetryAfter = h.Limit.Period() // the hits of this request start a window
 	}
-	return r, true
-}
-
-// emptyCounters is a backend.Limiter whose counters are always empty.
-type emptyCounters struct{}
-
-// Take implements backend.Limiter.
-func (emptyCounters) Take(_ context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	for i, h := range hits {
-		results[i] = backend.Result{Result: h.Limit.Take(new(limit.State), now.UnixMicro(), h.N)}
-	}
+	return r, resetsAtOnce
 }

@@ -127,7 +127,9 @@ func (d *decisions) Answered(_ context.Context, c *service.Call) {
 	}
 	for i := range c.Decisions() {
 		decision := c.Decision(i)
-		decision.Key = append([]byte(nil), decision.Key...)
+		hit := *decision.Hit
+		hit.Key = append([]byte(nil), hit.Key...)
+		decision.Hit = &hit
 		d.all = append(d.all, decision)
 	}
 }

@@ -66,7 +66,7 @@ func NewRequest(domain string, descriptorTexts []string, ownLimit string) (*rlsv
 	var requestLimit *ratelimitv3.RateLimitDescriptor_RateLimitOverride
 	if ownLimit != "" {
 		var err error
-		if requestLimit, err = parseLimit(ownLimit); err != nil {
+		if requestLimit, err = ParseLimit(ownLimit); err != nil {
 			return nil, err
 		}
 	}
@@ -81,8 +81,8 @@ func NewRequest(domain string, descriptorTexts []string, ownLimit string) (*rlsv
 	return req, nil
 }
 
-// parseLimit parses a limit such as 100/minute.
-func parseLimit(text string) (*ratelimitv3.RateLimitDescriptor_RateLimitOverride, error) {
+// ParseLimit parses a limit such as 100/minute.
+func ParseLimit(text string) (*ratelimitv3.RateLimitDescriptor_RateLimitOverride, error) {
 	number, unitName, _ := strings.Cut(text, "/")
 	requests, err := strconv.ParseUint(number, 10, 32)
 	unit, isUnit := limit.ParseUnit(unitName)

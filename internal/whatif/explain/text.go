@@ -1,112 +1,66 @@
 package explain
 
 import (
-	"bufio"
-	"cmp"
-	"encoding/json"
+	"bytes"
+	_ "embed"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
+	"text/template"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
+	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// EncodeJSON writes v as JSON for people and programs.
-func EncodeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false) // paths of rules contain >
-	e.SetIndent("", "  ")
-	return e.Encode(v)
+//go:embed report.tmpl
+var reportTemplate string
+
+// textParts are the parts of a report as text. Each report has its own functions for times.
+var textParts = template.Must(template.New("").Funcs(textFuncs).Funcs(timeFuncs(new(Report))).Parse(reportTemplate))
+
+var textFuncs = template.FuncMap{
+	"add":       func(a, b int) int { return a + b },
+	"max":       func(n int64, least int64) int64 { return max(n, least) },
+	"printable": fields.Printable,
+	"quoted":    descriptors.Quoted,
+	"outage":    (*Report).outageAnswer,
+	"reason":    reasonText,
+	"domains":   (*UnknownDomain).names,
+	"unlisted":  Level.unlistedValues,
+	"extra":     Limit.extraFields,
+	"origins":   Limit.origins,
+	"place":     inBrackets,
+}
+
+// timeFuncs returns the functions that depend on the time of r, and on whether a service was asked.
+func timeFuncs(r *Report) template.FuncMap {
+	return template.FuncMap{"clock": r.clockText, "moment": r.timeText, "offline": func() bool { return r.Offline }}
 }
 
 // WriteText writes r for people.
 func (r *Report) WriteText(w io.Writer) error {
-	t := &textWriter{Writer: bufio.NewWriter(w), now: r.Time}
-	t.writeHeader(r)
-	for i := range r.Descriptors {
-		t.writeDescriptor(&r.Descriptors[i], r.Offline)
-	}
-	t.writeCandidate(r.Candidate)
-	return t.Flush()
-}
-
-// textWriter writes a report as lines with indents.
-type textWriter struct {
-	*bufio.Writer
-	now time.Time
-}
-
-// writeCandidate writes the answer of the candidate limits in short. r is nil without a candidate.
-func (t *textWriter) writeCandidate(r *Report) {
-	if r == nil {
-		return
-	}
-	t.writeLine(0, "\ncandidate limits, which are not in force: %s", cmp.Or(r.Code, r.Error))
-	for i := range r.Descriptors {
-		d := &r.Descriptors[i]
-		t.writeLine(1, "%s: %s%s", descriptors.Quoted(d.Descriptor), d.Summary, inBrackets(d.Place))
-	}
-}
-
-// writeLine writes a line with an indent of depth.
-func (t *textWriter) writeLine(depth int, format string, args ...any) {
-	fmt.Fprintf(t, strings.Repeat("  ", depth)+format+"\n", args...)
-}
-
-func (t *textWriter) writeHeader(r *Report) {
-	switch {
-	case r.Error != "":
-		t.writeLine(0, "next answer: error: %s", r.Error)
-	case r.GlobalShadowMode:
-		t.writeLine(0, "next answer: OK, because SHADOW_MODE of the service turns OVER_LIMIT into OK")
-	default:
-		t.writeLine(0, "next answer: %s", r.Code)
-	}
-	for _, text := range r.Switches {
-		t.writeLine(0, "switch: %s", text)
-	}
-	if r.Offline {
-		t.writeLine(0, "counters: empty, because no service was asked")
-	} else {
-		t.writeLine(0, "time: %s UTC", r.Time.Format(dateTime))
-	}
-	if a := r.outageAnswer(); a != nil {
-		text := "Redis: not used, because " + reasonText(a.Reason)
-		if a.Since != nil {
-			text += ", since " + t.timeText(a.Since)
+	parts := template.Must(textParts.Clone()).Funcs(timeFuncs(r))
+	var text bytes.Buffer
+	add := func(name string, data any) {
+		if text.Len() > 0 {
+			text.WriteByte('\n')
 		}
-		t.writeLine(0, "%s", text)
+		_ = reports.Text(&text, parts.Lookup(name), data) // it fails only if the template does not fit Report
 	}
-	domain := fields.Printable(r.Domain)
-	u := r.UnknownDomain
-	if u == nil {
-		t.writeLine(0, "domain: %s%s", domain, inBrackets(r.Place))
-		return
+	add("header", r)
+	for i := range r.Descriptors {
+		add("descriptor", &r.Descriptors[i])
 	}
-	t.writeLine(0, "domain: %s is unknown, so nothing in it is limited", domain)
-	if u.Nearest != "" {
-		t.writeLine(1, "did you mean %s?", fields.Printable(u.Nearest))
+	if r.Candidate != nil {
+		add("candidate", r.Candidate)
 	}
-	for _, name := range u.WithRule {
-		t.writeLine(1, "the domain %s has a rule for each descriptor of the request", fields.Printable(name))
-	}
-	var names []string
-	for _, name := range u.Domains {
-		names = append(names, fields.Printable(name))
-	}
-	if more := u.Count - len(names); more > 0 {
-		names = append(names, fmt.Sprintf("and %d more", more))
-	}
-	if len(names) == 0 {
-		names = []string{"none"}
-	}
-	t.writeLine(1, "loaded domains: %s", strings.Join(names, ", "))
+	_, err := w.Write(text.Bytes())
+	return err
 }
 
 // inBrackets returns " (place)", or "" without a place.
@@ -117,118 +71,35 @@ func inBrackets(place string) string {
 	return " (" + place + ")"
 }
 
-func (t *textWriter) writeDescriptor(d *Descriptor, offline bool) {
-	t.writeLine(0, "\n%s", descriptors.Quoted(d.Descriptor))
-	t.writeLine(1, "%s", d.Summary)
-	if len(d.Levels) > 0 {
-		t.writeLine(1, "match:")
+// names returns the names of the domains in one line.
+func (u *UnknownDomain) names() string {
+	var names []string
+	for _, name := range u.Domains {
+		names = append(names, fields.Printable(name))
 	}
-	for i, l := range d.Levels {
-		t.writeLevel(i+1, &l)
+	if more := u.Count - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
 	}
-	if d.Rule != "" {
-		t.writeLine(1, "rule: %s%s", d.Rule, inBrackets(d.Place))
+	if len(names) == 0 {
+		return "none"
 	}
-	if d.ShadowMode {
-		t.writeLine(2, "shadow mode: the rule counts and never denies")
-	}
-	if e := d.Enforcement; e != nil {
-		text := "this key can be denied"
-		if !e.IncludesKey {
-			text = "this key is never denied"
-		}
-		t.writeLine(2, "enforce: the rule can deny %v %% of the keys; %s", e.Percent, text)
-	}
-	if d.QuotaMode {
-		t.writeLine(2, "quota mode: the request is denied only if all rules in quota mode are over their limits")
-	}
-	if d.Denial != nil {
-		for _, header := range d.Denial.Headers {
-			t.writeLine(2, "a denial has the header %s", fields.Printable(header))
-		}
-		if d.Denial.Body != "" {
-			t.writeLine(2, "a denial has the body %s", fields.Printable(d.Denial.Body))
-		}
-	}
-	if d.Created != nil {
-		t.writeLine(1, "created at run time%s", strings.TrimPrefix(t.overrideText(d.Created), "override: "))
-	}
-	for _, o := range d.Overrides {
-		t.writeLine(1, "%s", t.overrideText(&o))
-	}
-	for i := range d.Limits {
-		t.writeLimit(&d.Limits[i], offline)
-	}
-	for i, n := range d.NearRules {
-		if i == 0 {
-			t.writeLine(1, "nearest rules:")
-		}
-		t.writeLine(2, "%s%s: %s", n.Rule, inBrackets(n.Place), n.Limits)
-		for _, c := range n.Changes {
-			t.writeLine(3, "%s", c.Reason)
-		}
-	}
+	return strings.Join(names, ", ")
 }
 
-func (t *textWriter) writeLevel(number int, l *Level) {
-	switch {
-	case l.Winner != nil:
-		t.writeLine(2, "%d. %s matches %s%s: %s", number, l.Entry, l.Winner.Descriptor, inBrackets(l.Winner.Place), l.Winner.Reason)
-	case l.Compared == 1:
-		t.writeLine(2, "%d. %s does not match the only descriptor here", number, l.Entry)
-	default:
-		t.writeLine(2, "%d. %s matches none of the %d descriptors here", number, l.Entry, l.Compared)
-	}
-	unlistedCount := l.OtherValues
+// unlistedValues returns the number of descriptors with the same key and another value that Others leaves
+// out.
+func (l Level) unlistedValues() int {
+	n := l.OtherValues
 	for _, c := range l.Others {
-		t.writeLine(3, "not %s%s: %s", c.Descriptor, inBrackets(c.Place), c.Reason)
 		if c.Difference == descriptors.OtherValue.String() {
-			unlistedCount--
+			n--
 		}
 	}
-	switch {
-	case unlistedCount == 1:
-		t.writeLine(3, "1 other descriptor has this key and another value")
-	case unlistedCount > 1:
-		t.writeLine(3, "%d other descriptors have this key and another value", unlistedCount)
-	}
+	return n
 }
 
-// overrideText returns the text about an override.
-func (t *textWriter) overrideText(o *Override) string {
-	text := "override: " + fields.Printable(o.Target)
-	if o.Off {
-		text = "switched off: " + fields.Printable(o.Target)
-	}
-	if o.Author != "" {
-		text += " by " + fields.Printable(o.Author)
-	}
-	if o.SetAt != nil {
-		text += ", set " + t.timeText(o.SetAt)
-	}
-	if o.ExpiresAt != nil {
-		text += ", until " + t.timeText(o.ExpiresAt)
-	} else {
-		text += ", without an end"
-	}
-	if o.Reason != "" {
-		text += ", reason " + strconv.Quote(o.Reason)
-	}
-	if o.BaseLimits == "" {
-		return text
-	}
-	return text + "; without it: " + o.BaseLimits
-}
-
-func (t *textWriter) writeLimit(l *Limit, offline bool) {
-	text := "limit: " + l.Limit + strings.Join(extraFields(l), "")
-	if l.Name != "" {
-		text += fmt.Sprintf(" (named %s)", fields.Printable(l.Name))
-	}
-	if l.FromRequest {
-		text += ", stated in the request"
-	}
-	t.writeLine(1, "%s%s", text, inBrackets(l.Place))
+// origins says which fields of l come from an override, and which from the defaults.
+func (l Limit) origins() string {
 	var notes []string
 	if len(l.FromOverride) > 0 {
 		notes = append(notes, strings.Join(l.FromOverride, ", ")+" from the override")
@@ -236,115 +107,40 @@ func (t *textWriter) writeLimit(l *Limit, offline bool) {
 	if len(l.FromDefaults) > 0 {
 		notes = append(notes, fmt.Sprintf("%s from the defaults%s", strings.Join(l.FromDefaults, ", "), inBrackets(l.DefaultsPlace)))
 	}
-	if len(notes) > 0 {
-		t.writeLine(2, "%s", strings.Join(notes, "; "))
-	}
-	switch l.State {
-	case Off:
-		t.writeLine(2, "not counted: off (enabled: false)")
-	case Unlimited:
-		t.writeLine(2, "every hit passes; nothing is counted")
-	case Rejected:
-		t.writeLine(2, "not counted: the service rejects the request")
-	case Replaced:
-		t.writeLine(2, "not counted: replaced by %s", l.ReplacedBy)
-	case Counted:
-		t.writeCounter(l.Counter, offline)
-		t.writeNextHit(l.NextHit, offline)
-	}
+	return strings.Join(notes, "; ")
 }
 
 // extraFields returns the fields of l that differ from their defaults and that l.Limit leaves
 // out.
-func extraFields(l *Limit) []string {
+func (l Limit) extraFields() string {
 	algorithm, ok := limit.ParseAlgorithm(l.Algorithm)
 	if !ok {
-		return nil // l is unlimited
+		return "" // l is unlimited
 	}
 	mode, _ := limit.ParseFailureMode(l.OnBackendFailure)
-	return limitsfile.ExtraFields(&limit.Limit{Spec: limit.Spec{
+	return strings.Join(limitsfile.ExtraFields(&limit.Limit{Spec: limit.Spec{
 		Algorithm: algorithm, ChargeDenied: l.ChargeDenied, OnBackendFailure: mode, FallbackRatio: l.FallbackRatio,
 		Lease: l.Lease, LeaseWaste: l.LeaseWaste,
-	}}, ", %s %v")
+	}}, ", %s %v"), "")
 }
-
-func (t *textWriter) writeCounter(c *Counter, offline bool) {
-	t.writeLine(2, "counter: %s (%s)", c.Name, c.Tag)
-	if c.Key != "" {
-		t.writeLine(2, "in Redis %s: %s", c.Server, fields.Printable(c.Key))
-	}
-	switch {
-	case c.Unknown:
-		t.writeLine(2, "spent: unknown")
-		return
-	case offline, c.Capacity == 0 && c.Spent == 0 && c.ResetAt == nil && c.FirstExpiryAt == nil:
-		return
-	}
-	text := fmt.Sprintf("spent: %d of %d, %d left", c.Spent, c.Capacity, max(c.Remaining, 0))
-	if c.Permits > 0 {
-		text += fmt.Sprintf(" (this replica holds %d permits)", c.Permits)
-	}
-	if c.Degraded {
-		text += ", in the fallback of this replica only"
-	}
-	switch {
-	case c.WindowStart != nil:
-		text += fmt.Sprintf("; window from %s to %s", t.clockText(c.WindowStart), t.timeText(c.ResetAt))
-	case c.FirstExpiryAt != nil:
-		text += fmt.Sprintf("; the first hold expires at %s", t.timeText(c.FirstExpiryAt))
-	case c.ResetAt != nil:
-		text += fmt.Sprintf("; all %d left again at %s", c.Capacity, t.timeText(c.ResetAt))
-	}
-	t.writeLine(2, "%s", text)
-}
-
-func (t *textWriter) writeNextHit(a *Answer, offline bool) {
-	if a.Error != "" {
-		t.writeLine(2, "next hit: error: %s", a.Error)
-		return
-	}
-	text := "next hit: OVER_LIMIT"
-	if a.Allowed {
-		text = fmt.Sprintf("next hit: OK, then %d left", a.Remaining)
-	}
-	if !offline {
-		text += ", answered by " + a.By
-	}
-	switch a.Mode {
-	case "allow", "deny":
-		text += fmt.Sprintf(", which would %s every hit", a.Mode)
-	}
-	t.writeLine(2, "%s", text)
-	switch {
-	case a.Until != nil:
-		t.writeLine(3, "denied since %s, until %s", t.timeText(a.Since), t.timeText(a.Until))
-	case a.RetryAt != nil:
-		t.writeLine(3, "passes again at %s", t.timeText(a.RetryAt))
-	case a.Never:
-		t.writeLine(3, "no hit ever passes, because the limit is 0")
-	}
-}
-
-const dateTime = "2006-01-02 15:04:05"
 
 // clockText returns the time of day. It adds the date if the report is from another day.
-func (t *textWriter) clockText(moment *time.Time) string {
-	const date = "2006-01-02"
-	if moment.Format(date) == t.now.Format(date) {
-		return moment.Format("15:04:05")
+func (r *Report) clockText(moment *time.Time) string {
+	if moment.Format(time.DateOnly) == r.Time.Format(time.DateOnly) {
+		return moment.Format(time.TimeOnly)
 	}
-	return moment.Format(dateTime)
+	return moment.Format(time.DateTime)
 }
 
 // timeText returns a time and its distance from the report: "15:04:05 UTC (in 12s)".
-func (t *textWriter) timeText(moment *time.Time) string {
-	switch distance := moment.Sub(t.now).Round(time.Second); {
+func (r *Report) timeText(moment *time.Time) string {
+	switch distance := moment.Sub(r.Time).Round(time.Second); {
 	case distance < 0:
-		return fmt.Sprintf("%s UTC (%s ago)", t.clockText(moment), spanText(-distance))
-	case distance == 0 && !moment.After(t.now):
-		return t.clockText(moment) + " UTC (just now)"
+		return fmt.Sprintf("%s UTC (%s ago)", r.clockText(moment), spanText(-distance))
+	case distance == 0 && !moment.After(r.Time):
+		return r.clockText(moment) + " UTC (just now)"
 	default:
-		return fmt.Sprintf("%s UTC (in %s)", t.clockText(moment), spanText(distance))
+		return fmt.Sprintf("%s UTC (in %s)", r.clockText(moment), spanText(distance))
 	}
 }
 

@@ -3,7 +3,7 @@ package limitsdiff
 import (
 	"cmp"
 	"fmt"
-	"math/bits"
+	"math/big"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -38,22 +38,22 @@ func compareDescriptors(old, current *limitsfile.Descriptor) (Kind, []string) {
 	}
 	d.limits(oldLimits, newLimits)
 	for _, flag := range []struct {
-		name     string
-		old, new bool
-		kind     Kind // of setting the flag
-		set, off string
+		name              string
+		old, new          bool
+		set, gone         Kind
+		setText, goneText string
 	}{
-		{"shadow_mode", old.ShadowMode, current.ShadowMode, Looser, "the rule only counts and no longer denies", "the rule denies now"},
-		{"quota_mode", old.QuotaMode, current.QuotaMode, Looser, "the rule denies only if all rules in quota mode are over their limits", "the rule denies by itself now"},
-		{"refunds: false", old.NoRefunds, current.NoRefunds, Tighter, "refunds are rejected", "refunds are accepted"},
-		{"share_threshold", old.ShareThreshold, current.ShareThreshold, Tighter, "all values share one counter", "each value has its own counter"},
+		{"shadow_mode", old.ShadowMode, current.ShadowMode, Looser, Tighter, "the rule only counts and no longer denies", "the rule denies now"},
+		{"quota_mode", old.QuotaMode, current.QuotaMode, Looser, Tighter, "the rule denies only if all rules in quota mode are over their limits", "the rule denies by itself now"},
+		{"refunds: false", old.NoRefunds, current.NoRefunds, Tighter, Looser, "refunds are rejected", "refunds are accepted"},
+		{"share_threshold", old.ShareThreshold, current.ShareThreshold, Tighter, Looser, "all values share one counter", "each value has its own counter"},
 	} {
 		switch {
 		case len(oldLimits) == 0 || len(newLimits) == 0 || flag.old == flag.new: // flags matter only for limits
 		case flag.new:
-			d.add(flag.kind, "%s is set: %s", flag.name, flag.set)
+			d.add(flag.set, "%s is set: %s", flag.name, flag.setText)
 		default:
-			d.add(opposite(flag.kind), "%s is gone: %s", flag.name, flag.off)
+			d.add(flag.gone, "%s is gone: %s", flag.name, flag.goneText)
 		}
 	}
 	switch was, is := old.QuotaMode && len(oldLimits) == 0, current.QuotaMode && len(newLimits) == 0; {
@@ -165,25 +165,15 @@ func (d *differences) pair(old, current *limitsfile.Limit) {
 		d.add(Same, "replicas take permits in another way (%s → %s)", oldWords, words)
 	}
 	if old.Name != current.Name {
-		d.add(Same, "the name of the limit becomes %s", nameWords(current.Name))
+		d.add(Same, "the name of the limit becomes %s", fields.Printable(cmp.Or(current.Name, "empty")))
 	}
 	if !slices.Equal(old.Replaces, current.Replaces) {
 		d.add(Mixed, "the limit replaces other limits than before")
 	}
 }
 
-func nameWords(name string) string {
-	if name == "" {
-		return "empty"
-	}
-	return fields.Printable(name)
-}
-
 func failureWords(l *limit.Limit) string {
-	text := l.OnBackendFailure.String()
-	if text == "" {
-		text = "default"
-	}
+	text := cmp.Or(l.OnBackendFailure.String(), "default")
 	if l.FallbackRatio != 0 {
 		text += fmt.Sprintf(" with ratio %v", l.FallbackRatio)
 	}
@@ -199,30 +189,30 @@ func leaseWords(l *limit.Limit) string {
 
 // compareNumbers compares the hits that two limits admit: at once, and over a long time.
 func compareNumbers(old, current *limit.Limit) Kind {
-	kind := Same
-	add := func(sign int) {
-		switch {
-		case sign > 0:
-			kind = join(kind, Looser)
-		case sign < 0:
-			kind = join(kind, Tighter)
-		}
+	switch {
+	case current.Max() == 0 && old.Max() > 0:
+		return Tighter
+	case old.Max() == 0 && current.Max() > 0:
+		return Looser
 	}
-	add(cmp.Compare(current.Capacity(), old.Capacity()))
-	add(sign(uint64(current.Max()), uint64(old.Period()), uint64(old.Max()), uint64(current.Period())))
-	add(looseness(current.Algorithm) - looseness(old.Algorithm))
+	kind := kindOf(cmp.Compare(current.Capacity(), old.Capacity()))
+	kind = join(kind, kindOf(rate(current).Cmp(rate(old))))
+	kind = join(kind, kindOf(looseness(current.Algorithm)-looseness(old.Algorithm)))
 	if looseness(current.Algorithm) == looseness(old.Algorithm) && current.Algorithm != old.Algorithm {
 		kind = Mixed
 	}
-	if old.Scope != current.Scope { // each replica admits the whole limit by itself
-		add(int(current.Scope) - int(old.Scope))
+	return join(kind, kindOf(int(current.Scope)-int(old.Scope))) // with scope instance, each replica admits the whole limit
+}
+
+// kindOf returns Looser for a positive sign, Tighter for a negative sign, and else Same.
+func kindOf(sign int) Kind {
+	switch {
+	case sign > 0:
+		return Looser
+	case sign < 0:
+		return Tighter
 	}
-	if current.Max() == 0 && old.Max() > 0 {
-		kind = Tighter
-	} else if old.Max() == 0 && current.Max() > 0 {
-		kind = Looser
-	}
-	return kind
+	return Same
 }
 
 // looseness is 0 for algorithms that admit the limit in any window, and 1 for algorithms that
@@ -234,25 +224,5 @@ func looseness(a limit.Algorithm) int {
 	return 1
 }
 
-// sign returns the sign of a×b − c×d.
-func sign(a, b, c, d uint64) int {
-	hi1, lo1 := bits.Mul64(a, b)
-	hi2, lo2 := bits.Mul64(c, d)
-	switch {
-	case hi1 == hi2 && lo1 == lo2:
-		return 0
-	case hi1 > hi2 || hi1 == hi2 && lo1 > lo2:
-		return 1
-	}
-	return -1
-}
-
-func opposite(k Kind) Kind {
-	switch k {
-	case Looser:
-		return Tighter
-	case Tighter:
-		return Looser
-	}
-	return k
-}
+// rate returns the hits in a microsecond.
+func rate(l *limit.Limit) *big.Rat { return big.NewRat(l.Max(), max(l.Period(), 1)) }

@@ -156,12 +156,14 @@ func (c *comparison) next(s treePosition, entries []*ratelimitv3.RateLimitDescri
 // walk compares all requests that continue at old and current. path has the descriptors
 // that describe the entries before, and entries has the entries.
 func (c *comparison) walk(old, current treePosition, path []*limitsfile.Descriptor, entries []*ratelimitv3.RateLimitDescriptor_Entry) {
-	labels := map[[2]string]bool{}
 	list := slices.Concat(current.list, old.list)
-	declared := len(list)
-	for i, d := range append(list, overlaps(list)...) {
+	overlapping, examples := overlaps(list), conditionExamples(list)
+	all := slices.Concat(list, overlapping, examples)
+	labels := map[[2]string]bool{}
+	for i, d := range all {
+		isExample := i >= len(list)+len(overlapping)
 		label := [2]string{d.Key, d.Value}
-		if labels[label] {
+		if !isExample && labels[label] {
 			continue
 		}
 		labels[label] = true
@@ -169,25 +171,15 @@ func (c *comparison) walk(old, current treePosition, path []*limitsfile.Descript
 			c.report.Incomplete = true
 			return
 		}
-		e := exampleEntry(d, entries)
-		c.walkEntry(old, current, append(slices.Clip(path), d), append(slices.Clip(entries), e), i >= declared)
-	}
-	for _, d := range conditionExamples(list) {
-		if c.requests++; c.requests > maxRequests {
-			c.report.Incomplete = true
-			return
-		}
 		e := &ratelimitv3.RateLimitDescriptor_Entry{Key: d.Key, Value: d.Value}
-		c.walkEntry(old, current, append(slices.Clip(path), d), append(slices.Clip(entries), e), true)
+		if !isExample {
+			e = exampleEntry(d, entries)
+		}
+		nextEntries, nextPath := append(slices.Clip(entries), e), append(slices.Clip(path), d)
+		oldNext, newNext := c.next(old, nextEntries), c.next(current, nextEntries)
+		c.compareRules(oldNext.matched, newNext.matched, nextPath, i >= len(list))
+		c.walk(oldNext, newNext, nextPath, nextEntries)
 	}
-}
-
-// walkEntry compares all requests that continue with the last of entries at old and current. path
-// has the descriptors that describe the entries.
-func (c *comparison) walkEntry(old, current treePosition, path []*limitsfile.Descriptor, entries []*ratelimitv3.RateLimitDescriptor_Entry, isOverlap bool) {
-	oldNext, newNext := c.next(old, entries), c.next(current, entries)
-	c.compareRules(oldNext.matched, newNext.matched, path, isOverlap)
-	c.walk(oldNext, newNext, path, entries)
 }
 
 // conditionExamples returns descriptors for values near the borders of the conditions in list.

@@ -1,66 +1,32 @@
 package limitsdiff
 
 import (
-	"bufio"
-	"fmt"
+	_ "embed"
 	"io"
+	"text/template"
+
+	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
 
-// WriteText writes r for people.
-func (r *Report) WriteText(out io.Writer) error {
-	w := bufio.NewWriter(out)
-	count := map[Kind]int{}
-	for i := range r.Changes {
-		c := &r.Changes[i]
-		count[c.Kind]++
-		fmt.Fprintf(w, "%-7s  %s: %s\n", c.Kind, c.Requests, c.words())
-		if c.Old != nil {
-			fmt.Fprintf(w, "    before: %s (%s)\n", c.Old.Limits, c.Old.Place)
-		}
-		if c.New != nil {
-			fmt.Fprintf(w, "    now:    %s (%s)\n", c.New.Limits, c.New.Place)
-		}
-		for _, reason := range c.Reasons {
-			fmt.Fprintf(w, "    - %s\n", reason)
-		}
-		switch c.Counters {
-		case "kept":
-			fmt.Fprintln(w, "    counters: kept")
-		case "new":
-			fmt.Fprintln(w, "    counters: new; keys start with nothing spent in the new counters")
-		}
-	}
-	if len(r.Changes) == 0 {
-		fmt.Fprintln(w, "no change: the same requests pass")
-	} else {
-		changes := "changes"
-		if len(r.Changes) == 1 {
-			changes = "change"
-		}
-		fmt.Fprintf(w, "%d %s: %d tighter, %d looser, %d mixed, %d without effect on requests\n",
-			len(r.Changes), changes, count[Tighter], count[Looser], count[Mixed], count[Same])
-	}
-	if r.Incomplete {
-		fmt.Fprintf(w, "the limits are too large: only %d requests are compared\n", maxRequests)
-	}
-	return w.Flush()
-}
+//go:embed report.tmpl
+var reportText string
 
-// words returns what happens to the requests.
-func (c *Change) words() string {
-	switch c.Event {
-	case Added:
-		if c.New.Path != c.Requests {
-			return "limited by " + c.New.Path + " now; had no rule before"
-		}
-		return "new rule; these requests had no rule before"
-	case Removed:
-		if c.Old.Path != c.Requests {
-			return "has no rule now; was limited by " + c.Old.Path
-		}
-		return "rule gone; these requests have no rule now"
-	case Moved:
-		return fmt.Sprintf("requests meet another rule: %s before, %s now", c.Old.Path, c.New.Path)
+var reportTemplate = template.Must(template.New("").Funcs(template.FuncMap{
+	"counts":      countKinds,
+	"maxRequests": func() int { return maxRequests },
+}).Parse(reportText))
+
+// WriteText writes r for people.
+func (r *Report) WriteText(out io.Writer) error { return reports.Text(out, reportTemplate, r) }
+
+// countKinds returns the numbers of changes of each kind, and of all. It returns nil if there are none.
+func countKinds(changes []Change) map[string]int {
+	if len(changes) == 0 {
+		return nil
 	}
-	return "changed"
+	numbers := map[string]int{"all": len(changes), "same": 0, "looser": 0, "tighter": 0, "mixed": 0}
+	for _, c := range changes {
+		numbers[string(c.Kind)]++
+	}
+	return numbers
 }

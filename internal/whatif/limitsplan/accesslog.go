@@ -149,13 +149,11 @@ func (a *accessReader) mapEntries(line map[string]any, mapped []EntryMapping) []
 	entries := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(mapped))
 	isComplete := true
 	for i, e := range mapped {
-		value := e.Value
+		value, ok := e.Value, true
 		if e.Field != "" {
-			var ok bool
-			if value, ok = a.fieldText(line, e.Field); !ok {
-				isComplete = false // the other fields are still looked for
-			}
+			value, ok = a.fieldText(line, e.Field)
 		}
+		isComplete = isComplete && ok // the other fields are still looked for
 		entries[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: value}
 	}
 	if !isComplete {

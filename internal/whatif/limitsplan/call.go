@@ -9,8 +9,10 @@
 package limitsplan
 
 import (
+	"cmp"
 	"errors"
 	"io"
+	"slices"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -84,16 +86,13 @@ func NewReader(name string, log io.Reader, m *Mapping) (Reader, error) {
 // mergedReader reads the calls of several readers in the order of time.
 type mergedReader struct {
 	readers []Reader
-	heads   []*Call // next call of each reader; nil at its end
+	heads   []*Call // next call of each reader that has not ended
 }
 
 // Merge returns a Reader of the calls of all readers, such as the logs of several replicas.
 // Each reader has its calls in the order of time.
 func Merge(readers ...Reader) (Reader, error) {
-	if len(readers) == 1 {
-		return readers[0], nil
-	}
-	m := &mergedReader{readers: readers, heads: make([]*Call, len(readers))}
+	m := &mergedReader{readers: readers}
 	for i := range readers {
 		if err := m.readHead(i); err != nil {
 			return nil, err
@@ -105,28 +104,23 @@ func Merge(readers ...Reader) (Reader, error) {
 func (m *mergedReader) readHead(i int) error {
 	c, err := m.readers[i].Next()
 	if errors.Is(err, io.EOF) {
-		c, err = nil, nil
+		return nil
 	}
-	if c != nil {
+	if err == nil {
 		c.replica = i
+		m.heads = append(m.heads, c)
 	}
-	m.heads[i] = c
 	return err
 }
 
 // Next implements Reader.
 func (m *mergedReader) Next() (*Call, error) {
-	first := -1
-	for i, c := range m.heads {
-		if c != nil && (first < 0 || c.Time.Before(m.heads[first].Time)) {
-			first = i
-		}
-	}
-	if first < 0 {
+	if len(m.heads) == 0 {
 		return nil, io.EOF
 	}
-	c := m.heads[first]
-	return c, m.readHead(first)
+	first := slices.MinFunc(m.heads, func(a, b *Call) int { return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.replica, b.replica)) })
+	m.heads = slices.DeleteFunc(m.heads, func(c *Call) bool { return c == first })
+	return first, m.readHead(first.replica)
 }
 
 // Notes implements Reader.

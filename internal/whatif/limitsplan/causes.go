@@ -2,6 +2,7 @@ package limitsplan
 
 import (
 	"fmt"
+	"math/bits"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/descriptors"
@@ -24,28 +25,20 @@ const (
 	CauseTime      Cause = "time"
 )
 
-var causes = []Cause{CauseFailed, CauseFallback, CauseLease, CauseDenyCache, CauseStart, CauseTime}
-
-// causeTexts describe the causes.
-var causeTexts = map[Cause]string{
-	CauseFailed:    "an earlier call of the key had no answer, and the log does not say what it charged",
-	CauseFallback:  "a replica decided about the key without Redis",
-	CauseLease:     "replicas held permits of the key (lease)",
-	CauseDenyCache: "the deny cache of a replica denied the key, and knows no refund through another replica",
-	CauseStart:     "the window began before the log, and the replay starts with empty counters",
-	CauseTime:      "the log has the time at which a call came; Redis decides a little later, and can decide calls in another order",
+// causes are the causes with their descriptions. Events of a key are the cause of the first four.
+var causes = [...]struct {
+	name Cause
+	text string
+}{
+	{CauseFailed, "an earlier call of the key had no answer, and the log does not say what it charged"},
+	{CauseFallback, "a replica decided about the key without Redis"},
+	{CauseLease, "replicas held permits of the key (lease)"},
+	{CauseDenyCache, "the deny cache of a replica denied the key, and knows no refund through another replica"},
+	{CauseStart, "the window began before the log, and the replay starts with empty counters"},
+	{CauseTime, "the log has the time at which a call came; Redis decides a little later, and can decide calls in another order"},
 }
 
-// OtherCause is the number of calls whose replay may differ from the recorded answer for this cause.
-type OtherCause struct {
-	Cause Cause  `json:"cause"`
-	Calls uint64 `json:"calls"`
-}
-
-// String returns the number and the cause in words.
-func (o OtherCause) String() string { return fmt.Sprintf("%d: %s", o.Calls, causeTexts[o.Cause]) }
-
-// events are what has happened to a key so far.
+// events are what has happened to a key so far. Bit i is the event of causes[i].
 type events uint8
 
 const (
@@ -55,16 +48,35 @@ const (
 	hadDenyCache
 )
 
+// The indexes in causes of the causes that are no events of a key.
+const (
+	causeStart = 4
+	causeTime  = 5
+)
+
+// OtherCause is the number of calls whose replay may differ from the recorded answer for this cause.
+type OtherCause struct {
+	Cause Cause  `json:"cause"`
+	Calls uint64 `json:"calls"`
+}
+
+// String returns the number and the cause in words.
+func (o OtherCause) String() string {
+	for _, c := range causes {
+		if c.name == o.Cause {
+			return fmt.Sprintf("%d: %s", o.Calls, c.text)
+		}
+	}
+	return ""
+}
+
 // addEvents adds the events of descriptor i of a recorded call to k, which can be nil. It returns
 // the events of the key so far.
 func (k *keyCounts) addEvents(recorded *Call, rule *descriptors.Rule, i int) events {
 	var newEvents events
-	for j := range recorded.decisions {
-		d := recorded.decisions[j]
-		if d.DescriptorIndex != recorded.places[i] {
-			continue
-		}
+	for _, d := range recorded.decisions {
 		switch {
+		case d.DescriptorIndex != recorded.places[i]:
 		case d.Code == decisionlog.Failed:
 			newEvents |= hadFailure
 		case d.Degraded:
@@ -103,22 +115,16 @@ func differsUnderSameLimits(recorded *Call, replayed *service.Call) bool {
 	return differs
 }
 
-// causeOf returns the first possible cause why the replay of a call differs. history has the events of the
-// keys of the call.
-func (c *counts) causeOf(recorded *Call, replayed *service.Call, history events) Cause {
+// causeOf returns the index of the first possible cause why the replay of a call differs. history has the
+// events of the keys of the call.
+func (c *counts) causeOf(recorded *Call, replayed *service.Call, history events) int {
 	switch {
-	case history&hadFailure != 0:
-		return CauseFailed
-	case history&hadFallback != 0:
-		return CauseFallback
-	case history&hadLease != 0:
-		return CauseLease
-	case history&hadDenyCache != 0:
-		return CauseDenyCache
+	case history != 0:
+		return bits.TrailingZeros8(uint8(history))
 	case recorded.Denied && c.isInFirstWindow(replayed):
-		return CauseStart
+		return causeStart
 	}
-	return CauseTime
+	return causeTime
 }
 
 // isInFirstWindow reports whether the window of a limit of the call can have begun before the log.

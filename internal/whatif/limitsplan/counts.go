@@ -20,11 +20,13 @@ type counts struct {
 	start, end time.Time
 	timeline   timeline
 
-	total, deniedBefore, deniedNow *series
+	total, deniedBefore, deniedNow []uint64 // in the buckets of timeline
 
-	rules map[*descriptors.Rule]*ruleCounts // nil stands for no rule
-	keys  map[uint64]*keyCounts             // by hash; at most maxKeys
-	names map[uint64]keyName                // of the keys with a new denial
+	rules    map[*descriptors.Rule]*RuleReport // nil stands for no rule
+	metRules bool                              // a descriptor met a rule
+
+	keys  map[uint64]*keyCounts // by hash; at most maxKeys
+	names map[uint64]KeyReport  // of the keys with a new denial, without their counts
 	seed  maphash.Seed
 
 	maxKeys int
@@ -33,35 +35,18 @@ type counts struct {
 	failed  uint64
 	failure error // of the first failed call
 
-	otherCauses map[Cause]uint64 // number of calls that differ from the recorded answer
+	otherCauses [len(causes)]uint64 // number of calls that differ from the recorded answer, by index in causes
 }
 
-type ruleCounts struct {
-	Counts
-	deniedInShadow uint64
-	newlyDenied    *series
-}
-
-// keyCounts are small, because there may be millions of keys.
 type keyCounts struct {
-	total, deniedBefore, deniedNow, newlyDenied, newlyAdmitted uint32
-	events                                                     events
-}
-
-func (k *keyCounts) counts() Counts {
-	return Counts{uint64(k.total), uint64(k.deniedBefore), uint64(k.deniedNow), uint64(k.newlyDenied), uint64(k.newlyAdmitted)}
-}
-
-type keyName struct {
-	rule        *descriptors.Rule
-	key         string
-	firstDenied time.Time
+	Counts
+	events events
 }
 
 func newCounts(maxKeys int) counts {
 	c := counts{
-		rules: map[*descriptors.Rule]*ruleCounts{}, keys: map[uint64]*keyCounts{}, names: map[uint64]keyName{},
-		seed: maphash.MakeSeed(), maxKeys: maxKeys, otherCauses: map[Cause]uint64{},
+		rules: map[*descriptors.Rule]*RuleReport{}, keys: map[uint64]*keyCounts{}, names: map[uint64]KeyReport{},
+		seed: maphash.MakeSeed(), maxKeys: maxKeys,
 	}
 	c.total, c.deniedBefore, c.deniedNow = c.timeline.newSeries(), c.timeline.newSeries(), c.timeline.newSeries()
 	return c
@@ -118,26 +103,20 @@ func (c *counts) add(recorded *Call, replayed *service.Call) {
 func (c *counts) addDescriptor(rule *descriptors.Rule, bucket int, before, now, inShadow bool) {
 	r := c.rules[rule]
 	if r == nil {
-		r = &ruleCounts{newlyDenied: c.timeline.newSeries()}
+		r = &RuleReport{Rule: NoRule, Limits: "none", Timeline: c.timeline.newSeries()}
+		if rule != nil {
+			r.Rule, r.Limits, r.Shadow = rule.Path, limitsText(rule), rule.ShadowMode
+			c.metRules = true
+		}
 		c.rules[rule] = r
 	}
 	r.add(before, now)
 	if inShadow {
-		r.deniedInShadow++
+		r.DeniedInShadow++
 	}
 	if now && !before {
-		r.newlyDenied[bucket]++
+		r.Timeline[bucket]++
 	}
-}
-
-// hasRule reports whether a descriptor met a rule.
-func (c *counts) hasRule() bool {
-	for rule := range c.rules {
-		if rule != nil {
-			return true
-		}
-	}
-	return false
 }
 
 // addKey counts a descriptor of a key. It returns nil if there are too many keys.
@@ -152,17 +131,9 @@ func (c *counts) addKey(rule *descriptors.Rule, key []byte, at time.Time, before
 		k = new(keyCounts)
 		c.keys[hash] = k
 	}
-	var n Counts
-	n.add(before, now)
-	k.total++
-	k.deniedBefore += uint32(n.DeniedBefore)
-	k.deniedNow += uint32(n.DeniedNow)
-	k.newlyAdmitted += uint32(n.NewlyAdmitted)
-	if n.NewlyDenied > 0 {
-		if k.newlyDenied == 0 {
-			c.names[hash] = keyName{rule, string(key), at}
-		}
-		k.newlyDenied++
+	k.add(before, now)
+	if now && !before && k.NewlyDenied == 1 {
+		c.names[hash] = KeyReport{Rule: rule.Path, Key: string(key), FirstDenied: at}
 	}
 	return k
 }
@@ -178,26 +149,24 @@ func (c *counts) report(maxKeys int) *Report {
 		Start: c.timeline.start, BucketSeconds: c.timeline.width.Seconds(),
 		Total: c.total[:buckets], DeniedBefore: c.deniedBefore[:buckets], DeniedNow: c.deniedNow[:buckets],
 	}
-	for rule, n := range c.rules {
-		rr := RuleReport{Rule: NoRule, Limits: "none", DeniedInShadow: n.deniedInShadow, Counts: n.Counts, Timeline: n.newlyDenied[:buckets]}
-		if rule != nil {
-			rr.Rule, rr.Limits, rr.Shadow = rule.Path, limitsText(rule), rule.ShadowMode
-		}
-		r.Rules = append(r.Rules, rr)
+	for _, rule := range c.rules {
+		rule.Timeline = rule.Timeline[:buckets]
+		r.Rules = append(r.Rules, *rule)
 	}
 	slices.SortFunc(r.Rules, func(a, b RuleReport) int {
 		return cmp.Or(cmp.Compare(b.NewlyDenied, a.NewlyDenied), cmp.Compare(b.Total, a.Total), strings.Compare(a.Rule, b.Rule))
 	})
-	for hash, name := range c.names {
-		r.Keys = append(r.Keys, KeyReport{Rule: name.rule.Path, Key: name.key, Counts: c.keys[hash].counts(), FirstDenied: name.firstDenied})
+	for hash, key := range c.names {
+		key.Counts = c.keys[hash].Counts
+		r.Keys = append(r.Keys, key)
 	}
 	slices.SortFunc(r.Keys, func(a, b KeyReport) int {
 		return cmp.Or(cmp.Compare(b.NewlyDenied, a.NewlyDenied), strings.Compare(a.Key, b.Key))
 	})
 	r.Keys = slices.Clip(r.Keys[:min(len(r.Keys), maxKeys)])
-	for _, cause := range causes {
-		if n := c.otherCauses[cause]; n > 0 {
-			r.OtherCauses = append(r.OtherCauses, OtherCause{cause, n})
+	for i, calls := range c.otherCauses {
+		if calls > 0 {
+			r.OtherCauses = append(r.OtherCauses, OtherCause{causes[i].name, calls})
 		}
 	}
 	if c.failure != nil {

@@ -45,48 +45,38 @@ func newLineReader(name string, r io.Reader) (*lineReader, error) {
 	return &lineReader{name: name, scanner: s}, nil
 }
 
-// next returns the next line that is not empty. It is valid until the following call.
-func (r *lineReader) next() ([]byte, error) {
+// nextObject decodes the next line that is not empty and not cut into v. A line is cut if the
+// program that wrote it ended, or has not written the rest yet. wanted says what a line is.
+func (r *lineReader) nextObject(v any, wanted string) error {
 	for r.scanner.Scan() {
 		r.number++
-		if line := bytes.TrimSpace(r.scanner.Bytes()); len(line) > 0 {
-			return line, nil
+		text := bytes.TrimSpace(r.scanner.Bytes())
+		if len(text) == 0 {
+			continue
+		}
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.UseNumber()
+		err := d.Decode(v)
+		if _, end := d.Token(); err == nil && !errors.Is(end, io.EOF) {
+			err = errors.New("the line has more than one object")
+		}
+		if err == nil {
+			return nil
+		}
+		if text[0] != '{' || !errors.Is(err, io.ErrUnexpectedEOF) {
+			return r.errorf("%s: %w", wanted, err)
+		}
+		if r.cutLines++; r.cutLines == 1 {
+			r.firstCutLine = r.number
 		}
 	}
 	switch err := r.scanner.Err(); {
 	case err == nil:
-		return nil, io.EOF
+		return io.EOF
 	case errors.Is(err, bufio.ErrTooLong):
-		return nil, fmt.Errorf("%s:%d: line is longer than %d bytes", r.name, r.number+1, maxLineBytes)
+		return fmt.Errorf("%s:%d: line is longer than %d bytes", r.name, r.number+1, maxLineBytes)
 	default:
-		return nil, fmt.Errorf("%s:%d: %w", r.name, r.number+1, err)
-	}
-}
-
-// nextObject decodes the next line that is not empty and not cut into v. A line is cut if the
-// program that wrote it ended, or has not written the rest yet. wanted says what a line is.
-func (r *lineReader) nextObject(v any, wanted string) error {
-	for {
-		text, err := r.next()
-		if err != nil {
-			return err
-		}
-		d := json.NewDecoder(bytes.NewReader(text))
-		d.UseNumber()
-		err = d.Decode(v)
-		if _, end := d.Token(); err == nil && !errors.Is(end, io.EOF) {
-			err = errors.New("the line has more than one object")
-		}
-		switch {
-		case err == nil:
-			return nil
-		case text[0] == '{' && errors.Is(err, io.ErrUnexpectedEOF):
-			if r.cutLines++; r.cutLines == 1 {
-				r.firstCutLine = r.number
-			}
-		default:
-			return r.errorf("%s: %w", wanted, err)
-		}
+		return fmt.Errorf("%s:%d: %w", r.name, r.number+1, err)
 	}
 }
 

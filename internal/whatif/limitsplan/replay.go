@@ -97,7 +97,7 @@ func (p *replay) noReplay(config *descriptors.Config, first *Call) string {
 		return "no call to replay"
 	case p.counts.calls.Total == 0:
 		return "no call can be replayed; the first error is: " + p.counts.failure.Error()
-	case !p.counts.hasRule() && config.Rules() > 0:
+	case !p.counts.metRules && config.Rules() > 0:
 		return noRuleText(config, first)
 	}
 	return ""

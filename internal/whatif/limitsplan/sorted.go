@@ -1,9 +1,10 @@
 package limitsplan
 
 import (
-	"container/heap"
+	"cmp"
 	"errors"
 	"io"
+	"slices"
 	"time"
 )
 
@@ -17,11 +18,16 @@ type timed[T any] struct {
 	value  T
 }
 
+func (r timed[T]) compare(other timed[T]) int {
+	return cmp.Or(r.time.Compare(other.time), cmp.Compare(r.number, other.number))
+}
+
 // sorter returns the records of next in the order of time. Logs are nearly in order: a call
-// has the time of its start, and its line is written at its end.
+// has the time of its start, and its line is written at its end. So a new record belongs near the
+// end of the queue.
 type sorter[T any] struct {
 	next  func() (timed[T], error)
-	queue timedHeap[T]
+	queue []timed[T] // in the order of time
 	ended bool
 }
 
@@ -36,34 +42,14 @@ func (s *sorter[T]) pop() (timed[T], error) {
 		if err != nil {
 			return r, err
 		}
-		heap.Push(&s.queue, r)
+		place, _ := slices.BinarySearchFunc(s.queue, r, timed[T].compare)
+		s.queue = slices.Insert(s.queue, place, r)
 	}
 	if len(s.queue) == 0 {
 		return timed[T]{}, io.EOF
 	}
-	return heap.Pop(&s.queue).(timed[T]), nil
-}
-
-// timedHeap implements heap.Interface.
-type timedHeap[T any] []timed[T]
-
-func (h timedHeap[T]) Len() int { return len(h) }
-
-func (h timedHeap[T]) Less(i, j int) bool {
-	if h[i].time.Equal(h[j].time) {
-		return h[i].number < h[j].number
-	}
-	return h[i].time.Before(h[j].time)
-}
-
-func (h timedHeap[T]) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-
-func (h *timedHeap[T]) Push(r any) { *h = append(*h, r.(timed[T])) }
-
-func (h *timedHeap[T]) Pop() any {
-	last := len(*h) - 1
-	r := (*h)[last]
-	(*h)[last] = timed[T]{}
-	*h = (*h)[:last]
-	return r
+	first := s.queue[0]
+	s.queue[0] = timed[T]{}
+	s.queue = s.queue[1:]
+	return first, nil
 }

@@ -1,12 +1,15 @@
 package limitsplan
 
 import (
-	"bufio"
+	"embed"
 	"fmt"
+	htmltemplate "html/template"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"text/template"
 	"time"
 
 	"github.com/seed-81f232ab/rls/internal/base/fields"
@@ -15,41 +18,55 @@ import (
 // maxTextRules bounds the rules that WriteText lists.
 const maxTextRules = 30
 
+//go:embed plan.tmpl plan.html
+var templates embed.FS
+
+var (
+	textTemplate = template.Must(template.New("plan.tmpl").Funcs(reportFuncs).ParseFS(templates, "plan.tmpl"))
+	pageTemplate = htmltemplate.Must(htmltemplate.New("plan.html").Funcs(reportFuncs).ParseFS(templates, "plan.html"))
+)
+
+var reportFuncs = template.FuncMap{
+	"share":       share,
+	"time":        func(t time.Time) string { return t.Format(time.RFC3339) },
+	"bucket":      bucketText,
+	"chart":       chart,
+	"points":      points,
+	"printable":   fields.Printable,
+	"limits":      RuleReport.limitsText,
+	"otherCauses": (*Report).otherCausesText,
+	"firstRules":  func(r *Report) []RuleReport { return r.Rules[:min(len(r.Rules), maxTextRules)] },
+	"moreRules":   func(r *Report) int { return max(len(r.Rules)-maxTextRules, 0) },
+	"row":         func(cells ...any) string { return strings.Join(texts(cells), "\t") },
+}
+
 // WriteText writes r for people.
 func (r *Report) WriteText(out io.Writer) error {
-	w := bufio.NewWriter(out)
-	c := r.Calls
-	fmt.Fprintf(w, "Replayed %d recorded calls, from %s to %s, against the new limits.\n", c.Total, r.Start.Format(time.RFC3339), r.End.Format(time.RFC3339))
-	fmt.Fprintf(w, "The new limits would have denied %d calls that passed, and admitted %d calls that were denied.\n\n", c.NewlyDenied, c.NewlyAdmitted)
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(table, "denied when recorded\t%s\t%s\n", share(c.DeniedBefore, c.Total), chart(r.Timeline.DeniedBefore))
-	fmt.Fprintf(table, "denied by the new limits\t%s\t%s\n", share(c.DeniedNow, c.Total), chart(r.Timeline.DeniedNow))
-	fmt.Fprintf(table, "newly denied\t%s\t\n", share(c.NewlyDenied, c.Total))
-	fmt.Fprintf(table, "newly admitted\t%s\t\n", share(c.NewlyAdmitted, c.Total))
-	_ = table.Flush()
-	fmt.Fprintf(w, "each bar is %s\n", bucketText(r.Timeline.BucketSeconds))
-	r.writeRules(w)
-	r.writeKeys(w)
-	r.writeNotes(w)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if err := textTemplate.Execute(w, r); err != nil {
+		return err
+	}
 	return w.Flush()
 }
 
-func (r *Report) writeRules(w io.Writer) {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprint(table, "\nrule\tlimits\trequests\tdenied before\tdenied now\tnewly denied\tnewly admitted\twhen newly denied\n")
-	for i := range r.Rules[:min(len(r.Rules), maxTextRules)] {
-		rule := &r.Rules[i]
-		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\n", fields.Printable(rule.Rule), fields.Printable(rule.limitsText()),
-			rule.Total, rule.DeniedBefore, rule.DeniedNow, rule.NewlyDenied, rule.NewlyAdmitted, chart(rule.Timeline))
+// WriteHTML writes r as one page that needs no other file. limits are the paths of the new
+// limits files.
+func (r *Report) WriteHTML(w io.Writer, limits string) error {
+	return pageTemplate.Execute(w, struct {
+		*Report
+		Limits string
+	}{r, limits})
+}
+
+func texts(values []any) (all []string) {
+	for _, value := range values {
+		all = append(all, fmt.Sprint(value))
 	}
-	_ = table.Flush()
-	if more := len(r.Rules) - maxTextRules; more > 0 {
-		fmt.Fprintf(w, "and %d more rules (--json lists all)\n", more)
-	}
+	return all
 }
 
 // limitsText returns the limits of the rule, and what shadow mode does to them.
-func (r *RuleReport) limitsText() string {
+func (r RuleReport) limitsText() string {
 	switch {
 	case r.DeniedInShadow > 0:
 		return fmt.Sprintf("%s, would deny %d without shadow mode", r.Limits, r.DeniedInShadow)
@@ -57,33 +74,6 @@ func (r *RuleReport) limitsText() string {
 		return r.Limits + ", shadow mode"
 	}
 	return r.Limits
-}
-
-func (r *Report) writeKeys(w io.Writer) {
-	if len(r.Keys) == 0 {
-		return
-	}
-	fmt.Fprintf(w, "\n%d of %d keys with new denials\n", len(r.Keys), r.NewlyDeniedKeys)
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprint(table, "key\trule\trequests\tdenied before\tdenied now\tnewly denied\tfirst\n")
-	for i := range r.Keys {
-		k := &r.Keys[i]
-		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", fields.Printable(k.Key), fields.Printable(k.Rule),
-			k.Total, k.DeniedBefore, k.DeniedNow, k.NewlyDenied, k.FirstDenied.Format(time.RFC3339))
-	}
-	_ = table.Flush()
-}
-
-func (r *Report) writeNotes(w io.Writer) {
-	if len(r.OtherCauses) > 0 {
-		fmt.Fprintf(w, "\nnote: %s:\n", r.otherCausesText())
-		for _, o := range r.OtherCauses {
-			fmt.Fprintf(w, "  %s\n", o)
-		}
-	}
-	for _, note := range r.Notes {
-		fmt.Fprintf(w, "\nnote: %s\n", note)
-	}
 }
 
 // otherCausesText says how many calls differ for other causes than the new limits.
@@ -110,10 +100,7 @@ var bars = []rune("▁▂▃▄▅▆▇█")
 
 // chart returns a bar for each number. A dot stands for 0.
 func chart(numbers []uint64) string {
-	highest := uint64(0)
-	for _, n := range numbers {
-		highest = max(highest, n)
-	}
+	highest := slices.Max(append(slices.Clip(numbers), 0))
 	var b strings.Builder
 	for _, n := range numbers {
 		if n == 0 {
@@ -123,4 +110,22 @@ func chart(numbers []uint64) string {
 		b.WriteRune(bars[min(int(n*uint64(len(bars))/(highest+1)), len(bars)-1)])
 	}
 	return b.String()
+}
+
+// Size of a chart in SVG units.
+const (
+	chartWidth  = 600.0
+	chartHeight = 100.0
+)
+
+// points returns the points of an SVG line through all numbers. The line reaches the top at
+// the largest number of highest.
+func points(numbers []uint64, highest ...[]uint64) string {
+	top := slices.Max(append(slices.Concat(append(highest, numbers)...), 1))
+	step := chartWidth / float64(max(len(numbers)-1, 1))
+	var b strings.Builder
+	for i, n := range numbers {
+		fmt.Fprintf(&b, "%.1f,%.1f ", float64(i)*step, chartHeight-chartHeight*float64(n)/float64(top))
+	}
+	return strings.TrimSpace(b.String())
 }

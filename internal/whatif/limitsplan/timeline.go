@@ -10,16 +10,12 @@ const maxBuckets = 60
 type timeline struct {
 	start  time.Time
 	width  time.Duration
-	series []*series
+	series [][]uint64 // each has a number for each bucket
 }
 
-// series has a number for each bucket of its timeline.
-type series [maxBuckets]uint64
-
-func (t *timeline) newSeries() *series {
-	s := new(series)
-	t.series = append(t.series, s)
-	return s
+func (t *timeline) newSeries() []uint64 {
+	t.series = append(t.series, make([]uint64, maxBuckets))
+	return t.series[len(t.series)-1]
 }
 
 // bucket returns the bucket of a moment, which is never before the start.
@@ -31,16 +27,11 @@ func (t *timeline) bucket(moment time.Time) int {
 	for moment.Sub(t.start) >= maxBuckets*t.width {
 		t.width *= 2
 		for _, s := range t.series {
-			s.fold()
+			for i := range maxBuckets / 2 { // the new buckets are pairs of old ones
+				s[i] = s[2*i] + s[2*i+1]
+			}
+			clear(s[maxBuckets/2:])
 		}
 	}
 	return int(max(moment.Sub(t.start), 0) / t.width)
-}
-
-// fold adds each pair of buckets up.
-func (s *series) fold() {
-	for i := range maxBuckets / 2 {
-		s[i] = s[2*i] + s[2*i+1]
-	}
-	clear(s[maxBuckets/2:])
 }

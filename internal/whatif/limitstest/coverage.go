@@ -1,18 +1,22 @@
 package limitstest
 
 import (
-	"fmt"
+	"slices"
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// Coverage counts how often tests meet each rule. Its zero value is empty. Rules with the
-// same path and place in two Configs count once.
+// Coverage collects the rules that tests meet. Its zero value is empty. Rules with the same path and
+// place in two Configs count once.
 type Coverage struct {
-	configs     []*descriptors.Config
-	matchCounts map[*descriptors.Config]map[*descriptors.Rule]int
+	configs []*descriptors.Config
+	met     ruleSet
 }
+
+// ruleSet is a set of rules. It can have nil, for no rule.
+type ruleSet map[*descriptors.Rule]bool
 
 // CoverageReport describes which rules the tests meet. A rule is met if a request matches it.
 type CoverageReport struct {
@@ -28,16 +32,15 @@ type UnmetRule struct {
 	Place string `json:"place"`
 }
 
-// counts returns the counts of the rules of config.
-func (c *Coverage) counts(config *descriptors.Config) map[*descriptors.Rule]int {
-	if c.matchCounts == nil {
-		c.matchCounts = map[*descriptors.Config]map[*descriptors.Rule]int{}
-	}
-	if c.matchCounts[config] == nil {
-		c.matchCounts[config] = map[*descriptors.Rule]int{}
+// add adds the rules of config to those that tests should meet. It returns the set of met rules.
+func (c *Coverage) add(config *descriptors.Config) ruleSet {
+	if !slices.Contains(c.configs, config) {
 		c.configs = append(c.configs, config)
 	}
-	return c.matchCounts[config]
+	if c.met == nil {
+		c.met = ruleSet{}
+	}
+	return c.met
 }
 
 // Report returns the coverage of the rules of all Configs, in their order.
@@ -46,13 +49,12 @@ func (c *Coverage) Report() CoverageReport {
 	isMet := map[UnmetRule]bool{}
 	for _, config := range c.configs {
 		places := rulePlaces(config)
-		counts := c.matchCounts[config]
 		config.EachRule(func(rule *descriptors.Rule) {
 			r := UnmetRule{rule.Path, places[rule.Path]}
 			if _, seen := isMet[r]; !seen {
 				order = append(order, r)
 			}
-			isMet[r] = isMet[r] || counts[rule] > 0
+			isMet[r] = isMet[r] || c.met[rule]
 		})
 	}
 	report := CoverageReport{Rules: len(order), Percent: 100}
@@ -74,7 +76,7 @@ func rulePlaces(config *descriptors.Config) map[string]string {
 	places := map[string]string{}
 	config.EachDescriptor(func(domain string, trail []*limitsfile.Descriptor) {
 		last := trail[len(trail)-1]
-		places[limitsfile.Path(domain, trail)] = fmt.Sprintf("%s:%d", last.File, last.Line)
+		places[limitsfile.Path(domain, trail)] = fields.FileLine(last.File, last.Line)
 	})
 	return places
 }

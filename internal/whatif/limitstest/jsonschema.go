@@ -1,11 +1,10 @@
 package limitstest
 
 import (
-	"math"
+	"strings"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
-	"github.com/seed-81f232ab/rls/limit"
 )
 
 // JSONSchema returns the JSON Schema of test files, for editors.
@@ -29,7 +28,9 @@ func objectSchema(known []fields.Field) map[string]any {
 	properties := map[string]any{}
 	var required []string
 	for _, f := range known {
-		properties[f.Name] = fieldSchemas[f.Name]
+		property := fieldSchema(f)
+		property["description"] = fieldHelp[f.Name]
+		properties[f.Name] = property
 		if f.Remedy != "" {
 			required = append(required, f.Name)
 		}
@@ -41,80 +42,66 @@ func objectSchema(known []fields.Field) map[string]any {
 	return s
 }
 
-// Schemas of values that several fields share.
-var (
-	anyScalar = []string{"string", "number", "boolean"}
-	duration  = map[string]any{"type": []string{"string", "integer"}}
-)
-
-// fieldSchemas has the schema of each field. A name has the same meaning wherever it is
-// allowed.
-var fieldSchemas = map[string]any{
-	"limits": map[string]any{
-		"description": "Limits files or directories, relative to this file.",
-		"anyOf":       []any{textSchema(""), map[string]any{"type": "array", "items": textSchema("")}},
-	},
-	"merge":       flagSchema("Merge files of the same domain (MERGE_DOMAIN_CONFIG)."),
-	"domain":      textSchema("Domain of the requests."),
-	"start":       textSchema("Time of the virtual clock at the start, in RFC 3339."),
-	"settings":    described(reference("settings"), "Settings of the service."),
-	"tests":       described(listSchema("test"), "Tests, each with empty counters."),
-	"shadow_mode": flagSchema("SHADOW_MODE of the service."),
-	"quota_mode":  flagSchema("QUOTA_MODE of the service."),
-	"all_or_none": flagSchema("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT of the service."),
-	"name":        textSchema("Name of the test: what it shows."),
-	"requests":    described(listSchema("request"), "Requests in the order of their times."),
-	"descriptor":  textSchema("Descriptor of the request: key=value,key=value."),
-	"descriptors": map[string]any{
-		"description": "Descriptors of the request.", "type": "array", "minItems": 1,
-		"items": map[string]any{"anyOf": []any{textSchema(""), reference("target")}},
-	},
-	"at":     described(duration, "Time of the request since the start, such as 90s."),
-	"repeat": countSchema("Number of equal requests.", 1, MaxRepeat),
-	"every":  described(duration, "Time between equal requests."),
-	"hits":   countSchema("Number of hits; 0 is a peek, and a negative number is a refund.", -limit.MaxHits, limit.MaxHits),
-	"limit":  textSchema("In a request: its own limit. In a wanted answer: name or words of the limit."),
-	"want":   described(reference("want"), "Wanted answer."),
-	"code": map[string]any{
-		"description": "Wanted code.", "enum": []string{codeOK, codeOverLimit},
-	},
-	"error":            textSchema("Part of the wanted error."),
-	"admitted":         countSchema("Wanted number of admitted requests.", 0, MaxRepeat),
-	"headers":          map[string]any{"description": "Wanted response headers.", "type": "object", "additionalProperties": textSchema("")},
-	"body":             textSchema("Wanted body of the response to a denied request, or none."),
-	"rule":             textSchema("Path of the wanted rule, or none."),
-	"denied_in_shadow": flagSchema("Whether a rule in shadow mode denies."),
-	"remaining":        countSchema("Wanted number of remaining hits.", 0, math.MaxUint32),
-	"reset":            described(duration, "Wanted time until the limit resets."),
-	"statuses":         described(listSchema("status"), "Wanted answer for each descriptor."),
+// fieldHelp describes each field for editors. A name has the same meaning wherever it is allowed.
+var fieldHelp = map[string]string{
+	"limits":           "Limits files or directories, relative to this file.",
+	"merge":            "Merge files of the same domain (MERGE_DOMAIN_CONFIG).",
+	"domain":           "Domain of the requests.",
+	"start":            "Time of the virtual clock at the start, in RFC 3339.",
+	"settings":         "Settings of the service.",
+	"tests":            "Tests, each with empty counters.",
+	"shadow_mode":      "SHADOW_MODE of the service.",
+	"quota_mode":       "QUOTA_MODE of the service.",
+	"all_or_none":      "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT of the service.",
+	"name":             "Name of the test: what it shows.",
+	"requests":         "Requests in the order of their times.",
+	"descriptor":       "Descriptor of the request: key=value,key=value.",
+	"descriptors":      "Descriptors of the request.",
+	"at":               "Time of the request since the start, such as 90s.",
+	"repeat":           "Number of equal requests.",
+	"every":            "Time between equal requests.",
+	"hits":             "Number of hits; 0 is a peek, and a negative number is a refund.",
+	"limit":            "In a request: its own limit. In a wanted answer: name or words of the limit.",
+	"want":             "Wanted answer.",
+	"code":             "Wanted code.",
+	"error":            "Part of the wanted error.",
+	"admitted":         "Wanted number of admitted requests.",
+	"headers":          "Wanted response headers.",
+	"body":             "Wanted body of the response to a denied request, or none.",
+	"rule":             "Path of the wanted rule, or none.",
+	"denied_in_shadow": "Whether a rule in shadow mode denies.",
+	"remaining":        "Wanted number of remaining hits.",
+	"reset":            "Wanted time until the limit resets.",
+	"statuses":         "Wanted answer for each descriptor.",
 }
 
-// described returns s with a description.
-func described(s map[string]any, description string) map[string]any {
-	copied := map[string]any{}
-	for name, value := range s {
-		copied[name] = value
+// itemNames has the definition of the items of each list, unless the items can be texts too.
+var itemNames = map[string]string{"tests": "test", "requests": "request", "statuses": "status"}
+
+// fieldSchema returns the schema of the values of f.
+func fieldSchema(f fields.Field) map[string]any {
+	text := map[string]any{"type": []string{"string", "number", "boolean"}}
+	switch {
+	case f.Name == "limits":
+		return map[string]any{"anyOf": []any{text, map[string]any{"type": "array", "items": text}}}
+	case f.Name == "descriptors":
+		return map[string]any{"type": "array", "minItems": 1, "items": map[string]any{"anyOf": []any{text, reference("target")}}}
+	case f.Kind == fields.List:
+		return map[string]any{"type": "array", "minItems": 1, "items": reference(itemNames[f.Name])}
+	case f.Kind == fields.Object:
+		return reference(f.Name)
+	case f.Kind == fields.Free:
+		return map[string]any{"type": "object", "additionalProperties": text}
+	case f.Kind == fields.Flag:
+		return map[string]any{"type": "boolean"}
+	case f.Kind == fields.Count:
+		return map[string]any{"type": "integer", "minimum": f.Min, "maximum": f.Max}
+	case f.Kind == fields.Choice:
+		return map[string]any{"enum": f.Choices}
+	case strings.HasPrefix(f.Want, wantDuration):
+		return map[string]any{"type": []string{"string", "integer"}}
 	}
-	if description != "" {
-		copied["description"] = description
-	}
-	return copied
+	return text
 }
 
 func reference(name string) map[string]any { return map[string]any{"$ref": "#/$defs/" + name} }
-
-func textSchema(description string) map[string]any {
-	return described(map[string]any{"type": anyScalar}, description)
-}
-
-func flagSchema(description string) map[string]any {
-	return described(map[string]any{"type": "boolean"}, description)
-}
-
-func countSchema(description string, minimum, maximum int64) map[string]any {
-	return described(map[string]any{"type": "integer", "minimum": minimum, "maximum": maximum}, description)
-}
-
-func listSchema(item string) map[string]any {
-	return map[string]any{"type": "array", "minItems": 1, "items": reference(item)}
-}

@@ -10,8 +10,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-func TestEachFieldHasASchema(t *testing.T) {
+func TestEachFieldHasADescription(t *testing.T) {
 	names := fields.Names(slices.Concat(fileFields, settingFields, testFields, requestFields, targetFields, wantFields, statusFields))
 	slices.Sort(names)
-	assert.Equal(t, slices.Compact(names), slices.Sorted(maps.Keys(fieldSchemas)))
+	assert.Equal(t, slices.Compact(names), slices.Sorted(maps.Keys(fieldHelp)))
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/seed-81f232ab/rls/service"
 )
 
 // File is a parsed test file.
@@ -20,13 +22,8 @@ type File struct {
 	Limits []string
 	Merge  bool
 
-	Settings Settings
+	Settings service.Options // the settings that a test file can change
 	Tests    []Test
-}
-
-// Settings are the settings of the service that a test file can change.
-type Settings struct {
-	ShadowMode, QuotaMode, AllOrNone bool
 }
 
 // Test is one test of a file.
@@ -44,47 +41,36 @@ type Request struct {
 	At          time.Time     // of the first time that the request is sent
 	Repeat      int           // how often it is sent, at least 1
 	Every       time.Duration // between two times
-	Want        Want
+	Want        []Want
+
+	// WantedError is a part of the error that each answer must be. If it is empty, no answer can be an
+	// error.
+	WantedError string
 }
 
 // time returns the time at which the request is sent for the i-th time, from 0.
 func (r *Request) time(i int) time.Time { return r.At.Add(time.Duration(i) * r.Every) }
 
-// Want is the wanted answer. Nil fields are not compared.
+// Want is a wanted value of an answer.
 type Want struct {
-	Code  *string // of each answer
-	Error *string // a part of the error of each answer
-
-	// Admitted is how many of the answers have the code OK.
-	Admitted *int
-
-	// Headers has the wanted values of response headers of the last answer.
-	Headers map[string]string
-
-	// Body is the body of the last answer, or NoBody.
-	Body *string
-
-	// Statuses describes the descriptors. It is empty, or has one item for each descriptor.
-	Statuses []WantStatus
+	Field      string // its name in a test file
+	Label      string // its name in reports
+	Header     string // name of the header in lower case, if Field is headers
+	Descriptor int    // index of the descriptor whose status has the value, or wholeAnswer
+	Text       string
 }
 
-// WantStatus is the wanted status of a descriptor. Nil fields are not compared. Code, Rule and
-// DeniedInShadow are compared for each answer, and the others for the last answer.
-type WantStatus struct {
-	Code           *string
-	Rule           *string // the path of the rule, or NoRule
-	DeniedInShadow *bool
+// wholeAnswer is the Want.Descriptor of a value outside statuses. If such a value is of a status, the
+// request has one descriptor.
+const wholeAnswer = -1
 
-	Limit     *string // the name of the limit, or the limit in words
-	Remaining *uint32
-	Reset     *time.Duration
+// isOfEach reports whether each answer must have the value, and not only the last one.
+func (w *Want) isOfEach() bool {
+	return w.Field == "code" || w.Field == "rule" || w.Field == "denied_in_shadow"
 }
 
-// NoBody is the Want.Body of an answer without a body.
-const NoBody = "none"
-
-// NoRule is the WantStatus.Rule of a descriptor that no rule limits.
-const NoRule = "none"
+// none is the value of what an answer does not have: an error, a body, a header, a rule or a limit.
+const none = "none"
 
 // The codes of an answer.
 const (

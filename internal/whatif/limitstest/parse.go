@@ -2,17 +2,22 @@ package limitstest
 
 import (
 	"cmp"
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/seed-81f232ab/rls/internal/base/entrytext"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/service"
 )
 
 // Bounds of a test file.
@@ -97,13 +102,6 @@ var (
 		hitsField,
 		limitField,
 	}
-	wantFields = append([]fields.Field{
-		{Name: "error", Kind: fields.Word},
-		{Name: "admitted", Kind: fields.Count, Max: MaxRepeat},
-		{Name: "headers", Kind: fields.Free, Want: "a mapping of names to values"},
-		{Name: "body", Kind: fields.Word},
-		{Name: "statuses", Kind: fields.List, Min: 1},
-	}, statusFields...)
 	statusFields = []fields.Field{
 		{Name: "code", Kind: fields.Choice, Choices: []string{codeOK, codeOverLimit}},
 		{Name: "rule", Kind: fields.Word},
@@ -112,6 +110,13 @@ var (
 		{Name: "remaining", Kind: fields.Count, Max: fields.MaxCount},
 		{Name: "reset", Kind: fields.Word, Want: wantDuration},
 	}
+	wantFields = append(statusFields[:len(statusFields):len(statusFields)], []fields.Field{
+		{Name: "statuses", Kind: fields.List, Min: 1},
+		{Name: "body", Kind: fields.Word},
+		{Name: "headers", Kind: fields.Free, Want: "a mapping of names to values"},
+		{Name: "admitted", Kind: fields.Count, Max: MaxRepeat},
+		{Name: "error", Kind: fields.Word},
+	}...)
 
 	startField = fields.Field{Name: "start", Kind: fields.Word, Want: wantTime + ", from 1971 to 2199"}
 	hitsField  = fields.Field{Name: "hits", Kind: fields.Count, Min: -limit.MaxHits, Max: limit.MaxHits}
@@ -127,10 +132,10 @@ func (p *parser) parseFile(root *yaml.Node) {
 		f.Limits = p.limits(limits)
 	}
 	f.Merge, p.domain = m["merge"].Flag, m["domain"].Text
-	p.start = p.startOf(m["start"], p.start)
+	p.start = p.time(m["start"], p.start)
 	if n := m["settings"]; n.Is() {
 		s := p.Object(n.Node, "settings", settingFields)
-		f.Settings = Settings{ShadowMode: s["shadow_mode"].Flag, QuotaMode: s["quota_mode"].Flag, AllOrNone: s["all_or_none"].Flag}
+		f.Settings = service.Options{ShadowMode: s["shadow_mode"].Flag, QuotaMode: s["quota_mode"].Flag, AllOrNone: s["all_or_none"].Flag}
 	}
 	lines := map[string]int{}
 	for _, n := range p.Items(m["tests"]) {
@@ -162,7 +167,7 @@ func (p *parser) parseTest(n *yaml.Node) Test {
 	t := Test{Line: n.Line, Name: m["name"].Text}
 	p.Path = fields.Printable(t.Name)
 	domain := cmp.Or(m["domain"].Text, p.domain)
-	start := p.startOf(m["start"], p.start)
+	start := p.time(m["start"], p.start)
 	now := start
 	for _, item := range p.Items(m["requests"]) {
 		r := p.parseRequest(item, domain, start, now)
@@ -184,7 +189,7 @@ func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time)
 		return r
 	}
 	if at := m["at"]; at.Is() {
-		if r.At = p.timeSince(start, at); r.At.Before(now) {
+		if r.At = p.time(at, start); r.At.Before(now) {
 			p.Errorf(at.Node, "at: got %s, which is before the request above (%s); put the requests in the order of their times", at.Text, now.Sub(start))
 		}
 	}
@@ -201,7 +206,6 @@ func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time)
 	r.Message.Domain = cmp.Or(m["domain"].Text, domain)
 	if r.Message.Domain == "" {
 		p.Errorf(n, "domain is missing; write domain: in the request, its test or the root of the file")
-		r.Message.Domain = NoRule // the descriptors are still read
 	}
 	var targets []*yaml.Node
 	switch one, all := m["descriptor"], m["descriptors"]; {
@@ -242,16 +246,16 @@ func (p *parser) parseTarget(r *Request, n *yaml.Node, hits, ownLimit fields.Giv
 	if descriptor == "" {
 		return
 	}
-	req, err := explain.NewRequest(r.Message.Domain, []string{descriptor}, ownLimit.Text)
-	if err != nil {
-		place := n
-		if _, withoutLimit := explain.NewRequest(r.Message.Domain, []string{descriptor}, ""); withoutLimit == nil {
-			place = ownLimit.Node
-		}
-		p.Errorf(place, "%v", err)
-		return
+	d := &ratelimitv3.RateLimitDescriptor{}
+	var err error
+	if d.Entries, err = entrytext.ParseRequest(descriptor); err != nil {
+		p.Errorf(n, "%v", err)
 	}
-	d := req.Descriptors[0]
+	if ownLimit.Text != "" {
+		if d.Limit, err = explain.ParseLimit(ownLimit.Text); err != nil {
+			p.Errorf(ownLimit.Node, "%v", err)
+		}
+	}
 	if hits.Is() {
 		d.IsNegativeHits = hits.Number < 0
 		d.HitsAddend = wrapperspb.UInt64(uint64(max(hits.Number, -hits.Number)))
@@ -265,86 +269,70 @@ func (p *parser) parseWant(r *Request, n *yaml.Node) {
 	if m != nil && len(m) == 0 {
 		p.Errorf(n, "want is empty; write want: {code: OK} or what else the answer must be")
 	}
-	w := &r.Want
-	w.Code = textOf(m["code"])
-	if w.Error = textOf(m["error"]); w.Error != nil {
-		for name, v := range m {
-			if name != "error" {
-				p.Errorf(v.Node, "%s has no meaning beside error, because a failed call has no answer", name)
+	statuses := p.Items(m["statuses"])
+	for _, f := range wantFields {
+		v := m[f.Name]
+		isOfStatus := f.Name != "code" && slices.Contains(fields.Names(statusFields), f.Name)
+		switch {
+		case !v.Is():
+		case f.Name != "error" && m["error"].Is():
+			p.Errorf(v.Node, "%s has no meaning beside error, because a failed call has no answer", f.Name)
+		case isOfStatus && m["statuses"].Is():
+			p.Errorf(v.Node, "%s has no meaning beside statuses; it belongs in an item of statuses", f.Name)
+		case isOfStatus && len(r.Descriptors) > 1:
+			p.Errorf(n, "the request has %d descriptors; write statuses: and one item for each of them", len(r.Descriptors))
+		case f.Name == "statuses" && len(statuses) != len(r.Descriptors):
+			p.Errorf(v.Node, "statuses: got %d items, want one for each of the %d descriptors", len(statuses), len(r.Descriptors))
+		case f.Name == "statuses":
+			p.parseStatuses(r, statuses)
+		case f.Name == "headers":
+			p.parseHeaders(r, v.Node)
+		case f.Name == "error":
+			r.WantedError = v.Text
+		default:
+			if f.Name == "admitted" && v.Number > int64(r.Repeat) {
+				p.Errorf(v.Node, "admitted: got %d, want a whole number from 0 to %d", v.Number, r.Repeat)
+			}
+			r.Want = append(r.Want, Want{Field: f.Name, Label: f.Name, Descriptor: wholeAnswer, Text: p.wantedText(v)})
+		}
+	}
+}
+
+// parseStatuses adds the wanted values of each descriptor to r.
+func (p *parser) parseStatuses(r *Request, items []*yaml.Node) {
+	for i, item := range items {
+		label := ""
+		if len(items) > 1 {
+			label = fmt.Sprintf("statuses[%d].", i)
+		}
+		status := p.Object(item, "status", statusFields)
+		for _, f := range statusFields {
+			if v := status[f.Name]; v.Is() {
+				r.Want = append(r.Want, Want{Field: f.Name, Label: label + f.Name, Descriptor: i, Text: p.wantedText(v)})
 			}
 		}
 	}
-	if a := m["admitted"]; a.Is() {
-		w.Admitted = new(int(a.Number))
-		if *w.Admitted > r.Repeat {
-			p.Errorf(a.Node, "admitted: got %d, want a whole number from 0 to %d", a.Number, r.Repeat)
-		}
-	}
-	if h := m["headers"]; h.Is() {
-		w.Headers = p.headers(h.Node)
-	}
-	w.Body = textOf(m["body"])
-	if list := m["statuses"]; list.Is() {
-		for _, f := range statusFields[1:] { // the code is that of the whole answer
-			if v := m[f.Name]; v.Is() {
-				p.Errorf(v.Node, "%s has no meaning beside statuses; it belongs in an item of statuses", f.Name)
-			}
-		}
-		items := p.Items(list)
-		if len(items) != len(r.Descriptors) {
-			p.Errorf(list.Node, "statuses: got %d items, want one for each of the %d descriptors", len(items), len(r.Descriptors))
-			return
-		}
-		for _, item := range items {
-			status := p.Object(item, "status", statusFields)
-			s := p.status(status)
-			s.Code = textOf(status["code"])
-			w.Statuses = append(w.Statuses, s)
-		}
-		return
-	}
-	s := p.status(m)
-	if s == (WantStatus{}) {
-		return
-	}
-	if len(r.Descriptors) > 1 {
-		p.Errorf(n, "the request has %d descriptors; write statuses: and one item for each of them", len(r.Descriptors))
-		return
-	}
-	w.Statuses = []WantStatus{s}
 }
 
-// status reads all fields of a wanted status but the code.
-func (p *parser) status(m fields.Values) WantStatus {
-	s := WantStatus{Rule: textOf(m["rule"]), Limit: textOf(m["limit"])}
-	if v := m["denied_in_shadow"]; v.Is() {
-		s.DeniedInShadow = new(v.Flag)
-	}
-	if v := m["remaining"]; v.Is() {
-		s.Remaining = new(uint32(v.Number))
-	}
-	if v := m["reset"]; v.Is() {
-		s.Reset = new(p.duration(v))
-	}
-	return s
-}
-
-// textOf returns the text of a field, or nil if the field is not given.
-func textOf(v fields.Given) *string {
-	if !v.Is() {
-		return nil
-	}
-	return &v.Text
-}
-
-func (p *parser) headers(n *yaml.Node) map[string]string {
-	headers := map[string]string{}
+func (p *parser) parseHeaders(r *Request, n *yaml.Node) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		name := strings.ToLower(p.Read(n.Content[i], fields.Field{Name: "name of a header", Kind: fields.Word}).Text)
 		value := fields.Field{Name: "value of header " + fields.Printable(name), Kind: fields.Word}
-		headers[name] = p.Read(n.Content[i+1], value).Text
+		r.Want = append(r.Want, Want{Field: "headers", Header: name, Label: "header " + name, Text: p.Read(n.Content[i+1], value).Text})
 	}
-	return headers
+}
+
+// wantedText returns a wanted value in the form of the values of answers.
+func (p *parser) wantedText(v fields.Given) string {
+	switch {
+	case v.Name == "reset":
+		return p.duration(v).String()
+	case v.Kind == fields.Count:
+		return strconv.FormatInt(v.Number, 10)
+	case v.Kind == fields.Flag:
+		return strconv.FormatBool(v.Flag)
+	}
+	return v.Text
 }
 
 // reject reports a text that its field can't have. An invalid text is reported already.
@@ -382,30 +370,19 @@ func parseDuration(text string) (time.Duration, bool) {
 	return time.Duration(days)*day + d, days*uint64(day)+uint64(d) <= maxDays*uint64(day)
 }
 
-// startOf reads the field start, or returns the default.
-func (p *parser) startOf(v fields.Given, start time.Time) time.Time {
+// time reads the field start, or the field at, which can also be a duration since the start. It returns start if
+// the field is not given.
+func (p *parser) time(v fields.Given, start time.Time) time.Time {
 	if !v.Is() {
 		return start
 	}
 	t, err := time.Parse(time.RFC3339, v.Text)
-	if err != nil || !isTestTime(t) {
-		p.reject(v)
-		return start
-	}
-	return t.UTC()
-}
-
-// timeSince reads the time of a request: a duration since start, or a time.
-func (p *parser) timeSince(start time.Time, v fields.Given) time.Time {
-	t, err := time.Parse(time.RFC3339, v.Text)
-	if d, ok := parseDuration(v.Text); ok {
+	if d, ok := parseDuration(v.Text); ok && v.Name == "at" {
 		t, err = start.Add(d), nil
 	}
-	if err != nil || !isTestTime(t) {
+	if err != nil || t.Before(minTime) || t.After(maxTime) {
 		p.reject(v)
 		return start
 	}
 	return t.UTC()
 }
-
-func isTestTime(t time.Time) bool { return !t.Before(minTime) && !t.After(maxTime) }

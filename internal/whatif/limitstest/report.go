@@ -1,16 +1,18 @@
 package limitstest
 
 import (
-	"bufio"
 	"bytes"
+	_ "embed"
 	"encoding/xml"
 	"fmt"
 	"io"
 	"strings"
+	"text/template"
 	"time"
 
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
 
 // Report is the result of all test files.
@@ -65,89 +67,73 @@ type Mismatch struct {
 func NewReport(files []FileReport, coverage *Coverage) *Report {
 	r := &Report{Files: files, Coverage: coverage.Report()}
 	for _, f := range files {
-		for _, t := range f.Tests {
-			if len(t.Failures) > 0 {
-				r.Failed++
-			} else {
-				r.Passed++
-			}
-		}
+		r.Passed += f.Passed()
+		r.Failed += f.Failed()
 	}
 	return r
+}
+
+// Failed returns the number of failed tests.
+func (f FileReport) Failed() int { return len(f.Tests) - f.Passed() }
+
+// Passed returns the number of passed tests.
+func (f FileReport) Passed() (n int) {
+	for _, t := range f.Tests {
+		if len(t.Failures) == 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // maxUnmet bounds the rules without a test that WriteText lists.
 const maxUnmet = 20
 
+//go:embed report.tmpl
+var reportText string
+
+var reportTemplate = template.Must(template.New("").Funcs(template.FuncMap{
+	"printable": fields.Printable,
+	"maxUnmet":  func() int { return maxUnmet },
+	"more":      func(rules []UnmetRule) int { return max(len(rules)-maxUnmet, 0) },
+}).Parse(reportText))
+
 // WriteText writes r for people. All tests are listed if verbose is set, otherwise only failed
 // tests.
 func (r *Report) WriteText(out io.Writer, verbose bool) error {
-	w := bufio.NewWriter(out)
-	for i := range r.Files {
-		f := &r.Files[i]
-		if f.Error != "" {
-			fmt.Fprintf(w, "%s\nFAIL  %s: no test ran\n", f.Error, f.File)
-			continue
-		}
-		failed := 0
-		for j := range f.Tests {
-			t := &f.Tests[j]
-			switch {
-			case len(t.Failures) > 0:
-				failed++
-				fmt.Fprintf(w, "FAIL  %s:%d: %s\n", f.File, t.Line, fields.Printable(t.Name))
-				for k := range t.Failures {
-					t.Failures[k].write(w, f.File)
-				}
-			case verbose:
-				fmt.Fprintf(w, "ok    %s:%d: %s\n", f.File, t.Line, fields.Printable(t.Name))
-			}
-		}
-		result := "ok  "
-		if failed > 0 {
-			result = "FAIL"
-		}
-		fmt.Fprintf(w, "%s  %s: %d of %d tests passed\n", result, f.File, len(f.Tests)-failed, len(f.Tests))
-	}
-	c := &r.Coverage
-	if c.Rules == 0 {
-		return w.Flush()
-	}
-	fmt.Fprintf(w, "coverage: %d of %d rules (%.1f %%)\n", c.Met, c.Rules, c.Percent)
-	for i, rule := range c.Unmet {
-		if i == maxUnmet {
-			fmt.Fprintf(w, "  and %d more; --json lists all\n", len(c.Unmet)-i)
-			break
-		}
-		fmt.Fprintf(w, "  no test meets %s (%s)\n", fields.Printable(rule.Rule), rule.Place)
-	}
-	return w.Flush()
+	return reports.Text(out, reportTemplate, struct {
+		*Report
+		Verbose bool
+	}{r, verbose})
 }
 
-// write writes the failure, indented.
-func (f *Failure) write(w io.Writer, file string) {
-	where := fmt.Sprintf("%s:%d", file, f.Line)
+// Text describes the failure in lines with an indent. file is the name of the test file.
+func (f Failure) Text(file string) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "  %s:%d", file, f.Line)
 	if len(f.Descriptors) > 0 {
-		where += fmt.Sprintf(": request %s in domain %s, at %s", fields.Printable(strings.Join(f.Descriptors, " ")), fields.Printable(f.Domain), f.Time.Format("2006-01-02 15:04:05.999999"))
+		fmt.Fprintf(&text, ": request %s in domain %s, at %s",
+			fields.Printable(strings.Join(f.Descriptors, " ")), fields.Printable(f.Domain), f.Time.Format("2006-01-02 15:04:05.999999"))
 	}
 	if f.Repeat > 1 {
-		where += fmt.Sprintf(", %d of %d", f.Repetition, f.Repeat)
+		fmt.Fprintf(&text, ", %d of %d", f.Repetition, f.Repeat)
 	}
-	fmt.Fprintf(w, "  %s\n", where)
+	text.WriteByte('\n')
 	for _, m := range f.Mismatches {
-		fmt.Fprintf(w, "    %s: got %s, want %s\n", m.Field, fields.Printable(m.Got), fields.Printable(m.Want))
+		fmt.Fprintf(&text, "    %s: got %s, want %s\n", m.Field, fields.Printable(m.Got), fields.Printable(m.Want))
 	}
 	if f.Explanation == nil {
-		return
+		return text.String()
 	}
-	var text bytes.Buffer
-	_ = f.Explanation.WriteText(&text) // a Buffer returns no error
-	fmt.Fprintln(w, "    explanation of this request, just before it:")
-	for line := range strings.Lines(text.String()) {
-		if strings.TrimSpace(line) != "" {
-			fmt.Fprintf(w, "      %s", line)
+	text.WriteString("    explanation of this request, just before it:\n")
+	var explanation bytes.Buffer
+	_ = f.Explanation.WriteText(&explanation) // a Buffer returns no error
+	for line := range bytes.Lines(explanation.Bytes()) {
+		if len(bytes.TrimSpace(line)) > 0 {
+			fmt.Fprintf(&text, "      %s", line)
 		}
 	}
+	return text.String()
 }
 
 // The elements of JUnit XML.
@@ -185,9 +171,8 @@ type (
 // WriteJUnit writes r as JUnit XML.
 func (r *Report) WriteJUnit(w io.Writer) error {
 	all := junitSuites{Tests: r.Passed + r.Failed, Failures: r.Failed}
-	for i := range r.Files {
-		f := &r.Files[i]
-		suite := junitSuite{Name: f.File, Tests: len(f.Tests)}
+	for _, f := range r.Files {
+		suite := junitSuite{Name: f.File, Tests: len(f.Tests), Failures: f.Failed()}
 		if f.Error != "" {
 			suite.Tests, suite.Errors = 1, 1
 			suite.Cases = append(suite.Cases, junitCase{
@@ -197,17 +182,14 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 			all.Errors++
 		}
 		seconds := 0.0
-		for j := range f.Tests {
-			t := &f.Tests[j]
+		for _, t := range f.Tests {
 			c := junitCase{Name: t.Name, ClassName: f.File, File: f.File, Line: t.Line, Time: fmt.Sprintf("%.6f", t.Seconds)}
-			if len(t.Failures) > 0 {
-				suite.Failures++
-				first := t.Failures[0].Mismatches[0]
-				var text strings.Builder
-				for k := range t.Failures {
-					t.Failures[k].write(&text, f.File)
+			for i, failure := range t.Failures {
+				if i == 0 {
+					m := failure.Mismatches[0]
+					c.Failure = &junitFailure{Message: fmt.Sprintf("%s: got %s, want %s", m.Field, m.Got, m.Want)}
 				}
-				c.Failure = &junitFailure{Message: fmt.Sprintf("%s: got %s, want %s", first.Field, first.Got, first.Want), Text: text.String()}
+				c.Failure.Text += failure.Text(f.File)
 			}
 			seconds += t.Seconds
 			suite.Cases = append(suite.Cases, c)
@@ -215,14 +197,10 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 		suite.Time = fmt.Sprintf("%.6f", seconds)
 		all.Suites = append(all.Suites, suite)
 	}
-	if _, err := io.WriteString(w, xml.Header); err != nil {
+	text, err := xml.MarshalIndent(all, "", "  ")
+	if err != nil {
 		return err
 	}
-	e := xml.NewEncoder(w)
-	e.Indent("", "  ")
-	if err := e.Encode(all); err != nil {
-		return err
-	}
-	_, err := io.WriteString(w, "\n")
+	_, err = fmt.Fprintf(w, "%s%s\n", xml.Header, text)
 	return err
 }

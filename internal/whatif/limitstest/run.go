@@ -1,9 +1,9 @@
 package limitstest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,13 +28,13 @@ var headers = &service.Headers{Limit: "RateLimit-Limit", Remaining: "RateLimit-R
 func (f *File) Run(ctx context.Context, config *descriptors.Config, coverage *Coverage) FileReport {
 	r := &runner{file: f, config: config}
 	r.store.Set(config)
-	matchCounts := coverage.counts(config)
+	met := coverage.add(config)
 	report := FileReport{File: f.Name, Limits: f.Limits}
 	for i := range f.Tests {
 		if ctx.Err() != nil {
 			break
 		}
-		report.Tests = append(report.Tests, r.runTest(ctx, &f.Tests[i], matchCounts))
+		report.Tests = append(report.Tests, r.runTest(ctx, &f.Tests[i], met))
 	}
 	return report
 }
@@ -46,10 +46,10 @@ type runner struct {
 	store  descriptors.Store
 }
 
-func (r *runner) runTest(ctx context.Context, t *Test, matchCounts map[*descriptors.Rule]int) TestReport {
+func (r *runner) runTest(ctx context.Context, t *Test, met ruleSet) TestReport {
 	report := TestReport{Name: t.Name, Line: t.Line}
 	began := time.Now()
-	s := r.newTestService(matchCounts)
+	s := r.newTestService(met)
 	for i := range t.Requests {
 		failure, failedAt := s.send(ctx, &t.Requests[i])
 		if failure == nil {
@@ -85,89 +85,69 @@ func (r *runner) explain(ctx context.Context, t *Test, i, n int) *explain.Report
 	}).Explain(ctx, failed.Message)
 }
 
-// testService is a service with empty counters and a virtual clock.
+// testService is a service with empty counters and a virtual clock. It is also the Observer of the service.
 type testService struct {
 	service *service.Service
 	limiter *local.Limiter
 	config  *descriptors.Config
 	now     time.Time
-	last    observer
+
+	met            ruleSet             // rules that requests have met; nil if nobody wants to know
+	rules          []*descriptors.Rule // of the last call
+	deniedInShadow []bool              // descriptors of the last call
+	admitted       int                 // answers to the last request that are OK
 }
 
-func (r *runner) newTestService(matchCounts map[*descriptors.Rule]int) *testService {
+func (r *runner) newTestService(met ruleSet) *testService {
+	s := &testService{config: r.config, limiter: local.New(local.Options{}), met: met}
 	o := r.file.Settings
-	s := &testService{config: r.config, limiter: local.New(local.Options{})}
-	s.last.matchCounts = matchCounts
-	s.service = service.New(service.Options{
-		Limits: &r.store, Limiter: s.limiter, Observers: []service.Observer{&s.last},
-		Now: func() time.Time { return s.now }, ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, AllOrNone: o.AllOrNone, Headers: headers, PolicyHeaders: true,
-	})
+	o.Limits, o.Limiter, o.Observers = &r.store, s.limiter, []service.Observer{s}
+	o.Now, o.Headers, o.PolicyHeaders = func() time.Time { return s.now }, headers, true
+	s.service = service.New(o)
 	return s
 }
 
-// observer is a service.Observer that keeps the rules of the last call.
-type observer struct {
-	matchCounts    map[*descriptors.Rule]int // nil if rules are not counted
-	rules          []*descriptors.Rule
-	deniedInShadow []bool // by descriptor
-}
-
 // Answered implements service.Observer.
-func (o *observer) Answered(_ context.Context, c *service.Call) {
-	o.rules = append(o.rules[:0], c.Rules...)
-	o.deniedInShadow = append(o.deniedInShadow[:0], make([]bool, len(c.Rules))...)
+func (s *testService) Answered(_ context.Context, c *service.Call) {
+	s.rules = append(s.rules[:0], c.Rules...)
+	s.deniedInShadow = append(s.deniedInShadow[:0], make([]bool, len(c.Rules))...)
 	for i := range c.Decisions() {
 		d := c.Decision(i)
 		if d.Shadow && d.Result.Err == nil && !d.Result.Allowed {
-			o.deniedInShadow[d.Descriptor] = true
+			s.deniedInShadow[d.Descriptor] = true
 		}
 	}
-	if o.matchCounts == nil {
-		return
-	}
-	for _, rule := range c.Rules {
-		if rule != nil {
-			o.matchCounts[rule]++
+	if s.met != nil {
+		for _, rule := range c.Rules {
+			s.met[rule] = true
 		}
 	}
 }
 
-// answer is the answer to a request.
-type answer struct {
-	response *rlsv3.RateLimitResponse
-	err      error
-}
-
-func (s *testService) call(ctx context.Context, r *Request, i int) answer {
+func (s *testService) call(ctx context.Context, r *Request, i int) (*rlsv3.RateLimitResponse, error) {
 	s.now = r.time(i)
-	response, err := s.service.ShouldRateLimit(ctx, r.Message)
-	return answer{response, err}
+	return s.service.ShouldRateLimit(ctx, r.Message)
 }
 
 func (s *testService) sendTimes(ctx context.Context, r *Request, times int) {
 	for i := range times {
-		s.call(ctx, r, i)
+		_, _ = s.call(ctx, r, i)
 	}
 }
 
 // send sends r as often as it repeats. It returns nil, or the first failure and the
 // repetition that failed, from 0.
 func (s *testService) send(ctx context.Context, r *Request) (failure *Failure, failedAt int) {
-	admitted := 0
+	s.admitted = 0
 	for i := range r.Repeat {
-		a := s.call(ctx, r, i)
-		if a.err == nil && a.response.OverallCode == rlsv3.RateLimitResponse_OK {
-			admitted++
+		resp, err := s.call(ctx, r, i)
+		if err == nil && resp.OverallCode == rlsv3.RateLimitResponse_OK {
+			s.admitted++
 		}
 		if failure != nil {
 			continue // later requests need the charges of this one
 		}
-		isLast := i == r.Repeat-1
-		mismatches := s.compare(r, a, isLast)
-		if isLast && r.Want.Admitted != nil && *r.Want.Admitted != admitted {
-			mismatches = append(mismatches, Mismatch{"admitted", strconv.Itoa(admitted), strconv.Itoa(*r.Want.Admitted)})
-		}
-		if len(mismatches) > 0 {
+		if mismatches := s.compare(r, resp, err, i == r.Repeat-1); len(mismatches) > 0 {
 			failedAt = i
 			failure = &Failure{
 				Line: r.Line, Domain: r.Message.Domain, Descriptors: r.Descriptors, Time: s.now, Repetition: i + 1, Repeat: r.Repeat,
@@ -178,141 +158,105 @@ func (s *testService) send(ctx context.Context, r *Request) (failure *Failure, f
 	return failure, failedAt
 }
 
-// compare compares the answer with the wanted one.
-func (s *testService) compare(r *Request, a answer, isLast bool) []Mismatch {
-	want := &r.Want
-	c := &comparison{}
-	if a.err != nil {
-		text := status.Convert(a.err).Message()
-		if want.Error == nil || !strings.Contains(text, *want.Error) {
-			c.add("error", text, optional(want.Error, "none"))
+// compare returns the wanted values that the answer does not have.
+func (s *testService) compare(r *Request, resp *rlsv3.RateLimitResponse, err error, isLast bool) (all []Mismatch) {
+	wantedError := cmp.Or(r.WantedError, none)
+	switch {
+	case err != nil:
+		text := status.Convert(err).Message()
+		if r.WantedError == "" || !strings.Contains(text, r.WantedError) {
+			return []Mismatch{{"error", text, wantedError}}
 		}
-		return c.mismatches
+		return nil
+	case r.WantedError != "":
+		return []Mismatch{{"error", none, wantedError}}
 	}
-	if want.Error != nil {
-		c.add("error", "none", *want.Error)
-	}
-	c.text("code", a.response.OverallCode.String(), want.Code)
-	for i := range want.Statuses {
-		prefix := ""
-		if len(want.Statuses) > 1 {
-			prefix = fmt.Sprintf("statuses[%d].", i)
+	for i := range r.Want {
+		w := &r.Want[i]
+		if !isLast && !w.isOfEach() {
+			continue
 		}
-		s.compareStatus(c, prefix, i, a.response.Statuses[i], &want.Statuses[i], isLast)
-	}
-	if isLast && want.Body != nil {
-		body := string(a.response.RawBody)
-		if body == "" {
-			body = NoBody
-		}
-		c.text("body", body, want.Body)
-	}
-	if isLast && len(want.Headers) > 0 {
-		got := map[string]string{}
-		for _, h := range a.response.ResponseHeadersToAdd {
-			got[strings.ToLower(h.Key)] = h.Value
-		}
-		for _, name := range slices.Sorted(maps.Keys(want.Headers)) {
-			value, ok := got[name]
-			if !ok {
-				value = "none"
-			}
-			if wanted := want.Headers[name]; value != wanted {
-				c.add("header "+name, value, wanted)
-			}
+		if got := s.value(w, resp); got != w.Text {
+			all = append(all, Mismatch{w.Label, got, w.Text + s.advice(w)})
 		}
 	}
-	return c.mismatches
+	return all
 }
 
-// compareStatus compares the status of descriptor i.
-func (s *testService) compareStatus(c *comparison, prefix string, i int, got *rlsv3.RateLimitResponse_DescriptorStatus, want *WantStatus, isLast bool) {
-	c.text(prefix+"code", got.Code.String(), want.Code)
-	rule := s.last.rules[i]
-	if want.Rule != nil {
-		path := NoRule
-		if rule != nil {
-			path = rule.Path
+// value returns the value of the answer that w wants.
+func (s *testService) value(w *Want, resp *rlsv3.RateLimitResponse) string {
+	i := max(w.Descriptor, 0)
+	got, rule := resp.Statuses[i], s.rules[i]
+	switch w.Field {
+	case "code":
+		if w.Descriptor == wholeAnswer {
+			return resp.OverallCode.String()
 		}
-		if path != *want.Rule {
-			c.add(prefix+"rule", path, *want.Rule+s.ruleAdvice(*want.Rule))
-		}
-	}
-	if want.DeniedInShadow != nil && *want.DeniedInShadow != s.last.deniedInShadow[i] {
-		c.add(prefix+"denied_in_shadow", strconv.FormatBool(s.last.deniedInShadow[i]), strconv.FormatBool(*want.DeniedInShadow))
-	}
-	if !isLast {
-		return
-	}
-	if want.Limit != nil {
-		name, words := limitOf(rule, got)
-		if *want.Limit != name && *want.Limit != words {
-			if name != "" {
-				words = fmt.Sprintf("%s (named %s)", words, fields.Printable(name))
+		return got.Code.String()
+	case "admitted":
+		return strconv.Itoa(s.admitted)
+	case "body":
+		return cmp.Or(string(resp.RawBody), none)
+	case "headers":
+		for _, h := range resp.ResponseHeadersToAdd {
+			if strings.EqualFold(h.Key, w.Header) {
+				return h.Value
 			}
-			c.add(prefix+"limit", words, *want.Limit)
 		}
+		return none
+	case "rule":
+		if rule == nil {
+			return none
+		}
+		return rule.Path
+	case "denied_in_shadow":
+		return strconv.FormatBool(s.deniedInShadow[i])
+	case "limit":
+		return limitOf(rule, got, w.Text)
+	case "remaining":
+		return strconv.FormatUint(uint64(got.LimitRemaining), 10)
 	}
-	if want.Remaining != nil && *want.Remaining != got.LimitRemaining {
-		c.add(prefix+"remaining", strconv.FormatUint(uint64(got.LimitRemaining), 10), strconv.FormatUint(uint64(*want.Remaining), 10))
-	}
-	if reset := got.DurationUntilReset.AsDuration(); want.Reset != nil && *want.Reset != reset {
-		c.add(prefix+"reset", reset.String(), want.Reset.String())
-	}
+	return got.DurationUntilReset.AsDuration().String() // reset
 }
 
-// limitOf returns the name and the words of the limit that a status describes.
-func limitOf(rule *descriptors.Rule, got *rlsv3.RateLimitResponse_DescriptorStatus) (name, words string) {
+// limitOf returns the limit that a status describes: in the form of wanted if wanted is its name or
+// its words, or else with both.
+func limitOf(rule *descriptors.Rule, got *rlsv3.RateLimitResponse_DescriptorStatus, wanted string) string {
 	if rule == nil {
-		return "", "none"
+		return none
 	}
 	for _, l := range rule.Limits {
-		switch {
-		case l.Unlimited:
-			return l.Name, "unlimited"
-		case got.CurrentLimit != nil && l.Response == got.CurrentLimit:
-			return l.Name, l.String()
+		if !l.Unlimited && (got.CurrentLimit == nil || l.Response != got.CurrentLimit) {
+			continue
 		}
+		words := "unlimited"
+		if !l.Unlimited {
+			words = l.String()
+		}
+		switch wanted {
+		case l.Name, words:
+			return wanted
+		}
+		if l.Name != "" {
+			words += fmt.Sprintf(" (named %s)", fields.Printable(l.Name))
+		}
+		return words
 	}
-	return "", "none"
+	return none
 }
 
-// ruleAdvice returns a note about a wanted rule that no limits file has.
-func (s *testService) ruleAdvice(path string) string {
-	if path == NoRule {
+// advice returns a note about a wanted rule that no limits file has.
+func (s *testService) advice(w *Want) string {
+	if w.Field != "rule" || w.Text == none {
 		return ""
 	}
 	var paths []string
-	exists := false
-	s.config.EachRule(func(r *descriptors.Rule) {
-		exists = exists || r.Path == path
-		paths = append(paths, r.Path)
-	})
-	if exists {
+	s.config.EachRule(func(r *descriptors.Rule) { paths = append(paths, r.Path) })
+	if slices.Contains(paths, w.Text) {
 		return ""
 	}
-	if near := fields.Nearest(path, paths); near != "" {
+	if near := fields.Nearest(w.Text, paths); near != "" {
 		return fmt.Sprintf(" (no rule has this path; did you mean %s?)", near)
 	}
 	return " (no rule has this path; rls check prints all rules)"
-}
-
-// comparison collects mismatches.
-type comparison struct{ mismatches []Mismatch }
-
-func (c *comparison) add(field, got, want string) {
-	c.mismatches = append(c.mismatches, Mismatch{field, got, want})
-}
-
-func (c *comparison) text(field, got string, want *string) {
-	if want != nil && got != *want {
-		c.add(field, got, *want)
-	}
-}
-
-func optional(text *string, fallback string) string {
-	if text == nil {
-		return fallback
-	}
-	return *text
 }

@@ -1,0 +1,33 @@
+// Package reports writes the reports of the packages beside it.
+package reports
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"text/template"
+)
+
+// JSON writes v as JSON for people and programs.
+func JSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false) // paths of rules contain >
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// Text writes the text that template t makes of data, without its empty lines. So a line of a template can
+// have a condition.
+func Text(w io.Writer, t *template.Template, data any) error {
+	var text, lines bytes.Buffer
+	if err := t.Execute(&text, data); err != nil {
+		return err
+	}
+	for line := range bytes.Lines(text.Bytes()) {
+		if len(bytes.TrimSpace(line)) > 0 {
+			lines.Write(line)
+		}
+	}
+	_, err := w.Write(lines.Bytes())
+	return err
+}
