@@ -33,7 +33,7 @@ func startCandidate(p *process, s *env.Settings, meter *metrics.Metrics, log *sl
 		return nil, nil
 	}
 	c := &candidateLimits{}
-	o := candidate.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode, Observer: meter.Candidate(func() bool { return c.Status().Problem != nil })}
+	o := candidate.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
 	x := explain.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
 	switch s.Backend() {
 	case env.BackendRedis:
@@ -57,6 +57,7 @@ func startCandidate(p *process, s *env.Settings, meter *metrics.Metrics, log *sl
 		o.Limiter = counters
 	}
 	c.Candidate = candidate.New(o)
+	meter.Candidate(c.Status)
 	x.Limits, x.Layer = c.Store(), backend.Counters{Limiter: o.Limiter}
 	c.explainer = explain.New(x)
 	files := filesource.New(filesource.Options{
@@ -84,18 +85,9 @@ func liveCandidate(status candidate.Status) *live.Candidate {
 	if status.Problem != nil {
 		out.Problem = status.Problem.Error()
 	}
-	for result, n := range status.Calls {
-		switch result {
-		case candidate.NewlyDenied:
-			out.NewlyDenied = n
-		case candidate.NewlyAdmitted:
-			out.NewlyAdmitted = n
-		case candidate.Failed, candidate.Dropped:
-			out.NotCompared += n
-			continue
-		}
-		out.Compared += n
-	}
+	out.NewlyDenied, out.NewlyAdmitted = status.Calls[candidate.NewlyDenied], status.Calls[candidate.NewlyAdmitted]
+	out.Compared = status.Calls[candidate.Same] + out.NewlyDenied + out.NewlyAdmitted
+	out.NotCompared = status.Calls[candidate.Failed] + status.Calls[candidate.Dropped]
 	const maxRules = 20
 	for _, r := range status.Rules[:min(len(status.Rules), maxRules)] {
 		out.Rules = append(out.Rules, live.CandidateRule{Path: r.Path, NewlyDenied: r.Count})

@@ -41,9 +41,9 @@ func newDecisions(p *process, s *env.Settings, meter *metrics.Metrics, log *slog
 		Path:         s.DecisionLogPath,
 		Writer:       os.Stdout,
 		Hash:         hash,
-		Observer:     meter.DecisionLog(),
 		Log:          log,
 	})
+	meter.DecisionLog(l.Stats)
 	if s.DecisionLogPath == "" {
 		// Without this, the end of the reader of stdout would end the service.
 		signal.Ignore(syscall.SIGPIPE)
