@@ -37,7 +37,7 @@ func BenchmarkSecond(b *testing.B) {
 				r.takeSample(now)
 				if viewed {
 					r.snapshot = nil
-					r.snapshotEvent(true)
+					encode(r.Snapshot())
 				}
 			}
 		})

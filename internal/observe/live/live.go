@@ -2,6 +2,7 @@ package live
 
 import (
 	"context"
+	"crypto/rand"
 	"iter"
 	"sync"
 	"time"
@@ -77,7 +78,7 @@ type Live struct {
 	o          Options
 	hashSecret []byte // of hashed keys
 	started    time.Time
-	hub        hub
+	viewers    chan struct{} // has a value for each viewer of the stream
 
 	mu           sync.Mutex // guards the fields below
 	lastSample   time.Time
@@ -96,11 +97,13 @@ type Live struct {
 // New returns a Live. Its figures are empty until Run runs.
 func New(o Options) *Live {
 	now := time.Now()
-	return &Live{o: o, hashSecret: newHashKey(), started: now, lastSample: now, stepStart: now, countsReadAt: now, traffic: newTraffic()}
+	return &Live{
+		o: o, hashSecret: []byte(rand.Text()), viewers: make(chan struct{}, maxViewers), traffic: newTraffic(),
+		started: now, lastSample: now, stepStart: now, countsReadAt: now,
+	}
 }
 
-// Run samples the figures once a second, and sends a snapshot to each viewer, until ctx is
-// done.
+// Run samples the figures once a second, until ctx is done.
 func (l *Live) Run(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -110,7 +113,6 @@ func (l *Live) Run(ctx context.Context) {
 			return
 		case <-ticker.C:
 			l.takeSample(time.Now())
-			l.hub.sendEvent(l.snapshotEvent)
 		}
 	}
 }
@@ -173,20 +175,19 @@ func (l *Live) Snapshot() *Snapshot {
 
 func (l *Live) newSnapshot(now time.Time) *Snapshot {
 	l.refreshLimits()
-	s := &Snapshot{
+	events := l.o.Events.Events()
+	return &Snapshot{
 		Time:      now,
 		Started:   l.started,
 		Version:   l.o.Version,
 		Instance:  l.o.Instance,
 		State:     l.state(now),
 		Figures:   l.history.figures(),
+		Rules:     l.ruleList(),
 		Keys:      l.topKeys(nil),
-		Events:    l.o.Events.Events(),
+		Events:    events[:min(len(events), maxEvents)],
 		Overrides: l.overrides,
 	}
-	s.Events = s.Events[:min(len(s.Events), maxEvents)]
-	s.Rules = l.ruleList()
-	return s
 }
 
 func (l *Live) state(now time.Time) State {
@@ -205,8 +206,8 @@ func (l *Live) state(now time.Time) State {
 }
 
 func (l *Live) limitsInForce() Limits {
-	limits := l.o.Limits()
-	limits.Loaded, limits.Hash, limits.Domains, limits.Rules = l.limits.Loaded, l.limits.Hash, l.limits.Domains, l.limits.Rules
+	limits, inForce := l.o.Limits(), &l.limits
+	limits.Loaded, limits.Hash, limits.Domains, limits.Rules = inForce.Loaded, inForce.Hash, inForce.Domains, inForce.Rules
 	problems := limits.Problems
 	limits.Problems = append([]string{}, problems[:min(len(problems), maxProblems)]...)
 	limits.MoreProblems = len(problems) - len(limits.Problems)

@@ -121,7 +121,7 @@ func TestSnapshotOfThousandsOfRulesIsBounded(t *testing.T) {
 		assert.Equal(t, 4999-maxRules, s.Rules.More)
 		assert.Equal(t, 1, s.Rules.Quiet)
 		assert.Equal(t, "k4999", s.Rules.Shown[0].Label)
-		assert.Less(t, len(r.snapshotJSON(true)), 150<<10, "bytes of JSON")
+		assert.Less(t, len(encode(r.Snapshot())), 150<<10, "bytes of JSON")
 
 		rules, more := r.Rules("K49")
 		assert.Len(t, rules, 111)
@@ -240,7 +240,7 @@ func TestSnapshotIsJSONWithoutNumbersThatJSONCannotExpress(t *testing.T) {
 			r.call("tenant=</script>\x1b[31m")
 		}
 		r.tick(1)
-		text := r.snapshotJSON(true)
+		text := encode(r.Snapshot())
 		assert.NotContains(t, string(text), "<")
 		assert.NotContains(t, string(text), "\x1b")
 		assert.NotContains(t, string(text), "NaN")

@@ -14,6 +14,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
@@ -176,6 +177,11 @@ type Figures struct {
 	Unmatched    Series `json:"unmatched"`     // descriptors per second that no rule limits
 }
 
+// all returns all series of f.
+func (f *Figures) all() []*Series {
+	return []*Series{&f.Calls, &f.DeniedShare, &f.Errors, &f.P50, &f.P99, &f.RedisP50, &f.RedisP99, &f.WithoutRedis, &f.Unmatched}
+}
+
 // Series is a figure and its history. A value without traffic is null.
 type Series struct {
 	Now    Value   `json:"now"`
@@ -232,6 +238,12 @@ type Rates struct {
 	Near   Value `json:"near"` // the part of OK that is near the limit
 	Denied Value `json:"denied"`
 	Shadow Value `json:"shadow"`
+}
+
+// Contains reports whether the path or a limit of r contains text, which is in lower case.
+func (r *Rule) Contains(text string) bool {
+	return strings.Contains(strings.ToLower(r.Path), text) ||
+		slices.ContainsFunc(r.Limits, func(l Limit) bool { return strings.Contains(strings.ToLower(l.Text), text) })
 }
 
 // Limit is one limit of a rule.
