@@ -65,7 +65,7 @@ func newKeyRow(mode live.KeyMode, k live.Key, rate live.Value) keyRow {
 		row.Href = explainHref(domain, descriptorOf(k.Key))
 	}
 	if k.Spent != nil && k.Capacity != nil {
-		row.Used = formatCount(*k.Spent) + " of " + formatCount(*k.Capacity)
+		row.Used = live.Thousands(*k.Spent) + " of " + live.Thousands(*k.Capacity)
 	}
 	return row
 }

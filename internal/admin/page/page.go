@@ -101,7 +101,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c.Quiet || c.Filter != "" {
 		var filtered []live.Rule
 		filtered, more = p.o.Rules(c.Filter)
-		rules = addRules(rules, filtered)
+		rules = slices.Concat(rules, filtered)
 	}
 	v := newView(s, newRuleTable(s, rules, more, details, c), c)
 	v.Links, v.Sources = p.o.Links, p.o.Sources

@@ -94,7 +94,8 @@ type bar struct {
 	Full  bool
 }
 
-func newRuleRow(s *live.Snapshot, r *live.Rule, position treeRow) ruleRow {
+func newRuleRow(s *live.Snapshot, position treeRow) ruleRow {
+	r := position.rule
 	row := ruleRow{
 		Path: r.Path, PathStart: position.pathStart, Label: position.label, Depth: position.depth,
 		OK: newCell(r.OK, ""), Near: newCell(r.Near, ""), Denied: newCell(r.Denied, "hot"), Shadow: newCell(r.Shadow, "hot"),
@@ -171,60 +172,39 @@ func (c choice) href() string {
 	return "/?" + query.Encode() + "#rules"
 }
 
-// addRules returns rules, and after them the rules of more with other paths.
-func addRules(rules, more []live.Rule) []live.Rule {
-	known := make(map[string]bool, len(rules))
-	for i := range rules {
-		known[rules[i].Path] = true
-	}
-	all := slices.Clone(rules)
-	for _, r := range more {
-		if !known[r.Path] {
-			all = append(all, r)
-		}
-	}
-	return all
-}
-
-// contains reports whether the path or a limit of r contains filter, which is in lower case.
-func contains(r *live.Rule, filter string) bool {
-	return strings.Contains(strings.ToLower(r.Path), filter) ||
-		slices.ContainsFunc(r.Limits, func(l live.Limit) bool { return strings.Contains(strings.ToLower(l.Text), filter) })
-}
-
-// newRuleTable returns the table of the rules that c chooses. more is the number of rules that
-// match too, but are not in rules. details describes the open rule. It is nil if no rule is
-// open.
+// newRuleTable returns the table of the rules that c chooses. rules can have a rule twice. more is the number
+// of rules that match too, but are not in rules. details describes the open rule. It is nil if no rule is open.
 func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDetails, c choice) ruleTable {
 	t := ruleTable{Columns: columns(c)}
-	paths := make([]string, len(rules))
-	var chosen []int
-	filter := strings.ToLower(c.Filter)
+	var chosen []*live.Rule
+	known, filter := map[string]bool{}, strings.ToLower(c.Filter)
 	for i := range rules {
-		paths[i] = rules[i].Path
-		if contains(&rules[i], filter) {
-			chosen = append(chosen, i)
+		if r := &rules[i]; !known[r.Path] && r.Contains(filter) {
+			known[r.Path] = true
+			chosen = append(chosen, r)
 		}
 	}
-	rows := treeRows(paths, chosen, scores(rules, c.Sort))
+	if c.Sort == sortRule {
+		slices.SortFunc(chosen, func(a, b *live.Rule) int { return strings.Compare(a.Path, b.Path) })
+	}
+	rows := treeRows(chosen, c.score(chosen))
 	for _, position := range rows[:min(len(rows), maxRows)] {
-		r := &rules[position.index]
-		row := newRuleRow(s, r, position)
+		row := newRuleRow(s, position)
 		linked := c
-		linked.Rule = r.Path
-		if c.Rule == r.Path {
+		linked.Rule = row.Path
+		if c.Rule == row.Path {
 			linked.Rule = ""
 			row.Details = details
 		}
 		row.Href = linked.href()
 		t.Rows = append(t.Rows, row)
 	}
-	t.Count = fmt.Sprintf("%s of %s with traffic", formatCount(int64(len(s.Rules.Shown)+s.Rules.More)), formatCount(int64(s.Rules.Total)))
+	t.Count = fmt.Sprintf("%s of %s with traffic", live.Thousands(int64(len(s.Rules.Shown)+s.Rules.More)), live.Thousands(int64(s.Rules.Total)))
 	if n := max(len(rows)-maxRows, 0) + more; n > 0 {
-		t.More = counted(n, "more rule") + ". The filter finds all rules."
+		t.More = live.Count(n, "more rule") + ". The filter finds all rules."
 	}
 	t.HasQuiet = s.Rules.Quiet > 0 && c.Filter == ""
-	t.Quiet = "Show " + counted(s.Rules.Quiet, "quiet rule")
+	t.Quiet = "Show " + live.Count(s.Rules.Quiet, "quiet rule")
 	if c.Quiet {
 		t.Quiet = "Hide quiet rules"
 	}
@@ -234,27 +214,20 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDe
 	return t
 }
 
-// scores returns a function that returns the score of a rule by its index in rules. The table
-// shows the highest score first.
-func scores(rules []live.Rule, sort string) func(index int) float64 {
-	switch sort {
+// score returns a function that returns the score of a rule of chosen. The table shows the highest score
+// first.
+func (c choice) score(chosen []*live.Rule) func(*live.Rule) float64 {
+	switch c.Sort {
 	case sortOK:
-		return func(i int) float64 { return sum(rules[i].OKPoints) }
+		return func(r *live.Rule) float64 { return sum(r.OKPoints) }
 	case sortUse:
-		return func(i int) float64 { return numberOrZero(rules[i].Use) }
-	case sortRule:
-		order := make([]int, len(rules))
-		for i := range order {
-			order[i] = i
-		}
-		slices.SortFunc(order, func(a, b int) int { return strings.Compare(rules[a].Path, rules[b].Path) })
-		score := make([]float64, len(rules))
-		for i, index := range order {
-			score[index] = -float64(i)
-		}
-		return func(i int) float64 { return score[i] }
+		return func(r *live.Rule) float64 { return numberOrZero(r.Use) }
 	}
-	return func(i int) float64 { return -float64(i) } // snapshots are sorted by denied hits
+	places := make(map[*live.Rule]float64, len(chosen))
+	for i, r := range chosen {
+		places[r] = float64(i)
+	}
+	return func(r *live.Rule) float64 { return -places[r] } // a snapshot is sorted by denied hits
 }
 
 func sum(points []live.Value) (total float64) {
