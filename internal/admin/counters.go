@@ -116,7 +116,7 @@ func (h *handler) getCounter(c *call) answer {
 	if slices.ContainsFunc(limits, isContradicted) {
 		body.Note = "this replica still denies hits from memory, although the counter has hits left; a reset makes all replicas forget their denials"
 	}
-	return answer{code: http.StatusOK, body: body}
+	return ok(body)
 }
 
 func (h *handler) resetCounter(c *call) answer {
@@ -152,7 +152,7 @@ func (h *handler) resetCounter(c *call) answer {
 	}
 	reset.Note = strings.Join(notes, "; ")
 	h.audit(c, "reset", "path", ctr.rule.Path, "before", spentList(limitsBefore), "after", spentList(limitsAfter))
-	return answer{code: http.StatusOK, body: reset}
+	return ok(reset)
 }
 
 // resetFailure returns which limits are reset and which may not be. It is empty if all are reset.
