@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"iter"
 	"net/http"
 	"os"
 	"sync/atomic"
@@ -34,7 +33,7 @@ func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counter
 		Recorder:   recorder,
 		Store:      l.store,
 		Limits:     func() live.Limits { return limitsInForce(s, l) },
-		Counts:     func() iter.Seq[live.LimitCounts] { return limitCounts(meter) },
+		Counts:     meter.Rules,
 		Draining:   func() bool { return ctx.Err() != nil },
 		Events:     events.Timeline,
 		Keys:       live.KeyMode(s.TopKeys),
@@ -120,17 +119,6 @@ func limitsInForce(s *env.Settings, l limits) live.Limits {
 		result.Source = sourceXDS
 	}
 	return result
-}
-
-// limitCounts returns the hits on all limits.
-func limitCounts(meter *metrics.Metrics) iter.Seq[live.LimitCounts] {
-	return func(yield func(live.LimitCounts) bool) {
-		for c := range meter.Rules() {
-			if !yield(live.LimitCounts{Rule: c.Rule, Limit: c.Limit, OK: c.WithinLimit, Near: c.NearLimit, Denied: c.OverLimit - c.Shadow, Shadow: c.Shadow}) {
-				return
-			}
-		}
-	}
 }
 
 // redisState describes Redis.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"html"
-	"iter"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -95,7 +94,7 @@ func newObservedProcess(t *testing.T) observedProcess {
 	l := live.New(live.Options{
 		Backend: "local", Recorder: recorder, Store: store, Keys: live.KeysOn, Events: newChanges().Timeline,
 		Limits:   func() live.Limits { return live.Limits{Source: sourceFile} },
-		Counts:   func() iter.Seq[live.LimitCounts] { return limitCounts(meter) },
+		Counts:   meter.Rules,
 		Draining: func() bool { return false },
 	})
 	ctx, stop := context.WithCancel(t.Context())

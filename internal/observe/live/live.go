@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
 
@@ -32,7 +33,7 @@ type Options struct {
 
 	// Counts returns the hits of all limits since the process has started. The limits of a rule follow
 	// each other.
-	Counts func() iter.Seq[LimitCounts]
+	Counts func() iter.Seq[metrics.RuleCounts]
 
 	// Redis describes Redis. It is nil if the backend is local.
 	Redis func() *Redis
@@ -54,13 +55,6 @@ type Options struct {
 
 	// Keys is the mode of TopKeys.
 	Keys KeyMode
-}
-
-// LimitCounts are the hits on one limit since the process has started.
-type LimitCounts struct {
-	Rule, Limit string // path of the rule; name of the limit among the limits of the rule
-
-	OK, Near, Denied, Shadow uint64 // see Rates
 }
 
 // Bounds of a Snapshot.
@@ -131,6 +125,7 @@ func (l *Live) takeSample(now time.Time) {
 	l.addSample(now)
 }
 
+// addSample does the work of takeSample. The caller holds l.mu.
 func (l *Live) addSample(now time.Time) {
 	seconds := now.Sub(l.lastSample).Seconds()
 	if seconds <= 0 {
@@ -246,25 +241,23 @@ func (l *Live) refreshLimits() {
 	l.limits, l.switchedOff = Limits{Domains: []string{}}, nil
 	if config != nil {
 		const maxShown = 5
-		for i, off := range config.Off() {
-			if i == maxShown {
-				l.switchedOff = append(l.switchedOff, "and more")
-				break
-			}
-			l.switchedOff = append(l.switchedOff, off.Path+off.Notes.String())
+		off := config.Off()
+		for _, o := range off[:min(len(off), maxShown)] {
+			l.switchedOff = append(l.switchedOff, o.Path+o.Notes.String())
+		}
+		if len(off) > maxShown {
+			l.switchedOff = append(l.switchedOff, "and more")
 		}
 		l.limits.Loaded, l.limits.Hash, l.limits.Rules = true, config.Hash(), config.Rules()
 		for _, d := range config.Domains() {
 			l.limits.Domains = append(l.limits.Domains, d.Name)
 		}
 	}
-	l.overrides = OverrideList{Shown: []Override{}}
 	authors := map[string]string{}
+	l.overrides = OverrideList{Shown: []Override{}}
 	if l.o.Overrides != nil {
 		all := l.o.Overrides()
-		l.overrides.Enabled = true
-		l.overrides.Shown = append(l.overrides.Shown, all[:min(len(all), maxOverrides)]...)
-		l.overrides.More = len(all) - len(l.overrides.Shown)
+		l.overrides = OverrideList{Enabled: true, Shown: append([]Override{}, all[:min(len(all), maxOverrides)]...), More: max(len(all)-maxOverrides, 0)}
 		for _, o := range all {
 			authors[o.Target] = o.Author
 		}

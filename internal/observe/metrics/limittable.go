@@ -125,7 +125,7 @@ func (l *limitSeries) deleteOldLimits(now time.Time) *limitSeries {
 		return next
 	}
 	l.next = next
-	if v := l.valueSeries; v != nil && v.values.isFull.Load() && now.Sub(v.checkedAt) >= idleValueTTL {
+	if v := l.valueSeries; v != nil && v.values.isFull() && now.Sub(v.checkedAt) >= idleValueTTL {
 		v.deleteIdleValues(now)
 	}
 	return l

@@ -279,7 +279,9 @@ func newFull(t *testing.T) *Metrics {
 	m.Admission("grpc", gate.Connections, gate.PendingBytes)
 	m.Refused("grpc")
 	m.Callers()
-	m.Candidate(func() candidate.Status { return candidate.Status{Rules: []candidate.RuleCount{{Path: "shop > tenant"}}} })
+	m.Candidate(func() candidate.Status {
+		return candidate.Status{Rules: []candidate.RuleCount{{Path: "shop > tenant"}}}
+	})
 	m.Local(new(localCounters).Keys, new(localCounters).Evictions, new(localCounters).Bytes)
 	m.ConfigHash(func() string { return "abc" })
 	conditions := m.Conditions()

@@ -282,7 +282,7 @@ func (l *limitSeries) series() iter.Seq[*series] {
 			yield(&l.single)
 			return
 		}
-		for _, s := range l.valueSeries.values.values() {
+		for _, s := range l.valueSeries.values.all() {
 			if !yield(s) {
 				return
 			}
