@@ -102,7 +102,11 @@ func (h *handler) putField(c *call) answer {
 	}
 	oldState := h.findState(c.field())
 	if c.isDryRun {
-		if old := valueOf(oldState); !c.condition.Holds(old) {
+		var old *string
+		if oldState != nil {
+			old = &oldState.Value
+		}
+		if !c.condition.Holds(old) {
 			return h.answerConflict(c, &changes.ConflictError{Field: c.field(), Current: old})
 		}
 		return ok(o)
@@ -129,14 +133,6 @@ func (h *handler) putField(c *call) answer {
 	}
 	h.auditChange(c, "put", oldText, value, limitsBefore, &o)
 	return answer{code: http.StatusOK, body: o, tag: o.ETag}
-}
-
-// valueOf returns the value of a state, or nil.
-func valueOf(s *override.State) *string {
-	if s == nil {
-		return nil
-	}
-	return &s.Value
 }
 
 // store makes a change in the name of the caller.
@@ -173,8 +169,9 @@ func (h *handler) deleteField(c *call) answer {
 }
 
 func (h *handler) auditChange(c *call, action, old, value, limitsBefore string, o *Override, moreAttrs ...string) {
-	attrs := []string{"old", override.WithoutAuthor(old), "new", value, "path", o.Path, "limits_before", limitsBefore, "limits", o.Limits, "counters", o.Counters}
-	h.audit(c, action, append(attrs, moreAttrs...)...)
+	h.audit(c, action, append([]string{
+		"old", override.WithoutAuthor(old), "new", value, "path", o.Path, "limits_before", limitsBefore, "limits", o.Limits, "counters", o.Counters,
+	}, moreAttrs...)...)
 }
 
 // replacedState returns the state of the value that a change has replaced. readState is the state
