@@ -34,30 +34,23 @@ type column struct {
 
 func columns(c choice) []column {
 	list := []column{
-		{Name: "Rule", Class: "c-rule", Sort: sortRule},
+		{Name: "Rule", Class: "c-rule", Sort: sortRule, AriaSort: "ascending"},
 		{Name: "Limit", Class: "c-limit"},
 		{Name: "Algorithm", Class: "c-algorithm"},
-		{Name: "OK/s", Class: "c-rate number", Sort: sortOK},
+		{Name: "OK/s", Class: "c-rate number", Sort: sortOK, AriaSort: "descending"},
 		{Name: "Near/s", Class: "c-rate c-near number"},
-		{Name: "Denied/s", Class: "c-rate number", Sort: sortDenied},
+		{Name: "Denied/s", Class: "c-rate number", Sort: sortDenied, AriaSort: "descending"},
 		{Name: "Shadow/s", Class: "c-rate c-shadow number"},
-		{Name: "Busiest key", Class: "c-use", Sort: sortUse},
+		{Name: "Busiest key", Class: "c-use", Sort: sortUse, AriaSort: "descending"},
 		{Name: "Last 5 minutes", Class: "c-spark"},
 	}
 	for i := range list {
 		col := &list[i]
-		if col.Sort == "" {
-			continue
-		}
 		linked := c
 		linked.Sort = col.Sort
 		col.Href = linked.href()
-		switch {
-		case col.Sort != c.Sort:
-		case col.Sort == sortRule:
-			col.AriaSort = "ascending"
-		default:
-			col.AriaSort = "descending"
+		if col.Sort != c.Sort {
+			col.AriaSort = ""
 		}
 	}
 	return list
@@ -105,25 +98,18 @@ func newRuleRow(s *live.Snapshot, position treeRow) ruleRow {
 		row.Limits = append(row.Limits, l.Text)
 		row.Algorithms = append(row.Algorithms, l.Algorithm)
 	}
-	row.Marks = marks(r)
+	for _, mark := range r.Marks {
+		if mark == "override" && r.Override != nil && r.Override.ExpiresAt != nil {
+			mark = "override until " + r.Override.ExpiresAt.UTC().Format("15:04 UTC")
+		}
+		row.Marks = append(row.Marks, mark)
+	}
 	if r.Use.Known() {
 		row.Use = FormatShare(r.Use)
 		row.Bar = bar{Width: min(max(roundHalfUp(float64(r.Use)*100), 0), 100), Full: r.Use >= 1}
 	}
 	row.Spark = newSpark("OK and denied hits per second", &s.Figures, FormatRate, r.OKPoints, r.DeniedPoints)
 	return row
-}
-
-// marks returns the marks of a rule in words.
-func marks(r *live.Rule) []string {
-	var words []string
-	for _, m := range r.Marks {
-		if m == "override" && r.Override != nil && r.Override.ExpiresAt != nil {
-			m = "override until " + r.Override.ExpiresAt.UTC().Format("15:04 UTC")
-		}
-		words = append(words, m)
-	}
-	return words
 }
 
 // choice has the choices of a viewer. The query of the page's address contains them.
@@ -154,18 +140,15 @@ func parseChoice(query url.Values) choice {
 // href returns the address of the page with c.
 func (c choice) href() string {
 	query := url.Values{}
-	if c.Filter != "" {
-		query.Set("filter", c.Filter)
+	set := func(name, value string, isSet bool) {
+		if isSet {
+			query.Set(name, value)
+		}
 	}
-	if c.Sort != sortDenied {
-		query.Set("sort", c.Sort)
-	}
-	if c.Quiet {
-		query.Set("quiet", "show")
-	}
-	if c.Rule != "" {
-		query.Set("rule", c.Rule)
-	}
+	set("filter", c.Filter, c.Filter != "")
+	set("sort", c.Sort, c.Sort != sortDenied)
+	set("quiet", "show", c.Quiet)
+	set("rule", c.Rule, c.Rule != "")
 	if len(query) == 0 {
 		return "/#rules"
 	}
