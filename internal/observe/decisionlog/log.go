@@ -75,8 +75,8 @@ type Log struct {
 var _ service.Observer = (*Log)(nil)
 
 const (
-	logBuffer   = 4096    // records
-	maxLogWrite = 1 << 16 // bytes after which lines are written
+	logBuffer = 4096    // records
+	maxWrite  = 1 << 16 // bytes after which lines are written
 )
 
 // NewLog returns a Log. Nothing is written before Run.
@@ -189,7 +189,7 @@ func (w *logWriter) writeRecords(r Record) {
 	w.lines.Reset()
 	count := uint64(1)
 	w.addRecord(&r)
-	for ; len(w.records) > 0 && w.lines.Len() < maxLogWrite; count++ {
+	for ; len(w.records) > 0 && w.lines.Len() < maxWrite; count++ {
 		r = <-w.records
 		w.addRecord(&r)
 	}

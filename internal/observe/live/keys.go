@@ -45,21 +45,15 @@ func (l *Live) newKey(e *rankedEntry) Key {
 	case e.rule != nil:
 		k.Rule, k.Limit = e.rule.Path, e.limit.String()
 	case e.isDomainUnknown:
-		k.Rule, k.Limit = pathOf(e.key), unknownDomain
+		k.Rule, k.Limit = pathOf(e.key), "unknown domain"
 	default:
-		k.Rule, k.Limit = pathOf(e.key), noRule
+		k.Rule, k.Limit = pathOf(e.key), "no rule"
 	}
 	if e.capacity > 0 {
 		k.Spent, k.Capacity = &e.spent, &e.capacity
 	}
 	return k
 }
-
-// Texts of Key.Limit for descriptors without a rule.
-const (
-	noRule        = "no rule"
-	unknownDomain = "unknown domain"
-)
 
 // pathOf returns the domain and the keys of a descriptor as the path of a rule. The texts keep the
 // escapes of key.
