@@ -23,10 +23,10 @@ type keyList struct {
 
 // keyRow is a key in a list.
 type keyRow struct {
-	Text, Rule, Limit string
-	Href              string // address of explain with this key; empty if the key is hashed
-
-	Rate, DeniedRate, Share, Used string
+	live.Key
+	ListRate   live.Value // hits or denied hits, as the list has them
+	Text, Used string
+	Href       string // address of explain with this key; empty if the key is hashed
 }
 
 func hitRate(k live.Key) live.Value    { return k.Rate }
@@ -54,7 +54,7 @@ func unmatchedList(k *live.TopKeys) keyList {
 }
 
 func newKeyRow(mode live.KeyMode, k live.Key, rate live.Value) keyRow {
-	row := keyRow{Text: k.Key, Rule: k.Rule, Limit: k.Limit, Rate: FormatRate(rate), DeniedRate: FormatRate(k.DeniedRate), Share: FormatShare(k.Share), Used: "–"}
+	row := keyRow{Key: k, ListRate: rate, Text: k.Key, Used: "–"}
 	if mode == live.KeysOn {
 		domain, rest, _ := strings.Cut(k.Key, "|")
 		parts := strings.Split(rest, "|")

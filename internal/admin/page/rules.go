@@ -17,7 +17,7 @@ const maxRows = 200
 type ruleTable struct {
 	Count     string
 	Columns   []column
-	Rows      []ruleRow
+	Rows      []*ruleRow
 	More      string // says that there are more rules than rows
 	HasQuiet  bool
 	Quiet     string // the text of the link to quiet rules
@@ -58,58 +58,21 @@ func columns(c choice) []column {
 
 // ruleRow is a row of the table of rules.
 type ruleRow struct {
-	Path, PathStart, Label string // see treeRow
-	Depth                  int
-	Href                   string
-	Details                *ruleDetails // nil unless the row is open
-
-	Limits, Algorithms       []string
-	OK, Near, Denied, Shadow figureCell
-	Bar                      bar
-	Use                      string
-	Spark                    spark
-	Marks                    []string
+	*live.Rule
+	PathStart, Label string // see treeRow
+	Depth            int
+	Href             string
+	Details          *ruleDetails // nil unless the row is open
+	Spark            spark
 }
 
-// figureCell is a rate in a table. Class is "zero" if the rate is 0 or unknown.
-type figureCell struct{ Text, Class string }
-
-func newCell(v live.Value, class string) figureCell {
-	if !(v > 0) {
-		class = "zero"
+// MarkTexts returns the marks of the rule in words.
+func (r *ruleRow) MarkTexts() []string {
+	texts := slices.Clone(r.Marks)
+	if i := slices.Index(texts, "override"); i >= 0 && r.Override != nil && r.Override.ExpiresAt != nil {
+		texts[i] = "override until " + r.Override.ExpiresAt.UTC().Format("15:04 UTC")
 	}
-	return figureCell{FormatRate(v), class}
-}
-
-// bar shows the used share of a limit.
-type bar struct {
-	Width int // percent
-	Full  bool
-}
-
-func newRuleRow(s *live.Snapshot, position treeRow) ruleRow {
-	r := position.rule
-	row := ruleRow{
-		Path: r.Path, PathStart: position.pathStart, Label: position.label, Depth: position.depth,
-		OK: newCell(r.OK, ""), Near: newCell(r.Near, ""), Denied: newCell(r.Denied, "hot"), Shadow: newCell(r.Shadow, "hot"),
-		Use: "–",
-	}
-	for _, l := range r.Limits {
-		row.Limits = append(row.Limits, l.Text)
-		row.Algorithms = append(row.Algorithms, l.Algorithm)
-	}
-	for _, mark := range r.Marks {
-		if mark == "override" && r.Override != nil && r.Override.ExpiresAt != nil {
-			mark = "override until " + r.Override.ExpiresAt.UTC().Format("15:04 UTC")
-		}
-		row.Marks = append(row.Marks, mark)
-	}
-	if r.Use.Known() {
-		row.Use = FormatShare(r.Use)
-		row.Bar = bar{Width: min(max(roundHalfUp(float64(r.Use)*100), 0), 100), Full: r.Use >= 1}
-	}
-	row.Spark = newSpark("OK and denied hits per second", &s.Figures, FormatRate, r.OKPoints, r.DeniedPoints)
-	return row
+	return texts
 }
 
 // choice has the choices of a viewer. The query of the page's address contains them.
@@ -172,7 +135,10 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDe
 	}
 	rows := treeRows(chosen, c.score(chosen))
 	for _, position := range rows[:min(len(rows), maxRows)] {
-		row := newRuleRow(s, position)
+		row := &ruleRow{
+			Rule: position.rule, PathStart: position.pathStart, Label: position.label, Depth: position.depth,
+			Spark: newSpark("OK and denied hits per second", &s.Figures, FormatRate, position.rule.OKPoints, position.rule.DeniedPoints),
+		}
 		linked := c
 		linked.Rule = row.Path
 		if c.Rule == row.Path {
@@ -230,11 +196,9 @@ func numberOrZero(v live.Value) float64 {
 
 // ruleDetails has the details in an open row.
 type ruleDetails struct {
-	Path, Place string
-	Limits      []live.Limit
-	Override    *live.RuleOverride
-	Keys        []keyRow
-	Explain     string // address of explain with this rule filled in
+	*live.Rule
+	Keys    []keyRow
+	Explain string // address of explain with this rule filled in
 
 	// Effective has the limits with the origin of their fields. It is nil if the caller
 	// has no right to use explain.
@@ -242,10 +206,7 @@ type ruleDetails struct {
 }
 
 func newRuleDetails(r *live.Rule, keys *live.TopKeys) *ruleDetails {
-	d := &ruleDetails{Path: r.Path, Limits: r.Limits, Override: r.Override, Explain: explainHref(r.Domain, exampleDescriptor(r.Path))}
-	if r.File != "" {
-		d.Place = fmt.Sprintf("%s:%d", r.File, r.Line)
-	}
+	d := &ruleDetails{Rule: r, Explain: explainHref(r.Domain, exampleDescriptor(r.Path))}
 	seen := map[string]bool{}
 	for _, k := range slices.Concat(keys.Denied, keys.Hottest) {
 		if name := k.Key + " " + k.Limit; !seen[name] {

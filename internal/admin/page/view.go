@@ -101,13 +101,22 @@ func overridesNote(l *live.OverrideList) string {
 // functions are the functions of the template. The empty values fill the templates from
 // which the script makes rows.
 var functions = template.FuncMap{
-	"clock":         formatClock,
-	"utc":           formatUTC,
-	"stamp":         func(t any) string { return timeOf(t).UTC().Format(time.RFC3339Nano) },
-	"count":         live.Thousands,
-	"left":          func(n int64) string { return live.Thousands(max(n, 0)) }, // a negative count is debt
-	"join":          func(texts []string) string { return strings.Join(texts, ", ") },
-	"emptyRule":     func() ruleRow { return ruleRow{} },
+	"clock": formatClock,
+	"utc":   formatUTC,
+	"stamp": func(t any) string { return timeOf(t).UTC().Format(time.RFC3339Nano) },
+	"count": live.Thousands,
+	"left":  func(n int64) string { return live.Thousands(max(n, 0)) }, // a negative count is debt
+	"join":  func(texts []string) string { return strings.Join(texts, ", ") },
+	"rate":  FormatRate,
+	"share": FormatShare,
+	"rateClass": func(v live.Value, class string) string { // class is for rates above 0
+		if v > 0 {
+			return class
+		}
+		return "zero"
+	},
+	"percent":       func(v live.Value) int { return min(max(roundHalfUp(numberOrZero(v)*100), 0), 100) },
+	"emptyRule":     func() *ruleRow { return &ruleRow{Rule: &live.Rule{Use: live.Unknown}} },
 	"emptyKey":      func() keyRow { return keyRow{} },
 	"emptyChange":   func() timeline.Event { return timeline.Event{} },
 	"emptyOverride": func() live.Override { return live.Override{} },

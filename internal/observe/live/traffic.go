@@ -36,8 +36,8 @@ type ruleTraffic struct {
 
 // limitTotal has the hits on one limit of a rule at a reading.
 type limitTotal struct {
-	limit string
-	metrics.HitSums
+	limit                    string
+	ok, near, denied, shadow uint64
 }
 
 // maxHistories bounds the rules with several points. Further rules have a single point, until
@@ -82,12 +82,12 @@ func (t *traffic) addCounts(counts iter.Seq[metrics.RuleCounts], secondsSince fl
 			current, newHits = r, hits{}
 		}
 		r.lastReading = t.lastReading
-		last := r.lastTotal(c.Limit)
+		total, last := limitTotal{c.Limit, c.WithinLimit, c.NearLimit, c.OverLimit - c.Shadow, c.Shadow}, r.lastTotal(c.Limit)
 		added := hits{
-			ok: increase(c.WithinLimit, last.WithinLimit), near: increase(c.NearLimit, last.NearLimit),
-			denied: increase(c.OverLimit-c.Shadow, last.OverLimit-last.Shadow), shadow: increase(c.Shadow, last.Shadow),
+			ok: increase(total.ok, last.ok), near: increase(total.near, last.near),
+			denied: increase(total.denied, last.denied), shadow: increase(total.shadow, last.shadow),
 		}
-		last.HitSums = c.HitSums
+		*last = total
 		if added.compare(newHits) > 0 {
 			newHits = added
 		}
