@@ -64,8 +64,7 @@ func (r *rules) samples(now time.Time) []ruleSample {
 	samples := make([]ruleSample, 0, len(limits))
 	for _, l := range limits {
 		for s := range l.series() {
-			samples = append(samples, ruleSample{labels: s.labels()})
-			samples[len(samples)-1].add(&s.hitCounts)
+			samples = append(samples, ruleSample{s.labels(), s.sums()})
 		}
 	}
 	slices.SortFunc(samples, func(a, b ruleSample) int {
@@ -75,7 +74,7 @@ func (r *rules) samples(now time.Time) []ruleSample {
 	distinct := samples[:0]
 	for _, s := range samples {
 		if last := len(distinct) - 1; last >= 0 && distinct[last].labels == s.labels {
-			distinct[last].addSums(s.HitSums)
+			distinct[last].add(s.HitSums)
 			continue
 		}
 		distinct = append(distinct, s)

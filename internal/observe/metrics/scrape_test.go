@@ -67,8 +67,7 @@ func newLibraryRegistry(f *ruleFixture) (others, all *prometheus.Registry) {
 			values := map[ruleLabels]float64{}
 			for _, l := range f.rules.limits.all(time.Now()) {
 				for s := range l.series() {
-					var sums HitSums
-					sums.add(&s.hitCounts)
+					sums := s.sums()
 					values[s.labels()] += float64(m.Value(&sums))
 				}
 			}
