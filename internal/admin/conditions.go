@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -69,9 +68,7 @@ func (h *handler) answerConflict(c *call, conflict *changes.ConflictError) answe
 	kind, target := override.SplitField(conflict.Field)
 	name := strings.TrimSpace(string(kind) + " " + target)
 	var body Conflict
-	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
-	defer cancel()
-	if history, err := h.options.Overrides.History(ctx); err == nil {
+	if history, err := h.history(c); err == nil {
 		if last := changes.LastChangeOf(history, conflict.Field); last != nil {
 			change := newChange(last, c.caller.mayUseField)
 			body.LastChange = &change

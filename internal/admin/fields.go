@@ -128,7 +128,7 @@ func (h *handler) putField(c *call) answer {
 	limitsBefore, oldText := o.BaseLimits, ""
 	if old := result.OldValues[0]; old != nil {
 		oldText = *old
-		o.OldOverride = rawJSON(override.WithoutAuthor(oldText))
+		o.OldOverride = storedJSON(old)
 		limitsBefore = cmp.Or(h.replacedState(oldState, c.field(), oldText).Limits, limitsBefore)
 	}
 	h.auditChange(c, "put", oldText, value, limitsBefore, &o)
@@ -161,7 +161,7 @@ func (h *handler) deleteField(c *call) answer {
 	old := *result.OldValues[0]
 	oldState = h.replacedState(oldState, c.field(), old)
 	deleted := Override{
-		Kind: c.kind, Target: c.target(), State: Deleted, Version: result.Version, OldOverride: rawJSON(override.WithoutAuthor(old)), Path: oldState.Path,
+		Kind: c.kind, Target: c.target(), State: Deleted, Version: result.Version, OldOverride: storedJSON(&old), Path: oldState.Path,
 		BaseLimits: cmp.Or(oldState.Limits, oldState.BaseLimits), Limits: oldState.BaseLimits, Counters: countersWord(oldState),
 	}
 	h.auditChange(c, "delete", old, "", deleted.BaseLimits, &deleted, "reason", c.reason)

@@ -48,24 +48,13 @@ func newChange(entry *changes.Entry, mayUseField func(field string) bool) Change
 		Version: entry.Version, ChangedAt: entry.ChangedAt, Author: entry.Author, Address: entry.Address,
 		Action: entry.Action, Reason: entry.Reason, RestoredVersion: entry.RestoredVersion, Fields: []FieldChange{},
 	}
-	for _, fieldWrite := range entry.Fields {
-		if mayUseField(fieldWrite.Field) {
-			c.Fields = append(c.Fields, newFieldChange(fieldWrite))
+	for _, w := range entry.Fields {
+		if mayUseField(w.Field) {
+			kind, target := override.SplitField(w.Field)
+			c.Fields = append(c.Fields, FieldChange{kind, target, storedJSON(w.OldValue), storedJSON(w.NewValue)})
 		}
 	}
 	return c
-}
-
-func newFieldChange(fieldWrite changes.FieldWrite) FieldChange {
-	kind, target := override.SplitField(fieldWrite.Field)
-	change := FieldChange{Kind: kind, Target: target}
-	if fieldWrite.OldValue != nil {
-		change.OldValue = rawJSON(override.WithoutAuthor(*fieldWrite.OldValue))
-	}
-	if fieldWrite.NewValue != nil {
-		change.NewValue = rawJSON(override.WithoutAuthor(*fieldWrite.NewValue))
-	}
-	return change
 }
 
 const defaultHistoryCount = 20
