@@ -81,7 +81,7 @@ func (c *candidateLimits) observers() []service.Observer {
 
 // liveCandidate describes the candidate.
 func liveCandidate(status candidate.Status) *live.Candidate {
-	out := &live.Candidate{Since: timeOrNil(status.Since), Rules: []live.CandidateRule{}}
+	out := &live.Candidate{Since: timeOrNil(status.Since), Rules: []candidate.RuleCount{}}
 	if status.Problem != nil {
 		out.Problem = status.Problem.Error()
 	}
@@ -89,8 +89,6 @@ func liveCandidate(status candidate.Status) *live.Candidate {
 	out.Compared = status.Calls[candidate.Same] + out.NewlyDenied + out.NewlyAdmitted
 	out.NotCompared = status.Calls[candidate.Failed] + status.Calls[candidate.Dropped]
 	const maxRules = 20
-	for _, r := range status.Rules[:min(len(status.Rules), maxRules)] {
-		out.Rules = append(out.Rules, live.CandidateRule{Path: r.Path, NewlyDenied: r.Count})
-	}
+	out.Rules = append(out.Rules, status.Rules[:min(len(status.Rules), maxRules)]...)
 	return out
 }

@@ -45,7 +45,7 @@ func countsOf(c *Candidate) (calls map[Result]int, rules map[string]int) {
 		}
 	}
 	for _, r := range status.Rules {
-		rules[r.Path] = int(r.Count)
+		rules[r.Path] = int(r.NewlyDenied)
 	}
 	return calls, rules
 }

@@ -28,8 +28,8 @@ type Status struct {
 
 // RuleCount is the number of descriptors that a rule denies newly.
 type RuleCount struct {
-	Path  string
-	Count uint64
+	Path        string `json:"path"`
+	NewlyDenied uint64 `json:"newly_denied"`
 }
 
 // stats counts the evaluated calls.
@@ -82,7 +82,7 @@ func (c *Candidate) Status() Status {
 		status.Rules = append(status.Rules, RuleCount{path, count})
 	}
 	slices.SortFunc(status.Rules, func(a, b RuleCount) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Path, b.Path))
+		return cmp.Or(cmp.Compare(b.NewlyDenied, a.NewlyDenied), strings.Compare(a.Path, b.Path))
 	})
 	return status
 }

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-81f232ab/rls/internal/observe/candidate"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
 
@@ -78,13 +79,7 @@ type Candidate struct {
 	NewlyAdmitted uint64 `json:"newly_admitted"`
 	NotCompared   uint64 `json:"not_compared"` // calls for which the queue was full or the backend failed
 
-	Rules []CandidateRule `json:"rules"` // the most newly denied descriptors first
-}
-
-// CandidateRule is a rule of the candidate that denies descriptors newly.
-type CandidateRule struct {
-	Path        string `json:"path"`
-	NewlyDenied uint64 `json:"newly_denied"`
+	Rules []candidate.RuleCount `json:"rules"` // the most newly denied descriptors first
 }
 
 // Redis is the state of Redis, as the calls of this process see it.

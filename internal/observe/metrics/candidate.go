@@ -11,7 +11,7 @@ func (m *Metrics) Candidate(status func() candidate.Status) {
 			s.counter("rls_candidate_calls_total", "Calls that the candidate limits decided too (LIMITS_CANDIDATE), by result.", float64(c.TotalCalls[r]), "result", r.String())
 		}
 		for _, r := range c.Rules {
-			s.counter("rls_candidate_newly_denied_total", "Descriptors that only the candidate limits deny, by rule of the candidate.", float64(r.Count), "rule", validText(r.Path))
+			s.counter("rls_candidate_newly_denied_total", "Descriptors that only the candidate limits deny, by rule of the candidate.", float64(r.NewlyDenied), "rule", validText(r.Path))
 		}
 	})
 }

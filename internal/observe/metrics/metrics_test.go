@@ -233,7 +233,7 @@ rls_source_up{source="xds"} 1
 
 func TestCandidateAndDecisionLogAreReadByEachScrape(t *testing.T) {
 	m := New()
-	c := candidate.Status{Problem: errors.New("a mistake"), Rules: []candidate.RuleCount{{Path: "shop > tenant", Count: 3}}}
+	c := candidate.Status{Problem: errors.New("a mistake"), Rules: []candidate.RuleCount{{Path: "shop > tenant", NewlyDenied: 3}}}
 	c.Calls[candidate.Same], c.TotalCalls[candidate.Same] = 1, 5
 	m.Candidate(func() candidate.Status { return c })
 	l := decisionlog.Stats{Written: 7}
