@@ -100,11 +100,15 @@ func (m *RuleMetric) write(w io.Writer, name string, samples []ruleSample, extra
 		line = append(line[:0], name...)
 		separator := byte('{')
 		for _, l := range labels {
-			line = append(append(append(line, separator), l.GetName()...), `="`...)
-			line = append(append(line, labelEscaper.Replace(samples[i].labels.valueOf(l))...), '"')
+			line = append(line, separator)
+			line = append(line, l.GetName()...)
+			line = append(line, `="`...)
+			line = append(line, labelEscaper.Replace(samples[i].labels.valueOf(l))...)
+			line = append(line, '"')
 			separator = ','
 		}
-		line = strconv.AppendFloat(append(line, "} "...), float64(m.Value(&samples[i].HitSums)), 'g', -1, 64)
+		line = append(line, "} "...)
+		line = strconv.AppendFloat(line, float64(m.Value(&samples[i].HitSums)), 'g', -1, 64)
 		if _, err := out.Write(append(line, '\n')); err != nil {
 			return err
 		}
