@@ -28,7 +28,7 @@ func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidateLi
 		return nil, nil
 	}
 	c := &candidateLimits{}
-	o := candidate.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode, Observer: e.Metrics.Candidate(func() bool { return c.Status().Problem != nil })}
+	o := candidate.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
 	x := explain.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
 	switch keyPrefix := s.CacheKeyPrefix + candidateKeyPrefix; s.Backend() {
 	case env.BackendRedis:
@@ -50,6 +50,7 @@ func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidateLi
 		o.Limiter = newLocalCounters(p, s)
 	}
 	c.Candidate = candidate.New(o)
+	e.Metrics.Candidate(c.Status)
 	x.Limits, x.Layer = c.Store(), backend.Counters{Limiter: o.Limiter}
 	c.explainer = explain.New(x)
 	files := filesource.New(filesource.Options{

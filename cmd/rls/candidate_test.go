@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-81f232ab/rls/internal/observe/candidate"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
@@ -24,8 +25,8 @@ func TestCandidateIsEvaluatedBesideLiveCalls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			candidate := writeLimits(t, strings.Replace(threePerYear, "3,", "1,", 1))
-			r := start(t, append([]string{"LIMITS_CANDIDATE=" + candidate}, env...), "--limits", writeLimits(t, threePerYear))
+			path := writeLimits(t, strings.Replace(threePerYear, "3,", "1,", 1))
+			r := start(t, append([]string{"LIMITS_CANDIDATE=" + path}, env...), "--limits", writeLimits(t, threePerYear))
 			polltest.Until(t, maxWait, func() bool { return strings.Contains(r.logged(), "candidate limits evaluated") })
 			for range 4 {
 				rls(t, "hit", "-d", "shop", "-a", r.grpc, "tenant=acme")
@@ -36,14 +37,14 @@ func TestCandidateIsEvaluatedBesideLiveCalls(t *testing.T) {
 				return state.Candidate.Compared == 4
 			})
 			assert.EqualValues(t, 2, state.Candidate.NewlyDenied)
-			assert.Equal(t, []live.CandidateRule{{Path: "shop > tenant", NewlyDenied: 2}}, state.Candidate.Rules)
+			assert.Equal(t, []candidate.RuleCount{{Path: "shop > tenant", NewlyDenied: 2}}, state.Candidate.Rules)
 			assert.Contains(t, strings.Join(state.Details, "\n"), "4 calls compared, 2 newly denied, 0 newly admitted; most by shop > tenant (2)")
 
 			out, errOut, code := rls(t, "explain", "-d", "shop", "--admin", r.debug, "tenant=other")
 			require.Zero(t, code, errOut)
 			assert.Contains(t, out, "candidate limits, which are not in force: OK\n  tenant=other: OK by shop > tenant")
 
-			require.NoError(t, os.WriteFile(candidate, []byte("domain: ["), 0o600))
+			require.NoError(t, os.WriteFile(path, []byte("domain: ["), 0o600))
 			polltest.Until(t, maxWait, func() bool { return liveState(t, r).Candidate.Problem != "" })
 			assert.Contains(t, r.logged(), "candidate limits rejected; the last good ones are still evaluated")
 		})

@@ -97,7 +97,7 @@ func newObservedProcess(t *testing.T) observedProcess {
 	l := live.New(live.Options{
 		Backend: "local", Recorder: recorder, Store: store, Keys: live.KeysOn, Events: e.Timeline,
 		Limits:   func() live.Limits { return live.Limits{Source: events.SourceFile} },
-		Counts:   e.LimitCounts,
+		Counts:   e.Metrics.Rules,
 		Draining: func() bool { return false },
 	})
 	ctx, stop := context.WithCancel(t.Context())

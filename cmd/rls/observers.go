@@ -56,9 +56,9 @@ func newDecisions(p *process, s *env.Settings, e *events.Events) *decisions {
 		Path:         s.DecisionLogPath,
 		Writer:       os.Stdout,
 		Hash:         hash,
-		Observer:     e.Metrics.DecisionLog(),
 		Log:          e.Log,
 	})
+	e.Metrics.DecisionLog(l.Stats)
 	if s.DecisionLogPath == "" {
 		// Without this, the end of the reader of stdout would end the service.
 		signal.Ignore(syscall.SIGPIPE)

@@ -234,7 +234,7 @@ func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counter
 			status := l.Status()
 			return live.Limits{Source: l.source, Since: events.TimeOrNil(status.InForceSince), Problems: status.Problems}
 		},
-		Counts:   e.LimitCounts,
+		Counts:   e.Metrics.Rules,
 		Draining: func() bool { return ctx.Err() != nil },
 		Events:   e.Timeline,
 		Keys:     live.KeyMode(s.TopKeys),

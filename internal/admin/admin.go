@@ -22,7 +22,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -98,9 +97,16 @@ type answer struct {
 // call is a request of an authorized caller.
 type call struct {
 	*http.Request
-	caller Caller
-	query  url.Values
-	kind   override.Kind
+	caller    Caller
+	query     url.Values
+	kind      override.Kind
+	condition changes.Condition // of If-Match and If-None-Match
+
+	// The parameters that are no target.
+	isDryRun, isForced bool
+	count, maxCounters int64
+	version            int64 // noVersion without the parameter
+	reason             string
 }
 
 // target returns the target of the call, or else its prefix. Both start with a domain.
@@ -115,15 +121,16 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var methods, help []string
 	for _, e := range endpoints {
-		help = append(help, e.method+" "+e.path+": "+e.help)
-		if e.path != r.URL.Path {
+		help = append(help, e.Method+" "+e.Path+": "+e.Help)
+		if e.Path != r.URL.Path {
 			continue
 		}
-		if e.method == r.Method {
-			respond(w, h.serve(&e, &call{Request: r, caller: caller, kind: e.kind}))
+		if e.Method == r.Method {
+			c := &call{Request: r, caller: caller, kind: e.Kind, count: defaultHistoryCount, maxCounters: DefaultMaxCounters, version: noVersion}
+			respond(w, h.serve(&e, c))
 			return
 		}
-		methods = append(methods, e.method)
+		methods = append(methods, e.Method)
 	}
 	if len(methods) > 0 {
 		allowed := strings.Join(methods, ", ")
@@ -134,30 +141,29 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	respond(w, answer{code: http.StatusNotFound, body: Problems{[]string{"unknown path " + r.URL.Path}, help}})
 }
 
-// serve answers a call. It rejects unknown parameters, so that a misspelt one changes
-// nothing.
-func (h *handler) serve(e *endpoint, c *call) answer {
+// serve answers a call.
+func (h *handler) serve(e *Endpoint, c *call) answer {
 	var err error
 	if c.query, err = url.ParseQuery(c.URL.RawQuery); err != nil {
 		return problem(http.StatusBadRequest, "invalid query: %s", err)
 	}
-	for name, values := range c.query {
-		if !slices.Contains(e.params, name) {
-			return problem(http.StatusBadRequest, "unknown parameter %q; want %s", truncate(name), strings.Join(e.params, ", "))
-		}
-		if len(values) > 1 {
-			return problem(http.StatusBadRequest, "parameter %s is given more than once", name)
-		}
+	if err := c.readQuery(e); err != nil {
+		return problem(http.StatusBadRequest, "%s", err)
 	}
 	if !e.isForCounters && h.options.Overrides == nil {
 		return problem(http.StatusNotImplemented, "overrides are off; set OVERRIDES_ENABLED=true to store them in Redis")
 	}
-	if e.method != http.MethodGet && !e.isForCounters && slices.Contains(e.params, "target") && !c.query.Has("target") {
-		return problem(http.StatusBadRequest, "parameter target is missing")
+	if e.IsConditional {
+		if e.Params[0].Required && !c.query.Has("target") {
+			return problem(http.StatusBadRequest, "parameter target is missing")
+		}
+		if c.condition, err = readCondition(c.Header); err != nil {
+			return problem(http.StatusBadRequest, "%s", err)
+		}
 	}
 	if refusal := c.endpointRefusal(e); refusal != "" {
-		if e.method != http.MethodGet {
-			h.audit(c, strings.ToLower(e.method), "outcome", "refused", "problem", refusal)
+		if e.Method != http.MethodGet {
+			h.audit(c, strings.ToLower(e.Method), "outcome", "refused", "problem", refusal)
 		}
 		return problem(http.StatusForbidden, "%s", refusal)
 	}
@@ -165,12 +171,12 @@ func (h *handler) serve(e *endpoint, c *call) answer {
 }
 
 // endpointRefusal returns why the caller may not use an endpoint, or an empty text.
-func (c *call) endpointRefusal(e *endpoint) string {
-	if c.caller.ReadOnly && e.method != http.MethodGet {
+func (c *call) endpointRefusal(e *Endpoint) string {
+	if c.caller.ReadOnly && e.Method != http.MethodGet {
 		return fmt.Sprintf("caller %s may only read", c.caller.Name)
 	}
-	if isList := e.method == http.MethodGet && !c.query.Has("target"); e.hasTarget && !isList {
-		return c.fieldRefusal(override.Field(e.kind, c.target()))
+	if isList := e.Method == http.MethodGet && !c.query.Has("target"); e.hasTarget && !isList {
+		return c.fieldRefusal(c.field())
 	}
 	return ""
 }
@@ -201,3 +207,6 @@ func respond(w http.ResponseWriter, a answer) {
 func problem(code int, format string, args ...any) answer {
 	return answer{code: code, body: Problems{Problems: []string{fmt.Sprintf(format, args...)}}}
 }
+
+// ok returns the answer to a call that has succeeded.
+func ok(body any) answer { return answer{code: http.StatusOK, body: body} }

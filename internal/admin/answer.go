@@ -167,7 +167,7 @@ type CachedDenial struct {
 // overrideAnswer returns the answer that describes s.
 func overrideAnswer(s *override.State) Override {
 	o := Override{
-		Kind: s.Kind, Target: s.Target, Override: rawJSON(override.WithoutAuthor(s.Value)), ETag: changes.Tag(s.Value), State: InForce, Path: s.Path,
+		Kind: s.Kind, Target: s.Target, Override: storedJSON(&s.Value), ETag: changes.Tag(s.Value), State: InForce, Path: s.Path,
 		BaseLimits: s.BaseLimits, Limits: s.Limits, Counters: countersWord(s),
 	}
 	if !s.Expires.IsZero() {
@@ -211,13 +211,16 @@ func countersWord(s *override.State) string {
 // problemList splits err, which has one problem a line.
 func problemList(err error) []string { return strings.Split(err.Error(), "\n") }
 
-// rawJSON returns a stored value as JSON. Other programs can store values of any size and
-// content, so rawJSON bounds the size and quotes what is not JSON. It also quotes JSON with
-// more brackets than any override has. Indented, deeply nested JSON could grow many times
+// storedJSON returns a stored value without its author as JSON, or nil if there is none. Other programs can
+// store values of any size and content, so storedJSON bounds the size and quotes what is not JSON. It also
+// quotes JSON with more brackets than any override has. Indented, deeply nested JSON could grow many times
 // over.
-func rawJSON(text string) json.RawMessage {
+func storedJSON(value *string) json.RawMessage {
+	if value == nil {
+		return nil
+	}
 	const maxBrackets = 128
-	text = truncateTo(text, override.MaxBytes)
+	text := truncateTo(override.WithoutAuthor(*value), override.MaxBytes)
 	brackets := strings.Count(text, "{") + strings.Count(text, "[")
 	if brackets <= maxBrackets && json.Valid([]byte(text)) && utf8.ValidString(text) {
 		return json.RawMessage(text)

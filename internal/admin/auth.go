@@ -56,16 +56,13 @@ func (c *Callers) CanAuthorize() bool { return len(c.Tokens) > 0 || c.File != ni
 
 // Authorize returns the caller of a request. ok is false if the request has no valid token or certificate.
 func (c *Callers) Authorize(r *http.Request) (caller Caller, ok bool) {
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if strings.EqualFold(scheme, "Bearer") {
-		if caller, ok := c.callerOfToken(strings.TrimSpace(token)); ok {
-			return caller, true
-		}
+	if scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " "); strings.EqualFold(scheme, "Bearer") {
+		caller, ok = c.callerOfToken(strings.TrimSpace(token))
 	}
-	if c.ClientCerts && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+	if !ok && c.ClientCerts && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		return Caller{Name: certName(r.TLS.VerifiedChains[0][0])}, true
 	}
-	return Caller{}, false
+	return caller, ok
 }
 
 // Reader returns the name of a caller that may open a page, or of a browser that reads a page.

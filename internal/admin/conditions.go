@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -24,24 +23,15 @@ type Conflict struct {
 }
 
 // readCondition reads the headers If-Match and If-None-Match.
-func readCondition(h http.Header) (changes.Condition, error) {
-	var c changes.Condition
-	tags, isAny, err := readTags(h, "If-Match")
-	if err != nil {
+func readCondition(h http.Header) (c changes.Condition, err error) {
+	if c.Tags, c.Exists, err = readTags(h, "If-Match"); err != nil {
 		return c, err
 	}
-	c.Exists = isAny
-	if c.Tags = tags; isAny {
-		c.Tags = nil
-	}
-	others, isAny, err := readTags(h, "If-None-Match")
-	if c.Absent = isAny; !isAny {
-		c.OtherTags = others
-	}
+	c.OtherTags, c.Absent, err = readTags(h, "If-None-Match")
 	return c, err
 }
 
-// readTags reads the ETags of a header. isAny reports that the header is *. tags is nil without
+// readTags reads the ETags of a header. isAny reports that the header is *. tags is nil then, and without
 // the header.
 func readTags(h http.Header, name string) (tags []string, isAny bool, err error) {
 	values := h.Values(name)
@@ -78,9 +68,7 @@ func (h *handler) answerConflict(c *call, conflict *changes.ConflictError) answe
 	kind, target := override.SplitField(conflict.Field)
 	name := strings.TrimSpace(string(kind) + " " + target)
 	var body Conflict
-	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
-	defer cancel()
-	if history, err := h.options.Overrides.History(ctx); err == nil {
+	if history, err := h.history(c); err == nil {
 		if last := changes.LastChangeOf(history, conflict.Field); last != nil {
 			change := newChange(last, c.caller.mayUseField)
 			body.LastChange = &change

@@ -43,6 +43,11 @@ type counter struct {
 	key    []byte
 }
 
+// limited returns the limits of the rule that are not unlimited.
+func (ctr *counter) limited() []*descriptors.RateLimit {
+	return slices.DeleteFunc(slices.Clone(ctr.rule.Limits), func(l *descriptors.RateLimit) bool { return l.Unlimited })
+}
+
 // newCounter returns the counter of requests with the keys and values of t, or nil if they
 // have no limit.
 func newCounter(limits *descriptors.Config, t descriptors.Target) *counter {
@@ -57,10 +62,8 @@ func newCounter(limits *descriptors.Config, t descriptors.Target) *counter {
 // hits returns a hit for each limit that is not unlimited.
 func (ctr *counter) hits(n int64) []backend.Hit {
 	var hits []backend.Hit
-	for _, l := range ctr.rule.Limits {
-		if !l.Unlimited {
-			hits = append(hits, backend.Hit{Key: ctr.key, Limit: l.Limit, N: n})
-		}
+	for _, l := range ctr.limited() {
+		hits = append(hits, backend.Hit{Key: ctr.key, Limit: l.Limit, N: n})
 	}
 	return hits
 }
@@ -112,11 +115,10 @@ func (h *handler) getCounter(c *call) answer {
 		return problem(http.StatusServiceUnavailable, "counter not read: %s", err)
 	}
 	body := ctr.answer(limits)
-	isContradicted := func(l Limit) bool { return l.CachedDenial != nil && !l.Over }
-	if slices.ContainsFunc(limits, isContradicted) {
+	if slices.ContainsFunc(limits, func(l Limit) bool { return l.CachedDenial != nil && !l.Over }) {
 		body.Note = "this replica still denies hits from memory, although the counter has hits left; a reset makes all replicas forget their denials"
 	}
-	return answer{code: http.StatusOK, body: body}
+	return ok(body)
 }
 
 func (h *handler) resetCounter(c *call) answer {
@@ -128,17 +130,23 @@ func (h *handler) resetCounter(c *call) answer {
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "counter not reset: %s", err)
 	}
-	degraded := func(l Limit) bool { return l.Degraded }
-	if slices.ContainsFunc(limitsBefore, degraded) {
+	if slices.ContainsFunc(limitsBefore, func(l Limit) bool { return l.Degraded }) {
 		return problem(http.StatusServiceUnavailable, "counter not reset: the backend is down, so the counter keeps its value")
 	}
-	// The largest refund gives back all that is spent.
-	results := h.take(c.Context(), ctr, -limit.MaxHits)
-	if failure := ctr.resetFailure(results); failure != "" {
-		return h.resetFailed(c, ctr, failure)
+	hits, now := ctr.hits(-limit.MaxHits), h.options.Counters.Now() // the largest refund gives back all that is spent
+	results := make([]backend.Result, len(hits))
+	h.options.Counters.Layer.Take(c.Context(), now, hits, results)
+	isPublished := h.publishReset(c, ctr.target.String())
+	if failure := ctr.resetFailure(results); failure != "" { // the reset may have happened in part
+		h.audit(c, "reset", "outcome", "unknown", "path", ctr.rule.Path, "error", failure)
+		return problem(http.StatusServiceUnavailable, "%s", failure)
 	}
-	limitsAfter := ctr.limits(results)
-	reset := Reset{Counter: ctr.answer(limitsAfter), LimitsBefore: limitsBefore, Published: h.publishReset(c, ctr.target.String())}
+	peeks := make([]backend.Peek, len(results))
+	for i := range results {
+		peeks[i].Result = results[i]
+	}
+	limitsAfter := ctr.limits(now, peeks)
+	reset := Reset{Counter: ctr.answer(limitsAfter), LimitsBefore: limitsBefore, Published: isPublished}
 	var notes []string
 	if h.options.Counters.PerReplica {
 		notes = append(notes, "each replica has its own counters; only this replica reset its counter")
@@ -152,20 +160,15 @@ func (h *handler) resetCounter(c *call) answer {
 	}
 	reset.Note = strings.Join(notes, "; ")
 	h.audit(c, "reset", "path", ctr.rule.Path, "before", spentList(limitsBefore), "after", spentList(limitsAfter))
-	return answer{code: http.StatusOK, body: reset}
+	return ok(reset)
 }
 
 // resetFailure returns which limits are reset and which may not be. It is empty if all are reset.
 func (ctr *counter) resetFailure(results []backend.Result) string {
 	var resetLimits, otherLimits []string
 	reason := "the backend is down"
-	for _, l := range ctr.rule.Limits {
-		if l.Unlimited {
-			continue
-		}
-		r := results[0]
-		results = results[1:]
-		switch {
+	for i, l := range ctr.limited() {
+		switch r := &results[i]; {
 		case r.Err != nil:
 			reason = r.Err.Error()
 			otherLimits = append(otherLimits, l.String())
@@ -183,13 +186,6 @@ func (ctr *counter) resetFailure(results []backend.Result) string {
 		return "counter " + others
 	}
 	return "counter reset in part: " + strings.Join(resetLimits, " and ") + "; " + others
-}
-
-// resetFailed audits, publishes and answers a reset that may have happened in part.
-func (h *handler) resetFailed(c *call, ctr *counter, reason string) answer {
-	h.publishReset(c, ctr.target.String())
-	h.audit(c, "reset", "outcome", "unknown", "path", ctr.rule.Path, "error", reason)
-	return problem(http.StatusServiceUnavailable, "%s", reason)
 }
 
 // publishReset sends the reset of a target, or of allCounters, to the other replicas. It reports
@@ -211,32 +207,12 @@ func (h *handler) readLimits(ctx context.Context, ctr *counter) ([]Limit, error)
 	hits, now := ctr.hits(1), h.options.Counters.Now()
 	peeks := make([]backend.Peek, len(hits))
 	h.options.Counters.Layer.Peek(ctx, now, hits, peeks)
-	results := make([]backend.Result, len(hits))
 	for i := range peeks {
 		if err := peeks[i].Err; err != nil {
 			return nil, err
 		}
-		results[i] = peeks[i].Result
 	}
-	limits := ctr.limits(results)
-	for i := range limits {
-		if limits[i].Unlimited {
-			continue
-		}
-		if d := peeks[0].Denial; d != nil {
-			limits[i].CachedDenial = &CachedDenial{Source: d.Source.String(), Since: d.Since.UTC(), EndsInSeconds: d.Until.Sub(now).Seconds()}
-		}
-		peeks = peeks[1:]
-	}
-	return limits, nil
-}
-
-// take charges n hits to each limit of a counter.
-func (h *handler) take(ctx context.Context, ctr *counter, n int64) []backend.Result {
-	hits := ctr.hits(n)
-	results := make([]backend.Result, len(hits))
-	h.options.Counters.Layer.Take(ctx, h.options.Counters.Now(), hits, results)
-	return results
+	return ctr.limits(now, peeks), nil
 }
 
 func (ctr *counter) answer(limits []Limit) Counter {
@@ -249,30 +225,32 @@ func (ctr *counter) answer(limits []Limit) Counter {
 	}
 }
 
-// limits returns the limits of the rule. results are the results of ctr.hits.
-func (ctr *counter) limits(results []backend.Result) []Limit {
-	all := make([]Limit, 0, len(ctr.rule.Limits))
-	for _, l := range ctr.rule.Limits {
+// limits returns the limits of the rule at now. peeks has the result for each hit of ctr.hits.
+func (ctr *counter) limits(now time.Time, peeks []backend.Peek) []Limit {
+	all := make([]Limit, len(ctr.rule.Limits))
+	for i, l := range ctr.rule.Limits {
 		if l.Unlimited {
-			all = append(all, Limit{Limit: "unlimited", Name: l.Name, Unlimited: true})
+			all[i] = Limit{Limit: "unlimited", Name: l.Name, Unlimited: true}
 			continue
 		}
-		r := results[0]
-		results = results[1:]
-		state := Limit{
+		p := peeks[0]
+		peeks = peeks[1:]
+		all[i] = Limit{
 			Limit:        l.String(),
 			Name:         l.Name,
 			Tag:          l.Tag(),
 			Scope:        l.Scope.String(),
-			Remaining:    max(r.Remaining, 0),
-			ResetSeconds: float64(r.ResetAfter) / 1e6,
-			Over:         r.Remaining < 1,
-			Degraded:     r.Degraded(),
+			Remaining:    max(p.Remaining, 0),
+			ResetSeconds: float64(p.ResetAfter) / 1e6,
+			Over:         p.Remaining < 1,
+			Degraded:     p.Degraded(),
 		}
-		if !r.Degraded() { // a degraded result is for a share of the limit
-			state.Capacity, state.Spent = l.Capacity(), l.Spent(r.Result)
+		if !p.Degraded() { // a degraded result is for a share of the limit
+			all[i].Capacity, all[i].Spent = l.Capacity(), l.Spent(p.Result.Result)
 		}
-		all = append(all, state)
+		if d := p.Denial; d != nil {
+			all[i].CachedDenial = &CachedDenial{Source: d.Source.String(), Since: d.Since.UTC(), EndsInSeconds: d.Until.Sub(now).Seconds()}
+		}
 	}
 	return all
 }

@@ -1,93 +1,23 @@
 package admin
 
 import (
-	"net/http"
+	"fmt"
+	"math"
 	"slices"
+	"strconv"
+	"strings"
 
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
-// endpoint is a method of a path.
-type endpoint struct {
-	method, path, help string
-	params             []string // of the query
-	serve              func(h *handler, c *call) answer
-
-	kind          override.Kind // of the fields
-	isForCounters bool          // needs no Overrides
-	hasTarget     bool          // a caller needs access to the domain of the target
-
-	answers []any // values of the types of successful answers
-}
-
-// kindEndpoint is the path of a kind of fields.
-type kindEndpoint struct {
-	kind                         override.Kind
-	path                         string
-	params                       []string
-	getHelp, putHelp, deleteHelp string
-}
-
-// getAnswers returns values of the types of the answers to a GET.
-func (k *kindEndpoint) getAnswers() []any {
-	if k.kind == override.KindShadowMode {
-		return []any{Override{}}
-	}
-	return []any{List{}, Override{}}
-}
-
-// kindEndpoints are the paths of the kinds of fields, with the help of their methods.
-var kindEndpoints = []kindEndpoint{
-	{
-		override.KindOverride, Prefix + "overrides",
-		[]string{"target"},
-		"returns all overrides, or the override of ?target=",
-		"overrides the limits of ?target= by the JSON object in the body", "deletes the override of ?target=",
-	},
-	{
-		override.KindRule, Prefix + "rules",
-		[]string{"target"},
-		"returns all rules of run time, or the rule of ?target=",
-		"creates a rule for ?target= with the fields of a descriptor in the body", "deletes the rule of ?target=",
-	},
-	{
-		override.KindSwitch, Prefix + "switches",
-		[]string{"target"},
-		"returns all switches, or the switch of ?target=",
-		"turns off the limits of ?target=: a rule, a domain, or all limits if the target is empty", "puts the limits of ?target= in force again",
-	},
-	{
-		override.KindShadowMode, Prefix + "shadow-mode", nil, "returns the switch that replaces SHADOW_MODE",
-		`replaces SHADOW_MODE by the body, such as {"shadow_mode": true}`, "restores SHADOW_MODE",
-	},
-}
-
-var endpoints = func() []endpoint {
-	all := []endpoint{
-		{method: "GET", path: Prefix + "limits", help: "returns all overrides, rules and switches", serve: (*handler).getAll, answers: []any{List{}}},
-		{method: "GET", path: Prefix + "status", help: "returns the replicas, the version of each, and the switches", serve: (*handler).getStatus, answers: []any{Status{}}},
-		{method: "GET", path: Prefix + "history", help: "returns the last changes, the newest first; ?target= of one target, ?count=20", params: []string{"target", "count"}, serve: (*handler).getHistory, answers: []any{History{}}},
-		{method: "POST", path: Prefix + "rollback", help: "restores the limits before the last change, or those of ?version=; ?dry_run=true changes nothing, ?force=true replaces values that the history does not have", params: []string{"version", "dry_run", "force", "reason"}, serve: (*handler).rollBack, kind: override.KindOverride, answers: []any{Rollback{}}},
-		{method: "GET", path: Prefix + "counters", help: "returns the counters of requests with the keys and values of ?target=", params: []string{"target"}, serve: (*handler).getCounter, kind: override.KindOverride, isForCounters: true, hasTarget: true, answers: []any{Counter{}}},
-		{method: "DELETE", path: Prefix + "counters", help: "resets these counters; ?prefix= in place of ?target= resets all counters that start with its entries, at most ?max=10000, and ?dry_run=true only counts them", params: []string{"target", "prefix", "max", "dry_run"}, serve: (*handler).resetCounters, kind: override.KindOverride, isForCounters: true, hasTarget: true, answers: []any{Reset{}, ResetByPrefix{}}},
-	}
-	for i := range kindEndpoints {
-		k := &kindEndpoints[i]
-		all = append(all,
-			endpoint{method: "GET", path: k.path, help: k.getHelp, params: k.params, serve: (*handler).getFields, kind: k.kind, hasTarget: true, answers: k.getAnswers()},
-			endpoint{method: "PUT", path: k.path, help: k.putHelp + "; ?dry_run=true changes nothing", params: append(k.params, "dry_run"), serve: (*handler).putField, kind: k.kind, hasTarget: true, answers: []any{Override{}}},
-			endpoint{method: "DELETE", path: k.path, help: k.deleteHelp, params: append(k.params, "reason"), serve: (*handler).deleteField, kind: k.kind, hasTarget: true, answers: []any{Override{}}},
-		)
-	}
-	return all
-}()
-
-// Endpoint describes a method of a path, for the OpenAPI file of the API.
+// Endpoint is a method of a path.
 type Endpoint struct {
 	Method, Path, Help string
 	Params             []Param
 
-	// Kind is the kind of the value in the body of a PUT.
+	// Kind is the kind of the fields.
 	Kind override.Kind
 
 	// IsConditional reports that If-Match and If-None-Match apply. A conflict is then a Conflict.
@@ -96,6 +26,10 @@ type Endpoint struct {
 	// Answers are values of the types of successful answers. Every other answer is a Problems,
 	// or an Override if its value is invalid.
 	Answers []any
+
+	serve         func(h *handler, c *call) answer
+	isForCounters bool // needs no Overrides
+	hasTarget     bool // a caller needs access to the domain of the target
 }
 
 // Param is a parameter of the query.
@@ -103,35 +37,137 @@ type Param struct {
 	Name, Help string
 	Type       string // of JSON Schema
 	Required   bool
+
+	want string                          // the valid values
+	read func(c *call, text string) bool // sets the parameter of a call, or reports that text is invalid; nil for any text
 }
 
-// paramHelp describes the parameters.
-var paramHelp = map[string]Param{
-	"target":  {Help: "DOMAIN|KEY=VALUE|KEY=VALUE…, the name of a descriptor", Type: "string"},
-	"prefix":  {Help: "DOMAIN|KEY=VALUE…, the start of the names of counters", Type: "string"},
-	"max":     {Help: "largest number of counters to reset", Type: "integer"},
-	"dry_run": {Help: "true changes nothing, and answers what a change would do", Type: "boolean"},
-	"reason":  {Help: "why the caller makes the change, for the history", Type: "string"},
-	"count":   {Help: "number of changes", Type: "integer"},
-	"version": {Help: "version whose limits come into force again; by default the version before the last change", Type: "integer"},
-	"force":   {Help: "true replaces values that the history does not have", Type: "boolean"},
+var params = []Param{
+	{Name: "target", Type: "string", Help: "DOMAIN|KEY=VALUE|KEY=VALUE…, the name of a descriptor"},
+	{Name: "prefix", Type: "string", Help: "DOMAIN|KEY=VALUE…, the start of the names of counters"},
+	numberParam("max", "largest number of counters to reset", fmt.Sprintf("a number from 1 to %d", MaxCounters),
+		1, MaxCounters, func(c *call) *int64 { return &c.maxCounters }),
+	numberParam("count", "number of changes", fmt.Sprintf("a number from 1 to %d", changes.MaxHistory),
+		1, changes.MaxHistory, func(c *call) *int64 { return &c.count }),
+	numberParam("version", "version whose limits come into force again; by default the version before the last change",
+		"a number that rls limits history shows, such as 3", 0, math.MaxInt64, func(c *call) *int64 { return &c.version }),
+	flagParam("dry_run", "true changes nothing, and answers what a change would do", func(c *call) *bool { return &c.isDryRun }),
+	flagParam("force", "true replaces values that the history does not have", func(c *call) *bool { return &c.isForced }),
+	{
+		Name: "reason", Type: "string", Help: "why the caller makes the change, for the history",
+		want: fmt.Sprintf("at most %d bytes", limitsfile.MaxReasonBytes),
+		read: func(c *call, text string) bool { c.reason = text; return len(text) <= limitsfile.MaxReasonBytes },
+	},
+}
+
+func numberParam(name, help, want string, lowest, highest int64, of func(*call) *int64) Param {
+	return Param{Name: name, Type: "integer", Help: help, want: want, read: func(c *call, text string) bool {
+		n, err := strconv.ParseInt(text, 10, 64)
+		*of(c) = n
+		return err == nil && lowest <= n && n <= highest
+	}}
+}
+
+func flagParam(name, help string, of func(*call) *bool) Param {
+	return Param{Name: name, Type: "boolean", Help: help, want: "true or false", read: func(c *call, text string) bool {
+		isSet, err := strconv.ParseBool(text)
+		*of(c) = isSet
+		return err == nil
+	}}
+}
+
+// paramsOf returns the named parameters.
+func paramsOf(names ...string) []Param {
+	all := make([]Param, len(names))
+	for i, name := range names {
+		all[i] = params[slices.IndexFunc(params, func(p Param) bool { return p.Name == name })]
+	}
+	return all
+}
+
+// requiredTarget is the parameter target of a method that is for a single target.
+func requiredTarget() []Param {
+	target := paramsOf("target")
+	target[0].Required = true
+	return target
+}
+
+var endpoints = slices.Concat(
+	[]Endpoint{
+		newEndpoint("GET", "limits", "returns all overrides, rules and switches", (*handler).getAll, nil, List{}),
+		newEndpoint("GET", "status", "returns the replicas, the version of each, and the switches", (*handler).getStatus, nil, Status{}),
+		newEndpoint("GET", "history", "returns the last changes, the newest first; ?target= of one target, ?count=20",
+			(*handler).getHistory, paramsOf("target", "count"), History{}),
+		newEndpoint("POST", "rollback", "restores the limits before the last change, or those of ?version=; ?dry_run=true changes nothing, ?force=true replaces values that the history does not have",
+			(*handler).rollBack, paramsOf("version", "dry_run", "force", "reason"), Rollback{}),
+		newEndpoint("GET", "counters", "returns the counters of requests with the keys and values of ?target=",
+			(*handler).getCounter, requiredTarget(), Counter{}).forCounters(),
+		newEndpoint("DELETE", "counters", "resets these counters; ?prefix= in place of ?target= resets all counters that start with its entries, at most ?max=10000, and ?dry_run=true only counts them",
+			(*handler).resetCounters, paramsOf("target", "prefix", "max", "dry_run"), Reset{}, ResetByPrefix{}).forCounters(),
+	},
+	fieldEndpoints(override.KindOverride, "overrides", true,
+		"returns all overrides, or the override of ?target=",
+		"overrides the limits of ?target= by the JSON object in the body", "deletes the override of ?target="),
+	fieldEndpoints(override.KindRule, "rules", true,
+		"returns all rules of run time, or the rule of ?target=",
+		"creates a rule for ?target= with the fields of a descriptor in the body", "deletes the rule of ?target="),
+	fieldEndpoints(override.KindSwitch, "switches", true,
+		"returns all switches, or the switch of ?target=",
+		"turns off the limits of ?target=: a rule, a domain, or all limits if the target is empty", "puts the limits of ?target= in force again"),
+	fieldEndpoints(override.KindShadowMode, "shadow-mode", false,
+		"returns the switch that replaces SHADOW_MODE",
+		`replaces SHADOW_MODE by the body, such as {"shadow_mode": true}`, "restores SHADOW_MODE"),
+)
+
+func newEndpoint(method, path, help string, serve func(*handler, *call) answer, params []Param, answers ...any) Endpoint {
+	return Endpoint{Method: method, Path: Prefix + path, Help: help, Kind: override.KindOverride, serve: serve, Params: params, Answers: answers}
+}
+
+func (e Endpoint) forCounters() Endpoint {
+	e.isForCounters, e.hasTarget = true, true
+	return e
+}
+
+// fieldEndpoints returns the methods of the path of a kind of fields. Without targets, the kind has a single
+// field.
+func fieldEndpoints(kind override.Kind, path string, hasTargets bool, getHelp, putHelp, deleteHelp string) []Endpoint {
+	var getTarget, target []Param
+	getAnswers := []any{Override{}}
+	if hasTargets {
+		getTarget, target, getAnswers = paramsOf("target"), requiredTarget(), []any{List{}, Override{}}
+	}
+	all := []Endpoint{
+		newEndpoint("GET", path, getHelp, (*handler).getFields, getTarget, getAnswers...),
+		newEndpoint("PUT", path, putHelp+"; ?dry_run=true changes nothing", (*handler).putField, slices.Concat(target, paramsOf("dry_run")), Override{}),
+		newEndpoint("DELETE", path, deleteHelp, (*handler).deleteField, slices.Concat(target, paramsOf("reason")), Override{}),
+	}
+	for i := range all {
+		all[i].Kind, all[i].hasTarget, all[i].IsConditional = kind, true, i > 0
+	}
+	return all
 }
 
 // Endpoints returns all methods of all paths.
-func Endpoints() []Endpoint {
-	all := make([]Endpoint, len(endpoints))
-	for i := range endpoints {
-		e := &endpoints[i]
-		isField := slices.ContainsFunc(kindEndpoints, func(k kindEndpoint) bool { return k.path == e.path })
-		all[i] = Endpoint{Method: e.method, Path: e.path, Help: e.help, Answers: e.answers, IsConditional: isField && e.method != http.MethodGet}
-		if isField && e.method == http.MethodPut {
-			all[i].Kind = e.kind
+func Endpoints() []Endpoint { return slices.Clone(endpoints) }
+
+// readQuery reads the parameters of a call. It rejects unknown parameters, so that a misspelt one changes
+// nothing.
+func (c *call) readQuery(e *Endpoint) error {
+	for name, values := range c.query {
+		i := slices.IndexFunc(e.Params, func(p Param) bool { return p.Name == name })
+		if i < 0 {
+			var names []string
+			for _, p := range e.Params {
+				names = append(names, p.Name)
+			}
+			return fmt.Errorf("unknown parameter %q; want %s", truncate(name), strings.Join(names, ", "))
 		}
-		for _, name := range e.params {
-			p := paramHelp[name]
-			p.Name, p.Required = name, name == "target" && (e.method != http.MethodGet || e.isForCounters) && !slices.Contains(e.params, "prefix")
-			all[i].Params = append(all[i].Params, p)
+		if len(values) > 1 {
+			return fmt.Errorf("parameter %s is given more than once", name)
+		}
+		if p := &e.Params[i]; p.read != nil && !p.read(c, values[0]) {
+			return fmt.Errorf("%s: got %q, want %s", name, truncate(values[0]), p.want)
 		}
 	}
-	return all
+	return nil
 }

@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/descriptors/override"
 	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
@@ -60,14 +58,14 @@ func (l *List) listOfKind(k override.Kind) *[]Override {
 }
 
 func (h *handler) getAll(c *call) answer {
-	return answer{code: http.StatusOK, body: h.listFields(c)}
+	return ok(h.listFields(c))
 }
 
 func (h *handler) getFields(c *call) answer {
 	if !c.query.Has("target") && c.kind != override.KindShadowMode {
 		all, kindList := h.listFields(c), List{}
 		*kindList.listOfKind(c.kind) = *all.listOfKind(c.kind)
-		return answer{code: http.StatusOK, body: kindList}
+		return ok(kindList)
 	}
 	s := h.findState(c.field())
 	if s == nil {
@@ -81,65 +79,37 @@ func noFieldAnswer(c *call) answer {
 	return problem(http.StatusNotFound, "no %s has target %q", strings.ReplaceAll(string(c.kind), "_", " "), truncate(c.target()))
 }
 
-// flag returns a parameter that is true or false. Without the parameter it returns false.
-func (c *call) flag(name string) (bool, error) {
-	if !c.query.Has(name) {
-		return false, nil
-	}
-	isSet, err := strconv.ParseBool(c.query.Get(name))
-	if err != nil {
-		return false, fmt.Errorf("%s: got %q, want true or false", name, truncate(c.query.Get(name)))
-	}
-	return isSet, nil
-}
-
-// value returns the value in the body, or the answer to a rejected call.
-func (c *call) value() (value string, rejection *answer) {
-	reject := func(code int, format string, args ...any) (string, *answer) {
-		a := problem(code, format, args...)
-		return "", &a
-	}
+func (h *handler) putField(c *call) answer {
 	if n := len(c.target()); n > MaxTarget {
-		return reject(http.StatusBadRequest, "target: got %d bytes, want at most %d", n, MaxTarget)
+		return problem(http.StatusBadRequest, "target: got %d bytes, want at most %d", n, MaxTarget)
 	}
 	body, err := io.ReadAll(io.LimitReader(c.Body, override.MaxBytes+1))
 	switch {
 	case err != nil:
-		return reject(http.StatusBadRequest, "body not read: %s", err)
+		return problem(http.StatusBadRequest, "body not read: %s", err)
 	case len(body) > override.MaxBytes:
-		return reject(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", override.MaxBytes)
+		return problem(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", override.MaxBytes)
 	}
-	return strings.TrimSpace(string(body)), nil
-}
-
-func (h *handler) putField(c *call) answer {
-	isDryRun, err := c.flag("dry_run")
-	if err != nil {
-		return problem(http.StatusBadRequest, "%s", err)
-	}
-	condition, err := readCondition(c.Header)
-	if err != nil {
-		return problem(http.StatusBadRequest, "%s", err)
-	}
-	value, rejection := c.value()
-	if rejection != nil {
-		return *rejection
-	}
+	value := strings.TrimSpace(string(body))
 	dryRunState := h.options.Overrides.DryRun(c.field(), value)
 	if dryRunState.Problem == nil && dryRunState.Expired {
 		dryRunState.Problem = fmt.Errorf("expires_at %s is in the past", dryRunState.Expires.UTC().Format(time.RFC3339))
 	}
 	o := overrideAnswer(&dryRunState)
-	o.ETag, o.DryRun = "", isDryRun
+	o.ETag, o.DryRun = "", c.isDryRun
 	if dryRunState.Problem != nil {
 		return answer{code: http.StatusBadRequest, body: o}
 	}
 	oldState := h.findState(c.field())
-	if isDryRun {
-		if old := valueOf(oldState); !condition.Holds(old) {
+	if c.isDryRun {
+		var old *string
+		if oldState != nil {
+			old = &oldState.Value
+		}
+		if !c.condition.Holds(old) {
 			return h.answerConflict(c, &changes.ConflictError{Field: c.field(), Current: old})
 		}
-		return answer{code: http.StatusOK, body: o}
+		return ok(o)
 	}
 	stored := override.WithAuthor(value, c.caller.Name, time.Now())
 	if len(stored) > override.MaxBytes {
@@ -149,7 +119,7 @@ func (h *handler) putField(c *call) answer {
 	o.setNotes(notes)
 	result, err := h.store(c, changes.Change{
 		Action: changes.Put, Reason: notes.Reason,
-		Writes: []changes.Write{{Field: c.field(), Value: &stored, Condition: condition}},
+		Writes: []changes.Write{{Field: c.field(), Value: &stored, Condition: c.condition}},
 	})
 	if err != nil {
 		return h.storeFailed(c, "put", value, err)
@@ -158,19 +128,11 @@ func (h *handler) putField(c *call) answer {
 	limitsBefore, oldText := o.BaseLimits, ""
 	if old := result.OldValues[0]; old != nil {
 		oldText = *old
-		o.OldOverride = rawJSON(override.WithoutAuthor(oldText))
+		o.OldOverride = storedJSON(old)
 		limitsBefore = cmp.Or(h.replacedState(oldState, c.field(), oldText).Limits, limitsBefore)
 	}
 	h.auditChange(c, "put", oldText, value, limitsBefore, &o)
 	return answer{code: http.StatusOK, body: o, tag: o.ETag}
-}
-
-// valueOf returns the value of a state, or nil.
-func valueOf(s *override.State) *string {
-	if s == nil {
-		return nil
-	}
-	return &s.Value
 }
 
 // store makes a change in the name of the caller.
@@ -182,30 +144,13 @@ func (h *handler) store(c *call, change changes.Change) (changes.Result, error) 
 	return h.options.Overrides.MakeChange(ctx, change)
 }
 
-// reason returns the parameter reason.
-func (c *call) reason() (string, error) {
-	reason := c.query.Get("reason")
-	if len(reason) > limitsfile.MaxReasonBytes {
-		return "", fmt.Errorf("reason: got %d bytes, want at most %d", len(reason), limitsfile.MaxReasonBytes)
-	}
-	return reason, nil
-}
-
 func (h *handler) deleteField(c *call) answer {
-	condition, err := readCondition(c.Header)
-	if err != nil {
-		return problem(http.StatusBadRequest, "%s", err)
-	}
-	reason, err := c.reason()
-	if err != nil {
-		return problem(http.StatusBadRequest, "%s", err)
-	}
 	oldState := h.findState(c.field())
-	isConditional := condition.Tags != nil || condition.OtherTags != nil
-	condition.Exists = true
+	isConditional := c.condition.Tags != nil || c.condition.OtherTags != nil
+	c.condition.Exists = true
 	result, err := h.store(c, changes.Change{
-		Action: changes.Delete, Reason: reason,
-		Writes: []changes.Write{{Field: c.field(), Condition: condition}},
+		Action: changes.Delete, Reason: c.reason,
+		Writes: []changes.Write{{Field: c.field(), Condition: c.condition}},
 	})
 	if conflict := (*changes.ConflictError)(nil); errors.As(err, &conflict) && conflict.Current == nil && !isConditional {
 		return noFieldAnswer(c)
@@ -216,16 +161,17 @@ func (h *handler) deleteField(c *call) answer {
 	old := *result.OldValues[0]
 	oldState = h.replacedState(oldState, c.field(), old)
 	deleted := Override{
-		Kind: c.kind, Target: c.target(), State: Deleted, Version: result.Version, OldOverride: rawJSON(override.WithoutAuthor(old)), Path: oldState.Path,
+		Kind: c.kind, Target: c.target(), State: Deleted, Version: result.Version, OldOverride: storedJSON(&old), Path: oldState.Path,
 		BaseLimits: cmp.Or(oldState.Limits, oldState.BaseLimits), Limits: oldState.BaseLimits, Counters: countersWord(oldState),
 	}
-	h.auditChange(c, "delete", old, "", deleted.BaseLimits, &deleted, "reason", reason)
-	return answer{code: http.StatusOK, body: deleted}
+	h.auditChange(c, "delete", old, "", deleted.BaseLimits, &deleted, "reason", c.reason)
+	return ok(deleted)
 }
 
 func (h *handler) auditChange(c *call, action, old, value, limitsBefore string, o *Override, moreAttrs ...string) {
-	attrs := []string{"old", override.WithoutAuthor(old), "new", value, "path", o.Path, "limits_before", limitsBefore, "limits", o.Limits, "counters", o.Counters}
-	h.audit(c, action, append(attrs, moreAttrs...)...)
+	h.audit(c, action, append([]string{
+		"old", override.WithoutAuthor(old), "new", value, "path", o.Path, "limits_before", limitsBefore, "limits", o.Limits, "counters", o.Counters,
+	}, moreAttrs...)...)
 }
 
 // replacedState returns the state of the value that a change has replaced. readState is the state

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -49,36 +48,18 @@ func newChange(entry *changes.Entry, mayUseField func(field string) bool) Change
 		Version: entry.Version, ChangedAt: entry.ChangedAt, Author: entry.Author, Address: entry.Address,
 		Action: entry.Action, Reason: entry.Reason, RestoredVersion: entry.RestoredVersion, Fields: []FieldChange{},
 	}
-	for _, fieldWrite := range entry.Fields {
-		if mayUseField(fieldWrite.Field) {
-			c.Fields = append(c.Fields, newFieldChange(fieldWrite))
+	for _, w := range entry.Fields {
+		if mayUseField(w.Field) {
+			kind, target := override.SplitField(w.Field)
+			c.Fields = append(c.Fields, FieldChange{kind, target, storedJSON(w.OldValue), storedJSON(w.NewValue)})
 		}
 	}
 	return c
 }
 
-func newFieldChange(fieldWrite changes.FieldWrite) FieldChange {
-	kind, target := override.SplitField(fieldWrite.Field)
-	change := FieldChange{Kind: kind, Target: target}
-	if fieldWrite.OldValue != nil {
-		change.OldValue = rawJSON(override.WithoutAuthor(*fieldWrite.OldValue))
-	}
-	if fieldWrite.NewValue != nil {
-		change.NewValue = rawJSON(override.WithoutAuthor(*fieldWrite.NewValue))
-	}
-	return change
-}
-
 const defaultHistoryCount = 20
 
 func (h *handler) getHistory(c *call) answer {
-	count := defaultHistoryCount
-	if c.query.Has("count") {
-		var err error
-		if count, err = strconv.Atoi(c.query.Get("count")); err != nil || count < 1 || count > changes.MaxHistory {
-			return problem(http.StatusBadRequest, "count: got %q, want 1 to %d", truncate(c.query.Get("count")), changes.MaxHistory)
-		}
-	}
 	history, err := h.history(c)
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "history not read: %s", err)
@@ -91,13 +72,13 @@ func (h *handler) getHistory(c *call) answer {
 		}
 		switch {
 		case len(change.Fields) == 0:
-		case len(list.Changes) == count:
+		case len(list.Changes) == int(c.count):
 			list.OlderChanges++
 		default:
 			list.Changes = append(list.Changes, change)
 		}
 	}
-	return answer{code: http.StatusOK, body: list}
+	return ok(list)
 }
 
 func (h *handler) history(c *call) ([]changes.Entry, error) {
@@ -121,18 +102,11 @@ type Rollback struct {
 }
 
 func (h *handler) rollBack(c *call) answer {
-	isDryRun, dryRunErr := c.flag("dry_run")
-	isForced, forceErr := c.flag("force")
-	reason, reasonErr := c.reason()
-	wantedVersion, versionErr := c.versionParameter()
-	if err := errors.Join(dryRunErr, forceErr, reasonErr, versionErr); err != nil {
-		return answer{code: http.StatusBadRequest, body: Problems{Problems: problemList(err)}}
-	}
 	history, err := h.history(c)
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "history not read: %s", err)
 	}
-	version, writes, err := rollbackPlan(history, wantedVersion)
+	version, writes, err := rollbackPlan(history, c.version)
 	if err != nil {
 		return problem(http.StatusConflict, "rollback: %s", err)
 	}
@@ -141,11 +115,11 @@ func (h *handler) rollBack(c *call) answer {
 			h.audit(c, "rollback", "outcome", "refused", "problem", refusal)
 			return problem(http.StatusForbidden, "rollback to version %d: it changes another domain, and %s", version, refusal)
 		}
-		if isForced {
+		if c.isForced {
 			writes[i].Condition = changes.Condition{}
 		}
 	}
-	rollback := Rollback{RestoredVersion: version, DryRun: isDryRun, UndoneChanges: []Change{}, Fields: []Override{}}
+	rollback := Rollback{RestoredVersion: version, DryRun: c.isDryRun, UndoneChanges: []Change{}, Fields: []Override{}}
 	for i := range history {
 		if history[i].Version <= version {
 			break
@@ -154,36 +128,24 @@ func (h *handler) rollBack(c *call) answer {
 			rollback.UndoneChanges = append(rollback.UndoneChanges, change)
 		}
 	}
-	if !isDryRun {
+	if !c.isDryRun {
 		result, err := h.store(c, changes.Change{
-			Action: changes.Rollback, Reason: reason, RestoredVersion: version, Writes: writes,
+			Action: changes.Rollback, Reason: c.reason, RestoredVersion: version, Writes: writes,
 		})
 		if err != nil {
 			return h.storeFailed(c, "rollback", "", err)
 		}
 		rollback.Version = result.Version
-		h.audit(c, "rollback", "restored", strconv.FormatInt(version, 10), "version", strconv.FormatInt(result.Version, 10), "reason", reason)
+		h.audit(c, "rollback", "restored", strconv.FormatInt(version, 10), "version", strconv.FormatInt(result.Version, 10), "reason", c.reason)
 	}
 	for _, write := range writes {
-		rollback.Fields = append(rollback.Fields, h.fieldAfterRollback(write, isDryRun))
+		rollback.Fields = append(rollback.Fields, h.fieldAfterRollback(write, c.isDryRun))
 	}
-	return answer{code: http.StatusOK, body: rollback}
+	return ok(rollback)
 }
 
 // noVersion means that the request has no parameter version.
 const noVersion = -1
-
-// versionParameter returns the parameter version, or noVersion if it is missing.
-func (c *call) versionParameter() (int64, error) {
-	if !c.query.Has("version") {
-		return noVersion, nil
-	}
-	version, err := strconv.ParseInt(c.query.Get("version"), 10, 64)
-	if err != nil || version < 0 {
-		return 0, fmt.Errorf("version: got %q, want a number that rls limits history shows, such as 3", truncate(c.query.Get("version")))
-	}
-	return version, nil
-}
 
 // rollbackPlan returns the version to restore and the writes that restore it. If version is
 // noVersion, rollbackPlan chooses the newest version whose limits differ from the limits in force.

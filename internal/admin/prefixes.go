@@ -41,34 +41,24 @@ func (h *handler) resetPrefix(c *call) answer {
 	if err != nil {
 		return problem(http.StatusBadRequest, "%s", err)
 	}
-	maxCounters := DefaultMaxCounters
-	if c.query.Has("max") {
-		if maxCounters, err = strconv.Atoi(c.query.Get("max")); err != nil || maxCounters < 1 || maxCounters > MaxCounters {
-			return problem(http.StatusBadRequest, "max: got %q, want a number from 1 to %d", truncate(c.query.Get("max")), MaxCounters)
-		}
-	}
-	isDryRun, err := c.flag("dry_run")
-	if err != nil {
-		return problem(http.StatusBadRequest, "%s", err)
-	}
 	if h.options.Counters.Prefixes == nil {
 		return problem(http.StatusNotImplemented, "this service can't reset counters by prefix")
 	}
 	start, endsAnywhere := p.KeyStart()
 	ctx, cancel := context.WithTimeout(c.Context(), prefixTimeout)
 	defer cancel()
-	result, err := h.options.Counters.Prefixes.ResetPrefix(ctx, backend.KeyPrefix{Start: start, EndsAnywhere: endsAnywhere}, maxCounters, isDryRun)
+	result, err := h.options.Counters.Prefixes.ResetPrefix(ctx, backend.KeyPrefix{Start: start, EndsAnywhere: endsAnywhere}, int(c.maxCounters), c.isDryRun)
 	if errors.Is(err, backend.ErrTooManyCounters) {
 		return problem(http.StatusConflict, "%s; nothing was reset; want a longer prefix, or max up to %d", err, MaxCounters)
 	}
 	if err != nil {
-		if !isDryRun {
+		if !c.isDryRun {
 			h.forgetDenials(c)
 			h.audit(c, "reset_prefix", "outcome", "unknown", "error", err.Error())
 		}
 		return problem(http.StatusServiceUnavailable, "counters not reset, or only in part: %s", err)
 	}
-	reset := ResetByPrefix{Prefix: p.String(), DryRun: isDryRun, Unclear: result.Unclear}
+	reset := ResetByPrefix{Prefix: p.String(), DryRun: c.isDryRun, Unclear: result.Unclear}
 	counters := "unknown"
 	if result.Counters >= 0 {
 		reset.Counters = &result.Counters
@@ -81,7 +71,7 @@ func (h *handler) resetPrefix(c *call) answer {
 	if result.Unclear > 0 {
 		notes = append(notes, fmt.Sprintf("%d counters have names that are too long to tell whether they have the prefix; they were left alone; reset them one by one, or use a shorter prefix", result.Unclear))
 	}
-	if !isDryRun {
+	if !c.isDryRun {
 		reset.Published = h.forgetDenials(c)
 		switch {
 		case h.options.Counters.PerReplica:
@@ -92,7 +82,7 @@ func (h *handler) resetPrefix(c *call) answer {
 		h.audit(c, "reset_prefix", "counters", counters)
 	}
 	reset.Note = strings.Join(notes, "; ")
-	return answer{code: http.StatusOK, body: reset}
+	return ok(reset)
 }
 
 // forgetDenials makes the caches of all replicas forget all counters. It reports whether the other

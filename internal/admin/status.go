@@ -49,7 +49,7 @@ func (h *handler) getStatus(c *call) answer {
 		return problem(http.StatusServiceUnavailable, "status not read: %s", err)
 	}
 	l := h.listFields(c)
-	return answer{code: http.StatusOK, body: newStatus(replicas, &l)}
+	return ok(newStatus(replicas, &l))
 }
 
 // newStatus compares replicas. Among the replicas of the last version, the limits that most

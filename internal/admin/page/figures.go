@@ -20,28 +20,18 @@ type figure struct {
 
 func figures(s *live.Snapshot) []figure {
 	f := &s.Figures
-	calls := figure{ID: "calls", Name: "Calls", Value: "–", Unit: "/s", SecondName: "errors"}
-	if f.Calls.Now.Known() {
-		calls.Value = formatNumber(float64(f.Calls.Now))
+	calls := figure{
+		ID: "calls", Name: "Calls", Value: FormatRate(f.Calls.Now), Unit: "/s", SecondName: "errors", Second: FormatRate(f.Errors.Now),
+		Spark: newSpark("Calls per second", f, FormatRate, f.Calls.Points, nil),
 	}
-	calls.Second = FormatRate(f.Errors.Now)
-	calls.Spark = newSpark("Calls per second", f, FormatRate, f.Calls.Points, nil)
-
-	denied := figure{ID: "denied", Name: "Denied", Value: "–", Unit: "%", SecondName: "calls/s"}
-	if f.DeniedShare.Now.Known() {
-		denied.Value = formatNumber(float64(f.DeniedShare.Now) * 100)
-		if f.DeniedShare.Now > 0 {
-			denied.Class = "hot"
-		}
-		if f.Calls.Now.Known() {
-			denied.Second = formatNumber(float64(f.DeniedShare.Now * f.Calls.Now))
-		}
+	share := f.DeniedShare.Now
+	denied := figure{
+		ID: "denied", Name: "Denied", Value: FormatRate(share * 100), Unit: "%", SecondName: "calls/s", Second: FormatRate(share * f.Calls.Now),
+		Spark: newSpark("Denied share of the calls", f, FormatShare, nil, f.DeniedShare.Points),
 	}
-	if denied.Second == "" {
-		denied.Second = "–"
+	if share > 0 {
+		denied.Class = "hot"
 	}
-	denied.Spark = newSpark("Denied share of the calls", f, FormatShare, nil, f.DeniedShare.Points)
-
 	all := []figure{calls, denied, durationFigure("duration", "Time of a call, p50", f.P50, f.P99, f)}
 	if s.State.Redis == nil {
 		return all
@@ -74,17 +64,14 @@ const sparkHeight = 40
 
 // newSpark returns the spark of two series of one scale. Either can be nil.
 func newSpark(name string, f *live.Figures, format func(live.Value) string, points, denied []live.Value) spark {
-	highest, known := 0.0, false
+	highest, text := 0.0, "none"
 	for _, v := range slices.Concat(points, denied) {
 		if v.Known() {
-			highest, known = max(highest, float64(v)), true
+			highest = max(highest, float64(v))
+			text = "highest " + format(live.Value(highest))
 		}
 	}
-	text := name + " in the last five minutes: none"
-	if known {
-		text = name + " in the last five minutes: highest " + format(live.Value(highest))
-	}
-	return spark{Text: text, Width: slots(f) - 1, Line: sparkLine(points, f, highest), DeniedLine: sparkLine(denied, f, highest)}
+	return spark{Text: name + " in the last five minutes: " + text, Width: slots(f) - 1, Line: sparkLine(points, f, highest), DeniedLine: sparkLine(denied, f, highest)}
 }
 
 // slots returns the number of points in five minutes.

@@ -32,7 +32,7 @@ func formatNumber(x float64) string {
 	for x/unit >= 999.5 {
 		unit *= 10
 	}
-	return formatCount(int64(math.Floor(x/unit+0.5) * unit))
+	return live.Thousands(int64(math.Floor(x/unit+0.5) * unit))
 }
 
 // formatDecimals returns x with up to the given number of decimals, without zeros at the
@@ -41,27 +41,6 @@ func formatDecimals(x float64, decimals int) string {
 	scale := math.Pow10(decimals)
 	text := strconv.FormatFloat(math.Floor(x*scale+0.5)/scale, 'f', decimals, 64)
 	return strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
-}
-
-// formatCount returns n with separators of thousands.
-func formatCount(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	start := 0
-	if n < 0 {
-		start = 1
-	}
-	for i := len(digits) - 3; i > start; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
-}
-
-// counted returns n and its noun.
-func counted(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return formatCount(int64(n)) + " " + noun
 }
 
 // FormatRate returns a rate with at most three significant digits and with separators of thousands,
@@ -106,15 +85,10 @@ func FormatDuration(v live.Value) string {
 
 // timeOf returns the time of a time.Time or of a pointer to one, for the template.
 func timeOf(t any) time.Time {
-	switch t := t.(type) {
-	case time.Time:
-		return t
-	case *time.Time:
-		if t != nil {
-			return *t
-		}
+	if pointer, ok := t.(*time.Time); ok {
+		return *pointer
 	}
-	return time.Time{}
+	return t.(time.Time)
 }
 
 // formatClock returns the time of day in UTC. The script replaces it with local time.

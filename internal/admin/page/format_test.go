@@ -17,8 +17,8 @@ func TestNumbersHaveThreeDigits(t *testing.T) {
 	}
 	assert.Equal(t, "–", FormatRate(live.Unknown))
 	assert.Equal(t, "3.2\u202f%", FormatShare(0.032))
-	assert.Equal(t, "-1,234,567", formatCount(-1234567))
-	assert.Equal(t, "-123", formatCount(-123))
+	assert.Equal(t, "-1,234,567", live.Thousands(-1234567))
+	assert.Equal(t, "-123", live.Thousands(-123))
 }
 
 func TestDurationsHaveTheirUnit(t *testing.T) {
@@ -47,19 +47,23 @@ func TestKeysAreReadable(t *testing.T) {
 func TestTreeKeepsRulesBelowTheirParent(t *testing.T) {
 	paths := []string{"shop > a", "shop > b > c > d", "shop > b", "other > x > y", "shop > a > z"}
 	scores := []float64{1, 9, 2, 3, 0}
-	rows := treeRows(paths, []int{0, 1, 2, 3, 4}, func(i int) float64 { return scores[i] })
+	rules := make([]*live.Rule, len(paths))
+	for i, path := range paths {
+		rules[i] = &live.Rule{Path: path, Use: live.Value(scores[i])}
+	}
+	rows := treeRows(rules, func(r *live.Rule) float64 { return float64(r.Use) })
 	assert.Equal(t, []treeRow{
-		{index: 2, depth: 0, pathStart: "shop > ", label: "b"}, // a rule below it has the highest score
-		{index: 1, depth: 1, pathStart: "c > ", label: "d"},
-		{index: 3, depth: 0, pathStart: "other > x > ", label: "y"},
-		{index: 0, depth: 0, pathStart: "shop > ", label: "a"},
-		{index: 4, depth: 1, pathStart: "", label: "z"},
+		{rule: rules[2], depth: 0, pathStart: "shop > ", label: "b"}, // a rule below it has the highest score
+		{rule: rules[1], depth: 1, pathStart: "c > ", label: "d"},
+		{rule: rules[3], depth: 0, pathStart: "other > x > ", label: "y"},
+		{rule: rules[0], depth: 0, pathStart: "shop > ", label: "a"},
+		{rule: rules[4], depth: 1, pathStart: "", label: "z"},
 	}, rows)
 
-	rows = treeRows(paths, []int{1, 4}, func(int) float64 { return 0 })
+	rows = treeRows([]*live.Rule{rules[1], rules[4]}, func(*live.Rule) float64 { return 0 })
 	assert.Equal(t, []treeRow{
-		{index: 1, depth: 0, pathStart: "shop > b > c > ", label: "d"}, // its parents are not chosen
-		{index: 4, depth: 0, pathStart: "shop > a > ", label: "z"},
+		{rule: rules[1], depth: 0, pathStart: "shop > b > c > ", label: "d"}, // its parents are not chosen
+		{rule: rules[4], depth: 0, pathStart: "shop > a > ", label: "z"},
 	}, rows)
 }
 

@@ -23,10 +23,10 @@ type keyList struct {
 
 // keyRow is a key in a list.
 type keyRow struct {
-	Text, Rule, Limit string
-	Href              string // address of explain with this key; empty if the key is hashed
-
-	Rate, DeniedRate, Share, Used string
+	live.Key
+	ListRate   live.Value // hits or denied hits, as the list has them
+	Text, Used string
+	Href       string // address of explain with this key; empty if the key is hashed
 }
 
 func hitRate(k live.Key) live.Value    { return k.Rate }
@@ -54,18 +54,18 @@ func unmatchedList(k *live.TopKeys) keyList {
 }
 
 func newKeyRow(mode live.KeyMode, k live.Key, rate live.Value) keyRow {
-	row := keyRow{Text: k.Key, Rule: k.Rule, Limit: k.Limit, Rate: FormatRate(rate), DeniedRate: FormatRate(k.DeniedRate), Share: FormatShare(k.Share), Used: "–"}
+	row := keyRow{Key: k, ListRate: rate, Text: k.Key, Used: "–"}
 	if mode == live.KeysOn {
-		entries := strings.Split(k.Key, "|")
-		domain := unescape(entries[0])
-		for i, entry := range entries {
-			entries[i] = readable(entry)
+		domain, rest, _ := strings.Cut(k.Key, "|")
+		parts := strings.Split(rest, "|")
+		row.Href = explainHref(unescape(domain), descriptorOf(parts))
+		for i, part := range parts {
+			parts[i] = readable(part)
 		}
-		row.Text = strings.Join(entries[1:], ", ")
-		row.Href = explainHref(domain, descriptorOf(k.Key))
+		row.Text = strings.Join(parts, ", ")
 	}
 	if k.Spent != nil && k.Capacity != nil {
-		row.Used = formatCount(*k.Spent) + " of " + formatCount(*k.Capacity)
+		row.Used = live.Thousands(*k.Spent) + " of " + live.Thousands(*k.Capacity)
 	}
 	return row
 }
@@ -88,13 +88,13 @@ func readable(part string) string {
 // zeroWidthJoiner joins emojis to one.
 const zeroWidthJoiner = '\u200d'
 
-// descriptorOf returns the descriptor of the name of a counter, as the form of explain takes
+// descriptorOf returns the descriptor with these parts of the name of a counter, as the form of explain takes
 // it.
-func descriptorOf(key string) string {
-	var entries []*ratelimitv3.RateLimitDescriptor_Entry
-	for _, part := range strings.Split(key, "|")[1:] {
-		k, v, _ := strings.Cut(part, "=")
-		entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: unescape(k), Value: unescape(v)})
+func descriptorOf(parts []string) string {
+	entries := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(parts))
+	for i, part := range parts {
+		key, value, _ := strings.Cut(part, "=")
+		entries[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: unescape(key), Value: unescape(value)}
 	}
 	return entrytext.Format(entries)
 }

@@ -101,7 +101,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c.Quiet || c.Filter != "" {
 		var filtered []live.Rule
 		filtered, more = p.o.Rules(c.Filter)
-		rules = addRules(rules, filtered)
+		rules = slices.Concat(rules, filtered)
 	}
 	v := newView(s, newRuleTable(s, rules, more, details, c), c)
 	v.Links, v.Sources = p.o.Links, p.o.Sources
@@ -123,27 +123,24 @@ func (p *Page) hint(s *live.Snapshot) *hint {
 		return &hint{Text: "Calls arrive, but no limit has counted a hit in the last five minutes."}
 	}
 	h := &hint{Text: "No calls in the last five minutes.", IsIdle: true}
-	if h.Command = p.hitCommand(); h.Command != "" {
+	rules, _ := p.o.Rules("")
+	limits := func(r live.Rule) bool {
+		return slices.ContainsFunc(r.Limits, func(l live.Limit) bool { return !l.Unlimited && !l.Disabled })
+	}
+	if i := slices.IndexFunc(rules, limits); i >= 0 {
 		h.Text += " This command sends some calls:"
+		h.Command = p.hitCommand(&rules[i])
 	}
 	return h
 }
 
-// hitCommand returns a command that sends calls to a rule with a limit. It returns "" if there
-// is no such rule.
-func (p *Page) hitCommand() string {
-	rules, _ := p.o.Rules("")
-	for i := range rules {
-		r := &rules[i]
-		if slices.ContainsFunc(r.Limits, func(l live.Limit) bool { return !l.Unlimited && !l.Disabled }) {
-			words := []string{"rls", "hit"}
-			if p.o.GRPCAddr != "" {
-				words = append(words, "-a", ShellWord(p.o.GRPCAddr))
-			}
-			return strings.Join(append(words, "-d", ShellWord(r.Domain), ShellWord(exampleDescriptor(r.Path)), "-n", "8"), " ")
-		}
+// hitCommand returns a command that sends calls to a rule.
+func (p *Page) hitCommand(r *live.Rule) string {
+	command := "rls hit "
+	if p.o.GRPCAddr != "" {
+		command += "-a " + ShellWord(p.o.GRPCAddr) + " "
 	}
-	return ""
+	return command + "-d " + ShellWord(r.Domain) + " " + ShellWord(exampleDescriptor(r.Path)) + " -n 8"
 }
 
 // plainWord matches a word that a shell takes as it is.

@@ -17,7 +17,7 @@ const maxRows = 200
 type ruleTable struct {
 	Count     string
 	Columns   []column
-	Rows      []ruleRow
+	Rows      []*ruleRow
 	More      string // says that there are more rules than rows
 	HasQuiet  bool
 	Quiet     string // the text of the link to quiet rules
@@ -34,30 +34,23 @@ type column struct {
 
 func columns(c choice) []column {
 	list := []column{
-		{Name: "Rule", Class: "c-rule", Sort: sortRule},
+		{Name: "Rule", Class: "c-rule", Sort: sortRule, AriaSort: "ascending"},
 		{Name: "Limit", Class: "c-limit"},
 		{Name: "Algorithm", Class: "c-algorithm"},
-		{Name: "OK/s", Class: "c-rate number", Sort: sortOK},
+		{Name: "OK/s", Class: "c-rate number", Sort: sortOK, AriaSort: "descending"},
 		{Name: "Near/s", Class: "c-rate c-near number"},
-		{Name: "Denied/s", Class: "c-rate number", Sort: sortDenied},
+		{Name: "Denied/s", Class: "c-rate number", Sort: sortDenied, AriaSort: "descending"},
 		{Name: "Shadow/s", Class: "c-rate c-shadow number"},
-		{Name: "Busiest key", Class: "c-use", Sort: sortUse},
+		{Name: "Busiest key", Class: "c-use", Sort: sortUse, AriaSort: "descending"},
 		{Name: "Last 5 minutes", Class: "c-spark"},
 	}
 	for i := range list {
 		col := &list[i]
-		if col.Sort == "" {
-			continue
-		}
 		linked := c
 		linked.Sort = col.Sort
 		col.Href = linked.href()
-		switch {
-		case col.Sort != c.Sort:
-		case col.Sort == sortRule:
-			col.AriaSort = "ascending"
-		default:
-			col.AriaSort = "descending"
+		if col.Sort != c.Sort {
+			col.AriaSort = ""
 		}
 	}
 	return list
@@ -65,64 +58,21 @@ func columns(c choice) []column {
 
 // ruleRow is a row of the table of rules.
 type ruleRow struct {
-	Path, PathStart, Label string // see treeRow
-	Depth                  int
-	Href                   string
-	Details                *ruleDetails // nil unless the row is open
-
-	Limits, Algorithms       []string
-	OK, Near, Denied, Shadow figureCell
-	Bar                      bar
-	Use                      string
-	Spark                    spark
-	Marks                    []string
+	*live.Rule
+	PathStart, Label string // see treeRow
+	Depth            int
+	Href             string
+	Details          *ruleDetails // nil unless the row is open
+	Spark            spark
 }
 
-// figureCell is a rate in a table. Class is "zero" if the rate is 0 or unknown.
-type figureCell struct{ Text, Class string }
-
-func newCell(v live.Value, class string) figureCell {
-	if !(v > 0) {
-		class = "zero"
+// MarkTexts returns the marks of the rule in words.
+func (r *ruleRow) MarkTexts() []string {
+	texts := slices.Clone(r.Marks)
+	if i := slices.Index(texts, "override"); i >= 0 && r.Override != nil && r.Override.ExpiresAt != nil {
+		texts[i] = "override until " + r.Override.ExpiresAt.UTC().Format("15:04 UTC")
 	}
-	return figureCell{FormatRate(v), class}
-}
-
-// bar shows the used share of a limit.
-type bar struct {
-	Width int // percent
-	Full  bool
-}
-
-func newRuleRow(s *live.Snapshot, r *live.Rule, position treeRow) ruleRow {
-	row := ruleRow{
-		Path: r.Path, PathStart: position.pathStart, Label: position.label, Depth: position.depth,
-		OK: newCell(r.OK, ""), Near: newCell(r.Near, ""), Denied: newCell(r.Denied, "hot"), Shadow: newCell(r.Shadow, "hot"),
-		Use: "–",
-	}
-	for _, l := range r.Limits {
-		row.Limits = append(row.Limits, l.Text)
-		row.Algorithms = append(row.Algorithms, l.Algorithm)
-	}
-	row.Marks = marks(r)
-	if r.Use.Known() {
-		row.Use = FormatShare(r.Use)
-		row.Bar = bar{Width: min(max(roundHalfUp(float64(r.Use)*100), 0), 100), Full: r.Use >= 1}
-	}
-	row.Spark = newSpark("OK and denied hits per second", &s.Figures, FormatRate, r.OKPoints, r.DeniedPoints)
-	return row
-}
-
-// marks returns the marks of a rule in words.
-func marks(r *live.Rule) []string {
-	var words []string
-	for _, m := range r.Marks {
-		if m == "override" && r.Override != nil && r.Override.ExpiresAt != nil {
-			m = "override until " + r.Override.ExpiresAt.UTC().Format("15:04 UTC")
-		}
-		words = append(words, m)
-	}
-	return words
+	return texts
 }
 
 // choice has the choices of a viewer. The query of the page's address contains them.
@@ -153,78 +103,57 @@ func parseChoice(query url.Values) choice {
 // href returns the address of the page with c.
 func (c choice) href() string {
 	query := url.Values{}
-	if c.Filter != "" {
-		query.Set("filter", c.Filter)
+	set := func(name, value string, isSet bool) {
+		if isSet {
+			query.Set(name, value)
+		}
 	}
-	if c.Sort != sortDenied {
-		query.Set("sort", c.Sort)
-	}
-	if c.Quiet {
-		query.Set("quiet", "show")
-	}
-	if c.Rule != "" {
-		query.Set("rule", c.Rule)
-	}
+	set("filter", c.Filter, c.Filter != "")
+	set("sort", c.Sort, c.Sort != sortDenied)
+	set("quiet", "show", c.Quiet)
+	set("rule", c.Rule, c.Rule != "")
 	if len(query) == 0 {
 		return "/#rules"
 	}
 	return "/?" + query.Encode() + "#rules"
 }
 
-// addRules returns rules, and after them the rules of more with other paths.
-func addRules(rules, more []live.Rule) []live.Rule {
-	known := make(map[string]bool, len(rules))
-	for i := range rules {
-		known[rules[i].Path] = true
-	}
-	all := slices.Clone(rules)
-	for _, r := range more {
-		if !known[r.Path] {
-			all = append(all, r)
-		}
-	}
-	return all
-}
-
-// contains reports whether the path or a limit of r contains filter, which is in lower case.
-func contains(r *live.Rule, filter string) bool {
-	return strings.Contains(strings.ToLower(r.Path), filter) ||
-		slices.ContainsFunc(r.Limits, func(l live.Limit) bool { return strings.Contains(strings.ToLower(l.Text), filter) })
-}
-
-// newRuleTable returns the table of the rules that c chooses. more is the number of rules that
-// match too, but are not in rules. details describes the open rule. It is nil if no rule is
-// open.
+// newRuleTable returns the table of the rules that c chooses. rules can have a rule twice. more is the number
+// of rules that match too, but are not in rules. details describes the open rule. It is nil if no rule is open.
 func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDetails, c choice) ruleTable {
 	t := ruleTable{Columns: columns(c)}
-	paths := make([]string, len(rules))
-	var chosen []int
-	filter := strings.ToLower(c.Filter)
+	var chosen []*live.Rule
+	known, filter := map[string]bool{}, strings.ToLower(c.Filter)
 	for i := range rules {
-		paths[i] = rules[i].Path
-		if contains(&rules[i], filter) {
-			chosen = append(chosen, i)
+		if r := &rules[i]; !known[r.Path] && r.Contains(filter) {
+			known[r.Path] = true
+			chosen = append(chosen, r)
 		}
 	}
-	rows := treeRows(paths, chosen, scores(rules, c.Sort))
+	if c.Sort == sortRule {
+		slices.SortFunc(chosen, func(a, b *live.Rule) int { return strings.Compare(a.Path, b.Path) })
+	}
+	rows := treeRows(chosen, c.score(chosen))
 	for _, position := range rows[:min(len(rows), maxRows)] {
-		r := &rules[position.index]
-		row := newRuleRow(s, r, position)
+		row := &ruleRow{
+			Rule: position.rule, PathStart: position.pathStart, Label: position.label, Depth: position.depth,
+			Spark: newSpark("OK and denied hits per second", &s.Figures, FormatRate, position.rule.OKPoints, position.rule.DeniedPoints),
+		}
 		linked := c
-		linked.Rule = r.Path
-		if c.Rule == r.Path {
+		linked.Rule = row.Path
+		if c.Rule == row.Path {
 			linked.Rule = ""
 			row.Details = details
 		}
 		row.Href = linked.href()
 		t.Rows = append(t.Rows, row)
 	}
-	t.Count = fmt.Sprintf("%s of %s with traffic", formatCount(int64(len(s.Rules.Shown)+s.Rules.More)), formatCount(int64(s.Rules.Total)))
+	t.Count = fmt.Sprintf("%s of %s with traffic", live.Thousands(int64(len(s.Rules.Shown)+s.Rules.More)), live.Thousands(int64(s.Rules.Total)))
 	if n := max(len(rows)-maxRows, 0) + more; n > 0 {
-		t.More = counted(n, "more rule") + ". The filter finds all rules."
+		t.More = live.Count(n, "more rule") + ". The filter finds all rules."
 	}
 	t.HasQuiet = s.Rules.Quiet > 0 && c.Filter == ""
-	t.Quiet = "Show " + counted(s.Rules.Quiet, "quiet rule")
+	t.Quiet = "Show " + live.Count(s.Rules.Quiet, "quiet rule")
 	if c.Quiet {
 		t.Quiet = "Hide quiet rules"
 	}
@@ -234,27 +163,20 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDe
 	return t
 }
 
-// scores returns a function that returns the score of a rule by its index in rules. The table
-// shows the highest score first.
-func scores(rules []live.Rule, sort string) func(index int) float64 {
-	switch sort {
+// score returns a function that returns the score of a rule of chosen. The table shows the highest score
+// first.
+func (c choice) score(chosen []*live.Rule) func(*live.Rule) float64 {
+	switch c.Sort {
 	case sortOK:
-		return func(i int) float64 { return sum(rules[i].OKPoints) }
+		return func(r *live.Rule) float64 { return sum(r.OKPoints) }
 	case sortUse:
-		return func(i int) float64 { return numberOrZero(rules[i].Use) }
-	case sortRule:
-		order := make([]int, len(rules))
-		for i := range order {
-			order[i] = i
-		}
-		slices.SortFunc(order, func(a, b int) int { return strings.Compare(rules[a].Path, rules[b].Path) })
-		score := make([]float64, len(rules))
-		for i, index := range order {
-			score[index] = -float64(i)
-		}
-		return func(i int) float64 { return score[i] }
+		return func(r *live.Rule) float64 { return numberOrZero(r.Use) }
 	}
-	return func(i int) float64 { return -float64(i) } // snapshots are sorted by denied hits
+	places := make(map[*live.Rule]float64, len(chosen))
+	for i, r := range chosen {
+		places[r] = float64(i)
+	}
+	return func(r *live.Rule) float64 { return -places[r] } // a snapshot is sorted by denied hits
 }
 
 func sum(points []live.Value) (total float64) {
@@ -274,11 +196,9 @@ func numberOrZero(v live.Value) float64 {
 
 // ruleDetails has the details in an open row.
 type ruleDetails struct {
-	Path, Place string
-	Limits      []live.Limit
-	Override    *live.RuleOverride
-	Keys        []keyRow
-	Explain     string // address of explain with this rule filled in
+	*live.Rule
+	Keys    []keyRow
+	Explain string // address of explain with this rule filled in
 
 	// Effective has the limits with the origin of their fields. It is nil if the caller
 	// has no right to use explain.
@@ -286,10 +206,7 @@ type ruleDetails struct {
 }
 
 func newRuleDetails(r *live.Rule, keys *live.TopKeys) *ruleDetails {
-	d := &ruleDetails{Path: r.Path, Limits: r.Limits, Override: r.Override, Explain: explainHref(r.Domain, exampleDescriptor(r.Path))}
-	if r.File != "" {
-		d.Place = fmt.Sprintf("%s:%d", r.File, r.Line)
-	}
+	d := &ruleDetails{Rule: r, Explain: explainHref(r.Domain, exampleDescriptor(r.Path))}
 	seen := map[string]bool{}
 	for _, k := range slices.Concat(keys.Denied, keys.Hottest) {
 		if name := k.Key + " " + k.Limit; !seen[name] {

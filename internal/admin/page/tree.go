@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
 // separator stands between the parts of the path of a rule.
@@ -11,15 +13,15 @@ const separator = " > "
 
 // branch is a rule in the tree of the rules that the page shows.
 type branch struct {
-	path     string
-	index    int     // of the rule in the snapshot
+	rule     *live.Rule
+	place    int     // in the list of the chosen rules
 	score    float64 // of the rule, later the highest score of the rule and of the rules below
 	children []*branch
 }
 
 // treeRow is a row of the table of rules.
 type treeRow struct {
-	index int // of the rule in the snapshot
+	rule  *live.Rule
 	depth int
 
 	// pathStart and label make up the path without the path of the parent row. label is the
@@ -27,28 +29,21 @@ type treeRow struct {
 	pathStart, label string
 }
 
-// treeRows returns the rows of a tree with the paths of chosen. A rule stands below the next
-// rule on its path that is chosen too. Rules at one level are sorted by the highest score
-// among the rule and the rules below it, then by their index in paths.
-func treeRows(paths []string, chosen []int, score func(index int) float64) []treeRow {
-	byPath := make(map[string]*branch, len(chosen))
-	for _, index := range chosen {
-		byPath[paths[index]] = &branch{path: paths[index], index: index, score: score(index)}
-	}
+// treeRows returns the rows of a tree with the chosen rules, which have different paths. A rule stands
+// below the next rule on its path that is chosen too. Rules at one level are sorted by the highest score
+// among the rule and the rules below it, then by their place in chosen.
+func treeRows(chosen []*live.Rule, score func(*live.Rule) float64) []treeRow {
 	root := &branch{}
-	for _, index := range chosen {
-		b := byPath[paths[index]]
-		if b.index != index {
-			continue // a second rule of the same path
-		}
-		parent := parentOf(byPath, b.path)
-		if parent == nil {
-			parent = root
-		}
-		parent.children = append(parent.children, b)
+	byPath := make(map[string]*branch, len(chosen))
+	for place, rule := range chosen {
+		byPath[rule.Path] = &branch{rule: rule, place: place, score: score(rule)}
+	}
+	for _, rule := range chosen {
+		parent := cmp.Or(parentOf(byPath, rule.Path), root)
+		parent.children = append(parent.children, byPath[rule.Path])
 	}
 	root.sort()
-	return root.appendRows(nil, 0)
+	return root.appendRows(nil, "", 0)
 }
 
 // parentOf returns the next branch on the path, or nil.
@@ -71,24 +66,18 @@ func (b *branch) sort() {
 		child.sort()
 		b.score = max(b.score, child.score)
 	}
-	slices.SortStableFunc(b.children, func(x, y *branch) int {
-		return cmp.Or(cmp.Compare(y.score, x.score), cmp.Compare(x.index, y.index))
+	slices.SortFunc(b.children, func(x, y *branch) int {
+		return cmp.Or(cmp.Compare(y.score, x.score), cmp.Compare(x.place, y.place))
 	})
 }
 
-// appendRows appends the rows of the children of b.
-func (b *branch) appendRows(rows []treeRow, depth int) []treeRow {
+// appendRows appends the rows of the children of b. start is the start of their paths.
+func (b *branch) appendRows(rows []treeRow, start string, depth int) []treeRow {
 	for _, child := range b.children {
-		rest := child.path
-		if b.path != "" {
-			rest = strings.TrimPrefix(rest, b.path+separator)
-		}
-		start := 0
-		if end := strings.LastIndex(rest, separator); end >= 0 {
-			start = end + len(separator)
-		}
-		rows = append(rows, treeRow{index: child.index, depth: depth, pathStart: rest[:start], label: rest[start:]})
-		rows = child.appendRows(rows, min(depth+1, 4))
+		rest := strings.TrimPrefix(child.rule.Path, start)
+		label := rest[strings.LastIndex(separator+rest, separator):]
+		rows = append(rows, treeRow{rule: child.rule, depth: depth, pathStart: strings.TrimSuffix(rest, label), label: label})
+		rows = child.appendRows(rows, child.rule.Path+separator, min(depth+1, 4))
 	}
 	return rows
 }

@@ -2,7 +2,6 @@ package page
 
 import (
 	"html/template"
-	"slices"
 	"strings"
 	"time"
 
@@ -69,20 +68,18 @@ func newView(s *live.Snapshot, rules ruleTable, c choice) *view {
 }
 
 func keysNote(k *live.TopKeys) string {
-	switch {
-	case k.Mode == live.KeysOff:
-		return "TOP_KEYS=off"
-	case k.SampledShare < 1:
-		return "TOP_KEYS=" + string(k.Mode) + ", from " + FormatShare(k.SampledShare) + " of the decisions"
+	note := "TOP_KEYS=" + string(k.Mode)
+	if k.Mode != live.KeysOff && k.SampledShare < 1 {
+		note += ", from " + FormatShare(k.SampledShare) + " of the decisions"
 	}
-	return "TOP_KEYS=" + string(k.Mode)
+	return note
 }
 
 func limitsNote(l *live.Limits) string {
 	if !l.Loaded {
 		return "No limits in force"
 	}
-	note := counted(l.Rules, "rule") + " in " + counted(len(l.Domains), "domain") + ", from " + l.Source
+	note := live.Count(l.Rules, "rule") + " in " + live.Count(len(l.Domains), "domain") + ", from " + l.Source
 	if l.Hash != "" {
 		note += ", hash " + l.Hash[:min(len(l.Hash), 8)]
 	}
@@ -96,9 +93,9 @@ func overridesNote(l *live.OverrideList) string {
 	case len(l.Shown) == 0:
 		return "None"
 	case l.More > 0:
-		return formatCount(int64(l.More)) + " more; rls limits list shows all"
+		return live.Thousands(int64(l.More)) + " more; rls limits list shows all"
 	}
-	return formatCount(int64(len(l.Shown)))
+	return live.Thousands(int64(len(l.Shown)))
 }
 
 // functions are the functions of the template. The empty values fill the templates from
@@ -107,15 +104,20 @@ var functions = template.FuncMap{
 	"clock": formatClock,
 	"utc":   formatUTC,
 	"stamp": func(t any) string { return timeOf(t).UTC().Format(time.RFC3339Nano) },
-	"count": formatCount,
-	"left":  func(n int64) string { return formatCount(max(n, 0)) }, // a negative count is debt
-	"join": func(texts []string) string {
-		return strings.Join(slices.DeleteFunc(slices.Clone(texts), isEmpty), ", ")
+	"count": live.Thousands,
+	"left":  func(n int64) string { return live.Thousands(max(n, 0)) }, // a negative count is debt
+	"join":  func(texts []string) string { return strings.Join(texts, ", ") },
+	"rate":  FormatRate,
+	"share": FormatShare,
+	"rateClass": func(v live.Value, class string) string { // class is for rates above 0
+		if v > 0 {
+			return class
+		}
+		return "zero"
 	},
-	"emptyRule":     func() ruleRow { return ruleRow{} },
+	"percent":       func(v live.Value) int { return min(max(roundHalfUp(numberOrZero(v)*100), 0), 100) },
+	"emptyRule":     func() *ruleRow { return &ruleRow{Rule: &live.Rule{Use: live.Unknown}} },
 	"emptyKey":      func() keyRow { return keyRow{} },
 	"emptyChange":   func() timeline.Event { return timeline.Event{} },
 	"emptyOverride": func() live.Override { return live.Override{} },
 }
-
-func isEmpty(text string) bool { return text == "" }

@@ -27,19 +27,13 @@ const (
 	workers   = 16   // calls that wait for the limiter at the same time
 )
 
-// Options are the options of New. All are required but Now.
+// Options are the options of New.
 type Options struct {
 	// Limiter counts for the candidate. Its counters must not be those of the limits in force.
 	Limiter backend.Limiter
 
 	// AllOrNone and QuotaMode are those of the service.
 	AllOrNone, QuotaMode bool
-
-	// Observer counts evaluated calls.
-	Observer Observer
-
-	// Now is the clock of the service; default time.Now.
-	Now func() time.Time
 }
 
 // Result is the outcome of an evaluated call.
@@ -55,20 +49,11 @@ const (
 )
 
 // Results lists all results.
-var Results = []Result{Same, NewlyDenied, NewlyAdmitted, Failed, Dropped}
+var Results = [...]Result{Same, NewlyDenied, NewlyAdmitted, Failed, Dropped}
 
 // String returns the name of the result in metrics.
 func (r Result) String() string {
 	return [...]string{"same", "newly_denied", "newly_admitted", "failed", "dropped"}[r]
-}
-
-// Observer counts evaluated calls. Calls of its methods may overlap.
-type Observer interface {
-	// Evaluated counts a call.
-	Evaluated(Result)
-
-	// NewlyDenied counts a descriptor that only the candidate denies, by the path of its rule.
-	NewlyDenied(rule string)
 }
 
 // Candidate evaluates a candidate. It is a service.Observer and safe for concurrent use.
@@ -92,10 +77,7 @@ type evaluation struct {
 
 // New returns a Candidate without limits. Nothing is evaluated before Run.
 func New(o Options) *Candidate {
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	return &Candidate{o: o, queue: make(chan *evaluation, queueSize)}
+	return &Candidate{o: o, queue: make(chan *evaluation, queueSize), stats: stats{rules: map[string]uint64{}}}
 }
 
 // Store holds the candidate.
@@ -118,7 +100,7 @@ func (c *Candidate) Answered(_ context.Context, call *service.Call) {
 	select {
 	case c.queue <- e:
 	default:
-		c.count(Dropped)
+		c.stats.add(Dropped)
 	}
 }
 
@@ -156,28 +138,22 @@ func (e *evaluation) Answered(ctx context.Context, call *service.Call) {
 	c := e.candidate
 	if call.Err != nil {
 		if ctx.Err() == nil {
-			c.count(Failed)
+			c.stats.add(Failed)
 		}
 		return
 	}
 	isDenied := call.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT
 	switch {
 	case isDenied && !e.isDenied:
-		c.count(NewlyDenied)
+		c.stats.add(NewlyDenied)
 	case e.isDenied && !isDenied:
-		c.count(NewlyAdmitted)
+		c.stats.add(NewlyAdmitted)
 	default:
-		c.count(Same)
+		c.stats.add(Same)
 	}
 	for i, status := range call.Response.GetStatuses() {
 		if rule := call.Rules[i]; rule != nil && status.GetCode() == rlsv3.RateLimitResponse_OVER_LIMIT && !e.denied[i] {
 			c.stats.addRule(rule.Path)
-			c.o.Observer.NewlyDenied(rule.Path)
 		}
 	}
-}
-
-func (c *Candidate) count(r Result) {
-	c.stats.add(r)
-	c.o.Observer.Evaluated(r)
 }

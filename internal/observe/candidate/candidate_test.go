@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,27 +35,19 @@ func limitsOf(t *testing.T, n string) *limitsfile.Set {
 	return set
 }
 
-// resultCounter is an Observer.
-type resultCounter struct {
-	mu      sync.Mutex
-	results map[Result]int
-	rules   map[string]int
-}
-
-func newResultCounter() *resultCounter {
-	return &resultCounter{results: map[Result]int{}, rules: map[string]int{}}
-}
-
-func (c *resultCounter) Evaluated(r Result) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.results[r]++
-}
-
-func (c *resultCounter) NewlyDenied(rule string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.rules[rule]++
+// countsOf returns the calls of each result that c has had, and the descriptors that each rule denies newly.
+func countsOf(c *Candidate) (calls map[Result]int, rules map[string]int) {
+	calls, rules = map[Result]int{}, map[string]int{}
+	status := c.Status()
+	for r, n := range status.Calls {
+		if n > 0 {
+			calls[Result(r)] = int(n)
+		}
+	}
+	for _, r := range status.Rules {
+		rules[r.Path] = int(r.NewlyDenied)
+	}
+	return calls, rules
 }
 
 // failing is a limiter that cannot decide.
@@ -100,8 +91,7 @@ func TestCandidateIsComparedWithTheLimitsInForce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
-				results := newResultCounter()
-				candidate := New(Options{Limiter: c.limiter, Observer: results})
+				candidate := New(Options{Limiter: c.limiter})
 				candidate.store.Set(descriptors.Compile(limitsOf(t, c.candidate)))
 				candidate.stats.reset(time.Now())
 				go candidate.Run(ctx)
@@ -110,11 +100,15 @@ func TestCandidateIsComparedWithTheLimitsInForce(t *testing.T) {
 					send(t, s, "acme")
 					synctest.Wait()
 				}
-				assert.Equal(t, c.want, results.results)
-				assert.Equal(t, c.rules, results.rules)
-				status := candidate.Status()
+				calls, rules := countsOf(candidate)
+				assert.Equal(t, c.want, calls)
+				assert.Equal(t, c.rules, rules)
+				candidate.stats.reset(time.Now())
+				calls, rules = countsOf(candidate)
+				assert.Empty(t, calls, "a new candidate has no calls yet")
+				assert.Empty(t, rules)
 				for result, n := range c.want {
-					assert.EqualValues(t, n, status.Calls[result], result)
+					assert.EqualValues(t, n, candidate.Status().TotalCalls[result], result)
 				}
 				cancel()
 				synctest.Wait()
@@ -124,18 +118,18 @@ func TestCandidateIsComparedWithTheLimitsInForce(t *testing.T) {
 }
 
 func TestFullQueueDropsCallsAndDelaysNone(t *testing.T) {
-	results := newResultCounter()
-	candidate := New(Options{Limiter: failing{}, Observer: results})
+	candidate := New(Options{Limiter: failing{}})
 	candidate.store.Set(descriptors.Compile(limitsOf(t, "1")))
 	s := newService(t, "4294967295", candidate)
 	for range queueSize + 3 { // nobody runs the candidate
 		assert.Equal(t, rlsv3.RateLimitResponse_OK, send(t, s, "acme"))
 	}
-	assert.Equal(t, map[Result]int{Dropped: 3}, results.results)
+	calls, _ := countsOf(candidate)
+	assert.Equal(t, map[Result]int{Dropped: 3}, calls)
 }
 
 func TestNothingIsEvaluatedWithoutACandidate(t *testing.T) {
-	candidate := New(Options{Limiter: failing{}, Observer: newResultCounter()})
+	candidate := New(Options{Limiter: failing{}})
 	send(t, newService(t, "1", candidate), "acme")
 	assert.Empty(t, candidate.queue)
 	assert.Zero(t, candidate.Status().Since)
@@ -152,7 +146,7 @@ func (u updates) Run(_ context.Context, apply func(source.Update) error) error {
 }
 
 func TestBadCandidateLeavesTheLastGoodOne(t *testing.T) {
-	candidate := New(Options{Limiter: failing{}, Observer: newResultCounter()})
+	candidate := New(Options{Limiter: failing{}})
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, nil))
 	mistake := source.Update{Problem: errors.New("limits.yaml:3: mistake")}

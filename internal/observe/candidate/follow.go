@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/internal/source"
@@ -27,7 +28,7 @@ func (c *Candidate) Follow(ctx context.Context, s source.Source, log *slog.Logge
 		}
 		config := descriptors.Compile(u.Limits)
 		c.store.Set(config)
-		c.stats.reset(c.o.Now())
+		c.stats.reset(time.Now())
 		log.Info("candidate limits evaluated", "rules", config.Rules())
 		return nil
 	})

@@ -2,7 +2,6 @@ package candidate
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -20,7 +19,8 @@ type Status struct {
 	Since   time.Time // of the candidate; the zero Time before the first one
 	Problem error     // why the newest candidate is not evaluated; nil if it is
 
-	Calls map[Result]uint64 // since Since
+	Calls      [len(Results)]uint64 // since Since, by Result
+	TotalCalls [len(Results)]uint64 // since the start of the process, by Result
 
 	// Rules has the rules that deny newly, those with the most denials first.
 	Rules []RuleCount
@@ -28,25 +28,24 @@ type Status struct {
 
 // RuleCount is the number of descriptors that a rule denies newly.
 type RuleCount struct {
-	Path  string
-	Count uint64
+	Path        string `json:"path"`
+	NewlyDenied uint64 `json:"newly_denied"`
 }
 
-// stats counts the calls since the candidate has changed.
+// stats counts the evaluated calls.
 type stats struct {
-	mu      sync.Mutex
-	since   time.Time
-	problem error
-	calls   map[Result]uint64
-	rules   map[string]uint64
+	mu              sync.Mutex
+	since           time.Time
+	problem         error
+	calls, oldCalls [len(Results)]uint64 // since the start of the process; those of earlier candidates
+	rules           map[string]uint64
 }
 
 // reset starts to count again.
 func (s *stats) reset(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.since, s.problem = now, nil
-	s.calls, s.rules = map[Result]uint64{}, map[string]uint64{}
+	s.since, s.problem, s.oldCalls, s.rules = now, nil, s.calls, map[string]uint64{}
 }
 
 func (s *stats) setProblem(err error) {
@@ -58,9 +57,7 @@ func (s *stats) setProblem(err error) {
 func (s *stats) add(r Result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.calls != nil {
-		s.calls[r]++
-	}
+	s.calls[r]++
 }
 
 func (s *stats) addRule(path string) {
@@ -69,9 +66,7 @@ func (s *stats) addRule(path string) {
 	if _, ok := s.rules[path]; !ok && len(s.rules) >= maxRules {
 		path = OtherRules
 	}
-	if s.rules != nil {
-		s.rules[path]++
-	}
+	s.rules[path]++
 }
 
 // Status returns the status of this moment.
@@ -79,12 +74,15 @@ func (c *Candidate) Status() Status {
 	s := &c.stats
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	status := Status{Since: s.since, Problem: s.problem, Calls: maps.Clone(s.calls)}
+	status := Status{Since: s.since, Problem: s.problem, TotalCalls: s.calls}
+	for r := range s.calls {
+		status.Calls[r] = s.calls[r] - s.oldCalls[r]
+	}
 	for path, count := range s.rules {
 		status.Rules = append(status.Rules, RuleCount{path, count})
 	}
 	slices.SortFunc(status.Rules, func(a, b RuleCount) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Path, b.Path))
+		return cmp.Or(cmp.Compare(b.NewlyDenied, a.NewlyDenied), strings.Compare(a.Path, b.Path))
 	})
 	return status
 }

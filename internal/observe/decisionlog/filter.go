@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
 	"github.com/seed-81f232ab/rls/backend"
 )
 
@@ -30,8 +32,6 @@ const (
 	entryParam  = "entry"
 )
 
-var codes = []Code{OK, OverLimit, Failed}
-
 // ParseFilter returns the Filter of a query. Codes and sources match in any case. An empty
 // value selects all. The error names an unknown parameter or value.
 func ParseFilter(query url.Values) (Filter, error) {
@@ -50,41 +50,45 @@ func ParseFilter(query url.Values) (Filter, error) {
 }
 
 // setParam adds a parameter to f.
-func (f *Filter) setParam(name, value string) error {
-	switch name {
-	case domainParam, ruleParam, codeParam, sourceParam, entryParam:
-	default:
-		return fmt.Errorf("filter: got %q, want domain, rule, code, source or entry", name)
-	}
-	if value == "" {
-		return nil
-	}
+func (f *Filter) setParam(name, value string) (err error) {
 	switch name {
 	case domainParam:
 		f.Domain = value
 	case ruleParam:
 		f.Rule = value
 	case codeParam:
-		i := slices.IndexFunc(codes, func(c Code) bool { return strings.EqualFold(string(c), value) })
-		if i < 0 {
-			return fmt.Errorf("filter code: got %q, want one of %v", value, codes)
-		}
-		f.Code = codes[i]
+		f.Code, err = parseName(name, value, []Code{OK, OverLimit, Failed})
 	case sourceParam:
-		sources := backend.Sources()
-		i := slices.IndexFunc(sources, func(s backend.Source) bool { return strings.EqualFold(s.String(), value) })
-		if i < 0 {
-			return fmt.Errorf("filter source: got %q, want one of %v", value, sources)
+		var names []string
+		for _, source := range backend.Sources() {
+			names = append(names, source.String())
 		}
-		f.Source = sources[i].String()
+		f.Source, err = parseName(name, value, names)
 	case entryParam:
-		key, value, _ := strings.Cut(value, "=")
-		if key == "" {
-			return fmt.Errorf("filter entry: got %q, want KEY or KEY=VALUE", "="+value)
+		key, entryValue, _ := strings.Cut(value, "=")
+		switch {
+		case key != "":
+			f.Entries = append(f.Entries, Entry{key, entryValue})
+		case value != "":
+			return fmt.Errorf("filter entry: got %q, want KEY or KEY=VALUE", value)
 		}
-		f.Entries = append(f.Entries, Entry{key, value})
+	default:
+		return fmt.Errorf("filter: got %q, want domain, rule, code, source or entry", name)
 	}
-	return nil
+	return err
+}
+
+// parseName returns the one of names that is value in any case. An empty value is itself.
+func parseName[T ~string](param, value string, names []T) (T, error) {
+	if value == "" {
+		return "", nil
+	}
+	for _, name := range names {
+		if strings.EqualFold(string(name), value) {
+			return name, nil
+		}
+	}
+	return "", fmt.Errorf("filter %s: got %q, want one of %v", param, value, names)
 }
 
 // Query returns the query that ParseFilter parses.
@@ -122,12 +126,11 @@ func (f *Filter) selects(o *outcome) bool {
 }
 
 func (f *Filter) selectsEntries(o *outcome) bool {
+	entries := o.requestEntries()
 	for _, want := range f.Entries {
-		found := false
-		for _, e := range o.requestEntries() {
-			found = found || e.GetKey() == want.Key && (want.Value == "" || e.GetValue() == want.Value)
-		}
-		if !found {
+		if !slices.ContainsFunc(entries, func(e *ratelimitv3.RateLimitDescriptor_Entry) bool {
+			return e.GetKey() == want.Key && (want.Value == "" || e.GetValue() == want.Value)
+		}) {
 			return false
 		}
 	}

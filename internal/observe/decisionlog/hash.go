@@ -4,8 +4,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
-	"hash"
-	"sync"
 )
 
 // hashBytes is the length of a hashed value before it is written in hexadecimal.
@@ -13,26 +11,21 @@ const hashBytes = 8
 
 // Hash replaces the values of descriptors in records, so that a reader can compare values
 // but not see them. A nil *Hash replaces nothing. It is safe for concurrent use.
-type Hash struct{ macs sync.Pool }
+type Hash struct{ key []byte }
 
 // NewHash returns a Hash with a secret key. It returns nil if the key is empty.
 func NewHash(key string) *Hash {
 	if key == "" {
 		return nil
 	}
-	h := new(Hash)
-	h.macs.New = func() any { return hmac.New(sha256.New, []byte(key)) }
-	return h
+	return &Hash{[]byte(key)}
 }
 
 // Value returns the first 16 hexadecimal digits of the HMAC-SHA256 of a value.
 func (h *Hash) Value(value string) string {
-	mac := h.macs.Get().(hash.Hash)
-	defer h.macs.Put(mac)
-	mac.Reset()
+	mac := hmac.New(sha256.New, h.key)
 	_, _ = mac.Write([]byte(value)) // never fails
-	var sum [sha256.Size]byte
-	return hex.EncodeToString(mac.Sum(sum[:0])[:hashBytes])
+	return hex.EncodeToString(mac.Sum(nil)[:hashBytes])
 }
 
 // replaceValues replaces the values of the descriptor of r, and the id of its hold.

@@ -30,34 +30,32 @@ type LogOptions struct {
 	// Hash replaces values in records, unless it is nil.
 	Hash *Hash
 
-	// Observer counts records. It is required.
-	Observer LogObserver
-
 	// Log gets the errors of writing. It is required.
 	Log *slog.Logger
-
-	// Now is the clock of the service; default time.Now.
-	Now func() time.Time
-}
-
-// LogObserver counts the records of a Log. One goroutine at a time calls it.
-type LogObserver interface {
-	RecordsWritten(count uint64)
-	RecordsDropped(reason DropReason, count uint64)
 }
 
 // DropReason is why a record was dropped from the log.
-type DropReason string
+type DropReason uint8
 
 // The reasons of dropped records.
 const (
-	DroppedByRate   DropReason = "rate"        // more than LogOptions.MaxPerSecond
-	DroppedByBuffer DropReason = "buffer_full" // the log is written too slowly
-	DroppedByWrite  DropReason = "write_error"
+	DroppedByRate   DropReason = iota // more than LogOptions.MaxPerSecond
+	DroppedByBuffer                   // the log is written too slowly
+	DroppedByWrite                    // the disk is full, or the file can't be opened
+
+	dropReasons // the number of reasons
 )
 
-// DropReasons lists all reasons.
-var DropReasons = []DropReason{DroppedByRate, DroppedByBuffer, DroppedByWrite}
+// String returns the reason in lines of the log and in metrics.
+func (r DropReason) String() string {
+	return [...]string{"rate", "buffer_full", "write_error"}[r]
+}
+
+// Stats are numbers of records since the start of a Log.
+type Stats struct {
+	Written uint64
+	Dropped [dropReasons]uint64 // by DropReason
+}
 
 // Log writes records as lines of JSON. It is a service.Observer. A call only puts its
 // records into a buffer, and Run writes them.
@@ -65,26 +63,34 @@ type Log struct {
 	options LogOptions
 	records chan Record
 	reopen  chan struct{}
-	rate    rateCap
 
-	droppedByBuffer atomic.Uint64
+	// thisSecond has a second of the clock in its upper half, and the records of this second in its
+	// lower half.
+	thisSecond atomic.Uint64
+
+	written atomic.Uint64
+	dropped [dropReasons]atomic.Uint64
 }
 
 var _ service.Observer = (*Log)(nil)
 
 const (
-	logBuffer   = 4096    // records
-	maxLogWrite = 1 << 16 // bytes after which lines are written
+	logBuffer = 4096    // records
+	maxWrite  = 1 << 16 // bytes after which lines are written
 )
 
 // NewLog returns a Log. Nothing is written before Run.
 func NewLog(o LogOptions) *Log {
-	if o.Now == nil {
-		o.Now = time.Now
+	return &Log{options: o, records: make(chan Record, logBuffer), reopen: make(chan struct{}, 1)}
+}
+
+// Stats returns the numbers of this moment.
+func (l *Log) Stats() Stats {
+	s := Stats{Written: l.written.Load()}
+	for reason := range l.dropped {
+		s.Dropped[reason] = l.dropped[reason].Load()
 	}
-	l := &Log{options: o, records: make(chan Record, logBuffer), reopen: make(chan struct{}, 1)}
-	l.rate.max = uint64(max(o.MaxPerSecond, 0))
-	return l
+	return s
 }
 
 // Reopen opens the file again, after a program has moved it away.
@@ -106,15 +112,40 @@ func (l *Log) Answered(ctx context.Context, c *service.Call) {
 			if l.options.Sample < 1 && rand.Float64() >= l.options.Sample {
 				return
 			}
-			now = l.options.Now()
+			now = time.Now()
 		}
-		if !l.rate.allow(now) {
+		if !l.isWithinRate(now) {
+			l.dropped[DroppedByRate].Add(1)
 			continue
 		}
 		select {
 		case l.records <- o.record(ctx, now.Sub(c.Start)):
 		default:
-			l.droppedByBuffer.Add(1)
+			l.dropped[DroppedByBuffer].Add(1)
+		}
+	}
+}
+
+// isWithinRate reports whether MaxPerSecond allows one more record at now, and counts the record if so.
+// It takes no lock. A second begins with the first record of a later second, or of an earlier one if the
+// clock went back. Calls that end together can be a little out of order.
+func (l *Log) isWithinRate(now time.Time) bool {
+	if l.options.MaxPerSecond <= 0 {
+		return true
+	}
+	const maxDisorder = 2 // seconds
+	second := uint32(now.Unix())
+	for {
+		state := l.thisSecond.Load()
+		next := state + 1
+		if age := int32(uint32(state>>32) - second); age < 0 || age > maxDisorder {
+			next = uint64(second)<<32 + 1
+		}
+		if uint64(uint32(next)) > uint64(l.options.MaxPerSecond) {
+			return false
+		}
+		if l.thisSecond.CompareAndSwap(state, next) {
+			return true
 		}
 	}
 }
@@ -122,19 +153,14 @@ func (l *Log) Answered(ctx context.Context, c *service.Call) {
 // Run writes records until ctx is done, and then the records that are in the buffer.
 func (l *Log) Run(ctx context.Context) {
 	w := logWriter{Log: l, out: &output{path: l.options.Path, w: l.options.Writer, log: l.options.Log}}
-	w.out.open()
+	w.out.reopen()
 	defer w.out.close()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		select {
 		case r := <-l.records:
-			w.addRecord(&r)
-			for len(l.records) > 0 && w.lines.Len() < maxLogWrite {
-				r = <-l.records
-				w.addRecord(&r)
-			}
-			w.writeLines()
+			w.writeRecords(r)
 		case <-l.reopen:
 			w.out.reopen()
 		case <-tick.C:
@@ -142,10 +168,8 @@ func (l *Log) Run(ctx context.Context) {
 			w.reportDrops()
 		case <-ctx.Done():
 			for len(l.records) > 0 {
-				r := <-l.records
-				w.addRecord(&r)
+				w.writeRecords(<-l.records)
 			}
-			w.writeLines()
 			w.reportDrops()
 			return
 		}
@@ -155,58 +179,42 @@ func (l *Log) Run(ctx context.Context) {
 // logWriter is the state of Run.
 type logWriter struct {
 	*Log
-	out   *output
-	lines bytes.Buffer
-	count uint64 // of records in lines
+	out           *output
+	lines         bytes.Buffer
+	reportedDrops [dropReasons]uint64
+}
 
-	reportedRateDrops, reportedBufferDrops uint64
-	droppedByWrite                         uint64 // since the last report
+// writeRecords writes r and records from the buffer. They are dropped if the write fails.
+func (w *logWriter) writeRecords(r Record) {
+	w.lines.Reset()
+	count := uint64(1)
+	w.addRecord(&r)
+	for ; len(w.records) > 0 && w.lines.Len() < maxWrite; count++ {
+		r = <-w.records
+		w.addRecord(&r)
+	}
+	if w.out.write(w.lines.Bytes()) {
+		w.written.Add(count)
+	} else {
+		w.dropped[DroppedByWrite].Add(count)
+	}
 }
 
 func (w *logWriter) addRecord(r *Record) {
 	w.options.Hash.replaceValues(r)
 	appendLine(&w.lines, r)
-	w.count++
-}
-
-// writeLines writes the lines. Their records are dropped if the write fails.
-func (w *logWriter) writeLines() {
-	if w.count == 0 {
-		return
-	}
-	if w.out.write(w.lines.Bytes()) {
-		w.options.Observer.RecordsWritten(w.count)
-	} else {
-		w.droppedByWrite += w.count
-		w.options.Observer.RecordsDropped(DroppedByWrite, w.count)
-	}
-	w.lines.Reset()
-	w.count = 0
 }
 
 // reportDrops writes a line for each reason with drops since the last report.
 func (w *logWriter) reportDrops() {
-	// While a call starts the next second, the count can be too small for a moment.
-	byRate, byBuffer := max(w.rate.refusedCount(w.options.Now()), w.reportedRateDrops), w.droppedByBuffer.Load()
-	w.countDrops(DroppedByRate, byRate-w.reportedRateDrops)
-	w.countDrops(DroppedByBuffer, byBuffer-w.reportedBufferDrops)
-	w.reportedRateDrops, w.reportedBufferDrops = byRate, byBuffer
-	w.addDropsLine(DroppedByWrite, w.droppedByWrite)
-	if w.lines.Len() > 0 && w.out.write(w.lines.Bytes()) {
-		w.droppedByWrite = 0
-	}
 	w.lines.Reset()
-}
-
-func (w *logWriter) countDrops(reason DropReason, count uint64) {
-	if count > 0 {
-		w.options.Observer.RecordsDropped(reason, count)
+	dropped := w.Stats().Dropped
+	for reason, count := range dropped {
+		if count > w.reportedDrops[reason] {
+			appendLine(&w.lines, Drops{time.Now().UTC(), count - w.reportedDrops[reason], DropReason(reason).String()})
+		}
 	}
-	w.addDropsLine(reason, count)
-}
-
-func (w *logWriter) addDropsLine(reason DropReason, count uint64) {
-	if count > 0 {
-		appendLine(&w.lines, Drops{w.options.Now().UTC(), count, string(reason)})
+	if w.lines.Len() > 0 && w.out.write(w.lines.Bytes()) {
+		w.reportedDrops = dropped
 	}
 }

@@ -26,15 +26,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// dropCounter is a LogObserver.
-type dropCounter struct {
-	written uint64
-	dropped map[DropReason]uint64
+// droppedBy returns the numbers of dropped records by reason.
+func droppedBy(counts map[DropReason]uint64) (dropped [dropReasons]uint64) {
+	for reason, count := range counts {
+		dropped[reason] = count
+	}
+	return dropped
 }
-
-func (c *dropCounter) RecordsWritten(count uint64) { c.written += count }
-
-func (c *dropCounter) RecordsDropped(reason DropReason, count uint64) { c.dropped[reason] += count }
 
 // fullDisk is a Writer that writes the first bytes of a line and fails, until it is freed.
 type fullDisk struct {
@@ -56,14 +54,13 @@ type logFixture struct {
 	*Log
 	svc    *service.Service
 	events bytes.Buffer // the log of the service
-	counts dropCounter
 	stop   func()
 }
 
 func startLog(t *testing.T, o LogOptions) *logFixture {
 	t.Helper()
-	f := &logFixture{t: t, counts: dropCounter{dropped: map[DropReason]uint64{}}}
-	o.Observer, o.Log = &f.counts, slog.New(slog.NewTextHandler(&f.events, nil))
+	f := &logFixture{t: t}
+	o.Log = slog.New(slog.NewTextHandler(&f.events, nil))
 	f.Log = NewLog(o)
 	f.svc = newService(t, nil, nil, f.Log)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -115,7 +112,7 @@ func TestLogHasDenialsOrAllDecisions(t *testing.T) {
 					codes = append(codes, l.Code)
 				}
 				assert.Equal(t, c.want, codes)
-				assert.EqualValues(t, len(c.want), f.counts.written)
+				assert.EqualValues(t, len(c.want), f.Stats().Written)
 			})
 		})
 	}
@@ -178,27 +175,30 @@ func TestRateCapDropsRecordsAndReportsThem(t *testing.T) {
 		require.Len(t, lines, 6)
 		assert.EqualValues(t, 2, lines[3].Dropped)
 		assert.Equal(t, "rate", lines[3].Reason)
-		assert.Equal(t, dropCounter{5, map[DropReason]uint64{DroppedByRate: 2}}, f.counts)
+		assert.Equal(t, Stats{5, droppedBy(map[DropReason]uint64{DroppedByRate: 2})}, f.Stats())
 	})
 }
 
-func TestDropsAreNeverCountedTwiceAtTheStartOfASecond(t *testing.T) {
-	var out bytes.Buffer
-	counts := dropCounter{dropped: map[DropReason]uint64{}}
-	l := NewLog(LogOptions{Sample: 1, MaxPerSecond: 3, Observer: &counts, Now: func() time.Time { return testStart }})
-	w := logWriter{Log: l, out: &output{w: &out}}
-	l.rate.beginSecond(testStart)
-	for range 5 {
-		l.rate.allow(testStart)
+func TestCallsTogetherNeverExceedTheRateCap(t *testing.T) {
+	const callers, calls, maxPerSecond = 4, 1000, 700
+	l := NewLog(LogOptions{MaxPerSecond: maxPerSecond})
+	for second := range 3 {
+		var allowed atomic.Int64
+		var running sync.WaitGroup
+		for range callers {
+			running.Go(func() {
+				for range calls {
+					if l.isWithinRate(testStart.Add(time.Duration(second) * time.Second)) {
+						allowed.Add(1)
+					}
+				}
+			})
+		}
+		running.Wait()
+		assert.EqualValues(t, maxPerSecond, allowed.Load())
 	}
-	w.reportDrops()
-	// Another call starts a second, and has not yet added the refused records of the second before.
-	l.rate.state.Store(uint64(uint32(testStart.Unix())) << 32)
-	w.reportDrops()
-	l.rate.refusedBefore.Add(2)
-	w.reportDrops()
-	assert.Equal(t, map[DropReason]uint64{DroppedByRate: 2}, counts.dropped)
-	assert.Equal(t, 1, strings.Count(out.String(), "\n"))
+	assert.False(t, l.isWithinRate(testStart.Add(time.Second)), "a call that ends a little late counts in the newest second")
+	assert.True(t, l.isWithinRate(testStart.Add(-time.Hour)), "the clock went back")
 }
 
 // blockedWriter blocks until a read from it.
@@ -221,7 +221,7 @@ func TestSlowWriterDropsRecordsAndDelaysNoCall(t *testing.T) {
 		assert.Zero(t, time.Since(start))
 		close(out.unblocked)
 		f.stop()
-		assert.Equal(t, dropCounter{logBuffer + 1, map[DropReason]uint64{DroppedByBuffer: 7}}, f.counts)
+		assert.Equal(t, Stats{logBuffer + 1, droppedBy(map[DropReason]uint64{DroppedByBuffer: 7})}, f.Stats())
 	})
 }
 
@@ -246,7 +246,7 @@ func TestWriteErrorsAreLoggedOnce(t *testing.T) {
 		require.Len(t, lines, 2)
 		assert.EqualValues(t, 3, lines[0].Dropped)
 		assert.Equal(t, "after", lines[1].Descriptor[0].Value)
-		assert.Equal(t, dropCounter{1, map[DropReason]uint64{DroppedByWrite: 3}}, f.counts)
+		assert.Equal(t, Stats{1, droppedBy(map[DropReason]uint64{DroppedByWrite: 3})}, f.Stats())
 		assert.Equal(t, 1, strings.Count(f.events.String(), "decision log not written"), f.events.String())
 		assert.Equal(t, 1, strings.Count(f.events.String(), "decision log written again"))
 	})
@@ -320,7 +320,7 @@ func TestMissingDirectoryIsLoggedAndStopsNoCall(t *testing.T) {
 		f.stop()
 		assert.Equal(t, 1, strings.Count(f.events.String(), "decision log not written"))
 		assert.Contains(t, f.events.String(), "no such file or directory")
-		assert.Equal(t, map[DropReason]uint64{DroppedByWrite: 1}, f.counts.dropped)
+		assert.Equal(t, droppedBy(map[DropReason]uint64{DroppedByWrite: 1}), f.Stats().Dropped)
 	})
 }
 

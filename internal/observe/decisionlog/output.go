@@ -1,6 +1,7 @@
 package decisionlog
 
 import (
+	"cmp"
 	"io"
 	"log/slog"
 	"os"
@@ -20,11 +21,12 @@ type output struct {
 // filePermissions let the owner write, and a group read, the values of requests.
 const filePermissions = 0o640
 
-// open opens the file.
-func (o *output) open() {
+// reopen closes the file and opens the path again.
+func (o *output) reopen() {
 	if o.path == "" {
 		return
 	}
+	o.close()
 	f, err := os.OpenFile(o.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, filePermissions)
 	if err != nil {
 		o.reportError(err)
@@ -57,33 +59,17 @@ func (o *output) close() {
 	}
 }
 
-// reopen closes the file and opens the path again.
-func (o *output) reopen() {
-	if o.path != "" {
-		o.close()
-		o.open()
-	}
-}
-
 // reopenIfMoved opens the path again if the file is not open, or if the path no longer names
 // the open file, because a program has moved or removed the file.
 func (o *output) reopenIfMoved() {
-	if o.path == "" {
-		return
+	if f, isFile := o.w.(*os.File); isFile && o.path != "" {
+		opened, err := f.Stat()
+		current, pathErr := os.Stat(o.path)
+		if err == nil && pathErr == nil && os.SameFile(opened, current) {
+			return
+		}
 	}
-	f, isOpen := o.w.(*os.File)
-	if !isOpen {
-		o.open()
-		return
-	}
-	opened, err := f.Stat()
-	if err != nil {
-		o.reopen()
-		return
-	}
-	if current, err := os.Stat(o.path); err != nil || !os.SameFile(opened, current) {
-		o.reopen()
-	}
+	o.reopen()
 }
 
 // write writes lines and reports whether it has written all.
@@ -104,7 +90,7 @@ func (o *output) write(lines []byte) bool {
 	}
 	if o.failed {
 		o.failed = false
-		o.log.Info("decision log written again", "path", o.name())
+		o.log.Info("decision log written again", "path", cmp.Or(o.path, "stdout"))
 	}
 	return true
 }
@@ -113,13 +99,6 @@ func (o *output) write(lines []byte) bool {
 func (o *output) reportError(err error) {
 	if !o.failed {
 		o.failed = true
-		o.log.Error("decision log not written; its records are dropped", "path", o.name(), "error", err)
+		o.log.Error("decision log not written; its records are dropped", "path", cmp.Or(o.path, "stdout"), "error", err)
 	}
-}
-
-func (o *output) name() string {
-	if o.path == "" {
-		return "stdout"
-	}
-	return o.path
 }

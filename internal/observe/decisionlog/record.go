@@ -10,6 +10,7 @@ package decisionlog
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -124,51 +125,34 @@ func newOutcomes(c *service.Call) outcome { return outcome{call: c, descriptor: 
 
 // next moves o to the next outcome of its call. It reports false after the last outcome.
 func (o *outcome) next() bool {
-	if o.descriptor >= 0 && o.nextDecision() {
-		return true
+	c, descriptors := o.call, len(o.call.Request.GetDescriptors())
+	hasDecision := o.decisionsRead < c.Decisions()
+	if hasDecision {
+		o.decision = c.Decision(o.decisionsRead)
 	}
-	count := len(o.call.Request.GetDescriptors())
-	if count == 0 && o.code == "" {
-		o.code = o.undecidedCode()
-		return true
+	switch isSameDescriptor := o.decided && hasDecision && o.decision.Descriptor == o.descriptor; {
+	case descriptors == 0 && o.code != "":
+		return false // a request without descriptors has one outcome
+	case descriptors > 0 && !isSameDescriptor:
+		if o.descriptor++; o.descriptor >= descriptors {
+			return false
+		}
 	}
-	if o.descriptor++; o.descriptor >= count {
-		return false
+	o.decided = hasDecision && o.decision.Descriptor == o.descriptor
+	err, isAllowed := c.Err, true
+	if o.decided {
+		o.decisionsRead++
+		err, isAllowed = o.decision.Result.Err, o.decision.Result.Allowed
 	}
-	if !o.nextDecision() {
-		o.decided, o.code = false, o.undecidedCode()
-	}
-	return true
-}
-
-// nextDecision moves o to the next decision about the descriptor of o, if any.
-func (o *outcome) nextDecision() bool {
-	if o.decisionsRead >= o.call.Decisions() {
-		return false
-	}
-	d := o.call.Decision(o.decisionsRead)
-	if d.Descriptor != o.descriptor {
-		return false
-	}
-	o.decisionsRead++
-	o.decided, o.decision = true, d
 	switch {
-	case d.Result.Err != nil:
+	case err != nil:
 		o.code = Failed
-	case d.Result.Allowed:
+	case isAllowed:
 		o.code = OK
 	default:
 		o.code = OverLimit
 	}
 	return true
-}
-
-// undecidedCode returns the code of a descriptor without a decision.
-func (o *outcome) undecidedCode() Code {
-	if o.call.Err != nil {
-		return Failed
-	}
-	return OK
 }
 
 // requestEntries returns the entries of the descriptor in the request.
@@ -181,12 +165,10 @@ func (o *outcome) requestEntries() []*ratelimitv3.RateLimitDescriptor_Entry {
 
 // entries returns a copy of the entries of the descriptor.
 func (o *outcome) entries() []Entry {
-	var entries []Entry
-	if requested := o.requestEntries(); len(requested) > 0 {
-		entries = make([]Entry, len(requested))
-		for i, e := range requested {
-			entries[i] = Entry{e.GetKey(), e.GetValue()}
-		}
+	requested := o.requestEntries()
+	entries := slices.Grow([]Entry(nil), len(requested))
+	for _, e := range requested {
+		entries = append(entries, Entry{e.GetKey(), e.GetValue()})
 	}
 	return entries
 }

@@ -16,9 +16,6 @@ const (
 	// streamBuffer is the number of records that a slow reader of the stream can be behind.
 	streamBuffer = 4096
 
-	// maxStreamWrite is the number of records that one write to the reader can have.
-	maxStreamWrite = 256
-
 	// perSecondParam is the parameter of the query with the most records per second.
 	perSecondParam = "per_second"
 
@@ -94,6 +91,10 @@ func (s *stream) run(r *http.Request) {
 	heartbeat := time.NewTicker(HeartbeatPause)
 	defer heartbeat.Stop()
 	sent := 0 // records since the last tick of drops
+	add := func(record *Record) {
+		appendLine(&s.lines, record)
+		sent++
+	}
 	reason := "reader too slow"
 	if s.perSecond > 0 {
 		reason = fmt.Sprintf("more than %d per second", s.perSecond)
@@ -107,12 +108,10 @@ func (s *stream) run(r *http.Request) {
 		case <-r.Context().Done():
 			return
 		case record := <-records:
-			appendLine(&s.lines, &record)
-			sent++
-			for n := 1; n < maxStreamWrite && len(s.records) > 0 && (s.perSecond == 0 || sent < s.perSecond); n++ {
+			add(&record)
+			for s.lines.Len() < maxWrite && len(s.records) > 0 && (s.perSecond == 0 || sent < s.perSecond) {
 				record = <-s.records
-				appendLine(&s.lines, &record)
-				sent++
+				add(&record)
 			}
 			heartbeat.Reset(HeartbeatPause)
 		case now := <-drops.C:

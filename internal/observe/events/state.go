@@ -1,7 +1,6 @@
 package events
 
 import (
-	"iter"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -11,17 +10,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/candidate"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
-
-// LimitCounts returns the hits on all limits.
-func (e *Events) LimitCounts() iter.Seq[live.LimitCounts] {
-	return func(yield func(live.LimitCounts) bool) {
-		for c := range e.Metrics.Rules() {
-			if !yield(live.LimitCounts{Rule: c.Rule, Limit: c.Limit, OK: c.WithinLimit, Near: c.NearLimit, Denied: c.OverLimit - c.Shadow, Shadow: c.Shadow}) {
-				return
-			}
-		}
-	}
-}
 
 // State describes the store for the live page.
 func (s *Store) State(status fallback.Status, findings []redis.Finding) *live.Redis {
@@ -98,7 +86,7 @@ func Overrides(states []override.State) []live.Override {
 
 // Candidate describes candidate limits for the live page.
 func Candidate(status candidate.Status) *live.Candidate {
-	out := &live.Candidate{Since: TimeOrNil(status.Since), Rules: []live.CandidateRule{}}
+	out := &live.Candidate{Since: TimeOrNil(status.Since), Rules: []candidate.RuleCount{}}
 	if status.Problem != nil {
 		out.Problem = status.Problem.Error()
 	}
@@ -106,9 +94,7 @@ func Candidate(status candidate.Status) *live.Candidate {
 	out.Compared = status.Calls[candidate.Same] + out.NewlyDenied + out.NewlyAdmitted
 	out.NotCompared = status.Calls[candidate.Failed] + status.Calls[candidate.Dropped]
 	const maxRules = 20
-	for _, r := range status.Rules[:min(len(status.Rules), maxRules)] {
-		out.Rules = append(out.Rules, live.CandidateRule{Path: r.Path, NewlyDenied: r.Count})
-	}
+	out.Rules = append(out.Rules, status.Rules[:min(len(status.Rules), maxRules)]...)
 	return out
 }
 

@@ -17,7 +17,7 @@ func BenchmarkSecond(b *testing.B) {
 			limits.WriteString("domain: shop\ndescriptors:\n")
 			for i := range 1000 {
 				fmt.Fprintf(&limits, "  - {key: k%d, rate_limit: {unit: minute, requests_per_unit: 1}}\n", i)
-				r.counts = append(r.counts, LimitCounts{Rule: fmt.Sprintf("shop > k%d", i)})
+				r.counts = append(r.counts, counts(fmt.Sprintf("shop > k%d", i), "", 0, 0, 0, 0))
 			}
 			r.load(limits.String())
 			for i := range 5000 {
@@ -26,8 +26,8 @@ func BenchmarkSecond(b *testing.B) {
 			now := time.Now()
 			for b.Loop() {
 				for i := range r.counts {
-					r.counts[i].OK += uint64(i)
-					r.counts[i].Denied += 5
+					r.counts[i].WithinLimit += uint64(i)
+					r.counts[i].OverLimit += 5
 				}
 				now = now.Add(time.Second)
 				r.viewedAt = time.Time{}
@@ -37,7 +37,7 @@ func BenchmarkSecond(b *testing.B) {
 				r.takeSample(now)
 				if viewed {
 					r.snapshot = nil
-					r.snapshotEvent(true)
+					encode(r.Snapshot())
 				}
 			}
 		})

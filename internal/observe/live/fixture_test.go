@@ -3,6 +3,7 @@ package live
 import (
 	"context"
 	"iter"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 	"github.com/seed-81f232ab/rls/service"
 )
@@ -40,10 +42,15 @@ type rig struct {
 	service  *service.Service
 	store    *descriptors.Store
 	events   *timeline.Timeline
-	counts   []LimitCounts
+	counts   []metrics.RuleCounts
 	redis    *Redis
 	result   *backend.Result // of all hits, instead of counting
 	draining bool
+}
+
+// counts returns the hits on a limit. The limit is empty if the rule has one limit only.
+func counts(rule, limit string, ok, near, denied, shadow uint64) metrics.RuleCounts {
+	return metrics.RuleCounts{Rule: rule, Limit: limit, HitSums: metrics.HitSums{WithinLimit: ok, NearLimit: near, OverLimit: denied + shadow, Shadow: shadow}}
 }
 
 // allHits counts all hits of a denied decision.
@@ -56,15 +63,7 @@ func newRig(t testing.TB, change func(*Options)) *rig {
 		Recorder: NewRecorder(allHits, true),
 		Store:    r.store,
 		Limits:   func() Limits { return Limits{Source: "file"} },
-		Counts: func() iter.Seq[LimitCounts] {
-			return func(yield func(LimitCounts) bool) {
-				for _, c := range r.counts {
-					if !yield(c) {
-						return
-					}
-				}
-			}
-		},
+		Counts:   func() iter.Seq[metrics.RuleCounts] { return slices.Values(r.counts) },
 		Redis:    func() *Redis { return r.redis },
 		Draining: func() bool { return r.draining },
 		Events:   r.events,

@@ -26,32 +26,6 @@ type RuleAnswer struct {
 	Keys TopKeys `json:"keys"` // of this rule
 }
 
-// snapshotFor returns the snapshot for a viewer. Its keys are hashed if the viewer must not see
-// values of requests.
-func (l *Live) snapshotFor(seesKeys bool) *Snapshot {
-	s := l.Snapshot()
-	if seesKeys {
-		return s
-	}
-	public := *s
-	public.Keys = l.hashedKeys(s.Keys)
-	return &public
-}
-
-// snapshotEvent returns the snapshot for a viewer as a server-sent event.
-func (l *Live) snapshotEvent(seesKeys bool) []byte {
-	return append(append([]byte("event: snapshot\ndata: "), l.snapshotJSON(seesKeys)...), "\n\n"...)
-}
-
-// snapshotJSON returns the snapshot for a viewer as JSON.
-func (l *Live) snapshotJSON(seesKeys bool) []byte {
-	text, err := json.Marshal(l.snapshotFor(seesKeys)) // escapes <, > and &
-	if err != nil {
-		panic(err) // a Snapshot has no value that JSON can't express
-	}
-	return text
-}
-
 // Handlers answer viewers. SeesKeys reports whether the caller may see values of requests.
 // Other callers get hashed keys.
 type Handlers struct {
@@ -59,22 +33,31 @@ type Handlers struct {
 	SeesKeys func(*http.Request) bool
 }
 
-// SnapshotFor returns the Snapshot for the caller of r.
-func (h Handlers) SnapshotFor(r *http.Request) *Snapshot { return h.snapshotFor(h.SeesKeys(r)) }
+// SnapshotFor returns the Snapshot for the caller of r. Its keys are hashed if the caller must not see
+// values of requests.
+func (h Handlers) SnapshotFor(r *http.Request) *Snapshot {
+	s := *h.Live.Snapshot()
+	s.Keys = h.keysFor(r, s.Keys)
+	return &s
+}
 
 // RuleFor returns the rule of a path, and its busiest keys for the caller of r.
 func (h Handlers) RuleFor(r *http.Request, path string) (rule Rule, keys TopKeys, isKnown bool) {
 	rule, keys, isKnown = h.Live.Rule(path)
-	if isKnown && !h.SeesKeys(r) {
-		keys = h.hashedKeys(keys)
+	return rule, h.keysFor(r, keys), isKnown
+}
+
+func (h Handlers) keysFor(r *http.Request, keys TopKeys) TopKeys {
+	if h.SeesKeys(r) {
+		return keys
 	}
-	return rule, keys, isKnown
+	return h.hashedKeys(keys)
 }
 
 // Snapshot answers with the Snapshot as JSON.
 func (h Handlers) Snapshot() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		respond(w, h.snapshotJSON(h.SeesKeys(r)))
+		respond(w, h.SnapshotFor(r))
 	})
 }
 
@@ -83,7 +66,7 @@ func (h Handlers) Snapshot() http.Handler {
 func (h Handlers) Rules() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rules, more := h.Live.Rules(r.URL.Query().Get("filter"))
-		respondJSON(w, RulesAnswer{append([]Rule{}, rules...), more})
+		respond(w, RulesAnswer{append([]Rule{}, rules...), more})
 	})
 }
 
@@ -95,21 +78,22 @@ func (h Handlers) Rule() http.Handler {
 			http.Error(w, "no rule in force has this path; /live/rules lists all rules", http.StatusNotFound)
 			return
 		}
-		respondJSON(w, RuleAnswer{rule, keys})
+		respond(w, RuleAnswer{rule, keys})
 	})
 }
 
-func respondJSON(w http.ResponseWriter, answer any) {
+// encode returns answer as JSON. It escapes <, > and &.
+func encode(answer any) []byte {
 	text, err := json.Marshal(answer)
 	if err != nil {
-		panic(err)
+		panic(err) // an answer has no value that JSON can't express
 	}
-	respond(w, text)
+	return text
 }
 
-func respond(w http.ResponseWriter, text []byte) {
+func respond(w http.ResponseWriter, answer any) {
 	setHeaders(w, "application/json")
-	_, _ = w.Write(append(text, '\n'))
+	_, _ = w.Write(append(encode(answer), '\n'))
 }
 
 func setHeaders(w http.ResponseWriter, contentType string) {
@@ -118,38 +102,41 @@ func setHeaders(w http.ResponseWriter, contentType string) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 }
 
-// writeTimeout is how long a viewer may take to read a snapshot of the stream.
-const writeTimeout = 10 * time.Second
+const (
+	// maxViewers is the maximum number of viewers of the stream.
+	maxViewers = 20
+
+	// writeTimeout is how long a viewer may take to read a snapshot of the stream.
+	writeTimeout = 10 * time.Second
+)
 
 // Stream sends a snapshot each second as a server-sent event named snapshot, until the
 // client leaves. If there are maxViewers, Stream answers 503.
 func (h Handlers) Stream() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		seesKeys := h.SeesKeys(r)
-		v, err := h.hub.addViewer(seesKeys)
-		if err != nil {
+		select {
+		case h.viewers <- struct{}{}:
+			defer func() { <-h.viewers }()
+		default:
 			w.Header().Set("Retry-After", "10")
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			http.Error(w, "live stream: 20 viewers are connected, which is the maximum; close another page or rls top", http.StatusServiceUnavailable)
 			return
 		}
-		defer h.hub.removeViewer(v)
 		setHeaders(w, "text/event-stream")
 		w.Header().Set("X-Accel-Buffering", "no") // for proxies
 		response := http.NewResponseController(w)
-		send := func(text []byte) error {
+		ticker := time.NewTicker(time.Second)
+		defer ticker.Stop()
+		for retry := "retry: 2000\n\n"; ; retry = "" {
+			event := retry + "event: snapshot\ndata: " + string(encode(h.SnapshotFor(r))) + "\n\n"
 			_ = response.SetWriteDeadline(time.Now().Add(writeTimeout))
-			if _, err := w.Write(text); err != nil {
-				return err
+			if _, err := w.Write([]byte(event)); err != nil || response.Flush() != nil {
+				return
 			}
-			return response.Flush()
-		}
-		err = send(append([]byte("retry: 2000\n\n"), h.snapshotEvent(seesKeys)...))
-		for err == nil {
 			select {
 			case <-r.Context().Done():
 				return
-			case event := <-v.events:
-				err = send(event)
+			case <-ticker.C:
 			}
 		}
 	})

@@ -160,23 +160,6 @@ func TestViewersBeyondTheMaximumAreRefused(t *testing.T) {
 	assert.NotEmpty(t, refused.Header.Get("Retry-After"))
 
 	cancel() // all viewers leave
-	require.Eventually(t, func() bool {
-		r.hub.mu.Lock()
-		defer r.hub.mu.Unlock()
-		return len(r.hub.viewers) == 0
-	}, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(r.viewers) == 0 }, 30*time.Second, 10*time.Millisecond)
 	assert.Equal(t, http.StatusOK, open(t, t.Context(), s.URL+StreamPath, true).StatusCode) //nolint:bodyclose // open closes it
-}
-
-func TestSlowViewerGetsTheNewestEvent(t *testing.T) {
-	t.Parallel()
-	var h hub
-	v, err := h.addViewer(true)
-	require.NoError(t, err)
-	for _, text := range []string{"1", "2", "3"} {
-		h.sendEvent(func(bool) []byte { return []byte(text) })
-	}
-	assert.Equal(t, "3", string(<-v.events))
-	h.removeViewer(v)
-	h.sendEvent(func(bool) []byte { t.Error("there is no viewer"); return nil })
 }

@@ -17,7 +17,7 @@ const (
 type history struct {
 	spans  window
 	window []sample // of spans, the newest last
-	points [figureCount][]Value
+	steps  Figures  // the points of past steps
 }
 
 // sample is what happened in a span.
@@ -32,20 +32,6 @@ func (s *sample) add(other *sample) {
 	s.redis.add(&other.redis)
 }
 
-// The figures.
-const (
-	figureCalls = iota
-	figureDeniedShare
-	figureErrors
-	figureP50
-	figureP99
-	figureRedisP50
-	figureRedisP99
-	figureWithoutRedis
-	figureUnmatched
-	figureCount
-)
-
 // add appends a sample. endsStep reports that a step ends with the sample.
 func (h *history) add(s sample, endsStep bool) {
 	if h.spans.add(s.seconds) {
@@ -57,54 +43,50 @@ func (h *history) add(s sample, endsStep bool) {
 	if !endsStep {
 		return
 	}
-	for i, v := range h.currentFigures() {
-		h.points[i] = append(h.points[i], v)
-		h.points[i] = slices.Delete(h.points[i], 0, max(len(h.points[i])-historySteps, 0))
+	figures := h.currentFigures()
+	current := figures.all()
+	for i, past := range h.steps.all() {
+		past.Points = append(past.Points, current[i].Now)
+		past.Points = slices.Delete(past.Points, 0, max(len(past.Points)-historySteps, 0))
 	}
 }
 
-// currentFigures returns the figures of the window.
-func (h *history) currentFigures() (figures [figureCount]Value) {
+// currentFigures returns the figures of the window, without points.
+func (h *history) currentFigures() Figures {
 	var sum sample
 	spans, seconds := h.spans.recent()
 	for i := range h.window[max(len(h.window)-spans, 0):] {
 		sum.add(&h.window[len(h.window)-1-i])
 	}
-	perSecond := func(n uint64) Value {
+	perSecond := func(n uint64) Series {
 		if seconds <= 0 {
-			return Unknown
+			return Series{Now: Unknown}
 		}
-		return Value(float64(n) / seconds)
+		return Series{Now: Value(float64(n) / seconds)}
 	}
+	quantile := func(h *histogram, q float64) Series { return Series{Now: h.quantile(q)} }
 	c := &sum.calls
-	figures = [figureCount]Value{
-		figureCalls:        perSecond(c.calls),
-		figureDeniedShare:  Unknown,
-		figureErrors:       perSecond(c.errors),
-		figureP50:          c.latency.quantile(0.5),
-		figureP99:          c.latency.quantile(0.99),
-		figureRedisP50:     sum.redis.quantile(0.5),
-		figureRedisP99:     sum.redis.quantile(0.99),
-		figureWithoutRedis: perSecond(c.withoutRedis),
-		figureUnmatched:    perSecond(c.unmatched),
-	}
+	deniedShare := Unknown
 	if c.calls > 0 {
-		figures[figureDeniedShare] = Value(float64(c.denied) / float64(c.calls))
+		deniedShare = Value(float64(c.denied) / float64(c.calls))
 	}
-	return figures
+	return Figures{
+		StepSeconds: stepSeconds,
+		Calls:       perSecond(c.calls), DeniedShare: Series{Now: deniedShare}, Errors: perSecond(c.errors),
+		P50: quantile(&c.latency, 0.5), P99: quantile(&c.latency, 0.99),
+		RedisP50: quantile(&sum.redis, 0.5), RedisP99: quantile(&sum.redis, 0.99),
+		WithoutRedis: perSecond(c.withoutRedis), Unmatched: perSecond(c.unmatched),
+	}
 }
 
 // figures returns the figures with their history.
 func (h *history) figures() Figures {
-	current := h.currentFigures()
-	series := func(i int) Series { return Series{current[i], append([]Value{}, h.points[i]...)} }
-	return Figures{
-		StepSeconds: stepSeconds,
-		Calls:       series(figureCalls), DeniedShare: series(figureDeniedShare), Errors: series(figureErrors),
-		P50: series(figureP50), P99: series(figureP99),
-		RedisP50: series(figureRedisP50), RedisP99: series(figureRedisP99), WithoutRedis: series(figureWithoutRedis),
-		Unmatched: series(figureUnmatched),
+	figures := h.currentFigures()
+	past := h.steps.all()
+	for i, series := range figures.all() {
+		series.Points = append([]Value{}, past[i].Points...)
 	}
+	return figures
 }
 
 // window has the lengths of the last spans in seconds, the newest first. A span is the time

@@ -2,7 +2,6 @@ package live
 
 import (
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
@@ -18,12 +17,6 @@ const (
 	KeysOff    KeyMode = "off"
 )
 
-func newHashKey() []byte {
-	key := make([]byte, sha256.Size)
-	_, _ = rand.Read(key) // never fails
-	return key
-}
-
 // topKeys returns the busiest keys that accept reports true for. If accept is nil, topKeys
 // returns the busiest of all keys.
 func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
@@ -33,18 +26,15 @@ func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
 		return top
 	}
 	r.mu.Lock()
-	hottest, denied := r.keys.top(byHits, maxKeys, accept), r.keys.top(byDenied, maxKeys, accept)
-	examples := r.examples.top(byHits, maxExamples, accept)
-	r.mu.Unlock()
-	for i := range hottest {
-		top.Hottest = append(top.Hottest, l.newKey(&hottest[i]))
+	defer r.mu.Unlock()
+	describe := func(list []Key, s *sketch, n int) []Key {
+		for _, e := range s.top(n, accept) {
+			list = append(list, l.newKey(&e))
+		}
+		return list
 	}
-	for i := range denied {
-		top.Denied = append(top.Denied, l.newKey(&denied[i]))
-	}
-	for i := range examples {
-		top.Unmatched = append(top.Unmatched, l.newKey(&examples[i]))
-	}
+	top.Hottest, top.Denied = describe(top.Hottest, r.hottest, maxKeys), describe(top.Denied, r.denied, maxKeys)
+	top.Unmatched = describe(top.Unmatched, r.examples, maxExamples)
 	return top
 }
 
@@ -55,21 +45,15 @@ func (l *Live) newKey(e *rankedEntry) Key {
 	case e.rule != nil:
 		k.Rule, k.Limit = e.rule.Path, e.limit.String()
 	case e.isDomainUnknown:
-		k.Rule, k.Limit = pathOf(e.key), unknownDomain
+		k.Rule, k.Limit = pathOf(e.key), "unknown domain"
 	default:
-		k.Rule, k.Limit = pathOf(e.key), noRule
+		k.Rule, k.Limit = pathOf(e.key), "no rule"
 	}
 	if e.capacity > 0 {
 		k.Spent, k.Capacity = &e.spent, &e.capacity
 	}
 	return k
 }
-
-// Texts of Key.Limit for descriptors without a rule.
-const (
-	noRule        = "no rule"
-	unknownDomain = "unknown domain"
-)
 
 // pathOf returns the domain and the keys of a descriptor as the path of a rule. The texts keep the
 // escapes of key.

@@ -2,11 +2,13 @@ package live
 
 import (
 	"context"
+	"crypto/rand"
 	"iter"
 	"sync"
 	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
 
@@ -31,7 +33,7 @@ type Options struct {
 
 	// Counts returns the hits of all limits since the process has started. The limits of a rule follow
 	// each other.
-	Counts func() iter.Seq[LimitCounts]
+	Counts func() iter.Seq[metrics.RuleCounts]
 
 	// Redis describes Redis. It is nil if the backend is local.
 	Redis func() *Redis
@@ -55,13 +57,6 @@ type Options struct {
 	Keys KeyMode
 }
 
-// LimitCounts are the hits on one limit since the process has started.
-type LimitCounts struct {
-	Rule, Limit string // path of the rule; name of the limit among the limits of the rule
-
-	OK, Near, Denied, Shadow uint64 // see Rates
-}
-
 // Bounds of a Snapshot.
 const (
 	maxRules     = 100
@@ -77,7 +72,7 @@ type Live struct {
 	o          Options
 	hashSecret []byte // of hashed keys
 	started    time.Time
-	hub        hub
+	viewers    chan struct{} // has a value for each viewer of the stream
 
 	mu           sync.Mutex // guards the fields below
 	lastSample   time.Time
@@ -96,11 +91,13 @@ type Live struct {
 // New returns a Live. Its figures are empty until Run runs.
 func New(o Options) *Live {
 	now := time.Now()
-	return &Live{o: o, hashSecret: newHashKey(), started: now, lastSample: now, stepStart: now, countsReadAt: now, traffic: newTraffic()}
+	return &Live{
+		o: o, hashSecret: []byte(rand.Text()), viewers: make(chan struct{}, maxViewers), traffic: newTraffic(),
+		started: now, lastSample: now, stepStart: now, countsReadAt: now,
+	}
 }
 
-// Run samples the figures once a second, and sends a snapshot to each viewer, until ctx is
-// done.
+// Run samples the figures once a second, until ctx is done.
 func (l *Live) Run(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -110,7 +107,6 @@ func (l *Live) Run(ctx context.Context) {
 			return
 		case <-ticker.C:
 			l.takeSample(time.Now())
-			l.hub.sendEvent(l.snapshotEvent)
 		}
 	}
 }
@@ -129,6 +125,7 @@ func (l *Live) takeSample(now time.Time) {
 	l.addSample(now)
 }
 
+// addSample does the work of takeSample. The caller holds l.mu.
 func (l *Live) addSample(now time.Time) {
 	seconds := now.Sub(l.lastSample).Seconds()
 	if seconds <= 0 {
@@ -173,20 +170,19 @@ func (l *Live) Snapshot() *Snapshot {
 
 func (l *Live) newSnapshot(now time.Time) *Snapshot {
 	l.refreshLimits()
-	s := &Snapshot{
+	events := l.o.Events.Events()
+	return &Snapshot{
 		Time:      now,
 		Started:   l.started,
 		Version:   l.o.Version,
 		Instance:  l.o.Instance,
 		State:     l.state(now),
 		Figures:   l.history.figures(),
+		Rules:     l.ruleList(),
 		Keys:      l.topKeys(nil),
-		Events:    l.o.Events.Events(),
+		Events:    events[:min(len(events), maxEvents)],
 		Overrides: l.overrides,
 	}
-	s.Events = s.Events[:min(len(s.Events), maxEvents)]
-	s.Rules = l.ruleList()
-	return s
 }
 
 func (l *Live) state(now time.Time) State {
@@ -205,8 +201,8 @@ func (l *Live) state(now time.Time) State {
 }
 
 func (l *Live) limitsInForce() Limits {
-	limits := l.o.Limits()
-	limits.Loaded, limits.Hash, limits.Domains, limits.Rules = l.limits.Loaded, l.limits.Hash, l.limits.Domains, l.limits.Rules
+	limits, inForce := l.o.Limits(), &l.limits
+	limits.Loaded, limits.Hash, limits.Domains, limits.Rules = inForce.Loaded, inForce.Hash, inForce.Domains, inForce.Rules
 	problems := limits.Problems
 	limits.Problems = append([]string{}, problems[:min(len(problems), maxProblems)]...)
 	limits.MoreProblems = len(problems) - len(limits.Problems)
@@ -245,25 +241,23 @@ func (l *Live) refreshLimits() {
 	l.limits, l.switchedOff = Limits{Domains: []string{}}, nil
 	if config != nil {
 		const maxShown = 5
-		for i, off := range config.Off() {
-			if i == maxShown {
-				l.switchedOff = append(l.switchedOff, "and more")
-				break
-			}
-			l.switchedOff = append(l.switchedOff, off.Path+off.Notes.String())
+		off := config.Off()
+		for _, o := range off[:min(len(off), maxShown)] {
+			l.switchedOff = append(l.switchedOff, o.Path+o.Notes.String())
+		}
+		if len(off) > maxShown {
+			l.switchedOff = append(l.switchedOff, "and more")
 		}
 		l.limits.Loaded, l.limits.Hash, l.limits.Rules = true, config.Hash(), config.Rules()
 		for _, d := range config.Domains() {
 			l.limits.Domains = append(l.limits.Domains, d.Name)
 		}
 	}
-	l.overrides = OverrideList{Shown: []Override{}}
 	authors := map[string]string{}
+	l.overrides = OverrideList{Shown: []Override{}}
 	if l.o.Overrides != nil {
 		all := l.o.Overrides()
-		l.overrides.Enabled = true
-		l.overrides.Shown = append(l.overrides.Shown, all[:min(len(all), maxOverrides)]...)
-		l.overrides.More = len(all) - len(l.overrides.Shown)
+		l.overrides = OverrideList{Enabled: true, Shown: append([]Override{}, all[:min(len(all), maxOverrides)]...), More: max(len(all)-maxOverrides, 0)}
 		for _, o := range all {
 			authors[o.Target] = o.Author
 		}

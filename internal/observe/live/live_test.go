@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
 
@@ -63,12 +64,12 @@ func TestRulesAreSortedByDenialsAndQuietRulesAreCounted(t *testing.T) {
 		r := newRig(t, nil)
 		assert.Equal(t, RuleList{Total: 4, Shown: []Rule{}, Quiet: 5}, r.Snapshot().Rules, "a disabled rule is quiet and not in force")
 		r.tick(5)
-		r.counts = []LimitCounts{
-			{Rule: "shop > tenant", OK: 500, Near: 50},
-			{Rule: "shop > tenant > path", Limit: "per minute", OK: 100},
-			{Rule: "shop > tenant > path", Limit: "per hour", OK: 60, Denied: 40},
-			{Rule: "shop > trial", OK: 5, Shadow: 10},
-			{Rule: "gone > rule", OK: 5},
+		r.counts = []metrics.RuleCounts{
+			counts("shop > tenant", "", 500, 50, 0, 0),
+			counts("shop > tenant > path", "per minute", 100, 0, 0, 0),
+			counts("shop > tenant > path", "per hour", 60, 0, 40, 0),
+			counts("shop > trial", "", 5, 0, 0, 10),
+			counts("gone > rule", "", 5, 0, 0, 0),
 		}
 		r.tick(5)
 		list := r.Snapshot().Rules
@@ -106,14 +107,14 @@ func TestSnapshotOfThousandsOfRulesIsBounded(t *testing.T) {
 		limits.WriteString("domain: shop\ndescriptors:\n")
 		for i := range 5000 {
 			fmt.Fprintf(&limits, "  - {key: k%d, rate_limit: {unit: minute, requests_per_unit: 1}}\n", i)
-			r.counts = append(r.counts, LimitCounts{Rule: fmt.Sprintf("shop > k%d", i), OK: uint64(i), Denied: uint64(i)})
+			r.counts = append(r.counts, counts(fmt.Sprintf("shop > k%d", i), "", uint64(i), 0, uint64(i), 0))
 		}
 		r.load(limits.String())
 		for range historySteps {
 			r.tick(stepSeconds)
 			for i := range r.counts {
-				r.counts[i].OK += uint64(i) * 1000
-				r.counts[i].Denied += uint64(i)
+				r.counts[i].WithinLimit += uint64(i) * 1000
+				r.counts[i].OverLimit += uint64(i)
 			}
 		}
 		s := r.Snapshot()
@@ -121,7 +122,7 @@ func TestSnapshotOfThousandsOfRulesIsBounded(t *testing.T) {
 		assert.Equal(t, 4999-maxRules, s.Rules.More)
 		assert.Equal(t, 1, s.Rules.Quiet)
 		assert.Equal(t, "k4999", s.Rules.Shown[0].Label)
-		assert.Less(t, len(r.snapshotJSON(true)), 150<<10, "bytes of JSON")
+		assert.Less(t, len(encode(r.Snapshot())), 150<<10, "bytes of JSON")
 
 		rules, more := r.Rules("K49")
 		assert.Len(t, rules, 111)
@@ -240,7 +241,7 @@ func TestSnapshotIsJSONWithoutNumbersThatJSONCannotExpress(t *testing.T) {
 			r.call("tenant=</script>\x1b[31m")
 		}
 		r.tick(1)
-		text := r.snapshotJSON(true)
+		text := encode(r.Snapshot())
 		assert.NotContains(t, string(text), "<")
 		assert.NotContains(t, string(text), "\x1b")
 		assert.NotContains(t, string(text), "NaN")
@@ -275,10 +276,10 @@ func TestFirstViewOfManyRulesIsFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
 		for i := range manyRules + 1 {
-			r.counts = append(r.counts, LimitCounts{Rule: fmt.Sprintf("shop > k%d", i), OK: 1})
+			r.counts = append(r.counts, counts(fmt.Sprintf("shop > k%d", i), "", 1, 0, 0, 0))
 		}
 		r.tick(2 * stepSeconds)
-		r.counts[7].Denied += 30
+		r.counts[7].OverLimit += 30
 		r.tick(3)
 		time.Sleep(100 * time.Millisecond) // the view comes between two ticks
 		first := r.Snapshot().Rules.Shown[0]

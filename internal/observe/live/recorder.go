@@ -19,11 +19,9 @@ import (
 
 // Bounds of the memory of a Recorder. docs/observability.md has the resulting memory.
 const (
-	maxStripes   = 64
-	stripeEvents = 32      // events of a stripe that wait for the sketches
-	stripeBytes  = 4 << 10 // size of the keys of these events
-	sketchKeys   = 2560    // keys of each ranking
-	exampleKeys  = 100     // keys of descriptors without a rule
+	maxStripes  = 64
+	sketchKeys  = 2560 // hottest keys, and as many most denied keys
+	exampleKeys = 100  // keys of descriptors without a rule
 )
 
 // maxEventsPerSecond bounds what the sketches cost. If there are more decisions, a random
@@ -42,8 +40,9 @@ type Recorder struct {
 	redisMu    sync.Mutex
 	redisTrips histogram // round trips to Redis since the last collect
 
-	mu       sync.Mutex // guards the fields below
-	keys     *sketch
+	mu       sync.Mutex         // guards the fields below
+	hottest  *sketch            // keys by hits
+	denied   *sketch            // keys by denied hits
 	examples *sketch            // descriptors without a rule
 	ruleUses map[string]float64 // highest use of each rule since the last collect, by path
 }
@@ -53,9 +52,7 @@ type Recorder struct {
 type stripe struct {
 	mu sync.Mutex
 	callCounts
-	events []event
-	keys   []byte // the keys of the events, one after the other
-	_      [64]byte
+	_ [64]byte
 }
 
 // callCounts has the numbers of calls and decisions in a span of time.
@@ -85,7 +82,6 @@ type event struct {
 	hits, denied float64                // hits that the event stands for; denied hits are also in hits
 	spent        int64
 	capacity     int64 // 0 if spent is unknown
-	keyEnd       int   // where the event's key ends in stripe.keys
 
 	isDomainUnknown bool // the domain has no limits
 }
@@ -95,27 +91,39 @@ type event struct {
 func NewRecorder(overHits func(service.Decision) int64, keepKeys bool) *Recorder {
 	stripes := min(1<<bits.Len(uint(4*runtime.GOMAXPROCS(0)-1)), maxStripes)
 	r := &Recorder{
-		overHits: overHits, keepKeys: keepKeys, seed: maphash.MakeSeed(), stripes: newStripes(stripes),
-		keys: newSketch(sketchKeys), examples: newSketch(exampleKeys), ruleUses: map[string]float64{},
+		overHits: overHits, keepKeys: keepKeys, seed: maphash.MakeSeed(), stripes: make([]stripe, stripes),
+		hottest: newSketch(sketchKeys), denied: newSketch(sketchKeys), examples: newSketch(exampleKeys), ruleUses: map[string]float64{},
 	}
 	r.sampleInterval.Store(1)
 	return r
 }
 
-func newStripes(n int) []stripe {
-	stripes := make([]stripe, n)
-	for i := range stripes {
-		stripes[i].events = make([]event, 0, stripeEvents)
-		stripes[i].keys = make([]byte, 0, stripeBytes)
-	}
-	return stripes
-}
-
 // Answered implements service.Observer.
 func (r *Recorder) Answered(_ context.Context, c *service.Call) {
 	random := rand.Uint64()
+	r.count(c, int(random))
+	interval := r.sampleInterval.Load()
+	if interval > 1 && uint32(random>>32)%interval != 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.keepKeys {
+		for i, rule := range c.Rules {
+			if rule == nil && c.IsUnmatched(i) {
+				r.addExample(c, i, float64(interval))
+			}
+		}
+	}
+	for i := 0; i < c.Decisions(); {
+		i = r.addDescriptor(c, i, float64(interval))
+	}
+}
+
+// count counts a call and its decisions.
+func (r *Recorder) count(c *service.Call, random int) {
 	bucket := bucketOf(time.Since(c.Start))
-	s := r.lockStripe(int(random))
+	s := r.lockStripe(random)
 	defer s.mu.Unlock()
 	s.calls++
 	s.latency[bucket]++
@@ -125,35 +133,11 @@ func (r *Recorder) Answered(_ context.Context, c *service.Call) {
 	case c.Response.GetOverallCode() != rlsv3.RateLimitResponse_OK:
 		s.denied++
 	}
-	interval := r.sampleInterval.Load()
-	isSampled := interval <= 1 || uint32(random>>32)%interval == 0
 	for i, rule := range c.Rules {
 		if rule == nil && c.IsUnmatched(i) {
 			s.unmatched++
-			if isSampled && r.keepKeys {
-				r.addExample(s, c, i, float64(interval))
-			}
 		}
 	}
-	if !isSampled {
-		s.countDecisions(c)
-		return
-	}
-	for i := 0; i < c.Decisions(); {
-		i = r.recordDescriptor(s, c, i, float64(interval))
-	}
-}
-
-// addExample records descriptor i, which no rule limits. The recorded descriptor stands for weight
-// descriptors, because the other calls are not in the sample.
-func (r *Recorder) addExample(s *stripe, c *service.Call, i int, weight float64) {
-	var memory [maxKeyBytes]byte
-	key := descriptors.AppendCutKey(memory[:0], c.Request.GetDomain(), c.Request.GetDescriptors()[i].GetEntries())
-	r.addEvent(s, event{hits: weight, isDomainUnknown: !c.DomainFound}, key)
-}
-
-// countDecisions counts the decisions of a call that is not in the sample.
-func (s *stripe) countDecisions(c *service.Call) {
 	for i := range c.Decisions() {
 		if d := c.Decision(i); d.Result.Err == nil {
 			s.decisions++
@@ -162,6 +146,14 @@ func (s *stripe) countDecisions(c *service.Call) {
 			}
 		}
 	}
+}
+
+// addExample adds descriptor i, which no rule limits. The descriptor stands for weight descriptors, because
+// the other calls are not in the sample. The caller holds r.mu.
+func (r *Recorder) addExample(c *service.Call, i int, weight float64) {
+	var memory [maxKeyBytes]byte
+	key := descriptors.AppendCutKey(memory[:0], c.Request.GetDomain(), c.Request.GetDescriptors()[i].GetEntries())
+	r.examples.add(&event{hash: maphash.Bytes(r.seed, key), hits: weight, isDomainUnknown: !c.DomainFound}, key, weight)
 }
 
 // RedisAnswered records the time of a round trip to Redis.
@@ -183,9 +175,9 @@ func (r *Recorder) lockStripe(random int) *stripe {
 	return s
 }
 
-// recordDescriptor records the decisions about one descriptor. The first one is decision i. It returns
-// the index of the first decision about the next descriptor.
-func (r *Recorder) recordDescriptor(s *stripe, c *service.Call, i int, weight float64) int {
+// addDescriptor adds the decisions about one descriptor. The first one is decision i. It returns the index
+// of the first decision about the next descriptor. The caller holds r.mu.
+func (r *Recorder) addDescriptor(c *service.Call, i int, weight float64) int {
 	first := c.Decision(i)
 	ev := event{rule: first.Rule, limit: first.Limit, hits: weight * float64(max(first.N, 0))}
 	use, isDecided := -1.0, false
@@ -198,10 +190,6 @@ func (r *Recorder) recordDescriptor(s *stripe, c *service.Call, i int, weight fl
 			continue
 		}
 		isDecided = true
-		s.decisions++
-		if d.Result.Degraded() {
-			s.withoutRedis++
-		}
 		if !d.Result.Allowed && !d.Shadow && d.N > 0 {
 			ev.denied = max(ev.denied, weight*float64(r.overHits(d)))
 		}
@@ -210,11 +198,24 @@ func (r *Recorder) recordDescriptor(s *stripe, c *service.Call, i int, weight fl
 			use, ev.limit, ev.spent, ev.capacity = u, d.Limit, spent, capacity
 		}
 	}
-	if !isDecided {
-		return i
+	if isDecided {
+		r.addEvent(&ev, first.Key)
 	}
-	r.addEvent(s, ev, first.Key)
 	return i
+}
+
+// addEvent adds an event on a key with a rule. The caller holds r.mu.
+func (r *Recorder) addEvent(ev *event, key []byte) {
+	if use := useOf(ev.spent, ev.capacity); use > r.ruleUses[ev.rule.Path] {
+		r.ruleUses[ev.rule.Path] = use
+	}
+	if !r.keepKeys || ev.hits == 0 {
+		return
+	}
+	ev.hash = maphash.Bytes(r.seed, key)
+	key = key[:min(len(key), maxKeyBytes)]
+	r.hottest.add(ev, key, ev.hits)
+	r.denied.add(ev, key, ev.denied)
 }
 
 // useOf returns spent / capacity, or -1 if the capacity is 0.
@@ -237,57 +238,14 @@ func spentAndCapacity(d *service.Decision) (spent, capacity int64) {
 	return max(l.Spent(d.Result.Result), 0), l.Capacity()
 }
 
-// addEvent appends an event to a stripe. If the stripe is full, addEvent first moves its events to the
-// sketches.
-func (r *Recorder) addEvent(s *stripe, ev event, key []byte) {
-	ev.hash = maphash.Bytes(r.seed, key)
-	key = key[:min(len(key), maxKeyBytes)]
-	if len(s.events) == cap(s.events) || len(s.keys)+len(key) > cap(s.keys) {
-		r.mu.Lock()
-		r.moveEvents(s)
-		r.mu.Unlock()
-	}
-	if r.keepKeys {
-		s.keys = append(s.keys, key...)
-	}
-	ev.keyEnd = len(s.keys)
-	s.events = append(s.events, ev)
-}
-
-// moveEvents moves the events of s to the sketches. The caller holds r.mu and s.mu.
-func (r *Recorder) moveEvents(s *stripe) {
-	start := 0
-	for i := range s.events {
-		ev := &s.events[i]
-		key := s.keys[start:ev.keyEnd]
-		start = ev.keyEnd
-		if ev.rule == nil {
-			r.examples.add(ev, key)
-			continue
-		}
-		if u := useOf(ev.spent, ev.capacity); u > r.ruleUses[ev.rule.Path] {
-			r.ruleUses[ev.rule.Path] = u
-		}
-		if r.keepKeys && ev.hits > 0 {
-			r.keys.add(ev, key)
-		}
-	}
-	clear(s.events) // limits that are no longer in force can be freed
-	s.events, s.keys = s.events[:0], s.keys[:0]
-}
-
 // collect returns the calls, the round trips to Redis and the highest use of each rule since
-// the last call of collect, which was this number of seconds ago. It also moves all events to the
-// sketches.
+// the last call of collect, which was this number of seconds ago.
 func (r *Recorder) collect(seconds float64) (counts callCounts, redis histogram, uses map[string]float64) {
 	for i := range r.stripes {
 		s := &r.stripes[i]
 		s.mu.Lock()
 		counts.add(&s.callCounts)
 		s.callCounts = callCounts{}
-		r.mu.Lock()
-		r.moveEvents(s)
-		r.mu.Unlock()
 		s.mu.Unlock()
 	}
 	r.redisMu.Lock()
@@ -297,8 +255,9 @@ func (r *Recorder) collect(seconds float64) (counts callCounts, redis histogram,
 	r.sampleInterval.Store(uint32(max(math.Ceil(eventsPerSecond/maxEventsPerSecond), 1)))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.keys.advance(seconds)
-	r.examples.advance(seconds)
+	for _, s := range []*sketch{r.hottest, r.denied, r.examples} {
+		s.advance(seconds)
+	}
 	uses, r.ruleUses = r.ruleUses, make(map[string]float64, len(r.ruleUses))
 	return counts, redis, uses
 }

@@ -102,10 +102,8 @@ func TestKeysAreForgottenIfOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(o *Options) { o.Keys, o.Recorder = KeysOff, NewRecorder(allHits, false) })
 		r.call("tenant=secret")
-		assert.Zero(t, r.o.Recorder.keys.rankings[byHits].total)
-		for i := range r.o.Recorder.stripes {
-			assert.Empty(t, r.o.Recorder.stripes[i].keys)
-		}
+		assert.Empty(t, r.o.Recorder.hottest.heap)
+		assert.Empty(t, r.o.Recorder.denied.heap)
 		r.tick(5)
 		assert.Equal(t, TopKeys{Mode: KeysOff, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, SampledShare: 1}, r.Snapshot().Keys)
 		_, keys, _ := r.Rule("shop > tenant")
@@ -136,10 +134,12 @@ func TestBusiestKeysOfSampledCallsAreFound(t *testing.T) {
 					random := rand.Uint64()
 					s := r.lockStripe(int(random))
 					s.calls, s.decisions = s.calls+1, s.decisions+1
-					if interval := r.sampleInterval.Load(); uint32(random>>32)%interval == 0 {
-						r.addEvent(s, event{rule: rule, limit: rateLimit, hits: float64(interval)}, strconv.AppendInt(nil, int64(number), 10))
-					}
 					s.mu.Unlock()
+					if interval := r.sampleInterval.Load(); uint32(random>>32)%interval == 0 {
+						r.mu.Lock()
+						r.addEvent(&event{rule: rule, limit: rateLimit, hits: float64(interval)}, strconv.AppendInt(nil, int64(number), 10))
+						r.mu.Unlock()
+					}
 				}
 			})
 		}
@@ -149,7 +149,7 @@ func TestBusiestKeysOfSampledCallsAreFound(t *testing.T) {
 	}
 	assert.InDelta(t, 0.1, r.sampledShare(), 0.01)
 	found := 0
-	top := r.keys.top(byHits, 20, nil)
+	top := r.hottest.top(20, nil)
 	for i := range top {
 		if number, _ := strconv.Atoi(string(top[i].key)); number < 20 {
 			found++
@@ -170,18 +170,19 @@ func (z *zipf) share(k int) float64 {
 func TestRecorderMemoryIsBoundedUnderFloodOfKeys(t *testing.T) {
 	before := heapBytes()
 	r := NewRecorder(allHits, true)
-	r.stripes = newStripes(maxStripes)
+	r.stripes = make([]stripe, maxStripes)
 	rule, rateLimit := &descriptors.Rule{}, &descriptors.RateLimit{}
 	key := make([]byte, 10*maxKeyBytes)
 	for i := range 1_000_000 {
 		binary.LittleEndian.PutUint64(key, uint64(i))
-		r.addEvent(&r.stripes[i%maxStripes], event{rule: rule, limit: rateLimit, hits: 1, denied: 1}, key)
+		r.addEvent(&event{rule: rule, limit: rateLimit, hits: 1, denied: 1}, key)
 	}
 	r.collect(1)
 	used := heapBytes() - before
 	assert.Less(t, used, 4<<20)
 	t.Logf("a Recorder uses %.2f MiB after 1M random keys of %d bytes", float64(used)/(1<<20), len(key))
-	assert.Len(t, r.keys.places, sketchKeys)
+	assert.Len(t, r.hottest.entries, sketchKeys)
+	assert.Len(t, r.denied.entries, sketchKeys)
 	runtime.KeepAlive(r)
 }
 
@@ -267,7 +268,7 @@ func TestDescriptorsWithoutARuleAreSeen(t *testing.T) {
 		assert.Equal(t, Key{Key: "shop|tennant=<b>|path=/x", Rule: "shop > tennant > path", Limit: "no rule", Rate: 3}, first)
 		assert.Equal(t, Key{Key: "shp%E2%80%AE|tenant=acme", Rule: "shp%E2%80%AE > tenant", Limit: "unknown domain", Rate: 1}, second)
 
-		public := r.snapshotFor(false).Keys.Unmatched[0]
+		public := r.hashedKeys(r.Snapshot().Keys).Unmatched[0]
 		assert.Regexp(t, "^#[0-9a-f]{16}$", public.Key)
 		assert.Equal(t, "shop > tennant > path", public.Rule)
 
@@ -282,9 +283,7 @@ func TestExamplesAreHiddenIfKeysAreOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(o *Options) { o.Keys, o.Recorder = KeysOff, NewRecorder(allHits, false) })
 		r.call("tennant=secret")
-		for i := range r.o.Recorder.stripes {
-			assert.Empty(t, r.o.Recorder.stripes[i].keys)
-		}
+		assert.Empty(t, r.o.Recorder.examples.heap)
 		r.tick(1)
 		s := r.Snapshot()
 		assert.EqualValues(t, 1, s.Figures.Unmatched.Now)
@@ -302,12 +301,12 @@ func TestFloodOfDescriptorsWithoutARuleIsBounded(t *testing.T) {
 	recorder.collect(1)
 	assert.Less(t, heapBytes()-before, 1<<20)
 	assert.EqualValues(t, 10, recorder.sampleInterval.Load(), "one of ten calls is used from now on")
-	assert.Len(t, recorder.examples.places, exampleKeys)
+	assert.Len(t, recorder.examples.entries, exampleKeys)
 	examples := r.topKeys(nil).Unmatched
 	require.Len(t, examples, maxExamples)
 	assert.Equal(t, "shop|common=1", examples[0].Key)
-	for i := range recorder.examples.entries {
-		assert.LessOrEqual(t, len(recorder.examples.entries[i].key), maxKeyBytes)
+	for _, e := range recorder.examples.heap {
+		assert.LessOrEqual(t, len(e.key), maxKeyBytes)
 	}
 	r.answered(func(c *service.Call) {
 		assert.Zero(t, testing.AllocsPerRun(1000, func() { recorder.Answered(t.Context(), c) }))

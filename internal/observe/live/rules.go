@@ -2,7 +2,6 @@ package live
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/seed-81f232ab/rls/descriptors"
@@ -99,15 +98,13 @@ func (b *ruleBook) ruleAt(path string) (rule Rule, isKnown bool) {
 func (b *ruleBook) search(text string, n int) (found []Rule, more int) {
 	text = strings.ToLower(text)
 	for i := range b.rules {
-		r := &b.rules[i]
-		if !strings.Contains(strings.ToLower(r.Path), text) && !slices.ContainsFunc(r.Limits, func(l Limit) bool { return strings.Contains(strings.ToLower(l.Text), text) }) {
-			continue
-		}
-		if len(found) == n {
+		switch r := &b.rules[i]; {
+		case !r.Contains(text):
+		case len(found) == n:
 			more++
-			continue
+		default:
+			found = append(found, *r)
 		}
-		found = append(found, *r)
 	}
 	return found, more
 }

@@ -40,7 +40,7 @@ func (z *zipf) draw() int {
 // recall returns the share of the n most frequent numbers that are among the n top keys.
 func recall(s *sketch, n int) float64 {
 	found := 0
-	for _, e := range s.top(byHits, n, nil) {
+	for _, e := range s.top(n, nil) {
 		if int(e.hash) < n {
 			found++
 		}
@@ -56,7 +56,7 @@ func TestBusiestKeysOfZipfTrafficAreFound(t *testing.T) {
 		for range 60 { // seconds
 			for range maxEventsPerSecond {
 				number := z.draw()
-				s.add(&event{hash: uint64(number), hits: 1}, binary.AppendUvarint(nil, uint64(number)))
+				s.add(&event{hash: uint64(number), hits: 1}, binary.AppendUvarint(nil, uint64(number)), 1)
 			}
 			s.advance(1)
 		}
@@ -68,14 +68,14 @@ func TestRatesFollowTraffic(t *testing.T) {
 	t.Parallel()
 	s := newSketch(10)
 	second := func(hits, denied float64) {
-		s.add(&event{hash: 1, hits: hits, denied: denied}, []byte("a"))
-		s.add(&event{hash: 2, hits: 100}, []byte("b"))
+		s.add(&event{hash: 1, hits: hits, denied: denied}, []byte("a"), hits)
+		s.add(&event{hash: 2, hits: 100}, []byte("b"), 100)
 		s.advance(1)
 	}
 	for range 20 {
 		second(300, 200)
 	}
-	top := s.top(byHits, 5, nil)
+	top := s.top(5, nil)
 	require.Len(t, top, 2)
 	assert.Equal(t, "a", string(top[0].key))
 	assertRates := func(wantAll, wantDenied float64) {
@@ -87,50 +87,39 @@ func TestRatesFollowTraffic(t *testing.T) {
 	for range 5 {
 		second(10, 0)
 	}
-	top = s.top(byHits, 5, nil)
+	top = s.top(5, nil)
 	assertRates(10, 0)
 	assert.Equal(t, "a", string(top[0].key), "the order is that of the last minutes")
 	for range 120 {
 		second(10, 0)
 	}
-	assert.Equal(t, "b", string(s.top(byHits, 1, nil)[0].key))
+	assert.Equal(t, "b", string(s.top(1, nil)[0].key))
 }
 
 func TestKeyWithoutHitsIsForgotten(t *testing.T) {
 	t.Parallel()
 	s := newSketch(10)
-	s.add(&event{hash: 1, hits: 1}, []byte("a"))
+	s.add(&event{hash: 1, hits: 1}, []byte("a"), 1)
 	for range 10 {
-		s.add(&event{hash: 2, hits: 1}, []byte("b"))
+		s.add(&event{hash: 2, hits: 1}, []byte("b"), 1)
 		s.advance(60)
 	}
-	require.Len(t, s.places, 1)
-	assert.Equal(t, "b", string(s.top(byHits, 5, nil)[0].key))
-	s.add(&event{hash: 1, hits: 5}, []byte("a"))
-	assert.Len(t, s.top(byHits, 5, nil), 2)
+	require.Len(t, s.entries, 1)
+	assert.Equal(t, "b", string(s.top(5, nil)[0].key))
+	s.add(&event{hash: 1, hits: 5}, []byte("a"), 5)
+	assert.Len(t, s.top(5, nil), 2)
 	checkSketch(t, s)
 }
 
-// checkSketch checks the heaps, the index and the free entries of s.
+// checkSketch checks the heap and the index of s.
 func checkSketch(t *testing.T, s *sketch) {
 	t.Helper()
-	inUse := map[int32]bool{}
-	for i, r := range s.rankings {
-		for heapPlace, place := range r.heap {
-			e := &s.entries[place]
-			inUse[place] = true
-			require.EqualValues(t, heapPlace, e.ranks[i].heapPlace)
-			require.Equal(t, place, s.places[e.hash])
-			if heapPlace > 0 {
-				require.LessOrEqual(t, s.countAt(i, int32((heapPlace-1)/2)), e.ranks[i].count)
-			}
-		}
+	for place, e := range s.heap {
+		require.Equal(t, place, e.heapPlace)
+		require.Same(t, e, s.entries[e.hash])
+		require.LessOrEqual(t, s.heap[max(place-1, 0)/2].count, e.count)
 	}
-	require.Len(t, s.places, len(inUse))
-	require.Len(t, s.entries, len(inUse)+len(s.free))
-	for _, place := range s.free {
-		require.False(t, inUse[place])
-	}
+	require.Len(t, s.entries, len(s.heap))
 }
 
 func TestSketchKeepsItsOrderUnderRandomTraffic(t *testing.T) {
@@ -140,7 +129,7 @@ func TestSketchKeepsItsOrderUnderRandomTraffic(t *testing.T) {
 	for i := range 20_000 {
 		n := float64(random.IntN(5))
 		total += n
-		s.add(&event{hash: uint64(random.IntN(200)), hits: n, denied: n * float64(random.IntN(2))}, nil)
+		s.add(&event{hash: uint64(random.IntN(200)), hits: n}, nil, n*float64(random.IntN(2)))
 		if i%1000 == 0 {
 			s.advance(float64(random.IntN(100)))
 			checkSketch(t, s)
@@ -157,17 +146,17 @@ func TestFloodOfKeysLeavesSketchBounded(t *testing.T) {
 	before := heapBytes()
 	for i := range 1_000_000 {
 		binary.LittleEndian.PutUint64(key, uint64(i))
-		s.add(&event{hash: uint64(i) + 1<<32, rule: rule, limit: limit, hits: 1}, key[:maxKeyBytes])
+		s.add(&event{hash: uint64(i) + 1<<32, rule: rule, limit: limit, hits: 1}, key[:maxKeyBytes], 1)
 		if i%50 == 0 {
 			heavy++
-			s.add(&event{hash: uint64(heavy % 20), rule: rule, limit: limit, hits: 1}, key[:10])
+			s.add(&event{hash: uint64(heavy % 20), rule: rule, limit: limit, hits: 1}, key[:10], 1)
 		}
 		if i%20_000 == 0 {
 			s.advance(1)
 		}
 	}
 	used := heapBytes() - before
-	assert.Len(t, s.places, sketchKeys)
+	assert.Len(t, s.entries, sketchKeys)
 	assert.Less(t, used, 3<<20, "bytes of one sketch")
 	t.Logf("a sketch uses %.2f MiB after 1M random keys of %d bytes", float64(used)/(1<<20), maxKeyBytes)
 	assert.Equal(t, 1.0, recall(s, 20), "the flood does not hide 20 keys that have a thousandth of the hits each")
@@ -199,26 +188,26 @@ func BenchmarkSketch(b *testing.B) {
 				if c.keys > 0 {
 					hash = uint64(i)
 				}
-				s.add(&event{hash: hash, hits: 1}, key)
+				s.add(&event{hash: hash, hits: 1}, key, 1)
 			}
 		})
 	}
 }
 
-// TestDeniedKeyKeepsItsHitsUnderFlood has more keys with many hits than the ranking by hits takes.
+// TestDeniedKeyKeepsItsHitsUnderFlood has more keys with many hits than the sketch by hits takes.
 func TestDeniedKeyKeepsItsHitsUnderFlood(t *testing.T) {
 	t.Parallel()
-	s := newSketch(10)
+	s := newSketch(10) // by denied hits
 	for range 20 {
-		s.add(&event{hash: 1, hits: 4}, []byte("denied"))
-		s.add(&event{hash: 1, hits: 8, denied: 8}, []byte("denied"))
+		s.add(&event{hash: 1, hits: 4}, []byte("denied"), 0)
+		s.add(&event{hash: 1, hits: 8, denied: 8}, []byte("denied"), 8)
 		for i := range uint64(50) {
-			s.add(&event{hash: 100 + i, hits: 1000}, []byte("hot"))
+			s.add(&event{hash: 100 + i, hits: 1000}, []byte("hot"), 0)
 		}
 		s.advance(1)
 		checkSketch(t, s)
 	}
-	top := s.top(byDenied, 5, nil)
+	top := s.top(5, nil)
 	require.Len(t, top, 1)
 	assert.InDelta(t, 12, top[0].rate, 1e-9)
 	assert.InDelta(t, 8, top[0].deniedRate, 1e-9)

@@ -14,9 +14,11 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend/fallback"
+	"github.com/seed-81f232ab/rls/internal/observe/candidate"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
 
@@ -78,13 +80,7 @@ type Candidate struct {
 	NewlyAdmitted uint64 `json:"newly_admitted"`
 	NotCompared   uint64 `json:"not_compared"` // calls for which the queue was full or the backend failed
 
-	Rules []CandidateRule `json:"rules"` // the most newly denied descriptors first
-}
-
-// CandidateRule is a rule of the candidate that denies descriptors newly.
-type CandidateRule struct {
-	Path        string `json:"path"`
-	NewlyDenied uint64 `json:"newly_denied"`
+	Rules []candidate.RuleCount `json:"rules"` // the most newly denied descriptors first
 }
 
 // Redis is the state of Redis, as the calls of this process see it.
@@ -168,6 +164,11 @@ type Figures struct {
 	Unmatched    Series `json:"unmatched"`     // descriptors per second that no rule limits
 }
 
+// all returns all series of f.
+func (f *Figures) all() []*Series {
+	return []*Series{&f.Calls, &f.DeniedShare, &f.Errors, &f.P50, &f.P99, &f.RedisP50, &f.RedisP99, &f.WithoutRedis, &f.Unmatched}
+}
+
 // Series is a figure and its history. A value without traffic is null.
 type Series struct {
 	Now    Value   `json:"now"`
@@ -224,6 +225,12 @@ type Rates struct {
 	Near   Value `json:"near"` // the part of OK that is near the limit
 	Denied Value `json:"denied"`
 	Shadow Value `json:"shadow"`
+}
+
+// Contains reports whether the path or a limit of r contains text, which is in lower case.
+func (r *Rule) Contains(text string) bool {
+	return strings.Contains(strings.ToLower(r.Path), text) ||
+		slices.ContainsFunc(r.Limits, func(l Limit) bool { return strings.Contains(strings.ToLower(l.Text), text) })
 }
 
 // Limit is one limit of a rule.

@@ -10,17 +10,18 @@ import (
 // setSummary sets the level, the headline and the details of s.
 func (s *State) setSummary(now time.Time) {
 	s.Level, s.Details = Well, []string{}
-	var parts []string
-	addPart := func(level Level, text string) {
+	worsen := func(level Level) {
 		if severity(level) > severity(s.Level) {
 			s.Level = level
 		}
+	}
+	var parts []string
+	addPart := func(level Level, text string) {
+		worsen(level)
 		parts = append(parts, text)
 	}
 	addDetail := func(level Level, format string, args ...any) {
-		if severity(level) > severity(s.Level) {
-			s.Level = level
-		}
+		worsen(level)
 		s.Details = append(s.Details, fmt.Sprintf(format, args...))
 	}
 
@@ -44,7 +45,7 @@ func (s *State) setSummary(now time.Time) {
 		addPart(Warning, "the whole service is in shadow mode: it denies nothing")
 	}
 	if s.Replicas > 0 {
-		addPart(Well, countText(int64(s.Replicas), "replica")+" seen")
+		addPart(Well, Count(s.Replicas, "replica")+" seen")
 	}
 	if s.Limits.Loaded && s.Limits.Since != nil {
 		addPart(Well, "limits of "+clockText(*s.Limits.Since, now)+" in force")
@@ -81,7 +82,7 @@ func (s *State) setSummary(now time.Time) {
 		if !s.Limits.Loaded {
 			what = "there are no limits"
 		}
-		addDetail(Warning, "%s, so %s: %s", countText(int64(problems), "problem"), what, s.Limits.Problems[0])
+		addDetail(Warning, "%s, so %s: %s", Count(problems, "problem"), what, s.Limits.Problems[0])
 	}
 }
 
@@ -96,13 +97,13 @@ func (c *Candidate) describe(now time.Time) string {
 	text := "No candidate limits yet"
 	if c.Since != nil {
 		text = fmt.Sprintf("Candidate limits of %s: %s compared, %d newly denied, %d newly admitted", clockText(*c.Since, now),
-			countText(int64(c.Compared), "call"), c.NewlyDenied, c.NewlyAdmitted)
+			Count(c.Compared, "call"), c.NewlyDenied, c.NewlyAdmitted)
 	}
 	if len(c.Rules) > 0 {
 		text += fmt.Sprintf("; most by %s (%d)", c.Rules[0].Path, c.Rules[0].NewlyDenied)
 	}
 	if c.NotCompared > 0 {
-		text += "; " + countText(int64(c.NotCompared), "call") + " not compared"
+		text += "; " + Count(c.NotCompared, "call") + " not compared"
 	}
 	if c.Problem != "" {
 		text += "; the newest candidate is rejected: " + c.Problem
@@ -132,10 +133,11 @@ func (r *Redis) outageText(now time.Time) string {
 
 // priceText describes the price of an outage.
 func (o *Outage) priceText() string {
-	if o.MaxExcessHits == 0 {
-		return countText(o.Calls, "call") + " decided without Redis, no hit too many"
+	excess := "no hit"
+	if o.MaxExcessHits > 0 {
+		excess = "at most " + Count(o.MaxExcessHits, "hit")
 	}
-	return countText(o.Calls, "call") + " decided without Redis, at most " + countText(o.MaxExcessHits, "hit") + " too many"
+	return Count(o.Calls, "call") + " decided without Redis, " + excess + " too many"
 }
 
 // shareText returns a share in words.
@@ -151,15 +153,16 @@ func shareText(x float64) string {
 	return strconv.FormatFloat(x*100, 'g', 3, 64) + " %"
 }
 
-// countText returns n with separators of thousands and with its noun.
-func countText(n int64, noun string) string {
+// Count returns n with separators of thousands and with its noun.
+func Count[N int | int64 | uint64](n N, noun string) string {
 	if n != 1 {
 		noun += "s"
 	}
-	return thousandsText(n) + " " + noun
+	return Thousands(int64(n)) + " " + noun
 }
 
-func thousandsText(n int64) string {
+// Thousands returns n with separators of thousands.
+func Thousands(n int64) string {
 	text := strconv.FormatInt(n, 10)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
 		text = text[:i] + "," + text[i:]

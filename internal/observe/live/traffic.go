@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"iter"
 	"slices"
+
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 )
 
 // traffic has the hits of each rule in the last five minutes.
@@ -52,6 +54,9 @@ func (h *hits) add(other hits) {
 	h.shadow += other.shadow
 }
 
+// per returns the hits in each unit of time, if h has the hits of n units.
+func (h hits) per(n float32) hits { return hits{h.ok / n, h.near / n, h.denied / n, h.shadow / n} }
+
 // compare returns a positive number if h has more denied hits than other, or else more hits.
 func (h hits) compare(other hits) int {
 	return cmp.Or(cmp.Compare(h.denied, other.denied), cmp.Compare(h.shadow, other.shadow), cmp.Compare(h.ok, other.ok))
@@ -61,7 +66,7 @@ func newTraffic() *traffic { return &traffic{rules: map[string]*ruleTraffic{}} }
 
 // addCounts adds the counts of all limits. The last counts were added secondsSince ago. endsStep
 // reports that a step of stepLength seconds ends.
-func (t *traffic) addCounts(counts iter.Seq[LimitCounts], secondsSince float64, endsStep bool, stepLength float64) {
+func (t *traffic) addCounts(counts iter.Seq[metrics.RuleCounts], secondsSince float64, endsStep bool, stepLength float64) {
 	t.lastReading++
 	if t.spans.add(secondsSince) {
 		for _, r := range t.rules {
@@ -77,16 +82,12 @@ func (t *traffic) addCounts(counts iter.Seq[LimitCounts], secondsSince float64, 
 			current, newHits = r, hits{}
 		}
 		r.lastReading = t.lastReading
-		total := r.lastTotal(c.Limit)
-		last := *total
-		*total = limitTotal{c.Limit, c.OK, c.Near, c.Denied, c.Shadow}
-		if *total == last {
-			continue
-		}
+		total, last := limitTotal{c.Limit, c.WithinLimit, c.NearLimit, c.OverLimit - c.Shadow, c.Shadow}, r.lastTotal(c.Limit)
 		added := hits{
-			ok: increase(c.OK, last.ok), near: increase(c.Near, last.near),
-			denied: increase(c.Denied, last.denied), shadow: increase(c.Shadow, last.shadow),
+			ok: increase(total.ok, last.ok), near: increase(total.near, last.near),
+			denied: increase(total.denied, last.denied), shadow: increase(total.shadow, last.shadow),
 		}
+		*last = total
 		if added.compare(newHits) > 0 {
 			newHits = added
 		}
@@ -154,13 +155,12 @@ func increase(newCount, oldCount uint64) float32 {
 
 // lastTotal returns the counts of the named limit at the last reading.
 func (r *ruleTraffic) lastTotal(limit string) *limitTotal {
-	for i := range r.totals {
-		if r.totals[i].limit == limit {
-			return &r.totals[i]
-		}
+	i := slices.IndexFunc(r.totals, func(t limitTotal) bool { return t.limit == limit })
+	if i < 0 {
+		i = len(r.totals)
+		r.totals = append(r.totals, limitTotal{limit: limit})
 	}
-	r.totals = append(r.totals, limitTotal{limit: limit})
-	return &r.totals[len(r.totals)-1]
+	return &r.totals[i]
 }
 
 // hasHistory reports whether r has several points.
@@ -169,7 +169,7 @@ func (r *ruleTraffic) hasHistory() bool { return len(r.points) > 1 }
 // endStep appends a point for a step of that many seconds. If keepsHistory is false, a rule
 // with a single point replaces the point.
 func (r *ruleTraffic) endStep(seconds float32, keepsHistory bool) {
-	point := hits{r.stepHits.ok / seconds, r.stepHits.near / seconds, r.stepHits.denied / seconds, r.stepHits.shadow / seconds}
+	point := r.stepHits.per(seconds)
 	r.stepHits = hits{}
 	if r.points == nil && point == (hits{}) {
 		return
@@ -179,7 +179,7 @@ func (r *ruleTraffic) endStep(seconds float32, keepsHistory bool) {
 	}
 	r.points = append(r.points, point)
 	r.points = slices.Delete(r.points, 0, max(len(r.points)-historySteps, 0))
-	if !slices.ContainsFunc(r.points, func(h hits) bool { return h != hits{} }) {
+	if r.isQuiet() {
 		r.points = nil
 	}
 }
@@ -187,7 +187,7 @@ func (r *ruleTraffic) endStep(seconds float32, keepsHistory bool) {
 // sum returns the sum of the rates of all steps in the last five minutes. It serves only to compare
 // rules.
 func (r *ruleTraffic) sum() hits {
-	sum := hits{r.stepHits.ok / stepSeconds, r.stepHits.near / stepSeconds, r.stepHits.denied / stepSeconds, r.stepHits.shadow / stepSeconds}
+	sum := r.stepHits.per(stepSeconds)
 	for _, p := range r.points {
 		sum.add(p)
 	}

@@ -9,13 +9,10 @@ import (
 // Admission registers the metrics of the connections to one listener. Each scrape reads
 // connections and pendingBytes.
 func (m *Metrics) Admission(listener string, connections func() int, pendingBytes func() int64) {
-	labels := prometheus.Labels{"listener": listener}
-	m.auto.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "rls_connections", Help: "Open connections of clients.", ConstLabels: labels,
-	}, func() float64 { return float64(connections()) })
-	m.auto.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "rls_pending_request_bytes", Help: "Request bytes of unanswered calls. Whole requests up to 4 KiB do not count.", ConstLabels: labels,
-	}, func() float64 { return float64(pendingBytes()) })
+	m.atScrape(func(s scrape) {
+		s.gauge("rls_connections", "Open connections of clients.", float64(connections()), "listener", listener)
+		s.gauge("rls_pending_request_bytes", "Request bytes of unanswered calls. Whole requests up to 4 KiB do not count.", float64(pendingBytes()), "listener", listener)
+	})
 }
 
 // Refused registers the count of refused connections to one listener, and returns the

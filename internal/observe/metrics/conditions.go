@@ -13,12 +13,8 @@ type conditions struct{ failures, notTested *prometheus.CounterVec }
 // Conditions registers the metrics of package descriptors and returns its Observer.
 func (m *Metrics) Conditions() descriptors.Observer {
 	return &conditions{
-		failures: m.auto.NewCounterVec(prometheus.CounterOpts{
-			Name: "rls_expression_failures_total", Help: "Expressions of conditions that could not be evaluated for a request, so that their descriptors did not match.",
-		}, []string{"domain"}),
-		notTested: m.auto.NewCounterVec(prometheus.CounterOpts{
-			Name: "rls_conditions_not_tested_total", Help: "Descriptors of requests whose conditions were not tested, because the call had spent its steps.",
-		}, []string{"domain"}),
+		failures:  m.newCounters("rls_expression_failures_total", "Expressions of conditions that could not be evaluated for a request, so that their descriptors did not match.", "domain"),
+		notTested: m.newCounters("rls_conditions_not_tested_total", "Descriptors of requests whose conditions were not tested, because the call had spent its steps.", "domain"),
 	}
 }
 

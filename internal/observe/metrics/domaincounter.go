@@ -11,7 +11,7 @@ type domainCounter struct {
 // newDomainCounter registers a counter. Domains beyond maxDomains count as the domain "other".
 func (m *Metrics) newDomainCounter(name, help string, maxDomains int) *domainCounter {
 	return &domainCounter{
-		vec:     m.auto.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"domain"}),
+		vec:     m.newCounters(name, help, "domain"),
 		domains: boundedMap[prometheus.Counter]{maxTexts: maxDomains},
 	}
 }

@@ -24,9 +24,7 @@ type outages struct {
 
 // Fallback registers the metrics of package fallback and returns its Observer.
 func (m *Metrics) Fallback() fallback.Observer {
-	changes := m.auto.NewCounterVec(prometheus.CounterOpts{
-		Name: "rls_redis_state_changes_total", Help: "Changes of rls_redis_up, by the new state.",
-	}, []string{"state"})
+	changes := m.newCounters("rls_redis_state_changes_total", "Changes of rls_redis_up, by the new state.", "state")
 	o := &outages{
 		up:           m.newGauge("rls_redis_up", "1 if all Redis breakers are closed, else 0. Without traffic, probes find out."),
 		downCount:    changes.WithLabelValues("down"),
@@ -36,9 +34,9 @@ func (m *Metrics) Fallback() fallback.Observer {
 		blips:        m.newCounter("rls_redis_blips_total", "Short times with decisions without Redis in which no breaker opened. Blips within ten seconds count once."),
 	}
 	o.up.Set(1)
-	m.auto.NewCounterFunc(prometheus.CounterOpts{
-		Name: "rls_redis_down_seconds_total", Help: "Time for which rls_redis_up was 0.",
-	}, o.downSeconds)
+	m.atScrape(func(s scrape) {
+		s.counter("rls_redis_down_seconds_total", "Time for which rls_redis_up was 0.", o.downSeconds())
+	})
 	m.withoutRedis = m.newWithoutRedis()
 	return o
 }
@@ -81,19 +79,21 @@ func (o *outages) Served(hits int) { o.servedHits.Add(float64(hits)) }
 // Replayed implements fallback.Observer.
 func (o *outages) Replayed(hits int64) { o.replayedHits.Add(float64(hits)) }
 
-// withoutRedis counts the decisions of the fallback by backend.Reason and limit.FailureMode.
-type withoutRedis [len(backend.Reasons) + 1][limit.FailDeny + 1]struct{ ok, overLimit prometheus.Counter }
+// withoutRedis counts the decisions of the fallback by backend.Reason, by limit.FailureMode, and by
+// whether the hits were denied.
+type withoutRedis [len(backend.Reasons) + 1][limit.FailDeny + 1]map[bool]prometheus.Counter
 
 func (m *Metrics) newWithoutRedis() *withoutRedis {
-	vec := m.auto.NewCounterVec(prometheus.CounterOpts{
-		Name: "rls_decisions_without_redis_total",
-		Help: "Decisions that this process made without Redis, counted while they happen, by their reason, by the failure mode of the limit, and by their code.",
-	}, []string{"reason", "mode", "code"})
+	decisions := m.newCounters("rls_decisions_without_redis_total",
+		"Decisions that this process made without Redis, counted while they happen, by their reason, by the failure mode of the limit, and by their code.",
+		"reason", "mode", "code")
 	w := &withoutRedis{}
 	for _, reason := range backend.Reasons {
 		for _, mode := range []limit.FailureMode{limit.FailLocal, limit.FailAllow, limit.FailDeny} {
-			w[reason][mode].ok = vec.WithLabelValues(reason.String(), mode.String(), "OK")
-			w[reason][mode].overLimit = vec.WithLabelValues(reason.String(), mode.String(), "OVER_LIMIT")
+			w[reason][mode] = map[bool]prometheus.Counter{
+				false: decisions.WithLabelValues(reason.String(), mode.String(), "OK"),
+				true:  decisions.WithLabelValues(reason.String(), mode.String(), "OVER_LIMIT"),
+			}
 		}
 	}
 	return w
@@ -101,104 +101,57 @@ func (m *Metrics) newWithoutRedis() *withoutRedis {
 
 // count counts a decision of the fallback. A denial by a limit in shadow mode has the code OK.
 func (w *withoutRedis) count(r *backend.Result, isShadow bool) {
-	c := &w[r.Reason][r.Mode]
-	switch {
-	case c.ok == nil: // the decision lacks a reason or a mode
-	case r.Allowed || isShadow:
-		c.ok.Inc()
-	default:
-		c.overLimit.Inc()
+	if counter := w[r.Reason][r.Mode][!r.Allowed && !isShadow]; counter != nil { // the decision has a reason and a mode
+		counter.Inc()
 	}
-}
-
-// fallbackStatus collects the state of the breakers, and the price of the last outage, at each
-// scrape.
-type fallbackStatus struct {
-	status func() fallback.Status
-	shards []Shard // of the breakers
-
-	breakers, breakerSeconds                                      *prometheus.Desc
-	start, seconds, calls, admittedCalls, admittedHits, maxExcess *prometheus.Desc
-	limitMaxExcess, totalMaxExcess                                *prometheus.Desc
 }
 
 // FallbackStatus registers the metrics of the breakers and of the price of an outage. Each
 // scrape calls status. shards has the labels of each shard.
 func (m *Metrics) FallbackStatus(shards []Shard, status func() fallback.Status) {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, labels, nil)
-	}
-	last := " in the current outage, or else in the last outage."
-	m.registry.MustRegister(&fallbackStatus{
-		status:         status,
-		shards:         boundedShards(shards),
-		breakers:       desc("rls_redis_breakers", "Breakers in each state.", "server", "shard", "state"),
-		breakerSeconds: desc("rls_redis_breaker_seconds_total", "Time that the breaker has spent in each state.", "server", "shard", "state"),
-		start:          desc("rls_outage_start_timestamp_seconds", "Start of the current outage of Redis, or else of the last outage. 0 if there was none."),
-		seconds:        desc("rls_outage_duration_seconds", "Length of the current outage of Redis, or else of the last outage."),
-		calls:          desc("rls_outage_calls", "Calls with a decision without Redis"+last),
-		admittedCalls:  desc("rls_outage_admitted_calls", "Calls that no decision without Redis denied"+last),
-		admittedHits:   desc("rls_outage_admitted_hits", "Hits admitted without Redis"+last),
-		maxExcess:      desc("rls_outage_max_excess_hits", "The most hits that this process can have admitted beyond the limits"+last),
-		totalMaxExcess: desc("rls_max_excess_hits", "The most hits that this process can have admitted beyond the limits since its start, in outages and in blips. A late answer of Redis can lower it."),
-		limitMaxExcess: desc("rls_outage_limit_max_excess_hits", "The most hits that this process can have admitted beyond each limit"+last, "rule", "limit"),
+	shards = boundedShards(shards)
+	m.atScrape(func(s scrape) {
+		f := status()
+		s.breakers(shards, f.Breakers)
+		s.outage(&f.Outage)
+		s.gauge("rls_max_excess_hits", "The most hits that this process can have admitted beyond the limits since its start, in outages and in blips. A late answer of Redis can lower it.", float64(f.MaxExcessHits))
 	})
 }
 
-// Describe implements prometheus.Collector.
-func (f *fallbackStatus) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		f.breakers, f.breakerSeconds, f.start, f.seconds, f.calls, f.admittedCalls, f.admittedHits, f.maxExcess, f.limitMaxExcess, f.totalMaxExcess,
-	} {
-		out <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (f *fallbackStatus) Collect(out chan<- prometheus.Metric) {
-	s := f.status()
-	f.collectBreakers(s.Breakers, out)
-	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
-	}
-	o := &s.Outage
+// outage sends the price of an outage.
+func (s scrape) outage(o *fallback.Outage) {
 	start, seconds := 0.0, 0.0
 	if !o.Start.IsZero() {
 		start, seconds = float64(o.Start.UnixMilli())/1000, o.Duration().Seconds()
 	}
-	gauge(f.start, start)
-	gauge(f.seconds, seconds)
-	gauge(f.calls, float64(o.Calls))
-	gauge(f.admittedCalls, float64(o.AdmittedCalls))
-	gauge(f.admittedHits, float64(o.AdmittedHits))
-	gauge(f.maxExcess, float64(o.MaxExcessHits))
-	gauge(f.totalMaxExcess, float64(s.MaxExcessHits))
+	const last = " in the current outage, or else in the last outage."
+	s.gauge("rls_outage_start_timestamp_seconds", "Start of the current outage of Redis, or else of the last outage. 0 if there was none.", start)
+	s.gauge("rls_outage_duration_seconds", "Length of the current outage of Redis, or else of the last outage.", seconds)
+	s.gauge("rls_outage_calls", "Calls with a decision without Redis"+last, float64(o.Calls))
+	s.gauge("rls_outage_admitted_calls", "Calls that no decision without Redis denied"+last, float64(o.AdmittedCalls))
+	s.gauge("rls_outage_admitted_hits", "Hits admitted without Redis"+last, float64(o.AdmittedHits))
+	s.gauge("rls_outage_max_excess_hits", "The most hits that this process can have admitted beyond the limits"+last, float64(o.MaxExcessHits))
 	for _, l := range o.Limits {
-		gauge(f.limitMaxExcess, float64(l.MaxExcessHits), l.Rule, l.Limit)
+		s.gauge("rls_outage_limit_max_excess_hits", "The most hits that this process can have admitted beyond each limit"+last, float64(l.MaxExcessHits), "rule", l.Rule, "limit", l.Limit)
 	}
 }
 
-// collectBreakers sends the metrics of breakers. Shards with the same labels are summed up.
-func (f *fallbackStatus) collectBreakers(breakers []fallback.BreakerStatus, out chan<- prometheus.Metric) {
-	type sums struct {
-		count   [len(fallback.BreakerStates)]int
-		seconds [len(fallback.BreakerStates)]float64
+// breakers sends the states of breakers. Shards with the same labels are summed up.
+func (s scrape) breakers(shards []Shard, breakers []fallback.BreakerStatus) {
+	type stateOfShard struct {
+		Shard
+		state fallback.BreakerState
 	}
-	byShard := map[Shard]*sums{}
+	counts, seconds := map[stateOfShard]int{}, map[stateOfShard]float64{}
 	for i, b := range breakers {
-		shard := f.shards[i]
-		if byShard[shard] == nil {
-			byShard[shard] = new(sums)
-		}
-		byShard[shard].count[b.State]++
-		for state, d := range b.TimeIn {
-			byShard[shard].seconds[state] += d.Seconds()
+		counts[stateOfShard{shards[i], b.State}]++
+		for _, state := range fallback.BreakerStates {
+			seconds[stateOfShard{shards[i], state}] += b.TimeIn[state].Seconds()
 		}
 	}
-	for shard, s := range byShard {
-		for _, state := range fallback.BreakerStates {
-			out <- prometheus.MustNewConstMetric(f.breakers, prometheus.GaugeValue, float64(s.count[state]), shard.Server, shard.Name, state.String())
-			out <- prometheus.MustNewConstMetric(f.breakerSeconds, prometheus.CounterValue, s.seconds[state], shard.Server, shard.Name, state.String())
-		}
+	for key, sum := range seconds {
+		labels := []string{"server", key.Server, "shard", key.Name, "state", key.state.String()}
+		s.gauge("rls_redis_breakers", "Breakers in each state.", float64(counts[key]), labels...)
+		s.counter("rls_redis_breaker_seconds_total", "Time that the breaker has spent in each state.", sum, labels...)
 	}
 }

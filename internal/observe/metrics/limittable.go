@@ -23,14 +23,8 @@ type limitTable struct {
 // some microseconds.
 const rulesPerStep = 100
 
-// find returns the limit of that name, or nil.
+// find returns the limit of that name, or nil. The caller holds the lock.
 func (t *limitTable) find(name limitName) *limitSeries {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.findLocked(name)
-}
-
-func (t *limitTable) findLocked(name limitName) *limitSeries {
 	l := t.byRule[name.rule]
 	for l != nil && l.name != name {
 		l = l.next
@@ -38,15 +32,16 @@ func (t *limitTable) findLocked(name limitName) *limitSeries {
 	return l
 }
 
-// add adds l, and returns it. If the table has a limit of the same name, add returns this limit.
-func (t *limitTable) add(l *limitSeries) *limitSeries {
+// findOrAdd returns the limit of that name. If there is none, it adds the result of create.
+func (t *limitTable) findOrAdd(name limitName, create func() *limitSeries) *limitSeries {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if other := t.findLocked(l.name); other != nil {
-		return other
+	l := t.find(name)
+	if l == nil {
+		l = create()
+		l.next, l.config = t.byRule[name.rule], t.configCount
+		t.byRule[name.rule] = l
 	}
-	l.next, l.config = t.byRule[l.name.rule], t.configCount
-	t.byRule[l.name.rule] = l
 	return l
 }
 
@@ -63,7 +58,7 @@ func (t *limitTable) beginConfig() {
 func (t *limitTable) keep(name limitName) *limitSeries {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	l := t.findLocked(name)
+	l := t.find(name)
 	if l != nil {
 		l.config, l.removedAt = t.configCount, 0
 	}
@@ -125,7 +120,7 @@ func (l *limitSeries) deleteOldLimits(now time.Time) *limitSeries {
 		return next
 	}
 	l.next = next
-	if v := l.valueSeries; v != nil && v.values.isFull.Load() && now.Sub(v.checkedAt) >= idleValueTTL {
+	if v := l.valueSeries; v != nil && v.values.isFull() && now.Sub(v.checkedAt) >= idleValueTTL {
 		v.deleteIdleValues(now)
 	}
 	return l

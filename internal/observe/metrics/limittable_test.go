@@ -12,13 +12,18 @@ import (
 
 func newLimitTable() *limitTable { return &limitTable{byRule: map[string]*limitSeries{}} }
 
+// add adds a limit without series.
+func (t *limitTable) add(name limitName) *limitSeries {
+	return t.findOrAdd(name, func() *limitSeries { return &limitSeries{name: name} })
+}
+
 func TestLimitWithAFirstHitDuringAReloadIsNotRemoved(t *testing.T) {
 	table, now := newLimitTable(), time.Now()
-	removed := table.add(&limitSeries{name: limitName{rule: "d > a"}})
-	kept := table.add(&limitSeries{name: limitName{rule: "d > b"}})
+	removed := table.add(limitName{rule: "d > a"})
+	kept := table.add(limitName{rule: "d > b"})
 	table.beginConfig()
 	require.Same(t, kept, table.keep(kept.name))
-	added := table.add(&limitSeries{name: limitName{rule: "d > a", flags: "d"}})
+	added := table.add(limitName{rule: "d > a", flags: "d"})
 	table.markRemoved(now)
 	assert.NotZero(t, removed.removedAt)
 	assert.Zero(t, kept.removedAt)
@@ -35,7 +40,7 @@ func TestLimitWithAFirstHitDuringAReloadIsNotRemoved(t *testing.T) {
 func TestLimitsAreAddedAndReadTogether(t *testing.T) {
 	const rules = 20 * rulesPerStep
 	table, now := newLimitTable(), time.Now()
-	add := func(i int) { table.add(&limitSeries{name: limitName{rule: fmt.Sprint(i)}}) }
+	add := func(i int) { table.add(limitName{rule: fmt.Sprint(i)}) }
 	for i := range rules {
 		add(i)
 	}

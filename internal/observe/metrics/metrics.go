@@ -7,6 +7,8 @@
 package metrics
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -38,6 +40,55 @@ func (m *Metrics) newCounter(name, help string) prometheus.Counter {
 	return m.auto.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 }
 
+func (m *Metrics) newCounters(name, help string, labels ...string) *prometheus.CounterVec {
+	return m.auto.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+}
+
 func (m *Metrics) newGauge(name, help string) prometheus.Gauge {
 	return m.auto.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+}
+
+func (m *Metrics) newGauges(name, help string, labels ...string) *prometheus.GaugeVec {
+	return m.auto.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+}
+
+// atScrape registers metrics whose values read sends at each scrape. Calls of read may overlap.
+func (m *Metrics) atScrape(read func(scrape)) {
+	m.registry.MustRegister(scrapeReader(read))
+}
+
+// scrapeReader is a prometheus.Collector.
+type scrapeReader func(scrape)
+
+// Describe implements prometheus.Collector. It sends nothing, because the metrics are known at a scrape.
+func (scrapeReader) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (r scrapeReader) Collect(out chan<- prometheus.Metric) { r(out) }
+
+// scrape gets the values of metrics that are read at a scrape. labels are names and values in turn.
+type scrape chan<- prometheus.Metric
+
+func (s scrape) gauge(name, help string, value float64, labels ...string) {
+	s.send(prometheus.GaugeValue, name, help, value, labels)
+}
+
+func (s scrape) counter(name, help string, value float64, labels ...string) {
+	s.send(prometheus.CounterValue, name, help, value, labels)
+}
+
+func (s scrape) send(kind prometheus.ValueType, name, help string, value float64, labels []string) {
+	var names, values []string
+	for label := range slices.Chunk(labels, 2) {
+		names, values = append(names, label[0]), append(values, label[1])
+	}
+	s <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, names, nil), kind, value, values...)
+}
+
+// oneIf returns 1 if condition is true, else 0.
+func oneIf(condition bool) float64 {
+	if condition {
+		return 1
+	}
+	return 0
 }

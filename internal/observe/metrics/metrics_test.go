@@ -27,6 +27,8 @@ import (
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/observe/candidate"
+	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
 	"github.com/seed-81f232ab/rls/internal/server/admission"
 	"github.com/seed-81f232ab/rls/internal/source/reload"
 	"github.com/seed-81f232ab/rls/limit"
@@ -229,6 +231,29 @@ rls_source_up{source="xds"} 1
 	assertMetrics(t, m, "rls_source_up{source=\"overrides\"} 0\nrls_source_up{source=\"xds\"} 0\n", "rls_source_up")
 }
 
+func TestCandidateAndDecisionLogAreReadByEachScrape(t *testing.T) {
+	m := New()
+	c := candidate.Status{Problem: errors.New("a mistake"), Rules: []candidate.RuleCount{{Path: "shop > tenant", NewlyDenied: 3}}}
+	c.Calls[candidate.Same], c.TotalCalls[candidate.Same] = 1, 5
+	m.Candidate(func() candidate.Status { return c })
+	l := decisionlog.Stats{Written: 7}
+	l.Dropped[decisionlog.DroppedByBuffer] = 2
+	m.DecisionLog(func() decisionlog.Stats { return l })
+	assertMetrics(t, m, `
+rls_candidate_calls_total{result="dropped"} 0
+rls_candidate_calls_total{result="failed"} 0
+rls_candidate_calls_total{result="newly_admitted"} 0
+rls_candidate_calls_total{result="newly_denied"} 0
+rls_candidate_calls_total{result="same"} 5
+rls_candidate_newly_denied_total{rule="shop > tenant"} 3
+rls_candidate_valid 0
+rls_decision_log_dropped_total{reason="buffer_full"} 2
+rls_decision_log_dropped_total{reason="rate"} 0
+rls_decision_log_dropped_total{reason="write_error"} 0
+rls_decision_log_records_total 7
+`, "rls_candidate_calls_total", "rls_candidate_newly_denied_total", "rls_candidate_valid", "rls_decision_log_dropped_total", "rls_decision_log_records_total")
+}
+
 // newFull returns the Metrics of all packages, with at least one series for each metric.
 func newFull(t *testing.T) *Metrics {
 	f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{})
@@ -249,12 +274,14 @@ func newFull(t *testing.T) *Metrics {
 	m.RedisCheck(redis.Roles[:]...)
 	m.DenyCache()
 	m.Leases(func() lease.Stats { return lease.Stats{} })
-	m.DecisionLog()
+	m.DecisionLog(func() decisionlog.Stats { return decisionlog.Stats{} })
 	gate := admission.New(admission.Options{})
 	m.Admission("grpc", gate.Connections, gate.PendingBytes)
 	m.Refused("grpc")
 	m.Callers()
-	m.Candidate(func() bool { return false }).NewlyDenied("shop > tenant")
+	m.Candidate(func() candidate.Status {
+		return candidate.Status{Rules: []candidate.RuleCount{{Path: "shop > tenant"}}}
+	})
 	m.Local(new(localCounters).Keys, new(localCounters).Evictions, new(localCounters).Bytes)
 	m.ConfigHash(func() string { return "abc" })
 	conditions := m.Conditions()

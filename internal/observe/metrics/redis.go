@@ -29,15 +29,9 @@ func (m *Metrics) Redis(roles ...redis.Role) redis.Observer {
 	}
 	counts := prometheus.ExponentialBuckets(1, 4, 7)        // 1 to 4096
 	seconds := prometheus.ExponentialBuckets(0.0001, 2, 12) // 0.1 to 205 ms
-	errors := m.auto.NewCounterVec(prometheus.CounterOpts{
-		Name: "rls_redis_errors_total", Help: "Errors of Redis by their kind. A batch that is sent again can have several errors.",
-	}, []string{"server", "kind"})
-	failedBatches := m.auto.NewCounterVec(prometheus.CounterOpts{
-		Name: "rls_redis_batch_errors_total", Help: "Batches that Redis did not execute, or whose answer was lost.",
-	}, []string{"server"})
-	unconfirmedBatches := m.auto.NewCounterVec(prometheus.CounterOpts{
-		Name: "rls_redis_unconfirmed_batches_total", Help: "Batches that fewer replicas of Redis than REDIS_WAIT_REPLICAS had before the answer.",
-	}, []string{"server"})
+	errors := m.newCounters("rls_redis_errors_total", "Errors of Redis by their kind. A batch that is sent again can have several errors.", "server", "kind")
+	failedBatches := m.newCounters("rls_redis_batch_errors_total", "Batches that Redis did not execute, or whose answer was lost.", "server")
+	unconfirmedBatches := m.newCounters("rls_redis_unconfirmed_batches_total", "Batches that fewer replicas of Redis than REDIS_WAIT_REPLICAS had before the answer.", "server")
 	hits := newHistogram("rls_redis_batch_hits", "Hits in a batch.", counts)
 	queuedHits := newHistogram("rls_redis_queued_hits", "Hits that wait in the queue while a batch is sent.", counts)
 	waitTime := newHistogram("rls_redis_batch_wait_seconds", "Time that the first hit of a batch waits until the batch is sent.", seconds)
@@ -87,96 +81,57 @@ type RedisStatus interface {
 	PoolStats() []redis.PoolStats
 }
 
-// redisCollector collects the queues and connections at each scrape.
-type redisCollector struct {
-	status RedisStatus
-
-	mu     sync.Mutex
-	closed [len(redis.Roles)]int64 // the highest number of closed connections so far
-
-	queue, connections, opened, waits, waitTime, timeouts *prometheus.Desc
-	roundTrip, budget                                     *prometheus.Desc
-	incumbentPools                                        [len(redis.Roles)]incumbentPool
-}
-
-// incumbentPool has the metrics of a pool that envoyproxy/ratelimit has too.
-type incumbentPool struct{ active, total, localClose *prometheus.Desc }
-
 // RedisStatus registers the metrics of queues and connections. Each scrape reads status.
 func (m *Metrics) RedisStatus(status RedisStatus) {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, labels, nil)
-	}
-	c := &redisCollector{
-		status:      status,
-		queue:       desc("rls_redis_queue_hits", "Hits that wait for a batch now.", "server", "shard"),
-		connections: desc("rls_redis_connections", "Connections to Redis that are in use or idle.", "server", "state"),
-		opened:      desc("rls_redis_connections_opened_total", "Connections to Redis that were opened.", "server"),
-		waits:       desc("rls_redis_connection_waits_total", "Batches that waited for a connection.", "server"),
-		waitTime:    desc("rls_redis_connection_wait_seconds_total", "Time that batches waited for a connection.", "server"),
-		timeouts:    desc("rls_redis_connection_timeouts_total", "Batches that got no connection in time.", "server"),
-		roundTrip:   desc("rls_redis_round_trip_seconds", "Shortest of the last measured round trips, to the slowest server of this Redis. 0 before the first.", "server"),
-		budget:      desc("rls_redis_timeout_seconds", "Time limit of an operation (REDIS_TIMEOUT). With auto it follows the round trip.", "server"),
-	}
-	for role, prefix := range map[redis.Role]string{redis.RoleMain: "ratelimit_redis_pool_", redis.RolePerSecond: "ratelimit_redis_per_second_pool_"} {
-		c.incumbentPools[role] = incumbentPool{
-			active:     desc(prefix+"cx_active", "Open connections to this Redis."),
-			total:      desc(prefix+"cx_total", "Connections to this Redis that were opened."),
-			localClose: desc(prefix+"cx_local_close", "Connections to this Redis that were closed."),
+	var closed closedConnections
+	m.atScrape(func(s scrape) {
+		queued := map[Shard]int{}
+		for i, shard := range boundedShards(ShardsOf(status)) {
+			queued[shard] += status.QueuedHits(i)
 		}
-	}
-	m.registry.MustRegister(c)
+		for shard, hits := range queued {
+			s.gauge("rls_redis_queue_hits", "Hits that wait for a batch now.", float64(hits), "server", shard.Server, "shard", shard.Name)
+		}
+		for _, p := range status.PoolStats() {
+			s.pool(&p, closed.update(p))
+		}
+	})
 }
 
-// Describe implements prometheus.Collector.
-func (c *redisCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.queue, c.connections, c.opened, c.waits, c.waitTime, c.timeouts, c.roundTrip, c.budget} {
-		out <- d
+// pool sends the metrics of a pool of connections.
+func (s scrape) pool(p *redis.PoolStats, closed int64) {
+	const connections = "Connections to Redis that are in use or idle."
+	server := p.Role.String()
+	s.gauge("rls_redis_connections", connections, float64(p.Connections-p.Idle), "server", server, "state", "in_use")
+	s.gauge("rls_redis_connections", connections, float64(p.Idle), "server", server, "state", "idle")
+	s.counter("rls_redis_connections_opened_total", "Connections to Redis that were opened.", float64(p.Opened), "server", server)
+	s.counter("rls_redis_connection_waits_total", "Batches that waited for a connection.", float64(p.Waits), "server", server)
+	s.counter("rls_redis_connection_wait_seconds_total", "Time that batches waited for a connection.", p.WaitTime.Seconds(), "server", server)
+	s.counter("rls_redis_connection_timeouts_total", "Batches that got no connection in time.", float64(p.Timeouts), "server", server)
+	s.gauge("rls_redis_round_trip_seconds", "Shortest of the last measured round trips, to the slowest server of this Redis. 0 before the first.", p.RoundTrip.Seconds(), "server", server)
+	s.gauge("rls_redis_timeout_seconds", "Time limit of an operation (REDIS_TIMEOUT). With auto it follows the round trip.", p.Budget.Seconds(), "server", server)
+	prefix := "ratelimit_redis_pool_" // envoyproxy/ratelimit has these metrics too
+	if p.Role == redis.RolePerSecond {
+		prefix = "ratelimit_redis_per_second_pool_"
 	}
-	for _, p := range c.incumbentPools {
-		out <- p.active
-		out <- p.total
-		out <- p.localClose
-	}
+	s.gauge(prefix+"cx_active", "Open connections to this Redis.", float64(p.Connections))
+	s.counter(prefix+"cx_total", "Connections to this Redis that were opened.", float64(p.Opened))
+	s.counter(prefix+"cx_local_close", "Connections to this Redis that were closed.", float64(closed))
 }
 
-// Collect implements prometheus.Collector.
-func (c *redisCollector) Collect(out chan<- prometheus.Metric) {
-	send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, kind, value, labels...)
-	}
-	shards := ShardsOf(c.status)
-	queued := map[Shard]int{}
-	for i, shard := range boundedShards(shards) {
-		queued[shard] += c.status.QueuedHits(i)
-	}
-	for shard, hits := range queued {
-		send(c.queue, prometheus.GaugeValue, float64(hits), shard.Server, shard.Name)
-	}
-	for _, p := range c.status.PoolStats() {
-		server := p.Role.String()
-		send(c.connections, prometheus.GaugeValue, float64(p.Connections-p.Idle), server, "in_use")
-		send(c.connections, prometheus.GaugeValue, float64(p.Idle), server, "idle")
-		send(c.opened, prometheus.CounterValue, float64(p.Opened), server)
-		send(c.waits, prometheus.CounterValue, float64(p.Waits), server)
-		send(c.waitTime, prometheus.CounterValue, p.WaitTime.Seconds(), server)
-		send(c.timeouts, prometheus.CounterValue, float64(p.Timeouts), server)
-		send(c.roundTrip, prometheus.GaugeValue, p.RoundTrip.Seconds(), server)
-		send(c.budget, prometheus.GaugeValue, p.Budget.Seconds(), server)
-		incumbent := c.incumbentPools[p.Role]
-		send(incumbent.active, prometheus.GaugeValue, float64(p.Connections))
-		send(incumbent.total, prometheus.CounterValue, float64(p.Opened))
-		send(incumbent.localClose, prometheus.CounterValue, float64(c.closedConnections(p)))
-	}
+// closedConnections has the highest number of closed connections so far.
+type closedConnections struct {
+	mu    sync.Mutex
+	count [len(redis.Roles)]int64
 }
 
-// closedConnections returns the number of connections that were closed. The result never
-// falls, though a connection that is just being opened is already open.
-func (c *redisCollector) closedConnections(p redis.PoolStats) int64 {
+// update returns the number of connections that were closed. The result never falls, though a
+// connection that is just being opened is already open.
+func (c *closedConnections) update(p redis.PoolStats) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.closed[p.Role] = max(c.closed[p.Role], p.Opened-int64(p.Connections))
-	return c.closed[p.Role]
+	c.count[p.Role] = max(c.count[p.Role], p.Opened-int64(p.Connections))
+	return c.count[p.Role]
 }
 
 // Shard has the labels of a shard: the server "main" or "per_second", and a name that is

@@ -1,17 +1,11 @@
 package metrics
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/seed-81f232ab/rls/backend/redis"
-)
+import "github.com/seed-81f232ab/rls/backend/redis"
 
 // RedisCheck registers the metric of the checks of Redis. The result sets the metric to the
 // findings of a check. roles has each Redis that is in use.
 func (m *Metrics) RedisCheck(roles ...redis.Role) func([]redis.Finding) {
-	problems := m.auto.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "rls_redis_check_problems", Help: "Problems and warnings that the last check of Redis found. The log has each with advice.",
-	}, []string{"server", "check"})
+	problems := m.newGauges("rls_redis_check_problems", "Problems and warnings that the last check of Redis found. The log has each with advice.", "server", "check")
 	report := func(found []redis.Finding) {
 		for _, role := range roles {
 			count := map[string]int{}

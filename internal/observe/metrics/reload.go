@@ -25,18 +25,11 @@ func (m *Metrics) Reload(sources ...string) reload.Observer {
 		domains:      m.newGauge("rls_config_domains", "Domains of the limits in force."),
 		rules:        m.newGauge("rls_config_rules", "Rules of the limits in force."),
 		inForceTime:  m.newGauge("rls_config_in_force_timestamp_seconds", "Time at which the limits in force were loaded, or were last changed by overrides."),
-		overrides: m.auto.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rls_overrides", Help: "Overrides, rules and switches of run time that are in force, rejected, or wait for a descriptor. One is in force and rejected if its previous value stays in force.",
-		}, []string{"state"}),
-		off: m.auto.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rls_limits_off", Help: "Switches that turn limits off, by scope: of a rule, of a domain, or of all domains.",
-		}, []string{"scope"}),
-		sourceUp: m.auto.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rls_source_up", Help: "1 if the source of limits or overrides can be read, else 0.",
-		}, []string{"source"}),
-		sourceReadTime: m.auto.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rls_source_last_success_timestamp_seconds", Help: "Time of the last good read of the source. 0 if there was none.",
-		}, []string{"source"}),
+		overrides: m.newGauges("rls_overrides",
+			"Overrides, rules and switches of run time that are in force, rejected, or wait for a descriptor. One is in force and rejected if its previous value stays in force.", "state"),
+		off:            m.newGauges("rls_limits_off", "Switches that turn limits off, by scope: of a rule, of a domain, or of all domains.", "scope"),
+		sourceUp:       m.newGauges("rls_source_up", "1 if the source of limits or overrides can be read, else 0.", "source"),
+		sourceReadTime: m.newGauges("rls_source_last_success_timestamp_seconds", "Time of the last good read of the source. 0 if there was none.", "source"),
 	}
 	r.Overrides(reload.OverrideCounts{})
 	for _, source := range sources {
@@ -85,31 +78,15 @@ func (r *reloads) SourceRead(source string) {
 
 // SourceState implements reload.Observer.
 func (r *reloads) SourceState(source string, err error) {
-	up := 1.0
-	if err != nil {
-		up = 0
-	}
-	r.sourceUp.WithLabelValues(source).Set(up)
+	r.sourceUp.WithLabelValues(source).Set(oneIf(err == nil))
 }
 
 // ConfigHash registers the metric of the limits in force. Each scrape calls hash, which
 // returns "" before the first limits.
 func (m *Metrics) ConfigHash(hash func() string) {
-	m.registry.MustRegister(configHash{hash, prometheus.NewDesc("rls_config_info",
-		"1 for the hash of the limits in force. Replicas with equal limits have equal hashes.", []string{"hash"}, nil)})
-}
-
-type configHash struct {
-	hash func() string
-	info *prometheus.Desc
-}
-
-// Describe implements prometheus.Collector.
-func (c configHash) Describe(out chan<- *prometheus.Desc) { out <- c.info }
-
-// Collect implements prometheus.Collector.
-func (c configHash) Collect(out chan<- prometheus.Metric) {
-	if hash := c.hash(); hash != "" {
-		out <- prometheus.MustNewConstMetric(c.info, prometheus.GaugeValue, 1, hash)
-	}
+	m.atScrape(func(s scrape) {
+		if inForce := hash(); inForce != "" {
+			s.gauge("rls_config_info", "1 for the hash of the limits in force. Replicas with equal limits have equal hashes.", 1, "hash", inForce)
+		}
+	})
 }

@@ -37,20 +37,18 @@ type HitSums struct {
 	Shadow uint64
 }
 
-// add adds the values of c to s. It reads shadowed before over, because count writes them in the
+// sums returns the values of c. It reads shadowed before over, because count writes them in the
 // other order. So Shadow never exceeds OverLimit.
-func (s *HitSums) add(c *hitCounts) {
-	s.Shadow += c.shadowed.Load()
-	within, over := c.within.Load(), c.over.Load()
-	s.Total += within + over + c.others.Load()
-	s.WithinLimit += within
-	s.OverLimit += over
-	s.NearLimit += c.near.Load()
-	s.OverLocal += c.overLocal.Load()
+func (c *hitCounts) sums() HitSums {
+	s := HitSums{Shadow: c.shadowed.Load()}
+	s.WithinLimit, s.OverLimit = c.within.Load(), c.over.Load()
+	s.Total = s.WithinLimit + s.OverLimit + c.others.Load()
+	s.NearLimit, s.OverLocal = c.near.Load(), c.overLocal.Load()
+	return s
 }
 
-// addSums adds other to s.
-func (s *HitSums) addSums(other HitSums) {
+// add adds other to s.
+func (s *HitSums) add(other HitSums) {
 	s.Total += other.Total
 	s.WithinLimit += other.WithinLimit
 	s.OverLimit += other.OverLimit

@@ -1,30 +1,26 @@
 package metrics
 
 import (
-	"bytes"
+	"bufio"
 	"cmp"
+	"fmt"
 	"io"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 )
 
-// samplesPerPiece is the number of series that a scrape encodes at once. To encode all series of many rules
-// at once, the process would need several times the memory of the rules.
-const samplesPerPiece = 500
-
-// ruleMetric is one metric of all rules.
-type ruleMetric struct {
-	name, help string
-	value      func(*HitSums) uint64
+// RuleMetric is one metric of all rules.
+type RuleMetric struct {
+	Name, Help string
+	Value      func(*HitSums) uint64
 }
 
-// ruleMetrics have the names of envoyproxy/ratelimit.
-var ruleMetrics = []ruleMetric{
+// RuleMetrics have the names of envoyproxy/ratelimit.
+var RuleMetrics = []RuleMetric{
 	{"total_hits", "Hits on the rule.", func(s *HitSums) uint64 { return s.Total }},
 	{"within_limit", "Hits that passed.", func(s *HitSums) uint64 { return s.WithinLimit }},
 	{"near_limit", "Hits between NEAR_LIMIT_RATIO × the limit and the limit.", func(s *HitSums) uint64 { return s.NearLimit }},
@@ -43,8 +39,8 @@ type ruleSample struct {
 func (r *rules) families(labels extraLabels, isWanted func(name string) bool) []family {
 	var families []family
 	var samples []ruleSample
-	for _, m := range ruleMetrics {
-		name := "ratelimit_service_rate_limit_" + m.name
+	for _, m := range RuleMetrics {
+		name := "ratelimit_service_rate_limit_" + m.Name
 		if !isWanted(name) {
 			continue
 		}
@@ -54,9 +50,8 @@ func (r *rules) families(labels extraLabels, isWanted func(name string) bool) []
 		if len(samples) == 0 {
 			return nil // Prometheus does not want a metric without series
 		}
-		families = append(families, family{name, func(w io.Writer, format expfmt.Format) error {
-			header := &dto.MetricFamily{Name: &name, Help: &m.help, Type: dto.MetricType_COUNTER.Enum()}
-			return newPieces(header, samples, m.value, labels).write(w, format)
+		families = append(families, family{name, func(w io.Writer) error {
+			return m.write(w, name, samples, labels)
 		}})
 	}
 	return families
@@ -69,8 +64,7 @@ func (r *rules) samples(now time.Time) []ruleSample {
 	samples := make([]ruleSample, 0, len(limits))
 	for _, l := range limits {
 		for s := range l.series() {
-			samples = append(samples, ruleSample{labels: s.labels()})
-			samples[len(samples)-1].add(&s.hitCounts)
+			samples = append(samples, ruleSample{s.labels(), s.sums()})
 		}
 	}
 	slices.SortFunc(samples, func(a, b ruleSample) int {
@@ -80,7 +74,7 @@ func (r *rules) samples(now time.Time) []ruleSample {
 	distinct := samples[:0]
 	for _, s := range samples {
 		if last := len(distinct) - 1; last >= 0 && distinct[last].labels == s.labels {
-			distinct[last].addSums(s.HitSums)
+			distinct[last].add(s.HitSums)
 			continue
 		}
 		distinct = append(distinct, s)
@@ -88,117 +82,51 @@ func (r *rules) samples(now time.Time) []ruleSample {
 	return distinct
 }
 
-// pieces encodes a metric of rules in pieces, whose memory it reuses.
-type pieces struct {
-	family  *dto.MetricFamily // the name, help and type of the metric, and in Metric the current piece
-	samples []ruleSample
-	value   func(*HitSums) uint64
+// labelEscaper escapes the value of a label in the text format.
+var labelEscaper = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 
-	metrics []*dto.Metric // memory of the series of a piece
-}
-
-// newPieces returns pieces with the name, help and type of header.
-func newPieces(header *dto.MetricFamily, samples []ruleSample, value func(*HitSums) uint64, extra extraLabels) *pieces {
-	p := &pieces{family: header, samples: samples, value: value}
-	for range min(samplesPerPiece, len(samples)) {
-		var own []*dto.LabelPair
-		for _, name := range []string{"domain", "key1", "key2", "rule"} {
-			own = append(own, &dto.LabelPair{Name: &name})
-		}
-		p.metrics = append(p.metrics, &dto.Metric{Label: extra.addTo(own), Counter: &dto.Counter{Value: new(float64)}})
+// write writes the lines of a metric. The library would need all series of the metric in memory, which is
+// several times the memory of the rules.
+func (m *RuleMetric) write(w io.Writer, name string, samples []ruleSample, extra extraLabels) error {
+	var own []*dto.LabelPair
+	for _, label := range []string{"domain", "key1", "key2", "rule"} {
+		own = append(own, &dto.LabelPair{Name: &label})
 	}
-	return p
-}
-
-// each calls f with each piece. f must not keep the piece.
-func (p *pieces) each(f func([]*dto.Metric) error) error {
-	for piece := range slices.Chunk(p.samples, samplesPerPiece) {
-		for i := range piece {
-			m := p.metrics[i]
-			*m.Counter.Value = float64(p.value(&piece[i].HitSums))
-			for _, l := range m.Label {
-				if value := piece[i].labels.valueOf(l.GetName()); value != nil {
-					l.Value = value
-				}
-			}
+	labels := extra.addTo(own)
+	out := bufio.NewWriter(w)
+	fmt.Fprintf(out, "# HELP %s %s\n# TYPE %s counter\n", name, m.Help, name)
+	var line []byte
+	for i := range samples {
+		line = append(line[:0], name...)
+		separator := byte('{')
+		for _, l := range labels {
+			line = append(line, separator)
+			line = append(line, l.GetName()...)
+			line = append(line, `="`...)
+			line = append(line, labelEscaper.Replace(samples[i].labels.valueOf(l))...)
+			line = append(line, '"')
+			separator = ','
 		}
-		if err := f(p.metrics[:len(piece)]); err != nil {
+		line = append(line, "} "...)
+		line = strconv.AppendFloat(line, float64(m.Value(&samples[i].HitSums)), 'g', -1, 64)
+		if _, err := out.Write(append(line, '\n')); err != nil {
 			return err
 		}
 	}
-	return nil
+	return out.Flush()
 }
 
-// valueOf returns the value of the label with this name, or nil.
-func (l *ruleLabels) valueOf(name string) *string {
-	switch name {
+// valueOf returns the value of a label of a series. An extra label has the same value in all series.
+func (l *ruleLabels) valueOf(label *dto.LabelPair) string {
+	switch label.GetName() {
 	case "domain":
-		return &l.domain
+		return l.domain
 	case "key1":
-		return &l.key1
+		return l.key1
 	case "key2":
-		return &l.key2
+		return l.key2
 	case "rule":
-		return &l.rule
+		return l.rule
 	}
-	return nil
-}
-
-func (p *pieces) write(w io.Writer, format expfmt.Format) error {
-	switch format.FormatType() {
-	case expfmt.TypeProtoDelim:
-		return p.writeDelimited(w)
-	case expfmt.TypeTextPlain:
-		return p.writeText(w, format)
-	}
-	// In the text formats of protobuf, which people read, each piece is a metric.
-	encoder := expfmt.NewEncoder(w, format)
-	return p.each(func(piece []*dto.Metric) error {
-		p.family.Metric = piece
-		return encoder.Encode(p.family)
-	})
-}
-
-// writeText writes the lines of all pieces after the header of the first piece.
-func (p *pieces) writeText(w io.Writer, format expfmt.Format) error {
-	var text bytes.Buffer
-	encoder := expfmt.NewEncoder(&text, format)
-	isFirst := true
-	return p.each(func(piece []*dto.Metric) error {
-		p.family.Metric = piece
-		text.Reset()
-		if err := encoder.Encode(p.family); err != nil {
-			return err
-		}
-		if !isFirst {
-			_, _ = text.ReadBytes('\n') // leave out the line with the type
-		}
-		isFirst, p.family.Help = false, nil // so further headers have only the line with the type
-		_, err := w.Write(text.Bytes())
-		return err
-	})
-}
-
-// writeDelimited writes the size of the message, and then the message in pieces. Protobuf reads encoded
-// messages that follow each other as one message with the fields of all.
-func (p *pieces) writeDelimited(w io.Writer) error {
-	header, err := proto.Marshal(p.family)
-	if err != nil {
-		return err
-	}
-	size := len(header)
-	_ = p.each(func(piece []*dto.Metric) error {
-		size += proto.Size(&dto.MetricFamily{Metric: piece})
-		return nil
-	})
-	if _, err := w.Write(append(protowire.AppendVarint(nil, uint64(size)), header...)); err != nil {
-		return err
-	}
-	var encoded []byte
-	return p.each(func(piece []*dto.Metric) (err error) {
-		if encoded, err = (proto.MarshalOptions{}).MarshalAppend(encoded[:0], &dto.MetricFamily{Metric: piece}); err == nil {
-			_, err = w.Write(encoded)
-		}
-		return err
-	})
+	return label.GetValue()
 }

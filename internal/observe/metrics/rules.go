@@ -152,7 +152,7 @@ func (r *rules) countsOf(limits []*limitSeries) []RuleCounts {
 			i = len(counts)
 			counts = append(counts, RuleCounts{Domain: l.domain, Rule: l.name.rule, Limit: l.name.limit})
 		}
-		counts[i].addSums(r.sumsOf(l))
+		counts[i].add(r.sumsOf(l))
 	}
 	return counts
 }
@@ -169,11 +169,10 @@ func (m *Metrics) KeyCounts() iter.Seq[KeyCounts] {
 	return func(yield func(KeyCounts) bool) {
 		for _, l := range m.rules.limits.all(time.Now()) {
 			for s := range l.series() {
-				c := KeyCounts{Key: s.key, ID: s.path + l.name.flags}
+				c := KeyCounts{Key: s.key, ID: s.path + l.name.flags, HitSums: s.sums()}
 				if l.valueSeries != nil && s == l.valueSeries.other.Load() {
 					c.ID += " and further values" // because a value can have the text of otherValue
 				}
-				c.add(&s.hitCounts)
 				if !yield(c) {
 					return
 				}
@@ -217,17 +216,16 @@ func (r *rules) Answered(_ context.Context, c *service.Call) {
 // addLimit returns the series of the limit of d, which had no hit before.
 func (r *rules) addLimit(req *rlsv3.RateLimitRequest, d *service.Decision) *limitSeries {
 	name := nameOf(d.Rule, d.Limit)
-	l := r.limits.find(name)
-	if l == nil {
-		l = &limitSeries{domain: domainIn(name.rule, req.GetDomain()), name: name}
+	l := r.limits.findOrAdd(name, func() *limitSeries {
+		l := &limitSeries{domain: domainIn(name.rule, req.GetDomain()), name: name}
 		if d.Rule.MetricKeyVaries() {
 			l.valueSeries = &varyingSeries{}
 			l.valueSeries.values.maxTexts = r.options.MaxSeries
 		} else {
 			l.single.setNames(l, d.Rule, req.GetDescriptors()[d.Descriptor].GetEntries())
 		}
-		l = r.limits.add(l)
-	}
+		return l
+	})
 	d.Limit.Metrics.Store(l)
 	return l
 }
@@ -261,16 +259,14 @@ func (r *rules) seriesOf(l *limitSeries, domain string, rule *descriptors.Rule, 
 
 // sumsOf returns the sums of all series that l has or had.
 func (r *rules) sumsOf(l *limitSeries) HitSums {
-	var sums HitSums
 	if l.valueSeries == nil {
-		sums.add(&l.single.hitCounts)
-		return sums
+		return l.single.sums()
 	}
 	r.limits.mu.Lock()
 	defer r.limits.mu.Unlock()
-	sums = l.valueSeries.deletedSums
+	sums := l.valueSeries.deletedSums
 	for s := range l.series() {
-		sums.add(&s.hitCounts)
+		sums.add(s.sums())
 	}
 	return sums
 }
@@ -282,7 +278,7 @@ func (l *limitSeries) series() iter.Seq[*series] {
 			yield(&l.single)
 			return
 		}
-		for _, s := range l.valueSeries.values.values() {
+		for _, s := range l.valueSeries.values.all() {
 			if !yield(s) {
 				return
 			}
@@ -320,11 +316,10 @@ func (r *rules) prepare(c *descriptors.Config, now time.Time) {
 func (v *varyingSeries) deleteIdleValues(now time.Time) {
 	v.checkedAt = now
 	v.values.deleteFunc(func(s *series) bool {
-		var sums HitSums
-		sums.add(&s.hitCounts)
+		sums := s.sums()
 		isIdle := s.checkedTotal == sums.Total
 		if s.checkedTotal = sums.Total; isIdle {
-			v.deletedSums.addSums(sums)
+			v.deletedSums.add(sums)
 		}
 		return isIdle
 	})

@@ -137,8 +137,7 @@ func TestHitsInShadowNeverExceedHitsOverTheLimit(t *testing.T) {
 		}
 	})
 	for sums := (HitSums{}); sums.OverLimit < hits; {
-		sums = HitSums{}
-		sums.add(&c)
+		sums = c.sums()
 		if !assert.LessOrEqual(t, sums.Shadow, sums.OverLimit) {
 			break
 		}

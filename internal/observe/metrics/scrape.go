@@ -27,7 +27,7 @@ const (
 // family is the series of one metric.
 type family struct {
 	name  string
-	write func(io.Writer, expfmt.Format) error
+	write func(io.Writer) error // in the text format
 }
 
 // Handler returns the HTTP handler for Prometheus. Each tag becomes a label of all metrics. If a
@@ -88,8 +88,9 @@ func (m *Metrics) families(labels extraLabels, names []string) ([]family, error)
 		for _, metric := range f.GetMetric() {
 			metric.Label = labels.addTo(metric.GetLabel())
 		}
-		families = append(families, family{f.GetName(), func(w io.Writer, format expfmt.Format) error {
-			return expfmt.NewEncoder(w, format).Encode(f)
+		families = append(families, family{f.GetName(), func(w io.Writer) error {
+			_, err := expfmt.MetricFamilyToText(w, f)
+			return err
 		}})
 	}
 	families = append(families, m.rules.families(labels, isWanted)...)
@@ -97,9 +98,9 @@ func (m *Metrics) families(labels extraLabels, names []string) ([]family, error)
 	return families, nil
 }
 
-// writeFamilies answers r in the format and the encoding that r accepts.
+// writeFamilies answers r in the text format, in the encoding that r accepts.
 func writeFamilies(w http.ResponseWriter, r *http.Request, families []family) error {
-	format := expfmt.NegotiateAccept(r.Header, expfmt.DefaultAcceptedFormats()...)
+	format := expfmt.NegotiateAccept(r.Header, expfmt.NewFormat(expfmt.TypeTextPlain))
 	w.Header().Set("Content-Type", string(format))
 	w.Header().Add("Vary", "Accept")
 	w.Header().Add("Vary", "Accept-Encoding")
@@ -111,7 +112,7 @@ func writeFamilies(w http.ResponseWriter, r *http.Request, families []family) er
 		body = compressed
 	}
 	for _, f := range families {
-		if err := f.write(body, format); err != nil {
+		if err := f.write(body); err != nil {
 			return err
 		}
 	}

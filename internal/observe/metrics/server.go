@@ -13,9 +13,7 @@ var responseTimes = []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .
 // Server registers the metrics of package server and returns the function that observes
 // gRPC methods (server.Options.ObserveMethod).
 func (m *Metrics) Server() func(method string) (observeCall func(took time.Duration)) {
-	requests := m.auto.NewCounterVec(prometheus.CounterOpts{
-		Name: "ratelimit_service_total_requests", Help: "Unary gRPC calls.",
-	}, []string{"grpc_method"})
+	requests := m.newCounters("ratelimit_service_total_requests", "Unary gRPC calls.", "grpc_method")
 	times := m.auto.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "ratelimit_service_response_time_seconds", Help: "Time from the arrival of a unary gRPC call until its answer.", Buckets: responseTimes,
 	}, []string{"grpc_method"})
@@ -36,7 +34,6 @@ type BuildInfo struct {
 
 // Build registers the metric of the build.
 func (m *Metrics) Build(b BuildInfo) {
-	m.auto.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "rls_build_info", Help: "1, with the version of rls and of Go, and the commit of rls and its date.",
-	}, []string{"version", "commit", "date", "go_version"}).WithLabelValues(b.Version, b.Commit, b.Date, b.GoVersion).Set(1)
+	m.newGauges("rls_build_info", "1, with the version of rls and of Go, and the commit of rls and its date.", "version", "commit", "date", "go_version").
+		WithLabelValues(b.Version, b.Commit, b.Date, b.GoVersion).Set(1)
 }

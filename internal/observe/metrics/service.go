@@ -23,14 +23,11 @@ type calls struct {
 
 // Service registers the metrics of package service and returns its Observer.
 func (m *Metrics) Service() service.Observer {
-	vec := m.auto.NewCounterVec(prometheus.CounterOpts{
-		Name: "rls_decisions_total",
-		Help: "Decisions by result and source. One request makes a decision for each limit that it matches. Denials by limits in shadow mode have the result shadowed.",
-	}, []string{"result", "source"})
-	errors := m.auto.NewCounterVec(prometheus.CounterOpts{
-		Name: "ratelimit_service_should_rate_limit_error",
-		Help: "Failed calls. service_error is an invalid request, or a call before limits are loaded; redis_error is any other failure.",
-	}, []string{"err_type"})
+	decisions := m.newCounters("rls_decisions_total",
+		"Decisions by result and source. One request makes a decision for each limit that it matches. Denials by limits in shadow mode have the result shadowed.",
+		"result", "source")
+	errors := m.newCounters("ratelimit_service_should_rate_limit_error",
+		"Failed calls. service_error is an invalid request, or a call before limits are loaded; redis_error is any other failure.", "err_type")
 	d := &calls{
 		metrics:       m,
 		serviceErrors: errors.WithLabelValues("service_error"),
@@ -38,28 +35,31 @@ func (m *Metrics) Service() service.Observer {
 		globalShadows: m.newCounter("ratelimit_service_global_shadow_mode", "Calls over a limit that passed because of SHADOW_MODE."),
 	}
 	for _, source := range backend.Sources() {
-		d.ok = append(d.ok, vec.WithLabelValues("ok", source.String()))
-		d.overLimit = append(d.overLimit, vec.WithLabelValues("over_limit", source.String()))
-		d.shadowed = append(d.shadowed, vec.WithLabelValues("shadowed", source.String()))
+		d.ok = append(d.ok, decisions.WithLabelValues("ok", source.String()))
+		d.overLimit = append(d.overLimit, decisions.WithLabelValues("over_limit", source.String()))
+		d.shadowed = append(d.shadowed, decisions.WithLabelValues("shadowed", source.String()))
 	}
 	return d
 }
 
 // Answered implements service.Observer.
 func (d *calls) Answered(_ context.Context, c *service.Call) {
-	if c.Err != nil {
-		d.countError(c.Err)
+	switch status.Code(c.Err) {
+	case codes.OK:
+	case codes.InvalidArgument, codes.FailedPrecondition:
+		d.serviceErrors.Inc()
+	default:
+		d.redisErrors.Inc()
 	}
 	if c.GlobalShadow {
 		d.globalShadows.Inc()
 	}
 	for i := range c.Decisions() {
 		decision := c.Decision(i)
-		if r := &decision.Result; r.Degraded() && r.Err == nil && d.metrics.withoutRedis != nil {
-			d.metrics.withoutRedis.count(r, decision.Shadow)
-		}
-		switch r := &decision.Result; {
+		r := &decision.Result
+		switch {
 		case r.Err != nil:
+			continue
 		case r.Allowed:
 			d.ok[r.Source].Inc()
 		case decision.Shadow:
@@ -67,14 +67,8 @@ func (d *calls) Answered(_ context.Context, c *service.Call) {
 		default:
 			d.overLimit[r.Source].Inc()
 		}
-	}
-}
-
-func (d *calls) countError(err error) {
-	switch status.Code(err) {
-	case codes.InvalidArgument, codes.FailedPrecondition:
-		d.serviceErrors.Inc()
-	default:
-		d.redisErrors.Inc()
+		if r.Degraded() && d.metrics.withoutRedis != nil {
+			d.metrics.withoutRedis.count(r, decision.Shadow)
+		}
 	}
 }

@@ -19,14 +19,12 @@ type logLines struct {
 	gauges    map[string]float64 // the written values by name
 }
 
-// isOn implements sink. The level of the log can change at any time.
-func (l *logLines) isOn(ctx context.Context) bool { return l.log.Enabled(ctx, slog.LevelInfo) }
-
-// open implements sink.
-func (l *logLines) open(context.Context) error { return nil }
-
-// send implements sink.
-func (l *logLines) send(points iter.Seq[point]) error {
+// flush implements sink. It reads no metrics while the log has no lines of level info.
+func (l *logLines) flush(ctx context.Context, read func() (iter.Seq[point], error)) error {
+	if !l.log.Enabled(ctx, slog.LevelInfo) {
+		return nil
+	}
+	points, err := read()
 	for p := range points {
 		if strings.HasPrefix(p.name, runtimePrefix) {
 			continue
@@ -44,7 +42,7 @@ func (l *logLines) send(points iter.Seq[point]) error {
 		}
 		l.log.Info("metric flushed", "name", name, "type", p.kind, "value", p.value)
 	}
-	return nil
+	return err
 }
 
 // formatValue formats the value of a counter or gauge without an exponent.

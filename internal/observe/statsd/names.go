@@ -40,19 +40,13 @@ func sortedTags(tags map[string]string) []Tag {
 // plainName returns the name of a metric for servers without tags. The values of its own
 // tags become segments. Extra tags become segments .__name=value.
 func plainName(name string, own, extra []Tag) string {
-	if len(own) == 0 && len(extra) == 0 {
-		return name
-	}
-	var b strings.Builder
-	b.WriteString(name)
 	for _, t := range own {
-		b.WriteString(".")
-		b.WriteString(tagSeparators.Replace(t.Value))
+		name += "." + tagSeparators.Replace(t.Value)
 	}
 	for _, t := range extra {
-		b.WriteString(".__" + t.Name + "=" + t.Value)
+		name += ".__" + t.Name + "=" + t.Value
 	}
-	return b.String()
+	return name
 }
 
 // translation is the name in statsd of a metric of Prometheus. The value of its label, if it

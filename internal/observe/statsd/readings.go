@@ -1,6 +1,7 @@
 package statsd
 
 import (
+	"cmp"
 	"iter"
 	"maps"
 	"math"
@@ -39,7 +40,7 @@ type pointReader struct {
 	gatherer prometheus.Gatherer
 	rules    func() iter.Seq[metrics.KeyCounts]
 
-	counts   map[string]float64 // by keyOf
+	counts   map[string]float64 // by the key of a metric
 	ruleSums map[ruleKey]readSums
 	reads    uint64 // how often the rules have been read
 }
@@ -76,17 +77,20 @@ func (r *pointReader) readFamilies(families []*dto.MetricFamily, add func(point)
 			continue
 		}
 		for _, m := range f.GetMetric() {
-			p, key := point{name: f.GetName()}, keyOf(f, m)
-			if known {
-				p.name = translation.nameOf(m)
-			} else {
-				p.tags = tagsOf(m)
+			p, key := point{name: cmp.Or(translation.name, f.GetName())}, f.GetName()
+			for _, l := range m.GetLabel() {
+				key += separator + l.GetValue()
+				switch {
+				case !known:
+					p.tags = append(p.tags, Tag{l.GetName(), l.GetValue()})
+				case l.GetName() == translation.label:
+					p.name = strings.Replace(p.name, "*", metrics.PlainKey(l.GetValue()), 1)
+				}
 			}
 			switch f.GetType() {
 			case dto.MetricType_COUNTER:
 				p.kind = counter
-				p.value = r.growth(counts, key, m.GetCounter().GetValue())
-				if p.value > 0 {
+				if p.value = r.growth(counts, key, m.GetCounter().GetValue()); p.value > 0 {
 					add(p)
 				}
 			case dto.MetricType_GAUGE:
@@ -94,9 +98,7 @@ func (r *pointReader) readFamilies(families []*dto.MetricFamily, add func(point)
 				add(p)
 			case dto.MetricType_HISTOGRAM:
 				if known {
-					for _, p := range r.timerPoints(counts, p.name, key, m.GetHistogram()) {
-						add(p)
-					}
+					r.readTimer(counts, p, key, m.GetHistogram(), add)
 				}
 			}
 		}
@@ -133,35 +135,8 @@ func isOurs(name string) bool {
 	return strings.HasPrefix(name, "rls_") && !strings.HasSuffix(name, "_info")
 }
 
-// nameOf returns the name of a metric in statsd.
-func (t translation) nameOf(m *dto.Metric) string {
-	for _, l := range m.GetLabel() {
-		if l.GetName() == t.label {
-			return strings.Replace(t.name, "*", metrics.PlainKey(l.GetValue()), 1)
-		}
-	}
-	return t.name
-}
-
-// separator joins the parts of a key. Names and labels don't contain it.
+// separator joins the name and the labels of a metric to its key. They don't contain it.
 const separator = "\xff"
-
-// keyOf returns the key of a metric in readings.counts.
-func keyOf(f *dto.MetricFamily, m *dto.Metric) string {
-	key := f.GetName()
-	for _, l := range m.GetLabel() {
-		key += separator + l.GetValue()
-	}
-	return key
-}
-
-func tagsOf(m *dto.Metric) []Tag {
-	var tags []Tag
-	for _, l := range m.GetLabel() {
-		tags = append(tags, Tag{l.GetName(), l.GetValue()})
-	}
-	return tags
-}
 
 // growth returns how much a counter has grown since the last flush, and stores its value in
 // counts. A counter that is lower now has started again at 0.
@@ -173,16 +148,17 @@ func (r *pointReader) growth(counts map[string]float64, key string, value float6
 	return value
 }
 
-// timerPoints returns a point for each bucket with new calls. Its time is the middle of the
+// readTimer calls add with a point for each bucket with new calls. Its time is the middle of the
 // bucket.
-func (r *pointReader) timerPoints(counts map[string]float64, name, key string, h *dto.Histogram) []point {
-	var points []point
+func (r *pointReader) readTimer(counts map[string]float64, p point, key string, h *dto.Histogram, add func(point)) {
+	p.kind = timer
 	previousCount, lowerBound := 0.0, 0.0
 	addBucket := func(bucket string, cumulativeCount, seconds float64) {
-		calls := r.growth(counts, key+separator+bucket, cumulativeCount-previousCount)
+		p.calls = int(r.growth(counts, key+separator+bucket, cumulativeCount-previousCount))
+		p.duration = time.Duration(seconds * float64(time.Second))
 		previousCount = cumulativeCount
-		if calls > 0 {
-			points = append(points, point{name: name, kind: timer, calls: int(calls), duration: time.Duration(seconds * float64(time.Second))})
+		if p.calls > 0 {
+			add(p)
 		}
 	}
 	for _, b := range h.GetBucket() {
@@ -192,7 +168,6 @@ func (r *pointReader) timerPoints(counts map[string]float64, name, key string, h
 		}
 	}
 	addBucket("", float64(h.GetSampleCount()), lowerBound)
-	return points
 }
 
 // readRules calls add with the points of all rules.
@@ -204,20 +179,15 @@ func (r *pointReader) readRules(add func(point)) {
 	for current := range r.rules() {
 		key := ruleKey{current.Key, current.ID}
 		last := r.ruleSums[key]
-		addGrowth := func(name string, hits, lastHits uint64) {
+		for _, m := range metrics.RuleMetrics {
+			hits, lastHits := m.Value(&current.HitSums), m.Value(&last.HitSums)
 			if hits < lastHits { // the rule has started again at 0
 				lastHits = 0
 			}
 			if hits > lastHits {
-				add(point{name: "ratelimit.service.rate_limit." + current.Key + name, kind: counter, value: float64(hits - lastHits)})
+				add(point{name: "ratelimit.service.rate_limit." + current.Key + "." + m.Name, kind: counter, value: float64(hits - lastHits)})
 			}
 		}
-		addGrowth(".total_hits", current.Total, last.Total)
-		addGrowth(".within_limit", current.WithinLimit, last.WithinLimit)
-		addGrowth(".near_limit", current.NearLimit, last.NearLimit)
-		addGrowth(".over_limit", current.OverLimit, last.OverLimit)
-		addGrowth(".over_limit_with_local_cache", current.OverLocal, last.OverLocal)
-		addGrowth(".shadow_mode", current.Shadow, last.Shadow)
 		r.ruleSums[key] = readSums{current.HitSums, r.reads}
 	}
 	maps.DeleteFunc(r.ruleSums, func(_ ruleKey, s readSums) bool { return s.read != r.reads })

@@ -1,12 +1,14 @@
 package statsd
 
 import (
+	"bufio"
 	"context"
+	"errors"
+	"fmt"
 	"iter"
 	"net"
+	"slices"
 	"time"
-
-	client "github.com/cactus/go-statsd-client/v5/statsd"
 )
 
 // packetBytes is the size of the packets to a server. Most networks carry this size whole.
@@ -22,106 +24,78 @@ const maxCallsPerLine = 10_000
 // server is a statsd server. It implements sink. Each flush has its own connection, so a
 // restarted server or a new address of its name needs no special care.
 type server struct {
-	network, address string
-
-	// isDog is true for DogStatsD, which has tags. mogrifiers are for DogStatsD only.
-	isDog      bool
-	mogrifiers []Mogrifier
-	extraTags  []Tag
-
-	conn net.Conn
+	*Server
+	extraTags []Tag
 }
 
-// isOn implements sink.
-func (s *server) isOn(context.Context) bool { return true }
-
-// open implements sink.
-func (s *server) open(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
-	defer cancel()
-	conn, err := new(net.Dialer).DialContext(ctx, s.network, s.address)
+// flush implements sink.
+func (s *server) flush(ctx context.Context, read func() (iter.Seq[point], error)) error {
+	dialer := net.Dialer{Timeout: sendTimeout}
+	conn, err := dialer.DialContext(ctx, s.Network, s.address())
 	if err != nil {
 		return err
 	}
-	s.conn = conn
-	return conn.SetDeadline(time.Now().Add(sendTimeout))
-}
-
-// send implements sink.
-func (s *server) send(points iter.Seq[point]) error {
-	packets := &packetWriter{conn: s.conn}
-	lines, err := client.NewClientWithSender(packets, "", client.SuffixOctothorpe)
-	if err != nil {
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(sendTimeout)); err != nil {
 		return err
 	}
-	stats := lines.(*client.Client)
-	stats.SetSamplerFunc(func(float32) bool { return true }) // points of timers are samples already
+	points, readErr := read()
+	packet := bufio.NewWriterSize(conn, packetBytes)
 	for p := range points {
 		name, tags := s.rename(p)
+		for value := range p.values() {
+			line := name + ":" + value + tagsText(tags) + "\n"
+			if len(line) > packet.Available() {
+				_ = packet.Flush() // the last Flush returns this error too
+			}
+			_, _ = packet.Write([]byte(line))
+		}
+	}
+	return errors.Join(readErr, packet.Flush())
+}
+
+// values returns the value, the type and the sample rate in each line of p.
+func (p *point) values() iter.Seq[string] {
+	return func(yield func(string) bool) {
 		switch p.kind {
 		case counter:
-			err = stats.Raw(name, formatValue(p.value)+"|c", 1, tags...)
+			yield(formatValue(p.value) + "|c")
 		case gauge:
-			err = stats.Raw(name, formatValue(p.value)+"|g", 1, tags...)
+			yield(formatValue(p.value) + "|g")
 		case timer:
-			for calls := p.calls; calls > 0 && err == nil; calls -= maxCallsPerLine {
-				err = stats.TimingDuration(name, p.duration, 1/float32(min(calls, maxCallsPerLine)), tags...)
+			value := formatValue(float64(p.duration)/float64(time.Millisecond)) + "|ms"
+			for calls := p.calls; calls > 0; calls -= maxCallsPerLine {
+				sampleRate := ""
+				if calls > 1 {
+					sampleRate = fmt.Sprintf("|@%.6f", 1/float64(min(calls, maxCallsPerLine)))
+				}
+				if !yield(value + sampleRate) {
+					return
+				}
 			}
 		}
-		if err != nil {
-			break
-		}
 	}
-	if err == nil {
-		err = packets.write()
+}
+
+// tagsText returns the tags of a line: "|#name:value,name:value".
+func tagsText(tags []Tag) string {
+	text, separator := "", "|#"
+	for _, t := range tags {
+		text += separator + t.Name + ":" + t.Value
+		separator = ","
 	}
-	if closeErr := s.conn.Close(); err == nil {
-		err = closeErr
-	}
-	return err
+	return text
 }
 
 // rename returns the name and the tags of a point for this server.
-func (s *server) rename(p point) (string, []client.Tag) {
-	if !s.isDog {
+func (s *server) rename(p point) (string, []Tag) {
+	if !s.DogStatsD {
 		return oneLine(plainName(p.name, p.tags, s.extraTags)), nil
 	}
-	name, tags := mogrify(s.mogrifiers, p.name)
-	var all []client.Tag
-	for _, group := range [][]Tag{s.extraTags, p.tags, tags} {
-		for _, t := range group {
-			all = append(all, client.Tag{t.Name, oneLine(dogSeparators.Replace(t.Value))})
-		}
+	name, tags := mogrify(s.Mogrifiers, p.name)
+	all := slices.Concat(s.extraTags, p.tags, tags)
+	for i := range all {
+		all[i].Value = oneLine(dogSeparators.Replace(all[i].Value))
 	}
 	return oneLine(name), all
-}
-
-// packetWriter collects lines to packets. It implements client.Sender.
-type packetWriter struct {
-	conn   net.Conn
-	packet []byte
-}
-
-// Send adds a line to the packet, and writes the packet first if it has no room.
-func (w *packetWriter) Send(line []byte) (int, error) {
-	if len(w.packet) > 0 && len(w.packet)+len(line)+1 > packetBytes {
-		if err := w.write(); err != nil {
-			return 0, err
-		}
-	}
-	w.packet = append(append(w.packet, line...), '\n')
-	return len(line), nil
-}
-
-// Close implements client.Sender. The server closes the connection.
-func (w *packetWriter) Close() error { return nil }
-
-// write writes the packet and begins a new one.
-func (w *packetWriter) write() error {
-	if len(w.packet) == 0 {
-		return nil
-	}
-	_, err := w.conn.Write(w.packet)
-	w.packet = w.packet[:0]
-	return err
 }

@@ -5,7 +5,6 @@ package statsd
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"log/slog"
 	"net"
@@ -48,18 +47,15 @@ type Server struct {
 	Mogrifiers []Mogrifier
 }
 
+// address returns the host and the port of s.
+func (s *Server) address() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.Port)) }
+
 // sink receives the points of each flush.
 type sink interface {
-	// isOn reports whether anybody gets the points. Otherwise a flush reads no metrics.
-	isOn(ctx context.Context) bool
-
-	// open prepares for send. After an error, the next flush sends what has changed since
-	// the last flush that was sent.
-	open(ctx context.Context) error
-
-	// send sends points. After an error, the points are lost, because sending points twice
-	// would count hits twice.
-	send(points iter.Seq[point]) error
+	// flush sends the points that read returns. If flush fails before it calls read, the next flush sends
+	// what has changed since the last one. After a later error the points are lost, because sending
+	// points twice would count hits twice.
+	flush(ctx context.Context, read func() (iter.Seq[point], error)) error
 }
 
 // Exporter sends the metrics at intervals.
@@ -96,14 +92,8 @@ func newExporter(o Options) *Exporter {
 		e.sink = &logLines{log: o.Log, extraTags: tags, gauges: map[string]float64{}}
 		return e
 	}
-	e.log = o.Log.With("statsd", net.JoinHostPort(o.Server.Host, strconv.Itoa(o.Server.Port)))
-	e.sink = &server{
-		network:    o.Server.Network,
-		address:    net.JoinHostPort(o.Server.Host, strconv.Itoa(o.Server.Port)),
-		isDog:      o.Server.DogStatsD,
-		mogrifiers: o.Server.Mogrifiers,
-		extraTags:  tags,
-	}
+	e.log = o.Log.With("statsd", o.Server.address())
+	e.sink = &server{o.Server, tags}
 	return e
 }
 
@@ -130,7 +120,7 @@ func (e *Exporter) run(ctx context.Context) {
 
 // flush sends the metrics once.
 func (e *Exporter) flush(ctx context.Context) {
-	switch err := e.tryFlush(ctx); {
+	switch err := e.sink.flush(ctx, e.reader.points); {
 	case err == nil && e.hasWarned:
 		e.hasWarned = false
 		e.log.Info("metrics sent again")
@@ -138,15 +128,4 @@ func (e *Exporter) flush(ctx context.Context) {
 		e.hasWarned, e.lastWarning = true, time.Now()
 		e.log.Warn("metrics not sent", "error", err)
 	}
-}
-
-func (e *Exporter) tryFlush(ctx context.Context) error {
-	if !e.sink.isOn(ctx) {
-		return nil
-	}
-	if err := e.sink.open(ctx); err != nil {
-		return err
-	}
-	points, err := e.reader.points()
-	return errors.Join(err, e.sink.send(points))
 }

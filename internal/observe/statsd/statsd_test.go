@@ -176,9 +176,10 @@ type fakeSink struct {
 	flushes int
 }
 
-func (f *fakeSink) isOn(context.Context) bool  { return true }
-func (f *fakeSink) open(context.Context) error { f.flushes++; return f.err }
-func (f *fakeSink) send(iter.Seq[point]) error { return nil }
+func (f *fakeSink) flush(context.Context, func() (iter.Seq[point], error)) error {
+	f.flushes++
+	return f.err
+}
 
 func TestFailingServerIsLoggedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -274,7 +275,7 @@ func FuzzLines(f *testing.F) {
 		f.Add(text, true)
 	}
 	f.Fuzz(func(t *testing.T, text string, isDog bool) {
-		s := &server{isDog: isDog, mogrifiers: []Mogrifier{{Pattern: regexp.MustCompile(`(?s)^(.*)\.total_hits$`), Name: "$0", Tags: []Tag{{"rule", "$1"}}}}}
+		s := &server{Server: &Server{DogStatsD: isDog, Mogrifiers: []Mogrifier{{Pattern: regexp.MustCompile(`(?s)^(.*)\.total_hits$`), Name: "$0", Tags: []Tag{{"rule", "$1"}}}}}}
 		key := metrics.PlainKey(text)
 		name, tags := s.rename(point{name: key + ".total_hits", tags: []Tag{{"domain", text}}, kind: counter})
 		for _, part := range []string{name, fmt.Sprint(tags)} {
@@ -283,7 +284,7 @@ func FuzzLines(f *testing.F) {
 		}
 		assert.NotContains(t, name, ":")
 		for _, tag := range tags {
-			assert.NotContains(t, tag[1], ",")
+			assert.NotContains(t, tag.Value, ",")
 		}
 	})
 }

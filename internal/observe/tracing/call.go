@@ -2,6 +2,7 @@ package tracing
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 
@@ -120,9 +121,5 @@ func (incomingMetadata) Set(string, string) {}
 // Keys implements propagation.TextMapCarrier.
 func (m incomingMetadata) Keys() []string {
 	md, _ := metadata.FromIncomingContext(m.ctx)
-	keys := make([]string, 0, len(md))
-	for key := range md {
-		keys = append(keys, key)
-	}
-	return keys
+	return slices.Collect(maps.Keys(md))
 }

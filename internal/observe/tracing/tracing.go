@@ -63,7 +63,7 @@ type Tracer struct {
 // no error: the SDK tries again, and drops spans if its queue is full. Close must be called
 // at the end.
 func Start(ctx context.Context, o Options) (*Tracer, error) {
-	otel.SetErrorHandler(newErrorLog(o.Log))
+	otel.SetErrorHandler(errorLog{o.Log, rate.NewLimiter(rate.Every(time.Minute), 1)})
 	otel.SetLogger(logr.FromSlogHandler(o.Log.Handler()))
 	var exporter sdktrace.SpanExporter
 	var err error
@@ -125,10 +125,6 @@ func (t *Tracer) Close(ctx context.Context) error {
 type errorLog struct {
 	log   *slog.Logger
 	lines *rate.Limiter
-}
-
-func newErrorLog(log *slog.Logger) errorLog {
-	return errorLog{log, rate.NewLimiter(rate.Every(time.Minute), 1)}
 }
 
 // Handle implements otel.ErrorHandler.
