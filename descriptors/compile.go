@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -101,7 +100,7 @@ func (c responseCache) newRule(d *limitsfile.Descriptor, p path) *Rule {
 		NoRefunds:    d.NoRefunds,
 		enforcement:  newEnforcement(d.EnforcedPercent),
 		MaxHits:      d.MaxHits,
-		Denial:       newDenial(d.Denial),
+		Denial:       d.Denial,
 		Metadata:     d.Metadata,
 		HasHolds:     slices.ContainsFunc(d.Limits, hasHolds),
 		sharedValues: sharedValues(p.trail),
@@ -112,18 +111,6 @@ func (c responseCache) newRule(d *limitsfile.Descriptor, p path) *Rule {
 // hasHolds reports whether l has holds, also if l is turned off: callers still release the holds that they
 // have taken, and these releases must refund no other limit.
 func hasHolds(l *limitsfile.Limit) bool { return !l.Unlimited && l.Limit.Algorithm.HasHolds() }
-
-// newDenial compiles d, which can be nil.
-func newDenial(d *limitsfile.Denial) *Denial {
-	if d == nil {
-		return nil
-	}
-	denial := &Denial{Body: []byte(d.Body)}
-	for _, h := range d.Headers {
-		denial.Headers = append(denial.Headers, &corev3.HeaderValue{Key: h.Name, Value: h.Value})
-	}
-	return denial
-}
 
 // sharedValues returns the texts of Rule.sharedValues. The text of a condition starts with a =,
 // which no value and no pattern does after it is escaped.

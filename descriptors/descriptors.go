@@ -20,7 +20,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -157,7 +156,7 @@ type Rule struct {
 	MaxHits uint32
 
 	// Denial is added to the responses that deny a request, or nil.
-	Denial *Denial
+	Denial *limitsfile.Denial
 
 	// Metadata is shared by all responses and must not be changed.
 	Metadata *structpb.Struct
@@ -186,13 +185,6 @@ func AdjustHitsForHolds(l *limit.Limit, n int64) int64 {
 		return max(n, 0)
 	}
 	return max(n, -limit.MaxHits+1)
-}
-
-// Denial is what a rule adds to the responses that deny a request. It is shared by all of them and
-// must not be changed.
-type Denial struct {
-	Body    []byte
-	Headers []*corev3.HeaderValue
 }
 
 // RateLimit is one limit of a rule. It is immutable once in force.

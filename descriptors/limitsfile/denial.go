@@ -1,11 +1,14 @@
 package limitsfile
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/net/http/httpguts"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
@@ -17,21 +20,20 @@ const (
 	maxHeaderBytes = 1024 // of a name or a value
 )
 
-// Denial is what a rule adds to the responses that deny a request.
+// Denial is what a rule adds to the responses that deny a request. It is shared by all of them and
+// must not be changed.
 type Denial struct {
-	Body    string
-	Headers []Header // in file order
+	Body    []byte
+	Headers []*corev3.HeaderValue // in file order
 }
-
-// Header is a header of a response.
-type Header struct{ Name, Value string }
 
 // equal reports whether d and other are the same. Both can be nil.
 func (d *Denial) equal(other *Denial) bool {
 	if d == nil || other == nil {
 		return d == other
 	}
-	return d.Body == other.Body && slices.Equal(d.Headers, other.Headers)
+	sameHeader := func(a, b *corev3.HeaderValue) bool { return proto.Equal(a, b) }
+	return bytes.Equal(d.Body, other.Body) && slices.EqualFunc(d.Headers, other.Headers, sameHeader)
 }
 
 // forbiddenHeaders are headers that belong to the connection or that the proxy sets.
@@ -43,7 +45,7 @@ var forbiddenHeaders = []string{
 func (d *document) denial(pos *place, o *object) *Denial {
 	mistakes := d.mistakes
 	message, body := o.field("message"), o.field("body")
-	denial := &Denial{Body: message.Text + body.Text}
+	denial := &Denial{Body: []byte(message.Text + body.Text)}
 	switch {
 	case message.given() && body.given():
 		d.errorf(body.node, pos, "message and body are both given; want one of them")
@@ -57,14 +59,14 @@ func (d *document) denial(pos *place, o *object) *Denial {
 	if v := o.field("headers"); v.valid() {
 		denial.Headers = d.headers(pos, v.mappings[0])
 	}
-	hasType := slices.ContainsFunc(denial.Headers, func(h Header) bool { return strings.EqualFold(h.Name, "content-type") })
+	hasType := slices.ContainsFunc(denial.Headers, func(h *corev3.HeaderValue) bool { return strings.EqualFold(h.Key, "content-type") })
 	if message.Text != "" && !hasType {
-		denial.Headers = append(denial.Headers, Header{"content-type", "text/plain; charset=utf-8"})
+		denial.Headers = append(denial.Headers, &corev3.HeaderValue{Key: "content-type", Value: "text/plain; charset=utf-8"})
 	}
 	if d.mistakes > mistakes || o.invalid() {
 		return nil
 	}
-	if denial.Body == "" && len(denial.Headers) == 0 {
+	if len(denial.Body) == 0 && len(denial.Headers) == 0 {
 		d.errorf(o.node, pos, "denial is empty; want message, body or headers in it")
 		return nil
 	}
@@ -72,8 +74,8 @@ func (d *document) denial(pos *place, o *object) *Denial {
 }
 
 // headers reads a mapping of names and values of headers.
-func (d *document) headers(pos *place, n *yaml.Node) []Header {
-	var all []Header
+func (d *document) headers(pos *place, n *yaml.Node) []*corev3.HeaderValue {
+	var all []*corev3.HeaderValue
 	if len(n.Content)/2 > maxHeaders {
 		d.errorf(n, pos, "headers has %d names; maximum is %d", len(n.Content)/2, maxHeaders)
 		return nil
@@ -85,16 +87,16 @@ func (d *document) headers(pos *place, n *yaml.Node) []Header {
 		name := fields.Resolve(n.Content[i])
 		item := row{Field: fields.Field{Name: "header " + fields.Display(name), Kind: fields.Text}}
 		v := d.value(&item, pos, fields.Resolve(n.Content[i+1]))
-		h := Header{name.Value, v.Text}
-		isSame := func(other Header) bool { return strings.EqualFold(other.Name, h.Name) }
+		h := &corev3.HeaderValue{Key: name.Value, Value: v.Text}
+		isSame := func(other *corev3.HeaderValue) bool { return strings.EqualFold(other.Key, h.Key) }
 		switch {
 		case v.invalid:
 		case v.node == nil:
 			d.errorf(n.Content[i+1], pos, "%s: got null, want text", item.Name)
-		case name.Kind != yaml.ScalarNode || !httpguts.ValidHeaderFieldName(h.Name) || len(h.Name) > maxHeaderBytes:
+		case name.Kind != yaml.ScalarNode || !httpguts.ValidHeaderFieldName(h.Key) || len(h.Key) > maxHeaderBytes:
 			d.errorf(n.Content[i], pos, "headers: got %s, want the name of a header, such as x-reason", fields.Display(name))
-		case slices.Contains(forbiddenHeaders, strings.ToLower(h.Name)):
-			d.errorf(n.Content[i], pos, "headers: %s belongs to the connection; leave it out", h.Name)
+		case slices.Contains(forbiddenHeaders, strings.ToLower(h.Key)):
+			d.errorf(n.Content[i], pos, "headers: %s belongs to the connection; leave it out", h.Key)
 		case !httpguts.ValidHeaderFieldValue(h.Value) || len(h.Value) > maxHeaderBytes:
 			d.errorf(v.node, pos, "%s: got a value of %d bytes, want at most %d bytes in one line without control characters", item.Name, len(h.Value), maxHeaderBytes)
 		case slices.ContainsFunc(all, isSame):

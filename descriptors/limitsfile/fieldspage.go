@@ -31,10 +31,10 @@ not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`do
 				continue
 			}
 			mark := ""
-			if r.extension {
+			if r.isExtension {
 				mark = " +"
 			}
-			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", r.Name, mark, r.valuesText(), fieldHelp[r.Name])
+			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", r.Name, mark, r.valuesText(), r.help)
 		}
 	}
 	_, err := io.WriteString(w, b.String())

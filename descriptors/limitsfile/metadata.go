@@ -47,7 +47,8 @@ func (d *document) descend(pos *place, n *yaml.Node, depth int) bool {
 		d.errorf(n, pos, "metadata is nested more than %d deep", MaxDepth)
 		return false
 	}
-	return d.visit(n) && d.countMetadata(n)
+	d.metadataValues++
+	return d.visit(n) && d.checkCount(n, d.metadataValues, maxMetadata, "values in metadata")
 }
 
 // metadataValue returns n as a value, never nil, because a Struct with a nil can't be

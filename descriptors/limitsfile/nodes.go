@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	"go.yaml.in/yaml/v3"
-	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // The functions below make YAML nodes like the parser, but without lines.
@@ -17,17 +16,12 @@ import (
 func yamlMapping(pairs ...any) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.MappingNode}
 	for i := 0; i < len(pairs); i += 2 {
-		var node *yaml.Node
-		switch v := pairs[i+1].(type) {
-		case string:
-			node = yamlString(v)
-		case bool:
-			node = yamlFlag(v)
-		case *yaml.Node:
-			node = v
+		v, isNode := pairs[i+1].(*yaml.Node)
+		if !isNode && pairs[i+1] != "" && pairs[i+1] != false {
+			v = yamlNode(pairs[i+1])
 		}
-		if node != nil && pairs[i+1] != "" && pairs[i+1] != false {
-			yamlAdd(n, pairs[i].(string), node)
+		if v != nil {
+			yamlAdd(n, pairs[i].(string), v)
 		}
 	}
 	return n
@@ -35,48 +29,33 @@ func yamlMapping(pairs ...any) *yaml.Node {
 
 // yamlAdd adds a field to mapping n.
 func yamlAdd(n *yaml.Node, name string, v *yaml.Node) {
-	n.Content = append(n.Content, yamlString(name), v)
+	n.Content = append(n.Content, yamlNode(name), v)
 }
 
-func yamlString(s string) *yaml.Node {
-	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.DoubleQuotedStyle, Value: s}
-}
-
-func yamlFlag(b bool) *yaml.Node {
-	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(b)}
-}
-
-func yamlNumber(f float64) *yaml.Node {
-	if f == math.Trunc(f) && math.Abs(f) < 1<<63 {
-		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.FormatInt(int64(f), 10)}
-	}
-	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!float", Value: strconv.FormatFloat(f, 'g', -1, 64)}
-}
-
-func yamlStruct(s *structpb.Struct) *yaml.Node {
-	n := &yaml.Node{Kind: yaml.MappingNode}
-	for _, name := range slices.Sorted(maps.Keys(s.GetFields())) {
-		yamlAdd(n, name, yamlValue(s.GetFields()[name]))
-	}
-	return n
-}
-
-func yamlValue(v *structpb.Value) *yaml.Node {
-	switch k := v.GetKind().(type) {
-	case *structpb.Value_StructValue:
-		return yamlStruct(k.StructValue)
-	case *structpb.Value_ListValue:
-		n := &yaml.Node{Kind: yaml.SequenceNode}
-		for _, item := range k.ListValue.GetValues() {
-			n.Content = append(n.Content, yamlValue(item))
+// yamlNode returns the node of v, a value as encoding/json decodes it.
+func yamlNode(v any) *yaml.Node {
+	switch v := v.(type) {
+	case map[string]any:
+		n := &yaml.Node{Kind: yaml.MappingNode}
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			yamlAdd(n, name, yamlNode(v[name]))
 		}
 		return n
-	case *structpb.Value_StringValue:
-		return yamlString(k.StringValue)
-	case *structpb.Value_BoolValue:
-		return yamlFlag(k.BoolValue)
-	case *structpb.Value_NumberValue:
-		return yamlNumber(k.NumberValue)
+	case []any:
+		n := &yaml.Node{Kind: yaml.SequenceNode}
+		for _, item := range v {
+			n.Content = append(n.Content, yamlNode(item))
+		}
+		return n
+	case string:
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.DoubleQuotedStyle, Value: v}
+	case bool:
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(v)}
+	case float64:
+		if v == math.Trunc(v) && math.Abs(v) < 1<<63 {
+			return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.FormatInt(int64(v), 10)}
+		}
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!float", Value: strconv.FormatFloat(v, 'g', -1, 64)}
 	}
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}
 }

@@ -4,8 +4,6 @@ import (
 	"strconv"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
@@ -67,47 +65,36 @@ func (d *document) time(v value) time.Time {
 	return t
 }
 
+// parseValue reads a value of run time: a JSON object with notes and other fields of level l. file and example
+// are shown in problems. check gets the object, and reports more mistakes. The error is Problems.
+func parseValue(file string, l level, value []byte, example string, check func(d *document, o *object)) (n Notes, err error) {
+	d := newDocument(file, newShared(Options{}))
+	if root := d.json(value, example); root != nil {
+		o := d.object(l, nil, root)
+		n = d.notes(o)
+		check(d, o)
+	}
+	if all := d.problemsAt(""); len(all) > 0 {
+		return n, all
+	}
+	return n, nil
+}
+
 // ParseSwitch reads the notes of a switch from a JSON object. name is shown in problems. The
 // error is Problems.
 func ParseSwitch(name string, value []byte) (Notes, error) {
-	d := newDocument(name, Options{})
-	var n Notes
-	if root := d.json(value, `{"reason": "incident", "expires_at": "2030-01-31T12:00:00Z"}`); root != nil {
-		n = d.notes(d.object(switchLevel, nil, root))
-	}
-	return n, d.err()
+	return parseValue(name, switchLevel, value, `{"reason": "incident", "expires_at": "2030-01-31T12:00:00Z"}`, func(*document, *object) {})
 }
 
 // ParseShadowMode reads the switch that changes SHADOW_MODE: a JSON object with notes and the
 // field shadow_mode, which it must have. name is shown in problems. The error is Problems.
 func ParseShadowMode(name string, value []byte) (on bool, n Notes, err error) {
-	d := newDocument(name, Options{})
-	root := d.json(value, `{"shadow_mode": true}`)
-	if root == nil {
-		return false, n, d.err()
-	}
-	notes := &yaml.Node{Kind: yaml.MappingNode}
-	var mode *yaml.Node
-	for i := 0; i+1 < len(root.Content); i += 2 {
-		if root.Content[i].Value == "shadow_mode" && root.Content[i+1].ShortTag() != "!!null" {
-			mode = root.Content[i+1]
-			continue
+	n, err = parseValue(name, shadowModeLevel, value, `{"shadow_mode": true}`, func(d *document, o *object) {
+		mode := o.field("shadow_mode")
+		if !mode.given() {
+			d.errorf(o.node, nil, "shadow_mode is missing; want true or false")
 		}
-		notes.Content = append(notes.Content, root.Content[i], root.Content[i+1])
-	}
-	n = d.notes(d.object(switchLevel, nil, notes))
-	if mode == nil {
-		d.errorf(root, nil, "shadow_mode is missing; want true or false")
-	} else {
-		on = d.value(findRow("shadow_mode"), nil, mode).Flag
-	}
-	return on, n, d.err()
-}
-
-// err returns the mistakes and the warnings of d as fields.Problems, or nil.
-func (d *document) err() error {
-	if all := d.allProblems(); len(all) > 0 {
-		return all
-	}
-	return nil
+		on = mode.Flag
+	})
+	return on, n, err
 }

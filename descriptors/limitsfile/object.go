@@ -167,7 +167,9 @@ func (d *document) row(l level, pos *place, keyNode, key *yaml.Node) *row {
 		return nil
 	}
 	r := findRow(key.Value)
-	switch {
+	switch misplaced := misplacedInRule(key.Value); {
+	case l == ruleLevel && misplaced != "":
+		d.errorf(keyNode, pos, "%s %s", key.Value, misplaced)
 	case r == nil || r.levels&l.sameFormat() == 0:
 		advice := "want " + fields.JoinOr(fieldsAt(l))
 		if near := fields.Nearest(key.Value, fieldsAt(l)); near != "" {
@@ -178,7 +180,7 @@ func (d *document) row(l level, pos *place, keyNode, key *yaml.Node) *row {
 		d.errorf(keyNode, pos, "unknown key %s; %s", fields.Display(key), advice)
 	case r.levels&l != 0:
 		return r
-	case r.extension:
+	case r.isExtension:
 		d.errorf(keyNode, pos, "%s has no meaning in %s; it belongs in %s", r.Name, l, r.levels&l.sameFormat())
 	default:
 		d.warnf(keyNode, pos, "%s has no meaning in %s and is ignored; it belongs in %s", r.Name, l, r.levels&l.sameFormat())

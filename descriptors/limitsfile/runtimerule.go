@@ -5,8 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/seed-81f232ab/rls/descriptors/condition"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
@@ -17,7 +15,7 @@ type RuntimeRule struct {
 	Notes
 
 	file        string // shown in problems
-	node        *yaml.Node
+	fields      *object
 	expressions expressionCache // of Descriptor, which reload calls after each change
 }
 
@@ -27,30 +25,23 @@ const ruleExample = `{"rate_limit": {"unit": "minute", "requests_per_unit": 100}
 // ParseRule reads a rule from a JSON object with the fields of a descriptor, except key, value
 // and descriptors, and with notes. target is shown in problems. The error is Problems.
 func ParseRule(target string, value []byte) (*RuntimeRule, error) {
-	r := &RuntimeRule{file: shownName("rule", target), node: &yaml.Node{Kind: yaml.MappingNode}, expressions: expressionCache{}}
-	d := newDocument(r.file, Options{})
-	root := d.json(value, ruleExample)
-	if root == nil {
-		return nil, d.err()
+	r := &RuntimeRule{file: shownName("rule", target), expressions: expressionCache{}}
+	var err error
+	r.Notes, err = parseValue(r.file, ruleLevel, value, ruleExample, func(_ *document, o *object) { r.fields = o })
+	return r, err
+}
+
+// misplacedInRule returns where a field belongs that no rule has, or an empty text for other fields.
+func misplacedInRule(name string) string {
+	switch {
+	case name == "key" || name == "value":
+		return "is in the target of a rule; leave it out of the rule"
+	case name == "descriptors":
+		return "belongs in no rule; create each child as a rule of its own"
+	case IsLimitField(name):
+		return "belongs in rate_limit; an example is " + ruleExample
 	}
-	notes := &yaml.Node{Kind: yaml.MappingNode}
-	for i := 0; i+1 < len(root.Content); i += 2 {
-		name, node := root.Content[i], root.Content[i+1]
-		part := r.node
-		switch {
-		case slices.Contains(noteFields, name.Value), findRow(name.Value) == nil && fields.Nearest(name.Value, noteFields) != "":
-			part = notes
-		case name.Value == "key" || name.Value == "value":
-			d.errorf(name, nil, "%s is in the target of a rule; leave it out of the rule", name.Value)
-		case name.Value == "descriptors":
-			d.errorf(name, nil, "descriptors: create each child as a rule of its own")
-		case IsLimitField(name.Value):
-			d.errorf(name, nil, "%s belongs in rate_limit; an example is %s", name.Value, ruleExample)
-		}
-		part.Content = append(part.Content, name, node)
-	}
-	r.Notes = d.notes(d.object(switchLevel, nil, notes))
-	return r, d.err()
+	return ""
 }
 
 // IsLimitField reports whether a field belongs in rate_limit and not in the descriptor.
@@ -71,35 +62,28 @@ var limitFieldNames = func() (names []string) {
 // problems. The last of keys is the key of the descriptor. Descriptor adds the regular expressions of
 // the rule to patterns, which has those of the domain. Calls must not overlap.
 func (r *RuntimeRule) Descriptor(domain *Domain, path string, keys []string, value string, patterns *condition.Patterns) (*Descriptor, fields.Problems) {
-	d := newDocument(r.file, Options{})
+	d := newDocument(r.file, newShared(Options{}))
 	d.domain, d.expressions, d.patterns = domain, r.expressions, patterns
+	o := r.fields
 	for _, c := range r.expressions { // of an earlier call
 		if err := patterns.Add(c); err != nil {
-			d.errorf(r.node, nil, "cel: %v", err)
+			d.errorf(o.node, nil, "cel: %v", err)
 		}
 	}
-	o := d.object(descriptorLevel, nil, r.node)
 	desc := &Descriptor{Key: keys[len(keys)-1], Value: value, File: r.file}
 	d.readCondition(desc, nil, o)
 	if desc.Condition != nil {
 		d.checkEntryKeys(desc.Condition, nil, o, keys)
 	}
-	if desc.Condition != nil && desc.Value != value {
-		d.errorf(r.node, nil, "target: got the value %s, want the condition as the value: %s", strconv.Quote(value), strconv.Quote(desc.Value))
+	if desc.Value != value {
+		d.errorf(o.node, nil, "target: got the value %s, want the condition as the value: %s", strconv.Quote(value), strconv.Quote(desc.Value))
 	}
 	d.descriptor(desc, nil, o)
 	if len(desc.Limits) == 0 && d.mistakes == 0 {
-		d.errorf(r.node, nil, "rule has no limit; want rate_limit or rate_limits")
-	}
-	all := d.allProblems()
-	for i := range all {
-		all[i].Path = path
-	}
-	if len(all) > 0 {
-		return nil, all
+		d.errorf(o.node, nil, "rule has no limit; want rate_limit or rate_limits")
 	}
 	desc.Created = &r.Notes
-	return desc, nil
+	return desc, d.problemsAt(path)
 }
 
 // CheckSiblings returns an error if d would have too many conditions beside it in list, or conditions that

@@ -35,7 +35,7 @@ func switchOff(set *limitsfile.Set, o *Override, out *outcome) {
 		found = true
 		rules += rulesIn(d.Descriptors)
 		if d.Off == nil {
-			d.Off = &limitsfile.AppliedSwitch{Target: o.Target.String(), Notes: o.Notes}
+			d.Off = &limitsfile.AppliedOverride{Target: o.Target.String(), Notes: o.Notes, Off: true}
 		}
 	}
 	if !found && o.Target.Domain != "" {
