@@ -1,6 +1,7 @@
 package limitsfile
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -71,21 +72,13 @@ func newCoverings(list []*Descriptor) *coverings {
 		}
 		if d.Condition == nil {
 			if len(s.wildcards) < maxCompared {
-				value := d.Value
-				if value == "" {
-					value = "*"
-				}
-				s.wildcards = append(s.wildcards, covering{d, NewPattern(d.Key), NewPattern(value)})
+				s.wildcards = append(s.wildcards, covering{d, NewPattern(d.Key), NewPattern(cmp.Or(d.Value, "*"))})
 			}
 			continue
 		}
 		earlier := s.conditions[d.Key]
-		for _, other := range earlier[:min(len(earlier), maxCompared)] {
-			if d.Condition.IsOpposite(other.Condition) && s.all[d.Key] == nil {
-				s.all[d.Key] = d
-			}
-		}
-		if d.Condition.MatchesAll() && s.all[d.Key] == nil {
+		isOpposite := func(other *Descriptor) bool { return d.Condition.IsOpposite(other.Condition) }
+		if s.all[d.Key] == nil && (d.Condition.MatchesAll() || slices.ContainsFunc(earlier[:min(len(earlier), maxCompared)], isOpposite)) {
 			s.all[d.Key] = d
 		}
 		s.conditions[d.Key] = append(earlier, d)
@@ -113,19 +106,15 @@ func (s *coverings) hasOwnDescriptors(d *Descriptor) bool {
 // covering returns a descriptor that matches each request that d could match, and that matches
 // first. It returns nil if there is none.
 func (s *coverings) covering(d *Descriptor) *Descriptor {
-	conditions := s.conditions[d.Key]
-	isWildcard := d.Condition == nil && (d.WildcardKey || d.WildcardValue)
-	if d.Condition == nil && !isWildcard && d.Value != "" {
+	if d.Condition == nil && !d.WildcardKey && !d.WildcardValue && d.Value != "" {
 		return nil // an exact value comes first
 	}
-	if all := s.all[d.Key]; all != nil && all != d && !d.WildcardKey && (d.Condition == nil || isBefore(conditions, all, d)) {
-		return all
-	}
-	for i, c := range conditions {
+	for i, c := range s.conditions[d.Key] {
 		if c == d || i == maxCompared {
 			break
 		}
-		if d.Condition != nil && c.Condition.Covers(d.Condition) || d.WildcardValue && c.Condition.CoversPrefix(NewPattern(d.Value).Prefix) {
+		if c == s.all[d.Key] || d.Condition != nil && c.Condition.Covers(d.Condition) ||
+			d.WildcardValue && c.Condition.CoversPrefix(NewPattern(d.Value).Prefix) {
 			return c
 		}
 	}
@@ -147,17 +136,4 @@ func (s *coverings) covering(d *Descriptor) *Descriptor {
 		}
 	}
 	return nil
-}
-
-// isBefore reports whether a comes before b in list.
-func isBefore(list []*Descriptor, a, b *Descriptor) bool {
-	for _, d := range list {
-		switch d {
-		case a:
-			return true
-		case b:
-			return false
-		}
-	}
-	return false
 }
