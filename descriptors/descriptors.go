@@ -22,7 +22,6 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/limit"
@@ -143,23 +142,11 @@ type Rule struct {
 	// one limit.
 	Limits []*RateLimit
 
-	ShadowMode, QuotaMode bool
-
-	// NoRefunds rejects requests that refund hits of the rule.
-	NoRefunds bool
+	limitsfile.RuleFields
 
 	// HasHolds reports whether a limit has holds. Refunds then release these holds, and leave the
 	// other limits of the rule as they are.
 	HasHolds bool
-
-	// MaxHits bounds the hits of one call. 0 means no bound.
-	MaxHits uint32
-
-	// Denial is added to the responses that deny a request, or nil.
-	Denial *limitsfile.Denial
-
-	// Metadata is shared by all responses and must not be changed.
-	Metadata *structpb.Struct
 
 	// sharedValues has a text for each entry: the escaped pattern or condition that takes the
 	// place of the value in the counter's name, or empty. It is nil without share_threshold.

@@ -60,7 +60,7 @@ func TestOnlyHitsAboveMaxHitsAreTooMany(t *testing.T) {
 		n       int64
 		want    bool
 	}{{0, 100, false}, {3, 2, false}, {3, 3, false}, {3, 4, true}, {3, -9, false}} {
-		assert.Equal(t, c.want, (&Rule{MaxHits: c.maxHits}).IsTooLarge(c.n), c)
+		assert.Equal(t, c.want, (&Rule{RuleFields: limitsfile.RuleFields{MaxHits: c.maxHits}}).IsTooLarge(c.n), c)
 	}
 }
 

@@ -50,7 +50,7 @@ func (c *Config) WriteLines(w io.Writer) error {
 		var inForce []*RateLimit // that have no line yet
 		rule := n.rule
 		if rule == nil {
-			rule = &Rule{ShadowMode: n.ShadowMode, QuotaMode: n.QuotaMode}
+			rule = &Rule{RuleFields: n.RuleFields}
 		} else {
 			inForce = rule.Limits
 		}

@@ -122,20 +122,14 @@ type Descriptor struct {
 	Condition *condition.Condition
 
 	WildcardKey, WildcardValue    bool // a * in Key, in Value
-	ShadowMode, QuotaMode         bool
 	DetailedMetric, ValueToMetric bool
 	ShareThreshold                bool
-	NoRefunds                     bool   // refunds: false
-	MaxHits                       uint32 // max_hits, or 0
 
 	// EnforcedPercent is the percentage of the keys that can be denied. The rule is in shadow
 	// mode for all other keys. 0 stands for 100.
 	EnforcedPercent float64
 
-	// Denial is added to the responses that deny a request, or nil.
-	Denial *Denial
-
-	Metadata    *structpb.Struct
+	RuleFields
 	Limits      []*Limit
 	Descriptors []*Descriptor // children, in file order
 
@@ -157,6 +151,23 @@ type Descriptor struct {
 	// File and Line are the place of the descriptor.
 	File string
 	Line int
+}
+
+// RuleFields are the fields of a descriptor that its rule in force has too.
+type RuleFields struct {
+	ShadowMode, QuotaMode bool
+
+	// NoRefunds rejects requests that refund hits of the rule.
+	NoRefunds bool
+
+	// MaxHits bounds the hits of one call. 0 means no bound.
+	MaxHits uint32
+
+	// Denial is added to the responses that deny a request, or nil.
+	Denial *Denial
+
+	// Metadata is shared by all responses and must not be changed.
+	Metadata *structpb.Struct
 }
 
 // AppliedOverride is an override that changed a descriptor, or a switch that took the limits of a descriptor or

@@ -131,14 +131,13 @@ func (l *Layer) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 			}
 			r, out := l.byField[field], outcomes[0]
 			outcomes = outcomes[1:]
-			r.state.Path, r.state.BaseLimits, r.state.Limits = out.path, out.baseLimits, out.limits
-			r.state.CountersKept = out.countersKept
-			r.hazards = out.hazards
-			if len(out.problems) == 0 {
+			r.state.Path, r.state.BaseLimits, r.state.Limits = out.Path, out.BaseLimits, out.Limits
+			r.state.CountersKept, r.hazards = out.CountersKept, out.hazards
+			if out.Problem == nil {
 				continue
 			}
 			if r.state.Problem == nil {
-				r.state.Problem, r.state.Waiting = out.problems, out.isWaiting
+				r.state.Problem, r.state.Waiting = out.Problem, out.Waiting
 			}
 			if candidates[i] == r.lastGood || r.lastGood == nil || r.lastGood.ended(now) {
 				candidates[i] = nil

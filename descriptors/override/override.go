@@ -207,7 +207,7 @@ func applySwitches(set *limitsfile.Set, overrides []*Override, outcomes []outcom
 		switch {
 		case o.Kind == KindShadowMode:
 			set.ShadowMode = &limitsfile.ShadowMode{On: o.shadowMode, Notes: o.Notes}
-			out.path, out.baseLimits, out.limits, out.countersKept = "SHADOW_MODE", "the setting", fmt.Sprint(o.shadowMode), true
+			out.Path, out.BaseLimits, out.Limits, out.CountersKept = "SHADOW_MODE", "the setting", fmt.Sprint(o.shadowMode), true
 		case o.Kind == KindSwitch && len(o.Target.Entries) == 0:
 			switchOff(set, o, out)
 		}
@@ -231,14 +231,14 @@ func switchOff(set *limitsfile.Set, o *Override, out *outcome) {
 		}
 	}
 	if !found && o.Target.Domain != "" {
-		out.problems, out.isWaiting = fields.Problems{o.problem("", "%s", unknownDomain(o.Target.Domain, names))}, true
+		out.Problem, out.Waiting = fields.Problems{o.problem("", "%s", unknownDomain(o.Target.Domain, names))}, true
 		return
 	}
-	out.path = "all domains"
+	out.Path = "all domains"
 	if o.Target.Domain != "" {
-		out.path = fields.Printable(o.Target.Domain)
+		out.Path = fields.Printable(o.Target.Domain)
 	}
-	out.baseLimits, out.limits, out.countersKept = fmt.Sprintf("%d rules", rules), "off", true
+	out.BaseLimits, out.Limits, out.CountersKept = fmt.Sprintf("%d rules", rules), "off", true
 }
 
 // rulesIn returns the number of descriptors with limits in list and below.
