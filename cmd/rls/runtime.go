@@ -48,7 +48,7 @@ const (
 // replicas.
 func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, log *slog.Logger) (*runtimeOverrides, error) {
 	isExpired := func(value string, now time.Time) bool {
-		return override.Ended([]byte(value), now.Add(-keepExpired))
+		return override.NotesOf(value).Ended(now.Add(-keepExpired))
 	}
 	r := &runtimeOverrides{limits: l}
 	switch s.OverridesPlace() {

@@ -137,14 +137,17 @@ func shownName(kind, target string) string {
 // Notes say who made a change of run time, why, and when it ends.
 type Notes struct {
 	// Expires is the time at which the change ends. The zero Time means never.
-	Expires time.Time
+	Expires time.Time `json:"expires_at"`
 
 	// Author set the change at the time SetAt. Both are zero if unknown.
-	Author string
-	SetAt  time.Time
+	Author string    `json:"set_by"`
+	SetAt  time.Time `json:"set_at"`
 
-	Reason string
+	Reason string `json:"reason"`
 }
+
+// Ended reports whether the change has ended at now.
+func (n Notes) Ended(now time.Time) bool { return !n.Expires.IsZero() && !now.Before(n.Expires) }
 
 // String returns the notes in words: ` by alice until 2030-01-31T12:00:00Z, reason "spike"`. It
 // returns an empty text for no notes.

@@ -98,19 +98,10 @@ func parseTarget(kind Kind, target string) (descriptors.Target, error) {
 	return descriptors.ParseTarget(target)
 }
 
-// ended reports whether o has ended at now.
-func (o *Override) ended(now time.Time) bool { return !o.Expires.IsZero() && !now.Before(o.Expires) }
-
 // NotesOf returns the notes that a value has, as far as it is JSON.
-func NotesOf(value string) limitsfile.Notes {
-	var v struct {
-		ExpiresAt time.Time `json:"expires_at"`
-		SetBy     string    `json:"set_by"`
-		SetAt     time.Time `json:"set_at"`
-		Reason    string    `json:"reason"`
-	}
-	_ = json.Unmarshal([]byte(value), &v)
-	return limitsfile.Notes{Expires: v.ExpiresAt, Author: v.SetBy, SetAt: v.SetAt, Reason: v.Reason}
+func NotesOf(value string) (n limitsfile.Notes) {
+	_ = json.Unmarshal([]byte(value), &n)
+	return n
 }
 
 // WithAuthor returns value, the valid value of a field, with its author and the time at which
@@ -155,12 +146,6 @@ func WithoutAuthor(value string) string {
 func authorSuffix(author string, set time.Time) string {
 	name, _ := json.Marshal(author)
 	return fmt.Sprintf(`, "set_by": %s, "set_at": "%s"}`, name, set.UTC().Format(time.RFC3339))
-}
-
-// Ended reports whether value has ended at now.
-func Ended(value []byte, now time.Time) bool {
-	expires := NotesOf(string(value)).Expires
-	return !expires.IsZero() && !now.Before(expires)
 }
 
 // Kind is the kind of a change of limits at run time.
