@@ -64,7 +64,9 @@ func (r *reader) read() (*Set, error) {
 	if len(errs) > 0 {
 		return nil, errs
 	}
-	r.warnUnreachable()
+	for _, d := range r.set.Domains {
+		r.warnUnreachable(d.Name, nil, d.Descriptors)
+	}
 	return r.set, nil
 }
 

@@ -30,15 +30,7 @@ func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
 	}
 	inner := o
 	if not := o.field("not"); not.valid() {
-		inner = &object{node: not.node}
-		for _, n := range not.mappings {
-			n = fields.Resolve(n)
-			for i := 0; i+1 < len(n.Content); i += 2 {
-				if row := findRow(n.Content[i].Value); row != nil {
-					inner.fields = append(inner.fields, value{row: row, node: fields.Resolve(n.Content[i+1])})
-				}
-			}
-		}
+		inner = d.object(notLevel, pos, not.mappings...)
 	}
 	if v := inner.field("cidr"); v.given() && desc.Key == "masked_remote_address" {
 		d.warnf(v.node, pos, "cidr matches no value of masked_remote_address, which is a network and no address; want in, or the key remote_address")
@@ -63,37 +55,23 @@ func isAddressKey(key string) bool { return key == "remote_address" || key == "m
 // warnText warns about a value in a field.
 func (d *document) warnText(key, field, text string, n *yaml.Node, pos *place) {
 	prefix, prefixErr := netip.ParsePrefix(text)
+	addr, addrErr := netip.ParseAddr(text)
 	switch {
 	case hasOuterSpace(text):
 		d.warnf(n, pos, "%s: got %q with spaces around it, which are part of the value; remove them", field, text)
 	case strings.Contains(text, "*") && field == "value" && !looksLikeExpression(text):
+	case key == "masked_remote_address" && prefixErr != nil:
+		d.warnf(n, pos, "%s: got %s, but masked_remote_address is a network; want one such as 10.0.0.0/8", field, fields.Printable(text))
+	case key == "masked_remote_address" && prefix.Masked().String() != text:
+		d.warnf(n, pos, "%s: got %s, which Envoy never sends; want %s", field, text, prefix.Masked())
 	case key == "masked_remote_address":
-		d.warnNetwork(field, text, prefix, prefixErr == nil, n, pos)
 	case prefixErr == nil && field == "value":
 		d.warnf(n, pos, "value: got %s, which matches this text only; want cidr: [%s] for its addresses, or in: [%s] for the text", text, prefix.Masked(), text)
 	case looksLikeExpression(text) && field == "value":
 		d.warnf(n, pos, "value: got %s, which is no regular expression here; want regex: '%s', or in: ['%s'] for the text", fields.Printable(text), fields.Printable(text), fields.Printable(text))
-	case key == "remote_address":
-		d.warnAddress(field, text, n, pos)
-	}
-}
-
-// warnNetwork warns about a value that masked_remote_address never has.
-func (d *document) warnNetwork(field, text string, prefix netip.Prefix, isNetwork bool, n *yaml.Node, pos *place) {
-	switch {
-	case !isNetwork:
-		d.warnf(n, pos, "%s: got %s, but masked_remote_address is a network; want one such as 10.0.0.0/8", field, fields.Printable(text))
-	case prefix.Masked().String() != text:
-		d.warnf(n, pos, "%s: got %s, which Envoy never sends; want %s", field, text, prefix.Masked())
-	}
-}
-
-// warnAddress warns about a value that remote_address never has.
-func (d *document) warnAddress(field, text string, n *yaml.Node, pos *place) {
-	switch addr, err := netip.ParseAddr(text); {
-	case err != nil:
+	case key == "remote_address" && addrErr != nil:
 		d.warnf(n, pos, "%s: got %s, but remote_address is an IP address; want one such as 10.0.0.1, or cidr for a network", field, fields.Printable(text))
-	case addr.String() != text:
+	case key == "remote_address" && addr.String() != text:
 		d.warnf(n, pos, "%s: got %s, which Envoy never sends; want %s", field, text, addr)
 	}
 }
@@ -121,10 +99,7 @@ func (d *document) warnLimits(desc *Descriptor, pos *place) {
 	for i, l := range desc.Limits {
 		for j, other := range desc.Limits {
 			if i != j && other.isTighter(l) && (!l.isTighter(other) || j < i) {
-				d.warns = append(d.warns, pendingProblem{fields.Problem{
-					File: d.file, Line: l.Line,
-					Reason: l.String() + " never denies, because " + other.String() + " is always tighter; remove one of them, or change a number",
-				}, pos})
+				d.warnf(&yaml.Node{Line: l.Line}, pos, "%s never denies, because %s is always tighter; remove one of them, or change a number", l, other)
 				break
 			}
 		}
@@ -167,15 +142,9 @@ func (l *Limit) isTighter(other *Limit) bool {
 // maxCompared bounds the earlier siblings that a descriptor is compared with.
 const maxCompared = 100
 
-// warnUnreachable warns about descriptors that no request can reach, because an earlier match
-// always wins.
-func (r *reader) warnUnreachable() {
-	for _, d := range r.set.Domains {
-		r.warnUnreachableIn(d.Name, nil, d.Descriptors)
-	}
-}
-
-func (r *reader) warnUnreachableIn(domain string, trail []*Descriptor, list []*Descriptor) {
+// warnUnreachable warns about descriptors of list and below that no request can reach, because an earlier match
+// always wins. trail leads to list.
+func (r *reader) warnUnreachable(domain string, trail []*Descriptor, list []*Descriptor) {
 	s := newCoverings(list)
 	for _, d := range list {
 		if s != nil {
@@ -186,7 +155,7 @@ func (r *reader) warnUnreachableIn(domain string, trail []*Descriptor, list []*D
 			}
 		}
 		if len(d.Descriptors) > 0 {
-			r.warnUnreachableIn(domain, append(trail[:len(trail):len(trail)], d), d.Descriptors)
+			r.warnUnreachable(domain, append(trail[:len(trail):len(trail)], d), d.Descriptors)
 		}
 	}
 }
@@ -204,11 +173,8 @@ type coverings struct {
 	conditions map[string][]*Descriptor // by key, in file order
 	wildcards  []covering               // in file order
 	all        map[string]*Descriptor   // by key: a descriptor from which on no value is left
-	values     map[keyValue]bool        // of descriptors with one value
+	values     map[descriptorName]bool  // of descriptors with one value
 }
-
-// keyValue is the key and the value of a descriptor.
-type keyValue struct{ key, value string }
 
 // covering is a descriptor with a *.
 type covering struct {
@@ -242,10 +208,10 @@ func newCoverings(list []*Descriptor) *coverings {
 	if s == nil {
 		return nil
 	}
-	s.values = map[keyValue]bool{}
+	s.values = map[descriptorName]bool{}
 	for _, d := range list {
 		if d.Condition == nil && !d.WildcardKey && !d.WildcardValue && d.Value != "" {
-			s.values[keyValue{d.Key, d.Value}] = true
+			s.values[descriptorName{key: d.Key, value: d.Value}] = true
 		}
 	}
 	return s
@@ -256,7 +222,7 @@ func (s *coverings) hasOwnDescriptors(d *Descriptor) bool {
 	if d.Condition == nil || len(d.Condition.Values()) == 0 || len(d.Condition.Values()) > len(s.values) {
 		return false
 	}
-	return !slices.ContainsFunc(d.Condition.Values(), func(value string) bool { return !s.values[keyValue{d.Key, value}] })
+	return !slices.ContainsFunc(d.Condition.Values(), func(value string) bool { return !s.values[descriptorName{key: d.Key, value: value}] })
 }
 
 // covering returns a descriptor that matches each request that d could match, and that matches

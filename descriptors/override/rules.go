@@ -52,7 +52,10 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 	out.Path = pathOf(o.Target, len(o.Target.Entries))
 	last := len(o.Target.Entries) - 1
 	e := o.Target.Entries[last]
-	patterns := a.patternsOf(domain)
+	if _, known := a.patterns[domain]; !known {
+		a.patterns[domain] = limitsfile.PatternsOf(domain.Descriptors)
+	}
+	patterns := a.patterns[domain]
 	d, problems := o.rule.Descriptor(domain, out.Path, o.Target.Keys(), e.GetValue(), &patterns)
 	if len(problems) > 0 {
 		out.Problem = problems
@@ -89,16 +92,6 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 	}
 	a.patterns[domain] = patterns
 	out.Limits = d.Summary()
-}
-
-// patternsOf returns the regular expressions of d so far.
-func (a *ruleAdder) patternsOf(d *limitsfile.Domain) condition.Patterns {
-	patterns, ok := a.patterns[d]
-	if !ok {
-		patterns = limitsfile.PatternsOf(d.Descriptors)
-		a.patterns[d] = patterns
-	}
-	return patterns
 }
 
 // domain returns the copy of the domain of o. A new domain has no defaults.
