@@ -61,7 +61,7 @@ func (c *Config) WriteLines(w io.Writer) error {
 				inForce = inForce[1:]
 				continue
 			}
-			rule.writeLine(b, p.metricKey(), responseCache{}.newRateLimit(fileLimit, nil), ", enabled=false"+more)
+			rule.writeLine(b, p.metricKey(), responses{}.newRateLimit(fileLimit, nil), ", enabled=false"+more)
 		}
 	})
 	return b.Flush()

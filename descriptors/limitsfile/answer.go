@@ -113,22 +113,22 @@ func (d *document) headers(pos *place, n *yaml.Node) []*corev3.HeaderValue {
 
 // metadata reads a mapping with values of any type. It returns nil after reporting a mistake.
 func (d *document) metadata(pos *place, n *yaml.Node) *structpb.Struct {
-	mistakes := d.mistakes
-	s := &structpb.Struct{Fields: map[string]*structpb.Value{}}
-	d.metadataFields(s, pos, n, 0)
-	if d.mistakes > mistakes {
+	mistakes, all := d.mistakes, map[string]any{}
+	d.metadataFields(all, pos, n, 0)
+	s, err := structpb.NewStruct(all)
+	if d.mistakes > mistakes || err != nil { // a text that is not UTF-8 is reported
 		return nil
 	}
 	return s
 }
 
-func (d *document) metadataFields(s *structpb.Struct, pos *place, n *yaml.Node, depth int) {
+func (d *document) metadataFields(all map[string]any, pos *place, n *yaml.Node, depth int) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, v := fields.Resolve(n.Content[i]), fields.Resolve(n.Content[i+1])
 		if key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" {
 			for _, m := range d.mergeSources(pos, v) {
 				if d.descend(pos, m, depth+1) {
-					d.metadataFields(s, pos, m, depth+1)
+					d.metadataFields(all, pos, m, depth+1)
 				}
 			}
 			continue
@@ -138,7 +138,7 @@ func (d *document) metadataFields(s *structpb.Struct, pos *place, n *yaml.Node, 
 			d.errorf(n.Content[i], pos, "key in metadata: got %s, want text", fields.Display(key))
 			continue
 		}
-		s.Fields[name] = d.metadataValue(pos, v, depth+1)
+		all[name] = d.metadataValue(pos, v, depth+1)
 	}
 }
 
@@ -152,42 +152,41 @@ func (d *document) descend(pos *place, n *yaml.Node, depth int) bool {
 	return d.visit(n) && d.checkCount(n, d.metadataValues, maxMetadata, "values in metadata")
 }
 
-// metadataValue returns n as a value, never nil, because a Struct with a nil can't be
-// sent.
-func (d *document) metadataValue(pos *place, n *yaml.Node, depth int) *structpb.Value {
+// metadataValue returns n as package structpb takes it.
+func (d *document) metadataValue(pos *place, n *yaml.Node, depth int) any {
 	if !d.descend(pos, n, depth) {
-		return structpb.NewNullValue()
+		return nil
 	}
 	switch n.Kind {
 	case yaml.MappingNode:
-		s := &structpb.Struct{Fields: map[string]*structpb.Value{}}
-		d.metadataFields(s, pos, n, depth)
-		return structpb.NewStructValue(s)
+		all := map[string]any{}
+		d.metadataFields(all, pos, n, depth)
+		return all
 	case yaml.SequenceNode:
-		list := &structpb.ListValue{}
+		list := []any{}
 		for _, item := range n.Content {
-			list.Values = append(list.Values, d.metadataValue(pos, fields.Resolve(item), depth+1))
+			list = append(list, d.metadataValue(pos, fields.Resolve(item), depth+1))
 		}
-		return structpb.NewListValue(list)
+		return list
 	}
-	switch tag := fields.Tag(n); tag {
+	switch fields.Tag(n) {
 	case "!!null":
-		return structpb.NewNullValue()
+		return nil
 	case "!!bool":
 		b, _ := fields.ParseBool(n.Value)
-		return structpb.NewBoolValue(b)
+		return b
 	case "!!int", "!!float":
 		if i, ok := fields.ParseInt(n.Value); ok {
-			return structpb.NewNumberValue(float64(i))
+			return float64(i)
 		}
 		// Numbers that JSON lacks (.inf, .nan) stay text.
 		if f, err := strconv.ParseFloat(n.Value, 64); err == nil && !math.IsInf(f, 0) && !math.IsNaN(f) {
-			return structpb.NewNumberValue(f)
+			return f
 		}
 	}
 	text, ok := fields.ParseText(n)
 	if !ok {
 		d.errorf(n, pos, "metadata: got %s, want text in UTF-8", fields.Display(n))
 	}
-	return structpb.NewStringValue(text)
+	return text
 }
