@@ -55,7 +55,7 @@ func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, lo
 	case env.OverridesOff:
 		return nil, nil
 	case env.OverridesInMemory:
-		r.overrideStore = overrides.NewMemory(isExpired, l.report)
+		r.overrideStore = &runtimechanges.Memory{Expired: isExpired, Report: l.report}
 	default:
 		mainServer, err := withTLS(s, s.Redis(), s.RedisTLS)
 		if err != nil {
