@@ -134,7 +134,6 @@ func sharedValues(trail []*limitsfile.Descriptor) []string {
 	return values
 }
 
-// newRateLimit compiles l.
 func (c responses) newRateLimit(l *limitsfile.Limit, metrics *Attachment) *RateLimit {
 	r := &RateLimit{Limit: l.Limit, Unlimited: l.Unlimited, Name: l.Name, Replaces: l.Replaces, Metrics: metrics}
 	if l.Unlimited {

@@ -124,7 +124,6 @@ func (in *input) ResolveName(name string) (any, bool) {
 // Parent implements cel.Activation.
 func (in *input) Parent() cel.Activation { return nil }
 
-// release makes in free for reuse.
 func (in *input) release() {
 	clear(in.byKey)
 	in.value, in.entries = "", nil

@@ -35,7 +35,6 @@ type Entry struct {
 	Column int // 0 if unknown
 }
 
-// problem returns a problem of e.
 func (e Entry) problem(format string, args ...any) fields.Problem {
 	return fields.Problem{Line: e.Line, Column: e.Column, Reason: fmt.Sprintf(format, args...)}
 }
@@ -128,7 +127,6 @@ func newList(file string, entries []Entry, read func(Entry) (string, error)) (l 
 	return l, problems
 }
 
-// parseNetwork parses a network or an address.
 func parseNetwork(text string) (netip.Prefix, error) {
 	want := fmt.Errorf("got %s, want a network such as 10.0.0.0/8 or 2001:db8::/32, or an address", strconv.Quote(text))
 	if !strings.Contains(text, "/") {
@@ -175,7 +173,6 @@ func (l *List) digest() string {
 	return hex.EncodeToString(h.Sum(nil)[:4])
 }
 
-// examples returns the first entries.
 func (l *List) examples() []string { return slices.Clone(l.entries[:min(maxExamples, len(l.entries))]) }
 
 // differences returns the first entries that only one of l and o has.

@@ -76,7 +76,6 @@ func (d *document) denial(pos *place, o *object) *Denial {
 	return denial
 }
 
-// headers reads a mapping of names and values of headers.
 func (d *document) headers(pos *place, n *yaml.Node) []*corev3.HeaderValue {
 	var all []*corev3.HeaderValue
 	if len(n.Content)/2 > maxHeaders {

@@ -113,7 +113,6 @@ func (r *reader) open(d *document, root *yaml.Node) {
 	}
 }
 
-// readRoot adds the descriptors of d to its domain.
 func (r *reader) readRoot(d *document) {
 	list := &d.domain.Descriptors
 	if d.pieces == nil {
@@ -136,7 +135,6 @@ func (r *reader) readRoot(d *document) {
 	}
 }
 
-// readDescriptors adds the descriptors in v to list.
 func (r *reader) readDescriptors(d *document, list *[]*Descriptor, parent *place, v value, depth int) {
 	if depth > MaxDepth {
 		d.errorf(v.node, nil, "descriptors are nested more than %d deep", MaxDepth)

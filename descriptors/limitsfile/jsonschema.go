@@ -60,7 +60,6 @@ func RuntimeJSONSchemas() map[string]any {
 	return all
 }
 
-// levelSchema returns the schema of the mapping at level l.
 func levelSchema(l level) map[string]any {
 	properties := map[string]any{}
 	for i := range schema {
@@ -162,7 +161,6 @@ not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`do
 	return err
 }
 
-// valuesText describes the values that the field can have.
 func (r *row) valuesText() string {
 	switch r.Kind {
 	case fields.Text:
@@ -188,5 +186,4 @@ func (r *row) valuesText() string {
 	return "mapping"
 }
 
-// codeList joins words as code.
 func codeList(words []string) string { return "`" + strings.Join(words, "`, `") + "`" }

@@ -27,7 +27,6 @@ type value struct {
 	mappings []*yaml.Node
 }
 
-// given reports whether the field is in its object.
 func (v value) given() bool { return v.row != nil }
 
 // valid reports whether the field is in its object and has no mistake.
@@ -55,7 +54,6 @@ func (o *object) all() []value {
 	return o.fields
 }
 
-// fieldOr returns the named field of o, or else of defaults.
 func (o *object) fieldOr(defaults *object, name string) value {
 	if v := o.field(name); v.given() {
 		return v
@@ -63,7 +61,6 @@ func (o *object) fieldOr(defaults *object, name string) value {
 	return defaults.field(name)
 }
 
-// invalid reports whether a field of o has a mistake.
 func (o *object) invalid() bool {
 	return slices.ContainsFunc(o.fields, func(v value) bool { return v.invalid })
 }

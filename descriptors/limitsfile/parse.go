@@ -185,7 +185,6 @@ func (d *document) parse(f File) *yaml.Node {
 	return content.Root
 }
 
-// yamlError reports why the file can't be parsed.
 func (d *document) yamlError(err error) {
 	if p, ok := errors.AsType[*boundedyaml.Problem](err); ok {
 		d.errorf(&yaml.Node{Line: p.Line, Column: p.Column}, nil, "%s", p.Reason)

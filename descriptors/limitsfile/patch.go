@@ -76,13 +76,11 @@ func (d *document) json(text []byte, example string) *yaml.Node {
 	return root
 }
 
-// isCount reports whether text is a whole number without a sign.
 func isCount(text []byte) bool {
 	const maxDigits = 20
 	return len(text) > 0 && len(text) <= maxDigits && !bytes.ContainsFunc(text, func(r rune) bool { return r < '0' || r > '9' })
 }
 
-// read sets the fields of p.
 func (p *Patch) read(d *document, o *object) {
 	p.fields = o
 	list := o.field("rate_limits")
@@ -229,7 +227,6 @@ func (d *document) patch(o *object, old *Limit) *Limit {
 	return &l
 }
 
-// patchSpec returns old with the changes of o.
 func (d *document) patchSpec(o *object, old limit.Spec) limit.Spec {
 	changed := changeSpec(old, o, nil)
 	d.checkHolds(nil, o, changed)

@@ -171,7 +171,6 @@ const MaxReasonBytes = 500
 // noteFields are the fields of Notes. They change no limit.
 var noteFields = []string{"expires_at", "reason", "set_by", "set_at"}
 
-// notes returns the notes that o has.
 func (d *document) notes(o *object) Notes {
 	n := Notes{
 		Expires: d.time(o.field("expires_at")), SetAt: d.time(o.field("set_at")),

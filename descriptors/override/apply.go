@@ -86,7 +86,6 @@ func (o *Override) order() int {
 	return 0
 }
 
-// problem returns a problem of o.
 func (o *Override) problem(path, format string, args ...any) fields.Problem {
 	return limitsfile.TargetProblem(o.Kind.noun(), o.Target.String(), path, fmt.Sprintf(format, args...))
 }

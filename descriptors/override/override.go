@@ -79,7 +79,6 @@ func Parse(field string, value []byte) (*Override, error) {
 	return o, nil
 }
 
-// parseTarget reads the target of a kind.
 func parseTarget(kind Kind, target string) (descriptors.Target, error) {
 	switch {
 	case kind == KindShadowMode && target == "", kind == KindSwitch && target == "":
@@ -159,7 +158,6 @@ const (
 	KindShadowMode Kind = "shadow_mode" // replaces SHADOW_MODE
 )
 
-// noun returns the kind in messages.
 func (k Kind) noun() string { return strings.ReplaceAll(string(k), "_", " ") }
 
 // IsDomain reports whether the target of a switch is a whole domain.

@@ -46,7 +46,6 @@ type ruleAdder struct {
 
 type descriptorName struct{ key, value string }
 
-// add adds one rule.
 func (a *ruleAdder) add(o *Override, out *outcome) {
 	domain := a.domain(o, out)
 	out.Path = pathOf(o.Target, len(o.Target.Entries))
@@ -139,7 +138,6 @@ func (a *ruleAdder) child(list *[]*limitsfile.Descriptor, name descriptorName) *
 	return d
 }
 
-// index returns the places of the descriptors in an owned list.
 func (a *ruleAdder) index(list *[]*limitsfile.Descriptor) map[descriptorName]int {
 	if a.indexes[list] == nil {
 		a.indexes[list] = map[descriptorName]int{}

@@ -199,7 +199,6 @@ func (f *causeFinder) tryPatterns(l line, patterns []pattern) bool {
 	return false
 }
 
-// excerpt returns the start of text for a reason.
 func excerpt(text string) string {
 	const most = 40
 	if cut := []rune(text); len(cut) > most {
@@ -239,7 +238,6 @@ func (f *causeFinder) tryIndent(l line) bool {
 	return false
 }
 
-// spacesText returns a number of spaces in words.
 func spacesText(n int) string {
 	if n == 1 {
 		return "1 space"
@@ -326,7 +324,6 @@ func (d *Document) syntaxProblem(err error, lineShift int) error {
 	return p
 }
 
-// aliasProblem returns the problem of an alias without an anchor.
 func aliasProblem(data []byte, name string) *Problem {
 	p := &Problem{Reason: fmt.Sprintf("unknown anchor: got *%s, want &%s at a value above it, or quotes around a text that starts with *", name, name)}
 	use := regexp.MustCompile(`(?m)(?:^|[\s\[{,:-])(\*` + regexp.QuoteMeta(name) + `)(?:[\s\]},:]|$)`)

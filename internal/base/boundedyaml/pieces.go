@@ -75,7 +75,6 @@ func mayHaveAnchors(data []byte) bool {
 	}
 }
 
-// isWordByte reports whether c is an ASCII letter or digit.
 func isWordByte(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
 }

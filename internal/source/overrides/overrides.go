@@ -167,7 +167,6 @@ func (s *Store) deleteExpired(ctx context.Context, all map[string]string) {
 	}
 }
 
-// expired returns the part of all that has expired at now.
 func (s *Store) expired(all map[string]string, now time.Time) map[string]string {
 	expired := map[string]string{}
 	for target, value := range all {

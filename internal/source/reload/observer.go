@@ -167,7 +167,6 @@ func (c *OverrideCounts) add(s *override.State) {
 	}
 }
 
-// logProblem logs why the newest value of an override is not in force.
 func (r *Reloader) logProblem(s *override.State) {
 	problem := s.Problem.Error()
 	if len(problem) > maxLoggedBytes {
@@ -185,12 +184,10 @@ func (r *Reloader) logProblem(s *override.State) {
 	r.log.Log(context.Background(), level, message, "problem", strings.ReplaceAll(problem, "\n", "; "), "effect", effect)
 }
 
-// isSwitched reports whether s is a switch in force, of limits or of the shadow mode.
 func isSwitched(s *override.State) bool {
 	return (s.Kind == override.KindSwitch || s.Kind == override.KindShadowMode) && s.Limits != ""
 }
 
-// logSwitch logs a switch that came into force.
 func (r *Reloader) logSwitch(s *override.State) {
 	attrs := []any{"limits", s.Path, "by", s.Author, "reason", s.Reason}
 	if !s.Expires.IsZero() {
@@ -203,7 +200,6 @@ func (r *Reloader) logSwitch(s *override.State) {
 	}
 }
 
-// logSwitchEnd logs that the switch of s is no longer in force.
 func (r *Reloader) logSwitchEnd(s *override.State) {
 	if s.Kind == override.KindShadowMode {
 		r.log.Warn("shadow mode restored to the setting")
