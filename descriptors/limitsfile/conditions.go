@@ -44,8 +44,8 @@ func checkConditions(conditions []*condition.Condition) error {
 	return nil
 }
 
-// conditionFields are the names of the fields of conditions, except not.
-var conditionFields = fieldsAt(notLevel)
+// conditionFields are the names of the fields of conditions. The last one is not.
+var conditionFields = append(fieldsAt(notLevel), "not")
 
 // readCondition sets the condition of desc, if o has one. It returns false after reporting a
 // mistake.
@@ -70,7 +70,7 @@ func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
 // condition returns the condition in the fields of o, and its field. It returns a nil condition
 // if there is none, and for a mistake.
 func (d *document) condition(pos *place, o *object) (c *condition.Condition, field value) {
-	for _, name := range append(slices.Clip(conditionFields), "not") {
+	for _, name := range conditionFields {
 		v := o.field(name)
 		switch {
 		case !v.given():
@@ -99,7 +99,7 @@ func (d *document) condition(pos *place, o *object) (c *condition.Condition, fie
 			if negated != nil {
 				c = negated.Not()
 			} else if !innerField.given() && !inner.invalid() {
-				d.errorf(v.node, pos, "not is empty; want %s in it", fields.JoinOr(conditionFields))
+				d.errorf(v.node, pos, "not is empty; want %s in it", fields.JoinOr(fieldsAt(notLevel)))
 			}
 		}
 		if err != nil {

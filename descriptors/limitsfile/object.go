@@ -164,9 +164,13 @@ func (d *document) row(l level, pos *place, keyNode, key *yaml.Node) *row {
 		return nil
 	}
 	r := findRow(key.Value)
-	switch misplaced := misplacedInRule(key.Value); {
-	case l == ruleLevel && misplaced != "":
-		d.errorf(keyNode, pos, "%s %s", key.Value, misplaced)
+	if l == ruleLevel {
+		if misplaced := misplacedInRule(key.Value); misplaced != "" {
+			d.errorf(keyNode, pos, "%s %s", key.Value, misplaced)
+			return nil
+		}
+	}
+	switch {
 	case r == nil || r.levels&l.sameFormat() == 0:
 		advice := "want " + fields.JoinOr(fieldsAt(l))
 		if near := fields.Nearest(key.Value, fieldsAt(l)); near != "" {

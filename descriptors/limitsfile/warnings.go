@@ -55,7 +55,6 @@ func isAddressKey(key string) bool { return key == "remote_address" || key == "m
 // warnText warns about a value in a field.
 func (d *document) warnText(key, field, text string, n *yaml.Node, pos *place) {
 	prefix, prefixErr := netip.ParsePrefix(text)
-	addr, addrErr := netip.ParseAddr(text)
 	switch {
 	case hasOuterSpace(text):
 		d.warnf(n, pos, "%s: got %q with spaces around it, which are part of the value; remove them", field, text)
@@ -69,10 +68,12 @@ func (d *document) warnText(key, field, text string, n *yaml.Node, pos *place) {
 		d.warnf(n, pos, "value: got %s, which matches this text only; want cidr: [%s] for its addresses, or in: [%s] for the text", text, prefix.Masked(), text)
 	case looksLikeExpression(text) && field == "value":
 		d.warnf(n, pos, "value: got %s, which is no regular expression here; want regex: '%s', or in: ['%s'] for the text", fields.Printable(text), fields.Printable(text), fields.Printable(text))
-	case key == "remote_address" && addrErr != nil:
-		d.warnf(n, pos, "%s: got %s, but remote_address is an IP address; want one such as 10.0.0.1, or cidr for a network", field, fields.Printable(text))
-	case key == "remote_address" && addr.String() != text:
-		d.warnf(n, pos, "%s: got %s, which Envoy never sends; want %s", field, text, addr)
+	case key == "remote_address":
+		if addr, err := netip.ParseAddr(text); err != nil {
+			d.warnf(n, pos, "%s: got %s, but remote_address is an IP address; want one such as 10.0.0.1, or cidr for a network", field, fields.Printable(text))
+		} else if addr.String() != text {
+			d.warnf(n, pos, "%s: got %s, which Envoy never sends; want %s", field, text, addr)
+		}
 	}
 }
 
