@@ -20,7 +20,6 @@ const (
 	keyEdge, valueEdge = 256, 257
 )
 
-// add adds the pair of a and b.
 func (f *bigramFilter) add(a, b uint32) {
 	h := (a<<9 ^ b) * 0x9E3779B1 >> 25
 	f[h>>6] |= 1 << (h & 63)

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -28,17 +27,23 @@ func letCallsRun(i int) {
 // Compile returns the Config of a checked set. It can't fail.
 func Compile(set *limitsfile.Set) *Config {
 	c := &Config{domains: map[string]*Domain{}, shadowMode: set.ShadowMode}
-	responses := responseCache{}
+	all := compiler{responses: responses{}}
 	for _, d := range set.Domains {
 		domain := &Domain{Name: d.Name, source: d, untestedRule: newUntestedRule(d.Name)}
 		domain.requestSpec, domain.allowsRequestLimits = d.RequestLimit()
 		domain.allowsRequestLimits = domain.allowsRequestLimits && d.Off == nil
-		domain.root = responses.compile(d.Descriptors, path{domain: d.Name, off: d.Off != nil})
+		domain.root = all.compile(d.Descriptors, path{domain: d.Name, off: d.Off != nil})
 		c.domains[d.Name] = domain
 		c.order = append(c.order, domain)
-		c.hasOff = c.hasOff || hasOff(d)
+		c.hasOff = c.hasOff || all.hasOff || d.Off != nil
 	}
 	return c
+}
+
+// compiler compiles the descriptors of a set.
+type compiler struct {
+	responses responses
+	hasOff    bool // a switch has taken limits of a descriptor out of force
 }
 
 // path is a domain and the descriptors from its root to one descriptor.
@@ -58,11 +63,12 @@ func (p path) String() string { return limitsfile.Path(p.domain, p.trail) }
 
 // compile returns the nodes of list, which is below parent. A copy for a single value
 // shares the compiled children if it shares the children.
-func (c responseCache) compile(list []*limitsfile.Descriptor, parent path) siblings {
+func (c *compiler) compile(list []*limitsfile.Descriptor, parent path) siblings {
 	s := newSiblings(list)
 	for i, d := range list {
 		letCallsRun(i)
 		n, p := &s.nodes[i], parent.child(d)
+		c.hasOff = c.hasOff || d.Off() != nil
 		n.rule = c.newRule(d, p)
 		if len(d.Descriptors) == 0 {
 			n.canDeny = canDeny(n.rule, nil)
@@ -80,14 +86,14 @@ func (c responseCache) compile(list []*limitsfile.Descriptor, parent path) sibli
 }
 
 // newRule returns the rule of d, or nil if no limit of d is in force.
-func (c responseCache) newRule(d *limitsfile.Descriptor, p path) *Rule {
+func (c *compiler) newRule(d *limitsfile.Descriptor, p path) *Rule {
 	var limits []*RateLimit
 	if p.off {
 		return nil
 	}
 	for _, l := range d.Limits {
 		if l.Enabled {
-			limits = append(limits, c.newRateLimit(l, new(Attachment)))
+			limits = append(limits, c.responses.newRateLimit(l, new(Attachment)))
 		}
 	}
 	if len(limits) == 0 {
@@ -96,13 +102,8 @@ func (c responseCache) newRule(d *limitsfile.Descriptor, p path) *Rule {
 	return &Rule{
 		Path:         p.String(),
 		Limits:       limits,
-		ShadowMode:   d.ShadowMode,
-		QuotaMode:    d.QuotaMode,
-		NoRefunds:    d.NoRefunds,
+		RuleFields:   d.RuleFields,
 		enforcement:  newEnforcement(d.EnforcedPercent),
-		MaxHits:      d.MaxHits,
-		Denial:       newDenial(d.Denial),
-		Metadata:     d.Metadata,
 		HasHolds:     slices.ContainsFunc(d.Limits, hasHolds),
 		sharedValues: sharedValues(p.trail),
 		metricKey:    newMetricKey(p),
@@ -112,18 +113,6 @@ func (c responseCache) newRule(d *limitsfile.Descriptor, p path) *Rule {
 // hasHolds reports whether l has holds, also if l is turned off: callers still release the holds that they
 // have taken, and these releases must refund no other limit.
 func hasHolds(l *limitsfile.Limit) bool { return !l.Unlimited && l.Limit.Algorithm.HasHolds() }
-
-// newDenial compiles d, which can be nil.
-func newDenial(d *limitsfile.Denial) *Denial {
-	if d == nil {
-		return nil
-	}
-	denial := &Denial{Body: []byte(d.Body)}
-	for _, h := range d.Headers {
-		denial.Headers = append(denial.Headers, &corev3.HeaderValue{Key: h.Name, Value: h.Value})
-	}
-	return denial
-}
 
 // sharedValues returns the texts of Rule.sharedValues. The text of a condition starts with a =,
 // which no value and no pattern does after it is escaped.
@@ -145,8 +134,7 @@ func sharedValues(trail []*limitsfile.Descriptor) []string {
 	return values
 }
 
-// newRateLimit compiles l.
-func (c responseCache) newRateLimit(l *limitsfile.Limit, metrics *Attachment) *RateLimit {
+func (c responses) newRateLimit(l *limitsfile.Limit, metrics *Attachment) *RateLimit {
 	r := &RateLimit{Limit: l.Limit, Unlimited: l.Unlimited, Name: l.Name, Replaces: l.Replaces, Metrics: metrics}
 	if l.Unlimited {
 		return r
@@ -159,9 +147,9 @@ func (c responseCache) newRateLimit(l *limitsfile.Limit, metrics *Attachment) *R
 	return r
 }
 
-// responseCache has the current_limit of responses. Limits with one Limit and one name share
+// responses has the current_limit of responses. Limits with one Limit and one name share
 // it. No two limits of a rule have the same Limit.
-type responseCache map[responseKey]*rlsv3.RateLimitResponse_RateLimit
+type responses map[responseKey]*rlsv3.RateLimitResponse_RateLimit
 
 type responseKey struct {
 	limit *limit.Limit

@@ -20,10 +20,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/limit"
@@ -144,23 +142,11 @@ type Rule struct {
 	// one limit.
 	Limits []*RateLimit
 
-	ShadowMode, QuotaMode bool
-
-	// NoRefunds rejects requests that refund hits of the rule.
-	NoRefunds bool
+	limitsfile.RuleFields
 
 	// HasHolds reports whether a limit has holds. Refunds then release these holds, and leave the
 	// other limits of the rule as they are.
 	HasHolds bool
-
-	// MaxHits bounds the hits of one call. 0 means no bound.
-	MaxHits uint32
-
-	// Denial is added to the responses that deny a request, or nil.
-	Denial *Denial
-
-	// Metadata is shared by all responses and must not be changed.
-	Metadata *structpb.Struct
 
 	// sharedValues has a text for each entry: the escaped pattern or condition that takes the
 	// place of the value in the counter's name, or empty. It is nil without share_threshold.
@@ -186,13 +172,6 @@ func AdjustHitsForHolds(l *limit.Limit, n int64) int64 {
 		return max(n, 0)
 	}
 	return max(n, -limit.MaxHits+1)
-}
-
-// Denial is what a rule adds to the responses that deny a request. It is shared by all of them and
-// must not be changed.
-type Denial struct {
-	Body    []byte
-	Headers []*corev3.HeaderValue
 }
 
 // RateLimit is one limit of a rule. It is immutable once in force.
@@ -253,3 +232,13 @@ func (s *Store) Set(c *Config) {
 	}
 	s.config.Store(c)
 }
+
+// Attachment keeps a value of an observer with a limit, so that the observer needs no lookup
+// in a call. All values have the same type. It is safe for concurrent use.
+type Attachment struct{ value atomic.Value }
+
+// Load returns the value, or nil before the first Store.
+func (a *Attachment) Load() any { return a.value.Load() }
+
+// Store sets the value, which must not be nil.
+func (a *Attachment) Store(value any) { a.value.Store(value) }

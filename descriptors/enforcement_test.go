@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"pgregory.net/rapid"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
 func TestEnforcementGrowsWithItsPercentage(t *testing.T) {
@@ -53,5 +55,5 @@ func TestRuleWithoutEnforceDeniesAllKeys(t *testing.T) {
 		assert.False(t, rule.InShadow([]byte("x")))
 		assert.Equal(t, 100.0, rule.EnforcedPercent())
 	}
-	assert.True(t, (&Rule{ShadowMode: true, enforcement: newEnforcement(100)}).InShadow(nil))
+	assert.True(t, (&Rule{RuleFields: limitsfile.RuleFields{ShadowMode: true}, enforcement: newEnforcement(100)}).InShadow(nil))
 }

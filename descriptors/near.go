@@ -46,40 +46,32 @@ func (d Difference) String() string {
 	return [...]string{"", "other_case", "extra_space", "joined_text", "part_of_pattern", "unmet_condition", "similar_value", "similar_key", "other_value"}[d]
 }
 
-// comparedEntry is an entry with the texts that difference compares.
-type comparedEntry struct{ key, value, lowerKey, lowerValue string }
-
-func newComparedEntry(e *ratelimitv3.RateLimitDescriptor_Entry) comparedEntry {
-	return comparedEntry{e.GetKey(), e.GetValue(), strings.ToLower(e.GetKey()), strings.ToLower(e.GetValue())}
-}
-
-// difference returns how the entry differs from d. The entry must not match d.
-func (e *comparedEntry) difference(d *limitsfile.Descriptor) Difference {
-	if d.Condition != nil {
-		if d.Key == e.key {
-			return UnmetCondition
-		}
-		return Unrelated
+// difference returns how e differs from d. The entry must not match d.
+func difference(e *ratelimitv3.RateLimitDescriptor_Entry, d *limitsfile.Descriptor) Difference {
+	key, value := e.GetKey(), e.GetValue()
+	sameKey, anyValue := matchText(d.Key, key), d.Value == ""
+	// matchesAfter reports whether the entry matches d once change has changed all texts.
+	matchesAfter := func(change func(string) string) bool {
+		return matchText(change(d.Key), change(key)) && (anyValue || matchText(change(d.Value), change(value)))
 	}
-	anyValue := d.Value == ""
-	matches := func(key, value, dKey, dValue string) bool {
-		return matchText(dKey, key) && (anyValue || matchText(dValue, value))
-	}
-	sameKey := matchText(d.Key, e.key)
 	switch {
-	case matches(e.lowerKey, e.lowerValue, strings.ToLower(d.Key), strings.ToLower(d.Value)):
+	case d.Condition != nil && d.Key == key:
+		return UnmetCondition
+	case d.Condition != nil:
+		return Unrelated
+	case matchesAfter(strings.ToLower):
 		return OtherCase
-	case matches(strings.TrimSpace(e.key), strings.TrimSpace(e.value), strings.TrimSpace(d.Key), strings.TrimSpace(d.Value)):
+	case matchesAfter(strings.TrimSpace):
 		return ExtraSpace
-	case e.value != "" && !anyValue && !d.WildcardKey && !d.WildcardValue && e.key+"_"+e.value == d.Key+"_"+d.Value:
+	case value != "" && !anyValue && !d.WildcardKey && !d.WildcardValue && key+"_"+value == d.Key+"_"+d.Value:
 		return JoinedText
-	case sameKey && d.WildcardValue && partlyMatches(d.Value, e.value):
+	case sameKey && d.WildcardValue && partlyMatches(d.Value, value):
 		return PartOfPattern
-	case sameKey && !d.WildcardValue && similar(e.value, d.Value):
+	case sameKey && !d.WildcardValue && similar(value, d.Value):
 		return SimilarValue
 	case sameKey:
 		return OtherValue
-	case !d.WildcardKey && similar(e.key, d.Key) && (anyValue || matchText(d.Value, e.value)):
+	case !d.WildcardKey && similar(key, d.Key) && (anyValue || matchText(d.Value, value)):
 		return SimilarKey
 	}
 	return Unrelated
@@ -161,13 +153,13 @@ const (
 
 // nearRules returns the rules that entries almost match, the closest first.
 func (d *Domain) nearRules(entries []*ratelimitv3.RateLimitDescriptor_Entry) []NearRule {
+	const maxReordered = 5 // entries whose other orders are tried
 	for _, maxChanges := range []int{1, 2} {
 		s := nearSearch{domain: d.Name, entries: entries, maxChanges: maxChanges, visitsLeft: maxNearVisits}
-		for _, e := range entries {
-			s.comparedEntries = append(s.comparedEntries, newComparedEntry(e))
+		if len(entries) <= maxReordered {
+			s.searchOtherOrders(&d.root, NearRule{}, nil)
 		}
-		s.searchOtherOrders(d)
-		s.search(&d.root, 0, nil, nil)
+		s.search(&node{children: &d.root}, NearRule{}, 0)
 		if len(s.foundRules) > 0 {
 			slices.SortStableFunc(s.foundRules, func(a, b NearRule) int {
 				return cmp.Or(cmp.Compare(len(a.Changes), len(b.Changes)), cmp.Compare(a.Changes[0].Kind, b.Changes[0].Kind))
@@ -180,119 +172,96 @@ func (d *Domain) nearRules(entries []*ratelimitv3.RateLimitDescriptor_Entry) []N
 
 // nearSearch is a search for rules that need at most maxChanges changes.
 type nearSearch struct {
-	domain          string
-	entries         []*ratelimitv3.RateLimitDescriptor_Entry
-	comparedEntries []comparedEntry // of entries
-	maxChanges      int
-	visitsLeft      int
-	lookup          lookup
-	foundRules      []NearRule
+	domain     string
+	entries    []*ratelimitv3.RateLimitDescriptor_Entry
+	maxChanges int
+	visitsLeft int
+	lookup     lookup
+	foundRules []NearRule
 }
 
-// search compares the entries from i on with list. trail has the descriptors above list.
-// changes has the changes that were needed for trail.
-func (s *nearSearch) search(list *siblings, i int, trail []*limitsfile.Descriptor, changes []Change) {
-	if list == nil || len(s.foundRules) == maxFoundRules {
-		return
+// below returns r for d, a descriptor below the last of r. changes are needed to get there.
+func (r NearRule) below(d *limitsfile.Descriptor, changes ...Change) NearRule {
+	return NearRule{Trail: append(slices.Clip(r.Trail), d), Changes: append(slices.Clip(r.Changes), changes...)}
+}
+
+// search finds rules at n and below for the entries from i on. found leads to n.
+func (s *nearSearch) search(n *node, found NearRule, i int) {
+	if i == len(s.entries) {
+		s.add(n, found)
 	}
-	budget := s.maxChanges - len(changes)
-	if i < len(s.entries) && budget > 0 {
-		// Without this entry, the next entry is compared with the same list.
-		if i+1 < len(s.entries) {
-			s.search(list, i+1, trail, append(slices.Clip(changes), Change{Kind: ExtraEntry, Entry: i}))
-		}
+	s.searchBelow(n, found, i)
+	if i < len(s.entries) && len(found.Changes) < s.maxChanges {
+		found.Changes = append(slices.Clip(found.Changes), Change{Kind: ExtraEntry, Entry: i})
+		s.search(n, found, i+1)
+	}
+}
+
+// searchBelow finds rules below n for the entries from i on. found leads to n.
+func (s *nearSearch) searchBelow(n *node, found NearRule, i int) {
+	if n.children == nil || len(s.foundRules) == maxFoundRules {
+		return
 	}
 	var winner *node
 	if i < len(s.entries) {
-		winner = list.find(s.entries[:i+1], &s.lookup)
-		if winner != nil {
-			s.visit(winner, i+1, trail, changes)
+		if winner = n.children.find(s.entries[:i+1], &s.lookup); winner != nil {
+			s.search(winner, found.below(winner.Descriptor), i+1)
 		}
 	}
-	if budget == 0 {
+	if len(found.Changes) == s.maxChanges {
 		return
 	}
-	for j := range list.nodes {
-		n := &list.nodes[j]
+	for j := range n.children.nodes {
+		child := &n.children.nodes[j]
 		if s.visitsLeft--; s.visitsLeft < 0 || len(s.foundRules) == maxFoundRules {
 			return
 		}
-		if i < len(s.entries) && n != winner {
-			c := Change{Kind: LosingMatch, Entry: i, Descriptor: n.Descriptor}
-			if kind, _ := n.matchKind(s.entries[:i+1], &s.lookup); kind != NoMatch {
+		if i < len(s.entries) && child != winner {
+			c := Change{Kind: LosingMatch, Entry: i, Descriptor: child.Descriptor}
+			if kind, _ := child.matchKind(s.entries[:i+1], &s.lookup); kind != NoMatch {
 				c.Winner = winner.Descriptor
-				s.visit(n, i+1, trail, append(slices.Clip(changes), c))
-			} else if c.Difference = s.comparedEntries[i].difference(n.Descriptor); c.Difference != Unrelated && c.Difference != OtherValue {
+				s.search(child, found.below(child.Descriptor, c), i+1)
+			} else if c.Difference = difference(s.entries[i], child.Descriptor); c.Difference != Unrelated && c.Difference != OtherValue {
 				c.Kind = DifferentEntry
-				s.visit(n, i+1, trail, append(slices.Clip(changes), c))
+				s.search(child, found.below(child.Descriptor, c), i+1)
 			}
 		}
-		if n.CopiedFrom == nil { // a copy has the same rules as its original
-			s.visit(n, i, trail, append(slices.Clip(changes), Change{Kind: MissingEntry, Entry: i, Descriptor: n.Descriptor}))
+		if child.CopiedFrom == nil { // a copy has the same rules as its original
+			s.search(child, found.below(child.Descriptor, Change{Kind: MissingEntry, Entry: i, Descriptor: child.Descriptor}), i)
 		}
 	}
 }
 
-// visit records the rule of n if no entry is left, and searches below n.
-func (s *nearSearch) visit(n *node, next int, trail []*limitsfile.Descriptor, changes []Change) {
-	trail = append(slices.Clip(trail), n.Descriptor)
-	if next == len(s.entries) {
+// add records the rule of n, if found leads to it. A rule without changes is the match itself.
+func (s *nearSearch) add(n *node, found NearRule) {
+	if n.rule == nil {
+		if n.Descriptor == nil || !n.hasLimits() || len(found.Changes) == s.maxChanges {
+			return
+		}
+		found.Changes = append(slices.Clip(found.Changes), Change{Kind: LimitsOff, Entry: len(s.entries) - 1, Descriptor: n.Descriptor})
+	}
+	found.Path = limitsfile.Path(s.domain, found.Trail)
+	isFound := slices.ContainsFunc(s.foundRules, func(r NearRule) bool { return r.Path == found.Path })
+	if len(found.Changes) > 0 && !isFound && len(s.foundRules) < maxFoundRules {
+		s.foundRules = append(s.foundRules, found)
+	}
+}
+
+// searchOtherOrders finds rules in list and below for the same entries in another order. found leads to list,
+// by the entries in used.
+func (s *nearSearch) searchOtherOrders(list *siblings, found NearRule, used []*ratelimitv3.RateLimitDescriptor_Entry) {
+	for _, e := range s.entries {
+		if list == nil || slices.Contains(used, e) {
+			continue
+		}
+		ordered := append(slices.Clip(used), e)
+		n := list.find(ordered, &s.lookup)
 		switch {
+		case n == nil:
+		case len(ordered) < len(s.entries):
+			s.searchOtherOrders(n.children, found.below(n.Descriptor), ordered)
 		case n.rule != nil:
-			s.add(trail, changes)
-		case n.hasLimits() && len(changes) < s.maxChanges:
-			s.add(trail, append(slices.Clip(changes), Change{Kind: LimitsOff, Entry: next - 1, Descriptor: n.Descriptor}))
-		}
-	} else if entriesLeft := len(s.entries) - next; n.rule != nil && len(changes)+entriesLeft <= s.maxChanges {
-		for i := next; i < len(s.entries); i++ {
-			changes = append(slices.Clip(changes), Change{Kind: ExtraEntry, Entry: i})
-		}
-		s.add(trail, changes)
-		changes = changes[:len(changes)-entriesLeft]
-	}
-	s.search(n.children, next, trail, changes)
-}
-
-// add records the rule at the end of trail. A rule without changes is the match itself.
-func (s *nearSearch) add(trail []*limitsfile.Descriptor, changes []Change) {
-	rule := NearRule{Path: limitsfile.Path(s.domain, trail), Trail: trail, Changes: changes}
-	isFound := slices.ContainsFunc(s.foundRules, func(r NearRule) bool { return r.Path == rule.Path })
-	if len(changes) > 0 && !isFound && len(s.foundRules) < maxFoundRules {
-		s.foundRules = append(s.foundRules, rule)
-	}
-}
-
-// maxReordered is the maximum number of entries that searchOtherOrders puts in other orders.
-const maxReordered = 5
-
-// searchOtherOrders finds rules for the same entries in another order.
-func (s *nearSearch) searchOtherOrders(d *Domain) {
-	if len(s.entries) > maxReordered {
-		return
-	}
-	var searchOrder func(list *siblings, usedEntries []int, trail []*limitsfile.Descriptor)
-	searchOrder = func(list *siblings, usedEntries []int, trail []*limitsfile.Descriptor) {
-		for i, e := range s.entries {
-			if list == nil || slices.Contains(usedEntries, i) {
-				continue
-			}
-			var ordered []*ratelimitv3.RateLimitDescriptor_Entry
-			for _, used := range usedEntries {
-				ordered = append(ordered, s.entries[used])
-			}
-			n := list.find(append(ordered, e), &s.lookup)
-			if n == nil {
-				continue
-			}
-			trail := append(slices.Clip(trail), n.Descriptor)
-			if len(trail) == len(s.entries) {
-				if n.rule != nil {
-					s.add(trail, []Change{{Kind: OtherOrder}})
-				}
-				continue
-			}
-			searchOrder(n.children, append(slices.Clip(usedEntries), i), trail)
+			s.add(n, found.below(n.Descriptor, Change{Kind: OtherOrder}))
 		}
 	}
-	searchOrder(&d.root, nil, nil)
 }

@@ -1,7 +1,6 @@
 package descriptors
 
 import (
-	"slices"
 	"strings"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -24,13 +23,12 @@ const allDomains = "all domains"
 func (c *Config) Off() []Off {
 	var all []Off
 	for _, d := range c.order {
-		off := d.source.Off
-		switch {
-		case off == nil:
-		case off.Target == "":
-			return []Off{{allDomains, off.Notes}}
-		default:
-			all = append(all, Off{fields.Printable(d.Name), off.Notes})
+		off := d.off()
+		if off != nil && off.Path == allDomains {
+			return []Off{*off}
+		}
+		if off != nil {
+			all = append(all, *off)
 		}
 	}
 	c.EachDescriptor(func(domain string, trail []*limitsfile.Descriptor) {
@@ -44,22 +42,22 @@ func (c *Config) Off() []Off {
 // HasOff reports whether a switch has taken limits out of force.
 func (c *Config) HasOff() bool { return c.hasOff }
 
-// hasOff reports whether a switch has taken limits of d out of force.
-func hasOff(d *limitsfile.Domain) bool {
-	var anyOff func(list []*limitsfile.Descriptor) bool
-	anyOff = func(list []*limitsfile.Descriptor) bool {
-		return slices.ContainsFunc(list, func(d *limitsfile.Descriptor) bool { return d.Off() != nil || anyOff(d.Descriptors) })
+// off returns the switch that has taken all limits of d out of force, or nil.
+func (d *Domain) off() *Off {
+	switch off := d.source.Off; {
+	case off == nil:
+		return nil
+	case off.Target == "":
+		return &Off{allDomains, off.Notes}
+	default:
+		return &Off{fields.Printable(d.Name), off.Notes}
 	}
-	return d.Off != nil || anyOff(d.Descriptors)
 }
 
 // OffAt returns the switch that has taken the limits for entries out of force, or nil.
 func (d *Domain) OffAt(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Off {
-	if off := d.source.Off; off != nil {
-		if off.Target == "" {
-			return &Off{allDomains, off.Notes}
-		}
-		return &Off{fields.Printable(d.Name), off.Notes}
+	if off := d.off(); off != nil {
+		return off
 	}
 	var trail []*limitsfile.Descriptor
 	list, l := &d.root, lookup{}

@@ -31,8 +31,8 @@ descriptors:
 		"nothing":     {func(*limitsfile.Domain) {}, "", "", "", nil},
 		"outer rule":  {func(d *limitsfile.Domain) { offRule(d.Descriptors[0]) }, "d > a", "", "", []Off{{"d > a", notes}}},
 		"inner rule":  {func(d *limitsfile.Domain) { offRule(d.Descriptors[0].Descriptors[0]) }, "", "d > a > b", "", []Off{{"d > a > b", notes}}},
-		"domain":      {func(d *limitsfile.Domain) { d.Off = &limitsfile.AppliedSwitch{Target: "d", Notes: notes} }, "d", "d", "d", []Off{{"d", notes}}},
-		"all domains": {func(d *limitsfile.Domain) { d.Off = &limitsfile.AppliedSwitch{Notes: notes} }, allDomains, allDomains, allDomains, []Off{{allDomains, notes}}},
+		"domain":      {func(d *limitsfile.Domain) { d.Off = &limitsfile.AppliedOverride{Target: "d", Notes: notes} }, "d", "d", "d", []Off{{"d", notes}}},
+		"all domains": {func(d *limitsfile.Domain) { d.Off = &limitsfile.AppliedOverride{Notes: notes} }, allDomains, allDomains, allDomains, []Off{{allDomains, notes}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte(limits)}}, limitsfile.Options{})
@@ -60,7 +60,7 @@ func TestOnlyHitsAboveMaxHitsAreTooMany(t *testing.T) {
 		n       int64
 		want    bool
 	}{{0, 100, false}, {3, 2, false}, {3, 3, false}, {3, 4, true}, {3, -9, false}} {
-		assert.Equal(t, c.want, (&Rule{MaxHits: c.maxHits}).IsTooLarge(c.n), c)
+		assert.Equal(t, c.want, (&Rule{RuleFields: limitsfile.RuleFields{MaxHits: c.maxHits}}).IsTooLarge(c.n), c)
 	}
 }
 

@@ -50,7 +50,7 @@ func (c *Config) WriteLines(w io.Writer) error {
 		var inForce []*RateLimit // that have no line yet
 		rule := n.rule
 		if rule == nil {
-			rule = &Rule{ShadowMode: n.ShadowMode, QuotaMode: n.QuotaMode}
+			rule = &Rule{RuleFields: n.RuleFields}
 		} else {
 			inForce = rule.Limits
 		}
@@ -61,7 +61,7 @@ func (c *Config) WriteLines(w io.Writer) error {
 				inForce = inForce[1:]
 				continue
 			}
-			rule.writeLine(b, p.metricKey(), responseCache{}.newRateLimit(fileLimit, nil), ", enabled=false"+more)
+			rule.writeLine(b, p.metricKey(), responses{}.newRateLimit(fileLimit, nil), ", enabled=false"+more)
 		}
 	})
 	return b.Flush()

@@ -128,14 +128,13 @@ func (d *Domain) TraceWithin(b *Budget, entries []*ratelimitv3.RateLimitDescript
 func (s *siblings) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, winner *node, l *lookup) Step {
 	e := entries[len(entries)-1]
 	step := Step{Entry: e, Siblings: len(s.nodes)}
-	entry := newComparedEntry(e)
 	otherCandidates, similarValues := 0, 0
 	for i := range s.nodes {
 		n := &s.nodes[i]
 		c := Candidate{Descriptor: n.Descriptor}
 		c.Kind, c.Failure = n.matchKind(entries, l)
 		if c.Kind == NoMatch {
-			c.Difference = entry.difference(n.Descriptor)
+			c.Difference = difference(e, n.Descriptor)
 			// A similar value is no misspelling if the entry has the winner's exact value.
 			isMisspelling := winner == nil || winner.Value != e.GetValue()
 			if c.Difference == SimilarValue && (!isMisspelling || similarValues == maxOtherValues) {

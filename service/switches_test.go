@@ -40,8 +40,8 @@ descriptors:
 		want  []*Switch // of a, b and of an unknown descriptor
 	}{
 		"rule":    {limits(offRule), []*Switch{{0, "d > a", "ops", "incident", ends}, nil, nil}},
-		"domain":  {limits(func(d *limitsfile.Domain) { d.Off = &limitsfile.AppliedSwitch{Target: "d", Notes: notes} }), []*Switch{{0, "d", "ops", "incident", ends}, {1, "d", "ops", "incident", ends}, {2, "d", "ops", "incident", ends}}},
-		"all":     {limits(func(d *limitsfile.Domain) { d.Off = &limitsfile.AppliedSwitch{Notes: notes} }), []*Switch{{0, "all domains", "ops", "incident", ends}, {1, "all domains", "ops", "incident", ends}, {2, "all domains", "ops", "incident", ends}}},
+		"domain":  {limits(func(d *limitsfile.Domain) { d.Off = &limitsfile.AppliedOverride{Target: "d", Notes: notes} }), []*Switch{{0, "d", "ops", "incident", ends}, {1, "d", "ops", "incident", ends}, {2, "d", "ops", "incident", ends}}},
+		"all":     {limits(func(d *limitsfile.Domain) { d.Off = &limitsfile.AppliedOverride{Notes: notes} }), []*Switch{{0, "all domains", "ops", "incident", ends}, {1, "all domains", "ops", "incident", ends}, {2, "all domains", "ops", "incident", ends}}},
 		"nothing": {limits(func(*limitsfile.Domain) {}), []*Switch{nil, nil, nil}},
 	} {
 		t.Run(name, func(t *testing.T) {

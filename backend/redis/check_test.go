@@ -170,7 +170,7 @@ func TestDocumentedRightsSufficeForOverridesAndResets(t *testing.T) {
 	reset := make(chan string, 1)
 	updates := make(chan source.Update, 100)
 	store := overrides.New(overrides.Options{
-		Client: client, Prefix: "myprefix:", Log: slog.New(slog.DiscardHandler),
+		Client: client, Prefix: "myprefix:", Resync: time.Minute, Log: slog.New(slog.DiscardHandler), OnMissedResets: func() {},
 		Expired: func(value string, _ time.Time) bool { return value == "expired" },
 		OnReset: func(counter string) {
 			select {

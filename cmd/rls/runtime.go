@@ -49,14 +49,14 @@ const (
 // replicas.
 func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, log *slog.Logger) (*runtimeOverrides, error) {
 	isExpired := func(value string, now time.Time) bool {
-		return override.Ended([]byte(value), now.Add(-keepExpired))
+		return override.NotesOf(value).Ended(now.Add(-keepExpired))
 	}
 	r := &runtimeOverrides{limits: l}
 	switch s.OverridesPlace() {
 	case env.OverridesOff:
 		return nil, nil
 	case env.OverridesInMemory:
-		r.overrideStore = overrides.NewMemory(isExpired, l.report)
+		r.overrideStore = &runtimechanges.Memory{Expired: isExpired, Report: l.report}
 	default:
 		mainServer, err := withTLS(s, s.Redis(), s.RedisTLS)
 		if err != nil {

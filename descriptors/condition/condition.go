@@ -135,9 +135,9 @@ func (c *Condition) Examples() []string {
 	var all []string
 	switch c.kind {
 	case cidrKind:
-		all = addresses(c.list.first(maxExamples))
+		all = addresses(c.list.examples())
 	case inKind:
-		all = c.list.first(maxExamples)
+		all = c.list.examples()
 	case prefixKind:
 		all = []string{c.prefix + "~", c.prefix}
 	case regexKind:
@@ -161,17 +161,6 @@ func Differences(a, b *Condition) []string {
 		return addresses(different)
 	}
 	return different
-}
-
-// CIDR returns a condition that is met by the addresses in the networks of list. The list must
-// come from NewNetworks.
-func CIDR(list *List) *Condition {
-	return &Condition{kind: cidrKind, text: "cidr" + list.text(), list: list}
-}
-
-// In returns a condition that is met by the values in list. The list must come from NewValues.
-func In(list *List) *Condition {
-	return &Condition{kind: inKind, text: "in" + list.text(), list: list}
 }
 
 // Prefix returns a condition that is met by values that start with prefix.

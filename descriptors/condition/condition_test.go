@@ -18,15 +18,15 @@ func inline(texts ...string) []Entry {
 }
 
 func cidr(t testing.TB, texts ...string) *Condition {
-	list, problems, _ := NewNetworks("", inline(texts...))
+	c, problems, _ := CIDR("", inline(texts...))
 	require.Empty(t, problems)
-	return CIDR(list)
+	return c
 }
 
 func in(t testing.TB, texts ...string) *Condition {
-	list, problems := NewValues("", inline(texts...))
+	c, problems, _ := In("", inline(texts...))
 	require.Empty(t, problems)
-	return In(list)
+	return c
 }
 
 func regex(t testing.TB, expression string) *Condition {
@@ -90,7 +90,7 @@ func TestConditionsMatchValues(t *testing.T) {
 }
 
 func TestTextNamesTheCondition(t *testing.T) {
-	fileList, problems := NewValues("deny list.txt", inline("a"))
+	fileList, problems, _ := In("deny list.txt", inline("a"))
 	require.Empty(t, problems)
 	var many []string
 	for i := range 100 {
@@ -99,7 +99,7 @@ func TestTextNamesTheCondition(t *testing.T) {
 	for want, c := range map[string]*Condition{
 		"cidr(10.0.0.0/8 192.168.1.7)": cidr(t, "192.168.1.7/32", "10.0.0.0/8", "10.0.0.0/8"),
 		`in("" "a b" c)`:               in(t, "c", "a b", ""),
-		"in(file deny list.txt)":       In(fileList),
+		"in(file deny list.txt)":       fileList,
 		"not in(a)":                    in(t, "a").Not(),
 		"prefix(/api/)":                prefix(t, "/api/"),
 		"regex(a*)":                    regex(t, "a*"),
@@ -114,19 +114,19 @@ func TestTextNamesTheCondition(t *testing.T) {
 }
 
 func TestMistakesNameTheEntry(t *testing.T) {
-	_, problems, _ := NewNetworks("f", inline("10.0.0.0/8", "10.0.0.0/33", "host", "::ffff:10.0.0.0/104", strings.Repeat("1", 2000)))
+	_, problems, _ := CIDR("f", inline("10.0.0.0/8", "10.0.0.0/33", "host", "::ffff:10.0.0.0/104", strings.Repeat("1", 2000)))
 	require.Len(t, problems, 4)
 	assert.Equal(t, 2, problems[0].Line)
 	assert.Equal(t, `got "10.0.0.0/33", want a network such as 10.0.0.0/8 or 2001:db8::/32, or an address`, problems[0].Reason)
 	assert.Contains(t, problems[2].Reason, "want the IPv4 form")
 	assert.Contains(t, problems[3].Reason, "want at most 1024")
 
-	_, problems, warnings := NewNetworks("", inline("10.1.2.3/8"))
+	_, problems, warnings := CIDR("", inline("10.1.2.3/8"))
 	assert.Empty(t, problems)
 	require.Len(t, warnings, 1)
 	assert.Equal(t, "10.1.2.3/8 has bits behind its length; it means 10.0.0.0/8", warnings[0].Reason)
 
-	_, problems = NewValues("", make([]Entry, MaxEntries+1))
+	_, problems, _ = In("", make([]Entry, MaxEntries+1))
 	require.Len(t, problems, 1)
 	assert.Contains(t, problems[0].Reason, "maximum is 250000")
 
@@ -189,19 +189,17 @@ func FuzzList(f *testing.F) {
 				t.Fatalf("%+v", p)
 			}
 		}
-		if list, problems, _ := NewNetworks("", entries); len(problems) == 0 {
-			c := CIDR(list)
+		if c, problems, _ := CIDR("", entries); len(problems) == 0 {
 			if meets(c, value) == meets(c.Not(), value) {
 				t.Fatalf("%q meets %s and its negation", value, c)
 			}
-			for _, e := range addresses(list.entries) {
+			for _, e := range addresses(c.list.entries) {
 				if !meets(c, e) {
 					t.Fatalf("%q does not meet %s", e, c)
 				}
 			}
 		}
-		if list, problems := NewValues("", entries); len(problems) == 0 {
-			c := In(list)
+		if c, problems, _ := In("", entries); len(problems) == 0 {
 			for _, e := range entries {
 				if !meets(c, e.Text) {
 					t.Fatalf("%q does not meet %s", e.Text, c)

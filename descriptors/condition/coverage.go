@@ -98,40 +98,94 @@ func isAnything(e *syntax.Regexp) bool {
 // isImpossible reports whether e certainly matches no text: a character must come before ^ or
 // after $.
 func isImpossible(e *syntax.Regexp) bool {
-	switch e.Op {
-	case syntax.OpNoMatch:
-		return true
-	case syntax.OpCapture, syntax.OpPlus:
-		return isImpossible(e.Sub[0])
-	case syntax.OpAlternate:
-		return !slices.ContainsFunc(e.Sub, func(sub *syntax.Regexp) bool { return !isImpossible(sub) })
-	case syntax.OpConcat:
-		isConsumed, isEnded := false, false
-		for _, sub := range e.Sub {
-			consumes := mustConsume(sub)
-			if isImpossible(sub) || consumes && isEnded || isConsumed && sub.Op == syntax.OpBeginText {
-				return true
-			}
-			isConsumed = isConsumed || consumes
-			isEnded = isEnded || sub.Op == syntax.OpEndText
-		}
+	program, err := syntax.Compile(e.Simplify())
+	if err != nil {
+		return false
 	}
-	return false
+	type state struct {
+		instruction            uint32
+		hasCharacter, hasEnded bool
+	}
+	seen := map[state]bool{}
+	var canMatch func(s state) bool
+	canMatch = func(s state) bool {
+		if seen[s] {
+			return false
+		}
+		seen[s] = true
+		i := program.Inst[s.instruction]
+		s.instruction = i.Out
+		switch i.Op {
+		case syntax.InstMatch:
+			return true
+		case syntax.InstFail:
+			return false
+		case syntax.InstAlt, syntax.InstAltMatch:
+			return canMatch(s) || canMatch(state{i.Arg, s.hasCharacter, s.hasEnded})
+		case syntax.InstEmptyWidth:
+			if s.hasCharacter && syntax.EmptyOp(i.Arg)&syntax.EmptyBeginText != 0 {
+				return false
+			}
+			s.hasEnded = s.hasEnded || syntax.EmptyOp(i.Arg)&syntax.EmptyEndText != 0
+		case syntax.InstRune, syntax.InstRune1, syntax.InstRuneAny, syntax.InstRuneAnyNotNL:
+			if s.hasEnded {
+				return false
+			}
+			s.hasCharacter = true
+		}
+		return canMatch(s)
+	}
+	return !canMatch(state{instruction: uint32(program.Start)})
 }
 
-// mustConsume reports whether e certainly matches no empty text.
-func mustConsume(e *syntax.Regexp) bool {
-	switch e.Op {
-	case syntax.OpLiteral, syntax.OpCharClass, syntax.OpAnyChar, syntax.OpAnyCharNotNL:
-		return true
-	case syntax.OpCapture, syntax.OpPlus:
-		return mustConsume(e.Sub[0])
-	case syntax.OpRepeat:
-		return e.Min > 0 && mustConsume(e.Sub[0])
-	case syntax.OpAlternate:
-		return !slices.ContainsFunc(e.Sub, func(sub *syntax.Regexp) bool { return !mustConsume(sub) })
-	case syntax.OpConcat:
-		return slices.ContainsFunc(e.Sub, mustConsume)
+const (
+	maxExampleDepth = 100
+	maxExampleBytes = 4096
+)
+
+// exampleOf returns a text that e matches. The text is only a guess if e has \b or \B, or if the
+// text would be very long.
+func exampleOf(e *syntax.Regexp, depth int) string {
+	if depth > maxExampleDepth {
+		return ""
 	}
-	return false
+	var b strings.Builder
+	add := func(sub *syntax.Regexp, count int) {
+		text := exampleOf(sub, depth+1)
+		for range count {
+			if b.Len()+len(text) <= maxExampleBytes {
+				b.WriteString(text)
+			}
+		}
+	}
+	switch e.Op {
+	case syntax.OpLiteral:
+		return string(e.Rune)
+	case syntax.OpCharClass:
+		if len(e.Rune) > 0 {
+			return string(readableRune(e.Rune))
+		}
+	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
+		return "~"
+	case syntax.OpCapture, syntax.OpPlus, syntax.OpConcat:
+		for _, sub := range e.Sub {
+			add(sub, 1)
+		}
+	case syntax.OpAlternate:
+		add(e.Sub[0], 1)
+	case syntax.OpRepeat:
+		add(e.Sub[0], e.Min)
+	}
+	return b.String()
+}
+
+// readableRune returns a rune of ranges, and a visible one if possible. ranges has the first and
+// the last rune of each range in turn.
+func readableRune(ranges []rune) rune {
+	for i := 0; i+1 < len(ranges); i += 2 {
+		if first := max(ranges[i], '!'); first <= ranges[i+1] && first <= '~' {
+			return first
+		}
+	}
+	return ranges[0]
 }

@@ -3,11 +3,19 @@ package condition
 import (
 	"errors"
 	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"slices"
 	"strings"
 	"sync"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/cost"
+	"cel.dev/cel-go/common/operators"
+	"cel.dev/cel-go/common/overloads"
 	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/interpreter"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
@@ -116,9 +124,284 @@ func (in *input) ResolveName(name string) (any, bool) {
 // Parent implements cel.Activation.
 func (in *input) Parent() cel.Activation { return nil }
 
-// release makes in free for reuse.
 func (in *input) release() {
 	clear(in.byKey)
 	in.value, in.entries = "", nil
 	inputs.Put(in)
 }
+
+// maxNesting bounds the depth of brackets and operators in an expression.
+const maxNesting = 32
+
+// environment returns what expressions can use. It is made at the first expression, so that
+// limits without expressions don't need its memory.
+var environment = sync.OnceValues(func() (*cel.Env, error) {
+	return cel.NewEnv(
+		cel.Variable(valueName, cel.StringType),
+		cel.Variable(entriesName, cel.MapType(cel.StringType, cel.StringType)),
+		cel.HomogeneousAggregateLiterals(),
+		cel.ParserRecursionLimit(maxNesting),
+		cel.ParserExpressionSizeLimit(MaxEntryBytes),
+		cel.ASTValidators(cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals()),
+	)
+})
+
+// compileMutex allows one compilation at a time. The checker of cel-go is not safe for concurrent
+// use: an error in one expression writes a catalog that the check of another expression reads.
+var compileMutex sync.Mutex
+
+// newExpression compiles and checks an expression. It adds the regular expressions to p before it compiles
+// them. It is safe for concurrent use.
+func newExpression(text string, p *Patterns) (*expression, error) {
+	compileMutex.Lock()
+	defer compileMutex.Unlock()
+	env, err := environment()
+	if err != nil {
+		return nil, fmt.Errorf("expressions can't be used: %w", err)
+	}
+	compiled, issues := env.Compile(text)
+	if issues.Err() != nil {
+		return nil, firstIssue(issues)
+	}
+	if !compiled.OutputType().IsExactType(cel.BoolType) {
+		return nil, fmt.Errorf(`the result has the type %s, want bool; compare it, as in value == "gold"`, compiled.OutputType())
+	}
+	e := &expression{}
+	if err := e.inspect(compiled.NativeRep()); err != nil {
+		return nil, err
+	}
+	if err := p.add(e.patterns.size()); err != nil {
+		return nil, err
+	}
+	estimate, err := env.EstimateCost(compiled, costEstimator{e.patterns})
+	if err != nil {
+		return nil, err
+	}
+	if estimate.Max > maxCost {
+		return nil, fmt.Errorf("the cost can reach %d, want at most %d; use fewer steps, or no loop in a loop", estimate.Max, maxCost)
+	}
+	e.cost = int(estimate.Max)
+	e.program, err = env.Program(compiled, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(maxCost),
+		cel.OptimizeRegex(boundedMatches(e.patterns)...),
+		cel.CostTrackerOptions(cost.OverloadTracker(overloads.Matches, e.patterns.matchCost), cost.OverloadTracker(overloads.MatchesString, e.patterns.matchCost)))
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// firstIssue returns the first mistake that the compiler has found.
+func firstIssue(issues *cel.Issues) error {
+	first := issues.Errors()[0]
+	message, _, _ := strings.Cut(first.Message, "\n")
+	message, _, _ = strings.Cut(message, " expecting ") // a list of all symbols
+	if strings.HasPrefix(message, "found no matching overload") {
+		message += "; want values of other types, or a conversion such as int(value)"
+	}
+	if name, isUnknown := strings.CutPrefix(message, "undeclared reference to '"); isUnknown {
+		name, _, _ = strings.Cut(name, "'")
+		message = fmt.Sprintf("unknown name %s; want value or entries, or a function of CEL", name)
+	}
+	place := fmt.Sprintf("at character %d", first.Location.Column()+1)
+	if line := first.Location.Line(); line > 1 {
+		place = fmt.Sprintf("in line %d of the expression, %s", line, place)
+	}
+	return fmt.Errorf("%s: %s", place, message)
+}
+
+// inspect finds which names the expression reads. It rejects expressions that compile, but are
+// unsafe or always wrong.
+func (x *expression) inspect(checked *ast.AST) error {
+	readsValue := false
+	var problem error
+	root := ast.NavigateAST(checked)
+	for _, n := range ast.MatchDescendants(root, func(ast.NavigableExpr) bool { return true }) {
+		switch n.Kind() {
+		case ast.IdentKind:
+			switch n.AsIdent() {
+			case valueName:
+				readsValue = true
+			case entriesName:
+				x.readsEntries = true
+				if key, ok := entryKey(n); ok && !slices.Contains(x.entryKeys, key) {
+					x.entryKeys = append(x.entryKeys, key)
+				}
+			}
+		case ast.LiteralKind:
+			if text, ok := n.AsLiteral().(types.String); ok {
+				x.texts = append(x.texts, string(text))
+			}
+		case ast.CallKind:
+			if call := n.AsCall(); call.FunctionName() == overloads.Matches {
+				problem = errors.Join(problem, x.addPattern(call))
+			}
+		}
+	}
+	if problem == nil && !readsValue && !x.readsEntries {
+		return errors.New("the result is always the same, because the expression reads neither value nor entries; remove the condition, or read one of them")
+	}
+	return problem
+}
+
+// entryKey returns the key that an expression reads from the name entries: entries.tenant,
+// entries["tenant"] or "tenant" in entries. ok is false if the key is not a constant.
+func entryKey(entries ast.NavigableExpr) (key string, ok bool) {
+	parent, ok := entries.Parent()
+	if !ok {
+		return "", false
+	}
+	switch parent.Kind() {
+	case ast.SelectKind:
+		return parent.AsSelect().FieldName(), true
+	case ast.CallKind:
+		call, keyIndex := parent.AsCall(), 0
+		switch call.FunctionName() {
+		case operators.Index:
+			keyIndex = 1
+		case operators.In:
+		default:
+			return "", false
+		}
+		if len(call.Args()) == 2 && call.Args()[keyIndex].Kind() == ast.LiteralKind {
+			text, isText := call.Args()[keyIndex].AsLiteral().(types.String)
+			return string(text), isText
+		}
+	}
+	return "", false
+}
+
+// addPattern checks the regular expression in a call of matches and adds it to the patterns. The
+// pattern must be a constant, because a pattern from the request would be compiled for each request.
+func (x *expression) addPattern(call ast.CallExpr) error {
+	args := call.Args()
+	text, ok := constantText(args[len(args)-1])
+	if !ok {
+		return errors.New(`matches: got a pattern that is not a text in quotes, want one such as matches("^v[0-9]+$")`)
+	}
+	_, size, err := parsePattern(text)
+	if err == nil {
+		if x.patterns == nil {
+			x.patterns = patternSizes{}
+		}
+		x.patterns[text] = size
+		err = x.patterns.size().check()
+	}
+	if err != nil {
+		return fmt.Errorf("matches: %w", err)
+	}
+	return nil
+}
+
+// constantText returns the text of a literal. ok is false if e is no text in quotes.
+func constantText(e ast.Expr) (text string, ok bool) {
+	if e.Kind() != ast.LiteralKind {
+		return "", false
+	}
+	literal, ok := e.AsLiteral().(types.String)
+	return string(literal), ok
+}
+
+// parsePattern parses a regular expression in the syntax of RE2, and bounds its size.
+func parsePattern(text string) (*syntax.Regexp, patternSize, error) {
+	parsed, err := syntax.Parse(text, syntax.Perl)
+	if err != nil {
+		if syntaxErr := (*syntax.Error)(nil); errors.As(err, &syntaxErr) {
+			err = fmt.Errorf("%s: %s; want an expression in the syntax of RE2", syntaxErr.Code, shorten(syntaxErr.Expr))
+		}
+		return nil, patternSize{}, err
+	}
+	const anchors = 4 // instructions for the anchors and the ends of the program
+	size := sizeOf(parsed).plus(patternSize{instructions: anchors})
+	return parsed, size, size.check()
+}
+
+// patternSizes has the sizes of the regular expressions in an expression, by their text.
+type patternSizes map[string]patternSize
+
+// size returns the sum of all sizes.
+func (s patternSizes) size() (sum patternSize) {
+	for _, size := range s {
+		sum = sum.plus(size)
+	}
+	return sum
+}
+
+// costOf returns the cost of a match of pattern with a text of this many bytes.
+func (s patternSizes) costOf(pattern string, bytes int) int {
+	return 1 + patternSteps(s[pattern].instructions, bytes)/stepsPerCost
+}
+
+// matchCost is the cost.FunctionTracker of a call of matches. The tracker of CEL counts the bytes of the
+// pattern, but the time depends on its instructions.
+func (s patternSizes) matchCost(args []ref.Val, result ref.Val) *uint64 {
+	units := uint64(1)
+	text, isText := args[0].(types.String)
+	pattern, isPattern := args[1].(types.String)
+	if isText && isPattern && !types.IsError(result) { // after an error, no match was tried
+		units = uint64(s.costOf(string(pattern), len(text)))
+	}
+	return &units
+}
+
+// boundedMatches returns the implementation of matches(text, pattern) and text.matches(pattern). A call
+// returns the error ErrNotTested if it would cost more than a whole expression can.
+func boundedMatches(sizes patternSizes) []*interpreter.RegexOptimization {
+	factory := func(call interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
+		compiled, err := regexp.Compile(pattern)
+		if err != nil {
+			return nil, err
+		}
+		return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), call.Args(), func(args ...ref.Val) ref.Val {
+			text, ok := args[0].(types.String)
+			switch {
+			case !ok:
+				return types.MaybeNoSuchOverloadErr(args[0])
+			case sizes.costOf(pattern, len(text)) > maxCost:
+				return types.WrapErr(ErrNotTested)
+			}
+			return types.Bool(compiled.MatchString(string(text)))
+		}), nil
+	}
+	return []*interpreter.RegexOptimization{
+		{Function: overloads.Matches, OverloadID: overloads.Matches, RegexIndex: 1, Factory: factory},
+		{Function: overloads.Matches, OverloadID: overloads.MatchesString, RegexIndex: 1, Factory: factory},
+	}
+}
+
+// costEstimator estimates the cost of an expression for a request of the assumed sizes. A larger request
+// can't cost more than maxCost, because the evaluation then stops with an error.
+type costEstimator struct{ patterns patternSizes }
+
+// EstimateSize implements cost.Estimator.
+func (costEstimator) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
+	switch path := element.Path(); {
+	case len(path) == 0:
+		return nil
+	case len(path) == 1 && path[0] == entriesName:
+		return &cost.SizeEstimate{Max: assumedEntries}
+	}
+	return &cost.SizeEstimate{Max: assumedBytes}
+}
+
+// EstimateCallCost implements cost.Estimator. All functions except matches have their cost from CEL.
+func (e costEstimator) EstimateCallCost(_, overloadID string, target *cost.AstNode, args []cost.AstNode) *cost.CallEstimate {
+	if overloadID != overloads.Matches && overloadID != overloads.MatchesString {
+		return nil
+	}
+	if target == nil { // matches(text, pattern)
+		target, args = &args[0], args[1:]
+	}
+	pattern, _ := constantText(args[0].Expr())
+	size := (*target).ComputedSize()
+	if size == nil {
+		size = e.EstimateSize(*target)
+	}
+	if size == nil {
+		return nil
+	}
+	bytes := int(min(size.Max, maxAssumedText))
+	return cost.NewCallEstimate(cost.Estimate{Min: 1, Max: uint64(e.patterns.costOf(pattern, bytes))}, nil)
+}
+
+// maxAssumedText is longer than any text that an expression can match within its cost.
+const maxAssumedText = 1 << 20

@@ -13,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/gaissmai/bart"
+
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 const (
@@ -33,23 +35,21 @@ type Entry struct {
 	Column int // 0 if unknown
 }
 
-// Problem is a mistake in an entry.
-type Problem struct {
-	Entry
-	Reason string
+func (e Entry) problem(format string, args ...any) fields.Problem {
+	return fields.Problem{Line: e.Line, Column: e.Column, Reason: fmt.Sprintf(format, args...)}
 }
 
 // List is the entries of a condition. It is immutable.
 type List struct {
 	file     string              // empty if the entries are in the limits file
 	entries  []string            // sorted, without duplicates
-	networks *bart.Lite          // from NewNetworks
-	values   map[string]struct{} // from NewValues
+	networks *bart.Lite          // of a cidr
+	values   map[string]struct{} // of an in
 }
 
 // ParseFile returns the entries of a file: one a line, without the space around. Empty lines and
 // lines that start with a # are left out.
-func ParseFile(data []byte) (entries []Entry, problems []Problem) {
+func ParseFile(data []byte) (entries []Entry, problems fields.Problems) {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	line := 0
 	for text := range bytes.Lines(data) {
@@ -60,7 +60,7 @@ func ParseFile(data []byte) (entries []Entry, problems []Problem) {
 		}
 		entry := Entry{Text: string(text), Line: line}
 		if !utf8.Valid(text) {
-			problems = append(problems, Problem{entry, "the line is not UTF-8"})
+			problems = append(problems, entry.problem("the line is not UTF-8"))
 			continue
 		}
 		entries = append(entries, entry)
@@ -68,74 +68,65 @@ func ParseFile(data []byte) (entries []Entry, problems []Problem) {
 	return entries, problems
 }
 
-// NewNetworks returns a list of networks such as 10.0.0.0/8, and of addresses, which are networks
-// of one address. file names the file of the entries, or is empty. warnings has valid entries
-// that are probably mistakes. The list is nil if there are problems.
-func NewNetworks(file string, entries []Entry) (list *List, problems, warnings []Problem) {
-	l := &List{file: file, networks: new(bart.Lite)}
-	problems = check(entries, func(e Entry) error {
+// CIDR returns a condition that is met by the addresses in networks such as 10.0.0.0/8. An entry can also be
+// an address, which is a network of one address. file names the file of the entries, or is empty. warnings
+// has valid entries that are probably mistakes. c is nil if there are problems.
+func CIDR(file string, entries []Entry) (c *Condition, problems, warnings fields.Problems) {
+	networks := new(bart.Lite)
+	l, problems := newList(file, entries, func(e Entry) (string, error) {
 		network, err := parseNetwork(e.Text)
 		if err != nil {
-			return err
+			return "", err
 		}
 		if masked := network.Masked(); masked != network {
-			warnings = append(warnings, Problem{e, fmt.Sprintf("%s has bits behind its length; it means %s", network, masked)})
+			warnings = append(warnings, e.problem("%s has bits behind its length; it means %s", network, masked))
 			network = masked
 		}
-		l.networks.Insert(network)
-		l.entries = append(l.entries, networkText(network))
-		return nil
+		networks.Insert(network)
+		return networkText(network), nil
 	})
 	if len(problems) > 0 {
 		return nil, problems, nil
 	}
-	l.sort()
-	return l, nil, warnings
+	l.networks = networks
+	return &Condition{kind: cidrKind, text: "cidr" + l.text(), list: l}, nil, warnings
 }
 
-// NewValues returns a list of values. file names the file of the entries, or is empty. The list
-// is nil if there are problems.
-func NewValues(file string, entries []Entry) (list *List, problems []Problem) {
-	l := &List{file: file, values: make(map[string]struct{}, len(entries))}
-	problems = check(entries, func(e Entry) error {
-		l.values[e.Text] = struct{}{}
-		l.entries = append(l.entries, e.Text)
-		return nil
+// In returns a condition that is met by the values in entries. file names the file of the entries, or is
+// empty. There are no warnings. c is nil if there are problems.
+func In(file string, entries []Entry) (c *Condition, problems, warnings fields.Problems) {
+	values := make(map[string]struct{}, len(entries))
+	l, problems := newList(file, entries, func(e Entry) (string, error) {
+		values[e.Text] = struct{}{}
+		return e.Text, nil
 	})
 	if len(problems) > 0 {
-		return nil, problems
+		return nil, problems, nil
 	}
-	l.sort()
-	return l, nil
+	l.values = values
+	return &Condition{kind: inKind, text: "in" + l.text(), list: l}, nil, nil
 }
 
-// check calls add with each entry and returns the problems.
-func check(entries []Entry, add func(Entry) error) []Problem {
+// newList returns the list of the texts that read returns for the entries, sorted and without duplicates.
+func newList(file string, entries []Entry, read func(Entry) (string, error)) (l *List, problems fields.Problems) {
 	if len(entries) > MaxEntries {
-		return []Problem{{entries[MaxEntries], fmt.Sprintf("the list has %d entries; maximum is %d", len(entries), MaxEntries)}}
+		return nil, fields.Problems{entries[MaxEntries].problem("the list has %d entries; maximum is %d", len(entries), MaxEntries)}
 	}
-	var problems []Problem
+	l = &List{file: file}
 	for _, e := range entries {
-		err := error(nil)
 		if len(e.Text) > MaxEntryBytes {
-			err = fmt.Errorf("got an entry of %d bytes, want at most %d", len(e.Text), MaxEntryBytes)
+			problems = append(problems, e.problem("got an entry of %d bytes, want at most %d", len(e.Text), MaxEntryBytes))
+		} else if text, err := read(e); err != nil {
+			problems = append(problems, e.problem("%v", err))
 		} else {
-			err = add(e)
-		}
-		if err != nil {
-			problems = append(problems, Problem{e, err.Error()})
+			l.entries = append(l.entries, text)
 		}
 	}
-	return problems
-}
-
-// sort sorts the entries and removes duplicates.
-func (l *List) sort() {
 	slices.Sort(l.entries)
 	l.entries = slices.Clip(slices.Compact(l.entries))
+	return l, problems
 }
 
-// parseNetwork parses a network or an address.
 func parseNetwork(text string) (netip.Prefix, error) {
 	want := fmt.Errorf("got %s, want a network such as 10.0.0.0/8 or 2001:db8::/32, or an address", strconv.Quote(text))
 	if !strings.Contains(text, "/") {
@@ -164,9 +155,6 @@ func networkText(network netip.Prefix) string {
 	return network.String()
 }
 
-// Len returns the number of different entries.
-func (l *List) Len() int { return len(l.entries) }
-
 // Summary describes a list from a file: "deny.txt has 3 entries, digest 1a2b3c4d". It is empty if
 // the entries are in the limits file, where the text of the condition shows them.
 func (l *List) Summary() string {
@@ -185,8 +173,7 @@ func (l *List) digest() string {
 	return hex.EncodeToString(h.Sum(nil)[:4])
 }
 
-// first returns the first n entries, or all if there are fewer.
-func (l *List) first(n int) []string { return slices.Clone(l.entries[:min(n, len(l.entries))]) }
+func (l *List) examples() []string { return slices.Clone(l.entries[:min(maxExamples, len(l.entries))]) }
 
 // differences returns the first entries that only one of l and o has.
 func (l *List) differences(o *List) []string {

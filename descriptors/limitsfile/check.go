@@ -6,7 +6,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/seed-81f232ab/rls/descriptors/condition"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
@@ -15,7 +14,7 @@ import (
 func Parse(files []File, o Options) (*Set, error) {
 	r := newReader(o)
 	for _, f := range files {
-		d := newDocument(f.Name, o)
+		d := newDocument(f.Name, r.shared)
 		r.open(d, d.parse(f))
 	}
 	return r.read()
@@ -23,10 +22,7 @@ func Parse(files []File, o Options) (*Set, error) {
 
 // reader reads the documents of one Set.
 type reader struct {
-	options     Options
-	lists       *listReader
-	expressions expressionCache
-	patterns    *condition.Patterns
+	*shared
 	set         *Set
 	docs        []*document
 	domains     map[string]*Domain // by name
@@ -42,8 +38,8 @@ type descriptorName struct {
 
 func newReader(o Options) *reader {
 	return &reader{
-		options: o, lists: newListReader(o), expressions: expressionCache{}, patterns: &condition.Patterns{}, set: &Set{},
-		domains: map[string]*Domain{}, descriptors: map[descriptorName]*Descriptor{}, conditions: map[descriptorName]*conditionGroup{},
+		shared: newShared(o), set: &Set{}, domains: map[string]*Domain{},
+		descriptors: map[descriptorName]*Descriptor{}, conditions: map[descriptorName]*conditionGroup{},
 	}
 }
 
@@ -68,7 +64,9 @@ func (r *reader) read() (*Set, error) {
 	if len(errs) > 0 {
 		return nil, errs
 	}
-	r.warnUnreachable()
+	for _, d := range r.set.Domains {
+		r.warnUnreachable(d.Name, nil, d.Descriptors)
+	}
 	return r.set, nil
 }
 
@@ -76,7 +74,6 @@ func (r *reader) read() (*Set, error) {
 // the first document is read, because any file of a domain can have its defaults.
 func (r *reader) open(d *document, root *yaml.Node) {
 	r.docs = append(r.docs, d)
-	d.lists, d.expressions, d.patterns = r.lists, r.expressions, r.patterns
 	if root == nil {
 		return
 	}
@@ -116,7 +113,6 @@ func (r *reader) open(d *document, root *yaml.Node) {
 	}
 }
 
-// readRoot adds the descriptors of d to its domain.
 func (r *reader) readRoot(d *document) {
 	list := &d.domain.Descriptors
 	if d.pieces == nil {
@@ -139,7 +135,6 @@ func (r *reader) readRoot(d *document) {
 	}
 }
 
-// readDescriptors adds the descriptors in v to list.
 func (r *reader) readDescriptors(d *document, list *[]*Descriptor, parent *place, v value, depth int) {
 	if depth > MaxDepth {
 		d.errorf(v.node, nil, "descriptors are nested more than %d deep", MaxDepth)
@@ -155,12 +150,12 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 		if !d.countRule(item) {
 			return
 		}
-		pos := newPlace(parent, first+i)
+		desc := &Descriptor{File: d.file, Line: item.Line}
+		pos := &place{parent: parent, number: first + i, descriptor: desc}
 		o := d.object(descriptorLevel, pos, item)
 		key, value := o.field("key"), o.field("value")
-		desc := &Descriptor{Key: key.Text, Value: value.Text, File: d.file, Line: item.Line}
+		desc.Key, desc.Value = key.Text, value.Text
 		conditionOK := d.readCondition(desc, pos, o)
-		pos.setKey(desc)
 		if desc.Condition != nil && desc.Condition.ReadsEntries() {
 			conditionOK = d.checkEntryKeys(desc.Condition, pos, o, pos.keys()) && conditionOK
 		}

@@ -44,48 +44,31 @@ func checkConditions(conditions []*condition.Condition) error {
 	return nil
 }
 
-// conditionFields are the names of the fields of conditions.
-var conditionFields = fieldsAt(notLevel)
+// conditionFields are the names of the fields of conditions. The last one is not.
+var conditionFields = append(fieldsAt(notLevel), "not")
 
 // readCondition sets the condition of desc, if o has one. It returns false after reporting a
 // mistake.
 func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
 	mistakes := d.mistakes
 	c, field := d.condition(pos, o)
-	if not := o.field("not"); not.valid() {
-		inner := d.object(notLevel, pos, not.mappings...)
-		switch negated, _ := d.condition(pos, inner); {
-		case field.given():
-			d.errorf(not.node, pos, "%s and not are both given; want one of them", field.row.Name)
-		case negated != nil:
-			c, field = negated.Not(), not
-		case d.mistakes == mistakes && !inner.invalid():
-			d.errorf(not.node, pos, "not is empty; want %s in it", fields.JoinOr(conditionFields))
-		}
-	}
 	switch value := o.field("value"); {
 	case !field.given():
+		return true
 	case value.given() && value.Text != "":
 		d.errorf(value.node, pos, "value and %s are both given; want one of them", field.row.Name)
 	case strings.Contains(desc.Key, "*"):
 		d.errorf(field.node, pos, "%s needs a key without a *", field.row.Name)
 	}
-	if d.mistakes > mistakes || o.field("not").invalid {
+	if d.mistakes > mistakes || c == nil {
 		return false
 	}
-	for _, name := range conditionFields {
-		if o.field(name).invalid {
-			return false
-		}
-	}
-	if c != nil {
-		desc.Condition, desc.Value = c, c.String()
-	}
+	desc.Condition, desc.Value = c, c.String()
 	return true
 }
 
 // condition returns the condition in the fields of o, and its field. It returns a nil condition
-// if there is none, and after reporting a mistake.
+// if there is none, and for a mistake.
 func (d *document) condition(pos *place, o *object) (c *condition.Condition, field value) {
 	for _, name := range conditionFields {
 		v := o.field(name)
@@ -110,6 +93,14 @@ func (d *document) condition(pos *place, o *object) (c *condition.Condition, fie
 			c, err = condition.Regex(v.Text, d.patterns)
 		case "cel":
 			c, err = d.expressions.condition(v.Text, d.patterns)
+		case "not":
+			inner := d.object(notLevel, pos, v.mappings...)
+			negated, innerField := d.condition(pos, inner)
+			if negated != nil {
+				c = negated.Not()
+			} else if !innerField.given() && !inner.invalid() {
+				d.errorf(v.node, pos, "not is empty; want %s in it", fields.JoinOr(fieldsAt(notLevel)))
+			}
 		}
 		if err != nil {
 			d.errorf(v.node, pos, "%s: %v", name, err)
@@ -162,42 +153,29 @@ func (c expressionCache) condition(text string, p *condition.Patterns) (*conditi
 	return compiled, err
 }
 
+// newListCondition has the functions that make a condition of a list, by the name of its field.
+var newListCondition = map[string]func(file string, entries []condition.Entry) (c *condition.Condition, problems, warnings fields.Problems){
+	"cidr": condition.CIDR, "in": condition.In,
+}
+
 // listCondition returns the condition of a cidr or an in. It returns nil after reporting a
 // mistake.
 func (d *document) listCondition(pos *place, v value) *condition.Condition {
-	var list *condition.List
 	if v.node.Kind == yaml.MappingNode {
-		list = d.listInFile(pos, v)
-	} else {
-		entries, ok := d.entries(pos, v)
-		if !ok {
-			return nil
-		}
-		var problems, warnings []condition.Problem
-		list, problems, warnings = newList(v.row.Name, "", entries)
-		for _, p := range problems {
-			d.errorf(&yaml.Node{Line: p.Line, Column: p.Column}, pos, "%s: %s", v.row.Name, p.Reason)
-		}
-		for _, p := range warnings {
-			d.warnf(&yaml.Node{Line: p.Line, Column: p.Column}, pos, "%s: %s", v.row.Name, p.Reason)
-		}
+		return d.listInFile(pos, v)
 	}
-	switch {
-	case list == nil:
+	entries, ok := d.entries(pos, v)
+	if !ok {
 		return nil
-	case v.row.Name == "cidr":
-		return condition.CIDR(list)
 	}
-	return condition.In(list)
-}
-
-// newList returns the list of the field with this name.
-func newList(name, file string, entries []condition.Entry) (list *condition.List, problems, warnings []condition.Problem) {
-	if name == "cidr" {
-		return condition.NewNetworks(file, entries)
+	c, problems, warnings := newListCondition[v.row.Name]("", entries)
+	for _, p := range problems {
+		d.errorf(&yaml.Node{Line: p.Line, Column: p.Column}, pos, "%s: %s", v.row.Name, p.Reason)
 	}
-	list, problems = condition.NewValues(file, entries)
-	return list, problems, nil
+	for _, p := range warnings {
+		d.warnf(&yaml.Node{Line: p.Line, Column: p.Column}, pos, "%s: %s", v.row.Name, p.Reason)
+	}
+	return c
 }
 
 // entries returns the texts of a list in the limits file. ok is false after reporting a mistake.
@@ -226,8 +204,9 @@ func (d *document) entries(pos *place, v value) (entries []condition.Entry, ok b
 	return entries, ok
 }
 
-// listInFile returns the list in the file that v names. It returns nil after reporting a mistake.
-func (d *document) listInFile(pos *place, v value) *condition.List {
+// listInFile returns the condition of the list in the file that v names. It returns nil after reporting a
+// mistake.
+func (d *document) listInFile(pos *place, v value) *condition.Condition {
 	file := d.object(listLevel, pos, v.node).field("file")
 	switch {
 	case file.invalid:
@@ -235,7 +214,7 @@ func (d *document) listInFile(pos *place, v value) *condition.List {
 	case file.Text == "":
 		d.errorf(v.node, pos, "%s: the name of the file is missing; want {file: list.txt}", v.row.Name)
 		return nil
-	case d.lists == nil || d.lists.read == nil:
+	case d.lists.read == nil:
 		d.errorf(file.node, pos, "%s: a list can be in a file only if the limits are in a file; write the entries here", v.row.Name)
 		return nil
 	}
@@ -243,58 +222,46 @@ func (d *document) listInFile(pos *place, v value) *condition.List {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(filepath.Dir(d.file), path)
 	}
-	result := d.lists.list(v.row.Name, file.Text, path)
-	if result.err != nil {
-		d.errorf(file.node, pos, "%s: %v", v.row.Name, result.err)
+	list := d.lists.list(v.row.Name, file.Text, path)
+	if list.err != nil {
+		d.errorf(file.node, pos, "%s: %v", v.row.Name, list.err)
 	}
-	for i, p := range result.problems {
+	for i, p := range list.problems {
 		if i == maxListProblems {
-			d.errorf(file.node, pos, "%s: %d more lines of %s have problems", v.row.Name, len(result.problems)-i, fields.Printable(path))
+			d.errorf(file.node, pos, "%s: %d more lines of %s have problems", v.row.Name, len(list.problems)-i, fields.Printable(path))
 			break
 		}
 		d.mistakes++
-		d.errs = append(d.errs, listProblem(path, pos, p))
+		d.errs = append(d.errs, pendingProblem{p, pos})
 	}
-	for i, p := range result.warnings {
-		if i == maxListProblems {
-			break
-		}
-		d.warns = append(d.warns, listProblem(path, pos, p))
+	for _, p := range list.warnings[:min(len(list.warnings), maxListProblems)] {
+		d.warns = append(d.warns, pendingProblem{p, pos})
 	}
-	return result.list
+	return list.condition
 }
 
-func listProblem(path string, pos *place, p condition.Problem) pendingProblem {
-	return pendingProblem{fields.Problem{File: path, Line: p.Line, Reason: p.Reason}, pos}
-}
-
-// listReader reads the files of lists, each once for all descriptors of a Set.
-type listReader struct {
+// lists reads the files of lists, each once for all descriptors of a Set.
+type lists struct {
 	read  func(path string) ([]byte, error) // nil if lists can't be in files
-	lists map[[3]string]*listResult         // by field, name in the limits file, and path
+	known map[[3]string]*fileList           // by field, name in the limits file, and path
 }
 
-// listResult is a list, or the reasons why there is none.
-type listResult struct {
-	list               *condition.List
-	err                error
-	problems, warnings []condition.Problem
-}
-
-func newListReader(o Options) *listReader {
-	return &listReader{read: o.ReadList, lists: map[[3]string]*listResult{}}
+// fileList is a list in a file.
+type fileList struct {
+	condition          *condition.Condition // nil if the list has problems
+	err                error                // why the file can't be read
+	problems, warnings fields.Problems
 }
 
 // list returns the list of a field. name is the file in the limits file, and path where it is.
-func (r *listReader) list(field, name, path string) *listResult {
+func (l *lists) list(field, name, path string) *fileList {
 	key := [3]string{field, name, path}
-	result := r.lists[key]
-	if result != nil {
-		return result
+	if known := l.known[key]; known != nil {
+		return known
 	}
-	result = &listResult{}
-	r.lists[key] = result
-	data, err := r.read(path)
+	result := &fileList{}
+	l.known[key] = result
+	data, err := l.read(path)
 	if err == nil && len(data) > DefaultMaxFileBytes {
 		err = errors.New(fields.Printable(path) + ": the file is too large; maximum is 16 MiB")
 	}
@@ -303,10 +270,16 @@ func (r *listReader) list(field, name, path string) *listResult {
 		return result
 	}
 	entries, problems := condition.ParseFile(data)
-	list, listProblems, warnings := newList(field, name, entries)
-	result.problems, result.warnings = slices.Concat(problems, listProblems), warnings
+	c, listProblems, warnings := newListCondition[field](name, entries)
+	result.problems, result.warnings = append(problems, listProblems...), warnings
+	for i := range result.problems {
+		result.problems[i].File = path
+	}
+	for i := range warnings {
+		warnings[i].File = path
+	}
 	if len(result.problems) == 0 {
-		result.list = list
+		result.condition = c
 	}
 	return result
 }

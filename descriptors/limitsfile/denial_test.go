@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/stretchr/testify/assert"
 )
 
@@ -39,7 +40,7 @@ func TestDenialProblemsHavePlaceAndRemedy(t *testing.T) {
 
 func TestMessageIsPlainTextUnlessHeadersSayOtherwise(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, &Denial{"a", []Header{{"x", "1"}, {"content-type", "text/plain; charset=utf-8"}}}, first(t, one("denial: {message: a, headers: {x: 1}}")).Denial)
-	assert.Equal(t, &Denial{"a", []Header{{"Content-Type", "text/html"}}}, first(t, one("denial: {message: a, headers: {Content-Type: text/html}}")).Denial)
-	assert.Equal(t, &Denial{"a", nil}, first(t, one("denial: {body: a}")).Denial)
+	assert.Equal(t, &Denial{[]byte("a"), []*corev3.HeaderValue{{Key: "x", Value: "1"}, {Key: "content-type", Value: "text/plain; charset=utf-8"}}}, first(t, one("denial: {message: a, headers: {x: 1}}")).Denial)
+	assert.Equal(t, &Denial{[]byte("a"), []*corev3.HeaderValue{{Key: "Content-Type", Value: "text/html"}}}, first(t, one("denial: {message: a, headers: {Content-Type: text/html}}")).Denial)
+	assert.Equal(t, &Denial{[]byte("a"), nil}, first(t, one("denial: {body: a}")).Denial)
 }

@@ -1,66 +1,16 @@
 package limitsfile
 
 import (
+	"fmt"
+	"io"
 	"maps"
 	"math"
+	"strconv"
 	"strings"
 
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 )
-
-// fieldHelp describes each field of a limits file for editors.
-var fieldHelp = map[string]string{
-	"domain":             "Domain of the rate-limit requests, as in Envoy's filter.",
-	"defaults":           "Fields of all limits of the domain that do not set them.",
-	"descriptors":        "Rules. A nested list has the rules for the next entry of a descriptor.",
-	"key":                "Key of the entry. A * matches any text.",
-	"value":              "Value of the entry. Without this field, each value has its own counter. A * matches any text.",
-	"cidr":               "Condition: the value is an IP address in one of these networks.",
-	"in":                 "Condition: the value is in this list.",
-	"prefix":             "Condition: the value starts with this text.",
-	"regex":              "Condition: this regular expression (RE2) matches the whole value.",
-	"cel":                "Condition: this expression in CEL is true. It can use value and entries.",
-	"not":                "Condition: the value does not meet the nested condition.",
-	"file":               "File with one entry a line. A relative path starts at the directory of the limits file.",
-	"rate_limit":         "Limit of the rule.",
-	"rate_limits":        "Limits of the rule. All of them must admit a request.",
-	"shadow_mode":        "Count and report denials, but let the requests pass.",
-	"quota_mode":         "Deny a request only if all its descriptors in quota mode are over their limits.",
-	"detailed_metric":    "Metrics of the rule have all entries of the descriptor.",
-	"value_to_metric":    "Metrics of the rule have the value of this entry.",
-	"share_threshold":    "All values that match the * share one counter.",
-	"metadata":           "Metadata that the answer has when the rule lets a request pass.",
-	"refunds":            "false rejects requests that refund hits of a limit that counts.",
-	"enforce":            "Percentage of the keys whose denials count. The rule is in shadow mode for all other keys.",
-	"max_hits":           "Largest number of hits of one call. A call with more hits is denied and charges nothing.",
-	"denial":             "Body and headers of the response to a request that the rule denies.",
-	"message":            "Plain text of the body.",
-	"body":               "Body as it is, for example JSON. Its content-type belongs in headers.",
-	"headers":            "Names and values of headers.",
-	"unit":               "Window of the limit.",
-	"requests_per_unit":  "Hits that a window admits, from 0 to 4294967295.",
-	"unlimited":          "true admits all requests without a counter.",
-	"name":               "Name of the limit, in metrics and for replaces.",
-	"replaces":           "Names of the limits that this limit replaces.",
-	"unit_multiplier":    "Number of units in a window.",
-	"timezone":           "Time zone, such as Europe/Berlin. Windows are days, weeks, months or years of its calendar.",
-	"algorithm":          "How hits are counted.",
-	"hold":               "Time after which a hold of algorithm concurrency expires unless it is renewed, such as 30s.",
-	"burst":              "Hits that token_bucket admits at once.",
-	"scope":              "global counts over all replicas, instance counts in each replica.",
-	"on_backend_failure": "How the limit decides while Redis is down.",
-	"fallback_ratio":     "Share of the limit that each replica admits while Redis is down.",
-	"charge_denied":      "Whether a denied request is charged.",
-	"lease":              "Replicas take permits from Redis in batches and admit hits without a trip to Redis.",
-	"lease_waste":        "Largest share of the limit that replicas may hold unused.",
-	"enabled":            "false turns the limit off.",
-	"factor":             "Multiplies requests_per_unit and burst.",
-	"expires_at":         "End of the change (RFC 3339).",
-	"reason":             "Why the author makes the change.",
-	"set_by":             "Author of the change. The admin API sets it.",
-	"set_at":             "Time of the change. The admin API sets it.",
-}
 
 // JSONSchemaDialect is the version of JSON Schema that this project writes.
 const JSONSchemaDialect = "https://json-schema.org/draft/2020-12/schema"
@@ -100,29 +50,22 @@ func RuntimeJSONSchemas() map[string]any {
 	all := JSONSchema()["$defs"].(map[string]any)
 	override := levelSchema(overrideLevel)
 	override["properties"].(map[string]any)["rate_limits"].(map[string]any)["items"] = reference("override_limit")
-	notes := levelSchema(switchLevel)
-	rule := levelSchema(descriptorLevel)
-	fields := rule["properties"].(map[string]any)
-	for _, name := range []string{"key", "value", "descriptors"} { // the target has them
-		delete(fields, name)
-	}
-	maps.Copy(fields, notes["properties"].(map[string]any))
-	shadowMode := levelSchema(switchLevel)
+	shadowMode := levelSchema(shadowModeLevel)
 	shadowMode["properties"].(map[string]any)["shadow_mode"] = map[string]any{"type": "boolean", "description": "Whether all requests pass."}
 	shadowMode["required"] = []string{"shadow_mode"}
 	maps.Copy(all, map[string]any{
-		OverrideSchema: override, "override_limit": levelSchema(patchLevel), RuleSchema: rule, SwitchSchema: notes, ShadowModeSchema: shadowMode,
+		OverrideSchema: override, "override_limit": levelSchema(patchLevel),
+		RuleSchema: levelSchema(ruleLevel), SwitchSchema: levelSchema(switchLevel), ShadowModeSchema: shadowMode,
 	})
 	return all
 }
 
-// levelSchema returns the schema of the mapping at level l.
 func levelSchema(l level) map[string]any {
 	properties := map[string]any{}
 	for i := range schema {
 		if r := &schema[i]; r.levels&l != 0 {
 			property := r.jsonSchema()
-			property["description"] = fieldHelp[r.Name]
+			property["description"] = r.help
 			properties[r.Name] = property
 		}
 	}
@@ -187,3 +130,60 @@ func unitSchema() map[string]any {
 		map[string]any{"type": "null"},
 	}}
 }
+
+// WriteFieldsPage writes docs/limits-fields.md: the fields of each place in a limits file.
+func WriteFieldsPage(w io.Writer) error {
+	var b strings.Builder
+	b.WriteString(`# Fields of limits files
+
+This page lists all fields of a limits file. ` + "`make docs`" + ` writes this page from the parser.
+[limits.md](limits.md) explains how the fields work together. Fields marked + exist only in rls, and
+not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`domain`, `key` and `unit`" + `.
+` + "With `algorithm: concurrency`, `unit` is an error.\n")
+	for i, place := range levelNames {
+		l := level(1 << i)
+		if l&fileLevels == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "\n## Fields of %s\n\n| field | values | meaning |\n|---|---|---|\n", place)
+		for _, r := range schema {
+			if r.levels&l == 0 {
+				continue
+			}
+			mark := ""
+			if r.isExtension {
+				mark = " +"
+			}
+			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", r.Name, mark, r.valuesText(), r.help)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (r *row) valuesText() string {
+	switch r.Kind {
+	case fields.Text:
+		if r.Name == "unit" {
+			return codeList(limit.UnitNames())
+		}
+		return "text"
+	case fields.Flag:
+		return codeList([]string{"true", "false"})
+	case fields.Count:
+		return fmt.Sprintf("number from %d to %d", r.Min, uint32(math.MaxUint32))
+	case fields.Ratio:
+		return "number above 0, at most " + strconv.FormatFloat(r.MaxRatio, 'f', -1, 64)
+	case fields.Choice:
+		return codeList(r.Choices)
+	case fields.List:
+		return "list"
+	case fields.Entries:
+		return "list of texts, or a mapping with `file`"
+	case fields.Duration:
+		return fmt.Sprintf("`%s` to `%s`", limit.DurationText(r.Min), limit.DurationText(r.Max))
+	}
+	return "mapping"
+}
+
+func codeList(words []string) string { return "`" + strings.Join(words, "`, `") + "`" }

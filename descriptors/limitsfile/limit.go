@@ -56,8 +56,8 @@ func (d *document) checkLease(pos *place, o *object, l *limit.Limit) {
 	v := o.field("lease")
 	switch {
 	case l == nil || !v.Flag:
-	case d.limitedStore != "":
-		d.warnf(v.node, pos, "lease has no effect, because %s can't keep leases; remove lease, or count in Redis (BACKEND_TYPE=redis)", d.limitedStore)
+	case d.options.LimitedStore != "":
+		d.warnf(v.node, pos, "lease has no effect, because %s can't keep leases; remove lease, or count in Redis (BACKEND_TYPE=redis)", d.options.LimitedStore)
 	case l.LeasePermits() == 0:
 		d.warnf(v.node, pos, "lease has no effect, because lease_waste %v of %d hits is fewer than %d permits", l.WasteShare(), l.Capacity(), limit.MinLeasePermits)
 	}
@@ -94,9 +94,9 @@ func (d *document) checkHolds(pos *place, o *object, spec limit.Spec) {
 	if !a.HasHolds() {
 		return
 	}
-	if d.limitedStore != "" && spec.Scope == limit.Global {
+	if d.options.LimitedStore != "" && spec.Scope == limit.Global {
 		v := o.fieldOr(d.domain.defaults, "algorithm")
-		d.errorf(v.node, pos, "algorithm: got %s, whose holds %s can't keep; want scope: instance, another algorithm, or counters in Redis (BACKEND_TYPE=redis)", a, d.limitedStore)
+		d.errorf(v.node, pos, "algorithm: got %s, whose holds %s can't keep; want scope: instance, another algorithm, or counters in Redis (BACKEND_TYPE=redis)", a, d.options.LimitedStore)
 	}
 	const noWindow = "which has no window; a hold ends when it is released, or after hold (hold: 30s)"
 	for _, f := range [...]struct{ name, reason string }{
@@ -169,7 +169,7 @@ func (d *document) checkUnlimited(pos *place, o *object) {
 		_, isUnit := limit.ParseUnit(v.Text)
 		switch {
 		case v.invalid:
-		case v.row.Name == "unit" && isUnit, v.row.extension && v.row.Name != "enabled":
+		case v.row.Name == "unit" && isUnit, v.row.isExtension && v.row.Name != "enabled":
 			d.errorf(v.node, pos, "%s has no meaning beside unlimited: true", v.row.Name)
 		case v.row.Name == "unit" && v.Text != "":
 			d.warnf(v.node, pos, "unit %s is unknown, and has no meaning beside unlimited: true", fields.Display(v.node))
@@ -177,7 +177,6 @@ func (d *document) checkUnlimited(pos *place, o *object) {
 	}
 }
 
-// readReplaces reads the names of the limits that l replaces.
 func (d *document) readReplaces(pos *place, o *object, l *Limit) {
 	for _, item := range d.items(o.field("replaces"), pos) {
 		switch name := d.object(replacesLevel, pos, item).field("name"); {

@@ -86,16 +86,10 @@ type Domain struct {
 	Line int
 
 	// Off is the switch that takes all limits of the domain out of force, or nil.
-	Off *AppliedSwitch
+	Off *AppliedOverride
 
 	defaults     *object // nil if none
 	defaultsFile string
-}
-
-// AppliedSwitch is a switch in force.
-type AppliedSwitch struct {
-	Target string // empty for all domains
-	Notes
 }
 
 // ShadowMode is a switch in force that replaces SHADOW_MODE.
@@ -128,20 +122,14 @@ type Descriptor struct {
 	Condition *condition.Condition
 
 	WildcardKey, WildcardValue    bool // a * in Key, in Value
-	ShadowMode, QuotaMode         bool
 	DetailedMetric, ValueToMetric bool
 	ShareThreshold                bool
-	NoRefunds                     bool   // refunds: false
-	MaxHits                       uint32 // max_hits, or 0
 
 	// EnforcedPercent is the percentage of the keys that can be denied. The rule is in shadow
 	// mode for all other keys. 0 stands for 100.
 	EnforcedPercent float64
 
-	// Denial is added to the responses that deny a request, or nil.
-	Denial *Denial
-
-	Metadata    *structpb.Struct
+	RuleFields
 	Limits      []*Limit
 	Descriptors []*Descriptor // children, in file order
 
@@ -165,14 +153,31 @@ type Descriptor struct {
 	Line int
 }
 
-// AppliedOverride is an override that changed a descriptor, or a switch that took its limits
-// out of force.
+// RuleFields are the fields of a descriptor that its rule in force has too.
+type RuleFields struct {
+	ShadowMode, QuotaMode bool
+
+	// NoRefunds rejects requests that refund hits of the rule.
+	NoRefunds bool
+
+	// MaxHits bounds the hits of one call. 0 means no bound.
+	MaxHits uint32
+
+	// Denial is added to the responses that deny a request, or nil.
+	Denial *Denial
+
+	// Metadata is shared by all responses and must not be changed.
+	Metadata *structpb.Struct
+}
+
+// AppliedOverride is an override that changed a descriptor, or a switch that took the limits of a descriptor or
+// a domain out of force.
 type AppliedOverride struct {
-	Target string
+	Target string // empty for the switch of all domains
 	Notes
 	Off bool // a switch
 
-	// BaseLimits is the Summary of the descriptor without the override.
+	// BaseLimits is the Summary of the descriptor without the override; empty for a domain.
 	BaseLimits string
 }
 
@@ -274,22 +279,10 @@ func Path(domain string, trail []*Descriptor) string {
 // place is the place of a problem: a descriptor in its file. The path is computed after the
 // whole file is read, because the key of a descriptor can follow the problem.
 type place struct {
-	parent *place      // nil for the domain
-	domain string      // as in a path; empty for a descriptor
-	number int         // of the descriptor below parent, from 0
-	keyed  *Descriptor // nil for the domain and for a descriptor without a key
-}
-
-// newPlace returns the place of the i-th descriptor below parent.
-func newPlace(parent *place, i int) *place {
-	return &place{parent: parent, number: i}
-}
-
-// setKey names p by the key and value of d, if d has a key.
-func (p *place) setKey(d *Descriptor) {
-	if d.Key != "" {
-		p.keyed = d
-	}
+	parent     *place      // nil for the domain
+	domain     string      // as in a path; empty for a descriptor
+	number     int         // of the descriptor below parent, from 0
+	descriptor *Descriptor // nil for the domain
 }
 
 // keys returns the keys of the descriptors from the domain to p.
@@ -297,22 +290,7 @@ func (p *place) keys() []string {
 	if p == nil || p.parent == nil {
 		return nil
 	}
-	key := ""
-	if p.keyed != nil {
-		key = p.keyed.Key
-	}
-	return append(p.parent.keys(), key)
-}
-
-// label returns the part of the path for p.
-func (p *place) label() string {
-	switch {
-	case p.parent == nil:
-		return p.domain
-	case p.keyed != nil:
-		return p.keyed.Label()
-	}
-	return fmt.Sprintf("descriptor %d", p.number+1)
+	return append(p.parent.keys(), p.descriptor.Key)
 }
 
 // path returns the path to p: `shop > service=checkout > path`.
@@ -320,8 +298,16 @@ func (p *place) path() string {
 	if p == nil {
 		return ""
 	}
-	if parent := p.parent.path(); parent != "" {
-		return parent + " > " + p.label()
+	label := p.domain
+	switch {
+	case p.descriptor == nil:
+	case p.descriptor.Key == "":
+		label = fmt.Sprintf("descriptor %d", p.number+1)
+	default:
+		label = p.descriptor.Label()
 	}
-	return p.label()
+	if parent := p.parent.path(); parent != "" {
+		return parent + " > " + label
+	}
+	return label
 }

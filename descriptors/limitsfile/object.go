@@ -27,7 +27,6 @@ type value struct {
 	mappings []*yaml.Node
 }
 
-// given reports whether the field is in its object.
 func (v value) given() bool { return v.row != nil }
 
 // valid reports whether the field is in its object and has no mistake.
@@ -55,7 +54,6 @@ func (o *object) all() []value {
 	return o.fields
 }
 
-// fieldOr returns the named field of o, or else of defaults.
 func (o *object) fieldOr(defaults *object, name string) value {
 	if v := o.field(name); v.given() {
 		return v
@@ -63,7 +61,6 @@ func (o *object) fieldOr(defaults *object, name string) value {
 	return defaults.field(name)
 }
 
-// invalid reports whether a field of o has a mistake.
 func (o *object) invalid() bool {
 	return slices.ContainsFunc(o.fields, func(v value) bool { return v.invalid })
 }
@@ -167,6 +164,12 @@ func (d *document) row(l level, pos *place, keyNode, key *yaml.Node) *row {
 		return nil
 	}
 	r := findRow(key.Value)
+	if l == ruleLevel {
+		if misplaced := misplacedInRule(key.Value); misplaced != "" {
+			d.errorf(keyNode, pos, "%s %s", key.Value, misplaced)
+			return nil
+		}
+	}
 	switch {
 	case r == nil || r.levels&l.sameFormat() == 0:
 		advice := "want " + fields.JoinOr(fieldsAt(l))
@@ -178,7 +181,7 @@ func (d *document) row(l level, pos *place, keyNode, key *yaml.Node) *row {
 		d.errorf(keyNode, pos, "unknown key %s; %s", fields.Display(key), advice)
 	case r.levels&l != 0:
 		return r
-	case r.extension:
+	case r.isExtension:
 		d.errorf(keyNode, pos, "%s has no meaning in %s; it belongs in %s", r.Name, l, r.levels&l.sameFormat())
 	default:
 		d.warnf(keyNode, pos, "%s has no meaning in %s and is ignored; it belongs in %s", r.Name, l, r.levels&l.sameFormat())

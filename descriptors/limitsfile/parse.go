@@ -43,19 +43,26 @@ const (
 	maxProblems = 1000
 )
 
-// document is a limits file while it is read.
-type document struct {
-	file     string
-	maxBytes int
-	maxNodes int
-	parsers  int // at the same time
-	nodes    int // visited so far
-	rules    int // descriptors and limits so far
-	lists    *listReader
-
+// shared is what the documents of a Set share.
+type shared struct {
+	options     Options
+	lists       lists
 	expressions expressionCache
 	patterns    *condition.Patterns
+}
 
+func newShared(o Options) *shared {
+	o.MaxFileBytes = cmp.Or(o.MaxFileBytes, DefaultMaxFileBytes)
+	o.MaxNodes = cmp.Or(o.MaxNodes, DefaultMaxNodes)
+	return &shared{o, lists{o.ReadList, map[[3]string]*fileList{}}, expressionCache{}, &condition.Patterns{}}
+}
+
+// document is a limits file while it is read.
+type document struct {
+	*shared
+	file           string
+	nodes          int // visited so far
+	rules          int // descriptors and limits so far
 	metadataValues int // so far
 
 	// pieces calls f with the items of descriptors, a piece at a time, until f returns false.
@@ -68,25 +75,12 @@ type document struct {
 
 	limits map[limit.Spec]*limit.Limit // read so far
 
-	limitedStore string // see Options.LimitedStore
-
 	errs, warns []pendingProblem
 	mistakes    int // all errors so far, also errors beyond maxProblems
 }
 
-func newDocument(file string, o Options) *document {
-	return &document{
-		file:   file,
-		limits: map[limit.Spec]*limit.Limit{},
-
-		limitedStore: o.LimitedStore,
-
-		expressions: expressionCache{},
-		patterns:    &condition.Patterns{},
-		maxBytes:    cmp.Or(o.MaxFileBytes, DefaultMaxFileBytes),
-		maxNodes:    cmp.Or(o.MaxNodes, DefaultMaxNodes),
-		parsers:     o.parsers(),
-	}
+func newDocument(file string, s *shared) *document {
+	return &document{shared: s, file: file, limits: map[limit.Spec]*limit.Limit{}}
 }
 
 // pendingProblem is a problem whose path is computed after the whole file is read.
@@ -105,7 +99,7 @@ func (d *document) warnf(n *yaml.Node, pos *place, format string, args ...any) {
 }
 
 func (d *document) add(list []pendingProblem, n *yaml.Node, pos *place, reason string) []pendingProblem {
-	if len(list) > maxProblems || d.nodes > d.maxNodes { // after maxNodes, unread fields would be reported as missing
+	if len(list) > maxProblems || d.nodes > d.options.MaxNodes { // after maxNodes, unread fields would be reported as missing
 		return list
 	}
 	p := pendingProblem{fields.Problem{File: d.file, Reason: reason}, pos}
@@ -137,8 +131,8 @@ func problems(list []pendingProblem) fields.Problems {
 
 // visit counts a node and reports whether to go on.
 func (d *document) visit(n *yaml.Node) bool {
-	if d.nodes == d.maxNodes {
-		d.errorf(n, nil, "file has more than %d keys and values (aliases count at each use)", d.maxNodes)
+	if d.nodes == d.options.MaxNodes {
+		d.errorf(n, nil, "file has more than %d keys and values (aliases count at each use)", d.options.MaxNodes)
 	}
 	d.nodes++
 	return !d.full()
@@ -146,22 +140,18 @@ func (d *document) visit(n *yaml.Node) bool {
 
 // full reports whether the file exceeds a bound, so that reading stops.
 func (d *document) full() bool {
-	return d.nodes > d.maxNodes || len(d.errs) > maxProblems
+	return d.nodes > d.options.MaxNodes || len(d.errs) > maxProblems
 }
 
 // countRule counts descriptor or limit n and reports whether to go on.
 func (d *document) countRule(n *yaml.Node) bool {
-	return d.count(n, &d.rules, maxRules, "descriptors and limits")
+	d.rules++
+	return d.checkCount(n, d.rules, maxRules, "descriptors and limits")
 }
 
-// countMetadata counts value n of metadata and reports whether to go on.
-func (d *document) countMetadata(n *yaml.Node) bool {
-	return d.count(n, &d.metadataValues, maxMetadata, "values in metadata")
-}
-
-func (d *document) count(n *yaml.Node, count *int, most int, things string) bool {
-	*count++
-	if *count > most && !d.full() {
+// checkCount reports a mistake and returns false if the file has more than most things. n is the last of them.
+func (d *document) checkCount(n *yaml.Node, count, most int, things string) bool {
+	if count > most && !d.full() {
 		d.errorf(n, nil, "file has more than %d %s (aliases count at each use); split the file", most, things)
 		d.stop()
 	}
@@ -169,19 +159,19 @@ func (d *document) count(n *yaml.Node, count *int, most int, things string) bool
 }
 
 // stop stops reading after a problem that many more would follow.
-func (d *document) stop() { d.nodes = d.maxNodes + 1 }
+func (d *document) stop() { d.nodes = d.options.MaxNodes + 1 }
 
 // parse returns the root of the first YAML document of f. It returns nil after reporting
 // a mistake.
 func (d *document) parse(f File) *yaml.Node {
-	if len(f.Data) > d.maxBytes {
-		d.errorf(nil, nil, "file is %d bytes; maximum is %d", len(f.Data), d.maxBytes)
+	if len(f.Data) > d.options.MaxFileBytes {
+		d.errorf(nil, nil, "file is %d bytes; maximum is %d", len(f.Data), d.options.MaxFileBytes)
 		return nil
 	}
 	if !d.checkBytes(f.Data) {
 		return nil
 	}
-	content, err := boundedyaml.Open(f.Data, "descriptors", boundedyaml.Bounds{MaxRepeated: d.maxNodes / 2, PieceNodes: pieceNodes, Parsers: d.parsers})
+	content, err := boundedyaml.Open(f.Data, "descriptors", boundedyaml.Bounds{MaxRepeated: d.options.MaxNodes / 2, PieceNodes: pieceNodes, Parsers: d.options.parsers()})
 	if err != nil {
 		d.yamlError(err)
 		return nil
@@ -195,7 +185,6 @@ func (d *document) parse(f File) *yaml.Node {
 	return content.Root
 }
 
-// yamlError reports why the file can't be parsed.
 func (d *document) yamlError(err error) {
 	if p, ok := errors.AsType[*boundedyaml.Problem](err); ok {
 		d.errorf(&yaml.Node{Line: p.Line, Column: p.Column}, nil, "%s", p.Reason)

@@ -33,17 +33,12 @@ type Patch struct {
 // Problems.
 func ParsePatch(target string, value []byte) (*Patch, error) {
 	p := &Patch{file: shownName("override", target)}
-	d := newDocument(p.file, Options{})
 	if number := bytes.TrimSpace(value); isCount(number) {
 		value = fmt.Appendf(nil, `{"requests_per_unit": %s}`, cmp.Or(string(bytes.TrimLeft(number, "0")), "0"))
 	}
-	if root := d.json(value, `{"requests_per_unit": 100, "expires_at": "2030-01-31T12:00:00Z"}`); root != nil {
-		p.read(d, root)
-	}
-	if err := d.err(); err != nil {
-		return nil, err
-	}
-	return p, nil
+	var err error
+	p.Notes, err = parseValue(p.file, overrideLevel, value, `{"requests_per_unit": 100, "expires_at": "2030-01-31T12:00:00Z"}`, p.read)
+	return p, err
 }
 
 // TargetProblem returns a problem of the override, rule or switch of a target.
@@ -51,8 +46,14 @@ func TargetProblem(kind, target, path, reason string) fields.Problem {
 	return fields.Problem{File: shownName(kind, target), Path: path, Reason: reason}
 }
 
-// allProblems returns errors and warnings. In an override, a warning is an error too.
-func (d *document) allProblems() fields.Problems { return problems(append(d.errs, d.warns...)) }
+// problemsAt returns errors and warnings with this path. In a value of run time, a warning is an error too.
+func (d *document) problemsAt(path string) fields.Problems {
+	all := problems(append(d.errs, d.warns...))
+	for i := range all {
+		all[i].Path = path
+	}
+	return all
+}
 
 // json reads a JSON object. It reports any other text as a mistake, with example as the advice, and returns
 // nil.
@@ -67,7 +68,7 @@ func (d *document) json(text []byte, example string) *yaml.Node {
 		d.errorf(nil, nil, "value is not JSON: %s; want an object such as %s", cause, example)
 		return nil
 	}
-	root := yamlValue(&v)
+	root := yamlNode(v.AsInterface())
 	if root.Kind != yaml.MappingNode {
 		d.errorf(root, nil, "value: got %s, want a JSON object such as %s", fields.Display(root), example)
 		return nil
@@ -75,17 +76,14 @@ func (d *document) json(text []byte, example string) *yaml.Node {
 	return root
 }
 
-// isCount reports whether text is a whole number without a sign.
 func isCount(text []byte) bool {
 	const maxDigits = 20
 	return len(text) > 0 && len(text) <= maxDigits && !bytes.ContainsFunc(text, func(r rune) bool { return r < '0' || r > '9' })
 }
 
-// read sets the fields of p from root.
-func (p *Patch) read(d *document, root *yaml.Node) {
-	p.fields = d.object(overrideLevel, nil, root)
-	p.Notes = d.notes(p.fields)
-	list := p.fields.field("rate_limits")
+func (p *Patch) read(d *document, o *object) {
+	p.fields = o
+	list := o.field("rate_limits")
 	if list.valid() {
 		p.items = []*object{}
 		for _, item := range d.limitItems(nil, list) {
@@ -94,9 +92,9 @@ func (p *Patch) read(d *document, root *yaml.Node) {
 		if f := p.fields.restrict(patchLevel); len(f.fields) > 0 {
 			d.errorf(f.fields[0].node, nil, "%s is beside rate_limits; put it into the items of rate_limits", f.fields[0].row.Name)
 		}
-	} else if len(d.allProblems()) == 0 && !slices.ContainsFunc(p.fields.fields, func(v value) bool { return !slices.Contains(noteFields, v.row.Name) }) {
+	} else if len(d.errs)+len(d.warns) == 0 && !slices.ContainsFunc(p.fields.fields, func(v value) bool { return !slices.Contains(noteFields, v.row.Name) }) {
 		changes := slices.DeleteFunc(fieldsAt(overrideLevel), func(name string) bool { return slices.Contains(noteFields, name) })
-		d.errorf(root, nil, "override changes nothing; want %s", fields.JoinOr(changes))
+		d.errorf(o.node, nil, "override changes nothing; want %s", fields.JoinOr(changes))
 	}
 	for _, o := range append(slices.Clip(p.items), p.fields) {
 		if v := o.field("unit"); v.valid() {
@@ -117,9 +115,9 @@ func (o *object) restrict(l level) *object {
 }
 
 // Apply returns a copy of old with the changes of p. old is a descriptor of domain. path is shown in
-// problems.
+// problems. With problems, the copy has no meaning.
 func (p *Patch) Apply(domain *Domain, path string, old *Descriptor) (*Descriptor, fields.Problems) {
-	d := newDocument(p.file, Options{})
+	d := newDocument(p.file, newShared(Options{}))
 	d.domain = domain
 	changed := *old
 	changed.Limits = p.limits(d, old.Limits)
@@ -132,14 +130,7 @@ func (p *Patch) Apply(domain *Domain, path string, old *Descriptor) (*Descriptor
 	if changed.rejectsReleases() {
 		d.errorf(p.fields.field("algorithm").node, nil, refundsFalseForHolds)
 	}
-	all := d.allProblems()
-	for i := range all {
-		all[i].Path = path
-	}
-	if len(all) > 0 {
-		return nil, all
-	}
-	return &changed, nil
+	return &changed, d.problemsAt(path)
 }
 
 // limits returns old with the changes of p. If it reports a mistake, it returns nil.
@@ -236,7 +227,6 @@ func (d *document) patch(o *object, old *Limit) *Limit {
 	return &l
 }
 
-// patchSpec returns old with the changes of o.
 func (d *document) patchSpec(o *object, old limit.Spec) limit.Spec {
 	changed := changeSpec(old, o, nil)
 	d.checkHolds(nil, o, changed)

@@ -21,21 +21,30 @@ const (
 	patchLevel    // an item of rate_limits in an override
 	notLevel      // the condition in a not
 	listLevel     // a list of a condition in a file of its own
-	switchLevel   // the root of a switch, and the notes of a run-time rule
+	switchLevel   // the root of a switch
 	denialLevel
+	ruleLevel       // the root of a rule of run time
+	shadowModeLevel // the root of the switch that replaces SHADOW_MODE
 
-	overrideLevels = overrideLevel | patchLevel | switchLevel
-	noteLevels     = overrideLevel | switchLevel
-	fileLevels     = ^overrideLevels
+	overrideLevels = overrideLevel | patchLevel | switchLevel | shadowModeLevel
+	noteLevels     = overrideLevel | switchLevel | shadowModeLevel | ruleLevel
+	fileLevels     = ^overrideLevels &^ ruleLevel
+	ruleLevels     = descriptorLevel | ruleLevel
 
 	// limitLevels are the levels of the fields of a limit.
 	limitLevels = rateLimitLevel | overrideLevel | patchLevel
+
+	// defaultLevels are the levels of the fields of a limit that can have a default.
+	defaultLevels = limitLevels | defaultsLevel
 )
 
-// sameFormat returns all levels of the format that has l: overrides or files.
+// sameFormat returns all levels of the format that has l: overrides, rules of run time or files.
 func (l level) sameFormat() level {
-	if l&overrideLevels != 0 {
+	switch {
+	case l&overrideLevels != 0:
 		return overrideLevels
+	case l == ruleLevel:
+		return fileLevels&^descriptorLevel | ruleLevel
 	}
 	return fileLevels
 }
@@ -43,7 +52,7 @@ func (l level) sameFormat() level {
 // levelNames has the name of each level, from rootLevel on.
 var levelNames = []string{
 	"the root of the file", "the descriptor", "rate_limit", "an item of replaces", "defaults",
-	"the override", "an item of rate_limits", "not", "a list in a file", "the switch", "denial",
+	"the override", "an item of rate_limits", "not", "a list in a file", "the switch", "denial", "the rule", "the switch",
 }
 
 // String returns the levels in words.
@@ -60,71 +69,113 @@ func (l level) String() string {
 // row describes one field. Null means that the field is absent.
 type row struct {
 	fields.Field
-	levels    level
-	extension bool // the field is not in envoyproxy/ratelimit
+	levels      level
+	isExtension bool   // the field is not in envoyproxy/ratelimit
+	help        string // for editors
+}
+
+// The values of isExtension.
+const theirs, ours = false, true
+
+func fieldOf(name string, kind fields.Kind) fields.Field { return fields.Field{Name: name, Kind: kind} }
+func text(name string) fields.Field                      { return fieldOf(name, fields.Text) }
+func flag(name string) fields.Field                      { return fieldOf(name, fields.Flag) }
+
+func count(name string, least int64) fields.Field {
+	return fields.Field{Name: name, Kind: fields.Count, Min: least, Max: fields.MaxCount}
+}
+
+func ratio(name string, most float64) fields.Field {
+	return fields.Field{Name: name, Kind: fields.Ratio, MaxRatio: most}
+}
+
+func choice(name string, choices ...string) fields.Field {
+	return fields.Field{Name: name, Kind: fields.Choice, Choices: choices}
+}
+
+// hold is a time.
+var hold = fields.Field{
+	Name: "hold", Kind: fields.Duration, Min: limit.MinHold, Max: limit.MaxHold,
+	Want: fmt.Sprintf("a time from %s to %s, such as 30s", limit.DurationText(limit.MinHold), limit.DurationText(limit.MaxHold)),
 }
 
 // schema has all fields of limits files and overrides. unit_multiplier can't be a default,
 // because a reader must find the window of a limit beside its unit.
 var schema = [...]row{
-	{Field: fields.Field{Name: "domain", Kind: fields.Text}, levels: rootLevel},
-	{Field: fields.Field{Name: "defaults", Kind: fields.Object}, levels: rootLevel, extension: true},
-	{Field: fields.Field{Name: "descriptors", Kind: fields.List}, levels: rootLevel | descriptorLevel},
+	{text("domain"), rootLevel, theirs, "Domain of the rate-limit requests, as in Envoy's filter."},
+	{fieldOf("defaults", fields.Object), rootLevel, ours, "Fields of all limits of the domain that do not set them."},
+	{fieldOf("descriptors", fields.List), rootLevel | descriptorLevel, theirs,
+		"Rules. A nested list has the rules for the next entry of a descriptor."},
 
-	{Field: fields.Field{Name: "key", Kind: fields.Text}, levels: descriptorLevel},
-	{Field: fields.Field{Name: "value", Kind: fields.Text}, levels: descriptorLevel},
-	{Field: fields.Field{Name: "cidr", Kind: fields.Entries}, levels: descriptorLevel | notLevel, extension: true},
-	{Field: fields.Field{Name: "in", Kind: fields.Entries}, levels: descriptorLevel | notLevel, extension: true},
-	{Field: fields.Field{Name: "prefix", Kind: fields.Text}, levels: descriptorLevel | notLevel, extension: true},
-	{Field: fields.Field{Name: "regex", Kind: fields.Text}, levels: descriptorLevel | notLevel, extension: true},
-	{Field: fields.Field{Name: "cel", Kind: fields.Text}, levels: descriptorLevel | notLevel, extension: true},
-	{Field: fields.Field{Name: "not", Kind: fields.Object}, levels: descriptorLevel, extension: true},
-	{Field: fields.Field{Name: "file", Kind: fields.Text}, levels: listLevel, extension: true},
-	{Field: fields.Field{Name: "rate_limit", Kind: fields.Object}, levels: descriptorLevel},
-	{Field: fields.Field{Name: "rate_limits", Kind: fields.List}, levels: descriptorLevel | overrideLevel, extension: true},
-	{Field: fields.Field{Name: "shadow_mode", Kind: fields.Flag}, levels: descriptorLevel | overrideLevel},
-	{Field: fields.Field{Name: "quota_mode", Kind: fields.Flag}, levels: descriptorLevel},
-	{Field: fields.Field{Name: "detailed_metric", Kind: fields.Flag}, levels: descriptorLevel},
-	{Field: fields.Field{Name: "value_to_metric", Kind: fields.Flag}, levels: descriptorLevel},
-	{Field: fields.Field{Name: "share_threshold", Kind: fields.Flag}, levels: descriptorLevel},
-	{Field: fields.Field{Name: "metadata", Kind: fields.Free}, levels: descriptorLevel},
-	{Field: fields.Field{Name: "refunds", Kind: fields.Flag}, levels: descriptorLevel, extension: true},
-	{Field: fields.Field{Name: "enforce", Kind: fields.Ratio, MaxRatio: 100}, levels: descriptorLevel | overrideLevel, extension: true},
-	{Field: fields.Field{Name: "max_hits", Kind: fields.Count, Min: 1, Max: fields.MaxCount}, levels: descriptorLevel, extension: true},
+	{text("key"), descriptorLevel, theirs, "Key of the entry. A * matches any text."},
+	{text("value"), descriptorLevel, theirs,
+		"Value of the entry. Without this field, each value has its own counter. A * matches any text."},
+	{fieldOf("cidr", fields.Entries), ruleLevels | notLevel, ours,
+		"Condition: the value is an IP address in one of these networks."},
+	{fieldOf("in", fields.Entries), ruleLevels | notLevel, ours, "Condition: the value is in this list."},
+	{text("prefix"), ruleLevels | notLevel, ours, "Condition: the value starts with this text."},
+	{text("regex"), ruleLevels | notLevel, ours, "Condition: this regular expression (RE2) matches the whole value."},
+	{text("cel"), ruleLevels | notLevel, ours,
+		"Condition: this expression in CEL is true. It can use value and entries."},
+	{fieldOf("not", fields.Object), ruleLevels, ours, "Condition: the value does not meet the nested condition."},
+	{text("file"), listLevel, ours,
+		"File with one entry a line. A relative path starts at the directory of the limits file."},
+	{fieldOf("rate_limit", fields.Object), ruleLevels, theirs, "Limit of the rule."},
+	{fieldOf("rate_limits", fields.List), ruleLevels | overrideLevel, ours,
+		"Limits of the rule. All of them must admit a request."},
+	{flag("shadow_mode"), ruleLevels | overrideLevel | shadowModeLevel, theirs,
+		"Count and report denials, but let the requests pass."},
+	{flag("quota_mode"), ruleLevels, theirs,
+		"Deny a request only if all its descriptors in quota mode are over their limits."},
+	{flag("detailed_metric"), ruleLevels, theirs, "Metrics of the rule have all entries of the descriptor."},
+	{flag("value_to_metric"), ruleLevels, theirs, "Metrics of the rule have the value of this entry."},
+	{flag("share_threshold"), ruleLevels, theirs, "All values that match the * share one counter."},
+	{fieldOf("metadata", fields.Free), ruleLevels, theirs,
+		"Metadata that the answer has when the rule lets a request pass."},
+	{flag("refunds"), ruleLevels, ours, "false rejects requests that refund hits of a limit that counts."},
+	{ratio("enforce", 100), ruleLevels | overrideLevel, ours,
+		"Percentage of the keys whose denials count. The rule is in shadow mode for all other keys."},
+	{count("max_hits", 1), ruleLevels, ours,
+		"Largest number of hits of one call. A call with more hits is denied and charges nothing."},
 
-	{Field: fields.Field{Name: "denial", Kind: fields.Object}, levels: descriptorLevel, extension: true},
-	{Field: fields.Field{Name: "message", Kind: fields.Text}, levels: denialLevel, extension: true},
-	{Field: fields.Field{Name: "body", Kind: fields.Text}, levels: denialLevel, extension: true},
-	{Field: fields.Field{Name: "headers", Kind: fields.Free}, levels: denialLevel, extension: true},
+	{fieldOf("denial", fields.Object), ruleLevels, ours,
+		"Body and headers of the response to a request that the rule denies."},
+	{text("message"), denialLevel, ours, "Plain text of the body."},
+	{text("body"), denialLevel, ours, "Body as it is, for example JSON. Its content-type belongs in headers."},
+	{fieldOf("headers", fields.Free), denialLevel, ours, "Names and values of headers."},
 
-	{Field: fields.Field{Name: "unit", Kind: fields.Text}, levels: limitLevels},
-	{Field: fields.Field{Name: "requests_per_unit", Kind: fields.Count, Max: fields.MaxCount}, levels: limitLevels},
-	{Field: fields.Field{Name: "unlimited", Kind: fields.Flag}, levels: limitLevels},
-	{Field: fields.Field{Name: "name", Kind: fields.Text}, levels: limitLevels | replacesLevel},
-	{Field: fields.Field{Name: "replaces", Kind: fields.List}, levels: limitLevels},
+	{text("unit"), limitLevels, theirs, "Window of the limit."},
+	{count("requests_per_unit", 0), limitLevels, theirs, "Hits that a window admits, from 0 to 4294967295."},
+	{flag("unlimited"), limitLevels, theirs, "true admits all requests without a counter."},
+	{text("name"), limitLevels | replacesLevel, theirs, "Name of the limit, in metrics and for replaces."},
+	{fieldOf("replaces", fields.List), limitLevels, theirs, "Names of the limits that this limit replaces."},
 
-	{Field: fields.Field{Name: "unit_multiplier", Kind: fields.Count, Min: 1, Max: fields.MaxCount}, levels: limitLevels, extension: true},
-	{Field: fields.Field{Name: "timezone", Kind: fields.Text}, levels: limitLevels | defaultsLevel, extension: true},
-	{Field: fields.Field{Name: "algorithm", Kind: fields.Choice, Choices: limit.AlgorithmNames()}, levels: limitLevels | defaultsLevel, extension: true},
-	{Field: fields.Field{Name: "hold", Kind: fields.Duration, Min: limit.MinHold, Max: limit.MaxHold, Want: wantHold}, levels: limitLevels | defaultsLevel, extension: true},
-	{Field: fields.Field{Name: "burst", Kind: fields.Count, Min: 1, Max: fields.MaxCount}, levels: limitLevels | defaultsLevel, extension: true},
-	{Field: fields.Field{Name: "scope", Kind: fields.Choice, Choices: []string{limit.Global.String(), limit.Instance.String()}}, levels: limitLevels | defaultsLevel, extension: true},
-	{Field: fields.Field{Name: "on_backend_failure", Kind: fields.Choice, Choices: []string{limit.FailLocal.String(), limit.FailAllow.String(), limit.FailDeny.String()}}, levels: limitLevels | defaultsLevel, extension: true},
-	{Field: fields.Field{Name: "fallback_ratio", Kind: fields.Ratio, MaxRatio: 1}, levels: limitLevels | defaultsLevel, extension: true},
-	{Field: fields.Field{Name: "charge_denied", Kind: fields.Flag}, levels: limitLevels | defaultsLevel, extension: true},
-	{Field: fields.Field{Name: "lease", Kind: fields.Flag}, levels: limitLevels | defaultsLevel, extension: true},
-	{Field: fields.Field{Name: "lease_waste", Kind: fields.Ratio, MaxRatio: limit.MaxLeaseWaste}, levels: limitLevels | defaultsLevel, extension: true},
-	{Field: fields.Field{Name: "enabled", Kind: fields.Flag}, levels: limitLevels | defaultsLevel, extension: true},
+	{count("unit_multiplier", 1), limitLevels, ours, "Number of units in a window."},
+	{text("timezone"), defaultLevels, ours,
+		"Time zone, such as Europe/Berlin. Windows are days, weeks, months or years of its calendar."},
+	{choice("algorithm", limit.AlgorithmNames()...), defaultLevels, ours, "How hits are counted."},
+	{hold, defaultLevels, ours,
+		"Time after which a hold of algorithm concurrency expires unless it is renewed, such as 30s."},
+	{count("burst", 1), defaultLevels, ours, "Hits that token_bucket admits at once."},
+	{choice("scope", limit.Global.String(), limit.Instance.String()), defaultLevels, ours,
+		"global counts over all replicas, instance counts in each replica."},
+	{choice("on_backend_failure", limit.FailLocal.String(), limit.FailAllow.String(), limit.FailDeny.String()), defaultLevels, ours,
+		"How the limit decides while Redis is down."},
+	{ratio("fallback_ratio", 1), defaultLevels, ours,
+		"Share of the limit that each replica admits while Redis is down."},
+	{flag("charge_denied"), defaultLevels, ours, "Whether a denied request is charged."},
+	{flag("lease"), defaultLevels, ours,
+		"Replicas take permits from Redis in batches and admit hits without a trip to Redis."},
+	{ratio("lease_waste", limit.MaxLeaseWaste), defaultLevels, ours,
+		"Largest share of the limit that replicas may hold unused."},
+	{flag("enabled"), defaultLevels, ours, "false turns the limit off."},
 
-	{Field: fields.Field{Name: "factor", Kind: fields.Ratio, MaxRatio: 1_000_000}, levels: overrideLevel | patchLevel, extension: true},
-	{Field: fields.Field{Name: "expires_at", Kind: fields.Text}, levels: noteLevels, extension: true},
-	{Field: fields.Field{Name: "reason", Kind: fields.Text}, levels: noteLevels, extension: true},
-	{Field: fields.Field{Name: "set_by", Kind: fields.Text}, levels: noteLevels, extension: true},
-	{Field: fields.Field{Name: "set_at", Kind: fields.Text}, levels: noteLevels, extension: true},
+	{ratio("factor", 1_000_000), overrideLevel | patchLevel, ours, "Multiplies requests_per_unit and burst."},
+	{text("expires_at"), noteLevels, ours, "End of the change (RFC 3339)."},
+	{text("reason"), noteLevels, ours, "Why the author makes the change."},
+	{text("set_by"), noteLevels, ours, "Author of the change. The admin API sets it."},
+	{text("set_at"), noteLevels, ours, "Time of the change. The admin API sets it."},
 }
-
-// wantHold describes the values of hold.
-var wantHold = fmt.Sprintf("a time from %s to %s, such as 30s", limit.DurationText(limit.MinHold), limit.DurationText(limit.MaxHold))
 
 // specFields sets the fields of limit.Spec.
 var specFields = map[string]func(s *limit.Spec, v value){

@@ -4,14 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"go.yaml.in/yaml/v3"
-	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
@@ -20,20 +19,12 @@ import (
 // with fields of a descriptor as in limits files (docs/xds.md).
 const XDSExtension = "rls"
 
-// Fields of RateLimitDescriptor that the API's Go package doesn't have yet. A test fails
-// once the package has these fields. xdsMetadata is the next free number, which the API has not assigned
-// yet, so a value that isn't a Struct is ignored.
-const (
-	xdsQuotaMode protowire.Number = 7 // bool
-	xdsMetadata  protowire.Number = 8 // google.protobuf.Struct
-)
-
 // ParseXDS reads xDS resources like limits files of the same content. A resource's name
 // takes the place of the file name. fields.Problems have no lines.
 func ParseXDS(resources []*confv3.RateLimitConfig, o Options) (*Set, error) {
 	r := newReader(o)
 	for i, resource := range resources {
-		d := newDocument(fields.Printable(cmp.Or(resource.GetName(), fmt.Sprintf("resource %d", i+1))), o)
+		d := newDocument(fields.Printable(cmp.Or(resource.GetName(), fmt.Sprintf("resource %d", i+1))), r.shared)
 		x := &xdsReader{d: d, top: &place{domain: fields.Printable(resource.GetDomain())}}
 		r.open(d, x.root(resource))
 		d.pieces = func(f func([]*yaml.Node) bool) error {
@@ -63,9 +54,8 @@ type xdsReader struct {
 func (x *xdsReader) root(r *confv3.RateLimitConfig) *yaml.Node {
 	root := yamlMapping("domain", r.GetDomain())
 	for _, d := range r.GetDescriptors() {
-		_, metadata := xdsLaterFields(d)
-		if defaults := metadata.GetFields()[XDSExtension].GetStructValue().GetFields()["defaults"]; defaults != nil {
-			yamlAdd(root, "defaults", yamlValue(defaults))
+		if defaults := d.GetMetadata().GetFields()[XDSExtension].GetStructValue().GetFields()["defaults"]; defaults != nil {
+			yamlAdd(root, "defaults", yamlNode(defaults.AsInterface()))
 		}
 	}
 	return root
@@ -94,9 +84,7 @@ func (x *xdsReader) eachPiece(ds []*confv3.RateLimitDescriptor, f func([]*yaml.N
 
 // place returns the place of d, which is the child number i of parent.
 func (x *xdsReader) place(parent *place, i int, d *confv3.RateLimitDescriptor) *place {
-	pos := newPlace(parent, i)
-	pos.setKey(&Descriptor{Key: d.GetKey(), Value: d.GetValue()})
-	return pos
+	return &place{parent: parent, number: i, descriptor: &Descriptor{Key: d.GetKey(), Value: d.GetValue()}}
 }
 
 // countXDSRules returns the number of descriptors and limits in d.
@@ -128,32 +116,29 @@ func (x *xdsReader) descriptors(ds []*confv3.RateLimitDescriptor, parent *place,
 
 // descriptor converts d. pos is for problems.
 func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *place, depth int) *yaml.Node {
-	quota, metadata := xdsLaterFields(d)
 	limit := xdsPolicy(d.GetRateLimit())
 	n := yamlMapping(
-		"key", d.GetKey(), "value", d.GetValue(), "shadow_mode", d.GetShadowMode(), "quota_mode", quota,
+		"key", d.GetKey(), "value", d.GetValue(), "shadow_mode", d.GetShadowMode(), "quota_mode", d.GetQuotaMode(),
 		"detailed_metric", d.GetDetailedMetric(), "rate_limit", limit,
 		"descriptors", x.descriptors(d.GetDescriptors(), pos, depth+1))
-	x.extend(n, limit, metadata, pos, depth)
+	x.extend(n, limit, d.GetMetadata().AsMap(), pos, depth)
 	return n
 }
 
 // extend adds metadata to n. Our fields in it come after the fields of n, because the last
 // of two fields with one name counts.
-func (x *xdsReader) extend(n, limit *yaml.Node, metadata *structpb.Struct, pos *place, depth int) {
-	ours, has := metadata.GetFields()[XDSExtension]
-	if has {
-		delete(metadata.GetFields(), XDSExtension)
-		if ours.GetStructValue() == nil {
-			x.d.errorf(nil, pos, "%s in metadata: want a mapping with fields of a descriptor", XDSExtension)
-		}
+func (x *xdsReader) extend(n, limit *yaml.Node, metadata map[string]any, pos *place, depth int) {
+	ours, has := metadata[XDSExtension]
+	fields, isMapping := ours.(map[string]any)
+	if has && !isMapping {
+		x.d.errorf(nil, pos, "%s in metadata: want a mapping with fields of a descriptor", XDSExtension)
 	}
-	if len(metadata.GetFields()) > 0 {
-		yamlAdd(n, "metadata", yamlStruct(metadata))
+	delete(metadata, XDSExtension)
+	if len(metadata) > 0 {
+		yamlAdd(n, "metadata", yamlNode(metadata))
 	}
-	fields := ours.GetStructValue().GetFields()
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		switch written := yamlValue(fields[name]); {
+		switch written := yamlNode(fields[name]); {
 		case name == "rate_limit" && limit != nil && written.Kind == yaml.MappingNode:
 			limit.Content = append(limit.Content, written.Content...)
 		case name == "defaults" && depth == 1: // root has them
@@ -179,30 +164,57 @@ func xdsPolicy(p *confv3.RateLimitPolicy) *yaml.Node {
 	for _, r := range p.GetReplaces() {
 		replaces.Content = append(replaces.Content, yamlMapping("name", r.GetName()))
 	}
-	return yamlMapping("requests_per_unit", yamlNumber(float64(p.GetRequestsPerUnit())),
+	return yamlMapping("requests_per_unit", yamlNode(float64(p.GetRequestsPerUnit())),
 		"unlimited", p.GetUnlimited(), "name", p.GetName(), "unit", unit, "replaces", replaces)
 }
 
-// xdsLaterFields returns the fields of d that its Go type does not have.
-func xdsLaterFields(d *confv3.RateLimitDescriptor) (quota bool, metadata *structpb.Struct) {
-	for b := []byte(d.ProtoReflect().GetUnknown()); len(b) > 0; {
-		number, kind, start := protowire.ConsumeTag(b)
-		size := protowire.ConsumeFieldValue(number, kind, b[max(start, 0):])
-		if start < 0 || size < 0 {
-			break // impossible for a decoded message
+// The functions below make YAML nodes like the parser, but without lines.
+
+// yamlMapping returns a mapping of names and values, which alternate in pairs. It leaves
+// out empty values. In proto3, empty means absent.
+func yamlMapping(pairs ...any) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.MappingNode}
+	for i := 0; i < len(pairs); i += 2 {
+		v, isNode := pairs[i+1].(*yaml.Node)
+		if !isNode && pairs[i+1] != "" && pairs[i+1] != false {
+			v = yamlNode(pairs[i+1])
 		}
-		value := b[start : start+size]
-		b = b[start+size:]
-		switch {
-		case number == xdsQuotaMode && kind == protowire.VarintType:
-			v, _ := protowire.ConsumeVarint(value)
-			quota = protowire.DecodeBool(v)
-		case number == xdsMetadata && kind == protowire.BytesType:
-			v, _ := protowire.ConsumeBytes(value)
-			if s := new(structpb.Struct); proto.Unmarshal(v, s) == nil {
-				metadata = s
-			}
+		if v != nil {
+			yamlAdd(n, pairs[i].(string), v)
 		}
 	}
-	return quota, metadata
+	return n
+}
+
+// yamlAdd adds a field to mapping n.
+func yamlAdd(n *yaml.Node, name string, v *yaml.Node) {
+	n.Content = append(n.Content, yamlNode(name), v)
+}
+
+// yamlNode returns the node of v, a value as encoding/json decodes it.
+func yamlNode(v any) *yaml.Node {
+	switch v := v.(type) {
+	case map[string]any:
+		n := &yaml.Node{Kind: yaml.MappingNode}
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			yamlAdd(n, name, yamlNode(v[name]))
+		}
+		return n
+	case []any:
+		n := &yaml.Node{Kind: yaml.SequenceNode}
+		for _, item := range v {
+			n.Content = append(n.Content, yamlNode(item))
+		}
+		return n
+	case string:
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.DoubleQuotedStyle, Value: v}
+	case bool:
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(v)}
+	case float64:
+		if v == math.Trunc(v) && math.Abs(v) < 1<<63 {
+			return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.FormatInt(int64(v), 10)}
+		}
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!float", Value: strconv.FormatFloat(v, 'g', -1, 64)}
+	}
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}
 }

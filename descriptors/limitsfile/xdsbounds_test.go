@@ -66,7 +66,7 @@ func TestOneXDSDescriptorHasBoundedContent(t *testing.T) {
 	require.EqualError(t, err, "r: d > k: got more than 100000 descriptors and limits in one descriptor; split the descriptor")
 }
 
-// The numbers of fields in xdsResource are those of the API.
+// The names of messages in XDSBounds are those of the API.
 func TestXDSBoundsCountWhatTheAPISends(t *testing.T) {
 	r := resource(t, "r", `{"domain":"d","descriptors":[{"key":"a","rate_limit":{"unit":"DAY","replaces":[{"name":"x"}]},
 		"metadata":{"a":[1,{"b":2}]},"descriptors":[{"key":"b"}]}]}`)

@@ -18,18 +18,10 @@ import (
 // It limits memory.
 const maxCopies = 100_000
 
-// outcome is the result of applying one override.
+// outcome is the result of applying one override. Its State has no field and no value.
 type outcome struct {
-	problems  fields.Problems // why the override is not in force, or empty
-	isWaiting bool            // the problem is a missing domain or descriptor
-	hazards   fields.Problems // reasons not to create a rule; a rule that exists is in force
-	path      string          // of the descriptor
-
-	// baseLimits and limits describe the limits without and with the override.
-	baseLimits, limits string
-
-	// countersKept reports that limits uses the counters of baseLimits.
-	countersKept bool
+	State
+	hazards fields.Problems // reasons not to create a rule; a rule that exists is in force
 }
 
 // apply returns base with overrides, rules and switches of different fields, and the outcome
@@ -53,7 +45,7 @@ func apply(base *limitsfile.Set, overrides []*Override) (*limitsfile.Set, []outc
 		}
 		m, problem := f.find(o)
 		if problem != nil {
-			outcomes[i].problems, outcomes[i].isWaiting = fields.Problems{*problem}, true
+			outcomes[i].Problem, outcomes[i].Waiting = fields.Problems{*problem}, true
 			continue
 		}
 		m.outcome = &outcomes[i]
@@ -64,7 +56,7 @@ func apply(base *limitsfile.Set, overrides []*Override) (*limitsfile.Set, []outc
 	})
 	for {
 		set := build(base, matches)
-		fitting := slices.DeleteFunc(slices.Clone(matches), func(m *match) bool { return len(m.outcome.problems) > 0 })
+		fitting := slices.DeleteFunc(slices.Clone(matches), func(m *match) bool { return m.outcome.Problem != nil })
 		if len(fitting) == len(matches) {
 			applySwitches(set, overrides, outcomes)
 			return set, outcomes
@@ -94,7 +86,6 @@ func (o *Override) order() int {
 	return 0
 }
 
-// problem returns a problem of o.
 func (o *Override) problem(path, format string, args ...any) fields.Problem {
 	return limitsfile.TargetProblem(o.Kind.noun(), o.Target.String(), path, fmt.Sprintf(format, args...))
 }
@@ -272,7 +263,7 @@ func (b *builder) copyFor(m activeMatch, original, changed *limitsfile.Descripto
 		for _, m := range matches {
 			if m.singleValues[depth] == 1 {
 				reason := fmt.Sprintf("overrides for single values would copy more than %d descriptors, counting children", maxCopies)
-				m.outcome.problems = fields.Problems{m.problem(pathOf(m.Target, len(m.trail)), "%s", reason)}
+				m.outcome.Problem = fields.Problems{m.problem(pathOf(m.Target, len(m.trail)), "%s", reason)}
 			}
 		}
 		return nil
@@ -311,12 +302,12 @@ func (b *builder) change(d limitsfile.Descriptor, trail []*limitsfile.Descriptor
 		}
 		path, out := limitsfile.Path(b.domain.Name, trail), m.outcome
 		if m.onTarget {
-			out.path, out.baseLimits, out.limits, out.countersKept = path, d.Summary(), "", false
+			out.Path, out.BaseLimits, out.Limits, out.CountersKept = path, d.Summary(), "", false
 		}
 		patched, problems := m.Apply(b.domain, path, &d)
 		if len(problems) > 0 {
-			if len(out.problems) == 0 {
-				out.problems = problems
+			if out.Problem == nil {
+				out.Problem = problems
 			}
 			continue
 		}
@@ -329,8 +320,8 @@ func (b *builder) change(d limitsfile.Descriptor, trail []*limitsfile.Descriptor
 			patched.ShareThreshold = false
 		}
 		if m.onTarget {
-			out.limits = patched.Summary()
-			out.countersKept = d.KeepsCounters(patched) && slices.Equal(patterns, patched.CounterPatterns)
+			out.Limits = patched.Summary()
+			out.CountersKept = d.KeepsCounters(patched) && slices.Equal(patterns, patched.CounterPatterns)
 		}
 		d = *patched
 	}

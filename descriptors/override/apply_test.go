@@ -162,8 +162,8 @@ func TestApplyChangesLimits(t *testing.T) {
 			}
 			changed, outcomes := base.with(overrides...)
 			for _, out := range outcomes {
-				assert.Empty(t, out.problems)
-				assert.NotEqual(t, out.baseLimits, out.limits)
+				assert.Empty(t, out.Problem)
+				assert.NotEqual(t, out.BaseLimits, out.Limits)
 			}
 			for _, m := range test.matches {
 				assert.Equal(t, m.want, matched(changed.Config, "shop", m.kv...), "%v", m.kv)
@@ -188,11 +188,11 @@ func TestApplyKeepsOtherFields(t *testing.T) {
 	assert.EqualValues(t, 50, rule.Limits[0].Response.RequestsPerUnit)
 	assert.Equal(t, 0.25, rule.Limits[0].FallbackRatio)
 	assert.Equal(t, "shop > tenant=acme > path", rule.Path)
-	assert.Equal(t, outcome{
-		path:       "shop > tenant=acme > path",
-		baseLimits: "5 per second, fallback_ratio 0.25 (named path)", limits: "50 per second, fallback_ratio 0.25 (named path)",
-		countersKept: true,
-	}, out[0])
+	assert.Equal(t, outcome{State: State{
+		Path:       "shop > tenant=acme > path",
+		BaseLimits: "5 per second, fallback_ratio 0.25 (named path)", Limits: "50 per second, fallback_ratio 0.25 (named path)",
+		CountersKept: true,
+	}}, out[0])
 
 	rule = changed.Domain("shop").Match(entries("free", "v"))
 	assert.Equal(t, "free", rule.Limits[0].Response.Name)
@@ -232,8 +232,8 @@ func TestOutcomeReportsKeptCounters(t *testing.T) {
 		{"shop|none", `{"unit": "day", "requests_per_unit": 3}`, false},
 	} {
 		_, outcomes := compile(t, shopLimits).with(override(t, test.target, test.value))
-		require.Empty(t, outcomes[0].problems)
-		assert.Equal(t, test.kept, outcomes[0].countersKept, "%s %s", test.target, test.value)
+		require.Empty(t, outcomes[0].Problem)
+		assert.Equal(t, test.kept, outcomes[0].CountersKept, "%s %s", test.target, test.value)
 	}
 }
 
@@ -243,8 +243,8 @@ func TestChangedAlgorithmBesideOtherOverridesStartsNewCounter(t *testing.T) {
 		override(t, "shop|tenant=acme|path", `{"factor": 2}`),
 		override(t, "shop|tenant|path=/a", `{"factor": 2}`),
 	)
-	require.Empty(t, outcomes[0].problems)
-	assert.False(t, outcomes[0].countersKept)
+	require.Empty(t, outcomes[0].Problem)
+	assert.False(t, outcomes[0].CountersKept)
 }
 
 const sharedLimits = `
@@ -263,7 +263,7 @@ func TestOverrideForAnyValueKeepsSharedCounterOfCopy(t *testing.T) {
 		override(t, "shop|api=/v1/*", `{"factor": 2}`),
 		override(t, "shop|api=/v1/a|method", `{"factor": 2}`),
 	)
-	require.Empty(t, outcomes[1].problems)
+	require.Empty(t, outcomes[1].Problem)
 	request := entries("api", "/v1/a")
 	rule := changed.Domain("shop").Match(request)
 	assert.Equal(t, "shop|api=/v1/*", string(rule.AppendKey(nil, "shop", request)))
@@ -279,7 +279,7 @@ func TestOverrideBelowSharedCounterKeepsOtherValuesInIt(t *testing.T) {
 		"shop|api=/v1/*|method=GET": {false, false, false, false},
 	} {
 		changed, outcomes := base.with(override(t, target, `{"factor": 2}`))
-		require.Empty(t, outcomes[0].problems)
+		require.Empty(t, outcomes[0].Problem)
 		for i, kv := range all {
 			request := entries(kv...)
 			before, after := base.Domain("shop").Match(request), changed.Domain("shop").Match(request)
@@ -314,13 +314,13 @@ func TestApplyLeavesOutOverridesThatDoNotFit(t *testing.T) {
 		base := compile(t, shopLimits)
 		changed, outcomes := base.with(override(t, test.target, test.value), override(t, "shop|tenant=good", `{"requests_per_unit": 1}`))
 		if test.want == "" {
-			assert.Empty(t, outcomes[0].problems, test.value)
+			assert.Empty(t, outcomes[0].Problem, test.value)
 			continue
 		}
-		assert.ErrorContains(t, outcomes[0].problems, test.want, test.value)
-		assert.ErrorContains(t, outcomes[0].problems, "override "+test.target+":", test.value)
-		assert.Empty(t, outcomes[0].limits)
-		assert.Empty(t, outcomes[1].problems, "the other override is in force")
+		assert.ErrorContains(t, outcomes[0].Problem, test.want, test.value)
+		assert.ErrorContains(t, outcomes[0].Problem, "override "+test.target+":", test.value)
+		assert.Empty(t, outcomes[0].Limits)
+		assert.Empty(t, outcomes[1].Problem, "the other override is in force")
 		assert.Equal(t, "1 per minute", matched(changed.Config, "shop", "tenant", "good"))
 		assert.Equal(t, "100 per minute", matched(changed.Config, "shop", "tenant", "acme"))
 	}
@@ -388,7 +388,7 @@ func TestMisspeltFieldHasOneProblem(t *testing.T) {
 func TestParseReadsAnyJSON(t *testing.T) {
 	o := override(t, "shop|tenant", "\n{\n\t\"name\"\n:\n\"a\\/b \\ud83d\\ude00 <<\", \"requests_per_unit\":7 }\n\t")
 	c, out := compile(t, shopLimits).with(o)
-	require.Empty(t, out[0].problems)
+	require.Empty(t, out[0].Problem)
 	assert.Equal(t, "a/b 😀 <<", c.Domain("shop").Match(entries("tenant", "acme")).Limits[0].Name)
 
 	_, err := Parse("shop|tenant", []byte("{\n \"name\": \"ü\", \"<<\": {\"factor\": 2},\n  \"rate_limits\" : [ {},\n\t{\"burst\": \"3\"}]}"))
@@ -413,7 +413,7 @@ func FuzzOverride(f *testing.F) {
 			return
 		}
 		changed, outcomes := base.with(o)
-		if len(outcomes[0].problems) == 0 {
+		if outcomes[0].Problem == nil {
 			assert.NotNil(t, changed.Domain(o.Target.Domain))
 			changed.ChangesFrom(base.Config)
 		}
@@ -450,9 +450,9 @@ func TestCopiesForSingleValuesAreBounded(t *testing.T) {
 	}
 	rejected := func(outcomes []outcome) (n int) {
 		for _, out := range outcomes {
-			if len(out.problems) > 0 {
+			if out.Problem != nil {
 				n++
-				assert.ErrorContains(t, out.problems, "would copy more than 100000 descriptors")
+				assert.ErrorContains(t, out.Problem, "would copy more than 100000 descriptors")
 			}
 		}
 		return n
@@ -513,7 +513,7 @@ func TestOrderOfOverridesDoesNotMatter(t *testing.T) {
 			if slices.Contains(kv, "") || strings.Contains(o.Target.String(), "*") {
 				continue
 			}
-			assert.Contains(t, outcomes[i].limits, strings.Split(matched(one.Config, "shop", kv...), ",")[0])
+			assert.Contains(t, outcomes[i].Limits, strings.Split(matched(one.Config, "shop", kv...), ",")[0])
 		}
 	})
 }
@@ -591,7 +591,7 @@ func TestOverrideOfASingleValueKeepsTheMetricKey(t *testing.T) {
 	} {
 		t.Run(c.target, func(t *testing.T) {
 			changed, outcomes := base.with(override(t, c.target, `{"requests_per_unit": 9}`))
-			require.Empty(t, outcomes[0].problems)
+			require.Empty(t, outcomes[0].Problem)
 			request := entries(c.request...)
 			before, after := base.Domain("shop").Match(request), changed.Domain("shop").Match(request)
 			assert.NotSame(t, before, after)
@@ -604,18 +604,18 @@ func TestOverrideOfASingleValueKeepsTheMetricKey(t *testing.T) {
 func TestOverrideOfConditionNamesItsTextOrOneValue(t *testing.T) {
 	l := compile(t, "domain: d\ndescriptors: [{key: ip, cidr: [10.0.0.0/8, '::1'], share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 5}}]")
 	rule, outcomes := l.with(override(t, "d|ip=cidr(10.0.0.0/8%20::1)", `{"requests_per_unit": 7}`))
-	require.Empty(t, outcomes[0].problems)
+	require.Empty(t, outcomes[0].Problem)
 	assert.Equal(t, "7 per minute", matched(rule.Config, "d", "ip", "10.1.1.1"))
-	assert.True(t, outcomes[0].countersKept)
+	assert.True(t, outcomes[0].CountersKept)
 
 	single, outcomes := l.with(override(t, "d|ip=10.1.1.1", `{"requests_per_unit": 9}`))
-	require.Empty(t, outcomes[0].problems)
+	require.Empty(t, outcomes[0].Problem)
 	assert.Equal(t, "9 per minute", matched(single.Config, "d", "ip", "10.1.1.1"))
 	assert.Equal(t, "5 per minute", matched(single.Config, "d", "ip", "10.1.1.2"))
-	assert.Equal(t, "d > ip=10.1.1.1", outcomes[0].path)
+	assert.Equal(t, "d > ip=10.1.1.1", outcomes[0].Path)
 
 	_, outcomes = l.with(override(t, "d|ip=192.0.2.1", `{"requests_per_unit": 9}`))
-	assert.Contains(t, outcomes[0].problems.Error(), "want ip=cidr(10.0.0.0/8 ::1)")
+	assert.Contains(t, outcomes[0].Problem.Error(), "want ip=cidr(10.0.0.0/8 ::1)")
 	_, err := Parse("d|ip", []byte(`{"cidr": ["10.0.0.0/8"]}`))
 	assert.ErrorContains(t, err, "unknown key \"cidr\"")
 }
@@ -630,15 +630,15 @@ descriptors:
 - {key: user, cel: 'size(value) > 3', rate_limit: {unit: minute, requests_per_unit: 5}}
 `)
 	rule, outcomes := l.with(override(t, `d|plan|path=cel(entries.plan%20%3D%3D%20"free")`, `{"requests_per_unit": 7}`))
-	require.Empty(t, outcomes[0].problems)
+	require.Empty(t, outcomes[0].Problem)
 	assert.Equal(t, "7 per minute", matched(rule.Config, "d", "plan", "free", "path", "/a"))
 	assert.Equal(t, "50 per minute", matched(rule.Config, "d", "plan", "gold", "path", "/a"))
 
 	_, outcomes = l.with(override(t, "d|plan|path=/a", `{"requests_per_unit": 7}`))
-	assert.Contains(t, outcomes[0].problems.Error(), `the value alone does not decide whether path=/a matches, because its expression reads other entries; want the target of a descriptor, such as path=cel(entries.plan == "free")`)
+	assert.Contains(t, outcomes[0].Problem.Error(), `the value alone does not decide whether path=/a matches, because its expression reads other entries; want the target of a descriptor, such as path=cel(entries.plan == "free")`)
 
 	single, outcomes := l.with(override(t, "d|user=anna", `{"requests_per_unit": 9}`))
-	require.Empty(t, outcomes[0].problems)
+	require.Empty(t, outcomes[0].Problem)
 	assert.Equal(t, "9 per minute", matched(single.Config, "d", "user", "anna"))
 	assert.Equal(t, "5 per minute", matched(single.Config, "d", "user", "bert"))
 }

@@ -23,8 +23,8 @@ func BenchmarkApply(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				set, outcomes := apply(base, []*Override{o})
-				if len(outcomes[0].problems) > 0 {
-					b.Fatal(outcomes[0].problems)
+				if outcomes[0].Problem != nil {
+					b.Fatal(outcomes[0].Problem)
 				}
 				descriptors.Compile(set)
 			}

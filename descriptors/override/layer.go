@@ -112,10 +112,10 @@ func (l *Layer) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 		r.state = r.newState(field, r.parseErr)
 		if r.parsed == nil {
 			candidates[i] = r.lastGood
-		} else if candidates[i] = r.parsed; r.parsed.ended(now) {
+		} else if candidates[i] = r.parsed; r.parsed.Ended(now) {
 			r.state.Expired, r.lastGood = true, nil
 		}
-		if candidates[i] != nil && candidates[i].ended(now) {
+		if candidates[i] != nil && candidates[i].Ended(now) {
 			candidates[i] = nil
 		}
 	}
@@ -131,16 +131,15 @@ func (l *Layer) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 			}
 			r, out := l.byField[field], outcomes[0]
 			outcomes = outcomes[1:]
-			r.state.Path, r.state.BaseLimits, r.state.Limits = out.path, out.baseLimits, out.limits
-			r.state.CountersKept = out.countersKept
-			r.hazards = out.hazards
-			if len(out.problems) == 0 {
+			r.state.Path, r.state.BaseLimits, r.state.Limits = out.Path, out.BaseLimits, out.Limits
+			r.state.CountersKept, r.hazards = out.CountersKept, out.hazards
+			if out.Problem == nil {
 				continue
 			}
 			if r.state.Problem == nil {
-				r.state.Problem, r.state.Waiting = out.problems, out.isWaiting
+				r.state.Problem, r.state.Waiting = out.Problem, out.Waiting
 			}
-			if candidates[i] == r.lastGood || r.lastGood == nil || r.lastGood.ended(now) {
+			if candidates[i] == r.lastGood || r.lastGood == nil || r.lastGood.Ended(now) {
 				candidates[i] = nil
 			} else {
 				candidates[i], retry = r.lastGood, true
@@ -164,7 +163,7 @@ func (l *Layer) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 
 // earlierEnd returns the end of o if it lies between now and next, else next.
 func (o *Override) earlierEnd(next, now time.Time) time.Time {
-	if o.Expires.IsZero() || o.ended(now) || !next.IsZero() && next.Before(o.Expires) {
+	if o.Expires.IsZero() || o.Ended(now) || !next.IsZero() && next.Before(o.Expires) {
 		return next
 	}
 	return o.Expires

@@ -79,7 +79,6 @@ func Parse(field string, value []byte) (*Override, error) {
 	return o, nil
 }
 
-// parseTarget reads the target of a kind.
 func parseTarget(kind Kind, target string) (descriptors.Target, error) {
 	switch {
 	case kind == KindShadowMode && target == "", kind == KindSwitch && target == "":
@@ -98,19 +97,10 @@ func parseTarget(kind Kind, target string) (descriptors.Target, error) {
 	return descriptors.ParseTarget(target)
 }
 
-// ended reports whether o has ended at now.
-func (o *Override) ended(now time.Time) bool { return !o.Expires.IsZero() && !now.Before(o.Expires) }
-
 // NotesOf returns the notes that a value has, as far as it is JSON.
-func NotesOf(value string) limitsfile.Notes {
-	var v struct {
-		ExpiresAt time.Time `json:"expires_at"`
-		SetBy     string    `json:"set_by"`
-		SetAt     time.Time `json:"set_at"`
-		Reason    string    `json:"reason"`
-	}
-	_ = json.Unmarshal([]byte(value), &v)
-	return limitsfile.Notes{Expires: v.ExpiresAt, Author: v.SetBy, SetAt: v.SetAt, Reason: v.Reason}
+func NotesOf(value string) (n limitsfile.Notes) {
+	_ = json.Unmarshal([]byte(value), &n)
+	return n
 }
 
 // WithAuthor returns value, the valid value of a field, with its author and the time at which
@@ -157,8 +147,91 @@ func authorSuffix(author string, set time.Time) string {
 	return fmt.Sprintf(`, "set_by": %s, "set_at": "%s"}`, name, set.UTC().Format(time.RFC3339))
 }
 
-// Ended reports whether value has ended at now.
-func Ended(value []byte, now time.Time) bool {
-	expires := NotesOf(string(value)).Expires
-	return !expires.IsZero() && !now.Before(expires)
+// Kind is the kind of a change of limits at run time.
+type Kind string
+
+// The kinds.
+const (
+	KindOverride   Kind = "override"
+	KindRule       Kind = "rule"
+	KindSwitch     Kind = "switch"      // takes a rule, a domain or all limits out of force
+	KindShadowMode Kind = "shadow_mode" // replaces SHADOW_MODE
+)
+
+func (k Kind) noun() string { return strings.ReplaceAll(string(k), "_", " ") }
+
+// IsDomain reports whether the target of a switch is a whole domain.
+func IsDomain(target string) bool { return target != "" && !strings.Contains(target, "|") }
+
+// Field returns the name of a field in Redis. The field of an override is its target. No target
+// of an override starts with |.
+func Field(k Kind, target string) string {
+	if k == KindOverride {
+		return target
+	}
+	return "|" + string(k) + "|" + target
+}
+
+// SplitField returns the kind and the target of a field.
+func SplitField(field string) (k Kind, target string) {
+	for _, k := range []Kind{KindRule, KindSwitch, KindShadowMode} {
+		if target, ok := strings.CutPrefix(field, Field(k, "")); ok {
+			return k, target
+		}
+	}
+	return KindOverride, field
+}
+
+// applySwitches applies the switches of domains, of all domains, and of SHADOW_MODE to set,
+// which build has made.
+func applySwitches(set *limitsfile.Set, overrides []*Override, outcomes []outcome) {
+	for i, o := range overrides {
+		out := &outcomes[i]
+		switch {
+		case o.Kind == KindShadowMode:
+			set.ShadowMode = &limitsfile.ShadowMode{On: o.shadowMode, Notes: o.Notes}
+			out.Path, out.BaseLimits, out.Limits, out.CountersKept = "SHADOW_MODE", "the setting", fmt.Sprint(o.shadowMode), true
+		case o.Kind == KindSwitch && len(o.Target.Entries) == 0:
+			switchOff(set, o, out)
+		}
+	}
+}
+
+// switchOff takes the limits of a domain, or of all, out of force. The switch of all domains
+// comes first in overrides, so the switch of a domain does not replace it.
+func switchOff(set *limitsfile.Set, o *Override, out *outcome) {
+	rules, found := 0, false
+	var names []string
+	for _, d := range set.Domains {
+		names = append(names, d.Name)
+		if o.Target.Domain != "" && o.Target.Domain != d.Name {
+			continue
+		}
+		found = true
+		rules += rulesIn(d.Descriptors)
+		if d.Off == nil {
+			d.Off = &limitsfile.AppliedOverride{Target: o.Target.String(), Notes: o.Notes, Off: true}
+		}
+	}
+	if !found && o.Target.Domain != "" {
+		out.Problem, out.Waiting = fields.Problems{o.problem("", "%s", unknownDomain(o.Target.Domain, names))}, true
+		return
+	}
+	out.Path = "all domains"
+	if o.Target.Domain != "" {
+		out.Path = fields.Printable(o.Target.Domain)
+	}
+	out.BaseLimits, out.Limits, out.CountersKept = fmt.Sprintf("%d rules", rules), "off", true
+}
+
+// rulesIn returns the number of descriptors with limits in list and below.
+func rulesIn(list []*limitsfile.Descriptor) int {
+	n := 0
+	for _, d := range list {
+		if len(d.Limits) > 0 {
+			n++
+		}
+		n += rulesIn(d.Descriptors)
+	}
+	return n
 }

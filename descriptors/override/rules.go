@@ -46,16 +46,18 @@ type ruleAdder struct {
 
 type descriptorName struct{ key, value string }
 
-// add adds one rule.
 func (a *ruleAdder) add(o *Override, out *outcome) {
 	domain := a.domain(o, out)
-	out.path = pathOf(o.Target, len(o.Target.Entries))
+	out.Path = pathOf(o.Target, len(o.Target.Entries))
 	last := len(o.Target.Entries) - 1
 	e := o.Target.Entries[last]
-	patterns := a.patternsOf(domain)
-	d, problems := o.rule.Descriptor(domain, out.path, o.Target.Keys(), e.GetValue(), &patterns)
+	if _, known := a.patterns[domain]; !known {
+		a.patterns[domain] = limitsfile.PatternsOf(domain.Descriptors)
+	}
+	patterns := a.patterns[domain]
+	d, problems := o.rule.Descriptor(domain, out.Path, o.Target.Keys(), e.GetValue(), &patterns)
 	if len(problems) > 0 {
-		out.problems = problems
+		out.Problem = problems
 		return
 	}
 	list := &domain.Descriptors
@@ -64,7 +66,7 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 		list = &a.child(list, descriptorName{e.GetKey(), e.GetValue()}).Descriptors
 	}
 	if err := limitsfile.CheckSiblings(d, *list); err != nil { // a new parent has no other children, so this is no error
-		out.problems = fields.Problems{o.problem(out.path, "%v", err)}
+		out.Problem = fields.Problems{o.problem(out.Path, "%v", err)}
 		return
 	}
 	i, exists := a.index(list)[descriptorName{d.Key, d.Value}]
@@ -74,31 +76,21 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 		if !o.isNew {
 			advice += ", and delete this rule of run time"
 		}
-		out.problems = fields.Problems{o.problem(out.path, "%s has limits for this descriptor (%s); %s",
+		out.Problem = fields.Problems{o.problem(out.Path, "%s has limits for this descriptor (%s); %s",
 			fields.FileLine(other.File, other.Line), other.Summary(), advice)}
 		return
 	case exists:
 		d.Descriptors = (*list)[i].Descriptors
-		out.baseLimits = (*list)[i].Summary()
+		out.BaseLimits = (*list)[i].Summary()
 		a.owned[d] = a.owned[(*list)[i]]
 		(*list)[i] = d
 	default:
-		out.baseLimits = a.addHazard(o, out, last, *list)
+		out.BaseLimits = a.addHazard(o, out, last, *list)
 		a.owned[d] = true
 		a.append(list, d)
 	}
 	a.patterns[domain] = patterns
-	out.limits = d.Summary()
-}
-
-// patternsOf returns the regular expressions of d so far.
-func (a *ruleAdder) patternsOf(d *limitsfile.Domain) condition.Patterns {
-	patterns, ok := a.patterns[d]
-	if !ok {
-		patterns = limitsfile.PatternsOf(d.Descriptors)
-		a.patterns[d] = patterns
-	}
-	return patterns
+	out.Limits = d.Summary()
 }
 
 // domain returns the copy of the domain of o. A new domain has no defaults.
@@ -146,7 +138,6 @@ func (a *ruleAdder) child(list *[]*limitsfile.Descriptor, name descriptorName) *
 	return d
 }
 
-// index returns the places of the descriptors in an owned list.
 func (a *ruleAdder) index(list *[]*limitsfile.Descriptor) map[descriptorName]int {
 	if a.indexes[list] == nil {
 		a.indexes[list] = map[descriptorName]int{}
@@ -173,7 +164,7 @@ func (a *ruleAdder) addHazard(o *Override, out *outcome, depth int, list []*limi
 	index := descriptors.NewIndex(list)
 	d, exact := index.Find(o.Target.Entries[:depth+1])
 	if other := index.EntryCondition(e.GetKey()); other != nil && !exact && e.GetValue() != "" {
-		out.hazards = append(out.hazards, o.problem(out.path, "%s may match %s now, depending on other entries, and would no longer apply; create the rule with a condition instead",
+		out.hazards = append(out.hazards, o.problem(out.Path, "%s may match %s now, depending on other entries, and would no longer apply; create the rule with a condition instead",
 			other.Label(), fields.Printable(entryText(e))))
 		return none
 	}
@@ -183,11 +174,11 @@ func (a *ruleAdder) addHazard(o *Override, out *outcome, depth int, list []*limi
 	isLast := depth == len(o.Target.Entries)-1
 	switch parent := o.Target.String(); {
 	case isLast && len(d.Descriptors) > 0:
-		out.hazards = append(out.hazards, o.problem(out.path, "%s matches %s now, and its children would no longer apply; set an override of %s, which keeps them",
+		out.hazards = append(out.hazards, o.problem(out.Path, "%s matches %s now, and its children would no longer apply; set an override of %s, which keeps them",
 			d.Label(), fields.Printable(entryText(e)), parent))
 	case !isLast:
 		t := descriptors.Target{Domain: o.Target.Domain, Entries: o.Target.Entries[:depth+1]}
-		out.hazards = append(out.hazards, o.problem(out.path, "%s matches %s now, and would no longer apply; create a rule for %s first",
+		out.hazards = append(out.hazards, o.problem(out.Path, "%s matches %s now, and would no longer apply; create a rule for %s first",
 			d.Label(), fields.Printable(entryText(e)), t.String()))
 	}
 	return d.Summary()

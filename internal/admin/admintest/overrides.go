@@ -68,21 +68,22 @@ func (o *Overrides) DryRun(field, value string) override.State {
 }
 
 // MakeChange implements admin.Overrides.
-func (o *Overrides) MakeChange(_ context.Context, c changes.Change) (changes.Result, error) {
+func (o *Overrides) MakeChange(ctx context.Context, c changes.Change) (changes.Result, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err != nil {
 		return changes.Result{}, o.err
 	}
 	defer o.apply()
-	return o.memory.MakeChange(c)
+	return o.memory.MakeChange(ctx, c)
 }
 
 // History implements admin.Overrides.
-func (o *Overrides) History(context.Context) ([]changes.Entry, error) {
+func (o *Overrides) History(ctx context.Context) ([]changes.Entry, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.memory.History(), o.err
+	history, _ := o.memory.History(ctx)
+	return history, o.err
 }
 
 // Replicas implements admin.Overrides.

@@ -108,7 +108,6 @@ func newDocument(data []byte, field string, b Bounds) *Document {
 	return &Document{data: data, field: field, bounds: b, aliases: newAliasCounter(b)}
 }
 
-// parseWhole parses the document as one tree.
 func (d *Document) parseWhole() error {
 	d.pieces, d.aliases = nil, newAliasCounter(d.bounds)
 	if err := d.checkCount(d.data, 1); err != nil {

@@ -199,7 +199,6 @@ func (f *causeFinder) tryPatterns(l line, patterns []pattern) bool {
 	return false
 }
 
-// excerpt returns the start of text for a reason.
 func excerpt(text string) string {
 	const most = 40
 	if cut := []rune(text); len(cut) > most {
@@ -239,7 +238,6 @@ func (f *causeFinder) tryIndent(l line) bool {
 	return false
 }
 
-// spacesText returns a number of spaces in words.
 func spacesText(n int) string {
 	if n == 1 {
 		return "1 space"
@@ -295,4 +293,43 @@ func closingBracket(open byte) string {
 		return "]"
 	}
 	return "}"
+}
+
+const notYAML = "not valid YAML: "
+
+// blockError matches errors whose line is the line before the block with the mistake.
+var blockError = regexp.MustCompile(`^did not find expected (key|'-' indicator|',' or|node content|<)`)
+
+// unknownAnchor matches the error of an alias without an anchor.
+var unknownAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
+
+// syntaxProblem returns the problem in an error of the parser. lineShift is the line number from the
+// parser minus the line number in the file. The problem has a line of the file.
+func (d *Document) syntaxProblem(err error, lineShift int) error {
+	p := &Problem{Reason: strings.TrimPrefix(err.Error(), "yaml: ")}
+	if _, scanErr := fmt.Sscanf(p.Reason, "line %d:", &p.Line); scanErr == nil {
+		_, p.Reason, _ = strings.Cut(p.Reason, ": ")
+		p.Line -= lineShift
+	}
+	if m := unknownAnchor.FindStringSubmatch(p.Reason); m != nil {
+		p = aliasProblem(d.data, m[1])
+	} else if found := findCause(d.data); found != nil {
+		p = found
+	} else if blockError.MatchString(p.Reason) {
+		p.Line++
+		p.Reason += " in the block that starts here"
+	}
+	p.Line = min(max(p.Line, 1), 1+bytes.Count(d.data, []byte("\n")))
+	p.Reason = notYAML + p.Reason
+	return p
+}
+
+func aliasProblem(data []byte, name string) *Problem {
+	p := &Problem{Reason: fmt.Sprintf("unknown anchor: got *%s, want &%s at a value above it, or quotes around a text that starts with *", name, name)}
+	use := regexp.MustCompile(`(?m)(?:^|[\s\[{,:-])(\*` + regexp.QuoteMeta(name) + `)(?:[\s\]},:]|$)`)
+	if at := use.FindSubmatchIndex(data); at != nil {
+		start := bytes.LastIndexByte(data[:at[2]], '\n') + 1
+		p.Line, p.Column = 1+bytes.Count(data[:at[2]], []byte("\n")), 1+utf8.RuneCount(data[start:at[2]])
+	}
+	return p
 }

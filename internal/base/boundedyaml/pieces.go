@@ -5,6 +5,9 @@ import (
 	"io"
 	"regexp"
 	"strings"
+	"sync"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // piece is a part of a list: whole items.
@@ -72,7 +75,6 @@ func mayHaveAnchors(data []byte) bool {
 	}
 }
 
-// isWordByte reports whether c is an ASCII letter or digit.
 func isWordByte(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
 }
@@ -87,4 +89,96 @@ func documents(head []byte, pieces []piece) io.Reader {
 		readers = append(readers, strings.NewReader(separator), bytes.NewReader(p.data))
 	}
 	return io.MultiReader(readers...)
+}
+
+// parsedPiece is the result of parsePiece.
+type parsedPiece struct {
+	items []*yaml.Node
+	err   error
+}
+
+// parseAhead parses several pieces at the same time. next waits for the items of a piece, in the
+// order of the pieces. stop ends the parsers and waits for their end.
+func (d *Document) parseAhead() (next func(i int) ([]*yaml.Node, error), stop func()) {
+	queue := make(chan chan parsedPiece, d.bounds.Parsers-1) // in the order of the pieces
+	stopped := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		for i := range d.pieces {
+			result := make(chan parsedPiece, 1)
+			select {
+			case queue <- result:
+			case <-stopped:
+				return
+			}
+			running.Go(func() {
+				items, err := d.parsePiece(i)
+				result <- parsedPiece{items, err}
+			})
+		}
+	})
+	next = func(int) ([]*yaml.Node, error) {
+		p := <-<-queue
+		return p.items, p.err
+	}
+	return next, func() {
+		close(stopped)
+		running.Wait()
+	}
+}
+
+// countNodes returns about how many nodes the parser makes of data. It stops above most and
+// returns the line where it stopped, from 1.
+//
+// The count is exact for rules in block style and in JSON. It is too high for punctuation in
+// text. For lists of pairs such as [a: b], it is too low by a third.
+func countNodes(data []byte, most int) (count, line int) {
+	count, line = 1, 1
+	hasText, hasColon := false, false // of the item of a list in brackets
+	for i, c := range data {
+		if c <= ' ' {
+			if c == '\n' {
+				line++
+			}
+			continue
+		}
+		switch c {
+		case ':':
+			if isWordEnd(data, i+1) || i > 0 && strings.IndexByte(`"'}]`, data[i-1]) >= 0 {
+				count += 2 // a key and its value
+				hasColon = true
+			}
+			hasText = true
+		case '?':
+			if isWordEnd(data, i+1) {
+				count += 2
+			}
+			hasText = true
+		case '-':
+			if isWordEnd(data, i+1) {
+				count++
+			}
+			hasText = true
+		case '[', '{':
+			count++
+			hasText, hasColon = false, false
+		case ',', ']', '}':
+			if hasText && !hasColon {
+				count += 2 // a word in {} is a key without a value
+			}
+			hasText, hasColon = false, false
+		default:
+			hasText = true
+		}
+		if count > most {
+			return count, line
+		}
+	}
+	return count, line
+}
+
+// isWordEnd reports whether a plain word can't go on at data[i]. Line breaks of YAML that are
+// not ASCII count as ends.
+func isWordEnd(data []byte, i int) bool {
+	return i >= len(data) || data[i] <= ' ' || data[i] >= 0x80 || strings.IndexByte(",[]{}", data[i]) >= 0
 }

@@ -132,7 +132,6 @@ func (r *Reader) Object(n *yaml.Node, level string, known []Field) Values {
 	return values
 }
 
-// value reads the value of f.
 func (r *Reader) value(n *yaml.Node, f *Field) Given {
 	g := Given{Field: f, Node: n}
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {

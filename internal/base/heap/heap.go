@@ -7,6 +7,8 @@ import (
 	"runtime/metrics"
 	"sync"
 	"time"
+
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
 const (
@@ -55,67 +57,49 @@ func Bound(ctx context.Context) { processPacer.bound(ctx) }
 func BeginLoad() (done func()) { return processPacer.load() }
 
 func (p *pacer) bound(ctx context.Context) {
-	p.addFollower()
+	p.change(1, 0)
 	go func() {
-		p.follow(ctx, interval)
-		p.removeFollower()
+		for wait.Sleep(ctx, interval) {
+			p.applyPercent()
+		}
+		p.change(-1, 0)
 	}()
 }
 
-// follow sets GOGC in each interval until ctx is done.
-func (p *pacer) follow(ctx context.Context, interval time.Duration) {
-	ticks := time.NewTicker(interval)
-	defer ticks.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticks.C:
-			p.applyPercent()
-		}
-	}
-}
-
 func (p *pacer) load() (done func()) {
-	p.addLoads(1)
-	p.addFollower()
+	p.change(1, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	var follower sync.WaitGroup
-	follower.Go(func() { p.follow(ctx, loadInterval) })
+	follower.Go(func() {
+		for wait.Sleep(ctx, loadInterval) {
+			p.applyPercent()
+		}
+	})
 	return sync.OnceFunc(func() {
 		cancel()
 		follower.Wait()
 		if size("/memory/classes/heap/objects:bytes")+size("/memory/classes/heap/free:bytes") > minHeapToFree {
 			debug.FreeOSMemory()
 		}
-		p.addLoads(-1)
-		p.removeFollower()
+		p.change(-1, -1)
 	})
 }
 
-// addLoads changes the number of running loads by n.
-func (p *pacer) addLoads(n int) {
+// change adds to the numbers of followers and loads. The first follower makes GOGC follow the live heap. After
+// the last one, GOGC has its original value.
+func (p *pacer) change(followers, loads int) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.loads += n
-}
-
-// addFollower makes GOGC follow the live heap.
-func (p *pacer) addFollower() {
-	p.mu.Lock()
-	if p.followers++; p.followers == 1 {
+	if p.followers == 0 {
 		p.original, p.percent = debug.SetGCPercent(maxPercent), maxPercent
 	}
-	p.mu.Unlock()
-	p.applyPercent()
-}
-
-// removeFollower gives GOGC its original value after the last follower.
-func (p *pacer) removeFollower() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.followers--; p.followers == 0 {
+	p.followers += followers
+	p.loads += loads
+	if p.followers == 0 {
 		debug.SetGCPercent(p.original)
+	}
+	p.mu.Unlock()
+	if followers > 0 {
+		p.applyPercent()
 	}
 }
 

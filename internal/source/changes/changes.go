@@ -1,5 +1,5 @@
 // Package changes describes changes of limits at run time: what a change writes, under which
-// condition, who made it and why. It plans rollbacks, and has a store in memory.
+// condition, who made it and why. It plans rollbacks, and has a source in memory.
 //
 // Terms:
 //

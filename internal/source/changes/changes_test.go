@@ -1,6 +1,7 @@
 package changes
 
 import (
+	"context"
 	"strconv"
 	"testing"
 
@@ -11,39 +12,44 @@ import (
 
 func neverGone(string) bool { return false }
 
+func historyOf(m *Memory) []Entry {
+	history, _ := m.History(context.Background())
+	return history
+}
+
 func TestRollbackGoesBackStepByStep(t *testing.T) {
 	var m Memory
 	put := func(field, value string) {
-		_, err := m.MakeChange(Change{Action: Put, Writes: []Write{{Field: field, Value: &value}}})
+		_, err := m.MakeChange(context.Background(), Change{Action: Put, Writes: []Write{{Field: field, Value: &value}}})
 		require.NoError(t, err)
 	}
 	rollBack := func(version int64) {
-		writes, err := PlanRollback(m.History(), version, neverGone)
+		writes, err := PlanRollback(historyOf(&m), version, neverGone)
 		require.NoError(t, err)
-		_, err = m.MakeChange(Change{Action: Rollback, RestoredVersion: version, Writes: writes})
+		_, err = m.MakeChange(context.Background(), Change{Action: Rollback, RestoredVersion: version, Writes: writes})
 		require.NoError(t, err)
 	}
-	_, err := PreviousVersion(m.History(), m.Version())
+	_, err := PreviousVersion(historyOf(&m), m.Version())
 	require.ErrorIs(t, err, ErrNothingToRollBack)
 	put("a", "1")
 	put("b", "1")
 	put("a", "2")
 	for _, want := range []map[string]string{{"a": "1", "b": "1"}, {"a": "1"}, {}} {
-		version, err := PreviousVersion(m.History(), m.Version())
+		version, err := PreviousVersion(historyOf(&m), m.Version())
 		require.NoError(t, err)
 		rollBack(version)
 		assert.Equal(t, want, m.Fields())
 	}
-	_, err = PreviousVersion(m.History(), m.Version())
+	_, err = PreviousVersion(historyOf(&m), m.Version())
 	require.ErrorIs(t, err, ErrNothingToRollBack)
 
 	rollBack(3)
 	assert.Equal(t, map[string]string{"a": "2", "b": "1"}, m.Fields(), "a rollback to a later version brings its values back")
-	version, err := PreviousVersion(m.History(), m.Version())
+	version, err := PreviousVersion(historyOf(&m), m.Version())
 	require.NoError(t, err)
 	assert.EqualValues(t, 2, version)
 	put("a", "3")
-	version, err = PreviousVersion(m.History(), m.Version())
+	version, err = PreviousVersion(historyOf(&m), m.Version())
 	require.NoError(t, err)
 	assert.EqualValues(t, 7, version, "the version of the last rollback")
 }
@@ -60,14 +66,14 @@ func TestRollbackRestoresAnyVersion(t *testing.T) {
 				value := strconv.Itoa(rapid.IntRange(0, 3).Draw(rt, "value"))
 				w.Value = &value
 			}
-			_, err := m.MakeChange(Change{Action: Put, Writes: []Write{w}})
+			_, err := m.MakeChange(context.Background(), Change{Action: Put, Writes: []Write{w}})
 			require.NoError(rt, err)
 			versions = append(versions, m.Fields())
 		}
 		version := rapid.IntRange(0, len(versions)-2).Draw(rt, "version")
-		writes, err := PlanRollback(m.History(), int64(version), neverGone)
+		writes, err := PlanRollback(historyOf(&m), int64(version), neverGone)
 		require.NoError(rt, err)
-		_, err = m.MakeChange(Change{Action: Rollback, RestoredVersion: int64(version), Writes: writes})
+		_, err = m.MakeChange(context.Background(), Change{Action: Rollback, RestoredVersion: int64(version), Writes: writes})
 		require.NoError(rt, err)
 		assert.Equal(rt, versions[version], m.Fields())
 	})
@@ -77,11 +83,11 @@ func TestRollbackNeedsVersionOfHistory(t *testing.T) {
 	var m Memory
 	for range MaxHistory + 2 {
 		value := "1"
-		_, err := m.MakeChange(Change{Action: Put, Writes: []Write{{Field: "a", Value: &value}}})
+		_, err := m.MakeChange(context.Background(), Change{Action: Put, Writes: []Write{{Field: "a", Value: &value}}})
 		require.NoError(t, err)
 	}
 	for _, version := range []int64{-1, 1, 502, 503} {
-		_, err := PlanRollback(m.History(), version, neverGone)
+		_, err := PlanRollback(historyOf(&m), version, neverGone)
 		assert.ErrorContains(t, err, "want 2 to 501")
 	}
 }
@@ -99,10 +105,10 @@ func TestRollbackBringsNoEndedValueBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var m Memory
 			for _, value := range []string{c.old, c.current} {
-				_, err := m.MakeChange(Change{Action: Put, Writes: []Write{{Field: "a", Value: &value}}})
+				_, err := m.MakeChange(context.Background(), Change{Action: Put, Writes: []Write{{Field: "a", Value: &value}}})
 				require.NoError(t, err)
 			}
-			writes, err := PlanRollback(m.History(), 1, isGone)
+			writes, err := PlanRollback(historyOf(&m), 1, isGone)
 			require.NoError(t, err)
 			assert.Equal(t, c.want, writes)
 		})

@@ -212,7 +212,6 @@ type snapshot struct {
 	lists   lists             // as they are now, of the limits that were parsed last
 }
 
-// snapshot reads the files.
 func (s *Source) snapshot() *snapshot {
 	n := &snapshot{}
 	n.files, n.skipped, n.err = s.options.Place.Read()

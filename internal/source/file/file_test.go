@@ -593,7 +593,7 @@ func TestChangedListIsApplied(t *testing.T) {
 			require.NoError(t, os.WriteFile(list, []byte(content), 0o600))
 			u := next()
 			require.NoError(t, u.Problem)
-			assert.Equal(t, len(strings.Fields(content)), u.Limits.Domains[0].Descriptors[0].Condition.List().Len())
+			assert.Equal(t, strings.Fields(content), u.Limits.Domains[0].Descriptors[0].Condition.Values())
 		}
 		time.Sleep(2 * fullReadEvery * interval)
 		assert.Empty(t, updates, "an unchanged list is no update")

@@ -147,7 +147,6 @@ func (w *walker) root(path string) {
 	}
 }
 
-// directory visits all entries of dir and its sub-directories.
 func (w *walker) directory(dir string) {
 	for _, e := range w.list(dir) {
 		w.entry(filepath.Join(dir, e.Name()), e)
@@ -222,7 +221,6 @@ func isConfigMapDirectory(link string) bool {
 	return err == nil && info.IsDir()
 }
 
-// file visits a regular file.
 func (w *walker) file(path string, info fs.FileInfo) {
 	w.addChange(info)
 	if w.stats != nil {
@@ -265,7 +263,6 @@ func readFile(path string) ([]byte, error) {
 	return content.Bytes(), nil
 }
 
-// writeStats writes the metadata of a file.
 func writeStats(w io.Writer, path string, info fs.FileInfo) {
 	fmt.Fprintf(w, "%q %s %d %d %d\n", path, info.Mode(), info.Size(), info.ModTime().UnixNano(), inode(info))
 }

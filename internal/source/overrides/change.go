@@ -115,7 +115,6 @@ func (s *Store) MakeChange(ctx context.Context, c changes.Change) (changes.Resul
 	return r, nil
 }
 
-// changeArgs returns the arguments of changeScript.
 func (s *Store) changeArgs(c changes.Change) []any {
 	entry, _ := json.Marshal(changes.EntryOf(changes.Change{
 		Author: c.Author, Address: c.Address, Action: c.Action, Reason: c.Reason, ChangedAt: c.ChangedAt, RestoredVersion: c.RestoredVersion,

@@ -47,7 +47,7 @@ func TestChangesInRedisAndMemoryAgree(t *testing.T) {
 				}
 				c.Writes = append(c.Writes, w)
 			}
-			want, wantErr := memory.MakeChange(c)
+			want, wantErr := memory.MakeChange(t.Context(), c)
 			got, err := r.MakeChange(t.Context(), c)
 			if wantConflict := (*changes.ConflictError)(nil); errors.As(wantErr, &wantConflict) {
 				var conflict *changes.ConflictError
@@ -62,7 +62,9 @@ func TestChangesInRedisAndMemoryAgree(t *testing.T) {
 		})
 		history, err := r.History(t.Context())
 		require.NoError(t, err)
-		assert.Equal(t, memory.History(), history)
+		want, err := memory.History(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, want, history)
 	}
 }
 

@@ -2,6 +2,7 @@ package overrides_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"log/slog"
@@ -63,9 +64,18 @@ type replica struct {
 	log     bytes.Buffer
 }
 
+func neverExpired(string, time.Time) bool { return false }
+
 // newReplica completes o and returns a Store of it.
 func newReplica(tb testing.TB, o overrides.Options) *replica {
 	r := &replica{tb: tb}
+	o.Resync = cmp.Or(o.Resync, 30*time.Second)
+	if o.Expired == nil {
+		o.Expired = neverExpired
+	}
+	if o.OnMissedResets == nil {
+		o.OnMissedResets = func() {}
+	}
 	o.OnReset = func(counter string) { r.withLock(func() { r.resets = append(r.resets, counter) }) }
 	o.Log = slog.New(slog.NewTextHandler(r, nil))
 	r.Store = overrides.New(o)

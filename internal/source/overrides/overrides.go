@@ -12,7 +12,6 @@
 package overrides
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -27,8 +26,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
-// Options configure a Store. A nil function is not called. No function may call the
-// Store.
+// Options configure a Store. All are required, except Prefix and Report. No function may call the Store.
 type Options struct {
 	// Client connects to the Redis that has the overrides. Its timeouts bound each
 	// command. The caller closes it.
@@ -37,7 +35,7 @@ type Options struct {
 	// Prefix starts the names of the hash and the channels.
 	Prefix string
 
-	// Resync is the interval of full reads; 30 s by default.
+	// Resync is the interval of full reads.
 	Resync time.Duration
 
 	// Expired reports whether value has expired at now. A full read deletes values
@@ -55,7 +53,7 @@ type Options struct {
 	// subscription for a while.
 	OnMissedResets func()
 
-	// Log gets problems and their end. It never gets a value. It may be nil.
+	// Log gets problems and their end. It never gets a value.
 	Log *slog.Logger
 }
 
@@ -81,19 +79,6 @@ var _ source.Source = (*Store)(nil)
 
 // New returns a Store. It sends nothing to Redis.
 func New(o Options) *Store {
-	if o.Resync <= 0 {
-		o.Resync = 30 * time.Second
-	}
-	if o.Expired == nil {
-		o.Expired = func(string, time.Time) bool { return false }
-	}
-	if o.OnReset == nil {
-		o.OnReset = func(string) {}
-	}
-	if o.OnMissedResets == nil {
-		o.OnMissedResets = func() {}
-	}
-	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Store{
 		options: o, hash: o.Prefix + "rls:overrides", resets: o.Prefix + "rls:resets", history: historyName(o.Prefix), replicas: o.Prefix + "rls:replicas",
 		readRequests: make(chan struct{}, 1), reportRequests: make(chan struct{}, 1), mutex: make(chan struct{}, 1),
@@ -182,7 +167,6 @@ func (s *Store) deleteExpired(ctx context.Context, all map[string]string) {
 	}
 }
 
-// expired returns the part of all that has expired at now.
 func (s *Store) expired(all map[string]string, now time.Time) map[string]string {
 	expired := map[string]string{}
 	for target, value := range all {

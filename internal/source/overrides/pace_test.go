@@ -2,6 +2,7 @@ package overrides_test
 
 import (
 	"context"
+	"log/slog"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -26,6 +27,7 @@ func TestReadsAfterMessagesArePaced(t *testing.T) {
 	notified := make(chan struct{}, 1000)
 	s := overrides.New(overrides.Options{
 		Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: time.Hour,
+		Expired: neverExpired, OnReset: func(string) {}, OnMissedResets: func() {}, Log: slog.New(slog.DiscardHandler),
 	})
 	apply := func(source.Update) error {
 		applied.Add(1)

@@ -1,6 +1,12 @@
 package reload
 
 import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors"
@@ -81,4 +87,123 @@ const (
 type OverrideChange struct {
 	Action Action
 	State  override.State // now; of a deleted override, the state before
+}
+
+// reportOverrides logs and reports what has changed in the overrides since the last call. The log also gets
+// the problems and switches at the start, because an operator must see in the log of a new replica that limits
+// are off. The Observer gets no changes then, because the overrides were set before the process started.
+func (r *Reloader) reportOverrides() {
+	var counts OverrideCounts
+	var changes []OverrideChange
+	states, newProblems := map[string]override.State{}, 0
+	for _, s := range r.overrides.States() {
+		old, known := r.overrideStates[s.Field()]
+		states[s.Field()] = s
+		counts.add(&s)
+		if s.Problem != nil && (old.Problem == nil || old.Problem.Error() != s.Problem.Error()) {
+			if newProblems++; newProblems <= maxLoggedProblems {
+				r.logProblem(&s)
+			}
+		}
+		if isSwitched(&s) && !(isSwitched(&old) && old.Value == s.Value) {
+			r.logSwitch(&s)
+		}
+		action := OverrideSet
+		switch {
+		case known && old.Value == s.Value && old.Expired == s.Expired && (old.Problem == nil) == (s.Problem == nil):
+			continue
+		case s.Problem != nil:
+			action = OverrideRejected
+		case s.Expired:
+			action = OverrideExpired
+		case known:
+			action = OverrideChanged
+		}
+		changes = append(changes, OverrideChange{action, s})
+	}
+	for _, field := range slices.Sorted(maps.Keys(r.overrideStates)) {
+		old := r.overrideStates[field]
+		s, exists := states[field]
+		if isSwitched(&old) && !isSwitched(&s) {
+			r.logSwitchEnd(&old)
+		}
+		if !exists && !old.Expired { // an expired override was reported before
+			changes = append(changes, OverrideChange{OverrideDeleted, old})
+		}
+	}
+	if newProblems > maxLoggedProblems {
+		r.log.Error("overrides rejected", "and_more", newProblems-maxLoggedProblems, "see", "/rlconfig/problems")
+	}
+	r.observer.Overrides(counts)
+	if r.overrideStates != nil && len(changes) > 0 {
+		slices.SortFunc(changes, func(a, b OverrideChange) int { return cmp.Compare(a.State.Field(), b.State.Field()) })
+		r.observer.OverridesChanged(changes)
+	}
+	if r.overridesRead {
+		r.overrideStates = states
+	}
+}
+
+// add counts the override, rule or switch of s.
+func (c *OverrideCounts) add(s *override.State) {
+	switch {
+	case s.Waiting:
+		c.Waiting++
+	case s.Problem != nil:
+		c.Rejected++
+	}
+	if s.Limits == "" {
+		return
+	}
+	c.InForce++
+	switch {
+	case s.Kind != override.KindSwitch:
+	case s.Target == "":
+		c.OffAll++
+	case override.IsDomain(s.Target):
+		c.OffDomains++
+	default:
+		c.OffRules++
+	}
+}
+
+func (r *Reloader) logProblem(s *override.State) {
+	problem := s.Problem.Error()
+	if len(problem) > maxLoggedBytes {
+		problem = strings.ToValidUTF8(problem[:maxLoggedBytes], "") + "…"
+	}
+	effect := "the limits apply without the override"
+	if s.Limits != "" {
+		effect = "the previous value stays in force: " + s.Limits
+	}
+	level, state := slog.LevelError, " rejected"
+	if s.Waiting {
+		level, state = slog.LevelWarn, " waiting"
+	}
+	message := strings.ReplaceAll(string(s.Kind), "_", " ") + state
+	r.log.Log(context.Background(), level, message, "problem", strings.ReplaceAll(problem, "\n", "; "), "effect", effect)
+}
+
+func isSwitched(s *override.State) bool {
+	return (s.Kind == override.KindSwitch || s.Kind == override.KindShadowMode) && s.Limits != ""
+}
+
+func (r *Reloader) logSwitch(s *override.State) {
+	attrs := []any{"limits", s.Path, "by", s.Author, "reason", s.Reason}
+	if !s.Expires.IsZero() {
+		attrs = append(attrs, "until", s.Expires.UTC().Format(time.RFC3339))
+	}
+	if s.Kind == override.KindShadowMode {
+		r.log.Warn("shadow mode switched", append(attrs, "value", s.Limits)...)
+	} else {
+		r.log.Warn("limits switched off", attrs...)
+	}
+}
+
+func (r *Reloader) logSwitchEnd(s *override.State) {
+	if s.Kind == override.KindShadowMode {
+		r.log.Warn("shadow mode restored to the setting")
+	} else {
+		r.log.Warn("limits switched on", "limits", cmp.Or(s.Target, "all domains"))
+	}
 }

@@ -56,9 +56,7 @@ type Reloader struct {
 	overridesRead  bool                      // the overrides were read at least once
 	overrideStates map[string]override.State // of the last report, by field; nil before the first report
 
-	loggedWarnings map[string]bool   // the warnings of the limits in force, which are in the log
-	loggedProblems map[string]string // the problems of overrides, which are in the log; by field
-	loggedSwitches map[string]string // the switches in force, which are in the log; by field
+	loggedWarnings map[string]bool // the warnings of the limits in force, which are in the log
 }
 
 // New returns a Reloader without limits.
@@ -240,81 +238,6 @@ func (r *Reloader) reject(err error) {
 	}
 }
 
-// reportOverrides logs new problems of overrides and reports the number of overrides to
-// the Observer.
-func (r *Reloader) reportOverrides() {
-	logged := map[string]string{}
-	newProblems := 0
-	for _, s := range r.overrides.States() {
-		if s.Problem == nil {
-			continue
-		}
-		problem := s.Problem.Error()
-		logged[s.Field()] = problem
-		if r.loggedProblems[s.Field()] == problem {
-			continue
-		}
-		if newProblems++; newProblems > maxLoggedProblems {
-			continue
-		}
-		if len(problem) > maxLoggedBytes {
-			problem = strings.ToValidUTF8(problem[:maxLoggedBytes], "") + "…"
-		}
-		effect := "the limits apply without the override"
-		if s.Limits != "" {
-			effect = "the previous value stays in force: " + s.Limits
-		}
-		level, state := slog.LevelError, " rejected"
-		if s.Waiting {
-			level, state = slog.LevelWarn, " waiting"
-		}
-		r.log.Log(context.Background(), level, strings.ReplaceAll(string(s.Kind), "_", " ")+state, "problem", strings.ReplaceAll(problem, "\n", "; "), "effect", effect)
-	}
-	if newProblems > maxLoggedProblems {
-		r.log.Error("overrides rejected", "and_more", newProblems-maxLoggedProblems, "see", "/rlconfig/problems")
-	}
-	r.loggedProblems = logged
-	r.observer.Overrides(r.overrideCounts())
-	r.logSwitches()
-	r.reportOverrideChanges()
-}
-
-// reportOverrideChanges reports the overrides that have changed since the last report. The first
-// overrides that are read are not reported, because they were set before the process started.
-func (r *Reloader) reportOverrideChanges() {
-	if !r.overridesRead {
-		return
-	}
-	states := map[string]override.State{}
-	var changes []OverrideChange
-	add := func(action Action, s override.State) { changes = append(changes, OverrideChange{action, s}) }
-	for _, s := range r.overrides.States() {
-		states[s.Field()] = s
-		old, known := r.overrideStates[s.Field()]
-		switch {
-		case known && old.Value == s.Value && old.Expired == s.Expired && (old.Problem == nil) == (s.Problem == nil):
-		case s.Problem != nil:
-			add(OverrideRejected, s)
-		case s.Expired:
-			add(OverrideExpired, s)
-		case known:
-			add(OverrideChanged, s)
-		default:
-			add(OverrideSet, s)
-		}
-	}
-	for field, s := range r.overrideStates {
-		if _, ok := states[field]; !ok && !s.Expired { // an expired override was reported before
-			add(OverrideDeleted, s)
-		}
-	}
-	slices.SortFunc(changes, func(a, b OverrideChange) int { return cmp.Compare(a.State.Field(), b.State.Field()) })
-	if r.overrideStates != nil && len(changes) > 0 {
-		r.observer.OverridesChanged(changes)
-	}
-	r.overrideStates = states
-}
-
 // problems returns why the newest limits or overrides are not in force, one line each.
 func (r *Reloader) problems() []string {
 	var lines []string
@@ -339,14 +262,11 @@ func (r *Reloader) WriteLimits(w io.Writer) {
 // WriteProblems writes why sources are down and why the newest limits or overrides are
 // not in force, one line each. It writes nothing if all is well.
 func (r *Reloader) WriteProblems(w io.Writer) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(r.outages)) {
-		if err := r.outages[name]; err != nil {
-			fmt.Fprintln(w, err)
-		}
+	s := r.Status()
+	for _, name := range slices.Sorted(maps.Keys(s.Outages)) {
+		fmt.Fprintln(w, s.Outages[name])
 	}
-	for _, line := range r.problems() {
+	for _, line := range s.Problems {
 		fmt.Fprintln(w, line)
 	}
 }

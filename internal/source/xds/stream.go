@@ -201,7 +201,6 @@ func (c *Client) parse(r *discoveryv3.DiscoveryResponse) source.Update {
 	return source.Update{Limits: limits, Attrs: []slog.Attr{slog.String("xds_version", r.GetVersionInfo()), slog.Int("resources", len(resources))}}
 }
 
-// truncateReason cuts reason to the length that a NACK may have.
 func truncateReason(reason string) string {
 	if len(reason) <= maxReasonBytes {
 		return reason

@@ -53,8 +53,7 @@ type Options struct {
 	// Parse says how to parse resources.
 	Parse limitsfile.Options
 
-	// Log gets a line for each connection, rejected response and lost stream. It may
-	// be nil.
+	// Log gets a line for each connection, rejected response and lost stream.
 	Log *slog.Logger
 }
 
@@ -72,22 +71,15 @@ var _ source.Source = (*Client)(nil)
 
 const defaultMessageBytes = 16 << 20
 
-// New returns a Client. The error names the invalid option, or the TLS file that can't be
-// read.
+// New returns a Client. The error reports a missing server, or names the TLS file that can't be read.
 func New(o Options) (*Client, error) {
-	switch b := o.Backoff; {
-	case o.Server == "":
+	if o.Server == "" {
 		return nil, errors.New("xDS: the server is missing")
-	case b.Initial <= 0 || b.Max < b.Initial:
-		return nil, fmt.Errorf("xDS: back-off: got %s to %s, want an initial interval over 0 and a maximum not below", b.Initial, b.Max)
-	case !(b.Jitter >= 0 && b.Jitter <= 1):
-		return nil, fmt.Errorf("xDS: jitter of the back-off: got %v, want 0 to 1", b.Jitter)
 	}
 	if _, err := o.TLS.Credentials(); err != nil {
 		return nil, fmt.Errorf("xDS TLS: %w", err)
 	}
 	o.MaxMessageBytes = cmp.Or(o.MaxMessageBytes, defaultMessageBytes)
-	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Client{
 		Options:     o,
 		nackBackoff: wait.Backoff{Initial: time.Second, Max: 10 * time.Second},

@@ -233,9 +233,9 @@ func newDenial(d *limitsfile.Denial) *Denial {
 	if d == nil {
 		return nil
 	}
-	denial := &Denial{Body: d.Body}
+	denial := &Denial{Body: string(d.Body)}
 	for _, h := range d.Headers {
-		denial.Headers = append(denial.Headers, h.Name+": "+h.Value)
+		denial.Headers = append(denial.Headers, h.GetKey()+": "+h.GetValue())
 	}
 	return denial
 }

@@ -1,0 +1,191 @@
+package limitsfile
+
+import (
+	"bytes"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/net/http/httpguts"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/seed-81f232ab/rls/internal/base/fields"
+)
+
+// Bounds of the field denial.
+const (
+	maxDenialBytes = 16 << 10 // of a message or a body
+	maxHeaders     = 20
+	maxHeaderBytes = 1024 // of a name or a value
+)
+
+// Denial is what a rule adds to the responses that deny a request. It is shared by all of them and
+// must not be changed.
+type Denial struct {
+	Body    []byte
+	Headers []*corev3.HeaderValue // in file order
+}
+
+// equal reports whether d and other are the same. Both can be nil.
+func (d *Denial) equal(other *Denial) bool {
+	if d == nil || other == nil {
+		return d == other
+	}
+	sameHeader := func(a, b *corev3.HeaderValue) bool { return proto.Equal(a, b) }
+	return bytes.Equal(d.Body, other.Body) && slices.EqualFunc(d.Headers, other.Headers, sameHeader)
+}
+
+// forbiddenHeaders are headers that belong to the connection or that the proxy sets.
+var forbiddenHeaders = []string{
+	"connection", "content-length", "host", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+}
+
+// denial reads a denial. It returns nil after reporting a mistake.
+func (d *document) denial(pos *place, o *object) *Denial {
+	mistakes := d.mistakes
+	message, body := o.field("message"), o.field("body")
+	denial := &Denial{Body: []byte(message.Text + body.Text)}
+	switch {
+	case message.given() && body.given():
+		d.errorf(body.node, pos, "message and body are both given; want one of them")
+	case len(denial.Body) > maxDenialBytes:
+		v := message
+		if body.given() {
+			v = body
+		}
+		d.errorf(v.node, pos, "%s: got %d bytes, want at most %d", v.row.Name, len(denial.Body), maxDenialBytes)
+	}
+	if v := o.field("headers"); v.valid() {
+		denial.Headers = d.headers(pos, v.mappings[0])
+	}
+	hasType := slices.ContainsFunc(denial.Headers, func(h *corev3.HeaderValue) bool { return strings.EqualFold(h.Key, "content-type") })
+	if message.Text != "" && !hasType {
+		denial.Headers = append(denial.Headers, &corev3.HeaderValue{Key: "content-type", Value: "text/plain; charset=utf-8"})
+	}
+	if d.mistakes > mistakes || o.invalid() {
+		return nil
+	}
+	if len(denial.Body) == 0 && len(denial.Headers) == 0 {
+		d.errorf(o.node, pos, "denial is empty; want message, body or headers in it")
+		return nil
+	}
+	return denial
+}
+
+func (d *document) headers(pos *place, n *yaml.Node) []*corev3.HeaderValue {
+	var all []*corev3.HeaderValue
+	if len(n.Content)/2 > maxHeaders {
+		d.errorf(n, pos, "headers has %d names; maximum is %d", len(n.Content)/2, maxHeaders)
+		return nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if !d.visit(n) {
+			break
+		}
+		name := fields.Resolve(n.Content[i])
+		item := row{Field: fields.Field{Name: "header " + fields.Display(name), Kind: fields.Text}}
+		v := d.value(&item, pos, fields.Resolve(n.Content[i+1]))
+		h := &corev3.HeaderValue{Key: name.Value, Value: v.Text}
+		isSame := func(other *corev3.HeaderValue) bool { return strings.EqualFold(other.Key, h.Key) }
+		switch {
+		case v.invalid:
+		case v.node == nil:
+			d.errorf(n.Content[i+1], pos, "%s: got null, want text", item.Name)
+		case name.Kind != yaml.ScalarNode || !httpguts.ValidHeaderFieldName(h.Key) || len(h.Key) > maxHeaderBytes:
+			d.errorf(n.Content[i], pos, "headers: got %s, want the name of a header, such as x-reason", fields.Display(name))
+		case slices.Contains(forbiddenHeaders, strings.ToLower(h.Key)):
+			d.errorf(n.Content[i], pos, "headers: %s belongs to the connection; leave it out", h.Key)
+		case !httpguts.ValidHeaderFieldValue(h.Value) || len(h.Value) > maxHeaderBytes:
+			d.errorf(v.node, pos, "%s: got a value of %d bytes, want at most %d bytes in one line without control characters", item.Name, len(h.Value), maxHeaderBytes)
+		case slices.ContainsFunc(all, isSame):
+			d.errorf(n.Content[i], pos, "%s is given twice; want it once", item.Name)
+		default:
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+// metadata reads a mapping with values of any type. It returns nil after reporting a mistake.
+func (d *document) metadata(pos *place, n *yaml.Node) *structpb.Struct {
+	mistakes, all := d.mistakes, map[string]any{}
+	d.metadataFields(all, pos, n, 0)
+	s, err := structpb.NewStruct(all)
+	if d.mistakes > mistakes || err != nil { // a text that is not UTF-8 is reported
+		return nil
+	}
+	return s
+}
+
+func (d *document) metadataFields(all map[string]any, pos *place, n *yaml.Node, depth int) {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, v := fields.Resolve(n.Content[i]), fields.Resolve(n.Content[i+1])
+		if key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" {
+			for _, m := range d.mergeSources(pos, v) {
+				if d.descend(pos, m, depth+1) {
+					d.metadataFields(all, pos, m, depth+1)
+				}
+			}
+			continue
+		}
+		name, ok := fields.ParseText(key)
+		if key.Kind != yaml.ScalarNode || !ok {
+			d.errorf(n.Content[i], pos, "key in metadata: got %s, want text", fields.Display(key))
+			continue
+		}
+		all[name] = d.metadataValue(pos, v, depth+1)
+	}
+}
+
+// descend reports whether to go on into n.
+func (d *document) descend(pos *place, n *yaml.Node, depth int) bool {
+	if depth > MaxDepth {
+		d.errorf(n, pos, "metadata is nested more than %d deep", MaxDepth)
+		return false
+	}
+	d.metadataValues++
+	return d.visit(n) && d.checkCount(n, d.metadataValues, maxMetadata, "values in metadata")
+}
+
+// metadataValue returns n as package structpb takes it.
+func (d *document) metadataValue(pos *place, n *yaml.Node, depth int) any {
+	if !d.descend(pos, n, depth) {
+		return nil
+	}
+	switch n.Kind {
+	case yaml.MappingNode:
+		all := map[string]any{}
+		d.metadataFields(all, pos, n, depth)
+		return all
+	case yaml.SequenceNode:
+		list := []any{}
+		for _, item := range n.Content {
+			list = append(list, d.metadataValue(pos, fields.Resolve(item), depth+1))
+		}
+		return list
+	}
+	switch fields.Tag(n) {
+	case "!!null":
+		return nil
+	case "!!bool":
+		b, _ := fields.ParseBool(n.Value)
+		return b
+	case "!!int", "!!float":
+		if i, ok := fields.ParseInt(n.Value); ok {
+			return float64(i)
+		}
+		// Numbers that JSON lacks (.inf, .nan) stay text.
+		if f, err := strconv.ParseFloat(n.Value, 64); err == nil && !math.IsInf(f, 0) && !math.IsNaN(f) {
+			return f
+		}
+	}
+	text, ok := fields.ParseText(n)
+	if !ok {
+		d.errorf(n, pos, "metadata: got %s, want text in UTF-8", fields.Display(n))
+	}
+	return text
+}

@@ -1,0 +1,229 @@
+package limitsfile
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed-81f232ab/rls/descriptors/condition"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
+)
+
+// RuntimeRule is a rule that was created at run time. It is immutable, except for what Descriptor
+// keeps.
+type RuntimeRule struct {
+	Notes
+
+	file        string // shown in problems
+	fields      *object
+	expressions expressionCache // of Descriptor, which reload calls after each change
+}
+
+// ruleExample is an example of a rule in problems.
+const ruleExample = `{"rate_limit": {"unit": "minute", "requests_per_unit": 100}}`
+
+// ParseRule reads a rule from a JSON object with the fields of a descriptor, except key, value
+// and descriptors, and with notes. target is shown in problems. The error is Problems.
+func ParseRule(target string, value []byte) (*RuntimeRule, error) {
+	r := &RuntimeRule{file: shownName("rule", target), expressions: expressionCache{}}
+	var err error
+	r.Notes, err = parseValue(r.file, ruleLevel, value, ruleExample, func(_ *document, o *object) { r.fields = o })
+	return r, err
+}
+
+// misplacedInRule returns where a field belongs that no rule has, or an empty text for other fields.
+func misplacedInRule(name string) string {
+	switch {
+	case name == "key" || name == "value":
+		return "is in the target of a rule; leave it out of the rule"
+	case name == "descriptors":
+		return "belongs in no rule; create each child as a rule of its own"
+	case IsLimitField(name):
+		return "belongs in rate_limit; an example is " + ruleExample
+	}
+	return ""
+}
+
+// IsLimitField reports whether a field belongs in rate_limit and not in the descriptor.
+func IsLimitField(name string) bool { return slices.Contains(limitFieldNames, name) }
+
+// limitFieldNames names the fields of rate_limit that are not fields of a descriptor.
+var limitFieldNames = func() (names []string) {
+	for _, name := range fieldsAt(rateLimitLevel) {
+		if findRow(name).levels&descriptorLevel == 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}()
+
+// Descriptor returns the descriptor of the rule, with the keys and the value of its target. It
+// is checked as in a limits file, and gets the defaults of the domain. path is shown in
+// problems. The last of keys is the key of the descriptor. Descriptor adds the regular expressions of
+// the rule to patterns, which has those of the domain. Calls must not overlap.
+func (r *RuntimeRule) Descriptor(domain *Domain, path string, keys []string, value string, patterns *condition.Patterns) (*Descriptor, fields.Problems) {
+	d := newDocument(r.file, newShared(Options{}))
+	d.domain, d.expressions, d.patterns = domain, r.expressions, patterns
+	o := r.fields
+	for _, c := range r.expressions { // of an earlier call
+		if err := patterns.Add(c); err != nil {
+			d.errorf(o.node, nil, "cel: %v", err)
+		}
+	}
+	desc := &Descriptor{Key: keys[len(keys)-1], Value: value, File: r.file}
+	d.readCondition(desc, nil, o)
+	if desc.Condition != nil {
+		d.checkEntryKeys(desc.Condition, nil, o, keys)
+	}
+	if desc.Value != value {
+		d.errorf(o.node, nil, "target: got the value %s, want the condition as the value: %s", strconv.Quote(value), strconv.Quote(desc.Value))
+	}
+	d.descriptor(desc, nil, o)
+	if len(desc.Limits) == 0 && d.mistakes == 0 {
+		d.errorf(o.node, nil, "rule has no limit; want rate_limit or rate_limits")
+	}
+	desc.Created = &r.Notes
+	return desc, d.problemsAt(path)
+}
+
+// CheckSiblings returns an error if d would have too many conditions beside it in list, or conditions that
+// take too many steps.
+func CheckSiblings(d *Descriptor, list []*Descriptor) error {
+	if d.Condition == nil {
+		return nil
+	}
+	conditions := []*condition.Condition{d.Condition}
+	for _, other := range list {
+		if other.Condition != nil && other.Key == d.Key && other.Value != d.Value {
+			conditions = append(conditions, other.Condition)
+		}
+	}
+	return checkConditions(conditions)
+}
+
+// PatternsOf returns the regular expressions in list and below. Conditions that descriptors share count once.
+func PatternsOf(list []*Descriptor) (sum condition.Patterns) {
+	added := map[*condition.Condition]bool{}
+	var add func(list []*Descriptor)
+	add = func(list []*Descriptor) {
+		for _, d := range list {
+			if c := d.Condition; c != nil && !added[c] {
+				added[c] = true
+				_ = sum.Add(c) // the file was checked
+			}
+			add(d.Descriptors)
+		}
+	}
+	add(list)
+	return sum
+}
+
+// NewDescriptor returns a descriptor without limits.
+func NewDescriptor(key, value string) *Descriptor {
+	return &Descriptor{Key: key, Value: value, WildcardKey: strings.Contains(key, "*"), WildcardValue: strings.Contains(value, "*")}
+}
+
+// shownName returns the name that problems of a target show in place of a file.
+func shownName(kind, target string) string {
+	const maxBytes = 200
+	name := fields.Printable(target)
+	if len(name) > maxBytes {
+		name = strings.ToValidUTF8(name[:maxBytes], "") + "…"
+	}
+	return strings.TrimSpace(kind + " " + name)
+}
+
+// Notes say who made a change of run time, why, and when it ends.
+type Notes struct {
+	// Expires is the time at which the change ends. The zero Time means never.
+	Expires time.Time `json:"expires_at"`
+
+	// Author set the change at the time SetAt. Both are zero if unknown.
+	Author string    `json:"set_by"`
+	SetAt  time.Time `json:"set_at"`
+
+	Reason string `json:"reason"`
+}
+
+// Ended reports whether the change has ended at now.
+func (n Notes) Ended(now time.Time) bool { return !n.Expires.IsZero() && !now.Before(n.Expires) }
+
+// String returns the notes in words: ` by alice until 2030-01-31T12:00:00Z, reason "spike"`. It
+// returns an empty text for no notes.
+func (n Notes) String() string {
+	text := ""
+	if n.Author != "" {
+		text += " by " + fields.Printable(n.Author)
+	}
+	if !n.Expires.IsZero() {
+		text += " until " + n.Expires.UTC().Format(time.RFC3339)
+	}
+	if n.Reason != "" {
+		text += ", reason " + strconv.Quote(n.Reason)
+	}
+	return text
+}
+
+// MaxReasonBytes is the maximum size of a reason.
+const MaxReasonBytes = 500
+
+// noteFields are the fields of Notes. They change no limit.
+var noteFields = []string{"expires_at", "reason", "set_by", "set_at"}
+
+func (d *document) notes(o *object) Notes {
+	n := Notes{
+		Expires: d.time(o.field("expires_at")), SetAt: d.time(o.field("set_at")),
+		Author: o.field("set_by").Text, Reason: o.field("reason").Text,
+	}
+	if len(n.Reason) > MaxReasonBytes {
+		d.errorf(o.field("reason").node, nil, "reason: got %d bytes, want at most %d", len(n.Reason), MaxReasonBytes)
+	}
+	return n
+}
+
+// time returns the time in v, or the zero Time.
+func (d *document) time(v value) time.Time {
+	if !v.valid() {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339, v.Text)
+	if err != nil {
+		d.errorf(v.node, nil, "%s: got %s, want a time such as 2030-01-31T12:00:00Z", v.row.Name, fields.Display(v.node))
+	}
+	return t
+}
+
+// parseValue reads a value of run time: a JSON object with notes and other fields of level l. file and example
+// are shown in problems. check gets the object, and reports more mistakes. The error is Problems.
+func parseValue(file string, l level, value []byte, example string, check func(d *document, o *object)) (n Notes, err error) {
+	d := newDocument(file, newShared(Options{}))
+	if root := d.json(value, example); root != nil {
+		o := d.object(l, nil, root)
+		n = d.notes(o)
+		check(d, o)
+	}
+	if all := d.problemsAt(""); len(all) > 0 {
+		return n, all
+	}
+	return n, nil
+}
+
+// ParseSwitch reads the notes of a switch from a JSON object. name is shown in problems. The
+// error is Problems.
+func ParseSwitch(name string, value []byte) (Notes, error) {
+	return parseValue(name, switchLevel, value, `{"reason": "incident", "expires_at": "2030-01-31T12:00:00Z"}`, func(*document, *object) {})
+}
+
+// ParseShadowMode reads the switch that changes SHADOW_MODE: a JSON object with notes and the
+// field shadow_mode, which it must have. name is shown in problems. The error is Problems.
+func ParseShadowMode(name string, value []byte) (on bool, n Notes, err error) {
+	n, err = parseValue(name, shadowModeLevel, value, `{"shadow_mode": true}`, func(d *document, o *object) {
+		mode := o.field("shadow_mode")
+		if !mode.given() {
+			d.errorf(o.node, nil, "shadow_mode is missing; want true or false")
+		}
+		on = mode.Flag
+	})
+	return on, n, err
+}

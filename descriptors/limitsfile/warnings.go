@@ -1,0 +1,262 @@
+package limitsfile
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"regexp/syntax"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/seed-81f232ab/rls/descriptors/condition"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// warnValue warns about a value or a condition of desc that surely matches less than its author
+// meant.
+func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
+	if key := o.field("key"); hasOuterSpace(key.Text) {
+		d.warnf(key.node, pos, "key: got %q with spaces around it, which are part of the key; remove them", key.Text)
+	}
+	if v := o.field("value"); v.valid() && desc.Condition == nil && v.Text != "" {
+		d.warnText(desc.Key, "value", v.Text, v.node, pos)
+	}
+	c := desc.Condition
+	if c == nil {
+		return
+	}
+	inner := o
+	if not := o.field("not"); not.valid() {
+		inner = d.object(notLevel, pos, not.mappings...)
+	}
+	if v := inner.field("cidr"); v.given() && desc.Key == "masked_remote_address" {
+		d.warnf(v.node, pos, "cidr matches no value of masked_remote_address, which is a network and no address; want in, or the key remote_address")
+	}
+	if v := inner.field("in"); v.given() && v.node.Kind == yaml.SequenceNode {
+		for _, n := range v.node.Content {
+			if n = fields.Resolve(n); isAddressKey(desc.Key) || hasOuterSpace(n.Value) {
+				d.warnText(desc.Key, "entry of in", n.Value, n, pos)
+			}
+		}
+	}
+	if v := inner.field("regex"); v.given() && c.MatchesNothing() {
+		d.warnf(v.node, pos, "the condition %s matches no value; correct the expression, or remove the descriptor", c)
+	}
+}
+
+func hasOuterSpace(text string) bool { return len(text) != len(strings.TrimSpace(text)) }
+
+// isAddressKey reports whether Envoy fills key with an address or a network.
+func isAddressKey(key string) bool { return key == "remote_address" || key == "masked_remote_address" }
+
+// warnText warns about a value in a field.
+func (d *document) warnText(key, field, text string, n *yaml.Node, pos *place) {
+	prefix, prefixErr := netip.ParsePrefix(text)
+	switch {
+	case hasOuterSpace(text):
+		d.warnf(n, pos, "%s: got %q with spaces around it, which are part of the value; remove them", field, text)
+	case strings.Contains(text, "*") && field == "value" && !looksLikeExpression(text):
+	case key == "masked_remote_address" && prefixErr != nil:
+		d.warnf(n, pos, "%s: got %s, but masked_remote_address is a network; want one such as 10.0.0.0/8", field, fields.Printable(text))
+	case key == "masked_remote_address" && prefix.Masked().String() != text:
+		d.warnf(n, pos, "%s: got %s, which Envoy never sends; want %s", field, text, prefix.Masked())
+	case key == "masked_remote_address":
+	case prefixErr == nil && field == "value":
+		d.warnf(n, pos, "value: got %s, which matches this text only; want cidr: [%s] for its addresses, or in: [%s] for the text", text, prefix.Masked(), text)
+	case looksLikeExpression(text) && field == "value":
+		d.warnf(n, pos, "value: got %s, which is no regular expression here; want regex: '%s', or in: ['%s'] for the text", fields.Printable(text), fields.Printable(text), fields.Printable(text))
+	case key == "remote_address":
+		if addr, err := netip.ParseAddr(text); err != nil {
+			d.warnf(n, pos, "%s: got %s, but remote_address is an IP address; want one such as 10.0.0.1, or cidr for a network", field, fields.Printable(text))
+		} else if addr.String() != text {
+			d.warnf(n, pos, "%s: got %s, which Envoy never sends; want %s", field, text, addr)
+		}
+	}
+}
+
+// expressionParts are texts that a regular expression has, and that a value hardly has.
+var expressionParts = []string{`\d`, `\w`, `\s`, `\.`, "[0-9]", "[a-z]", "[A-Z", "[^", "(?", ".+"}
+
+// looksLikeExpression reports whether text is a regular expression rather than a value.
+func looksLikeExpression(text string) bool {
+	isLikely := strings.HasPrefix(text, "^") || strings.HasSuffix(text, "$") && strings.ContainsAny(text, "*+[(|")
+	if !isLikely && strings.ContainsAny(text, `\[(+`) {
+		for _, part := range expressionParts {
+			isLikely = isLikely || strings.Contains(text, part)
+		}
+	}
+	if !isLikely || len(text) > condition.MaxEntryBytes {
+		return false
+	}
+	_, err := syntax.Parse(text, syntax.Perl)
+	return err == nil
+}
+
+// warnLimits warns about limits of desc that never deny, because another limit is tighter.
+func (d *document) warnLimits(desc *Descriptor, pos *place) {
+	for i, l := range desc.Limits {
+		for j, other := range desc.Limits {
+			if i != j && other.isTighter(l) && (!l.isTighter(other) || j < i) {
+				d.warnf(&yaml.Node{Line: l.Line}, pos, "%s never denies, because %s is always tighter; remove one of them, or change a number", l, other)
+				break
+			}
+		}
+	}
+}
+
+// isTighter reports whether l certainly denies each request that other denies.
+func (l *Limit) isTighter(other *Limit) bool {
+	if l.Unlimited || other.Unlimited || !l.Enabled || !other.Enabled || l.Name != "" || len(l.Replaces)+len(other.Replaces) > 0 {
+		return false // a name can be replaced
+	}
+	a, b := l.Spec, other.Spec
+	if a.Timezone != "" || b.Timezone != "" {
+		return false // days and months of a calendar have no fixed length
+	}
+	if a.Algorithm != b.Algorithm || a.Scope != b.Scope || a.OnBackendFailure != b.OnBackendFailure || a.FallbackRatio != b.FallbackRatio || a.Lease || b.Lease {
+		return false
+	}
+	long, short := l.Period(), other.Period() // of the tighter limit and of the other limit
+	switch a.Algorithm {
+	case limit.FixedWindow:
+		if long >= short {
+			return long%short == 0 && a.Requests <= b.Requests && (a.ChargeDenied || !b.ChargeDenied)
+		}
+		return short%long == 0 && !b.ChargeDenied && uint64(a.Requests)*uint64(short/long) <= uint64(b.Requests)
+	case limit.SlidingLog:
+		if a.ChargeDenied || b.ChargeDenied {
+			return false
+		}
+		windows := uint64((short + long - 1) / long)
+		return uint64(a.Requests)*windows <= uint64(b.Requests)
+	case limit.TokenBucket:
+		// Rates are compared as fractions of requests and periods.
+		return !a.ChargeDenied && !b.ChargeDenied && l.Capacity() <= other.Capacity() &&
+			float64(a.Requests)/float64(long) <= float64(b.Requests)/float64(short)
+	}
+	return false
+}
+
+// maxCompared bounds the earlier siblings that a descriptor is compared with.
+const maxCompared = 100
+
+// warnUnreachable warns about descriptors of list and below that no request can reach, because an earlier match
+// always wins. trail leads to list.
+func (r *reader) warnUnreachable(domain string, trail []*Descriptor, list []*Descriptor) {
+	s := newCoverings(list)
+	for _, d := range list {
+		if s != nil {
+			if by := s.covering(d); by != nil {
+				r.warnUnreached(domain, trail, d, fmt.Sprintf("%s at %s matches first; remove one of them, or change the order or the value", by.Label(), fields.FileLine(by.File, by.Line)))
+			} else if s.hasOwnDescriptors(d) {
+				r.warnUnreached(domain, trail, d, "each of its values has a descriptor of its own, which matches first; remove the descriptor, or the others")
+			}
+		}
+		if len(d.Descriptors) > 0 {
+			r.warnUnreachable(domain, append(trail[:len(trail):len(trail)], d), d.Descriptors)
+		}
+	}
+}
+
+func (r *reader) warnUnreached(domain string, trail []*Descriptor, d *Descriptor, reason string) {
+	if len(r.set.Warnings) >= maxProblems {
+		return
+	}
+	path := Path(domain, append(trail[:len(trail):len(trail)], d))
+	r.set.Warnings = append(r.set.Warnings, fields.Problem{File: d.File, Line: d.Line, Path: path, Reason: "no request reaches this descriptor, because " + reason})
+}
+
+// coverings has the siblings that can keep requests from others: all with a condition or a *.
+type coverings struct {
+	conditions map[string][]*Descriptor // by key, in file order
+	wildcards  []covering               // in file order
+	all        map[string]*Descriptor   // by key: a descriptor from which on no value is left
+	values     map[descriptorName]bool  // of descriptors with one value
+}
+
+// covering is a descriptor with a *.
+type covering struct {
+	*Descriptor
+	key, value Pattern
+}
+
+// newCoverings returns the coverings of list, or nil if there are none.
+func newCoverings(list []*Descriptor) *coverings {
+	var s *coverings
+	for _, d := range list {
+		if d.Condition == nil && !d.WildcardKey && !d.WildcardValue {
+			continue
+		}
+		if s == nil {
+			s = &coverings{conditions: map[string][]*Descriptor{}, all: map[string]*Descriptor{}}
+		}
+		if d.Condition == nil {
+			if len(s.wildcards) < maxCompared {
+				s.wildcards = append(s.wildcards, covering{d, NewPattern(d.Key), NewPattern(cmp.Or(d.Value, "*"))})
+			}
+			continue
+		}
+		earlier := s.conditions[d.Key]
+		isOpposite := func(other *Descriptor) bool { return d.Condition.IsOpposite(other.Condition) }
+		if s.all[d.Key] == nil && (d.Condition.MatchesAll() || slices.ContainsFunc(earlier[:min(len(earlier), maxCompared)], isOpposite)) {
+			s.all[d.Key] = d
+		}
+		s.conditions[d.Key] = append(earlier, d)
+	}
+	if s == nil {
+		return nil
+	}
+	s.values = map[descriptorName]bool{}
+	for _, d := range list {
+		if d.Condition == nil && !d.WildcardKey && !d.WildcardValue && d.Value != "" {
+			s.values[descriptorName{key: d.Key, value: d.Value}] = true
+		}
+	}
+	return s
+}
+
+// hasOwnDescriptors reports whether d is an in, and each of its values has a descriptor of its own.
+func (s *coverings) hasOwnDescriptors(d *Descriptor) bool {
+	if d.Condition == nil || len(d.Condition.Values()) == 0 || len(d.Condition.Values()) > len(s.values) {
+		return false
+	}
+	return !slices.ContainsFunc(d.Condition.Values(), func(value string) bool { return !s.values[descriptorName{key: d.Key, value: value}] })
+}
+
+// covering returns a descriptor that matches each request that d could match, and that matches
+// first. It returns nil if there is none.
+func (s *coverings) covering(d *Descriptor) *Descriptor {
+	if d.Condition == nil && !d.WildcardKey && !d.WildcardValue && d.Value != "" {
+		return nil // an exact value comes first
+	}
+	for i, c := range s.conditions[d.Key] {
+		if c == d || i == maxCompared {
+			break
+		}
+		if c == s.all[d.Key] || d.Condition != nil && c.Condition.Covers(d.Condition) ||
+			d.WildcardValue && c.Condition.CoversPrefix(NewPattern(d.Value).Prefix) {
+			return c
+		}
+	}
+	if d.Condition != nil {
+		return nil
+	}
+	for i := range s.wildcards {
+		w := &s.wildcards[i]
+		if w.Descriptor == d {
+			break
+		}
+		if !w.key.Match(d.Key) {
+			continue
+		}
+		// A pattern that matches another pattern as a text matches all that the other matches,
+		// because only its * can match the * of the other.
+		if d.Value == "" && w.value.MatchesAll() || d.Value != "" && w.value.Match(d.Value) {
+			return w.Descriptor
+		}
+	}
+	return nil
+}
