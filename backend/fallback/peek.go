@@ -18,13 +18,7 @@ func (l *Limiter) Forget(*backend.Hit) {}
 
 // takePeeks answers hits of 0 as Take would.
 func (l *Limiter) takePeeks(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	backend.TakePart(ctx, now, l.o.Primary, hits, results, func(i int) bool {
-		isOpen := l.breakerOf(&hits[i]).isOpen()
-		if isOpen {
-			results[i] = backend.Result{Err: errBreakerOpen}
-		}
-		return !isOpen
-	})
+	l.askPrimary(ctx, now, hits, results)
 	localBatch := backend.NewSubBatch()
 	defer localBatch.Release()
 	for i := range hits {
