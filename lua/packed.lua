@@ -44,7 +44,6 @@ end
 --         limit.Limit.Take does, and returns spent, reset and retry as in take's reply
 local function packedAlgorithm(format, size, expiry, step)
   local pack, unpack = struct.pack, struct.unpack
-  local maxExact = 2 ^ 53 -- doubles have all whole numbers up to here
 
   -- Returns the expiry of a key. forgottenAt is the time at which its state is forgotten. The expiry
   -- is the next multiple of expiryStep.
