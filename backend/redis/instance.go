@@ -2,9 +2,7 @@ package redis
 
 import (
 	"context"
-	"fmt"
 	"hash/crc32"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -40,9 +38,6 @@ func (l *Limiter) addInstance(ctx context.Context, s Server) error {
 	}
 	tags := []string{""}
 	if a.kind == Cluster {
-		if strings.ContainsAny(l.options.KeyPrefix, "{}") {
-			return fmt.Errorf("key prefix: got %q with a brace, which a cluster takes for a hash tag; want no braces", l.options.KeyPrefix)
-		}
 		tags = hashTags(l.options.Partitions)
 	}
 	instance := &redisInstance{name: a.name(), address: a, role: Roles[len(l.instances)], firstShard: len(l.queues), partitions: len(tags)}
