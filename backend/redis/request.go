@@ -15,7 +15,7 @@ import (
 // request is one Take in progress. A request has a call for each queue of its hits. The Take and the
 // workers share the request. The last user recycles the request.
 type request struct {
-	ctx          context.Context // the context of the Take; nil without a Tracer
+	ctx          context.Context // the context of the Take; nil for a probe
 	calls        []*call         // a call for each queue; the capacity has further calls for reuse
 	now          int64           // the time of the hits in microseconds since 1970; 0 for the clock of Redis
 	start        time.Time

@@ -1,10 +1,6 @@
 package redis
 
-import (
-	"time"
-
-	goredis "github.com/redis/go-redis/v9"
-)
+import "time"
 
 // Role is the use of a Redis.
 type Role uint8
@@ -46,25 +42,14 @@ type PoolStats struct {
 func (l *Limiter) PoolStats() []PoolStats {
 	var poolStats []PoolStats
 	for _, instance := range l.instances {
-		stats := PoolStats{Role: instance.role, Opened: instance.openedConnections.Load(), RoundTrip: instance.client.roundTrip(), Budget: l.Timeout()}
 		s := instance.client.PoolStats()
-		stats.add(s)
-		stats.add((*goredis.PoolStats)(s.PipelineStats))
-		poolStats = append(poolStats, stats)
+		poolStats = append(poolStats, PoolStats{
+			Role: instance.role, Connections: int(s.TotalConns), Idle: int(s.IdleConns),
+			Opened: instance.openedConnections.Load(), Waits: int64(s.WaitCount), WaitTime: time.Duration(s.WaitDurationNs), Timeouts: int64(s.Timeouts),
+			RoundTrip: instance.client.roundTrip(), Budget: l.Timeout(),
+		})
 	}
 	return poolStats
-}
-
-// add adds the statistics of one pool of go-redis, which can be nil.
-func (s *PoolStats) add(clientStats *goredis.PoolStats) {
-	if clientStats == nil {
-		return
-	}
-	s.Connections += int(clientStats.TotalConns)
-	s.Idle += int(clientStats.IdleConns)
-	s.Waits += int64(clientStats.WaitCount)
-	s.WaitTime += time.Duration(clientStats.WaitDurationNs)
-	s.Timeouts += int64(clientStats.Timeouts)
 }
 
 // QueuedHits returns the number of hits that wait for a batch of the shard.

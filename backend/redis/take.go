@@ -21,7 +21,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	}
 	start := time.Now()
 	r := l.newRequest(now, start, l.budget(ctx, start))
-	r.keepContext(ctx, l.options.Tracer)
+	r.ctx = ctx
 	for i := range hits {
 		r.add(l.queues[l.ShardOf(&hits[i])], i, &hits[i], hits[i].N)
 	}
@@ -86,7 +86,7 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *req
 			if r == nil {
 				start := time.Now()
 				r = l.newRequest(now, start, chargedRequest.deadline.Sub(start))
-				r.keepContext(ctx, l.options.Tracer)
+				r.ctx = ctx
 			}
 			refund := r.add(c.queue, h.index, &hits[h.index], -h.n)
 			refund.refundedHoldExpiry, refund.callerWindow = anonymousHoldExpiry, h.window

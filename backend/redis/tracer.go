@@ -13,13 +13,6 @@ type Tracer interface {
 	BatchAnswered(b Batch, start time.Time, calls []context.Context)
 }
 
-// keepContext keeps ctx, the context of r's Take, for the Tracer t. Without a Tracer it keeps nothing.
-func (r *request) keepContext(ctx context.Context, t Tracer) {
-	if t != nil {
-		r.ctx = ctx
-	}
-}
-
 // sendToTracer passes the batch to the Tracer, if there is one.
 func (b *batch) sendToTracer(sentBatch Batch, start time.Time) {
 	t := b.queue.limiter.options.Tracer
