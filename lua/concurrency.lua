@@ -185,15 +185,6 @@ local function runInParts(command, key, values)
   end
 end
 
-local function copyList(list)
-  local c = {}
-  for k, v in pairs(list) do c[k] = v end
-  c.stored, c.added = {}, {}
-  for i, hold in ipairs(list.stored) do c.stored[i] = hold end
-  for i, hold in ipairs(list.added) do c.added[i] = hold end
-  return c
-end
-
 return {
   -- Returns the state of key. The state has err if the value of key is no set of holds.
   open = function(key)
@@ -208,16 +199,6 @@ return {
       anonymous = newList('ZREVRANGEBYSCORE', string.format('(%d', lowestOther), '-inf'),
       named = newList('ZRANGEBYSCORE', '(0', '+inf'),
     }
-  end,
-
-  copy = function(s)
-    local c = {}
-    for k, v in pairs(s) do c[k] = v end
-    c.live, c.gone = {}, {}
-    for k, v in pairs(s.live) do c.live[k] = v end
-    for k, v in pairs(s.gone) do c.gone[k] = v end
-    c.anonymous, c.named = copyList(s.anonymous), copyList(s.named)
-    return c
   end,
 
   -- hits is a number, or a list of a number and the id of a hold, or a list of a negative number and

@@ -19,7 +19,7 @@ import (
 var files embed.FS
 
 // source returns the text of the named script. The script of an algorithm is the body of a
-// function that returns the functions open, copy, step and save. Algorithms with small states share
+// function that returns the functions open, step and save. Algorithms with small states share
 // the scripts "packed", "packed_admit" and "packed_step".
 func source(name string) string {
 	text, err := files.ReadFile(name + ".lua")

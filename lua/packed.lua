@@ -6,7 +6,7 @@ local function writeError(reply)
 end
 
 -- stringAlgorithm completes an algorithm whose state is stored in one string. It adds the functions
--- open, copy and save. slow_path.lua needs them for keys that occur more than once. For all other keys,
+-- open and save. slow_path.lua needs them for keys that occur more than once. For all other keys,
 -- slow_path.lua reads one state after the other into the same table, with read, encode and write.
 local function stringAlgorithm(algorithm)
   local read, encode, write = algorithm.read, algorithm.encode, algorithm.write
@@ -16,12 +16,6 @@ local function stringAlgorithm(algorithm)
     local s = {}
     s.err = read(s, raw)
     return s
-  end
-
-  algorithm.copy = function(s)
-    local c = {}
-    for k, v in pairs(s) do c[k] = v end
-    return c
   end
 
   -- Writes s. Returns an error message if the write failed.

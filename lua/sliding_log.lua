@@ -140,15 +140,6 @@ return {
     return s
   end,
 
-  copy = function(s)
-    local c = {}
-    for k, v in pairs(s) do c[k] = v end
-    c.times, c.sums = {}, {}
-    for k, v in pairs(s.times) do c.times[k] = v end
-    for k, v in pairs(s.sums) do c.sums[k] = v end
-    return c
-  end,
-
   -- Decides n hits. Returns the hits spent, the reset time and the retry time, as the reply in take.lua.
   step = function(s, now, n, max, period, capacity, chargeDenied)
     local time = advance(s, now, period)
