@@ -19,11 +19,9 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, p
 
 // correctPeek adds the permits of h's counter to r, the answer to h with an N of 0.
 func (l *Limiter) correctPeek(now int64, h backend.Hit, r *backend.Result) {
-	id := l.seeds.ID(h.Key, h.Limit.Tag())
-	s := l.shardOf(id)
-	s.mu.Lock()
+	s, e := l.lockLease(&h)
 	defer s.mu.Unlock()
-	if e := s.leases[id]; e != nil && !e.hasEnded(now) {
+	if e != nil && !e.hasEnded(now) {
 		h.N = 0
 		e.addPermits(&h, &r.Result)
 	}
@@ -31,11 +29,9 @@ func (l *Limiter) correctPeek(now int64, h backend.Hit, r *backend.Result) {
 
 // HeldPermits returns the permits that this replica holds of h's counter.
 func (l *Limiter) HeldPermits(now time.Time, h *backend.Hit) int64 {
-	id := l.seeds.ID(h.Key, h.Limit.Tag())
-	s := l.shardOf(id)
-	s.mu.Lock()
+	s, e := l.lockLease(h)
 	defer s.mu.Unlock()
-	if e := s.leases[id]; e != nil && !e.hasEnded(l.micros(now)) {
+	if e != nil && !e.hasEnded(l.micros(now)) {
 		return e.permits
 	}
 	return 0

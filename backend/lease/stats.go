@@ -1,5 +1,7 @@
 package lease
 
+import "github.com/seed-81f232ab/rls/backend"
+
 // Stats counts what leases did.
 type Stats struct {
 	Leases int64 // counters with a lease, also without permits
@@ -18,9 +20,7 @@ type Stats struct {
 
 // Stats returns the sums over all leases.
 func (l *Limiter) Stats() (sum Stats) {
-	for i := range l.shards {
-		s := &l.shards[i]
-		s.mu.Lock()
+	l.eachShard(func(s *shard) {
 		sum.Leases += int64(len(s.leases))
 		for _, e := range s.leases {
 			sum.Held += e.permits
@@ -30,8 +30,7 @@ func (l *Limiter) Stats() (sum Stats) {
 		sum.Returned += s.stats.Returned
 		sum.Lapsed += s.stats.Lapsed
 		sum.SavedTrips += s.stats.SavedTrips
-		s.mu.Unlock()
-	}
+	})
 	return sum
 }
 
@@ -43,8 +42,7 @@ func (s *shard) countSavedTrip() {
 
 // countReturn counts the permits of g, which are back or lost.
 func (l *Limiter) countReturn(g *permitReturn) {
-	s := l.shardOf(l.seeds.ID(g.key, g.limit.Tag()))
-	s.mu.Lock()
+	s, _ := l.lockLease(&backend.Hit{Key: g.key, Limit: g.limit})
 	if g.isLost {
 		s.stats.Lapsed += g.permits
 	} else {

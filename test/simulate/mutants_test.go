@@ -137,8 +137,8 @@ var mutants = []mutant{
 	{
 		name:    "permits-go-back-to-a-later-window",
 		file:    "backend/lease/giveback.go",
-		old:     "Limit: g.limit, N: -g.permits, Window: g.window",
-		new:     "Limit: g.limit, N: -g.permits, Window: choose(isMutant(), 0, g.window)",
+		old:     "			permitBatch.Add(i, g.permitHit(-g.permits))",
+		new:     "			h := g.permitHit(-g.permits)\n\t\t\th.Window = choose(isMutant(), 0, h.Window)\n\t\t\tpermitBatch.Add(i, h)",
 		runs:    []run{{"late-return", 1}},
 		problem: "admitted hits of second",
 	},
