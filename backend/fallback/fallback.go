@@ -130,10 +130,10 @@ type Limiter struct {
 	excess atomic.Int64          // see Status.MaxExcessHits
 	tally  atomic.Pointer[tally] // of the outage or blip in progress; written under mu only
 
-	mu             sync.Mutex  // guards the fields below
-	shardsDown     int         // shards in an outage, which ends after the replay
-	downErr        error       // failure that opened the first breaker of the outage in progress
-	lastOutage     Outage      // that has ended
+	mu              sync.Mutex  // guards the fields below
+	shardsDown      int         // shards in an outage, which ends after the replay
+	downErr         error       // failure that opened the first breaker of the outage in progress
+	lastOutage      Outage      // that has ended
 	unreportedBlips []*tally    // ended blips without a report
 	blipTimer       *time.Timer // runs reportBlip; nil if no blip waits for its report
 

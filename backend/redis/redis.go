@@ -4,13 +4,13 @@
 // Terms:
 //
 //   - partition: the keys that one script may touch. A single Redis has one partition. A
-//     Cluster has many, each with its own hash tag (partition.go);
+//     Cluster has many, each with its own hash tag (key.go);
 //   - queue: the waiting hits of one partition, and the workers that send them (queue.go);
 //   - request: a Take in progress (request.go);
 //   - call: the part of a request that goes to one queue (request.go);
 //   - batch: the hits of many requests that one worker sends in one step (batch.go, send.go);
 //   - attempt: one pipeline of a batch; most batches need one attempt (send.go);
-//   - plain commands: INCR and other commands that charge a fixed window without the script (plain.go).
+//   - plain commands: INCR and other commands that charge a fixed window without the script (counters.go).
 //
 // A hit passes Take, request.add, request.send and partitionQueue.push, then in a worker batch.run, batch.send,
 // batch.sendOnce and server.execute, and on the way back batch.applyCounterReplies or batch.applyScriptReply,

@@ -80,7 +80,7 @@ var mutants = []mutant{
 	},
 	{
 		name:    "late-answers-are-not-settled",
-		file:    "backend/fallback/late.go",
+		file:    "backend/fallback/replay.go",
 		old:     "l.settle(h, answer)",
 		new:     "if !isMutant() { l.settle(h, answer) }",
 		runs:    []run{{"late-answers", 1}},
@@ -96,7 +96,7 @@ var mutants = []mutant{
 	},
 	{
 		name:    "last-count-is-ignored",
-		file:    "backend/fallback/lastcount.go",
+		file:    "backend/fallback/serve.go",
 		old:     "if l.o.LastCount == nil || h",
 		new:     "if isMutant() || isMutant(\"late-answers-are-not-settled\") || isMutant(\"late-answers-to-groups-are-ignored\") || l.o.LastCount == nil || h",
 		runs:    []run{{"late-answers", 1}},
@@ -104,7 +104,7 @@ var mutants = []mutant{
 	},
 	{
 		name:    "denied-late-hit-is-not-refunded",
-		file:    "backend/fallback/late.go",
+		file:    "backend/fallback/replay.go",
 		old:     "case !h.hit.Shadow && !hasHolds && answer.ResetAfter > 0:",
 		new:     "case !isMutant() && !h.hit.Shadow && !hasHolds && answer.ResetAfter > 0:",
 		runs:    []run{{"late-denials", 1}},
@@ -184,7 +184,7 @@ var mutants = []mutant{
 	},
 	{
 		name:    "timeout-ignores-the-round-trip",
-		file:    "backend/redis/timeout.go",
+		file:    "backend/redis/clock.go",
 		old:     "if !l.options.AutoTimeout {\n\t\treturn l.options.Timeout",
 		new:     "if isMutant() {\n\t\treturn defaultTimeout\n\t}\n\tif !l.options.AutoTimeout {\n\t\treturn l.options.Timeout",
 		runs:    []run{{"far-redis", 1}},
