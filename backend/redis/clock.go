@@ -1,7 +1,9 @@
 package redis
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,8 +20,8 @@ type serverClock struct {
 	offset     atomic.Int64 // microseconds from the time since processStart to the server's time
 	measuredAt atomic.Int64 // time of the last measurement, in microseconds since processStart, or 0
 
-	mu           sync.Mutex // guards the field below
-	measurements []measurement
+	mu           sync.Mutex    // guards the field below
+	measurements []measurement // the newest first
 }
 
 // measurement is a range that contains the offset, in microseconds.
@@ -64,32 +66,20 @@ func (c *serverClock) isUsable() bool {
 // offset.
 func (c *serverClock) expire() { c.measuredAt.Store(0) }
 
-// measureSoon makes isDue true until the next measurement.
-func (c *serverClock) measureSoon() { c.measuredAt.Add(-measureInterval) }
-
 // add adds a measurement. The server has reported the time serverMicros between start and end,
 // which are results of microsSinceProcessStart.
 func (c *serverClock) add(start, end, serverMicros int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	newest := measurement{serverMicros - end, serverMicros - start}
-	for _, m := range c.measurements {
-		if newest.minOffset > m.maxOffset+maxDrift || newest.maxOffset < m.minOffset-maxDrift {
-			c.measurements = c.measurements[:0] // somebody has set the server's clock
-			break
-		}
+	wasSet := func(m measurement) bool { // somebody has set the server's clock since m
+		return newest.minOffset > m.maxOffset+maxDrift || newest.maxOffset < m.minOffset-maxDrift
 	}
-	if len(c.measurements) == maxMeasurements {
-		copy(c.measurements, c.measurements[1:])
-		c.measurements = c.measurements[:maxMeasurements-1]
+	if slices.ContainsFunc(c.measurements, wasSet) {
+		c.measurements = nil
 	}
-	c.measurements = append(c.measurements, newest)
-	shortest := newest
-	for _, m := range c.measurements {
-		if m.maxOffset-m.minOffset < shortest.maxOffset-shortest.minOffset {
-			shortest = m
-		}
-	}
+	c.measurements = slices.Insert(c.measurements[:min(len(c.measurements), maxMeasurements-1)], 0, newest)
+	shortest := c.shortest()
 	c.offset.Store(shortest.minOffset + (shortest.maxOffset-shortest.minOffset)/2)
 	c.measuredAt.Store(end)
 }
@@ -133,9 +123,10 @@ func (l *Limiter) adaptTimeout(c *serverClock) (stillTooShort bool) {
 		return false
 	}
 	l.autoTimeout.Store(int64(min(max(neededTimeout(l.RoundTrip()), defaultTimeout), maxAutoTimeout)))
-	stillTooShort = isTooShort(l.Timeout(), c.newestRoundTrip())
+	_, newest := c.roundTrips()
+	stillTooShort = isTooShort(l.Timeout(), newest)
 	if stillTooShort {
-		c.measureSoon()
+		c.measuredAt.Add(-measureInterval) // isDue until the next measurement
 	}
 	return stillTooShort
 }
@@ -180,27 +171,25 @@ func (s *servers) roundTrip() time.Duration {
 	return slowest
 }
 
+// shortest returns the shortest measurement. The caller holds c.mu.
+func (c *serverClock) shortest() measurement {
+	return slices.MinFunc(c.measurements, func(a, b measurement) int { return cmp.Compare(a.length(), b.length()) })
+}
+
 // roundTrip returns the length of the shortest measurement, or 0 if there is none.
 func (c *serverClock) roundTrip() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	shortest := time.Duration(0)
-	for i, m := range c.measurements {
-		if i == 0 || m.length() < shortest {
-			shortest = m.length()
-		}
-	}
+	shortest, _ := c.roundTrips()
 	return shortest
 }
 
-// newestRoundTrip returns the length of the newest measurement, or 0 if there is none.
-func (c *serverClock) newestRoundTrip() time.Duration {
+// roundTrips returns the lengths of the shortest and of the newest measurement, or 0 if there is none.
+func (c *serverClock) roundTrips() (shortest, newest time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.measurements) == 0 {
-		return 0
+		return 0, 0
 	}
-	return c.measurements[len(c.measurements)-1].length()
+	return c.shortest().length(), c.measurements[0].length()
 }
 
 func (m measurement) length() time.Duration {

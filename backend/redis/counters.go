@@ -41,10 +41,7 @@ type counterSet struct {
 func (s *counterSet) reset(n int) {
 	clear(s.ofHit)
 	s.all, s.ofHit, s.nextHit = s.all[:0], s.ofHit[:0], s.nextHit[:0]
-	size := 8
-	for size < 2*n {
-		size *= 2
-	}
+	size := powerOfTwo(max(2*n, 8))
 	if size > cap(s.index) {
 		s.index = make([]int32, size)
 	}
