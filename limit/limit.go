@@ -199,11 +199,10 @@ func (s *Spec) checkWindow(unit int64) error {
 // DurationText returns microseconds as limits files state them: "30s", "1h30m".
 func DurationText(micros int64) string {
 	text := (time.Duration(micros) * time.Microsecond).String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = text[:len(text)-len("0s")]
+		}
 	}
 	return text
 }
