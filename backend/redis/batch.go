@@ -149,7 +149,7 @@ func markCharged(hits []*pendingHit) {
 		}
 	}
 	for _, h := range hits {
-		h.answer.isCharged = h.inGroup && h.answer.Err == nil && h.answer.Allowed && !h.answer.Held
+		h.answer.isCharged = h.InGroup() && h.answer.Err == nil && h.answer.Allowed && !h.answer.Held
 	}
 }
 

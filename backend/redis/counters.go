@@ -59,7 +59,7 @@ func (s *counterSet) add(c *windowCounter, h *pendingHit) {
 		s.nextHit[c.last] = i
 	}
 	c.last = i
-	c.n += h.n
+	c.n += h.N
 	if needsScript(h) {
 		c.usesScript, c.isDone = true, true
 	}
@@ -89,7 +89,7 @@ func (s *counterSet) find(name []byte, hash uint64) *windowCounter {
 // needsScript reports whether plain commands can't decide h. There are three reasons: the counter is
 // more than a number, a refund must not lower a count below 0, or only an admitted hit is charged.
 func needsScript(h *pendingHit) bool {
-	return !h.hasWindow() || h.n < 0 || h.n > 0 && (h.inGroup || h.confirmsDenial || !h.limit.ChargeDenied)
+	return !h.hasWindow() || h.N < 0 || h.N > 0 && (h.InGroup() || h.ConfirmsDenial || !h.Limit.ChargeDenied)
 }
 
 // divideHits finds the counter of each hit. It then divides the hits: plain commands decide some counters,
@@ -99,14 +99,14 @@ func (b *batch) divideHits() {
 	s.reset(len(b.hits))
 	b.hasGroups = false
 	for _, h := range b.hits {
-		b.hasGroups = b.hasGroups || h.inGroup
+		b.hasGroups = b.hasGroups || h.InGroup()
 		if h.hasWindow() {
 			h.setWindow(cmp.Or(h.call.now, b.now))
 		}
 		name := h.counterName()
 		c := s.find(name, b.queue.keysWithTTL.hash(name))
 		if c.first == noHit && h.hasWindow() {
-			c.ttl = b.queue.limiter.options.windowTTL(h.limit, h.untilEnd)
+			c.ttl = b.queue.limiter.options.windowTTL(h.Limit, h.untilEnd)
 		}
 		s.add(c, h)
 	}
@@ -253,7 +253,7 @@ func (b *batch) answerHits(c *windowCounter, count int64) {
 	for i := c.first; i != noHit; i = b.counters.nextHit[i] {
 		h := b.hits[i]
 		h.answer = answer{Result: backend.Result{Source: backend.SourceRedis}}
-		count, h.answer.Result.Result = h.limit.CountHits(count, h.n, h.untilEnd, true)
+		count, h.answer.Result.Result = h.Limit.CountHits(count, h.N, h.untilEnd, true)
 		h.answer.MayEndEarly = !h.answer.Allowed && b.queue.limiter.chargesInSteps()
 	}
 }

@@ -45,7 +45,7 @@ func (t *lastCounts) remember(b *batch) {
 	defer t.mu.Unlock()
 	for _, c := range b.counters.all {
 		h := b.hits[c.last]
-		r, l := h.answer.Result, h.limit
+		r, l := h.answer.Result, h.Limit
 		if r.Err != nil || l.Capacity() == 0 {
 			continue
 		}

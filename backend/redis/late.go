@@ -62,7 +62,7 @@ func (c *call) deliverLate() {
 	for i, late := range c.lateErrors {
 		h := &c.hits[i]
 		r := h.answer.Result
-		r.Allowed = r.Allowed && (!h.inGroup || h.answer.isCharged)
+		r.Allowed = r.Allowed && (!h.InGroup() || h.answer.isCharged)
 		late.Arrive(r)
 	}
 }

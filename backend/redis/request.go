@@ -51,27 +51,19 @@ const (
 
 // pendingHit is a hit of a call, with its answer.
 type pendingHit struct {
+	backend.Hit               // without its Key; N is from -limit.MaxHits to limit.MaxHits
 	call               *call
 	answer             answer // the Take reads the answer only in stageAnswered
 	index              int    // place of the hit in the Take
 	nameStart, nameEnd int    // the place of the counter's name in call.names
 	windowPlace        int    // the place in call.names where the window's name starts; 0 without a window
-	callerWindow       int64  // the window that the caller names, see backend.Hit.Window; 0 for the current window
-	window             int64  // start of the window; set by setWindow
+	chargedWindow      int64  // start of the window; set by setWindow
 	untilEnd           int64  // microseconds until the window ends; set by setWindow
-	limit              *limit.Limit
-	n                  int64
-	holdID             string // see backend.Hit.HoldID
 	refundedHoldExpiry int64  // expiry of the anonymous hold that this refund ends, in microseconds since 1970, or 0
-	inGroup            bool   // reports whether the hit charges all-or-none, see backend.Hit.AllOrNone
-	isShadow           bool
-	confirmsDenial     bool // see backend.Hit.ConfirmsDenial
 }
 
 // deniesGroup reports whether the answer of h keeps its group from being charged.
-func (h *pendingHit) deniesGroup() bool {
-	return h.inGroup && !h.isShadow && h.answer.Err == nil && !h.answer.Allowed
-}
+func (h *pendingHit) deniesGroup() bool { return h.DeniesGroup(&h.answer.Result) }
 
 type answer struct {
 	backend.Result
@@ -90,11 +82,11 @@ func (h *pendingHit) hasWindow() bool { return h.windowPlace > 0 }
 // second call replaces the window.
 func (h *pendingHit) setWindow(now int64) {
 	var end int64
-	h.window, end = h.limit.WindowAt(now)
-	if h.callerWindow != 0 {
-		h.window, end = h.limit.WindowAt(h.callerWindow)
+	h.chargedWindow, end = h.Limit.WindowAt(now)
+	if h.Window != 0 {
+		h.chargedWindow, end = h.Limit.WindowAt(h.Window)
 	}
-	h.nameEnd = len(appendWindow(h.call.names[:h.windowPlace], h.limit, h.window))
+	h.nameEnd = len(appendWindow(h.call.names[:h.windowPlace], h.Limit, h.chargedWindow))
 	h.untilEnd = max(end-now, 1)
 }
 
@@ -127,12 +119,9 @@ func (r *request) add(q *partitionQueue, index int, h *backend.Hit, n int64) *pe
 		windowPlace = end
 		c.names = append(c.names, emptyWindow...)
 	}
-	c.hits = append(c.hits, pendingHit{
-		call: c, index: index, nameStart: start, nameEnd: end, windowPlace: windowPlace, callerWindow: h.Window, limit: h.Limit,
-		n:       min(max(n, -limit.MaxHits), limit.MaxHits),
-		holdID:  h.HoldID,
-		inGroup: h.AllOrNone && n > 0, isShadow: h.Shadow, confirmsDenial: h.ConfirmsDenial,
-	})
+	pending := pendingHit{Hit: *h, call: c, index: index, nameStart: start, nameEnd: end, windowPlace: windowPlace}
+	pending.Key, pending.N = nil, min(max(n, -limit.MaxHits), limit.MaxHits)
+	c.hits = append(c.hits, pending)
 	return &c.hits[len(c.hits)-1]
 }
 
@@ -259,7 +248,7 @@ func (c *call) copyResults(results []backend.Result) (denied bool) {
 	for i := range c.hits {
 		h := &c.hits[i]
 		results[h.index] = h.answer.Result
-		results[h.index].Window = h.window
+		results[h.index].Window = h.chargedWindow
 		denied = denied || h.deniesGroup()
 	}
 	return denied

@@ -74,9 +74,9 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *req
 		for i := range c.hits {
 			h := &c.hits[i]
 			chargeLife, anonymousHoldExpiry := h.answer.ResetAfter, int64(0)
-			if h.limit.Algorithm.HasHolds() {
-				chargeLife = h.limit.Period()
-				if h.holdID == "" {
+			if h.Limit.Algorithm.HasHolds() {
+				chargeLife = h.Limit.Period()
+				if h.HoldID == "" {
 					anonymousHoldExpiry = h.answer.decidedAt + chargeLife
 				}
 			}
@@ -88,8 +88,8 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *req
 				r = l.newRequest(now, start, chargedRequest.deadline.Sub(start))
 				r.ctx = ctx
 			}
-			refund := r.add(c.queue, h.index, &hits[h.index], -h.n)
-			refund.refundedHoldExpiry, refund.callerWindow = anonymousHoldExpiry, h.window
+			refund := r.add(c.queue, h.index, &hits[h.index], -h.N)
+			refund.refundedHoldExpiry, refund.Window = anonymousHoldExpiry, h.chargedWindow
 		}
 	}
 	if r == nil {
