@@ -2,6 +2,8 @@ package redis
 
 import (
 	"context"
+	"math"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -174,4 +176,51 @@ func (b *batch) sendToTracer(sentBatch Batch, start time.Time) {
 		}
 	}
 	t.BatchAnswered(sentBatch, start, calls)
+}
+
+// lateWatch watches a batch that may wait for a late answer. At the deadline of the batch, another worker
+// replaces the waiting worker. A lateWatch belongs to one worker.
+type lateWatch struct {
+	timer *time.Timer
+	state *atomic.Int32 // the state of the batch in flight
+}
+
+// The states of a batch that may become late.
+const (
+	batchIdle int32 = iota
+	batchInTime
+	batchLate // another worker has replaced the worker of the batch
+)
+
+// start begins to watch a batch. ctx is the context of the worker. If too many batches could be late,
+// start returns false. Then the batch must not wait longer than its deadline.
+func (l *lateWatch) start(ctx context.Context, q *partitionQueue, deadline time.Time) bool {
+	if r := q.instance; r.lateBatches.Add(1) > r.maxLateBatches {
+		r.lateBatches.Add(-1)
+		return false
+	}
+	if l.timer == nil {
+		state := new(atomic.Int32)
+		l.state = state
+		l.timer = time.AfterFunc(math.MaxInt64, func() {
+			if state.CompareAndSwap(batchInTime, batchLate) {
+				q.replaceWorker(ctx)
+			}
+		})
+	}
+	l.state.Store(batchInTime)
+	l.timer.Reset(time.Until(deadline))
+	return true
+}
+
+// isLate reports whether another worker has replaced the worker of the batch.
+func (l *lateWatch) isLate() bool { return l.state != nil && l.state.Load() == batchLate }
+
+// end ends the watch. It reports whether another worker has replaced the worker of the batch.
+func (l *lateWatch) end(q *partitionQueue) (replaced bool) {
+	q.instance.lateBatches.Add(-1)
+	if !l.timer.Stop() {
+		l.timer = nil // the function of the timer runs, and must not see the next batch
+	}
+	return !l.state.CompareAndSwap(batchInTime, batchIdle)
 }

@@ -51,7 +51,7 @@ const (
 
 // pendingHit is a hit of a call, with its answer.
 type pendingHit struct {
-	backend.Hit               // without its Key; N is from -limit.MaxHits to limit.MaxHits
+	backend.Hit        // without its Key; N is from -limit.MaxHits to limit.MaxHits
 	call               *call
 	answer             answer // the Take reads the answer only in stageAnswered
 	index              int    // place of the hit in the Take
@@ -278,4 +278,62 @@ func (l *Limiter) recycle(r *request) {
 	r.calls = r.calls[:0]
 	r.ctx = nil
 	l.requests.Put(r)
+}
+
+// lateAnswerTime is how long a worker waits for an answer after the deadline of its batch. The answer
+// shows which hits Redis has charged.
+const lateAnswerTime = time.Second
+
+// setLateResults sets the results of a Take after its deadline. A hit that was sent and has no answer
+// gets a LateError with err. The late answer goes to the LateError.
+func (r *request) setLateResults(results []backend.Result, err error) {
+	for _, c := range r.calls {
+		switch {
+		case c.stage.CompareAndSwap(stageQueued, stageAbandoned):
+			notSent := backend.Result{Err: c.notSentError(err)}
+			for i := range c.hits {
+				results[c.hits[i].index] = notSent
+			}
+		case c.abandonSent(results, err):
+		default:
+			c.copyResults(results)
+		}
+	}
+}
+
+// notSentError returns the error of a call that was not sent in time: errStalled if Redis is the cause,
+// otherwise errExpired. err is the error of the Take, or nil. If its reason is backend.ReasonOverload,
+// this process is the cause.
+func (c *call) notSentError(err error) error {
+	if backend.ReasonOf(err) != backend.ReasonOverload && c.queue.pace.isStalled(time.Since(c.start)) {
+		return errStalled
+	}
+	return errExpired
+}
+
+// abandonSent abandons a call that was sent, and gives each of its hits a LateError. It returns false
+// if the call has been answered meanwhile.
+func (c *call) abandonSent(results []backend.Result, err error) bool {
+	c.lateErrors = make([]*backend.LateError, len(c.hits))
+	for i := range c.lateErrors {
+		c.lateErrors[i] = backend.NewLateError(err)
+	}
+	if !c.stage.CompareAndSwap(stageSent, stageAbandoned) {
+		return false
+	}
+	for i, late := range c.lateErrors {
+		results[c.hits[i].index] = backend.Result{Err: late}
+	}
+	return true
+}
+
+// deliverLate passes the answers to the LateErrors of the hits. If a denied hit has kept an
+// all-or-none hit from being charged, the late answer denies the all-or-none hit too.
+func (c *call) deliverLate() {
+	for i, late := range c.lateErrors {
+		h := &c.hits[i]
+		r := h.answer.Result
+		r.Allowed = r.Allowed && (!h.InGroup() || h.answer.isCharged)
+		late.Arrive(r)
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -330,16 +329,11 @@ const (
 	waitMargin = time.Millisecond
 )
 
-// replicaState is the state of the replicas of a server.
-type replicaState struct {
-	pausedUntil atomic.Int64 // result of microsSinceProcessStart; no WAIT is sent before pausedUntil
-}
-
 // sendAndAwaitReplicas sends the commands of the batch, and then waits until enough replicas have the charges.
 // The wait changes no reply, because the charges stand in any case. The wait ends early enough for the
 // answers to reach their callers.
 func (b *batch) sendAndAwaitReplicas(ctx context.Context, s *server) {
-	if microsSinceProcessStart() < s.replicas.pausedUntil.Load() {
+	if microsSinceProcessStart() < s.noWaitUntil.Load() {
 		b.replicasMissing = true
 		s.execute(ctx, b.commands)
 		return
@@ -349,7 +343,7 @@ func (b *batch) sendAndAwaitReplicas(ctx context.Context, s *server) {
 	runPipeline(ctx, conn, b.commands)
 	if !b.awaitReplicas(ctx, conn) {
 		b.replicasMissing = true
-		s.replicas.pausedUntil.Store(microsSinceProcessStart() + replicaPause.Microseconds())
+		s.noWaitUntil.Store(microsSinceProcessStart() + replicaPause.Microseconds())
 	}
 }
 
