@@ -1,8 +1,19 @@
+-- Returns the error message in a reply, or nil.
+local function errorOf(reply) return type(reply) == 'table' and reply.err or nil end
+
 -- Returns the error message in the reply to a write, or nil. MGET does not return a key of another
 -- type. SET NX then finds this key, and returns nothing.
 local function writeError(reply)
   if not reply then return 'WRONGTYPE the key holds another type' end
-  return type(reply) == 'table' and reply.err or nil
+  return errorOf(reply)
+end
+
+-- Runs a command once for each 1000 values. Returns an error message if the command failed.
+local function runInParts(command, key, values)
+  for i = 1, #values, 1000 do
+    local err = errorOf(redis.pcall(command, key, unpack(values, i, math.min(i + 999, #values))))
+    if err then return err end
+  end
 end
 
 -- stringAlgorithm completes an algorithm whose state is stored in one string. It adds the functions
