@@ -97,26 +97,25 @@ func (l *Limiter) Take(_ context.Context, now time.Time, hits []backend.Hit, res
 }
 
 // Keys returns the number of counters, including expired counters that are not swept yet.
-func (l *Limiter) Keys() int {
-	n := 0
+func (l *Limiter) Keys() (n int) {
+	l.eachStripe(func(s *stripe) { n += s.size })
+	return n
+}
+
+// eachStripe calls f with each stripe, which is locked.
+func (l *Limiter) eachStripe(f func(*stripe)) {
 	for i := range l.stripes {
 		s := &l.stripes[i]
 		s.mu.Lock()
-		n += s.size
+		f(s)
 		s.mu.Unlock()
 	}
-	return n
 }
 
 // Bytes returns the memory of the counters. The memory of logs is an estimate.
 func (l *Limiter) Bytes() int64 {
 	n := int64(len(l.stripes)) * int64(unsafe.Sizeof(stripe{}))
-	for i := range l.stripes {
-		s := &l.stripes[i]
-		s.mu.Lock()
-		n += s.bytes()
-		s.mu.Unlock()
-	}
+	l.eachStripe(func(s *stripe) { n += s.bytes() })
 	return n + l.memory.logs.Load()*entriesPerKey*bytesPerLogEntry
 }
 

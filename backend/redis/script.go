@@ -81,17 +81,10 @@ func (s *scriptCall) encode(hits []*pendingHit, now, jitter int64, mustSendScrip
 	}
 
 	b := msgp.AppendArrayHeader(s.packedArgs[:0], uint32(5+5*len(s.rows)+2*len(hits)))
-	b = msgp.AppendInt64(b, now)
-	b = msgp.AppendInt64(b, jitter)
-	b = msgp.AppendInt64(b, oneIf(hasDistinctCounters))
-	b = msgp.AppendInt64(b, refundTime)
-	b = msgp.AppendInt64(b, int64(len(s.rows)))
+	b = appendInts(b, now, jitter, oneIf(hasDistinctCounters), refundTime, int64(len(s.rows)))
 	for _, r := range s.rows {
 		b = msgp.AppendString(b, r.algorithm.String())
-		b = msgp.AppendInt64(b, r.max)
-		b = msgp.AppendInt64(b, r.period)
-		b = msgp.AppendInt64(b, r.capacity)
-		b = msgp.AppendInt64(b, int64(r.mode))
+		b = appendInts(b, r.max, r.period, r.capacity, int64(r.mode))
 	}
 	for i, h := range hits {
 		b = msgp.AppendInt64(b, s.rowOf[i])
@@ -152,6 +145,13 @@ func (s *scriptCall) row(h *pendingHit) int64 {
 	}
 	s.rows = append(s.rows, r)
 	return int64(len(s.rows))
+}
+
+func appendInts(b []byte, numbers ...int64) []byte {
+	for _, n := range numbers {
+		b = msgp.AppendInt64(b, n)
+	}
+	return b
 }
 
 // oneIf returns 1 if b is true, otherwise 0.
