@@ -135,6 +135,7 @@ func TestPricesOfManyLimitsAreBounded(t *testing.T) {
 			r.takeRule(t, fmt.Sprint("rule ", n), newLimit(t, 10, limit.Day), 1)
 		}
 		assert.Equal(t, maxTallyPointers, r.tally.Load().pointers)
+		assert.Len(t, r.tally.Load().byName, maxPricedLimits+1)
 		time.Sleep(blipReportDelay)
 		synctest.Wait()
 		limits := r.Status().Blip.Limits
