@@ -21,6 +21,7 @@ package lease
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -129,11 +130,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 // sendToNext sends the hits without enough permits to Next. The permits that such a hit has are
 // subtracted, because they are charged already.
 func (l *Limiter) sendToNext(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result, reservations []reservation) {
-	hasPermits := false
-	for i := range reservations {
-		hasPermits = hasPermits || reservations[i].permits > 0
-	}
-	if !hasPermits {
+	if !slices.ContainsFunc(reservations, func(r reservation) bool { return r.permits > 0 }) {
 		l.options.Next.Take(ctx, now, hits, results)
 		return
 	}
@@ -152,10 +149,7 @@ func (l *Limiter) sendToNext(ctx context.Context, now time.Time, hits []backend.
 // settle ends all reservations after Next has decided its hits. The permits of an admitted hit are
 // used. All other permits are free again.
 func (l *Limiter) settle(now int64, hits []backend.Hit, results []backend.Result, reservations []reservation) {
-	isDenied := false // a hit denies the group
-	for i := range hits {
-		isDenied = isDenied || hits[i].DeniesGroup(&results[i])
-	}
+	isDenied := backend.IsGroupDenied(hits, results)
 	for i := range hits {
 		r := &reservations[i]
 		if r.shard == nil {

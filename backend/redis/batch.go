@@ -146,7 +146,7 @@ func eachCall(hits []*pendingHit, f func([]*pendingHit)) {
 // A hit that renews its hold charges nothing.
 func markCharged(hits []*pendingHit) {
 	for _, h := range hits {
-		if h.deniesGroup() {
+		if h.DeniesGroup(&h.answer.Result) {
 			return
 		}
 	}

@@ -62,9 +62,6 @@ type pendingHit struct {
 	refundedHoldExpiry int64  // expiry of the anonymous hold that this refund ends, in microseconds since 1970, or 0
 }
 
-// deniesGroup reports whether the answer of h keeps its group from being charged.
-func (h *pendingHit) deniesGroup() bool { return h.DeniesGroup(&h.answer.Result) }
-
 type answer struct {
 	backend.Result
 	isCharged bool  // the hit is all-or-none and Redis has charged the hit
@@ -235,23 +232,19 @@ func (r *request) waitFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// copyResults copies the answers to results. It reports whether a hit denies the group.
-// All calls must be answered.
-func (r *request) copyResults(results []backend.Result) (denied bool) {
+// copyResults copies the answers to results. All calls must be answered.
+func (r *request) copyResults(results []backend.Result) {
 	for _, c := range r.calls {
-		denied = c.copyResults(results) || denied
+		c.copyResults(results)
 	}
-	return denied
 }
 
-func (c *call) copyResults(results []backend.Result) (denied bool) {
+func (c *call) copyResults(results []backend.Result) {
 	for i := range c.hits {
 		h := &c.hits[i]
 		results[h.index] = h.answer.Result
 		results[h.index].Window = h.chargedWindow
-		denied = denied || h.deniesGroup()
 	}
-	return denied
 }
 
 // abandon is called by a Take that returns before all calls are answered. Calls that are still in their

@@ -28,7 +28,8 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	r.send()
 	switch err := r.wait(ctx); {
 	case err == nil:
-		if r.copyResults(results) {
+		r.copyResults(results)
+		if backend.IsGroupDenied(hits, results) {
 			l.refund(ctx, now, r, hits, results)
 		}
 		l.recycle(r)
