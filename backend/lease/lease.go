@@ -45,11 +45,10 @@ type Options struct {
 	// IsFailing reports whether Source can't decide this hit at the moment. Then no permits
 	// are taken. IsFailing can be nil.
 	IsFailing func(*backend.Hit) bool
-
-	// MaxLeases bounds the counters with a lease; default 65,536. The hits of further
-	// counters go to Next.
-	MaxLeases int
 }
+
+// maxLeases bounds the counters with a lease. The hits of further counters go to Next.
+const maxLeases = 1 << 16
 
 // Limiter is a backend.Layer that admits hits with permits, and sends all others to another
 // Layer. It is safe for concurrent use.
@@ -73,9 +72,6 @@ var _ backend.Layer = (*Limiter)(nil)
 // New returns a Limiter without permits. The caller should let Run return idle permits, and
 // must call Close at the end.
 func New(o Options) *Limiter {
-	if o.MaxLeases <= 0 {
-		o.MaxLeases = 1 << 16
-	}
 	if o.IsFailing == nil {
 		o.IsFailing = func(*backend.Hit) bool { return false }
 	}

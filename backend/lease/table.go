@@ -54,7 +54,7 @@ func (l *Limiter) reserve(now int64, h *backend.Hit, result *backend.Result, isO
 	}
 	e := s.leases[id]
 	if e == nil {
-		if h.N <= 0 || len(s.leases) >= l.options.MaxLeases/shardCount+1 {
+		if h.N <= 0 || len(s.leases) > maxLeases/shardCount {
 			return r
 		}
 		e = newLease(h, now)
