@@ -13,11 +13,11 @@ import (
 // day there: at midnight, or at the end of a gap that hides midnight. If clocks go back across
 // midnight, the first midnight counts. A day that a zone skipped has no window of its own.
 type calendar struct {
-	zone   *time.Location
-	unit   Unit
-	length int64  // of a window, in units
-	tag    string // letters and digits for the Tag
-	last   atomic.Pointer[window]
+	zone         *time.Location
+	months, days int64  // the length of a window; one of them is 0
+	offset       int64  // days from the start of a window to 1970-01-01
+	tag          string // letters and digits for the Tag
+	last         atomic.Pointer[window]
 }
 
 // window is a span of time in microseconds. The end is not part of it.
@@ -45,11 +45,18 @@ func newCalendar(s *Spec) (*calendar, error) {
 	if err != nil {
 		return nil, err
 	}
-	letters := zoneLetters.Replace(s.Timezone)
-	return &calendar{
-		zone: zone, unit: s.Unit, length: int64(s.Multiplier),
-		tag: letters + s.Unit.String() + strconv.FormatUint(uint64(s.Multiplier), 10),
-	}, nil
+	c := &calendar{zone: zone, tag: zoneLetters.Replace(s.Timezone) + s.Unit.String() + strconv.FormatUint(uint64(s.Multiplier), 10)}
+	switch length := int64(s.Multiplier); s.Unit {
+	case Day:
+		c.days = length
+	case Week:
+		c.days, c.offset = 7*length, 3 // 1970-01-01 was a Thursday
+	case Month:
+		c.months = length
+	case Year:
+		c.months = 12 * length
+	}
+	return c, nil
 }
 
 // zoneLetters turns the name of a zone into letters and digits, and different names into
@@ -93,32 +100,17 @@ func (c *calendar) windowAt(now int64) (start, end int64) {
 // number returns the number of the window that has the local date of t.
 func (c *calendar) number(t time.Time) int64 {
 	year, month, day := t.Date()
-	days := time.Date(year, month, day, 0, 0, 0, 0, time.UTC).Unix() / 86_400
-	switch c.unit {
-	case Week:
-		return floorDiv(days+3, 7*c.length) // 1970-01-01 was a Thursday
-	case Month:
-		return floorDiv(int64(year-1970)*12+int64(month-1), c.length)
-	case Year:
-		return floorDiv(int64(year-1970), c.length)
+	if c.months > 0 {
+		return floorDiv(int64(year-1970)*12+int64(month-1), c.months)
 	}
-	return floorDiv(days, c.length)
+	days := time.Date(year, month, day, 0, 0, 0, 0, time.UTC).Unix() / 86_400
+	return floorDiv(days+c.offset, c.days)
 }
 
 // start returns the first moment of the window with this number.
 func (c *calendar) start(number int64) int64 {
-	year, month, day := 1970, time.January, 1
-	switch first := int(number * c.length); c.unit {
-	case Week:
-		day += 7*first - 3
-	case Month:
-		month += time.Month(first)
-	case Year:
-		year += first
-	default:
-		day += first
-	}
-	return firstMoment(time.Date(year, month, day, 0, 0, 0, 0, time.UTC), c.zone)
+	month, day := time.January+time.Month(number*c.months), 1+int(number*c.days-c.offset)
+	return firstMoment(time.Date(1970, month, day, 0, 0, 0, 0, time.UTC), c.zone)
 }
 
 // firstMoment returns the first moment at which clocks in zone show midnight or more, where

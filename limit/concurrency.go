@@ -37,11 +37,10 @@ func CheckHoldID(id string) error {
 	return nil
 }
 
-// A hold needs as much memory as this number of hits in a log. A named hold also has an id and a place
-// in the map.
+// A hold, and an id with its place in the map, need as much memory as this number of hits in a log.
 const (
-	logEntriesPerAnonymousHold = 2
-	logEntriesPerNamedHold     = 4
+	logEntriesPerHold = 2
+	logEntriesPerID   = 2
 )
 
 // hold is a number of slots that are taken until a time.
@@ -50,11 +49,11 @@ type hold struct {
 	id            string // empty for anonymous holds; all anonymous holds of one expiry are one hold
 }
 
-// holdSet has the holds of one counter. Both lists start with the hold that expires first.
+// holdSet has the holds of one counter.
 type holdSet struct {
-	anonymous, named []hold
-	expiries         map[string]int64 // of the named holds, by id
-	entries          int64            // see maxHoldEntries
+	holds    []hold           // by expiry; of those with one expiry, the anonymous hold comes first
+	expiries map[string]int64 // of the named holds, by id
+	entries  int64            // see maxHoldEntries
 }
 
 // concurrency counts the holders of a key. A hit of n takes n slots. The slots are free again after
@@ -89,7 +88,7 @@ func concurrency(s *State, l *Limit, now, n int64, id string) Result {
 	total := s.a - g.expire(now)
 
 	var r Result
-	expiry, exists := g.expiries[id]
+	place, exists := g.find(id)
 	switch {
 	case n < 0:
 		r.Allowed = true
@@ -97,9 +96,7 @@ func concurrency(s *State, l *Limit, now, n int64, id string) Result {
 	case exists:
 		r.Allowed, r.Held = true, true
 		if n > 0 {
-			h := g.remove(expiry, id)
-			h.expiry = now + l.period
-			g.add(h)
+			g.setExpiry(place, now+l.period)
 		}
 	default:
 		r.Allowed = total+max(n, 1) <= l.max && g.entries < maxHoldEntries
@@ -119,7 +116,7 @@ func concurrency(s *State, l *Limit, now, n int64, id string) Result {
 			r.RetryAfter = g.expiryAfter(max(total-maxTaken, 1)) - now
 		}
 	}
-	if g.isEmpty() {
+	if len(g.holds) == 0 {
 		*s = State{}
 		return r
 	}
@@ -145,10 +142,8 @@ func (l *Limit) Undo(s *State, now, n int64, id string, oldExpiry int64) Result 
 		return l.TakeHold(s, now, -n, id)
 	}
 	g := s.log.holds
-	if expiry, exists := g.expiries[id]; exists {
-		h := g.remove(expiry, id)
-		h.expiry = oldExpiry
-		g.add(h)
+	if place, exists := g.find(id); exists {
+		g.setExpiry(place, oldExpiry)
 	} else if id == "" {
 		s.a -= g.takeBack(now+l.period, n)
 	}
@@ -159,18 +154,12 @@ func (l *Limit) Undo(s *State, now, n int64, id string, oldExpiry int64) Result 
 // A release would remove the hold that expires first. If the holder of that hold has crashed, its
 // slot would then be free later than it should be.
 func (g *holdSet) takeBack(expiry, n int64) int64 {
-	i := sort.Search(len(g.anonymous), func(i int) bool { return g.anonymous[i].expiry >= expiry })
-	if i == len(g.anonymous) || g.anonymous[i].expiry != expiry {
+	i := g.firstFrom(expiry)
+	if i == len(g.holds) || g.holds[i].expiry != expiry || g.holds[i].id != "" {
 		return 0
 	}
-	h := &g.anonymous[i]
-	n = min(n, h.slots)
-	g.entries -= h.entries()
-	if h.slots -= n; h.slots > 0 {
-		g.entries += h.entries()
-	} else {
-		g.anonymous = slices.Delete(g.anonymous, i, i+1)
-	}
+	n = min(n, g.holds[i].slots)
+	g.setSlots(i, g.holds[i].slots-n)
 	return n
 }
 
@@ -180,113 +169,108 @@ var emptyHolds = Log{holds: new(holdSet)}
 // LastExpiry returns the time at which the last hold of s expires, in microseconds, or 0 if s has
 // no holds.
 func (s *State) LastExpiry() int64 {
-	if s.log == nil || s.log.holds == nil {
+	if s.log == nil || s.log.holds == nil || len(s.log.holds.holds) == 0 {
 		return 0
 	}
-	var last int64
-	for _, list := range [][]hold{s.log.holds.anonymous, s.log.holds.named} {
-		if len(list) > 0 {
-			last = max(last, list[len(list)-1].expiry)
-		}
-	}
-	return last
+	return s.log.holds.holds[len(s.log.holds.holds)-1].expiry
 }
 
-func (g *holdSet) isEmpty() bool { return len(g.anonymous)+len(g.named) == 0 }
+// firstFrom returns the place of the first hold that expires at this time or later.
+func (g *holdSet) firstFrom(expiry int64) int {
+	return sort.Search(len(g.holds), func(i int) bool { return g.holds[i].expiry >= expiry })
+}
+
+// find returns the place of the named hold with this id.
+func (g *holdSet) find(id string) (place int, exists bool) {
+	expiry, exists := g.expiries[id]
+	if !exists {
+		return 0, false
+	}
+	place = g.firstFrom(expiry)
+	for g.holds[place].id != id {
+		place++
+	}
+	return place, true
+}
 
 // expire ends the holds that have expired at now, and returns the number of their slots.
 func (g *holdSet) expire(now int64) (slots int64) {
-	for len(g.anonymous) > 0 && g.anonymous[0].expiry <= now {
-		slots += g.removeFirst(&g.anonymous).slots
-	}
-	for len(g.named) > 0 && g.named[0].expiry <= now {
-		slots += g.removeFirst(&g.named).slots
+	for len(g.holds) > 0 && g.holds[0].expiry <= now {
+		slots += g.holds[0].slots
+		g.setSlots(0, 0)
 	}
 	return slots
 }
 
 // release ends the hold with this id. If id is empty, release ends -n slots of anonymous holds, where
-// n is negative. It returns the number of the slots.
+// n is negative. A reset ends all holds. It returns the number of the slots.
 func (g *holdSet) release(n int64, id string) (slots int64) {
 	if id != "" {
-		if expiry, exists := g.expiries[id]; exists {
-			return g.remove(expiry, id).slots
+		if i, exists := g.find(id); exists {
+			slots = g.holds[i].slots
+			g.setSlots(i, 0)
 		}
-		return 0
+		return slots
 	}
-	for slots < -n && len(g.anonymous) > 0 {
-		h := g.removeFirst(&g.anonymous)
-		if keptSlots := slots + h.slots + n; keptSlots > 0 {
-			h.slots -= keptSlots
-			g.add(hold{h.expiry, keptSlots, ""})
+	for i := 0; i < len(g.holds) && slots < -n; {
+		h := g.holds[i]
+		if h.id != "" && n != -MaxHits {
+			i++
+			continue
 		}
-		slots += h.slots
-	}
-	for n == -MaxHits && len(g.named) > 0 {
-		slots += g.removeFirst(&g.named).slots
+		ended := min(h.slots, -n-slots)
+		slots += ended
+		g.setSlots(i, h.slots-ended)
 	}
 	return slots
 }
 
 // add adds h. If h is anonymous, its slots join the anonymous hold with the same expiry.
 func (g *holdSet) add(h hold) {
-	list := &g.named
-	if h.id == "" {
-		list = &g.anonymous
-	}
-	i := len(*list)
-	if i > 0 && (*list)[i-1].expiry > h.expiry {
-		i = sort.Search(i, func(i int) bool { return (*list)[i].expiry > h.expiry })
-	}
-	if h.id == "" && i > 0 && (*list)[i-1].expiry == h.expiry {
-		g.entries -= (*list)[i-1].entries()
-		(*list)[i-1].slots += h.slots
-		g.entries += (*list)[i-1].entries()
-		return
-	}
-	*list = slices.Insert(*list, i, h)
-	g.entries += h.entries()
+	i := g.firstFrom(h.expiry)
 	if h.id != "" {
+		i = g.firstFrom(h.expiry + 1)
 		if g.expiries == nil {
 			g.expiries = map[string]int64{}
 		}
 		g.expiries[h.id] = h.expiry
+	} else if i < len(g.holds) && g.holds[i].expiry == h.expiry && g.holds[i].id == "" {
+		g.setSlots(i, g.holds[i].slots+h.slots)
+		return
 	}
+	g.holds = slices.Insert(g.holds, i, h)
+	g.entries += h.entries()
 }
 
-// remove removes the named hold with this expiry and id, which must exist, and returns it.
-func (g *holdSet) remove(expiry int64, id string) hold {
-	i := sort.Search(len(g.named), func(i int) bool { return g.named[i].expiry >= expiry })
-	for g.named[i].id != id {
-		i++
-	}
-	h := g.named[i]
-	g.named = slices.Delete(g.named, i, i+1)
-	g.forget(h)
-	return h
+// setExpiry changes the expiry of hold i.
+func (g *holdSet) setExpiry(i int, expiry int64) {
+	h := g.holds[i]
+	g.setSlots(i, 0)
+	h.expiry = expiry
+	g.add(h)
 }
 
-// removeFirst removes the first hold of list, which is a list of g, and returns the hold.
-func (g *holdSet) removeFirst(list *[]hold) hold {
-	h := (*list)[0]
-	(*list)[0] = hold{}
-	*list = (*list)[1:]
-	if len(*list) == 0 {
-		*list = nil
-	}
-	g.forget(h)
-	return h
-}
-
-// forget updates the numbers of g after h was removed from its list.
-func (g *holdSet) forget(h hold) {
+// setSlots changes the slots of hold i. It removes a hold without slots.
+func (g *holdSet) setSlots(i int, slots int64) {
+	h := &g.holds[i]
 	g.entries -= h.entries()
-	if h.id == "" {
+	if slots > 0 {
+		h.slots = slots
+		g.entries += h.entries()
 		return
 	}
 	delete(g.expiries, h.id)
 	if len(g.expiries) == 0 {
 		g.expiries = nil // a map keeps the memory of its largest size
+	}
+	if i == 0 {
+		*h = hold{}
+		g.holds = g.holds[1:]
+	} else {
+		g.holds = slices.Delete(g.holds, i, i+1)
+	}
+	if len(g.holds) == 0 {
+		g.holds = nil
 	}
 }
 
@@ -301,15 +285,9 @@ func (h hold) entries() int64 {
 // expiryAfter returns the time by which at least this number of slots is free. At least as many slots
 // must be taken.
 func (g *holdSet) expiryAfter(slots int64) (expiry int64) {
-	anonymous, named := g.anonymous, g.named
-	for slots > 0 {
-		next := &named
-		if len(named) == 0 || len(anonymous) > 0 && anonymous[0].expiry < named[0].expiry {
-			next = &anonymous
-		}
-		expiry = (*next)[0].expiry
-		slots -= (*next)[0].slots
-		*next = (*next)[1:]
+	for i := 0; slots > 0; i++ {
+		expiry = g.holds[i].expiry
+		slots -= g.holds[i].slots
 	}
 	return expiry
 }

@@ -1,9 +1,9 @@
 package limit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"math/bits"
 )
 
 const (
@@ -26,10 +26,7 @@ func (s *Spec) CanLease() bool {
 
 // WasteShare returns LeaseWaste, or the default.
 func (s *Spec) WasteShare() float64 {
-	if s.LeaseWaste == 0 {
-		return DefaultLeaseWaste
-	}
-	return s.LeaseWaste
+	return cmp.Or(s.LeaseWaste, DefaultLeaseWaste)
 }
 
 // checkLease returns an error for each wrong field of the lease.
@@ -88,13 +85,6 @@ func (l *Limit) LeaseBudget() *Limit {
 
 // Refilled returns the tokens that a bucket of l regains in some microseconds, rounded down.
 func (l *Limit) Refilled(micros int64) int64 {
-	if micros <= 0 {
-		return 0
-	}
-	hi, lo := bits.Mul64(uint64(micros), uint64(l.max))
-	if hi >= uint64(l.period) {
-		return MaxHits
-	}
-	tokens, _ := bits.Div64(hi, lo, uint64(l.period))
-	return int64(min(tokens, MaxHits))
+	tokens, _ := mulAddDiv(max(micros, 0), l.max, 0, l.period)
+	return min(tokens, MaxHits)
 }

@@ -25,7 +25,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/bits"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -113,8 +112,8 @@ type Limit struct {
 	ticks    int64 // slidingWindow: ticks in a window
 	tick     int64 // slidingWindow: microseconds in a tick
 
-	scaled      atomic.Pointer[scaledLimit] // see Scaled
-	notCharging atomic.Pointer[Limit]       // see NotCharging
+	scaled        atomic.Pointer[scaledLimit] // see Scaled
+	otherCharging atomic.Pointer[Limit]       // see withChargeDenied
 }
 
 // New checks s and derives a Limit. The error joins one error for each wrong field.
@@ -162,18 +161,16 @@ func New(s Spec) (*Limit, error) {
 	}
 	l := &Limit{Spec: s, period: period, max: int64(s.Requests), calendar: calendar}
 	l.capacity = l.max
+	if s.Burst > 0 && l.max > 0 {
+		l.capacity = int64(s.Burst)
+	}
+	l.leasePermits = s.leasePermitsOf(l.capacity)
 	if s.Algorithm.UsesBurst() && l.max > 0 {
-		if s.Burst > 0 {
-			l.capacity = int64(s.Burst)
-		}
-		l.leasePermits = s.leasePermitsOf(l.capacity)
 		l.capacity -= l.leasePermits
-		if maxBurst := l.maxBurst(); uint64(l.capacity) > maxBurst {
+		if maxBurst, _ := mulAddDiv(MaxPeriod, l.max, 0, l.period); l.capacity > maxBurst { // it must refill within MaxPeriod
 			return nil, fmt.Errorf("burst %d would take more than ten years to refill; at %d per %s it can be at most %d", s.Burst, s.Requests, l.Window(), maxBurst)
 		}
 		l.fillTime = l.refillTime(l.capacity)
-	} else {
-		l.leasePermits = s.leasePermitsOf(l.capacity)
 	}
 	l.tick = (l.period + maxTicks - 1) / maxTicks
 	l.ticks = (l.period + l.tick - 1) / l.tick
@@ -185,16 +182,6 @@ func New(s Spec) (*Limit, error) {
 		l.tag += "i"
 	}
 	return l, nil
-}
-
-// maxBurst returns the largest burst that refills within MaxPeriod.
-func (l *Limit) maxBurst() uint64 {
-	hi, lo := bits.Mul64(MaxPeriod, uint64(l.max))
-	if hi >= uint64(l.period) { // the quotient exceeds 64 bits
-		return math.MaxUint64
-	}
-	quotient, _ := bits.Div64(hi, lo, uint64(l.period))
-	return quotient
 }
 
 // checkWindow returns an error if the window of s is too short or too long. unit is the length of
@@ -212,11 +199,10 @@ func (s *Spec) checkWindow(unit int64) error {
 // DurationText returns microseconds as limits files state them: "30s", "1h30m".
 func DurationText(micros int64) string {
 	text := (time.Duration(micros) * time.Microsecond).String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = text[:len(text)-len("0s")]
+		}
 	}
 	return text
 }
@@ -318,7 +304,7 @@ func (s *State) Entries() int {
 	case s.log == nil:
 		return 0
 	case s.log.holds != nil:
-		return logEntriesPerAnonymousHold*len(s.log.holds.anonymous) + logEntriesPerNamedHold*len(s.log.holds.named)
+		return logEntriesPerHold*len(s.log.holds.holds) + logEntriesPerID*len(s.log.holds.expiries)
 	}
 	return s.log.len()
 }
@@ -423,4 +409,19 @@ func (l *Limit) DurationUntilReset(r Result) int64 {
 		return l.period
 	}
 	return r.RetryAfter
+}
+
+// FromPeek turns the answer to a peek into the answer to n hits that are not charged. The hits
+// pass if n is at most Remaining, or if they would renew a hold. Otherwise RetryAfter is ResetAfter, which is an upper bound, or
+// Never if n exceeds the capacity.
+func (l *Limit) FromPeek(peek Result, n int64) Result {
+	peek.Allowed, peek.RetryAfter = n <= peek.Remaining || peek.Held, 0
+	switch {
+	case peek.Allowed:
+	case n > l.capacity:
+		peek.RetryAfter = Never
+	default:
+		peek.RetryAfter = peek.ResetAfter
+	}
+	return peek
 }

@@ -91,7 +91,7 @@ func clone(s State) State {
 		return s
 	}
 	if g := s.log.holds; g != nil {
-		s.log = &Log{holds: &holdSet{slices.Clone(g.anonymous), slices.Clone(g.named), maps.Clone(g.expiries), g.entries}}
+		s.log = &Log{holds: &holdSet{slices.Clone(g.holds), maps.Clone(g.expiries), g.entries}}
 		return s
 	}
 	s.log = &Log{entries: append([]hitEntry(nil), s.log.entries[s.log.head:]...)}

@@ -39,28 +39,22 @@ func (l *Limit) Scaled(ratio float64) *Limit {
 }
 
 // Charging returns l with denied hits charged.
-func (l *Limit) Charging() *Limit {
-	if l.ChargeDenied {
-		return l
-	}
-	s := l.Spec
-	s.ChargeDenied = true
-	charging, _ := New(s) // cannot fail: no bound depends on ChargeDenied
-	return charging
-}
+func (l *Limit) Charging() *Limit { return l.withChargeDenied(true) }
 
-// NotCharging returns l without charges for denied hits. l keeps the result, so repeated calls
-// allocate nothing.
-func (l *Limit) NotCharging() *Limit {
-	if !l.ChargeDenied {
+// NotCharging returns l without charges for denied hits.
+func (l *Limit) NotCharging() *Limit { return l.withChargeDenied(false) }
+
+// withChargeDenied returns l with this ChargeDenied. l keeps the result, so repeated calls allocate nothing.
+func (l *Limit) withChargeDenied(chargeDenied bool) *Limit {
+	if l.ChargeDenied == chargeDenied {
 		return l
 	}
-	if last := l.notCharging.Load(); last != nil {
+	if last := l.otherCharging.Load(); last != nil {
 		return last
 	}
 	s := l.Spec
-	s.ChargeDenied = false
-	notCharging, _ := New(s) // cannot fail: no bound depends on ChargeDenied
-	l.notCharging.Store(notCharging)
-	return notCharging
+	s.ChargeDenied = chargeDenied
+	other, _ := New(s) // can't fail: no bound depends on ChargeDenied
+	l.otherCharging.Store(other)
+	return other
 }

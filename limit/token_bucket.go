@@ -40,14 +40,11 @@ func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 			spentTime = newSpentTime.atMost(l.maxSpentTime())
 		}
 	}
-	// tokens is the spent time × max / period, rounded up.
-	hi, lo := bits.Mul64(uint64(spentTime.us), uint64(l.max))
-	lo, carry := bits.Add64(lo, uint64(spentTime.frac), 0)
-	tokens, rest := bits.Div64(hi+carry, lo, uint64(l.period))
+	tokens, rest := mulAddDiv(spentTime.us, l.max, spentTime.frac, l.period)
 	if rest > 0 {
 		tokens++
 	}
-	r.Remaining = l.capacity - int64(tokens)
+	r.Remaining = l.capacity - tokens
 	r.ResetAfter = spentTime.ceil()
 	if !r.Allowed {
 		r.RetryAfter = Never
@@ -88,16 +85,11 @@ func (l *Limit) timeToFull(s *State, now int64) span {
 // the spent tokens. A bucket without a burst keeps the spent time, which is the same share of the bucket.
 func (l *Limit) HasBurst() bool { return l.Burst > 0 }
 
-// fromRate returns the time in which l refills as many tokens as the rate oldMax refills in spentTime. If
-// this time is longer than l.fillTime, fromRate can return l.fillTime.
+// fromRate returns the time in which l refills as many tokens as the rate oldMax refills in spentTime, but at
+// most 2^63 - 1 microseconds.
 func (l *Limit) fromRate(spentTime span, oldMax int64) span {
-	hi, lo := bits.Mul64(uint64(spentTime.us), uint64(oldMax))
-	lo, carry := bits.Add64(lo, uint64(spentTime.frac), 0)
-	if hi += carry; hi >= uint64(l.max) {
-		return l.fillTime
-	}
-	us, frac := bits.Div64(hi, lo, uint64(l.max))
-	return span{int64(min(us, math.MaxInt64)), int64(frac)}
+	us, frac := mulAddDiv(spentTime.us, oldMax, spentTime.frac, l.max)
+	return span{us, frac}
 }
 
 // maxSpentTime returns the largest spent time: an empty bucket and a debt of one window.
@@ -105,9 +97,20 @@ func (l *Limit) maxSpentTime() span { return span{l.fillTime.us + l.period, l.fi
 
 // refillTime returns the time that n ≥ 0 tokens take to refill.
 func (l *Limit) refillTime(n int64) span {
-	hi, lo := bits.Mul64(uint64(n), uint64(l.period))
-	q, r := bits.Div64(hi, lo, uint64(l.max))
-	return span{int64(q), int64(r)}
+	us, frac := mulAddDiv(n, l.period, 0, l.max)
+	return span{us, frac}
+}
+
+// mulAddDiv returns the quotient and the remainder of (a × b + c) / d. A quotient beyond 2^63 - 1 becomes
+// 2^63 - 1. No number is negative, and d is above 0.
+func mulAddDiv(a, b, c, d int64) (quotient, remainder int64) {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	lo, carry := bits.Add64(lo, uint64(c), 0)
+	if hi += carry; hi >= uint64(d) {
+		return math.MaxInt64, 0
+	}
+	q, r := bits.Div64(hi, lo, uint64(d))
+	return int64(min(q, math.MaxInt64)), int64(r)
 }
 
 // span is an exact span of time: us + frac/parts microseconds with 0 ≤ frac < parts. parts
@@ -142,12 +145,11 @@ func (a span) atMost(b span) span {
 // withParts returns a, whose fraction has oldParts, as a span whose fraction has newParts. It rounds up. All
 // multiples of a token's refill time stay exact.
 func (a span) withParts(oldParts, newParts int64) span {
-	hi, lo := bits.Mul64(uint64(a.frac), uint64(newParts))
-	frac, rest := bits.Div64(hi, lo, uint64(oldParts))
+	frac, rest := mulAddDiv(a.frac, newParts, 0, oldParts)
 	if rest > 0 {
 		frac++
 	}
-	return span{a.us, 0}.add(span{0, int64(frac)}, newParts)
+	return span{a.us, 0}.add(span{0, frac}, newParts)
 }
 
 // ceil returns a in whole microseconds, rounded up.

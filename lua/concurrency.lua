@@ -177,30 +177,12 @@ local function appendScores(scores, hold)
   end
 end
 
--- Runs a command once for each 1000 values. Returns an error message if the command failed.
-local function runInParts(command, key, values)
-  for i = 1, #values, 1000 do
-    local reply = redis.pcall(command, key, unpack(values, i, math.min(i + 999, #values)))
-    if type(reply) == 'table' and reply.err then return reply.err end
-  end
-end
-
-local function copyList(list)
-  local c = {}
-  for k, v in pairs(list) do c[k] = v end
-  c.stored, c.added = {}, {}
-  for i, hold in ipairs(list.stored) do c.stored[i] = hold end
-  for i, hold in ipairs(list.added) do c.added[i] = hold end
-  return c
-end
-
 return {
   -- Returns the state of key. The state has err if the value of key is no set of holds.
   open = function(key)
-    local score = redis.pcall('ZSCORE', key, 'x')
-    if type(score) == 'table' then return { err = score.err } end
-    local size = redis.pcall('ZCARD', key)
-    if type(size) == 'table' then return { err = size.err } end
+    local score, size = redis.pcall('ZSCORE', key, 'x'), redis.pcall('ZCARD', key)
+    local err = errorOf(score) or errorOf(size)
+    if err then return { err = err } end
     if size > 0 and not score then return { err = 'WRONGTYPE the key holds another sorted set' } end
     return {
       key = key, slots = score and -tonumber(score) or 0, entries = math.max(size - 1, 0),
@@ -208,16 +190,6 @@ return {
       anonymous = newList('ZREVRANGEBYSCORE', string.format('(%d', lowestOther), '-inf'),
       named = newList('ZRANGEBYSCORE', '(0', '+inf'),
     }
-  end,
-
-  copy = function(s)
-    local c = {}
-    for k, v in pairs(s) do c[k] = v end
-    c.live, c.gone = {}, {}
-    for k, v in pairs(s.live) do c.live[k] = v end
-    for k, v in pairs(s.gone) do c.gone[k] = v end
-    c.anonymous, c.named = copyList(s.anonymous), copyList(s.named)
-    return c
   end,
 
   -- hits is a number, or a list of a number and the id of a hold, or a list of a negative number and
@@ -279,10 +251,7 @@ return {
   -- Writes what has changed. Returns an error message if the write failed.
   save = function(s, key, raw, period, ttl)
     if not next(s.live) and not next(s.gone) then return end
-    if s.slots == 0 then
-      local reply = s.isStored and redis.pcall('DEL', key)
-      return type(reply) == 'table' and reply.err
-    end
+    if s.slots == 0 then return errorOf(s.isStored and redis.pcall('DEL', key)) end
     local scores, last = { string.format('%d', -s.slots), 'x' }, 0
     for _, hold in pairs(s.live) do
       appendScores(scores, hold)
@@ -292,8 +261,8 @@ return {
     local err = runInParts('ZADD', key, scores)
     if err then return err end
     if last > 0 and redis.call('PTTL', key) < tonumber(ttl(last)) then
-      local reply = redis.pcall('PEXPIRE', key, ttl(last + 2 ^ 22)) -- so that most writes need no PEXPIRE
-      if type(reply) == 'table' then return reply.err end
+      err = errorOf(redis.pcall('PEXPIRE', key, ttl(last + expiryStep))) -- so that most writes need no PEXPIRE
+      if err then return err end
     end
     local obsolete = {}
     for member, slots in pairs(s.gone) do

@@ -4,12 +4,7 @@
 local function expiry(period, start) return start + period end
 
 local function step(s, now, n, max, period, capacity, chargeDenied)
-  local start, count = s.a, s.b
-  if count == 0 or now >= start + period then
-    start, count = now, 0
-  elseif start - now > period then
-    start = now
-  end
+--[[admit]]
   local untilEnd, retry = start + period - now, 0
   count, retry = countHits(count, n, max, untilEnd, chargeDenied)
   if count == 0 then start, untilEnd = 0, 0 end

@@ -7,8 +7,7 @@ if count == 0 or now >= start + period then
 elseif start - now > period then
   start = now
 end
-spent = count + n
-if spent <= max then
-  newA, newB, newC = start, spent, 0
-  oldEnd, newEnd = a + period, start + period
+if n > 0 and count + n <= max then
+  newA, newB, newC = start, count + n, 0
+  spent, oldEnd, newEnd = newB, a + period, start + period
 end

@@ -4,7 +4,9 @@
 // algorithm's script documents the stored state.
 //
 // Most hits are admitted. An algorithm with a packed state has a second script, named NAME_admit,
-// which admits hits with less work.
+// which admits hits with less work. The step of the algorithm starts with the same text.
+//
+// The file testdata/take.lua.golden has the whole script as Redis gets it.
 package lua
 
 import (
@@ -17,8 +19,8 @@ import (
 var files embed.FS
 
 // source returns the text of the named script. The script of an algorithm is the body of a
-// function that returns the functions open, copy, step and save. Algorithms with small states share
-// the scripts "packed" and "packed_admit".
+// function that returns the functions open, step and save. Algorithms with small states share
+// the scripts "packed", "packed_admit" and "packed_step".
 func source(name string) string {
 	text, err := files.ReadFile(name + ".lua")
 	if err != nil {
@@ -39,12 +41,14 @@ func hasSource(name string) bool {
 func Take(algorithms ...string) string {
 	var compile, admit strings.Builder
 	for _, name := range algorithms {
-		fmt.Fprintf(&compile, "if name == %q then\n%s\nend\n", name, source(name))
+		text := source(name)
 		if hasSource(name + "_admit") {
 			prepare, hit, _ := strings.Cut(source(name+"_admit"), hitMark)
-			loop := strings.NewReplacer(prepareMark, prepare, hitMark, hit).Replace(source("packed_admit"))
-			fmt.Fprintf(&admit, "elseif name == %q then\n%s\n", name, loop)
+			parts := strings.NewReplacer(prepareMark, prepare, hitMark, hit)
+			fmt.Fprintf(&admit, "elseif name == %q then\n%s\n", name, parts.Replace(source("packed_admit")))
+			text = strings.Replace(text, admitMark, parts.Replace(source("packed_step")), 1)
 		}
+		fmt.Fprintf(&compile, "if name == %q then\n%s\nend\n", name, text)
 	}
 	functions := source("packed") + "local function compile(name)\n" + compile.String() + "end\n"
 	slowPath := strings.Replace(source("slow_path"), algorithmsMark, functions, 1)

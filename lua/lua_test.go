@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -34,7 +35,21 @@ func TestEachAlgorithmHasAScript(t *testing.T) {
 	files, err := fs.Glob(os.DirFS("."), "*.lua")
 	require.NoError(t, err)
 	files = slices.DeleteFunc(files, func(name string) bool { return strings.HasSuffix(name, "_admit.lua") })
-	assert.ElementsMatch(t, append([]string{"packed.lua", "slow_path.lua", "take.lua"}, addSuffix(want, ".lua")...), files)
+	assert.ElementsMatch(t, append([]string{"packed.lua", "packed_step.lua", "slow_path.lua", "take.lua"}, addSuffix(want, ".lua")...), files)
+}
+
+// update writes the file that TestWholeScriptIsWrittenForReaders compares.
+var update = flag.Bool("update", false, "write testdata")
+
+func TestWholeScriptIsWrittenForReaders(t *testing.T) {
+	const file = "testdata/take.lua.golden"
+	script := lua.Take(limit.AlgorithmNames()...)
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(script), 0o644))
+	}
+	written, err := os.ReadFile(file)
+	require.NoError(t, err)
+	assert.Equal(t, script, string(written), "run: go test ./lua -run WrittenForReaders -update")
 }
 
 func addSuffix(names []string, suffix string) []string {

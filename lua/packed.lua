@@ -1,12 +1,23 @@
+-- Returns the error message in a reply, or nil.
+local function errorOf(reply) return type(reply) == 'table' and reply.err or nil end
+
 -- Returns the error message in the reply to a write, or nil. MGET does not return a key of another
 -- type. SET NX then finds this key, and returns nothing.
 local function writeError(reply)
   if not reply then return 'WRONGTYPE the key holds another type' end
-  return type(reply) == 'table' and reply.err or nil
+  return errorOf(reply)
+end
+
+-- Runs a command once for each 1000 values. Returns an error message if the command failed.
+local function runInParts(command, key, values)
+  for i = 1, #values, 1000 do
+    local err = errorOf(redis.pcall(command, key, unpack(values, i, math.min(i + 999, #values))))
+    if err then return err end
+  end
 end
 
 -- stringAlgorithm completes an algorithm whose state is stored in one string. It adds the functions
--- open, copy and save. slow_path.lua needs them for keys that occur more than once. For all other keys,
+-- open and save. slow_path.lua needs them for keys that occur more than once. For all other keys,
 -- slow_path.lua reads one state after the other into the same table, with read, encode and write.
 local function stringAlgorithm(algorithm)
   local read, encode, write = algorithm.read, algorithm.encode, algorithm.write
@@ -16,12 +27,6 @@ local function stringAlgorithm(algorithm)
     local s = {}
     s.err = read(s, raw)
     return s
-  end
-
-  algorithm.copy = function(s)
-    local c = {}
-    for k, v in pairs(s) do c[k] = v end
-    return c
   end
 
   -- Writes s. Returns an error message if the write failed.
@@ -44,7 +49,6 @@ end
 --         limit.Limit.Take does, and returns spent, reset and retry as in take's reply
 local function packedAlgorithm(format, size, expiry, step)
   local pack, unpack = struct.pack, struct.unpack
-  local maxExact = 2 ^ 53 -- doubles have all whole numbers up to here
 
   -- Returns the expiry of a key. forgottenAt is the time at which its state is forgotten. The expiry
   -- is the next multiple of expiryStep.

@@ -4,9 +4,10 @@
 -- the time of a hit.
 --
 -- Take inserts the two parts of the script NAME_admit here. The first part prepares the limit, and sets
--- format and size. The second part decides n hits on the state a, b, c. If the second part admits the
--- hits, it sets newA, newB, newC and spent. It also sets oldEnd and newEnd, the times at which the old and
--- the new state are forgotten. It can set nextAfter, the time until the same hits pass once more.
+-- format and size. The second part decides n hits on the state a, b, c. If n is above 0 and the second part
+-- admits the hits, it sets newA, newB, newC and spent. It also sets oldEnd and newEnd, the times at which
+-- the old and the new state are forgotten. It can set nextAfter, the time until the same hits pass once more.
+undecided = false
 local format, size
 --[[prepare]]
 for i = first, last do
@@ -17,7 +18,7 @@ for i = first, last do
     isValid = a > 0 and a < maxExact and b >= 0 and b < maxExact and a % 1 == 0 and b % 1 == 0
   end
   local newA, newB, newC, spent, oldEnd, newEnd, nextAfter
-  if isValid and n > 0 then
+  if isValid then
     --[[hit]]
   end
   if newA then

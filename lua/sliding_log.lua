@@ -121,7 +121,7 @@ return {
   -- Returns the state of key. The state has err if the value of key is not a log.
   open = function(key)
     local size = redis.pcall('LLEN', key)
-    if type(size) == 'table' then return { err = size.err } end
+    if errorOf(size) then return { err = errorOf(size) } end
     local wrongListError = { err = 'WRONGTYPE the key holds another list' }
     if size == 1 or size > 0 and size % 2 == 0 then return wrongListError end
     size = (size - size % 2) / 2
@@ -138,15 +138,6 @@ return {
       if not (s.sums[0] and s.times[1] and s.sums[1] and s.storedTime and s.sums[size]) then return wrongListError end
     end
     return s
-  end,
-
-  copy = function(s)
-    local c = {}
-    for k, v in pairs(s) do c[k] = v end
-    c.times, c.sums = {}, {}
-    for k, v in pairs(s.times) do c.times[k] = v end
-    for k, v in pairs(s.sums) do c.sums[k] = v end
-    return c
   end,
 
   -- Decides n hits. Returns the hits spent, the reset time and the retry time, as the reply in take.lua.
@@ -181,11 +172,7 @@ return {
   -- Writes what has changed. Returns an error message if the write failed.
   save = function(s, key, raw, period, ttl)
     local oldest, newest, lastStored = s.oldest, s.newest, s.lastStored
-    local reply
-    if newest < oldest then
-      if s.storedSize > 0 then reply = redis.pcall('DEL', key) end
-      return type(reply) == 'table' and reply.err
-    end
+    if newest < oldest then return errorOf(s.storedSize > 0 and redis.pcall('DEL', key)) end
     -- The key must exist between two commands: while a hash slot is being moved, Redis rejects writes of
     -- missing keys. So the new values follow the old values, which are removed last.
     local values, oldValues = {}, 0
@@ -201,14 +188,11 @@ return {
       values[#values + 1] = string.format('%d', s.times[i])
       values[#values + 1] = string.format('%d', s.sums[i])
     end
-    for i = 1, #values, 1000 do
-      reply = redis.pcall('RPUSH', key, unpack(values, i, math.min(i + 999, #values)))
-      if type(reply) == 'table' then return reply.err end
-    end
+    local err = runInParts('RPUSH', key, values)
+    if err then return err end
     if oldValues > 0 then redis.call('LTRIM', key, oldValues, -1) end
     if s.times[newest] ~= s.storedTime then
-      reply = redis.pcall('PEXPIRE', key, ttl(s.times[newest] + period))
+      return errorOf(redis.pcall('PEXPIRE', key, ttl(s.times[newest] + period)))
     end
-    return type(reply) == 'table' and reply.err
   end,
 }

@@ -1,9 +1,24 @@
 -- sliding_window_admit is the part of sliding_window for hits that are admitted.
+--
+-- For whole a < 2^53 the rounded quotient a / b never reaches the next whole number, so
+-- math.floor is exact.
 format, size = '<ddd', 24
 local floor, maxTicks = math.floor, 2 ^ 19
 local tick = floor((period + maxTicks - 1) / maxTicks)
 local ticks = floor((period + tick - 1) / tick)
 local aligned = now - now % period
+
+-- Returns the earliest time at which at most maxSpent hits are spent.
+local function retryAt(start, current, previous, maxSpent)
+  if current > maxSpent then -- not in the current window
+    start, current, previous = start + period, 0, current
+  end
+  local coveredTicks = ticks
+  if previous > 0 then
+    coveredTicks = math.min(floor((maxSpent - current) * ticks / previous), ticks)
+  end
+  return start + math.min((ticks - coveredTicks) * tick, period)
+end
 --[[hit]]
 local start, current, previous = a, b, c
 if aligned == start + period then
@@ -13,21 +28,14 @@ elseif aligned > start then
 elseif start - now > period then
   start = aligned
 end
-current = current + n
-spent = current
+local coveredTicks, previousHits = ticks, 0 -- of the previous window
 if previous > 0 then
-  local coveredTicks = ticks
   if now > start then coveredTicks = ticks - floor((now - start) / tick) end
-  spent = current + floor((previous * coveredTicks + ticks - 1) / ticks)
+  previousHits = floor((previous * coveredTicks + ticks - 1) / ticks)
 end
-if spent <= max then
-  if spent + n > max then -- like retryAt of sliding_window
-    local from, kept, expiring = start, current, previous
-    if kept > max - n then from, kept, expiring = start + period, 0, current end
-    local covered = ticks
-    if expiring > 0 then covered = math.min(floor((max - n - kept) * ticks / expiring), ticks) end
-    nextAfter = from + math.min((ticks - covered) * tick, period) - now
-  end
-  newA, newB, newC = start, current, previous
+spent = current + n + previousHits
+if n > 0 and spent <= max then
+  newA, newB, newC = start, current + n, previous
   oldEnd, newEnd = a + (b > 0 and 2 * period or period), start + 2 * period
+  if spent + n > max then nextAfter = retryAt(start, newB, previous, max - n) - now end
 end

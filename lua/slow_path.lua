@@ -76,10 +76,14 @@ local function decide(i, n)
   answer(i, algorithms[args[row]].step(state, now, n, max, period, capacity, mode == 1))
 end
 
--- Returns a copy of the state of hit i.
-local function copy(i)
-  local state = open(i)
-  return state.err and state or algorithms[args[rowOf(i)]].copy(state)
+-- Returns a copy of a value, and of all tables in it. copies has the copies of tables that occur again.
+local function copy(value, copies)
+  if type(value) ~= 'table' then return value end
+  if not copies[value] then
+    copies[value] = {}
+    for k, v in pairs(value) do copies[value][k] = copy(v, copies) end
+  end
+  return copies[value]
 end
 
 -- Writes the states. Returns the error of a server that can't write.
@@ -125,7 +129,7 @@ local function decideGroups()
     local last = first + size - 1
     local copies, denied = {}, false
     for i = first, last do
-      copies[keys[i]] = copies[keys[i]] or copy(i)
+      copies[keys[i]] = copies[keys[i]] or copy(open(i), {})
     end
     for i = first, last do
       decide(i, args[hitOffset + 2 * i])

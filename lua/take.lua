@@ -45,6 +45,7 @@
 -- The script decides all hits before it writes the first key. If it raises an error before
 -- that, nothing is charged.
 
+local maxExact = 2 ^ 53
 local keys, hits = KEYS, #KEYS
 local args = cmsgpack.unpack(ARGV[1])
 local now, jitter, isDistinct, hasRefundable = args[1], args[2], args[3] == 1, args[4] > 0
@@ -85,19 +86,17 @@ if ARGV[2] ~= '' then
   slowPath = makeSlowPath()
   slowPath.decideGroups()
 else
-  local pack, unpack, maxExact = struct.pack, struct.unpack, 2 ^ 53
+  local pack, unpack = struct.pack, struct.unpack
   local i = 1
   while i <= hits do
     local first, limit = i, args[hitOffset + 2 * i - 1]
     repeat i = i + 1 until i > hits or args[hitOffset + 2 * i - 1] ~= limit
     local last, row = i - 1, 5 * limit + 1
     local name, max, period, capacity = args[row], args[row + 1], args[row + 2], args[row + 3]
-    local undecided = false
+    local undecided = true
     if not isDistinct then
-      undecided = true
+      -- packed_admit is only for hits that have a counter of their own
 --[[admit]]
-    else
-      undecided = true
     end
     if undecided then
       slowPath = slowPath or makeSlowPath()

@@ -7,7 +7,6 @@
 --
 -- A span of time is two numbers here: us + frac/max microseconds with 0 <= frac < max.
 
-local maxExact = 2 ^ 53  -- doubles have all whole numbers up to here
 local digitBase = 2 ^ 20 -- base of the long division in refillTime
 local floor = math.floor
 
@@ -39,6 +38,11 @@ local function add(us, frac, us2, frac2, max)
   return us, frac
 end
 
+local function atMost(us, frac, us2, frac2)
+  if less(us2, frac2, us, frac) then return us2, frac2 end
+  return us, frac
+end
+
 local function ceil(us, frac)
   return frac > 0 and us + 1 or us
 end
@@ -60,66 +64,19 @@ end
 
 local function expiry(period, us, frac) return ceil(us, frac) end
 
--- Most hits of a batch have the same limit. These variables have the spans of this limit. cachedMax,
--- cachedPeriod and cachedCapacity are the limit. fullUs + fullFrac/max is the time to fill an empty
--- bucket. tokenUs + tokenFrac/max is the time to refill one token.
-local cachedMax, cachedPeriod, cachedCapacity
-local fullUs, fullFrac, tokenUs, tokenFrac
-
-local function cacheSpans(max, period, capacity)
-  cachedMax, cachedPeriod, cachedCapacity = max, period, capacity
-  fullUs, fullFrac = refillTime(math.abs(capacity), max, period)
-  tokenUs, tokenFrac = refillTime(1, max, period)
-end
-
--- Returns the spent time after a change of the rate, as limit.Limit.timeToFull does. us + frac/oldMax is the
--- spent time before the change.
-local function changeRate(us, frac, oldMax, max, hasBurst)
-  if hasBurst then -- keep the spent tokens
-    local carry
-    us, carry = refillTime(oldMax, max, us)
-    carry, frac = divmod(carry + frac, max)
-    us = us + carry
-  end
-  if less(fullUs, fullFrac, us, frac) then return fullUs, fullFrac end
-  return us, frac
-end
-
 -- capacity is negative for a limit with a burst of its own.
 local function step(s, now, n, max, period, capacity, chargeDenied)
+  local hasBurst = capacity < 0
+--[[admit]]
   if max == 0 then
     if n == -2 ^ 34 then s.a, s.b, s.c = 0, 0, 0 end -- a reset
-    if n < 0 then return 0, 0, 0 end
-    return 0, 0, -1
+    return 0, 0, n < 0 and 0 or -1
   end
-  if max ~= cachedMax or period ~= cachedPeriod or capacity ~= cachedCapacity then
-    cacheSpans(max, period, capacity)
-  end
+  if fullUs < 0 then fullUs, fullFrac = refillTime(capacity, max, period) end
+  local maxSpentUs = fullUs + period -- plus fullFrac/max: an empty bucket with a debt of one window
 
-  local us, frac, oldMax = s.a, s.b, s.c
-
-  -- This part admits one hit. The code after it would give the same result in more time. us and frac
-  -- become the spent time: the time until the bucket is full.
-  if n == 1 and (oldMax == max or oldMax == 0) then
-    us = us - now
-    if us < 0 then us, frac = 0, 0 end
-    us, frac = us + tokenUs, frac + tokenFrac
-    if frac >= max then us, frac = us + 1, frac - max end
-    if us < fullUs or us == fullUs and frac <= fullFrac then
-      local product = us * max + frac + period - 1
-      s.a, s.b, s.c = now + us, frac, max
-      if product < maxExact then
-        return (product - product % period) / period, frac > 0 and us + 1 or us, 0
-      end
-      return tokens(us, frac, max, period), ceil(us, frac), 0
-    end
-    us, frac = s.a, s.b
-  end
-
-  -- The spent time is at most that of an empty bucket with a debt of one window.
-  local maxSpentUs = fullUs + period -- plus fullFrac/max
-  local hasBurst = capacity < 0
-  capacity = math.abs(capacity)
+  -- us and frac become the spent time: the time until the bucket is full.
+  local us, frac, oldMax = a, b, c
   if oldMax ~= max and frac > 0 and not hasBurst then -- frac is in parts of oldMax
     local rest
     frac, rest = refillTime(frac, oldMax, max)
@@ -128,10 +85,16 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   us = us - now
   if us < 0 then
     us, frac = 0, 0
-  elseif oldMax ~= max then
-    us, frac = changeRate(us, frac, oldMax, max, hasBurst)
-  elseif less(maxSpentUs, fullFrac, us, frac) then
-    us, frac = maxSpentUs, fullFrac
+  elseif oldMax == max then
+    us, frac = atMost(us, frac, maxSpentUs, fullFrac)
+  else
+    if hasBurst then -- keep the spent tokens, as limit.Limit.timeToFull does
+      local carry
+      us, carry = refillTime(oldMax, max, us)
+      carry, frac = divmod(carry + frac, max)
+      us = us + carry
+    end
+    us, frac = atMost(us, frac, fullUs, fullFrac)
   end
 
   local allowed, retry = true, 0
@@ -142,10 +105,9 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   else
     local us2, frac2 = refillTime(math.min(math.max(n, 1), capacity + max), max, period)
     us2, frac2 = add(us, frac, us2, frac2, max)
-    if n > capacity or less(fullUs, fullFrac, us2, frac2) then allowed = false end
+    allowed = n <= capacity and not less(fullUs, fullFrac, us2, frac2)
     if n > 0 and (allowed or chargeDenied) then
-      us, frac = us2, frac2
-      if less(maxSpentUs, fullFrac, us, frac) then us, frac = maxSpentUs, fullFrac end
+      us, frac = atMost(us2, frac2, maxSpentUs, fullFrac)
     end
   end
   if not allowed then

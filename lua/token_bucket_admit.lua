@@ -2,7 +2,7 @@
 -- from maxExact on to token_bucket.
 format, size = '<ddd', 24
 capacity = math.abs(capacity)
-local fullUs, fullFrac = -1, 0 -- fullUs + fullFrac/max is the time to fill the bucket
+local fullUs, fullFrac = -1, 0 -- fullUs + fullFrac/max is the time to fill the bucket; -1 if not known
 local fillProduct = capacity * period
 if max > 0 and capacity == max then
   fullUs = period
@@ -12,7 +12,7 @@ elseif max > 0 and fillProduct < maxExact then
 end
 --[[hit]]
 local product = n * period
-if product < maxExact and (c == max or c == 0) then
+if n > 0 and product < maxExact and (c == max or c == 0) then
   -- us + frac/max is the spent time: the time until the bucket is full.
   local us, frac, costFrac = a - now, b, product % max
   if us < 0 then us, frac = 0, 0 end

@@ -93,13 +93,12 @@ func (l *Limiter) denial(now time.Time, h *backend.Hit) *backend.RememberedDenia
 	id, micros := l.table.seeds.ID(h.Key, h.Limit.Tag()), now.UnixMicro()
 	s, set := l.table.lock(id)
 	defer s.mu.Unlock()
-	for i := range set {
-		if e := &set[i]; h.N >= 0 && e.id == id && e.denies(h, micros) {
-			r := backend.Result{Result: e.result(h, micros), Source: backend.SourceDenyCache}
-			return &backend.RememberedDenial{Result: r, Since: time.UnixMicro(e.start), Until: time.UnixMicro(e.askAt)}
-		}
+	e := placeFor(set, id)
+	if h.N < 0 || e.id != id || !e.denies(h, micros) {
+		return nil
 	}
-	return nil
+	r := backend.Result{Result: e.result(h, micros), Source: backend.SourceDenyCache}
+	return &backend.RememberedDenial{Result: r, Since: time.UnixMicro(e.start), Until: time.UnixMicro(e.askAt)}
 }
 
 // lookup is what the cache knows about the counter of a hit.

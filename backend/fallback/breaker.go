@@ -203,7 +203,7 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 	l.shardsDown--
 	if l.shardsDown == 0 {
 		t := l.currentTallyLocked()
-		l.lastOutage = t.outage()
+		l.lastOutage = price(t)
 		l.lastOutage.CountersKept = !t.countersLost.Load()
 		l.lastOutage.End, l.lastOutage.Err = closedAt, l.downErr
 		l.tally.Store(nil)

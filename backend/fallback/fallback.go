@@ -130,12 +130,12 @@ type Limiter struct {
 	excess atomic.Int64          // see Status.MaxExcessHits
 	tally  atomic.Pointer[tally] // of the outage or blip in progress; written under mu only
 
-	mu             sync.Mutex  // guards the fields below
-	shardsDown     int         // shards in an outage, which ends after the replay
-	downErr        error       // failure that opened the first breaker of the outage in progress
-	lastOutage     Outage      // that has ended
-	unreportedBlip Outage      // blips without a report yet, but for those in tally
-	blipTimer      *time.Timer // runs reportBlip; nil if no blip waits for its report
+	mu              sync.Mutex  // guards the fields below
+	shardsDown      int         // shards in an outage, which ends after the replay
+	downErr         error       // failure that opened the first breaker of the outage in progress
+	lastOutage      Outage      // that has ended
+	unreportedBlips []*tally    // ended blips without a report
+	blipTimer       *time.Timer // runs reportBlip; nil if no blip waits for its report
 
 	lastBlip       Outage // with a report
 	lastBlipReport time.Time
@@ -187,21 +187,26 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 
 // take is Take for hits that release no holds of the secondary.
 func (l *Limiter) take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	if l.notClosed.Load() == 0 {
-		l.o.Primary.Take(ctx, now, hits, results)
-	} else {
-		backend.TakePart(ctx, now, l.o.Primary, hits, results, func(i int) bool {
-			isOpen := l.breakerOf(&hits[i]).isOpen()
-			if isOpen {
-				results[i] = backend.Result{Err: errBreakerOpen}
-			}
-			return !isOpen
-		})
-	}
+	l.askPrimary(ctx, now, hits, results)
 	hasError := func(r backend.Result) bool { return r.Err != nil }
 	if l.notClosed.Load() > 0 || slices.ContainsFunc(results, hasError) {
 		l.serveFailedHits(ctx, now, hits, results)
 	}
+}
+
+// askPrimary lets the primary decide the hits whose breaker is not open. All other hits get errBreakerOpen.
+func (l *Limiter) askPrimary(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	if l.notClosed.Load() == 0 {
+		l.o.Primary.Take(ctx, now, hits, results)
+		return
+	}
+	backend.TakePart(ctx, now, l.o.Primary, hits, results, func(i int) bool {
+		isOpen := l.breakerOf(&hits[i]).isOpen()
+		if isOpen {
+			results[i] = backend.Result{Err: errBreakerOpen}
+		}
+		return !isOpen
+	})
 }
 
 // errBreakerOpen is the error of hits that bypassed the primary.

@@ -184,73 +184,47 @@ func (t *tally) limitTallyOf(h *backend.Hit) *limitTally {
 	return lt
 }
 
-// outage returns the counts of t so far.
-func (t *tally) outage() Outage {
-	o := Outage{
-		Start: t.start, Calls: t.calls.Load(), AdmittedCalls: t.admittedCalls.Load(), Replayed: t.replayed.Load(),
-	}
-	for i := range t.byReason {
-		o.ByReason[i] = t.byReason[i].Load()
-		o.Decisions += o.ByReason[i]
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for name, lt := range t.byName {
-		p := LimitPrice{
-			Rule: name.rule, Limit: name.limit,
-			Decisions: lt.decisions.Load(), AdmittedHits: lt.admittedHits.Load(), MaxExcessHits: lt.excessHits.Load(),
+// price returns the sums of tallies, without the End. At most maxPricedLimits limits have their own LimitPrice.
+func price(tallies ...*tally) Outage {
+	o, others := Outage{Start: tallies[0].start}, limitName{rule: OtherRules}
+	prices := map[limitName]*LimitPrice{others: {Rule: OtherRules}}
+	for _, t := range tallies {
+		o.Calls += t.calls.Load()
+		o.AdmittedCalls += t.admittedCalls.Load()
+		o.Replayed += t.replayed.Load()
+		for i := range t.byReason {
+			o.ByReason[i] += t.byReason[i].Load()
 		}
+		t.mu.Lock()
+		for name, lt := range t.byName {
+			p := prices[name]
+			switch {
+			case p == nil && len(prices) > maxPricedLimits:
+				p = prices[others]
+			case p == nil:
+				p = &LimitPrice{Rule: name.rule, Limit: name.limit}
+				prices[name] = p
+			}
+			p.Decisions += lt.decisions.Load()
+			p.AdmittedHits += lt.admittedHits.Load()
+			p.MaxExcessHits += lt.excessHits.Load()
+		}
+		t.mu.Unlock()
+	}
+	for _, n := range o.ByReason {
+		o.Decisions += n
+	}
+	for _, p := range prices {
 		o.AdmittedHits += p.AdmittedHits
 		o.MaxExcessHits += p.MaxExcessHits
-		o.Limits = append(o.Limits, p)
+		if p.Decisions > 0 {
+			o.Limits = append(o.Limits, *p)
+		}
 	}
-	o.sortLimits()
-	return o
-}
-
-// sortLimits sorts o.Limits, the highest price first.
-func (o *Outage) sortLimits() {
 	slices.SortFunc(o.Limits, func(a, b LimitPrice) int {
 		return cmp.Or(cmp.Compare(b.MaxExcessHits, a.MaxExcessHits), cmp.Compare(b.Decisions, a.Decisions), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Limit, b.Limit))
 	})
-}
-
-// add adds the counts of a later blip to o.
-func (o *Outage) add(later *Outage) {
-	if o.Start.IsZero() {
-		*o = *later
-		return
-	}
-	o.End = later.End
-	o.Calls += later.Calls
-	o.AdmittedCalls += later.AdmittedCalls
-	o.Decisions += later.Decisions
-	for i, n := range later.ByReason {
-		o.ByReason[i] += n
-	}
-	o.AdmittedHits += later.AdmittedHits
-	o.MaxExcessHits += later.MaxExcessHits
-	o.Replayed += later.Replayed
-	index := map[limitName]int{}
-	for i, p := range o.Limits {
-		index[limitName{p.Rule, p.Limit}] = i
-	}
-	for _, p := range later.Limits {
-		name := limitName{p.Rule, p.Limit}
-		if _, known := index[name]; !known && len(o.Limits) >= maxPricedLimits {
-			name = limitName{rule: OtherRules}
-		}
-		i, known := index[name]
-		if !known {
-			i = len(o.Limits)
-			index[name] = i
-			o.Limits = append(o.Limits, LimitPrice{Rule: name.rule, Limit: name.limit})
-		}
-		o.Limits[i].Decisions += p.Decisions
-		o.Limits[i].AdmittedHits += p.AdmittedHits
-		o.Limits[i].MaxExcessHits += p.MaxExcessHits
-	}
-	o.sortLimits()
+	return o
 }
 
 // A blip is a short time with decisions without the primary in which no breaker opens. A blip
@@ -300,12 +274,10 @@ func (l *Limiter) endBlip() {
 	}
 }
 
-// addToUnreportedBlip adds t to unreportedBlip, and ends t. The caller holds l.mu.
+// addToUnreportedBlip adds t to the blips without a report, and ends t. The caller holds l.mu.
 func (l *Limiter) addToUnreportedBlip(t *tally) {
 	l.tally.Store(nil)
-	blip := t.outage()
-	blip.End = t.start.Add(time.Duration(t.lastNanos.Load()))
-	l.unreportedBlip.add(&blip)
+	l.unreportedBlips = append(l.unreportedBlips, t)
 }
 
 // reportBlip reports the blips since the last report. A tally that has become an outage is
@@ -320,11 +292,13 @@ func (l *Limiter) reportBlip() {
 	if t := l.tally.Load(); t != nil && l.shardsDown == 0 {
 		l.addToUnreportedBlip(t)
 	}
-	if l.unreportedBlip.Start.IsZero() {
+	if len(l.unreportedBlips) == 0 {
 		return
 	}
-	l.lastBlip, l.unreportedBlip = l.unreportedBlip, Outage{}
-	l.lastBlipReport = time.Now()
+	last := l.unreportedBlips[len(l.unreportedBlips)-1]
+	l.lastBlip = price(l.unreportedBlips...)
+	l.lastBlip.End = last.start.Add(time.Duration(last.lastNanos.Load()))
+	l.unreportedBlips, l.lastBlipReport = nil, time.Now()
 	l.o.Observer.BlipEnded(l.lastBlip)
 }
 
@@ -367,7 +341,7 @@ func (l *Limiter) Status() Status {
 	defer l.mu.Unlock()
 	s.Down, s.Outage, s.Blip = l.shardsDown > 0, l.lastOutage, l.lastBlip
 	if s.Down {
-		s.Outage = l.currentTallyLocked().outage()
+		s.Outage = price(l.currentTallyLocked())
 		s.Outage.Err = l.downErr
 	}
 	return s

@@ -135,6 +135,7 @@ func TestPricesOfManyLimitsAreBounded(t *testing.T) {
 			r.takeRule(t, fmt.Sprint("rule ", n), newLimit(t, 10, limit.Day), 1)
 		}
 		assert.Equal(t, maxTallyPointers, r.tally.Load().pointers)
+		assert.Len(t, r.tally.Load().byName, maxPricedLimits+1)
 		time.Sleep(blipReportDelay)
 		synctest.Wait()
 		limits := r.Status().Blip.Limits
@@ -222,18 +223,22 @@ func TestOutageDoesNotContainAnEarlierBlip(t *testing.T) {
 }
 
 func TestSumOfBlipsHasBoundedLimits(t *testing.T) {
-	var sum Outage
+	var blips []*tally
 	for i := range 3 {
-		blip := Outage{Start: time.Unix(int64(i+1), 0), End: time.Unix(int64(i+1), 0), Decisions: maxPricedLimits}
+		blip := &tally{start: time.Unix(int64(i+1), 0), byName: map[limitName]*limitTally{}, totalExcess: new(atomic.Int64)}
 		for n := range maxPricedLimits {
-			blip.Limits = append(blip.Limits, LimitPrice{Rule: fmt.Sprint(i, n), Decisions: 1, MaxExcessHits: 1})
+			lt := blip.limitTallyOf(&backend.Hit{Rule: fmt.Sprint(i, " ", n), Limit: newLimit(t, 1, limit.Day)})
+			lt.decisions.Add(1)
+			lt.addExcess(1)
+			blip.byReason[backend.ReasonOutage].Add(1)
 		}
-		sum.add(&blip)
+		blips = append(blips, blip)
 	}
+	sum := price(blips...)
 	assert.Len(t, sum.Limits, maxPricedLimits+1)
 	assert.Equal(t, LimitPrice{Rule: OtherRules, Decisions: 2 * maxPricedLimits, MaxExcessHits: 2 * maxPricedLimits}, sum.Limits[0])
 	assert.Equal(t, int64(3*maxPricedLimits), sum.Decisions)
-	assert.Equal(t, 2*time.Second, sum.Duration())
+	assert.Equal(t, time.Unix(1, 0), sum.Start)
 }
 
 func TestBreakerReportsItsStatesAndTheirTimes(t *testing.T) {

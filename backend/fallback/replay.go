@@ -2,7 +2,11 @@ package fallback
 
 import (
 	"context"
+	"hash/maphash"
+	"maps"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -121,4 +125,171 @@ func (e *pendingCharge) lowerPrice(n int64, charge, peek limit.Result) {
 	}
 	excess := min(max(-charge.Remaining, 0), n)
 	e.tally.addExcess(-min(n-excess, e.excess))
+}
+
+// lateHit is a hit that was decided here while the answer of the primary may still come.
+type lateHit struct {
+	hit        backend.Hit // with a Key of its own
+	mode       limit.FailureMode
+	isAdmitted bool
+	chargeEnd  time.Time // until when the secondary has charged the hit
+	tally      *limitTally
+}
+
+// chargeEnd returns the time until which the secondary has charged h, with the answer r.
+func chargeEnd(h *backend.Hit, r *backend.Result) time.Time {
+	switch now := time.Now(); {
+	case r.Held: // a renewal charges nothing
+		return now
+	case h.Limit.Algorithm.HasHolds():
+		return now.Add(time.Duration(h.Limit.Period()) * time.Microsecond)
+	default:
+		return now.Add(time.Duration(r.ResetAfter) * time.Microsecond)
+	}
+}
+
+// awaitLateAnswer settles h once the late answer of the primary comes. It does not block.
+func (l *Limiter) awaitLateAnswer(late *backend.LateError, h *lateHit) {
+	h.hit.Key = slices.Clone(h.hit.Key)
+	late.OnArrival(func(answer backend.Result) { l.settle(h, answer) })
+}
+
+// settle compares the decision about a late hit with the answer of the primary. After settle,
+// each admitted hit is charged once: in the primary or in the secondary. A hold that the primary has
+// given to a denied hit stays until it expires. The answer does not say whether the hold is new or
+// renewed, and settle must not end a renewed hold.
+func (l *Limiter) settle(h *lateHit, answer backend.Result) {
+	b, hasHolds := l.breakerOf(&h.hit), h.hit.Limit.Algorithm.HasHolds()
+	switch {
+	case backend.IsNotSent(answer.Err):
+		if h.isAdmitted && h.mode == limit.FailLocal && !hasHolds {
+			b.replayLater(&h.hit, h.tally)
+		}
+	case answer.Err != nil || !answer.Allowed:
+		// Nobody knows what the primary has charged, or the hit is beyond the limit.
+	case h.isAdmitted:
+		h.tally.addExcess(-excessOf(&h.hit))
+		if h.mode == limit.FailLocal && time.Now().Before(h.chargeEnd) {
+			l.refundSecondary(&h.hit)
+		}
+	case !h.hit.Shadow && !hasHolds && answer.ResetAfter > 0:
+		b.refundLater(&h.hit, time.Now().Add(time.Duration(answer.ResetAfter)*time.Microsecond))
+	}
+}
+
+// refundSecondary takes h off the secondary's counter.
+func (l *Limiter) refundSecondary(h *backend.Hit) {
+	refund := backend.NewSubBatch()
+	defer refund.Release()
+	refund.AddWithPrefix(Namespace, 0, backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: -h.N, HoldID: h.HoldID})
+	refund.Take(l.ctx, time.Now(), l.o.Secondary)
+}
+
+// replayLater charges the primary with an admitted hit that the primary has certainly not
+// charged.
+func (b *breaker) replayLater(h *backend.Hit, lt *limitTally) {
+	b.log.add(h.Key, pendingCharge{limit: h.Limit, n: h.N, tally: lt, excess: excessOf(h)})
+	b.startReplay()
+}
+
+// refundLater takes a denied hit off the primary's counter, unless the time is after end.
+func (b *breaker) refundLater(h *backend.Hit, end time.Time) {
+	b.log.add(h.Key, pendingCharge{limit: h.Limit, n: -h.N, refundUntil: end})
+	b.startReplay()
+}
+
+// replayLog collects what one shard must be charged with, or gets back. All logs of a Limiter
+// share one bound of memory. A log drops hits that exceed the bound.
+type replayLog struct {
+	bytes *atomic.Int64 // memory of all logs of the Limiter
+
+	// parts have a lock each, because every hit admitted in an outage takes one.
+	parts [16]logPart
+}
+
+type logPart struct {
+	mu      sync.Mutex
+	pending map[counterName]*pendingCharge
+}
+
+var partSeed = maphash.MakeSeed()
+
+type counterName struct{ key, tag string }
+
+// pendingCharge is the sum of the logged hits of one counter.
+type pendingCharge struct {
+	key    string
+	limit  *limit.Limit
+	n      int64       // negative if the primary gets hits back
+	tally  *limitTally // of the outage
+	excess int64       // hits of n that tally.excessHits contains
+
+	// refundUntil is the time after which the primary gets no hits back.
+	refundUntil time.Time
+}
+
+const (
+	// maxLogBytes bounds the memory of a Limiter's logs: about 100,000 counters.
+	maxLogBytes = 32 << 20
+
+	// entryOverhead is the memory of an entry besides its key, in bytes.
+	entryOverhead = 200
+)
+
+// add adds c to the entry of key. c.key is not used.
+func (g *replayLog) add(key []byte, c pendingCharge) {
+	p := &g.parts[maphash.Bytes(partSeed, key)%uint64(len(g.parts))]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.pending[counterName{string(key), c.limit.Tag()}]
+	if e == nil {
+		size := int64(len(key) + entryOverhead)
+		if g.bytes.Add(size) > maxLogBytes {
+			g.bytes.Add(-size)
+			return
+		}
+		if p.pending == nil {
+			p.pending = map[counterName]*pendingCharge{}
+		}
+		e = &pendingCharge{key: string(key)}
+		p.pending[counterName{e.key, c.limit.Tag()}] = e
+	}
+	e.limit, e.n = c.limit, min(e.n+min(c.n, limit.MaxHits), limit.MaxHits)
+	if e.tally != c.tally && c.tally != nil {
+		e.tally, e.excess = c.tally, 0
+	}
+	if c.refundUntil.After(e.refundUntil) {
+		e.refundUntil = c.refundUntil
+	}
+	e.excess += c.excess
+}
+
+// isEmpty reports whether the log has no entries.
+func (g *replayLog) isEmpty() bool {
+	for i := range g.parts {
+		p := &g.parts[i]
+		p.mu.Lock()
+		n := len(p.pending)
+		p.mu.Unlock()
+		if n > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// drain empties the log and returns its entries.
+func (g *replayLog) drain() (entries []*pendingCharge) {
+	for i := range g.parts {
+		p := &g.parts[i]
+		p.mu.Lock()
+		pending := p.pending
+		p.pending = nil
+		p.mu.Unlock()
+		for name := range pending {
+			g.bytes.Add(-int64(len(name.key) + entryOverhead))
+		}
+		entries = slices.AppendSeq(entries, maps.Values(pending))
+	}
+	return entries
 }

@@ -3,6 +3,7 @@ package fallback
 import (
 	"cmp"
 	"context"
+	"math"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -140,4 +141,67 @@ func (l *Limiter) mode(lim *limit.Limit) limit.FailureMode {
 // share returns the part of lim that the secondary grants.
 func (l *Limiter) share(lim *limit.Limit) *limit.Limit {
 	return lim.Scaled(cmp.Or(lim.FallbackRatio, l.o.Ratio))
+}
+
+// Peek implements backend.Layer. It changes no breaker and counts no decision.
+func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, peeks []backend.Peek) {
+	backend.PeekWith(ctx, now, l.takePeeks, hits, peeks)
+}
+
+// Forget implements backend.Layer. A reset of the counters does not concern the secondary.
+func (l *Limiter) Forget(*backend.Hit) {}
+
+// takePeeks answers hits of 0 as Take would.
+func (l *Limiter) takePeeks(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	l.askPrimary(ctx, now, hits, results)
+	localBatch := backend.NewSubBatch()
+	defer localBatch.Release()
+	for i := range hits {
+		h, r := &hits[i], &results[i]
+		switch {
+		case r.Err == nil:
+		case !serves(ctx, backend.ReasonOf(r.Err)):
+		case l.mode(h.Limit) == limit.FailLocal:
+			localBatch.AddWithPrefix(Namespace, i, l.localHit(h))
+		default:
+			*r = l.fixedAnswer(h, backend.ReasonOf(r.Err))
+		}
+	}
+	l.serveLocal(ctx, now, localBatch, hits, results)
+}
+
+// FailingSince returns the time since which the breaker of h is not closed, or the zero Time.
+func (l *Limiter) FailingSince(h *backend.Hit) time.Time {
+	if s := l.breakerOf(h).status(); s.State != Closed {
+		return s.Since
+	}
+	return time.Time{}
+}
+
+// Secondary is the Limiter that decides in place of the primary.
+type Secondary interface {
+	backend.Limiter
+
+	// SpendAtLeast raises the spent hits of a counter to n, unless more are spent. n is at most
+	// the capacity of l.
+	SpendAtLeast(now time.Time, key []byte, l *limit.Limit, n int64)
+}
+
+// startFromLastCount lets the secondary's counter of h start from the last count of the primary:
+// if the primary has spent a part of the limit, the same part of the share is spent. localHit is h
+// as the secondary gets it.
+func (l *Limiter) startFromLastCount(now time.Time, h, localHit *backend.Hit) {
+	if l.o.LastCount == nil || h.Limit.Algorithm.HasHolds() { // nobody would release holds without a holder
+		return
+	}
+	spent, since, ok := l.o.LastCount(now, h)
+	if !ok || spent <= 0 {
+		return
+	}
+	if h.Limit.Algorithm.Aligned() {
+		since = now // in the same window, whatever the clock of the primary says
+	}
+	part := min(float64(spent)/float64(h.Limit.Capacity()), 1)
+	share := localHit.Limit
+	l.o.Secondary.SpendAtLeast(since, localHit.Key, share, int64(math.Floor(part*float64(share.Capacity()))))
 }

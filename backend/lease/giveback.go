@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
-	"github.com/seed-81f232ab/rls/limit"
 )
 
 const (
@@ -25,30 +24,26 @@ const (
 
 // permitReturn is the return of one lease: the permits and the allowance that the lease gives back.
 type permitReturn struct {
-	key, budgetKey []byte
-	limit, budget  *limit.Limit
-	window         int64
-	permits        int64
-	allowance      int64
-	isLost         bool // the trip with the permits has failed
+	account
+	permits   int64
+	allowance int64
+	isLost    bool // the trip with the permits has failed
 }
 
-// removePermits removes the permits and the allowance of e, and returns both as a permitReturn. ok is
-// false if e had neither.
-func (e *lease) removePermits() (g permitReturn, ok bool) {
-	g = permitReturn{
-		key: e.key, budgetKey: e.budgetKey, limit: e.limit, budget: e.budget, window: e.window,
-		permits: e.permits, allowance: e.allowance,
+// removePermits removes the permits and the allowance of e, and appends both to returns.
+func (e *lease) removePermits(returns []permitReturn) []permitReturn {
+	if e.permits > 0 || e.allowance > 0 {
+		returns = append(returns, permitReturn{account: e.account, permits: e.permits, allowance: e.allowance})
 	}
 	e.dropPermits()
-	return g, g.permits > 0 || g.allowance > 0
+	return returns
 }
 
 // returnLater removes the permits and the allowance of e, and gives them back in the background. The
 // caller holds the mutex.
 func (l *Limiter) returnLater(e *lease, now int64) {
-	if g, ok := e.removePermits(); ok {
-		l.spawn(func() { l.giveBack([]permitReturn{g}, now) })
+	if returns := e.removePermits(nil); len(returns) > 0 {
+		l.spawn(func() { l.giveBack(returns, now) })
 	}
 }
 
@@ -66,7 +61,7 @@ func (l *Limiter) giveBackPart(returns []permitReturn, now int64) {
 	defer permitBatch.Release()
 	for i, g := range returns {
 		if g.permits > 0 {
-			permitBatch.Add(i, backend.Hit{Key: g.key, Limit: g.limit, N: -g.permits, Window: g.window})
+			permitBatch.Add(i, g.permitHit(-g.permits))
 		}
 	}
 	l.send(permitBatch, now)
@@ -83,7 +78,7 @@ func (l *Limiter) giveBackPart(returns []permitReturn, now int64) {
 			g.allowance -= g.permits
 		}
 		if n := g.allowance; n > 0 {
-			budgetBatch.Add(i, backend.Hit{Key: g.budgetKey, Limit: g.budget, N: -n, Window: g.window})
+			budgetBatch.Add(i, g.budgetHit(-n))
 		}
 	}
 	l.send(budgetBatch, now)
@@ -109,15 +104,13 @@ func (l *Limiter) Sweep(now time.Time) {
 	l.sweepMutex.Lock()
 	defer l.sweepMutex.Unlock()
 	micros := l.micros(now)
-	for i := range l.shards {
-		l.giveBack(l.shards[i].sweep(micros), micros)
-	}
+	var returns []permitReturn
+	l.eachShard(func(s *shard) { returns = append(returns, s.sweep(micros)...) })
+	l.giveBack(returns, micros)
 }
 
-// sweep removes the permits and allowances of idle leases, and returns them.
+// sweep removes the permits and allowances of idle leases, and returns them. The caller holds the mutex.
 func (s *shard) sweep(now int64) (returns []permitReturn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for id, e := range s.leases {
 		if e.hasEnded(now) && e.limit.Algorithm.CountsWindows() {
 			s.stats.Lapsed += e.dropPermits()
@@ -125,9 +118,7 @@ func (s *shard) sweep(now int64) (returns []permitReturn) {
 		switch unusedTime := now - e.lastHitAt; {
 		case e.isRefilling || unusedTime < idleTime:
 		case e.allowance > 0:
-			if g, ok := e.removePermits(); ok {
-				returns = append(returns, g)
-			}
+			returns = e.removePermits(returns)
 		case unusedTime >= forgetTime:
 			delete(s.leases, id)
 		}
@@ -139,26 +130,16 @@ func (s *shard) sweep(now int64) (returns []permitReturn) {
 func (l *Limiter) Close() { l.closeAt(time.Now()) }
 
 func (l *Limiter) closeAt(now time.Time) {
-	for i := range l.shards {
-		s := &l.shards[i]
-		s.mu.Lock()
-		s.closed = true
-		s.mu.Unlock()
-	}
+	l.eachShard(func(s *shard) { s.closed = true })
 	l.workers.Wait()
 	l.sweepMutex.Lock()
 	defer l.sweepMutex.Unlock()
 	var returns []permitReturn
-	for i := range l.shards {
-		s := &l.shards[i]
-		s.mu.Lock()
+	l.eachShard(func(s *shard) {
 		for _, e := range s.leases {
-			if g, ok := e.removePermits(); ok {
-				returns = append(returns, g)
-			}
+			returns = e.removePermits(returns)
 		}
-		s.mu.Unlock()
-	}
+	})
 	l.giveBack(returns, l.micros(now))
 	l.cancel()
 }

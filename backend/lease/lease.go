@@ -21,6 +21,7 @@ package lease
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,11 +45,10 @@ type Options struct {
 	// IsFailing reports whether Source can't decide this hit at the moment. Then no permits
 	// are taken. IsFailing can be nil.
 	IsFailing func(*backend.Hit) bool
-
-	// MaxLeases bounds the counters with a lease; default 65,536. The hits of further
-	// counters go to Next.
-	MaxLeases int
 }
+
+// maxLeases bounds the counters with a lease. The hits of further counters go to Next.
+const maxLeases = 1 << 16
 
 // Limiter is a backend.Layer that admits hits with permits, and sends all others to another
 // Layer. It is safe for concurrent use.
@@ -72,9 +72,6 @@ var _ backend.Layer = (*Limiter)(nil)
 // New returns a Limiter without permits. The caller should let Run return idle permits, and
 // must call Close at the end.
 func New(o Options) *Limiter {
-	if o.MaxLeases <= 0 {
-		o.MaxLeases = 1 << 16
-	}
 	if o.IsFailing == nil {
 		o.IsFailing = func(*backend.Hit) bool { return false }
 	}
@@ -129,11 +126,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 // sendToNext sends the hits without enough permits to Next. The permits that such a hit has are
 // subtracted, because they are charged already.
 func (l *Limiter) sendToNext(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result, reservations []reservation) {
-	hasPermits := false
-	for i := range reservations {
-		hasPermits = hasPermits || reservations[i].permits > 0
-	}
-	if !hasPermits {
+	if !slices.ContainsFunc(reservations, func(r reservation) bool { return r.permits > 0 }) {
 		l.options.Next.Take(ctx, now, hits, results)
 		return
 	}
@@ -152,10 +145,7 @@ func (l *Limiter) sendToNext(ctx context.Context, now time.Time, hits []backend.
 // settle ends all reservations after Next has decided its hits. The permits of an admitted hit are
 // used. All other permits are free again.
 func (l *Limiter) settle(now int64, hits []backend.Hit, results []backend.Result, reservations []reservation) {
-	isDenied := false // a hit denies the group
-	for i := range hits {
-		isDenied = isDenied || hits[i].DeniesGroup(&results[i])
-	}
+	isDenied := backend.IsGroupDenied(hits, results)
 	for i := range hits {
 		r := &reservations[i]
 		if r.shard == nil {
@@ -164,4 +154,34 @@ func (l *Limiter) settle(now int64, hits []backend.Hit, results []backend.Result
 		isUsed := results[i].Err == nil && results[i].Allowed && (!isDenied || !hits[i].InGroup())
 		l.settleHit(now, &hits[i], &results[i], r, isUsed)
 	}
+}
+
+// Peek implements backend.Layer.
+func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, peeks []backend.Peek) {
+	l.options.Next.Peek(ctx, now, hits, peeks)
+	for i := range hits {
+		if r := &peeks[i].Result; hasLease(hits[i].Limit) && r.Err == nil && r.Source.IsBackend() {
+			l.correctPeek(l.micros(now), hits[i], r)
+		}
+	}
+}
+
+// correctPeek adds the permits of h's counter to r, the answer to h with an N of 0.
+func (l *Limiter) correctPeek(now int64, h backend.Hit, r *backend.Result) {
+	s, e := l.lockLease(&h)
+	defer s.mu.Unlock()
+	if e != nil && !e.hasEnded(now) {
+		h.N = 0
+		e.addPermits(&h, &r.Result)
+	}
+}
+
+// HeldPermits returns the permits that this replica holds of h's counter.
+func (l *Limiter) HeldPermits(now time.Time, h *backend.Hit) int64 {
+	s, e := l.lockLease(h)
+	defer s.mu.Unlock()
+	if e != nil && !e.hasEnded(l.micros(now)) {
+		return e.permits
+	}
+	return 0
 }

@@ -41,15 +41,29 @@ const (
 	minTripPermits = 2
 )
 
+// account names the shared counter and the budget of a lease, for hits on both.
+type account struct {
+	key, budgetKey []byte
+	limit          *limit.Limit
+	budget         *limit.Limit // limit of the budget's counter; nil before the first trip
+	window         int64        // start of the window of the allowance, in microseconds since 1970 by the clock of Redis; 0 if not known
+}
+
+// permitHit returns a hit of n on the shared counter.
+func (a *account) permitHit(n int64) backend.Hit {
+	return backend.Hit{Key: a.key, Limit: a.limit, N: n, Window: a.window, Shadow: true}
+}
+
+// budgetHit returns a hit of n on the budget.
+func (a *account) budgetHit(n int64) backend.Hit {
+	return backend.Hit{Key: a.budgetKey, Limit: a.budget, N: n, Window: a.window, Shadow: true}
+}
+
 // lease is the state of one counter in this replica. The package comment explains permits, budget and
 // allowance.
 type lease struct {
-	key         []byte
-	budgetKey   []byte
-	limit       *limit.Limit
-	permitLimit *limit.Limit // limit, but denied hits are not charged; nil before the first trip
-	budget      *limit.Limit // limit of the budget's counter; nil before the first trip
-	epoch       uint32       // number of times that all permits were dropped
+	account
+	epoch uint32 // number of times that all permits were dropped
 
 	permits    int64 // not used and not reserved
 	reserved   int64 // permits of hits whose call is not decided yet
@@ -59,7 +73,6 @@ type lease struct {
 	// The window of the allowance. Permits expire with this window. So no permit is charged to the
 	// budget of the next window when it starts.
 	windowEnd int64 // earliest time of the end; 0 if the window is not known
-	window    int64 // start, in microseconds since 1970 by the clock of Redis
 
 	remaining  int64 // hits that remained in the shared counter at the last answer
 	answeredAt int64 // time of the last answer
@@ -79,10 +92,11 @@ type lease struct {
 const unknownBudget = -1
 
 func newLease(h *backend.Hit, now int64) *lease {
-	e := &lease{limit: h.Limit, freeBudget: unknownBudget, lastHitAt: now, rateStart: now}
-	e.budgetKey = append([]byte(Namespace), h.Key...)
-	e.key = e.budgetKey[len(Namespace):]
-	return e
+	budgetKey := append([]byte(Namespace), h.Key...)
+	return &lease{
+		account:    account{key: budgetKey[len(Namespace):], budgetKey: budgetKey, limit: h.Limit},
+		freeBudget: unknownBudget, lastHitAt: now, rateStart: now,
+	}
 }
 
 // countDemand counts n hits at now, and measures the rate if it is time.
@@ -135,9 +149,7 @@ func (e *lease) addPermits(h *backend.Hit, r *limit.Result) {
 
 // trip has the two hits of one trip of a refill: one on the shared counter, and one on the budget.
 type trip struct {
-	key, budgetKey  []byte
-	limit, budget   *limit.Limit
-	window          int64  // 0 if it is not known
+	account                // with a limit that charges no denied hits
 	epoch           uint32 // of the lease before the trip
 	permits         int64  // permits to take; 0 without a hit on the shared counter
 	allowanceChange int64  // negative to give back a part of the allowance
@@ -157,9 +169,10 @@ func (e *lease) planTrip(now int64) (t trip, ok bool) {
 		return t, false
 	}
 	if e.budget == nil {
-		e.permitLimit, e.budget = e.limit.NotCharging(), e.limit.LeaseBudget()
+		e.budget = e.limit.LeaseBudget()
 	}
-	t = trip{key: e.key, budgetKey: e.budgetKey, limit: e.permitLimit, budget: e.budget, window: e.window, epoch: e.epoch}
+	t = trip{account: e.account, epoch: e.epoch}
+	t.limit = e.limit.NotCharging()
 	if e.freeBudget == unknownBudget {
 		t.allowanceChange = min(want, (e.budget.Max()+2)/3) // later trips ask for more
 		return t, true

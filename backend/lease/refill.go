@@ -52,10 +52,10 @@ func (l *Limiter) sendTrip(t trip, now int64) (permits, budget backend.Result) {
 	b := backend.NewSubBatch()
 	defer b.Release()
 	if t.permits > 0 {
-		b.Add(0, backend.Hit{Key: t.key, Limit: t.limit, N: t.permits, Window: t.window, Shadow: true})
+		b.Add(0, t.permitHit(t.permits))
 	}
 	if t.includesBudget() {
-		b.Add(1, backend.Hit{Key: t.budgetKey, Limit: t.budget, N: t.allowanceChange, Window: t.window, Shadow: true})
+		b.Add(1, t.budgetHit(t.allowanceChange))
 	}
 	l.send(b, now)
 	results := make([]backend.Result, 2)

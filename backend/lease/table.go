@@ -31,6 +31,14 @@ type reservation struct {
 
 func (l *Limiter) shardOf(id fingerprint.ID) *shard { return &l.shards[id.Hi%shardCount] }
 
+// lockLease locks the shard of h's counter, and returns it with the lease of the counter, which can be nil.
+func (l *Limiter) lockLease(h *backend.Hit) (*shard, *lease) {
+	id := l.seeds.ID(h.Key, h.Limit.Tag())
+	s := l.shardOf(id)
+	s.mu.Lock()
+	return s, s.leases[id]
+}
+
 // reserve reserves permits for h, as many as the lease has. If they are enough, reserve sets the
 // result. isOnly reports whether h is the only hit of its call.
 func (l *Limiter) reserve(now int64, h *backend.Hit, result *backend.Result, isOnly bool) (r reservation) {
@@ -46,7 +54,7 @@ func (l *Limiter) reserve(now int64, h *backend.Hit, result *backend.Result, isO
 	}
 	e := s.leases[id]
 	if e == nil {
-		if h.N <= 0 || len(s.leases) >= l.options.MaxLeases/shardCount+1 {
+		if h.N <= 0 || len(s.leases) > maxLeases/shardCount {
 			return r
 		}
 		e = newLease(h, now)
@@ -128,7 +136,7 @@ func (l *Limiter) changeLimit(e *lease, lim *limit.Limit, now int64) {
 			e.limit = lim
 		}
 		l.returnLater(e, now)
-		e.retryAt, e.remaining, e.permitLimit, e.budget = now+changePause, 0, nil, nil
+		e.retryAt, e.remaining, e.budget = now+changePause, 0, nil
 	}
 	e.limit = lim
 }
@@ -155,31 +163,78 @@ func (l *Limiter) dropAfterReset(s *shard, e *lease, now int64) {
 
 // Forget implements backend.Layer. It drops permits.
 func (l *Limiter) Forget(h *backend.Hit) {
-	if now := l.micros(time.Now()); h == nil {
-		l.forgetAll(now)
+	now := l.micros(time.Now())
+	if h != nil {
+		s, e := l.lockLease(h)
+		if e != nil {
+			l.dropAfterReset(s, e, now)
+		}
+		s.mu.Unlock()
 	} else {
-		l.forget(now, h)
+		l.eachShard(func(s *shard) {
+			for _, e := range s.leases {
+				l.dropAfterReset(s, e, now)
+			}
+		})
 	}
 	l.options.Next.Forget(h)
 }
 
-func (l *Limiter) forget(now int64, h *backend.Hit) {
-	id := l.seeds.ID(h.Key, h.Limit.Tag())
-	s := l.shardOf(id)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e := s.leases[id]; e != nil {
-		l.dropAfterReset(s, e, now)
-	}
-}
-
-func (l *Limiter) forgetAll(now int64) {
+// eachShard calls f with each shard, which is locked.
+func (l *Limiter) eachShard(f func(*shard)) {
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
-		for _, e := range s.leases {
-			l.dropAfterReset(s, e, now)
-		}
+		f(s)
 		s.mu.Unlock()
 	}
+}
+
+// Stats counts what leases did.
+type Stats struct {
+	Leases int64 // counters with a lease, also without permits
+	Held   int64 // permits that this replica holds
+
+	// Sums since New. Taken = Used + Returned + Lapsed + Held, except for the permits of trips in
+	// progress.
+	Taken    int64 // permits taken from the shared counters
+	Used     int64 // permits that admitted a hit
+	Returned int64 // permits that went back
+	Lapsed   int64 // permits that expired, or that a failed trip has lost
+
+	// SavedTrips is the number of calls that needed no trip.
+	SavedTrips int64
+}
+
+// Stats returns the sums over all leases.
+func (l *Limiter) Stats() (sum Stats) {
+	l.eachShard(func(s *shard) {
+		sum.Leases += int64(len(s.leases))
+		for _, e := range s.leases {
+			sum.Held += e.permits
+		}
+		sum.Taken += s.stats.Taken
+		sum.Used += s.stats.Used
+		sum.Returned += s.stats.Returned
+		sum.Lapsed += s.stats.Lapsed
+		sum.SavedTrips += s.stats.SavedTrips
+	})
+	return sum
+}
+
+func (s *shard) countSavedTrip() {
+	s.mu.Lock()
+	s.stats.SavedTrips++
+	s.mu.Unlock()
+}
+
+// countReturn counts the permits of g, which are back or lost.
+func (l *Limiter) countReturn(g *permitReturn) {
+	s, _ := l.lockLease(&backend.Hit{Key: g.key, Limit: g.limit})
+	if g.isLost {
+		s.stats.Lapsed += g.permits
+	} else {
+		s.stats.Returned += g.permits
+	}
+	s.mu.Unlock()
 }

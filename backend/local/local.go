@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/internal/base/fingerprint"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // DefaultMaxKeys is the default of Options.MaxKeys.
@@ -96,26 +97,25 @@ func (l *Limiter) Take(_ context.Context, now time.Time, hits []backend.Hit, res
 }
 
 // Keys returns the number of counters, including expired counters that are not swept yet.
-func (l *Limiter) Keys() int {
-	n := 0
+func (l *Limiter) Keys() (n int) {
+	l.eachStripe(func(s *stripe) { n += s.size })
+	return n
+}
+
+// eachStripe calls f with each stripe, which is locked.
+func (l *Limiter) eachStripe(f func(*stripe)) {
 	for i := range l.stripes {
 		s := &l.stripes[i]
 		s.mu.Lock()
-		n += s.size
+		f(s)
 		s.mu.Unlock()
 	}
-	return n
 }
 
 // Bytes returns the memory of the counters. The memory of logs is an estimate.
 func (l *Limiter) Bytes() int64 {
 	n := int64(len(l.stripes)) * int64(unsafe.Sizeof(stripe{}))
-	for i := range l.stripes {
-		s := &l.stripes[i]
-		s.mu.Lock()
-		n += s.bytes()
-		s.mu.Unlock()
-	}
+	l.eachStripe(func(s *stripe) { n += s.bytes() })
 	return n + l.memory.logs.Load()*entriesPerKey*bytesPerLogEntry
 }
 
@@ -129,3 +129,59 @@ func (l *Limiter) Evictions() int64 { return l.memory.evictions.Load() }
 func (l *Limiter) stripeOf(id fingerprint.ID) *stripe { return &l.stripes[l.stripeIndex(id)] }
 
 func (l *Limiter) stripeIndex(id fingerprint.ID) int { return int(id.Hi) & (len(l.stripes) - 1) }
+
+// SpendAtLeast raises the spent hits of a counter to n, unless more are spent. n is at most
+// the capacity of lim.
+func (l *Limiter) SpendAtLeast(now time.Time, key []byte, lim *limit.Limit, n int64) {
+	l.applyResets([]backend.Hit{{Key: key, Limit: lim}})
+	id := l.seeds.ID(key, lim.Tag())
+	s := l.stripeOf(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	micros := now.UnixMicro()
+	if missing := n - lim.Spent(s.take(id, lim, counterChange{now: micros})); missing > 0 {
+		s.take(id, lim, counterChange{now: micros, n: missing})
+	}
+}
+
+// Run sweeps until ctx ends, a stripe at a time, and all stripes once in each interval. A
+// minute is a good interval.
+func (l *Limiter) Run(ctx context.Context, interval time.Duration) {
+	tick := time.NewTicker(max(interval/time.Duration(len(l.stripes)), 1))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			l.Sweep(now)
+		}
+	}
+}
+
+// Sweep forgets the counters of one stripe that have expired at now, and frees unused memory
+// of the stripe. Each call takes the next stripe. A sweep changes no answer.
+func (l *Limiter) Sweep(now time.Time) {
+	s := &l.stripes[(l.sweeps.Add(1)-1)%uint64(len(l.stripes))]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sweep(now.UnixMicro())
+}
+
+func (s *stripe) sweep(now int64) {
+	// The order is backwards because the last entry moves to the place of a removed one.
+	for index := s.size - 1; index >= 0; index-- {
+		if s.at(index).expires <= now {
+			s.forget(index)
+		}
+	}
+	for maxKeys := s.memory.keysPerStripe(); s.size > maxKeys; {
+		s.evict(fingerprint.ID{}, now)
+	}
+	s.freeBlocks(0)
+	if s.size == 0 {
+		s.table = table{}
+	} else if n := s.size + s.size/4; len(s.cells) > 6*n+48 {
+		s.resizeCells(n)
+	}
+}

@@ -57,14 +57,11 @@ func (l *Limiter) ResetPrefix(_ context.Context, p backend.KeyPrefix, _ int, dry
 
 // lastExpiry returns the time in microseconds at which the last counter expires.
 func (l *Limiter) lastExpiry() (last int64) {
-	for i := range l.stripes {
-		s := &l.stripes[i]
-		s.mu.Lock()
+	l.eachStripe(func(s *stripe) {
 		for index := range s.size {
 			last = max(last, s.at(index).expires)
 		}
-		s.mu.Unlock()
-	}
+	})
 	return last
 }
 

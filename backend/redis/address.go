@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -24,8 +23,7 @@ const (
 
 // Server is the address of a Redis with its credentials.
 type Server struct {
-	// Kind may be in upper or lower case; default Single.
-	Kind Kind
+	Kind Kind // default Single
 
 	// URL is the address:
 	//
@@ -88,22 +86,9 @@ func (a address) name() string {
 
 // parse parses s. Its errors hold no secret of URL or Auth.
 func parse(s Server) (address, error) {
-	kind := cmp.Or(Kind(strings.ToLower(string(s.Kind))), Single)
-	a := address{kind: kind, network: "tcp", tls: s.TLS, poolSize: s.PoolSize}
-	if !slices.Contains([]Kind{Single, Sentinel, Cluster}, a.kind) {
-		return a, fmt.Errorf("type: got %q, want %s, %s or %s", s.Kind, Single, Sentinel, Cluster)
-	}
-	if s.PoolSize < 0 {
-		return a, fmt.Errorf("pool size: got %d, want 1 or more, or 0 for the default", s.PoolSize)
-	}
-	switch strings.ToLower(s.SocketType) {
-	case "", "tcp":
-	case "unix":
-		if a.kind == Single {
-			a.network = "unix"
-		}
-	default:
-		return a, fmt.Errorf("socket type: got %q, want tcp or unix", s.SocketType)
+	a := address{kind: cmp.Or(s.Kind, Single), network: "tcp", tls: s.TLS, poolSize: s.PoolSize}
+	if s.SocketType == "unix" && a.kind == Single {
+		a.network = "unix"
 	}
 	if s.URL == "" {
 		return a, errors.New("URL: got none, want for example 127.0.0.1:6379")

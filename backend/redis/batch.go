@@ -2,6 +2,8 @@ package redis
 
 import (
 	"context"
+	"math"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -144,11 +146,81 @@ func eachCall(hits []*pendingHit, f func([]*pendingHit)) {
 // A hit that renews its hold charges nothing.
 func markCharged(hits []*pendingHit) {
 	for _, h := range hits {
-		if h.deniesGroup() {
+		if h.DeniesGroup(&h.answer.Result) {
 			return
 		}
 	}
 	for _, h := range hits {
-		h.answer.isCharged = h.inGroup && h.answer.Err == nil && h.answer.Allowed && !h.answer.Held
+		h.answer.isCharged = h.InGroup() && h.answer.Err == nil && h.answer.Allowed && !h.answer.Held
 	}
+}
+
+// Tracer receives each batch with the contexts of its calls, right after the Observer. It
+// is called by the workers of all queues at once and must not block.
+type Tracer interface {
+	// BatchAnswered receives a batch that was sent at start. calls has the context of each
+	// Take with a hit in the batch. Some of these Takes may have returned already.
+	BatchAnswered(b Batch, start time.Time, calls []context.Context)
+}
+
+// sendToTracer passes the batch to the Tracer, if there is one.
+func (b *batch) sendToTracer(sentBatch Batch, start time.Time) {
+	t := b.queue.limiter.options.Tracer
+	if t == nil {
+		return
+	}
+	var calls []context.Context
+	for i, h := range b.hits {
+		if h.call.ctx != nil && (i == 0 || h.call != b.hits[i-1].call) {
+			calls = append(calls, h.call.ctx)
+		}
+	}
+	t.BatchAnswered(sentBatch, start, calls)
+}
+
+// lateWatch watches a batch that may wait for a late answer. At the deadline of the batch, another worker
+// replaces the waiting worker. A lateWatch belongs to one worker.
+type lateWatch struct {
+	timer *time.Timer
+	state *atomic.Int32 // the state of the batch in flight
+}
+
+// The states of a batch that may become late.
+const (
+	batchIdle int32 = iota
+	batchInTime
+	batchLate // another worker has replaced the worker of the batch
+)
+
+// start begins to watch a batch. ctx is the context of the worker. If too many batches could be late,
+// start returns false. Then the batch must not wait longer than its deadline.
+func (l *lateWatch) start(ctx context.Context, q *partitionQueue, deadline time.Time) bool {
+	if r := q.instance; r.lateBatches.Add(1) > r.maxLateBatches {
+		r.lateBatches.Add(-1)
+		return false
+	}
+	if l.timer == nil {
+		state := new(atomic.Int32)
+		l.state = state
+		l.timer = time.AfterFunc(math.MaxInt64, func() {
+			if state.CompareAndSwap(batchInTime, batchLate) {
+				q.replaceWorker(ctx)
+			}
+		})
+	}
+	l.state.Store(batchInTime)
+	l.timer.Reset(time.Until(deadline))
+	return true
+}
+
+// isLate reports whether another worker has replaced the worker of the batch.
+func (l *lateWatch) isLate() bool { return l.state != nil && l.state.Load() == batchLate }
+
+// end ends the watch. It reports whether another worker has replaced the worker of the batch.
+func (l *lateWatch) end(q *partitionQueue) (replaced bool) {
+	q.instance.lateBatches.Add(-1)
+	if !l.timer.Stop() {
+		l.timer = nil // the function of the timer runs, and must not see the next batch
+	}
+	return !l.state.CompareAndSwap(batchInTime, batchIdle)
 }

@@ -1,10 +1,10 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,27 +77,28 @@ func (l *Limiter) Check(ctx context.Context) []Finding {
 		if err != nil {
 			findings = append(findings, instance.setServer(instance.name, connectionFinding(err))...)
 		}
-		for _, k := range slices.Sorted(maps.Keys(servers)) {
-			c := serverCheck{options: &l.options, timeout: l.Timeout(), instance: instance, server: servers[k], keyspace: k}
+		for _, s := range servers {
+			c := serverCheck{options: &l.options, timeout: l.Timeout(), instance: instance, partitionServer: s}
 			findings = append(findings, instance.setServer(instance.addressOf(c.server), c.run(ctx)...)...)
 		}
 	}
 	return findings
 }
 
-// serversOf returns each server of instance, by the keyspace of one of the server's partitions. It returns an
-// error if a partition has no server.
-func (l *Limiter) serversOf(ctx context.Context, instance *redisInstance) (servers map[keyspace]*server, err error) {
-	servers = map[keyspace]*server{}
-	seen := map[*server]bool{}
+// partitionServer is a server and the keyspace of one of its partitions.
+type partitionServer struct {
+	*server
+	keyspace keyspace
+}
+
+// serversOf returns each server of instance. It returns an error if a partition has no server.
+func (l *Limiter) serversOf(ctx context.Context, instance *redisInstance) (servers []partitionServer, err error) {
 	for _, q := range l.queues[instance.firstShard : instance.firstShard+instance.partitions] {
 		s, masterErr := instance.client.masterOf(ctx, string(q.keyspace)+layoutState)
 		if masterErr != nil {
 			err = masterErr
-			continue
-		}
-		if !seen[s] {
-			seen[s], servers[q.keyspace] = true, s
+		} else if !slices.ContainsFunc(servers, func(other partitionServer) bool { return other.server == s }) {
+			servers = append(servers, partitionServer{s, q.keyspace})
 		}
 	}
 	return servers, err
@@ -124,27 +125,20 @@ func connectionFinding(err error) Finding {
 	return Finding{Check: CheckConnection, Level: LevelProblem, Text: "Redis can't be used: " + err.Error(), Advice: AdviceFor(err)}
 }
 
+var adviceByKind = map[ErrorKind]string{
+	KindAuth:     "check REDIS_AUTH, and the user in Redis (ACL GETUSER)",
+	KindNoPerm:   "run rls doctor, which names the missing rights",
+	KindTLS:      "check REDIS_TLS and the certificates of both sides",
+	KindTimeout:  "check that Redis runs and is near; raise REDIS_TIMEOUT if it is far away",
+	KindCluster:  "run redis-cli --cluster check on a node",
+	KindLoading:  "wait until Redis has read its data",
+	KindReadOnly: "set REDIS_URL to the master, or use REDIS_TYPE=sentinel",
+	KindOOM:      "raise maxmemory",
+}
+
 // AdviceFor returns how to repair the cause of an error of Redis.
 func AdviceFor(err error) string {
-	switch KindOf(err) {
-	case KindAuth:
-		return "check REDIS_AUTH, and the user in Redis (ACL GETUSER)"
-	case KindNoPerm:
-		return "run rls doctor, which names the missing rights"
-	case KindTLS:
-		return "check REDIS_TLS and the certificates of both sides"
-	case KindTimeout:
-		return "check that Redis runs and is near; raise REDIS_TIMEOUT if it is far away"
-	case KindCluster:
-		return "run redis-cli --cluster check on a node"
-	case KindLoading:
-		return "wait until Redis has read its data"
-	case KindReadOnly:
-		return "set REDIS_URL to the master, or use REDIS_TYPE=sentinel"
-	case KindOOM:
-		return "raise maxmemory"
-	}
-	return "check that Redis runs, and that REDIS_URL has its address"
+	return cmp.Or(adviceByKind[KindOf(err)], "check that Redis runs, and that REDIS_URL has its address")
 }
 
 // serverCheck examines one server.
@@ -152,8 +146,7 @@ type serverCheck struct {
 	options  *Options
 	timeout  time.Duration
 	instance *redisInstance
-	server   *server
-	keyspace keyspace // the keyspace of one partition of the server
+	partitionServer
 	findings []Finding
 }
 
@@ -163,29 +156,17 @@ func (c *serverCheck) add(check string, level Level, text, advice string) {
 
 // run returns the findings of all checks.
 func (c *serverCheck) run(ctx context.Context) []Finding {
-	a := c.instance.address
+	var runs []rightRun
 	var commands []goredis.Cmder
-	var rightCommands []*goredis.Cmd
-	var rightOf []Right
-	ruleOf := map[*goredis.Cmd]string{}
-	names := runNames{
-		db:      strconv.Itoa(a.db),
-		hash:    c.options.KeyPrefix + "rls:overrides",
-		channel: c.options.KeyPrefix + "rls:check",
-	}
 	for _, layout := range []string{layoutState, layoutCount} {
+		names := c.names(layout)
 		for _, r := range rights {
-			if !r.isNeeded(c.options, a) || layout == layoutCount && !r.hasKeys || r.Use == RightOfOverrides && c.instance.role != RoleMain || r.Command == "subscribe" {
+			isForOtherRole := r.Use == RightOfOverrides && c.instance.role != RoleMain
+			if !r.isNeeded(c.options, c.instance.address) || layout == layoutCount && !r.hasKeys || isForOtherRole || r.Command == "subscribe" {
 				continue
 			}
-			start := string(c.keyspace) + layout
-			names.key, names.pattern = start+checkKey, start+"*"
-			if a.kind == Cluster {
-				names.pattern = c.options.KeyPrefix + "{*" // all hash tags
-			}
-			cmd, rule := r.run(names)
-			commands, rightCommands, rightOf = append(commands, cmd), append(rightCommands, cmd), append(rightOf, r)
-			ruleOf[cmd] = rule
+			run := r.run(names)
+			runs, commands = append(runs, run), append(commands, run.cmd)
 		}
 	}
 	started := time.Now()
@@ -194,17 +175,18 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 
 	reply := map[string]*goredis.Cmd{} // the last reply to each command
 	var missing missingRights
-	for i, cmd := range rightCommands {
-		if err := cmd.Err(); err != nil && errorCode(err) == "" && !errors.Is(err, goredis.Nil) {
+	for _, run := range runs {
+		if err := run.cmd.Err(); err != nil && errorCode(err) == "" && !errors.Is(err, goredis.Nil) {
 			return []Finding{connectionFinding(err)}
 		}
-		missing.add(cmd.Err(), rightOf[i].Command, ruleOf[cmd])
-		reply[rightOf[i].Command] = cmd
+		missing.add(run.cmd.Err(), run.Command, run.rule)
+		reply[run.Command] = run.cmd
 	}
 	if c.options.Overrides && c.instance.role == RoleMain {
-		missing.add(c.subscribe(ctx, names.channel), "subscribe", "&"+c.options.KeyPrefix+"rls:*")
+		channel := c.names("")["CHANNEL"]
+		missing.add(c.subscribe(ctx, channel.value), "subscribe", channel.rule)
 	}
-	if f, ok := missing.finding(a.login.user); ok {
+	if f, ok := missing.finding(c.instance.address.login.user); ok {
 		c.findings = append(c.findings, f)
 	}
 	if err := reply["ping"].Err(); err != nil && KindOf(err) != KindNoPerm {
@@ -216,6 +198,21 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 	c.checkCoverage(reply["cluster|slots"])
 	c.checkInfo(infoOf(reply["hello"], reply["info"]))
 	return c.findings
+}
+
+// names returns the names for the harmless runs of rights, with the key of the check in this layout.
+func (c *serverCheck) names(layout string) map[string]runName {
+	start, prefix := string(c.keyspace)+layout, c.options.KeyPrefix
+	pattern := start + "*"
+	if c.instance.address.kind == Cluster {
+		pattern = prefix + "{*" // all hash tags
+	}
+	return map[string]runName{
+		"KEY":     {start + checkKey, "~" + pattern},
+		"DB":      {value: strconv.Itoa(c.instance.address.db)},
+		"HASH":    {prefix + "rls:overrides", "~" + prefix + "rls:*"},
+		"CHANNEL": {prefix + "rls:check", "&" + prefix + "rls:*"},
+	}
 }
 
 // subscribe subscribes to channel for a moment.

@@ -21,7 +21,7 @@ const (
 
 // Connect returns a client of s for everything but counting: for few commands, which may
 // run twice. go-redis repeats them up to three times if Redis fails or moves. timeout
-// bounds each attempt. Connect ignores PoolSize.
+// bounds each attempt, and is at least 1 ms. Connect ignores PoolSize.
 //
 // The client connects at its first use. The caller must close it. The name describes s in
 // logs. Name and errors hold no secrets.
@@ -29,9 +29,6 @@ func Connect(s Server, timeout time.Duration) (client goredis.UniversalClient, n
 	a, err := parse(s)
 	if err != nil {
 		return nil, "", fmt.Errorf("redis: %w", err)
-	}
-	if timeout < time.Millisecond {
-		return nil, "", fmt.Errorf("redis: timeout: got %v, want 1ms or more", timeout)
 	}
 	return a.open(a.options(timeout, maxConnections)), a.name(), nil
 }

@@ -1,6 +1,9 @@
 package redis
 
 import (
+	"cmp"
+	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,8 +20,8 @@ type serverClock struct {
 	offset     atomic.Int64 // microseconds from the time since processStart to the server's time
 	measuredAt atomic.Int64 // time of the last measurement, in microseconds since processStart, or 0
 
-	mu           sync.Mutex // guards the field below
-	measurements []measurement
+	mu           sync.Mutex    // guards the field below
+	measurements []measurement // the newest first
 }
 
 // measurement is a range that contains the offset, in microseconds.
@@ -63,32 +66,147 @@ func (c *serverClock) isUsable() bool {
 // offset.
 func (c *serverClock) expire() { c.measuredAt.Store(0) }
 
-// measureSoon makes isDue true until the next measurement.
-func (c *serverClock) measureSoon() { c.measuredAt.Add(-measureInterval) }
-
 // add adds a measurement. The server has reported the time serverMicros between start and end,
 // which are results of microsSinceProcessStart.
 func (c *serverClock) add(start, end, serverMicros int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	newest := measurement{serverMicros - end, serverMicros - start}
-	for _, m := range c.measurements {
-		if newest.minOffset > m.maxOffset+maxDrift || newest.maxOffset < m.minOffset-maxDrift {
-			c.measurements = c.measurements[:0] // somebody has set the server's clock
-			break
-		}
+	wasSet := func(m measurement) bool { // somebody has set the server's clock since m
+		return newest.minOffset > m.maxOffset+maxDrift || newest.maxOffset < m.minOffset-maxDrift
 	}
-	if len(c.measurements) == maxMeasurements {
-		copy(c.measurements, c.measurements[1:])
-		c.measurements = c.measurements[:maxMeasurements-1]
+	if slices.ContainsFunc(c.measurements, wasSet) {
+		c.measurements = nil
 	}
-	c.measurements = append(c.measurements, newest)
-	shortest := newest
-	for _, m := range c.measurements {
-		if m.maxOffset-m.minOffset < shortest.maxOffset-shortest.minOffset {
-			shortest = m
-		}
-	}
+	c.measurements = slices.Insert(c.measurements[:min(len(c.measurements), maxMeasurements-1)], 0, newest)
+	shortest := c.shortest()
 	c.offset.Store(shortest.minOffset + (shortest.maxOffset-shortest.minOffset)/2)
 	c.measuredAt.Store(end)
+}
+
+const (
+	// defaultTimeout is the default of Options.Timeout, and the least timeout of AutoTimeout.
+	defaultTimeout = 50 * time.Millisecond
+
+	// maxAutoTimeout is the largest timeout of AutoTimeout.
+	maxAutoTimeout = 500 * time.Millisecond
+
+	// tripsInTimeout is the number of round trips that a timeout needs. A hit waits for the batch
+	// before it, for its own batch, and for a repeated command or a redirect.
+	tripsInTimeout = 3
+)
+
+// neededTimeout returns the least timeout for this round trip, in steps of 10 ms.
+func neededTimeout(roundTrip time.Duration) time.Duration {
+	const step = 10 * time.Millisecond
+	return max((tripsInTimeout*roundTrip + step - 1).Truncate(step), step)
+}
+
+// isTooShort reports whether timeout is shorter than two round trips. A hit can wait for the batch
+// before its own.
+func isTooShort(timeout, roundTrip time.Duration) bool { return timeout < 2*roundTrip }
+
+// Timeout returns the budget of a Take. With Options.AutoTimeout, a longer RoundTrip means a longer
+// Timeout.
+func (l *Limiter) Timeout() time.Duration {
+	if !l.options.AutoTimeout {
+		return l.options.Timeout
+	}
+	return time.Duration(l.autoTimeout.Load())
+}
+
+// adaptTimeout sets the timeout of AutoTimeout after a measurement of c. It reports whether the timeout
+// is still too short for this measurement. Then adaptTimeout lets the next batch measure c again. If the
+// round trip has become longer, new measurements thus soon replace all shorter ones.
+func (l *Limiter) adaptTimeout(c *serverClock) (stillTooShort bool) {
+	if !l.options.AutoTimeout {
+		return false
+	}
+	l.autoTimeout.Store(int64(min(max(neededTimeout(l.RoundTrip()), defaultTimeout), maxAutoTimeout)))
+	_, newest := c.roundTrips()
+	stillTooShort = isTooShort(l.Timeout(), newest)
+	if stillTooShort {
+		c.measuredAt.Add(-measureInterval) // isDue until the next measurement
+	}
+	return stillTooShort
+}
+
+// fitTimeout makes the timeout of AutoTimeout long enough for the server of q, if a probe of q took longer
+// than the timeout. A measurement takes a connection, so a probe that was fast enough makes none. One slow
+// answer alone does not raise the timeout: fitTimeout measures the round
+// trip until a measurement fits the timeout, or until all measurements are new.
+func (l *Limiter) fitTimeout(ctx context.Context, q *partitionQueue, probeTime time.Duration) {
+	if !l.options.AutoTimeout || probeTime <= l.Timeout() {
+		return
+	}
+	s, err := q.instance.client.masterOf(ctx, string(q.keyspace))
+	for range maxMeasurements {
+		if err != nil || s.measureClock(ctx) != nil || !l.adaptTimeout(&s.clock) {
+			return
+		}
+	}
+}
+
+// RoundTrip returns the time of a round trip to the slowest of all servers, or 0 if none has been
+// measured. For each server, it takes the shortest of the last eight round trips. So one slow round
+// trip does not count.
+func (l *Limiter) RoundTrip() time.Duration {
+	slowest := time.Duration(0)
+	for _, instance := range l.instances {
+		slowest = max(slowest, instance.client.roundTrip())
+	}
+	return slowest
+}
+
+// roundTrip implements client.
+func (s *servers) roundTrip() time.Duration {
+	if s.single != nil {
+		return s.single.clock.roundTrip()
+	}
+	slowest := time.Duration(0)
+	s.masters.Range(func(_, master any) bool {
+		slowest = max(slowest, master.(*server).clock.roundTrip())
+		return true
+	})
+	return slowest
+}
+
+// shortest returns the shortest measurement. The caller holds c.mu.
+func (c *serverClock) shortest() measurement {
+	return slices.MinFunc(c.measurements, func(a, b measurement) int { return cmp.Compare(a.length(), b.length()) })
+}
+
+// roundTrip returns the length of the shortest measurement, or 0 if there is none.
+func (c *serverClock) roundTrip() time.Duration {
+	shortest, _ := c.roundTrips()
+	return shortest
+}
+
+// roundTrips returns the lengths of the shortest and of the newest measurement, or 0 if there is none.
+func (c *serverClock) roundTrips() (shortest, newest time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.measurements) == 0 {
+		return 0, 0
+	}
+	return c.shortest().length(), c.measurements[0].length()
+}
+
+func (m measurement) length() time.Duration {
+	return time.Duration(m.maxOffset-m.minOffset) * time.Microsecond
+}
+
+// MeasureRoundTrip measures the round trip to each server and returns RoundTrip. It leaves out
+// servers that don't answer before ctx ends.
+func (l *Limiter) MeasureRoundTrip(ctx context.Context) time.Duration {
+	for _, instance := range l.instances {
+		servers, _ := l.serversOf(ctx, instance)
+		for _, s := range servers {
+			for range 2 { // the first measurement may contain the time to connect
+				_ = s.measureClock(ctx)
+			}
+			l.adaptTimeout(&s.clock)
+		}
+	}
+	return l.RoundTrip()
 }

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"hash/maphash"
+	"math/bits"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -67,12 +68,11 @@ const maxKnownKeys = 1 << 18
 
 // newTTLTable returns a table for at least size keys.
 func newTTLTable(size int) *ttlTable {
-	buckets := 1
-	for buckets*len(ttlBucket{}) < size {
-		buckets *= 2
-	}
-	return &ttlTable{seed: maphash.MakeSeed(), buckets: make([]ttlBucket, buckets)}
+	return &ttlTable{seed: maphash.MakeSeed(), buckets: make([]ttlBucket, powerOfTwo(size/len(ttlBucket{})))}
 }
+
+// powerOfTwo returns the smallest power of two that is at least n.
+func powerOfTwo(n int) int { return 1 << bits.Len(uint(max(n-1, 0))) }
 
 // hash returns the hash of a key. It is never 0.
 func (t *ttlTable) hash(name []byte) uint64 { return max(maphash.Bytes(t.seed, name), 1) }

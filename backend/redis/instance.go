@@ -2,9 +2,10 @@ package redis
 
 import (
 	"context"
-	"fmt"
+	"crypto/rand"
+	"encoding/hex"
 	"hash/crc32"
-	"strings"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -40,9 +41,6 @@ func (l *Limiter) addInstance(ctx context.Context, s Server) error {
 	}
 	tags := []string{""}
 	if a.kind == Cluster {
-		if strings.ContainsAny(l.options.KeyPrefix, "{}") {
-			return fmt.Errorf("key prefix: got %q with a brace, which a cluster takes for a hash tag; want no braces", l.options.KeyPrefix)
-		}
 		tags = hashTags(l.options.Partitions)
 	}
 	instance := &redisInstance{name: a.name(), address: a, role: Roles[len(l.instances)], firstShard: len(l.queues), partitions: len(tags)}
@@ -86,3 +84,120 @@ func (l *Limiter) Counter(h *backend.Hit) (server, key string) {
 	q := l.queues[l.ShardOf(h)]
 	return q.instance.name, string(q.keyspace.appendCounter(nil, h, time.Now()))
 }
+
+// Role is the use of a Redis.
+type Role uint8
+
+// The roles.
+const (
+	RoleMain      Role = iota
+	RolePerSecond      // counts the limits of one second
+)
+
+// Roles lists all roles.
+var Roles = [...]Role{RoleMain, RolePerSecond}
+
+// String returns the name used in metrics and logs.
+func (r Role) String() string { return [...]string{"main", "per_second"}[r] }
+
+// ShardName returns the Redis of a shard, and the number of the shard there, from 0.
+func (l *Limiter) ShardName(shard int) (role Role, partition int) {
+	instance := l.queues[shard].instance
+	return instance.role, shard - instance.firstShard
+}
+
+// PoolStats describes the connections to a Redis.
+type PoolStats struct {
+	Role        Role
+	Connections int // open connections
+	Idle        int // connections without a command
+
+	Opened   int64         // connections that were ever opened
+	Waits    int64         // commands that had to wait for a connection
+	WaitTime time.Duration // total time of these waits
+	Timeouts int64         // commands that got no connection in time
+
+	RoundTrip time.Duration // see Limiter.RoundTrip, for this Redis
+	Budget    time.Duration // see Limiter.Timeout
+}
+
+// PoolStats returns the statistics of each Redis.
+func (l *Limiter) PoolStats() []PoolStats {
+	var poolStats []PoolStats
+	for _, instance := range l.instances {
+		s := instance.client.PoolStats()
+		poolStats = append(poolStats, PoolStats{
+			Role: instance.role, Connections: int(s.TotalConns), Idle: int(s.IdleConns),
+			Opened: instance.openedConnections.Load(), Waits: int64(s.WaitCount), WaitTime: time.Duration(s.WaitDurationNs), Timeouts: int64(s.Timeouts),
+			RoundTrip: instance.client.roundTrip(), Budget: l.Timeout(),
+		})
+	}
+	return poolStats
+}
+
+// QueuedHits returns the number of hits that wait for a batch of the shard.
+func (l *Limiter) QueuedHits(shard int) int {
+	q := l.queues[shard]
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.hits
+}
+
+// probes charges a counter of this process in each shard. The counter never falls, unless
+// Redis has lost it or the day has ended.
+type probes struct {
+	hit    backend.Hit
+	shards []probedShard
+}
+
+type probedShard struct {
+	count  atomic.Int64 // the count after the last successful probe; 0 before the first
+	isKept atomic.Bool  // see Limiter.KeepsCounters
+}
+
+func newProbes(shards int) *probes {
+	l, err := limit.New(limit.Spec{Requests: math.MaxUint32, Unit: limit.Day, ChargeDenied: true})
+	if err != nil {
+		panic(err) // the Spec is constant and valid
+	}
+	id := make([]byte, 8)
+	_, _ = rand.Read(id) // never fails
+	return &probes{
+		hit:    backend.Hit{Key: []byte("rls:probe:" + hex.EncodeToString(id)), Limit: l, N: 1, Shadow: true},
+		shards: make([]probedShard, shards),
+	}
+}
+
+// maxProbeTime bounds a probe. With a long timeout, a probe of a Redis that hangs would keep
+// the hits of calls in the queue.
+const maxProbeTime = time.Second
+
+// Probe charges a counter of its own in a shard, because Redis may be able to read and unable
+// to write. Probe returns nil if Redis charges the counter within the timeout and within a second.
+// With AutoTimeout, Probe waits for up to the largest timeout, and then sets the timeout to fit the
+// round trip.
+func (l *Limiter) Probe(ctx context.Context, shard int) error {
+	now := time.Now()
+	r := l.newRequest(now, now, min(l.options.Timeout, maxProbeTime))
+	r.add(l.queues[shard], 0, &l.probes.hit, l.probes.hit.N)
+	r.send()
+	if err := r.wait(ctx); err != nil {
+		r.abandon(l)
+		return err
+	}
+	result := r.calls[0].hits[0].answer.Result
+	l.recycle(r)
+	if result.Err == nil {
+		s := &l.probes.shards[shard]
+		count := l.probes.hit.Limit.Spent(result.Result)
+		previous := s.count.Swap(count)
+		s.isKept.Store(previous > 0 && count > previous)
+		l.fitTimeout(ctx, l.queues[shard], time.Since(now))
+	}
+	return result.Err
+}
+
+// KeepsCounters reports whether the shard has certainly kept its counters between the last two
+// successful probes. It is false if Redis has restarted without its data. It is also false after the
+// first probe of a day and of the process, because there is no count to compare with.
+func (l *Limiter) KeepsCounters(shard int) bool { return l.probes.shards[shard].isKept.Load() }

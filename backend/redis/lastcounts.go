@@ -32,11 +32,7 @@ const maxLastCounts = 1 << 16
 
 // newLastCounts returns the buckets of a table for at least size counters.
 func newLastCounts(size int) []countBucket {
-	buckets := 1
-	for buckets*len(countBucket{}) < size {
-		buckets *= 2
-	}
-	return make([]countBucket, buckets)
+	return make([]countBucket, powerOfTwo(size/len(countBucket{})))
 }
 
 // remember keeps the answers of the batch.
@@ -49,7 +45,7 @@ func (t *lastCounts) remember(b *batch) {
 	defer t.mu.Unlock()
 	for _, c := range b.counters.all {
 		h := b.hits[c.last]
-		r, l := h.answer.Result, h.limit
+		r, l := h.answer.Result, h.Limit
 		if r.Err != nil || l.Capacity() == 0 {
 			continue
 		}

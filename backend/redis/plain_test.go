@@ -135,7 +135,7 @@ func TestKeyWithoutExpiryGetsOneAtOnce(t *testing.T) {
 func TestPlainCountStopsAtMaxHits(t *testing.T) {
 	l := newUnitLimiter(nil)
 	b, c := batchOf(l, perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), "a", "a")
-	c.hits[0].n, c.hits[1].n = limit.MaxHits, 0
+	c.hits[0].N, c.hits[1].N = limit.MaxHits, 0
 	b.divideHits()
 	require.Len(t, b.counters.all, 1)
 	b.answerHits(b.counters.all[0], 3*limit.MaxHits)

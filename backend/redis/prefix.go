@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -128,39 +129,24 @@ func (s *prefixSearch) add(names []string) bool {
 	return len(s.counters) <= s.maxCounters
 }
 
+// counterPattern matches the name of a counter after Options.KeyPrefix: the hash tag, layout and tag of the
+// limit, then : or # and the key, and the window of a counter with a window.
+var counterPattern = regexp.MustCompile(`(?s)^(?:\{[^}]*\})?(?:` + layoutState + `[0-9A-Za-z]+([:#])(.*)|` + layoutCount + `[0-9A-Za-z]+([:#])(.*)(@[^@]*))$`)
+
 // parseName parses a name that keyspace.append and appendWindow have made. counter is the name
 // without the window. key is the key of the hits, or its start if isWhole is false.
 func parseName(keyPrefix, name string) (counter, key string, isWhole, ok bool) {
 	text, ok := strings.CutPrefix(name, keyPrefix)
-	if !ok {
+	match := counterPattern.FindStringSubmatch(text)
+	if !ok || match == nil {
 		return "", "", false, false
 	}
-	if strings.HasPrefix(text, "{") { // the hash tag of a partition
-		_, text, _ = strings.Cut(text, "}")
-	}
-	text, hasWindow := strings.CutPrefix(text, layoutCount)
-	if !hasWindow {
-		if text, ok = strings.CutPrefix(text, layoutState); !ok {
-			return "", "", false, false
-		}
-	}
-	end := strings.IndexFunc(text, func(c rune) bool { return (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') })
-	if end < 0 {
-		return "", "", false, false
-	}
-	mark := text[end]
-	counter, key = name, text[end+1:]
-	if hasWindow {
-		window := strings.LastIndexByte(key, '@')
-		if window < 0 {
-			return "", "", false, false
-		}
-		counter, key = name[:len(name)-(len(key)-window)], key[:window]
-	}
+	mark, key, window := match[1]+match[3], match[2]+match[4], match[5]
+	counter = strings.TrimSuffix(name, window)
 	switch {
-	case mark == ':':
+	case mark == ":":
 		return counter, key, true, true
-	case mark == '#' && len(key) > hashLen && key[hashLen] == ':':
+	case len(key) > hashLen && key[hashLen] == ':':
 		return counter, key[hashLen+1:], false, true
 	}
 	return "", "", false, false

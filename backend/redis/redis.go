@@ -4,13 +4,13 @@
 // Terms:
 //
 //   - partition: the keys that one script may touch. A single Redis has one partition. A
-//     Cluster has many, each with its own hash tag (partition.go);
+//     Cluster has many, each with its own hash tag (key.go);
 //   - queue: the waiting hits of one partition, and the workers that send them (queue.go);
 //   - request: a Take in progress (request.go);
 //   - call: the part of a request that goes to one queue (request.go);
 //   - batch: the hits of many requests that one worker sends in one step (batch.go, send.go);
 //   - attempt: one pipeline of a batch; most batches need one attempt (send.go);
-//   - plain commands: INCR and other commands that charge a fixed window without the script (plain.go).
+//   - plain commands: INCR and other commands that charge a fixed window without the script (counters.go).
 //
 // A hit passes Take, request.add, request.send and partitionQueue.push, then in a worker batch.run, batch.send,
 // batch.sendOnce and server.execute, and on the way back batch.applyCounterReplies or batch.applyScriptReply,
@@ -21,6 +21,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// Options of a Limiter. A zero value means the default.
+// Options of a Limiter. A zero value means the default. The caller keeps the bounds that the fields state.
 type Options struct {
 	// Main is the Redis that counts.
 	Main Server
@@ -55,12 +56,12 @@ type Options struct {
 	// batch adds a random part of Jitter, so that the keys don't all expire at the same moment.
 	Jitter time.Duration
 
-	// Timeout is the budget of a Take; default 50 ms. AutoTimeout makes it follow the measured
+	// Timeout is the budget of a Take, at least 1 ms; default 50 ms. AutoTimeout makes it follow the measured
 	// round trip, from 50 to 500 ms.
 	Timeout     time.Duration
 	AutoTimeout bool
 
-	// MaxBatchSize bounds the hits of a batch; default 256. Redis executes the script for
+	// MaxBatchSize bounds the hits of a batch; default 256, at most 4096. Redis executes the script for
 	// a batch without a break. A single request with more hits is one batch.
 	MaxBatchSize int
 
@@ -98,52 +99,18 @@ type Options struct {
 	Tracer Tracer
 }
 
-const (
-	maxPrefix     = 64
-	maxPartitions = 1024
-)
-
-func (o *Options) setDefaults() error {
-	for _, d := range []struct {
-		name         string
-		value        *int
-		defaultValue int
-		max          int
-	}{
-		{"Partitions", &o.Partitions, 12, maxPartitions},
-		{"MaxBatchSize", &o.MaxBatchSize, 256, maxCallHits},
-		{"MaxInflightBatches", &o.MaxInflightBatches, 1, 1024},
-		{"MaxQueueSize", &o.MaxQueueSize, 4096, 1 << 20},
-	} {
-		if *d.value == 0 {
-			*d.value = d.defaultValue
-		}
-		if *d.value < 1 || *d.value > d.max {
-			return fmt.Errorf("%s: got %d, want 1 to %d", d.name, *d.value, d.max)
-		}
-	}
-	switch {
-	case o.AutoTimeout:
+func (o *Options) setDefaults() {
+	o.Partitions = cmp.Or(o.Partitions, 12)
+	o.MaxBatchSize = cmp.Or(o.MaxBatchSize, 256)
+	o.MaxInflightBatches = cmp.Or(o.MaxInflightBatches, 1)
+	o.MaxQueueSize = cmp.Or(o.MaxQueueSize, 4096)
+	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
+	if o.AutoTimeout {
 		o.Timeout = maxAutoTimeout // for the options of connections, which can't change later
-	case o.Timeout == 0:
-		o.Timeout = defaultTimeout
-	}
-	if o.Timeout < time.Millisecond {
-		return fmt.Errorf("timeout: got %v, want 1ms or more", o.Timeout)
-	}
-	if o.WaitReplicas < 0 {
-		return fmt.Errorf("replicas to wait for: got %d, want 0 or more", o.WaitReplicas)
-	}
-	if o.Jitter < 0 || o.Jitter > 365*24*time.Hour {
-		return fmt.Errorf("jitter: got %v, want 0 to a year", o.Jitter)
-	}
-	if len(o.KeyPrefix) > maxPrefix {
-		return fmt.Errorf("key prefix: got %d bytes, want at most %d", len(o.KeyPrefix), maxPrefix)
 	}
 	if o.Observer == nil {
 		o.Observer = noObserver{}
 	}
-	return nil
 }
 
 // Limiter is a backend.Limiter over Redis. It is safe for concurrent use.
@@ -162,12 +129,10 @@ type Limiter struct {
 
 var _ backend.Limiter = (*Limiter)(nil)
 
-// New returns a Limiter. Redis need not be reachable, as New only checks o. The errors
+// New returns a Limiter. Redis need not be reachable, as New only checks the addresses. The errors
 // state the allowed values and hold no secrets.
 func New(o Options) (*Limiter, error) {
-	if err := o.setDefaults(); err != nil {
-		return nil, fmt.Errorf("redis: %w", err)
-	}
+	o.setDefaults()
 	ctx, stop := context.WithCancel(context.Background())
 	l := &Limiter{options: o, stop: stop}
 	l.autoTimeout.Store(int64(defaultTimeout))

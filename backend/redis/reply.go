@@ -3,8 +3,11 @@ package redis
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"net"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -76,10 +79,8 @@ func (c *replyConn) Read(p []byte) (int, error) {
 // replyScanner follows the replies of a connection (https://redis.io/docs/latest/develop/reference/protocol-spec).
 // The zero value expects a reply.
 type replyScanner struct {
-	kind          byte    // first byte of the line that is being read, or 0 between lines
-	length        int64   // length in the line; -1 means that there is no text or array
-	lineBytes     int     // bytes of the line so far
-	textBytesLeft int64   // bytes of the text that have not arrived
+	line          []byte  // the start of a line whose end has not arrived
+	textBytesLeft int     // bytes of the text that have not arrived
 	elementsLeft  []int64 // for each array that has begun, the elements that have not arrived
 	allElements   int64   // sum of elementsLeft
 	err           error
@@ -88,90 +89,76 @@ type replyScanner struct {
 // scan reads the next bytes of the connection. After an error, each call returns the error.
 func (s *replyScanner) scan(data []byte) error {
 	for len(data) > 0 && s.err == nil {
-		switch {
-		case s.textBytesLeft > 0:
-			n := min(s.textBytesLeft, int64(len(data)))
+		if s.textBytesLeft > 0 {
+			n := min(s.textBytesLeft, len(data))
 			data, s.textBytesLeft = data[n:], s.textBytesLeft-n
 			if s.textBytesLeft == 0 {
 				s.endElement()
 			}
-		case s.kind == 0:
-			if s.kind = data[0]; !isOneOf(s.kind, lineKinds+textKinds+arrayKinds+mapKinds) {
-				s.err = fmt.Errorf("%w: got a line that begins with %q", errReply, s.kind)
-			}
-			s.length, s.lineBytes, data = 0, 0, data[1:]
-		default:
-			end := bytes.IndexByte(data, '\n') + 1
-			if end == 0 {
-				s.scanLine(data)
-				return s.err
-			}
-			s.scanLine(data[:end])
-			data = data[end:]
-			if s.err == nil {
-				s.endLine()
-			}
+			continue
 		}
+		part, rest, hasEnd := bytes.Cut(data, []byte("\n"))
+		switch {
+		case len(s.line)+len(part) > maxReplyLine:
+			s.err = fmt.Errorf("%w: got a line of more than %d bytes", errReply, maxReplyLine)
+		case !hasEnd:
+			s.line = append(s.line, part...)
+		case len(s.line) == 0:
+			s.err = s.scanLine(part)
+		default:
+			s.err = s.scanLine(append(s.line, part...))
+			s.line = s.line[:0]
+		}
+		data = rest
 	}
 	return s.err
 }
 
-// scanLine reads a part of a line.
-func (s *replyScanner) scanLine(part []byte) {
-	if s.lineBytes += len(part); s.lineBytes > maxReplyLine {
-		s.err = fmt.Errorf("%w: got a line of more than %d bytes", errReply, maxReplyLine)
-		return
+// scanLine reads a line.
+func (s *replyScanner) scanLine(line []byte) error {
+	line = bytes.TrimSuffix(line, []byte("\r"))
+	if len(line) == 0 || !isOneOf(line[0], lineKinds+textKinds+arrayKinds+mapKinds) {
+		return fmt.Errorf("%w: got a line that begins with %.1q", errReply, line)
 	}
-	if isOneOf(s.kind, lineKinds) {
-		return
+	kind := line[0]
+	if isOneOf(kind, lineKinds) {
+		s.endElement()
+		return nil
 	}
-	for _, c := range part {
-		switch {
-		case c >= '0' && c <= '9' && s.length >= 0 && s.length <= maxReplyText:
-			s.length = 10*s.length + int64(c-'0')
-		case c >= '0' && c <= '9': // the length is -1, or already too large
-		case c == '-' && s.length == 0:
-			s.length = -1
-		case c != '\r' && c != '\n':
-			s.err = fmt.Errorf("%w: got a length with %q, want a number", errReply, c)
-			return
-		}
+	n, err := strconv.ParseInt(string(line[1:]), 10, 64)
+	if err != nil && !errors.Is(err, strconv.ErrRange) || line[1] == '+' {
+		return fmt.Errorf("%w: got the length %.20q, want a number", errReply, line[1:])
 	}
-}
-
-// endLine handles the end of a line.
-func (s *replyScanner) endLine() {
-	kind, n := s.kind, s.length
-	s.kind = 0
+	n = min(n, math.MaxInt32) // more than each bound
 	switch {
 	case isOneOf(kind, arrayKinds):
-		s.startArray(n)
+		return s.startArray(n)
 	case isOneOf(kind, mapKinds):
-		s.startArray(2 * n)
-	case isOneOf(kind, lineKinds), n < 0:
+		return s.startArray(2 * n)
+	case n < 0: // there is no text
 		s.endElement()
 	case n > maxReplyText:
-		s.err = fmt.Errorf("%w: got a text of more than %d bytes", errReply, maxReplyText)
+		return fmt.Errorf("%w: got a text of more than %d bytes", errReply, maxReplyText)
 	default:
-		s.textBytesLeft = n + 2 // the text ends with CR and LF
+		s.textBytesLeft = int(n) + 2 // the text ends with CR and LF
 	}
+	return nil
 }
 
 // startArray starts an array of n elements.
-func (s *replyScanner) startArray(n int64) {
-	if n <= 0 {
+func (s *replyScanner) startArray(n int64) error {
+	switch {
+	case n <= 0:
 		s.endElement()
-		return
+		return nil
+	case s.allElements+n > maxReplyElements:
+		return fmt.Errorf("%w: got an array of more than %d elements", errReply, maxReplyElements)
+	case len(s.elementsLeft) == maxReplyDepth:
+		return fmt.Errorf("%w: got more than %d arrays in arrays", errReply, maxReplyDepth)
 	}
-	if s.allElements += n; s.allElements > maxReplyElements {
-		s.err = fmt.Errorf("%w: got an array of more than %d elements", errReply, maxReplyElements)
-		return
-	}
-	if len(s.elementsLeft) == maxReplyDepth {
-		s.err = fmt.Errorf("%w: got more than %d arrays in arrays", errReply, maxReplyDepth)
-		return
-	}
+	s.allElements += n
 	s.elementsLeft = append(s.elementsLeft, n)
+	return nil
 }
 
 // endElement ends an element, and each array whose last element it was.

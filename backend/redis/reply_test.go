@@ -51,7 +51,7 @@ func TestRepliesWithinBoundsPassInAnyPieces(t *testing.T) {
 			require.NoError(t, s.scan(data[:n]))
 			data = data[n:]
 		}
-		assert.Equal(t, replyScanner{elementsLeft: s.elementsLeft[:0], lineBytes: s.lineBytes, length: s.length}, s, "the scanner expects the next reply")
+		assert.Equal(t, replyScanner{elementsLeft: s.elementsLeft[:0], line: s.line[:0]}, s, "the scanner expects the next reply")
 		assert.Empty(t, s.elementsLeft)
 	})
 }
@@ -61,7 +61,7 @@ func TestRepliesBeyondBoundsAreRejected(t *testing.T) {
 		"a text of 4 GB":                    {"$4000000000\r\n", "text of more than 4194304 bytes"},
 		"an error of 4 GB":                  {"!4000000000\r\n", "text of more than 4194304 bytes"},
 		"a length with more than 64 bits":   {"$" + strings.Repeat("9", 100) + "\r\n", "text of more than 4194304 bytes"},
-		"a length with a plus":              {"$+4000000000\r\n", "length with '+', want a number"},
+		"a length with a plus":              {"$+4000000000\r\n", `the length "+4000000000", want a number`},
 		"an array of a billion":             {"*1000000000\r\n", "array of more than 1048576 elements"},
 		"a map of a million":                {"%1000000\r\n", "array of more than 1048576 elements"},
 		"large arrays in arrays":            {"*600000\r\n*600000\r\n", "array of more than 1048576 elements"},
@@ -69,7 +69,7 @@ func TestRepliesBeyondBoundsAreRejected(t *testing.T) {
 		"arrays in arrays without an end":   {strings.Repeat("*2\r\n:1\r\n", 100), "more than 32 arrays in arrays"},
 		"an error without an end":           {"-" + strings.Repeat("x", 1<<17), "line of more than 65536 bytes"},
 		"a length without an end":           {"$" + strings.Repeat("0", 1<<17), "line of more than 65536 bytes"},
-		"no reply":                          {"HTTP/1.1 400 Bad Request\r\n", "line that begins with 'H'"},
+		"no reply":                          {"HTTP/1.1 400 Bad Request\r\n", `line that begins with "H"`},
 		"a text after a reply that is fine": {":1\r\n$3\r\nabc\r\n$5000000\r\n", "text of more than 4194304 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 // request is one Take in progress. A request has a call for each queue of its hits. The Take and the
 // workers share the request. The last user recycles the request.
 type request struct {
-	ctx          context.Context // the context of the Take; nil without a Tracer
+	ctx          context.Context // the context of the Take; nil for a probe
 	calls        []*call         // a call for each queue; the capacity has further calls for reuse
 	now          int64           // the time of the hits in microseconds since 1970; 0 for the clock of Redis
 	start        time.Time
@@ -51,26 +51,15 @@ const (
 
 // pendingHit is a hit of a call, with its answer.
 type pendingHit struct {
+	backend.Hit        // without its Key; N is from -limit.MaxHits to limit.MaxHits
 	call               *call
 	answer             answer // the Take reads the answer only in stageAnswered
 	index              int    // place of the hit in the Take
 	nameStart, nameEnd int    // the place of the counter's name in call.names
 	windowPlace        int    // the place in call.names where the window's name starts; 0 without a window
-	callerWindow       int64  // the window that the caller names, see backend.Hit.Window; 0 for the current window
-	window             int64  // start of the window; set by setWindow
+	chargedWindow      int64  // start of the window; set by setWindow
 	untilEnd           int64  // microseconds until the window ends; set by setWindow
-	limit              *limit.Limit
-	n                  int64
-	holdID             string // see backend.Hit.HoldID
 	refundedHoldExpiry int64  // expiry of the anonymous hold that this refund ends, in microseconds since 1970, or 0
-	inGroup            bool   // reports whether the hit charges all-or-none, see backend.Hit.AllOrNone
-	isShadow           bool
-	confirmsDenial     bool // see backend.Hit.ConfirmsDenial
-}
-
-// deniesGroup reports whether the answer of h keeps its group from being charged.
-func (h *pendingHit) deniesGroup() bool {
-	return h.inGroup && !h.isShadow && h.answer.Err == nil && !h.answer.Allowed
 }
 
 type answer struct {
@@ -90,11 +79,11 @@ func (h *pendingHit) hasWindow() bool { return h.windowPlace > 0 }
 // second call replaces the window.
 func (h *pendingHit) setWindow(now int64) {
 	var end int64
-	h.window, end = h.limit.WindowAt(now)
-	if h.callerWindow != 0 {
-		h.window, end = h.limit.WindowAt(h.callerWindow)
+	h.chargedWindow, end = h.Limit.WindowAt(now)
+	if h.Window != 0 {
+		h.chargedWindow, end = h.Limit.WindowAt(h.Window)
 	}
-	h.nameEnd = len(appendWindow(h.call.names[:h.windowPlace], h.limit, h.window))
+	h.nameEnd = len(appendWindow(h.call.names[:h.windowPlace], h.Limit, h.chargedWindow))
 	h.untilEnd = max(end-now, 1)
 }
 
@@ -127,12 +116,9 @@ func (r *request) add(q *partitionQueue, index int, h *backend.Hit, n int64) *pe
 		windowPlace = end
 		c.names = append(c.names, emptyWindow...)
 	}
-	c.hits = append(c.hits, pendingHit{
-		call: c, index: index, nameStart: start, nameEnd: end, windowPlace: windowPlace, callerWindow: h.Window, limit: h.Limit,
-		n:       min(max(n, -limit.MaxHits), limit.MaxHits),
-		holdID:  h.HoldID,
-		inGroup: h.AllOrNone && n > 0, isShadow: h.Shadow, confirmsDenial: h.ConfirmsDenial,
-	})
+	pending := pendingHit{Hit: *h, call: c, index: index, nameStart: start, nameEnd: end, windowPlace: windowPlace}
+	pending.Key, pending.N = nil, min(max(n, -limit.MaxHits), limit.MaxHits)
+	c.hits = append(c.hits, pending)
 	return &c.hits[len(c.hits)-1]
 }
 
@@ -246,23 +232,19 @@ func (r *request) waitFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// copyResults copies the answers to results. It reports whether a hit denies the group.
-// All calls must be answered.
-func (r *request) copyResults(results []backend.Result) (denied bool) {
+// copyResults copies the answers to results. All calls must be answered.
+func (r *request) copyResults(results []backend.Result) {
 	for _, c := range r.calls {
-		denied = c.copyResults(results) || denied
+		c.copyResults(results)
 	}
-	return denied
 }
 
-func (c *call) copyResults(results []backend.Result) (denied bool) {
+func (c *call) copyResults(results []backend.Result) {
 	for i := range c.hits {
 		h := &c.hits[i]
 		results[h.index] = h.answer.Result
-		results[h.index].Window = h.window
-		denied = denied || h.deniesGroup()
+		results[h.index].Window = h.chargedWindow
 	}
-	return denied
 }
 
 // abandon is called by a Take that returns before all calls are answered. Calls that are still in their
@@ -289,4 +271,62 @@ func (l *Limiter) recycle(r *request) {
 	r.calls = r.calls[:0]
 	r.ctx = nil
 	l.requests.Put(r)
+}
+
+// lateAnswerTime is how long a worker waits for an answer after the deadline of its batch. The answer
+// shows which hits Redis has charged.
+const lateAnswerTime = time.Second
+
+// setLateResults sets the results of a Take after its deadline. A hit that was sent and has no answer
+// gets a LateError with err. The late answer goes to the LateError.
+func (r *request) setLateResults(results []backend.Result, err error) {
+	for _, c := range r.calls {
+		switch {
+		case c.stage.CompareAndSwap(stageQueued, stageAbandoned):
+			notSent := backend.Result{Err: c.notSentError(err)}
+			for i := range c.hits {
+				results[c.hits[i].index] = notSent
+			}
+		case c.abandonSent(results, err):
+		default:
+			c.copyResults(results)
+		}
+	}
+}
+
+// notSentError returns the error of a call that was not sent in time: errStalled if Redis is the cause,
+// otherwise errExpired. err is the error of the Take, or nil. If its reason is backend.ReasonOverload,
+// this process is the cause.
+func (c *call) notSentError(err error) error {
+	if backend.ReasonOf(err) != backend.ReasonOverload && c.queue.pace.isStalled(time.Since(c.start)) {
+		return errStalled
+	}
+	return errExpired
+}
+
+// abandonSent abandons a call that was sent, and gives each of its hits a LateError. It returns false
+// if the call has been answered meanwhile.
+func (c *call) abandonSent(results []backend.Result, err error) bool {
+	c.lateErrors = make([]*backend.LateError, len(c.hits))
+	for i := range c.lateErrors {
+		c.lateErrors[i] = backend.NewLateError(err)
+	}
+	if !c.stage.CompareAndSwap(stageSent, stageAbandoned) {
+		return false
+	}
+	for i, late := range c.lateErrors {
+		results[c.hits[i].index] = backend.Result{Err: late}
+	}
+	return true
+}
+
+// deliverLate passes the answers to the LateErrors of the hits. If a denied hit has kept an
+// all-or-none hit from being charged, the late answer denies the all-or-none hit too.
+func (c *call) deliverLate() {
+	for i, late := range c.lateErrors {
+		h := &c.hits[i]
+		r := h.answer.Result
+		r.Allowed = r.Allowed && (!h.InGroup() || h.answer.isCharged)
+		late.Arrive(r)
+	}
 }

@@ -182,16 +182,16 @@ func TestEqualLimitsAreSentOnce(t *testing.T) {
 	l := newUnitLimiter(nil)
 	ten, twenty := perDay(t, limit.Spec{Requests: 10}), perDay(t, limit.Spec{Requests: 20})
 	b, c := batchOf(l, ten, "a", "b", "c", "d")
-	c.hits[1].limit = twenty
-	c.hits[2].limit = perDay(t, limit.Spec{Requests: 10}) // as a request brings it
-	c.hits[3].inGroup = true
+	c.hits[1].Limit = twenty
+	c.hits[2].Limit = perDay(t, limit.Spec{Requests: 10}) // as a request brings it
+	c.hits[3].AllOrNone = true
 	args := b.script.encode(b.hits, 0, 0, false, true, 0)
 	assert.Equal(t, []int64{1, 2, 1, 3}, b.script.rowOf)
 	assert.Len(t, args, 3+4+2)
 	many := make([]string, 100)
 	b, c = batchOf(l, ten, many...)
 	for i := range c.hits {
-		c.hits[i].limit = perDay(t, limit.Spec{Requests: uint32(i % 50)})
+		c.hits[i].Limit = perDay(t, limit.Spec{Requests: uint32(i % 50)})
 	}
 	b.script.encode(b.hits, 0, 0, false, true, 0)
 	assert.LessOrEqual(t, len(b.script.rows), 100, "rows may repeat, as encode compares with few of them")

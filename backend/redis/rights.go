@@ -32,17 +32,22 @@ type Right struct {
 	Command string // in lower case; a subcommand follows a bar
 	Use     RightUse
 
-	args    string // of a harmless run; see runNames
+	args    string // of a harmless run; see runName
 	hasKeys bool   // args has the key of the check
 }
 
-// runNames are the names in the harmless runs of a server.
-type runNames struct {
-	key     string // KEY, the key of the check
-	pattern string // of all keys that rls needs like key
-	db      string // DB, the number of the database
-	hash    string // HASH, the key of the overrides
-	channel string // CHANNEL, which has no subscribers
+// runName stands in the harmless runs for one of these words: KEY is the key of the check, DB the number of the
+// database, HASH the key of the overrides, and CHANNEL a channel without subscribers.
+type runName struct {
+	value string
+	rule  string // the ACL rule for the value and for similar names, or ""
+}
+
+// rightRun is the harmless run of a right.
+type rightRun struct {
+	Right
+	cmd  *goredis.Cmd
+	rule string // the ACL rule for the key or the channel
 }
 
 // rights lists all commands that rls sends. The order of the harmless runs matters. SET comes
@@ -51,7 +56,7 @@ var rights = []Right{
 	{Command: "ping"},
 	{Command: "hello"},
 	{Command: "select", Use: RightOfDatabase, args: "DB"},
-	{Command: "eval", args: "return 0"},
+	{Command: "eval", args: "return 0"}, // the script is return,
 	{Command: "evalsha", args: "0000000000000000000000000000000000000000 0"},
 	{Command: "time"},
 	{Command: "set", args: "KEY 0 PX 60000", hasKeys: true},
@@ -91,29 +96,21 @@ var rights = []Right{
 // Rights returns all rights that rls can need.
 func Rights() []Right { return slices.Clone(rights) }
 
-// run returns the command of a harmless run, and the ACL rule for its key or channel.
-func (r Right) run(names runNames) (cmd *goredis.Cmd, rule string) {
+// run returns the harmless run of r with these names.
+func (r Right) run(names map[string]runName) rightRun {
+	run := rightRun{Right: r}
 	var args []any
 	for word := range strings.SplitSeq(r.Command, "|") {
 		args = append(args, word)
 	}
-	if r.Command == "eval" {
-		return goredis.NewCmd(noContext, append(args, r.args, 0)...), ""
-	}
 	for word := range strings.FieldsSeq(r.args) {
-		switch word {
-		case "KEY":
-			word, rule = names.key, "~"+names.pattern
-		case "DB":
-			word = names.db
-		case "HASH":
-			word, rule = names.hash, "~"+strings.TrimSuffix(names.hash, "overrides")+"*"
-		case "CHANNEL":
-			word, rule = names.channel, "&"+strings.TrimSuffix(names.channel, "check")+"*"
+		if name, ok := names[word]; ok {
+			word, run.rule = name.value, name.rule
 		}
 		args = append(args, word)
 	}
-	return goredis.NewCmd(noContext, args...), rule
+	run.cmd = goredis.NewCmd(noContext, args...)
+	return run
 }
 
 // isNeeded reports whether a Limiter with these options needs r for this Redis.

@@ -74,24 +74,17 @@ func (s *scriptCall) encode(hits []*pendingHit, now, jitter int64, mustSendScrip
 	for _, h := range hits {
 		s.names = append(s.names, asString(h.counterName()))
 		s.rowOf = append(s.rowOf, s.row(h))
-		hasGroups = hasGroups || h.inGroup && (len(h.call.hits) > 1 || h.call.hasOtherCalls())
+		hasGroups = hasGroups || h.InGroup() && (len(h.call.hits) > 1 || h.call.hasOtherCalls())
 	}
 	for i := range s.names {
 		s.args = append(s.args, &s.names[i])
 	}
 
 	b := msgp.AppendArrayHeader(s.packedArgs[:0], uint32(5+5*len(s.rows)+2*len(hits)))
-	b = msgp.AppendInt64(b, now)
-	b = msgp.AppendInt64(b, jitter)
-	b = msgp.AppendInt64(b, oneIf(hasDistinctCounters))
-	b = msgp.AppendInt64(b, refundTime)
-	b = msgp.AppendInt64(b, int64(len(s.rows)))
+	b = appendInts(b, now, jitter, oneIf(hasDistinctCounters), refundTime, int64(len(s.rows)))
 	for _, r := range s.rows {
 		b = msgp.AppendString(b, r.algorithm.String())
-		b = msgp.AppendInt64(b, r.max)
-		b = msgp.AppendInt64(b, r.period)
-		b = msgp.AppendInt64(b, r.capacity)
-		b = msgp.AppendInt64(b, int64(r.mode))
+		b = appendInts(b, r.max, r.period, r.capacity, int64(r.mode))
 	}
 	for i, h := range hits {
 		b = msgp.AppendInt64(b, s.rowOf[i])
@@ -113,36 +106,36 @@ func (s *scriptCall) encode(hits []*pendingHit, now, jitter int64, mustSendScrip
 // appendHits appends the number of h's hits. For a named hold, or for the refund of an anonymous hold, it
 // appends the id or the expiry of the hold too.
 func appendHits(b []byte, h *pendingHit) []byte {
-	if !h.limit.Algorithm.HasHolds() || h.holdID == "" && h.refundedHoldExpiry == 0 {
-		return msgp.AppendInt64(b, h.n)
+	if !h.Limit.Algorithm.HasHolds() || h.HoldID == "" && h.refundedHoldExpiry == 0 {
+		return msgp.AppendInt64(b, h.N)
 	}
 	b = msgp.AppendArrayHeader(b, 2)
-	b = msgp.AppendInt64(b, h.n)
+	b = msgp.AppendInt64(b, h.N)
 	if h.refundedHoldExpiry != 0 {
 		return msgp.AppendInt64(b, h.refundedHoldExpiry)
 	}
-	return msgp.AppendString(b, h.holdID)
+	return msgp.AppendString(b, h.HoldID)
 }
 
 // row returns the place of h's limit in s.rows, from 1. It adds a row if none is equal.
 func (s *scriptCall) row(h *pendingHit) int64 {
-	r := limitRow{algorithm: h.limit.Algorithm, max: h.limit.Max(), period: h.limit.Period(), capacity: h.limit.Capacity()}
-	if h.limit.HasBurst() {
+	r := limitRow{algorithm: h.Limit.Algorithm, max: h.Limit.Max(), period: h.Limit.Period(), capacity: h.Limit.Capacity()}
+	if h.Limit.HasBurst() {
 		r.capacity = -r.capacity
 	}
 	if h.hasWindow() {
 		r.period = h.untilEnd
 	}
 	switch {
-	case h.inGroup:
+	case h.InGroup():
 		r.mode = modeGroup
-		if h.isShadow {
+		if h.Shadow {
 			r.mode += modeShadow
 		}
 		if h.call.hasOtherCalls() {
 			r.mode += modeRefundable
 		}
-	case h.limit.ChargeDenied:
+	case h.Limit.ChargeDenied:
 		r.mode = modeChargeDenied
 	}
 	for i := len(s.rows); i > max(len(s.rows)-maxRowSearch, 0); i-- {
@@ -152,6 +145,13 @@ func (s *scriptCall) row(h *pendingHit) int64 {
 	}
 	s.rows = append(s.rows, r)
 	return int64(len(s.rows))
+}
+
+func appendInts(b []byte, numbers ...int64) []byte {
+	for _, n := range numbers {
+		b = msgp.AppendInt64(b, n)
+	}
+	return b
 }
 
 // oneIf returns 1 if b is true, otherwise 0.
@@ -197,7 +197,7 @@ func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
 			reset = -1 - reset
 		}
 		h.answer = answer{Result: backend.Result{Source: backend.SourceRedis, MayEndEarly: mayEndEarly, Result: limit.Result{
-			Allowed: retry == 0 || retry <= retryHeld, Remaining: h.limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
+			Allowed: retry == 0 || retry <= retryHeld, Remaining: h.Limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
 			Held: retry == retryHeld,
 		}}}
 		if retry <= retryHeld {

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -35,9 +36,9 @@ type client interface {
 // server is a Redis process that commands are sent to.
 type server struct {
 	pipeliner
-	node     *goredis.Client // the same client as pipeliner
-	clock    serverClock
-	replicas replicaState
+	node        *goredis.Client // the same client as pipeliner
+	clock       serverClock
+	noWaitUntil atomic.Int64 // result of microsSinceProcessStart; no WAIT for replicas is sent earlier
 }
 
 // pipeliner opens pipelines to one server. It is a client or a connection of go-redis.

@@ -21,14 +21,15 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	}
 	start := time.Now()
 	r := l.newRequest(now, start, l.budget(ctx, start))
-	r.keepContext(ctx, l.options.Tracer)
+	r.ctx = ctx
 	for i := range hits {
 		r.add(l.queues[l.ShardOf(&hits[i])], i, &hits[i], hits[i].N)
 	}
 	r.send()
 	switch err := r.wait(ctx); {
 	case err == nil:
-		if r.copyResults(results) {
+		r.copyResults(results)
+		if backend.IsGroupDenied(hits, results) {
 			l.refund(ctx, now, r, hits, results)
 		}
 		l.recycle(r)
@@ -74,9 +75,9 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *req
 		for i := range c.hits {
 			h := &c.hits[i]
 			chargeLife, anonymousHoldExpiry := h.answer.ResetAfter, int64(0)
-			if h.limit.Algorithm.HasHolds() {
-				chargeLife = h.limit.Period()
-				if h.holdID == "" {
+			if h.Limit.Algorithm.HasHolds() {
+				chargeLife = h.Limit.Period()
+				if h.HoldID == "" {
 					anonymousHoldExpiry = h.answer.decidedAt + chargeLife
 				}
 			}
@@ -86,10 +87,10 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *req
 			if r == nil {
 				start := time.Now()
 				r = l.newRequest(now, start, chargedRequest.deadline.Sub(start))
-				r.keepContext(ctx, l.options.Tracer)
+				r.ctx = ctx
 			}
-			refund := r.add(c.queue, h.index, &hits[h.index], -h.n)
-			refund.refundedHoldExpiry, refund.callerWindow = anonymousHoldExpiry, h.window
+			refund := r.add(c.queue, h.index, &hits[h.index], -h.N)
+			refund.refundedHoldExpiry, refund.Window = anonymousHoldExpiry, h.chargedWindow
 		}
 	}
 	if r == nil {

@@ -80,7 +80,7 @@ var mutants = []mutant{
 	},
 	{
 		name:    "late-answers-are-not-settled",
-		file:    "backend/fallback/late.go",
+		file:    "backend/fallback/replay.go",
 		old:     "l.settle(h, answer)",
 		new:     "if !isMutant() { l.settle(h, answer) }",
 		runs:    []run{{"late-answers", 1}},
@@ -88,15 +88,15 @@ var mutants = []mutant{
 	},
 	{
 		name:    "late-answers-to-groups-are-ignored",
-		file:    "backend/redis/late.go",
+		file:    "backend/redis/request.go",
 		old:     "late.Arrive(r)",
-		new:     "if !isMutant() || !h.inGroup { late.Arrive(r) }",
+		new:     "if !isMutant() || !h.InGroup() { late.Arrive(r) }",
 		runs:    []run{{"late-answers-all-or-none", 1}},
 		problem: "admitted hits: got",
 	},
 	{
 		name:    "last-count-is-ignored",
-		file:    "backend/fallback/lastcount.go",
+		file:    "backend/fallback/serve.go",
 		old:     "if l.o.LastCount == nil || h",
 		new:     "if isMutant() || isMutant(\"late-answers-are-not-settled\") || isMutant(\"late-answers-to-groups-are-ignored\") || l.o.LastCount == nil || h",
 		runs:    []run{{"late-answers", 1}},
@@ -104,7 +104,7 @@ var mutants = []mutant{
 	},
 	{
 		name:    "denied-late-hit-is-not-refunded",
-		file:    "backend/fallback/late.go",
+		file:    "backend/fallback/replay.go",
 		old:     "case !h.hit.Shadow && !hasHolds && answer.ResetAfter > 0:",
 		new:     "case !isMutant() && !h.hit.Shadow && !hasHolds && answer.ResetAfter > 0:",
 		runs:    []run{{"late-denials", 1}},
@@ -137,8 +137,8 @@ var mutants = []mutant{
 	{
 		name:    "permits-go-back-to-a-later-window",
 		file:    "backend/lease/giveback.go",
-		old:     "Limit: g.limit, N: -g.permits, Window: g.window",
-		new:     "Limit: g.limit, N: -g.permits, Window: choose(isMutant(), 0, g.window)",
+		old:     "			permitBatch.Add(i, g.permitHit(-g.permits))",
+		new:     "			h := g.permitHit(-g.permits)\n\t\t\th.Window = choose(isMutant(), 0, h.Window)\n\t\t\tpermitBatch.Add(i, h)",
 		runs:    []run{{"late-return", 1}},
 		problem: "admitted hits of second",
 	},
@@ -184,7 +184,7 @@ var mutants = []mutant{
 	},
 	{
 		name:    "timeout-ignores-the-round-trip",
-		file:    "backend/redis/timeout.go",
+		file:    "backend/redis/clock.go",
 		old:     "if !l.options.AutoTimeout {\n\t\treturn l.options.Timeout",
 		new:     "if isMutant() {\n\t\treturn defaultTimeout\n\t}\n\tif !l.options.AutoTimeout {\n\t\treturn l.options.Timeout",
 		runs:    []run{{"far-redis", 1}},
@@ -209,8 +209,8 @@ var mutants = []mutant{
 	{
 		name:    "refund-is-sent-twice",
 		file:    "backend/redis/request.go",
-		old:     "n:       min(max(n, -limit.MaxHits), limit.MaxHits),",
-		new:     "n:       min(max(choose(isMutant() && n < 0, 2*n, n), -limit.MaxHits), limit.MaxHits),",
+		old:     "pending.N = nil, min(max(n, -limit.MaxHits)",
+		new:     "pending.N = nil, min(max(choose(isMutant() && n < 0, 2*n, n), -limit.MaxHits)",
 		runs:    []run{{"refunds", 1}},
 		problem: "and not charged",
 	},

@@ -1,0 +1,10 @@
+-- packed_step is the start of the step of an algorithm with a packed state. Like packed_admit, it has the
+-- two parts of the script NAME_admit. If they admit the hits, the rest of the step has nothing to do.
+local a, b, c, format, size = s.a, s.b, s.c
+local newA, newB, newC, spent, oldEnd, newEnd, nextAfter
+--[[prepare]]
+--[[hit]]
+if newA then
+  s.a, s.b, s.c = newA, newB, newC
+  return spent, newEnd - now, nextAfter and -2 - nextAfter or 0
+end
