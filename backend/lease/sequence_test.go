@@ -598,3 +598,22 @@ func TestPermitsWhoseReturnFailsStayInTheBudget(t *testing.T) {
 	assert.Equal(t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed)
 	assert.Equal(t, held, stats.Lapsed)
 }
+
+// A refund of hits that the window has not spent takes off the charges of permits, which still admit hits.
+func TestRefundOfUnspentHitsAdmitsAtMostThePermitsBeyondTheLimit(t *testing.T) {
+	lim := perHour(t)
+	s := newSequence(t, Options{})
+	s.warmUp(lim, time.Millisecond)
+	held := s.held(lim)
+	s.hit(lim, -lim.Max())
+	require.Zero(t, s.spent(lim, "k"))
+	admitted := int64(0)
+	for s.hit(lim, 1).Allowed {
+		admitted++
+		s.pass(time.Millisecond)
+	}
+	assert.Equal(t, lim.Max()+held, admitted)
+	assert.LessOrEqual(t, held, lim.LeasePermits())
+	s.now = s.now.Truncate(time.Hour).Add(time.Hour)
+	assert.Equal(t, lim.Max()-1, s.hit(lim, 1).Remaining, "the next window is exact")
+}
