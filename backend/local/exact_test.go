@@ -144,10 +144,9 @@ func TestNewKeysAndSweepsAllocateRarely(t *testing.T) {
 	assert.Less(t, after.Mallocs-before.Mallocs, uint64(20_000))
 }
 
-// The numbers are those of a table with 64 bytes for an entry, and two thirds of its cells used or more.
+// The numbers are those of a table with 64 bytes for an entry, and half to two thirds of its cells used.
 func TestBytesAreThoseOfEntriesCellsAndLogs(t *testing.T) {
-	const keys = 100_000
-	grown := func(a limit.Algorithm) float64 {
+	grown := func(a limit.Algorithm, keys int) float64 {
 		l, lim := New(Options{}), hourly(t, a, 5)
 		empty := l.Bytes()
 		assert.GreaterOrEqual(t, empty, int64(128*len(l.stripes)))
@@ -157,11 +156,12 @@ func TestBytesAreThoseOfEntriesCellsAndLogs(t *testing.T) {
 			charge(l, noon, appendNumber(buf, i), lim, 1)
 		}
 		assert.Equal(t, keys, l.Keys())
-		return float64(l.Bytes()-empty) / keys
+		return float64(l.Bytes()-empty) / float64(keys)
 	}
-	windows := grown(limit.FixedWindow)
-	assert.InDelta(t, 64+8*1.75, windows, 5)
-	logs := grown(limit.SlidingLog)
+	for _, keys := range []int{80_000, 120_000, 160_000, 200_000} {
+		assert.InDelta(t, 64+8*1.75, grown(limit.FixedWindow, keys), 6, "%d keys", keys)
+	}
+	windows, logs := grown(limit.FixedWindow, 100_000), grown(limit.SlidingLog, 100_000)
 	assert.InDelta(t, windows+entriesPerKey*bytesPerLogEntry+8*1.25, logs, 3, "a log is also in a list of pointers")
 }
 

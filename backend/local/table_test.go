@@ -70,3 +70,14 @@ func TestTableFindsItsEntriesAndNoOthers(t *testing.T) {
 		}
 	})
 }
+
+func TestTableHasAtMostOneEmptyBlock(t *testing.T) {
+	var got table
+	for i := range uint64(100) {
+		got.add(fingerprint.ID{Lo: i})
+	}
+	for got.size > 0 {
+		require.Less(t, len(got.blocks)*blockSize-got.size, 2*blockSize, "%d entries", got.size)
+		got.remove(0)
+	}
+}
