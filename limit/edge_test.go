@@ -82,6 +82,20 @@ func TestLimitsAtTheEdgeOf64BitsAreExact(t *testing.T) {
 	})
 }
 
+func TestBucketCountsPartsOfAMicrosecond(t *testing.T) {
+	fast := must(t, Spec{Algorithm: TokenBucket, Requests: 3_000_000_000, Unit: Second})
+	var s State
+	require.True(t, fast.Take(&s, epoch, 10).Allowed)
+	assert.Equal(t, fast.Capacity()-1, fast.Take(&s, epoch, -9).Remaining, "one token refills in a third of a nanosecond")
+
+	old, changed := must(t, Spec{Algorithm: TokenBucket, Requests: 3, Unit: Second}), must(t, Spec{Algorithm: TokenBucket, Requests: 4, Unit: Second})
+	s = State{}
+	require.True(t, old.Take(&s, epoch, 1).Allowed)
+	// A third of the bucket is spent. After 83,333 µs, 1.0000013 of 4 tokens are spent.
+	assert.Equal(t, int64(2), changed.Take(&s, epoch+83_333, 0).Remaining)
+	assert.Equal(t, int64(3), changed.Take(&s, epoch+83_334, 0).Remaining)
+}
+
 func TestSlidingWindowHasExactTicks(t *testing.T) {
 	l := must(t, Spec{Algorithm: SlidingWindow, Requests: maxTicks, Unit: Millisecond, Multiplier: 65_536}) // a tick is 125 µs
 	var s State
