@@ -50,9 +50,11 @@ func TestEnforcementChoosesTheseKeys(t *testing.T) {
 }
 
 func TestRuleWithoutEnforceDeniesAllKeys(t *testing.T) {
-	for _, percent := range []float64{0, 100} {
+	for _, percent := range []float64{0, 100, 150, -1} {
 		rule := &Rule{enforcement: newEnforcement(percent)}
-		assert.False(t, rule.InShadow([]byte("x")))
+		for i := range 100 {
+			assert.False(t, rule.InShadow([]byte(strconv.Itoa(i))))
+		}
 		assert.Equal(t, 100.0, rule.EnforcedPercent())
 	}
 	assert.True(t, (&Rule{RuleFields: limitsfile.RuleFields{ShadowMode: true}, enforcement: newEnforcement(100)}).InShadow(nil))

@@ -26,6 +26,7 @@ descriptors:
 		{"one entry", "d", []string{"k", "v"}, "d|k=v"},
 		{"two entries", "d", []string{"k", "v", "l", "/a/b"}, "d|k=v|l=/a/b"},
 		{"empty values keep their =", "d", []string{"k", "", "l", ""}, "d|k=|l="},
+		{"visible bytes are not escaped", "d", []string{"k", "!~/"}, "d|k=!~/"},
 		{"special bytes are escaped", "d", []string{"k", "a|b=c%d e\x00\nü\xff"}, "d|k=a%7Cb%3Dc%25d%20e%00%0A%C3%BC%FF"},
 		{"special bytes are escaped in the domain", "a|b=%", []string{"k", "v"}, "a%7Cb%3D%25|k=v"},
 		{"a * of the request is escaped", "d", []string{"u", "a*"}, "d|u=a%2A"},

@@ -25,6 +25,7 @@ descriptors:
 - {key: kv*, value_to_metric: true, DAY}
 - {key: ks*, share_threshold: true, DAY}
 - {key: kx*, value: y*, DAY}
+- {key: kz*, share_threshold: true, value_to_metric: true, DAY}
 - {key: fixed, value: v, detailed_metric: true, DAY}
 `
 
@@ -73,6 +74,11 @@ func TestMetricKeyIsThatOfTheIncumbent(t *testing.T) {
 		{"* in the key with value_to_metric", []string{"kv1", "v"}, "d.kv1_v", "d > kv1=v", "d.other_other", "d > other=other"},
 		{"* in the key with share_threshold", []string{"ks1", "v"}, "d.ks1_ks*", "d > ks1", "d.other_ks*", "d > other"},
 		{"* in key and value", []string{"kx1", "y1"}, "d.kx1_kx*_y*", "d > kx1=y*", "d.other_kx*_y*", "d > other=y*"},
+		{"text of a * in key and value", []string{"kx*", "y*"}, "d.kx*_y*", "d > kx*=y*", "d.other_kx*_y*", "d > other=y*"},
+		{"text of a * in the key", []string{"kx*", "y1"}, "d.kx*_kx*_y*", "d > kx*=y*", "d.other_kx*_y*", "d > other=y*"},
+		{"text of a * in the value", []string{"kx1", "y*"}, "d.kx1_kx*_y*", "d > kx1=y*", "d.other_kx*_y*", "d > other=y*"},
+		{"text of a * in the key only", []string{"kw*", "v"}, "d.kw*_kw*", "d > kw*", "d.other_kw*", "d > other"},
+		{"* in the key with share_threshold and value_to_metric", []string{"kz1", "v"}, "d.kz1_kz*", "d > kz1", "d.other_kz*", "d > other"},
 		{"detailed_metric of a fixed value", []string{"fixed", "v"}, "d.fixed_v", "d > fixed=v", "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -59,6 +59,17 @@ shop.old: unit=HOUR requests_per_unit=5, shadow_mode: false, quota_mode: false, 
 `, b.String())
 }
 
+func TestWriteLinesShowsEachLimitOfARule(t *testing.T) {
+	c := compileFiles(t, one("rate_limits:\n- {unit: second, requests_per_unit: 1, enabled: false}\n- {unit: minute, requests_per_unit: 2}\n- {unit: hour, requests_per_unit: 3, enabled: false}\n- {unit: day, requests_per_unit: 4}"))
+	var b strings.Builder
+	require.NoError(t, c.WriteLines(&b))
+	assert.Equal(t, `d.k: unit=SECOND requests_per_unit=1, shadow_mode: false, quota_mode: false, enabled=false
+d.k: unit=MINUTE requests_per_unit=2, shadow_mode: false, quota_mode: false
+d.k: unit=HOUR requests_per_unit=3, shadow_mode: false, quota_mode: false, enabled=false
+d.k: unit=DAY requests_per_unit=4, shadow_mode: false, quota_mode: false
+`, b.String())
+}
+
 func TestStoreReturnsTheLastConfig(t *testing.T) {
 	var s Store
 	assert.Nil(t, s.Load())

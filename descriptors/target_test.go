@@ -55,6 +55,36 @@ func TestParseTargetErrors(t *testing.T) {
 	}
 }
 
+func TestTargetHasAsManyEntriesAsALimitsFile(t *testing.T) {
+	target, err := ParseTarget("d" + longTarget(100))
+	require.NoError(t, err)
+	assert.Len(t, target.Entries, 100)
+}
+
+func TestTargetOfARequestHasAValueForEachKey(t *testing.T) {
+	for _, c := range []struct {
+		text, want   string // want is empty for an error
+		hasAllValues bool
+	}{
+		{"d|k=v", "d|k=v", true},
+		{"d|k=", "d|k=", true},
+		{"d|k", "d|k=", false},
+		{"d|k=|l=v", "d|k=|l=v", true},
+		{"d|k=v|l", "d|k=v|l=", false},
+		{"d|k|l=v", "d|k=|l=v", false},
+		{"d|k=|l=|m=", "d|k=|l=|m=", true},
+		{"d|k=v=", "", true},
+		{"d|=", "", true},
+	} {
+		target, hasAllValues, err := ParseRequestTarget(c.text)
+		assert.Equal(t, c.want != "", err == nil, "%s: %v", c.text, err)
+		assert.Equal(t, c.hasAllValues, hasAllValues, c.text)
+		if err == nil {
+			assert.Equal(t, c.want, target.RequestString())
+		}
+	}
+}
+
 func longTarget(n int) string { return strings.Repeat("|k=v", n) }
 
 func TestEachTargetHasOneText(t *testing.T) {

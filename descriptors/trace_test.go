@@ -28,6 +28,21 @@ func TestTraceNamesDifferenceOfEachCandidate(t *testing.T) {
 		"other value":                {"key: tenant, value: big", "tenant", "acme", OtherValue},
 		"short values":               {"key: k, value: a", "k", "b", OtherValue},
 		"nothing alike":              {"key: tenant", "path", "/", Unrelated},
+
+		"joined text without a value in the request": {"key: a, value: b_", "a_b", "", Unrelated},
+		"joined text without a value in the file":    {"key: a_b", "a", "b_", Unrelated},
+		"joined text of a pattern in the key":        {"key: 'a*', value: b_c", "a*_b", "c", OtherValue},
+		"joined text of a pattern in the value":      {"key: a, value: 'b_*'", "a_b", "*", Unrelated},
+		"start of a pattern of another key":          {"key: path, value: '/api/*'", "other", "/api", Unrelated},
+		"start of a value":                           {"key: tenant, value: acme-large", "tenant", "acme-l", OtherValue},
+		"no start of a pattern":                      {"key: path, value: '*.html'", "path", "x.css", OtherValue},
+		"no end of a pattern":                        {"key: path, value: 'api*'", "path", "xyz", OtherValue},
+		"no value of a pattern":                      {"key: path, value: 'ab*'", "path", "", OtherValue},
+		"pattern without its last two characters":    {"key: path, value: '/api/v*'", "path", "/api", PartOfPattern},
+		"pattern without its last three characters":  {"key: path, value: '/api/v1*'", "path", "/api", OtherValue},
+		"long similar values":                        {"key: k, value: " + strings.Repeat("a", 63) + "b", "k", strings.Repeat("a", 64), SimilarValue},
+		"longer similar values":                      {"key: k, value: " + strings.Repeat("a", 64) + "b", "k", strings.Repeat("a", 64), OtherValue},
+		"longer similar values of a request":         {"key: k, value: " + strings.Repeat("a", 63) + "b", "k", strings.Repeat("a", 65), OtherValue},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := compileFiles(t, "domain: d\ndescriptors: [{"+c.descriptor+", "+tenAMinute+"}]").Domain("d")
@@ -41,6 +56,87 @@ func TestTraceNamesDifferenceOfEachCandidate(t *testing.T) {
 			assert.Equal(t, NoMatch, step.Candidates[0].Kind)
 			assert.Equal(t, c.want.String(), step.Candidates[0].Difference.String())
 		})
+	}
+}
+
+func TestTraceListsFewCandidatesBesideTheWinner(t *testing.T) {
+	var patterns, values, similar strings.Builder
+	for i := range 30 {
+		fmt.Fprintf(&patterns, "- {key: k, value: '%s*', DAY}\n", strings.Repeat("a", i+1))
+		fmt.Fprintf(&values, "- {key: k, value: other-%d-%s, DAY}\n", i, strings.Repeat("b", i))
+		fmt.Fprintf(&similar, "- {key: k, value: tenant-%02d, DAY}\n", i)
+	}
+	winner := "- {key: k, value: " + strings.Repeat("a", 40) + ", DAY}\n"
+	step := func(descriptors, value string) Step {
+		d := compileFiles(t, withDay("domain: d\ndescriptors:\n"+descriptors)).Domain("d")
+		return d.Trace(entries("k", value)).Steps[0]
+	}
+	kinds := func(s Step, kind MatchKind, difference Difference) (n int) {
+		for _, c := range s.Candidates {
+			if c.Kind == kind && c.Difference == difference {
+				n++
+			}
+		}
+		return n
+	}
+	for _, descriptors := range []string{patterns.String() + winner, winner + patterns.String()} {
+		s := step(descriptors, strings.Repeat("a", 40))
+		require.NotNil(t, s.Winner)
+		assert.Equal(t, ExactMatch, s.Winner.Kind)
+		assert.Equal(t, maxCandidates, kinds(s, PatternMatch, Unrelated))
+		assert.Len(t, s.Candidates, maxCandidates+1)
+	}
+	s := step(values.String(), "unlike")
+	assert.Equal(t, 30, s.OtherValues)
+	assert.Equal(t, maxOtherValues, kinds(s, NoMatch, OtherValue))
+	s = step(winner+values.String(), strings.Repeat("a", 40))
+	assert.Equal(t, 30, s.OtherValues)
+	assert.Len(t, s.Candidates, 1, "with a winner, other values are only counted")
+	s = step(similar.String(), "tenant-xx")
+	assert.Equal(t, maxOtherValues, kinds(s, NoMatch, SimilarValue))
+	assert.Equal(t, 27, s.OtherValues)
+	s = step(similar.String(), "tenant-07")
+	assert.Len(t, s.Candidates, 1, "a similar value is no misspelling of another exact value")
+}
+
+func TestTraceNamesTheKindOfEachMatch(t *testing.T) {
+	for _, c := range []struct {
+		descriptor, key, value string
+		want                   MatchKind
+	}{
+		{"key: k, value: v", "k", "v", ExactMatch},
+		{"key: k, value: v", "l", "v", NoMatch},
+		{"key: k", "k", "", AnyValue},
+		{"key: k", "k", "v", AnyValue},
+		{"key: k, value: 'v*'", "k", "vw", PatternMatch},
+		{"key: k, value: 'v*'", "k", "v*", ExactMatch},
+		{"key: k, value: 'v*'", "k", "x", NoMatch},
+		{"key: 'k*'", "kl", "", PatternMatch},
+		{"key: 'k*'", "kl", "v", PatternMatch},
+		{"key: 'k*', value: v", "kl", "v", PatternMatch},
+		{"key: 'k*', value: v", "kl", "w", NoMatch},
+		{"key: 'k*', value: 'v*'", "kl", "vw", PatternMatch},
+		{"key: 'k*', value: 'v*'", "l", "vw", NoMatch},
+		{"key: k, prefix: v", "k", "vw", ConditionMatch},
+	} {
+		d := compileFiles(t, withDay("domain: d\ndescriptors: [{"+c.descriptor+", DAY}]")).Domain("d")
+		got := NoMatch
+		if step := d.Trace(entries(c.key, c.value)).Steps[0]; step.Winner != nil {
+			got = step.Winner.Kind
+		}
+		assert.Equal(t, c.want.String(), got.String(), "%s: %s=%s", c.descriptor, c.key, c.value)
+	}
+}
+
+func TestLabelIsQuotedIfATerminalHidesAPart(t *testing.T) {
+	for _, c := range []struct{ key, value, want string }{
+		{"service", "checkout", "service=checkout"},
+		{"k", "", "k="},
+		{" k", "v", `" k=v"`},
+		{"k", "v ", `"k=v "`},
+		{"k\n", "v\n", `"k\n=v\n"`},
+	} {
+		assert.Equal(t, c.want, Label(entries(c.key, c.value)[0]))
 	}
 }
 

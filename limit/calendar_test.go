@@ -48,6 +48,10 @@ func TestCalendarWindowsStartAtLocalMidnight(t *testing.T) {
 		{"a quarter", "UTC", Month, 3, "2026-05-15T12:00:00Z", "2026-04-01T00:00:00Z", "2026-07-01T00:00:00Z"},
 		{"a year", "Asia/Kathmandu", Year, 1, "2026-05-15T12:00:00Z", "2025-12-31T18:15:00Z", "2026-12-31T18:15:00Z"},
 		{"the last day of a leap year", "Europe/Berlin", Day, 1, "2040-12-31T12:00:00Z", "2040-12-30T23:00:00Z", "2040-12-31T23:00:00Z"},
+		{"clocks go back to the last hour of a day", "America/Sao_Paulo", Day, 1, "2018-02-18T02:00:00Z", "2018-02-17T02:00:00Z", "2018-02-18T03:00:00Z"},
+		{"a gap from 23:30", "America/Toronto", Day, 1, "1919-03-31T12:00:00Z", "1919-03-31T04:30:00Z", "1919-04-01T04:00:00Z"},
+		{"days before 1970", "UTC", Day, 3, "1969-12-30T12:00:00Z", "1969-12-29T00:00:00Z", "1970-01-01T00:00:00Z"},
+		{"the start of three days before 1970", "UTC", Day, 3, "1969-12-29T00:00:00Z", "1969-12-29T00:00:00Z", "1970-01-01T00:00:00Z"},
 		{"before 1970", "UTC", Month, 1, "1969-12-15T00:00:00Z", "1969-12-01T00:00:00Z", "1970-01-01T00:00:00Z"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -56,6 +60,10 @@ func TestCalendarWindowsStartAtLocalMidnight(t *testing.T) {
 			assert.Equal(t, c.start, time.UnixMicro(start).UTC().Format(time.RFC3339))
 			assert.Equal(t, c.next, time.UnixMicro(end).UTC().Format(time.RFC3339))
 			assert.Equal(t, start, l.WindowStart(end))
+			next, _ := l.WindowAt(end)
+			assert.Equal(t, end, next, "the next window starts where this one ends")
+			again, _ := l.WindowAt(end - 1)
+			assert.Equal(t, start, again)
 		})
 	}
 }

@@ -1,6 +1,8 @@
 package limit
 
 import (
+	"encoding/binary"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -56,6 +58,44 @@ func TestForeignValueIsNoState(t *testing.T) {
 	} {
 		_, err := DecodeState(value)
 		assert.ErrorIs(t, err, errNoState, name)
+	}
+}
+
+// encode returns numbers as Append encodes them.
+func encode(numbers ...uint64) (b []byte) {
+	for _, n := range numbers {
+		b = binary.AppendUvarint(b, n)
+	}
+	return b
+}
+
+func TestStateHasNumbersInTheirRanges(t *testing.T) {
+	const maxTime = math.MaxInt64
+	for _, c := range []struct {
+		name    string
+		value   []byte
+		isState bool
+	}{
+		{"the most hits of a window", encode(epoch, MaxHits, 0), true},
+		{"one hit more", encode(epoch, MaxHits+1, 0), false},
+		{"the most hits of two windows", encode(epoch, MaxHits, MaxHits), true},
+		{"one hit more in the previous window", encode(epoch, MaxHits, MaxHits+1), false},
+		{"the latest time", encode(maxTime, 1, 0), true},
+		{"a later time", encode(maxTime+1, 1, 0), false},
+		{"the most hits of a log entry", encode(MaxHits, 0, 0, epoch, MaxHits), true},
+		{"one hit more in a log entry", encode(MaxHits+1, 0, 0, epoch, MaxHits+1), false},
+		{"an entry at the epoch", encode(1, 0, 0, 0, 1), true},
+		{"an entry without hits", encode(5, 0, 0, epoch, 5, 1, 0), false},
+		{"a log until the latest time", encode(2, 0, 0, maxTime-1, 1, 1, 1), true},
+		{"a log until a later time", encode(2, 0, 0, maxTime, 1, 1, 1), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, err := DecodeState(c.value)
+			assert.Equal(t, c.isState, err == nil)
+			if err == nil {
+				assert.Equal(t, c.value, s.Append(nil))
+			}
+		})
 	}
 }
 

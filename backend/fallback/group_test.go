@@ -2,15 +2,19 @@ package fallback
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -65,5 +69,74 @@ func TestGroupWithAFixedDenialChargesNothing(t *testing.T) {
 		}, results)
 		assert.Equal(t, []bool{true, false}, []bool{results[0].Allowed, results[1].Allowed})
 		assert.Zero(t, spent(r.secondary, Namespace+"a", r.share(counted)))
+	})
+}
+
+// partHit is a hit on a counter of its own, which the primary or the secondary decides.
+type partHit struct {
+	n, spent                           int64 // of a limit of 10, of which the secondary grants 5
+	isDown, isGroup, isShadow, isFixed bool  // isFixed: with on_backend_failure: allow
+}
+
+// A group changes all of its counters or none, and no other counter, wherever they are.
+func TestGroupChangesNoCounterIfAnyPartDenies(t *testing.T) {
+	counted := newLimit(t, 10, limit.Year)
+	fixed := newLimit(t, 10, limit.Year, func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow })
+	rapid.Check(t, func(t *rapid.T) {
+		shared, secondary := local.New(local.Options{}), local.New(local.Options{})
+		isDown := func(h *backend.Hit) bool { return h.Key[0] == 'd' }
+		l := New(Options{
+			Primary: backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+				backend.TakePart(ctx, now, shared, hits, results, func(i int) bool { return !isDown(&hits[i]) })
+				for i := range hits {
+					if isDown(&hits[i]) {
+						results[i] = backend.Result{Err: errNotSent}
+					}
+				}
+			}),
+			Secondary: secondary, Ratio: 0.5, Observer: new(recorder),
+			Shards: 1, ShardOf: func(*backend.Hit) int { return 0 },
+			Probe: func(context.Context, int) error { return errDown }, // so nothing is replayed
+		})
+		defer l.Close()
+		part := rapid.Custom(func(t *rapid.T) partHit {
+			return partHit{
+				n: rapid.Int64Range(1, 6).Draw(t, "n"), spent: rapid.Int64Range(1, 5).Draw(t, "spent"), isDown: rapid.Bool().Draw(t, "down"),
+				isGroup: rapid.IntRange(0, 3).Draw(t, "group") > 0, isShadow: rapid.IntRange(0, 3).Draw(t, "shadow") == 0, isFixed: rapid.IntRange(0, 3).Draw(t, "fixed") == 0,
+			}
+		})
+		parts := rapid.SliceOfN(part, 2, 5).Draw(t, "hits")
+		counterOf := func(i int) (backend.Limiter, string, *limit.Limit) {
+			if parts[i].isDown {
+				return secondary, fmt.Sprint(Namespace, "d", i), l.share(counted)
+			}
+			return shared, fmt.Sprint("u", i), counted
+		}
+		var hits []backend.Hit
+		isDenied := false
+		isAllowed := make([]bool, len(parts))
+		for i, p := range parts {
+			counters, key, granted := counterOf(i)
+			if !p.isDown {
+				parts[i].spent *= 2
+			}
+			takeOne(counters, key, granted, parts[i].spent)
+			lim := counted
+			if p.isFixed {
+				lim = fixed
+			}
+			isAllowed[i] = parts[i].spent+p.n <= granted.Capacity() || p.isDown && p.isFixed
+			isDenied = isDenied || p.isGroup && !p.isShadow && !isAllowed[i]
+			hits = append(hits, backend.Hit{Key: []byte(strings.TrimPrefix(key, Namespace)), Limit: lim, N: p.n, AllOrNone: p.isGroup, Shadow: p.isShadow})
+		}
+		l.Take(context.Background(), time.Now(), hits, make([]backend.Result, len(hits)))
+		for i, p := range parts {
+			want := p.spent
+			if isAllowed[i] && (!isDenied || !p.isGroup) && !(p.isDown && p.isFixed) {
+				want += p.n
+			}
+			counters, key, granted := counterOf(i)
+			assert.Equal(t, want, spent(counters, key, granted), "hit %d of %+v", i, parts)
+		}
 	})
 }

@@ -128,3 +128,32 @@ func TestAnonymousReleaseAfterAnOutageLeavesNamedHolds(t *testing.T) {
 		assert.Zero(t, spent(r.shared, "k", lim), "the release goes to the primary")
 	})
 }
+
+func TestReleaseOfASlotOfTheOutageLooksOnlyAtItsOwnCounter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, nil)
+		lim, window := holdsLimit(t, 8), newLimit(t, 100, limit.Year)
+		assert.True(t, r.take("k", lim, 2).Allowed)
+		r.openBreakers(lim, "k")
+		assert.True(t, r.take("k", lim, 2).Allowed)
+		r.heal()
+		for _, other := range []backend.Hit{{Key: []byte("other"), Limit: lim, N: 1}, {Key: []byte("k"), Limit: window, N: 1}} {
+			r.Take(t.Context(), time.Now(), []backend.Hit{other, {Key: []byte("k"), Limit: lim, N: -1}}, make([]backend.Result, 2))
+			assert.Equal(t, int64(2), spent(r.shared, "k", lim), "the release ends a hold of the outage")
+		}
+		assert.Zero(t, spent(r.secondary, Namespace+"k", r.share(lim)))
+	})
+}
+
+func TestResetAfterAnOutageGoesToThePrimary(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, nil)
+		lim := holdsLimit(t, 8)
+		assert.True(t, r.take("k", lim, 2).Allowed)
+		r.openBreakers(lim, "k")
+		assert.True(t, r.take("k", lim, 2).Allowed)
+		r.heal()
+		assert.True(t, r.take("k", lim, -limit.MaxHits).Allowed)
+		assert.Zero(t, spent(r.shared, "k", lim))
+	})
+}

@@ -190,3 +190,65 @@ func TestDeniedGroupIsNotReplayed(t *testing.T) {
 		assert.Zero(t, spent(r.shared, "b", b))
 	})
 }
+
+// A late answer changes only what the decision about its own hit has charged.
+func TestLateAnswerLeavesOtherChargesAlone(t *testing.T) {
+	for _, c := range []struct {
+		name                  string
+		change                func(*limit.Spec)
+		shadow                bool
+		here, late            int64 // admitted here before; hits of the late answer, of 100
+		answerError           error
+		pause                 time.Duration // until the answer comes
+		wantShared, wantSpent int64         // in the primary and in the secondary
+	}{
+		{"within the limit", nil, false, 40, 5, nil, time.Second, 5, 40},
+		{"within the limit, after the window", nil, false, 40, 5, nil, time.Hour, 0, 3},
+		{"denied here, within the limit", nil, false, 48, 5, nil, time.Second, 0, 48},
+		{"denied here, in shadow mode", nil, true, 48, 5, nil, time.Second, 5, 48},
+		{"denied here, never sent", nil, false, 48, 5, errNotSent, time.Second, 5, 48},
+		{"mode allow", func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow }, false, 40, 5, nil, time.Second, 5, 40},
+		{"mode allow, never sent", func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow }, false, 40, 5, errNotSent, time.Second, 5, 40},
+		{"slots", slots, false, 40, 5, nil, time.Second, 5, 40},
+		{"slots denied here", slots, false, 48, 5, nil, time.Second, 5, 48},
+		{"slots never sent", slots, false, 40, 5, errNotSent, time.Second, 5, 45},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, primary := newFixture(t, nil), &latePrimary{}
+				r.o.Primary = primary
+				primary.next = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+					r.primary.Take(ctx, now, hits, results) // also if the answer says something else
+					results[0].Err = c.answerError
+				})
+				time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
+				lim := newLimit(t, 100, limit.Hour)
+				if c.change != nil {
+					lim = newLimit(t, 100, limit.Hour, c.change)
+				}
+				share := r.share(lim)
+				assert.True(t, takeOne(r.secondary, Namespace+"k", share, c.here).Allowed)
+				r.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: c.late, Shadow: c.shadow}}, make([]backend.Result, 1))
+				r.o.Primary = r.primary // for the replay
+				time.Sleep(c.pause)
+				if c.pause >= time.Hour {
+					takeOne(r.secondary, Namespace+"k", share, 3) // in the next window
+				}
+				primary.arrive()
+				time.Sleep(time.Second)
+				assert.Equal(t, c.wantShared, spent(r.shared, "k", lim), "in the primary")
+				assert.Equal(t, c.wantSpent, spent(r.secondary, Namespace+"k", share), "in the secondary")
+			})
+		})
+	}
+}
+
+func slots(s *limit.Spec) { s.Algorithm, s.Hold = limit.Concurrency, time.Hour.Microseconds() }
+
+func TestUnknownLastCountSpendsNothing(t *testing.T) {
+	r := newFixture(t, func(o *Options) {
+		o.LastCount = func(now time.Time, _ *backend.Hit) (int64, time.Time, bool) { return 50, now, false }
+	})
+	r.primary.SetError(errNotSent)
+	assert.Equal(t, int64(49), r.take("k", newLimit(t, 100, limit.Year), 1).Remaining)
+}

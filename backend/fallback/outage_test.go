@@ -377,3 +377,48 @@ func TestIdleProbeIgnoresASingleFailure(t *testing.T) {
 		assert.Empty(t, r.stateChanges())
 	})
 }
+
+func TestSumOfBlipsHasTheLimitsOfEach(t *testing.T) {
+	var sum Outage
+	for i, rules := range [][]string{{"a"}, {"b", "a"}, {"c"}} {
+		blip := Outage{Start: time.Unix(int64(i+1), 0), End: time.Unix(int64(i+1), 0)}
+		for _, rule := range rules {
+			blip.Limits = append(blip.Limits, LimitPrice{Rule: rule, Decisions: 1, AdmittedHits: 2, MaxExcessHits: 3})
+		}
+		sum.add(&blip)
+	}
+	assert.Equal(t, []LimitPrice{
+		{Rule: "a", Decisions: 2, AdmittedHits: 4, MaxExcessHits: 6},
+		{Rule: "b", Decisions: 1, AdmittedHits: 2, MaxExcessHits: 3},
+		{Rule: "c", Decisions: 1, AdmittedHits: 2, MaxExcessHits: 3},
+	}, sum.Limits)
+}
+
+func TestIdleProbesOfManyShardsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var probes [4]atomic.Int64
+		newFixture(t, func(o *Options) {
+			o.IdleProbe, o.Shards = 10*time.Second, len(probes)
+			o.Probe = func(_ context.Context, shard int) error {
+				probes[shard].Add(1)
+				return nil
+			}
+		})
+		time.Sleep(10 * time.Minute)
+		for shard := range probes {
+			assert.InDelta(t, 60, probes[shard].Load(), 10, "shard %d", shard)
+		}
+	})
+}
+
+func TestOverloadIsNoFailureOfAnIdleShard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, func(o *Options) {
+			o.IdleProbe = 10 * time.Second
+			o.Probe = func(context.Context, int) error { return &backend.Error{Reason: backend.ReasonOverload} }
+		})
+		time.Sleep(time.Minute)
+		assert.Equal(t, Closed, r.Status().Breakers[0].State)
+		assert.Empty(t, r.stateChanges())
+	})
+}

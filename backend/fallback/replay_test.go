@@ -265,3 +265,67 @@ func TestReplayLogSumsTheHitsOfEachKeyAndTag(t *testing.T) {
 	require.Len(t, entries, 2, "one entry for each Tag")
 	assert.Equal(t, int64(limit.MaxHits), max(entries[0].n, entries[1].n), "bounded")
 }
+
+// The hits of a closed breaker are replayed in the background.
+func TestReplayNeedsAProbeThatSucceedsAndEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var probes atomic.Int64
+		var probeErr atomic.Pointer[error]
+		r := newFixture(t, func(o *Options) {
+			o.Probe = func(context.Context, int) error {
+				probes.Add(1)
+				return *probeErr.Load()
+			}
+		})
+		setProbe := func(err error) { probeErr.Store(&err) }
+		setProbe(errDown)
+		lim := newLimit(t, 100, limit.Year)
+		r.primary.SetError(errNotSent)
+		for range 10 {
+			assert.True(t, r.take("k", lim, 1).Allowed)
+		}
+		r.primary.SetError(nil)
+		time.Sleep(time.Minute)
+		assert.Zero(t, spent(r.shared, "k", lim), "the shard does not work")
+		assert.InDelta(t, time.Minute/maxProbePause, probes.Load(), float64(time.Minute/maxProbePause)/2, "one after the other")
+		setProbe(nil)
+		time.Sleep(time.Second)
+		assert.Equal(t, int64(10), spent(r.shared, "k", lim))
+		before := probes.Load()
+		time.Sleep(time.Minute)
+		assert.Equal(t, before, probes.Load(), "nothing is left to replay")
+		assert.Equal(t, int64(10), spent(r.shared, "k", lim))
+	})
+}
+
+func TestRefundAfterItsTimeIsDropped(t *testing.T) {
+	for _, wait := range []time.Duration{time.Second, 61 * time.Minute} { // the charge has ended with its window
+		synctest.Test(t, func(t *testing.T) {
+			r, primary := newFixture(t, nil), &latePrimary{}
+			primary.next, r.o.Primary = r.shared, primary
+			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
+			lim := newLimit(t, 100, limit.Hour)
+			r.take("k", lim, 60) // denied here, and admitted by the primary
+			r.o.Primary = r.primary
+			r.primary.SetError(errNotSent)
+			primary.arrive()
+			time.Sleep(wait)
+			assert.True(t, takeOne(r.shared, "k", lim, 10).Allowed)
+			r.primary.SetError(nil)
+			time.Sleep(2 * maxProbePause)
+			assert.Equal(t, int64(10), spent(r.shared, "k", lim), "after %v", wait)
+			assert.Zero(t, r.hitsReplayed.Load())
+		})
+	}
+}
+
+func TestReplayLogTakesExactlyItsBound(t *testing.T) {
+	lim := newLimit(t, 1000, limit.Year)
+	for extra, want := range []int{1, 0} {
+		log := &replayLog{bytes: new(atomic.Int64)}
+		log.add(make([]byte, maxLogBytes-entryOverhead+extra), pendingCharge{limit: lim, n: 1})
+		assert.Equal(t, want == 0, log.isEmpty())
+		assert.Len(t, log.drain(), want)
+		assert.True(t, log.isEmpty())
+	}
+}

@@ -47,6 +47,7 @@ func TestTableFindsItsEntriesAndNoOthers(t *testing.T) {
 				got.resizeCells(got.size + rapid.IntRange(0, 3).Draw(t, "spare"))
 			}
 			require.Equal(t, len(want), got.size)
+			require.Less(t, len(got.blocks)*blockSize-got.size, 2*blockSize, "at most one block is empty")
 			logs := 0
 			for index := range len(got.blocks) * blockSize {
 				switch e := got.at(index); {
@@ -68,4 +69,15 @@ func TestTableFindsItsEntriesAndNoOthers(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestTableHasAtMostOneEmptyBlock(t *testing.T) {
+	var got table
+	for i := range uint64(100) {
+		got.add(fingerprint.ID{Lo: i})
+	}
+	for got.size > 0 {
+		require.Less(t, len(got.blocks)*blockSize-got.size, 2*blockSize, "%d entries", got.size)
+		got.remove(0)
+	}
 }

@@ -1,0 +1,619 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// sequence is a replica in front of real counters. It makes one call at a time, and sees each hit that
+// reaches the counters.
+type sequence struct {
+	*replica
+	t        require.TestingT
+	now      time.Time
+	counters *local.Limiter
+	calls    int             // that reached the counters, without background trips
+	trips    [][]backend.Hit // in the background
+	err      func(h *backend.Hit) error
+	fallback *backend.Result // answers all hits if it is not nil
+}
+
+// newSequence returns a sequence that starts at the start of a window of an hour.
+func newSequence(t require.TestingT, o Options) *sequence {
+	s := &sequence{t: t, now: epoch.Truncate(time.Hour), counters: local.New(local.Options{})}
+	o.Next = backend.Counters{Limiter: backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+		s.calls++
+		s.answer(ctx, now, hits, results)
+	})}
+	o.Source = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+		trip := make([]backend.Hit, len(hits))
+		for i, h := range hits {
+			isRefillOfBudget := h.Shadow && strings.HasPrefix(string(h.Key), Namespace)
+			assert.True(t, h.N != 0 || isRefillOfBudget, "a trip peeks only at the budget")
+			trip[i] = h
+			trip[i].Key = append([]byte(nil), h.Key...)
+		}
+		s.trips = append(s.trips, trip)
+		assert.WithinRange(t, now, s.now.Add(-time.Second), s.now, "a trip has the time of the call that needed it")
+		s.answer(ctx, now, hits, results)
+	})
+	s.replica = &replica{Limiter: New(o)}
+	s.start = s.now.Add(-time.Hour)
+	s.spawn = func(f func()) { s.background = append(s.background, f) }
+	return s
+}
+
+// answer answers as the counters do. The answer of a hit that fails has numbers that mean nothing.
+func (s *sequence) answer(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	var passed backend.SubBatch
+	for i, h := range hits {
+		if s.err != nil && s.err(&h) != nil {
+			results[i] = backend.Result{Result: limit.Result{Allowed: true, Remaining: 77_777, ResetAfter: 7}, Err: s.err(&h)}
+		} else {
+			passed.Add(i, h)
+		}
+	}
+	passed.Take(ctx, now, s.counters)
+	passed.CopyResults(results)
+	for i := range results {
+		if s.fallback != nil {
+			results[i] = *s.fallback
+		}
+	}
+}
+
+// work runs the background work that is waiting, which is at most a few trips.
+func (s *sequence) work() {
+	for len(s.background) > 0 {
+		f := s.background[0]
+		s.background = s.background[1:]
+		before := len(s.trips)
+		f()
+		assert.Greater(s.t, len(s.trips), before, "work in the background makes a trip")
+		assert.LessOrEqual(s.t, len(s.trips)-before, maxTrips)
+	}
+}
+
+func (s *sequence) pass(d time.Duration) {
+	s.work()
+	s.now = s.now.Add(d)
+}
+
+// take makes a call, and returns its answers.
+func (s *sequence) take(hits ...backend.Hit) []backend.Result {
+	results := make([]backend.Result, len(hits))
+	before, saved := s.calls, s.Stats().SavedTrips
+	s.Take(context.Background(), s.now, hits, results)
+	assert.Equal(s.t, s.calls == before, s.Stats().SavedTrips == saved+1, "calls that need no trip are counted")
+	return results
+}
+
+func (s *sequence) hit(lim *limit.Limit, n int64) backend.Result {
+	return s.take(backend.Hit{Key: []byte("k"), Limit: lim, N: n})[0]
+}
+
+// spent returns the spent hits of a shared counter.
+func (s *sequence) spent(lim *limit.Limit, key string) int64 {
+	results := make([]backend.Result, 1)
+	s.counters.Take(context.Background(), s.now, []backend.Hit{{Key: []byte(key), Limit: lim}}, results)
+	return lim.Spent(results[0].Result)
+}
+
+func (s *sequence) held(lim *limit.Limit) int64 {
+	return s.HeldPermits(s.now, &backend.Hit{Key: []byte("k"), Limit: lim})
+}
+
+// warmUp sends hits at a rate until the replica has permits.
+func (s *sequence) warmUp(lim *limit.Limit, pause time.Duration) (hits int64) {
+	for s.held(lim) < 10 {
+		require.Less(s.t, hits, int64(2000), "a busy counter gets permits")
+		require.True(s.t, s.hit(lim, 1).Allowed)
+		hits++
+		s.pass(pause)
+	}
+	return hits
+}
+
+// check compares the permits with the shared counters.
+func (s *sequence) check(lim *limit.Limit, admitted int64) {
+	held, stats := s.held(lim), s.Stats()
+	assert.Equal(s.t, admitted+held, s.spent(lim, "k"), "the counter has the admitted hits and the permits")
+	budget := s.spent(lim.LeaseBudget(), Namespace+"k")
+	assert.LessOrEqual(s.t, held, budget, "permits are part of the allowance")
+	assert.LessOrEqual(s.t, budget, lim.LeasePermits())
+	assert.Equal(s.t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed+stats.Held, "each permit has one end")
+}
+
+// A replica alone gives all answers that the counters would give without it, in any sequence of calls.
+func TestReplicaAloneAnswersAsTheCountersWould(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		lim := newLimit(t, limit.Spec{
+			Requests: rapid.SampledFrom([]uint32{40, 300, 5000}).Draw(t, "requests"), Unit: limit.Second,
+			Lease: true, LeaseWaste: rapid.SampledFrom([]float64{0.05, 0.5}).Draw(t, "waste"),
+		})
+		other := newLimit(t, limit.Spec{Requests: 30, Unit: limit.Second})
+		s := newSequence(t, Options{})
+		alone := local.New(local.Options{})
+		call := func(hits ...backend.Hit) {
+			wants := make([]backend.Result, len(hits))
+			alone.Take(context.Background(), s.now, hits, wants)
+			for i, r := range s.take(hits...) {
+				want := wants[i]
+				assert.Equal(t, want.Allowed, r.Allowed, "%+v", hits[i])
+				assert.Equal(t, want.Remaining, r.Remaining, "%+v", hits[i])
+				assert.Equal(t, want.ResetAfter, r.ResetAfter, "%+v", hits[i])
+				assert.NoError(t, r.Err)
+			}
+		}
+		spent := func() int64 {
+			results := make([]backend.Result, 1)
+			alone.Take(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: lim}}, results)
+			return lim.Spent(results[0].Result)
+		}
+		for range 30 {
+			switch rapid.SampledFrom([]string{"hits", "hits", "hits", "groups", "groups", "refund", "reset", "peek", "pause", "window", "sweep"}).Draw(t, "event") {
+			case "hits":
+				n := rapid.SampledFrom([]int64{1, 1, 1, 2, 5, lim.Max()/2 + 1, lim.Max(), lim.Max() + 1}).Draw(t, "n")
+				for range rapid.IntRange(1, 60).Draw(t, "calls") {
+					call(backend.Hit{Key: []byte("k"), Limit: lim, N: n})
+					if rapid.Bool().Draw(t, "work") {
+						s.work()
+					}
+					s.now = s.now.Add(time.Duration(rapid.IntRange(0, 3000).Draw(t, "micros")) * time.Microsecond)
+					if s.now.UnixMicro()%lim.Period() < 3000 {
+						break // a trip can't charge a window that is over
+					}
+				}
+			case "groups":
+				n, isGroup := rapid.Int64Range(1, 20).Draw(t, "n"), rapid.Bool().Draw(t, "group")
+				for range rapid.IntRange(1, 20).Draw(t, "calls") {
+					hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: n, AllOrNone: isGroup}, {Key: []byte("last"), Limit: lim, N: 1}, {Key: []byte("other"), Limit: other, N: n, AllOrNone: isGroup}}
+					call(hits[:rapid.IntRange(2, 3).Draw(t, "hits")]...)
+					s.work()
+					if s.now.UnixMicro()%lim.Period() < lim.Period()-10_000 {
+						s.now = s.now.Add(4 * time.Millisecond)
+					}
+				}
+			case "refund":
+				call(backend.Hit{Key: []byte("k"), Limit: lim, N: -rapid.Int64Range(0, spent()).Draw(t, "n")})
+			case "reset":
+				s.work()
+				call(backend.Hit{Key: []byte("k"), Limit: lim, N: -limit.MaxHits})
+			case "peek":
+				call(backend.Hit{Key: []byte("k"), Limit: lim})
+				peeks := make([]backend.Peek, 1)
+				s.Peek(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: 3}}, peeks)
+				assert.Equal(t, lim.Max()-spent(), peeks[0].Remaining)
+			case "pause":
+				s.pass(time.Duration(rapid.Int64Range(0, 300_000).Draw(t, "micros")) * time.Microsecond)
+			case "window":
+				s.work()
+				s.now = s.now.Truncate(time.Second).Add(time.Second + time.Duration(rapid.Int64Range(0, 1).Draw(t, "micros"))*time.Microsecond)
+			case "sweep":
+				s.work()
+				s.Sweep(s.now)
+			}
+			s.work()
+			s.check(lim, spent())
+		}
+		s.closeAt(s.now)
+		s.check(lim, spent())
+		assert.Zero(t, s.Stats().Held)
+		assert.Zero(t, s.spent(lim.LeaseBudget(), Namespace+"k"))
+		call(backend.Hit{Key: []byte("k"), Limit: lim, N: 1})
+	})
+}
+
+// A bucket refills permits before they are used. So a lease denies nothing that the bucket would admit.
+func TestReplicaAloneDeniesNothingThatItsBucketWouldAdmit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		lim := newLimit(t, limit.Spec{
+			Algorithm: limit.TokenBucket, Requests: rapid.SampledFrom([]uint32{40, 300, 5000}).Draw(t, "requests"), Unit: limit.Second,
+			Burst: rapid.SampledFrom([]uint32{60, 1000}).Draw(t, "burst"), Lease: true, LeaseWaste: rapid.SampledFrom([]float64{0.05, 0.5}).Draw(t, "waste"),
+		})
+		s := newSequence(t, Options{})
+		var bucket limit.State
+		for range 30 {
+			n := rapid.SampledFrom([]int64{1, 1, 1, 2, 5, lim.Capacity() / 2, lim.Capacity()}).Draw(t, "n")
+			for range rapid.IntRange(1, 60).Draw(t, "calls") {
+				remaining := lim.Take(&bucket, s.now.UnixMicro(), 0).Remaining
+				late := s.Stats().Held - s.held(lim) // their window has ended, and they go back after the hit
+				r := s.hit(lim, n)
+				if r.Allowed {
+					lim.TakeWith(&bucket, s.now.UnixMicro(), n, true)
+				} else {
+					assert.LessOrEqual(t, remaining-late, n, "denied")
+				}
+				assert.LessOrEqual(t, r.Remaining, lim.Capacity()+lim.LeasePermits())
+				assert.GreaterOrEqual(t, r.ResetAfter, int64(0))
+				s.pass(time.Duration(rapid.IntRange(0, 3000).Draw(t, "micros")) * time.Microsecond)
+			}
+			s.pass(time.Duration(rapid.Int64Range(0, 1_500_000).Draw(t, "pause")) * time.Microsecond)
+			if rapid.Bool().Draw(t, "sweep") {
+				s.Sweep(s.now)
+			}
+			stats := s.Stats()
+			assert.Equal(t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed+stats.Held, "each permit has one end")
+			assert.LessOrEqual(t, s.held(lim), s.spent(lim.LeaseBudget(), Namespace+"k"))
+		}
+	})
+}
+
+func TestOnlyHitsOnLimitsWithALeaseGetOneUpToMaxLeases(t *testing.T) {
+	lim, without := perHour(t), newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Hour})
+	for _, test := range []struct {
+		name               string
+		limit              *limit.Limit
+		maxLeases, n, keys int
+		least, most        int64
+	}{
+		{"by default", lim, 0, 1, 2000, 2000, 2000},
+		{"bounded", lim, 640, 1, 4000, 640, 640 + 64},
+		{"peeks", lim, 0, 0, 10, 0, 0},
+		{"refunds", lim, 0, -1, 10, 0, 0},
+		{"no lease", without, 0, 1, 10, 0, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newSequence(t, Options{MaxLeases: test.maxLeases})
+			for i := range test.keys {
+				s.take(backend.Hit{Key: fmt.Append(nil, i), Limit: test.limit, N: int64(test.n)})
+			}
+			assert.GreaterOrEqual(t, s.Stats().Leases, test.least)
+			assert.LessOrEqual(t, s.Stats().Leases, test.most)
+		})
+	}
+}
+
+func TestOnlyAnswersOfTheCounterCorrectWhatRemains(t *testing.T) {
+	lim := perHour(t)
+	s := newSequence(t, Options{})
+	admitted := s.warmUp(lim, time.Millisecond)
+	held := s.held(lim)
+	s.err = func(*backend.Hit) error { return errDown }
+	assert.ErrorIs(t, s.hit(lim, held+1).Err, backend.ErrUnavailable)
+	peeks := make([]backend.Peek, 2)
+	hits := []backend.Hit{{Key: []byte("k"), Limit: lim}, {Key: []byte("unknown"), Limit: lim}}
+	s.Peek(context.Background(), s.now, hits, peeks)
+	assert.Equal(t, int64(77_777), peeks[0].Remaining, "an error stays as it is")
+	s.err = nil
+	s.Peek(context.Background(), s.now, hits, peeks)
+	assert.Equal(t, lim.Max()-admitted, peeks[0].Remaining)
+	assert.Equal(t, lim.Max(), peeks[1].Remaining)
+
+	s.fallback = &backend.Result{Result: limit.Result{Remaining: 5}, Source: backend.SourceFallback}
+	assert.Equal(t, int64(5), s.hit(lim, held+1).Remaining, "the fallback knows no permits")
+	s.Peek(context.Background(), s.now, hits[:1], peeks[:1])
+	assert.Equal(t, int64(5), peeks[0].Remaining)
+	s.fallback = nil
+	assert.Equal(t, lim.Max()-admitted-1, s.hit(lim, 1).Remaining, "the last answer of the counter counts")
+	without := newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Hour})
+	s.Peek(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: without}}, peeks[:1])
+	assert.Equal(t, without.Max()-s.spent(without, "k"), peeks[0].Remaining, "a limit without a lease shows its counter")
+}
+
+func TestHeldPermitsEndWithTheirWindow(t *testing.T) {
+	lim := perHour(t)
+	s := newSequence(t, Options{})
+	assert.Zero(t, s.held(lim))
+	s.warmUp(lim, time.Millisecond)
+	s.now = epoch.Truncate(time.Hour).Add(time.Hour - time.Microsecond)
+	assert.Positive(t, s.held(lim))
+	s.now = s.now.Add(time.Microsecond)
+	assert.Zero(t, s.held(lim))
+	peeks := make([]backend.Peek, 1)
+	s.Peek(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: lim}}, peeks)
+	assert.Equal(t, lim.Max(), peeks[0].Remaining)
+}
+
+func TestPermitsAllowAPeekOfAnEmptyBucket(t *testing.T) {
+	lim := newLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 10_000, Unit: limit.Hour, Lease: true, LeaseWaste: 0.1})
+	s := newSequence(t, Options{})
+	s.warmUp(lim, time.Millisecond)
+	results := make([]backend.Result, 1)
+	s.counters.Take(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: lim.Capacity() - s.spent(lim, "k")}}, results)
+	require.True(t, results[0].Allowed)
+	held := s.held(lim)
+	r := s.hit(lim, 0)
+	assert.True(t, r.Allowed, "a permit would admit a hit")
+	assert.Equal(t, held, r.Remaining)
+	assert.Zero(t, r.RetryAfter)
+	require.True(t, s.hit(lim, held).Allowed)
+	r = s.hit(lim, 0)
+	assert.False(t, r.Allowed)
+	assert.Positive(t, r.RetryAfter)
+}
+
+// Each failed trip is followed by a pause, and so is a trip that finds the budget spent.
+func TestTripsThatBringNothingAreRare(t *testing.T) {
+	isBudget := func(h *backend.Hit) bool { return string(h.Key) == Namespace+"k" }
+	failing := func(fails func(*backend.Hit) bool) func(*sequence, *limit.Limit) {
+		return func(s *sequence, _ *limit.Limit) {
+			s.err = func(h *backend.Hit) error {
+				if h.Shadow && fails(h) {
+					return errDown
+				}
+				return nil
+			}
+		}
+	}
+	for _, test := range []struct {
+		name   string
+		warm   bool // the replica has permits before
+		change func(*sequence, *limit.Limit)
+		most   int // trips in half a second
+	}{
+		{"without the first answer of the budget", false, failing(isBudget), 10},
+		{"without an answer of the budget", true, failing(isBudget), 11},
+		{"without an answer of the counter", true, failing(func(h *backend.Hit) bool { return !isBudget(h) }), 11},
+		{"without an answer", true, failing(func(*backend.Hit) bool { return true }), 11},
+		{"with a spent budget", false, func(s *sequence, lim *limit.Limit) {
+			s.counters.Take(context.Background(), s.now, []backend.Hit{{Key: []byte(Namespace + "k"), Limit: lim.LeaseBudget(), N: lim.LeasePermits()}}, make([]backend.Result, 1))
+		}, 4},
+		{"with a budget of one permit", false, func(s *sequence, lim *limit.Limit) {
+			s.counters.Take(context.Background(), s.now, []backend.Hit{{Key: []byte(Namespace + "k"), Limit: lim.LeaseBudget(), N: lim.LeasePermits() - 1}}, make([]backend.Result, 1))
+		}, 5},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			lim := perHour(t)
+			s := newSequence(t, Options{})
+			if test.warm {
+				s.warmUp(lim, time.Millisecond)
+			}
+			test.change(s, lim)
+			before := len(s.trips)
+			for range 500 {
+				require.True(t, s.hit(lim, 1).Allowed)
+				s.pass(time.Millisecond)
+			}
+			assert.LessOrEqual(t, len(s.trips)-before, test.most)
+			s.err = nil
+			stats := s.Stats()
+			assert.Equal(t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed+stats.Held)
+		})
+	}
+}
+
+// permitsOf returns the permits for which a trip asks.
+func permitsOf(trip []backend.Hit) (n int64) {
+	for _, h := range trip {
+		if string(h.Key) == "k" {
+			n += h.N
+		}
+	}
+	return n
+}
+
+func TestTripsAskForWhatTheCounterNeeds(t *testing.T) {
+	for _, rate := range []int64{20, 50, 200, 1000} {
+		t.Run(fmt.Sprint(rate, " hits a second"), func(t *testing.T) {
+			lim := newLimit(t, limit.Spec{Requests: 1_000_000, Unit: limit.Hour, Lease: true, LeaseWaste: 0.1})
+			s := newSequence(t, Options{})
+			for i := range 5 * rate {
+				before := len(s.trips)
+				require.True(t, s.hit(lim, 1).Allowed)
+				s.pass(time.Second / time.Duration(rate))
+				for j, trip := range s.trips[before:] {
+					assert.LessOrEqual(t, permitsOf(trip), rate*5/4, "permits for a second")
+					if before+j == 0 {
+						assert.LessOrEqual(t, trip[0].N, lim.LeasePermits()/3+1, "the first trip leaves two thirds to others")
+						assert.GreaterOrEqual(t, trip[0].N, rate*3/4)
+					}
+				}
+				if i > 2*rate {
+					assert.Positive(t, s.held(lim), "a refill comes before the permits are used")
+				}
+			}
+			assert.Less(t, int64(s.calls), 2*rate, "permits admit most hits")
+			assert.Less(t, len(s.trips), 5*4, "a refill needs few trips")
+		})
+	}
+}
+
+func TestFirstTripLeavesTwoThirdsOfTheBudget(t *testing.T) {
+	for _, permits := range []int64{2, 3, 7, 100} {
+		lim := newLimit(t, limit.Spec{Requests: uint32(100 * permits), Unit: limit.Hour, Lease: true})
+		require.Equal(t, permits, lim.LeasePermits())
+		s := newSequence(t, Options{})
+		for len(s.trips) == 0 {
+			require.True(t, s.hit(lim, 1).Allowed)
+			s.pass(time.Millisecond)
+		}
+		require.Len(t, s.trips[0], 1)
+		assert.Equal(t, (permits+2)/3, s.trips[0][0].N)
+	}
+}
+
+func TestPermitsAreAtMostAnEighthOfWhatRemains(t *testing.T) {
+	for _, a := range []limit.Algorithm{limit.FixedWindow, limit.TokenBucket} {
+		t.Run(a.String(), func(t *testing.T) {
+			lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 2000, Unit: limit.Hour, Lease: true, LeaseWaste: 0.5})
+			s := newSequence(t, Options{})
+			most := int64(0)
+			for range 4000 {
+				before, remaining := len(s.trips), lim.Capacity()-s.spent(lim, "k")+1 // before the hit
+				s.hit(lim, 1)
+				s.pass(time.Millisecond)
+				for _, trip := range s.trips[before:] {
+					assert.LessOrEqual(t, permitsOf(trip), remaining/remainingDivisor+1)
+					most = max(most, permitsOf(trip))
+				}
+			}
+			assert.Greater(t, most, int64(20))
+		})
+	}
+}
+
+func TestPermitsForTheEndOfAWindowAreTheHitsUntilThen(t *testing.T) {
+	lim := newLimit(t, limit.Spec{Requests: 1_000_000, Unit: limit.Minute, Lease: true, LeaseWaste: 0.1})
+	s := newSequence(t, Options{})
+	s.now = s.now.Add(58 * time.Second)
+	for end := s.now.Add(2 * time.Second); s.now.Before(end); {
+		before := len(s.trips)
+		untilEnd := end.Sub(s.now)
+		require.True(t, s.hit(lim, 1).Allowed)
+		s.pass(time.Millisecond)
+		for _, trip := range s.trips[before:] {
+			assert.LessOrEqual(t, permitsOf(trip), int64(untilEnd/time.Millisecond)*5/4)
+		}
+	}
+	assert.Less(t, s.Stats().Held, int64(50), "few permits lapse")
+}
+
+func TestBucketThatRefilledLendsPermitsAgain(t *testing.T) {
+	lim := newLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 3600, Unit: limit.Hour, Lease: true, LeaseWaste: 0.5})
+	s := newSequence(t, Options{})
+	require.True(t, s.hit(lim, lim.Capacity()).Allowed)
+	for range 100 {
+		s.hit(lim, 1)
+		s.pass(time.Millisecond)
+	}
+	assert.Zero(t, s.Stats().Taken, "the bucket is empty")
+	s.pass(20 * time.Minute)
+	for range 100 {
+		s.hit(lim, 1)
+		s.pass(time.Millisecond)
+	}
+	assert.Positive(t, s.Stats().Taken)
+	assert.Positive(t, s.Stats().Used)
+}
+
+// A trip for permits is under way while its window ends. Its permits are lost, whatever the answer is.
+func TestPermitsOfATripThatEndsAfterItsWindowLapse(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(*sequence, *limit.Limit)
+		lapses bool
+	}{
+		{"admitted", func(*sequence, *limit.Limit) {}, true},
+		{"failed", func(s *sequence, _ *limit.Limit) { s.err = func(*backend.Hit) error { return errDown } }, false},
+		{"denied", func(s *sequence, lim *limit.Limit) {
+			s.counters.Take(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: lim.Max() - s.spent(lim, "k")}}, make([]backend.Result, 1))
+		}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			lim := perHour(t)
+			s := newSequence(t, Options{})
+			s.now = s.now.Add(time.Hour - time.Second/2)
+			s.warmUp(lim, time.Millisecond)
+			for len(s.background) == 0 {
+				require.True(t, s.hit(lim, 1).Allowed)
+			}
+			s.now = s.now.Truncate(time.Hour).Add(time.Hour)
+			require.True(t, s.hit(lim, 1).Allowed)
+			before := s.Stats()
+			require.Zero(t, before.Held)
+			test.change(s, lim)
+			s.work()
+			stats := s.Stats()
+			assert.Zero(t, stats.Held)
+			assert.Equal(t, test.lapses, stats.Lapsed > before.Lapsed)
+			assert.Equal(t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed)
+		})
+	}
+}
+
+func TestRateIsMeasuredAfterAFewHitsAndAShortTime(t *testing.T) {
+	for _, test := range []struct{ pause, firstTrip time.Duration }{
+		{100 * time.Microsecond, 20 * time.Millisecond},
+		{time.Millisecond, 20 * time.Millisecond},
+		{2500 * time.Microsecond, 20 * time.Millisecond}, // 8 hits before
+		{10 * time.Millisecond, 80 * time.Millisecond},
+		{100 * time.Millisecond, 800 * time.Millisecond},
+	} {
+		lim := perHour(t)
+		s := newSequence(t, Options{})
+		start := s.now
+		for s.now.Sub(start) < 2*test.firstTrip && len(s.background) == 0 {
+			require.True(t, s.hit(lim, 1).Allowed)
+			if len(s.background) == 0 {
+				s.now = s.now.Add(test.pause)
+			}
+		}
+		assert.Equal(t, test.firstTrip, s.now.Sub(start), "a hit each %v", test.pause)
+	}
+}
+
+func TestIdleLeaseEndsInSteps(t *testing.T) {
+	lim := perHour(t)
+	for _, test := range []struct {
+		idle    time.Duration
+		isHeld  bool
+		isKnown bool
+	}{
+		{time.Second - time.Microsecond, true, true},
+		{time.Second, false, true},
+		{10*time.Second - time.Microsecond, false, true},
+		{10 * time.Second, false, false},
+	} {
+		s := newSequence(t, Options{})
+		s.warmUp(lim, time.Millisecond)
+		require.True(t, s.hit(lim, 1).Allowed)
+		last := s.now
+		s.pass(test.idle / 2)
+		s.now = last.Add(test.idle)
+		s.Sweep(s.now)
+		if test.idle > 5*time.Second {
+			s.Sweep(s.now) // a lease that has given back its permits is forgotten next time
+		}
+		assert.Equal(t, test.isHeld, s.Stats().Held > 0, "%v", test.idle)
+		assert.Equal(t, test.isKnown, s.Stats().Leases > 0, "%v", test.idle)
+	}
+}
+
+func TestPermitsWhoseReturnFailsStayInTheBudget(t *testing.T) {
+	lim := perHour(t)
+	s := newSequence(t, Options{})
+	s.warmUp(lim, time.Millisecond)
+	spentBudget := func() int64 { return s.spent(lim.LeaseBudget(), Namespace+"k") }
+	for range 500 {
+		if s.held(lim) < spentBudget() {
+			s.hit(lim, 1)
+			s.pass(time.Millisecond)
+		}
+	}
+	held, budget := s.held(lim), spentBudget()
+	require.Equal(t, held, budget, "a refill has filled the allowance")
+	s.err = func(h *backend.Hit) error {
+		if string(h.Key) == "k" {
+			return errDown
+		}
+		return nil
+	}
+	s.closeAt(s.now)
+	stats := s.Stats()
+	assert.Equal(t, budget, spentBudget())
+	assert.Zero(t, stats.Held)
+	assert.Equal(t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed)
+	assert.Equal(t, held, stats.Lapsed)
+}
+
+// A refund of hits that the window has not spent takes off the charges of permits, which still admit hits.
+func TestRefundOfUnspentHitsAdmitsAtMostThePermitsBeyondTheLimit(t *testing.T) {
+	lim := perHour(t)
+	s := newSequence(t, Options{})
+	s.warmUp(lim, time.Millisecond)
+	held := s.held(lim)
+	s.hit(lim, -lim.Max())
+	require.Zero(t, s.spent(lim, "k"))
+	admitted := int64(0)
+	for s.hit(lim, 1).Allowed {
+		admitted++
+		s.pass(time.Millisecond)
+	}
+	assert.Equal(t, lim.Max()+held, admitted)
+	assert.LessOrEqual(t, held, lim.LeasePermits())
+	s.now = s.now.Truncate(time.Hour).Add(time.Hour)
+	assert.Equal(t, lim.Max()-1, s.hit(lim, 1).Remaining, "the next window is exact")
+}

@@ -1,0 +1,150 @@
+package descriptors
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+)
+
+// withCopies compiles a file with a copy of its last descriptor for the value "one", as an override makes it.
+// change changes the copy.
+func withCopies(t *testing.T, yaml string, change func(*limitsfile.Descriptor)) *Config {
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(withDay(yaml))}}, limitsfile.Options{})
+	require.NoError(t, err)
+	list := set.Domains[0].Descriptors
+	original := list[len(list)-1]
+	c := *original
+	c.Value, c.CopiedFrom, c.WildcardValue, c.Condition = "one", original, false, nil
+	if change != nil {
+		change(&c)
+	}
+	set.Domains[0].Descriptors = append(list, &c)
+	return Compile(set)
+}
+
+func paths(c *Config) (all []string) {
+	c.EachRule(func(r *Rule) { all = append(all, strings.TrimPrefix(r.Path, "d > ")) })
+	return all
+}
+
+const copied = `domain: d
+descriptors:
+- {key: tenant, DAY, descriptors: [{key: path, DAY}, {key: user, DAY}]}
+`
+
+func TestCopyForOneValueHasTheRulesBelowItsOriginal(t *testing.T) {
+	other := compileFiles(t, withDay(`domain: d
+descriptors: [{key: other, DAY, descriptors: [{key: x, DAY}]}]`)).Domain("d").Source().Descriptors[0].Descriptors
+	for _, c := range []struct {
+		name, yaml string
+		change     func(*limitsfile.Descriptor)
+		rules      []string // of the Config
+		below      []string // of these keys below the copy
+	}{
+		{"the same list", copied, nil, []string{"tenant", "tenant > path", "tenant > user", "tenant=one"}, []string{"path", "user"}},
+		{"another list", copied, func(d *limitsfile.Descriptor) { d.Descriptors = other }, []string{"tenant", "tenant > path", "tenant > user", "tenant=one", "tenant=one > x"}, []string{"x"}},
+		{"no list", copied, func(d *limitsfile.Descriptor) { d.Descriptors = nil }, []string{"tenant", "tenant > path", "tenant > user", "tenant=one"}, nil},
+		{"a list only below the copy", "domain: d\ndescriptors: [{key: tenant, DAY}]", func(d *limitsfile.Descriptor) { d.Descriptors = other }, []string{"tenant", "tenant=one", "tenant=one > x"}, []string{"x"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			config := withCopies(t, c.yaml, c.change)
+			assert.Equal(t, c.rules, paths(config), "shared rules are listed once")
+			for _, key := range []string{"path", "user", "x"} {
+				rule := config.Domain("d").Match(entries("tenant", "one", key, "v"))
+				assert.Equal(t, strings.Contains(strings.Join(c.below, " "), key), rule != nil, key)
+			}
+		})
+	}
+}
+
+func TestChangesBelowACopyAreListed(t *testing.T) {
+	changed := strings.Replace(copied, "{key: user, DAY}", "{key: user, rate_limit: {unit: day, requests_per_unit: 2}}", 1)
+	own := func(c *Config) func(*limitsfile.Descriptor) {
+		list := c.Domain("d").Source().Descriptors[0].Descriptors
+		return func(d *limitsfile.Descriptor) { d.Descriptors = list }
+	}
+	shared, ownList := withCopies(t, copied, nil), withCopies(t, copied, own(compileFiles(t, withDay(changed))))
+	for _, c := range []struct {
+		name     string
+		old, new *Config
+		want     Changes
+	}{
+		{"both share", shared, withCopies(t, copied, nil), Changes{}},
+		{"the original", shared, withCopies(t, changed, nil), Changes{Changed: []string{"d > tenant > user"}}},
+		{"to a list of its own", shared, ownList, Changes{Changed: []string{"d > tenant=one > user"}}},
+		{"from a list of its own", ownList, shared, Changes{Changed: []string{"d > tenant=one > user"}}},
+		{"the copy is new", compileFiles(t, withDay(copied)), shared, Changes{Added: []string{"d > tenant=one"}}},
+		{"the copy is gone", shared, compileFiles(t, withDay(copied)), Changes{Removed: []string{"d > tenant=one"}}},
+		{
+			"the copy with a list of its own is gone", ownList, compileFiles(t, withDay(copied)),
+			Changes{Removed: []string{"d > tenant=one", "d > tenant=one > path", "d > tenant=one > user"}},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) { assert.Equal(t, c.want, c.new.ChangesFrom(c.old)) })
+	}
+}
+
+func TestIndexFindsWhatMatches(t *testing.T) {
+	list := compileFiles(t, withDay(`domain: d
+descriptors:
+- {key: user, value: alice, DAY}
+- {key: user, value: 'a*', DAY}
+- {key: user, DAY}
+- {key: tier, value: gold, DAY}
+- {key: ip, cidr: [10.0.0.0/8], DAY}
+- {key: plan, cel: 'entries.plan == "free"', DAY}
+`)).Domain("d").Source().Descriptors
+	index := NewIndex(list)
+	for _, c := range []struct {
+		key, value string
+		found      int // -1 for none
+		isExact    bool
+	}{
+		{"user", "alice", 0, true},
+		{"user", "a*", 1, true},
+		{"user", "anna", 1, false},
+		{"user", "bob", 2, false},
+		{"user", "b*", -1, false}, // a pattern is no value of a request
+		{"user", "", 2, true},
+		{"us*r", "bob", -1, false},
+		{"tier", "gold", 3, true},
+		{"tier", "iron", -1, false},
+		{"tier", "", -1, false},
+		{"ip", "10.1.1.1", 4, false},
+		{"ip", "", -1, false},
+		{"other", "x", -1, false},
+	} {
+		d, isExact := index.Find(entries("before", "x", c.key, c.value))
+		assert.Equal(t, c.isExact, isExact, "%s=%s", c.key, c.value)
+		if c.found < 0 {
+			assert.Nil(t, d, "%s=%s", c.key, c.value)
+		} else {
+			assert.Same(t, list[c.found], d, "%s=%s", c.key, c.value)
+		}
+	}
+	assert.Same(t, list[5], index.EntryCondition("plan"))
+	assert.Nil(t, index.EntryCondition("ip"), "the value alone decides")
+	assert.Nil(t, index.EntryCondition("user"))
+	assert.Nil(t, index.EntryCondition("other"))
+}
+
+func TestQuotaModeIsThatOfTheMatch(t *testing.T) {
+	d := compileFiles(t, withDay(`domain: d
+descriptors:
+- {key: quota, quota_mode: true, DAY}
+- {key: off, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1, enabled: false}}
+- {key: plain, DAY}
+- {key: untested, regex: '.*a.{500}', DAY}
+- {key: untested, quota_mode: true, DAY}
+`)).Domain("d")
+	for _, c := range []struct {
+		key, value string
+		want       bool
+	}{{"quota", "x", true}, {"off", "x", true}, {"plain", "x", false}, {"none", "x", false}, {"untested", "x", true}, {"untested", long, false}} {
+		assert.Equal(t, c.want, d.MatchesQuotaMode(new(Budget), entries(c.key, c.value)), "%s=%.9s", c.key, c.value)
+	}
+}

@@ -1,0 +1,234 @@
+package limit
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func TestEachFieldAllowsItsWholeRange(t *testing.T) {
+	tenYears := uint32(10 * 365 * 86_400)
+	for _, c := range []struct {
+		name      string
+		spec      Spec
+		isAllowed bool
+	}{
+		{"the longest window in seconds", Spec{Requests: 1, Unit: Second, Multiplier: tenYears}, true},
+		{"a second more", Spec{Requests: 1, Unit: Second, Multiplier: tenYears + 1}, false},
+		{"the longest window in years", Spec{Requests: 1, Unit: Year, Multiplier: 10}, true},
+		{"the shortest window", Spec{Requests: 1, Unit: Millisecond, Multiplier: 10}, true},
+		{"a millisecond less", Spec{Requests: 1, Unit: Millisecond, Multiplier: 9}, false},
+		{"a ratio of 1", Spec{Requests: 1, Unit: Second, FallbackRatio: 1}, true},
+		{"the shortest hold", Spec{Algorithm: Concurrency, Requests: 1, Hold: MinHold}, true},
+		{"a microsecond less", Spec{Algorithm: Concurrency, Requests: 1, Hold: MinHold - 1}, false},
+		{"the longest hold", Spec{Algorithm: Concurrency, Requests: 1, Hold: MaxHold}, true},
+		{"a microsecond more", Spec{Algorithm: Concurrency, Requests: 1, Hold: MaxHold + 1}, false},
+		{"the highest waste", Spec{Requests: 1000, Unit: Second, Lease: true, LeaseWaste: MaxLeaseWaste}, true},
+		{"a higher waste", Spec{Requests: 1000, Unit: Second, Lease: true, LeaseWaste: MaxLeaseWaste + 0.01}, false},
+		{"a negative waste", Spec{Requests: 1000, Unit: Second, Lease: true, LeaseWaste: -0.01}, false},
+		{"a waste of NaN", Spec{Requests: 1000, Unit: Second, Lease: true, LeaseWaste: math.NaN()}, false},
+		{"the last algorithm", Spec{Algorithm: Algorithm(len(Algorithms()) - 1), Requests: 1, Unit: Second}, true},
+		{"an algorithm above the last", Spec{Algorithm: Algorithm(len(Algorithms())), Requests: 1, Unit: Second}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := New(c.spec)
+			assert.Equal(t, c.isAllowed, err == nil, "%v", err)
+		})
+	}
+}
+
+func TestShortestWindowIsNamedInItsUnit(t *testing.T) {
+	_, err := New(Spec{Requests: 1, Unit: Millisecond, Multiplier: 9})
+	assert.EqualError(t, err, "unit_multiplier 9 makes the window 9 ms long; with unit millisecond it must be at least 10")
+}
+
+// The quotients of these limits need one bit more than a word.
+func TestLimitsAtTheEdgeOf64BitsAreExact(t *testing.T) {
+	ceilShifted := func(n, by uint64) uint64 { // n × 2^64 / by, rounded up
+		q, rest := bits.Div64(n, 0, by)
+		if rest > 0 {
+			q++
+		}
+		return q
+	}
+	t.Run("a burst", func(t *testing.T) {
+		const millis = 73
+		l, err := New(Spec{Algorithm: TokenBucket, Requests: uint32(ceilShifted(millis*1000, MaxPeriod)), Unit: Millisecond, Multiplier: millis, Burst: math.MaxUint32})
+		require.NoError(t, err)
+		assert.Equal(t, int64(math.MaxUint32), l.Capacity())
+	})
+	t.Run("a refill", func(t *testing.T) {
+		l := must(t, Spec{Algorithm: TokenBucket, Requests: math.MaxUint32, Unit: Second})
+		assert.Equal(t, int64(MaxHits), l.Refilled(int64(ceilShifted(second, math.MaxUint32))))
+	})
+	t.Run("a change of the rate", func(t *testing.T) {
+		old := must(t, Spec{Algorithm: TokenBucket, Requests: math.MaxUint32, Unit: Year, Multiplier: 10, Burst: math.MaxUint32})
+		rate, _ := bits.Mul64(MaxPeriod, math.MaxUint32)
+		changed := must(t, Spec{Algorithm: TokenBucket, Requests: uint32(rate), Unit: Year, Multiplier: 10, Burst: uint32(rate)})
+		var s State
+		require.True(t, old.Take(&s, epoch, old.Capacity()).Allowed)
+		assert.Zero(t, changed.Take(&s, epoch, 0).Remaining)
+	})
+	t.Run("spent tokens", func(t *testing.T) {
+		l := must(t, Spec{Algorithm: TokenBucket, Requests: math.MaxUint32, Unit: Second, Multiplier: 1 << 27, Burst: 1<<31 + 5})
+		r := l.Take(new(State), epoch, 1<<31) // tokens × period is a multiple of 2^64
+		assert.True(t, r.Allowed)
+		assert.Equal(t, int64(5), r.Remaining)
+	})
+}
+
+func TestBucketCountsPartsOfAMicrosecond(t *testing.T) {
+	fast := must(t, Spec{Algorithm: TokenBucket, Requests: 3_000_000_000, Unit: Second})
+	var s State
+	require.True(t, fast.Take(&s, epoch, 10).Allowed)
+	assert.Equal(t, fast.Capacity()-1, fast.Take(&s, epoch, -9).Remaining, "one token refills in a third of a nanosecond")
+
+	old, changed := must(t, Spec{Algorithm: TokenBucket, Requests: 3, Unit: Second}), must(t, Spec{Algorithm: TokenBucket, Requests: 4, Unit: Second})
+	s = State{}
+	require.True(t, old.Take(&s, epoch, 1).Allowed)
+	// A third of the bucket is spent. After 83,333 µs, 1.0000013 of 4 tokens are spent.
+	assert.Equal(t, int64(2), changed.Take(&s, epoch+83_333, 0).Remaining)
+	assert.Equal(t, int64(3), changed.Take(&s, epoch+83_334, 0).Remaining)
+}
+
+func TestSlidingWindowHasExactTicks(t *testing.T) {
+	l := must(t, Spec{Algorithm: SlidingWindow, Requests: maxTicks, Unit: Millisecond, Multiplier: 65_536}) // a tick is 125 µs
+	var s State
+	start := epoch - epoch%l.Period()
+	require.True(t, l.Take(&s, start, maxTicks).Allowed)
+	for _, ticks := range []int64{1, 2, 1000, maxTicks / 2, maxTicks - 1} {
+		now := start + l.Period() + 125*ticks
+		assert.Equal(t, ticks, l.Take(&s, now, 0).Remaining)
+		assert.Equal(t, ticks-1, l.Take(&s, now-1, 0).Remaining)
+	}
+}
+
+func TestLogCombinesTheHitsOfATickWhenItIsLong(t *testing.T) {
+	l := must(t, Spec{Algorithm: SlidingLog, Requests: 10_000, Unit: Hour})
+	tick := ceilDiv(l.Period(), logTicks)
+	var s State
+	now := epoch - epoch%tick
+	for n := range exactLogEntries {
+		assert.Equal(t, n, s.Entries())
+		require.True(t, l.Take(&s, now, 1).Allowed)
+		now++
+	}
+	for range 10 {
+		require.True(t, l.Take(&s, now, 1).Allowed)
+		now++
+		assert.Equal(t, exactLogEntries, s.Entries(), "hits of one tick share an entry")
+	}
+	require.True(t, l.Take(&s, now+tick, 1).Allowed)
+	assert.Equal(t, exactLogEntries+1, s.Entries())
+	assert.Equal(t, int64(10_000-exactLogEntries-11), l.Take(&s, now+tick, 0).Remaining)
+}
+
+func TestHoldsOfACounterAreBounded(t *testing.T) {
+	l := must(t, Spec{Algorithm: Concurrency, Requests: 10 * maxHoldEntries, Hold: 10 * second})
+	for _, c := range []struct {
+		name                string
+		slots, holds, named int64 // holds are admitted; one more is not
+	}{
+		{"of one slot", 1, maxHoldEntries, 0},
+		{"of several slots", 3, maxHoldEntries / 2, 0},
+		{"with ids", 1, maxHoldEntries, 1000},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var s State
+			for i := range c.holds {
+				id := ""
+				if i < c.named {
+					id = fmt.Sprint(i)
+				}
+				require.True(t, l.TakeHold(&s, epoch+i, c.slots, id).Allowed)
+			}
+			assert.Equal(t, int(2*(c.holds-c.named)+4*c.named), s.Entries())
+			assert.False(t, l.TakeHold(&s, epoch+c.holds, c.slots, "").Allowed)
+			l.TakeHold(&s, epoch+c.holds, -c.slots, "")
+			assert.True(t, l.TakeHold(&s, epoch+c.holds, c.slots, "").Allowed)
+			assert.Equal(t, epoch+c.holds+l.Hold, s.LastExpiry())
+		})
+	}
+}
+
+func TestUndoOfHitsThatAreGoneChangesNothing(t *testing.T) {
+	for _, a := range Algorithms() {
+		for _, id := range []string{"", "a"} {
+			l, fresh := must(t, Spec{Algorithm: a, Requests: 9, Unit: Second, Hold: holdOf(a)}), State{}
+			want := l.Take(&fresh, epoch, 0)
+			assert.Zero(t, fresh.LastExpiry())
+			assert.Equal(t, want, peekAfter(l, &fresh, l.Undo(&fresh, epoch, 3, id, 0)), "nothing was taken: %v", a)
+
+			var s State
+			require.True(t, l.Take(&s, epoch, 2).Allowed)
+			before := l.Take(&s, epoch, 0)
+			if a.HasHolds() {
+				for _, other := range []int64{-second / 2, -1, 1, second / 2} { // no hold has this expiry
+					assert.Equal(t, before, peekAfter(l, &s, l.Undo(&s, epoch+other, 1, id, 0)), "%d", other)
+				}
+				assert.Equal(t, epoch+l.Hold, s.LastExpiry())
+			} else {
+				assert.Zero(t, s.LastExpiry())
+				assert.Equal(t, before.Remaining+1, l.Undo(&s, epoch, 1, id, 0).Remaining, "an id has no meaning")
+				assert.Equal(t, before.Remaining, l.TakeHold(&s, epoch, 1, id).Remaining)
+			}
+		}
+	}
+}
+
+func holdOf(a Algorithm) int64 {
+	if a.HasHolds() {
+		return 10 * second
+	}
+	return 0
+}
+
+// peekAfter returns the answer to a peek after an Undo.
+func peekAfter(l *Limit, s *State, _ Result) Result { return l.Take(s, epoch, 0) }
+
+func TestHitsThatWouldPassAgainNeedNoWait(t *testing.T) {
+	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+		l, now, s := drawSmallLimit(t, a), int64(epoch), State{}
+		for range 20 {
+			now += drawStep(t, l)
+			n := rapid.Int64Range(1, 6).Draw(t, "n")
+			if r := l.Take(&s, now, n); r.Allowed && n <= r.Remaining {
+				assert.Zero(t, r.RetryAfter)
+			}
+		}
+	})
+}
+
+func TestWindowHasItsOwnEndWhileTheClockIsBehind(t *testing.T) {
+	l := must(t, Spec{Requests: 3, Unit: Minute})
+	var s State
+	start, end := l.WindowAt(epoch)
+	assert.Equal(t, start, l.WindowStart(end))
+	assert.Equal(t, start+60*second, end)
+	require.True(t, l.Take(&s, start, 2).Allowed)
+	r := l.Take(&s, start-second, 2)
+	assert.Equal(t, Result{Remaining: 1, ResetAfter: 61 * second, RetryAfter: 61 * second}, r)
+}
+
+func TestLeaseOfTwoPermitsHasAnEffect(t *testing.T) {
+	for requests, want := range map[uint32]int64{199: 0, 200: 2, 299: 2, 300: 3} {
+		assert.Equal(t, want, must(t, Spec{Requests: requests, Unit: Hour, Lease: true}).LeasePermits())
+	}
+}
+
+func TestStringShowsTheBurstOfTheSpec(t *testing.T) {
+	for want, s := range map[string]Spec{
+		"1000 per hour, token_bucket":            {Requests: 1000},
+		"1000 per hour, token_bucket, burst 400": {Requests: 1000, Burst: 400},
+	} {
+		s.Algorithm, s.Unit = TokenBucket, Hour
+		assert.Equal(t, want, must(t, s).String())
+		s.Lease, s.LeaseWaste = true, 0.1
+		assert.Equal(t, want, must(t, s).String(), "permits are a part of the burst")
+	}
+}
