@@ -12,8 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/time/rate"
 )
 
 // Options configure a Gate. A bound of 0 means no bound.
@@ -93,11 +91,7 @@ func New(o Options) *Gate {
 	if o.Refused == nil {
 		o.Refused = func(Reason) {}
 	}
-	g := &Gate{o: o, conns: map[*conn]struct{}{}, peers: map[string]int{}}
-	for i := range g.refusals {
-		g.refusals[i].logs.Interval = time.Minute
-	}
-	return g
+	return &Gate{o: o, conns: map[*conn]struct{}{}, peers: map[string]int{}}
 }
 
 // PendingBytes returns the request bytes of unanswered calls.
@@ -214,17 +208,23 @@ func (g *Gate) cut(c *conn, reason Reason) {
 // report counts a refusal, and logs at most one line a minute for each reason.
 func (g *Gate) report(reason Reason, address string) {
 	g.o.Refused(reason)
+	g.mu.Lock()
 	r := &g.refusals[reason]
-	r.count.Add(1)
-	r.logs.Do(func() {
-		g.o.Log.Warn("connections refused", "reason", reason.String(), "count", r.count.Swap(0), "listener", g.o.Listener, "last_address", address)
-	})
+	r.count++
+	count, isDue := r.count, time.Since(r.loggedAt) >= time.Minute
+	if isDue {
+		*r = refusals{loggedAt: time.Now()}
+	}
+	g.mu.Unlock()
+	if isDue {
+		g.o.Log.Warn("connections refused", "reason", reason.String(), "count", count, "listener", g.o.Listener, "last_address", address)
+	}
 }
 
-// refusals has the number of refusals for one reason since the last log line.
+// refusals has the number of refusals for one reason since the last log line, and the time of this line.
 type refusals struct {
-	count atomic.Int64
-	logs  rate.Sometimes
+	count    int64
+	loggedAt time.Time
 }
 
 // peerAddress returns the IP address of the client, or an empty string for a unix socket.

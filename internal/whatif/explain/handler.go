@@ -1,10 +1,13 @@
 package explain
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
@@ -22,49 +25,36 @@ func (x *Explainer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	wantsJSON := strings.Contains(r.Header.Get("Accept"), "application/json")
-	respondError := func(code int, reason string) {
-		if wantsJSON {
-			writeJSON(w, code, map[string]any{"problems": []string{reason}})
-			return
-		}
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	var req *rlsv3.RateLimitRequest
+	code := http.StatusBadRequest
+	switch format := q.Get(FormatParam); {
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		w.Header().Set("Allow", "GET, HEAD")
+		code, err = http.StatusMethodNotAllowed, errors.New("method: want GET")
+	case len(r.URL.RawQuery) > MaxQueryBytes:
+		code, err = http.StatusRequestURITooLong, fmt.Errorf("query: got %d bytes, want at most %d", len(r.URL.RawQuery), MaxQueryBytes)
+	case err != nil:
+		err = fmt.Errorf("invalid query: %w", err)
+	case format != "" && format != "json" && format != "text":
+		err = errors.New("format: want json or text")
+	default:
+		wantsJSON = format == "json" || format == "" && wantsJSON
+		req, err = ParseQuery(q)
+	}
+	switch {
+	case err != nil && wantsJSON:
+		writeJSON(w, code, map[string]any{"problems": []string{err.Error()}})
+	case err != nil:
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.WriteHeader(code)
-		fmt.Fprintf(w, "%s\n\n%s\n", reason, usage)
-	}
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		w.Header().Set("Allow", "GET, HEAD")
-		respondError(http.StatusMethodNotAllowed, "method: want GET")
-		return
-	}
-	if len(r.URL.RawQuery) > MaxQueryBytes {
-		respondError(http.StatusRequestURITooLong, fmt.Sprintf("query: got %d bytes, want at most %d", len(r.URL.RawQuery), MaxQueryBytes))
-		return
-	}
-	q, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		respondError(http.StatusBadRequest, "invalid query: "+err.Error())
-		return
-	}
-	switch format := q.Get(FormatParam); format {
-	case "":
-	case "json", "text":
-		wantsJSON = format == "json"
+		fmt.Fprintf(w, "%s\n\n%s\n", err, usage)
+	case wantsJSON:
+		writeJSON(w, http.StatusOK, x.Explain(r.Context(), req))
 	default:
-		respondError(http.StatusBadRequest, "format: want json or text")
-		return
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_ = x.Explain(r.Context(), req).WriteText(w) // an error means that the caller has gone
 	}
-	req, err := ParseQuery(q)
-	if err != nil {
-		respondError(http.StatusBadRequest, err.Error())
-		return
-	}
-	report := x.Explain(r.Context(), req)
-	if wantsJSON {
-		writeJSON(w, http.StatusOK, report)
-		return
-	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_ = report.WriteText(w) // an error means that the caller has gone
 }
 
 func writeJSON(w http.ResponseWriter, code int, body any) {

@@ -56,10 +56,7 @@ func (a *accessReader) Notes() []string {
 }
 
 // Next implements Reader.
-func (a *accessReader) Next() (*Call, error) {
-	c, err := a.calls.pop()
-	return c.value, err
-}
+func (a *accessReader) Next() (*Call, error) { return a.calls.pop() }
 
 // readCall returns the call of the next line that has a descriptor.
 func (a *accessReader) readCall() (timed[*Call], error) {

@@ -148,9 +148,8 @@ func sameCall(r, firstLimit *decisionlog.Record) bool {
 }
 
 // readHead reads the next record into d.head.
-func (d *decisionReader) readHead() error {
-	r, err := d.records.pop()
-	d.head = r.value
+func (d *decisionReader) readHead() (err error) {
+	d.head, err = d.records.pop()
 	return err
 }
 

@@ -32,7 +32,7 @@ type sorter[T any] struct {
 }
 
 // pop returns the next record.
-func (s *sorter[T]) pop() (timed[T], error) {
+func (s *sorter[T]) pop() (value T, err error) {
 	for !s.ended && len(s.queue) < maxSorted {
 		r, err := s.next()
 		if errors.Is(err, io.EOF) {
@@ -40,16 +40,16 @@ func (s *sorter[T]) pop() (timed[T], error) {
 			break
 		}
 		if err != nil {
-			return r, err
+			return value, err
 		}
 		place, _ := slices.BinarySearchFunc(s.queue, r, timed[T].compare)
 		s.queue = slices.Insert(s.queue, place, r)
 	}
 	if len(s.queue) == 0 {
-		return timed[T]{}, io.EOF
+		return value, io.EOF
 	}
-	first := s.queue[0]
+	value = s.queue[0].value
 	s.queue[0] = timed[T]{}
 	s.queue = s.queue[1:]
-	return first, nil
+	return value, nil
 }

@@ -37,7 +37,7 @@ var reportFuncs = template.FuncMap{
 	"otherCauses": (*Report).otherCausesText,
 	"firstRules":  func(r *Report) []RuleReport { return r.Rules[:min(len(r.Rules), maxTextRules)] },
 	"moreRules":   func(r *Report) int { return max(len(r.Rules)-maxTextRules, 0) },
-	"row":         func(cells ...any) string { return strings.Join(texts(cells), "\t") },
+	"row":         func(cells ...any) string { return fmt.Sprintf(strings.Repeat("%v\t", len(cells)-1)+"%v", cells...) },
 }
 
 // WriteText writes r for people.
@@ -56,13 +56,6 @@ func (r *Report) WriteHTML(w io.Writer, limits string) error {
 		*Report
 		Limits string
 	}{r, limits})
-}
-
-func texts(values []any) (all []string) {
-	for _, value := range values {
-		all = append(all, fmt.Sprint(value))
-	}
-	return all
 }
 
 // limitsText returns the limits of the rule, and what shadow mode does to them.
