@@ -267,9 +267,11 @@ func TestOnlyHitsOnLimitsWithALeaseGetOneUpToMaxLeases(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newSequence(t, Options{})
+			var hits []backend.Hit
 			for i := range test.keys {
-				s.take(backend.Hit{Key: fmt.Append(nil, i), Limit: test.limit, N: int64(test.n)})
+				hits = append(hits, backend.Hit{Key: fmt.Append(nil, i), Limit: test.limit, N: int64(test.n)})
 			}
+			s.take(hits...)
 			assert.GreaterOrEqual(t, s.Stats().Leases, test.least)
 			assert.LessOrEqual(t, s.Stats().Leases, test.most)
 		})
