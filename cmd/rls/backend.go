@@ -90,11 +90,11 @@ const pingPause = 200 * time.Millisecond
 
 // newStoreBackend returns a backend that counts in a store. While the store is down, the backend counts in
 // localCounters.
-func newStoreBackend(p *process, s *env.Settings, e *events.Events, store sharedStore, localCounters *local.Limiter) *counterBackend {
+func newStoreBackend(p *process, s *env.Settings, e *events.Events, shared sharedStore, localCounters *local.Limiter) *counterBackend {
 	mode, _ := limit.ParseFailureMode(s.RedisFailureMode)
-	store.events.Mode, store.events.Ratio, store.events.NeedsStore = mode, s.RedisFallbackRatio, s.RedisHealthCheckActive
-	observer := e.NewStore(store.events)
-	o := store.fallback
+	shared.events.Mode, shared.events.Ratio, shared.events.NeedsStore = mode, s.RedisFallbackRatio, s.RedisHealthCheckActive
+	observer := e.NewStore(shared.events)
+	store, o := shared.store, shared.fallback
 	o.Primary, o.Shards, o.ShardOf, o.Probe = store, store.Shards(), store.ShardOf, store.Probe
 	o.Secondary, o.Ratio, o.Mode, o.IdleProbe, o.Observer = localCounters, s.RedisFallbackRatio, mode, idleProbePause, observer
 	withFallback := fallback.New(o)
@@ -108,7 +108,7 @@ func newStoreBackend(p *process, s *env.Settings, e *events.Events, store shared
 			return false
 		}
 		observer.Connected()
-		store.connected(ctx)
+		shared.connected(ctx)
 		return true
 	}
 	pinged := make(chan struct{})
@@ -121,12 +121,12 @@ func newStoreBackend(p *process, s *env.Settings, e *events.Events, store shared
 	})
 
 	b := &counterBackend{Layer: withFallback, pinged: pinged}
-	b.state = func() *live.Redis { return observer.State(withFallback.Status(), store.findings()) }
+	b.state = func() *live.Redis { return observer.State(withFallback.Status(), shared.findings()) }
 	if s.DenyCacheBytes > 0 {
 		b.Layer = denycache.New(b.Layer, denycache.Options{SizeBytes: s.DenyCacheBytes, Observer: e.Metrics.DenyCache()})
 	}
-	if store.addLeases != nil {
-		store.addLeases(b, withFallback)
+	if shared.addLeases != nil {
+		shared.addLeases(b, withFallback)
 	}
 	b.Layer = backend.Scopes{Global: b.Layer, Instance: backend.Counters{Limiter: localCounters}}
 	b.prefixes = backend.ScopePrefixes{Global: store, Instance: localCounters}

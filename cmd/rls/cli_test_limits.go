@@ -92,22 +92,16 @@ func (o *testOptions) run(ctx context.Context, paths []string) (read []string, e
 		fmt.Fprintln(o.errOut, "rls:", err)
 		failed = true
 	}
-	if failed {
+	switch {
+	case failed:
 		return read, exitUnusable
+	case report.Coverage.Percent < o.coverageMin:
+		fmt.Fprintf(o.errOut, "coverage: got %.1f %%, want at least %g %%\n", report.Coverage.Percent, o.coverageMin)
+		return read, exitCode(1)
+	case report.Failed > 0:
+		return read, exitCode(1)
 	}
-	return read, o.verdict(report)
-}
-
-// verdict returns the exit code of a report whose files have no mistakes.
-func (o *testOptions) verdict(r *limitstest.Report) error {
-	tooLow := r.Coverage.Percent < o.coverageMin
-	if tooLow {
-		fmt.Fprintf(o.errOut, "coverage: got %.1f %%, want at least %g %%\n", r.Coverage.Percent, o.coverageMin)
-	}
-	if tooLow || r.Failed > 0 {
-		return exitCode(1)
-	}
-	return nil
+	return read, nil
 }
 
 // findTestFiles returns the test files in all paths, each once. The error names every path

@@ -52,9 +52,8 @@ func (p privatePages) newPage(page server.Page) server.Page {
 	next, path := http.NewCrossOriginProtection().Handler(page.Handler), page.Path
 	logs := rate.NewLimiter(rate.Every(time.Second), 1)
 	page.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		name, isAllowed := p.caller(r)
-		if isAllowed {
-			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, name)))
+		if p.admits(r) {
+			next.ServeHTTP(w, r)
 			return
 		}
 		if logs.Allow() {
@@ -70,19 +69,19 @@ func (p privatePages) newPage(page server.Page) server.Page {
 	return page
 }
 
-// caller returns the name of a caller that may see values of requests.
-func (p privatePages) caller(r *http.Request) (name string, isAllowed bool) {
-	if !p.CanAuthorize() && server.IsLocal(r) {
-		return "same host", true
+// callerName returns the name of a caller that may see values of requests, or "".
+func (p privatePages) callerName(r *http.Request) string {
+	if name, ok := p.Reader(r); ok {
+		return name
 	}
-	return p.Reader(r)
+	if !p.CanAuthorize() && server.IsLocal(r) {
+		return "same host"
+	}
+	return ""
 }
 
 // admits reports whether the caller may see values of requests.
-func (p privatePages) admits(r *http.Request) bool {
-	_, isAllowed := p.caller(r)
-	return isAllowed
-}
+func (p privatePages) admits(r *http.Request) bool { return p.callerName(r) != "" }
 
 // refusal says who may open a private page.
 func (p privatePages) refusal() string {
@@ -117,30 +116,13 @@ func (p privatePages) signIn(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, "Unauthorized: enter a token of ADMIN_TOKEN as the password of any user", http.StatusUnauthorized)
 }
 
-// callerKey is the key of the caller's name in the context of a private page.
-type callerKey struct{}
-
-// callerName returns the name of the caller of a private page.
-func callerName(r *http.Request) string {
-	name, _ := r.Context().Value(callerKey{}).(string)
-	return name
-}
-
 // logLevelPath is the path of the page that changes LOG_LEVEL.
 const logLevelPath = "/loglevel"
 
 // logLevel returns the page that shows and changes the level of the log. The page is
 // private, because level debug logs values of requests and slows calls.
 func (p privatePages) logLevel(level *slog.LevelVar) server.Page {
-	return p.newPage(server.Page{
-		Path:    logLevelPath,
-		Help:    "GET shows the level of the log; PUT with debug, info, warn or error as the body changes it; " + p.help(),
-		Handler: logLevelHandler(level, p.log),
-	})
-}
-
-func logLevelHandler(level *slog.LevelVar, log *slog.Logger) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
+	handler := func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
 		switch r.Method {
 		case http.MethodGet:
@@ -153,24 +135,22 @@ func logLevelHandler(level *slog.LevelVar, log *slog.Logger) http.HandlerFunc {
 				http.Error(w, fmt.Sprintf("log level: got %q, want debug, info, warn or error", text), http.StatusBadRequest)
 				return
 			}
-			setLogLevel(level, newLevel, log.With("by", callerName(r), "from_address", r.RemoteAddr))
+			old, by := level.Level(), p.callerName(r)
+			level.Set(min(old, newLevel)) // the more talkative of both levels, so that the change is in the log
+			p.log.Warn("log level changed", "by", by, "from_address", r.RemoteAddr, "old", levelText(old), "new", levelText(newLevel))
+			level.Set(newLevel)
 		default:
 			w.Header().Set("Allow", "GET, PUT")
 			http.Error(w, fmt.Sprintf("log level: got method %q, want GET or PUT", r.Method), http.StatusMethodNotAllowed)
 			return
 		}
-		fmt.Fprintln(w, strings.ToLower(level.Level().String()))
+		fmt.Fprintln(w, levelText(level.Level()))
 	}
+	help := "GET shows the level of the log; PUT with debug, info, warn or error as the body changes it; " + p.help()
+	return p.newPage(server.Page{Path: logLevelPath, Help: help, Handler: http.HandlerFunc(handler)})
 }
 
-// setLogLevel changes the level and logs the change at the more talkative of both levels,
-// so that the change is in the log.
-func setLogLevel(level *slog.LevelVar, newLevel slog.Level, log *slog.Logger) {
-	old := level.Level()
-	level.Set(min(old, newLevel))
-	log.Warn("log level changed", "old", strings.ToLower(old.String()), "new", strings.ToLower(newLevel.String()))
-	level.Set(newLevel)
-}
+func levelText(level slog.Level) string { return strings.ToLower(level.String()) }
 
 // defaultGRPCPort is the port that rls hit asks by default.
 const defaultGRPCPort = 8081
