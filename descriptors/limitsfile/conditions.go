@@ -271,7 +271,7 @@ func (l *lists) list(field, name, path string) *fileList {
 	}
 	entries, problems := condition.ParseFile(data)
 	c, listProblems, warnings := newListCondition[field](name, entries)
-	result.problems, result.warnings = append(problems, listProblems...), warnings
+	result.problems, result.warnings = slices.Concat(problems, listProblems), warnings
 	for i := range result.problems {
 		result.problems[i].File = path
 	}

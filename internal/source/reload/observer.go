@@ -105,7 +105,7 @@ func (r *Reloader) reportOverrides() {
 				r.logProblem(&s)
 			}
 		}
-		if isSwitched(&s) && !(isSwitched(&old) && old.Value == s.Value) {
+		if isSwitched(&s) && (!isSwitched(&old) || old.Value != s.Value) {
 			r.logSwitch(&s)
 		}
 		action := OverrideSet
