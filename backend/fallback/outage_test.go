@@ -373,22 +373,6 @@ func TestIdleProbeIgnoresASingleFailure(t *testing.T) {
 	})
 }
 
-func TestSumOfBlipsHasTheLimitsOfEach(t *testing.T) {
-	var sum Outage
-	for i, rules := range [][]string{{"a"}, {"b", "a"}, {"c"}} {
-		blip := Outage{Start: time.Unix(int64(i+1), 0), End: time.Unix(int64(i+1), 0)}
-		for _, rule := range rules {
-			blip.Limits = append(blip.Limits, LimitPrice{Rule: rule, Decisions: 1, AdmittedHits: 2, MaxExcessHits: 3})
-		}
-		sum.add(&blip)
-	}
-	assert.Equal(t, []LimitPrice{
-		{Rule: "a", Decisions: 2, AdmittedHits: 4, MaxExcessHits: 6},
-		{Rule: "b", Decisions: 1, AdmittedHits: 2, MaxExcessHits: 3},
-		{Rule: "c", Decisions: 1, AdmittedHits: 2, MaxExcessHits: 3},
-	}, sum.Limits)
-}
-
 func TestIdleProbesOfManyShardsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var probes [4]atomic.Int64

@@ -251,24 +251,24 @@ func TestReplicaAloneDeniesNothingThatItsBucketWouldAdmit(t *testing.T) {
 	})
 }
 
-func TestOnlyHitsOnLimitsWithALeaseGetOneUpToMaxLeases(t *testing.T) {
+func TestOnlyHitsOnLimitsWithALeaseGetOneUpToABound(t *testing.T) {
 	lim, without := perHour(t), newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Hour})
 	for _, test := range []struct {
-		name               string
-		limit              *limit.Limit
-		maxLeases, n, keys int
-		least, most        int64
+		name        string
+		limit       *limit.Limit
+		n, keys     int
+		least, most int64
 	}{
-		{"by default", lim, 0, 1, 2000, 2000, 2000},
-		{"bounded", lim, 640, 1, 4000, 640, 640 + 64},
-		{"peeks", lim, 0, 0, 10, 0, 0},
-		{"refunds", lim, 0, -1, 10, 0, 0},
-		{"no lease", without, 0, 1, 10, 0, 0},
+		{"some", lim, 1, 2000, 2000, 2000},
+		{"too many", lim, 1, 70_000, 65_536, 65_536 + 64},
+		{"peeks", lim, 0, 10, 0, 0},
+		{"refunds", lim, -1, 10, 0, 0},
+		{"no lease", without, 1, 10, 0, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := newSequence(t, Options{MaxLeases: test.maxLeases})
+			s := newSequence(t, Options{})
 			for i := range test.keys {
-				s.take(backend.Hit{Key: fmt.Append(nil, i), Limit: test.limit, N: int64(test.n)})
+				s.Take(t.Context(), s.now, []backend.Hit{{Key: fmt.Append(nil, i), Limit: test.limit, N: int64(test.n)}}, make([]backend.Result, 1))
 			}
 			assert.GreaterOrEqual(t, s.Stats().Leases, test.least)
 			assert.LessOrEqual(t, s.Stats().Leases, test.most)
