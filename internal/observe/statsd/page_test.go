@@ -1,0 +1,51 @@
+package statsd
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+)
+
+func TestPageHasTotalsSinceTheStart(t *testing.T) {
+	p := newProcess()
+	p.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 5, WithinLimit: 5}}}
+	p.counter("ratelimit_service_config_load_success").Add(2)
+	decisions := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "rls_decisions_total"}, []string{"result", "source"})
+	p.registry.MustRegister(decisions)
+	decisions.WithLabelValues("over_limit", "deny_cache").Add(3)
+	decisions.WithLabelValues("over_limit", "redis").Add(4)
+	decisions.WithLabelValues("ok", "redis").Add(5)
+	lines := []string{
+		"ratelimit.service.rate_limit.d.k.total_hits.__dc=eu: 5",
+		"ratelimit.service.rate_limit.d.k.within_limit.__dc=eu: 5",
+		"ratelimit.service.config_load_success.__dc=eu: 2",
+		"rls_decisions_total.ok.redis.__dc=eu: 5",
+		"rls_decisions_total.over_limit.deny_cache.__dc=eu: 3",
+		"rls_decisions_total.over_limit.redis.__dc=eu: 4",
+	}
+	page := Handler(p.registry, p.allRules, map[string]string{"dc": "eu"})
+	for range 2 { // the page does not show the growth since the last request
+		assert.ElementsMatch(t, lines, linesOf(page))
+	}
+	p.counter("rls_deny_cache_denials_total")
+	assert.ElementsMatch(t, append(lines,
+		"ratelimit.localcache.hitCount.__dc=eu: 3",
+		"ratelimit.localcache.missCount.__dc=eu: 9",
+	), linesOf(page), "with a deny cache")
+}
+
+func linesOf(page http.Handler) []string {
+	w := httptest.NewRecorder()
+	page.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/stats", nil))
+	var lines []string
+	for line := range strings.Lines(w.Body.String()) {
+		lines = append(lines, strings.TrimSuffix(line, "\n"))
+	}
+	return lines
+}
