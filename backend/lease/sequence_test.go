@@ -259,27 +259,17 @@ func TestOnlyHitsOnLimitsWithALeaseGetOneUpToABound(t *testing.T) {
 		n, keys     int
 		least, most int64
 	}{
-<<<<<<< HEAD
 		{"few", lim, 1, 2000, 2000, 2000},
 		{"more than the bound", lim, 1, maxLeases + 30_000, maxLeases, maxLeases + shardCount},
-=======
-		{"some", lim, 1, 2000, 2000, 2000},
-		{"too many", lim, 1, 70_000, 65_536, 65_536 + 64},
->>>>>>> kills
 		{"peeks", lim, 0, 10, 0, 0},
 		{"refunds", lim, -1, 10, 0, 0},
 		{"no lease", without, 1, 10, 0, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newSequence(t, Options{})
-<<<<<<< HEAD
 			var hits []backend.Hit
 			for i := range test.keys {
 				hits = append(hits, backend.Hit{Key: fmt.Append(nil, i), Limit: test.limit, N: int64(test.n)})
-=======
-			for i := range test.keys {
-				s.Take(t.Context(), s.now, []backend.Hit{{Key: fmt.Append(nil, i), Limit: test.limit, N: int64(test.n)}}, make([]backend.Result, 1))
->>>>>>> kills
 			}
 			s.take(hits...)
 			assert.GreaterOrEqual(t, s.Stats().Leases, test.least)
