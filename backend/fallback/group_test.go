@@ -132,7 +132,7 @@ func TestGroupChangesNoCounterIfAnyPartDenies(t *testing.T) {
 		l.Take(context.Background(), time.Now(), hits, make([]backend.Result, len(hits)))
 		for i, p := range parts {
 			want := p.spent
-			if isAllowed[i] && (!isDenied || !p.isGroup) && !(p.isDown && p.isFixed) {
+			if isAllowed[i] && (!isDenied || !p.isGroup) && (!p.isDown || !p.isFixed) {
 				want += p.n
 			}
 			counters, key, granted := counterOf(i)

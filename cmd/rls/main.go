@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -70,13 +72,19 @@ type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// commandArgs returns the arguments of the command line. Under the incumbent's name it
-// ignores all arguments, as the incumbent does, so that /bin/ratelimit starts the service.
+// incumbentNames are the names of the incumbent's program.
+var incumbentNames = []string{"ratelimit", "service_cmd"}
+
+// commandArgs returns the arguments of the command line. A name of the incumbent's program, as the program or as the
+// first argument, starts the service, because deployments have the command /bin/ratelimit. Further arguments are
+// ignored, as the incumbent does.
 func commandArgs(args []string) []string {
-	if len(args) == 0 || filepath.Base(args[0]) == "ratelimit" {
-		return []string{}
+	for _, arg := range args[:min(len(args), 2)] {
+		if slices.Contains(incumbentNames, filepath.Base(arg)) {
+			return []string{}
+		}
 	}
-	return args[1:]
+	return args[min(len(args), 1):]
 }
 
 // newRoot returns the command rls.
@@ -86,11 +94,12 @@ func newRoot() *cobra.Command {
 		Short: "Rate-limit service for Envoy",
 		Long: "rls answers the ShouldRateLimit calls of Envoy, by limits declared in YAML.\n" +
 			"Without a command, rls serves. Settings come from the environment (docs/settings.md).",
-		Args:          cobra.NoArgs,
+		Version:       versionText(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	serve := newServe()
+	root.SetVersionTemplate("{{.Version}}")
 	root.RunE = serve.RunE
 	root.Flags().AddFlagSet(serve.Flags())
 	root.AddCommand(serve, newCheck(), newTest(), newDiff(), newPlan(), newSchema(), newHit(), newAcquire(), newTail(), newTop(), newExplain(), newLimitsCLI(), newCounter(), newVersion(), newSettings(), newDoctor(), newDocs())
@@ -103,9 +112,13 @@ func newVersion() *cobra.Command {
 		Short: "Print the version, and the commit and its date",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			b := thisBuild()
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "rls %s\ncommit %s\ndate %s\n%s %s/%s\n", b.Version, b.Commit, b.Date, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := io.WriteString(cmd.OutOrStdout(), versionText())
 			return err
 		},
 	}
+}
+
+func versionText() string {
+	b := thisBuild()
+	return fmt.Sprintf("rls %s\ncommit %s\ndate %s\n%s %s/%s\n", b.Version, b.Commit, b.Date, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

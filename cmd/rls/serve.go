@@ -208,7 +208,7 @@ func serverOptions(s *env.Settings, e *events.Events) server.Options {
 				MaxResets:       s.GRPCMaxPeerResets,
 				MaxStreams:      int64(s.GRPCMaxStreams),
 			}, s, e),
-			MaxConnectionAge:      s.GRPCMaxConnectionAge,
+			MaxConnectionAge:      max(s.GRPCMaxConnectionAge, 0),
 			MaxConnectionAgeGrace: s.GRPCMaxConnectionAgeGrace,
 		},
 		HTTP:      server.Addr{Host: s.Host, Port: s.Port, Setting: "PORT"},

@@ -78,7 +78,10 @@ func TestServeReadsIncumbentsLayoutUnderItsName(t *testing.T) {
 func TestIncumbentsNameIgnoresArguments(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, []string{}, commandArgs([]string{"/bin/ratelimit", "-anything"}))
+	assert.Equal(t, []string{}, commandArgs([]string{"rls", "/bin/ratelimit"}), "a command of a deployment of the incumbent")
+	assert.Equal(t, []string{}, commandArgs([]string{"rls", "service_cmd", "-anything"}))
 	assert.Equal(t, []string{"hit"}, commandArgs([]string{"/bin/rls", "hit"}))
+	assert.Equal(t, []string{"check", "ratelimit"}, commandArgs([]string{"rls", "check", "ratelimit"}))
 	assert.Equal(t, []string{}, commandArgs([]string{"rls"}))
 }
 

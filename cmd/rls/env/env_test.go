@@ -79,7 +79,7 @@ func TestLoadReportsAllBadValues(t *testing.T) {
 		`PORT: got "http", want a whole number from 0 to 65535`,
 		`GRPC_PORT: got "65536", want a whole number from 0 to 65535`,
 		`DEBUG_PORT: got "-1", want a whole number from 0 to 65535`,
-		`GRPC_MAX_CONNECTION_AGE: got "10", want a duration with a unit such as 50ms or 10s, at least 0s`,
+		`GRPC_MAX_CONNECTION_AGE: got "10", want a duration with a unit such as 50ms or 10s`,
 		`DRAIN_DELAY: got "-1s", want a duration with a unit such as 50ms or 10s, at least 0s`,
 		`REDIS_TLS: got "yes", want true or false`,
 		`REDIS_FALLBACK_RATIO: got "0", want a number above 0, at most 1`,

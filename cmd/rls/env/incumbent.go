@@ -55,7 +55,7 @@ var changedSettings = []struct{ names, difference string }{
 	{"XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "the share by which a pause is randomly longer or shorter. In the incumbent, it is the factor of growth"},
 	{"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "16 MiB by default, in place of 4 MiB"},
 
-	{"USE_STATSD", "false by default, in place of true"},
+	{"USE_STATSD", "false by default, in place of true, unless STATSD_HOST or STATSD_PORT is set"},
 	{"USE_DOG_STATSD", "needs no USE_STATSD=false"},
 	{"USE_PROMETHEUS", "needs no USE_STATSD=false, and works beside statsd or DogStatsD"},
 	{"PROMETHEUS_ADDR", "if the port is in use, rls does not start. The incumbent has no metrics then"},

@@ -47,7 +47,7 @@ type Settings struct {
 	NegativeHits              string        `envconfig:"NEGATIVE_HITS" default:"allow" oneof:"allow refuse" desc:"Whether requests can refund hits (is_negative_hits): allow or refuse. A rule can refuse them with refunds: false."`
 	MaxDescriptors            int           `envconfig:"MAX_DESCRIPTORS" default:"256" min:"1" desc:"Maximum number of descriptors in a request."`
 	MaxEntries                int           `envconfig:"MAX_ENTRIES" default:"64" min:"1" desc:"Maximum number of entries in a descriptor of a request."`
-	GRPCMaxConnectionAge      time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE" default:"24h" min:"0s" desc:"Age at which a client must reconnect, ±10 %. New replicas get their share of the load in this way. 0 means never."`
+	GRPCMaxConnectionAge      time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE" default:"24h" desc:"Age at which a client must reconnect, ±10 %. New replicas get their share of the load in this way. 0 or less means never."`
 	GRPCMaxConnectionAgeGrace time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE_GRACE" default:"1h" min:"0s" desc:"Time that calls in flight have after GRPC_MAX_CONNECTION_AGE. 0 means no bound."`
 	GRPCServerUseTLS          bool          `envconfig:"GRPC_SERVER_USE_TLS" default:"false" desc:"Use TLS on the gRPC listener. The service reads the files again when they change."`
 	GRPCServerTLSCert         string        `envconfig:"GRPC_SERVER_TLS_CERT" desc:"PEM file of the certificate chain of the gRPC listener."`
@@ -74,14 +74,14 @@ type Settings struct {
 	PrometheusAddr string `envconfig:"PROMETHEUS_ADDR" default:":9090" desc:"Address of the metrics listener, host:port."`
 	PrometheusPath string `envconfig:"PROMETHEUS_PATH" default:"/metrics" desc:"Path of the metrics on the metrics listener."`
 
-	UseStatsd           bool          `envconfig:"USE_STATSD" default:"false" desc:"Send metrics to a statsd server. The explicit value false, without USE_DOG_STATSD and USE_PROMETHEUS, writes metrics to the log."`
+	UseStatsd           bool          `envconfig:"USE_STATSD" default:"false" desc:"Send metrics to a statsd server. If it is empty, STATSD_HOST or STATSD_PORT means true, unless another place of metrics is chosen. The explicit value false, without USE_DOG_STATSD and USE_PROMETHEUS, writes metrics to the log."`
 	UseDogStatsd        bool          `envconfig:"USE_DOG_STATSD" default:"false" desc:"Send metrics to DogStatsD over UDP, with tags."`
 	StatsdHost          string        `envconfig:"STATSD_HOST" default:"localhost" desc:"Host of the statsd server or DogStatsD."`
 	StatsdPort          int           `envconfig:"STATSD_PORT" default:"8125" min:"1" max:"65535" desc:"Port of the statsd server or DogStatsD."`
 	StatsdProtocol      string        `envconfig:"STATSD_PROTOCOL" default:"tcp" oneof:"tcp udp" desc:"tcp or udp, for USE_STATSD."`
 	DogStatsdMogrifiers names         `envconfig:"USE_DOG_STATSD_MOGRIFIERS" desc:"Names of mogrifiers, which rename metrics for DogStatsD: NAME,NAME. The first mogrifier whose pattern matches applies. See docs/metrics.md."`
 	ExtraTags           tags          `envconfig:"EXTRA_TAGS" desc:"Tags of all metrics: name:value,name:value. They are labels for Prometheus."`
-	StatsFlushInterval  time.Duration `envconfig:"STATS_FLUSH_INTERVAL" default:"10s" min:"100ms" desc:"Interval at which metrics go to statsd, DogStatsD or the log."`
+	StatsFlushInterval  time.Duration `envconfig:"STATS_FLUSH_INTERVAL" default:"10s" min:"1ms" desc:"Interval at which metrics go to statsd, DogStatsD or the log."`
 	DisableStats        bool          `envconfig:"DISABLE_STATS" default:"false" desc:"Turn off statsd, DogStatsD, metrics in the log, and USE_PROMETHEUS. The debug listener still serves /metrics."`
 
 	NearLimitRatio   float64 `envconfig:"NEAR_LIMIT_RATIO" default:"0.8" desc:"Share of a limit from which hits count as near the limit in ratelimit_service_rate_limit_near_limit."`
@@ -212,6 +212,9 @@ const noEffect = "setting without effect"
 func Load() (s *Settings, warnings []Warning, err error) {
 	s = new(Settings)
 	warnings, errs := parse(s)
+	if os.Getenv("USE_STATSD") == "" && setVariables("STATSD_HOST", "STATSD_PORT") != "" {
+		s.UseStatsd = !s.UseDogStatsd && !s.UsePrometheus
+	}
 	errs = append(errs, s.check()...)
 	warnings = append(warnings, s.warnings()...)
 	return s, append(warnings, unusedWarnings(os.Environ())...), errors.Join(errs...)

@@ -24,6 +24,11 @@ func TestMetricsGoWhereTheIncumbentSendsThem(t *testing.T) {
 		"USE_DOG_STATSD=true DISABLE_STATS=true":  SinkNone,
 		"USE_STATSD=true DISABLE_STATS=false":     SinkStatsd,
 		"USE_PROMETHEUS=true STATSD_HOST=example": SinkNone,
+		"STATSD_HOST=example":                     SinkStatsd,
+		"STATSD_PORT=9125":                        SinkStatsd,
+		"STATSD_HOST=example USE_STATSD=false":    SinkLog,
+		"STATSD_HOST=h USE_DOG_STATSD=true":       SinkDogStatsd,
+		"STATSD_HOST=h DISABLE_STATS=true":        SinkNone,
 	} {
 		t.Run(variables, func(t *testing.T) {
 			s, _, err := read(t, parseVariables(variables))
@@ -45,7 +50,7 @@ func parseVariables(text string) map[string]string {
 
 func TestStatsSettingsWithoutEffectAreReported(t *testing.T) {
 	for variables, want := range map[string]string{
-		"STATSD_HOST=h STATSD_PORT=1":                         "STATSD_HOST,STATSD_PORT neither USE_STATSD nor USE_DOG_STATSD is true",
+		"USE_PROMETHEUS=true STATSD_HOST=h STATSD_PORT=1":     "STATSD_HOST,STATSD_PORT neither USE_STATSD nor USE_DOG_STATSD is true",
 		"USE_STATSD=false STATSD_PROTOCOL=udp":                "STATSD_PROTOCOL neither USE_STATSD nor USE_DOG_STATSD is true",
 		"USE_DOG_STATSD=true STATSD_PROTOCOL=tcp":             "STATSD_PROTOCOL DogStatsD is always reached over UDP",
 		"USE_DOG_STATSD=true STATSD_PROTOCOL=udp":             "",
