@@ -205,7 +205,7 @@ func (d *Domain) RequestOverride(o *ratelimitv3.RateLimitDescriptor_RateLimitOve
 		}
 		spec.Multiplier = m.GetValue()
 	}
-	l, err := limit.New(spec)
+	l, err := limit.New(d.source.WithCalendar(spec))
 	if err != nil {
 		return nil, fmt.Errorf("limit: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -49,6 +50,17 @@ func TestRequestOverrideTakesTheDefaultsOfTheDomain(t *testing.T) {
 	r, err = compileFiles(t, "domain: d\ndefaults: {enabled: false}").Domain("d").RequestOverride(o)
 	require.NoError(t, err)
 	assert.Empty(t, r.Limits)
+}
+
+func TestRequestOverridePerMonthFollowsTheCalendarOfTheFiles(t *testing.T) {
+	for isOn, want := range map[bool]string{true: "UTC", false: ""} {
+		set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte("domain: d")}}, limitsfile.Options{CalendarMonths: isOn})
+		require.NoError(t, err)
+		month := &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: typev3.RateLimitUnit_MONTH}
+		r, err := Compile(set).Domain("d").RequestOverride(month)
+		require.NoError(t, err)
+		assert.Equal(t, want, r.Limits[0].Timezone)
+	}
 }
 
 func TestRequestOverrideErrors(t *testing.T) {

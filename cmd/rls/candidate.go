@@ -5,7 +5,6 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
-	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/observe/candidate"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
 	filesource "github.com/seed-81f232ab/rls/internal/source/file"
@@ -56,7 +55,7 @@ func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidateLi
 	files := filesource.New(filesource.Options{
 		Place:    filesource.Place{Root: s.LimitsCandidate, IgnoreDotFiles: s.RuntimeIgnoreDotFiles},
 		Interval: s.SourcePollInterval,
-		Parse:    limitsfile.Options{MergeDomains: s.MergeDomainConfig, LimitedStore: s.LimitedStore()},
+		Parse:    s.LimitsOptions(),
 		Log:      e.Log.With("limits", "candidate"),
 	})
 	p.start(func(ctx context.Context) { c.Follow(ctx, files, e.Log) })

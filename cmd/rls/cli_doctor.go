@@ -26,7 +26,6 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
-	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/server"
 )
@@ -139,7 +138,7 @@ func (d *doctor) checkLimits() {
 		d.addResult(redis.LevelProblem, area, subject, err.Error(), "set LIMITS_PATH to the limits files, and check their rights")
 		return
 	}
-	c, limits := newLimitsCheck(files, nil, false, limitsfile.Options{MergeDomains: s.MergeDomainConfig, LimitedStore: s.LimitedStore()})
+	c, limits := newLimitsCheck(files, nil, false, s.LimitsOptions())
 	for _, p := range c.Problems {
 		d.addResult(redis.LevelProblem, area, subject, p.String(), "")
 	}

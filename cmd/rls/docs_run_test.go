@@ -136,7 +136,7 @@ func freePort(t *testing.T, host string) string {
 func (r *reader) command(script string) *exec.Cmd {
 	cmd := exec.Command("bash", "-euo", "pipefail", "-c", r.ports.Replace(script))
 	cmd.Dir, cmd.Env = r.folder, r.env
-	cmd.WaitDelay = time.Second // the service keeps no pipe open
+	cmd.WaitDelay = 20 * time.Second // programs in the background keep no pipe open
 	return cmd
 }
 

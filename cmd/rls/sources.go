@@ -11,7 +11,6 @@ import (
 
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors"
-	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/base/clienttls"
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
@@ -80,7 +79,7 @@ func followLimits(p *process, s *env.Settings, l limits, e *events.Events) error
 	files := filesource.New(filesource.Options{
 		Place:    limitsPlace(s),
 		Interval: s.SourcePollInterval,
-		Parse:    limitsfile.Options{MergeDomains: s.MergeDomainConfig, LimitedStore: s.LimitedStore()},
+		Parse:    s.LimitsOptions(),
 		Log:      e.Log,
 	})
 	p.onHangup(files.Reload)
@@ -119,7 +118,7 @@ func xdsOptions(s *env.Settings, log *slog.Logger) xds.Options {
 		Headers:         s.XDSHeaders,
 		MaxMessageBytes: s.XDSMaxMessageBytes,
 		Backoff:         wait.Backoff{Initial: min(s.XDSBackoffInitial, s.XDSBackoffMax), Max: s.XDSBackoffMax},
-		Parse:           limitsfile.Options{MergeDomains: s.MergeDomainConfig, LimitedStore: s.LimitedStore()},
+		Parse:           s.LimitsOptions(),
 		Log:             log,
 	}
 	if s.XDSBackoffJitter {

@@ -90,7 +90,7 @@ func (r *reader) open(d *document, root *yaml.Node) {
 	d.root = d.object(rootLevel, d.rootPlace, root)
 	name := d.root.field("domain")
 	d.rootPlace.domain = fields.Printable(name.Text)
-	d.domain = &Domain{Name: name.Text, File: d.file, Line: name.node.Line}
+	d.domain = &Domain{Name: name.Text, File: d.file, Line: name.node.Line, calendarMonths: r.options.CalendarMonths}
 	switch known := r.domains[name.Text]; {
 	case name.invalid:
 	case name.Text == "":

@@ -66,7 +66,7 @@ func (d *document) checkLease(pos *place, o *object, l *limit.Limit) {
 // spec returns the spec of o. It leaves invalid fields out, so limit.New reports only
 // mistakes in the other fields.
 func (d *document) spec(pos *place, o *object) limit.Spec {
-	spec := newSpec(o, d.domain.defaults)
+	spec := d.domain.newSpec(o)
 	if o.fieldOr(d.domain.defaults, "algorithm").invalid {
 		spec.Burst = 0
 	}
@@ -121,9 +121,9 @@ func (d *document) checkUnit(pos *place, v value) {
 	}
 }
 
-// newSpec returns a spec with each field from o, or from defaults if o does not have it.
-func newSpec(o, defaults *object) limit.Spec {
-	return changeSpec(limit.Spec{ChargeDenied: limit.DefaultAlgorithm.DefaultChargeDenied()}, o, defaults)
+// newSpec returns a spec with each field from o, or from the defaults of d if o does not have it.
+func (d *Domain) newSpec(o *object) limit.Spec {
+	return d.WithCalendar(changeSpec(limit.Spec{ChargeDenied: limit.DefaultAlgorithm.DefaultChargeDenied()}, o, d.defaults))
 }
 
 // changeSpec returns s with each field from o, or from defaults if o does not have it. If the

@@ -37,6 +37,10 @@ type Options struct {
 	// domain in two files is a problem.
 	MergeDomains bool
 
+	// CalendarMonths lets the windows of limits per month follow the calendar of UTC, unless they have
+	// another timezone.
+	CalendarMonths bool
+
 	// LimitedStore is the name of a shared place of counters that can't keep holds and leases. A limit
 	// with holds that all replicas share is then a problem, and a lease a warning.
 	LimitedStore string
@@ -88,8 +92,9 @@ type Domain struct {
 	// Off is the switch that takes all limits of the domain out of force, or nil.
 	Off *AppliedOverride
 
-	defaults     *object // nil if none
-	defaultsFile string
+	defaults       *object // nil if none
+	defaultsFile   string
+	calendarMonths bool // see Options
 }
 
 // ShadowMode is a switch in force that replaces SHADOW_MODE.
@@ -103,12 +108,20 @@ type ShadowMode struct {
 // a default algorithm with holds is not for it.
 func (d *Domain) RequestLimit() (spec limit.Spec, enabled bool) {
 	v := d.defaults.field("enabled")
-	spec = newSpec(nil, d.defaults)
+	spec = d.newSpec(nil)
 	if spec.Algorithm.HasHolds() {
 		spec.Algorithm, spec.Hold = limit.DefaultAlgorithm, 0
 		spec.ChargeDenied = limit.DefaultAlgorithm.DefaultChargeDenied()
 	}
 	return spec, !v.given() || v.Flag
+}
+
+// WithCalendar returns s with the time zone that it has without a timezone of its own.
+func (d *Domain) WithCalendar(s limit.Spec) limit.Spec {
+	if d.calendarMonths && s.Unit == limit.Month && s.Timezone == "" && s.CanHaveTimezone() {
+		s.Timezone = "UTC"
+	}
+	return s
 }
 
 // Descriptor is one descriptor of a limits file, or a copy of one that an override

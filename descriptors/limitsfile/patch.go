@@ -228,7 +228,7 @@ func (d *document) patch(o *object, old *Limit) *Limit {
 }
 
 func (d *document) patchSpec(o *object, old limit.Spec) limit.Spec {
-	changed := changeSpec(old, o, nil)
+	changed := d.domain.WithCalendar(changeSpec(old, o, nil))
 	d.checkHolds(nil, o, changed)
 	if changed.Unit == 0 && !changed.Algorithm.HasHolds() {
 		d.errorf(o.field("algorithm").node, nil, "unit is missing; algorithm %s needs the unit of a window: %s", changed.Algorithm, fields.OneOf("", limit.UnitNames()))

@@ -113,17 +113,15 @@ func TestKubernetesServiceLinksAreIgnored(t *testing.T) {
 func TestUnusedSettingsAreReportedByReason(t *testing.T) {
 	warnings := unusedWarnings([]string{
 		"USE_STATSD=true", "PROMETHEUS_MAPPER_YAML=/nowhere", "REDIS_PIPELINE_LIMIT=5", "REDIS_PERSECOND_PIPELINE_LIMIT=6",
-		"USE_CALENDAR_MONTH_RATE_LIMIT=1", "PATH=/bin", "REDIS_PERSECOND_TIMEOUT=",
+		"PATH=/bin", "REDIS_PERSECOND_TIMEOUT=",
 	})
 	assert.Equal(t, []Warning{
 		{noEffect, "REDIS_PIPELINE_LIMIT,REDIS_PERSECOND_PIPELINE_LIMIT", "REDIS_MAX_BATCH_SIZE bounds a batch"},
-		{noEffect, "USE_CALENDAR_MONTH_RATE_LIMIT", "a month is 30 days"},
 	}, warnings)
 }
 
 func TestUnusedBooleansThatMatchBehaviorAreNotReported(t *testing.T) {
 	for variable, reported := range map[string]bool{
-		"USE_CALENDAR_MONTH_RATE_LIMIT=F": false, "USE_CALENDAR_MONTH_RATE_LIMIT=T": true,
 		"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS=False": false, "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS=no": true,
 		"PROMETHEUS_MAPPER_YAML=env_test.go": true, "PROMETHEUS_MAPPER_YAML=nowhere": false,
 	} {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
 // The values of BACKEND_TYPE.
@@ -121,6 +122,7 @@ type Settings struct {
 	RuntimeIgnoreDotFiles           bool          `envconfig:"RUNTIME_IGNOREDOTFILES" default:"false" desc:"Skip files and directories whose names start with a dot. Names that start with two dots are always skipped."`
 	SourcePollInterval              time.Duration `envconfig:"SOURCE_POLL_INTERVAL" default:"500ms" min:"100ms" desc:"Interval at which limits files are checked for changes. A change is in force after one to two intervals."`
 	MergeDomainConfig               bool          `envconfig:"MERGE_DOMAIN_CONFIG" default:"false" desc:"Merge files of the same domain. Otherwise such files are an error."`
+	CalendarMonths                  bool          `envconfig:"USE_CALENDAR_MONTH_RATE_LIMIT" default:"false" desc:"Let fixed windows of a month follow the calendar of UTC, unless a limit has another timezone. Otherwise a month is 30 days. See docs/limits.md."`
 	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start even without valid limits files. Calls fail with FAILED_PRECONDITION until valid limits arrive. With xDS the service always starts without limits. If true, it is healthy before the first update."`
 	HealthyWithAtLeastOneConfigLoad bool          `envconfig:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" default:"false" desc:"Be healthy only while at least one domain is loaded."`
 
@@ -228,13 +230,13 @@ func (s *Settings) Backend() string {
 	return cmp.Or(s.BackendType, BackendLocal)
 }
 
-// LimitedStore returns the name of a shared place of counters that can't keep holds and leases, or an
-// empty string if the place of the counters can.
-func (s *Settings) LimitedStore() string {
+// LimitsOptions returns the options for reading limits.
+func (s *Settings) LimitsOptions() limitsfile.Options {
+	o := limitsfile.Options{MergeDomains: s.MergeDomainConfig, CalendarMonths: s.CalendarMonths}
 	if s.Backend() == BackendMemcache {
-		return "memcached"
+		o.LimitedStore = "memcached"
 	}
-	return ""
+	return o
 }
 
 // OverridesPlace is the place of overrides, rules and switches of run time.

@@ -93,6 +93,11 @@ func startCluster(tb testing.TB, masters int, replicas bool, certs *Certs) *Redi
 	if err != nil {
 		tb.Fatal(err)
 	}
+	tb.Cleanup(func() { // before the first node ends, because the others then call the Cluster down
+		for _, s := range c.nodes() {
+			checkCounters(tb, s, "")
+		}
+	})
 	return c
 }
 
@@ -126,7 +131,7 @@ func startNode(tb testing.TB, certs *Certs) *Server {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { s.end(tb) })
+	tb.Cleanup(s.Kill)
 	return s
 }
 
