@@ -15,8 +15,9 @@ INCUMBENT = github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083
 # path of the built program, so that the nested modules can run it too.
 GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons text --format-hide-empty-pkg --
 
-# Tests mostly wait for servers, so more packages run at once than there are cores.
-TEST_FLAGS = -vet=off -p 6
+# Tests mostly wait for servers, so more packages run at once than there are cores. With many more, tests of real processes
+# would get too little CPU time for their time limits.
+TEST_FLAGS = -vet=off -p 3
 
 .PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-curves bench-peers bench-plots simulate-scale bench-leases bench-before bench-observers faults soak histories simulate simulate-mutants attacks fuzz docs docs-site tidy
 .PHONY: release-snapshot release image test-release test-upgrade reproducible
@@ -79,8 +80,10 @@ rolling-restart: ## Restart replicas behind Envoy with its timeout of 20 ms, whi
 	ROLLING_TIMEOUT=20ms $(GO) test -tags e2e -count=1 -timeout 10m -v -run TestRollingRestart ./test/e2e
 
 .PHONY: parity
-parity: build incumbent ## Run the tests of envoyproxy/ratelimit against rls
+parity: build ## Run the integration tests and the compose scripts of envoyproxy/ratelimit against rls
 	@deploy/scripts/test-tools
+	@test/e2e/need-envoy
+	@GOBIN=$(CURDIR)/.tools $(GO) install github.com/prometheus/statsd_exporter@v0.28.0
 	RLS_TEST_RLS=$(CURDIR)/bin/rls RLS_PARITY_INCUMBENT=$(lastword $(subst @, ,$(INCUMBENT))) \
 		$(GO) test -tags parity -count=1 -timeout 30m -v ./test/parity
 

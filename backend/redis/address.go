@@ -43,6 +43,10 @@ type Server struct {
 	// the user and password of the URL.
 	Auth string
 
+	// AuthFile, if not empty, is a file with the Auth. It is read for each new connection, so a changed
+	// password needs no restart. If it can't be read, the last login that was read applies.
+	AuthFile string
+
 	// SentinelAuth is the Auth of sentinels.
 	SentinelAuth string
 
@@ -69,6 +73,7 @@ type address struct {
 	master           string // its name in Sentinel
 	db               int
 	login, sentinels login
+	authFile         string
 	tls              *tls.Config
 	poolSize         int
 }
@@ -86,7 +91,7 @@ func (a address) name() string {
 
 // parse parses s. Its errors hold no secret of URL or Auth.
 func parse(s Server) (address, error) {
-	a := address{kind: cmp.Or(s.Kind, Single), network: "tcp", tls: s.TLS, poolSize: s.PoolSize}
+	a := address{kind: cmp.Or(s.Kind, Single), network: "tcp", authFile: s.AuthFile, tls: s.TLS, poolSize: s.PoolSize}
 	if s.SocketType == "unix" && a.kind == Single {
 		a.network = "unix"
 	}

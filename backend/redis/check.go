@@ -126,7 +126,7 @@ func connectionFinding(err error) Finding {
 }
 
 var adviceByKind = map[ErrorKind]string{
-	KindAuth:     "check REDIS_AUTH, and the user in Redis (ACL GETUSER)",
+	KindAuth:     "check REDIS_AUTH or REDIS_AUTH_FILE, and the user in Redis (ACL GETUSER)",
 	KindNoPerm:   "run rls doctor, which names the missing rights",
 	KindTLS:      "check REDIS_TLS and the certificates of both sides",
 	KindTimeout:  "check that Redis runs and is near; raise REDIS_TIMEOUT if it is far away",

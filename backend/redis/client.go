@@ -3,7 +3,11 @@ package redis
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -44,8 +48,51 @@ func (a address) options(timeout time.Duration, poolSize int) *goredis.Universal
 		PoolSize: poolSize, ContextTimeoutEnabled: true, Protocol: 2, DisableIdentity: true, DialerRetries: 1,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
+	if a.authFile != "" {
+		o.CredentialsProviderContext = loginOf(a.authFile, a.login)
+	}
 	o.Dialer = boundReplies(defaultDial(o))
 	return o
+}
+
+// loginOf returns a function that reads the login in file, whose user and password override those of the URL. If the
+// file can't be read, the function returns the last login.
+func loginOf(file string, ofURL login) func(context.Context) (user, password string, err error) {
+	var last atomic.Pointer[login]
+	return func(context.Context) (user, password string, err error) {
+		auth, err := ReadAuthFile(file)
+		if err == nil {
+			l := ofURL
+			l.override(auth)
+			last.Store(&l)
+		}
+		if l := last.Load(); l != nil {
+			return l.user, l.password, nil
+		}
+		return "", "", err
+	}
+}
+
+// maxAuthBytes bounds the size of an AuthFile.
+const maxAuthBytes = 64 << 10
+
+// ReadAuthFile returns the Auth in an AuthFile, without the space around it. An empty file is an error, because it is
+// half written. Errors hold no secrets.
+func ReadAuthFile(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	content, err := io.ReadAll(io.LimitReader(f, maxAuthBytes+1))
+	auth := strings.TrimSpace(string(content))
+	switch {
+	case err != nil:
+		return "", err
+	case auth == "" || len(content) > maxAuthBytes:
+		return "", fmt.Errorf("%s: got %d bytes, want a password or user:password", path, len(content))
+	}
+	return auth, nil
 }
 
 // maxDefaultConnections bounds the default number of connections to a node, unless more batches can be

@@ -97,10 +97,12 @@ func (s *Settings) checkRedis(ps *problems) {
 		return
 	}
 	ps.checkRedisURL("REDIS_URL", s.Redis())
+	ps.checkAuthFile("REDIS_AUTH", s.Redis())
 	hasCluster := s.Redis().Kind == redis.Cluster
 	if s.usesPerSecond() {
 		ps.addIf(s.PerSecondURL == "", "REDIS_PERSECOND=true needs REDIS_PERSECOND_URL, %s", example)
 		ps.checkRedisURL("REDIS_PERSECOND_URL", s.PerSecondRedis())
+		ps.checkAuthFile("REDIS_PERSECOND_AUTH", s.PerSecondRedis())
 		hasCluster = hasCluster || s.PerSecondRedis().Kind == redis.Cluster
 	}
 	ps.addIf(hasCluster && strings.ContainsAny(s.CacheKeyPrefix, "{}"),
@@ -114,6 +116,16 @@ func (ps *problems) checkRedisURL(variable string, r redis.Server) {
 		err := r.Check()
 		ps.addIf(err != nil, "%s: %w", variable, err)
 	}
+}
+
+// checkAuthFile checks the file that the variable with _FILE at its end contains.
+func (ps *problems) checkAuthFile(variable string, r redis.Server) {
+	if r.AuthFile == "" {
+		return
+	}
+	ps.addIf(r.Auth != "", "%s and %[1]s_FILE: got both, want one of them", variable)
+	_, err := redis.ReadAuthFile(r.AuthFile)
+	ps.addIf(err != nil, "%s_FILE: %w", variable, err)
 }
 
 // usesRedis reports whether counters or overrides are in Redis.

@@ -167,6 +167,7 @@ type Settings struct {
 	RedisURL                string  `envconfig:"REDIS_URL" secret:"true" desc:"single: host:port, the path of a socket, redis://, rediss:// or unix://. sentinel: master,host:port,…. cluster: host:port,…."`
 	RedisSocketType         string  `envconfig:"REDIS_SOCKET_TYPE" oneof:"tcp unix" desc:"tcp or unix. If empty, unix if the URL is a path, else tcp."`
 	RedisAuth               string  `envconfig:"REDIS_AUTH" secret:"true" desc:"password or user:password."`
+	RedisAuthFile           string  `envconfig:"REDIS_AUTH_FILE" desc:"File with password or user:password, in place of REDIS_AUTH. The service reads it for each new connection, so a changed password needs no restart. See docs/redis.md."`
 	RedisSentinelAuth       string  `envconfig:"REDIS_SENTINEL_AUTH" secret:"true" desc:"As REDIS_AUTH, for sentinels."`
 	RedisPoolSize           int     `envconfig:"REDIS_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"Maximum number of connections to each node. 0 means enough for all batches in flight. With fewer connections, fewer batches are in flight. In a cluster, the number is at least REDIS_CLUSTER_PARTITIONS."`
 	RedisTimeout            Timeout `envconfig:"REDIS_TIMEOUT" default:"50ms" desc:"Time limit of a whole operation: queue, round trip, retries and redirects. If Redis hangs, calls wait for this time. auto follows the measured round trip, from 50ms to 500ms. The timeout is for memcached too, where auto means 50ms. If the value is above 1s, the service logs a warning. See docs/redis.md."`
@@ -188,6 +189,7 @@ type Settings struct {
 	PerSecondURL            string  `envconfig:"REDIS_PERSECOND_URL" secret:"true" desc:"As REDIS_URL."`
 	PerSecondSocketType     string  `envconfig:"REDIS_PERSECOND_SOCKET_TYPE" oneof:"tcp unix" desc:"As REDIS_SOCKET_TYPE."`
 	PerSecondAuth           string  `envconfig:"REDIS_PERSECOND_AUTH" secret:"true" desc:"As REDIS_AUTH."`
+	PerSecondAuthFile       string  `envconfig:"REDIS_PERSECOND_AUTH_FILE" desc:"As REDIS_AUTH_FILE."`
 	PerSecondSentinelAuth   string  `envconfig:"REDIS_PERSECOND_SENTINEL_AUTH" secret:"true" desc:"As REDIS_SENTINEL_AUTH."`
 	PerSecondPoolSize       int     `envconfig:"REDIS_PERSECOND_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"As REDIS_POOL_SIZE."`
 	PerSecondTLS            bool    `envconfig:"REDIS_PERSECOND_TLS" default:"false" desc:"As REDIS_TLS, with the same files."`
@@ -269,6 +271,7 @@ func (s *Settings) Redis() redis.Server {
 		URL:          s.RedisURL,
 		SocketType:   s.RedisSocketType,
 		Auth:         s.RedisAuth,
+		AuthFile:     s.RedisAuthFile,
 		SentinelAuth: s.RedisSentinelAuth,
 		PoolSize:     s.RedisPoolSize,
 	}
@@ -281,6 +284,7 @@ func (s *Settings) PerSecondRedis() redis.Server {
 		URL:          s.PerSecondURL,
 		SocketType:   s.PerSecondSocketType,
 		Auth:         s.PerSecondAuth,
+		AuthFile:     s.PerSecondAuthFile,
 		SentinelAuth: s.PerSecondSentinelAuth,
 		PoolSize:     s.PerSecondPoolSize,
 	}
