@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"os/exec"
 	"os/user"
 	"strconv"
@@ -105,16 +104,20 @@ func (s *Server) Restart(tb testing.TB) {
 }
 
 // Pause freezes the server. Connections stay open, and the server answers nothing.
-func (s *Server) Pause() { s.signal(syscall.SIGSTOP) }
-
-// Resume ends a Pause.
-func (s *Server) Resume() { s.signal(syscall.SIGCONT) }
-
-func (s *Server) signal(sig os.Signal) {
+func (s *Server) Pause() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cmd != nil {
-		_ = s.cmd.Process.Signal(sig)
+		proctest.Pause(s.cmd.Process)
+	}
+}
+
+// Resume ends a Pause.
+func (s *Server) Resume() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd != nil {
+		_ = s.cmd.Process.Signal(syscall.SIGCONT)
 	}
 }
 

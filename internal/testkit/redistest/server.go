@@ -134,16 +134,20 @@ func (s *Server) Restart(tb testing.TB) {
 const startWithin = 20 * time.Second
 
 // Pause freezes the server. Connections stay open, and the server answers nothing.
-func (s *Server) Pause() { s.signal(syscall.SIGSTOP) }
-
-// Resume ends a Pause.
-func (s *Server) Resume() { s.signal(syscall.SIGCONT) }
-
-func (s *Server) signal(sig os.Signal) {
+func (s *Server) Pause() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.process != nil {
-		s.process.Signal(sig)
+		proctest.Pause(s.process)
+	}
+}
+
+// Resume ends a Pause.
+func (s *Server) Resume() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process != nil {
+		s.process.Signal(syscall.SIGCONT)
 	}
 }
 
