@@ -23,7 +23,7 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
     end
     if not allowed then
       retry = -1
-      if needed <= max then retry = retryAt(start, current, previous, max - needed) - now end
+      if needed <= max then retry = retryAt(start, current, previous, max - needed, period, tick, ticks) - now end
     end
   end
   if current == 0 and previous == 0 then
