@@ -76,6 +76,15 @@ func (e *ledger) clone() *ledger {
 	return &ledger{e.least.clone(), all(e.most), e.unsureUntil, e.waste, slices.Clone(e.hasDenied), all(e.fallbackLeast), all(e.fallbackMost), all(e.known), e.wasAsked}
 }
 
+// adapt adapts the counters to a limit of another rate. A backend does this with each hit that it sees, also
+// with hits that it does not charge.
+func (e *ledger) adapt(l *limit, now int64) {
+	e.least.forget(l, now)
+	for _, c := range e.most {
+		c.forget(l, now)
+	}
+}
+
 // reference is the sequential service.
 type reference struct {
 	settings *settings
@@ -272,6 +281,9 @@ func (r *reference) decide(q *request, rules []*rule, hits []hit, outcomes []out
 		}
 		for i := range hits {
 			h := &hits[i]
+			if source := outcomes[i].source; source == "redis" || source == "local" {
+				r.ledger(h, replica).adapt(h.limit, now)
+			}
 			switch {
 			case h.inGroup && outcomes[i].allowed:
 				r.noteUnsureUndo(h, &outcomes[i], replica, now)
