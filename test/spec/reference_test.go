@@ -76,6 +76,11 @@ func (e *ledger) clone() *ledger {
 	return &ledger{e.least.clone(), all(e.most), e.unsureUntil, e.waste, slices.Clone(e.hasDenied), all(e.fallbackLeast), all(e.fallbackMost), all(e.known), e.wasAsked}
 }
 
+// notePeek notes that a replica has seen whether the counter has a hit left.
+func (e *ledger) notePeek(l *limit, replica int, now int64) {
+	e.hasDenied[replica] = e.hasDenied[replica] || !e.least.clone().take(l, now, 0, "").allowed
+}
+
 // adapt adapts the counters to a limit of another rate. A backend does this with each hit that it sees, also
 // with hits that it does not charge.
 func (e *ledger) adapt(l *limit, now int64) {
@@ -232,6 +237,9 @@ func (r *reference) decide(q *request, rules []*rule, hits []hit, outcomes []out
 	before := map[*ledger]*ledger{}
 	for i := range hits {
 		e := r.ledger(&hits[i], replica)
+		if source := outcomes[i].source; source == "redis" || source == "local" {
+			e.adapt(hits[i].limit, now)
+		}
 		if before[e] == nil {
 			before[e] = e.clone()
 		}
@@ -247,9 +255,11 @@ func (r *reference) decide(q *request, rules []*rule, hits []hit, outcomes []out
 			if got.allowed || got.retry != never {
 				c.problem("a hit above max_hits got %v", got.verdict)
 			}
+			e.notePeek(h.limit, replica, now)
 		case peeksOnly:
 			c.ledger = before[e].clone()
 			c.peek()
+			e.notePeek(h.limit, replica, now)
 		case got.allowed && h.inGroup && groupDenied:
 			c.ledger = before[e]
 			isAlone := true // the charges of other hits can be refunded later
@@ -281,9 +291,6 @@ func (r *reference) decide(q *request, rules []*rule, hits []hit, outcomes []out
 		}
 		for i := range hits {
 			h := &hits[i]
-			if source := outcomes[i].source; source == "redis" || source == "local" {
-				r.ledger(h, replica).adapt(h.limit, now)
-			}
 			switch {
 			case h.inGroup && outcomes[i].allowed:
 				r.noteUnsureUndo(h, &outcomes[i], replica, now)
