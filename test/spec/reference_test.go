@@ -623,7 +623,8 @@ func (c *check) charge() {
 		counter.forget(l, c.now)
 		isHidden := h.n < 0 && i > 0 && got.source != "fallback" && i-1 != c.replica && !c.isUndo && c.remembersDenial(i-1)
 		switch {
-		case isHidden && l.algorithm == "first_hit_window": // the refund can end the window
+		// The refund can end the window, or make room for a debt that counts in the next window.
+		case isHidden && (l.algorithm == "first_hit_window" || l.algorithm == "sliding_window" && l.chargeDenied):
 			c.ledger.unsureUntil = c.now + 2*l.period
 			counter.add(l, c.now, h.n, c.holdID)
 		case isHidden: // a refund through another replica can take effect when the denial ends
