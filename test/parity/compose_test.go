@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/test/envoyconf"
+	"github.com/seed-81f232ab/rls/test/parity/modcache"
 )
 
 // hosts are the names of the services in the incumbent's compose file. Here all of them listen on the loopback.
@@ -60,5 +61,5 @@ func TestIncumbentsComposeScriptsPass(t *testing.T) {
 			passed++
 		}
 	}
-	fmt.Printf("compose scripts of %s: %d of %d pass\n", incumbent, passed, len(scripts))
+	fmt.Printf("compose scripts of %s: %d of %d pass\n", modcache.IncumbentPath, passed, len(scripts))
 }
