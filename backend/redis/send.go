@@ -184,7 +184,7 @@ func (b *batch) sendCommands(ctx context.Context, s *server) {
 // fails the hits of the other counters, or leaves these hits to a later attempt.
 func (b *batch) applyCounterReplies(a *attempt) {
 	q := b.queue
-	mayEndEarly := b.readMark != nil && !errors.Is(b.readMark.Err(), goredis.Nil)
+	mayEndEarly := b.hasRefundableMark()
 	for _, c := range b.counters.all {
 		if c.isDone {
 			continue
@@ -215,6 +215,16 @@ func (b *batch) applyCounterReplies(a *attempt) {
 			c.isDone = b.applyFailure(a, b.hitsOf(c), outcome, err)
 		}
 	}
+}
+
+// hasRefundableMark reports whether the partition may have its refundableMark. A user of Redis who may not read the mark
+// may not run the script, which alone charges groups.
+func (b *batch) hasRefundableMark() bool {
+	if b.readMark == nil {
+		return false
+	}
+	err := b.readMark.Err()
+	return err == nil || !errors.Is(err, goredis.Nil) && KindOf(err) != KindNoPerm
 }
 
 // applyScriptReply answers the hits of the script if Redis has executed the script. Otherwise it fails

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 )
@@ -31,6 +32,7 @@ const maxWait = 30 * time.Second
 type program struct {
 	client      rlsv3.RateLimitServiceClient
 	grpcAddr    string
+	httpAddr    string
 	metricsAddr string
 }
 
@@ -84,7 +86,7 @@ func start(t *testing.T, bin string, limits limitsFiles, env ...string) *program
 	conn, err := grpc.NewClient("127.0.0.1:"+grpcPort, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	p := &program{rlsv3.NewRateLimitServiceClient(conn), "127.0.0.1:" + grpcPort, "127.0.0.1:" + metricsPort}
+	p := &program{rlsv3.NewRateLimitServiceClient(conn), "127.0.0.1:" + grpcPort, "127.0.0.1:" + httpPort, "127.0.0.1:" + metricsPort}
 	polltest.Until(t, maxWait, func() bool {
 		resp, err := http.Get("http://127.0.0.1:" + httpPort + "/healthcheck")
 		if err != nil {
@@ -102,6 +104,25 @@ func start(t *testing.T, bin string, limits limitsFiles, env ...string) *program
 // call sends req over gRPC.
 func (p *program) call(t *testing.T, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	return p.client.ShouldRateLimit(t.Context(), req, grpc.WaitForReady(true))
+}
+
+// post sends req to /json.
+func (p *program) post(t *testing.T, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	t.Helper()
+	body, err := protojson.Marshal(req)
+	require.NoError(t, err)
+	resp, err := http.Post("http://"+p.httpAddr+"/json", "application/json", bytes.NewReader(body))
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	body, err = io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusTooManyRequests {
+		return nil, fmt.Errorf("%s: %s", resp.Status, body)
+	}
+	response := &rlsv3.RateLimitResponse{}
+	require.NoError(t, protojson.Unmarshal(body, response), "%s", body)
+	require.Equal(t, resp.StatusCode == http.StatusOK, response.GetOverallCode() == rlsv3.RateLimitResponse_OK)
+	return response, nil
 }
 
 // get returns a page of the metrics listener.
