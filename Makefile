@@ -79,12 +79,15 @@ test-clients: build ## Run the callers of examples/clients against a service; in
 	@test/clients/need-grpcio
 	@RLS_TEST_RLS=$(CURDIR)/bin/rls RLS_TEST_LANGUAGES="$(LANGUAGES)" $(GOTESTSUM) $(TEST_FLAGS) -count=1 -tags clients ./test/clients
 
-e2e: ## Run the examples on a real Envoy, and compare metrics with envoyproxy/ratelimit; installs both
+# WITH_PARITY names the program and the module that the tests in test/parity compare with the incumbent.
+WITH_PARITY = RLS_TEST_RLS=$(CURDIR)/bin/rls RLS_PARITY_INCUMBENT=$(lastword $(subst @, ,$(INCUMBENT)))
+
+e2e: build ## Run the examples on a real Envoy, and compare rls with envoyproxy/ratelimit; installs both
 	@deploy/scripts/test-tools
 	@test/e2e/need-envoy
 	@test/e2e/need-promtool
 	@GOBIN=$(CURDIR)/.tools $(GO) install $(INCUMBENT)
-	@$(GOTESTSUM) $(TEST_FLAGS) -count=1 -timeout 5m -tags e2e ./test/e2e/...
+	@$(WITH_PARITY) $(GOTESTSUM) $(TEST_FLAGS) -count=1 -timeout 10m -tags "e2e parity" ./test/e2e/... ./test/parity/sidebyside
 
 .PHONY: rolling-restart
 rolling-restart: ## Restart replicas behind Envoy with its timeout of 20 ms, which needs a quiet machine
@@ -93,12 +96,13 @@ rolling-restart: ## Restart replicas behind Envoy with its timeout of 20 ms, whi
 	ROLLING_TIMEOUT=20ms $(GO) test -tags e2e -count=1 -timeout 10m -v -run TestRollingRestart ./test/e2e
 
 .PHONY: parity
-parity: build ## Run the integration tests and the compose scripts of envoyproxy/ratelimit against rls
+parity: build ## Run the tests of envoyproxy/ratelimit against rls, and send the same random requests to both
 	@deploy/scripts/test-tools
 	@test/e2e/need-envoy
+	@test/e2e/need-promtool
 	@GOBIN=$(CURDIR)/.tools $(GO) install github.com/prometheus/statsd_exporter@v0.28.0
-	RLS_TEST_RLS=$(CURDIR)/bin/rls RLS_PARITY_INCUMBENT=$(lastword $(subst @, ,$(INCUMBENT))) \
-		$(GO) test -tags parity -count=1 -timeout 30m -v ./test/parity
+	@GOBIN=$(CURDIR)/.tools $(GO) install $(INCUMBENT)
+	$(WITH_PARITY) $(GO) test -tags parity -count=1 -timeout 30m -v ./test/parity/...
 
 lint: ## Run the linters of .golangci.yml in all modules, and actionlint for .github
 	@for module in . $(NESTED_MODULES); do \

@@ -57,11 +57,13 @@ type batch struct {
 	isScriptDone        bool // no scriptHits wait for an answer
 	mustSendScript      bool // Redis does not know the script yet, and needs its text
 	hasGroups           bool // some hits are all-or-none
+	mayRefund           bool // some charges may be refunded; see pendingHit.mayBeRefunded
 	hasOneKey           bool // all hits have one key, and each command is sent alone, so that the client follows redirects
 	commands            []goredis.Cmder
-	batchError          error  // the first error of more than one key
-	replicasMissing     bool   // see Batch.ReplicasMissing
-	reportedKinds       uint32 // a bit for each ErrorKind that this attempt has passed to the Observer
+	readMark            *goredis.StringCmd // reads the refundableMark; nil if no group is charged in several steps
+	batchError          error              // the first error of more than one key
+	replicasMissing     bool               // see Batch.ReplicasMissing
+	reportedKinds       uint32             // a bit for each ErrorKind that this attempt has passed to the Observer
 }
 
 // run sends the calls, and then answers and finishes them. It reports whether replaceWorker has started

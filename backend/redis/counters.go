@@ -97,9 +97,10 @@ func needsScript(h *pendingHit) bool {
 func (b *batch) divideHits() {
 	s := &b.counters
 	s.reset(len(b.hits))
-	b.hasGroups = false
+	b.hasGroups, b.mayRefund = false, false
 	for _, h := range b.hits {
 		b.hasGroups = b.hasGroups || h.InGroup()
+		b.mayRefund = b.mayRefund || h.mayBeRefunded()
 		if h.hasWindow() {
 			h.setWindow(cmp.Or(h.call.now, b.now))
 		}
@@ -247,13 +248,13 @@ func decodeCount(text string, err error) (int64, error) {
 }
 
 // answerHits sets the answers of the hits of c. The hits are counted one after the other, and count is the
-// count before the first one.
-func (b *batch) answerHits(c *windowCounter, count int64) {
+// count before the first one. mayEndEarly is for the denials among them; see backend.Result.MayEndEarly.
+func (b *batch) answerHits(c *windowCounter, count int64, mayEndEarly bool) {
 	count = min(max(count, 0), limit.MaxHits)
 	for i := c.first; i != noHit; i = b.counters.nextHit[i] {
 		h := b.hits[i]
 		h.answer = answer{Result: backend.Result{Source: backend.SourceRedis}}
 		count, h.answer.Result.Result = h.Limit.CountHits(count, h.N, h.untilEnd, true)
-		h.answer.MayEndEarly = !h.answer.Allowed && b.queue.limiter.chargesInSteps()
+		h.answer.MayEndEarly = mayEndEarly && !h.answer.Allowed
 	}
 }

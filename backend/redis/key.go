@@ -36,6 +36,11 @@ var hashLen = base64.RawURLEncoding.EncodedLen(sha256.Size)
 // has only letters and digits. And the tag determines whether a window follows.
 type keyspace string
 
+// refundableMark returns the key that the partition has while charges in it may be refunded (refundTime). A
+// batch sets the mark before such charges, and reads it after plain commands: without a mark, no denial by these
+// commands ends early. The tag of a limit is not "rls", so no counter has this name.
+func (k keyspace) refundableMark() string { return string(k) + layoutState + "rls:refundable" }
+
 // append appends the name of a counter of l to b, without a window. If windows have counters
 // of their own, the name leaves room for the window.
 func (k keyspace) append(b []byte, l *limit.Limit, key []byte) []byte {

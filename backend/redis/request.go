@@ -125,6 +125,9 @@ func (r *request) add(q *partitionQueue, index int, h *backend.Hit, n int64) *pe
 // hasOtherCalls reports whether the request of c has calls for other queues too.
 func (c *call) hasOtherCalls() bool { return len(c.calls) > 1 }
 
+// mayBeRefunded reports whether the charge of h is refunded if a hit in another partition denies the group.
+func (h *pendingHit) mayBeRefunded() bool { return h.InGroup() && h.call.hasOtherCalls() }
+
 // callOf returns the request's call for q.
 func (r *request) callOf(q *partitionQueue) *call {
 	for _, c := range r.calls {

@@ -132,7 +132,7 @@ func (s *scriptCall) row(h *pendingHit) int64 {
 		if h.Shadow {
 			r.mode += modeShadow
 		}
-		if h.call.hasOtherCalls() {
+		if h.mayBeRefunded() {
 			r.mode += modeRefundable
 		}
 	case h.Limit.ChargeDenied:

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -126,7 +127,17 @@ func (b *batch) buildCommands(ctx context.Context, a *attempt) {
 			b.commands = c.encode(b.commands, q.keysWithTTL.contains(c.hash), !q.instance.incrForbidden.Load())
 		}
 	}
+	if len(b.commands) > 0 && q.limiter.chargesInSteps() {
+		if b.readMark == nil {
+			b.readMark = goredis.NewStringCmd(context.Background(), "GET", q.keyspace.refundableMark())
+		}
+		b.readMark.SetErr(nil)
+		b.commands = append(b.commands, b.readMark)
+	}
 	if !b.isScriptDone {
+		if b.mayRefund {
+			b.commands = append(b.commands, goredis.NewStatusCmd(ctx, "SET", q.keyspace.refundableMark(), "", "PX", q.limiter.refundTime()))
+		}
 		args := b.script.encode(b.scriptHits, b.scriptTime(), q.limiter.options.randomJitter(), b.mustSendScript, b.hasDistinctCounters, q.limiter.refundTime())
 		a.script = noRetryString{goredis.NewStringCmd(ctx, args...)}
 		a.script.SetFirstKeyPos(firstKey)
@@ -173,6 +184,7 @@ func (b *batch) sendCommands(ctx context.Context, s *server) {
 // fails the hits of the other counters, or leaves these hits to a later attempt.
 func (b *batch) applyCounterReplies(a *attempt) {
 	q := b.queue
+	mayEndEarly := b.hasRefundableMark()
 	for _, c := range b.counters.all {
 		if c.isDone {
 			continue
@@ -182,7 +194,7 @@ func (b *batch) applyCounterReplies(a *attempt) {
 		switch {
 		case outcome == outcomeExecuted:
 			c.isDone = true
-			b.answerHits(c, count)
+			b.answerHits(c, count, mayEndEarly)
 			if !hasTTL {
 				a.newTTLCommands = append(a.newTTLCommands, newTTLCommand(string(c.name), c.ttl))
 			} else if c.n > 0 {
@@ -203,6 +215,16 @@ func (b *batch) applyCounterReplies(a *attempt) {
 			c.isDone = b.applyFailure(a, b.hitsOf(c), outcome, err)
 		}
 	}
+}
+
+// hasRefundableMark reports whether the partition may have its refundableMark. A user of Redis who may not read the mark
+// may not run the script, which alone charges groups.
+func (b *batch) hasRefundableMark() bool {
+	if b.readMark == nil {
+		return false
+	}
+	err := b.readMark.Err()
+	return err == nil || !errors.Is(err, goredis.Nil) && KindOf(err) != KindNoPerm
 }
 
 // applyScriptReply answers the hits of the script if Redis has executed the script. Otherwise it fails

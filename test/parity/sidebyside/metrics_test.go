@@ -1,6 +1,6 @@
-//go:build e2e
+//go:build parity
 
-package incumbent_test
+package sidebyside
 
 import (
 	"regexp"

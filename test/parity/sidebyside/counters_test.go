@@ -1,9 +1,6 @@
-//go:build e2e
+//go:build parity
 
-// Package incumbent_test sends the same requests to rls and to envoyproxy/ratelimit, and
-// compares their metrics. make e2e runs the package. A missing program makes it fail, not
-// skip.
-package incumbent_test
+package sidebyside
 
 import (
 	"fmt"
@@ -119,7 +116,7 @@ func TestCountersEqualThoseOfTheIncumbent(t *testing.T) {
 			env = append([]string{"REDIS_URL=" + redis.Addr, "REDIS_SOCKET_TYPE=tcp"}, env...)
 			// The versions of the incumbent differ in the overall code of quota mode.
 			quotaMode := fmt.Sprintf("quota_mode: %t", name != "global shadow mode")
-			limits := strings.ReplaceAll(limits, "QUOTA", quotaMode)
+			limits := limitsFiles{"limits": strings.ReplaceAll(limits, "QUOTA", quotaMode)}
 			ours := startRLS(t, limits, env...)
 			theirs := startIncumbent(t, limits, env...)
 			seed := uint64(time.Now().UnixNano())

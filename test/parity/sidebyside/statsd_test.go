@@ -1,6 +1,6 @@
-//go:build e2e
+//go:build parity
 
-package incumbent_test
+package sidebyside
 
 import (
 	"bufio"
@@ -130,7 +130,7 @@ func TestStatsdLinesEqualThoseOfTheIncumbent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			redis := redistest.Start(t)
-			limits := strings.ReplaceAll(limits, "QUOTA", "quota_mode: true")
+			limits := limitsFiles{"limits": strings.ReplaceAll(limits, "QUOTA", "quota_mode: true")}
 			env := append([]string{
 				"REDIS_URL=" + redis.Addr, "REDIS_SOCKET_TYPE=tcp", "LOCAL_CACHE_SIZE_IN_BYTES=0",
 				"USE_PROMETHEUS=false", "STATSD_HOST=127.0.0.1", "STATS_FLUSH_INTERVAL=1s", "EXTRA_TAGS=dc:eu.1,app:x",

@@ -1,6 +1,6 @@
-//go:build e2e
+//go:build parity
 
-package incumbent_test
+package sidebyside
 
 import (
 	"bytes"
@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 )
@@ -30,38 +31,42 @@ const maxWait = 30 * time.Second
 // program is rls or the incumbent, with metrics for Prometheus.
 type program struct {
 	client      rlsv3.RateLimitServiceClient
+	grpcAddr    string
+	httpAddr    string
 	metricsAddr string
 }
 
-// startRLS builds rls and runs it with limits.
-func startRLS(t *testing.T, limits string, env ...string) *program {
+// limitsFiles are the texts of limits files, by name.
+type limitsFiles map[string]string
+
+// startRLS runs RLS_TEST_RLS with limits.
+func startRLS(t *testing.T, limits limitsFiles, env ...string) *program {
 	t.Helper()
-	bin := filepath.Join(t.TempDir(), "rls")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "./cmd/rls")
-	build.Dir = root
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	bin := os.Getenv("RLS_TEST_RLS")
+	require.NotEmpty(t, bin, "run make parity")
 	return start(t, bin, limits, append(env, "CACHE_KEY_PREFIX=rls", "REDIS_TIMEOUT=20s")...)
 }
 
 // startIncumbent runs envoyproxy/ratelimit with limits.
-func startIncumbent(t *testing.T, limits string, env ...string) *program {
+func startIncumbent(t *testing.T, limits limitsFiles, env ...string) *program {
 	t.Helper()
 	bin, err := filepath.Abs(filepath.Join(root, ".tools/service_cmd"))
 	require.NoError(t, err)
 	_, err = os.Stat(bin)
-	require.NoError(t, err, "make e2e installs envoyproxy/ratelimit")
-	env = append([]string{"USE_STATSD=false", "STATS_FLUSH_INTERVAL=1s"}, env...)
-	return start(t, bin, limits, append(env, "CACHE_KEY_PREFIX=incumbent", "LOG_LEVEL=error")...)
+	require.NoError(t, err, "make parity installs envoyproxy/ratelimit")
+	env = append([]string{"USE_STATSD=false", "STATS_FLUSH_INTERVAL=1s", "CACHE_KEY_PREFIX=incumbent"}, env...)
+	return start(t, bin, limits, append(env, "LOG_LEVEL=error")...)
 }
 
 // start runs a program and returns when it answers. If env has two settings with
 // the same name, the last applies.
-func start(t *testing.T, bin, limits string, env ...string) *program {
+func start(t *testing.T, bin string, limits limitsFiles, env ...string) *program {
 	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "config"), 0o755))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "config", "limits.yaml"), []byte(limits), 0o600))
+	for name, text := range limits {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "config", name+".yaml"), []byte(text), 0o600))
+	}
 	grpcPort, httpPort, metricsPort := freePort(t), freePort(t), freePort(t)
 	cmd := exec.CommandContext(t.Context(), bin)
 	var output bytes.Buffer
@@ -81,7 +86,7 @@ func start(t *testing.T, bin, limits string, env ...string) *program {
 	conn, err := grpc.NewClient("127.0.0.1:"+grpcPort, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	p := &program{rlsv3.NewRateLimitServiceClient(conn), "127.0.0.1:" + metricsPort}
+	p := &program{rlsv3.NewRateLimitServiceClient(conn), "127.0.0.1:" + grpcPort, "127.0.0.1:" + httpPort, "127.0.0.1:" + metricsPort}
 	polltest.Until(t, maxWait, func() bool {
 		resp, err := http.Get("http://127.0.0.1:" + httpPort + "/healthcheck")
 		if err != nil {
@@ -99,6 +104,25 @@ func start(t *testing.T, bin, limits string, env ...string) *program {
 // call sends req over gRPC.
 func (p *program) call(t *testing.T, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	return p.client.ShouldRateLimit(t.Context(), req, grpc.WaitForReady(true))
+}
+
+// post sends req to /json.
+func (p *program) post(t *testing.T, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	t.Helper()
+	body, err := protojson.Marshal(req)
+	require.NoError(t, err)
+	resp, err := http.Post("http://"+p.httpAddr+"/json", "application/json", bytes.NewReader(body))
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	body, err = io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusTooManyRequests {
+		return nil, fmt.Errorf("%s: %s", resp.Status, body)
+	}
+	response := &rlsv3.RateLimitResponse{}
+	require.NoError(t, protojson.Unmarshal(body, response), "%s", body)
+	require.Equal(t, resp.StatusCode == http.StatusOK, response.GetOverallCode() == rlsv3.RateLimitResponse_OK)
+	return response, nil
 }
 
 // get returns a page of the metrics listener.

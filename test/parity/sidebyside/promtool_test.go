@@ -1,6 +1,6 @@
-//go:build e2e
+//go:build parity
 
-package incumbent_test
+package sidebyside
 
 import (
 	"os/exec"
@@ -21,7 +21,7 @@ var incumbentName = regexp.MustCompile(`^ratelimit_\w+ counter metrics should ha
 
 func TestPromtoolAcceptsMetrics(t *testing.T) {
 	redis := redistest.Start(t)
-	ours := startRLS(t, strings.ReplaceAll(limits, "QUOTA", "quota_mode: true"), "REDIS_URL="+redis.Addr)
+	ours := startRLS(t, limitsFiles{"limits": strings.ReplaceAll(limits, "QUOTA", "quota_mode: true")}, "REDIS_URL="+redis.Addr)
 	for _, domain := range []string{"shop", "nowhere"} {
 		for _, key := range []string{"plain", "zero", "value"} {
 			_, err := ours.call(t, request(domain, key, "x\n\"1\\"))
@@ -37,7 +37,7 @@ func TestPromtoolAcceptsMetrics(t *testing.T) {
 	check.Stdin = strings.NewReader(ours.get(t, "/metrics"))
 	out, err := check.CombinedOutput()
 	if _, hasProblems := err.(*exec.ExitError); !hasProblems { //nolint:errorlint // never wrapped
-		require.NoError(t, err, "make e2e installs promtool")
+		require.NoError(t, err, "make parity installs promtool")
 	}
 	for line := range strings.Lines(string(out)) {
 		assert.Regexp(t, incumbentName, strings.TrimSpace(line))

@@ -1,0 +1,67 @@
+package redis_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// The replica that denies is not the replica that charges a group in two steps.
+func TestDenialMayEndEarlyOnlyWhileAGroupMayBeRefunded(t *testing.T) {
+	t.Parallel()
+	main, perSecond := redistest.Start(t), redistest.Start(t)
+	cluster := redistest.StartCluster(t, 3, false)
+	for name, o := range map[string]redis.Options{
+		"Redis for limits per second": {Main: redis.Server{URL: main.Addr}, PerSecond: &redis.Server{URL: perSecond.Addr}},
+		"Cluster":                     {Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o.Timeout = time.Second
+			denying, charging := open(t, o), open(t, o)
+			perDay := newLimit(t, limit.Spec{Requests: 2, Unit: limit.Day, ChargeDenied: true})
+			perSecond := newLimit(t, limit.Spec{Requests: 1000, Unit: limit.Second, ChargeDenied: true})
+
+			require.True(t, take(denying, hit("spent", perDay, 2))[0].Allowed)
+			denial := take(denying, hit("spent", perDay, 1))[0]
+			require.False(t, denial.Allowed)
+			assert.False(t, denial.MayEndEarly, "no group was charged")
+
+			group := []backend.Hit{hit("shared", perDay, 2), hit(keyInOtherPartition(denying, "shared", perDay, perSecond), perSecond, 1)}
+			for i := range group {
+				group[i].AllOrNone = true
+			}
+			require.True(t, take(charging, group...)[0].Allowed)
+			denial = take(denying, hit("shared", perDay, 1))[0]
+			require.False(t, denial.Allowed)
+			assert.True(t, denial.MayEndEarly, "the group may be refunded")
+			confirming := hit("shared", perDay, 1)
+			confirming.ConfirmsDenial = true
+			assert.True(t, take(denying, confirming)[0].MayEndEarly)
+
+			for _, h := range []backend.Hit{hit("shared", perDay, 1), confirming} {
+				polltest.Until(t, 10*time.Second, func() bool { return !take(denying, h)[0].MayEndEarly })
+			}
+		})
+	}
+}
+
+// keyInOtherPartition returns a key whose counter of other is in another partition than the counter of key and lim.
+func keyInOtherPartition(l *redis.Limiter, key string, lim, other *limit.Limit) string {
+	first := hit(key, lim, 1)
+	for i := 0; ; i++ {
+		second := hit(fmt.Sprint("other", i), other, 1)
+		if l.ShardOf(&second) != l.ShardOf(&first) {
+			return string(second.Key)
+		}
+	}
+}
