@@ -116,7 +116,7 @@ var environmentReader = regexp.MustCompile(`\bos\.(Getenv|LookupEnv|Environ|Expa
 
 func TestOnlyCommandReadsEnvironment(t *testing.T) {
 	for pkg, files := range goList(t, `{{.Dir}} {{join .GoFiles " "}}`) {
-		if pkg == wiring || pkg == wiring+"/env" || strings.HasPrefix(pkg, "internal/testkit/") { // only tests import testkit
+		if pkg == wiring || pkg == wiring+"/env" || strings.HasPrefix(pkg, testRoom+"/") { // only tests import testkit
 			continue
 		}
 		for _, name := range files[1:] {
