@@ -183,6 +183,7 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 		NoRefunds:       s.NegativeHits == "refuse",
 		AllOrNone:       s.AllOrNone,
 		MaxEntries:      s.MaxEntries,
+		MaxAllEntries:   s.MaxAllEntries(),
 	}
 	if s.ResponseHeadersEnabled {
 		o.Headers = &service.Headers{Limit: s.LimitHeader, Remaining: s.RemainingHeader, Reset: s.ResetHeader}
@@ -201,6 +202,7 @@ func serverOptions(s *env.Settings, e *events.Events) server.Options {
 			UDS:               s.GRPCUDS,
 			MaxMessageBytes:   s.GRPCMaxMessageBytes,
 			MaxDescriptors:    s.MaxDescriptors,
+			MaxAllEntries:     s.MaxAllEntries(),
 			MaxStreams:        uint32(s.GRPCMaxStreams),
 			MaxConnectionIdle: s.GRPCMaxConnectionIdle,
 			Gate: newGate("grpc", admission.Options{

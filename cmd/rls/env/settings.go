@@ -37,7 +37,7 @@ type Settings struct {
 	GRPCHost                  string        `envconfig:"GRPC_HOST" default:"0.0.0.0" desc:"Address of the gRPC listener. :: listens on IPv6 and IPv4."`
 	GRPCPort                  int           `envconfig:"GRPC_PORT" default:"8081" min:"0" max:"65535" desc:"Port of the gRPC listener."`
 	GRPCUDS                   string        `envconfig:"GRPC_UDS" desc:"Path of a unix socket for gRPC. If set, GRPC_HOST and GRPC_PORT have no effect. rls replaces the socket of an ended process."`
-	GRPCMaxMessageBytes       int           `envconfig:"GRPC_MAX_MESSAGE_BYTES" default:"131072" min:"1" max:"67108864" desc:"Maximum size of a request in bytes, over gRPC and HTTP. See docs/security.md."`
+	GRPCMaxMessageBytes       int           `envconfig:"GRPC_MAX_MESSAGE_BYTES" default:"1048576" min:"1" max:"67108864" desc:"Maximum size of a request in bytes, over gRPC and HTTP. See docs/security.md."`
 	GRPCMaxStreams            int           `envconfig:"GRPC_MAX_STREAMS" default:"1024" min:"1" max:"1000000" desc:"Maximum number of calls that a gRPC connection can have in flight. Clients queue further calls."`
 	GRPCMaxPendingBytes       int64         `envconfig:"GRPC_MAX_PENDING_BYTES" default:"16777216" min:"0" desc:"Maximum of the request bytes of unanswered calls over all connections. Whole requests up to 4 KiB do not count. Beyond the maximum, the connection with the most bytes is cut. 0 means no bound."`
 	GRPCMaxPeerResets         int64         `envconfig:"GRPC_MAX_PEER_RESETS" default:"1000" min:"0" desc:"Maximum number of calls that a client can reset on one connection in a second, beyond 100 for each answered call. Six pings or other frames count as a reset. Beyond the maximum, the connection is cut. 0 means no bound."`
@@ -46,8 +46,8 @@ type Settings struct {
 	MaxPeerConnections        int           `envconfig:"MAX_PEER_CONNECTIONS" default:"512" min:"0" desc:"Maximum number of connections of one IP address to each listener. Unix sockets have no such bound. 0 means no bound."`
 	JSONRefunds               bool          `envconfig:"JSON_REFUNDS" default:"false" desc:"Allow refunds over HTTP: is_negative_hits for /json, and negative hits for /v1/check."`
 	NegativeHits              string        `envconfig:"NEGATIVE_HITS" default:"allow" oneof:"allow refuse" desc:"Whether requests can refund hits (is_negative_hits): allow or refuse. A rule can refuse them with refunds: false."`
-	MaxDescriptors            int           `envconfig:"MAX_DESCRIPTORS" default:"256" min:"1" desc:"Maximum number of descriptors in a request."`
-	MaxEntries                int           `envconfig:"MAX_ENTRIES" default:"64" min:"1" desc:"Maximum number of entries in a descriptor of a request."`
+	MaxDescriptors            int           `envconfig:"MAX_DESCRIPTORS" default:"1024" min:"1" desc:"Maximum number of descriptors in a request. All of them together can have 64 times as many entries."`
+	MaxEntries                int           `envconfig:"MAX_ENTRIES" default:"256" min:"1" desc:"Maximum number of entries in a descriptor of a request."`
 	GRPCMaxConnectionAge      time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE" default:"24h" desc:"Age at which a client must reconnect, ±10 %. New replicas get their share of the load in this way. 0 or less means never."`
 	GRPCMaxConnectionAgeGrace time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE_GRACE" default:"1h" min:"0s" desc:"Time that calls in flight have after GRPC_MAX_CONNECTION_AGE. 0 means no bound."`
 	GRPCServerUseTLS          bool          `envconfig:"GRPC_SERVER_USE_TLS" default:"false" desc:"Use TLS on the gRPC listener. The service reads the files again when they change."`
