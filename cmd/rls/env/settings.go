@@ -71,9 +71,11 @@ type Settings struct {
 	AdminTokensFile      string      `envconfig:"ADMIN_TOKENS_FILE" desc:"YAML file of more tokens for the admin API, which may only read or only use some domains (docs/overrides.md). The service reads the file again when it changes."`
 	AdminAuditPath       string      `envconfig:"ADMIN_AUDIT_PATH" desc:"File that gets the audit of the admin API too, as JSON lines. The service opens it for each line, so it can be moved at any time."`
 
-	UsePrometheus  bool   `envconfig:"USE_PROMETHEUS" default:"false" desc:"Serve metrics at PROMETHEUS_ADDR too. The debug listener always serves them at /metrics."`
-	PrometheusAddr string `envconfig:"PROMETHEUS_ADDR" default:":9090" desc:"Address of the metrics listener, host:port."`
-	PrometheusPath string `envconfig:"PROMETHEUS_PATH" default:"/metrics" desc:"Path of the metrics on the metrics listener."`
+	UsePrometheus      bool   `envconfig:"USE_PROMETHEUS" default:"false" desc:"Serve metrics at PROMETHEUS_ADDR too. The debug listener always serves them at /metrics."`
+	PrometheusAddr     string `envconfig:"PROMETHEUS_ADDR" default:":9090" desc:"Address of the metrics listener, host:port."`
+	PrometheusPath     string `envconfig:"PROMETHEUS_PATH" default:"/metrics" desc:"Path of the metrics on the metrics listener."`
+	ResponseTimeMillis bool   `envconfig:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" default:"false" desc:"Report ratelimit_service_response_time_seconds in milliseconds, in spite of its name. It has no effect on names of PROMETHEUS_MAPPER_YAML."`
+	PrometheusMapper   string `envconfig:"PROMETHEUS_MAPPER_YAML" desc:"File of mappings of statsd_exporter. Metrics of envoyproxy/ratelimit then have the names and labels of these mappings on the metrics listener. If the file is missing, the setting has no effect. See docs/metrics.md."`
 
 	UseStatsd           bool          `envconfig:"USE_STATSD" default:"false" desc:"Send metrics to a statsd server. If it is empty, STATSD_HOST or STATSD_PORT means true, unless another place of metrics is chosen. The explicit value false, without USE_DOG_STATSD and USE_PROMETHEUS, writes metrics to the log."`
 	UseDogStatsd        bool          `envconfig:"USE_DOG_STATSD" default:"false" desc:"Send metrics to DogStatsD over UDP, with tags."`
@@ -86,6 +88,7 @@ type Settings struct {
 	DisableStats        bool          `envconfig:"DISABLE_STATS" default:"false" desc:"Turn off statsd, DogStatsD, metrics in the log, and USE_PROMETHEUS. The debug listener still serves /metrics."`
 
 	NearLimitRatio   float64 `envconfig:"NEAR_LIMIT_RATIO" default:"0.8" desc:"Share of a limit from which hits count as near the limit in ratelimit_service_rate_limit_near_limit."`
+	MetricsRuleLabel bool    `envconfig:"METRICS_RULE_LABEL" default:"true" desc:"Give the metrics of rules the label rule. If false, rules with the same domain, key1 and key2 share their series, as in envoyproxy/ratelimit."`
 	MetricsMaxSeries int     `envconfig:"METRICS_MAX_SERIES" default:"1000" min:"1" max:"1000000" desc:"Maximum number of values of requests with metrics of their own, for each limit (value_to_metric, detailed_metric). Hits with further values count for the value other. See docs/metrics.md."`
 
 	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" default:"8s" min:"0s" desc:"Time after SIGTERM in which the service still accepts calls, so that load balancers notice. Health is NOT_SERVING during this time. Ctrl-C (SIGINT) skips it. See docs/envoy.md."`
