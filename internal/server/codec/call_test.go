@@ -46,9 +46,7 @@ func TestLargeRequestsTakeTurns(t *testing.T) {
 		"128 KiB wait for nothing":         {1, 127 << 10, 100},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			defer cancel()
-			begin := func(d func(any) error) *Call { return Begin(ctx, d) }
+			begin := func(d func(any) error) *Call { return Begin(t.Context(), d) }
 			var ends []func()
 			for range size.together {
 				end, err := decode(t, begin, size.descriptors, size.valueBytes)
@@ -56,7 +54,9 @@ func TestLargeRequestsTakeTurns(t *testing.T) {
 				ends = append(ends, end)
 			}
 			if size.together < 100 {
-				end, err := decode(t, begin, size.descriptors, size.valueBytes)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+				defer cancel()
+				end, err := decode(t, func(d func(any) error) *Call { return Begin(ctx, d) }, size.descriptors, size.valueBytes)
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 				end()
 				end, err = decode(t, begin, 256, 1)

@@ -67,16 +67,17 @@ func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
 			request.Domain = parts.domain
 			request.Descriptors = slices.Repeat([]*ratelimitv3.RateLimitDescriptor{{}}, parts.descriptors)
 			return nil
-		case c.maxEntries > 0 && parts.entries > c.maxEntries:
-			request.Domain = parts.domain
-			entries := slices.Repeat([]*ratelimitv3.RateLimitDescriptor_Entry{{}}, parts.entries)
-			request.Descriptors = []*ratelimitv3.RateLimitDescriptor{{Entries: entries}}
-			return nil
 		}
 		if isCall {
 			if err := call.waitTurn(buffer.Len(), parts.descriptors); err != nil {
 				return err
 			}
+		}
+		if n := countEntries(buffer.ReadOnlyData()); c.maxEntries > 0 && n > c.maxEntries {
+			request.Domain = parts.domain
+			entries := slices.Repeat([]*ratelimitv3.RateLimitDescriptor_Entry{{}}, n)
+			request.Descriptors = []*ratelimitv3.RateLimitDescriptor{{Entries: entries}}
+			return nil
 		}
 	}
 	return c.CodecV2.Unmarshal(data, message)

@@ -82,7 +82,8 @@ func countParts(data string) (p requestParts, ok bool) {
 	return p, true
 }
 
-// countLargeParts returns the parts of a request that can have rare fields. ok is false if data is invalid.
+// countLargeParts returns the parts of a request that can have rare fields, without its entries. ok is false if data is
+// invalid.
 func countLargeParts(data []byte) (p requestParts, ok bool) {
 	ok = eachBytesField(data, func(tag byte, value []byte) bool {
 		switch tag {
@@ -91,16 +92,23 @@ func countLargeParts(data []byte) (p requestParts, ok bool) {
 			return utf8.Valid(value)
 		case descriptorsTag:
 			p.descriptors++
-			return eachBytesField(value, func(tag byte, _ []byte) bool {
-				if tag == entriesTag {
-					p.entries++
-				}
-				return true
-			})
 		}
 		return true
 	})
 	return p, ok
+}
+
+// countEntries returns the number of entries of all descriptors of a request.
+func countEntries(data []byte) (n int) {
+	eachBytesField(data, func(tag byte, value []byte) bool {
+		return tag != descriptorsTag || eachBytesField(value, func(tag byte, _ []byte) bool {
+			if tag == entriesTag {
+				n++
+			}
+			return true
+		})
+	})
+	return n
 }
 
 // eachBytesField calls f with the fields of a message whose values are bytes and whose tags have one byte, until f
