@@ -48,7 +48,7 @@ func TestParseTargetErrors(t *testing.T) {
 		"shop|k=%2A":          "want shop|k=*",
 		"shop|k=ü":            "want shop|k=%C3%BC",
 		"s\n|k":               `want s%0A|k`,
-		"d" + longTarget(101): "101 entries; maximum is 100",
+		"d" + longTarget(513): "513 entries; maximum is 512",
 	} {
 		_, err := ParseTarget(text)
 		assert.ErrorContains(t, err, want, "%q", text)
@@ -56,9 +56,9 @@ func TestParseTargetErrors(t *testing.T) {
 }
 
 func TestTargetHasAsManyEntriesAsALimitsFile(t *testing.T) {
-	target, err := ParseTarget("d" + longTarget(100))
+	target, err := ParseTarget("d" + longTarget(512))
 	require.NoError(t, err)
-	assert.Len(t, target.Entries, 100)
+	assert.Len(t, target.Entries, 512)
 }
 
 func TestTargetOfARequestHasAValueForEachKey(t *testing.T) {

@@ -37,9 +37,9 @@ type Options struct {
 	// QuotaMode puts every descriptor in quota mode.
 	QuotaMode bool
 
-	// MaxDescriptors bounds the descriptors of a request, and MaxEntries the entries of a
-	// descriptor. 0 means no bound.
-	MaxDescriptors, MaxEntries int
+	// MaxDescriptors bounds the descriptors of a request, MaxEntries the entries of a descriptor, and
+	// MaxAllEntries the entries of all descriptors of a request. 0 means no bound.
+	MaxDescriptors, MaxEntries, MaxAllEntries int
 
 	// NoRefunds rejects requests with a refund.
 	NoRefunds bool
@@ -185,10 +185,17 @@ func (s *Service) respond(ctx context.Context, c *Call) (*rlsv3.RateLimitRespons
 	return resp, nil
 }
 
-// checkSize returns an error if req exceeds MaxDescriptors or MaxEntries.
+// checkSize returns an error if req exceeds MaxDescriptors, MaxEntries or MaxAllEntries.
 func (s *Service) checkSize(req *rlsv3.RateLimitRequest) error {
 	if n, bound := len(req.Descriptors), s.options.MaxDescriptors; bound > 0 && n > bound {
 		return status.Errorf(codes.InvalidArgument, "descriptors: got %d, want at most %d (MAX_DESCRIPTORS)", n, bound)
+	}
+	all := 0
+	for _, d := range req.Descriptors {
+		all += len(d.GetEntries())
+	}
+	if bound := s.options.MaxAllEntries; bound > 0 && all > bound {
+		return status.Errorf(codes.InvalidArgument, "entries of all descriptors: got %d, want at most %d (64 × MAX_DESCRIPTORS)", all, bound)
 	}
 	if bound := s.options.MaxEntries; bound > 0 {
 		for i, d := range req.Descriptors {

@@ -226,11 +226,12 @@ func newBenchService(b *testing.B) *Service {
 }
 
 func TestTooLargeRequestsAreRejected(t *testing.T) {
-	r := newFixture(t, tenPerMinute, func(o *Options) { o.MaxDescriptors, o.MaxEntries = 3, 2 })
+	r := newFixture(t, tenPerMinute, func(o *Options) { o.MaxDescriptors, o.MaxEntries, o.MaxAllEntries = 3, 4, 6 })
 	for message, ds := range map[string][]*ratelimitv3.RateLimitDescriptor{
 		"":                                   repeat(3, desc("a=1", "b=2")),
 		"descriptors: got 4, want at most 3": repeat(4, desc("a=1")),
-		"descriptors[1].entries: got 3, want at most 2": {desc("a=1"), desc("a=1", "b=2", "c=3")},
+		"descriptors[1].entries: got 5, want at most 4":            {desc("a=1"), desc("a=1", "b=2", "c=3", "d=4", "e=5")},
+		"entries of all descriptors: got 7, want at most 6 (64 × ": {desc("a=1", "b=2", "c=3"), desc("a=1", "b=2", "c=3", "d=4")},
 	} {
 		_, err := r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: ds})
 		if message == "" {

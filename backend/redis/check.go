@@ -186,6 +186,9 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 		channel := c.names("")["CHANNEL"]
 		missing.add(c.subscribe(ctx, channel.value), "subscribe", channel.rule)
 	}
+	if isNoPerm(reply["set"].Err()) {
+		missing.hasExpire = c.expireKeys(ctx)
+	}
 	if f, ok := missing.finding(c.instance.address.login.user); ok {
 		c.findings = append(c.findings, f)
 	}
@@ -198,6 +201,16 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 	c.checkCoverage(reply["cluster|slots"])
 	c.checkInfo(infoOf(reply["hello"], reply["info"]))
 	return c.findings
+}
+
+// expireKeys sets the time to live of the keys of the check with EXPIRE. It reports whether the user may do so.
+func (c *serverCheck) expireKeys(ctx context.Context) bool {
+	var commands []goredis.Cmder
+	for _, layout := range []string{layoutState, layoutCount} {
+		commands = append(commands, goredis.NewBoolCmd(ctx, "EXPIRE", c.names(layout)["KEY"].value, 60))
+	}
+	c.server.execute(ctx, commands)
+	return commands[0].Err() == nil
 }
 
 // names returns the names for the harmless runs of rights, with the key of the check in this layout.

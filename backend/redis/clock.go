@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 )
 
 // serverClock is the clock of a Redis server, estimated by this process. It adds an offset
@@ -82,6 +84,19 @@ func (c *serverClock) add(start, end, serverMicros int64) {
 	shortest := c.shortest()
 	c.offset.Store(shortest.minOffset + (shortest.maxOffset-shortest.minOffset)/2)
 	c.measuredAt.Store(end)
+}
+
+// addReply adds the measurement of a TIME command that was sent at start. If the user of Redis may not run TIME, the
+// clock of this machine counts, as in envoyproxy/ratelimit.
+func (c *serverClock) addReply(start int64, cmd *goredis.TimeCmd) error {
+	now, err := cmd.Result()
+	if KindOf(err) == KindNoPerm {
+		now, err = time.Now(), nil
+	}
+	if err == nil {
+		c.add(start, microsSinceProcessStart(), now.UnixMicro())
+	}
+	return err
 }
 
 const (

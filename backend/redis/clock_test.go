@@ -214,7 +214,7 @@ func TestKeysWithoutTTLAreSentUntilRedisConfirms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var k keysWithoutTTL
 		assert.Empty(t, k.takeCommands())
-		k.addUnanswered(newTTLCommand("a", 1000))
+		k.addUnanswered(new(redisInstance).newTTLCommand("a", 1000))
 		commands := k.takeCommands()
 		assert.Len(t, commands, 1)
 		k.addForResend(commands)
@@ -231,7 +231,7 @@ func TestKeysWithoutTTLAreSentUntilRedisConfirms(t *testing.T) {
 		time.Sleep(resendPause)
 		assert.Empty(t, k.takeCommands(), "Redis has confirmed it")
 		for range maxKeysWithoutTTL + 10 {
-			k.addUnanswered(newTTLCommand("a", 1000))
+			k.addUnanswered(new(redisInstance).newTTLCommand("a", 1000))
 		}
 		assert.Len(t, k.takeCommands(), maxKeysWithoutTTL)
 	})

@@ -149,20 +149,26 @@ func (b *batch) hitsWithoutAnswer() (hits []*pendingHit) {
 //	INCRBY name n          for several hits
 //	GET name               if all hits are peeks
 //
+// If the user of Redis has the rights for envoyproxy/ratelimit only, INCRBY name 0 takes the place of GET, and
+// EXPIRE name seconds, after the charge, that of SET.
+//
 // Only the code in this file knows these formats. SET comes first, so the key has a time to live even
 // if this process dies between SET and INCRBY. The commands point to name, n and ttl, so each batch can
 // reuse the commands with other values.
 type plainCommands struct {
-	name string
-	n    int64
-	ttl  int64
+	name       string
+	n          int64
+	ttl        int64
+	ttlSeconds int64
 
 	set       noRetryStatus
+	expire    *goredis.BoolCmd
 	increment noRetryInt // INCR
 	add       noRetryInt // INCRBY
 	get       noRetryString
-	charge    noRetryInt // the command of the last charge, which is increment or add
-	hasSet    bool       // reports whether the last commands contain SET
+	charge    noRetryInt    // the command of the last charge, which is increment or add
+	setsTTL   goredis.Cmder // set or expire, if it is one of the last commands, or nil
+	isRead    bool          // the last command is get
 }
 
 // These commands must not be repeated by go-redis, because Redis may have executed them.
@@ -178,40 +184,47 @@ func (noRetryString) NoRetry() bool { return true }
 
 // encode appends the commands of c to commands. The commands are valid until the next encode. Their name
 // points into the memory of the hits. hasTTL reports whether this process remembers a time to live of
-// the key. mayIncrement reports whether the user of Redis may run INCR, which costs Redis less than
-// INCRBY.
-func (c *windowCounter) encode(commands []goredis.Cmder, hasTTL, mayIncrement bool) []goredis.Cmder {
-	p := &c.plain
+// the key. INCR costs Redis less than INCRBY.
+func (c *windowCounter) encode(commands []goredis.Cmder, hasTTL bool, r *redisInstance) []goredis.Cmder {
+	p, maySet := &c.plain, !r.setForbidden.Load()
 	if p.add.IntCmd == nil {
 		ctx := context.Background()
 		p.set = noRetryStatus{goredis.NewStatusCmd(ctx, "SET", &p.name, "0", "PX", &p.ttl, "NX")}
 		p.increment = noRetryInt{goredis.NewIntCmd(ctx, "INCR", &p.name)}
 		p.add = noRetryInt{goredis.NewIntCmd(ctx, "INCRBY", &p.name, &p.n)}
 		p.get = noRetryString{goredis.NewStringCmd(ctx, "GET", &p.name)}
+		p.expire = goredis.NewBoolCmd(ctx, "EXPIRE", &p.name, &p.ttlSeconds)
 	}
-	p.name, p.n, p.ttl, p.hasSet = asString(c.name), c.n, c.ttl, false
-	if c.n == 0 {
+	p.name, p.n, p.ttl, p.ttlSeconds, p.setsTTL = asString(c.name), c.n, c.ttl, ttlSeconds(c.ttl), nil
+	p.isRead = c.n == 0 && maySet
+	if p.isRead {
 		p.get.SetErr(nil)
 		return append(commands, p.get)
 	}
-	if !hasTTL {
-		p.hasSet = true
+	if !hasTTL && maySet {
+		p.setsTTL = p.set
 		p.set.SetErr(nil)
 		commands = append(commands, p.set)
 	}
 	p.charge = p.add
-	if c.n == 1 && mayIncrement {
+	if c.n == 1 && maySet && !r.incrForbidden.Load() {
 		p.charge = p.increment
 	}
 	p.charge.SetErr(nil)
-	return append(commands, p.charge)
+	commands = append(commands, p.charge)
+	if !hasTTL && !maySet {
+		p.setsTTL = p.expire
+		p.expire.SetErr(nil)
+		commands = append(commands, p.expire)
+	}
+	return commands
 }
 
 // decode returns the reply to the commands of the last encode: the count before the hits, and
 // whether the key has a time to live.
 func (c *windowCounter) decode() (count int64, hasTTL bool, err error) {
 	p := &c.plain
-	if c.n == 0 {
+	if p.isRead {
 		count, err = decodeCount(p.get.Result())
 		return count, true, err
 	}
@@ -220,16 +233,26 @@ func (c *windowCounter) decode() (count int64, hasTTL bool, err error) {
 		return 0, false, err
 	}
 	count -= c.n
-	if p.hasSet {
-		err := p.set.Err()
+	if p.setsTTL != nil {
+		err := p.setsTTL.Err()
 		return count, err == nil || errors.Is(err, goredis.Nil), nil
 	}
 	return count, count != 0, nil // a key with a count of 0 may be new
 }
 
-// isIncrForbidden reports whether Redis charged nothing because its user may not run INCR.
-func (c *windowCounter) isIncrForbidden(err error) bool {
-	return err != nil && c.n == 1 && c.plain.charge == c.plain.increment && KindOf(err) == KindNoPerm
+// adaptTo remembers in r that its user may not run some commands of the last encode. err is the error of these
+// commands. adaptTo reports whether Redis charged nothing, and other commands can take their place.
+func (c *windowCounter) adaptTo(r *redisInstance, err error) bool {
+	p := &c.plain
+	isForbidden := isNoPerm(err)
+	if p.setsTTL == p.set && isNoPerm(p.set.Err()) || p.isRead && isForbidden {
+		r.setForbidden.Store(true)
+	}
+	isIncr := c.n == 1 && !p.isRead && p.charge == p.increment
+	if isIncr && isForbidden {
+		r.incrForbidden.Store(true)
+	}
+	return isForbidden && (p.isRead || isIncr)
 }
 
 // decodeCount returns the count in a reply to GET.

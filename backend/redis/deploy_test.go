@@ -261,3 +261,39 @@ func TestSlotMigrationUnderLoadLosesNoHit(t *testing.T) {
 		})
 	}
 }
+
+// A user with the rights that envoyproxy/ratelimit needs can charge windows, and nothing else.
+func TestRightsOfTheIncumbentSufficeForFixedWindows(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	const rights = "resetkeys ~* resetchannels -@all +incrby +expire +ping +hello +select"
+	setUser(t, s.Client(t), rights)
+	for _, first := range []int64{0, 1, 3} {
+		l := open(t, redis.Options{Main: redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, KeyPrefix: fmt.Sprint(first), Timeout: testTimeout})
+		require.NoError(t, l.Ping(t.Context()))
+		lim := charging(t, 10)
+		count := int64(0)
+		for _, n := range []int64{first, 1, 0, 3, 1, 20, 0} {
+			r := take(l, hit("key", lim, n))[0]
+			require.NoError(t, r.Err)
+			count += n
+			assert.Equal(t, backend.SourceRedis, r.Source)
+			assert.Equal(t, 10-count, r.Remaining)
+		}
+		err := take(l, hit("key", lim, -1))[0].Err
+		assert.ErrorContains(t, err, "evalsha")
+		assert.Equal(t, backend.ReasonOutage, backend.ReasonOf(err), "the fallback decides")
+		assert.True(t, backend.IsNotSent(err), "and its breaker stays closed for the other hits")
+
+		found := problems(t, l)
+		require.Len(t, found, 1)
+		assert.Equal(t, redis.LevelProblem, found[0].Level)
+		assert.Contains(t, found[0].Text, "Redis counts only limits with fixed_window")
+		assert.Contains(t, found[0].Advice, "run ACL SETUSER rls +eval +evalsha +time +set +incr")
+
+		setUser(t, s.Client(t), rights+" +eval")
+		assert.Contains(t, problems(t, l)[0].Text, "may not run evalsha")
+		setUser(t, s.Client(t), rights)
+	}
+	assert.Equal(t, 3, redistest.RequireAllExpire(t, s))
+}

@@ -95,6 +95,12 @@ func KindOf(err error) ErrorKind {
 	return KindOther
 }
 
+// isNoPerm reports whether err says that the user may not run a command, or not with this key.
+func isNoPerm(err error) bool { return err != nil && err != goredis.Nil && KindOf(err) == KindNoPerm } //nolint:errorlint // fast; a reply is never wrapped
+
+// isAboutKey reports whether err, which isNoPerm, says that the user may run the command with other keys or channels.
+func isAboutKey(err error) bool { return strings.Contains(err.Error(), "access") }
+
 // replyOutcome is what a reply means for the hits of its command.
 type replyOutcome int
 

@@ -45,9 +45,15 @@ func (b *batch) setTTL(ctx context.Context, s *server, commands []goredis.Cmder)
 }
 
 // newTTLCommand returns the command that sets the time to live of a key to ttl, in milliseconds.
-func newTTLCommand(name string, ttl int64) goredis.Cmder {
+func (r *redisInstance) newTTLCommand(name string, ttl int64) goredis.Cmder {
+	if r.setForbidden.Load() {
+		return goredis.NewBoolCmd(context.Background(), "EXPIRE", name, ttlSeconds(ttl))
+	}
 	return goredis.NewBoolCmd(context.Background(), "PEXPIRE", name, ttl)
 }
+
+// ttlSeconds returns ttl, which is in milliseconds, in seconds.
+func ttlSeconds(ttl int64) int64 { return (ttl + 999) / 1000 }
 
 // ttlTable remembers keys that have a time to live in Redis. A charge of such a key does not set the
 // time to live again. The table keeps a hash of each key. A full bucket forgets one of its keys. The

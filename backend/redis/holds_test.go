@@ -141,7 +141,7 @@ func TestHoldersOfAllReplicasNeverExceedTheLimit(t *testing.T) {
 func TestOtherLimitsWorkWithoutTheRightsForHolds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	setUser(t, s.Client(t), ownKeys+rulesFor(redis.RightOfAll, redis.RightOfChecks, redis.RightOfIncrements))
+	setUser(t, s.Client(t), ownKeys+rulesFor(redis.RightOfAll, redis.RightOfChecks, redis.RightOfIncrements, redis.RightOfWindows, redis.RightOfScripts))
 	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, KeyPrefix: "myprefix:", Timeout: testTimeout})
 	log := newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 4, Unit: limit.Hour})
 	got := take(l, hit("key", oneSlot(), 1), hit("key", log, 1))

@@ -28,6 +28,7 @@ type redisInstance struct {
 	inflightBatches int // of each partition; MaxInflightBatches at most
 
 	incrForbidden atomic.Bool // the user may not run INCR
+	setForbidden  atomic.Bool // the user may not run SET or GET, so INCRBY and EXPIRE take their place
 
 	lateBatches    atomic.Int64 // batches that may wait for a late answer
 	maxLateBatches int64        // so that a connection is left for each worker

@@ -25,6 +25,8 @@ const (
 	RightOfPrefixes                   // for Limiter.ResetPrefix only
 	RightOfHolds                      // for limits with holds only
 	RightOfIncrements                 // for charges that cost Redis less
+	RightOfWindows                    // for plain charges; EXPIRE takes their place
+	RightOfScripts                    // for all that plain charges can't do
 )
 
 // Right is the right to run a command.
@@ -56,19 +58,19 @@ var rights = []Right{
 	{Command: "ping"},
 	{Command: "hello"},
 	{Command: "select", Use: RightOfDatabase, args: "DB"},
-	{Command: "eval", args: "return 0"}, // the script is return,
-	{Command: "evalsha", args: "0000000000000000000000000000000000000000 0"},
-	{Command: "time"},
-	{Command: "set", args: "KEY 0 PX 60000", hasKeys: true},
+	{Command: "eval", Use: RightOfScripts, args: "return 0"}, // the script is return,
+	{Command: "evalsha", Use: RightOfScripts, args: "0000000000000000000000000000000000000000 0"},
+	{Command: "time", Use: RightOfWindows},
+	{Command: "set", Use: RightOfWindows, args: "KEY 0 PX 60000", hasKeys: true},
 	{Command: "incr", Use: RightOfIncrements, args: "KEY", hasKeys: true},
 	{Command: "incrby", args: "KEY 0", hasKeys: true},
-	{Command: "get", args: "KEY", hasKeys: true},
-	{Command: "mget", args: "KEY", hasKeys: true},
-	{Command: "setrange", args: "KEY 0 0", hasKeys: true},
-	{Command: "llen", args: "KEY", hasKeys: true},
-	{Command: "lrange", args: "KEY 0 0", hasKeys: true},
-	{Command: "ltrim", args: "KEY 0 0", hasKeys: true},
-	{Command: "rpush", args: "KEY 0", hasKeys: true},
+	{Command: "get", Use: RightOfWindows, args: "KEY", hasKeys: true},
+	{Command: "mget", Use: RightOfScripts, args: "KEY", hasKeys: true},
+	{Command: "setrange", Use: RightOfScripts, args: "KEY 0 0", hasKeys: true},
+	{Command: "llen", Use: RightOfScripts, args: "KEY", hasKeys: true},
+	{Command: "lrange", Use: RightOfScripts, args: "KEY 0 0", hasKeys: true},
+	{Command: "ltrim", Use: RightOfScripts, args: "KEY 0 0", hasKeys: true},
+	{Command: "rpush", Use: RightOfScripts, args: "KEY 0", hasKeys: true},
 	{Command: "zadd", Use: RightOfHolds, args: "KEY 0 0", hasKeys: true},
 	{Command: "zrem", Use: RightOfHolds, args: "KEY 0", hasKeys: true},
 	{Command: "zcard", Use: RightOfHolds, args: "KEY", hasKeys: true},
@@ -78,8 +80,8 @@ var rights = []Right{
 	{Command: "pttl", Use: RightOfHolds, args: "KEY", hasKeys: true},
 	{Command: "lpush", Use: RightOfOverrides, args: "KEY 0", hasKeys: true},
 	{Command: "lindex", Use: RightOfOverrides, args: "KEY 0", hasKeys: true},
-	{Command: "pexpire", args: "KEY 60000", hasKeys: true},
-	{Command: "del", args: "KEY", hasKeys: true},
+	{Command: "pexpire", Use: RightOfWindows, args: "KEY 60000", hasKeys: true},
+	{Command: "del", Use: RightOfScripts, args: "KEY", hasKeys: true},
 	{Command: "wait", Use: RightOfReplicas, args: "0 1"},
 	{Command: "info", Use: RightOfChecks},
 	{Command: "scan", Use: RightOfPrefixes},
@@ -134,6 +136,8 @@ func (r Right) isNeeded(o *Options, a address) bool {
 type missingRights struct {
 	commands []string
 	patterns []string // ACL rules for keys and channels
+
+	hasExpire bool // the user may run EXPIRE, which RightOfWindows can do without
 }
 
 // deniedCommand matches the name of the command in a refusal of Redis.
@@ -142,10 +146,10 @@ var deniedCommand = regexp.MustCompile(`'([a-z|]+)' command`)
 // add adds the right that is missing according to err. pattern is the ACL rule for the key or
 // channel of the command.
 func (m *missingRights) add(err error, command, pattern string) {
-	if KindOf(err) != KindNoPerm {
+	if !isNoPerm(err) {
 		return
 	}
-	if strings.Contains(err.Error(), "access") { // the command is allowed, but not with this key or channel
+	if isAboutKey(err) {
 		if !slices.Contains(m.patterns, pattern) {
 			m.patterns = append(m.patterns, pattern)
 		}
@@ -181,7 +185,7 @@ func (m *missingRights) finding(user string) (f Finding, ok bool) {
 	if len(m.patterns) > 0 {
 		return f, true
 	}
-	level, effects := LevelNote, ""
+	level, effects, isProblem := LevelNote, "", false
 	for _, use := range m.uses() {
 		switch use {
 		case RightOfChecks:
@@ -192,11 +196,22 @@ func (m *missingRights) finding(user string) (f Finding, ok bool) {
 			effects += ", so the fallback decides all limits with algorithm " + limit.Concurrency.String()
 		case RightOfIncrements:
 			effects += ", so charges cost Redis more"
+		case RightOfScripts:
+			isProblem = true
+			effects += ", so Redis counts only limits with fixed_window and charge_denied, and the fallback decides other limits, refunds and all-or-none calls"
+		case RightOfWindows:
+			if !m.hasExpire {
+				return f, true
+			}
+			level = LevelWarning
+			effects += ", so windows may follow the clock of this machine, and EXPIRE sets the time to live of their keys"
 		default:
 			return f, true
 		}
 	}
-	f.Level = level
+	if !isProblem {
+		f.Level = level
+	}
 	f.Text += effects
 	return f, len(rules) > 0
 }

@@ -105,8 +105,7 @@ func (b *batch) sendOnce(ctx context.Context, s *server) (refusal error) {
 	b.buildCommands(ctx, &a)
 	start := microsSinceProcessStart()
 	b.sendCommands(ctx, s)
-	if a.clock != nil && a.clock.Err() == nil {
-		s.clock.add(start, microsSinceProcessStart(), a.clock.Val().UnixMicro())
+	if a.clock != nil && s.clock.addReply(start, a.clock) == nil {
 		b.queue.limiter.adaptTimeout(&s.clock)
 	}
 	b.queue.keysWithoutTTL.addForResend(a.earlierTTLCommands)
@@ -124,7 +123,7 @@ func (b *batch) buildCommands(ctx context.Context, a *attempt) {
 	b.commands = b.commands[:0]
 	for _, c := range b.counters.all {
 		if !c.isDone {
-			b.commands = c.encode(b.commands, q.keysWithTTL.contains(c.hash), !q.instance.incrForbidden.Load())
+			b.commands = c.encode(b.commands, q.keysWithTTL.contains(c.hash), q.instance)
 		}
 	}
 	if len(b.commands) > 0 && q.limiter.chargesInSteps() {
@@ -190,27 +189,26 @@ func (b *batch) applyCounterReplies(a *attempt) {
 			continue
 		}
 		count, hasTTL, err := c.decode()
-		outcome := outcomeOf(err)
+		outcome, isForbidden := outcomeOf(err), c.adaptTo(q.instance, err)
 		switch {
 		case outcome == outcomeExecuted:
 			c.isDone = true
 			b.answerHits(c, count, mayEndEarly)
 			if !hasTTL {
-				a.newTTLCommands = append(a.newTTLCommands, newTTLCommand(string(c.name), c.ttl))
+				a.newTTLCommands = append(a.newTTLCommands, q.instance.newTTLCommand(string(c.name), c.ttl))
 			} else if c.n > 0 {
 				q.keysWithTTL.add(c.hash)
 			}
-		case c.isIncrForbidden(err):
-			q.instance.incrForbidden.Store(true)
-			a.refusal = err // the next attempt uses INCRBY
+		case isForbidden:
+			a.refusal = err // the next attempt uses other commands
 		case outcome == outcomeBadKey:
 			c.isDone = true
 			for _, h := range b.hitsOf(c) {
 				h.fail(q.instance.name, err)
 			}
 		default:
-			if outcome == outcomeUnanswered && c.n > 0 {
-				q.keysWithoutTTL.addUnanswered(newTTLCommand(string(c.name), c.ttl))
+			if outcome == outcomeUnanswered && !c.plain.isRead {
+				q.keysWithoutTTL.addUnanswered(q.instance.newTTLCommand(string(c.name), c.ttl))
 			}
 			c.isDone = b.applyFailure(a, b.hitsOf(c), outcome, err)
 		}
@@ -238,6 +236,12 @@ func (b *batch) applyScriptReply(a *attempt) {
 	case outcome == outcomeExecuted:
 		b.isScriptDone = true
 		b.script.decode(reply, b.scriptHits, b.queue.instance.name)
+	case isNoPerm(err) && !isAboutKey(err): // the user may not run EVALSHA
+		b.reportError(err)
+		b.isScriptDone = true
+		for _, h := range b.scriptHits { // no failure of Redis, which counts other hits
+			h.answer = answer{Result: backend.Result{Err: &backend.Error{Reason: backend.ReasonOutage, NotSent: true, Cause: err}}}
+		}
 	case outcome == outcomeUnknownScript && !b.mustSendScript:
 		b.reportError(err)
 		b.mustSendScript = true

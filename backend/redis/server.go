@@ -54,11 +54,7 @@ func (s *server) measureClock(ctx context.Context) error {
 	cmd := goredis.NewTimeCmd(ctx, "TIME")
 	start := microsSinceProcessStart()
 	s.execute(ctx, []goredis.Cmder{cmd})
-	if err := cmd.Err(); err != nil {
-		return err
-	}
-	s.clock.add(start, microsSinceProcessStart(), cmd.Val().UnixMicro())
-	return nil
+	return s.clock.addReply(start, cmd)
 }
 
 // servers is a client over go-redis.

@@ -27,7 +27,7 @@ func callObservers(s *env.Settings, e *events.Events, others ...service.Observer
 	if observers == "off" {
 		return nil
 	}
-	rules := metrics.RuleOptions{NearLimitRatio: float32(s.NearLimitRatio), MaxSeries: s.MetricsMaxSeries, Log: e.Log}
+	rules := metrics.RuleOptions{NearLimitRatio: float32(s.NearLimitRatio), MaxSeries: s.MetricsMaxSeries, NoRuleLabel: !s.MetricsRuleLabel, Log: e.Log}
 	return append(others, e.Metrics.Service(), e.Metrics.RuleObserver(rules))
 }
 

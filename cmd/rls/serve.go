@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"math"
 	"net/http"
@@ -142,6 +143,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 func newEvents(s *env.Settings, log *slog.Logger) *events.Events {
 	b := thisBuild()
 	meter := metrics.New()
+	meter.ResponseTimeMillis = s.ResponseTimeMillis
 	meter.Build(metrics.BuildInfo{Version: b.Version, Commit: b.Commit, Date: b.Date, GoVersion: runtime.Version()})
 	var changed []any
 	for _, v := range s.ChangedVariables() {
@@ -183,6 +185,7 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 		NoRefunds:       s.NegativeHits == "refuse",
 		AllOrNone:       s.AllOrNone,
 		MaxEntries:      s.MaxEntries,
+		MaxAllEntries:   s.MaxAllEntries(),
 	}
 	if s.ResponseHeadersEnabled {
 		o.Headers = &service.Headers{Limit: s.LimitHeader, Remaining: s.RemainingHeader, Reset: s.ResetHeader}
@@ -201,6 +204,7 @@ func serverOptions(s *env.Settings, e *events.Events) server.Options {
 			UDS:               s.GRPCUDS,
 			MaxMessageBytes:   s.GRPCMaxMessageBytes,
 			MaxDescriptors:    s.MaxDescriptors,
+			MaxAllEntries:     s.MaxAllEntries(),
 			MaxStreams:        uint32(s.GRPCMaxStreams),
 			MaxConnectionIdle: s.GRPCMaxConnectionIdle,
 			Gate: newGate("grpc", admission.Options{
@@ -248,9 +252,23 @@ func serverOptions(s *env.Settings, e *events.Events) server.Options {
 	if s.UsePrometheus && !s.DisableStats {
 		addr, _ := server.ParseAddr(s.PrometheusAddr) // package env has checked it
 		addr.Setting = "PROMETHEUS_ADDR"
-		o.Metrics = &server.MetricsListener{Addr: addr, Path: s.PrometheusPath, Handler: e.Metrics.Handler(s.ExtraTags)}
+		o.Metrics = &server.MetricsListener{Addr: addr, Path: s.PrometheusPath, Handler: metricsHandler(s, e)}
 	}
 	return o
+}
+
+// metricsHandler returns the page of the metrics listener.
+func metricsHandler(s *env.Settings, e *events.Events) http.Handler {
+	if s.PrometheusMapper != "" {
+		mapping, err := statsd.LoadMapping(s.PrometheusMapper)
+		if err == nil {
+			return e.Metrics.MappedHandler(s.ExtraTags, statsd.Mapped(mapping, e.Metrics.KeyCounts))
+		}
+		if !errors.Is(err, fs.ErrNotExist) { // Envoy Gateway names a file that need not exist
+			e.Log.Warn("mapping of metrics ignored", "setting", "PROMETHEUS_MAPPER_YAML", "error", err)
+		}
+	}
+	return e.Metrics.Handler(s.ExtraTags)
 }
 
 // newGate returns the gate of a listener. It adds the bounds on connections to o.

@@ -106,14 +106,14 @@ func TestEnvoyGatewayPod(t *testing.T) {
 
 	gateway.Set("3", xdstest.Config("shop", 9), xdstest.Broken("broken"))
 	r.awaitLog("broken > tenant: unit is missing")
-	r.awaitLimits(perDay("shop", "4"))
+	r.awaitLimits(perDay("shop", "9"))
 	awaitPage(problems, "broken: broken > tenant: unit is missing")
 
 	gateway.Stop()
 	r.awaitLog("xDS stream lost")
 	awaitPage(problems, "xDS server "+gateway.Addr+": ")
 	awaitPage(metrics, `rls_source_up{source="xds"} 0`)
-	r.awaitLimits(perDay("shop", "4"))
+	r.awaitLimits(perDay("shop", "9"))
 	gateway = xdstest.Serve(t, gateway.Addr, secure)
 	gateway.Set("1", xdstest.Config("store", 1))
 	r.awaitLimits(perDay("store", "1"))

@@ -143,8 +143,8 @@ func (d *document) metadataFields(all map[string]any, pos *place, n *yaml.Node, 
 
 // descend reports whether to go on into n.
 func (d *document) descend(pos *place, n *yaml.Node, depth int) bool {
-	if depth > MaxDepth {
-		d.errorf(n, pos, "metadata is nested more than %d deep", MaxDepth)
+	if depth > maxNesting {
+		d.errorf(n, pos, "metadata is nested more than %d deep", maxNesting)
 		return false
 	}
 	d.metadataValues++

@@ -38,7 +38,7 @@ func TestLimitsPerMonthFollowTheDefaultTimezone(t *testing.T) {
 func TestLimitsPerMonthOfXDSFollowTheCalendar(t *testing.T) {
 	set, err := ParseXDS([]*confv3.RateLimitConfig{{Name: "d", Domain: "d", Descriptors: []*confv3.RateLimitDescriptor{
 		{Key: "k", RateLimit: &confv3.RateLimitPolicy{Unit: confv3.RateLimitUnit_MONTH, RequestsPerUnit: 4}},
-	}}}, calendarMonths)
+	}}}, nil, calendarMonths)
 	require.NoError(t, err)
 	assert.Equal(t, "UTC", set.Domains[0].Descriptors[0].Limits[0].Timezone)
 }

@@ -17,12 +17,17 @@ func Parse(files []File, o Options) (*Set, error) {
 		d := newDocument(f.Name, r.shared)
 		r.open(d, d.parse(f))
 	}
-	return r.read()
+	set, errs := r.read()
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	return set, nil
 }
 
 // reader reads the documents of one Set.
 type reader struct {
 	*shared
+	isResponse  bool // the documents are resources of one xDS response
 	set         *Set
 	docs        []*document
 	domains     map[string]*Domain // by name
@@ -43,11 +48,15 @@ func newReader(o Options) *reader {
 	}
 }
 
-// read checks the documents, which must be open.
-func (r *reader) read() (*Set, error) {
+// read checks the documents, which must be open. If there are problems, the Set has the descriptors without
+// problems.
+func (r *reader) read() (*Set, fields.Problems) {
 	var errs fields.Problems
-	for _, d := range r.docs {
-		if d.root != nil {
+	for i, d := range r.docs {
+		if r.isResponse && i > 0 {
+			d.rules = r.docs[i-1].rules // one bound for the response
+		}
+		if d.root != nil && (d.mistakes == 0 || !r.isResponse) { // mistakes of the root concern all descriptors
 			r.readRoot(d)
 		}
 		d.root, d.pieces = nil, nil
@@ -55,19 +64,19 @@ func (r *reader) read() (*Set, error) {
 	for _, g := range r.conditions {
 		if err := checkConditions(g.conditions); err != nil {
 			g.document.errorf(g.node, g.pos, "%v", err)
+			g.document.domain.Descriptors = nil
 		}
 	}
 	for _, d := range r.docs {
 		errs = append(errs, problems(d.errs)...)
 		r.set.Warnings = append(r.set.Warnings, problems(d.warns)...)
 	}
-	if len(errs) > 0 {
-		return nil, errs
+	if len(errs) == 0 {
+		for _, d := range r.set.Domains {
+			r.warnUnreachable(d.Name, nil, d.Descriptors)
+		}
 	}
-	for _, d := range r.set.Domains {
-		r.warnUnreachable(d.Name, nil, d.Descriptors)
-	}
-	return r.set, nil
+	return r.set, errs
 }
 
 // open reads the root of d. root is nil if the file is empty. All documents are opened before
@@ -137,7 +146,10 @@ func (r *reader) readRoot(d *document) {
 
 func (r *reader) readDescriptors(d *document, list *[]*Descriptor, parent *place, v value, depth int) {
 	if depth > MaxDepth {
-		d.errorf(v.node, nil, "descriptors are nested more than %d deep", MaxDepth)
+		for parent.parent.parent != nil { // the path to the first descriptor is long enough
+			parent = parent.parent
+		}
+		d.errorf(v.node, parent, "descriptors are nested more than %d deep", MaxDepth)
 		return
 	}
 	r.readItems(d, list, parent, d.items(v, parent), 0, depth)
@@ -150,7 +162,7 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 		if !d.countRule(item) {
 			return
 		}
-		desc := &Descriptor{File: d.file, Line: item.Line}
+		desc, mistakes := &Descriptor{File: d.file, Line: item.Line}, d.mistakes
 		pos := &place{parent: parent, number: first + i, descriptor: desc}
 		o := d.object(descriptorLevel, pos, item)
 		key, value := o.field("key"), o.field("value")
@@ -164,6 +176,7 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 		}
 		d.descriptor(desc, pos, o)
 		d.warnValue(desc, pos, o)
+		isValid := d.mistakes == mistakes
 		if v := o.field("descriptors"); v.valid() {
 			r.readDescriptors(d, &desc.Descriptors, pos, v, depth+1)
 		}
@@ -186,7 +199,9 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 			group.document, group.node, group.pos = d, key.node, pos
 		}
 		r.descriptors[name] = desc
-		*list = append(*list, desc)
+		if isValid {
+			*list = append(*list, desc)
+		}
 	}
 }
 
@@ -221,7 +236,7 @@ func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
 		if several.given() {
 			d.errorf(several.node, pos, "rate_limit and rate_limits are both given; put all limits into rate_limits")
 		}
-		if !d.countRule(v.node) {
+		if !d.countLimit(v.node, pos) {
 			return
 		}
 		if l := d.limit(pos, d.object(rateLimitLevel, pos, v.mappings...)); l != nil {
@@ -232,7 +247,7 @@ func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
 		d.warnf(v.node, pos, "max_hits has no effect without a limit in the same descriptor; add rate_limit, or remove max_hits")
 	}
 	for _, item := range d.limitItems(pos, several) {
-		if !d.countRule(item) {
+		if !d.countLimit(item, pos) {
 			return
 		}
 		l := d.limit(pos, d.object(rateLimitLevel, pos, item))

@@ -69,7 +69,7 @@ func TestHostileFilesAreRejectedSoon(t *testing.T) {
 		{"an anchor within itself in metadata", one("metadata: &a {b: *a}"), "alias *a is inside its own anchor"},
 		{"an anchor within itself by merging", "domain: d\ndescriptors:\n- &a {key: k, <<: *a}", "f:3:19: alias *a is inside its own anchor"},
 		{"an anchor that is its own value", "domain: &a *a", "not valid YAML"},
-		{"deep descriptors", nested(101), "f:2:2314: descriptors are nested more than 100 deep"},
+		{"deep descriptors", nested(513), "f:2:11790: d > k: descriptors are nested more than 512 deep"},
 		{"deep metadata", one("metadata: " + strings.Repeat("{a: ", 102) + strings.Repeat("}", 102)), "metadata is nested more than 100 deep"},
 		{"deep lists", "domain: " + strings.Repeat("[", 20_000*min(scale, 5)), "not valid YAML: "},
 		{"deep mappings", "domain: " + strings.Repeat("{a: ", 20_000*min(scale, 5)), "not valid YAML: "},
@@ -92,7 +92,7 @@ func TestHostileFilesAreRejectedSoon(t *testing.T) {
 	assert.Empty(t, errs)
 	assert.Equal(t, "d", set.Domains[0].Name)
 	assert.Equal(t, maxProblems, strings.Count(warnings, "\n"))
-	assert.Len(t, parse(t, nested(100)).Domains, 1)
+	assert.Len(t, parse(t, nested(512)).Domains, 1)
 }
 
 func TestLargeFileIsParsed(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"cmp"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	_ "time/tzdata" // for systems without time zones
 
@@ -95,6 +96,7 @@ type Domain struct {
 	defaults       *object // nil if none
 	defaultsFile   string
 	calendarMonths bool // see Options
+	hasProblems    bool // see ParseXDS
 }
 
 // ShadowMode is a switch in force that replaces SHADOW_MODE.
@@ -308,19 +310,25 @@ func (p *place) keys() []string {
 
 // path returns the path to p: `shop > service=checkout > path`.
 func (p *place) path() string {
-	if p == nil {
-		return ""
+	var labels []string
+	for ; p != nil; p = p.parent {
+		switch {
+		case p.descriptor == nil:
+			labels = append(labels, p.domain)
+		case p.descriptor.Key == "":
+			labels = append(labels, fmt.Sprintf("descriptor %d", p.number+1))
+		default:
+			labels = append(labels, p.descriptor.Label())
+		}
 	}
-	label := p.domain
-	switch {
-	case p.descriptor == nil:
-	case p.descriptor.Key == "":
-		label = fmt.Sprintf("descriptor %d", p.number+1)
-	default:
-		label = p.descriptor.Label()
+	slices.Reverse(labels)
+	return strings.TrimPrefix(strings.Join(labels, " > "), " > ")
+}
+
+// pathBytes returns about the memory of the path to p in a rule.
+func (p *place) pathBytes() (bytes int) {
+	for ; p != nil && p.descriptor != nil; p = p.parent {
+		bytes += len(p.descriptor.Key) + len(p.descriptor.Value) + 40
 	}
-	if parent := p.parent.path(); parent != "" {
-		return parent + " > " + label
-	}
-	return label
+	return bytes
 }

@@ -98,8 +98,8 @@ func (d *document) object(l level, pos *place, nodes ...*yaml.Node) *object {
 // fill sets the fields of mapping n in their order, as go-yaml v2 does: a merge key that
 // comes after a field overrides it.
 func (d *document) fill(o *object, l level, pos *place, n *yaml.Node, depth int) {
-	if depth > MaxDepth {
-		d.errorf(n, pos, "merge keys (<<) are nested more than %d deep", MaxDepth)
+	if depth > maxNesting {
+		d.errorf(n, pos, "merge keys (<<) are nested more than %d deep", maxNesting)
 		return
 	}
 	o.fields = slices.Grow(o.fields, len(n.Content)/2)

@@ -24,13 +24,18 @@ const (
 	DefaultMaxNodes = 2_000_000
 
 	// maxRules bounds the descriptors and limits of one file together, and maxMetadata its
-	// values of metadata, also with aliases. A descriptor or limit takes about 400 bytes, and a
-	// value takes 130.
+	// values of metadata, also with aliases. A descriptor or limit takes about ruleBytes, and a
+	// value takes 130 bytes.
 	maxRules    = 320_000
+	ruleBytes   = 400
 	maxMetadata = 400_000
 
-	// MaxDepth is the maximum depth of nested descriptors, and of nested metadata.
-	MaxDepth = 100
+	// MaxDepth is the maximum depth of nested descriptors. Envoy Gateway nests a descriptor for each header of
+	// a rule.
+	MaxDepth = 512
+
+	// maxNesting is the maximum depth of nested metadata, and of merge keys.
+	maxNesting = 100
 
 	// pieceNodes is the number of nodes in a piece of a file, which is about 50 rules. A call can wait
 	// while a piece is parsed, which takes about a millisecond.
@@ -144,8 +149,16 @@ func (d *document) full() bool {
 }
 
 // countRule counts descriptor or limit n and reports whether to go on.
-func (d *document) countRule(n *yaml.Node) bool {
-	d.rules++
+func (d *document) countRule(n *yaml.Node) bool { return d.countRules(n, 1) }
+
+// countLimit counts limit n of the descriptor at pos, and reports whether to go on. A limit keeps its path in
+// memory, so a limit with a long path counts as several.
+func (d *document) countLimit(n *yaml.Node, pos *place) bool {
+	return d.countRules(n, 1+pos.pathBytes()/ruleBytes)
+}
+
+func (d *document) countRules(n *yaml.Node, count int) bool {
+	d.rules += count
 	return d.checkCount(n, d.rules, maxRules, "descriptors and limits")
 }
 

@@ -21,8 +21,12 @@ const XDSExtension = "rls"
 
 // ParseXDS reads xDS resources like limits files of the same content. A resource's name
 // takes the place of the file name. fields.Problems have no lines.
-func ParseXDS(resources []*confv3.RateLimitConfig, o Options) (*Set, error) {
+//
+// If a domain has problems, ParseXDS returns them, and a Set that has the domain of old in its place. If old does
+// not have the domain without problems, the Set has the descriptors of the domain that have no problem.
+func ParseXDS(resources []*confv3.RateLimitConfig, old *Set, o Options) (*Set, error) {
 	r := newReader(o)
+	r.isResponse = true
 	for i, resource := range resources {
 		d := newDocument(fields.Printable(cmp.Or(resource.GetName(), fmt.Sprintf("resource %d", i+1))), r.shared)
 		x := &xdsReader{d: d, top: &place{domain: fields.Printable(resource.GetDomain())}}
@@ -32,7 +36,40 @@ func ParseXDS(resources []*confv3.RateLimitConfig, o Options) (*Set, error) {
 			return nil
 		}
 	}
-	return r.read()
+	set, errs := r.read()
+	if len(errs) == 0 {
+		return set, nil
+	}
+	r.keepDomains(old)
+	return set, errs
+}
+
+// keepDomains replaces the domains with problems by those of old.
+func (r *reader) keepDomains(old *Set) {
+	for _, d := range r.docs {
+		if d.mistakes > 0 && d.domain != nil && r.domains[d.domain.Name] != nil {
+			r.domains[d.domain.Name].hasProblems = true
+		}
+	}
+	isNamed := func(name string) func(*Domain) bool { return func(d *Domain) bool { return d.Name == name } }
+	for i, d := range r.set.Domains {
+		if old == nil || !d.hasProblems {
+			continue
+		}
+		if k := slices.IndexFunc(old.Domains, isNamed(d.Name)); k >= 0 && !old.Domains[k].hasProblems {
+			r.set.Domains[i] = old.Domains[k]
+		}
+	}
+	isEmpty := func(d *Domain) bool { return d.hasProblems && len(d.Descriptors) == 0 }
+	r.set.Domains = slices.DeleteFunc(r.set.Domains, isEmpty)
+	hasNoName := func(d *document) bool { return d.domain == nil || d.domain.Name == "" }
+	if old != nil && slices.ContainsFunc(r.docs, hasNoName) { // it may have been any domain that the response lacks
+		for _, d := range old.Domains {
+			if r.domains[d.Name] == nil {
+				r.set.Domains = append(r.set.Domains, d)
+			}
+		}
+	}
 }
 
 const (
@@ -70,16 +107,17 @@ func (x *xdsReader) eachPiece(ds []*confv3.RateLimitDescriptor, f func([]*yaml.N
 		n := countXDSRules(d)
 		if n > maxXDSPieceRules {
 			x.d.errorf(nil, pos, "got more than %d descriptors and limits in one descriptor; split the descriptor", maxXDSPieceRules)
-			return
+			continue
 		}
 		piece = append(piece, x.descriptor(d, pos, 1))
-		if rules += n; rules >= xdsPieceRules || i == len(ds)-1 {
+		if rules += n; rules >= xdsPieceRules {
 			if !f(piece) {
 				return
 			}
 			piece, rules = nil, 0
 		}
 	}
+	f(piece)
 }
 
 // place returns the place of d, which is the child number i of parent.

@@ -2,6 +2,7 @@ package limitsfile
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
@@ -85,7 +86,7 @@ func TestXDSResourceEqualsLimitsFile(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, err := ParseXDS([]*confv3.RateLimitConfig{resource(t, "r", test.json)}, Options{})
+			c, err := ParseXDS([]*confv3.RateLimitConfig{resource(t, "r", test.json)}, nil, Options{})
 			require.NoError(t, err)
 			assert.Empty(t, c.Warnings)
 			same := parse(t, test.yaml)
@@ -119,7 +120,7 @@ func TestXDSMetadataLosesOurFields(t *testing.T) {
 	c, err := ParseXDS([]*confv3.RateLimitConfig{resource(t, "r", `{"domain":"d","descriptors":[
 		{"key":"both","rate_limit":{"unit":"DAY","requests_per_unit":1},
 		 "metadata":{"rls":{"value_to_metric":true},"a":"text","b":5,"c":1.5,"d":true,"e":null,"f":[1,{"g":"yes"}],"h":{"rls":{"x":1}},"<<":"m"}},
-		{"key":"ours","rate_limit":{"unit":"DAY","requests_per_unit":1},"metadata":{"rls":{"value_to_metric":true}}}]}`)}, Options{})
+		{"key":"ours","rate_limit":{"unit":"DAY","requests_per_unit":1},"metadata":{"rls":{"value_to_metric":true}}}]}`)}, nil, Options{})
 	require.NoError(t, err)
 	got, err := protojson.Marshal(c.Domains[0].Descriptors[0].Metadata)
 	require.NoError(t, err)
@@ -175,7 +176,7 @@ func TestXDSProblems(t *testing.T) {
 			`r: d > k: burst: got 1.5, want a whole number from 1 to 4294967295`,
 		},
 	} {
-		_, err := ParseXDS([]*confv3.RateLimitConfig{resource(t, "r", test.json)}, Options{})
+		_, err := ParseXDS([]*confv3.RateLimitConfig{resource(t, "r", test.json)}, nil, Options{})
 		assert.EqualError(t, err, test.want, test.json)
 	}
 }
@@ -185,9 +186,9 @@ func TestXDSResourcesOfOneDomainNeedMergeDomains(t *testing.T) {
 		resource(t, "a", `{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY","requests_per_unit":1}}]}`),
 		resource(t, "", `{"domain":"d","descriptors":[{"key":"l","rate_limit":{"unit":"DAY","requests_per_unit":1}}]}`),
 	}
-	_, err := ParseXDS(two, Options{})
+	_, err := ParseXDS(two, nil, Options{})
 	require.EqualError(t, err, "resource 2: domain d is already in a, and merging domains is off")
-	c, err := ParseXDS(two, Options{MergeDomains: true})
+	c, err := ParseXDS(two, nil, Options{MergeDomains: true})
 	require.NoError(t, err)
 	assert.Equal(t, "l", c.Domains[0].Descriptors[1].Key)
 }
@@ -197,8 +198,8 @@ func TestHostileXDSResourcesAreRejected(t *testing.T) {
 	for range 5000 {
 		deep = &confv3.RateLimitDescriptor{Key: "k", Descriptors: []*confv3.RateLimitDescriptor{deep}}
 	}
-	_, err := ParseXDS([]*confv3.RateLimitConfig{{Name: "r", Domain: "d", Descriptors: []*confv3.RateLimitDescriptor{deep}}}, Options{})
-	require.ErrorContains(t, err, "r: descriptors are nested more than 100 deep")
+	_, err := ParseXDS([]*confv3.RateLimitConfig{{Name: "r", Domain: "d", Descriptors: []*confv3.RateLimitDescriptor{deep}}}, nil, Options{})
+	require.ErrorContains(t, err, "r: d > k: descriptors are nested more than 512 deep")
 
 	value := structpb.NewStringValue("x")
 	for range 1000 {
@@ -208,19 +209,19 @@ func TestHostileXDSResourcesAreRejected(t *testing.T) {
 		Key: "k", RateLimit: &confv3.RateLimitPolicy{Unit: confv3.RateLimitUnit_DAY},
 		Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"m": value}},
 	}
-	_, err = ParseXDS([]*confv3.RateLimitConfig{{Name: "r", Domain: "d", Descriptors: []*confv3.RateLimitDescriptor{d, nil}}}, Options{})
+	_, err = ParseXDS([]*confv3.RateLimitConfig{{Name: "r", Domain: "d", Descriptors: []*confv3.RateLimitDescriptor{d, nil}}}, nil, Options{})
 	require.ErrorContains(t, err, "r: d > descriptor 2: key is missing")
 	require.ErrorContains(t, err, "r: d > k: metadata is nested more than 100 deep")
 
 	odd := resource(t, "r", `{"domain":"d","descriptors":[{"key":"a\u0000\u007f","value":"\u2028\n","rate_limit":{"unit":"DAY"}}]}`)
-	c, err := ParseXDS([]*confv3.RateLimitConfig{odd, nil}[:1], Options{})
+	c, err := ParseXDS([]*confv3.RateLimitConfig{odd, nil}[:1], nil, Options{})
 	require.NoError(t, err)
 	assert.Equal(t, "a\x00\x7f", c.Domains[0].Descriptors[0].Key, "any text is fine")
-	_, err = ParseXDS([]*confv3.RateLimitConfig{nil}, Options{})
+	_, err = ParseXDS([]*confv3.RateLimitConfig{nil}, nil, Options{})
 	require.EqualError(t, err, "resource 1: domain is missing")
-	_, err = ParseXDS([]*confv3.RateLimitConfig{{Name: "a\nb"}}, Options{})
+	_, err = ParseXDS([]*confv3.RateLimitConfig{{Name: "a\nb"}}, nil, Options{})
 	require.EqualError(t, err, `"a\nb": domain is missing`, "a problem is a line")
-	c, err = ParseXDS(nil, Options{})
+	c, err = ParseXDS(nil, nil, Options{})
 	require.NoError(t, err)
 	assert.Empty(t, c.Domains)
 }
@@ -249,8 +250,72 @@ func FuzzParseXDS(f *testing.F) {
 			decoded += countXDSRules(d)
 		}
 		assert.GreaterOrEqual(t, bounds.rules, decoded, "counted before decoding")
-		if set, err := ParseXDS([]*confv3.RateLimitConfig{r, r}, Options{MergeDomains: len(wire)%2 == 0}); err == nil {
-			summaries(set)
-		}
+		set, _ := ParseXDS([]*confv3.RateLimitConfig{r, r}, nil, Options{MergeDomains: len(wire)%2 == 0})
+		summaries(set)
 	})
+}
+
+func TestXDSProblemsConcernTheirDomainsOnly(t *testing.T) {
+	const rule = `"rate_limit":{"unit":"DAY","requests_per_unit":%d}`
+	domain := func(name string, rules ...string) *confv3.RateLimitConfig {
+		return resource(t, name, `{"domain":"`+name+`","descriptors":[`+strings.Join(rules, ",")+`]}`)
+	}
+	limited := func(key string, n int) string { return fmt.Sprintf(`{"key":"%s",`+rule+`}`, key, n) }
+	bad := `{"key":"bad","descriptors":[` + limited("x", 1) + `,{"key":"y","rate_limit":{"requests_per_unit":1}},` + limited("z", 1) + `]}`
+	var old *Set
+	parse := func(resources ...*confv3.RateLimitConfig) (limits, problems string) {
+		set, err := ParseXDS(resources, old, Options{})
+		if old = set; err != nil {
+			problems = err.Error()
+		}
+		return summaries(set), problems
+	}
+	const problem = "b: b > bad > y: unit is missing; want millisecond, second, minute, hour, day, week, month or year"
+
+	limits, problems := parse(domain("a", limited("k", 1)), domain("b", limited("k", 1), bad), domain("c", `{"key":"y","rate_limit":{}}`))
+	assert.Equal(t, "a > k: 1 per day\nb > k: 1 per day\nb > bad > x: 1 per day\nb > bad > z: 1 per day", limits, "b never was without problems, and c has no other rule")
+	assert.Contains(t, problems, problem)
+
+	limits, problems = parse(domain("a", limited("k", 2)), domain("b", limited("k", 2), bad))
+	assert.Equal(t, "a > k: 2 per day\nb > k: 2 per day\nb > bad > x: 1 per day\nb > bad > z: 1 per day", limits, "still")
+	assert.Equal(t, problem, problems)
+
+	limits, problems = parse(domain("a", limited("k", 3)), domain("b", limited("k", 3)))
+	assert.Equal(t, "a > k: 3 per day\nb > k: 3 per day", limits)
+	assert.Empty(t, problems)
+
+	for range 2 {
+		limits, problems = parse(domain("a", limited("k", 4)), domain("b", limited("k", 4), bad))
+		assert.Equal(t, "a > k: 4 per day\nb > k: 3 per day", limits, "the last b without problems")
+		assert.Equal(t, problem, problems)
+	}
+
+	limits, _ = parse(domain("a", limited("k", 5)), domain("", limited("k", 5)))
+	assert.Equal(t, "a > k: 5 per day\nb > k: 3 per day", limits, "the resource without a domain may be b")
+	limits, _ = parse(domain("a", limited("k", 6)), domain("a", limited("l", 6)))
+	assert.Equal(t, "a > k: 5 per day", limits, "the domain is in two resources")
+	limits, problems = parse(domain("b", `{"key":"k","metadata":{"rls":{"defaults":{"scope":"moon"}}},`+fmt.Sprintf(rule, 7)+`}`, limited("l", 7)))
+	assert.Empty(t, limits, "the problem concerns all rules")
+	assert.Contains(t, problems, "scope")
+}
+
+func TestLongPathsOfXDSRulesCount(t *testing.T) {
+	var resources []*confv3.RateLimitConfig
+	for i := range 25 {
+		d := &confv3.RateLimitDescriptor{}
+		top := d
+		for range MaxDepth - 1 {
+			d.Key, d.Value, d.RateLimit = "k", "v", &confv3.RateLimitPolicy{Unit: confv3.RateLimitUnit_DAY}
+			d.Descriptors = []*confv3.RateLimitDescriptor{{}}
+			d = d.Descriptors[0]
+		}
+		d.Key = "k"
+		resources = append(resources, &confv3.RateLimitConfig{Domain: fmt.Sprint(i), Descriptors: []*confv3.RateLimitDescriptor{top}})
+	}
+	set, err := ParseXDS(resources[:15], nil, Options{})
+	require.NoError(t, err)
+	assert.Len(t, set.Domains, 15)
+	set, err = ParseXDS(resources, nil, Options{})
+	require.ErrorContains(t, err, "file has more than 320000 descriptors and limits")
+	assert.Less(t, len(set.Domains), 25)
 }

@@ -15,7 +15,7 @@ type XDSBounds struct {
 }
 
 // maxXDSDepth bounds the depth of nested messages. It is more than MaxDepth descriptors with
-// metadata of MaxDepth values need.
+// metadata of maxNesting values need.
 const maxXDSDepth = 1000
 
 // Add counts the content of an encoded resource. The error says which bound the resources so

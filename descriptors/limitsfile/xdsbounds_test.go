@@ -62,7 +62,7 @@ func TestOneXDSDescriptorHasBoundedContent(t *testing.T) {
 	for range maxXDSPieceRules {
 		parent.Descriptors = append(parent.Descriptors, &confv3.RateLimitDescriptor{Key: "l"})
 	}
-	_, err := ParseXDS([]*confv3.RateLimitConfig{{Name: "r", Domain: "d", Descriptors: []*confv3.RateLimitDescriptor{{Key: "a"}, parent}}}, Options{})
+	_, err := ParseXDS([]*confv3.RateLimitConfig{{Name: "r", Domain: "d", Descriptors: []*confv3.RateLimitDescriptor{{Key: "a"}, parent}}}, nil, Options{})
 	require.EqualError(t, err, "r: d > k: got more than 100000 descriptors and limits in one descriptor; split the descriptor")
 }
 

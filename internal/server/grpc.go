@@ -38,7 +38,7 @@ func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx con
 		grpc.MaxRecvMsgSize(o.GRPC.MaxMessageBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(o.GRPC.MaxStreams),
-		grpc.ForceServerCodecV2(codec.New(o.GRPC.MaxDescriptors)),
+		grpc.ForceServerCodecV2(codec.New(o.GRPC.MaxDescriptors, o.GRPC.MaxAllEntries)),
 		// With windows of a fixed size, grpc doesn't measure the connection. Otherwise it sends a
 		// ping and a window update with most calls, unless many calls are in flight.
 		grpc.StaticStreamWindowSize(streamWindowBytes),

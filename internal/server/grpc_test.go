@@ -83,14 +83,14 @@ func TestTooLargeMessageIsRejected(t *testing.T) {
 	assert.NoError(t, err, "the connection goes on")
 }
 
-func TestDefaultAcceptsMessagesUpTo128KiB(t *testing.T) {
+func TestDefaultAcceptsMessagesUpTo1MiB(t *testing.T) {
 	t.Parallel()
 	r := start(t, Options{})
 	client := r.client(t)
 
-	_, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: strings.Repeat("x", 128<<10-10)})
+	_, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: strings.Repeat("x", 1<<20-10)})
 	assert.NoError(t, err)
-	_, err = client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: strings.Repeat("x", 128<<10)})
+	_, err = client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: strings.Repeat("x", 1<<20)})
 	assert.Equal(t, codes.ResourceExhausted, status.Code(err), err)
 }
 

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/seed-81f232ab/rls/internal/server/codec"
 )
 
 // callRegistrar registers services whose unary calls are observed, and whose panics don't
@@ -41,7 +43,9 @@ func (r callRegistrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 				observeCall(time.Since(start))
 			}()
 			defer r.recoverCall(ctx, m.MethodName, &err)
-			return m.Handler(srv, ctx, decode, interceptor)
+			call := codec.Begin(ctx, decode)
+			defer call.End()
+			return m.Handler(srv, ctx, call.Decode, interceptor)
 		}
 	}
 	service.Streams = slices.Clone(desc.Streams)

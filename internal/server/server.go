@@ -89,12 +89,13 @@ type GRPC struct {
 	UDS string // path of a unix socket, used instead of Addr
 	TLS *TLS   // nil means plain text
 
-	// MaxMessageBytes is the largest request, also over HTTP; default 128 KiB.
+	// MaxMessageBytes is the largest request, also over HTTP; default 1 MiB.
 	MaxMessageBytes int
 
-	// MaxDescriptors is the largest number of descriptors that the service accepts. The server only
-	// counts the descriptors of a larger request. 0 means that it decodes each request.
-	MaxDescriptors int
+	// MaxDescriptors is the largest number of descriptors that the service accepts, and MaxAllEntries that of
+	// the entries of all of them. The server only counts those of a larger request. 0 means that it decodes
+	// each request.
+	MaxDescriptors, MaxAllEntries int
 
 	// MaxStreams is the number of calls that a connection can have in flight; default 1024.
 	MaxStreams uint32
@@ -128,7 +129,7 @@ func (o *Options) setDefaults() {
 	}
 	o.Health.logTo(o.Log)
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, 20*time.Second)
-	o.GRPC.MaxMessageBytes = cmp.Or(o.GRPC.MaxMessageBytes, 128<<10)
+	o.GRPC.MaxMessageBytes = cmp.Or(o.GRPC.MaxMessageBytes, 1<<20)
 	o.GRPC.MaxStreams = cmp.Or(o.GRPC.MaxStreams, 1024)
 }
 

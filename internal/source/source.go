@@ -15,7 +15,7 @@ import (
 type Source interface {
 	// Run calls apply with the content of the source at once and after each change,
 	// until ctx is done. It calls apply from one goroutine at a time. apply returns
-	// nil if the update is in force, else why it was rejected.
+	// nil if the update is in force, else why it, or a part of it, was rejected.
 	Run(ctx context.Context, apply func(Update) error) error
 }
 
@@ -29,8 +29,8 @@ type Update struct {
 	// receiver may keep the map and must not change it.
 	Overrides map[string]string
 
-	// Problem is why the newest limits of the source are invalid. The limits in force
-	// stay.
+	// Problem is why the newest limits of the source are invalid. If Limits is nil, the limits in
+	// force stay. Otherwise Limits lacks the invalid part of the newest limits.
 	Problem error
 
 	// Outage is why the source can't be read now; nil if it can. The limits and overrides

@@ -89,8 +89,11 @@ var allAttacks = []attack{
 	{name: "500 unfinished posts of 100 KB to /json", run: unfinishedPosts(500, 100_000)},
 	{name: "10,000 idle connections", run: idleConnections(10_000), refused: "peer_connections"},
 	{name: "calls that are reset at once on 8 connections", run: resets(8), refused: "frames"},
-	{name: "4 calls of 1,000 descriptors in flight from each of 4 clients", run: largeCalls(4, 4, 1000), isLargeCalls: true},
-	{name: "4 calls of 256 descriptors in flight from each of 4 clients", run: largeCalls(4, 4, 256), isLargeCalls: true},
+	{name: "4 calls of 4,000 descriptors in flight from each of 4 clients", run: largeCalls(4, 4, 4000, 1, "k"), isLargeCalls: true},
+	{name: "4 calls of 256 descriptors in flight from each of 4 clients", run: largeCalls(4, 4, 256, 1, "k"), isLargeCalls: true},
+	{name: "4 calls of 1,024 descriptors in flight from each of 4 clients", run: largeCalls(4, 4, 1024, 1, "k")},
+	{name: "4 calls of 1,024 descriptors with 50 entries each in flight from each of 4 clients", run: largeCalls(4, 4, 1024, 50, "other")},
+	{name: "4 calls of 1,024 descriptors with 256 empty entries each in flight from each of 4 clients", run: largeCalls(4, 4, 1024, 256, "")},
 }
 
 func TestServiceSurvivesAttacks(t *testing.T) {
@@ -366,8 +369,9 @@ func resets(conns int) func(context.Context, *service) {
 	}
 }
 
-// largeCalls sends calls of n descriptors from clients, each with some calls in flight.
-func largeCalls(clients, inFlight, n int) func(context.Context, *service) {
+// largeCalls sends calls of n descriptors from clients, each with some calls in flight. A descriptor has as many
+// entries with the key. With an empty key, the entries have no value.
+func largeCalls(clients, inFlight, n, entries int, key string) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) {
 		var running sync.WaitGroup
 		var answered, rejected atomic.Int64
@@ -376,6 +380,13 @@ func largeCalls(clients, inFlight, n int) func(context.Context, *service) {
 			defer closeClient()
 			for i := range inFlight {
 				req := request(fmt.Sprint(c, i), n)
+				for _, d := range req.Descriptors {
+					d.Entries[0].Key = key
+					if key == "" {
+						d.Entries[0].Value = ""
+					}
+					d.Entries = slices.Repeat(d.Entries, entries)
+				}
 				running.Go(func() {
 					for ctx.Err() == nil {
 						_, err := client.ShouldRateLimit(ctx, req)

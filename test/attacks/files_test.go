@@ -93,6 +93,10 @@ func TestHostileFilesTakeBoundedMemory(t *testing.T) {
 		{"15.9 MB of short rules", func() string {
 			return fill("domain: d\ndescriptors:\n", "- {key: k%d, rate_limit: {unit: day, requests_per_unit: 1}}\n")
 		}, "more than 320000 descriptors and limits"},
+		{"15.9 MB of rules, each below the rule before it, up to 512 deep", func() string {
+			const rule = "{key: k, rate_limit: {unit: day, requests_per_unit: 1}, descriptors: ["
+			return fill("domain: d\ndescriptors:\n", "- {key: k%d, descriptors: ["+strings.Repeat(rule, 510)+"{key: k}"+strings.Repeat("]}", 511)+"\n")
+		}, "more than 320000 descriptors and limits"},
 		{"15.9 MB of bare keys", func() string { return fill("domain: d\n", "k%d:\n") }, "more than 500000 keys and values to parse at once"},
 		{"15.9 MB of metadata", func() string { return fill("domain: d\ndescriptors:\n- key: k\n  metadata: {", "k%d, ") + "}" }, "more than 500000 keys and values to parse at once"},
 	} {

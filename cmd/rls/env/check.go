@@ -128,6 +128,9 @@ func (ps *problems) checkAuthFile(variable string, r redis.Server) {
 	ps.addIf(err != nil, "%s_FILE: %w", variable, err)
 }
 
+// MaxAllEntries returns the maximum number of entries of all descriptors of a request.
+func (s *Settings) MaxAllEntries() int { return 64 * s.MaxDescriptors }
+
 // usesRedis reports whether counters or overrides are in Redis.
 func (s *Settings) usesRedis() bool { return s.Backend() == BackendRedis || s.OverridesEnabled }
 

@@ -112,7 +112,7 @@ func TestKubernetesServiceLinksAreIgnored(t *testing.T) {
 
 func TestUnusedSettingsAreReportedByReason(t *testing.T) {
 	warnings := unusedWarnings([]string{
-		"USE_STATSD=true", "PROMETHEUS_MAPPER_YAML=/nowhere", "REDIS_PIPELINE_LIMIT=5", "REDIS_PERSECOND_PIPELINE_LIMIT=6",
+		"USE_STATSD=true", "REDIS_PIPELINE_LIMIT=5", "REDIS_PERSECOND_PIPELINE_LIMIT=6",
 		"PATH=/bin", "REDIS_PERSECOND_TIMEOUT=",
 	})
 	assert.Equal(t, []Warning{
@@ -122,8 +122,7 @@ func TestUnusedSettingsAreReportedByReason(t *testing.T) {
 
 func TestUnusedBooleansThatMatchBehaviorAreNotReported(t *testing.T) {
 	for variable, reported := range map[string]bool{
-		"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS=False": false, "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS=no": true,
-		"PROMETHEUS_MAPPER_YAML=env_test.go": true, "PROMETHEUS_MAPPER_YAML=nowhere": false,
+		"GOSTATS_LOGGING_SINK_DISABLED=False": false, "GOSTATS_LOGGING_SINK_DISABLED=no": true,
 	} {
 		name, value, _ := strings.Cut(variable, "=")
 		assert.Equal(t, reported, unusedReason(name, value) != "", variable)

@@ -1,7 +1,6 @@
 package env
 
 import (
-	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -28,7 +27,7 @@ CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS CONFIG_GRPC_XDS_SERVER_USE_TLS CONFIG_
 CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_SERVER_TLS_SAN
 XDS_CLIENT_BACKOFF_MAX_INTERVAL XDS_CLIENT_BACKOFF_JITTER
 USE_DOG_STATSD_MOGRIFIERS DOG_STATSD_MOGRIFIER_* STATSD_HOST STATSD_PORT STATSD_PROTOCOL
-PROMETHEUS_PATH RUNTIME_APPDIRECTORY EXPIRATION_JITTER_MAX_SECONDS NEAR_LIMIT_RATIO
+PROMETHEUS_PATH PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS RUNTIME_APPDIRECTORY EXPIRATION_JITTER_MAX_SECONDS NEAR_LIMIT_RATIO
 LIMIT_RESPONSE_HEADERS_ENABLED LIMIT_LIMIT_HEADER LIMIT_REMAINING_HEADER LIMIT_RESET_HEADER
 HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED REDIS_TYPE REDIS_AUTH REDIS_SENTINEL_AUTH REDIS_TLS REDIS_TLS_CLIENT_CERT
 REDIS_TLS_CLIENT_KEY REDIS_TLS_CACERT REDIS_TLS_SKIP_HOSTNAME_VERIFICATION
@@ -59,6 +58,7 @@ var changedSettings = []struct{ names, difference string }{
 	{"USE_DOG_STATSD", "needs no USE_STATSD=false"},
 	{"USE_PROMETHEUS", "needs no USE_STATSD=false, and works beside statsd or DogStatsD"},
 	{"PROMETHEUS_ADDR", "if the port is in use, rls does not start. The incumbent has no metrics then"},
+	{"PROMETHEUS_MAPPER_YAML", "timers keep fractions of milliseconds. With a broken file, metrics keep their usual names"},
 	{"EXTRA_TAGS", "for Prometheus, tags are labels. The incumbent makes them a part of the name"},
 	{"STATS_FLUSH_INTERVAL", "also the interval of timers, which the incumbent sends with each call"},
 	{"DISABLE_STATS", "the debug listener still serves /metrics"},
@@ -111,12 +111,12 @@ var unusedSettings = []struct{ names, reason string }{
 	{"REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", "rls always closes the connection to a master that has become a replica"},
 	{"REDIS_PERSECOND_TIMEOUT", "REDIS_TIMEOUT applies to both Redis"},
 
-	{"PROMETHEUS_MAPPER_YAML", "rls can't rename its metrics; use metric_relabel_configs of Prometheus, or DogStatsD with mogrifiers"},
-	{"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "ratelimit_service_response_time_seconds is in seconds, as its name says; multiply by 1000 in the query"},
+	{"GOSTATS_FLUSH_INTERVAL_SECONDS", "use STATS_FLUSH_INTERVAL, as in newer versions of envoyproxy/ratelimit"},
+	{"GOSTATS_LOGGING_SINK_DISABLED", "use DISABLE_STATS, as in newer versions of envoyproxy/ratelimit"},
 }
 
 // redundantIfFalse are the unused settings that need no warning if they are false, because rls does the same.
-var redundantIfFalse = []string{"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS"}
+var redundantIfFalse = []string{"GOSTATS_LOGGING_SINK_DISABLED"}
 
 // unusedWarnings returns a warning for each reason why variables, as of os.Environ, have
 // no effect.
@@ -145,9 +145,6 @@ func unusedReason(name, value string) string {
 	}
 	if isOn, err := strconv.ParseBool(value); err == nil && !isOn && slices.Contains(redundantIfFalse, name) {
 		return ""
-	}
-	if _, err := os.Stat(value); name == "PROMETHEUS_MAPPER_YAML" && err != nil {
-		return "" // the incumbent ignores a missing file too
 	}
 	return reasonOfUnused(name)
 }

@@ -37,7 +37,7 @@ type Settings struct {
 	GRPCHost                  string        `envconfig:"GRPC_HOST" default:"0.0.0.0" desc:"Address of the gRPC listener. :: listens on IPv6 and IPv4."`
 	GRPCPort                  int           `envconfig:"GRPC_PORT" default:"8081" min:"0" max:"65535" desc:"Port of the gRPC listener."`
 	GRPCUDS                   string        `envconfig:"GRPC_UDS" desc:"Path of a unix socket for gRPC. If set, GRPC_HOST and GRPC_PORT have no effect. rls replaces the socket of an ended process."`
-	GRPCMaxMessageBytes       int           `envconfig:"GRPC_MAX_MESSAGE_BYTES" default:"131072" min:"1" max:"67108864" desc:"Maximum size of a request in bytes, over gRPC and HTTP. See docs/security.md."`
+	GRPCMaxMessageBytes       int           `envconfig:"GRPC_MAX_MESSAGE_BYTES" default:"1048576" min:"1" max:"67108864" desc:"Maximum size of a request in bytes, over gRPC and HTTP. See docs/security.md."`
 	GRPCMaxStreams            int           `envconfig:"GRPC_MAX_STREAMS" default:"1024" min:"1" max:"1000000" desc:"Maximum number of calls that a gRPC connection can have in flight. Clients queue further calls."`
 	GRPCMaxPendingBytes       int64         `envconfig:"GRPC_MAX_PENDING_BYTES" default:"16777216" min:"0" desc:"Maximum of the request bytes of unanswered calls over all connections. Whole requests up to 4 KiB do not count. Beyond the maximum, the connection with the most bytes is cut. 0 means no bound."`
 	GRPCMaxPeerResets         int64         `envconfig:"GRPC_MAX_PEER_RESETS" default:"1000" min:"0" desc:"Maximum number of calls that a client can reset on one connection in a second, beyond 100 for each answered call. Six pings or other frames count as a reset. Beyond the maximum, the connection is cut. 0 means no bound."`
@@ -46,8 +46,8 @@ type Settings struct {
 	MaxPeerConnections        int           `envconfig:"MAX_PEER_CONNECTIONS" default:"512" min:"0" desc:"Maximum number of connections of one IP address to each listener. Unix sockets have no such bound. 0 means no bound."`
 	JSONRefunds               bool          `envconfig:"JSON_REFUNDS" default:"false" desc:"Allow refunds over HTTP: is_negative_hits for /json, and negative hits for /v1/check."`
 	NegativeHits              string        `envconfig:"NEGATIVE_HITS" default:"allow" oneof:"allow refuse" desc:"Whether requests can refund hits (is_negative_hits): allow or refuse. A rule can refuse them with refunds: false."`
-	MaxDescriptors            int           `envconfig:"MAX_DESCRIPTORS" default:"256" min:"1" desc:"Maximum number of descriptors in a request."`
-	MaxEntries                int           `envconfig:"MAX_ENTRIES" default:"64" min:"1" desc:"Maximum number of entries in a descriptor of a request."`
+	MaxDescriptors            int           `envconfig:"MAX_DESCRIPTORS" default:"1024" min:"1" desc:"Maximum number of descriptors in a request. All of them together can have 64 times as many entries."`
+	MaxEntries                int           `envconfig:"MAX_ENTRIES" default:"256" min:"1" desc:"Maximum number of entries in a descriptor of a request."`
 	GRPCMaxConnectionAge      time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE" default:"24h" desc:"Age at which a client must reconnect, ±10 %. New replicas get their share of the load in this way. 0 or less means never."`
 	GRPCMaxConnectionAgeGrace time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE_GRACE" default:"1h" min:"0s" desc:"Time that calls in flight have after GRPC_MAX_CONNECTION_AGE. 0 means no bound."`
 	GRPCServerUseTLS          bool          `envconfig:"GRPC_SERVER_USE_TLS" default:"false" desc:"Use TLS on the gRPC listener. The service reads the files again when they change."`
@@ -71,9 +71,11 @@ type Settings struct {
 	AdminTokensFile      string      `envconfig:"ADMIN_TOKENS_FILE" desc:"YAML file of more tokens for the admin API, which may only read or only use some domains (docs/overrides.md). The service reads the file again when it changes."`
 	AdminAuditPath       string      `envconfig:"ADMIN_AUDIT_PATH" desc:"File that gets the audit of the admin API too, as JSON lines. The service opens it for each line, so it can be moved at any time."`
 
-	UsePrometheus  bool   `envconfig:"USE_PROMETHEUS" default:"false" desc:"Serve metrics at PROMETHEUS_ADDR too. The debug listener always serves them at /metrics."`
-	PrometheusAddr string `envconfig:"PROMETHEUS_ADDR" default:":9090" desc:"Address of the metrics listener, host:port."`
-	PrometheusPath string `envconfig:"PROMETHEUS_PATH" default:"/metrics" desc:"Path of the metrics on the metrics listener."`
+	UsePrometheus      bool   `envconfig:"USE_PROMETHEUS" default:"false" desc:"Serve metrics at PROMETHEUS_ADDR too. The debug listener always serves them at /metrics."`
+	PrometheusAddr     string `envconfig:"PROMETHEUS_ADDR" default:":9090" desc:"Address of the metrics listener, host:port."`
+	PrometheusPath     string `envconfig:"PROMETHEUS_PATH" default:"/metrics" desc:"Path of the metrics on the metrics listener."`
+	ResponseTimeMillis bool   `envconfig:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" default:"false" desc:"Report ratelimit_service_response_time_seconds in milliseconds, in spite of its name. It has no effect on names of PROMETHEUS_MAPPER_YAML."`
+	PrometheusMapper   string `envconfig:"PROMETHEUS_MAPPER_YAML" desc:"File of mappings of statsd_exporter. Metrics of envoyproxy/ratelimit then have the names and labels of these mappings on the metrics listener. If the file is missing, the setting has no effect. See docs/metrics.md."`
 
 	UseStatsd           bool          `envconfig:"USE_STATSD" default:"false" desc:"Send metrics to a statsd server. If it is empty, STATSD_HOST or STATSD_PORT means true, unless another place of metrics is chosen. The explicit value false, without USE_DOG_STATSD and USE_PROMETHEUS, writes metrics to the log."`
 	UseDogStatsd        bool          `envconfig:"USE_DOG_STATSD" default:"false" desc:"Send metrics to DogStatsD over UDP, with tags."`
@@ -86,6 +88,7 @@ type Settings struct {
 	DisableStats        bool          `envconfig:"DISABLE_STATS" default:"false" desc:"Turn off statsd, DogStatsD, metrics in the log, and USE_PROMETHEUS. The debug listener still serves /metrics."`
 
 	NearLimitRatio   float64 `envconfig:"NEAR_LIMIT_RATIO" default:"0.8" desc:"Share of a limit from which hits count as near the limit in ratelimit_service_rate_limit_near_limit."`
+	MetricsRuleLabel bool    `envconfig:"METRICS_RULE_LABEL" default:"true" desc:"Give the metrics of rules the label rule. If false, rules with the same domain, key1 and key2 share their series, as in envoyproxy/ratelimit."`
 	MetricsMaxSeries int     `envconfig:"METRICS_MAX_SERIES" default:"1000" min:"1" max:"1000000" desc:"Maximum number of values of requests with metrics of their own, for each limit (value_to_metric, detailed_metric). Hits with further values count for the value other. See docs/metrics.md."`
 
 	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" default:"8s" min:"0s" desc:"Time after SIGTERM in which the service still accepts calls, so that load balancers notice. Health is NOT_SERVING during this time. Ctrl-C (SIGINT) skips it. See docs/envoy.md."`

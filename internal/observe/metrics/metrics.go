@@ -24,6 +24,10 @@ type Metrics struct {
 	scraping chan struct{} // has a value while a scrape is in progress
 
 	withoutRedis *withoutRedis // nil until Fallback is called
+
+	// ResponseTimeMillis reports response times to Prometheus in milliseconds. It must be set before the first
+	// scrape.
+	ResponseTimeMillis bool
 }
 
 // New returns Metrics of the Go runtime and the process.

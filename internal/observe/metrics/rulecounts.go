@@ -17,6 +17,8 @@ type hitCounts struct {
 	// others are the hits that are in neither within nor over: hits of failed calls, and
 	// the part of denied hits that was still within the limit.
 	others atomic.Uint64
+
+	refunded atomic.Uint64
 }
 
 // HitSums are the sums of several hitCounts, or the values of one.
@@ -35,6 +37,9 @@ type HitSums struct {
 
 	// Shadow are those of OverLimit that passed because the rule is in shadow mode.
 	Shadow uint64
+
+	// Refunded are the hits that refunds have taken off. Total does not have them.
+	Refunded uint64
 }
 
 // sums returns the values of c. It reads shadowed before over, because count writes them in the
@@ -43,7 +48,7 @@ func (c *hitCounts) sums() HitSums {
 	s := HitSums{Shadow: c.shadowed.Load()}
 	s.WithinLimit, s.OverLimit = c.within.Load(), c.over.Load()
 	s.Total = s.WithinLimit + s.OverLimit + c.others.Load()
-	s.NearLimit, s.OverLocal = c.near.Load(), c.overLocal.Load()
+	s.NearLimit, s.OverLocal, s.Refunded = c.near.Load(), c.overLocal.Load(), c.refunded.Load()
 	return s
 }
 
@@ -55,6 +60,7 @@ func (s *HitSums) add(other HitSums) {
 	s.NearLimit += other.NearLimit
 	s.OverLocal += other.OverLocal
 	s.Shadow += other.Shadow
+	s.Refunded += other.Refunded
 }
 
 // hitClassifier decides whether a hit counts as within, near or over its limit.
@@ -62,10 +68,12 @@ type hitClassifier struct {
 	nearRatio float32
 }
 
-// count counts the hits of d like envoyproxy/ratelimit. The decision has at least one hit.
+// count counts the hits of d like envoyproxy/ratelimit. The decision is no peek.
 func (h *hitClassifier) count(c *hitCounts, d *service.Decision) {
 	n, r := d.N, &d.Result
 	switch {
+	case n < 0:
+		c.refunded.Add(uint64(-n))
 	case r.Err != nil:
 		c.others.Add(uint64(n))
 	case r.Allowed:

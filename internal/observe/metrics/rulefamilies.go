@@ -17,16 +17,20 @@ import (
 type RuleMetric struct {
 	Name, Help string
 	Value      func(*HitSums) uint64
+
+	// isSparse leaves out series with the value 0.
+	isSparse bool
 }
 
 // RuleMetrics have the names of envoyproxy/ratelimit.
 var RuleMetrics = []RuleMetric{
-	{"total_hits", "Hits on the rule.", func(s *HitSums) uint64 { return s.Total }},
-	{"within_limit", "Hits that passed.", func(s *HitSums) uint64 { return s.WithinLimit }},
-	{"near_limit", "Hits between NEAR_LIMIT_RATIO × the limit and the limit.", func(s *HitSums) uint64 { return s.NearLimit }},
-	{"over_limit", "Hits beyond the limit, also in shadow mode.", func(s *HitSums) uint64 { return s.OverLimit }},
-	{"over_limit_with_local_cache", "Hits beyond the limit that the deny cache denied without Redis.", func(s *HitSums) uint64 { return s.OverLocal }},
-	{"shadow_mode", "Hits beyond the limit that passed because the rule is in shadow mode.", func(s *HitSums) uint64 { return s.Shadow }},
+	{"total_hits", "Hits on the rule.", func(s *HitSums) uint64 { return s.Total }, false},
+	{"within_limit", "Hits that passed.", func(s *HitSums) uint64 { return s.WithinLimit }, false},
+	{"near_limit", "Hits between NEAR_LIMIT_RATIO × the limit and the limit.", func(s *HitSums) uint64 { return s.NearLimit }, false},
+	{"over_limit", "Hits beyond the limit, also in shadow mode.", func(s *HitSums) uint64 { return s.OverLimit }, false},
+	{"over_limit_with_local_cache", "Hits beyond the limit that the deny cache denied without Redis.", func(s *HitSums) uint64 { return s.OverLocal }, false},
+	{"shadow_mode", "Hits beyond the limit that passed because the rule is in shadow mode.", func(s *HitSums) uint64 { return s.Shadow }, false},
+	{"total_negative_hits", "Hits that refunds have taken off.", func(s *HitSums) uint64 { return s.Refunded }, true},
 }
 
 // ruleSample has the counts of one set of labels.
@@ -47,8 +51,8 @@ func (r *rules) families(labels extraLabels, isWanted func(name string) bool) []
 		if samples == nil {
 			samples = r.samples(time.Now())
 		}
-		if len(samples) == 0 {
-			return nil // Prometheus does not want a metric without series
+		if !slices.ContainsFunc(samples, func(s ruleSample) bool { return !m.isSparse || m.Value(&s.HitSums) > 0 }) {
+			continue // Prometheus does not want a metric without series
 		}
 		families = append(families, family{name, func(w io.Writer) error {
 			return m.write(w, name, samples, labels)
@@ -64,7 +68,11 @@ func (r *rules) samples(now time.Time) []ruleSample {
 	samples := make([]ruleSample, 0, len(limits))
 	for _, l := range limits {
 		for s := range l.series() {
-			samples = append(samples, ruleSample{s.labels(), s.sums()})
+			sample := ruleSample{s.labels(), s.sums()}
+			if r.options.NoRuleLabel {
+				sample.labels.rule = ""
+			}
+			samples = append(samples, sample)
 		}
 	}
 	slices.SortFunc(samples, func(a, b ruleSample) int {
@@ -97,6 +105,10 @@ func (m *RuleMetric) write(w io.Writer, name string, samples []ruleSample, extra
 	fmt.Fprintf(out, "# HELP %s %s\n# TYPE %s counter\n", name, m.Help, name)
 	var line []byte
 	for i := range samples {
+		value := m.Value(&samples[i].HitSums)
+		if value == 0 && m.isSparse {
+			continue
+		}
 		line = append(line[:0], name...)
 		separator := byte('{')
 		for _, l := range labels {
@@ -108,7 +120,7 @@ func (m *RuleMetric) write(w io.Writer, name string, samples []ruleSample, extra
 			separator = ','
 		}
 		line = append(line, "} "...)
-		line = strconv.AppendFloat(line, float64(m.Value(&samples[i].HitSums)), 'g', -1, 64)
+		line = strconv.AppendFloat(line, float64(value), 'g', -1, 64)
 		if _, err := out.Write(append(line, '\n')); err != nil {
 			return err
 		}

@@ -36,6 +36,9 @@ type RuleOptions struct {
 	// Hits with further values count for the value "other".
 	MaxSeries int
 
+	// NoRuleLabel leaves out the label rule for Prometheus, and adds the series that differ in it only.
+	NoRuleLabel bool
+
 	Log *slog.Logger
 }
 
@@ -198,7 +201,7 @@ func (r *rules) Answered(_ context.Context, c *service.Call) {
 	}
 	for i := range c.Decisions() {
 		d := c.Decision(i)
-		if d.N <= 0 { // a peek or a refund
+		if d.N == 0 { // a peek
 			continue
 		}
 		l, _ := d.Limit.Metrics.Load().(*limitSeries)

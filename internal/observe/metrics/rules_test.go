@@ -112,7 +112,7 @@ func TestHitsAreCountedLikeTheIncumbent(t *testing.T) {
 		{"hits beyond the limit", "a", []int64{7, 1, 1, 3, 2}, HitSums{Total: 14, WithinLimit: 9, NearLimit: 2, OverLimit: 4}},
 		{"many hits at once", "a", []int64{15}, HitSums{Total: 15, NearLimit: 2, OverLimit: 5}},
 		{"allowed hits across the near limit", "a", []int64{10}, HitSums{Total: 10, WithinLimit: 10, NearLimit: 2}},
-		{"peeks and refunds", "a", []int64{3, 0, -2}, HitSums{Total: 3, WithinLimit: 3}},
+		{"peeks and refunds", "a", []int64{3, 0, -2}, HitSums{Total: 3, WithinLimit: 3, Refunded: 2}},
 		{"denied hits that are not charged", "log", []int64{7, 1, 1, 3, 2}, HitSums{Total: 14, WithinLimit: 9, NearLimit: 1, OverLimit: 5}},
 		{"shadow mode", "shadow", []int64{1, 4, 4}, HitSums{Total: 9, WithinLimit: 1, NearLimit: 1, OverLimit: 7, Shadow: 7}},
 	} {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 )
 
@@ -36,11 +37,19 @@ type family struct {
 // The handlers of m serve one scrape at a time, so that scrapes together don't need more memory than one.
 // Another scrape waits for at most ten seconds, and then gets a 503. A scrape that takes 15 seconds is cut.
 func (m *Metrics) Handler(extraTags map[string]string) http.Handler {
-	return m.handler(extraTags, maxScrapeTime)
+	return m.handler(extraTags, maxScrapeTime, nil)
 }
 
-// handler returns a Handler that cuts a scrape after maxTime.
-func (m *Metrics) handler(extraTags map[string]string, maxTime time.Duration) http.Handler {
+// Mapper returns other metrics in the place of those in families and of the metrics of rules.
+type Mapper func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error)
+
+// MappedHandler returns a Handler for the metrics that f returns.
+func (m *Metrics) MappedHandler(extraTags map[string]string, f Mapper) http.Handler {
+	return m.handler(extraTags, maxScrapeTime, f)
+}
+
+// handler returns a Handler that cuts a scrape after maxTime. f can be nil.
+func (m *Metrics) handler(extraTags map[string]string, maxTime time.Duration, f Mapper) http.Handler {
 	labels := extraLabelsOf(extraTags)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !m.beginScrape(r.Context()) {
@@ -49,7 +58,7 @@ func (m *Metrics) handler(extraTags map[string]string, maxTime time.Duration) ht
 		}
 		defer m.endScrape()
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxTime)) // until the server has sent the answer
-		families, err := m.families(labels, r.URL.Query()["name[]"])
+		families, err := m.families(labels, r.URL.Query()["name[]"], f)
 		if err != nil {
 			http.Error(w, "An error has occurred while serving metrics:\n\n"+err.Error(), http.StatusInternalServerError)
 			return
@@ -74,26 +83,34 @@ func (m *Metrics) endScrape() { <-m.scraping }
 
 // families returns the metrics of these names, or all metrics if there is no name. They are sorted by
 // name.
-func (m *Metrics) families(labels extraLabels, names []string) ([]family, error) {
+func (m *Metrics) families(labels extraLabels, names []string, f Mapper) ([]family, error) {
 	gathered, err := m.registry.Gather()
+	if err == nil && f != nil {
+		gathered, err = f(gathered)
+	}
 	if err != nil {
 		return nil, err
 	}
 	isWanted := func(name string) bool { return len(names) == 0 || slices.Contains(names, name) }
 	var families []family
-	for _, f := range gathered {
-		if !isWanted(f.GetName()) {
+	for _, g := range gathered {
+		if !isWanted(g.GetName()) {
 			continue
 		}
-		for _, metric := range f.GetMetric() {
+		for _, metric := range g.GetMetric() {
 			metric.Label = labels.addTo(metric.GetLabel())
+			if m.ResponseTimeMillis && f == nil && g.GetName() == responseTimeName {
+				toMillis(metric.GetHistogram())
+			}
 		}
-		families = append(families, family{f.GetName(), func(w io.Writer) error {
-			_, err := expfmt.MetricFamilyToText(w, f)
+		families = append(families, family{g.GetName(), func(w io.Writer) error {
+			_, err := expfmt.MetricFamilyToText(w, g)
 			return err
 		}})
 	}
-	families = append(families, m.rules.families(labels, isWanted)...)
+	if f == nil {
+		families = append(families, m.rules.families(labels, isWanted)...)
+	}
 	slices.SortFunc(families, func(a, b family) int { return cmp.Compare(a.name, b.name) })
 	return families, nil
 }

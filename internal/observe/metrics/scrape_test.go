@@ -72,6 +72,9 @@ func newLibraryRegistry(f *ruleFixture) (others, all *prometheus.Registry) {
 				}
 			}
 			for l, value := range values {
+				if value == 0 && m.isSparse {
+					continue
+				}
 				metrics <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, value, l.domain, l.key1, l.key2, l.rule)
 			}
 		}
@@ -212,7 +215,7 @@ func TestClientThatDoesNotReadEndsWithItsScrape(t *testing.T) {
 		f.hit(1, "user", fmt.Sprintf("%d%s", i, strings.Repeat("x", 200)))
 	}
 	pages := http.NewServeMux()
-	pages.Handle("/unread", f.handler(nil, 100*time.Millisecond))
+	pages.Handle("/unread", f.handler(nil, 100*time.Millisecond, nil))
 	pages.Handle("/metrics", f.Handler(nil))
 	server := httptest.NewServer(pages)
 	defer server.Close()
@@ -272,3 +275,24 @@ type discardPage struct{}
 func (discardPage) Header() http.Header         { return http.Header{} }
 func (discardPage) Write(p []byte) (int, error) { return len(p), nil }
 func (discardPage) WriteHeader(int)             {}
+
+func TestMetricsLikeThoseOfTheIncumbent(t *testing.T) {
+	f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NoRuleLabel: true})
+	f.ResponseTimeMillis = true
+	f.Server()("ShouldRateLimit")(20 * time.Millisecond)
+	scrape := func() string {
+		w := httptest.NewRecorder()
+		f.Handler(nil).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		return w.Body.String()
+	}
+	f.hit(1, "a", "x")
+	f.hit(2, "log", "x")
+	out := scrape()
+	assert.Contains(t, out, `ratelimit_service_rate_limit_total_hits{domain="d",key1="a",key2="",rule=""} 1`+"\n", "an empty label is a missing label")
+	assert.NotContains(t, out, "total_negative_hits")
+	assert.Contains(t, out, `ratelimit_service_response_time_seconds_bucket{grpc_method="ShouldRateLimit",le="10"} 0`+"\n")
+	assert.Contains(t, out, `ratelimit_service_response_time_seconds_bucket{grpc_method="ShouldRateLimit",le="25"} 1`+"\n")
+	assert.Contains(t, out, `ratelimit_service_response_time_seconds_sum{grpc_method="ShouldRateLimit"} 20`+"\n")
+	f.hit(-1, "a", "x")
+	assert.Contains(t, scrape(), `ratelimit_service_rate_limit_total_negative_hits{domain="d",key1="a",key2="",rule=""} 1`+"\n")
+}

@@ -4,18 +4,29 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // responseTimes are the buckets of response times in seconds. A call without Redis takes less
 // than 0.1 ms, and a call that waits for Redis takes at most REDIS_TIMEOUT.
 var responseTimes = []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 
+const responseTimeName = "ratelimit_service_response_time_seconds"
+
+// toMillis changes a histogram of seconds into one of milliseconds.
+func toMillis(h *dto.Histogram) {
+	*h.SampleSum *= 1000
+	for _, b := range h.GetBucket() {
+		*b.UpperBound *= 1000
+	}
+}
+
 // Server registers the metrics of package server and returns the function that observes
 // gRPC methods (server.Options.ObserveMethod).
 func (m *Metrics) Server() func(method string) (observeCall func(took time.Duration)) {
 	requests := m.newCounters("ratelimit_service_total_requests", "Unary gRPC calls.", "grpc_method")
 	times := m.auto.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "ratelimit_service_response_time_seconds", Help: "Time from the arrival of a unary gRPC call until its answer.", Buckets: responseTimes,
+		Name: responseTimeName, Help: "Time from the arrival of a unary gRPC call until its answer.", Buckets: responseTimes,
 	}, []string{"grpc_method"})
 	return func(method string) func(time.Duration) {
 		count, times := requests.WithLabelValues(method), times.WithLabelValues(method)

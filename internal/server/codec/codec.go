@@ -4,6 +4,9 @@
 package codec
 
 import (
+	"slices"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
@@ -16,13 +19,16 @@ const maxFastRequest = 1 << 10
 
 // Codec is a codec of gRPC for protobuf.
 type Codec struct {
-	encoding.CodecV2 // the general code
-	maxDescriptors   int
+	encoding.CodecV2           // the general code
+	maxDescriptors, maxEntries int
 }
 
-// New returns a Codec. The service rejects a request with more than maxDescriptors descriptors by
-// their number. So the codec does not decode these descriptors, and they are empty. 0 means no bound.
-func New(maxDescriptors int) Codec { return Codec{encoding.GetCodecV2(proto.Name), maxDescriptors} }
+// New returns a Codec. The service rejects a request with more than maxDescriptors descriptors, or with more than
+// maxEntries entries in all of them, by their number. So the codec does not decode these descriptors or entries,
+// and they are empty. 0 means no bound.
+func New(maxDescriptors, maxEntries int) Codec {
+	return Codec{encoding.GetCodecV2(proto.Name), maxDescriptors, maxEntries}
+}
 
 // Marshal implements encoding.CodecV2.
 func (c Codec) Marshal(message any) (mem.BufferSlice, error) {
@@ -36,6 +42,10 @@ func (c Codec) Marshal(message any) (mem.BufferSlice, error) {
 
 // Unmarshal implements encoding.CodecV2.
 func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
+	call, isCall := message.(*Call)
+	if isCall {
+		message = call.request
+	}
 	request, ok := message.(*rlsv3.RateLimitRequest)
 	if !ok {
 		return c.CodecV2.Unmarshal(data, message)
@@ -45,13 +55,30 @@ func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
 			return nil
 		}
 		request.Reset()
-	} else if c.maxDescriptors > 0 {
+	} else {
 		buffer := data.MaterializeToBuffer(mem.DefaultBufferPool())
 		defer buffer.Free()
-		if countDescriptors(string(buffer.ReadOnlyData()), c.maxDescriptors, request) {
+		data = mem.BufferSlice{buffer}
+		parts, ok := countLargeParts(buffer.ReadOnlyData())
+		switch {
+		case !ok:
+			parts.descriptors = buffer.Len() / minDescriptorBytes
+		case c.maxDescriptors > 0 && parts.descriptors > c.maxDescriptors:
+			request.Domain = parts.domain
+			request.Descriptors = slices.Repeat([]*ratelimitv3.RateLimitDescriptor{{}}, parts.descriptors)
 			return nil
 		}
-		data = mem.BufferSlice{buffer}
+		if isCall {
+			if err := call.waitTurn(buffer.Len(), parts.descriptors); err != nil {
+				return err
+			}
+		}
+		if n := countEntries(buffer.ReadOnlyData()); c.maxEntries > 0 && n > c.maxEntries {
+			request.Domain = parts.domain
+			entries := slices.Repeat([]*ratelimitv3.RateLimitDescriptor_Entry{{}}, n)
+			request.Descriptors = []*ratelimitv3.RateLimitDescriptor{{Entries: entries}}
+			return nil
+		}
 	}
 	return c.CodecV2.Unmarshal(data, message)
 }

@@ -67,7 +67,7 @@ func FuzzRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		want, got := new(rlsv3.RateLimitRequest), new(rlsv3.RateLimitRequest)
 		wantErr := general.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, want)
-		err := codec.New(0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got)
+		err := codec.New(0, 0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got)
 		if wantErr != nil {
 			assert.EqualError(t, err, wantErr.Error())
 			return
@@ -81,7 +81,7 @@ func TestDecodedRequestKeepsNoBytesOfItsBuffer(t *testing.T) {
 	data, err := proto.Marshal(usualRequests()[4])
 	require.NoError(t, err)
 	got := new(rlsv3.RateLimitRequest)
-	require.NoError(t, codec.New(0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got))
+	require.NoError(t, codec.New(0, 0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got))
 	clear(data) // grpc uses the buffer again
 	assert.True(t, proto.Equal(usualRequests()[4], got))
 }
@@ -90,12 +90,12 @@ func TestRequestInPiecesIsDecoded(t *testing.T) {
 	data, err := proto.Marshal(usualRequests()[4])
 	require.NoError(t, err)
 	got := new(rlsv3.RateLimitRequest)
-	require.NoError(t, codec.New(0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data[:9]), mem.SliceBuffer(data[9:])}, got))
+	require.NoError(t, codec.New(0, 0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data[:9]), mem.SliceBuffer(data[9:])}, got))
 	assert.True(t, proto.Equal(usualRequests()[4], got))
 }
 
 func TestDescriptorsBeyondTheBoundAreCountedOnly(t *testing.T) {
-	bounded := codec.New(100)
+	bounded := codec.New(100, 6400)
 	decode := func(descriptors int) *rlsv3.RateLimitRequest {
 		want := requestOf("shop", slices.Repeat([][]string{{"service", "checkout"}}, descriptors)...)
 		want.HitsAddend = 3
@@ -114,6 +114,16 @@ func TestDescriptorsBeyondTheBoundAreCountedOnly(t *testing.T) {
 	assert.Equal(t, "shop", got.Domain)
 	assert.Len(t, got.Descriptors, 101)
 	assert.Empty(t, got.Descriptors[100].Entries)
+
+	entry := &ratelimitv3.RateLimitDescriptor_Entry{Key: "k", Value: "v"}
+	addend := &ratelimitv3.RateLimitDescriptor{HitsAddend: wrapperspb.UInt64(2), Entries: slices.Repeat([]*ratelimitv3.RateLimitDescriptor_Entry{entry}, 3201)}
+	data, err := proto.Marshal(&rlsv3.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{addend, addend}})
+	require.NoError(t, err)
+	got = new(rlsv3.RateLimitRequest)
+	require.NoError(t, bounded.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got))
+	assert.Equal(t, "shop", got.Domain)
+	assert.Len(t, got.Descriptors[0].Entries, 6402, "of both descriptors")
+	assert.Empty(t, got.Descriptors[0].Entries[0].Key)
 
 	tooShort := append(bytes.Repeat([]byte("\x12\x00"), 2000), "\x12\x05"...)
 	assert.Error(t, bounded.Unmarshal(mem.BufferSlice{mem.SliceBuffer(tooShort)}, got))
@@ -153,20 +163,20 @@ func TestResponseIsEncodedAsByGeneralCode(t *testing.T) {
 		r := response(t)
 		want, err := general.Marshal(r)
 		require.NoError(t, err)
-		got, err := codec.New(0).Marshal(r)
+		got, err := codec.New(0, 0).Marshal(r)
 		require.NoError(t, err)
 		assert.Equal(t, want.Materialize(), got.Materialize())
 	})
 }
 
 func TestOtherMessagesAreLeftToGeneralCode(t *testing.T) {
-	encoded, err := codec.New(0).Marshal(usualRequests()[4])
+	encoded, err := codec.New(0, 0).Marshal(usualRequests()[4])
 	require.NoError(t, err)
 	got := new(rlsv3.RateLimitRequest)
 	require.NoError(t, general.Unmarshal(encoded, got))
 	assert.True(t, proto.Equal(usualRequests()[4], got))
 
-	_, err = codec.New(0).Marshal(&rlsv3.RateLimitResponse{Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{
+	_, err = codec.New(0, 0).Marshal(&rlsv3.RateLimitResponse{Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{
 		{CurrentLimit: &rlsv3.RateLimitResponse_RateLimit{Name: "\xff"}},
 	}})
 	assert.ErrorContains(t, err, "UTF-8")
@@ -175,7 +185,7 @@ func TestOtherMessagesAreLeftToGeneralCode(t *testing.T) {
 func TestUsualMessagesNeedFewAllocations(t *testing.T) {
 	data, err := proto.Marshal(usualRequests()[4])
 	require.NoError(t, err)
-	c := codec.New(0)
+	c := codec.New(0, 0)
 	buffers := mem.BufferSlice{mem.SliceBuffer(data)}
 	request := new(rlsv3.RateLimitRequest)
 	assert.EqualValues(t, 2, testing.AllocsPerRun(100, func() {
@@ -193,7 +203,7 @@ func BenchmarkMessages(b *testing.B) {
 		Code: rlsv3.RateLimitResponse_OK, CurrentLimit: &rlsv3.RateLimitResponse_RateLimit{RequestsPerUnit: 100, Unit: 1},
 		LimitRemaining: 1234, DurationUntilReset: durationpb.New(17e9),
 	}}}
-	for name, c := range map[string]encoding.CodecV2{"general": general, "own": codec.New(0)} {
+	for name, c := range map[string]encoding.CodecV2{"general": general, "own": codec.New(0, 0)} {
 		b.Run("request/"+name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -2,12 +2,11 @@ package codec
 
 import (
 	"math"
-	"slices"
-	"strings"
 	"unicode/utf8"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // A tag is the number of a field, and whether its value is bytes or a number. Tags of less than
@@ -29,7 +28,7 @@ const (
 // decodeRequest decodes data into an empty request, whose strings are parts of data. It returns
 // false if data has a rare field or is invalid. The request is then undefined.
 func decodeRequest(data string, request *rlsv3.RateLimitRequest) bool {
-	parts, ok := countParts(data, true)
+	parts, ok := countParts(data)
 	if !ok || !utf8.ValidString(parts.domain) {
 		return false
 	}
@@ -51,28 +50,14 @@ func decodeRequest(data string, request *rlsv3.RateLimitRequest) bool {
 	return true
 }
 
-// countDescriptors decodes the domain of a request that has more than maxDescriptors descriptors,
-// and adds as many empty descriptors. It returns false for all other requests, and if data is invalid
-// or has a rare field.
-func countDescriptors(data string, maxDescriptors int, request *rlsv3.RateLimitRequest) bool {
-	parts, ok := countParts(data, false)
-	if !ok || parts.descriptors <= maxDescriptors || !utf8.ValidString(parts.domain) {
-		return false
-	}
-	request.Domain = strings.Clone(parts.domain)
-	request.Descriptors = slices.Repeat([]*ratelimitv3.RateLimitDescriptor{{}}, parts.descriptors)
-	return true
-}
-
 // requestParts are the domain of a request, and the numbers of its descriptors and of all their entries.
 type requestParts struct {
 	domain               string
 	descriptors, entries int
 }
 
-// countParts returns the parts of a request. It counts entries only if withEntries is true. ok is false
-// if data is invalid or has a rare field.
-func countParts(data string, withEntries bool) (p requestParts, ok bool) {
+// countParts returns the parts of a request. ok is false if data is invalid or has a rare field.
+func countParts(data string) (p requestParts, ok bool) {
 	for data != "" {
 		var f field
 		if f, data, ok = cutField(data); !ok {
@@ -83,7 +68,7 @@ func countParts(data string, withEntries bool) (p requestParts, ok bool) {
 			p.domain = f.value
 		case descriptorsTag:
 			p.descriptors++
-			for withEntries && f.value != "" {
+			for f.value != "" {
 				if f.value[0] != entriesTag {
 					return p, false
 				}
@@ -95,6 +80,55 @@ func countParts(data string, withEntries bool) (p requestParts, ok bool) {
 		}
 	}
 	return p, true
+}
+
+// countLargeParts returns the parts of a request that can have rare fields, without its entries. ok is false if data is
+// invalid.
+func countLargeParts(data []byte) (p requestParts, ok bool) {
+	ok = eachBytesField(data, func(tag byte, value []byte) bool {
+		switch tag {
+		case domainTag:
+			p.domain = string(value)
+			return utf8.Valid(value)
+		case descriptorsTag:
+			p.descriptors++
+		}
+		return true
+	})
+	return p, ok
+}
+
+// countEntries returns the number of entries of all descriptors of a request.
+func countEntries(data []byte) (n int) {
+	eachBytesField(data, func(tag byte, value []byte) bool {
+		return tag != descriptorsTag || eachBytesField(value, func(tag byte, _ []byte) bool {
+			if tag == entriesTag {
+				n++
+			}
+			return true
+		})
+	})
+	return n
+}
+
+// eachBytesField calls f with the fields of a message whose values are bytes and whose tags have one byte, until f
+// returns false. ok is false if f has returned false, or if data is invalid.
+func eachBytesField(data []byte, f func(tag byte, value []byte) bool) (ok bool) {
+	for len(data) > 0 {
+		number, kind, n := protowire.ConsumeTag(data)
+		size := protowire.ConsumeFieldValue(number, kind, data[max(n, 0):])
+		if n < 0 || size < 0 {
+			return false
+		}
+		if kind == protowire.BytesType && n == 1 {
+			value, _ := protowire.ConsumeBytes(data[n:])
+			if !f(data[0], value) {
+				return false
+			}
+		}
+		data = data[n+size:]
+	}
+	return true
 }
 
 // field is a field of a request.

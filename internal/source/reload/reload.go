@@ -89,8 +89,10 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 	defer r.mu.Unlock()
 	r.setOutage(name, u.Outage)
 	if u.Problem != nil {
-		r.reject(u.Problem)
-		return u.Problem
+		r.reject(u.Problem, u.Limits != nil)
+		if u.Limits == nil {
+			return u.Problem
+		}
 	}
 	if u.Overrides != nil {
 		r.overrides.Set(u.Overrides)
@@ -99,7 +101,7 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 	switch {
 	case u.Limits != nil:
 		r.logWarnings(u.Limits.Warnings)
-		r.base, r.problem = u.Limits, nil
+		r.base, r.problem = u.Limits, u.Problem
 		changes := r.renew(name)
 		r.inForceSince = time.Now()
 		r.observer.LimitsLoaded(len(u.Limits.Domains))
@@ -112,7 +114,7 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 	if u.Outage == nil {
 		r.observer.SourceRead(name)
 	}
-	return nil
+	return u.Problem
 }
 
 // setOutage records why the source can't be read. If err is nil, the source can be read.
@@ -219,13 +221,17 @@ func (r *Reloader) logWarnings(warnings fields.Problems) {
 	r.loggedWarnings = logged
 }
 
-// reject records why the newest limits are rejected. The limits in force stay.
-func (r *Reloader) reject(err error) {
+// reject records why the newest limits are rejected. The limits in force stay. isPart reports that the other
+// part of the newest limits comes into force.
+func (r *Reloader) reject(err error, isPart bool) {
 	r.problem = err
 	r.observer.LimitsRejected(err)
 	r.observer.ConfigProblems(len(r.problems()))
 	message := "limits rejected; the last good ones stay in force"
-	if r.base == nil {
+	switch {
+	case isPart:
+		message = "limits rejected in part; the last good ones of their domain stay in force, if there are any"
+	case r.base == nil:
 		message = "limits rejected; no limits are in force"
 	}
 	lines := strings.Split(err.Error(), "\n")

@@ -382,3 +382,20 @@ func TestGoodReadsOfSourcesAreReported(t *testing.T) {
 	require.NoError(t, r.Apply("overrides", source.Update{Overrides: map[string]string{}}))
 	assert.Equal(t, []string{"file", "file", "overrides"}, r.reads)
 }
+
+func TestPartOfTheNewestLimits(t *testing.T) {
+	r := newRig(t)
+	r.load(`{domain: a, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]}`)
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "g.yaml", Data: []byte(`domain: b`)}}, limitsfile.Options{})
+	require.NoError(t, err)
+	bad := errors.New("c: unit is missing")
+	assert.Equal(t, bad, r.Apply("xds", source.Update{Limits: set, Problem: bad}))
+	assert.NotNil(t, r.store.Load().Domain("b"), "the part without problems is in force")
+	assert.Nil(t, r.store.Load().Domain("a"))
+	assert.Equal(t, []string{"c: unit is missing"}, r.Status().Problems)
+	assert.Equal(t, 1, r.problems)
+	assert.Equal(t, 1, r.rejected)
+	assert.Contains(t, r.log.String(), `msg="limits rejected in part`)
+	assert.NoError(t, r.Apply("xds", source.Update{Limits: set}))
+	assert.Zero(t, r.problems)
+}

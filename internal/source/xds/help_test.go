@@ -87,10 +87,10 @@ func run(t *testing.T, server string, o Options) *subject {
 
 func (s *subject) apply(u source.Update) error {
 	s.outages <- fmt.Sprint(u.Outage)
-	switch {
-	case u.Problem != nil:
+	if u.Problem != nil {
 		s.rejected <- u.Problem
-	case u.Limits != nil:
+	}
+	if u.Limits != nil {
 		cfg := descriptors.Compile(u.Limits)
 		s.store.Set(cfg)
 		s.updates <- cfg
@@ -186,7 +186,8 @@ func (s *subject) perDay(domain string) uint32 {
 	var b strings.Builder
 	require.NoError(s.t, s.store.Load().WriteLines(&b))
 	var n uint32
-	_, err := fmt.Sscanf(b.String(), domain+".tenant: unit=DAY requests_per_unit=%d", &n)
+	_, line, _ := strings.Cut("\n"+b.String(), "\n"+domain+".")
+	_, err := fmt.Sscanf(line, "tenant: unit=DAY requests_per_unit=%d", &n)
 	require.NoError(s.t, err, b.String())
 	return n
 }

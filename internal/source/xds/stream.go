@@ -47,14 +47,15 @@ type stream struct {
 	ads    discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 
 	connected   bool
-	acceptedAny bool // a response of this stream is or was in force
+	acceptedAny bool // a response of this stream, or a part of it, is or was in force
 
-	// rejection is why the last response was rejected; nil if it is in force. A server
-	// may send a rejected response again at once: go-control-plane does, because the
-	// version in a NACK differs from the version that it has. So the second NACK in a
-	// row is delayed by nackBackoff.
-	rejection   error
-	nackBackoff *backoff.ExponentialBackOff
+	// rejection is why the last response, or a part of it, was rejected; nil if all of it is in force.
+	// rejectedVersion is its version. A server may send a rejected response again at once:
+	// go-control-plane does, because the version in a NACK differs from the version that it has. So
+	// the second NACK in a row is delayed by nackBackoff.
+	rejection       error
+	rejectedVersion string
+	nackBackoff     *backoff.ExponentialBackOff
 }
 
 // run connects, subscribes and receives until the stream ends. It returns why the stream
@@ -108,7 +109,7 @@ func (s *stream) receiveFirst() (r *discoveryv3.DiscoveryResponse, err error) {
 		r, err = s.ads.Recv()
 	}()
 	silence := fmt.Errorf("xDS server %s is connected, but has sent nothing for node %q", c.Server, c.NodeID)
-	if c.acceptedAny { // a new connection ends the outage
+	if c.limits != nil { // a new connection ends the outage
 		c.setOutage(nil)
 	} else {
 		c.setOutage(silence)
@@ -148,7 +149,7 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 	answer := &discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: r.GetNonce()}
 	lastRejection := s.rejection
 	if s.apply(r); s.rejection == nil {
-		c.lastAccepted, c.acceptedAny, s.acceptedAny = r.GetVersionInfo(), true, true
+		c.lastAccepted = r.GetVersionInfo()
 	} else {
 		answer.ErrorDetail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: truncateReason(s.rejection.Error())}
 		if lastRejection != nil && !wait.Sleep(ctx, s.nackBackoff.NextBackOff()) {
@@ -159,22 +160,27 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 	return s.ads.Send(answer)
 }
 
-// apply applies r and sets s.rejection. It neither applies nor logs a response that is
+// apply applies r and sets s.rejection. It neither applies nor logs a response again that is
 // rejected for the same reason as the one before.
 func (s *stream) apply(r *discoveryv3.DiscoveryResponse) {
 	defer heap.BeginLoad()()
 	c, lastRejection := s.client, s.rejection
 	update := c.parse(r)
-	if lastRejection != nil && update.Problem != nil && lastRejection.Error() == update.Problem.Error() {
+	if lastRejection != nil && update.Problem != nil && lastRejection.Error() == update.Problem.Error() &&
+		(update.Limits == nil || s.rejectedVersion == r.GetVersionInfo()) {
 		return
 	}
+	if update.Limits != nil {
+		c.limits, s.acceptedAny = update.Limits, true
+	}
 	if s.rejection = c.apply(update); s.rejection != nil {
+		s.rejectedVersion = r.GetVersionInfo()
 		s.nackBackoff.Reset()
-		c.Log.Error("xDS response rejected", "xds_version", r.GetVersionInfo(), "last_accepted", c.lastAccepted)
+		c.Log.Error("xDS response rejected", "xds_version", r.GetVersionInfo(), "last_accepted", c.lastAccepted, "in_part", update.Limits != nil)
 	}
 }
 
-// parse returns the update that r stands for. One invalid resource makes all invalid.
+// parse returns the update that r stands for. A resource that can't be decoded makes all invalid.
 func (c *Client) parse(r *discoveryv3.DiscoveryResponse) source.Update {
 	resources := make([]*confv3.RateLimitConfig, len(r.GetResources()))
 	var errs []error
@@ -194,11 +200,11 @@ func (c *Client) parse(r *discoveryv3.DiscoveryResponse) source.Update {
 	// The order of go-control-plane is random. Sorted resources give the same problems
 	// and the same merged domains each time.
 	slices.SortStableFunc(resources, func(a, b *confv3.RateLimitConfig) int { return strings.Compare(a.GetName(), b.GetName()) })
-	limits, err := limitsfile.ParseXDS(resources, c.Parse)
-	if err != nil {
+	limits, err := limitsfile.ParseXDS(resources, c.limits, c.Parse)
+	if err != nil && len(limits.Domains) == 0 {
 		return source.Update{Problem: err}
 	}
-	return source.Update{Limits: limits, Attrs: []slog.Attr{slog.String("xds_version", r.GetVersionInfo()), slog.Int("resources", len(resources))}}
+	return source.Update{Limits: limits, Problem: err, Attrs: []slog.Attr{slog.String("xds_version", r.GetVersionInfo()), slog.Int("resources", len(resources))}}
 }
 
 func truncateReason(reason string) string {

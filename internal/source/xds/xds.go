@@ -63,8 +63,8 @@ type Client struct {
 	nackBackoff  wait.Backoff
 	maxSilence   time.Duration // before the log has a warning about a new stream
 	apply        func(source.Update) error
-	acceptedAny  bool   // a response is in force
-	lastAccepted string // version of the response in force; "" if none
+	limits       *limitsfile.Set // in force; nil if none
+	lastAccepted string          // version of the last response that came into force as a whole; "" if none
 }
 
 var _ source.Source = (*Client)(nil)
@@ -120,7 +120,7 @@ func (c *Client) setOutage(err error) { _ = c.apply(source.Update{Outage: err}) 
 
 // outageEffect returns the effect of a failure on the limits, for the log.
 func (c *Client) outageEffect() string {
-	if c.acceptedAny {
+	if c.limits != nil {
 		return "the last good limits stay in force"
 	}
 	return "no limits loaded yet"

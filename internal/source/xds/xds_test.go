@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
@@ -54,7 +55,7 @@ func TestEachResponseReplacesAllLimits(t *testing.T) {
 	assert.NotContains(t, s.log.String(), "s3cret")
 }
 
-func TestOneInvalidResourceRejectsTheResponse(t *testing.T) {
+func TestInvalidResourcesAreLeftOut(t *testing.T) {
 	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("7", xdstest.Config("a", 1))
@@ -73,8 +74,8 @@ func TestOneInvalidResourceRejectsTheResponse(t *testing.T) {
 	assert.NotEqual(t, accepted.GetResponseNonce(), nack.GetResponseNonce())
 	assert.Equal(t, reason, nack.GetErrorDetail().GetMessage())
 	assert.EqualValues(t, codes.InvalidArgument, nack.GetErrorDetail().GetCode())
-	assert.Equal(t, "a", s.inForce())
-	assert.EqualValues(t, 1, s.perDay("a"), "the old limit")
+	assert.Equal(t, "a d", s.update())
+	assert.EqualValues(t, 2, s.perDay("a"))
 
 	// The server sends the same response again after each NACK. It is reported once and
 	// each further NACK is delayed.
@@ -82,7 +83,19 @@ func TestOneInvalidResourceRejectsTheResponse(t *testing.T) {
 		assert.Equal(t, "7", p.Request().GetVersionInfo())
 	}
 	assert.Empty(t, s.rejected)
-	assert.Len(t, s.log.containing("response rejected"), 1)
+	assert.Empty(t, s.updates)
+
+	p.Set("8b", xdstest.Broken("a"), xdstest.Broken("b"), xdstest.Broken("c"), xdstest.Config("d", 4))
+	assert.Contains(t, s.rejection(), "a: a > tenant: unit is missing")
+	assert.Equal(t, "a d", s.update())
+	assert.EqualValues(t, 2, s.perDay("a"), "the last good version")
+	assert.EqualValues(t, 4, s.perDay("d"))
+
+	p.Set("8c", xdstest.Broken("a"), xdstest.Broken("b"), xdstest.Broken("c"), xdstest.Config("d", 5))
+	s.rejection()
+	assert.Equal(t, "a d", s.update())
+	assert.EqualValues(t, 5, s.perDay("d"), "the problems are the same, but the limits are not")
+	assert.Len(t, s.log.containing("response rejected"), 3)
 
 	p.Set("9", xdstest.Config("a", 3))
 	assert.Equal(t, "a", s.update())
@@ -339,6 +352,28 @@ func TestLargeResponse(t *testing.T) {
 	large.Descriptors[0].Key = strings.Repeat("k", 5<<20)
 	p.Set("1", large)
 	assert.Equal(t, "large", run(t, p.Addr, Options{}).update(), "over 4 MiB, the default of gRPC")
+}
+
+// TestRuleOfManyHeaders has the largest rule of Envoy Gateway, which has a descriptor for each header.
+func TestRuleOfManyHeaders(t *testing.T) {
+	t.Parallel()
+	p := xdstest.Serve(t, "127.0.0.1:0")
+	config := &confv3.RateLimitConfig{Name: "gateway", Domain: "gateway"}
+	list := &config.Descriptors
+	var entries []*ratelimitv3.RateLimitDescriptor_Entry
+	for i := range 129 {
+		d := &confv3.RateLimitDescriptor{Key: fmt.Sprintf("rule-0-match-%d", i), Value: fmt.Sprintf("rule-0-match-%d", i)}
+		entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: d.Key, Value: d.Value})
+		*list, list = append(*list, d), &d.Descriptors
+		if i == 128 {
+			d.RateLimit = &confv3.RateLimitPolicy{Unit: confv3.RateLimitUnit_HOUR, RequestsPerUnit: 5}
+		}
+	}
+	p.Set("1", config)
+	s := run(t, p.Addr, Options{})
+	assert.Equal(t, "gateway", s.update())
+	assert.NotNil(t, s.store.Load().Domain("gateway").Match(entries))
+	assert.Nil(t, s.store.Load().Domain("gateway").Match(entries[:128]))
 }
 
 func TestResponseWithTooManyDescriptorsIsRejected(t *testing.T) {

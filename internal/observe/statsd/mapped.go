@@ -1,0 +1,185 @@
+package statsd
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/statsd_exporter/pkg/mapper"
+
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+)
+
+// LoadMapping reads a file of mappings of statsd_exporter.
+func LoadMapping(file string) (*mapper.MetricMapper, error) {
+	m := &mapper.MetricMapper{}
+	return m, m.InitFromFile(file)
+}
+
+// Mapped returns a function that replaces the metrics of envoyproxy/ratelimit among families by those that m makes of
+// their names in statsd, as statsd_exporter does. rules returns the counts of all rules.
+func Mapped(m *mapper.MetricMapper, rules func() iter.Seq[metrics.KeyCounts]) func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
+	return func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
+		reader := pointReader{gatherer: prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return families, nil }), rules: rules}
+		points, err := reader.points()
+		if err != nil {
+			return nil, err
+		}
+		mapped := mappedFamilies{}
+		for p := range points {
+			if strings.HasPrefix(p.name, "ratelimit") {
+				mapped.add(m, &p)
+			}
+		}
+		ours := slices.DeleteFunc(families, func(f *dto.MetricFamily) bool { return strings.HasPrefix(f.GetName(), "ratelimit_") })
+		return append(ours, mapped.families()...), nil
+	}
+}
+
+// mappedFamilies are the metrics that a mapping makes, by name.
+type mappedFamilies map[string]*mappedFamily
+
+// mappedFamily is a metric with its series, by their labels as text.
+type mappedFamily struct {
+	kind    kind
+	help    string
+	mapping *mapper.MetricMapping // nil if the metric keeps its name
+	series  map[string]*mappedSeries
+}
+
+// mappedSeries has the sum of a counter, the value of a gauge, or the calls of a timer.
+type mappedSeries struct {
+	labels []*dto.LabelPair
+	value  float64
+	calls  map[float64]int // by duration
+}
+
+// statsdTypes are the names of kinds in mappings.
+var statsdTypes = map[kind]mapper.MetricType{counter: mapper.MetricTypeCounter, gauge: mapper.MetricTypeGauge, timer: mapper.MetricTypeObserver}
+
+// add adds p to the series that m makes of it. A metric has one kind only, so add leaves out points of other kinds.
+func (all mappedFamilies) add(m *mapper.MetricMapper, p *point) {
+	name, scale, help := p.name, 1.0, "Metric of envoyproxy/ratelimit."
+	mapping, labels, isMapped := m.GetMapping(p.name, statsdTypes[p.kind])
+	if isMapped {
+		if mapping.Action == mapper.ActionTypeDrop {
+			return
+		}
+		name, help = mapping.Name, cmp.Or(mapping.HelpText, help)
+		if mapping.Scale.Set {
+			scale = mapping.Scale.Val
+		}
+	} else {
+		mapping = &mapper.MetricMapping{}
+	}
+	name = mapper.EscapeMetricName(name)
+	f := all[name]
+	if f == nil {
+		f = &mappedFamily{p.kind, help, withDefaults(mapping, m), map[string]*mappedSeries{}}
+		all[name] = f
+	}
+	if f.kind != p.kind {
+		return
+	}
+	key := ""
+	var pairs []*dto.LabelPair
+	for _, label := range slices.Sorted(maps.Keys(labels)) {
+		value := strings.ToValidUTF8(labels[label], "_")
+		key += label + separator + value + separator
+		pairs = append(pairs, &dto.LabelPair{Name: &label, Value: &value})
+	}
+	s := f.series[key]
+	if s == nil {
+		s = &mappedSeries{pairs, 0, map[float64]int{}}
+		f.series[key] = s
+	}
+	switch p.kind {
+	case counter:
+		s.value += p.value * scale
+	case gauge:
+		s.value = p.value * scale
+	case timer:
+		s.calls[p.duration.Seconds()*1000*scale] += p.calls
+	}
+}
+
+// withDefaults returns mapping with the default options of m for timers.
+func withDefaults(mapping *mapper.MetricMapping, m *mapper.MetricMapper) *mapper.MetricMapping {
+	d := *mapping
+	d.ObserverType = cmp.Or(d.ObserverType, m.Defaults.ObserverType)
+	d.HistogramOptions = cmp.Or(d.HistogramOptions, &m.Defaults.HistogramOptions)
+	d.SummaryOptions = cmp.Or(d.SummaryOptions, &m.Defaults.SummaryOptions)
+	return &d
+}
+
+// families returns the metrics for Prometheus.
+func (all mappedFamilies) families() (families []*dto.MetricFamily) {
+	for name, f := range all {
+		family := &dto.MetricFamily{Name: &name, Help: &f.help, Type: f.kindOfPrometheus().Enum()}
+		for _, key := range slices.Sorted(maps.Keys(f.series)) {
+			family.Metric = append(family.Metric, f.metric(f.series[key]))
+		}
+		families = append(families, family)
+	}
+	return families
+}
+
+func (f *mappedFamily) kindOfPrometheus() dto.MetricType {
+	switch {
+	case f.kind == counter:
+		return dto.MetricType_COUNTER
+	case f.kind == gauge:
+		return dto.MetricType_GAUGE
+	case f.mapping.ObserverType == mapper.ObserverTypeHistogram:
+		return dto.MetricType_HISTOGRAM
+	}
+	return dto.MetricType_SUMMARY
+}
+
+func (f *mappedFamily) metric(s *mappedSeries) *dto.Metric {
+	m := &dto.Metric{Label: s.labels}
+	durations := slices.Sorted(maps.Keys(s.calls))
+	sum, count := 0.0, uint64(0)
+	for _, d := range durations {
+		sum, count = sum+d*float64(s.calls[d]), count+uint64(s.calls[d])
+	}
+	switch f.kindOfPrometheus() {
+	case dto.MetricType_COUNTER:
+		m.Counter = &dto.Counter{Value: &s.value}
+	case dto.MetricType_GAUGE:
+		m.Gauge = &dto.Gauge{Value: &s.value}
+	case dto.MetricType_HISTOGRAM:
+		m.Histogram = &dto.Histogram{SampleSum: &sum, SampleCount: &count}
+		for _, bound := range f.mapping.HistogramOptions.Buckets {
+			m.Histogram.Bucket = append(m.Histogram.Bucket, &dto.Bucket{UpperBound: &bound, CumulativeCount: s.callsUpTo(bound)})
+		}
+	default:
+		m.Summary = &dto.Summary{SampleSum: &sum, SampleCount: &count}
+		for _, objective := range f.mapping.SummaryOptions.Quantiles {
+			value := math.NaN()
+			for _, d := range slices.Backward(durations) {
+				if float64(*s.callsUpTo(d)) >= objective.Quantile*float64(count) {
+					value = d
+				}
+			}
+			m.Summary.Quantile = append(m.Summary.Quantile, &dto.Quantile{Quantile: &objective.Quantile, Value: &value})
+		}
+	}
+	return m
+}
+
+// callsUpTo returns the number of calls of at most this duration.
+func (s *mappedSeries) callsUpTo(duration float64) *uint64 {
+	n := uint64(0)
+	for d, calls := range s.calls {
+		if d <= duration {
+			n += uint64(calls)
+		}
+	}
+	return &n
+}
