@@ -42,12 +42,12 @@ func newServe() *cobra.Command {
 				_ = os.Setenv("LIMITS_PATH", limits)
 			}
 			s, warnings, err := env.Load()
-			log, level := s.Logger(cmd.ErrOrStderr())
+			log := s.Logger(cmd.ErrOrStderr())
 			for _, w := range warnings {
 				log.Warn(w.Message, "setting", w.Setting, "reason", w.Reason)
 			}
 			if err == nil {
-				err = serve(cmd.Context(), s, log, level)
+				err = serve(cmd.Context(), s, log)
 			}
 			if err == nil {
 				return nil
@@ -62,8 +62,8 @@ func newServe() *cobra.Command {
 	return cmd
 }
 
-// serve runs the service until ctx is done. level is the level of log.
-func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.LevelVar) error {
+// serve runs the service until ctx is done.
+func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	setMemoryLimits(ctx, log)
 	e := newEvents(s, log)
 	limits := newLimits(s, e)
@@ -124,7 +124,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	liveHandlers := live.Handlers{Live: newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, e), SeesKeys: private.admits}
 	explainer := newExplainer(s, limits, counters, candidate)
 	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, private, liveHandlers, explainer), adminPages(s, callers, limits, counters, overrides, log),
-		[]server.Page{private.explain(explainer), private.decisions(decisions.hub), private.logLevel(level)})
+		[]server.Page{private.explain(explainer), private.decisions(decisions.hub)})
 	counters.awaitStore() // the first calls need not wait for it
 	srv, err := server.New(options)
 	if err != nil {
