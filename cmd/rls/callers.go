@@ -55,7 +55,7 @@ func newCallers(p *process, s *env.Settings, log *slog.Logger) (*admin.Callers, 
 
 // adminPages returns the page of the admin API, or none if no caller could be authorized.
 // overrides is nil if there are none.
-func adminPages(s *env.Settings, callers *admin.Callers, l limits, counters *counterBackend, overrides *runtimeOverrides, log *slog.Logger) []server.Page {
+func adminPages(callers *admin.Callers, l limits, counters *counterBackend, overrides *runtimeOverrides, log *slog.Logger) []server.Page {
 	if !callers.CanAuthorize() {
 		return nil
 	}

@@ -123,7 +123,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	private := privatePages{callers, log}
 	liveHandlers := live.Handlers{Live: newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, e), SeesKeys: private.admits}
 	explainer := newExplainer(s, limits, counters, candidate)
-	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, private, liveHandlers, explainer), adminPages(s, callers, limits, counters, overrides, log),
+	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, private, liveHandlers, explainer), adminPages(callers, limits, counters, overrides, log),
 		[]server.Page{private.explain(explainer), private.decisions(decisions.hub)})
 	counters.awaitStore() // the first calls need not wait for it
 	srv, err := server.New(options)
