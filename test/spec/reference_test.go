@@ -237,8 +237,12 @@ func (r *reference) decide(q *request, rules []*rule, hits []hit, outcomes []out
 	before := map[*ledger]*ledger{}
 	for i := range hits {
 		e := r.ledger(&hits[i], replica)
-		if source := outcomes[i].source; source == "redis" || source == "local" {
+		switch outcomes[i].source {
+		case "redis", "local":
 			e.adapt(hits[i].limit, now)
+		case "fallback":
+			c := &check{reference: r, hit: &hits[i], ledger: e, replica: replica, now: now}
+			c.startFromLastCount(r.share(hits[i].limit))
 		}
 		if before[e] == nil {
 			before[e] = e.clone()
@@ -604,6 +608,10 @@ func (c *check) chargesDenied() bool {
 // charge charges the hit as its outcome says.
 func (c *check) charge() {
 	h, got := c.hit, c.outcome
+	if got.source == "deny_cache" && !got.allowed { // no backend sees the hit
+		c.ledger.hasDenied[c.replica] = true
+		return
+	}
 	l, counters := h.limit, append([]*counter{c.ledger.least}, c.ledger.most...)
 	if got.source == "fallback" {
 		l = c.reference.share(l)
@@ -638,7 +646,7 @@ func (c *check) charge() {
 			counter.charge(l, c.now, n)
 		}
 	}
-	if h.n >= 0 {
+	if h.n > 0 || !got.allowed {
 		c.ledger.hasDenied[c.replica] = !got.allowed
 	}
 }
