@@ -36,9 +36,7 @@ const testRoom = "internal/testkit"
 const wiring = "cmd/rls"
 
 // testOnly lists more packages that the program must not contain.
-var testOnly = []string{
-	"backend/backendtest", "client/clienttest", "internal/admin/admintest", "internal/admin/page/pagetest", "internal/source/xds/xdstest",
-}
+var testOnly = []string{"backend/backendtest", "client/clienttest", "internal/admin/admintest"}
 
 // redisClients lists the packages that may import go-redis.
 var redisClients = []string{"backend/redis", "internal/testkit/redistest", "internal/source/overrides"}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"net/http"
-	"net/http/httptest"
 	"time"
 
 	"github.com/seed-81f232ab/rls/client"
@@ -108,31 +106,4 @@ func ExampleClient_Reserve() {
 	d, _ := c.Peek(context.Background(), "shop", tenant)
 	fmt.Println("permits left:", d.Remaining)
 	// Output: permits left: 3
-}
-
-// The client waits as long as the 429 of the server says, and sends the request again.
-func ExampleTransport() {
-	c := newExampleClient(exampleLimits)
-	defer c.Close()
-	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "order") })
-	limited := c.Middleware(func(req *http.Request) *client.Request {
-		peer := client.NewDescriptor("peer", req.Header.Get("User-Agent"))
-		return &client.Request{Domain: "shop", Descriptors: []client.Descriptor{peer}}
-	})
-	server := httptest.NewServer(limited(handler))
-	defer server.Close()
-
-	base := server.Client().Transport
-	for _, transport := range []http.RoundTripper{base, base, &client.Transport{Base: base}} {
-		resp, err := (&http.Client{Transport: transport}).Get(server.URL)
-		if err != nil {
-			log.Fatal(err)
-		}
-		resp.Body.Close()
-		fmt.Printf("%s, Retry-After %q\n", resp.Status, resp.Header.Get("Retry-After"))
-	}
-	// Output:
-	// 200 OK, Retry-After ""
-	// 429 Too Many Requests, Retry-After "1"
-	// 200 OK, Retry-After ""
 }

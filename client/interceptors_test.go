@@ -4,11 +4,11 @@ import (
 	"context"
 	"net"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -59,6 +59,8 @@ func TestServerInterceptorsShareLimit(t *testing.T) {
 
 	_, err = h.Check(t.Context(), &healthpb.HealthCheckRequest{})
 	assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+	require.Len(t, status.Convert(err).Details(), 1)
+	assert.Equal(t, time.Minute, status.Convert(err).Details()[0].(*errdetails.RetryInfo).GetRetryDelay().AsDuration())
 	stream, err = h.Watch(t.Context(), &healthpb.HealthCheckRequest{})
 	require.NoError(t, err)
 	_, err = stream.Recv()
@@ -70,51 +72,4 @@ func TestServerInterceptorsAnswerUnavailableWithoutDecision(t *testing.T) {
 	require.NoError(t, c.Close())
 	_, err := newHealthClient(t, c, tenantOfMethod).Check(t.Context(), &healthpb.HealthCheckRequest{})
 	assert.Equal(t, codes.Unavailable, status.Code(err))
-}
-
-func TestUnaryClientInterceptorHonoursRetryInfo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := clienttest.New(t, limits, nil)
-		peer := client.PeerLimits{MaxWait: time.Hour}
-		h := newHealthClient(t, c, tenantOfMethod, grpc.WithUnaryInterceptor(peer.UnaryInterceptor()))
-		begin := time.Now()
-		for range 11 {
-			_, err := h.Check(t.Context(), &healthpb.HealthCheckRequest{})
-			require.NoError(t, err)
-		}
-		assert.GreaterOrEqual(t, time.Since(begin), time.Minute)
-	})
-}
-
-func TestUnaryClientInterceptorReturnsErrorAfterMaxWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := clienttest.New(t, limits, nil)
-		require.NoError(t, c.AcquireN(t.Context(), 10, "shop", tenant))
-		peer := client.PeerLimits{MaxWait: 59 * time.Second}
-		h := newHealthClient(t, c, tenantOfMethod, grpc.WithUnaryInterceptor(peer.UnaryInterceptor()))
-		begin := time.Now()
-		_, err := h.Check(t.Context(), &healthpb.HealthCheckRequest{})
-		assert.Equal(t, codes.ResourceExhausted, status.Code(err))
-		assert.Zero(t, time.Since(begin))
-	})
-}
-
-func TestClientInterceptorsAcquirePermits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := clienttest.New(t, limits, nil)
-		peerLimits := client.PeerLimits{Client: c, Request: tenantOfMethod}
-		unlimited := func(context.Context, string) *client.Request { return nil }
-		h := newHealthClient(t, c, unlimited,
-			grpc.WithUnaryInterceptor(peerLimits.UnaryInterceptor()), grpc.WithStreamInterceptor(peerLimits.StreamInterceptor()))
-		begin := time.Now()
-		for range 10 {
-			_, err := h.Check(t.Context(), &healthpb.HealthCheckRequest{})
-			require.NoError(t, err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		_, err := h.Watch(ctx, &healthpb.HealthCheckRequest{})
-		require.NoError(t, err)
-		assert.GreaterOrEqual(t, time.Since(begin), time.Minute)
-	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
@@ -56,7 +55,7 @@ func newCallers(p *process, s *env.Settings, log *slog.Logger) (*admin.Callers, 
 
 // adminPages returns the page of the admin API, or none if no caller could be authorized.
 // overrides is nil if there are none.
-func adminPages(s *env.Settings, callers *admin.Callers, l limits, counters *counterBackend, overrides *runtimeOverrides, log *slog.Logger) []server.Page {
+func adminPages(callers *admin.Callers, l limits, counters *counterBackend, overrides *runtimeOverrides, log *slog.Logger) []server.Page {
 	if !callers.CanAuthorize() {
 		return nil
 	}
@@ -70,34 +69,8 @@ func adminPages(s *env.Settings, callers *admin.Callers, l limits, counters *cou
 		},
 		Log: log,
 	}
-	if s.AdminAuditPath != "" {
-		o.AuditLog = slog.New(slog.NewJSONHandler(auditFile{s.AdminAuditPath, log}, nil))
-	}
 	if overrides != nil {
 		o.Overrides, o.Counters.PublishReset = overrides, overrides.publishReset
 	}
 	return []server.Page{{Path: admin.Prefix, Help: "overrides of limits, rules, switches and counters; needs a token or a client certificate", Handler: admin.New(o), AnyHost: true}}
-}
-
-// auditFile appends lines to a file. It opens the file for each line, so the file can be moved
-// at any time.
-type auditFile struct {
-	path string
-	log  *slog.Logger
-}
-
-// Write implements io.Writer.
-func (f auditFile) Write(line []byte) (int, error) {
-	const onlyOwner = 0o600
-	file, err := os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, onlyOwner)
-	if err == nil {
-		_, err = file.Write(line)
-		if closeErr := file.Close(); err == nil {
-			err = closeErr
-		}
-	}
-	if err != nil {
-		f.log.Error("audit line not written to ADMIN_AUDIT_PATH; only this log has it", "error", err)
-	}
-	return len(line), err
 }

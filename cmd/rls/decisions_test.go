@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
 // awaitLines waits until a file has that many lines, and returns its text.
@@ -66,51 +67,24 @@ func TestClosedStdoutEndsNoCall(t *testing.T) {
 	assert.NoError(t, r.stop())
 }
 
-func TestLogLevelChangesAtRunTime(t *testing.T) {
+func TestLogOfLevelDebugHasALineForEachCall(t *testing.T) {
 	t.Parallel()
-	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
-	url := "http://" + r.debug + logLevelPath
-	for _, c := range []struct {
-		method, body string
-		code         int
-		want         string
-	}{
-		{"GET", "", 200, "info\n"},
-		{"PUT", "debug", 200, "debug\n"},
-		{"PUT", "loud", 400, `log level: got "loud", want debug, info, warn or error` + "\n"},
-		{"POST", "error", 405, `log level: got method "POST", want GET or PUT` + "\n"},
-		{"GET", "", 200, "debug\n"},
-	} {
-		code, body := request(t, c.method, url, c.body, "")
-		assert.Equal(t, c.code, code)
-		assert.Equal(t, c.want, body)
-	}
-	foreign, err := http.NewRequestWithContext(t.Context(), http.MethodPut, url, strings.NewReader("error"))
-	require.NoError(t, err)
-	foreign.Header.Set("Sec-Fetch-Site", "cross-site")
-	resp, err := http.DefaultClient.Do(foreign)
-	require.NoError(t, err)
-	resp.Body.Close()
-	assert.Equal(t, http.StatusForbidden, resp.StatusCode, "from a page of another site")
-
+	r := start(t, []string{"LOG_LEVEL=debug"}, "--limits", file(t, "limits.yaml", threePerYear))
 	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
 	r.awaitLog(`level=DEBUG msg="call answered" domain=shop descriptors="tenant=acme" code=OK rules="shop > tenant" source=local duration=`)
-	request(t, "PUT", url, "ERROR\n", "")
-	r.awaitLog(`msg="log level changed" by="same host" from_address=127.0.0.1:`)
-	r.awaitLog("old=debug new=error")
 }
 
 func TestPrivatePagesNeedATokenIfOneIsSet(t *testing.T) {
 	t.Parallel()
 	r := start(t, []string{"ADMIN_TOKEN=ops:" + opsToken}, "--limits", file(t, "limits.yaml", threePerYear))
-	for _, path := range []string{logLevelPath, decisionsPath} {
+	explainPath := explain.Path + "?domain=shop&descriptor=tenant=acme"
+	for _, path := range []string{explainPath, decisionsPath} {
 		code, body := request(t, "GET", "http://"+r.debug+path, "", "")
 		assert.Equal(t, http.StatusUnauthorized, code, path)
 		assert.Contains(t, body, "send a token of ADMIN_TOKEN")
 	}
-	code, _ := request(t, "PUT", "http://"+r.debug+logLevelPath, "warn", opsToken)
+	code, _ := request(t, "GET", "http://"+r.debug+explainPath, "", opsToken)
 	assert.Equal(t, 200, code)
-	r.awaitLog("by=ops")
 	r.awaitLog(`level=WARN msg="page refused"`)
 }
 
@@ -132,12 +106,13 @@ func TestBrowserSignsInForReadingOnly(t *testing.T) {
 	code, header = send("GET", signInPath, opsToken)
 	assert.Equal(t, http.StatusSeeOther, code)
 	assert.Equal(t, "/", header.Get("Location"))
+	explainPath := explain.Path + "?domain=shop&descriptor=tenant=acme"
 	for _, request := range []struct {
 		method, path string
 		want         int
 	}{
-		{"GET", logLevelPath, http.StatusOK},
-		{"PUT", logLevelPath, http.StatusUnauthorized},
+		{"GET", explainPath, http.StatusOK},
+		{"PUT", explainPath, http.StatusUnauthorized},
 		{"GET", "/admin/overrides", http.StatusUnauthorized},
 	} {
 		code, _ := send(request.method, request.path, opsToken)

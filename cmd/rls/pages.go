@@ -5,12 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"os"
-	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -19,16 +16,14 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/admin/page"
-	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/server"
-	runtimechanges "github.com/seed-81f232ab/rls/internal/source/changes"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
-// privatePages makes pages that show values of requests, or change this process. Callers of the admin API may open
+// privatePages makes pages that show values of requests. Callers of the admin API may open
 // them. If there are none, callers on this host may.
 type privatePages struct {
 	*admin.Callers
@@ -45,11 +40,10 @@ func (p privatePages) decisions(hub *decisionlog.Hub) server.Page {
 	return p.newPage(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + p.help(), Handler: hub, Stream: true})
 }
 
-// newPage returns a page with a check of its callers. A page of another site can't change anything through the
-// browser of a caller.
+// newPage returns a page with a check of its callers.
 func (p privatePages) newPage(page server.Page) server.Page {
 	page.AnyHost = true // the callers are checked here
-	next, path := http.NewCrossOriginProtection().Handler(page.Handler), page.Path
+	next, path := page.Handler, page.Path
 	logs := rate.NewLimiter(rate.Every(time.Second), 1)
 	page.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p.admits(r) {
@@ -69,19 +63,10 @@ func (p privatePages) newPage(page server.Page) server.Page {
 	return page
 }
 
-// callerName returns the name of a caller that may see values of requests, or "".
-func (p privatePages) callerName(r *http.Request) string {
-	if name, ok := p.Reader(r); ok {
-		return name
-	}
-	if !p.CanAuthorize() && server.IsLocal(r) {
-		return "same host"
-	}
-	return ""
-}
-
 // admits reports whether the caller may see values of requests.
-func (p privatePages) admits(r *http.Request) bool { return p.callerName(r) != "" }
+func (p privatePages) admits(r *http.Request) bool {
+	return p.MayReadPages(r) || !p.CanAuthorize() && server.IsLocal(r)
+}
 
 // refusal says who may open a private page.
 func (p privatePages) refusal() string {
@@ -115,42 +100,6 @@ func (p privatePages) signIn(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("WWW-Authenticate", `Basic realm="rls: any user, and a token of ADMIN_TOKEN as the password", charset="UTF-8"`)
 	http.Error(w, "Unauthorized: enter a token of ADMIN_TOKEN as the password of any user", http.StatusUnauthorized)
 }
-
-// logLevelPath is the path of the page that changes LOG_LEVEL.
-const logLevelPath = "/loglevel"
-
-// logLevel returns the page that shows and changes the level of the log. The page is
-// private, because level debug logs values of requests and slows calls.
-func (p privatePages) logLevel(level *slog.LevelVar) server.Page {
-	handler := func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Cache-Control", "no-store")
-		switch r.Method {
-		case http.MethodGet:
-		case http.MethodPut:
-			const maxBody = 100
-			body, _ := io.ReadAll(io.LimitReader(r.Body, maxBody))
-			text := strings.TrimSpace(string(body))
-			newLevel, ok := env.ParseLogLevel(text)
-			if !ok {
-				http.Error(w, fmt.Sprintf("log level: got %q, want debug, info, warn or error", text), http.StatusBadRequest)
-				return
-			}
-			old, by := level.Level(), p.callerName(r)
-			level.Set(min(old, newLevel)) // the more talkative of both levels, so that the change is in the log
-			p.log.Warn("log level changed", "by", by, "from_address", r.RemoteAddr, "old", levelText(old), "new", levelText(newLevel))
-			level.Set(newLevel)
-		default:
-			w.Header().Set("Allow", "GET, PUT")
-			http.Error(w, fmt.Sprintf("log level: got method %q, want GET or PUT", r.Method), http.StatusMethodNotAllowed)
-			return
-		}
-		fmt.Fprintln(w, levelText(level.Level()))
-	}
-	help := "GET shows the level of the log; PUT with debug, info, warn or error as the body changes it; " + p.help()
-	return p.newPage(server.Page{Path: logLevelPath, Help: help, Handler: http.HandlerFunc(handler)})
-}
-
-func levelText(level slog.Level) string { return strings.ToLower(level.String()) }
 
 // defaultGRPCPort is the port that rls hit asks by default.
 const defaultGRPCPort = 8081
@@ -225,31 +174,10 @@ func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counter
 	}
 	if overrides != nil {
 		o.Overrides = func() []live.Override { return events.Overrides(l.States()) }
-		if s.OverridesPlace() == env.OverridesInRedis {
-			o.Replicas = countReplicas(p, overrides.Replicas)
-		}
 	}
 	liveView := live.New(o)
 	p.start(liveView.Run)
 	return liveView
-}
-
-// replicasPause is the pause between two reads of the replicas.
-const replicasPause = 5 * time.Second
-
-// countReplicas reads the replicas until p ends. It returns a function with the last number of them,
-// or 0 if the last read failed.
-func countReplicas(p *process, read func(context.Context) ([]runtimechanges.Replica, error)) func() int {
-	var count atomic.Int64
-	p.start(func(ctx context.Context) {
-		for isRunning := true; isRunning; isRunning = wait.Sleep(ctx, replicasPause) {
-			limited, cancel := context.WithTimeout(ctx, overrideTimeout)
-			replicas, _ := read(limited)
-			cancel()
-			count.Store(int64(len(replicas)))
-		}
-	})
-	return func() int { return int(count.Load()) }
 }
 
 // livePages returns the pages of the debug listener about the traffic of this moment.

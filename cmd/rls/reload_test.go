@@ -22,9 +22,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/seed-81f232ab/rls/internal/source/xds/xdstest"
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
+	"github.com/seed-81f232ab/rls/internal/testkit/xdstest"
 )
 
 // perYear is a limits file with one limit for each tenant. Tests don't last until a year ends.

@@ -150,7 +150,7 @@ func secretPages(isRedisUp bool) map[string]int {
 	pages := map[string]int{"/no/such/page": http.StatusNotFound, "/admin/PLANTED-not-found": http.StatusNotFound}
 	for _, path := range []string{
 		"/", "/endpoints", "/rlconfig", "/rlconfig/problems", "/metrics", live.SnapshotPath, live.RulesPath, live.RulePath + "?path=d+%3E+k",
-		live.StreamPath, signInPath, logLevelPath, explain.Path + "?domain=d&descriptor=k=v", admin.Prefix + "overrides", admin.Prefix + "history",
+		live.StreamPath, signInPath, explain.Path + "?domain=d&descriptor=k=v", admin.Prefix + "overrides", admin.Prefix + "history",
 		admin.Prefix + "counters?target=d%7Ck=v", "/debug/pprof/goroutine?debug=2",
 	} {
 		pages[path] = http.StatusOK

@@ -43,12 +43,12 @@ func newServe() *cobra.Command {
 				_ = os.Setenv("LIMITS_PATH", limits)
 			}
 			s, warnings, err := env.Load()
-			log, level := s.Logger(cmd.ErrOrStderr())
+			log := s.Logger(cmd.ErrOrStderr())
 			for _, w := range warnings {
 				log.Warn(w.Message, "setting", w.Setting, "reason", w.Reason)
 			}
 			if err == nil {
-				err = serve(cmd.Context(), s, log, level)
+				err = serve(cmd.Context(), s, log)
 			}
 			if err == nil {
 				return nil
@@ -63,8 +63,8 @@ func newServe() *cobra.Command {
 	return cmd
 }
 
-// serve runs the service until ctx is done. level is the level of log.
-func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.LevelVar) error {
+// serve runs the service until ctx is done.
+func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	setMemoryLimits(ctx, log)
 	e := newEvents(s, log)
 	limits := newLimits(s, e)
@@ -124,8 +124,8 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger, level *slog.L
 	private := privatePages{callers, log}
 	liveHandlers := live.Handlers{Live: newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, e), SeesKeys: private.admits}
 	explainer := newExplainer(s, limits, counters, candidate)
-	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, private, liveHandlers, explainer), adminPages(s, callers, limits, counters, overrides, log),
-		[]server.Page{private.explain(explainer), private.decisions(decisions.hub), private.logLevel(level)})
+	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, private, liveHandlers, explainer), adminPages(callers, limits, counters, overrides, log),
+		[]server.Page{private.explain(explainer), private.decisions(decisions.hub)})
 	counters.awaitStore() // the first calls need not wait for it
 	srv, err := server.New(options)
 	if err != nil {
@@ -197,8 +197,8 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 // of limits.
 func serverOptions(s *env.Settings, e *events.Events) server.Options {
 	o := server.Options{
-		Health:   e.Health,
-		Observer: e,
+		Health:      e.Health,
+		TLSReloaded: e.TLSReloaded,
 		GRPC: server.GRPC{
 			Addr:              server.Addr{Host: s.GRPCHost, Port: s.GRPCPort, Setting: "GRPC_PORT"},
 			UDS:               s.GRPCUDS,

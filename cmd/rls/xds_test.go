@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/internal/source/xds/xdstest"
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/xdstest"
 )
 
 // gatewayPod returns the environment that Envoy Gateway gives its rate-limit pods, with an

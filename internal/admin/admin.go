@@ -49,9 +49,8 @@ type Options struct {
 
 	Counters Counters
 
-	// Log gets the audit and unauthorized calls; default none. AuditLog gets the audit too, unless
-	// it is nil.
-	Log, AuditLog *slog.Logger
+	// Log gets the audit and unauthorized calls; default none.
+	Log *slog.Logger
 }
 
 // Overrides stores overrides, rules and switches for all replicas.

@@ -65,20 +65,17 @@ func (c *Callers) Authorize(r *http.Request) (caller Caller, ok bool) {
 	return caller, ok
 }
 
-// Reader returns the name of a caller that may open a page, or of a browser that reads a page.
-// Pages show all domains. A caller with ReadOnly may only read.
+// MayReadPages reports whether the caller, or a browser, may read pages. Pages show all domains.
 //
 // Browsers can send a token only as the password of basic authentication. They add it to each
 // request, also for pages of other sites. So it authorizes nothing but reading.
-func (c *Callers) Reader(r *http.Request) (name string, ok bool) {
+func (c *Callers) MayReadPages(r *http.Request) bool {
 	isRead := r.Method == http.MethodGet || r.Method == http.MethodHead
-	var caller Caller
-	if _, token, isBasic := r.BasicAuth(); isBasic && isRead {
+	caller, ok := c.Authorize(r)
+	if _, token, isBasic := r.BasicAuth(); isBasic {
 		caller, ok = c.callerOfToken(token)
-	} else {
-		caller, ok = c.Authorize(r)
 	}
-	return caller.Name, ok && len(caller.Domains) == 0 && (isRead || !caller.ReadOnly)
+	return ok && isRead && len(caller.Domains) == 0
 }
 
 // callerOfToken returns the caller with that token. Hashes have the same length, so the time of a
@@ -127,7 +124,4 @@ func (h *handler) audit(c *call, action string, attrs ...string) {
 		logAttrs = append(logAttrs, truncate(text))
 	}
 	h.options.Log.Info("audit", logAttrs...)
-	if h.options.AuditLog != nil {
-		h.options.AuditLog.Info("audit", logAttrs...)
-	}
 }

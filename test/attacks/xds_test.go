@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/seed-81f232ab/rls/internal/source/xds/xdstest"
+	"github.com/seed-81f232ab/rls/internal/testkit/xdstest"
 )
 
 // rules returns a response with n rules, each with a key, a value and a limit.

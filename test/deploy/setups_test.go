@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-81f232ab/rls/internal/source/xds/xdstest"
 	"github.com/seed-81f232ab/rls/internal/testkit/certtest"
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
+	"github.com/seed-81f232ab/rls/internal/testkit/xdstest"
 )
 
 // environment is what a set-up needs around its pods.

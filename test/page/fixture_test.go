@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/internal/admin/page"
-	"github.com/seed-81f232ab/rls/internal/admin/page/pagetest"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/testkit/pagetest"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 

@@ -7,8 +7,8 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/stretchr/testify/assert"
 
-	"github.com/seed-81f232ab/rls/internal/admin/page/pagetest"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/testkit/pagetest"
 )
 
 // states are the states of the process that the page must show well. texts must be on the

@@ -9,8 +9,8 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/assert"
 
-	"github.com/seed-81f232ab/rls/internal/admin/page/pagetest"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/testkit/pagetest"
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )

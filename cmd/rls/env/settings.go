@@ -69,7 +69,6 @@ type Settings struct {
 	DebugTLSClientCACert string      `envconfig:"DEBUG_TLS_CLIENT_CACERT" desc:"PEM file of certificate authorities. Clients with a certificate that one of these authorities has signed can use the admin API. The other pages need no certificate."`
 	AdminTokens          adminTokens `envconfig:"ADMIN_TOKEN" secret:"true" desc:"Turns on the admin API on the debug listener (docs/overrides.md). The value is a token, or a list name:token,name:token. The audit log shows the names. The commands rls limits and rls counter send the first token."`
 	AdminTokensFile      string      `envconfig:"ADMIN_TOKENS_FILE" desc:"YAML file of more tokens for the admin API, which may only read or only use some domains (docs/overrides.md). The service reads the file again when it changes."`
-	AdminAuditPath       string      `envconfig:"ADMIN_AUDIT_PATH" desc:"File that gets the audit of the admin API too, as JSON lines. The service opens it for each line, so it can be moved at any time."`
 
 	UsePrometheus      bool   `envconfig:"USE_PROMETHEUS" default:"false" desc:"Serve metrics at PROMETHEUS_ADDR too. The debug listener always serves them at /metrics."`
 	PrometheusAddr     string `envconfig:"PROMETHEUS_ADDR" default:":9090" desc:"Address of the metrics listener, host:port."`
@@ -313,22 +312,14 @@ var logLevels = map[string]slog.Level{
 	"error": slog.LevelError, "fatal": slog.LevelError, "panic": slog.LevelError,
 }
 
-// ParseLogLevel returns the level of that name. It accepts the names of LOG_LEVEL.
-func ParseLogLevel(name string) (level slog.Level, ok bool) {
-	level, ok = logLevels[strings.ToLower(name)]
-	return level, ok
-}
-
-// Logger returns a logger that writes to w, and its level.
-func (s *Settings) Logger(w io.Writer) (*slog.Logger, *slog.LevelVar) {
-	level := new(slog.LevelVar)
-	level.Set(logLevels[s.LogLevel])
-	o := &slog.HandlerOptions{Level: level}
+// Logger returns a logger that writes to w.
+func (s *Settings) Logger(w io.Writer) *slog.Logger {
+	o := &slog.HandlerOptions{Level: logLevels[s.LogLevel]}
 	if strings.ToLower(s.LogFormat) != "json" {
-		return slog.New(slog.NewTextHandler(w, o)), level
+		return slog.New(slog.NewTextHandler(w, o))
 	}
 	o.ReplaceAttr = renameForIncumbent
-	return slog.New(slog.NewJSONHandler(w, o)), level
+	return slog.New(slog.NewJSONHandler(w, o))
 }
 
 // renameForIncumbent gives the fields of JSON logs the names that envoyproxy/ratelimit

@@ -18,7 +18,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/source"
-	"github.com/seed-81f232ab/rls/internal/source/xds/xdstest"
+	"github.com/seed-81f232ab/rls/internal/testkit/xdstest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/internal/base/clienttls"
 	"github.com/seed-81f232ab/rls/internal/base/wait"
-	"github.com/seed-81f232ab/rls/internal/source/xds/xdstest"
+	"github.com/seed-81f232ab/rls/internal/testkit/xdstest"
 )
 
 func TestMutualTLS(t *testing.T) {
