@@ -49,7 +49,7 @@ func TestExplainAsksLimitsFiles(t *testing.T) {
 	assert.Equal(t, "shop > tenant > path", report.Descriptors[0].Rule)
 	assert.Equal(t, path+":6", report.Descriptors[0].Place)
 	assert.Empty(t, report.Descriptors[1].Rule)
-	assert.Equal(t, "shop > tenant", report.Descriptors[1].NearRules[0].Rule)
+	assert.Equal(t, "similar key: got tenent, want tenant", report.Descriptors[1].Levels[0].Others[0].Reason)
 
 	for name, c := range map[string]struct {
 		args []string

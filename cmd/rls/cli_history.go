@@ -88,7 +88,7 @@ func newLimitsRollback(client *adminClient) *cobra.Command {
 			"further rollback undoes one more change. With --to, the command restores the state after a\n" +
 			"version that rls limits history shows. So --to can also undo a rollback. Limits files and\n" +
 			"counters stay as they are.",
-		Example: "  rls limits rollback --dry-run\n  rls limits rollback --to 1 --reason 'back to Monday'",
+		Example: "  rls limits rollback --dry-run\n  rls limits rollback --to 2 --reason 'back to Monday'",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("rollback: got %q, want no argument; --to VERSION names the version to restore, such as --to 3", args[0])
