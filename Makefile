@@ -58,6 +58,19 @@ test-page: ## Test the live page in headless Chromium, and keep screenshots; ins
 	@test/page/need-chromium
 	@cd test/page && $(GOTESTSUM) $(TEST_FLAGS) -count=1 -timeout 8m ./...
 
+# The tests of TLS run on the redis-server of the PATH, because these programs have no TLS.
+.PHONY: test-redis-versions
+test-redis-versions: ## Run the tests of Redis on Valkey 9.1; REDIS_VERSIONS="valkey-server redis-server-6.2" also runs Redis 6.2, and FAULTS=./... breaks them too
+	@deploy/scripts/test-tools
+	@deploy/scripts/need-redis-versions $(REDIS_VERSIONS)
+	@for server in $(REDIS_VERSIONS); do \
+		export RLS_TEST_REDIS_SERVER=$(CURDIR)/.tools/redis-versions/$$server; echo "$$server"; \
+		$(GOTESTSUM) $(TEST_FLAGS) -count=1 ./lua ./backend/redis || exit 1; \
+		[ -z "$(FAULTS)" ] || (cd test/faults && $(GOTESTSUM) $(TEST_FLAGS) -count=1 $(FAULTS)) || exit 1; \
+	done
+
+REDIS_VERSIONS ?= valkey-server
+
 # LANGUAGES can also have node and java, which then must be installed.
 LANGUAGES ?= python
 

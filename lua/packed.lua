@@ -1,5 +1,7 @@
--- Returns the error message in a reply, or nil.
-local function errorOf(reply) return type(reply) == 'table' and reply.err or nil end
+-- Returns the error message in a reply, or nil. In Redis 6, a message can begin with its place in the script.
+local function errorOf(reply)
+  if type(reply) == 'table' and reply.err then return (reply.err:gsub('^@user_script: %d+: %-', '')) end
+end
 
 -- Returns the error message in the reply to a write, or nil. MGET does not return a key of another
 -- type. SET NX then finds this key, and returns nothing.

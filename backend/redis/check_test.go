@@ -97,7 +97,7 @@ func problems(t *testing.T, l *redis.Limiter) (found []redis.Finding) {
 func TestCheckNamesEachMissingRight(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	redistest.Start(t, "--replicaof", strings.Replace(s.Addr, ":", " ", 1))
+	s.StartReplica(t)
 	s.AwaitReplica(t)
 	c := s.Client(t)
 	setUser(t, c, rights)
@@ -235,7 +235,7 @@ func TestCheckFindsUnfitServers(t *testing.T) {
 	plain, full := redistest.Start(t), redistest.Start(t, "--maxmemory", "1kb")
 	evicting := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
 	durable := redistest.Start(t, "--appendonly", "yes")
-	replica := redistest.Start(t, "--replicaof", strings.Replace(plain.Addr, ":", " ", 1))
+	replica := plain.StartReplica(t)
 	needsReplica := redistest.Start(t, "--min-replicas-to-write", "1")
 	node := redistest.Start(t, "--cluster-enabled", "yes")
 	dead := redistest.Start(t)

@@ -2,7 +2,6 @@ package redis_test
 
 import (
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,8 +18,7 @@ import (
 func TestWaitsForReplicas(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	host, port, _ := strings.Cut(s.Addr, ":")
-	replica := redistest.Start(t, "--replicaof", host+" "+port)
+	replica := s.StartReplica(t)
 	master, copied := s.Client(t), replica.Client(t)
 	s.AwaitReplica(t)
 	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, WaitReplicas: 1, Timeout: testTimeout}), perDay(t, 1000)
@@ -48,7 +46,7 @@ func TestMissingReplicasCostNoDecision(t *testing.T) {
 	}{
 		{"no replica", func(*testing.T, *redistest.Server) *redistest.Server { return nil }},
 		{"stopped replica", func(t *testing.T, s *redistest.Server) *redistest.Server {
-			replica := redistest.Start(t, "--replicaof", strings.Replace(s.Addr, ":", " ", 1))
+			replica := s.StartReplica(t)
 			s.AwaitReplica(t)
 			replica.Pause()
 			return replica

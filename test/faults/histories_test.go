@@ -218,7 +218,7 @@ func partitionNemesis(t *testing.T) nemesis {
 // without rights on the machine, so DEBUG SLEEP takes the place of a slow fsync after each
 // write. The server is killed and reads its data again.
 func slowDiskNemesis(t *testing.T) nemesis {
-	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always", "--dir", t.TempDir(), "--enable-debug-command", "yes")
+	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always", "--dir", t.TempDir())
 	c := s.Client(t)
 	return nemesis{settings: []string{"REDIS_URL=" + s.Addr}, masters: []*redistest.Server{s}, steps: []nemesisStep{
 		{"slow disk", noLoss, func(*historyRun) {

@@ -35,8 +35,8 @@ func startServers(t *testing.T, source string) {
 	for _, port := range []int{6381, 6382, 6361, 6392, 6397} {
 		startRedis(t, port)
 	}
-	startRedis(t, 6393, "--replicaof", "127.0.0.1 6392", "--masterauth", password)
-	startRedis(t, 6398, "--replicaof", "127.0.0.1 6397", "--masterauth", password)
+	startRedis(t, 6393, "--replicaof", "127.0.0.1", "6392", "--masterauth", password)
+	startRedis(t, 6398, "--replicaof", "127.0.0.1", "6397", "--masterauth", password)
 	for config, ports := range map[string][]int{
 		"sentinel.conf":            {26394, 26395, 26396},
 		"sentinel-pre-second.conf": {26399, 26400, 26401},

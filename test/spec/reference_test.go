@@ -76,6 +76,20 @@ func (e *ledger) clone() *ledger {
 	return &ledger{e.least.clone(), all(e.most), e.unsureUntil, e.waste, slices.Clone(e.hasDenied), all(e.fallbackLeast), all(e.fallbackMost), all(e.known), e.wasAsked}
 }
 
+// notePeek notes that a replica has seen whether the counter has a hit left.
+func (e *ledger) notePeek(l *limit, replica int, now int64) {
+	e.hasDenied[replica] = e.hasDenied[replica] || !e.least.clone().take(l, now, 0, "").allowed
+}
+
+// adapt adapts the counters to a limit of another rate. A backend does this with each hit that it sees, also
+// with hits that it does not charge.
+func (e *ledger) adapt(l *limit, now int64) {
+	e.least.forget(l, now)
+	for _, c := range e.most {
+		c.forget(l, now)
+	}
+}
+
 // reference is the sequential service.
 type reference struct {
 	settings *settings
@@ -223,6 +237,13 @@ func (r *reference) decide(q *request, rules []*rule, hits []hit, outcomes []out
 	before := map[*ledger]*ledger{}
 	for i := range hits {
 		e := r.ledger(&hits[i], replica)
+		switch outcomes[i].source {
+		case "redis", "local":
+			e.adapt(hits[i].limit, now)
+		case "fallback":
+			c := &check{reference: r, hit: &hits[i], ledger: e, replica: replica, now: now}
+			c.startFromLastCount(r.share(hits[i].limit))
+		}
 		if before[e] == nil {
 			before[e] = e.clone()
 		}
@@ -238,9 +259,11 @@ func (r *reference) decide(q *request, rules []*rule, hits []hit, outcomes []out
 			if got.allowed || got.retry != never {
 				c.problem("a hit above max_hits got %v", got.verdict)
 			}
+			e.notePeek(h.limit, replica, now)
 		case peeksOnly:
 			c.ledger = before[e].clone()
 			c.peek()
+			e.notePeek(h.limit, replica, now)
 		case got.allowed && h.inGroup && groupDenied:
 			c.ledger = before[e]
 			isAlone := true // the charges of other hits can be refunded later
@@ -585,6 +608,10 @@ func (c *check) chargesDenied() bool {
 // charge charges the hit as its outcome says.
 func (c *check) charge() {
 	h, got := c.hit, c.outcome
+	if got.source == "deny_cache" && !got.allowed { // no backend sees the hit
+		c.ledger.hasDenied[c.replica] = true
+		return
+	}
 	l, counters := h.limit, append([]*counter{c.ledger.least}, c.ledger.most...)
 	if got.source == "fallback" {
 		l = c.reference.share(l)
@@ -604,7 +631,8 @@ func (c *check) charge() {
 		counter.forget(l, c.now)
 		isHidden := h.n < 0 && i > 0 && got.source != "fallback" && i-1 != c.replica && !c.isUndo && c.remembersDenial(i-1)
 		switch {
-		case isHidden && l.algorithm == "first_hit_window": // the refund can end the window
+		// The refund can end the window, or make room for a debt that counts in the next window.
+		case isHidden && (l.algorithm == "first_hit_window" || l.algorithm == "sliding_window" && l.chargeDenied):
 			c.ledger.unsureUntil = c.now + 2*l.period
 			counter.add(l, c.now, h.n, c.holdID)
 		case isHidden: // a refund through another replica can take effect when the denial ends
@@ -618,7 +646,7 @@ func (c *check) charge() {
 			counter.charge(l, c.now, n)
 		}
 	}
-	if h.n >= 0 {
+	if h.n > 0 || !got.allowed {
 		c.ledger.hasDenied[c.replica] = !got.allowed
 	}
 }

@@ -144,7 +144,7 @@ func (o *override) apply(r *rule) *rule {
 	for i := range changed.limits {
 		l := &changed.limits[i]
 		l.requests = cmp.Or(o.requests, l.requests)
-		if o.factor > 0 {
+		if o.factor > 0 && l.requests > 0 {
 			l.requests = max(int64(math.Round(float64(l.requests)*o.factor)), 1)
 			if l.burst > 0 {
 				l.burst = max(int64(math.Round(float64(l.burst)*o.factor)), 1)

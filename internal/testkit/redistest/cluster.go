@@ -57,7 +57,11 @@ func startCluster(tb testing.TB, masters int, replicas bool, certs *Certs) *Redi
 	}
 	all := c.nodes()
 	for i, s := range c.Masters {
-		must(s, "CLUSTER", "ADDSLOTSRANGE", i*slots/masters, (i+1)*slots/masters-1)
+		addSlots := []any{"CLUSTER", "ADDSLOTS"} // Redis 6 has no ADDSLOTSRANGE
+		for slot := i * slots / masters; slot < (i+1)*slots/masters; slot++ {
+			addSlots = append(addSlots, slot)
+		}
+		must(s, addSlots...)
 		must(s, "CLUSTER", "SET-CONFIG-EPOCH", i+1)
 	}
 	for _, s := range all[1:] {
@@ -114,15 +118,20 @@ func startNode(tb testing.TB, certs *Certs) *Server {
 			return nil, err
 		}
 		settings := []string{
-			"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus), "--cluster-node-timeout", "2000",
+			"--cluster-enabled", "yes", "--cluster-node-timeout", "2000",
 			"--cluster-replica-validity-factor", "0", "--dir", tb.TempDir(),
+		}
+		if certs == nil && isRedis6() {
+			bus = port + 10_000
+		} else {
+			settings = append(settings, "--cluster-port", strconv.Itoa(bus))
 		}
 		if certs != nil {
 			settings = append(settings, certs.settings(port)...)
 			settings = append(settings, "--tls-cluster", "yes",
 				"--cluster-announce-hostname", "localhost", "--cluster-preferred-endpoint-type", "hostname")
 		}
-		s, err := run("redis-server", port, conf, settings...)
+		s, err := run(port, conf, settings...)
 		if s != nil {
 			s.busPort = bus
 		}

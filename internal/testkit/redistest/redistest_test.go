@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -55,13 +54,13 @@ func TestServerDetectsAnotherServerOnItsPort(t *testing.T) {
 	require.NoError(t, err)
 	n, err := strconv.Atoi(port)
 	require.NoError(t, err)
-	_, err = run("redis-server", n, nil)
+	_, err = run(n, nil)
 	require.ErrorContains(t, err, "in use")
 	require.NoError(t, s.answers(t.Context(), s.PID()))
 	require.ErrorContains(t, s.answers(t.Context(), s.PID()+1), "got another server")
 
 	s.Kill()
-	other, err := run("redis-server", n, nil)
+	other, err := run(n, nil)
 	require.NoError(t, err)
 	t.Cleanup(other.Kill)
 	time.AfterFunc(300*time.Millisecond, other.Kill)
@@ -72,7 +71,7 @@ func TestServerDetectsAnotherServerOnItsPort(t *testing.T) {
 
 func TestAwaitReplica(t *testing.T) {
 	master := Start(t)
-	replica := Start(t, "--replicaof", strings.Replace(master.Addr, ":", " ", 1))
+	replica := master.StartReplica(t)
 	master.AwaitReplica(t)
 	for i := range 3 {
 		replica.Pause()

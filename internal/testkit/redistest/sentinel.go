@@ -22,7 +22,7 @@ func StartSentinels(tb testing.TB) *Sentinels {
 	tb.Helper()
 	s := &Sentinels{Name: "counters", Master: Start(tb)}
 	host, port, _ := strings.Cut(s.Master.Addr, ":")
-	s.Replica = Start(tb, "--replicaof", host+" "+port)
+	s.Replica = s.Master.StartReplica(tb)
 	for range 3 {
 		s.Sentinels = append(s.Sentinels, s.startSentinel(tb, host, port))
 	}
@@ -54,7 +54,7 @@ func (s *Sentinels) startSentinel(tb testing.TB, host, port string) *Server {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			return nil, err
 		}
-		return run("redis-sentinel", own, nil, file)
+		return run(own, nil, file, "--sentinel")
 	})
 	if err != nil {
 		tb.Fatal(err)

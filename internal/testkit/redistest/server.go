@@ -2,6 +2,8 @@
 // all tests of a process use. Start, StartTLS, StartSentinels and StartCluster run servers
 // for one test. The servers listen on free loopback ports and keep nothing on disk. They end
 // with the test process, even if it is killed. Without redis-server on the PATH, tests fail.
+// RLS_TEST_REDIS_SERVER is the path of another server, such as Redis 6.2 or Valkey. Servers with TLS are
+// always the redis-server of the PATH, because many builds of other servers have no TLS.
 //
 // At the end of each test, no counter of rls may lack a time to live. If a test writes the key of a
 // counter itself, it must give the key a time to live.
@@ -15,6 +17,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,7 +30,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/proctest"
 )
 
-// Server is a running redis-server or redis-sentinel.
+// Server is a running Redis server or sentinel.
 type Server struct {
 	// Addr is host:port on the loopback.
 	Addr string
@@ -56,6 +59,13 @@ func Start(tb testing.TB, settings ...string) *Server {
 	return s
 }
 
+// StartReplica runs a replica of s. It does not wait until the replica has the data of s.
+func (s *Server) StartReplica(tb testing.TB) *Server {
+	tb.Helper()
+	host, port, _ := strings.Cut(s.Addr, ":")
+	return Start(tb, "--replicaof", host, port)
+}
+
 // end checks the counters of the server and kills it.
 func (s *Server) end(tb testing.TB) {
 	checkCounters(tb, s, "")
@@ -64,7 +74,7 @@ func (s *Server) end(tb testing.TB) {
 
 func startAnywhere(settings ...string) (*Server, error) {
 	return onFreePort(func(port int) (*Server, error) {
-		return run("redis-server", port, nil, settings...)
+		return run(port, nil, settings...)
 	})
 }
 
@@ -83,22 +93,40 @@ func onFreePort(start func(port int) (*Server, error)) (s *Server, err error) {
 	return nil, err
 }
 
-// run starts binary on port and waits until it answers. conf secures the connection of the
+// program returns the program of servers, by its name or path.
+func program(hasTLS bool) string {
+	if path := os.Getenv("RLS_TEST_REDIS_SERVER"); path != "" && !hasTLS {
+		return path
+	}
+	return "redis-server"
+}
+
+// isRedis6 reports whether servers without TLS are Redis 6, which lacks some settings.
+var isRedis6 = sync.OnceValue(func() bool {
+	version, err := exec.Command(program(false), "--version").Output()
+	return err == nil && strings.Contains(string(version), "Redis server v=6.")
+})
+
+// run starts a server or a sentinel on port and waits until it answers. conf secures the connection of the
 // check; nil means a plain connection.
-func run(binary string, port int, conf *tls.Config, settings ...string) (*Server, error) {
+func run(port int, conf *tls.Config, settings ...string) (*Server, error) {
+	binary := program(conf != nil)
 	path, err := exec.LookPath(binary)
 	if err != nil {
-		return nil, fmt.Errorf("%s is needed for this test; install Redis (apt-get install redis-server redis-sentinel): %w", binary, err)
+		return nil, fmt.Errorf("%s is needed for this test; install Redis (apt-get install redis-server): %w", binary, err)
 	}
 	s := &Server{
 		Addr:   net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
 		binary: path,
 		tls:    conf,
 	}
-	if binary == "redis-server" {
+	if !slices.Contains(settings, "--sentinel") {
 		s.args = []string{
 			"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-			"--dir", os.TempDir(), "--dbfilename", "rls-test.rdb", "--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0",
+			"--dir", os.TempDir(), "--dbfilename", "rls-test.rdb", "--repl-diskless-sync-delay", "0",
+		}
+		if conf != nil || !isRedis6() {
+			s.args = append(s.args, "--enable-debug-command", "yes")
 		}
 	}
 	s.args = append(s.args, settings...)

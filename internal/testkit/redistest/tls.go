@@ -28,7 +28,7 @@ func StartTLS(tb testing.TB, c Certs) *Server {
 	tb.Helper()
 	conf := c.client(tb)
 	s, err := onFreePort(func(port int) (*Server, error) {
-		return run("redis-server", port, conf, c.settings(port)...)
+		return run(port, conf, c.settings(port)...)
 	})
 	if err != nil {
 		tb.Fatal(err)
