@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp/syntax"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -148,7 +149,7 @@ func (r *reader) warnUnreachable(domain string, trail []*Descriptor, list []*Des
 		}
 	}
 	for _, d := range list {
-		path := append(trail[:len(trail):len(trail)], d)
+		path := append(slices.Clip(trail), d)
 		if by := covering(wildcards, d); by != nil && len(r.set.Warnings) < maxProblems {
 			r.set.Warnings = append(r.set.Warnings, fields.Problem{
 				File: d.File, Line: d.Line, Path: Path(domain, path),
