@@ -26,10 +26,6 @@ type Trace struct {
 
 	// Trail has the winners of all steps.
 	Trail []*limitsfile.Descriptor
-
-	// NearRules has the rules that almost match, the closest first. It is empty if Rule is
-	// not nil.
-	NearRules []NearRule
 }
 
 // Step is the comparison of one entry with the descriptors of one level.
@@ -117,9 +113,6 @@ func (d *Domain) TraceWithin(b *Budget, entries []*ratelimitv3.RateLimitDescript
 		list = n.children
 	}
 	*b = l.budget
-	if t.Rule == nil {
-		t.NearRules = d.nearRules(entries)
-	}
 	return t
 }
 

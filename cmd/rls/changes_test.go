@@ -92,13 +92,13 @@ func TestRollbackAndStatusWorkOnACluster(t *testing.T) {
 		r.awaitPeek("90 per year")
 	}
 	run := func(r *testService, args ...string) string {
-		out, errOut, code := rls(t, append(args, "-a", r.debug, "--token", adminToken)...)
+		out, errOut, code := rls(t, append(args, "--admin", r.debug, "--token", adminToken)...)
 		require.Zero(t, code, errOut)
 		return out
 	}
 	var status string
 	polltest.Until(t, maxWait, func() bool {
-		status = run(replicas[2], "limits", "status")
+		status = run(replicas[2], "limits", "list", "--replicas")
 		return strings.Count(status, "current") == 3
 	})
 	assert.Len(t, regexp.MustCompile(`current +2 `).FindAllString(status, -1), 3, "all replicas have version 2: %s", status)
@@ -155,7 +155,7 @@ descriptors:
 				assert.False(t, isAdmitted(replicas[1], descriptor))
 			}
 			reset := func(args ...string) string {
-				out, errOut, code := rls(t, append([]string{"counter", "reset", "-d", "shop", "--prefix", "-a", replicas[0].debug, "--token", adminToken}, args...)...)
+				out, errOut, code := rls(t, append([]string{"reset", "-d", "shop", "--prefix", "--admin", replicas[0].debug, "--token", adminToken}, args...)...)
 				require.Zero(t, code, errOut)
 				return out
 			}

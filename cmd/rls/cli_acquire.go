@@ -7,12 +7,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"os"
 	"os/exec"
 	"os/signal"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -40,7 +37,7 @@ var passesSignals atomic.Bool
 type acquireFlags struct {
 	grpcFlags
 	permits int
-	timeout waitTime
+	timeout time.Duration
 }
 
 func newAcquire() *cobra.Command {
@@ -66,11 +63,11 @@ func newAcquire() *cobra.Command {
 			return f.run(cmd.Context(), cmd.ErrOrStderr(), args[0], args[1:])
 		},
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return acquireFailure(err) })
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return acquireFailure(suggestFlag(cmd, err)) })
 	fs := cmd.Flags()
 	f.add(fs)
 	fs.IntVarP(&f.permits, "permits", "n", 1, "number of permits that the command needs")
-	fs.Var(&f.timeout, "timeout", "how long to wait for the permits: seconds, or a number with s, m, h or d (default 0, no bound)")
+	fs.DurationVar(&f.timeout, "timeout", 0, "how long to wait for the permits, such as 90s or 1h (default: no bound)")
 	return cmd
 }
 
@@ -80,8 +77,13 @@ func acquireFailure(err error) error { return &codedError{exitFailed, err} }
 // run waits for the permits and runs the command.
 func (f *acquireFlags) run(ctx context.Context, stderr io.Writer, descriptor string, command []string) error {
 	d, err := client.ParseDescriptor(descriptor)
-	if err != nil {
+	switch {
+	case err != nil:
 		return acquireFailure(err)
+	case f.permits < 1:
+		return acquireFailure(fmt.Errorf("-n: got %d, want at least 1", f.permits))
+	case f.timeout < 0:
+		return acquireFailure(fmt.Errorf("--timeout: got %s, want at least 0", f.timeout))
 	}
 	var config *tls.Config
 	if f.useTLS {
@@ -120,11 +122,8 @@ func (f *acquireFlags) acquire(ctx context.Context, c *client.Client, d client.D
 	waitCtx := ctx
 	if f.timeout > 0 {
 		var cancel context.CancelFunc
-		waitCtx, cancel = context.WithTimeout(ctx, time.Duration(f.timeout))
+		waitCtx, cancel = context.WithTimeout(ctx, f.timeout)
 		defer cancel()
-	}
-	if f.permits < 1 {
-		return nil, acquireFailure(fmt.Errorf("-n: got %d, want at least 1", f.permits))
 	}
 	hold, err := c.AcquireHoldN(waitCtx, f.permits, f.domain, d)
 	switch {
@@ -214,32 +213,4 @@ func startError(name string, err error) error {
 		code = exitNotFound
 	}
 	return &codedError{code, fmt.Errorf("command %s: %w", printable(name), err)}
-}
-
-// waitTime is a duration in the syntax of timeout(1), or in the syntax of Go.
-type waitTime time.Duration
-
-// String implements pflag.Value.
-func (w *waitTime) String() string { return time.Duration(*w).String() }
-
-// Type implements pflag.Value.
-func (w *waitTime) Type() string { return "duration" }
-
-// Set implements pflag.Value.
-func (w *waitTime) Set(text string) error {
-	number, isDays := strings.CutSuffix(text, "d")
-	seconds, err := strconv.ParseFloat(number, 64)
-	if isDays {
-		seconds *= (24 * time.Hour).Seconds()
-	}
-	if err != nil {
-		var d time.Duration
-		d, err = time.ParseDuration(text)
-		seconds = d.Seconds()
-	}
-	if err != nil || !(seconds >= 0 && seconds < math.MaxInt64/float64(time.Second)) {
-		return fmt.Errorf("got %q, want seconds, or a number with s, m, h or d, at least 0", text)
-	}
-	*w = waitTime(seconds * float64(time.Second))
-	return nil
 }

@@ -40,14 +40,14 @@ func TestAcquireHasExitCodesOfTimeout(t *testing.T) {
 		"success":                     {[]string{"api=x", "--", "echo", "-n", "hello"}, 0, "hello", ""},
 		"code of the command":         {[]string{"api=x", "--", "sh", "-c", "exit 3"}, 3, "", ""},
 		"killed command":              {[]string{"api=x", "--", "sh", "-c", "kill -9 $$"}, 137, "", ""},
-		"no permit in time":           {[]string{"queue=full", "--timeout", "20", "--", "echo", "ran"}, 124, "", "after the deadline"},
+		"no permit in time":           {[]string{"queue=full", "--timeout", "20s", "--", "echo", "ran"}, 124, "", "after the deadline"},
 		"weight above the limit":      {[]string{"queue=x", "-n", "3", "--", "echo", "ran"}, 125, "", "can never pass"},
 		"command that is a directory": {[]string{"api=x", "--", "/"}, 126, "", "command /: "},
 		"command that is not found":   {[]string{"api=x", "--", "no-such-command"}, 127, "", "command no-such-command: "},
 		"no command":                  {[]string{"api=x"}, 125, "", "want KEY=VALUE -- COMMAND"},
 		"no descriptor":               {[]string{"--", "true"}, 125, "", "want KEY=VALUE -- COMMAND"},
 		"wrong descriptor":            {[]string{"api", "--", "true"}, 125, "", "KEY=VALUE"},
-		"wrong timeout":               {[]string{"api=x", "--timeout", "1y", "--", "true"}, 125, "", `got "1y", want seconds`},
+		"wrong timeout":               {[]string{"api=x", "--timeout", "1y", "--", "true"}, 125, "", `invalid argument "1y" for "--timeout" flag`},
 		"wrong number":                {[]string{"api=x", "-n", "0", "--", "true"}, 125, "", "-n: got 0"},
 		"unknown flag":                {[]string{"api=x", "--maybe", "--", "true"}, 125, "", "unknown flag"},
 		"no rule":                     {[]string{"api2=x", "--", "echo", "-n", "ran"}, 0, "ran", "no rule of domain jobs limits api2=x"},
@@ -139,9 +139,8 @@ descriptors:
 	for range 3 {
 		require.Equal(t, 124, acquireIn(t, service, "queue=x", "-n", "2", "--timeout", "1s", "--", "true").code)
 	}
-	out, errOut, _ := rls(t, "counter", "get", "-a", service.debug, "--token", opsToken, "-d", "jobs", "queue=x")
-	assert.Regexp(t, `2 per day \(tight\) +1 +1 `, out, errOut)
-	assert.Regexp(t, `50 per year \(wide\) +1 +49 `, out)
+	out, errOut, _ := rls(t, "explain", "--admin", service.debug, "--token", opsToken, "-d", "jobs", "queue=x")
+	assert.Regexp(t, `(?s)2 per day \(named tight\).*spent: 1 of 2, 1 left.*50 per year \(named wide\).*spent: 1 of 50, 49 left`, out, errOut)
 }
 
 func TestAcquireHoldsSlotWhileCommandRuns(t *testing.T) {
@@ -160,24 +159,24 @@ descriptors:
 		t.Parallel()
 		for _, script := range []string{"exit 0", "exit 5", "kill -9 $$"} {
 			slotOf("ended", "--", "sh", "-c", script)
-			assert.Zero(t, slotOf("ended", "--timeout", "2", "--", "true"), script)
+			assert.Zero(t, slotOf("ended", "--timeout", "2s", "--", "true"), script)
 		}
 	})
 	t.Run("the hold is renewed while the command runs", func(t *testing.T) {
 		t.Parallel()
 		cmd := holder(t, service, "job=long")
-		assert.Equal(t, exitTimedOut, slotOf("long", "--timeout", "8", "--", "true"), "longer than a hold")
+		assert.Equal(t, exitTimedOut, slotOf("long", "--timeout", "8s", "--", "true"), "longer than a hold")
 		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 		_ = cmd.Wait()
-		assert.Zero(t, slotOf("long", "--timeout", "2", "--", "true"))
+		assert.Zero(t, slotOf("long", "--timeout", "2s", "--", "true"))
 	})
 	t.Run("the slot of a killed holder is free after its hold", func(t *testing.T) {
 		t.Parallel()
 		cmd := holder(t, service, "job=killed")
 		require.NoError(t, cmd.Process.Kill())
 		_ = cmd.Wait()
-		assert.Equal(t, exitTimedOut, slotOf("killed", "--timeout", "0.1", "--", "true"))
-		assert.Zero(t, slotOf("killed", "--timeout", "30", "--", "true"))
+		assert.Equal(t, exitTimedOut, slotOf("killed", "--timeout", "100ms", "--", "true"))
+		assert.Zero(t, slotOf("killed", "--timeout", "30s", "--", "true"))
 	})
 }
 

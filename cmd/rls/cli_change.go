@@ -1,14 +1,11 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -60,8 +57,8 @@ func (f *changeFlags) notes(cmd *cobra.Command, fields []string, now time.Time) 
 	return fields, nil
 }
 
-// put sends a PUT with FIELD=VALUE arguments and prints the answer.
-func (f *changeFlags) put(cmd *cobra.Command, client *adminClient, path, target string, fields []string) error {
+// put sends a PUT with FIELD=VALUE arguments to a path of the admin API, and prints the answer.
+func (f *changeFlags) put(cmd *cobra.Command, client *adminClient, path string, query url.Values, fields []string) error {
 	fields, err := f.notes(cmd, fields, time.Now())
 	if err != nil {
 		return err
@@ -74,10 +71,6 @@ func (f *changeFlags) put(cmd *cobra.Command, client *adminClient, path, target 
 	value, err := overrideJSON(fields)
 	if err != nil {
 		return err
-	}
-	query := url.Values{}
-	if path != "shadow-mode" {
-		query.Set("target", target)
 	}
 	if f.isDryRun {
 		query.Set("dry_run", "true")
@@ -116,29 +109,37 @@ func intoRateLimit(fields []string) ([]string, error) {
 	return append(others, "rate_limit="+string(value)), err
 }
 
-// newDeleteCommand completes cmd, which deletes the value of a descriptor at path.
-func newDeleteCommand(client *adminClient, path string, cmd *cobra.Command) *cobra.Command {
-	var domain, target, reason, ifMatch string
-	cmd.Args = cobra.MaximumNArgs(1)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		switch {
-		case target != "" && len(args) == 0 && domain == "":
-		case target == "" && len(args) == 1 && domain != "":
-			t, err := parseTarget(domain, args[0])
-			if err != nil {
-				return err
-			}
-			target = t.String()
-		default:
-			return errors.New("give -d DOMAIN and a descriptor, or --target")
-		}
-		return deleteField(cmd, client, path, url.Values{"target": {target}}, reason, ifMatch)
+// changeTarget is what a change is about: a descriptor of the limits files, a rule of run time, or SHADOW_MODE.
+type changeTarget struct {
+	domain, text  string // text is the target as rls limits list shows it
+	isRule, isAll bool
+}
+
+// add adds the flags to cmd. ruleHelp describes --rule.
+func (t *changeTarget) add(cmd *cobra.Command, ruleHelp string) {
+	cmd.Flags().StringVarP(&t.domain, "domain", "d", "", "domain of the limits")
+	cmd.Flags().BoolVar(&t.isRule, "rule", false, ruleHelp)
+	cmd.Flags().BoolVar(&t.isAll, "all", false, "all requests, in place of a descriptor: replaces SHADOW_MODE")
+	cmd.MarkFlagsMutuallyExclusive("all", "domain")
+	cmd.MarkFlagsMutuallyExclusive("all", "rule")
+}
+
+// read returns the path of the target in the admin API, its query, and the arguments behind the descriptor.
+func (t *changeTarget) read(args []string) (path string, query url.Values, others []string, err error) {
+	path = "overrides"
+	if t.isRule {
+		path = "rules"
 	}
-	cmd.Flags().StringVarP(&domain, "domain", "d", "", "domain of the limits")
-	cmd.Flags().StringVar(&target, "target", "", "target as rls limits list shows it, valid or not")
-	addReasonFlag(cmd, &reason)
-	cmd.Flags().StringVar(&ifMatch, "if-match", "", "delete only the value with this ETag, which rls limits list shows")
-	return cmd
+	switch {
+	case t.isAll && t.text == "":
+		return "shadow-mode", url.Values{}, args, nil
+	case t.text != "" && t.domain == "" && !t.isAll:
+		return path, url.Values{"target": {t.text}}, args, nil
+	case t.text != "" || t.domain == "" || len(args) == 0:
+		return "", nil, nil, errors.New("give -d DOMAIN and a descriptor, or another target (--help lists them)")
+	}
+	target, err := parseTarget(t.domain, args[0])
+	return path, url.Values{"target": {target.String()}}, args[1:], err
 }
 
 // deleteField sends a DELETE and prints the answer.
@@ -156,62 +157,5 @@ func deleteField(cmd *cobra.Command, client *adminClient, path string, query url
 			return
 		}
 		printChange(out, &answer, time.Now())
-	})
-}
-
-func newLimitsCreate(client *adminClient) *cobra.Command {
-	var domain, value string
-	var flags changeFlags
-	cmd := &cobra.Command{
-		Use:   "create -d DOMAIN KEY[=VALUE][,KEY[=VALUE]…] {FIELD=VALUE … | --json-value JSON}",
-		Short: "Create a rule that no limits file has",
-		Long: "Creates a rule, or replaces a rule that was created before. The service checks the rule like a\n" +
-			"rule of a limits file.\n" + descriptorHelp + "\n\n" +
-			"FIELD is a field of a descriptor, or a field of rate_limit. If VALUE is not JSON, it is text.",
-		Example: "  rls limits create -d shop plan=trial unit=minute requests_per_unit=20 shadow_mode=true\n" +
-			"  rls limits create -d shop path=/login,ip --json-value '{\"rate_limits\": [{\"unit\": \"second\", \"requests_per_unit\": 1}]}'",
-		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			target, err := parseTarget(domain, args[0])
-			if err != nil {
-				return err
-			}
-			fields := args[1:]
-			switch {
-			case value == "" && len(fields) == 0:
-				return errors.New("give FIELD=VALUE arguments or --json-value")
-			case value != "" && len(fields) > 0:
-				return errors.New("give FIELD=VALUE arguments or --json-value, not both")
-			case value != "":
-				if fields, err = fieldsOf(value); err != nil {
-					return fmt.Errorf("--json-value: %w", err)
-				}
-			}
-			return flags.put(cmd, client, "rules", target.String(), fields)
-		},
-	}
-	addDomainFlag(cmd, &domain)
-	cmd.Flags().StringVar(&value, "json-value", "", "the rule as a JSON object")
-	flags.add(cmd)
-	return cmd
-}
-
-// fieldsOf returns the fields of a JSON object as FIELD=VALUE arguments.
-func fieldsOf(object string) ([]string, error) {
-	var values map[string]json.RawMessage
-	err := json.Unmarshal([]byte(object), &values)
-	var fields []string
-	for _, name := range slices.Sorted(maps.Keys(values)) {
-		fields = append(fields, name+"="+string(values[name]))
-	}
-	return fields, err
-}
-
-func newLimitsDelete(client *adminClient) *cobra.Command {
-	return newDeleteCommand(client, "rules", &cobra.Command{
-		Use:     "delete {-d DOMAIN KEY[=VALUE][,KEY[=VALUE]…] | --target TARGET}",
-		Short:   "Delete a rule that was created at run time",
-		Long:    "Deletes a rule that rls limits create has created. Rules of limits files stay.\n" + descriptorHelp,
-		Example: "  rls limits delete -d shop plan=trial",
 	})
 }

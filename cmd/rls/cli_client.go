@@ -35,7 +35,6 @@ const maxAnswer = 64 << 20
 
 // adminClient calls the debug listener of a running service. Flags set its fields.
 type adminClient struct {
-	addrFlag    string // the name of the flag of addr
 	addr, token string
 	tls         clienttls.Files
 	timeout     time.Duration
@@ -49,10 +48,9 @@ func (c adminClient) withHeader(name, value string) *adminClient {
 	return &c
 }
 
-// addFlags adds the flags of the connection. addrFlag names the flag of the address.
-func (c *adminClient) addFlags(fs *pflag.FlagSet, addrFlag string) {
-	c.addrFlag = "--" + addrFlag
-	fs.StringVarP(&c.addr, addrFlag, "a", "localhost:6070", "debug listener of the service (DEBUG_PORT): host:port, http://host:port or https://host:port")
+// addFlags adds the flags of the connection.
+func (c *adminClient) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.addr, "admin", "localhost:6070", "debug listener of the service (DEBUG_PORT): host:port, http://host:port or https://host:port")
 	fs.StringVar(&c.token, "token", "", "token to send (default: the first token of ADMIN_TOKEN)")
 	addTLSFlags(fs, &c.tls, "https")
 }
@@ -82,10 +80,10 @@ func (c *adminClient) baseURL() (*url.URL, *tls.Config, error) {
 	}
 	u, err := url.Parse(addr)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
-		return nil, nil, errors.New(c.addrFlag + " must be http://host:port, https://host:port or host:port")
+		return nil, nil, errors.New("--admin must be http://host:port, https://host:port or host:port")
 	}
 	if u.Scheme == "http" && wantsTLS {
-		return nil, nil, errors.New("--ca, --cert and --key need https; write " + c.addrFlag + " https://host:port")
+		return nil, nil, errors.New("--ca, --cert and --key need https; write --admin https://host:port")
 	}
 	t, err := c.tls.Config()
 	return u, t, err
@@ -159,7 +157,7 @@ func (c *adminClient) connectError(u *url.URL, err error) error {
 	}
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%s: connection refused; set %s to the debug listener of the service (DEBUG_PORT)", u.Host, c.addrFlag)
+		return fmt.Errorf("%s: connection refused; set --admin to the debug listener of the service (DEBUG_PORT)", u.Host)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%s: no answer within --timeout", u.Host)
 	}
@@ -175,7 +173,7 @@ func decodeAnswer(resp *http.Response, text []byte, answer any) error {
 	case resp.StatusCode == http.StatusForbidden && kind != "application/json":
 		return fmt.Errorf("%s: %s", host, printable(strings.TrimSpace(string(text))))
 	case kind != "application/json":
-		return fmt.Errorf("%s: got %s, want an answer of the admin API; check that --addr is the debug listener, that the service has ADMIN_TOKEN, and that http or https is right", host, resp.Status)
+		return fmt.Errorf("%s: got %s, want an answer of the admin API; check that --admin is the debug listener, that the service has ADMIN_TOKEN, and that http or https is right", host, resp.Status)
 	case resp.StatusCode == http.StatusOK:
 		if err := json.Unmarshal(text, answer); err != nil {
 			return fmt.Errorf("%s: invalid answer: %w", host, err)
@@ -190,16 +188,6 @@ func decodeAnswer(resp *http.Response, text []byte, answer any) error {
 		p.Problems[i] = printable(line)
 	}
 	return errors.New(strings.Join(p.Problems, "\n"))
-}
-
-// newAdminGroup makes cmd print its help, which lists its subcommands. It returns the client of the subcommands.
-func newAdminGroup(cmd *cobra.Command) *adminClient {
-	cmd.Args = cobra.NoArgs
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	client := &adminClient{}
-	client.addFlags(cmd.PersistentFlags(), "addr")
-	client.addAnswerFlags(cmd.PersistentFlags())
-	return client
 }
 
 // printTable prints rows in columns.

@@ -62,7 +62,7 @@ descriptors:
 // run runs rls with ADMIN_TOKEN. Its outputs must not contain the token.
 func (r *testAPI) run(args ...string) (stdout, stderr string, code int) {
 	r.Helper()
-	return r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, append(args, "--addr", r.url)...)
+	return r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, append(args, "--admin", r.url)...)
 }
 
 func (r *testAPI) runWith(env []string, args ...string) (stdout, stderr string, code int) {
@@ -106,7 +106,7 @@ func TestTokenIsTakenFromFlagOrEnvironment(t *testing.T) {
 		"no token":                 {"ADMIN_TOKEN=", nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, errOut, code := r.runWith([]string{c.env}, append([]string{"limits", "list", "-a", r.url}, c.args...)...)
+			_, errOut, code := r.runWith([]string{c.env}, append([]string{"limits", "list", "--admin", r.url}, c.args...)...)
 			assert.Equal(t, c.code, code, errOut)
 			if code != 0 {
 				assert.Contains(t, errOut, "unauthorized: set --token or ADMIN_TOKEN")
@@ -134,21 +134,21 @@ func TestClientReportsWhyCallFailed(t *testing.T) {
 		args []string
 		want string
 	}{
-		"nothing listens":     {[]string{"-a", "127.0.0.1:1"}, "127.0.0.1:1: connection refused; set --addr to the debug listener of the service (DEBUG_PORT)"},
-		"bad port":            {[]string{"-a", "127.0.0.1:99999"}, "127.0.0.1:99999: dial tcp"},
-		"empty address":       {[]string{"-a", ""}, "--addr must be"},
-		"other scheme":        {[]string{"-a", "ftp://host"}, "--addr must be"},
-		"password in address": {[]string{"-a", "http://u:" + opsToken + "@host"}, "--addr must be"},
-		"address with path":   {[]string{"-a", r.url + "/admin/"}, "--addr must be"},
-		"https to http":       {[]string{"-a", strings.Replace(r.url, "http", "https", 1)}, "server gave HTTP response to HTTPS client"},
-		"http with a CA":      {[]string{"-a", r.url, "--ca", "ca.pem"}, "--ca, --cert and --key need https"},
+		"nothing listens":     {[]string{"--admin", "127.0.0.1:1"}, "127.0.0.1:1: connection refused; set --admin to the debug listener of the service (DEBUG_PORT)"},
+		"bad port":            {[]string{"--admin", "127.0.0.1:99999"}, "127.0.0.1:99999: dial tcp"},
+		"empty address":       {[]string{"--admin", ""}, "--admin must be"},
+		"other scheme":        {[]string{"--admin", "ftp://host"}, "--admin must be"},
+		"password in address": {[]string{"--admin", "http://u:" + opsToken + "@host"}, "--admin must be"},
+		"address with path":   {[]string{"--admin", r.url + "/admin/"}, "--admin must be"},
+		"https to http":       {[]string{"--admin", strings.Replace(r.url, "http", "https", 1)}, "server gave HTTP response to HTTPS client"},
+		"http with a CA":      {[]string{"--admin", r.url, "--ca", "ca.pem"}, "--ca, --cert and --key need https"},
 		"missing CA file":     {[]string{"--ca", "/no/such/file"}, "/no/such/file"},
-		"no answer":           {[]string{"-a", stuck.URL, "--timeout", "50ms"}, "no answer within --timeout"},
-		"text answer":         {[]string{"-a", other(200, "text/plain", "/rlconfig")}, "got 200 OK, want an answer of the admin API"},
-		"bad JSON":            {[]string{"-a", other(200, "application/json", "no")}, "invalid answer"},
-		"no problems":         {[]string{"-a", other(500, "application/json", "{}")}, "500 Internal Server Error"},
-		"redirect":            {[]string{"-a", other(307, "text/plain", "")}, "got 307 Temporary Redirect, want an answer of the admin API"},
-		"control characters":  {[]string{"-a", other(400, "application/json", `{"problems": ["\u001b[2J", "two"]}`)}, "\"\\x1b[2J\"\ntwo\n"},
+		"no answer":           {[]string{"--admin", stuck.URL, "--timeout", "50ms"}, "no answer within --timeout"},
+		"text answer":         {[]string{"--admin", other(200, "text/plain", "/rlconfig")}, "got 200 OK, want an answer of the admin API"},
+		"bad JSON":            {[]string{"--admin", other(200, "application/json", "no")}, "invalid answer"},
+		"no problems":         {[]string{"--admin", other(500, "application/json", "{}")}, "500 Internal Server Error"},
+		"redirect":            {[]string{"--admin", other(307, "text/plain", "")}, "got 307 Temporary Redirect, want an answer of the admin API"},
+		"control characters":  {[]string{"--admin", other(400, "application/json", `{"problems": ["\u001b[2J", "two"]}`)}, "\"\\x1b[2J\"\ntwo\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, errOut, code := r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, append([]string{"limits", "list"}, c.args...)...)
@@ -172,7 +172,7 @@ func TestClientUsesTLS(t *testing.T) {
 	assert.Equal(t, "no overrides, rules or switches\n", out)
 
 	t.Run("--ca implies https", func(t *testing.T) {
-		_, _, code := r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, "limits", "list", "--ca", file(t, "ca.pem", string(cert)), "-a", strings.TrimPrefix(r.url, "https://"))
+		_, _, code := r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, "limits", "list", "--ca", file(t, "ca.pem", string(cert)), "--admin", strings.TrimPrefix(r.url, "https://"))
 		assert.Zero(t, code)
 	})
 	t.Run("unknown authority", func(t *testing.T) {
@@ -204,12 +204,12 @@ func TestClientCertificateAuthorizes(t *testing.T) {
 		"certificate without key": {certtest.Pair{CertFile: trust}, "got only one, want both or none"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, errOut, code := r.runWith(nil, "limits", "list", "-a", r.url, "--ca", trust, "--cert", c.pair.CertFile, "--key", c.pair.KeyFile)
+			_, errOut, code := r.runWith(nil, "limits", "list", "--admin", r.url, "--ca", trust, "--cert", c.pair.CertFile, "--key", c.pair.KeyFile)
 			assert.Equal(t, c.want != "", code != 0)
 			assert.Contains(t, errOut, c.want)
 		})
 	}
-	_, errOut, code := r.runWith(nil, "limits", "list", "-a", r.url, "--ca", trust)
+	_, errOut, code := r.runWith(nil, "limits", "list", "--admin", r.url, "--ca", trust)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errOut, "or --cert and --key")
 }

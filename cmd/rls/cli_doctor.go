@@ -31,7 +31,7 @@ import (
 )
 
 func newDoctor() *cobra.Command {
-	var asJSON, strict bool
+	var asJSON, strict, listsSettings bool
 	var limits string
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -39,7 +39,10 @@ func newDoctor() *cobra.Command {
 		Long: "Checks what the service needs, with the settings of this environment: the settings, the\n" +
 			"limits files, the addresses of the listeners, the certificates, the rights of files, and\n" +
 			"Redis (rights of the user, settings and state). The command writes only its own keys to Redis,\n" +
-			"and deletes these keys. Exit code: 0 without problems, else 1.",
+			"and deletes these keys.\n" +
+			"With --settings, the command only prints each setting with its value in this environment, and what\n" +
+			"it does compared with envoyproxy/ratelimit: the same, something different, or nothing. Secrets are not\n" +
+			"shown. Exit code: 0 without problems, else 1.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limits != "" {
@@ -47,6 +50,11 @@ func newDoctor() *cobra.Command {
 			}
 			redis.LogTo(slog.New(slog.DiscardHandler)) // the results have all errors
 			s, warnings, problems := env.Load()
+			if listsSettings {
+				variables := s.Variables()
+				err := printAs(cmd.OutOrStdout(), asJSON, variables, func(out io.Writer) error { printSettings(out, variables); return nil })
+				return errors.Join(err, problems)
+			}
 			d := &doctor{settings: s, now: time.Now()}
 			results := d.runChecks(cmd.Context(), warnings, problems)
 			err := printAs(cmd.OutOrStdout(), asJSON, results, func(out io.Writer) error { printDiagnoses(out, results); return nil })
@@ -61,6 +69,7 @@ func newDoctor() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&strict, "strict", false, "treat warnings as problems")
+	cmd.Flags().BoolVar(&listsSettings, "settings", false, "print all settings with their values, and check nothing else")
 	cmd.Flags().StringVar(&limits, "limits", "", "limits file, or directory of limits files (LIMITS_PATH)")
 	return cmd
 }
@@ -389,4 +398,24 @@ func (d *doctor) checkRedis(ctx context.Context) {
 	if isGood {
 		d.addResult(levelOK, area, "REDIS_URL", "connection, rights, role and state are good", "")
 	}
+}
+
+// printSettings prints a table of variables.
+func printSettings(out io.Writer, variables []env.Variable) {
+	rows := [][]string{{"SETTING", "VALUE", "SOURCE", "COMPARED WITH RATELIMIT"}}
+	for _, v := range variables {
+		source := "default"
+		switch {
+		case v.IsSet:
+			source = "set"
+		case v.Comparison == env.NoEffect:
+			source = "not set"
+		}
+		comparison := string(v.Comparison)
+		if v.Note != "" {
+			comparison += ": " + v.Note
+		}
+		rows = append(rows, []string{v.Name, strings.TrimSpace(printable(v.Value)), source, comparison})
+	}
+	printTable(out, rows)
 }

@@ -49,7 +49,7 @@ func TestExplainAsksLimitsFiles(t *testing.T) {
 	assert.Equal(t, "shop > tenant > path", report.Descriptors[0].Rule)
 	assert.Equal(t, path+":6", report.Descriptors[0].Place)
 	assert.Empty(t, report.Descriptors[1].Rule)
-	assert.Equal(t, "shop > tenant", report.Descriptors[1].NearRules[0].Rule)
+	assert.Equal(t, "similar key: got tenent, want tenant", report.Descriptors[1].Levels[0].Others[0].Reason)
 
 	for name, c := range map[string]struct {
 		args []string
@@ -142,7 +142,7 @@ func TestExplainWithoutRedisAsksThisReplica(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil, "--limits", writeLimits(t, explainLimits))
 	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=a", "-n", "2")
-	out, errOut, code := rls(t, "explain", "-d", "shop", "tenant=a", "-a", r.debug)
+	out, errOut, code := rls(t, "explain", "-d", "shop", "tenant=a", "--admin", r.debug)
 	require.Zero(t, code, errOut)
 	assert.Contains(t, out, "next answer: OK\n")
 	assert.Contains(t, out, "spent: 2 of 3, 1 left; window from ")
@@ -182,9 +182,9 @@ func TestExplainPageIsPrivate(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, resp.Body.Close())
 	assert.Equal(t, http.StatusUnauthorized, resp.StatusCode)
-	_, errOut, code := rls(t, "explain", "-d", "shop", "tenant=a", "-a", r.debug)
+	_, errOut, code := rls(t, "explain", "-d", "shop", "tenant=a", "--admin", r.debug)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errOut, "unauthorized: set --token or ADMIN_TOKEN")
-	_, errOut, code = rls(t, "explain", "-d", "shop", "tenant=a", "-a", r.debug, "--token", adminToken)
+	_, errOut, code = rls(t, "explain", "-d", "shop", "tenant=a", "--admin", r.debug, "--token", adminToken)
 	assert.Zero(t, code, errOut)
 }

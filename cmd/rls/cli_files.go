@@ -31,7 +31,7 @@ func takePaths(cmd *cobra.Command) {
 	cmd.Args = func(cmd *cobra.Command, paths []string) error {
 		return inputError(cmd, argCount(1, math.MaxInt)(cmd, paths))
 	}
-	cmd.SetFlagErrorFunc(inputError)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return inputError(cmd, suggestFlag(cmd, err)) })
 }
 
 // argCount returns a check of the number of arguments. The error shows how to use the command.

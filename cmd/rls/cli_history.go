@@ -88,7 +88,7 @@ func newLimitsRollback(client *adminClient) *cobra.Command {
 			"further rollback undoes one more change. With --to, the command restores the state after a\n" +
 			"version that rls limits history shows. So --to can also undo a rollback. Limits files and\n" +
 			"counters stay as they are.",
-		Example: "  rls limits rollback --dry-run\n  rls limits rollback --to 1 --reason 'back to Monday'",
+		Example: "  rls limits rollback --dry-run\n  rls limits rollback --to 2 --reason 'back to Monday'",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("rollback: got %q, want no argument; --to VERSION names the version to restore, such as --to 3", args[0])
@@ -145,23 +145,7 @@ func printRollback(out io.Writer, r *admin.Rollback, now time.Time) {
 	}
 }
 
-func newLimitsStatus(client *adminClient) *cobra.Command {
-	return &cobra.Command{
-		Use:   "status",
-		Short: "Show which replica has which limits, and the switches",
-		Long: "Shows each replica, the version of the last change that the replica has in force, and the hash\n" +
-			"of its limits. Replicas with equal limits have equal hashes. If a replica has not reported\n" +
-			"itself for 15 seconds, it is lost. After a minute the replica leaves the list.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var status admin.Status
-			return client.run(cmd, http.MethodGet, "status", nil, nil, &status, func(out io.Writer) {
-				printStatus(out, &status, time.Now())
-			})
-		},
-	}
-}
-
+// printStatus prints the switches in force and the replicas.
 func printStatus(out io.Writer, s *admin.Status, now time.Time) {
 	for _, o := range slices.Concat(s.ShadowMode, s.Switches) {
 		if o.State != admin.InForce {

@@ -20,6 +20,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/override"
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/base/entrytext"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 func newLimitsCLI() *cobra.Command {
@@ -30,11 +31,22 @@ func newLimitsCLI() *cobra.Command {
 			"the limits of a descriptor, rules add limits, and switches turn limits off.\n" +
 			"Limits files stay as they are.",
 	}
-	client := newAdminGroup(cmd)
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		var names []string
+		for _, child := range cmd.Commands() {
+			names = append(names, child.Name())
+		}
+		return fmt.Errorf("unknown command %q; want %s", args[0], fields.OneOf(args[0], names))
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	client := &adminClient{}
+	client.addFlags(cmd.PersistentFlags())
+	client.addAnswerFlags(cmd.PersistentFlags())
 	cmd.AddCommand(newLimitsList(client), newLimitsSet(client), newLimitsUnset(client),
-		newLimitsCreate(client), newLimitsDelete(client),
-		newLimitsOff(client), newLimitsOn(client), newLimitsShadowMode(client),
-		newLimitsHistory(client), newLimitsRollback(client), newLimitsStatus(client))
+		newLimitsOff(client), newLimitsOn(client), newLimitsHistory(client), newLimitsRollback(client))
 	return cmd
 }
 
@@ -45,17 +57,30 @@ func addDomainFlag(cmd *cobra.Command, domain *string) {
 }
 
 func newLimitsList(client *adminClient) *cobra.Command {
-	return &cobra.Command{
+	var listsReplicas bool
+	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the overrides, rules and switches",
-		Args:  cobra.NoArgs,
+		Short: "List the overrides, rules and switches, or which replica has which limits",
+		Long: "Lists the overrides, rules and switches.\n" +
+			"With --replicas, the command shows the switches and each replica, the version of the last change that\n" +
+			"the replica has in force, and the hash of its limits. Replicas with equal limits have equal hashes.\n" +
+			"If a replica has not reported itself for 15 seconds, it is lost. After a minute the replica leaves the list.",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if listsReplicas {
+				var status admin.Status
+				return client.run(cmd, http.MethodGet, "status", nil, nil, &status, func(out io.Writer) {
+					printStatus(out, &status, time.Now())
+				})
+			}
 			var list admin.List
 			return client.run(cmd, http.MethodGet, "limits", nil, nil, &list, func(out io.Writer) {
 				printFields(out, slices.Concat(list.ShadowMode, list.Switches, list.Rules, list.Overrides), time.Now())
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&listsReplicas, "replicas", false, "show which replica has which limits")
+	return cmd
 }
 
 // printFields prints a table of overrides, rules and switches and, below the table, their
@@ -106,30 +131,38 @@ func oneLine(value json.RawMessage) string {
 }
 
 func newLimitsSet(client *adminClient) *cobra.Command {
-	var domain string
+	var target changeTarget
 	var flags changeFlags
 	cmd := &cobra.Command{
-		Use:   "set -d DOMAIN KEY[=VALUE][,KEY[=VALUE]…] FIELD=VALUE [FIELD=VALUE …]",
-		Short: "Override the limits of a descriptor",
+		Use:   "set {-d DOMAIN KEY[=VALUE][,KEY[=VALUE]…] | --all} FIELD=VALUE [FIELD=VALUE …]",
+		Short: "Override the limits of a descriptor, create a rule, or replace SHADOW_MODE",
 		Long: "Overrides the limits of a descriptor of the limits files, or of one value of its key.\n" +
 			descriptorHelp + "\n\n" +
 			"FIELD is a field of rate_limit, or rate_limits (a JSON list with an item for each limit,\n" +
 			"where {} changes nothing), factor (multiplies requests_per_unit and burst), shadow_mode,\n" +
 			"enforce or expires_at. If VALUE is not JSON, it is text. A new override replaces the old override\n" +
-			"of the descriptor.",
+			"of the descriptor.\n" +
+			"With --rule, the command creates a rule that no limits file has, or replaces such a rule. FIELD is then\n" +
+			"a field of a descriptor, or a field of rate_limit. The service checks the rule like a rule of a limits file.\n" +
+			"With --all, shadow_mode replaces SHADOW_MODE on all replicas without a restart. With true, the service\n" +
+			"answers OK to every request and still counts.",
 		Example: "  rls limits set -d shop tenant=acme factor=10 --for 1h --reason sale\n" +
 			"  rls limits set -d shop real_ip requests_per_unit=20 algorithm=token_bucket burst=40\n" +
-			"  rls limits set -d shop remote_address 'rate_limits=[{\"requests_per_unit\": 20}, {}]'",
-		Args: cobra.MinimumNArgs(2),
+			"  rls limits set -d shop remote_address 'rate_limits=[{\"requests_per_unit\": 20}, {}]'\n" +
+			"  rls limits set -d shop --rule plan=trial unit=minute requests_per_unit=20 shadow_mode=true\n" +
+			"  rls limits set --all shadow_mode=true --for 30m --reason migration",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			target, err := parseTarget(domain, args[0])
+			path, query, values, err := target.read(args)
+			if err == nil && len(values) == 0 {
+				err = errors.New("nothing to change; give FIELD=VALUE arguments")
+			}
 			if err != nil {
 				return err
 			}
-			return flags.put(cmd, client, "overrides", target.String(), args[1:])
+			return flags.put(cmd, client, path, query, values)
 		},
 	}
-	addDomainFlag(cmd, &domain)
+	target.add(cmd, "create or replace a rule that no limits file has")
 	flags.add(cmd)
 	return cmd
 }
@@ -192,12 +225,31 @@ func printChange(out io.Writer, o *admin.Override, now time.Time) {
 }
 
 func newLimitsUnset(client *adminClient) *cobra.Command {
-	return newDeleteCommand(client, "overrides", &cobra.Command{
-		Use:     "unset {-d DOMAIN KEY[=VALUE][,KEY[=VALUE]…] | --target TARGET}",
-		Short:   "Delete the override of a descriptor",
-		Long:    "Deletes the override of a descriptor. The limits of the files are then in force again.\n" + descriptorHelp,
-		Example: "  rls limits unset -d shop tenant=acme",
-	})
+	var target changeTarget
+	var reason, ifMatch string
+	cmd := &cobra.Command{
+		Use:   "unset {-d DOMAIN KEY[=VALUE][,KEY[=VALUE]…] | --target TARGET | --all}",
+		Short: "Undo rls limits set: the limits and settings of before are in force again",
+		Long: "Deletes the override of a descriptor. The limits of the files are then in force again.\n" + descriptorHelp + "\n" +
+			"With --rule, the command deletes a rule that rls limits set --rule has created. With --all, SHADOW_MODE\n" +
+			"of each replica applies again.",
+		Example: "  rls limits unset -d shop tenant=acme\n  rls limits unset -d shop --rule plan=trial",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path, query, others, err := target.read(args)
+			if err == nil && len(others) > 0 {
+				err = fmt.Errorf("got %q behind the target; want nothing", others[0])
+			}
+			if err != nil {
+				return err
+			}
+			return deleteField(cmd, client, path, query, reason, ifMatch)
+		},
+	}
+	target.add(cmd, "delete a rule that was created at run time")
+	cmd.Flags().StringVar(&target.text, "target", "", "target as rls limits list shows it, valid or not")
+	addReasonFlag(cmd, &reason)
+	cmd.Flags().StringVar(&ifMatch, "if-match", "", "delete only the value with this ETag, which rls limits list shows")
+	return cmd
 }
 
 // switchHelp describes the arguments of a switch.
@@ -223,7 +275,7 @@ func newLimitsOff(client *adminClient) *cobra.Command {
 			if !cmd.Flags().Changed("for") {
 				return errors.New("--for is missing; give a duration such as 1h, or 0 for no end")
 			}
-			return flags.put(cmd, client, "switches", target, nil)
+			return flags.put(cmd, client, "switches", url.Values{"target": {target}}, nil)
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all domains")
@@ -273,25 +325,4 @@ func switchTarget(args []string, all bool) (string, error) {
 		return args[0], nil
 	}
 	return descriptors.Target{Domain: args[0]}.String(), nil
-}
-
-func newLimitsShadowMode(client *adminClient) *cobra.Command {
-	var flags changeFlags
-	cmd := &cobra.Command{
-		Use:   "shadow-mode {on | off | reset}",
-		Short: "Replace SHADOW_MODE on all replicas",
-		Long: "Replaces SHADOW_MODE on all replicas without a restart. With on, the service answers OK to\n" +
-			"every request and still counts. With reset, the setting of each replica applies again.",
-		Example:   "  rls limits shadow-mode on --for 30m --reason migration",
-		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: []string{"on", "off", "reset"},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if args[0] == "reset" {
-				return deleteField(cmd, client, "shadow-mode", url.Values{}, flags.reason, flags.ifMatch)
-			}
-			return flags.put(cmd, client, "shadow-mode", "", []string{fmt.Sprintf("shadow_mode=%t", args[0] == "on")})
-		},
-	}
-	flags.add(cmd)
-	return cmd
 }

@@ -16,10 +16,10 @@ func TestRuleIsCreatedSwitchedOffAndRolledBack(t *testing.T) {
 		args []string
 		want string // regular expression of the output
 	}{
-		{[]string{"create", "-d", "shop", "path=/login", "unit=minute", "requests_per_unit=2", "shadow_mode=true", "--reason", "flood", "--new"}, `^shop > path=/login: no limit -> 2 per minute \[shadow_mode\], counters=new\n$`},
-		{[]string{"create", "-d", "shop", "path=/login", "--json-value", `{"rate_limit": {"unit": "minute", "requests_per_unit": 2}}`, "--for", "1h"}, `-> 2 per minute, counters=new, until .*\nreplaced: `},
+		{[]string{"set", "-d", "shop", "--rule", "path=/login", "unit=minute", "requests_per_unit=2", "shadow_mode=true", "--reason", "flood", "--new"}, `^shop > path=/login: no limit -> 2 per minute \[shadow_mode\], counters=new\n$`},
+		{[]string{"set", "-d", "shop", "--rule", "path=/login", `rate_limit={"unit": "minute", "requests_per_unit": 2}`, "--for", "1h"}, `-> 2 per minute, counters=new, until .*\nreplaced: `},
 		{[]string{"off", "shop > path=/login", "--for", "1h", "--reason", "incident"}, `^shop > path=/login: 2 per minute -> 2 per minute \(off\), counters=kept, until`},
-		{[]string{"status"}, `^OFF: shop > path=/login, by ops, ends in 1h, reason: incident\nversion 3\n`},
+		{[]string{"list", "--replicas"}, `^OFF: shop > path=/login, by ops, ends in 1h, reason: incident\nversion 3\n`},
 		{[]string{"list"}, `(?s)^KIND.*\nswitch +shop\|path=/login .*\nrule +shop\|path=/login `},
 		{[]string{"off", "shop", "--for", "0"}, `^shop: \d+ rules -> off, counters=kept\n$`},
 		{[]string{"off", "--all", "--for", "90s"}, `^all domains: \d+ rules -> off`},
@@ -28,9 +28,9 @@ func TestRuleIsCreatedSwitchedOffAndRolledBack(t *testing.T) {
 		{[]string{"on", "shop|path=/login"}, `^shop > path=/login: 2 per minute \(off\) -> 2 per minute`},
 		{[]string{"rollback", "--dry-run"}, `(?s)^dry run; would restore the limits of version 6, without these changes:\n.*switch shop\|path=/login: in force: 2 per minute \(off\)\n$`},
 		{[]string{"rollback", "--to", "1", "--reason", "test"}, `(?s)^restored the limits of version 1,.*rule shop\|path=/login: in force: 2 per minute \[shadow_mode\].*undo this with rls limits rollback --to 7\n$`},
-		{[]string{"shadow-mode", "on", "--for", "1m"}, `^SHADOW_MODE: the setting -> true`},
-		{[]string{"shadow-mode", "reset"}, `^SHADOW_MODE: true -> the setting`},
-		{[]string{"delete", "-d", "shop", "path=/login", "--reason", "done"}, `^shop > path=/login: 2 per minute \[shadow_mode\] -> no rule`},
+		{[]string{"set", "--all", "shadow_mode=true", "--for", "1m"}, `^SHADOW_MODE: the setting -> true`},
+		{[]string{"unset", "--all"}, `^SHADOW_MODE: true -> the setting`},
+		{[]string{"unset", "-d", "shop", "--rule", "path=/login", "--reason", "done"}, `^shop > path=/login: 2 per minute \[shadow_mode\] -> no rule`},
 	} {
 		out, errOut, code := r.run(append([]string{"limits"}, step.args...)...)
 		require.Zero(t, code, "%v: %s", step.args, errOut)
@@ -70,14 +70,15 @@ func TestSwitchNeedsClearScopeAndDuration(t *testing.T) {
 		{[]string{"off", "shpo", "--for", "1h"}, "unknown domain shpo; want shop; did you mean shop?"},
 		{[]string{"off", "shop > tenat", "--for", "1h"}, "unknown descriptor tenat"},
 		{[]string{"on", "shop"}, `no switch has target "shop"`},
-		{[]string{"shadow-mode", "maybe"}, "invalid argument"},
+		{[]string{"set", "--all", "shadow_mode=maybe"}, "shadow_mode: got"},
+		{[]string{"set", "--all", "factor=2"}, "factor"},
+		{[]string{"set", "--all", "-d", "shop", "shadow_mode=true"}, "none of the others can be"},
+		{[]string{"unset", "--all", "shop"}, `got "shop" behind the target`},
 		{[]string{"rollback", "abc"}, `rollback: got "abc", want no argument; --to VERSION names the version to restore`},
-		{[]string{"create", "-d", "shop", "a"}, "give FIELD=VALUE arguments or --json-value"},
-		{[]string{"create", "-d", "shop", "a", "unit=day", "--json-value", "{}"}, "not both"},
-		{[]string{"create", "-d", "shop", "tenant", "unit=day", "requests_per_unit=1"}, "has limits for this descriptor"},
-		{[]string{"create", "-d", "shop", "a", "unit=day", "requests_per_unt=1"}, "did you mean requests_per_unit"},
-		{[]string{"create", "-d", "shop", "a", "--json-value", "[", "--for", "1h"}, "--json-value: "},
-		{[]string{"create", "-d", "shop", "a", "unit=day", "requests_per_unit=1", "--new", "--if-match", "1"}, "exclude each other"},
+		{[]string{"set", "-d", "shop", "--rule", "a"}, "give FIELD=VALUE arguments"},
+		{[]string{"set", "-d", "shop", "--rule", "tenant", "unit=day", "requests_per_unit=1"}, "has limits for this descriptor"},
+		{[]string{"set", "-d", "shop", "--rule", "a", "unit=day", "requests_per_unt=1"}, "did you mean requests_per_unit"},
+		{[]string{"set", "-d", "shop", "--rule", "a", "unit=day", "requests_per_unit=1", "--new", "--if-match", "1"}, "exclude each other"},
 	} {
 		_, errOut, code := r.run(append([]string{"limits"}, c.args...)...)
 		assert.Equal(t, 1, code, c.args)

@@ -11,10 +11,10 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 )
 
-// settings runs rls settings with an environment and returns its output.
+// settings runs rls doctor --settings with an environment and returns its output.
 func settings(t *testing.T, env []string, args ...string) (out, errOut string, code int) {
 	t.Helper()
-	cmd := command(t, env, append([]string{"settings"}, args...)...)
+	cmd := command(t, env, append([]string{"doctor", "--settings"}, args...)...)
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	_ = cmd.Run()
@@ -33,13 +33,15 @@ func TestSettingsShowValuesAndEffects(t *testing.T) {
 	assert.Regexp(t, `(?m)^HOST +0\.0\.0\.0 +default +same$`, out)
 	assert.Regexp(t, `(?m)^REDIS_PIPELINE_WINDOW +not set +no effect: `, out)
 
-	out, _, code = settings(t, environment, "--json", "--set")
+	out, _, code = settings(t, environment, "--json")
 	assert.Zero(t, code)
 	var list []env.Variable
 	require.NoError(t, json.Unmarshal([]byte(out), &list))
 	var names []string
 	for _, v := range list {
-		names = append(names, v.Name)
+		if v.IsSet {
+			names = append(names, v.Name)
+		}
 	}
 	assert.Equal(t, []string{"DRAIN_DELAY", "REDIS_URL", "REDIS_PIPELINE_LIMIT"}, names)
 }

@@ -55,7 +55,7 @@ func newTail() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	t.addFlags(fs, "admin")
+	t.addFlags(fs)
 	fs.StringVarP(&domain, "domain", "d", "", "only this domain")
 	fs.StringVar(&rule, "rule", "", "only rules whose path contains this text, such as 'shop > tenant'")
 	fs.StringVar(&code, "code", "", "only this code: OK, OVER_LIMIT or ERROR")
@@ -141,7 +141,7 @@ func (t *tail) stream(ctx context.Context, isFirst bool) (wasConnected bool, err
 func (t *tail) refusalError(resp *http.Response) error {
 	host := resp.Request.URL.Host
 	if resp.StatusCode == http.StatusOK {
-		return fmt.Errorf("%w: %s: got no stream of decisions; check that %s is the debug listener of an rls with %s", errRefused, host, t.addrFlag, decisionsPath)
+		return fmt.Errorf("%w: %s: got no stream of decisions; check that --admin is the debug listener of an rls with %s", errRefused, host, decisionsPath)
 	}
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
 	return fmt.Errorf("%w: %s: %s", errRefused, host, printable(strings.TrimSpace(string(text))))

@@ -209,7 +209,7 @@ func TestHitAcceptsAnyValue(t *testing.T) {
 
 func TestVersionPrintsVersion(t *testing.T) {
 	t.Parallel()
-	out, _, code := rls(t, "version")
+	out, _, code := rls(t, "--version")
 	assert.Zero(t, code)
 	assert.Regexp(t, `^rls \S+\ncommit \S+\ndate \S+\ngo\S+ \w+/\w+\n$`, out)
 }

@@ -1,14 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -35,16 +31,12 @@ func TestTestsOfExampleLimitsMeetEveryRule(t *testing.T) {
 func TestWrongNumberFailsWithExplanation(t *testing.T) {
 	t.Parallel()
 	dir := testFolder(t, "[{name: three, requests: [{descriptor: tenant=a, repeat: 4, want: {admitted: 4}}]}]")
-	junit := filepath.Join(dir, "report.xml")
-	out, errOut, code := rls(t, "test", dir, "--junit", junit)
+	out, errOut, code := rls(t, "test", dir)
 	assert.Equal(t, 1, code)
 	assert.Empty(t, errOut)
 	for _, want := range []string{"limits_test.yaml:3: three\n", "admitted: got 3, want 4", "spent: 3 of 3, 0 left", "next hit: OVER_LIMIT"} {
 		assert.Contains(t, out, want)
 	}
-	text, err := os.ReadFile(junit)
-	require.NoError(t, err)
-	assert.Contains(t, string(text), `<failure message="admitted: got 3, want 4">`)
 }
 
 func TestReportOfTestsIsJSON(t *testing.T) {
@@ -86,7 +78,6 @@ func TestMistakesInTestFilesHaveTheirOwnExitCode(t *testing.T) {
 		"coverage above 100":    {[]string{"--coverage-min", "101", "x"}, "rls: --coverage-min: got 101, want a percentage from 0 to 100"},
 		"no path":               {nil, "got 0 arguments, want rls test PATH…"},
 		"unknown flag":          {[]string{good, "--covrage"}, "unknown flag: --covrage"},
-		"unwritable report":     {[]string{good, "--junit", "/no/such/file"}, "/no/such/file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -95,41 +86,4 @@ func TestMistakesInTestFilesHaveTheirOwnExitCode(t *testing.T) {
 			assert.Contains(t, out+errOut, c.want)
 		})
 	}
-}
-
-func TestWatchRunsTestsAfterEachChange(t *testing.T) {
-	t.Parallel()
-	dir := testFolder(t, "[{name: one, requests: [{descriptor: tenant=a, want: {remaining: 2}}]}]")
-	cmd := command(t, nil, "test", "-w", dir)
-	out := &lockedBuffer{}
-	cmd.Stdout, cmd.Stderr = out, out
-	require.NoError(t, cmd.Start())
-	waitFor := func(text string) {
-		t.Helper()
-		require.Eventually(t, func() bool { return strings.Contains(out.String(), text) }, maxWait, 10*time.Millisecond, "%s", out)
-	}
-	waitFor("1 of 1 tests passed")
-	waitFor("waiting for changes")
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "limits.yaml"), []byte(strings.ReplaceAll(threePerYear, "3", "77")), 0o600))
-	waitFor("remaining: got 76, want 2")
-	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	assert.NoError(t, cmd.Wait())
-}
-
-// lockedBuffer is a bytes.Buffer for a process that writes while a test reads.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

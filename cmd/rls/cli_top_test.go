@@ -208,7 +208,7 @@ func TestChangesAreVisibleInTheSnapshot(t *testing.T) {
 	await("start", hasEvent(timeline.Start, "service started"))
 	await("reload", hasEvent(timeline.Reload, "1 rule in 1 domain"))
 
-	_, errOut, code := rls(t, "limits", "set", "--addr", r.debug, "--token", adminToken, "-d", "shop", "tenant=acme", "factor=2", "--for", "1h")
+	_, errOut, code := rls(t, "limits", "set", "--admin", r.debug, "--token", adminToken, "-d", "shop", "tenant=acme", "factor=2", "--for", "1h")
 	require.Zero(t, code, errOut)
 	await("override", hasEvent(timeline.Override, "override set: shop|tenant=acme"))
 	s := snapshot()

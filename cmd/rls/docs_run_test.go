@@ -33,8 +33,8 @@ const startCommand = `#!/usr/bin/env bash
 program() { RLS_TEST_PROGRAM=1 GORACE=atexit_sleep_ms=0 "$@"; }
 address=
 case "${1:-}" in
-hit|acquire) address=$READER_GRPC ;;
-explain|limits|counter|tail|top) address=$READER_DEBUG ;;
+hit|acquire) address=$READER_GRPC flag=--addr ;;
+explain|limits|reset|tail|top) address=$READER_DEBUG flag=--admin ;;
 serve)
   stop-service
   : >"$READER_STATE/log" # the loop below must not read the log of the service before
@@ -53,8 +53,8 @@ serve)
 esac
 case " $* " in *" -a "*|*" --addr "*|*" --admin "*|*" --limits "*|*" --help "*) address= ;; esac
 arguments=("$@")
-[ -n "$address" ] && arguments=("$1" -a "$address" "${@:2}")
-case "${1:-}" in hit|limits|counter) arguments+=(--timeout 20s) ;; esac # for a slow machine
+[ -n "$address" ] && arguments=("$1" "$flag" "$address" "${@:2}")
+case "${1:-}" in hit|limits|reset) arguments+=(--timeout 20s) ;; esac # for a slow machine
 case "${1:-} $*" in
 tail*|"top top") program timeout 1 "$READER_PROGRAM" "${arguments[@]}"; code=$?; [ $code = 124 ] && code=0 ;;
 *) program "$READER_PROGRAM" "${arguments[@]}"; code=$? ;;

@@ -52,7 +52,7 @@ func TestDocumentedCommandsWorkWithExampleLimits(t *testing.T) {
 		if strings.HasPrefix(line, "tail") || strings.HasPrefix(line, "top") {
 			continue // the command runs until it is interrupted
 		}
-		flags := " -a " + r.debug
+		flags := " --admin " + r.debug
 		switch {
 		case strings.HasPrefix(line, "hit"):
 			flags = " -n 3 -a " + r.grpc // with --rate the command would not end

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -15,7 +14,9 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/server"
 )
 
@@ -102,20 +103,39 @@ func newRoot() *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}")
 	root.RunE = serve.RunE
 	root.Flags().AddFlagSet(serve.Flags())
-	root.AddCommand(serve, newCheck(), newTest(), newDiff(), newPlan(), newSchema(), newHit(), newAcquire(), newTail(), newTop(), newExplain(), newLimitsCLI(), newCounter(), newVersion(), newSettings(), newDoctor(), newDocs())
+	for _, g := range []struct {
+		id, title string
+		commands  []*cobra.Command
+	}{
+		{"service", "Serve:", []*cobra.Command{serve, newDoctor()}},
+		{"files", "Check limits files before they are in force:", []*cobra.Command{newCheck(), newTest(), newDiff(), newPlan(), newSchema()}},
+		{"requests", "Send requests to a running service:", []*cobra.Command{newHit(), newAcquire()}},
+		{"see", "See what a running service does, and why:", []*cobra.Command{newExplain(), newTop(), newTail()}},
+		{"change", "Change a running service:", []*cobra.Command{newLimitsCLI(), newReset()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
+		for _, cmd := range g.commands {
+			cmd.GroupID = g.id
+			root.AddCommand(cmd)
+		}
+	}
+	root.AddCommand(newDocs())
+	root.SetFlagErrorFunc(suggestFlag)
 	return root
 }
 
-func newVersion() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version, and the commit and its date",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := io.WriteString(cmd.OutOrStdout(), versionText())
-			return err
-		},
+// suggestFlag adds the nearest flag of cmd to the error of an unknown flag.
+func suggestFlag(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return err
 	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	if near := fields.Nearest(unknown.GetSpecifiedName(), names); near != "" && unknown.GetSpecifiedShortnames() == "" {
+		return fmt.Errorf("%w; did you mean --%s?", err, near)
+	}
+	return fmt.Errorf("%w; %s --help lists the flags", err, cmd.CommandPath())
 }
 
 func versionText() string {

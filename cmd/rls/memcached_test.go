@@ -214,16 +214,16 @@ func TestAdminSaysWhatNeedsRedis(t *testing.T) {
 	s := memcachedtest.Start(t)
 	r := startOn(t, s.Addr, []string{"REDIS_TIMEOUT=20s", "ADMIN_TOKEN=secret"}, threePerYear)
 	admin := func(args ...string) string {
-		cmd := command(t, []string{"ADMIN_TOKEN=secret"}, append(args, "-a", "http://"+r.debug)...)
+		cmd := command(t, []string{"ADMIN_TOKEN=secret"}, append(args, "--admin", "http://"+r.debug)...)
 		out, _ := cmd.CombinedOutput()
 		return string(out)
 	}
 	assert.Contains(t, admin("limits", "list"), "OVERRIDES_ENABLED")
 	_, _, _ = rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4")
-	assert.Contains(t, admin("counter", "reset", "-d", "shop", "tenant=acme"), "4 -> 0")
+	assert.Contains(t, admin("reset", "-d", "shop", "tenant=acme"), "4 -> 0")
 	out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
 	assert.Contains(t, out, "remaining 2")
-	assert.Contains(t, admin("counter", "reset", "-d", "shop", "--prefix", "tenant"), "memcached can't list its keys")
+	assert.Contains(t, admin("reset", "-d", "shop", "--prefix", "tenant"), "memcached can't list its keys")
 }
 
 func TestDoctorAsksMemcached(t *testing.T) {

@@ -201,7 +201,7 @@ func TestAdminAPIAcceptsClientCertificate(t *testing.T) {
 	_, port, err := net.SplitHostPort(r.debug)
 	require.NoError(t, err)
 	reset := func(p certtest.Pair) (stderr string, code int) {
-		_, stderr, code = rls(t, "counter", "reset", "-a", "https://localhost:"+port, "--ca", ca.File, "--cert", p.CertFile, "--key", p.KeyFile, "-d", "shop", "tenant=acme")
+		_, stderr, code = rls(t, "reset", "--admin", "https://localhost:"+port, "--ca", ca.File, "--cert", p.CertFile, "--key", p.KeyFile, "-d", "shop", "tenant=acme")
 		return stderr, code
 	}
 	stderr, code := reset(ca.Issue("alice.example"))
@@ -211,7 +211,7 @@ func TestAdminAPIAcceptsClientCertificate(t *testing.T) {
 	assert.Equal(t, 1, code)
 	assert.Equal(t, 1, r.count("msg=audit"))
 
-	_, stderr, code = rls(t, "counter", "get", "-a", "https://localhost:"+port, "--ca", ca.File, "-d", "shop", "tenant=acme")
+	_, stderr, code = rls(t, "reset", "--admin", "https://localhost:"+port, "--ca", ca.File, "-d", "shop", "tenant=acme")
 	assert.Equal(t, 1, code)
 	assert.Contains(t, stderr, "or --cert and --key")
 }

@@ -118,7 +118,7 @@ var waysToEdit = map[string]func(t *testing.T) editedService{
 		redis := redistest.Start(t)
 		r := startReplicas(t, 1, redis, perYear(100_000))[0]
 		set := func(field string) int {
-			_, _, code := rls(t, "limits", "set", "-a", r.debug, "--token", adminToken, "-d", "shop", "tenant=acme", field)
+			_, _, code := rls(t, "limits", "set", "--admin", r.debug, "--token", adminToken, "-d", "shop", "tenant=acme", field)
 			return code
 		}
 		return editedService{

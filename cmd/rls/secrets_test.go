@@ -84,7 +84,7 @@ func TestNoOutputOfCommandsHasASecret(t *testing.T) {
 	for name, settings := range bad {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for _, args := range [][]string{{"settings"}, {"settings", "--json"}, {"doctor"}, {"doctor", "--json"}, {"explain", "-d", "d", "k=v"}, {"explain", "-d", "d", "k=v", "--limits", limits}} {
+			for _, args := range [][]string{{"doctor", "--settings"}, {"doctor", "--settings", "--json"}, {"doctor"}, {"doctor", "--json"}, {"explain", "-d", "d", "k=v"}, {"explain", "-d", "d", "k=v", "--limits", limits}} {
 				cmd := command(t, append(append(append([]string{}, secretSettings...), "LIMITS_PATH="+limits), settings...), args...)
 				out, _ := cmd.CombinedOutput() // most settings are invalid
 				assertNoSecret(t, strings.Join(args, " "), string(out))

@@ -114,14 +114,6 @@ func (c *Condition) String() string { return c.text }
 // List returns the list of c, or nil if c has none.
 func (c *Condition) List() *List { return c.list }
 
-// Values returns all values that meet c if c is an In condition without negation, or else nil.
-func (c *Condition) Values() []string {
-	if c.kind != inKind || c.negated {
-		return nil
-	}
-	return c.list.entries
-}
-
 // Not returns a condition that a value meets if it does not meet c.
 func (c *Condition) Not() *Condition {
 	negated := *c

@@ -209,7 +209,7 @@ func killedAfterCount(t *testing.T, newRun func(...string) *priceRun) (*priceRun
 	return r, "1 outage"
 }
 
-var remainingInRedis = regexp.MustCompile(`(?m)^\d+ per year +0 +(\d+) `)
+var remainingInRedis = regexp.MustCompile(`spent: 0 of \d+, (\d+) left`)
 
 // counterDeleted deletes a spent counter behind the back of a process.
 func counterDeleted(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
@@ -222,9 +222,9 @@ func counterDeleted(t *testing.T, newRun func(...string) *priceRun) (*priceRun, 
 	require.Len(t, counters, 1)
 	command(t, c, "DEL", counters[0])
 	r.callTimes(300)
-	out := r.processes[0].command("counter", "get", "-d", "d", "k=v")
+	out := r.processes[0].command("explain", "-d", "d", "k=v")
 	m := remainingInRedis.FindStringSubmatch(out)
 	require.NotNil(t, m, out)
-	assert.Contains(t, out, "this replica denies hits from memory")
-	return r, "`rls counter get`: " + m[1] + " remaining, and this replica denies hits from memory"
+	assert.Contains(t, out, "answered by the deny cache of this replica")
+	return r, "`rls explain`: " + m[1] + " left, and the deny cache of this replica answers"
 }

@@ -110,7 +110,7 @@ func (p *process) log() string {
 
 // command runs a command of rls against the debug listener, and returns its output.
 func (p *process) command(args ...string) string {
-	out, err := exec.Command(p.cmd.Path, append(args, "--addr", p.debug)...).CombinedOutput()
+	out, err := exec.Command(p.cmd.Path, append(args, "--admin", p.debug)...).CombinedOutput()
 	require.NoError(p.t, err, "%s", out)
 	return string(out)
 }

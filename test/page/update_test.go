@@ -228,7 +228,6 @@ func TestExplainIsRememberedInAddress(t *testing.T) {
 			Counter: &explain.Counter{Name: "shop|remote_address=10.0.0.1|path=/login", Tag: "sl900", Capacity: 3, Spent: 3, ResetAt: &pagetest.Now},
 			NextHit: &explain.Answer{By: "Redis", RetryAt: &pagetest.Now},
 		}},
-		NearRules: []explain.NearRule{{Rule: "shop > path=/login", Limits: "5 per second", Changes: []explain.Change{{Reason: "entry 1 is not path"}}}},
 	}}}
 	b := open(t, f.URL+"/", look{})
 	b.until(updated)

@@ -41,7 +41,7 @@ func TestDebInstallsServiceThatRunsAsItsUser(t *testing.T) {
 dpkg --install `+distFile(t, ".deb")+`
 getent passwd rls
 files
-/usr/bin/rls version
+/usr/bin/rls --version
 /usr/bin/rls check /etc/rls/limits
 run_unit
 `)

@@ -109,7 +109,12 @@ func startProcess(t *testing.T, program, redisAddr, limits string) *process {
 // limits runs a command of rls limits for the replica.
 func (p *process) limits(t *testing.T, args ...string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), p.program, append([]string{"limits", args[0], "-a", p.debugAddr}, args[1:]...)...)
+	help, _ := exec.CommandContext(t.Context(), p.program, "limits", "--help").Output()
+	flag := "--admin"
+	if !strings.Contains(string(help), flag) {
+		flag = "--addr" // of the last version
+	}
+	cmd := exec.CommandContext(t.Context(), p.program, append([]string{"limits", args[0], flag, p.debugAddr}, args[1:]...)...)
 	cmd.Env = append(os.Environ(), "ADMIN_TOKEN="+adminToken)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))

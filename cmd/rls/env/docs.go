@@ -41,7 +41,7 @@ off, set ` + "`enableServiceLinks: false`" + ` in the pod's spec.
 
 ## Variables of envoyproxy/ratelimit
 
-` + "`rls settings`" + ` prints for each variable its value in the environment of the command, and
+` + "`rls doctor --settings`" + ` prints for each variable its value in the environment of the command, and
 what the variable does here. With ` + "`--json`" + `, the output is for programs. Secrets are not shown.
 
 These variables have another effect or another default than in envoyproxy/ratelimit:

@@ -67,7 +67,7 @@ type Settings struct {
 	DebugTLSCert         string      `envconfig:"DEBUG_TLS_CERT" desc:"PEM file of a certificate chain. If set, the debug listener uses TLS. The service reads the files again when they change."`
 	DebugTLSKey          string      `envconfig:"DEBUG_TLS_KEY" desc:"PEM file of the key of DEBUG_TLS_CERT."`
 	DebugTLSClientCACert string      `envconfig:"DEBUG_TLS_CLIENT_CACERT" desc:"PEM file of certificate authorities. Clients with a certificate that one of these authorities has signed can use the admin API. The other pages need no certificate."`
-	AdminTokens          adminTokens `envconfig:"ADMIN_TOKEN" secret:"true" desc:"Turns on the admin API on the debug listener (docs/overrides.md). The value is a token, or a list name:token,name:token. The audit log shows the names. The commands rls limits and rls counter send the first token."`
+	AdminTokens          adminTokens `envconfig:"ADMIN_TOKEN" secret:"true" desc:"Turns on the admin API on the debug listener (docs/overrides.md). The value is a token, or a list name:token,name:token. The audit log shows the names. The commands rls limits and rls reset send the first token."`
 	AdminTokensFile      string      `envconfig:"ADMIN_TOKENS_FILE" desc:"YAML file of more tokens for the admin API, which may only read or only use some domains (docs/overrides.md). The service reads the file again when it changes."`
 
 	UsePrometheus      bool   `envconfig:"USE_PROMETHEUS" default:"false" desc:"Serve metrics at PROMETHEUS_ADDR too. The debug listener always serves them at /metrics."`

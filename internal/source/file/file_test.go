@@ -593,7 +593,8 @@ func TestChangedListIsApplied(t *testing.T) {
 			require.NoError(t, os.WriteFile(list, []byte(content), 0o600))
 			u := next()
 			require.NoError(t, u.Problem)
-			assert.Equal(t, strings.Fields(content), u.Limits.Domains[0].Descriptors[0].Condition.Values())
+			values := append(strings.Fields(content), "~") // a value outside the list follows
+			assert.Equal(t, values, u.Limits.Domains[0].Descriptors[0].Condition.Examples()[:len(values)])
 		}
 		time.Sleep(2 * fullReadEvery * interval)
 		assert.Empty(t, updates, "an unchanged list is no update")

@@ -182,12 +182,6 @@ func (w *reporter) explainDescriptor(c *service.Call, i int) Descriptor {
 		if len(trace.Trail) == len(request.GetEntries()) && len(trace.Trail) > 0 {
 			fileDescriptor = trace.Trail[len(trace.Trail)-1]
 		}
-		// If fileDescriptor has limits, they are in force or off, and rules nearby explain nothing.
-		if fileDescriptor == nil || len(fileDescriptor.Limits) == 0 {
-			for _, near := range trace.NearRules {
-				d.NearRules = append(d.NearRules, nearRule(request.GetEntries(), near))
-			}
-		}
 	}
 	if rule != nil {
 		d.Rule, d.ShadowMode, d.QuotaMode = rule.Path, rule.ShadowMode, rule.QuotaMode || w.o.QuotaMode
@@ -465,14 +459,4 @@ func explainLevel(s *descriptors.Step) Level {
 		}
 	}
 	return l
-}
-
-// nearRule explains a rule that almost matches entries.
-func nearRule(entries []*ratelimitv3.RateLimitDescriptor_Entry, near descriptors.NearRule) NearRule {
-	last := near.Trail[len(near.Trail)-1]
-	r := NearRule{Rule: near.Path, Place: placeText(last.File, last.Line), Limits: last.Summary()}
-	for _, c := range near.Changes {
-		r.Changes = append(r.Changes, Change{Kind: c.Kind.String(), Entry: c.Entry + 1, Reason: changeReason(entries, c)})
-	}
-	return r
 }

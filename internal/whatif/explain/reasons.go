@@ -89,32 +89,6 @@ func differenceText(e *ratelimitv3.RateLimitDescriptor_Entry, d *limitsfile.Desc
 	return ""
 }
 
-// changeReason returns why a near rule does not match entries.
-func changeReason(entries []*ratelimitv3.RateLimitDescriptor_Entry, c descriptors.Change) string {
-	entry := ""
-	if c.Entry < len(entries) {
-		entry = descriptors.Label(entries[c.Entry])
-	}
-	switch c.Kind {
-	case descriptors.DifferentEntry:
-		return fmt.Sprintf("%s does not match %s: %s", entry, c.Descriptor.Label(), differenceText(entries[c.Entry], c.Descriptor, c.Difference))
-	case descriptors.LosingMatch:
-		return fmt.Sprintf("%s matches %s first, and the search never goes back to %s", entry, c.Winner.Label(), c.Descriptor.Label())
-	case descriptors.MissingEntry:
-		if c.Entry >= len(entries) {
-			return fmt.Sprintf("the rule is longer: the request has no entry for %s after %s", c.Descriptor.Label(), descriptors.Label(entries[len(entries)-1]))
-		}
-		return fmt.Sprintf("the rule is longer: the request has no entry for %s before %s", c.Descriptor.Label(), entry)
-	case descriptors.ExtraEntry:
-		return fmt.Sprintf("the rule is shorter: it has no descriptor for %s, and a request needs as many entries as the rule", entry)
-	case descriptors.OtherOrder:
-		return "the entries of the request have another order than the rule"
-	case descriptors.LimitsOff:
-		return "all limits of the rule are off (enabled: false)"
-	}
-	return ""
-}
-
 // summary returns the outcome for one descriptor in one sentence.
 func (w *reporter) summary(c *service.Call, request *ratelimitv3.RateLimitDescriptor, d *Descriptor, rule *descriptors.Rule, fileDescriptor *limitsfile.Descriptor, trace *descriptors.Trace) string {
 	switch {

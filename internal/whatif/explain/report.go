@@ -93,10 +93,6 @@ type Descriptor struct {
 	Overrides []Override `json:"overrides,omitempty"`
 
 	Limits []Limit `json:"limits"`
-
-	// NearRules are the rules that almost match, the closest first, if no rule limits the
-	// descriptor.
-	NearRules []NearRule `json:"near_rules,omitempty"`
 }
 
 // Denial is the body and the headers that a rule adds to the responses that deny a request.
@@ -263,19 +259,4 @@ type Answer struct {
 
 	// Error is set if nobody could decide.
 	Error string `json:"error,omitempty"`
-}
-
-// NearRule is a rule that almost matches.
-type NearRule struct {
-	Rule    string   `json:"rule"`
-	Place   string   `json:"place,omitempty"`
-	Limits  string   `json:"limits"`
-	Changes []Change `json:"changes"`
-}
-
-// Change is a reason why a near rule does not match.
-type Change struct {
-	Kind   string `json:"kind"`
-	Entry  int    `json:"entry"` // its place in the descriptor, from 1
-	Reason string `json:"reason"`
 }

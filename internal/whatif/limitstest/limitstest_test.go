@@ -2,7 +2,6 @@ package limitstest
 
 import (
 	"bytes"
-	"encoding/xml"
 	"fmt"
 	"os"
 	"strings"
@@ -195,20 +194,6 @@ func TestCoverageListsRulesThatNoTestMeets(t *testing.T) {
 	require.NoError(t, r.WriteText(&text, true))
 	assert.Contains(t, text.String(), "ok    t_test.yaml:5: one\n")
 	assert.Contains(t, text.String(), "coverage: 3 of 12 rules (25.0 %)\n  no test meets shop > first (limits.yaml:4)\n")
-}
-
-func TestJUnitHasFailuresAndErrors(t *testing.T) {
-	t.Parallel()
-	r := runTests(t, "", "  - {descriptor: fixed=a, want: {code: OVER_LIMIT}}")
-	r.Files = append(r.Files, FileReport{File: "broken_test.yaml", Error: "broken_test.yaml:1:1: \x00 <mistake>"})
-	var out bytes.Buffer
-	require.NoError(t, r.WriteJUnit(&out))
-	var got junitSuites
-	require.NoError(t, xml.Unmarshal(out.Bytes(), &got))
-	assert.Equal(t, [3]int{2, 1, 1}, [3]int{got.Tests, got.Failures, got.Errors})
-	assert.Equal(t, "code: got OK, want OVER_LIMIT", got.Suites[0].Cases[0].Failure.Message)
-	assert.Contains(t, got.Suites[0].Cases[0].Failure.Text, "spent: 0 of 2")
-	assert.Contains(t, got.Suites[1].Cases[0].Error.Text, "<mistake>")
 }
 
 func TestMistakesHaveTheirPlaceAndRemedy(t *testing.T) {

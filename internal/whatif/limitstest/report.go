@@ -3,7 +3,6 @@ package limitstest
 import (
 	"bytes"
 	_ "embed"
-	"encoding/xml"
 	"fmt"
 	"io"
 	"strings"
@@ -134,73 +133,4 @@ func (f Failure) Text(file string) string {
 		}
 	}
 	return text.String()
-}
-
-// The elements of JUnit XML.
-type (
-	junitSuites struct {
-		XMLName  xml.Name     `xml:"testsuites"`
-		Tests    int          `xml:"tests,attr"`
-		Failures int          `xml:"failures,attr"`
-		Errors   int          `xml:"errors,attr"`
-		Suites   []junitSuite `xml:"testsuite"`
-	}
-	junitSuite struct {
-		Name     string      `xml:"name,attr"`
-		Tests    int         `xml:"tests,attr"`
-		Failures int         `xml:"failures,attr"`
-		Errors   int         `xml:"errors,attr"`
-		Time     string      `xml:"time,attr"`
-		Cases    []junitCase `xml:"testcase"`
-	}
-	junitCase struct {
-		Name      string        `xml:"name,attr"`
-		ClassName string        `xml:"classname,attr"`
-		File      string        `xml:"file,attr"`
-		Line      int           `xml:"line,attr"`
-		Time      string        `xml:"time,attr"`
-		Failure   *junitFailure `xml:"failure"`
-		Error     *junitFailure `xml:"error"`
-	}
-	junitFailure struct {
-		Message string `xml:"message,attr"`
-		Text    string `xml:",chardata"`
-	}
-)
-
-// WriteJUnit writes r as JUnit XML.
-func (r *Report) WriteJUnit(w io.Writer) error {
-	all := junitSuites{Tests: r.Passed + r.Failed, Failures: r.Failed}
-	for _, f := range r.Files {
-		suite := junitSuite{Name: f.File, Tests: len(f.Tests), Failures: f.Failed()}
-		if f.Error != "" {
-			suite.Tests, suite.Errors = 1, 1
-			suite.Cases = append(suite.Cases, junitCase{
-				Name: "file", ClassName: f.File, File: f.File, Time: "0", Error: &junitFailure{Message: "the file has mistakes", Text: f.Error},
-			})
-			all.Tests++
-			all.Errors++
-		}
-		seconds := 0.0
-		for _, t := range f.Tests {
-			c := junitCase{Name: t.Name, ClassName: f.File, File: f.File, Line: t.Line, Time: fmt.Sprintf("%.6f", t.Seconds)}
-			for i, failure := range t.Failures {
-				if i == 0 {
-					m := failure.Mismatches[0]
-					c.Failure = &junitFailure{Message: fmt.Sprintf("%s: got %s, want %s", m.Field, m.Got, m.Want)}
-				}
-				c.Failure.Text += failure.Text(f.File)
-			}
-			seconds += t.Seconds
-			suite.Cases = append(suite.Cases, c)
-		}
-		suite.Time = fmt.Sprintf("%.6f", seconds)
-		all.Suites = append(all.Suites, suite)
-	}
-	text, err := xml.MarshalIndent(all, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(w, "%s%s\n", xml.Header, text)
-	return err
 }

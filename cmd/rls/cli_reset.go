@@ -19,86 +19,59 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/events"
 )
 
-func newCounter() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "counter",
-		Short: "Show and reset counters of a running service",
-		Long: "Shows or resets the counters of a request. The descriptor has the keys and values of the\n" +
-			"request.\n" + descriptorHelp,
-	}
-	client := newAdminGroup(cmd)
-	cmd.AddCommand(
-		newCounterCommand(client, "get", http.MethodGet, "Show the spent and the remaining hits of each limit of a request"),
-		newCounterReset(client),
-	)
-	return cmd
-}
-
-// newCounterCommand returns a command that sends a call and prints the answer.
-func newCounterCommand(client *adminClient, name, method, short string) *cobra.Command {
+func newReset() *cobra.Command {
+	client := &adminClient{}
 	var domain string
+	var isPrefix, dryRun bool
+	var maxCounters int
 	cmd := &cobra.Command{
-		Use:     name + " -d DOMAIN KEY=VALUE[,KEY=VALUE…]",
-		Short:   short,
-		Long:    short + ".\n" + descriptorHelp,
-		Example: "  rls counter " + name + " -d shop remote_address=10.0.0.1,path=/login",
-		Args:    cobra.ExactArgs(1),
+		Use:   "reset -d DOMAIN KEY=VALUE[,KEY=VALUE…] | reset -d DOMAIN --prefix [KEY=VALUE,KEY…]",
+		Short: "Reset the counters of a request, or all counters that start with its entries",
+		Long: "Resets the counters of a request. The descriptor has the keys and values of the request.\n" +
+			descriptorHelp + "\n" +
+			"With --prefix, the entries are the first ones of the requests. A last key without a value stands for\n" +
+			"all its values. Without entries, the prefix is the whole domain. --dry-run only counts the counters.\n" +
+			"rls explain shows the counters.",
+		Example: "  rls reset -d shop remote_address=10.0.0.1,path=/login\n" +
+			"  rls reset -d shop --prefix tenant=acme --dry-run",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if isPrefix {
+				return argCount(0, 1)(cmd, args)
+			}
+			if dryRun || cmd.Flags().Changed("max") {
+				return errors.New("--dry-run and --max need --prefix")
+			}
+			return argCount(1, 1)(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			target, err := parseRequest(domain, args[0])
+			if !isPrefix {
+				target, err := parseRequest(domain, args[0])
+				if err != nil {
+					return err
+				}
+				var c admin.Reset
+				return client.run(cmd, http.MethodDelete, "counters", url.Values{"target": {target.RequestString()}}, nil, &c, func(out io.Writer) {
+					printReset(out, &c)
+				})
+			}
+			prefix, err := parseCounterPrefix(domain, args)
 			if err != nil {
 				return err
 			}
-			var c admin.Reset
-			var answer any = &c
-			if method == http.MethodGet {
-				answer = &c.Counter
+			query := url.Values{"prefix": {prefix.String()}, "max": {strconv.Itoa(maxCounters)}, "dry_run": {strconv.FormatBool(dryRun)}}
+			if !cmd.Flag("timeout").Changed {
+				client.timeout = time.Minute // Redis may have many keys
 			}
-			return client.run(cmd, method, "counters", url.Values{"target": {target.RequestString()}}, nil, answer, func(out io.Writer) {
-				printCounter(out, &c)
-			})
+			var r admin.ResetByPrefix
+			return client.run(cmd, http.MethodDelete, "counters", query, nil, &r, func(out io.Writer) { printResetByPrefix(out, &r) })
 		},
 	}
 	addDomainFlag(cmd, &domain)
-	return cmd
-}
-
-func newCounterReset(client *adminClient) *cobra.Command {
-	cmd := newCounterCommand(client, "reset", http.MethodDelete, "Reset the counters of a request, or all counters that start with its entries")
-	var isPrefix, dryRun bool
-	var maxCounters int
-	resetOne := cmd.RunE
-	cmd.Use = "reset -d DOMAIN KEY=VALUE[,KEY=VALUE…] | reset -d DOMAIN --prefix [KEY=VALUE,KEY…]"
-	cmd.Long += "\nWith --prefix, the entries are the first ones of the requests. A last key without a value stands for\n" +
-		"all its values. Without entries, the prefix is the whole domain. --dry-run only counts the counters."
-	cmd.Example += "\n  rls counter reset -d shop --prefix tenant=acme --dry-run"
+	client.addFlags(cmd.Flags())
+	client.addAnswerFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&isPrefix, "prefix", false, "reset all counters that start with these entries")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "with --prefix: count the counters and reset none")
 	cmd.Flags().IntVar(&maxCounters, "max", admin.DefaultMaxCounters, "with --prefix: reset nothing if there are more counters")
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if isPrefix {
-			return cobra.MaximumNArgs(1)(cmd, args)
-		}
-		if dryRun || cmd.Flags().Changed("max") {
-			return errors.New("--dry-run and --max need --prefix")
-		}
-		return cobra.ExactArgs(1)(cmd, args)
-	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if !isPrefix {
-			return resetOne(cmd, args)
-		}
-		prefix, err := parseCounterPrefix(cmd.Flag("domain").Value.String(), args)
-		if err != nil {
-			return err
-		}
-		query := url.Values{"prefix": {prefix.String()}, "max": {strconv.Itoa(maxCounters)}, "dry_run": {strconv.FormatBool(dryRun)}}
-		slowClient := *client
-		if !cmd.Flag("timeout").Changed {
-			slowClient.timeout = time.Minute // Redis may have many keys
-		}
-		var r admin.ResetByPrefix
-		return slowClient.run(cmd, http.MethodDelete, "counters", query, nil, &r, func(out io.Writer) { printResetByPrefix(out, &r) })
-	}
 	return cmd
 }
 
@@ -138,8 +111,8 @@ func printResetByPrefix(out io.Writer, r *admin.ResetByPrefix) {
 	}
 }
 
-// printCounter prints a counter and, after a reset, the hits spent before.
-func printCounter(out io.Writer, c *admin.Reset) {
+// printReset prints the limits of a counter, with the hits spent before and after its reset.
+func printReset(out io.Writer, c *admin.Reset) {
 	text := fmt.Sprintf("%s (counter %s)", printable(c.Path), printable(c.Key))
 	if c.ShadowMode {
 		text += ", in shadow mode"
