@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,6 +31,9 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/server"
+	runtimechanges "github.com/seed-81f232ab/rls/internal/source/changes"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 	"github.com/seed-81f232ab/rls/service"
 )
 
@@ -237,4 +241,39 @@ func countersOf(t *testing.T, meter *metrics.Metrics) func(name, label, value st
 		}
 		return sum
 	}
+}
+
+func TestLivePageCountsTheReplicasThatOthersSee(t *testing.T) {
+	t.Parallel()
+	r := startReplicas(t, 1, redistest.Start(t), perYear(5))[0]
+	polltest.Until(t, maxWait, func() bool {
+		_, snapshot := get(t, "http://"+r.debug+live.SnapshotPath)
+		return strings.Contains(snapshot, "1 replica seen")
+	})
+}
+
+func TestNumberOfReplicasIsUnknownAfterAFailedRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen atomic.Int32 // or -1 for a failure
+		seen.Store(3)
+		p := newProcess(t.Context())
+		defer p.end()
+		count := countReplicas(p, func(context.Context) ([]runtimechanges.Replica, error) {
+			if n := seen.Load(); n >= 0 {
+				return make([]runtimechanges.Replica, n), nil
+			}
+			return nil, assert.AnError
+		})
+		after := func(d time.Duration) int {
+			time.Sleep(d)
+			synctest.Wait()
+			return count()
+		}
+		assert.Equal(t, 3, after(0))
+		seen.Store(4)
+		assert.Equal(t, 3, after(replicasPause-1))
+		assert.Equal(t, 4, after(1))
+		seen.Store(-1)
+		assert.Zero(t, after(replicasPause))
+	})
 }

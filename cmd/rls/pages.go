@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -16,10 +17,12 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/admin/page"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/server"
+	runtimechanges "github.com/seed-81f232ab/rls/internal/source/changes"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
@@ -174,10 +177,31 @@ func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counter
 	}
 	if overrides != nil {
 		o.Overrides = func() []live.Override { return events.Overrides(l.States()) }
+		if s.OverridesPlace() == env.OverridesInRedis {
+			o.Replicas = countReplicas(p, overrides.Replicas)
+		}
 	}
 	liveView := live.New(o)
 	p.start(liveView.Run)
 	return liveView
+}
+
+// replicasPause is the pause between two reads of the replicas.
+const replicasPause = 5 * time.Second
+
+// countReplicas reads the replicas until p ends. It returns a function with the last number of them,
+// or 0 if the last read failed.
+func countReplicas(p *process, read func(context.Context) ([]runtimechanges.Replica, error)) func() int {
+	var count atomic.Int64
+	p.start(func(ctx context.Context) {
+		for isRunning := true; isRunning; isRunning = wait.Sleep(ctx, replicasPause) {
+			limited, cancel := context.WithTimeout(ctx, overrideTimeout)
+			replicas, _ := read(limited)
+			cancel()
+			count.Store(int64(len(replicas)))
+		}
+	})
+	return func() int { return int(count.Load()) }
 }
 
 // livePages returns the pages of the debug listener about the traffic of this moment.

@@ -44,6 +44,9 @@ type Options struct {
 	// Candidate describes the candidate limits. It is nil without a candidate.
 	Candidate func() *Candidate
 
+	// Replicas returns the number of replicas seen, or 0 if it is unknown. It may be nil.
+	Replicas func() int
+
 	// Draining reports whether the process stops.
 	Draining func() bool
 
@@ -189,6 +192,9 @@ func (l *Live) state(now time.Time) State {
 	}
 	if l.o.Candidate != nil {
 		s.Candidate = l.o.Candidate()
+	}
+	if l.o.Replicas != nil {
+		s.Replicas = l.o.Replicas()
 	}
 	s.setSummary(now)
 	return s

@@ -173,10 +173,11 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 		want    string
 		details []string
 	}{
-		"all well":  {State{Redis: up, Limits: loaded}, Well, "Counting in Redis · limits of 14:02 UTC in force", nil},
-		"local":     {State{Limits: loaded}, Well, "Counting in this process · limits of 14:02 UTC in force", nil},
-		"no limits": {State{Redis: up}, Trouble, "No limits loaded: calls fail until valid limits arrive", nil},
-		"draining":  {State{Limits: loaded, Draining: true}, Warning, "Counting in this process · stopping · limits of 14:02 UTC in force", nil},
+		"all well":    {State{Redis: up, Limits: loaded, Replicas: 3}, Well, "Counting in Redis · 3 replicas seen · limits of 14:02 UTC in force", nil},
+		"one replica": {State{Redis: up, Limits: loaded, Replicas: 1}, Well, "Counting in Redis · 1 replica seen · limits of 14:02 UTC in force", nil},
+		"local":       {State{Limits: loaded}, Well, "Counting in this process · limits of 14:02 UTC in force", nil},
+		"no limits":   {State{Redis: up}, Trouble, "No limits loaded: calls fail until valid limits arrive", nil},
+		"draining":    {State{Limits: loaded, Draining: true}, Warning, "Counting in this process · stopping · limits of 14:02 UTC in force", nil},
 		"global shadow": {
 			State{Limits: loaded, ShadowMode: true},
 			Warning,

@@ -54,9 +54,10 @@ type State struct {
 	Headline string   `json:"headline"` // one line in words
 	Details  []string `json:"details"`  // further lines, the most important first
 
-	Backend string `json:"backend"`         // "redis" or "local"
-	Redis   *Redis `json:"redis,omitempty"` // nil if the backend is local
-	Limits  Limits `json:"limits"`
+	Backend  string `json:"backend"`            // "redis" or "local"
+	Redis    *Redis `json:"redis,omitempty"`    // nil if the backend is local
+	Replicas int    `json:"replicas,omitempty"` // replicas seen, with this one; 0 if unknown
+	Limits   Limits `json:"limits"`
 
 	// Candidate describes the candidate limits. It is nil without LIMITS_CANDIDATE.
 	Candidate *Candidate `json:"candidate,omitempty"`

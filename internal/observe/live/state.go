@@ -44,6 +44,9 @@ func (s *State) setSummary(now time.Time) {
 	if s.ShadowMode {
 		addPart(Warning, "the whole service is in shadow mode: it denies nothing")
 	}
+	if s.Replicas > 0 {
+		addPart(Well, Count(s.Replicas, "replica")+" seen")
+	}
 	if s.Limits.Loaded && s.Limits.Since != nil {
 		addPart(Well, "limits of "+clockText(*s.Limits.Since, now)+" in force")
 	}

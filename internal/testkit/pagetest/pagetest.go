@@ -24,8 +24,8 @@ func Quiet() *live.Snapshot {
 	return &live.Snapshot{
 		Time: Now, Started: Now.Add(-3 * time.Hour), Version: "v0.9.0", Instance: "rls-7d9f-x2k4p",
 		State: live.State{
-			Level: live.Well, Headline: "Counting in Redis · limits of 13:42 UTC in force", Details: []string{},
-			Backend: "redis", Redis: &live.Redis{Up: true, Mode: "local", Ratio: 0.5},
+			Level: live.Well, Headline: "Counting in Redis · 3 replicas seen · limits of 13:42 UTC in force", Details: []string{},
+			Backend: "redis", Replicas: 3, Redis: &live.Redis{Up: true, Mode: "local", Ratio: 0.5},
 			Limits: live.Limits{Loaded: true, Since: &loaded, Hash: "9f4e11aa02", Source: "file", Domains: []string{"shop", "partner"}, Rules: 16, Problems: []string{}},
 		},
 		Figures: live.Figures{
@@ -115,7 +115,7 @@ func RedisAway() *live.Snapshot {
 	s := Busy()
 	since := Now.Add(-41 * time.Second)
 	s.State.Level = live.Trouble
-	s.State.Headline = "Redis away for 00:41 · deciding here at half of each limit · 1,204 calls decided without Redis, at most 310 hits too many · limits of 13:42 UTC in force"
+	s.State.Headline = "Redis away for 00:41 · deciding here at half of each limit · 1,204 calls decided without Redis, at most 310 hits too many · 3 replicas seen · limits of 13:42 UTC in force"
 	s.State.Details = []string{}
 	s.State.Redis = &live.Redis{Up: false, Since: &since, Error: "dial tcp 10.2.0.7:6379: connect: connection refused", Mode: "local", Ratio: 0.5, Breakers: live.Breakers{Open: 1}}
 	s.Figures.RedisP50.Now, s.Figures.RedisP99.Now = live.Unknown, live.Unknown
