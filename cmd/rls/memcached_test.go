@@ -158,7 +158,7 @@ func TestOutageOfMemcachedIsServedByTheFallback(t *testing.T) {
 			c.breakServer(s)
 			r.awaitLog("memcached outage started")
 			_, body := get(t, "http://"+r.http+"/healthcheck")
-			assert.Equal(t, "OK", body)
+			assert.Contains(t, body, "OK\nmemcached: down since ")
 			c.repair(s)
 			r.awaitLog("memcached outage ended")
 			close(stop)

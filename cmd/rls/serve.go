@@ -197,8 +197,8 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 // of limits.
 func serverOptions(s *env.Settings, e *events.Events) server.Options {
 	o := server.Options{
-		Health:      e.Health,
-		TLSReloaded: e.TLSReloaded,
+		Health:   e.Health,
+		Observer: e,
 		GRPC: server.GRPC{
 			Addr:              server.Addr{Host: s.GRPCHost, Port: s.GRPCPort, Setting: "GRPC_PORT"},
 			UDS:               s.GRPCUDS,

@@ -18,6 +18,7 @@ var ErrInterrupted = errors.New("interrupted")
 func (s *Server) drain(delay time.Duration) {
 	start, calls, begun := time.Now(), s.calls.calls.Load(), s.calls.begun.Load()
 	s.opts.Log.Info("drain started", "calls_in_flight", calls, "drain_delay", delay, "drain_timeout", s.opts.DrainTimeout)
+	s.opts.Observer.DrainStarted(calls)
 	s.opts.Health.Set("server", false, "shutting down")
 	if delay > 0 {
 		s.serveDelay(delay)
@@ -36,6 +37,7 @@ func (s *Server) drain(delay time.Duration) {
 	}
 	stopping.Wait()
 	s.opts.Log.Info("drain finished", "took", time.Since(start).Round(time.Millisecond), "calls_cut", cut)
+	s.opts.Observer.DrainFinished(cut)
 
 	ctx, cancelOptional := context.WithTimeout(context.Background(), optionalTimeout)
 	defer cancelOptional()

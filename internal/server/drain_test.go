@@ -3,10 +3,13 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,7 +90,7 @@ func TestShutdownFinishesCallsInFlightAndRefusesNewCalls(t *testing.T) {
 	for _, addr := range []net.Addr{r.GRPCAddr(), r.HTTPAddr()} {
 		polltest.Until(t, maxWait, func() bool { return refusesConnections(addr) })
 	}
-	faults := health.Faults()
+	faults, _ := health.Lines()
 	assert.Equal(t, []string{"server: shutting down"}, faults)
 	assert.False(t, refusesConnections(r.DebugAddr()), "the debug listener stays to the end")
 	_, _, body := request(t, http.MethodGet, r.MetricsAddr(), "/metrics", "")
@@ -135,10 +138,35 @@ func TestShutdownDoesNotWaitForStreams(t *testing.T) {
 	assert.Equal(t, codes.Canceled, status.Code(err), err)
 }
 
+// eventRecorder is an Observer.
+type eventRecorder struct {
+	mu     sync.Mutex
+	events []string
+}
+
+func (r *eventRecorder) add(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, fmt.Sprintf(format, args...))
+}
+
+func (r *eventRecorder) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.events)
+}
+
+func (r *eventRecorder) DrainStarted(calls int64) { r.add("drain started: %d", calls) }
+func (r *eventRecorder) DrainFinished(cut int64)  { r.add("drain finished: %d", cut) }
+func (r *eventRecorder) TLSReloaded(listener, subject string, err error) {
+	r.add("%s %s %t", listener, subject, err == nil)
+}
+
 func TestDrainTimeoutCutsCalls(t *testing.T) {
 	t.Parallel()
 	service := newSlowService()
-	r := start(t, Options{Services: register(service), DrainTimeout: 50 * time.Millisecond})
+	events := &eventRecorder{}
+	r := start(t, Options{Services: register(service), DrainTimeout: 50 * time.Millisecond, Observer: events})
 	client := r.client(t)
 
 	results := make(chan error, 1)
@@ -152,7 +180,7 @@ func TestDrainTimeoutCutsCalls(t *testing.T) {
 	assert.Equal(t, codes.Unavailable, status.Code(<-results))
 	assert.Contains(t, r.log.String(), "gRPC calls cut at the drain timeout")
 	assert.Regexp(t, `msg="drain finished" took=\S+ calls_cut=1\n`, r.log.String())
-	assert.Contains(t, r.log.String(), `msg="drain started" calls_in_flight=1 `)
+	assert.Equal(t, []string{"drain started: 1", "drain finished: 1"}, events.all())
 }
 
 func TestDrainTimeoutCutsHTTPRequests(t *testing.T) {

@@ -25,12 +25,13 @@ type Health struct {
 	mu     sync.Mutex
 	log    *slog.Logger      // gets changes of the state of the process; nil before logTo
 	faults map[string]string // by component
+	notes  map[string]string // by component
 }
 
 // NewHealth returns a Health without components, which is healthy. Call Set before
 // Serve for a component that starts unhealthy.
 func NewHealth() *Health {
-	h := &Health{grpc: health.NewServer(), faults: make(map[string]string)}
+	h := &Health{grpc: health.NewServer(), faults: make(map[string]string), notes: make(map[string]string)}
 	h.Set("server", true, "") // publishes that the process is healthy
 	return h
 }
@@ -74,21 +75,34 @@ func (h *Health) logState() {
 		h.log.Info("readiness changed", "ready", true)
 		return
 	}
-	h.log.Warn("readiness changed", "ready", false, "reason", strings.Join(h.sortedFaults(), "; "))
+	h.log.Warn("readiness changed", "ready", false, "reason", strings.Join(sortedLines(h.faults), "; "))
 }
 
-// Faults returns "component: detail" for each component with a fault, sorted by component.
-func (h *Health) Faults() []string {
+// Note records a remark on a component, which /healthcheck shows to operators. A note
+// makes nothing unhealthy. An empty text removes the note.
+func (h *Health) Note(component, text string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.sortedFaults()
+	if text == "" {
+		delete(h.notes, component)
+	} else {
+		h.notes[component] = text
+	}
 }
 
-// sortedFaults does the work of Faults. The caller holds h.mu.
-func (h *Health) sortedFaults() []string {
-	var all []string
-	for _, component := range slices.Sorted(maps.Keys(h.faults)) {
-		all = append(all, component+": "+h.faults[component])
+// Lines returns "component: detail" for each component with a fault, and "component: text" for each note. Both
+// are sorted by component.
+func (h *Health) Lines() (faults, notes []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return sortedLines(h.faults), sortedLines(h.notes)
+}
+
+// sortedLines returns "component: text" for each text.
+func sortedLines(texts map[string]string) []string {
+	all := make([]string, 0, len(texts))
+	for _, component := range slices.Sorted(maps.Keys(texts)) {
+		all = append(all, component+": "+texts[component])
 	}
 	return all
 }

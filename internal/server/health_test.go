@@ -46,7 +46,7 @@ func TestHealthyOnlyIfNoComponentHasFault(t *testing.T) {
 			for _, s := range tt.sets {
 				h.Set(s.component, s.ok, s.detail)
 			}
-			faults := h.Faults()
+			faults, _ := h.Lines()
 			assert.ElementsMatch(t, tt.want, faults)
 		})
 	}
@@ -75,10 +75,14 @@ func TestProbesFollowHealth(t *testing.T) {
 	probes(healthpb.HealthCheckResponse_NOT_SERVING, 500, "limits: not loaded yet\n")
 	health.Set("limits", true, "")
 	probes(healthpb.HealthCheckResponse_SERVING, 200, "OK")
-	health.Set("redis", false, "refused")
+	health.Note("redis", "down for a minute")
+	probes(healthpb.HealthCheckResponse_SERVING, 200, "OK\nredis: down for a minute")
 	health.Set("limits", false, "gone")
-	probes(healthpb.HealthCheckResponse_NOT_SERVING, 500, "limits: gone\nredis: refused\n")
+	probes(healthpb.HealthCheckResponse_NOT_SERVING, 500, "limits: gone\nredis: down for a minute\n")
 	health.Set("limits", true, "")
+	health.Note("redis", "")
+	probes(healthpb.HealthCheckResponse_SERVING, 200, "OK")
+	health.Set("redis", false, "refused")
 	probes(healthpb.HealthCheckResponse_NOT_SERVING, 500, "redis: refused\n")
 
 	_, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "other"})

@@ -96,15 +96,17 @@ var httpCodes = map[rlsv3.RateLimitResponse_Code]int{
 	rlsv3.RateLimitResponse_OK: http.StatusOK, rlsv3.RateLimitResponse_OVER_LIMIT: http.StatusTooManyRequests,
 }
 
-// healthHandler answers 200 with "OK", or 500 with a line for each fault.
+// healthHandler answers 200 with "OK", or 500 with a line for each fault. A line for
+// each note follows in both cases.
 func healthHandler(h *Health) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		if faults := h.Faults(); len(faults) > 0 {
-			http.Error(w, strings.Join(faults, "\n"), http.StatusInternalServerError)
+		faults, notes := h.Lines()
+		if len(faults) > 0 {
+			http.Error(w, strings.Join(append(faults, notes...), "\n"), http.StatusInternalServerError)
 			return
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = io.WriteString(w, "OK")
+		_, _ = io.WriteString(w, strings.Join(append([]string{"OK"}, notes...), "\n"))
 	}
 }
 

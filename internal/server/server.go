@@ -77,9 +77,8 @@ type Options struct {
 	// The server then cuts them. A client that never finishes connecting can add 5s.
 	DrainTimeout time.Duration
 
-	// TLSReloaded is called when a listener uses other TLS files, or with the reason why it refused
-	// them. The default does nothing.
-	TLSReloaded func(listener, subject string, err error)
+	// Observer learns of rare events; default none.
+	Observer Observer
 
 	Log *slog.Logger // default slog.Default()
 }
@@ -125,8 +124,8 @@ func (o *Options) setDefaults() {
 	if o.ObserveMethod == nil {
 		o.ObserveMethod = func(string) func(time.Duration) { return func(time.Duration) {} }
 	}
-	if o.TLSReloaded == nil {
-		o.TLSReloaded = func(string, string, error) {}
+	if o.Observer == nil {
+		o.Observer = noObserver{}
 	}
 	o.Health.logTo(o.Log)
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, 20*time.Second)
@@ -214,7 +213,7 @@ func (s *Server) readTLS(listener string, o *TLS) (*tlsReloader, error) {
 	if o == nil {
 		return nil, nil
 	}
-	certs, err := newTLSReloader(*o, func(subject string, err error) { s.opts.TLSReloaded(listener, subject, err) }, s.opts.Log.With("listener", listener))
+	certs, err := newTLSReloader(*o, func(subject string, err error) { s.opts.Observer.TLSReloaded(listener, subject, err) }, s.opts.Log.With("listener", listener))
 	if err != nil {
 		return nil, fmt.Errorf("%s TLS: %w", listener, err)
 	}

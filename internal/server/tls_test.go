@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -204,10 +203,8 @@ func TestCertificateIsReloaded(t *testing.T) {
 	files := tlsFiles(t)
 	issueTo(t, files, ca, "first")
 	replace(t, files.ClientCAFile, content(t, ca.File))
-	events := make(chan string, 10)
-	r := start(t, Options{GRPC: GRPC{TLS: &files}, TLSReloaded: func(listener, subject string, err error) {
-		events <- fmt.Sprintf("%s %s %t", listener, subject, err == nil)
-	}})
+	events := &eventRecorder{}
+	r := start(t, Options{GRPC: GRPC{TLS: &files}, Observer: events})
 
 	clientCert, clientKey := issue(t, ca, "client")
 	client := clientTLS(t, ca, clientCert, clientKey)
@@ -226,8 +223,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 
 	replace(t, files.CertFile, []byte("no certificate"))
 	r.logs(t, "failed to find any PEM data")
-	assert.Equal(t, "gRPC CN=second true", <-events)
-	assert.Equal(t, "gRPC  false", <-events)
+	assert.Equal(t, []string{"gRPC CN=second true", "gRPC  false"}, events.all())
 	serves("second")
 	require.NoError(t, os.Remove(files.KeyFile))
 	r.logs(t, "no such file")

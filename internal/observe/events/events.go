@@ -1,5 +1,5 @@
-// Package events reports what the parts of the service observe: as log lines, as events of the timeline, as health,
-// as metrics, and as the state that the live page shows.
+// Package events reports what the parts of the service observe: as log lines, as events of the timeline, as notes
+// of /healthcheck, as metrics, and as the state that the live page shows.
 package events
 
 import (
@@ -58,7 +58,17 @@ func (e *Events) record(level slog.Level, event timeline.Event, attrs ...any) {
 	e.Add(event)
 }
 
-// TLSReloaded reports that a listener uses other TLS files, or why it refused them.
+// DrainStarted implements server.Observer.
+func (e *Events) DrainStarted(callsInFlight int64) {
+	e.Add(timeline.Event{Kind: timeline.Drain, Text: "drain started", Attrs: details("calls in flight", callsInFlight)})
+}
+
+// DrainFinished implements server.Observer.
+func (e *Events) DrainFinished(cut int64) {
+	e.Add(timeline.Event{Kind: timeline.Drain, Failed: cut > 0, Text: "drain finished", Attrs: details("calls cut", cut)})
+}
+
+// TLSReloaded implements server.Observer.
 func (e *Events) TLSReloaded(listener, subject string, err error) {
 	e.addReload("TLS files reloaded: "+listener, details("subject", subject), "TLS files rejected: "+listener, err)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -18,8 +19,8 @@ const (
 	RedisCheckTimeout = 10 * time.Second
 )
 
-// RedisCheck reports the findings about Redis to the log, the metrics and the live page. It logs a
-// finding once, and again when it changes.
+// RedisCheck reports the findings about Redis to the log, the metrics, the live page and
+// /healthcheck. It logs a finding once, and again when it changes.
 type RedisCheck struct {
 	*Events
 	check  func(context.Context) []redis.Finding
@@ -83,6 +84,7 @@ func (c *RedisCheck) runOnce(ctx context.Context) {
 	c.report(found)
 	c.writeLog(ctx, found)
 	c.latest.Store(&found)
+	c.Health.Note("redis check", findingNote(found))
 }
 
 func isSameServer(f, g redis.Finding) bool { return f.Role == g.Role && f.Address == g.Address }
@@ -114,4 +116,19 @@ func (c *RedisCheck) writeLog(ctx context.Context, found []redis.Finding) {
 		}
 	}
 	c.logged = logged
+}
+
+// findingNote returns the note of /healthcheck, or "" without problems and warnings. Anyone can
+// read /healthcheck, so only the log has addresses and users.
+func findingNote(all []redis.Finding) string {
+	var failed []string
+	for _, f := range all {
+		if f.Level != redis.LevelNote && !slices.Contains(failed, f.Check) {
+			failed = append(failed, f.Check)
+		}
+	}
+	if len(failed) == 0 {
+		return ""
+	}
+	return "failed: " + strings.Join(failed, ", ") + "; the log has advice"
 }

@@ -78,10 +78,13 @@ func (s *Store) StateChanged(c fallback.StateChange) {
 	o := &c.Outage
 	s.setHealth(!c.Down, "no connection to "+s.Name)
 	if c.Down {
+		s.Health.Note(strings.ToLower(s.Name), fmt.Sprintf("down since %s; deciding without %s (mode %s, ratio %v)",
+			time.Now().UTC().Format(time.RFC3339), s.Name, s.Mode, s.Ratio))
 		s.record(slog.LevelError, timeline.Event{Time: o.Start, Kind: timeline.Breaker, Text: s.Name + " outage started"},
 			"kind", redis.KindOf(o.Err).String(), "error", o.Err, "hits", s.decidedHits(), "advice", s.Advice(o.Err))
 		return
 	}
+	s.Health.Note(strings.ToLower(s.Name), "")
 	if s.OutageEnded != nil {
 		s.OutageEnded()
 	}

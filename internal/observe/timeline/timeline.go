@@ -1,5 +1,5 @@
 // Package timeline keeps the last events of the process that an operator asks about after
-// an incident: starts, reloads, rejected limits, overrides, outages, certificates.
+// an incident: starts, reloads, rejected limits, overrides, outages, drains, certificates.
 package timeline
 
 import (
@@ -20,6 +20,7 @@ const (
 	Override    Kind = "override"    // an override was set, changed or ended
 	Breaker     Kind = "breaker"     // Redis went down or came up
 	Source      Kind = "source"      // a source of limits went down or came up
+	Drain       Kind = "drain"       // the process stops
 	Certificate Kind = "certificate" // TLS files were reloaded or rejected
 )
 
