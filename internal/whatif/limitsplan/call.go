@@ -39,6 +39,10 @@ type Call struct {
 	// decisions are the recorded decisions in the order of the request. An access log has none.
 	decisions []*decisionlog.Record
 
+	// places has the index that each descriptor had in the recorded request. The recorded request
+	// can have more descriptors than the log.
+	places []int
+
 	replica int // index of the log among the merged logs
 }
 

@@ -25,8 +25,8 @@ type counts struct {
 	rules    map[*descriptors.Rule]*RuleReport // nil stands for no rule
 	metRules bool                              // a descriptor met a rule
 
-	keys  map[uint64]*Counts   // by hash; at most maxKeys
-	names map[uint64]KeyReport // of the keys with a new denial, without their counts
+	keys  map[uint64]*keyCounts // by hash; at most maxKeys
+	names map[uint64]KeyReport  // of the keys with a new denial, without their counts
 	seed  maphash.Seed
 
 	maxKeys int
@@ -34,11 +34,18 @@ type counts struct {
 
 	failed  uint64
 	failure error // of the first failed call
+
+	otherCauses [len(causes)]uint64 // number of calls that differ from the recorded answer, by index in causes
+}
+
+type keyCounts struct {
+	Counts
+	events events
 }
 
 func newCounts(maxKeys int) counts {
 	c := counts{
-		rules: map[*descriptors.Rule]*RuleReport{}, keys: map[uint64]*Counts{}, names: map[uint64]KeyReport{},
+		rules: map[*descriptors.Rule]*RuleReport{}, keys: map[uint64]*keyCounts{}, names: map[uint64]KeyReport{},
 		seed: maphash.MakeSeed(), maxKeys: maxKeys,
 	}
 	c.total, c.deniedBefore, c.deniedNow = c.timeline.newSeries(), c.timeline.newSeries(), c.timeline.newSeries()
@@ -69,6 +76,7 @@ func (c *counts) add(recorded *Call, replayed *service.Call) {
 		c.deniedNow[bucket]++
 	}
 	next := 0 // decision
+	var histories events
 	for i, rule := range replayed.Rules {
 		isOverLimit, inShadow, first := false, false, next
 		for ; next < replayed.Decisions(); next++ {
@@ -83,8 +91,12 @@ func (c *counts) add(recorded *Call, replayed *service.Call) {
 		before, now := recorded.overLimit[i] && recorded.Denied, isOverLimit && isDenied
 		c.addDescriptor(rule, bucket, before, now, inShadow)
 		if next > first {
-			c.addKey(rule, replayed.Decision(first).Key, replayed.Start, before, now)
+			key := c.addKey(rule, replayed.Decision(first).Key, replayed.Start, before, now)
+			histories |= key.addEvents(recorded, rule, i)
 		}
+	}
+	if recorded.Denied != isDenied && differsUnderSameLimits(recorded, replayed) {
+		c.otherCauses[c.causeOf(recorded, replayed, histories)]++
 	}
 }
 
@@ -107,22 +119,23 @@ func (c *counts) addDescriptor(rule *descriptors.Rule, bucket int, before, now, 
 	}
 }
 
-// addKey counts a descriptor of a key, unless there are too many keys.
-func (c *counts) addKey(rule *descriptors.Rule, key []byte, at time.Time, before, now bool) {
+// addKey counts a descriptor of a key. It returns nil if there are too many keys.
+func (c *counts) addKey(rule *descriptors.Rule, key []byte, at time.Time, before, now bool) *keyCounts {
 	hash := maphash.Bytes(c.seed, key)
 	k := c.keys[hash]
 	if k == nil {
 		if len(c.keys) >= c.maxKeys {
 			c.leftOut++
-			return
+			return nil
 		}
-		k = new(Counts)
+		k = new(keyCounts)
 		c.keys[hash] = k
 	}
 	k.add(before, now)
 	if now && !before && k.NewlyDenied == 1 {
 		c.names[hash] = KeyReport{Rule: rule.Path, Key: string(key), FirstDenied: at}
 	}
+	return k
 }
 
 // report returns the Report, with at most maxKeys keys.
@@ -144,13 +157,18 @@ func (c *counts) report(maxKeys int) *Report {
 		return cmp.Or(cmp.Compare(b.NewlyDenied, a.NewlyDenied), cmp.Compare(b.Total, a.Total), strings.Compare(a.Rule, b.Rule))
 	})
 	for hash, key := range c.names {
-		key.Counts = *c.keys[hash]
+		key.Counts = c.keys[hash].Counts
 		r.Keys = append(r.Keys, key)
 	}
 	slices.SortFunc(r.Keys, func(a, b KeyReport) int {
 		return cmp.Or(cmp.Compare(b.NewlyDenied, a.NewlyDenied), strings.Compare(a.Key, b.Key))
 	})
 	r.Keys = slices.Clip(r.Keys[:min(len(r.Keys), maxKeys)])
+	for i, calls := range c.otherCauses {
+		if calls > 0 {
+			r.OtherCauses = append(r.OtherCauses, OtherCause{causes[i].name, calls})
+		}
+	}
 	if c.failure != nil {
 		r.addNote(c.failed, "calls could not be replayed; the first error is: %v", c.failure)
 	}

@@ -112,6 +112,7 @@ func (d *decisionReader) readCall() (c *Call, isRejected bool, err error) {
 		if n := len(c.overLimit); n == 0 || r.DescriptorIndex != firstLimit.DescriptorIndex {
 			firstLimit = r
 			c.addDescriptor(requestEntries(r.Descriptor), r.Hits, isOverLimit)
+			c.places = append(c.places, r.DescriptorIndex)
 		} else if isOverLimit {
 			c.overLimit[n-1] = true
 		}

@@ -24,6 +24,10 @@ type Report struct {
 	// number of all keys with one.
 	Keys            []KeyReport `json:"keys"`
 	NewlyDeniedKeys int         `json:"newly_denied_keys"`
+
+	// OtherCauses counts newly denied and newly admitted calls that met the same limits when they
+	// were recorded. So the new limits are not their only possible cause.
+	OtherCauses []OtherCause `json:"other_causes,omitempty"`
 }
 
 // Counts counts calls, or descriptors of one rule or one key.

@@ -27,16 +27,17 @@ var (
 )
 
 var reportFuncs = template.FuncMap{
-	"share":      share,
-	"time":       func(t time.Time) string { return t.Format(time.RFC3339) },
-	"bucket":     bucketText,
-	"chart":      chart,
-	"points":     points,
-	"printable":  fields.Printable,
-	"limits":     RuleReport.limitsText,
-	"firstRules": func(r *Report) []RuleReport { return r.Rules[:min(len(r.Rules), maxTextRules)] },
-	"moreRules":  func(r *Report) int { return max(len(r.Rules)-maxTextRules, 0) },
-	"row":        func(cells ...any) string { return fmt.Sprintf(strings.Repeat("%v\t", len(cells)-1)+"%v", cells...) },
+	"share":       share,
+	"time":        func(t time.Time) string { return t.Format(time.RFC3339) },
+	"bucket":      bucketText,
+	"chart":       chart,
+	"points":      points,
+	"printable":   fields.Printable,
+	"limits":      RuleReport.limitsText,
+	"otherCauses": (*Report).otherCausesText,
+	"firstRules":  func(r *Report) []RuleReport { return r.Rules[:min(len(r.Rules), maxTextRules)] },
+	"moreRules":   func(r *Report) int { return max(len(r.Rules)-maxTextRules, 0) },
+	"row":         func(cells ...any) string { return fmt.Sprintf(strings.Repeat("%v\t", len(cells)-1)+"%v", cells...) },
 }
 
 // WriteText writes r for people.
@@ -66,6 +67,15 @@ func (r RuleReport) limitsText() string {
 		return r.Limits + ", shadow mode"
 	}
 	return r.Limits
+}
+
+// otherCausesText says how many calls differ for other causes than the new limits.
+func (r *Report) otherCausesText() string {
+	n := uint64(0)
+	for _, o := range r.OtherCauses {
+		n += o.Calls
+	}
+	return fmt.Sprintf("%d of the newly denied and newly admitted calls met the same limits when they were recorded, so they can have another cause", n)
 }
 
 // share returns n and its percentage of total.
