@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/seed-81f232ab/rls/internal/source/xds/xdstest"
+	"github.com/seed-81f232ab/rls/internal/testkit/xdstest"
 	"github.com/seed-81f232ab/rls/test/parity/modcache"
 )
 
@@ -71,7 +71,7 @@ const (
 	headerMatches = 64
 	routeRules    = 257
 	messageBytes  = 158 << 10
-	treeDepth     = 100
+	treeDepth     = 130
 )
 
 // chain returns a rule with a chain of children, as Envoy Gateway builds it for the matches of a rule. The entries of
@@ -117,8 +117,7 @@ func TestLargeTreesAndRequestsOfEnvoyGateway(t *testing.T) {
 			route("httproute/default/mixed", chain(0, 1, false, &limit{Unlimited: true}), shadow, replacing, chain(3, 1, false, &limit{Unit: unit, RequestsPerUnit: 2, Name: "old"})),
 		}},
 	}
-	p := startXDSPair(t, "large trees and requests", domains,
-		"GRPC_MAX_MESSAGE_BYTES=1048576", fmt.Sprint("MAX_DESCRIPTORS=", routeRules), fmt.Sprint("MAX_ENTRIES=", max(headerMatches+1, treeDepth)))
+	p := startXDSPair(t, "large trees and requests", domains)
 	g := &generator{Rand: rand.New(rand.NewPCG(uint64(seed), 0)), domains: domains}
 	for _, d := range domains {
 		for range 40 {
