@@ -38,7 +38,7 @@ func rulesFor(uses ...redis.RightUse) string {
 // rights are the rules that docs/redis.md gives to the user of rls. clusterRights are the
 // additional rules for a Cluster.
 var (
-	rights        = ownKeys + rulesFor(redis.RightOfAll, redis.RightOfDatabase, redis.RightOfReplicas, redis.RightOfChecks, redis.RightOfHolds, redis.RightOfIncrements,
+	rights = ownKeys + rulesFor(redis.RightOfAll, redis.RightOfDatabase, redis.RightOfReplicas, redis.RightOfChecks, redis.RightOfHolds, redis.RightOfIncrements,
 		redis.RightOfWindows, redis.RightOfScripts)
 	clusterRights = rulesFor(redis.RightOfCluster)
 )

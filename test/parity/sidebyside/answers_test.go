@@ -80,7 +80,7 @@ var avoided = []difference{
 	{page: "differences.md", row: "| The deny cache asks Redis again about a denied key"},                                  // TestRandomRequestsOverExamples
 	{page: "metrics.md", row: "| `ratelimit_service_rate_limit_domain_not_found{domain}` | one metric"},                    // compare
 	{page: "metrics.md", row: "| `ratelimit_service_rate_limit_over_limit_with_local_cache{domain,key1,key2,rule}` | for"}, // compare
-	{page: "metrics.md", row: "| the label `rule`, and `key2=\"\"` if the path has one entry |"},                           // compare
+	{page: "metrics.md", row: "| the label `rule`, unless `METRICS_RULE_LABEL=false`, and `key2=\"\"` if the path has one entry |"},                           // compare
 }
 
 // pair is both programs with the same limits, each with a Redis of its own.
