@@ -6,7 +6,7 @@ GOVULNCHECK ?= $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 GOLANGCI_LINT ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
 
 # Each folder here has a go.mod of its own.
-NESTED_MODULES = test/bench/plots test/deploy test/faults test/openapi test/page test/simulate
+NESTED_MODULES = deploy/rls-aws-token test/bench/plots test/deploy test/faults test/openapi test/page test/simulate
 
 # INCUMBENT is the program that rls replaces. Tests and benchmarks compare rls with it.
 INCUMBENT = github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36
@@ -52,6 +52,7 @@ test-full: test ## Run the tests at full size, break real Redis servers, and att
 test-deploy: ## Check the Helm chart, the image, the examples and the OpenAPI files against the types of their readers
 	@cd test/deploy && $(GOTESTSUM) $(TEST_FLAGS) ./...
 	@cd test/openapi && $(GOTESTSUM) $(TEST_FLAGS) ./...
+	@cd deploy/rls-aws-token && $(GOTESTSUM) $(TEST_FLAGS) ./...
 
 test-page: ## Test the live page in headless Chromium, and keep screenshots; installs Chromium if it is missing
 	@deploy/scripts/test-tools

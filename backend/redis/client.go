@@ -50,10 +50,15 @@ func (a address) options(timeout time.Duration, poolSize int) *goredis.Universal
 	}
 	if a.authFile != "" {
 		o.CredentialsProviderContext = loginOf(a.authFile, a.login)
+		o.ConnMaxLifetime = maxLoginAge
 	}
 	o.Dialer = boundReplies(defaultDial(o))
 	return o
 }
+
+// maxLoginAge is the age at which connections with a login of an AuthFile are replaced. ElastiCache and MemoryDB
+// break connections that logged in with a token 12 hours ago.
+const maxLoginAge = 11 * time.Hour
 
 // loginOf returns a function that reads the login in file, whose user and password override those of the URL. If the
 // file can't be read, the function returns the last login.
