@@ -54,8 +54,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "rls-aws-token:", err)
 		os.Exit(2)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	aws, err := config.LoadDefaultConfig(ctx, config.WithRegion(c.Region))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "rls-aws-token:", err)
@@ -128,10 +127,12 @@ func replaceFile(path, text string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // fails after the rename
 	_, err = f.WriteString(text + "\n")
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
 	}
-	return os.Rename(f.Name(), path)
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
 }
