@@ -50,7 +50,7 @@ func TestPodOfEnvoyGatewayRuns(t *testing.T) {
 
 	e := startGateway(t)
 	p := newPod(t, spec, nil, e.secrets)
-	out, code := p.run("settings")
+	out, code := p.run("doctor", "--settings")
 	require.Zero(t, code, out)
 	addr := p.on(e.here).serve()
 	polltest.Until(t, 30*time.Second, func() bool { // until the limits of xDS are in force

@@ -45,6 +45,6 @@ func TestKustomizeExampleAddsLimitsImageAndRedis(t *testing.T) {
 	assert.Equal(t, "shop", compile(t, m.limits()["limits.yaml"]).Domains()[0].Name)
 
 	p := newPod(t, m.deployment.Spec.Template.Spec, m.configMaps, nil)
-	out, code := p.run("settings")
+	out, code := p.run("doctor", "--settings")
 	assert.Zero(t, code, out)
 }

@@ -149,7 +149,7 @@ func TestSetUpsRun(t *testing.T) {
 			e := s.start(t)
 			m := template(t, setUpValues(t, s.name))
 			rendered := newPod(t, m.deployment.Spec.Template.Spec, m.configMaps, e.secrets)
-			out, code := rendered.run("settings")
+			out, code := rendered.run("doctor", "--settings")
 			require.Zero(t, code, "rls rejects the settings as they are rendered:\n%s", out)
 
 			p := rendered.on(e.here)
