@@ -31,9 +31,9 @@ const (
 	// load. Giving it back takes some milliseconds.
 	minHeapToFree = 64 << 20
 
-	// interval is the time between two measurements of the heap. loadInterval is shorter, because
-	// the heap grows fast during a load.
-	interval     = time.Second
+	// interval is the time between two measurements of the heap. A few large calls can let the heap grow by 200 MB
+	// in half a second. loadInterval is shorter, because the heap grows faster during a load.
+	interval     = 50 * time.Millisecond
 	loadInterval = 10 * time.Millisecond
 )
 
