@@ -51,6 +51,10 @@ var errManyLargeBodies = errors.New("too many large bodies at once; try again")
 
 // read returns the body of r.
 func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.ContentLength > b.maxBytes {
+		w.Header().Set("Connection", "close") // else net/http reads the body to its end
+		return nil, &http.MaxBytesError{Limit: b.maxBytes}
+	}
 	rest := http.MaxBytesReader(w, r.Body, b.maxBytes)
 	body, err := io.ReadAll(io.LimitReader(rest, smallBody))
 	if err != nil || len(body) < smallBody {

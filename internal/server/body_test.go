@@ -1,12 +1,15 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -70,4 +73,20 @@ func TestCheckIsMissingByDefault(t *testing.T) {
 	r := start(t, Options{})
 	code, _, _ := request(t, http.MethodPost, r.HTTPAddr(), "/v1/check", "{}")
 	assert.Equal(t, http.StatusNotFound, code)
+}
+
+func TestLargeBodyIsRefusedBeforeItArrives(t *testing.T) {
+	t.Parallel()
+	r := start(t, Options{Services: register(alwaysOK), Check: echo{}, GRPC: GRPC{MaxMessageBytes: 1000}})
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", r.HTTPAddr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n")
+	require.NoError(t, err)
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	assert.Equal(t, http.StatusRequestEntityTooLarge, resp.StatusCode)
+	assert.True(t, resp.Close)
 }

@@ -86,6 +86,7 @@ var allAttacks = []attack{
 	{name: "6,000 half-sent messages of 50 KB on each of 3 connections", run: halfSent(3, 6000, 50_000), refused: "pending_bytes"},
 	{name: "half-sent messages in frames of one byte on 20 connections", run: oneByteFrames(20), refused: "peer_cuts"},
 	{name: "150 unfinished posts of 4 MB to /json", run: unfinishedPosts(150, 4<<20)},
+	{name: "150 unfinished posts of 1 MiB to /json", run: unfinishedPosts(150, 1<<20)},
 	{name: "500 unfinished posts of 100 KB to /json", run: unfinishedPosts(500, 100_000)},
 	{name: "10,000 idle connections", run: idleConnections(10_000), refused: "peer_connections"},
 	{name: "calls that are reset at once on 8 connections", run: resets(8), refused: "frames"},
