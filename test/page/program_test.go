@@ -80,7 +80,7 @@ func TestPageFollowsTheProgram(t *testing.T) {
 	assert.Contains(t, why.text(".report"), "shop > remote_address")
 	why.screenshot("program-explain")
 
-	set := exec.Command(rlsBin, "limits", "set", "-d", "shop", "tenant=acme", "requests_per_unit=7", "--for", "1h", "-a", other.debug)
+	set := exec.Command(rlsBin, "limits", "set", "-d", "shop", "tenant=acme", "requests_per_unit=7", "--for", "1h", "--admin", other.debug)
 	set.Env = append(os.Environ(), "ADMIN_TOKEN=dana:secret")
 	out, err := set.CombinedOutput()
 	require.NoError(t, err, string(out))
