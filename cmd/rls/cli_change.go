@@ -1,11 +1,12 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,12 +16,35 @@ import (
 	"github.com/seed-81f232ab/rls/internal/admin"
 )
 
-// changeFlags are the flags of a change of limits at run time.
-type changeFlags struct {
+// change is a change of limits at run time. Flags set its fields.
+type change struct {
+	client *adminClient
+
+	domain, target string // target is as rls limits list shows it
+	isRule, isAll  bool
+
 	duration        time.Duration
 	reason, ifMatch string
 	isNew, isDryRun bool
-	allowsNoEnd     bool // --for 0 means no end
+}
+
+// addTargetFlags adds the flags that say what to change. ruleHelp describes --rule.
+func (c *change) addTargetFlags(cmd *cobra.Command, ruleHelp string) {
+	cmd.Flags().StringVarP(&c.domain, "domain", "d", "", "domain of the limits")
+	cmd.Flags().BoolVar(&c.isRule, "rule", false, ruleHelp)
+	cmd.Flags().BoolVar(&c.isAll, "all", false, "all requests, in place of a descriptor: replaces SHADOW_MODE")
+	cmd.MarkFlagsMutuallyExclusive("all", "domain")
+	cmd.MarkFlagsMutuallyExclusive("all", "rule")
+}
+
+// addPutFlags adds the flags of a new value. endHelp says what --for can be.
+func (c *change) addPutFlags(cmd *cobra.Command, endHelp string) {
+	fs := cmd.Flags()
+	fs.DurationVar(&c.duration, "for", 0, "duration of the change, such as 90s or 1h"+endHelp)
+	addReasonFlag(cmd, &c.reason)
+	fs.BoolVar(&c.isDryRun, "dry-run", false, "print the change without making it")
+	fs.StringVar(&c.ifMatch, "if-match", "", "change only the value with this ETag, which rls limits list shows")
+	fs.BoolVar(&c.isNew, "new", false, "fail if the target already has a value")
 }
 
 // addReasonFlag adds the flag --reason.
@@ -28,41 +52,37 @@ func addReasonFlag(cmd *cobra.Command, reason *string) {
 	cmd.Flags().StringVar(reason, "reason", "", "reason of the change; the history and rls explain show it")
 }
 
-// add adds the flags to cmd.
-func (f *changeFlags) add(cmd *cobra.Command) {
-	fs := cmd.Flags()
-	end := " (default: until it is deleted)"
-	if f.allowsNoEnd {
-		end = ", or 0 for no end; required"
+// locate returns the path of the target in the admin API, its query, and the arguments behind the descriptor.
+func (c *change) locate(args []string) (path string, query url.Values, others []string, err error) {
+	path = "overrides"
+	if c.isRule {
+		path = "rules"
 	}
-	fs.DurationVar(&f.duration, "for", 0, "duration of the change, such as 90s or 1h"+end)
-	addReasonFlag(cmd, &f.reason)
-	fs.BoolVar(&f.isDryRun, "dry-run", false, "print the change without making it")
-	fs.StringVar(&f.ifMatch, "if-match", "", "change only the value with this ETag, which rls limits list shows")
-	fs.BoolVar(&f.isNew, "new", false, "fail if the target already has a value")
+	switch {
+	case c.isAll && c.target == "":
+		return "shadow-mode", url.Values{}, args, nil
+	case c.target != "" && c.domain == "" && !c.isAll:
+		return path, url.Values{"target": {c.target}}, args, nil
+	case c.target != "" || c.domain == "" || len(args) == 0:
+		return "", nil, nil, errors.New("give -d DOMAIN and a descriptor, or another target (--help lists them)")
+	}
+	target, err := parseTarget(c.domain, args[0])
+	return path, url.Values{"target": {target.String()}}, args[1:], err
 }
 
-// notes adds the end and the reason to fields.
-func (f *changeFlags) notes(cmd *cobra.Command, fields []string, now time.Time) ([]string, error) {
-	if cmd.Flags().Changed("for") && (f.duration != 0 || !f.allowsNoEnd) {
-		if f.duration < time.Second {
-			return nil, errors.New("--for must be at least 1s")
+// put sends FIELD=VALUE arguments to a path of the admin API, and prints the answer.
+func (c *change) put(cmd *cobra.Command, path string, query url.Values, fields []string) error {
+	if cmd.Flags().Changed("for") && (c.duration != 0 || path != "switches") {
+		if c.duration < time.Second {
+			return errors.New("--for must be at least 1s")
 		}
-		end := now.Add(f.duration + time.Second - 1).UTC() // rounded up to seconds
+		end := time.Now().Add(c.duration + time.Second - 1).UTC() // rounded up to seconds
 		fields = append(fields, "expires_at="+end.Format(time.RFC3339))
 	}
-	if f.reason != "" {
-		fields = append(fields, "reason="+quoteJSON(f.reason))
+	if c.reason != "" {
+		fields = append(fields, "reason="+quoteJSON(c.reason))
 	}
-	return fields, nil
-}
-
-// put sends a PUT with FIELD=VALUE arguments to a path of the admin API, and prints the answer.
-func (f *changeFlags) put(cmd *cobra.Command, client *adminClient, path string, query url.Values, fields []string) error {
-	fields, err := f.notes(cmd, fields, time.Now())
-	if err != nil {
-		return err
-	}
+	var err error
 	if path == "rules" {
 		if fields, err = intoRateLimit(fields); err != nil {
 			return err
@@ -72,25 +92,29 @@ func (f *changeFlags) put(cmd *cobra.Command, client *adminClient, path string, 
 	if err != nil {
 		return err
 	}
-	if f.isDryRun {
-		query.Set("dry_run", "true")
-	}
-	switch {
-	case f.isNew && f.ifMatch != "":
-		return errors.New("--new and --if-match exclude each other")
-	case f.isNew:
-		client = client.withHeader("If-None-Match", "*")
-	case f.ifMatch != "":
-		client = client.withHeader("If-Match", quoteTag(f.ifMatch))
-	}
-	var answer admin.Override
-	return client.run(cmd, http.MethodPut, path, query, value, &answer, func(out io.Writer) {
-		printChange(out, &answer, time.Now())
-	})
+	query.Set("dry_run", strconv.FormatBool(c.isDryRun))
+	return c.send(cmd, http.MethodPut, path, query, value)
 }
 
-// quoteTag returns an ETag in quotes.
-func quoteTag(tag string) string { return `"` + strings.Trim(tag, `"`) + `"` }
+// remove deletes the value of a target, and prints the answer.
+func (c *change) remove(cmd *cobra.Command, path string, query url.Values) error {
+	query.Set("reason", c.reason)
+	return c.send(cmd, http.MethodDelete, path, query, nil)
+}
+
+// send sends a change with its condition.
+func (c *change) send(cmd *cobra.Command, method, path string, query url.Values, value []byte) error {
+	client := *c.client
+	switch {
+	case c.isNew && c.ifMatch != "":
+		return errors.New("--new and --if-match exclude each other")
+	case c.isNew:
+		client.header = http.Header{"If-None-Match": {"*"}}
+	case c.ifMatch != "":
+		client.header = http.Header{"If-Match": {`"` + strings.Trim(c.ifMatch, `"`) + `"`}}
+	}
+	return client.run(cmd, method, path, query, value, new(admin.Override), "change")
+}
 
 // intoRateLimit puts the fields of a limit into one field rate_limit.
 func intoRateLimit(fields []string) ([]string, error) {
@@ -109,53 +133,31 @@ func intoRateLimit(fields []string) ([]string, error) {
 	return append(others, "rate_limit="+string(value)), err
 }
 
-// changeTarget is what a change is about: a descriptor of the limits files, a rule of run time, or SHADOW_MODE.
-type changeTarget struct {
-	domain, text  string // text is the target as rls limits list shows it
-	isRule, isAll bool
-}
-
-// add adds the flags to cmd. ruleHelp describes --rule.
-func (t *changeTarget) add(cmd *cobra.Command, ruleHelp string) {
-	cmd.Flags().StringVarP(&t.domain, "domain", "d", "", "domain of the limits")
-	cmd.Flags().BoolVar(&t.isRule, "rule", false, ruleHelp)
-	cmd.Flags().BoolVar(&t.isAll, "all", false, "all requests, in place of a descriptor: replaces SHADOW_MODE")
-	cmd.MarkFlagsMutuallyExclusive("all", "domain")
-	cmd.MarkFlagsMutuallyExclusive("all", "rule")
-}
-
-// read returns the path of the target in the admin API, its query, and the arguments behind the descriptor.
-func (t *changeTarget) read(args []string) (path string, query url.Values, others []string, err error) {
-	path = "overrides"
-	if t.isRule {
-		path = "rules"
-	}
-	switch {
-	case t.isAll && t.text == "":
-		return "shadow-mode", url.Values{}, args, nil
-	case t.text != "" && t.domain == "" && !t.isAll:
-		return path, url.Values{"target": {t.text}}, args, nil
-	case t.text != "" || t.domain == "" || len(args) == 0:
-		return "", nil, nil, errors.New("give -d DOMAIN and a descriptor, or another target (--help lists them)")
-	}
-	target, err := parseTarget(t.domain, args[0])
-	return path, url.Values{"target": {target.String()}}, args[1:], err
-}
-
-// deleteField sends a DELETE and prints the answer.
-func deleteField(cmd *cobra.Command, client *adminClient, path string, query url.Values, reason, ifMatch string) error {
-	if reason != "" {
-		query.Set("reason", reason)
-	}
-	if ifMatch != "" {
-		client = client.withHeader("If-Match", quoteTag(ifMatch))
-	}
-	var answer admin.Override
-	return client.run(cmd, http.MethodDelete, path, query, nil, &answer, func(out io.Writer) {
-		if answer.Path == "" {
-			fmt.Fprintf(out, "deleted; the %s was not in force\n", kindText(answer.Kind))
-			return
+// overrideJSON returns a JSON object of FIELD=VALUE arguments.
+func overrideJSON(args []string) ([]byte, error) {
+	fields := make([]string, len(args))
+	seen := map[string]bool{}
+	for i, arg := range args {
+		name, text, ok := strings.Cut(arg, "=")
+		switch {
+		case !ok || name == "":
+			return nil, fmt.Errorf("%q is not a field: write FIELD=VALUE", arg)
+		case seen[name] && name == "expires_at":
+			return nil, errors.New("expires_at is given twice; --for also sets expires_at")
+		case seen[name]:
+			return nil, fmt.Errorf("%s is given twice", name)
 		}
-		printChange(out, &answer, time.Now())
-	})
+		seen[name] = true
+		if !json.Valid([]byte(text)) {
+			text = quoteJSON(text)
+		}
+		fields[i] = quoteJSON(name) + ":" + strings.TrimSpace(text)
+	}
+	return []byte("{" + strings.Join(fields, ",") + "}"), nil
+}
+
+// quoteJSON returns text as a JSON string.
+func quoteJSON(text string) string {
+	quoted, _ := json.Marshal(text) // a string never fails
+	return string(quoted)
 }

@@ -14,7 +14,6 @@ import (
 	"net/url"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -26,8 +25,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/base/clienttls"
 	"github.com/seed-81f232ab/rls/internal/base/entrytext"
-	"github.com/seed-81f232ab/rls/internal/base/fields"
-	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
 
 // maxAnswer bounds the bytes that a client reads of an answer.
@@ -40,12 +37,6 @@ type adminClient struct {
 	timeout     time.Duration
 	asJSON      bool
 	header      http.Header // of requests; may be nil
-}
-
-// withHeader returns a client that adds a header to its requests.
-func (c adminClient) withHeader(name, value string) *adminClient {
-	c.header = http.Header{name: {value}}
-	return &c
 }
 
 // addFlags adds the flags of the connection.
@@ -89,20 +80,12 @@ func (c *adminClient) baseURL() (*url.URL, *tls.Config, error) {
 	return u, t, err
 }
 
-// run sends a call to a path of the admin API and prints the answer.
-func (c *adminClient) run(cmd *cobra.Command, method, path string, query url.Values, body []byte, answer any, printText func(io.Writer)) error {
+// run sends a call to a path of the admin API and prints the answer by a template.
+func (c *adminClient) run(cmd *cobra.Command, method, path string, query url.Values, body []byte, answer any, template string) error {
 	if err := c.call(cmd.Context(), method, admin.Prefix+path, query, body, answer); err != nil {
 		return err
 	}
-	return printAs(cmd.OutOrStdout(), c.asJSON, answer, func(out io.Writer) error { printText(out); return nil })
-}
-
-// printAs prints v as JSON, or by printText.
-func printAs(out io.Writer, asJSON bool, v any, printText func(io.Writer) error) error {
-	if asJSON {
-		return reports.JSON(out, v)
-	}
-	return printText(out)
+	return printAnswer(cmd.OutOrStdout(), c.asJSON, answer, template)
 }
 
 // call sends a call to a path of the debug listener and decodes the answer. The error lists the
@@ -189,44 +172,6 @@ func decodeAnswer(resp *http.Response, text []byte, answer any) error {
 	}
 	return errors.New(strings.Join(p.Problems, "\n"))
 }
-
-// printTable prints rows in columns.
-func printTable(out io.Writer, rows [][]string) {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		fmt.Fprintln(w, strings.Join(row, "\t"))
-	}
-	_ = w.Flush()
-}
-
-// relativeTime describes the time after d, such as "in 59m" or "12s ago".
-func relativeTime(d time.Duration) string {
-	text := formatDuration(d.Abs())
-	if d < 0 {
-		return text + " ago"
-	}
-	return "in " + text
-}
-
-// formatDuration formats d in days and hours, hours and minutes, minutes, or seconds, such
-// as "3d4h" or "59m".
-func formatDuration(d time.Duration) string {
-	minutes := d.Round(time.Minute)
-	switch {
-	case d.Round(time.Second) < time.Minute:
-		return d.Round(time.Second).String()
-	case minutes < 24*time.Hour:
-		return strings.Replace(strings.TrimSuffix(minutes.String(), "0s"), "h0m", "h", 1)
-	}
-	hours := d.Round(time.Hour) / time.Hour
-	return strings.Replace(fmt.Sprintf("%dd%dh", hours/24, hours%24), "d0h", "d", 1)
-}
-
-// printable returns s, in quotes if s has characters that a terminal can't show.
-var printable = fields.Printable
-
-// orDash returns s, or a dash if s is empty.
-func orDash(s string) string { return cmp.Or(printable(s), "-") }
 
 // descriptorHelp describes the descriptors of the command line.
 const descriptorHelp = "A descriptor is one or more entries KEY=VALUE, separated by commas. Write \\, for a comma,\n" +

@@ -51,13 +51,11 @@ func newDoctor() *cobra.Command {
 			redis.LogTo(slog.New(slog.DiscardHandler)) // the results have all errors
 			s, warnings, problems := env.Load()
 			if listsSettings {
-				variables := s.Variables()
-				err := printAs(cmd.OutOrStdout(), asJSON, variables, func(out io.Writer) error { printSettings(out, variables); return nil })
-				return errors.Join(err, problems)
+				return errors.Join(printAnswer(cmd.OutOrStdout(), asJSON, s.Variables(), "settings"), problems)
 			}
 			d := &doctor{settings: s, now: time.Now()}
 			results := d.runChecks(cmd.Context(), warnings, problems)
-			err := printAs(cmd.OutOrStdout(), asJSON, results, func(out io.Writer) error { printDiagnoses(out, results); return nil })
+			err := printAnswer(cmd.OutOrStdout(), asJSON, results, "diagnoses")
 			isBad := func(d diagnosis) bool {
 				return d.Level == redis.LevelProblem || strict && d.Level == redis.LevelWarning
 			}
@@ -72,16 +70,6 @@ func newDoctor() *cobra.Command {
 	cmd.Flags().BoolVar(&listsSettings, "settings", false, "print all settings with their values, and check nothing else")
 	cmd.Flags().StringVar(&limits, "limits", "", "limits file, or directory of limits files (LIMITS_PATH)")
 	return cmd
-}
-
-// printDiagnoses prints a line for each result, and a line for its advice.
-func printDiagnoses(out io.Writer, results []diagnosis) {
-	for _, r := range results {
-		fmt.Fprintf(out, "%-8s %s: %s: %s\n", r.Level, r.Area, printable(r.Subject), printable(r.Text))
-		if r.Advice != "" {
-			fmt.Fprintf(out, "%-8s   → %s\n", "", printable(r.Advice))
-		}
-	}
 }
 
 // levelOK is the level of a diagnosis that needs no attention. The other levels are those of
@@ -398,24 +386,4 @@ func (d *doctor) checkRedis(ctx context.Context) {
 	if isGood {
 		d.addResult(levelOK, area, "REDIS_URL", "connection, rights, role and state are good", "")
 	}
-}
-
-// printSettings prints a table of variables.
-func printSettings(out io.Writer, variables []env.Variable) {
-	rows := [][]string{{"SETTING", "VALUE", "SOURCE", "COMPARED WITH RATELIMIT"}}
-	for _, v := range variables {
-		source := "default"
-		switch {
-		case v.IsSet:
-			source = "set"
-		case v.Comparison == env.NoEffect:
-			source = "not set"
-		}
-		comparison := string(v.Comparison)
-		if v.Note != "" {
-			comparison += ": " + v.Note
-		}
-		rows = append(rows, []string{v.Name, strings.TrimSpace(printable(v.Value)), source, comparison})
-	}
-	printTable(out, rows)
 }

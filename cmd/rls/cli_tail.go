@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -188,47 +187,10 @@ func (t *tail) lineText(r *decisionlog.Record) string {
 		colour = red
 	}
 	code := inColour(t.colour, colour, fmt.Sprintf("%-10s", printable(string(r.Code))))
-	return inColour(t.colour, dim, formatTime(r.Time)) + "  " + code + "  " + strings.Join(recordColumns(r), "  ") + "\n"
-}
-
-// recordColumns returns what a line says about r after the code: descriptor, rule, limit, hits,
-// source, remarks and duration.
-func recordColumns(r *decisionlog.Record) []string {
-	columns := []string{orDash(decisionlog.FormatEntries(r.Descriptor))}
-	switch {
-	case r.Switch != nil:
-		columns = append(columns, offText(r.Switch, r.Time))
-	case r.Rule == "":
-		columns = append(columns, orDash(r.Domain)+": no rule")
-	case r.Limit == "":
-		columns = append(columns, printable(r.Rule)+": no limit")
-	default:
-		columns = append(columns, printable(r.Rule)+": "+printable(r.Limit))
-	}
-	if r.LimitName != "" {
-		columns = append(columns, strconv.Quote(r.LimitName))
-	}
-	if r.Limit != "" {
-		if r.Hits != 1 {
-			columns = append(columns, fmt.Sprintf("%d hits", r.Hits))
-		}
-		if r.Code != decisionlog.Failed {
-			columns = append(columns, fmt.Sprintf("%d left", r.Remaining))
-		}
-	}
-	if r.Source != "" {
-		columns = append(columns, printable(r.Source))
-	}
-	if r.Degraded {
-		columns = append(columns, fmt.Sprintf("(%s, %s)", printable(r.Reason), printable(r.Mode)))
-	}
-	if r.Shadow && r.Code == decisionlog.OverLimit {
-		columns = append(columns, "shadow")
-	}
-	if r.Error != "" {
-		columns = append(columns, printable(r.Error))
-	}
-	return append(columns, (time.Duration(r.DurationMicros) * time.Microsecond).String())
+	var line strings.Builder
+	line.WriteString(inColour(t.colour, dim, formatTime(r.Time)) + "  " + code + "  ")
+	_ = answers.ExecuteTemplate(&line, "decision", r) // it fails only if the template does not fit Record
+	return line.String()
 }
 
 // inColour returns text in a colour if isOn is true.
