@@ -175,7 +175,7 @@ func (s *Settings) TLSFiles() []TLSFiles {
 // tlsFiles returns the files that three settings name.
 func (s *Settings) tlsFiles(isUsed bool, reason, cert, key, ca string) TLSFiles {
 	paths := map[string]string{}
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
+	for _, f := range settings {
 		paths[f.Tag.Get("envconfig")] = reflect.ValueOf(s).Elem().FieldByIndex(f.Index).String()
 	}
 	return TLSFiles{File{cert, paths[cert]}, File{key, paths[key]}, File{ca, paths[ca]}, isUsed, reason}
@@ -211,7 +211,7 @@ func (ps *problems) read(f File) []byte {
 // variablesFor returns the names of all set variables with a prefix, but for some names.
 func variablesFor(prefix string, except ...string) string {
 	var names []string
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
+	for _, f := range settings {
 		if name := f.Tag.Get("envconfig"); strings.HasPrefix(name, prefix) && !slices.Contains(except, name) {
 			names = append(names, name)
 		}

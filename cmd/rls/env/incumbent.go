@@ -37,8 +37,11 @@ MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION
 SHADOW_MODE QUOTA_MODE MERGE_DOMAIN_CONFIG USE_CALENDAR_MONTH_RATE_LIMIT TRACING_ENABLED TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE
 TRACING_SERVICE_INSTANCE_ID TRACING_EXPORTER_PROTOCOL TRACING_SAMPLING_RATE OTEL_EXPORTER_OTLP_ENDPOINT`
 
+// remark is what to know about variables of the incumbent.
+type remark struct{ Variables, Text string }
+
 // changedSettings are the variables whose effect or default differs from the incumbent's.
-var changedSettings = []struct{ names, difference string }{
+var changedSettings = []remark{
 	{"PORT GRPC_PORT DEBUG_PORT", "if another process has the port, rls does not start. The incumbent shares the port"},
 	{"GRPC_UDS", "rls replaces the socket of an ended process. The incumbent does not start"},
 	{"GRPC_CLIENT_TLS_SAN", "without GRPC_CLIENT_TLS_CACERT, rls does not start. The incumbent ignores the name"},
@@ -78,27 +81,35 @@ var changedSettings = []struct{ names, difference string }{
 	{"RESPONSE_DYNAMIC_METADATA", "works for rules with detailed_metric and value_to_metric too"},
 }
 
+// textAbout returns the text about a variable, or an empty string.
+func textAbout(variable string, remarks []remark) string {
+	for _, r := range remarks {
+		if slices.Contains(strings.Fields(r.Variables), variable) {
+			return r.Text
+		}
+	}
+	return ""
+}
+
 // Compare returns what a variable does here, compared with the incumbent, and the
 // difference or the reason why the variable has no effect.
 func Compare(variable string) (Comparison, string) {
-	for _, s := range changedSettings {
-		if slices.Contains(strings.Fields(s.names), variable) {
-			return Different, s.difference
-		}
+	if difference := textAbout(variable, changedSettings); difference != "" {
+		return Different, difference
 	}
 	for pattern := range strings.FieldsSeq(sameSettings) {
 		if matches, _ := path.Match(pattern, variable); matches {
 			return Same, ""
 		}
 	}
-	if reason := reasonOfUnused(variable); reason != "" {
+	if reason := textAbout(variable, unusedSettings); reason != "" {
 		return NoEffect, reason
 	}
 	return OnlyRls, ""
 }
 
 // unusedSettings are variables of the incumbent that change nothing here.
-var unusedSettings = []struct{ names, reason string }{
+var unusedSettings = []remark{
 	{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "use XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL"},
 	{"GRPC_SERVER_TLS_CA_CERT", "GRPC_CLIENT_TLS_CACERT names the authorities of client certificates"},
 
@@ -115,8 +126,8 @@ var unusedSettings = []struct{ names, reason string }{
 	{"GOSTATS_LOGGING_SINK_DISABLED", "use DISABLE_STATS, as in newer versions of envoyproxy/ratelimit"},
 }
 
-// redundantIfFalse are the unused settings that need no warning if they are false, because rls does the same.
-var redundantIfFalse = []string{"GOSTATS_LOGGING_SINK_DISABLED"}
+// redundantIfFalse is the unused setting that needs no warning if it is false, because rls does the same.
+const redundantIfFalse = "GOSTATS_LOGGING_SINK_DISABLED"
 
 // unusedWarnings returns a warning for each reason why variables, as of os.Environ, have
 // no effect.
@@ -124,8 +135,10 @@ func unusedWarnings(variables []string) []Warning {
 	var warnings []Warning
 	for _, variable := range variables {
 		name, value, _ := strings.Cut(variable, "=")
-		reason := unusedReason(name, value)
-		if reason == "" {
+		reason := textAbout(name, unusedSettings)
+		isOn, err := strconv.ParseBool(value)
+		isRedundant := name == redundantIfFalse && err == nil && !isOn
+		if reason == "" || value == "" || serviceLink.MatchString(value) || isRedundant {
 			continue
 		}
 		i := slices.IndexFunc(warnings, func(w Warning) bool { return w.Reason == reason })
@@ -136,25 +149,4 @@ func unusedWarnings(variables []string) []Warning {
 		warnings = append(warnings, Warning{noEffect, name, reason})
 	}
 	return warnings
-}
-
-// unusedReason returns why a variable has no effect, or an empty string if it has one.
-func unusedReason(name, value string) string {
-	if value == "" || serviceLink.MatchString(value) {
-		return ""
-	}
-	if isOn, err := strconv.ParseBool(value); err == nil && !isOn && slices.Contains(redundantIfFalse, name) {
-		return ""
-	}
-	return reasonOfUnused(name)
-}
-
-// reasonOfUnused returns the reason of unusedSettings for a variable, or an empty string.
-func reasonOfUnused(name string) string {
-	for _, s := range unusedSettings {
-		if slices.Contains(strings.Fields(s.names), name) {
-			return s.reason
-		}
-	}
-	return ""
 }

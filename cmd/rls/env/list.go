@@ -40,7 +40,7 @@ func WithoutLogin(text string) string {
 // that have no effect. Variables without effect have a value only if they are set.
 func (s *Settings) Variables() []Variable {
 	var list []Variable
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
+	for _, f := range settings {
 		v := Variable{Name: f.Tag.Get("envconfig"), Meaning: f.Tag.Get("desc")}
 		v.IsSet = os.Getenv(v.Name) != ""
 		v.Comparison, v.Note = Compare(v.Name)
@@ -61,9 +61,9 @@ func (s *Settings) Variables() []Variable {
 		}
 	}
 	for _, unused := range unusedSettings {
-		for name := range strings.FieldsSeq(unused.names) {
+		for name := range strings.FieldsSeq(unused.Variables) {
 			value := WithoutLogin(os.Getenv(name))
-			list = append(list, Variable{Name: name, Value: value, IsSet: value != "", Comparison: NoEffect, Note: unused.reason})
+			list = append(list, Variable{Name: name, Value: value, IsSet: value != "", Comparison: NoEffect, Note: unused.Text})
 		}
 	}
 	return list
@@ -73,7 +73,7 @@ func (s *Settings) Variables() []Variable {
 // their default.
 func (s *Settings) ChangedVariables() []Variable {
 	defaults := map[string]string{}
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
+	for _, f := range settings {
 		text := f.Tag.Get("default")
 		if d, err := time.ParseDuration(text); err == nil && (f.Type == reflect.TypeFor[time.Duration]() || f.Type == reflect.TypeFor[Timeout]()) {
 			text = d.String()

@@ -28,11 +28,11 @@ import (
 // service NAME of the namespace.
 var serviceLink = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 
-// parse sets all fields of s, a pointer to a struct, and returns all errors. A variable
+// parse sets all fields of s, and returns all errors. A variable
 // that is empty or a service link counts as unset. envconfig alone would use its value.
-func parse(s any) (warnings []Warning, errs []error) {
+func parse(s *Settings) (warnings []Warning, errs []error) {
 	v := reflect.ValueOf(s).Elem()
-	for _, f := range reflect.VisibleFields(v.Type()) {
+	for _, f := range settings {
 		name := f.Tag.Get("envconfig")
 		text := os.Getenv(name)
 		if strings.HasSuffix(name, "_PORT") && serviceLink.MatchString(text) {

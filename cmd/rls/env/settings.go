@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"reflect"
 	"strings"
 	"time"
 
@@ -206,6 +207,9 @@ type Settings struct {
 	MemcacheTLSCACert       string        `envconfig:"MEMCACHE_TLS_CACERT" desc:"PEM file of certificate authorities to trust, in addition to the authorities of the system."`
 	MemcacheTLSSkipHostname bool          `envconfig:"MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not its name."`
 }
+
+// settings are the fields of Settings.
+var settings = reflect.VisibleFields(reflect.TypeFor[Settings]())
 
 // Warning is a valid setting that is probably a mistake. Message is for the log.
 type Warning struct {
