@@ -40,17 +40,10 @@ const MaxTarget = 4 << 10
 
 // Options are the options of New.
 type Options struct {
-	// Callers are the callers that may use the API. The audit shows their names.
-	Callers
-
-	// Overrides stores overrides. If it is nil, calls about overrides are answered with
-	// 501.
-	Overrides Overrides
-
-	Counters Counters
-
-	// Log gets the audit and unauthorized calls; default none.
-	Log *slog.Logger
+	Callers             // may use the API
+	Overrides Overrides // if nil, calls about overrides are answered with 501
+	Counters  Counters
+	Log       *slog.Logger // gets the audit and unauthorized calls; default none
 }
 
 // Overrides stores overrides, rules and switches for all replicas.

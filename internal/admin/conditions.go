@@ -12,14 +12,9 @@ import (
 
 // Conflict is the answer to a change whose If-Match or If-None-Match does not hold.
 type Conflict struct {
-	Problems []string `json:"problems"`
-
-	// Current is the value in force, or nil if there is none.
-	Current *Override `json:"current,omitempty"`
-
-	// LastChange is the change that wrote the current value or deleted it, if the history still
-	// has it.
-	LastChange *Change `json:"last_change,omitempty"`
+	Problems   []string  `json:"problems"`
+	Current    *Override `json:"current,omitempty"`     // the value in force
+	LastChange *Change   `json:"last_change,omitempty"` // wrote or deleted the value, if the history still has it
 }
 
 // readCondition reads the headers If-Match and If-None-Match.
@@ -74,36 +69,29 @@ func (h *handler) answerConflict(c *call, conflict *changes.ConflictError) answe
 			body.LastChange = &change
 		}
 	}
-	text := ""
-	switch {
-	case conflict.Current == nil && body.LastChange != nil && body.LastChange.Action != changes.Put:
-		text = fmt.Sprintf("%s: %s", name, body.LastChange.describe("deleted it"))
-	case conflict.Current == nil:
-		text = name + ": it has no value, or its end has passed"
-	default:
+	by := func(author, action, at, reason string) string {
+		text := author + " " + action + " at " + at
+		if reason != "" {
+			text += fmt.Sprintf(", reason %q", reason)
+		}
+		return text
+	}
+	text := "it has no value, or its end has passed"
+	switch last := body.LastChange; {
+	case conflict.Current != nil:
 		state := h.options.Overrides.DryRun(conflict.Field, *conflict.Current)
 		current := overrideAnswer(&state)
 		body.Current = &current
-		text = name + ": it exists, and its author is unknown"
+		text = "it exists, and its author is unknown"
 		if current.SetBy != "" {
-			text = fmt.Sprintf("%s: %s set it at %s", name, current.SetBy, current.SetAt)
-		}
-		if current.Reason != "" {
-			text += fmt.Sprintf(", reason %q", current.Reason)
+			text = by(current.SetBy, "set it", current.SetAt, current.Reason)
 		}
 		if current.Limits != "" {
 			text += "; limits now: " + current.Limits
 		}
+	case last != nil && last.Action != changes.Put:
+		text = by(last.Author, "deleted it", last.ChangedAt.UTC().Format(time.RFC3339), last.Reason)
 	}
-	body.Problems = []string{text + ". Nothing was changed; read it again before you repeat the call"}
+	body.Problems = []string{name + ": " + text + ". Nothing was changed; read it again before you repeat the call"}
 	return answer{code: http.StatusPreconditionFailed, body: body}
-}
-
-// describe describes a change in words: "alice deleted it at 2030-01-31T12:00:00Z".
-func (c *Change) describe(action string) string {
-	text := fmt.Sprintf("%s %s at %s", c.Author, action, c.ChangedAt.UTC().Format(time.RFC3339))
-	if c.Reason != "" {
-		text += fmt.Sprintf(", reason %q", c.Reason)
-	}
-	return text
 }

@@ -16,24 +16,16 @@ import (
 
 // Counters are the options for endpoints of counters.
 type Counters struct {
-	// Limits are the limits in force.
-	Limits *descriptors.Store
-
-	// Layer is the Layer of the service. It reads and resets counters.
-	Layer backend.Layer
-
-	// Prefixes resets counters by prefix. It is nil if that is not possible.
-	Prefixes backend.PrefixResetter
-
-	// PerReplica reports that each replica has its own counters.
-	PerReplica bool
+	Limits     *descriptors.Store     // in force
+	Layer      backend.Layer          // of the service; reads and resets counters
+	Prefixes   backend.PrefixResetter // nil if counters can't be reset by prefix
+	PerReplica bool                   // each replica has its own counters
 
 	// PublishReset sends the target of a reset counter to the other replicas. It is nil if
 	// they can't be reached.
 	PublishReset func(ctx context.Context, target string) error
 
-	// Now returns the time; default time.Now.
-	Now func() time.Time
+	Now func() time.Time // default time.Now
 }
 
 // counter is a counter, which has a state for each limit of its rule.
@@ -147,16 +139,10 @@ func (h *handler) resetCounter(c *call) answer {
 	}
 	limitsAfter := ctr.limits(now, peeks)
 	reset := Reset{Counter: ctr.answer(limitsAfter), LimitsBefore: limitsBefore, Published: isPublished}
-	var notes []string
-	if h.options.Counters.PerReplica {
-		notes = append(notes, "each replica has its own counters; only this replica reset its counter")
-	} else {
-		if !reset.Published {
-			notes = append(notes, "other replicas were not notified; they may deny until their cached denials end")
-		}
-		if slices.ContainsFunc(limitsAfter, func(l Limit) bool { return l.Scope == limit.Instance.String() }) {
-			notes = append(notes, "limits per instance were reset on this replica only")
-		}
+	notes := h.unreached(isPublished)
+	isInstance := func(l Limit) bool { return l.Scope == limit.Instance.String() }
+	if !h.options.Counters.PerReplica && slices.ContainsFunc(limitsAfter, isInstance) {
+		notes = append(notes, "limits per instance were reset on this replica only")
 	}
 	reset.Note = strings.Join(notes, "; ")
 	h.audit(c, "reset", "path", ctr.rule.Path, "before", spentList(limitsBefore), "after", spentList(limitsAfter))

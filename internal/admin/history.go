@@ -15,10 +15,8 @@ import (
 
 // History is the answer of GET /admin/history.
 type History struct {
-	Changes []Change `json:"changes"` // the newest first
-
-	// OlderChanges is the number of older changes that the history has.
-	OlderChanges int `json:"more"`
+	Changes      []Change `json:"changes"` // the newest first
+	OlderChanges int      `json:"more"`    // number of older changes that the history has
 }
 
 // Change is a change in the history.

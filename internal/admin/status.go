@@ -10,14 +10,10 @@ import (
 
 // Status is the answer of GET /admin/status.
 type Status struct {
-	// Version is the version of the last change that any replica knows.
-	Version int64 `json:"version"`
-
-	Replicas []Replica `json:"replicas"` // sorted by name
-
-	// Switches and ShadowMode are the switches, in force or not.
-	Switches   []Override `json:"switches"`
-	ShadowMode []Override `json:"shadow_mode"` // at most one
+	Version    int64      `json:"version"`     // of the last change that any replica knows
+	Replicas   []Replica  `json:"replicas"`    // sorted by name
+	Switches   []Override `json:"switches"`    // in force or not
+	ShadowMode []Override `json:"shadow_mode"` // at most one, in force or not
 }
 
 // Replica is a replica as it has reported itself.
