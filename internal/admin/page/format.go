@@ -83,16 +83,8 @@ func FormatDuration(v live.Value) string {
 	return value + thinSpace + unit
 }
 
-// timeOf returns the time of a time.Time or of a pointer to one, for the template.
-func timeOf(t any) time.Time {
-	if pointer, ok := t.(*time.Time); ok {
-		return *pointer
-	}
-	return t.(time.Time)
-}
-
 // formatClock returns the time of day in UTC. The script replaces it with local time.
-func formatClock(t any) string { return timeOf(t).UTC().Format("15:04:05 UTC") }
+func formatClock(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }
 
 // formatUTC returns a full time in UTC.
-func formatUTC(t any) string { return timeOf(t).UTC().Format("2006-01-02 15:04:05 UTC") }
+func formatUTC(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }

@@ -29,32 +29,34 @@ type keyRow struct {
 	Href       string // address of explain with this key; empty if the key is hashed
 }
 
-func hitRate(k live.Key) live.Value    { return k.Rate }
-func deniedRate(k live.Key) live.Value { return k.DeniedRate }
-
-func newKeyList(id, caption, rateName string, mode live.KeyMode, keys []live.Key, rate func(live.Key) live.Value) keyList {
+// newKeyList returns a list of keys. The list most-denied has their rates of denied hits.
+func newKeyList(id, caption, rateName string, mode live.KeyMode, keys []live.Key) keyList {
 	l := keyList{ID: id, Caption: caption, KeyName: "Key and rule", RateName: rateName, UsedName: "Used", Empty: "None in the last minutes."}
 	if mode == live.KeysOff {
 		l.Empty = "Off. TOP_KEYS=on shows keys, and TOP_KEYS=hashed shows hashes of keys."
 	}
 	for _, k := range keys {
-		l.Rows = append(l.Rows, newKeyRow(mode, k, rate(k)))
+		row := newKeyRow(mode, k)
+		if id == "most-denied" {
+			row.ListRate = k.DeniedRate
+		}
+		l.Rows = append(l.Rows, row)
 	}
 	return l
 }
 
 // unmatchedList returns the list of examples of descriptors that no rule limits.
 func unmatchedList(k *live.TopKeys) keyList {
-	l := newKeyList("unmatched-keys", "Most frequent descriptors", "Seen/s", k.Mode, k.Unmatched, hitRate)
+	l := newKeyList("unmatched-keys", "Most frequent descriptors", "Seen/s", k.Mode, k.Unmatched)
 	l.KeyName, l.UsedName = "Descriptor", "Reason"
 	for i := range l.Rows {
-		l.Rows[i].Used = k.Unmatched[i].Limit
+		l.Rows[i].Used = l.Rows[i].Limit
 	}
 	return l
 }
 
-func newKeyRow(mode live.KeyMode, k live.Key, rate live.Value) keyRow {
-	row := keyRow{Key: k, ListRate: rate, Text: k.Key, Used: "–"}
+func newKeyRow(mode live.KeyMode, k live.Key) keyRow {
+	row := keyRow{Key: k, ListRate: k.Rate, Text: k.Key, Used: "–"}
 	if mode == live.KeysOn {
 		domain, rest, _ := strings.Cut(k.Key, "|")
 		parts := strings.Split(rest, "|")

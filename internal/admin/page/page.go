@@ -7,14 +7,14 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"embed"
-	"encoding/hex"
+	"fmt"
 	"html/template"
-	"io/fs"
 	"log/slog"
 	"net/http"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
@@ -36,17 +36,10 @@ type Options struct {
 	// ask or why the descriptor can't be parsed.
 	Explain func(r *http.Request, domain, descriptor string) (*explain.Report, error)
 
-	// GRPCAddr is the address that rls hit needs to reach the service. It is empty if rls hit
-	// reaches the service by default.
-	GRPCAddr string
-
-	// Sources has the names of the parts that make decisions.
-	Sources []string
-
-	// Links are shown at the top.
-	Links []Link
-
-	Log *slog.Logger // default slog.Default()
+	GRPCAddr string       // of the service, if rls hit does not reach it by default
+	Sources  []string     // names of the parts that make decisions
+	Links    []Link       // at the top
+	Log      *slog.Logger // default slog.Default()
 }
 
 // Link is a link to another page of the debug listener.
@@ -103,11 +96,15 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		filtered, more = p.o.Rules(c.Filter)
 		rules = slices.Concat(rules, filtered)
 	}
-	v := newView(s, newRuleTable(s, rules, more, details, c), c)
-	v.Links, v.Sources = p.o.Links, p.o.Sources
-	v.Hint = p.hint(s)
-	v.Explain = p.explain(r, query.Get("domain"), query.Get("descriptor"))
-	p.render(w, "page", v)
+	p.render(w, "page", &view{
+		Snapshot: s,
+		Choice:   c,
+		Rules:    newRuleTable(s, rules, more, details, c),
+		Links:    p.o.Links,
+		Sources:  p.o.Sources,
+		Hint:     p.hint(s),
+		Explain:  p.explain(r, query.Get("domain"), query.Get("descriptor")),
+	})
 }
 
 // hint returns what to do if there is nothing to show, or nil.
@@ -208,27 +205,15 @@ func (p *Page) render(w http.ResponseWriter, name string, data any) {
 
 // Assets serves the style, the script and the icon.
 func Assets() http.Handler {
-	assets, err := fs.Sub(files, "assets")
-	if err != nil {
-		panic(err) // assets is embedded
-	}
-	tags := map[string]string{}
-	entries, _ := fs.ReadDir(assets, ".")
-	for _, e := range entries {
-		text, _ := fs.ReadFile(assets, e.Name())
-		hash := sha256.Sum256(text)
-		tags[AssetsPath+e.Name()] = `"` + hex.EncodeToString(hash[:8]) + `"`
-	}
-	server := http.StripPrefix(AssetsPath, http.FileServerFS(assets))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		tag, ok := tags[r.URL.Path]
-		if !ok {
+		text, err := files.ReadFile(strings.TrimPrefix(r.URL.Path, "/"))
+		if err != nil || !strings.HasPrefix(r.URL.Path, AssetsPath) {
 			http.NotFound(w, r)
 			return
 		}
-		w.Header().Set("ETag", tag)
+		w.Header().Set("ETag", fmt.Sprintf(`"%x"`, sha256.Sum256(text)))
 		w.Header().Set("Cache-Control", "no-cache") // the browser asks with the tag
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		server.ServeHTTP(w, r)
+		http.ServeContent(w, r, r.URL.Path, time.Time{}, bytes.NewReader(text))
 	})
 }

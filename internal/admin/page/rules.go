@@ -2,6 +2,7 @@ package page
 
 import (
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -16,7 +17,6 @@ const maxRows = 200
 // ruleTable is the table of rules.
 type ruleTable struct {
 	Count     string
-	Columns   []column
 	Rows      []*ruleRow
 	More      string // says that there are more rules than rows
 	HasQuiet  bool
@@ -24,46 +24,12 @@ type ruleTable struct {
 	QuietHref string
 }
 
-// column is a column of the table of rules.
-type column struct {
-	Name, Class string
-	Sort        string // value of choice.Sort; empty if the column does not sort
-	Href        string
-	AriaSort    string // value of aria-sort; empty if the table has another order
-}
-
-func columns(c choice) []column {
-	list := []column{
-		{Name: "Rule", Class: "c-rule", Sort: sortRule, AriaSort: "ascending"},
-		{Name: "Limit", Class: "c-limit"},
-		{Name: "Algorithm", Class: "c-algorithm"},
-		{Name: "OK/s", Class: "c-rate number", Sort: sortOK, AriaSort: "descending"},
-		{Name: "Near/s", Class: "c-rate c-near number"},
-		{Name: "Denied/s", Class: "c-rate number", Sort: sortDenied, AriaSort: "descending"},
-		{Name: "Shadow/s", Class: "c-rate c-shadow number"},
-		{Name: "Busiest key", Class: "c-use", Sort: sortUse, AriaSort: "descending"},
-		{Name: "Last 5 minutes", Class: "c-spark"},
-	}
-	for i := range list {
-		col := &list[i]
-		linked := c
-		linked.Sort = col.Sort
-		col.Href = linked.href()
-		if col.Sort != c.Sort {
-			col.AriaSort = ""
-		}
-	}
-	return list
-}
-
 // ruleRow is a row of the table of rules.
 type ruleRow struct {
-	*live.Rule
-	PathStart, Label string // see treeRow
-	Depth            int
-	Href             string
-	Details          *ruleDetails // nil unless the row is open
-	Spark            spark
+	treeRow
+	Href    string
+	Details *ruleDetails // nil unless the row is open
+	Spark   spark
 }
 
 // MarkTexts returns the marks of the rule in words.
@@ -100,18 +66,19 @@ func parseChoice(query url.Values) choice {
 	return c
 }
 
+// SortedBy returns the address of the page with another order.
+func (c choice) SortedBy(order string) string {
+	c.Sort = order
+	return c.href()
+}
+
 // href returns the address of the page with c.
 func (c choice) href() string {
-	query := url.Values{}
-	set := func(name, value string, isSet bool) {
-		if isSet {
-			query.Set(name, value)
-		}
+	query := url.Values{"filter": {c.Filter}, "sort": {strings.TrimPrefix(c.Sort, sortDenied)}, "quiet": {""}, "rule": {c.Rule}}
+	if c.Quiet {
+		query.Set("quiet", "show")
 	}
-	set("filter", c.Filter, c.Filter != "")
-	set("sort", c.Sort, c.Sort != sortDenied)
-	set("quiet", "show", c.Quiet)
-	set("rule", c.Rule, c.Rule != "")
+	maps.DeleteFunc(query, func(_ string, values []string) bool { return values[0] == "" })
 	if len(query) == 0 {
 		return "/#rules"
 	}
@@ -121,7 +88,7 @@ func (c choice) href() string {
 // newRuleTable returns the table of the rules that c chooses. rules can have a rule twice. more is the number
 // of rules that match too, but are not in rules. details describes the open rule. It is nil if no rule is open.
 func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDetails, c choice) ruleTable {
-	t := ruleTable{Columns: columns(c)}
+	t := ruleTable{}
 	var chosen []*live.Rule
 	known, filter := map[string]bool{}, strings.ToLower(c.Filter)
 	for i := range rules {
@@ -135,10 +102,8 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDe
 	}
 	rows := treeRows(chosen, c.score(chosen))
 	for _, position := range rows[:min(len(rows), maxRows)] {
-		row := &ruleRow{
-			Rule: position.rule, PathStart: position.pathStart, Label: position.label, Depth: position.depth,
-			Spark: newSpark("OK and denied hits per second", &s.Figures, FormatRate, position.rule.OKPoints, position.rule.DeniedPoints),
-		}
+		row := &ruleRow{treeRow: position}
+		row.Spark = newSpark("OK and denied hits per second", &s.Figures, FormatRate, row.OKPoints, row.DeniedPoints)
 		linked := c
 		linked.Rule = row.Path
 		if c.Rule == row.Path {
@@ -211,7 +176,7 @@ func newRuleDetails(r *live.Rule, keys *live.TopKeys) *ruleDetails {
 	for _, k := range slices.Concat(keys.Denied, keys.Hottest) {
 		if name := k.Key + " " + k.Limit; !seen[name] {
 			seen[name] = true
-			d.Keys = append(d.Keys, newKeyRow(keys.Mode, k, k.Rate))
+			d.Keys = append(d.Keys, newKeyRow(keys.Mode, k))
 		}
 	}
 	return d

@@ -14,19 +14,16 @@ const separator = " > "
 // branch is a rule in the tree of the rules that the page shows.
 type branch struct {
 	rule     *live.Rule
-	place    int     // in the list of the chosen rules
 	score    float64 // of the rule, later the highest score of the rule and of the rules below
 	children []*branch
 }
 
-// treeRow is a row of the table of rules.
+// treeRow is a row of the table of rules. PathStart and Label make up the path without the path of
+// the parent row. Label is the last part.
 type treeRow struct {
-	rule  *live.Rule
-	depth int
-
-	// pathStart and label make up the path without the path of the parent row. label is the
-	// last part.
-	pathStart, label string
+	*live.Rule
+	Depth            int
+	PathStart, Label string
 }
 
 // treeRows returns the rows of a tree with the chosen rules, which have different paths. A rule stands
@@ -35,8 +32,8 @@ type treeRow struct {
 func treeRows(chosen []*live.Rule, score func(*live.Rule) float64) []treeRow {
 	root := &branch{}
 	byPath := make(map[string]*branch, len(chosen))
-	for place, rule := range chosen {
-		byPath[rule.Path] = &branch{rule: rule, place: place, score: score(rule)}
+	for _, rule := range chosen {
+		byPath[rule.Path] = &branch{rule: rule, score: score(rule)}
 	}
 	for _, rule := range chosen {
 		parent := cmp.Or(parentOf(byPath, rule.Path), root)
@@ -48,16 +45,12 @@ func treeRows(chosen []*live.Rule, score func(*live.Rule) float64) []treeRow {
 
 // parentOf returns the next branch on the path, or nil.
 func parentOf(byPath map[string]*branch, path string) *branch {
-	for {
-		end := strings.LastIndex(path, separator)
-		if end < 0 {
-			return nil
-		}
-		path = path[:end]
-		if b := byPath[path]; b != nil {
+	for end := strings.LastIndex(path, separator); end >= 0; end = strings.LastIndex(path[:end], separator) {
+		if b := byPath[path[:end]]; b != nil {
 			return b
 		}
 	}
+	return nil
 }
 
 // sort sorts the children of b and sets its score.
@@ -66,9 +59,7 @@ func (b *branch) sort() {
 		child.sort()
 		b.score = max(b.score, child.score)
 	}
-	slices.SortFunc(b.children, func(x, y *branch) int {
-		return cmp.Or(cmp.Compare(y.score, x.score), cmp.Compare(x.place, y.place))
-	})
+	slices.SortStableFunc(b.children, func(x, y *branch) int { return cmp.Compare(y.score, x.score) })
 }
 
 // appendRows appends the rows of the children of b. start is the start of their paths.
@@ -76,7 +67,7 @@ func (b *branch) appendRows(rows []treeRow, start string, depth int) []treeRow {
 	for _, child := range b.children {
 		rest := strings.TrimPrefix(child.rule.Path, start)
 		label := rest[strings.LastIndex(separator+rest, separator):]
-		rows = append(rows, treeRow{rule: child.rule, depth: depth, pathStart: strings.TrimSuffix(rest, label), label: label})
+		rows = append(rows, treeRow{child.rule, depth, strings.TrimSuffix(rest, label), label})
 		rows = child.appendRows(rows, child.rule.Path+separator, min(depth+1, 4))
 	}
 	return rows

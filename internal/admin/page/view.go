@@ -12,59 +12,18 @@ import (
 // view is what the template shows. File assets/page.js makes the same texts from a snapshot.
 type view struct {
 	*live.Snapshot
-	Choice        choice
-	Links         []Link
-	Figures       []figure
-	Rules         ruleTable
-	Hint          *hint
-	KeysNote      string
-	KeyLists      []keyList
-	Unmatched     unmatched
-	LimitsNote    string
-	OverridesNote string
-	Explain       explainForm
-	Sources       []string
+	Choice  choice
+	Links   []Link
+	Rules   ruleTable
+	Hint    *hint
+	Explain explainForm
+	Sources []string
 }
 
 // hint says what to do if there is nothing to show.
 type hint struct {
 	Text, Href, LinkName, Command string
 	IsIdle                        bool // no call has arrived
-}
-
-// unmatched describes the descriptors that no rule limits.
-type unmatched struct {
-	Seen  bool // in the last five minutes
-	Note  string
-	List  keyList
-	Spark spark
-}
-
-func newUnmatched(s *live.Snapshot) unmatched {
-	f := &s.Figures
-	return unmatched{
-		Seen:  f.Unmatched.HadTraffic(),
-		Note:  "No rule limits " + FormatRate(f.Unmatched.Now) + " descriptors per second, so they pass.",
-		List:  unmatchedList(&s.Keys),
-		Spark: newSpark("Descriptors without a rule per second", f, FormatRate, f.Unmatched.Points, nil),
-	}
-}
-
-func newView(s *live.Snapshot, rules ruleTable, c choice) *view {
-	return &view{
-		Snapshot: s,
-		Choice:   c,
-		Figures:  figures(s),
-		Rules:    rules,
-		KeysNote: keysNote(&s.Keys),
-		KeyLists: []keyList{
-			newKeyList("hottest", "Hottest", "Hits/s", s.Keys.Mode, s.Keys.Hottest, hitRate),
-			newKeyList("most-denied", "Most denied", "Denied/s", s.Keys.Mode, s.Keys.Denied, deniedRate),
-		},
-		Unmatched:     newUnmatched(s),
-		LimitsNote:    limitsNote(&s.State.Limits),
-		OverridesNote: overridesNote(&s.Overrides),
-	}
 }
 
 func keysNote(k *live.TopKeys) string {
@@ -101,9 +60,19 @@ func overridesNote(l *live.OverrideList) string {
 // functions are the functions of the template. The empty values fill the templates from
 // which the script makes rows.
 var functions = template.FuncMap{
+	"figures":       figures,
+	"keys":          newKeyList,
+	"keysNote":      keysNote,
+	"limitsNote":    limitsNote,
+	"overridesNote": overridesNote,
+	"unmatchedKeys": unmatchedList,
+	"unmatchedSpark": func(f *live.Figures) spark {
+		return newSpark("Descriptors without a rule per second", f, FormatRate, f.Unmatched.Points, nil)
+	},
+
 	"clock": formatClock,
 	"utc":   formatUTC,
-	"stamp": func(t any) string { return timeOf(t).UTC().Format(time.RFC3339Nano) },
+	"stamp": func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
 	"count": live.Thousands,
 	"left":  func(n int64) string { return live.Thousands(max(n, 0)) }, // a negative count is debt
 	"join":  func(texts []string) string { return strings.Join(texts, ", ") },
@@ -116,7 +85,7 @@ var functions = template.FuncMap{
 		return "zero"
 	},
 	"percent":       func(v live.Value) int { return min(max(roundHalfUp(numberOrZero(v)*100), 0), 100) },
-	"emptyRule":     func() *ruleRow { return &ruleRow{Rule: &live.Rule{Use: live.Unknown}} },
+	"emptyRule":     func() *ruleRow { return &ruleRow{treeRow: treeRow{Rule: &live.Rule{Use: live.Unknown}}} },
 	"emptyKey":      func() keyRow { return keyRow{} },
 	"emptyChange":   func() timeline.Event { return timeline.Event{} },
 	"emptyOverride": func() live.Override { return live.Override{} },
