@@ -63,7 +63,6 @@ func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidateLi
 	return c, nil
 }
 
-// newExplainer returns the Explainer of the service.
 func newExplainer(s *env.Settings, l limits, counters *counterBackend, candidate *candidateLimits) *explain.Explainer {
 	o := counters.explain
 	o.Limits = l.store

@@ -146,7 +146,6 @@ func interruptedError(s os.Signal, moment string) error {
 	return &codedError{code, errors.New("interrupted " + moment)}
 }
 
-// endingSignal returns the signal that has ended ctx.
 func endingSignal(ctx context.Context) syscall.Signal {
 	if errors.Is(context.Cause(ctx), server.ErrInterrupted) {
 		return syscall.SIGINT
@@ -192,7 +191,6 @@ func runCommand(stderr io.Writer, path string, command []string, hold *client.Ho
 	}
 }
 
-// commandError returns the exit code of a command that has ended.
 func commandError(state *os.ProcessState, err error) error {
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		return acquireFailure(err)
@@ -206,7 +204,6 @@ func commandError(state *os.ProcessState, err error) error {
 	return nil
 }
 
-// startError returns the error of a command that can't be started.
 func startError(name string, err error) error {
 	code := exitNotExecutable
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {

@@ -47,7 +47,6 @@ func (c *change) addPutFlags(cmd *cobra.Command, endHelp string) {
 	fs.BoolVar(&c.isNew, "new", false, "fail if the target already has a value")
 }
 
-// addReasonFlag adds the flag --reason.
 func addReasonFlag(cmd *cobra.Command, reason *string) {
 	cmd.Flags().StringVar(reason, "reason", "", "reason of the change; the history and rls explain show it")
 }
@@ -116,7 +115,6 @@ func (c *change) send(cmd *cobra.Command, method, path string, query url.Values,
 	return client.run(cmd, method, path, query, value, new(admin.Override), "change")
 }
 
-// intoRateLimit puts the fields of a limit into one field rate_limit.
 func intoRateLimit(fields []string) ([]string, error) {
 	var others, ofLimit []string
 	for _, field := range fields {
@@ -133,7 +131,6 @@ func intoRateLimit(fields []string) ([]string, error) {
 	return append(others, "rate_limit="+string(value)), err
 }
 
-// overrideJSON returns a JSON object of FIELD=VALUE arguments.
 func overrideJSON(args []string) ([]byte, error) {
 	fields := make([]string, len(args))
 	seen := map[string]bool{}
@@ -156,7 +153,6 @@ func overrideJSON(args []string) ([]byte, error) {
 	return []byte("{" + strings.Join(fields, ",") + "}"), nil
 }
 
-// quoteJSON returns text as a JSON string.
 func quoteJSON(text string) string {
 	quoted, _ := json.Marshal(text) // a string never fails
 	return string(quoted)

@@ -27,7 +27,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/entrytext"
 )
 
-// maxAnswer bounds the bytes that a client reads of an answer.
 const maxAnswer = 64 << 20
 
 // adminClient calls the debug listener of a running service. Flags set its fields.
@@ -39,21 +38,18 @@ type adminClient struct {
 	header      http.Header // of requests; may be nil
 }
 
-// addFlags adds the flags of the connection.
 func (c *adminClient) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.addr, "admin", "localhost:6070", "debug listener of the service (DEBUG_PORT): host:port, http://host:port or https://host:port")
 	fs.StringVar(&c.token, "token", "", "token to send (default: the first token of ADMIN_TOKEN)")
 	addTLSFlags(fs, &c.tls, "https")
 }
 
-// addAnswerFlags adds the flags about the answer.
 func (c *adminClient) addAnswerFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.timeout, "timeout", 5*time.Second, "how long to wait for the answer")
 	fs.BoolVar(&c.asJSON, "json", false, "print the answer of the API as JSON")
 }
 
-// addTLSFlags adds flags that set files. needs is the condition
-// that the help shows for each flag, such as "with --tls".
+// addTLSFlags adds flags that set files. needs is what the help says that they need, such as "with --tls".
 func addTLSFlags(fs *pflag.FlagSet, files *clienttls.Files, needs string) {
 	fs.StringVar(&files.CA, "ca", "", "PEM file of more authorities to trust, besides the authorities of the system ("+needs+")")
 	fs.StringVar(&files.Cert, "cert", "", "PEM file of the client's certificate ("+needs+")")
@@ -133,7 +129,6 @@ func (c *adminClient) open(ctx context.Context, method, path string, query url.V
 	return resp, nil
 }
 
-// connectError returns an error that names u and says why the call failed.
 func (c *adminClient) connectError(u *url.URL, err error) error {
 	if urlErr := (*url.Error)(nil); errors.As(err, &urlErr) {
 		err = urlErr.Err
@@ -147,7 +142,6 @@ func (c *adminClient) connectError(u *url.URL, err error) error {
 	return fmt.Errorf("%s: %w", u.Host, err)
 }
 
-// decodeAnswer decodes an answer, or returns its problems.
 func decodeAnswer(resp *http.Response, text []byte, answer any) error {
 	host := resp.Request.URL.Host
 	switch kind := resp.Header.Get("Content-Type"); {
@@ -173,7 +167,6 @@ func decodeAnswer(resp *http.Response, text []byte, answer any) error {
 	return errors.New(strings.Join(p.Problems, "\n"))
 }
 
-// descriptorHelp describes the descriptors of the command line.
 const descriptorHelp = "A descriptor is one or more entries KEY=VALUE, separated by commas. Write \\, for a comma,\n" +
 	"\\= for a = in a key, and \\\\ for a \\. Quote the argument, because shells remove a \\."
 
@@ -200,7 +193,6 @@ func parseRequest(domain, text string) (descriptors.Target, error) {
 	return newTarget(domain, text, entries, nil)
 }
 
-// newTarget returns a target, or an error that names text.
 func newTarget(domain, text string, entries []*ratelimitv3.RateLimitDescriptor_Entry, err error) (descriptors.Target, error) {
 	t := descriptors.Target{Domain: domain, Entries: entries}
 	if err == nil {

@@ -17,13 +17,11 @@ import (
 	filesource "github.com/seed-81f232ab/rls/internal/source/file"
 )
 
-// stdinPath is the path that stands for the standard input.
 const stdinPath = "-"
 
 // exitUnusable is the exit code of a command whose input has mistakes.
 const exitUnusable exitCode = 2
 
-// testFileSuffix ends the names of test files in a directory.
 const testFileSuffix = "_test.yaml"
 
 // takePaths makes cmd take one path or more. A mistake in the command line has exitUnusable.
@@ -109,7 +107,6 @@ func readLimits(stdin io.Reader, paths []string, ignoreDotFiles bool) (files []l
 	return files, skipped, errs
 }
 
-// readBounded reads a file of at most maxBytes.
 func readBounded(path string, maxBytes int64) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -28,10 +28,8 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// exitOverLimit is the exit code of rls hit if a call was over its limit.
 const exitOverLimit exitCode = 2
 
-// hitFlags are the flags of the command rls hit.
 type hitFlags struct {
 	grpcFlags
 	hits    int64
@@ -97,7 +95,6 @@ func newHit() *cobra.Command {
 	return cmd
 }
 
-// request returns the request of the command line.
 func (f *hitFlags) request(args []string) (*rlsv3.RateLimitRequest, error) {
 	req := &rlsv3.RateLimitRequest{Domain: f.domain}
 	for _, arg := range args {
@@ -242,7 +239,6 @@ func explainHint(req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse, swi
 	return strings.Join(words, " ")
 }
 
-// limitText describes a limit, such as `10 per 15 minutes "name"`.
 func limitText(l *rlsv3.RateLimitResponse_RateLimit) string {
 	text := fmt.Sprintf("%d per %s", l.RequestsPerUnit, strings.ToLower(l.Unit.String()))
 	if m := l.UnitMultiplier.GetValue(); m > 1 {
@@ -260,7 +256,6 @@ func limitText(l *rlsv3.RateLimitResponse_RateLimit) string {
 	return text
 }
 
-// callStats are the counts and durations of calls.
 type callStats struct {
 	overLimit, failed int
 	durations         []time.Duration

@@ -42,7 +42,6 @@ func newLimitsCLI() *cobra.Command {
 	return cmd
 }
 
-// addDomainFlag adds the required flag --domain.
 func addDomainFlag(cmd *cobra.Command, domain *string) {
 	cmd.Flags().StringVarP(domain, "domain", "d", "", "domain of the limits (required)")
 	_ = cmd.MarkFlagRequired("domain")
@@ -132,7 +131,6 @@ func newLimitsUnset(client *adminClient) *cobra.Command {
 	return cmd
 }
 
-// switchHelp describes the arguments of a switch.
 const switchHelp = "RULE is the path of a rule as rls explain shows it ('shop > tenant=acme'), or its target\n" +
 	"('shop|tenant=acme'). DOMAIN is the name of a domain."
 
@@ -183,7 +181,6 @@ func newLimitsOn(client *adminClient) *cobra.Command {
 	return cmd
 }
 
-// switchTarget returns the target of a switch.
 func switchTarget(args []string, all bool) (string, error) {
 	if all == (len(args) == 1) {
 		return "", errors.New("give a rule, a domain or --all")

@@ -13,7 +13,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/whatif/limitsplan"
 )
 
-// planOptions are the options of rls plan.
 type planOptions struct {
 	limitsplan.Options
 	limitsfile limitsfile.Options

@@ -52,7 +52,6 @@ var answers = template.Must(template.New("").Funcs(template.FuncMap{
 	"before":  func(version int64) int64 { return version - 1 },
 }).Parse(answersTemplate))
 
-// printAs prints v as JSON, or by printText.
 func printAs(out io.Writer, asJSON bool, v any, printText func(io.Writer) error) error {
 	if asJSON {
 		return reports.JSON(out, v)
@@ -71,7 +70,6 @@ func printAnswer(out io.Writer, asJSON bool, v any, name string) error {
 	})
 }
 
-// kindText returns a kind in words.
 func kindText(k override.Kind) string { return printable(strings.ReplaceAll(string(k), "_", " ")) }
 
 // fieldText names an override by its target, and others by their kind and target.

@@ -22,7 +22,6 @@ import (
 // decisionsPath is the path of the stream of live decisions on the debug listener.
 const decisionsPath = "/decisions"
 
-// maxStreamLine bounds the bytes of a line of the stream.
 const maxStreamLine = 1 << 20
 
 // errRefused means that the service refused the stream. Another attempt would not help.
@@ -69,7 +68,6 @@ func isColourTerminal(out io.Writer) bool {
 	return os.Getenv("NO_COLOR") == "" && isScreen(out)
 }
 
-// tail prints the stream of a service.
 type tail struct {
 	adminClient
 	filter     decisionlog.Filter
@@ -193,7 +191,6 @@ func (t *tail) lineText(r *decisionlog.Record) string {
 	return line.String()
 }
 
-// inColour returns text in a colour if isOn is true.
 func inColour(isOn bool, colour, text string) string {
 	if !isOn {
 		return text
@@ -201,5 +198,4 @@ func inColour(isOn bool, colour, text string) string {
 	return colour + text + noColour
 }
 
-// formatTime returns the time of day on this computer.
 func formatTime(at time.Time) string { return at.Local().Format("15:04:05.000") }

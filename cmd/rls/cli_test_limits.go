@@ -45,7 +45,6 @@ func newTest() *cobra.Command {
 	return cmd
 }
 
-// testOptions are the options of rls test.
 type testOptions struct {
 	out, errOut     io.Writer
 	verbose, asJSON bool
@@ -117,7 +116,6 @@ func findTestFiles(paths []string) ([]string, error) {
 	return slices.Compact(found), errors.Join(errs...)
 }
 
-// loadTest reads a test file and its limits files.
 func loadTest(path string) (*limitstest.File, *descriptors.Config, error) {
 	data, err := readBounded(path, limitstest.MaxFileBytes)
 	if err != nil {

@@ -62,19 +62,16 @@ func isScreen(out io.Writer) bool {
 	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
 }
 
-// top shows snapshots of a service.
 type top struct {
 	adminClient
 	colour bool
 }
 
-// fetch returns the snapshot of this moment.
 func (t *top) fetch(ctx context.Context) (*live.Snapshot, error) {
 	s := &live.Snapshot{}
 	return s, t.call(ctx, http.MethodGet, live.SnapshotPath, nil, nil, s)
 }
 
-// onceWidth is the width of a screen that goes to a file or a pipe.
 const onceWidth = 120
 
 func (t *top) printOnce(ctx context.Context, out io.Writer) error {
@@ -98,7 +95,6 @@ const (
 	clearBelow  = "\x1b[J"
 )
 
-// fetchPause is the pause between two snapshots.
 const fetchPause = time.Second
 
 // run shows snapshots until ctx is done or a key quits. It returns an error if there is no
@@ -195,7 +191,6 @@ var sections = template.Must(template.New("").Funcs(template.FuncMap{
 // levelMarks show the level of the state, each with its colour.
 var levelMarks = map[live.Level]string{live.Well: green + "✓", live.Warning: yellow + "▲", live.Trouble: red + "✗"}
 
-// topScreen draws snapshots as text.
 type topScreen struct {
 	width      int
 	height     int // in lines; 0 means no limit
@@ -314,7 +309,6 @@ func (t *topScreen) keyLines(keys *live.TopKeys) []string {
 	return lines
 }
 
-// keyListLines returns a list of keys.
 func keyListLines(title, rateName string, mode live.KeyMode, keys []live.Key, columns int, keyRate func(*live.Key) live.Value) []string {
 	switch mode {
 	case live.KeysOff:

@@ -35,7 +35,6 @@ func callObservers(s *env.Settings, e *events.Events, others ...service.Observer
 // records in its buffer.
 const decisionLogCloseTimeout = 3 * time.Second
 
-// decisions are the observers that describe decisions.
 type decisions struct {
 	hub       *decisionlog.Hub
 	observers []service.Observer
@@ -83,10 +82,8 @@ func newDecisions(p *process, s *env.Settings, e *events.Events) *decisions {
 	return d
 }
 
-// traceCloseTimeout bounds the time that the last spans have to reach the collector.
 const traceCloseTimeout = 3 * time.Second
 
-// startTracing returns the tracer of the settings, or nil if tracing is off.
 func startTracing(p *process, s *env.Settings, log *slog.Logger) (*tracing.Tracer, error) {
 	if !s.TracesCalls() {
 		return nil, nil
@@ -120,7 +117,6 @@ func startTracing(p *process, s *env.Settings, log *slog.Logger) (*tracing.Trace
 	return tracer, nil
 }
 
-// sendStats sends metrics to where the settings say, until p ends.
 func sendStats(p *process, s *env.Settings, e *events.Events) {
 	o := statsd.Options{
 		Gatherer:  e.Metrics,

@@ -93,10 +93,8 @@ func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, lo
 	return r, nil
 }
 
-// processStart is the time at which this process started.
 var processStart = time.Now()
 
-// report returns the report of this replica.
 func (l limits) report() runtimechanges.Replica {
 	host, _ := os.Hostname()
 	r := runtimechanges.Replica{

@@ -28,6 +28,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/statsd"
 	"github.com/seed-81f232ab/rls/internal/server"
 	"github.com/seed-81f232ab/rls/internal/server/admission"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/service"
 	"github.com/seed-81f232ab/rls/service/check"
 )
@@ -63,7 +64,6 @@ func newServe() *cobra.Command {
 	return cmd
 }
 
-// serve runs the service until ctx is done.
 func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	setMemoryLimits(ctx, log)
 	e := newEvents(s, log)
@@ -122,10 +122,14 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
 	}
 	private := privatePages{callers, log}
+	_, help := private.refusal()
 	liveHandlers := live.Handlers{Live: newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, e), SeesKeys: private.admits}
 	explainer := newExplainer(s, limits, counters, candidate)
 	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, private, liveHandlers, explainer), adminPages(callers, limits, counters, overrides, log),
-		[]server.Page{private.explain(explainer), private.decisions(decisions.hub)})
+		[]server.Page{
+			private.newPage(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: explainer}),
+			private.newPage(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + help, Handler: decisions.hub, Stream: true}),
+		})
 	counters.awaitStore() // the first calls need not wait for it
 	srv, err := server.New(options)
 	if err != nil {
@@ -138,8 +142,6 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	return nil
 }
 
-// newEvents returns the events of the service. It logs the build and the settings that differ from their
-// defaults.
 func newEvents(s *env.Settings, log *slog.Logger) *events.Events {
 	b := thisBuild()
 	meter := metrics.New()
@@ -153,7 +155,6 @@ func newEvents(s *env.Settings, log *slog.Logger) *events.Events {
 	return events.New(events.Options{Metrics: meter, Health: server.NewHealth(), Log: log, Version: b.Version, Backend: s.Backend()})
 }
 
-// setMemoryLimits sets how the garbage collector uses memory.
 func setMemoryLimits(ctx context.Context, log *slog.Logger) {
 	if os.Getenv("GOGC") == "" {
 		heap.Bound(ctx)
@@ -170,7 +171,6 @@ func setMemoryLimits(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// newRateLimitService returns the service that answers ShouldRateLimit.
 func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, observers ...service.Observer) *service.Service {
 	o := service.Options{
 		Limits:          l.store,
@@ -257,7 +257,6 @@ func serverOptions(s *env.Settings, e *events.Events) server.Options {
 	return o
 }
 
-// metricsHandler returns the page of the metrics listener.
 func metricsHandler(s *env.Settings, e *events.Events) http.Handler {
 	if s.PrometheusMapper != "" {
 		mapping, err := statsd.LoadMapping(s.PrometheusMapper)

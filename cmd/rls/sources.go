@@ -100,7 +100,6 @@ func followLimits(p *process, s *env.Settings, l limits, e *events.Events) error
 	return fmt.Errorf("no limits to start with%s; FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without limits", advice)
 }
 
-// limitsPlace returns the place of the limits files according to the settings.
 func limitsPlace(s *env.Settings) filesource.Place {
 	p := filesource.Place{Root: s.LimitsPath, IgnoreDotFiles: s.RuntimeIgnoreDotFiles}
 	if s.LimitsPath == "" {

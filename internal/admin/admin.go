@@ -133,7 +133,6 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	respond(w, answer{code: http.StatusNotFound, body: Problems{[]string{"unknown path " + r.URL.Path}, help}})
 }
 
-// serve answers a call.
 func (h *handler) serve(e *Endpoint, c *call) answer {
 	var err error
 	if c.query, err = url.ParseQuery(c.URL.RawQuery); err != nil {
@@ -162,7 +161,6 @@ func (h *handler) serve(e *Endpoint, c *call) answer {
 	return e.serve(h, c)
 }
 
-// endpointRefusal returns why the caller may not use an endpoint, or an empty text.
 func (c *call) endpointRefusal(e *Endpoint) string {
 	if c.caller.ReadOnly && e.Method != http.MethodGet {
 		return fmt.Sprintf("caller %s may only read", c.caller.Name)
@@ -173,7 +171,6 @@ func (c *call) endpointRefusal(e *Endpoint) string {
 	return ""
 }
 
-// fieldRefusal returns why the caller may not use a field, or an empty text.
 func (c *call) fieldRefusal(field string) string {
 	if c.caller.mayUseField(field) {
 		return ""
@@ -195,10 +192,8 @@ func respond(w http.ResponseWriter, a answer) {
 	_ = e.Encode(a.body) // an error means that the caller has gone
 }
 
-// problem returns an answer with one problem.
 func problem(code int, format string, args ...any) answer {
 	return answer{code: code, body: Problems{Problems: []string{fmt.Sprintf(format, args...)}}}
 }
 
-// ok returns the answer to a call that has succeeded.
 func ok(body any) answer { return answer{code: http.StatusOK, body: body} }

@@ -128,7 +128,6 @@ type CachedDenial struct {
 	EndsInSeconds float64   `json:"ends_in_seconds"` // until the replica asks Redis again
 }
 
-// overrideAnswer returns the answer that describes s.
 func overrideAnswer(s *override.State) Override {
 	o := Override{
 		Kind: s.Kind, Target: s.Target, Override: storedJSON(&s.Value), ETag: changes.Tag(s.Value), State: InForce, Path: s.Path,
@@ -161,7 +160,6 @@ func (o *Override) setNotes(notes limitsfile.Notes) {
 	}
 }
 
-// countersWord returns the word for Override.Counters.
 func countersWord(s *override.State) string {
 	switch {
 	case s.Limits == "":
@@ -172,7 +170,6 @@ func countersWord(s *override.State) string {
 	return "new"
 }
 
-// problemList splits err, which has one problem a line.
 func problemList(err error) []string { return strings.Split(err.Error(), "\n") }
 
 // storedJSON returns a stored value without its author as JSON, or nil if there is none. Other programs can

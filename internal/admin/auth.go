@@ -20,7 +20,6 @@ type Caller struct {
 	Domains  []string // the only domains that the caller may use; all if empty
 }
 
-// mayUseField reports whether the caller may use a field.
 func (c *Caller) mayUseField(field string) bool {
 	if len(c.Domains) == 0 {
 		return true
@@ -79,7 +78,6 @@ func (c *Callers) callerOfToken(token string) (caller Caller, ok bool) {
 	return c.File.caller(hash)
 }
 
-// certName returns the name in a certificate.
 func certName(c *x509.Certificate) string {
 	names := append([]string{c.Subject.CommonName}, c.DNSNames...)
 	for _, uri := range c.URIs {

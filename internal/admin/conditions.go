@@ -17,7 +17,6 @@ type Conflict struct {
 	LastChange *Change   `json:"last_change,omitempty"` // wrote or deleted the value, if the history still has it
 }
 
-// readCondition reads the headers If-Match and If-None-Match.
 func readCondition(h http.Header) (c changes.Condition, err error) {
 	if c.Tags, c.Exists, err = readTags(h, "If-Match"); err != nil {
 		return c, err

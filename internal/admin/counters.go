@@ -84,7 +84,6 @@ func (h *handler) findCounter(c *call) (*counter, answer) {
 	return ctr, answer{}
 }
 
-// domainList returns the names of loaded domains.
 func domainList(limits *descriptors.Config) string {
 	const maxNames = 20
 	var names []string

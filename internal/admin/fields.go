@@ -14,14 +14,11 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
-// storeTimeout bounds how long storing a change takes, so that the caller still waits for
-// the answer.
+// storeTimeout is shorter than callers wait for the answer.
 const storeTimeout = 2 * time.Second
 
-// field returns the field of a call.
 func (c *call) field() string { return override.Field(c.kind, c.target()) }
 
-// findState returns the state of a field, or nil if it has no value.
 func (h *handler) findState(field string) *override.State {
 	all := h.options.Overrides.States()
 	for i := range all {
@@ -44,7 +41,6 @@ func (h *handler) listFields(c *call) List {
 	return l
 }
 
-// listOfKind returns the list of a kind.
 func (l *List) listOfKind(k override.Kind) *[]Override {
 	switch k {
 	case override.KindRule:

@@ -142,7 +142,6 @@ func (h *handler) rollBack(c *call) answer {
 	return ok(rollback)
 }
 
-// noVersion means that the request has no parameter version.
 const noVersion = -1
 
 // rollbackPlan returns the version to restore and the writes that restore it. If version is

@@ -35,7 +35,6 @@ func (h *handler) resetCounters(c *call) answer {
 	return h.resetCounter(c)
 }
 
-// resetPrefix resets all counters that start with the entries of ?prefix=.
 func (h *handler) resetPrefix(c *call) answer {
 	p, err := descriptors.ParseCounterPrefix(c.query.Get("prefix"))
 	if err != nil {

@@ -29,7 +29,6 @@ const (
 	maxTokenBytes  = 16 << 20
 )
 
-// tokenFields are the fields of an item of the file.
 var tokenFields = []fields.Field{
 	{Name: "name", Kind: fields.Word, Remedy: "want the name of the caller"},
 	{Name: "token", Kind: fields.Word},
@@ -86,10 +85,8 @@ func readToken(r *fields.Reader, n *yaml.Node) (Caller, tokenHash) {
 	return c, hash
 }
 
-// hashOfNoToken is the hash of an empty text.
 var hashOfNoToken = sha256.Sum256(nil)
 
-// hashOfToken returns the hash of a token, which is in one of the two fields.
 func hashOfToken(token, hashed fields.Given) (h tokenHash, err error) {
 	switch {
 	case token.Is() == hashed.Is():

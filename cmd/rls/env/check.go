@@ -109,8 +109,7 @@ func (s *Settings) checkRedis(ps *problems) {
 		"CACHE_KEY_PREFIX: got %q, want no brace, because a cluster would take it as a hash tag", s.CacheKeyPrefix)
 }
 
-// checkRedisURL checks the URL that the variable contains. It skips an empty URL, and a
-// kind that is not allowed.
+// checkRedisURL skips an empty URL, and a kind that is not allowed.
 func (ps *problems) checkRedisURL(variable string, r redis.Server) {
 	if r.URL != "" && r.Kind != "" {
 		err := r.Check()
@@ -131,10 +130,8 @@ func (ps *problems) checkAuthFile(variable string, r redis.Server) {
 // MaxAllEntries returns the maximum number of entries of all descriptors of a request.
 func (s *Settings) MaxAllEntries() int { return 64 * s.MaxDescriptors }
 
-// usesRedis reports whether counters or overrides are in Redis.
 func (s *Settings) usesRedis() bool { return s.Backend() == BackendRedis || s.OverridesEnabled }
 
-// usesPerSecond reports whether counters are in a second Redis.
 func (s *Settings) usesPerSecond() bool { return s.Backend() == BackendRedis && s.PerSecond }
 
 // File is a setting that names a file.
@@ -208,7 +205,6 @@ func (ps *problems) read(f File) []byte {
 	return content
 }
 
-// variablesFor returns the names of all set variables with a prefix, but for some names.
 func variablesFor(prefix string, except ...string) string {
 	var names []string
 	for _, f := range settings {
@@ -232,7 +228,6 @@ func setTracingVariables() string {
 	return setVariables(names...)
 }
 
-// setVariables returns those of the names that are set.
 func setVariables(names ...string) string {
 	unset := func(name string) bool { return os.Getenv(name) == "" }
 	return strings.Join(slices.DeleteFunc(names, unset), ",")

@@ -16,9 +16,15 @@ func WriteDocs(w io.Writer) error {
 	functions := template.FuncMap{"list": func(variables, separator string) string {
 		return "`" + strings.Join(strings.Fields(variables), "`"+separator+"`") + "`"
 	}}
+	same := mogrifierPrefix + "*"
+	for _, f := range settings {
+		if comparison, _ := Compare(f.Tag.Get("envconfig")); comparison == Same {
+			same += " " + f.Tag.Get("envconfig")
+		}
+	}
 	return template.Must(template.New("").Funcs(functions).Parse(docsTemplate)).Execute(w, struct {
 		Settings        []reflect.StructField
 		Changed, Unused []remark
 		Same            string
-	}{settings, changedSettings, unusedSettings, sameSettings})
+	}{settings, changedSettings, unusedSettings, same})
 }

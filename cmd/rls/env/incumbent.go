@@ -1,7 +1,7 @@
 package env
 
 import (
-	"path"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,25 +17,6 @@ const (
 	NoEffect  Comparison = "no effect"
 	OnlyRls   Comparison = "only in rls" // the incumbent does not have the variable
 )
-
-// sameSettings are the variables that mean the same as in the incumbent.
-const sameSettings = `
-HOST GRPC_HOST GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE
-GRPC_SERVER_USE_TLS GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_CACERT LOG_FORMAT
-CONFIG_TYPE CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_URL
-CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS CONFIG_GRPC_XDS_SERVER_USE_TLS CONFIG_GRPC_XDS_CLIENT_TLS_CERT
-CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_SERVER_TLS_SAN
-XDS_CLIENT_BACKOFF_MAX_INTERVAL XDS_CLIENT_BACKOFF_JITTER
-USE_DOG_STATSD_MOGRIFIERS DOG_STATSD_MOGRIFIER_* STATSD_HOST STATSD_PORT STATSD_PROTOCOL
-PROMETHEUS_PATH PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS RUNTIME_APPDIRECTORY EXPIRATION_JITTER_MAX_SECONDS NEAR_LIMIT_RATIO
-LIMIT_RESPONSE_HEADERS_ENABLED LIMIT_LIMIT_HEADER LIMIT_REMAINING_HEADER LIMIT_RESET_HEADER
-HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED REDIS_TYPE REDIS_AUTH REDIS_SENTINEL_AUTH REDIS_TLS REDIS_TLS_CLIENT_CERT
-REDIS_TLS_CLIENT_KEY REDIS_TLS_CACERT REDIS_TLS_SKIP_HOSTNAME_VERIFICATION
-REDIS_PERSECOND_TYPE REDIS_PERSECOND_AUTH REDIS_PERSECOND_SENTINEL_AUTH REDIS_PERSECOND_TLS
-MEMCACHE_SRV MEMCACHE_SRV_REFRESH MEMCACHE_TLS MEMCACHE_TLS_CLIENT_CERT MEMCACHE_TLS_CLIENT_KEY MEMCACHE_TLS_CACERT
-MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION
-SHADOW_MODE QUOTA_MODE MERGE_DOMAIN_CONFIG USE_CALENDAR_MONTH_RATE_LIMIT TRACING_ENABLED TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE
-TRACING_SERVICE_INSTANCE_ID TRACING_EXPORTER_PROTOCOL TRACING_SAMPLING_RATE OTEL_EXPORTER_OTLP_ENDPOINT`
 
 // remark is what to know about variables of the incumbent.
 type remark struct{ Variables, Text string }
@@ -97,13 +78,12 @@ func Compare(variable string) (Comparison, string) {
 	if difference := textAbout(variable, changedSettings); difference != "" {
 		return Different, difference
 	}
-	for pattern := range strings.FieldsSeq(sameSettings) {
-		if matches, _ := path.Match(pattern, variable); matches {
-			return Same, ""
-		}
-	}
 	if reason := textAbout(variable, unusedSettings); reason != "" {
 		return NoEffect, reason
+	}
+	isIncumbents := func(f reflect.StructField) bool { return f.Tag.Get("envconfig") == variable && f.Tag.Get("only") == "" }
+	if strings.HasPrefix(variable, mogrifierPrefix) || slices.ContainsFunc(settings, isIncumbents) {
+		return Same, ""
 	}
 	return OnlyRls, ""
 }

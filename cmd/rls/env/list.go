@@ -51,19 +51,20 @@ func (s *Settings) Variables() []Variable {
 		v.Value = WithoutLogin(v.Value)
 		list = append(list, v)
 	}
+	addOther := func(name, value, meaning string) {
+		v := Variable{Name: name, Value: value, IsSet: value != "", Meaning: meaning}
+		v.Comparison, v.Note = Compare(name)
+		list = append(list, v)
+	}
 	for _, name := range s.DogStatsdMogrifiers {
 		for _, part := range mogrifierParts {
-			v := Variable{Name: mogrifierPrefix + strings.ToUpper(name) + part, Meaning: "See USE_DOG_STATSD_MOGRIFIERS."}
-			v.Value = os.Getenv(v.Name)
-			v.IsSet = v.Value != ""
-			v.Comparison, v.Note = Compare(v.Name)
-			list = append(list, v)
+			variable := mogrifierPrefix + strings.ToUpper(name) + part
+			addOther(variable, os.Getenv(variable), "See USE_DOG_STATSD_MOGRIFIERS.")
 		}
 	}
 	for _, unused := range unusedSettings {
 		for name := range strings.FieldsSeq(unused.Variables) {
-			value := WithoutLogin(os.Getenv(name))
-			list = append(list, Variable{Name: name, Value: value, IsSet: value != "", Comparison: NoEffect, Note: unused.Text})
+			addOther(name, WithoutLogin(os.Getenv(name)), "")
 		}
 	}
 	return list

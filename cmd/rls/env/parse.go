@@ -22,6 +22,7 @@ import (
 //	oneof          the allowed words, which match in any case
 //	min above max  bounds of numbers and durations; max also bounds the bytes of a string
 //	secret         messages never show the value
+//	only           rls, if the incumbent does not have the variable
 //	desc           the description in docs/settings.md
 
 // serviceLink matches the values of variables that Kubernetes sets: NAME_PORT for each
@@ -143,8 +144,7 @@ func (h *headers) Decode(text string) error {
 	return nil
 }
 
-// nodeMetadata is metadata of an xDS node, written name=value,name=value. Like the
-// incumbent, it ignores other items.
+// nodeMetadata is written name=value,name=value. Like the incumbent, it ignores other items.
 type nodeMetadata map[string]string
 
 // Decode implements envconfig.Decoder.
@@ -183,7 +183,6 @@ func AdminToken() string {
 	return token
 }
 
-// splitToken splits an item of ADMIN_TOKEN.
 func splitToken(item string) (name, token string) {
 	name, token, named := strings.Cut(item, ":")
 	if !named {

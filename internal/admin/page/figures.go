@@ -9,7 +9,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
-// figure is one of the large figures.
 type figure struct {
 	ID, Name           string
 	Value, Unit        string

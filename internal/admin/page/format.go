@@ -86,5 +86,4 @@ func FormatDuration(v live.Value) string {
 // formatClock returns the time of day in UTC. The script replaces it with local time.
 func formatClock(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }
 
-// formatUTC returns a full time in UTC.
 func formatUTC(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }

@@ -12,7 +12,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
-// keyList is a list of keys.
 type keyList struct {
 	ID, Caption                 string
 	KeyName, RateName, UsedName string // headings
@@ -21,7 +20,6 @@ type keyList struct {
 	Empty string // shown without rows
 }
 
-// keyRow is a key in a list.
 type keyRow struct {
 	live.Key
 	ListRate   live.Value // hits or denied hits, as the list has them

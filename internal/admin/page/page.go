@@ -131,7 +131,6 @@ func (p *Page) hint(s *live.Snapshot) *hint {
 	return h
 }
 
-// hitCommand returns a command that sends calls to a rule.
 func (p *Page) hitCommand(r *live.Rule) string {
 	command := "rls hit "
 	if p.o.GRPCAddr != "" {

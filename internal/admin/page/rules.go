@@ -14,7 +14,6 @@ import (
 // maxRows is the maximum number of rules in the table. A filter finds the others.
 const maxRows = 200
 
-// ruleTable is the table of rules.
 type ruleTable struct {
 	Count     string
 	Rows      []*ruleRow
@@ -24,7 +23,6 @@ type ruleTable struct {
 	QuietHref string
 }
 
-// ruleRow is a row of the table of rules.
 type ruleRow struct {
 	treeRow
 	Href    string

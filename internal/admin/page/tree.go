@@ -8,7 +8,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
-// separator stands between the parts of the path of a rule.
 const separator = " > "
 
 // branch is a rule in the tree of the rules that the page shows.
