@@ -1,5 +1,5 @@
 // Keeps the live page up to date. The server has rendered the page; this script writes the
-// same texts from the stream of snapshots. The functions of format.go, figures.go, tree.go
+// same texts from the stream of snapshots. The functions of figures.go
 // and rules.go have the same names here.
 'use strict';
 
