@@ -153,10 +153,9 @@ func endingSignal(ctx context.Context) syscall.Signal {
 	return syscall.SIGTERM
 }
 
-// runCommand runs the command at path to its end and returns its exit code as an error. endSignals
-// are the signals that end rls before the command starts. runCommand stops them. Signals that come
-// after the end of the command have no effect, so that rls can release the hold and exit with the
-// code of the command.
+// runCommand runs the command at path to its end and returns its exit code as an error. endSignals are the signals
+// that end rls before the command starts. runCommand stops them. Signals that come after the end of the command have
+// no effect, so that rls can release the hold and exit with the code of the command.
 func runCommand(stderr io.Writer, path string, command []string, hold *client.Hold, endSignals chan os.Signal) error {
 	passesSignals.Store(true)
 	defer passesSignals.Store(false)

@@ -174,8 +174,7 @@ const descriptorHelp = "A descriptor is one or more entries KEY=VALUE, separated
 func parseTarget(domain, text string) (descriptors.Target, error) {
 	entries, hasValue, err := entrytext.Parse(text)
 	for i, e := range entries {
-		// An empty value is most likely an empty shell variable. It must not become an
-		// override for all values.
+		// An empty value is most likely an empty shell variable. It must not become an override for all values.
 		if err == nil && hasValue[i] && e.Key != "" && e.Value == "" {
 			err = fmt.Errorf("the value of %s is empty; write %s without = for any value", printable(e.Key), printable(e.Key))
 		}
@@ -183,8 +182,7 @@ func parseTarget(domain, text string) (descriptors.Target, error) {
 	return newTarget(domain, text, entries, err)
 }
 
-// parseRequest parses a descriptor of a request. Each entry must have a value, which can be
-// empty.
+// parseRequest parses a descriptor of a request. Each entry must have a value, which can be empty.
 func parseRequest(domain, text string) (descriptors.Target, error) {
 	entries, err := entrytext.ParseRequest(text)
 	if err != nil {

@@ -78,8 +78,7 @@ func newDoctor() *cobra.Command {
 	return cmd
 }
 
-// levelOK is the level of a diagnosis that needs no attention. The other levels are those of
-// package redis.
+// levelOK is the level of a diagnosis that needs no attention. The other levels are those of package redis.
 const levelOK redis.Level = "ok"
 
 type diagnosis struct {
@@ -186,8 +185,7 @@ func (d *doctor) checkListener(setting, address string, isRLS func(address strin
 	}
 }
 
-// checkSocket examines the path of a unix socket. It does not listen, as this would replace the
-// socket.
+// checkSocket examines the path of a unix socket. It does not listen, as this would replace the socket.
 func (d *doctor) checkSocket(setting, path string, isRLS func(address string) bool) {
 	const area = "listeners"
 	subject, directory := setting+" "+path, filepath.Dir(path)

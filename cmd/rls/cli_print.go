@@ -126,8 +126,7 @@ func relativeTime(d time.Duration) string {
 	return "in " + formatDuration(d)
 }
 
-// formatDuration formats d in days and hours, hours and minutes, minutes, or seconds, such
-// as "3d4h" or "59m".
+// formatDuration formats d in days and hours, hours and minutes, minutes, or seconds, such as "3d4h" or "59m".
 func formatDuration(d time.Duration) string {
 	minutes := d.Round(time.Minute)
 	switch {

@@ -90,8 +90,7 @@ func (o *testOptions) run(ctx context.Context, paths []string) error {
 	return nil
 }
 
-// findTestFiles returns the test files in all paths, each once. The error names every path
-// without test files.
+// findTestFiles returns the test files in all paths, each once. The error names every path without test files.
 func findTestFiles(paths []string) ([]string, error) {
 	var found []string
 	var errs []error

@@ -97,8 +97,7 @@ const (
 
 const fetchPause = time.Second
 
-// run shows snapshots until ctx is done or a key quits. It returns an error if there is no
-// first snapshot.
+// run shows snapshots until ctx is done or a key quits. It returns an error if there is no first snapshot.
 func (t *top) run(ctx context.Context, in, out *os.File) error {
 	first, err := t.fetch(ctx)
 	if err != nil {
@@ -147,8 +146,7 @@ func (t *top) showScreens(ctx context.Context, s *live.Snapshot, size func() (wi
 	}
 }
 
-// quitOnKey calls quit when q, Ctrl-C or Ctrl-D is read from in, or when in ends with an
-// error other than its end.
+// quitOnKey calls quit when q, Ctrl-C or Ctrl-D is read from in, or when in ends with an error other than its end.
 func quitOnKey(in io.Reader, quit func()) {
 	key := make([]byte, 1)
 	for {
@@ -267,8 +265,7 @@ func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
 	lines := slices.Concat(v.section("state"), []string{""}, v.section("figures"), []string{""})
 	rules, keys, changes := v.section("rules"), t.keyLines(&s.Keys), v.section("changes")
 	if t.height > 0 {
-		// The changes get a quarter of the remaining lines, and the keys get a third. The rules
-		// get all others.
+		// The changes get a quarter of the remaining lines, and the keys get a third. The rules get all others.
 		rest := max(t.height-len(lines)-2, 0)
 		changes = changes[:min(len(changes), max(rest/4, 2))]
 		keys = keys[:min(len(keys), max(rest/3, 2))]
@@ -339,14 +336,12 @@ var cells = &runewidth.Condition{StrictEmojiNeutral: true}
 // pad cuts text or adds spaces, so that the text takes as many columns as given.
 func pad(text string, columns int) string { return cells.FillRight(truncate(text, columns), columns) }
 
-// padEnd does the same as pad, but it cuts the start of text. The end of a rule's path matters
-// most.
+// padEnd does the same as pad, but it cuts the start of text. The end of a rule's path matters most.
 func padEnd(text string, columns int) string {
 	return cells.FillRight(cells.TruncatePrefix(replaceControls(text), columns, "…"), columns)
 }
 
-// truncate shortens text to at most the given columns. It also replaces runes that could control the
-// terminal.
+// truncate shortens text to at most the given columns. It also replaces runes that could control the terminal.
 func truncate(text string, columns int) string {
 	return cells.Truncate(replaceControls(text), columns, "…")
 }

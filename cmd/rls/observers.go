@@ -35,8 +35,7 @@ func callObservers(s *env.Settings, e *events.Events, others ...service.Observer
 	return append(others, e.Metrics.Service(), e.Metrics.RuleObserver(rules))
 }
 
-// decisionLogCloseTimeout bounds the time that the decision log has at the end to write the
-// records in its buffer.
+// decisionLogCloseTimeout bounds the time that the decision log has at the end to write the records in its buffer.
 const decisionLogCloseTimeout = 3 * time.Second
 
 type decisions struct {
@@ -151,8 +150,7 @@ type candidateLimits struct {
 	explainer *explain.Explainer
 }
 
-// startCandidate evaluates the limits at LIMITS_CANDIDATE until p ends. It returns nil
-// without the setting.
+// startCandidate evaluates the limits at LIMITS_CANDIDATE until p ends. It returns nil without the setting.
 func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidateLimits, error) {
 	if s.LimitsCandidate == "" {
 		return nil, nil

@@ -194,9 +194,8 @@ func livePages(h live.Handlers) []server.Page {
 	}
 }
 
-// bindCallers returns next, or a service in front of next that refuses domains to callers. It
-// also returns the function that refuses domains, or nil. It follows the file of the callers
-// until p ends.
+// bindCallers returns next, or a service in front of next that refuses domains to callers. It also returns the
+// function that refuses domains, or nil. It follows the file of the callers until p ends.
 func bindCallers(p *process, s *env.Settings, next rlsv3.RateLimitServiceServer, e *events.Events) (
 	_ rlsv3.RateLimitServiceServer, checkDomain func(context.Context, string) error, _ error,
 ) {

@@ -193,8 +193,7 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 	return service.New(o)
 }
 
-// serverOptions returns the options of the listeners, without services and without pages
-// of limits.
+// serverOptions returns the options of the listeners, without services and without pages of limits.
 func serverOptions(s *env.Settings, e *events.Events) server.Options {
 	o := server.Options{
 		Health:   e.Health,

@@ -164,9 +164,8 @@ const (
 	keepExpired = time.Minute
 )
 
-// newOverrides keeps the overrides of l up to date until p ends. It
-// returns nil if the settings turn overrides off. resets applies the counter resets of all
-// replicas.
+// newOverrides keeps the overrides of l up to date until p ends. It returns nil if the settings turn overrides off.
+// resets applies the counter resets of all replicas.
 func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, log *slog.Logger) (*runtimeOverrides, error) {
 	isExpired := func(value string, now time.Time) bool {
 		return override.NotesOf(value).Ended(now.Add(-keepExpired))

@@ -1,6 +1,5 @@
-// Package admin is the HTTP API for operators, below /admin/ on the debug listener. It
-// overrides limits, creates rules and switches limits off at run time, and reads and resets
-// counters.
+// Package admin is the HTTP API for operators, below /admin/ on the debug listener. It overrides limits, creates
+// rules and switches limits off at run time, and reads and resets counters.
 //
 // Terms:
 //

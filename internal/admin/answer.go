@@ -42,8 +42,7 @@ type Override struct {
 	Kind   override.Kind `json:"kind"`
 	Target string        `json:"target"`
 
-	// Override is the stored JSON. It is a JSON string if the stored value is not JSON or
-	// has too many brackets.
+	// Override is the stored JSON. It is a JSON string if the stored value is not JSON or has too many brackets.
 	Override json.RawMessage `json:"override,omitempty"`
 	ETag     string          `json:"etag,omitempty"`    // of the stored value, for If-Match
 	Version  int64           `json:"version,omitempty"` // of the change, in the answer to a change
@@ -55,8 +54,7 @@ type Override struct {
 
 	Path string `json:"path,omitempty"` // of the descriptor, such as "shop > tenant=acme"
 
-	// BaseLimits are the limits without the override. In the answer to a DELETE they are
-	// the limits until then.
+	// BaseLimits are the limits without the override. In the answer to a DELETE they are the limits until then.
 	BaseLimits string `json:"base_limits,omitempty"`
 
 	// Limits are the limits in force. If the override is rejected, its last valid value
@@ -172,10 +170,9 @@ func countersWord(s *override.State) string {
 
 func problemList(err error) []string { return strings.Split(err.Error(), "\n") }
 
-// storedJSON returns a stored value without its author as JSON, or nil if there is none. Other programs can
-// store values of any size and content, so storedJSON bounds the size and quotes what is not JSON. It also
-// quotes JSON with more brackets than any override has. Indented, deeply nested JSON could grow many times
-// over.
+// storedJSON returns a stored value without its author as JSON, or nil if there is none. Other programs can store
+// values of any size and content, so storedJSON bounds the size and quotes what is not JSON. It also quotes JSON with
+// more brackets than any override has. Indented, deeply nested JSON could grow many times over.
 func storedJSON(value *string) json.RawMessage {
 	if value == nil {
 		return nil

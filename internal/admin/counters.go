@@ -21,8 +21,7 @@ type Counters struct {
 	Prefixes   backend.PrefixResetter // nil if counters can't be reset by prefix
 	PerReplica bool                   // each replica has its own counters
 
-	// PublishReset sends the target of a reset counter to the other replicas. It is nil if
-	// they can't be reached.
+	// PublishReset sends the target of a reset counter to the other replicas. It is nil if they can't be reached.
 	PublishReset func(ctx context.Context, target string) error
 
 	Now func() time.Time // default time.Now
@@ -40,8 +39,7 @@ func (ctr *counter) limited() []*descriptors.RateLimit {
 	return slices.DeleteFunc(slices.Clone(ctr.rule.Limits), func(l *descriptors.RateLimit) bool { return l.Unlimited })
 }
 
-// newCounter returns the counter of requests with the keys and values of t, or nil if they
-// have no limit.
+// newCounter returns the counter of requests with the keys and values of t, or nil if they have no limit.
 func newCounter(limits *descriptors.Config, t descriptors.Target) *counter {
 	if d := limits.Domain(t.Domain); d != nil {
 		if rule := d.Match(t.Entries); rule != nil {
@@ -60,8 +58,7 @@ func (ctr *counter) hits(n int64) []backend.Hit {
 	return hits
 }
 
-// findCounter returns the counter of a call. Without a counter, it returns nil and the
-// answer to the call.
+// findCounter returns the counter of a call. Without a counter, it returns nil and the answer to the call.
 func (h *handler) findCounter(c *call) (*counter, answer) {
 	t, hasAllValues, err := descriptors.ParseRequestTarget(c.target())
 	switch {

@@ -113,8 +113,7 @@ func (e Endpoint) forCounters() Endpoint {
 	return e
 }
 
-// fieldEndpoints returns the methods of the path of a kind of fields. Without targets, the kind has a single
-// field.
+// fieldEndpoints returns the methods of the path of a kind of fields. Without targets, the kind has a single field.
 func fieldEndpoints(kind override.Kind, path string, hasTargets bool, getHelp, putHelp, deleteHelp string) []Endpoint {
 	get, put, remove, getAnswers := []Param{targetParam}, []Param{requiredTargetParam, dryRunParam}, []Param{requiredTargetParam, reasonParam}, []any{List{}, Override{}}
 	if !hasTargets {
@@ -134,8 +133,7 @@ func fieldEndpoints(kind override.Kind, path string, hasTargets bool, getHelp, p
 // Endpoints returns all methods of all paths.
 func Endpoints() []Endpoint { return slices.Clone(endpoints) }
 
-// readQuery reads the parameters of a call. It rejects unknown parameters, so that a misspelt one changes
-// nothing.
+// readQuery reads the parameters of a call. It rejects unknown parameters, so that a misspelt one changes nothing.
 func (c *call) readQuery(e *Endpoint) error {
 	for name, values := range c.query {
 		i := slices.IndexFunc(e.Params, func(p Param) bool { return p.Name == name })

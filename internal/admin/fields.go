@@ -205,8 +205,7 @@ func readCondition(h http.Header) (c changes.Condition, err error) {
 	return c, err
 }
 
-// readTags reads the ETags of a header. isAny reports that the header is *. tags is nil then, and without
-// the header.
+// readTags reads the ETags of a header. isAny reports that the header is *. tags is nil then, and without the header.
 func readTags(h http.Header, name string) (tags []string, isAny bool, err error) {
 	values := h.Values(name)
 	if len(values) == 0 {

@@ -31,8 +31,7 @@ type Change struct {
 	Fields          []FieldChange  `json:"changes"`
 }
 
-// FieldChange is a field that a change has written. OldValue or NewValue is empty if the field had
-// or has no value.
+// FieldChange is a field that a change has written. OldValue or NewValue is empty if the field had or has no value.
 type FieldChange struct {
 	Kind     override.Kind   `json:"kind"`
 	Target   string          `json:"target"`

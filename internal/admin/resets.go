@@ -127,6 +127,5 @@ func (r Resets) DropCounter(target string) {
 	}
 }
 
-// DropAll drops all counters. It is for a reset by prefix, and for a replica that may have missed
-// resets.
+// DropAll drops all counters. It is for a reset by prefix, and for a replica that may have missed resets.
 func (r Resets) DropAll() { r.Layer.Forget(nil) }

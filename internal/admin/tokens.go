@@ -18,8 +18,7 @@ type TokenFile struct {
 	byHash atomic.Pointer[map[tokenHash]Caller]
 }
 
-// tokenHash is the SHA-256 of a token. The time of a lookup by hash reveals nothing about a
-// token.
+// tokenHash is the SHA-256 of a token. The time of a lookup by hash reveals nothing about a token.
 type tokenHash = [sha256.Size]byte
 
 // Bounds of a file of tokens.

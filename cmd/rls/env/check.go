@@ -29,9 +29,8 @@ func (ps *problems) addIf(bad bool, format string, args ...any) {
 	}
 }
 
-// check returns the conflicts between settings and the problems of the files that settings
-// name. A field whose value is not allowed is zero here, and its problem is already known.
-// Unused settings are not checked.
+// check returns the conflicts between settings and the problems of the files that settings name. A field whose value
+// is not allowed is zero here, and its problem is already known. Unused settings are not checked.
 func (s *Settings) check() []error {
 	var ps problems
 	for _, f := range s.TLSFiles() {
@@ -239,8 +238,7 @@ func trueVariables(names ...string) string {
 	return strings.Join(slices.DeleteFunc(names, notTrue), ",")
 }
 
-// warnings returns warnings about settings that other settings turn off, and about a long
-// REDIS_TIMEOUT.
+// warnings returns warnings about settings that other settings turn off, and about a long REDIS_TIMEOUT.
 func (s *Settings) warnings() []Warning {
 	const longTimeout = time.Second
 	var warnings []Warning

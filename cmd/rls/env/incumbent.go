@@ -109,8 +109,7 @@ var unusedSettings = []remark{
 // redundantIfFalse is the unused setting that needs no warning if it is false, because rls does the same.
 const redundantIfFalse = "GOSTATS_LOGGING_SINK_DISABLED"
 
-// unusedWarnings returns a warning for each reason why variables, as of os.Environ, have
-// no effect.
+// unusedWarnings returns a warning for each reason why variables, as of os.Environ, have no effect.
 func unusedWarnings(variables []string) []Warning {
 	var warnings []Warning
 	for _, variable := range variables {

@@ -73,8 +73,7 @@ func (s *Settings) Variables() []Variable {
 	return list
 }
 
-// ChangedVariables returns the variables of Settings that are set to another value than
-// their default.
+// ChangedVariables returns the variables of Settings that are set to another value than their default.
 func (s *Settings) ChangedVariables() []Variable {
 	defaults := map[string]string{}
 	for _, f := range settings {
@@ -89,8 +88,7 @@ func (s *Settings) ChangedVariables() []Variable {
 	})
 }
 
-// shownValue returns the value of a field as its variable would have it. A list is shown as
-// it is in the environment.
+// shownValue returns the value of a field as its variable would have it. A list is shown as it is in the environment.
 func (s *Settings) shownValue(field reflect.Value, name string) string {
 	switch {
 	case name == "BACKEND_TYPE":

@@ -129,8 +129,7 @@ func formatNumber(x float64) string {
 	return live.Thousands(int64(math.Floor(x/unit+0.5) * unit))
 }
 
-// formatDecimals returns x with up to the given number of decimals, without zeros at the
-// end.
+// formatDecimals returns x with up to the given number of decimals, without zeros at the end.
 func formatDecimals(x float64, decimals int) string {
 	scale := math.Pow10(decimals)
 	text := strconv.FormatFloat(math.Floor(x*scale+0.5)/scale, 'f', decimals, 64)

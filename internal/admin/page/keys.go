@@ -88,8 +88,7 @@ func readable(part string) string {
 // zeroWidthJoiner joins emojis to one.
 const zeroWidthJoiner = '\u200d'
 
-// descriptorOf returns the descriptor with these parts of the name of a counter, as the form of explain takes
-// it.
+// descriptorOf returns the descriptor with these parts of the name of a counter, as the form of explain takes it.
 func descriptorOf(parts []string) string {
 	entries := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(parts))
 	for i, part := range parts {

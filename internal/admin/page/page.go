@@ -1,6 +1,5 @@
-// Package page serves the live page: the state of the process, its traffic, its rules and
-// keys, its changes, and a form for explain. The server renders the whole page. A script
-// keeps it up to date from the stream of snapshots.
+// Package page serves the live page: the state of the process, its traffic, its rules and keys, its changes, and a
+// form for explain. The server renders the whole page. A script keeps it up to date from the stream of snapshots.
 package page
 
 import (
@@ -72,8 +71,7 @@ func New(o Options) *Page {
 	return &Page{o: o, template: template.Must(template.New("").Funcs(functions).ParseFS(files, "page.html"))}
 }
 
-// ServeHTTP serves the page. With part=rule in the query, it serves the details of the open
-// rule only.
+// ServeHTTP serves the page. With part=rule in the query, it serves the details of the open rule only.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	c := parseChoice(query)
@@ -179,8 +177,7 @@ func (p *Page) explain(r *http.Request, domain, descriptor string) explainForm {
 	return f
 }
 
-// explainForm is the form of explain and its answer. At most one of Problem and Report is
-// set.
+// explainForm is the form of explain and its answer. At most one of Problem and Report is set.
 type explainForm struct {
 	Domain, Descriptor string
 	Problem            string
@@ -266,8 +263,7 @@ func overridesNote(l *live.OverrideList) string {
 	return live.Thousands(int64(len(l.Shown)))
 }
 
-// functions are the functions of the template. The empty values fill the templates from
-// which the script makes rows.
+// functions are the functions of the template. The empty values fill the templates from which the script makes rows.
 var functions = template.FuncMap{
 	"figures":       figures,
 	"keys":          newKeyList,

@@ -127,8 +127,7 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDe
 	return t
 }
 
-// score returns a function that returns the score of a rule of chosen. The table shows the highest score
-// first.
+// score returns a function that returns the score of a rule of chosen. The table shows the highest score first.
 func (c choice) score(chosen []*live.Rule) func(*live.Rule) float64 {
 	switch c.Sort {
 	case sortOK:
@@ -164,8 +163,7 @@ type ruleDetails struct {
 	Keys    []keyRow
 	Explain string // address of explain with this rule filled in
 
-	// Effective has the limits with the origin of their fields. It is nil if the caller
-	// has no right to use explain.
+	// Effective has the limits with the origin of their fields. It is nil if the caller has no right to use explain.
 	Effective []explain.Limit
 }
 
