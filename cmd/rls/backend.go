@@ -131,17 +131,6 @@ func newStoreBackend(p *process, s *env.Settings, e *events.Events, shared share
 	return b
 }
 
-// awaitStore waits until the store has answered, or has not answered for a second.
-func (b *counterBackend) awaitStore() {
-	if b.pinged == nil {
-		return
-	}
-	select {
-	case <-b.pinged:
-	case <-time.After(time.Second):
-	}
-}
-
 func newRedisBackend(p *process, s *env.Settings, e *events.Events, localCounters *local.Limiter, recorder *live.Recorder, tracer *tracing.Tracer) (*counterBackend, error) {
 	roles := []redis.Role{redis.RoleMain}
 	if s.PerSecond {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -19,17 +18,14 @@ import (
 
 const stdinPath = "-"
 
-// exitUnusable is the exit code of a command whose input has mistakes.
-const exitUnusable exitCode = 2
-
 const testFileSuffix = "_test.yaml"
 
-// takePaths makes cmd take one path or more. A mistake in the command line has exitUnusable.
+// takePaths makes cmd take one path or more. A mistake in the command line is an inputError.
 func takePaths(cmd *cobra.Command) {
 	cmd.Args = func(cmd *cobra.Command, paths []string) error {
-		return inputError(cmd, argCount(1, math.MaxInt)(cmd, paths))
+		return inputError(argCount(1, math.MaxInt)(cmd, paths))
 	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return inputError(cmd, suggestFlag(cmd, err)) })
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return inputError(suggestFlag(cmd, err)) })
 }
 
 // argCount returns a check of the number of arguments. The error shows how to use the command.
@@ -42,25 +38,12 @@ func argCount(least, most int) cobra.PositionalArgs {
 	}
 }
 
-// writeReportFile writes a report to the file at path. It does nothing if path is empty.
-func writeReportFile(path string, write func(io.Writer) error) error {
-	if path == "" {
-		return nil
-	}
-	var report bytes.Buffer
-	if err := write(&report); err != nil {
-		return err
-	}
-	return os.WriteFile(path, report.Bytes(), 0o644)
-}
-
-// inputError prints err and returns exitUnusable. It returns nil if err is nil.
-func inputError(cmd *cobra.Command, err error) error {
+// inputError returns err with the exit code of a command whose input has mistakes.
+func inputError(err error) error {
 	if err == nil {
 		return nil
 	}
-	fmt.Fprintln(cmd.ErrOrStderr(), "rls:", err)
-	return exitUnusable
+	return &codedError{2, err}
 }
 
 // loadLimits reads the limits files in all paths. A test file beside limits files is no limits

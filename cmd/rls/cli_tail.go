@@ -110,8 +110,13 @@ func (t *tail) stream(ctx context.Context, isFirst bool) (wasConnected bool, err
 		return false, err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != decisionlog.ContentType {
-		return false, t.refusalError(resp)
+	host := resp.Request.URL.Host
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+		return false, fmt.Errorf("%w: %s: %s", errRefused, host, printable(strings.TrimSpace(string(text))))
+	}
+	if resp.Header.Get("Content-Type") != decisionlog.ContentType {
+		return false, fmt.Errorf("%w: %s: got no stream of decisions; check that --admin is the debug listener of an rls with %s", errRefused, host, decisionsPath)
 	}
 	if !isFirst {
 		fmt.Fprintln(t.notes, "rls: connected again")
@@ -131,17 +136,7 @@ func (t *tail) stream(ctx context.Context, isFirst bool) (wasConnected bool, err
 	if err == nil {
 		err = errors.New("stream ended by the service")
 	}
-	return true, fmt.Errorf("%s: %w", resp.Request.URL.Host, err)
-}
-
-// refusalError returns the error of an answer that is not a stream.
-func (t *tail) refusalError(resp *http.Response) error {
-	host := resp.Request.URL.Host
-	if resp.StatusCode == http.StatusOK {
-		return fmt.Errorf("%w: %s: got no stream of decisions; check that --admin is the debug listener of an rls with %s", errRefused, host, decisionsPath)
-	}
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-	return fmt.Errorf("%w: %s: %s", errRefused, host, printable(strings.TrimSpace(string(text))))
+	return true, fmt.Errorf("%s: %w", host, err)
 }
 
 // printLine prints a line of the stream. The error is that of writing, or of an invalid line.

@@ -32,7 +32,7 @@ func newTest() *cobra.Command {
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			o.out, o.errOut = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			if o.coverageMin < 0 || o.coverageMin > 100 {
-				return inputError(cmd, fmt.Errorf("--coverage-min: got %v, want a percentage from 0 to 100", o.coverageMin))
+				return inputError(fmt.Errorf("--coverage-min: got %v, want a percentage from 0 to 100", o.coverageMin))
 			}
 			return o.run(cmd.Context(), paths)
 		},
@@ -55,8 +55,7 @@ type testOptions struct {
 func (o *testOptions) run(ctx context.Context, paths []string) error {
 	testFiles, err := findTestFiles(paths)
 	if err != nil {
-		fmt.Fprintln(o.errOut, "rls:", err)
-		return exitUnusable
+		return inputError(err)
 	}
 	failed := false
 	var coverage limitstest.Coverage
@@ -74,13 +73,12 @@ func (o *testOptions) run(ctx context.Context, paths []string) error {
 		return ctx.Err()
 	}
 	report := limitstest.NewReport(reports, &coverage)
-	if err := printAs(o.out, o.asJSON, report, func(out io.Writer) error { return report.WriteText(out, o.verbose) }); err != nil {
-		fmt.Fprintln(o.errOut, "rls:", err)
-		failed = true
-	}
+	err = printAs(o.out, o.asJSON, report, func(out io.Writer) error { return report.WriteText(out, o.verbose) })
 	switch {
+	case err != nil:
+		return inputError(err)
 	case failed:
-		return exitUnusable
+		return exitCode(2)
 	case report.Coverage.Percent < o.coverageMin:
 		fmt.Fprintf(o.errOut, "coverage: got %.1f %%, want at least %g %%\n", report.Coverage.Percent, o.coverageMin)
 		return exitCode(1)

@@ -130,7 +130,12 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 			private.newPage(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: explainer}),
 			private.newPage(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + help, Handler: decisions.hub, Stream: true}),
 		})
-	counters.awaitStore() // the first calls need not wait for it
+	if counters.pinged != nil { // so that the first calls need not wait
+		select {
+		case <-counters.pinged:
+		case <-time.After(time.Second):
+		}
+	}
 	srv, err := server.New(options)
 	if err != nil {
 		return err

@@ -45,14 +45,18 @@ func newLimits(s *env.Settings, e *events.Events) limits {
 		sources = append(sources, events.SourceOverrides)
 	}
 	store := &descriptors.Store{Prepare: e.Metrics.PrepareRules, Observer: e.Conditions()}
-	e.Metrics.ConfigHash(func() string {
-		if config := store.Load(); config != nil {
-			return config.Hash()
-		}
-		return ""
-	})
 	o := reload.Options{Store: store, Observer: e.Limits(s.HealthyWithAtLeastOneConfigLoad, sources...), Log: e.Log}
-	return limits{reload.New(o), store, source}
+	l := limits{reload.New(o), store, source}
+	e.Metrics.ConfigHash(l.hash)
+	return l
+}
+
+// hash returns the hash of the limits in force, or an empty text without limits.
+func (l limits) hash() string {
+	if config := l.store.Load(); config != nil {
+		return config.Hash()
+	}
+	return ""
 }
 
 // pages returns the pages of the debug listener about limits.
@@ -216,12 +220,11 @@ var processStart = time.Now()
 
 func (l limits) report() runtimechanges.Replica {
 	host, _ := os.Hostname()
-	r := runtimechanges.Replica{
-		Name: fmt.Sprintf("%s/%d", host, os.Getpid()), Build: thisBuild().Version, Started: processStart.UTC().Truncate(time.Second),
+	return runtimechanges.Replica{
+		Name:     fmt.Sprintf("%s/%d", host, os.Getpid()),
+		Build:    thisBuild().Version,
+		Started:  processStart.UTC().Truncate(time.Second),
+		Limits:   l.hash(),
 		Problems: len(l.Status().Problems),
 	}
-	if config := l.store.Load(); config != nil {
-		r.Limits = config.Hash()
-	}
-	return r
 }

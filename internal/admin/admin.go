@@ -81,8 +81,7 @@ type handler struct {
 // answer is a status and a body, which is encoded as JSON.
 type answer struct {
 	code int
-	body any
-	tag  string // the ETag, or empty
+	body any // if it is an Override, its ETag is a header too
 }
 
 // call is a request of an authorized caller.
@@ -133,23 +132,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *handler) serve(e *Endpoint, c *call) answer {
-	var err error
-	if c.query, err = url.ParseQuery(c.URL.RawQuery); err != nil {
-		return problem(http.StatusBadRequest, "invalid query: %s", err)
-	}
-	if err := c.readQuery(e); err != nil {
+	if err := c.read(e); err != nil {
 		return problem(http.StatusBadRequest, "%s", err)
 	}
 	if !e.isForCounters && h.options.Overrides == nil {
 		return problem(http.StatusNotImplemented, "overrides are off; set OVERRIDES_ENABLED=true to store them in Redis")
-	}
-	if e.IsConditional {
-		if e.Params[0].Required && !c.query.Has("target") {
-			return problem(http.StatusBadRequest, "parameter target is missing")
-		}
-		if c.condition, err = readCondition(c.Header); err != nil {
-			return problem(http.StatusBadRequest, "%s", err)
-		}
 	}
 	if refusal := c.endpointRefusal(e); refusal != "" {
 		if e.Method != http.MethodGet {
@@ -178,8 +165,8 @@ func (c *call) fieldRefusal(field string) string {
 }
 
 func respond(w http.ResponseWriter, a answer) {
-	if a.tag != "" {
-		w.Header().Set("ETag", strconv.Quote(a.tag))
+	if o, isOverride := a.body.(Override); isOverride && o.ETag != "" {
+		w.Header().Set("ETag", strconv.Quote(o.ETag))
 	}
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Content-Type", "application/json")

@@ -3,6 +3,7 @@ package admin
 import (
 	"fmt"
 	"math"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -79,7 +80,7 @@ func flagParam(name, help string, of func(*call) *bool) Param {
 
 var endpoints = slices.Concat(
 	[]Endpoint{
-		newEndpoint("GET", "limits", "returns all overrides, rules and switches", (*handler).getAll, nil, List{}),
+		newEndpoint("GET", "limits", "returns all overrides, rules and switches", func(h *handler, c *call) answer { return ok(h.listFields(c)) }, nil, List{}),
 		newEndpoint("GET", "status", "returns the replicas, the version of each, and the switches", (*handler).getStatus, nil, Status{}),
 		newEndpoint("GET", "history", "returns the last changes, the newest first; ?target= of one target, ?count=20",
 			(*handler).getHistory, []Param{targetParam, countParam}, History{}),
@@ -133,23 +134,33 @@ func fieldEndpoints(kind override.Kind, path string, hasTargets bool, getHelp, p
 // Endpoints returns all methods of all paths.
 func Endpoints() []Endpoint { return slices.Clone(endpoints) }
 
-// readQuery reads the parameters of a call. It rejects unknown parameters, so that a misspelt one changes nothing.
-func (c *call) readQuery(e *Endpoint) error {
-	for name, values := range c.query {
-		i := slices.IndexFunc(e.Params, func(p Param) bool { return p.Name == name })
-		if i < 0 {
-			var names []string
-			for _, p := range e.Params {
-				names = append(names, p.Name)
-			}
-			return fmt.Errorf("unknown parameter %q; want %s", truncate(name), strings.Join(names, ", "))
-		}
-		if len(values) > 1 {
-			return fmt.Errorf("parameter %s is given more than once", name)
-		}
-		if p := &e.Params[i]; p.read != nil && !p.read(c, values[0]) {
-			return fmt.Errorf("%s: got %q, want %s", name, truncate(values[0]), p.want)
+// read reads the parameters and the conditions of a call. It rejects unknown parameters, so that a misspelt one
+// changes nothing.
+func (c *call) read(e *Endpoint) (err error) {
+	if c.query, err = url.ParseQuery(c.URL.RawQuery); err != nil {
+		return fmt.Errorf("invalid query: %w", err)
+	}
+	names := make([]string, len(e.Params))
+	for i, p := range e.Params {
+		names[i] = p.Name
+		switch values := c.query[p.Name]; {
+		case len(values) == 0 && p.Required:
+			return fmt.Errorf("parameter %s is missing; want %s", p.Name, p.Help)
+		case len(values) > 1:
+			return fmt.Errorf("parameter %s is given more than once", p.Name)
+		case len(values) == 1 && p.read != nil && !p.read(c, values[0]):
+			return fmt.Errorf("%s: got %q, want %s", p.Name, truncate(values[0]), p.want)
 		}
 	}
-	return nil
+	for name := range c.query {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("unknown parameter %q; want %s", truncate(name), strings.Join(names, ", "))
+		}
+	}
+	if e.IsConditional {
+		if c.condition.Tags, c.condition.Exists, err = readTags(c.Header, "If-Match"); err == nil {
+			c.condition.OtherTags, c.condition.Absent, err = readTags(c.Header, "If-None-Match")
+		}
+	}
+	return err
 }

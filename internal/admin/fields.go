@@ -53,10 +53,6 @@ func (l *List) listOfKind(k override.Kind) *[]Override {
 	return &l.Overrides
 }
 
-func (h *handler) getAll(c *call) answer {
-	return ok(h.listFields(c))
-}
-
 func (h *handler) getFields(c *call) answer {
 	if !c.query.Has("target") && c.kind != override.KindShadowMode {
 		all, kindList := h.listFields(c), List{}
@@ -68,7 +64,7 @@ func (h *handler) getFields(c *call) answer {
 		return noFieldAnswer(c)
 	}
 	o := overrideAnswer(s)
-	return answer{code: http.StatusOK, body: o, tag: o.ETag}
+	return ok(o)
 }
 
 func noFieldAnswer(c *call) answer {
@@ -128,7 +124,7 @@ func (h *handler) putField(c *call) answer {
 		limitsBefore = cmp.Or(h.replacedState(oldState, c.field(), oldText).Limits, limitsBefore)
 	}
 	h.auditChange(c, "put", oldText, value, limitsBefore, &o)
-	return answer{code: http.StatusOK, body: o, tag: o.ETag}
+	return ok(o)
 }
 
 // store makes a change in the name of the caller.
@@ -195,14 +191,6 @@ type Conflict struct {
 	Problems   []string  `json:"problems"`
 	Current    *Override `json:"current,omitempty"`     // the value in force
 	LastChange *Change   `json:"last_change,omitempty"` // wrote or deleted the value, if the history still has it
-}
-
-func readCondition(h http.Header) (c changes.Condition, err error) {
-	if c.Tags, c.Exists, err = readTags(h, "If-Match"); err != nil {
-		return c, err
-	}
-	c.OtherTags, c.Absent, err = readTags(h, "If-None-Match")
-	return c, err
 }
 
 // readTags reads the ETags of a header. isAny reports that the header is *. tags is nil then, and without the header.

@@ -125,17 +125,13 @@ func (p *Page) hint(s *live.Snapshot) *hint {
 	}
 	if i := slices.IndexFunc(rules, limits); i >= 0 {
 		h.Text += " This command sends some calls:"
-		h.Command = p.hitCommand(&rules[i])
+		h.Command = "rls hit "
+		if p.o.GRPCAddr != "" {
+			h.Command += "-a " + ShellWord(p.o.GRPCAddr) + " "
+		}
+		h.Command += "-d " + ShellWord(rules[i].Domain) + " " + ShellWord(exampleDescriptor(rules[i].Path)) + " -n 8"
 	}
 	return h
-}
-
-func (p *Page) hitCommand(r *live.Rule) string {
-	command := "rls hit "
-	if p.o.GRPCAddr != "" {
-		command += "-a " + ShellWord(p.o.GRPCAddr) + " "
-	}
-	return command + "-d " + ShellWord(r.Domain) + " " + ShellWord(exampleDescriptor(r.Path)) + " -n 8"
 }
 
 // plainWord matches a word that a shell takes as it is.
