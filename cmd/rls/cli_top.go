@@ -50,8 +50,7 @@ func newTop() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	t.addFlags(fs)
-	fs.DurationVar(&t.timeout, "timeout", 5*time.Second, "how long to wait for an answer")
-	fs.BoolVar(&t.asJSON, "json", false, "print one snapshot as JSON")
+	t.addAnswerFlags(fs)
 	fs.BoolVar(&once, "once", false, "print one screen as plain text")
 	return cmd
 }

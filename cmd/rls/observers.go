@@ -38,18 +38,13 @@ func callObservers(s *env.Settings, e *events.Events, others ...service.Observer
 // decisionLogCloseTimeout bounds the time that the decision log has at the end to write the records in its buffer.
 const decisionLogCloseTimeout = 3 * time.Second
 
-type decisions struct {
-	hub       *decisionlog.Hub
-	observers []service.Observer
-}
-
-// newDecisions returns the observers of the settings, and starts the decision log.
-func newDecisions(p *process, s *env.Settings, e *events.Events) *decisions {
+// newDecisions returns the observers that describe decisions, the first for subscribers. It starts the decision log.
+func newDecisions(p *process, s *env.Settings, e *events.Events) (*decisionlog.Hub, []service.Observer) {
 	hash := decisionlog.NewHash(s.DecisionLogHashKey)
-	d := &decisions{hub: decisionlog.NewHub(nil, hash)}
-	d.observers = []service.Observer{d.hub, decisionlog.CallLog{Log: e.Log, Hash: hash}}
+	hub := decisionlog.NewHub(nil, hash)
+	observers := []service.Observer{hub, decisionlog.CallLog{Log: e.Log, Hash: hash}}
 	if s.DecisionLog == env.DecisionLogOff {
-		return d
+		return hub, observers
 	}
 	l := decisionlog.NewLog(decisionlog.LogOptions{
 		All:          s.DecisionLog == env.DecisionLogAll,
@@ -67,7 +62,6 @@ func newDecisions(p *process, s *env.Settings, e *events.Events) *decisions {
 	} else {
 		p.onHangup(l.Reopen)
 	}
-	d.observers = append(d.observers, l)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -82,7 +76,7 @@ func newDecisions(p *process, s *env.Settings, e *events.Events) *decisions {
 			e.Log.Warn("decision log cut", "reason", "its file or stdout takes no more lines")
 		}
 	})
-	return d
+	return hub, append(observers, l)
 }
 
 const traceCloseTimeout = 3 * time.Second
@@ -150,12 +144,12 @@ type candidateLimits struct {
 	explainer *explain.Explainer
 }
 
-// startCandidate evaluates the limits at LIMITS_CANDIDATE until p ends. It returns nil without the setting.
-func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidateLimits, error) {
+// startCandidate evaluates the limits at LIMITS_CANDIDATE until p ends, and explains them. It returns nil without the
+// setting.
+func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidate.Candidate, *explain.Explainer, error) {
 	if s.LimitsCandidate == "" {
-		return nil, nil
+		return nil, nil, nil
 	}
-	c := &candidateLimits{}
 	o := candidate.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
 	x := explain.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
 	switch keyPrefix := s.CacheKeyPrefix + candidateKeyPrefix; s.Backend() {
@@ -163,24 +157,23 @@ func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidateLi
 		// The candidate has its own connections and its own queue, so that it never delays a call.
 		client, err := newRedis(s, keyPrefix, nil, nil)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		p.atEnd(func() { _ = client.Close() })
 		o.Limiter, x.RedisKey = client, client.Counter
 	case env.BackendMemcache:
 		client, err := newMemcached(s, keyPrefix, e.Log)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		p.atEnd(func() { _ = client.Close() })
 		o.Limiter = client
 	default:
 		o.Limiter = newLocalCounters(p, s)
 	}
-	c.Candidate = candidate.New(o)
+	c := candidate.New(o)
 	e.Metrics.Candidate(c.Status)
 	x.Limits, x.Layer = c.Store(), backend.Counters{Limiter: o.Limiter}
-	c.explainer = explain.New(x)
 	files := filesource.New(filesource.Options{
 		Place:    filesource.Place{Root: s.LimitsCandidate, IgnoreDotFiles: s.RuntimeIgnoreDotFiles},
 		Interval: s.SourcePollInterval,
@@ -189,15 +182,12 @@ func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidateLi
 	})
 	p.start(func(ctx context.Context) { c.Follow(ctx, files, e.Log) })
 	p.start(c.Run)
-	return c, nil
+	return c, explain.New(x), nil
 }
 
-func newExplainer(s *env.Settings, l limits, counters *counterBackend, candidate *candidateLimits) *explain.Explainer {
+func newExplainer(s *env.Settings, l limits, counters *counterBackend, candidate *explain.Explainer) *explain.Explainer {
 	o := counters.explain
-	o.Limits = l.store
+	o.Limits, o.Candidate = l.store, candidate
 	o.AllOrNone, o.ShadowMode, o.QuotaMode = s.AllOrNone, s.ShadowMode, s.QuotaMode
-	if candidate != nil {
-		o.Candidate = candidate.explainer
-	}
 	return explain.New(o)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/admin/page"
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/base/watchfile"
+	"github.com/seed-81f232ab/rls/internal/observe/candidate"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/server"
@@ -134,7 +135,7 @@ func livePage(s *env.Settings, private privatePages, h live.Handlers, x *explain
 
 // newLive returns the Live of the process, which samples until p ends. The service
 // drains when ctx is done. overrides is nil without OVERRIDES_ENABLED.
-func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counters *counterBackend, overrides *runtimeOverrides, candidate *candidateLimits, recorder *live.Recorder, e *events.Events) *live.Live {
+func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counters *counterBackend, overrides *runtimeOverrides, candidate *candidate.Candidate, recorder *live.Recorder, e *events.Events) *live.Live {
 	host, _ := os.Hostname()
 	o := live.Options{
 		Version:    thisBuild().Version,

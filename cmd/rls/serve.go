@@ -92,14 +92,14 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	candidate, err := startCandidate(p, s, e)
+	candidate, candidateExplainer, err := startCandidate(p, s, e)
 	if err != nil {
 		return err
 	}
 
 	options := serverOptions(s, e)
-	decisions := newDecisions(p, s, e)
-	observers := slices.Concat(decisions.observers, []service.Observer{recorder})
+	hub, observers := newDecisions(p, s, e)
+	observers = append(observers, recorder)
 	if tracer != nil {
 		observers = append(observers, tracer)
 	}
@@ -124,11 +124,11 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	private := privatePages{callers, log}
 	_, help := private.refusal()
 	liveHandlers := live.Handlers{Live: newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, e), SeesKeys: private.admits}
-	explainer := newExplainer(s, limits, counters, candidate)
+	explainer := newExplainer(s, limits, counters, candidateExplainer)
 	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, private, liveHandlers, explainer), adminPages(callers, limits, counters, overrides, log),
 		[]server.Page{
 			private.newPage(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: explainer}),
-			private.newPage(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + help, Handler: decisions.hub, Stream: true}),
+			private.newPage(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + help, Handler: hub, Stream: true}),
 		})
 	if counters.pinged != nil { // so that the first calls need not wait
 		select {

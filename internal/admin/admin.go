@@ -16,7 +16,6 @@ package admin
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -29,6 +28,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors/override"
 	"github.com/seed-81f232ab/rls/internal/source/changes"
+	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
 
 // Prefix is the start of the paths of all endpoints.
@@ -172,10 +172,7 @@ func respond(w http.ResponseWriter, a answer) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(a.code)
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false) // paths of limits contain >
-	e.SetIndent("", "  ")
-	_ = e.Encode(a.body) // an error means that the caller has gone
+	_ = reports.JSON(w, a.body) // an error means that the caller has gone
 }
 
 func problem(code int, format string, args ...any) answer {

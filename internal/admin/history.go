@@ -147,23 +147,21 @@ const noVersion = -1
 // noVersion, rollbackPlan chooses the newest version whose limits differ from the limits in force.
 func rollbackPlan(history []changes.Entry, version int64) (int64, []changes.Write, error) {
 	hasEnded := func(value string) bool { return override.NotesOf(value).Ended(time.Now()) }
-	if version != noVersion {
-		writes, err := changes.PlanRollback(history, version, hasEnded)
-		if err == nil && len(writes) == 0 {
-			err = errors.New("the limits are already those of this version")
-		}
-		return version, writes, err
+	isChosen := version != noVersion
+	if !isChosen && len(history) > 0 {
+		version = history[0].Version
 	}
-	if len(history) == 0 {
-		return 0, nil, changes.ErrNothingToRollBack
-	}
-	version = history[0].Version
 	for { // skip versions with the limits that are in force
 		var err error
-		if version, err = changes.PreviousVersion(history, version); err != nil {
-			return 0, nil, err
+		if !isChosen {
+			if version, err = changes.PreviousVersion(history, version); err != nil {
+				return 0, nil, err
+			}
 		}
 		writes, err := changes.PlanRollback(history, version, hasEnded)
+		if err == nil && len(writes) == 0 && isChosen {
+			err = errors.New("the limits are already those of this version")
+		}
 		if err != nil || len(writes) > 0 {
 			return version, writes, err
 		}

@@ -15,21 +15,17 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// The values of BACKEND_TYPE.
+// Values of BACKEND_TYPE, DECISION_LOG and CONFIG_TYPE.
 const (
 	BackendRedis    = "redis"
 	BackendMemcache = "memcache"
 	BackendLocal    = "local"
-)
 
-// The values of DECISION_LOG that rls compares with.
-const (
 	DecisionLogAll = "all"
 	DecisionLogOff = "off"
-)
 
-// ConfigXDS is the CONFIG_TYPE of limits from an xDS server.
-const ConfigXDS = "GRPC_XDS_SOTW"
+	ConfigXDS = "GRPC_XDS_SOTW"
+)
 
 // Settings are the settings of the service. The tags of a field name its variable, its
 // default and the values it allows (parse.go). File check.go checks what settings need of

@@ -96,10 +96,8 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDe
 			chosen = append(chosen, r)
 		}
 	}
-	if c.Sort == sortRule {
-		slices.SortFunc(chosen, func(a, b *live.Rule) int { return strings.Compare(a.Path, b.Path) })
-	}
-	rows := treeRows(chosen, c.score(chosen))
+	c.sort(chosen)
+	rows := treeRows(chosen)
 	for _, position := range rows[:min(len(rows), maxRows)] {
 		row := &ruleRow{treeRow: position}
 		row.Spark = newSpark("OK and denied hits per second", &s.Figures, FormatRate, row.OKPoints, row.DeniedPoints)
@@ -127,19 +125,16 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDe
 	return t
 }
 
-// score returns a function that returns the score of a rule of chosen. The table shows the highest score first.
-func (c choice) score(chosen []*live.Rule) func(*live.Rule) float64 {
+// sort sorts rules as the viewer chooses. Without a choice they stay in the order of a snapshot: by denied hits.
+func (c choice) sort(rules []*live.Rule) {
 	switch c.Sort {
 	case sortOK:
-		return func(r *live.Rule) float64 { return sum(r.OKPoints) }
+		slices.SortStableFunc(rules, func(a, b *live.Rule) int { return cmp.Compare(sum(b.OKPoints), sum(a.OKPoints)) })
 	case sortUse:
-		return func(r *live.Rule) float64 { return numberOrZero(r.Use) }
+		slices.SortStableFunc(rules, func(a, b *live.Rule) int { return cmp.Compare(numberOrZero(b.Use), numberOrZero(a.Use)) })
+	case sortRule:
+		slices.SortFunc(rules, func(a, b *live.Rule) int { return strings.Compare(a.Path, b.Path) })
 	}
-	places := make(map[*live.Rule]float64, len(chosen))
-	for i, r := range chosen {
-		places[r] = float64(i)
-	}
-	return func(r *live.Rule) float64 { return -places[r] } // a snapshot is sorted by denied hits
 }
 
 func sum(points []live.Value) (total float64) {
@@ -184,7 +179,7 @@ const separator = " > "
 // branch is a rule in the tree of the rules that the page shows.
 type branch struct {
 	rule     *live.Rule
-	score    float64 // of the rule, later the highest score of the rule and of the rules below
+	place    int // in the list of the chosen rules, later the first place of the rule and of the rules below
 	children []*branch
 }
 
@@ -196,14 +191,13 @@ type treeRow struct {
 	PathStart, Label string
 }
 
-// treeRows returns the rows of a tree with the chosen rules, which have different paths. A rule stands
-// below the next rule on its path that is chosen too. Rules at one level are sorted by the highest score
-// among the rule and the rules below it, then by their place in chosen.
-func treeRows(chosen []*live.Rule, score func(*live.Rule) float64) []treeRow {
+// treeRows returns the rows of a tree with the chosen rules, which have different paths. A rule stands below the next
+// rule on its path that is chosen too. Rules at one level have the order of the first of the rule and the rules below it.
+func treeRows(chosen []*live.Rule) []treeRow {
 	root := &branch{}
 	byPath := make(map[string]*branch, len(chosen))
-	for _, rule := range chosen {
-		byPath[rule.Path] = &branch{rule: rule, score: score(rule)}
+	for place, rule := range chosen {
+		byPath[rule.Path] = &branch{rule: rule, place: place}
 	}
 	for _, rule := range chosen {
 		parent := cmp.Or(parentOf(byPath, rule.Path), root)
@@ -223,13 +217,13 @@ func parentOf(byPath map[string]*branch, path string) *branch {
 	return nil
 }
 
-// sort sorts the children of b and sets its score.
+// sort sorts the children of b and sets its place.
 func (b *branch) sort() {
 	for _, child := range b.children {
 		child.sort()
-		b.score = max(b.score, child.score)
+		b.place = min(b.place, child.place)
 	}
-	slices.SortStableFunc(b.children, func(x, y *branch) int { return cmp.Compare(y.score, x.score) })
+	slices.SortFunc(b.children, func(x, y *branch) int { return x.place - y.place })
 }
 
 // appendRows appends the rows of the children of b. start is the start of their paths.
