@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
@@ -175,8 +174,3 @@ func FormatDuration(v live.Value) string {
 	}
 	return value + thinSpace + unit
 }
-
-// formatClock returns the time of day in UTC. The script replaces it with local time.
-func formatClock(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }
-
-func formatUTC(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }

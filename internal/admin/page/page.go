@@ -39,7 +39,7 @@ type Options struct {
 	GRPCAddr string       // of the service, if rls hit does not reach it by default
 	Sources  []string     // names of the parts that make decisions
 	Links    []Link       // at the top
-	Log      *slog.Logger // default slog.Default()
+	Log      *slog.Logger // gets the error of a page that can't be rendered
 }
 
 // Link is a link to another page of the debug listener.
@@ -65,9 +65,6 @@ type Page struct {
 
 // New returns the page.
 func New(o Options) *Page {
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
 	return &Page{o: o, template: template.Must(template.New("").Funcs(functions).ParseFS(files, "page.html"))}
 }
 
@@ -271,8 +268,8 @@ var functions = template.FuncMap{
 		return newSpark("Descriptors without a rule per second", f, FormatRate, f.Unmatched.Points, nil)
 	},
 
-	"clock": formatClock,
-	"utc":   formatUTC,
+	"clock": func(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }, // the script replaces it with local time
+	"utc":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 	"stamp": func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
 	"count": live.Thousands,
 	"left":  func(n int64) string { return live.Thousands(max(n, 0)) }, // a negative count is debt

@@ -42,25 +42,16 @@ func (r *ruleRow) MarkTexts() []string {
 
 // choice has the choices of a viewer. The query of the page's address contains them.
 type choice struct {
-	Filter, Sort string
+	Filter string
+	Sort   string // denied, ok, use or rule
 	Quiet        bool
 	Rule         string // the path of the open rule
 }
 
-// Values of choice.Sort.
-const (
-	sortDenied = "denied"
-	sortOK     = "ok"
-	sortUse    = "use"
-	sortRule   = "rule"
-)
-
-var sorts = []string{sortDenied, sortOK, sortUse, sortRule}
-
 func parseChoice(query url.Values) choice {
 	c := choice{Filter: query.Get("filter"), Sort: query.Get("sort"), Quiet: query.Get("quiet") == "show", Rule: query.Get("rule")}
-	if !slices.Contains(sorts, c.Sort) {
-		c.Sort = sortDenied
+	if !slices.Contains([]string{"denied", "ok", "use", "rule"}, c.Sort) {
+		c.Sort = "denied"
 	}
 	return c
 }
@@ -73,7 +64,7 @@ func (c choice) SortedBy(order string) string {
 
 // href returns the address of the page with c.
 func (c choice) href() string {
-	query := url.Values{"filter": {c.Filter}, "sort": {strings.TrimPrefix(c.Sort, sortDenied)}, "quiet": {""}, "rule": {c.Rule}}
+	query := url.Values{"filter": {c.Filter}, "sort": {strings.TrimPrefix(c.Sort, "denied")}, "quiet": {""}, "rule": {c.Rule}}
 	if c.Quiet {
 		query.Set("quiet", "show")
 	}
@@ -128,11 +119,11 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDe
 // sort sorts rules as the viewer chooses. Without a choice they stay in the order of a snapshot: by denied hits.
 func (c choice) sort(rules []*live.Rule) {
 	switch c.Sort {
-	case sortOK:
+	case "ok":
 		slices.SortStableFunc(rules, func(a, b *live.Rule) int { return cmp.Compare(sum(b.OKPoints), sum(a.OKPoints)) })
-	case sortUse:
+	case "use":
 		slices.SortStableFunc(rules, func(a, b *live.Rule) int { return cmp.Compare(numberOrZero(b.Use), numberOrZero(a.Use)) })
-	case sortRule:
+	case "rule":
 		slices.SortFunc(rules, func(a, b *live.Rule) int { return strings.Compare(a.Path, b.Path) })
 	}
 }
