@@ -163,6 +163,9 @@ func TestStateHasTheNotesOfItsValue(t *testing.T) {
 	notes := map[string]limitsfile.Notes{}
 	for _, s := range layer.States() {
 		notes[Field(s.Kind, s.Target)] = s.Notes
+		if o, err := Parse(s.Field(), []byte(s.Value)); err == nil {
+			assert.Equal(t, s.Notes, o.Notes)
+		}
 	}
 	annsNotes := limitsfile.Notes{Author: "ann", Reason: "sale", Expires: time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)}
 	assert.Equal(t, map[string]limitsfile.Notes{
