@@ -138,12 +138,6 @@ func sendStats(p *process, s *env.Settings, e *events.Events) {
 // candidateKeyPrefix begins the names of the candidate's counters in a store.
 const candidateKeyPrefix = "candidate:"
 
-// candidateLimits are the limits at LIMITS_CANDIDATE, or nil without them.
-type candidateLimits struct {
-	*candidate.Candidate
-	explainer *explain.Explainer
-}
-
 // startCandidate evaluates the limits at LIMITS_CANDIDATE until p ends, and explains them. It returns nil without the
 // setting.
 func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidate.Candidate, *explain.Explainer, error) {

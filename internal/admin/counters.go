@@ -150,24 +150,22 @@ func (ctr *counter) resetFailure(results []backend.Result) string {
 	var resetLimits, otherLimits []string
 	reason := "the backend is down"
 	for i, l := range ctr.limited() {
-		switch r := &results[i]; {
-		case r.Err != nil:
-			reason = r.Err.Error()
-			otherLimits = append(otherLimits, l.String())
-		case r.Degraded():
-			otherLimits = append(otherLimits, l.String())
-		default:
+		if err := results[i].Err; err != nil {
+			reason = err.Error()
+		} else if !results[i].Degraded() {
 			resetLimits = append(resetLimits, l.String())
+			continue
 		}
+		otherLimits = append(otherLimits, l.String())
 	}
-	others := fmt.Sprintf("not known to be reset: %s (%s)", strings.Join(otherLimits, " and "), reason)
-	switch {
-	case len(otherLimits) == 0:
+	if len(otherLimits) == 0 {
 		return ""
-	case len(resetLimits) == 0:
-		return "counter " + others
 	}
-	return "counter reset in part: " + strings.Join(resetLimits, " and ") + "; " + others
+	text := "counter "
+	if len(resetLimits) > 0 {
+		text = "counter reset in part: " + strings.Join(resetLimits, " and ") + "; "
+	}
+	return text + fmt.Sprintf("not known to be reset: %s (%s)", strings.Join(otherLimits, " and "), reason)
 }
 
 // publishReset sends the reset of a target, or of allCounters, to the other replicas. It reports

@@ -44,8 +44,8 @@ func (r *ruleRow) MarkTexts() []string {
 type choice struct {
 	Filter string
 	Sort   string // denied, ok, use or rule
-	Quiet        bool
-	Rule         string // the path of the open rule
+	Quiet  bool
+	Rule   string // the path of the open rule
 }
 
 func parseChoice(query url.Values) choice {
