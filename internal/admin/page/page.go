@@ -268,14 +268,16 @@ var functions = template.FuncMap{
 		return newSpark("Descriptors without a rule per second", f, FormatRate, f.Unmatched.Points, nil)
 	},
 
-	"clock": func(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }, // the script replaces it with local time
-	"utc":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
-	"stamp": func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
-	"count": live.Thousands,
-	"left":  func(n int64) string { return live.Thousands(max(n, 0)) }, // a negative count is debt
-	"join":  func(texts []string) string { return strings.Join(texts, ", ") },
-	"rate":  FormatRate,
-	"share": FormatShare,
+	"clock":   func(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }, // the script replaces it with local time
+	"utc":     func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+	"stamp":   func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
+	"count":   live.Thousands,
+	"counted": live.Count[int],
+	"number":  func(n int) string { return live.Thousands(int64(n)) },
+	"left":    func(n int64) string { return live.Thousands(max(n, 0)) }, // a negative count is debt
+	"join":    func(texts []string) string { return strings.Join(texts, ", ") },
+	"rate":    FormatRate,
+	"share":   FormatShare,
 	"rateClass": func(v live.Value, class string) string { // class is for rates above 0
 		if v > 0 {
 			return class

@@ -2,7 +2,6 @@ package page
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"net/url"
 	"slices"
@@ -16,12 +15,9 @@ import (
 const maxRows = 200
 
 type ruleTable struct {
-	Count     string
-	Rows      []*ruleRow
-	More      string // says that there are more rules than rows
-	HasQuiet  bool
-	Quiet     string // the text of the link to quiet rules
-	QuietHref string
+	Seen int // rules with traffic
+	Rows []*ruleRow
+	More int // rules that match too and have no row
 }
 
 type ruleRow struct {
@@ -56,6 +52,12 @@ func parseChoice(query url.Values) choice {
 	return c
 }
 
+// QuietToggled returns the address of the page that shows quiet rules if this one hides them, or the reverse.
+func (c choice) QuietToggled() string {
+	c.Quiet = !c.Quiet
+	return c.href()
+}
+
 // SortedBy returns the address of the page with another order.
 func (c choice) SortedBy(order string) string {
 	c.Sort = order
@@ -78,7 +80,7 @@ func (c choice) href() string {
 // newRuleTable returns the table of the rules that c chooses. rules can have a rule twice. more is the number
 // of rules that match too, but are not in rules. details describes the open rule. It is nil if no rule is open.
 func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDetails, c choice) ruleTable {
-	t := ruleTable{}
+	t := ruleTable{Seen: len(s.Rules.Shown) + s.Rules.More}
 	var chosen []*live.Rule
 	known, filter := map[string]bool{}, strings.ToLower(c.Filter)
 	for i := range rules {
@@ -101,18 +103,7 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDe
 		row.Href = linked.href()
 		t.Rows = append(t.Rows, row)
 	}
-	t.Count = fmt.Sprintf("%s of %s with traffic", live.Thousands(int64(len(s.Rules.Shown)+s.Rules.More)), live.Thousands(int64(s.Rules.Total)))
-	if n := max(len(rows)-maxRows, 0) + more; n > 0 {
-		t.More = live.Count(n, "more rule") + ". The filter finds all rules."
-	}
-	t.HasQuiet = s.Rules.Quiet > 0 && c.Filter == ""
-	t.Quiet = "Show " + live.Count(s.Rules.Quiet, "quiet rule")
-	if c.Quiet {
-		t.Quiet = "Hide quiet rules"
-	}
-	linked := c
-	linked.Quiet = !c.Quiet
-	t.QuietHref = linked.href()
+	t.More = max(len(rows)-maxRows, 0) + more
 	return t
 }
 
