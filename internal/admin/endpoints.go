@@ -116,7 +116,8 @@ func (e Endpoint) forCounters() Endpoint {
 
 // fieldEndpoints returns the methods of the path of a kind of fields. Without targets, the kind has a single field.
 func fieldEndpoints(kind override.Kind, path string, hasTargets bool, getHelp, putHelp, deleteHelp string) []Endpoint {
-	get, put, remove, getAnswers := []Param{targetParam}, []Param{requiredTargetParam, dryRunParam}, []Param{requiredTargetParam, reasonParam}, []any{List{}, Override{}}
+	get, getAnswers := []Param{targetParam}, []any{List{}, Override{}}
+	put, remove := []Param{requiredTargetParam, dryRunParam}, []Param{requiredTargetParam, reasonParam}
 	if !hasTargets {
 		get, put, remove, getAnswers = nil, put[1:], remove[1:], getAnswers[1:]
 	}
