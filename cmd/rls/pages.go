@@ -14,7 +14,6 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/time/rate"
 
-	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/admin/page"
@@ -105,16 +104,7 @@ func livePage(s *env.Settings, private privatePages, h live.Handlers, x *explain
 			}
 			return x.Explain(r.Context(), req), nil
 		},
-		Links: []page.Link{
-			{Href: "/rlconfig", Name: "Limits"},
-			{Href: "/rlconfig/problems", Name: "Problems"},
-			{Href: "/metrics", Name: "Metrics"},
-			{Href: "/endpoints", Name: "All pages"},
-		},
 		Log: private.log,
-	}
-	for _, source := range backend.Sources() {
-		o.Sources = append(o.Sources, source.String())
 	}
 	switch {
 	case s.GRPCUDS != "":
@@ -124,7 +114,7 @@ func livePage(s *env.Settings, private privatePages, h live.Handlers, x *explain
 	}
 	var pages []server.Page
 	if len(private.Tokens) > 0 || private.File != nil {
-		o.Links = append(o.Links, page.Link{Href: signInPath, Name: "Sign in"})
+		o.SignIn = signInPath
 		help := "asks a browser for a token of ADMIN_TOKEN, as the password of any user"
 		pages = append(pages, server.Page{Path: signInPath, Help: help, Handler: http.HandlerFunc(private.signIn)})
 	}

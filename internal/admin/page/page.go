@@ -15,12 +15,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
-// Options are the options of New. Explain, GRPCAddr, Sources and Links can be empty.
+// Options are the options of New. Explain, GRPCAddr and SignIn can be empty.
 type Options struct {
 	// Snapshot returns what the page shows to a caller. The page does not change it.
 	Snapshot func(*http.Request) *live.Snapshot
@@ -37,13 +38,9 @@ type Options struct {
 	Explain func(r *http.Request, domain, descriptor string) (*explain.Report, error)
 
 	GRPCAddr string       // of the service, if rls hit does not reach it by default
-	Sources  []string     // names of the parts that make decisions
-	Links    []Link       // at the top
+	SignIn   string       // path of the page that asks for a token; empty without tokens
 	Log      *slog.Logger // gets the error of a page that can't be rendered
 }
-
-// Link is a link to another page of the debug listener.
-type Link struct{ Href, Name string }
 
 // Paths of the page and of its assets on the debug listener.
 const (
@@ -96,8 +93,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Snapshot: s,
 		Choice:   c,
 		Rules:    newRuleTable(s, rules, more, details, c),
-		Links:    p.o.Links,
-		Sources:  p.o.Sources,
+		SignIn:   p.o.SignIn,
 		Hint:     p.hint(s),
 		Explain:  p.explain(r, query.Get("domain"), query.Get("descriptor")),
 	})
@@ -212,11 +208,10 @@ func Assets() http.Handler {
 type view struct {
 	*live.Snapshot
 	Choice  choice
-	Links   []Link
+	SignIn  string
 	Rules   ruleTable
 	Hint    *hint
 	Explain explainForm
-	Sources []string
 }
 
 // hint says what to do if there is nothing to show.
@@ -260,6 +255,7 @@ func overridesNote(l *live.OverrideList) string {
 var functions = template.FuncMap{
 	"figures":       figures,
 	"keys":          newKeyList,
+	"sources":       backend.Sources,
 	"keysNote":      keysNote,
 	"limitsNote":    limitsNote,
 	"overridesNote": overridesNote,
