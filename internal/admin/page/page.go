@@ -90,41 +90,29 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		rules = slices.Concat(rules, filtered)
 	}
 	p.render(w, "page", &view{
-		Snapshot: s,
-		Choice:   c,
-		Rules:    newRuleTable(s, rules, more, details, c),
-		SignIn:   p.o.SignIn,
-		Hint:     p.hint(s),
-		Explain:  p.explain(r, query.Get("domain"), query.Get("descriptor")),
+		Snapshot:   s,
+		Choice:     c,
+		Rules:      newRuleTable(s, rules, more, details, c),
+		SignIn:     p.o.SignIn,
+		HitCommand: p.hitCommand,
+		Explain:    p.explain(r, query.Get("domain"), query.Get("descriptor")),
 	})
 }
 
-// hint returns what to do if there is nothing to show, or nil.
-func (p *Page) hint(s *live.Snapshot) *hint {
-	switch {
-	case !s.State.Limits.Loaded:
-		return &hint{Text: "No limits are loaded. The page of problems says why.", Href: "/rlconfig/problems", LinkName: "Problems"}
-	case s.Rules.Total == 0:
-		return &hint{Text: "The limits in force have no rule."}
-	case len(s.Rules.Shown) > 0:
-		return nil
-	case s.Figures.Calls.HadTraffic():
-		return &hint{Text: "Calls arrive, but no limit has counted a hit in the last five minutes."}
-	}
-	h := &hint{Text: "No calls in the last five minutes.", IsIdle: true}
+// hitCommand returns a command that sends calls to a rule, or an empty text if no rule can deny calls.
+func (p *Page) hitCommand() string {
 	rules, _ := p.o.Rules("")
-	limits := func(r live.Rule) bool {
+	i := slices.IndexFunc(rules, func(r live.Rule) bool {
 		return slices.ContainsFunc(r.Limits, func(l live.Limit) bool { return !l.Unlimited && !l.Disabled })
+	})
+	if i < 0 {
+		return ""
 	}
-	if i := slices.IndexFunc(rules, limits); i >= 0 {
-		h.Text += " This command sends some calls:"
-		h.Command = "rls hit "
-		if p.o.GRPCAddr != "" {
-			h.Command += "-a " + ShellWord(p.o.GRPCAddr) + " "
-		}
-		h.Command += "-d " + ShellWord(rules[i].Domain) + " " + ShellWord(exampleDescriptor(rules[i].Path)) + " -n 8"
+	command := "rls hit "
+	if p.o.GRPCAddr != "" {
+		command += "-a " + ShellWord(p.o.GRPCAddr) + " "
 	}
-	return h
+	return command + "-d " + ShellWord(rules[i].Domain) + " " + ShellWord(exampleDescriptor(rules[i].Path)) + " -n 8"
 }
 
 // plainWord matches a word that a shell takes as it is.
@@ -207,48 +195,11 @@ func Assets() http.Handler {
 // view is what the template shows. File assets/page.js makes the same texts from a snapshot.
 type view struct {
 	*live.Snapshot
-	Choice  choice
-	SignIn  string
-	Rules   ruleTable
-	Hint    *hint
-	Explain explainForm
-}
-
-// hint says what to do if there is nothing to show.
-type hint struct {
-	Text, Href, LinkName, Command string
-	IsIdle                        bool // no call has arrived
-}
-
-func keysNote(k *live.TopKeys) string {
-	note := "TOP_KEYS=" + string(k.Mode)
-	if k.Mode != live.KeysOff && k.SampledShare < 1 {
-		note += ", from " + FormatShare(k.SampledShare) + " of the decisions"
-	}
-	return note
-}
-
-func limitsNote(l *live.Limits) string {
-	if !l.Loaded {
-		return "No limits in force"
-	}
-	note := live.Count(l.Rules, "rule") + " in " + live.Count(len(l.Domains), "domain") + ", from " + l.Source
-	if l.Hash != "" {
-		note += ", hash " + l.Hash[:min(len(l.Hash), 8)]
-	}
-	return note
-}
-
-func overridesNote(l *live.OverrideList) string {
-	switch {
-	case !l.Enabled:
-		return "OVERRIDES_ENABLED=false"
-	case len(l.Shown) == 0:
-		return "None"
-	case l.More > 0:
-		return live.Thousands(int64(l.More)) + " more; rls limits list shows all"
-	}
-	return live.Thousands(int64(len(l.Shown)))
+	Choice     choice
+	SignIn     string
+	Rules      ruleTable
+	HitCommand func() string
+	Explain    explainForm
 }
 
 // functions are the functions of the template. The empty values fill the templates from which the script makes rows.
@@ -256,9 +207,6 @@ var functions = template.FuncMap{
 	"figures":       figures,
 	"keys":          newKeyList,
 	"sources":       backend.Sources,
-	"keysNote":      keysNote,
-	"limitsNote":    limitsNote,
-	"overridesNote": overridesNote,
 	"unmatchedKeys": unmatchedList,
 	"unmatchedSpark": func(f *live.Figures) spark {
 		return newSpark("Descriptors without a rule per second", f, FormatRate, f.Unmatched.Points, nil)
