@@ -204,16 +204,19 @@ type view struct {
 
 // functions are the functions of the template. The empty values fill the templates from which the script makes rows.
 var functions = template.FuncMap{
-	"figures":       figures,
-	"keys":          newKeyList,
-	"sources":       backend.Sources,
-	"unmatchedKeys": unmatchedList,
-	"unmatchedSpark": func(f *live.Figures) spark {
-		return newSpark("Descriptors without a rule per second", f, FormatRate, f.Unmatched.Points, nil)
+	"figure": func(id, name, value, unit, class, secondName, second string, s spark) figure {
+		return figure{id, name, value, unit, class, secondName, second, s}
 	},
+	"spark":    newSpark,
+	"times":    func(a, b live.Value) live.Value { return a * b },
+	"seconds":  formatSeconds,
+	"duration": FormatDuration,
+	"keys":     newKeyList,
+	"sources":  backend.Sources,
 
 	"clock":   func(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }, // the script replaces it with local time
 	"utc":     func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+	"minute":  func(t time.Time) string { return t.UTC().Format("15:04 UTC") },
 	"stamp":   func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
 	"count":   live.Thousands,
 	"counted": live.Count[int],

@@ -27,15 +27,6 @@ type ruleRow struct {
 	Spark   spark
 }
 
-// MarkTexts returns the marks of the rule in words.
-func (r *ruleRow) MarkTexts() []string {
-	texts := slices.Clone(r.Marks)
-	if i := slices.Index(texts, "override"); i >= 0 && r.Override != nil && r.Override.ExpiresAt != nil {
-		texts[i] = "override until " + r.Override.ExpiresAt.UTC().Format("15:04 UTC")
-	}
-	return texts
-}
-
 // choice has the choices of a viewer. The query of the page's address contains them.
 type choice struct {
 	Filter string
@@ -93,7 +84,7 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDe
 	rows := treeRows(chosen)
 	for _, position := range rows[:min(len(rows), maxRows)] {
 		row := &ruleRow{treeRow: position}
-		row.Spark = newSpark("OK and denied hits per second", &s.Figures, FormatRate, row.OKPoints, row.DeniedPoints)
+		row.Spark = newSpark("OK and denied hits per second", "rate", &s.Figures, row.OKPoints, row.DeniedPoints)
 		linked := c
 		linked.Rule = row.Path
 		if c.Rule == row.Path {
