@@ -78,15 +78,12 @@ type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// incumbentNames are the names of the incumbent's program.
-var incumbentNames = []string{"ratelimit", "service_cmd"}
-
 // commandArgs returns the arguments of the command line. A name of the incumbent's program, as the program or as the
 // first argument, starts the service, because deployments have the command /bin/ratelimit. Further arguments are
 // ignored, as the incumbent does.
 func commandArgs(args []string) []string {
 	for _, arg := range args[:min(len(args), 2)] {
-		if slices.Contains(incumbentNames, filepath.Base(arg)) {
+		if slices.Contains([]string{"ratelimit", "service_cmd"}, filepath.Base(arg)) {
 			return []string{}
 		}
 	}

@@ -35,8 +35,8 @@ func callObservers(s *env.Settings, e *events.Events, others ...service.Observer
 	return append(others, e.Metrics.Service(), e.Metrics.RuleObserver(rules))
 }
 
-// decisionLogCloseTimeout bounds the time that the decision log has at the end to write the records in its buffer.
-const decisionLogCloseTimeout = 3 * time.Second
+// closeTimeout bounds the time in which the last records of the decision log and the last spans are written.
+const closeTimeout = 3 * time.Second
 
 // newDecisions returns the observers that describe decisions, the first for subscribers. It starts the decision log.
 func newDecisions(p *process, s *env.Settings, e *events.Events) (*decisionlog.Hub, []service.Observer) {
@@ -72,14 +72,12 @@ func newDecisions(p *process, s *env.Settings, e *events.Events) (*decisionlog.H
 		cancel()
 		select {
 		case <-done:
-		case <-time.After(decisionLogCloseTimeout):
+		case <-time.After(closeTimeout):
 			e.Log.Warn("decision log cut", "reason", "its file or stdout takes no more lines")
 		}
 	})
 	return hub, append(observers, l)
 }
-
-const traceCloseTimeout = 3 * time.Second
 
 func startTracing(p *process, s *env.Settings, log *slog.Logger) (*tracing.Tracer, error) {
 	if !s.TracesCalls() {
@@ -105,7 +103,7 @@ func startTracing(p *process, s *env.Settings, log *slog.Logger) (*tracing.Trace
 	}
 	log.Info("calls traced", "protocol", o.Protocol)
 	p.atEnd(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), traceCloseTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
 		if err := tracer.Close(ctx); err != nil {
 			log.Warn("last spans not exported", "error", err)
