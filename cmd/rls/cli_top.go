@@ -176,6 +176,7 @@ var sections = template.Must(template.New("").Funcs(template.FuncMap{
 	"duration": durationText,
 	"spark":    func(x live.Series) string { return sparkline(x.Points, 20) },
 	"counted":  events.Counted,
+	"join":     strings.Join,
 	"limits": func(limits []live.Limit) string {
 		var texts []string
 		for _, l := range limits {
@@ -212,20 +213,11 @@ func (v topView) TitleWidth() int { return v.width - len(v.Clock(v.Time)) - 1 }
 func (v topView) Clock(at time.Time) string { return at.In(v.location).Format("15:04:05") }
 
 // RuleRow returns the columns of a rule.
-func (v topView) RuleRow(path, limit, ok, denied, shadow, use, marks string) string {
+func (v topView) RuleRow(path, limit, ok, denied, shadow, use string) string {
 	const numbersWidth = 56 // of the columns behind the limit
 	limitWidth := min(max(v.width/5, 12), 28)
 	pathWidth := max(v.width-limitWidth-numbersWidth-2, 16)
-	return fmt.Sprintf("%s %s %8s %8s %8s %5s %s", padEnd(path, pathWidth), pad(limit, limitWidth), ok, denied, shadow, use, marks)
-}
-
-// Marks returns the marks of a rule in words.
-func (v topView) Marks(r live.Rule) string {
-	marks := strings.Join(r.Marks, " ")
-	if r.Override != nil && r.Override.ExpiresAt != nil {
-		marks += " until " + r.Override.ExpiresAt.In(v.location).Format("15:04")
-	}
-	return marks
+	return fmt.Sprintf("%s %s %8s %8s %8s %5s", padEnd(path, pathWidth), pad(limit, limitWidth), ok, denied, shadow, use)
 }
 
 // section returns the lines of a template, cut to the width of the screen.
