@@ -22,8 +22,6 @@ import (
 // decisionsPath is the path of the stream of live decisions on the debug listener.
 const decisionsPath = "/decisions"
 
-const maxStreamLine = 1 << 20
-
 // errRefused means that the service refused the stream. Another attempt would not help.
 var errRefused = errors.New("stream refused")
 
@@ -122,7 +120,7 @@ func (t *tail) stream(ctx context.Context, isFirst bool) (wasConnected bool, err
 		fmt.Fprintln(t.notes, "rls: connected again")
 	}
 	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, maxStreamLine)
+	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		silence.Reset(3 * decisionlog.HeartbeatPause)
 		if err := t.printLine(lines.Bytes()); err != nil {

@@ -71,15 +71,13 @@ func (t *top) fetch(ctx context.Context) (*live.Snapshot, error) {
 	return s, t.call(ctx, http.MethodGet, live.SnapshotPath, nil, nil, s)
 }
 
-const onceWidth = 120
-
 func (t *top) printOnce(ctx context.Context, out io.Writer) error {
 	s, err := t.fetch(ctx)
 	if err != nil {
 		return err
 	}
 	return printAs(out, t.asJSON, s, func(out io.Writer) error {
-		screen := topScreen{width: onceWidth, location: time.Local}
+		screen := topScreen{width: 120, location: time.Local}
 		_, err := io.WriteString(out, strings.Join(screen.lines(s, ""), "\n")+"\n")
 		return err
 	})
@@ -93,8 +91,6 @@ const (
 	clearLine   = "\x1b[K"
 	clearBelow  = "\x1b[J"
 )
-
-const fetchPause = time.Second
 
 // run shows snapshots until ctx is done or a key quits. It returns an error if there is no first snapshot.
 func (t *top) run(ctx context.Context, in, out *os.File) error {
@@ -130,7 +126,7 @@ func (t *top) showScreens(ctx context.Context, s *live.Snapshot, size func() (wi
 		if err := screen.draw(out, s, problem); err != nil {
 			return err
 		}
-		if !wait.Sleep(ctx, fetchPause) {
+		if !wait.Sleep(ctx, time.Second) {
 			return nil
 		}
 		newer, err := t.fetch(ctx)

@@ -133,9 +133,6 @@ func sendStats(p *process, s *env.Settings, e *events.Events) {
 	p.atEnd(statsd.New(o).Close)
 }
 
-// candidateKeyPrefix begins the names of the candidate's counters in a store.
-const candidateKeyPrefix = "candidate:"
-
 // startCandidate evaluates the limits at LIMITS_CANDIDATE until p ends, and explains them. It returns nil without the
 // setting.
 func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidate.Candidate, *explain.Explainer, error) {
@@ -144,7 +141,7 @@ func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidate.C
 	}
 	o := candidate.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
 	x := explain.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
-	switch keyPrefix := s.CacheKeyPrefix + candidateKeyPrefix; s.Backend() {
+	switch keyPrefix := s.CacheKeyPrefix + "candidate:"; s.Backend() {
 	case env.BackendRedis:
 		// The candidate has its own connections and its own queue, so that it never delays a call.
 		client, err := newRedis(s, keyPrefix, nil, nil)
@@ -175,11 +172,4 @@ func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidate.C
 	p.start(func(ctx context.Context) { c.Follow(ctx, files, e.Log) })
 	p.start(c.Run)
 	return c, explain.New(x), nil
-}
-
-func newExplainer(s *env.Settings, l limits, counters *counterBackend, candidate *explain.Explainer) *explain.Explainer {
-	o := counters.explain
-	o.Limits, o.Candidate = l.store, candidate
-	o.AllOrNone, o.ShadowMode, o.QuotaMode = s.AllOrNone, s.ShadowMode, s.QuotaMode
-	return explain.New(o)
 }

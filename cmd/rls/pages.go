@@ -85,9 +85,6 @@ func (p privatePages) signIn(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, "Unauthorized: enter a token of ADMIN_TOKEN as the password of any user", http.StatusUnauthorized)
 }
 
-// defaultGRPCPort is the port that rls hit asks by default.
-const defaultGRPCPort = 8081
-
 func livePage(s *env.Settings, private privatePages, h live.Handlers, x *explain.Explainer) []server.Page {
 	o := page.Options{
 		Snapshot: h.SnapshotFor,
@@ -109,7 +106,7 @@ func livePage(s *env.Settings, private privatePages, h live.Handlers, x *explain
 	switch {
 	case s.GRPCUDS != "":
 		o.GRPCAddr = "unix://" + s.GRPCUDS
-	case s.GRPCPort != defaultGRPCPort && s.GRPCPort != 0:
+	case s.GRPCPort != 8081 && s.GRPCPort != 0: // rls hit asks 8081 by default
 		o.GRPCAddr = fmt.Sprintf("localhost:%d", s.GRPCPort)
 	}
 	var pages []server.Page

@@ -42,9 +42,7 @@ type Callers struct {
 	Tokens map[string]string // by name; an empty token authorizes nobody
 	File   *TokenFile        // more callers, which can change at any time; may be nil
 
-	// ClientCerts also authorizes callers whose certificate TLS has verified. Their name is
-	// the common name of the certificate, or else its first DNS name or URI.
-	ClientCerts bool
+	ClientCerts bool // also authorizes callers whose certificate TLS has verified; it has their name
 }
 
 // CanAuthorize reports whether any caller can be authorized.
@@ -190,8 +188,6 @@ func readToken(r *fields.Reader, n *yaml.Node) (Caller, tokenHash) {
 	return c, hash
 }
 
-var hashOfNoToken = sha256.Sum256(nil)
-
 func hashOfToken(token, hashed fields.Given) (h tokenHash, err error) {
 	switch {
 	case token.Is() == hashed.Is():
@@ -201,7 +197,7 @@ func hashOfToken(token, hashed fields.Given) (h tokenHash, err error) {
 		if err != nil || len(decoded) != len(h) {
 			return h, fmt.Errorf("token_sha256: want %d hexadecimal digits, as sha256sum prints them", 2*len(h))
 		}
-		if tokenHash(decoded) == hashOfNoToken {
+		if tokenHash(decoded) == sha256.Sum256(nil) {
 			return h, errors.New("token_sha256: got the hash of an empty text, want the hash of a token")
 		}
 		return tokenHash(decoded), nil

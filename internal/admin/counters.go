@@ -22,11 +22,10 @@ type Counters struct {
 	Layer      backend.Layer          // of the service; reads and resets counters
 	Prefixes   backend.PrefixResetter // nil if counters can't be reset by prefix
 	PerReplica bool                   // each replica has its own counters
+	Now        func() time.Time       // default time.Now
 
 	// PublishReset sends the target of a reset counter to the other replicas. It is nil if they can't be reached.
 	PublishReset func(ctx context.Context, target string) error
-
-	Now func() time.Time // default time.Now
 }
 
 // counter is a counter, which has a state for each limit of its rule.

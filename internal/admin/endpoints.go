@@ -18,11 +18,8 @@ type Endpoint struct {
 	Method, Path, Help string
 	Params             []Param
 
-	// Kind is the kind of the fields.
-	Kind override.Kind
-
-	// IsConditional reports that If-Match and If-None-Match apply. A conflict is then a Conflict.
-	IsConditional bool
+	Kind          override.Kind // of the fields
+	IsConditional bool          // If-Match and If-None-Match apply; a conflict is then a Conflict
 
 	// Answers are values of the types of successful answers. Every other answer is a Problems,
 	// or an Override if its value is invalid.
