@@ -160,7 +160,6 @@ func (t *tail) printLine(line []byte) error {
 	return err
 }
 
-// Escape sequences of terminals.
 const (
 	red, green, yellow, magenta, dim = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[35m", "\x1b[2m"
 	noColour                         = "\x1b[0m"

@@ -182,7 +182,6 @@ var sections = template.Must(template.New("").Funcs(template.FuncMap{
 	},
 }).Parse(topTemplate))
 
-// levelMarks show the level of the state, each with its colour.
 var levelMarks = map[live.Level]string{live.Well: green + "✓", live.Warning: yellow + "▲", live.Trouble: red + "✗"}
 
 type topScreen struct {

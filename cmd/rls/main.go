@@ -50,16 +50,14 @@ func run(args []string) int {
 	root := newRoot()
 	root.SetArgs(commandArgs(args))
 	err := root.ExecuteContext(ctx)
-	var code exitCode
-	var failure *codedError
-	switch {
-	case err == nil:
+	if err == nil {
 		return 0
-	case errors.As(err, &code):
+	}
+	if code, isSilent := errors.AsType[exitCode](err); isSilent {
 		return int(code)
 	}
 	fmt.Fprintln(os.Stderr, "rls:", err)
-	if errors.As(err, &failure) {
+	if failure, isCoded := errors.AsType[*codedError](err); isCoded {
 		return failure.code
 	}
 	return 1
@@ -130,8 +128,8 @@ func newRoot() *cobra.Command {
 
 // suggestFlag adds the nearest flag of cmd to the error of an unknown flag.
 func suggestFlag(cmd *cobra.Command, err error) error {
-	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) {
+	unknown, isUnknown := errors.AsType[*pflag.NotExistError](err)
+	if !isUnknown {
 		return err
 	}
 	var names []string

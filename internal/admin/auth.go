@@ -42,7 +42,7 @@ type Callers struct {
 	Tokens map[string]string // by name; an empty token authorizes nobody
 	File   *TokenFile        // more callers, which can change at any time; may be nil
 
-	ClientCerts bool // also authorizes callers whose certificate TLS has verified; it has their name
+	ClientCerts bool // also authorizes callers whose certificate TLS has verified; certName finds their name
 }
 
 // CanAuthorize reports whether any caller can be authorized.

@@ -63,20 +63,16 @@ func newKeyRow(mode live.KeyMode, k live.Key) keyRow {
 // readable returns the text of a part of a key. If the text has invisible characters or
 // characters that change the direction of others, the result is part, which has %XX instead.
 func readable(part string) string {
-	text, err := url.PathUnescape(part)
-	if err != nil || !utf8.ValidString(text) {
-		return part
+	const zeroWidthJoiner = '\u200d' // joins emojis to one
+	isHidden := func(r rune) bool {
+		return r != zeroWidthJoiner && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp)
 	}
-	for _, r := range text {
-		if r != zeroWidthJoiner && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp) {
-			return part
-		}
+	text, err := url.PathUnescape(part)
+	if err != nil || !utf8.ValidString(text) || strings.ContainsFunc(text, isHidden) {
+		return part
 	}
 	return text
 }
-
-// zeroWidthJoiner joins emojis to one.
-const zeroWidthJoiner = '\u200d'
 
 // descriptorOf returns the descriptor with these parts of the name of a counter, as the form of explain takes it.
 func descriptorOf(parts []string) string {
