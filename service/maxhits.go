@@ -6,9 +6,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// take lets the Limiter decide the hits of c. If a hit exceeds the max_hits of its rule, the hit is
-// denied. If this denies the call, the whole call charges nothing. Otherwise only the hit is not
-// charged.
+// take lets the Limiter decide the hits of c, and denies hits above the max_hits of their rule. If this denies the
+// call, the call charges nothing. Otherwise only these hits are not charged.
 func (s *Service) take(ctx context.Context, c *Call) {
 	if !c.exceedsMaxHits {
 		s.options.Limiter.Take(ctx, c.Start, c.hits, c.results)
@@ -36,29 +35,18 @@ func (s *Service) take(ctx context.Context, c *Call) {
 	}
 }
 
-// hitExceedsMaxHits reports whether hit j exceeds the max_hits of its rule.
 func (c *Call) hitExceedsMaxHits(j int) bool {
 	return c.Rules[c.hitDescriptors[j]].IsTooLarge(c.hits[j].N)
 }
 
-// isDeniedByMaxHits reports whether the max_hits of the rules deny c, whatever their limits have
-// left. A rule in shadow mode denies no call. Rules in quota mode deny a call together only.
+// isDeniedByMaxHits reports whether the max_hits of the rules deny c, whatever their limits have left.
 func (c *Call) isDeniedByMaxHits(quotaMode bool) bool {
-	hit, quotas, quotasTooLarge := 0, 0, 0
-	for i, rule := range c.Rules {
-		firstHit, hitExceedsMaxHits := hit, false
-		for ; hit < len(c.hits) && c.hitDescriptors[hit] == i; hit++ {
-			hitExceedsMaxHits = hitExceedsMaxHits || c.hitExceedsMaxHits(hit) && !c.hits[hit].Shadow
+	return c.isDeniedBy(quotaMode, func(_, from, to int) bool {
+		for j := from; j < to; j++ {
+			if c.hitExceedsMaxHits(j) && !c.hits[j].Shadow {
+				return true
+			}
 		}
-		switch isQuota := isInQuotaMode(rule, hit > firstHit, quotaMode); {
-		case isQuota && hitExceedsMaxHits:
-			quotas++
-			quotasTooLarge++
-		case isQuota:
-			quotas++
-		case hitExceedsMaxHits:
-			return true
-		}
-	}
-	return c.coversAllQuotas(quotasTooLarge, quotas)
+		return false
+	})
 }
