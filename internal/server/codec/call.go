@@ -8,13 +8,12 @@ import (
 )
 
 const (
-	// A request is large if it has more bytes or descriptors than these. An entry of two bytes takes a hundred
-	// bytes after decoding.
+	// A request is large if it has more bytes or descriptors. An entry of two bytes takes a hundred after decoding.
 	largeBytes, largeDescriptors = 128 << 10, 256
 
-	// maxLargeWeight bounds the weight of the large requests that are decoded and answered at the same time. Without
-	// a bound, a few of them would delay all other calls, and fill the queue of Redis. A request weighs as much as
-	// its descriptors, or as a descriptor for each bytesPerWeight.
+	// maxLargeWeight bounds the weight of the large requests that are decoded and answered at the same time. A few
+	// of them would delay all other calls. A request weighs as much as its descriptors, or as a descriptor for each
+	// bytesPerWeight.
 	maxLargeWeight = 2048
 	bytesPerWeight = 512
 
@@ -22,7 +21,6 @@ const (
 	minDescriptorBytes = 8
 )
 
-// largeTurns are the turns of large requests in this process.
 var largeTurns = semaphore.NewWeighted(maxLargeWeight)
 
 // Call is a unary call whose large request waits for its turn before it is decoded.

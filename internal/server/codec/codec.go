@@ -1,6 +1,5 @@
-// Package codec encodes and decodes the messages of ShouldRateLimit faster than the general
-// code of protobuf, and with fewer allocations. It leaves all other messages, and rare fields,
-// to the general code.
+// Package codec encodes and decodes the messages of ShouldRateLimit faster than the general code of protobuf, and
+// with fewer allocations. It leaves all other messages, and rare fields, to the general code.
 package codec
 
 import (
@@ -13,8 +12,8 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// maxFastRequest is the size up to which a request is decoded here. The strings of a request
-// share one piece of memory, so a string that outlives its call keeps all bytes of its request.
+// maxFastRequest is the size up to which a request is decoded here. Its strings share one piece of memory, so a
+// string that outlives its call keeps all bytes.
 const maxFastRequest = 1 << 10
 
 // Codec is a codec of gRPC for protobuf.
@@ -23,9 +22,8 @@ type Codec struct {
 	maxDescriptors, maxEntries int
 }
 
-// New returns a Codec. The service rejects a request with more than maxDescriptors descriptors, or with more than
-// maxEntries entries in all of them, by their number. So the codec does not decode these descriptors or entries,
-// and they are empty. 0 means no bound.
+// New returns a Codec. The service rejects a request with more descriptors, or more entries in all of them, by
+// their number. So the codec only counts these, and makes them empty. 0 means no bound.
 func New(maxDescriptors, maxEntries int) Codec {
 	return Codec{encoding.GetCodecV2(proto.Name), maxDescriptors, maxEntries}
 }
@@ -73,9 +71,9 @@ func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
 				return err
 			}
 		}
-		if n := countEntries(buffer.ReadOnlyData()); c.maxEntries > 0 && n > c.maxEntries {
+		if c.maxEntries > 0 && parts.entries > c.maxEntries {
 			request.Domain = parts.domain
-			entries := slices.Repeat([]*ratelimitv3.RateLimitDescriptor_Entry{{}}, n)
+			entries := slices.Repeat([]*ratelimitv3.RateLimitDescriptor_Entry{{}}, parts.entries)
 			request.Descriptors = []*ratelimitv3.RateLimitDescriptor{{Entries: entries}}
 			return nil
 		}
