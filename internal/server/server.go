@@ -1,7 +1,6 @@
-// Package server runs the listeners of a rate-limit service. They are gRPC for Envoy, HTTP
-// for /json, /v1/check and /healthcheck, a debug listener for operators, and optionally metrics alone.
-// Package server starts them, protects them from bad requests, and stops them without
-// cutting calls. It knows nothing of limits.
+// Package server runs the listeners of a rate-limit service: gRPC for Envoy, HTTP for /json, /v1/check and
+// /healthcheck, a debug listener for operators, and optionally metrics alone. It protects them from bad requests,
+// and stops them without cutting calls. It knows nothing of limits.
 package server
 
 import (
@@ -23,8 +22,7 @@ import (
 
 // Options are the options of New. Only Services is required.
 type Options struct {
-	// Services register gRPC services. A panic in a service fails its call and does not
-	// end the process.
+	// Services register gRPC services. A panic in a service fails its call only.
 	Services []func(grpc.ServiceRegistrar)
 
 	// JSON answers /json; without it the page is missing.
@@ -39,8 +37,7 @@ type Options struct {
 	// HTTPPages are more pages of the HTTP listener.
 	HTTPPages []Page
 
-	// HTTPContext returns the context of a call of JSON or Check. The default is the context of
-	// the request.
+	// HTTPContext returns the context of a call of JSON or Check; by default that of the request.
 	HTTPContext func(context.Context, http.Header) context.Context
 
 	// Health answers probes; by default it is healthy until shutdown.
@@ -49,32 +46,29 @@ type Options struct {
 	GRPC GRPC
 	HTTP Addr // of /json, /v1/check and /healthcheck
 
-	// HTTPGate and DebugGate bound the connections of HTTP and of the debug listener; nil
-	// means no bound.
+	// HTTPGate and DebugGate bound the connections of HTTP and of the debug listener, unless nil.
 	HTTPGate, DebugGate *admission.Gate
 
 	Debug      Addr
 	DebugTLS   *TLS   // nil means plain text
 	DebugPages []Page // besides pprof
 
-	// DebugNames are names of this host on the internet. Requests for debug pages, and requests of
-	// browsers to the HTTP listener, may address them, IP addresses, and names that no site on
-	// the internet can have.
+	// DebugNames are names of this host on the internet, which requests for debug pages and requests of browsers to
+	// the HTTP listener may address, besides names that no site on the internet can have.
 	DebugNames []string
 
 	Metrics *MetricsListener // nil means none
 
-	// ObserveMethod is called once for each unary gRPC method, with its name without the
-	// service. The result is called after each call of the method, with the time that the
-	// call took, and must return at once. The default observes nothing.
+	// ObserveMethod is called once for each unary gRPC method, with its name without the service. The result is
+	// called after each call of the method, and must return at once. The default observes nothing.
 	ObserveMethod func(name string) (observeCall func(took time.Duration))
 
-	// DrainDelay is how long the server still takes calls after health has turned
-	// NOT_SERVING, so that load balancers notice; default 0.
+	// DrainDelay is how long the server still takes calls after health has turned NOT_SERVING, so that load
+	// balancers notice; default 0.
 	DrainDelay time.Duration
 
-	// DrainTimeout is how long calls in flight may take after DrainDelay; default 20s.
-	// The server then cuts them. A client that never finishes connecting can add 5s.
+	// DrainTimeout is how long calls in flight may take after DrainDelay before they are cut; default 20s. A client
+	// that never finishes connecting can add 5s.
 	DrainTimeout time.Duration
 
 	// Observer learns of rare events; default none.
@@ -92,9 +86,8 @@ type GRPC struct {
 	// MaxMessageBytes is the largest request, also over HTTP; default 1 MiB.
 	MaxMessageBytes int
 
-	// MaxDescriptors is the largest number of descriptors that the service accepts, and MaxAllEntries that of
-	// the entries of all of them. The server only counts those of a larger request. 0 means that it decodes
-	// each request.
+	// MaxDescriptors and MaxAllEntries bound the descriptors that the service accepts, and the entries of all of
+	// them. The server only counts those of a larger request. 0 means no bound.
 	MaxDescriptors, MaxAllEntries int
 
 	// MaxStreams is the number of calls that a connection can have in flight; default 1024.
@@ -103,14 +96,12 @@ type GRPC struct {
 	// Gate bounds what all clients together can take; nil means no bound.
 	Gate *admission.Gate
 
-	// MaxConnectionIdle is the time after which a connection without calls is closed; 0 means
-	// never.
+	// MaxConnectionIdle is the time after which a connection without calls is closed, unless 0.
 	MaxConnectionIdle time.Duration
 
-	// MaxConnectionAge is the age at which the server asks a client to reconnect, so that
-	// load spreads over new replicas. It varies by ±10 %; 0 means never.
-	// MaxConnectionAgeGrace is how long calls in flight may then still take; 0 means no
-	// bound.
+	// MaxConnectionAge is the age at which the server asks a client to reconnect, so that load spreads over new
+	// replicas. It varies by ±10 %; 0 means never. MaxConnectionAgeGrace is how long calls may then still take,
+	// unless 0.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
 }
 
@@ -154,10 +145,8 @@ type Server struct {
 	endStreams context.CancelFunc
 }
 
-// New reads the TLS files and binds the listeners. A bad certificate and an address in
-// use are errors. If the debug address is in use, New logs it and goes on. Clients can
-// connect at once, but get answers only when Serve runs. Close releases a Server whose
-// Serve is never called.
+// New reads the TLS files and binds the listeners. Clients get answers only when Serve runs. If only the debug
+// address is in use, New logs it and goes on. Close releases a Server whose Serve is never called.
 func New(o Options) (_ *Server, err error) {
 	if len(o.Services) == 0 {
 		return nil, errors.New("server: got no Options.Services, want at least one")
@@ -197,8 +186,7 @@ func New(o Options) (_ *Server, err error) {
 		s.optional = append(s.optional, s.debug)
 	}
 	if m := o.Metrics; m != nil {
-		// Unlike missing debug pages, missing metrics would be noticed only when they are
-		// needed. So an address in use is an error.
+		// Missing metrics would be noticed only when they are needed, so an address in use is an error.
 		if s.metrics, err = listenHTTP("metrics", m.Addr, nil, nil, onlyAt(cmp.Or(m.Path, "/metrics"), m.Handler), o.Log); err != nil {
 			return nil, err
 		}
@@ -207,8 +195,6 @@ func New(o Options) (_ *Server, err error) {
 	return s, nil
 }
 
-// readTLS reads the files of o, or returns nil if o is nil. Serve reloads the files when
-// they change.
 func (s *Server) readTLS(listener string, o *TLS) (*tlsReloader, error) {
 	if o == nil {
 		return nil, nil
@@ -234,11 +220,9 @@ func (s *Server) DebugAddr() net.Addr { return s.debug.addr() }
 // Options.Metrics.
 func (s *Server) MetricsAddr() net.Addr { return s.metrics.addr() }
 
-// Serve answers calls until ctx is done or a listener fails, and then drains. To drain,
-// Serve turns health to NOT_SERVING, waits DrainDelay, refuses new calls, and lets those
-// in flight finish within DrainTimeout. Without the delay it drains if the cause of ctx is
-// ErrInterrupted. Serve returns nil, or the error of the gRPC or
-// HTTP listener. A failed debug or metrics listener is only logged.
+// Serve answers calls until ctx is done or the gRPC or HTTP listener fails, and then drains: it turns health to
+// NOT_SERVING, waits DrainDelay unless the cause of ctx is ErrInterrupted, refuses new calls, and lets those in
+// flight finish within DrainTimeout. It returns the error of the failed listener.
 func (s *Server) Serve(ctx context.Context) error {
 	var running sync.WaitGroup
 	addrs := []any{"grpc", s.GRPCAddr().String(), "http", s.HTTPAddr().String()}
@@ -255,7 +239,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	running.Go(func() { stopped <- s.serveGRPC() })
 	running.Go(func() { stopped <- s.http.serve() })
 	for _, certs := range s.certs {
-		running.Go(func() { certs.run(s.drainCtx) })
+		running.Go(func() { certs.files.Watch(s.drainCtx) })
 	}
 
 	var err error

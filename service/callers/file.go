@@ -8,19 +8,19 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/watchfile"
 )
 
-// File keeps the bindings of a file in force. After a change, the new bindings are in force
-// within two seconds. If the file is invalid, the last valid bindings stay in force.
+// File keeps the bindings of a file in force. A change is in force within two seconds. If the file is invalid, the
+// last valid bindings stay in force.
 type File struct {
-	watched *watchfile.File
+	watched *watchfile.Files
 	current atomic.Pointer[Bindings]
 }
 
-// Open reads the file and returns an error if it is invalid. observe is called after each
-// change, with the reason if the file was rejected. It can be nil, as can log.
+// Open reads the file and returns an error if it is invalid. observe is called after each change, with the reason
+// if the file was rejected. observe and log can be nil.
 func Open(path string, observe func(err error), log *slog.Logger) (*File, error) {
 	f := new(File)
-	apply := func(data []byte) error {
-		b, err := Parse(path, data)
+	apply := func(contents [][]byte) error {
+		b, err := Parse(path, contents[0])
 		if err == nil {
 			f.current.Store(&b)
 		}
@@ -28,7 +28,7 @@ func Open(path string, observe func(err error), log *slog.Logger) (*File, error)
 	}
 	var err error
 	f.watched, err = watchfile.Read(watchfile.Options{
-		Path: path, Content: "callers", Apply: apply, Observe: observe, MaxBytes: MaxFileBytes, Log: log,
+		Paths: []string{path}, Content: "callers", Apply: apply, Observe: observe, MaxBytes: MaxFileBytes, Log: log,
 	})
 	return f, err
 }
