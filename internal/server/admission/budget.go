@@ -6,34 +6,29 @@ import (
 )
 
 const (
-	// framesPerCall is the number of frames of a small call: HEADERS and DATA. A new connection
-	// can send them for all calls that can be in flight, before it gets the first answer.
+	// framesPerCall is the number of frames of a small call: HEADERS and DATA.
 	framesPerCall = 2
 
-	// resetFrames is the number of frames that RST_STREAM counts as, because it costs more than
-	// other frames.
+	// resetFrames is the number of frames that RST_STREAM counts as.
 	resetFrames = 4
 
-	// framesPerReset is the number of frames that a call counts as if the client resets it.
 	framesPerReset = framesPerCall + resetFrames
 
-	// resetsPerAnswer is the number of resets that an answered call allows. Behind an Envoy,
-	// hostile clients can cancel many calls on the connection of all other clients. Then the
-	// answers of the other clients keep the connection open.
+	// resetsPerAnswer is the number of resets that an answered call allows. Behind an Envoy, hostile clients can
+	// cancel many calls on the connection of all others, whose answers keep it open.
 	resetsPerAnswer = 100
 
-	// maxSavedSeconds bounds the frames that a connection with answers can save for later: as
-	// many as the bound allows in so many seconds. After a stall of rls, all resets of the clients
-	// that gave up arrive at once.
+	// maxSavedSeconds bounds the frames that a connection can save for later, in seconds. After a stall of rls, all
+	// resets of the clients that gave up arrive at once.
 	maxSavedSeconds = 30
 
-	// firstSeconds is the time whose frames a new connection can send at once. The time is short,
-	// because a hostile client can open many connections.
+	// firstSeconds is the time whose frames a new connection can send at once. It is short, because a hostile
+	// client can open many connections.
 	firstSeconds = 0.125
 )
 
-// frameBudget bounds the frames that a client sends without getting answers. Frames such as
-// resets, pings and settings cost CPU time, and HTTP/2 does not bound their number.
+// frameBudget bounds the frames that a client sends without getting answers. They cost CPU time, and HTTP/2 does
+// not bound them.
 type frameBudget struct {
 	perSecond  float64 // 0 means no bound
 	callFrames float64 // frames of the calls that can be in flight
@@ -48,7 +43,6 @@ func newFrameBudget(o *Options, now time.Time) frameBudget {
 	return b
 }
 
-// take takes n frames, or returns false if fewer are left.
 func (b *frameBudget) take(n int64) bool {
 	if b.framesLeft < n {
 		return false
@@ -57,8 +51,7 @@ func (b *frameBudget) take(n int64) bool {
 	return true
 }
 
-// refillAndTake adds the frames for the time and the answers since the last refill. It then
-// takes n frames, or returns false if fewer are left.
+// refillAndTake adds the frames for the time and the answers since the last refill, and is then take.
 func (b *frameBudget) refillAndTake(n, answers int64, now time.Time) bool {
 	if b.perSecond == 0 {
 		b.framesLeft = math.MaxInt64

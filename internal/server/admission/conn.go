@@ -31,8 +31,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Credentials returns inner with the bounds on pending bytes and frames. The connections
-// must come from a Listener of a Gate.
+// Credentials returns inner with the bounds on pending bytes and frames, for connections of a Listener of a Gate.
 func Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
 	return gatedCredentials{inner}
 }
@@ -78,7 +77,6 @@ func (c *conn) Close() error {
 	return err
 }
 
-// addPending adds n pending bytes.
 func (c *conn) addPending(n int64) {
 	c.pendingBytes.Add(n)
 	if c.closed.Load() { // Close may have missed n
@@ -88,13 +86,11 @@ func (c *conn) addPending(n int64) {
 }
 
 const (
-	// smallRequest is the most bytes of a small request. A small request that comes in one frame does not
-	// count as pending, because grpc already bounds the streams of a connection. Nearly all requests are
-	// small, so they take no lock and no memory here.
+	// smallRequest is the size up to which a request in one frame does not count as pending, because grpc bounds
+	// the streams of a connection. Nearly all requests are small, so they take no lock and no memory here.
 	smallRequest = 4 << 10
 
-	// frameOverhead is added to each counted frame, because grpc rounds up the size of its
-	// buffer. A client that sends tiny frames reaches the bound sooner.
+	// frameOverhead is added to each counted frame, because grpc rounds up the size of its buffer.
 	frameOverhead = 4 << 10
 
 	// rememberedStreams is the number of answered streams whose late frames are ignored.
@@ -144,7 +140,6 @@ func (c *streamConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// countRequest counts a frame from the client.
 func (c *streamConn) countRequest(f frame) {
 	frames := int64(1)
 	switch f.kind {
@@ -159,8 +154,6 @@ func (c *streamConn) countRequest(f frame) {
 	}
 }
 
-// countResponse counts a frame to the client. If the frame ends its stream, countResponse removes
-// the pending bytes of the stream.
 func (c *streamConn) countResponse(f frame) {
 	switch {
 	case f.kind == frameHeaders && f.endStream():
@@ -171,8 +164,7 @@ func (c *streamConn) countResponse(f frame) {
 	}
 }
 
-// add counts the bytes of f as pending. It does not count a small request that is complete in
-// f, nor a frame of an answered call.
+// add counts the bytes of f as pending, except those of a small request or of an answered call.
 func (c *streamConn) add(f frame) {
 	if f.length <= smallRequest && f.endStream() && !c.hasPending.Load() {
 		return

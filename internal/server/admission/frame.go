@@ -17,14 +17,12 @@ const (
 	frameReset   = 3
 )
 
-// endStream reports whether a DATA or HEADERS frame is the last one of its stream in its
-// direction.
+// endStream reports whether a DATA or HEADERS frame is the last one in its direction.
 func (f frame) endStream() bool { return f.flags&1 != 0 }
 
 const frameHeaderSize = 9
 
-// frameScanner finds the frames in one direction of a connection. Its zero value expects a
-// frame.
+// frameScanner finds the frames in one direction of a connection.
 type frameScanner struct {
 	skip   int // bytes up to the next frame
 	header [frameHeaderSize]byte
