@@ -36,15 +36,14 @@ type File struct {
 	// Things are the contents of the file, in messages.
 	Things string
 
-	// Missing is what an empty file lacks. If Missing is empty, the file can be empty.
+	// Missing is what an empty file lacks, or empty if the file can be empty.
 	Missing string
 
 	// IsSecret says that problems must not show a value.
 	IsSecret bool
 }
 
-// Read calls read with the root of the file. The error is Problems, in the order of their places. A
-// mistake of YAML is the only one.
+// Read calls read with the root of the file. The error is Problems, or the one mistake of YAML.
 func (f File) Read(read func(r *Reader, root *yaml.Node)) error {
 	r := &Reader{file: f}
 	r.parse(read)
@@ -93,7 +92,7 @@ func (r *Reader) Errorf(n *yaml.Node, format string, args ...any) {
 // Values are the fields of an object by name.
 type Values map[string]Given
 
-// Given is a field in an object. If the object lacks the field, all is zero.
+// Given is a field in an object, or zero if the object lacks the field.
 type Given struct {
 	*Field
 	Value
@@ -103,8 +102,7 @@ type Given struct {
 // Is reports whether the object has the field, even with a mistake.
 func (g Given) Is() bool { return g.Node != nil }
 
-// Object reads the fields of a mapping. It returns nil if n is no mapping. level names the mapping in
-// messages.
+// Object reads the fields of a mapping, or returns nil if n is none. level names the mapping in messages.
 func (r *Reader) Object(n *yaml.Node, level string, known []Field) Values {
 	names := Names(known)
 	if n.Kind != yaml.MappingNode {
@@ -173,7 +171,6 @@ func (r *Reader) Items(g Given) []*yaml.Node {
 	return items
 }
 
-// visit counts a node and reports whether to go on.
 func (r *Reader) visit(n *yaml.Node) bool {
 	if r.nodes == maxNodes {
 		r.Errorf(n, "file has more than %d keys and values (aliases count at each use)", maxNodes)
@@ -182,7 +179,6 @@ func (r *Reader) visit(n *yaml.Node) bool {
 	return r.nodes <= maxNodes && len(r.problems) < maxProblems
 }
 
-// display returns n for a message. A scalar of a secret file is not shown.
 func (r *Reader) display(n *yaml.Node) string {
 	if r.file.IsSecret && n.Kind == yaml.ScalarNode {
 		return "a text"
@@ -190,7 +186,7 @@ func (r *Reader) display(n *yaml.Node) string {
 	return Display(n)
 }
 
-// keyText returns a key for a message. A key of a secret file can have a secret, as in {token:SECRET}.
+// keyText returns a key for a message. In a secret file, a key can have a secret: {token:SECRET}.
 func (r *Reader) keyText(key *yaml.Node) string {
 	const longestShown = 15
 	if r.file.IsSecret && (len(key.Value) > longestShown || strings.Contains(key.Value, ":")) {

@@ -12,8 +12,7 @@ import (
 // envoyproxy/ratelimit reads YAML 1.1 with go-yaml v2. This package uses its successor v3,
 // which reads fewer plain words as booleans. The functions below restore the old reading.
 
-// Tag returns the type of scalar n: !!null, !!bool, !!int, !!float, !!str, or a tag
-// of the file.
+// Tag returns the type of scalar n: !!null, !!bool, !!int, !!float, !!str, or a tag of the file.
 func Tag(n *yaml.Node) string {
 	tag := n.ShortTag()
 	if tag == "!!str" && IsPlain(n) {
@@ -47,8 +46,7 @@ func ParseInt(s string) (int64, bool) {
 	return n, err == nil
 }
 
-// ParseText returns the text of a scalar that isn't null: as written, or decoded if the tag
-// is !!binary.
+// ParseText returns the text of a scalar that isn't null, decoded if the tag is !!binary.
 func ParseText(n *yaml.Node) (string, bool) {
 	if n.ShortTag() != "!!binary" {
 		return n.Value, utf8.ValidString(n.Value)
