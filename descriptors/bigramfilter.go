@@ -2,18 +2,15 @@ package descriptors
 
 import "github.com/seed-81f232ab/rls/descriptors/limitsfile"
 
-// bigramFilter is a set of pairs of neighbouring bytes, hashed to 128 bits. A pattern
-// can match only a text that has all pairs of the pattern, so most patterns are ruled
-// out by two AND operations.
+// bigramFilter is a set of pairs of neighbouring bytes, hashed to 128 bits. A pattern can match only a text that
+// has all pairs of the pattern, so two AND operations rule out most patterns.
 type bigramFilter [2]uint64
 
 const (
-	// minFiltered is the number of wildcards from which a filter saves time. At 10
-	// wildcards it halves the time of patterns with a * at both ends.
+	// minFiltered is the number of wildcards from which a filter saves time.
 	minFiltered = 4
 
-	// maxFilteredBytes is the maximum length of filtered texts. The pairs of longer texts
-	// fill the filter.
+	// maxFilteredBytes bounds filtered texts. The pairs of longer texts fill the filter.
 	maxFilteredBytes = 512
 
 	// keyEdge and valueEdge stand for the byte before and after a key or a value.

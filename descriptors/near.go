@@ -75,8 +75,7 @@ func difference(e *ratelimitv3.RateLimitDescriptor_Entry, d *limitsfile.Descript
 	return Unrelated
 }
 
-// matchText reports whether pattern matches text. A pattern without a * matches only the same
-// text.
+// matchText reports whether pattern, with or without a *, matches text.
 func matchText(pattern, text string) bool {
 	if !strings.Contains(pattern, "*") {
 		return pattern == text
@@ -85,8 +84,7 @@ func matchText(pattern, text string) bool {
 	return p.Match(text)
 }
 
-// partlyMatches reports whether text starts or ends like pattern. The last one or two bytes of
-// the start may be missing: /api is a part of /api/*.
+// partlyMatches reports whether text starts or ends like pattern. /api is a part of /api/*.
 func partlyMatches(pattern, text string) bool {
 	p := limitsfile.NewPattern(pattern)
 	return p.Prefix != "" && strings.HasPrefix(text, p.Prefix) ||

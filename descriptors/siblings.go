@@ -15,6 +15,7 @@ import (
 type node struct {
 	*limitsfile.Descriptor
 	rule     *Rule     // nil if no limit is in force
+	off      *Off      // nil if no switch has taken the limits out of force
 	children *siblings // nil if none
 	canDeny  bool      // rule or a rule below can deny
 }
@@ -87,8 +88,8 @@ func NewIndex(list []*limitsfile.Descriptor) *Index {
 	return &Index{newSiblings(list)}
 }
 
-// Find returns the descriptor with the key and value of the last entry. If there is none, Find
-// returns the descriptor that matches a request with these entries, or nil.
+// Find returns the descriptor with the key and value of the last entry, or else the descriptor that matches a
+// request with these entries, or nil.
 func (x *Index) Find(entries []*ratelimitv3.RateLimitDescriptor_Entry) (d *limitsfile.Descriptor, exact bool) {
 	e := entries[len(entries)-1]
 	key, value := e.GetKey(), e.GetValue()
@@ -103,8 +104,8 @@ func (x *Index) Find(entries []*ratelimitv3.RateLimitDescriptor_Entry) (d *limit
 	return nil, false
 }
 
-// EntryCondition returns the first descriptor with this key and a condition that depends on more
-// than the value, or nil. So the value alone does not decide which descriptor matches.
+// EntryCondition returns the first descriptor with this key and a condition that reads other entries, or nil. The
+// value alone then does not decide which descriptor matches.
 func (x *Index) EntryCondition(key string) *limitsfile.Descriptor {
 	if k := x.siblings.keys[key]; k != nil {
 		for _, n := range k.conditions {
@@ -116,8 +117,7 @@ func (x *Index) EntryCondition(key string) *limitsfile.Descriptor {
 	return nil
 }
 
-// findExact returns the node whose key and value have these texts, or nil. The value of a
-// condition is its text.
+// findExact returns the node with this key and this value, pattern or text of a condition, or nil.
 func (s *siblings) findExact(key, value string) *node {
 	if s == nil {
 		return nil
@@ -137,10 +137,9 @@ func (s *siblings) findExact(key, value string) *node {
 	return k.values[value]
 }
 
-// find returns the node that the last of entries matches, or nil. The node with the entry's key
-// and value comes first, then the first condition, then the first wildcard, then the node with the
-// key and no value. If the budget of l does not suffice to test a condition, the node does
-// not match.
+// find returns the node that the last of entries matches, or nil: the node with the entry's key and value, or else
+// the first condition, the first wildcard, or the node with the key and no value. A condition that the budget of l
+// does not suffice to test does not match.
 func (s *siblings) find(entries []*ratelimitv3.RateLimitDescriptor_Entry, l *lookup) *node {
 	e := entries[len(entries)-1]
 	key, value := e.GetKey(), e.GetValue()
@@ -201,7 +200,7 @@ func (s *siblings) copiedFrom(d *limitsfile.Descriptor) *node {
 	return s.findExact(d.CopiedFrom.Key, d.CopiedFrom.Value)
 }
 
-// ownChildren returns the children of n, or nil if n shares the children of another node.
+// ownChildren returns the children of n, unless they are those of the original of a copy.
 func (s *siblings) ownChildren(n *node) *siblings {
 	if original := s.copiedFrom(n.Descriptor); original != nil && original.children == n.children {
 		return nil
@@ -211,7 +210,6 @@ func (s *siblings) ownChildren(n *node) *siblings {
 
 var anything = limitsfile.NewPattern("*")
 
-// wildcard is a node with a * in its key or value.
 type wildcard struct {
 	key, value limitsfile.Pattern
 	order      int // place among all siblings
@@ -233,7 +231,6 @@ func (ws *wildcards) add(w wildcard) {
 	}
 }
 
-// addFilters adds the filters that are missing.
 func (ws *wildcards) addFilters() {
 	for i := len(ws.filters); i < len(ws.all); i++ {
 		var f bigramFilter

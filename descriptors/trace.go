@@ -12,7 +12,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// Source returns the domain as the limits files or the xDS server state it.
+// Source returns the domain as its source states it.
 func (d *Domain) Source() *limitsfile.Domain { return d.source }
 
 // Trace is the result of Match and the steps that lead to it.
@@ -20,8 +20,8 @@ type Trace struct {
 	// Rule is the rule that Match returns, or nil.
 	Rule *Rule
 
-	// Steps has a step for each entry that Match compares. The last step has no winner if
-	// its entry matches nothing, or if Rule is UntestedRule.
+	// Steps has a step for each entry that Match compares. The last one has no winner if nothing matches, or if
+	// Rule is UntestedRule.
 	Steps []Step
 
 	// Trail has the winners of all steps.
@@ -35,12 +35,11 @@ type Step struct {
 	// Siblings is the number of descriptors at this level.
 	Siblings int
 
-	// Candidates has the descriptors that match the entry or come close, in file order.
-	// It has at most maxCandidates besides the winner.
+	// Candidates has the first descriptors that match the entry or come close, in file order.
 	Candidates []Candidate
 
-	// OtherValues is the number of descriptors with the same key and another value. The first
-	// maxOtherValues of them are candidates if nothing wins.
+	// OtherValues is the number of descriptors with the same key and another value. If nothing wins, the first are
+	// candidates.
 	OtherValues int
 
 	// Winner is the candidate that wins, or nil.
@@ -63,8 +62,8 @@ type Candidate struct {
 	Failure error
 }
 
-// MatchKind is the way in which a descriptor matches an entry. A lower kind wins against a
-// higher one. If two conditions or two patterns match, the first in the file wins.
+// MatchKind is the way in which a descriptor matches an entry. A lower kind wins. Of equal kinds, the first in the
+// file wins.
 type MatchKind uint8
 
 // The kinds of match.
@@ -100,7 +99,6 @@ func (d *Domain) TraceWithin(b *Budget, entries []*ratelimitv3.RateLimitDescript
 			n = nil
 			t.Rule = d.untestedRule
 		}
-		// candidates has a full budget, so step tests all conditions that find has tested.
 		candidates := lookup{untestedNodes: l.untestedNodes}
 		t.Steps = append(t.Steps, list.step(entries[:i+1], n, &candidates))
 		if n == nil {
@@ -116,8 +114,7 @@ func (d *Domain) TraceWithin(b *Budget, entries []*ratelimitv3.RateLimitDescript
 	return t
 }
 
-// step returns the comparison of the last of entries with s. winner is the node that the entry
-// matches, or nil.
+// step returns the comparison of the last of entries with s. winner can be nil.
 func (s *siblings) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, winner *node, l *lookup) Step {
 	e := entries[len(entries)-1]
 	step := Step{Entry: e, Siblings: len(s.nodes)}
@@ -160,8 +157,8 @@ func (s *siblings) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, winner
 	return step
 }
 
-// matchKind returns the way in which n matches the last of entries, or why the condition of n was not
-// tested. It must agree with find; a test compares both functions.
+// matchKind returns the way in which n matches the last of entries, or why its condition was not tested. It must
+// agree with find; a test compares both functions.
 func (n *node) matchKind(entries []*ratelimitv3.RateLimitDescriptor_Entry, l *lookup) (kind MatchKind, failure error) {
 	e := entries[len(entries)-1]
 	switch {
@@ -182,16 +179,13 @@ func (n *node) matchKind(entries []*ratelimitv3.RateLimitDescriptor_Entry, l *lo
 
 // textMatchKind returns the way in which n matches an entry. n must not have a condition.
 func (n *node) textMatchKind(key, value string) MatchKind {
-	if value != "" && n.Key == key && n.Value == value {
+	isWildcard := n.WildcardKey || n.WildcardValue
+	switch {
+	case value != "" && n.Key == key && n.Value == value:
 		return ExactMatch
-	}
-	if n.WildcardKey || n.WildcardValue {
-		if matchText(n.Key, key) && (n.Value == "" || matchText(n.Value, value)) {
-			return PatternMatch
-		}
-		return NoMatch
-	}
-	if n.Key == key && n.Value == "" {
+	case isWildcard && matchText(n.Key, key) && (n.Value == "" || matchText(n.Value, value)):
+		return PatternMatch
+	case !isWildcard && n.Key == key && n.Value == "":
 		return AnyValue
 	}
 	return NoMatch
@@ -199,14 +193,14 @@ func (n *node) textMatchKind(key, value string) MatchKind {
 
 // Label returns the key and value of the entry for people: `service=checkout`.
 func Label(e *ratelimitv3.RateLimitDescriptor_Entry) string {
+	text := e.GetKey() + "=" + e.GetValue()
 	if Quoted(e.GetKey()) != e.GetKey() || Quoted(e.GetValue()) != e.GetValue() {
-		return strconv.Quote(e.GetKey() + "=" + e.GetValue())
+		return strconv.Quote(text)
 	}
-	return e.GetKey() + "=" + e.GetValue()
+	return text
 }
 
-// Quoted returns text. It adds quotes if text has control characters, or spaces at the start
-// or end, because a terminal does not show these.
+// Quoted returns text, in quotes if it has characters that a terminal does not show, or spaces at the start or end.
 func Quoted(text string) string {
 	if strings.TrimSpace(text) != text {
 		return strconv.Quote(text)

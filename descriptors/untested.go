@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/seed-81f232ab/rls/descriptors/condition"
-	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 )
@@ -15,11 +14,9 @@ type Budget = condition.Budget
 // ErrNotTested is the Failure of a Candidate whose condition took more steps than the Budget had left.
 var ErrNotTested = condition.ErrNotTested
 
-// lookup is the search for the nodes of one descriptor of a request.
 type lookup struct {
 	budget Budget
-	// observedDomain has the observer that learns about conditions that fail. It is nil for a search
-	// that no observer sees.
+	// observedDomain has the observer of conditions that fail, or is nil.
 	observedDomain *Domain
 
 	untestedNodes []*node // nodes whose conditions were not tested, because the budget was spent
@@ -28,10 +25,8 @@ type lookup struct {
 
 // addUntested records that the condition of n was not tested.
 //
-// Nobody knows whether the value meets the condition. If n can deny, the descriptor is denied. If n did not
-// match instead, a client could avoid the limits of n with a long value. If n matched, a client could avoid
-// the limits of stricter siblings with a long value. If n can't deny, n does not match. So its siblings can
-// still deny.
+// If n can deny, the descriptor is denied, so that no client can avoid the limits of n, or of stricter
+// siblings, with a long value. If n can't deny, n does not match, so its siblings can still deny.
 func (l *lookup) addUntested(n *node) {
 	if slices.Contains(l.untestedNodes, n) { // an earlier search has compared n with another entry
 		return
@@ -60,15 +55,13 @@ var untestedLimit = func() *limit.Limit {
 	return l
 }()
 
-// newUntestedRule returns the rule of descriptors that are denied because a condition was not tested.
-// All of them share one counter and one metric key.
+// newUntestedRule returns the rule of UntestedRule. All its descriptors share one counter and one metric key.
 func newUntestedRule(domain string) *Rule {
-	l := &RateLimit{Limit: untestedLimit, Metrics: new(Attachment), Response: newResponse(&limitsfile.Limit{Limit: untestedLimit})}
+	l := &RateLimit{Limit: untestedLimit, Metrics: new(Attachment), Response: newResponse(untestedLimit, "")}
 	return &Rule{Path: fields.Printable(domain) + " > a condition that was not tested", Limits: []*RateLimit{l}, isUntested: true}
 }
 
-// untestedCounter and untestedMetric take the place of the entries in the names of the counter and of the
-// metrics. No entries have this counter.
+// untestedCounter and untestedMetric take the place of the entries in the names of the counter and of the metrics.
 const untestedCounter, untestedMetric = "|=not%20tested", ".not_tested"
 
 // UntestedRule returns the rule of descriptors that are denied because a condition was not tested.
