@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
 // Bounds of the calls of a queue.
@@ -20,9 +20,8 @@ const (
 	shortestJitter     = time.Millisecond
 )
 
-// queue has the callers that wait for permits of one request, in the order of their calls. Its
-// goroutine asks for the permits of the first waiters until the queue is empty. client.mu
-// guards the fields.
+// queue has the callers that wait for permits of one request, in the order of their calls. Its goroutine asks for
+// the permits of the first of them. client.mu guards the fields.
 type queue struct {
 	client  *Client
 	key     string
@@ -44,13 +43,11 @@ type waiter struct {
 	outageErr error      // of the service
 }
 
-// batchBound bounds the next batch of a queue.
 type batchBound struct {
 	waiters int
 	permits int64
 }
 
-// oneWaiter is the bound of a batch with the first waiter only.
 var oneWaiter = batchBound{waiters: 1, permits: math.MaxInt64}
 
 // run asks for the permits of the waiters, until the queue is empty or the client is closed.
@@ -61,8 +58,8 @@ func (q *queue) run() {
 		maxWaiters = 1 // a call has one id
 	}
 	bound := oneWaiter
-	outagePauses := newBackoff(firstOutagePause, longestOutagePause)
-	slotPauses := newBackoff(firstSlotPause, longestSlotPause)
+	outagePauses := wait.Backoff{Initial: firstOutagePause, Max: longestOutagePause, Jitter: 0.5}.Start()
+	slotPauses := wait.Backoff{Initial: firstSlotPause, Max: longestSlotPause, Jitter: 0.5}.Start()
 	for {
 		batch, permits := q.nextBatch(bound)
 		if batch == nil {
@@ -102,22 +99,13 @@ func (q *queue) run() {
 	}
 }
 
-func newBackoff(first, longest time.Duration) *backoff.ExponentialBackOff {
-	b := backoff.NewExponentialBackOff()
-	b.InitialInterval, b.MaxInterval, b.Multiplier = first, longest, 2
-	b.Reset()
-	return b
-}
-
-// jitter returns a random delay: up to 5 % of wait and a millisecond, but at most a second. Without
-// the delay, all processes that wait for the same reset would call at the same moment.
+// jitter returns a random delay, so that not all processes that wait for the same reset call at once.
 func jitter(wait time.Duration) time.Duration {
 	return rand.N(min(shortestJitter+wait/20, longestJitter))
 }
 
-// nextBatch returns the first waiters and the sum of their permits, within bound. The batch always
-// has the first waiter, even if this waiter needs more permits than bound has. If the queue is empty
-// or the client is closed, nextBatch returns nil and removes the queue.
+// nextBatch returns the first waiters and the sum of their permits, within bound, but always the first waiter. If
+// the queue is empty or the client is closed, it returns nil and removes the queue.
 func (q *queue) nextBatch(bound batchBound) (batch []*waiter, permits int) {
 	c := q.client
 	c.mu.Lock()
@@ -144,8 +132,7 @@ func (q *queue) nextBatch(bound batchBound) (batch []*waiter, permits int) {
 	return batch, permits
 }
 
-// grantBatch gives the permits of a batch to its waiters. The permits of waiters that have left
-// are refunded.
+// grantBatch grants a batch. It refunds the permits of waiters that have left.
 func (q *queue) grantBatch(batch []*waiter, g *answer) {
 	unused := 0
 	q.client.mu.Lock()
@@ -165,7 +152,6 @@ func (q *queue) grantBatch(batch []*waiter, g *answer) {
 	}
 }
 
-// finishBatch ends the wait of a batch with err.
 func (q *queue) finishBatch(batch []*waiter, err error) {
 	q.client.mu.Lock()
 	defer q.client.mu.Unlock()
@@ -193,9 +179,8 @@ func (q *queue) noteOutage(err error) {
 	}
 }
 
-// pause waits for d, or until endPause. denial says when there are permits, or is nil if this time is
-// not known. pause rejects late waiters. If the first waiter is rejected, pause returns at once, because
-// the next waiter may need fewer permits.
+// pause waits for d, or until endPause. denial says when there are permits, or is nil. If pause rejects the first
+// waiter, it returns at once, because the next waiter may need fewer permits.
 func (q *queue) pause(d time.Duration, denial *answer) {
 	c := q.client
 	c.mu.Lock()
@@ -218,9 +203,8 @@ func (q *queue) pause(d time.Duration, denial *answer) {
 	q.denial = nil
 }
 
-// rejectLateWaiters ends the wait of the waiters whose permits come after their deadline. If it
-// rejects the first waiter, it rejects no other waiter, because q.denial is about the permits
-// of the first waiter. The caller holds client.mu.
+// rejectLateWaiters ends the wait of the waiters whose permits come after their deadline. If it rejects the first
+// one, it rejects no other, because q.denial is about the first. The caller holds client.mu.
 func (q *queue) rejectLateWaiters() {
 	if q.denial == nil {
 		return
@@ -252,7 +236,6 @@ func (q *queue) rejectLateWaiters() {
 	}
 }
 
-// endPause ends a pause of the goroutine.
 func (q *queue) endPause() {
 	select {
 	case q.wakeUps <- struct{}{}:
