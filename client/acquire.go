@@ -24,8 +24,7 @@ func (c *Client) AcquireN(ctx context.Context, n int, domain string, ds ...Descr
 	return err
 }
 
-// wait waits until the permits of r are granted. holdID names the hold of a concurrency limit,
-// or is empty.
+// wait waits until the permits of r are granted. holdID names the hold of a concurrency limit, if any.
 func (c *Client) wait(ctx context.Context, r *Request, holdID string) (*answer, error) {
 	if err := r.check(); err != nil {
 		return nil, err
@@ -49,7 +48,6 @@ func (c *Client) wait(ctx context.Context, r *Request, holdID string) (*answer, 
 	return w.grant, err
 }
 
-// enqueue adds w to the queue of r.
 func (c *Client) enqueue(r *Request, w *waiter) (*queue, error) {
 	key := r.key()
 	if w.holdID != "" {
@@ -93,7 +91,6 @@ func (q *queue) leave(w *waiter, err error) error {
 	return err
 }
 
-// refund gives the permits of r back in the background.
 func (c *Client) refund(r *Request, holdID string, g *answer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,7 +107,7 @@ func (c *Client) refund(r *Request, holdID string, g *answer) {
 	}()
 }
 
-// giveBack gives the permits of r back. Permits that their limits have forgotten need no refund.
+// giveBack gives the permits of r back, unless their limits have forgotten them.
 func (c *Client) giveBack(ctx context.Context, r *Request, holdID string, g *answer) error {
 	if g.holdTime == 0 {
 		holdID = "" // the limits count no holders
@@ -125,7 +122,7 @@ func (c *Client) giveBack(ctx context.Context, r *Request, holdID string, g *ans
 	return err
 }
 
-// endPauses makes the queues of r ask again, because permits of r are given back.
+// endPauses makes the queues of r ask again, because its permits are given back.
 func (c *Client) endPauses(r *Request) {
 	key := r.key()
 	c.mu.Lock()

@@ -194,7 +194,6 @@ func (c *Client) send(ctx context.Context, k call) (*answer, error) {
 	return c.decide(ctx, k)
 }
 
-// decide decides a valid call.
 func (c *Client) decide(ctx context.Context, k call) (*answer, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -40,7 +40,6 @@ type Decision struct {
 	Degraded bool
 }
 
-// call is one call of a decider.
 type call struct {
 	request *Request
 	n       int // 0 for a peek, negative for a refund
@@ -50,7 +49,7 @@ type call struct {
 	holdID                 string // names a hold of a concurrency limit
 }
 
-// answer is the answer of a decider to a call. It is also what the holder of permits needs to give them back.
+// answer is the answer to a call, which the holder of permits also needs to give them back.
 type answer struct {
 	Decision // describes the descriptor that is closest to its end; Reset is that of its status
 
@@ -60,8 +59,8 @@ type answer struct {
 	// resetAfter is the time until the limits have forgotten the hits of an allowed call.
 	resetAfter time.Duration
 
-	// holdTime is the time after which a slot of a concurrency limit is free without a renewal. It
-	// is 0 if no limit of the call counts holders, or if another limit denies the call.
+	// holdTime is the time after which a slot is free without a renewal. It is 0 if no limit counts holders, or if
+	// another limit denies the call.
 	holdTime time.Duration
 
 	calledAt time.Time // the time before the call
@@ -75,8 +74,7 @@ func (a *answer) decision() Decision {
 	return d
 }
 
-// addStatus adds the status of a descriptor. The status of a denied descriptor comes first, and then
-// the status with the least remaining.
+// addStatus adds the status of a descriptor. A denied one comes first, then the one with the least remaining.
 func (a *answer) addStatus(st *rlsv3.RateLimitResponse_DescriptorStatus, denied bool) {
 	reset := st.GetDurationUntilReset().AsDuration()
 	isClosest := !a.Limited || a.retryAfter == 0 && st.GetLimitRemaining() < a.Remaining
@@ -94,8 +92,7 @@ func (a *answer) addStatus(st *rlsv3.RateLimitResponse_DescriptorStatus, denied 
 	}
 }
 
-// newAnswer returns the answer of a service. header has the metadata of the answer. A service
-// other than rls sends no header, so newAnswer then uses the statuses only.
+// newAnswer returns the answer of a service. A service other than rls sends no header.
 func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answer {
 	a := &answer{Decision: Decision{Allowed: resp.GetOverallCode() != rlsv3.RateLimitResponse_OVER_LIMIT}}
 	exceedsMax := false
@@ -131,7 +128,6 @@ func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answ
 // maxWindow is the longest window of rls.
 const maxWindow = limit.MaxPeriod * time.Microsecond
 
-// seconds returns the duration in a header, and whether the header has one.
 func seconds(header metadata.MD, key string) (time.Duration, bool) {
 	values := header.Get(key)
 	if len(values) != 1 {
@@ -144,7 +140,6 @@ func seconds(header metadata.MD, key string) (time.Duration, bool) {
 	return time.Duration(s * float64(time.Second)), true
 }
 
-// unitWindows has the length of each unit of Envoy.
 var unitWindows = map[rlsv3.RateLimitResponse_RateLimit_Unit]time.Duration{
 	rlsv3.RateLimitResponse_RateLimit_SECOND: time.Second,
 	rlsv3.RateLimitResponse_RateLimit_MINUTE: time.Minute,

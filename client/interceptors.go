@@ -36,7 +36,6 @@ func (c *Client) StreamServerInterceptor(request MethodRequest) grpc.StreamServe
 	}
 }
 
-// checkMethod returns the error of a denied call.
 func (c *Client) checkMethod(ctx context.Context, request MethodRequest, method string) error {
 	r := request(ctx, method)
 	if r == nil {

@@ -20,7 +20,6 @@ type Limits interface {
 	NewService(ratio float64, now func() time.Time) rlsv3.RateLimitServiceServer
 }
 
-// newLocal returns the service of limits in this process.
 func newLocal(limits Limits, ratio float64, clock Clock) (service, error) {
 	if limits == nil {
 		return nil, errors.New("options: Limits: got none, want limits of package client/local")
@@ -40,7 +39,7 @@ func newLocal(limits Limits, ratio float64, clock Clock) (service, error) {
 	}, nil
 }
 
-// headerStream receives the header of an answer in this process. A service calls only SetHeader for a Client.
+// headerStream receives the header of an answer in this process, by SetHeader alone.
 type headerStream struct {
 	grpc.ServerTransportStream
 	header metadata.MD

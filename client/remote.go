@@ -14,8 +14,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// retryPolicy repeats calls that did not reach the service, and calls whose connection broke before
-// the answer. gRPC can't always distinguish the two. It adds jitter to the back-off.
+// retryPolicy repeats calls that did not reach the service, or whose connection broke before the answer. gRPC can't
+// always distinguish the two.
 const retryPolicy = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 	"maxAttempts": 5, "initialBackoff": "0.02s", "maxBackoff": "0.5s", "backoffMultiplier": 2,
 	"retryableStatusCodes": ["UNAVAILABLE"]}}]}`
@@ -37,7 +37,7 @@ func (s service) decide(ctx context.Context, c *call) (*answer, error) {
 	return newAnswer(c, resp, header), nil
 }
 
-// dial returns the service at target, and its connection. It does not connect yet.
+// dial returns the service at target, and its connection, which it does not open yet.
 func dial(target string, o Options) (service, *grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if o.TLS != nil {

@@ -13,17 +13,15 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// isAcquireCall reports in isAcquire whether the caller waits for permits. Then a denied call charges
-// nothing, so that the caller can repeat the call as often as it must. wantsWait reports whether the caller wants to
-// know the wait.
+// isAcquireCall reports whether the caller waits for permits, and whether it wants to know the wait. A denied call
+// of such a caller charges nothing, so it can be repeated.
 func isAcquireCall(ctx context.Context) (isAcquire, wantsWait bool) {
 	values := metadata.ValueFromIncomingContext(ctx, limit.AcquireKey)
 	return len(values) == 1 && values[0] == "true", len(values) == 1
 }
 
-// chargeNothingIfDenied makes the hits of c one group, so that a denied call charges nothing. If a
-// denied hit need not deny the call, because of quota mode or shadow mode, the hits are charged one by
-// one. Then finishAcquire refunds them.
+// chargeNothingIfDenied makes the hits of c one group, so that a denied call charges nothing. If a denied hit need
+// not deny the call, because of quota mode or shadow mode, respond refunds the hits instead.
 func (s *Service) chargeNothingIfDenied(c *Call) {
 	isGroup := !c.config.IsShadow(s.options.ShadowMode)
 	for j := range c.hits {
@@ -38,7 +36,6 @@ func (s *Service) chargeNothingIfDenied(c *Call) {
 	}
 }
 
-// sendWait tells the caller in a header when the answer changes.
 func (s *Service) sendWait(ctx context.Context, c *Call, code rlsv3.RateLimitResponse_Code) {
 	header := metadata.Pairs(limit.ResetAfterKey, seconds(c.longestResetAfter()))
 	if code == rlsv3.RateLimitResponse_OVER_LIMIT {
@@ -47,8 +44,7 @@ func (s *Service) sendWait(ctx context.Context, c *Call, code rlsv3.RateLimitRes
 	_ = grpc.SetHeader(ctx, header) // it fails only without a gRPC call, which has no headers
 }
 
-// refundAdmitted refunds the hits that a denied call has charged, in the windows that have charged the
-// hits.
+// refundAdmitted refunds the hits that a denied call has charged, in the windows that have charged them.
 func (s *Service) refundAdmitted(ctx context.Context, c *Call) {
 	var refunds []backend.Hit
 	for j, h := range c.hits {
@@ -62,8 +58,8 @@ func (s *Service) refundAdmitted(ctx context.Context, c *Call) {
 	}
 }
 
-// hasDeniedGroup reports whether a hit has denied its group. A hit above its max_hits can't, because the
-// Limiter got a peek in its place.
+// hasDeniedGroup reports whether a hit has denied its group. In place of a hit above its max_hits, the Limiter got
+// a peek.
 func (c *Call) hasDeniedGroup() bool {
 	for j := range c.hits {
 		wasPeek := c.exceedsMaxHits && c.hitExceedsMaxHits(j)
@@ -74,14 +70,14 @@ func (c *Call) hasDeniedGroup() bool {
 	return false
 }
 
-// isCharged reports whether hit j was admitted and charged. The renewal of a hold charges nothing.
+// isCharged reports whether hit j was charged. The renewal of a hold charges nothing.
 func (c *Call) isCharged(j int) bool {
 	h, r := &c.hits[j], &c.results[j]
 	isUndone := c.isGroupDenied && h.InGroup()
 	return r.Allowed && !r.Held && h.N > 0 && !c.isPeek && !isUndone
 }
 
-// longestResetAfter returns the time in microseconds until all limits have forgotten the hits of c.
+// longestResetAfter returns the microseconds until all limits have forgotten the hits of c.
 func (c *Call) longestResetAfter() int64 {
 	longest := int64(0)
 	for j := range c.results {
@@ -90,8 +86,8 @@ func (c *Call) longestResetAfter() int64 {
 	return longest
 }
 
-// retryAfterText returns the RetryAfterKey of a denied call. A slot can become free before its hold
-// expires, so the wait for a slot counts only if no other limit denies the call.
+// retryAfterText returns the RetryAfterKey of a denied call. A slot can become free before its hold expires, so the
+// wait for it counts only if no other limit denies the call.
 func (c *Call) retryAfterText(quotaMode bool) string {
 	wait := cmp.Or(c.retryAfter(quotaMode, false), c.retryAfter(quotaMode, true))
 	if wait == neverWait {
@@ -100,7 +96,6 @@ func (c *Call) retryAfterText(quotaMode bool) string {
 	return seconds(wait)
 }
 
-// seconds returns microseconds as a decimal number of seconds.
 func seconds(micros int64) string {
 	return strconv.FormatFloat(float64(micros)/secondMicros, 'f', -1, 64)
 }

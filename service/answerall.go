@@ -16,9 +16,8 @@ type Item struct {
 	OnAnswer func(*Call) // called with the answer; the Call is valid only until OnAnswer returns
 }
 
-// AnswerAll answers independent requests in their order, each as ShouldRateLimit does. The hits of all requests
-// go to the Limiter in one Take, in the order of the requests. A request goes alone if its hits
-// must be charged together, or if a hit exceeds the max_hits of its rule.
+// AnswerAll answers independent requests in their order, each as ShouldRateLimit does. Their hits go to the Limiter
+// in one Take. A request goes alone if its hits must be charged together, or if a hit exceeds max_hits.
 func (s *Service) AnswerAll(ctx context.Context, items []Item) {
 	now := s.options.Now()
 	batchCalls := make([]*Call, len(items))
@@ -59,5 +58,4 @@ func (s *Service) AnswerAll(ctx context.Context, items []Item) {
 	}
 }
 
-// needsOwnTake reports whether the hits of c need a Take of their own.
 func (s *Service) needsOwnTake(c *Call) bool { return s.options.AllOrNone || c.exceedsMaxHits }

@@ -13,8 +13,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// setHoldIDs copies the hold id from the metadata of the call to the hits of concurrency limits.
-// Without an id, the holds are anonymous.
+// setHoldIDs copies the hold id of the call to the hits of concurrency limits. Without it, the holds are anonymous.
 func (c *Call) setHoldIDs(ctx context.Context) error {
 	ids := metadata.ValueFromIncomingContext(ctx, limit.HoldKey)
 	switch {
@@ -34,8 +33,8 @@ func (c *Call) setHoldIDs(ctx context.Context) error {
 	return nil
 }
 
-// sendHold sends the shortest hold of the limits that count holders by id, in seconds. If
-// another limit denies the call, a release of a hold can't help the caller, so sendHold sends nothing.
+// sendHold sends the shortest hold of the limits that count holders by id. If another limit denies the call, a
+// release can't help the caller, so sendHold sends nothing.
 func (c *Call) sendHold(ctx context.Context, code rlsv3.RateLimitResponse_Code) {
 	shortestHold := int64(math.MaxInt64)
 	for j := range c.hits {

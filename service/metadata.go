@@ -10,9 +10,8 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// dynamicMetadata returns a description of the request. Its field "metadata" merges the
-// metadata of the rules whose descriptors passed, in the order of the request. If two
-// rules have the same field, maps are merged, and otherwise the first value wins.
+// dynamicMetadata returns a description of the request. Its field "metadata" merges the metadata of the rules whose
+// descriptors passed. The first value of a field wins, and maps are merged.
 func dynamicMetadata(req *rlsv3.RateLimitRequest, rules []*descriptors.Rule, statuses []*rlsv3.RateLimitResponse_DescriptorStatus) *structpb.Struct {
 	requested, ruleMetadata := make([]any, len(req.Descriptors)), map[string]any{}
 	for i, d := range req.Descriptors {
@@ -32,7 +31,6 @@ func dynamicMetadata(req *rlsv3.RateLimitRequest, rules []*descriptors.Rule, sta
 	return s
 }
 
-// descriptorMetadata returns the dynamic metadata of one descriptor.
 func descriptorMetadata(d *ratelimitv3.RateLimitDescriptor) map[string]any {
 	entries := make([]any, len(d.GetEntries()))
 	for i, e := range d.GetEntries() {

@@ -11,8 +11,7 @@ import (
 
 const secondMicros = 1_000_000
 
-// newResponse returns the response with the statuses of all descriptors. The overall code
-// is OK.
+// newResponse returns the response with the statuses of all descriptors, and code OK.
 func (c *Call) newResponse() *rlsv3.RateLimitResponse {
 	resp, statuses, durations := allocResponse(len(c.Rules))
 	resp.OverallCode = rlsv3.RateLimitResponse_OK
@@ -33,9 +32,8 @@ func (c *Call) newResponse() *rlsv3.RateLimitResponse {
 	return resp
 }
 
-// mostRestrictiveHit returns the hit in [from, to) that the status of their descriptor
-// describes: the denied hit with the longest wait, or else the hit with the least
-// remaining. The first of equal hits wins.
+// mostRestrictiveHit returns the hit in [from, to) that the status of their descriptor describes: the first denied
+// hit with the longest wait, or else the first with the least remaining.
 func (c *Call) mostRestrictiveHit(from, to int) int {
 	best := from
 	for j := from + 1; j < to; j++ {
@@ -59,7 +57,7 @@ func denialRank(l *limit.Limit, r limit.Result) int64 {
 	return rank
 }
 
-// setStatus fills status from the result of hit j. duration is the memory of its duration.
+// setStatus fills status from the result of hit j.
 func (c *Call) setStatus(status *rlsv3.RateLimitResponse_DescriptorStatus, duration *durationpb.Duration, j int) {
 	l, r := c.hits[j].Limit, c.results[j].Result
 	if !r.Allowed && !c.hits[j].Shadow {
@@ -72,16 +70,13 @@ func (c *Call) setStatus(status *rlsv3.RateLimitResponse_DescriptorStatus, durat
 	status.DurationUntilReset = duration
 }
 
-// setDuration sets d to a number of microseconds.
 func setDuration(d *durationpb.Duration, micros int64) {
 	d.Seconds, d.Nanos = micros/secondMicros, int32(micros%secondMicros*1000)
 }
 
-// roundWait rounds a wait in microseconds up to whole seconds. Envoy cuts fractions off
-// in Retry-After and x-ratelimit-reset, so a fraction would send clients back too early.
-// Waits below a second stay exact, for clients other than Envoy; Envoy makes them a
-// second. Waits of aligned windows of whole seconds are always whole seconds, as in
-// envoyproxy/ratelimit.
+// roundWait rounds a wait in microseconds up to whole seconds. Envoy cuts fractions off in Retry-After and
+// x-ratelimit-reset, so a fraction would send clients back too early. Waits below a second stay exact, for clients
+// other than Envoy, except in aligned windows of whole seconds, as in envoyproxy/ratelimit.
 func roundWait(l *limit.Limit, wait int64) int64 {
 	if wait < secondMicros && (!l.Algorithm.Aligned() || l.Period()%secondMicros != 0) {
 		return wait
@@ -89,8 +84,8 @@ func roundWait(l *limit.Limit, wait int64) int64 {
 	return (wait + secondMicros - 1) / secondMicros * secondMicros
 }
 
-// allocResponse returns a response and the memory of n statuses and their durations, in
-// one allocation if n is at most 4. The pointers in resp.Statuses are nil.
+// allocResponse returns a response with nil statuses, and the memory of n of them, in one allocation if n is at
+// most 4.
 func allocResponse(n int) (resp *rlsv3.RateLimitResponse, statuses []rlsv3.RateLimitResponse_DescriptorStatus, durations []durationpb.Duration) {
 	switch {
 	case n <= 1:
@@ -106,7 +101,6 @@ func allocResponse(n int) (resp *rlsv3.RateLimitResponse, statuses []rlsv3.RateL
 	return resp, make([]rlsv3.RateLimitResponse_DescriptorStatus, n), make([]durationpb.Duration, n)
 }
 
-// slab1 is the memory of a response with one status.
 type slab1 struct {
 	resp      rlsv3.RateLimitResponse
 	pointers  [1]*rlsv3.RateLimitResponse_DescriptorStatus
@@ -114,7 +108,6 @@ type slab1 struct {
 	durations [1]durationpb.Duration
 }
 
-// slab4 is the memory of a response with up to four statuses.
 type slab4 struct {
 	resp      rlsv3.RateLimitResponse
 	pointers  [4]*rlsv3.RateLimitResponse_DescriptorStatus

@@ -13,8 +13,7 @@ const (
 	decisionsField = "decisions" // of each descriptor, in the order of the request
 )
 
-// addRuleMetadata adds the decision of each descriptor to the dynamic metadata of resp.
-// headerStatus is the status that response headers describe, or nil.
+// addRuleMetadata adds the decision of each descriptor to the dynamic metadata of resp. headerStatus can be nil.
 func (c *Call) addRuleMetadata(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus) {
 	if resp.DynamicMetadata == nil {
 		resp.DynamicMetadata = &structpb.Struct{Fields: map[string]*structpb.Value{}}
@@ -37,8 +36,7 @@ func (c *Call) addRuleMetadata(resp *rlsv3.RateLimitResponse, headerStatus *rlsv
 	fields[decisionsField] = structpb.NewListValue(decisions)
 }
 
-// decisionMetadata describes the decision about descriptor i, whose hits are those in
-// [firstHit, nextHit).
+// decisionMetadata describes the decision about descriptor i, whose hits are those in [firstHit, nextHit).
 func (c *Call) decisionMetadata(i, firstHit, nextHit int, st *rlsv3.RateLimitResponse_DescriptorStatus) *structpb.Struct {
 	d := &structpb.Struct{Fields: map[string]*structpb.Value{"code": structpb.NewStringValue(st.Code.String())}}
 	rule := c.Rules[i]

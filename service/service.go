@@ -30,37 +30,32 @@ type Options struct {
 	// Now is the clock, which each call reads once. The default is time.Now.
 	Now func() time.Time
 
-	// ShadowMode replaces the overall code OVER_LIMIT by OK. Statuses and headers stay
-	// the same. A switch of run time in Limits replaces this setting.
+	// ShadowMode replaces the overall code OVER_LIMIT by OK, unless a switch of run time replaces this setting.
 	ShadowMode bool
 
 	// QuotaMode puts every descriptor in quota mode.
 	QuotaMode bool
 
-	// MaxDescriptors bounds the descriptors of a request, MaxEntries the entries of a descriptor, and
-	// MaxAllEntries the entries of all descriptors of a request. 0 means no bound.
+	// MaxDescriptors bounds the descriptors of a request, MaxEntries the entries of a descriptor, and MaxAllEntries
+	// those of all descriptors of a request. 0 means no bound.
 	MaxDescriptors, MaxEntries, MaxAllEntries int
 
 	// NoRefunds rejects requests with a refund.
 	NoRefunds bool
 
-	// AllOrNone charges either all hits of a request or none. Hits in shadow mode are charged
-	// anyway. See backend.Hit.AllOrNone.
+	// AllOrNone charges either all hits of a request or none, except hits in shadow mode.
 	AllOrNone bool
 
 	// Headers names the response headers that describe the limit. Nil sends none.
 	Headers *Headers
 
-	// PolicyHeaders adds the headers RateLimit and RateLimit-Policy, and Retry-After if the
-	// request is denied.
+	// PolicyHeaders adds RateLimit and RateLimit-Policy, and Retry-After to denied requests.
 	PolicyHeaders bool
 
-	// DynamicMetadata adds the request, and the metadata of the rules that let it pass,
-	// to the dynamic metadata of the response.
+	// DynamicMetadata adds the request, and the metadata of the rules that let it pass, to the response.
 	DynamicMetadata bool
 
-	// RuleMetadata adds the rule and the decision of each descriptor to the dynamic metadata
-	// of the response.
+	// RuleMetadata adds the rule and the decision of each descriptor to the dynamic metadata.
 	RuleMetadata bool
 }
 
@@ -84,10 +79,9 @@ var (
 	errNoLimits      = status.Error(codes.FailedPrecondition, "no rate limit configuration loaded")
 )
 
-// ShouldRateLimit implements rlsv3.RateLimitServiceServer. It returns INVALID_ARGUMENT
-// for an invalid request, FAILED_PRECONDITION while no limits are loaded, and
-// PERMISSION_DENIED for a refund that is turned off. If a hit could not be decided, it returns
-// UNAVAILABLE, or the code of the caller's context.
+// ShouldRateLimit implements rlsv3.RateLimitServiceServer. It returns INVALID_ARGUMENT for an invalid request,
+// FAILED_PRECONDITION while no limits are loaded, and PERMISSION_DENIED for a refund that is turned off. If a hit
+// could not be decided, it returns UNAVAILABLE, or the code of the caller's context.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	c := calls.Get().(*Call)
 	defer c.returnToPool()
@@ -99,7 +93,6 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 	return c.Response, c.Err
 }
 
-// answer returns the answer to c.Request.
 func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse, error) {
 	if err := s.prepare(ctx, c); err != nil {
 		return nil, err
@@ -113,8 +106,7 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 	return s.respond(ctx, c)
 }
 
-// prepare finds the rules and the hits of c.Request. It returns an error if the request is invalid.
-// The call then has no hits.
+// prepare finds the rules and the hits of c.Request. An invalid request is an error, and has no hits.
 func (s *Service) prepare(ctx context.Context, c *Call) error {
 	req := c.Request
 	c.config = s.options.Limits.Load()
@@ -185,7 +177,6 @@ func (s *Service) respond(ctx context.Context, c *Call) (*rlsv3.RateLimitRespons
 	return resp, nil
 }
 
-// checkSize returns an error if req exceeds MaxDescriptors, MaxEntries or MaxAllEntries.
 func (s *Service) checkSize(req *rlsv3.RateLimitRequest) error {
 	if n, bound := len(req.Descriptors), s.options.MaxDescriptors; bound > 0 && n > bound {
 		return status.Errorf(codes.InvalidArgument, "descriptors: got %d, want at most %d (MAX_DESCRIPTORS)", n, bound)
@@ -207,7 +198,6 @@ func (s *Service) checkSize(req *rlsv3.RateLimitRequest) error {
 	return nil
 }
 
-// statusError turns the error of a hit into a gRPC error.
 func statusError(err error) error {
 	code := codes.Unavailable
 	switch {

@@ -11,9 +11,8 @@ import (
 // neverWait is the wait of hits that never pass.
 const neverWait = math.MaxInt64
 
-// retryAfter returns the time in microseconds until the same call passes if nobody else sends hits. It
-// includes the wait for limits that have admitted and charged hits of this call. Limits with holds count
-// only if withSlots is true, or if they never admit the call.
+// retryAfter returns the microseconds until the same call passes if nobody else sends hits, also with the hits that
+// this call has charged. Limits with holds count only if withSlots is true, or if they never admit the call.
 func (c *Call) retryAfter(quotaMode, withSlots bool) int64 {
 	var longest int64
 	quotas, shortestQuota := 0, int64(neverWait)
@@ -38,9 +37,8 @@ func (c *Call) retryAfter(quotaMode, withSlots bool) int64 {
 	return longest
 }
 
-// wait returns the time in microseconds until the limit of hit j admits the same hits. If the limit has
-// charged the hits of this call, wait returns the time until it admits them once more. wait returns 0 if
-// the limit can't deny the call.
+// wait returns the microseconds until the limit of hit j admits the same hits, once more if this call has charged
+// them. It returns 0 if the limit can't deny the call.
 func (c *Call) wait(j int) int64 {
 	h, r := &c.hits[j], &c.results[j]
 	isCharged := c.keepsCharges && c.isCharged(j)
@@ -54,8 +52,8 @@ func (c *Call) wait(j int) int64 {
 	return wait
 }
 
-// raiseWaits raises the duration of each denied status whose descriptor has several limits. The duration
-// is then the time until all of them admit the same hits.
+// raiseWaits raises the duration of each denied status to the time until all limits of the descriptor admit the
+// hits.
 func (c *Call) raiseWaits(statuses []*rlsv3.RateLimitResponse_DescriptorStatus) {
 	for j := range c.hits {
 		st := statuses[c.hitDescriptors[j]]

@@ -41,8 +41,7 @@ type Condition struct {
 	expression *expression // of a cel
 }
 
-// kind is the kind of a condition. Match uses it in place of an interface, because an interface
-// would make each value escape to the heap.
+// kind selects the test of a condition. With an interface, each value would escape to the heap.
 type kind uint8
 
 const (
@@ -53,8 +52,7 @@ const (
 	celKind
 )
 
-// Value is a value of a request. Several conditions can test it, and its address is parsed once
-// at most.
+// Value is a value of a request. Its address is parsed once at most, for all conditions.
 type Value struct {
 	text     string
 	entries  []*ratelimitv3.RateLimitDescriptor_Entry // up to the entry of the value
@@ -62,14 +60,12 @@ type Value struct {
 	isParsed bool
 }
 
-// NewValue returns the Value of the last of entries, which are the first entries of a descriptor in a
-// request. There must be at least one.
+// NewValue returns the Value of the last of entries, the first entries of a descriptor in a request.
 func NewValue(entries []*ratelimitv3.RateLimitDescriptor_Entry) Value {
 	return Value{text: entries[len(entries)-1].GetValue(), entries: entries}
 }
 
-// address parses v as an IP address. An IPv4 address in IPv6 form is returned as IPv4,
-// and a zone is left out. The result is invalid if v is no address.
+// address parses v as an IP address: IPv4 also in IPv6 form, without a zone. It is invalid if v is no address.
 func (v *Value) address() netip.Addr {
 	if !v.isParsed {
 		v.isParsed = true
@@ -80,9 +76,8 @@ func (v *Value) address() netip.Addr {
 	return v.addr
 }
 
-// Match reports whether v meets c. It takes the steps of the test from b. If too few steps are left,
-// Match returns ErrNotTested. If the evaluation of an expression fails, Match returns the error, also
-// for the negated condition.
+// Match reports whether v meets c. It takes the steps of the test from b, or returns ErrNotTested if too few are
+// left. If an expression fails, Match returns the error, also for the negated condition.
 func (c *Condition) Match(v *Value, b *Budget) (isMet bool, err error) {
 	switch c.kind {
 	case cidrKind:
@@ -142,8 +137,7 @@ func (c *Condition) Examples() []string {
 	return append(all, "~", "192.0.2.1", "2001:db8::1")
 }
 
-// Differences returns values that can meet one of a and b and not the other. a and b have the same
-// text, but the content of their list files differs.
+// Differences returns values that can meet only one of a and b, which have the same text and different list files.
 func Differences(a, b *Condition) []string {
 	if a.list == nil || b.list == nil {
 		return nil
@@ -166,8 +160,8 @@ func Prefix(prefix string) (*Condition, error) {
 	return &Condition{kind: prefixKind, prefix: prefix, text: "prefix(" + shorten(prefix) + ")"}, nil
 }
 
-// Regex returns a condition that is met if the expression matches the whole value. The expression has
-// the syntax of RE2. Regex adds the expression to p before it compiles the expression.
+// Regex returns a condition that is met if the expression in RE2 matches the whole value. It adds the expression to
+// p before it compiles the expression.
 func Regex(expression string, p *Patterns) (*Condition, error) {
 	switch {
 	case expression == "":
@@ -182,8 +176,7 @@ func Regex(expression string, p *Patterns) (*Condition, error) {
 	if err := p.add(size); err != nil {
 		return nil, err
 	}
-	// parsed.String() closes an open \Q. The expression itself may leave \Q open, which would quote
-	// the \z.
+	// parsed.String() closes an open \Q, which would quote the \z.
 	whole, err := regexp.Compile(`\A(?:` + parsed.String() + `)\z`)
 	if err != nil {
 		return nil, err
@@ -191,7 +184,6 @@ func Regex(expression string, p *Patterns) (*Condition, error) {
 	return &Condition{kind: regexKind, whole: whole, regexSyntax: parsed, size: size, prefix: prefixOf(parsed), text: "regex(" + shorten(expression) + ")"}, nil
 }
 
-// addresses returns the first address of each network.
 func addresses(networks []string) []string {
 	var all []string
 	for _, text := range networks {

@@ -10,8 +10,7 @@ const (
 	maxExampleBytes = 4096
 )
 
-// exampleOf returns a text that e matches. The text is only a guess if e has \b or \B, or if the
-// text would be very long.
+// exampleOf returns a text that e matches. It is a guess if e has \b or \B, or if the text would be very long.
 func exampleOf(e *syntax.Regexp, depth int) string {
 	if depth > maxExampleDepth {
 		return ""
@@ -46,8 +45,7 @@ func exampleOf(e *syntax.Regexp, depth int) string {
 	return b.String()
 }
 
-// readableRune returns a rune of ranges, and a visible one if possible. ranges has the first and
-// the last rune of each range in turn.
+// readableRune returns a rune of ranges of first and last runes, and a visible one if possible.
 func readableRune(ranges []rune) rune {
 	for i := 0; i+1 < len(ranges); i += 2 {
 		if first := max(ranges[i], '!'); first <= ranges[i+1] && first <= '~' {

@@ -21,8 +21,7 @@ const (
 	maxConditions = 1000
 )
 
-// conditionGroup has the conditions of one key below one parent. A request is compared with them one after
-// the other.
+// conditionGroup has the conditions of one key below one parent. A request can meet each of them.
 type conditionGroup struct {
 	conditions []*condition.Condition
 
@@ -32,8 +31,7 @@ type conditionGroup struct {
 	pos      *place
 }
 
-// checkConditions returns an error if a key below one parent has too many conditions, or conditions that take too
-// many steps.
+// checkConditions returns an error for too many conditions, or conditions that take too many steps.
 func checkConditions(conditions []*condition.Condition) error {
 	if len(conditions) > maxConditions {
 		return fmt.Errorf("more than %d conditions for one key; put their entries into one list, or combine them in one expression", maxConditions)
@@ -47,8 +45,7 @@ func checkConditions(conditions []*condition.Condition) error {
 // conditionFields are the names of the fields of conditions. The last one is not.
 var conditionFields = append(fieldsAt(notLevel), "not")
 
-// readCondition sets the condition of desc, if o has one. It returns false after reporting a
-// mistake.
+// readCondition sets the condition of desc, if o has one, or returns false after reporting a mistake.
 func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
 	mistakes := d.mistakes
 	c, field := d.condition(pos, o)
@@ -67,8 +64,7 @@ func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
 	return true
 }
 
-// condition returns the condition in the fields of o, and its field. It returns a nil condition
-// if there is none, and for a mistake.
+// condition returns the condition in o, and its field. c is nil if there is none, and for a mistake.
 func (d *document) condition(pos *place, o *object) (c *condition.Condition, field value) {
 	for _, name := range conditionFields {
 		v := o.field(name)
@@ -112,8 +108,7 @@ func (d *document) condition(pos *place, o *object) (c *condition.Condition, fie
 	return c, field
 }
 
-// checkEntryKeys checks that each entry that the expression of c names is one of keys: those of the
-// descriptors above it and its own. It returns false after reporting a mistake.
+// checkEntryKeys checks that each entry in the expression of c has one of keys. If not, it reports a mistake.
 func (d *document) checkEntryKeys(c *condition.Condition, pos *place, o *object, keys []string) bool {
 	field := o.field("cel")
 	if !field.given() {
@@ -135,7 +130,7 @@ func (d *document) checkEntryKeys(c *condition.Condition, pos *place, o *object,
 // maxExpressions bounds the different expressions of a Set. Each takes about 15 KB.
 const maxExpressions = 1000
 
-// expressionCache has the expressions of a Set, so that equal expressions are compiled once.
+// expressionCache has the compiled expressions of a Set by their text.
 type expressionCache map[string]*condition.Condition
 
 // condition returns the condition of an expression. It adds a new expression to p.
@@ -153,13 +148,12 @@ func (c expressionCache) condition(text string, p *condition.Patterns) (*conditi
 	return compiled, err
 }
 
-// newListCondition has the functions that make a condition of a list, by the name of its field.
+// newListCondition has the functions that make the condition of a field.
 var newListCondition = map[string]func(file string, entries []condition.Entry) (c *condition.Condition, problems, warnings fields.Problems){
 	"cidr": condition.CIDR, "in": condition.In,
 }
 
-// listCondition returns the condition of a cidr or an in. It returns nil after reporting a
-// mistake.
+// listCondition returns the condition of a cidr or an in, or nil after reporting a mistake.
 func (d *document) listCondition(pos *place, v value) *condition.Condition {
 	if v.node.Kind == yaml.MappingNode {
 		return d.listInFile(pos, v)
@@ -178,7 +172,6 @@ func (d *document) listCondition(pos *place, v value) *condition.Condition {
 	return c
 }
 
-// entries returns the texts of a list in the limits file. ok is false after reporting a mistake.
 func (d *document) entries(pos *place, v value) (entries []condition.Entry, ok bool) {
 	if len(v.node.Content) == 0 {
 		d.errorf(v.node, pos, "%s: got an empty list, want at least one entry", v.row.Name)
@@ -204,8 +197,7 @@ func (d *document) entries(pos *place, v value) (entries []condition.Entry, ok b
 	return entries, ok
 }
 
-// listInFile returns the condition of the list in the file that v names. It returns nil after reporting a
-// mistake.
+// listInFile is listCondition for a list in a file of its own.
 func (d *document) listInFile(pos *place, v value) *condition.Condition {
 	file := d.object(listLevel, pos, v.node).field("file")
 	switch {

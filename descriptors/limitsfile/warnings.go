@@ -15,8 +15,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// warnValue warns about a value or a condition of desc that surely matches less than its author
-// meant.
+// warnValue warns about a value or a condition that surely matches less than its author meant.
 func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
 	if key := o.field("key"); hasOuterSpace(key.Text) {
 		d.warnf(key.node, pos, "key: got %q with spaces around it, which are part of the key; remove them", key.Text)
@@ -48,7 +47,6 @@ func hasOuterSpace(text string) bool { return len(text) != len(strings.TrimSpace
 // isAddressKey reports whether Envoy fills key with an address or a network.
 func isAddressKey(key string) bool { return key == "remote_address" || key == "masked_remote_address" }
 
-// warnText warns about a value in a field.
 func (d *document) warnText(key, field, text string, n *yaml.Node, pos *place) {
 	prefix, prefixErr := netip.ParsePrefix(text)
 	switch {
@@ -139,8 +137,8 @@ func (l *Limit) isTighter(other *Limit) bool {
 // maxCompared bounds the earlier siblings that a descriptor is compared with.
 const maxCompared = 100
 
-// warnUnreachable warns about descriptors of list and below that no request can reach, because an earlier
-// descriptor with a * always matches. trail leads to list.
+// warnUnreachable warns about descriptors that no request can reach, because an earlier descriptor with a * always
+// matches. trail leads to list.
 func (r *reader) warnUnreachable(domain string, trail []*Descriptor, list []*Descriptor) {
 	var wildcards []wildcard
 	for _, d := range list {
@@ -161,14 +159,13 @@ func (r *reader) warnUnreachable(domain string, trail []*Descriptor, list []*Des
 	}
 }
 
-// wildcard is a descriptor with a *.
 type wildcard struct {
 	*Descriptor
 	key, value Pattern
 }
 
-// covering returns the first of the wildcards that matches each request that d could match, and that matches
-// first. It returns nil if there is none.
+// covering returns the first of the wildcards that matches, and matches first, each request that d could match. It
+// returns nil if there is none.
 func covering(wildcards []wildcard, d *Descriptor) *Descriptor {
 	if d.Condition != nil || !d.WildcardKey && !d.WildcardValue && d.Value != "" {
 		return nil // a condition and an exact value come first

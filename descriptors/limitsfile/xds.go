@@ -19,11 +19,10 @@ import (
 // with fields of a descriptor as in limits files (docs/xds.md).
 const XDSExtension = "rls"
 
-// ParseXDS reads xDS resources like limits files of the same content. A resource's name
-// takes the place of the file name. fields.Problems have no lines.
+// ParseXDS reads xDS resources like limits files of the same content. The error is Problems without lines.
 //
-// If a domain has problems, ParseXDS returns them, and a Set that has the domain of old in its place. If old does
-// not have the domain without problems, the Set has the descriptors of the domain that have no problem.
+// If a domain has problems, the Set has the domain of old in its place. If old does not have the domain without
+// problems, the Set has its descriptors that have no problem.
 func ParseXDS(resources []*confv3.RateLimitConfig, old *Set, o Options) (*Set, error) {
 	r := newReader(o)
 	r.isResponse = true
@@ -73,15 +72,14 @@ func (r *reader) keepDomains(old *Set) {
 }
 
 const (
-	// xdsPieceRules is the number of descriptors and limits after which a piece ends. YAML nodes
-	// take much memory, so only one piece has them at a time.
+	// xdsPieceRules is the number of rules after which a piece ends. YAML nodes take much memory, so only one piece
+	// has them.
 	xdsPieceRules = 400
 
 	// maxXDSPieceRules bounds the descriptors and limits of one descriptor of a domain.
 	maxXDSPieceRules = 100_000
 )
 
-// xdsReader converts an xDS resource to YAML nodes.
 type xdsReader struct {
 	d   *document
 	top *place // of the domain
@@ -120,12 +118,10 @@ func (x *xdsReader) eachPiece(ds []*confv3.RateLimitDescriptor, f func([]*yaml.N
 	f(piece)
 }
 
-// place returns the place of d, which is the child number i of parent.
 func (x *xdsReader) place(parent *place, i int, d *confv3.RateLimitDescriptor) *place {
 	return &place{parent: parent, number: i, descriptor: &Descriptor{Key: d.GetKey(), Value: d.GetValue()}}
 }
 
-// countXDSRules returns the number of descriptors and limits in d.
 func countXDSRules(d *confv3.RateLimitDescriptor) int {
 	n := 1
 	if d.GetRateLimit() != nil {
@@ -137,7 +133,6 @@ func countXDSRules(d *confv3.RateLimitDescriptor) int {
 	return n
 }
 
-// descriptors converts the children of parent. It returns nil if there are none.
 func (x *xdsReader) descriptors(ds []*confv3.RateLimitDescriptor, parent *place, depth int) *yaml.Node {
 	if len(ds) == 0 {
 		return nil
@@ -152,7 +147,6 @@ func (x *xdsReader) descriptors(ds []*confv3.RateLimitDescriptor, parent *place,
 	return list
 }
 
-// descriptor converts d. pos is for problems.
 func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *place, depth int) *yaml.Node {
 	limit := xdsPolicy(d.GetRateLimit())
 	n := yamlMapping(
@@ -163,8 +157,7 @@ func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *place, depth 
 	return n
 }
 
-// extend adds metadata to n. Our fields in it come after the fields of n, because the last
-// of two fields with one name counts.
+// extend adds metadata to n. Our fields come after the fields of n, because the last of two equal fields counts.
 func (x *xdsReader) extend(n, limit *yaml.Node, metadata map[string]any, pos *place, depth int) {
 	ours, has := metadata[XDSExtension]
 	fields, isMapping := ours.(map[string]any)
@@ -186,7 +179,6 @@ func (x *xdsReader) extend(n, limit *yaml.Node, metadata map[string]any, pos *pl
 	}
 }
 
-// xdsPolicy converts p. It returns nil if p is nil.
 func xdsPolicy(p *confv3.RateLimitPolicy) *yaml.Node {
 	if p == nil {
 		return nil
@@ -208,8 +200,8 @@ func xdsPolicy(p *confv3.RateLimitPolicy) *yaml.Node {
 
 // The functions below make YAML nodes like the parser, but without lines.
 
-// yamlMapping returns a mapping of names and values, which alternate in pairs. It leaves
-// out empty values. In proto3, empty means absent.
+// yamlMapping returns a mapping of names and values in turn. It leaves out empty values, which proto3 does not
+// have.
 func yamlMapping(pairs ...any) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.MappingNode}
 	for i := 0; i < len(pairs); i += 2 {
@@ -224,7 +216,6 @@ func yamlMapping(pairs ...any) *yaml.Node {
 	return n
 }
 
-// yamlAdd adds a field to mapping n.
 func yamlAdd(n *yaml.Node, name string, v *yaml.Node) {
 	n.Content = append(n.Content, yamlNode(name), v)
 }

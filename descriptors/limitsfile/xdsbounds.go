@@ -8,23 +8,20 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// XDSBounds counts the content of the resources of one xDS response before they are decoded. A
-// descriptor of two bytes takes 150 times as much memory after decoding.
+// XDSBounds counts the content of the resources of a response before they are decoded. A descriptor of two bytes
+// takes 150 times as much memory after decoding.
 type XDSBounds struct {
 	rules, metadataValues int
 }
 
-// maxXDSDepth bounds the depth of nested messages. It is more than MaxDepth descriptors with
-// metadata of maxNesting values need.
+// maxXDSDepth bounds nested messages. It is more than MaxDepth descriptors with metadata need.
 const maxXDSDepth = 1000
 
-// Add counts the content of an encoded resource. The error says which bound the resources so
-// far exceed. A resource that can't be decoded has no error here.
+// Add counts an encoded resource. The error names the bound that is exceeded. Invalid resources have no error here.
 func (b *XDSBounds) Add(resource []byte) error {
 	return b.add(resource, (&confv3.RateLimitConfig{}).ProtoReflect().Descriptor(), 1)
 }
 
-// add counts the content of a message of type m.
 func (b *XDSBounds) add(wire []byte, m protoreflect.MessageDescriptor, depth int) error {
 	switch m.Name() {
 	case "RateLimitDescriptor", "RateLimitPolicy", "RateLimitReplace":

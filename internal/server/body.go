@@ -10,8 +10,7 @@ import (
 	"sync"
 )
 
-// BodyHandler answers requests of the HTTP listener. The server reads their bodies, within the
-// bounds on clients.
+// BodyHandler answers requests of the HTTP listener, whose bodies the server has read.
 type BodyHandler interface {
 	// ServeBody answers a request with this body.
 	ServeBody(w http.ResponseWriter, r *http.Request, body []byte)
@@ -28,7 +27,7 @@ const (
 	maxLargeBodyBytes = 16 << 20
 )
 
-// bodyReader reads the bodies of all handlers. The handlers share its bounds.
+// bodyReader reads the bodies of all handlers, which share its bounds.
 type bodyReader struct {
 	maxBytes   int64
 	largeSlots chan struct{} // has an element for each large body that is being read
@@ -70,8 +69,7 @@ func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error
 	return append(body, more...), err
 }
 
-// handler returns a handler that reads the body of a request for next, and waits for the turn
-// of the request.
+// handler returns a handler that reads the body for next, and waits for the turn of the request.
 func (b *bodyReader) handler(next BodyHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b.inflight.begin()

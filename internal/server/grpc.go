@@ -16,22 +16,20 @@ import (
 	"github.com/seed-81f232ab/rls/internal/server/codec"
 )
 
-// handshakeTimeout bounds the setup of TLS and HTTP/2. GracefulStop and Stop both wait
-// for connections that are being set up. A silent connection, such as a TCP probe, would
-// delay a shutdown by grpc's default of two minutes.
+// handshakeTimeout bounds the setup of TLS and HTTP/2, for which GracefulStop and Stop both wait. With grpc's
+// default, a silent connection such as a TCP probe would delay a shutdown by two minutes.
 const handshakeTimeout = 5 * time.Second
 
 const (
 	// streamWindowBytes is how much of a request a client may send before the server reads it.
 	streamWindowBytes = 64 << 10
 
-	// connWindowBytes is how much all calls of a connection may send before the server
-	// acknowledges it. A large window needs few updates, and no memory until it is used.
+	// connWindowBytes is how much all calls of a connection may send before the server acknowledges it. A large
+	// window needs few updates, and no memory until it is used.
 	connWindowBytes = 1 << 20
 )
 
-// newGRPCServer returns a server with the services of o, health and reflection. When
-// drainCtx is done, the server cancels all streams.
+// newGRPCServer returns a server with the services of o, health and reflection.
 func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx context.Context) *grpc.Server {
 	isStream := make(map[string]bool) // by full method name; filled below
 	opts := []grpc.ServerOption{
@@ -39,8 +37,7 @@ func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx con
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(o.GRPC.MaxStreams),
 		grpc.ForceServerCodecV2(codec.New(o.GRPC.MaxDescriptors, o.GRPC.MaxAllEntries)),
-		// With windows of a fixed size, grpc doesn't measure the connection. Otherwise it sends a
-		// ping and a window update with most calls, unless many calls are in flight.
+		// With windows of a fixed size, grpc doesn't send a ping and a window update with most calls.
 		grpc.StaticStreamWindowSize(streamWindowBytes),
 		grpc.StaticConnWindowSize(connWindowBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
@@ -49,17 +46,14 @@ func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx con
 			MaxConnectionAge:      o.GRPC.MaxConnectionAge,
 			MaxConnectionAgeGrace: o.GRPC.MaxConnectionAgeGrace,
 		}),
-		// The server answers clients that ping often. By default grpc would disconnect
-		// them, but a ping costs less than a call.
+		// The server answers clients that ping often, because a ping costs less than a call.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime:             100 * time.Millisecond,
 			PermitWithoutStream: true,
 		}),
-		// A worker keeps its grown stack. To grow a new stack in each call takes a fifth of
-		// the server's CPU (BenchmarkServerCPU). The best number of workers is about the
-		// number of calls in flight under load, because the CPU caches of idle workers get
-		// cold. If all are busy, a call gets a goroutine of its own. Larger buffers made no
-		// measurable difference.
+		// A worker keeps its grown stack. To grow a new one in each call takes a fifth of the server's CPU
+		// (BenchmarkServerCPU). The best number of workers is about that of the calls in flight, because the CPU
+		// caches of idle workers get cold.
 		grpc.NumStreamWorkers(uint32(32 * runtime.GOMAXPROCS(0))),
 		grpc.InTapHandle(cancelStreams(isStream, drainCtx)),
 	}

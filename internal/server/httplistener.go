@@ -20,8 +20,7 @@ type httpListener struct {
 	server   *http.Server
 }
 
-// listenHTTP binds address a. The listener speaks plain text if certs is nil, and admits all
-// connections if gate is nil. A panic in h is answered with 500.
+// listenHTTP binds address a. certs and gate can be nil. A panic in h is answered with 500.
 func listenHTTP(name string, a Addr, gate *admission.Gate, certs *tlsReloader, h http.Handler, log *slog.Logger) (*httpListener, error) {
 	l, err := listenTCP(a)
 	if err != nil {
@@ -46,7 +45,6 @@ func listenHTTP(name string, a Addr, gate *admission.Gate, certs *tlsReloader, h
 // maxHeaderBytes bounds the headers of a request, also with gRPC.
 const maxHeaderBytes = 32 << 10
 
-// addr returns the address of the listener, or nil if l is nil.
 func (l *httpListener) addr() net.Addr {
 	if l == nil {
 		return nil
@@ -54,7 +52,6 @@ func (l *httpListener) addr() net.Addr {
 	return l.listener.Addr()
 }
 
-// serve answers requests until the server is shut down or closed.
 func (l *httpListener) serve() error {
 	if err := l.server.Serve(l.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("%s listener: %w", l.name, err)
@@ -62,15 +59,14 @@ func (l *httpListener) serve() error {
 	return nil
 }
 
-// close cuts requests in flight and releases the address, even if the listener has
-// never served.
+// close cuts requests in flight and releases the address, even before serve.
 func (l *httpListener) close() {
 	_ = l.server.Close()
 	_ = l.listener.Close()
 }
 
-// stop closes the listener. It waits for requests in flight. When ctx is done, it calls
-// beforeCut and cuts them, which is an error.
+// stop closes the listener and waits for requests in flight. When ctx is done, it calls beforeCut and cuts them,
+// which is an error.
 func (l *httpListener) stop(ctx context.Context, beforeCut func()) error {
 	err := l.server.Shutdown(ctx)
 	if err != nil {

@@ -24,8 +24,7 @@ func (a Addr) String() string {
 	return net.JoinHostPort(a.Host, strconv.Itoa(a.Port))
 }
 
-// ParseAddr parses "host:port" as net.Listen does, such as ":9090", "127.0.0.1:9090" or
-// "[::1]:9090". The port may be the name of a service.
+// ParseAddr parses "host:port" as net.Listen does. The port may be the name of a service.
 func ParseAddr(text string) (Addr, error) {
 	host, service, err := net.SplitHostPort(text)
 	if err == nil && service != "" {
@@ -36,7 +35,7 @@ func ParseAddr(text string) (Addr, error) {
 	return Addr{}, fmt.Errorf("%q is not host:port with a port from 0 to 65535; for example :9090", text)
 }
 
-// listenTCP listens on a. If the address is in use, the error has advice.
+// listenTCP listens on a. The error has advice if the address is in use.
 func listenTCP(a Addr) (net.Listener, error) {
 	l, err := net.Listen("tcp", a.String())
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -45,8 +44,7 @@ func listenTCP(a Addr) (net.Listener, error) {
 	return l, err
 }
 
-// listenGRPC listens on the address or the socket file of o. Closing the listener removes
-// the file.
+// listenGRPC listens on the address or the socket file of o. Closing the listener removes the file.
 func listenGRPC(o *GRPC) (net.Listener, error) {
 	if o.UDS == "" {
 		return listenTCP(o.Addr)
@@ -57,8 +55,8 @@ func listenGRPC(o *GRPC) (net.Listener, error) {
 	return net.Listen("unix", o.UDS)
 }
 
-// removeStaleSocket removes a socket that a killed process left behind. A socket that a
-// process answers on, and any other kind of file, is an error.
+// removeStaleSocket removes a socket that a killed process left behind. A socket in use, and any other kind of
+// file, is an error.
 func removeStaleSocket(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -75,8 +73,7 @@ func removeStaleSocket(path string) error {
 		_ = conn.Close()
 		return fmt.Errorf("%s is in use by another process", path)
 	case !errors.Is(err, syscall.ECONNREFUSED):
-		// The backlog may be full or a permission may be missing, so that a process may
-		// still use the socket.
+		// The backlog may be full or a permission may be missing.
 		return fmt.Errorf("%s exists and may be in use: %w", path, err)
 	}
 	return os.Remove(path)

@@ -2,16 +2,14 @@ package server
 
 import "net/http"
 
-// MetricsListener is a plain-text HTTP listener that serves metrics only. It is for
-// deployments that scrape a separate port.
+// MetricsListener is a plain-text HTTP listener that serves metrics only.
 type MetricsListener struct {
 	Addr
 	Path    string // the whole path, such as "/metrics", which is the default
 	Handler http.Handler
 }
 
-// onlyAt serves h at path. Other paths get a 404 that names path. A ServeMux would take
-// path as a pattern and panic on a bad one.
+// onlyAt serves h at path only. A ServeMux would take path as a pattern and panic on a bad one.
 func onlyAt(path string, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != path {

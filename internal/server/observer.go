@@ -5,8 +5,7 @@ type Observer interface {
 	// DrainStarted reports that the server stops, with the number of calls in flight.
 	DrainStarted(callsInFlight int64)
 
-	// DrainFinished reports that no call is in flight any more. cut is the number of calls
-	// that were cut at the drain timeout.
+	// DrainFinished reports the end of a drain, and the number of calls that were cut.
 	DrainFinished(cut int64)
 
 	// TLSReloaded reports that a listener uses other TLS files, or why it refused them.

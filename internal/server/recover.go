@@ -16,12 +16,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/server/codec"
 )
 
-// callRegistrar registers services whose unary calls are observed, and whose panics don't
-// end the process. A call that panics is logged and fails with code Internal, whether it is
-// unary or a stream.
-//
-// It wraps the handlers of a service. An interceptor would cost each call two
-// allocations and 0.3 µs, which is 2 % of what grpc itself takes.
+// callRegistrar registers services whose unary calls are observed, and whose panics fail only their call. It wraps
+// the handlers, because an interceptor would cost each call two allocations and 0.3 µs.
 type callRegistrar struct {
 	grpc.ServiceRegistrar
 	observeMethod func(name string) (observeCall func(took time.Duration))
@@ -58,7 +54,6 @@ func (r callRegistrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	r.ServiceRegistrar.RegisterService(&service, impl)
 }
 
-// recoverCall logs a panic and sets err to the error that the client gets.
 func (r callRegistrar) recoverCall(ctx context.Context, method string, err *error) {
 	if p := recover(); p != nil {
 		logPanic(ctx, r.log, method, p)
@@ -84,8 +79,7 @@ func recoverHTTP(log *slog.Logger, next http.Handler) http.Handler {
 	})
 }
 
-// logPanic logs panic p with the stack. A deferred function must call it, because only
-// then does the stack show where the panic began.
+// logPanic logs panic p with the stack. Only a deferred function may call it, or the stack lacks the panic.
 func logPanic(ctx context.Context, log *slog.Logger, call string, p any) {
 	log.LogAttrs(ctx, slog.LevelError, "call panicked",
 		slog.String("call", call),

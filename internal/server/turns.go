@@ -9,17 +9,16 @@ import (
 )
 
 const (
-	// maxAnsweringBytes bounds the bodies that are being answered, and maxPeerAnsweringBytes
-	// those of one IP address. Further requests wait for their turn. Without a bound, hundreds of
-	// busy connections would delay all other calls. Hundreds of small requests fit the bounds,
-	// so that the bounds do not slow an ordinary client down.
+	// maxAnsweringBytes bounds the bodies that are being answered, and maxPeerAnsweringBytes those of one IP
+	// address. Otherwise hundreds of busy connections would delay all other calls. Hundreds of small requests fit
+	// the bounds.
 	maxAnsweringBytes, maxPeerAnsweringBytes = 64 << 10, 32 << 10
 
 	// requestBytes is added to each body, because a request without a body costs time too.
 	requestBytes = 256
 )
 
-// turns lets each request wait for its turn: until the bounds have room for its body.
+// turns lets each request wait until the bounds have room for its body.
 type turns struct {
 	all *semaphore.Weighted // bytes that are being answered
 
@@ -37,8 +36,7 @@ func newTurns() *turns {
 	return &turns{all: semaphore.NewWeighted(maxAnsweringBytes), peers: map[string]*peerTurns{}}
 }
 
-// wait waits for the turn of a request with a body of this size. The caller must call end
-// after the answer. wait fails if ctx ends before the turn.
+// wait waits for the turn of a request, or fails if ctx ends. The caller must call end after the answer.
 func (t *turns) wait(ctx context.Context, address string, bodyBytes int) (end func(), err error) {
 	n := int64(min(bodyBytes+requestBytes, maxPeerAnsweringBytes))
 	p := t.join(address)
@@ -58,8 +56,8 @@ func (t *turns) wait(ctx context.Context, address string, bodyBytes int) (end fu
 	}, nil
 }
 
-// turnWriter ends the turn of a request before it writes the answer. So a client that does not read its
-// answers delays nobody else.
+// turnWriter ends the turn of a request before it writes the answer, so a client that does not read its answers
+// delays nobody.
 type turnWriter struct {
 	http.ResponseWriter
 	endTurn func()
@@ -80,7 +78,6 @@ func (w *turnWriter) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// join counts a request of address.
 func (t *turns) join(address string) *peerTurns {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -93,7 +90,6 @@ func (t *turns) join(address string) *peerTurns {
 	return p
 }
 
-// leave ends a request that join has counted.
 func (t *turns) leave(address string, p *peerTurns) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -58,14 +58,12 @@ const allDomains = "*"
 // binding is a name of callers that may ask a domain. A * at the end of the name matches any text.
 type binding struct{ field, name string }
 
-// Allows reports whether a caller with certificate c may ask domain. c is nil if the caller has no
-// certificate.
+// Allows reports whether a caller with certificate c, or nil, may ask domain.
 func (b Bindings) Allows(c *x509.Certificate, domain string) bool {
 	isCaller := func(item binding) bool { return item.matches(c) }
 	return slices.ContainsFunc(b[domain], isCaller) || slices.ContainsFunc(b[allDomains], isCaller)
 }
 
-// matches reports whether certificate c, which can be nil, has the name of b.
 func (b binding) matches(c *x509.Certificate) bool {
 	if c == nil || b.field == fieldNoCertificate {
 		return c == nil && b.field == fieldNoCertificate
@@ -109,7 +107,6 @@ func Parse(file string, data []byte) (Bindings, error) {
 	return bindings, nil
 }
 
-// readName returns the name of an item of callers.
 func readName(r *fields.Reader, n *yaml.Node, values fields.Values) (b binding) {
 	for _, field := range nameFields {
 		switch name := values[field]; {
@@ -127,7 +124,6 @@ func readName(r *fields.Reader, n *yaml.Node, values fields.Values) (b binding) 
 	return b
 }
 
-// checkName checks the value of a field that names callers.
 func checkName(r *fields.Reader, name fields.Given) {
 	switch {
 	case name.Text == "": // reported

@@ -38,7 +38,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 	return s.next.ShouldRateLimit(ctx, req)
 }
 
-// CheckDomain returns an error if the caller may not ask the domain. It counts such a call as refused.
+// CheckDomain returns an error, and counts a refused call, if the caller may not ask the domain.
 func (s *Service) CheckDomain(ctx context.Context, domain string) error {
 	cert, from := caller(ctx)
 	if s.file.Bindings().Allows(cert, domain) {

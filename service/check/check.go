@@ -35,19 +35,16 @@ type Options struct {
 	// Service decides the checks.
 	Service *service.Service
 
-	// CheckDomain returns an error if the caller may not use the domain. The default allows every
-	// domain.
+	// CheckDomain returns an error if the caller may not use the domain. The default allows all.
 	CheckDomain func(ctx context.Context, domain string) error
 
-	// StartCall returns the context of a check. end is called after its answer. The default is the
-	// context of the request.
+	// StartCall returns the context of a check, by default that of the request. end is called after its answer.
 	StartCall func(context.Context) (_ context.Context, end func())
 
 	// Refunds allows negative hits.
 	Refunds bool
 
-	// MaxChecks is the maximum number of checks in a request. The default is the constant
-	// MaxChecks, and a larger value is lowered to it.
+	// MaxChecks is the maximum number of checks in a request, at most the constant MaxChecks, which is the default.
 	MaxChecks int
 }
 
@@ -66,7 +63,6 @@ func New(o Options) *Handler {
 	return &Handler{o}
 }
 
-// refusalCodes are the codes in refusals.
 var refusalCodes = map[int]codes.Code{
 	http.StatusBadRequest:            codes.InvalidArgument,
 	http.StatusForbidden:             codes.PermissionDenied,
@@ -95,7 +91,6 @@ func (h *Handler) ServeBody(w http.ResponseWriter, r *http.Request, body []byte)
 	respond(w, http.StatusOK, Response{h.decideChecks(r.Context(), req)})
 }
 
-// decideChecks decides the checks of req.
 func (h *Handler) decideChecks(ctx context.Context, req *Request) []Answer {
 	answers := make([]Answer, len(req.Checks))
 	var items []service.Item
@@ -151,7 +146,7 @@ func (c *Check) contextWithHold(ctx context.Context) context.Context {
 	return metadata.NewIncomingContext(ctx, metadata.Pairs(limit.HoldKey, c.Hold))
 }
 
-// newAnswer describes the answer to a call with one descriptor. It has the rule if withRule is set.
+// newAnswer describes the answer to a call with one descriptor.
 func newAnswer(c *service.Call, withRule bool) Answer {
 	if c.Err != nil {
 		return Answer{Code: Failed, Error: newError(c.Err)}
@@ -181,7 +176,6 @@ func newAnswer(c *service.Call, withRule bool) Answer {
 // maxMessage bounds the message of an Error, in bytes.
 const maxMessage = 1024
 
-// newError describes an error.
 func newError(err error) *Error {
 	s := status.Convert(err)
 	message := s.Message()
@@ -191,7 +185,6 @@ func newError(err error) *Error {
 	return &Error{Code: code.Code(s.Code()).String(), Message: message}
 }
 
-// respond writes an answer.
 func respond(w http.ResponseWriter, httpCode int, answer any) {
 	text, _ := json.Marshal(answer) // texts and numbers never fail
 	w.Header().Set("Cache-Control", "no-store")

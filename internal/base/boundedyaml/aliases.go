@@ -2,16 +2,14 @@ package boundedyaml
 
 import "go.yaml.in/yaml/v3"
 
-// aliasCounter counts the nodes behind aliases, without a copy of any node. An alias counts as
-// often as its anchor is used.
+// aliasCounter counts the nodes behind aliases, at each use of an alias.
 type aliasCounter struct {
 	bounds   Bounds
 	anchors  map[string]anchor
 	visited  int // nodes, without repetitions
 	repeated int // nodes behind all aliases so far
 
-	// anchored is the number of nodes below anchors. The parser keeps these nodes until the end
-	// of the file. isBelow is true below an anchor.
+	// anchored is the number of nodes below anchors, which the parser keeps until the end of the file.
 	anchored int
 	isBelow  bool
 }
@@ -22,14 +20,12 @@ type anchor struct {
 	size int // with repetitions; 0 while the node is counted
 }
 
-// maxSize bounds sums, so that they don't overflow.
 const maxSize = 1 << 40
 
 func newAliasCounter(b Bounds) aliasCounter {
 	return aliasCounter{bounds: b, anchors: map[string]anchor{}}
 }
 
-// size returns the number of nodes of n with all repetitions.
 func (c *aliasCounter) size(n *yaml.Node) (int, error) {
 	c.visited++
 	if n.Kind == yaml.AliasNode {
@@ -54,7 +50,6 @@ func (c *aliasCounter) size(n *yaml.Node) (int, error) {
 	return total, err
 }
 
-// sizeOfAll returns the number of nodes of n and all nodes below, with repetitions.
 func (c *aliasCounter) sizeOfAll(n *yaml.Node) (int, error) {
 	total := 1
 	for _, child := range n.Content {
@@ -67,7 +62,6 @@ func (c *aliasCounter) sizeOfAll(n *yaml.Node) (int, error) {
 	return total, nil
 }
 
-// aliasSize returns the number of nodes that alias n repeats.
 func (c *aliasCounter) aliasSize(n *yaml.Node) (int, error) {
 	size := c.anchors[n.Value].size
 	if size == 0 {

@@ -22,8 +22,7 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 
 // Backoff spaces attempts.
 type Backoff struct {
-	// Initial is the pause after the first failure. It is over 0. Each further failure
-	// doubles the pause, up to Max.
+	// Initial is the pause after the first failure, over 0. Each further failure doubles the pause, up to Max.
 	Initial, Max time.Duration
 
 	// Jitter is the share by which a pause is longer or shorter at random, from 0 to 1.

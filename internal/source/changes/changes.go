@@ -1,13 +1,13 @@
-// Package changes describes changes of limits at run time: what a change writes, under which
-// condition, who made it and why. It plans rollbacks, and has a source in memory.
+// Package changes describes changes of limits at run time: what a change writes, under which condition, who made it
+// and why. It plans rollbacks, and has a source in memory.
 //
 // Terms:
 //
-//   - field: the name of an override, a rule or a switch, with its kind;
-//   - value: the stored JSON of a field;
-//   - tag: a short hash of a value, which the API shows as ETag;
-//   - change: one or more writes in one atomic step. Each change has a version;
-//   - history: the last changes, the newest first.
+// - field: the name of an override, a rule or a switch, with its kind;
+// - value: the stored JSON of a field;
+// - tag: a short hash of a value, which the API shows as ETag;
+// - change: one or more writes in one atomic step, with a version;
+// - history: the last changes, the newest first.
 package changes
 
 import (
@@ -26,7 +26,7 @@ const MaxHistory = 500
 
 // Change is a change to make.
 type Change struct {
-	// Author is the name of the caller, and Address the caller's address.
+	// Author and Address are the caller's.
 	Author, Address string
 
 	Action    Action
@@ -62,8 +62,7 @@ type Condition struct {
 	// Exists and Absent require that the field has a value, or none.
 	Exists, Absent bool
 
-	// Tags are the tags of which the old value must have one, unless Tags is nil. OtherTags are
-	// tags that the old value must not have.
+	// Tags, unless nil, are tags of which the old value must have one. It must have none of OtherTags.
 	Tags, OtherTags []string
 }
 
@@ -76,7 +75,6 @@ func (c Condition) Holds(old *string) bool {
 	return !c.Absent && (c.Tags == nil || slices.Contains(c.Tags, tag)) && !slices.Contains(c.OtherTags, tag)
 }
 
-// tagLength is the number of hexadecimal digits of a tag.
 const tagLength = 16
 
 // Tag returns the tag of a value.

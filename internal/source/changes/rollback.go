@@ -10,8 +10,8 @@ import (
 // ErrNothingToRollBack is the error of a rollback without a change before it.
 var ErrNothingToRollBack = errors.New("history has no change to roll back")
 
-// PreviousVersion returns the version before the change with that version. A rollback stands
-// for the version that it restored, so repeated rollbacks go back step by step.
+// PreviousVersion returns the version before the change with that version. A rollback stands for the version that
+// it restored, so repeated rollbacks go back step by step.
 func PreviousVersion(history []Entry, version int64) (int64, error) {
 	for {
 		i := slices.IndexFunc(history, func(e Entry) bool { return e.Version == version })
@@ -28,11 +28,8 @@ func PreviousVersion(history []Entry, version int64) (int64, error) {
 	}
 }
 
-// PlanRollback returns the writes that restore the values after the change with that version,
-// sorted by field. Each write has the condition that the field still has the value that the
-// history names.
-//
-// isEnded reports whether a value has ended. Its field then needs no value.
+// PlanRollback returns the writes that restore the values after the change with that version, on the condition that
+// each field still has the value of the history. A field whose value isEnded needs none.
 func PlanRollback(history []Entry, version int64, isEnded func(value string) bool) ([]Write, error) {
 	if len(history) == 0 {
 		return nil, ErrNothingToRollBack

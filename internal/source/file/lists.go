@@ -11,8 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// ReadList returns the content of a file with the list of a condition. It reads one byte more
-// than such a file may have.
+// ReadList returns the content of the file of a list, up to one byte more than such a file may have.
 func ReadList(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -30,8 +29,7 @@ func Parse(files []limitsfile.File, o limitsfile.Options) (*limitsfile.Set, erro
 	return limitsfile.Parse(files, o)
 }
 
-// lists has the digests of the files with lists that limits files name, by path. The digest of a
-// file that can't be read is the digest of the error.
+// lists has the digests of the files with lists, or of their errors, by path.
 type lists map[string][sha256.Size]byte
 
 // read is ReadList, and adds the digest to l.
@@ -45,7 +43,6 @@ func (l lists) read(path string) ([]byte, error) {
 	return data, err
 }
 
-// writeStats writes the metadata of all files.
 func (l lists) writeStats(w io.Writer) {
 	for _, path := range slices.Sorted(maps.Keys(l)) {
 		if info, err := os.Stat(path); err != nil {

@@ -13,37 +13,30 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/override"
 )
 
-// Observer is notified of what a Reloader does. One goroutine at a time calls it. It must
-// not call the Reloader.
+// Observer learns what a Reloader does. One goroutine at a time calls it. It must not call the Reloader.
 type Observer interface {
-	// LimitsLoaded reports that a set of limits with that many domains came into force.
+	// LimitsLoaded reports that a set of limits came into force.
 	LimitsLoaded(domains int)
 
-	// LimitsChanged reports that other limits came into force, by an update of a source or
-	// at the end of an override.
+	// LimitsChanged reports that an update or the end of an override brought other limits into force.
 	LimitsChanged(LimitsChange)
 
-	// LimitsRejected reports that a set of limits was rejected, and why. The limits in force
-	// stay.
+	// LimitsRejected reports why a set of limits was rejected. The limits in force stay.
 	LimitsRejected(error)
 
-	// ConfigProblems reports the number of problems that keep the newest limits or
-	// overrides out of force; 0 if everything is in force.
+	// ConfigProblems reports the number of problems that keep the newest limits or overrides out of force.
 	ConfigProblems(count int)
 
 	// Overrides reports the numbers of overrides, rules and switches.
 	Overrides(OverrideCounts)
 
-	// OverridesChanged reports overrides that were set, changed, deleted or rejected, or
-	// that have expired, sorted by target.
+	// OverridesChanged reports overrides that were set, changed, deleted or rejected, or have expired.
 	OverridesChanged([]OverrideChange)
 
-	// SourceState reports that a source went down, and why, or that it came up if err
-	// is nil. Until the first report a source is down.
+	// SourceState reports why a source went down, or nil when it came up. First, a source is down.
 	SourceState(source string, err error)
 
-	// SourceRead reports that a source was read and that its content is in force. The
-	// content can be unchanged.
+	// SourceRead reports that the content of a source is in force, also without a change.
 	SourceRead(source string)
 }
 
@@ -52,8 +45,7 @@ type OverrideCounts struct {
 	// A rejected one counts as in force too, if its previous value stays in force.
 	InForce, Rejected, Waiting int
 
-	// The switches in force, which take the limits of a rule, of a domain or of all domains
-	// out of force.
+	// Switches in force.
 	OffRules, OffDomains, OffAll int
 }
 
@@ -89,9 +81,8 @@ type OverrideChange struct {
 	State  override.State // now; of a deleted override, the state before
 }
 
-// reportOverrides logs and reports what has changed in the overrides since the last call. The log also gets
-// the problems and switches at the start, because an operator must see in the log of a new replica that limits
-// are off. The Observer gets no changes then, because the overrides were set before the process started.
+// reportOverrides logs and reports what has changed in the overrides. At the start, the log gets problems and
+// switches, because an operator must see them, and the Observer gets no changes.
 func (r *Reloader) reportOverrides() {
 	var counts OverrideCounts
 	var changes []OverrideChange
@@ -144,7 +135,6 @@ func (r *Reloader) reportOverrides() {
 	}
 }
 
-// add counts the override, rule or switch of s.
 func (c *OverrideCounts) add(s *override.State) {
 	switch {
 	case s.Waiting:

@@ -69,9 +69,8 @@ func New(o Options) *Reloader {
 	}
 }
 
-// Follow runs s and puts its updates in force until ctx is done. name is the source in
-// reports to the Observer. If firstOutcome is not nil, it has capacity 1. Follow sends
-// nil to it if the first update comes into force, else the reason why not.
+// Follow runs s and puts its updates in force until ctx is done. name is the source in reports. If firstOutcome is
+// not nil, it has capacity 1 and gets nil, or why the first update is not in force.
 func (r *Reloader) Follow(ctx context.Context, name string, s source.Source, firstOutcome chan<- error) error {
 	return s.Run(ctx, func(u source.Update) error {
 		err := r.Apply(name, u)
@@ -117,7 +116,6 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 	return u.Problem
 }
 
-// setOutage records why the source can't be read. If err is nil, the source can be read.
 func (r *Reloader) setOutage(name string, err error) {
 	oldErr, isKnown := r.outages[name]
 	r.outages[name] = err
@@ -126,8 +124,8 @@ func (r *Reloader) setOutage(name string, err error) {
 	}
 }
 
-// renew puts base with overrides in force. cause is the name of the source that has an update,
-// or empty. renew returns log attributes for the rules that have changed.
+// renew puts base with overrides in force. cause is the name of the updated source, or empty. renew returns log
+// attributes for the rules that have changed.
 func (r *Reloader) renew(cause string) []slog.Attr {
 	old := r.store.Load()
 	set, nextExpiry := r.overrides.Apply(r.base, time.Now())
@@ -148,7 +146,7 @@ func (r *Reloader) renew(cause string) []slog.Attr {
 	return attrs
 }
 
-// renewAt schedules the renewal at the end of an override. The zero Time schedules none.
+// renewAt schedules the renewal at the end of an override, or none for the zero Time.
 func (r *Reloader) renewAt(end time.Time) {
 	if r.expiryTimer != nil {
 		r.expiryTimer.Stop()
@@ -157,8 +155,7 @@ func (r *Reloader) renewAt(end time.Time) {
 	if end.IsZero() {
 		return
 	}
-	// A timer doesn't notice a change of the system clock, so the function below compares
-	// the clock with end at least once a minute.
+	// A timer doesn't notice a change of the system clock, so the clock is read each minute.
 	var timer *time.Timer
 	timer = time.AfterFunc(min(time.Until(end), time.Minute), func() {
 		r.mu.Lock()
@@ -188,7 +185,6 @@ func (r *Reloader) logInForce(cause, changes []slog.Attr) {
 	r.log.LogAttrs(context.Background(), slog.LevelInfo, "limits in force", attrs...)
 }
 
-// changeAttrs returns log attributes that name the changed rules.
 func changeAttrs(c descriptors.Changes) []slog.Attr {
 	var attrs []slog.Attr
 	add := func(name string, paths []string) {
@@ -221,8 +217,7 @@ func (r *Reloader) logWarnings(warnings fields.Problems) {
 	r.loggedWarnings = logged
 }
 
-// reject records why the newest limits are rejected. The limits in force stay. isPart reports that the other
-// part of the newest limits comes into force.
+// reject records why the newest limits, or a part of them, are rejected.
 func (r *Reloader) reject(err error, isPart bool) {
 	r.problem = err
 	r.observer.LimitsRejected(err)
@@ -265,8 +260,7 @@ func (r *Reloader) WriteLimits(w io.Writer) {
 	}
 }
 
-// WriteProblems writes why sources are down and why the newest limits or overrides are
-// not in force, one line each. It writes nothing if all is well.
+// WriteProblems writes why sources are down, and problems, one line each.
 func (r *Reloader) WriteProblems(w io.Writer) {
 	s := r.Status()
 	for _, name := range slices.Sorted(maps.Keys(s.Outages)) {
@@ -279,12 +273,11 @@ func (r *Reloader) WriteProblems(w io.Writer) {
 
 // Status describes the limits in force.
 type Status struct {
-	// InForceSince is the time of the last change of the limits in force, or of the last
-	// update of their source. It is zero if no limits are in force.
+	// InForceSince is the time of the last change of the limits in force, or of the last update of their source. It
+	// is zero without limits.
 	InForceSince time.Time
 
-	// Problems are the reasons why the newest limits or overrides are not in force, one line
-	// each.
+	// Problems are the reasons why the newest limits or overrides are not in force, one line each.
 	Problems []string
 
 	// Outages are the errors of the sources that can't be read, by source.
