@@ -87,10 +87,10 @@ type xdsReader struct {
 
 // root converts r without its descriptors.
 func (x *xdsReader) root(r *confv3.RateLimitConfig) *yaml.Node {
-	root := yamlMapping("domain", r.GetDomain())
+	root := yamlNode(map[string]any{"domain": r.GetDomain()})
 	for _, d := range r.GetDescriptors() {
 		if defaults := d.GetMetadata().GetFields()[XDSExtension].GetStructValue().GetFields()["defaults"]; defaults != nil {
-			yamlAdd(root, "defaults", yamlNode(defaults.AsInterface()))
+			root.Content = append(root.Content, yamlNode("defaults"), yamlNode(defaults.AsInterface()))
 		}
 	}
 	return root
@@ -107,7 +107,7 @@ func (x *xdsReader) eachPiece(ds []*confv3.RateLimitDescriptor, f func([]*yaml.N
 			x.d.errorf(nil, pos, "got more than %d descriptors and limits in one descriptor; split the descriptor", maxXDSPieceRules)
 			continue
 		}
-		piece = append(piece, x.descriptor(d, pos, 1))
+		piece = append(piece, yamlNode(x.descriptor(d, pos, 1)))
 		if rules += n; rules >= xdsPieceRules {
 			if !f(piece) {
 				return
@@ -133,100 +133,74 @@ func countXDSRules(d *confv3.RateLimitDescriptor) int {
 	return n
 }
 
-func (x *xdsReader) descriptors(ds []*confv3.RateLimitDescriptor, parent *place, depth int) *yaml.Node {
-	if len(ds) == 0 {
-		return nil
+// descriptor returns d as encoding/json would decode it from a limits file. Fields of metadata come last.
+func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *place, depth int) map[string]any {
+	m := map[string]any{
+		"key": d.GetKey(), "value": d.GetValue(), "shadow_mode": d.GetShadowMode(), "quota_mode": d.GetQuotaMode(),
+		"detailed_metric": d.GetDetailedMetric(),
 	}
-	list := &yaml.Node{Kind: yaml.SequenceNode}
-	if depth > MaxDepth {
-		return list // reported when the list is read
+	if len(d.GetDescriptors()) > 0 {
+		children := []any{} // empty beyond MaxDepth, which is reported when the list is read
+		for i, child := range d.GetDescriptors() {
+			if depth < MaxDepth {
+				children = append(children, x.descriptor(child, x.place(pos, i, child), depth+1))
+			}
+		}
+		m["descriptors"] = children
 	}
-	for i, d := range ds {
-		list.Content = append(list.Content, x.descriptor(d, x.place(parent, i, d), depth))
-	}
-	return list
-}
-
-func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *place, depth int) *yaml.Node {
+	maps.DeleteFunc(m, isAbsentInProto3)
 	limit := xdsPolicy(d.GetRateLimit())
-	n := yamlMapping(
-		"key", d.GetKey(), "value", d.GetValue(), "shadow_mode", d.GetShadowMode(), "quota_mode", d.GetQuotaMode(),
-		"detailed_metric", d.GetDetailedMetric(), "rate_limit", limit,
-		"descriptors", x.descriptors(d.GetDescriptors(), pos, depth+1))
-	x.extend(n, limit, d.GetMetadata().AsMap(), pos, depth)
-	return n
-}
-
-// extend adds metadata to n. Our fields come after the fields of n, because the last of two equal fields counts.
-func (x *xdsReader) extend(n, limit *yaml.Node, metadata map[string]any, pos *place, depth int) {
+	if limit != nil {
+		m["rate_limit"] = limit
+	}
+	metadata := d.GetMetadata().AsMap()
 	ours, has := metadata[XDSExtension]
 	fields, isMapping := ours.(map[string]any)
 	if has && !isMapping {
 		x.d.errorf(nil, pos, "%s in metadata: want a mapping with fields of a descriptor", XDSExtension)
 	}
-	delete(metadata, XDSExtension)
-	if len(metadata) > 0 {
-		yamlAdd(n, "metadata", yamlNode(metadata))
+	if delete(metadata, XDSExtension); len(metadata) > 0 {
+		m["metadata"] = metadata
 	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		switch written := yamlNode(fields[name]); {
-		case name == "rate_limit" && limit != nil && written.Kind == yaml.MappingNode:
-			limit.Content = append(limit.Content, written.Content...)
-		case name == "defaults" && depth == 1: // root has them
-		default:
-			yamlAdd(n, name, written)
-		}
+	if depth == 1 {
+		delete(fields, "defaults") // root has them
 	}
+	if more, ok := fields["rate_limit"].(map[string]any); ok && limit != nil {
+		maps.Copy(limit, more)
+		fields["rate_limit"] = limit
+	}
+	maps.Copy(m, fields)
+	return m
 }
 
-func xdsPolicy(p *confv3.RateLimitPolicy) *yaml.Node {
+func xdsPolicy(p *confv3.RateLimitPolicy) map[string]any {
 	if p == nil {
 		return nil
 	}
-	unit := strings.ToLower(p.GetUnit().String())
-	if p.GetUnit() == confv3.RateLimitUnit_UNKNOWN {
-		unit = ""
+	m := map[string]any{"unlimited": p.GetUnlimited(), "name": p.GetName(), "requests_per_unit": float64(p.GetRequestsPerUnit())}
+	if p.GetUnit() != confv3.RateLimitUnit_UNKNOWN {
+		m["unit"] = strings.ToLower(p.GetUnit().String())
 	}
-	var replaces *yaml.Node
-	if len(p.GetReplaces()) > 0 {
-		replaces = &yaml.Node{Kind: yaml.SequenceNode}
-	}
+	var replaces []any
 	for _, r := range p.GetReplaces() {
-		replaces.Content = append(replaces.Content, yamlMapping("name", r.GetName()))
+		replaces = append(replaces, map[string]any{"name": r.GetName()})
 	}
-	return yamlMapping("requests_per_unit", yamlNode(float64(p.GetRequestsPerUnit())),
-		"unlimited", p.GetUnlimited(), "name", p.GetName(), "unit", unit, "replaces", replaces)
-}
-
-// The functions below make YAML nodes like the parser, but without lines.
-
-// yamlMapping returns a mapping of names and values in turn. It leaves out empty values, which proto3 does not
-// have.
-func yamlMapping(pairs ...any) *yaml.Node {
-	n := &yaml.Node{Kind: yaml.MappingNode}
-	for i := 0; i < len(pairs); i += 2 {
-		v, isNode := pairs[i+1].(*yaml.Node)
-		if !isNode && pairs[i+1] != "" && pairs[i+1] != false {
-			v = yamlNode(pairs[i+1])
-		}
-		if v != nil {
-			yamlAdd(n, pairs[i].(string), v)
-		}
+	if len(replaces) > 0 {
+		m["replaces"] = replaces
 	}
-	return n
+	maps.DeleteFunc(m, isAbsentInProto3)
+	return m
 }
 
-func yamlAdd(n *yaml.Node, name string, v *yaml.Node) {
-	n.Content = append(n.Content, yamlNode(name), v)
-}
+func isAbsentInProto3(_ string, v any) bool { return v == "" || v == false }
 
-// yamlNode returns the node of v, a value as encoding/json decodes it.
+// yamlNode returns the node of v, a value as encoding/json decodes it, without lines.
 func yamlNode(v any) *yaml.Node {
 	switch v := v.(type) {
 	case map[string]any:
 		n := &yaml.Node{Kind: yaml.MappingNode}
 		for _, name := range slices.Sorted(maps.Keys(v)) {
-			yamlAdd(n, name, yamlNode(v[name]))
+			n.Content = append(n.Content, yamlNode(name), yamlNode(v[name]))
 		}
 		return n
 	case []any:
