@@ -236,9 +236,4 @@ func (q *queue) rejectLateWaiters() {
 	}
 }
 
-func (q *queue) endPause() {
-	select {
-	case q.wakeUps <- struct{}{}:
-	default: // the goroutine has a signal already
-	}
-}
+func (q *queue) endPause() { wait.Signal(q.wakeUps) }

@@ -154,7 +154,7 @@ func networkText(network netip.Prefix) string {
 // Summary describes a list from a file: "deny.txt has 3 entries, digest 1a2b3c4d". It is empty for a list in the
 // limits file, which the text of the condition shows.
 func (l *List) Summary() string {
-	if l.file == "" {
+	if l == nil || l.file == "" {
 		return ""
 	}
 	return fmt.Sprintf("%s has %d entries, digest %s", l.file, len(l.entries), l.digest())

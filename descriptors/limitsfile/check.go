@@ -154,7 +154,7 @@ func (r *reader) readDescriptors(d *document, list *[]*Descriptor, parent *place
 // readItems adds the descriptors in items to list. first is the number of the first one below parent.
 func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, items []*yaml.Node, first, depth int) {
 	for i, item := range items {
-		if !d.countRule(item) {
+		if !d.countRules(item, 1) {
 			return
 		}
 		desc, mistakes := &Descriptor{File: d.file, Line: item.Line}, d.mistakes

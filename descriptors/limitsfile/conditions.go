@@ -158,8 +158,9 @@ func (d *document) listCondition(pos *place, v value) *condition.Condition {
 	if v.node.Kind == yaml.MappingNode {
 		return d.listInFile(pos, v)
 	}
-	entries, ok := d.entries(pos, v)
-	if !ok {
+	mistakes := d.mistakes
+	entries := d.entries(pos, v)
+	if d.mistakes > mistakes {
 		return nil
 	}
 	c, problems, warnings := newListCondition[v.row.Name]("", entries)
@@ -172,29 +173,23 @@ func (d *document) listCondition(pos *place, v value) *condition.Condition {
 	return c
 }
 
-func (d *document) entries(pos *place, v value) (entries []condition.Entry, ok bool) {
+func (d *document) entries(pos *place, v value) (entries []condition.Entry) {
 	if len(v.node.Content) == 0 {
 		d.errorf(v.node, pos, "%s: got an empty list, want at least one entry", v.row.Name)
-		return nil, false
 	}
 	item := row{Field: fields.Field{Name: "entry of " + v.row.Name, Kind: fields.Text}}
-	ok = true
 	for _, n := range v.node.Content {
 		if !d.visit(n) {
-			return nil, false
+			break
 		}
 		n = fields.Resolve(n)
-		switch text := d.value(&item, pos, n); {
-		case text.node == nil:
+		text := d.value(&item, pos, n)
+		if text.node == nil {
 			d.errorf(n, pos, "%s: got null, want text", item.Name)
-			ok = false
-		case text.invalid:
-			ok = false
-		default:
-			entries = append(entries, condition.Entry{Text: text.Text, Line: n.Line, Column: n.Column})
 		}
+		entries = append(entries, condition.Entry{Text: text.Text, Line: n.Line, Column: n.Column})
 	}
-	return entries, ok
+	return entries
 }
 
 // listInFile is listCondition for a list in a file of its own.

@@ -20,6 +20,10 @@ func (d *Descriptor) Summary() string {
 	if len(limits) == 0 && len(d.Descriptors) == 0 {
 		text = "no limit"
 	}
+	list := ""
+	if d.Condition != nil {
+		list = d.Condition.List().Summary()
+	}
 	var flags []string
 	for _, f := range []struct {
 		on   bool
@@ -34,18 +38,12 @@ func (d *Descriptor) Summary() string {
 		{d.NoRefunds, "refunds: false"},
 		{d.EnforcedPercent > 0, fmt.Sprintf("enforce: %v", d.EnforcedPercent)},
 		{d.Denial != nil, "denial"},
+		{list != "", fields.Printable(list)},
+		{d.MaxHits > 0, fmt.Sprintf("max_hits: %d", d.MaxHits)},
 	} {
 		if f.on {
 			flags = append(flags, f.name)
 		}
-	}
-	if d.Condition != nil && d.Condition.List() != nil {
-		if summary := d.Condition.List().Summary(); summary != "" {
-			flags = append(flags, fields.Printable(summary))
-		}
-	}
-	if d.MaxHits > 0 {
-		flags = append(flags, fmt.Sprintf("max_hits: %d", d.MaxHits))
 	}
 	if len(flags) > 0 {
 		text = strings.TrimSpace(text + " [" + strings.Join(flags, ", ") + "]")

@@ -144,8 +144,6 @@ func (d *document) full() bool {
 	return d.nodes > d.options.MaxNodes || len(d.errs) > maxProblems
 }
 
-func (d *document) countRule(n *yaml.Node) bool { return d.countRules(n, 1) }
-
 // countLimit counts limit n. A limit keeps its path in memory, so a long path counts as several limits.
 func (d *document) countLimit(n *yaml.Node, pos *place) bool {
 	return d.countRules(n, 1+pos.pathBytes()/ruleBytes)

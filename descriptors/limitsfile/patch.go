@@ -90,8 +90,8 @@ func (p *Patch) read(d *document, o *object) {
 		if f := p.fields.restrict(patchLevel); len(f.fields) > 0 {
 			d.errorf(f.fields[0].node, nil, "%s is beside rate_limits; put it into the items of rate_limits", f.fields[0].row.Name)
 		}
-	} else if len(d.errs)+len(d.warns) == 0 && !slices.ContainsFunc(p.fields.fields, func(v value) bool { return !slices.Contains(noteFields, v.row.Name) }) {
-		changes := slices.DeleteFunc(fieldsAt(overrideLevel), func(name string) bool { return slices.Contains(noteFields, name) })
+	} else if len(d.errs)+len(d.warns) == 0 && !slices.ContainsFunc(p.fields.fields, func(v value) bool { return v.row.levels != noteLevels }) {
+		changes := slices.DeleteFunc(fieldsAt(overrideLevel), func(name string) bool { return findRow(name).levels == noteLevels })
 		d.errorf(o.node, nil, "override changes nothing; want %s", fields.JoinOr(changes))
 	}
 	for _, o := range append(slices.Clip(p.items), p.fields) {

@@ -1,7 +1,6 @@
 package limitsfile
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -44,17 +43,10 @@ func misplacedInRule(name string) string {
 }
 
 // IsLimitField reports whether a field belongs in rate_limit and not in the descriptor.
-func IsLimitField(name string) bool { return slices.Contains(limitFieldNames, name) }
-
-// limitFieldNames names the fields of rate_limit that are not fields of a descriptor.
-var limitFieldNames = func() (names []string) {
-	for _, name := range fieldsAt(rateLimitLevel) {
-		if findRow(name).levels&descriptorLevel == 0 {
-			names = append(names, name)
-		}
-	}
-	return names
-}()
+func IsLimitField(name string) bool {
+	r := findRow(name)
+	return r != nil && r.levels&rateLimitLevel != 0 && r.levels&descriptorLevel == 0
+}
 
 // Descriptor returns the descriptor of the rule, with the keys and the value of its target. It is checked as in a
 // limits file, and gets the defaults of the domain. It adds its regular expressions to patterns, which has those of
@@ -122,11 +114,7 @@ func NewDescriptor(key, value string) *Descriptor {
 
 func shownName(kind, target string) string {
 	const maxBytes = 200
-	name := fields.Printable(target)
-	if len(name) > maxBytes {
-		name = strings.ToValidUTF8(name[:maxBytes], "") + "…"
-	}
-	return strings.TrimSpace(kind + " " + name)
+	return strings.TrimSpace(kind + " " + fields.Cut(fields.Printable(target), maxBytes))
 }
 
 // Notes say who made a change of run time, why, and when it ends.
@@ -161,9 +149,6 @@ func (n Notes) String() string {
 
 // MaxReasonBytes is the maximum size of a reason.
 const MaxReasonBytes = 500
-
-// noteFields are the fields of Notes. They change no limit.
-var noteFields = []string{"expires_at", "reason", "set_by", "set_at"}
 
 func (d *document) notes(o *object) Notes {
 	n := Notes{

@@ -76,12 +76,8 @@ var expressionParts = []string{`\d`, `\w`, `\s`, `\.`, "[0-9]", "[a-z]", "[A-Z",
 
 // looksLikeExpression reports whether text is a regular expression rather than a value.
 func looksLikeExpression(text string) bool {
-	isLikely := strings.HasPrefix(text, "^") || strings.HasSuffix(text, "$") && strings.ContainsAny(text, "*+[(|")
-	if !isLikely && strings.ContainsAny(text, `\[(+`) {
-		for _, part := range expressionParts {
-			isLikely = isLikely || strings.Contains(text, part)
-		}
-	}
+	isLikely := strings.HasPrefix(text, "^") || strings.HasSuffix(text, "$") && strings.ContainsAny(text, "*+[(|") ||
+		slices.ContainsFunc(expressionParts, func(part string) bool { return strings.Contains(text, part) })
 	if !isLikely || len(text) > condition.MaxEntryBytes {
 		return false
 	}

@@ -13,7 +13,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"strings"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -23,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/service"
 )
@@ -178,11 +178,7 @@ const maxMessage = 1024
 
 func newError(err error) *Error {
 	s := status.Convert(err)
-	message := s.Message()
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage], "") + "…"
-	}
-	return &Error{Code: code.Code(s.Code()).String(), Message: message}
+	return &Error{Code: code.Code(s.Code()).String(), Message: fields.Cut(s.Message(), maxMessage)}
 }
 
 func respond(w http.ResponseWriter, httpCode int, answer any) {

@@ -66,14 +66,19 @@ func Display(n *yaml.Node) string {
 	if n.ShortTag() == "!!null" {
 		return "null"
 	}
-	s := n.Value
-	if len(s) > 40 {
-		s = strings.ToValidUTF8(s[:40], "") + "…"
-	}
+	s := Cut(n.Value, 40)
 	if IsPlain(n) {
 		return Printable(s)
 	}
 	return strconv.Quote(s)
+}
+
+// Cut returns s, or its first bytes and an ellipsis if s is longer than most bytes.
+func Cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 // Printable returns s, in quotes if s has characters that a terminal can't show.

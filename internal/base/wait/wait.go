@@ -20,6 +20,14 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// Signal adds a signal to c, a channel of capacity 1, unless one is waiting there.
+func Signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
 // Backoff spaces attempts.
 type Backoff struct {
 	// Initial is the pause after the first failure, over 0. Each further failure doubles the pause, up to Max.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/base/heap"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/source"
 )
 
@@ -80,12 +81,7 @@ func New(o Options) *Source {
 }
 
 // Reload makes Run read and apply the files even if they are unchanged. It can be called at any time.
-func (s *Source) Reload() {
-	select {
-	case s.reloadRequests <- struct{}{}:
-	default: // one is pending
-	}
-}
+func (s *Source) Reload() { wait.Signal(s.reloadRequests) }
 
 // Run implements source.Source.
 func (s *Source) Run(ctx context.Context, apply func(source.Update) error) error {

@@ -89,12 +89,7 @@ func (s *Store) waitForReport(ctx context.Context) bool {
 	return true
 }
 
-func (s *Store) requestReport() {
-	select {
-	case s.reportRequests <- struct{}{}:
-	default: // a report is already due
-	}
-}
+func (s *Store) requestReport() { wait.Signal(s.reportRequests) }
 
 // Replicas returns the last reports of all replicas, sorted by name.
 func (s *Store) Replicas(ctx context.Context) ([]changes.Replica, error) {

@@ -151,9 +151,4 @@ func (s *Store) subscribe(ctx context.Context) (subscribed bool, err error) {
 	}
 }
 
-func (s *Store) requestRead() {
-	select {
-	case s.readRequests <- struct{}{}:
-	default: // Run is already notified
-	}
-}
+func (s *Store) requestRead() { wait.Signal(s.readRequests) }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // Observer learns what a Reloader does. One goroutine at a time calls it. It must not call the Reloader.
@@ -158,10 +159,7 @@ func (c *OverrideCounts) add(s *override.State) {
 }
 
 func (r *Reloader) logProblem(s *override.State) {
-	problem := s.Problem.Error()
-	if len(problem) > maxLoggedBytes {
-		problem = strings.ToValidUTF8(problem[:maxLoggedBytes], "") + "…"
-	}
+	problem := fields.Cut(s.Problem.Error(), maxLoggedBytes)
 	effect := "the limits apply without the override"
 	if s.Limits != "" {
 		effect = "the previous value stays in force: " + s.Limits

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/base/heap"
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/source"
@@ -147,7 +148,11 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 	if s.apply(r); s.rejection == nil {
 		c.lastAccepted = r.GetVersionInfo()
 	} else {
-		answer.ErrorDetail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: truncateReason(s.rejection.Error())}
+		reason := s.rejection.Error()
+		if len(reason) > maxReasonBytes {
+			reason = fields.Cut(reason, maxReasonBytes) + " and more, see the log of the rate-limit service"
+		}
+		answer.ErrorDetail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: reason}
 		if lastRejection != nil && !wait.Sleep(ctx, s.nackBackoff.NextBackOff()) {
 			return ctx.Err()
 		}
@@ -200,11 +205,4 @@ func (c *Client) parse(r *discoveryv3.DiscoveryResponse) source.Update {
 		return source.Update{Problem: err}
 	}
 	return source.Update{Limits: limits, Problem: err, Attrs: []slog.Attr{slog.String("xds_version", r.GetVersionInfo()), slog.Int("resources", len(resources))}}
-}
-
-func truncateReason(reason string) string {
-	if len(reason) <= maxReasonBytes {
-		return reason
-	}
-	return strings.ToValidUTF8(reason[:maxReasonBytes], "") + "\n… and more, see the log of the rate-limit service"
 }
