@@ -56,7 +56,8 @@ func (r *Rule) MetricKeyVaries() bool {
 
 // MetricFlags returns a text for the flags that change the metric key, or nothing without such flags.
 func (r *Rule) MetricFlags() string {
-	if r.metricKey == nil || !r.metricKey.isDetailed() && !slices.ContainsFunc(r.metricKey.trail, hasMetricFlag) {
+	hasFlag := func(d *limitsfile.Descriptor) bool { return d.ValueToMetric || d.ShareThreshold }
+	if r.metricKey == nil || !r.metricKey.isDetailed() && !slices.ContainsFunc(r.metricKey.trail, hasFlag) {
 		return ""
 	}
 	flags := make([]byte, len(r.metricKey.trail)+1)
@@ -74,8 +75,6 @@ func (r *Rule) MetricFlags() string {
 	}
 	return string(flags)
 }
-
-func hasMetricFlag(d *limitsfile.Descriptor) bool { return d.ValueToMetric || d.ShareThreshold }
 
 // AppendMetricKey appends the key of r in metrics to dst, as envoyproxy/ratelimit writes it: the domain and a
 // segment for each entry, with dots between. Nothing is escaped. entries must match r.

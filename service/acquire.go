@@ -13,13 +13,6 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// isAcquireCall reports whether the caller waits for permits, and whether it wants to know the wait. A denied call
-// of such a caller charges nothing, so it can be repeated.
-func isAcquireCall(ctx context.Context) (isAcquire, wantsWait bool) {
-	values := metadata.ValueFromIncomingContext(ctx, limit.AcquireKey)
-	return len(values) == 1 && values[0] == "true", len(values) == 1
-}
-
 // chargeNothingIfDenied makes the hits of c one group, so that a denied call charges nothing. If a denied hit need
 // not deny the call, because of quota mode or shadow mode, respond refunds the hits instead.
 func (s *Service) chargeNothingIfDenied(c *Call) {
@@ -37,11 +30,22 @@ func (s *Service) chargeNothingIfDenied(c *Call) {
 }
 
 func (s *Service) sendWait(ctx context.Context, c *Call, code rlsv3.RateLimitResponse_Code) {
-	header := metadata.Pairs(limit.ResetAfterKey, seconds(c.longestResetAfter()))
+	key, text := limit.ResetAfterKey, ""
 	if code == rlsv3.RateLimitResponse_OVER_LIMIT {
-		header = metadata.Pairs(limit.RetryAfterKey, c.retryAfterText(s.options.QuotaMode))
+		// A slot can become free before its hold expires, so the wait for it counts only if no other limit denies
+		// the call.
+		wait := cmp.Or(c.retryAfter(s.options.QuotaMode, false), c.retryAfter(s.options.QuotaMode, true))
+		if key, text = limit.RetryAfterKey, seconds(wait); wait == neverWait {
+			text = limit.RetryNever
+		}
+	} else {
+		longest := int64(0)
+		for j := range c.results {
+			longest = max(longest, c.hits[j].Limit.ForgottenAfter(c.results[j].Result))
+		}
+		text = seconds(longest)
 	}
-	_ = grpc.SetHeader(ctx, header) // it fails only without a gRPC call, which has no headers
+	_ = grpc.SetHeader(ctx, metadata.Pairs(key, text)) // it fails only without a gRPC call, which has no headers
 }
 
 // refundAdmitted refunds the hits that a denied call has charged, in the windows that have charged them.
@@ -75,25 +79,6 @@ func (c *Call) isCharged(j int) bool {
 	h, r := &c.hits[j], &c.results[j]
 	isUndone := c.isGroupDenied && h.InGroup()
 	return r.Allowed && !r.Held && h.N > 0 && !c.isPeek && !isUndone
-}
-
-// longestResetAfter returns the microseconds until all limits have forgotten the hits of c.
-func (c *Call) longestResetAfter() int64 {
-	longest := int64(0)
-	for j := range c.results {
-		longest = max(longest, c.hits[j].Limit.ForgottenAfter(c.results[j].Result))
-	}
-	return longest
-}
-
-// retryAfterText returns the RetryAfterKey of a denied call. A slot can become free before its hold expires, so the
-// wait for it counts only if no other limit denies the call.
-func (c *Call) retryAfterText(quotaMode bool) string {
-	wait := cmp.Or(c.retryAfter(quotaMode, false), c.retryAfter(quotaMode, true))
-	if wait == neverWait {
-		return limit.RetryNever
-	}
-	return seconds(wait)
 }
 
 func seconds(micros int64) string {

@@ -10,10 +10,12 @@ import (
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // Options configure a Service. Limits and Limiter are required.
@@ -98,7 +100,10 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 		return nil, err
 	}
 	if len(c.hits) > 0 {
-		if c.isAcquire, c.wantsWait = isAcquireCall(ctx); c.isAcquire {
+		// A caller that waits for permits repeats a denied call, so that the call must charge nothing.
+		acquire := metadata.ValueFromIncomingContext(ctx, limit.AcquireKey)
+		c.wantsWait = len(acquire) == 1
+		if c.isAcquire = c.wantsWait && acquire[0] == "true"; c.isAcquire {
 			s.chargeNothingIfDenied(c)
 		}
 		s.take(ctx, c)

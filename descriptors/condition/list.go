@@ -81,7 +81,10 @@ func CIDR(file string, entries []Entry) (c *Condition, problems, warnings fields
 			network = masked
 		}
 		networks.Insert(network)
-		return networkText(network), nil
+		if network.IsSingleIP() {
+			return network.Addr().String(), nil
+		}
+		return network.String(), nil
 	})
 	if len(problems) > 0 {
 		return nil, problems, nil
@@ -144,13 +147,6 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	return network, nil
 }
 
-func networkText(network netip.Prefix) string {
-	if network.IsSingleIP() {
-		return network.Addr().String()
-	}
-	return network.String()
-}
-
 // Summary describes a list from a file: "deny.txt has 3 entries, digest 1a2b3c4d". It is empty for a list in the
 // limits file, which the text of the condition shows.
 func (l *List) Summary() string {
@@ -191,7 +187,10 @@ func (l *List) text() string {
 	}
 	var b strings.Builder
 	for i, e := range l.entries {
-		word := quoteEntry(e)
+		word := e
+		if e == "" || strings.HasPrefix(e, "+") || strings.ContainsAny(e, ` ()"`) {
+			word = strconv.Quote(e)
+		}
 		if i > 0 {
 			b.WriteByte(' ')
 		}
@@ -202,13 +201,6 @@ func (l *List) text() string {
 		b.WriteString(word)
 	}
 	return "(" + b.String() + ")"
-}
-
-func quoteEntry(e string) string {
-	if e == "" || strings.HasPrefix(e, "+") || strings.ContainsAny(e, ` ()"`) {
-		return strconv.Quote(e)
-	}
-	return e
 }
 
 // shorten returns text, or its start and a digest if it is long.

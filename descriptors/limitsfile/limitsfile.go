@@ -12,7 +12,6 @@ package limitsfile
 import (
 	"cmp"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	_ "time/tzdata" // for systems without time zones
@@ -57,14 +56,6 @@ type Options struct {
 	// Pause, unless nil, is called after each few milliseconds of reading a large file, so that calls can use the
 	// processor. Without it, reading uses all processors.
 	Pause func()
-}
-
-// parsers returns the number of parts of a file that are parsed at the same time.
-func (o *Options) parsers() int {
-	if o.Pause != nil {
-		return 1
-	}
-	return runtime.GOMAXPROCS(0)
 }
 
 // Set is a checked set of limits files. It is immutable.

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"unicode/utf8"
 
@@ -175,7 +176,11 @@ func (d *document) parse(f File) *yaml.Node {
 	if !d.checkBytes(f.Data) {
 		return nil
 	}
-	content, err := boundedyaml.Open(f.Data, "descriptors", boundedyaml.Bounds{MaxRepeated: d.options.MaxNodes / 2, PieceNodes: pieceNodes, Parsers: d.options.parsers()})
+	bounds := boundedyaml.Bounds{MaxRepeated: d.options.MaxNodes / 2, PieceNodes: pieceNodes, Parsers: 1}
+	if d.options.Pause == nil {
+		bounds.Parsers = runtime.GOMAXPROCS(0)
+	}
+	content, err := boundedyaml.Open(f.Data, "descriptors", bounds)
 	if err != nil {
 		d.yamlError(err)
 		return nil

@@ -34,7 +34,10 @@ type outcome struct {
 func apply(base *limitsfile.Set, overrides []*Override) (*limitsfile.Set, []outcome) {
 	outcomes := make([]outcome, len(overrides))
 	base = addRules(base, overrides, outcomes)
-	f := newFinder(base)
+	f := &finder{map[string]*limitsfile.Domain{}, map[**limitsfile.Descriptor]*descriptors.Index{}}
+	for _, d := range base.Domains {
+		f.domains[d.Name] = d
+	}
 	var matches []*match
 	for i, o := range overrides {
 		if o.Patch == nil {
@@ -92,14 +95,6 @@ type finder struct {
 	indexes map[**limitsfile.Descriptor]*descriptors.Index // by the address of the first element of the list
 }
 
-func newFinder(set *limitsfile.Set) *finder {
-	f := &finder{map[string]*limitsfile.Domain{}, map[**limitsfile.Descriptor]*descriptors.Index{}}
-	for _, d := range set.Domains {
-		f.domains[d.Name] = d
-	}
-	return f
-}
-
 func (f *finder) find(o *Override) (*match, *fields.Problem) {
 	m, t := &match{Override: o}, o.Target
 	fail := func(format string, args ...any) (*match, *fields.Problem) {
@@ -131,11 +126,10 @@ func (f *finder) find(o *Override) (*match, *fields.Problem) {
 		if d == nil {
 			return fail("unknown descriptor %s; %s", fields.Printable(entryText(e)), advice(list, e))
 		}
-		single := 1
+		m.trail, m.singleValues = append(m.trail, d), append(m.singleValues, 1)
 		if exact {
-			single = 0
+			m.singleValues[i] = 0
 		}
-		m.trail, m.singleValues = append(m.trail, d), append(m.singleValues, single)
 		list = d.Descriptors
 	}
 	return m, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/tap"
@@ -108,3 +109,17 @@ func cancelStreams(isStream map[string]bool, drainCtx context.Context) tap.Serve
 		return ctx, nil
 	}
 }
+
+// inflight counts calls.
+type inflight struct {
+	calls atomic.Int64 // in flight
+	begun atomic.Int64 // that ever began
+}
+
+// begin counts a call until end is called.
+func (f *inflight) begin() {
+	f.calls.Add(1)
+	f.begun.Add(1)
+}
+
+func (f *inflight) end() { f.calls.Add(-1) }

@@ -102,7 +102,11 @@ func (h *Handler) decideChecks(ctx context.Context, req *Request) []Answer {
 			answers[i] = Answer{Code: Failed, Error: newError(err)}
 			continue
 		}
-		callCtx, end := h.o.StartCall(c.contextWithHold(ctx))
+		callCtx := ctx
+		if c.Hold != "" { // as a caller of gRPC sends it
+			callCtx = metadata.NewIncomingContext(ctx, metadata.Pairs(limit.HoldKey, c.Hold))
+		}
+		callCtx, end := h.o.StartCall(callCtx)
 		items = append(items, service.Item{Context: callCtx, Request: call, OnAnswer: func(c *service.Call) {
 			answers[i] = newAnswer(c, req.Rules)
 			end()
@@ -136,14 +140,6 @@ func (h *Handler) newRequest(ctx context.Context, c *Check) (*rlsv3.RateLimitReq
 		d.HitsAddend = wrapperspb.UInt64(uint64(max(n, -n)))
 	}
 	return &rlsv3.RateLimitRequest{Domain: c.Domain, Descriptors: []*ratelimitv3.RateLimitDescriptor{d}}, nil
-}
-
-// contextWithHold returns ctx with the hold of c, as a caller of gRPC sends it.
-func (c *Check) contextWithHold(ctx context.Context) context.Context {
-	if c.Hold == "" {
-		return ctx
-	}
-	return metadata.NewIncomingContext(ctx, metadata.Pairs(limit.HoldKey, c.Hold))
 }
 
 // newAnswer describes the answer to a call with one descriptor.

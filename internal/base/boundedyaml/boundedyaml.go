@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -144,7 +145,11 @@ func (d *Document) openPieces(head []byte, pieces []piece) error {
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(head))
 	if mayHaveAnchors(d.data) {
-		decoder = yaml.NewDecoder(documents(head, pieces))
+		readers := []io.Reader{bytes.NewReader(head)}
+		for _, p := range pieces { // each is a document of its own, after a line that shiftLines takes away
+			readers = append(readers, strings.NewReader("---\n"), bytes.NewReader(p.data))
+		}
+		decoder = yaml.NewDecoder(io.MultiReader(readers...))
 		d.decoder = decoder
 	}
 	var doc yaml.Node

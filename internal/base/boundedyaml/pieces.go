@@ -2,7 +2,6 @@ package boundedyaml
 
 import (
 	"bytes"
-	"io"
 	"regexp"
 	"strings"
 	"sync"
@@ -76,17 +75,6 @@ func mayHaveAnchors(data []byte) bool {
 
 func isWordByte(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
-}
-
-// separator is the line between two documents, which shiftLines takes away.
-const separator = "---\n"
-
-func documents(head []byte, pieces []piece) io.Reader {
-	readers := []io.Reader{bytes.NewReader(head)}
-	for _, p := range pieces {
-		readers = append(readers, strings.NewReader(separator), bytes.NewReader(p.data))
-	}
-	return io.MultiReader(readers...)
 }
 
 type parsedPiece struct {

@@ -104,7 +104,10 @@ func (g *Gate) Connections() int {
 
 // admit returns raw as an admitted connection. At a bound, it closes raw and returns nil.
 func (g *Gate) admit(raw net.Conn) *conn {
-	address := peerAddress(raw)
+	address := "" // of a unix socket
+	if a, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
+		address = a.IP.String()
+	}
 	c := &conn{Conn: raw, gate: g, address: address}
 	g.mu.Lock()
 	reason, refused := g.refusal(address)
@@ -210,12 +213,4 @@ func (g *Gate) report(reason Reason, address string) {
 type refusals struct {
 	count atomic.Int64
 	log   rate.Sometimes
-}
-
-// peerAddress returns the IP address of the client, or nothing for a unix socket.
-func peerAddress(c net.Conn) string {
-	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
-		return a.IP.String()
-	}
-	return ""
 }

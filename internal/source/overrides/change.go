@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"strconv"
 	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -159,14 +158,6 @@ func (s *Store) applyWrites(ctx context.Context, writes []changes.Write) {
 		_ = s.apply(source.Update{Overrides: all, Outage: s.outage})
 	}
 	s.requestReport()
-}
-
-func (s *Store) setVersion(all map[string]string) {
-	version, err := strconv.ParseInt(all[changes.VersionField], 10, 64)
-	if err == nil {
-		s.version.Store(version)
-	}
-	delete(all, changes.VersionField)
 }
 
 // Version returns the version of the last change that this replica knows.

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -101,7 +102,10 @@ func (s *Store) readAll(ctx context.Context) error {
 		}
 		return err
 	}
-	s.setVersion(all)
+	if version, err := strconv.ParseInt(all[changes.VersionField], 10, 64); err == nil {
+		s.version.Store(version)
+	}
+	delete(all, changes.VersionField)
 	s.deleteExpired(ctx, all)
 	var u source.Update
 	if s.applied == nil || !maps.Equal(s.applied, all) {
