@@ -224,3 +224,22 @@ func (c *Client) AllowN(ctx context.Context, n int, domain string, ds ...Descrip
 	a, err := c.send(ctx, call{request: &Request{Domain: domain, Descriptors: ds, N: rejectZero(n)}})
 	return err == nil && a.Allowed, err
 }
+
+// Clock is the clock of a Client. Package clienttest has a Clock that tests advance.
+type Clock interface {
+	// Now returns the time of decisions in this process.
+	Now() time.Time
+
+	// NewTimer returns a channel that gets a time after d, and a function that stops the timer.
+	NewTimer(d time.Duration) (<-chan time.Time, func())
+}
+
+// systemClock is the clock of the system.
+type systemClock struct{}
+
+func (systemClock) Now() time.Time { return time.Now() }
+
+func (systemClock) NewTimer(d time.Duration) (<-chan time.Time, func()) {
+	t := time.NewTimer(d)
+	return t.C, func() { t.Stop() }
+}

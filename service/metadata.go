@@ -2,6 +2,7 @@ package service
 
 import (
 	"fmt"
+	"math"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -63,4 +64,65 @@ func mergeMissing(dst, src map[string]any) {
 			mergeMissing(existingMap, m)
 		}
 	}
+}
+
+// Fields of the dynamic metadata with Options.RuleMetadata.
+const (
+	decisionField  = "decision"  // of the descriptor that the response headers describe
+	decisionsField = "decisions" // of each descriptor, in the order of the request
+)
+
+// addRuleMetadata adds the decision of each descriptor to the dynamic metadata of resp. headerStatus can be nil.
+func (c *Call) addRuleMetadata(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus) {
+	if resp.DynamicMetadata == nil {
+		resp.DynamicMetadata = &structpb.Struct{Fields: map[string]*structpb.Value{}}
+	}
+	fields := resp.DynamicMetadata.Fields
+	decisions := &structpb.ListValue{}
+	firstHit := 0
+	for i, st := range resp.Statuses {
+		nextHit := c.hitsEnd(i, firstHit)
+		decision := structpb.NewStructValue(c.decisionMetadata(i, firstHit, nextHit, st))
+		decisions.Values = append(decisions.Values, decision)
+		switch {
+		case st == headerStatus:
+			fields[decisionField] = decision
+		case headerStatus == nil && fields[decisionField] == nil && c.Rules[i] != nil:
+			fields[decisionField] = decision // an unlimited or replaced rule is better than none
+		}
+		firstHit = nextHit
+	}
+	fields[decisionsField] = structpb.NewListValue(decisions)
+}
+
+// decisionMetadata describes the decision about descriptor i, whose hits are those in [firstHit, nextHit).
+func (c *Call) decisionMetadata(i, firstHit, nextHit int, st *rlsv3.RateLimitResponse_DescriptorStatus) *structpb.Struct {
+	d := &structpb.Struct{Fields: map[string]*structpb.Value{"code": structpb.NewStringValue(st.Code.String())}}
+	rule := c.Rules[i]
+	if rule == nil {
+		return d
+	}
+	d.Fields["rule"] = structpb.NewStringValue(rule.Path)
+	if rule.ShadowMode || firstHit < nextHit && c.hits[firstHit].Shadow {
+		d.Fields["shadow_mode"] = structpb.NewBoolValue(true)
+	}
+	if firstHit == nextHit {
+		if rule.IsUnlimited() {
+			d.Fields["limit"] = structpb.NewStringValue("unlimited")
+		}
+		return d
+	}
+	j := c.mostRestrictiveHit(firstHit, nextHit)
+	l, r := c.limits[j], &c.results[j]
+	d.Fields["limit"] = structpb.NewStringValue(l.String())
+	if l.Name != "" {
+		d.Fields["limit_name"] = structpb.NewStringValue(l.Name)
+	}
+	d.Fields["over_limit"] = structpb.NewBoolValue(!r.Allowed)
+	d.Fields["remaining"] = structpb.NewNumberValue(float64(min(max(r.Remaining, 0), math.MaxUint32)))
+	d.Fields["source"] = structpb.NewStringValue(r.Source.String())
+	if r.Degraded() {
+		d.Fields["reason"] = structpb.NewStringValue(r.Reason.String())
+	}
+	return d
 }
