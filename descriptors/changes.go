@@ -7,8 +7,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// Changes is the difference between two Configs: the paths of descriptors with limits,
-// in file order.
+// Changes has the paths of descriptors with limits that differ between two Configs, in file order.
 type Changes struct {
 	Added, Changed, Removed []string
 
@@ -77,8 +76,7 @@ func (s *siblings) eachPair(other *siblings, parent path, f func(n, pair *node, 
 		p := parent.child(n.Descriptor)
 		pair := other.findExact(n.Key, n.Value)
 		f(n, pair, p)
-		// Shared children are compared under the original only, unless pair has children of
-		// its own.
+		// Shared children are compared under the original only, unless pair has children of its own.
 		if s.ownChildren(n) != nil || n.children != nil && pair != nil && other.ownChildren(pair) != nil {
 			var pairChildren *siblings
 			if pair != nil {
@@ -89,8 +87,7 @@ func (s *siblings) eachPair(other *siblings, parent path, f func(n, pair *node, 
 	}
 }
 
-// Hash returns a short hash of all descriptors and limits. Equal limits have equal hashes in
-// all processes of one version. The first call computes the hash.
+// Hash returns a short hash of all limits, which is equal for equal limits in all processes of one version.
 func (c *Config) Hash() string {
 	c.hashOnce.Do(func() {
 		h := sha256.New()

@@ -59,8 +59,7 @@ func (p path) child(d *limitsfile.Descriptor) path {
 
 func (p path) String() string { return limitsfile.Path(p.domain, p.trail) }
 
-// compile returns the nodes of list, which is below parent. A copy for a single value
-// shares the compiled children if it shares the children.
+// compile returns the nodes of list, which is below parent. A copy for a single value can share compiled children.
 func (c *compiler) compile(list []*limitsfile.Descriptor, parent path) siblings {
 	s := newSiblings(list)
 	for i, d := range list {
@@ -109,8 +108,7 @@ func (c *compiler) newRule(d *limitsfile.Descriptor, p path) *Rule {
 // hasHolds reports whether l has holds, even if it is off: callers still release holds that they have taken.
 func hasHolds(l *limitsfile.Limit) bool { return !l.Unlimited && l.Limit.Algorithm.HasHolds() }
 
-// sharedValues returns the texts of Rule.sharedValues. The text of a condition starts with a =,
-// which no value and no pattern does after it is escaped.
+// sharedValues returns Rule.sharedValues. Only the text of a condition starts with a =.
 func sharedValues(trail []*limitsfile.Descriptor) []string {
 	patterns := limitsfile.CounterPatterns(trail)
 	if len(patterns) == 0 {
@@ -141,8 +139,7 @@ func (c responses) newRateLimit(l *limitsfile.Limit) *RateLimit {
 	return r
 }
 
-// responses has the current_limit of responses. Limits with one Limit and one name share
-// it. No two limits of a rule have the same Limit.
+// responses has the current_limit of responses. Limits with one Limit and one name share it.
 type responses map[responseKey]*rlsv3.RateLimitResponse_RateLimit
 
 type responseKey struct {

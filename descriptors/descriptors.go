@@ -1,17 +1,9 @@
-// Package descriptors compiles limits files to an immutable Config. A Config returns the
-// rule for a request descriptor and the name of its counter.
+// Package descriptors compiles limits files to an immutable Config. A Config returns the rule for a request
+// descriptor and the name of its counter.
 //
-// Terms:
-//
-//   - domain: a namespace of rules; a limits file has one;
-//   - descriptor: in a request, an ordered list of entries (key, value); in a limits
-//     file, a node of the domain's tree, which matches one entry;
-//   - rule: a descriptor of a limits file that has limits, with the path to it;
-//   - wildcard: a descriptor with a * in its key or value. The * matches any number of
-//     any characters.
-//
-// Keys and values are compared separately. envoyproxy/ratelimit joins them with _ first,
-// so there the entry (a_b, c) matches a rule for (a, b_c).
+// A wildcard is a descriptor with a * in its key or value, which matches any number of any characters. Keys and
+// values are compared separately. envoyproxy/ratelimit joins them with _ first, so there the entry (a_b, c) matches
+// a rule for (a, b_c).
 package descriptors
 
 import (
@@ -29,8 +21,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Config is a compiled set of limits files. Once it is in force (Store.Set) it is
-// immutable and safe for concurrent use.
+// Config is a compiled set of limits files. Once in force, it is immutable and safe for concurrent use.
 type Config struct {
 	domains map[string]*Domain
 	order   []*Domain // in file order
@@ -80,11 +71,9 @@ type Domain struct {
 	observer Observer // nil until the Config is in force, and if nobody observes
 }
 
-// Match returns the rule for the entries of one request descriptor, or nil if nothing matches, or if the match has
-// no limit in force.
+// Match returns the rule for the entries of one request descriptor, or nil if no limit in force matches.
 //
-// Each entry must match a descriptor of the next level, and the last entry matches the rule. The first match of a
-// level wins, without backtracking.
+// Each entry must match a descriptor of the next level. The first match of a level wins, without backtracking.
 func (d *Domain) Match(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
 	return d.match(&lookup{observedDomain: d}, entries)
 }
@@ -222,8 +211,7 @@ func (s *Store) Set(c *Config) {
 	s.config.Store(c)
 }
 
-// Attachment keeps a value of an observer with a limit, so that a call needs no lookup. It is safe for concurrent
-// use.
+// Attachment keeps a value of an observer with a limit. It is safe for concurrent use.
 type Attachment struct{ value atomic.Value }
 
 // Load returns the value, or nil before the first Store.

@@ -7,10 +7,8 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
 
-// AppendKey appends the name of the counter of entries under r: domain
-// key=value
-// key=value. With share_threshold, the pattern, or a = and the condition, takes the place of the value. Special
-// bytes are written as %XX.
+// AppendKey appends the name of the counter of entries under r: domain|key=value|key=value. With share_threshold,
+// the pattern, or a = and the condition, takes the place of the value. Special bytes are written as %XX.
 //
 // A limit's Tag is not part of the name. Limits with the same Tag and name share a counter.
 func (r *Rule) AppendKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
@@ -96,8 +94,7 @@ func newEnforcement(percent float64) enforcement {
 	return enforcement{percent, uint64(percent / 100 * math.MaxUint64)}
 }
 
-// InShadow reports whether denials of the counter named key let requests pass: the rule is in shadow mode, or
-// enforce leaves the key out.
+// InShadow reports whether denials of the counter named key let requests pass.
 func (r *Rule) InShadow(key []byte) bool {
 	if r.ShadowMode || r.enforcement.end == 0 {
 		return r.ShadowMode

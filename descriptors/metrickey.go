@@ -128,8 +128,7 @@ func matchesAsWildcard(d *limitsfile.Descriptor, key, value string) bool {
 	return d.WildcardKey && (d.Value == "" || key != d.Key || value != d.Value) || d.HasManyValues() && value != d.Value
 }
 
-// metricPattern returns the pattern of d in a segment. As in envoyproxy/ratelimit, it repeats a key with a *: the
-// segment of kw* is kw1_kw*.
+// metricPattern returns the pattern of d in a segment, as in envoyproxy/ratelimit: that of kw* is kw1_kw*.
 func metricPattern(d *limitsfile.Descriptor) string {
 	switch {
 	case !d.WildcardKey:

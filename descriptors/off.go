@@ -18,8 +18,7 @@ type Off struct {
 // allDomains is the Path of a switch of all domains.
 const allDomains = "all domains"
 
-// Off returns the limits that switches have taken out of force: all domains, then each domain
-// with its own switch, then rules.
+// Off returns the limits that switches have taken out of force: of all domains, of domains, then of rules.
 func (c *Config) Off() []Off {
 	var all []Off
 	for _, d := range c.order {

@@ -34,8 +34,7 @@ func (c *Config) WriteTree(w io.Writer) error {
 	return b.Flush()
 }
 
-// WriteLines writes all limits in file order, one a line, like /rlconfig of envoyproxy/ratelimit. Fields that
-// envoyproxy/ratelimit doesn't know come last.
+// WriteLines writes all limits in file order, one a line, like /rlconfig of envoyproxy/ratelimit.
 func (c *Config) WriteLines(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	if s := c.shadowMode; s != nil {

@@ -77,8 +77,7 @@ func (t Target) Keys() []string {
 	return keys
 }
 
-// ParseRequestTarget parses the target of a request, where a key with an empty value can have a =. hasAllValues
-// reports that each key has a =.
+// ParseRequestTarget parses the target of a request, where a key with an empty value can have a =.
 func ParseRequestTarget(text string) (t Target, hasAllValues bool, err error) {
 	parts := strings.Split(text, "|")
 	hasAllValues = true
@@ -92,9 +91,7 @@ func ParseRequestTarget(text string) (t Target, hasAllValues bool, err error) {
 	return t, hasAllValues, err
 }
 
-// RequestString returns domain
-// key=value
-// key=, where each key has a =.
+// RequestString returns domain|key=value|key=, where each key has a =.
 func (t Target) RequestString() string {
 	parts := strings.Split(t.String(), "|")
 	for i, e := range t.Entries {
@@ -105,9 +102,7 @@ func (t Target) RequestString() string {
 	return strings.Join(parts, "|")
 }
 
-// String returns domain
-// key=value
-// key, escaped as in the names of counters, except a *.
+// String returns domain|key=value|key, escaped as in the names of counters, except a *.
 func (t Target) String() string {
 	b := appendEscaped(nil, t.Domain, &escapedInPattern)
 	for _, e := range t.Entries {
@@ -130,8 +125,7 @@ type CounterPrefix struct {
 	AnyValue bool
 }
 
-// ParseCounterPrefix parses DOMAIN, DOMAIN|KEY=VALUE|KEY=VALUE or DOMAIN|KEY=VALUE|KEY. A last key
-// without a = stands for all its values.
+// ParseCounterPrefix parses DOMAIN or DOMAIN|KEY=VALUE|KEY. A last key without a = stands for all its values.
 func ParseCounterPrefix(text string) (CounterPrefix, error) {
 	domain, path, hasEntries := strings.Cut(text, "|")
 	if !hasEntries {
@@ -162,8 +156,7 @@ func ParseCounterPrefix(text string) (CounterPrefix, error) {
 }
 
 // KeyStart returns the start of the keys of the counters. Unless endsAnywhere is true, a key ends there, or goes on
-// with a
-// and further entries.
+// with a | and further entries.
 func (p CounterPrefix) KeyStart() (start string, endsAnywhere bool) {
 	rule := &Rule{}
 	start = string(rule.AppendKey(nil, p.Domain, p.Entries))

@@ -39,8 +39,7 @@ type Step struct {
 	// Candidates has the first descriptors that match the entry or come close, in file order.
 	Candidates []Candidate
 
-	// OtherValues is the number of descriptors with the same key and another value. If nothing wins, the first are
-	// candidates.
+	// OtherValues is the number of descriptors with the same key and another value.
 	OtherValues int
 
 	// Winner is the candidate that wins, or nil.

@@ -35,8 +35,7 @@ func (s *Service) chargeNothingIfDenied(c *Call) {
 func (s *Service) sendWait(ctx context.Context, c *Call, code rlsv3.RateLimitResponse_Code) {
 	key, text := limit.ResetAfterKey, ""
 	if code == rlsv3.RateLimitResponse_OVER_LIMIT {
-		// A slot can become free before its hold expires, so the wait for it counts only if no other limit denies
-		// the call.
+		// A slot can become free before its hold expires, so it counts only if no other limit denies the call.
 		wait := cmp.Or(c.retryAfter(s.options.QuotaMode, false), c.retryAfter(s.options.QuotaMode, true))
 		if key, text = limit.RetryAfterKey, seconds(wait); wait == neverWait {
 			text = limit.RetryNever
@@ -65,8 +64,7 @@ func (s *Service) refundAdmitted(ctx context.Context, c *Call) {
 	}
 }
 
-// hasDeniedGroup reports whether a hit has denied its group. In place of a hit above its max_hits, the Limiter got
-// a peek.
+// hasDeniedGroup reports whether a hit denied its group. For hits above max_hits, the Limiter got a peek.
 func (c *Call) hasDeniedGroup() bool {
 	for j := range c.hits {
 		wasPeek := c.exceedsMaxHits && c.hitExceedsMaxHits(j)

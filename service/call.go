@@ -42,8 +42,7 @@ type Call struct {
 	config *descriptors.Config // the limits in force
 	budget descriptors.Budget  // the steps that the conditions of this call may still take
 
-	// replacedNames holds the names of limits that another matched limit replaces, even if it is unlimited or
-	// replaced. Replaced limits are not counted.
+	// replacedNames holds the names of limits that other matched limits replace, also limits without hits.
 	replacedNames map[string]bool
 
 	// The slices below have one element for each hit. Hits of one descriptor are
@@ -183,8 +182,7 @@ func (c *Call) firstError() error {
 // RequestedHits returns the hits that descriptor i charges: 0 for a peek, negative for a refund.
 func (c *Call) RequestedHits(i int) int64 { return hitCount(c.Request, c.Request.Descriptors[i]) }
 
-// hitCount returns the hits that d charges: its hits_addend, where 0 is a peek, or else that of req, where 0 means
-// 1. The number is negative for a refund.
+// hitCount returns the hits that d charges: its hits_addend, or else that of req, where 0 means 1.
 func hitCount(req *rlsv3.RateLimitRequest, d *ratelimitv3.RateLimitDescriptor) int64 {
 	n := max(int64(req.HitsAddend), 1)
 	if addend := d.GetHitsAddend(); addend != nil {

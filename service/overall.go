@@ -75,8 +75,7 @@ func (c *Call) coversAllQuotas(n, quotas int) bool {
 	return true
 }
 
-// Headers holds the names of the response headers for the limit, the remaining hits and the seconds until the
-// reset.
+// Headers holds the names of the response headers for limit, remaining hits and seconds until the reset.
 type Headers struct {
 	Limit, Remaining, Reset string
 }

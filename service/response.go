@@ -84,8 +84,7 @@ func roundWait(l *limit.Limit, wait int64) int64 {
 	return (wait + secondMicros - 1) / secondMicros * secondMicros
 }
 
-// allocResponse returns a response with nil statuses, and the memory of n of them, in one allocation if n is at
-// most 4.
+// allocResponse returns a response and the memory of n statuses, in one allocation if n is at most 4.
 func allocResponse(n int) (resp *rlsv3.RateLimitResponse, statuses []rlsv3.RateLimitResponse_DescriptorStatus, durations []durationpb.Duration) {
 	switch {
 	case n <= 1:

@@ -1,6 +1,5 @@
-// Package service answers rate-limit calls of Envoy (envoy.service.ratelimit.v3). It
-// turns the descriptors of a request into hits, charges the hits, and turns the results
-// into the response.
+// Package service answers rate-limit calls of Envoy (envoy.service.ratelimit.v3). It turns the descriptors of a
+// request into hits, charges the hits, and turns the results into the response.
 package service
 
 import (

@@ -52,8 +52,7 @@ func (c *Call) wait(j int) int64 {
 	return wait
 }
 
-// raiseWaits raises the duration of each denied status to the time until all limits of the descriptor admit the
-// hits.
+// raiseWaits raises the duration of each denied status to the time until all limits admit the hits.
 func (c *Call) raiseWaits(statuses []*rlsv3.RateLimitResponse_DescriptorStatus) {
 	for j := range c.hits {
 		st := statuses[c.hitDescriptors[j]]

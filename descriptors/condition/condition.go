@@ -1,14 +1,12 @@
-// Package condition tests the value of an entry: whether it lies in a network, is in a list,
-// has a prefix, matches a regular expression, or makes an expression true.
+// Package condition tests the value of an entry: whether it lies in a network, is in a list, has a prefix, matches
+// a regular expression, or makes an expression true.
 //
 // Terms:
 //
-//   - condition: a test that a descriptor has in place of a value;
-//   - list: the values or networks of a condition, written in the limits file or in a file of
-//     their own;
-//   - expression: a condition in CEL, which can also read the entries before the value;
-//   - text: the short form of a condition, such as `cidr(10.0.0.0/8)`. It stands for the descriptor
-//     in paths of rules.
+// - condition: a test that a descriptor has in place of a value;
+// - list: the values or networks of a condition;
+// - expression: a condition in CEL, which can also read the entries before the value;
+// - text: the short form of a condition, such as `cidr(10.0.0.0/8)`, in paths of rules.
 package condition
 
 import (
@@ -22,8 +20,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
 
-// MaxEntryBytes is the maximum size of an entry of a list, a prefix, a regular expression or an
-// expression in CEL.
+// MaxEntryBytes bounds an entry of a list, a prefix, a regular expression or an expression in CEL.
 const MaxEntryBytes = 1024
 
 // Condition is a test of values. It is immutable and safe for concurrent use.
@@ -102,8 +99,7 @@ func (c *Condition) Match(v *Value, b *Budget) (isMet bool, err error) {
 	return isMet != c.negated, nil
 }
 
-// String returns the text of c. Conditions with the same text have the same kind and the same
-// entries, or lists from the same file.
+// String returns the text of c. Equal texts mean the same kind and entries, or lists from the same file.
 func (c *Condition) String() string { return c.text }
 
 // List returns the list of c, or nil if c has none.

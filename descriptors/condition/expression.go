@@ -232,8 +232,7 @@ func (x *expression) inspect(checked *ast.AST) error {
 	return problem
 }
 
-// entryKey returns the constant key that an expression reads from entries: entries.tenant, entries["tenant"] or
-// "tenant" in entries.
+// entryKey returns the constant key in entries.tenant, entries["tenant"] or "tenant" in entries.
 func entryKey(entries ast.NavigableExpr) (key string, ok bool) {
 	parent, ok := entries.Parent()
 	if !ok {
@@ -330,8 +329,7 @@ func (s patternSizes) matchCost(args []ref.Val, result ref.Val) *uint64 {
 	return &units
 }
 
-// boundedMatches returns implementations of matches that return ErrNotTested if a call would cost more than a whole
-// expression can.
+// boundedMatches returns implementations of matches that return ErrNotTested for a call beyond maxCost.
 func boundedMatches(sizes patternSizes) []*interpreter.RegexOptimization {
 	factory := func(call interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
 		compiled, err := regexp.Compile(pattern)

@@ -67,8 +67,8 @@ func ParseFile(data []byte) (entries []Entry, problems fields.Problems) {
 	return entries, problems
 }
 
-// CIDR returns a condition that is met by the addresses in networks such as 10.0.0.0/8, or single addresses. file
-// names the file of the entries, or is empty. c is nil if there are problems.
+// CIDR returns a condition that is met by addresses in networks such as 10.0.0.0/8. file can be empty. c is nil if
+// there are problems.
 func CIDR(file string, entries []Entry) (c *Condition, problems, warnings fields.Problems) {
 	networks := new(bart.Lite)
 	l, problems := newList(file, entries, func(e Entry) (string, error) {
@@ -147,8 +147,7 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	return network, nil
 }
 
-// Summary describes a list from a file: "deny.txt has 3 entries, digest 1a2b3c4d". It is empty for a list in the
-// limits file, which the text of the condition shows.
+// Summary describes a list from a file, or is empty: "deny.txt has 3 entries, digest 1a2b3c4d".
 func (l *List) Summary() string {
 	if l == nil || l.file == "" {
 		return ""
@@ -179,8 +178,7 @@ func (l *List) differences(o *List) []string {
 	return all
 }
 
-// text returns the entries in brackets: `(a b)`. A long list ends with the number of the other entries and a digest
-// of all: `(a b +98 1a2b3c4d)`.
+// text returns the entries in brackets: `(a b)`, or of a long list `(a b +98 1a2b3c4d)`.
 func (l *List) text() string {
 	if l.file != "" {
 		return "(file " + l.file + ")"

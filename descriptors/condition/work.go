@@ -22,8 +22,7 @@ const (
 	assumedEntries = 10  // entries of a descriptor
 	assumedBytes   = 128 // of a key or a value
 
-	// maxInstructions bounds a compiled regular expression, so that a value of assumedBytes takes MaxCallSteps at
-	// most.
+	// maxInstructions bounds a regular expression, so that a value of assumedBytes takes MaxCallSteps at most.
 	maxInstructions = MaxCallSteps / assumedBytes
 
 	// maxPatternSize bounds the memory of one regular expression, and maxPatternSizes that of all of a Set or of a

@@ -72,8 +72,7 @@ func (l *Limit) summary() string {
 	return text
 }
 
-// ExtraFields returns the fields of l that differ from their defaults and that l.String leaves out. form takes a
-// name and a value.
+// ExtraFields returns the fields of l that l.String leaves out, in form, which takes a name and a value.
 func ExtraFields(l *limit.Limit, form string) []string {
 	var all []string
 	for _, f := range []struct {

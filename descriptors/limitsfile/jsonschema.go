@@ -41,8 +41,7 @@ const (
 	ShadowModeSchema = "shadow_mode_value"
 )
 
-// RuntimeJSONSchemas returns the schemas of values that change limits at run time, and those that they refer to
-// with #/$defs/.
+// RuntimeJSONSchemas returns the schemas of values of run time, and those that they refer to with #/$defs/.
 func RuntimeJSONSchemas() map[string]any {
 	all := JSONSchema()["$defs"].(map[string]any)
 	override := levelSchema(overrideLevel)

@@ -35,8 +35,7 @@ func (d *document) limit(pos *place, o *object) *Limit {
 	return l
 }
 
-// newLimit returns the limit of spec, which was read from o, or nil after reporting a mistake. Equal specs share a
-// limit.
+// newLimit returns the limit of spec, which equal specs share, or nil after reporting a mistake in o.
 func (d *document) newLimit(pos *place, o *object, spec limit.Spec) *limit.Limit {
 	if l := d.limits[spec]; l != nil {
 		return l

@@ -1,12 +1,5 @@
-// Package limitsfile reads limits files, xDS resources and overrides, checks them
-// against one schema, and returns the descriptors and limits that they state.
-//
-// Terms:
-//
-//   - domain: a namespace of descriptors; a limits file has one;
-//   - descriptor: a node of the domain's tree, which matches one entry of a request;
-//   - wildcard: a descriptor with a * in its key or value;
-//   - problem: a mistake in a file, with its place and what would be right.
+// Package limitsfile reads limits files, xDS resources and overrides, checks them against one schema, and returns
+// the descriptors and limits that they state. A problem is a mistake in a file, with its place and remedy.
 package limitsfile
 
 import (
@@ -115,8 +108,7 @@ func (d *Domain) WithCalendar(s limit.Spec) limit.Spec {
 
 // Descriptor is one descriptor of a limits file, or a copy of one for a single value.
 type Descriptor struct {
-	// Key and Value are the key and the value of matching entries. They can be patterns. If
-	// the descriptor has a condition, Value is the text of the condition.
+	// Key and Value of matching entries can be patterns. Value can be the text of Condition.
 	Key, Value string
 
 	// Condition is the test that takes the place of the value, or nil.
@@ -195,8 +187,7 @@ type Limit struct {
 	// defaultFields come from the defaults of the domain, and overrideFields from an override.
 	defaultFields, overrideFields fieldSet
 
-	// specBeforeUnlimited is the spec before an override with unlimited: true, to which a later override can go
-	// back.
+	// specBeforeUnlimited is the spec before an override with unlimited: true.
 	specBeforeUnlimited *limit.Spec
 }
 
@@ -258,8 +249,7 @@ func CounterPatterns(trail []*Descriptor) []string {
 	return patterns
 }
 
-// Path returns the path to the last descriptor of trail:
-// `shop > service=checkout > path`.
+// Path returns the path to the last descriptor of trail: `shop > service=checkout > path`.
 func Path(domain string, trail []*Descriptor) string {
 	parts := append(make([]string, 0, 8), fields.Printable(domain))
 	for _, d := range trail {
@@ -268,8 +258,7 @@ func Path(domain string, trail []*Descriptor) string {
 	return strings.Join(parts, " > ")
 }
 
-// place is a descriptor in its file. Its path is computed after the whole file is read, because a key can follow
-// the problem.
+// place is a descriptor in its file. Its path is computed at the end, because a key can follow the problem.
 type place struct {
 	parent     *place      // nil for the domain
 	domain     string      // as in a path; empty for a descriptor

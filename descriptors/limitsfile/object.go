@@ -31,8 +31,7 @@ func (v value) given() bool { return v.row != nil }
 // valid reports whether the field is in its object and has no mistake.
 func (v value) valid() bool { return v.row != nil && !v.invalid }
 
-// field returns the field of that name. If it is not given, the value has only the node of o, where its problems
-// are shown.
+// field returns the field of that name, or only the node of o for problems of the missing field.
 func (o *object) field(name string) value {
 	if o == nil {
 		return value{}
@@ -153,8 +152,7 @@ func (d *document) mergeSources(pos *place, n *yaml.Node) []*yaml.Node {
 	return mappings
 }
 
-// row returns the row of a key at level l, or nil after reporting that the key has no meaning there. keyNode can be
-// an alias.
+// row returns the row of a key at level l, or nil after reporting a key without meaning. keyNode can be an alias.
 func (d *document) row(l level, pos *place, keyNode, key *yaml.Node) *row {
 	if key.Kind != yaml.ScalarNode {
 		d.errorf(keyNode, pos, "key: got %s, want a word", fields.Display(key))

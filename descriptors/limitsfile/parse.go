@@ -68,8 +68,7 @@ type document struct {
 	rules          int // descriptors and limits so far
 	metadataValues int // so far
 
-	// pieces calls f with the items of descriptors, a piece at a time, until f returns false. It is nil if root has
-	// them.
+	// pieces calls f with pieces of the items of descriptors until f returns false, or is nil if root has them.
 	pieces func(f func(items []*yaml.Node) bool) error
 
 	root      *object

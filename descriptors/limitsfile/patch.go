@@ -112,8 +112,7 @@ func (o *object) restrict(l level) *object {
 	return &object{o.node, fields}
 }
 
-// Apply returns a copy of old, a descriptor of domain, with the changes of p. With problems, the copy has no
-// meaning.
+// Apply returns a copy of old, a descriptor of domain, with the changes of p, or problems.
 func (p *Patch) Apply(domain *Domain, path string, old *Descriptor) (*Descriptor, fields.Problems) {
 	d := newDocument(p.file, newShared(Options{}))
 	d.domain = domain

@@ -2,8 +2,7 @@ package limitsfile
 
 import "strings"
 
-// Pattern is a key or value in which * stands for any number of bytes. It has no escapes. The zero value matches
-// the empty text only.
+// Pattern is a key or value in which * stands for any number of bytes. It has no escapes.
 type Pattern struct {
 	Literal        bool // there is no *, and Prefix is the whole pattern
 	Prefix, Suffix string

@@ -191,8 +191,7 @@ func ParseSwitch(name string, value []byte) (Notes, error) {
 	return parseValue(name, switchLevel, value, `{"reason": "incident", "expires_at": "2030-01-31T12:00:00Z"}`, func(*document, *object) {})
 }
 
-// ParseShadowMode reads the switch that changes SHADOW_MODE: a JSON object with notes and shadow_mode. The error is
-// Problems.
+// ParseShadowMode reads the switch of SHADOW_MODE: a JSON object with notes and shadow_mode.
 func ParseShadowMode(name string, value []byte) (on bool, n Notes, err error) {
 	n, err = parseValue(name, shadowModeLevel, value, `{"shadow_mode": true}`, func(d *document, o *object) {
 		mode := o.field("shadow_mode")

@@ -102,8 +102,7 @@ var hold = fields.Field{
 	Want: fmt.Sprintf("a time from %s to %s, such as 30s", limit.DurationText(limit.MinHold), limit.DurationText(limit.MaxHold)),
 }
 
-// schema has all fields of limits files and overrides. unit_multiplier has no default, because a reader must find
-// it beside the unit.
+// schema has all fields. unit_multiplier has no default, because a reader must find it beside the unit.
 var schema = [...]row{
 	rowOf(text("domain"), rootLevel, theirs, "Domain of the rate-limit requests, as in Envoy's filter."),
 	rowOf(fieldOf("defaults", fields.Object), rootLevel, ours,

@@ -133,8 +133,7 @@ func (l *Limit) isTighter(other *Limit) bool {
 // maxCompared bounds the earlier siblings that a descriptor is compared with.
 const maxCompared = 100
 
-// warnUnreachable warns about descriptors that no request can reach, because an earlier descriptor with a * always
-// matches. trail leads to list.
+// warnUnreachable warns about descriptors of list that an earlier wildcard hides. trail leads to list.
 func (r *reader) warnUnreachable(domain string, trail []*Descriptor, list []*Descriptor) {
 	var wildcards []wildcard
 	for _, d := range list {
@@ -160,8 +159,7 @@ type wildcard struct {
 	key, value Pattern
 }
 
-// covering returns the first of the wildcards that matches, and matches first, each request that d could match. It
-// returns nil if there is none.
+// covering returns the first of the wildcards that matches, and matches first, all requests of d, or nil.
 func covering(wildcards []wildcard, d *Descriptor) *Descriptor {
 	if d.Condition != nil || !d.WildcardKey && !d.WildcardValue && d.Value != "" {
 		return nil // a condition and an exact value come first

@@ -17,8 +17,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// XDSExtension is the key of our fields in the metadata of an xDS descriptor: a Struct
-// with fields of a descriptor as in limits files (docs/xds.md).
+// XDSExtension is the key of our fields in the metadata of an xDS descriptor (docs/xds.md).
 const XDSExtension = "rls"
 
 // ParseXDS reads xDS resources like limits files of the same content. The error is Problems without lines.
@@ -74,8 +73,7 @@ func (r *reader) keepDomains(old *Set) {
 }
 
 const (
-	// xdsPieceRules is the number of rules after which a piece ends. YAML nodes take much memory, so only one piece
-	// has them.
+	// xdsPieceRules is the number of rules after which a piece ends. Only one piece has YAML nodes.
 	xdsPieceRules = 400
 
 	// maxXDSPieceRules bounds the descriptors and limits of one descriptor of a domain.

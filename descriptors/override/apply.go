@@ -73,8 +73,7 @@ type match struct {
 	// trail has a descriptor of the base for each entry of the target.
 	trail []*limitsfile.Descriptor
 
-	// singleValues has 1 for each entry of the target that is a single value of a descriptor for many values, else
-	// 0. slices.Compare orders them.
+	// singleValues has 1 for each entry of the target that is a single value of many, else 0.
 	singleValues []int
 }
 
@@ -184,8 +183,7 @@ type activeMatch struct {
 	onTarget bool
 }
 
-// children returns list with the matches applied, and with the copies for single values. trail leads to the parent
-// of list.
+// children returns list with the matches and the copies for single values. trail leads to its parent.
 func (b *builder) children(list, trail []*limitsfile.Descriptor, matches []activeMatch) []*limitsfile.Descriptor {
 	if len(matches) == 0 {
 		return list
@@ -273,8 +271,7 @@ func size(list []*limitsfile.Descriptor) int {
 	return n
 }
 
-// change returns d after the matches that end at d, and the matches that go further down. trail leads to the parent
-// of d.
+// change returns d after the matches that end at d, and those that go further down. trail leads to its parent.
 func (b *builder) change(d limitsfile.Descriptor, trail []*limitsfile.Descriptor, matches []activeMatch) (changed *limitsfile.Descriptor, deeperMatches []activeMatch) {
 	trail = append(slices.Clip(trail), &d)
 	for _, m := range matches {
@@ -310,8 +307,7 @@ func (b *builder) change(d limitsfile.Descriptor, trail []*limitsfile.Descriptor
 	return &d, deeperMatches
 }
 
-// ownPatterns returns patterns without those of single values. It is never nil, because nil means that no override
-// changed the descriptor.
+// ownPatterns returns patterns without those of single values. It is not nil, which would mean no override.
 func ownPatterns(patterns []string, singleValues []int) []string {
 	own := append([]string{}, patterns...)
 	for i := range own {

@@ -51,8 +51,7 @@ type State struct {
 	// CountersKept reports that the limits use the same counters with and without the override.
 	CountersKept bool
 
-	// AlsoRejected, of a DryRun, has the problems of overrides that fit now, and would not fit beside this
-	// override.
+	// AlsoRejected, of a DryRun, has the problems of overrides that would no longer fit.
 	AlsoRejected []error
 }
 

@@ -1,16 +1,10 @@
-// Package override changes limits at run time, whatever the limits files say. It parses
-// overrides, rules and switches, keeps the last good value of each, and applies them to a set
-// of limits files.
+// Package override changes limits at run time. It parses overrides, rules and switches, keeps the last good value
+// of each, and applies them to a set of limits files.
 //
-// Terms:
+// Terms, besides those of the glossary:
 //
-//   - override: a change of the limits of one descriptor, or of one value that a
-//     descriptor matches;
-//   - rule: a rule that was created at run time;
-//   - switch: takes limits out of force, or replaces SHADOW_MODE;
-//   - target: the path to the descriptor, as text;
-//   - field: the name of an override, a rule or a switch in Redis: its kind and its target;
-//   - copy: a descriptor that an override made for a single value.
+// - field: the name of an override, a rule or a switch in Redis: its kind and its target;
+// - copy: a descriptor that an override made for a single value.
 package override
 
 import (
@@ -102,8 +96,7 @@ func NotesOf(value string) (n limitsfile.Notes) {
 	return n
 }
 
-// WithAuthor returns value, the valid value of a field, with its author and the time of the change. A plain number
-// becomes a JSON object.
+// WithAuthor returns value, the valid value of a field, as JSON with its author and the time of the change.
 func WithAuthor(value, author string, set time.Time) string {
 	if !strings.HasPrefix(value, "{") {
 		value = fmt.Sprintf(`{"requests_per_unit": %s}`, value)
@@ -160,8 +153,7 @@ func (k Kind) noun() string { return strings.ReplaceAll(string(k), "_", " ") }
 // IsDomain reports whether the target of a switch is a whole domain.
 func IsDomain(target string) bool { return target != "" && !strings.Contains(target, "|") }
 
-// Field returns the name of a field in Redis. That of an override is its target, which never starts with
-// .
+// Field returns the name of a field in Redis. That of an override is its target, which never starts with a |.
 func Field(k Kind, target string) string {
 	if k == KindOverride {
 		return target

@@ -153,8 +153,8 @@ func (a *ruleAdder) append(list *[]*limitsfile.Descriptor, d *limitsfile.Descrip
 	*list = append(*list, d)
 }
 
-// addHazard adds what a new rule would take from the descriptor that matches the entry at depth now. It returns the
-// limits of that descriptor in words.
+// addHazard adds what a new rule would take from the descriptor that matches the entry at depth now, and returns
+// its limits in words.
 func (a *ruleAdder) addHazard(o *Override, out *outcome, depth int, list []*limitsfile.Descriptor) (limits string) {
 	const none = "no limit"
 	e := o.Target.Entries[depth]

@@ -103,8 +103,7 @@ func (b *bodyReader) handler(next BodyHandler) http.Handler {
 
 const (
 	// maxAnsweringBytes bounds the bodies that are being answered, and maxPeerAnsweringBytes those of one IP
-	// address. Otherwise hundreds of busy connections would delay all other calls. Hundreds of small requests fit
-	// the bounds.
+	// address. Otherwise hundreds of busy connections would delay all other calls.
 	maxAnsweringBytes, maxPeerAnsweringBytes = 64 << 10, 32 << 10
 
 	// requestBytes is added to each body, because a request without a body costs time too.
@@ -149,8 +148,7 @@ func (t *turns) wait(ctx context.Context, address string, bodyBytes int) (end fu
 	}, nil
 }
 
-// turnWriter ends the turn of a request before it writes the answer, so a client that does not read its answers
-// delays nobody.
+// turnWriter ends a turn before it writes, so a client that does not read its answers delays nobody.
 type turnWriter struct {
 	http.ResponseWriter
 	endTurn func()

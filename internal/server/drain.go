@@ -95,9 +95,8 @@ func (s *Server) Close() {
 	}
 }
 
-// cancelStreams returns a tap that cancels the context of streams when drainCtx is done. Otherwise GracefulStop
-// would wait for health watches and reflection, which last as long as their clients want. The context also ends a
-// handler that waits in Recv.
+// cancelStreams returns a tap that cancels streams when drainCtx is done. Otherwise GracefulStop would wait for
+// health watches and reflection. The context also ends a handler that waits in Recv.
 func cancelStreams(isStream map[string]bool, drainCtx context.Context) tap.ServerInHandle {
 	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
 		if !isStream[info.FullMethodName] {

@@ -59,8 +59,7 @@ func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx con
 			PermitWithoutStream: true,
 		}),
 		// A worker keeps its grown stack. To grow a new one in each call takes a fifth of the server's CPU
-		// (BenchmarkServerCPU). The best number of workers is about that of the calls in flight, because the CPU
-		// caches of idle workers get cold.
+		// (BenchmarkServerCPU). The CPU caches of more workers get cold.
 		grpc.NumStreamWorkers(uint32(32 * runtime.GOMAXPROCS(0))),
 		grpc.InTapHandle(cancelStreams(isStream, drainCtx)),
 	}

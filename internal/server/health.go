@@ -11,8 +11,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// healthServices are the services that gRPC health reports on: the whole server, and the one that deployments of
-// the incumbent probe.
+// healthServices are the whole server, and the service that deployments of the incumbent probe.
 var healthServices = []string{"", "ratelimit"}
 
 // Health is the state of the process, which is healthy if no component has a fault. Health answers gRPC health and

@@ -71,8 +71,7 @@ func (j *jsonHandler) ServeBody(w http.ResponseWriter, r *http.Request, body []b
 	}
 	resp, err := j.service.ShouldRateLimit(ctx, &req)
 	if err != nil {
-		// The incumbent answers 400 to every failed call, and its callers expect 400. It knows
-		// no forbidden calls.
+		// The incumbent answers 400 to every failed call, and knows no forbidden ones.
 		code := http.StatusBadRequest
 		if status.Code(err) == codes.PermissionDenied {
 			code = http.StatusForbidden

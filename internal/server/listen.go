@@ -61,8 +61,7 @@ func listenGRPC(o *GRPC) (net.Listener, error) {
 	return net.Listen("unix", o.UDS)
 }
 
-// removeStaleSocket removes a socket that a killed process left behind. A socket in use, and any other kind of
-// file, is an error.
+// removeStaleSocket removes a socket of a killed process. Any other file is an error.
 func removeStaleSocket(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -137,8 +136,7 @@ func (l *httpListener) close() {
 	_ = l.listener.Close()
 }
 
-// stop closes the listener and waits for requests in flight. When ctx is done, it calls beforeCut and cuts them,
-// which is an error.
+// stop waits for requests in flight. When ctx is done, it calls beforeCut and cuts them, which is an error.
 func (l *httpListener) stop(ctx context.Context, beforeCut func()) error {
 	err := l.server.Shutdown(ctx)
 	if err != nil {

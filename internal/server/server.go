@@ -63,8 +63,7 @@ type Options struct {
 	// called after each call of the method, and must return at once. The default observes nothing.
 	ObserveMethod func(name string) (observeCall func(took time.Duration))
 
-	// DrainDelay is how long the server still takes calls after health has turned NOT_SERVING, so that load
-	// balancers notice; default 0.
+	// DrainDelay is how long the server takes calls after health has turned NOT_SERVING; default 0.
 	DrainDelay time.Duration
 
 	// DrainTimeout is how long calls in flight may take after DrainDelay before they are cut; default 20s. A client
@@ -99,9 +98,8 @@ type GRPC struct {
 	// MaxConnectionIdle is the time after which a connection without calls is closed, unless 0.
 	MaxConnectionIdle time.Duration
 
-	// MaxConnectionAge is the age at which the server asks a client to reconnect, so that load spreads over new
-	// replicas. It varies by ±10 %; 0 means never. MaxConnectionAgeGrace is how long calls may then still take,
-	// unless 0.
+	// MaxConnectionAge is the age, ±10 %, at which the server asks a client to reconnect; 0 means never.
+	// MaxConnectionAgeGrace is how long calls may then still take; 0 means no bound.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
 }
 
@@ -234,8 +232,7 @@ func (s *Server) HTTPAddr() net.Addr { return s.http.addr() }
 // DebugAddr returns the address of the debug pages, or nil if it was in use.
 func (s *Server) DebugAddr() net.Addr { return s.debug.addr() }
 
-// MetricsAddr returns the address of the metrics listener, or nil without
-// Options.Metrics.
+// MetricsAddr returns the address of the metrics listener, or nil without Options.Metrics.
 func (s *Server) MetricsAddr() net.Addr { return s.metrics.addr() }
 
 // Serve answers calls until ctx is done or the gRPC or HTTP listener fails, and then drains: it turns health to

@@ -15,14 +15,12 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/watchfile"
 )
 
-// TLS makes a listener speak TLS 1.2 or later. The files are PEM. The listener reads them again when they change,
-// which does not affect existing connections.
+// TLS makes a listener speak TLS 1.2 or later. Changes of the PEM files do not affect existing connections.
 type TLS struct {
 	// CertFile and KeyFile are the server's certificate chain and its key.
 	CertFile, KeyFile string
 
-	// ClientCAFile contains certificate authorities. If set, one of them must have signed the certificate of each
-	// client.
+	// ClientCAFile contains the authorities of which one must have signed each client's certificate.
 	ClientCAFile string
 
 	// ClientCertOptional also accepts clients without a certificate. It needs ClientCAFile.
@@ -32,8 +30,7 @@ type TLS struct {
 	// wildcards. It needs ClientCAFile.
 	ClientSAN string
 
-	// ReloadEvery is how often the listener reads the files; default 0.5s. It applies a change that two reads have
-	// found. Polling sees every kind of replacement.
+	// ReloadEvery is how often the listener reads the files; default 0.5s. Two reads must find a change.
 	ReloadEvery time.Duration
 }
 
@@ -115,8 +112,7 @@ func (r *tlsReloader) apply(files [][]byte) error {
 	return nil
 }
 
-// requireSAN returns a check that a client certificate contains the DNS name. ClientAuth decides whether a client
-// must have one.
+// requireSAN returns a check that a client certificate, if there is one, contains the DNS name.
 func requireSAN(name string) func(tls.ConnectionState) error {
 	return func(state tls.ConnectionState) error {
 		if len(state.PeerCertificates) == 0 {

@@ -1,5 +1,4 @@
-// Package source defines where limits and overrides come from. Each sub-package is one
-// source.
+// Package source defines where limits and overrides come from. Each sub-package is one source.
 package source
 
 import (
@@ -18,8 +17,7 @@ type Source interface {
 	Run(ctx context.Context, apply func(Update) error) error
 }
 
-// Update is a change of a source. The zero Update reports that the source can be read and
-// nothing else has changed.
+// Update is a change of a source. The zero Update reports that the source was read without a change.
 type Update struct {
 	// Limits is the new set of limits; nil if unchanged.
 	Limits *limitsfile.Set

@@ -140,15 +140,14 @@ func checkName(r *fields.Reader, name fields.Given) {
 	}
 }
 
-// File keeps the bindings of a file in force. A change is in force within two seconds. If the file is invalid, the
-// last valid bindings stay in force.
+// File keeps the last valid bindings of a file in force. A change is in force within two seconds.
 type File struct {
 	watched *watchfile.Files
 	current atomic.Pointer[Bindings]
 }
 
-// Open reads the file and returns an error if it is invalid. observe is called after each change, with the reason
-// if the file was rejected. observe and log can be nil.
+// Open reads the file. observe is called after each change, with the reason if the file was rejected. observe and
+// log can be nil.
 func Open(path string, observe func(err error), log *slog.Logger) (*File, error) {
 	f := new(File)
 	apply := func(contents [][]byte) error {

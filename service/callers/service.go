@@ -29,8 +29,7 @@ func NewService(next rlsv3.RateLimitServiceServer, file *File, refused func(), l
 	return &Service{next: next, file: file, refused: refused, log: log, logs: rate.NewLimiter(rate.Every(time.Minute), 1)}
 }
 
-// ShouldRateLimit implements rlsv3.RateLimitServiceServer. It returns PERMISSION_DENIED if the
-// caller may not ask the domain.
+// ShouldRateLimit implements rlsv3.RateLimitServiceServer.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	if err := s.CheckDomain(ctx, req.GetDomain()); err != nil {
 		return nil, err

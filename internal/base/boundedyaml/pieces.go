@@ -58,8 +58,7 @@ func cut(data []byte, field string, pieceNodes int) (head []byte, pieces []piece
 	return head, append(pieces, current), indent >= 0
 }
 
-// mayHaveAnchors reports whether an & in data can start an anchor: after anything but a letter or digit. Without
-// anchors, pieces do not depend on each other.
+// mayHaveAnchors reports whether an & in data can start an anchor. Without anchors, pieces are independent.
 func mayHaveAnchors(data []byte) bool {
 	for i := 0; ; i++ {
 		next := bytes.IndexByte(data[i:], '&')
@@ -82,8 +81,7 @@ type parsedPiece struct {
 	err   error
 }
 
-// parseAhead parses several pieces at the same time. next returns the items of the next piece. stop waits for the
-// end of all parsers.
+// parseAhead parses several pieces at the same time. next returns the items of the next one.
 func (d *Document) parseAhead() (next func(i int) ([]*yaml.Node, error), stop func()) {
 	queue := make(chan chan parsedPiece, d.bounds.Parsers-1) // in the order of the pieces
 	stopped := make(chan struct{})

@@ -28,7 +28,7 @@ const (
 	minHeapToFree = 64 << 20
 
 	// interval is the time between two measurements. A few large calls can let the heap grow by 200 MB in half a
-	// second. During a load, it grows faster.
+	// second.
 	interval     = 50 * time.Millisecond
 	loadInterval = 10 * time.Millisecond
 )

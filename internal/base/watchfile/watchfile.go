@@ -74,8 +74,7 @@ func (f *Files) Watch(ctx context.Context) {
 	}
 }
 
-// Reload reads the files. It applies a changed content that two reads have found, because somebody may be writing a
-// file.
+// Reload reads the files. It applies a change that two reads have found, because somebody may be writing.
 func (f *Files) Reload() {
 	changed, err := f.reload()
 	attrs := []any{"file", strings.Join(f.o.Paths, ", ")}

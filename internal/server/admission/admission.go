@@ -22,7 +22,6 @@ type Options struct {
 	MaxConnections, MaxPeerConnections int
 
 	// MaxPendingBytes bounds the request bytes of unanswered calls over all connections.
-	// Beyond the bound, the Gate cuts the connection with the most pending bytes.
 	MaxPendingBytes int64
 
 	// MaxResets bounds the streams that a client resets on one connection in a second, beyond resetsPerAnswer for

@@ -27,8 +27,7 @@ const (
 	firstSeconds = 0.125
 )
 
-// frameBudget bounds the frames that a client sends without getting answers. They cost CPU time, and HTTP/2 does
-// not bound them.
+// frameBudget bounds the frames that a client sends without answers. They cost CPU time.
 type frameBudget struct {
 	perSecond  float64 // 0 means no bound
 	callFrames float64 // frames of the calls that can be in flight

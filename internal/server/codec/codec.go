@@ -88,9 +88,8 @@ const (
 	// A request is large if it has more bytes or descriptors. An entry of two bytes takes a hundred after decoding.
 	largeBytes, largeDescriptors = 128 << 10, 256
 
-	// maxLargeWeight bounds the weight of the large requests that are decoded and answered at the same time. A few
-	// of them would delay all other calls. A request weighs as much as its descriptors, or as a descriptor for each
-	// bytesPerWeight.
+	// maxLargeWeight bounds the large requests that are decoded and answered at the same time. A request weighs as
+	// much as its descriptors, or as a descriptor for each bytesPerWeight.
 	maxLargeWeight = 2048
 	bytesPerWeight = 512
 

@@ -24,8 +24,8 @@ const (
 	valueTag = 2<<3 | bytesField
 )
 
-// decodeRequest decodes data into an empty request, whose strings are parts of data. It returns false if data is
-// invalid or has a rare field. The request is then undefined.
+// decodeRequest decodes data into an empty request, whose strings are parts of data. It returns false, and an
+// undefined request, if data is invalid or has a rare field.
 func decodeRequest(data string, request *rlsv3.RateLimitRequest) bool {
 	parts, ok := countParts(data)
 	if !ok || !utf8.ValidString(parts.domain) {

@@ -114,8 +114,7 @@ type Entry struct {
 	Fields          []FieldWrite `json:"changes"`
 }
 
-// FieldWrite is a field that a change has written. OldValue or NewValue is nil if the field had or
-// has no value.
+// FieldWrite is a field that a change has written, with nil for no value.
 type FieldWrite struct {
 	Field    string  `json:"field"`
 	OldValue *string `json:"old,omitempty"`
@@ -165,8 +164,7 @@ type Replica struct {
 // ErrNothingToRollBack is the error of a rollback without a change before it.
 var ErrNothingToRollBack = errors.New("history has no change to roll back")
 
-// PreviousVersion returns the version before the change with that version. A rollback stands for the version that
-// it restored, so repeated rollbacks go back step by step.
+// PreviousVersion returns the version before a change. A rollback stands for the version that it restored.
 func PreviousVersion(history []Entry, version int64) (int64, error) {
 	for {
 		i := slices.IndexFunc(history, func(e Entry) bool { return e.Version == version })

@@ -68,8 +68,7 @@ const (
 	// readPause is the pause between two parts of a large file, which take about as long to read.
 	readPause = time.Millisecond
 
-	// fullReadEvery is the number of looks after which Run reads the files anyway. A read error may be over, and
-	// some file systems hide changes.
+	// fullReadEvery is the number of looks between full reads, because some file systems hide changes.
 	fullReadEvery = 30
 )
 

@@ -35,8 +35,7 @@ type Skipped struct{ Path, Reason string }
 // String returns path: reason.
 func (s Skipped) String() string { return s.Path + ": " + s.Reason }
 
-// Place is where the limits files are. Its fields are the settings of envoyproxy/ratelimit. Root alone names a
-// directory or a file.
+// Place is where the limits files are, as in the settings of envoyproxy/ratelimit. Root alone can be a file.
 type Place struct {
 	Root, Subdirectory, AppDirectory string // RUNTIME_ROOT and so on
 

@@ -58,8 +58,7 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 			resync.Reset(time.Duration(float64(s.options.Resync) * (0.8 + 0.2*rand.Float64())))
 			continue
 		}
-		// A client of a Cluster looks for the node of the hash only after a redirect, which a dead node doesn't
-		// send.
+		// A client of a Cluster looks for the node of the hash only after a redirect of a living node.
 		if c, ok := s.options.Client.(interface{ ReloadState(context.Context) }); ok {
 			c.ReloadState(ctx)
 		}

@@ -32,8 +32,7 @@ import (
 const typeURL = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
 const (
-	// pingInterval detects a dead server. A grpc-go server closes connections with pings more often than every five
-	// minutes.
+	// pingInterval detects a dead server. A grpc-go server allows a ping every five minutes.
 	pingInterval = 6 * time.Minute
 	pingTimeout  = 20 * time.Second
 
@@ -97,8 +96,7 @@ func (s *stream) run(ctx context.Context) error {
 	}
 }
 
-// receiveFirst receives the first response. It reports a long silence, because a server that doesn't know the node
-// sends nothing.
+// receiveFirst receives the first response. A server that doesn't know the node sends nothing at all.
 func (s *stream) receiveFirst() (r *discoveryv3.DiscoveryResponse, err error) {
 	c := s.client
 	received := make(chan struct{})
@@ -197,8 +195,7 @@ func (c *Client) parse(r *discoveryv3.DiscoveryResponse) source.Update {
 	if len(errs) > 0 {
 		return source.Update{Problem: errors.Join(errs...)}
 	}
-	// The order of go-control-plane is random. Sorted resources give the same problems
-	// and the same merged domains each time.
+	// The order of go-control-plane is random. Sorted resources give the same problems each time.
 	slices.SortStableFunc(resources, func(a, b *confv3.RateLimitConfig) int { return strings.Compare(a.GetName(), b.GetName()) })
 	limits, err := limitsfile.ParseXDS(resources, c.limits, c.Parse)
 	if err != nil && len(limits.Domains) == 0 {

@@ -44,8 +44,7 @@ type Options struct {
 	// MaxMessageBytes bounds a response; 16 MiB by default.
 	MaxMessageBytes int
 
-	// Backoff spaces attempts to connect. It starts again after a stream that brought valid limits or lasted for
-	// Max.
+	// Backoff spaces attempts to connect, again after valid limits or a stream that lasted for Max.
 	Backoff wait.Backoff
 
 	// Parse says how to parse resources.
