@@ -1,11 +1,9 @@
 package condition
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"regexp/syntax"
-	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -54,18 +52,14 @@ func MaxSteps(conditions []*Condition) int {
 	if sum <= MaxCallSteps {
 		return sum
 	}
-	// A value is only compared with the regular expressions whose prefix it has. In sorted order, the prefixes of a
-	// text come before the text.
-	sorted := slices.SortedFunc(slices.Values(conditions), func(a, b *Condition) int { return cmp.Compare(a.regexPrefix(), b.regexPrefix()) })
-	var chain []*Condition // the prefix of each starts with the prefix of the condition before
-	sum, most := 0, 0
-	for _, c := range sorted {
-		for len(chain) > 0 && !strings.HasPrefix(c.regexPrefix(), chain[len(chain)-1].regexPrefix()) {
-			sum -= chain[len(chain)-1].estimatedSteps()
-			chain = chain[:len(chain)-1]
+	most := 0
+	for _, c := range conditions { // a value is only compared with the regular expressions whose prefix it has
+		sum := 0
+		for _, other := range conditions {
+			if strings.HasPrefix(c.regexPrefix(), other.regexPrefix()) {
+				sum += other.estimatedSteps()
+			}
 		}
-		chain = append(chain, c)
-		sum += c.estimatedSteps()
 		most = max(most, sum)
 	}
 	return most

@@ -51,24 +51,22 @@ func (r *reader) keepDomains(old *Set) {
 			r.domains[d.domain.Name].hasProblems = true
 		}
 	}
-	isNamed := func(name string) func(*Domain) bool { return func(d *Domain) bool { return d.Name == name } }
+	var oldDomains []*Domain
+	if old != nil {
+		oldDomains = old.Domains
+	}
 	for i, d := range r.set.Domains {
-		if old == nil || !d.hasProblems {
-			continue
-		}
-		if k := slices.IndexFunc(old.Domains, isNamed(d.Name)); k >= 0 && !old.Domains[k].hasProblems {
-			r.set.Domains[i] = old.Domains[k]
+		isGood := func(old *Domain) bool { return old.Name == d.Name && !old.hasProblems }
+		if k := slices.IndexFunc(oldDomains, isGood); d.hasProblems && k >= 0 {
+			r.set.Domains[i] = oldDomains[k]
 		}
 	}
 	isEmpty := func(d *Domain) bool { return d.hasProblems && len(d.Descriptors) == 0 }
 	r.set.Domains = slices.DeleteFunc(r.set.Domains, isEmpty)
 	hasNoName := func(d *document) bool { return d.domain == nil || d.domain.Name == "" }
-	if old != nil && slices.ContainsFunc(r.docs, hasNoName) { // it may have been any domain that the response lacks
-		for _, d := range old.Domains {
-			if r.domains[d.Name] == nil {
-				r.set.Domains = append(r.set.Domains, d)
-			}
-		}
+	if slices.ContainsFunc(r.docs, hasNoName) { // it may have been any domain that the response lacks
+		isNamed := func(d *Domain) bool { return r.domains[d.Name] != nil }
+		r.set.Domains = append(r.set.Domains, slices.DeleteFunc(slices.Clone(oldDomains), isNamed)...)
 	}
 }
 

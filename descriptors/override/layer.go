@@ -76,21 +76,15 @@ func (r *record) newState(field string, problem error) State {
 
 // Set replaces all values with those in all, by field.
 func (l *Layer) Set(all map[string]string) {
-	if l.byField == nil {
-		l.byField = map[string]*record{}
-	}
-	maps.DeleteFunc(l.byField, func(field string, _ *record) bool {
-		_, ok := all[field]
-		return !ok
-	})
+	old := l.byField
+	l.byField = map[string]*record{}
 	for field, value := range all {
-		old := l.byField[field]
-		if old != nil && old.value == value {
-			continue
-		}
-		r := newRecord(field, value)
-		if old != nil {
-			r.lastGood = old.lastGood
+		r := old[field]
+		if r == nil || r.value != value {
+			r = newRecord(field, value)
+			if old[field] != nil {
+				r.lastGood = old[field].lastGood
+			}
 		}
 		l.byField[field] = r
 	}

@@ -43,18 +43,17 @@ type tlsReloader struct {
 }
 
 func newTLSReloader(opts TLS, observe func(subject string, err error), log *slog.Logger) (*tlsReloader, error) {
-	if opts.ClientSAN != "" && opts.ClientCAFile == "" {
+	paths := []string{opts.CertFile, opts.KeyFile}
+	switch {
+	case opts.ClientCAFile != "":
+		paths = append(paths, opts.ClientCAFile)
+	case opts.ClientSAN != "":
 		return nil, errors.New("a client SAN needs a client CA, without which no client certificate is verified")
-	}
-	if opts.ClientCertOptional && opts.ClientCAFile == "" {
+	case opts.ClientCertOptional:
 		return nil, errors.New("optional client certificates need a client CA, without which none is verified")
 	}
 	if opts.CertFile == "" || opts.KeyFile == "" {
 		return nil, errors.New("certificate and key are both required")
-	}
-	paths := []string{opts.CertFile, opts.KeyFile}
-	if opts.ClientCAFile != "" {
-		paths = append(paths, opts.ClientCAFile)
 	}
 	r := &tlsReloader{opts: opts}
 	var err error

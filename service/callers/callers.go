@@ -1,10 +1,5 @@
-// Package callers decides which domains a caller may ask, by the names in its client
-// certificate. A file binds names to domains.
-//
-// Terms:
-//
-//   - name: a URI, a DNS name or the common name in a certificate;
-//   - binding: a name, and the domains that callers with this name may ask.
+// Package callers decides which domains a caller may ask, by the names in its client certificate: a URI, a DNS name
+// or the common name. A file binds names to domains.
 package callers
 
 import (

@@ -1,11 +1,5 @@
-// Package check answers POST /v1/check: several independent checks of limits as JSON, for
-// programs without gRPC.
-//
-// Terms:
-//
-//   - check: one descriptor and its hits, like a ShouldRateLimit call with one descriptor;
-//   - answer: the decision about one check, or its error;
-//   - refusal: the answer to a request that is rejected as a whole, without a decision.
+// Package check answers POST /v1/check: several independent checks of limits as JSON, for programs without gRPC. A
+// refusal rejects a request as a whole, without a decision.
 package check
 
 import (

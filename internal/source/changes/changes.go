@@ -4,10 +4,8 @@
 // Terms:
 //
 // - field: the name of an override, a rule or a switch, with its kind;
-// - value: the stored JSON of a field;
-// - tag: a short hash of a value, which the API shows as ETag;
-// - change: one or more writes in one atomic step, with a version;
-// - history: the last changes, the newest first.
+// - tag: a short hash of the value of a field, which the API shows as ETag;
+// - change: one or more writes in one atomic step, with a version. The history has the last ones.
 package changes
 
 import (
@@ -210,10 +208,7 @@ func PlanRollback(history []Entry, version int64, isEnded func(value string) boo
 		if v.restored != nil && isEnded(*v.restored) {
 			v.restored = nil
 		}
-		if hasEnded && v.restored == nil {
-			continue
-		}
-		if equal(v.current, v.restored) {
+		if equal(v.current, v.restored) || hasEnded && v.restored == nil {
 			continue
 		}
 		w := Write{Field: field, Value: v.restored, Condition: Condition{Absent: v.current == nil}}

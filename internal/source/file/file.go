@@ -4,10 +4,9 @@
 // Terms:
 //
 // - place: the file or the directories that the settings name;
-// - fingerprint: a hash of the metadata of all files at a place;
-// - look: taking the fingerprint;
-// - settled: two looks in a row found the same, so nobody is writing. At the start, files that did not change for a
-// while are settled too.
+// - look: taking the fingerprint, a hash of the metadata of all files at a place;
+// - settled: two looks in a row found the same, so nobody is writing, or at the start, files that did not change
+// for a while.
 package file
 
 import (

@@ -1,14 +1,11 @@
-// Package overrides is the source of overrides, and of the rules and switches of run time.
-// It mirrors a hash in Redis that all replicas share. The package doesn't interpret the values.
+// Package overrides is the source of overrides, and of the rules and switches of run time, in a hash in Redis that
+// all replicas share. It doesn't interpret the values.
 //
 // Terms:
 //
-//   - field, value: a field of the hash <prefix>rls:overrides and its content;
-//   - history: a list in Redis with the last changes, the newest first;
-//   - message: a changed field, on the channel that has the hash's name, or a reset
-//     counter, on the channel <prefix>rls:resets;
-//   - full read: HGETALL of the hash, after each message, each subscription and each
-//     resync interval, because messages can get lost.
+// - message: a changed field, on the channel that has the hash's name, or a reset counter;
+// - full read: HGETALL of the hash, after each message, each subscription and each resync interval, because
+// messages can get lost.
 package overrides
 
 import (

@@ -1,11 +1,6 @@
-// Package reload puts the limits of a source in force, with overrides applied, and
-// reports what is in force and what was rejected.
-//
-// Terms:
-//
-//   - base: the limits of the source, without overrides;
-//   - rejected: limits or an override with problems; the previous value stays in force;
-//   - outage: a time in which a source can't be read.
+// Package reload puts the limits of a source in force, with overrides applied, and reports what is in force and
+// what was rejected. If limits or an override are rejected, the previous value stays in force. The base is the
+// limits of the source, without overrides.
 package reload
 
 import (

@@ -1,15 +1,6 @@
-// Package xds is the source of limits from an xDS management server. Like
-// envoyproxy/ratelimit it gets the state of the world over an aggregated stream (ADS).
-//
-// Terms:
-//
-//   - resource: a RateLimitConfig, the limits of one domain;
-//   - response: a message of the server with all resources. A resource that is missing
-//     from it is no longer in force;
-//   - version: the server's name for a response. It means nothing here: a restarted
-//     server may use a version again for other resources;
-//   - nonce: identifies a response on its stream. Our answer repeats the nonce;
-//   - ACK, NACK: the answer that a response is in force, or why it isn't.
+// Package xds is the source of limits from an xDS management server. Like envoyproxy/ratelimit it gets the state of
+// the world over an aggregated stream (ADS). A resource that is missing from a response is no longer in force. The
+// version of a response means nothing here: a restarted server may use a version again for other resources.
 package xds
 
 import (
