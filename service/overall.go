@@ -18,18 +18,20 @@ import (
 func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quotaMode bool) (
 	code rlsv3.RateLimitResponse_Code, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus,
 ) {
-	isOver := func(i, _, _ int) bool { return statuses[i].Code == rlsv3.RateLimitResponse_OVER_LIMIT }
-	leastRemaining := uint32(math.MaxUint32)
+	anyOver, leastRemaining := false, uint32(math.MaxUint32)
 	for i, st := range statuses {
+		isOver := st.Code == rlsv3.RateLimitResponse_OVER_LIMIT
+		anyOver = anyOver || isOver
 		switch {
 		case st.CurrentLimit == nil:
-		case isOver(i, 0, 0) && !isInQuotaMode(c.Rules[i], true, quotaMode):
+		case isOver && !isInQuotaMode(c.Rules[i], true, quotaMode):
 			headerStatus, leastRemaining = st, 0
 		case st.LimitRemaining < leastRemaining:
 			headerStatus, leastRemaining = st, st.LimitRemaining
 		}
 	}
-	if c.isDeniedBy(quotaMode, isOver) {
+	isOver := func(i, _, _ int) bool { return statuses[i].Code == rlsv3.RateLimitResponse_OVER_LIMIT }
+	if anyOver && c.isDeniedBy(quotaMode, isOver) {
 		return rlsv3.RateLimitResponse_OVER_LIMIT, headerStatus
 	}
 	return rlsv3.RateLimitResponse_OK, headerStatus
