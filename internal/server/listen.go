@@ -116,13 +116,6 @@ func listenHTTP(name string, a Addr, gate *admission.Gate, certs *tlsReloader, h
 // maxHeaderBytes bounds the headers of a request, also with gRPC.
 const maxHeaderBytes = 32 << 10
 
-func (l *httpListener) addr() net.Addr {
-	if l == nil {
-		return nil
-	}
-	return l.listener.Addr()
-}
-
 func (l *httpListener) serve() error {
 	if err := l.server.Serve(l.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("%s listener: %w", l.name, err)

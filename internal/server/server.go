@@ -148,9 +148,7 @@ type Server struct {
 	grpc         *grpc.Server
 	grpcListener net.Listener
 	http         *httpListener
-	debug        *httpListener   // nil if its address was in use
-	metrics      *httpListener   // nil without Options.Metrics
-	optional     []*httpListener // debug and metrics, unless nil
+	optional     []*httpListener // debug, unless its address was in use, and metrics
 
 	calls inflight // of gRPC, /json and /v1/check
 
@@ -195,18 +193,19 @@ func New(o Options) (_ *Server, err error) {
 	if s.http, err = listenHTTP("HTTP", o.HTTP, o.HTTPGate, nil, httpHandler(&o, &s.calls), o.Log); err != nil {
 		return nil, err
 	}
-	if s.debug, err = listenHTTP("debug", o.Debug, o.DebugGate, debugCerts, debugHandler(o.DebugPages, o.DebugNames, s.streamCtx), o.Log); err != nil {
+	if debug, err := listenHTTP("debug", o.Debug, o.DebugGate, debugCerts, debugHandler(o.DebugPages, o.DebugNames, s.streamCtx), o.Log); err != nil {
 		o.Log.Error("debug listener failed; serving without it", "error", err)
 	} else {
-		s.debug.server.RegisterOnShutdown(s.endStreams)
-		s.optional = append(s.optional, s.debug)
+		debug.server.RegisterOnShutdown(s.endStreams)
+		s.optional = append(s.optional, debug)
 	}
 	if m := o.Metrics; m != nil {
 		// Missing metrics would be noticed only when they are needed, so an address in use is an error.
-		if s.metrics, err = listenHTTP("metrics", m.Addr, nil, nil, onlyAt(cmp.Or(m.Path, "/metrics"), m.Handler), o.Log); err != nil {
+		metrics, err := listenHTTP("metrics", m.Addr, nil, nil, onlyAt(cmp.Or(m.Path, "/metrics"), m.Handler), o.Log)
+		if err != nil {
 			return nil, err
 		}
-		s.optional = append(s.optional, s.metrics)
+		s.optional = append(s.optional, metrics)
 	}
 	return s, nil
 }
@@ -227,13 +226,7 @@ func (s *Server) readTLS(listener string, o *TLS) (*tlsReloader, error) {
 func (s *Server) GRPCAddr() net.Addr { return s.grpcListener.Addr() }
 
 // HTTPAddr returns the address of /json, /v1/check and /healthcheck.
-func (s *Server) HTTPAddr() net.Addr { return s.http.addr() }
-
-// DebugAddr returns the address of the debug pages, or nil if it was in use.
-func (s *Server) DebugAddr() net.Addr { return s.debug.addr() }
-
-// MetricsAddr returns the address of the metrics listener, or nil without Options.Metrics.
-func (s *Server) MetricsAddr() net.Addr { return s.metrics.addr() }
+func (s *Server) HTTPAddr() net.Addr { return s.http.listener.Addr() }
 
 // Serve answers calls until ctx is done or the gRPC or HTTP listener fails, and then drains: it turns health to
 // NOT_SERVING, waits DrainDelay unless the cause of ctx is ErrInterrupted, refuses new calls, and lets those in
@@ -242,7 +235,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	var running sync.WaitGroup
 	addrs := []any{"grpc", s.GRPCAddr().String(), "http", s.HTTPAddr().String()}
 	for _, l := range s.optional {
-		addrs = append(addrs, l.name, l.addr().String())
+		addrs = append(addrs, l.name, l.listener.Addr().String())
 		running.Go(func() {
 			if err := l.serve(); err != nil {
 				s.opts.Log.Error("listener failed; serving without it", "error", err)

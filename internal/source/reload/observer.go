@@ -124,12 +124,12 @@ func (r *Reloader) reportOverrides() {
 		}
 	}
 	if newProblems > maxLoggedProblems {
-		r.log.Error("overrides rejected", "and_more", newProblems-maxLoggedProblems, "see", "/rlconfig/problems")
+		r.options.Log.Error("overrides rejected", "and_more", newProblems-maxLoggedProblems, "see", "/rlconfig/problems")
 	}
-	r.observer.Overrides(counts)
+	r.options.Observer.Overrides(counts)
 	if r.overrideStates != nil && len(changes) > 0 {
 		slices.SortFunc(changes, func(a, b OverrideChange) int { return cmp.Compare(a.State.Field(), b.State.Field()) })
-		r.observer.OverridesChanged(changes)
+		r.options.Observer.OverridesChanged(changes)
 	}
 	if r.overridesRead {
 		r.overrideStates = states
@@ -169,7 +169,7 @@ func (r *Reloader) logProblem(s *override.State) {
 		level, state = slog.LevelWarn, " waiting"
 	}
 	message := strings.ReplaceAll(string(s.Kind), "_", " ") + state
-	r.log.Log(context.Background(), level, message, "problem", strings.ReplaceAll(problem, "\n", "; "), "effect", effect)
+	r.options.Log.Log(context.Background(), level, message, "problem", strings.ReplaceAll(problem, "\n", "; "), "effect", effect)
 }
 
 func isSwitched(s *override.State) bool {
@@ -182,16 +182,16 @@ func (r *Reloader) logSwitch(s *override.State) {
 		attrs = append(attrs, "until", s.Expires.UTC().Format(time.RFC3339))
 	}
 	if s.Kind == override.KindShadowMode {
-		r.log.Warn("shadow mode switched", append(attrs, "value", s.Limits)...)
+		r.options.Log.Warn("shadow mode switched", append(attrs, "value", s.Limits)...)
 	} else {
-		r.log.Warn("limits switched off", attrs...)
+		r.options.Log.Warn("limits switched off", attrs...)
 	}
 }
 
 func (r *Reloader) logSwitchEnd(s *override.State) {
 	if s.Kind == override.KindShadowMode {
-		r.log.Warn("shadow mode restored to the setting")
+		r.options.Log.Warn("shadow mode restored to the setting")
 	} else {
-		r.log.Warn("limits switched on", "limits", cmp.Or(s.Target, "all domains"))
+		r.options.Log.Warn("limits switched on", "limits", cmp.Or(s.Target, "all domains"))
 	}
 }

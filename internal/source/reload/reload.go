@@ -36,9 +36,7 @@ type Options struct {
 
 // Reloader puts updates of sources in force. It is safe for concurrent use.
 type Reloader struct {
-	store    *descriptors.Store
-	observer Observer
-	log      *slog.Logger
+	options Options
 
 	mu          sync.Mutex
 	base        *limitsfile.Set  // nil before the first good limits
@@ -56,12 +54,8 @@ type Reloader struct {
 
 // New returns a Reloader without limits.
 func New(o Options) *Reloader {
-	return &Reloader{
-		store:    o.Store,
-		observer: o.Observer,
-		log:      cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
-		outages:  map[string]error{},
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	return &Reloader{options: o, outages: map[string]error{}}
 }
 
 // Follow runs s and puts its updates in force until ctx is done. name is the source in reports. If firstOutcome is
@@ -98,7 +92,7 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 		r.base, r.problem = u.Limits, u.Problem
 		changes := r.renew(name)
 		r.inForceSince = time.Now()
-		r.observer.LimitsLoaded(len(u.Limits.Domains))
+		r.options.Observer.LimitsLoaded(len(u.Limits.Domains))
 		r.logInForce(u.Attrs, changes)
 	case u.Overrides != nil && r.base != nil:
 		if changes := r.renew(name); len(changes) > 0 {
@@ -106,7 +100,7 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 		}
 	}
 	if u.Outage == nil {
-		r.observer.SourceRead(name)
+		r.options.Observer.SourceRead(name)
 	}
 	return u.Problem
 }
@@ -115,20 +109,20 @@ func (r *Reloader) setOutage(name string, err error) {
 	oldErr, isKnown := r.outages[name]
 	r.outages[name] = err
 	if !isKnown || (oldErr == nil) != (err == nil) {
-		r.observer.SourceState(name, err)
+		r.options.Observer.SourceState(name, err)
 	}
 }
 
 // renew puts base with overrides in force. cause is the name of the updated source, or empty. renew returns log
 // attributes for the rules that have changed.
 func (r *Reloader) renew(cause string) []slog.Attr {
-	old := r.store.Load()
+	old := r.options.Store.Load()
 	set, nextExpiry := r.overrides.Apply(r.base, time.Now())
 	cfg := descriptors.Compile(set)
-	r.store.Set(cfg)
+	r.options.Store.Set(cfg)
 	r.renewAt(nextExpiry)
 	r.reportOverrides()
-	r.observer.ConfigProblems(len(r.problems()))
+	r.options.Observer.ConfigProblems(len(r.problems()))
 	change := LimitsChange{Time: time.Now(), Cause: cause, First: old == nil, Domains: len(cfg.Domains()), Rules: cfg.Rules()}
 	if !change.First {
 		change.Changes = cfg.ChangesFrom(old)
@@ -136,7 +130,7 @@ func (r *Reloader) renew(cause string) []slog.Attr {
 	attrs := changeAttrs(change.Changes)
 	if change.First || len(attrs) > 0 {
 		r.inForceSince = change.Time
-		r.observer.LimitsChanged(change)
+		r.options.Observer.LimitsChanged(change)
 	}
 	return attrs
 }
@@ -175,9 +169,9 @@ const (
 )
 
 func (r *Reloader) logInForce(cause, changes []slog.Attr) {
-	cfg := r.store.Load()
+	cfg := r.options.Store.Load()
 	attrs := slices.Concat(cause, []slog.Attr{slog.Int("domains", len(cfg.Domains())), slog.Int("rules", cfg.Rules())}, changes)
-	r.log.LogAttrs(context.Background(), slog.LevelInfo, "limits in force", attrs...)
+	r.options.Log.LogAttrs(context.Background(), slog.LevelInfo, "limits in force", attrs...)
 }
 
 func changeAttrs(c descriptors.Changes) []slog.Attr {
@@ -205,7 +199,7 @@ func (r *Reloader) logWarnings(warnings fields.Problems) {
 	for _, w := range warnings {
 		text := w.String()
 		if !r.loggedWarnings[text] {
-			r.log.Warn("limits suspicious", "warning", text)
+			r.options.Log.Warn("limits suspicious", "warning", text)
 		}
 		logged[text] = true
 	}
@@ -215,8 +209,8 @@ func (r *Reloader) logWarnings(warnings fields.Problems) {
 // reject records why the newest limits, or a part of them, are rejected.
 func (r *Reloader) reject(err error, isPart bool) {
 	r.problem = err
-	r.observer.LimitsRejected(err)
-	r.observer.ConfigProblems(len(r.problems()))
+	r.options.Observer.LimitsRejected(err)
+	r.options.Observer.ConfigProblems(len(r.problems()))
 	message := "limits rejected; the last good ones stay in force"
 	switch {
 	case isPart:
@@ -227,10 +221,10 @@ func (r *Reloader) reject(err error, isPart bool) {
 	lines := strings.Split(err.Error(), "\n")
 	for i, line := range lines {
 		if i == maxLoggedProblems {
-			r.log.Error(message, "and_more_problems", len(lines)-i, "see", "/rlconfig/problems")
+			r.options.Log.Error(message, "and_more_problems", len(lines)-i, "see", "/rlconfig/problems")
 			break
 		}
-		r.log.Error(message, "problem", line)
+		r.options.Log.Error(message, "problem", line)
 	}
 }
 
@@ -250,7 +244,7 @@ func (r *Reloader) problems() []string {
 
 // WriteLimits writes the limits in force, one line each.
 func (r *Reloader) WriteLimits(w io.Writer) {
-	if cfg := r.store.Load(); cfg != nil {
+	if cfg := r.options.Store.Load(); cfg != nil {
 		_ = cfg.WriteLines(w)
 	}
 }
