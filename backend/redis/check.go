@@ -256,13 +256,11 @@ func (c *serverCheck) checkWrite(err error) {
 // checkClock compares the clock of Redis with the clock of this machine. Redis has read its clock
 // between started and the end of elapsed.
 func (c *serverCheck) checkClock(cmd *goredis.Cmd, started time.Time, elapsed time.Duration) {
-	parts, err := cmd.StringSlice()
-	if err != nil || len(parts) < 2 {
+	now, err := microsOf(cmd)
+	if err != nil {
 		return
 	}
-	seconds, _ := strconv.ParseInt(parts[0], 10, 64)
-	micros, _ := strconv.ParseInt(parts[1], 10, 64)
-	if text := clockDifference(time.Unix(seconds, micros*1000), started, elapsed); text != "" {
+	if text := clockDifference(time.UnixMicro(now), started, elapsed); text != "" {
 		c.add(CheckClock, LevelWarning, text, "set both clocks with NTP; windows begin and end by the clock of Redis")
 	}
 }
@@ -345,7 +343,10 @@ func (c *serverCheck) checkInfo(info map[string]string) {
 	if info["role"] == "slave" {
 		c.add(CheckRole, LevelProblem, "this server is a replica, which rejects writes", "set REDIS_URL to the master, or use REDIS_TYPE=sentinel")
 	}
-	if isCluster := info["cluster_enabled"] == "1"; isCluster && c.instance.address.kind != Cluster {
+	if info["hello_server"] == "envoy-redis-proxy" { // its INFO is of a Cluster in any case
+		c.add(CheckCluster, LevelNote, "Envoy's redis_proxy is before Redis; it sends each script to the server of the first key",
+			"give the proxy one server only, or let rls connect to the Cluster itself")
+	} else if info["cluster_enabled"] == "1" && c.instance.address.kind != Cluster {
 		c.add(CheckCluster, LevelProblem, "this server is a node of a Cluster, but REDIS_TYPE is "+string(c.instance.address.kind), "set REDIS_TYPE=cluster")
 	}
 	if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" && info["maxmemory"] != "0" {

@@ -51,7 +51,7 @@ func (s *server) execute(ctx context.Context, commands []goredis.Cmder) {
 
 // measureClock asks the server for its time.
 func (s *server) measureClock(ctx context.Context) error {
-	cmd := goredis.NewTimeCmd(ctx, "TIME")
+	cmd := newTimeCommand(ctx)
 	start := microsSinceProcessStart()
 	s.execute(ctx, []goredis.Cmder{cmd})
 	return s.clock.addReply(start, cmd)
