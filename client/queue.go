@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/seed-81f232ab/rls/internal/base/wait"
+	"github.com/cenkalti/backoff/v5"
 )
 
 // Bounds of the calls of a queue.
@@ -58,8 +58,8 @@ func (q *queue) run() {
 		maxWaiters = 1 // a call has one id
 	}
 	bound := oneWaiter
-	outagePauses := wait.Backoff{Initial: firstOutagePause, Max: longestOutagePause, Jitter: 0.5}.Start()
-	slotPauses := wait.Backoff{Initial: firstSlotPause, Max: longestSlotPause, Jitter: 0.5}.Start()
+	outagePauses := newBackoff(firstOutagePause, longestOutagePause)
+	slotPauses := newBackoff(firstSlotPause, longestSlotPause)
 	for {
 		batch, permits := q.nextBatch(bound)
 		if batch == nil {
@@ -97,6 +97,12 @@ func (q *queue) run() {
 		}
 		outagePauses.Reset()
 	}
+}
+
+func newBackoff(first, longest time.Duration) *backoff.ExponentialBackOff {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval, b.Multiplier = first, longest, 2
+	return b
 }
 
 // jitter returns a random delay, so that not all processes that wait for the same reset call at once.
@@ -236,4 +242,9 @@ func (q *queue) rejectLateWaiters() {
 	}
 }
 
-func (q *queue) endPause() { wait.Signal(q.wakeUps) }
+func (q *queue) endPause() {
+	select {
+	case q.wakeUps <- struct{}{}:
+	default: // the goroutine has a signal already
+	}
+}

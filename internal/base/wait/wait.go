@@ -39,9 +39,7 @@ type Backoff struct {
 
 // Start returns the pauses of b, from the first on.
 func (b Backoff) Start() *backoff.ExponentialBackOff {
-	e := &backoff.ExponentialBackOff{
+	return &backoff.ExponentialBackOff{
 		InitialInterval: b.Initial, MaxInterval: b.Max, RandomizationFactor: b.Jitter, Multiplier: 2,
 	}
-	e.Reset()
-	return e
 }
