@@ -234,7 +234,6 @@ type Clock interface {
 	NewTimer(d time.Duration) (<-chan time.Time, func())
 }
 
-// systemClock is the clock of the system.
 type systemClock struct{}
 
 func (systemClock) Now() time.Time { return time.Now() }

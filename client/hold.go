@@ -7,7 +7,6 @@ import (
 	"sync"
 )
 
-// holdKeyPrefix starts the keys of queues for holds.
 const holdKeyPrefix = "hold "
 
 // errSlotTaken is the reason for the loss of a hold whose renewal is denied.

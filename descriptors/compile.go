@@ -83,7 +83,6 @@ func (c *compiler) compile(list []*limitsfile.Descriptor, parent path) siblings 
 	return s
 }
 
-// newRule returns the rule of d, or nil if no limit of d is in force.
 func (c *compiler) newRule(d *limitsfile.Descriptor, p path) *Rule {
 	var limits []*RateLimit
 	for _, l := range d.Limits {
@@ -147,7 +146,6 @@ type responseKey struct {
 	name  string
 }
 
-// newResponse returns the current_limit of responses for l. A limit without a window has no unit.
 func newResponse(l *limit.Limit, name string) *rlsv3.RateLimitResponse_RateLimit {
 	response := &rlsv3.RateLimitResponse_RateLimit{Name: name, RequestsPerUnit: l.Requests}
 	if l.Unit != limit.Millisecond { // Envoy has no such unit

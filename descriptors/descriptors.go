@@ -250,7 +250,6 @@ func (l *lookup) addUntested(n *node) {
 	}
 }
 
-// canDeny reports whether r or a rule below it can deny a request.
 func canDeny(r *Rule, children *siblings) bool {
 	if r != nil && !r.ShadowMode && slices.ContainsFunc(r.Limits, func(l *RateLimit) bool { return !l.Unlimited }) {
 		return true

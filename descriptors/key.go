@@ -66,7 +66,6 @@ var escapedInValue, escapedInPattern = func() (value, pattern [256]bool) {
 	return value, pattern
 }()
 
-// appendEscaped appends s to dst, with the bytes of escape written as %XX.
 func appendEscaped(dst []byte, s string, escape *[256]bool) []byte {
 	const hex = "0123456789ABCDEF"
 	appended := 0

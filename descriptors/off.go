@@ -15,7 +15,6 @@ type Off struct {
 	limitsfile.Notes
 }
 
-// allDomains is the Path of a switch of all domains.
 const allDomains = "all domains"
 
 // Off returns the limits that switches have taken out of force: of all domains, of domains, then of rules.

@@ -47,7 +47,6 @@ func newSiblings(list []*limitsfile.Descriptor) siblings {
 	return s
 }
 
-// add indexes n, which is the i-th of its siblings.
 func (s *siblings) add(n *node, i int) {
 	k := s.keys[n.Key]
 	if k == nil {
@@ -192,7 +191,6 @@ func (l *lookup) firstCondition(nodes []*node, entries []*ratelimitv3.RateLimitD
 	return nil
 }
 
-// copiedFrom returns the node that an override copied to make d, or nil.
 func (s *siblings) copiedFrom(d *limitsfile.Descriptor) *node {
 	if d.CopiedFrom == nil {
 		return nil

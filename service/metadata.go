@@ -51,7 +51,6 @@ func descriptorMetadata(d *ratelimitv3.RateLimitDescriptor) map[string]any {
 	return m
 }
 
-// mergeMissing adds to dst the fields of src that dst lacks.
 func mergeMissing(dst, src map[string]any) {
 	for name, value := range src {
 		existing, exists := dst[name]
@@ -72,7 +71,6 @@ const (
 	decisionsField = "decisions" // of each descriptor, in the order of the request
 )
 
-// addRuleMetadata adds the decision of each descriptor to the dynamic metadata of resp. headerStatus can be nil.
 func (c *Call) addRuleMetadata(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus) {
 	if resp.DynamicMetadata == nil {
 		resp.DynamicMetadata = &structpb.Struct{Fields: map[string]*structpb.Value{}}

@@ -63,7 +63,7 @@ func isInQuotaMode(rule *descriptors.Rule, hasLimit, quotaMode bool) bool {
 	return quotaMode || rule != nil && rule.QuotaMode && (hasLimit || rule.IsUnlimited())
 }
 
-// coversAllQuotas reports whether n are all descriptors in quota mode. quotas have a rule.
+// coversAllQuotas reports whether n are all descriptors in quota mode, of which quotas have a rule.
 func (c *Call) coversAllQuotas(n, quotas int) bool {
 	if n == 0 || n < quotas {
 		return false

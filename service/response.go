@@ -57,7 +57,6 @@ func denialRank(l *limit.Limit, r limit.Result) int64 {
 	return rank
 }
 
-// setStatus fills status from the result of hit j.
 func (c *Call) setStatus(status *rlsv3.RateLimitResponse_DescriptorStatus, duration *durationpb.Duration, j int) {
 	l, r := c.hits[j].Limit, c.results[j].Result
 	if !r.Allowed && !c.hits[j].Shadow {

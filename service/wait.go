@@ -8,7 +8,6 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// neverWait is the wait of hits that never pass.
 const neverWait = math.MaxInt64
 
 // retryAfter returns the microseconds until the same call passes if nobody else sends hits, also with the hits that

@@ -288,7 +288,6 @@ func constantText(e ast.Expr) (text string, ok bool) {
 	return string(literal), ok
 }
 
-// parsePattern parses a regular expression in the syntax of RE2, and bounds its size.
 func parsePattern(text string) (*syntax.Regexp, patternSize, error) {
 	parsed, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
@@ -312,7 +311,6 @@ func (s patternSizes) size() (sum patternSize) {
 	return sum
 }
 
-// costOf returns the cost of a match of pattern with a text of this many bytes.
 func (s patternSizes) costOf(pattern string, bytes int) int {
 	return 1 + patternSteps(s[pattern].instructions, bytes)/stepsPerCost
 }

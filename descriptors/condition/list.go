@@ -107,7 +107,6 @@ func In(file string, entries []Entry) (c *Condition, problems, warnings fields.P
 	return &Condition{kind: inKind, text: "in" + l.text(), list: l}, nil, nil
 }
 
-// newList returns the list of the texts that read makes of the entries.
 func newList(file string, entries []Entry, read func(Entry) (string, error)) (l *List, problems fields.Problems) {
 	if len(entries) > MaxEntries {
 		return nil, fields.Problems{entries[MaxEntries].problem("the list has %d entries; maximum is %d", len(entries), MaxEntries)}

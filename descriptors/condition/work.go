@@ -107,7 +107,6 @@ func (s patternSize) plus(other patternSize) patternSize {
 
 func (s patternSize) times(n int) patternSize { return patternSize{s.instructions * n, s.runes * n} }
 
-// memory returns the memory that s takes, in units of the memory of one instruction.
 func (s patternSize) memory() int { return s.instructions + s.runes/10 }
 
 // check returns an error if s is too large for one condition.

@@ -273,7 +273,7 @@ func (d *document) limitItems(pos *place, v value) []*yaml.Node {
 	return items
 }
 
-// sameCounter returns the limit of limits that would share its counters with l, or nil.
+// sameCounter returns the limit that would share its counters with l, or nil.
 func sameCounter(limits []*Limit, l *Limit) *Limit {
 	for _, other := range limits {
 		if !l.Unlimited && !other.Unlimited && other.Tag() == l.Tag() {

@@ -14,7 +14,6 @@ import (
 )
 
 const (
-	// maxListProblems bounds the problems reported of one list.
 	maxListProblems = 20
 
 	// maxConditions bounds the conditions of one key below one parent.
@@ -133,7 +132,6 @@ const maxExpressions = 1000
 // expressionCache has the compiled expressions of a Set by their text.
 type expressionCache map[string]*condition.Condition
 
-// condition returns the condition of an expression. It adds a new expression to p.
 func (c expressionCache) condition(text string, p *condition.Patterns) (*condition.Condition, error) {
 	if compiled := c[text]; compiled != nil {
 		return compiled, nil
@@ -148,7 +146,6 @@ func (c expressionCache) condition(text string, p *condition.Patterns) (*conditi
 	return compiled, err
 }
 
-// newListCondition has the functions that make the condition of a field.
 var newListCondition = map[string]func(file string, entries []condition.Entry) (c *condition.Condition, problems, warnings fields.Problems){
 	"cidr": condition.CIDR, "in": condition.In,
 }
@@ -192,7 +189,6 @@ func (d *document) entries(pos *place, v value) (entries []condition.Entry) {
 	return entries
 }
 
-// listInFile is listCondition for a list in a file of its own.
 func (d *document) listInFile(pos *place, v value) *condition.Condition {
 	file := d.object(listLevel, pos, v.node).field("file")
 	switch {
@@ -233,7 +229,6 @@ type lists struct {
 	known map[[3]string]*fileList           // by field, name in the limits file, and path
 }
 
-// fileList is a list in a file.
 type fileList struct {
 	condition          *condition.Condition // nil if the list has problems
 	err                error                // why the file can't be read

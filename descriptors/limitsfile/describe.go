@@ -98,7 +98,6 @@ type fieldSet uint64
 
 const _ = uint(64 - len(schema)) // a fieldSet has a bit for each row
 
-// fieldSet returns the fields that o has.
 func (o *object) fieldSet() fieldSet {
 	var names []string
 	for _, v := range o.all() {
@@ -107,7 +106,6 @@ func (o *object) fieldSet() fieldSet {
 	return setOf(names...)
 }
 
-// setOf returns the set of the fields with these names.
 func setOf(names ...string) (s fieldSet) {
 	for i := range schema {
 		if slices.Contains(names, schema[i].Name) {
@@ -136,7 +134,6 @@ func (l *Limit) fieldsFrom(o *object) fieldSet {
 	return s &^ fieldsWithoutEffect(l.Spec)
 }
 
-// fieldsWithoutEffect returns the default fields that have no effect on a limit of this spec.
 func fieldsWithoutEffect(spec limit.Spec) fieldSet {
 	var names []string
 	for _, f := range dependentFields {

@@ -273,7 +273,6 @@ func (p *place) keys() []string {
 	return append(p.parent.keys(), p.descriptor.Key)
 }
 
-// path returns the path to p: `shop > service=checkout > path`.
 func (p *place) path() string {
 	var labels []string
 	for ; p != nil; p = p.parent {

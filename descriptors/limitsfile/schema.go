@@ -47,7 +47,6 @@ func (l level) sameFormat() level {
 	return fileLevels
 }
 
-// levelNames has the name of each level, from rootLevel on.
 var levelNames = []string{
 	"the root of the file", "the descriptor", "rate_limit", "an item of replaces", "defaults",
 	"the override", "an item of rate_limits", "not", "a list in a file", "the switch", "denial", "the rule", "the switch",
@@ -197,7 +196,6 @@ var specFields = map[string]func(s *limit.Spec, v value){
 	"lease_waste":        func(s *limit.Spec, v value) { s.LeaseWaste = v.Ratio },
 }
 
-// findRow returns the row of a field, or nil.
 func findRow(name string) *row {
 	for i := range schema {
 		if schema[i].Name == name {
@@ -207,7 +205,6 @@ func findRow(name string) *row {
 	return nil
 }
 
-// fieldsAt returns the names of the fields that level l allows.
 func fieldsAt(l level) []string {
 	var names []string
 	for _, r := range schema {

@@ -44,7 +44,6 @@ func ParseXDS(resources []*confv3.RateLimitConfig, old *Set, o Options) (*Set, e
 	return set, errs
 }
 
-// keepDomains replaces the domains with problems by those of old.
 func (r *reader) keepDomains(old *Set) {
 	for _, d := range r.docs {
 		if d.mistakes > 0 && d.domain != nil && r.domains[d.domain.Name] != nil {

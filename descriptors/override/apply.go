@@ -142,7 +142,6 @@ func unknownDomain(domain string, names []string) string {
 	return fmt.Sprintf("unknown domain %s; %s", fields.Printable(domain), advice)
 }
 
-// pathOf returns the path of the first n entries of t.
 func pathOf(t descriptors.Target, n int) string {
 	var trail []*limitsfile.Descriptor
 	for _, e := range t.Entries[:n] {
@@ -325,7 +324,6 @@ func entryText(e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	return e.GetKey() + "=" + e.GetValue()
 }
 
-// advice names the descriptors of list that e could mean.
 func advice(list []*limitsfile.Descriptor, e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	const maxNames = 10
 	if strings.Contains(e.GetKey()+e.GetValue(), "*") {

@@ -58,7 +58,6 @@ type State struct {
 // Field returns the name of the field in Redis.
 func (s *State) Field() string { return Field(s.Kind, s.Target) }
 
-// newRecord returns the record of a field before Apply.
 func newRecord(field, value string) *record {
 	r := &record{value: value, notes: NotesOf(value)}
 	if r.parsed, r.parseErr = Parse(field, []byte(value)); r.parsed == nil {
@@ -68,7 +67,6 @@ func newRecord(field, value string) *record {
 	return r
 }
 
-// newState returns the state of a field without limits.
 func (r *record) newState(field string, problem error) State {
 	kind, target := SplitField(field)
 	return State{Kind: kind, Target: target, Value: r.value, Notes: r.notes, Problem: problem, Waiting: errors.Is(problem, ErrNoLimits)}

@@ -93,7 +93,6 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 	out.Limits = d.Summary()
 }
 
-// domain returns the copy of the domain of o, or a new domain.
 func (a *ruleAdder) domain(o *Override, out *outcome) *limitsfile.Domain {
 	name := o.Target.Domain
 	if d := a.domains[name]; d != nil {

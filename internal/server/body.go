@@ -50,7 +50,6 @@ func newBodyReader(o *Options, calls *inflight) *bodyReader {
 
 var errManyLargeBodies = errors.New("too many large bodies at once; try again")
 
-// read returns the body of r.
 func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > b.maxBytes {
 		w.Header().Set("Connection", "close") // else net/http reads the body to its end
@@ -71,7 +70,6 @@ func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error
 	return append(body, more...), err
 }
 
-// handler returns a handler that reads the body for next, and waits for the turn of the request.
 func (b *bodyReader) handler(next BodyHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b.inflight.begin()

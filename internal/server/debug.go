@@ -26,7 +26,6 @@ type Page struct {
 	AnyHost bool
 }
 
-// address returns the path of p without the syntax of patterns.
 func (p Page) address() string { return strings.TrimSuffix(p.Path, "{$}") }
 
 // pprofPages answer only callers on this host, such as a kubectl port-forward, because a profile contains pieces of

@@ -36,7 +36,6 @@ const (
 	connWindowBytes = 1 << 20
 )
 
-// newGRPCServer returns a server with the services of o, health and reflection.
 func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx context.Context) *grpc.Server {
 	isStream := make(map[string]bool) // by full method name; filled below
 	opts := []grpc.ServerOption{
@@ -132,7 +131,6 @@ func (r callRegistrar) recoverCall(ctx context.Context, method string, err *erro
 	}
 }
 
-// recoverHTTP returns a handler that logs panics of next and answers them with 500.
 func recoverHTTP(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {

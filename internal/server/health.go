@@ -91,7 +91,6 @@ func (h *Health) Lines() (faults, notes []string) {
 	return sortedLines(h.faults), sortedLines(h.notes)
 }
 
-// sortedLines returns "component: text" for each text.
 func sortedLines(texts map[string]string) []string {
 	all := make([]string, 0, len(texts))
 	for _, component := range slices.Sorted(maps.Keys(texts)) {

@@ -46,7 +46,6 @@ type jsonHandler struct {
 	refunds bool
 }
 
-// holdHeader is the HTTP form of the metadata key.
 var holdHeader = http.CanonicalHeaderKey(limit.HoldKey)
 
 // Refuse implements BodyHandler.

@@ -71,7 +71,6 @@ func newTLSReloader(opts TLS, observe func(subject string, err error), log *slog
 	return r, err
 }
 
-// leaf returns the certificate in force.
 func (r *tlsReloader) leaf() *x509.Certificate { return r.current.Load().Certificates[0].Leaf }
 
 // config returns the listener's configuration, which switches to the current one at each handshake.

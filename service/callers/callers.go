@@ -32,7 +32,6 @@ const (
 	wantDomains = `a list of domains, or ["*"] for all`
 )
 
-// nameFields are the fields that name callers.
 var nameFields = []string{fieldURI, fieldDNS, fieldCommonName, fieldNoCertificate}
 
 var (
@@ -51,7 +50,6 @@ var (
 // Bindings are the bindings of a file by domain. They are immutable.
 type Bindings map[string][]binding
 
-// allDomains is the domain of bindings that allow all domains.
 const allDomains = "*"
 
 // binding is a name of callers that may ask a domain. A * at the end of the name matches any text.

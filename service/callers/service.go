@@ -65,7 +65,6 @@ func caller(ctx context.Context) (cert *x509.Certificate, from string) {
 	return cert, from
 }
 
-// names returns the names in a certificate for messages.
 func names(c *x509.Certificate) string {
 	if c == nil {
 		return "no client certificate"

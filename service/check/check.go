@@ -136,7 +136,6 @@ func (h *Handler) newRequest(ctx context.Context, c *Check) (*rlsv3.RateLimitReq
 	return &rlsv3.RateLimitRequest{Domain: c.Domain, Descriptors: []*ratelimitv3.RateLimitDescriptor{d}}, nil
 }
 
-// newAnswer describes the answer to a call with one descriptor.
 func newAnswer(c *service.Call, withRule bool) Answer {
 	if c.Err != nil {
 		return Answer{Code: Failed, Error: newError(c.Err)}

@@ -134,7 +134,6 @@ func (c *Call) End() {
 	calls.Put(c)
 }
 
-// waitTurn waits for the turn of a request, or until the call ends.
 func (c *Call) waitTurn(bytes, descriptors int) error {
 	if bytes <= largeBytes && descriptors <= largeDescriptors {
 		return nil

@@ -75,7 +75,6 @@ func appendStatus(b []byte, s *rlsv3.RateLimitResponse_DescriptorStatus) ([]byte
 	return b, true
 }
 
-// appendNumber appends a field with a number, unless the number is 0.
 func appendNumber(b []byte, field protowire.Number, n uint64) []byte {
 	if n == 0 {
 		return b

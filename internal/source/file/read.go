@@ -200,7 +200,6 @@ func isEditorFile(name string) bool {
 	return vim || strings.HasPrefix(name, ".#") || strings.HasSuffix(name, "~")
 }
 
-// isConfigMapDirectory reports whether link leads to a directory of a Kubernetes ConfigMap.
 func isConfigMapDirectory(link string) bool {
 	target, err := os.Readlink(link)
 	if err != nil || !strings.HasPrefix(target, "..data/") {

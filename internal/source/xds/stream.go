@@ -28,7 +28,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source"
 )
 
-// typeURL is the type of a RateLimitConfig.
 const typeURL = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
 const (
