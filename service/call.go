@@ -89,13 +89,6 @@ func (c *Call) hitsEnd(i, from int) int {
 	return from
 }
 
-// dropHits removes the hits of a rejected call, which no Limiter decides.
-func (c *Call) dropHits() {
-	clear(c.hits)
-	clear(c.limits)
-	c.hits, c.results, c.hitDescriptors, c.limits = c.hits[:0], c.results[:0], c.hitDescriptors[:0], c.limits[:0]
-}
-
 // match finds the rule of each descriptor of req and prepares the hits.
 func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest, allOrNone bool) error {
 	domain := config.Domain(req.Domain)
@@ -165,15 +158,6 @@ func (c *Call) checkRefunds(rejectsAll bool) error {
 			return status.Errorf(codes.PermissionDenied, "descriptors[%d]: refunds (is_negative_hits) are turned off (NEGATIVE_HITS)", i)
 		case rule.NoRefunds:
 			return status.Errorf(codes.PermissionDenied, "descriptors[%d]: rule %s has refunds: false", i, rule.Path)
-		}
-	}
-	return nil
-}
-
-func (c *Call) firstError() error {
-	for j := range c.results {
-		if err := c.results[j].Err; err != nil {
-			return err
 		}
 	}
 	return nil

@@ -133,15 +133,19 @@ func (s *Service) prepare(ctx context.Context, c *Call) error {
 		err = c.setHoldIDs(ctx)
 	}
 	if err != nil {
-		c.dropHits()
+		clear(c.hits)
+		clear(c.limits)
+		c.hits, c.results, c.hitDescriptors, c.limits = c.hits[:0], c.results[:0], c.hitDescriptors[:0], c.limits[:0]
 	}
 	return err
 }
 
 // respond returns the response to c.Request, whose hits are decided.
 func (s *Service) respond(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse, error) {
-	if err := c.firstError(); err != nil {
-		return nil, statusError(err)
+	for j := range c.results {
+		if err := c.results[j].Err; err != nil {
+			return nil, statusError(err)
+		}
 	}
 	resp := c.newResponse()
 	code, headerStatus := c.overallCode(resp.Statuses, s.options.QuotaMode)

@@ -182,7 +182,12 @@ func (f *causeFinder) tryPatterns(l line, patterns []pattern) bool {
 			continue
 		}
 		group := func(name string) string {
-			return excerpt(string(p.mistake.ExpandString(nil, "${"+name+"}", l.text, m)))
+			const most = 40
+			text := []rune(string(p.mistake.ExpandString(nil, "${"+name+"}", l.text, m)))
+			if len(text) > most {
+				text = append(text[:most], '…')
+			}
+			return string(text)
 		}
 		at := m[2*p.mistake.SubexpIndex("at")]
 		for _, fix := range p.fixes {
@@ -192,14 +197,6 @@ func (f *causeFinder) tryPatterns(l line, patterns []pattern) bool {
 		}
 	}
 	return false
-}
-
-func excerpt(text string) string {
-	const most = 40
-	if cut := []rune(text); len(cut) > most {
-		return string(cut[:most]) + "…"
-	}
-	return text
 }
 
 // entryStart matches the start of a line: its spaces, and the dashes of items.
@@ -222,7 +219,11 @@ func (f *causeFinder) tryIndent(l line) bool {
 			continue
 		}
 		tried = append(tried, want)
-		reason := fmt.Sprintf("wrong indentation: got %s, want %d as in line %d", spacesText(got), want, f.lineNumber(above.start))
+		unit := "spaces"
+		if got == 1 {
+			unit = "space"
+		}
+		reason := fmt.Sprintf("wrong indentation: got %d %s, want %d as in line %d", got, unit, want, f.lineNumber(above.start))
 		if f.try(l.start+got, edit{l.start, l.start + got, strings.Repeat(" ", want)}, reason) {
 			return true
 		}
@@ -231,13 +232,6 @@ func (f *causeFinder) tryIndent(l line) bool {
 		}
 	}
 	return false
-}
-
-func spacesText(n int) string {
-	if n == 1 {
-		return "1 space"
-	}
-	return fmt.Sprintf("%d spaces", n)
 }
 
 // tryBrackets tries to close, to change or to remove a bracket after start.
