@@ -152,7 +152,7 @@ func Open(path string, observe func(err error), log *slog.Logger) (*File, error)
 	}
 	var err error
 	f.watched, err = watchfile.Read(watchfile.Options{
-		Paths: []string{path}, Content: "callers", Apply: apply, Observe: observe, MaxBytes: MaxFileBytes, Log: log,
+		Paths: []string{path}, Content: "callers", Apply: apply, Observe: observe, Log: log,
 	})
 	return f, err
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
+const maxBytes = 1 << 20 // of a file
+
 // Options are the options of Read. Only Paths and Apply are required.
 type Options struct {
 	Paths []string // of files that come into force together
@@ -32,7 +34,6 @@ type Options struct {
 	// Details returns attributes for the log line of a change.
 	Details func() []any
 
-	MaxBytes int64         // of a file; default 1 MiB
 	Interval time.Duration // between two reads; default 1 s
 
 	Log *slog.Logger
@@ -49,7 +50,6 @@ type Files struct {
 
 // Read reads the files and puts them in force.
 func Read(o Options) (*Files, error) {
-	o.MaxBytes = cmp.Or(o.MaxBytes, 1<<20)
 	o.Interval = cmp.Or(o.Interval, time.Second)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Observe == nil {
@@ -116,12 +116,12 @@ func (f *Files) read() (contents [][]byte, err error) {
 			return nil, err
 		}
 		defer file.Close()
-		data, err := io.ReadAll(io.LimitReader(file, f.o.MaxBytes+1))
+		data, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
 		if err != nil {
 			return nil, err
 		}
-		if int64(len(data)) > f.o.MaxBytes {
-			return nil, fmt.Errorf("%s: want at most %d bytes", path, f.o.MaxBytes)
+		if len(data) > maxBytes {
+			return nil, fmt.Errorf("%s: want at most %d bytes", path, maxBytes)
 		}
 		contents = append(contents, data)
 	}

@@ -49,7 +49,7 @@ func TestFileIsReadAgainAfterEachChange(t *testing.T) {
 		var log lockedBuffer
 		var inForce []string // guarded by the mutex of log
 		f, err := Read(Options{
-			Paths: []string{path}, Content: "tokens", MaxBytes: 10, Log: slog.New(slog.NewTextHandler(&log, nil)),
+			Paths: []string{path}, Content: "tokens", Log: slog.New(slog.NewTextHandler(&log, nil)),
 			Apply: func(contents [][]byte) error {
 				data := contents[0]
 				if string(data) == "bad" {
@@ -74,7 +74,7 @@ func TestFileIsReadAgainAfterEachChange(t *testing.T) {
 			{"1", []string{"1"}, ""},
 			{"2", []string{"1", "2"}, "tokens reloaded"},
 			{"bad", []string{"1", "2"}, "not good"},
-			{strings.Repeat("x", 11), []string{"1", "2"}, "want at most 10 bytes"},
+			{strings.Repeat("x", 1<<20+1), []string{"1", "2"}, "want at most 1048576 bytes"},
 			{"", []string{"1", "2", ""}, "tokens reloaded"},
 		} {
 			log.Reset()
