@@ -197,7 +197,7 @@ func (d *document) listInFile(pos *place, v value) *condition.Condition {
 	case file.Text == "":
 		d.errorf(v.node, pos, "%s: the name of the file is missing; want {file: list.txt}", v.row.Name)
 		return nil
-	case d.lists.read == nil:
+	case d.options.ReadList == nil:
 		d.errorf(file.node, pos, "%s: a list can be in a file only if the limits are in a file; write the entries here", v.row.Name)
 		return nil
 	}
@@ -205,7 +205,7 @@ func (d *document) listInFile(pos *place, v value) *condition.Condition {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(filepath.Dir(d.file), path)
 	}
-	list := d.lists.list(v.row.Name, file.Text, path)
+	list := d.list(v.row.Name, file.Text, path)
 	if list.err != nil {
 		d.errorf(file.node, pos, "%s: %v", v.row.Name, list.err)
 	}
@@ -223,27 +223,22 @@ func (d *document) listInFile(pos *place, v value) *condition.Condition {
 	return list.condition
 }
 
-// lists reads the files of lists, each once for all descriptors of a Set.
-type lists struct {
-	read  func(path string) ([]byte, error) // nil if lists can't be in files
-	known map[[3]string]*fileList           // by field, name in the limits file, and path
-}
-
 type fileList struct {
 	condition          *condition.Condition // nil if the list has problems
 	err                error                // why the file can't be read
 	problems, warnings fields.Problems
 }
 
-// list returns the list of a field. name is the file in the limits file, and path where it is.
-func (l *lists) list(field, name, path string) *fileList {
+// list returns the list of a field, and reads it once for all descriptors. name is the file in the limits file, and
+// path where it is.
+func (s *shared) list(field, name, path string) *fileList {
 	key := [3]string{field, name, path}
-	if known := l.known[key]; known != nil {
+	if known := s.lists[key]; known != nil {
 		return known
 	}
 	result := &fileList{}
-	l.known[key] = result
-	data, err := l.read(path)
+	s.lists[key] = result
+	data, err := s.options.ReadList(path)
 	if err == nil && len(data) > DefaultMaxFileBytes {
 		err = errors.New(fields.Printable(path) + ": the file is too large; maximum is 16 MiB")
 	}

@@ -49,7 +49,7 @@ const (
 
 type shared struct {
 	options     Options
-	lists       lists
+	lists       map[[3]string]*fileList // by field, name in the limits file, and path
 	expressions expressionCache
 	patterns    *condition.Patterns
 }
@@ -57,7 +57,7 @@ type shared struct {
 func newShared(o Options) *shared {
 	o.MaxFileBytes = cmp.Or(o.MaxFileBytes, DefaultMaxFileBytes)
 	o.MaxNodes = cmp.Or(o.MaxNodes, DefaultMaxNodes)
-	return &shared{o, lists{o.ReadList, map[[3]string]*fileList{}}, expressionCache{}, &condition.Patterns{}}
+	return &shared{o, map[[3]string]*fileList{}, expressionCache{}, &condition.Patterns{}}
 }
 
 // document is a limits file while it is read.

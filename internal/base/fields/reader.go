@@ -107,7 +107,11 @@ func (g Given) Is() bool { return g.Node != nil }
 func (r *Reader) Object(n *yaml.Node, level string, known []Field) Values {
 	names := Names(known)
 	if n.Kind != yaml.MappingNode {
-		r.Errorf(n, "%s: got %s, want a mapping with %s", level, r.display(n), strings.Join(names, ", "))
+		shown := Display(n)
+		if r.file.IsSecret && n.Kind == yaml.ScalarNode {
+			shown = "a text"
+		}
+		r.Errorf(n, "%s: got %s, want a mapping with %s", level, shown, strings.Join(names, ", "))
 		return nil
 	}
 	values := Values{}
@@ -178,13 +182,6 @@ func (r *Reader) visit(n *yaml.Node) bool {
 	}
 	r.nodes++
 	return r.nodes <= maxNodes && len(r.problems) < maxProblems
-}
-
-func (r *Reader) display(n *yaml.Node) string {
-	if r.file.IsSecret && n.Kind == yaml.ScalarNode {
-		return "a text"
-	}
-	return Display(n)
 }
 
 // keyText returns a key for a message. In a secret file, a key can have a secret: {token:SECRET}.
