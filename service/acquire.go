@@ -35,7 +35,7 @@ func (s *Service) chargeNothingIfDenied(c *Call) {
 func (s *Service) sendWait(ctx context.Context, c *Call, code rlsv3.RateLimitResponse_Code) {
 	key, text := limit.ResetAfterKey, ""
 	if code == rlsv3.RateLimitResponse_OVER_LIMIT {
-		// A slot can become free before its hold expires, so it counts only if no other limit denies the call.
+		// A slot can become free before its hold expires, so this wait counts only if no other limit denies the call.
 		wait := cmp.Or(c.retryAfter(s.options.QuotaMode, false), c.retryAfter(s.options.QuotaMode, true))
 		if key, text = limit.RetryAfterKey, seconds(wait); wait == neverWait {
 			text = limit.RetryNever
