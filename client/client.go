@@ -194,7 +194,6 @@ func (c *Client) send(ctx context.Context, k call) (*answer, error) {
 	return c.decide(ctx, k)
 }
 
-// decide decides a valid call.
 func (c *Client) decide(ctx context.Context, k call) (*answer, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -224,4 +223,22 @@ func (c *Client) Allow(ctx context.Context, domain string, ds ...Descriptor) (bo
 func (c *Client) AllowN(ctx context.Context, n int, domain string, ds ...Descriptor) (bool, error) {
 	a, err := c.send(ctx, call{request: &Request{Domain: domain, Descriptors: ds, N: rejectZero(n)}})
 	return err == nil && a.Allowed, err
+}
+
+// Clock is the clock of a Client. Package clienttest has a Clock that tests advance.
+type Clock interface {
+	// Now returns the time of decisions in this process.
+	Now() time.Time
+
+	// NewTimer returns a channel that gets a time after d, and a function that stops the timer.
+	NewTimer(d time.Duration) (<-chan time.Time, func())
+}
+
+type systemClock struct{}
+
+func (systemClock) Now() time.Time { return time.Now() }
+
+func (systemClock) NewTimer(d time.Duration) (<-chan time.Time, func()) {
+	t := time.NewTimer(d)
+	return t.C, func() { t.Stop() }
 }

@@ -1,6 +1,8 @@
 package client
 
 import (
+	"context"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -40,7 +42,6 @@ type Decision struct {
 	Degraded bool
 }
 
-// call is one call of a decider.
 type call struct {
 	request *Request
 	n       int // 0 for a peek, negative for a refund
@@ -50,7 +51,7 @@ type call struct {
 	holdID                 string // names a hold of a concurrency limit
 }
 
-// answer is the answer of a decider to a call. It is also what the holder of permits needs to give them back.
+// answer is the answer to a call, which the holder of permits also needs to give them back.
 type answer struct {
 	Decision // describes the descriptor that is closest to its end; Reset is that of its status
 
@@ -60,8 +61,8 @@ type answer struct {
 	// resetAfter is the time until the limits have forgotten the hits of an allowed call.
 	resetAfter time.Duration
 
-	// holdTime is the time after which a slot of a concurrency limit is free without a renewal. It
-	// is 0 if no limit of the call counts holders, or if another limit denies the call.
+	// holdTime is the time after which a slot is free without a renewal. It is 0 if no limit counts holders, or if
+	// another limit denies the call.
 	holdTime time.Duration
 
 	calledAt time.Time // the time before the call
@@ -75,8 +76,7 @@ func (a *answer) decision() Decision {
 	return d
 }
 
-// addStatus adds the status of a descriptor. The status of a denied descriptor comes first, and then
-// the status with the least remaining.
+// addStatus adds the status of a descriptor. A denied one comes first, then the one with the least remaining.
 func (a *answer) addStatus(st *rlsv3.RateLimitResponse_DescriptorStatus, denied bool) {
 	reset := st.GetDurationUntilReset().AsDuration()
 	isClosest := !a.Limited || a.retryAfter == 0 && st.GetLimitRemaining() < a.Remaining
@@ -94,8 +94,7 @@ func (a *answer) addStatus(st *rlsv3.RateLimitResponse_DescriptorStatus, denied 
 	}
 }
 
-// newAnswer returns the answer of a service. header has the metadata of the answer. A service
-// other than rls sends no header, so newAnswer then uses the statuses only.
+// newAnswer returns the answer of a service. A service other than rls sends no header.
 func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answer {
 	a := &answer{Decision: Decision{Allowed: resp.GetOverallCode() != rlsv3.RateLimitResponse_OVER_LIMIT}}
 	exceedsMax := false
@@ -131,7 +130,6 @@ func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answ
 // maxWindow is the longest window of rls.
 const maxWindow = limit.MaxPeriod * time.Microsecond
 
-// seconds returns the duration in a header, and whether the header has one.
 func seconds(header metadata.MD, key string) (time.Duration, bool) {
 	values := header.Get(key)
 	if len(values) != 1 {
@@ -144,7 +142,6 @@ func seconds(header metadata.MD, key string) (time.Duration, bool) {
 	return time.Duration(s * float64(time.Second)), true
 }
 
-// unitWindows has the length of each unit of Envoy.
 var unitWindows = map[rlsv3.RateLimitResponse_RateLimit_Unit]time.Duration{
 	rlsv3.RateLimitResponse_RateLimit_SECOND: time.Second,
 	rlsv3.RateLimitResponse_RateLimit_MINUTE: time.Minute,
@@ -163,4 +160,44 @@ func windowOf(l *rlsv3.RateLimitResponse_RateLimit) time.Duration {
 		return 0
 	}
 	return window * multiplier
+}
+
+// WaitError is the error of an Acquire whose permits can't come before the deadline of its
+// context. Acquire returns it at once, and charges nothing. errors.Is reports that it is
+// context.DeadlineExceeded.
+type WaitError struct {
+	// Wait is the shortest time until the permits can come. Other callers can make it longer.
+	Wait time.Duration
+}
+
+// Error implements error.
+func (e *WaitError) Error() string {
+	return fmt.Sprintf("permits come in %s at the earliest, after the deadline of the context", e.Wait.Round(time.Millisecond))
+}
+
+// Unwrap returns context.DeadlineExceeded.
+func (e *WaitError) Unwrap() error { return context.DeadlineExceeded }
+
+// WeightError is the error of a request for more permits than its limit ever has. Such a
+// request can never pass, so no method waits for it.
+type WeightError struct {
+	// N is the number of permits that the request asks for.
+	N int
+
+	// Name and Limit describe the limit, as in Decision.
+	Name  string
+	Limit uint32
+}
+
+// Error implements error.
+func (e *WeightError) Error() string {
+	name := ""
+	if e.Name != "" {
+		name = " " + e.Name
+	}
+	return fmt.Sprintf("%d permits can never pass the limit%s of %d in a window; ask for fewer permits at a time", e.N, name, e.Limit)
+}
+
+func newWeightError(n int, a *answer) error {
+	return &WeightError{N: n, Name: a.Name, Limit: a.Limit}
 }

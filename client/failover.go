@@ -31,7 +31,6 @@ const (
 // probePause is the time between two calls that test whether a failed service answers again.
 const probePause = time.Second
 
-// failover lets the service decide calls. If the service fails, the mode decides them.
 type failover struct {
 	remote service
 	mode   Failure
@@ -39,9 +38,8 @@ type failover struct {
 	clock  Clock
 	log    *slog.Logger
 
-	// fairTime is the least time that a call gives the service. If a shorter call misses its deadline, the
-	// service has not failed. Otherwise a caller with very short deadlines could open the limits of
-	// other callers.
+	// fairTime is the least time that a call gives the service. A shorter call that misses its deadline is no
+	// outage. Otherwise a caller with very short deadlines could open the limits of other callers.
 	fairTime time.Duration
 
 	// nextProbe is the time in nanoseconds of the next call while the service fails, or 0.
@@ -92,15 +90,13 @@ func (f *failover) decide(ctx context.Context, c *call) (*answer, error) {
 	return f.decideAlone(ctx, c)
 }
 
-// mayCall reports whether the service may be called. While the service fails, one caller in each
-// probePause may call.
+// mayCall reports whether the service may be called. While it fails, one caller in each probePause may.
 func (f *failover) mayCall() bool {
 	next := f.nextProbe.Load()
 	now := f.clock.Now()
 	return next == 0 || now.UnixNano() >= next && f.nextProbe.CompareAndSwap(next, now.Add(probePause).UnixNano())
 }
 
-// decideAlone decides c without the service.
 func (f *failover) decideAlone(ctx context.Context, c *call) (*answer, error) {
 	if f.mode == FailOpen {
 		return &answer{Decision: Decision{Allowed: true, Degraded: true}}, nil
@@ -112,8 +108,7 @@ func (f *failover) decideAlone(ctx context.Context, c *call) (*answer, error) {
 	return a, err
 }
 
-// isOutage reports whether err says nothing about the request, so that the same request can
-// succeed later.
+// isOutage reports whether the request of err can succeed later.
 func isOutage(err error) bool {
 	if isDeadline(err) {
 		return true
@@ -127,14 +122,13 @@ func isOutage(err error) bool {
 	return false
 }
 
-// isAnswered reports whether the service has answered a call that ended with err. An error about the
-// request is an answer too.
+// isAnswered reports whether the service has answered. An error about the request is an answer too.
 func isAnswered(err error) bool {
 	s, isStatus := status.FromError(err) // a nil err has the code OK
 	return isStatus && s.Code() != codes.Canceled && !isOutage(err)
 }
 
-// isDeadline reports whether err is a missed deadline. The service or this process can have noticed it.
+// isDeadline reports whether the service or this process has missed a deadline.
 func isDeadline(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded
 }

@@ -7,7 +7,6 @@ import (
 	"sync"
 )
 
-// holdKeyPrefix starts the keys of queues for holds.
 const holdKeyPrefix = "hold "
 
 // errSlotTaken is the reason for the loss of a hold whose renewal is denied.
@@ -77,14 +76,13 @@ func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descr
 	return h, nil
 }
 
-// noteGrant records who has granted a slot.
 func (h *Hold) noteGrant(withoutService bool) {
 	h.grantedWithoutService = h.grantedWithoutService || withoutService
 	h.grantedByService = h.grantedByService || !withoutService
 }
 
-// renew renews h until ctx ends or h is lost. If ctx ends, renew does not cancel a call in flight.
-// The service could otherwise execute the renewal after the release, and take the slot again.
+// renew renews h until ctx ends or h is lost. It does not cancel a call in flight: the service could execute it
+// after the release, and take the slot again.
 func (h *Hold) renew(ctx context.Context) {
 	c, holdTime := h.client, h.grant.holdTime
 	validUntil := h.grant.calledAt.Add(holdTime)

@@ -45,7 +45,6 @@ func ParseDescriptor(text string) (Descriptor, error) {
 // String returns the text that ParseDescriptor parses.
 func (d Descriptor) String() string { return entrytext.Format(d.entries()) }
 
-// entries returns d in the type of Envoy's protocol.
 func (d Descriptor) entries() []*ratelimitv3.RateLimitDescriptor_Entry {
 	entries := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(d))
 	for i, e := range d {
@@ -68,10 +67,9 @@ func (r *Request) n() int {
 	return r.N
 }
 
-// noPermits is the Request.N of a caller that asks for 0 permits. It is invalid.
+// noPermits is the Request.N of a caller that asks for 0 permits, because there 0 stands for 1.
 const noPermits = math.MinInt
 
-// rejectZero returns n as Request.N. There 0 stands for 1, so rejectZero returns an invalid N for 0.
 func rejectZero(n int) int {
 	if n == 0 {
 		return noPermits
@@ -79,7 +77,6 @@ func rejectZero(n int) int {
 	return n
 }
 
-// check returns an error if r can't be sent.
 func (r *Request) check() error {
 	if r.Domain == "" {
 		return errors.New("domain: got none, want the domain of a limits file")

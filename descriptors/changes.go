@@ -7,13 +7,11 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// Changes is the difference between two Configs: the paths of descriptors with limits,
-// in file order.
+// Changes has the paths of descriptors with limits that differ between two Configs, in file order.
 type Changes struct {
 	Added, Changed, Removed []string
 
-	// NewCounters is true if a changed descriptor has a limit of another algorithm,
-	// window or scope, which starts new counters. Otherwise all counters are kept.
+	// NewCounters reports that a changed limit starts new counters.
 	NewCounters bool
 }
 
@@ -59,8 +57,8 @@ func (c *Config) ChangesFrom(old *Config) Changes {
 
 func (n *node) hasLimits() bool { return n != nil && len(n.Limits) > 0 }
 
-// eachPair calls f with each node of c, the node of other with the same keys and values or
-// nil, and their path. Parents come first. other can be nil.
+// eachPair calls f with each node of c, its path, and the node of other with the same keys and values, or nil.
+// Parents come first. other can be nil.
 func (c *Config) eachPair(other *Config, f func(n, pair *node, p path)) {
 	for _, d := range c.order {
 		var s *siblings
@@ -71,7 +69,6 @@ func (c *Config) eachPair(other *Config, f func(n, pair *node, p path)) {
 	}
 }
 
-// eachPair is Config.eachPair for s, which is below parent.
 func (s *siblings) eachPair(other *siblings, parent path, f func(n, pair *node, p path)) {
 	for i := range s.nodes {
 		letCallsRun(i)
@@ -79,8 +76,7 @@ func (s *siblings) eachPair(other *siblings, parent path, f func(n, pair *node, 
 		p := parent.child(n.Descriptor)
 		pair := other.findExact(n.Key, n.Value)
 		f(n, pair, p)
-		// Shared children are compared under the original only, unless pair has children of
-		// its own.
+		// Shared children are compared under the original only, unless pair has children of its own.
 		if s.ownChildren(n) != nil || n.children != nil && pair != nil && other.ownChildren(pair) != nil {
 			var pairChildren *siblings
 			if pair != nil {
@@ -91,8 +87,7 @@ func (s *siblings) eachPair(other *siblings, parent path, f func(n, pair *node, 
 	}
 }
 
-// Hash returns a short hash of all descriptors and limits. Equal limits have equal hashes in
-// all processes of one version. The first call computes the hash.
+// Hash returns a short hash of all limits, which is equal for equal limits in all processes of one version.
 func (c *Config) Hash() string {
 	c.hashOnce.Do(func() {
 		h := sha256.New()
@@ -103,7 +98,7 @@ func (c *Config) Hash() string {
 }
 
 // EachDescriptor calls f with each descriptor that has limits, in force or not, in file order.
-// trail has the descriptors from the root of the domain to the descriptor. f must not keep it.
+// trail leads from the root of the domain to the descriptor. f must not keep it.
 func (c *Config) EachDescriptor(f func(domain string, trail []*limitsfile.Descriptor)) {
 	c.eachPair(nil, func(n, _ *node, p path) {
 		if n.hasLimits() {

@@ -16,8 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// letCallsRun lets waiting calls run after each 100 descriptors of a list, which take about 0.1 ms. i
-// is the number of the descriptor.
+// letCallsRun lets waiting calls run after each 100 descriptors of a list, which take about 0.1 ms.
 func letCallsRun(i int) {
 	if i%100 == 99 {
 		runtime.Gosched()
@@ -40,7 +39,6 @@ func Compile(set *limitsfile.Set) *Config {
 	return c
 }
 
-// compiler compiles the descriptors of a set.
 type compiler struct {
 	responses responses
 	hasOff    bool // a switch has taken limits of a descriptor out of force
@@ -61,22 +59,22 @@ func (p path) child(d *limitsfile.Descriptor) path {
 
 func (p path) String() string { return limitsfile.Path(p.domain, p.trail) }
 
-// compile returns the nodes of list, which is below parent. A copy for a single value
-// shares the compiled children if it shares the children.
+// compile returns the nodes of list, which is below parent. A copy for a single value can share compiled children.
 func (c *compiler) compile(list []*limitsfile.Descriptor, parent path) siblings {
 	s := newSiblings(list)
 	for i, d := range list {
 		letCallsRun(i)
 		n, p := &s.nodes[i], parent.child(d)
-		c.hasOff = c.hasOff || d.Off() != nil
-		n.rule = c.newRule(d, p)
-		if len(d.Descriptors) == 0 {
-			n.canDeny = canDeny(n.rule, nil)
-			continue
+		if off := d.Off(); off != nil {
+			n.off, c.hasOff = &Off{p.String(), off.Notes}, true
 		}
-		if original := s.copiedFrom(d); original != nil && len(original.Descriptors) > 0 && &original.Descriptors[0] == &d.Descriptors[0] {
+		n.rule = c.newRule(d, p)
+		original := s.copiedFrom(d)
+		switch {
+		case len(d.Descriptors) == 0:
+		case original != nil && len(original.Descriptors) > 0 && &original.Descriptors[0] == &d.Descriptors[0]:
 			n.children = original.children
-		} else {
+		default:
 			children := c.compile(d.Descriptors, p)
 			n.children = &children
 		}
@@ -85,15 +83,11 @@ func (c *compiler) compile(list []*limitsfile.Descriptor, parent path) siblings 
 	return s
 }
 
-// newRule returns the rule of d, or nil if no limit of d is in force.
 func (c *compiler) newRule(d *limitsfile.Descriptor, p path) *Rule {
 	var limits []*RateLimit
-	if p.off {
-		return nil
-	}
 	for _, l := range d.Limits {
-		if l.Enabled {
-			limits = append(limits, c.responses.newRateLimit(l, new(Attachment)))
+		if l.Enabled && !p.off {
+			limits = append(limits, c.responses.newRateLimit(l))
 		}
 	}
 	if len(limits) == 0 {
@@ -110,12 +104,10 @@ func (c *compiler) newRule(d *limitsfile.Descriptor, p path) *Rule {
 	}
 }
 
-// hasHolds reports whether l has holds, also if l is turned off: callers still release the holds that they
-// have taken, and these releases must refund no other limit.
+// hasHolds reports whether l has holds, even if it is off: callers still release holds that they have taken.
 func hasHolds(l *limitsfile.Limit) bool { return !l.Unlimited && l.Limit.Algorithm.HasHolds() }
 
-// sharedValues returns the texts of Rule.sharedValues. The text of a condition starts with a =,
-// which no value and no pattern does after it is escaped.
+// sharedValues returns Rule.sharedValues. Only the text of a condition starts with a =.
 func sharedValues(trail []*limitsfile.Descriptor) []string {
 	patterns := limitsfile.CounterPatterns(trail)
 	if len(patterns) == 0 {
@@ -134,21 +126,19 @@ func sharedValues(trail []*limitsfile.Descriptor) []string {
 	return values
 }
 
-func (c responses) newRateLimit(l *limitsfile.Limit, metrics *Attachment) *RateLimit {
-	r := &RateLimit{Limit: l.Limit, Unlimited: l.Unlimited, Name: l.Name, Replaces: l.Replaces, Metrics: metrics}
-	if l.Unlimited {
-		return r
-	}
-	key := responseKey{l.Limit, l.Name}
-	if r.Response = c[key]; r.Response == nil {
-		r.Response = newResponse(l)
-		c[key] = r.Response
+func (c responses) newRateLimit(l *limitsfile.Limit) *RateLimit {
+	r := &RateLimit{Limit: l.Limit, Unlimited: l.Unlimited, Name: l.Name, Replaces: l.Replaces, Metrics: new(Attachment)}
+	if !l.Unlimited {
+		key := responseKey{l.Limit, l.Name}
+		if c[key] == nil {
+			c[key] = newResponse(l.Limit, l.Name)
+		}
+		r.Response = c[key]
 	}
 	return r
 }
 
-// responses has the current_limit of responses. Limits with one Limit and one name share
-// it. No two limits of a rule have the same Limit.
+// responses has the current_limit of responses. Limits with one Limit and one name share it.
 type responses map[responseKey]*rlsv3.RateLimitResponse_RateLimit
 
 type responseKey struct {
@@ -156,26 +146,15 @@ type responseKey struct {
 	name  string
 }
 
-// newResponse returns the current_limit of responses for l.
-func newResponse(l *limitsfile.Limit) *rlsv3.RateLimitResponse_RateLimit {
-	response := &rlsv3.RateLimitResponse_RateLimit{
-		Name:            l.Name,
-		RequestsPerUnit: l.Requests,
-		Unit:            responseUnit(l.Unit),
+func newResponse(l *limit.Limit, name string) *rlsv3.RateLimitResponse_RateLimit {
+	response := &rlsv3.RateLimitResponse_RateLimit{Name: name, RequestsPerUnit: l.Requests}
+	if l.Unit != limit.Millisecond { // Envoy has no such unit
+		response.Unit = rlsv3.RateLimitResponse_RateLimit_Unit(l.Unit)
 	}
 	if l.Multiplier > 1 {
 		response.UnitMultiplier = wrapperspb.UInt32(l.Multiplier)
 	}
 	return response
-}
-
-// responseUnit returns u as responses show it. Envoy has no unit of milliseconds. A limit without
-// a window has no unit.
-func responseUnit(u limit.Unit) rlsv3.RateLimitResponse_RateLimit_Unit {
-	if u == limit.Millisecond {
-		return rlsv3.RateLimitResponse_RateLimit_UNKNOWN
-	}
-	return rlsv3.RateLimitResponse_RateLimit_Unit(u)
 }
 
 // RequestPath returns the path of the rules that RequestOverride returns.
@@ -186,9 +165,8 @@ func (d *Domain) RequestPath() string {
 // RequestMetrics returns the Attachment of all limits that RequestOverride returns.
 func (d *Domain) RequestMetrics() *Attachment { return &d.requestMetrics }
 
-// RequestOverride returns the rule for a limit that is part of a request. The domain's
-// defaults set its algorithm. Without defaults, it has fixed windows. With enabled: false in
-// the defaults, the rule has no limits.
+// RequestOverride returns the rule for a limit that is part of a request. The domain's defaults set its algorithm.
+// If they turn such limits off, the rule has no limits.
 func (d *Domain) RequestOverride(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*Rule, error) {
 	r := &Rule{Path: d.RequestPath()}
 	if !d.allowsRequestLimits {
@@ -209,7 +187,6 @@ func (d *Domain) RequestOverride(o *ratelimitv3.RateLimitDescriptor_RateLimitOve
 	if err != nil {
 		return nil, fmt.Errorf("limit: %w", err)
 	}
-	limited := &limitsfile.Limit{Limit: l}
-	r.Limits = []*RateLimit{{Limit: l, Response: newResponse(limited), Metrics: &d.requestMetrics}}
+	r.Limits = []*RateLimit{{Limit: l, Response: newResponse(l, ""), Metrics: &d.requestMetrics}}
 	return r, nil
 }

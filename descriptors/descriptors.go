@@ -1,17 +1,9 @@
-// Package descriptors compiles limits files to an immutable Config. A Config returns the
-// rule for a request descriptor and the name of its counter.
+// Package descriptors compiles limits files to an immutable Config. A Config returns the rule for a request
+// descriptor and the name of its counter.
 //
-// Terms:
-//
-//   - domain: a namespace of rules; a limits file has one;
-//   - descriptor: in a request, an ordered list of entries (key, value); in a limits
-//     file, a node of the domain's tree, which matches one entry;
-//   - rule: a descriptor of a limits file that has limits, with the path to it;
-//   - wildcard: a descriptor with a * in its key or value. The * matches any number of
-//     any characters.
-//
-// Keys and values are compared separately. envoyproxy/ratelimit joins them with _ first,
-// so there the entry (a_b, c) matches a rule for (a, b_c).
+// A wildcard is a descriptor with a * in its key or value, which matches any number of any characters. Keys and
+// values are compared separately. envoyproxy/ratelimit joins them with _ first, so there the entry (a_b, c) matches
+// a rule for (a, b_c).
 package descriptors
 
 import (
@@ -23,12 +15,13 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
+	"github.com/seed-81f232ab/rls/descriptors/condition"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Config is a compiled set of limits files. Once it is in force (Store.Set) it is
-// immutable and safe for concurrent use.
+// Config is a compiled set of limits files. Once in force, it is immutable and safe for concurrent use.
 type Config struct {
 	domains map[string]*Domain
 	order   []*Domain // in file order
@@ -68,8 +61,7 @@ type Domain struct {
 	root   siblings
 	source *limitsfile.Domain
 
-	// requestSpec has the defaults for limits of requests. allowsRequestLimits is false if the
-	// defaults turn these limits off.
+	// requestSpec has the defaults for limits of requests, which allowsRequestLimits can turn off.
 	requestSpec         limit.Spec
 	allowsRequestLimits bool
 	requestMetrics      Attachment
@@ -79,18 +71,15 @@ type Domain struct {
 	observer Observer // nil until the Config is in force, and if nobody observes
 }
 
-// Match returns the rule for the entries of one request descriptor. It returns nil if
-// nothing matches, or if the match has no limit in force.
+// Match returns the rule for the entries of one request descriptor, or nil if no limit in force matches.
 //
-// Each entry must match a descriptor of the next level, and the last entry matches the
-// rule. The first match of a level wins, without backtracking.
+// Each entry must match a descriptor of the next level. The first match of a level wins, without backtracking.
 func (d *Domain) Match(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
 	return d.match(&lookup{observedDomain: d}, entries)
 }
 
-// MatchWithin is Match for a descriptor of a call that has b for all its descriptors. If b does not
-// suffice to test the condition of a descriptor that can deny, MatchWithin returns UntestedRule, which
-// denies.
+// MatchWithin is Match for a descriptor of a call that has b for all its descriptors. If b does not suffice to test
+// a descriptor that can deny, MatchWithin returns UntestedRule, which denies.
 func (d *Domain) MatchWithin(b *Budget, entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
 	l := lookup{budget: *b, observedDomain: d}
 	rule := d.match(&l, entries)
@@ -98,8 +87,7 @@ func (d *Domain) MatchWithin(b *Budget, entries []*ratelimitv3.RateLimitDescript
 	return rule
 }
 
-// MatchesQuotaMode reports whether entries match a descriptor with quota_mode, even if none of its
-// limits is in force. b is as for MatchWithin.
+// MatchesQuotaMode reports whether entries match a descriptor with quota_mode, also without a limit in force.
 func (d *Domain) MatchesQuotaMode(b *Budget, entries []*ratelimitv3.RateLimitDescriptor_Entry) bool {
 	l := lookup{budget: *b}
 	n := d.find(&l, entries)
@@ -138,18 +126,16 @@ type Rule struct {
 	// Path is the path to the rule in its file: `shop > service=checkout > path`.
 	Path string
 
-	// Limits has the limits in force, in file order. A rule that Match returns has at least
-	// one limit.
+	// Limits has the limits in force, in file order. A rule that Match returns has at least one.
 	Limits []*RateLimit
 
 	limitsfile.RuleFields
 
-	// HasHolds reports whether a limit has holds. Refunds then release these holds, and leave the
-	// other limits of the rule as they are.
+	// HasHolds reports whether a limit has holds. Refunds then release holds only.
 	HasHolds bool
 
-	// sharedValues has a text for each entry: the escaped pattern or condition that takes the
-	// place of the value in the counter's name, or empty. It is nil without share_threshold.
+	// sharedValues has, for each entry, the escaped pattern or condition that takes the place of the value in the
+	// counter's name, or an empty text. It is nil without share_threshold.
 	sharedValues []string
 
 	isUntested bool // see UntestedRule
@@ -164,9 +150,8 @@ func (r *Rule) IsTooLarge(n int64) bool { return r.MaxHits > 0 && n > int64(r.Ma
 // IsUnlimited reports whether the only limit of r is unlimited.
 func (r *Rule) IsUnlimited() bool { return len(r.Limits) == 1 && r.Limits[0].Unlimited }
 
-// AdjustHitsForHolds returns the hits that a request of n hits charges to l, a limit of a rule with
-// holds. A refund releases holds only. The refund of one request is never a reset, which would end
-// the holds of all callers.
+// AdjustHitsForHolds returns the hits that a request of n hits charges to l, a limit of a rule with holds. A refund
+// releases holds only, and never all of them.
 func AdjustHitsForHolds(l *limit.Limit, n int64) int64 {
 	if !l.Algorithm.HasHolds() {
 		return max(n, 0)
@@ -185,35 +170,28 @@ type RateLimit struct {
 	// Replaces names the limits that don't count in a request with this limit.
 	Replaces []string
 
-	// Response is the current_limit of responses. It is shared by all responses and must
-	// not be changed; nil if Unlimited.
+	// Response is the current_limit of responses, which share it; nil if Unlimited.
 	Response *rlsv3.RateLimitResponse_RateLimit
 
-	// Metrics keeps what the metrics count about the limit. All limits of requests in one
-	// domain share an Attachment.
+	// Metrics keeps what the metrics count about the limit. The limits of requests in one domain share it.
 	Metrics *Attachment
 }
 
-// Observer receives the events of limits in force. Calls of its method may overlap. The method
-// must return at once.
+// Observer receives the events of limits in force. Calls may overlap, and must return at once.
 type Observer interface {
-	// ExpressionFailed reports that an expression could not be evaluated for a request. So d did
-	// not match.
+	// ExpressionFailed reports that d did not match, because its expression could not be evaluated.
 	ExpressionFailed(domain string, d *limitsfile.Descriptor, err error)
 
-	// ConditionNotTested reports that the Budget of a call did not suffice to test the conditions
-	// for a descriptor of a request. d is the first of them. See Domain.MatchWithin.
+	// ConditionNotTested reports d, the first descriptor whose condition the Budget of a call could not test.
 	ConditionNotTested(domain string, d *limitsfile.Descriptor)
 }
 
 // Store has the Config in force. Its zero value is empty.
 type Store struct {
-	// Observer receives the events of the Config in force. It can be nil. It must be set before
-	// the first Set.
+	// Observer can be nil. It must be set before the first Set.
 	Observer Observer
 
-	// Prepare is called with each Config before it comes into force, unless it is nil. It
-	// must be set before the first Set.
+	// Prepare, unless nil, gets each Config before it comes into force. It must be set before the first Set.
 	Prepare func(*Config)
 
 	config atomic.Pointer[Config]
@@ -233,8 +211,7 @@ func (s *Store) Set(c *Config) {
 	s.config.Store(c)
 }
 
-// Attachment keeps a value of an observer with a limit, so that the observer needs no lookup
-// in a call. All values have the same type. It is safe for concurrent use.
+// Attachment keeps a value of an observer with a limit. It is safe for concurrent use.
 type Attachment struct{ value atomic.Value }
 
 // Load returns the value, or nil before the first Store.
@@ -242,3 +219,61 @@ func (a *Attachment) Load() any { return a.value.Load() }
 
 // Store sets the value, which must not be nil.
 func (a *Attachment) Store(value any) { a.value.Store(value) }
+
+// Budget bounds the work of the conditions of one call. Its zero value is a full budget.
+type Budget = condition.Budget
+
+// ErrNotTested is the Failure of a Candidate whose condition took more steps than the Budget had left.
+var ErrNotTested = condition.ErrNotTested
+
+type lookup struct {
+	budget Budget
+	// observedDomain has the observer of conditions that fail, or is nil.
+	observedDomain *Domain
+
+	untestedNodes []*node // nodes whose conditions were not tested, because the budget was spent
+	isDenied      bool    // one of untestedNodes can deny, so the descriptor is denied
+}
+
+// addUntested records that the condition of n was not tested.
+//
+// If n can deny, the descriptor is denied, so that no client can avoid the limits of n, or of stricter
+// siblings, with a long value. If n can't deny, n does not match, so its siblings can still deny.
+func (l *lookup) addUntested(n *node) {
+	if slices.Contains(l.untestedNodes, n) { // an earlier search has compared n with another entry
+		return
+	}
+	l.untestedNodes = append(l.untestedNodes, n)
+	l.isDenied = l.isDenied || n.canDeny
+	if len(l.untestedNodes) == 1 && l.observedDomain != nil && l.observedDomain.observer != nil {
+		l.observedDomain.observer.ConditionNotTested(l.observedDomain.Name, n.Descriptor)
+	}
+}
+
+func canDeny(r *Rule, children *siblings) bool {
+	if r != nil && !r.ShadowMode && slices.ContainsFunc(r.Limits, func(l *RateLimit) bool { return !l.Unlimited }) {
+		return true
+	}
+	return children != nil && slices.ContainsFunc(children.nodes, func(n node) bool { return n.canDeny })
+}
+
+// untestedLimit denies all hits, also without Redis.
+var untestedLimit = func() *limit.Limit {
+	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Unit: limit.Second, OnBackendFailure: limit.FailDeny})
+	if err != nil {
+		panic(err)
+	}
+	return l
+}()
+
+// newUntestedRule returns the rule of UntestedRule. All its descriptors share one counter and one metric key.
+func newUntestedRule(domain string) *Rule {
+	l := &RateLimit{Limit: untestedLimit, Metrics: new(Attachment), Response: newResponse(untestedLimit, "")}
+	return &Rule{Path: fields.Printable(domain) + " > a condition that was not tested", Limits: []*RateLimit{l}, isUntested: true}
+}
+
+// untestedCounter and untestedMetric take the place of the entries in the names of the counter and of the metrics.
+const untestedCounter, untestedMetric = "|=not%20tested", ".not_tested"
+
+// UntestedRule returns the rule of descriptors that are denied because a condition was not tested.
+func (d *Domain) UntestedRule() *Rule { return d.untestedRule }

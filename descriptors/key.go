@@ -4,18 +4,13 @@ import (
 	"math"
 
 	"github.com/cespare/xxhash/v2"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
 
-import ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
-
-// AppendKey appends the name of the counter of entries under r to dst:
-// domain|key=value|key=value. Different domains and entries have different names. With
-// share_threshold, the pattern takes the place of the value, and the * of the pattern is
-// not escaped. The text of a condition takes its place with a = before it. Every other *, each | = %, and each byte outside visible ASCII is written as
-// %XX.
+// AppendKey appends the name of the counter of entries under r: domain|key=value|key=value. With share_threshold,
+// the pattern, or a = and the condition, takes the place of the value. Special bytes are written as %XX.
 //
-// A limit's Tag is not part of the name. Limits with the same Tag and the same name share a
-// counter, even if one of the limits is part of a request.
+// A limit's Tag is not part of the name. Limits with the same Tag and name share a counter.
 func (r *Rule) AppendKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
 	dst = appendEscaped(dst, domain, &escapedInValue)
 	if r.isUntested {
@@ -34,8 +29,7 @@ func (r *Rule) AppendKey(dst []byte, domain string, entries []*ratelimitv3.RateL
 	return dst
 }
 
-// AppendCutKey appends the name that a counter of entries would have, like AppendKey of a rule
-// without share_threshold. It cuts the name where dst has no more capacity.
+// AppendCutKey is AppendKey of a rule without share_threshold. It cuts the name where dst has no more capacity.
 func AppendCutKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
 	appendMark := func(mark byte) {
 		if len(dst) < cap(dst) {
@@ -72,7 +66,6 @@ var escapedInValue, escapedInPattern = func() (value, pattern [256]bool) {
 	return value, pattern
 }()
 
-// appendEscaped appends s to dst, with the bytes of escape written as %XX.
 func appendEscaped(dst []byte, s string, escape *[256]bool) []byte {
 	const hex = "0123456789ABCDEF"
 	appended := 0
@@ -86,8 +79,8 @@ func appendEscaped(dst []byte, s string, escape *[256]bool) []byte {
 	return append(dst, s[appended:]...)
 }
 
-// enforcement chooses the keys of a rule that can be denied. All replicas choose the same
-// keys, and a larger percentage has all keys of a smaller one.
+// enforcement chooses the keys of a rule that can be denied. All replicas choose the same keys, and a larger
+// percentage has all keys of a smaller one.
 type enforcement struct {
 	percent float64 // 0 stands for 100
 	end     uint64  // keys with a smaller hash are enforced
@@ -100,8 +93,7 @@ func newEnforcement(percent float64) enforcement {
 	return enforcement{percent, uint64(percent / 100 * math.MaxUint64)}
 }
 
-// InShadow reports whether denials of a counter let requests pass: the rule is in shadow
-// mode, or enforce leaves the key out. key is the name of the counter.
+// InShadow reports whether denials of the counter named key let requests pass.
 func (r *Rule) InShadow(key []byte) bool {
 	if r.ShadowMode || r.enforcement.end == 0 {
 		return r.ShadowMode

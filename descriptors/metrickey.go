@@ -12,12 +12,11 @@ import (
 
 // metricKey names the metrics of a rule. It is nil for the limit of a request.
 type metricKey struct {
-	// trail leads from the root of the domain to the rule. It has the originals of copies
-	// that an override made for a single value, so an override does not rename metrics.
+	// trail leads from the root of the domain to the rule. It has the originals of copies for single values, so an
+	// override renames no metrics.
 	trail []*limitsfile.Descriptor
 
-	// labels has the domain, and the key and value of each descriptor, as in the rule's path. It
-	// is nil unless the key contains texts of the request.
+	// labels has the domain and the label of each descriptor, unless the key has no texts of the request.
 	labels []string
 }
 
@@ -35,7 +34,6 @@ func newMetricKey(p path) *metricKey {
 	return k
 }
 
-// varies reports whether the key contains texts of the request.
 func (k *metricKey) varies() bool { return k.labels != nil }
 
 func (k *metricKey) isDetailed() bool { return k.trail[len(k.trail)-1].DetailedMetric }
@@ -56,10 +54,10 @@ func (r *Rule) MetricKeyVaries() bool {
 	return !r.isUntested && (r.metricKey == nil || r.metricKey.varies())
 }
 
-// MetricFlags returns a text for the flags that change the metric key. It is empty for a rule
-// without such flags.
+// MetricFlags returns a text for the flags that change the metric key, or nothing without such flags.
 func (r *Rule) MetricFlags() string {
-	if r.metricKey == nil || !r.metricKey.isDetailed() && !slices.ContainsFunc(r.metricKey.trail, hasMetricFlag) {
+	hasFlag := func(d *limitsfile.Descriptor) bool { return d.ValueToMetric || d.ShareThreshold }
+	if r.metricKey == nil || !r.metricKey.isDetailed() && !slices.ContainsFunc(r.metricKey.trail, hasFlag) {
 		return ""
 	}
 	flags := make([]byte, len(r.metricKey.trail)+1)
@@ -78,11 +76,8 @@ func (r *Rule) MetricFlags() string {
 	return string(flags)
 }
 
-func hasMetricFlag(d *limitsfile.Descriptor) bool { return d.ValueToMetric || d.ShareThreshold }
-
-// AppendMetricKey appends the key of r in metrics to dst, as envoyproxy/ratelimit writes it:
-// the domain and a segment for each entry, with dots between. Fields like value_to_metric
-// put texts of the request into the key. Nothing is escaped. entries must match r.
+// AppendMetricKey appends the key of r in metrics to dst, as envoyproxy/ratelimit writes it: the domain and a
+// segment for each entry, with dots between. Nothing is escaped. entries must match r.
 func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
 	dst = append(dst, domain...)
 	if r.isUntested {
@@ -108,8 +103,8 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []*ratelimitv3
 	return dst
 }
 
-// detailedValue returns the text behind the key in a segment of a rule with detailed_metric.
-// An empty value keeps its _ if no descriptor shares its counter.
+// detailedValue returns the text behind the key in a segment of a rule with detailed_metric. An empty value keeps
+// its _ if no descriptor shares its counter.
 func detailedValue(d *limitsfile.Descriptor, key, value string, hasShared bool) (text string, ok bool) {
 	if d.ShareThreshold && matchesAsWildcard(d, key, value) {
 		return metricPattern(d), true
@@ -117,8 +112,7 @@ func detailedValue(d *limitsfile.Descriptor, key, value string, hasShared bool) 
 	return value, value != "" || !hasShared
 }
 
-// metricValue returns the text behind the key in a segment of a rule without
-// detailed_metric, if there is a text.
+// metricValue returns the text behind the key in a segment of a rule without detailed_metric.
 func metricValue(d *limitsfile.Descriptor, key, value string) (text string, ok bool) {
 	switch isWildcard := matchesAsWildcard(d, key, value); {
 	case !isWildcard && d.Value == "" && d.ValueToMetric, isWildcard && d.ValueToMetric && !d.ShareThreshold:
@@ -134,8 +128,7 @@ func matchesAsWildcard(d *limitsfile.Descriptor, key, value string) bool {
 	return d.WildcardKey && (d.Value == "" || key != d.Key || value != d.Value) || d.HasManyValues() && value != d.Value
 }
 
-// metricPattern returns the pattern of d in a segment. If the key has a *, the pattern has
-// the key too, as in envoyproxy/ratelimit: the segment of kw* is kw1_kw*.
+// metricPattern returns the pattern of d in a segment, as in envoyproxy/ratelimit: that of kw* is kw1_kw*.
 func metricPattern(d *limitsfile.Descriptor) string {
 	switch {
 	case !d.WildcardKey:
@@ -146,46 +139,39 @@ func metricPattern(d *limitsfile.Descriptor) string {
 	return d.Key + "_" + d.Value
 }
 
-// MetricPath returns the path of r with the texts of the request that are in the metric key:
-// `shop > user=alice`.
+// MetricPath returns the path of r with the texts of the request in the metric key: `shop > user=alice`.
 func (r *Rule) MetricPath(entries []*ratelimitv3.RateLimitDescriptor_Entry) string {
-	if r.isUntested {
+	if !r.MetricKeyVaries() {
 		return r.Path
 	}
-	if r.metricKey == nil {
-		path := r.Path
-		for _, e := range entries {
-			d := limitsfile.Descriptor{Key: e.GetKey(), Value: e.GetValue()}
-			path += " > " + d.Label()
-		}
-		return path
+	path := r.Path
+	if r.metricKey != nil {
+		path = r.metricKey.labels[0]
 	}
-	if !r.metricKey.varies() {
-		return r.Path
-	}
-	path := r.metricKey.labels[0]
 	for i, e := range entries {
 		path += " > " + r.metricKey.label(i, e)
 	}
 	return path
 }
 
-// label returns the part of the path for e, the i-th entry of a request.
+// label returns the part of the path for e, the i-th entry of a request. k is nil for the limit of a request.
 func (k *metricKey) label(i int, e *ratelimitv3.RateLimitDescriptor_Entry) string {
+	shown := limitsfile.Descriptor{Key: e.GetKey(), Value: e.GetValue()}
+	if k == nil {
+		return shown.Label()
+	}
 	switch d := k.trail[i]; {
 	case !k.segmentVaries(d):
 		return k.labels[i+1]
 	case k.valueVaries(d):
-		return fields.Printable(e.GetKey() + "=" + e.GetValue())
-	case d.Value == "":
-		return fields.Printable(e.GetKey())
+		return fields.Printable(shown.Key + "=" + shown.Value)
 	default:
-		return fields.Printable(e.GetKey() + "=" + d.Value)
+		shown.Value = d.Value
+		return shown.Label()
 	}
 }
 
-// OtherEntries returns entries in which the texts that vary in the metric key of r are
-// replaced by text.
+// OtherEntries returns entries with text in place of the texts that vary in the metric key of r.
 func (r *Rule) OtherEntries(entries []*ratelimitv3.RateLimitDescriptor_Entry, text string) []*ratelimitv3.RateLimitDescriptor_Entry {
 	if r.metricKey == nil {
 		return []*ratelimitv3.RateLimitDescriptor_Entry{{Key: text}}

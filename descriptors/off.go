@@ -15,25 +15,23 @@ type Off struct {
 	limitsfile.Notes
 }
 
-// allDomains is the Path of a switch of all domains.
 const allDomains = "all domains"
 
-// Off returns the limits that switches have taken out of force: all domains, then each domain
-// with its own switch, then rules.
+// Off returns the limits that switches have taken out of force: of all domains, of domains, then of rules.
 func (c *Config) Off() []Off {
 	var all []Off
 	for _, d := range c.order {
-		off := d.off()
-		if off != nil && off.Path == allDomains {
+		switch off := d.off(); {
+		case off == nil:
+		case off.Path == allDomains:
 			return []Off{*off}
-		}
-		if off != nil {
+		default:
 			all = append(all, *off)
 		}
 	}
-	c.EachDescriptor(func(domain string, trail []*limitsfile.Descriptor) {
-		if o := trail[len(trail)-1].Off(); o != nil {
-			all = append(all, Off{limitsfile.Path(domain, trail), o.Notes})
+	c.eachPair(nil, func(n, _ *node, _ path) {
+		if n.off != nil {
+			all = append(all, *n.off)
 		}
 	})
 	return all
@@ -59,29 +57,14 @@ func (d *Domain) OffAt(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Off {
 	if off := d.off(); off != nil {
 		return off
 	}
-	var trail []*limitsfile.Descriptor
-	list, l := &d.root, lookup{}
-	for i := range entries {
-		if list == nil {
-			return nil
-		}
-		n := list.find(entries[:i+1], &l)
-		if n == nil {
-			return nil
-		}
-		trail, list = append(trail, n.Descriptor), n.children
-	}
-	if len(trail) == 0 {
-		return nil
-	}
-	if o := trail[len(trail)-1].Off(); o != nil {
-		return &Off{limitsfile.Path(d.Name, trail), o.Notes}
+	l := lookup{}
+	if n := d.find(&l, entries); n != nil && !l.isDenied {
+		return n.off
 	}
 	return nil
 }
 
-// origin returns where the limits of d come from, if not from a file alone, as fields of a line
-// of /rlconfig.
+// origin returns the changes of run time that made d, as fields of a line of /rlconfig.
 func origin(domain *limitsfile.Domain, d *limitsfile.Descriptor) string {
 	text := ""
 	add := func(name, detail string, n limitsfile.Notes) {

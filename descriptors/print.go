@@ -11,8 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// WriteTree writes the limits as a tree for people: domains by name, descriptors in
-// file order, with limits that are off.
+// WriteTree writes the limits as a tree for people, with limits that are off.
 func (c *Config) WriteTree(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	if c.shadowMode != nil {
@@ -35,9 +34,7 @@ func (c *Config) WriteTree(w io.Writer) error {
 	return b.Flush()
 }
 
-// WriteLines writes all limits in file order, one a line, like /rlconfig of
-// envoyproxy/ratelimit. Fields that envoyproxy/ratelimit doesn't know come last. They show limits
-// that are off, and changes of run time.
+// WriteLines writes all limits in file order, one a line, like /rlconfig of envoyproxy/ratelimit.
 func (c *Config) WriteLines(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	if s := c.shadowMode; s != nil {
@@ -47,63 +44,51 @@ func (c *Config) WriteLines(w io.Writer) error {
 		fmt.Fprintf(b, "# off: %s%s\n", off.Path, off.Notes)
 	}
 	c.eachPair(nil, func(n, _ *node, p path) {
-		var inForce []*RateLimit // that have no line yet
-		rule := n.rule
-		if rule == nil {
-			rule = &Rule{RuleFields: n.RuleFields}
-		} else {
-			inForce = rule.Limits
-		}
 		more := origin(c.domains[p.domain].source, n.Descriptor)
-		for _, fileLimit := range n.Limits {
-			if fileLimit.Enabled && len(inForce) > 0 {
-				rule.writeLine(b, p.metricKey(), inForce[0], more)
-				inForce = inForce[1:]
-				continue
+		for _, l := range n.Limits {
+			state := ""
+			if !l.Enabled || n.rule == nil {
+				state = ", enabled=false"
 			}
-			rule.writeLine(b, p.metricKey(), responses{}.newRateLimit(fileLimit, nil), ", enabled=false"+more)
+			n.writeLine(b, p.metricKey(), l, state+more)
 		}
 	})
 	return b.Flush()
 }
 
-// writeLine writes l, a limit of r. more are fields at the end of the line.
-func (r *Rule) writeLine(b *bufio.Writer, metricKey string, l *RateLimit, more string) {
-	unit := "UNKNOWN"
-	if !l.Unlimited && l.Unit != 0 {
-		unit = strings.ToUpper(l.Unit.String())
+func (n *node) writeLine(b *bufio.Writer, metricKey string, l *limitsfile.Limit, more string) {
+	unit, requests := "UNKNOWN", uint32(0)
+	if !l.Unlimited {
+		requests = l.Requests
+		if l.Unit != 0 {
+			unit = strings.ToUpper(l.Unit.String())
+		}
 	}
 	fmt.Fprintf(b, "%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t",
-		fields.Printable(metricKey), unit, l.Response.GetRequestsPerUnit(), r.ShadowMode, r.QuotaMode)
+		fields.Printable(metricKey), unit, requests, n.ShadowMode, n.QuotaMode)
 	if l.Unlimited {
 		b.WriteString(", unlimited=true" + more + "\n")
 		return
 	}
-	add := func(name string, value any) { fmt.Fprintf(b, ", %s=%v", name, value) }
-	if percent := r.EnforcedPercent(); percent < 100 {
-		add("enforce", percent)
+	percent := newEnforcement(n.EnforcedPercent).percent
+	for _, f := range []struct {
+		name    string
+		value   any
+		isGiven bool
+	}{
+		{"enforce", percent, percent != 0},
+		{"algorithm", l.Algorithm, l.Algorithm != limit.DefaultAlgorithm},
+		{"unit_multiplier", l.Multiplier, l.Multiplier > 1},
+		{"hold", limit.DurationText(l.Hold), l.Hold != 0},
+		{"timezone", l.Timezone, l.Timezone != ""},
+		{"burst", l.Burst, l.Burst != 0},
+		{"scope", l.Scope, l.Scope != limit.Global},
+	} {
+		if f.isGiven {
+			fmt.Fprintf(b, ", %s=%v", f.name, f.value)
+		}
 	}
-	if l.Algorithm != limit.DefaultAlgorithm {
-		add("algorithm", l.Algorithm)
-	}
-	if l.Multiplier > 1 {
-		add("unit_multiplier", l.Multiplier)
-	}
-	if l.Hold != 0 {
-		add("hold", limit.DurationText(l.Hold))
-	}
-	if l.Timezone != "" {
-		add("timezone", l.Timezone)
-	}
-	if l.Burst != 0 {
-		add("burst", l.Burst)
-	}
-	if l.Scope != limit.Global {
-		add("scope", l.Scope)
-	}
-	b.WriteString(strings.Join(limitsfile.ExtraFields(l.Limit, ", %s=%v"), ""))
-	b.WriteString(more)
-	b.WriteByte('\n')
+	b.WriteString(strings.Join(limitsfile.ExtraFields(l.Limit, ", %s=%v"), "") + more + "\n")
 }
 
 // metricKey returns the path as envoyproxy/ratelimit writes it: `shop.service_checkout`.

@@ -15,6 +15,7 @@ import (
 type node struct {
 	*limitsfile.Descriptor
 	rule     *Rule     // nil if no limit is in force
+	off      *Off      // nil if no switch has taken the limits out of force
 	children *siblings // nil if none
 	canDeny  bool      // rule or a rule below can deny
 }
@@ -46,7 +47,6 @@ func newSiblings(list []*limitsfile.Descriptor) siblings {
 	return s
 }
 
-// add indexes n, which is the i-th of its siblings.
 func (s *siblings) add(n *node, i int) {
 	k := s.keys[n.Key]
 	if k == nil {
@@ -87,8 +87,8 @@ func NewIndex(list []*limitsfile.Descriptor) *Index {
 	return &Index{newSiblings(list)}
 }
 
-// Find returns the descriptor with the key and value of the last entry. If there is none, Find
-// returns the descriptor that matches a request with these entries, or nil.
+// Find returns the descriptor with the key and value of the last entry, or else the descriptor that matches a
+// request with these entries, or nil.
 func (x *Index) Find(entries []*ratelimitv3.RateLimitDescriptor_Entry) (d *limitsfile.Descriptor, exact bool) {
 	e := entries[len(entries)-1]
 	key, value := e.GetKey(), e.GetValue()
@@ -103,8 +103,8 @@ func (x *Index) Find(entries []*ratelimitv3.RateLimitDescriptor_Entry) (d *limit
 	return nil, false
 }
 
-// EntryCondition returns the first descriptor with this key and a condition that depends on more
-// than the value, or nil. So the value alone does not decide which descriptor matches.
+// EntryCondition returns the first descriptor with this key and a condition that reads other entries, or nil. The
+// value alone then does not decide which descriptor matches.
 func (x *Index) EntryCondition(key string) *limitsfile.Descriptor {
 	if k := x.siblings.keys[key]; k != nil {
 		for _, n := range k.conditions {
@@ -116,8 +116,7 @@ func (x *Index) EntryCondition(key string) *limitsfile.Descriptor {
 	return nil
 }
 
-// findExact returns the node whose key and value have these texts, or nil. The value of a
-// condition is its text.
+// findExact returns the node with this key and this value, pattern or text of a condition, or nil.
 func (s *siblings) findExact(key, value string) *node {
 	if s == nil {
 		return nil
@@ -137,10 +136,9 @@ func (s *siblings) findExact(key, value string) *node {
 	return k.values[value]
 }
 
-// find returns the node that the last of entries matches, or nil. The node with the entry's key
-// and value comes first, then the first condition, then the first wildcard, then the node with the
-// key and no value. If the budget of l does not suffice to test a condition, the node does
-// not match.
+// find returns the node that the last of entries matches, or nil: the node with the entry's key and value, or else
+// the first condition, the first wildcard, or the node with the key and no value. A condition that the budget of l
+// does not suffice to test does not match.
 func (s *siblings) find(entries []*ratelimitv3.RateLimitDescriptor_Entry, l *lookup) *node {
 	e := entries[len(entries)-1]
 	key, value := e.GetKey(), e.GetValue()
@@ -193,7 +191,6 @@ func (l *lookup) firstCondition(nodes []*node, entries []*ratelimitv3.RateLimitD
 	return nil
 }
 
-// copiedFrom returns the node that an override copied to make d, or nil.
 func (s *siblings) copiedFrom(d *limitsfile.Descriptor) *node {
 	if d.CopiedFrom == nil {
 		return nil
@@ -201,7 +198,7 @@ func (s *siblings) copiedFrom(d *limitsfile.Descriptor) *node {
 	return s.findExact(d.CopiedFrom.Key, d.CopiedFrom.Value)
 }
 
-// ownChildren returns the children of n, or nil if n shares the children of another node.
+// ownChildren returns the children of n, unless they are those of the original of a copy.
 func (s *siblings) ownChildren(n *node) *siblings {
 	if original := s.copiedFrom(n.Descriptor); original != nil && original.children == n.children {
 		return nil
@@ -211,7 +208,6 @@ func (s *siblings) ownChildren(n *node) *siblings {
 
 var anything = limitsfile.NewPattern("*")
 
-// wildcard is a node with a * in its key or value.
 type wildcard struct {
 	key, value limitsfile.Pattern
 	order      int // place among all siblings
@@ -233,7 +229,6 @@ func (ws *wildcards) add(w wildcard) {
 	}
 }
 
-// addFilters adds the filters that are missing.
 func (ws *wildcards) addFilters() {
 	for i := len(ws.filters); i < len(ws.all); i++ {
 		var f bigramFilter
@@ -266,4 +261,54 @@ func (ws *wildcards) first(key, value string, maxOrder int) *wildcard {
 		}
 	}
 	return nil
+}
+
+// bigramFilter is a set of pairs of neighbouring bytes, hashed to 128 bits. A pattern can match only a text that
+// has all pairs of the pattern, so two AND operations rule out most patterns.
+type bigramFilter [2]uint64
+
+const (
+	// minFiltered is the number of wildcards from which a filter saves time.
+	minFiltered = 4
+
+	// maxFilteredBytes bounds filtered texts. The pairs of longer texts fill the filter.
+	maxFilteredBytes = 512
+
+	// keyEdge and valueEdge stand for the byte before and after a key or a value.
+	keyEdge, valueEdge = 256, 257
+)
+
+func (f *bigramFilter) add(a, b uint32) {
+	h := (a<<9 ^ b) * 0x9E3779B1 >> 25
+	f[h>>6] |= 1 << (h & 63)
+}
+
+// addText adds the pairs of text. left and right are its neighbours, or -1 if unknown.
+func (f *bigramFilter) addText(text string, left, right int) {
+	for i := range len(text) {
+		if left >= 0 {
+			f.add(uint32(left), uint32(text[i]))
+		}
+		left = int(text[i])
+	}
+	if left >= 0 && right >= 0 {
+		f.add(uint32(left), uint32(right))
+	}
+}
+
+// addPattern adds the pairs that every text of p has. edge is the neighbour at both ends of the text.
+func (f *bigramFilter) addPattern(p *limitsfile.Pattern, edge int) {
+	if p.Literal {
+		f.addText(p.Prefix, edge, edge)
+		return
+	}
+	if p.Prefix != "" {
+		f.addText(p.Prefix, edge, -1)
+	}
+	for _, part := range p.Middle {
+		f.addText(part, -1, -1)
+	}
+	if p.Suffix != "" {
+		f.addText(p.Suffix, -1, edge)
+	}
 }

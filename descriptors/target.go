@@ -20,8 +20,7 @@ type Target struct {
 	Entries []*ratelimitv3.RateLimitDescriptor_Entry
 }
 
-// ParseTarget parses the text that String returns. It rejects any other text, so each target
-// has one text only.
+// ParseTarget parses the text that String returns. It rejects other texts, so each target has one text only.
 func ParseTarget(text string) (Target, error) {
 	parts := strings.Split(text, "|")
 	if len(parts) < 2 {
@@ -78,8 +77,7 @@ func (t Target) Keys() []string {
 	return keys
 }
 
-// ParseRequestTarget parses the target of a request. A key with an empty value can be written
-// with or without a =. hasAllValues reports that each key has a =.
+// ParseRequestTarget parses the target of a request, where a key with an empty value can have a =.
 func ParseRequestTarget(text string) (t Target, hasAllValues bool, err error) {
 	parts := strings.Split(text, "|")
 	hasAllValues = true
@@ -93,7 +91,7 @@ func ParseRequestTarget(text string) (t Target, hasAllValues bool, err error) {
 	return t, hasAllValues, err
 }
 
-// RequestString returns domain|key=value|key=, the target of a request. Each key has a =.
+// RequestString returns domain|key=value|key=, where each key has a =.
 func (t Target) RequestString() string {
 	parts := strings.Split(t.String(), "|")
 	for i, e := range t.Entries {
@@ -104,8 +102,7 @@ func (t Target) RequestString() string {
 	return strings.Join(parts, "|")
 }
 
-// String returns domain|key=value|key. Each part is escaped as in the names of counters, but
-// a * is not escaped.
+// String returns domain|key=value|key, escaped as in the names of counters, except a *.
 func (t Target) String() string {
 	b := appendEscaped(nil, t.Domain, &escapedInPattern)
 	for _, e := range t.Entries {
@@ -121,16 +118,14 @@ func (t Target) String() string {
 type CounterPrefix struct {
 	Domain string
 
-	// Entries are the first entries of the descriptors. Without entries, the prefix names all
-	// counters of the domain.
+	// Entries are the first entries of the descriptors, or none for all counters of the domain.
 	Entries []*ratelimitv3.RateLimitDescriptor_Entry
 
 	// AnyValue reports that the last entry stands for all values of its key.
 	AnyValue bool
 }
 
-// ParseCounterPrefix parses DOMAIN, DOMAIN|KEY=VALUE|KEY=VALUE or DOMAIN|KEY=VALUE|KEY. A last key
-// without a = stands for all its values.
+// ParseCounterPrefix parses DOMAIN or DOMAIN|KEY=VALUE|KEY. A last key without a = stands for all its values.
 func ParseCounterPrefix(text string) (CounterPrefix, error) {
 	domain, path, hasEntries := strings.Cut(text, "|")
 	if !hasEntries {
@@ -160,8 +155,8 @@ func ParseCounterPrefix(text string) (CounterPrefix, error) {
 	return p, nil
 }
 
-// KeyStart returns the start of the keys of the counters. endsAnywhere reports whether any text
-// may follow. Otherwise a key ends there, or goes on with a | and further entries.
+// KeyStart returns the start of the keys of the counters. Unless endsAnywhere is true, a key ends there, or goes on
+// with a | and further entries.
 func (p CounterPrefix) KeyStart() (start string, endsAnywhere bool) {
 	rule := &Rule{}
 	start = string(rule.AppendKey(nil, p.Domain, p.Entries))

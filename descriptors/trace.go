@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/agnivade/levenshtein"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
 	"github.com/seed-81f232ab/rls/descriptors/condition"
@@ -12,7 +13,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// Source returns the domain as the limits files or the xDS server state it.
+// Source returns the domain as its source states it.
 func (d *Domain) Source() *limitsfile.Domain { return d.source }
 
 // Trace is the result of Match and the steps that lead to it.
@@ -20,8 +21,8 @@ type Trace struct {
 	// Rule is the rule that Match returns, or nil.
 	Rule *Rule
 
-	// Steps has a step for each entry that Match compares. The last step has no winner if
-	// its entry matches nothing, or if Rule is UntestedRule.
+	// Steps has a step for each entry that Match compares. The last one has no winner if nothing matches, or if
+	// Rule is UntestedRule.
 	Steps []Step
 
 	// Trail has the winners of all steps.
@@ -35,12 +36,10 @@ type Step struct {
 	// Siblings is the number of descriptors at this level.
 	Siblings int
 
-	// Candidates has the descriptors that match the entry or come close, in file order.
-	// It has at most maxCandidates besides the winner.
+	// Candidates has the first descriptors that match the entry or come close, in file order.
 	Candidates []Candidate
 
-	// OtherValues is the number of descriptors with the same key and another value. The first
-	// maxOtherValues of them are candidates if nothing wins.
+	// OtherValues is the number of descriptors with the same key and another value.
 	OtherValues int
 
 	// Winner is the candidate that wins, or nil.
@@ -63,8 +62,8 @@ type Candidate struct {
 	Failure error
 }
 
-// MatchKind is the way in which a descriptor matches an entry. A lower kind wins against a
-// higher one. If two conditions or two patterns match, the first in the file wins.
+// MatchKind is the way in which a descriptor matches an entry. A lower kind wins. Of equal kinds, the first in the
+// file wins.
 type MatchKind uint8
 
 // The kinds of match.
@@ -100,7 +99,6 @@ func (d *Domain) TraceWithin(b *Budget, entries []*ratelimitv3.RateLimitDescript
 			n = nil
 			t.Rule = d.untestedRule
 		}
-		// candidates has a full budget, so step tests all conditions that find has tested.
 		candidates := lookup{untestedNodes: l.untestedNodes}
 		t.Steps = append(t.Steps, list.step(entries[:i+1], n, &candidates))
 		if n == nil {
@@ -116,8 +114,7 @@ func (d *Domain) TraceWithin(b *Budget, entries []*ratelimitv3.RateLimitDescript
 	return t
 }
 
-// step returns the comparison of the last of entries with s. winner is the node that the entry
-// matches, or nil.
+// step returns the comparison of the last of entries with s. winner can be nil.
 func (s *siblings) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, winner *node, l *lookup) Step {
 	e := entries[len(entries)-1]
 	step := Step{Entry: e, Siblings: len(s.nodes)}
@@ -160,8 +157,8 @@ func (s *siblings) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, winner
 	return step
 }
 
-// matchKind returns the way in which n matches the last of entries, or why the condition of n was not
-// tested. It must agree with find; a test compares both functions.
+// matchKind returns the way in which n matches the last of entries, or why its condition was not tested. It must
+// agree with find; a test compares both functions.
 func (n *node) matchKind(entries []*ratelimitv3.RateLimitDescriptor_Entry, l *lookup) (kind MatchKind, failure error) {
 	e := entries[len(entries)-1]
 	switch {
@@ -182,16 +179,13 @@ func (n *node) matchKind(entries []*ratelimitv3.RateLimitDescriptor_Entry, l *lo
 
 // textMatchKind returns the way in which n matches an entry. n must not have a condition.
 func (n *node) textMatchKind(key, value string) MatchKind {
-	if value != "" && n.Key == key && n.Value == value {
+	isWildcard := n.WildcardKey || n.WildcardValue
+	switch {
+	case value != "" && n.Key == key && n.Value == value:
 		return ExactMatch
-	}
-	if n.WildcardKey || n.WildcardValue {
-		if matchText(n.Key, key) && (n.Value == "" || matchText(n.Value, value)) {
-			return PatternMatch
-		}
-		return NoMatch
-	}
-	if n.Key == key && n.Value == "" {
+	case isWildcard && matchText(n.Key, key) && (n.Value == "" || matchText(n.Value, value)):
+		return PatternMatch
+	case !isWildcard && n.Key == key && n.Value == "":
 		return AnyValue
 	}
 	return NoMatch
@@ -199,17 +193,109 @@ func (n *node) textMatchKind(key, value string) MatchKind {
 
 // Label returns the key and value of the entry for people: `service=checkout`.
 func Label(e *ratelimitv3.RateLimitDescriptor_Entry) string {
+	text := e.GetKey() + "=" + e.GetValue()
 	if Quoted(e.GetKey()) != e.GetKey() || Quoted(e.GetValue()) != e.GetValue() {
-		return strconv.Quote(e.GetKey() + "=" + e.GetValue())
+		return strconv.Quote(text)
 	}
-	return e.GetKey() + "=" + e.GetValue()
+	return text
 }
 
-// Quoted returns text. It adds quotes if text has control characters, or spaces at the start
-// or end, because a terminal does not show these.
+// Quoted returns text, in quotes if it has characters that a terminal does not show, or spaces at the start or end.
 func Quoted(text string) string {
 	if strings.TrimSpace(text) != text {
 		return strconv.Quote(text)
 	}
 	return fields.Printable(text)
+}
+
+// Difference is the way in which an entry differs from a descriptor that it almost matches.
+type Difference uint8
+
+// The differences.
+const (
+	Unrelated Difference = iota // the entry does not almost match the descriptor
+
+	// OtherCase means that upper and lower case differ.
+	OtherCase
+
+	// ExtraSpace means that a space at the start or end differs.
+	ExtraSpace
+
+	// JoinedText means that key, "_" and value make the same text, but the key ends elsewhere.
+	JoinedText
+
+	// PartOfPattern means that the value matches only a part of the pattern.
+	PartOfPattern
+
+	// UnmetCondition means that the key is the same and the value does not meet the condition.
+	UnmetCondition
+
+	// SimilarValue and SimilarKey mean that one or two characters differ.
+	SimilarValue
+	SimilarKey
+
+	// OtherValue means that the key is the same and the value is another one.
+	OtherValue
+)
+
+// String returns the difference as JSON shows it.
+func (d Difference) String() string {
+	return [...]string{"", "other_case", "extra_space", "joined_text", "part_of_pattern", "unmet_condition", "similar_value", "similar_key", "other_value"}[d]
+}
+
+// difference returns how e differs from d. The entry must not match d.
+func difference(e *ratelimitv3.RateLimitDescriptor_Entry, d *limitsfile.Descriptor) Difference {
+	key, value := e.GetKey(), e.GetValue()
+	sameKey, anyValue := matchText(d.Key, key), d.Value == ""
+	// matchesAfter reports whether the entry matches d once change has changed all texts.
+	matchesAfter := func(change func(string) string) bool {
+		return matchText(change(d.Key), change(key)) && (anyValue || matchText(change(d.Value), change(value)))
+	}
+	switch {
+	case d.Condition != nil && d.Key == key:
+		return UnmetCondition
+	case d.Condition != nil:
+		return Unrelated
+	case matchesAfter(strings.ToLower):
+		return OtherCase
+	case matchesAfter(strings.TrimSpace):
+		return ExtraSpace
+	case value != "" && !anyValue && !d.WildcardKey && !d.WildcardValue && key+"_"+value == d.Key+"_"+d.Value:
+		return JoinedText
+	case sameKey && d.WildcardValue && partlyMatches(d.Value, value):
+		return PartOfPattern
+	case sameKey && !d.WildcardValue && similar(value, d.Value):
+		return SimilarValue
+	case sameKey:
+		return OtherValue
+	case !d.WildcardKey && similar(key, d.Key) && (anyValue || matchText(d.Value, value)):
+		return SimilarKey
+	}
+	return Unrelated
+}
+
+// matchText reports whether pattern, with or without a *, matches text.
+func matchText(pattern, text string) bool {
+	if !strings.Contains(pattern, "*") {
+		return pattern == text
+	}
+	p := limitsfile.NewPattern(pattern)
+	return p.Match(text)
+}
+
+// partlyMatches reports whether text starts or ends like pattern. /api is a part of /api/*.
+func partlyMatches(pattern, text string) bool {
+	p := limitsfile.NewPattern(pattern)
+	return p.Prefix != "" && strings.HasPrefix(text, p.Prefix) ||
+		p.Suffix != "" && strings.HasSuffix(text, p.Suffix) ||
+		text != "" && len(p.Prefix)-len(text) <= 2 && strings.HasPrefix(p.Prefix, text)
+}
+
+// similar reports whether b could be a misspelling of a.
+func similar(a, b string) bool {
+	const maxBytes = 64
+	if len(a) > maxBytes || len(b) > maxBytes || min(len(a), len(b)) < 3 || max(len(a), len(b))-min(len(a), len(b)) > 2 {
+		return false
+	}
+	return levenshtein.ComputeDistance(a, b) <= min(2, len(a)/3)
 }

@@ -3,27 +3,21 @@ package service
 import (
 	"cmp"
 	"context"
+	"math"
 	"strconv"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// isAcquireCall reports in isAcquire whether the caller waits for permits. Then a denied call charges
-// nothing, so that the caller can repeat the call as often as it must. wantsWait reports whether the caller wants to
-// know the wait.
-func isAcquireCall(ctx context.Context) (isAcquire, wantsWait bool) {
-	values := metadata.ValueFromIncomingContext(ctx, limit.AcquireKey)
-	return len(values) == 1 && values[0] == "true", len(values) == 1
-}
-
-// chargeNothingIfDenied makes the hits of c one group, so that a denied call charges nothing. If a
-// denied hit need not deny the call, because of quota mode or shadow mode, the hits are charged one by
-// one. Then finishAcquire refunds them.
+// chargeNothingIfDenied makes the hits of c one group, so that a denied call charges nothing. If a denied hit need
+// not deny the call, because of quota mode or shadow mode, respond refunds the hits instead.
 func (s *Service) chargeNothingIfDenied(c *Call) {
 	isGroup := !c.config.IsShadow(s.options.ShadowMode)
 	for j := range c.hits {
@@ -38,17 +32,25 @@ func (s *Service) chargeNothingIfDenied(c *Call) {
 	}
 }
 
-// sendWait tells the caller in a header when the answer changes.
 func (s *Service) sendWait(ctx context.Context, c *Call, code rlsv3.RateLimitResponse_Code) {
-	header := metadata.Pairs(limit.ResetAfterKey, seconds(c.longestResetAfter()))
+	key, text := limit.ResetAfterKey, ""
 	if code == rlsv3.RateLimitResponse_OVER_LIMIT {
-		header = metadata.Pairs(limit.RetryAfterKey, c.retryAfterText(s.options.QuotaMode))
+		// A slot can become free before its hold expires, so this wait counts only if no other limit denies the call.
+		wait := cmp.Or(c.retryAfter(s.options.QuotaMode, false), c.retryAfter(s.options.QuotaMode, true))
+		if key, text = limit.RetryAfterKey, seconds(wait); wait == neverWait {
+			text = limit.RetryNever
+		}
+	} else {
+		longest := int64(0)
+		for j := range c.results {
+			longest = max(longest, c.hits[j].Limit.ForgottenAfter(c.results[j].Result))
+		}
+		text = seconds(longest)
 	}
-	_ = grpc.SetHeader(ctx, header) // it fails only without a gRPC call, which has no headers
+	_ = grpc.SetHeader(ctx, metadata.Pairs(key, text)) // it fails only without a gRPC call, which has no headers
 }
 
-// refundAdmitted refunds the hits that a denied call has charged, in the windows that have charged the
-// hits.
+// refundAdmitted refunds the hits that a denied call has charged, in the windows that have charged them.
 func (s *Service) refundAdmitted(ctx context.Context, c *Call) {
 	var refunds []backend.Hit
 	for j, h := range c.hits {
@@ -62,8 +64,7 @@ func (s *Service) refundAdmitted(ctx context.Context, c *Call) {
 	}
 }
 
-// hasDeniedGroup reports whether a hit has denied its group. A hit above its max_hits can't, because the
-// Limiter got a peek in its place.
+// hasDeniedGroup reports whether a hit denied its group. For hits above max_hits, the Limiter got a peek.
 func (c *Call) hasDeniedGroup() bool {
 	for j := range c.hits {
 		wasPeek := c.exceedsMaxHits && c.hitExceedsMaxHits(j)
@@ -74,33 +75,54 @@ func (c *Call) hasDeniedGroup() bool {
 	return false
 }
 
-// isCharged reports whether hit j was admitted and charged. The renewal of a hold charges nothing.
+// isCharged reports whether hit j was charged. The renewal of a hold charges nothing.
 func (c *Call) isCharged(j int) bool {
 	h, r := &c.hits[j], &c.results[j]
 	isUndone := c.isGroupDenied && h.InGroup()
 	return r.Allowed && !r.Held && h.N > 0 && !c.isPeek && !isUndone
 }
 
-// longestResetAfter returns the time in microseconds until all limits have forgotten the hits of c.
-func (c *Call) longestResetAfter() int64 {
-	longest := int64(0)
-	for j := range c.results {
-		longest = max(longest, c.hits[j].Limit.ForgottenAfter(c.results[j].Result))
-	}
-	return longest
-}
-
-// retryAfterText returns the RetryAfterKey of a denied call. A slot can become free before its hold
-// expires, so the wait for a slot counts only if no other limit denies the call.
-func (c *Call) retryAfterText(quotaMode bool) string {
-	wait := cmp.Or(c.retryAfter(quotaMode, false), c.retryAfter(quotaMode, true))
-	if wait == neverWait {
-		return limit.RetryNever
-	}
-	return seconds(wait)
-}
-
-// seconds returns microseconds as a decimal number of seconds.
 func seconds(micros int64) string {
 	return strconv.FormatFloat(float64(micros)/secondMicros, 'f', -1, 64)
 }
+
+// setHoldIDs copies the hold id of the call to the hits of concurrency limits. Without it, the holds are anonymous.
+func (c *Call) setHoldIDs(ctx context.Context) error {
+	ids := metadata.ValueFromIncomingContext(ctx, limit.HoldKey)
+	switch {
+	case len(ids) == 0:
+		return nil
+	case len(ids) > 1:
+		return status.Errorf(codes.InvalidArgument, "%s: got %d values, want one", limit.HoldKey, len(ids))
+	}
+	if err := limit.CheckHoldID(ids[0]); err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	for j := range c.hits {
+		if c.hits[j].Limit.Algorithm.HasHolds() {
+			c.hits[j].HoldID = ids[0]
+		}
+	}
+	return nil
+}
+
+// sendHold sends the shortest hold of the limits that count holders by id. If another limit denies the call, a
+// release can't help the caller, so sendHold sends nothing.
+func (c *Call) sendHold(ctx context.Context, code rlsv3.RateLimitResponse_Code) {
+	shortestHold := int64(math.MaxInt64)
+	for j := range c.hits {
+		l := c.hits[j].Limit
+		switch {
+		case c.hits[j].HoldID != "":
+			shortestHold = min(shortestHold, l.Hold)
+		case code == rlsv3.RateLimitResponse_OVER_LIMIT && !l.Algorithm.HasHolds() && c.isDenied(j):
+			return
+		}
+	}
+	if shortestHold < math.MaxInt64 {
+		_ = grpc.SetHeader(ctx, metadata.Pairs(limit.HoldKey, seconds(shortestHold))) // it fails only over HTTP, where the answer has no such header
+	}
+}
+
+// isDenied reports whether hit j is denied by a limit that can deny the call.
+func (c *Call) isDenied(j int) bool { return !c.results[j].Allowed && !c.hits[j].Shadow }

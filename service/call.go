@@ -21,8 +21,7 @@ const (
 	maxPooledHits     = 1 << 10
 )
 
-// Call is a call of the service and its answer. The Service reuses a Call, so an Observer must not
-// keep it.
+// Call is a call of the service and its answer. It is reused, so an Observer must not keep it.
 type Call struct {
 	Request *rlsv3.RateLimitRequest
 	Start   time.Time // the time of the decisions
@@ -30,23 +29,20 @@ type Call struct {
 	// DomainFound reports whether the limits in force have the domain of the request.
 	DomainFound bool
 
-	// Rules has the rule of each descriptor, or nil if no rule matches. It can be
-	// shorter if the request was rejected.
+	// Rules has the rule of each descriptor, or nil if none matches. It can be shorter in a rejected request.
 	Rules []*descriptors.Rule
 
 	// Response is the answer, or nil if Err is set.
 	Response *rlsv3.RateLimitResponse
 	Err      error
 
-	// GlobalShadow reports that the request was over its limit, and that Options.ShadowMode
-	// made its code OK.
+	// GlobalShadow reports that Options.ShadowMode made the code OVER_LIMIT OK.
 	GlobalShadow bool
 
 	config *descriptors.Config // the limits in force
 	budget descriptors.Budget  // the steps that the conditions of this call may still take
 
-	// replacedNames holds the names of limits that another matched limit replaces. Replaced limits are
-	// not counted. An unlimited limit replaces others too, and so does a replaced limit.
+	// replacedNames holds the names of limits that other matched limits replace, also limits without hits.
 	replacedNames map[string]bool
 
 	// The slices below have one element for each hit. Hits of one descriptor are
@@ -91,14 +87,6 @@ func (c *Call) hitsEnd(i, from int) int {
 		from++
 	}
 	return from
-}
-
-// dropHits removes the hits of a rejected call. No Limiter decides these hits, so they are neither
-// admitted nor denied.
-func (c *Call) dropHits() {
-	clear(c.hits)
-	clear(c.limits)
-	c.hits, c.results, c.hitDescriptors, c.limits = c.hits[:0], c.results[:0], c.hitDescriptors[:0], c.limits[:0]
 }
 
 // match finds the rule of each descriptor of req and prepares the hits.
@@ -160,9 +148,7 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest, al
 	return nil
 }
 
-// checkRefunds returns an error if the request has a refund that is not allowed. If rejectsAll is
-// true, no refund is allowed. Without a counted limit there is nothing to refund, so such a descriptor is
-// not checked.
+// checkRefunds returns an error if a counted limit allows no refund of the request, or if rejectsAll is true.
 func (c *Call) checkRefunds(rejectsAll bool) error {
 	for j := range c.hits {
 		i := c.hitDescriptors[j]
@@ -177,23 +163,10 @@ func (c *Call) checkRefunds(rejectsAll bool) error {
 	return nil
 }
 
-// firstError returns the first error of the results.
-func (c *Call) firstError() error {
-	for j := range c.results {
-		if err := c.results[j].Err; err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// RequestedHits returns the number of hits that the descriptor at index i of the request
-// charges: 0 for a peek, negative for a refund.
+// RequestedHits returns the hits that descriptor i charges: 0 for a peek, negative for a refund.
 func (c *Call) RequestedHits(i int) int64 { return hitCount(c.Request, c.Request.Descriptors[i]) }
 
-// hitCount returns the number of hits that d charges. If d has a hits_addend, the
-// hits_addend is the number, and 0 is a peek. If d has none, the hits_addend of req is the
-// number, and 0 means 1. The number is negative if d is a refund.
+// hitCount returns the hits that d charges: its hits_addend, or else that of req, where 0 means 1.
 func hitCount(req *rlsv3.RateLimitRequest, d *ratelimitv3.RateLimitDescriptor) int64 {
 	n := max(int64(req.HitsAddend), 1)
 	if addend := d.GetHitsAddend(); addend != nil {

@@ -11,9 +11,8 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// addDenial adds the body and the headers of a denying rule to resp. If the descriptor of
-// headerStatus is denied, they are those of its rule. Otherwise they are those of the rule of the
-// last denied descriptor.
+// addDenial adds the body and the headers of a rule to resp: of the descriptor of headerStatus if it is denied, or
+// else of the last denied descriptor.
 func (c *Call) addDenial(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus) {
 	deniedIndex := -1
 	for i, st := range resp.Statuses {
@@ -34,9 +33,8 @@ func (c *Call) addDenial(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.Rate
 // maxPolicies bounds the limits that the policy headers describe.
 const maxPolicies = 16
 
-// addPolicyHeaders adds the headers RateLimit-Policy and RateLimit. They have one item for each of
-// the first maxPolicies counted limits that can deny the request. If the request is denied,
-// addPolicyHeaders also adds Retry-After, unless the request can never pass.
+// addPolicyHeaders adds the headers RateLimit-Policy and RateLimit, with one item for each of the first maxPolicies
+// counted limits that can deny the request. A denied request also gets Retry-After, unless it can never pass.
 func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse, quotaMode bool) {
 	var policies, states []byte
 	var names []string
@@ -79,8 +77,8 @@ func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse, quotaMode bool) {
 	}
 }
 
-// policyName returns the name of l, or else its window, as a string of structured fields (RFC 9651).
-// Such a string has visible ASCII and spaces only.
+// policyName returns the name of l, or else its window, as a string of structured fields (RFC 9651): visible ASCII
+// and spaces only.
 func policyName(l *descriptors.RateLimit) string {
 	quoted := []byte{'"'}
 	for _, c := range cmp.Or(l.Name, l.PerWindow()) {

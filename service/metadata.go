@@ -2,6 +2,7 @@ package service
 
 import (
 	"fmt"
+	"math"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -10,9 +11,8 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// dynamicMetadata returns a description of the request. Its field "metadata" merges the
-// metadata of the rules whose descriptors passed, in the order of the request. If two
-// rules have the same field, maps are merged, and otherwise the first value wins.
+// dynamicMetadata returns a description of the request. Its field "metadata" merges the metadata of the rules whose
+// descriptors passed. The first value of a field wins, and maps are merged.
 func dynamicMetadata(req *rlsv3.RateLimitRequest, rules []*descriptors.Rule, statuses []*rlsv3.RateLimitResponse_DescriptorStatus) *structpb.Struct {
 	requested, ruleMetadata := make([]any, len(req.Descriptors)), map[string]any{}
 	for i, d := range req.Descriptors {
@@ -32,7 +32,6 @@ func dynamicMetadata(req *rlsv3.RateLimitRequest, rules []*descriptors.Rule, sta
 	return s
 }
 
-// descriptorMetadata returns the dynamic metadata of one descriptor.
 func descriptorMetadata(d *ratelimitv3.RateLimitDescriptor) map[string]any {
 	entries := make([]any, len(d.GetEntries()))
 	for i, e := range d.GetEntries() {
@@ -52,7 +51,6 @@ func descriptorMetadata(d *ratelimitv3.RateLimitDescriptor) map[string]any {
 	return m
 }
 
-// mergeMissing adds to dst the fields of src that dst lacks.
 func mergeMissing(dst, src map[string]any) {
 	for name, value := range src {
 		existing, exists := dst[name]
@@ -65,4 +63,64 @@ func mergeMissing(dst, src map[string]any) {
 			mergeMissing(existingMap, m)
 		}
 	}
+}
+
+// Fields of the dynamic metadata with Options.RuleMetadata.
+const (
+	decisionField  = "decision"  // of the descriptor that the response headers describe
+	decisionsField = "decisions" // of each descriptor, in the order of the request
+)
+
+func (c *Call) addRuleMetadata(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus) {
+	if resp.DynamicMetadata == nil {
+		resp.DynamicMetadata = &structpb.Struct{Fields: map[string]*structpb.Value{}}
+	}
+	fields := resp.DynamicMetadata.Fields
+	decisions := &structpb.ListValue{}
+	firstHit := 0
+	for i, st := range resp.Statuses {
+		nextHit := c.hitsEnd(i, firstHit)
+		decision := structpb.NewStructValue(c.decisionMetadata(i, firstHit, nextHit, st))
+		decisions.Values = append(decisions.Values, decision)
+		switch {
+		case st == headerStatus:
+			fields[decisionField] = decision
+		case headerStatus == nil && fields[decisionField] == nil && c.Rules[i] != nil:
+			fields[decisionField] = decision // an unlimited or replaced rule is better than none
+		}
+		firstHit = nextHit
+	}
+	fields[decisionsField] = structpb.NewListValue(decisions)
+}
+
+// decisionMetadata describes the decision about descriptor i, whose hits are those in [firstHit, nextHit).
+func (c *Call) decisionMetadata(i, firstHit, nextHit int, st *rlsv3.RateLimitResponse_DescriptorStatus) *structpb.Struct {
+	d := &structpb.Struct{Fields: map[string]*structpb.Value{"code": structpb.NewStringValue(st.Code.String())}}
+	rule := c.Rules[i]
+	if rule == nil {
+		return d
+	}
+	d.Fields["rule"] = structpb.NewStringValue(rule.Path)
+	if rule.ShadowMode || firstHit < nextHit && c.hits[firstHit].Shadow {
+		d.Fields["shadow_mode"] = structpb.NewBoolValue(true)
+	}
+	if firstHit == nextHit {
+		if rule.IsUnlimited() {
+			d.Fields["limit"] = structpb.NewStringValue("unlimited")
+		}
+		return d
+	}
+	j := c.mostRestrictiveHit(firstHit, nextHit)
+	l, r := c.limits[j], &c.results[j]
+	d.Fields["limit"] = structpb.NewStringValue(l.String())
+	if l.Name != "" {
+		d.Fields["limit_name"] = structpb.NewStringValue(l.Name)
+	}
+	d.Fields["over_limit"] = structpb.NewBoolValue(!r.Allowed)
+	d.Fields["remaining"] = structpb.NewNumberValue(float64(min(max(r.Remaining, 0), math.MaxUint32)))
+	d.Fields["source"] = structpb.NewStringValue(r.Source.String())
+	if r.Degraded() {
+		d.Fields["reason"] = structpb.NewStringValue(r.Reason.String())
+	}
+	return d
 }

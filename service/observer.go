@@ -8,11 +8,10 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// Observer receives the calls of a Service. Calls of its method may overlap. The method
-// must return at once, must not allocate, and must not change or keep the Call.
+// Observer receives the calls of a Service. Calls of its method may overlap.
 type Observer interface {
-	// Answered is called once for each call, just before the answer is sent. ctx is the
-	// context of the call. Rejected and failed calls are reported too.
+	// Answered is called just before each answer, also of a rejected or failed call. It must return at once, must
+	// not allocate, and must not change or keep the Call.
 	Answered(ctx context.Context, c *Call)
 }
 
@@ -25,17 +24,14 @@ type Decision struct {
 	// Hit is the charge on the counter of Limit.
 	*backend.Hit
 
-	// ChargesDenied reports that denied hits are charged. It is false for hits of a group, and for hits
-	// above max_hits.
+	// ChargesDenied reports that denied hits are charged, unless they are in a group or above max_hits.
 	ChargesDenied bool
 
-	// Result is the result of the hits. If its Err is set, the hits were not decided, and the other
-	// fields of Result are undefined.
+	// Result is the result of the hits. With an Err, they were not decided.
 	Result backend.Result
 }
 
-// Decisions returns the number of decisions. One request makes a decision for each limit
-// that it matches, except for unlimited and replaced limits. A rejected request makes none.
+// Decisions returns the number of decisions: one for each limit that is counted.
 func (c *Call) Decisions() int { return len(c.hits) }
 
 // IsAcquire reports whether the caller waits for permits. A denied call then charges nothing.
@@ -51,8 +47,7 @@ func (c *Call) Decision(i int) Decision {
 	}
 }
 
-// DescriptorDecision returns the decision that the status of descriptor i describes. ok is false if no
-// limit of the descriptor was counted.
+// DescriptorDecision returns the decision that the status of descriptor i describes, if a limit was counted.
 func (c *Call) DescriptorDecision(i int) (d Decision, ok bool) {
 	from, _ := slices.BinarySearch(c.hitDescriptors, i)
 	to := c.hitsEnd(i, from)

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"math"
 	"strconv"
 
@@ -8,58 +9,61 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
-// overallCode returns the overall code of a request with these statuses, which are in the
-// order of c.Rules. The code is OVER_LIMIT if an ordinary descriptor is over its limit, or
-// if every descriptor in quota mode is over its limit. See isInQuotaMode.
-//
-// overallCode also returns the status that response headers describe: the last ordinary
-// descriptor over its limit, or else the first descriptor with the least remaining. The
-// status is nil if no limit was counted.
+// overallCode returns the overall code of a request with these statuses, and the status that response headers
+// describe: the last ordinary descriptor over its limit, or else the first with the least remaining, or nil if no
+// limit was counted.
 func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quotaMode bool) (
 	code rlsv3.RateLimitResponse_Code, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus,
 ) {
-	code = rlsv3.RateLimitResponse_OK
-	quotas, quotasOverLimit := 0, 0
-	leastRemaining := uint32(math.MaxUint32)
+	anyOver, leastRemaining := false, uint32(math.MaxUint32)
 	for i, st := range statuses {
-		rule := c.Rules[i]
 		isOver := st.Code == rlsv3.RateLimitResponse_OVER_LIMIT
-		hasLimit := st.CurrentLimit != nil
-		isQuota := isInQuotaMode(rule, hasLimit, quotaMode)
-		if isQuota {
-			quotas++
-		}
+		anyOver = anyOver || isOver
 		switch {
-		case isOver && isQuota:
-			quotasOverLimit++
-		case isOver:
-			code = rlsv3.RateLimitResponse_OVER_LIMIT
-		}
-		switch {
-		case hasLimit && isOver && !isQuota:
+		case st.CurrentLimit == nil:
+		case isOver && !isInQuotaMode(c.Rules[i], true, quotaMode):
 			headerStatus, leastRemaining = st, 0
-		case hasLimit && st.LimitRemaining < leastRemaining:
+		case st.LimitRemaining < leastRemaining:
 			headerStatus, leastRemaining = st, st.LimitRemaining
 		}
 	}
-	if c.coversAllQuotas(quotasOverLimit, quotas) {
-		code = rlsv3.RateLimitResponse_OVER_LIMIT
+	isOver := func(i, _, _ int) bool { return statuses[i].Code == rlsv3.RateLimitResponse_OVER_LIMIT }
+	if anyOver && c.isDeniedBy(quotaMode, isOver) {
+		return rlsv3.RateLimitResponse_OVER_LIMIT, headerStatus
 	}
-	return code, headerStatus
+	return rlsv3.RateLimitResponse_OK, headerStatus
 }
 
-// isInQuotaMode reports whether a descriptor with this rule is in quota mode. hasLimit reports whether a
-// limit of the rule was counted. quotaMode puts all descriptors in quota mode. A descriptor without a
-// counted limit is not over its limit. If other limits replace all limits of a descriptor, the quota_mode
-// of its rule has no effect.
+// isDeniedBy reports whether c is denied, because an ordinary descriptor is over its limit, or because all
+// descriptors in quota mode are. isOver decides for descriptor i, whose hits are those in [from, to).
+func (c *Call) isDeniedBy(quotaMode bool, isOver func(i, from, to int) bool) bool {
+	hit, quotas, quotasOver := 0, 0, 0
+	for i, rule := range c.Rules {
+		from := hit
+		hit = c.hitsEnd(i, hit)
+		switch isQuota := isInQuotaMode(rule, hit > from, quotaMode); {
+		case isQuota && isOver(i, from, hit):
+			quotas++
+			quotasOver++
+		case isQuota:
+			quotas++
+		case isOver(i, from, hit):
+			return true
+		}
+	}
+	return c.coversAllQuotas(quotasOver, quotas)
+}
+
+// isInQuotaMode reports whether a descriptor with this rule is in quota mode. hasLimit reports whether a limit of
+// the rule was counted. If other limits replace all limits of the rule, its quota_mode has no effect.
 func isInQuotaMode(rule *descriptors.Rule, hasLimit, quotaMode bool) bool {
 	return quotaMode || rule != nil && rule.QuotaMode && (hasLimit || rule.IsUnlimited())
 }
 
-// coversAllQuotas reports whether n descriptors in quota mode are all descriptors in quota mode. quotas is
-// the number of descriptors in quota mode that have a rule.
+// coversAllQuotas reports whether n are all descriptors in quota mode, of which quotas have a rule.
 func (c *Call) coversAllQuotas(n, quotas int) bool {
 	if n == 0 || n < quotas {
 		return false
@@ -73,8 +77,7 @@ func (c *Call) coversAllQuotas(n, quotas int) bool {
 	return true
 }
 
-// Headers holds the names of the response headers for the limit, the remaining hits and
-// the seconds until the reset. Their values are decimal numbers.
+// Headers holds the names of the response headers for limit, remaining hits and seconds until the reset.
 type Headers struct {
 	Limit, Remaining, Reset string
 }
@@ -89,4 +92,49 @@ func (h *Headers) values(st *rlsv3.RateLimitResponse_DescriptorStatus) []*corev3
 		{Key: h.Remaining, Value: strconv.FormatUint(uint64(st.LimitRemaining), 10)},
 		{Key: h.Reset, Value: strconv.FormatInt(reset, 10)},
 	}
+}
+
+// take lets the Limiter decide the hits of c, and denies hits above the max_hits of their rule. If this denies the
+// call, the call charges nothing. Otherwise only these hits are not charged.
+func (s *Service) take(ctx context.Context, c *Call) {
+	if !c.exceedsMaxHits {
+		s.options.Limiter.Take(ctx, c.Start, c.hits, c.results)
+		return
+	}
+	c.isPeek = c.isDeniedByMaxHits(s.options.QuotaMode)
+	requested := make([]int64, len(c.hits))
+	for j := range c.hits {
+		requested[j] = c.hits[j].N
+		if c.isPeek || c.hitExceedsMaxHits(j) {
+			c.hits[j].N = 0
+		}
+	}
+	s.options.Limiter.Take(ctx, c.Start, c.hits, c.results)
+	for j := range c.hits {
+		h, r := &c.hits[j], &c.results[j]
+		if h.N == requested[j] {
+			continue
+		}
+		h.N = requested[j]
+		r.Result = h.Limit.FromPeek(r.Result, h.N)
+		if c.hitExceedsMaxHits(j) {
+			r.Allowed, r.RetryAfter = false, limit.Never
+		}
+	}
+}
+
+func (c *Call) hitExceedsMaxHits(j int) bool {
+	return c.Rules[c.hitDescriptors[j]].IsTooLarge(c.hits[j].N)
+}
+
+// isDeniedByMaxHits reports whether the max_hits of the rules deny c, whatever their limits have left.
+func (c *Call) isDeniedByMaxHits(quotaMode bool) bool {
+	return c.isDeniedBy(quotaMode, func(_, from, to int) bool {
+		for j := from; j < to; j++ {
+			if c.hitExceedsMaxHits(j) && !c.hits[j].Shadow {
+				return true
+			}
+		}
+		return false
+	})
 }

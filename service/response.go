@@ -11,8 +11,7 @@ import (
 
 const secondMicros = 1_000_000
 
-// newResponse returns the response with the statuses of all descriptors. The overall code
-// is OK.
+// newResponse returns the response with the statuses of all descriptors, and code OK.
 func (c *Call) newResponse() *rlsv3.RateLimitResponse {
 	resp, statuses, durations := allocResponse(len(c.Rules))
 	resp.OverallCode = rlsv3.RateLimitResponse_OK
@@ -33,9 +32,8 @@ func (c *Call) newResponse() *rlsv3.RateLimitResponse {
 	return resp
 }
 
-// mostRestrictiveHit returns the hit in [from, to) that the status of their descriptor
-// describes: the denied hit with the longest wait, or else the hit with the least
-// remaining. The first of equal hits wins.
+// mostRestrictiveHit returns the hit in [from, to) that the status of their descriptor describes: the first denied
+// hit with the longest wait, or else the first with the least remaining.
 func (c *Call) mostRestrictiveHit(from, to int) int {
 	best := from
 	for j := from + 1; j < to; j++ {
@@ -59,7 +57,6 @@ func denialRank(l *limit.Limit, r limit.Result) int64 {
 	return rank
 }
 
-// setStatus fills status from the result of hit j. duration is the memory of its duration.
 func (c *Call) setStatus(status *rlsv3.RateLimitResponse_DescriptorStatus, duration *durationpb.Duration, j int) {
 	l, r := c.hits[j].Limit, c.results[j].Result
 	if !r.Allowed && !c.hits[j].Shadow {
@@ -72,16 +69,13 @@ func (c *Call) setStatus(status *rlsv3.RateLimitResponse_DescriptorStatus, durat
 	status.DurationUntilReset = duration
 }
 
-// setDuration sets d to a number of microseconds.
 func setDuration(d *durationpb.Duration, micros int64) {
 	d.Seconds, d.Nanos = micros/secondMicros, int32(micros%secondMicros*1000)
 }
 
-// roundWait rounds a wait in microseconds up to whole seconds. Envoy cuts fractions off
-// in Retry-After and x-ratelimit-reset, so a fraction would send clients back too early.
-// Waits below a second stay exact, for clients other than Envoy; Envoy makes them a
-// second. Waits of aligned windows of whole seconds are always whole seconds, as in
-// envoyproxy/ratelimit.
+// roundWait rounds a wait in microseconds up to whole seconds. Envoy cuts fractions off in Retry-After and
+// x-ratelimit-reset, so a fraction would send clients back too early. Waits below a second stay exact, for clients
+// other than Envoy, except in aligned windows of whole seconds, as in envoyproxy/ratelimit.
 func roundWait(l *limit.Limit, wait int64) int64 {
 	if wait < secondMicros && (!l.Algorithm.Aligned() || l.Period()%secondMicros != 0) {
 		return wait
@@ -89,8 +83,7 @@ func roundWait(l *limit.Limit, wait int64) int64 {
 	return (wait + secondMicros - 1) / secondMicros * secondMicros
 }
 
-// allocResponse returns a response and the memory of n statuses and their durations, in
-// one allocation if n is at most 4. The pointers in resp.Statuses are nil.
+// allocResponse returns a response and the memory of n statuses, in one allocation if n is at most 4.
 func allocResponse(n int) (resp *rlsv3.RateLimitResponse, statuses []rlsv3.RateLimitResponse_DescriptorStatus, durations []durationpb.Duration) {
 	switch {
 	case n <= 1:
@@ -106,7 +99,6 @@ func allocResponse(n int) (resp *rlsv3.RateLimitResponse, statuses []rlsv3.RateL
 	return resp, make([]rlsv3.RateLimitResponse_DescriptorStatus, n), make([]durationpb.Duration, n)
 }
 
-// slab1 is the memory of a response with one status.
 type slab1 struct {
 	resp      rlsv3.RateLimitResponse
 	pointers  [1]*rlsv3.RateLimitResponse_DescriptorStatus
@@ -114,10 +106,70 @@ type slab1 struct {
 	durations [1]durationpb.Duration
 }
 
-// slab4 is the memory of a response with up to four statuses.
 type slab4 struct {
 	resp      rlsv3.RateLimitResponse
 	pointers  [4]*rlsv3.RateLimitResponse_DescriptorStatus
 	statuses  [4]rlsv3.RateLimitResponse_DescriptorStatus
 	durations [4]durationpb.Duration
+}
+
+const neverWait = math.MaxInt64
+
+// retryAfter returns the microseconds until the same call passes if nobody else sends hits, also with the hits that
+// this call has charged. Limits with holds count only if withSlots is true, or if they never admit the call.
+func (c *Call) retryAfter(quotaMode, withSlots bool) int64 {
+	var longest int64
+	quotas, shortestQuota := 0, int64(neverWait)
+	hit := 0
+	for i, rule := range c.Rules {
+		firstHit, wait := hit, int64(0)
+		for ; hit < len(c.hits) && c.hitDescriptors[hit] == i; hit++ {
+			if w := c.wait(hit); w == neverWait || withSlots || !c.hits[hit].Limit.Algorithm.HasHolds() {
+				wait = max(wait, w)
+			}
+		}
+		if isInQuotaMode(rule, hit > firstHit, quotaMode) {
+			quotas++
+			shortestQuota = min(shortestQuota, wait)
+		} else {
+			longest = max(longest, wait)
+		}
+	}
+	if c.coversAllQuotas(quotas, quotas) {
+		longest = max(longest, shortestQuota)
+	}
+	return longest
+}
+
+// wait returns the microseconds until the limit of hit j admits the same hits, once more if this call has charged
+// them. It returns 0 if the limit can't deny the call.
+func (c *Call) wait(j int) int64 {
+	h, r := &c.hits[j], &c.results[j]
+	isCharged := c.keepsCharges && c.isCharged(j)
+	if h.Shadow || r.Allowed && !isCharged {
+		return 0
+	}
+	wait := h.Limit.NextAfter(h.N, r.Result)
+	if wait == limit.Never {
+		return neverWait
+	}
+	return wait
+}
+
+// raiseWaits raises the duration of each denied status to the time until all limits admit the hits.
+func (c *Call) raiseWaits(statuses []*rlsv3.RateLimitResponse_DescriptorStatus) {
+	for j := range c.hits {
+		st := statuses[c.hitDescriptors[j]]
+		if st.Code != rlsv3.RateLimitResponse_OVER_LIMIT {
+			continue
+		}
+		w := c.wait(j)
+		if w == neverWait {
+			continue // setStatus has set the end of the window
+		}
+		w = roundWait(c.hits[j].Limit, w)
+		if d := st.DurationUntilReset; w > d.Seconds*secondMicros+int64(d.Nanos)/1000 {
+			setDuration(d, w)
+		}
+	}
 }

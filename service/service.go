@@ -1,6 +1,5 @@
-// Package service answers rate-limit calls of Envoy (envoy.service.ratelimit.v3). It
-// turns the descriptors of a request into hits, charges the hits, and turns the results
-// into the response.
+// Package service answers rate-limit calls of Envoy (envoy.service.ratelimit.v3). It turns the descriptors of a
+// request into hits, charges the hits, and turns the results into the response.
 package service
 
 import (
@@ -10,10 +9,12 @@ import (
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // Options configure a Service. Limits and Limiter are required.
@@ -30,37 +31,32 @@ type Options struct {
 	// Now is the clock, which each call reads once. The default is time.Now.
 	Now func() time.Time
 
-	// ShadowMode replaces the overall code OVER_LIMIT by OK. Statuses and headers stay
-	// the same. A switch of run time in Limits replaces this setting.
+	// ShadowMode replaces the overall code OVER_LIMIT by OK, unless a switch of run time replaces this setting.
 	ShadowMode bool
 
 	// QuotaMode puts every descriptor in quota mode.
 	QuotaMode bool
 
-	// MaxDescriptors bounds the descriptors of a request, MaxEntries the entries of a descriptor, and
-	// MaxAllEntries the entries of all descriptors of a request. 0 means no bound.
+	// MaxDescriptors bounds the descriptors of a request, MaxEntries the entries of a descriptor, and MaxAllEntries
+	// those of all descriptors of a request. 0 means no bound.
 	MaxDescriptors, MaxEntries, MaxAllEntries int
 
 	// NoRefunds rejects requests with a refund.
 	NoRefunds bool
 
-	// AllOrNone charges either all hits of a request or none. Hits in shadow mode are charged
-	// anyway. See backend.Hit.AllOrNone.
+	// AllOrNone charges either all hits of a request or none, except hits in shadow mode.
 	AllOrNone bool
 
 	// Headers names the response headers that describe the limit. Nil sends none.
 	Headers *Headers
 
-	// PolicyHeaders adds the headers RateLimit and RateLimit-Policy, and Retry-After if the
-	// request is denied.
+	// PolicyHeaders adds RateLimit and RateLimit-Policy, and Retry-After to denied requests.
 	PolicyHeaders bool
 
-	// DynamicMetadata adds the request, and the metadata of the rules that let it pass,
-	// to the dynamic metadata of the response.
+	// DynamicMetadata adds the request, and the metadata of the rules that let it pass, to the response.
 	DynamicMetadata bool
 
-	// RuleMetadata adds the rule and the decision of each descriptor to the dynamic metadata
-	// of the response.
+	// RuleMetadata adds the rule and the decision of each descriptor to the dynamic metadata.
 	RuleMetadata bool
 }
 
@@ -84,10 +80,9 @@ var (
 	errNoLimits      = status.Error(codes.FailedPrecondition, "no rate limit configuration loaded")
 )
 
-// ShouldRateLimit implements rlsv3.RateLimitServiceServer. It returns INVALID_ARGUMENT
-// for an invalid request, FAILED_PRECONDITION while no limits are loaded, and
-// PERMISSION_DENIED for a refund that is turned off. If a hit could not be decided, it returns
-// UNAVAILABLE, or the code of the caller's context.
+// ShouldRateLimit implements rlsv3.RateLimitServiceServer. It returns INVALID_ARGUMENT for an invalid request,
+// FAILED_PRECONDITION while no limits are loaded, and PERMISSION_DENIED for a refund that is turned off. If a hit
+// could not be decided, it returns UNAVAILABLE, or the code of the caller's context.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	c := calls.Get().(*Call)
 	defer c.returnToPool()
@@ -99,13 +94,15 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 	return c.Response, c.Err
 }
 
-// answer returns the answer to c.Request.
 func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse, error) {
 	if err := s.prepare(ctx, c); err != nil {
 		return nil, err
 	}
 	if len(c.hits) > 0 {
-		if c.isAcquire, c.wantsWait = isAcquireCall(ctx); c.isAcquire {
+		// A caller that waits for permits repeats a denied call, so that the call must charge nothing.
+		acquire := metadata.ValueFromIncomingContext(ctx, limit.AcquireKey)
+		c.wantsWait = len(acquire) == 1
+		if c.isAcquire = c.wantsWait && acquire[0] == "true"; c.isAcquire {
 			s.chargeNothingIfDenied(c)
 		}
 		s.take(ctx, c)
@@ -113,8 +110,7 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 	return s.respond(ctx, c)
 }
 
-// prepare finds the rules and the hits of c.Request. It returns an error if the request is invalid.
-// The call then has no hits.
+// prepare finds the rules and the hits of c.Request. An invalid request is an error, and has no hits.
 func (s *Service) prepare(ctx context.Context, c *Call) error {
 	req := c.Request
 	c.config = s.options.Limits.Load()
@@ -137,15 +133,19 @@ func (s *Service) prepare(ctx context.Context, c *Call) error {
 		err = c.setHoldIDs(ctx)
 	}
 	if err != nil {
-		c.dropHits()
+		clear(c.hits)
+		clear(c.limits)
+		c.hits, c.results, c.hitDescriptors, c.limits = c.hits[:0], c.results[:0], c.hitDescriptors[:0], c.limits[:0]
 	}
 	return err
 }
 
 // respond returns the response to c.Request, whose hits are decided.
 func (s *Service) respond(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse, error) {
-	if err := c.firstError(); err != nil {
-		return nil, statusError(err)
+	for j := range c.results {
+		if err := c.results[j].Err; err != nil {
+			return nil, statusError(err)
+		}
 	}
 	resp := c.newResponse()
 	code, headerStatus := c.overallCode(resp.Statuses, s.options.QuotaMode)
@@ -185,7 +185,6 @@ func (s *Service) respond(ctx context.Context, c *Call) (*rlsv3.RateLimitRespons
 	return resp, nil
 }
 
-// checkSize returns an error if req exceeds MaxDescriptors, MaxEntries or MaxAllEntries.
 func (s *Service) checkSize(req *rlsv3.RateLimitRequest) error {
 	if n, bound := len(req.Descriptors), s.options.MaxDescriptors; bound > 0 && n > bound {
 		return status.Errorf(codes.InvalidArgument, "descriptors: got %d, want at most %d (MAX_DESCRIPTORS)", n, bound)
@@ -207,7 +206,6 @@ func (s *Service) checkSize(req *rlsv3.RateLimitRequest) error {
 	return nil
 }
 
-// statusError turns the error of a hit into a gRPC error.
 func statusError(err error) error {
 	code := codes.Unavailable
 	switch {
@@ -218,3 +216,54 @@ func statusError(err error) error {
 	}
 	return status.Error(code, err.Error())
 }
+
+// Item is one of several requests that AnswerAll answers.
+type Item struct {
+	Context  context.Context // with the metadata of the call; also for the Observers
+	Request  *rlsv3.RateLimitRequest
+	OnAnswer func(*Call) // called with the answer; the Call is valid only until OnAnswer returns
+}
+
+// AnswerAll answers independent requests in their order, each as ShouldRateLimit does. Their hits go to the Limiter
+// in one Take. A request goes alone if its hits must be charged together, or if a hit exceeds max_hits.
+func (s *Service) AnswerAll(ctx context.Context, items []Item) {
+	now := s.options.Now()
+	batchCalls := make([]*Call, len(items))
+	sharedBatch := backend.NewSubBatch()
+	defer sharedBatch.Release()
+	var budget descriptors.Budget // of the conditions of all requests
+	for i, item := range items {
+		c := calls.Get().(*Call)
+		batchCalls[i] = c
+		c.Request, c.Start, c.budget = item.Request, now, budget
+		c.Err = s.prepare(item.Context, c)
+		budget = c.budget
+		if c.Err != nil || s.needsOwnTake(c) {
+			continue
+		}
+		for j := range c.hits {
+			sharedBatch.Add(j, c.hits[j])
+		}
+	}
+	sharedBatch.Take(ctx, now, s.options.Limiter)
+	sharedResults := sharedBatch.Results
+	for i, c := range batchCalls {
+		switch {
+		case c.Err != nil:
+		case len(c.hits) > 0 && s.needsOwnTake(c):
+			s.take(ctx, c)
+		default:
+			sharedResults = sharedResults[copy(c.results, sharedResults):]
+		}
+		if c.Err == nil {
+			c.Response, c.Err = s.respond(ctx, c)
+		}
+		for _, o := range s.options.Observers {
+			o.Answered(items[i].Context, c)
+		}
+		items[i].OnAnswer(c)
+		c.returnToPool()
+	}
+}
+
+func (s *Service) needsOwnTake(c *Call) bool { return s.options.AllOrNone || c.exceedsMaxHits }

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// Names in the metadata of gRPC. A client that sends AskSwitches gets the Switches of its request
-// as JSON in the trailer TrailerSwitches. Envoy does not ask.
+// Names in the metadata of gRPC. A client that sends AskSwitches gets the Switches of its request as JSON in
+// TrailerSwitches. Envoy does not ask.
 const (
 	AskSwitches     = "rls-ask-switches"
 	TrailerSwitches = "rls-switches-bin"
@@ -48,10 +48,8 @@ func (c *Call) Switch(i int) *Switch {
 // IsUnmatched reports whether no rule limits descriptor i, and no switch is the reason.
 func (c *Call) IsUnmatched(i int) bool { return c.Rules[i] == nil && c.Switch(i) == nil }
 
-// hasKillSwitch reports whether a switch has taken limits out of force.
 func (c *Call) hasKillSwitch() bool { return c.config != nil && c.config.HasOff() }
 
-// sendSwitches sends the switches of the request to a client that asks for them.
 func (c *Call) sendSwitches(ctx context.Context) {
 	if !c.hasKillSwitch() || len(metadata.ValueFromIncomingContext(ctx, AskSwitches)) == 0 {
 		return

@@ -78,7 +78,6 @@ func (l *Limits) NewService(ratio float64, now func() time.Time) rlsv3.RateLimit
 	return service.New(service.Options{Limits: store, Limiter: s.counters, Observers: []service.Observer{s}, Now: now})
 }
 
-// scaled returns set with ratio of each limit.
 func scaled(set *limitsfile.Set, ratio float64) *limitsfile.Set {
 	if ratio == 1 {
 		return set
@@ -111,10 +110,9 @@ func scaledDescriptors(list []*limitsfile.Descriptor, ratio float64) []*limitsfi
 	return share
 }
 
-// callsPerSweep is the number of calls after which the expired counters of a part of the memory are freed.
+// callsPerSweep is the number of calls after which a part of the expired counters is freed.
 const callsPerSweep = 256
 
-// sweeper is a service.Observer that frees expired counters.
 type sweeper struct {
 	counters *counters.Limiter
 	calls    atomic.Uint64

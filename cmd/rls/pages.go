@@ -211,7 +211,8 @@ func newCallers(p *process, s *env.Settings, log *slog.Logger) (*admin.Callers, 
 		return callers, nil
 	}
 	callers.File = &admin.TokenFile{}
-	file, err := watchfile.Read(watchfile.Options{Path: s.AdminTokensFile, Content: "admin tokens", Apply: callers.File.Set, Log: log})
+	apply := func(contents [][]byte) error { return callers.File.Set(contents[0]) }
+	file, err := watchfile.Read(watchfile.Options{Paths: []string{s.AdminTokensFile}, Content: "admin tokens", Apply: apply, Log: log})
 	if err != nil {
 		return nil, fmt.Errorf("ADMIN_TOKENS_FILE=%q: %w", s.AdminTokensFile, err)
 	}

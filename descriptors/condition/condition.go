@@ -1,14 +1,12 @@
-// Package condition tests the value of an entry: whether it lies in a network, is in a list,
-// has a prefix, matches a regular expression, or makes an expression true.
+// Package condition tests the value of an entry: whether it lies in a network, is in a list, has a prefix, matches
+// a regular expression, or makes an expression true.
 //
 // Terms:
 //
-//   - condition: a test that a descriptor has in place of a value;
-//   - list: the values or networks of a condition, written in the limits file or in a file of
-//     their own;
-//   - expression: a condition in CEL, which can also read the entries before the value;
-//   - text: the short form of a condition, such as `cidr(10.0.0.0/8)`. It stands for the descriptor
-//     in paths of rules.
+// - condition: a test that a descriptor has in place of a value;
+// - list: the values or networks of a condition;
+// - expression: a condition in CEL, which can also read the entries before the value;
+// - text: the short form of a condition, such as `cidr(10.0.0.0/8)`, in paths of rules.
 package condition
 
 import (
@@ -22,8 +20,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
 
-// MaxEntryBytes is the maximum size of an entry of a list, a prefix, a regular expression or an
-// expression in CEL.
+// MaxEntryBytes bounds an entry of a list, a prefix, a regular expression or an expression in CEL.
 const MaxEntryBytes = 1024
 
 // Condition is a test of values. It is immutable and safe for concurrent use.
@@ -41,8 +38,7 @@ type Condition struct {
 	expression *expression // of a cel
 }
 
-// kind is the kind of a condition. Match uses it in place of an interface, because an interface
-// would make each value escape to the heap.
+// kind selects the test of a condition. With an interface, each value would escape to the heap.
 type kind uint8
 
 const (
@@ -53,8 +49,7 @@ const (
 	celKind
 )
 
-// Value is a value of a request. Several conditions can test it, and its address is parsed once
-// at most.
+// Value is a value of a request. Its address is parsed once at most, for all conditions.
 type Value struct {
 	text     string
 	entries  []*ratelimitv3.RateLimitDescriptor_Entry // up to the entry of the value
@@ -62,14 +57,12 @@ type Value struct {
 	isParsed bool
 }
 
-// NewValue returns the Value of the last of entries, which are the first entries of a descriptor in a
-// request. There must be at least one.
+// NewValue returns the Value of the last of entries, the first entries of a descriptor in a request.
 func NewValue(entries []*ratelimitv3.RateLimitDescriptor_Entry) Value {
 	return Value{text: entries[len(entries)-1].GetValue(), entries: entries}
 }
 
-// address parses v as an IP address. An IPv4 address in IPv6 form is returned as IPv4,
-// and a zone is left out. The result is invalid if v is no address.
+// address parses v as an IP address: IPv4 also in IPv6 form, without a zone. It is invalid if v is no address.
 func (v *Value) address() netip.Addr {
 	if !v.isParsed {
 		v.isParsed = true
@@ -80,9 +73,8 @@ func (v *Value) address() netip.Addr {
 	return v.addr
 }
 
-// Match reports whether v meets c. It takes the steps of the test from b. If too few steps are left,
-// Match returns ErrNotTested. If the evaluation of an expression fails, Match returns the error, also
-// for the negated condition.
+// Match reports whether v meets c. It takes the steps of the test from b, or returns ErrNotTested if too few are
+// left. If an expression fails, Match returns the error, also for the negated condition.
 func (c *Condition) Match(v *Value, b *Budget) (isMet bool, err error) {
 	switch c.kind {
 	case cidrKind:
@@ -107,8 +99,7 @@ func (c *Condition) Match(v *Value, b *Budget) (isMet bool, err error) {
 	return isMet != c.negated, nil
 }
 
-// String returns the text of c. Conditions with the same text have the same kind and the same
-// entries, or lists from the same file.
+// String returns the text of c. Equal texts mean the same kind and entries, or lists from the same file.
 func (c *Condition) String() string { return c.text }
 
 // List returns the list of c, or nil if c has none.
@@ -142,8 +133,7 @@ func (c *Condition) Examples() []string {
 	return append(all, "~", "192.0.2.1", "2001:db8::1")
 }
 
-// Differences returns values that can meet one of a and b and not the other. a and b have the same
-// text, but the content of their list files differs.
+// Differences returns values that can meet only one of a and b, which have the same text and different list files.
 func Differences(a, b *Condition) []string {
 	if a.list == nil || b.list == nil {
 		return nil
@@ -166,8 +156,8 @@ func Prefix(prefix string) (*Condition, error) {
 	return &Condition{kind: prefixKind, prefix: prefix, text: "prefix(" + shorten(prefix) + ")"}, nil
 }
 
-// Regex returns a condition that is met if the expression matches the whole value. The expression has
-// the syntax of RE2. Regex adds the expression to p before it compiles the expression.
+// Regex returns a condition that is met if the expression in RE2 matches the whole value. It adds the expression to
+// p before it compiles the expression.
 func Regex(expression string, p *Patterns) (*Condition, error) {
 	switch {
 	case expression == "":
@@ -182,8 +172,7 @@ func Regex(expression string, p *Patterns) (*Condition, error) {
 	if err := p.add(size); err != nil {
 		return nil, err
 	}
-	// parsed.String() closes an open \Q. The expression itself may leave \Q open, which would quote
-	// the \z.
+	// parsed.String() closes an open \Q, which would quote the \z.
 	whole, err := regexp.Compile(`\A(?:` + parsed.String() + `)\z`)
 	if err != nil {
 		return nil, err
@@ -191,7 +180,6 @@ func Regex(expression string, p *Patterns) (*Condition, error) {
 	return &Condition{kind: regexKind, whole: whole, regexSyntax: parsed, size: size, prefix: prefixOf(parsed), text: "regex(" + shorten(expression) + ")"}, nil
 }
 
-// addresses returns the first address of each network.
 func addresses(networks []string) []string {
 	var all []string
 	for _, text := range networks {
@@ -200,4 +188,54 @@ func addresses(networks []string) []string {
 		}
 	}
 	return all
+}
+
+const (
+	maxExampleDepth = 100
+	maxExampleBytes = 4096
+)
+
+// exampleOf returns a text that e matches. It is a guess if e has \b or \B, or if the text would be very long.
+func exampleOf(e *syntax.Regexp, depth int) string {
+	if depth > maxExampleDepth {
+		return ""
+	}
+	var b strings.Builder
+	add := func(sub *syntax.Regexp, count int) {
+		text := exampleOf(sub, depth+1)
+		for range count {
+			if b.Len()+len(text) <= maxExampleBytes {
+				b.WriteString(text)
+			}
+		}
+	}
+	switch e.Op {
+	case syntax.OpLiteral:
+		return string(e.Rune)
+	case syntax.OpCharClass:
+		if len(e.Rune) > 0 {
+			return string(readableRune(e.Rune))
+		}
+	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
+		return "~"
+	case syntax.OpCapture, syntax.OpPlus, syntax.OpConcat:
+		for _, sub := range e.Sub {
+			add(sub, 1)
+		}
+	case syntax.OpAlternate:
+		add(e.Sub[0], 1)
+	case syntax.OpRepeat:
+		add(e.Sub[0], e.Min)
+	}
+	return b.String()
+}
+
+// readableRune returns a rune of ranges of first and last runes, and a visible one if possible.
+func readableRune(ranges []rune) rune {
+	for i := 0; i+1 < len(ranges); i += 2 {
+		if first := max(ranges[i], '!'); first <= ranges[i+1] && first <= '~' {
+			return first
+		}
+	}
+	return ranges[0]
 }

@@ -20,9 +20,8 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
 
-// maxCost bounds the cost of an expression: of the estimate when the limits load, and of each
-// evaluation. A unit is about one operation, or ten bytes of a text that an operation reads. A unit
-// takes up to 100 ns.
+// maxCost bounds the cost of an expression when the limits load, and in each evaluation. A unit is about one
+// operation, or ten bytes of a text. It takes up to 100 ns.
 const maxCost = 5000
 
 // The names that an expression can use.
@@ -31,8 +30,7 @@ const (
 	entriesName = "entries" // the values of this entry and the entries before it, by key
 )
 
-// expression is a compiled expression in CEL. Its result is true or false. It is immutable and
-// safe for concurrent use.
+// expression is a compiled expression in CEL. It is immutable and safe for concurrent use.
 type expression struct {
 	program      cel.Program
 	cost         int // the estimate when the limits load
@@ -42,9 +40,8 @@ type expression struct {
 	texts        []string // the texts in it
 }
 
-// CEL returns a condition that is met if the expression is true. It has the syntax of CEL, the
-// Common Expression Language. The error names the place in the expression. CEL adds the regular
-// expressions in it to p before it compiles them.
+// CEL returns a condition that is met if the expression in CEL is true. It adds the regular expressions in it to p
+// before it compiles them. An error names the place in the expression.
 func CEL(text string, p *Patterns) (*Condition, error) {
 	text = strings.TrimSpace(text)
 	switch {
@@ -60,8 +57,7 @@ func CEL(text string, p *Patterns) (*Condition, error) {
 	return &Condition{kind: celKind, expression: e, size: e.patterns.size(), text: "cel(" + shorten(text) + ")"}, nil
 }
 
-// ReadsEntries reports whether c depends on the entries of the descriptor and not on the value
-// alone.
+// ReadsEntries reports whether c depends on more than the value.
 func (c *Condition) ReadsEntries() bool { return c.kind == celKind && c.expression.readsEntries }
 
 // EntryKeys returns the keys of the entries that c names. A request must have them.
@@ -72,8 +68,7 @@ func (c *Condition) EntryKeys() []string {
 	return c.expression.entryKeys
 }
 
-// isTrue reports whether the expression is true for v. It takes the cost from b. The last expression of a
-// call can exceed b by maxCost.
+// isTrue reports whether the expression is true for v. The last expression of a call can exceed b by maxCost.
 func (x *expression) isTrue(v *Value, b *Budget) (bool, error) {
 	if b.spent >= MaxCallSteps {
 		return false, ErrNotTested
@@ -102,7 +97,6 @@ type input struct {
 	byKey   map[string]string // entries; empty until they are read
 }
 
-// inputs are free for reuse.
 var inputs = sync.Pool{New: func() any { return &input{byKey: map[string]string{}} }}
 
 // ResolveName implements cel.Activation.
@@ -133,8 +127,7 @@ func (in *input) release() {
 // maxNesting bounds the depth of brackets and operators in an expression.
 const maxNesting = 32
 
-// environment returns what expressions can use. It is made at the first expression, so that
-// limits without expressions don't need its memory.
+// environment returns what expressions can use. Limits without expressions don't need its memory.
 var environment = sync.OnceValues(func() (*cel.Env, error) {
 	return cel.NewEnv(
 		cel.Variable(valueName, cel.StringType),
@@ -146,12 +139,10 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	)
 })
 
-// compileMutex allows one compilation at a time. The checker of cel-go is not safe for concurrent
-// use: an error in one expression writes a catalog that the check of another expression reads.
+// compileMutex allows one compilation at a time, because the checker of cel-go is not safe for concurrent use.
 var compileMutex sync.Mutex
 
-// newExpression compiles and checks an expression. It adds the regular expressions to p before it compiles
-// them. It is safe for concurrent use.
+// newExpression compiles and checks an expression. It is safe for concurrent use.
 func newExpression(text string, p *Patterns) (*expression, error) {
 	compileMutex.Lock()
 	defer compileMutex.Unlock()
@@ -190,7 +181,6 @@ func newExpression(text string, p *Patterns) (*expression, error) {
 	return e, nil
 }
 
-// firstIssue returns the first mistake that the compiler has found.
 func firstIssue(issues *cel.Issues) error {
 	first := issues.Errors()[0]
 	message, _, _ := strings.Cut(first.Message, "\n")
@@ -209,8 +199,7 @@ func firstIssue(issues *cel.Issues) error {
 	return fmt.Errorf("%s: %s", place, message)
 }
 
-// inspect finds which names the expression reads. It rejects expressions that compile, but are
-// unsafe or always wrong.
+// inspect finds which names the expression reads, and rejects expressions that are unsafe or always the same.
 func (x *expression) inspect(checked *ast.AST) error {
 	readsValue := false
 	var problem error
@@ -243,8 +232,7 @@ func (x *expression) inspect(checked *ast.AST) error {
 	return problem
 }
 
-// entryKey returns the key that an expression reads from the name entries: entries.tenant,
-// entries["tenant"] or "tenant" in entries. ok is false if the key is not a constant.
+// entryKey returns the constant key in entries.tenant, entries["tenant"] or "tenant" in entries.
 func entryKey(entries ast.NavigableExpr) (key string, ok bool) {
 	parent, ok := entries.Parent()
 	if !ok {
@@ -270,8 +258,8 @@ func entryKey(entries ast.NavigableExpr) (key string, ok bool) {
 	return "", false
 }
 
-// addPattern checks the regular expression in a call of matches and adds it to the patterns. The
-// pattern must be a constant, because a pattern from the request would be compiled for each request.
+// addPattern checks and adds the regular expression of a matches. It must be a constant: a pattern from a request
+// would be compiled for each request.
 func (x *expression) addPattern(call ast.CallExpr) error {
 	args := call.Args()
 	text, ok := constantText(args[len(args)-1])
@@ -292,7 +280,6 @@ func (x *expression) addPattern(call ast.CallExpr) error {
 	return nil
 }
 
-// constantText returns the text of a literal. ok is false if e is no text in quotes.
 func constantText(e ast.Expr) (text string, ok bool) {
 	if e.Kind() != ast.LiteralKind {
 		return "", false
@@ -301,7 +288,6 @@ func constantText(e ast.Expr) (text string, ok bool) {
 	return string(literal), ok
 }
 
-// parsePattern parses a regular expression in the syntax of RE2, and bounds its size.
 func parsePattern(text string) (*syntax.Regexp, patternSize, error) {
 	parsed, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
@@ -318,7 +304,6 @@ func parsePattern(text string) (*syntax.Regexp, patternSize, error) {
 // patternSizes has the sizes of the regular expressions in an expression, by their text.
 type patternSizes map[string]patternSize
 
-// size returns the sum of all sizes.
 func (s patternSizes) size() (sum patternSize) {
 	for _, size := range s {
 		sum = sum.plus(size)
@@ -326,7 +311,6 @@ func (s patternSizes) size() (sum patternSize) {
 	return sum
 }
 
-// costOf returns the cost of a match of pattern with a text of this many bytes.
 func (s patternSizes) costOf(pattern string, bytes int) int {
 	return 1 + patternSteps(s[pattern].instructions, bytes)/stepsPerCost
 }
@@ -343,8 +327,7 @@ func (s patternSizes) matchCost(args []ref.Val, result ref.Val) *uint64 {
 	return &units
 }
 
-// boundedMatches returns the implementation of matches(text, pattern) and text.matches(pattern). A call
-// returns the error ErrNotTested if it would cost more than a whole expression can.
+// boundedMatches returns implementations of matches that return ErrNotTested for a call beyond maxCost.
 func boundedMatches(sizes patternSizes) []*interpreter.RegexOptimization {
 	factory := func(call interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
 		compiled, err := regexp.Compile(pattern)
@@ -368,8 +351,7 @@ func boundedMatches(sizes patternSizes) []*interpreter.RegexOptimization {
 	}
 }
 
-// costEstimator estimates the cost of an expression for a request of the assumed sizes. A larger request
-// can't cost more than maxCost, because the evaluation then stops with an error.
+// costEstimator estimates the cost of an expression for a request of the assumed sizes.
 type costEstimator struct{ patterns patternSizes }
 
 // EstimateSize implements cost.Estimator.
@@ -403,5 +385,5 @@ func (e costEstimator) EstimateCallCost(_, overloadID string, target *cost.AstNo
 	return cost.NewCallEstimate(cost.Estimate{Min: 1, Max: uint64(e.patterns.costOf(pattern, bytes))}, nil)
 }
 
-// maxAssumedText is longer than any text that an expression can match within its cost.
+// maxAssumedText is longer than any text that can be matched within the cost.
 const maxAssumedText = 1 << 20

@@ -47,8 +47,7 @@ type List struct {
 	values   map[string]struct{} // of an in
 }
 
-// ParseFile returns the entries of a file: one a line, without the space around. Empty lines and
-// lines that start with a # are left out.
+// ParseFile returns the entries of a file, one a line. It leaves out empty lines and lines that start with a #.
 func ParseFile(data []byte) (entries []Entry, problems fields.Problems) {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	line := 0
@@ -68,9 +67,8 @@ func ParseFile(data []byte) (entries []Entry, problems fields.Problems) {
 	return entries, problems
 }
 
-// CIDR returns a condition that is met by the addresses in networks such as 10.0.0.0/8. An entry can also be
-// an address, which is a network of one address. file names the file of the entries, or is empty. warnings
-// has valid entries that are probably mistakes. c is nil if there are problems.
+// CIDR returns a condition that is met by addresses in networks such as 10.0.0.0/8. file can be empty. c is nil if
+// there are problems.
 func CIDR(file string, entries []Entry) (c *Condition, problems, warnings fields.Problems) {
 	networks := new(bart.Lite)
 	l, problems := newList(file, entries, func(e Entry) (string, error) {
@@ -83,7 +81,10 @@ func CIDR(file string, entries []Entry) (c *Condition, problems, warnings fields
 			network = masked
 		}
 		networks.Insert(network)
-		return networkText(network), nil
+		if network.IsSingleIP() {
+			return network.Addr().String(), nil
+		}
+		return network.String(), nil
 	})
 	if len(problems) > 0 {
 		return nil, problems, nil
@@ -92,8 +93,7 @@ func CIDR(file string, entries []Entry) (c *Condition, problems, warnings fields
 	return &Condition{kind: cidrKind, text: "cidr" + l.text(), list: l}, nil, warnings
 }
 
-// In returns a condition that is met by the values in entries. file names the file of the entries, or is
-// empty. There are no warnings. c is nil if there are problems.
+// In returns a condition that is met by the values in entries. See CIDR. There are no warnings.
 func In(file string, entries []Entry) (c *Condition, problems, warnings fields.Problems) {
 	values := make(map[string]struct{}, len(entries))
 	l, problems := newList(file, entries, func(e Entry) (string, error) {
@@ -107,7 +107,6 @@ func In(file string, entries []Entry) (c *Condition, problems, warnings fields.P
 	return &Condition{kind: inKind, text: "in" + l.text(), list: l}, nil, nil
 }
 
-// newList returns the list of the texts that read returns for the entries, sorted and without duplicates.
 func newList(file string, entries []Entry, read func(Entry) (string, error)) (l *List, problems fields.Problems) {
 	if len(entries) > MaxEntries {
 		return nil, fields.Problems{entries[MaxEntries].problem("the list has %d entries; maximum is %d", len(entries), MaxEntries)}
@@ -147,24 +146,14 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	return network, nil
 }
 
-// networkText returns a network as people write it: an address without the /32.
-func networkText(network netip.Prefix) string {
-	if network.IsSingleIP() {
-		return network.Addr().String()
-	}
-	return network.String()
-}
-
-// Summary describes a list from a file: "deny.txt has 3 entries, digest 1a2b3c4d". It is empty if
-// the entries are in the limits file, where the text of the condition shows them.
+// Summary describes a list from a file, or is empty: "deny.txt has 3 entries, digest 1a2b3c4d".
 func (l *List) Summary() string {
-	if l.file == "" {
+	if l == nil || l.file == "" {
 		return ""
 	}
 	return fmt.Sprintf("%s has %d entries, digest %s", l.file, len(l.entries), l.digest())
 }
 
-// digest returns a short hash of the entries.
 func (l *List) digest() string {
 	h := sha256.New()
 	for _, e := range l.entries {
@@ -188,15 +177,17 @@ func (l *List) differences(o *List) []string {
 	return all
 }
 
-// text returns the entries in brackets: `(a b)`. Long lists end with the number of the other
-// entries and a digest of all: `(a b +98 1a2b3c4d)`.
+// text returns the entries in brackets: `(a b)`, or of a long list `(a b +98 1a2b3c4d)`.
 func (l *List) text() string {
 	if l.file != "" {
 		return "(file " + l.file + ")"
 	}
 	var b strings.Builder
 	for i, e := range l.entries {
-		word := quoteEntry(e)
+		word := e
+		if e == "" || strings.HasPrefix(e, "+") || strings.ContainsAny(e, ` ()"`) {
+			word = strconv.Quote(e)
+		}
 		if i > 0 {
 			b.WriteByte(' ')
 		}
@@ -207,14 +198,6 @@ func (l *List) text() string {
 		b.WriteString(word)
 	}
 	return "(" + b.String() + ")"
-}
-
-// quoteEntry adds quotes to an entry that could be mistaken for something else.
-func quoteEntry(e string) string {
-	if e == "" || strings.HasPrefix(e, "+") || strings.ContainsAny(e, ` ()"`) {
-		return strconv.Quote(e)
-	}
-	return e
 }
 
 // shorten returns text, or its start and a digest if it is long.

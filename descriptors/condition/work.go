@@ -1,22 +1,17 @@
 package condition
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"regexp/syntax"
-	"slices"
 	"strings"
 	"unicode/utf8"
 )
 
 const (
-	// MaxCallSteps bounds the steps of all conditions of a call. They take about 2 ms of CPU time.
-	//
-	// A step is the work of one instruction of a regular expression at one byte of a value. For a
-	// small regular expression and a short value, package regexp is four times as fast, so four
-	// instructions count as a step there. A unit of the cost of an expression in CEL counts as
-	// stepsPerCost steps.
+	// MaxCallSteps bounds the steps of all conditions of a call, which take about 2 ms of CPU time. A step is the
+	// work of one instruction of a regular expression at one byte of a value, or of four instructions while package
+	// regexp is four times as fast.
 	MaxCallSteps = 256_000
 
 	stepsPerCost = 10
@@ -25,25 +20,21 @@ const (
 	assumedEntries = 10  // entries of a descriptor
 	assumedBytes   = 128 // of a key or a value
 
-	// maxInstructions bounds a compiled regular expression. The comparison with a value of
-	// assumedBytes then takes MaxCallSteps at most.
+	// maxInstructions bounds a regular expression, so that a value of assumedBytes takes MaxCallSteps at most.
 	maxInstructions = MaxCallSteps / assumedBytes
 
-	// maxPatternSize bounds the memory of a regular expression, and maxPatternSizes the memory of
-	// all regular expressions of a Set or of a domain. A unit takes up to 150 bytes.
+	// maxPatternSize bounds the memory of one regular expression, and maxPatternSizes that of all of a Set or of a
+	// domain. A unit takes up to 150 bytes.
 	maxPatternSize  = 20_000
 	maxPatternSizes = 500_000
 )
 
-// ErrNotTested is the error of Match if the test would take more steps than the Budget has left, or
-// more steps than one expression may take.
+// ErrNotTested is the error of Match if the test would take too many steps.
 var ErrNotTested = errors.New("not tested, because the test takes too many steps for the length of the values")
 
-// Budget bounds the steps of the conditions of one call. Its zero value has MaxCallSteps left. It is
-// not safe for concurrent use.
+// Budget bounds the steps of one call. Its zero value is full. It is not safe for concurrent use.
 type Budget struct{ spent int }
 
-// spend takes steps from b, or returns false if fewer are left.
 func (b *Budget) spend(steps int) bool {
 	if steps > MaxCallSteps-b.spent {
 		return false
@@ -52,8 +43,7 @@ func (b *Budget) spend(steps int) bool {
 	return true
 }
 
-// MaxSteps returns an estimate of the most steps that a comparison of all conditions with one value of
-// 128 bytes can take.
+// MaxSteps estimates the most steps of a comparison of all conditions with one value of 128 bytes.
 func MaxSteps(conditions []*Condition) int {
 	sum := 0
 	for _, c := range conditions {
@@ -62,18 +52,14 @@ func MaxSteps(conditions []*Condition) int {
 	if sum <= MaxCallSteps {
 		return sum
 	}
-	// A value is only compared with the regular expressions whose prefix it has. In sorted order,
-	// the prefixes of a text come before the text.
-	sorted := slices.SortedFunc(slices.Values(conditions), func(a, b *Condition) int { return cmp.Compare(a.regexPrefix(), b.regexPrefix()) })
-	var chain []*Condition // the prefix of each starts with the prefix of the condition before
-	sum, most := 0, 0
-	for _, c := range sorted {
-		for len(chain) > 0 && !strings.HasPrefix(c.regexPrefix(), chain[len(chain)-1].regexPrefix()) {
-			sum -= chain[len(chain)-1].estimatedSteps()
-			chain = chain[:len(chain)-1]
+	most := 0
+	for _, c := range conditions { // a value is only compared with the regular expressions whose prefix it has
+		sum := 0
+		for _, other := range conditions {
+			if strings.HasPrefix(c.regexPrefix(), other.regexPrefix()) {
+				sum += other.estimatedSteps()
+			}
 		}
-		chain = append(chain, c)
-		sum += c.estimatedSteps()
 		most = max(most, sum)
 	}
 	return most
@@ -98,8 +84,8 @@ func (c *Condition) estimatedSteps() int {
 	return 0
 }
 
-// patternSteps returns the most steps of a match of a regular expression. Package regexp is four
-// times as fast if it can keep a bit for each instruction at each byte.
+// patternSteps returns the most steps of a match. Package regexp is four times as fast if it can keep a bit for
+// each instruction at each byte.
 func patternSteps(instructions, bytes int) int {
 	const maxFastInstructions, maxFastBits = 500, 256 << 10
 	steps := instructions * bytes
@@ -121,7 +107,6 @@ func (s patternSize) plus(other patternSize) patternSize {
 
 func (s patternSize) times(n int) patternSize { return patternSize{s.instructions * n, s.runes * n} }
 
-// memory returns the memory that s takes, in units of the memory of one instruction.
 func (s patternSize) memory() int { return s.instructions + s.runes/10 }
 
 // check returns an error if s is too large for one condition.
@@ -181,12 +166,10 @@ func prefixOf(e *syntax.Regexp) string {
 	return ""
 }
 
-// Patterns bounds the memory of all regular expressions of a Set or of a domain. Its zero value has no
-// regular expressions.
+// Patterns bounds the memory of all regular expressions of a Set or of a domain. Its zero value is empty.
 type Patterns struct{ memory int }
 
-// Add adds the regular expressions of c. It returns an error if there is too little space left for
-// them.
+// Add adds the regular expressions of c, or returns an error if there is no space for them.
 func (p *Patterns) Add(c *Condition) error { return p.add(c.size) }
 
 func (p *Patterns) add(size patternSize) error {
@@ -197,5 +180,5 @@ func (p *Patterns) add(size patternSize) error {
 	return nil
 }
 
-// ErrManyPatterns is the error of a condition whose regular expressions exceed the bound of Patterns.
+// ErrManyPatterns is the error of a condition that exceeds the bound of Patterns.
 var ErrManyPatterns = fmt.Errorf("all regular expressions together need more than %d instructions; use fewer, or make their repetitions shorter", maxPatternSizes)

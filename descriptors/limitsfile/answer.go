@@ -23,14 +23,12 @@ const (
 	maxHeaderBytes = 1024 // of a name or a value
 )
 
-// Denial is what a rule adds to the responses that deny a request. It is shared by all of them and
-// must not be changed.
+// Denial is what a rule adds to the responses that deny a request. It must not be changed.
 type Denial struct {
 	Body    []byte
 	Headers []*corev3.HeaderValue // in file order
 }
 
-// equal reports whether d and other are the same. Both can be nil.
 func (d *Denial) equal(other *Denial) bool {
 	if d == nil || other == nil {
 		return d == other
@@ -110,7 +108,7 @@ func (d *document) headers(pos *place, n *yaml.Node) []*corev3.HeaderValue {
 	return all
 }
 
-// metadata reads a mapping with values of any type. It returns nil after reporting a mistake.
+// metadata reads a mapping with values of any type, or returns nil after reporting a mistake.
 func (d *document) metadata(pos *place, n *yaml.Node) *structpb.Struct {
 	mistakes, all := d.mistakes, map[string]any{}
 	d.metadataFields(all, pos, n, 0)
@@ -141,7 +139,6 @@ func (d *document) metadataFields(all map[string]any, pos *place, n *yaml.Node, 
 	}
 }
 
-// descend reports whether to go on into n.
 func (d *document) descend(pos *place, n *yaml.Node, depth int) bool {
 	if depth > maxNesting {
 		d.errorf(n, pos, "metadata is nested more than %d deep", maxNesting)
@@ -151,7 +148,6 @@ func (d *document) descend(pos *place, n *yaml.Node, depth int) bool {
 	return d.visit(n) && d.checkCount(n, d.metadataValues, maxMetadata, "values in metadata")
 }
 
-// metadataValue returns n as package structpb takes it.
 func (d *document) metadataValue(pos *place, n *yaml.Node, depth int) any {
 	if !d.descend(pos, n, depth) {
 		return nil

@@ -9,8 +9,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// Parse reads and checks all files, or none. The error is Problems: every mistake, in
-// the order of files and lines. The Set keeps none of the files' data.
+// Parse reads and checks all files, or none. The error is Problems. The Set keeps none of the files' data.
 func Parse(files []File, o Options) (*Set, error) {
 	r := newReader(o)
 	for _, f := range files {
@@ -24,7 +23,6 @@ func Parse(files []File, o Options) (*Set, error) {
 	return set, nil
 }
 
-// reader reads the documents of one Set.
 type reader struct {
 	*shared
 	isResponse  bool // the documents are resources of one xDS response
@@ -35,7 +33,6 @@ type reader struct {
 	conditions  map[descriptorName]*conditionGroup // by list and key
 }
 
-// descriptorName names a descriptor of one list.
 type descriptorName struct {
 	list       *[]*Descriptor
 	key, value string
@@ -48,8 +45,7 @@ func newReader(o Options) *reader {
 	}
 }
 
-// read checks the documents, which must be open. If there are problems, the Set has the descriptors without
-// problems.
+// read checks the open documents. The Set has the descriptors without problems.
 func (r *reader) read() (*Set, fields.Problems) {
 	var errs fields.Problems
 	for i, d := range r.docs {
@@ -79,8 +75,8 @@ func (r *reader) read() (*Set, fields.Problems) {
 	return r.set, errs
 }
 
-// open reads the root of d. root is nil if the file is empty. All documents are opened before
-// the first document is read, because any file of a domain can have its defaults.
+// open reads the root of d, or nil for an empty file. All documents are opened before the first one is read,
+// because any file of a domain can have its defaults.
 func (r *reader) open(d *document, root *yaml.Node) {
 	r.docs = append(r.docs, d)
 	if root == nil {
@@ -155,11 +151,10 @@ func (r *reader) readDescriptors(d *document, list *[]*Descriptor, parent *place
 	r.readItems(d, list, parent, d.items(v, parent), 0, depth)
 }
 
-// readItems adds the descriptors in items to list. The number of the first descriptor below
-// parent is first, from 0.
+// readItems adds the descriptors in items to list. first is the number of the first one below parent.
 func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, items []*yaml.Node, first, depth int) {
 	for i, item := range items {
-		if !d.countRule(item) {
+		if !d.countRules(item, 1) {
 			return
 		}
 		desc, mistakes := &Descriptor{File: d.file, Line: item.Line}, d.mistakes
@@ -268,8 +263,7 @@ func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
 	d.warnLimits(desc, pos)
 }
 
-// limitItems returns the items of the list rate_limits. If the list is too long, it reports
-// a mistake and returns nil.
+// limitItems returns the items of rate_limits, or nil after reporting that there are too many.
 func (d *document) limitItems(pos *place, v value) []*yaml.Node {
 	items := d.items(v, pos)
 	if len(items) > maxLimits {
@@ -279,7 +273,7 @@ func (d *document) limitItems(pos *place, v value) []*yaml.Node {
 	return items
 }
 
-// sameCounter returns the limit of limits that would share its counters with l, or nil.
+// sameCounter returns the limit that would share its counters with l, or nil.
 func sameCounter(limits []*Limit, l *Limit) *Limit {
 	for _, other := range limits {
 		if !l.Unlimited && !other.Unlimited && other.Tag() == l.Tag() {
@@ -289,7 +283,6 @@ func sameCounter(limits []*Limit, l *Limit) *Limit {
 	return nil
 }
 
-// lineText returns a line of the same file in words.
 func lineText(line int) string {
 	if line == 0 {
 		return "there"

@@ -14,15 +14,13 @@ import (
 )
 
 const (
-	// maxListProblems bounds the problems reported of one list.
 	maxListProblems = 20
 
 	// maxConditions bounds the conditions of one key below one parent.
 	maxConditions = 1000
 )
 
-// conditionGroup has the conditions of one key below one parent. A request is compared with them one after
-// the other.
+// conditionGroup has the conditions of one key below one parent. A request can meet each of them.
 type conditionGroup struct {
 	conditions []*condition.Condition
 
@@ -32,8 +30,7 @@ type conditionGroup struct {
 	pos      *place
 }
 
-// checkConditions returns an error if a key below one parent has too many conditions, or conditions that take too
-// many steps.
+// checkConditions returns an error for too many conditions, or conditions that take too many steps.
 func checkConditions(conditions []*condition.Condition) error {
 	if len(conditions) > maxConditions {
 		return fmt.Errorf("more than %d conditions for one key; put their entries into one list, or combine them in one expression", maxConditions)
@@ -47,8 +44,7 @@ func checkConditions(conditions []*condition.Condition) error {
 // conditionFields are the names of the fields of conditions. The last one is not.
 var conditionFields = append(fieldsAt(notLevel), "not")
 
-// readCondition sets the condition of desc, if o has one. It returns false after reporting a
-// mistake.
+// readCondition sets the condition of desc, if o has one, or returns false after reporting a mistake.
 func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
 	mistakes := d.mistakes
 	c, field := d.condition(pos, o)
@@ -67,8 +63,7 @@ func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
 	return true
 }
 
-// condition returns the condition in the fields of o, and its field. It returns a nil condition
-// if there is none, and for a mistake.
+// condition returns the condition in o, and its field. c is nil if there is none, and for a mistake.
 func (d *document) condition(pos *place, o *object) (c *condition.Condition, field value) {
 	for _, name := range conditionFields {
 		v := o.field(name)
@@ -112,8 +107,7 @@ func (d *document) condition(pos *place, o *object) (c *condition.Condition, fie
 	return c, field
 }
 
-// checkEntryKeys checks that each entry that the expression of c names is one of keys: those of the
-// descriptors above it and its own. It returns false after reporting a mistake.
+// checkEntryKeys checks that each entry in the expression of c has one of keys. If not, it reports a mistake.
 func (d *document) checkEntryKeys(c *condition.Condition, pos *place, o *object, keys []string) bool {
 	field := o.field("cel")
 	if !field.given() {
@@ -135,10 +129,9 @@ func (d *document) checkEntryKeys(c *condition.Condition, pos *place, o *object,
 // maxExpressions bounds the different expressions of a Set. Each takes about 15 KB.
 const maxExpressions = 1000
 
-// expressionCache has the expressions of a Set, so that equal expressions are compiled once.
+// expressionCache has the compiled expressions of a Set by their text.
 type expressionCache map[string]*condition.Condition
 
-// condition returns the condition of an expression. It adds a new expression to p.
 func (c expressionCache) condition(text string, p *condition.Patterns) (*condition.Condition, error) {
 	if compiled := c[text]; compiled != nil {
 		return compiled, nil
@@ -153,19 +146,18 @@ func (c expressionCache) condition(text string, p *condition.Patterns) (*conditi
 	return compiled, err
 }
 
-// newListCondition has the functions that make a condition of a list, by the name of its field.
 var newListCondition = map[string]func(file string, entries []condition.Entry) (c *condition.Condition, problems, warnings fields.Problems){
 	"cidr": condition.CIDR, "in": condition.In,
 }
 
-// listCondition returns the condition of a cidr or an in. It returns nil after reporting a
-// mistake.
+// listCondition returns the condition of a cidr or an in, or nil after reporting a mistake.
 func (d *document) listCondition(pos *place, v value) *condition.Condition {
 	if v.node.Kind == yaml.MappingNode {
 		return d.listInFile(pos, v)
 	}
-	entries, ok := d.entries(pos, v)
-	if !ok {
+	mistakes := d.mistakes
+	entries := d.entries(pos, v)
+	if d.mistakes > mistakes {
 		return nil
 	}
 	c, problems, warnings := newListCondition[v.row.Name]("", entries)
@@ -178,34 +170,25 @@ func (d *document) listCondition(pos *place, v value) *condition.Condition {
 	return c
 }
 
-// entries returns the texts of a list in the limits file. ok is false after reporting a mistake.
-func (d *document) entries(pos *place, v value) (entries []condition.Entry, ok bool) {
+func (d *document) entries(pos *place, v value) (entries []condition.Entry) {
 	if len(v.node.Content) == 0 {
 		d.errorf(v.node, pos, "%s: got an empty list, want at least one entry", v.row.Name)
-		return nil, false
 	}
 	item := row{Field: fields.Field{Name: "entry of " + v.row.Name, Kind: fields.Text}}
-	ok = true
 	for _, n := range v.node.Content {
 		if !d.visit(n) {
-			return nil, false
+			break
 		}
 		n = fields.Resolve(n)
-		switch text := d.value(&item, pos, n); {
-		case text.node == nil:
+		text := d.value(&item, pos, n)
+		if text.node == nil {
 			d.errorf(n, pos, "%s: got null, want text", item.Name)
-			ok = false
-		case text.invalid:
-			ok = false
-		default:
-			entries = append(entries, condition.Entry{Text: text.Text, Line: n.Line, Column: n.Column})
 		}
+		entries = append(entries, condition.Entry{Text: text.Text, Line: n.Line, Column: n.Column})
 	}
-	return entries, ok
+	return entries
 }
 
-// listInFile returns the condition of the list in the file that v names. It returns nil after reporting a
-// mistake.
 func (d *document) listInFile(pos *place, v value) *condition.Condition {
 	file := d.object(listLevel, pos, v.node).field("file")
 	switch {
@@ -214,7 +197,7 @@ func (d *document) listInFile(pos *place, v value) *condition.Condition {
 	case file.Text == "":
 		d.errorf(v.node, pos, "%s: the name of the file is missing; want {file: list.txt}", v.row.Name)
 		return nil
-	case d.lists.read == nil:
+	case d.options.ReadList == nil:
 		d.errorf(file.node, pos, "%s: a list can be in a file only if the limits are in a file; write the entries here", v.row.Name)
 		return nil
 	}
@@ -222,7 +205,7 @@ func (d *document) listInFile(pos *place, v value) *condition.Condition {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(filepath.Dir(d.file), path)
 	}
-	list := d.lists.list(v.row.Name, file.Text, path)
+	list := d.list(v.row.Name, file.Text, path)
 	if list.err != nil {
 		d.errorf(file.node, pos, "%s: %v", v.row.Name, list.err)
 	}
@@ -240,28 +223,22 @@ func (d *document) listInFile(pos *place, v value) *condition.Condition {
 	return list.condition
 }
 
-// lists reads the files of lists, each once for all descriptors of a Set.
-type lists struct {
-	read  func(path string) ([]byte, error) // nil if lists can't be in files
-	known map[[3]string]*fileList           // by field, name in the limits file, and path
-}
-
-// fileList is a list in a file.
 type fileList struct {
 	condition          *condition.Condition // nil if the list has problems
 	err                error                // why the file can't be read
 	problems, warnings fields.Problems
 }
 
-// list returns the list of a field. name is the file in the limits file, and path where it is.
-func (l *lists) list(field, name, path string) *fileList {
+// list returns the list of a field, and reads it once for all descriptors. name is the file in the limits file, and
+// path where it is.
+func (s *shared) list(field, name, path string) *fileList {
 	key := [3]string{field, name, path}
-	if known := l.known[key]; known != nil {
+	if known := s.lists[key]; known != nil {
 		return known
 	}
 	result := &fileList{}
-	l.known[key] = result
-	data, err := l.read(path)
+	s.lists[key] = result
+	data, err := s.options.ReadList(path)
 	if err == nil && len(data) > DefaultMaxFileBytes {
 		err = errors.New(fields.Printable(path) + ": the file is too large; maximum is 16 MiB")
 	}

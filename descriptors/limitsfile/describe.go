@@ -3,14 +3,14 @@ package limitsfile
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Summary returns the limits and flags of d in words:
-// `100 per minute (named api) [shadow_mode]`.
+// Summary returns the limits and flags of d: `100 per minute (named api) [shadow_mode]`.
 func (d *Descriptor) Summary() string {
 	var limits []string
 	for _, l := range d.Limits {
@@ -19,6 +19,10 @@ func (d *Descriptor) Summary() string {
 	text := strings.Join(limits, " and ")
 	if len(limits) == 0 && len(d.Descriptors) == 0 {
 		text = "no limit"
+	}
+	list := ""
+	if d.Condition != nil {
+		list = d.Condition.List().Summary()
 	}
 	var flags []string
 	for _, f := range []struct {
@@ -34,18 +38,12 @@ func (d *Descriptor) Summary() string {
 		{d.NoRefunds, "refunds: false"},
 		{d.EnforcedPercent > 0, fmt.Sprintf("enforce: %v", d.EnforcedPercent)},
 		{d.Denial != nil, "denial"},
+		{list != "", fields.Printable(list)},
+		{d.MaxHits > 0, fmt.Sprintf("max_hits: %d", d.MaxHits)},
 	} {
 		if f.on {
 			flags = append(flags, f.name)
 		}
-	}
-	if d.Condition != nil && d.Condition.List() != nil {
-		if summary := d.Condition.List().Summary(); summary != "" {
-			flags = append(flags, fields.Printable(summary))
-		}
-	}
-	if d.MaxHits > 0 {
-		flags = append(flags, fmt.Sprintf("max_hits: %d", d.MaxHits))
 	}
 	if len(flags) > 0 {
 		text = strings.TrimSpace(text + " [" + strings.Join(flags, ", ") + "]")
@@ -74,25 +72,23 @@ func (l *Limit) summary() string {
 	return text
 }
 
-// ExtraFields returns the fields of l that differ from their defaults and that
-// l.String leaves out. Each is written in form, which takes a name and a value.
+// ExtraFields returns the fields of l that l.String leaves out, in form, which takes a name and a value.
 func ExtraFields(l *limit.Limit, form string) []string {
 	var all []string
-	add := func(name string, value any) { all = append(all, fmt.Sprintf(form, name, value)) }
-	if l.OnBackendFailure != limit.FailDefault {
-		add("on_backend_failure", l.OnBackendFailure)
-	}
-	if l.FallbackRatio != 0 {
-		add("fallback_ratio", l.FallbackRatio)
-	}
-	if l.ChargeDenied != l.Algorithm.DefaultChargeDenied() {
-		add("charge_denied", l.ChargeDenied)
-	}
-	if l.Lease {
-		add("lease", l.Lease)
-	}
-	if l.LeaseWaste != 0 {
-		add("lease_waste", l.LeaseWaste)
+	for _, f := range []struct {
+		name    string
+		value   any
+		isGiven bool
+	}{
+		{"on_backend_failure", l.OnBackendFailure, l.OnBackendFailure != limit.FailDefault},
+		{"fallback_ratio", l.FallbackRatio, l.FallbackRatio != 0},
+		{"charge_denied", l.ChargeDenied, l.ChargeDenied != l.Algorithm.DefaultChargeDenied()},
+		{"lease", l.Lease, l.Lease},
+		{"lease_waste", l.LeaseWaste, l.LeaseWaste != 0},
+	} {
+		if f.isGiven {
+			all = append(all, fmt.Sprintf(form, f.name, f.value))
+		}
 	}
 	return all
 }
@@ -102,26 +98,23 @@ type fieldSet uint64
 
 const _ = uint(64 - len(schema)) // a fieldSet has a bit for each row
 
-// fieldSet returns the fields that o has.
 func (o *object) fieldSet() fieldSet {
-	var s fieldSet
+	var names []string
 	for _, v := range o.all() {
-		s |= v.row.fieldSet()
+		names = append(names, v.row.Name)
+	}
+	return setOf(names...)
+}
+
+func setOf(names ...string) (s fieldSet) {
+	for i := range schema {
+		if slices.Contains(names, schema[i].Name) {
+			s |= 1 << i
+		}
 	}
 	return s
 }
 
-// fieldSet returns the set of this field alone.
-func (r *row) fieldSet() fieldSet {
-	for i := range schema {
-		if schema[i].Name == r.Name {
-			return 1 << i
-		}
-	}
-	return 0
-}
-
-// names returns the names of the fields in the order of the schema.
 func (s fieldSet) names() []string {
 	var names []string
 	for ; s != 0; s &= s - 1 {
@@ -130,45 +123,31 @@ func (s fieldSet) names() []string {
 	return names
 }
 
-// fieldsFrom returns the fields of o that have an effect on l.
 func (l *Limit) fieldsFrom(o *object) fieldSet {
 	s := o.fieldSet()
-	if s == 0 {
+	switch {
+	case s == 0:
 		return 0
-	}
-	if l.Unlimited {
-		s &= findRow("enabled").fieldSet()
-		return s
+	case l.Unlimited:
+		return s & setOf("enabled")
 	}
 	return s &^ fieldsWithoutEffect(l.Spec)
 }
 
-// fieldsWithoutEffect returns the default fields that have no effect on a limit of this spec.
-func fieldsWithoutEffect(spec limit.Spec) (s fieldSet) {
-	if !spec.CanHaveTimezone() {
-		s |= findRow("timezone").fieldSet()
+func fieldsWithoutEffect(spec limit.Spec) fieldSet {
+	var names []string
+	for _, f := range dependentFields {
+		if !f.hasEffect(&spec) {
+			names = append(names, f.name)
+		}
 	}
-	if !spec.Algorithm.HasHolds() {
-		s |= findRow("hold").fieldSet()
-	} else {
-		s |= findRow("charge_denied").fieldSet()
-	}
-	if !spec.Algorithm.UsesBurst() {
-		s |= findRow("burst").fieldSet()
-	}
-	if !spec.CanLease() {
-		s |= findRow("lease").fieldSet()
-	}
-	if !spec.Lease {
-		s |= findRow("lease_waste").fieldSet()
-	}
-	return s
+	return setOf(names...)
 }
 
 // DefaultFields returns the names of the fields that come from the defaults of the domain.
 func (l *Limit) DefaultFields() []string {
 	if l.Unlimited { // an override can have covered the other fields
-		return (l.defaultFields & findRow("enabled").fieldSet()).names()
+		return (l.defaultFields & setOf("enabled")).names()
 	}
 	return l.defaultFields.names()
 }
@@ -176,14 +155,13 @@ func (l *Limit) DefaultFields() []string {
 // OverrideFields returns the names of the fields that come from an override.
 func (l *Limit) OverrideFields() []string { return l.overrideFields.names() }
 
-// setOverrideFields records that an override has set the fields of o. A factor sets the
-// numbers.
+// setOverrideFields records the fields of an override. A factor sets the numbers.
 func (l *Limit) setOverrideFields(o *object) {
 	s := o.fieldSet()
-	if factor := findRow("factor").fieldSet(); s&factor != 0 {
-		s = s&^factor | findRow("requests_per_unit").fieldSet()
+	if factor := setOf("factor"); s&factor != 0 {
+		s = s&^factor | setOf("requests_per_unit")
 		if !l.Unlimited && l.Burst != 0 {
-			s |= findRow("burst").fieldSet()
+			s |= setOf("burst")
 		}
 	}
 	l.overrideFields |= s
@@ -198,8 +176,7 @@ func (d *Domain) DefaultsPlace() (file string, line int) {
 	return d.defaultsFile, d.defaults.node.Line
 }
 
-// RequestLimitDefaults returns the names of the defaults for a limit that is part of a
-// request.
+// RequestLimitDefaults returns the names of the defaults for limits of requests.
 func (d *Domain) RequestLimitDefaults() []string {
 	spec, _ := d.RequestLimit()
 	return (d.defaults.fieldSet() &^ fieldsWithoutEffect(spec)).names()

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
-	"strconv"
 	"strings"
 
 	"github.com/seed-81f232ab/rls/internal/base/fields"
@@ -15,8 +13,7 @@ import (
 // JSONSchemaDialect is the version of JSON Schema that this project writes.
 const JSONSchemaDialect = "https://json-schema.org/draft/2020-12/schema"
 
-// JSONSchema returns the JSON Schema of limits files, for editors. The schema allows all
-// files without warnings that Parse allows.
+// JSONSchema returns the JSON Schema of limits files. It allows all files without warnings that Parse allows.
 func JSONSchema() map[string]any {
 	schema := levelSchema(rootLevel)
 	schema["$schema"] = JSONSchemaDialect
@@ -44,8 +41,7 @@ const (
 	ShadowModeSchema = "shadow_mode_value"
 )
 
-// RuntimeJSONSchemas returns the JSON Schemas of values that change limits at run time, and the
-// schemas that they need. References start with #/$defs/.
+// RuntimeJSONSchemas returns the schemas of values of run time, and those that they refer to with #/$defs/.
 func RuntimeJSONSchemas() map[string]any {
 	all := JSONSchema()["$defs"].(map[string]any)
 	override := levelSchema(overrideLevel)
@@ -72,7 +68,6 @@ func levelSchema(l level) map[string]any {
 	return map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
 }
 
-// jsonSchema returns the schema of the field. Every field may be null.
 func (r *row) jsonSchema() map[string]any {
 	switch r.Kind {
 	case fields.Text:
@@ -90,7 +85,7 @@ func (r *row) jsonSchema() map[string]any {
 	case fields.Flag:
 		return map[string]any{"type": []string{"boolean", "null"}}
 	case fields.Count:
-		return map[string]any{"type": []string{"integer", "null"}, "minimum": r.Min, "maximum": uint32(math.MaxUint32)}
+		return map[string]any{"type": []string{"integer", "null"}, "minimum": r.Min, "maximum": r.Max}
 	case fields.Ratio:
 		return map[string]any{"type": []string{"number", "null"}, "exclusiveMinimum": 0, "maximum": r.MaxRatio}
 	case fields.Duration:
@@ -154,36 +149,9 @@ not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`do
 			if r.isExtension {
 				mark = " +"
 			}
-			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", r.Name, mark, r.valuesText(), r.help)
+			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", r.Name, mark, r.Values(), r.help)
 		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
-
-func (r *row) valuesText() string {
-	switch r.Kind {
-	case fields.Text:
-		if r.Name == "unit" {
-			return codeList(limit.UnitNames())
-		}
-		return "text"
-	case fields.Flag:
-		return codeList([]string{"true", "false"})
-	case fields.Count:
-		return fmt.Sprintf("number from %d to %d", r.Min, uint32(math.MaxUint32))
-	case fields.Ratio:
-		return "number above 0, at most " + strconv.FormatFloat(r.MaxRatio, 'f', -1, 64)
-	case fields.Choice:
-		return codeList(r.Choices)
-	case fields.List:
-		return "list"
-	case fields.Entries:
-		return "list of texts, or a mapping with `file`"
-	case fields.Duration:
-		return fmt.Sprintf("`%s` to `%s`", limit.DurationText(r.Min), limit.DurationText(r.Max))
-	}
-	return "mapping"
-}
-
-func codeList(words []string) string { return "`" + strings.Join(words, "`, `") + "`" }

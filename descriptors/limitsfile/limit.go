@@ -8,7 +8,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// limit reads a rate_limit. It returns nil after reporting a mistake.
+// limit reads a rate_limit, or returns nil after reporting a mistake.
 func (d *document) limit(pos *place, o *object) *Limit {
 	l := &Limit{Name: o.field("name").Text, Enabled: true, Line: o.node.Line}
 	if v := o.fieldOr(d.domain.defaults, "enabled"); v.given() {
@@ -29,12 +29,13 @@ func (d *document) limit(pos *place, o *object) *Limit {
 	if d.mistakes > mistakes || o.invalid() {
 		return nil
 	}
-	l.defaultFields = l.fieldsFrom(d.domain.defaults) &^ o.fieldSet()
+	if s := l.fieldsFrom(d.domain.defaults); s != 0 {
+		l.defaultFields = s &^ o.fieldSet()
+	}
 	return l
 }
 
-// newLimit returns the limit of spec, which was read from o. Equal specs share a limit. It
-// returns nil after reporting a mistake.
+// newLimit returns the limit of spec, which equal specs share, or nil after reporting a mistake in o.
 func (d *document) newLimit(pos *place, o *object, spec limit.Spec) *limit.Limit {
 	if l := d.limits[spec]; l != nil {
 		return l
@@ -51,7 +52,7 @@ func (d *document) newLimit(pos *place, o *object, spec limit.Spec) *limit.Limit
 	return nil
 }
 
-// checkLease warns if the lease of l, which was read from o, has no effect. l can be nil.
+// checkLease warns if the lease of l, which can be nil, has no effect.
 func (d *document) checkLease(pos *place, o *object, l *limit.Limit) {
 	v := o.field("lease")
 	switch {
@@ -63,8 +64,7 @@ func (d *document) checkLease(pos *place, o *object, l *limit.Limit) {
 	}
 }
 
-// spec returns the spec of o. It leaves invalid fields out, so limit.New reports only
-// mistakes in the other fields.
+// spec returns the spec of o without its invalid fields, so limit.New reports only other mistakes.
 func (d *document) spec(pos *place, o *object) limit.Spec {
 	spec := d.domain.newSpec(o)
 	if o.fieldOr(d.domain.defaults, "algorithm").invalid {
@@ -126,9 +126,8 @@ func (d *Domain) newSpec(o *object) limit.Spec {
 	return d.WithCalendar(changeSpec(limit.Spec{ChargeDenied: limit.DefaultAlgorithm.DefaultChargeDenied()}, o, d.defaults))
 }
 
-// changeSpec returns s with each field from o, or from defaults if o does not have it. If the
-// algorithm changes, the other fields take the new algorithm's defaults, unless s had another
-// value than the old default.
+// changeSpec returns s with each field from o, or else from defaults. If the algorithm changes, charge_denied
+// follows the default of the new algorithm, if s had the old default.
 func changeSpec(s limit.Spec, o, defaults *object) limit.Spec {
 	followsAlgorithm := s.ChargeDenied == s.Algorithm.DefaultChargeDenied()
 	for _, object := range []*object{defaults, o} {
@@ -141,29 +140,29 @@ func changeSpec(s limit.Spec, o, defaults *object) limit.Spec {
 	if followsAlgorithm && !o.fieldOr(defaults, "charge_denied").given() {
 		s.ChargeDenied = s.Algorithm.DefaultChargeDenied()
 	}
-	if s.Algorithm.HasHolds() {
-		s.ChargeDenied = false // neither the default nor an old value is for this algorithm
-	}
-	if !o.field("burst").given() && !s.Algorithm.UsesBurst() {
-		s.Burst = 0 // the default burst is not for this algorithm
-	}
-	if !o.field("hold").given() && !s.Algorithm.HasHolds() {
-		s.Hold = 0
-	}
-	if !o.field("timezone").given() && !s.CanHaveTimezone() {
-		s.Timezone = "" // the default time zone is not for this algorithm or unit
-	}
-	if !s.CanLease() { // neither are the default lease and the default lease_waste
-		s.Lease = s.Lease && o.field("lease").given()
-	}
-	if !s.Lease && !o.field("lease_waste").given() {
-		s.LeaseWaste = 0
+	for _, f := range dependentFields {
+		if !f.hasEffect(&s) && !o.field(f.name).given() {
+			f.clear(&s) // neither the default nor an old value is for this limit
+		}
 	}
 	return s
 }
 
-// checkUnlimited checks the fields beside unlimited: true. An unknown unit is allowed, as
-// in envoyproxy/ratelimit.
+// dependentFields are the fields of a limit that have an effect only together with other fields.
+var dependentFields = []struct {
+	name      string
+	hasEffect func(*limit.Spec) bool
+	clear     func(*limit.Spec)
+}{
+	{"charge_denied", func(s *limit.Spec) bool { return !s.Algorithm.HasHolds() }, func(s *limit.Spec) { s.ChargeDenied = false }},
+	{"burst", func(s *limit.Spec) bool { return s.Algorithm.UsesBurst() }, func(s *limit.Spec) { s.Burst = 0 }},
+	{"hold", func(s *limit.Spec) bool { return s.Algorithm.HasHolds() }, func(s *limit.Spec) { s.Hold = 0 }},
+	{"timezone", (*limit.Spec).CanHaveTimezone, func(s *limit.Spec) { s.Timezone = "" }},
+	{"lease", (*limit.Spec).CanLease, func(s *limit.Spec) { s.Lease = false }},
+	{"lease_waste", func(s *limit.Spec) bool { return s.Lease }, func(s *limit.Spec) { s.LeaseWaste = 0 }},
+}
+
+// checkUnlimited checks the fields beside unlimited: true. As in envoyproxy/ratelimit, the unit can be unknown.
 func (d *document) checkUnlimited(pos *place, o *object) {
 	for _, v := range o.fields {
 		_, isUnit := limit.ParseUnit(v.Text)

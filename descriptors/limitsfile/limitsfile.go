@@ -1,18 +1,10 @@
-// Package limitsfile reads limits files, xDS resources and overrides, checks them
-// against one schema, and returns the descriptors and limits that they state.
-//
-// Terms:
-//
-//   - domain: a namespace of descriptors; a limits file has one;
-//   - descriptor: a node of the domain's tree, which matches one entry of a request;
-//   - wildcard: a descriptor with a * in its key or value;
-//   - problem: a mistake in a file, with its place and what would be right.
+// Package limitsfile reads limits files, xDS resources and overrides, checks them against one schema, and returns
+// the descriptors and limits that they state. A problem is a mistake in a file, with its place and remedy.
 package limitsfile
 
 import (
 	"cmp"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	_ "time/tzdata" // for systems without time zones
@@ -34,40 +26,29 @@ type File struct {
 
 // Options are the options for reading limits files.
 type Options struct {
-	// MergeDomains unites files of one domain at their root level. If it is false, a
-	// domain in two files is a problem.
+	// MergeDomains unites files of one domain. Without it, a domain in two files is a problem.
 	MergeDomains bool
 
-	// CalendarMonths lets the windows of limits per month follow the calendar of UTC, unless they have
-	// another timezone.
+	// CalendarMonths lets the windows of months without a timezone follow the calendar of UTC.
 	CalendarMonths bool
 
-	// LimitedStore is the name of a shared place of counters that can't keep holds and leases. A limit
-	// with holds that all replicas share is then a problem, and a lease a warning.
+	// LimitedStore names a shared place of counters that can't keep holds and leases, or is empty. A limit with
+	// shared holds is then a problem, and a lease a warning.
 	LimitedStore string
 
 	// MaxFileBytes is the maximum size of one file. 0 means DefaultMaxFileBytes.
 	MaxFileBytes int
 
-	// MaxNodes is the maximum number of keys, values and list items read from one file.
-	// Nodes behind an alias count at each use of the alias. 0 means DefaultMaxNodes.
+	// MaxNodes is the maximum number of keys, values and list items read from one file. Nodes behind an alias count
+	// at each use. 0 means DefaultMaxNodes.
 	MaxNodes int
 
-	// ReadList returns the content of a file with the list of a condition. If it is nil, a
-	// list in a file is a problem.
+	// ReadList returns the content of the file of a list. If it is nil, a list in a file is a problem.
 	ReadList func(path string) ([]byte, error)
 
-	// Pause is called after each few milliseconds of reading a large file, unless it is nil. A
-	// pause lets calls use the processor. Without Pause, reading uses all processors.
+	// Pause, unless nil, is called after each few milliseconds of reading a large file, so that calls can use the
+	// processor. Without it, reading uses all processors.
 	Pause func()
-}
-
-// parsers returns the number of parts of a file that are parsed at the same time.
-func (o *Options) parsers() int {
-	if o.Pause != nil {
-		return 1
-	}
-	return runtime.GOMAXPROCS(0)
 }
 
 // Set is a checked set of limits files. It is immutable.
@@ -105,9 +86,8 @@ type ShadowMode struct {
 	Notes
 }
 
-// RequestLimit returns the defaults for a limit that is part of a request: its spec
-// without number and window, and whether such limits are in force. Such a limit has a window, so
-// a default algorithm with holds is not for it.
+// RequestLimit returns the defaults for a limit that is part of a request, and whether such limits are in force.
+// Such a limit has a window, so a default algorithm with holds is not for it.
 func (d *Domain) RequestLimit() (spec limit.Spec, enabled bool) {
 	v := d.defaults.field("enabled")
 	spec = d.newSpec(nil)
@@ -118,7 +98,7 @@ func (d *Domain) RequestLimit() (spec limit.Spec, enabled bool) {
 	return spec, !v.given() || v.Flag
 }
 
-// WithCalendar returns s with the time zone that it has without a timezone of its own.
+// WithCalendar returns s with its default time zone.
 func (d *Domain) WithCalendar(s limit.Spec) limit.Spec {
 	if d.calendarMonths && s.Unit == limit.Month && s.Timezone == "" && s.CanHaveTimezone() {
 		s.Timezone = "UTC"
@@ -126,11 +106,9 @@ func (d *Domain) WithCalendar(s limit.Spec) limit.Spec {
 	return s
 }
 
-// Descriptor is one descriptor of a limits file, or a copy of one that an override
-// made for a single value.
+// Descriptor is one descriptor of a limits file, or a copy of one for a single value.
 type Descriptor struct {
-	// Key and Value are the key and the value of matching entries. They can be patterns. If
-	// the descriptor has a condition, Value is the text of the condition.
+	// Key and Value of matching entries can be patterns. Value can be the text of Condition.
 	Key, Value string
 
 	// Condition is the test that takes the place of the value, or nil.
@@ -140,24 +118,20 @@ type Descriptor struct {
 	DetailedMetric, ValueToMetric bool
 	ShareThreshold                bool
 
-	// EnforcedPercent is the percentage of the keys that can be denied. The rule is in shadow
-	// mode for all other keys. 0 stands for 100.
+	// EnforcedPercent is the percentage of the keys that can be denied. 0 stands for 100.
 	EnforcedPercent float64
 
 	RuleFields
 	Limits      []*Limit
 	Descriptors []*Descriptor // children, in file order
 
-	// CopiedFrom is the original if an override made this descriptor for a single value.
-	// It is nil for a descriptor of a file.
+	// CopiedFrom is the original of a copy that an override made, or nil.
 	CopiedFrom *Descriptor
 
-	// CounterPatterns is the result of the function CounterPatterns if an override has
-	// changed the descriptor, or nil.
+	// CounterPatterns, if not nil, is the result of CounterPatterns after an override.
 	CounterPatterns []string
 
-	// Overrides has the overrides that changed the descriptor, in the order in which they
-	// apply. Switches come last.
+	// Overrides has the overrides that changed the descriptor, in the order in which they apply, switches last.
 	Overrides []AppliedOverride
 
 	// Created has the notes of a rule that was created at run time, or is nil.
@@ -185,8 +159,7 @@ type RuleFields struct {
 	Metadata *structpb.Struct
 }
 
-// AppliedOverride is an override that changed a descriptor, or a switch that took the limits of a descriptor or
-// a domain out of force.
+// AppliedOverride is an override of a descriptor, or a switch of the limits of a descriptor or a domain.
 type AppliedOverride struct {
 	Target string // empty for the switch of all domains
 	Notes
@@ -208,20 +181,17 @@ type Limit struct {
 	// Replaces names the limits that don't count in a request with this limit.
 	Replaces []string
 
-	// Line is the line of the limit in the file of its descriptor, or 0 if it is unknown.
+	// Line is the line of the limit in the file, or 0 if it is unknown.
 	Line int
 
-	// defaultFields and overrideFields are the fields that come from the defaults of the
-	// domain, and from an override.
+	// defaultFields come from the defaults of the domain, and overrideFields from an override.
 	defaultFields, overrideFields fieldSet
 
-	// specBeforeUnlimited is the spec of the limit before an override with unlimited: true, else nil.
-	// A later override can go back to its numbers.
+	// specBeforeUnlimited is the spec before an override with unlimited: true.
 	specBeforeUnlimited *limit.Spec
 }
 
-// HasManyValues reports whether the value of matching entries differs from Value: Value is a
-// pattern or the text of a condition.
+// HasManyValues reports whether Value is a pattern or the text of a condition.
 func (d *Descriptor) HasManyValues() bool { return d.WildcardValue || d.Condition != nil }
 
 // Off returns the switch that takes all limits of d out of force, or nil.
@@ -240,8 +210,7 @@ func (d *Descriptor) Label() string {
 	return fields.Printable(d.Key + "=" + d.Value)
 }
 
-// KeepsCounters reports whether changed uses the counters of d: each limit of changed
-// has a limit of d with the same algorithm, window and scope.
+// KeepsCounters reports whether each limit of changed has a limit of d with the same algorithm, window and scope.
 func (d *Descriptor) KeepsCounters(changed *Descriptor) bool {
 	if d.ShareThreshold != changed.ShareThreshold {
 		return false
@@ -259,12 +228,11 @@ func (d *Descriptor) SameAnswers(other *Descriptor) bool {
 	return proto.Equal(d.Metadata, other.Metadata) && d.Denial.equal(other.Denial)
 }
 
-// CounterPatterns returns a text for each descriptor of trail: the pattern or condition that
-// takes the place of the value in the names of counters, or empty. It returns nil if no descriptor has
-// share_threshold. trail has the descriptors from a domain's root to one descriptor.
+// CounterPatterns returns, for each descriptor from a domain's root to one descriptor, the pattern or condition
+// that takes the place of the value in the names of counters, or an empty text. It returns nil if no descriptor has
+// share_threshold.
 //
-// A copy for a single value keeps the counter of its original,
-// unless an override changed the last descriptor.
+// A copy for a single value keeps the counter of its original, unless an override changed the last descriptor.
 func CounterPatterns(trail []*Descriptor) []string {
 	patterns := trail[len(trail)-1].CounterPatterns
 	if patterns != nil {
@@ -281,8 +249,7 @@ func CounterPatterns(trail []*Descriptor) []string {
 	return patterns
 }
 
-// Path returns the path to the last descriptor of trail:
-// `shop > service=checkout > path`.
+// Path returns the path to the last descriptor of trail: `shop > service=checkout > path`.
 func Path(domain string, trail []*Descriptor) string {
 	parts := append(make([]string, 0, 8), fields.Printable(domain))
 	for _, d := range trail {
@@ -291,8 +258,7 @@ func Path(domain string, trail []*Descriptor) string {
 	return strings.Join(parts, " > ")
 }
 
-// place is the place of a problem: a descriptor in its file. The path is computed after the
-// whole file is read, because the key of a descriptor can follow the problem.
+// place is a descriptor in its file. Its path is computed at the end, because a key can follow the problem.
 type place struct {
 	parent     *place      // nil for the domain
 	domain     string      // as in a path; empty for a descriptor
@@ -300,7 +266,6 @@ type place struct {
 	descriptor *Descriptor // nil for the domain
 }
 
-// keys returns the keys of the descriptors from the domain to p.
 func (p *place) keys() []string {
 	if p == nil || p.parent == nil {
 		return nil
@@ -308,7 +273,6 @@ func (p *place) keys() []string {
 	return append(p.parent.keys(), p.descriptor.Key)
 }
 
-// path returns the path to p: `shop > service=checkout > path`.
 func (p *place) path() string {
 	var labels []string
 	for ; p != nil; p = p.parent {
@@ -332,3 +296,56 @@ func (p *place) pathBytes() (bytes int) {
 	}
 	return bytes
 }
+
+// Pattern is a key or value in which * stands for any number of bytes. It has no escapes.
+type Pattern struct {
+	Literal        bool // there is no *, and Prefix is the whole pattern
+	Prefix, Suffix string
+	Middle         []string // non-empty parts between two *
+
+	minBytes int // the least length of a matching text
+}
+
+// NewPattern returns the pattern with this text.
+func NewPattern(text string) Pattern {
+	parts := strings.Split(text, "*")
+	last := len(parts) - 1
+	if last == 0 {
+		return Pattern{Literal: true, Prefix: text, minBytes: len(text)}
+	}
+	p := Pattern{Prefix: parts[0], Suffix: parts[last]}
+	for _, part := range parts {
+		p.minBytes += len(part)
+	}
+	for _, part := range parts[1:last] {
+		if part != "" {
+			p.Middle = append(p.Middle, part)
+		}
+	}
+	return p
+}
+
+// Match reports whether p matches all of text.
+func (p *Pattern) Match(text string) bool {
+	if p.Literal {
+		return text == p.Prefix
+	}
+	if len(text) < p.minBytes || text[:len(p.Prefix)] != p.Prefix || text[len(text)-len(p.Suffix):] != p.Suffix {
+		return false
+	}
+	if len(p.Middle) == 0 {
+		return true
+	}
+	text = text[len(p.Prefix) : len(text)-len(p.Suffix)]
+	for _, part := range p.Middle {
+		i := strings.Index(text, part)
+		if i < 0 {
+			return false
+		}
+		text = text[i+len(part):]
+	}
+	return true
+}
+
+// MatchesAll reports whether p matches every text: p has nothing but *.
+func (p *Pattern) MatchesAll() bool { return !p.Literal && p.minBytes == 0 }

@@ -14,7 +14,7 @@ type object struct {
 	fields []value
 }
 
-// value is one field of an object. A field that is null is left out.
+// value is one field of an object. A field that is null has no node.
 type value struct {
 	row     *row // of the schema
 	node    *yaml.Node
@@ -22,8 +22,7 @@ type value struct {
 
 	fields.Value
 
-	// mappings has all mappings given for an fields.Object. A field can be given twice, or
-	// beside a merge key: go-yaml then reads the second mapping into the first.
+	// mappings has all mappings given for an fields.Object. A field can be given twice, or beside a merge key.
 	mappings []*yaml.Node
 }
 
@@ -32,8 +31,7 @@ func (v value) given() bool { return v.row != nil }
 // valid reports whether the field is in its object and has no mistake.
 func (v value) valid() bool { return v.row != nil && !v.invalid }
 
-// field returns the field of that name. For a field that is not given, it returns a zero
-// value with the node of o, where problems of that field are shown.
+// field returns the field of that name, or only the node of o for problems of the missing field.
 func (o *object) field(name string) value {
 	if o == nil {
 		return value{}
@@ -95,8 +93,7 @@ func (d *document) object(l level, pos *place, nodes ...*yaml.Node) *object {
 	return o
 }
 
-// fill sets the fields of mapping n in their order, as go-yaml v2 does: a merge key that
-// comes after a field overrides it.
+// fill sets the fields of mapping n in their order, as go-yaml v2 does: a merge key overrides the fields before it.
 func (d *document) fill(o *object, l level, pos *place, n *yaml.Node, depth int) {
 	if depth > maxNesting {
 		d.errorf(n, pos, "merge keys (<<) are nested more than %d deep", maxNesting)
@@ -135,8 +132,7 @@ func (d *document) fill(o *object, l level, pos *place, n *yaml.Node, depth int)
 	}
 }
 
-// mergeSources returns the mappings that a merge key points to. The first one wins, so it
-// is the last one returned.
+// mergeSources returns the mappings that a merge key points to. The first one wins, so it comes last.
 func (d *document) mergeSources(pos *place, n *yaml.Node) []*yaml.Node {
 	sources := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
@@ -156,8 +152,7 @@ func (d *document) mergeSources(pos *place, n *yaml.Node) []*yaml.Node {
 	return mappings
 }
 
-// row returns the row of a key at level l. It returns nil after reporting that the key has
-// no meaning there. keyNode is the key's place, which can be an alias.
+// row returns the row of a key at level l, or nil after reporting a key without meaning. keyNode can be an alias.
 func (d *document) row(l level, pos *place, keyNode, key *yaml.Node) *row {
 	if key.Kind != yaml.ScalarNode {
 		d.errorf(keyNode, pos, "key: got %s, want a word", fields.Display(key))
@@ -213,7 +208,6 @@ func (d *document) items(v value, pos *place) []*yaml.Node {
 	return d.mappings(v.row, v.node.Content, pos)
 }
 
-// mappings returns the mappings of items, which are in a list that belongs to r.
 func (d *document) mappings(r *row, items []*yaml.Node, pos *place) []*yaml.Node {
 	var mappings []*yaml.Node
 	for _, n := range items {

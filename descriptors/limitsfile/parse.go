@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"unicode/utf8"
 
@@ -23,22 +24,20 @@ const (
 	// DefaultMaxNodes is about the number of nodes in a file of DefaultMaxFileBytes.
 	DefaultMaxNodes = 2_000_000
 
-	// maxRules bounds the descriptors and limits of one file together, and maxMetadata its
-	// values of metadata, also with aliases. A descriptor or limit takes about ruleBytes, and a
-	// value takes 130 bytes.
+	// maxRules bounds the descriptors and limits of one file, and maxMetadata its values of metadata, also with
+	// aliases. A descriptor or limit takes about ruleBytes.
 	maxRules    = 320_000
 	ruleBytes   = 400
 	maxMetadata = 400_000
 
-	// MaxDepth is the maximum depth of nested descriptors. Envoy Gateway nests a descriptor for each header of
-	// a rule.
+	// MaxDepth is the maximum depth of nested descriptors. Envoy Gateway nests one for each header of a rule.
 	MaxDepth = 512
 
 	// maxNesting is the maximum depth of nested metadata, and of merge keys.
 	maxNesting = 100
 
-	// pieceNodes is the number of nodes in a piece of a file, which is about 50 rules. A call can wait
-	// while a piece is parsed, which takes about a millisecond.
+	// pieceNodes is the number of nodes in a piece of a file, about 50 rules. A call can wait while a piece is
+	// parsed, which takes about a millisecond.
 	pieceNodes = 500
 
 	// maxLimits bounds the limits of one descriptor.
@@ -48,10 +47,9 @@ const (
 	maxProblems = 1000
 )
 
-// shared is what the documents of a Set share.
 type shared struct {
 	options     Options
-	lists       lists
+	lists       map[[3]string]*fileList // by field, name in the limits file, and path
 	expressions expressionCache
 	patterns    *condition.Patterns
 }
@@ -59,7 +57,7 @@ type shared struct {
 func newShared(o Options) *shared {
 	o.MaxFileBytes = cmp.Or(o.MaxFileBytes, DefaultMaxFileBytes)
 	o.MaxNodes = cmp.Or(o.MaxNodes, DefaultMaxNodes)
-	return &shared{o, lists{o.ReadList, map[[3]string]*fileList{}}, expressionCache{}, &condition.Patterns{}}
+	return &shared{o, map[[3]string]*fileList{}, expressionCache{}, &condition.Patterns{}}
 }
 
 // document is a limits file while it is read.
@@ -70,8 +68,7 @@ type document struct {
 	rules          int // descriptors and limits so far
 	metadataValues int // so far
 
-	// pieces calls f with the items of descriptors, a piece at a time, until f returns false.
-	// It is nil if root has them all.
+	// pieces calls f with pieces of the items of descriptors until f returns false, or is nil if root has them.
 	pieces func(f func(items []*yaml.Node) bool) error
 
 	root      *object
@@ -88,7 +85,6 @@ func newDocument(file string, s *shared) *document {
 	return &document{shared: s, file: file, limits: map[limit.Spec]*limit.Limit{}}
 }
 
-// pendingProblem is a problem whose path is computed after the whole file is read.
 type pendingProblem struct {
 	fields.Problem
 	pos *place
@@ -148,11 +144,7 @@ func (d *document) full() bool {
 	return d.nodes > d.options.MaxNodes || len(d.errs) > maxProblems
 }
 
-// countRule counts descriptor or limit n and reports whether to go on.
-func (d *document) countRule(n *yaml.Node) bool { return d.countRules(n, 1) }
-
-// countLimit counts limit n of the descriptor at pos, and reports whether to go on. A limit keeps its path in
-// memory, so a limit with a long path counts as several.
+// countLimit counts limit n. A limit keeps its path in memory, so a long path counts as several limits.
 func (d *document) countLimit(n *yaml.Node, pos *place) bool {
 	return d.countRules(n, 1+pos.pathBytes()/ruleBytes)
 }
@@ -162,7 +154,7 @@ func (d *document) countRules(n *yaml.Node, count int) bool {
 	return d.checkCount(n, d.rules, maxRules, "descriptors and limits")
 }
 
-// checkCount reports a mistake and returns false if the file has more than most things. n is the last of them.
+// checkCount reports a mistake if the file has more than most things. It returns false to stop reading.
 func (d *document) checkCount(n *yaml.Node, count, most int, things string) bool {
 	if count > most && !d.full() {
 		d.errorf(n, nil, "file has more than %d %s (aliases count at each use); split the file", most, things)
@@ -174,8 +166,7 @@ func (d *document) checkCount(n *yaml.Node, count, most int, things string) bool
 // stop stops reading after a problem that many more would follow.
 func (d *document) stop() { d.nodes = d.options.MaxNodes + 1 }
 
-// parse returns the root of the first YAML document of f. It returns nil after reporting
-// a mistake.
+// parse returns the root of the first YAML document of f, or nil after reporting a mistake.
 func (d *document) parse(f File) *yaml.Node {
 	if len(f.Data) > d.options.MaxFileBytes {
 		d.errorf(nil, nil, "file is %d bytes; maximum is %d", len(f.Data), d.options.MaxFileBytes)
@@ -184,7 +175,11 @@ func (d *document) parse(f File) *yaml.Node {
 	if !d.checkBytes(f.Data) {
 		return nil
 	}
-	content, err := boundedyaml.Open(f.Data, "descriptors", boundedyaml.Bounds{MaxRepeated: d.options.MaxNodes / 2, PieceNodes: pieceNodes, Parsers: d.options.parsers()})
+	bounds := boundedyaml.Bounds{MaxRepeated: d.options.MaxNodes / 2, PieceNodes: pieceNodes, Parsers: 1}
+	if d.options.Pause == nil {
+		bounds.Parsers = runtime.GOMAXPROCS(0)
+	}
+	content, err := boundedyaml.Open(f.Data, "descriptors", bounds)
 	if err != nil {
 		d.yamlError(err)
 		return nil
@@ -206,8 +201,7 @@ func (d *document) yamlError(err error) {
 	d.errorf(nil, nil, "%v: domain is missing", err)
 }
 
-// checkBytes reports whether YAML allows all bytes of data. It adds a problem for the first
-// byte that YAML doesn't allow. The YAML library checks UTF-16.
+// checkBytes reports the first byte that YAML doesn't allow, and returns false. The YAML library checks UTF-16.
 func (d *document) checkBytes(data []byte) bool {
 	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
 		return true

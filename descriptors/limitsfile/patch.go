@@ -28,9 +28,8 @@ type Patch struct {
 	items  []*object // the items of rate_limits; nil without rate_limits
 }
 
-// ParsePatch reads a patch from a JSON object. target is shown in problems. docs/overrides.md
-// lists the fields of the object. A plain whole number means requests_per_unit. The error is
-// Problems.
+// ParsePatch reads a patch from a JSON object (docs/overrides.md), or from a whole number of requests_per_unit.
+// target is shown in problems. The error is Problems.
 func ParsePatch(target string, value []byte) (*Patch, error) {
 	p := &Patch{file: shownName("override", target)}
 	if number := bytes.TrimSpace(value); isCount(number) {
@@ -55,8 +54,7 @@ func (d *document) problemsAt(path string) fields.Problems {
 	return all
 }
 
-// json reads a JSON object. It reports any other text as a mistake, with example as the advice, and returns
-// nil.
+// json reads a JSON object, or returns nil after reporting a mistake with example as the advice.
 func (d *document) json(text []byte, example string) *yaml.Node {
 	if len(text) > MaxPatchBytes {
 		d.errorf(nil, nil, "value is %d bytes; maximum is %d", len(text), MaxPatchBytes)
@@ -92,8 +90,8 @@ func (p *Patch) read(d *document, o *object) {
 		if f := p.fields.restrict(patchLevel); len(f.fields) > 0 {
 			d.errorf(f.fields[0].node, nil, "%s is beside rate_limits; put it into the items of rate_limits", f.fields[0].row.Name)
 		}
-	} else if len(d.errs)+len(d.warns) == 0 && !slices.ContainsFunc(p.fields.fields, func(v value) bool { return !slices.Contains(noteFields, v.row.Name) }) {
-		changes := slices.DeleteFunc(fieldsAt(overrideLevel), func(name string) bool { return slices.Contains(noteFields, name) })
+	} else if len(d.errs)+len(d.warns) == 0 && !slices.ContainsFunc(p.fields.fields, func(v value) bool { return v.row.levels != noteLevels }) {
+		changes := slices.DeleteFunc(fieldsAt(overrideLevel), func(name string) bool { return findRow(name).levels == noteLevels })
 		d.errorf(o.node, nil, "override changes nothing; want %s", fields.JoinOr(changes))
 	}
 	for _, o := range append(slices.Clip(p.items), p.fields) {
@@ -114,8 +112,7 @@ func (o *object) restrict(l level) *object {
 	return &object{o.node, fields}
 }
 
-// Apply returns a copy of old with the changes of p. old is a descriptor of domain. path is shown in
-// problems. With problems, the copy has no meaning.
+// Apply returns a copy of old, a descriptor of domain, with the changes of p, or problems.
 func (p *Patch) Apply(domain *Domain, path string, old *Descriptor) (*Descriptor, fields.Problems) {
 	d := newDocument(p.file, newShared(Options{}))
 	d.domain = domain
@@ -133,7 +130,7 @@ func (p *Patch) Apply(domain *Domain, path string, old *Descriptor) (*Descriptor
 	return &changed, d.problemsAt(path)
 }
 
-// limits returns old with the changes of p. If it reports a mistake, it returns nil.
+// limits returns old with the changes of p, or nil after reporting a mistake.
 func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 	items := p.items
 	if items == nil {
@@ -172,8 +169,7 @@ func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 // fieldsForAll names the fields of a patch that can change several limits alike.
 var fieldsForAll = []string{"factor", "enabled", "charge_denied", "scope", "on_backend_failure", "fallback_ratio", "lease", "lease_waste"}
 
-// patch returns old with the changes of o. old is nil if the descriptor has no limit. If patch reports a
-// mistake, the result has no meaning.
+// patch returns old, which can be nil, with the changes of o. After a mistake, the result has no meaning.
 func (d *document) patch(o *object, old *Limit) *Limit {
 	factor, unlimited := o.field("factor"), o.field("unlimited")
 	hasNumber := o.field("requests_per_unit").given() || factor.given() || unlimited.given() && !unlimited.Flag

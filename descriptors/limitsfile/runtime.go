@@ -1,7 +1,6 @@
 package limitsfile
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -10,8 +9,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// RuntimeRule is a rule that was created at run time. It is immutable, except for what Descriptor
-// keeps.
+// RuntimeRule is a rule that was created at run time.
 type RuntimeRule struct {
 	Notes
 
@@ -20,11 +18,10 @@ type RuntimeRule struct {
 	expressions expressionCache // of Descriptor, which reload calls after each change
 }
 
-// ruleExample is an example of a rule in problems.
 const ruleExample = `{"rate_limit": {"unit": "minute", "requests_per_unit": 100}}`
 
-// ParseRule reads a rule from a JSON object with the fields of a descriptor, except key, value
-// and descriptors, and with notes. target is shown in problems. The error is Problems.
+// ParseRule reads a rule from a JSON object with notes and the fields of a descriptor, except key, value and
+// descriptors. The error is Problems.
 func ParseRule(target string, value []byte) (*RuntimeRule, error) {
 	r := &RuntimeRule{file: shownName("rule", target), expressions: expressionCache{}}
 	var err error
@@ -32,7 +29,7 @@ func ParseRule(target string, value []byte) (*RuntimeRule, error) {
 	return r, err
 }
 
-// misplacedInRule returns where a field belongs that no rule has, or an empty text for other fields.
+// misplacedInRule returns where a field belongs that no rule has, or nothing.
 func misplacedInRule(name string) string {
 	switch {
 	case name == "key" || name == "value":
@@ -46,22 +43,14 @@ func misplacedInRule(name string) string {
 }
 
 // IsLimitField reports whether a field belongs in rate_limit and not in the descriptor.
-func IsLimitField(name string) bool { return slices.Contains(limitFieldNames, name) }
+func IsLimitField(name string) bool {
+	r := findRow(name)
+	return r != nil && r.levels&rateLimitLevel != 0 && r.levels&descriptorLevel == 0
+}
 
-// limitFieldNames names the fields of rate_limit that are not fields of a descriptor.
-var limitFieldNames = func() (names []string) {
-	for _, name := range fieldsAt(rateLimitLevel) {
-		if findRow(name).levels&descriptorLevel == 0 {
-			names = append(names, name)
-		}
-	}
-	return names
-}()
-
-// Descriptor returns the descriptor of the rule, with the keys and the value of its target. It
-// is checked as in a limits file, and gets the defaults of the domain. path is shown in
-// problems. The last of keys is the key of the descriptor. Descriptor adds the regular expressions of
-// the rule to patterns, which has those of the domain. Calls must not overlap.
+// Descriptor returns the descriptor of the rule, with the keys and the value of its target. It is checked as in a
+// limits file, and gets the defaults of the domain. It adds its regular expressions to patterns, which has those of
+// the domain. Calls must not overlap.
 func (r *RuntimeRule) Descriptor(domain *Domain, path string, keys []string, value string, patterns *condition.Patterns) (*Descriptor, fields.Problems) {
 	d := newDocument(r.file, newShared(Options{}))
 	d.domain, d.expressions, d.patterns = domain, r.expressions, patterns
@@ -87,8 +76,7 @@ func (r *RuntimeRule) Descriptor(domain *Domain, path string, keys []string, val
 	return desc, d.problemsAt(path)
 }
 
-// CheckSiblings returns an error if d would have too many conditions beside it in list, or conditions that
-// take too many steps.
+// CheckSiblings returns an error if the conditions of d and of list are too many, or take too many steps.
 func CheckSiblings(d *Descriptor, list []*Descriptor) error {
 	if d.Condition == nil {
 		return nil
@@ -102,7 +90,7 @@ func CheckSiblings(d *Descriptor, list []*Descriptor) error {
 	return checkConditions(conditions)
 }
 
-// PatternsOf returns the regular expressions in list and below. Conditions that descriptors share count once.
+// PatternsOf returns the regular expressions in list and below. A shared condition counts once.
 func PatternsOf(list []*Descriptor) (sum condition.Patterns) {
 	added := map[*condition.Condition]bool{}
 	var add func(list []*Descriptor)
@@ -124,14 +112,9 @@ func NewDescriptor(key, value string) *Descriptor {
 	return &Descriptor{Key: key, Value: value, WildcardKey: strings.Contains(key, "*"), WildcardValue: strings.Contains(value, "*")}
 }
 
-// shownName returns the name that problems of a target show in place of a file.
 func shownName(kind, target string) string {
 	const maxBytes = 200
-	name := fields.Printable(target)
-	if len(name) > maxBytes {
-		name = strings.ToValidUTF8(name[:maxBytes], "") + "…"
-	}
-	return strings.TrimSpace(kind + " " + name)
+	return strings.TrimSpace(kind + " " + fields.Cut(fields.Printable(target), maxBytes))
 }
 
 // Notes say who made a change of run time, why, and when it ends.
@@ -149,8 +132,7 @@ type Notes struct {
 // Ended reports whether the change has ended at now.
 func (n Notes) Ended(now time.Time) bool { return !n.Expires.IsZero() && !now.Before(n.Expires) }
 
-// String returns the notes in words: ` by alice until 2030-01-31T12:00:00Z, reason "spike"`. It
-// returns an empty text for no notes.
+// String returns the notes in words: ` by alice until 2030-01-31T12:00:00Z, reason "spike"`.
 func (n Notes) String() string {
 	text := ""
 	if n.Author != "" {
@@ -168,9 +150,6 @@ func (n Notes) String() string {
 // MaxReasonBytes is the maximum size of a reason.
 const MaxReasonBytes = 500
 
-// noteFields are the fields of Notes. They change no limit.
-var noteFields = []string{"expires_at", "reason", "set_by", "set_at"}
-
 func (d *document) notes(o *object) Notes {
 	n := Notes{
 		Expires: d.time(o.field("expires_at")), SetAt: d.time(o.field("set_at")),
@@ -182,7 +161,6 @@ func (d *document) notes(o *object) Notes {
 	return n
 }
 
-// time returns the time in v, or the zero Time.
 func (d *document) time(v value) time.Time {
 	if !v.valid() {
 		return time.Time{}
@@ -194,8 +172,7 @@ func (d *document) time(v value) time.Time {
 	return t
 }
 
-// parseValue reads a value of run time: a JSON object with notes and other fields of level l. file and example
-// are shown in problems. check gets the object, and reports more mistakes. The error is Problems.
+// parseValue reads a value of run time: a JSON object with notes and other fields of level l, which check checks.
 func parseValue(file string, l level, value []byte, example string, check func(d *document, o *object)) (n Notes, err error) {
 	d := newDocument(file, newShared(Options{}))
 	if root := d.json(value, example); root != nil {
@@ -209,14 +186,12 @@ func parseValue(file string, l level, value []byte, example string, check func(d
 	return n, nil
 }
 
-// ParseSwitch reads the notes of a switch from a JSON object. name is shown in problems. The
-// error is Problems.
+// ParseSwitch reads the notes of a switch from a JSON object. The error is Problems.
 func ParseSwitch(name string, value []byte) (Notes, error) {
 	return parseValue(name, switchLevel, value, `{"reason": "incident", "expires_at": "2030-01-31T12:00:00Z"}`, func(*document, *object) {})
 }
 
-// ParseShadowMode reads the switch that changes SHADOW_MODE: a JSON object with notes and the
-// field shadow_mode, which it must have. name is shown in problems. The error is Problems.
+// ParseShadowMode reads the switch of SHADOW_MODE: a JSON object with notes and shadow_mode.
 func ParseShadowMode(name string, value []byte) (on bool, n Notes, err error) {
 	n, err = parseValue(name, shadowModeLevel, value, `{"shadow_mode": true}`, func(d *document, o *object) {
 		mode := o.field("shadow_mode")

@@ -8,7 +8,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// level is a place of a field in a limits file or an override. Bits form a set of levels.
+// level is a place of a field in a limits file or an override, or a set of places.
 type level uint16
 
 const (
@@ -31,10 +31,8 @@ const (
 	fileLevels     = ^overrideLevels &^ ruleLevel
 	ruleLevels     = descriptorLevel | ruleLevel
 
-	// limitLevels are the levels of the fields of a limit.
 	limitLevels = rateLimitLevel | overrideLevel | patchLevel
 
-	// defaultLevels are the levels of the fields of a limit that can have a default.
 	defaultLevels = limitLevels | defaultsLevel
 )
 
@@ -49,7 +47,6 @@ func (l level) sameFormat() level {
 	return fileLevels
 }
 
-// levelNames has the name of each level, from rootLevel on.
 var levelNames = []string{
 	"the root of the file", "the descriptor", "rate_limit", "an item of replaces", "defaults",
 	"the override", "an item of rate_limits", "not", "a list in a file", "the switch", "denial", "the rule", "the switch",
@@ -97,14 +94,14 @@ func rowOf(f fields.Field, levels level, isExtension bool, help string) row {
 	return row{f, levels, isExtension, help}
 }
 
-// hold is a time.
+var unit = fields.Field{Name: "unit", Kind: fields.Text, Want: fields.JoinOr(limit.UnitNames())}
+
 var hold = fields.Field{
 	Name: "hold", Kind: fields.Duration, Min: limit.MinHold, Max: limit.MaxHold,
 	Want: fmt.Sprintf("a time from %s to %s, such as 30s", limit.DurationText(limit.MinHold), limit.DurationText(limit.MaxHold)),
 }
 
-// schema has all fields of limits files and overrides. unit_multiplier can't be a default,
-// because a reader must find the window of a limit beside its unit.
+// schema has all fields. unit_multiplier has no default, because a reader must find it beside the unit.
 var schema = [...]row{
 	rowOf(text("domain"), rootLevel, theirs, "Domain of the rate-limit requests, as in Envoy's filter."),
 	rowOf(fieldOf("defaults", fields.Object), rootLevel, ours,
@@ -150,7 +147,7 @@ var schema = [...]row{
 	rowOf(text("body"), denialLevel, ours, "Body as it is, for example JSON. Its content-type belongs in headers."),
 	rowOf(fieldOf("headers", fields.Free), denialLevel, ours, "Names and values of headers."),
 
-	rowOf(text("unit"), limitLevels, theirs, "Window of the limit."),
+	rowOf(unit, limitLevels, theirs, "Window of the limit."),
 	rowOf(count("requests_per_unit", 0), limitLevels, theirs, "Hits that a window admits, from 0 to 4294967295."),
 	rowOf(flag("unlimited"), limitLevels, theirs, "true admits all requests without a counter."),
 	rowOf(text("name"), limitLevels|replacesLevel, theirs, "Name of the limit, in metrics and for replaces."),
@@ -183,7 +180,6 @@ var schema = [...]row{
 	rowOf(text("set_at"), noteLevels, ours, "Time of the change. The admin API sets it."),
 }
 
-// specFields sets the fields of limit.Spec.
 var specFields = map[string]func(s *limit.Spec, v value){
 	"unit":               func(s *limit.Spec, v value) { s.Unit, _ = limit.ParseUnit(v.Text) },
 	"requests_per_unit":  func(s *limit.Spec, v value) { s.Requests = uint32(v.Number) },
@@ -200,7 +196,6 @@ var specFields = map[string]func(s *limit.Spec, v value){
 	"lease_waste":        func(s *limit.Spec, v value) { s.LeaseWaste = v.Ratio },
 }
 
-// findRow returns the row of a field, or nil.
 func findRow(name string) *row {
 	for i := range schema {
 		if schema[i].Name == name {
@@ -210,7 +205,6 @@ func findRow(name string) *row {
 	return nil
 }
 
-// fieldsAt returns the names of the fields that level l allows.
 func fieldsAt(l level) []string {
 	var names []string
 	for _, r := range schema {

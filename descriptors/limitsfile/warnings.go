@@ -15,8 +15,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// warnValue warns about a value or a condition of desc that surely matches less than its author
-// meant.
+// warnValue warns about a value or a condition that surely matches less than its author meant.
 func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
 	if key := o.field("key"); hasOuterSpace(key.Text) {
 		d.warnf(key.node, pos, "key: got %q with spaces around it, which are part of the key; remove them", key.Text)
@@ -48,7 +47,6 @@ func hasOuterSpace(text string) bool { return len(text) != len(strings.TrimSpace
 // isAddressKey reports whether Envoy fills key with an address or a network.
 func isAddressKey(key string) bool { return key == "remote_address" || key == "masked_remote_address" }
 
-// warnText warns about a value in a field.
 func (d *document) warnText(key, field, text string, n *yaml.Node, pos *place) {
 	prefix, prefixErr := netip.ParsePrefix(text)
 	switch {
@@ -78,12 +76,8 @@ var expressionParts = []string{`\d`, `\w`, `\s`, `\.`, "[0-9]", "[a-z]", "[A-Z",
 
 // looksLikeExpression reports whether text is a regular expression rather than a value.
 func looksLikeExpression(text string) bool {
-	isLikely := strings.HasPrefix(text, "^") || strings.HasSuffix(text, "$") && strings.ContainsAny(text, "*+[(|")
-	if !isLikely && strings.ContainsAny(text, `\[(+`) {
-		for _, part := range expressionParts {
-			isLikely = isLikely || strings.Contains(text, part)
-		}
-	}
+	isLikely := strings.HasPrefix(text, "^") || strings.HasSuffix(text, "$") && strings.ContainsAny(text, "*+[(|") ||
+		slices.ContainsFunc(expressionParts, func(part string) bool { return strings.Contains(text, part) })
 	if !isLikely || len(text) > condition.MaxEntryBytes {
 		return false
 	}
@@ -139,8 +133,7 @@ func (l *Limit) isTighter(other *Limit) bool {
 // maxCompared bounds the earlier siblings that a descriptor is compared with.
 const maxCompared = 100
 
-// warnUnreachable warns about descriptors of list and below that no request can reach, because an earlier
-// descriptor with a * always matches. trail leads to list.
+// warnUnreachable warns about descriptors of list that an earlier wildcard hides. trail leads to list.
 func (r *reader) warnUnreachable(domain string, trail []*Descriptor, list []*Descriptor) {
 	var wildcards []wildcard
 	for _, d := range list {
@@ -161,14 +154,12 @@ func (r *reader) warnUnreachable(domain string, trail []*Descriptor, list []*Des
 	}
 }
 
-// wildcard is a descriptor with a *.
 type wildcard struct {
 	*Descriptor
 	key, value Pattern
 }
 
-// covering returns the first of the wildcards that matches each request that d could match, and that matches
-// first. It returns nil if there is none.
+// covering returns the first of the wildcards that matches, and matches first, all requests of d, or nil.
 func covering(wildcards []wildcard, d *Descriptor) *Descriptor {
 	if d.Condition != nil || !d.WildcardKey && !d.WildcardValue && d.Value != "" {
 		return nil // a condition and an exact value come first

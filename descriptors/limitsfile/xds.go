@@ -11,19 +11,19 @@ import (
 
 	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// XDSExtension is the key of our fields in the metadata of an xDS descriptor: a Struct
-// with fields of a descriptor as in limits files (docs/xds.md).
+// XDSExtension is the key of our fields in the metadata of an xDS descriptor (docs/xds.md).
 const XDSExtension = "rls"
 
-// ParseXDS reads xDS resources like limits files of the same content. A resource's name
-// takes the place of the file name. fields.Problems have no lines.
+// ParseXDS reads xDS resources like limits files of the same content. The error is Problems without lines.
 //
-// If a domain has problems, ParseXDS returns them, and a Set that has the domain of old in its place. If old does
-// not have the domain without problems, the Set has the descriptors of the domain that have no problem.
+// If a domain has problems, the Set has the domain of old in its place. If old does not have the domain without
+// problems, the Set has its descriptors that have no problem.
 func ParseXDS(resources []*confv3.RateLimitConfig, old *Set, o Options) (*Set, error) {
 	r := newReader(o)
 	r.isResponse = true
@@ -44,44 +44,39 @@ func ParseXDS(resources []*confv3.RateLimitConfig, old *Set, o Options) (*Set, e
 	return set, errs
 }
 
-// keepDomains replaces the domains with problems by those of old.
 func (r *reader) keepDomains(old *Set) {
 	for _, d := range r.docs {
 		if d.mistakes > 0 && d.domain != nil && r.domains[d.domain.Name] != nil {
 			r.domains[d.domain.Name].hasProblems = true
 		}
 	}
-	isNamed := func(name string) func(*Domain) bool { return func(d *Domain) bool { return d.Name == name } }
+	var oldDomains []*Domain
+	if old != nil {
+		oldDomains = old.Domains
+	}
 	for i, d := range r.set.Domains {
-		if old == nil || !d.hasProblems {
-			continue
-		}
-		if k := slices.IndexFunc(old.Domains, isNamed(d.Name)); k >= 0 && !old.Domains[k].hasProblems {
-			r.set.Domains[i] = old.Domains[k]
+		isGood := func(old *Domain) bool { return old.Name == d.Name && !old.hasProblems }
+		if k := slices.IndexFunc(oldDomains, isGood); d.hasProblems && k >= 0 {
+			r.set.Domains[i] = oldDomains[k]
 		}
 	}
 	isEmpty := func(d *Domain) bool { return d.hasProblems && len(d.Descriptors) == 0 }
 	r.set.Domains = slices.DeleteFunc(r.set.Domains, isEmpty)
 	hasNoName := func(d *document) bool { return d.domain == nil || d.domain.Name == "" }
-	if old != nil && slices.ContainsFunc(r.docs, hasNoName) { // it may have been any domain that the response lacks
-		for _, d := range old.Domains {
-			if r.domains[d.Name] == nil {
-				r.set.Domains = append(r.set.Domains, d)
-			}
-		}
+	if slices.ContainsFunc(r.docs, hasNoName) { // it may have been any domain that the response lacks
+		isNamed := func(d *Domain) bool { return r.domains[d.Name] != nil }
+		r.set.Domains = append(r.set.Domains, slices.DeleteFunc(slices.Clone(oldDomains), isNamed)...)
 	}
 }
 
 const (
-	// xdsPieceRules is the number of descriptors and limits after which a piece ends. YAML nodes
-	// take much memory, so only one piece has them at a time.
+	// xdsPieceRules is the number of rules after which a piece ends. Only one piece has YAML nodes.
 	xdsPieceRules = 400
 
 	// maxXDSPieceRules bounds the descriptors and limits of one descriptor of a domain.
 	maxXDSPieceRules = 100_000
 )
 
-// xdsReader converts an xDS resource to YAML nodes.
 type xdsReader struct {
 	d   *document
 	top *place // of the domain
@@ -89,10 +84,10 @@ type xdsReader struct {
 
 // root converts r without its descriptors.
 func (x *xdsReader) root(r *confv3.RateLimitConfig) *yaml.Node {
-	root := yamlMapping("domain", r.GetDomain())
+	root := yamlNode(map[string]any{"domain": r.GetDomain()})
 	for _, d := range r.GetDescriptors() {
 		if defaults := d.GetMetadata().GetFields()[XDSExtension].GetStructValue().GetFields()["defaults"]; defaults != nil {
-			yamlAdd(root, "defaults", yamlNode(defaults.AsInterface()))
+			root.Content = append(root.Content, yamlNode("defaults"), yamlNode(defaults.AsInterface()))
 		}
 	}
 	return root
@@ -109,7 +104,7 @@ func (x *xdsReader) eachPiece(ds []*confv3.RateLimitDescriptor, f func([]*yaml.N
 			x.d.errorf(nil, pos, "got more than %d descriptors and limits in one descriptor; split the descriptor", maxXDSPieceRules)
 			continue
 		}
-		piece = append(piece, x.descriptor(d, pos, 1))
+		piece = append(piece, yamlNode(x.descriptor(d, pos, 1)))
 		if rules += n; rules >= xdsPieceRules {
 			if !f(piece) {
 				return
@@ -120,12 +115,10 @@ func (x *xdsReader) eachPiece(ds []*confv3.RateLimitDescriptor, f func([]*yaml.N
 	f(piece)
 }
 
-// place returns the place of d, which is the child number i of parent.
 func (x *xdsReader) place(parent *place, i int, d *confv3.RateLimitDescriptor) *place {
 	return &place{parent: parent, number: i, descriptor: &Descriptor{Key: d.GetKey(), Value: d.GetValue()}}
 }
 
-// countXDSRules returns the number of descriptors and limits in d.
 func countXDSRules(d *confv3.RateLimitDescriptor) int {
 	n := 1
 	if d.GetRateLimit() != nil {
@@ -137,105 +130,74 @@ func countXDSRules(d *confv3.RateLimitDescriptor) int {
 	return n
 }
 
-// descriptors converts the children of parent. It returns nil if there are none.
-func (x *xdsReader) descriptors(ds []*confv3.RateLimitDescriptor, parent *place, depth int) *yaml.Node {
-	if len(ds) == 0 {
-		return nil
+// descriptor returns d as encoding/json would decode it from a limits file. Fields of metadata come last.
+func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *place, depth int) map[string]any {
+	m := map[string]any{
+		"key": d.GetKey(), "value": d.GetValue(), "shadow_mode": d.GetShadowMode(), "quota_mode": d.GetQuotaMode(),
+		"detailed_metric": d.GetDetailedMetric(),
 	}
-	list := &yaml.Node{Kind: yaml.SequenceNode}
-	if depth > MaxDepth {
-		return list // reported when the list is read
+	if len(d.GetDescriptors()) > 0 {
+		children := []any{} // empty beyond MaxDepth, which is reported when the list is read
+		for i, child := range d.GetDescriptors() {
+			if depth < MaxDepth {
+				children = append(children, x.descriptor(child, x.place(pos, i, child), depth+1))
+			}
+		}
+		m["descriptors"] = children
 	}
-	for i, d := range ds {
-		list.Content = append(list.Content, x.descriptor(d, x.place(parent, i, d), depth))
-	}
-	return list
-}
-
-// descriptor converts d. pos is for problems.
-func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *place, depth int) *yaml.Node {
+	maps.DeleteFunc(m, isAbsentInProto3)
 	limit := xdsPolicy(d.GetRateLimit())
-	n := yamlMapping(
-		"key", d.GetKey(), "value", d.GetValue(), "shadow_mode", d.GetShadowMode(), "quota_mode", d.GetQuotaMode(),
-		"detailed_metric", d.GetDetailedMetric(), "rate_limit", limit,
-		"descriptors", x.descriptors(d.GetDescriptors(), pos, depth+1))
-	x.extend(n, limit, d.GetMetadata().AsMap(), pos, depth)
-	return n
-}
-
-// extend adds metadata to n. Our fields in it come after the fields of n, because the last
-// of two fields with one name counts.
-func (x *xdsReader) extend(n, limit *yaml.Node, metadata map[string]any, pos *place, depth int) {
+	if limit != nil {
+		m["rate_limit"] = limit
+	}
+	metadata := d.GetMetadata().AsMap()
 	ours, has := metadata[XDSExtension]
 	fields, isMapping := ours.(map[string]any)
 	if has && !isMapping {
 		x.d.errorf(nil, pos, "%s in metadata: want a mapping with fields of a descriptor", XDSExtension)
 	}
-	delete(metadata, XDSExtension)
-	if len(metadata) > 0 {
-		yamlAdd(n, "metadata", yamlNode(metadata))
+	if delete(metadata, XDSExtension); len(metadata) > 0 {
+		m["metadata"] = metadata
 	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		switch written := yamlNode(fields[name]); {
-		case name == "rate_limit" && limit != nil && written.Kind == yaml.MappingNode:
-			limit.Content = append(limit.Content, written.Content...)
-		case name == "defaults" && depth == 1: // root has them
-		default:
-			yamlAdd(n, name, written)
-		}
+	if depth == 1 {
+		delete(fields, "defaults") // root has them
 	}
+	if more, ok := fields["rate_limit"].(map[string]any); ok && limit != nil {
+		maps.Copy(limit, more)
+		fields["rate_limit"] = limit
+	}
+	maps.Copy(m, fields)
+	return m
 }
 
-// xdsPolicy converts p. It returns nil if p is nil.
-func xdsPolicy(p *confv3.RateLimitPolicy) *yaml.Node {
+func xdsPolicy(p *confv3.RateLimitPolicy) map[string]any {
 	if p == nil {
 		return nil
 	}
-	unit := strings.ToLower(p.GetUnit().String())
-	if p.GetUnit() == confv3.RateLimitUnit_UNKNOWN {
-		unit = ""
+	m := map[string]any{"unlimited": p.GetUnlimited(), "name": p.GetName(), "requests_per_unit": float64(p.GetRequestsPerUnit())}
+	if p.GetUnit() != confv3.RateLimitUnit_UNKNOWN {
+		m["unit"] = strings.ToLower(p.GetUnit().String())
 	}
-	var replaces *yaml.Node
-	if len(p.GetReplaces()) > 0 {
-		replaces = &yaml.Node{Kind: yaml.SequenceNode}
-	}
+	var replaces []any
 	for _, r := range p.GetReplaces() {
-		replaces.Content = append(replaces.Content, yamlMapping("name", r.GetName()))
+		replaces = append(replaces, map[string]any{"name": r.GetName()})
 	}
-	return yamlMapping("requests_per_unit", yamlNode(float64(p.GetRequestsPerUnit())),
-		"unlimited", p.GetUnlimited(), "name", p.GetName(), "unit", unit, "replaces", replaces)
-}
-
-// The functions below make YAML nodes like the parser, but without lines.
-
-// yamlMapping returns a mapping of names and values, which alternate in pairs. It leaves
-// out empty values. In proto3, empty means absent.
-func yamlMapping(pairs ...any) *yaml.Node {
-	n := &yaml.Node{Kind: yaml.MappingNode}
-	for i := 0; i < len(pairs); i += 2 {
-		v, isNode := pairs[i+1].(*yaml.Node)
-		if !isNode && pairs[i+1] != "" && pairs[i+1] != false {
-			v = yamlNode(pairs[i+1])
-		}
-		if v != nil {
-			yamlAdd(n, pairs[i].(string), v)
-		}
+	if len(replaces) > 0 {
+		m["replaces"] = replaces
 	}
-	return n
+	maps.DeleteFunc(m, isAbsentInProto3)
+	return m
 }
 
-// yamlAdd adds a field to mapping n.
-func yamlAdd(n *yaml.Node, name string, v *yaml.Node) {
-	n.Content = append(n.Content, yamlNode(name), v)
-}
+func isAbsentInProto3(_ string, v any) bool { return v == "" || v == false }
 
-// yamlNode returns the node of v, a value as encoding/json decodes it.
+// yamlNode returns the node of v, a value as encoding/json decodes it, without lines.
 func yamlNode(v any) *yaml.Node {
 	switch v := v.(type) {
 	case map[string]any:
 		n := &yaml.Node{Kind: yaml.MappingNode}
 		for _, name := range slices.Sorted(maps.Keys(v)) {
-			yamlAdd(n, name, yamlNode(v[name]))
+			n.Content = append(n.Content, yamlNode(name), yamlNode(v[name]))
 		}
 		return n
 	case []any:
@@ -255,4 +217,51 @@ func yamlNode(v any) *yaml.Node {
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!float", Value: strconv.FormatFloat(v, 'g', -1, 64)}
 	}
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}
+}
+
+// XDSBounds counts the content of the resources of a response before they are decoded. A descriptor of two bytes
+// takes 150 times as much memory after decoding.
+type XDSBounds struct {
+	rules, metadataValues int
+}
+
+// maxXDSDepth bounds nested messages. It is more than MaxDepth descriptors with metadata need.
+const maxXDSDepth = 1000
+
+// Add counts an encoded resource. The error names the bound that is exceeded. Invalid resources have no error here.
+func (b *XDSBounds) Add(resource []byte) error {
+	return b.add(resource, (&confv3.RateLimitConfig{}).ProtoReflect().Descriptor(), 1)
+}
+
+func (b *XDSBounds) add(wire []byte, m protoreflect.MessageDescriptor, depth int) error {
+	switch m.Name() {
+	case "RateLimitDescriptor", "RateLimitPolicy", "RateLimitReplace":
+		b.rules++
+	case "Value":
+		b.metadataValues++
+	}
+	switch {
+	case depth > maxXDSDepth:
+		return fmt.Errorf("messages are nested more than %d deep", maxXDSDepth)
+	case b.rules > maxRules:
+		return fmt.Errorf("response has more than %d descriptors and limits", maxRules)
+	case b.metadataValues > maxMetadata:
+		return fmt.Errorf("response has more than %d values in metadata", maxMetadata)
+	}
+	for len(wire) > 0 {
+		number, kind, start := protowire.ConsumeTag(wire)
+		size := protowire.ConsumeFieldValue(number, kind, wire[max(start, 0):])
+		if start < 0 || size < 0 {
+			return nil
+		}
+		field := m.Fields().ByNumber(number)
+		if field != nil && field.Message() != nil && kind == protowire.BytesType {
+			content, _ := protowire.ConsumeBytes(wire[start:])
+			if err := b.add(content, field.Message(), depth+1); err != nil {
+				return err
+			}
+		}
+		wire = wire[start+size:]
+	}
+	return nil
 }

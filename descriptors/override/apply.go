@@ -14,8 +14,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// maxCopies is the maximum number of descriptors copied for single values, counting children.
-// It limits memory.
+// maxCopies bounds the descriptors copied for single values, counting children.
 const maxCopies = 100_000
 
 // outcome is the result of applying one override. Its State has no field and no value.
@@ -24,20 +23,21 @@ type outcome struct {
 	hazards fields.Problems // reasons not to create a rule; a rule that exists is in force
 }
 
-// apply returns base with overrides, rules and switches of different fields, and the outcome
-// of each. It leaves out those that don't fit. Descriptors that nothing changes are shared with
-// base.
+// apply returns base with overrides, rules and switches of different fields, without those that don't fit, and the
+// outcome of each. Descriptors that nothing changes are shared with base.
 //
 // Rules apply first, so overrides can change them. Switches apply last.
 //
-// Several overrides can apply to one request. An override for any value applies before an
-// override for a single value. If two targets have several entries, find the first entry
-// that is a single value in only one target. This target applies last: tenant > path=/a
-// applies before tenant=acme > path.
+// Several overrides can apply to one request. An override for any value applies before an override for a single
+// value. If two targets have several entries, find the first entry that is a single value in only one target. This
+// target applies last: tenant > path=/a applies before tenant=acme > path.
 func apply(base *limitsfile.Set, overrides []*Override) (*limitsfile.Set, []outcome) {
 	outcomes := make([]outcome, len(overrides))
 	base = addRules(base, overrides, outcomes)
-	f := newFinder(base)
+	f := &finder{map[string]*limitsfile.Domain{}, map[**limitsfile.Descriptor]*descriptors.Index{}}
+	for _, d := range base.Domains {
+		f.domains[d.Name] = d
+	}
 	var matches []*match
 	for i, o := range overrides {
 		if o.Patch == nil {
@@ -73,12 +73,11 @@ type match struct {
 	// trail has a descriptor of the base for each entry of the target.
 	trail []*limitsfile.Descriptor
 
-	// singleValues has a number for each entry of the target: 1 if the entry is a single
-	// value of a descriptor that matches many values, else 0. slices.Compare orders them.
+	// singleValues has 1 for each entry of the target that is a single value of many, else 0.
 	singleValues []int
 }
 
-// order returns 1 for a switch, which applies after overrides, else 0.
+// order is 1 for a switch, which applies after overrides, else 0.
 func (o *Override) order() int {
 	if o.Kind == KindSwitch {
 		return 1
@@ -90,21 +89,11 @@ func (o *Override) problem(path, format string, args ...any) fields.Problem {
 	return limitsfile.TargetProblem(o.Kind.noun(), o.Target.String(), path, fmt.Sprintf(format, args...))
 }
 
-// finder finds the descriptors of targets in a set.
 type finder struct {
 	domains map[string]*limitsfile.Domain                  // by name
 	indexes map[**limitsfile.Descriptor]*descriptors.Index // by the address of the first element of the list
 }
 
-func newFinder(set *limitsfile.Set) *finder {
-	f := &finder{map[string]*limitsfile.Domain{}, map[**limitsfile.Descriptor]*descriptors.Index{}}
-	for _, d := range set.Domains {
-		f.domains[d.Name] = d
-	}
-	return f
-}
-
-// find returns the match of o, or a problem.
 func (f *finder) find(o *Override) (*match, *fields.Problem) {
 	m, t := &match{Override: o}, o.Target
 	fail := func(format string, args ...any) (*match, *fields.Problem) {
@@ -136,17 +125,15 @@ func (f *finder) find(o *Override) (*match, *fields.Problem) {
 		if d == nil {
 			return fail("unknown descriptor %s; %s", fields.Printable(entryText(e)), advice(list, e))
 		}
-		single := 1
+		m.trail, m.singleValues = append(m.trail, d), append(m.singleValues, 1)
 		if exact {
-			single = 0
+			m.singleValues[i] = 0
 		}
-		m.trail, m.singleValues = append(m.trail, d), append(m.singleValues, single)
 		list = d.Descriptors
 	}
 	return m, nil
 }
 
-// unknownDomain returns the problem of a domain that is not one of names.
 func unknownDomain(domain string, names []string) string {
 	advice := "no limits are loaded"
 	if len(names) > 0 {
@@ -155,7 +142,6 @@ func unknownDomain(domain string, names []string) string {
 	return fmt.Sprintf("unknown domain %s; %s", fields.Printable(domain), advice)
 }
 
-// pathOf returns the path of the first n entries of t.
 func pathOf(t descriptors.Target, n int) string {
 	var trail []*limitsfile.Descriptor
 	for _, e := range t.Entries[:n] {
@@ -164,8 +150,7 @@ func pathOf(t descriptors.Target, n int) string {
 	return limitsfile.Path(t.Domain, trail)
 }
 
-// build returns base with the matches applied in their order. It reports problems in the
-// outcomes.
+// build returns base with the matches applied in their order. The outcomes get the problems.
 func build(base *limitsfile.Set, matches []*match) *limitsfile.Set {
 	set := &limitsfile.Set{Warnings: base.Warnings}
 	copiesLeft := maxCopies
@@ -184,7 +169,6 @@ func build(base *limitsfile.Set, matches []*match) *limitsfile.Set {
 	return set
 }
 
-// builder builds one domain.
 type builder struct {
 	domain     *limitsfile.Domain
 	copiesLeft *int // copies that may still be made
@@ -194,13 +178,11 @@ type builder struct {
 type activeMatch struct {
 	*match
 
-	// onTarget is true if the match leads to the descriptor that the target names. It is
-	// false if a match for any value leads to a copy for a single value.
+	// onTarget is false if a match for any value leads to a copy for a single value.
 	onTarget bool
 }
 
-// children returns list with the matches applied, and appends the copies for single values.
-// trail leads to the parent of list.
+// children returns list with the matches and the copies for single values. trail leads to its parent.
 func (b *builder) children(list, trail []*limitsfile.Descriptor, matches []activeMatch) []*limitsfile.Descriptor {
 	if len(matches) == 0 {
 		return list
@@ -234,8 +216,7 @@ func (b *builder) children(list, trail []*limitsfile.Descriptor, matches []activ
 	return list
 }
 
-// choose returns the matches for any value at depth and the matches for the single value
-// entry. If entry is empty, it returns only the matches for any value.
+// choose returns the matches for any value at depth, and those for the single value entry, unless it is empty.
 func choose(matches []activeMatch, depth int, entry string) []activeMatch {
 	var chosen []activeMatch
 	for _, m := range matches {
@@ -248,10 +229,9 @@ func choose(matches []activeMatch, depth int, entry string) []activeMatch {
 	return chosen
 }
 
-// copyFor returns a copy of original for the single value of m, with the matches applied.
-// changed is original with the matches for any value applied. The copy shares the children
-// of changed, unless a match for the single value goes further down. copyFor returns nil if
-// there would be too many copies.
+// copyFor returns a copy of original for the single value of m, with the matches applied. It shares the children of
+// changed, original with the matches for any value, unless a match goes further down. copyFor returns nil if there
+// would be too many copies.
 func (b *builder) copyFor(m activeMatch, original, changed *limitsfile.Descriptor, trail []*limitsfile.Descriptor, matches []activeMatch) *limitsfile.Descriptor {
 	depth := len(trail)
 	ownChildren := slices.ContainsFunc(matches, func(m activeMatch) bool { return m.singleValues[depth] == 1 && len(m.trail) > depth+1 })
@@ -282,7 +262,6 @@ func (b *builder) copyFor(m activeMatch, original, changed *limitsfile.Descripto
 	return d
 }
 
-// size returns the number of descriptors in list and below.
 func size(list []*limitsfile.Descriptor) int {
 	n := len(list)
 	for _, d := range list {
@@ -291,8 +270,7 @@ func size(list []*limitsfile.Descriptor) int {
 	return n
 }
 
-// change returns d after the matches that end at d, and the matches that go further down.
-// trail leads to the parent of d.
+// change returns d after the matches that end at d, and those that go further down. trail leads to its parent.
 func (b *builder) change(d limitsfile.Descriptor, trail []*limitsfile.Descriptor, matches []activeMatch) (changed *limitsfile.Descriptor, deeperMatches []activeMatch) {
 	trail = append(slices.Clip(trail), &d)
 	for _, m := range matches {
@@ -328,8 +306,7 @@ func (b *builder) change(d limitsfile.Descriptor, trail []*limitsfile.Descriptor
 	return &d, deeperMatches
 }
 
-// ownPatterns returns a copy of patterns without the patterns of single values. The copy is
-// never nil, because nil means that no override changed the descriptor.
+// ownPatterns returns patterns without those of single values. It is not nil, which would mean no override.
 func ownPatterns(patterns []string, singleValues []int) []string {
 	own := append([]string{}, patterns...)
 	for i := range own {
@@ -347,7 +324,6 @@ func entryText(e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	return e.GetKey() + "=" + e.GetValue()
 }
 
-// advice names the descriptors of list that e could mean.
 func advice(list []*limitsfile.Descriptor, e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	const maxNames = 10
 	if strings.Contains(e.GetKey()+e.GetValue(), "*") {

@@ -13,11 +13,9 @@ import (
 // ErrNoLimits is the problem of overrides as long as no limits are loaded.
 var ErrNoLimits = errors.New("no limits are loaded yet")
 
-// Layer has the overrides, rules and switches of run time, valid or not. It isn't
-// safe for concurrent use; its zero value is empty.
+// Layer has the overrides, rules and switches of run time, valid or not. It isn't safe for concurrent use.
 type Layer struct{ byField map[string]*record }
 
-// record is the values and the state of one field.
 type record struct {
 	value    string
 	notes    limitsfile.Notes
@@ -32,38 +30,34 @@ type record struct {
 type State struct {
 	Kind Kind
 
-	// Target and Kind make the name of the field in Redis. Value is its content read last.
+	// Target and Kind make the name of the field in Redis. Value is its content.
 	Target, Value string
 
-	// Problem is the reason why Value is not in force, or nil. Waiting reports that Value is
-	// valid and waits for limits, a domain or a descriptor that it is about.
+	// Problem is the reason why Value is not in force, or nil. Waiting reports that a valid Value waits for limits,
+	// a domain or a descriptor.
 	Problem error
 	Waiting bool
 
-	// Notes are those of Value. Without an end, or if Value is invalid, Expires is the zero Time.
+	// Notes are those of Value. If Value is invalid, Expires is the zero Time.
 	limitsfile.Notes
 
 	// Expired is true once Value has ended.
 	Expired bool
 
-	// Path is the path to the descriptor. BaseLimits describes its limits without the
-	// override. Limits describes its limits with Value, or with the last good value. Limits
-	// is empty if neither value is in force.
+	// Path is the path to the descriptor. BaseLimits describes its limits without the override, and Limits with
+	// Value or the last good value. Limits is empty if neither is in force.
 	Path, BaseLimits, Limits string
 
-	// CountersKept is true if the limits use the same counters with and without the
-	// override. It is false if any limit starts new counters.
+	// CountersKept reports that the limits use the same counters with and without the override.
 	CountersKept bool
 
-	// AlsoRejected is set by DryRun. It has the problems of other overrides that fit now and
-	// would not fit beside this override.
+	// AlsoRejected, of a DryRun, has the problems of overrides that would no longer fit.
 	AlsoRejected []error
 }
 
 // Field returns the name of the field in Redis.
 func (s *State) Field() string { return Field(s.Kind, s.Target) }
 
-// newRecord returns the record of a field before Apply.
 func newRecord(field, value string) *record {
 	r := &record{value: value, notes: NotesOf(value)}
 	if r.parsed, r.parseErr = Parse(field, []byte(value)); r.parsed == nil {
@@ -73,7 +67,6 @@ func newRecord(field, value string) *record {
 	return r
 }
 
-// newState returns the state of a field without limits.
 func (r *record) newState(field string, problem error) State {
 	kind, target := SplitField(field)
 	return State{Kind: kind, Target: target, Value: r.value, Notes: r.notes, Problem: problem, Waiting: errors.Is(problem, ErrNoLimits)}
@@ -81,29 +74,23 @@ func (r *record) newState(field string, problem error) State {
 
 // Set replaces all values with those in all, by field.
 func (l *Layer) Set(all map[string]string) {
-	if l.byField == nil {
-		l.byField = map[string]*record{}
-	}
-	maps.DeleteFunc(l.byField, func(field string, _ *record) bool {
-		_, ok := all[field]
-		return !ok
-	})
+	old := l.byField
+	l.byField = map[string]*record{}
 	for field, value := range all {
-		old := l.byField[field]
-		if old != nil && old.value == value {
-			continue
-		}
-		r := newRecord(field, value)
-		if old != nil {
-			r.lastGood = old.lastGood
+		r := old[field]
+		if r == nil || r.value != value {
+			r = newRecord(field, value)
+			if old[field] != nil {
+				r.lastGood = old[field].lastGood
+			}
 		}
 		l.byField[field] = r
 	}
 }
 
-// Apply returns base with the overrides that are in force at now, and the time at which
-// the next override ends, or the zero Time. If an override is invalid or doesn't fit base,
-// the last good override of its target stays in force until it ends.
+// Apply returns base with the overrides that are in force at now, and the time at which the next one ends, or the
+// zero Time. If an override is invalid or doesn't fit base, the last good one of its field stays in force until it
+// ends.
 func (l *Layer) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set, next time.Time) {
 	fields := slices.Sorted(maps.Keys(l.byField))
 	candidates := make([]*Override, len(fields)) // nil: none
@@ -119,8 +106,7 @@ func (l *Layer) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 			candidates[i] = nil
 		}
 	}
-	// If an override doesn't fit, the last good override takes its place, and all overrides
-	// are applied again.
+	// If an override doesn't fit, its last good one takes its place, and all are applied again.
 	for retry := true; retry; {
 		retry = false
 		var outcomes []outcome
@@ -178,8 +164,8 @@ func (l *Layer) States() []State {
 	return all
 }
 
-// DryRun returns the state that a field would have if value were put now. Base and the
-// other fields stay as they are. A rule that would take requests from other rules is a problem.
+// DryRun returns the state that a field would have if value were put now. It changes nothing. A new rule that would
+// take requests from other rules is a problem.
 func (l *Layer) DryRun(base *limitsfile.Set, field, value string, now time.Time) State {
 	trial := Layer{byField: map[string]*record{}}
 	for f, r := range l.byField {

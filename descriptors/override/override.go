@@ -1,16 +1,10 @@
-// Package override changes limits at run time, whatever the limits files say. It parses
-// overrides, rules and switches, keeps the last good value of each, and applies them to a set
-// of limits files.
+// Package override changes limits at run time. It parses overrides, rules and switches, keeps the last good value
+// of each, and applies them to a set of limits files.
 //
-// Terms:
+// Terms, besides those of the glossary:
 //
-//   - override: a change of the limits of one descriptor, or of one value that a
-//     descriptor matches;
-//   - rule: a rule that was created at run time;
-//   - switch: takes limits out of force, or replaces SHADOW_MODE;
-//   - target: the path to the descriptor, as text;
-//   - field: the name of an override, a rule or a switch in Redis: its kind and its target;
-//   - copy: a descriptor that an override made for a single value.
+// - field: the name of an override, a rule or a switch in Redis: its kind and its target;
+// - copy: a descriptor that an override made for a single value.
 package override
 
 import (
@@ -43,8 +37,7 @@ type Override struct {
 	isNew             bool                    // of a rule that is not stored yet
 }
 
-// Parse reads the value of a field. The error is fields.Problems. Layer reports whether the
-// value fits the limits files.
+// Parse reads the value of a field. The error is fields.Problems.
 func Parse(field string, value []byte) (*Override, error) {
 	kind, target := SplitField(field)
 	o := &Override{Kind: kind}
@@ -103,9 +96,7 @@ func NotesOf(value string) (n limitsfile.Notes) {
 	return n
 }
 
-// WithAuthor returns value, the valid value of a field, with its author and the time at which
-// the author sets it. They replace the author and the time that value has. A plain number
-// becomes a JSON object.
+// WithAuthor returns value, the valid value of a field, as JSON with its author and the time of the change.
 func WithAuthor(value, author string, set time.Time) string {
 	if !strings.HasPrefix(value, "{") {
 		value = fmt.Sprintf(`{"requests_per_unit": %s}`, value)
@@ -141,7 +132,6 @@ func WithoutAuthor(value string) string {
 	return value
 }
 
-// authorSuffix returns the end of the JSON of an override with an author.
 func authorSuffix(author string, set time.Time) string {
 	name, _ := json.Marshal(author)
 	return fmt.Sprintf(`, "set_by": %s, "set_at": "%s"}`, name, set.UTC().Format(time.RFC3339))
@@ -163,8 +153,7 @@ func (k Kind) noun() string { return strings.ReplaceAll(string(k), "_", " ") }
 // IsDomain reports whether the target of a switch is a whole domain.
 func IsDomain(target string) bool { return target != "" && !strings.Contains(target, "|") }
 
-// Field returns the name of a field in Redis. The field of an override is its target. No target
-// of an override starts with |.
+// Field returns the name of a field in Redis. That of an override is its target, which never starts with a |.
 func Field(k Kind, target string) string {
 	if k == KindOverride {
 		return target
@@ -182,8 +171,7 @@ func SplitField(field string) (k Kind, target string) {
 	return KindOverride, field
 }
 
-// applySwitches applies the switches of domains, of all domains, and of SHADOW_MODE to set,
-// which build has made.
+// applySwitches applies the switches of domains, of all domains, and of SHADOW_MODE to set.
 func applySwitches(set *limitsfile.Set, overrides []*Override, outcomes []outcome) {
 	for i, o := range overrides {
 		out := &outcomes[i]
@@ -197,8 +185,7 @@ func applySwitches(set *limitsfile.Set, overrides []*Override, outcomes []outcom
 	}
 }
 
-// switchOff takes the limits of a domain, or of all, out of force. The switch of all domains
-// comes first in overrides, so the switch of a domain does not replace it.
+// switchOff takes the limits of a domain, or of all, out of force. The switch of all domains comes first.
 func switchOff(set *limitsfile.Set, o *Override, out *outcome) {
 	rules, found := 0, false
 	var names []string
@@ -224,7 +211,6 @@ func switchOff(set *limitsfile.Set, o *Override, out *outcome) {
 	out.BaseLimits, out.Limits, out.CountersKept = fmt.Sprintf("%d rules", rules), "off", true
 }
 
-// rulesIn returns the number of descriptors with limits in list and below.
 func rulesIn(list []*limitsfile.Descriptor) int {
 	n := 0
 	for _, d := range list {

@@ -93,7 +93,6 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 	out.Limits = d.Summary()
 }
 
-// domain returns the copy of the domain of o. A new domain has no defaults.
 func (a *ruleAdder) domain(o *Override, out *outcome) *limitsfile.Domain {
 	name := o.Target.Domain
 	if d := a.domains[name]; d != nil {
@@ -153,8 +152,8 @@ func (a *ruleAdder) append(list *[]*limitsfile.Descriptor, d *limitsfile.Descrip
 	*list = append(*list, d)
 }
 
-// addHazard adds what a new rule would take from the descriptor that matches the entry at
-// depth now. It returns the limits of that descriptor in words.
+// addHazard adds what a new rule would take from the descriptor that matches the entry at depth now, and returns
+// its limits in words.
 func (a *ruleAdder) addHazard(o *Override, out *outcome, depth int, list []*limitsfile.Descriptor) (limits string) {
 	const none = "no limit"
 	e := o.Target.Entries[depth]

@@ -8,10 +8,11 @@ import (
 	"net"
 	"net/http"
 	"sync"
+
+	"golang.org/x/sync/semaphore"
 )
 
-// BodyHandler answers requests of the HTTP listener. The server reads their bodies, within the
-// bounds on clients.
+// BodyHandler answers requests of the HTTP listener, whose bodies the server has read.
 type BodyHandler interface {
 	// ServeBody answers a request with this body.
 	ServeBody(w http.ResponseWriter, r *http.Request, body []byte)
@@ -28,7 +29,7 @@ const (
 	maxLargeBodyBytes = 16 << 20
 )
 
-// bodyReader reads the bodies of all handlers. The handlers share its bounds.
+// bodyReader reads the bodies of all handlers, which share its bounds.
 type bodyReader struct {
 	maxBytes   int64
 	largeSlots chan struct{} // has an element for each large body that is being read
@@ -49,7 +50,6 @@ func newBodyReader(o *Options, calls *inflight) *bodyReader {
 
 var errManyLargeBodies = errors.New("too many large bodies at once; try again")
 
-// read returns the body of r.
 func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > b.maxBytes {
 		w.Header().Set("Connection", "close") // else net/http reads the body to its end
@@ -70,8 +70,6 @@ func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error
 	return append(body, more...), err
 }
 
-// handler returns a handler that reads the body of a request for next, and waits for the turn
-// of the request.
 func (b *bodyReader) handler(next BodyHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b.inflight.begin()
@@ -99,4 +97,92 @@ func (b *bodyReader) handler(next BodyHandler) http.Handler {
 		}
 		next.ServeBody(answer, r, body)
 	})
+}
+
+const (
+	// maxAnsweringBytes bounds the bodies that are being answered, and maxPeerAnsweringBytes those of one IP
+	// address. Otherwise hundreds of busy connections would delay all other calls.
+	maxAnsweringBytes, maxPeerAnsweringBytes = 64 << 10, 32 << 10
+
+	// requestBytes is added to each body, because a request without a body costs time too.
+	requestBytes = 256
+)
+
+// turns lets each request wait until the bounds have room for its body.
+type turns struct {
+	all *semaphore.Weighted // bytes that are being answered
+
+	mu    sync.Mutex // guards peers
+	peers map[string]*peerTurns
+}
+
+// peerTurns are the turns of one IP address.
+type peerTurns struct {
+	bytes    *semaphore.Weighted
+	requests int // requests that wait or are being answered
+}
+
+func newTurns() *turns {
+	return &turns{all: semaphore.NewWeighted(maxAnsweringBytes), peers: map[string]*peerTurns{}}
+}
+
+// wait waits for the turn of a request, or fails if ctx ends. The caller must call end after the answer.
+func (t *turns) wait(ctx context.Context, address string, bodyBytes int) (end func(), err error) {
+	n := int64(min(bodyBytes+requestBytes, maxPeerAnsweringBytes))
+	p := t.join(address)
+	if err := p.bytes.Acquire(ctx, n); err != nil {
+		t.leave(address, p)
+		return nil, err
+	}
+	if err := t.all.Acquire(ctx, n); err != nil {
+		p.bytes.Release(n)
+		t.leave(address, p)
+		return nil, err
+	}
+	return func() {
+		t.all.Release(n)
+		p.bytes.Release(n)
+		t.leave(address, p)
+	}, nil
+}
+
+// turnWriter ends a turn before it writes, so a client that does not read its answers delays nobody.
+type turnWriter struct {
+	http.ResponseWriter
+	endTurn func()
+}
+
+// Unwrap is for http.ResponseController.
+func (w *turnWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *turnWriter) WriteHeader(code int) {
+	w.endTurn()
+	w.ResponseWriter.WriteHeader(code)
+}
+
+// Write implements http.ResponseWriter.
+func (w *turnWriter) Write(b []byte) (int, error) {
+	w.endTurn()
+	return w.ResponseWriter.Write(b)
+}
+
+func (t *turns) join(address string) *peerTurns {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.peers[address]
+	if p == nil {
+		p = &peerTurns{bytes: semaphore.NewWeighted(maxPeerAnsweringBytes)}
+		t.peers[address] = p
+	}
+	p.requests++
+	return p
+}
+
+func (t *turns) leave(address string, p *peerTurns) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p.requests--; p.requests == 0 {
+		delete(t.peers, address)
+	}
 }

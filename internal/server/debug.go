@@ -19,33 +19,25 @@ type Page struct {
 	Help    string // one line, shown at "/endpoints"; an empty Help keeps the page off the list
 	Handler http.Handler
 
-	// Stream is set if the answer goes on until the client leaves. It then also ends when
-	// the listener stops.
+	// Stream is set if the answer goes on until the client leaves. It also ends when the listener stops.
 	Stream bool
 
-	// AnyHost is set if requests may address any name: the page has no secrets, or checks its
-	// callers itself.
+	// AnyHost is set if requests may address any name: the page has no secrets, or checks its callers itself.
 	AnyHost bool
 }
 
-// address returns the path of p without the syntax of patterns.
 func (p Page) address() string { return strings.TrimSuffix(p.Path, "{$}") }
 
-// pprofPages answer only callers on this host, because a profile contains pieces of
-// memory. A kubectl port-forward comes from this host. The cmdline page is left out,
-// because arguments can contain secrets.
-//
-// Importing net/http/pprof also registers its pages on http.DefaultServeMux. The
-// registration is harmless, because no listener of this package serves that mux.
+// pprofPages answer only callers on this host, such as a kubectl port-forward, because a profile contains pieces of
+// memory. The cmdline page is left out, because arguments can contain secrets.
 var pprofPages = []Page{
 	{Path: "/debug/pprof/", Help: "profiles by name, such as /debug/pprof/heap", Handler: onlyLocal(pprof.Index), AnyHost: true},
 	{Path: "/debug/pprof/profile", Help: "CPU profile; ?seconds=30", Handler: onlyLocal(pprof.Profile), AnyHost: true},
 	{Path: "/debug/pprof/trace", Help: "execution trace; ?seconds=1", Handler: onlyLocal(pprof.Trace), AnyHost: true},
 }
 
-// debugHandler serves pages and pprof. "/endpoints" shows the list of pages, and so does "/"
-// without a page of its own. Streams end when stopping is done. Requests may address the
-// given names.
+// debugHandler serves pages, pprof, and their list at "/endpoints", and at "/" without a page of its own. Streams
+// end when stopping is done. Requests may address the given names.
 func debugHandler(pages []Page, names []string, stopping context.Context) http.Handler { //nolint:revive // stopping is not the context of a call
 	pages = slices.Concat(pages, pprofPages)
 	slices.SortFunc(pages, func(a, b Page) int { return cmp.Compare(a.address(), b.address()) })
@@ -80,8 +72,7 @@ func debugHandler(pages []Page, names []string, stopping context.Context) http.H
 	return mux
 }
 
-// streamUntil returns a handler of h whose requests end when stopping is done. The
-// requests have no read timeout.
+// streamUntil returns h with requests that end when stopping is done, and have no read timeout.
 func streamUntil(stopping context.Context, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
@@ -92,15 +83,13 @@ func streamUntil(stopping context.Context, h http.Handler) http.Handler {
 	})
 }
 
-// IsLocal reports whether r comes from this host, and addresses localhost or an IP address.
-// A kubectl port-forward does. A page of another site addresses its own name, even if that
-// name resolves to this host (DNS rebinding).
+// IsLocal reports whether r comes from this host, and addresses localhost or an IP address. A page of another site
+// addresses its own name, even if that name resolves to this host (DNS rebinding).
 func IsLocal(r *http.Request) bool {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	return err == nil && from.Addr().Unmap().IsLoopback() && namesNoSite(nameOf(r.Host))
 }
 
-// nameOf returns host in lower case, without its port and a dot at the end.
 func nameOf(host string) string {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {
@@ -109,25 +98,22 @@ func nameOf(host string) string {
 	return strings.ToLower(strings.TrimSuffix(name, "."))
 }
 
-// namesNoSite reports whether name is localhost or an IP address.
 func namesNoSite(name string) bool {
 	_, err := netip.ParseAddr(name)
 	return err == nil || name == "localhost"
 }
 
-// privateSuffixes end names that no site on the internet can have.
 var privateSuffixes = []string{".localhost", ".local", ".internal", ".svc"}
 
-// isPrivateName reports whether no site on the internet can have name. A name without a dot
-// is the name of a container or of a Kubernetes service.
+// isPrivateName reports whether no site on the internet can have name. A name without a dot is the name of a
+// container or of a Kubernetes service.
 func isPrivateName(name string) bool {
 	return namesNoSite(name) || name != "" && !strings.Contains(name, ".") ||
 		slices.ContainsFunc(privateSuffixes, func(suffix string) bool { return strings.HasSuffix(name, suffix) })
 }
 
-// onlyOwnNames answers 403 to requests that address the name of a site, unless names has it.
-// A page of that site could otherwise read h by DNS rebinding. With TLS the certificate
-// prevents it. Requests for which isChecked returns false can address any name.
+// onlyOwnNames answers 403 to requests without TLS that address the name of a site, unless names has it, because a
+// page of that site could read h by DNS rebinding. isChecked chooses the requests.
 func onlyOwnNames(names []string, isChecked func(*http.Request) bool, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := nameOf(r.Host)
@@ -142,15 +128,12 @@ func onlyOwnNames(names []string, isChecked func(*http.Request) bool, h http.Han
 
 func isAny(*http.Request) bool { return true }
 
-// isFromBrowser reports whether a browser sent r. Browsers send Origin with each request that has a
-// body, and no page can remove it. They send Sec-Fetch-Site with all requests to localhost and over
-// HTTPS. Without both headers, r can be a GET of a browser, which has no body and so charges no
-// limit.
+// isFromBrowser reports whether a browser sent r. Browsers send Origin with each request that has a body, and
+// Sec-Fetch-Site to localhost and over HTTPS. Without both, r has no body and charges no limit.
 func isFromBrowser(r *http.Request) bool {
 	return r.Header["Origin"] != nil || r.Header["Sec-Fetch-Site"] != nil
 }
 
-// onlyLocal answers 403 to callers from other hosts.
 func onlyLocal(h http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !IsLocal(r) {

@@ -4,17 +4,16 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/tap"
 )
 
-// ErrInterrupted is the cause of a context that a person has ended at a terminal. Serve then
-// drains without DrainDelay.
+// ErrInterrupted is the cause of a context that a person has ended. Serve then drains without DrainDelay.
 var ErrInterrupted = errors.New("interrupted")
 
-// drain stops the listeners in order. Debug and metrics stop last, so that operators can
-// inspect a drain that hangs and Prometheus can scrape the last calls.
+// drain stops the listeners in order. Debug and metrics stop last, to show a drain that hangs and the last calls.
 func (s *Server) drain(delay time.Duration) {
 	start, calls, begun := time.Now(), s.calls.calls.Load(), s.calls.begun.Load()
 	s.opts.Log.Info("drain started", "calls_in_flight", calls, "drain_delay", delay, "drain_timeout", s.opts.DrainTimeout)
@@ -47,11 +46,9 @@ func (s *Server) drain(delay time.Duration) {
 	stopping.Wait()
 }
 
-// lateTime is the end of the delay in which load balancers should send no more calls.
 const lateTime = time.Second
 
-// serveDelay waits while the server still takes calls. It logs a warning if load balancers still
-// send calls at the end.
+// serveDelay waits while the server still takes calls, and warns if load balancers send calls at the end.
 func (s *Server) serveDelay(delay time.Duration) {
 	time.Sleep(delay - min(lateTime, delay/2))
 	begun := s.calls.begun.Load()
@@ -62,8 +59,7 @@ func (s *Server) serveDelay(delay time.Duration) {
 	}
 }
 
-// optionalTimeout bounds how long the debug and metrics listeners wait for requests in
-// flight. An operator's change gets its answer, while a long profile may be cut.
+// optionalTimeout bounds how long debug and metrics wait for requests. A long profile may be cut.
 const optionalTimeout = 3 * time.Second
 
 // stopGRPC waits for calls in flight. When ctx is done, it calls beforeCut and cuts them.
@@ -99,11 +95,8 @@ func (s *Server) Close() {
 	}
 }
 
-// cancelStreams returns a tap that cancels the context of streams when drainCtx is done.
-// Otherwise GracefulStop would wait for health watches and reflection, which last as long
-// as their clients want. Their clients get code Canceled. A tap sets the context before
-// the stream starts, so that the context also ends a handler that waits in Recv. For
-// other calls the tap is a map lookup.
+// cancelStreams returns a tap that cancels streams when drainCtx is done. Otherwise GracefulStop would wait for
+// health watches and reflection. The context also ends a handler that waits in Recv.
 func cancelStreams(isStream map[string]bool, drainCtx context.Context) tap.ServerInHandle {
 	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
 		if !isStream[info.FullMethodName] {
@@ -115,3 +108,17 @@ func cancelStreams(isStream map[string]bool, drainCtx context.Context) tap.Serve
 		return ctx, nil
 	}
 }
+
+// inflight counts calls.
+type inflight struct {
+	calls atomic.Int64 // in flight
+	begun atomic.Int64 // that ever began
+}
+
+// begin counts a call until end is called.
+func (f *inflight) begin() {
+	f.calls.Add(1)
+	f.begun.Add(1)
+}
+
+func (f *inflight) end() { f.calls.Add(-1) }

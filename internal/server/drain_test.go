@@ -280,8 +280,8 @@ func TestServeSurvivesFailedDebugAndMetricsListeners(t *testing.T) {
 		Log:     slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	require.NoError(t, err)
-	require.NoError(t, s.debug.listener.Close())
-	require.NoError(t, s.metrics.listener.Close())
+	require.NoError(t, s.optionalListener("debug").listener.Close())
+	require.NoError(t, s.optionalListener("metrics").listener.Close())
 
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error)

@@ -11,14 +11,11 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// healthServices are the services that gRPC health reports on. "" is the whole server.
-// Deployments of the incumbent probe "ratelimit". Both follow Health, while the
-// incumbent always reports "" as SERVING.
+// healthServices are the whole server, and the service that deployments of the incumbent probe.
 var healthServices = []string{"", "ratelimit"}
 
-// Health is the state of the process. The process is healthy if none of its components
-// has a fault. Health answers gRPC health and GET /healthcheck. It is safe for
-// concurrent use. NewHealth makes one.
+// Health is the state of the process, which is healthy if no component has a fault. Health answers gRPC health and
+// GET /healthcheck. It is safe for concurrent use.
 type Health struct {
 	grpc *health.Server
 
@@ -28,16 +25,15 @@ type Health struct {
 	notes  map[string]string // by component
 }
 
-// NewHealth returns a Health without components, which is healthy. Call Set before
-// Serve for a component that starts unhealthy.
+// NewHealth returns a healthy Health without components.
 func NewHealth() *Health {
 	h := &Health{grpc: health.NewServer(), faults: make(map[string]string), notes: make(map[string]string)}
 	h.Set("server", true, "") // publishes that the process is healthy
 	return h
 }
 
-// Set records the state of a component. If ok is false, /healthcheck shows detail to
-// operators. Watchers of gRPC health see two changes in their order.
+// Set records the state of a component. /healthcheck shows detail if ok is false. Watchers of gRPC health see two
+// changes in their order.
 func (h *Health) Set(component string, ok bool, detail string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -59,8 +55,7 @@ func (h *Health) Set(component string, ok bool, detail string) {
 	}
 }
 
-// logTo logs later changes of the state of the process, and the present state if the
-// process is not healthy.
+// logTo logs later changes of the state of the process, and a present fault.
 func (h *Health) logTo(log *slog.Logger) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -78,8 +73,7 @@ func (h *Health) logState() {
 	h.log.Warn("readiness changed", "ready", false, "reason", strings.Join(sortedLines(h.faults), "; "))
 }
 
-// Note records a remark on a component, which /healthcheck shows to operators. A note
-// makes nothing unhealthy. An empty text removes the note.
+// Note records a remark on a component, which /healthcheck shows. An empty text removes it.
 func (h *Health) Note(component, text string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -90,15 +84,13 @@ func (h *Health) Note(component, text string) {
 	}
 }
 
-// Lines returns "component: detail" for each component with a fault, and "component: text" for each note. Both
-// are sorted by component.
+// Lines returns "component: text" for each fault and each note, sorted by component.
 func (h *Health) Lines() (faults, notes []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return sortedLines(h.faults), sortedLines(h.notes)
 }
 
-// sortedLines returns "component: text" for each text.
 func sortedLines(texts map[string]string) []string {
 	all := make([]string, 0, len(texts))
 	for _, component := range slices.Sorted(maps.Keys(texts)) {

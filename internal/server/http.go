@@ -39,15 +39,13 @@ func httpHandler(o *Options, calls *inflight) http.Handler {
 	return onlyOwnNames(o.DebugNames, isFromBrowser, mux)
 }
 
-// jsonHandler answers ShouldRateLimit for callers without gRPC. It takes a
-// RateLimitRequest as JSON by any method and answers a RateLimitResponse as JSON. The
-// status is the decision: 200 is OK and 429 is OVER_LIMIT.
+// jsonHandler answers ShouldRateLimit for callers without gRPC: a RateLimitRequest as JSON gets a RateLimitResponse
+// as JSON. The status 200 is OK and 429 is OVER_LIMIT.
 type jsonHandler struct {
 	service rlsv3.RateLimitServiceServer
 	refunds bool
 }
 
-// holdHeader is the HTTP form of the metadata key.
 var holdHeader = http.CanonicalHeaderKey(limit.HoldKey)
 
 // Refuse implements BodyHandler.
@@ -72,8 +70,7 @@ func (j *jsonHandler) ServeBody(w http.ResponseWriter, r *http.Request, body []b
 	}
 	resp, err := j.service.ShouldRateLimit(ctx, &req)
 	if err != nil {
-		// The incumbent answers 400 to every failed call, and its callers expect 400. It knows
-		// no forbidden calls.
+		// The incumbent answers 400 to every failed call, and knows no forbidden ones.
 		code := http.StatusBadRequest
 		if status.Code(err) == codes.PermissionDenied {
 			code = http.StatusForbidden
@@ -96,8 +93,7 @@ var httpCodes = map[rlsv3.RateLimitResponse_Code]int{
 	rlsv3.RateLimitResponse_OK: http.StatusOK, rlsv3.RateLimitResponse_OVER_LIMIT: http.StatusTooManyRequests,
 }
 
-// healthHandler answers 200 with "OK", or 500 with a line for each fault. A line for
-// each note follows in both cases.
+// healthHandler answers 200 with "OK", or 500 with a line for each fault. A line for each note follows.
 func healthHandler(h *Health) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		faults, notes := h.Lines()

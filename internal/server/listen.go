@@ -2,14 +2,20 @@ package server
 
 import (
 	"cmp"
+	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/seed-81f232ab/rls/internal/server/admission"
 )
 
 // Addr is a TCP address to listen on.
@@ -24,8 +30,7 @@ func (a Addr) String() string {
 	return net.JoinHostPort(a.Host, strconv.Itoa(a.Port))
 }
 
-// ParseAddr parses "host:port" as net.Listen does, such as ":9090", "127.0.0.1:9090" or
-// "[::1]:9090". The port may be the name of a service.
+// ParseAddr parses "host:port" as net.Listen does. The port may be the name of a service.
 func ParseAddr(text string) (Addr, error) {
 	host, service, err := net.SplitHostPort(text)
 	if err == nil && service != "" {
@@ -36,7 +41,7 @@ func ParseAddr(text string) (Addr, error) {
 	return Addr{}, fmt.Errorf("%q is not host:port with a port from 0 to 65535; for example :9090", text)
 }
 
-// listenTCP listens on a. If the address is in use, the error has advice.
+// listenTCP listens on a. The error has advice if the address is in use.
 func listenTCP(a Addr) (net.Listener, error) {
 	l, err := net.Listen("tcp", a.String())
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -45,8 +50,7 @@ func listenTCP(a Addr) (net.Listener, error) {
 	return l, err
 }
 
-// listenGRPC listens on the address or the socket file of o. Closing the listener removes
-// the file.
+// listenGRPC listens on the address or the socket file of o. Closing the listener removes the file.
 func listenGRPC(o *GRPC) (net.Listener, error) {
 	if o.UDS == "" {
 		return listenTCP(o.Addr)
@@ -57,8 +61,7 @@ func listenGRPC(o *GRPC) (net.Listener, error) {
 	return net.Listen("unix", o.UDS)
 }
 
-// removeStaleSocket removes a socket that a killed process left behind. A socket that a
-// process answers on, and any other kind of file, is an error.
+// removeStaleSocket removes a socket of a killed process. Any other file is an error.
 func removeStaleSocket(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -75,9 +78,81 @@ func removeStaleSocket(path string) error {
 		_ = conn.Close()
 		return fmt.Errorf("%s is in use by another process", path)
 	case !errors.Is(err, syscall.ECONNREFUSED):
-		// The backlog may be full or a permission may be missing, so that a process may
-		// still use the socket.
+		// The backlog may be full or a permission may be missing.
 		return fmt.Errorf("%s exists and may be in use: %w", path, err)
 	}
 	return os.Remove(path)
+}
+
+// httpListener is an HTTP server with an address of its own.
+type httpListener struct {
+	name     string // for errors and the log
+	listener net.Listener
+	server   *http.Server
+}
+
+// listenHTTP binds address a. certs and gate can be nil. A panic in h is answered with 500.
+func listenHTTP(name string, a Addr, gate *admission.Gate, certs *tlsReloader, h http.Handler, log *slog.Logger) (*httpListener, error) {
+	l, err := listenTCP(a)
+	if err != nil {
+		return nil, fmt.Errorf("%s listener: %w", name, err)
+	}
+	if gate != nil {
+		l = gate.Listener(l)
+	}
+	if certs != nil {
+		l = tls.NewListener(l, certs.config())
+	}
+	return &httpListener{name, l, &http.Server{
+		Handler:           recoverHTTP(log, h),
+		ReadHeaderTimeout: 5 * time.Second, // also bounds the TLS handshake
+		ReadTimeout:       10 * time.Second,
+		MaxHeaderBytes:    maxHeaderBytes,
+		IdleTimeout:       2 * time.Minute,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}}, nil
+}
+
+// maxHeaderBytes bounds the headers of a request, also with gRPC.
+const maxHeaderBytes = 32 << 10
+
+func (l *httpListener) serve() error {
+	if err := l.server.Serve(l.listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("%s listener: %w", l.name, err)
+	}
+	return nil
+}
+
+// close cuts requests in flight and releases the address, even before serve.
+func (l *httpListener) close() {
+	_ = l.server.Close()
+	_ = l.listener.Close()
+}
+
+// stop waits for requests in flight. When ctx is done, it calls beforeCut and cuts them, which is an error.
+func (l *httpListener) stop(ctx context.Context, beforeCut func()) error {
+	err := l.server.Shutdown(ctx)
+	if err != nil {
+		beforeCut()
+		l.close()
+	}
+	return err
+}
+
+// MetricsListener is a plain-text HTTP listener that serves metrics only.
+type MetricsListener struct {
+	Addr
+	Path    string // the whole path, such as "/metrics", which is the default
+	Handler http.Handler
+}
+
+// onlyAt serves h at path only. A ServeMux would take path as a pattern and panic on a bad one.
+func onlyAt(path string, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != path {
+			httpError(w, http.StatusNotFound, "metrics are at "+path)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }

@@ -177,3 +177,26 @@ func (l *logBuffer) String() string {
 	defer l.mu.Unlock()
 	return l.b.String()
 }
+
+// DebugAddr returns the address of the debug pages, or nil if it was in use.
+func (s *Server) DebugAddr() net.Addr { return s.addrOf("debug") }
+
+// MetricsAddr returns the address of the metrics listener, or nil without Options.Metrics.
+func (s *Server) MetricsAddr() net.Addr { return s.addrOf("metrics") }
+
+func (s *Server) addrOf(name string) net.Addr {
+	if l := s.optionalListener(name); l != nil {
+		return l.listener.Addr()
+	}
+	return nil
+}
+
+// optionalListener returns the listener of that name, or nil.
+func (s *Server) optionalListener(name string) *httpListener {
+	for _, l := range s.optional {
+		if l.name == name {
+			return l
+		}
+	}
+	return nil
+}

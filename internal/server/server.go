@@ -1,7 +1,6 @@
-// Package server runs the listeners of a rate-limit service. They are gRPC for Envoy, HTTP
-// for /json, /v1/check and /healthcheck, a debug listener for operators, and optionally metrics alone.
-// Package server starts them, protects them from bad requests, and stops them without
-// cutting calls. It knows nothing of limits.
+// Package server runs the listeners of a rate-limit service: gRPC for Envoy, HTTP for /json, /v1/check and
+// /healthcheck, a debug listener for operators, and optionally metrics alone. It protects them from bad requests,
+// and stops them without cutting calls. It knows nothing of limits.
 package server
 
 import (
@@ -23,8 +22,7 @@ import (
 
 // Options are the options of New. Only Services is required.
 type Options struct {
-	// Services register gRPC services. A panic in a service fails its call and does not
-	// end the process.
+	// Services register gRPC services. A panic in a service fails its call only.
 	Services []func(grpc.ServiceRegistrar)
 
 	// JSON answers /json; without it the page is missing.
@@ -39,8 +37,7 @@ type Options struct {
 	// HTTPPages are more pages of the HTTP listener.
 	HTTPPages []Page
 
-	// HTTPContext returns the context of a call of JSON or Check. The default is the context of
-	// the request.
+	// HTTPContext returns the context of a call of JSON or Check; by default that of the request.
 	HTTPContext func(context.Context, http.Header) context.Context
 
 	// Health answers probes; by default it is healthy until shutdown.
@@ -49,32 +46,28 @@ type Options struct {
 	GRPC GRPC
 	HTTP Addr // of /json, /v1/check and /healthcheck
 
-	// HTTPGate and DebugGate bound the connections of HTTP and of the debug listener; nil
-	// means no bound.
+	// HTTPGate and DebugGate bound the connections of HTTP and of the debug listener, unless nil.
 	HTTPGate, DebugGate *admission.Gate
 
 	Debug      Addr
 	DebugTLS   *TLS   // nil means plain text
 	DebugPages []Page // besides pprof
 
-	// DebugNames are names of this host on the internet. Requests for debug pages, and requests of
-	// browsers to the HTTP listener, may address them, IP addresses, and names that no site on
-	// the internet can have.
+	// DebugNames are names of this host on the internet, which requests for debug pages and requests of browsers to
+	// the HTTP listener may address, besides names that no site on the internet can have.
 	DebugNames []string
 
 	Metrics *MetricsListener // nil means none
 
-	// ObserveMethod is called once for each unary gRPC method, with its name without the
-	// service. The result is called after each call of the method, with the time that the
-	// call took, and must return at once. The default observes nothing.
+	// ObserveMethod is called once for each unary gRPC method, with its name without the service. The result is
+	// called after each call of the method, and must return at once. The default observes nothing.
 	ObserveMethod func(name string) (observeCall func(took time.Duration))
 
-	// DrainDelay is how long the server still takes calls after health has turned
-	// NOT_SERVING, so that load balancers notice; default 0.
+	// DrainDelay is how long the server takes calls after health has turned NOT_SERVING; default 0.
 	DrainDelay time.Duration
 
-	// DrainTimeout is how long calls in flight may take after DrainDelay; default 20s.
-	// The server then cuts them. A client that never finishes connecting can add 5s.
+	// DrainTimeout is how long calls in flight may take after DrainDelay before they are cut; default 20s. A client
+	// that never finishes connecting can add 5s.
 	DrainTimeout time.Duration
 
 	// Observer learns of rare events; default none.
@@ -92,9 +85,8 @@ type GRPC struct {
 	// MaxMessageBytes is the largest request, also over HTTP; default 1 MiB.
 	MaxMessageBytes int
 
-	// MaxDescriptors is the largest number of descriptors that the service accepts, and MaxAllEntries that of
-	// the entries of all of them. The server only counts those of a larger request. 0 means that it decodes
-	// each request.
+	// MaxDescriptors and MaxAllEntries bound the descriptors that the service accepts, and the entries of all of
+	// them. The server only counts those of a larger request. 0 means no bound.
 	MaxDescriptors, MaxAllEntries int
 
 	// MaxStreams is the number of calls that a connection can have in flight; default 1024.
@@ -103,14 +95,11 @@ type GRPC struct {
 	// Gate bounds what all clients together can take; nil means no bound.
 	Gate *admission.Gate
 
-	// MaxConnectionIdle is the time after which a connection without calls is closed; 0 means
-	// never.
+	// MaxConnectionIdle is the time after which a connection without calls is closed, unless 0.
 	MaxConnectionIdle time.Duration
 
-	// MaxConnectionAge is the age at which the server asks a client to reconnect, so that
-	// load spreads over new replicas. It varies by ±10 %; 0 means never.
-	// MaxConnectionAgeGrace is how long calls in flight may then still take; 0 means no
-	// bound.
+	// MaxConnectionAge is the age, ±10 %, at which the server asks a client to reconnect; 0 means never.
+	// MaxConnectionAgeGrace is how long calls may then still take; 0 means no bound.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
 }
 
@@ -133,6 +122,24 @@ func (o *Options) setDefaults() {
 	o.GRPC.MaxStreams = cmp.Or(o.GRPC.MaxStreams, 1024)
 }
 
+// Observer learns of rare events of a Server. The log of the Server has the same events.
+type Observer interface {
+	// DrainStarted reports that the server stops, with the number of calls in flight.
+	DrainStarted(callsInFlight int64)
+
+	// DrainFinished reports the end of a drain, and the number of calls that were cut.
+	DrainFinished(cut int64)
+
+	// TLSReloaded reports that a listener uses other TLS files, or why it refused them.
+	TLSReloaded(listener, subject string, err error)
+}
+
+type noObserver struct{}
+
+func (noObserver) DrainStarted(int64)                {}
+func (noObserver) DrainFinished(int64)               {}
+func (noObserver) TLSReloaded(string, string, error) {}
+
 // Server is a set of listeners. New makes it, and Serve runs it once.
 type Server struct {
 	opts  Options
@@ -141,9 +148,7 @@ type Server struct {
 	grpc         *grpc.Server
 	grpcListener net.Listener
 	http         *httpListener
-	debug        *httpListener   // nil if its address was in use
-	metrics      *httpListener   // nil without Options.Metrics
-	optional     []*httpListener // debug and metrics, unless nil
+	optional     []*httpListener // debug, unless its address was in use, and metrics
 
 	calls inflight // of gRPC, /json and /v1/check
 
@@ -154,10 +159,8 @@ type Server struct {
 	endStreams context.CancelFunc
 }
 
-// New reads the TLS files and binds the listeners. A bad certificate and an address in
-// use are errors. If the debug address is in use, New logs it and goes on. Clients can
-// connect at once, but get answers only when Serve runs. Close releases a Server whose
-// Serve is never called.
+// New reads the TLS files and binds the listeners. Clients get answers only when Serve runs. If only the debug
+// address is in use, New logs it and goes on. Close releases a Server whose Serve is never called.
 func New(o Options) (_ *Server, err error) {
 	if len(o.Services) == 0 {
 		return nil, errors.New("server: got no Options.Services, want at least one")
@@ -190,25 +193,23 @@ func New(o Options) (_ *Server, err error) {
 	if s.http, err = listenHTTP("HTTP", o.HTTP, o.HTTPGate, nil, httpHandler(&o, &s.calls), o.Log); err != nil {
 		return nil, err
 	}
-	if s.debug, err = listenHTTP("debug", o.Debug, o.DebugGate, debugCerts, debugHandler(o.DebugPages, o.DebugNames, s.streamCtx), o.Log); err != nil {
+	if debug, err := listenHTTP("debug", o.Debug, o.DebugGate, debugCerts, debugHandler(o.DebugPages, o.DebugNames, s.streamCtx), o.Log); err != nil {
 		o.Log.Error("debug listener failed; serving without it", "error", err)
 	} else {
-		s.debug.server.RegisterOnShutdown(s.endStreams)
-		s.optional = append(s.optional, s.debug)
+		debug.server.RegisterOnShutdown(s.endStreams)
+		s.optional = append(s.optional, debug)
 	}
 	if m := o.Metrics; m != nil {
-		// Unlike missing debug pages, missing metrics would be noticed only when they are
-		// needed. So an address in use is an error.
-		if s.metrics, err = listenHTTP("metrics", m.Addr, nil, nil, onlyAt(cmp.Or(m.Path, "/metrics"), m.Handler), o.Log); err != nil {
+		// Missing metrics would be noticed only when they are needed, so an address in use is an error.
+		metrics, err := listenHTTP("metrics", m.Addr, nil, nil, onlyAt(cmp.Or(m.Path, "/metrics"), m.Handler), o.Log)
+		if err != nil {
 			return nil, err
 		}
-		s.optional = append(s.optional, s.metrics)
+		s.optional = append(s.optional, metrics)
 	}
 	return s, nil
 }
 
-// readTLS reads the files of o, or returns nil if o is nil. Serve reloads the files when
-// they change.
 func (s *Server) readTLS(listener string, o *TLS) (*tlsReloader, error) {
 	if o == nil {
 		return nil, nil
@@ -225,25 +226,16 @@ func (s *Server) readTLS(listener string, o *TLS) (*tlsReloader, error) {
 func (s *Server) GRPCAddr() net.Addr { return s.grpcListener.Addr() }
 
 // HTTPAddr returns the address of /json, /v1/check and /healthcheck.
-func (s *Server) HTTPAddr() net.Addr { return s.http.addr() }
+func (s *Server) HTTPAddr() net.Addr { return s.http.listener.Addr() }
 
-// DebugAddr returns the address of the debug pages, or nil if it was in use.
-func (s *Server) DebugAddr() net.Addr { return s.debug.addr() }
-
-// MetricsAddr returns the address of the metrics listener, or nil without
-// Options.Metrics.
-func (s *Server) MetricsAddr() net.Addr { return s.metrics.addr() }
-
-// Serve answers calls until ctx is done or a listener fails, and then drains. To drain,
-// Serve turns health to NOT_SERVING, waits DrainDelay, refuses new calls, and lets those
-// in flight finish within DrainTimeout. Without the delay it drains if the cause of ctx is
-// ErrInterrupted. Serve returns nil, or the error of the gRPC or
-// HTTP listener. A failed debug or metrics listener is only logged.
+// Serve answers calls until ctx is done or the gRPC or HTTP listener fails, and then drains: it turns health to
+// NOT_SERVING, waits DrainDelay unless the cause of ctx is ErrInterrupted, refuses new calls, and lets those in
+// flight finish within DrainTimeout. It returns the error of the failed listener.
 func (s *Server) Serve(ctx context.Context) error {
 	var running sync.WaitGroup
 	addrs := []any{"grpc", s.GRPCAddr().String(), "http", s.HTTPAddr().String()}
 	for _, l := range s.optional {
-		addrs = append(addrs, l.name, l.addr().String())
+		addrs = append(addrs, l.name, l.listener.Addr().String())
 		running.Go(func() {
 			if err := l.serve(); err != nil {
 				s.opts.Log.Error("listener failed; serving without it", "error", err)
@@ -255,7 +247,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	running.Go(func() { stopped <- s.serveGRPC() })
 	running.Go(func() { stopped <- s.http.serve() })
 	for _, certs := range s.certs {
-		running.Go(func() { certs.run(s.drainCtx) })
+		running.Go(func() { certs.files.Watch(s.drainCtx) })
 	}
 
 	var err error

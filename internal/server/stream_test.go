@@ -27,7 +27,7 @@ func TestStreamsEndWhenTheListenerStops(t *testing.T) {
 	assert.Equal(t, "first", lines.Text())
 
 	// Only the end of the context lets the handler write its last line.
-	require.NoError(t, s.debug.stop(context.Background(), func() {}))
+	require.NoError(t, s.optionalListener("debug").stop(context.Background(), func() {}))
 	require.True(t, lines.Scan())
 	assert.Equal(t, "last", lines.Text())
 }

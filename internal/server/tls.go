@@ -1,84 +1,79 @@
 package server
 
 import (
-	"bytes"
 	"cmp"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/seed-81f232ab/rls/internal/base/wait"
+	"github.com/seed-81f232ab/rls/internal/base/watchfile"
 )
 
-// TLS makes a listener speak TLS 1.2 or later. The files are PEM and may be in different
-// directories. The listener reads them again when they change, which does not affect
-// existing connections.
+// TLS makes a listener speak TLS 1.2 or later. Changes of the PEM files do not affect existing connections.
 type TLS struct {
 	// CertFile and KeyFile are the server's certificate chain and its key.
 	CertFile, KeyFile string
 
-	// ClientCAFile contains certificate authorities. If set, every client must show a
-	// certificate that one of them has signed.
+	// ClientCAFile contains the authorities of which one must have signed each client's certificate.
 	ClientCAFile string
 
-	// ClientCertOptional also accepts clients without a certificate. If a client sends a
-	// certificate, it must be valid, and http.Request.TLS.VerifiedChains contains it.
-	// ClientCertOptional needs ClientCAFile.
+	// ClientCertOptional also accepts clients without a certificate. It needs ClientCAFile.
 	ClientCertOptional bool
 
-	// ClientSAN is a DNS name that the client's certificate must contain, unless empty.
-	// The comparison ignores case and knows no wildcards. ClientSAN needs ClientCAFile.
+	// ClientSAN, unless empty, is a DNS name that the client's certificate must contain, in any case and without
+	// wildcards. It needs ClientCAFile.
 	ClientSAN string
 
-	// ReloadEvery is how often the listener reads the files; default 1s. Unlike
-	// notifications, polling sees every kind of replacement: a rename, a write in place,
-	// the symlink swap of a Kubernetes secret, a network mount.
+	// ReloadEvery is how often the listener reads the files; default 0.5s. Two reads must find a change.
 	ReloadEvery time.Duration
 }
 
-// tlsReloader keeps the TLS configuration for the next handshake.
-//
-// The pemfile provider of grpc does not fit. It requires certificate and key in one
-// directory and starts without them. It logs the private key of a bad pair.
+// tlsReloader keeps the TLS configuration for the next handshake. The pemfile provider of grpc does not fit: it
+// starts without the files, and logs the private key of a bad pair.
 type tlsReloader struct {
 	opts    TLS
-	observe func(subject string, err error)
-	log     *slog.Logger
+	files   *watchfile.Files
 	current atomic.Pointer[tls.Config]
-
-	files   [][]byte // the contents that current was made from
-	lastErr string   // the fault logged last, so that each fault is logged once
 }
 
-// newTLSReloader reads the files and returns an error for any fault.
 func newTLSReloader(opts TLS, observe func(subject string, err error), log *slog.Logger) (*tlsReloader, error) {
-	if opts.ClientSAN != "" && opts.ClientCAFile == "" {
+	paths := []string{opts.CertFile, opts.KeyFile}
+	switch {
+	case opts.ClientCAFile != "":
+		paths = append(paths, opts.ClientCAFile)
+	case opts.ClientSAN != "":
 		return nil, errors.New("a client SAN needs a client CA, without which no client certificate is verified")
-	}
-	if opts.ClientCertOptional && opts.ClientCAFile == "" {
+	case opts.ClientCertOptional:
 		return nil, errors.New("optional client certificates need a client CA, without which none is verified")
 	}
 	if opts.CertFile == "" || opts.KeyFile == "" {
 		return nil, errors.New("certificate and key are both required")
 	}
-	opts.ReloadEvery = cmp.Or(opts.ReloadEvery, time.Second)
-	r := &tlsReloader{opts: opts, observe: observe, log: log}
-	if _, err := r.load(); err != nil {
-		return nil, err
-	}
-	return r, nil
+	r := &tlsReloader{opts: opts}
+	var err error
+	r.files, err = watchfile.Read(watchfile.Options{
+		Paths: paths, Content: "TLS files", Apply: r.apply, Interval: cmp.Or(opts.ReloadEvery, 500*time.Millisecond), Log: log,
+		Details: func() []any { return []any{"subject", r.leaf().Subject.String(), "not_after", r.leaf().NotAfter} },
+		Observe: func(err error) {
+			if err != nil {
+				observe("", err)
+			} else {
+				observe(r.leaf().Subject.String(), nil)
+			}
+		},
+	})
+	return r, err
 }
 
-// config returns the listener's configuration. At each handshake, it switches to the current
-// configuration.
+func (r *tlsReloader) leaf() *x509.Certificate { return r.current.Load().Certificates[0].Leaf }
+
+// config returns the listener's configuration, which switches to the current one at each handshake.
 func (r *tlsReloader) config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
@@ -88,54 +83,12 @@ func (r *tlsReloader) config() *tls.Config {
 	}
 }
 
-// run reloads the files each ReloadEvery until ctx is done. If the files are invalid, the
-// current configuration stays in force.
-func (r *tlsReloader) run(ctx context.Context) {
-	for wait.Sleep(ctx, r.opts.ReloadEvery) {
-		r.reload()
-	}
-}
-
-func (r *tlsReloader) reload() {
-	changed, err := r.load()
-	switch {
-	case err != nil && err.Error() != r.lastErr:
-		r.lastErr = err.Error()
-		r.log.Error("TLS files rejected; the former files stay in force", "error", err)
-		r.observe("", err)
-	case err == nil:
-		r.lastErr = ""
-		if changed {
-			leaf := r.current.Load().Certificates[0].Leaf
-			r.log.Info("TLS files reloaded", "subject", leaf.Subject.String(), "not_after", leaf.NotAfter)
-			r.observe(leaf.Subject.String(), nil)
-		}
-	}
-}
-
-// load reads all files. If any file has changed and all are valid, load puts them in
-// force together.
-func (r *tlsReloader) load() (changed bool, err error) {
-	paths := []string{r.opts.CertFile, r.opts.KeyFile}
-	if r.opts.ClientCAFile != "" {
-		paths = append(paths, r.opts.ClientCAFile)
-	}
-	var files [][]byte
-	for _, path := range paths {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return false, err
-		}
-		files = append(files, content)
-	}
-	if slices.EqualFunc(files, r.files, bytes.Equal) {
-		return false, nil
-	}
-
+// apply puts all files in force together.
+func (r *tlsReloader) apply(files [][]byte) error {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	pair, err := tls.X509KeyPair(files[0], files[1])
 	if err != nil {
-		return false, fmt.Errorf("certificate %s with key %s: %w", r.opts.CertFile, r.opts.KeyFile, err)
+		return fmt.Errorf("certificate %s with key %s: %w", r.opts.CertFile, r.opts.KeyFile, err)
 	}
 	config.Certificates = []tls.Certificate{pair}
 
@@ -146,7 +99,7 @@ func (r *tlsReloader) load() (changed bool, err error) {
 		}
 		config.ClientCAs = x509.NewCertPool()
 		if !config.ClientCAs.AppendCertsFromPEM(files[2]) {
-			return false, fmt.Errorf("client CA %s contains no certificate", r.opts.ClientCAFile)
+			return fmt.Errorf("client CA %s contains no certificate", r.opts.ClientCAFile)
 		}
 	}
 	if r.opts.ClientSAN != "" {
@@ -154,12 +107,10 @@ func (r *tlsReloader) load() (changed bool, err error) {
 		config.VerifyConnection = requireSAN(r.opts.ClientSAN)
 	}
 	r.current.Store(config)
-	r.files = files
-	return true, nil
+	return nil
 }
 
-// requireSAN returns a check that a client certificate contains the DNS name. A client
-// without a certificate passes, because ClientAuth decides whether one is required.
+// requireSAN returns a check that a client certificate, if there is one, contains the DNS name.
 func requireSAN(name string) func(tls.ConnectionState) error {
 	return func(state tls.ConnectionState) error {
 		if len(state.PeerCertificates) == 0 {

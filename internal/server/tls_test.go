@@ -186,7 +186,7 @@ func TestChangedCertificateIsInForceWithinASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, err := newTLSReloader(files, func(string, error) {}, slog.New(slog.DiscardHandler))
 		require.NoError(t, err)
-		go r.run(t.Context())
+		go r.files.Watch(t.Context())
 		time.Sleep(1500 * time.Millisecond)
 		issueTo(t, files, ca, "second")
 		time.Sleep(time.Second)
@@ -262,18 +262,23 @@ func TestTLSFileFaultIsLoggedOnce(t *testing.T) {
 	require.NoError(t, err)
 
 	lines := func() int { return strings.Count(log.String(), "\n") }
-	r.reload()
+	reload := func() { // two reads must find the same change
+		r.files.Reload()
+		r.files.Reload()
+	}
+	reload()
 	assert.Zero(t, lines(), "nothing has changed")
 	replace(t, files.CertFile, nil)
-	r.reload()
-	r.reload()
+	reload()
+	reload()
 	assert.Equal(t, 1, lines())
 	replace(t, files.CertFile, cert) // back to what is in force
-	r.reload()
-	assert.Equal(t, 1, lines())
+	reload()
+	assert.Equal(t, 2, lines())
+	assert.Contains(t, log.String(), "TLS files reloaded", "the fault is over")
 	replace(t, files.CertFile, nil)
-	r.reload()
-	assert.Equal(t, 2, lines(), "a new fault, though the same text")
+	reload()
+	assert.Equal(t, 3, lines(), "a new fault, though the same text")
 }
 
 func TestNewFailsOnBadTLSFiles(t *testing.T) {

@@ -1,5 +1,4 @@
-// Package source defines where limits and overrides come from. Each sub-package is one
-// source.
+// Package source defines where limits and overrides come from. Each sub-package is one source.
 package source
 
 import (
@@ -13,28 +12,23 @@ import (
 
 // Source delivers limits, or overrides of limits.
 type Source interface {
-	// Run calls apply with the content of the source at once and after each change,
-	// until ctx is done. It calls apply from one goroutine at a time. apply returns
-	// nil if the update is in force, else why it, or a part of it, was rejected.
+	// Run calls apply with the content of the source at once and after each change, until ctx is done, from one
+	// goroutine at a time. apply returns nil if the update is in force, else why it, or a part of it, was rejected.
 	Run(ctx context.Context, apply func(Update) error) error
 }
 
-// Update is a change of a source. The zero Update reports that the source can be read and
-// nothing else has changed.
+// Update is a change of a source. The zero Update reports that the source was read without a change.
 type Update struct {
 	// Limits is the new set of limits; nil if unchanged.
 	Limits *limitsfile.Set
 
-	// Overrides is the new set of overrides, values by target; nil if unchanged. The
-	// receiver may keep the map and must not change it.
+	// Overrides is the new set of overrides by target; nil if unchanged. Nobody changes the map.
 	Overrides map[string]string
 
-	// Problem is why the newest limits of the source are invalid. If Limits is nil, the limits in
-	// force stay. Otherwise Limits lacks the invalid part of the newest limits.
+	// Problem is why the newest limits are invalid. Limits then lacks the invalid part, or is nil.
 	Problem error
 
-	// Outage is why the source can't be read now; nil if it can. The limits and overrides
-	// in force stay.
+	// Outage is why the source can't be read now; nil if it can. What is in force stays.
 	Outage error
 
 	// Attrs are added to the log line of the update.

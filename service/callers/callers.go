@@ -1,21 +1,20 @@
-// Package callers decides which domains a caller may ask, by the names in its client
-// certificate. A file binds names to domains.
-//
-// Terms:
-//
-//   - name: a URI, a DNS name or the common name in a certificate;
-//   - binding: a name, and the domains that callers with this name may ask.
+// Package callers decides which domains a caller may ask, by the names in its client certificate: a URI, a DNS name
+// or the common name. A file binds names to domains.
 package callers
 
 import (
+	"context"
 	"crypto/x509"
+	"log/slog"
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/seed-81f232ab/rls/internal/base/fields"
+	"github.com/seed-81f232ab/rls/internal/base/watchfile"
 )
 
 // MaxFileBytes is the maximum size of a file.
@@ -33,7 +32,6 @@ const (
 	wantDomains = `a list of domains, or ["*"] for all`
 )
 
-// nameFields are the fields that name callers.
 var nameFields = []string{fieldURI, fieldDNS, fieldCommonName, fieldNoCertificate}
 
 var (
@@ -52,20 +50,17 @@ var (
 // Bindings are the bindings of a file by domain. They are immutable.
 type Bindings map[string][]binding
 
-// allDomains is the domain of bindings that allow all domains.
 const allDomains = "*"
 
 // binding is a name of callers that may ask a domain. A * at the end of the name matches any text.
 type binding struct{ field, name string }
 
-// Allows reports whether a caller with certificate c may ask domain. c is nil if the caller has no
-// certificate.
+// Allows reports whether a caller with certificate c, or nil, may ask domain.
 func (b Bindings) Allows(c *x509.Certificate, domain string) bool {
 	isCaller := func(item binding) bool { return item.matches(c) }
 	return slices.ContainsFunc(b[domain], isCaller) || slices.ContainsFunc(b[allDomains], isCaller)
 }
 
-// matches reports whether certificate c, which can be nil, has the name of b.
 func (b binding) matches(c *x509.Certificate) bool {
 	if c == nil || b.field == fieldNoCertificate {
 		return c == nil && b.field == fieldNoCertificate
@@ -109,7 +104,6 @@ func Parse(file string, data []byte) (Bindings, error) {
 	return bindings, nil
 }
 
-// readName returns the name of an item of callers.
 func readName(r *fields.Reader, n *yaml.Node, values fields.Values) (b binding) {
 	for _, field := range nameFields {
 		switch name := values[field]; {
@@ -127,7 +121,6 @@ func readName(r *fields.Reader, n *yaml.Node, values fields.Values) (b binding) 
 	return b
 }
 
-// checkName checks the value of a field that names callers.
 func checkName(r *fields.Reader, name fields.Given) {
 	switch {
 	case name.Text == "": // reported
@@ -139,3 +132,39 @@ func checkName(r *fields.Reader, name fields.Given) {
 		r.Errorf(name.Node, "uri: got %s, want a URI such as spiffe://cluster.local/ns/shop/sa/envoy", fields.Printable(name.Text))
 	}
 }
+
+// File keeps the last valid bindings of a file in force. A change is in force within two seconds.
+type File struct {
+	watched *watchfile.Files
+	current atomic.Pointer[Bindings]
+}
+
+// Open reads the file. observe is called after each change, with the reason if the file was rejected. observe and
+// log can be nil.
+func Open(path string, observe func(err error), log *slog.Logger) (*File, error) {
+	f := new(File)
+	apply := func(contents [][]byte) error {
+		b, err := Parse(path, contents[0])
+		if err == nil {
+			f.current.Store(&b)
+		}
+		return err
+	}
+	var err error
+	f.watched, err = watchfile.Read(watchfile.Options{
+		Paths: []string{path}, Content: "callers", Apply: apply, Observe: observe, Log: log,
+	})
+	return f, err
+}
+
+// Check returns an error if a file is invalid.
+func Check(path string) error {
+	_, err := Open(path, nil, nil)
+	return err
+}
+
+// Bindings returns the bindings in force.
+func (f *File) Bindings() Bindings { return *f.current.Load() }
+
+// Run applies changes of the file until ctx is done.
+func (f *File) Run(ctx context.Context) { f.watched.Watch(ctx) }

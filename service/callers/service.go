@@ -29,8 +29,7 @@ func NewService(next rlsv3.RateLimitServiceServer, file *File, refused func(), l
 	return &Service{next: next, file: file, refused: refused, log: log, logs: rate.NewLimiter(rate.Every(time.Minute), 1)}
 }
 
-// ShouldRateLimit implements rlsv3.RateLimitServiceServer. It returns PERMISSION_DENIED if the
-// caller may not ask the domain.
+// ShouldRateLimit implements rlsv3.RateLimitServiceServer.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	if err := s.CheckDomain(ctx, req.GetDomain()); err != nil {
 		return nil, err
@@ -38,7 +37,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 	return s.next.ShouldRateLimit(ctx, req)
 }
 
-// CheckDomain returns an error if the caller may not ask the domain. It counts such a call as refused.
+// CheckDomain returns an error, and counts a refused call, if the caller may not ask the domain.
 func (s *Service) CheckDomain(ctx context.Context, domain string) error {
 	cert, from := caller(ctx)
 	if s.file.Bindings().Allows(cert, domain) {
@@ -66,7 +65,6 @@ func caller(ctx context.Context) (cert *x509.Certificate, from string) {
 	return cert, from
 }
 
-// names returns the names in a certificate for messages.
 func names(c *x509.Certificate) string {
 	if c == nil {
 		return "no client certificate"

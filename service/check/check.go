@@ -1,11 +1,5 @@
-// Package check answers POST /v1/check: several independent checks of limits as JSON, for
-// programs without gRPC.
-//
-// Terms:
-//
-//   - check: one descriptor and its hits, like a ShouldRateLimit call with one descriptor;
-//   - answer: the decision about one check, or its error;
-//   - refusal: the answer to a request that is rejected as a whole, without a decision.
+// Package check answers POST /v1/check: several independent checks of limits as JSON, for programs without gRPC. A
+// refusal rejects a request as a whole, without a decision.
 package check
 
 import (
@@ -13,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"strings"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -23,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/service"
 )
@@ -35,19 +29,16 @@ type Options struct {
 	// Service decides the checks.
 	Service *service.Service
 
-	// CheckDomain returns an error if the caller may not use the domain. The default allows every
-	// domain.
+	// CheckDomain returns an error if the caller may not use the domain. The default allows all.
 	CheckDomain func(ctx context.Context, domain string) error
 
-	// StartCall returns the context of a check. end is called after its answer. The default is the
-	// context of the request.
+	// StartCall returns the context of a check, by default that of the request. end is called after its answer.
 	StartCall func(context.Context) (_ context.Context, end func())
 
 	// Refunds allows negative hits.
 	Refunds bool
 
-	// MaxChecks is the maximum number of checks in a request. The default is the constant
-	// MaxChecks, and a larger value is lowered to it.
+	// MaxChecks is the maximum number of checks in a request, at most the constant MaxChecks, which is the default.
 	MaxChecks int
 }
 
@@ -66,7 +57,6 @@ func New(o Options) *Handler {
 	return &Handler{o}
 }
 
-// refusalCodes are the codes in refusals.
 var refusalCodes = map[int]codes.Code{
 	http.StatusBadRequest:            codes.InvalidArgument,
 	http.StatusForbidden:             codes.PermissionDenied,
@@ -95,7 +85,6 @@ func (h *Handler) ServeBody(w http.ResponseWriter, r *http.Request, body []byte)
 	respond(w, http.StatusOK, Response{h.decideChecks(r.Context(), req)})
 }
 
-// decideChecks decides the checks of req.
 func (h *Handler) decideChecks(ctx context.Context, req *Request) []Answer {
 	answers := make([]Answer, len(req.Checks))
 	var items []service.Item
@@ -107,7 +96,11 @@ func (h *Handler) decideChecks(ctx context.Context, req *Request) []Answer {
 			answers[i] = Answer{Code: Failed, Error: newError(err)}
 			continue
 		}
-		callCtx, end := h.o.StartCall(c.contextWithHold(ctx))
+		callCtx := ctx
+		if c.Hold != "" { // as a caller of gRPC sends it
+			callCtx = metadata.NewIncomingContext(ctx, metadata.Pairs(limit.HoldKey, c.Hold))
+		}
+		callCtx, end := h.o.StartCall(callCtx)
 		items = append(items, service.Item{Context: callCtx, Request: call, OnAnswer: func(c *service.Call) {
 			answers[i] = newAnswer(c, req.Rules)
 			end()
@@ -143,15 +136,6 @@ func (h *Handler) newRequest(ctx context.Context, c *Check) (*rlsv3.RateLimitReq
 	return &rlsv3.RateLimitRequest{Domain: c.Domain, Descriptors: []*ratelimitv3.RateLimitDescriptor{d}}, nil
 }
 
-// contextWithHold returns ctx with the hold of c, as a caller of gRPC sends it.
-func (c *Check) contextWithHold(ctx context.Context) context.Context {
-	if c.Hold == "" {
-		return ctx
-	}
-	return metadata.NewIncomingContext(ctx, metadata.Pairs(limit.HoldKey, c.Hold))
-}
-
-// newAnswer describes the answer to a call with one descriptor. It has the rule if withRule is set.
 func newAnswer(c *service.Call, withRule bool) Answer {
 	if c.Err != nil {
 		return Answer{Code: Failed, Error: newError(c.Err)}
@@ -181,17 +165,11 @@ func newAnswer(c *service.Call, withRule bool) Answer {
 // maxMessage bounds the message of an Error, in bytes.
 const maxMessage = 1024
 
-// newError describes an error.
 func newError(err error) *Error {
 	s := status.Convert(err)
-	message := s.Message()
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage], "") + "…"
-	}
-	return &Error{Code: code.Code(s.Code()).String(), Message: message}
+	return &Error{Code: code.Code(s.Code()).String(), Message: fields.Cut(s.Message(), maxMessage)}
 }
 
-// respond writes an answer.
 func respond(w http.ResponseWriter, httpCode int, answer any) {
 	text, _ := json.Marshal(answer) // texts and numbers never fail
 	w.Header().Set("Cache-Control", "no-store")

@@ -13,7 +13,6 @@ import (
 // maxDomainBytes bounds the domain of a request, which many answers can repeat.
 const maxDomainBytes = 1024
 
-// parse reads the body of a request with up to maxChecks checks.
 func parse(body []byte, maxChecks int) (*Request, error) {
 	if !utf8.Valid(body) {
 		return nil, errors.New("body: got invalid UTF-8, want JSON")
@@ -73,7 +72,6 @@ func decode(text []byte, place string, v any) error {
 	return fmt.Errorf("body: want a JSON object: %w", err)
 }
 
-// kindName returns the name of the JSON type that a field wants.
 func kindName(typeErr *json.UnmarshalTypeError) string {
 	switch kind := typeErr.Type.Kind().String(); kind {
 	case "struct":

@@ -1,16 +1,15 @@
-// Package boundedyaml parses YAML files in bounded memory. The tree of a file takes up to a
-// hundred times the size of the file, and aliases can multiply the tree. So this package counts
-// the nodes of a file before it makes a tree, and counts the nodes behind aliases before anybody
-// follows an alias. A long list is parsed in pieces.
+// Package boundedyaml parses YAML files in bounded memory. The tree of a file takes up to a hundred times the size
+// of the file, and aliases can multiply the tree. So this package counts the nodes before it makes a tree, counts
+// the nodes behind aliases before anybody follows an alias, and parses a long list in pieces.
 //
-// An error of the parser names no remedy, so this package looks for the cause itself. The parser of
-// goccy/go-yaml is no replacement: of the 50 mistakes in cause_test.go, it accepts 3, puts 22 in another
-// place, and names few remedies.
+// An error of the parser names no remedy, so this package looks for the cause itself. The parser of goccy/go-yaml
+// is no replacement: of the 50 mistakes in cause_test.go, it accepts 3, puts 22 in another place, and names few
+// remedies.
 //
 // Terms:
 //
-//   - node: a key, a value, a list or a mapping;
-//   - piece: some items of a list, which are one tree.
+// - node: a key, a value, a list or a mapping;
+// - piece: some items of a list, which are one tree.
 package boundedyaml
 
 import (
@@ -19,24 +18,23 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
 
 // Bounds are the bounds of a file. 0 means the default.
 type Bounds struct {
-	// MaxNodes is the maximum number of nodes in one tree, 500,000 by default. The list of
-	// Open has a tree for each piece.
+	// MaxNodes bounds the nodes in one tree. Each piece of the list of Open is a tree.
 	MaxNodes int
 
-	// MaxRepeated is the maximum number of nodes behind all aliases, 1,000,000 by default.
+	// MaxRepeated bounds the nodes behind all aliases.
 	MaxRepeated int
 
 	// PieceNodes is the number of nodes after which a piece ends, 20,000 by default.
 	PieceNodes int
 
-	// Parsers is the number of pieces that are parsed at the same time, 1 by default. The pieces
-	// of a file with anchors are always parsed one after the other.
+	// Parsers is the number of pieces that are parsed at the same time, 1 by default, and always 1 with anchors.
 	Parsers int
 }
 
@@ -44,15 +42,13 @@ const (
 	// DefaultMaxNodes is about the number of nodes in 45,000 rules. A node takes 200 bytes.
 	DefaultMaxNodes = 500_000
 
-	// DefaultMaxRepeated is about the number of nodes that 200,000 rules repeat if all use the same
-	// anchored limit.
+	// DefaultMaxRepeated is about what 200,000 rules repeat if all use the same anchored limit.
 	DefaultMaxRepeated = 1_000_000
 
 	defaultPieceNodes = 20_000
 )
 
-// Problem is the reason why a file can't be parsed. Line and Column are from 1, or 0 if they
-// are unknown.
+// Problem is the reason why a file can't be parsed. An unknown Column is 0.
 type Problem struct {
 	Line, Column int
 	Reason       string
@@ -90,8 +86,7 @@ func Parse(data []byte, b Bounds) (*Document, error) {
 	return d, d.parseWhole()
 }
 
-// Open parses the first document of a file without the items of one field at the root. Items returns
-// the items.
+// Open is Parse without the items of one field at the root, which Items returns.
 func Open(data []byte, field string, b Bounds) (*Document, error) {
 	d := newDocument(data, field, b)
 	head, pieces, ok := cut(data, field, d.bounds.PieceNodes)
@@ -131,8 +126,7 @@ func (d *Document) parseWhole() error {
 	return err
 }
 
-// checkCount reports data with too many nodes for one tree. line is the number of the first line of
-// data in the file.
+// checkCount reports data with too many nodes for one tree. line is its first line in the file.
 func (d *Document) checkCount(data []byte, line int) error {
 	count, last := countNodes(data, d.bounds.MaxNodes)
 	if count <= d.bounds.MaxNodes {
@@ -145,14 +139,17 @@ func (d *Document) checkCount(data []byte, line int) error {
 	return &Problem{Line: line + last - 1, Reason: fmt.Sprintf("more than %d keys and values to parse at once; %s", d.bounds.MaxNodes, advice)}
 }
 
-// openPieces parses head, and keeps pieces for Items.
 func (d *Document) openPieces(head []byte, pieces []piece) error {
 	if err := d.checkCount(head, 1); err != nil {
 		return err
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(head))
 	if mayHaveAnchors(d.data) {
-		decoder = yaml.NewDecoder(documents(head, pieces))
+		readers := []io.Reader{bytes.NewReader(head)}
+		for _, p := range pieces { // each is a document of its own, after a line that shiftLines takes away
+			readers = append(readers, strings.NewReader("---\n"), bytes.NewReader(p.data))
+		}
+		decoder = yaml.NewDecoder(io.MultiReader(readers...))
 		d.decoder = decoder
 	}
 	var doc yaml.Node
@@ -172,8 +169,8 @@ func (d *Document) openPieces(head []byte, pieces []piece) error {
 // InPieces reports whether Root lacks the items, and Items returns them.
 func (d *Document) InPieces() bool { return d.pieces != nil }
 
-// Items calls f with the items of each piece, in their order, until f returns false. If f keeps
-// no nodes, few pieces at a time are in memory. The error is a *Problem.
+// Items calls f with the items of each piece until f returns false. If f keeps no nodes, few pieces at a time are
+// in memory. The error is a *Problem.
 func (d *Document) Items(f func(items []*yaml.Node) bool) error {
 	if handledItems, err := d.eachPiece(f); err != nil {
 		return d.parseRemainingItems(handledItems, err, f)
@@ -181,8 +178,7 @@ func (d *Document) Items(f func(items []*yaml.Node) bool) error {
 	return nil
 }
 
-// eachPiece does the work of Items until a piece can't be parsed. handledItems is the number of
-// items before that piece.
+// eachPiece is Items until a piece can't be parsed. handledItems is the number of items before that piece.
 func (d *Document) eachPiece(f func(items []*yaml.Node) bool) (handledItems int, err error) {
 	next := d.parsePiece
 	if d.decoder == nil && d.bounds.Parsers > 1 {
@@ -203,7 +199,7 @@ func (d *Document) eachPiece(f func(items []*yaml.Node) bool) (handledItems int,
 	return handledItems, nil
 }
 
-// parsePiece parses piece i. If the pieces have one decoder, i must be the next piece.
+// parsePiece parses piece i, the next one if the pieces have one decoder.
 func (d *Document) parsePiece(i int) ([]*yaml.Node, error) {
 	p := d.pieces[i]
 	if err := d.checkCount(p.data, p.line); err != nil {
@@ -235,9 +231,8 @@ func (d *Document) parsePiece(i int) ([]*yaml.Node, error) {
 	return list.Content, err
 }
 
-// parseRemainingItems calls f with all items except the first handledItems, after a piece could not be
-// parsed. If the whole document can be parsed, its pieces were cut in a wrong place. If the
-// document is too large, the error of the piece is the best one.
+// parseRemainingItems calls f with the items after handledItems. If the whole document can be parsed, its pieces
+// were cut in a wrong place. If it is too large, the error of the piece is the best one.
 func (d *Document) parseRemainingItems(handledItems int, pieceError error, f func([]*yaml.Node) bool) error {
 	if d.checkCount(d.data, 1) != nil {
 		return pieceError
@@ -253,10 +248,80 @@ func (d *Document) parseRemainingItems(handledItems int, pieceError error, f fun
 	return pieceError
 }
 
-// shiftLines subtracts lineShift from the line number of n and of all nodes below n.
 func shiftLines(n *yaml.Node, lineShift int) {
 	n.Line -= lineShift
 	for _, child := range n.Content {
 		shiftLines(child, lineShift)
 	}
+}
+
+// aliasCounter counts the nodes behind aliases, at each use of an alias.
+type aliasCounter struct {
+	bounds   Bounds
+	anchors  map[string]anchor
+	visited  int // nodes, without repetitions
+	repeated int // nodes behind all aliases so far
+
+	// anchored is the number of nodes below anchors, which the parser keeps until the end of the file.
+	anchored int
+	isBelow  bool
+}
+
+// anchor is a node that aliases can repeat.
+type anchor struct {
+	node *yaml.Node
+	size int // with repetitions; 0 while the node is counted
+}
+
+const maxSize = 1 << 40
+
+func newAliasCounter(b Bounds) aliasCounter {
+	return aliasCounter{bounds: b, anchors: map[string]anchor{}}
+}
+
+func (c *aliasCounter) size(n *yaml.Node) (int, error) {
+	c.visited++
+	if n.Kind == yaml.AliasNode {
+		return c.aliasSize(n)
+	}
+	if n.Anchor == "" {
+		return c.sizeOfAll(n)
+	}
+	before, wasBelow := c.visited, c.isBelow
+	c.anchors[n.Anchor], c.isBelow = anchor{node: n}, true
+	total, err := c.sizeOfAll(n)
+	c.isBelow = wasBelow
+	if c.anchors[n.Anchor].node == n {
+		c.anchors[n.Anchor] = anchor{n, total}
+	}
+	if !wasBelow {
+		c.anchored += 1 + c.visited - before
+	}
+	if err == nil && c.anchored > c.bounds.MaxNodes {
+		err = problemAt(n, "more than %d keys and values have anchors (&); remove the anchors that no alias uses", c.bounds.MaxNodes)
+	}
+	return total, err
+}
+
+func (c *aliasCounter) sizeOfAll(n *yaml.Node) (int, error) {
+	total := 1
+	for _, child := range n.Content {
+		size, err := c.size(child)
+		if err != nil {
+			return 0, err
+		}
+		total = min(total+size, maxSize)
+	}
+	return total, nil
+}
+
+func (c *aliasCounter) aliasSize(n *yaml.Node) (int, error) {
+	size := c.anchors[n.Value].size
+	if size == 0 {
+		return 0, problemAt(n, "alias *%s is inside its own anchor", n.Value)
+	}
+	if c.repeated = min(c.repeated+size, maxSize); c.repeated > c.bounds.MaxRepeated {
+		return 0, problemAt(n, "aliases repeat more than %d keys and values (each use of an alias counts); write them out, or split the file", c.bounds.MaxRepeated)
+	}
+	return size, nil
 }

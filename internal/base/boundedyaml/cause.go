@@ -14,9 +14,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// findCause returns the likely cause why the parser rejects data: its place and its remedy. It
-// returns nil if the cause is unknown. It makes small changes near the place where the parser stops. A
-// change after which the parser reads more lines shows the cause.
+// findCause returns the likely cause why the parser rejects data, or nil. It makes small changes near the place
+// where the parser stops. A change after which the parser reads more lines shows the cause.
 func findCause(data []byte) *Problem {
 	if bytes.IndexByte(data, 0) >= 0 || len(data) > maxParsed/2 {
 		return nil // UTF-16, or large
@@ -38,14 +37,13 @@ func findCause(data []byte) *Problem {
 }
 
 const (
-	// maxParsed bounds the bytes that findCause parses, in all its attempts.
 	maxParsed = 4 << 20
 
 	nearLines    = 3   // lines with content in which a mistake stops the parser
 	bracketLines = 100 // lines in which an open bracket is sought
 )
 
-// lineReader returns one line at a time. So the parser has read few bytes after its mistake.
+// lineReader returns one line at a time, so the parser has read little after its mistake.
 type lineReader struct{ rest []byte }
 
 // Read implements io.Reader.
@@ -62,8 +60,7 @@ func (r *lineReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// unreadBytes returns the number of bytes after the line where the parser stops, or -1 if data is
-// valid.
+// unreadBytes returns the number of bytes after the line where the parser stops, or -1 for valid data.
 func unreadBytes(data []byte) int {
 	r := &lineReader{data}
 	if err := yaml.NewDecoder(r).Decode(new(yaml.Node)); err == nil || errors.Is(err, io.EOF) {
@@ -72,7 +69,6 @@ func unreadBytes(data []byte) int {
 	return len(r.rest)
 }
 
-// causeFinder changes a file until the parser reads more of it.
 type causeFinder struct {
 	data   []byte
 	unread int    // bytes after the line where the parser stops
@@ -108,7 +104,7 @@ func (f *causeFinder) lineNumber(offset int) int {
 	return 1 + bytes.Count(f.data[:offset], []byte("\n"))
 }
 
-// line is a line with content. Its text has no line break.
+// line is a line with content, without its line break.
 type line struct {
 	start int
 	text  string
@@ -116,7 +112,7 @@ type line struct {
 
 func (l line) end() int { return l.start + len(l.text) }
 
-// linesUp returns the lines with content that the parser has read, from the last to the first.
+// linesUp returns the lines with content that the parser has read, the last one first.
 func (f *causeFinder) linesUp() (lines []line) {
 	for rest := f.data[:len(f.data)-f.unread]; len(rest) > 0; {
 		start := bytes.LastIndexByte(rest[:len(rest)-1], '\n') + 1
@@ -129,8 +125,8 @@ func (f *causeFinder) linesUp() (lines []line) {
 	return lines
 }
 
-// pattern is a mistake in a line, at the group "at". The parser accepts the line with one of the fixes, which
-// are templates of package regexp. The reason can name groups too.
+// pattern is a mistake in a line, at the group "at". The parser accepts the line with one of the fixes, templates
+// of package regexp. The reason can name groups too.
 type pattern struct {
 	mistake *regexp.Regexp
 	reason  string
@@ -179,7 +175,6 @@ var lastPatterns = []pattern{
 	newPattern(`^(?P<before> *)(?P<at>["'{\[\w][^\s,]*)`, "no comma before $at; want a comma between two values", "${before}, ${at}"),
 }
 
-// tryPatterns tries the fixes of the patterns that match a line.
 func (f *causeFinder) tryPatterns(l line, patterns []pattern) bool {
 	for _, p := range patterns {
 		m := p.mistake.FindStringSubmatchIndex(l.text)
@@ -187,7 +182,12 @@ func (f *causeFinder) tryPatterns(l line, patterns []pattern) bool {
 			continue
 		}
 		group := func(name string) string {
-			return excerpt(string(p.mistake.ExpandString(nil, "${"+name+"}", l.text, m)))
+			const most = 40
+			text := []rune(string(p.mistake.ExpandString(nil, "${"+name+"}", l.text, m)))
+			if len(text) > most {
+				text = append(text[:most], '…')
+			}
+			return string(text)
 		}
 		at := m[2*p.mistake.SubexpIndex("at")]
 		for _, fix := range p.fixes {
@@ -197,14 +197,6 @@ func (f *causeFinder) tryPatterns(l line, patterns []pattern) bool {
 		}
 	}
 	return false
-}
-
-func excerpt(text string) string {
-	const most = 40
-	if cut := []rune(text); len(cut) > most {
-		return string(cut[:most]) + "…"
-	}
-	return text
 }
 
 // entryStart matches the start of a line: its spaces, and the dashes of items.
@@ -227,7 +219,11 @@ func (f *causeFinder) tryIndent(l line) bool {
 			continue
 		}
 		tried = append(tried, want)
-		reason := fmt.Sprintf("wrong indentation: got %s, want %d as in line %d", spacesText(got), want, f.lineNumber(above.start))
+		unit := "spaces"
+		if got == 1 {
+			unit = "space"
+		}
+		reason := fmt.Sprintf("wrong indentation: got %d %s, want %d as in line %d", got, unit, want, f.lineNumber(above.start))
 		if f.try(l.start+got, edit{l.start, l.start + got, strings.Repeat(" ", want)}, reason) {
 			return true
 		}
@@ -236,13 +232,6 @@ func (f *causeFinder) tryIndent(l line) bool {
 		}
 	}
 	return false
-}
-
-func spacesText(n int) string {
-	if n == 1 {
-		return "1 space"
-	}
-	return fmt.Sprintf("%d spaces", n)
 }
 
 // tryBrackets tries to close, to change or to remove a bracket after start.
@@ -297,14 +286,12 @@ func closingBracket(open byte) string {
 
 const notYAML = "not valid YAML: "
 
-// blockError matches errors whose line is the line before the block with the mistake.
+// blockError matches errors whose line is the one before the block with the mistake.
 var blockError = regexp.MustCompile(`^did not find expected (key|'-' indicator|',' or|node content|<)`)
 
-// unknownAnchor matches the error of an alias without an anchor.
 var unknownAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
 
-// syntaxProblem returns the problem in an error of the parser. lineShift is the line number from the
-// parser minus the line number in the file. The problem has a line of the file.
+// syntaxProblem returns the problem in an error of the parser, whose lines are lineShift above those of the file.
 func (d *Document) syntaxProblem(err error, lineShift int) error {
 	p := &Problem{Reason: strings.TrimPrefix(err.Error(), "yaml: ")}
 	if _, scanErr := fmt.Sscanf(p.Reason, "line %d:", &p.Line); scanErr == nil {

@@ -2,7 +2,6 @@ package boundedyaml
 
 import (
 	"bytes"
-	"io"
 	"regexp"
 	"strings"
 	"sync"
@@ -16,12 +15,11 @@ type piece struct {
 	line int // of the first byte, from 1
 }
 
-// cut splits a document whose last field at the root is a list in block style. head is the
-// document without the items. ok is false if the document does not look so.
+// cut splits a document whose last field at the root is a list in block style. head is the document without the
+// items.
 //
-// A line break before an item is certainly between two items, except inside quotes and
-// brackets. Each piece is parsed as a document of its own, so a cut there makes invalid YAML.
-// The caller then parses the whole document.
+// A line break before an item is certainly between two items, except inside quotes and brackets. A cut there makes
+// invalid YAML, and the caller then parses the whole document.
 func cut(data []byte, field string, pieceNodes int) (head []byte, pieces []piece, ok bool) {
 	start := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(field) + `:[ \t]*([ \t]#.*)?\r?\n`).FindIndex(data)
 	if start == nil {
@@ -60,8 +58,7 @@ func cut(data []byte, field string, pieceNodes int) (head []byte, pieces []piece
 	return head, append(pieces, current), indent >= 0
 }
 
-// mayHaveAnchors reports whether an & in data can start an anchor. Without anchors, pieces do not
-// depend on each other. An anchor follows a space, a line break, or a character of YAML.
+// mayHaveAnchors reports whether an & in data can start an anchor. Without anchors, pieces are independent.
 func mayHaveAnchors(data []byte) bool {
 	for i := 0; ; i++ {
 		next := bytes.IndexByte(data[i:], '&')
@@ -79,26 +76,12 @@ func isWordByte(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
 }
 
-// separator is the line between two documents. It adds a line, which shiftLines takes away.
-const separator = "---\n"
-
-// documents returns a reader of head and pieces as separate documents.
-func documents(head []byte, pieces []piece) io.Reader {
-	readers := []io.Reader{bytes.NewReader(head)}
-	for _, p := range pieces {
-		readers = append(readers, strings.NewReader(separator), bytes.NewReader(p.data))
-	}
-	return io.MultiReader(readers...)
-}
-
-// parsedPiece is the result of parsePiece.
 type parsedPiece struct {
 	items []*yaml.Node
 	err   error
 }
 
-// parseAhead parses several pieces at the same time. next waits for the items of a piece, in the
-// order of the pieces. stop ends the parsers and waits for their end.
+// parseAhead parses several pieces at the same time. next returns the items of the next one.
 func (d *Document) parseAhead() (next func(i int) ([]*yaml.Node, error), stop func()) {
 	queue := make(chan chan parsedPiece, d.bounds.Parsers-1) // in the order of the pieces
 	stopped := make(chan struct{})
@@ -127,11 +110,10 @@ func (d *Document) parseAhead() (next func(i int) ([]*yaml.Node, error), stop fu
 	}
 }
 
-// countNodes returns about how many nodes the parser makes of data. It stops above most and
-// returns the line where it stopped, from 1.
+// countNodes returns about how many nodes the parser makes of data. It stops above most, in the returned line.
 //
-// The count is exact for rules in block style and in JSON. It is too high for punctuation in
-// text. For lists of pairs such as [a: b], it is too low by a third.
+// The count is exact for rules in block style and in JSON. It is too high for punctuation in text. For lists of
+// pairs such as [a: b], it is too low by a third.
 func countNodes(data []byte, most int) (count, line int) {
 	count, line = 1, 1
 	hasText, hasColon := false, false // of the item of a list in brackets
@@ -177,8 +159,7 @@ func countNodes(data []byte, most int) (count, line int) {
 	return count, line
 }
 
-// isWordEnd reports whether a plain word can't go on at data[i]. Line breaks of YAML that are
-// not ASCII count as ends.
+// isWordEnd reports whether a plain word can't go on at data[i].
 func isWordEnd(data []byte, i int) bool {
 	return i >= len(data) || data[i] <= ' ' || data[i] >= 0x80 || strings.IndexByte(",[]{}", data[i]) >= 0
 }

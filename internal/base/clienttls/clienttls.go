@@ -17,8 +17,7 @@ type Files struct {
 	CA        string // authorities to trust besides those of the system
 	Cert, Key string // the client's own certificate and its key; both or none
 
-	// SkipHostname accepts any name in the server's certificate. The chain of the
-	// certificate is still verified.
+	// SkipHostname accepts any name in the server's certificate, whose chain is still verified.
 	SkipHostname bool
 
 	// ServerName is the name in the server's certificate, if it isn't the host.

@@ -9,8 +9,8 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
 
-// Parse splits a descriptor of the command line into entries: key=value,key=value. A \ before a comma,
-// a = in a key or a \ removes its meaning. hasValue reports for each entry whether it has a =.
+// Parse splits a descriptor of the command line into entries: key=value,key=value. A \ before a comma, a = in a key
+// or a \ removes its meaning. hasValue reports for each entry whether it has a =.
 func Parse(text string) (entries []*ratelimitv3.RateLimitDescriptor_Entry, hasValue []bool, err error) {
 	var part []byte // the key or value so far
 	e := &ratelimitv3.RateLimitDescriptor_Entry{}
@@ -45,8 +45,7 @@ func Parse(text string) (entries []*ratelimitv3.RateLimitDescriptor_Entry, hasVa
 	return entries, hasValue, nil
 }
 
-// ParseRequest parses a descriptor of a request. Each entry must have a key and a =, and its value can be
-// empty.
+// ParseRequest parses a descriptor of a request, whose entries must have a key and a =.
 func ParseRequest(text string) ([]*ratelimitv3.RateLimitDescriptor_Entry, error) {
 	entries, hasValue, err := Parse(text)
 	for i := 0; err == nil && i < len(entries); i++ {

@@ -44,7 +44,7 @@ type Field struct {
 	// Want describes the values in messages. Without it, the description comes from Kind.
 	Want string
 
-	// Remedy is what to write if the field is missing. A field without Remedy can be left out.
+	// Remedy is what to write if the field is missing. Without it, the field can be left out.
 	Remedy string
 }
 
@@ -108,31 +108,37 @@ func (f *Field) Read(n *yaml.Node) (v Value, mistake string) {
 
 // want describes the values of f to the author of n.
 func (f *Field) want(n *yaml.Node) string {
-	text := f.Want
-	if text == "" {
-		switch f.Kind {
-		case Object, Free:
-			text = "a mapping"
-		case List:
-			text = "a list"
-		case Entries:
-			text = "a list, or a mapping with the name of a file, as in {file: list.txt}"
-		case Flag:
-			text = "true or false"
-		case Count:
-			text = fmt.Sprintf("a whole number from %d to %d", f.Min, f.Max)
-		case Ratio:
-			text = "a number over 0 and up to " + strconv.FormatFloat(f.MaxRatio, 'f', -1, 64)
-		case Choice:
-			text = OneOf(n.Value, f.Choices)
-		default:
-			text = "text"
-		}
+	switch {
+	case f.Kind == Choice && f.Want == "":
+		return OneOf(n.Value, f.Choices)
+	case n.Kind == yaml.ScalarNode && !IsPlain(n) && (f.Kind == Flag || f.Kind == Count || f.Kind == Ratio):
+		return f.Values() + " without quotes"
 	}
-	if n.Kind == yaml.ScalarNode && !IsPlain(n) && (f.Kind == Flag || f.Kind == Count || f.Kind == Ratio) {
-		text += " without quotes"
+	return f.Values()
+}
+
+// Values describes the values of f.
+func (f *Field) Values() string {
+	if f.Want != "" {
+		return f.Want
 	}
-	return text
+	switch f.Kind {
+	case Object, Free:
+		return "a mapping"
+	case List:
+		return "a list"
+	case Entries:
+		return "a list, or a mapping with the name of a file, as in {file: list.txt}"
+	case Flag:
+		return "true or false"
+	case Count:
+		return fmt.Sprintf("a whole number from %d to %d", f.Min, f.Max)
+	case Ratio:
+		return "a number over 0 and up to " + strconv.FormatFloat(f.MaxRatio, 'f', -1, 64)
+	case Choice:
+		return JoinOr(f.Choices)
+	}
+	return "text"
 }
 
 // MaxCount is the largest number of a 32-bit field.

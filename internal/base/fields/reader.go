@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -36,15 +37,14 @@ type File struct {
 	// Things are the contents of the file, in messages.
 	Things string
 
-	// Missing is what an empty file lacks. If Missing is empty, the file can be empty.
+	// Missing is what an empty file lacks, or empty if the file can be empty.
 	Missing string
 
 	// IsSecret says that problems must not show a value.
 	IsSecret bool
 }
 
-// Read calls read with the root of the file. The error is Problems, in the order of their places. A
-// mistake of YAML is the only one.
+// Read calls read with the root of the file. The error is Problems, or the one mistake of YAML.
 func (f File) Read(read func(r *Reader, root *yaml.Node)) error {
 	r := &Reader{file: f}
 	r.parse(read)
@@ -93,7 +93,7 @@ func (r *Reader) Errorf(n *yaml.Node, format string, args ...any) {
 // Values are the fields of an object by name.
 type Values map[string]Given
 
-// Given is a field in an object. If the object lacks the field, all is zero.
+// Given is a field in an object, or zero if the object lacks the field.
 type Given struct {
 	*Field
 	Value
@@ -103,12 +103,15 @@ type Given struct {
 // Is reports whether the object has the field, even with a mistake.
 func (g Given) Is() bool { return g.Node != nil }
 
-// Object reads the fields of a mapping. It returns nil if n is no mapping. level names the mapping in
-// messages.
+// Object reads the fields of a mapping, or returns nil if n is none. level names the mapping in messages.
 func (r *Reader) Object(n *yaml.Node, level string, known []Field) Values {
 	names := Names(known)
 	if n.Kind != yaml.MappingNode {
-		r.Errorf(n, "%s: got %s, want a mapping with %s", level, r.display(n), strings.Join(names, ", "))
+		shown := Display(n)
+		if r.file.IsSecret && n.Kind == yaml.ScalarNode {
+			shown = "a text"
+		}
+		r.Errorf(n, "%s: got %s, want a mapping with %s", level, shown, strings.Join(names, ", "))
 		return nil
 	}
 	values := Values{}
@@ -173,7 +176,6 @@ func (r *Reader) Items(g Given) []*yaml.Node {
 	return items
 }
 
-// visit counts a node and reports whether to go on.
 func (r *Reader) visit(n *yaml.Node) bool {
 	if r.nodes == maxNodes {
 		r.Errorf(n, "file has more than %d keys and values (aliases count at each use)", maxNodes)
@@ -182,15 +184,7 @@ func (r *Reader) visit(n *yaml.Node) bool {
 	return r.nodes <= maxNodes && len(r.problems) < maxProblems
 }
 
-// display returns n for a message. A scalar of a secret file is not shown.
-func (r *Reader) display(n *yaml.Node) string {
-	if r.file.IsSecret && n.Kind == yaml.ScalarNode {
-		return "a text"
-	}
-	return Display(n)
-}
-
-// keyText returns a key for a message. A key of a secret file can have a secret, as in {token:SECRET}.
+// keyText returns a key for a message. In a secret file, a key can have a secret: {token:SECRET}.
 func (r *Reader) keyText(key *yaml.Node) string {
 	const longestShown = 15
 	if r.file.IsSecret && (len(key.Value) > longestShown || strings.Contains(key.Value, ":")) {
@@ -205,4 +199,47 @@ func Resolve(n *yaml.Node) *yaml.Node {
 		n = n.Alias
 	}
 	return n
+}
+
+// Problem is a mistake in a limits file. Unknown fields are zero.
+type Problem struct {
+	File   string `json:"file,omitempty"`
+	Line   int    `json:"line,omitempty"`   // from 1
+	Column int    `json:"column,omitempty"` // from 1
+
+	// Path is the path to the descriptor: `shop > service=checkout > path`.
+	Path string `json:"path,omitempty"`
+
+	// Reason is the mistake and its remedy.
+	Reason string `json:"reason"`
+}
+
+// String returns file:line:column: path: reason.
+func (p Problem) String() string {
+	place := FileLine(p.File, p.Line)
+	if p.Line > 0 && p.Column > 0 {
+		place += ":" + strconv.Itoa(p.Column)
+	}
+	parts := []string{strings.TrimPrefix(place, ":"), p.Path, p.Reason}
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ": ")
+}
+
+// FileLine returns file:line, or the file alone if the line is 0.
+func FileLine(file string, line int) string {
+	if line == 0 {
+		return file
+	}
+	return file + ":" + strconv.Itoa(line)
+}
+
+// Problems is a list of problems. Its error text has one problem a line.
+type Problems []Problem
+
+// Error implements error.
+func (ps Problems) Error() string {
+	lines := make([]string, len(ps))
+	for i, p := range ps {
+		lines[i] = p.String()
+	}
+	return strings.Join(lines, "\n")
 }

@@ -12,8 +12,7 @@ import (
 // envoyproxy/ratelimit reads YAML 1.1 with go-yaml v2. This package uses its successor v3,
 // which reads fewer plain words as booleans. The functions below restore the old reading.
 
-// Tag returns the type of scalar n: !!null, !!bool, !!int, !!float, !!str, or a tag
-// of the file.
+// Tag returns the type of scalar n: !!null, !!bool, !!int, !!float, !!str, or a tag of the file.
 func Tag(n *yaml.Node) string {
 	tag := n.ShortTag()
 	if tag == "!!str" && IsPlain(n) {
@@ -47,8 +46,7 @@ func ParseInt(s string) (int64, bool) {
 	return n, err == nil
 }
 
-// ParseText returns the text of a scalar that isn't null: as written, or decoded if the tag
-// is !!binary.
+// ParseText returns the text of a scalar that isn't null, decoded if the tag is !!binary.
 func ParseText(n *yaml.Node) (string, bool) {
 	if n.ShortTag() != "!!binary" {
 		return n.Value, utf8.ValidString(n.Value)
@@ -68,14 +66,19 @@ func Display(n *yaml.Node) string {
 	if n.ShortTag() == "!!null" {
 		return "null"
 	}
-	s := n.Value
-	if len(s) > 40 {
-		s = strings.ToValidUTF8(s[:40], "") + "…"
-	}
+	s := Cut(n.Value, 40)
 	if IsPlain(n) {
 		return Printable(s)
 	}
 	return strconv.Quote(s)
+}
+
+// Cut returns s, or its first bytes and an ellipsis if s is longer than most bytes.
+func Cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 // Printable returns s, in quotes if s has characters that a terminal can't show.

@@ -3,12 +3,9 @@ package fingerprint
 
 import "hash/maphash"
 
-// ID identifies a counter by its key and tag.
-//
-// Each half is a 64-bit hash with random seeds of its own. Two given counters share an ID
-// with a chance of about 2^-128. Among a million counters, any two share an ID with a
-// chance below 2^-88. Nobody outside the process learns the seeds or sees a hash, so nobody
-// can make keys collide.
+// ID identifies a counter by its key and tag. Each half is a 64-bit hash with random seeds of its own, so among a
+// million counters, any two share an ID with a chance below 2^-88. Nobody outside the process learns the seeds, so
+// nobody can make keys collide.
 type ID struct{ Lo, Hi uint64 }
 
 // Seeds make IDs. Only IDs of the same Seeds can be compared.
@@ -22,8 +19,7 @@ func NewSeeds() (s Seeds) {
 	return s
 }
 
-// ID returns the ID of key and tag. The two are hashed separately and joined by XOR, so that
-// "a" + "bc" and "ab" + "c" differ.
+// ID hashes key and tag separately, so that "a" + "bc" and "ab" + "c" differ.
 func (s *Seeds) ID(key []byte, tag string) ID {
 	return ID{
 		Lo: maphash.Bytes(s[0], key) ^ maphash.String(s[1], tag),

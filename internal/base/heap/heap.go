@@ -12,27 +12,23 @@ import (
 )
 
 const (
-	// maxPercent is GOGC for a small heap. Calls leave much garbage, so less frequent
-	// collections save CPU time in each call.
+	// maxPercent is GOGC for a small heap. Calls leave much garbage, so fewer collections save CPU time.
 	maxPercent = 400
 
 	// minPercent is GOGC for a large heap, which takes long to collect.
 	minPercent = 25
 
-	// maxGarbage is the garbage in bytes that is allowed for a heap whose GOGC is between minPercent
-	// and maxPercent.
+	// maxGarbage is the garbage in bytes of a heap between the two.
 	maxGarbage = 32 << 20
 
-	// loadHeap is the heap in bytes up to which a load needs few collections. The trees of a large file
-	// are garbage soon. Each collection of this garbage also marks all rules, and calls help to mark.
+	// loadHeap is the heap in bytes up to which a load needs few collections. Its garbage is large and short-lived.
 	loadHeap = 128 << 20
 
-	// minHeapToFree is the size of the heap from which memory is given back to the system after a
-	// load. Giving it back takes some milliseconds.
+	// minHeapToFree is the heap from which a load gives memory back to the system, which takes some milliseconds.
 	minHeapToFree = 64 << 20
 
-	// interval is the time between two measurements of the heap. A few large calls can let the heap grow by 200 MB
-	// in half a second. loadInterval is shorter, because the heap grows faster during a load.
+	// interval is the time between two measurements. A few large calls can let the heap grow by 200 MB in half a
+	// second.
 	interval     = 50 * time.Millisecond
 	loadInterval = 10 * time.Millisecond
 )
@@ -48,45 +44,42 @@ type pacer struct {
 
 var processPacer pacer
 
-// Bound lets GOGC follow the live heap until ctx is done: 400 for a small heap, less for a
-// large heap. Then GOGC gets its original value again.
+// Bound lets GOGC follow the live heap until ctx is done: 400 for a small heap, less for a large one.
 func Bound(ctx context.Context) { processPacer.bound(ctx) }
 
-// BeginLoad lets GOGC follow the live heap closely until done is called, so the heap can grow to
-// loadHeap. Then it gives the memory of the garbage back to the system.
+// BeginLoad lets the heap grow to loadHeap until done is called, which gives the memory of the garbage back.
 func BeginLoad() (done func()) { return processPacer.load() }
 
-func (p *pacer) bound(ctx context.Context) {
-	p.change(1, 0)
-	go func() {
-		for wait.Sleep(ctx, interval) {
-			p.applyPercent()
-		}
-		p.change(-1, 0)
-	}()
-}
+func (p *pacer) bound(ctx context.Context) { context.AfterFunc(ctx, p.follow(interval, 0)) }
 
 func (p *pacer) load() (done func()) {
-	p.change(1, 1)
-	ctx, cancel := context.WithCancel(context.Background())
-	var follower sync.WaitGroup
-	follower.Go(func() {
-		for wait.Sleep(ctx, loadInterval) {
-			p.applyPercent()
-		}
-	})
+	stop := p.follow(loadInterval, 1)
 	return sync.OnceFunc(func() {
-		cancel()
-		follower.Wait()
 		if size("/memory/classes/heap/objects:bytes")+size("/memory/classes/heap/free:bytes") > minHeapToFree {
 			debug.FreeOSMemory()
 		}
-		p.change(-1, -1)
+		stop()
 	})
 }
 
-// change adds to the numbers of followers and loads. The first follower makes GOGC follow the live heap. After
-// the last one, GOGC has its original value.
+// follow lets GOGC follow the live heap until stop is called. loads is 1 for a load, else 0.
+func (p *pacer) follow(every time.Duration, loads int) (stop func()) {
+	p.change(1, loads)
+	ctx, cancel := context.WithCancel(context.Background())
+	var follower sync.WaitGroup
+	follower.Go(func() {
+		for wait.Sleep(ctx, every) {
+			p.applyPercent()
+		}
+	})
+	return func() {
+		cancel()
+		follower.Wait()
+		p.change(-1, -loads)
+	}
+}
+
+// change adds to followers and loads. After the last one, GOGC has its original value.
 func (p *pacer) change(followers, loads int) {
 	p.mu.Lock()
 	if p.followers == 0 {
@@ -103,7 +96,6 @@ func (p *pacer) change(followers, loads int) {
 	}
 }
 
-// applyPercent sets GOGC for the size of the live heap.
 func (p *pacer) applyPercent() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,7 +115,6 @@ func percentFor(live uint64, garbage int64) int {
 	return int(min(max(garbage*100/max(int64(live), 1), minPercent), maxPercent))
 }
 
-// size returns a metric of the runtime in bytes.
 func size(name string) uint64 {
 	sample := []metrics.Sample{{Name: name}}
 	metrics.Read(sample)

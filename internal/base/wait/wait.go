@@ -20,10 +20,17 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// Signal adds a signal to c, a channel of capacity 1, unless one is waiting there.
+func Signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
 // Backoff spaces attempts.
 type Backoff struct {
-	// Initial is the pause after the first failure. It is over 0. Each further failure
-	// doubles the pause, up to Max.
+	// Initial is the pause after the first failure, over 0. Each further failure doubles the pause, up to Max.
 	Initial, Max time.Duration
 
 	// Jitter is the share by which a pause is longer or shorter at random, from 0 to 1.
@@ -32,9 +39,7 @@ type Backoff struct {
 
 // Start returns the pauses of b, from the first on.
 func (b Backoff) Start() *backoff.ExponentialBackOff {
-	e := &backoff.ExponentialBackOff{
+	return &backoff.ExponentialBackOff{
 		InitialInterval: b.Initial, MaxInterval: b.Max, RandomizationFactor: b.Jitter, Multiplier: 2,
 	}
-	e.Reset()
-	return e
 }

@@ -49,8 +49,9 @@ func TestFileIsReadAgainAfterEachChange(t *testing.T) {
 		var log lockedBuffer
 		var inForce []string // guarded by the mutex of log
 		f, err := Read(Options{
-			Path: path, Content: "tokens", MaxBytes: 10, Log: slog.New(slog.NewTextHandler(&log, nil)),
-			Apply: func(data []byte) error {
+			Paths: []string{path}, Content: "tokens", Log: slog.New(slog.NewTextHandler(&log, nil)),
+			Apply: func(contents [][]byte) error {
+				data := contents[0]
 				if string(data) == "bad" {
 					return errors.New("not good")
 				}
@@ -73,7 +74,7 @@ func TestFileIsReadAgainAfterEachChange(t *testing.T) {
 			{"1", []string{"1"}, ""},
 			{"2", []string{"1", "2"}, "tokens reloaded"},
 			{"bad", []string{"1", "2"}, "not good"},
-			{strings.Repeat("x", 11), []string{"1", "2"}, "want at most 10 bytes"},
+			{strings.Repeat("x", 1<<20+1), []string{"1", "2"}, "want at most 1048576 bytes"},
 			{"", []string{"1", "2", ""}, "tokens reloaded"},
 		} {
 			log.Reset()
@@ -98,7 +99,7 @@ func TestHalfWrittenFileIsNotApplied(t *testing.T) {
 	write := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
 	write("old")
 	inForce := ""
-	f, err := Read(Options{Path: path, Apply: func(data []byte) error { inForce = string(data); return nil }})
+	f, err := Read(Options{Paths: []string{path}, Apply: func(c [][]byte) error { inForce = string(c[0]); return nil }})
 	require.NoError(t, err)
 	for _, step := range []struct{ text, want string }{
 		{"", "old"}, {"ne", "old"}, {"new", "old"}, {"new", "new"}, {"", "new"}, {"", ""},
@@ -110,6 +111,6 @@ func TestHalfWrittenFileIsNotApplied(t *testing.T) {
 }
 
 func TestFirstReadMustSucceed(t *testing.T) {
-	_, err := Read(Options{Path: filepath.Join(t.TempDir(), "none"), Apply: func([]byte) error { return nil }})
+	_, err := Read(Options{Paths: []string{filepath.Join(t.TempDir(), "none")}, Apply: func([][]byte) error { return nil }})
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }

@@ -1,9 +1,6 @@
-// Package admission bounds what the clients of a listener can take from the process:
-// connections and, with gRPC, request bytes in memory and frames without an answer. It cuts the
-// connection that takes too much, so that other clients go on.
-//
-// grpc bounds one message and the streams of one connection. It does not bound the sum over
-// all connections, and it does not bound resets and other frames.
+// Package admission bounds what the clients of a listener can take from the process: connections and, with gRPC,
+// request bytes in memory and frames without an answer. It cuts the connection that takes too much. grpc itself
+// bounds one message and the streams of one connection only.
 package admission
 
 import (
@@ -12,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // Options configure a Gate. A bound of 0 means no bound.
@@ -19,21 +18,17 @@ type Options struct {
 	// Listener is the name of the listener in the log.
 	Listener string
 
-	// MaxConnections bounds the open connections. MaxPeerConnections bounds the open
-	// connections of one IP address. Connections of unix sockets have no address.
+	// MaxConnections bounds the open connections, and MaxPeerConnections those of one IP address.
 	MaxConnections, MaxPeerConnections int
 
 	// MaxPendingBytes bounds the request bytes of unanswered calls over all connections.
-	// Beyond the bound, the Gate cuts the connection with the most pending bytes.
 	MaxPendingBytes int64
 
-	// MaxResets bounds the streams that a client resets on one connection in a second, beyond
-	// resetsPerAnswer for each answered call. Other frames count too: framesPerReset of them
-	// count as a reset. Beyond the bound, the Gate cuts the connection.
+	// MaxResets bounds the streams that a client resets on one connection in a second, beyond resetsPerAnswer for
+	// each answered call. framesPerReset other frames count as a reset.
 	MaxResets int64
 
-	// MaxStreams is the number of calls that a connection can have in flight. A new connection
-	// can send their frames at once, besides its resets.
+	// MaxStreams is the number of calls in flight whose frames a new connection can send at once.
 	MaxStreams int64
 
 	// Refused is called for each connection that is refused or cut. It can be nil.
@@ -79,11 +74,9 @@ type Gate struct {
 	refusals [len(Reasons)]refusals
 }
 
-// maxPeerCuts bounds the cut connections of one address in a second. Beyond the bound, new
-// connections of the address are refused until the second ends. Otherwise a client could
-// connect again at once, and each connection costs CPU time until it is cut. An address with
-// an open connection that has got an answer is never refused, because an innocent client
-// can share the address.
+// maxPeerCuts bounds the cut connections of one address in a second. Further connections of the address are refused
+// until the second ends, because each costs CPU time until it is cut. An address with a connection that has got an
+// answer is never refused, because an innocent client can share the address.
 const maxPeerCuts = 8
 
 // New returns a Gate without connections.
@@ -91,7 +84,11 @@ func New(o Options) *Gate {
 	if o.Refused == nil {
 		o.Refused = func(Reason) {}
 	}
-	return &Gate{o: o, conns: map[*conn]struct{}{}, peers: map[string]int{}}
+	g := &Gate{o: o, conns: map[*conn]struct{}{}, peers: map[string]int{}}
+	for i := range g.refusals {
+		g.refusals[i].log.Interval = time.Minute
+	}
+	return g
 }
 
 // PendingBytes returns the request bytes of unanswered calls.
@@ -104,10 +101,12 @@ func (g *Gate) Connections() int {
 	return len(g.conns)
 }
 
-// admit returns raw as an admitted connection. It closes raw and returns nil if a bound is
-// reached.
+// admit returns raw as an admitted connection. At a bound, it closes raw and returns nil.
 func (g *Gate) admit(raw net.Conn) *conn {
-	address := peerAddress(raw)
+	address := "" // of a unix socket
+	if a, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
+		address = a.IP.String()
+	}
 	c := &conn{Conn: raw, gate: g, address: address}
 	g.mu.Lock()
 	reason, refused := g.refusal(address)
@@ -124,8 +123,7 @@ func (g *Gate) admit(raw net.Conn) *conn {
 	return c
 }
 
-// refusal returns the bound that another connection of address would exceed. The caller
-// holds g.mu.
+// refusal returns the bound that another connection of address would exceed. The caller holds g.mu.
 func (g *Gate) refusal(address string) (Reason, bool) {
 	hasAddress := address != "" // unix sockets have none
 	switch {
@@ -139,8 +137,7 @@ func (g *Gate) refusal(address string) (Reason, bool) {
 	return 0, false
 }
 
-// getsAnswers reports whether an open connection of address has got an answer. The caller
-// holds g.mu.
+// getsAnswers reports whether an open connection of address has got an answer. The caller holds g.mu.
 func (g *Gate) getsAnswers(address string) bool {
 	for c := range g.conns {
 		if c.address == address && c.answers.Load() > 0 {
@@ -150,7 +147,6 @@ func (g *Gate) getsAnswers(address string) bool {
 	return false
 }
 
-// release forgets a closed connection.
 func (g *Gate) release(c *conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -160,8 +156,7 @@ func (g *Gate) release(c *conn) {
 	}
 }
 
-// addPending adds n pending bytes. If the pending bytes of all connections exceed the bound,
-// addPending cuts the connection with the most pending bytes.
+// addPending adds n pending bytes. At the bound, it cuts the connection with the most pending bytes.
 func (g *Gate) addPending(n int64) {
 	total := g.pendingBytes.Add(n)
 	if n < 0 || g.o.MaxPendingBytes == 0 || total <= g.o.MaxPendingBytes {
@@ -177,8 +172,6 @@ func (g *Gate) addPending(n int64) {
 	}
 }
 
-// mostPending returns the connection with the most pending bytes, or nil if no connection has
-// pending bytes.
 func (g *Gate) mostPending() (most *conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -208,29 +201,15 @@ func (g *Gate) cut(c *conn, reason Reason) {
 // report counts a refusal, and logs at most one line a minute for each reason.
 func (g *Gate) report(reason Reason, address string) {
 	g.o.Refused(reason)
-	g.mu.Lock()
 	r := &g.refusals[reason]
-	r.count++
-	count, isDue := r.count, time.Since(r.loggedAt) >= time.Minute
-	if isDue {
-		*r = refusals{loggedAt: time.Now()}
-	}
-	g.mu.Unlock()
-	if isDue {
-		g.o.Log.Warn("connections refused", "reason", reason.String(), "count", count, "listener", g.o.Listener, "last_address", address)
-	}
+	r.count.Add(1)
+	r.log.Do(func() {
+		g.o.Log.Warn("connections refused", "reason", reason.String(), "count", r.count.Swap(0), "listener", g.o.Listener, "last_address", address)
+	})
 }
 
-// refusals has the number of refusals for one reason since the last log line, and the time of this line.
+// refusals counts the refusals for one reason since the last log line.
 type refusals struct {
-	count    int64
-	loggedAt time.Time
-}
-
-// peerAddress returns the IP address of the client, or an empty string for a unix socket.
-func peerAddress(c net.Conn) string {
-	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
-		return a.IP.String()
-	}
-	return ""
+	count atomic.Int64
+	log   rate.Sometimes
 }

@@ -1,6 +1,8 @@
 package admission
 
 import (
+	"encoding/binary"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -31,8 +33,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Credentials returns inner with the bounds on pending bytes and frames. The connections
-// must come from a Listener of a Gate.
+// Credentials returns inner with the bounds on pending bytes and frames, for connections of a Listener of a Gate.
 func Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
 	return gatedCredentials{inner}
 }
@@ -78,7 +79,6 @@ func (c *conn) Close() error {
 	return err
 }
 
-// addPending adds n pending bytes.
 func (c *conn) addPending(n int64) {
 	c.pendingBytes.Add(n)
 	if c.closed.Load() { // Close may have missed n
@@ -88,13 +88,11 @@ func (c *conn) addPending(n int64) {
 }
 
 const (
-	// smallRequest is the most bytes of a small request. A small request that comes in one frame does not
-	// count as pending, because grpc already bounds the streams of a connection. Nearly all requests are
-	// small, so they take no lock and no memory here.
+	// smallRequest is the size up to which a request in one frame does not count as pending, because grpc bounds
+	// the streams of a connection. Nearly all requests are small, so they take no lock and no memory here.
 	smallRequest = 4 << 10
 
-	// frameOverhead is added to each counted frame, because grpc rounds up the size of its
-	// buffer. A client that sends tiny frames reaches the bound sooner.
+	// frameOverhead is added to each counted frame, because grpc rounds up the size of its buffer.
 	frameOverhead = 4 << 10
 
 	// rememberedStreams is the number of answered streams whose late frames are ignored.
@@ -144,7 +142,6 @@ func (c *streamConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// countRequest counts a frame from the client.
 func (c *streamConn) countRequest(f frame) {
 	frames := int64(1)
 	switch f.kind {
@@ -159,8 +156,6 @@ func (c *streamConn) countRequest(f frame) {
 	}
 }
 
-// countResponse counts a frame to the client. If the frame ends its stream, countResponse removes
-// the pending bytes of the stream.
 func (c *streamConn) countResponse(f frame) {
 	switch {
 	case f.kind == frameHeaders && f.endStream():
@@ -171,8 +166,7 @@ func (c *streamConn) countResponse(f frame) {
 	}
 }
 
-// add counts the bytes of f as pending. It does not count a small request that is complete in
-// f, nor a frame of an answered call.
+// add counts the bytes of f as pending, except those of a small request or of an answered call.
 func (c *streamConn) add(f frame) {
 	if f.length <= smallRequest && f.endStream() && !c.hasPending.Load() {
 		return
@@ -208,4 +202,114 @@ func (c *streamConn) remove(stream uint32) {
 	if known {
 		c.admittedConn.addPending(-bytes)
 	}
+}
+
+// frame is the header of an HTTP/2 frame (RFC 9113, 4.1).
+type frame struct {
+	length int
+	kind   uint8
+	flags  uint8
+	stream uint32
+}
+
+// The frames that a Gate counts (RFC 9113, 6).
+const (
+	frameData    = 0
+	frameHeaders = 1
+	frameReset   = 3
+)
+
+// endStream reports whether a DATA or HEADERS frame is the last one in its direction.
+func (f frame) endStream() bool { return f.flags&1 != 0 }
+
+const frameHeaderSize = 9
+
+// frameScanner finds the frames in one direction of a connection.
+type frameScanner struct {
+	skip   int // bytes up to the next frame
+	header [frameHeaderSize]byte
+	filled int // bytes of header
+}
+
+// scan calls found for each frame whose header ends in data.
+func (s *frameScanner) scan(data []byte, found func(frame)) {
+	for {
+		if s.skip >= len(data) {
+			s.skip -= len(data)
+			return
+		}
+		data, s.skip = data[s.skip:], 0
+		n := copy(s.header[s.filled:], data)
+		data, s.filled = data[n:], s.filled+n
+		if s.filled < frameHeaderSize {
+			return
+		}
+		h := binary.BigEndian.Uint64(s.header[:])
+		f := frame{
+			length: int(h >> 40),
+			kind:   uint8(h >> 32),
+			flags:  uint8(h >> 24),
+			stream: binary.BigEndian.Uint32(s.header[5:]) &^ (1 << 31),
+		}
+		s.filled, s.skip = 0, f.length
+		found(f)
+	}
+}
+
+const (
+	// framesPerCall is the number of frames of a small call: HEADERS and DATA.
+	framesPerCall = 2
+
+	// resetFrames is the number of frames that RST_STREAM counts as.
+	resetFrames = 4
+
+	framesPerReset = framesPerCall + resetFrames
+
+	// resetsPerAnswer is the number of resets that an answered call allows. Behind an Envoy, hostile clients can
+	// cancel many calls on the connection of all others, whose answers keep it open.
+	resetsPerAnswer = 100
+
+	// maxSavedSeconds bounds the frames that a connection can save for later, in seconds. After a stall of rls, all
+	// resets of the clients that gave up arrive at once.
+	maxSavedSeconds = 30
+
+	// firstSeconds is the time whose frames a new connection can send at once. It is short, because a hostile
+	// client can open many connections.
+	firstSeconds = 0.125
+)
+
+// frameBudget bounds the frames that a client sends without answers. They cost CPU time.
+type frameBudget struct {
+	perSecond  float64 // 0 means no bound
+	callFrames float64 // frames of the calls that can be in flight
+	framesLeft int64
+	refilledAt time.Time
+	answers    int64 // answered calls of the connection at refilledAt
+}
+
+func newFrameBudget(o *Options, now time.Time) frameBudget {
+	b := frameBudget{perSecond: float64(o.MaxResets * framesPerReset), callFrames: float64(o.MaxStreams * framesPerCall), refilledAt: now}
+	b.framesLeft = int64(b.perSecond*firstSeconds + b.callFrames)
+	return b
+}
+
+func (b *frameBudget) take(n int64) bool {
+	if b.framesLeft < n {
+		return false
+	}
+	b.framesLeft -= n
+	return true
+}
+
+// refillAndTake adds the frames for the time and the answers since the last refill, and is then take.
+func (b *frameBudget) refillAndTake(n, answers int64, now time.Time) bool {
+	if b.perSecond == 0 {
+		b.framesLeft = math.MaxInt64
+		return true
+	}
+	framesForTime := min(now.Sub(b.refilledAt).Seconds(), 1) * b.perSecond
+	framesForAnswers := float64(answers-b.answers) * resetsPerAnswer * framesPerReset
+	b.framesLeft = int64(min(framesForTime+framesForAnswers, maxSavedSeconds*b.perSecond+b.callFrames))
+	b.refilledAt, b.answers = now, answers
+	return b.take(n)
 }

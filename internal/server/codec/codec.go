@@ -1,20 +1,22 @@
-// Package codec encodes and decodes the messages of ShouldRateLimit faster than the general
-// code of protobuf, and with fewer allocations. It leaves all other messages, and rare fields,
-// to the general code.
+// Package codec encodes and decodes the messages of ShouldRateLimit faster than the general code of protobuf, and
+// with fewer allocations. It leaves all other messages, and rare fields, to the general code.
 package codec
 
 import (
+	"context"
 	"slices"
+	"sync"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 )
 
-// maxFastRequest is the size up to which a request is decoded here. The strings of a request
-// share one piece of memory, so a string that outlives its call keeps all bytes of its request.
+// maxFastRequest is the size up to which a request is decoded here. Its strings share one piece of memory, so a
+// string that outlives its call keeps all bytes.
 const maxFastRequest = 1 << 10
 
 // Codec is a codec of gRPC for protobuf.
@@ -23,9 +25,8 @@ type Codec struct {
 	maxDescriptors, maxEntries int
 }
 
-// New returns a Codec. The service rejects a request with more than maxDescriptors descriptors, or with more than
-// maxEntries entries in all of them, by their number. So the codec does not decode these descriptors or entries,
-// and they are empty. 0 means no bound.
+// New returns a Codec. The service rejects a request with more descriptors, or more entries in all of them, by
+// their number. So the codec only counts these, and makes them empty. 0 means no bound.
 func New(maxDescriptors, maxEntries int) Codec {
 	return Codec{encoding.GetCodecV2(proto.Name), maxDescriptors, maxEntries}
 }
@@ -73,12 +74,74 @@ func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
 				return err
 			}
 		}
-		if n := countEntries(buffer.ReadOnlyData()); c.maxEntries > 0 && n > c.maxEntries {
+		if c.maxEntries > 0 && parts.entries > c.maxEntries {
 			request.Domain = parts.domain
-			entries := slices.Repeat([]*ratelimitv3.RateLimitDescriptor_Entry{{}}, n)
+			entries := slices.Repeat([]*ratelimitv3.RateLimitDescriptor_Entry{{}}, parts.entries)
 			request.Descriptors = []*ratelimitv3.RateLimitDescriptor{{Entries: entries}}
 			return nil
 		}
 	}
 	return c.CodecV2.Unmarshal(data, message)
+}
+
+const (
+	// A request is large if it has more bytes or descriptors. An entry of two bytes takes a hundred after decoding.
+	largeBytes, largeDescriptors = 128 << 10, 256
+
+	// maxLargeWeight bounds the large requests that are decoded and answered at the same time. A request weighs as
+	// much as its descriptors, or as a descriptor for each bytesPerWeight.
+	maxLargeWeight = 2048
+	bytesPerWeight = 512
+
+	// minDescriptorBytes is about the size of the shortest descriptor that can match a rule.
+	minDescriptorBytes = 8
+)
+
+var largeTurns = semaphore.NewWeighted(maxLargeWeight)
+
+// Call is a unary call whose large request waits for its turn before it is decoded.
+type Call struct {
+	Decode func(request any) error // for the handler
+
+	ctx        context.Context
+	grpcDecode func(any) error
+	request    any
+	weight     int64 // in largeTurns
+}
+
+var calls = sync.Pool{New: func() any {
+	c := &Call{}
+	c.Decode = func(request any) error {
+		c.request = request
+		return c.grpcDecode(c)
+	}
+	return c
+}}
+
+// Begin returns the Call of a handler with these arguments. The caller must call End after the answer.
+func Begin(ctx context.Context, decode func(any) error) *Call {
+	c := calls.Get().(*Call)
+	c.ctx, c.grpcDecode = ctx, decode
+	return c
+}
+
+// End ends the turn of the call.
+func (c *Call) End() {
+	if c.weight > 0 {
+		largeTurns.Release(c.weight)
+	}
+	*c = Call{Decode: c.Decode}
+	calls.Put(c)
+}
+
+func (c *Call) waitTurn(bytes, descriptors int) error {
+	if bytes <= largeBytes && descriptors <= largeDescriptors {
+		return nil
+	}
+	weight := int64(min(max(bytes/bytesPerWeight, descriptors), maxLargeWeight))
+	if err := largeTurns.Acquire(c.ctx, weight); err != nil {
+		return err
+	}
+	c.weight = weight
+	return nil
 }

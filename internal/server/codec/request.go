@@ -9,8 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// A tag is the number of a field, and whether its value is bytes or a number. Tags of less than
-// 16 fields have one byte.
+// A tag is the number of a field, and whether its value is bytes or a number.
 const (
 	numberField = 0
 	bytesField  = 2
@@ -25,8 +24,8 @@ const (
 	valueTag = 2<<3 | bytesField
 )
 
-// decodeRequest decodes data into an empty request, whose strings are parts of data. It returns
-// false if data has a rare field or is invalid. The request is then undefined.
+// decodeRequest decodes data into an empty request, whose strings are parts of data. It returns false, and an
+// undefined request, if data is invalid or has a rare field.
 func decodeRequest(data string, request *rlsv3.RateLimitRequest) bool {
 	parts, ok := countParts(data)
 	if !ok || !utf8.ValidString(parts.domain) {
@@ -82,38 +81,26 @@ func countParts(data string) (p requestParts, ok bool) {
 	return p, true
 }
 
-// countLargeParts returns the parts of a request that can have rare fields, without its entries. ok is false if data is
-// invalid.
+// countLargeParts returns the parts of a request that can have rare fields. ok is false if data is invalid.
 func countLargeParts(data []byte) (p requestParts, ok bool) {
-	ok = eachBytesField(data, func(tag byte, value []byte) bool {
+	ok = eachBytesField(data, func(tag byte, value []byte) {
 		switch tag {
 		case domainTag:
 			p.domain = string(value)
-			return utf8.Valid(value)
 		case descriptorsTag:
 			p.descriptors++
+			eachBytesField(value, func(tag byte, _ []byte) {
+				if tag == entriesTag {
+					p.entries++
+				}
+			})
 		}
-		return true
 	})
-	return p, ok
+	return p, ok && utf8.ValidString(p.domain)
 }
 
-// countEntries returns the number of entries of all descriptors of a request.
-func countEntries(data []byte) (n int) {
-	eachBytesField(data, func(tag byte, value []byte) bool {
-		return tag != descriptorsTag || eachBytesField(value, func(tag byte, _ []byte) bool {
-			if tag == entriesTag {
-				n++
-			}
-			return true
-		})
-	})
-	return n
-}
-
-// eachBytesField calls f with the fields of a message whose values are bytes and whose tags have one byte, until f
-// returns false. ok is false if f has returned false, or if data is invalid.
-func eachBytesField(data []byte, f func(tag byte, value []byte) bool) (ok bool) {
+// eachBytesField calls f with each field whose value is bytes and whose tag has one byte.
+func eachBytesField(data []byte, f func(tag byte, value []byte)) (ok bool) {
 	for len(data) > 0 {
 		number, kind, n := protowire.ConsumeTag(data)
 		size := protowire.ConsumeFieldValue(number, kind, data[max(n, 0):])
@@ -122,9 +109,7 @@ func eachBytesField(data []byte, f func(tag byte, value []byte) bool) (ok bool) 
 		}
 		if kind == protowire.BytesType && n == 1 {
 			value, _ := protowire.ConsumeBytes(data[n:])
-			if !f(data[0], value) {
-				return false
-			}
+			f(data[0], value)
 		}
 		data = data[n+size:]
 	}
@@ -138,7 +123,7 @@ type field struct {
 	number uint64 // if tag is addendTag
 }
 
-// cutField cuts a field off the start of data. ok is false if the field is invalid or rare.
+// cutField cuts a field off the start of data. ok is false if it is invalid or rare.
 func cutField(data string) (f field, rest string, ok bool) {
 	f.tag = data[0]
 	switch f.tag {
@@ -150,7 +135,7 @@ func cutField(data string) (f field, rest string, ok bool) {
 	return f, rest, ok
 }
 
-// requestMemory is the memory of the parts of a request. Parts are cut off when they are used.
+// requestMemory is the memory of the parts of a request. Used parts are cut off.
 type requestMemory struct {
 	descriptors        []ratelimitv3.RateLimitDescriptor
 	descriptorPointers []*ratelimitv3.RateLimitDescriptor // to descriptors
@@ -198,7 +183,6 @@ func newRequestMemory(descriptors, entries int) (m requestMemory) {
 	return m
 }
 
-// decodeDescriptor decodes data into the next descriptor.
 func (m *requestMemory) decodeDescriptor(data string) (ok bool) {
 	n := 0
 	for ; data != ""; n++ {
@@ -214,7 +198,6 @@ func (m *requestMemory) decodeDescriptor(data string) (ok bool) {
 	return true
 }
 
-// decodeEntry decodes data into e.
 func decodeEntry(data string, e *ratelimitv3.RateLimitDescriptor_Entry) (ok bool) {
 	for data != "" {
 		tag := data[0]

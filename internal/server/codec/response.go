@@ -8,8 +8,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// encodedResponse is the memory of an encoded response: one allocation, if the response has one
-// status without a long name.
+// encodedResponse is the memory of a response, in one allocation for one status with a short name.
 type encodedResponse struct {
 	bytes   [80]byte
 	buffer  mem.SliceBuffer
@@ -19,8 +18,7 @@ type encodedResponse struct {
 // statusBytes is the usual size of a status.
 const statusBytes = 40
 
-// encodeResponse encodes r. It returns false if r has a rare field. The service sets no unknown
-// fields.
+// encodeResponse encodes r, or returns false if r has a rare field. The service sets no unknown fields.
 func encodeResponse(r *rlsv3.RateLimitResponse) (mem.BufferSlice, bool) {
 	if r == nil || len(r.ResponseHeadersToAdd) > 0 || len(r.RequestHeadersToAdd) > 0 || len(r.RawBody) > 0 || r.DynamicMetadata != nil || r.Quota != nil {
 		return nil, false
@@ -44,7 +42,6 @@ func encodeResponse(r *rlsv3.RateLimitResponse) (mem.BufferSlice, bool) {
 	return e.buffers[:], true
 }
 
-// appendStatus appends a status to b.
 func appendStatus(b []byte, s *rlsv3.RateLimitResponse_DescriptorStatus) ([]byte, bool) {
 	if s == nil || s.Quota != nil {
 		return nil, false
@@ -78,7 +75,6 @@ func appendStatus(b []byte, s *rlsv3.RateLimitResponse_DescriptorStatus) ([]byte
 	return b, true
 }
 
-// appendNumber appends a field with a number, unless the number is 0.
 func appendNumber(b []byte, field protowire.Number, n uint64) []byte {
 	if n == 0 {
 		return b
@@ -86,8 +82,7 @@ func appendNumber(b []byte, field protowire.Number, n uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
 }
 
-// setLength sets b[start] to the number of bytes after it. It returns false if the number needs
-// more than one byte.
+// setLength sets b[start] to the number of bytes after it, or returns false if it needs more than one byte.
 func setLength(b []byte, start int) bool {
 	n := len(b) - start - 1
 	b[start] = byte(n)

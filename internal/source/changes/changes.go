@@ -1,18 +1,18 @@
-// Package changes describes changes of limits at run time: what a change writes, under which
-// condition, who made it and why. It plans rollbacks, and has a source in memory.
+// Package changes describes changes of limits at run time: what a change writes, under which condition, who made it
+// and why. It plans rollbacks, and has a source in memory.
 //
 // Terms:
 //
-//   - field: the name of an override, a rule or a switch, with its kind;
-//   - value: the stored JSON of a field;
-//   - tag: a short hash of a value, which the API shows as ETag;
-//   - change: one or more writes in one atomic step. Each change has a version;
-//   - history: the last changes, the newest first.
+// - field: the name of an override, a rule or a switch, with its kind;
+// - tag: a short hash of the value of a field, which the API shows as ETag;
+// - change: one or more writes in one atomic step, with a version. The history has the last ones.
 package changes
 
 import (
+	"cmp"
 	"crypto/sha1" // names a value; Redis has no other hash
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -26,7 +26,7 @@ const MaxHistory = 500
 
 // Change is a change to make.
 type Change struct {
-	// Author is the name of the caller, and Address the caller's address.
+	// Author and Address are the caller's.
 	Author, Address string
 
 	Action    Action
@@ -62,8 +62,7 @@ type Condition struct {
 	// Exists and Absent require that the field has a value, or none.
 	Exists, Absent bool
 
-	// Tags are the tags of which the old value must have one, unless Tags is nil. OtherTags are
-	// tags that the old value must not have.
+	// Tags, unless nil, are tags of which the old value must have one. It must have none of OtherTags.
 	Tags, OtherTags []string
 }
 
@@ -76,7 +75,6 @@ func (c Condition) Holds(old *string) bool {
 	return !c.Absent && (c.Tags == nil || slices.Contains(c.Tags, tag)) && !slices.Contains(c.OtherTags, tag)
 }
 
-// tagLength is the number of hexadecimal digits of a tag.
 const tagLength = 16
 
 // Tag returns the tag of a value.
@@ -114,8 +112,7 @@ type Entry struct {
 	Fields          []FieldWrite `json:"changes"`
 }
 
-// FieldWrite is a field that a change has written. OldValue or NewValue is nil if the field had or
-// has no value.
+// FieldWrite is a field that a change has written, with nil for no value.
 type FieldWrite struct {
 	Field    string  `json:"field"`
 	OldValue *string `json:"old,omitempty"`
@@ -160,4 +157,70 @@ type Replica struct {
 
 	// SeenAgo is the time since the last report, by the clock of Redis.
 	SeenAgo time.Duration `json:"-"`
+}
+
+// ErrNothingToRollBack is the error of a rollback without a change before it.
+var ErrNothingToRollBack = errors.New("history has no change to roll back")
+
+// PreviousVersion returns the version before a change. A rollback stands for the version that it restored.
+func PreviousVersion(history []Entry, version int64) (int64, error) {
+	for {
+		i := slices.IndexFunc(history, func(e Entry) bool { return e.Version == version })
+		switch {
+		case i < 0:
+			return 0, ErrNothingToRollBack
+		case history[i].Action == Rollback && history[i].RestoredVersion < version:
+			version = history[i].RestoredVersion
+		case i+1 < len(history):
+			return history[i+1].Version, nil
+		default:
+			return version - 1, nil
+		}
+	}
+}
+
+// PlanRollback returns the writes that restore the values after the change with that version, on the condition that
+// each field still has the value of the history. A field whose value isEnded needs none.
+func PlanRollback(history []Entry, version int64, isEnded func(value string) bool) ([]Write, error) {
+	if len(history) == 0 {
+		return nil, ErrNothingToRollBack
+	}
+	newest, oldest := history[0].Version, history[len(history)-1].Version-1
+	if version < oldest || version >= newest {
+		return nil, fmt.Errorf("version: got %d, want %d to %d", version, oldest, newest-1)
+	}
+	type values struct{ current, restored *string }
+	byField := map[string]*values{}
+	for _, e := range history {
+		if e.Version <= version {
+			break
+		}
+		for _, w := range e.Fields {
+			if byField[w.Field] == nil {
+				byField[w.Field] = &values{current: w.NewValue}
+			}
+			byField[w.Field].restored = w.OldValue
+		}
+	}
+	var writes []Write
+	for field, v := range byField {
+		hasEnded := v.current != nil && isEnded(*v.current)
+		if v.restored != nil && isEnded(*v.restored) {
+			v.restored = nil
+		}
+		if equal(v.current, v.restored) || hasEnded && v.restored == nil {
+			continue
+		}
+		w := Write{Field: field, Value: v.restored, Condition: Condition{Absent: v.current == nil}}
+		if v.current != nil && !hasEnded { // Redis may have lost a value that has ended
+			w.Condition.Tags = []string{Tag(*v.current)}
+		}
+		writes = append(writes, w)
+	}
+	slices.SortFunc(writes, func(a, b Write) int { return cmp.Compare(a.Field, b.Field) })
+	return writes, nil
+}
+
+func equal(a, b *string) bool {
+	return a == b || a != nil && b != nil && *a == *b
 }

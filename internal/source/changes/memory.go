@@ -11,8 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source"
 )
 
-// Memory is a source of overrides that keeps fields and their history in memory, for a service without
-// Redis. Its zero value is empty. It is safe for concurrent use.
+// Memory is a source of overrides without Redis. Its zero value is empty. It is safe for concurrent use.
 type Memory struct {
 	// Expired reports whether a value has expired at now. Run deletes such values each minute.
 	Expired func(value string, now time.Time) bool
@@ -49,7 +48,7 @@ func (m *Memory) Run(ctx context.Context, apply func(source.Update) error) error
 	return ctx.Err()
 }
 
-// set replaces all fields, and applies them while Run is running. The caller holds the mutex.
+// set replaces all fields. The caller holds the mutex.
 func (m *Memory) set(fields map[string]string) {
 	m.fields = fields
 	if m.apply != nil {

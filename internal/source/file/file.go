@@ -1,14 +1,12 @@
-// Package file is the source of limits files. It polls them: an edit, a rename, a new
-// target of a symbolic link and a remounted directory all look alike, on every file
-// system.
+// Package file is the source of limits files. It polls them: an edit, a rename, a new target of a symbolic link and
+// a remounted directory all look alike, on every file system.
 //
 // Terms:
 //
-//   - place: the file or the directories that the settings name;
-//   - fingerprint: a hash of the metadata of all files at a place;
-//   - look: taking the fingerprint;
-//   - settled: two looks in a row found the same, so nobody is writing. At the start, files that did
-//     not change for a while are settled too.
+// - place: the file or the directories that the settings name;
+// - look: taking the fingerprint, a hash of the metadata of all files at a place;
+// - settled: two looks in a row found the same, so nobody is writing, or at the start, files that did not change
+// for a while.
 package file
 
 import (
@@ -16,13 +14,16 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/base/heap"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/source"
 )
 
@@ -60,21 +61,17 @@ const (
 	// startTries bounds the looks before the first read.
 	startTries = 25
 
-	// restlessTries is the number of looks in a row that find changed files, after which
-	// Run reports that the files don't settle.
+	// restlessTries is the number of looks in a row with changes, after which Run reports restless files.
 	restlessTries = 10
 
-	// readPause is the pause between two parts of a large file, which take about as long to
-	// read. So a change of the limits needs less than half of one core.
+	// readPause is the pause between two parts of a large file, which take about as long to read.
 	readPause = time.Millisecond
 
-	// fullReadEvery is the number of looks after which Run reads the files even if the
-	// fingerprint is the same. A read error may be over, and some file systems hide
-	// changes.
+	// fullReadEvery is the number of looks between full reads, because some file systems hide changes.
 	fullReadEvery = 30
 )
 
-// New returns a Source. It doesn't read anything.
+// New returns a Source. It reads nothing.
 func New(o Options) *Source {
 	if o.Interval <= 0 {
 		o.Interval = time.Second
@@ -83,14 +80,8 @@ func New(o Options) *Source {
 	return &Source{options: o, reloadRequests: make(chan struct{}, 1)}
 }
 
-// Reload makes Run read the files and apply them even if they are unchanged. It can be
-// called at any time.
-func (s *Source) Reload() {
-	select {
-	case s.reloadRequests <- struct{}{}:
-	default: // one is pending
-	}
-}
+// Reload makes Run read and apply the files even if they are unchanged. It can be called at any time.
+func (s *Source) Reload() { wait.Signal(s.reloadRequests) }
 
 // Run implements source.Source.
 func (s *Source) Run(ctx context.Context, apply func(source.Update) error) error {
@@ -114,9 +105,9 @@ func (s *Source) fingerprint() fingerprint {
 	return fingerprint(h.Sum(nil))
 }
 
-// poll calls handle with the files as they are now and after each change, until ctx is
-// done. After a read that finds the same files it calls handleSame. It reads settled files only, so
-// that handle never gets a file that is being written. The first read is the exception: it happens after startTries in any case.
+// poll calls handle with the files as they are now and after each change, and handleSame after a read without a
+// change, until ctx is done. It reads settled files only, except that the first read happens after startTries in
+// any case.
 func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleSame func()) error {
 	var (
 		lastSnapshot                     = &snapshot{}
@@ -169,8 +160,7 @@ func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleSame fu
 	}
 }
 
-// apply parses the files of n and applies the result. It reports whether the result is in
-// force.
+// apply parses and applies the files of n. It reports whether the result is in force.
 func (s *Source) apply(n *snapshot, apply func(source.Update) error) bool {
 	defer heap.BeginLoad()()
 	s.logSkipped(n.skipped)
@@ -192,7 +182,6 @@ func (s *Source) apply(n *snapshot, apply func(source.Update) error) bool {
 	return err == nil
 }
 
-// logSkipped logs the skipped entries that are new since the previous snapshot.
 func (s *Source) logSkipped(skipped []Skipped) {
 	logged := map[Skipped]bool{}
 	for _, k := range skipped {
@@ -228,11 +217,51 @@ func (s *Source) snapshot() *snapshot {
 	return n
 }
 
-// equal reports whether n and o have the same files, lists and skipped entries, or the same
-// error.
 func (n *snapshot) equal(o *snapshot) bool {
 	if n.err != nil || o.err != nil {
 		return n.err != nil && o.err != nil && n.err.Error() == o.err.Error()
 	}
 	return n.digest == o.digest && maps.Equal(n.lists, o.lists) && slices.Equal(n.skipped, o.skipped)
+}
+
+// ReadList returns the content of the file of a list, up to one byte more than such a file may have.
+func ReadList(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, withoutOperation(path, err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file", path)
+	}
+	return readFile(path)
+}
+
+// Parse parses limits files. Their lists can be in files of their own.
+func Parse(files []limitsfile.File, o limitsfile.Options) (*limitsfile.Set, error) {
+	o.ReadList = ReadList
+	return limitsfile.Parse(files, o)
+}
+
+// lists has the digests of the files with lists, or of their errors, by path.
+type lists map[string][sha256.Size]byte
+
+// read is ReadList, and adds the digest to l.
+func (l lists) read(path string) ([]byte, error) {
+	data, err := ReadList(path)
+	if err != nil {
+		l[path] = sha256.Sum256([]byte(err.Error()))
+	} else {
+		l[path] = sha256.Sum256(data)
+	}
+	return data, err
+}
+
+func (l lists) writeStats(w io.Writer) {
+	for _, path := range slices.Sorted(maps.Keys(l)) {
+		if info, err := os.Stat(path); err != nil {
+			fmt.Fprintf(w, "%q %v\n", path, err)
+		} else {
+			writeStats(w, path, info)
+		}
+	}
 }

@@ -7,8 +7,7 @@ import (
 	"syscall"
 )
 
-// inode returns the number of the file in its file system. A file that replaces another has another
-// number.
+// inode returns the number of the file, which differs from that of a file that it replaces.
 func inode(info fs.FileInfo) uint64 {
 	stat, _ := info.Sys().(*syscall.Stat_t)
 	return stat.Ino

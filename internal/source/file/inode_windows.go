@@ -2,6 +2,5 @@ package file
 
 import "io/fs"
 
-// inode returns 0, because the metadata of Windows has no number of the file. Size and time show
-// that a file has changed.
+// inode returns 0, because the metadata of Windows has no number of the file.
 func inode(fs.FileInfo) uint64 { return 0 }

@@ -19,8 +19,7 @@ import (
 )
 
 const (
-	// maxEntries bounds the names that are listed below a directory, so that a
-	// path given by mistake is reported soon.
+	// maxEntries bounds the listed names, so that a path given by mistake is reported soon.
 	maxEntries = 100_000
 
 	// maxTotalBytes bounds all files together.
@@ -36,8 +35,7 @@ type Skipped struct{ Path, Reason string }
 // String returns path: reason.
 func (s Skipped) String() string { return s.Path + ": " + s.Reason }
 
-// Place is where the limits files are. Its fields are the settings of
-// envoyproxy/ratelimit. Root alone names a directory or a file.
+// Place is where the limits files are, as in the settings of envoyproxy/ratelimit. Root alone can be a file.
 type Place struct {
 	Root, Subdirectory, AppDirectory string // RUNTIME_ROOT and so on
 
@@ -45,23 +43,20 @@ type Place struct {
 	// whose names start with the directory's name and a dot: config.yaml.
 	WatchRoot bool
 
-	// IgnoreDotFiles skips files and directories whose names start with a dot. Names
-	// that start with two dots are always skipped. Kubernetes ConfigMaps have such
-	// directories, which show each file a second time.
+	// IgnoreDotFiles skips names that start with a dot. Names with two dots are always skipped: Kubernetes
+	// ConfigMaps have such directories, which show each file a second time.
 	IgnoreDotFiles bool
 }
 
 // Path returns the path that p stands for.
 func (p Place) Path() string { return filepath.Join(p.Root, p.Subdirectory, p.AppDirectory) }
 
-// Read returns the limits files at p, sorted by path, and the entries that it skipped. At
-// a directory, these are all files below it that end in .yaml, .yml or .json or have no
-// extension. A file can have any name if p names it. Read follows a symbolic link to a
-// file, and one to a directory if p names the link or the link belongs to a Kubernetes
-// ConfigMap. It ignores backup and swap files of editors.
+// Read returns the limits files at p, sorted by path, and the entries that it skipped. In a directory, these are
+// the files that end in .yaml, .yml or .json or have no extension, except backup and swap files of editors. Read
+// follows symbolic links to files, and to directories if p names them or they belong to a Kubernetes ConfigMap.
 //
-// The error lists everything that can't be read. It wraps fs.ErrNotExist if p doesn't
-// exist, and ErrNoFiles if there are no limits files.
+// The error lists everything that can't be read. It wraps fs.ErrNotExist if p doesn't exist, and ErrNoFiles if
+// there are no limits files.
 func (p Place) Read() ([]limitsfile.File, []Skipped, error) {
 	w := walker{place: p}
 	w.run()
@@ -75,12 +70,10 @@ func (p Place) Read() ([]limitsfile.File, []Skipped, error) {
 	return w.files, w.skipped, nil
 }
 
-// fingerprint is a hash of the names, modes, sizes, times and inodes of the files at a
-// place, and of everything else that a walker reports. It needs no contents.
+// fingerprint is a hash of the metadata at a place, and of everything else that a walker reports.
 type fingerprint [sha256.Size]byte
 
-// fingerprint returns the fingerprint of the files as they are now, and the time of the last change
-// of a file or directory.
+// fingerprint also returns the time of the last change of a file or directory.
 func (p Place) fingerprint() (f fingerprint, changed time.Time) {
 	w := walker{place: p, stats: sha256.New()}
 	w.run()
@@ -119,7 +112,6 @@ func (w *walker) run() {
 	}
 }
 
-// addChange takes in the time of the last change of a file or directory.
 func (w *walker) addChange(info fs.FileInfo) {
 	if changed := info.ModTime(); changed.After(w.changed) {
 		w.changed = changed
@@ -171,7 +163,6 @@ func (w *walker) list(dir string) []fs.DirEntry {
 	return entries
 }
 
-// entry visits an entry of a directory if it can be a limits file.
 func (w *walker) entry(path string, e fs.DirEntry) {
 	name := e.Name()
 	if strings.HasPrefix(name, "..") || w.place.IgnoreDotFiles && strings.HasPrefix(name, ".") || isEditorFile(name) {
@@ -203,15 +194,12 @@ func (w *walker) entry(path string, e fs.DirEntry) {
 	}
 }
 
-// isEditorFile reports whether an editor keeps a file of that name beside the file that
-// it edits: a lock, a swap file or a backup.
+// isEditorFile reports whether an editor keeps a file of that name beside the file that it edits.
 func isEditorFile(name string) bool {
 	vim := strings.HasPrefix(name, ".") && (strings.HasSuffix(name, ".swp") || strings.HasSuffix(name, ".swx"))
 	return vim || strings.HasPrefix(name, ".#") || strings.HasSuffix(name, "~")
 }
 
-// isConfigMapDirectory reports whether link leads to a directory of a Kubernetes
-// ConfigMap, as in one that is mounted with items in sub-directories.
 func isConfigMapDirectory(link string) bool {
 	target, err := os.Readlink(link)
 	if err != nil || !strings.HasPrefix(target, "..data/") {
@@ -267,8 +255,7 @@ func writeStats(w io.Writer, path string, info fs.FileInfo) {
 	fmt.Fprintf(w, "%q %s %d %d %d\n", path, info.Mode(), info.Size(), info.ModTime().UnixNano(), inode(info))
 }
 
-// withoutOperation returns err without the operation that failed:
-// path: no such file or directory.
+// withoutOperation returns path: no such file or directory.
 func withoutOperation(path string, err error) error {
 	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
 		err = pe.Err

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"strconv"
 	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -14,8 +13,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
-// historyName returns the name of the list with the history. In a Cluster, it is on the node of
-// the hash.
+// historyName returns the name of the list with the history, which a Cluster has on the node of the hash.
 func historyName(prefix string) string {
 	name, hash := prefix+"rls:overrides:history", prefix+"rls:overrides"
 	if start := strings.IndexByte(prefix, '{'); start >= 0 && strings.IndexByte(prefix[start:], '}') > 1 {
@@ -24,17 +22,15 @@ func historyName(prefix string) string {
 	return name + "{" + hash + "}"
 }
 
-// changeScript makes a change if all its conditions hold. It adds the change to the history,
-// notifies all replicas and returns the old values. It succeeds even if the Redis user has no
-// permission to publish. Replicas then find the change by full reads.
+// changeScript makes a change if all its conditions hold, adds it to the history, notifies all replicas and returns
+// the old values. Without the permission to publish, replicas find the change by full reads.
 //
-// KEYS: the hash, the history. ARGV: channel; the maximum length of the history; the entry of
-// the history as JSON without its end; then for each write the field, the existence that it
-// needs (yes, no or nothing), the tags of which the old value must have one, the tags that it
-// must not have, the operation (set or delete) and the value.
+// KEYS: the hash, the history. ARGV: channel; the maximum length of the history; the entry of the history as JSON
+// without its end; then for each write the field, the existence that it needs (yes, no or nothing), the tags of
+// which the old value must have one, the tags that it must not have, the operation (set or delete) and the value.
 //
-// Reply: "conflict", a field and its value; or "ok", the version, the error of PUBLISH or an
-// empty string, and the old values.
+// Reply: "conflict", a field and its value; or "ok", the version, the error of PUBLISH or an empty string, and the
+// old values.
 var changeScript = goredis.NewScript(`
 local hash, history = KEYS[1], KEYS[2]
 local old = {}
@@ -81,12 +77,10 @@ for i = 1, n do reply[i + 3] = old[i] end
 return reply
 `)
 
-// MakeChange makes a change and notifies all replicas, in one atomic step. If Run is running, the
-// change is in force when MakeChange returns. If a condition doesn't hold, the error is a
-// changes.ConflictError.
+// MakeChange makes a change and notifies all replicas, in one atomic step. If Run is running, the change is then in
+// force. If a condition doesn't hold, the error is a changes.ConflictError.
 //
-// After a connection error the change may be made nevertheless. The next full read then
-// applies it.
+// After a connection error the change may be made nevertheless. The next full read then applies it.
 func (s *Store) MakeChange(ctx context.Context, c changes.Change) (changes.Result, error) {
 	if err := s.lock(ctx); err != nil { // until the change is applied, so that no older full read is applied after it
 		return changes.Result{}, fmt.Errorf("write an override: %w", err)
@@ -142,7 +136,6 @@ func (s *Store) changeArgs(c changes.Change) []any {
 	return args
 }
 
-// textOrNil returns a value in a reply.
 func textOrNil(reply any) *string {
 	if text, ok := reply.(string); ok {
 		return &text
@@ -165,15 +158,6 @@ func (s *Store) applyWrites(ctx context.Context, writes []changes.Write) {
 		_ = s.apply(source.Update{Overrides: all, Outage: s.outage})
 	}
 	s.requestReport()
-}
-
-// setVersion takes the version out of all fields.
-func (s *Store) setVersion(all map[string]string) {
-	version, err := strconv.ParseInt(all[changes.VersionField], 10, 64)
-	if err == nil {
-		s.version.Store(version)
-	}
-	delete(all, changes.VersionField)
 }
 
 // Version returns the version of the last change that this replica knows.

@@ -1,14 +1,11 @@
-// Package overrides is the source of overrides, and of the rules and switches of run time.
-// It mirrors a hash in Redis that all replicas share. The package doesn't interpret the values.
+// Package overrides is the source of overrides, and of the rules and switches of run time, in a hash in Redis that
+// all replicas share. It doesn't interpret the values.
 //
 // Terms:
 //
-//   - field, value: a field of the hash <prefix>rls:overrides and its content;
-//   - history: a list in Redis with the last changes, the newest first;
-//   - message: a changed field, on the channel that has the hash's name, or a reset
-//     counter, on the channel <prefix>rls:resets;
-//   - full read: HGETALL of the hash, after each message, each subscription and each
-//     resync interval, because messages can get lost.
+// - message: a changed field, on the channel that has the hash's name, or a reset counter;
+// - full read: HGETALL of the hash, after each message, each subscription and each resync interval, because
+// messages can get lost.
 package overrides
 
 import (
@@ -16,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -26,10 +24,9 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
-// Options configure a Store. All are required, except Prefix and Report. No function may call the Store.
+// Options configure a Store. Only Prefix and Report are optional. No function may call the Store.
 type Options struct {
-	// Client connects to the Redis that has the overrides. Its timeouts bound each
-	// command. The caller closes it.
+	// Client connects to the Redis of the overrides. Its timeouts bound each command.
 	Client goredis.UniversalClient
 
 	// Prefix starts the names of the hash and the channels.
@@ -38,19 +35,16 @@ type Options struct {
 	// Resync is the interval of full reads.
 	Resync time.Duration
 
-	// Expired reports whether value has expired at now. A full read deletes values
-	// that have expired by the clocks of this process and of Redis.
+	// Expired reports whether value has expired at now. A full read deletes such values.
 	Expired func(value string, now time.Time) bool
 
-	// Report returns the report of this replica, without its version. If it is nil, the replica
-	// does not report itself.
+	// Report returns the report of this replica, without its version, or is nil for no report.
 	Report func() changes.Replica
 
 	// OnReset gets each counter that any replica passes to PublishReset.
 	OnReset func(counter string)
 
-	// OnMissedResets reports that resets may have been missed, as there was no
-	// subscription for a while.
+	// OnMissedResets reports that resets may have been missed.
 	OnMissedResets func()
 
 	// Log gets problems and their end. It never gets a value.
@@ -93,7 +87,7 @@ func (s *Store) PublishReset(ctx context.Context, counter string) error {
 	return nil
 }
 
-// readAll reads all overrides and applies them if they have changed. The caller holds the mutex.
+// readAll reads all overrides and applies changes. The caller holds the mutex.
 func (s *Store) readAll(ctx context.Context) error {
 	all, err := s.options.Client.HGetAll(ctx, s.hash).Result()
 	if err != nil {
@@ -105,7 +99,10 @@ func (s *Store) readAll(ctx context.Context) error {
 		}
 		return err
 	}
-	s.setVersion(all)
+	if version, err := strconv.ParseInt(all[changes.VersionField], 10, 64); err == nil {
+		s.version.Store(version)
+	}
+	delete(all, changes.VersionField)
 	s.deleteExpired(ctx, all)
 	var u source.Update
 	if s.applied == nil || !maps.Equal(s.applied, all) {
@@ -122,9 +119,8 @@ func (s *Store) readAll(ctx context.Context) error {
 	return nil
 }
 
-// deleteScript deletes the targets that still have the given values.
-//
-// KEYS: the hash. ARGV: target, value, target, value and so on. Reply: OK.
+// deleteScript deletes the targets that still have the given values. KEYS: the hash. ARGV: target, value, target,
+// value and so on. Reply: OK.
 var deleteScript = goredis.NewScript(`
 for i = 1, #ARGV, 2 do
   if redis.call('HGET', KEYS[1], ARGV[i]) == ARGV[i + 1] then
@@ -134,10 +130,8 @@ end
 return redis.status_reply('OK')
 `)
 
-// deleteExpired deletes expired overrides from Redis and from the map all. A value
-// counts as expired if it has expired by the clocks of this process and of Redis, so that
-// a replica whose clock is ahead deletes nothing early. A target that got a new value in
-// the meantime keeps the new value.
+// deleteExpired deletes overrides that have expired by the clocks of this process and of Redis, so that a replica
+// whose clock is ahead deletes nothing early. A target with a new value keeps it.
 func (s *Store) deleteExpired(ctx context.Context, all map[string]string) {
 	const maxBatch = 1000 // a larger one would block Redis for too long
 	expired := s.expired(all, time.Now())
@@ -177,7 +171,6 @@ func (s *Store) expired(all map[string]string, now time.Time) map[string]string 
 	return expired
 }
 
-// lock locks the mutex, or returns the error of ctx if that is done first.
 func (s *Store) lock(ctx context.Context) error {
 	select {
 	case s.mutex <- struct{}{}:
@@ -189,7 +182,6 @@ func (s *Store) lock(ctx context.Context) error {
 
 func (s *Store) unlock() { <-s.mutex }
 
-// explain wraps an error of Redis with the operation and the remedy.
 func (s *Store) explain(operation string, err error) error {
 	// Redis before 7 puts the code of a script's error into the middle of the text.
 	if strings.Contains(err.Error(), "WRONGTYPE") {

@@ -17,20 +17,18 @@ import (
 )
 
 const (
-	// reportInterval is the interval of reports. A change causes an earlier report.
+	// reportInterval is the interval of reports. A change causes an earlier one.
 	reportInterval = 5 * time.Second
 
-	// keepReport is the time after which a report is deleted.
 	keepReport = time.Minute
 
-	// reportsPerPrune is the number of reports after which a replica deletes old ones.
+	// reportsPerPrune is the number of reports after which a replica deletes those older than keepReport.
 	reportsPerPrune = 12
 )
 
-// reportScript stores the report of a replica with the time of Redis.
-//
-// KEYS: the hash of replicas. ARGV: the name, the report, the time to live of the hash in
-// milliseconds, and "prune" to delete the reports that are older than that. Reply: OK.
+// reportScript stores the report of a replica with the time of Redis. KEYS: the hash of replicas. ARGV: the name,
+// the report, the time to live of the hash in milliseconds, and "prune" to delete the reports that are older than
+// that. Reply: OK.
 var reportScript = goredis.NewScript(`
 local now = tonumber(redis.call('TIME')[1])
 redis.call('HSET', KEYS[1], ARGV[1], string.format('%d ', now) .. ARGV[2])
@@ -74,7 +72,7 @@ func (s *Store) reportAll(ctx context.Context) {
 	_ = s.options.Client.HDel(ctx, s.replicas, name).Err() // otherwise it is deleted later
 }
 
-// waitForReport waits until the next report is due. It returns false when ctx is done.
+// waitForReport waits until the next report is due, or returns false when ctx is done.
 func (s *Store) waitForReport(ctx context.Context) bool {
 	const minPause = 200 * time.Millisecond
 	if !wait.Sleep(ctx, minPause) {
@@ -91,13 +89,7 @@ func (s *Store) waitForReport(ctx context.Context) bool {
 	return true
 }
 
-// requestReport makes reportAll report soon.
-func (s *Store) requestReport() {
-	select {
-	case s.reportRequests <- struct{}{}:
-	default: // a report is already due
-	}
-}
+func (s *Store) requestReport() { wait.Signal(s.reportRequests) }
 
 // Replicas returns the last reports of all replicas, sorted by name.
 func (s *Store) Replicas(ctx context.Context) ([]changes.Replica, error) {

@@ -58,8 +58,7 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 			resync.Reset(time.Duration(float64(s.options.Resync) * (0.8 + 0.2*rand.Float64())))
 			continue
 		}
-		// A client of a Cluster looks for the node that has the hash only after a redirect,
-		// and a dead node doesn't send one.
+		// A client of a Cluster looks for the node of the hash only after a redirect of a living node.
 		if c, ok := s.options.Client.(interface{ ReloadState(context.Context) }); ok {
 			c.ReloadState(ctx)
 		}
@@ -67,18 +66,15 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 	}
 }
 
-// maxRest bounds the time between two reads that messages cause. Within the bound,
-// reading and applying take a quarter of the time.
+// maxRest bounds the time between two reads that messages cause, so that they take a quarter of the time.
 const maxRest = 300 * time.Millisecond
 
-// startBackoff returns the pauses between attempts while Redis fails.
 func (s *Store) startBackoff() *backoff.ExponentialBackOff {
 	resync := s.options.Resync
 	return wait.Backoff{Initial: min(100*time.Millisecond, resync), Max: min(5*time.Second, resync), Jitter: 0.2}.Start()
 }
 
-// follow reports the messages of all replicas until ctx is done: it requests full reads
-// and calls OnReset and OnMissedResets. It renews the subscription whenever that fails.
+// follow reports the messages of all replicas until ctx is done. It renews a failed subscription.
 func (s *Store) follow(ctx context.Context) {
 	retry := s.startBackoff()
 	for lost := false; ; {
@@ -101,8 +97,8 @@ func (s *Store) follow(ctx context.Context) {
 	}
 }
 
-// A subscription gets a ping after each half of Options.Resync, within these bounds. It
-// is closed if Redis sends nothing for twice as long.
+// A subscription gets a ping after each half of Options.Resync, within these bounds. It is closed if Redis sends
+// nothing for twice as long.
 const (
 	minPingInterval = 250 * time.Millisecond
 	maxPingInterval = 5 * time.Second
@@ -112,8 +108,7 @@ func pingInterval(resync time.Duration) time.Duration {
 	return min(max(resync/2, minPingInterval), maxPingInterval)
 }
 
-// subscribe reports messages until the subscription fails. subscribed reports whether
-// there was one before.
+// subscribe reports messages until the subscription fails. subscribed reports whether there was one.
 func (s *Store) subscribe(ctx context.Context) (subscribed bool, err error) {
 	sub := s.options.Client.Subscribe(ctx) // to nothing: it can't fail
 	interval := pingInterval(s.options.Resync)
@@ -155,10 +150,4 @@ func (s *Store) subscribe(ctx context.Context) (subscribed bool, err error) {
 	}
 }
 
-// requestRead makes Run read all overrides soon.
-func (s *Store) requestRead() {
-	select {
-	case s.readRequests <- struct{}{}:
-	default: // Run is already notified
-	}
-}
+func (s *Store) requestRead() { wait.Signal(s.readRequests) }

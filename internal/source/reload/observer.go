@@ -11,39 +11,33 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// Observer is notified of what a Reloader does. One goroutine at a time calls it. It must
-// not call the Reloader.
+// Observer learns what a Reloader does. One goroutine at a time calls it. It must not call the Reloader.
 type Observer interface {
-	// LimitsLoaded reports that a set of limits with that many domains came into force.
+	// LimitsLoaded reports that a set of limits came into force.
 	LimitsLoaded(domains int)
 
-	// LimitsChanged reports that other limits came into force, by an update of a source or
-	// at the end of an override.
+	// LimitsChanged reports that an update or the end of an override brought other limits into force.
 	LimitsChanged(LimitsChange)
 
-	// LimitsRejected reports that a set of limits was rejected, and why. The limits in force
-	// stay.
+	// LimitsRejected reports why a set of limits was rejected. The limits in force stay.
 	LimitsRejected(error)
 
-	// ConfigProblems reports the number of problems that keep the newest limits or
-	// overrides out of force; 0 if everything is in force.
+	// ConfigProblems reports the number of problems that keep the newest limits or overrides out of force.
 	ConfigProblems(count int)
 
 	// Overrides reports the numbers of overrides, rules and switches.
 	Overrides(OverrideCounts)
 
-	// OverridesChanged reports overrides that were set, changed, deleted or rejected, or
-	// that have expired, sorted by target.
+	// OverridesChanged reports overrides that were set, changed, deleted or rejected, or have expired.
 	OverridesChanged([]OverrideChange)
 
-	// SourceState reports that a source went down, and why, or that it came up if err
-	// is nil. Until the first report a source is down.
+	// SourceState reports why a source went down, or nil when it came up. First, a source is down.
 	SourceState(source string, err error)
 
-	// SourceRead reports that a source was read and that its content is in force. The
-	// content can be unchanged.
+	// SourceRead reports that the content of a source is in force, also without a change.
 	SourceRead(source string)
 }
 
@@ -52,8 +46,7 @@ type OverrideCounts struct {
 	// A rejected one counts as in force too, if its previous value stays in force.
 	InForce, Rejected, Waiting int
 
-	// The switches in force, which take the limits of a rule, of a domain or of all domains
-	// out of force.
+	// Switches in force.
 	OffRules, OffDomains, OffAll int
 }
 
@@ -89,9 +82,8 @@ type OverrideChange struct {
 	State  override.State // now; of a deleted override, the state before
 }
 
-// reportOverrides logs and reports what has changed in the overrides since the last call. The log also gets
-// the problems and switches at the start, because an operator must see in the log of a new replica that limits
-// are off. The Observer gets no changes then, because the overrides were set before the process started.
+// reportOverrides logs and reports what has changed in the overrides. At the start, the log gets problems and
+// switches, because an operator must see them, and the Observer gets no changes.
 func (r *Reloader) reportOverrides() {
 	var counts OverrideCounts
 	var changes []OverrideChange
@@ -132,19 +124,18 @@ func (r *Reloader) reportOverrides() {
 		}
 	}
 	if newProblems > maxLoggedProblems {
-		r.log.Error("overrides rejected", "and_more", newProblems-maxLoggedProblems, "see", "/rlconfig/problems")
+		r.options.Log.Error("overrides rejected", "and_more", newProblems-maxLoggedProblems, "see", "/rlconfig/problems")
 	}
-	r.observer.Overrides(counts)
+	r.options.Observer.Overrides(counts)
 	if r.overrideStates != nil && len(changes) > 0 {
 		slices.SortFunc(changes, func(a, b OverrideChange) int { return cmp.Compare(a.State.Field(), b.State.Field()) })
-		r.observer.OverridesChanged(changes)
+		r.options.Observer.OverridesChanged(changes)
 	}
 	if r.overridesRead {
 		r.overrideStates = states
 	}
 }
 
-// add counts the override, rule or switch of s.
 func (c *OverrideCounts) add(s *override.State) {
 	switch {
 	case s.Waiting:
@@ -168,10 +159,7 @@ func (c *OverrideCounts) add(s *override.State) {
 }
 
 func (r *Reloader) logProblem(s *override.State) {
-	problem := s.Problem.Error()
-	if len(problem) > maxLoggedBytes {
-		problem = strings.ToValidUTF8(problem[:maxLoggedBytes], "") + "…"
-	}
+	problem := fields.Cut(s.Problem.Error(), maxLoggedBytes)
 	effect := "the limits apply without the override"
 	if s.Limits != "" {
 		effect = "the previous value stays in force: " + s.Limits
@@ -181,7 +169,7 @@ func (r *Reloader) logProblem(s *override.State) {
 		level, state = slog.LevelWarn, " waiting"
 	}
 	message := strings.ReplaceAll(string(s.Kind), "_", " ") + state
-	r.log.Log(context.Background(), level, message, "problem", strings.ReplaceAll(problem, "\n", "; "), "effect", effect)
+	r.options.Log.Log(context.Background(), level, message, "problem", strings.ReplaceAll(problem, "\n", "; "), "effect", effect)
 }
 
 func isSwitched(s *override.State) bool {
@@ -194,16 +182,16 @@ func (r *Reloader) logSwitch(s *override.State) {
 		attrs = append(attrs, "until", s.Expires.UTC().Format(time.RFC3339))
 	}
 	if s.Kind == override.KindShadowMode {
-		r.log.Warn("shadow mode switched", append(attrs, "value", s.Limits)...)
+		r.options.Log.Warn("shadow mode switched", append(attrs, "value", s.Limits)...)
 	} else {
-		r.log.Warn("limits switched off", attrs...)
+		r.options.Log.Warn("limits switched off", attrs...)
 	}
 }
 
 func (r *Reloader) logSwitchEnd(s *override.State) {
 	if s.Kind == override.KindShadowMode {
-		r.log.Warn("shadow mode restored to the setting")
+		r.options.Log.Warn("shadow mode restored to the setting")
 	} else {
-		r.log.Warn("limits switched on", "limits", cmp.Or(s.Target, "all domains"))
+		r.options.Log.Warn("limits switched on", "limits", cmp.Or(s.Target, "all domains"))
 	}
 }

@@ -1,11 +1,6 @@
-// Package reload puts the limits of a source in force, with overrides applied, and
-// reports what is in force and what was rejected.
-//
-// Terms:
-//
-//   - base: the limits of the source, without overrides;
-//   - rejected: limits or an override with problems; the previous value stays in force;
-//   - outage: a time in which a source can't be read.
+// Package reload puts the limits of a source in force, with overrides applied, and reports what is in force and
+// what was rejected. If limits or an override are rejected, the previous value stays in force. The base is the
+// limits of the source, without overrides.
 package reload
 
 import (
@@ -41,9 +36,7 @@ type Options struct {
 
 // Reloader puts updates of sources in force. It is safe for concurrent use.
 type Reloader struct {
-	store    *descriptors.Store
-	observer Observer
-	log      *slog.Logger
+	options Options
 
 	mu          sync.Mutex
 	base        *limitsfile.Set  // nil before the first good limits
@@ -61,17 +54,12 @@ type Reloader struct {
 
 // New returns a Reloader without limits.
 func New(o Options) *Reloader {
-	return &Reloader{
-		store:    o.Store,
-		observer: o.Observer,
-		log:      cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
-		outages:  map[string]error{},
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	return &Reloader{options: o, outages: map[string]error{}}
 }
 
-// Follow runs s and puts its updates in force until ctx is done. name is the source in
-// reports to the Observer. If firstOutcome is not nil, it has capacity 1. Follow sends
-// nil to it if the first update comes into force, else the reason why not.
+// Follow runs s and puts its updates in force until ctx is done. name is the source in reports. If firstOutcome is
+// not nil, it has capacity 1 and gets nil, or why the first update is not in force.
 func (r *Reloader) Follow(ctx context.Context, name string, s source.Source, firstOutcome chan<- error) error {
 	return s.Run(ctx, func(u source.Update) error {
 		err := r.Apply(name, u)
@@ -104,7 +92,7 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 		r.base, r.problem = u.Limits, u.Problem
 		changes := r.renew(name)
 		r.inForceSince = time.Now()
-		r.observer.LimitsLoaded(len(u.Limits.Domains))
+		r.options.Observer.LimitsLoaded(len(u.Limits.Domains))
 		r.logInForce(u.Attrs, changes)
 	case u.Overrides != nil && r.base != nil:
 		if changes := r.renew(name); len(changes) > 0 {
@@ -112,30 +100,29 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 		}
 	}
 	if u.Outage == nil {
-		r.observer.SourceRead(name)
+		r.options.Observer.SourceRead(name)
 	}
 	return u.Problem
 }
 
-// setOutage records why the source can't be read. If err is nil, the source can be read.
 func (r *Reloader) setOutage(name string, err error) {
 	oldErr, isKnown := r.outages[name]
 	r.outages[name] = err
 	if !isKnown || (oldErr == nil) != (err == nil) {
-		r.observer.SourceState(name, err)
+		r.options.Observer.SourceState(name, err)
 	}
 }
 
-// renew puts base with overrides in force. cause is the name of the source that has an update,
-// or empty. renew returns log attributes for the rules that have changed.
+// renew puts base with overrides in force. cause is the name of the updated source, or empty. renew returns log
+// attributes for the rules that have changed.
 func (r *Reloader) renew(cause string) []slog.Attr {
-	old := r.store.Load()
+	old := r.options.Store.Load()
 	set, nextExpiry := r.overrides.Apply(r.base, time.Now())
 	cfg := descriptors.Compile(set)
-	r.store.Set(cfg)
+	r.options.Store.Set(cfg)
 	r.renewAt(nextExpiry)
 	r.reportOverrides()
-	r.observer.ConfigProblems(len(r.problems()))
+	r.options.Observer.ConfigProblems(len(r.problems()))
 	change := LimitsChange{Time: time.Now(), Cause: cause, First: old == nil, Domains: len(cfg.Domains()), Rules: cfg.Rules()}
 	if !change.First {
 		change.Changes = cfg.ChangesFrom(old)
@@ -143,12 +130,12 @@ func (r *Reloader) renew(cause string) []slog.Attr {
 	attrs := changeAttrs(change.Changes)
 	if change.First || len(attrs) > 0 {
 		r.inForceSince = change.Time
-		r.observer.LimitsChanged(change)
+		r.options.Observer.LimitsChanged(change)
 	}
 	return attrs
 }
 
-// renewAt schedules the renewal at the end of an override. The zero Time schedules none.
+// renewAt schedules the renewal at the end of an override, or none for the zero Time.
 func (r *Reloader) renewAt(end time.Time) {
 	if r.expiryTimer != nil {
 		r.expiryTimer.Stop()
@@ -157,8 +144,7 @@ func (r *Reloader) renewAt(end time.Time) {
 	if end.IsZero() {
 		return
 	}
-	// A timer doesn't notice a change of the system clock, so the function below compares
-	// the clock with end at least once a minute.
+	// A timer doesn't notice a change of the system clock, so the clock is read each minute.
 	var timer *time.Timer
 	timer = time.AfterFunc(min(time.Until(end), time.Minute), func() {
 		r.mu.Lock()
@@ -183,12 +169,11 @@ const (
 )
 
 func (r *Reloader) logInForce(cause, changes []slog.Attr) {
-	cfg := r.store.Load()
+	cfg := r.options.Store.Load()
 	attrs := slices.Concat(cause, []slog.Attr{slog.Int("domains", len(cfg.Domains())), slog.Int("rules", cfg.Rules())}, changes)
-	r.log.LogAttrs(context.Background(), slog.LevelInfo, "limits in force", attrs...)
+	r.options.Log.LogAttrs(context.Background(), slog.LevelInfo, "limits in force", attrs...)
 }
 
-// changeAttrs returns log attributes that name the changed rules.
 func changeAttrs(c descriptors.Changes) []slog.Attr {
 	var attrs []slog.Attr
 	add := func(name string, paths []string) {
@@ -214,19 +199,18 @@ func (r *Reloader) logWarnings(warnings fields.Problems) {
 	for _, w := range warnings {
 		text := w.String()
 		if !r.loggedWarnings[text] {
-			r.log.Warn("limits suspicious", "warning", text)
+			r.options.Log.Warn("limits suspicious", "warning", text)
 		}
 		logged[text] = true
 	}
 	r.loggedWarnings = logged
 }
 
-// reject records why the newest limits are rejected. The limits in force stay. isPart reports that the other
-// part of the newest limits comes into force.
+// reject records why the newest limits, or a part of them, are rejected.
 func (r *Reloader) reject(err error, isPart bool) {
 	r.problem = err
-	r.observer.LimitsRejected(err)
-	r.observer.ConfigProblems(len(r.problems()))
+	r.options.Observer.LimitsRejected(err)
+	r.options.Observer.ConfigProblems(len(r.problems()))
 	message := "limits rejected; the last good ones stay in force"
 	switch {
 	case isPart:
@@ -237,10 +221,10 @@ func (r *Reloader) reject(err error, isPart bool) {
 	lines := strings.Split(err.Error(), "\n")
 	for i, line := range lines {
 		if i == maxLoggedProblems {
-			r.log.Error(message, "and_more_problems", len(lines)-i, "see", "/rlconfig/problems")
+			r.options.Log.Error(message, "and_more_problems", len(lines)-i, "see", "/rlconfig/problems")
 			break
 		}
-		r.log.Error(message, "problem", line)
+		r.options.Log.Error(message, "problem", line)
 	}
 }
 
@@ -260,13 +244,12 @@ func (r *Reloader) problems() []string {
 
 // WriteLimits writes the limits in force, one line each.
 func (r *Reloader) WriteLimits(w io.Writer) {
-	if cfg := r.store.Load(); cfg != nil {
+	if cfg := r.options.Store.Load(); cfg != nil {
 		_ = cfg.WriteLines(w)
 	}
 }
 
-// WriteProblems writes why sources are down and why the newest limits or overrides are
-// not in force, one line each. It writes nothing if all is well.
+// WriteProblems writes why sources are down, and problems, one line each.
 func (r *Reloader) WriteProblems(w io.Writer) {
 	s := r.Status()
 	for _, name := range slices.Sorted(maps.Keys(s.Outages)) {
@@ -279,12 +262,11 @@ func (r *Reloader) WriteProblems(w io.Writer) {
 
 // Status describes the limits in force.
 type Status struct {
-	// InForceSince is the time of the last change of the limits in force, or of the last
-	// update of their source. It is zero if no limits are in force.
+	// InForceSince is the time of the last change of the limits in force, or of the last update of their source. It
+	// is zero without limits.
 	InForceSince time.Time
 
-	// Problems are the reasons why the newest limits or overrides are not in force, one line
-	// each.
+	// Problems are the reasons why the newest limits or overrides are not in force, one line each.
 	Problems []string
 
 	// Outages are the errors of the sources that can't be read, by source.

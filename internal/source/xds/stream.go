@@ -22,18 +22,16 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/base/heap"
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/source"
 )
 
-// typeURL is the type of a RateLimitConfig.
 const typeURL = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
 const (
-	// pingInterval detects a dead server on a silent connection. A grpc-go server closes
-	// connections with pings more often than every five minutes, unless it is configured
-	// otherwise.
+	// pingInterval detects a dead server. A grpc-go server allows a ping every five minutes.
 	pingInterval = 6 * time.Minute
 	pingTimeout  = 20 * time.Second
 
@@ -49,17 +47,15 @@ type stream struct {
 	connected   bool
 	acceptedAny bool // a response of this stream, or a part of it, is or was in force
 
-	// rejection is why the last response, or a part of it, was rejected; nil if all of it is in force.
-	// rejectedVersion is its version. A server may send a rejected response again at once:
-	// go-control-plane does, because the version in a NACK differs from the version that it has. So
-	// the second NACK in a row is delayed by nackBackoff.
+	// rejection is why the last response, of rejectedVersion, or a part of it was rejected, or nil.
+	// go-control-plane sends a rejected response again at once, because the version in a NACK differs from its own.
+	// So the second NACK in a row is delayed by nackBackoff.
 	rejection       error
 	rejectedVersion string
 	nackBackoff     *backoff.ExponentialBackOff
 }
 
-// run connects, subscribes and receives until the stream ends. It returns why the stream
-// ended.
+// run connects, subscribes and receives. It returns why the stream ended.
 func (s *stream) run(ctx context.Context) error {
 	c := s.client
 	creds, err := c.TLS.Credentials()
@@ -99,8 +95,7 @@ func (s *stream) run(ctx context.Context) error {
 	}
 }
 
-// receiveFirst receives the first response. It reports a long silence, because a server
-// that doesn't know the node sends nothing at all.
+// receiveFirst receives the first response. A server that doesn't know the node sends nothing at all.
 func (s *stream) receiveFirst() (r *discoveryv3.DiscoveryResponse, err error) {
 	c := s.client
 	received := make(chan struct{})
@@ -125,9 +120,8 @@ func (s *stream) receiveFirst() (r *discoveryv3.DiscoveryResponse, err error) {
 	return r, err
 }
 
-// subscribe requests all resources. The request has no version. A restarted server may
-// use the last version for other resources. It would then take the request as up to date
-// and send nothing.
+// subscribe requests all resources, without a version. A restarted server may use the last version for other
+// resources, and would send nothing.
 func (s *stream) subscribe() error {
 	node := &corev3.Node{Id: s.client.NodeID}
 	if len(s.client.NodeMetadata) > 0 {
@@ -151,7 +145,11 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 	if s.apply(r); s.rejection == nil {
 		c.lastAccepted = r.GetVersionInfo()
 	} else {
-		answer.ErrorDetail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: truncateReason(s.rejection.Error())}
+		reason := s.rejection.Error()
+		if len(reason) > maxReasonBytes {
+			reason = fields.Cut(reason, maxReasonBytes) + " and more, see the log of the rate-limit service"
+		}
+		answer.ErrorDetail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: reason}
 		if lastRejection != nil && !wait.Sleep(ctx, s.nackBackoff.NextBackOff()) {
 			return ctx.Err()
 		}
@@ -160,8 +158,7 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 	return s.ads.Send(answer)
 }
 
-// apply applies r and sets s.rejection. It neither applies nor logs a response again that is
-// rejected for the same reason as the one before.
+// apply applies r and sets s.rejection. It neither applies nor logs the same rejected response again.
 func (s *stream) apply(r *discoveryv3.DiscoveryResponse) {
 	defer heap.BeginLoad()()
 	c, lastRejection := s.client, s.rejection
@@ -197,19 +194,11 @@ func (c *Client) parse(r *discoveryv3.DiscoveryResponse) source.Update {
 	if len(errs) > 0 {
 		return source.Update{Problem: errors.Join(errs...)}
 	}
-	// The order of go-control-plane is random. Sorted resources give the same problems
-	// and the same merged domains each time.
+	// The order of go-control-plane is random. Sorted resources give the same problems each time.
 	slices.SortStableFunc(resources, func(a, b *confv3.RateLimitConfig) int { return strings.Compare(a.GetName(), b.GetName()) })
 	limits, err := limitsfile.ParseXDS(resources, c.limits, c.Parse)
 	if err != nil && len(limits.Domains) == 0 {
 		return source.Update{Problem: err}
 	}
 	return source.Update{Limits: limits, Problem: err, Attrs: []slog.Attr{slog.String("xds_version", r.GetVersionInfo()), slog.Int("resources", len(resources))}}
-}
-
-func truncateReason(reason string) string {
-	if len(reason) <= maxReasonBytes {
-		return reason
-	}
-	return strings.ToValidUTF8(reason[:maxReasonBytes], "") + "\n… and more, see the log of the rate-limit service"
 }

@@ -1,15 +1,6 @@
-// Package xds is the source of limits from an xDS management server. Like
-// envoyproxy/ratelimit it gets the state of the world over an aggregated stream (ADS).
-//
-// Terms:
-//
-//   - resource: a RateLimitConfig, the limits of one domain;
-//   - response: a message of the server with all resources. A resource that is missing
-//     from it is no longer in force;
-//   - version: the server's name for a response. It means nothing here: a restarted
-//     server may use a version again for other resources;
-//   - nonce: identifies a response on its stream. Our answer repeats the nonce;
-//   - ACK, NACK: the answer that a response is in force, or why it isn't.
+// Package xds is the source of limits from an xDS management server. Like envoyproxy/ratelimit it gets the state of
+// the world over an aggregated stream (ADS). A resource that is missing from a response is no longer in force. The
+// version of a response means nothing here: a restarted server may use a version again for other resources.
 package xds
 
 import (
@@ -31,29 +22,25 @@ type Options struct {
 	// Server is host:port, or another target that grpc understands.
 	Server string
 
-	// NodeID and NodeMetadata identify this service to the server, which chooses the
-	// limits by them.
+	// NodeID and NodeMetadata identify this service to the server, which chooses the limits by them.
 	NodeID       string
 	NodeMetadata map[string]string
 
 	// Headers are sent with each stream, as gRPC metadata.
 	Headers map[string]string
 
-	// TLS secures the connection; nil means plain text. The files are read for each
-	// connection, so that renewed certificates take effect.
+	// TLS secures the connection; nil means plain text. Each connection reads the files.
 	TLS *clienttls.Files
 
 	// MaxMessageBytes bounds a response; 16 MiB by default.
 	MaxMessageBytes int
 
-	// Backoff spaces attempts to connect. It starts again after a stream that brought
-	// valid limits or lasted for Max.
+	// Backoff spaces attempts to connect, again after valid limits or a stream that lasted for Max.
 	Backoff wait.Backoff
 
 	// Parse says how to parse resources.
 	Parse limitsfile.Options
 
-	// Log gets a line for each connection, rejected response and lost stream.
 	Log *slog.Logger
 }
 
@@ -71,7 +58,7 @@ var _ source.Source = (*Client)(nil)
 
 const defaultMessageBytes = 16 << 20
 
-// New returns a Client. The error reports a missing server, or names the TLS file that can't be read.
+// New returns a Client, or an error for a missing server or a TLS file that can't be read.
 func New(o Options) (*Client, error) {
 	if o.Server == "" {
 		return nil, errors.New("xDS: the server is missing")
@@ -87,8 +74,7 @@ func New(o Options) (*Client, error) {
 	}, nil
 }
 
-// Run implements source.Source. While the server is down, the last good limits stay in
-// force.
+// Run implements source.Source.
 func (c *Client) Run(ctx context.Context, apply func(source.Update) error) error {
 	c.apply = apply
 	retry := c.Backoff.Start()
@@ -118,7 +104,6 @@ func (c *Client) Run(ctx context.Context, apply func(source.Update) error) error
 // setOutage reports why no responses arrive; nil reports that they arrive again.
 func (c *Client) setOutage(err error) { _ = c.apply(source.Update{Outage: err}) }
 
-// outageEffect returns the effect of a failure on the limits, for the log.
 func (c *Client) outageEffect() string {
 	if c.limits != nil {
 		return "the last good limits stay in force"
