@@ -83,7 +83,6 @@ func (t *top) printOnce(ctx context.Context, out io.Writer) error {
 	})
 }
 
-// Control sequences of terminals.
 const (
 	openScreen  = "\x1b[?1049h\x1b[?25l" // alternate screen, no cursor
 	closeScreen = "\x1b[?25h\x1b[?1049l"
