@@ -44,25 +44,27 @@ func (h *histogram) add(other *histogram) {
 	}
 }
 
-// quantile returns the duration in seconds that the share q of all durations does not
-// exceed. It is Unknown if h is empty.
-func (h *histogram) quantile(q float64) Value {
+// quantile returns the duration in seconds that the share q of all durations does not exceed. Durations in
+// last count by the share lastShare. The result is Unknown without durations.
+func (h *histogram) quantile(q float64, last *histogram, lastShare float64) Value {
+	var counts [histogramBuckets]float64
 	total := 0.0
-	for _, n := range h {
-		total += float64(n)
+	for i := range counts {
+		counts[i] = float64(h[i]) + lastShare*float64(last[i])
+		total += counts[i]
 	}
 	if total == 0 {
 		return Unknown
 	}
 	rank := q * total
-	for i, n := range h {
-		if float64(n) < rank || n == 0 {
-			rank -= float64(n)
+	for i, n := range counts {
+		if n < rank || n == 0 {
+			rank -= n
 			continue
 		}
 		start := bucketStart(i)
 		length := bucketStart(min(i+1, histogramBuckets-1)) - start
-		return Value((float64(start) + rank/float64(n)*float64(length)) / float64(time.Second))
+		return Value((float64(start) + rank/n*float64(length)) / float64(time.Second))
 	}
 	return Value(bucketStart(histogramBuckets - 1).Seconds())
 }

@@ -28,7 +28,7 @@ type Options struct {
 	// Store has the limits in force.
 	Store *descriptors.Store
 
-	// Limits describes the limits in force. Live sets the fields that it finds in Store.
+	// Limits returns the source of the limits, when they came into force, and their problems.
 	Limits func() Limits
 
 	// Counts returns the hits of all limits since the process has started. The limits of a rule follow
@@ -76,13 +76,11 @@ type Live struct {
 
 	mu           sync.Mutex // guards the fields below
 	lastSample   time.Time
-	stepStart    time.Time
 	history      history
 	traffic      *traffic
 	rules        ruleBook
-	limits       Limits       // the part of the limits in force that Store has
+	inForce      State        // what changes only with the limits in force
 	overrides    OverrideList // of the limits in force
-	switchedOff  []string     // the limits that switches have taken out of force
 	countsReadAt time.Time    // of the counts of rules
 	viewedAt     time.Time
 	snapshot     *Snapshot // the last one
@@ -92,8 +90,8 @@ type Live struct {
 func New(o Options) *Live {
 	now := time.Now()
 	return &Live{
-		o: o, hashSecret: []byte(rand.Text()), viewers: make(chan struct{}, maxViewers), traffic: newTraffic(),
-		started: now, lastSample: now, stepStart: now, countsReadAt: now,
+		o: o, hashSecret: []byte(rand.Text()), viewers: make(chan struct{}, maxViewers), traffic: &traffic{rules: map[string]*ruleTraffic{}},
+		started: now, lastSample: now, countsReadAt: now,
 	}
 }
 
@@ -111,19 +109,16 @@ func (l *Live) Run(ctx context.Context) {
 	}
 }
 
-// If there are more than manyRules rules, their counts are read each second only until viewerTimeout after
-// the last view. Later, they are read at the end of each step.
-const (
-	viewerTimeout = 10 * time.Second
-	manyRules     = 1000
-)
-
-// takeSample adds a sample of the time since the last sample.
+// takeSample adds what happened since the last sample.
 func (l *Live) takeSample(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.addSample(now)
 }
+
+// viewerTimeout is how long after a view the counts of rules are read with each sample. Without viewers, they are
+// read once in each step, because there can be many rules.
+const viewerTimeout = 10 * time.Second
 
 // addSample does the work of takeSample. The caller holds l.mu.
 func (l *Live) addSample(now time.Time) {
@@ -132,16 +127,12 @@ func (l *Live) addSample(now time.Time) {
 		return
 	}
 	l.lastSample = now
-	endsStep := coversWindow(now.Sub(l.stepStart).Seconds())
 	calls, redis, uses := l.o.Recorder.collect(seconds)
-	l.history.add(sample{seconds, calls, redis}, endsStep)
 	l.traffic.addUses(uses)
-	if endsStep || len(l.traffic.rules) <= manyRules || now.Sub(l.viewedAt) < viewerTimeout {
-		l.traffic.addCounts(l.o.Counts(), now.Sub(l.countsReadAt).Seconds(), endsStep, now.Sub(l.stepStart).Seconds())
+	endsStep := l.history.add(&sample{calls, redis}, seconds)
+	if endsStep || now.Sub(l.viewedAt) < viewerTimeout {
+		l.traffic.addCounts(l.o.Counts(), endsStep, l.history.lastLength)
 		l.countsReadAt = now
-	}
-	if endsStep {
-		l.stepStart = now
 	}
 }
 
@@ -155,17 +146,15 @@ func (l *Live) Snapshot() *Snapshot {
 	defer l.mu.Unlock()
 	now := time.Now()
 	l.viewedAt = now
-	s := l.snapshot
-	if s == nil || now.Sub(s.Time) >= snapshotTTL {
-		s = l.newSnapshot(now)
+	if l.snapshot == nil || now.Sub(l.snapshot.Time) >= snapshotTTL {
+		l.snapshot = l.newSnapshot(now)
 	}
-	if len(s.Rules.Shown) == 0 || now.Sub(l.countsReadAt) > 2*time.Second {
+	if len(l.snapshot.Rules.Shown) == 0 || now.Sub(l.countsReadAt) > 2*time.Second {
 		// The first hits after a pause are shown at once.
 		l.addSample(now)
-		s = l.newSnapshot(now)
+		l.snapshot = l.newSnapshot(now)
 	}
-	l.snapshot = s
-	return s
+	return l.snapshot
 }
 
 func (l *Live) newSnapshot(now time.Time) *Snapshot {
@@ -186,7 +175,11 @@ func (l *Live) newSnapshot(now time.Time) *Snapshot {
 }
 
 func (l *Live) state(now time.Time) State {
-	s := State{Backend: l.o.Backend, Limits: l.limitsInForce(), ShadowMode: l.isShadow(), Off: l.switchedOff, Draining: l.o.Draining()}
+	s, limits := l.inForce, l.o.Limits()
+	s.Limits.Source, s.Limits.Since = limits.Source, limits.Since
+	s.Limits.Problems = append([]string{}, limits.Problems[:min(len(limits.Problems), maxProblems)]...)
+	s.Limits.MoreProblems = len(limits.Problems) - len(s.Limits.Problems)
+	s.Draining = l.o.Draining()
 	if l.o.Redis != nil {
 		s.Redis = l.o.Redis()
 	}
@@ -200,18 +193,9 @@ func (l *Live) state(now time.Time) State {
 	return s
 }
 
-func (l *Live) limitsInForce() Limits {
-	limits, inForce := l.o.Limits(), &l.limits
-	limits.Loaded, limits.Hash, limits.Domains, limits.Rules = inForce.Loaded, inForce.Hash, inForce.Domains, inForce.Rules
-	problems := limits.Problems
-	limits.Problems = append([]string{}, problems[:min(len(problems), maxProblems)]...)
-	limits.MoreProblems = len(problems) - len(limits.Problems)
-	return limits
-}
-
 // ruleList returns the busiest rules.
 func (l *Live) ruleList() RuleList {
-	list := RuleList{Total: l.limits.Rules, Shown: []Rule{}}
+	list := RuleList{Total: l.inForce.Limits.Rules, Shown: []Rule{}}
 	paths, more := l.traffic.busiest(maxRules)
 	list.More, list.Quiet = more, len(l.rules.rules)-more
 	for _, path := range paths {
@@ -219,17 +203,11 @@ func (l *Live) ruleList() RuleList {
 		if isKnown {
 			list.Quiet--
 		}
-		l.traffic.setTraffic(&rule)
+		l.traffic.setTraffic(&rule, &l.history.stepClock)
 		list.Shown = append(list.Shown, rule)
 	}
 	list.Quiet = max(list.Quiet, 0)
 	return list
-}
-
-// isShadow reports whether the service answers OK to all requests.
-func (l *Live) isShadow() bool {
-	config := l.o.Store.Load()
-	return config != nil && config.IsShadow(l.o.ShadowMode) || config == nil && l.o.ShadowMode
 }
 
 // refreshLimits reads what changes only with the limits in force.
@@ -238,19 +216,20 @@ func (l *Live) refreshLimits() {
 	if config == l.rules.config && l.overrides.Shown != nil {
 		return
 	}
-	l.limits, l.switchedOff = Limits{Domains: []string{}}, nil
-	if config != nil {
+	l.inForce = State{Backend: l.o.Backend, ShadowMode: l.o.ShadowMode, Limits: Limits{Domains: []string{}}}
+	if s := &l.inForce; config != nil {
 		const maxShown = 5
 		off := config.Off()
 		for _, o := range off[:min(len(off), maxShown)] {
-			l.switchedOff = append(l.switchedOff, o.Path+o.Notes.String())
+			s.Off = append(s.Off, o.Path+o.Notes.String())
 		}
 		if len(off) > maxShown {
-			l.switchedOff = append(l.switchedOff, "and more")
+			s.Off = append(s.Off, "and more")
 		}
-		l.limits.Loaded, l.limits.Hash, l.limits.Rules = true, config.Hash(), config.Rules()
+		s.ShadowMode = config.IsShadow(l.o.ShadowMode)
+		s.Limits.Loaded, s.Limits.Hash, s.Limits.Rules = true, config.Hash(), config.Rules()
 		for _, d := range config.Domains() {
-			l.limits.Domains = append(l.limits.Domains, d.Name)
+			s.Limits.Domains = append(s.Limits.Domains, d.Name)
 		}
 	}
 	authors := map[string]string{}
@@ -277,7 +256,7 @@ func (l *Live) Rules(text string) (rules []Rule, more int) {
 	l.refreshLimits()
 	rules, more = l.rules.search(text, maxFoundRules)
 	for i := range rules {
-		l.traffic.setTraffic(&rules[i])
+		l.traffic.setTraffic(&rules[i], &l.history.stepClock)
 	}
 	return rules, more
 }
@@ -290,7 +269,7 @@ func (l *Live) Rule(path string) (rule Rule, keys TopKeys, isKnown bool) {
 	l.viewedAt = time.Now()
 	l.refreshLimits()
 	rule, isKnown = l.rules.ruleAt(path)
-	l.traffic.setTraffic(&rule)
+	l.traffic.setTraffic(&rule, &l.history.stepClock)
 	keys = l.topKeys(func(e *entry) bool { return e.rule != nil && e.rule.Path == path })
 	return rule, keys, isKnown || l.traffic.rules[path] != nil
 }

@@ -47,8 +47,7 @@ type Recorder struct {
 	ruleUses map[string]float64 // highest use of each rule since the last collect, by path
 }
 
-// stripe is a part of a Recorder. A call uses any stripe that is free, so that calls don't
-// wait for each other.
+// stripe is a part of a Recorder. A call uses a random stripe, so that calls hardly wait for each other.
 type stripe struct {
 	mu sync.Mutex
 	callCounts
@@ -163,13 +162,8 @@ func (r *Recorder) RedisAnswered(took time.Duration) {
 	r.redisTrips[bucketOf(took)]++
 }
 
-// lockStripe returns a locked stripe. It waits only if all stripes are in use.
+// lockStripe returns a locked stripe.
 func (r *Recorder) lockStripe(random int) *stripe {
-	for i := range r.stripes {
-		if s := &r.stripes[(random+i)&(len(r.stripes)-1)]; s.mu.TryLock() {
-			return s
-		}
-	}
 	s := &r.stripes[random&(len(r.stripes)-1)]
 	s.mu.Lock()
 	return s

@@ -21,7 +21,7 @@ type sketch struct {
 	entries map[uint64]*entry // by hash
 	heap    entryHeap
 	total   float64 // the sum of all counts, also of keys that have left the sketch
-	spans   window  // the spans of entry.pastHits
+	clock   stepClock
 }
 
 // entry is a key in a sketch.
@@ -30,9 +30,7 @@ type entry struct {
 	count, overcount float64 // decayed; the real count is at least count - overcount
 	heapPlace        int     // index in the heap
 
-	// newHits are the hits since the last advance, and pastHits the hits of the spans before.
-	newHits  keyHits
-	pastHits [windowSeconds]keyHits
+	newHits, hits, lastHits keyHits // since the last advance, in the step in progress before, and in the step before that
 
 	key   []byte // cut after maxKeyBytes
 	rule  *descriptors.Rule
@@ -124,22 +122,20 @@ const countHalfLife = 60
 // minutes.
 const minCount = 1.0 / 64
 
-// advance lets counts decay, ends the span of the new hits, and removes forgotten keys. seconds is
-// the time since the last advance.
+// advance lets counts decay, adds the new hits to their step, and removes forgotten keys. seconds is the time since the last advance.
 func (s *sketch) advance(seconds float64) {
 	if seconds <= 0 {
 		return
 	}
 	decay := math.Exp2(-seconds / countHalfLife)
 	s.total *= decay
-	isNewSpan := s.spans.add(seconds)
+	endsStep := s.clock.advance(seconds)
 	for _, e := range s.heap {
-		if isNewSpan {
-			copy(e.pastHits[1:], e.pastHits[:])
-			e.pastHits[0] = keyHits{}
+		e.hits.all += e.newHits.all
+		e.hits.denied += e.newHits.denied
+		if endsStep {
+			e.lastHits, e.hits = e.hits, keyHits{}
 		}
-		e.pastHits[0].all += e.newHits.all
-		e.pastHits[0].denied += e.newHits.denied
 		e.newHits, e.hasUse = keyHits{}, false
 		e.count *= decay
 		e.overcount *= decay
@@ -149,24 +145,11 @@ func (s *sketch) advance(seconds float64) {
 	}
 }
 
-// rates returns the hits and the denied hits per second of an entry in the last seconds.
-func (s *sketch) rates(e *entry) (all, denied float64) {
-	spans, seconds := s.spans.recent()
-	if seconds == 0 {
-		return 0, 0
-	}
-	for _, h := range e.pastHits[:spans] {
-		all += float64(h.all)
-		denied += float64(h.denied)
-	}
-	return all / seconds, denied / seconds
-}
-
 // rankedEntry is an entry and its figures.
 type rankedEntry struct {
 	entry
 	share            float64 // of the counts of the last minutes
-	rate, deniedRate float64 // see rates
+	rate, deniedRate float64 // hits per second at this moment
 }
 
 // top returns up to n entries that accept reports true for. A nil accept accepts all entries. The entries
@@ -184,9 +167,13 @@ func (s *sketch) top(n int, accept func(*entry) bool) []rankedEntry {
 	})
 	top := make([]rankedEntry, min(len(accepted), n))
 	for i := range top {
-		top[i] = rankedEntry{entry: *accepted[i], share: bound(accepted[i]) / s.total}
-		top[i].key = slices.Clone(top[i].key)
-		top[i].rate, top[i].deniedRate = s.rates(accepted[i])
+		e := accepted[i]
+		top[i] = rankedEntry{
+			entry: *e, share: bound(e) / s.total,
+			rate:       s.clock.perSecond(float64(e.hits.all), float64(e.lastHits.all)),
+			deniedRate: s.clock.perSecond(float64(e.hits.denied), float64(e.lastHits.denied)),
+		}
+		top[i].key = slices.Clone(e.key)
 	}
 	return top
 }
