@@ -33,7 +33,9 @@ func (l CallLog) Answered(ctx context.Context, c *service.Call) {
 			continue
 		}
 		last = o.descriptor
-		descriptors = append(descriptors, l.descriptorText(&o))
+		r := Record{Descriptor: o.entries()}
+		l.Hash.replaceValues(&r)
+		descriptors = append(descriptors, FormatEntries(r.Descriptor))
 		if rule := o.rule(); rule != "" {
 			rules = append(rules, rule)
 		}
@@ -50,11 +52,4 @@ func (l CallLog) Answered(ctx context.Context, c *service.Call) {
 		attrs = append(attrs, slog.Any("error", c.Err))
 	}
 	l.Log.LogAttrs(ctx, slog.LevelDebug, "call answered", attrs...)
-}
-
-// descriptorText returns the descriptor of o in short: `tenant=acme,path=/`.
-func (l CallLog) descriptorText(o *outcome) string {
-	r := Record{Descriptor: o.entries()}
-	l.Hash.replaceValues(&r)
-	return FormatEntries(r.Descriptor)
 }

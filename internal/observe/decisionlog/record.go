@@ -111,7 +111,7 @@ func FormatEntries(entries []Entry) string {
 // descriptor without a decision.
 type outcome struct {
 	call       *service.Call
-	descriptor int // its place in the request; -1 if the request has none
+	descriptor int // its place in the request; 0 if the request has none
 	code       Code
 	decided    bool
 	decision   service.Decision // undefined unless decided
@@ -120,21 +120,18 @@ type outcome struct {
 }
 
 // newOutcomes returns an iterator of the outcomes of c. The first call of next moves the
-// iterator to the first outcome.
+// iterator to the first outcome. A request without descriptors has one outcome.
 func newOutcomes(c *service.Call) outcome { return outcome{call: c, descriptor: -1} }
 
 // next moves o to the next outcome of its call. It reports false after the last outcome.
 func (o *outcome) next() bool {
-	c, descriptors := o.call, len(o.call.Request.GetDescriptors())
+	c := o.call
 	hasDecision := o.decisionsRead < c.Decisions()
 	if hasDecision {
 		o.decision = c.Decision(o.decisionsRead)
 	}
-	switch isSameDescriptor := o.decided && hasDecision && o.decision.Descriptor == o.descriptor; {
-	case descriptors == 0 && o.code != "":
-		return false // a request without descriptors has one outcome
-	case descriptors > 0 && !isSameDescriptor:
-		if o.descriptor++; o.descriptor >= descriptors {
+	if isSameDescriptor := o.decided && hasDecision && o.decision.Descriptor == o.descriptor; !isSameDescriptor {
+		if o.descriptor++; o.descriptor >= max(len(c.Request.GetDescriptors()), 1) {
 			return false
 		}
 	}
@@ -157,7 +154,7 @@ func (o *outcome) next() bool {
 
 // requestEntries returns the entries of the descriptor in the request.
 func (o *outcome) requestEntries() []*ratelimitv3.RateLimitDescriptor_Entry {
-	if o.descriptor < 0 {
+	if o.descriptor >= len(o.call.Request.GetDescriptors()) {
 		return nil
 	}
 	return o.call.Request.Descriptors[o.descriptor].GetEntries()
@@ -175,7 +172,7 @@ func (o *outcome) entries() []Entry {
 
 // rule returns the path of the rule that matched, or an empty string.
 func (o *outcome) rule() string {
-	if o.descriptor < 0 || o.descriptor >= len(o.call.Rules) || o.call.Rules[o.descriptor] == nil {
+	if o.descriptor >= len(o.call.Rules) || o.call.Rules[o.descriptor] == nil {
 		return ""
 	}
 	return o.call.Rules[o.descriptor].Path
@@ -205,7 +202,7 @@ func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
 	if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {
 		r.TraceID = span.TraceID().String()
 	}
-	if o.descriptor >= 0 {
+	if o.descriptor < len(c.Request.GetDescriptors()) {
 		r.Switch = c.Switch(o.descriptor)
 		r.DescriptorIndex, r.Hits = o.descriptor, c.RequestedHits(o.descriptor)
 	}

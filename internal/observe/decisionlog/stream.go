@@ -80,8 +80,7 @@ type stream struct {
 	w          http.ResponseWriter
 	controller *http.ResponseController
 	lines      bytes.Buffer
-	reported   uint64 // of the dropped records
-	perSecond  int    // maximum of records per second; 0 means no maximum
+	perSecond  int // maximum of records per second; 0 means no maximum
 }
 
 // run writes until the client leaves.
@@ -90,15 +89,12 @@ func (s *stream) run(r *http.Request) {
 	defer drops.Stop()
 	heartbeat := time.NewTicker(HeartbeatPause)
 	defer heartbeat.Stop()
-	sent := 0 // records since the last tick of drops
-	add := func(record *Record) {
-		appendLine(&s.lines, record)
-		sent++
-	}
 	reason := "reader too slow"
 	if s.perSecond > 0 {
 		reason = fmt.Sprintf("more than %d per second", s.perSecond)
 	}
+	reported := uint64(0) // of the dropped records
+	sent := 0             // records since the last tick of drops
 	for s.write() {
 		records := s.records
 		if s.perSecond > 0 && sent >= s.perSecond {
@@ -108,17 +104,16 @@ func (s *stream) run(r *http.Request) {
 		case <-r.Context().Done():
 			return
 		case record := <-records:
-			add(&record)
-			for s.lines.Len() < maxWrite && len(s.records) > 0 && (s.perSecond == 0 || sent < s.perSecond) {
-				record = <-s.records
-				add(&record)
+			appendLine(&s.lines, record)
+			for sent++; s.lines.Len() < maxWrite && len(s.records) > 0 && (s.perSecond == 0 || sent < s.perSecond); sent++ {
+				appendLine(&s.lines, <-s.records)
 			}
 			heartbeat.Reset(HeartbeatPause)
 		case now := <-drops.C:
 			sent = 0
-			if dropped := s.Dropped(); dropped > s.reported {
-				appendLine(&s.lines, Drops{now.UTC(), dropped - s.reported, reason})
-				s.reported = dropped
+			if dropped := s.Dropped(); dropped > reported {
+				appendLine(&s.lines, Drops{now.UTC(), dropped - reported, reason})
+				reported = dropped
 			}
 		case <-heartbeat.C:
 			s.lines.WriteByte('\n')
