@@ -29,7 +29,7 @@ type accessReader struct {
 
 func newAccessReader(lines *lineReader, m *Mapping) *accessReader {
 	a := &accessReader{lines: lines, mapping: m, found: map[string]bool{}}
-	a.calls.next = a.readCall
+	a.calls = sorter[*Call]{next: a.readCall, timeOf: func(c *Call) time.Time { return c.Time }}
 	return a
 }
 
@@ -59,11 +59,11 @@ func (a *accessReader) Notes() []string {
 func (a *accessReader) Next() (*Call, error) { return a.calls.pop() }
 
 // readCall returns the call of the next line that has a descriptor.
-func (a *accessReader) readCall() (timed[*Call], error) {
+func (a *accessReader) readCall() (*Call, error) {
 	for {
 		var line map[string]any
 		if err := a.lines.nextObject(&line, "got no JSON object; an access log has a JSON object on each line"); err != nil {
-			return timed[*Call]{}, err
+			return nil, err
 		}
 		if a.read++; a.read == 1 {
 			a.lineNames = fieldNames(line, "", nil)
@@ -71,10 +71,10 @@ func (a *accessReader) readCall() (timed[*Call], error) {
 		}
 		c, err := a.newCall(line)
 		if err != nil {
-			return timed[*Call]{}, err
+			return nil, err
 		}
 		if len(c.Request.Descriptors) > 0 {
-			return timed[*Call]{c.Time, a.lines.number, c}, nil
+			return c, nil
 		}
 		a.unused++
 	}
@@ -143,17 +143,17 @@ func fieldNames(object map[string]any, prefix string, names []string) []string {
 
 // mapEntries returns the entries of a descriptor, or nil if a field is missing.
 func (a *accessReader) mapEntries(line map[string]any, mapped []EntryMapping) []*ratelimitv3.RateLimitDescriptor_Entry {
-	entries := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(mapped))
-	isComplete := true
-	for i, e := range mapped {
+	var entries []*ratelimitv3.RateLimitDescriptor_Entry
+	for _, e := range mapped {
 		value, ok := e.Value, true
 		if e.Field != "" {
 			value, ok = a.fieldText(line, e.Field)
 		}
-		isComplete = isComplete && ok // the other fields are still looked for
-		entries[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: value}
+		if ok {
+			entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: value})
+		}
 	}
-	if !isComplete {
+	if len(entries) < len(mapped) {
 		return nil
 	}
 	return entries

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -27,7 +28,7 @@ type decisionReader struct {
 
 func newDecisionReader(lines *lineReader) *decisionReader {
 	d := &decisionReader{lines: lines}
-	d.records.next = d.readRecord
+	d.records = sorter[*decisionlog.Record]{next: d.readRecord, timeOf: func(r *decisionlog.Record) time.Time { return r.Time }}
 	return d
 }
 
@@ -53,29 +54,29 @@ func (d *decisionReader) Notes() []string {
 const noRecord = "got no record of a decision log; want a line of DECISION_LOG=all; for an access log, give --access-log and a file that maps its fields"
 
 // readRecord returns the record of the next line that has one.
-func (d *decisionReader) readRecord() (timed[*decisionlog.Record], error) {
+func (d *decisionReader) readRecord() (*decisionlog.Record, error) {
 	for {
 		line := new(decisionlog.Line)
 		if err := d.lines.nextObject(line, noRecord); err != nil {
-			return timed[*decisionlog.Record]{}, err
+			return nil, err
 		}
 		d.dropped += line.Dropped
 		switch {
 		case line.Dropped > 0:
 			continue
 		case line.Code == "":
-			return timed[*decisionlog.Record]{}, d.lines.errorf(noRecord)
+			return nil, d.lines.errorf(noRecord)
 		case line.Domain == "" || len(line.Descriptor) == 0:
 			continue // no request that a limit could match
 		case line.Time.IsZero():
-			return timed[*decisionlog.Record]{}, d.lines.errorf("record has no time; want a line of DECISION_LOG=all")
+			return nil, d.lines.errorf("record has no time; want a line of DECISION_LOG=all")
 		}
 		if err := d.lines.checkTime("time", line.Time); err != nil {
-			return timed[*decisionlog.Record]{}, err
+			return nil, err
 		}
 		d.hasAdmitted = d.hasAdmitted || line.Code == decisionlog.OK
 		d.hasDenied = d.hasDenied || line.Code == decisionlog.OverLimit
-		return timed[*decisionlog.Record]{line.Time, d.lines.number, &line.Record}, nil
+		return &line.Record, nil
 	}
 }
 
