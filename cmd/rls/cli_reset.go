@@ -16,7 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/base/entrytext"
-	"github.com/seed-81f232ab/rls/internal/observe/events"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
 func newReset() *cobra.Command {
@@ -99,7 +99,7 @@ func parseCounterPrefix(domain string, args []string) (descriptors.CounterPrefix
 func printResetByPrefix(out io.Writer, r *admin.ResetByPrefix) {
 	counters := "all counters"
 	if r.Counters != nil {
-		counters = events.Counted(*r.Counters, "counter")
+		counters = live.Count(*r.Counters, "counter")
 	}
 	verb := "reset"
 	if r.DryRun {

@@ -21,7 +21,6 @@ import (
 
 	"github.com/seed-81f232ab/rls/internal/admin/page"
 	"github.com/seed-81f232ab/rls/internal/base/wait"
-	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 	"github.com/seed-81f232ab/rls/internal/whatif/reports"
@@ -301,10 +300,10 @@ func (t *topScreen) ruleLines(list *live.RuleList) []string {
 	}
 	var more []string
 	if list.More > 0 {
-		more = append(more, events.Counted(list.More, "more rule")+" with traffic")
+		more = append(more, live.Count(list.More, "more rule")+" with traffic")
 	}
 	if list.Quiet > 0 {
-		more = append(more, events.Counted(list.Quiet, "quiet rule"))
+		more = append(more, live.Count(list.Quiet, "quiet rule"))
 	}
 	if len(more) > 0 {
 		lines = append(lines, t.inColour(dim, truncate(strings.Join(more, ", "), t.width)))

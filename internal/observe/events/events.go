@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"strings"
 
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
@@ -84,12 +83,4 @@ func (e *Events) addReload(text string, attrs []timeline.Attr, rejected string, 
 		text, attrs = rejected, details("error", err)
 	}
 	e.Add(timeline.Event{Kind: timeline.Certificate, Failed: err != nil, Text: text, Attrs: attrs})
-}
-
-// Counted returns n with its noun.
-func Counted(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return strconv.Itoa(n) + " " + noun
 }

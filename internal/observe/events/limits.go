@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 	"github.com/seed-81f232ab/rls/internal/source/reload"
 )
@@ -52,19 +53,15 @@ func (o limitsObserver) LimitsChanged(c reload.LimitsChange) {
 	text := "limits in force"
 	switch {
 	case c.First:
-		text += ": " + Counted(c.Rules, "rule") + " in " + Counted(c.Domains, "domain")
+		text += ": " + live.Count(c.Rules, "rule") + " in " + live.Count(c.Domains, "domain")
 	case c.Cause == "":
 		text += " without an expired override"
 	case c.Cause == SourceOverrides:
 		text += " with other overrides"
 	}
 	counters := ""
-	switch {
-	case len(c.Changed) == 0:
-	case c.NewCounters:
-		counters = "new"
-	default:
-		counters = "kept"
+	if len(c.Changed) > 0 {
+		counters = map[bool]string{true: "new", false: "kept"}[c.NewCounters]
 	}
 	o.Add(timeline.Event{Time: c.Time, Kind: timeline.Reload, Text: text, Attrs: details(
 		"source", c.Cause, "rules", c.Rules, "added", pathsText(c.Added), "changed", pathsText(c.Changed), "removed", pathsText(c.Removed), "counters", counters,

@@ -48,7 +48,7 @@ type mappedFamilies map[string]*mappedFamily
 type mappedFamily struct {
 	kind    kind
 	help    string
-	mapping *mapper.MetricMapping // nil if the metric keeps its name
+	mapping mapper.MetricMapping // the zero value if the metric keeps its name
 	series  map[string]*mappedSeries
 }
 
@@ -64,23 +64,21 @@ var statsdTypes = map[kind]mapper.MetricType{counter: mapper.MetricTypeCounter, 
 
 // add adds p to the series that m makes of it. A metric has one kind only, so add leaves out points of other kinds.
 func (all mappedFamilies) add(m *mapper.MetricMapper, p *point) {
-	name, scale, help := p.name, 1.0, "Metric of envoyproxy/ratelimit."
 	mapping, labels, isMapped := m.GetMapping(p.name, statsdTypes[p.kind])
-	if isMapped {
-		if mapping.Action == mapper.ActionTypeDrop {
-			return
-		}
-		name, help = mapping.Name, cmp.Or(mapping.HelpText, help)
-		if mapping.Scale.Set {
-			scale = mapping.Scale.Val
-		}
-	} else {
+	if !isMapped {
 		mapping = &mapper.MetricMapping{}
 	}
-	name = mapper.EscapeMetricName(name)
+	if mapping.Action == mapper.ActionTypeDrop {
+		return
+	}
+	scale := 1.0
+	if mapping.Scale.Set {
+		scale = mapping.Scale.Val
+	}
+	name := mapper.EscapeMetricName(cmp.Or(mapping.Name, p.name))
 	f := all[name]
 	if f == nil {
-		f = &mappedFamily{p.kind, help, withDefaults(mapping, m), map[string]*mappedSeries{}}
+		f = &mappedFamily{p.kind, cmp.Or(mapping.HelpText, "Metric of envoyproxy/ratelimit."), withDefaults(*mapping, m), map[string]*mappedSeries{}}
 		all[name] = f
 	}
 	if f.kind != p.kind {
@@ -109,12 +107,11 @@ func (all mappedFamilies) add(m *mapper.MetricMapper, p *point) {
 }
 
 // withDefaults returns mapping with the default options of m for timers.
-func withDefaults(mapping *mapper.MetricMapping, m *mapper.MetricMapper) *mapper.MetricMapping {
-	d := *mapping
-	d.ObserverType = cmp.Or(d.ObserverType, m.Defaults.ObserverType)
-	d.HistogramOptions = cmp.Or(d.HistogramOptions, &m.Defaults.HistogramOptions)
-	d.SummaryOptions = cmp.Or(d.SummaryOptions, &m.Defaults.SummaryOptions)
-	return &d
+func withDefaults(mapping mapper.MetricMapping, m *mapper.MetricMapper) mapper.MetricMapping {
+	mapping.ObserverType = cmp.Or(mapping.ObserverType, m.Defaults.ObserverType)
+	mapping.HistogramOptions = cmp.Or(mapping.HistogramOptions, &m.Defaults.HistogramOptions)
+	mapping.SummaryOptions = cmp.Or(mapping.SummaryOptions, &m.Defaults.SummaryOptions)
+	return mapping
 }
 
 // families returns the metrics for Prometheus.
