@@ -29,11 +29,9 @@ const (
 
 // Options are the options of New.
 type Options struct {
-	// Limiter counts for the candidate. Its counters must not be those of the limits in force.
-	Limiter backend.Limiter
+	Limiter backend.Limiter // with counters that are not those of the limits in force
 
-	// AllOrNone and QuotaMode are those of the service.
-	AllOrNone, QuotaMode bool
+	AllOrNone, QuotaMode bool // of the service
 }
 
 // Result is the outcome of an evaluated call.

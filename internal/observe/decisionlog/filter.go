@@ -18,9 +18,7 @@ type Filter struct {
 	Code   Code
 	Source string
 
-	// Entries are entries that the descriptor must have. An Entry without a Value selects
-	// all values of its Key.
-	Entries []Entry
+	Entries []Entry // that the descriptor must have; without a Value, any value of the Key
 }
 
 // ParseFilter returns the Filter of a query. Codes and sources match in any case. An empty

@@ -15,24 +15,13 @@ import (
 
 // LogOptions are the options of NewLog.
 type LogOptions struct {
-	// All writes all records. Otherwise the log has denials and errors only.
-	All bool
-
-	// Sample is the share of the calls whose records are written, from 0 to 1.
-	Sample float64
-
-	// MaxPerSecond is the maximum number of records in a second; 0 means no maximum.
-	MaxPerSecond int
-
-	// Path is the file that the log appends to. If it is empty, the log writes to Writer.
-	Path   string
-	Writer io.Writer
-
-	// Hash replaces values in records, unless it is nil.
-	Hash *Hash
-
-	// Log gets the errors of writing. It is required.
-	Log *slog.Logger
+	All          bool         // write all records, and not only denials and errors
+	Sample       float64      // share of the calls whose records are written, from 0 to 1
+	MaxPerSecond int          // maximum of records; 0 means no maximum
+	Path         string       // of the file that the log appends to
+	Writer       io.Writer    // gets the lines if Path is empty
+	Hash         *Hash        // replaces values in records, unless it is nil
+	Log          *slog.Logger // gets the errors of writing
 }
 
 // DropReason is why a record was dropped from the log.

@@ -33,18 +33,11 @@ const (
 // Record describes one decision of one call: the decision of one limit about one
 // descriptor. A descriptor without a decision has one Record, whose Limit is empty.
 type Record struct {
-	Time   time.Time `json:"time"`
-	Domain string    `json:"domain"`
-
-	// Descriptor has the entries of the descriptor, as the request has them.
-	Descriptor []Entry `json:"descriptor,omitempty"`
-
-	// DescriptorIndex is the place of the descriptor in the request, from 0.
-	DescriptorIndex int `json:"descriptor_index"`
-
-	// Rule is the path of the rule that matched: `shop > tenant=acme`. It is empty if no
-	// rule matched.
-	Rule string `json:"rule,omitempty"`
+	Time            time.Time `json:"time"`
+	Domain          string    `json:"domain"`
+	Descriptor      []Entry   `json:"descriptor,omitempty"` // as the request has it
+	DescriptorIndex int       `json:"descriptor_index"`     // place of the descriptor in the request, from 0
+	Rule            string    `json:"rule,omitempty"`       // path of the rule that matched: `shop > tenant=acme`
 
 	// Limit is the limit in short: `10 per minute`. It is empty if no limit decided,
 	// because the rule is unlimited or its limits are replaced.
@@ -52,14 +45,10 @@ type Record struct {
 	LimitName       string `json:"limit_name,omitempty"`
 	RequestsPerUnit uint32 `json:"requests_per_unit"`
 
-	// Code is the decision of the limit. OverallCode is the answer to the whole call.
-	Code        Code `json:"code"`
-	OverallCode Code `json:"overall_code"`
-
-	// Hits is the number of hits of the descriptor: 0 for a peek, negative for a refund. It is
-	// 0 if the request has no descriptor.
-	Hits      int64 `json:"hits"`
-	Remaining int64 `json:"remaining"`
+	Code        Code  `json:"code"`         // decision of the limit
+	OverallCode Code  `json:"overall_code"` // answer to the whole call
+	Hits        int64 `json:"hits"`         // of the descriptor: 0 for a peek, negative for a refund
+	Remaining   int64 `json:"remaining"`
 
 	// Hold is the id of the hold that a decision about a concurrency limit takes, renews or ends. It
 	// is empty for an anonymous hold. Acquire reports that the caller waits for permits, so that a
@@ -67,29 +56,17 @@ type Record struct {
 	Hold    string `json:"hold,omitempty"`
 	Acquire bool   `json:"acquire,omitempty"`
 
-	// Source is the part of the service that decided. Degraded reports whether the fallback
-	// decided. If so, Reason is why the backend did not decide, and Mode is how the fallback
-	// decided.
-	Source   string `json:"source,omitempty"`
-	Degraded bool   `json:"degraded"`
-	Reason   string `json:"reason,omitempty"`
-	Mode     string `json:"mode,omitempty"`
+	Source   string `json:"source,omitempty"` // the part of the service that decided
+	Degraded bool   `json:"degraded"`         // the fallback decided
+	Reason   string `json:"reason,omitempty"` // why the backend did not decide, if Degraded
+	Mode     string `json:"mode,omitempty"`   // how the fallback decided, if Degraded
 
-	// Shadow reports that the rule or the service is in shadow mode. The request then passes
-	// even if Code is OverLimit.
-	Shadow bool `json:"shadow"`
+	Shadow bool            `json:"shadow"`           // in shadow mode: the request passes even if Code is OverLimit
+	Switch *service.Switch `json:"switch,omitempty"` // that has taken the limits of the descriptor out of force
+	Error  string          `json:"error,omitempty"`  // why Code is Failed
 
-	// Switch is the switch that has taken the limits of the descriptor out of force, or nil.
-	Switch *service.Switch `json:"switch,omitempty"`
-
-	// Error is why the code is Failed.
-	Error string `json:"error,omitempty"`
-
-	// DurationMicros is the time that the call took.
-	DurationMicros int64 `json:"duration_us"`
-
-	// TraceID is the trace of the call. It is empty without tracing.
-	TraceID string `json:"trace_id,omitempty"`
+	DurationMicros int64  `json:"duration_us"`        // of the call
+	TraceID        string `json:"trace_id,omitempty"` // of the call; empty without tracing
 }
 
 // Entry is a key and a value of a descriptor.

@@ -16,45 +16,24 @@ import (
 type Options struct {
 	Version, Instance string
 
-	// Backend is the place of the counters: "redis" or "local".
-	Backend string
+	Backend    string // the place of the counters: "redis" or "local"
+	ShadowMode bool   // of the service
 
-	// ShadowMode reports that the service answers OK to all requests.
-	ShadowMode bool
-
-	// Recorder observes the calls of the service.
-	Recorder *Recorder
-
-	// Store has the limits in force.
-	Store *descriptors.Store
-
-	// Limits returns the source of the limits, when they came into force, and their problems.
-	Limits func() Limits
+	Recorder *Recorder          // observes the calls of the service
+	Store    *descriptors.Store // has the limits in force
+	Limits   func() Limits      // the source of the limits, when they came into force, and their problems
 
 	// Counts returns the hits of all limits since the process has started. The limits of a rule follow
 	// each other.
 	Counts func() iter.Seq[metrics.RuleCounts]
 
-	// Redis describes Redis. It is nil if the backend is local.
-	Redis func() *Redis
-
-	// Overrides returns all overrides, sorted by target. It is nil without overrides.
-	Overrides func() []Override
-
-	// Candidate describes the candidate limits. It is nil without a candidate.
-	Candidate func() *Candidate
-
-	// Replicas returns the number of replicas seen, or 0 if it is unknown. It may be nil.
-	Replicas func() int
-
-	// Draining reports whether the process stops.
-	Draining func() bool
-
-	// Events has the changes of the process.
-	Events *timeline.Timeline
-
-	// Keys is the mode of TopKeys.
-	Keys KeyMode
+	Redis     func() *Redis      // nil if the backend is local
+	Overrides func() []Override  // sorted by target; nil without overrides
+	Candidate func() *Candidate  // nil without a candidate
+	Replicas  func() int         // replicas seen, or 0 if unknown; nil without shared overrides
+	Draining  func() bool        // whether the process stops
+	Events    *timeline.Timeline // the changes of the process
+	Keys      KeyMode            // of TopKeys
 }
 
 // Bounds of a Snapshot.

@@ -11,35 +11,22 @@ import (
 
 // hitCounts counts the hits of one limit.
 type hitCounts struct {
-	within, near, over  atomic.Uint64
-	overLocal, shadowed atomic.Uint64
+	within, near, over, overLocal, shadowed, refunded atomic.Uint64
 
 	// others are the hits that are in neither within nor over: hits of failed calls, and
 	// the part of denied hits that was still within the limit.
 	others atomic.Uint64
-
-	refunded atomic.Uint64
 }
 
 // HitSums are the sums of several hitCounts, or the values of one.
 type HitSums struct {
-	// Total is all hits. Peeks and refunds are not counted.
-	Total uint64
-
-	// WithinLimit are the hits that passed. OverLimit are the hits beyond the limit.
-	WithinLimit, OverLimit uint64
-
-	// NearLimit are the hits between NEAR_LIMIT_RATIO × the limit and the limit.
-	NearLimit uint64
-
-	// OverLocal are those of OverLimit that the deny cache denied.
-	OverLocal uint64
-
-	// Shadow are those of OverLimit that passed because the rule is in shadow mode.
-	Shadow uint64
-
-	// Refunded are the hits that refunds have taken off. Total does not have them.
-	Refunded uint64
+	Total       uint64 // all hits, without peeks and refunds
+	WithinLimit uint64 // that passed
+	NearLimit   uint64 // between NEAR_LIMIT_RATIO × the limit and the limit
+	OverLimit   uint64 // beyond the limit
+	OverLocal   uint64 // those of OverLimit that the deny cache denied
+	Shadow      uint64 // those of OverLimit that passed because the rule is in shadow mode
+	Refunded    uint64 // that refunds have taken off
 }
 
 // sums returns the values of c. It reads shadowed before over, because count writes them in the

@@ -29,17 +29,10 @@ const idleValueTTL = time.Hour
 
 // RuleOptions configure the metrics of rules.
 type RuleOptions struct {
-	// NearLimitRatio × the limit is the count at which hits begin to be near the limit.
-	NearLimitRatio float32
-
-	// MaxSeries is the maximum number of values of requests that a limit has metrics for.
-	// Hits with further values count for the value "other".
-	MaxSeries int
-
-	// NoRuleLabel leaves out the label rule for Prometheus, and adds the series that differ in it only.
-	NoRuleLabel bool
-
-	Log *slog.Logger
+	NearLimitRatio float32 // × the limit is the count at which hits begin to be near the limit
+	MaxSeries      int     // maximum of values of requests with series of their own, for each limit
+	NoRuleLabel    bool    // leave out the label rule for Prometheus, and add the series that differ in it only
+	Log            *slog.Logger
 }
 
 // RuleCounts are the hits on one limit since the process has started. They survive reloads
@@ -47,11 +40,7 @@ type RuleOptions struct {
 type RuleCounts struct {
 	Domain string
 	Rule   string // the path of the rule
-
-	// Limit is the name of the limit, or its window and algorithm. It is empty if the rule has
-	// a single limit.
-	Limit string
-
+	Limit  string // its name, or its window and algorithm; empty if the rule has a single limit
 	HitSums
 }
 

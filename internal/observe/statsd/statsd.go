@@ -21,15 +21,9 @@ const warningPause = time.Minute
 
 // Options are the options of New.
 type Options struct {
-	// Gatherer has all metrics but the counts of rules.
-	Gatherer prometheus.Gatherer
-
-	// Rules returns the counts of all rules.
-	Rules func() iter.Seq[metrics.KeyCounts]
-
-	// Server is the server to send to. Without a server, the metrics go to the log.
-	Server *Server
-
+	Gatherer  prometheus.Gatherer                // of all metrics but the counts of rules
+	Rules     func() iter.Seq[metrics.KeyCounts] // the counts of all rules
+	Server    *Server                            // without a server, the metrics go to the log
 	ExtraTags map[string]string
 	Interval  time.Duration
 	Log       *slog.Logger
@@ -41,10 +35,8 @@ type Server struct {
 	Host    string
 	Port    int
 
-	// DogStatsD is true if the server understands tags. Mogrifiers rename metrics for
-	// DogStatsD.
-	DogStatsD  bool
-	Mogrifiers []Mogrifier
+	DogStatsD  bool        // the server understands tags
+	Mogrifiers []Mogrifier // for DogStatsD
 }
 
 // address returns the host and the port of s.

@@ -34,22 +34,15 @@ const (
 // Options are the options of Start. The OpenTelemetry SDK reads all other settings from
 // variables OTEL_….
 type Options struct {
-	// Version is the version of this program.
-	Version string
+	Version string // of this program
 
 	// ServiceName, Namespace and InstanceID describe this process. An empty value leaves
 	// the value to the SDK. The default of InstanceID is a random UUID.
 	ServiceName, Namespace, InstanceID string
 
-	// Protocol is HTTP or GRPC.
-	Protocol string
-
-	// SamplingRate is the share of the traces to record that have no sampled parent. Nil
-	// leaves the decision to the SDK.
-	SamplingRate *float64
-
-	// Log gets the errors of the SDK.
-	Log *slog.Logger
+	Protocol     string       // HTTP or GRPC
+	SamplingRate *float64     // share of the traces without a sampled parent to record; nil leaves it to the SDK
+	Log          *slog.Logger // gets the errors of the SDK
 }
 
 // Tracer makes spans. Start makes it.

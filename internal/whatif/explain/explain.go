@@ -30,11 +30,8 @@ import (
 
 // Options are the options of New. All but Limits can be empty.
 type Options struct {
-	// Limits holds the limits in force.
-	Limits *descriptors.Store
-
-	// Layer is the Layer of the service. If it is nil, all counters are taken as empty.
-	Layer backend.Layer
+	Limits *descriptors.Store // the limits in force
+	Layer  backend.Layer      // of the service; if it is nil, all counters are taken as empty
 
 	// RedisKey returns the address of the Redis and the key of the counter of a hit. It is
 	// nil if the backend is not Redis.
@@ -47,14 +44,10 @@ type Options struct {
 	// FailingSince returns the time since which the backend of a hit fails, or the zero Time.
 	FailingSince func(*backend.Hit) time.Time
 
-	// AllOrNone, ShadowMode and QuotaMode are those of the service.
-	AllOrNone, ShadowMode, QuotaMode bool
+	AllOrNone, ShadowMode, QuotaMode bool // of the service
 
-	// Candidate explains the answer of the candidate limits. It is nil without a candidate.
-	Candidate *Explainer
-
-	// Now is the clock; default time.Now.
-	Now func() time.Time
+	Candidate *Explainer       // of the candidate limits; nil without a candidate
+	Now       func() time.Time // default time.Now
 }
 
 // Explainer explains requests. It is safe for concurrent use.

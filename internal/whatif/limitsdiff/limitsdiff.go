@@ -43,30 +43,20 @@ const (
 
 // Report is the difference between two sets of limits.
 type Report struct {
-	Kind    Kind     `json:"kind"` // of all changes together; empty without changes
-	Changes []Change `json:"changes"`
-
-	// Incomplete reports that the limits are too large to compare all of their requests.
-	Incomplete bool `json:"incomplete,omitempty"`
+	Kind       Kind     `json:"kind"` // of all changes together; empty without changes
+	Changes    []Change `json:"changes"`
+	Incomplete bool     `json:"incomplete,omitempty"` // the limits are too large to compare all of their requests
 }
 
 // Change is a change for the requests of one descriptor.
 type Change struct {
-	Kind  Kind  `json:"kind"`
-	Event Event `json:"event"`
-
-	// Requests is the path of the descriptor that describes the requests.
-	Requests string `json:"requests"`
-
-	// Old and New are the rules that limit the requests. One of them can be nil.
-	Old *Rule `json:"old,omitempty"`
-	New *Rule `json:"new,omitempty"`
-
-	// Counters is "kept" or "new" if both rules count.
-	Counters string `json:"counters,omitempty"`
-
-	// Reasons says in words what differs.
-	Reasons []string `json:"reasons"`
+	Kind     Kind     `json:"kind"`
+	Event    Event    `json:"event"`
+	Requests string   `json:"requests"`           // path of the descriptor that describes the requests
+	Old      *Rule    `json:"old,omitempty"`      // the rule that limited the requests, if one did
+	New      *Rule    `json:"new,omitempty"`      // the rule that limits the requests, if one does
+	Counters string   `json:"counters,omitempty"` // "kept" or "new" if both rules count
+	Reasons  []string `json:"reasons"`            // what differs, in words
 }
 
 // Rule is a rule of a Change.

@@ -27,9 +27,7 @@ import (
 type Call struct {
 	Time    time.Time
 	Request *rlsv3.RateLimitRequest
-
-	// Denied reports whether the recorded answer was a denial.
-	Denied bool
+	Denied  bool // the recorded answer was a denial
 
 	// overLimit reports for each descriptor of the request whether a limit that can deny was
 	// exceeded. An access log does not say which descriptor was denied, so a denied call has all

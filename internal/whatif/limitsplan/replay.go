@@ -22,12 +22,9 @@ import (
 
 // Options of a replay.
 type Options struct {
-	// Settings of the service: SHADOW_MODE, QUOTA_MODE and
-	// STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT.
-	ShadowMode, QuotaMode, AllOrNone bool
+	ShadowMode, QuotaMode, AllOrNone bool // of the service
 
-	// MaxKeys is the number of keys in the report; default 20.
-	MaxKeys int
+	MaxKeys int // in the report; default 20
 }
 
 // maxCounters bounds the counters of a replay, and the keys that the report counts. It bounds

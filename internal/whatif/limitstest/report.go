@@ -27,9 +27,7 @@ type FileReport struct {
 	File   string       `json:"file"`
 	Limits []string     `json:"limits"`
 	Tests  []TestReport `json:"tests"`
-
-	// Error is why the tests did not run: mistakes in the test file or in its limits files.
-	Error string `json:"error,omitempty"`
+	Error  string       `json:"error,omitempty"` // why no test ran: mistakes in the test file or its limits files
 }
 
 // TestReport is the result of one test. The test passed if it has no failures.
@@ -50,9 +48,7 @@ type Failure struct {
 	Repeat      int        `json:"repeat"`
 	Mismatches  []Mismatch `json:"mismatches"`
 
-	// Explanation explains the request as it was just before the call. Only the first failure
-	// of a test has it.
-	Explanation *explain.Report `json:"explanation,omitempty"`
+	Explanation *explain.Report `json:"explanation,omitempty"` // just before the call; only in the first failure
 }
 
 // Mismatch is a field of an answer that has not the wanted value.
