@@ -130,8 +130,7 @@ func (e *evaluation) run(ctx context.Context) {
 	_, _ = s.ShouldRateLimit(ctx, e.request) // Answered gets the answer
 }
 
-// Answered implements service.Observer: it compares the answer of the candidate with that of
-// the limits in force.
+// Answered implements service.Observer: it compares the answers.
 func (e *evaluation) Answered(ctx context.Context, call *service.Call) {
 	c := e.candidate
 	if call.Err != nil {

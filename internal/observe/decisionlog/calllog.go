@@ -10,8 +10,7 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// CallLog logs one line for each call at level debug. It is a service.Observer. At other
-// levels a call costs one check of the level.
+// CallLog is a service.Observer that logs one line for each call at level debug.
 type CallLog struct {
 	Log  *slog.Logger
 	Hash *Hash // replaces values, unless it is nil

@@ -21,8 +21,7 @@ type Filter struct {
 	Entries []Entry // that the descriptor must have; without a Value, any value of the Key
 }
 
-// ParseFilter returns the Filter of a query. Codes and sources match in any case. An empty
-// value selects all. The error names an unknown parameter or value.
+// ParseFilter returns the Filter of a query. Codes and sources match in any case. An empty value selects all.
 func ParseFilter(query url.Values) (Filter, error) {
 	var f Filter
 	for name, values := range query {

@@ -47,8 +47,7 @@ type Stats struct {
 	Dropped [dropReasons]uint64 // by DropReason
 }
 
-// Log writes records as lines of JSON. It is a service.Observer. A call only puts its
-// records into a buffer, and Run writes them.
+// Log is a service.Observer that writes records as lines of JSON. A call only puts them into a buffer for Run.
 type Log struct {
 	options LogOptions
 	records chan Record
@@ -123,7 +122,6 @@ func (l *Log) Answered(ctx context.Context, c *service.Call) {
 }
 
 // isWithinRate reports whether MaxPerSecond allows one more record at now, and counts the record if so.
-// Calls that end together can be a little out of order.
 func (l *Log) isWithinRate(now time.Time) bool {
 	if l.options.MaxPerSecond <= 0 {
 		return true

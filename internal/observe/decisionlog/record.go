@@ -30,8 +30,7 @@ const (
 	Failed    Code = "ERROR" // nobody could decide, or the request was invalid
 )
 
-// Record describes one decision of one call: the decision of one limit about one
-// descriptor. A descriptor without a decision has one Record, whose Limit is empty.
+// Record describes the decision of one limit about one descriptor, or a descriptor without a decision.
 type Record struct {
 	Time            time.Time `json:"time"`
 	Domain          string    `json:"domain"`
@@ -84,8 +83,7 @@ func FormatEntries(entries []Entry) string {
 	return entrytext.Format(requested)
 }
 
-// outcome is the content of a Record before it is written: a decision of a call, or a
-// descriptor without a decision.
+// outcome is the content of a Record before it is written.
 type outcome struct {
 	call       *service.Call
 	descriptor int // its place in the request; 0 if the request has none
@@ -96,8 +94,7 @@ type outcome struct {
 	decisionsRead int // number of decisions that next has returned
 }
 
-// newOutcomes returns an iterator of the outcomes of c. The first call of next moves the
-// iterator to the first outcome. A request without descriptors has one outcome.
+// newOutcomes returns an iterator before the first outcome of c. A request without descriptors has one outcome.
 func newOutcomes(c *service.Call) outcome { return outcome{call: c, descriptor: -1} }
 
 // next moves o to the next outcome of its call. It reports false after the last outcome.

@@ -30,10 +30,8 @@ const (
 	writeTimeout = 30 * time.Second
 )
 
-// ServeHTTP streams live records as lines of JSON, until the client leaves. The query is
-// that of ParseFilter. With per_second=N in the query, the stream sends at most N records per
-// second. A line reports how many records were dropped, because the client was too slow or
-// because there were more than N.
+// ServeHTTP streams live records as lines of JSON, until the client leaves. The query is that of ParseFilter. With
+// per_second=N in the query, the stream sends at most N records per second. A line tells the number of drops.
 func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		w.Header().Set("Allow", http.MethodGet)

@@ -26,8 +26,7 @@ type limitsObserver struct {
 	needsDomain bool
 }
 
-// Limits returns the observer of a Reloader with these sources. If needsDomain is true, the process is unhealthy
-// while no domain is loaded.
+// Limits returns the observer of a Reloader. With needsDomain, the process is unhealthy while no domain is loaded.
 func (e *Events) Limits(needsDomain bool, sources ...string) reload.Observer {
 	o := limitsObserver{e.Metrics.Reload(sources...), e, needsDomain}
 	o.setHealth(0)
@@ -133,9 +132,8 @@ func overrideEvent(change reload.OverrideChange) timeline.Event {
 	return e
 }
 
-// auditDirectWrites logs each override, rule and switch that somebody has written to Redis
-// without the API. The API adds the name of the caller to each value, so a value without a name
-// is such a write. Each replica logs the write when it reads the value.
+// auditDirectWrites logs each change that somebody has written to Redis without the API, which adds the name of the
+// caller to each value. Each replica logs the write.
 func (o limitsObserver) auditDirectWrites(all []reload.OverrideChange) {
 	writes := []reload.Action{reload.OverrideSet, reload.OverrideChanged, reload.OverrideRejected}
 	for _, change := range all {

@@ -12,8 +12,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
-// batchObserver reports batches to the metrics and to the Recorder. It logs batches that too few replicas of Redis
-// have, in at most one line a minute for each Redis.
+// batchObserver reports batches to the metrics, to the Recorder, and, if replicas of Redis miss one, to the log.
 type batchObserver struct {
 	redis.Observer // the metrics
 	recorder       *live.Recorder
@@ -71,8 +70,7 @@ func (o *conditionObserver) ConditionNotTested(domain string, d *limitsfile.Desc
 	}
 }
 
-// minuteLog decides when an event that can happen often is logged: at most once a minute. It is
-// safe for concurrent use.
+// minuteLog decides when a frequent event is logged: at most once a minute. It is safe for concurrent use.
 type minuteLog struct {
 	events atomic.Int64 // since the last line
 	logged atomic.Int64 // time of the last line in nanoseconds since 1970, or 0

@@ -118,8 +118,7 @@ func (s *Store) BlipEnded(blip fallback.Outage) {
 	s.record(slog.LevelWarn, timeline.Event{Kind: timeline.Breaker, Text: "hits decided without " + s.Name + " for a short time"}, price(&blip)...)
 }
 
-// BreakerChanged implements fallback.Observer. If there is only one breaker, BreakerChanged logs
-// nothing, because the lines about outages have the same times.
+// BreakerChanged implements fallback.Observer. A single breaker has no lines, because those of outages tell the same.
 func (s *Store) BreakerChanged(c fallback.BreakerChange) {
 	s.Observer.BreakerChanged(c)
 	if len(s.Shards) == 1 {

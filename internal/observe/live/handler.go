@@ -26,15 +26,13 @@ type RuleAnswer struct {
 	Keys TopKeys `json:"keys"` // of this rule
 }
 
-// Handlers answer viewers. SeesKeys reports whether the caller may see values of requests.
-// Other callers get hashed keys.
+// Handlers answer viewers. SeesKeys reports whether the caller may see values of requests and not only hashes.
 type Handlers struct {
 	*Live
 	SeesKeys func(*http.Request) bool
 }
 
-// SnapshotFor returns the Snapshot for the caller of r. Its keys are hashed if the caller must not see
-// values of requests.
+// SnapshotFor returns the Snapshot for the caller of r, with hashed keys if the caller must not see values.
 func (h Handlers) SnapshotFor(r *http.Request) *Snapshot {
 	s := *h.Live.Snapshot()
 	s.Keys = h.keysFor(r, s.Keys)
@@ -57,8 +55,7 @@ func (h Handlers) keysFor(r *http.Request, keys TopKeys) TopKeys {
 // Snapshot answers with the Snapshot as JSON.
 func (h Handlers) Snapshot(w http.ResponseWriter, r *http.Request) { respond(w, h.SnapshotFor(r)) }
 
-// Rules answers with the rules whose path or limit contains the parameter filter. Quiet
-// rules are included.
+// Rules answers with the rules whose path or limit contains the parameter filter, quiet rules too.
 func (h Handlers) Rules(w http.ResponseWriter, r *http.Request) {
 	rules, more := h.Live.Rules(r.URL.Query().Get("filter"))
 	respond(w, RulesAnswer{append([]Rule{}, rules...), more})
@@ -102,8 +99,7 @@ const (
 	writeTimeout = 10 * time.Second
 )
 
-// Stream sends a snapshot each second as a server-sent event named snapshot, until the
-// client leaves. If there are maxViewers, Stream answers 503.
+// Stream sends a snapshot each second as a server-sent event, until the client leaves or there are maxViewers.
 func (h Handlers) Stream(w http.ResponseWriter, r *http.Request) {
 	select {
 	case h.viewers <- struct{}{}:

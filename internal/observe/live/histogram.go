@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// histogram counts durations in buckets. A bucket is 12.5 % longer than the bucket before it
-// at most, so a quantile is that exact. It covers a microsecond to 17 seconds.
+// histogram counts durations from 1 µs to 17 s. A quantile is exact to 12.5 %, the growth of the buckets.
 type histogram [histogramBuckets]uint32
 
 const (
@@ -44,8 +43,8 @@ func (h *histogram) add(other *histogram) {
 	}
 }
 
-// quantile returns the duration in seconds that the share q of all durations does not exceed. Durations in
-// last count by the share lastShare. The result is Unknown without durations.
+// quantile returns the duration in seconds that the share q of all durations does not exceed, or Unknown.
+// Durations in last count by the share lastShare.
 func (h *histogram) quantile(q float64, last *histogram, lastShare float64) Value {
 	var counts [histogramBuckets]float64
 	total := 0.0

@@ -17,8 +17,7 @@ const (
 	KeysOff    KeyMode = "off"
 )
 
-// topKeys returns the busiest keys that accept reports true for. If accept is nil, topKeys
-// returns the busiest of all keys.
+// topKeys returns the busiest keys that accept reports true for. A nil accept accepts all.
 func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
 	r := l.o.Recorder
 	top := TopKeys{Mode: l.o.Keys, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, SampledShare: Value(r.sampledShare())}
@@ -55,8 +54,7 @@ func (l *Live) newKey(e *rankedEntry) Key {
 	return k
 }
 
-// pathOf returns the domain and the keys of a descriptor as the path of a rule. The texts keep the
-// escapes of key.
+// pathOf returns the domain and the keys of a descriptor as the path of a rule, with the escapes of key.
 func pathOf(key []byte) string {
 	parts := strings.Split(string(key), "|")
 	for i, part := range parts {

@@ -118,8 +118,7 @@ func (l *Live) addSample(now time.Time) {
 // snapshotTTL is how long viewers share a snapshot.
 const snapshotTTL = 500 * time.Millisecond
 
-// Snapshot returns a description of the process, which is at most snapshotTTL old. Viewers
-// share it and must not change it.
+// Snapshot returns a description of the process, at most snapshotTTL old. Viewers share it and must not change it.
 func (l *Live) Snapshot() *Snapshot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -240,8 +239,7 @@ func (l *Live) Rules(text string) (rules []Rule, more int) {
 	return rules, more
 }
 
-// Rule returns the rule of that path and its busiest keys. known is false if the path is
-// neither in force nor had any hits.
+// Rule returns the rule of that path and its busiest keys. isKnown is false if it is not in force and had no hits.
 func (l *Live) Rule(path string) (rule Rule, keys TopKeys, isKnown bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

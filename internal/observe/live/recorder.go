@@ -24,8 +24,7 @@ const (
 	exampleKeys = 100  // keys of descriptors without a rule
 )
 
-// maxEventsPerSecond bounds what the sketches cost. If there are more decisions, a random
-// sample of the calls is used, and each call of the sample counts for several calls.
+// maxEventsPerSecond bounds what the sketches cost. If there are more decisions, they get a sample of the calls.
 const maxEventsPerSecond = 4000
 
 // Recorder counts calls and finds the busiest keys. It is a service.Observer.
@@ -85,8 +84,7 @@ type event struct {
 	isDomainUnknown bool // the domain has no limits
 }
 
-// NewRecorder returns a Recorder. overHits returns how many hits of a decision are over its limit. If
-// keepKeys is false, the Recorder forgets the keys.
+// NewRecorder returns a Recorder. overHits returns how many hits of a decision are over its limit.
 func NewRecorder(overHits func(service.Decision) int64, keepKeys bool) *Recorder {
 	stripes := min(1<<bits.Len(uint(4*runtime.GOMAXPROCS(0)-1)), maxStripes)
 	r := &Recorder{
@@ -147,8 +145,7 @@ func (r *Recorder) count(c *service.Call, random int) {
 	}
 }
 
-// addExample adds descriptor i, which no rule limits. The descriptor stands for weight descriptors, because
-// the other calls are not in the sample. The caller holds r.mu.
+// addExample adds descriptor i, which no rule limits and which stands for weight descriptors.
 func (r *Recorder) addExample(c *service.Call, i int, weight float64) {
 	var memory [maxKeyBytes]byte
 	key := descriptors.AppendCutKey(memory[:0], c.Request.GetDomain(), c.Request.GetDescriptors()[i].GetEntries())
@@ -169,8 +166,7 @@ func (r *Recorder) lockStripe(random int) *stripe {
 	return s
 }
 
-// addDescriptor adds the decisions about one descriptor. The first one is decision i. It returns the index
-// of the first decision about the next descriptor. The caller holds r.mu.
+// addDescriptor adds the decisions about one descriptor, from decision i on. It returns the first decision after them.
 func (r *Recorder) addDescriptor(c *service.Call, i int, weight float64) int {
 	first := c.Decision(i)
 	ev := event{rule: first.Rule, limit: first.Limit, hits: weight * float64(max(first.N, 0))}
@@ -220,8 +216,7 @@ func useOf(spent, capacity int64) float64 {
 	return float64(spent) / float64(capacity)
 }
 
-// spentAndCapacity returns the spent hits and the capacity of the limit of d. The capacity is 0 if the
-// spent hits are unknown. The fallback counts a share of the limit.
+// spentAndCapacity returns the spent hits and the capacity of the limit of d, or 0 and 0 if nobody counts.
 func spentAndCapacity(d *service.Decision) (spent, capacity int64) {
 	l := d.Limit.Limit
 	if d.Result.Degraded() {
@@ -232,8 +227,7 @@ func spentAndCapacity(d *service.Decision) (spent, capacity int64) {
 	return max(l.Spent(d.Result.Result), 0), l.Capacity()
 }
 
-// collect returns the calls, the round trips to Redis and the highest use of each rule since
-// the last call of collect, which was this number of seconds ago.
+// collect returns what happened since the last call of collect, which was this number of seconds ago.
 func (r *Recorder) collect(seconds float64) (counts callCounts, redis histogram, uses map[string]float64) {
 	for i := range r.stripes {
 		s := &r.stripes[i]

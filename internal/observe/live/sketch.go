@@ -9,13 +9,9 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// sketch finds the keys with the highest counts of the last minutes in bounded memory, by the
-// space-saving algorithm. If the sketch is full, a new key replaces the key with the lowest count. The
-// count of the new key starts at this lowest count, so it can be too high by this number. A key can be
-// missing only if its count is below the sum of all counts divided by the number of keys in the
-// sketch. Old counts decay.
-//
-// A sketch isn't safe for concurrent use.
+// sketch finds the keys with the highest counts of the last minutes in bounded memory, by the space-saving
+// algorithm: in a full sketch, a new key takes the place and the count of the key with the lowest count. So a
+// count can be too high, and a key can be missing if its count is below total / maxKeys. Old counts decay.
 type sketch struct {
 	maxKeys int
 	entries map[uint64]*entry // by hash
@@ -79,8 +75,7 @@ func newSketch(maxKeys int) *sketch {
 	return &sketch{maxKeys: maxKeys, entries: make(map[uint64]*entry, maxKeys), heap: make(entryHeap, 0, maxKeys)}
 }
 
-// add adds n to the count of a key, and the hits of ev to its hits. If n is 0, a key that is not in the
-// sketch stays out.
+// add adds n to the count of a key, and the hits of ev to its hits. If n is 0, a new key stays out.
 func (s *sketch) add(ev *event, key []byte, n float64) {
 	e := s.entries[ev.hash]
 	if e == nil {
@@ -99,8 +94,7 @@ func (s *sketch) add(ev *event, key []byte, n float64) {
 	}
 }
 
-// newEntry returns an entry for a new key. In a full sketch it takes the place of the entry with the
-// lowest count.
+// newEntry returns an entry for a new key, in a full sketch in the place of the entry with the lowest count.
 func (s *sketch) newEntry(hash uint64, key []byte) *entry {
 	var e *entry
 	if len(s.heap) < s.maxKeys {
@@ -118,8 +112,7 @@ func (s *sketch) newEntry(hash uint64, key []byte) *entry {
 // countHalfLife is the half-life of counts in seconds.
 const countHalfLife = 60
 
-// minCount is the count below which an entry is forgotten. A single hit stays for six
-// minutes.
+// minCount is the count below which an entry is forgotten. A single hit stays for six minutes.
 const minCount = 1.0 / 64
 
 // advance lets counts decay, adds the new hits to their step, and removes forgotten keys. seconds is the time since the last advance.
@@ -152,8 +145,8 @@ type rankedEntry struct {
 	rate, deniedRate float64 // hits per second at this moment
 }
 
-// top returns up to n entries that accept reports true for. A nil accept accepts all entries. The entries
-// have the highest lower bounds of their counts, the highest first. The result shares no memory with s.
+// top returns up to n entries that accept, if there is one, reports true for. Those with the highest lower bounds
+// of their counts come first. The result shares no memory with s.
 func (s *sketch) top(n int, accept func(*entry) bool) []rankedEntry {
 	bound := func(e *entry) float64 { return e.count - e.overcount }
 	var accepted []*entry

@@ -22,8 +22,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
 
-// Snapshot describes the process at one moment. Texts of requests and of limits files can
-// contain any character; a viewer must escape them.
+// Snapshot describes the process at one moment. A viewer must escape its texts, which can contain any character.
 type Snapshot struct {
 	Time     time.Time `json:"time"`
 	Started  time.Time `json:"started"`
@@ -65,8 +64,7 @@ type State struct {
 	Off        []string   `json:"off,omitempty"`         // the limits that switches have taken out of force
 }
 
-// Candidate describes limits that are evaluated on live calls and not in force. The counts
-// start when the candidate changes.
+// Candidate describes limits that are tried on live calls. The counts start when the candidate changes.
 type Candidate struct {
 	Since   *time.Time `json:"since,omitempty"` // nil before the first valid candidate
 	Problem string     `json:"problem,omitempty"`
@@ -142,8 +140,7 @@ type Limits struct {
 	MoreProblems int      `json:"more_problems,omitempty"`
 }
 
-// Figures are the traffic of the process. Each point is the mean of one step. The last point
-// is the newest.
+// Figures are the traffic of the process. Each point is the mean of one step; the last one is the newest.
 type Figures struct {
 	StepSeconds int `json:"step_seconds"`
 
@@ -204,8 +201,7 @@ type Rule struct {
 	Line int    `json:"line,omitempty"`
 }
 
-// Rates are hits per second. A hit that a limit in shadow mode lets pass is in Shadow, and
-// not in OK or Denied.
+// Rates are hits per second. Hits that a limit in shadow mode lets pass are in Shadow only.
 type Rates struct {
 	OK     Value `json:"ok"`
 	Near   Value `json:"near"` // the part of OK that is near the limit

@@ -34,8 +34,7 @@ type limitTotal struct {
 	ok, near, denied, shadow uint64
 }
 
-// maxHistories bounds the rules with several points. Further rules have a single point, until
-// one of the others is quiet.
+// maxHistories bounds the rules with several points. Further rules have a single point.
 const maxHistories = 5000
 
 // hits has the numbers of hits in a span of time. Hits in near are also in ok.
@@ -89,8 +88,7 @@ func (t *traffic) addCounts(counts iter.Seq[metrics.RuleCounts], endsStep bool, 
 	}
 }
 
-// endStep appends a point to each rule for a step of that many seconds. If maxHistories rules have several points,
-// a single point of another rule is replaced.
+// endStep appends a point to each rule for a step of that many seconds, unless there are maxHistories already.
 func (t *traffic) endStep(seconds float32) {
 	histories := 0
 	for _, r := range t.rules {
@@ -146,8 +144,7 @@ func (r *ruleTraffic) lastTotal(limit string) *limitTotal {
 	return &r.totals[i]
 }
 
-// sum returns the sum of the rates of all steps in the last five minutes. It serves only to compare
-// rules.
+// sum returns the sum of the rates of all steps in the last five minutes, to compare rules.
 func (r *ruleTraffic) sum() hits {
 	sum := r.stepHits.per(stepSeconds)
 	for _, p := range r.points {
@@ -200,8 +197,7 @@ func (t *traffic) setTraffic(rule *Rule, clock *stepClock) {
 	}
 }
 
-// busiest returns the paths of the n rules with the most denied hits, then the most hits,
-// and the number of other rules that are not quiet.
+// busiest returns the n rules with the most denied hits, then the most hits, and the number of others with hits.
 func (t *traffic) busiest(n int) (paths []string, otherCount int) {
 	type ruleSum struct {
 		path string

@@ -79,8 +79,7 @@ func (o *outages) Served(hits int) { o.servedHits.Add(float64(hits)) }
 // Replayed implements fallback.Observer.
 func (o *outages) Replayed(hits int64) { o.replayedHits.Add(float64(hits)) }
 
-// withoutRedis counts the decisions of the fallback by backend.Reason, by limit.FailureMode, and by
-// whether the hits were denied.
+// withoutRedis counts decisions by backend.Reason, by limit.FailureMode, and by whether the hits were denied.
 type withoutRedis [len(backend.Reasons) + 1][limit.FailDeny + 1]map[bool]prometheus.Counter
 
 func (m *Metrics) newWithoutRedis() *withoutRedis {
@@ -106,8 +105,7 @@ func (w *withoutRedis) count(r *backend.Result, isShadow bool) {
 	}
 }
 
-// FallbackStatus registers the metrics of the breakers and of the price of an outage. Each
-// scrape calls status. shards has the labels of each shard.
+// FallbackStatus registers the metrics of the breakers and of the price of an outage. Each scrape calls status.
 func (m *Metrics) FallbackStatus(shards []Shard, status func() fallback.Status) {
 	shards = boundedShards(shards)
 	m.atScrape(func(s scrape) {

@@ -15,8 +15,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Metrics holds all metrics of the process. Each package that is in use registers its
-// metrics once, through the method of its name.
+// Metrics holds all metrics of the process. Each package in use registers its metrics once, through its method.
 type Metrics struct {
 	registry *prometheus.Registry
 	auto     promauto.Factory // registers what it makes

@@ -21,8 +21,7 @@ type redisServer struct {
 	waitTime, duration prometheus.Observer // in seconds
 }
 
-// Redis registers the metrics of package redis and returns its Observer. roles has each Redis
-// that is in use.
+// Redis registers the metrics of package redis, for each Redis in use, and returns its Observer.
 func (m *Metrics) Redis(roles ...redis.Role) redis.Observer {
 	newHistogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
 		return m.auto.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"server"})
@@ -125,8 +124,7 @@ type closedConnections struct {
 	count [len(redis.Roles)]int64
 }
 
-// update returns the number of connections that were closed. The result never falls, though a
-// connection that is just being opened is already open.
+// update returns the number of connections that were closed. It never falls, though a connection can open meanwhile.
 func (c *closedConnections) update(p redis.PoolStats) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,8 +132,7 @@ func (c *closedConnections) update(p redis.PoolStats) int64 {
 	return c.count[p.Role]
 }
 
-// Shard has the labels of a shard: the server "main" or "per_second", and a name that is
-// unique there.
+// Shard has the labels of a shard: the server "main" or "per_second", and a name that is unique there.
 type Shard struct{ Server, Name string }
 
 // ShardsOf returns the labels of each shard.
@@ -151,8 +148,7 @@ func ShardsOf(status RedisStatus) []Shard {
 // maxShardSeries bounds the shards of a server that have series of their own.
 const maxShardSeries = 64
 
-// boundedShards returns shards. If a server has more than maxShardSeries shards, they have the
-// name "all".
+// boundedShards returns shards. If a server has more than maxShardSeries shards, their name is "all".
 func boundedShards(shards []Shard) []Shard {
 	count := map[string]int{}
 	for _, s := range shards {

@@ -15,8 +15,7 @@ type reloads struct {
 	sourceReadTime           *prometheus.GaugeVec // Unix time in seconds
 }
 
-// Reload registers the metrics of package reload and returns its Observer. sources are
-// the names of the sources in use, which are down at first.
+// Reload registers the metrics of package reload and returns its Observer. The sources in use are down at first.
 func (m *Metrics) Reload(sources ...string) reload.Observer {
 	r := &reloads{
 		loadedSets:   m.newCounter("ratelimit_service_config_load_success", "Sets of limits that came into force."),
@@ -81,8 +80,7 @@ func (r *reloads) SourceState(source string, err error) {
 	r.sourceUp.WithLabelValues(source).Set(oneIf(err == nil))
 }
 
-// ConfigHash registers the metric of the limits in force. Each scrape calls hash, which
-// returns "" before the first limits.
+// ConfigHash registers the metric of the limits in force. hash returns "" before the first limits.
 func (m *Metrics) ConfigHash(hash func() string) {
 	m.atScrape(func(s scrape) {
 		if inForce := hash(); inForce != "" {

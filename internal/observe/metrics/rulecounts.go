@@ -29,8 +29,7 @@ type HitSums struct {
 	Refunded    uint64 // that refunds have taken off
 }
 
-// sums returns the values of c. It reads shadowed before over, because count writes them in the
-// other order. So Shadow never exceeds OverLimit.
+// sums returns the values of c. It reads shadowed before over, so Shadow never exceeds OverLimit.
 func (c *hitCounts) sums() HitSums {
 	s := HitSums{Shadow: c.shadowed.Load()}
 	s.WithinLimit, s.OverLimit = c.within.Load(), c.over.Load()
@@ -98,9 +97,8 @@ func (h *hitClassifier) nearHits(l *limit.Limit, r *backend.Result) int64 {
 	return l.Spent(r.Result) - h.nearLimit(l)
 }
 
-// overHits returns how many of the denied hits of d are beyond the limit, and how many of the others are
-// near the limit. If denied hits are charged, the first of them can fill the limit up. Those hits
-// are not over.
+// overHits returns how many of the denied hits of d are beyond the limit, and how many of the others are near it. If
+// denied hits are charged, the first of them can fill the limit up.
 func (h *hitClassifier) overHits(d *service.Decision) (over, near int64) {
 	l, n, r := d.Limit.Limit, d.N, &d.Result
 	if !d.ChargesDenied {
@@ -123,8 +121,7 @@ func (h *hitClassifier) overHits(d *service.Decision) (over, near int64) {
 	return after - l.Capacity(), l.Capacity() - max(h.nearLimit(l), before)
 }
 
-// nearLimit returns the count from which hits on l are near the limit. It has the single
-// precision of envoyproxy/ratelimit.
+// nearLimit returns the count from which hits on l are near it, in the precision of envoyproxy/ratelimit.
 func (h *hitClassifier) nearLimit(l *limit.Limit) int64 {
 	return int64(math.Floor(float64(float32(l.Capacity()) * h.nearRatio)))
 }

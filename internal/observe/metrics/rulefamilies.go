@@ -61,8 +61,7 @@ func (r *rules) families(labels extraLabels, isWanted func(name string) bool) []
 	return families
 }
 
-// samples returns the counts of all series, sorted by labels. Series with the same labels are added,
-// because Prometheus takes a series only once.
+// samples returns the counts of all series, sorted by labels. Series with the same labels are added.
 func (r *rules) samples(now time.Time) []ruleSample {
 	limits := r.limits.all(now)
 	samples := make([]ruleSample, 0, len(limits))
@@ -93,8 +92,7 @@ func (r *rules) samples(now time.Time) []ruleSample {
 // labelEscaper escapes the value of a label in the text format.
 var labelEscaper = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 
-// write writes the lines of a metric. The library would need all series of the metric in memory, which is
-// several times the memory of the rules.
+// write writes the lines of a metric. The library would need several times the memory of the rules.
 func (m *RuleMetric) write(w io.Writer, name string, samples []ruleSample, extra extraLabels) error {
 	var own []*dto.LabelPair
 	for _, label := range []string{"domain", "key1", "key2", "rule"} {

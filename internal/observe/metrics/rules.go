@@ -18,13 +18,10 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// removedRuleTTL is how long the metrics keep the counts of a rule that is no longer in
-// force. In this time Prometheus can read the last counts. A rule that comes back in this
-// time keeps its counts.
+// removedRuleTTL is how long the counts of a removed rule stay, for Prometheus and if the rule comes back.
 const removedRuleTTL = 10 * time.Minute
 
-// idleValueTTL is how long a value of requests keeps its series without a hit, if another
-// value could use the series.
+// idleValueTTL is how long a value of requests keeps its series without a hit, if another value wants it.
 const idleValueTTL = time.Hour
 
 // RuleOptions configure the metrics of rules.
@@ -35,8 +32,7 @@ type RuleOptions struct {
 	Log            *slog.Logger
 }
 
-// RuleCounts are the hits on one limit since the process has started. They survive reloads
-// as long as the rule has the same path.
+// RuleCounts are the hits on one limit since the start. They survive reloads if the rule keeps its path.
 type RuleCounts struct {
 	Domain string
 	Rule   string // the path of the rule
@@ -59,9 +55,8 @@ type limitName struct {
 	flags       string // see descriptors.Rule.MetricFlags
 }
 
-// limitSeries has the series of one limit. RateLimit.Metrics of the limit has a pointer to its
-// limitSeries, so a call needs no lookup. The counts of a series come first, so two limits never share
-// a cache line.
+// limitSeries has the series of one limit. RateLimit.Metrics points to it, so a call needs no lookup. The counts of a
+// series come first, so two limits never share a cache line.
 type limitSeries struct {
 	single      series         // unused if valueSeries is set
 	valueSeries *varyingSeries // nil unless the series vary with the values of requests
@@ -111,8 +106,7 @@ func (m *Metrics) OverHits(d service.Decision) int64 {
 	return over
 }
 
-// Rules returns the counts of the limits that have had a hit. The limits of a rule follow each
-// other. Rules have no order.
+// Rules returns the counts of the limits that have had a hit. The limits of a rule follow each other.
 func (m *Metrics) Rules() iter.Seq[RuleCounts] {
 	return func(yield func(RuleCounts) bool) {
 		all := m.rules.limits.all(time.Now())
@@ -134,8 +128,7 @@ func (m *Metrics) Rules() iter.Seq[RuleCounts] {
 	}
 }
 
-// countsOf returns the counts of the limits of one rule. Limits that differ in flags only are one
-// limit.
+// countsOf returns the counts of the limits of one rule. Limits that differ in flags only are one limit.
 func (r *rules) countsOf(limits []*limitSeries) []RuleCounts {
 	var counts []RuleCounts
 	for _, l := range limits {
@@ -173,8 +166,7 @@ func (m *Metrics) KeyCounts() iter.Seq[KeyCounts] {
 	}
 }
 
-// PrepareRules connects the limits of c with the counts of the limits in force. It must be
-// called before c comes into force.
+// PrepareRules connects the limits of c, which is not in force yet, with their counts.
 func (m *Metrics) PrepareRules(c *descriptors.Config) { m.rules.prepare(c, time.Now()) }
 
 // Answered implements service.Observer.
@@ -222,8 +214,7 @@ func (r *rules) addLimit(req *rlsv3.RateLimitRequest, d *service.Decision) *limi
 	return l
 }
 
-// domainIn returns domain, as a part of path if path starts with it. So the text of the request can be
-// freed.
+// domainIn returns domain, if possible as a part of path, so that the text of the request can be freed.
 func domainIn(path, domain string) string {
 	if strings.HasPrefix(path, domain) {
 		return path[:len(domain)]
@@ -281,8 +272,7 @@ func (l *limitSeries) series() iter.Seq[*series] {
 	}
 }
 
-// prepare attaches the counts to the limits of c, and marks the counts of other limits as
-// removed at now. Calls go on meanwhile.
+// prepare attaches the counts to the limits of c, and marks the other limits as removed, while calls go on.
 func (r *rules) prepare(c *descriptors.Config, now time.Time) {
 	r.limits.beginConfig()
 	attach := func(name limitName, a *descriptors.Attachment) {
@@ -303,8 +293,7 @@ func (r *rules) prepare(c *descriptors.Config, now time.Time) {
 	r.limits.markRemoved(now)
 }
 
-// deleteIdleValues deletes the series that have had no hit since the last check. The caller
-// holds the mutex of limitTable.
+// deleteIdleValues deletes the series without a hit since the last check.
 func (v *varyingSeries) deleteIdleValues(now time.Time) {
 	v.checkedAt = now
 	v.values.deleteFunc(func(s *series) bool {
@@ -335,8 +324,7 @@ func nameOf(rule *descriptors.Rule, l *descriptors.RateLimit) limitName {
 	return name
 }
 
-// kindOf returns the window, algorithm and scope of l. Two limits of one rule have different
-// kinds. A change of the number of requests keeps the kind.
+// kindOf returns the window, algorithm and scope of l, in which two limits of a rule differ.
 func kindOf(l *limit.Limit) string {
 	kind := l.PerWindow()
 	if l.Algorithm != limit.DefaultAlgorithm {

@@ -52,8 +52,7 @@ func (s *series) setNames(l *limitSeries, rule *descriptors.Rule, entries []*rat
 	}
 }
 
-// labels returns the labels that envoyproxy/ratelimit has for the key of s: the first
-// three segments. A domain or a value with a dot has several segments.
+// labels returns the labels of envoyproxy/ratelimit for the key of s: the first three parts between its dots.
 func (s *series) labels() ruleLabels {
 	l := ruleLabels{rule: validText(s.path)}
 	var rest string
@@ -63,8 +62,7 @@ func (s *series) labels() ruleLabels {
 	return l
 }
 
-// validText returns s with the replacement character for each invalid byte, because
-// Prometheus takes valid UTF-8 only.
+// validText returns s in valid UTF-8, which Prometheus needs.
 func validText(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 var (

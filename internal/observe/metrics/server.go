@@ -21,8 +21,7 @@ func toMillis(h *dto.Histogram) {
 	}
 }
 
-// Server registers the metrics of package server and returns the function that observes
-// gRPC methods (server.Options.ObserveMethod).
+// Server registers the metrics of package server and returns its server.Options.ObserveMethod.
 func (m *Metrics) Server() func(method string) (observeCall func(took time.Duration)) {
 	requests := m.newCounters("ratelimit_service_total_requests", "Unary gRPC calls.", "grpc_method")
 	times := m.auto.NewHistogramVec(prometheus.HistogramOpts{

@@ -11,8 +11,7 @@ import (
 // runtimePrefix begins the names of the metrics of the Go runtime.
 const runtimePrefix = "ratelimit.go."
 
-// logLines writes the points to the log. It implements sink. A gauge is written only if its
-// value has changed. Metrics of the Go runtime are left out, because they always change.
+// logLines is a sink that writes points to the log: gauges if they have changed, and nothing of the Go runtime.
 type logLines struct {
 	log       *slog.Logger
 	extraTags []Tag

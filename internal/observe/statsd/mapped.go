@@ -22,7 +22,7 @@ func LoadMapping(file string) (*mapper.MetricMapper, error) {
 }
 
 // Mapped returns a function that replaces the metrics of envoyproxy/ratelimit among families by those that m makes of
-// their names in statsd, as statsd_exporter does. rules returns the counts of all rules.
+// their names in statsd, as statsd_exporter does.
 func Mapped(m *mapper.MetricMapper, rules func() iter.Seq[metrics.KeyCounts]) func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
 	return func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
 		reader := pointReader{gatherer: prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return families, nil }), rules: rules}

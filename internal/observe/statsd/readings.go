@@ -34,8 +34,7 @@ type point struct {
 	calls    int           // the number of calls of a timer
 }
 
-// pointReader reads the metrics of the process as points. It keeps the counts of the last
-// flush.
+// pointReader reads the metrics of the process as points. It keeps the counts of the last flush.
 type pointReader struct {
 	gatherer prometheus.Gatherer
 	rules    func() iter.Seq[metrics.KeyCounts]
@@ -51,12 +50,11 @@ type readSums struct {
 	read uint64 // number of this read
 }
 
-// ruleKey names the counts of a rule. Rules with the same key have the same name in statsd,
-// which adds their counts.
+// ruleKey names the counts of a rule. Rules with the same key have the same name in statsd.
 type ruleKey struct{ key, id string }
 
-// points returns the points since the last call. Counters that did not grow are left out. The points are
-// read one by one, because there can be many rules. If the loop ends early, the other points are lost.
+// points returns the points since the last call, one by one, because there can be many rules. If the loop ends early,
+// the other points are lost.
 func (r *pointReader) points() (iter.Seq[point], error) {
 	families, err := r.gatherer.Gather()
 	return func(yield func(point) bool) {
@@ -106,8 +104,7 @@ func (r *pointReader) readFamilies(families []*dto.MetricFamily, add func(point)
 	r.counts = counts
 }
 
-// readDenyCache calls add with the gauges of the local cache of envoyproxy/ratelimit, if the deny cache is on. All
-// decisions that it did not make are misses.
+// readDenyCache calls add with the gauges of envoyproxy/ratelimit's local cache, if the deny cache is on.
 func readDenyCache(families []*dto.MetricFamily, add func(point)) {
 	isOn, hits, misses := false, 0.0, 0.0
 	for _, f := range families {
@@ -129,8 +126,7 @@ func readDenyCache(families []*dto.MetricFamily, add func(point)) {
 	}
 }
 
-// isOurs reports whether a metric is sent under its own name. It excludes info metrics, because
-// their value is always 1.
+// isOurs reports whether a metric is sent under its own name. The value of info metrics is always 1.
 func isOurs(name string) bool {
 	return strings.HasPrefix(name, "rls_") && !strings.HasSuffix(name, "_info")
 }
@@ -138,8 +134,7 @@ func isOurs(name string) bool {
 // separator joins the name and the labels of a metric to its key. They don't contain it.
 const separator = "\xff"
 
-// growth returns how much a counter has grown since the last flush, and stores its value in
-// counts. A counter that is lower now has started again at 0.
+// growth returns the growth of a counter since the last flush. A counter that is lower now has started at 0.
 func (r *pointReader) growth(counts map[string]float64, key string, value float64) float64 {
 	counts[key] = value
 	if last := r.counts[key]; value >= last {
@@ -148,8 +143,7 @@ func (r *pointReader) growth(counts map[string]float64, key string, value float6
 	return value
 }
 
-// readTimer calls add with a point for each bucket with new calls. Its time is the middle of the
-// bucket.
+// readTimer calls add with a point for each bucket with new calls, at the middle of the bucket.
 func (r *pointReader) readTimer(counts map[string]float64, p point, key string, h *dto.Histogram, add func(point)) {
 	p.kind = timer
 	previousCount, lowerBound := 0.0, 0.0

@@ -17,12 +17,10 @@ const packetBytes = 1432
 // sendTimeout bounds the time to connect to the server, and the time to send all points.
 const sendTimeout = 2 * time.Second
 
-// maxCallsPerLine bounds the calls that one line of a timer stands for. A line has the
-// sample rate 1/calls with six decimals, which is exact enough up to this bound.
+// maxCallsPerLine bounds the calls of one line of a timer, whose sample rate has six decimals.
 const maxCallsPerLine = 10_000
 
-// server is a statsd server. It implements sink. Each flush has its own connection, so a
-// restarted server or a new address of its name needs no special care.
+// server is a sink with a connection for each flush, so a new address of its name needs no special care.
 type server struct {
 	*Server
 	extraTags []Tag

@@ -35,9 +35,8 @@ type tracedService struct {
 	*Tracer
 }
 
-// Service returns a service whose calls have a span. The parent of the span is in the
-// metadata of the call. The Tracer must also be an Observer of the service behind s, so that
-// Answered can describe the calls in their spans.
+// Service returns a service whose calls have a span, with the parent that their metadata names. The Tracer must also
+// be an Observer of the service behind s.
 func (t *Tracer) Service(s rlsv3.RateLimitServiceServer) rlsv3.RateLimitServiceServer {
 	return tracedService{s, t}
 }

@@ -31,8 +31,7 @@ const (
 	GRPC = "grpc"
 )
 
-// Options are the options of Start. The OpenTelemetry SDK reads all other settings from
-// variables OTEL_….
+// Options are the options of Start. The OpenTelemetry SDK reads all other settings from OTEL_….
 type Options struct {
 	Version string // of this program
 
@@ -52,9 +51,8 @@ type Tracer struct {
 	propagator propagation.TextMapPropagator
 }
 
-// Start returns a Tracer that exports spans in the background. A collector that is down is
-// no error: the SDK tries again, and drops spans if its queue is full. Close must be called
-// at the end.
+// Start returns a Tracer that exports spans in the background, until Close. If the collector is down, the SDK tries
+// again, and drops spans if its queue is full.
 func Start(ctx context.Context, o Options) (*Tracer, error) {
 	otel.SetErrorHandler(errorLog{o.Log, rate.NewLimiter(rate.Every(time.Minute), 1)})
 	otel.SetLogger(logr.FromSlogHandler(o.Log.Handler()))

@@ -200,8 +200,7 @@ func (w *reporter) explainDescriptor(c *service.Call, i int) Descriptor {
 	return d
 }
 
-// newEnforcement describes enforce of rule for descriptor i. It returns nil if rule is nil or can
-// deny all keys.
+// newEnforcement describes enforce of rule for descriptor i, or returns nil if it can deny all keys.
 func newEnforcement(c *service.Call, i int, rule *descriptors.Rule) *Enforcement {
 	if rule == nil || rule.EnforcedPercent() == 100 {
 		return nil
@@ -242,9 +241,8 @@ func utc(t time.Time) *time.Time {
 	return new(t.UTC())
 }
 
-// explainLimits explains the limits of descriptor i. rule can be nil. fileDescriptor is the
-// descriptor in the limits files that matches the last entry. If no descriptor matches, or if the
-// request has its own limit, fileDescriptor is nil.
+// explainLimits explains the limits of descriptor i. fileDescriptor is the descriptor in the limits files that matches
+// the last entry; it is nil if there is none, or if the request has its own limit.
 func (w *reporter) explainLimits(c *service.Call, i int, rule *descriptors.Rule, fileDescriptor *limitsfile.Descriptor) []Limit {
 	var inForce []*descriptors.RateLimit // the limits of rule that the report does not have yet
 	if rule != nil {
@@ -420,8 +418,7 @@ func (w *reporter) timeAt(micros int64) time.Time {
 	return w.now.Add(time.Duration(micros) * time.Microsecond).UTC().Round(time.Millisecond)
 }
 
-// decidingLimit returns the index of the limit that the status of descriptor i describes, or
-// nil.
+// decidingLimit returns the index of the limit that the status of descriptor i describes, or nil.
 func (w *reporter) decidingLimit(c *service.Call, i int, rule *descriptors.Rule) *int {
 	st := c.Response.Statuses[i]
 	if rule == nil || st.CurrentLimit == nil {

@@ -73,9 +73,8 @@ func counterName(h *backend.Hit) string { return h.Limit.Tag() + ":" + string(h.
 // chargesDenied reports whether h is charged even if it is denied.
 func chargesDenied(h *backend.Hit) bool { return h.Limit.ChargeDenied && !h.InGroup() }
 
-// nextResult returns the answer to h, after earlierHits of the request on the same counter. peek is the answer
-// of the counter to a hit of 0. If isSkipped is true, h is not charged. isRetryExact reports whether RetryAfter
-// is the time until a hit would pass if no hit came before. Otherwise RetryAfter is only positive.
+// nextResult returns the answer to h, after earlierHits of the request on the same counter, from the answer to a hit of
+// 0. If isSkipped is true, h is not charged. If isRetryExact is false, RetryAfter is only positive.
 func nextResult(h *backend.Hit, peek backend.Result, earlierHits int64, isSkipped bool) (r backend.Result, isRetryExact bool) {
 	isUncounted := peek.Err != nil || peek.Source == backend.SourceFallback && peek.Share == nil
 	if isUncounted || h.N == 0 && earlierHits == 0 {

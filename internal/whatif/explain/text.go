@@ -86,8 +86,7 @@ func (u *UnknownDomain) names() string {
 	return strings.Join(names, ", ")
 }
 
-// unlistedValues returns the number of descriptors with the same key and another value that Others leaves
-// out.
+// unlistedValues returns the number of descriptors with the same key and another value outside Others.
 func (l Level) unlistedValues() int {
 	n := l.OtherValues
 	for _, c := range l.Others {
@@ -110,8 +109,7 @@ func (l Limit) origins() string {
 	return strings.Join(notes, "; ")
 }
 
-// extraFields returns the fields of l that differ from their defaults and that l.Limit leaves
-// out.
+// extraFields returns the fields of l that differ from their defaults and that l.Limit leaves out.
 func (l Limit) extraFields() string {
 	algorithm, ok := limit.ParseAlgorithm(l.Algorithm)
 	if !ok {

@@ -24,8 +24,7 @@ func (d *differences) add(kind Kind, format string, args ...any) {
 	d.reasons = append(d.reasons, fmt.Sprintf(format, args...))
 }
 
-// compareDescriptors returns how the limits and flags of two descriptors differ. A nil
-// descriptor limits nothing.
+// compareDescriptors returns how the limits and flags of two descriptors differ. Nil limits nothing.
 func compareDescriptors(old, current *limitsfile.Descriptor) (Kind, []string) {
 	d := &differences{kind: Same, reasons: []string{}}
 	none := &limitsfile.Descriptor{}
@@ -119,8 +118,7 @@ func counted(d *limitsfile.Descriptor) []*limitsfile.Limit {
 	return all
 }
 
-// limits compares two lists of limits. Limits with the same counter are pairs, then limits of
-// the same name, then the others in their order.
+// limits compares lists of limits in pairs: those with the same counter, then with the same name, then the others.
 func (d *differences) limits(old, current []*limitsfile.Limit) {
 	old, current = slices.Clone(old), slices.Clone(current)
 	for _, isPair := range []func(a, b *limitsfile.Limit) bool{
@@ -215,8 +213,7 @@ func kindOf(sign int) Kind {
 	return Same
 }
 
-// looseness is 0 for algorithms that admit the limit in any window, and 1 for algorithms that
-// can admit twice the limit around the end of a window.
+// looseness is 1 for algorithms that can admit twice the limit around the end of a window, else 0.
 func looseness(a limit.Algorithm) int {
 	if a == limit.SlidingLog || a == limit.SlidingWindow {
 		return 0

@@ -89,8 +89,7 @@ func Compare(old, current *descriptors.Config) *Report {
 	return c.report
 }
 
-// source returns the domain of that name as its files state it. It returns an empty domain if
-// config has none.
+// source returns the domain of that name as its files state it, or an empty domain.
 func source(config *descriptors.Config, name string) *limitsfile.Domain {
 	if d := config.Domain(name); d != nil {
 		return d.Source()
@@ -118,15 +117,13 @@ type comparison struct {
 	indexes  map[*limitsfile.Descriptor]*descriptors.Index
 }
 
-// treePosition is a place in one of the trees: the descriptors that the next entry can match, and
-// those that the earlier entries matched.
+// treePosition is a place in a tree: the descriptors that the next entry can match, and those matched so far.
 type treePosition struct {
 	list    []*limitsfile.Descriptor
 	matched []*limitsfile.Descriptor
 }
 
-// next returns the position after the last of entries. Its matched descriptors are nil if nothing
-// matches.
+// next returns the position after the last of entries, or an empty one if nothing matches.
 func (c *comparison) next(s treePosition, entries []*ratelimitv3.RateLimitDescriptor_Entry) treePosition {
 	if len(s.list) == 0 {
 		return treePosition{}
@@ -143,8 +140,7 @@ func (c *comparison) next(s treePosition, entries []*ratelimitv3.RateLimitDescri
 	return treePosition{d.Descriptors, append(slices.Clip(s.matched), d)}
 }
 
-// walk compares all requests that continue at old and current. path has the descriptors
-// that describe the entries before, and entries has the entries.
+// walk compares all requests that continue at old and current, after entries that the descriptors in path describe.
 func (c *comparison) walk(old, current treePosition, path []*limitsfile.Descriptor, entries []*ratelimitv3.RateLimitDescriptor_Entry) {
 	list := slices.Concat(current.list, old.list)
 	overlapping, examples := overlaps(list), conditionExamples(list)
@@ -193,10 +189,8 @@ func conditionExamples(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
 	return all
 }
 
-// exampleEntry returns an entry that d matches after the entries before it, and that no other
-// descriptor names. For a condition it can return an entry that another descriptor names. If no
-// example meets the condition, the value is the text of the condition, which stands for all values
-// that do.
+// exampleEntry returns an entry that d matches after the entries before it. Only a condition can return an entry that
+// another descriptor names; if no example meets the condition, its text stands for all values that do.
 func exampleEntry(d *limitsfile.Descriptor, before []*ratelimitv3.RateLimitDescriptor_Entry) *ratelimitv3.RateLimitDescriptor_Entry {
 	if d.Condition != nil {
 		for _, value := range d.Condition.Examples() {
@@ -218,8 +212,7 @@ func exampleEntry(d *limitsfile.Descriptor, before []*ratelimitv3.RateLimitDescr
 // maxPatterns bounds the patterns of one level that are compared in pairs.
 const maxPatterns = 30
 
-// overlaps returns a descriptor for the texts that two patterns of list can both match. The
-// order of the patterns decides about such texts.
+// overlaps returns descriptors for texts that two patterns of list match, about which their order decides.
 func overlaps(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
 	var patterns, all []*limitsfile.Descriptor
 	for _, d := range list {
@@ -237,8 +230,8 @@ func overlaps(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
 	return all
 }
 
-// compareRules adds the change between the rules of two lists of matched descriptors, if there is one.
-// Without matched descriptors there is no rule. An overlap is added only if no earlier change has the same rules.
+// compareRules adds the change between the rules of two lists of matched descriptors, if there is one. An overlap is
+// added only if no earlier change has the same rules.
 func (c *comparison) compareRules(oldMatched, newMatched, path []*limitsfile.Descriptor, isOverlap bool) {
 	oldRule, newRule := last(oldMatched), last(newMatched)
 	change := Change{Requests: limitsfile.Path(c.domain, path)}

@@ -167,8 +167,8 @@ func (a *accessReader) fieldText(line map[string]any, path string) (text string,
 	return text, ok
 }
 
-// fieldText returns the text of a field. A dot in the path enters an object, unless the line
-// has a field of the whole path. Envoy writes null or - for a missing value.
+// fieldText returns the text of a field. A dot enters an object, unless the line has a field of the whole path. Envoy
+// writes null or - for a missing value.
 func fieldText(line map[string]any, path string) (text string, ok bool) {
 	value, found := line[path]
 	for rest := path; !found; {

@@ -59,17 +59,14 @@ func (c *Call) addDescriptor(entries []*ratelimitv3.RateLimitDescriptor_Entry, h
 
 // Reader reads the recorded calls of a log.
 type Reader interface {
-	// Next returns the next call. The error is io.EOF after the last one. Another error names
-	// the line that cannot be read.
+	// Next returns the next call, or io.EOF after the last one. Another error names the line that cannot be read.
 	Next() (*Call, error)
 
-	// Notes returns sentences about the lines read so far that make figures wrong, or that say why
-	// there are no calls.
+	// Notes says what makes figures wrong, or why there are no calls.
 	Notes() []string
 }
 
-// NewReader returns a Reader of log, which errors call name. The log is a decision log, or an
-// access log if m is not nil.
+// NewReader returns a Reader of a decision log, or of an access log if m is not nil. Errors call it name.
 func NewReader(name string, log io.Reader, m *Mapping) (Reader, error) {
 	lines, err := newLineReader(name, log)
 	if err != nil {
@@ -87,8 +84,7 @@ type mergedReader struct {
 	heads   []*Call // next call of each reader that has not ended
 }
 
-// Merge returns a Reader of the calls of all readers, such as the logs of several replicas.
-// Each reader has its calls in the order of time.
+// Merge returns a Reader of the calls of several replicas, in the order of time.
 func Merge(readers ...Reader) (Reader, error) {
 	m := &mergedReader{readers: readers}
 	for i := range readers {

@@ -10,8 +10,7 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// Cause is why the replay of a call can differ from the recorded answer although the call met the
-// same limits.
+// Cause is why the replay of a call can differ from the recorded answer under the same limits.
 type Cause string
 
 // The causes. If several are possible, the first of them counts.
@@ -89,8 +88,7 @@ func eventOf(recorded *Call, rule *descriptors.Rule, i int) cause {
 	return first
 }
 
-// differsUnderSameLimits reports whether a call met the same limits when it was recorded, and one of them
-// has decided differently in the replay.
+// differsUnderSameLimits reports whether a limit that the call met when it was recorded has decided differently.
 func differsUnderSameLimits(recorded *Call, replayed *service.Call) bool {
 	if len(recorded.decisions) != replayed.Decisions() {
 		return false
@@ -107,8 +105,7 @@ func differsUnderSameLimits(recorded *Call, replayed *service.Call) bool {
 	return differs
 }
 
-// causeOf returns the first possible cause why the replay of a call differs. event is the first cause among the
-// events of the keys of the call.
+// causeOf returns the first possible cause why a call differs. event is the first one among the events of its keys.
 func (c *counts) causeOf(recorded *Call, replayed *service.Call, event cause) cause {
 	switch {
 	case event != noEvent:

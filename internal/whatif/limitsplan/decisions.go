@@ -91,8 +91,8 @@ func (d *decisionReader) Next() (*Call, error) {
 	}
 }
 
-// readCall returns the next call. The records of a call have the same time and domain. isRejected
-// reports that the service charged nothing for the call, because the call was invalid or refused.
+// readCall returns the next call, whose records have the same time and domain. isRejected reports that it was invalid or
+// refused, and charged nothing.
 func (d *decisionReader) readCall() (c *Call, isRejected bool, err error) {
 	if d.head == nil {
 		if err := d.readHead(); err != nil {
@@ -135,8 +135,7 @@ func (d *decisionReader) readCall() (c *Call, isRejected bool, err error) {
 	}
 }
 
-// sameCall reports whether r is of the same call as the record before it. firstLimit is the
-// first record of the descriptor of that record.
+// sameCall reports whether r is of the same call as the record before it, whose descriptor begins with firstLimit.
 func sameCall(r, firstLimit *decisionlog.Record) bool {
 	if !r.Time.Equal(firstLimit.Time) || r.Domain != firstLimit.Domain || r.TraceID != firstLimit.TraceID {
 		return false

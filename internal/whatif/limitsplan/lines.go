@@ -45,8 +45,8 @@ func newLineReader(name string, r io.Reader) (*lineReader, error) {
 	return &lineReader{name: name, scanner: s}, nil
 }
 
-// nextObject decodes the next line that is not empty and not cut into v. A line is cut if the
-// program that wrote it ended, or has not written the rest yet. wanted says what a line is.
+// nextObject decodes the next line that is not empty and not cut into v. A line is cut if its writer has ended, or is
+// not done. wanted says what a line is.
 func (r *lineReader) nextObject(v any, wanted string) error {
 	for r.scanner.Scan() {
 		r.number++

@@ -27,8 +27,7 @@ type Options struct {
 	MaxKeys int // in the report; default 20
 }
 
-// maxCounters bounds the counters of a replay, and the keys that the report counts. It bounds
-// the memory, too.
+// maxCounters bounds the counters of a replay, the keys that the report counts, and so the memory.
 const maxCounters = 2_000_000
 
 // replay is a service with a virtual clock and its observer.
@@ -40,8 +39,7 @@ type replay struct {
 	instances map[int]*local.Limiter // counters of each replica for limits with scope instance
 }
 
-// Run replays all calls of r against the limits in config. The error says why there is no replay: r
-// has no calls, or no call meets a rule.
+// Run replays all calls of r against config. It fails if r has no calls, or if no call meets a rule.
 func Run(ctx context.Context, config *descriptors.Config, r Reader, o Options) (*Report, error) {
 	if o.MaxKeys <= 0 {
 		o.MaxKeys = 20
@@ -86,8 +84,7 @@ func Run(ctx context.Context, config *descriptors.Config, r Reader, o Options) (
 	return nil, ctx.Err()
 }
 
-// noReplay returns why the replay says nothing about config, or an empty text. first is the first call,
-// or nil.
+// noReplay returns why the replay says nothing about config, or an empty text.
 func (p *replay) noReplay(config *descriptors.Config, first *Call) string {
 	switch {
 	case first == nil:

@@ -11,9 +11,8 @@ import (
 // maxSorted is the number of records that a log may be out of order by.
 const maxSorted = 1 << 14
 
-// sorter returns the records of next in the order of time, and records of the same time in their order. Logs
-// are nearly in order: a call has the time of its start, and its line is written at its end. So a new record
-// belongs near the end of the queue.
+// sorter returns the records of next in the order of time. Logs are nearly in order: a call has the time of its start, and
+// its line is written at its end. So a new record belongs near the end of the queue.
 type sorter[T any] struct {
 	next   func() (T, error)
 	timeOf func(T) time.Time

@@ -49,8 +49,7 @@ func (r *Report) WriteText(out io.Writer) error {
 	return w.Flush()
 }
 
-// WriteHTML writes r as one page that needs no other file. limits are the paths of the new
-// limits files.
+// WriteHTML writes r as one page that needs no other file. limits are the paths of the new limits files.
 func (r *Report) WriteHTML(w io.Writer, limits string) error {
 	return pageTemplate.Execute(w, struct {
 		*Report
@@ -111,8 +110,7 @@ const (
 	chartHeight = 100.0
 )
 
-// points returns the points of an SVG line through all numbers. The line reaches the top at
-// the largest number of highest.
+// points returns the points of an SVG line through all numbers, which reaches the top at the largest of highest.
 func points(numbers []uint64, highest ...[]uint64) string {
 	top := slices.Max(append(slices.Concat(append(highest, numbers)...), 1))
 	step := chartWidth / float64(max(len(numbers)-1, 1))

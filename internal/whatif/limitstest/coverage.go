@@ -8,8 +8,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// Coverage collects the rules that tests meet. Its zero value is empty. Rules with the same path and
-// place in two Configs count once.
+// Coverage collects the rules that tests meet. Rules with the same path and place in two Configs count once.
 type Coverage struct {
 	configs []*descriptors.Config
 	met     ruleSet

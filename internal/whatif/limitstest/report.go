@@ -93,8 +93,7 @@ var reportTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"more":      func(rules []UnmetRule) int { return max(len(rules)-maxUnmet, 0) },
 }).Parse(reportText))
 
-// WriteText writes r for people. All tests are listed if verbose is set, otherwise only failed
-// tests.
+// WriteText writes r for people. Unless verbose is set, only failed tests are listed.
 func (r *Report) WriteText(out io.Writer, verbose bool) error {
 	return reports.Text(out, reportTemplate, struct {
 		*Report

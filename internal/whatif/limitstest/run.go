@@ -23,8 +23,7 @@ import (
 // headers are the response headers of tests, with the names that the service has by default.
 var headers = &service.Headers{Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset"}
 
-// Run runs all tests of f against the limits in config. It adds the rules that the tests meet
-// to coverage.
+// Run runs all tests of f against config, and adds the rules that they meet to coverage.
 func (f *File) Run(ctx context.Context, config *descriptors.Config, coverage *Coverage) FileReport {
 	r := &runner{file: f, config: config}
 	r.store.Set(config)
@@ -69,8 +68,7 @@ func (r *runner) runTest(ctx context.Context, t *Test, met ruleSet) TestReport {
 	return report
 }
 
-// explain explains the failed request: it repeats the test up to repetition n of request i in
-// a new service.
+// explain explains repetition n of request i, which failed: it repeats the test up to it in a new service.
 func (r *runner) explain(ctx context.Context, t *Test, i, n int) *explain.Report {
 	s := r.newTestService(nil)
 	for j := range i {
@@ -135,8 +133,7 @@ func (s *testService) sendTimes(ctx context.Context, r *Request, times int) {
 	}
 }
 
-// send sends r as often as it repeats. It returns nil, or the first failure and the
-// repetition that failed, from 0.
+// send sends r as often as it repeats. It returns the first failure and its repetition, from 0, or nil.
 func (s *testService) send(ctx context.Context, r *Request) (failure *Failure, failedAt int) {
 	s.admitted = 0
 	for i := range r.Repeat {
@@ -219,8 +216,7 @@ func (s *testService) value(w *Want, resp *rlsv3.RateLimitResponse) string {
 	return got.DurationUntilReset.AsDuration().String() // reset
 }
 
-// limitOf returns the limit that a status describes: in the form of wanted if wanted is its name or
-// its words, or else with both.
+// limitOf returns the limit that a status describes: as wanted if that is its name or words, or else with both.
 func limitOf(rule *descriptors.Rule, got *rlsv3.RateLimitResponse_DescriptorStatus, wanted string) string {
 	if rule == nil {
 		return none

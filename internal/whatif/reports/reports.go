@@ -16,8 +16,7 @@ func JSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// Text writes the text that template t makes of data, without its empty lines. So a line of a template can
-// have a condition.
+// Text writes the text that t makes of data, without empty lines, so that a line of a template can have a condition.
 func Text(w io.Writer, t *template.Template, data any) error {
 	var text, lines bytes.Buffer
 	if err := t.Execute(&text, data); err != nil {
