@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"bufio"
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -69,15 +68,12 @@ func (r *rules) samples(now time.Time) []ruleSample {
 		for s := range l.series() {
 			sample := ruleSample{s.labels(), s.sums()}
 			if r.options.NoRuleLabel {
-				sample.labels.rule = ""
+				sample.labels[ruleLabel] = ""
 			}
 			samples = append(samples, sample)
 		}
 	}
-	slices.SortFunc(samples, func(a, b ruleSample) int {
-		return cmp.Or(cmp.Compare(a.labels.domain, b.labels.domain), cmp.Compare(a.labels.key1, b.labels.key1),
-			cmp.Compare(a.labels.key2, b.labels.key2), cmp.Compare(a.labels.rule, b.labels.rule))
-	})
+	slices.SortFunc(samples, func(a, b ruleSample) int { return slices.Compare(a.labels[:], b.labels[:]) })
 	distinct := samples[:0]
 	for _, s := range samples {
 		if last := len(distinct) - 1; last >= 0 && distinct[last].labels == s.labels {
@@ -95,7 +91,7 @@ var labelEscaper = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 // write writes the lines of a metric. The library would need several times the memory of the rules.
 func (m *RuleMetric) write(w io.Writer, name string, samples []ruleSample, extra extraLabels) error {
 	var own []*dto.LabelPair
-	for _, label := range []string{"domain", "key1", "key2", "rule"} {
+	for _, label := range ruleLabelNames {
 		own = append(own, &dto.LabelPair{Name: &label})
 	}
 	labels := extra.addTo(own)
@@ -113,7 +109,11 @@ func (m *RuleMetric) write(w io.Writer, name string, samples []ruleSample, extra
 			line = append(line, separator)
 			line = append(line, l.GetName()...)
 			line = append(line, `="`...)
-			line = append(line, labelEscaper.Replace(samples[i].labels.valueOf(l))...)
+			value := l.GetValue() // of an extra label
+			if own := slices.Index(ruleLabelNames[:], l.GetName()); own >= 0 {
+				value = samples[i].labels[own]
+			}
+			line = append(line, labelEscaper.Replace(value)...)
 			line = append(line, '"')
 			separator = ','
 		}
@@ -124,19 +124,4 @@ func (m *RuleMetric) write(w io.Writer, name string, samples []ruleSample, extra
 		}
 	}
 	return out.Flush()
-}
-
-// valueOf returns the value of a label of a series. An extra label has the same value in all series.
-func (l *ruleLabels) valueOf(label *dto.LabelPair) string {
-	switch label.GetName() {
-	case "domain":
-		return l.domain
-	case "key1":
-		return l.key1
-	case "key2":
-		return l.key2
-	case "rule":
-		return l.rule
-	}
-	return label.GetValue()
 }

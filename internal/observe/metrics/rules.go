@@ -242,12 +242,12 @@ func (r *rules) seriesOf(l *limitSeries, domain string, rule *descriptors.Rule, 
 
 // sumsOf returns the sums of all series that l has or had.
 func (r *rules) sumsOf(l *limitSeries) HitSums {
-	if l.valueSeries == nil {
-		return l.single.sums()
-	}
 	r.limits.mu.Lock()
 	defer r.limits.mu.Unlock()
-	sums := l.valueSeries.deletedSums
+	var sums HitSums
+	if l.valueSeries != nil {
+		sums = l.valueSeries.deletedSums
+	}
 	for s := range l.series() {
 		sums.add(s.sums())
 	}

@@ -32,8 +32,12 @@ type series struct {
 	path string
 }
 
-// ruleLabels are the labels of the metrics of rules.
-type ruleLabels struct{ domain, key1, key2, rule string }
+// ruleLabels are the labels of a series of a rule, in the order of ruleLabelNames.
+type ruleLabels [len(ruleLabelNames)]string
+
+var ruleLabelNames = [...]string{"domain", "key1", "key2", "rule"}
+
+const ruleLabel = 3 // the index of rule
 
 // newSeries returns the series of l for requests with entries, which match rule.
 func newSeries(l *limitSeries, rule *descriptors.Rule, entries []*ratelimitv3.RateLimitDescriptor_Entry) *series {
@@ -53,12 +57,12 @@ func (s *series) setNames(l *limitSeries, rule *descriptors.Rule, entries []*rat
 }
 
 // labels returns the labels of envoyproxy/ratelimit for the key of s: the first three parts between its dots.
-func (s *series) labels() ruleLabels {
-	l := ruleLabels{rule: validText(s.path)}
-	var rest string
-	l.domain, rest, _ = strings.Cut(validText(s.key), ".")
-	l.key1, rest, _ = strings.Cut(rest, ".")
-	l.key2, _, _ = strings.Cut(rest, ".")
+func (s *series) labels() (l ruleLabels) {
+	rest := validText(s.key)
+	for i := range ruleLabel {
+		l[i], rest, _ = strings.Cut(rest, ".")
+	}
+	l[ruleLabel] = validText(s.path)
 	return l
 }
 

@@ -57,11 +57,6 @@ type Want struct {
 // request has one descriptor.
 const wholeAnswer = -1
 
-// isOfEach reports whether each answer must have the value, and not only the last one.
-func (w *Want) isOfEach() bool {
-	return w.Field == "code" || w.Field == "rule" || w.Field == "denied_in_shadow"
-}
-
 // none is the value of what an answer does not have: an error, a body, a header, a rule or a limit.
 const none = "none"
 
