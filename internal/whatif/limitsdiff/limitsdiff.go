@@ -234,35 +234,34 @@ func overlaps(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
 // added only if no earlier change has the same rules.
 func (c *comparison) compareRules(oldMatched, newMatched, path []*limitsfile.Descriptor, isOverlap bool) {
 	oldRule, newRule := last(oldMatched), last(newMatched)
-	change := Change{Requests: limitsfile.Path(c.domain, path)}
-	change.Old, change.New = c.rule(oldMatched), c.rule(newMatched)
-	key := [3]string{"", "", change.Requests}
+	change := Change{Requests: limitsfile.Path(c.domain, path), Event: Moved, Old: c.rule(oldMatched), New: c.rule(newMatched)}
+	var rules [3]string // the old and the new path
+	if oldRule != nil {
+		rules[0] = change.Old.Path
+	}
+	if newRule != nil {
+		rules[1] = change.New.Path
+	}
+	key := [3]string{rules[0], rules[1], change.Requests}
 	switch {
 	case oldRule == nil && newRule == nil:
 		return
 	case oldRule == nil:
 		change.Event = Added
-		key[1] = change.New.Path
 	case newRule == nil:
 		change.Event = Removed
-		key[0] = change.Old.Path
-	case change.Old.Path == change.New.Path:
-		change.Event = Changed
-		key = [3]string{change.Old.Path, change.New.Path}
+	case rules[0] == rules[1]:
 		if oldRule.Summary() == newRule.Summary() && oldRule.SameAnswers(newRule) {
 			return
 		}
-	default:
-		change.Event = Moved
-		key[0], key[1] = change.Old.Path, change.New.Path
+		change.Event, key = Changed, rules
 	}
-	rules := [3]string{key[0], key[1]}
 	if c.seen[key] || isOverlap && c.seen[rules] {
 		return
 	}
 	c.seen[key], c.seen[rules] = true, true
 	change.Kind, change.Reasons = compareDescriptors(oldRule, newRule)
-	if counts(oldRule) && counts(newRule) {
+	if len(counted(oldRule)) > 0 && len(counted(newRule)) > 0 {
 		change.Counters = "new"
 		if oldRule.KeepsCounters(newRule) && slices.Equal(limitsfile.CounterPatterns(oldMatched), limitsfile.CounterPatterns(newMatched)) {
 			change.Counters = "kept"
@@ -283,9 +282,6 @@ func last(matched []*limitsfile.Descriptor) *limitsfile.Descriptor {
 	return d
 }
 
-// counts reports whether d has a limit that counts.
-func counts(d *limitsfile.Descriptor) bool { return d != nil && len(counted(d)) > 0 }
-
 func (c *comparison) rule(matched []*limitsfile.Descriptor) *Rule {
 	d := last(matched)
 	if d == nil {
@@ -301,18 +297,15 @@ func (c *comparison) compareRequestLimits(old, current *limitsfile.Domain) {
 	if oldSpec == newSpec && oldOn == newOn {
 		return
 	}
-	change := Change{Kind: Mixed, Event: Changed, Requests: fields.Printable(c.domain) + " > limits in requests"}
+	kind, reason := Mixed, "the defaults of limits in requests differ"
 	switch {
 	case oldOn && !newOn:
-		change.Kind = Looser
-		change.Reasons = []string{"limits in requests are off (defaults: enabled: false)"}
+		kind, reason = Looser, "limits in requests are off (defaults: enabled: false)"
 	case newOn && !oldOn:
-		change.Kind = Tighter
-		change.Reasons = []string{"limits in requests are in force again"}
+		kind, reason = Tighter, "limits in requests are in force again"
 	case !newOn:
 		return
-	default:
-		change.Reasons = []string{"the defaults of limits in requests differ"}
 	}
-	c.report.Changes = append(c.report.Changes, change)
+	requests := fields.Printable(c.domain) + " > limits in requests"
+	c.report.Changes = append(c.report.Changes, Change{Kind: kind, Event: Changed, Requests: requests, Reasons: []string{reason}})
 }

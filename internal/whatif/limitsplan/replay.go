@@ -32,11 +32,10 @@ const maxCounters = 2_000_000
 
 // replay is a service with a virtual clock and its observer.
 type replay struct {
-	counts    counts
-	call      *Call
-	service   *service.Service
-	shared    *local.Limiter
-	instances map[int]*local.Limiter // counters of each replica for limits with scope instance
+	counts   counts
+	call     *Call
+	service  *service.Service
+	counters map[int]*local.Limiter // of each replica for limits with scope instance, and of all replicas at allReplicas
 }
 
 // Run replays all calls of r against config. It fails if r has no calls, or if no call meets a rule.
@@ -47,8 +46,7 @@ func Run(ctx context.Context, config *descriptors.Config, r Reader, o Options) (
 	var store descriptors.Store
 	store.Set(config)
 	var now time.Time
-	p := &replay{counts: newCounts(maxCounters), instances: map[int]*local.Limiter{}}
-	p.shared = newCounters()
+	p := &replay{counts: newCounts(maxCounters), counters: map[int]*local.Limiter{}}
 	p.service = service.New(service.Options{
 		Limits: &store, Limiter: p, Observers: []service.Observer{p},
 		Now: func() time.Time { return now }, ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, AllOrNone: o.AllOrNone,
@@ -136,21 +134,22 @@ func (p *replay) Take(ctx context.Context, now time.Time, hits []backend.Hit, re
 			}
 		}
 	}
-	instance := p.instances[p.call.replica]
-	if instance == nil {
-		instance = newCounters()
-		p.instances[p.call.replica] = instance
-	}
-	backend.Scopes{Global: backend.Counters{Limiter: p.shared}, Instance: backend.Counters{Limiter: instance}}.Take(ctx, now, hits, results)
+	backend.Scopes{Global: p.countersOf(allReplicas), Instance: p.countersOf(p.call.replica)}.Take(ctx, now, hits, results)
 }
 
-func newCounters() *local.Limiter { return local.New(local.Options{MaxKeys: maxCounters}) }
+const allReplicas = -1
+
+func (p *replay) countersOf(replica int) backend.Counters {
+	if p.counters[replica] == nil {
+		p.counters[replica] = local.New(local.Options{MaxKeys: maxCounters})
+	}
+	return backend.Counters{Limiter: p.counters[replica]}
+}
 
 // evictions returns how many counters were forgotten.
-func (p *replay) evictions() int64 {
-	n := p.shared.Evictions()
-	for _, instance := range p.instances {
-		n += instance.Evictions()
+func (p *replay) evictions() (n int64) {
+	for _, counters := range p.counters {
+		n += counters.Evictions()
 	}
 	return n
 }
