@@ -138,11 +138,10 @@ func (w *reporter) Answered(_ context.Context, c *service.Call) {
 
 func (w *reporter) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
 	const maxNames = 20
-	all := w.config.Domains()
-	u := &UnknownDomain{Domains: []string{}, Count: len(all)}
-	var names []string
+	names := []string{}
+	u := &UnknownDomain{}
 	var budget descriptors.Budget
-	for _, d := range all {
+	for _, d := range w.config.Domains() {
 		names = append(names, d.Name)
 		hasRules := !slices.ContainsFunc(req.Descriptors, func(r *ratelimitv3.RateLimitDescriptor) bool {
 			return r.GetLimit() != nil || d.MatchWithin(&budget, r.GetEntries()) == nil
@@ -151,16 +150,14 @@ func (w *reporter) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
 			u.WithRule = append(u.WithRule, d.Name)
 		}
 	}
-	u.Nearest = fields.Nearest(req.Domain, names)
-	u.Domains = append(u.Domains, names[:min(len(names), maxNames)]...)
+	u.Nearest, u.Count, u.Domains = fields.Nearest(req.Domain, names), len(names), names[:min(len(names), maxNames)]
 	return u
 }
 
 // explainDescriptor explains descriptor i of c.
 func (w *reporter) explainDescriptor(c *service.Call, i int) Descriptor {
 	request := c.Request.Descriptors[i]
-	d := Descriptor{Descriptor: entrytext.Format(request.GetEntries()), Levels: []Level{}, Limits: []Limit{}}
-	d.Hits = c.RequestedHits(i)
+	d := Descriptor{Descriptor: entrytext.Format(request.GetEntries()), Hits: c.RequestedHits(i), Levels: []Level{}, Limits: []Limit{}}
 	var rule *descriptors.Rule
 	if i < len(c.Rules) {
 		rule = c.Rules[i]
@@ -172,17 +169,22 @@ func (w *reporter) explainDescriptor(c *service.Call, i int) Descriptor {
 		for j := range trace.Steps {
 			d.Levels = append(d.Levels, explainLevel(&trace.Steps[j]))
 		}
-		if len(trace.Trail) == len(request.GetEntries()) && len(trace.Trail) > 0 {
-			fileDescriptor = trace.Trail[len(trace.Trail)-1]
+		if n := len(trace.Trail); n > 0 && n == len(request.GetEntries()) {
+			fileDescriptor = trace.Trail[n-1]
 		}
 	}
 	if rule != nil {
-		d.Rule, d.ShadowMode, d.QuotaMode = rule.Path, rule.ShadowMode, rule.QuotaMode || w.o.QuotaMode
-		d.MaxHits = rule.MaxHits
+		d.Rule, d.ShadowMode, d.QuotaMode, d.MaxHits = rule.Path, rule.ShadowMode, rule.QuotaMode || w.o.QuotaMode, rule.MaxHits
 	}
 	d.Enforcement = newEnforcement(c, i, rule)
 	if fileDescriptor != nil {
-		d.Place, d.Denial = placeText(fileDescriptor.File, fileDescriptor.Line), newDenial(fileDescriptor.Denial)
+		d.Place = placeText(fileDescriptor.File, fileDescriptor.Line)
+		if denial := fileDescriptor.Denial; denial != nil {
+			d.Denial = &Denial{Body: string(denial.Body)}
+			for _, h := range denial.Headers {
+				d.Denial.Headers = append(d.Denial.Headers, h.GetKey()+": "+h.GetValue())
+			}
+		}
 		if fileDescriptor.Created != nil {
 			d.Created = new(newOverride(limitsfile.AppliedOverride{Notes: *fileDescriptor.Created}))
 		}
@@ -212,18 +214,6 @@ func newEnforcement(c *service.Call, i int, rule *descriptors.Rule) *Enforcement
 		}
 	}
 	return e
-}
-
-// newDenial returns d as the report shows it. d can be nil.
-func newDenial(d *limitsfile.Denial) *Denial {
-	if d == nil {
-		return nil
-	}
-	denial := &Denial{Body: string(d.Body)}
-	for _, h := range d.Headers {
-		denial.Headers = append(denial.Headers, h.GetKey()+": "+h.GetValue())
-	}
-	return denial
 }
 
 func newOverride(applied limitsfile.AppliedOverride) Override {
@@ -291,16 +281,16 @@ func effectiveValues(l *limit.Limit) Limit {
 	if l == nil {
 		return Limit{Limit: "unlimited"}
 	}
-	hold := ""
-	if l.Hold != 0 {
-		hold = limit.DurationText(l.Hold)
-	}
-	return Limit{
-		Hold: hold, Limit: l.String(), RequestsPerUnit: l.Requests, Unit: l.Unit.String(), UnitMultiplier: l.Multiplier, Timezone: l.Timezone,
+	values := Limit{
+		Limit: l.String(), RequestsPerUnit: l.Requests, Unit: l.Unit.String(), UnitMultiplier: l.Multiplier, Timezone: l.Timezone,
 		Algorithm: l.Algorithm.String(), Burst: l.Burst, Scope: l.Scope.String(), ChargeDenied: l.ChargeDenied,
 		OnBackendFailure: l.OnBackendFailure.String(), FallbackRatio: l.FallbackRatio,
 		Lease: l.Lease, LeaseWaste: l.LeaseWaste,
 	}
+	if l.Hold != 0 {
+		values.Hold = limit.DurationText(l.Hold)
+	}
+	return values
 }
 
 // explainLimit explains l, a limit in force of descriptor i.
@@ -320,8 +310,7 @@ func (w *reporter) explainLimit(c *service.Call, i int, l *descriptors.RateLimit
 	case isRejected(c):
 		limitReport.State = Rejected
 	default:
-		limitReport.State = Replaced
-		limitReport.ReplacedBy = replacingLimit(c, l.Name)
+		limitReport.State, limitReport.ReplacedBy = Replaced, replacingLimit(c, l.Name)
 	}
 	return limitReport
 }
@@ -336,12 +325,12 @@ func replacingLimit(c *service.Call, name string) string {
 			continue
 		}
 		for _, l := range rule.Limits {
-			if slices.Contains(l.Replaces, name) {
-				text := rule.Path
-				if l.Name != "" {
-					text = fmt.Sprintf("limit %s of %s", fields.Printable(l.Name), text)
-				}
-				return text
+			switch {
+			case !slices.Contains(l.Replaces, name):
+			case l.Name == "":
+				return rule.Path
+			default:
+				return fmt.Sprintf("limit %s of %s", fields.Printable(l.Name), rule.Path)
 			}
 		}
 	}
@@ -424,10 +413,11 @@ func (w *reporter) decidingLimit(c *service.Call, i int, rule *descriptors.Rule)
 	if rule == nil || st.CurrentLimit == nil {
 		return nil
 	}
-	if j := slices.IndexFunc(rule.Limits, func(l *descriptors.RateLimit) bool { return l.Response == st.CurrentLimit }); j >= 0 {
-		return new(j)
+	j := slices.IndexFunc(rule.Limits, func(l *descriptors.RateLimit) bool { return l.Response == st.CurrentLimit })
+	if j < 0 {
+		return nil
 	}
-	return nil
+	return &j
 }
 
 // placeText returns file:line, or the file alone if the line is 0.

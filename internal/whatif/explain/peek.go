@@ -54,7 +54,7 @@ func (p *peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, re
 	}
 }
 
-// undoCharges changes the results of the hits of the group, because one of them denies it.
+// undoCharges takes back the charges of the group, because one of its hits denies it.
 func (p *peeker) undoCharges(hits []backend.Hit, results []backend.Result, chargedHits map[string]int64) {
 	for i := range hits {
 		if h := &hits[i]; h.InGroup() && results[i].Allowed {

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"fmt"
 	"io"
@@ -132,14 +133,15 @@ func (r *Report) clockText(moment *time.Time) string {
 
 // timeText returns a time and its distance from the report: "15:04:05 UTC (in 12s)".
 func (r *Report) timeText(moment *time.Time) string {
-	switch distance := moment.Sub(r.Time).Round(time.Second); {
+	distance := moment.Sub(r.Time).Round(time.Second)
+	text := "in " + spanText(distance)
+	switch {
 	case distance < 0:
-		return fmt.Sprintf("%s UTC (%s ago)", r.clockText(moment), spanText(-distance))
+		text = spanText(-distance) + " ago"
 	case distance == 0 && !moment.After(r.Time):
-		return r.clockText(moment) + " UTC (just now)"
-	default:
-		return fmt.Sprintf("%s UTC (in %s)", r.clockText(moment), spanText(distance))
+		text = "just now"
 	}
+	return fmt.Sprintf("%s UTC (%s)", r.clockText(moment), text)
 }
 
 // spanText returns a duration in two units: "25d19h", "1h0m" or "8m38s".
@@ -167,15 +169,10 @@ func (r *Report) outageAnswer() *Answer {
 
 // reasonText returns a reason of the fallback in words.
 func reasonText(reason string) string {
-	switch reason {
-	case backend.ReasonOutage.String():
-		return "it has just failed"
-	case backend.ReasonBreakerOpen.String():
-		return "it keeps failing (breaker open)"
-	case backend.ReasonLate.String():
-		return "it has not answered in time"
-	case backend.ReasonOverload.String():
-		return "this replica has too many hits in its queue (overload)"
-	}
-	return reason
+	return cmp.Or(map[string]string{
+		backend.ReasonOutage.String():      "it has just failed",
+		backend.ReasonBreakerOpen.String(): "it keeps failing (breaker open)",
+		backend.ReasonLate.String():        "it has not answered in time",
+		backend.ReasonOverload.String():    "this replica has too many hits in its queue (overload)",
+	}[reason], reason)
 }
