@@ -45,7 +45,7 @@ type stats struct {
 func (s *stats) reset(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.since, s.problem, s.oldCalls, s.rules = now, nil, s.calls, map[string]uint64{}
+	s.since, s.oldCalls, s.rules = now, s.calls, map[string]uint64{}
 }
 
 func (s *stats) setProblem(err error) {

@@ -20,15 +20,10 @@ func (m *Metrics) newDomainCounter(name, help string, maxDomains int) *domainCou
 func (d *domainCounter) count(domain string, descriptors int) {
 	var counter *prometheus.Counter
 	if len(domain) <= maxMetricKey {
-		counter = d.domains.find([]byte(domain), func() *prometheus.Counter { return d.counterOf(domain) })
+		counter = d.domains.find([]byte(domain), func() *prometheus.Counter { return new(d.vec.WithLabelValues(validText(domain))) })
 	}
 	if counter == nil {
-		counter = d.counterOf(otherValue)
+		counter = new(d.vec.WithLabelValues(otherValue))
 	}
 	(*counter).Add(float64(descriptors))
-}
-
-func (d *domainCounter) counterOf(domain string) *prometheus.Counter {
-	counter := d.vec.WithLabelValues(validText(domain))
-	return &counter
 }

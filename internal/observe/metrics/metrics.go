@@ -33,7 +33,7 @@ type Metrics struct {
 func New() *Metrics {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return &Metrics{registry: r, auto: promauto.With(r), rules: newRules(), scraping: make(chan struct{}, 1)}
+	return &Metrics{registry: r, auto: promauto.With(r), rules: &rules{limits: limitTable{byRule: map[string]*limitSeries{}}}, scraping: make(chan struct{}, 1)}
 }
 
 // Gather implements prometheus.Gatherer. It returns all metrics but those of rules, which can be many.

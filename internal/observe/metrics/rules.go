@@ -89,8 +89,6 @@ type varyingSeries struct {
 	deletedSums HitSums
 }
 
-func newRules() *rules { return &rules{limits: limitTable{byRule: map[string]*limitSeries{}}} }
-
 // RuleObserver registers the metrics of rules and returns their Observer.
 func (m *Metrics) RuleObserver(o RuleOptions) service.Observer {
 	m.rules.options = o

@@ -38,7 +38,7 @@ func (m *Metrics) Handler(extraTags map[string]string) http.Handler {
 	return m.handler(extraTags, maxScrapeTime, nil)
 }
 
-// Mapper returns other metrics in the place of those in families and of the metrics of rules.
+// Mapper returns other metrics in the place of families and of the metrics of rules.
 type Mapper func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error)
 
 // MappedHandler returns a Handler for the metrics that f returns.

@@ -29,14 +29,14 @@ func (l *logLines) flush(ctx context.Context, read func() (iter.Seq[point], erro
 			continue
 		}
 		name := plainName(p.name, p.tags, l.extraTags)
-		switch p.kind {
-		case timer:
+		last, isWritten := l.gauges[name]
+		switch {
+		case p.kind == timer:
 			l.log.Info("metric flushed", "name", name, "type", p.kind, "value", p.duration, "calls", p.calls)
 			continue
-		case gauge:
-			if last, written := l.gauges[name]; written && last == p.value {
-				continue
-			}
+		case p.kind == gauge && isWritten && last == p.value:
+			continue
+		case p.kind == gauge:
 			l.gauges[name] = p.value
 		}
 		l.log.Info("metric flushed", "name", name, "type", p.kind, "value", p.value)

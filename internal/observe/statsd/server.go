@@ -63,11 +63,11 @@ func (p *point) values() iter.Seq[string] {
 		case timer:
 			value := formatValue(float64(p.duration)/float64(time.Millisecond)) + "|ms"
 			for calls := p.calls; calls > 0; calls -= maxCallsPerLine {
-				sampleRate := ""
+				line := value
 				if calls > 1 {
-					sampleRate = fmt.Sprintf("|@%.6f", 1/float64(min(calls, maxCallsPerLine)))
+					line += fmt.Sprintf("|@%.6f", 1/float64(min(calls, maxCallsPerLine)))
 				}
-				if !yield(value + sampleRate) {
+				if !yield(line) {
 					return
 				}
 			}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -60,19 +61,16 @@ type Exporter struct {
 	lastWarning time.Time
 	hasWarned   bool // since the last flush that succeeded
 
-	stop context.CancelFunc
-	done chan struct{}
+	stop    context.CancelFunc
+	running sync.WaitGroup
 }
 
 // New returns an Exporter that sends the metrics until Close.
 func New(o Options) *Exporter {
 	e := newExporter(o)
 	ctx, stop := context.WithCancel(context.Background())
-	e.stop, e.done = stop, make(chan struct{})
-	go func() {
-		defer close(e.done)
-		e.run(ctx)
-	}()
+	e.stop = stop
+	e.running.Go(func() { e.run(ctx) })
 	return e
 }
 
@@ -92,7 +90,7 @@ func newExporter(o Options) *Exporter {
 // Close sends what has changed since the last flush, and stops.
 func (e *Exporter) Close() {
 	e.stop()
-	<-e.done
+	e.running.Wait()
 }
 
 // run flushes at intervals, and once more when ctx is done.
