@@ -19,7 +19,7 @@ const (
 	SourceOverrides = "overrides"
 )
 
-// limitsObserver reports changes of the limits in force.
+// limitsObserver is a reload.Observer that reports changes of the limits in force.
 type limitsObserver struct {
 	reload.Observer // the metrics
 	*Events
@@ -39,14 +39,12 @@ func (o limitsObserver) setHealth(domains int) {
 	}
 }
 
-// LimitsLoaded implements reload.Observer.
 func (o limitsObserver) LimitsLoaded(domains int) {
 	o.Observer.LimitsLoaded(domains)
 	o.setHealth(domains)
 	o.Health.Set("xds", true, "")
 }
 
-// LimitsChanged implements reload.Observer.
 func (o limitsObserver) LimitsChanged(c reload.LimitsChange) {
 	o.Observer.LimitsChanged(c)
 	text := "limits in force"
@@ -77,7 +75,6 @@ func pathsText(paths []string) string {
 	return text
 }
 
-// LimitsRejected implements reload.Observer.
 func (o limitsObserver) LimitsRejected(err error) {
 	o.Observer.LimitsRejected(err)
 	o.Add(timeline.Event{Kind: timeline.Refusal, Failed: true, Text: "limits rejected", Attrs: details("problem", err)})
@@ -147,7 +144,6 @@ func (o limitsObserver) auditDirectWrites(all []reload.OverrideChange) {
 	}
 }
 
-// SourceState implements reload.Observer.
 func (o limitsObserver) SourceState(source string, err error) {
 	o.Observer.SourceState(source, err)
 	e, note := timeline.Event{Kind: timeline.Source, Text: "source of limits in use: " + source}, ""

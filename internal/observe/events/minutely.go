@@ -26,7 +26,6 @@ func (e *Events) Batches(recorder *live.Recorder, replicas int, roles ...redis.R
 	return &batchObserver{Observer: e.Metrics.Redis(roles...), recorder: recorder, log: e.Log, replicas: replicas}
 }
 
-// BatchDone implements redis.Observer.
 func (o *batchObserver) BatchDone(b redis.Batch) {
 	o.Observer.BatchDone(b)
 	o.recorder.RedisAnswered(b.Took)
@@ -52,7 +51,6 @@ func (e *Events) Conditions() descriptors.Observer {
 	return &conditionObserver{Observer: e.Metrics.Conditions(), log: e.Log}
 }
 
-// ExpressionFailed implements descriptors.Observer.
 func (o *conditionObserver) ExpressionFailed(domain string, d *limitsfile.Descriptor, err error) {
 	o.Observer.ExpressionFailed(domain, d, err)
 	if failures, isDue := o.failed.add(); isDue {
@@ -61,7 +59,6 @@ func (o *conditionObserver) ExpressionFailed(domain string, d *limitsfile.Descri
 	}
 }
 
-// ConditionNotTested implements descriptors.Observer.
 func (o *conditionObserver) ConditionNotTested(domain string, d *limitsfile.Descriptor) {
 	o.Observer.ConditionNotTested(domain, d)
 	if count, isDue := o.notTested.add(); isDue {

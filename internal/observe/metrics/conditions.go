@@ -7,7 +7,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// conditions counts conditions that could not be tested.
+// conditions is a descriptors.Observer that counts conditions that could not be tested.
 type conditions struct{ failures, notTested *prometheus.CounterVec }
 
 // Conditions registers the metrics of package descriptors and returns its Observer.

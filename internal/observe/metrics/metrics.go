@@ -66,7 +66,6 @@ type scrapeReader func(scrape)
 // Describe implements prometheus.Collector. It sends nothing, because the metrics are known at a scrape.
 func (scrapeReader) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector.
 func (r scrapeReader) Collect(out chan<- prometheus.Metric) { r(out) }
 
 // scrape gets the values of metrics that are read at a scrape. labels are names and values in turn.

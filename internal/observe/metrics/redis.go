@@ -9,7 +9,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend/redis"
 )
 
-// redisServers measures the batches that are sent to each Redis.
+// redisServers is a redis.Observer that measures the batches that are sent to each Redis.
 type redisServers [len(redis.Roles)]*redisServer
 
 // redisServer measures the batches that are sent to one Redis.
@@ -54,7 +54,6 @@ func (m *Metrics) Redis(roles ...redis.Role) redis.Observer {
 	return servers
 }
 
-// BatchDone implements redis.Observer.
 func (r *redisServers) BatchDone(b redis.Batch) {
 	s := r[b.Role]
 	s.hits.Observe(float64(b.Hits))
@@ -69,7 +68,6 @@ func (r *redisServers) BatchDone(b redis.Batch) {
 	}
 }
 
-// Failed implements redis.Observer.
 func (r *redisServers) Failed(role redis.Role, kind redis.ErrorKind) { r[role].errors[kind].Inc() }
 
 // RedisStatus is the part of a redis.Limiter that a scrape reads.

@@ -6,7 +6,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/reload"
 )
 
-// reloads counts changes of the limits and describes their state.
+// reloads is a reload.Observer that counts changes of the limits and describes their state.
 type reloads struct {
 	loadedSets, rejectedSets prometheus.Counter
 	problems, domains, rules prometheus.Gauge
@@ -38,29 +38,23 @@ func (m *Metrics) Reload(sources ...string) reload.Observer {
 	return r
 }
 
-// LimitsLoaded implements reload.Observer.
 func (r *reloads) LimitsLoaded(domains int) {
 	r.loadedSets.Inc()
 	r.domains.Set(float64(domains))
 	r.inForceTime.SetToCurrentTime()
 }
 
-// LimitsChanged implements reload.Observer.
 func (r *reloads) LimitsChanged(c reload.LimitsChange) {
 	r.rules.Set(float64(c.Rules))
 	r.inForceTime.Set(float64(c.Time.UnixMilli()) / 1000)
 }
 
-// LimitsRejected implements reload.Observer.
 func (r *reloads) LimitsRejected(error) { r.rejectedSets.Inc() }
 
-// OverridesChanged implements reload.Observer.
 func (r *reloads) OverridesChanged([]reload.OverrideChange) {}
 
-// ConfigProblems implements reload.Observer.
 func (r *reloads) ConfigProblems(count int) { r.problems.Set(float64(count)) }
 
-// Overrides implements reload.Observer.
 func (r *reloads) Overrides(c reload.OverrideCounts) {
 	r.overrides.WithLabelValues("in_force").Set(float64(c.InForce))
 	r.overrides.WithLabelValues("rejected").Set(float64(c.Rejected))
@@ -70,12 +64,10 @@ func (r *reloads) Overrides(c reload.OverrideCounts) {
 	r.off.WithLabelValues("all").Set(float64(c.OffAll))
 }
 
-// SourceRead implements reload.Observer.
 func (r *reloads) SourceRead(source string) {
 	r.sourceReadTime.WithLabelValues(source).SetToCurrentTime()
 }
 
-// SourceState implements reload.Observer.
 func (r *reloads) SourceState(source string, err error) {
 	r.sourceUp.WithLabelValues(source).Set(oneIf(err == nil))
 }

@@ -40,7 +40,7 @@ type RuleCounts struct {
 	HitSums
 }
 
-// rules counts the hits of all rules.
+// rules is a service.Observer that counts the hits of all rules.
 type rules struct {
 	hitClassifier
 	options        RuleOptions
@@ -167,7 +167,6 @@ func (m *Metrics) KeyCounts() iter.Seq[KeyCounts] {
 // PrepareRules connects the limits of c, which is not in force yet, with their counts.
 func (m *Metrics) PrepareRules(c *descriptors.Config) { m.rules.prepare(c, time.Now()) }
 
-// Answered implements service.Observer.
 func (r *rules) Answered(_ context.Context, c *service.Call) {
 	if !c.DomainFound && len(c.Rules) > 0 {
 		r.unknownDomains.count(c.Request.GetDomain(), len(c.Rules))

@@ -26,7 +26,6 @@ type server struct {
 	extraTags []Tag
 }
 
-// flush implements sink.
 func (s *server) flush(ctx context.Context, read func() (iter.Seq[point], error)) error {
 	dialer := net.Dialer{Timeout: sendTimeout}
 	conn, err := dialer.DialContext(ctx, s.Network, s.address())

@@ -41,7 +41,6 @@ func (t *Tracer) Service(s rlsv3.RateLimitServiceServer) rlsv3.RateLimitServiceS
 	return tracedService{s, t}
 }
 
-// ShouldRateLimit implements rlsv3.RateLimitServiceServer.
 func (s tracedService) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	carrier := propagation.MapCarrier{}
 	md, _ := metadata.FromIncomingContext(ctx)

@@ -118,7 +118,6 @@ type errorLog struct {
 	lines *rate.Limiter
 }
 
-// Handle implements otel.ErrorHandler.
 func (l errorLog) Handle(err error) {
 	if l.lines.Allow() {
 		l.log.Error("spans not exported; further errors within a minute are not logged", "error", err)

@@ -109,7 +109,6 @@ type reporter struct {
 	budget descriptors.Budget  // for the traces; it starts like the budget of the call
 }
 
-// Answered implements service.Observer.
 func (w *reporter) Answered(_ context.Context, c *service.Call) {
 	r := w.report
 	if c.Err != nil {

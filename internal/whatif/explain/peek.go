@@ -22,7 +22,6 @@ type peek struct {
 
 var _ backend.Limiter = (*peeker)(nil)
 
-// Take implements backend.Limiter.
 func (p *peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	layerPeeks := make([]backend.Peek, len(hits))
 	p.o.Layer.Peek(ctx, now, hits, layerPeeks)

@@ -33,7 +33,6 @@ func newAccessReader(lines *lineReader, m *Mapping) *accessReader {
 	return a
 }
 
-// Notes implements Reader.
 func (a *accessReader) Notes() []string {
 	notes := a.lines.notes()
 	if a.read == 0 {
@@ -55,7 +54,6 @@ func (a *accessReader) Notes() []string {
 	return notes
 }
 
-// Next implements Reader.
 func (a *accessReader) Next() (*Call, error) { return a.calls.pop() }
 
 // readCall returns the call of the next line that has a descriptor.

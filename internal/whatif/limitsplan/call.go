@@ -107,7 +107,6 @@ func (m *mergedReader) readHead(i int) error {
 	return err
 }
 
-// Next implements Reader.
 func (m *mergedReader) Next() (*Call, error) {
 	if len(m.heads) == 0 {
 		return nil, io.EOF
@@ -117,7 +116,6 @@ func (m *mergedReader) Next() (*Call, error) {
 	return first, m.readHead(first.replica)
 }
 
-// Notes implements Reader.
 func (m *mergedReader) Notes() []string {
 	var notes []string
 	for _, r := range m.readers {

@@ -32,7 +32,6 @@ func newDecisionReader(lines *lineReader) *decisionReader {
 	return d
 }
 
-// Notes implements Reader.
 func (d *decisionReader) Notes() []string {
 	notes := d.lines.notes()
 	if d.dropped > 0 {
@@ -80,7 +79,6 @@ func (d *decisionReader) readRecord() (*decisionlog.Record, error) {
 	}
 }
 
-// Next implements Reader.
 func (d *decisionReader) Next() (*Call, error) {
 	for {
 		c, isRejected, err := d.readCall()

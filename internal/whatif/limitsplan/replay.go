@@ -172,7 +172,6 @@ func (c *Call) context(ctx context.Context) context.Context {
 	return metadata.NewIncomingContext(ctx, md)
 }
 
-// Answered implements service.Observer.
 func (p *replay) Answered(_ context.Context, c *service.Call) { p.counts.add(p.call, c) }
 
 // addNote adds a note about n things, unless n is 0.

@@ -97,7 +97,6 @@ func (f *File) newTestService(config *descriptors.Config, met ruleSet) *testServ
 	return s
 }
 
-// Answered implements service.Observer.
 func (s *testService) Answered(_ context.Context, c *service.Call) {
 	s.rules = append(s.rules[:0], c.Rules...)
 	s.deniedInShadow = append(s.deniedInShadow[:0], make([]bool, len(c.Rules))...)
