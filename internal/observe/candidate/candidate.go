@@ -120,7 +120,6 @@ func (c *Candidate) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// run lets the candidate decide the call.
 func (e *evaluation) run(ctx context.Context) {
 	c := e.candidate
 	s := service.New(service.Options{

@@ -32,7 +32,6 @@ type RuleCount struct {
 	NewlyDenied uint64 `json:"newly_denied"`
 }
 
-// stats counts the evaluated calls.
 type stats struct {
 	mu              sync.Mutex
 	since           time.Time
@@ -41,7 +40,6 @@ type stats struct {
 	rules           map[string]uint64
 }
 
-// reset starts to count again.
 func (s *stats) reset(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

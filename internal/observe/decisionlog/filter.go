@@ -37,7 +37,6 @@ func ParseFilter(query url.Values) (Filter, error) {
 	return f, nil
 }
 
-// setParam adds a parameter to f.
 func (f *Filter) setParam(name, value string) (err error) {
 	switch name {
 	case "domain":
@@ -79,7 +78,6 @@ func parseName[T ~string](param, value string, names []T) (T, error) {
 	return "", fmt.Errorf("filter %s: got %q, want one of %v", param, value, names)
 }
 
-// selects reports whether f selects the record of o.
 func (f *Filter) selects(o *outcome) bool {
 	switch {
 	case f.Code != "" && o.code != f.Code:

@@ -87,7 +87,6 @@ func (h *Hub) Answered(ctx context.Context, c *service.Call) {
 	}
 }
 
-// send puts the records of a call into the buffer.
 func (s *Subscription) send(ctx context.Context, c *service.Call, duration time.Duration) {
 	for o := newOutcomes(c); o.next(); {
 		if !s.filter.selects(&o) {

@@ -20,7 +20,6 @@ type output struct {
 // filePermissions let the owner write, and a group read, the values of requests.
 const filePermissions = 0o640
 
-// reopen closes the file and opens the path again.
 func (o *output) reopen() {
 	if o.path == "" {
 		return

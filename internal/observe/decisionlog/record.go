@@ -126,7 +126,6 @@ func (o *outcome) next() bool {
 	return true
 }
 
-// requestEntries returns the entries of the descriptor in the request.
 func (o *outcome) requestEntries() []*ratelimitv3.RateLimitDescriptor_Entry {
 	if o.descriptor >= len(o.call.Request.GetDescriptors()) {
 		return nil
@@ -144,7 +143,6 @@ func (o *outcome) entries() []Entry {
 	return entries
 }
 
-// rule returns the path of the rule that matched, or an empty string.
 func (o *outcome) rule() string {
 	if o.descriptor >= len(o.call.Rules) || o.call.Rules[o.descriptor] == nil {
 		return ""
@@ -152,7 +150,6 @@ func (o *outcome) rule() string {
 	return o.call.Rules[o.descriptor].Path
 }
 
-// source returns the name of the part of the service that decided, or an empty string.
 func (o *outcome) source() string {
 	if !o.decided || o.decision.Result.Err != nil {
 		return ""
@@ -204,7 +201,6 @@ func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
 	return r
 }
 
-// overallCode returns the code of the answer to a call.
 func overallCode(c *service.Call) Code {
 	if c.Err != nil {
 		return Failed

@@ -72,7 +72,6 @@ func parsePerSecond(text string) (int, error) {
 	return n, nil
 }
 
-// stream writes a Subscription to a client.
 type stream struct {
 	*Subscription
 	w          http.ResponseWriter
@@ -81,7 +80,6 @@ type stream struct {
 	perSecond  int // maximum of records per second; 0 means no maximum
 }
 
-// run writes until the client leaves.
 func (s *stream) run(r *http.Request) {
 	drops := time.NewTicker(dropsPause)
 	defer drops.Stop()

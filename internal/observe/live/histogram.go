@@ -15,7 +15,6 @@ const (
 	histogramBuckets = (maxDurationBits-minDurationBits)<<bucketBits + 2
 )
 
-// bucketOf returns the bucket of d.
 func bucketOf(d time.Duration) int {
 	if d < 1<<minDurationBits {
 		return 0

@@ -37,7 +37,6 @@ func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
 	return top
 }
 
-// newKey describes an entry.
 func (l *Live) newKey(e *rankedEntry) Key {
 	k := Key{Key: l.keyText(e.key), Rate: Value(e.rate), DeniedRate: Value(e.deniedRate), Share: Value(e.share)}
 	switch {
@@ -82,7 +81,6 @@ func (l *Live) hashKeyText(text string) string {
 	return "#" + hex.EncodeToString(mac.Sum(nil)[:8])
 }
 
-// hashedKeys returns top with hashed keys.
 func (l *Live) hashedKeys(top TopKeys) TopKeys {
 	if top.Mode != KeysOn {
 		return top

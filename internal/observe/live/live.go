@@ -88,7 +88,6 @@ func (l *Live) Run(ctx context.Context) {
 	}
 }
 
-// takeSample adds what happened since the last sample.
 func (l *Live) takeSample(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,7 +170,6 @@ func (l *Live) state(now time.Time) State {
 	return s
 }
 
-// ruleList returns the busiest rules.
 func (l *Live) ruleList() RuleList {
 	list := RuleList{Total: l.inForce.Limits.Rules, Shown: []Rule{}}
 	paths, more := l.traffic.busiest(maxRules)
@@ -222,7 +220,6 @@ func (l *Live) refreshLimits() {
 	l.rules = newRuleBook(config, authors)
 }
 
-// maxFoundRules bounds the answer of Rules.
 const maxFoundRules = 500
 
 // Rules returns the rules of the limits whose path or limit contains text, in any case: up to 500

@@ -117,7 +117,6 @@ func (r *Recorder) Answered(_ context.Context, c *service.Call) {
 	}
 }
 
-// count counts a call and its decisions.
 func (r *Recorder) count(c *service.Call, random int) {
 	bucket := bucketOf(time.Since(c.Start))
 	s := r.lockStripe(random)
@@ -159,7 +158,6 @@ func (r *Recorder) RedisAnswered(took time.Duration) {
 	r.redisTrips[bucketOf(took)]++
 }
 
-// lockStripe returns a locked stripe.
 func (r *Recorder) lockStripe(random int) *stripe {
 	s := &r.stripes[random&(len(r.stripes)-1)]
 	s.mu.Lock()

@@ -32,7 +32,6 @@ func newRuleBook(config *descriptors.Config, authors map[string]string) ruleBook
 	return b
 }
 
-// newRule describes the last descriptor of trail.
 func newRule(domain string, trail []*limitsfile.Descriptor) Rule {
 	d := trail[len(trail)-1]
 	r := Rule{

@@ -20,7 +20,6 @@ type sketch struct {
 	clock   stepClock
 }
 
-// entry is a key in a sketch.
 type entry struct {
 	hash             uint64
 	count, overcount float64 // decayed; the real count is at least count - overcount
@@ -70,7 +69,6 @@ func (h *entryHeap) Pop() any {
 	return e
 }
 
-// newSketch returns a sketch of maxKeys keys.
 func newSketch(maxKeys int) *sketch {
 	return &sketch{maxKeys: maxKeys, entries: make(map[uint64]*entry, maxKeys), heap: make(entryHeap, 0, maxKeys)}
 }
@@ -138,7 +136,6 @@ func (s *sketch) advance(seconds float64) {
 	}
 }
 
-// rankedEntry is an entry and its figures.
 type rankedEntry struct {
 	entry
 	share            float64 // of the counts of the last minutes

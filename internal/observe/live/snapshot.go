@@ -155,7 +155,6 @@ type Figures struct {
 	Unmatched    Series `json:"unmatched"`     // descriptors per second that no rule limits
 }
 
-// all returns all series of f.
 func (f *Figures) all() []*Series {
 	return []*Series{&f.Calls, &f.DeniedShare, &f.Errors, &f.P50, &f.P99, &f.RedisP50, &f.RedisP99, &f.WithoutRedis, &f.Unmatched}
 }

@@ -92,7 +92,6 @@ var findingLevels = map[string]Level{"problem": Trouble, "warning": Warning}
 // severity returns a number that is higher for a worse level.
 func severity(l Level) int { return map[Level]int{Well: 0, Warning: 1, Trouble: 2}[l] }
 
-// describe describes the candidate.
 func (c *Candidate) describe(now time.Time) string {
 	text := "No candidate limits yet"
 	if c.Since != nil {
@@ -111,7 +110,6 @@ func (c *Candidate) describe(now time.Time) string {
 	return text
 }
 
-// outageText describes an outage in progress.
 func (r *Redis) outageText(now time.Time) string {
 	text := "Redis away"
 	if r.Since != nil {
@@ -131,7 +129,6 @@ func (r *Redis) outageText(now time.Time) string {
 	return text
 }
 
-// priceText describes the price of an outage.
 func (o *Outage) priceText() string {
 	excess := "no hit"
 	if o.MaxExcessHits > 0 {
@@ -140,7 +137,6 @@ func (o *Outage) priceText() string {
 	return Count(o.Calls, "call") + " decided without Redis, " + excess + " too many"
 }
 
-// shareText returns a share in words.
 func shareText(x float64) string {
 	switch x {
 	case 1:
@@ -178,7 +174,6 @@ func clockText(t, now time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04 UTC")
 }
 
-// stopwatchText returns d as minutes and seconds.
 func stopwatchText(d time.Duration) string {
 	total := int(max(d, 0).Seconds())
 	text := fmt.Sprintf("%02d:%02d", total/60%60, total%60)

@@ -28,7 +28,6 @@ type ruleTraffic struct {
 	stepUse, oldStepUse float64
 }
 
-// limitTotal has the hits on one limit of a rule at a reading.
 type limitTotal struct {
 	limit                    string
 	ok, near, denied, shadow uint64
@@ -116,7 +115,6 @@ func (t *traffic) endStep(seconds float32) {
 	}
 }
 
-// rule returns the traffic of the rule of that path.
 func (t *traffic) rule(path string) *ruleTraffic {
 	r := t.rules[path]
 	if r == nil {
@@ -172,7 +170,6 @@ func (r *ruleTraffic) rates(clock *stepClock) Rates {
 	return Rates{OK: rate(h.ok, last.ok), Near: rate(h.near, last.near), Denied: rate(h.denied, last.denied), Shadow: rate(h.shadow, last.shadow)}
 }
 
-// addUses adds the highest use of each rule.
 func (t *traffic) addUses(uses map[string]float64) {
 	for path, use := range uses {
 		r := t.rule(path)

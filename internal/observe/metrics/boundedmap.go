@@ -41,14 +41,12 @@ func (m *boundedMap[T]) isFull() bool {
 	return len(m.values) >= m.maxTexts
 }
 
-// deleteFunc deletes the texts for whose values isOld returns true.
 func (m *boundedMap[T]) deleteFunc(isOld func(*T) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	maps.DeleteFunc(m.values, func(_ string, value *T) bool { return isOld(value) })
 }
 
-// all returns all values.
 func (m *boundedMap[T]) all() []*T {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

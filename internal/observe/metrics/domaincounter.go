@@ -16,7 +16,6 @@ func (m *Metrics) newDomainCounter(name, help string, maxDomains int) *domainCou
 	}
 }
 
-// count counts the descriptors of a request for domain.
 func (d *domainCounter) count(domain string, descriptors int) {
 	var counter *prometheus.Counter
 	if len(domain) <= maxMetricKey {

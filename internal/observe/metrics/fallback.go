@@ -112,7 +112,6 @@ func (m *Metrics) FallbackStatus(shards []Shard, status func() fallback.Status) 
 	})
 }
 
-// outage sends the price of an outage.
 func (s scrape) outage(o *fallback.Outage) {
 	start, seconds := 0.0, 0.0
 	if !o.Start.IsZero() {

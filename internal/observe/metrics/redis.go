@@ -12,7 +12,6 @@ import (
 // redisServers is a redis.Observer that measures the batches that are sent to each Redis.
 type redisServers [len(redis.Roles)]*redisServer
 
-// redisServer measures the batches that are sent to one Redis.
 type redisServer struct {
 	errors             []prometheus.Counter // by redis.ErrorKind
 	failedBatches      prometheus.Counter
@@ -95,7 +94,6 @@ func (m *Metrics) RedisStatus(status RedisStatus) {
 	})
 }
 
-// pool sends the metrics of a pool of connections.
 func (s scrape) pool(p *redis.PoolStats, closed int64) {
 	const connections = "Connections to Redis that are in use or idle."
 	server := p.Role.String()

@@ -38,7 +38,6 @@ func (c *hitCounts) sums() HitSums {
 	return s
 }
 
-// add adds other to s.
 func (s *HitSums) add(other HitSums) {
 	s.Total += other.Total
 	s.WithinLimit += other.WithinLimit

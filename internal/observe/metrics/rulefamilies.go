@@ -32,7 +32,6 @@ var RuleMetrics = []RuleMetric{
 	{"total_negative_hits", "Hits that refunds have taken off.", func(s *HitSums) uint64 { return s.Refunded }, true},
 }
 
-// ruleSample has the counts of one set of labels.
 type ruleSample struct {
 	labels ruleLabels
 	HitSums
@@ -85,7 +84,6 @@ func (r *rules) samples(now time.Time) []ruleSample {
 	return distinct
 }
 
-// labelEscaper escapes the value of a label in the text format.
 var labelEscaper = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 
 // write writes the lines of a metric. The library would need several times the memory of the rules.

@@ -49,7 +49,6 @@ type rules struct {
 	limits         limitTable
 }
 
-// limitName names a limit of a rule.
 type limitName struct {
 	rule, limit string
 	flags       string // see descriptors.Rule.MetricFlags
@@ -251,7 +250,6 @@ func (r *rules) sumsOf(l *limitSeries) HitSums {
 	return sums
 }
 
-// series returns all series of l.
 func (l *limitSeries) series() iter.Seq[*series] {
 	return func(yield func(*series) bool) {
 		if l.valueSeries == nil {

@@ -39,7 +39,6 @@ var ruleLabelNames = [...]string{"domain", "key1", "key2", "rule"}
 
 const ruleLabel = 3 // the index of rule
 
-// newSeries returns the series of l for requests with entries, which match rule.
 func newSeries(l *limitSeries, rule *descriptors.Rule, entries []*ratelimitv3.RateLimitDescriptor_Entry) *series {
 	s := &series{}
 	s.setNames(l, rule, entries)

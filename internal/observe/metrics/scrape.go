@@ -133,7 +133,6 @@ func writeFamilies(w http.ResponseWriter, r *http.Request, families []family) er
 	return nil
 }
 
-// acceptsGzip reports whether a client that sends header h reads gzip.
 func acceptsGzip(h http.Header) bool {
 	for encoding := range strings.SplitSeq(strings.Join(h.Values("Accept-Encoding"), ","), ",") {
 		if name, parameters, err := mime.ParseMediaType(encoding); err == nil && name == "gzip" {

@@ -13,7 +13,6 @@ var responseTimes = []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .
 
 const responseTimeName = "ratelimit_service_response_time_seconds"
 
-// toMillis changes a histogram of seconds into one of milliseconds.
 func toMillis(h *dto.Histogram) {
 	*h.SampleSum *= 1000
 	for _, b := range h.GetBucket() {

@@ -41,7 +41,6 @@ func Mapped(m *mapper.MetricMapper, rules func() iter.Seq[metrics.KeyCounts]) fu
 	}
 }
 
-// mappedFamilies are the metrics that a mapping makes, by name.
 type mappedFamilies map[string]*mappedFamily
 
 // mappedFamily is a metric with its series, by their labels as text.
@@ -59,7 +58,6 @@ type mappedSeries struct {
 	calls  map[float64]int // by duration
 }
 
-// statsdTypes are the names of kinds in mappings.
 var statsdTypes = map[kind]mapper.MetricType{counter: mapper.MetricTypeCounter, gauge: mapper.MetricTypeGauge, timer: mapper.MetricTypeObserver}
 
 // add adds p to the series that m makes of it. A metric has one kind only, so add leaves out points of other kinds.
@@ -106,7 +104,6 @@ func (all mappedFamilies) add(m *mapper.MetricMapper, p *point) {
 	}
 }
 
-// withDefaults returns mapping with the default options of m for timers.
 func withDefaults(mapping mapper.MetricMapping, m *mapper.MetricMapper) mapper.MetricMapping {
 	mapping.ObserverType = cmp.Or(mapping.ObserverType, m.Defaults.ObserverType)
 	mapping.HistogramOptions = cmp.Or(mapping.HistogramOptions, &m.Defaults.HistogramOptions)
@@ -114,7 +111,6 @@ func withDefaults(mapping mapper.MetricMapping, m *mapper.MetricMapper) mapper.M
 	return mapping
 }
 
-// families returns the metrics for Prometheus.
 func (all mappedFamilies) families() (families []*dto.MetricFamily) {
 	for name, f := range all {
 		family := &dto.MetricFamily{Name: &name, Help: &f.help, Type: f.kindOfPrometheus().Enum()}

@@ -15,7 +15,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 )
 
-// kind is the kind of a metric.
 type kind string
 
 const (
@@ -66,7 +65,6 @@ func (r *pointReader) points() (iter.Seq[point], error) {
 	}, err
 }
 
-// readFamilies calls add with the points of families.
 func (r *pointReader) readFamilies(families []*dto.MetricFamily, add func(point)) {
 	counts := map[string]float64{}
 	for _, f := range families {
@@ -164,7 +162,6 @@ func (r *pointReader) readTimer(counts map[string]float64, p point, key string, 
 	addBucket("", float64(h.GetSampleCount()), lowerBound)
 }
 
-// readRules calls add with the points of all rules.
 func (r *pointReader) readRules(add func(point)) {
 	if r.ruleSums == nil {
 		r.ruleSums = map[ruleKey]readSums{}

@@ -84,7 +84,6 @@ func tagsText(tags []Tag) string {
 	return text
 }
 
-// rename returns the name and the tags of a point for this server.
 func (s *server) rename(p point) (string, []Tag) {
 	if !s.DogStatsD {
 		return oneLine(plainName(p.name, p.tags, s.extraTags)), nil

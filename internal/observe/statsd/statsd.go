@@ -40,7 +40,6 @@ type Server struct {
 	Mogrifiers []Mogrifier // for DogStatsD
 }
 
-// address returns the host and the port of s.
 func (s *Server) address() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.Port)) }
 
 // sink receives the points of each flush.
@@ -108,7 +107,6 @@ func (e *Exporter) run(ctx context.Context) {
 	}
 }
 
-// flush sends the metrics once.
 func (e *Exporter) flush(ctx context.Context) {
 	switch err := e.sink.flush(ctx, e.reader.points); {
 	case err == nil && e.hasWarned:

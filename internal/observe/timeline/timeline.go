@@ -90,7 +90,6 @@ func (t *Timeline) Events() []Event {
 	return events
 }
 
-// cut shortens text to maxTextBytes.
 func cut(text string) string {
 	if len(text) <= maxTextBytes {
 		return text

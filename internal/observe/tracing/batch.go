@@ -11,7 +11,6 @@ import (
 	"github.com/seed-81f232ab/rls/backend/redis"
 )
 
-// batchSpan is the name of the span of a batch.
 const batchSpan = "redis batch"
 
 // BatchAnswered implements redis.Tracer. The span of a batch is a child of its first recorded call, if there is one.

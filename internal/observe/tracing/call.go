@@ -16,10 +16,8 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// callSpan is the name of the span of a call.
 const callSpan = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
-// callSpanOptions are the options of the spans of all calls.
 var callSpanOptions = []trace.SpanStartOption{
 	trace.WithSpanKind(trace.SpanKindServer),
 	trace.WithAttributes(

@@ -87,7 +87,6 @@ func newTracer(o Options, processor sdktrace.TracerProviderOption) *Tracer {
 	}
 }
 
-// newResource returns the description of this process.
 func newResource(o Options) *resource.Resource {
 	attributes := []attribute.KeyValue{attribute.String("service.instance.id", cmp.Or(o.InstanceID, uuid.NewString()))}
 	for name, value := range map[string]string{

@@ -153,7 +153,6 @@ func (w *reporter) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
 	return u
 }
 
-// explainDescriptor explains descriptor i of c.
 func (w *reporter) explainDescriptor(c *service.Call, i int) Descriptor {
 	request := c.Request.Descriptors[i]
 	d := Descriptor{Descriptor: entrytext.Format(request.GetEntries()), Hits: c.RequestedHits(i), Levels: []Level{}, Limits: []Limit{}}
@@ -336,7 +335,6 @@ func replacingLimit(c *service.Call, name string) string {
 	return ""
 }
 
-// setCounter sets the counter and the next answer of l.
 func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 	lim := d.Limit.Limit
 	l.Counter = &Counter{Name: string(d.Key), Tag: lim.Tag()}
@@ -401,7 +399,6 @@ func (w *reporter) timeAfter(micros int64) *time.Time {
 	return new(w.timeAt(micros))
 }
 
-// timeAt returns now plus micros, to the millisecond.
 func (w *reporter) timeAt(micros int64) time.Time {
 	return w.now.Add(time.Duration(micros) * time.Microsecond).UTC().Round(time.Millisecond)
 }
@@ -422,7 +419,6 @@ func (w *reporter) decidingLimit(c *service.Call, i int, rule *descriptors.Rule)
 // placeText returns file:line, or the file alone if the line is 0.
 func placeText(file string, line int) string { return fields.FileLine(fields.Printable(file), line) }
 
-// explainLevel explains one step.
 func explainLevel(s *descriptors.Step) Level {
 	l := Level{Entry: descriptors.Label(s.Entry), Compared: s.Siblings, OtherValues: s.OtherValues}
 	for i := range s.Candidates {

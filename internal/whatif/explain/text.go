@@ -72,7 +72,6 @@ func inBrackets(place string) string {
 	return " (" + place + ")"
 }
 
-// names returns the names of the domains in one line.
 func (u *UnknownDomain) names() string {
 	var names []string
 	for _, name := range u.Domains {
@@ -167,7 +166,6 @@ func (r *Report) outageAnswer() *Answer {
 	return nil
 }
 
-// reasonText returns a reason of the fallback in words.
 func reasonText(reason string) string {
 	return cmp.Or(map[string]string{
 		backend.ReasonOutage.String():      "it has just failed",

@@ -13,7 +13,6 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// differences collects the differences between two rules.
 type differences struct {
 	kind    Kind
 	reasons []string
@@ -72,10 +71,8 @@ func compareDescriptors(old, current *limitsfile.Descriptor) (Kind, []string) {
 	return d.kind, d.reasons
 }
 
-// enforcedPercent returns the percentage of the keys that d can deny.
 func enforcedPercent(d *limitsfile.Descriptor) float64 { return cmp.Or(d.EnforcedPercent, 100) }
 
-// maxHits compares the bounds of the hits of one call. 0 is no bound.
 func (d *differences) maxHits(old, current uint32) {
 	switch {
 	case old == 0:
@@ -120,7 +117,6 @@ func (d *differences) limits(old, current []*limitsfile.Limit) {
 	}
 }
 
-// pair compares two limits.
 func (d *differences) pair(old, current *limitsfile.Limit) {
 	if kind := compareNumbers(old.Limit, current.Limit); old.String() != current.String() {
 		d.add(kind, "%s becomes %s", old, current)

@@ -66,7 +66,6 @@ type Rule struct {
 	Limits string `json:"limits"`
 }
 
-// maxRequests bounds the requests that are compared.
 const maxRequests = 1_000_000
 
 // Compare returns the difference of current from old.
@@ -108,7 +107,6 @@ func join(a, b Kind) Kind {
 	return Mixed
 }
 
-// comparison is a Compare while it runs.
 type comparison struct {
 	report   *Report
 	domain   string
@@ -290,7 +288,6 @@ func (c *comparison) rule(matched []*limitsfile.Descriptor) *Rule {
 	return &Rule{Path: limitsfile.Path(c.domain, matched), Place: fmt.Sprintf("%s:%d", d.File, d.Line), Limits: d.Summary()}
 }
 
-// compareRequestLimits compares the defaults of limits that are part of requests.
 func (c *comparison) compareRequestLimits(old, current *limitsfile.Domain) {
 	oldSpec, oldOn := old.RequestLimit()
 	newSpec, newOn := current.RequestLimit()

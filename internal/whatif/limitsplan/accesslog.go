@@ -78,7 +78,6 @@ func (a *accessReader) readCall() (*Call, error) {
 	}
 }
 
-// newCall returns the call that a line describes.
 func (a *accessReader) newCall(line map[string]any) (*Call, error) {
 	m := a.mapping
 	c := &Call{Request: &rlsv3.RateLimitRequest{Domain: m.Domain}}
@@ -121,7 +120,6 @@ func (a *accessReader) newCall(line map[string]any) (*Call, error) {
 	return c, nil
 }
 
-// maxFieldNames bounds the names of fieldNames.
 const maxFieldNames = 1000
 
 // fieldNames appends the paths of the fields of object to names.
@@ -192,7 +190,6 @@ func fieldText(line map[string]any, path string) (text string, ok bool) {
 // maxSeconds is the largest number of a time in seconds; larger numbers are milliseconds.
 const maxSeconds = 1e11
 
-// parseTime returns the time that text describes.
 func parseTime(text string) (t time.Time, ok bool) {
 	if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
 		return t.UTC(), true

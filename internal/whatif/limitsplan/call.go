@@ -44,7 +44,6 @@ type Call struct {
 	replica int // index of the log among the merged logs
 }
 
-// addDescriptor adds a descriptor with hits to the request of c.
 func (c *Call) addDescriptor(entries []*ratelimitv3.RateLimitDescriptor_Entry, hits int64, isOverLimit bool) {
 	d := &ratelimitv3.RateLimitDescriptor{Entries: entries}
 	if hits < 0 {
@@ -78,7 +77,6 @@ func NewReader(name string, log io.Reader, m *Mapping) (Reader, error) {
 	return newDecisionReader(lines), nil
 }
 
-// mergedReader reads the calls of several readers in the order of time.
 type mergedReader struct {
 	readers []Reader
 	heads   []*Call // next call of each reader that has not ended

@@ -14,7 +14,6 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// counts counts the calls of a replay.
 type counts struct {
 	calls      Counts
 	start, end time.Time
@@ -52,7 +51,6 @@ func newCounts(maxKeys int) counts {
 	return c
 }
 
-// add counts a recorded call and its replay.
 func (c *counts) add(recorded *Call, replayed *service.Call) {
 	if replayed.Err != nil {
 		c.failed++
@@ -180,7 +178,6 @@ func (c *counts) report(maxKeys int) *Report {
 	return r
 }
 
-// limitsText returns the limits of a rule in short.
 func limitsText(rule *descriptors.Rule) string {
 	var words []string
 	for _, l := range rule.Limits {

@@ -13,7 +13,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
 )
 
-// decisionReader is a Reader of a decision log.
 type decisionReader struct {
 	lines   *lineReader
 	records sorter[*decisionlog.Record]
@@ -145,7 +144,6 @@ func sameCall(r, firstLimit *decisionlog.Record) bool {
 	return !isRepeated && slices.Equal(r.Descriptor, firstLimit.Descriptor)
 }
 
-// readHead reads the next record into d.head.
 func (d *decisionReader) readHead() (err error) {
 	d.head, err = d.records.pop()
 	return err

@@ -11,7 +11,6 @@ import (
 	"time"
 )
 
-// maxLineBytes bounds a line of a log.
 const maxLineBytes = 1 << 20
 
 // The times of calls are in this range.
@@ -20,7 +19,6 @@ var (
 	endOfTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// lineReader reads the lines of a log.
 type lineReader struct {
 	name    string
 	scanner *bufio.Scanner
@@ -96,7 +94,6 @@ func (r *lineReader) checkTime(field string, t time.Time) error {
 	return nil
 }
 
-// errorf returns an error about the last line.
 func (r *lineReader) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s:%d: %w", r.name, r.number, fmt.Errorf(format, args...))
 }

@@ -115,7 +115,6 @@ func noRuleText(config *descriptors.Config, first *Call) string {
 	return text + ", and the rules of this domain begin with the keys " + firstNames(names)
 }
 
-// firstNames lists the first of names.
 func firstNames(names []string) string {
 	const most = 10
 	if len(names) > most {
@@ -146,7 +145,6 @@ func (p *replay) countersOf(replica int) backend.Counters {
 	return backend.Counters{Limiter: p.counters[replica]}
 }
 
-// evictions returns how many counters were forgotten.
 func (p *replay) evictions() (n int64) {
 	for _, counters := range p.counters {
 		n += counters.Evictions()

@@ -20,7 +20,6 @@ type sorter[T any] struct {
 	ended  bool
 }
 
-// pop returns the next record.
 func (s *sorter[T]) pop() (first T, err error) {
 	for !s.ended && len(s.queue) < maxSorted {
 		r, err := s.next()

@@ -15,7 +15,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// maxTextRules bounds the rules that WriteText lists.
 const maxTextRules = 30
 
 //go:embed plan.tmpl plan.html
@@ -77,12 +76,10 @@ func (r *Report) otherCausesText() string {
 	return fmt.Sprintf("%d of the newly denied and newly admitted calls met the same limits when they were recorded, so they can have another cause", n)
 }
 
-// share returns n and its percentage of total.
 func share(n, total uint64) string {
 	return strconv.FormatUint(n, 10) + fmt.Sprintf(" (%.2f %%)", percent(n, total))
 }
 
-// bucketText returns the length of a bucket in words.
 func bucketText(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).String()
 }

@@ -50,7 +50,6 @@ func Parse(name string, data []byte) (*File, error) {
 	return file, nil
 }
 
-// parser reads one test file.
 type parser struct {
 	*fields.Reader
 	file     *File
@@ -297,7 +296,6 @@ func (p *parser) parseWant(r *Request, n *yaml.Node) {
 	}
 }
 
-// parseStatuses adds the wanted values of each descriptor to r.
 func (p *parser) parseStatuses(r *Request, items []*yaml.Node) {
 	for i, item := range items {
 		label := ""

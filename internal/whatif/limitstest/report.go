@@ -81,7 +81,6 @@ func (f FileReport) Passed() (n int) {
 	return n
 }
 
-// maxUnmet bounds the rules without a test that WriteText lists.
 const maxUnmet = 20
 
 //go:embed report.tmpl

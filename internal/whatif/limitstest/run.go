@@ -168,7 +168,6 @@ func (s *testService) compare(r *Request, resp *rlsv3.RateLimitResponse, err err
 	return all
 }
 
-// value returns the value of the answer that w wants.
 func (s *testService) value(w *Want, resp *rlsv3.RateLimitResponse) string {
 	i := max(w.Descriptor, 0)
 	got, rule := resp.Statuses[i], s.rules[i]
