@@ -75,12 +75,15 @@ type Entry struct {
 }
 
 // FormatEntries returns a descriptor in the form of the command line: `tenant=acme,path=/`.
-func FormatEntries(entries []Entry) string {
+func FormatEntries(entries []Entry) string { return entrytext.Format(RequestEntries(entries)) }
+
+// RequestEntries returns the entries as a request has them.
+func RequestEntries(entries []Entry) []*ratelimitv3.RateLimitDescriptor_Entry {
 	requested := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(entries))
 	for i, e := range entries {
 		requested[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: e.Value}
 	}
-	return entrytext.Format(requested)
+	return requested
 }
 
 // outcome is the content of a Record before it is written.

@@ -18,7 +18,7 @@ type batchObserver struct {
 	recorder       *live.Recorder
 	log            *slog.Logger
 	replicas       int
-	missing        [len(redis.Roles)]minuteLog
+	missing        [len(redis.Roles)]minuteLog // by redis.Role
 }
 
 // Batches returns the observer of batches to Redis. Each batch waits for that number of replicas of Redis.

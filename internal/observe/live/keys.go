@@ -1,11 +1,6 @@
 package live
 
-import (
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
-	"strings"
-)
+import "strings"
 
 // KeyMode is what TopKeys shows of keys.
 type KeyMode string
@@ -75,11 +70,7 @@ func (l *Live) keyText(key []byte) string {
 }
 
 // hashKeyText returns the hash of a key. Only this process makes the same hash of the same key.
-func (l *Live) hashKeyText(text string) string {
-	mac := hmac.New(sha256.New, l.hashSecret)
-	mac.Write([]byte(text))
-	return "#" + hex.EncodeToString(mac.Sum(nil)[:8])
-}
+func (l *Live) hashKeyText(text string) string { return "#" + l.hash.Value(text) }
 
 func (l *Live) hashedKeys(top TopKeys) TopKeys {
 	if top.Mode != KeysOn {

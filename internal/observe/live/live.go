@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
@@ -48,10 +49,10 @@ const (
 
 // Live makes snapshots of the process.
 type Live struct {
-	o          Options
-	hashSecret []byte // of hashed keys
-	started    time.Time
-	viewers    chan struct{} // has a value for each viewer of the stream
+	o       Options
+	hash    *decisionlog.Hash // of keys
+	started time.Time
+	viewers chan struct{} // has a value for each viewer of the stream
 
 	mu           sync.Mutex // guards the fields below
 	lastSample   time.Time
@@ -69,7 +70,7 @@ type Live struct {
 func New(o Options) *Live {
 	now := time.Now()
 	return &Live{
-		o: o, hashSecret: []byte(rand.Text()), viewers: make(chan struct{}, maxViewers), traffic: &traffic{rules: map[string]*ruleTraffic{}},
+		o: o, hash: decisionlog.NewHash(rand.Text()), viewers: make(chan struct{}, maxViewers), traffic: &traffic{rules: map[string]*ruleTraffic{}},
 		started: now, lastSample: now, countsReadAt: now,
 	}
 }

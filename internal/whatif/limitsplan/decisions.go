@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
@@ -109,7 +108,7 @@ func (d *decisionReader) readCall() (c *Call, isRejected bool, err error) {
 		isOverLimit := r.Code == decisionlog.OverLimit && !r.Shadow
 		if n := len(c.overLimit); n == 0 || r.DescriptorIndex != firstLimit.DescriptorIndex {
 			firstLimit = r
-			c.addDescriptor(requestEntries(r.Descriptor), r.Hits, isOverLimit)
+			c.addDescriptor(decisionlog.RequestEntries(r.Descriptor), r.Hits, isOverLimit)
 			c.places = append(c.places, r.DescriptorIndex)
 		} else if isOverLimit {
 			c.overLimit[n-1] = true
@@ -147,12 +146,4 @@ func sameCall(r, firstLimit *decisionlog.Record) bool {
 func (d *decisionReader) readHead() (err error) {
 	d.head, err = d.records.pop()
 	return err
-}
-
-func requestEntries(entries []decisionlog.Entry) []*ratelimitv3.RateLimitDescriptor_Entry {
-	requested := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(entries))
-	for i, e := range entries {
-		requested[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: e.Value}
-	}
-	return requested
 }
