@@ -111,9 +111,9 @@ func (m *Metrics) Rules() iter.Seq[RuleCounts] {
 			if rules%rulesPerStep == 0 {
 				runtime.Gosched() // calls may run
 			}
-			end := 1
-			for end < len(all) && all[end].name.rule == all[0].name.rule {
-				end++
+			end := slices.IndexFunc(all, func(l *limitSeries) bool { return l.name.rule != all[0].name.rule })
+			if end < 0 {
+				end = len(all)
 			}
 			for _, c := range m.rules.countsOf(all[:end]) {
 				if !yield(c) {
@@ -197,7 +197,7 @@ func (r *rules) Answered(_ context.Context, c *service.Call) {
 func (r *rules) addLimit(req *rlsv3.RateLimitRequest, d *service.Decision) *limitSeries {
 	name := nameOf(d.Rule, d.Limit)
 	l := r.limits.findOrAdd(name, func() *limitSeries {
-		l := &limitSeries{domain: domainIn(name.rule, req.GetDomain()), name: name}
+		l := &limitSeries{domain: strings.Clone(req.GetDomain()), name: name} // the text of the request can be freed
 		if d.Rule.MetricKeyVaries() {
 			l.valueSeries = &varyingSeries{}
 			l.valueSeries.values.maxTexts = r.options.MaxSeries
@@ -208,14 +208,6 @@ func (r *rules) addLimit(req *rlsv3.RateLimitRequest, d *service.Decision) *limi
 	})
 	d.Limit.Metrics.Store(l)
 	return l
-}
-
-// domainIn returns domain, if possible as a part of path, so that the text of the request can be freed.
-func domainIn(path, domain string) string {
-	if strings.HasPrefix(path, domain) {
-		return path[:len(domain)]
-	}
-	return domain
 }
 
 // seriesOf returns the series of l for the entries of a request, which match rule.
