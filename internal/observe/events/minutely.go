@@ -39,29 +39,31 @@ func (o *batchObserver) BatchDone(b redis.Batch) {
 	}
 }
 
-// conditionObserver reports conditions that are not tested. It writes at most one line of each kind a minute.
+// conditionObserver is a descriptors.Observer that reports conditions to the metrics, and to the log in at most one
+// line of each kind a minute.
 type conditionObserver struct {
-	descriptors.Observer // the metrics
-	log                  *slog.Logger
-	failed, notTested    minuteLog
+	log                         *slog.Logger
+	countFailed, countNotTested func(domain string)
+	failedLines, notTestedLines minuteLog
 }
 
 // Conditions returns the observer of conditions.
 func (e *Events) Conditions() descriptors.Observer {
-	return &conditionObserver{Observer: e.Metrics.Conditions(), log: e.Log}
+	failed, notTested := e.Metrics.Conditions()
+	return &conditionObserver{log: e.Log, countFailed: failed, countNotTested: notTested}
 }
 
 func (o *conditionObserver) ExpressionFailed(domain string, d *limitsfile.Descriptor, err error) {
-	o.Observer.ExpressionFailed(domain, d, err)
-	if failures, isDue := o.failed.add(); isDue {
+	o.countFailed(domain)
+	if failures, isDue := o.failedLines.add(); isDue {
 		o.log.Warn("expression not evaluated", "domain", domain, "descriptor", d.Label(), "place", fields.FileLine(d.File, d.Line),
 			"error", err, "failures", failures, "advice", "the descriptor did not match; rls explain shows the failure of a request")
 	}
 }
 
 func (o *conditionObserver) ConditionNotTested(domain string, d *limitsfile.Descriptor) {
-	o.Observer.ConditionNotTested(domain, d)
-	if count, isDue := o.notTested.add(); isDue {
+	o.countNotTested(domain)
+	if count, isDue := o.notTestedLines.add(); isDue {
 		o.log.Warn("condition not tested", "domain", domain, "descriptor", d.Label(), "place", fields.FileLine(d.File, d.Line), "count", count,
 			"advice", "the values are too long for the conditions, so requests are denied; let Envoy send shorter values, or make the conditions simpler")
 	}
