@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// maxRules bounds the rules that a Status counts. All further rules together are OtherRules.
-const maxRules = 1000
+const maxRules = 1000 // rules that a Status counts; all further rules together are OtherRules
 
 // OtherRules stands for the rules beyond the first 1,000 that deny newly.
 const OtherRules = "other"

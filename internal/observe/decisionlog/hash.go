@@ -6,8 +6,7 @@ import (
 	"encoding/hex"
 )
 
-// hashBytes is the length of a hashed value before it is written in hexadecimal.
-const hashBytes = 8
+const hashBytes = 8 // of a hashed value, before it is written in hexadecimal
 
 // Hash replaces values in records, so that a reader can compare them but not see them. A nil *Hash replaces nothing.
 type Hash struct{ key []byte }

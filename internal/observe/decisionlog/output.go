@@ -17,8 +17,7 @@ type output struct {
 	torn   bool // the last line is not complete
 }
 
-// filePermissions let the owner write, and a group read, the values of requests.
-const filePermissions = 0o640
+const filePermissions = 0o640 // the owner may write, and a group read, the values of requests
 
 func (o *output) reopen() {
 	if o.path == "" {

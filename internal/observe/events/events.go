@@ -29,8 +29,7 @@ type Events struct {
 	Options
 }
 
-// maxTimelineEvents is the number of events that the timeline keeps.
-const maxTimelineEvents = 200
+const maxTimelineEvents = 200 // that the timeline keeps
 
 // New returns an Events, whose first event is the start of the service.
 func New(o Options) *Events {

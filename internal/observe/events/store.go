@@ -50,11 +50,10 @@ type loggedOpening struct {
 	isOpen   bool // no later line says that the breaker closed
 }
 
-// progressPause is the pause between two log lines about the current outage.
-const progressPause = time.Minute
-
-// breakerLogPause is the minimum pause between two log lines about openings of a breaker.
-const breakerLogPause = 10 * time.Second
+const (
+	progressPause   = time.Minute      // between two log lines about the current outage
+	breakerLogPause = 10 * time.Second // at least, between two log lines about openings of a breaker
+)
 
 // NewStore returns the observer of a store that has not answered yet.
 func (e *Events) NewStore(o StoreOptions) *Store {

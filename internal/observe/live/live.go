@@ -115,8 +115,7 @@ func (l *Live) addSample(now time.Time) {
 	}
 }
 
-// snapshotTTL is how long viewers share a snapshot.
-const snapshotTTL = 500 * time.Millisecond
+const snapshotTTL = 500 * time.Millisecond // how long viewers share a snapshot
 
 // Snapshot returns a description of the process, at most snapshotTTL old. Viewers share it and must not change it.
 func (l *Live) Snapshot() *Snapshot {

@@ -43,8 +43,7 @@ type entry struct {
 // keyHits are hits on a key. Denied hits are also in all.
 type keyHits struct{ all, denied float32 }
 
-// maxKeyBytes is the part of a key that a sketch keeps.
-const maxKeyBytes = 400
+const maxKeyBytes = 400 // the part of a key that a sketch keeps
 
 // entryHeap has the entry with the lowest count first. It implements heap.Interface.
 type entryHeap []*entry
@@ -107,11 +106,9 @@ func (s *sketch) newEntry(hash uint64, key []byte) *entry {
 	return e
 }
 
-// countHalfLife is the half-life of counts in seconds.
-const countHalfLife = 60
+const countHalfLife = 60 // of counts, in seconds
 
-// minCount is the count below which an entry is forgotten. A single hit stays for six minutes.
-const minCount = 1.0 / 64
+const minCount = 1.0 / 64 // a lower count is forgotten; a single hit stays for six minutes
 
 // advance lets counts decay, adds the new hits to their step, and removes forgotten keys. seconds is the time since the last advance.
 func (s *sketch) advance(seconds float64) {

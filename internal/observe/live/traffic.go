@@ -33,8 +33,7 @@ type limitTotal struct {
 	ok, near, denied, shadow uint64
 }
 
-// maxHistories bounds the rules with several points. Further rules have a single point.
-const maxHistories = 5000
+const maxHistories = 5000 // rules with several points; further rules have a single point
 
 // hits has the numbers of hits in a span of time. Hits in near are also in ok.
 type hits struct{ ok, near, denied, shadow float32 }

@@ -18,8 +18,7 @@ type limitTable struct {
 	configCount uint32
 }
 
-// rulesPerStep is the number of rules after which a walk lets calls have the lock.
-const rulesPerStep = 100
+const rulesPerStep = 100 // the number of rules after which a walk lets calls have the lock
 
 // find returns the limit of that name, or nil. The caller holds the lock.
 func (t *limitTable) find(name limitName) *limitSeries {

@@ -141,8 +141,7 @@ func ShardsOf(status RedisStatus) []Shard {
 	return shards
 }
 
-// maxShardSeries bounds the shards of a server that have series of their own.
-const maxShardSeries = 64
+const maxShardSeries = 64 // shards of a server with series of their own
 
 // boundedShards returns shards. If a server has more than maxShardSeries shards, their name is "all".
 func boundedShards(shards []Shard) []Shard {

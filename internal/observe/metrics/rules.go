@@ -21,8 +21,7 @@ import (
 // removedRuleTTL is how long the counts of a removed rule stay, for Prometheus and if the rule comes back.
 const removedRuleTTL = 10 * time.Minute
 
-// idleValueTTL is how long a value of requests keeps its series without a hit, if another value wants it.
-const idleValueTTL = time.Hour
+const idleValueTTL = time.Hour // without a hit, before another value of requests can take the series
 
 // RuleOptions configure the metrics of rules.
 type RuleOptions struct {

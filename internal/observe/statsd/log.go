@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// runtimePrefix begins the names of the metrics of the Go runtime.
-const runtimePrefix = "ratelimit.go."
+const runtimePrefix = "ratelimit.go." // of the metrics of the Go runtime
 
 // logLines is a sink that writes points to the log: gauges if they have changed, and nothing of the Go runtime.
 type logLines struct {

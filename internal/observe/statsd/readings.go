@@ -129,8 +129,7 @@ func isOurs(name string) bool {
 	return strings.HasPrefix(name, "rls_") && !strings.HasSuffix(name, "_info")
 }
 
-// separator joins the name and the labels of a metric to its key. They don't contain it.
-const separator = "\xff"
+const separator = "\xff" // of the parts of a key, which don't contain it
 
 // growth returns the growth of a counter since the last flush. A counter that is lower now has started at 0.
 func (r *pointReader) growth(counts map[string]float64, key string, value float64) float64 {

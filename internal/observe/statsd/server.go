@@ -11,11 +11,9 @@ import (
 	"time"
 )
 
-// packetBytes is the size of the packets to a server. Most networks carry this size whole.
-const packetBytes = 1432
+const packetBytes = 1432 // most networks carry such packets whole
 
-// sendTimeout bounds the time to connect to the server, and the time to send all points.
-const sendTimeout = 2 * time.Second
+const sendTimeout = 2 * time.Second // to connect to the server, and to send all points
 
 // maxCallsPerLine bounds the calls of one line of a timer, whose sample rate has six decimals.
 const maxCallsPerLine = 10_000

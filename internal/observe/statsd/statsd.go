@@ -17,8 +17,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 )
 
-// warningPause is the shortest time between two warnings about a server.
-const warningPause = time.Minute
+const warningPause = time.Minute // at least, between two warnings about a server
 
 // Options are the options of New.
 type Options struct {

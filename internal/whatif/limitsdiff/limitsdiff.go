@@ -207,8 +207,7 @@ func exampleEntry(d *limitsfile.Descriptor, before []*ratelimitv3.RateLimitDescr
 	}
 }
 
-// maxPatterns bounds the patterns of one level that are compared in pairs.
-const maxPatterns = 30
+const maxPatterns = 30 // of one level that are compared in pairs
 
 // overlaps returns descriptors for texts that two patterns of list match, about which their order decides.
 func overlaps(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {

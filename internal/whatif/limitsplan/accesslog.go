@@ -187,8 +187,7 @@ func fieldText(line map[string]any, path string) (text string, ok bool) {
 	return "", false
 }
 
-// maxSeconds is the largest number of a time in seconds; larger numbers are milliseconds.
-const maxSeconds = 1e11
+const maxSeconds = 1e11 // larger numbers are milliseconds
 
 func parseTime(text string) (t time.Time, ok bool) {
 	if t, err := time.Parse(time.RFC3339Nano, text); err == nil {

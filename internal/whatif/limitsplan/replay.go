@@ -27,8 +27,7 @@ type Options struct {
 	MaxKeys int // in the report; default 20
 }
 
-// maxCounters bounds the counters of a replay, the keys that the report counts, and so the memory.
-const maxCounters = 2_000_000
+const maxCounters = 2_000_000 // of a replay; also bounds the keys that the report counts
 
 // replay is a service with a virtual clock and its observer.
 type replay struct {

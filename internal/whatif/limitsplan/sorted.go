@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// maxSorted is the number of records that a log may be out of order by.
-const maxSorted = 1 << 14
+const maxSorted = 1 << 14 // records by which a log may be out of order
 
 // sorter returns the records of next in the order of time. Logs are nearly in order: a call has the time of its start, and
 // its line is written at its end. So a new record belongs near the end of the queue.

@@ -2,8 +2,7 @@ package limitsplan
 
 import "time"
 
-// maxBuckets is the largest number of buckets of a timeline. It is even.
-const maxBuckets = 60
+const maxBuckets = 60 // of a timeline; an even number
 
 // timeline divides the time of a replay into equal buckets. If there are more than maxBuckets, their width doubles.
 type timeline struct {

@@ -57,8 +57,7 @@ type Want struct {
 // request has one descriptor.
 const wholeAnswer = -1
 
-// none is the value of what an answer does not have: an error, a body, a header, a rule or a limit.
-const none = "none"
+const none = "none" // what an answer does not have: an error, a body, a header, a rule or a limit
 
 // The codes of an answer.
 const (
