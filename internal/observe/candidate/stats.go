@@ -21,8 +21,7 @@ type Status struct {
 	Calls      [len(Results)]uint64 // since Since, by Result
 	TotalCalls [len(Results)]uint64 // since the start of the process, by Result
 
-	// Rules has the rules that deny newly, those with the most denials first.
-	Rules []RuleCount
+	Rules []RuleCount // that deny newly, those with the most denials first
 }
 
 // RuleCount is the number of descriptors that a rule denies newly.

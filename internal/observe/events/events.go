@@ -19,8 +19,7 @@ type Options struct {
 	Health  *server.Health
 	Log     *slog.Logger
 
-	// Version and Backend describe the start of the service.
-	Version, Backend string
+	Version, Backend string // of the service
 }
 
 // Events reports events. It is safe for concurrent use.

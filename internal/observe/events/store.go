@@ -24,13 +24,10 @@ type StoreOptions struct {
 	Advice func(error) string // what to do about an error
 	Shards []metrics.Shard
 
-	// Mode and Ratio say how hits are decided without the store.
-	Mode  limit.FailureMode
-	Ratio float64
+	Mode  limit.FailureMode // of hits without the store
+	Ratio float64           // in mode local
 
-	// NeedsStore makes the process unhealthy while the store is down.
-	NeedsStore bool
-
+	NeedsStore  bool   // the process is unhealthy while the store is down
 	OutageEnded func() // may be nil
 }
 

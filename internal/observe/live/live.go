@@ -24,17 +24,14 @@ type Options struct {
 	Store    *descriptors.Store // has the limits in force
 	Limits   func() Limits      // the source of the limits, when they came into force, and their problems
 
-	// Counts returns the hits of all limits since the process has started. The limits of a rule follow
-	// each other.
-	Counts func() iter.Seq[metrics.RuleCounts]
-
-	Redis     func() *Redis      // nil if the backend is local
-	Overrides func() []Override  // sorted by target; nil without overrides
-	Candidate func() *Candidate  // nil without a candidate
-	Replicas  func() int         // replicas seen, or 0 if unknown; nil without shared overrides
-	Draining  func() bool        // whether the process stops
-	Events    *timeline.Timeline // the changes of the process
-	Keys      KeyMode            // of TopKeys
+	Counts    func() iter.Seq[metrics.RuleCounts] // of all limits; the limits of a rule follow each other
+	Redis     func() *Redis                       // nil if the backend is local
+	Overrides func() []Override                   // sorted by target; nil without overrides
+	Candidate func() *Candidate                   // nil without a candidate
+	Replicas  func() int                          // replicas seen, or 0 if unknown; nil without shared overrides
+	Draining  func() bool                         // whether the process stops
+	Events    *timeline.Timeline                  // the changes of the process
+	Keys      KeyMode                             // of TopKeys
 }
 
 // Bounds of a Snapshot.

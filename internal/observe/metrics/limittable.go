@@ -10,12 +10,8 @@ import (
 type limitTable struct {
 	mu sync.Mutex
 
-	// byRule has the first limit of each rule, by the path of the rule. limitSeries.next is the next
-	// limit of the rule.
-	byRule map[string]*limitSeries
-
-	// configCount is the number of configurations so far.
-	configCount uint32
+	byRule      map[string]*limitSeries // the first limit of each rule, which knows the next one
+	configCount uint32                  // configurations so far
 }
 
 const rulesPerStep = 100 // the number of rules after which a walk lets calls have the lock

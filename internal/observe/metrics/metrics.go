@@ -24,9 +24,7 @@ type Metrics struct {
 
 	withoutRedis *withoutRedis // nil until Fallback is called
 
-	// ResponseTimeMillis reports response times to Prometheus in milliseconds. It must be set before the first
-	// scrape.
-	ResponseTimeMillis bool
+	ResponseTimeMillis bool // report response times to Prometheus in milliseconds; set it before the first scrape
 }
 
 // New returns Metrics of the Go runtime and the process.

@@ -16,9 +16,7 @@ import (
 type RuleMetric struct {
 	Name, Help string
 	Value      func(*HitSums) uint64
-
-	// isSparse leaves out series with the value 0.
-	isSparse bool
+	isSparse   bool // leaves out series with the value 0
 }
 
 // RuleMetrics have the names of envoyproxy/ratelimit.

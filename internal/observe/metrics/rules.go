@@ -67,24 +67,18 @@ type limitSeries struct {
 	next   *limitSeries // of the same rule
 	config uint32       // number of the last configuration with the limit
 
-	// removedAt is the Unix time in nanoseconds at which the limit was removed, or 0 if the limit is
-	// in force.
-	removedAt int64
+	removedAt int64 // Unix time in nanoseconds, or 0 if the limit is in force
 }
 
 // varyingSeries has the series of a limit whose metric key has values of requests.
 type varyingSeries struct {
-	// values has a series for each metric key. If the key of a hit has no place in values, the
-	// hit counts for other. The first such hit makes other.
-	values boundedMap[series]
-	other  atomic.Pointer[series]
+	values boundedMap[series]     // by metric key
+	other  atomic.Pointer[series] // of the hits without a place in values; made by the first such hit
 
 	// The mutex of limitTable guards the fields below.
 
-	// checkedAt is the time of the last check for idle values, or zero. deletedSums are the
-	// sums of the series that checks have deleted.
-	checkedAt   time.Time
-	deletedSums HitSums
+	checkedAt   time.Time // of the last check for idle values, or zero
+	deletedSums HitSums   // of the series that checks have deleted
 }
 
 // RuleObserver registers the metrics of rules and returns their Observer.

@@ -20,16 +20,9 @@ const (
 // series has the counts that share one set of labels.
 type series struct {
 	hitCounts
-
-	// checkedTotal is the total at the last check for idle values. The mutex of limitTable guards
-	// it.
-	checkedTotal uint64
-
-	// key is the metric key without the characters that statsd gives a meaning.
-	key string
-
-	// path is the path of the rule, with the values of requests in place of patterns.
-	path string
+	checkedTotal uint64 // at the last check for idle values; the mutex of limitTable guards it
+	key          string // the metric key without the characters that statsd gives a meaning
+	path         string // of the rule, with the values of requests in place of patterns
 }
 
 // ruleLabels are the labels of a series of a rule, in the order of ruleLabelNames.

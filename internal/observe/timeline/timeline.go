@@ -26,16 +26,12 @@ const (
 
 // Event is an event of the process.
 type Event struct {
-	// ID is the number of the event, from 1 on. Add sets it.
-	ID uint64 `json:"id"`
-
-	// Time is the time of the event. If it is zero, Add sets it to the current time.
-	Time time.Time `json:"time"`
-
-	Kind   Kind   `json:"kind"`
-	Text   string `json:"text"`             // one line in words, such as "limits in force"
-	Failed bool   `json:"failed,omitempty"` // the event is bad news
-	Attrs  []Attr `json:"attrs,omitempty"`  // in the order in which to show them
+	ID     uint64    `json:"id"`   // the number of the event, from 1 on; set by Add
+	Time   time.Time `json:"time"` // if it is zero, Add sets it to the current time
+	Kind   Kind      `json:"kind"`
+	Text   string    `json:"text"`             // one line in words, such as "limits in force"
+	Failed bool      `json:"failed,omitempty"` // the event is bad news
+	Attrs  []Attr    `json:"attrs,omitempty"`  // in the order in which to show them
 }
 
 // Attr is a detail of an Event. Value can have several lines.

@@ -33,16 +33,9 @@ type Options struct {
 	Limits *descriptors.Store // the limits in force
 	Layer  backend.Layer      // of the service; if it is nil, all counters are taken as empty
 
-	// RedisKey returns the address of the Redis and the key of the counter of a hit. It is
-	// nil if the backend is not Redis.
-	RedisKey func(*backend.Hit) (server, key string)
-
-	// HeldPermits returns the permits that this replica holds of the counter of a hit. It is nil
-	// without leases.
-	HeldPermits func(now time.Time, h *backend.Hit) int64
-
-	// FailingSince returns the time since which the backend of a hit fails, or the zero Time.
-	FailingSince func(*backend.Hit) time.Time
+	RedisKey     func(*backend.Hit) (server, key string)   // of the counter of a hit; nil without Redis
+	HeldPermits  func(now time.Time, h *backend.Hit) int64 // that this replica holds of the counter; nil without leases
+	FailingSince func(*backend.Hit) time.Time              // of the backend of a hit, or the zero Time
 
 	AllOrNone, ShadowMode, QuotaMode bool // of the service
 
@@ -54,9 +47,7 @@ type Options struct {
 type Explainer struct {
 	o Options
 
-	// mu lets one explanation run at a time. An explanation compares all rules of a level, so
-	// many at once could slow calls.
-	mu sync.Mutex
+	mu sync.Mutex // one explanation at a time, because it compares all rules of a level
 }
 
 // New returns an Explainer.

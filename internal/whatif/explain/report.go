@@ -11,8 +11,7 @@ type Report struct {
 	Code  string `json:"code,omitempty"`  // of the whole response: OK or OVER_LIMIT
 	Error string `json:"error,omitempty"` // that the service would return in place of a response
 
-	// UnknownDomain is set if no limits file has the domain. The service then limits nothing.
-	UnknownDomain *UnknownDomain `json:"unknown_domain,omitempty"`
+	UnknownDomain *UnknownDomain `json:"unknown_domain,omitempty"` // set if no limits file has the domain
 
 	Switches         []string `json:"switches,omitempty"`           // of the whole domain and of SHADOW_MODE
 	GlobalShadowMode bool     `json:"global_shadow_mode,omitempty"` // SHADOW_MODE has turned OVER_LIMIT into OK
@@ -72,10 +71,8 @@ type Level struct {
 	Compared int        `json:"compared"`         // descriptors of the level in the limits files
 	Winner   *Candidate `json:"winner,omitempty"` // the descriptor that the entry matches, if there is one
 
-	// Others are descriptors that match and lose, or come close. OtherValues is the number
-	// of descriptors with the same key and another value, listed or not.
-	Others      []Candidate `json:"others,omitempty"`
-	OtherValues int         `json:"other_values,omitempty"`
+	Others      []Candidate `json:"others,omitempty"`       // descriptors that match and lose, or come close
+	OtherValues int         `json:"other_values,omitempty"` // descriptors with this key and another value, listed or not
 }
 
 // Candidate is a descriptor of a level.
@@ -175,9 +172,8 @@ type Answer struct {
 	Allowed   bool  `json:"allowed"`
 	Remaining int64 `json:"remaining"` // after the hit; at least 0
 
-	// RetryAt is the time at which a denied hit would pass if no hit came before, or nil if the time is unknown.
-	RetryAt *time.Time `json:"retry_at,omitempty"`
-	Never   bool       `json:"never,omitempty"` // the hit can't pass at any time
+	RetryAt *time.Time `json:"retry_at,omitempty"` // when a denied hit would pass if no hit came before, if known
+	Never   bool       `json:"never,omitempty"`    // the hit can't pass at any time
 
 	Source string `json:"source"`           // the part of the service that would answer, such as deny_cache
 	By     string `json:"by"`               // the same for people, such as Redis

@@ -34,14 +34,9 @@ type Call struct {
 	// descriptors over their limits.
 	overLimit []bool
 
-	// decisions are the recorded decisions in the order of the request. An access log has none.
-	decisions []*decisionlog.Record
-
-	// places has the index that each descriptor had in the recorded request. The recorded request
-	// can have more descriptors than the log.
-	places []int
-
-	replica int // index of the log among the merged logs
+	decisions []*decisionlog.Record // in the order of the request; an access log has none
+	places    []int                 // of the descriptors in the recorded request, which can have more of them than the log
+	replica   int                   // index of the log among the merged logs
 }
 
 func (c *Call) addDescriptor(entries []*ratelimitv3.RateLimitDescriptor_Entry, hits int64, isOverLimit bool) {
