@@ -110,7 +110,7 @@ const countHalfLife = 60 // of counts, in seconds
 
 const minCount = 1.0 / 64 // a lower count is forgotten; a single hit stays for six minutes
 
-// advance lets counts decay, adds the new hits to their step, and removes forgotten keys. seconds is the time since the last advance.
+// advance lets counts decay for seconds, adds the new hits to their step, and removes forgotten keys.
 func (s *sketch) advance(seconds float64) {
 	if seconds <= 0 {
 		return

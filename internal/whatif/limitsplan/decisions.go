@@ -87,8 +87,8 @@ func (d *decisionReader) Next() (*Call, error) {
 	}
 }
 
-// readCall returns the next call, whose records have the same time and domain. isRejected reports that it was invalid or
-// refused, and charged nothing.
+// readCall returns the next call, whose records have the same time and domain. isRejected reports that it was invalid
+// or refused, and charged nothing.
 func (d *decisionReader) readCall() (c *Call, isRejected bool, err error) {
 	if d.head == nil {
 		if err := d.readHead(); err != nil {

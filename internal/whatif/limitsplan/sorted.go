@@ -10,8 +10,8 @@ import (
 
 const maxSorted = 1 << 14 // records by which a log may be out of order
 
-// sorter returns the records of next in the order of time. Logs are nearly in order: a call has the time of its start, and
-// its line is written at its end. So a new record belongs near the end of the queue.
+// sorter returns the records of next in the order of time. Logs are nearly in order, because a line is written at the
+// end of a call and has the time of its start. So a new record belongs near the end of the queue.
 type sorter[T any] struct {
 	next   func() (T, error)
 	timeOf func(T) time.Time
