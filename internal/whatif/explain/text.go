@@ -1,7 +1,6 @@
 package explain
 
 import (
-	"bytes"
 	"cmp"
 	_ "embed"
 	"fmt"
@@ -19,10 +18,10 @@ import (
 )
 
 //go:embed report.tmpl
-var reportTemplate string
+var reportText string
 
-// textParts are the parts of a report as text. Each report has its own functions for times.
-var textParts = template.Must(template.New("").Funcs(textFuncs).Funcs(timeFuncs(new(Report))).Parse(reportTemplate))
+// textTemplate makes the text of a report. Each report has its own functions for times.
+var textTemplate = template.Must(template.New("").Funcs(textFuncs).Funcs(timeFuncs(new(Report))).Parse(reportText))
 
 var textFuncs = template.FuncMap{
 	"add":       func(a, b int) int { return a + b },
@@ -45,23 +44,7 @@ func timeFuncs(r *Report) template.FuncMap {
 
 // WriteText writes r for people.
 func (r *Report) WriteText(w io.Writer) error {
-	parts := template.Must(textParts.Clone()).Funcs(timeFuncs(r))
-	var text bytes.Buffer
-	add := func(name string, data any) {
-		if text.Len() > 0 {
-			text.WriteByte('\n')
-		}
-		_ = reports.Text(&text, parts.Lookup(name), data) // it fails only if the template does not fit Report
-	}
-	add("header", r)
-	for i := range r.Descriptors {
-		add("descriptor", &r.Descriptors[i])
-	}
-	if r.Candidate != nil {
-		add("candidate", r.Candidate)
-	}
-	_, err := w.Write(text.Bytes())
-	return err
+	return reports.Text(w, template.Must(textTemplate.Clone()).Funcs(timeFuncs(r)), r)
 }
 
 // inBrackets returns " (place)", or "" without a place.
