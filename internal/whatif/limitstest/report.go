@@ -1,9 +1,7 @@
 package limitstest
 
 import (
-	"bytes"
 	_ "embed"
-	"fmt"
 	"io"
 	"strings"
 	"text/template"
@@ -88,6 +86,8 @@ var reportText string
 
 var reportTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"printable": fields.Printable,
+	"join":      func(descriptors []string) string { return strings.Join(descriptors, " ") },
+	"indented":  indented,
 	"maxUnmet":  func() int { return maxUnmet },
 	"more":      func(rules []UnmetRule) int { return max(len(rules)-maxUnmet, 0) },
 }).Parse(reportText))
@@ -100,31 +100,9 @@ func (r *Report) WriteText(out io.Writer, verbose bool) error {
 	}{r, verbose})
 }
 
-// Text describes the failure in lines with an indent. file is the name of the test file.
-func (f Failure) Text(file string) string {
+// indented returns the lines of an explanation with an indent.
+func indented(r *explain.Report) string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "  %s:%d", file, f.Line)
-	if len(f.Descriptors) > 0 {
-		fmt.Fprintf(&text, ": request %s in domain %s, at %s",
-			fields.Printable(strings.Join(f.Descriptors, " ")), fields.Printable(f.Domain), f.Time.Format("2006-01-02 15:04:05.999999"))
-	}
-	if f.Repeat > 1 {
-		fmt.Fprintf(&text, ", %d of %d", f.Repetition, f.Repeat)
-	}
-	text.WriteByte('\n')
-	for _, m := range f.Mismatches {
-		fmt.Fprintf(&text, "    %s: got %s, want %s\n", m.Field, fields.Printable(m.Got), fields.Printable(m.Want))
-	}
-	if f.Explanation == nil {
-		return text.String()
-	}
-	text.WriteString("    explanation of this request, just before it:\n")
-	var explanation bytes.Buffer
-	_ = f.Explanation.WriteText(&explanation) // a Buffer returns no error
-	for line := range bytes.Lines(explanation.Bytes()) {
-		if len(bytes.TrimSpace(line)) > 0 {
-			fmt.Fprintf(&text, "      %s", line)
-		}
-	}
-	return text.String()
+	_ = r.WriteText(&text) // a Builder returns no error
+	return "      " + strings.ReplaceAll(text.String(), "\n", "\n      ")
 }
