@@ -40,9 +40,8 @@ func newTail() *cobra.Command {
 			"  rls tail --admin https://rls:6070 --rule 'shop > tenant' --entry tenant=acme --json",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			query := url.Values{"domain": {domain}, "rule": {rule}, "code": {code}, "source": {source}, "entry": entries}
-			var err error
-			if t.filter, err = decisionlog.ParseFilter(query); err != nil {
+			t.query = url.Values{"domain": {domain}, "rule": {rule}, "code": {code}, "source": {source}, "entry": entries}
+			if _, err := decisionlog.ParseFilter(t.query); err != nil {
 				return err
 			}
 			t.out, t.notes = cmd.OutOrStdout(), cmd.ErrOrStderr()
@@ -68,7 +67,7 @@ func isColourTerminal(out io.Writer) bool {
 
 type tail struct {
 	adminClient
-	filter     decisionlog.Filter
+	query      url.Values // of decisionlog.ParseFilter
 	out, notes io.Writer
 	colour     bool
 	reconnect  wait.Backoff
@@ -103,7 +102,7 @@ func (t *tail) stream(ctx context.Context, isFirst bool) (wasConnected bool, err
 	silence := time.AfterFunc(3*decisionlog.HeartbeatPause, func() { cancel(errors.New("no data from the service")) })
 	defer silence.Stop()
 
-	resp, err := t.open(ctx, http.MethodGet, decisionsPath, t.filter.Query(), nil)
+	resp, err := t.open(ctx, http.MethodGet, decisionsPath, t.query, nil)
 	if err != nil {
 		return false, err
 	}

@@ -21,7 +21,6 @@ import (
 
 	"github.com/seed-81f232ab/rls/internal/admin/page"
 	"github.com/seed-81f232ab/rls/internal/base/wait"
-	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
@@ -170,7 +169,7 @@ var sections = template.Must(template.New("").Funcs(template.FuncMap{
 	"share":    percentText,
 	"duration": durationText,
 	"spark":    func(x live.Series) string { return sparkline(x.Points, 20) },
-	"counted":  events.Counted,
+	"counted":  live.Count[int],
 	"join":     strings.Join,
 	"limits": func(limits []live.Limit) string {
 		var texts []string
