@@ -9,10 +9,8 @@ type scaledLimit struct {
 	limit *Limit
 }
 
-// Scaled returns l with its rate and capacity multiplied by ratio and rounded down. The
-// results are at least 1 unless l admits nothing. ratio is above 0 and at most 1.
-//
-// l keeps the result for the last ratio, so repeated calls allocate nothing.
+// Scaled returns l with its rate and capacity multiplied by ratio and rounded down, but at least 1 unless l
+// admits nothing. ratio is above 0 and at most 1. l keeps the last result, so repeated calls allocate nothing.
 func (l *Limit) Scaled(ratio float64) *Limit {
 	if last := l.scaled.Load(); last != nil && last.ratio == ratio {
 		return last.limit
@@ -44,7 +42,7 @@ func (l *Limit) Charging() *Limit { return l.withChargeDenied(true) }
 // NotCharging returns l without charges for denied hits.
 func (l *Limit) NotCharging() *Limit { return l.withChargeDenied(false) }
 
-// withChargeDenied returns l with this ChargeDenied. l keeps the result, so repeated calls allocate nothing.
+// withChargeDenied returns l with this ChargeDenied. l keeps the result.
 func (l *Limit) withChargeDenied(chargeDenied bool) *Limit {
 	if l.ChargeDenied == chargeDenied {
 		return l

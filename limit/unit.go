@@ -2,8 +2,7 @@ package limit
 
 import "strings"
 
-// Unit is a unit of time. Its values up to Week are those of Envoy's RateLimitResponse
-// (envoy/service/ratelimit/v3/rls.proto). The value 0 is not a unit.
+// Unit is a unit of time. Its values up to Week are those of Envoy's RateLimitResponse. 0 is not a unit.
 type Unit uint8
 
 // The units. A month has 30 days, a year 365.

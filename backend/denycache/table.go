@@ -14,7 +14,7 @@ import (
 type entry struct {
 	id        fingerprint.ID
 	start     int64 // time since which the counter has denied
-	askAt     int64 // time from which a call asks the next Limiter again; at most end. 0 if the denial is uncertain
+	askAt     int64 // time from which a call asks the next Limiter again; at most end
 	end       int64 // time at which the denied hits can pass
 	resetTime int64 // time at which everything spent is forgotten
 	remaining int32
@@ -32,8 +32,7 @@ const (
 	maxShards  = 64
 )
 
-// table is a set-associative cache of denials. Each id has one set of entries. A new
-// entry in a full set evicts the entry that ends first.
+// table is a set-associative cache of denials. A new entry in a full set evicts the entry that ends first.
 type table struct {
 	seeds  fingerprint.Seeds
 	shards []shard
@@ -77,14 +76,12 @@ func (t *table) find(id fingerprint.ID, h *backend.Hit, now int64, r *limit.Resu
 		if l.isDenied = e.denies(h, now); l.isDenied {
 			*r = e.result(h, now)
 		}
-		l.isUncertain = e.askAt == 0
 	}
 	return l
 }
 
-// denies reports whether e answers h at now. e does not answer if the denial has ended, if
-// the clock was set back before the denial, if h has fewer hits than were denied, or if the
-// limit was raised.
+// denies reports whether e answers h at now. e does not answer if the denial has ended, if the clock was set back
+// before the denial, if h has fewer hits than were denied, or if the limit was raised.
 func (e *entry) denies(h *backend.Hit, now int64) bool {
 	n := h.N
 	if !h.Limit.Algorithm.ResetsAtOnce() {
@@ -126,15 +123,14 @@ func (t *table) add(l *lookup, h *backend.Hit, r limit.Result, now int64) {
 		return
 	}
 	place := placeFor(set, l.id)
-	if place.id == l.id && place.askAt > 0 && place.start <= now && now < place.end && place.minHits <= n.minHits {
+	if place.id == l.id && place.start <= now && now < place.end && place.minHits <= n.minHits {
 		n.start = place.start
 	}
 	n.askAt = min(n.end, now+max(now-n.start, firstDenialTime))
 	*place = n
 }
 
-// placeFor returns the place for an entry of id: the place of its old entry, or else of the entry that ends
-// first.
+// placeFor returns the place for an entry of id: that of its old entry, or else of the entry that ends first.
 func placeFor(set *[setSize]entry, id fingerprint.ID) *entry {
 	place := &set[0]
 	for i := range set {
@@ -147,18 +143,7 @@ func placeFor(set *[setSize]entry, id fingerprint.ID) *entry {
 	return place
 }
 
-// maxUncertainTime is the time for which the table keeps an uncertain denial, in microseconds.
-const maxUncertainTime = 60_000_000
-
-// addUncertainDenial records that the counter has denied a hit and that the denial may end early. The entry
-// denies nothing. The next hit of the counter then has ConfirmsDenial.
-func (t *table) addUncertainDenial(id fingerprint.ID, now int64) {
-	s, set := t.lock(id)
-	defer s.mu.Unlock()
-	*placeFor(set, id) = entry{id: id, start: now, end: now + maxUncertainTime}
-}
-
-// remove drops the entry of id, because the counter has admitted a hit.
+// remove drops the entry of id.
 func (t *table) remove(id fingerprint.ID) {
 	s, set := t.lock(id)
 	defer s.mu.Unlock()

@@ -7,12 +7,10 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// maxTrips bounds the trips of a refill: one for the allowance, one for permits, and one more if
-// the counter or the budget had less than the trip before asked for.
-const maxTrips = 3
-
-// tripTimeout bounds a background trip. Source normally has a shorter bound of its own.
-const tripTimeout = time.Second
+const (
+	maxTrips    = 3           // of a refill: for the allowance, for permits, and once more if there was less than asked for
+	tripTimeout = time.Second // Source normally has a shorter bound of its own
+)
 
 // refillIfLow starts a refill of e in the background if e has lowMark permits or fewer.
 func (l *Limiter) refillIfLow(s *shard, e *lease, now int64) {
@@ -27,8 +25,8 @@ func (l *Limiter) refillIfLow(s *shard, e *lease, now int64) {
 	l.spawn(func() { l.refill(s, e, t, now) })
 }
 
-// refill makes t and further trips until e needs none. The caller has set e.isRefilling. All trips
-// have the time before the first trip, so permits never expire too late.
+// refill makes t and further trips until e needs none. All trips have the time before the first trip, so permits
+// never expire too late.
 func (l *Limiter) refill(s *shard, e *lease, t trip, now int64) {
 	for i := 1; ; i++ {
 		permits, budget := l.sendTrip(t, now)

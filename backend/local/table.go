@@ -7,13 +7,10 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// table is a hash table of counters. It has no pointers to counters, so the garbage collector
-// reads none of them.
+// table is a hash table of counters. It has no pointers to counters, so the garbage collector reads none of them.
 //
-// The entries lie in blocks, so a table grows without a copy of its entries, and a random sample
-// of the entries is cheap. cells find the entries by open addressing with linear probing. At
-// most two thirds of the cells are used. A removal moves later cells back instead of leaving
-// marks.
+// The entries lie in blocks, so a table grows without a copy of its entries, and a random sample is cheap. cells
+// find the entries by open addressing with linear probing. A removal moves later cells back.
 type table struct {
 	size   int      // entries
 	blocks []*block // with the entries, and at most one empty block
@@ -38,8 +35,7 @@ type entry struct {
 	resets  uint32        // number of resets by prefix before the counter was added
 }
 
-// cell refers to an entry. The hash determines the home of the cell. Two counters rarely
-// have the same hash, so a search compares few entries.
+// cell refers to an entry. The hash determines the home of the cell.
 type cell struct {
 	hash uint32 // lower half of ID.Lo
 	ref  uint32 // index + 1; 0 for an empty cell
@@ -171,8 +167,7 @@ func (t *table) cellOf(index int) int {
 	return i
 }
 
-// backshift empties cell i. It moves later cells back so that each can be reached from its
-// home.
+// backshift empties cell i. It moves later cells back so that each can be reached from its home.
 func (t *table) backshift(i int) {
 	for j := t.next(i); t.cells[j].ref != 0; j = t.next(j) {
 		if t.distance(t.home(t.cells[j].hash), j) >= t.distance(i, j) {

@@ -56,8 +56,7 @@ const (
 //	<prefix><layout><tag of the limit>#<SHA-256 of key>[@<start of the window>]
 //
 // The second form replaces names that memcached does not allow. The start of a window is in seconds, or in
-// milliseconds if the window does not last whole seconds. No two counters have the same name, because the
-// tag has only letters and digits, and determines whether a window follows.
+// milliseconds if the window does not last whole seconds.
 func (l *Limiter) nameOf(h *backend.Hit, window int64) string {
 	const maxKey, second, millisecond = 250, 1_000_000, 1000
 	layout, suffix := layoutState, ""
@@ -81,20 +80,17 @@ func isSafe(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7F })
 }
 
-// isIncrement reports whether c is charged whatever its count is. Then one command charges c, and the
-// answer of memcached decides the hit.
+// isIncrement reports whether c is charged whatever its count is, so one command charges c.
 func (c *counter) isIncrement() bool {
 	return c.limit.Algorithm.CountsWindows() && c.chargesDenied && c.n > 0
 }
 
-// resultOf returns the answer to the hit of c. A group is charged in several steps, so charges of other
-// groups on c may soon be refunded.
+// resultOf returns the answer to the hit of c.
 func (c *counter) resultOf(r limit.Result) backend.Result {
-	return backend.Result{Result: r, Source: source, Window: c.window, MayEndEarly: c.isAllOrNone && !r.Allowed}
+	return backend.Result{Result: r, Source: backend.SourceMemcached, Window: c.window, MayEndEarly: c.isAllOrNone && !r.Allowed}
 }
 
-// items are values that were read, by the names of their counters. A value can be nil. A counter that was
-// charged since then has no item.
+// items are values that were read, by the names of their counters. A counter that was charged since has no item.
 type items map[string]*memcache.Item
 
 func (l *Limiter) read(names []string) (items, error) {
@@ -106,8 +102,7 @@ func (l *Limiter) read(names []string) (items, error) {
 	return all, err
 }
 
-// maxTries is the number of times that a charge is tried. A try fails if another replica changes the
-// counter at the same time.
+// maxTries bounds the tries of a charge. A try fails if another replica changes the counter at the same time.
 const maxTries = 10
 
 var (
@@ -229,8 +224,8 @@ func (c *counter) encode(v *value) []byte {
 	return v.state.Append(nil)
 }
 
-// expiration returns the expiration of a key that is needed for some microseconds. memcached counts whole
-// seconds, and its second can end at once. It takes a number above 30 days as a time since 1970.
+// expiration returns the expiration of a key that is needed for some microseconds. memcached counts whole seconds,
+// and takes a number above 30 days as a time since 1970.
 func (l *Limiter) expiration(micros int64) int32 {
 	const maxRelative = 30 * 86_400
 	life := time.Duration(micros)*time.Microsecond + rand.N(l.options.Jitter+1)

@@ -53,12 +53,8 @@ type Finding struct {
 }
 
 const (
-	// oldestVersion is the oldest major version of Redis that rls supports.
-	oldestVersion = 5
-
-	// maxClockDifference bounds the difference between the clock of Redis and the clock of this
-	// machine. A larger difference is a Finding.
-	maxClockDifference = time.Second
+	oldestVersion      = 5           // the oldest major version of Redis that rls supports
+	maxClockDifference = time.Second // between the clocks of Redis and of this machine, without a Finding
 )
 
 // checkKey is the end of the keys that Limiter.Check writes.
@@ -67,8 +63,8 @@ const checkKey = "rls:check"
 // noContext is the context of commands that get their real context when they are sent.
 var noContext = context.Background()
 
-// Check examines each server of each Redis: the rights of the user, the settings and the
-// state. It charges no counter. It writes only two keys of its own, and deletes them.
+// Check examines each server of each Redis: the rights of the user, the settings and the state. It writes only two
+// keys of its own, and deletes them.
 func (l *Limiter) Check(ctx context.Context) []Finding {
 	var findings []Finding
 	l.MeasureRoundTrip(ctx)
@@ -169,10 +165,7 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 			runs, commands = append(runs, run), append(commands, run.cmd)
 		}
 	}
-	started := time.Now()
 	c.server.execute(ctx, commands)
-	elapsed := time.Since(started)
-
 	reply := map[string]*goredis.Cmd{} // the last reply to each command
 	var missing missingRights
 	for _, run := range runs {
@@ -196,10 +189,10 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 		return append(c.findings, connectionFinding(err)) // for example NOAUTH or LOADING
 	}
 	c.checkWrite(reply["set"].Err())
-	c.checkClock(reply["time"], started, elapsed)
+	c.checkClock()
 	c.checkTimeout()
 	c.checkCoverage(reply["cluster|slots"])
-	c.checkInfo(infoOf(reply["hello"], reply["info"]))
+	c.checkInfo(reply["info"])
 	return c.findings
 }
 
@@ -253,32 +246,18 @@ func (c *serverCheck) checkWrite(err error) {
 	}
 }
 
-// checkClock compares the clock of Redis with the clock of this machine. Redis has read its clock
-// between started and the end of elapsed.
-func (c *serverCheck) checkClock(cmd *goredis.Cmd, started time.Time, elapsed time.Duration) {
-	parts, err := cmd.StringSlice()
-	if err != nil || len(parts) < 2 {
+// checkClock compares the measured clock of Redis with the clock of this machine.
+func (c *serverCheck) checkClock() {
+	ahead := time.UnixMicro(c.server.clock.now()).Sub(time.Now())
+	if !c.server.clock.isUsable() || ahead.Abs()-c.server.clock.roundTrip()/2 <= maxClockDifference {
 		return
-	}
-	seconds, _ := strconv.ParseInt(parts[0], 10, 64)
-	micros, _ := strconv.ParseInt(parts[1], 10, 64)
-	if text := clockDifference(time.Unix(seconds, micros*1000), started, elapsed); text != "" {
-		c.add(CheckClock, LevelWarning, text, "set both clocks with NTP; windows begin and end by the clock of Redis")
-	}
-}
-
-// clockDifference describes how far the clock of Redis is from the clock of this machine. It is
-// "" if the difference is small.
-func clockDifference(redisTime, started time.Time, elapsed time.Duration) string {
-	ahead := redisTime.Sub(started.Add(elapsed / 2))
-	if ahead.Abs()-elapsed/2 <= maxClockDifference {
-		return ""
 	}
 	direction := "ahead of"
 	if ahead < 0 {
 		direction = "behind"
 	}
-	return fmt.Sprintf("the clock of Redis is %v %s the clock of this machine", ahead.Abs().Round(time.Second), direction)
+	c.add(CheckClock, LevelWarning, fmt.Sprintf("the clock of Redis is %v %s the clock of this machine", ahead.Abs().Round(time.Second), direction),
+		"set both clocks with NTP; windows begin and end by the clock of Redis")
 }
 
 // checkTimeout compares the timeout with the measured round trip.
@@ -310,32 +289,15 @@ func (c *serverCheck) checkCoverage(cmd *goredis.Cmd) {
 	}
 }
 
-// infoOf returns the fields of INFO. Without the right to run it, HELLO has some of them.
-func infoOf(hello, info *goredis.Cmd) map[string]string {
-	fields := map[string]string{}
-	if pairs, err := hello.Slice(); err == nil {
-		for i := 0; i+1 < len(pairs); i += 2 {
-			fields[fmt.Sprint("hello_", pairs[i])] = fmt.Sprint(pairs[i+1])
-		}
-		fields["redis_version"], fields["role"] = fields["hello_version"], fields["hello_role"]
-		if fields["role"] == "replica" {
-			fields["role"] = "slave"
-		}
-		if fields["hello_mode"] == "cluster" {
-			fields["cluster_enabled"] = "1"
-		}
-	}
-	text, _ := info.Text()
+// checkInfo examines the reply to INFO.
+func (c *serverCheck) checkInfo(cmd *goredis.Cmd) {
+	info := map[string]string{}
+	text, _ := cmd.Text()
 	for line := range strings.SplitSeq(text, "\n") {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			fields[name] = value
+			info[name] = value
 		}
 	}
-	return fields
-}
-
-// checkInfo examines the fields of infoOf.
-func (c *serverCheck) checkInfo(info map[string]string) {
 	if version := info["redis_version"]; version != "" {
 		major, _, _ := strings.Cut(version, ".")
 		if n, err := strconv.Atoi(major); err == nil && n < oldestVersion {
@@ -370,6 +332,5 @@ func (c *serverCheck) checkInfo(info map[string]string) {
 	}
 }
 
-// IsUnreachable reports whether f says that a server did not answer, so that nothing else is
-// known about it.
+// IsUnreachable reports whether f says that a server did not answer.
 func (f Finding) IsUnreachable() bool { return f.Check == CheckConnection }

@@ -86,14 +86,13 @@ func (s *counterSet) find(name []byte, hash uint64) *windowCounter {
 	return c
 }
 
-// needsScript reports whether plain commands can't decide h. There are three reasons: the counter is
-// more than a number, a refund must not lower a count below 0, or only an admitted hit is charged.
+// needsScript reports whether plain commands can't decide h: the counter is more than a number, a refund must not
+// lower a count below 0, or only an admitted hit is charged.
 func needsScript(h *pendingHit) bool {
-	return !h.hasWindow() || h.N < 0 || h.N > 0 && (h.InGroup() || h.ConfirmsDenial || !h.Limit.ChargeDenied)
+	return !h.hasWindow() || h.N < 0 || h.N > 0 && (h.InGroup() || !h.Limit.ChargeDenied)
 }
 
-// divideHits finds the counter of each hit. It then divides the hits: plain commands decide some counters,
-// and the script decides all other hits.
+// divideHits finds the counter of each hit. Plain commands decide some counters, and the script all other hits.
 func (b *batch) divideHits() {
 	s := &b.counters
 	s.reset(len(b.hits))
@@ -152,9 +151,8 @@ func (b *batch) hitsWithoutAnswer() (hits []*pendingHit) {
 // If the user of Redis has the rights for envoyproxy/ratelimit only, INCRBY name 0 takes the place of GET, and
 // EXPIRE name seconds, after the charge, that of SET.
 //
-// Only the code in this file knows these formats. SET comes first, so the key has a time to live even
-// if this process dies between SET and INCRBY. The commands point to name, n and ttl, so each batch can
-// reuse the commands with other values.
+// SET comes first, so the key has a time to live even if this process dies between SET and INCRBY. The commands
+// point to name, n and ttl, so each batch can reuse them.
 type plainCommands struct {
 	name       string
 	n          int64
@@ -182,9 +180,8 @@ func (noRetryStatus) NoRetry() bool { return true }
 func (noRetryInt) NoRetry() bool    { return true }
 func (noRetryString) NoRetry() bool { return true }
 
-// encode appends the commands of c to commands. The commands are valid until the next encode. Their name
-// points into the memory of the hits. hasTTL reports whether this process remembers a time to live of
-// the key. INCR costs Redis less than INCRBY.
+// encode appends the commands of c to commands, which are valid until the next encode. hasTTL reports whether this
+// process remembers a time to live of the key. INCR costs Redis less than INCRBY.
 func (c *windowCounter) encode(commands []goredis.Cmder, hasTTL bool, r *redisInstance) []goredis.Cmder {
 	p, maySet := &c.plain, !r.setForbidden.Load()
 	if p.add.IntCmd == nil {
@@ -220,8 +217,7 @@ func (c *windowCounter) encode(commands []goredis.Cmder, hasTTL bool, r *redisIn
 	return commands
 }
 
-// decode returns the reply to the commands of the last encode: the count before the hits, and
-// whether the key has a time to live.
+// decode returns the reply to the last commands: the count before the hits, and whether the key has a time to live.
 func (c *windowCounter) decode() (count int64, hasTTL bool, err error) {
 	p := &c.plain
 	if p.isRead {
@@ -240,8 +236,8 @@ func (c *windowCounter) decode() (count int64, hasTTL bool, err error) {
 	return count, count != 0, nil // a key with a count of 0 may be new
 }
 
-// adaptTo remembers in r that its user may not run some commands of the last encode. err is the error of these
-// commands. adaptTo reports whether Redis charged nothing, and other commands can take their place.
+// adaptTo remembers in r which of the last commands its user may not run. err is their error. adaptTo reports whether
+// Redis charged nothing, and other commands can take their place.
 func (c *windowCounter) adaptTo(r *redisInstance, err error) bool {
 	p := &c.plain
 	isForbidden := isNoPerm(err)
@@ -270,8 +266,7 @@ func decodeCount(text string, err error) (int64, error) {
 	return count, nil
 }
 
-// answerHits sets the answers of the hits of c. The hits are counted one after the other, and count is the
-// count before the first one. mayEndEarly is for the denials among them; see backend.Result.MayEndEarly.
+// answerHits sets the answers of the hits of c. count is the count before the first hit. mayEndEarly is for denials.
 func (b *batch) answerHits(c *windowCounter, count int64, mayEndEarly bool) {
 	count = min(max(count, 0), limit.MaxHits)
 	for i := c.first; i != noHit; i = b.counters.nextHit[i] {

@@ -1,23 +1,12 @@
-// Package redis is a backend.Limiter that counts in Redis, so that all replicas share
-// one counter. It uses scripts (package lua) and the clock of Redis.
+// Package redis is a backend.Limiter that counts in Redis, so that all replicas share one counter. It uses scripts
+// (package lua) and the clock of Redis. docs/design.md lists the steps of a hit.
 //
-// Terms:
-//
-//   - partition: the keys that one script may touch. A single Redis has one partition. A
-//     Cluster has many, each with its own hash tag (key.go);
-//   - queue: the waiting hits of one partition, and the workers that send them (queue.go);
-//   - request: a Take in progress (request.go);
-//   - call: the part of a request that goes to one queue (request.go);
-//   - batch: the hits of many requests that one worker sends in one step (batch.go, send.go);
-//   - attempt: one pipeline of a batch; most batches need one attempt (send.go);
+//   - partition: the keys that one script may touch; each hash tag of a Cluster has one (key.go);
+//   - request: a Take in progress; its calls go to the queues of the partitions (request.go, queue.go);
+//   - batch: the hits of many requests that one worker sends, mostly in one attempt (batch.go, send.go);
 //   - plain commands: INCR and other commands that charge a fixed window without the script (counters.go).
 //
-// A hit passes Take, request.add, request.send and partitionQueue.push, then in a worker batch.run, batch.send,
-// batch.sendOnce and server.execute, and on the way back batch.applyCounterReplies or batch.applyScriptReply,
-// call.finish, request.wait and request.copyResults.
-//
-// A command is sent again only if Redis has refused to execute it. If a connection breaks, Redis may
-// have executed the batch or not. The hits of the batch then fail.
+// A command is sent again only if Redis has refused to execute it. If a connection breaks, the hits of the batch fail.
 package redis
 
 import (
@@ -38,22 +27,17 @@ type Options struct {
 	// Main is the Redis that counts.
 	Main Server
 
-	// PerSecond is a second Redis, for the limits with a window of exactly one second. A Take asks
-	// both at the same time.
+	// PerSecond is a second Redis, for the limits with a window of exactly one second.
 	PerSecond *Server
 
-	// KeyPrefix starts every key. It has at most 64 bytes. In a Cluster it must not
-	// hold braces, because they would be the hash tag.
+	// KeyPrefix starts every key. It has at most 64 bytes, and no braces in a Cluster.
 	KeyPrefix string
 
-	// Partitions is the number of hash tags of a Cluster; default 12, at most 1024. All replicas
-	// need the same number, because another number means other keys. A good number is a few
-	// times the number of masters. More partitions spread the load more evenly, but each batch
-	// is smaller.
+	// Partitions is the number of hash tags of a Cluster; default 12, at most 1024. All replicas need the same
+	// number, because another number means other keys.
 	Partitions int
 
-	// Jitter is the longest time that is added to the time to live of a key; at most a year. Each
-	// batch adds a random part of Jitter, so that the keys don't all expire at the same moment.
+	// Jitter is the longest random time that is added to the time to live of a key; at most a year.
 	Jitter time.Duration
 
 	// Timeout is the budget of a Take, at least 1 ms; default 50 ms. AutoTimeout makes it follow the measured
@@ -61,35 +45,27 @@ type Options struct {
 	Timeout     time.Duration
 	AutoTimeout bool
 
-	// MaxBatchSize bounds the hits of a batch; default 256, at most 4096. Redis executes the script for
-	// a batch without a break. A single request with more hits is one batch.
+	// MaxBatchSize bounds the hits of a batch; default 256, at most 4096. A request with more hits is one batch.
 	MaxBatchSize int
 
-	// MaxInflightBatches is the number of batches of one partition that can be in
-	// flight; default 1. With 2, fewer hits wait behind a lost packet, and batches
-	// are smaller.
+	// MaxInflightBatches is the number of batches of one partition that can be in flight; default 1.
 	MaxInflightBatches int
 
-	// MaxQueueSize is the number of hits of one partition that can wait; default
-	// 4096. Further hits fail at once.
+	// MaxQueueSize is the number of hits of one partition that can wait; default 4096. Further hits fail.
 	MaxQueueSize int
 
-	// WaitReplicas is the number of replicas that must have the charges of a batch
-	// before its answer; default 0. A failover to one of these replicas loses no
-	// charge. If they take longer than a quarter of Timeout, or if the hash slot is being
-	// moved, the answer comes without them. Then the batch has ReplicasMissing, and batches of
-	// the next second don't wait.
+	// WaitReplicas is the number of replicas that must have the charges of a batch before its answer; default
+	// 0. If they take longer than a quarter of Timeout, the answer comes without them. Then the batch has
+	// ReplicasMissing, and batches of the next second don't wait.
 	WaitReplicas int
 
 	// Overrides makes Check examine the rights for overrides, which are in Main.
 	Overrides bool
 
-	// CallersClock makes Redis use the now of Take as the time. It is for tests: the
-	// clocks of several replicas differ.
+	// CallersClock makes Redis use the now of Take as the time. It is for tests.
 	CallersClock bool
 
-	// Dial opens the connections; default those of the operating system. A connection with
-	// TLS must come from Dial as such.
+	// Dial opens the connections, with TLS if necessary; default those of the operating system.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	// Observer learns about each batch; default none.
@@ -129,8 +105,7 @@ type Limiter struct {
 
 var _ backend.Limiter = (*Limiter)(nil)
 
-// New returns a Limiter. Redis need not be reachable, as New only checks the addresses. The errors
-// state the allowed values and hold no secrets.
+// New returns a Limiter. Redis need not be reachable. The errors state the allowed values and hold no secrets.
 func New(o Options) (*Limiter, error) {
 	o.setDefaults()
 	ctx, stop := context.WithCancel(context.Background())

@@ -15,16 +15,12 @@ import (
 )
 
 const (
-	// maxRetryPause is the longest pause before hits that Redis has refused are sent again.
-	maxRetryPause = 16 * time.Millisecond
-
-	// maxParts bounds how many parts of a batch are in flight at once after redirects.
-	maxParts = 8
+	maxRetryPause = 16 * time.Millisecond // before hits that Redis has refused are sent again
+	maxParts      = 8                     // of a batch that are in flight at once after redirects
 )
 
-// send executes the hits in Redis and answers them. While Redis refuses to execute some of the hits, send
-// sends these hits again until ctx ends. It repeats no command that Redis may have executed. It returns
-// the first error of the whole batch; an error of one key goes only to that key's hits.
+// send executes the hits in Redis and answers them. While Redis refuses some of the hits, send sends these hits again
+// until ctx ends. It returns the first error of the whole batch. An error of one key goes only to that key's hits.
 func (b *batch) send(ctx context.Context) error {
 	b.batchError, b.mustSendScript, b.replicasMissing = nil, false, false
 	s, err := b.findServer(ctx)
@@ -98,8 +94,8 @@ type attempt struct {
 	refusal            error           // an error of commands that Redis can execute later, or nil
 }
 
-// sendOnce sends the hits without an answer to s, and answers the hits that Redis decides. If Redis can
-// decide some hits only later, sendOnce returns the error of these hits.
+// sendOnce sends the hits without an answer to s, and answers the hits that Redis decides. It returns the error of
+// hits that Redis can decide only later.
 func (b *batch) sendOnce(ctx context.Context, s *server) (refusal error) {
 	a := attempt{server: s}
 	b.buildCommands(ctx, &a)
@@ -150,8 +146,8 @@ func (b *batch) buildCommands(ctx context.Context, a *attempt) {
 	b.commands = append(b.commands, a.earlierTTLCommands...)
 }
 
-// scriptTime returns the time for the script in microseconds since 1970: the time of the requests, or the
-// time of the batch if all hits have windows. It returns 0, for the clock of Redis, in all other cases.
+// scriptTime returns the time for the script: the time of the requests, or the time of the batch if all hits have
+// windows, or 0 for the clock of Redis.
 func (b *batch) scriptTime() int64 {
 	if now := b.scriptHits[0].call.now; now != 0 {
 		return now
@@ -179,8 +175,8 @@ func (b *batch) sendCommands(ctx context.Context, s *server) {
 	}
 }
 
-// applyCounterReplies answers the hits of the counters for which Redis has executed plain commands. It
-// fails the hits of the other counters, or leaves these hits to a later attempt.
+// applyCounterReplies answers the hits of the counters for which Redis has executed plain commands. It fails the hits
+// of other counters, or leaves them to a later attempt.
 func (b *batch) applyCounterReplies(a *attempt) {
 	q := b.queue
 	mayEndEarly := b.hasRefundableMark()
@@ -215,8 +211,8 @@ func (b *batch) applyCounterReplies(a *attempt) {
 	}
 }
 
-// hasRefundableMark reports whether the partition may have its refundableMark. A user of Redis who may not read the mark
-// may not run the script, which alone charges groups.
+// hasRefundableMark reports whether the partition may have its refundableMark. A user who may not read the mark may
+// not run the script, which alone charges groups.
 func (b *batch) hasRefundableMark() bool {
 	if b.readMark == nil {
 		return false
@@ -225,8 +221,7 @@ func (b *batch) hasRefundableMark() bool {
 	return err == nil || !errors.Is(err, goredis.Nil) && KindOf(err) != KindNoPerm
 }
 
-// applyScriptReply answers the hits of the script if Redis has executed the script. Otherwise it fails
-// these hits, or leaves them to a later attempt.
+// applyScriptReply answers the hits of the script, fails them, or leaves them to a later attempt.
 func (b *batch) applyScriptReply(a *attempt) {
 	if a.script.StringCmd == nil {
 		return
@@ -250,8 +245,8 @@ func (b *batch) applyScriptReply(a *attempt) {
 	}
 }
 
-// applyFailure handles the error of a command. It fails the hits of the command and returns true, or it
-// leaves the hits to a later attempt and returns false. Hits that were redirected are sent key by key.
+// applyFailure handles the error of a command. It fails the hits of the command and returns true, or it leaves them
+// to a later attempt and returns false. Hits that were redirected are sent key by key.
 func (b *batch) applyFailure(a *attempt, hits []*pendingHit, outcome replyOutcome, err error) (isDone bool) {
 	b.reportError(err)
 	switch {
@@ -268,8 +263,8 @@ func (b *batch) applyFailure(a *attempt, hits []*pendingHit, outcome replyOutcom
 	return true
 }
 
-// sendEachKey sends hits of a hash slot that has moved or is being moved. The hits of each key are a
-// batch of their own, so that the client can follow redirects.
+// sendEachKey sends hits of a hash slot that has moved or is being moved. The hits of each key are a batch of their
+// own, so that the client can follow redirects.
 func (b *batch) sendEachKey(ctx context.Context, hits []*pendingHit) {
 	if len(hits) == 0 {
 		return
@@ -293,8 +288,7 @@ func (b *batch) sendEachKey(ctx context.Context, hits []*pendingHit) {
 	running.Wait()
 }
 
-// reconnect is called when server s has not answered. The client then looks for the servers again, and
-// the next batch measures the clock of s again. s is nil if the server is not known.
+// reconnect looks for the servers again, because server s has not answered. s is nil if it is not known.
 func (b *batch) reconnect(s *server) {
 	if s != nil {
 		s.clock.expire()
@@ -302,8 +296,7 @@ func (b *batch) reconnect(s *server) {
 	b.queue.instance.client.findServersAgain(s)
 }
 
-// reportError passes an error of more than one key to the Observer. It passes each kind of error once in
-// an attempt.
+// reportError passes an error of more than one key to the Observer, each kind once in an attempt.
 func (b *batch) reportError(err error) {
 	kind := KindOf(err)
 	if kind == KindTimeout && b.lateWatch.isLate() {
@@ -349,15 +342,12 @@ const (
 	// hits don't spend their budget on replicas that are gone.
 	replicaPause = time.Second
 
-	// waitMargin is the time that Redis gets to send its answer after the timeout of WAIT. An idle
-	// Redis checks the timeout only every 100 ms. If the answer comes later than waitMargin, the
-	// connection is closed.
+	// waitMargin is the time that Redis gets to send its answer after the timeout of WAIT.
 	waitMargin = time.Millisecond
 )
 
-// sendAndAwaitReplicas sends the commands of the batch, and then waits until enough replicas have the charges.
-// The wait changes no reply, because the charges stand in any case. The wait ends early enough for the
-// answers to reach their callers.
+// sendAndAwaitReplicas sends the commands of the batch, and then waits until enough replicas have the charges. The
+// wait ends early enough for the answers to reach their callers.
 func (b *batch) sendAndAwaitReplicas(ctx context.Context, s *server) {
 	if microsSinceProcessStart() < s.noWaitUntil.Load() {
 		b.replicasMissing = true
@@ -373,8 +363,8 @@ func (b *batch) sendAndAwaitReplicas(ctx context.Context, s *server) {
 	}
 }
 
-// awaitReplicas reports whether enough replicas have the charges of the connection. It takes at
-// most a quarter of Timeout, and half of the time that is left for the batch.
+// awaitReplicas reports whether enough replicas have the charges of the connection. It takes at most a quarter of
+// Timeout, and half of the time that is left for the batch.
 func (b *batch) awaitReplicas(ctx context.Context, conn *goredis.Conn) bool {
 	o := &b.queue.limiter.options
 	waitTime := min(b.queue.limiter.Timeout()/4, time.Until(b.deadline)/2) - waitMargin

@@ -28,8 +28,7 @@ type client interface {
 	// roundTrip returns the time of a round trip to the slowest server, or 0 if none has been measured.
 	roundTrip() time.Duration
 
-	// findServersAgain looks for the servers again, in the background. failed is a server that has not
-	// answered, or nil.
+	// findServersAgain looks for the servers again, in the background, and forgets the failed server if any.
 	findServersAgain(failed *server)
 }
 
@@ -121,8 +120,8 @@ func (s *servers) eachMaster(ctx context.Context, f func(ctx context.Context, no
 	return s.cluster.ForEachMaster(ctx, f)
 }
 
-// findServersAgain implements client. go-redis itself reloads the hash slots of a Cluster only for commands
-// that it may repeat. findServersAgain forgets the failed server, which may never come back.
+// findServersAgain implements client. go-redis itself reloads the hash slots of a Cluster only for commands that it may
+// repeat.
 func (s *servers) findServersAgain(failed *server) {
 	if s.cluster != nil {
 		if failed != nil {
