@@ -94,10 +94,8 @@ local function find(s, member)
   return score and holdOf(s, member, score)
 end
 
--- Does what holdSet.expire does. All hits of a call have the same now.
+-- Does what holdSet.expire does.
 local function expire(s, now)
-  if s.expired then return end
-  s.expired = true
   for _, list in ipairs({ s.anonymous, s.named }) do
     local hold = firstOf(s, list)
     while hold and hold.expiry <= now do
@@ -123,15 +121,6 @@ local function releaseAnonymous(s, slots)
     if hold.slots > slots then add(s, hold.member, hold.expiry, hold.slots - slots) end
     slots = slots - hold.slots
     hold = firstOf(s, s.anonymous)
-  end
-end
-
-local function reset(s)
-  releaseAnonymous(s, math.huge)
-  local hold = firstOf(s, s.named)
-  while hold do
-    remove(s, hold)
-    hold = firstOf(s, s.named)
   end
 end
 
@@ -190,7 +179,8 @@ return {
 
   -- hits is the n of take.lua.
   step = function(s, now, hits, max, period)
-    expire(s, now)
+    if not s.expired then expire(s, now) end
+    s.expired = true -- all hits of a call have the same now
     local n, member, expiry = hits, nil, nil
     if type(hits) == 'table' then
       n = hits[1]
@@ -208,7 +198,7 @@ return {
       elseif expiry then
         takeBack(s, -n, expiry)
       elseif n == -resetHits then
-        reset(s)
+        expire(s, math.huge)
       else
         releaseAnonymous(s, -n)
       end

@@ -127,16 +127,14 @@ func (e *lease) addPermits(h *backend.Hit, r *limit.Result) {
 	}
 }
 
-// trip has the two hits of one trip of a refill: one on the shared counter, and one on the budget.
+// trip has the two hits of one trip of a refill: one on the shared counter if it takes permits, and one on the
+// budget, because other replicas may need a part of the allowance.
 type trip struct {
 	account                // with a limit that charges no denied hits
 	epoch           uint32 // of the lease before the trip
 	permits         int64  // permits to take; 0 without a hit on the shared counter
 	allowanceChange int64  // negative to give back a part of the allowance
 }
-
-// includesBudget reports whether t has a hit on the budget. Other replicas may need a part of the allowance.
-func (t *trip) includesBudget() bool { return t.allowanceChange != 0 || t.permits > 0 }
 
 // planTrip returns the next trip at now. ok is false if e needs no trip at the moment.
 func (e *lease) planTrip(now int64) (t trip, ok bool) {

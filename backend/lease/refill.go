@@ -52,9 +52,7 @@ func (l *Limiter) sendTrip(t trip, now int64) (permits, budget backend.Result) {
 	if t.permits > 0 {
 		b.Add(0, t.permitHit(t.permits))
 	}
-	if t.includesBudget() {
-		b.Add(1, t.budgetHit(t.allowanceChange))
-	}
+	b.Add(1, t.budgetHit(t.allowanceChange))
 	l.send(b, now)
 	results := make([]backend.Result, 2)
 	b.CopyResults(results)
@@ -79,11 +77,10 @@ func (l *Limiter) applyAnswers(s *shard, e *lease, t trip, now int64, permits, b
 		}
 		return
 	}
-	if t.includesBudget() && budget.Err == nil && e.windowEnd == 0 {
+	if budget.Err == nil && e.windowEnd == 0 {
 		e.window, e.windowEnd = budget.Window, now+budget.ResetAfter
 	}
 	switch {
-	case !t.includesBudget():
 	case budget.Err != nil:
 		e.allowance += min(t.allowanceChange, 0)
 		e.retryAt = now + retryPause

@@ -191,7 +191,7 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 	c.checkWrite(reply["set"].Err())
 	c.checkClock()
 	c.checkTimeout()
-	c.checkCoverage(reply["cluster|slots"])
+	c.checkCoverage(ctx)
 	c.checkInfo(reply["info"])
 	return c.findings
 }
@@ -270,20 +270,16 @@ func (c *serverCheck) checkTimeout() {
 }
 
 // checkCoverage counts the slots that have a master.
-func (c *serverCheck) checkCoverage(cmd *goredis.Cmd) {
-	if cmd == nil || cmd.Err() != nil {
+func (c *serverCheck) checkCoverage(ctx context.Context) {
+	if c.instance.address.kind != Cluster {
 		return
 	}
-	ranges, _ := cmd.Slice()
-	slotCount := int64(0)
+	ranges, err := c.server.node.ClusterSlots(ctx).Result()
+	slotCount := 0
 	for _, r := range ranges {
-		if slots, ok := r.([]any); ok && len(slots) > 2 {
-			first, _ := slots[0].(int64)
-			last, _ := slots[1].(int64)
-			slotCount += last - first + 1
-		}
+		slotCount += r.End - r.Start + 1
 	}
-	if slotCount < hashSlotCount {
+	if err == nil && slotCount < hashSlotCount {
 		c.add(CheckCluster, LevelProblem, fmt.Sprintf("%d of %d slots have no master", hashSlotCount-slotCount, hashSlotCount),
 			"run redis-cli --cluster fix on a node; limits of these slots count without Redis")
 	}

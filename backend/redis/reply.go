@@ -23,16 +23,6 @@ const (
 	maxReplyArrays   = 1 << 17  // arrays of a reply
 )
 
-// The first bytes of lines, by what follows the byte.
-const (
-	lineKinds  = "+-:_,#(" // the rest of the line, and nothing after the line
-	textKinds  = "$!="     // the length of a text; the text follows the line
-	arrayKinds = "*~>"     // the number of elements; they follow the line
-	mapKinds   = "%|"      // the number of pairs of elements; they follow the line
-)
-
-func isOneOf(kind byte, kinds string) bool { return strings.IndexByte(kinds, kind) >= 0 }
-
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
 // boundReplies returns a function that dials with dial. Its connections bound the replies.
@@ -76,8 +66,8 @@ func (c *replyConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// replyScanner follows the replies of a connection (https://redis.io/docs/latest/develop/reference/protocol-spec).
-// The zero value expects a reply.
+// replyScanner follows the replies of a connection with RESP 2
+// (https://redis.io/docs/latest/develop/reference/protocol-spec). The zero value expects a reply.
 type replyScanner struct {
 	line          []byte // the start of a line whose end has not arrived
 	textBytesLeft int    // bytes of the text that have not arrived
@@ -114,40 +104,33 @@ func (s *replyScanner) scan(data []byte) error {
 // scanLine reads a line.
 func (s *replyScanner) scanLine(line []byte) error {
 	line = bytes.TrimSuffix(line, []byte("\r"))
-	if len(line) == 0 || !isOneOf(line[0], lineKinds+textKinds+arrayKinds+mapKinds) {
+	if len(line) == 0 || !strings.Contains("+-:$*", string(line[:1])) {
 		return fmt.Errorf("%w: got a line that begins with %.1q", errReply, line)
 	}
 	if s.elementsLeft == 0 { // the reply before has ended
 		s.elementsLeft, s.arrays = 1, 0
 	}
 	s.elementsLeft--
-	kind := line[0]
-	if isOneOf(kind, lineKinds) {
+	isText, isArray := line[0] == '$', line[0] == '*'
+	if !isText && !isArray {
 		return nil
 	}
 	n, err := strconv.ParseInt(string(line[1:]), 10, 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) || line[1] == '+' {
 		return fmt.Errorf("%w: got the length %.20q, want a number", errReply, line[1:])
 	}
-	n = max(min(n, math.MaxInt32), -1) // the maximum is more than each bound; -1 means that there is nothing
+	n = min(n, math.MaxInt32) // more than each bound
 	switch {
-	case isOneOf(kind, mapKinds):
-		return s.startArray(2 * n)
-	case isOneOf(kind, arrayKinds):
-		return s.startArray(n)
-	case n > maxReplyText:
-		return fmt.Errorf("%w: got a text of more than %d bytes", errReply, maxReplyText)
-	case n >= 0:
+	case n < 0: // there is no text and no array
+		return nil
+	case isArray:
+		s.elementsLeft, s.arrays = s.elementsLeft+n, s.arrays+1
+	default:
 		s.textBytesLeft = int(n) + 2 // the text ends with CR and LF
 	}
-	return nil
-}
-
-// startArray starts an array of n elements.
-func (s *replyScanner) startArray(n int64) error {
-	s.elementsLeft += max(n, 0)
-	s.arrays++
 	switch {
+	case isText && n > maxReplyText:
+		return fmt.Errorf("%w: got a text of more than %d bytes", errReply, maxReplyText)
 	case s.elementsLeft > maxReplyElements:
 		return fmt.Errorf("%w: got an array of more than %d elements", errReply, maxReplyElements)
 	case s.arrays > maxReplyArrays:
