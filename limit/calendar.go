@@ -30,7 +30,6 @@ func (s *Spec) CanHaveTimezone() bool {
 	return s.Algorithm.CountsWindows() && (s.Unit == Day || s.Unit == Week || s.Unit == Month || s.Unit == Year)
 }
 
-// newCalendar returns the calendar of s, or nil if s has no time zone.
 func newCalendar(s *Spec) (*calendar, error) {
 	switch {
 	case s.Timezone == "":
@@ -63,7 +62,6 @@ var zoneLetters = strings.NewReplacer("/", "", "_", "", "+", "Plus", "-", "Minus
 
 var zones sync.Map // of *time.Location, by name
 
-// loadZone returns the time zone of that name.
 func loadZone(name string) (*time.Location, error) {
 	if zone, ok := zones.Load(name); ok {
 		return zone.(*time.Location), nil
@@ -102,7 +100,6 @@ func (c *calendar) number(t time.Time) int64 {
 	return floorDiv(days+c.offset, c.days)
 }
 
-// start returns the first moment of the window with this number.
 func (c *calendar) start(number int64) int64 {
 	month, day := time.January+time.Month(number*c.months), 1+int(number*c.days-c.offset)
 	return firstMoment(time.Date(1970, month, day, 0, 0, 0, 0, time.UTC), c.zone)
@@ -127,7 +124,6 @@ func firstMoment(midnight time.Time, zone *time.Location) int64 {
 	}
 }
 
-// floorDiv returns a / b, rounded down.
 func floorDiv(a, b int64) int64 {
 	q := a / b
 	if a%b < 0 {

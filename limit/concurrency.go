@@ -42,13 +42,11 @@ const (
 	logEntriesPerID   = 2
 )
 
-// hold is a number of slots that are taken until a time.
 type hold struct {
 	expiry, slots int64
 	id            string // empty for anonymous holds; all anonymous holds of one expiry are one hold
 }
 
-// holdSet has the holds of one counter.
 type holdSet struct {
 	holds    []hold           // by expiry; of those with one expiry, the anonymous hold comes first
 	expiries map[string]int64 // of the named holds, by id
@@ -118,7 +116,6 @@ func concurrency(s *State, l *Limit, now, n int64, id string) Result {
 	return r
 }
 
-// concurrencyWithoutID is concurrency for hits without an id.
 func concurrencyWithoutID(s *State, l *Limit, now, n int64, _ bool) Result {
 	return concurrency(s, l, now, n, "")
 }
@@ -166,7 +163,6 @@ func (g *holdSet) firstFrom(expiry int64) int {
 	return sort.Search(len(g.holds), func(i int) bool { return g.holds[i].expiry >= expiry })
 }
 
-// find returns the place of the named hold with this id.
 func (g *holdSet) find(id string) (place int, exists bool) {
 	expiry, exists := g.expiries[id]
 	if !exists {
@@ -228,7 +224,6 @@ func (g *holdSet) add(h hold) {
 	g.entries += h.entries()
 }
 
-// setExpiry changes the expiry of hold i.
 func (g *holdSet) setExpiry(i int, expiry int64) {
 	h := g.holds[i]
 	g.setSlots(i, 0)
@@ -260,7 +255,6 @@ func (g *holdSet) setSlots(i int, slots int64) {
 	}
 }
 
-// entries returns the number of entries of h.
 func (h hold) entries() int64 {
 	if h.slots > 1 {
 		return 2

@@ -55,5 +55,4 @@ func DecodeState(b []byte) (State, error) {
 	return s, nil
 }
 
-// minEntryBytes is the least size of an encoded entry of a log.
 const minEntryBytes = 2

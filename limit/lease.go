@@ -27,7 +27,6 @@ func (s *Spec) WasteShare() float64 {
 	return cmp.Or(s.LeaseWaste, DefaultLeaseWaste)
 }
 
-// checkLease returns the errors of the fields of the lease.
 func (s *Spec) checkLease() (errs []error) {
 	switch {
 	case !s.Lease:
@@ -54,7 +53,6 @@ func (s *Spec) checkLease() (errs []error) {
 // all permits, and a burst never exceeds the Burst of the Spec.
 func (l *Limit) LeasePermits() int64 { return l.leasePermits }
 
-// burstPermits returns the permits that the Capacity of a token bucket leaves out.
 func (l *Limit) burstPermits() int64 {
 	if l.Algorithm.UsesBurst() {
 		return l.leasePermits
@@ -62,7 +60,6 @@ func (l *Limit) burstPermits() int64 {
 	return 0
 }
 
-// leasePermitsOf returns the LeasePermits of a limit of s with this capacity.
 func (s *Spec) leasePermitsOf(capacity int64) int64 {
 	permits := int64(float64(capacity)*s.WasteShare() + rounding)
 	if !s.Lease || permits < MinLeasePermits {

@@ -160,7 +160,6 @@ func New(s Spec) (*Limit, error) {
 	return l, nil
 }
 
-// checkWindow returns an error if the window of s is too short or too long. unit is in microseconds.
 func (s *Spec) checkWindow(unit int64) error {
 	if maxMultiplier := MaxPeriod / unit; int64(s.Multiplier) > maxMultiplier {
 		return fmt.Errorf("unit_multiplier %d makes the window longer than ten years; with unit %s it can be at most %d", s.Multiplier, s.Unit, maxMultiplier)

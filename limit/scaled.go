@@ -3,7 +3,6 @@ package limit
 // rounding exceeds the error of multiplying a number by a ratio, such as 100 × 0.29.
 const rounding = 1e-6
 
-// scaledLimit is a limit and the ratio by which it was scaled.
 type scaledLimit struct {
 	ratio float64
 	limit *Limit
@@ -42,7 +41,6 @@ func (l *Limit) Charging() *Limit { return l.withChargeDenied(true) }
 // NotCharging returns l without charges for denied hits.
 func (l *Limit) NotCharging() *Limit { return l.withChargeDenied(false) }
 
-// withChargeDenied returns l with this ChargeDenied. l keeps the result.
 func (l *Limit) withChargeDenied(chargeDenied bool) *Limit {
 	if l.ChargeDenied == chargeDenied {
 		return l

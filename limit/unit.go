@@ -35,7 +35,6 @@ func UnitNames() []string {
 // String returns the name in limits files.
 func (u Unit) String() string { return unitNames[u] }
 
-// micros returns the length in microseconds, or 0 if u is not a unit.
 func (u Unit) micros() int64 {
 	if int(u) >= len(unitMicros) {
 		return 0

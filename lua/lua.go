@@ -25,7 +25,6 @@ func source(name string) string {
 	return string(text)
 }
 
-// hasSource reports whether the named script exists.
 func hasSource(name string) bool {
 	_, err := files.Open(name + ".lua")
 	return err == nil

@@ -71,7 +71,6 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, p
 	}
 }
 
-// denial returns the denial that the cache would answer to h, or nil.
 func (l *Limiter) denial(now time.Time, h *backend.Hit) *backend.RememberedDenial {
 	id, micros := l.table.seeds.ID(h.Key, h.Limit.Tag()), now.UnixMicro()
 	s, set := l.table.lock(id)
@@ -84,7 +83,6 @@ func (l *Limiter) denial(now time.Time, h *backend.Hit) *backend.RememberedDenia
 	return &backend.RememberedDenial{Result: r, Since: time.UnixMicro(e.start), Until: time.UnixMicro(e.askAt)}
 }
 
-// lookup is what the cache knows about the counter of a hit.
 type lookup struct {
 	id         fingerprint.ID
 	generation uint32 // of the shard at the time of the lookup

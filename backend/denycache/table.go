@@ -54,7 +54,6 @@ func newTable(bytes int) *table {
 	return t
 }
 
-// lock locks the shard of id and returns it with the set of id.
 func (t *table) lock(id fingerprint.ID) (*shard, *[setSize]entry) {
 	s := &t.shards[id.Lo%uint64(len(t.shards))]
 	set := &s.sets[id.Hi%uint64(len(s.sets))]
@@ -143,7 +142,6 @@ func placeFor(set *[setSize]entry, id fingerprint.ID) *entry {
 	return place
 }
 
-// remove drops the entry of id.
 func (t *table) remove(id fingerprint.ID) {
 	s, set := t.lock(id)
 	defer s.mu.Unlock()
@@ -152,7 +150,6 @@ func (t *table) remove(id fingerprint.ID) {
 	}
 }
 
-// invalidateAll drops all entries.
 func (t *table) invalidateAll() {
 	for i := range t.shards {
 		s := &t.shards[i]
@@ -163,7 +160,6 @@ func (t *table) invalidateAll() {
 	}
 }
 
-// invalidate drops the entry of id.
 func (t *table) invalidate(id fingerprint.ID) {
 	s, set := t.lock(id)
 	defer s.mu.Unlock()

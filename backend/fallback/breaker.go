@@ -124,7 +124,6 @@ func (b *breaker) setState(next BreakerState, err error) {
 	}
 }
 
-// status returns a snapshot of b.
 func (b *breaker) status() BreakerStatus {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -176,7 +176,6 @@ func (l *Limiter) askPrimary(ctx context.Context, now time.Time, hits []backend.
 	})
 }
 
-// errBreakerOpen is the error of hits that bypassed the primary.
 var errBreakerOpen = &backend.Error{Reason: backend.ReasonBreakerOpen, NotSent: true}
 
 func (l *Limiter) breakerOf(h *backend.Hit) *breaker { return l.breakers[l.o.ShardOf(h)] }

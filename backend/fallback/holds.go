@@ -40,7 +40,6 @@ func (l *Limiter) takeWithHolds(ctx context.Context, now time.Time, hits []backe
 	backend.TakePart(ctx, now, takeFunc(l.take), hits, results, func(i int) bool { return !isReleased[i] })
 }
 
-// hasCounterOf reports whether one of hits has the counter of h.
 func hasCounterOf(hits []backend.Hit, h *backend.Hit) bool {
 	return slices.ContainsFunc(hits, func(other backend.Hit) bool {
 		return bytes.Equal(other.Key, h.Key) && other.Limit.Tag() == h.Limit.Tag()

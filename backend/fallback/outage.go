@@ -78,16 +78,13 @@ type tally struct {
 	byName    map[limitName]*limitTally
 }
 
-// limitName names a limit in reports.
 type limitName struct{ rule, limit string }
 
-// limitTally counts the decisions about one limit.
 type limitTally struct {
 	decisions, admittedHits, excessHits atomic.Int64
 	total                               *atomic.Int64 // the excess of all limits since the start
 }
 
-// addExcess adds n hits to the excess.
 func (t *limitTally) addExcess(n int64) {
 	t.excessHits.Add(n)
 	t.total.Add(n)

@@ -13,7 +13,6 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// replayBatchSize is the number of counters in one Take of a replay.
 const replayBatchSize = 64
 
 // firstReplayPause is the pause before the log of a closed breaker is replayed.
@@ -167,7 +166,6 @@ func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 	}
 }
 
-// refundSecondary takes h off the secondary's counter.
 func (l *Limiter) refundSecondary(h *backend.Hit) {
 	refund := backend.NewSubBatch()
 	defer refund.Release()
@@ -243,14 +241,12 @@ func (g *replayLog) add(key []byte, c pendingCharge) {
 	e.excess += c.excess
 }
 
-// isEmpty reports whether the log has no entries.
 func (g *replayLog) isEmpty() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.pending) == 0
 }
 
-// drain empties the log and returns its entries.
 func (g *replayLog) drain() []*pendingCharge {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -89,7 +89,6 @@ func (l *Limiter) undoGroup(ctx context.Context, now time.Time, hits []backend.H
 	refunds.Take(context.WithoutCancel(ctx), now, l.o.Primary)
 }
 
-// failedHit is a hit that the primary could not decide, for the reason err.
 type failedHit struct {
 	index int
 	err   error
@@ -136,7 +135,6 @@ func (l *Limiter) mode(lim *limit.Limit) limit.FailureMode {
 	return l.o.Mode
 }
 
-// share returns the part of lim that the secondary grants.
 func (l *Limiter) share(lim *limit.Limit) *limit.Limit {
 	return lim.Scaled(cmp.Or(lim.FallbackRatio, l.o.Ratio))
 }
@@ -149,7 +147,6 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, p
 // Forget implements backend.Layer. A reset of the counters does not concern the secondary.
 func (l *Limiter) Forget(*backend.Hit) {}
 
-// takePeeks answers hits of 0 as Take would.
 func (l *Limiter) takePeeks(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	l.askPrimary(ctx, now, hits, results)
 	localBatch := backend.NewSubBatch()

@@ -40,7 +40,6 @@ func (l *Limiter) returnLater(e *lease, now int64) {
 	}
 }
 
-// giveBack gives permits and allowances back to Source, maxReturns leases at a time.
 func (l *Limiter) giveBack(returns []permitReturn, now int64) {
 	for part := range slices.Chunk(returns, maxReturns) {
 		l.giveBackPart(part, now)

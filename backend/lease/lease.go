@@ -75,7 +75,6 @@ func New(o Options) *Limiter {
 // micros returns now as the microseconds since New, so a change of this machine's clock has no effect.
 func (l *Limiter) micros(now time.Time) int64 { return now.Sub(l.start).Microseconds() }
 
-// hasLease reports whether lim has a lease, so its hits can use permits.
 func hasLease(lim *limit.Limit) bool { return lim.LeasePermits() > 0 }
 
 // Take implements backend.Limiter.

@@ -33,17 +33,14 @@ type account struct {
 	window         int64        // start of the window of the allowance, in microseconds since 1970 by the clock of Redis; 0 if not known
 }
 
-// permitHit returns a hit of n on the shared counter.
 func (a *account) permitHit(n int64) backend.Hit {
 	return backend.Hit{Key: a.key, Limit: a.limit, N: n, Window: a.window, Shadow: true}
 }
 
-// budgetHit returns a hit of n on the budget.
 func (a *account) budgetHit(n int64) backend.Hit {
 	return backend.Hit{Key: a.budgetKey, Limit: a.budget, N: n, Window: a.window, Shadow: true}
 }
 
-// lease is the state of one counter in this replica.
 type lease struct {
 	account
 	epoch uint32 // number of times that all permits were dropped
@@ -96,7 +93,6 @@ func (e *lease) countDemand(now, n int64) {
 // hasEnded reports whether the window of the lease may have ended at now.
 func (e *lease) hasEnded(now int64) bool { return e.windowEnd > 0 && now >= e.windowEnd }
 
-// dropPermits sets permits and allowance to 0. It returns the number of permits before.
 func (e *lease) dropPermits() (permits int64) {
 	permits = e.permits
 	e.epoch++
@@ -105,15 +101,12 @@ func (e *lease) dropPermits() (permits int64) {
 	return permits
 }
 
-// permitsAndReserved returns the permits of e, with the reserved permits.
 func (e *lease) permitsAndReserved() int64 { return e.permits + e.reserved }
 
-// recordAnswer records r, an answer of the shared counter at now.
 func (e *lease) recordAnswer(now int64, r *limit.Result) {
 	e.remaining, e.answeredAt, e.resetAt = r.Remaining, now, now+r.ResetAfter
 }
 
-// answer returns the answer to a hit that permits admit.
 func (e *lease) answer(now int64) limit.Result {
 	return limit.Result{Allowed: true, Remaining: max(e.remaining, 0) + e.permits, ResetAfter: max(e.resetAt-now, 0)}
 }

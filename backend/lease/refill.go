@@ -45,7 +45,6 @@ func (l *Limiter) refill(s *shard, e *lease, t trip, now int64) {
 	}
 }
 
-// sendTrip sends the hits of t to Source, and returns both answers.
 func (l *Limiter) sendTrip(t trip, now int64) (permits, budget backend.Result) {
 	b := backend.NewSubBatch()
 	defer b.Release()
@@ -59,7 +58,6 @@ func (l *Limiter) sendTrip(t trip, now int64) (permits, budget backend.Result) {
 	return results[0], results[1]
 }
 
-// send sends b to Source.
 func (l *Limiter) send(b *backend.SubBatch, now int64) {
 	ctx, cancel := context.WithTimeout(l.ctx, tripTimeout)
 	defer cancel()

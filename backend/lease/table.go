@@ -11,7 +11,6 @@ import (
 
 const shardCount = 64
 
-// shard is a part of the leases.
 type shard struct {
 	mu     sync.Mutex // guards all fields, and the fields of the leases
 	leases map[fingerprint.ID]*lease

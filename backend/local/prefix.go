@@ -21,7 +21,6 @@ type resetList struct {
 	list    atomic.Pointer[[]prefixReset] // nil for none
 }
 
-// prefixReset is a reset by prefix.
 type prefixReset struct {
 	prefix backend.KeyPrefix
 	number uint32 // from 1
@@ -53,7 +52,6 @@ func (l *Limiter) ResetPrefix(_ context.Context, p backend.KeyPrefix, _ int, dry
 	return r, nil
 }
 
-// lastExpiry returns the time in microseconds at which the last counter expires.
 func (l *Limiter) lastExpiry() (last int64) {
 	l.eachStripe(func(s *stripe) {
 		for index := range s.size {

@@ -44,7 +44,6 @@ func logWeight(s *limit.State) int64 {
 	return int64(s.Entries()+entriesPerKey-1) / entriesPerKey
 }
 
-// counterChange is a change of one counter.
 type counterChange struct {
 	now, n       int64
 	hold         string // see backend.Hit.HoldID
@@ -53,7 +52,6 @@ type counterChange struct {
 	oldExpiry    int64 // used only with undo; see limit.Limit.Undo
 }
 
-// lockAndTake decides h at now.
 func (s *stripe) lockAndTake(id fingerprint.ID, h *backend.Hit, now int64) limit.Result {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +129,6 @@ func (s *stripe) evict(currentID fingerprint.ID, now int64) {
 	}
 }
 
-// isEvictedBefore reports whether e should be evicted before other.
 func (e *entry) isEvictedBefore(other *entry) bool {
 	return e.spent < other.spent || e.spent == other.spent && e.expires < other.expires
 }

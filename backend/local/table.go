@@ -46,10 +46,8 @@ func (t *table) bytes() int64 {
 	return int64(len(t.blocks))*int64(unsafe.Sizeof(block{})) + int64(cap(t.blocks)+cap(t.logs))*8 + int64(cap(t.cells))*int64(unsafe.Sizeof(cell{}))
 }
 
-// at returns the entry with this index.
 func (t *table) at(index int) *entry { return &t.blocks[index/blockSize][index%blockSize] }
 
-// find returns the index of id's entry, or -1.
 func (t *table) find(id fingerprint.ID) int {
 	if t.size == 0 {
 		return -1
@@ -100,7 +98,6 @@ func (t *table) freeBlocks(spare int) {
 	}
 }
 
-// stateOf returns the State of e.
 func (t *table) stateOf(e *entry) limit.State {
 	if e.log == 0 {
 		return e.numbers.Join(nil)
@@ -108,7 +105,6 @@ func (t *table) stateOf(e *entry) limit.State {
 	return e.numbers.Join(t.logs[e.log-1])
 }
 
-// setState sets the State of e.
 func (t *table) setState(e *entry, s *limit.State) {
 	numbers, log := s.Split()
 	e.numbers = numbers

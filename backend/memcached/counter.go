@@ -19,7 +19,6 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// counter is the counter of a hit.
 type counter struct {
 	name             string
 	limit            *limit.Limit
@@ -85,7 +84,6 @@ func (c *counter) isIncrement() bool {
 	return c.limit.Algorithm.CountsWindows() && c.chargesDenied && c.n > 0
 }
 
-// resultOf returns the answer to the hit of c.
 func (c *counter) resultOf(r limit.Result) backend.Result {
 	return backend.Result{Result: r, Source: backend.SourceMemcached, Window: c.window, MayEndEarly: c.isAllOrNone && !r.Allowed}
 }
@@ -191,7 +189,6 @@ type value struct {
 	state limit.State
 }
 
-// take decides n hits on c and charges v.
 func (v *value) take(c *counter, n int64) (r limit.Result) {
 	if !c.limit.Algorithm.CountsWindows() {
 		return c.limit.TakeWith(&v.state, c.now, n, c.chargesDenied)

@@ -64,7 +64,6 @@ func (s Server) Check() error {
 	return err
 }
 
-// address is a parsed Server.
 type address struct {
 	kind             Kind
 	network          string // tcp or unix

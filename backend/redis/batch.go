@@ -127,7 +127,6 @@ func (b *batch) sendWatched(ctx context.Context, start time.Time) (replaced bool
 	return replaced
 }
 
-// eachCall calls f with the hits of each call.
 func eachCall(hits []*pendingHit, f func([]*pendingHit)) {
 	for len(hits) > 0 {
 		n := 1
@@ -160,7 +159,6 @@ type Tracer interface {
 	BatchAnswered(b Batch, start time.Time, calls []context.Context)
 }
 
-// sendToTracer passes the batch to the Tracer, if there is one.
 func (b *batch) sendToTracer(sentBatch Batch, start time.Time) {
 	t := b.queue.limiter.options.Tracer
 	if t == nil {
@@ -210,7 +208,6 @@ func (l *lateWatch) start(ctx context.Context, q *partitionQueue, deadline time.
 	return true
 }
 
-// isLate reports whether another worker has replaced the worker of the batch.
 func (l *lateWatch) isLate() bool { return l.state != nil && l.state.Load() == batchLate }
 
 // end ends the watch. It reports whether another worker has replaced the worker of the batch.

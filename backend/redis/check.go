@@ -81,7 +81,6 @@ func (l *Limiter) Check(ctx context.Context) []Finding {
 	return findings
 }
 
-// partitionServer is a server and the keyspace of one of its partitions.
 type partitionServer struct {
 	*server
 	keyspace keyspace
@@ -100,7 +99,6 @@ func (l *Limiter) serversOf(ctx context.Context, instance *redisInstance) (serve
 	return servers, err
 }
 
-// addressOf returns the address of a server of instance.
 func (r *redisInstance) addressOf(s *server) string {
 	if r.address.kind == Cluster {
 		return s.node.Options().Addr
@@ -108,7 +106,6 @@ func (r *redisInstance) addressOf(s *server) string {
 	return r.name
 }
 
-// setServer sets the server of findings.
 func (r *redisInstance) setServer(address string, findings ...Finding) []Finding {
 	for i := range findings {
 		findings[i].Role, findings[i].Address = r.role, address
@@ -116,7 +113,6 @@ func (r *redisInstance) setServer(address string, findings ...Finding) []Finding
 	return findings
 }
 
-// connectionFinding describes an error of the connection.
 func connectionFinding(err error) Finding {
 	return Finding{Check: CheckConnection, Level: LevelProblem, Text: "Redis can't be used: " + err.Error(), Advice: AdviceFor(err)}
 }
@@ -137,7 +133,6 @@ func AdviceFor(err error) string {
 	return cmp.Or(adviceByKind[KindOf(err)], "check that Redis runs, and that REDIS_URL has its address")
 }
 
-// serverCheck examines one server.
 type serverCheck struct {
 	options  *Options
 	timeout  time.Duration
@@ -150,7 +145,6 @@ func (c *serverCheck) add(check string, level Level, text, advice string) {
 	c.findings = append(c.findings, Finding{Check: check, Level: level, Text: text, Advice: advice})
 }
 
-// run returns the findings of all checks.
 func (c *serverCheck) run(ctx context.Context) []Finding {
 	var runs []rightRun
 	var commands []goredis.Cmder
@@ -221,7 +215,6 @@ func (c *serverCheck) names(layout string) map[string]runName {
 	}
 }
 
-// subscribe subscribes to channel for a moment.
 func (c *serverCheck) subscribe(ctx context.Context, channel string) error {
 	subscription := c.server.node.Subscribe(ctx)
 	defer func() { _ = subscription.Close() }()
@@ -232,7 +225,6 @@ func (c *serverCheck) subscribe(ctx context.Context, channel string) error {
 	return err
 }
 
-// checkWrite examines why Redis refused to write.
 func (c *serverCheck) checkWrite(err error) {
 	switch code := errorCode(err); code {
 	case "OOM":
@@ -260,7 +252,6 @@ func (c *serverCheck) checkClock() {
 		"set both clocks with NTP; windows begin and end by the clock of Redis")
 }
 
-// checkTimeout compares the timeout with the measured round trip.
 func (c *serverCheck) checkTimeout() {
 	if roundTrip := c.server.clock.roundTrip(); isTooShort(c.timeout, roundTrip) {
 		c.add(CheckTimeout, LevelWarning,
@@ -285,7 +276,6 @@ func (c *serverCheck) checkCoverage(ctx context.Context) {
 	}
 }
 
-// checkInfo examines the reply to INFO.
 func (c *serverCheck) checkInfo(cmd *goredis.Cmd) {
 	info := map[string]string{}
 	text, _ := cmd.Text()

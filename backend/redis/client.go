@@ -69,7 +69,6 @@ func loginOf(file string, ofURL login) func(context.Context) (user, password str
 	}
 }
 
-// maxAuthBytes bounds the size of an AuthFile.
 const maxAuthBytes = 64 << 10
 
 // ReadAuthFile returns the Auth in an AuthFile, without the space around it. Errors hold no secrets.
@@ -127,7 +126,6 @@ func (a address) limiterOptions(o Options) *goredis.UniversalOptions {
 	return c
 }
 
-// open returns a client, which connects at its first use.
 func (a address) open(o *goredis.UniversalOptions) goredis.UniversalClient {
 	switch a.kind {
 	case Sentinel:

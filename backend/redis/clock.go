@@ -43,12 +43,10 @@ func microsSinceProcessStart() int64 { return time.Since(processStart).Microseco
 // now returns the time of the server in microseconds since 1970.
 func (c *serverClock) now() int64 { return microsSinceProcessStart() + c.offset.Load() }
 
-// isDue reports whether the clock should be measured again.
 func (c *serverClock) isDue() bool {
 	return microsSinceProcessStart()-c.measuredAt.Load() >= measureInterval
 }
 
-// isUsable reports whether the clock has been measured within maxClockAge.
 func (c *serverClock) isUsable() bool {
 	measuredAt := c.measuredAt.Load()
 	return measuredAt != 0 && microsSinceProcessStart()-measuredAt < maxClockAge
@@ -149,7 +147,6 @@ func (l *Limiter) RoundTrip() time.Duration {
 	return slowest
 }
 
-// roundTrip implements client.
 func (s *servers) roundTrip() time.Duration {
 	if s.single != nil {
 		return s.single.clock.roundTrip()
@@ -167,7 +164,6 @@ func (c *serverClock) shortest() measurement {
 	return slices.MinFunc(c.measurements, func(a, b measurement) int { return cmp.Compare(a.length(), b.length()) })
 }
 
-// roundTrip returns the length of the shortest measurement, or 0 if there is none.
 func (c *serverClock) roundTrip() time.Duration {
 	shortest, _ := c.roundTrips()
 	return shortest

@@ -37,7 +37,6 @@ type counterSet struct {
 	index   []int32          // a hash table of places in all, from 1
 }
 
-// reset empties the set and makes room for a batch of n hits.
 func (s *counterSet) reset(n int) {
 	clear(s.ofHit)
 	s.all, s.ofHit, s.nextHit = s.all[:0], s.ofHit[:0], s.nextHit[:0]
@@ -120,7 +119,6 @@ func (b *batch) divideHits() {
 	b.isScriptDone = len(b.scriptHits) == 0
 }
 
-// hitsOf returns the hits of c.
 func (b *batch) hitsOf(c *windowCounter) (hits []*pendingHit) {
 	for i := c.first; i != noHit; i = b.counters.nextHit[i] {
 		hits = append(hits, b.hits[i])
@@ -251,7 +249,6 @@ func (c *windowCounter) adaptTo(r *redisInstance, err error) bool {
 	return isForbidden && (p.isRead || isIncr)
 }
 
-// decodeCount returns the count in a reply to GET.
 func decodeCount(text string, err error) (int64, error) {
 	if errors.Is(err, goredis.Nil) {
 		return 0, nil

@@ -104,7 +104,6 @@ const (
 	outcomeFailed                     // Redis executes no command like this
 )
 
-// outcomeOf returns the outcome of a command with this error.
 func outcomeOf(err error) replyOutcome {
 	if err == nil {
 		return outcomeExecuted

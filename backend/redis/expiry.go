@@ -14,7 +14,6 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// minWindowMargin is the least windowMargin.
 const minWindowMargin = 10 * time.Second
 
 // windowMargin returns the least time for which a key lives after its window. In this time, a replica with a wrong
@@ -50,7 +49,6 @@ func (r *redisInstance) newTTLCommand(name string, ttl int64) goredis.Cmder {
 	return goredis.NewBoolCmd(context.Background(), "PEXPIRE", name, ttl)
 }
 
-// ttlSeconds returns ttl, which is in milliseconds, in seconds.
 func ttlSeconds(ttl int64) int64 { return (ttl + 999) / 1000 }
 
 // ttlTable remembers the hashes of keys that have a time to live in Redis, so that their charges don't set it again.
@@ -82,7 +80,6 @@ func (t *ttlTable) bucket(hash uint64) *ttlBucket {
 	return &t.buckets[hash&uint64(len(t.buckets)-1)]
 }
 
-// contains reports whether the table remembers a time to live of the key with this hash.
 func (t *ttlTable) contains(hash uint64) bool {
 	bucket := t.bucket(hash)
 	for i := range bucket {

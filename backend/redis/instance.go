@@ -34,7 +34,6 @@ type redisInstance struct {
 	maxLateBatches int64        // so that a connection is left for each worker
 }
 
-// addInstance adds a redisInstance, and a queue for each of its partitions.
 func (l *Limiter) addInstance(ctx context.Context, s Server) error {
 	a, err := parse(s)
 	if err != nil {

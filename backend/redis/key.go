@@ -16,14 +16,12 @@ const (
 	layoutCount = "v2:" // the count of one window, a whole number
 )
 
-// maxKey bounds a key in Redis, in bytes.
 const maxKey = 200
 
 // maxWindowName is the length of the longest name of a window: an @ and a number of seconds. Until the year 2286, a
 // number of milliseconds has at most as many digits.
 const maxWindowName = len("@9223372036854")
 
-// hashLen is the length of a hash in a key.
 var hashLen = base64.RawURLEncoding.EncodedLen(sha256.Size)
 
 // keyspace names the counters of one partition. A keyspace is the start of all these names:
@@ -71,12 +69,10 @@ func appendWindow(b []byte, l *limit.Limit, start int64) []byte {
 	return strconv.AppendInt(append(b, '@'), start/unit, 10)
 }
 
-// emptyWindow leaves room for the name of a window.
 var emptyWindow = strings.Repeat(" ", maxWindowName)
 
 const microsPerSecond, microsPerMillisecond = 1_000_000, 1000
 
-// hashSlotCount is the number of hash slots of a Redis Cluster.
 const hashSlotCount = 16384
 
 // hashTags returns n hash tags such as "{7}". Each n-th part of all hash slots has one tag. If each master owns one

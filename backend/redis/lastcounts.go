@@ -14,7 +14,6 @@ type lastCounts struct {
 	buckets []countBucket // a power of two; nil for a table that remembers nothing
 }
 
-// countBucket has the size of two cache lines.
 type countBucket [4]lastCount
 
 // lastCount is the last answer about a counter, or an end of 0. Times are in microseconds since 1970.
@@ -34,7 +33,6 @@ func newLastCounts(size int) []countBucket {
 	return make([]countBucket, powerOfTwo(size/len(countBucket{})))
 }
 
-// remember keeps the answers of the batch.
 func (t *lastCounts) remember(b *batch) {
 	if t.buckets == nil {
 		return

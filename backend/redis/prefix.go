@@ -62,7 +62,6 @@ func prefixError(step string, instance *redisInstance, err error) error {
 	return fmt.Errorf("%s keys of %s: %w", step, instance.name, failed(err))
 }
 
-// deleteKeys deletes the keys in one step.
 func (r *redisInstance) deleteKeys(ctx context.Context, keys []string) error {
 	commands := make([]goredis.Cmder, len(keys))
 	for i, key := range keys {
@@ -77,7 +76,6 @@ func (r *redisInstance) deleteKeys(ctx context.Context, keys []string) error {
 	return nil
 }
 
-// prefixSearch is a search for counters by prefix.
 type prefixSearch struct {
 	prefix      backend.KeyPrefix
 	keyPrefix   string // Options.KeyPrefix
@@ -145,7 +143,6 @@ func parseName(keyPrefix, name string) (counter, key string, isWhole, ok bool) {
 	return "", "", false, false
 }
 
-// escapeGlob returns a pattern of Redis that matches text only.
 func escapeGlob(text string) string { return globEscapes.Replace(text) }
 
 var globEscapes = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)

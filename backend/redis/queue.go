@@ -29,7 +29,6 @@ func notSent(reason backend.Reason, text string) error {
 	return &backend.Error{Reason: reason, NotSent: true, Cause: errors.New("redis: " + text)}
 }
 
-// failed returns the error of hits that Redis could not decide.
 func failed(err error) error { return &backend.Error{Reason: backend.ReasonOutage, Cause: err} }
 
 // partitionQueue has the calls of one partition until a worker sends as many of them as fit in a batch.
@@ -54,7 +53,6 @@ type partitionQueue struct {
 // maxSmallCallHits is the most hits of a small call. Nearly all calls of Envoy are small.
 const maxSmallCallHits = 16
 
-// startQueue returns a queue with its workers.
 func (l *Limiter) startQueue(ctx context.Context, instance *redisInstance, k keyspace) *partitionQueue {
 	q := &partitionQueue{limiter: l, instance: instance, keyspace: k, keysWithTTL: newTTLTable(maxKnownKeys / instance.partitions)}
 	q.counts.buckets = newLastCounts(maxLastCounts / instance.partitions)
@@ -166,7 +164,6 @@ func (q *partitionQueue) replaceWorker(ctx context.Context) {
 	q.limiter.workers.Go(func() { q.work(ctx) })
 }
 
-// close ends the workers once the queue is empty.
 func (q *partitionQueue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -193,7 +190,6 @@ const (
 	costTime       = 300_000 // how long a measured cost of a hit counts, in microseconds
 )
 
-// begin records that a batch is sent.
 func (p *pace) begin() { p.batchesInFlight.Add(1) }
 
 // end records that Redis has answered a batch after the time took, or that the batch has failed with err.

@@ -40,7 +40,6 @@ func boundReplies(dial dialFunc) dialFunc {
 	}
 }
 
-// defaultDial returns the dial function of go-redis.
 func defaultDial(o *goredis.UniversalOptions) dialFunc {
 	return goredis.NewDialer(&goredis.Options{DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig})
 }
@@ -101,7 +100,6 @@ func (s *replyScanner) scan(data []byte) error {
 	return s.err
 }
 
-// scanLine reads a line.
 func (s *replyScanner) scanLine(line []byte) error {
 	line = bytes.TrimSuffix(line, []byte("\r"))
 	if len(line) == 0 || !strings.Contains("+-:$*", string(line[:1])) {

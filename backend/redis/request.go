@@ -30,7 +30,6 @@ type request struct {
 // takeUses is the share of a waiting Take in users. It is more than the number of calls.
 const takeUses = 1 << 30
 
-// call is the part of a request that goes to one queue.
 type call struct {
 	*request
 	queue      *partitionQueue
@@ -67,10 +66,8 @@ type answer struct {
 	decidedAt int64 // the script's time, in microseconds since 1970; 0 without a script
 }
 
-// counterName returns the name of h's counter in Redis, in the memory of the call.
 func (h *pendingHit) counterName() []byte { return h.call.names[h.nameStart:h.nameEnd] }
 
-// hasWindow reports whether the name of h's counter contains a window.
 func (h *pendingHit) hasWindow() bool { return h.windowPlace > 0 }
 
 // setWindow completes the name of h's counter with the window that the caller has named, or else that contains now,
@@ -85,7 +82,6 @@ func (h *pendingHit) setWindow(now int64) {
 	h.untilEnd = max(end-now, 1)
 }
 
-// newRequest returns an empty request whose deadline is start + budget.
 func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *request {
 	r, ok := l.requests.Get().(*request)
 	if !ok {
@@ -125,7 +121,6 @@ func (c *call) hasOtherCalls() bool { return len(c.calls) > 1 }
 // mayBeRefunded reports whether the charge of h is refunded if a hit in another partition denies the group.
 func (h *pendingHit) mayBeRefunded() bool { return h.InGroup() && h.call.hasOtherCalls() }
 
-// callOf returns the request's call for q.
 func (r *request) callOf(q *partitionQueue) *call {
 	for _, c := range r.calls {
 		if c.queue == q {
@@ -144,7 +139,6 @@ func (r *request) callOf(q *partitionQueue) *call {
 	return c
 }
 
-// send pushes the calls to their queues.
 func (r *request) send() {
 	r.users.Store(int32(len(r.calls)) + takeUses)
 	for _, c := range r.calls {
@@ -155,7 +149,6 @@ func (r *request) send() {
 	}
 }
 
-// fail answers all hits of the call with err.
 func (c *call) fail(err error) {
 	for i := range c.hits {
 		c.hits[i].answer = answer{Result: backend.Result{Err: err}}
@@ -215,7 +208,6 @@ func (r *request) wait(ctx context.Context) error {
 	return err
 }
 
-// waitFor returns nil once all calls are answered, errLate after this time, and another error if ctx ends.
 func (r *request) waitFor(ctx context.Context, d time.Duration) error {
 	r.timer.Reset(d)
 	defer r.timer.Stop()
@@ -255,7 +247,6 @@ func (r *request) abandon(l *Limiter) {
 	}
 }
 
-// maxRecycledHits bounds the hits of a call whose memory is reused.
 const maxRecycledHits = 256
 
 func (l *Limiter) recycle(r *request) {

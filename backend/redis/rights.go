@@ -43,7 +43,6 @@ type runName struct {
 	rule  string // the ACL rule for the value and for similar names, or ""
 }
 
-// rightRun is the harmless run of a right.
 type rightRun struct {
 	Right
 	cmd  *goredis.Cmd
@@ -130,7 +129,6 @@ func (r Right) isNeeded(o *Options, a address) bool {
 	return true
 }
 
-// missingRights are the rights that the user of a server does not have.
 type missingRights struct {
 	commands []string
 	patterns []string // ACL rules for keys and channels
@@ -213,7 +211,6 @@ var missingEffects = map[RightUse]struct {
 	RightOfWindows: {LevelWarning, "windows may follow the clock of this machine, and EXPIRE sets the time to live of their keys"},
 }
 
-// uses returns the uses of the missing commands.
 func (m *missingRights) uses() (uses []RightUse) {
 	for _, r := range rights {
 		if slices.Contains(m.commands, r.Command) && !slices.Contains(uses, r.Use) {

@@ -150,7 +150,6 @@ func appendInts(b []byte, numbers ...int64) []byte {
 	return b
 }
 
-// oneIf returns 1 if b is true, otherwise 0.
 func oneIf(b bool) int64 {
 	if b {
 		return 1

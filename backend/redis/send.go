@@ -62,12 +62,10 @@ func (b *batch) send(ctx context.Context) error {
 	return b.batchError
 }
 
-// findServer returns the server that has the keys of the batch.
 func (b *batch) findServer(ctx context.Context) (*server, error) {
 	return b.queue.instance.client.masterOf(ctx, asString(b.hits[0].counterName()))
 }
 
-// setNow sets the time of the batch. If necessary it measures the clock of s first.
 func (b *batch) setNow(ctx context.Context, s *server) error {
 	if b.queue.limiter.options.CallersClock {
 		return nil
@@ -160,7 +158,6 @@ func (b *batch) scriptTime() int64 {
 	return b.now
 }
 
-// sendCommands sends the commands of the batch, and sets the reply or the error of each command.
 func (b *batch) sendCommands(ctx context.Context, s *server) {
 	waitReplicas := b.queue.limiter.options.WaitReplicas
 	switch {
@@ -308,7 +305,6 @@ func (b *batch) reportError(err error) {
 	}
 }
 
-// failHits answers hits with an error of the whole batch.
 func (b *batch) failHits(hits []*pendingHit, err error) {
 	if backend.ReasonOf(err) == backend.ReasonNone {
 		reason := backend.ReasonOutage
@@ -329,7 +325,6 @@ func (b *batch) failHits(hits []*pendingHit, err error) {
 	}
 }
 
-// hitsText returns the text of a number of hits.
 func hitsText(n int) string {
 	if n == 1 {
 		return "1 hit"
