@@ -1,5 +1,7 @@
 package limit
 
+import "strconv"
+
 // fixedWindow counts hits in windows aligned to the epoch, as envoyproxy/ratelimit does, or in windows of a
 // calendar.
 //
@@ -33,6 +35,16 @@ func (l *Limit) WindowAt(now int64) (start, end int64) {
 	}
 	start = now - now%l.period
 	return start, start + l.period
+}
+
+// AppendWindow appends the name of the window of l that starts at start to b: an @ and the start in seconds, or in
+// milliseconds if windows can start within a second. The Tag of l shows which of both it has.
+func (l *Limit) AppendWindow(b []byte, start int64) []byte {
+	unit := int64(second)
+	if l.period%second != 0 {
+		unit = second / 1000
+	}
+	return strconv.AppendInt(append(b, '@'), start/unit, 10)
 }
 
 // WindowStart returns the start of the window that ends at end, if l has ResetsAtOnce.

@@ -136,11 +136,11 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		case groupDenied && h.InGroup(): // next has only got a peek
 		case r.Allowed:
 			if found.hasEntry {
-				l.table.remove(found.id)
+				l.table.invalidate(found.id)
 			}
 		case followsGroupHit(hits, lookups, i): // the charge of the earlier hit may have been undone
 		case r.MayEndEarly:
-			l.table.remove(found.id)
+			l.table.invalidate(found.id)
 		default:
 			l.table.add(found, h, r.Result, nowMicros)
 		}

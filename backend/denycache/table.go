@@ -66,15 +66,10 @@ func (t *table) find(id fingerprint.ID, h *backend.Hit, now int64, r *limit.Resu
 	s, set := t.lock(id)
 	defer s.mu.Unlock()
 	l = lookup{id: id, generation: s.generation}
-	for i := range set {
-		e := &set[i]
-		if e.id != id {
-			continue
-		}
-		l.hasEntry = true
-		if l.isDenied = e.denies(h, now); l.isDenied {
-			*r = e.result(h, now)
-		}
+	e := placeFor(set, id)
+	l.hasEntry = e.id == id
+	if l.isDenied = l.hasEntry && e.denies(h, now); l.isDenied {
+		*r = e.result(h, now)
 	}
 	return l
 }
@@ -142,14 +137,6 @@ func placeFor(set *[setSize]entry, id fingerprint.ID) *entry {
 	return place
 }
 
-func (t *table) remove(id fingerprint.ID) {
-	s, set := t.lock(id)
-	defer s.mu.Unlock()
-	if e := placeFor(set, id); e.id == id {
-		*e = entry{}
-	}
-}
-
 func (t *table) invalidateAll() {
 	for i := range t.shards {
 		s := &t.shards[i]
@@ -160,6 +147,7 @@ func (t *table) invalidateAll() {
 	}
 }
 
+// invalidate drops the entry of id, and a denial that another Take is about to add.
 func (t *table) invalidate(id fingerprint.ID) {
 	s, set := t.lock(id)
 	defer s.mu.Unlock()

@@ -2,6 +2,7 @@ package memcached
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -31,12 +32,8 @@ type counter struct {
 func (l *Limiter) counterOf(h *backend.Hit, now int64) counter {
 	c := counter{limit: h.Limit, now: now, n: min(max(h.N, -limit.MaxHits), limit.MaxHits), chargesDenied: h.Limit.ChargeDenied && !h.InGroup(), isAllOrNone: h.AllOrNone}
 	if c.limit.Algorithm.CountsWindows() {
-		var end int64
-		c.window, end = h.Limit.WindowAt(now)
-		if h.Window != 0 {
-			c.window, end = h.Limit.WindowAt(h.Window)
-		}
-		c.untilEnd = max(end-now, 1)
+		start, end := h.Limit.WindowAt(cmp.Or(h.Window, now))
+		c.window, c.untilEnd = start, max(end-now, 1)
 	}
 	c.name = l.nameOf(h, c.window)
 	return c
@@ -54,17 +51,12 @@ const (
 //	<prefix><layout><tag of the limit>:<key>[@<start of the window>]
 //	<prefix><layout><tag of the limit>#<SHA-256 of key>[@<start of the window>]
 //
-// The second form replaces names that memcached does not allow. The start of a window is in seconds, or in
-// milliseconds if the window does not last whole seconds.
+// The second form replaces names that memcached does not allow.
 func (l *Limiter) nameOf(h *backend.Hit, window int64) string {
-	const maxKey, second, millisecond = 250, 1_000_000, 1000
+	const maxKey = 250
 	layout, suffix := layoutState, ""
 	if h.Limit.Algorithm.CountsWindows() {
-		unit := int64(second)
-		if h.Limit.Period()%second != 0 {
-			unit = millisecond
-		}
-		layout, suffix = layoutCount, "@"+strconv.FormatInt(window/unit, 10)
+		layout, suffix = layoutCount, string(h.Limit.AppendWindow(nil, window))
 	}
 	start := l.options.KeyPrefix + layout + h.Limit.Tag()
 	if name := start + ":" + string(h.Key) + suffix; len(name) <= maxKey && isSafe(name) {

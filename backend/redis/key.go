@@ -59,19 +59,9 @@ func (k keyspace) append(b []byte, l *limit.Limit, key []byte) []byte {
 	return append(b, key[:space-hashLen-1]...)
 }
 
-// appendWindow appends the name of the window of l that starts at start, in microseconds. The name has seconds, or
-// milliseconds if windows can start within a second.
-func appendWindow(b []byte, l *limit.Limit, start int64) []byte {
-	unit := int64(microsPerSecond)
-	if l.Period()%microsPerSecond != 0 {
-		unit = microsPerMillisecond
-	}
-	return strconv.AppendInt(append(b, '@'), start/unit, 10)
-}
-
 var emptyWindow = strings.Repeat(" ", maxWindowName)
 
-const microsPerSecond, microsPerMillisecond = 1_000_000, 1000
+const microsPerSecond = 1_000_000
 
 const hashSlotCount = 16384
 

@@ -118,7 +118,7 @@ func (k keyspace) appendCounter(b []byte, h *backend.Hit, now time.Time) []byte 
 	b = k.append(b, h.Limit, h.Key)
 	if h.Limit.Algorithm.CountsWindows() {
 		start, _ := h.Limit.WindowAt(now.UnixMicro())
-		b = appendWindow(b, h.Limit, start)
+		b = h.Limit.AppendWindow(b, start)
 	}
 	return b
 }

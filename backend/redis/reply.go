@@ -65,8 +65,16 @@ func (c *replyConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// replyScanner follows the replies of a connection with RESP 2
-// (https://redis.io/docs/latest/develop/reference/protocol-spec). The zero value expects a reply.
+// The first bytes of lines, by what follows the byte. Sentinels reply with RESP 3.
+const (
+	lineKinds  = "+-:_,#(" // the rest of the line, and nothing after the line
+	textKinds  = "$!="     // the length of a text; the text follows the line
+	arrayKinds = "*~>"     // the number of elements; they follow the line
+	mapKinds   = "%|"      // the number of pairs of elements; they follow the line
+)
+
+// replyScanner follows the replies of a connection (https://redis.io/docs/latest/develop/reference/protocol-spec).
+// The zero value expects a reply.
 type replyScanner struct {
 	line          []byte // the start of a line whose end has not arrived
 	textBytesLeft int    // bytes of the text that have not arrived
@@ -102,15 +110,15 @@ func (s *replyScanner) scan(data []byte) error {
 
 func (s *replyScanner) scanLine(line []byte) error {
 	line = bytes.TrimSuffix(line, []byte("\r"))
-	if len(line) == 0 || !strings.Contains("+-:$*", string(line[:1])) {
+	isOneOf := func(kinds string) bool { return len(line) > 0 && strings.IndexByte(kinds, line[0]) >= 0 }
+	if !isOneOf(lineKinds + textKinds + arrayKinds + mapKinds) {
 		return fmt.Errorf("%w: got a line that begins with %.1q", errReply, line)
 	}
 	if s.elementsLeft == 0 { // the reply before has ended
 		s.elementsLeft, s.arrays = 1, 0
 	}
 	s.elementsLeft--
-	isText, isArray := line[0] == '$', line[0] == '*'
-	if !isText && !isArray {
+	if isOneOf(lineKinds) {
 		return nil
 	}
 	n, err := strconv.ParseInt(string(line[1:]), 10, 64)
@@ -121,13 +129,15 @@ func (s *replyScanner) scanLine(line []byte) error {
 	switch {
 	case n < 0: // there is no text and no array
 		return nil
-	case isArray:
+	case isOneOf(mapKinds):
+		s.elementsLeft, s.arrays = s.elementsLeft+2*n, s.arrays+1
+	case isOneOf(arrayKinds):
 		s.elementsLeft, s.arrays = s.elementsLeft+n, s.arrays+1
 	default:
 		s.textBytesLeft = int(n) + 2 // the text ends with CR and LF
 	}
 	switch {
-	case isText && n > maxReplyText:
+	case s.textBytesLeft > maxReplyText+2:
 		return fmt.Errorf("%w: got a text of more than %d bytes", errReply, maxReplyText)
 	case s.elementsLeft > maxReplyElements:
 		return fmt.Errorf("%w: got an array of more than %d elements", errReply, maxReplyElements)

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,13 +74,9 @@ func (h *pendingHit) hasWindow() bool { return h.windowPlace > 0 }
 // setWindow completes the name of h's counter with the window that the caller has named, or else that contains now,
 // in microseconds since 1970. A second call replaces the window.
 func (h *pendingHit) setWindow(now int64) {
-	var end int64
-	h.chargedWindow, end = h.Limit.WindowAt(now)
-	if h.Window != 0 {
-		h.chargedWindow, end = h.Limit.WindowAt(h.Window)
-	}
-	h.nameEnd = len(appendWindow(h.call.names[:h.windowPlace], h.Limit, h.chargedWindow))
-	h.untilEnd = max(end-now, 1)
+	start, end := h.Limit.WindowAt(cmp.Or(h.Window, now))
+	h.nameEnd = len(h.Limit.AppendWindow(h.call.names[:h.windowPlace], start))
+	h.chargedWindow, h.untilEnd = start, max(end-now, 1)
 }
 
 func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *request {

@@ -144,9 +144,9 @@ func TestLongKeysAreHashed(t *testing.T) {
 
 func TestWindowEndsTheName(t *testing.T) {
 	minute, quarter := newLimit(t, limit.Spec{Unit: limit.Minute}), newLimit(t, limit.Spec{Unit: limit.Millisecond, Multiplier: 250})
-	assert.Equal(t, "name@1763784000", string(appendWindow([]byte("name"), minute, 1_763_784_000_000_000)))
-	assert.Equal(t, "name@1763784000250", string(appendWindow([]byte("name"), quarter, 1_763_784_000_250_000)))
-	assert.Len(t, appendWindow(nil, minute, math.MaxInt64), maxWindowName)
+	assert.Equal(t, "name@1763784000", string(minute.AppendWindow([]byte("name"), 1_763_784_000_000_000)))
+	assert.Equal(t, "name@1763784000250", string(quarter.AppendWindow([]byte("name"), 1_763_784_000_250_000)))
+	assert.Len(t, minute.AppendWindow(nil, math.MaxInt64), maxWindowName)
 }
 
 func TestNoTwoCountersHaveOneName(t *testing.T) {
@@ -160,7 +160,7 @@ func TestNoTwoCountersHaveOneName(t *testing.T) {
 	nameOf := func(l *limit.Limit, key []byte, window int64) []byte {
 		name := k.append(nil, l, key)
 		if l.Algorithm.CountsWindows() {
-			name = appendWindow(name, l, window*l.Period())
+			name = l.AppendWindow(name, window*l.Period())
 		}
 		return name
 	}
@@ -174,7 +174,7 @@ func TestNoTwoCountersHaveOneName(t *testing.T) {
 				return nameOf(l, []byte(strings.Repeat(":", rapid.IntRange(0, 300).Draw(t, "n"))), window)
 			}),
 			rapid.Custom(func(t *rapid.T) []byte { // a key that looks like the end of a name
-				return appendWindow([]byte("k"), l, rapid.Int64Range(0, 30).Draw(t, "number")*l.Period())
+				return l.AppendWindow([]byte("k"), rapid.Int64Range(0, 30).Draw(t, "number")*l.Period())
 			}),
 		).Draw(t, "key")
 		name := string(nameOf(l, key, window))
