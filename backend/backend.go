@@ -11,29 +11,20 @@ import (
 
 // Hit charges one counter with N hits.
 type Hit struct {
-	// Key and Limit.Tag together name the counter. Key can have any length and hold
-	// any bytes. It is valid only during Take.
+	// Key and Limit.Tag together name the counter. Key can have any length and hold any bytes. It is valid only
+	// during Take.
 	Key []byte
 
-	// Limit decides whether the hit passes.
-	Limit *limit.Limit
-
-	// Rule is the path of the rule that has Limit. It is for reports only and can be empty.
-	Rule string
-
-	// N is the number of hits to charge; 0 peeks, a negative N refunds.
-	N int64
-
-	// HoldID is the id of the hold that the hit takes, renews or ends, or empty. Only algorithms with holds
-	// use it. See limit.Limit.TakeHold.
-	HoldID string
+	Limit  *limit.Limit
+	Rule   string // the path of the rule that has Limit; for reports only, and can be empty
+	N      int64  // the number of hits to charge; 0 peeks, a negative N refunds
+	HoldID string // the id of the hold that the hit takes, renews or ends, or empty; see limit.Limit.TakeHold
 
 	// Window is the start of the window that a hit on a fixed window must change, in microseconds since
 	// 1970. 0 means the window of now. A backend in this process ignores it.
 	Window int64
 
-	// Shadow marks a hit whose denial does not deny the request.
-	Shadow bool
+	Shadow bool // a denial of the hit does not deny the request
 
 	// AllOrNone puts the hit into the group of its Take, if N is positive. If a hit denies the group, none of
 	// the group is charged, even if its limit charges denied hits. A hit that is not denied itself is then

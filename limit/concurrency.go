@@ -6,22 +6,14 @@ import (
 	"sort"
 )
 
+// The bounds of holds.
 const (
-	// DefaultHold is the Hold of limits that have none, in microseconds.
-	DefaultHold = 30 * second
-
-	// MinHold is the minimum of Hold, in microseconds.
-	MinHold = second / 10
-
-	// MaxHold is the maximum of Hold, in microseconds.
-	MaxHold = 86_400 * second
-
-	// maxHoldEntries bounds the members of the sorted set in Redis. A hold of several slots has two.
-	maxHoldEntries = 100_000
+	DefaultHold    = 30 * second     // Hold of limits that have none
+	MinHold        = second / 10     // of Hold
+	MaxHold        = 86_400 * second // of Hold
+	MaxHoldID      = 64              // bytes of the id of a hold
+	maxHoldEntries = 100_000         // members of the sorted set in Redis, where a hold of several slots has two
 )
-
-// MaxHoldID is the maximum length of the id of a hold, in bytes.
-const MaxHoldID = 64
 
 // CheckHoldID returns an error unless id has 1 to MaxHoldID visible ASCII characters.
 func CheckHoldID(id string) error {
@@ -36,11 +28,9 @@ func CheckHoldID(id string) error {
 	return nil
 }
 
-// A hold, and an id with its place in the map, need as much memory as this number of hits in a log.
-const (
-	logEntriesPerHold = 2
-	logEntriesPerID   = 2
-)
+// logEntriesPerHold is the number of hits in a log that need as much memory as a hold, or as an id with its place in
+// the map.
+const logEntriesPerHold = 2
 
 type hold struct {
 	expiry, slots int64

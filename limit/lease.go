@@ -6,15 +6,11 @@ import (
 	"fmt"
 )
 
+// The bounds of leases.
 const (
-	// DefaultLeaseWaste is the LeaseWaste of limits that have none.
-	DefaultLeaseWaste = 0.01
-
-	// MaxLeaseWaste is the maximum of LeaseWaste.
-	MaxLeaseWaste = 0.5
-
-	// MinLeasePermits is the least LeasePermits with which a lease has an effect.
-	MinLeasePermits = 2
+	DefaultLeaseWaste = 0.01 // LeaseWaste of limits that have none
+	MaxLeaseWaste     = 0.5  // of LeaseWaste
+	MinLeasePermits   = 2    // the least LeasePermits with which a lease has an effect
 )
 
 // CanLease reports whether a limit of this spec can have a lease.

@@ -17,29 +17,20 @@ import (
 	"time"
 )
 
+// The bounds of limits.
 const (
-	// MaxHits is the maximum of hits in one Take and in a counter. A refund of MaxHits is a reset.
-	MaxHits = 1 << 34
-
-	// minPeriod is the minimum length of a window, in microseconds.
-	minPeriod = 10_000
-
-	// MaxPeriod is the maximum length of a window, and of the time to fill a token bucket: ten years of
-	// 365 days.
-	MaxPeriod = 10 * 365 * 86_400 * second
-
-	// Never is the RetryAfter of hits that can't pass at any time.
-	Never = -1
-
-	second = 1_000_000
+	MaxHits   = 1 << 34                    // in one Take and in a counter; a refund of MaxHits is a reset
+	minPeriod = 10_000                     // of a window
+	MaxPeriod = 10 * 365 * 86_400 * second // of a window, and of the time to fill a token bucket: ten years
+	Never     = -1                         // the RetryAfter of hits that can't pass at any time
+	second    = 1_000_000
 )
 
 // Spec is a limit as its author states it.
 type Spec struct {
 	Algorithm Algorithm
 
-	// Requests is the number of hits that a window admits, or the number of slots with Concurrency.
-	Requests uint32
+	Requests uint32 // hits that a window admits, or slots with Concurrency
 
 	// The window is Multiplier × Unit. A Multiplier of 0 means 1.
 	Unit       Unit
@@ -49,8 +40,7 @@ type Spec struct {
 	// Europe/Berlin. If Timezone is empty, windows are aligned to the epoch.
 	Timezone string
 
-	// Burst is the capacity of a token bucket. 0 means Requests.
-	Burst uint32
+	Burst uint32 // capacity of a token bucket; 0 means Requests
 
 	// ChargeDenied charges denied hits as well. The debt is at most Requests, or ends with the window for
 	// an algorithm with ResetsAtOnce.
@@ -269,7 +259,7 @@ func (s *State) Entries() int {
 	case s.log == nil:
 		return 0
 	case s.log.holds != nil:
-		return logEntriesPerHold*len(s.log.holds.holds) + logEntriesPerID*len(s.log.holds.expiries)
+		return logEntriesPerHold * (len(s.log.holds.holds) + len(s.log.holds.expiries))
 	}
 	return s.log.len()
 }

@@ -23,13 +23,11 @@ type entry struct {
 	capacity  uint32 // Capacity of the limit
 }
 
-// firstDenialTime is the time for which the first denial of a counter is remembered, in microseconds.
-const firstDenialTime = 1_000_000
-
 const (
-	entryBytes = 64
-	setSize    = 8 // entries of a set
-	maxShards  = 64
+	firstDenialTime = 1_000_000 // microseconds for which the first denial of a counter is remembered
+	entryBytes      = 64
+	setSize         = 8 // entries of a set
+	maxShards       = 64
 )
 
 // table is a set-associative cache of denials. A new entry in a full set evicts the entry that ends first.

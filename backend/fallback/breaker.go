@@ -57,11 +57,10 @@ const (
 // two separate faults do not open the breaker together.
 const failureMemory = time.Second
 
-// Each pause between probes is twice as long as the pause before, up to maxProbePause. An outage ends once the
-// breaker has been closed for maxProbePause.
 const (
-	firstProbePause = 50 * time.Millisecond
-	maxProbePause   = 500 * time.Millisecond
+	firstProbePause   = 50 * time.Millisecond  // each further pause is twice as long
+	maxProbePause     = 500 * time.Millisecond // an outage ends once the breaker has been closed for maxProbePause
+	minIdleProbePause = 50 * time.Millisecond  // between the probes of two shards
 )
 
 func (b *breaker) loadState() BreakerState { return BreakerState(b.state.Load()) }
@@ -203,9 +202,6 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 	}
 	return true
 }
-
-// minIdleProbePause is the least pause between the probes of two shards.
-const minIdleProbePause = 50 * time.Millisecond
 
 // probeIdleShards probes each shard once per Options.IdleProbe, one shard after the other. The first round is faster.
 func (l *Limiter) probeIdleShards() {

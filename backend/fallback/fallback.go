@@ -24,17 +24,11 @@ type Options struct {
 	Primary   backend.Limiter
 	Secondary Secondary
 
-	// Ratio is the share of a limit without a ratio that the secondary grants: above 0 and at most 1.
-	Ratio float64
+	Ratio float64           // of limits without a ratio: above 0 and at most 1
+	Mode  limit.FailureMode // of limits without a failure mode; default FailLocal
 
-	// Mode is the behaviour of limits without a failure mode. The default is FailLocal.
-	Mode limit.FailureMode
-
-	// Shards is the number of the primary's shards.
-	Shards int
-
-	// ShardOf returns the shard of a hit, from 0 to Shards-1.
-	ShardOf func(*backend.Hit) int
+	Shards  int                    // of the primary
+	ShardOf func(*backend.Hit) int // the shard of a hit, from 0 to Shards-1
 
 	// Probe returns nil if a shard of the primary works again. It must charge a counter, because reads can
 	// work where writes fail.
@@ -52,7 +46,6 @@ type Options struct {
 	// since is the time of the answer, or the start of the window if the algorithm resets at once.
 	LastCount func(now time.Time, h *backend.Hit) (spent int64, since time.Time, ok bool)
 
-	// Observer receives events.
 	Observer Observer
 }
 

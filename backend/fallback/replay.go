@@ -13,10 +13,10 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-const replayBatchSize = 64
-
-// firstReplayPause is the pause before the log of a closed breaker is replayed.
-const firstReplayPause = 20 * time.Millisecond
+const (
+	replayBatchSize  = 64                    // counters in one Take of a replay
+	firstReplayPause = 20 * time.Millisecond // before the log of a closed breaker is replayed
+)
 
 // startReplay replays the log of b in the background, once the primary answers.
 func (b *breaker) startReplay() {
@@ -207,11 +207,8 @@ type pendingCharge struct {
 }
 
 const (
-	// maxLogBytes bounds the memory of a Limiter's logs: about 100,000 counters.
-	maxLogBytes = 32 << 20
-
-	// entryOverhead is the memory of an entry besides its key, in bytes.
-	entryOverhead = 200
+	maxLogBytes   = 32 << 20 // of a Limiter's logs: about 100,000 counters
+	entryOverhead = 200      // bytes of an entry besides its key
 )
 
 // add adds c to the entry of key. c.key is not used.

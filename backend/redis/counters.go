@@ -16,30 +16,30 @@ import (
 // windowCounter is a counter in Redis with its hits in a batch. For fixed_window, each window has a
 // counter of its own.
 type windowCounter struct {
-	name        []byte // the key in Redis, in the memory of a call
-	hash        uint64 // the hash of name in keysWithTTL
-	ttl         int64  // time to live of a new key, in milliseconds
-	first, last int32  // places of the counter's first and last hit in the batch; nextHit leads from first to last
-	n           int64  // sum of the hits
-	usesScript  bool   // the script decides all hits of the counter, because one of the hits needs the script
-	isDone      bool   // no plain commands are left to send
-	plain       plainCommands
+	name       []byte // the key in Redis, in the memory of a call
+	hash       uint64 // the hash of name in keysWithTTL
+	ttl        int64  // time to live of a new key, in milliseconds
+	hits       []*pendingHit
+	n          int64 // sum of the hits
+	usesScript bool  // the script decides all hits of the counter, because one of the hits needs the script
+	isDone     bool  // no plain commands are left to send
+	plain      plainCommands
 }
-
-// noHit is the place after the last hit of a windowCounter.
-const noHit = -1
 
 // counterSet has the windowCounters of a batch. It reuses its memory.
 type counterSet struct {
-	all     []*windowCounter // all counters; the capacity has further counters for reuse
-	ofHit   []*windowCounter // the counter of each hit of the batch
-	nextHit []int32          // for each hit of the batch, the place of the next hit on the same counter, or noHit
-	index   []int32          // a hash table of places in all, from 1
+	all   []*windowCounter // all counters; the capacity has further counters for reuse
+	ofHit []*windowCounter // the counter of each hit of the batch
+	index []int32          // a hash table of places in all, from 1
 }
 
 func (s *counterSet) reset(n int) {
 	clear(s.ofHit)
-	s.all, s.ofHit, s.nextHit = s.all[:0], s.ofHit[:0], s.nextHit[:0]
+	for _, c := range s.all {
+		clear(c.hits)
+		c.hits = c.hits[:0]
+	}
+	s.all, s.ofHit = s.all[:0], s.ofHit[:0]
 	size := powerOfTwo(max(2*n, 8))
 	if size > cap(s.index) {
 		s.index = make([]int32, size)
@@ -50,14 +50,7 @@ func (s *counterSet) reset(n int) {
 
 // add adds h, the next hit of the batch, to its counter c.
 func (s *counterSet) add(c *windowCounter, h *pendingHit) {
-	i := int32(len(s.ofHit))
-	s.ofHit, s.nextHit = append(s.ofHit, c), append(s.nextHit, noHit)
-	if c.first == noHit {
-		c.first = i
-	} else {
-		s.nextHit[c.last] = i
-	}
-	c.last = i
+	s.ofHit, c.hits = append(s.ofHit, c), append(c.hits, h)
 	c.n += h.N
 	if needsScript(h) {
 		c.usesScript, c.isDone = true, true
@@ -81,7 +74,7 @@ func (s *counterSet) find(name []byte, hash uint64) *windowCounter {
 	}
 	s.index[place] = int32(n + 1)
 	c := s.all[n]
-	c.name, c.hash, c.ttl, c.first, c.n, c.usesScript, c.isDone = name, hash, 0, noHit, 0, false, false
+	c.name, c.hash, c.ttl, c.n, c.usesScript, c.isDone = name, hash, 0, 0, false, false
 	return c
 }
 
@@ -104,7 +97,7 @@ func (b *batch) divideHits() {
 		}
 		name := h.counterName()
 		c := s.find(name, b.queue.keysWithTTL.hash(name))
-		if c.first == noHit && h.hasWindow() {
+		if len(c.hits) == 0 && h.hasWindow() {
 			c.ttl = b.queue.limiter.options.windowTTL(h.Limit, h.untilEnd)
 		}
 		s.add(c, h)
@@ -113,24 +106,17 @@ func (b *batch) divideHits() {
 	for i, h := range b.hits {
 		if c := s.ofHit[i]; c.usesScript {
 			b.scriptHits = append(b.scriptHits, h)
-			b.hasDistinctCounters = b.hasDistinctCounters && c.first == c.last
+			b.hasDistinctCounters = b.hasDistinctCounters && len(c.hits) == 1
 		}
 	}
 	b.isScriptDone = len(b.scriptHits) == 0
-}
-
-func (b *batch) hitsOf(c *windowCounter) (hits []*pendingHit) {
-	for i := c.first; i != noHit; i = b.counters.nextHit[i] {
-		hits = append(hits, b.hits[i])
-	}
-	return hits
 }
 
 // hitsWithoutAnswer returns the hits that Redis has not decided, and that have not failed.
 func (b *batch) hitsWithoutAnswer() (hits []*pendingHit) {
 	for _, c := range b.counters.all {
 		if !c.isDone {
-			hits = append(hits, b.hitsOf(c)...)
+			hits = append(hits, c.hits...)
 		}
 	}
 	if !b.isScriptDone {
@@ -264,10 +250,9 @@ func decodeCount(text string, err error) (int64, error) {
 }
 
 // answerHits sets the answers of the hits of c. count is the count before the first hit. mayEndEarly is for denials.
-func (b *batch) answerHits(c *windowCounter, count int64, mayEndEarly bool) {
+func (c *windowCounter) answerHits(count int64, mayEndEarly bool) {
 	count = min(max(count, 0), limit.MaxHits)
-	for i := c.first; i != noHit; i = b.counters.nextHit[i] {
-		h := b.hits[i]
+	for _, h := range c.hits {
 		h.answer = answer{Result: backend.Result{Source: backend.SourceRedis}}
 		count, h.answer.Result.Result = h.Limit.CountHits(count, h.N, h.untilEnd, true)
 		h.answer.MayEndEarly = mayEndEarly && !h.answer.Allowed

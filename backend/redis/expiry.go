@@ -106,8 +106,6 @@ func (t *ttlTable) add(hash uint64) {
 // or Redis did not answer a charge, and may execute it after the key has expired. The next batches send a command
 // until Redis executes it.
 type keysWithoutTTL struct {
-	count atomic.Int64 // the number of commands
-
 	mu             sync.Mutex // guards the fields below
 	commands       []goredis.Cmder
 	sendAfter      time.Time // the commands are not sent earlier
@@ -132,24 +130,18 @@ func (k *keysWithoutTTL) addUnanswered(command goredis.Cmder) {
 func (k *keysWithoutTTL) add(command goredis.Cmder) {
 	if len(k.commands) < maxKeysWithoutTTL {
 		k.commands = append(k.commands, command)
-		k.count.Store(int64(len(k.commands)))
 	}
 }
 
 // takeCommands removes and returns the commands. It returns nil before sendAfter.
 func (k *keysWithoutTTL) takeCommands() (commands []goredis.Cmder) {
-	if k.count.Load() == 0 {
-		return nil
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := time.Now()
-	if now.Before(k.sendAfter) {
+	if len(k.commands) == 0 || time.Now().Before(k.sendAfter) {
 		return nil
 	}
-	k.sendAfter = now.Add(resendPause)
+	k.sendAfter = time.Now().Add(resendPause)
 	commands, k.commands = k.commands, nil
-	k.count.Store(0)
 	return commands
 }
 

@@ -41,7 +41,7 @@ func (t *lastCounts) remember(b *batch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range b.counters.all {
-		h := b.hits[c.last]
+		h := c.hits[len(c.hits)-1]
 		r, l := h.answer.Result, h.Limit
 		if r.Err != nil || l.Capacity() == 0 {
 			continue

@@ -24,55 +24,37 @@ import (
 
 // Options of a Limiter. A zero value means the default. The caller keeps the bounds that the fields state.
 type Options struct {
-	// Main is the Redis that counts.
-	Main Server
-
-	// PerSecond is a second Redis, for the limits with a window of exactly one second.
-	PerSecond *Server
-
-	// KeyPrefix starts every key. It has at most 64 bytes, and no braces in a Cluster.
-	KeyPrefix string
+	Main      Server        // the Redis that counts
+	PerSecond *Server       // a second Redis, for the limits with a window of exactly one second
+	KeyPrefix string        // of all keys: at most 64 bytes, and no braces in a Cluster
+	Jitter    time.Duration // maximum of the random time that is added to the time to live of a key; at most a year
 
 	// Partitions is the number of hash tags of a Cluster; default 12, at most 1024. All replicas need the same
 	// number, because another number means other keys.
 	Partitions int
-
-	// Jitter is the longest random time that is added to the time to live of a key; at most a year.
-	Jitter time.Duration
 
 	// Timeout is the budget of a Take, at least 1 ms; default 50 ms. AutoTimeout makes it follow the measured
 	// round trip, from 50 to 500 ms.
 	Timeout     time.Duration
 	AutoTimeout bool
 
-	// MaxBatchSize bounds the hits of a batch; default 256, at most 4096. A request with more hits is one batch.
-	MaxBatchSize int
-
-	// MaxInflightBatches is the number of batches of one partition that can be in flight; default 1.
-	MaxInflightBatches int
-
-	// MaxQueueSize is the number of hits of one partition that can wait; default 4096. Further hits fail.
-	MaxQueueSize int
+	MaxBatchSize       int // of hits; default 256, at most 4096; a request with more hits is one batch
+	MaxInflightBatches int // of one partition; default 1
+	MaxQueueSize       int // of hits of one partition; default 4096; further hits fail
 
 	// WaitReplicas is the number of replicas that must have the charges of a batch before its answer; default
 	// 0. If they take longer than a quarter of Timeout, the answer comes without them. Then the batch has
 	// ReplicasMissing, and batches of the next second don't wait.
 	WaitReplicas int
 
-	// Overrides makes Check examine the rights for overrides, which are in Main.
-	Overrides bool
-
-	// CallersClock makes Redis use the now of Take as the time. It is for tests.
-	CallersClock bool
+	Overrides    bool // Check examines the rights for overrides, which are in Main
+	CallersClock bool // Redis uses the now of Take as the time, for tests
 
 	// Dial opens the connections, with TLS if necessary; default those of the operating system.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// Observer learns about each batch; default none.
-	Observer Observer
-
-	// Tracer learns about each batch and its calls; default none.
-	Tracer Tracer
+	Observer Observer // default none
+	Tracer   Tracer   // default none
 }
 
 func (o *Options) setDefaults() {

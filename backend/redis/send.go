@@ -186,7 +186,7 @@ func (b *batch) applyCounterReplies(a *attempt) {
 		switch {
 		case outcome == outcomeExecuted:
 			c.isDone = true
-			b.answerHits(c, count, mayEndEarly)
+			c.answerHits(count, mayEndEarly)
 			if !hasTTL {
 				a.newTTLCommands = append(a.newTTLCommands, q.instance.newTTLCommand(string(c.name), c.ttl))
 			} else if c.n > 0 {
@@ -196,14 +196,14 @@ func (b *batch) applyCounterReplies(a *attempt) {
 			a.refusal = err // the next attempt uses other commands
 		case outcome == outcomeBadKey:
 			c.isDone = true
-			for _, h := range b.hitsOf(c) {
+			for _, h := range c.hits {
 				h.fail(q.instance.name, err)
 			}
 		default:
 			if outcome == outcomeUnanswered && !c.plain.isRead {
 				q.keysWithoutTTL.addUnanswered(q.instance.newTTLCommand(string(c.name), c.ttl))
 			}
-			c.isDone = b.applyFailure(a, b.hitsOf(c), outcome, err)
+			c.isDone = b.applyFailure(a, c.hits, outcome, err)
 		}
 	}
 }
@@ -333,12 +333,8 @@ func hitsText(n int) string {
 }
 
 const (
-	// replicaPause is the time without WAIT after too few replicas had the charges of a batch. So
-	// hits don't spend their budget on replicas that are gone.
-	replicaPause = time.Second
-
-	// waitMargin is the time that Redis gets to send its answer after the timeout of WAIT.
-	waitMargin = time.Millisecond
+	replicaPause = time.Second      // without WAIT, after too few replicas had the charges of a batch
+	waitMargin   = time.Millisecond // that Redis gets to send its answer after the timeout of WAIT
 )
 
 // sendAndAwaitReplicas sends the commands of the batch, and then waits until enough replicas have the charges. The
