@@ -19,7 +19,7 @@ GOTESTSUM = $(shell $(GO) tool -n gotestsum) --format pkgname --format-icons tex
 # would get too little CPU time for their time limits.
 TEST_FLAGS = -vet=off -p 3
 
-.PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-curves bench-peers bench-plots simulate-scale bench-leases bench-before bench-observers faults soak histories simulate simulate-mutants attacks fuzz docs docs-site tidy
+.PHONY: incumbent help run build test test-full test-deploy test-page e2e lint bench bench-redis bench-redis-versions bench-curves bench-peers bench-plots simulate-scale bench-leases bench-before bench-observers faults soak histories simulate simulate-mutants attacks fuzz docs docs-site tidy
 .PHONY: release-snapshot release image test-release test-upgrade reproducible
 
 help: ## List the targets
@@ -35,11 +35,11 @@ build: ## Build bin/rls
 	@[ -e bin/rls ] || echo "Building bin/rls. The first build takes about 2 minutes on 2 cores; later ones take seconds."
 	@$(GO) build -trimpath -buildvcs=false -ldflags "$$(deploy/scripts/ldflags)" -o bin/rls ./cmd/rls
 
-# The race detector allocates, so the second run counts allocations without it.
+# The race detector allocates and is slow, so the second run counts allocations and reads large inputs without it.
 test: ## Run the tests with the race detector
 	@deploy/scripts/test-tools
 	@$(GOTESTSUM) $(TEST_FLAGS) -race -shuffle=on ./...
-	@packages=$$(deploy/scripts/alloc-packages) && $(GOTESTSUM) $(TEST_FLAGS) -run Alloc $$packages
+	@packages=$$(deploy/scripts/norace-packages) && $(GOTESTSUM) $(TEST_FLAGS) -run 'Alloc|LinearTime' $$packages
 	@$(GOTESTSUM) $(TEST_FLAGS) ./test/spec
 
 test-full: export RLS_TEST_FULL = 1
@@ -129,9 +129,16 @@ WITH_INCUMBENT = RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls RLS_BENCH_INCUMBENT=$$(ls $
 incumbent:
 	@GOBIN=$(CURDIR)/.tools $(GO) install $(INCUMBENT) || echo "envoyproxy/ratelimit does not build here; measuring rls only"
 
+BENCH_REDIS = $(WITH_INCUMBENT) RLS_BENCH_TABLE=$(CURDIR)/docs/benchmarks.md $(GO) test -tags redis -count 1 -timeout 20m -v -run TestRedisTable ./test/bench
+
 bench-redis: build incumbent ## Measure rls and envoyproxy/ratelimit with Redis; updates docs/benchmarks.md
 	@deploy/scripts/test-tools
-	$(WITH_INCUMBENT) RLS_BENCH_TABLE=$(CURDIR)/docs/benchmarks.md $(GO) test -tags redis -count 1 -v -run TestRedisTable ./test/bench
+	$(BENCH_REDIS)
+
+bench-redis-versions: build incumbent ## Measure the same with Valkey 9.1 and Redis 6.2
+	@deploy/scripts/need-redis-versions valkey-server redis-server-6.2
+	RLS_TEST_REDIS_SERVER=$(CURDIR)/.tools/redis-versions/valkey-server $(BENCH_REDIS)
+	RLS_TEST_REDIS_SERVER=$(CURDIR)/.tools/redis-versions/redis-server-6.2 $(BENCH_REDIS)
 
 # A short run (BENCH_QUICK=1) takes 2 minutes.
 bench-curves: build incumbent ## Measure latency and cost over load in 20 minutes; updates docs/bench, docs/benchmarks.md, docs/scale.md

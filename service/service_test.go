@@ -227,6 +227,10 @@ func newBenchService(b *testing.B) *Service {
 
 func TestTooLargeRequestsAreRejected(t *testing.T) {
 	r := newFixture(t, tenPerMinute, func(o *Options) { o.MaxDescriptors, o.MaxEntries, o.MaxAllEntries = 3, 4, 6 })
+	_, err := r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{
+		Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("a=1", "b=2", "c=3", "d=4")},
+	})
+	require.NoError(t, err, "as many entries as one descriptor may have")
 	for message, ds := range map[string][]*ratelimitv3.RateLimitDescriptor{
 		"":                                   repeat(3, desc("a=1", "b=2")),
 		"descriptors: got 4, want at most 3": repeat(4, desc("a=1")),

@@ -293,7 +293,10 @@ func (c *serverCheck) checkInfo(cmd *goredis.Cmd) {
 	if info["role"] == "slave" {
 		c.add(CheckRole, LevelProblem, "this server is a replica, which rejects writes", "set REDIS_URL to the master, or use REDIS_TYPE=sentinel")
 	}
-	if isCluster := info["cluster_enabled"] == "1"; isCluster && c.instance.address.kind != Cluster {
+	if info["hello_server"] == "envoy-redis-proxy" { // its INFO is of a Cluster in any case
+		c.add(CheckCluster, LevelNote, "Envoy's redis_proxy is before Redis; it sends each script to the server of the first key",
+			"give the proxy one server only, or let rls connect to the Cluster itself")
+	} else if info["cluster_enabled"] == "1" && c.instance.address.kind != Cluster {
 		c.add(CheckCluster, LevelProblem, "this server is a node of a Cluster, but REDIS_TYPE is "+string(c.instance.address.kind), "set REDIS_TYPE=cluster")
 	}
 	if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" && info["maxmemory"] != "0" {

@@ -3,7 +3,9 @@ package redis
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -74,15 +76,40 @@ func (c *serverClock) add(start, end, serverMicros int64) {
 
 // addReply adds the measurement of a TIME command that was sent at start. If the user of Redis may not run TIME, the
 // clock of this machine counts, as in envoyproxy/ratelimit.
-func (c *serverClock) addReply(start int64, cmd *goredis.TimeCmd) error {
-	now, err := cmd.Result()
+func (c *serverClock) addReply(start int64, cmd *goredis.Cmd) error {
+	now, err := microsOf(cmd)
 	if KindOf(err) == KindNoPerm {
-		now, err = time.Now(), nil
+		now, err = time.Now().UnixMicro(), nil
 	}
 	if err == nil {
-		c.add(start, microsSinceProcessStart(), now.UnixMicro())
+		c.add(start, microsSinceProcessStart(), now)
 	}
 	return err
+}
+
+func newTimeCommand(ctx context.Context) *goredis.Cmd {
+	return goredis.NewCmd(ctx, "TIME")
+}
+
+// microsOf returns the reply of a TIME command, in microseconds since 1970. Redis replies with seconds and the
+// microseconds of this second. Envoy's redis_proxy (1.40) replies with seconds and all microseconds since 1970.
+func microsOf(cmd *goredis.Cmd) (int64, error) {
+	reply, err := cmd.StringSlice()
+	if err != nil {
+		return 0, err
+	}
+	if len(reply) != 2 {
+		return 0, fmt.Errorf("TIME replied %q, want seconds and microseconds", reply)
+	}
+	seconds, err := strconv.ParseInt(reply[0], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("TIME replied %q: %w", reply, err)
+	}
+	micros, err := strconv.ParseInt(reply[1], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("TIME replied %q: %w", reply, err)
+	}
+	return seconds*microsPerSecond + micros%microsPerSecond, nil
 }
 
 const (

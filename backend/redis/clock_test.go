@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,6 +31,27 @@ func TestClockErrorIsAtMostHalfTheShortestRoundTrip(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestTimeOfServer(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		reply []any
+		want  int64 // microseconds, or 0 for an error
+	}{
+		{"Redis", []any{"1795477677", "929597"}, 1795477677_929597},
+		{"Envoy's redis_proxy", []any{"1795477677", "1795477677929597"}, 1795477677_929597},
+		{"no microseconds", []any{"1795477677"}, 0},
+		{"no numbers", []any{"1795477677", "x"}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cmd := newTimeCommand(t.Context())
+			cmd.SetVal(c.reply)
+			got, err := microsOf(cmd)
+			assert.Equal(t, c.want, got)
+			assert.Equal(t, c.want == 0, err != nil, "%v", err)
+		})
+	}
 }
 
 func TestClockFollowsServerWhoseClockIsSet(t *testing.T) {
@@ -91,8 +113,12 @@ type skewedPipeline struct {
 func (p skewedPipeline) Exec(ctx context.Context) ([]goredis.Cmder, error) {
 	commands, err := p.Pipeliner.Exec(ctx)
 	for _, cmd := range commands {
-		if clock, ok := cmd.(*goredis.TimeCmd); ok {
-			clock.SetVal(clock.Val().Add(*p.skew))
+		if clock, ok := cmd.(*goredis.Cmd); ok && clock.Name() == "time" {
+			micros, err := microsOf(clock)
+			if err == nil {
+				micros += p.skew.Microseconds()
+				clock.SetVal([]any{strconv.FormatInt(micros/microsPerSecond, 10), strconv.FormatInt(micros%microsPerSecond, 10)})
+			}
 		}
 	}
 	return commands, err

@@ -83,8 +83,8 @@ func (b *batch) setNow(ctx context.Context, s *server) error {
 // attempt is one pipeline to a server, with the hits of a batch that have no answer yet.
 type attempt struct {
 	server *server
-	script noRetryString    // the call of the script; its StringCmd is nil if no hit needs the script
-	clock  *goredis.TimeCmd // nil if the clock of the server is not measured
+	script noRetryString // the call of the script; its StringCmd is nil if no hit needs the script
+	clock  *goredis.Cmd  // nil if the clock of the server is not measured
 
 	earlierTTLCommands []goredis.Cmder // set the times to live of keys that earlier batches have charged
 	newTTLCommands     []goredis.Cmder // set the times to live of keys that this attempt has charged
@@ -137,7 +137,7 @@ func (b *batch) buildCommands(ctx context.Context, a *attempt) {
 		b.commands = append(b.commands, a.script)
 	}
 	if !q.limiter.options.CallersClock && !b.hasOneKey && a.server.clock.isDue() {
-		a.clock = goredis.NewTimeCmd(ctx, "TIME")
+		a.clock = newTimeCommand(ctx)
 		b.commands = append(b.commands, a.clock)
 	}
 	a.earlierTTLCommands = q.keysWithoutTTL.takeCommands()

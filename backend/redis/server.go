@@ -46,7 +46,7 @@ func (s *server) execute(ctx context.Context, commands []goredis.Cmder) {
 }
 
 func (s *server) measureClock(ctx context.Context) error {
-	cmd := goredis.NewTimeCmd(ctx, "TIME")
+	cmd := newTimeCommand(ctx)
 	start := microsSinceProcessStart()
 	s.execute(ctx, []goredis.Cmder{cmd})
 	return s.clock.addReply(start, cmd)

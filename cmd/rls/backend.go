@@ -38,7 +38,6 @@ type counterBackend struct {
 	pinged     <-chan struct{}    // is closed after the first ping of the store; nil if the counters are local
 }
 
-// newBackend returns the backend of the settings. p owns its goroutines.
 func newBackend(p *process, s *env.Settings, e *events.Events, recorder *live.Recorder, tracer *tracing.Tracer) (*counterBackend, error) {
 	counters := newLocalCounters(p, s)
 	e.Metrics.Local(counters.Keys, counters.Evictions, counters.Bytes)
@@ -53,7 +52,6 @@ func newBackend(p *process, s *env.Settings, e *events.Events, recorder *live.Re
 	return &counterBackend{Layer: layer, prefixes: counters, perReplica: true, explain: explain.Options{Layer: layer}}, nil
 }
 
-// newLocalCounters returns counters in this process.
 func newLocalCounters(p *process, s *env.Settings) *local.Limiter {
 	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys})
 	p.start(func(ctx context.Context) { counters.Run(ctx, time.Minute) })
@@ -85,7 +83,6 @@ type sharedStore struct {
 // outage of the store before the next call does.
 const idleProbePause = 10 * time.Second
 
-// pingPause is the pause between two pings of a store that has not answered yet.
 const pingPause = 200 * time.Millisecond
 
 // newStoreBackend returns a backend that counts in a store. While the store is down, the backend counts in
@@ -134,18 +131,6 @@ func newStoreBackend(p *process, s *env.Settings, e *events.Events, shared share
 	return b
 }
 
-// awaitStore waits until the store has answered, or has not answered for a second.
-func (b *counterBackend) awaitStore() {
-	if b.pinged == nil {
-		return
-	}
-	select {
-	case <-b.pinged:
-	case <-time.After(time.Second):
-	}
-}
-
-// newRedisBackend returns a backend that counts in Redis.
 func newRedisBackend(p *process, s *env.Settings, e *events.Events, localCounters *local.Limiter, recorder *live.Recorder, tracer *tracing.Tracer) (*counterBackend, error) {
 	roles := []redis.Role{redis.RoleMain}
 	if s.PerSecond {
@@ -187,7 +172,6 @@ func newRedisBackend(p *process, s *env.Settings, e *events.Events, localCounter
 	return b, nil
 }
 
-// newMemcachedBackend returns a backend that counts in memcached.
 func newMemcachedBackend(p *process, s *env.Settings, e *events.Events, localCounters *local.Limiter) (*counterBackend, error) {
 	client, err := newMemcached(s, s.CacheKeyPrefix, e.Log)
 	if err != nil {

@@ -19,10 +19,8 @@ type build struct {
 	Date    string // of the commit, as RFC 3339 in UTC
 }
 
-// unknownBuild is the value of a field that the build does not know.
 const unknownBuild = "unknown"
 
-// thisBuild returns the build of this program.
 var thisBuild = sync.OnceValue(func() build {
 	info, _ := debug.ReadBuildInfo()
 	return newBuild(build{Version: version, Commit: commit, Date: date}, info)

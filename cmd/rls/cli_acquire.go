@@ -146,7 +146,6 @@ func interruptedError(s os.Signal, moment string) error {
 	return &codedError{code, errors.New("interrupted " + moment)}
 }
 
-// endingSignal returns the signal that has ended ctx.
 func endingSignal(ctx context.Context) syscall.Signal {
 	if errors.Is(context.Cause(ctx), server.ErrInterrupted) {
 		return syscall.SIGINT
@@ -154,10 +153,9 @@ func endingSignal(ctx context.Context) syscall.Signal {
 	return syscall.SIGTERM
 }
 
-// runCommand runs the command at path to its end and returns its exit code as an error. endSignals
-// are the signals that end rls before the command starts. runCommand stops them. Signals that come
-// after the end of the command have no effect, so that rls can release the hold and exit with the
-// code of the command.
+// runCommand runs the command at path to its end and returns its exit code as an error. endSignals are the signals
+// that end rls before the command starts. runCommand stops them. Signals that come after the end of the command have
+// no effect, so that rls can release the hold and exit with the code of the command.
 func runCommand(stderr io.Writer, path string, command []string, hold *client.Hold, endSignals chan os.Signal) error {
 	passesSignals.Store(true)
 	defer passesSignals.Store(false)
@@ -192,7 +190,6 @@ func runCommand(stderr io.Writer, path string, command []string, hold *client.Ho
 	}
 }
 
-// commandError returns the exit code of a command that has ended.
 func commandError(state *os.ProcessState, err error) error {
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		return acquireFailure(err)
@@ -206,7 +203,6 @@ func commandError(state *os.ProcessState, err error) error {
 	return nil
 }
 
-// startError returns the error of a command that can't be started.
 func startError(name string, err error) error {
 	code := exitNotExecutable
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {

@@ -44,7 +44,6 @@ func newCheck() *cobra.Command {
 	return cmd
 }
 
-// limitsCheck is the result of a check.
 type limitsCheck struct {
 	OK       bool             `json:"ok"` // the service would load the files, or with --strict no warning either
 	Problems []fields.Problem `json:"problems"`
@@ -53,7 +52,6 @@ type limitsCheck struct {
 	Rules    []checkedRule    `json:"rules,omitempty"`   // in file order, if there are no problems
 }
 
-// checkedRule is a descriptor with limits.
 type checkedRule struct {
 	Rule   string `json:"rule"`
 	Place  string `json:"place"`

@@ -14,7 +14,6 @@ import (
 	"net/url"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -26,11 +25,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/base/clienttls"
 	"github.com/seed-81f232ab/rls/internal/base/entrytext"
-	"github.com/seed-81f232ab/rls/internal/base/fields"
-	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
 
-// maxAnswer bounds the bytes that a client reads of an answer.
 const maxAnswer = 64 << 20
 
 // adminClient calls the debug listener of a running service. Flags set its fields.
@@ -42,27 +38,18 @@ type adminClient struct {
 	header      http.Header // of requests; may be nil
 }
 
-// withHeader returns a client that adds a header to its requests.
-func (c adminClient) withHeader(name, value string) *adminClient {
-	c.header = http.Header{name: {value}}
-	return &c
-}
-
-// addFlags adds the flags of the connection.
 func (c *adminClient) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.addr, "admin", "localhost:6070", "debug listener of the service (DEBUG_PORT): host:port, http://host:port or https://host:port")
 	fs.StringVar(&c.token, "token", "", "token to send (default: the first token of ADMIN_TOKEN)")
 	addTLSFlags(fs, &c.tls, "https")
 }
 
-// addAnswerFlags adds the flags about the answer.
 func (c *adminClient) addAnswerFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.timeout, "timeout", 5*time.Second, "how long to wait for the answer")
 	fs.BoolVar(&c.asJSON, "json", false, "print the answer of the API as JSON")
 }
 
-// addTLSFlags adds flags that set files. needs is the condition
-// that the help shows for each flag, such as "with --tls".
+// addTLSFlags adds flags that set files. needs is what the help says that they need, such as "with --tls".
 func addTLSFlags(fs *pflag.FlagSet, files *clienttls.Files, needs string) {
 	fs.StringVar(&files.CA, "ca", "", "PEM file of more authorities to trust, besides the authorities of the system ("+needs+")")
 	fs.StringVar(&files.Cert, "cert", "", "PEM file of the client's certificate ("+needs+")")
@@ -89,20 +76,12 @@ func (c *adminClient) baseURL() (*url.URL, *tls.Config, error) {
 	return u, t, err
 }
 
-// run sends a call to a path of the admin API and prints the answer.
-func (c *adminClient) run(cmd *cobra.Command, method, path string, query url.Values, body []byte, answer any, printText func(io.Writer)) error {
+// run sends a call to a path of the admin API and prints the answer by a template.
+func (c *adminClient) run(cmd *cobra.Command, method, path string, query url.Values, body []byte, answer any, template string) error {
 	if err := c.call(cmd.Context(), method, admin.Prefix+path, query, body, answer); err != nil {
 		return err
 	}
-	return printAs(cmd.OutOrStdout(), c.asJSON, answer, func(out io.Writer) error { printText(out); return nil })
-}
-
-// printAs prints v as JSON, or by printText.
-func printAs(out io.Writer, asJSON bool, v any, printText func(io.Writer) error) error {
-	if asJSON {
-		return reports.JSON(out, v)
-	}
-	return printText(out)
+	return printAnswer(cmd.OutOrStdout(), c.asJSON, answer, template)
 }
 
 // call sends a call to a path of the debug listener and decodes the answer. The error lists the
@@ -150,7 +129,6 @@ func (c *adminClient) open(ctx context.Context, method, path string, query url.V
 	return resp, nil
 }
 
-// connectError returns an error that names u and says why the call failed.
 func (c *adminClient) connectError(u *url.URL, err error) error {
 	if urlErr := (*url.Error)(nil); errors.As(err, &urlErr) {
 		err = urlErr.Err
@@ -164,7 +142,6 @@ func (c *adminClient) connectError(u *url.URL, err error) error {
 	return fmt.Errorf("%s: %w", u.Host, err)
 }
 
-// decodeAnswer decodes an answer, or returns its problems.
 func decodeAnswer(resp *http.Response, text []byte, answer any) error {
 	host := resp.Request.URL.Host
 	switch kind := resp.Header.Get("Content-Type"); {
@@ -190,45 +167,6 @@ func decodeAnswer(resp *http.Response, text []byte, answer any) error {
 	return errors.New(strings.Join(p.Problems, "\n"))
 }
 
-// printTable prints rows in columns.
-func printTable(out io.Writer, rows [][]string) {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		fmt.Fprintln(w, strings.Join(row, "\t"))
-	}
-	_ = w.Flush()
-}
-
-// relativeTime describes the time after d, such as "in 59m" or "12s ago".
-func relativeTime(d time.Duration) string {
-	text := formatDuration(d.Abs())
-	if d < 0 {
-		return text + " ago"
-	}
-	return "in " + text
-}
-
-// formatDuration formats d in days and hours, hours and minutes, minutes, or seconds, such
-// as "3d4h" or "59m".
-func formatDuration(d time.Duration) string {
-	minutes := d.Round(time.Minute)
-	switch {
-	case d.Round(time.Second) < time.Minute:
-		return d.Round(time.Second).String()
-	case minutes < 24*time.Hour:
-		return strings.Replace(strings.TrimSuffix(minutes.String(), "0s"), "h0m", "h", 1)
-	}
-	hours := d.Round(time.Hour) / time.Hour
-	return strings.Replace(fmt.Sprintf("%dd%dh", hours/24, hours%24), "d0h", "d", 1)
-}
-
-// printable returns s, in quotes if s has characters that a terminal can't show.
-var printable = fields.Printable
-
-// orDash returns s, or a dash if s is empty.
-func orDash(s string) string { return cmp.Or(printable(s), "-") }
-
-// descriptorHelp describes the descriptors of the command line.
 const descriptorHelp = "A descriptor is one or more entries KEY=VALUE, separated by commas. Write \\, for a comma,\n" +
 	"\\= for a = in a key, and \\\\ for a \\. Quote the argument, because shells remove a \\."
 
@@ -236,8 +174,7 @@ const descriptorHelp = "A descriptor is one or more entries KEY=VALUE, separated
 func parseTarget(domain, text string) (descriptors.Target, error) {
 	entries, hasValue, err := entrytext.Parse(text)
 	for i, e := range entries {
-		// An empty value is most likely an empty shell variable. It must not become an
-		// override for all values.
+		// An empty value is most likely an empty shell variable. It must not become an override for all values.
 		if err == nil && hasValue[i] && e.Key != "" && e.Value == "" {
 			err = fmt.Errorf("the value of %s is empty; write %s without = for any value", printable(e.Key), printable(e.Key))
 		}
@@ -245,8 +182,7 @@ func parseTarget(domain, text string) (descriptors.Target, error) {
 	return newTarget(domain, text, entries, err)
 }
 
-// parseRequest parses a descriptor of a request. Each entry must have a value, which can be
-// empty.
+// parseRequest parses a descriptor of a request. Each entry must have a value, which can be empty.
 func parseRequest(domain, text string) (descriptors.Target, error) {
 	entries, err := entrytext.ParseRequest(text)
 	if err != nil {
@@ -255,7 +191,6 @@ func parseRequest(domain, text string) (descriptors.Target, error) {
 	return newTarget(domain, text, entries, nil)
 }
 
-// newTarget returns a target, or an error that names text.
 func newTarget(domain, text string, entries []*ratelimitv3.RateLimitDescriptor_Entry, err error) (descriptors.Target, error) {
 	t := descriptors.Target{Domain: domain, Entries: entries}
 	if err == nil {

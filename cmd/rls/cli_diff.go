@@ -10,7 +10,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/whatif/limitsdiff"
 )
 
-// diffExitCodes are the exit codes of rls diff, by the kind of all changes together.
 var diffExitCodes = map[limitsdiff.Kind]exitCode{limitsdiff.Same: 2, limitsdiff.Looser: 3, limitsdiff.Tighter: 4, limitsdiff.Mixed: 4}
 
 func newDiff() *cobra.Command {

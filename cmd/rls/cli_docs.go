@@ -1,10 +1,11 @@
 package main
 
 import (
-	"cmp"
+	_ "embed"
 	"fmt"
 	"io"
 	"strings"
+	"text/template"
 
 	"github.com/spf13/cobra"
 
@@ -45,28 +46,20 @@ func printOneOf(contents map[string]func(io.Writer) error, cmd *cobra.Command) *
 	return cmd
 }
 
+//go:embed cli.md.tmpl
+var commandsTemplate string
+
 // writeCommandPage writes docs/cli.md: the help of each command.
 func writeCommandPage(w io.Writer) error {
-	var toc, help strings.Builder
 	root := newRoot()
 	commands := visibleCommands(root)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range commands {
 		cmd.InitDefaultHelpFlag()
-		title := cmd.CommandPath()
-		fmt.Fprintf(&toc, "| [`%s`](#%s) | %s |\n", title, strings.ReplaceAll(title, " ", "-"), cmd.Short)
-		fmt.Fprintf(&help, "\n## %s\n\n```text\n%s\n\n%s```\n", title, cmp.Or(cmd.Long, cmd.Short), cmd.UsageString())
 	}
-	_, err := fmt.Fprintf(w, `# Commands
-
-This page has the help of each command, as `+"`--help`"+` prints it. `+"`make docs`"+` writes this page from
-the code. In the image, `+"`kubectl exec deploy/rls -- rls COMMAND`"+` runs a command in a pod.
-
-| command | purpose |
-|---|---|
-%s%s`, toc.String(), help.String())
-	return err
+	functions := template.FuncMap{"anchor": func(title string) string { return strings.ReplaceAll(title, " ", "-") }}
+	return template.Must(template.New("").Funcs(functions).Parse(commandsTemplate)).Execute(w, commands)
 }
 
 // visibleCommands returns cmd and all commands below it that users see.

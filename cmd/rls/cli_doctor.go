@@ -51,17 +51,21 @@ func newDoctor() *cobra.Command {
 			redis.LogTo(slog.New(slog.DiscardHandler)) // the results have all errors
 			s, warnings, problems := env.Load()
 			if listsSettings {
-				variables := s.Variables()
-				err := printAs(cmd.OutOrStdout(), asJSON, variables, func(out io.Writer) error { printSettings(out, variables); return nil })
-				return errors.Join(err, problems)
+				return errors.Join(printAnswer(cmd.OutOrStdout(), asJSON, s.Variables(), "settings"), problems)
 			}
 			d := &doctor{settings: s, now: time.Now()}
-			results := d.runChecks(cmd.Context(), warnings, problems)
-			err := printAs(cmd.OutOrStdout(), asJSON, results, func(out io.Writer) error { printDiagnoses(out, results); return nil })
+			d.checkSettings(warnings, problems)
+			d.checkLimits()
+			d.checkListeners(cmd.Context())
+			d.checkCertificates()
+			if problems == nil {
+				d.checkStore(cmd.Context())
+			}
+			err := printAnswer(cmd.OutOrStdout(), asJSON, d.results, "diagnoses")
 			isBad := func(d diagnosis) bool {
 				return d.Level == redis.LevelProblem || strict && d.Level == redis.LevelWarning
 			}
-			if err == nil && slices.ContainsFunc(results, isBad) {
+			if err == nil && slices.ContainsFunc(d.results, isBad) {
 				return exitCode(1)
 			}
 			return err
@@ -74,21 +78,9 @@ func newDoctor() *cobra.Command {
 	return cmd
 }
 
-// printDiagnoses prints a line for each result, and a line for its advice.
-func printDiagnoses(out io.Writer, results []diagnosis) {
-	for _, r := range results {
-		fmt.Fprintf(out, "%-8s %s: %s: %s\n", r.Level, r.Area, printable(r.Subject), printable(r.Text))
-		if r.Advice != "" {
-			fmt.Fprintf(out, "%-8s   → %s\n", "", printable(r.Advice))
-		}
-	}
-}
-
-// levelOK is the level of a diagnosis that needs no attention. The other levels are those of
-// package redis.
+// levelOK is the level of a diagnosis that needs no attention. The other levels are those of package redis.
 const levelOK redis.Level = "ok"
 
-// diagnosis is a result of rls doctor.
 type diagnosis struct {
 	Level   redis.Level `json:"level"`
 	Area    string      `json:"area"`    // settings, limits, listeners, certificates, files or redis
@@ -97,7 +89,6 @@ type diagnosis struct {
 	Advice  string      `json:"advice,omitempty"`
 }
 
-// doctor examines what a service with these settings needs.
 type doctor struct {
 	settings *env.Settings
 	now      time.Time
@@ -106,18 +97,6 @@ type doctor struct {
 
 func (d *doctor) addResult(level redis.Level, area, subject, text, advice string) {
 	d.results = append(d.results, diagnosis{level, area, subject, text, advice})
-}
-
-// runChecks returns the results of all checks. warnings and problems are those of the settings.
-func (d *doctor) runChecks(ctx context.Context, warnings []env.Warning, problems error) []diagnosis {
-	d.checkSettings(warnings, problems)
-	d.checkLimits()
-	d.checkListeners(ctx)
-	d.checkCertificates()
-	if problems == nil {
-		d.checkRedis(ctx)
-	}
-	return d.results
 }
 
 func (d *doctor) checkSettings(warnings []env.Warning, problems error) {
@@ -199,15 +178,14 @@ func (d *doctor) checkListener(setting, address string, isRLS func(address strin
 		d.addResult(levelOK, area, subject, "it is free", "")
 	case !errors.Is(err, syscall.EADDRINUSE):
 		d.addResult(redis.LevelProblem, area, subject, "the service can't listen: "+err.Error(), "set another address or port")
-	case isRLS(dialableAddress(address)):
+	case isRLS(address):
 		d.addResult(levelOK, area, subject, "rls serves it", "")
 	default:
 		d.addResult(redis.LevelProblem, area, subject, "another program uses it", "end the program, or set another port")
 	}
 }
 
-// checkSocket examines the path of a unix socket. It does not listen, as this would replace the
-// socket.
+// checkSocket examines the path of a unix socket. It does not listen, as this would replace the socket.
 func (d *doctor) checkSocket(setting, path string, isRLS func(address string) bool) {
 	const area = "listeners"
 	subject, directory := setting+" "+path, filepath.Dir(path)
@@ -227,16 +205,6 @@ func (d *doctor) checkSocket(setting, path string, isRLS func(address string) bo
 	}
 }
 
-// dialableAddress returns the address of a listener with a host that clients can dial.
-func dialableAddress(address string) string {
-	host, port, err := net.SplitHostPort(address)
-	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
-		host = "localhost"
-	}
-	return net.JoinHostPort(host, port)
-}
-
-// listenerTimeout bounds a request to a listener.
 const listenerTimeout = 3 * time.Second
 
 // isHealthy reports whether rls serves gRPC at an address. A server that rejects the certificate of this client
@@ -257,7 +225,6 @@ func isHealthy(ctx context.Context, address string, useTLS bool) bool {
 	return err == nil || useTLS && strings.Contains(err.Error(), "certificate required")
 }
 
-// isAnswer reports whether the answer to a GET contains want.
 func isAnswer(ctx context.Context, address, want string) bool {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
 	if err != nil {
@@ -276,10 +243,8 @@ func isAnswer(ctx context.Context, address, want string) bool {
 // anyCertificate accepts each server. The doctor sends no secret, and only asks who listens on this machine.
 var anyCertificate = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // see above
 
-// expiryWarningTime is the time before the end of a certificate in which the doctor warns.
 const expiryWarningTime = 14 * 24 * time.Hour
 
-// checkCertificates examines the files of certificates and keys.
 func (d *doctor) checkCertificates() {
 	for _, f := range d.settings.TLSFiles() {
 		for _, file := range []env.File{f.Cert, f.CA} {
@@ -305,7 +270,7 @@ func (d *doctor) checkCertificate(subject, path string) {
 		d.addResult(redis.LevelProblem, area, subject, err.Error(), "check the path, and let the user of rls read it")
 		return
 	}
-	var earliest time.Time
+	var start, end time.Time // of the time in which all certificates are valid
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
 			continue
@@ -315,18 +280,19 @@ func (d *doctor) checkCertificate(subject, path string) {
 			d.addResult(redis.LevelProblem, area, subject, err.Error(), "replace the certificate")
 			return
 		}
-		if d.now.Before(c.NotBefore) {
-			d.addResult(redis.LevelProblem, area, subject, "a certificate is valid only from "+c.NotBefore.UTC().Format(time.RFC3339), "check the clock of this machine")
-			return
+		if c.NotBefore.After(start) {
+			start = c.NotBefore
 		}
-		if earliest.IsZero() || c.NotAfter.Before(earliest) {
-			earliest = c.NotAfter
+		if end.IsZero() || c.NotAfter.Before(end) {
+			end = c.NotAfter
 		}
 	}
-	until := earliest.UTC().Format(time.RFC3339)
-	switch left := earliest.Sub(d.now); {
-	case earliest.IsZero():
+	until := end.UTC().Format(time.RFC3339)
+	switch left := end.Sub(d.now); {
+	case end.IsZero():
 		d.addResult(redis.LevelProblem, area, subject, "the file has no certificate", "replace the file by a PEM file")
+	case d.now.Before(start):
+		d.addResult(redis.LevelProblem, area, subject, "a certificate is valid only from "+start.UTC().Format(time.RFC3339), "check the clock of this machine")
 	case left <= 0:
 		d.addResult(redis.LevelProblem, area, subject, "a certificate has expired at "+until, "replace the certificate")
 	case left < expiryWarningTime:
@@ -336,7 +302,6 @@ func (d *doctor) checkCertificate(subject, path string) {
 	}
 }
 
-// checkKeyRights examines who can use the file of a key.
 func (d *doctor) checkKeyRights(subject, path string) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -350,72 +315,44 @@ func (d *doctor) checkKeyRights(subject, path string) {
 	}
 }
 
-// checkMemcached asks all servers of memcached for an answer.
-func (d *doctor) checkMemcached(ctx context.Context) {
-	const area = "memcached"
-	subject := "MEMCACHE_HOST_PORT"
-	if d.settings.MemcacheSRV != "" {
-		subject = "MEMCACHE_SRV"
-	}
-	client, err := newMemcached(d.settings, d.settings.CacheKeyPrefix, slog.New(slog.DiscardHandler))
-	if err != nil {
-		d.addResult(redis.LevelProblem, area, subject, err.Error(), "")
-		return
-	}
-	defer client.Close()
-	if err := client.Ping(ctx); err != nil {
-		d.addResult(redis.LevelProblem, area, subject, err.Error(), "check that memcached runs there")
-		return
-	}
-	d.addResult(levelOK, area, subject, "all servers answer", "")
-}
-
-// checkRedis runs the checks of Redis that the service also runs.
-func (d *doctor) checkRedis(ctx context.Context) {
+// checkStore runs the checks of Redis that the service also runs, or asks all servers of memcached for an answer.
+func (d *doctor) checkStore(ctx context.Context) {
 	const area = "redis"
 	s := d.settings
 	switch s.Backend() {
-	case env.BackendMemcache:
-		d.checkMemcached(ctx)
-		return
 	case env.BackendLocal:
 		d.addResult(redis.LevelNote, area, "BACKEND_TYPE", "each replica counts alone, without Redis", "set REDIS_URL to share counters")
-		return
-	}
-	client, err := newRedis(s, s.CacheKeyPrefix, nil, nil)
-	if err != nil {
-		d.addResult(redis.LevelProblem, area, "REDIS_URL", err.Error(), "")
-		return
-	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, events.RedisCheckTimeout)
-	defer cancel()
-	isGood := true
-	for _, f := range client.Check(ctx) {
-		isGood = isGood && f.Level == redis.LevelNote
-		d.addResult(f.Level, area, f.Role.String()+" "+f.Address+" "+f.Check, f.Text, f.Advice)
-	}
-	if isGood {
-		d.addResult(levelOK, area, "REDIS_URL", "connection, rights, role and state are good", "")
-	}
-}
-
-// printSettings prints a table of variables.
-func printSettings(out io.Writer, variables []env.Variable) {
-	rows := [][]string{{"SETTING", "VALUE", "SOURCE", "COMPARED WITH RATELIMIT"}}
-	for _, v := range variables {
-		source := "default"
-		switch {
-		case v.IsSet:
-			source = "set"
-		case v.Comparison == env.NoEffect:
-			source = "not set"
+	case env.BackendMemcache:
+		area, setting := "memcached", "MEMCACHE_HOST_PORT"
+		if s.MemcacheSRV != "" {
+			setting = "MEMCACHE_SRV"
 		}
-		comparison := string(v.Comparison)
-		if v.Note != "" {
-			comparison += ": " + v.Note
+		client, err := newMemcached(s, s.CacheKeyPrefix, slog.New(slog.DiscardHandler))
+		if err == nil {
+			defer client.Close()
+			err = client.Ping(ctx)
 		}
-		rows = append(rows, []string{v.Name, strings.TrimSpace(printable(v.Value)), source, comparison})
+		if err != nil {
+			d.addResult(redis.LevelProblem, area, setting, err.Error(), "check that memcached runs there")
+			return
+		}
+		d.addResult(levelOK, area, setting, "all servers answer", "")
+	default:
+		client, err := newRedis(s, s.CacheKeyPrefix, nil, nil)
+		if err != nil {
+			d.addResult(redis.LevelProblem, area, "REDIS_URL", err.Error(), "")
+			return
+		}
+		defer client.Close()
+		ctx, cancel := context.WithTimeout(ctx, events.RedisCheckTimeout)
+		defer cancel()
+		isGood := true
+		for _, f := range client.Check(ctx) {
+			isGood = isGood && f.Level == redis.LevelNote
+			d.addResult(f.Level, area, f.Role.String()+" "+f.Address+" "+f.Check, f.Text, f.Advice)
+		}
+		if isGood {
+			d.addResult(levelOK, area, "REDIS_URL", "connection, rights, role and state are good", "")
+		}
 	}
-	printTable(out, rows)
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -17,21 +16,16 @@ import (
 	filesource "github.com/seed-81f232ab/rls/internal/source/file"
 )
 
-// stdinPath is the path that stands for the standard input.
 const stdinPath = "-"
 
-// exitUnusable is the exit code of a command whose input has mistakes.
-const exitUnusable exitCode = 2
-
-// testFileSuffix ends the names of test files in a directory.
 const testFileSuffix = "_test.yaml"
 
-// takePaths makes cmd take one path or more. A mistake in the command line has exitUnusable.
+// takePaths makes cmd take one path or more. A mistake in the command line is an inputError.
 func takePaths(cmd *cobra.Command) {
 	cmd.Args = func(cmd *cobra.Command, paths []string) error {
-		return inputError(cmd, argCount(1, math.MaxInt)(cmd, paths))
+		return inputError(argCount(1, math.MaxInt)(cmd, paths))
 	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return inputError(cmd, suggestFlag(cmd, err)) })
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return inputError(suggestFlag(cmd, err)) })
 }
 
 // argCount returns a check of the number of arguments. The error shows how to use the command.
@@ -44,25 +38,12 @@ func argCount(least, most int) cobra.PositionalArgs {
 	}
 }
 
-// writeReportFile writes a report to the file at path. It does nothing if path is empty.
-func writeReportFile(path string, write func(io.Writer) error) error {
-	if path == "" {
-		return nil
-	}
-	var report bytes.Buffer
-	if err := write(&report); err != nil {
-		return err
-	}
-	return os.WriteFile(path, report.Bytes(), 0o644)
-}
-
-// inputError prints err and returns exitUnusable. It returns nil if err is nil.
-func inputError(cmd *cobra.Command, err error) error {
+// inputError returns err with the exit code of a command whose input has mistakes.
+func inputError(err error) error {
 	if err == nil {
 		return nil
 	}
-	fmt.Fprintln(cmd.ErrOrStderr(), "rls:", err)
-	return exitUnusable
+	return &codedError{2, err}
 }
 
 // loadLimits reads the limits files in all paths. A test file beside limits files is no limits
@@ -109,7 +90,6 @@ func readLimits(stdin io.Reader, paths []string, ignoreDotFiles bool) (files []l
 	return files, skipped, errs
 }
 
-// readBounded reads a file of at most maxBytes.
 func readBounded(path string, maxBytes int64) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {

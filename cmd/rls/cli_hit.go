@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,10 +27,8 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// exitOverLimit is the exit code of rls hit if a call was over its limit.
 const exitOverLimit exitCode = 2
 
-// hitFlags are the flags of the command rls hit.
 type hitFlags struct {
 	grpcFlags
 	hits    int64
@@ -97,7 +94,6 @@ func newHit() *cobra.Command {
 	return cmd
 }
 
-// request returns the request of the command line.
 func (f *hitFlags) request(args []string) (*rlsv3.RateLimitRequest, error) {
 	req := &rlsv3.RateLimitRequest{Domain: f.domain}
 	for _, arg := range args {
@@ -134,7 +130,10 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 		limiter.SetLimit(rate.Inf)
 	}
 	var stats callStats
-	hint := ""
+	isUnmatched, callsOut := false, out
+	if f.quiet {
+		callsOut = io.Discard
+	}
 	for i := 1; calls == 0 || i <= calls; i++ {
 		if limiter.Wait(ctx) != nil {
 			break // interrupted; the summary follows
@@ -148,17 +147,17 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 			break
 		}
 		stats.add(resp, err, time.Since(start))
-		switches := switchesOf(trailer)
-		hint = cmp.Or(explainHint(req, resp, switches), hint)
-		if !f.quiet {
-			printCall(out, i, req, resp, switches, err)
-		}
+		isUnmatched = printCall(callsOut, i, req, resp, switchesOf(trailer), err) || isUnmatched
 	}
 	if err := stats.print(out); err != nil {
 		return err
 	}
-	if hint != "" {
-		fmt.Fprintln(out, "to see why no rule limits a descriptor:", hint)
+	if isUnmatched {
+		fmt.Fprint(out, "to see why no rule limits a descriptor: rls explain -d ", page.ShellWord(req.Domain))
+		for _, d := range req.Descriptors {
+			fmt.Fprint(out, " ", page.ShellWord(entrytext.Format(d.Entries)))
+		}
+		fmt.Fprintln(out)
 	}
 	switch {
 	case stats.failed > 0:
@@ -170,35 +169,39 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 }
 
 // printCall prints the answer to a call: the overall code, and for each descriptor the
-// deciding limit with its remaining hits and its reset.
-func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse, switches map[int]*service.Switch, err error) {
+// deciding limit with its remaining hits and its reset. It reports whether a descriptor has no limit.
+func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse, switches map[int]*service.Switch, err error) (isUnmatched bool) {
 	if err != nil {
 		s := status.Convert(err)
 		fmt.Fprintf(out, "%4d  ERROR       %s: %s\n", i, s.Code(), s.Message())
-		return
+		return false
 	}
 	fmt.Fprintf(out, "%4d  %-10s", i, resp.OverallCode)
 	for j, st := range resp.Statuses {
 		if j > 0 {
 			fmt.Fprintf(out, "\n      %-10s", "")
 		}
-		fmt.Fprintf(out, "  %s: ", entrytext.Format(req.Descriptors[j].GetEntries()))
-		l := st.CurrentLimit
-		switch {
+		text := "OK, no rule limits it"
+		switch l := st.CurrentLimit; {
 		case l != nil:
-			fmt.Fprintf(out, "%s %s, remaining %d, reset %s", st.Code, limitText(l), st.LimitRemaining, st.DurationUntilReset.AsDuration())
-		case st.LimitRemaining > 0: // the rule is unlimited; without a rule it is 0
-			fmt.Fprint(out, "OK, unlimited")
+			text = fmt.Sprintf("%s %s, remaining %d, reset %s", st.Code, limitText(l), st.LimitRemaining, st.DurationUntilReset.AsDuration())
+		case st.LimitRemaining > 0: // without a rule it is 0
+			text = "OK, unlimited"
 		case switches[j] != nil:
-			fmt.Fprint(out, "OK, "+offText(switches[j], time.Now()))
+			text = "OK, " + offText(switches[j], time.Now())
 		default:
-			fmt.Fprint(out, "OK, "+noLimitText(req))
+			isUnmatched = true
+			if len(req.Descriptors) > 1 { // a limit replaces only limits of other descriptors
+				text += ", or other limits of the request replace its limits"
+			}
 		}
+		fmt.Fprintf(out, "  %s: %s", entrytext.Format(req.Descriptors[j].GetEntries()), text)
 	}
 	for _, h := range resp.ResponseHeadersToAdd {
 		fmt.Fprintf(out, "  %s: %s", h.Key, h.Value)
 	}
 	fmt.Fprintln(out)
+	return isUnmatched
 }
 
 // switchesOf returns the switches in the trailer of an answer, by descriptor. A service of an
@@ -216,51 +219,23 @@ func switchesOf(trailer metadata.MD) map[int]*service.Switch {
 	return switches
 }
 
-// noLimitText is the text for a descriptor without a limit in the answer. A limit can only be
-// replaced if the request has several descriptors.
-func noLimitText(req *rlsv3.RateLimitRequest) string {
-	if len(req.Descriptors) > 1 {
-		return "no rule limits it, or other limits of the request replace its limits"
-	}
-	return "no rule limits it"
-}
-
-// explainHint returns the command that explains the answer, or "" if each descriptor of resp
-// has a limit or a switch.
-func explainHint(req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse, switches map[int]*service.Switch) string {
-	needsHint := false
-	for i, st := range resp.GetStatuses() {
-		needsHint = needsHint || st.CurrentLimit == nil && st.LimitRemaining == 0 && switches[i] == nil
-	}
-	if !needsHint {
-		return ""
-	}
-	words := []string{"rls explain -d", page.ShellWord(req.Domain)}
-	for _, d := range req.Descriptors {
-		words = append(words, page.ShellWord(entrytext.Format(d.Entries)))
-	}
-	return strings.Join(words, " ")
-}
-
-// limitText describes a limit, such as `10 per 15 minutes "name"`.
 func limitText(l *rlsv3.RateLimitResponse_RateLimit) string {
-	text := fmt.Sprintf("%d per %s", l.RequestsPerUnit, strings.ToLower(l.Unit.String()))
-	if m := l.UnitMultiplier.GetValue(); m > 1 {
-		text = fmt.Sprintf("%d per %d %ss", l.RequestsPerUnit, m, strings.ToLower(l.Unit.String()))
+	unit := "per " + strings.ToLower(l.Unit.String())
+	switch m := l.UnitMultiplier; {
+	case l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN && m == nil: // windows of milliseconds have at least ten
+		unit = "at a time"
+	case l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN: // milliseconds, which Envoy does not have
+		unit = "per window"
+	case m.GetValue() > 1:
+		unit = fmt.Sprintf("per %d %ss", m.GetValue(), strings.ToLower(l.Unit.String()))
 	}
-	if l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN { // milliseconds, which Envoy does not have, or no window
-		text = fmt.Sprintf("%d per window", l.RequestsPerUnit)
-		if l.UnitMultiplier == nil { // windows of milliseconds have at least ten
-			text = fmt.Sprintf("%d at a time", l.RequestsPerUnit)
-		}
-	}
+	text := fmt.Sprintf("%d %s", l.RequestsPerUnit, unit)
 	if l.Name != "" {
 		text += " " + strconv.Quote(l.Name)
 	}
 	return text
 }
 
-// callStats are the counts and durations of calls.
 type callStats struct {
 	overLimit, failed int
 	durations         []time.Duration

@@ -1,15 +1,11 @@
 package main
 
 import (
-	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-81f232ab/rls/descriptors"
-	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/base/entrytext"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
@@ -50,7 +46,6 @@ func newLimitsCLI() *cobra.Command {
 	return cmd
 }
 
-// addDomainFlag adds the required flag --domain.
 func addDomainFlag(cmd *cobra.Command, domain *string) {
 	cmd.Flags().StringVarP(domain, "domain", "d", "", "domain of the limits (required)")
 	_ = cmd.MarkFlagRequired("domain")
@@ -68,71 +63,17 @@ func newLimitsList(client *adminClient) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if listsReplicas {
-				var status admin.Status
-				return client.run(cmd, http.MethodGet, "status", nil, nil, &status, func(out io.Writer) {
-					printStatus(out, &status, time.Now())
-				})
+				return client.run(cmd, http.MethodGet, "status", nil, nil, new(admin.Status), "replicas")
 			}
-			var list admin.List
-			return client.run(cmd, http.MethodGet, "limits", nil, nil, &list, func(out io.Writer) {
-				printFields(out, slices.Concat(list.ShadowMode, list.Switches, list.Rules, list.Overrides), time.Now())
-			})
+			return client.run(cmd, http.MethodGet, "limits", nil, nil, new(admin.List), "limits")
 		},
 	}
 	cmd.Flags().BoolVar(&listsReplicas, "replicas", false, "show which replica has which limits")
 	return cmd
 }
 
-// printFields prints a table of overrides, rules and switches and, below the table, their
-// problems.
-func printFields(out io.Writer, list []admin.Override, now time.Time) {
-	if len(list) == 0 {
-		fmt.Fprintln(out, "no overrides, rules or switches")
-		return
-	}
-	var problems []string
-	rows := [][]string{{"KIND", "TARGET", "VALUE", "STATE", "EXPIRES", "BY", "ETAG"}}
-	for _, o := range list {
-		expires := "never"
-		if at, err := time.Parse(time.RFC3339, o.ExpiresAt); err == nil {
-			expires = relativeTime(at.Sub(now))
-		}
-		rows = append(rows, []string{
-			kindText(o.Kind), printable(cmp.Or(o.Target, "all")), oneLine(o.Override), printable(string(o.State)), expires, orDash(o.SetBy), o.ETag,
-		})
-		for _, p := range o.Problems {
-			problems = append(problems, printable(p))
-		}
-		if o.State == admin.Rejected && o.Limits != "" {
-			problems = append(problems, "the last valid value stays in force: "+printable(o.Limits))
-		}
-	}
-	printTable(out, rows)
-	for _, p := range problems {
-		fmt.Fprintln(out, "  "+p)
-	}
-}
-
-// kindText returns a kind in words.
-func kindText(k override.Kind) string { return printable(strings.ReplaceAll(string(k), "_", " ")) }
-
-// oneLine returns stored JSON as one line of at most 100 characters.
-func oneLine(value json.RawMessage) string {
-	const maxLength = 100
-	var b bytes.Buffer
-	if json.Compact(&b, value) != nil {
-		return "-"
-	}
-	text := []rune(printable(b.String()))
-	if len(text) > maxLength {
-		return string(text[:maxLength-1]) + "…"
-	}
-	return string(text)
-}
-
 func newLimitsSet(client *adminClient) *cobra.Command {
-	var target changeTarget
-	var flags changeFlags
+	c := change{client: client}
 	cmd := &cobra.Command{
 		Use:   "set {-d DOMAIN KEY[=VALUE][,KEY[=VALUE]…] | --all} FIELD=VALUE [FIELD=VALUE …]",
 		Short: "Override the limits of a descriptor, create a rule, or replace SHADOW_MODE",
@@ -152,22 +93,234 @@ func newLimitsSet(client *adminClient) *cobra.Command {
 			"  rls limits set -d shop --rule plan=trial unit=minute requests_per_unit=20 shadow_mode=true\n" +
 			"  rls limits set --all shadow_mode=true --for 30m --reason migration",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path, query, values, err := target.read(args)
+			path, target, values, err := c.locate(args)
 			if err == nil && len(values) == 0 {
 				err = errors.New("nothing to change; give FIELD=VALUE arguments")
 			}
 			if err != nil {
 				return err
 			}
-			return flags.put(cmd, client, path, query, values)
+			return c.put(cmd, path, target, values)
 		},
 	}
-	target.add(cmd, "create or replace a rule that no limits file has")
-	flags.add(cmd)
+	c.addTargetFlags(cmd, "create or replace a rule that no limits file has")
+	c.addPutFlags(cmd, " (default: until it is deleted)")
 	return cmd
 }
 
-// overrideJSON returns a JSON object of FIELD=VALUE arguments.
+func newLimitsUnset(client *adminClient) *cobra.Command {
+	c := change{client: client}
+	cmd := &cobra.Command{
+		Use:   "unset {-d DOMAIN KEY[=VALUE][,KEY[=VALUE]…] | --target TARGET | --all}",
+		Short: "Undo rls limits set: the limits and settings of before are in force again",
+		Long: "Deletes the override of a descriptor. The limits of the files are then in force again.\n" + descriptorHelp + "\n" +
+			"With --rule, the command deletes a rule that rls limits set --rule has created. With --all, SHADOW_MODE\n" +
+			"of each replica applies again.",
+		Example: "  rls limits unset -d shop tenant=acme\n  rls limits unset -d shop --rule plan=trial",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path, target, others, err := c.locate(args)
+			if err == nil && len(others) > 0 {
+				err = fmt.Errorf("got %q behind the target; want nothing", others[0])
+			}
+			if err != nil {
+				return err
+			}
+			return c.remove(cmd, path, target)
+		},
+	}
+	c.addTargetFlags(cmd, "delete a rule that was created at run time")
+	cmd.Flags().StringVar(&c.target, "target", "", "target as rls limits list shows it, valid or not")
+	addReasonFlag(cmd, &c.reason)
+	cmd.Flags().StringVar(&c.ifMatch, "if-match", "", "delete only the value with this ETag, which rls limits list shows")
+	return cmd
+}
+
+const switchHelp = "RULE is the path of a rule as rls explain shows it ('shop > tenant=acme'), or its target\n" +
+	"('shop|tenant=acme'). DOMAIN is the name of a domain."
+
+func newLimitsOff(client *adminClient) *cobra.Command {
+	c := change{client: client}
+	cmd := &cobra.Command{
+		Use:   "off {RULE | DOMAIN | --all} --for DURATION",
+		Short: "Turn off the limits of a rule, of a domain or of all domains",
+		Long: "Turns limits off on all replicas. Requests that match these limits pass and are not\n" +
+			"counted. When the duration ends, or after rls limits on, the limits are in force again.\n" + switchHelp,
+		Example: "  rls limits off 'shop > tenant=acme' --for 1h --reason 'wrong limit'\n" +
+			"  rls limits off --all --for 15m --reason incident",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			target, err := switchTarget(args, c.isAll)
+			if err != nil {
+				return err
+			}
+			if !cmd.Flags().Changed("for") {
+				return errors.New("--for is missing; give a duration such as 1h, or 0 for no end")
+			}
+			return c.put(cmd, "switches", url.Values{"target": {target}}, nil)
+		},
+	}
+	cmd.Flags().BoolVar(&c.isAll, "all", false, "all domains")
+	c.addPutFlags(cmd, ", or 0 for no end; required")
+	return cmd
+}
+
+func newLimitsOn(client *adminClient) *cobra.Command {
+	c := change{client: client}
+	cmd := &cobra.Command{
+		Use:     "on {RULE | DOMAIN | --all}",
+		Short:   "End a switch of rls limits off",
+		Long:    "Ends a switch. The limits are then in force again.\n" + switchHelp,
+		Example: "  rls limits on 'shop > tenant=acme'\n  rls limits on --all",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			target, err := switchTarget(args, c.isAll)
+			if err != nil {
+				return err
+			}
+			return c.remove(cmd, "switches", url.Values{"target": {target}})
+		},
+	}
+	cmd.Flags().BoolVar(&c.isAll, "all", false, "the switch of all domains")
+	addReasonFlag(cmd, &c.reason)
+	return cmd
+}
+
+func switchTarget(args []string, all bool) (string, error) {
+	if all == (len(args) == 1) {
+		return "", errors.New("give a rule, a domain or --all")
+	}
+	if all {
+		return "", nil
+	}
+	domain, path, isPath := strings.Cut(args[0], " > ")
+	switch {
+	case args[0] == "":
+		return "", errors.New("give a rule, a domain or --all")
+	case isPath:
+		entries, _, err := entrytext.Parse(strings.ReplaceAll(strings.ReplaceAll(path, ",", `\,`), " > ", ","))
+		t, err := newTarget(domain, args[0], entries, err)
+		return t.String(), err
+	case strings.Contains(args[0], "|"):
+		return args[0], nil
+	}
+	return descriptors.Target{Domain: args[0]}.String(), nil
+}
+
+// change is a change of limits at run time. Flags set its fields.
+type change struct {
+	client *adminClient
+
+	domain, target string // target is as rls limits list shows it
+	isRule, isAll  bool
+
+	duration        time.Duration
+	reason, ifMatch string
+	isNew, isDryRun bool
+}
+
+// addTargetFlags adds the flags that say what to change. ruleHelp describes --rule.
+func (c *change) addTargetFlags(cmd *cobra.Command, ruleHelp string) {
+	cmd.Flags().StringVarP(&c.domain, "domain", "d", "", "domain of the limits")
+	cmd.Flags().BoolVar(&c.isRule, "rule", false, ruleHelp)
+	cmd.Flags().BoolVar(&c.isAll, "all", false, "all requests, in place of a descriptor: replaces SHADOW_MODE")
+	cmd.MarkFlagsMutuallyExclusive("all", "domain")
+	cmd.MarkFlagsMutuallyExclusive("all", "rule")
+}
+
+// addPutFlags adds the flags of a new value. endHelp says what --for can be.
+func (c *change) addPutFlags(cmd *cobra.Command, endHelp string) {
+	fs := cmd.Flags()
+	fs.DurationVar(&c.duration, "for", 0, "duration of the change, such as 90s or 1h"+endHelp)
+	addReasonFlag(cmd, &c.reason)
+	fs.BoolVar(&c.isDryRun, "dry-run", false, "print the change without making it")
+	fs.StringVar(&c.ifMatch, "if-match", "", "change only the value with this ETag, which rls limits list shows")
+	fs.BoolVar(&c.isNew, "new", false, "fail if the target already has a value")
+}
+
+func addReasonFlag(cmd *cobra.Command, reason *string) {
+	cmd.Flags().StringVar(reason, "reason", "", "reason of the change; the history and rls explain show it")
+}
+
+// locate returns the path of the target in the admin API, its query, and the arguments behind the descriptor.
+func (c *change) locate(args []string) (path string, query url.Values, others []string, err error) {
+	path = "overrides"
+	if c.isRule {
+		path = "rules"
+	}
+	switch {
+	case c.isAll && c.target == "":
+		return "shadow-mode", url.Values{}, args, nil
+	case c.target != "" && c.domain == "" && !c.isAll:
+		return path, url.Values{"target": {c.target}}, args, nil
+	case c.target != "" || c.domain == "" || len(args) == 0:
+		return "", nil, nil, errors.New("give -d DOMAIN and a descriptor, or another target (--help lists them)")
+	}
+	target, err := parseTarget(c.domain, args[0])
+	return path, url.Values{"target": {target.String()}}, args[1:], err
+}
+
+// put sends FIELD=VALUE arguments to a path of the admin API, and prints the answer.
+func (c *change) put(cmd *cobra.Command, path string, query url.Values, fields []string) error {
+	if cmd.Flags().Changed("for") && (c.duration != 0 || path != "switches") {
+		if c.duration < time.Second {
+			return errors.New("--for must be at least 1s")
+		}
+		end := time.Now().Add(c.duration + time.Second - 1).UTC() // rounded up to seconds
+		fields = append(fields, "expires_at="+end.Format(time.RFC3339))
+	}
+	if c.reason != "" {
+		fields = append(fields, "reason="+quoteJSON(c.reason))
+	}
+	var err error
+	if path == "rules" {
+		if fields, err = intoRateLimit(fields); err != nil {
+			return err
+		}
+	}
+	value, err := overrideJSON(fields)
+	if err != nil {
+		return err
+	}
+	query.Set("dry_run", strconv.FormatBool(c.isDryRun))
+	return c.send(cmd, http.MethodPut, path, query, value)
+}
+
+// remove deletes the value of a target, and prints the answer.
+func (c *change) remove(cmd *cobra.Command, path string, query url.Values) error {
+	query.Set("reason", c.reason)
+	return c.send(cmd, http.MethodDelete, path, query, nil)
+}
+
+// send sends a change with its condition.
+func (c *change) send(cmd *cobra.Command, method, path string, query url.Values, value []byte) error {
+	client := *c.client
+	switch {
+	case c.isNew && c.ifMatch != "":
+		return errors.New("--new and --if-match exclude each other")
+	case c.isNew:
+		client.header = http.Header{"If-None-Match": {"*"}}
+	case c.ifMatch != "":
+		client.header = http.Header{"If-Match": {`"` + strings.Trim(c.ifMatch, `"`) + `"`}}
+	}
+	return client.run(cmd, method, path, query, value, new(admin.Override), "change")
+}
+
+func intoRateLimit(fields []string) ([]string, error) {
+	var others, ofLimit []string
+	for _, field := range fields {
+		if name, _, _ := strings.Cut(field, "="); limitsfile.IsLimitField(name) {
+			ofLimit = append(ofLimit, field)
+		} else {
+			others = append(others, field)
+		}
+	}
+	if len(ofLimit) == 0 {
+		return others, nil
+	}
+	value, err := overrideJSON(ofLimit)
+	return append(others, "rate_limit="+string(value)), err
+}
+
 func overrideJSON(args []string) ([]byte, error) {
 	fields := make([]string, len(args))
 	seen := map[string]bool{}
@@ -190,139 +343,62 @@ func overrideJSON(args []string) ([]byte, error) {
 	return []byte("{" + strings.Join(fields, ",") + "}"), nil
 }
 
-// quoteJSON returns text as a JSON string.
 func quoteJSON(text string) string {
 	quoted, _ := json.Marshal(text) // a string never fails
 	return string(quoted)
 }
 
-// printChange prints the change of an override:
-// `shop > tenant=acme: 100 per minute -> 1000 per minute, counters=kept, until 2026-11-21T12:00:00Z (in 1h)`.
-func printChange(out io.Writer, o *admin.Override, now time.Time) {
-	text := fmt.Sprintf("%s: %s -> %s", orDash(o.Path), orDash(o.BaseLimits), orDash(o.Limits))
-	if o.Kind == override.KindRule && o.State == admin.Deleted {
-		text = fmt.Sprintf("%s: %s -> no rule", orDash(o.Path), orDash(o.BaseLimits))
-	}
-	if o.Counters != "" {
-		text += ", counters=" + printable(o.Counters)
-	}
-	if at, err := time.Parse(time.RFC3339, o.ExpiresAt); err == nil {
-		text += fmt.Sprintf(", until %s (%s)", o.ExpiresAt, relativeTime(at.Sub(now)))
-	}
-	if o.DryRun {
-		text += " (dry run; nothing has changed)"
-	}
-	fmt.Fprintln(out, text)
-	for _, p := range o.AlsoRejected {
-		fmt.Fprintln(out, "no longer valid:", printable(p))
-	}
-	if len(o.OldOverride) > 0 && o.State != admin.Deleted {
-		fmt.Fprintln(out, "replaced:", oneLine(o.OldOverride))
-	}
-	if o.State != admin.InForce && o.State != admin.Deleted {
-		fmt.Fprintln(out, "stored, but its state is", strconv.Quote(string(o.State))+"; see rls limits list")
-	}
-}
-
-func newLimitsUnset(client *adminClient) *cobra.Command {
-	var target changeTarget
-	var reason, ifMatch string
+func newLimitsHistory(client *adminClient) *cobra.Command {
+	var target string
+	var count int
 	cmd := &cobra.Command{
-		Use:   "unset {-d DOMAIN KEY[=VALUE][,KEY[=VALUE]…] | --target TARGET | --all}",
-		Short: "Undo rls limits set: the limits and settings of before are in force again",
-		Long: "Deletes the override of a descriptor. The limits of the files are then in force again.\n" + descriptorHelp + "\n" +
-			"With --rule, the command deletes a rule that rls limits set --rule has created. With --all, SHADOW_MODE\n" +
-			"of each replica applies again.",
-		Example: "  rls limits unset -d shop tenant=acme\n  rls limits unset -d shop --rule plan=trial",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			path, query, others, err := target.read(args)
-			if err == nil && len(others) > 0 {
-				err = fmt.Errorf("got %q behind the target; want nothing", others[0])
+		Use:   "history",
+		Short: "Show the last changes: who changed what, when and why",
+		Long: "Shows the last changes of overrides, rules and switches, the newest first. The history does not\n" +
+			"have changes by redis-cli, and changes of limits files and other sources.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			query := url.Values{"count": {strconv.Itoa(count)}}
+			if cmd.Flags().Changed("target") {
+				query.Set("target", target)
 			}
-			if err != nil {
-				return err
-			}
-			return deleteField(cmd, client, path, query, reason, ifMatch)
+			return client.run(cmd, http.MethodGet, "history", query, nil, new(admin.History), "history")
 		},
 	}
-	target.add(cmd, "delete a rule that was created at run time")
-	cmd.Flags().StringVar(&target.text, "target", "", "target as rls limits list shows it, valid or not")
-	addReasonFlag(cmd, &reason)
-	cmd.Flags().StringVar(&ifMatch, "if-match", "", "delete only the value with this ETag, which rls limits list shows")
+	cmd.Flags().IntVar(&count, "count", 20, "number of changes, at most 500")
+	cmd.Flags().StringVar(&target, "target", "", "only changes of this target, as rls limits list shows it")
 	return cmd
 }
 
-// switchHelp describes the arguments of a switch.
-const switchHelp = "RULE is the path of a rule as rls explain shows it ('shop > tenant=acme'), or its target\n" +
-	"('shop|tenant=acme'). DOMAIN is the name of a domain."
-
-func newLimitsOff(client *adminClient) *cobra.Command {
-	var all bool
-	flags := changeFlags{allowsNoEnd: true}
-	cmd := &cobra.Command{
-		Use:   "off {RULE | DOMAIN | --all} --for DURATION",
-		Short: "Turn off the limits of a rule, of a domain or of all domains",
-		Long: "Turns limits off on all replicas. Requests that match these limits pass and are not\n" +
-			"counted. When the duration ends, or after rls limits on, the limits are in force again.\n" + switchHelp,
-		Example: "  rls limits off 'shop > tenant=acme' --for 1h --reason 'wrong limit'\n" +
-			"  rls limits off --all --for 15m --reason incident",
-		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			target, err := switchTarget(args, all)
-			if err != nil {
-				return err
-			}
-			if !cmd.Flags().Changed("for") {
-				return errors.New("--for is missing; give a duration such as 1h, or 0 for no end")
-			}
-			return flags.put(cmd, client, "switches", url.Values{"target": {target}}, nil)
-		},
-	}
-	cmd.Flags().BoolVar(&all, "all", false, "all domains")
-	flags.add(cmd)
-	return cmd
-}
-
-func newLimitsOn(client *adminClient) *cobra.Command {
-	var all bool
+func newLimitsRollback(client *adminClient) *cobra.Command {
+	var to int64
+	var isDryRun, isForced bool
 	var reason string
 	cmd := &cobra.Command{
-		Use:     "on {RULE | DOMAIN | --all}",
-		Short:   "End a switch of rls limits off",
-		Long:    "Ends a switch. The limits are then in force again.\n" + switchHelp,
-		Example: "  rls limits on 'shop > tenant=acme'\n  rls limits on --all",
-		Args:    cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			target, err := switchTarget(args, all)
-			if err != nil {
-				return err
+		Use:   "rollback",
+		Short: "Undo the last change of limits at run time",
+		Long: "Undoes the last change of overrides, rules and switches, on all replicas and in one step. Each\n" +
+			"further rollback undoes one more change. With --to, the command restores the state after a\n" +
+			"version that rls limits history shows. So --to can also undo a rollback. Limits files and\n" +
+			"counters stay as they are.",
+		Example: "  rls limits rollback --dry-run\n  rls limits rollback --to 2 --reason 'back to Monday'",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("rollback: got %q, want no argument; --to VERSION names the version to restore, such as --to 3", args[0])
 			}
-			return deleteField(cmd, client, "switches", url.Values{"target": {target}}, reason, "")
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			query := url.Values{"dry_run": {strconv.FormatBool(isDryRun)}, "force": {strconv.FormatBool(isForced)}, "reason": {reason}}
+			if cmd.Flags().Changed("to") {
+				query.Set("version", strconv.FormatInt(to, 10))
+			}
+			return client.run(cmd, http.MethodPost, "rollback", query, nil, new(admin.Rollback), "rollback")
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "the switch of all domains")
+	cmd.Flags().Int64Var(&to, "to", 0, "version to restore (default: the version before the last change)")
+	cmd.Flags().BoolVar(&isDryRun, "dry-run", false, "print the rollback without making it")
+	cmd.Flags().BoolVar(&isForced, "force", false, "also replace values that redis-cli has changed after their last change in the history")
 	addReasonFlag(cmd, &reason)
 	return cmd
-}
-
-// switchTarget returns the target of a switch.
-func switchTarget(args []string, all bool) (string, error) {
-	if all == (len(args) == 1) {
-		return "", errors.New("give a rule, a domain or --all")
-	}
-	if all {
-		return "", nil
-	}
-	domain, path, isPath := strings.Cut(args[0], " > ")
-	switch {
-	case args[0] == "":
-		return "", errors.New("give a rule, a domain or --all")
-	case isPath:
-		entries, _, err := entrytext.Parse(strings.ReplaceAll(strings.ReplaceAll(path, ",", `\,`), " > ", ","))
-		t, err := newTarget(domain, args[0], entries, err)
-		return t.String(), err
-	case strings.Contains(args[0], "|"):
-		return args[0], nil
-	}
-	return descriptors.Target{Domain: args[0]}.String(), nil
 }

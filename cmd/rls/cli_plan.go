@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +14,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/whatif/limitsplan"
 )
 
-// planOptions are the options of rls plan.
 type planOptions struct {
 	limitsplan.Options
 	limitsfile limitsfile.Options
@@ -40,11 +40,11 @@ func newPlan() *cobra.Command {
 			"  rls plan new-limits.yaml --from access.log.gz --access-log mapping.yaml --html plan.html",
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			if o.MaxKeys < 1 {
-				return inputError(cmd, fmt.Errorf("--keys: got %d, want at least 1", o.MaxKeys))
+				return inputError(fmt.Errorf("--keys: got %d, want at least 1", o.MaxKeys))
 			}
 			report, conditions, err := o.run(cmd, paths)
 			if err != nil {
-				return inputError(cmd, err)
+				return inputError(err)
 			}
 			for _, c := range conditions {
 				holds, text := c.Check(report)
@@ -101,8 +101,14 @@ func (o *planOptions) run(cmd *cobra.Command, paths []string) (*limitsplan.Repor
 	if err != nil {
 		return nil, nil, err
 	}
-	return report, conditions, errors.Join(printAs(cmd.OutOrStdout(), o.asJSON, report, report.WriteText),
-		writeReportFile(o.html, func(page io.Writer) error { return report.WriteHTML(page, strings.Join(paths, " ")) }))
+	err = printAs(cmd.OutOrStdout(), o.asJSON, report, report.WriteText)
+	if err == nil && o.html != "" {
+		var page bytes.Buffer
+		if err = report.WriteHTML(&page, strings.Join(paths, " ")); err == nil {
+			err = os.WriteFile(o.html, page.Bytes(), 0o644)
+		}
+	}
+	return report, conditions, err
 }
 
 // openLogs opens all logs. The caller must call closeLogs, after an error too.

@@ -3,8 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
-	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -16,7 +14,6 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/base/entrytext"
-	"github.com/seed-81f232ab/rls/internal/observe/events"
 )
 
 func newReset() *cobra.Command {
@@ -49,10 +46,8 @@ func newReset() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				var c admin.Reset
-				return client.run(cmd, http.MethodDelete, "counters", url.Values{"target": {target.RequestString()}}, nil, &c, func(out io.Writer) {
-					printReset(out, &c)
-				})
+				query := url.Values{"target": {target.RequestString()}}
+				return client.run(cmd, http.MethodDelete, "counters", query, nil, new(admin.Reset), "reset")
 			}
 			prefix, err := parseCounterPrefix(domain, args)
 			if err != nil {
@@ -62,8 +57,7 @@ func newReset() *cobra.Command {
 			if !cmd.Flag("timeout").Changed {
 				client.timeout = time.Minute // Redis may have many keys
 			}
-			var r admin.ResetByPrefix
-			return client.run(cmd, http.MethodDelete, "counters", query, nil, &r, func(out io.Writer) { printResetByPrefix(out, &r) })
+			return client.run(cmd, http.MethodDelete, "counters", query, nil, new(admin.ResetByPrefix), "reset by prefix")
 		},
 	}
 	addDomainFlag(cmd, &domain)
@@ -93,66 +87,4 @@ func parseCounterPrefix(domain string, args []string) (descriptors.CounterPrefix
 		return p, fmt.Errorf("%q is no prefix: entry %d has no =; only the last key can stand for all its values", args[0], i+1)
 	}
 	return p, nil
-}
-
-// printResetByPrefix prints the outcome of a reset by prefix.
-func printResetByPrefix(out io.Writer, r *admin.ResetByPrefix) {
-	counters := "all counters"
-	if r.Counters != nil {
-		counters = events.Counted(*r.Counters, "counter")
-	}
-	verb := "reset"
-	if r.DryRun {
-		verb = "dry run; would reset"
-	}
-	fmt.Fprintf(out, "%s %s that start with %s\n", verb, counters, printable(r.Prefix))
-	if r.Note != "" {
-		fmt.Fprintln(out, printable(r.Note))
-	}
-}
-
-// printReset prints the limits of a counter, with the hits spent before and after its reset.
-func printReset(out io.Writer, c *admin.Reset) {
-	text := fmt.Sprintf("%s (counter %s)", printable(c.Path), printable(c.Key))
-	if c.ShadowMode {
-		text += ", in shadow mode"
-	}
-	fmt.Fprintln(out, text)
-	rows := [][]string{{"LIMIT", "SPENT", "REMAINING", "RESETS IN"}}
-	for i, l := range c.Limits {
-		name := printable(l.Limit)
-		if l.Name != "" {
-			name += " (" + printable(l.Name) + ")"
-		}
-		if l.Unlimited {
-			rows = append(rows, []string{name, "-", "-", "-"})
-			continue
-		}
-		spent, remaining := strconv.FormatInt(l.Spent, 10), strconv.FormatInt(l.Remaining, 10)
-		if i < len(c.LimitsBefore) {
-			spent = strconv.FormatInt(c.LimitsBefore[i].Spent, 10) + " -> " + spent
-		}
-		if l.Over {
-			remaining += " (over)"
-		}
-		if l.Degraded {
-			spent = "-"
-			remaining += " (this replica only; Redis is down)"
-		}
-		rows = append(rows, []string{name, spent, remaining, formatSeconds(l.ResetSeconds)})
-	}
-	printTable(out, rows)
-	for _, l := range c.Limits {
-		if d := l.CachedDenial; d != nil {
-			fmt.Fprintf(out, "%s: this replica denies hits from memory (%s) for %s, without asking Redis\n", printable(l.Limit), d.Source, formatSeconds(d.EndsInSeconds))
-		}
-	}
-	if c.Note != "" {
-		fmt.Fprintln(out, printable(c.Note))
-	}
-}
-
-// formatSeconds rounds up to whole seconds.
-func formatSeconds(seconds float64) string {
-	return formatDuration(time.Duration(math.Ceil(seconds)) * time.Second)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/internal/admin"
 )
@@ -61,10 +62,11 @@ func TestResetRejectsBadArguments(t *testing.T) {
 func TestDegradedCounterIsMarked(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	printReset(&out, &admin.Reset{Counter: admin.Counter{
+	err := printAnswer(&out, false, &admin.Reset{Counter: admin.Counter{
 		Path: "shop > ip", Key: "shop|ip=x",
 		Limits: []admin.Limit{{Limit: "5 per hour", Remaining: 2, ResetSeconds: 0.2, Degraded: true}},
-	}})
+	}}, "reset")
+	require.NoError(t, err)
 	assert.Equal(t, "shop > ip (counter shop|ip=x)\n"+
 		"LIMIT       SPENT  REMAINING                             RESETS IN\n"+
 		"5 per hour  -      2 (this replica only; Redis is down)  1s\n", out.String())

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,7 +22,6 @@ import (
 // decisionsPath is the path of the stream of live decisions on the debug listener.
 const decisionsPath = "/decisions"
 
-// maxStreamLine bounds the bytes of a line of the stream.
 const maxStreamLine = 1 << 20
 
 // errRefused means that the service refused the stream. Another attempt would not help.
@@ -70,7 +68,6 @@ func isColourTerminal(out io.Writer) bool {
 	return os.Getenv("NO_COLOR") == "" && isScreen(out)
 }
 
-// tail prints the stream of a service.
 type tail struct {
 	adminClient
 	filter     decisionlog.Filter
@@ -113,8 +110,13 @@ func (t *tail) stream(ctx context.Context, isFirst bool) (wasConnected bool, err
 		return false, err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != decisionlog.ContentType {
-		return false, t.refusalError(resp)
+	host := resp.Request.URL.Host
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+		return false, fmt.Errorf("%w: %s: %s", errRefused, host, printable(strings.TrimSpace(string(text))))
+	}
+	if resp.Header.Get("Content-Type") != decisionlog.ContentType {
+		return false, fmt.Errorf("%w: %s: got no stream of decisions; check that --admin is the debug listener of an rls with %s", errRefused, host, decisionsPath)
 	}
 	if !isFirst {
 		fmt.Fprintln(t.notes, "rls: connected again")
@@ -134,17 +136,7 @@ func (t *tail) stream(ctx context.Context, isFirst bool) (wasConnected bool, err
 	if err == nil {
 		err = errors.New("stream ended by the service")
 	}
-	return true, fmt.Errorf("%s: %w", resp.Request.URL.Host, err)
-}
-
-// refusalError returns the error of an answer that is not a stream.
-func (t *tail) refusalError(resp *http.Response) error {
-	host := resp.Request.URL.Host
-	if resp.StatusCode == http.StatusOK {
-		return fmt.Errorf("%w: %s: got no stream of decisions; check that --admin is the debug listener of an rls with %s", errRefused, host, decisionsPath)
-	}
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-	return fmt.Errorf("%w: %s: %s", errRefused, host, printable(strings.TrimSpace(string(text))))
+	return true, fmt.Errorf("%s: %w", host, err)
 }
 
 // printLine prints a line of the stream. The error is that of writing, or of an invalid line.
@@ -188,50 +180,12 @@ func (t *tail) lineText(r *decisionlog.Record) string {
 		colour = red
 	}
 	code := inColour(t.colour, colour, fmt.Sprintf("%-10s", printable(string(r.Code))))
-	return inColour(t.colour, dim, formatTime(r.Time)) + "  " + code + "  " + strings.Join(recordColumns(r), "  ") + "\n"
+	var line strings.Builder
+	line.WriteString(inColour(t.colour, dim, formatTime(r.Time)) + "  " + code + "  ")
+	_ = answers.ExecuteTemplate(&line, "decision", r) // it fails only if the template does not fit Record
+	return line.String()
 }
 
-// recordColumns returns what a line says about r after the code: descriptor, rule, limit, hits,
-// source, remarks and duration.
-func recordColumns(r *decisionlog.Record) []string {
-	columns := []string{orDash(decisionlog.FormatEntries(r.Descriptor))}
-	switch {
-	case r.Switch != nil:
-		columns = append(columns, offText(r.Switch, r.Time))
-	case r.Rule == "":
-		columns = append(columns, orDash(r.Domain)+": no rule")
-	case r.Limit == "":
-		columns = append(columns, printable(r.Rule)+": no limit")
-	default:
-		columns = append(columns, printable(r.Rule)+": "+printable(r.Limit))
-	}
-	if r.LimitName != "" {
-		columns = append(columns, strconv.Quote(r.LimitName))
-	}
-	if r.Limit != "" {
-		if r.Hits != 1 {
-			columns = append(columns, fmt.Sprintf("%d hits", r.Hits))
-		}
-		if r.Code != decisionlog.Failed {
-			columns = append(columns, fmt.Sprintf("%d left", r.Remaining))
-		}
-	}
-	if r.Source != "" {
-		columns = append(columns, printable(r.Source))
-	}
-	if r.Degraded {
-		columns = append(columns, fmt.Sprintf("(%s, %s)", printable(r.Reason), printable(r.Mode)))
-	}
-	if r.Shadow && r.Code == decisionlog.OverLimit {
-		columns = append(columns, "shadow")
-	}
-	if r.Error != "" {
-		columns = append(columns, printable(r.Error))
-	}
-	return append(columns, (time.Duration(r.DurationMicros) * time.Microsecond).String())
-}
-
-// inColour returns text in a colour if isOn is true.
 func inColour(isOn bool, colour, text string) string {
 	if !isOn {
 		return text
@@ -239,5 +193,4 @@ func inColour(isOn bool, colour, text string) string {
 	return colour + text + noColour
 }
 
-// formatTime returns the time of day on this computer.
 func formatTime(at time.Time) string { return at.Local().Format("15:04:05.000") }

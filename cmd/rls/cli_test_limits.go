@@ -32,7 +32,7 @@ func newTest() *cobra.Command {
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			o.out, o.errOut = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			if o.coverageMin < 0 || o.coverageMin > 100 {
-				return inputError(cmd, fmt.Errorf("--coverage-min: got %v, want a percentage from 0 to 100", o.coverageMin))
+				return inputError(fmt.Errorf("--coverage-min: got %v, want a percentage from 0 to 100", o.coverageMin))
 			}
 			return o.run(cmd.Context(), paths)
 		},
@@ -45,7 +45,6 @@ func newTest() *cobra.Command {
 	return cmd
 }
 
-// testOptions are the options of rls test.
 type testOptions struct {
 	out, errOut     io.Writer
 	verbose, asJSON bool
@@ -56,8 +55,7 @@ type testOptions struct {
 func (o *testOptions) run(ctx context.Context, paths []string) error {
 	testFiles, err := findTestFiles(paths)
 	if err != nil {
-		fmt.Fprintln(o.errOut, "rls:", err)
-		return exitUnusable
+		return inputError(err)
 	}
 	failed := false
 	var coverage limitstest.Coverage
@@ -75,13 +73,12 @@ func (o *testOptions) run(ctx context.Context, paths []string) error {
 		return ctx.Err()
 	}
 	report := limitstest.NewReport(reports, &coverage)
-	if err := printAs(o.out, o.asJSON, report, func(out io.Writer) error { return report.WriteText(out, o.verbose) }); err != nil {
-		fmt.Fprintln(o.errOut, "rls:", err)
-		failed = true
-	}
+	err = printAs(o.out, o.asJSON, report, func(out io.Writer) error { return report.WriteText(out, o.verbose) })
 	switch {
+	case err != nil:
+		return inputError(err)
 	case failed:
-		return exitUnusable
+		return exitCode(2)
 	case report.Coverage.Percent < o.coverageMin:
 		fmt.Fprintf(o.errOut, "coverage: got %.1f %%, want at least %g %%\n", report.Coverage.Percent, o.coverageMin)
 		return exitCode(1)
@@ -91,8 +88,7 @@ func (o *testOptions) run(ctx context.Context, paths []string) error {
 	return nil
 }
 
-// findTestFiles returns the test files in all paths, each once. The error names every path
-// without test files.
+// findTestFiles returns the test files in all paths, each once. The error names every path without test files.
 func findTestFiles(paths []string) ([]string, error) {
 	var found []string
 	var errs []error
@@ -117,7 +113,6 @@ func findTestFiles(paths []string) ([]string, error) {
 	return slices.Compact(found), errors.Join(errs...)
 }
 
-// loadTest reads a test file and its limits files.
 func loadTest(path string) (*limitstest.File, *descriptors.Config, error) {
 	data, err := readBounded(path, limitstest.MaxFileBytes)
 	if err != nil {

@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -10,8 +10,8 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
+	"text/template"
 	"time"
 	"unicode"
 
@@ -23,7 +23,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
-	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
 
@@ -42,10 +41,7 @@ func newTop() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := cmd.OutOrStdout()
-			switch {
-			case t.asJSON:
-				return t.printJSON(cmd.Context(), out)
-			case once || !isScreen(out):
+			if t.asJSON || once || !isScreen(out) {
 				return t.printOnce(cmd.Context(), out)
 			}
 			t.colour = isColourTerminal(out)
@@ -54,8 +50,7 @@ func newTop() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	t.addFlags(fs)
-	fs.DurationVar(&t.timeout, "timeout", 5*time.Second, "how long to wait for an answer")
-	fs.BoolVar(&t.asJSON, "json", false, "print one snapshot as JSON")
+	t.addAnswerFlags(fs)
 	fs.BoolVar(&once, "once", false, "print one screen as plain text")
 	return cmd
 }
@@ -66,27 +61,16 @@ func isScreen(out io.Writer) bool {
 	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
 }
 
-// top shows snapshots of a service.
 type top struct {
 	adminClient
 	colour bool
 }
 
-// fetch returns the snapshot of this moment.
 func (t *top) fetch(ctx context.Context) (*live.Snapshot, error) {
 	s := &live.Snapshot{}
 	return s, t.call(ctx, http.MethodGet, live.SnapshotPath, nil, nil, s)
 }
 
-func (t *top) printJSON(ctx context.Context, out io.Writer) error {
-	var snapshot json.RawMessage
-	if err := t.call(ctx, http.MethodGet, live.SnapshotPath, nil, nil, &snapshot); err != nil {
-		return err
-	}
-	return reports.JSON(out, snapshot)
-}
-
-// onceWidth is the width of a screen that goes to a file or a pipe.
 const onceWidth = 120
 
 func (t *top) printOnce(ctx context.Context, out io.Writer) error {
@@ -94,9 +78,11 @@ func (t *top) printOnce(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	screen := topScreen{width: onceWidth, location: time.Local}
-	_, err = io.WriteString(out, strings.Join(screen.lines(s, ""), "\n")+"\n")
-	return err
+	return printAs(out, t.asJSON, s, func(out io.Writer) error {
+		screen := topScreen{width: onceWidth, location: time.Local}
+		_, err := io.WriteString(out, strings.Join(screen.lines(s, ""), "\n")+"\n")
+		return err
+	})
 }
 
 // Control sequences of terminals.
@@ -108,11 +94,9 @@ const (
 	clearBelow  = "\x1b[J"
 )
 
-// fetchPause is the pause between two snapshots.
 const fetchPause = time.Second
 
-// run shows snapshots until ctx is done or a key quits. It returns an error if there is no
-// first snapshot.
+// run shows snapshots until ctx is done or a key quits. It returns an error if there is no first snapshot.
 func (t *top) run(ctx context.Context, in, out *os.File) error {
 	first, err := t.fetch(ctx)
 	if err != nil {
@@ -161,8 +145,7 @@ func (t *top) showScreens(ctx context.Context, s *live.Snapshot, size func() (wi
 	}
 }
 
-// quitOnKey calls quit when q, Ctrl-C or Ctrl-D is read from in, or when in ends with an
-// error other than its end.
+// quitOnKey calls quit when q, Ctrl-C or Ctrl-D is read from in, or when in ends with an error other than its end.
 func quitOnKey(in io.Reader, quit func()) {
 	key := make([]byte, 1)
 	for {
@@ -177,12 +160,87 @@ func quitOnKey(in io.Reader, quit func()) {
 	}
 }
 
-// topScreen draws snapshots as text.
+//go:embed top.tmpl
+var topTemplate string
+
+// sections has a template for each section of a screen but the keys.
+var sections = template.Must(template.New("").Funcs(template.FuncMap{
+	"red":      func() string { return red },
+	"yellow":   func() string { return yellow },
+	"dim":      func() string { return dim },
+	"mark":     func(level live.Level) string { return levelMarks[level] },
+	"clean":    replaceControls,
+	"pad":      pad,
+	"rate":     rateText,
+	"share":    percentText,
+	"duration": durationText,
+	"spark":    func(x live.Series) string { return sparkline(x.Points, 20) },
+	"counted":  events.Counted,
+	"limits": func(limits []live.Limit) string {
+		var texts []string
+		for _, l := range limits {
+			texts = append(texts, l.Text)
+		}
+		return strings.Join(texts, " and ")
+	},
+}).Parse(topTemplate))
+
+// levelMarks show the level of the state, each with its colour.
+var levelMarks = map[live.Level]string{live.Well: green + "✓", live.Warning: yellow + "▲", live.Trouble: red + "✗"}
+
 type topScreen struct {
 	width      int
 	height     int // in lines; 0 means no limit
 	hasColours bool
 	location   *time.Location
+}
+
+// topView is what the templates show.
+type topView struct {
+	topScreen
+	*live.Snapshot
+	Problem string // why the snapshot is old, or empty
+}
+
+// Age returns the time since the process has started.
+func (v topView) Age() time.Duration { return v.Time.Sub(v.Started).Round(time.Second) }
+
+// TitleWidth returns the columns beside the clock.
+func (v topView) TitleWidth() int { return v.width - len(v.Clock(v.Time)) - 1 }
+
+// Clock returns a time of day.
+func (v topView) Clock(at time.Time) string { return at.In(v.location).Format("15:04:05") }
+
+// RuleRow returns the columns of a rule.
+func (v topView) RuleRow(path, limit, ok, denied, shadow, use, marks string) string {
+	const numbersWidth = 56 // of the columns behind the limit
+	limitWidth := min(max(v.width/5, 12), 28)
+	pathWidth := max(v.width-limitWidth-numbersWidth-2, 16)
+	return fmt.Sprintf("%s %s %8s %8s %8s %5s %s", padEnd(path, pathWidth), pad(limit, limitWidth), ok, denied, shadow, use, marks)
+}
+
+// Marks returns the marks of a rule in words.
+func (v topView) Marks(r live.Rule) string {
+	marks := strings.Join(r.Marks, " ")
+	if r.Override != nil && r.Override.ExpiresAt != nil {
+		marks += " until " + r.Override.ExpiresAt.In(v.location).Format("15:04")
+	}
+	return marks
+}
+
+// section returns the lines of a template, cut to the width of the screen.
+func (v topView) section(name string) []string {
+	var text strings.Builder
+	_ = reports.Text(&text, sections.Lookup(name), v) // it fails only if the template does not fit the view
+	var lines []string
+	for line := range strings.Lines(text.String()) {
+		line, colour := strings.TrimSuffix(line, "\n"), ""
+		if end := strings.IndexByte(line, 'm') + 1; strings.HasPrefix(line, "\x1b[") {
+			colour, line = line[:end], line[end:]
+		}
+		lines = append(lines, inColour(v.hasColours && colour != "", colour, truncate(line, v.width)))
+	}
+	return lines
 }
 
 // draw writes a screen. It overwrites the previous screen line by line.
@@ -202,13 +260,11 @@ func (t *topScreen) draw(out io.Writer, s *live.Snapshot, problem string) error 
 
 // lines returns the lines of a screen. problem is the reason why s is old, or empty.
 func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
-	lines := append(t.headLines(s, problem), "")
-	rules := t.ruleLines(&s.Rules)
-	keys := t.keyLines(&s.Keys)
-	changes := t.changeLines(s.Events)
+	v := topView{*t, s, problem}
+	lines := slices.Concat(v.section("state"), []string{""}, v.section("figures"), []string{""})
+	rules, keys, changes := v.section("rules"), t.keyLines(&s.Keys), v.section("changes")
 	if t.height > 0 {
-		// The changes get a quarter of the remaining lines, and the keys get a third. The rules
-		// get all others.
+		// The changes get a quarter of the remaining lines, and the keys get a third. The rules get all others.
 		rest := max(t.height-len(lines)-2, 0)
 		changes = changes[:min(len(changes), max(rest/4, 2))]
 		keys = keys[:min(len(keys), max(rest/3, 2))]
@@ -221,136 +277,35 @@ func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
 	return lines
 }
 
-// levelMarks show the level of the state.
-var levelMarks = map[live.Level]struct{ symbol, colour string }{
-	live.Well: {"✓", green}, live.Warning: {"▲", yellow}, live.Trouble: {"✗", red},
-}
-
-// headLines describes the state and the figures.
-func (t *topScreen) headLines(s *live.Snapshot, problem string) []string {
-	title := fmt.Sprintf("rls %s · %s · up %s", s.Version, s.Instance, s.Time.Sub(s.Started).Round(time.Second))
-	clock := s.Time.In(t.location).Format("15:04:05")
-	lines := []string{t.inColour(dim, pad(title, t.width-len(clock)-1)+" "+clock)}
-	if problem != "" {
-		lines = append(lines, t.inColour(red, truncate("figures of "+clock+", trying again: "+problem, t.width)))
-	}
-	mark := levelMarks[s.State.Level]
-	lines = append(lines, t.inColour(mark.colour, truncate(mark.symbol+" "+s.State.Headline, t.width)))
-	for _, detail := range s.State.Details[:min(len(s.State.Details), 3)] {
-		lines = append(lines, truncate("  "+detail, t.width))
-	}
-	f := &s.Figures
-	spark := func(x live.Series) string { return sparkline(x.Points, 20) }
-	lines = append(lines, "",
-		truncate(fmt.Sprintf("Calls   %8s/s  %s   p50 %8s  p99 %8s", rateText(f.Calls.Now), spark(f.Calls), durationText(f.P50.Now), durationText(f.P99.Now)), t.width),
-		truncate(fmt.Sprintf("Denied  %8s    %s   errors %s/s", percentText(f.DeniedShare.Now), spark(f.DeniedShare), rateText(f.Errors.Now)), t.width))
-	if r := s.State.Redis; r != nil {
-		p50 := durationText(f.RedisP50.Now)
-		if !r.Up {
-			p50 = "away"
-		}
-		lines = append(lines, truncate(fmt.Sprintf("Redis   %8s    %s   p99 %8s  without Redis %s/s",
-			p50, spark(f.RedisP50), durationText(f.RedisP99.Now), rateText(f.WithoutRedis.Now)), t.width))
-	}
-	if s.Figures.Unmatched.HadTraffic() {
-		lines = append(lines, truncate(fmt.Sprintf("No rule %8s/s  %s   %s", rateText(f.Unmatched.Now), spark(f.Unmatched), unmatchedText(&s.Keys)), t.width))
-	}
-	return lines
-}
-
-// unmatchedText returns examples of descriptors that no rule limits.
-func unmatchedText(keys *live.TopKeys) string {
-	var examples []string
-	for _, k := range keys.Unmatched {
-		text := k.Key
-		if keys.Mode == live.KeysHashed {
-			text = k.Rule + " " + k.Key
-		}
-		examples = append(examples, text+" ("+k.Limit+")")
-	}
-	return strings.Join(examples, ", ")
-}
-
-// ruleLines describes the busiest rules.
-func (t *topScreen) ruleLines(list *live.RuleList) []string {
-	const numbersWidth = 56 // of the columns behind the limit
-	limitWidth := min(max(t.width/5, 12), 28)
-	pathWidth := max(t.width-limitWidth-numbersWidth-2, 16)
-	row := func(path, limit, ok, denied, shadow, use, marks string) string {
-		return truncate(fmt.Sprintf("%s %s %8s %8s %8s %5s %s", padEnd(path, pathWidth), pad(limit, limitWidth), ok, denied, shadow, use, marks), t.width)
-	}
-	lines := []string{t.inColour(dim, row("RULE", "LIMIT", "OK/s", "DENIED/s", "SHADOW/s", "USE", ""))}
-	for i := range list.Shown {
-		r := &list.Shown[i]
-		var limits []string
-		for _, l := range r.Limits {
-			limits = append(limits, l.Text)
-		}
-		marks := strings.Join(r.Marks, " ")
-		if r.Override != nil && r.Override.ExpiresAt != nil {
-			marks += " until " + r.Override.ExpiresAt.In(t.location).Format("15:04")
-		}
-		line := row(r.Path, strings.Join(limits, " and "), rateText(r.OK), rateText(r.Denied), rateText(r.Shadow), percentText(r.Use), marks)
-		switch {
-		case r.Denied > 0:
-			line = t.inColour(red, line)
-		case r.Shadow > 0:
-			line = t.inColour(yellow, line)
-		}
-		lines = append(lines, line)
-	}
-	var more []string
-	if list.More > 0 {
-		more = append(more, events.Counted(list.More, "more rule")+" with traffic")
-	}
-	if list.Quiet > 0 {
-		more = append(more, events.Counted(list.Quiet, "quiet rule"))
-	}
-	if len(more) > 0 {
-		lines = append(lines, t.inColour(dim, truncate(strings.Join(more, ", "), t.width)))
-	}
-	return lines
-}
-
 // narrowWidth is the width below which two lists don't fit side by side.
 const narrowWidth = 100
 
 // keyLines describes the hottest and the most denied keys, side by side. A narrow screen has only
 // one list: the most denied keys, or the hottest keys if no key is denied.
 func (t *topScreen) keyLines(keys *live.TopKeys) []string {
-	half := (t.width - 2) / 2
-	if t.width < narrowWidth {
-		half = t.width
+	columns, isNarrow := (t.width-2)/2, t.width < narrowWidth
+	if isNarrow {
+		columns = t.width
 	}
-	hottest := t.keyListLines("HOTTEST KEYS", "HITS/s", keys.Mode, keys.Hottest, half, func(k *live.Key) live.Value { return k.Rate })
-	denied := t.keyListLines("MOST DENIED KEYS", "DENIED/s", keys.Mode, keys.Denied, half, func(k *live.Key) live.Value { return k.DeniedRate })
-	if t.width < narrowWidth {
-		list := denied
-		if len(keys.Denied) == 0 {
-			list = hottest
-		}
-		list[0] = t.inColour(dim, list[0])
-		return list
+	lines := keyListLines("HOTTEST KEYS", "HITS/s", keys.Mode, keys.Hottest, columns, func(k *live.Key) live.Value { return k.Rate })
+	denied := keyListLines("MOST DENIED KEYS", "DENIED/s", keys.Mode, keys.Denied, columns, func(k *live.Key) live.Value { return k.DeniedRate })
+	if isNarrow && len(keys.Denied) > 0 {
+		lines = denied
 	}
-	var lines []string
-	for i := range max(len(hottest), len(denied)) {
-		left, right := "", ""
-		if i < len(hottest) {
-			left = hottest[i]
+	for i := 0; !isNarrow && i < max(len(lines), len(denied)); i++ {
+		if i == len(lines) {
+			lines = append(lines, "")
 		}
+		lines[i] = pad(lines[i], columns)
 		if i < len(denied) {
-			right = denied[i]
+			lines[i] += "  " + denied[i]
 		}
-		line := pad(left, half) + "  " + pad(right, half)
-		if i == 0 {
-			line = t.inColour(dim, line)
-		}
-		lines = append(lines, strings.TrimRight(line, " "))
 	}
+	lines[0] = inColour(t.hasColours, dim, lines[0])
 	return lines
 }
 
-func (t *topScreen) keyListLines(title, rateName string, mode live.KeyMode, keys []live.Key, columns int, keyRate func(*live.Key) live.Value) []string {
+func keyListLines(title, rateName string, mode live.KeyMode, keys []live.Key, columns int, keyRate func(*live.Key) live.Value) []string {
 	switch mode {
 	case live.KeysOff:
 		return []string{title + " (off: TOP_KEYS)"}
@@ -362,10 +317,9 @@ func (t *topScreen) keyListLines(title, rateName string, mode live.KeyMode, keys
 	}
 	lines := []string{row(title, rateName, "SHARE", "USED")}
 	for i := range keys {
-		k := &keys[i]
-		used := "–"
+		k, used := &keys[i], "–"
 		if k.Spent != nil && k.Capacity != nil {
-			used = strconv.FormatInt(*k.Spent, 10) + "/" + strconv.FormatInt(*k.Capacity, 10)
+			used = fmt.Sprintf("%d/%d", *k.Spent, *k.Capacity)
 		}
 		lines = append(lines, row(k.Key, rateText(keyRate(k)), percentText(k.Share), used))
 	}
@@ -375,81 +329,58 @@ func (t *topScreen) keyListLines(title, rateName string, mode live.KeyMode, keys
 	return lines
 }
 
-// changeLines describes the last events, one a line.
-func (t *topScreen) changeLines(events []timeline.Event) []string {
-	lines := []string{t.inColour(dim, "CHANGES")}
-	for i := range events {
-		e := &events[i]
-		text := e.Time.In(t.location).Format("15:04:05") + " " + e.Text
-		for _, a := range e.Attrs {
-			text += " · " + a.Name + " " + strings.ReplaceAll(a.Value, "\n", "; ")
-		}
-		line := truncate(text, t.width)
-		if e.Failed {
-			line = t.inColour(red, line)
-		}
-		lines = append(lines, line)
-	}
-	return lines
-}
-
-// inColour returns text in a colour.
-func (t *topScreen) inColour(colour, text string) string { return inColour(t.hasColours, colour, text) }
-
 // cells measures text in columns of a terminal, in the same way in all locales.
 var cells = &runewidth.Condition{StrictEmojiNeutral: true}
 
 // pad cuts text or adds spaces, so that the text takes as many columns as given.
 func pad(text string, columns int) string { return cells.FillRight(truncate(text, columns), columns) }
 
-// padEnd does the same as pad, but it cuts the start of text. The end of a rule's path matters
-// most.
+// padEnd does the same as pad, but it cuts the start of text. The end of a rule's path matters most.
 func padEnd(text string, columns int) string {
 	return cells.FillRight(cells.TruncatePrefix(replaceControls(text), columns, "…"), columns)
 }
 
-// truncate shortens text to at most the given columns. It also replaces runes that could control the
-// terminal.
+// truncate shortens text to at most the given columns. It also replaces runes that could control the terminal.
 func truncate(text string, columns int) string {
 	return cells.Truncate(replaceControls(text), columns, "…")
 }
 
 // replaceControls replaces each rune that could control a terminal or change the order of other
-// runes.
+// runes. Lines become parts of one line.
 func replaceControls(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsGraphic(r) || unicode.Is(unicode.Bidi_Control, r) {
 			return unicode.ReplacementChar
 		}
 		return r
-	}, text)
+	}, strings.ReplaceAll(text, "\n", "; "))
 }
 
 // sparkline draws the last points with one bar a column. Unknown points are spaces.
 func sparkline(points []live.Value, columns int) string {
 	levels := []rune("▁▂▃▄▅▆▇█")
 	pointsPerColumn := 60 / columns
-	highest := math.SmallestNonzeroFloat64
-	for _, p := range points {
-		if p.Known() {
-			highest = max(highest, float64(p))
-		}
-	}
+	scale := max(highest(points), math.SmallestNonzeroFloat64)
 	text := make([]rune, columns)
 	for i := range text {
 		end := max(len(points)-(columns-1-i)*pointsPerColumn, 0)
-		value := -1.0 // unknown
-		for _, p := range points[max(end-pointsPerColumn, 0):end] {
-			if p.Known() {
-				value = max(value, float64(p))
-			}
-		}
 		text[i] = ' '
-		if value >= 0 {
-			text[i] = levels[min(int(value/highest*float64(len(levels))), len(levels)-1)]
+		if value := highest(points[max(end-pointsPerColumn, 0):end]); value >= 0 {
+			text[i] = levels[min(int(value/scale*float64(len(levels))), len(levels)-1)]
 		}
 	}
 	return string(text)
+}
+
+// highest returns the highest of the known points, or -1 without one.
+func highest(points []live.Value) float64 {
+	value := -1.0
+	for _, p := range points {
+		if p.Known() {
+			value = max(value, float64(p))
+		}
+	}
+	return value
 }
 
 // The texts of figures have the digits of the live page. Their units follow without a space.

@@ -90,12 +90,14 @@ func commandArgs(args []string) []string {
 
 // newRoot returns the command rls.
 func newRoot() *cobra.Command {
+	b := thisBuild()
 	root := &cobra.Command{
 		Use:   "rls",
 		Short: "Rate-limit service for Envoy",
 		Long: "rls answers the ShouldRateLimit calls of Envoy, by limits declared in YAML.\n" +
 			"Without a command, rls serves. Settings come from the environment (docs/settings.md).",
-		Version:       versionText(),
+		Version: fmt.Sprintf("rls %s\ncommit %s\ndate %s\n%s %s/%s\n",
+			b.Version, b.Commit, b.Date, runtime.Version(), runtime.GOOS, runtime.GOARCH),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -136,9 +138,4 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; did you mean --%s?", err, near)
 	}
 	return fmt.Errorf("%w; %s --help lists the flags", err, cmd.CommandPath())
-}
-
-func versionText() string {
-	b := thisBuild()
-	return fmt.Sprintf("rls %s\ncommit %s\ndate %s\n%s %s/%s\n", b.Version, b.Commit, b.Date, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -9,12 +9,16 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/internal/observe/candidate"
 	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/observe/statsd"
 	"github.com/seed-81f232ab/rls/internal/observe/tracing"
+	filesource "github.com/seed-81f232ab/rls/internal/source/file"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/service"
 )
 
@@ -31,23 +35,16 @@ func callObservers(s *env.Settings, e *events.Events, others ...service.Observer
 	return append(others, e.Metrics.Service(), e.Metrics.RuleObserver(rules))
 }
 
-// decisionLogCloseTimeout bounds the time that the decision log has at the end to write the
-// records in its buffer.
+// decisionLogCloseTimeout bounds the time that the decision log has at the end to write the records in its buffer.
 const decisionLogCloseTimeout = 3 * time.Second
 
-// decisions are the observers that describe decisions.
-type decisions struct {
-	hub       *decisionlog.Hub
-	observers []service.Observer
-}
-
-// newDecisions returns the observers of the settings, and starts the decision log.
-func newDecisions(p *process, s *env.Settings, e *events.Events) *decisions {
+// newDecisions returns the observers that describe decisions, the first for subscribers. It starts the decision log.
+func newDecisions(p *process, s *env.Settings, e *events.Events) (*decisionlog.Hub, []service.Observer) {
 	hash := decisionlog.NewHash(s.DecisionLogHashKey)
-	d := &decisions{hub: decisionlog.NewHub(nil, hash)}
-	d.observers = []service.Observer{d.hub, decisionlog.CallLog{Log: e.Log, Hash: hash}}
+	hub := decisionlog.NewHub(nil, hash)
+	observers := []service.Observer{hub, decisionlog.CallLog{Log: e.Log, Hash: hash}}
 	if s.DecisionLog == env.DecisionLogOff {
-		return d
+		return hub, observers
 	}
 	l := decisionlog.NewLog(decisionlog.LogOptions{
 		All:          s.DecisionLog == env.DecisionLogAll,
@@ -65,7 +62,6 @@ func newDecisions(p *process, s *env.Settings, e *events.Events) *decisions {
 	} else {
 		p.onHangup(l.Reopen)
 	}
-	d.observers = append(d.observers, l)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -80,13 +76,11 @@ func newDecisions(p *process, s *env.Settings, e *events.Events) *decisions {
 			e.Log.Warn("decision log cut", "reason", "its file or stdout takes no more lines")
 		}
 	})
-	return d
+	return hub, append(observers, l)
 }
 
-// traceCloseTimeout bounds the time that the last spans have to reach the collector.
 const traceCloseTimeout = 3 * time.Second
 
-// startTracing returns the tracer of the settings, or nil if tracing is off.
 func startTracing(p *process, s *env.Settings, log *slog.Logger) (*tracing.Tracer, error) {
 	if !s.TracesCalls() {
 		return nil, nil
@@ -120,7 +114,6 @@ func startTracing(p *process, s *env.Settings, log *slog.Logger) (*tracing.Trace
 	return tracer, nil
 }
 
-// sendStats sends metrics to where the settings say, until p ends.
 func sendStats(p *process, s *env.Settings, e *events.Events) {
 	o := statsd.Options{
 		Gatherer:  e.Metrics,
@@ -140,4 +133,61 @@ func sendStats(p *process, s *env.Settings, e *events.Events) {
 	}
 	e.Log.Info("metrics sent at intervals", "to", s.StatsSink(), "interval", s.StatsFlushInterval)
 	p.atEnd(statsd.New(o).Close)
+}
+
+// candidateKeyPrefix begins the names of the candidate's counters in a store.
+const candidateKeyPrefix = "candidate:"
+
+// candidateLimits are the limits at LIMITS_CANDIDATE, or nil without them.
+type candidateLimits struct {
+	*candidate.Candidate
+	explainer *explain.Explainer
+}
+
+// startCandidate evaluates the limits at LIMITS_CANDIDATE until p ends, and explains them. It returns nil without the
+// setting.
+func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidate.Candidate, *explain.Explainer, error) {
+	if s.LimitsCandidate == "" {
+		return nil, nil, nil
+	}
+	o := candidate.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
+	x := explain.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
+	switch keyPrefix := s.CacheKeyPrefix + candidateKeyPrefix; s.Backend() {
+	case env.BackendRedis:
+		// The candidate has its own connections and its own queue, so that it never delays a call.
+		client, err := newRedis(s, keyPrefix, nil, nil)
+		if err != nil {
+			return nil, nil, err
+		}
+		p.atEnd(func() { _ = client.Close() })
+		o.Limiter, x.RedisKey = client, client.Counter
+	case env.BackendMemcache:
+		client, err := newMemcached(s, keyPrefix, e.Log)
+		if err != nil {
+			return nil, nil, err
+		}
+		p.atEnd(func() { _ = client.Close() })
+		o.Limiter = client
+	default:
+		o.Limiter = newLocalCounters(p, s)
+	}
+	c := candidate.New(o)
+	e.Metrics.Candidate(c.Status)
+	x.Limits, x.Layer = c.Store(), backend.Counters{Limiter: o.Limiter}
+	files := filesource.New(filesource.Options{
+		Place:    filesource.Place{Root: s.LimitsCandidate, IgnoreDotFiles: s.RuntimeIgnoreDotFiles},
+		Interval: s.SourcePollInterval,
+		Parse:    s.LimitsOptions(),
+		Log:      e.Log.With("limits", "candidate"),
+	})
+	p.start(func(ctx context.Context) { c.Follow(ctx, files, e.Log) })
+	p.start(c.Run)
+	return c, explain.New(x), nil
+}
+
+func newExplainer(s *env.Settings, l limits, counters *counterBackend, candidate *explain.Explainer) *explain.Explainer {
+	o := counters.explain
+	o.Limits, o.Candidate = l.store, candidate
+	o.AllOrNone, o.ShadowMode, o.QuotaMode = s.AllOrNone, s.ShadowMode, s.QuotaMode
+	return explain.New(o)
 }

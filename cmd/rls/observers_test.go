@@ -51,9 +51,9 @@ func newObservedCall(t testing.TB, observed bool) func(*rlsv3.RateLimitRequest) 
 		e := events.New(events.Options{Metrics: meter, Health: server.NewHealth(), Log: slog.New(slog.DiscardHandler)})
 		p := newProcess(t.Context())
 		t.Cleanup(p.end)
-		decisions := newDecisions(p, s, e)
+		_, decisions := newDecisions(p, s, e)
 		recorder := live.NewRecorder(meter.OverHits, s.TopKeys != string(live.KeysOff))
-		o.Observers = callObservers(s, e, append(decisions.observers, recorder)...)
+		o.Observers = callObservers(s, e, append(decisions, recorder)...)
 	}
 	svc := service.New(o)
 	call := func(req *rlsv3.RateLimitRequest) { _, _ = svc.ShouldRateLimit(context.Background(), req) }

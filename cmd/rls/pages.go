@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/time/rate"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -18,12 +19,14 @@ import (
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/admin/page"
 	"github.com/seed-81f232ab/rls/internal/base/wait"
-	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
+	"github.com/seed-81f232ab/rls/internal/base/watchfile"
+	"github.com/seed-81f232ab/rls/internal/observe/candidate"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/server"
 	runtimechanges "github.com/seed-81f232ab/rls/internal/source/changes"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+	"github.com/seed-81f232ab/rls/service/callers"
 )
 
 // privatePages makes pages that show values of requests. Callers of the admin API may open
@@ -33,20 +36,11 @@ type privatePages struct {
 	log *slog.Logger
 }
 
-// explain returns the page that explains the answer to a request. It shows counters.
-func (p privatePages) explain(x *explain.Explainer) server.Page {
-	return p.newPage(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: x})
-}
-
-// decisions returns the page of the live stream.
-func (p privatePages) decisions(hub *decisionlog.Hub) server.Page {
-	return p.newPage(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + p.help(), Handler: hub, Stream: true})
-}
-
 // newPage returns a page with a check of its callers.
 func (p privatePages) newPage(page server.Page) server.Page {
 	page.AnyHost = true // the callers are checked here
 	next, path := page.Handler, page.Path
+	refusal, _ := p.refusal()
 	logs := rate.NewLimiter(rate.Every(time.Second), 1)
 	page.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p.admits(r) {
@@ -54,14 +48,14 @@ func (p privatePages) newPage(page server.Page) server.Page {
 			return
 		}
 		if logs.Allow() {
-			p.log.Warn("page refused", "path", path, "method", r.Method, "from", r.RemoteAddr, "remedy", p.refusal())
+			p.log.Warn("page refused", "path", path, "method", r.Method, "from", r.RemoteAddr, "remedy", refusal)
 		}
 		code := http.StatusForbidden
 		if p.CanAuthorize() {
 			code = http.StatusUnauthorized
 			w.Header().Set("WWW-Authenticate", `Bearer realm="rls admin"`)
 		}
-		http.Error(w, http.StatusText(code)+": "+p.refusal(), code)
+		http.Error(w, http.StatusText(code)+": "+refusal, code)
 	})
 	return page
 }
@@ -71,30 +65,18 @@ func (p privatePages) admits(r *http.Request) bool {
 	return p.MayReadPages(r) || !p.CanAuthorize() && server.IsLocal(r)
 }
 
-// refusal says who may open a private page.
-func (p privatePages) refusal() string {
+// refusal says who may open a private page. help says the same in the list of pages.
+func (p privatePages) refusal() (text, help string) {
 	if p.CanAuthorize() {
-		return "send a token of ADMIN_TOKEN as Authorization: Bearer TOKEN, or use a client certificate"
+		return "send a token of ADMIN_TOKEN as Authorization: Bearer TOKEN, or use a client certificate", "needs a token or a client certificate"
 	}
-	return "only callers on the same host may open this page; use kubectl port-forward, or set ADMIN_TOKEN"
-}
-
-// help says in the list of pages who may open a private page.
-func (p privatePages) help() string {
-	if p.CanAuthorize() {
-		return "needs a token or a client certificate"
-	}
-	return "only for callers on the same host"
+	return "only callers on the same host may open this page; use kubectl port-forward, or set ADMIN_TOKEN", "only for callers on the same host"
 }
 
 // signInPath is the path of the page that makes a browser ask for a token. The browser then sends the token to all
 // pages of the debug listener.
 const signInPath = "/signin"
 
-// hasTokens reports whether any caller can have a token.
-func (p privatePages) hasTokens() bool { return len(p.Tokens) > 0 || p.File != nil }
-
-// signIn signs a browser in.
 func (p privatePages) signIn(w http.ResponseWriter, r *http.Request) {
 	if p.admits(r) {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
@@ -107,7 +89,6 @@ func (p privatePages) signIn(w http.ResponseWriter, r *http.Request) {
 // defaultGRPCPort is the port that rls hit asks by default.
 const defaultGRPCPort = 8081
 
-// livePage returns the live page and its assets.
 func livePage(s *env.Settings, private privatePages, h live.Handlers, x *explain.Explainer) []server.Page {
 	o := page.Options{
 		Snapshot: h.SnapshotFor,
@@ -115,7 +96,8 @@ func livePage(s *env.Settings, private privatePages, h live.Handlers, x *explain
 		Rule:     h.RuleFor,
 		Explain: func(r *http.Request, domain, descriptor string) (*explain.Report, error) {
 			if !private.admits(r) {
-				return nil, errors.New("explain shows counters: " + private.refusal() + ". Sign in, or use the command rls explain --admin URL")
+				refusal, _ := private.refusal()
+				return nil, errors.New("explain shows counters: " + refusal + ". Sign in, or use the command rls explain --admin URL")
 			}
 			req, err := explain.NewRequest(domain, []string{descriptor}, "")
 			if err != nil {
@@ -141,7 +123,7 @@ func livePage(s *env.Settings, private privatePages, h live.Handlers, x *explain
 		o.GRPCAddr = fmt.Sprintf("localhost:%d", s.GRPCPort)
 	}
 	var pages []server.Page
-	if private.hasTokens() {
+	if len(private.Tokens) > 0 || private.File != nil {
 		o.Links = append(o.Links, page.Link{Href: signInPath, Name: "Sign in"})
 		help := "asks a browser for a token of ADMIN_TOKEN, as the password of any user"
 		pages = append(pages, server.Page{Path: signInPath, Help: help, Handler: http.HandlerFunc(private.signIn)})
@@ -153,7 +135,7 @@ func livePage(s *env.Settings, private privatePages, h live.Handlers, x *explain
 
 // newLive returns the Live of the process, which samples until p ends. The service
 // drains when ctx is done. overrides is nil without OVERRIDES_ENABLED.
-func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counters *counterBackend, overrides *runtimeOverrides, candidate *candidateLimits, recorder *live.Recorder, e *events.Events) *live.Live {
+func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counters *counterBackend, overrides *runtimeOverrides, candidate *candidate.Candidate, recorder *live.Recorder, e *events.Events) *live.Live {
 	host, _ := os.Hostname()
 	o := live.Options{
 		Version:    thisBuild().Version,
@@ -204,7 +186,6 @@ func countReplicas(p *process, read func(context.Context) ([]runtimechanges.Repl
 	return func() int { return int(count.Load()) }
 }
 
-// livePages returns the pages of the debug listener about the traffic of this moment.
 func livePages(h live.Handlers) []server.Page {
 	return []server.Page{
 		{Path: live.SnapshotPath, Help: "the state and the traffic of this moment, as JSON", Handler: h.Snapshot()},
@@ -212,4 +193,63 @@ func livePages(h live.Handlers) []server.Page {
 		{Path: live.RulesPath, Help: "rules and their traffic, as JSON; ?filter=TEXT", Handler: h.Rules()},
 		{Path: live.RulePath, Help: "a rule and its busiest keys, as JSON; ?path=PATH", Handler: h.Rule()},
 	}
+}
+
+// bindCallers returns next, or a service in front of next that refuses domains to callers. It also returns the
+// function that refuses domains, or nil. It follows the file of the callers until p ends.
+func bindCallers(p *process, s *env.Settings, next rlsv3.RateLimitServiceServer, e *events.Events) (
+	_ rlsv3.RateLimitServiceServer, checkDomain func(context.Context, string) error, _ error,
+) {
+	if s.CallerDomainsFile == "" {
+		return next, nil, nil
+	}
+	refused, reloaded := e.Metrics.Callers()
+	file, err := callers.Open(s.CallerDomainsFile, func(err error) {
+		reloaded(err)
+		e.CallersReloaded(s.CallerDomainsFile, err)
+	}, e.Log)
+	if err != nil {
+		return nil, nil, err
+	}
+	p.start(file.Run)
+	bound := callers.NewService(next, file, refused, e.Log)
+	return bound, bound.CheckDomain, nil
+}
+
+// newCallers returns the callers that may use the admin API. It keeps those of
+// ADMIN_TOKENS_FILE up to date until p ends.
+func newCallers(p *process, s *env.Settings, log *slog.Logger) (*admin.Callers, error) {
+	callers := &admin.Callers{Tokens: s.AdminTokens, ClientCerts: s.DebugTLSClientCACert != ""}
+	if s.AdminTokensFile == "" {
+		return callers, nil
+	}
+	callers.File = &admin.TokenFile{}
+	file, err := watchfile.Read(watchfile.Options{Path: s.AdminTokensFile, Content: "admin tokens", Apply: callers.File.Set, Log: log})
+	if err != nil {
+		return nil, fmt.Errorf("ADMIN_TOKENS_FILE=%q: %w", s.AdminTokensFile, err)
+	}
+	p.start(file.Watch)
+	return callers, nil
+}
+
+// adminPages returns the page of the admin API, or none if no caller could be authorized.
+// overrides is nil if there are none.
+func adminPages(callers *admin.Callers, l limits, counters *counterBackend, overrides *runtimeOverrides, log *slog.Logger) []server.Page {
+	if !callers.CanAuthorize() {
+		return nil
+	}
+	o := admin.Options{
+		Callers: *callers,
+		Counters: admin.Counters{
+			Limits:     l.store,
+			Layer:      counters.Layer,
+			PerReplica: counters.perReplica,
+			Prefixes:   counters.prefixes,
+		},
+		Log: log,
+	}
+	if overrides != nil {
+		o.Overrides, o.Counters.PublishReset = overrides, overrides.publishReset
+	}
+	return []server.Page{{Path: admin.Prefix, Help: "overrides of limits, rules, switches and counters; needs a token or a client certificate", Handler: admin.New(o), AnyHost: true}}
 }

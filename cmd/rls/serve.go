@@ -28,6 +28,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/statsd"
 	"github.com/seed-81f232ab/rls/internal/server"
 	"github.com/seed-81f232ab/rls/internal/server/admission"
+	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/service"
 	"github.com/seed-81f232ab/rls/service/check"
 )
@@ -63,7 +64,6 @@ func newServe() *cobra.Command {
 	return cmd
 }
 
-// serve runs the service until ctx is done.
 func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	setMemoryLimits(ctx, log)
 	e := newEvents(s, log)
@@ -92,14 +92,14 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	candidate, err := startCandidate(p, s, e)
+	candidate, candidateExplainer, err := startCandidate(p, s, e)
 	if err != nil {
 		return err
 	}
 
 	options := serverOptions(s, e)
-	decisions := newDecisions(p, s, e)
-	observers := slices.Concat(decisions.observers, []service.Observer{recorder})
+	hub, observers := newDecisions(p, s, e)
+	observers = append(observers, recorder)
 	if tracer != nil {
 		observers = append(observers, tracer)
 	}
@@ -122,11 +122,20 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
 	}
 	private := privatePages{callers, log}
+	_, help := private.refusal()
 	liveHandlers := live.Handlers{Live: newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, e), SeesKeys: private.admits}
-	explainer := newExplainer(s, limits, counters, candidate)
+	explainer := newExplainer(s, limits, counters, candidateExplainer)
 	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, private, liveHandlers, explainer), adminPages(callers, limits, counters, overrides, log),
-		[]server.Page{private.explain(explainer), private.decisions(decisions.hub)})
-	counters.awaitStore() // the first calls need not wait for it
+		[]server.Page{
+			private.newPage(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: explainer}),
+			private.newPage(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + help, Handler: hub, Stream: true}),
+		})
+	if counters.pinged != nil { // so that the first calls need not wait
+		select {
+		case <-counters.pinged:
+		case <-time.After(time.Second):
+		}
+	}
 	srv, err := server.New(options)
 	if err != nil {
 		return err
@@ -138,8 +147,6 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	return nil
 }
 
-// newEvents returns the events of the service. It logs the build and the settings that differ from their
-// defaults.
 func newEvents(s *env.Settings, log *slog.Logger) *events.Events {
 	b := thisBuild()
 	meter := metrics.New()
@@ -153,7 +160,6 @@ func newEvents(s *env.Settings, log *slog.Logger) *events.Events {
 	return events.New(events.Options{Metrics: meter, Health: server.NewHealth(), Log: log, Version: b.Version, Backend: s.Backend()})
 }
 
-// setMemoryLimits sets how the garbage collector uses memory.
 func setMemoryLimits(ctx context.Context, log *slog.Logger) {
 	if os.Getenv("GOGC") == "" {
 		heap.Bound(ctx)
@@ -170,7 +176,6 @@ func setMemoryLimits(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// newRateLimitService returns the service that answers ShouldRateLimit.
 func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, observers ...service.Observer) *service.Service {
 	o := service.Options{
 		Limits:          l.store,
@@ -193,8 +198,7 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 	return service.New(o)
 }
 
-// serverOptions returns the options of the listeners, without services and without pages
-// of limits.
+// serverOptions returns the options of the listeners, without services and without pages of limits.
 func serverOptions(s *env.Settings, e *events.Events) server.Options {
 	o := server.Options{
 		Health:   e.Health,
@@ -257,7 +261,6 @@ func serverOptions(s *env.Settings, e *events.Events) server.Options {
 	return o
 }
 
-// metricsHandler returns the page of the metrics listener.
 func metricsHandler(s *env.Settings, e *events.Events) http.Handler {
 	if s.PrometheusMapper != "" {
 		mapping, err := statsd.LoadMapping(s.PrometheusMapper)

@@ -155,11 +155,23 @@ func TestAuthorIsKeptWithTheOverride(t *testing.T) {
 func TestStateHasTheNotesOfItsValue(t *testing.T) {
 	var layer Layer
 	layer.Set(map[string]string{
-		"shop|tenant": `{"factor": 2, "set_by": "ann", "reason": "sale", "expires_at": "2030-01-31T12:00:00Z"}`,
-		"shop|wrong":  `{"factor": "x", "set_by": "bob", "expires_at": "2030-01-31T12:00:00Z"}`,
+		"shop|tenant":                `{"factor": 2, "set_by": "ann", "reason": "sale", "expires_at": "2030-01-31T12:00:00Z"}`,
+		"shop|wrong":                 `{"factor": "x", "set_by": "bob", "expires_at": "2030-01-31T12:00:00Z"}`,
+		Field(KindRule, "shop|user"): `{"rate_limit": {"unit": "day", "requests_per_unit": 1}, "set_by": "ann", "reason": "sale", "expires_at": "2030-01-31T12:00:00Z"}`,
+		Field(KindSwitch, "shop"):    `{"set_by": "ann", "reason": "sale", "expires_at": "2030-01-31T12:00:00Z"}`,
 	})
-	states := layer.States()
-	require.Len(t, states, 2)
-	assert.Equal(t, limitsfile.Notes{Author: "ann", Reason: "sale", Expires: time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)}, states[0].Notes)
-	assert.Equal(t, limitsfile.Notes{Author: "bob"}, states[1].Notes, "an invalid value is not in force, so it has no end")
+	notes := map[string]limitsfile.Notes{}
+	for _, s := range layer.States() {
+		notes[Field(s.Kind, s.Target)] = s.Notes
+		if o, err := Parse(s.Field(), []byte(s.Value)); err == nil {
+			assert.Equal(t, s.Notes, o.Notes)
+		}
+	}
+	annsNotes := limitsfile.Notes{Author: "ann", Reason: "sale", Expires: time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)}
+	assert.Equal(t, map[string]limitsfile.Notes{
+		"shop|tenant":                annsNotes,
+		"shop|wrong":                 {Author: "bob"}, // an invalid value is not in force, so it has no end
+		Field(KindRule, "shop|user"): annsNotes,
+		Field(KindSwitch, "shop"):    annsNotes,
+	}, notes)
 }

@@ -196,6 +196,7 @@ func TestSwitchesTakeLimitsOutOfForce(t *testing.T) {
 		"|switch|shop": `{"set_by": "alice", "reason": "test"}`, "|switch|bank": "{}", "|switch|shop|gone": "{}", "|switch|a b": "{}", "|switch|shop|tenant": `{"resaon": ""}`,
 	})
 	assert.Equal(t, "5 rules", states["|switch|shop"].BaseLimits)
+	assert.Equal(t, "shop", states["|switch|shop"].Path)
 	assert.Equal(t, "off", states["|switch|shop"].Limits)
 	for field, isWaiting := range map[string]bool{"|switch|bank": true, "|switch|shop|gone": true, "|switch|a b": false, "|switch|shop|tenant": false} {
 		require.Error(t, states[field].Problem, field)

@@ -1,6 +1,5 @@
-// Package admin is the HTTP API for operators, below /admin/ on the debug listener. It
-// overrides limits, creates rules and switches limits off at run time, and reads and resets
-// counters.
+// Package admin is the HTTP API for operators, below /admin/ on the debug listener. It overrides limits, creates
+// rules and switches limits off at run time, and reads and resets counters.
 //
 // Terms:
 //
@@ -17,7 +16,6 @@ package admin
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -30,6 +28,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors/override"
 	"github.com/seed-81f232ab/rls/internal/source/changes"
+	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
 
 // Prefix is the start of the paths of all endpoints.
@@ -40,17 +39,10 @@ const MaxTarget = 4 << 10
 
 // Options are the options of New.
 type Options struct {
-	// Callers are the callers that may use the API. The audit shows their names.
-	Callers
-
-	// Overrides stores overrides. If it is nil, calls about overrides are answered with
-	// 501.
-	Overrides Overrides
-
-	Counters Counters
-
-	// Log gets the audit and unauthorized calls; default none.
-	Log *slog.Logger
+	Callers             // may use the API
+	Overrides Overrides // if nil, calls about overrides are answered with 501
+	Counters  Counters
+	Log       *slog.Logger // gets the audit and unauthorized calls; default none
 }
 
 // Overrides stores overrides, rules and switches for all replicas.
@@ -89,8 +81,7 @@ type handler struct {
 // answer is a status and a body, which is encoded as JSON.
 type answer struct {
 	code int
-	body any
-	tag  string // the ETag, or empty
+	body any // if it is an Override, its ETag is a header too
 }
 
 // call is a request of an authorized caller.
@@ -140,25 +131,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	respond(w, answer{code: http.StatusNotFound, body: Problems{[]string{"unknown path " + r.URL.Path}, help}})
 }
 
-// serve answers a call.
 func (h *handler) serve(e *Endpoint, c *call) answer {
-	var err error
-	if c.query, err = url.ParseQuery(c.URL.RawQuery); err != nil {
-		return problem(http.StatusBadRequest, "invalid query: %s", err)
-	}
-	if err := c.readQuery(e); err != nil {
+	if err := c.read(e); err != nil {
 		return problem(http.StatusBadRequest, "%s", err)
 	}
 	if !e.isForCounters && h.options.Overrides == nil {
 		return problem(http.StatusNotImplemented, "overrides are off; set OVERRIDES_ENABLED=true to store them in Redis")
-	}
-	if e.IsConditional {
-		if e.Params[0].Required && !c.query.Has("target") {
-			return problem(http.StatusBadRequest, "parameter target is missing")
-		}
-		if c.condition, err = readCondition(c.Header); err != nil {
-			return problem(http.StatusBadRequest, "%s", err)
-		}
 	}
 	if refusal := c.endpointRefusal(e); refusal != "" {
 		if e.Method != http.MethodGet {
@@ -169,7 +147,6 @@ func (h *handler) serve(e *Endpoint, c *call) answer {
 	return e.serve(h, c)
 }
 
-// endpointRefusal returns why the caller may not use an endpoint, or an empty text.
 func (c *call) endpointRefusal(e *Endpoint) string {
 	if c.caller.ReadOnly && e.Method != http.MethodGet {
 		return fmt.Sprintf("caller %s may only read", c.caller.Name)
@@ -180,7 +157,6 @@ func (c *call) endpointRefusal(e *Endpoint) string {
 	return ""
 }
 
-// fieldRefusal returns why the caller may not use a field, or an empty text.
 func (c *call) fieldRefusal(field string) string {
 	if c.caller.mayUseField(field) {
 		return ""
@@ -189,23 +165,18 @@ func (c *call) fieldRefusal(field string) string {
 }
 
 func respond(w http.ResponseWriter, a answer) {
-	if a.tag != "" {
-		w.Header().Set("ETag", strconv.Quote(a.tag))
+	if o, isOverride := a.body.(Override); isOverride && o.ETag != "" {
+		w.Header().Set("ETag", strconv.Quote(o.ETag))
 	}
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(a.code)
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false) // paths of limits contain >
-	e.SetIndent("", "  ")
-	_ = e.Encode(a.body) // an error means that the caller has gone
+	_ = reports.JSON(w, a.body) // an error means that the caller has gone
 }
 
-// problem returns an answer with one problem.
 func problem(code int, format string, args ...any) answer {
 	return answer{code: code, body: Problems{Problems: []string{fmt.Sprintf(format, args...)}}}
 }
 
-// ok returns the answer to a call that has succeeded.
 func ok(body any) answer { return answer{code: http.StatusOK, body: body} }

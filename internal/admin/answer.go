@@ -42,31 +42,19 @@ type Override struct {
 	Kind   override.Kind `json:"kind"`
 	Target string        `json:"target"`
 
-	// Override is the stored JSON. It is a JSON string if the stored value is not JSON or
-	// has too many brackets.
+	// Override is the stored JSON. It is a JSON string if the stored value is not JSON or has too many brackets.
 	Override json.RawMessage `json:"override,omitempty"`
+	ETag     string          `json:"etag,omitempty"`    // of the stored value, for If-Match
+	Version  int64           `json:"version,omitempty"` // of the change, in the answer to a change
 
-	// ETag is the tag of the stored value, for If-Match.
-	ETag string `json:"etag,omitempty"`
+	State        State    `json:"state"`
+	Problems     []string `json:"problems,omitempty"`
+	AlsoRejected []string `json:"also_rejected,omitempty"` // problems of other overrides that a PUT makes invalid
+	DryRun       bool     `json:"dry_run,omitempty"`       // nothing was stored
 
-	// Version is the version of the change, in the answer to a change.
-	Version int64 `json:"version,omitempty"`
+	Path string `json:"path,omitempty"` // of the descriptor, such as "shop > tenant=acme"
 
-	State    State    `json:"state"`
-	Problems []string `json:"problems,omitempty"`
-
-	// AlsoRejected, in the answer to a PUT, has the problems of other overrides that this
-	// override makes invalid.
-	AlsoRejected []string `json:"also_rejected,omitempty"`
-
-	// DryRun reports that nothing was stored. The answer describes what a PUT would do.
-	DryRun bool `json:"dry_run,omitempty"`
-
-	// Path is the path of the descriptor, such as "shop > tenant=acme".
-	Path string `json:"path,omitempty"`
-
-	// BaseLimits are the limits without the override. In the answer to a DELETE they are
-	// the limits until then.
+	// BaseLimits are the limits without the override. In the answer to a DELETE they are the limits until then.
 	BaseLimits string `json:"base_limits,omitempty"`
 
 	// Limits are the limits in force. If the override is rejected, its last valid value
@@ -77,64 +65,39 @@ type Override struct {
 	// is empty if the override is not in force.
 	Counters string `json:"counters,omitempty"`
 
-	// ExpiresAt is the end of the override in UTC (RFC 3339), or empty.
-	ExpiresAt string `json:"expires_at,omitempty"`
+	ExpiresAt string `json:"expires_at,omitempty"` // in UTC (RFC 3339)
+	SetBy     string `json:"set_by,omitempty"`     // the caller, if the override was set through this API
+	SetAt     string `json:"set_at,omitempty"`     // in UTC (RFC 3339)
+	Reason    string `json:"reason,omitempty"`
 
-	// SetBy is the name of the caller who set the override at the time SetAt, in UTC (RFC
-	// 3339). They are empty if the override was not set through this API.
-	SetBy  string `json:"set_by,omitempty"`
-	SetAt  string `json:"set_at,omitempty"`
-	Reason string `json:"reason,omitempty"`
-
-	// OldOverride is the stored JSON that a change has replaced or deleted, if any.
-	OldOverride json.RawMessage `json:"old_override,omitempty"`
+	OldOverride json.RawMessage `json:"old_override,omitempty"` // the JSON that a change has replaced or deleted
 }
 
 // Counter is an answer with the counters of requests.
 type Counter struct {
-	Target string `json:"target"`
-	Path   string `json:"path"` // of the rule that matches the requests
-	Key    string `json:"key"`  // of the counter
-
-	// ShadowMode reports that the rule denies no request.
-	ShadowMode bool `json:"shadow_mode,omitempty"`
-
-	Limits []Limit `json:"limits"` // in the order of the rule
-
-	// Note says which counters a reset did not reach, or that a cache contradicts the counter.
-	Note string `json:"note,omitempty"`
+	Target     string  `json:"target"`
+	Path       string  `json:"path"`                  // of the rule that matches the requests
+	Key        string  `json:"key"`                   // of the counter
+	ShadowMode bool    `json:"shadow_mode,omitempty"` // the rule denies no request
+	Limits     []Limit `json:"limits"`                // in the order of the rule
+	Note       string  `json:"note,omitempty"`        // what a reset did not reach, or that a cache contradicts the counter
 }
 
 // Reset is the answer to the reset of a counter.
 type Reset struct {
 	Counter
-
-	// LimitsBefore are the limits before the reset.
-	LimitsBefore []Limit `json:"before"`
-
-	// Published reports that the other replicas were notified. Otherwise their caches may
-	// deny for a while.
-	Published bool `json:"published"`
+	LimitsBefore []Limit `json:"before"`    // before the reset
+	Published    bool    `json:"published"` // the other replicas know it; otherwise their caches may deny for a while
 }
 
 // ResetByPrefix is the answer to a reset by prefix.
 type ResetByPrefix struct {
-	Prefix string `json:"prefix"`
-
-	// DryRun reports that nothing was reset. The answer describes what the reset would do.
-	DryRun bool `json:"dry_run,omitempty"`
-
-	// Counters is the number of counters with the prefix, or nil if the backend can't count them.
-	Counters *int `json:"counters"`
-
-	// Unclear is the number of counters that may have the prefix, and that were left alone.
-	Unclear int `json:"unclear,omitempty"`
-
-	// Published reports that the other replicas were notified. Otherwise their caches may
-	// deny for a while.
-	Published bool `json:"published"`
-
-	Note string `json:"note,omitempty"`
+	Prefix    string `json:"prefix"`
+	DryRun    bool   `json:"dry_run,omitempty"` // nothing was reset
+	Counters  *int   `json:"counters"`          // with the prefix; nil if the backend can't count them
+	Unclear   int    `json:"unclear,omitempty"` // counters that may have the prefix, and that were left alone
+	Published bool   `json:"published"`         // the other replicas know it; otherwise their caches may deny for a while
+	Note      string `json:"note,omitempty"`
 }
 
 // Limit is one limit of a counter. The numbers of an unlimited limit mean nothing.
@@ -153,7 +116,6 @@ type Limit struct {
 	Degraded     bool    `json:"degraded"`      // counted in this replica, because the backend is down
 
 	// CachedDenial is the denial that this replica answers from its memory, without asking Redis.
-	// It is nil if the replica asks Redis.
 	CachedDenial *CachedDenial `json:"cached_denial,omitempty"`
 }
 
@@ -164,7 +126,6 @@ type CachedDenial struct {
 	EndsInSeconds float64   `json:"ends_in_seconds"` // until the replica asks Redis again
 }
 
-// overrideAnswer returns the answer that describes s.
 func overrideAnswer(s *override.State) Override {
 	o := Override{
 		Kind: s.Kind, Target: s.Target, Override: storedJSON(&s.Value), ETag: changes.Tag(s.Value), State: InForce, Path: s.Path,
@@ -197,7 +158,6 @@ func (o *Override) setNotes(notes limitsfile.Notes) {
 	}
 }
 
-// countersWord returns the word for Override.Counters.
 func countersWord(s *override.State) string {
 	switch {
 	case s.Limits == "":
@@ -208,13 +168,11 @@ func countersWord(s *override.State) string {
 	return "new"
 }
 
-// problemList splits err, which has one problem a line.
 func problemList(err error) []string { return strings.Split(err.Error(), "\n") }
 
-// storedJSON returns a stored value without its author as JSON, or nil if there is none. Other programs can
-// store values of any size and content, so storedJSON bounds the size and quotes what is not JSON. It also
-// quotes JSON with more brackets than any override has. Indented, deeply nested JSON could grow many times
-// over.
+// storedJSON returns a stored value without its author as JSON, or nil if there is none. Other programs can store
+// values of any size and content, so storedJSON bounds the size and quotes what is not JSON. It also quotes JSON with
+// more brackets than any override has. Indented, deeply nested JSON could grow many times over.
 func storedJSON(value *string) json.RawMessage {
 	if value == nil {
 		return nil

@@ -3,7 +3,6 @@ package admin
 import (
 	"cmp"
 	"crypto/sha256"
-	"crypto/subtle"
 	"crypto/x509"
 	"maps"
 	"net/http"
@@ -16,18 +15,11 @@ import (
 
 // Caller is a client that may use the API.
 type Caller struct {
-	// Name is shown in the audit, in the history and beside what the caller has set.
-	Name string
-
-	// ReadOnly reports that the caller may change nothing.
-	ReadOnly bool
-
-	// Domains are the only domains that the caller may use. Without domains, the caller may
-	// use all.
-	Domains []string
+	Name     string   // in the audit, in the history and beside what the caller has set
+	ReadOnly bool     // the caller may change nothing
+	Domains  []string // the only domains that the caller may use; all if empty
 }
 
-// mayUseField reports whether the caller may use a field.
 func (c *Caller) mayUseField(field string) bool {
 	if len(c.Domains) == 0 {
 		return true
@@ -40,11 +32,8 @@ func (c *Caller) mayUseField(field string) bool {
 
 // Callers are the callers that are authorized.
 type Callers struct {
-	// Tokens are the tokens of callers by name. An empty token authorizes nobody.
-	Tokens map[string]string
-
-	// File has more callers, which can change at any time. It may be nil.
-	File *TokenFile
+	Tokens map[string]string // by name; an empty token authorizes nobody
+	File   *TokenFile        // more callers, which can change at any time; may be nil
 
 	// ClientCerts also authorizes callers whose certificate TLS has verified. Their name is
 	// the common name of the certificate, or else its first DNS name or URI.
@@ -78,20 +67,17 @@ func (c *Callers) MayReadPages(r *http.Request) bool {
 	return ok && isRead && len(caller.Domains) == 0
 }
 
-// callerOfToken returns the caller with that token. Hashes have the same length, so the time of a
-// comparison does not depend on the token.
+// callerOfToken returns the caller with that token. It compares hashes, whose time reveals nothing about a token.
 func (c *Callers) callerOfToken(token string) (caller Caller, ok bool) {
 	hash := sha256.Sum256([]byte(token))
 	for _, name := range slices.Sorted(maps.Keys(c.Tokens)) {
-		wantHash := sha256.Sum256([]byte(c.Tokens[name]))
-		if c.Tokens[name] != "" && subtle.ConstantTimeCompare(hash[:], wantHash[:]) == 1 {
+		if known := c.Tokens[name]; known != "" && hash == sha256.Sum256([]byte(known)) {
 			return Caller{Name: name}, true
 		}
 	}
 	return c.File.caller(hash)
 }
 
-// certName returns the name in a certificate.
 func certName(c *x509.Certificate) string {
 	names := append([]string{c.Subject.CommonName}, c.DNSNames...)
 	for _, uri := range c.URIs {

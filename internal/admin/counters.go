@@ -16,24 +16,15 @@ import (
 
 // Counters are the options for endpoints of counters.
 type Counters struct {
-	// Limits are the limits in force.
-	Limits *descriptors.Store
+	Limits     *descriptors.Store     // in force
+	Layer      backend.Layer          // of the service; reads and resets counters
+	Prefixes   backend.PrefixResetter // nil if counters can't be reset by prefix
+	PerReplica bool                   // each replica has its own counters
 
-	// Layer is the Layer of the service. It reads and resets counters.
-	Layer backend.Layer
-
-	// Prefixes resets counters by prefix. It is nil if that is not possible.
-	Prefixes backend.PrefixResetter
-
-	// PerReplica reports that each replica has its own counters.
-	PerReplica bool
-
-	// PublishReset sends the target of a reset counter to the other replicas. It is nil if
-	// they can't be reached.
+	// PublishReset sends the target of a reset counter to the other replicas. It is nil if they can't be reached.
 	PublishReset func(ctx context.Context, target string) error
 
-	// Now returns the time; default time.Now.
-	Now func() time.Time
+	Now func() time.Time // default time.Now
 }
 
 // counter is a counter, which has a state for each limit of its rule.
@@ -48,8 +39,7 @@ func (ctr *counter) limited() []*descriptors.RateLimit {
 	return slices.DeleteFunc(slices.Clone(ctr.rule.Limits), func(l *descriptors.RateLimit) bool { return l.Unlimited })
 }
 
-// newCounter returns the counter of requests with the keys and values of t, or nil if they
-// have no limit.
+// newCounter returns the counter of requests with the keys and values of t, or nil if they have no limit.
 func newCounter(limits *descriptors.Config, t descriptors.Target) *counter {
 	if d := limits.Domain(t.Domain); d != nil {
 		if rule := d.Match(t.Entries); rule != nil {
@@ -68,8 +58,7 @@ func (ctr *counter) hits(n int64) []backend.Hit {
 	return hits
 }
 
-// findCounter returns the counter of a call. Without a counter, it returns nil and the
-// answer to the call.
+// findCounter returns the counter of a call. Without a counter, it returns nil and the answer to the call.
 func (h *handler) findCounter(c *call) (*counter, answer) {
 	t, hasAllValues, err := descriptors.ParseRequestTarget(c.target())
 	switch {
@@ -92,7 +81,6 @@ func (h *handler) findCounter(c *call) (*counter, answer) {
 	return ctr, answer{}
 }
 
-// domainList returns the names of loaded domains.
 func domainList(limits *descriptors.Config) string {
 	const maxNames = 20
 	var names []string
@@ -147,16 +135,10 @@ func (h *handler) resetCounter(c *call) answer {
 	}
 	limitsAfter := ctr.limits(now, peeks)
 	reset := Reset{Counter: ctr.answer(limitsAfter), LimitsBefore: limitsBefore, Published: isPublished}
-	var notes []string
-	if h.options.Counters.PerReplica {
-		notes = append(notes, "each replica has its own counters; only this replica reset its counter")
-	} else {
-		if !reset.Published {
-			notes = append(notes, "other replicas were not notified; they may deny until their cached denials end")
-		}
-		if slices.ContainsFunc(limitsAfter, func(l Limit) bool { return l.Scope == limit.Instance.String() }) {
-			notes = append(notes, "limits per instance were reset on this replica only")
-		}
+	notes := h.unreached(isPublished)
+	isInstance := func(l Limit) bool { return l.Scope == limit.Instance.String() }
+	if !h.options.Counters.PerReplica && slices.ContainsFunc(limitsAfter, isInstance) {
+		notes = append(notes, "limits per instance were reset on this replica only")
 	}
 	reset.Note = strings.Join(notes, "; ")
 	h.audit(c, "reset", "path", ctr.rule.Path, "before", spentList(limitsBefore), "after", spentList(limitsAfter))

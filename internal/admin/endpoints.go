@@ -3,6 +3,7 @@ package admin
 import (
 	"fmt"
 	"math"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,23 +43,24 @@ type Param struct {
 	read func(c *call, text string) bool // sets the parameter of a call, or reports that text is invalid; nil for any text
 }
 
-var params = []Param{
-	{Name: "target", Type: "string", Help: "DOMAIN|KEY=VALUE|KEY=VALUE…, the name of a descriptor"},
-	{Name: "prefix", Type: "string", Help: "DOMAIN|KEY=VALUE…, the start of the names of counters"},
-	numberParam("max", "largest number of counters to reset", fmt.Sprintf("a number from 1 to %d", MaxCounters),
-		1, MaxCounters, func(c *call) *int64 { return &c.maxCounters }),
-	numberParam("count", "number of changes", fmt.Sprintf("a number from 1 to %d", changes.MaxHistory),
-		1, changes.MaxHistory, func(c *call) *int64 { return &c.count }),
-	numberParam("version", "version whose limits come into force again; by default the version before the last change",
-		"a number that rls limits history shows, such as 3", 0, math.MaxInt64, func(c *call) *int64 { return &c.version }),
-	flagParam("dry_run", "true changes nothing, and answers what a change would do", func(c *call) *bool { return &c.isDryRun }),
-	flagParam("force", "true replaces values that the history does not have", func(c *call) *bool { return &c.isForced }),
-	{
+var (
+	targetParam         = Param{Name: "target", Type: "string", Help: "DOMAIN|KEY=VALUE|KEY=VALUE…, the name of a descriptor"}
+	requiredTargetParam = Param{Name: targetParam.Name, Type: targetParam.Type, Help: targetParam.Help, Required: true}
+	prefixParam         = Param{Name: "prefix", Type: "string", Help: "DOMAIN|KEY=VALUE…, the start of the names of counters"}
+	maxParam            = numberParam("max", "largest number of counters to reset", fmt.Sprintf("a number from 1 to %d", MaxCounters),
+		1, MaxCounters, func(c *call) *int64 { return &c.maxCounters })
+	countParam = numberParam("count", "number of changes", fmt.Sprintf("a number from 1 to %d", changes.MaxHistory),
+		1, changes.MaxHistory, func(c *call) *int64 { return &c.count })
+	versionParam = numberParam("version", "version whose limits come into force again; by default the version before the last change",
+		"a number that rls limits history shows, such as 3", 0, math.MaxInt64, func(c *call) *int64 { return &c.version })
+	dryRunParam = flagParam("dry_run", "true changes nothing, and answers what a change would do", func(c *call) *bool { return &c.isDryRun })
+	forceParam  = flagParam("force", "true replaces values that the history does not have", func(c *call) *bool { return &c.isForced })
+	reasonParam = Param{
 		Name: "reason", Type: "string", Help: "why the caller makes the change, for the history",
 		want: fmt.Sprintf("at most %d bytes", limitsfile.MaxReasonBytes),
 		read: func(c *call, text string) bool { c.reason = text; return len(text) <= limitsfile.MaxReasonBytes },
-	},
-}
+	}
+)
 
 func numberParam(name, help, want string, lowest, highest int64, of func(*call) *int64) Param {
 	return Param{Name: name, Type: "integer", Help: help, want: want, read: func(c *call, text string) bool {
@@ -76,34 +78,18 @@ func flagParam(name, help string, of func(*call) *bool) Param {
 	}}
 }
 
-// paramsOf returns the named parameters.
-func paramsOf(names ...string) []Param {
-	all := make([]Param, len(names))
-	for i, name := range names {
-		all[i] = params[slices.IndexFunc(params, func(p Param) bool { return p.Name == name })]
-	}
-	return all
-}
-
-// requiredTarget is the parameter target of a method that is for a single target.
-func requiredTarget() []Param {
-	target := paramsOf("target")
-	target[0].Required = true
-	return target
-}
-
 var endpoints = slices.Concat(
 	[]Endpoint{
-		newEndpoint("GET", "limits", "returns all overrides, rules and switches", (*handler).getAll, nil, List{}),
+		newEndpoint("GET", "limits", "returns all overrides, rules and switches", func(h *handler, c *call) answer { return ok(h.listFields(c)) }, nil, List{}),
 		newEndpoint("GET", "status", "returns the replicas, the version of each, and the switches", (*handler).getStatus, nil, Status{}),
 		newEndpoint("GET", "history", "returns the last changes, the newest first; ?target= of one target, ?count=20",
-			(*handler).getHistory, paramsOf("target", "count"), History{}),
+			(*handler).getHistory, []Param{targetParam, countParam}, History{}),
 		newEndpoint("POST", "rollback", "restores the limits before the last change, or those of ?version=; ?dry_run=true changes nothing, ?force=true replaces values that the history does not have",
-			(*handler).rollBack, paramsOf("version", "dry_run", "force", "reason"), Rollback{}),
+			(*handler).rollBack, []Param{versionParam, dryRunParam, forceParam, reasonParam}, Rollback{}),
 		newEndpoint("GET", "counters", "returns the counters of requests with the keys and values of ?target=",
-			(*handler).getCounter, requiredTarget(), Counter{}).forCounters(),
+			(*handler).getCounter, []Param{requiredTargetParam}, Counter{}).forCounters(),
 		newEndpoint("DELETE", "counters", "resets these counters; ?prefix= in place of ?target= resets all counters that start with its entries, at most ?max=10000, and ?dry_run=true only counts them",
-			(*handler).resetCounters, paramsOf("target", "prefix", "max", "dry_run"), Reset{}, ResetByPrefix{}).forCounters(),
+			(*handler).resetCounters, []Param{targetParam, prefixParam, maxParam, dryRunParam}, Reset{}, ResetByPrefix{}).forCounters(),
 	},
 	fieldEndpoints(override.KindOverride, "overrides", true,
 		"returns all overrides, or the override of ?target=",
@@ -128,18 +114,16 @@ func (e Endpoint) forCounters() Endpoint {
 	return e
 }
 
-// fieldEndpoints returns the methods of the path of a kind of fields. Without targets, the kind has a single
-// field.
+// fieldEndpoints returns the methods of the path of a kind of fields. Without targets, the kind has a single field.
 func fieldEndpoints(kind override.Kind, path string, hasTargets bool, getHelp, putHelp, deleteHelp string) []Endpoint {
-	var getTarget, target []Param
-	getAnswers := []any{Override{}}
-	if hasTargets {
-		getTarget, target, getAnswers = paramsOf("target"), requiredTarget(), []any{List{}, Override{}}
+	get, put, remove, getAnswers := []Param{targetParam}, []Param{requiredTargetParam, dryRunParam}, []Param{requiredTargetParam, reasonParam}, []any{List{}, Override{}}
+	if !hasTargets {
+		get, put, remove, getAnswers = nil, put[1:], remove[1:], getAnswers[1:]
 	}
 	all := []Endpoint{
-		newEndpoint("GET", path, getHelp, (*handler).getFields, getTarget, getAnswers...),
-		newEndpoint("PUT", path, putHelp+"; ?dry_run=true changes nothing", (*handler).putField, slices.Concat(target, paramsOf("dry_run")), Override{}),
-		newEndpoint("DELETE", path, deleteHelp, (*handler).deleteField, slices.Concat(target, paramsOf("reason")), Override{}),
+		newEndpoint("GET", path, getHelp, (*handler).getFields, get, getAnswers...),
+		newEndpoint("PUT", path, putHelp+"; ?dry_run=true changes nothing", (*handler).putField, put, Override{}),
+		newEndpoint("DELETE", path, deleteHelp, (*handler).deleteField, remove, Override{}),
 	}
 	for i := range all {
 		all[i].Kind, all[i].hasTarget, all[i].IsConditional = kind, true, i > 0
@@ -150,24 +134,33 @@ func fieldEndpoints(kind override.Kind, path string, hasTargets bool, getHelp, p
 // Endpoints returns all methods of all paths.
 func Endpoints() []Endpoint { return slices.Clone(endpoints) }
 
-// readQuery reads the parameters of a call. It rejects unknown parameters, so that a misspelt one changes
-// nothing.
-func (c *call) readQuery(e *Endpoint) error {
-	for name, values := range c.query {
-		i := slices.IndexFunc(e.Params, func(p Param) bool { return p.Name == name })
-		if i < 0 {
-			var names []string
-			for _, p := range e.Params {
-				names = append(names, p.Name)
-			}
-			return fmt.Errorf("unknown parameter %q; want %s", truncate(name), strings.Join(names, ", "))
-		}
-		if len(values) > 1 {
-			return fmt.Errorf("parameter %s is given more than once", name)
-		}
-		if p := &e.Params[i]; p.read != nil && !p.read(c, values[0]) {
-			return fmt.Errorf("%s: got %q, want %s", name, truncate(values[0]), p.want)
+// read reads the parameters and the conditions of a call. It rejects unknown parameters, so that a misspelt one
+// changes nothing.
+func (c *call) read(e *Endpoint) (err error) {
+	if c.query, err = url.ParseQuery(c.URL.RawQuery); err != nil {
+		return fmt.Errorf("invalid query: %w", err)
+	}
+	names := make([]string, len(e.Params))
+	for i, p := range e.Params {
+		names[i] = p.Name
+		switch values := c.query[p.Name]; {
+		case len(values) == 0 && p.Required:
+			return fmt.Errorf("parameter %s is missing; want %s", p.Name, p.Help)
+		case len(values) > 1:
+			return fmt.Errorf("parameter %s is given more than once", p.Name)
+		case len(values) == 1 && p.read != nil && !p.read(c, values[0]):
+			return fmt.Errorf("%s: got %q, want %s", p.Name, truncate(values[0]), p.want)
 		}
 	}
-	return nil
+	for name := range c.query {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("unknown parameter %q; want %s", truncate(name), strings.Join(names, ", "))
+		}
+	}
+	if e.IsConditional {
+		if c.condition.Tags, c.condition.Exists, err = readTags(c.Header, "If-Match"); err == nil {
+			c.condition.OtherTags, c.condition.Absent, err = readTags(c.Header, "If-None-Match")
+		}
+	}
+	return err
 }

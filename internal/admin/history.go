@@ -15,10 +15,8 @@ import (
 
 // History is the answer of GET /admin/history.
 type History struct {
-	Changes []Change `json:"changes"` // the newest first
-
-	// OlderChanges is the number of older changes that the history has.
-	OlderChanges int `json:"more"`
+	Changes      []Change `json:"changes"` // the newest first
+	OlderChanges int      `json:"more"`    // number of older changes that the history has
 }
 
 // Change is a change in the history.
@@ -33,8 +31,7 @@ type Change struct {
 	Fields          []FieldChange  `json:"changes"`
 }
 
-// FieldChange is a field that a change has written. OldValue or NewValue is empty if the field had
-// or has no value.
+// FieldChange is a field that a change has written. OldValue or NewValue is empty if the field had or has no value.
 type FieldChange struct {
 	Kind     override.Kind   `json:"kind"`
 	Target   string          `json:"target"`
@@ -144,30 +141,27 @@ func (h *handler) rollBack(c *call) answer {
 	return ok(rollback)
 }
 
-// noVersion means that the request has no parameter version.
 const noVersion = -1
 
 // rollbackPlan returns the version to restore and the writes that restore it. If version is
 // noVersion, rollbackPlan chooses the newest version whose limits differ from the limits in force.
 func rollbackPlan(history []changes.Entry, version int64) (int64, []changes.Write, error) {
 	hasEnded := func(value string) bool { return override.NotesOf(value).Ended(time.Now()) }
-	if version != noVersion {
-		writes, err := changes.PlanRollback(history, version, hasEnded)
-		if err == nil && len(writes) == 0 {
-			err = errors.New("the limits are already those of this version")
-		}
-		return version, writes, err
+	isChosen := version != noVersion
+	if !isChosen && len(history) > 0 {
+		version = history[0].Version
 	}
-	if len(history) == 0 {
-		return 0, nil, changes.ErrNothingToRollBack
-	}
-	version = history[0].Version
 	for { // skip versions with the limits that are in force
 		var err error
-		if version, err = changes.PreviousVersion(history, version); err != nil {
-			return 0, nil, err
+		if !isChosen {
+			if version, err = changes.PreviousVersion(history, version); err != nil {
+				return 0, nil, err
+			}
 		}
 		writes, err := changes.PlanRollback(history, version, hasEnded)
+		if err == nil && len(writes) == 0 && isChosen {
+			err = errors.New("the limits are already those of this version")
+		}
 		if err != nil || len(writes) > 0 {
 			return version, writes, err
 		}
@@ -190,4 +184,74 @@ func (h *handler) fieldAfterRollback(write changes.Write, isDryRun bool) Overrid
 		state = &newState
 	}
 	return overrideAnswer(state)
+}
+
+// Status is the answer of GET /admin/status.
+type Status struct {
+	Version    int64      `json:"version"`     // of the last change that any replica knows
+	Replicas   []Replica  `json:"replicas"`    // sorted by name
+	Switches   []Override `json:"switches"`    // in force or not
+	ShadowMode []Override `json:"shadow_mode"` // at most one, in force or not
+}
+
+// Replica is a replica as it has reported itself.
+type Replica struct {
+	changes.Replica
+	SeenSeconds float64      `json:"seen_seconds"` // since its last report
+	State       ReplicaState `json:"state"`
+}
+
+// ReplicaState compares a replica with the others.
+type ReplicaState string
+
+// The states of replicas.
+const (
+	Current     ReplicaState = "current"
+	Behind      ReplicaState = "behind"       // a change has not arrived yet
+	OtherLimits ReplicaState = "other limits" // other limits files, or another problem
+	Lost        ReplicaState = "lost"         // no report for lostAfter
+)
+
+// lostAfter is the time after which a replica without a report counts as lost.
+const lostAfter = 15 * time.Second
+
+func (h *handler) getStatus(c *call) answer {
+	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
+	defer cancel()
+	replicas, err := h.options.Overrides.Replicas(ctx)
+	if err != nil {
+		return problem(http.StatusServiceUnavailable, "status not read: %s", err)
+	}
+	l := h.listFields(c)
+	return ok(newStatus(replicas, &l))
+}
+
+// newStatus compares replicas. Among the replicas of the last version, the limits that most
+// replicas have are the right ones.
+func newStatus(replicas []changes.Replica, l *List) Status {
+	s := Status{Replicas: []Replica{}, Switches: l.Switches, ShadowMode: l.ShadowMode}
+	for _, r := range replicas {
+		s.Version = max(s.Version, r.Version)
+	}
+	replicasByLimits, usualLimits := map[string]int{}, ""
+	for _, r := range replicas {
+		if r.Version == s.Version && r.SeenAgo <= lostAfter {
+			if replicasByLimits[r.Limits]++; usualLimits == "" || replicasByLimits[r.Limits] > replicasByLimits[usualLimits] {
+				usualLimits = r.Limits
+			}
+		}
+	}
+	for _, r := range replicas {
+		state := Current
+		switch {
+		case r.SeenAgo > lostAfter:
+			state = Lost
+		case r.Version < s.Version:
+			state = Behind
+		case r.Limits != usualLimits:
+			state = OtherLimits
+		}
+		s.Replicas = append(s.Replicas, Replica{r, r.SeenAgo.Seconds(), state})
+	}
+	return s
 }

@@ -18,8 +18,7 @@ type TokenFile struct {
 	byHash atomic.Pointer[map[tokenHash]Caller]
 }
 
-// tokenHash is the SHA-256 of a token. The time of a lookup by hash reveals nothing about a
-// token.
+// tokenHash is the SHA-256 of a token. The time of a lookup by hash reveals nothing about a token.
 type tokenHash = [sha256.Size]byte
 
 // Bounds of a file of tokens.
@@ -29,7 +28,6 @@ const (
 	maxTokenBytes  = 16 << 20
 )
 
-// tokenFields are the fields of an item of the file.
 var tokenFields = []fields.Field{
 	{Name: "name", Kind: fields.Word, Remedy: "want the name of the caller"},
 	{Name: "token", Kind: fields.Word},
@@ -86,10 +84,8 @@ func readToken(r *fields.Reader, n *yaml.Node) (Caller, tokenHash) {
 	return c, hash
 }
 
-// hashOfNoToken is the hash of an empty text.
 var hashOfNoToken = sha256.Sum256(nil)
 
-// hashOfToken returns the hash of a token, which is in one of the two fields.
 func hashOfToken(token, hashed fields.Given) (h tokenHash, err error) {
 	switch {
 	case token.Is() == hashed.Is():

@@ -5,6 +5,7 @@ package bench
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"strings"
@@ -121,16 +122,31 @@ func TestRedisTable(t *testing.T) {
 	if selected.MatchString("cluster") {
 		measureCluster(t, all, &r)
 	}
-	text := fmt.Sprintf("Medians of %d rounds, measured %s on %d cores, %s, Redis from the system's packages.\n\n", all.number, time.Now().Format("2 January 2006"), runtime.NumCPU(), runtime.Version()) +
-		"| load | server | server CPU, µs | Redis CPU, µs | p50, µs | p99, µs | calls/s |\n|---|---|---|---|---|---|---|\n" + r.table.String() +
-		"\n| figure | rls | against | ratio | goal, at most | result |\n|---|---|---|---|---|---|\n" + r.verdicts.String()
+	text := fmt.Sprintf("Medians of %d rounds of %v, measured %s on %d cores, %s, %s.\n\n", all.number, all.length, time.Now().Format("2 January 2006"), runtime.NumCPU(), runtime.Version(), version(t, redis[0]))
+	section := "bench-redis"
+	if program := os.Getenv(redistest.ProgramEnv); program == "" {
+		text += "| load | server | server CPU, µs | Redis CPU, µs | p50, µs | p99, µs | calls/s |\n|---|---|---|---|---|---|---|\n" + r.table.String() + "\n"
+	} else {
+		section = "bench-" + filepath.Base(program) // the page has only the ratios of other servers
+	}
+	text += "| figure | rls | against | ratio | goal, at most | result |\n|---|---|---|---|---|---|\n" + r.verdicts.String()
 	if os.Getenv(incumbentEnv) == "" {
 		text += "\nThe incumbent could not be built here, so nothing is compared with it.\n"
 	}
 	t.Log("\n" + text)
 	if path := os.Getenv(tableEnv); path != "" {
-		require.NoError(t, curves.ReplaceSection(path, "bench-redis", text))
+		require.NoError(t, curves.ReplaceSection(path, section, text))
 	}
+}
+
+// version returns the name and version of a server, such as "Redis 7.0.15" or "Valkey 9.1.2".
+func version(t *testing.T, client *goredis.Client) string {
+	info := client.InfoMap(t.Context(), "server").Val()["Server"]
+	if v := info["valkey_version"]; v != "" {
+		return "Valkey " + v
+	}
+	require.NotEmpty(t, info["redis_version"])
+	return "Redis " + info["redis_version"]
 }
 
 // measureCluster measures rls and the incumbent with a Cluster of three masters.

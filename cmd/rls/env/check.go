@@ -29,9 +29,8 @@ func (ps *problems) addIf(bad bool, format string, args ...any) {
 	}
 }
 
-// check returns the conflicts between settings and the problems of the files that settings
-// name. A field whose value is not allowed is zero here, and its problem is already known.
-// Unused settings are not checked.
+// check returns the conflicts between settings and the problems of the files that settings name. A field whose value
+// is not allowed is zero here, and its problem is already known. Unused settings are not checked.
 func (s *Settings) check() []error {
 	var ps problems
 	for _, f := range s.TLSFiles() {
@@ -96,45 +95,35 @@ func (s *Settings) checkRedis(ps *problems) {
 	if !s.usesRedis() {
 		return
 	}
-	ps.checkRedisURL("REDIS_URL", s.Redis())
-	ps.checkAuthFile("REDIS_AUTH", s.Redis())
+	ps.checkServer("REDIS", s.Redis())
 	hasCluster := s.Redis().Kind == redis.Cluster
 	if s.usesPerSecond() {
 		ps.addIf(s.PerSecondURL == "", "REDIS_PERSECOND=true needs REDIS_PERSECOND_URL, %s", example)
-		ps.checkRedisURL("REDIS_PERSECOND_URL", s.PerSecondRedis())
-		ps.checkAuthFile("REDIS_PERSECOND_AUTH", s.PerSecondRedis())
+		ps.checkServer("REDIS_PERSECOND", s.PerSecondRedis())
 		hasCluster = hasCluster || s.PerSecondRedis().Kind == redis.Cluster
 	}
 	ps.addIf(hasCluster && strings.ContainsAny(s.CacheKeyPrefix, "{}"),
 		"CACHE_KEY_PREFIX: got %q, want no brace, because a cluster would take it as a hash tag", s.CacheKeyPrefix)
 }
 
-// checkRedisURL checks the URL that the variable contains. It skips an empty URL, and a
-// kind that is not allowed.
-func (ps *problems) checkRedisURL(variable string, r redis.Server) {
-	if r.URL != "" && r.Kind != "" {
+// checkServer checks the URL and the password of a Redis, whose variables begin with prefix.
+func (ps *problems) checkServer(prefix string, r redis.Server) {
+	if r.URL != "" && r.Kind != "" { // a kind that is not allowed is reported already
 		err := r.Check()
-		ps.addIf(err != nil, "%s: %w", variable, err)
+		ps.addIf(err != nil, "%s_URL: %w", prefix, err)
 	}
-}
-
-// checkAuthFile checks the file that the variable with _FILE at its end contains.
-func (ps *problems) checkAuthFile(variable string, r redis.Server) {
-	if r.AuthFile == "" {
-		return
+	if r.AuthFile != "" {
+		ps.addIf(r.Auth != "", "%s_AUTH and %[1]s_AUTH_FILE: got both, want one of them", prefix)
+		_, err := redis.ReadAuthFile(r.AuthFile)
+		ps.addIf(err != nil, "%s_AUTH_FILE: %w", prefix, err)
 	}
-	ps.addIf(r.Auth != "", "%s and %[1]s_FILE: got both, want one of them", variable)
-	_, err := redis.ReadAuthFile(r.AuthFile)
-	ps.addIf(err != nil, "%s_FILE: %w", variable, err)
 }
 
 // MaxAllEntries returns the maximum number of entries of all descriptors of a request.
 func (s *Settings) MaxAllEntries() int { return 64 * s.MaxDescriptors }
 
-// usesRedis reports whether counters or overrides are in Redis.
 func (s *Settings) usesRedis() bool { return s.Backend() == BackendRedis || s.OverridesEnabled }
 
-// usesPerSecond reports whether counters are in a second Redis.
 func (s *Settings) usesPerSecond() bool { return s.Backend() == BackendRedis && s.PerSecond }
 
 // File is a setting that names a file.
@@ -175,7 +164,7 @@ func (s *Settings) TLSFiles() []TLSFiles {
 // tlsFiles returns the files that three settings name.
 func (s *Settings) tlsFiles(isUsed bool, reason, cert, key, ca string) TLSFiles {
 	paths := map[string]string{}
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
+	for _, f := range settings {
 		paths[f.Tag.Get("envconfig")] = reflect.ValueOf(s).Elem().FieldByIndex(f.Index).String()
 	}
 	return TLSFiles{File{cert, paths[cert]}, File{key, paths[key]}, File{ca, paths[ca]}, isUsed, reason}
@@ -208,10 +197,9 @@ func (ps *problems) read(f File) []byte {
 	return content
 }
 
-// variablesFor returns the names of all set variables with a prefix, but for some names.
 func variablesFor(prefix string, except ...string) string {
 	var names []string
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
+	for _, f := range settings {
 		if name := f.Tag.Get("envconfig"); strings.HasPrefix(name, prefix) && !slices.Contains(except, name) {
 			names = append(names, name)
 		}
@@ -232,7 +220,6 @@ func setTracingVariables() string {
 	return setVariables(names...)
 }
 
-// setVariables returns those of the names that are set.
 func setVariables(names ...string) string {
 	unset := func(name string) bool { return os.Getenv(name) == "" }
 	return strings.Join(slices.DeleteFunc(names, unset), ",")
@@ -244,8 +231,7 @@ func trueVariables(names ...string) string {
 	return strings.Join(slices.DeleteFunc(names, notTrue), ",")
 }
 
-// warnings returns warnings about settings that other settings turn off, and about a long
-// REDIS_TIMEOUT.
+// warnings returns warnings about settings that other settings turn off, and about a long REDIS_TIMEOUT.
 func (s *Settings) warnings() []Warning {
 	const longTimeout = time.Second
 	var warnings []Warning
@@ -253,38 +239,28 @@ func (s *Settings) warnings() []Warning {
 		warnings = append(warnings, Warning{"long timeout set", "REDIS_TIMEOUT", fmt.Sprintf(
 			"got %v, default 50ms; the timeout bounds a whole call to Redis or memcached, not only connecting, so calls wait up to %[1]v while the server hangs", s.RedisTimeout)})
 	}
-	isMemcached, sendsStats := s.Backend() == BackendMemcache, s.UseStatsd || s.UseDogStatsd
-	type unused struct {
-		isUnused          bool
-		variables, reason string
-	}
-	all := []unused{
-		{s.BackendType == BackendLocal && !s.OverridesEnabled, variablesFor("REDIS_"), "BACKEND_TYPE=local counts in this process"},
-		{
-			isMemcached && !s.OverridesEnabled,
-			variablesFor("REDIS_", "REDIS_TIMEOUT", "REDIS_FALLBACK_RATIO", "REDIS_FAILURE_MODE", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"),
-			"BACKEND_TYPE=memcache counts in memcached",
-		},
-		{!isMemcached, variablesFor("MEMCACHE_"), "BACKEND_TYPE is not memcache"},
-		{s.DecisionLog == DecisionLogOff, setVariables("DECISION_LOG_PATH"), "DECISION_LOG is off; set denied or all"},
-		{true, setVariables("LOCAL_GUARD_RATIO"), "the guard is removed, because the deny cache denies hot keys too; remove the setting"},
-		{s.DisableStats, trueVariables("USE_DOG_STATSD", "USE_PROMETHEUS", "USE_STATSD"), "DISABLE_STATS=true turns them off"},
-		{
-			!s.DisableStats && !sendsStats,
-			setVariables("STATSD_HOST", "STATSD_PORT", "STATSD_PROTOCOL", "USE_DOG_STATSD_MOGRIFIERS"), "neither USE_STATSD nor USE_DOG_STATSD is true",
-		},
-		{!s.DisableStats && s.UseStatsd, setVariables("USE_DOG_STATSD_MOGRIFIERS"), "USE_DOG_STATSD is not true"},
-		{!s.DisableStats && s.UseDogStatsd && s.StatsdProtocol != "udp", setVariables("STATSD_PROTOCOL"), "DogStatsD is always reached over UDP"},
-		{s.ConfigType == ConfigXDS, setVariables("LIMITS_PATH"), "limits come from the xDS server (CONFIG_TYPE)"},
-		{!s.TracesCalls(), setTracingVariables(), "tracing is off (TRACING_ENABLED, OTEL_TRACES_EXPORTER, OTEL_SDK_DISABLED)"},
-	}
-	for _, f := range s.TLSFiles() {
-		all = append(all, unused{!f.isUsed, setVariables(f.Cert.Setting, f.Key.Setting, f.CA.Setting), f.reason})
-	}
-	for _, u := range all {
-		if u.isUnused && u.variables != "" {
-			warnings = append(warnings, Warning{noEffect, u.variables, u.reason})
+	add := func(isUnused bool, variables, reason string) {
+		if isUnused && variables != "" {
+			warnings = append(warnings, Warning{noEffect, variables, reason})
 		}
+	}
+	isMemcached, sendsStats := s.Backend() == BackendMemcache, !s.DisableStats
+	add(s.BackendType == BackendLocal && !s.OverridesEnabled, variablesFor("REDIS_"), "BACKEND_TYPE=local counts in this process")
+	add(isMemcached && !s.OverridesEnabled,
+		variablesFor("REDIS_", "REDIS_TIMEOUT", "REDIS_FALLBACK_RATIO", "REDIS_FAILURE_MODE", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"),
+		"BACKEND_TYPE=memcache counts in memcached")
+	add(!isMemcached, variablesFor("MEMCACHE_"), "BACKEND_TYPE is not memcache")
+	add(s.DecisionLog == DecisionLogOff, setVariables("DECISION_LOG_PATH"), "DECISION_LOG is off; set denied or all")
+	add(true, setVariables("LOCAL_GUARD_RATIO"), "the guard is removed, because the deny cache denies hot keys too; remove the setting")
+	add(!sendsStats, trueVariables("USE_DOG_STATSD", "USE_PROMETHEUS", "USE_STATSD"), "DISABLE_STATS=true turns them off")
+	add(sendsStats && !s.UseStatsd && !s.UseDogStatsd, setVariables("STATSD_HOST", "STATSD_PORT", "STATSD_PROTOCOL", "USE_DOG_STATSD_MOGRIFIERS"),
+		"neither USE_STATSD nor USE_DOG_STATSD is true")
+	add(sendsStats && s.UseStatsd, setVariables("USE_DOG_STATSD_MOGRIFIERS"), "USE_DOG_STATSD is not true")
+	add(sendsStats && s.UseDogStatsd && s.StatsdProtocol != "udp", setVariables("STATSD_PROTOCOL"), "DogStatsD is always reached over UDP")
+	add(s.ConfigType == ConfigXDS, setVariables("LIMITS_PATH"), "limits come from the xDS server (CONFIG_TYPE)")
+	add(!s.TracesCalls(), setTracingVariables(), "tracing is off (TRACING_ENABLED, OTEL_TRACES_EXPORTER, OTEL_SDK_DISABLED)")
+	for _, f := range s.TLSFiles() {
+		add(!f.isUsed, setVariables(f.Cert.Setting, f.Key.Setting, f.CA.Setting), f.reason)
 	}
 	return warnings
 }

@@ -1,7 +1,7 @@
 package env
 
 import (
-	"path"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,27 +18,11 @@ const (
 	OnlyRls   Comparison = "only in rls" // the incumbent does not have the variable
 )
 
-// sameSettings are the variables that mean the same as in the incumbent.
-const sameSettings = `
-HOST GRPC_HOST GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE
-GRPC_SERVER_USE_TLS GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_CACERT LOG_FORMAT
-CONFIG_TYPE CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_URL
-CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS CONFIG_GRPC_XDS_SERVER_USE_TLS CONFIG_GRPC_XDS_CLIENT_TLS_CERT
-CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_SERVER_TLS_SAN
-XDS_CLIENT_BACKOFF_MAX_INTERVAL XDS_CLIENT_BACKOFF_JITTER
-USE_DOG_STATSD_MOGRIFIERS DOG_STATSD_MOGRIFIER_* STATSD_HOST STATSD_PORT STATSD_PROTOCOL
-PROMETHEUS_PATH PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS RUNTIME_APPDIRECTORY EXPIRATION_JITTER_MAX_SECONDS NEAR_LIMIT_RATIO
-LIMIT_RESPONSE_HEADERS_ENABLED LIMIT_LIMIT_HEADER LIMIT_REMAINING_HEADER LIMIT_RESET_HEADER
-HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED REDIS_TYPE REDIS_AUTH REDIS_SENTINEL_AUTH REDIS_TLS REDIS_TLS_CLIENT_CERT
-REDIS_TLS_CLIENT_KEY REDIS_TLS_CACERT REDIS_TLS_SKIP_HOSTNAME_VERIFICATION
-REDIS_PERSECOND_TYPE REDIS_PERSECOND_AUTH REDIS_PERSECOND_SENTINEL_AUTH REDIS_PERSECOND_TLS
-MEMCACHE_SRV MEMCACHE_SRV_REFRESH MEMCACHE_TLS MEMCACHE_TLS_CLIENT_CERT MEMCACHE_TLS_CLIENT_KEY MEMCACHE_TLS_CACERT
-MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION
-SHADOW_MODE QUOTA_MODE MERGE_DOMAIN_CONFIG USE_CALENDAR_MONTH_RATE_LIMIT TRACING_ENABLED TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE
-TRACING_SERVICE_INSTANCE_ID TRACING_EXPORTER_PROTOCOL TRACING_SAMPLING_RATE OTEL_EXPORTER_OTLP_ENDPOINT`
+// remark is what to know about variables of the incumbent.
+type remark struct{ Variables, Text string }
 
 // changedSettings are the variables whose effect or default differs from the incumbent's.
-var changedSettings = []struct{ names, difference string }{
+var changedSettings = []remark{
 	{"PORT GRPC_PORT DEBUG_PORT", "if another process has the port, rls does not start. The incumbent shares the port"},
 	{"GRPC_UDS", "rls replaces the socket of an ended process. The incumbent does not start"},
 	{"GRPC_CLIENT_TLS_SAN", "without GRPC_CLIENT_TLS_CACERT, rls does not start. The incumbent ignores the name"},
@@ -78,27 +62,34 @@ var changedSettings = []struct{ names, difference string }{
 	{"RESPONSE_DYNAMIC_METADATA", "works for rules with detailed_metric and value_to_metric too"},
 }
 
+// textAbout returns the text about a variable, or an empty string.
+func textAbout(variable string, remarks []remark) string {
+	for _, r := range remarks {
+		if slices.Contains(strings.Fields(r.Variables), variable) {
+			return r.Text
+		}
+	}
+	return ""
+}
+
 // Compare returns what a variable does here, compared with the incumbent, and the
 // difference or the reason why the variable has no effect.
 func Compare(variable string) (Comparison, string) {
-	for _, s := range changedSettings {
-		if slices.Contains(strings.Fields(s.names), variable) {
-			return Different, s.difference
-		}
+	if difference := textAbout(variable, changedSettings); difference != "" {
+		return Different, difference
 	}
-	for pattern := range strings.FieldsSeq(sameSettings) {
-		if matches, _ := path.Match(pattern, variable); matches {
-			return Same, ""
-		}
-	}
-	if reason := reasonOfUnused(variable); reason != "" {
+	if reason := textAbout(variable, unusedSettings); reason != "" {
 		return NoEffect, reason
+	}
+	isIncumbents := func(f reflect.StructField) bool { return f.Tag.Get("envconfig") == variable && f.Tag.Get("only") == "" }
+	if strings.HasPrefix(variable, mogrifierPrefix) || slices.ContainsFunc(settings, isIncumbents) {
+		return Same, ""
 	}
 	return OnlyRls, ""
 }
 
 // unusedSettings are variables of the incumbent that change nothing here.
-var unusedSettings = []struct{ names, reason string }{
+var unusedSettings = []remark{
 	{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "use XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL"},
 	{"GRPC_SERVER_TLS_CA_CERT", "GRPC_CLIENT_TLS_CACERT names the authorities of client certificates"},
 
@@ -115,17 +106,18 @@ var unusedSettings = []struct{ names, reason string }{
 	{"GOSTATS_LOGGING_SINK_DISABLED", "use DISABLE_STATS, as in newer versions of envoyproxy/ratelimit"},
 }
 
-// redundantIfFalse are the unused settings that need no warning if they are false, because rls does the same.
-var redundantIfFalse = []string{"GOSTATS_LOGGING_SINK_DISABLED"}
+// redundantIfFalse is the unused setting that needs no warning if it is false, because rls does the same.
+const redundantIfFalse = "GOSTATS_LOGGING_SINK_DISABLED"
 
-// unusedWarnings returns a warning for each reason why variables, as of os.Environ, have
-// no effect.
+// unusedWarnings returns a warning for each reason why variables, as of os.Environ, have no effect.
 func unusedWarnings(variables []string) []Warning {
 	var warnings []Warning
 	for _, variable := range variables {
 		name, value, _ := strings.Cut(variable, "=")
-		reason := unusedReason(name, value)
-		if reason == "" {
+		reason := textAbout(name, unusedSettings)
+		isOn, err := strconv.ParseBool(value)
+		isRedundant := name == redundantIfFalse && err == nil && !isOn
+		if reason == "" || value == "" || serviceLink.MatchString(value) || isRedundant {
 			continue
 		}
 		i := slices.IndexFunc(warnings, func(w Warning) bool { return w.Reason == reason })
@@ -136,25 +128,4 @@ func unusedWarnings(variables []string) []Warning {
 		warnings = append(warnings, Warning{noEffect, name, reason})
 	}
 	return warnings
-}
-
-// unusedReason returns why a variable has no effect, or an empty string if it has one.
-func unusedReason(name, value string) string {
-	if value == "" || serviceLink.MatchString(value) {
-		return ""
-	}
-	if isOn, err := strconv.ParseBool(value); err == nil && !isOn && slices.Contains(redundantIfFalse, name) {
-		return ""
-	}
-	return reasonOfUnused(name)
-}
-
-// reasonOfUnused returns the reason of unusedSettings for a variable, or an empty string.
-func reasonOfUnused(name string) string {
-	for _, s := range unusedSettings {
-		if slices.Contains(strings.Fields(s.names), name) {
-			return s.reason
-		}
-	}
-	return ""
 }

@@ -1,11 +1,14 @@
 package env
 
 import (
+	_ "embed"
 	"fmt"
+	"io"
 	"os"
 	"reflect"
 	"slices"
 	"strings"
+	"text/template"
 	"time"
 )
 
@@ -40,7 +43,7 @@ func WithoutLogin(text string) string {
 // that have no effect. Variables without effect have a value only if they are set.
 func (s *Settings) Variables() []Variable {
 	var list []Variable
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
+	for _, f := range settings {
 		v := Variable{Name: f.Tag.Get("envconfig"), Meaning: f.Tag.Get("desc")}
 		v.IsSet = os.Getenv(v.Name) != ""
 		v.Comparison, v.Note = Compare(v.Name)
@@ -51,29 +54,29 @@ func (s *Settings) Variables() []Variable {
 		v.Value = WithoutLogin(v.Value)
 		list = append(list, v)
 	}
+	addOther := func(name, value, meaning string) {
+		v := Variable{Name: name, Value: value, IsSet: value != "", Meaning: meaning}
+		v.Comparison, v.Note = Compare(name)
+		list = append(list, v)
+	}
 	for _, name := range s.DogStatsdMogrifiers {
 		for _, part := range mogrifierParts {
-			v := Variable{Name: mogrifierPrefix + strings.ToUpper(name) + part, Meaning: "See USE_DOG_STATSD_MOGRIFIERS."}
-			v.Value = os.Getenv(v.Name)
-			v.IsSet = v.Value != ""
-			v.Comparison, v.Note = Compare(v.Name)
-			list = append(list, v)
+			variable := mogrifierPrefix + strings.ToUpper(name) + part
+			addOther(variable, os.Getenv(variable), "See USE_DOG_STATSD_MOGRIFIERS.")
 		}
 	}
 	for _, unused := range unusedSettings {
-		for name := range strings.FieldsSeq(unused.names) {
-			value := WithoutLogin(os.Getenv(name))
-			list = append(list, Variable{Name: name, Value: value, IsSet: value != "", Comparison: NoEffect, Note: unused.reason})
+		for name := range strings.FieldsSeq(unused.Variables) {
+			addOther(name, WithoutLogin(os.Getenv(name)), "")
 		}
 	}
 	return list
 }
 
-// ChangedVariables returns the variables of Settings that are set to another value than
-// their default.
+// ChangedVariables returns the variables of Settings that are set to another value than their default.
 func (s *Settings) ChangedVariables() []Variable {
 	defaults := map[string]string{}
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
+	for _, f := range settings {
 		text := f.Tag.Get("default")
 		if d, err := time.ParseDuration(text); err == nil && (f.Type == reflect.TypeFor[time.Duration]() || f.Type == reflect.TypeFor[Timeout]()) {
 			text = d.String()
@@ -85,8 +88,7 @@ func (s *Settings) ChangedVariables() []Variable {
 	})
 }
 
-// shownValue returns the value of a field as its variable would have it. A list is shown as
-// it is in the environment.
+// shownValue returns the value of a field as its variable would have it. A list is shown as it is in the environment.
 func (s *Settings) shownValue(field reflect.Value, name string) string {
 	switch {
 	case name == "BACKEND_TYPE":
@@ -95,4 +97,25 @@ func (s *Settings) shownValue(field reflect.Value, name string) string {
 		return os.Getenv(name)
 	}
 	return fmt.Sprint(field.Interface())
+}
+
+//go:embed settings.md.tmpl
+var docsTemplate string
+
+// WriteDocs writes docs/settings.md.
+func WriteDocs(w io.Writer) error {
+	functions := template.FuncMap{"list": func(variables, separator string) string {
+		return "`" + strings.Join(strings.Fields(variables), "`"+separator+"`") + "`"
+	}}
+	same := mogrifierPrefix + "*"
+	for _, f := range settings {
+		if comparison, _ := Compare(f.Tag.Get("envconfig")); comparison == Same {
+			same += " " + f.Tag.Get("envconfig")
+		}
+	}
+	return template.Must(template.New("").Funcs(functions).Parse(docsTemplate)).Execute(w, struct {
+		Settings        []reflect.StructField
+		Changed, Unused []remark
+		Same            string
+	}{settings, changedSettings, unusedSettings, same})
 }

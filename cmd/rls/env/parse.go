@@ -22,17 +22,17 @@ import (
 //	oneof          the allowed words, which match in any case
 //	min above max  bounds of numbers and durations; max also bounds the bytes of a string
 //	secret         messages never show the value
+//	only           rls, if the incumbent does not have the variable
 //	desc           the description in docs/settings.md
 
-// serviceLink matches the values of variables that Kubernetes sets: NAME_PORT for each
-// service NAME of the namespace.
+// serviceLink matches the values of variables that Kubernetes sets: NAME_PORT for each service NAME of the namespace.
 var serviceLink = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 
-// parse sets all fields of s, a pointer to a struct, and returns all errors. A variable
+// parse sets all fields of s, and returns all errors. A variable
 // that is empty or a service link counts as unset. envconfig alone would use its value.
-func parse(s any) (warnings []Warning, errs []error) {
+func parse(s *Settings) (warnings []Warning, errs []error) {
 	v := reflect.ValueOf(s).Elem()
-	for _, f := range reflect.VisibleFields(v.Type()) {
+	for _, f := range settings {
 		name := f.Tag.Get("envconfig")
 		text := os.Getenv(name)
 		if strings.HasSuffix(name, "_PORT") && serviceLink.MatchString(text) {
@@ -79,8 +79,7 @@ func allowed(v reflect.Value, tag reflect.StructTag) bool {
 	return i >= 0
 }
 
-// bound parses a bound, which is a duration or a number. If text is empty, bound returns
-// unbounded.
+// bound parses a bound, which is a duration or a number. If text is empty, bound returns unbounded.
 func bound(text string, unbounded float64) float64 {
 	if text == "" {
 		return unbounded
@@ -105,8 +104,7 @@ var valueKinds = map[reflect.Type]string{
 	reflect.TypeFor[adminTokens]():   "a token, or a list such as name:token,name:token with different names",
 }
 
-// allowedValues describes the values that a setting allows, such as "a whole number from
-// 0 to 65535".
+// allowedValues describes the values that a setting allows, such as "a whole number from 0 to 65535".
 func allowedValues(t reflect.Type, tag reflect.StructTag) string {
 	kind := cmp.Or(valueKinds[t], "a whole number")
 	lowest, above, highest, words := tag.Get("min"), tag.Get("above"), tag.Get("max"), tag.Get("oneof")
@@ -143,8 +141,7 @@ func (h *headers) Decode(text string) error {
 	return nil
 }
 
-// nodeMetadata is metadata of an xDS node, written name=value,name=value. Like the
-// incumbent, it ignores other items.
+// nodeMetadata is written name=value,name=value. Like the incumbent, it ignores other items.
 type nodeMetadata map[string]string
 
 // Decode implements envconfig.Decoder.
@@ -158,8 +155,7 @@ func (m *nodeMetadata) Decode(text string) error { //nolint:unparam // the inter
 	return nil
 }
 
-// adminTokens are tokens by name, written name:token,name:token. A token without a name
-// is called admin.
+// adminTokens are tokens by name, written name:token,name:token. A token without a name is called admin.
 type adminTokens map[string]string
 
 // Decode implements envconfig.Decoder.
@@ -175,15 +171,13 @@ func (t *adminTokens) Decode(text string) error {
 	return nil
 }
 
-// AdminToken returns the token that a client sends: the first of ADMIN_TOKEN, or an empty
-// string without ADMIN_TOKEN.
+// AdminToken returns the token that a client sends: the first of ADMIN_TOKEN, or an empty string without ADMIN_TOKEN.
 func AdminToken() string {
 	item, _, _ := strings.Cut(os.Getenv("ADMIN_TOKEN"), ",")
 	_, token := splitToken(item)
 	return token
 }
 
-// splitToken splits an item of ADMIN_TOKEN.
 func splitToken(item string) (name, token string) {
 	name, token, named := strings.Cut(item, ":")
 	if !named {

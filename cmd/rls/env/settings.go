@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"reflect"
 	"strings"
 	"time"
 
@@ -14,21 +15,17 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// The values of BACKEND_TYPE.
+// Values of BACKEND_TYPE, DECISION_LOG and CONFIG_TYPE.
 const (
 	BackendRedis    = "redis"
 	BackendMemcache = "memcache"
 	BackendLocal    = "local"
-)
 
-// The values of DECISION_LOG that rls compares with.
-const (
 	DecisionLogAll = "all"
 	DecisionLogOff = "off"
-)
 
-// ConfigXDS is the CONFIG_TYPE of limits from an xDS server.
-const ConfigXDS = "GRPC_XDS_SOTW"
+	ConfigXDS = "GRPC_XDS_SOTW"
+)
 
 // Settings are the settings of the service. The tags of a field name its variable, its
 // default and the values it allows (parse.go). File check.go checks what settings need of
@@ -37,17 +34,17 @@ type Settings struct {
 	GRPCHost                  string        `envconfig:"GRPC_HOST" default:"0.0.0.0" desc:"Address of the gRPC listener. :: listens on IPv6 and IPv4."`
 	GRPCPort                  int           `envconfig:"GRPC_PORT" default:"8081" min:"0" max:"65535" desc:"Port of the gRPC listener."`
 	GRPCUDS                   string        `envconfig:"GRPC_UDS" desc:"Path of a unix socket for gRPC. If set, GRPC_HOST and GRPC_PORT have no effect. rls replaces the socket of an ended process."`
-	GRPCMaxMessageBytes       int           `envconfig:"GRPC_MAX_MESSAGE_BYTES" default:"1048576" min:"1" max:"67108864" desc:"Maximum size of a request in bytes, over gRPC and HTTP. See docs/security.md."`
-	GRPCMaxStreams            int           `envconfig:"GRPC_MAX_STREAMS" default:"1024" min:"1" max:"1000000" desc:"Maximum number of calls that a gRPC connection can have in flight. Clients queue further calls."`
-	GRPCMaxPendingBytes       int64         `envconfig:"GRPC_MAX_PENDING_BYTES" default:"16777216" min:"0" desc:"Maximum of the request bytes of unanswered calls over all connections. Whole requests up to 4 KiB do not count. Beyond the maximum, the connection with the most bytes is cut. 0 means no bound."`
-	GRPCMaxPeerResets         int64         `envconfig:"GRPC_MAX_PEER_RESETS" default:"1000" min:"0" desc:"Maximum number of calls that a client can reset on one connection in a second, beyond 100 for each answered call. Six pings or other frames count as a reset. Beyond the maximum, the connection is cut. 0 means no bound."`
-	GRPCMaxConnectionIdle     time.Duration `envconfig:"GRPC_MAX_CONNECTION_IDLE" default:"30m" min:"0s" desc:"Time after which a gRPC connection without calls is closed. 0 means never."`
-	MaxConnections            int           `envconfig:"MAX_CONNECTIONS" default:"4096" min:"0" desc:"Maximum number of connections of each listener. 0 means no bound."`
-	MaxPeerConnections        int           `envconfig:"MAX_PEER_CONNECTIONS" default:"512" min:"0" desc:"Maximum number of connections of one IP address to each listener. Unix sockets have no such bound. 0 means no bound."`
-	JSONRefunds               bool          `envconfig:"JSON_REFUNDS" default:"false" desc:"Allow refunds over HTTP: is_negative_hits for /json, and negative hits for /v1/check."`
-	NegativeHits              string        `envconfig:"NEGATIVE_HITS" default:"allow" oneof:"allow refuse" desc:"Whether requests can refund hits (is_negative_hits): allow or refuse. A rule can refuse them with refunds: false."`
-	MaxDescriptors            int           `envconfig:"MAX_DESCRIPTORS" default:"1024" min:"1" desc:"Maximum number of descriptors in a request. All of them together can have 64 times as many entries."`
-	MaxEntries                int           `envconfig:"MAX_ENTRIES" default:"256" min:"1" desc:"Maximum number of entries in a descriptor of a request."`
+	GRPCMaxMessageBytes       int           `envconfig:"GRPC_MAX_MESSAGE_BYTES" only:"rls" default:"1048576" min:"1" max:"67108864" desc:"Maximum size of a request in bytes, over gRPC and HTTP. See docs/security.md."`
+	GRPCMaxStreams            int           `envconfig:"GRPC_MAX_STREAMS" only:"rls" default:"1024" min:"1" max:"1000000" desc:"Maximum number of calls that a gRPC connection can have in flight. Clients queue further calls."`
+	GRPCMaxPendingBytes       int64         `envconfig:"GRPC_MAX_PENDING_BYTES" only:"rls" default:"16777216" min:"0" desc:"Maximum of the request bytes of unanswered calls over all connections. Whole requests up to 4 KiB do not count. Beyond the maximum, the connection with the most bytes is cut. 0 means no bound."`
+	GRPCMaxPeerResets         int64         `envconfig:"GRPC_MAX_PEER_RESETS" only:"rls" default:"1000" min:"0" desc:"Maximum number of calls that a client can reset on one connection in a second, beyond 100 for each answered call. Six pings or other frames count as a reset. Beyond the maximum, the connection is cut. 0 means no bound."`
+	GRPCMaxConnectionIdle     time.Duration `envconfig:"GRPC_MAX_CONNECTION_IDLE" only:"rls" default:"30m" min:"0s" desc:"Time after which a gRPC connection without calls is closed. 0 means never."`
+	MaxConnections            int           `envconfig:"MAX_CONNECTIONS" only:"rls" default:"4096" min:"0" desc:"Maximum number of connections of each listener. 0 means no bound."`
+	MaxPeerConnections        int           `envconfig:"MAX_PEER_CONNECTIONS" only:"rls" default:"512" min:"0" desc:"Maximum number of connections of one IP address to each listener. Unix sockets have no such bound. 0 means no bound."`
+	JSONRefunds               bool          `envconfig:"JSON_REFUNDS" only:"rls" default:"false" desc:"Allow refunds over HTTP: is_negative_hits for /json, and negative hits for /v1/check."`
+	NegativeHits              string        `envconfig:"NEGATIVE_HITS" only:"rls" default:"allow" oneof:"allow refuse" desc:"Whether requests can refund hits (is_negative_hits): allow or refuse. A rule can refuse them with refunds: false."`
+	MaxDescriptors            int           `envconfig:"MAX_DESCRIPTORS" only:"rls" default:"1024" min:"1" desc:"Maximum number of descriptors in a request. All of them together can have 64 times as many entries."`
+	MaxEntries                int           `envconfig:"MAX_ENTRIES" only:"rls" default:"256" min:"1" desc:"Maximum number of entries in a descriptor of a request."`
 	GRPCMaxConnectionAge      time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE" default:"24h" desc:"Age at which a client must reconnect, ±10 %. New replicas get their share of the load in this way. 0 or less means never."`
 	GRPCMaxConnectionAgeGrace time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE_GRACE" default:"1h" min:"0s" desc:"Time that calls in flight have after GRPC_MAX_CONNECTION_AGE. 0 means no bound."`
 	GRPCServerUseTLS          bool          `envconfig:"GRPC_SERVER_USE_TLS" default:"false" desc:"Use TLS on the gRPC listener. The service reads the files again when they change."`
@@ -55,20 +52,20 @@ type Settings struct {
 	GRPCServerTLSKey          string        `envconfig:"GRPC_SERVER_TLS_KEY" desc:"PEM file of the key of GRPC_SERVER_TLS_CERT."`
 	GRPCClientTLSCACert       string        `envconfig:"GRPC_CLIENT_TLS_CACERT" desc:"PEM file of certificate authorities. If set, gRPC clients need a certificate that one of these authorities has signed (mTLS)."`
 	GRPCClientTLSSAN          string        `envconfig:"GRPC_CLIENT_TLS_SAN" desc:"DNS name that the certificate of a gRPC client must contain."`
-	CallerDomainsFile         string        `envconfig:"CALLER_DOMAINS_FILE" desc:"YAML file that binds the names in client certificates to the domains that these clients may use. Other calls fail with PERMISSION_DENIED. Needs GRPC_CLIENT_TLS_CACERT. The service reads the file again when it changes. See docs/security.md."`
+	CallerDomainsFile         string        `envconfig:"CALLER_DOMAINS_FILE" only:"rls" desc:"YAML file that binds the names in client certificates to the domains that these clients may use. Other calls fail with PERMISSION_DENIED. Needs GRPC_CLIENT_TLS_CACERT. The service reads the file again when it changes. See docs/security.md."`
 
 	Host      string `envconfig:"HOST" default:"0.0.0.0" desc:"Address of the HTTP listener (/json, /v1/check, /healthcheck)."`
 	Port      int    `envconfig:"PORT" default:"8080" min:"0" max:"65535" desc:"Port of the HTTP listener."`
 	DebugHost string `envconfig:"DEBUG_HOST" default:"127.0.0.1" desc:"Address of the debug listener (/rlconfig, /metrics, /debug/pprof). By default, only callers on the same host reach it; 0.0.0.0 opens it to all. Only callers on the same host get /debug/pprof. See docs/security.md."`
 	DebugPort int    `envconfig:"DEBUG_PORT" default:"6070" min:"0" max:"65535" desc:"Port of the debug listener."`
 
-	DebugNames names `envconfig:"DEBUG_NAMES" desc:"Names of this service on the internet, such as rls.example.com, under which a browser may read the debug pages and post to port 8080: NAME,NAME. IP addresses, localhost and names of the cluster need no entry. See docs/security.md."`
+	DebugNames names `envconfig:"DEBUG_NAMES" only:"rls" desc:"Names of this service on the internet, such as rls.example.com, under which a browser may read the debug pages and post to port 8080: NAME,NAME. IP addresses, localhost and names of the cluster need no entry. See docs/security.md."`
 
-	DebugTLSCert         string      `envconfig:"DEBUG_TLS_CERT" desc:"PEM file of a certificate chain. If set, the debug listener uses TLS. The service reads the files again when they change."`
-	DebugTLSKey          string      `envconfig:"DEBUG_TLS_KEY" desc:"PEM file of the key of DEBUG_TLS_CERT."`
-	DebugTLSClientCACert string      `envconfig:"DEBUG_TLS_CLIENT_CACERT" desc:"PEM file of certificate authorities. Clients with a certificate that one of these authorities has signed can use the admin API. The other pages need no certificate."`
-	AdminTokens          adminTokens `envconfig:"ADMIN_TOKEN" secret:"true" desc:"Turns on the admin API on the debug listener (docs/overrides.md). The value is a token, or a list name:token,name:token. The audit log shows the names. The commands rls limits and rls reset send the first token."`
-	AdminTokensFile      string      `envconfig:"ADMIN_TOKENS_FILE" desc:"YAML file of more tokens for the admin API, which may only read or only use some domains (docs/overrides.md). The service reads the file again when it changes."`
+	DebugTLSCert         string      `envconfig:"DEBUG_TLS_CERT" only:"rls" desc:"PEM file of a certificate chain. If set, the debug listener uses TLS. The service reads the files again when they change."`
+	DebugTLSKey          string      `envconfig:"DEBUG_TLS_KEY" only:"rls" desc:"PEM file of the key of DEBUG_TLS_CERT."`
+	DebugTLSClientCACert string      `envconfig:"DEBUG_TLS_CLIENT_CACERT" only:"rls" desc:"PEM file of certificate authorities. Clients with a certificate that one of these authorities has signed can use the admin API. The other pages need no certificate."`
+	AdminTokens          adminTokens `envconfig:"ADMIN_TOKEN" only:"rls" secret:"true" desc:"Turns on the admin API on the debug listener (docs/overrides.md). The value is a token, or a list name:token,name:token. The audit log shows the names. The commands rls limits and rls reset send the first token."`
+	AdminTokensFile      string      `envconfig:"ADMIN_TOKENS_FILE" only:"rls" desc:"YAML file of more tokens for the admin API, which may only read or only use some domains (docs/overrides.md). The service reads the file again when it changes."`
 
 	UsePrometheus      bool   `envconfig:"USE_PROMETHEUS" default:"false" desc:"Serve metrics at PROMETHEUS_ADDR too. The debug listener always serves them at /metrics."`
 	PrometheusAddr     string `envconfig:"PROMETHEUS_ADDR" default:":9090" desc:"Address of the metrics listener, host:port."`
@@ -87,21 +84,21 @@ type Settings struct {
 	DisableStats        bool          `envconfig:"DISABLE_STATS" default:"false" desc:"Turn off statsd, DogStatsD, metrics in the log, and USE_PROMETHEUS. The debug listener still serves /metrics."`
 
 	NearLimitRatio   float64 `envconfig:"NEAR_LIMIT_RATIO" default:"0.8" desc:"Share of a limit from which hits count as near the limit in ratelimit_service_rate_limit_near_limit."`
-	MetricsRuleLabel bool    `envconfig:"METRICS_RULE_LABEL" default:"true" desc:"Give the metrics of rules the label rule. If false, rules with the same domain, key1 and key2 share their series, as in envoyproxy/ratelimit."`
-	MetricsMaxSeries int     `envconfig:"METRICS_MAX_SERIES" default:"1000" min:"1" max:"1000000" desc:"Maximum number of values of requests with metrics of their own, for each limit (value_to_metric, detailed_metric). Hits with further values count for the value other. See docs/metrics.md."`
+	MetricsRuleLabel bool    `envconfig:"METRICS_RULE_LABEL" only:"rls" default:"true" desc:"Give the metrics of rules the label rule. If false, rules with the same domain, key1 and key2 share their series, as in envoyproxy/ratelimit."`
+	MetricsMaxSeries int     `envconfig:"METRICS_MAX_SERIES" only:"rls" default:"1000" min:"1" max:"1000000" desc:"Maximum number of values of requests with metrics of their own, for each limit (value_to_metric, detailed_metric). Hits with further values count for the value other. See docs/metrics.md."`
 
-	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" default:"8s" min:"0s" desc:"Time after SIGTERM in which the service still accepts calls, so that load balancers notice. Health is NOT_SERVING during this time. Ctrl-C (SIGINT) skips it. See docs/envoy.md."`
-	DrainTimeout time.Duration `envconfig:"DRAIN_TIMEOUT" default:"15s" min:"0s" desc:"Time that calls in flight have after DRAIN_DELAY. Debug pages and metrics then have up to 3s more."`
+	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" only:"rls" default:"8s" min:"0s" desc:"Time after SIGTERM in which the service still accepts calls, so that load balancers notice. Health is NOT_SERVING during this time. Ctrl-C (SIGINT) skips it. See docs/envoy.md."`
+	DrainTimeout time.Duration `envconfig:"DRAIN_TIMEOUT" only:"rls" default:"15s" min:"0s" desc:"Time that calls in flight have after DRAIN_DELAY. Debug pages and metrics then have up to 3s more."`
 
 	LogLevel  string `envconfig:"LOG_LEVEL" default:"info" oneof:"debug info warn error trace warning fatal panic" desc:"debug, info, warn or error. trace means debug; fatal and panic mean error."`
 	LogFormat string `envconfig:"LOG_FORMAT" default:"text" desc:"text or json. Logs go to stderr."`
 
-	DecisionLog             string  `envconfig:"DECISION_LOG" default:"off" oneof:"denied all off" desc:"Decisions to write as JSON lines: denied (denials and errors), all or off. See docs/observability.md."`
-	DecisionLogPath         string  `envconfig:"DECISION_LOG_PATH" desc:"File of the decision log. The service opens the file again on SIGHUP and when the file is renamed. If empty, stdout."`
-	DecisionLogSample       float64 `envconfig:"DECISION_LOG_SAMPLE" default:"1" min:"0" max:"1" desc:"Share of the calls whose decisions are written, from 0 to 1."`
-	DecisionLogMaxPerSecond int     `envconfig:"DECISION_LOG_MAX_PER_SECOND" default:"1000" min:"0" max:"1000000" desc:"Maximum number of lines in a second. The log says how many lines were dropped. 0 means no maximum."`
-	TopKeys                 string  `envconfig:"TOP_KEYS" default:"on" oneof:"on hashed off" desc:"Busiest keys on the live page and in rls top: on, hashed (HMAC with a key of the process) or off. Callers who may not see values of requests get hashes in any case. See docs/observability.md."`
-	DecisionLogHashKey      string  `envconfig:"DECISION_LOG_HASH_KEY" secret:"true" desc:"Secret key. If set, the decision log, live decisions and debug lines have a hash (HMAC-SHA256) in place of each value of a descriptor."`
+	DecisionLog             string  `envconfig:"DECISION_LOG" only:"rls" default:"off" oneof:"denied all off" desc:"Decisions to write as JSON lines: denied (denials and errors), all or off. See docs/observability.md."`
+	DecisionLogPath         string  `envconfig:"DECISION_LOG_PATH" only:"rls" desc:"File of the decision log. The service opens the file again on SIGHUP and when the file is renamed. If empty, stdout."`
+	DecisionLogSample       float64 `envconfig:"DECISION_LOG_SAMPLE" only:"rls" default:"1" min:"0" max:"1" desc:"Share of the calls whose decisions are written, from 0 to 1."`
+	DecisionLogMaxPerSecond int     `envconfig:"DECISION_LOG_MAX_PER_SECOND" only:"rls" default:"1000" min:"0" max:"1000000" desc:"Maximum number of lines in a second. The log says how many lines were dropped. 0 means no maximum."`
+	TopKeys                 string  `envconfig:"TOP_KEYS" only:"rls" default:"on" oneof:"on hashed off" desc:"Busiest keys on the live page and in rls top: on, hashed (HMAC with a key of the process) or off. Callers who may not see values of requests get hashes in any case. See docs/observability.md."`
+	DecisionLogHashKey      string  `envconfig:"DECISION_LOG_HASH_KEY" only:"rls" secret:"true" desc:"Secret key. If set, the decision log, live decisions and debug lines have a hash (HMAC-SHA256) in place of each value of a descriptor."`
 
 	TracingEnabled           bool    `envconfig:"TRACING_ENABLED" default:"false" desc:"Send traces of calls to a collector (OTLP). OTEL_TRACES_EXPORTER=otlp does the same. The variables OTEL_… of the OpenTelemetry SDK also apply, such as OTEL_EXPORTER_OTLP_ENDPOINT. See docs/observability.md."`
 	TracingServiceName       string  `envconfig:"TRACING_SERVICE_NAME" desc:"Service name in traces. If empty, OTEL_SERVICE_NAME, or else RateLimit."`
@@ -109,27 +106,27 @@ type Settings struct {
 	TracingServiceInstanceID string  `envconfig:"TRACING_SERVICE_INSTANCE_ID" desc:"Id of this replica in traces. If empty, a random UUID."`
 	TracingExporterProtocol  string  `envconfig:"TRACING_EXPORTER_PROTOCOL" oneof:"http grpc" desc:"Protocol of the collector: http or grpc. If empty, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL or OTEL_EXPORTER_OTLP_PROTOCOL, or else http."`
 	TracingSamplingRate      float64 `envconfig:"TRACING_SAMPLING_RATE" default:"1" desc:"Share of the traces to record, from 0 to 1, if Envoy has not decided. If empty and OTEL_TRACES_SAMPLER is set, that sampler decides."`
-	OTELSDKDisabled          bool    `envconfig:"OTEL_SDK_DISABLED" default:"false" desc:"Turn tracing off."`
-	OTELTracesExporter       string  `envconfig:"OTEL_TRACES_EXPORTER" oneof:"otlp none" desc:"otlp turns tracing on, and none turns it off."`
+	OTELSDKDisabled          bool    `envconfig:"OTEL_SDK_DISABLED" only:"rls" default:"false" desc:"Turn tracing off."`
+	OTELTracesExporter       string  `envconfig:"OTEL_TRACES_EXPORTER" only:"rls" oneof:"otlp none" desc:"otlp turns tracing on, and none turns it off."`
 	OTELEndpoint             string  `envconfig:"OTEL_EXPORTER_OTLP_ENDPOINT" desc:"URL of the collector, such as http://localhost:4318 for http or http://localhost:4317 for grpc. With https the connection uses TLS."`
-	OTELTracesProtocol       string  `envconfig:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" oneof:"http/protobuf grpc" desc:"See TRACING_EXPORTER_PROTOCOL."`
-	OTELProtocol             string  `envconfig:"OTEL_EXPORTER_OTLP_PROTOCOL" oneof:"http/protobuf grpc" desc:"See TRACING_EXPORTER_PROTOCOL."`
+	OTELTracesProtocol       string  `envconfig:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" only:"rls" oneof:"http/protobuf grpc" desc:"See TRACING_EXPORTER_PROTOCOL."`
+	OTELProtocol             string  `envconfig:"OTEL_EXPORTER_OTLP_PROTOCOL" only:"rls" oneof:"http/protobuf grpc" desc:"See TRACING_EXPORTER_PROTOCOL."`
 
-	LimitsPath                      string        `envconfig:"LIMITS_PATH" desc:"Limits file, or directory of limits files. If set, the RUNTIME_ settings of paths have no effect. The flag --limits replaces LIMITS_PATH."`
-	LimitsCandidate                 string        `envconfig:"LIMITS_CANDIDATE" desc:"Limits file, or directory of limits files, to evaluate beside the limits in force. It changes no answer. Metrics, the live page and explain show what it would deny. See docs/planning-limits.md."`
+	LimitsPath                      string        `envconfig:"LIMITS_PATH" only:"rls" desc:"Limits file, or directory of limits files. If set, the RUNTIME_ settings of paths have no effect. The flag --limits replaces LIMITS_PATH."`
+	LimitsCandidate                 string        `envconfig:"LIMITS_CANDIDATE" only:"rls" desc:"Limits file, or directory of limits files, to evaluate beside the limits in force. It changes no answer. Metrics, the live page and explain show what it would deny. See docs/planning-limits.md."`
 	RuntimeRoot                     string        `envconfig:"RUNTIME_ROOT" default:"/srv/runtime_data/current" desc:"The service reads limits from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY."`
 	RuntimeSubdirectory             string        `envconfig:"RUNTIME_SUBDIRECTORY" desc:"See RUNTIME_ROOT."`
 	RuntimeAppDirectory             string        `envconfig:"RUNTIME_APPDIRECTORY" default:"config" desc:"See RUNTIME_ROOT."`
 	RuntimeWatchRoot                bool          `envconfig:"RUNTIME_WATCH_ROOT" default:"true" desc:"If true, the service also reads a file RUNTIME_APPDIRECTORY.yaml beside the directory. The service always watches the files, with true and with false."`
 	RuntimeIgnoreDotFiles           bool          `envconfig:"RUNTIME_IGNOREDOTFILES" default:"false" desc:"Skip files and directories whose names start with a dot. Names that start with two dots are always skipped."`
-	SourcePollInterval              time.Duration `envconfig:"SOURCE_POLL_INTERVAL" default:"500ms" min:"100ms" desc:"Interval at which limits files are checked for changes. A change is in force after one to two intervals."`
+	SourcePollInterval              time.Duration `envconfig:"SOURCE_POLL_INTERVAL" only:"rls" default:"500ms" min:"100ms" desc:"Interval at which limits files are checked for changes. A change is in force after one to two intervals."`
 	MergeDomainConfig               bool          `envconfig:"MERGE_DOMAIN_CONFIG" default:"false" desc:"Merge files of the same domain. Otherwise such files are an error."`
 	CalendarMonths                  bool          `envconfig:"USE_CALENDAR_MONTH_RATE_LIMIT" default:"false" desc:"Let fixed windows of a month follow the calendar of UTC, unless a limit has another timezone. Otherwise a month is 30 days. See docs/limits.md."`
 	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start even without valid limits files. Calls fail with FAILED_PRECONDITION until valid limits arrive. With xDS the service always starts without limits. If true, it is healthy before the first update."`
 	HealthyWithAtLeastOneConfigLoad bool          `envconfig:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" default:"false" desc:"Be healthy only while at least one domain is loaded."`
 
-	OverridesEnabled bool          `envconfig:"OVERRIDES_ENABLED" default:"false" desc:"Read overrides, rules and switches of run time from Redis (REDIS_URL). Without Redis, each process has its own if the admin API is on. See docs/overrides.md."`
-	OverridesResync  time.Duration `envconfig:"OVERRIDES_RESYNC_INTERVAL" default:"30s" min:"100ms" desc:"Interval at which a replica reads all overrides, because a message about a change can get lost."`
+	OverridesEnabled bool          `envconfig:"OVERRIDES_ENABLED" only:"rls" default:"false" desc:"Read overrides, rules and switches of run time from Redis (REDIS_URL). Without Redis, each process has its own if the admin API is on. See docs/overrides.md."`
+	OverridesResync  time.Duration `envconfig:"OVERRIDES_RESYNC_INTERVAL" only:"rls" default:"30s" min:"100ms" desc:"Interval at which a replica reads all overrides, because a message about a change can get lost."`
 
 	ConfigType         string        `envconfig:"CONFIG_TYPE" default:"FILE" oneof:"FILE GRPC_XDS_SOTW" desc:"Source of limits: FILE, or GRPC_XDS_SOTW for an xDS server."`
 	XDSServer          string        `envconfig:"CONFIG_GRPC_XDS_SERVER_URL" default:"localhost:18000" desc:"Address of the xDS server, host:port."`
@@ -153,33 +150,33 @@ type Settings struct {
 	LimitHeader             string `envconfig:"LIMIT_LIMIT_HEADER" default:"RateLimit-Limit" desc:"Name of the header with requests_per_unit."`
 	RemainingHeader         string `envconfig:"LIMIT_REMAINING_HEADER" default:"RateLimit-Remaining" desc:"Name of the header with the remaining hits."`
 	ResetHeader             string `envconfig:"LIMIT_RESET_HEADER" default:"RateLimit-Reset" desc:"Name of the header with the seconds until the limit resets."`
-	PolicyHeadersEnabled    bool   `envconfig:"LIMIT_POLICY_HEADERS_ENABLED" default:"false" desc:"Send the headers RateLimit and RateLimit-Policy of the IETF draft, and Retry-After with denials. See docs/envoy.md."`
+	PolicyHeadersEnabled    bool   `envconfig:"LIMIT_POLICY_HEADERS_ENABLED" only:"rls" default:"false" desc:"Send the headers RateLimit and RateLimit-Policy of the IETF draft, and Retry-After with denials. See docs/envoy.md."`
 	ResponseDynamicMetadata bool   `envconfig:"RESPONSE_DYNAMIC_METADATA" default:"false" desc:"Add the request and the metadata of the matched rules to the dynamic metadata of the response."`
-	ResponseRuleMetadata    bool   `envconfig:"RESPONSE_RULE_METADATA" default:"false" desc:"Add the rule, limit, code, remaining hits and source of each decision to the dynamic metadata of the response, for Envoy's access log. See docs/observability.md."`
+	ResponseRuleMetadata    bool   `envconfig:"RESPONSE_RULE_METADATA" only:"rls" default:"false" desc:"Add the rule, limit, code, remaining hits and source of each decision to the dynamic metadata of the response, for Envoy's access log. See docs/observability.md."`
 
 	BackendType  string `envconfig:"BACKEND_TYPE" oneof:"redis memcache local" desc:"Place of the counters: redis, memcache (see docs/memcached.md) or local. If empty, redis if REDIS_URL is set, else local. Without REDIS_URL and BACKEND_TYPE, other settings of Redis (REDIS_…) are an error."`
-	LocalMaxKeys int    `envconfig:"LOCAL_MAX_KEYS" default:"1000000" min:"1" desc:"Maximum number of counters in the memory of this process. If it is reached, expired counters are evicted first, then the least spent counters."`
+	LocalMaxKeys int    `envconfig:"LOCAL_MAX_KEYS" only:"rls" default:"1000000" min:"1" desc:"Maximum number of counters in the memory of this process. If it is reached, expired counters are evicted first, then the least spent counters."`
 	AllOrNone    bool   `envconfig:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"Charge either all descriptors of a request, or none if one is over its limit. See docs/redis.md."`
 
 	DenyCacheBytes          int     `envconfig:"LOCAL_CACHE_SIZE_IN_BYTES" default:"4194304" max:"17179869184" desc:"Memory for cached denials, up to 16 GiB. The process answers a cached denial without Redis until the denial ends. A denial takes 64 bytes. 0 means no cache."`
-	LocalGuardRatio         string  `envconfig:"LOCAL_GUARD_RATIO" desc:"Deprecated and without effect, because the deny cache denies hot keys. Remove it."`
+	LocalGuardRatio         string  `envconfig:"LOCAL_GUARD_RATIO" only:"rls" desc:"Deprecated and without effect, because the deny cache denies hot keys. Remove it."`
 	CacheKeyPrefix          string  `envconfig:"CACHE_KEY_PREFIX" max:"64" desc:"Prefix of every key in Redis or memcached, up to 64 bytes."`
 	ExpirationJitterMax     int64   `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Maximum of the random time that is added to the expiry of a key in Redis or memcached, in seconds. So keys do not expire together."`
 	RedisType               string  `envconfig:"REDIS_TYPE" default:"single" oneof:"single sentinel cluster" desc:"single, sentinel or cluster."`
 	RedisURL                string  `envconfig:"REDIS_URL" secret:"true" desc:"single: host:port, the path of a socket, redis://, rediss:// or unix://. sentinel: master,host:port,…. cluster: host:port,…."`
 	RedisSocketType         string  `envconfig:"REDIS_SOCKET_TYPE" oneof:"tcp unix" desc:"tcp or unix. If empty, unix if the URL is a path, else tcp."`
 	RedisAuth               string  `envconfig:"REDIS_AUTH" secret:"true" desc:"password or user:password."`
-	RedisAuthFile           string  `envconfig:"REDIS_AUTH_FILE" desc:"File with password or user:password, in place of REDIS_AUTH. The service reads it for each new connection, so a changed password needs no restart. See docs/redis.md."`
+	RedisAuthFile           string  `envconfig:"REDIS_AUTH_FILE" only:"rls" desc:"File with password or user:password, in place of REDIS_AUTH. The service reads it for each new connection, so a changed password needs no restart. See docs/redis.md."`
 	RedisSentinelAuth       string  `envconfig:"REDIS_SENTINEL_AUTH" secret:"true" desc:"As REDIS_AUTH, for sentinels."`
 	RedisPoolSize           int     `envconfig:"REDIS_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"Maximum number of connections to each node. 0 means enough for all batches in flight. With fewer connections, fewer batches are in flight. In a cluster, the number is at least REDIS_CLUSTER_PARTITIONS."`
 	RedisTimeout            Timeout `envconfig:"REDIS_TIMEOUT" default:"50ms" desc:"Time limit of a whole operation: queue, round trip, retries and redirects. If Redis hangs, calls wait for this time. auto follows the measured round trip, from 50ms to 500ms. The timeout is for memcached too, where auto means 50ms. If the value is above 1s, the service logs a warning. See docs/redis.md."`
-	RedisFallbackRatio      float64 `envconfig:"REDIS_FALLBACK_RATIO" default:"0.5" above:"0" max:"1" desc:"Share of each limit that each replica admits while Redis or memcached is down; above 0, at most 1. See docs/failure.md."`
-	RedisFailureMode        string  `envconfig:"REDIS_FAILURE_MODE" default:"local" oneof:"local allow deny" desc:"Effect of limits while Redis or memcached is down: local (count in this process), allow or deny. See docs/failure.md."`
-	RedisPartitions         int     `envconfig:"REDIS_CLUSTER_PARTITIONS" default:"12" min:"1" max:"1024" desc:"Number of partitions of the keys in a cluster. All replicas need the same value. See docs/redis.md."`
-	RedisMaxBatchSize       int     `envconfig:"REDIS_MAX_BATCH_SIZE" default:"256" min:"1" max:"4096" desc:"Maximum number of hits in a batch."`
-	RedisMaxInflightBatches int     `envconfig:"REDIS_MAX_INFLIGHT_BATCHES" default:"1" min:"1" max:"1024" desc:"Maximum number of batches in flight to Redis. In a cluster, the maximum for each partition."`
-	RedisMaxQueueSize       int     `envconfig:"REDIS_MAX_QUEUE_SIZE" default:"4096" min:"1" max:"1048576" desc:"Maximum number of hits that wait for a batch. In a cluster, the maximum for each partition. Further hits are decided without Redis, but do not count as a failure of Redis."`
-	RedisWaitReplicas       int     `envconfig:"REDIS_WAIT_REPLICAS" default:"0" min:"0" desc:"Number of Redis replicas that must have a charge before the call is answered. A failover then loses fewer charges. The wait takes at most a quarter of REDIS_TIMEOUT. See docs/failure.md."`
+	RedisFallbackRatio      float64 `envconfig:"REDIS_FALLBACK_RATIO" only:"rls" default:"0.5" above:"0" max:"1" desc:"Share of each limit that each replica admits while Redis or memcached is down; above 0, at most 1. See docs/failure.md."`
+	RedisFailureMode        string  `envconfig:"REDIS_FAILURE_MODE" only:"rls" default:"local" oneof:"local allow deny" desc:"Effect of limits while Redis or memcached is down: local (count in this process), allow or deny. See docs/failure.md."`
+	RedisPartitions         int     `envconfig:"REDIS_CLUSTER_PARTITIONS" only:"rls" default:"12" min:"1" max:"1024" desc:"Number of partitions of the keys in a cluster. All replicas need the same value. See docs/redis.md."`
+	RedisMaxBatchSize       int     `envconfig:"REDIS_MAX_BATCH_SIZE" only:"rls" default:"256" min:"1" max:"4096" desc:"Maximum number of hits in a batch."`
+	RedisMaxInflightBatches int     `envconfig:"REDIS_MAX_INFLIGHT_BATCHES" only:"rls" default:"1" min:"1" max:"1024" desc:"Maximum number of batches in flight to Redis. In a cluster, the maximum for each partition."`
+	RedisMaxQueueSize       int     `envconfig:"REDIS_MAX_QUEUE_SIZE" only:"rls" default:"4096" min:"1" max:"1048576" desc:"Maximum number of hits that wait for a batch. In a cluster, the maximum for each partition. Further hits are decided without Redis, but do not count as a failure of Redis."`
+	RedisWaitReplicas       int     `envconfig:"REDIS_WAIT_REPLICAS" only:"rls" default:"0" min:"0" desc:"Number of Redis replicas that must have a charge before the call is answered. A failover then loses fewer charges. The wait takes at most a quarter of REDIS_TIMEOUT. See docs/failure.md."`
 	RedisTLS                bool    `envconfig:"REDIS_TLS" default:"false" desc:"Use TLS to Redis and to sentinels."`
 	RedisTLSClientCert      string  `envconfig:"REDIS_TLS_CLIENT_CERT" desc:"PEM file of the certificate of rls."`
 	RedisTLSClientKey       string  `envconfig:"REDIS_TLS_CLIENT_KEY" desc:"PEM file of the key of REDIS_TLS_CLIENT_CERT."`
@@ -191,7 +188,7 @@ type Settings struct {
 	PerSecondURL            string  `envconfig:"REDIS_PERSECOND_URL" secret:"true" desc:"As REDIS_URL."`
 	PerSecondSocketType     string  `envconfig:"REDIS_PERSECOND_SOCKET_TYPE" oneof:"tcp unix" desc:"As REDIS_SOCKET_TYPE."`
 	PerSecondAuth           string  `envconfig:"REDIS_PERSECOND_AUTH" secret:"true" desc:"As REDIS_AUTH."`
-	PerSecondAuthFile       string  `envconfig:"REDIS_PERSECOND_AUTH_FILE" desc:"As REDIS_AUTH_FILE."`
+	PerSecondAuthFile       string  `envconfig:"REDIS_PERSECOND_AUTH_FILE" only:"rls" desc:"As REDIS_AUTH_FILE."`
 	PerSecondSentinelAuth   string  `envconfig:"REDIS_PERSECOND_SENTINEL_AUTH" secret:"true" desc:"As REDIS_SENTINEL_AUTH."`
 	PerSecondPoolSize       int     `envconfig:"REDIS_PERSECOND_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"As REDIS_POOL_SIZE."`
 	PerSecondTLS            bool    `envconfig:"REDIS_PERSECOND_TLS" default:"false" desc:"As REDIS_TLS, with the same files."`
@@ -206,6 +203,9 @@ type Settings struct {
 	MemcacheTLSCACert       string        `envconfig:"MEMCACHE_TLS_CACERT" desc:"PEM file of certificate authorities to trust, in addition to the authorities of the system."`
 	MemcacheTLSSkipHostname bool          `envconfig:"MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not its name."`
 }
+
+// settings are the fields of Settings.
+var settings = reflect.VisibleFields(reflect.TypeFor[Settings]())
 
 // Warning is a valid setting that is probably a mistake. Message is for the log.
 type Warning struct {
@@ -304,7 +304,6 @@ func (s *Settings) TracingProtocol() string {
 	return strings.TrimSuffix(protocol, "/protobuf")
 }
 
-// logLevels are the levels of LOG_LEVEL.
 var logLevels = map[string]slog.Level{
 	"trace": slog.LevelDebug, "debug": slog.LevelDebug,
 	"info": slog.LevelInfo,

@@ -78,7 +78,7 @@ func (s *Settings) Mogrifiers() (mogrifiers []statsd.Mogrifier, errs []error) {
 	return mogrifiers, errs
 }
 
-// names are names, written NAME,NAME.
+// names are written NAME,NAME.
 type names []string
 
 // Decode implements envconfig.Decoder.

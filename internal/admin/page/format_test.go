@@ -46,24 +46,23 @@ func TestKeysAreReadable(t *testing.T) {
 
 func TestTreeKeepsRulesBelowTheirParent(t *testing.T) {
 	paths := []string{"shop > a", "shop > b > c > d", "shop > b", "other > x > y", "shop > a > z"}
-	scores := []float64{1, 9, 2, 3, 0}
 	rules := make([]*live.Rule, len(paths))
 	for i, path := range paths {
-		rules[i] = &live.Rule{Path: path, Use: live.Value(scores[i])}
+		rules[i] = &live.Rule{Path: path}
 	}
-	rows := treeRows(rules, func(r *live.Rule) float64 { return float64(r.Use) })
+	rows := treeRows([]*live.Rule{rules[1], rules[3], rules[2], rules[0], rules[4]})
 	assert.Equal(t, []treeRow{
-		{rule: rules[2], depth: 0, pathStart: "shop > ", label: "b"}, // a rule below it has the highest score
-		{rule: rules[1], depth: 1, pathStart: "c > ", label: "d"},
-		{rule: rules[3], depth: 0, pathStart: "other > x > ", label: "y"},
-		{rule: rules[0], depth: 0, pathStart: "shop > ", label: "a"},
-		{rule: rules[4], depth: 1, pathStart: "", label: "z"},
+		{Rule: rules[2], Depth: 0, PathStart: "shop > ", Label: "b"}, // a rule below it is the first
+		{Rule: rules[1], Depth: 1, PathStart: "c > ", Label: "d"},
+		{Rule: rules[3], Depth: 0, PathStart: "other > x > ", Label: "y"},
+		{Rule: rules[0], Depth: 0, PathStart: "shop > ", Label: "a"},
+		{Rule: rules[4], Depth: 1, PathStart: "", Label: "z"},
 	}, rows)
 
-	rows = treeRows([]*live.Rule{rules[1], rules[4]}, func(*live.Rule) float64 { return 0 })
+	rows = treeRows([]*live.Rule{rules[1], rules[4]})
 	assert.Equal(t, []treeRow{
-		{rule: rules[1], depth: 0, pathStart: "shop > b > c > ", label: "d"}, // its parents are not chosen
-		{rule: rules[4], depth: 0, pathStart: "shop > a > ", label: "z"},
+		{Rule: rules[1], Depth: 0, PathStart: "shop > b > c > ", Label: "d"}, // its parents are not chosen
+		{Rule: rules[4], Depth: 0, PathStart: "shop > a > ", Label: "z"},
 	}, rows)
 }
 

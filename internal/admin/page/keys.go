@@ -12,7 +12,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
-// keyList is a list of keys.
 type keyList struct {
 	ID, Caption                 string
 	KeyName, RateName, UsedName string // headings
@@ -21,7 +20,6 @@ type keyList struct {
 	Empty string // shown without rows
 }
 
-// keyRow is a key in a list.
 type keyRow struct {
 	live.Key
 	ListRate   live.Value // hits or denied hits, as the list has them
@@ -29,32 +27,34 @@ type keyRow struct {
 	Href       string // address of explain with this key; empty if the key is hashed
 }
 
-func hitRate(k live.Key) live.Value    { return k.Rate }
-func deniedRate(k live.Key) live.Value { return k.DeniedRate }
-
-func newKeyList(id, caption, rateName string, mode live.KeyMode, keys []live.Key, rate func(live.Key) live.Value) keyList {
+// newKeyList returns a list of keys. The list most-denied has their rates of denied hits.
+func newKeyList(id, caption, rateName string, mode live.KeyMode, keys []live.Key) keyList {
 	l := keyList{ID: id, Caption: caption, KeyName: "Key and rule", RateName: rateName, UsedName: "Used", Empty: "None in the last minutes."}
 	if mode == live.KeysOff {
 		l.Empty = "Off. TOP_KEYS=on shows keys, and TOP_KEYS=hashed shows hashes of keys."
 	}
 	for _, k := range keys {
-		l.Rows = append(l.Rows, newKeyRow(mode, k, rate(k)))
+		row := newKeyRow(mode, k)
+		if id == "most-denied" {
+			row.ListRate = k.DeniedRate
+		}
+		l.Rows = append(l.Rows, row)
 	}
 	return l
 }
 
 // unmatchedList returns the list of examples of descriptors that no rule limits.
 func unmatchedList(k *live.TopKeys) keyList {
-	l := newKeyList("unmatched-keys", "Most frequent descriptors", "Seen/s", k.Mode, k.Unmatched, hitRate)
+	l := newKeyList("unmatched-keys", "Most frequent descriptors", "Seen/s", k.Mode, k.Unmatched)
 	l.KeyName, l.UsedName = "Descriptor", "Reason"
 	for i := range l.Rows {
-		l.Rows[i].Used = k.Unmatched[i].Limit
+		l.Rows[i].Used = l.Rows[i].Limit
 	}
 	return l
 }
 
-func newKeyRow(mode live.KeyMode, k live.Key, rate live.Value) keyRow {
-	row := keyRow{Key: k, ListRate: rate, Text: k.Key, Used: "–"}
+func newKeyRow(mode live.KeyMode, k live.Key) keyRow {
+	row := keyRow{Key: k, ListRate: k.Rate, Text: k.Key, Used: "–"}
 	if mode == live.KeysOn {
 		domain, rest, _ := strings.Cut(k.Key, "|")
 		parts := strings.Split(rest, "|")
@@ -88,8 +88,7 @@ func readable(part string) string {
 // zeroWidthJoiner joins emojis to one.
 const zeroWidthJoiner = '\u200d'
 
-// descriptorOf returns the descriptor with these parts of the name of a counter, as the form of explain takes
-// it.
+// descriptorOf returns the descriptor with these parts of the name of a counter, as the form of explain takes it.
 func descriptorOf(parts []string) string {
 	entries := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(parts))
 	for i, part := range parts {

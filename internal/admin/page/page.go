@@ -1,22 +1,22 @@
-// Package page serves the live page: the state of the process, its traffic, its rules and
-// keys, its changes, and a form for explain. The server renders the whole page. A script
-// keeps it up to date from the stream of snapshots.
+// Package page serves the live page: the state of the process, its traffic, its rules and keys, its changes, and a
+// form for explain. The server renders the whole page. A script keeps it up to date from the stream of snapshots.
 package page
 
 import (
 	"bytes"
 	"crypto/sha256"
 	"embed"
-	"encoding/hex"
+	"fmt"
 	"html/template"
-	"io/fs"
 	"log/slog"
 	"net/http"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
@@ -36,17 +36,10 @@ type Options struct {
 	// ask or why the descriptor can't be parsed.
 	Explain func(r *http.Request, domain, descriptor string) (*explain.Report, error)
 
-	// GRPCAddr is the address that rls hit needs to reach the service. It is empty if rls hit
-	// reaches the service by default.
-	GRPCAddr string
-
-	// Sources has the names of the parts that make decisions.
-	Sources []string
-
-	// Links are shown at the top.
-	Links []Link
-
-	Log *slog.Logger // default slog.Default()
+	GRPCAddr string       // of the service, if rls hit does not reach it by default
+	Sources  []string     // names of the parts that make decisions
+	Links    []Link       // at the top
+	Log      *slog.Logger // gets the error of a page that can't be rendered
 }
 
 // Link is a link to another page of the debug listener.
@@ -72,14 +65,10 @@ type Page struct {
 
 // New returns the page.
 func New(o Options) *Page {
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
 	return &Page{o: o, template: template.Must(template.New("").Funcs(functions).ParseFS(files, "page.html"))}
 }
 
-// ServeHTTP serves the page. With part=rule in the query, it serves the details of the open
-// rule only.
+// ServeHTTP serves the page. With part=rule in the query, it serves the details of the open rule only.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	c := parseChoice(query)
@@ -103,11 +92,15 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		filtered, more = p.o.Rules(c.Filter)
 		rules = slices.Concat(rules, filtered)
 	}
-	v := newView(s, newRuleTable(s, rules, more, details, c), c)
-	v.Links, v.Sources = p.o.Links, p.o.Sources
-	v.Hint = p.hint(s)
-	v.Explain = p.explain(r, query.Get("domain"), query.Get("descriptor"))
-	p.render(w, "page", v)
+	p.render(w, "page", &view{
+		Snapshot: s,
+		Choice:   c,
+		Rules:    newRuleTable(s, rules, more, details, c),
+		Links:    p.o.Links,
+		Sources:  p.o.Sources,
+		Hint:     p.hint(s),
+		Explain:  p.explain(r, query.Get("domain"), query.Get("descriptor")),
+	})
 }
 
 // hint returns what to do if there is nothing to show, or nil.
@@ -129,18 +122,13 @@ func (p *Page) hint(s *live.Snapshot) *hint {
 	}
 	if i := slices.IndexFunc(rules, limits); i >= 0 {
 		h.Text += " This command sends some calls:"
-		h.Command = p.hitCommand(&rules[i])
+		h.Command = "rls hit "
+		if p.o.GRPCAddr != "" {
+			h.Command += "-a " + ShellWord(p.o.GRPCAddr) + " "
+		}
+		h.Command += "-d " + ShellWord(rules[i].Domain) + " " + ShellWord(exampleDescriptor(rules[i].Path)) + " -n 8"
 	}
 	return h
-}
-
-// hitCommand returns a command that sends calls to a rule.
-func (p *Page) hitCommand(r *live.Rule) string {
-	command := "rls hit "
-	if p.o.GRPCAddr != "" {
-		command += "-a " + ShellWord(p.o.GRPCAddr) + " "
-	}
-	return command + "-d " + ShellWord(r.Domain) + " " + ShellWord(exampleDescriptor(r.Path)) + " -n 8"
 }
 
 // plainWord matches a word that a shell takes as it is.
@@ -182,8 +170,7 @@ func (p *Page) explain(r *http.Request, domain, descriptor string) explainForm {
 	return f
 }
 
-// explainForm is the form of explain and its answer. At most one of Problem and Report is
-// set.
+// explainForm is the form of explain and its answer. At most one of Problem and Report is set.
 type explainForm struct {
 	Domain, Descriptor string
 	Problem            string
@@ -208,27 +195,96 @@ func (p *Page) render(w http.ResponseWriter, name string, data any) {
 
 // Assets serves the style, the script and the icon.
 func Assets() http.Handler {
-	assets, err := fs.Sub(files, "assets")
-	if err != nil {
-		panic(err) // assets is embedded
-	}
-	tags := map[string]string{}
-	entries, _ := fs.ReadDir(assets, ".")
-	for _, e := range entries {
-		text, _ := fs.ReadFile(assets, e.Name())
-		hash := sha256.Sum256(text)
-		tags[AssetsPath+e.Name()] = `"` + hex.EncodeToString(hash[:8]) + `"`
-	}
-	server := http.StripPrefix(AssetsPath, http.FileServerFS(assets))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		tag, ok := tags[r.URL.Path]
-		if !ok {
+		text, err := files.ReadFile(strings.TrimPrefix(r.URL.Path, "/"))
+		if err != nil || !strings.HasPrefix(r.URL.Path, AssetsPath) {
 			http.NotFound(w, r)
 			return
 		}
-		w.Header().Set("ETag", tag)
+		w.Header().Set("ETag", fmt.Sprintf(`"%x"`, sha256.Sum256(text)))
 		w.Header().Set("Cache-Control", "no-cache") // the browser asks with the tag
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		server.ServeHTTP(w, r)
+		http.ServeContent(w, r, r.URL.Path, time.Time{}, bytes.NewReader(text))
 	})
+}
+
+// view is what the template shows. File assets/page.js makes the same texts from a snapshot.
+type view struct {
+	*live.Snapshot
+	Choice  choice
+	Links   []Link
+	Rules   ruleTable
+	Hint    *hint
+	Explain explainForm
+	Sources []string
+}
+
+// hint says what to do if there is nothing to show.
+type hint struct {
+	Text, Href, LinkName, Command string
+	IsIdle                        bool // no call has arrived
+}
+
+func keysNote(k *live.TopKeys) string {
+	note := "TOP_KEYS=" + string(k.Mode)
+	if k.Mode != live.KeysOff && k.SampledShare < 1 {
+		note += ", from " + FormatShare(k.SampledShare) + " of the decisions"
+	}
+	return note
+}
+
+func limitsNote(l *live.Limits) string {
+	if !l.Loaded {
+		return "No limits in force"
+	}
+	note := live.Count(l.Rules, "rule") + " in " + live.Count(len(l.Domains), "domain") + ", from " + l.Source
+	if l.Hash != "" {
+		note += ", hash " + l.Hash[:min(len(l.Hash), 8)]
+	}
+	return note
+}
+
+func overridesNote(l *live.OverrideList) string {
+	switch {
+	case !l.Enabled:
+		return "OVERRIDES_ENABLED=false"
+	case len(l.Shown) == 0:
+		return "None"
+	case l.More > 0:
+		return live.Thousands(int64(l.More)) + " more; rls limits list shows all"
+	}
+	return live.Thousands(int64(len(l.Shown)))
+}
+
+// functions are the functions of the template. The empty values fill the templates from which the script makes rows.
+var functions = template.FuncMap{
+	"figures":       figures,
+	"keys":          newKeyList,
+	"keysNote":      keysNote,
+	"limitsNote":    limitsNote,
+	"overridesNote": overridesNote,
+	"unmatchedKeys": unmatchedList,
+	"unmatchedSpark": func(f *live.Figures) spark {
+		return newSpark("Descriptors without a rule per second", f, FormatRate, f.Unmatched.Points, nil)
+	},
+
+	"clock": func(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }, // the script replaces it with local time
+	"utc":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+	"stamp": func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
+	"count": live.Thousands,
+	"left":  func(n int64) string { return live.Thousands(max(n, 0)) }, // a negative count is debt
+	"join":  func(texts []string) string { return strings.Join(texts, ", ") },
+	"rate":  FormatRate,
+	"share": FormatShare,
+	"rateClass": func(v live.Value, class string) string { // class is for rates above 0
+		if v > 0 {
+			return class
+		}
+		return "zero"
+	},
+	"percent":       func(v live.Value) int { return min(max(roundHalfUp(numberOrZero(v)*100), 0), 100) },
+	"emptyRule":     func() *ruleRow { return &ruleRow{treeRow: treeRow{Rule: &live.Rule{Use: live.Unknown}}} },
+	"emptyKey":      func() keyRow { return keyRow{} },
+	"emptyChange":   func() timeline.Event { return timeline.Event{} },
+	"emptyOverride": func() live.Override { return live.Override{} },
 }

@@ -1,7 +1,9 @@
 package page
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -13,10 +15,8 @@ import (
 // maxRows is the maximum number of rules in the table. A filter finds the others.
 const maxRows = 200
 
-// ruleTable is the table of rules.
 type ruleTable struct {
 	Count     string
-	Columns   []column
 	Rows      []*ruleRow
 	More      string // says that there are more rules than rows
 	HasQuiet  bool
@@ -24,46 +24,11 @@ type ruleTable struct {
 	QuietHref string
 }
 
-// column is a column of the table of rules.
-type column struct {
-	Name, Class string
-	Sort        string // value of choice.Sort; empty if the column does not sort
-	Href        string
-	AriaSort    string // value of aria-sort; empty if the table has another order
-}
-
-func columns(c choice) []column {
-	list := []column{
-		{Name: "Rule", Class: "c-rule", Sort: sortRule, AriaSort: "ascending"},
-		{Name: "Limit", Class: "c-limit"},
-		{Name: "Algorithm", Class: "c-algorithm"},
-		{Name: "OK/s", Class: "c-rate number", Sort: sortOK, AriaSort: "descending"},
-		{Name: "Near/s", Class: "c-rate c-near number"},
-		{Name: "Denied/s", Class: "c-rate number", Sort: sortDenied, AriaSort: "descending"},
-		{Name: "Shadow/s", Class: "c-rate c-shadow number"},
-		{Name: "Busiest key", Class: "c-use", Sort: sortUse, AriaSort: "descending"},
-		{Name: "Last 5 minutes", Class: "c-spark"},
-	}
-	for i := range list {
-		col := &list[i]
-		linked := c
-		linked.Sort = col.Sort
-		col.Href = linked.href()
-		if col.Sort != c.Sort {
-			col.AriaSort = ""
-		}
-	}
-	return list
-}
-
-// ruleRow is a row of the table of rules.
 type ruleRow struct {
-	*live.Rule
-	PathStart, Label string // see treeRow
-	Depth            int
-	Href             string
-	Details          *ruleDetails // nil unless the row is open
-	Spark            spark
+	treeRow
+	Href    string
+	Details *ruleDetails // nil unless the row is open
+	Spark   spark
 }
 
 // MarkTexts returns the marks of the rule in words.
@@ -77,41 +42,33 @@ func (r *ruleRow) MarkTexts() []string {
 
 // choice has the choices of a viewer. The query of the page's address contains them.
 type choice struct {
-	Filter, Sort string
+	Filter string
+	Sort   string // denied, ok, use or rule
 	Quiet        bool
 	Rule         string // the path of the open rule
 }
 
-// Values of choice.Sort.
-const (
-	sortDenied = "denied"
-	sortOK     = "ok"
-	sortUse    = "use"
-	sortRule   = "rule"
-)
-
-var sorts = []string{sortDenied, sortOK, sortUse, sortRule}
-
 func parseChoice(query url.Values) choice {
 	c := choice{Filter: query.Get("filter"), Sort: query.Get("sort"), Quiet: query.Get("quiet") == "show", Rule: query.Get("rule")}
-	if !slices.Contains(sorts, c.Sort) {
-		c.Sort = sortDenied
+	if !slices.Contains([]string{"denied", "ok", "use", "rule"}, c.Sort) {
+		c.Sort = "denied"
 	}
 	return c
 }
 
+// SortedBy returns the address of the page with another order.
+func (c choice) SortedBy(order string) string {
+	c.Sort = order
+	return c.href()
+}
+
 // href returns the address of the page with c.
 func (c choice) href() string {
-	query := url.Values{}
-	set := func(name, value string, isSet bool) {
-		if isSet {
-			query.Set(name, value)
-		}
+	query := url.Values{"filter": {c.Filter}, "sort": {strings.TrimPrefix(c.Sort, "denied")}, "quiet": {""}, "rule": {c.Rule}}
+	if c.Quiet {
+		query.Set("quiet", "show")
 	}
-	set("filter", c.Filter, c.Filter != "")
-	set("sort", c.Sort, c.Sort != sortDenied)
-	set("quiet", "show", c.Quiet)
-	set("rule", c.Rule, c.Rule != "")
+	maps.DeleteFunc(query, func(_ string, values []string) bool { return values[0] == "" })
 	if len(query) == 0 {
 		return "/#rules"
 	}
@@ -121,7 +78,7 @@ func (c choice) href() string {
 // newRuleTable returns the table of the rules that c chooses. rules can have a rule twice. more is the number
 // of rules that match too, but are not in rules. details describes the open rule. It is nil if no rule is open.
 func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDetails, c choice) ruleTable {
-	t := ruleTable{Columns: columns(c)}
+	t := ruleTable{}
 	var chosen []*live.Rule
 	known, filter := map[string]bool{}, strings.ToLower(c.Filter)
 	for i := range rules {
@@ -130,15 +87,11 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDe
 			chosen = append(chosen, r)
 		}
 	}
-	if c.Sort == sortRule {
-		slices.SortFunc(chosen, func(a, b *live.Rule) int { return strings.Compare(a.Path, b.Path) })
-	}
-	rows := treeRows(chosen, c.score(chosen))
+	c.sort(chosen)
+	rows := treeRows(chosen)
 	for _, position := range rows[:min(len(rows), maxRows)] {
-		row := &ruleRow{
-			Rule: position.rule, PathStart: position.pathStart, Label: position.label, Depth: position.depth,
-			Spark: newSpark("OK and denied hits per second", &s.Figures, FormatRate, position.rule.OKPoints, position.rule.DeniedPoints),
-		}
+		row := &ruleRow{treeRow: position}
+		row.Spark = newSpark("OK and denied hits per second", &s.Figures, FormatRate, row.OKPoints, row.DeniedPoints)
 		linked := c
 		linked.Rule = row.Path
 		if c.Rule == row.Path {
@@ -163,20 +116,16 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDe
 	return t
 }
 
-// score returns a function that returns the score of a rule of chosen. The table shows the highest score
-// first.
-func (c choice) score(chosen []*live.Rule) func(*live.Rule) float64 {
+// sort sorts rules as the viewer chooses. Without a choice they stay in the order of a snapshot: by denied hits.
+func (c choice) sort(rules []*live.Rule) {
 	switch c.Sort {
-	case sortOK:
-		return func(r *live.Rule) float64 { return sum(r.OKPoints) }
-	case sortUse:
-		return func(r *live.Rule) float64 { return numberOrZero(r.Use) }
+	case "ok":
+		slices.SortStableFunc(rules, func(a, b *live.Rule) int { return cmp.Compare(sum(b.OKPoints), sum(a.OKPoints)) })
+	case "use":
+		slices.SortStableFunc(rules, func(a, b *live.Rule) int { return cmp.Compare(numberOrZero(b.Use), numberOrZero(a.Use)) })
+	case "rule":
+		slices.SortFunc(rules, func(a, b *live.Rule) int { return strings.Compare(a.Path, b.Path) })
 	}
-	places := make(map[*live.Rule]float64, len(chosen))
-	for i, r := range chosen {
-		places[r] = float64(i)
-	}
-	return func(r *live.Rule) float64 { return -places[r] } // a snapshot is sorted by denied hits
 }
 
 func sum(points []live.Value) (total float64) {
@@ -200,8 +149,7 @@ type ruleDetails struct {
 	Keys    []keyRow
 	Explain string // address of explain with this rule filled in
 
-	// Effective has the limits with the origin of their fields. It is nil if the caller
-	// has no right to use explain.
+	// Effective has the limits with the origin of their fields. It is nil if the caller has no right to use explain.
 	Effective []explain.Limit
 }
 
@@ -211,8 +159,71 @@ func newRuleDetails(r *live.Rule, keys *live.TopKeys) *ruleDetails {
 	for _, k := range slices.Concat(keys.Denied, keys.Hottest) {
 		if name := k.Key + " " + k.Limit; !seen[name] {
 			seen[name] = true
-			d.Keys = append(d.Keys, newKeyRow(keys.Mode, k, k.Rate))
+			d.Keys = append(d.Keys, newKeyRow(keys.Mode, k))
 		}
 	}
 	return d
+}
+
+const separator = " > "
+
+// branch is a rule in the tree of the rules that the page shows.
+type branch struct {
+	rule     *live.Rule
+	place    int // in the list of the chosen rules, later the first place of the rule and of the rules below
+	children []*branch
+}
+
+// treeRow is a row of the table of rules. PathStart and Label make up the path without the path of
+// the parent row. Label is the last part.
+type treeRow struct {
+	*live.Rule
+	Depth            int
+	PathStart, Label string
+}
+
+// treeRows returns the rows of a tree with the chosen rules, which have different paths. A rule stands below the next
+// rule on its path that is chosen too. Rules at one level have the order of the first of the rule and the rules below it.
+func treeRows(chosen []*live.Rule) []treeRow {
+	root := &branch{}
+	byPath := make(map[string]*branch, len(chosen))
+	for place, rule := range chosen {
+		byPath[rule.Path] = &branch{rule: rule, place: place}
+	}
+	for _, rule := range chosen {
+		parent := cmp.Or(parentOf(byPath, rule.Path), root)
+		parent.children = append(parent.children, byPath[rule.Path])
+	}
+	root.sort()
+	return root.appendRows(nil, "", 0)
+}
+
+// parentOf returns the next branch on the path, or nil.
+func parentOf(byPath map[string]*branch, path string) *branch {
+	for end := strings.LastIndex(path, separator); end >= 0; end = strings.LastIndex(path[:end], separator) {
+		if b := byPath[path[:end]]; b != nil {
+			return b
+		}
+	}
+	return nil
+}
+
+// sort sorts the children of b and sets its place.
+func (b *branch) sort() {
+	for _, child := range b.children {
+		child.sort()
+		b.place = min(b.place, child.place)
+	}
+	slices.SortFunc(b.children, func(x, y *branch) int { return x.place - y.place })
+}
+
+// appendRows appends the rows of the children of b. start is the start of their paths.
+func (b *branch) appendRows(rows []treeRow, start string, depth int) []treeRow {
+	for _, child := range b.children {
+		rest := strings.TrimPrefix(child.rule.Path, start)
+		label := rest[strings.LastIndex(separator+rest, separator):]
+		rows = append(rows, treeRow{child.rule, depth, strings.TrimSuffix(rest, label), label})
+		rows = child.appendRows(rows, child.rule.Path+separator, min(depth+1, 4))
+	}
+	return rows
 }

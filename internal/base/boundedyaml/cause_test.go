@@ -83,14 +83,6 @@ func TestSyntaxErrorsNameLineAndRemedy(t *testing.T) {
 }
 
 // The time is proportional to the size, so a hostile file takes no long time.
-func TestCauseOfLongLineIsFoundOnce(t *testing.T) {
-	for _, part := range []string{"- ", "&a ", "! ", `"a" `, "[", "{a: ", "[&a ", "[a, ", "[\"a\", ", "'\n' ", "a: ", "#", "\t", "- [a]\n", "[\n", "|\n"} {
-		for _, before := range []string{"", "a: [", "a: "} {
-			findCause([]byte(before + strings.Repeat(part, 1<<16)))
-		}
-	}
-}
-
 func FuzzSyntaxErrors(f *testing.F) {
 	for _, test := range brokenFiles {
 		f.Add([]byte(test.data))

@@ -47,6 +47,9 @@ type Server struct {
 	output  *safeBuffer
 }
 
+// ProgramEnv is the environment variable with the path of another server.
+const ProgramEnv = "RLS_TEST_REDIS_SERVER"
+
 // Start runs a redis-server and stops it when the test ends. The settings are arguments of the
 // command line, such as "--maxmemory", "1mb".
 func Start(tb testing.TB, settings ...string) *Server {
@@ -95,7 +98,7 @@ func onFreePort(start func(port int) (*Server, error)) (s *Server, err error) {
 
 // program returns the program of servers, by its name or path.
 func program(hasTLS bool) string {
-	if path := os.Getenv("RLS_TEST_REDIS_SERVER"); path != "" && !hasTLS {
+	if path := os.Getenv(ProgramEnv); path != "" && !hasTLS {
 		return path
 	}
 	return "redis-server"

@@ -1,5 +1,5 @@
 // Keeps the live page up to date. The server has rendered the page; this script writes the
-// same texts from the stream of snapshots. The functions of format.go, figures.go, tree.go
+// same texts from the stream of snapshots. The functions of figures.go
 // and rules.go have the same names here.
 'use strict';
 
@@ -148,10 +148,10 @@ const choice = {
 let found = {rules: [], more: 0}; // rules that the filter finds or that are quiet; fetched if the viewer wants them
 let ordered = 0; // time of the last order of rows
 
-function treeRows(rules, score) {
+function treeRows(rules) {
   const byPath = new Map();
-  for (const rule of rules) if (!byPath.has(rule.path)) byPath.set(rule.path, {rule, path: rule.path, place: byPath.size, score: score(rule), children: []});
-  const root = {path: '', children: []};
+  for (const rule of rules) if (!byPath.has(rule.path)) byPath.set(rule.path, {rule, path: rule.path, place: byPath.size, children: []});
+  const root = {path: '', place: 0, children: []};
   for (const branch of byPath.values()) {
     let parent = null, path = branch.path, end;
     while (!parent && (end = path.lastIndexOf(separator)) >= 0) {
@@ -163,9 +163,9 @@ function treeRows(rules, score) {
   const sortBranch = branch => {
     for (const child of branch.children) {
       sortBranch(child);
-      branch.score = Math.max(branch.score, child.score);
+      branch.place = Math.min(branch.place, child.place);
     }
-    branch.children.sort((a, b) => b.score - a.score || a.place - b.place);
+    branch.children.sort((a, b) => a.place - b.place);
   };
   sortBranch(root);
   const rows = [];
@@ -182,17 +182,14 @@ function treeRows(rules, score) {
   return rows;
 }
 
-function scores(rules, sort) {
+// sortRules sorts rules. Without a choice they stay in the order of a snapshot: by denied hits.
+function sortRules(rules, sort) {
   switch (sort) {
-    case 'ok': return rule => sum(rule.ok_points);
-    case 'use': return rule => known(rule.use);
-    case 'rule': {
-      const places = new Map(rules.map(r => r.path).sort((a, b) => a < b ? -1 : a > b ? 1 : 0).map((path, i) => [path, -i]));
-      return rule => places.get(rule.path);
-    }
+    case 'ok': return rules.sort((a, b) => sum(b.ok_points) - sum(a.ok_points));
+    case 'use': return rules.sort((a, b) => known(b.use) - known(a.use));
+    case 'rule': return rules.sort((a, b) => a.path < b.path ? -1 : a.path > b.path ? 1 : 0);
   }
-  const places = new Map(rules.map((r, i) => [r.path, -i])); // snapshots are sorted by denied hits
-  return rule => places.get(rule.path);
+  return rules;
 }
 
 function chosenRules(s) {
@@ -203,7 +200,7 @@ function chosenRules(s) {
   }
   const filter = choice.filter.toLowerCase();
   const contains = r => [r.path, ...r.limits.map(l => l.text)].some(text => text.toLowerCase().includes(filter));
-  return treeRows(rules.filter(contains), scores(rules, choice.sort));
+  return treeRows(sortRules(rules.filter(contains), choice.sort));
 }
 
 function address(changes) {
