@@ -186,7 +186,7 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 	c.checkClock()
 	c.checkTimeout()
 	c.checkCoverage(ctx)
-	c.checkInfo(reply["info"])
+	c.checkInfo(infoOf(reply["hello"], reply["info"]))
 	return c.findings
 }
 

@@ -201,7 +201,7 @@ var missingEffects = map[RightUse]struct {
 	level Level
 	text  string
 }{
-	RightOfChecks:     {LevelWarning, "version, role, eviction, persistence and replicas are not checked"},
+	RightOfChecks:     {LevelWarning, "eviction, persistence and replicas are not checked"},
 	RightOfHolds:      {LevelWarning, "the fallback decides all limits with algorithm concurrency"},
 	RightOfIncrements: {LevelNote, "charges cost Redis more"},
 	RightOfScripts: {
