@@ -50,10 +50,16 @@ const (
 	SourceDenyCache               // a remembered denial
 	SourceLease                   // permits that this process has taken
 	SourceFallback                // this process in place of an unavailable backend
-	SourceMemcached               // counters in memcached
 )
 
-var sources = [...]string{"local", "redis", "deny_cache", "lease", "fallback", "memcached"}
+var sources = []string{"local", "redis", "deny_cache", "lease", "fallback"}
+
+// NewSource returns the source of a further backend that keeps counters. Call it for package variables only, so that
+// Sources is complete when the program starts.
+func NewSource(name string) Source {
+	sources = append(sources, name)
+	return Source(len(sources) - 1)
+}
 
 // Sources returns all sources.
 func Sources() []Source {
@@ -69,7 +75,7 @@ func (s Source) String() string { return sources[s] }
 
 // IsBackend reports whether the backend that keeps the counters decided.
 func (s Source) IsBackend() bool {
-	return s == SourceLocal || s == SourceRedis || s == SourceMemcached
+	return s == SourceLocal || s == SourceRedis || s > SourceFallback
 }
 
 // Reason is why a hit was decided without its backend.

@@ -77,7 +77,7 @@ func (c *counter) isIncrement() bool {
 }
 
 func (c *counter) resultOf(r limit.Result) backend.Result {
-	return backend.Result{Result: r, Source: backend.SourceMemcached, Window: c.window, MayEndEarly: c.isAllOrNone && !r.Allowed}
+	return backend.Result{Result: r, Source: source, Window: c.window, MayEndEarly: c.isAllOrNone && !r.Allowed}
 }
 
 // items are values that were read, by the names of their counters. A counter that was charged since has no item.

@@ -48,6 +48,8 @@ type Limiter struct {
 	stop    context.CancelFunc
 }
 
+var source = backend.NewSource("memcached")
+
 // New returns a Limiter. The servers need not be reachable, but SRV must have records.
 func New(o Options) (*Limiter, error) {
 	if len(o.KeyPrefix) > 64 || !isSafe(o.KeyPrefix) {
