@@ -281,7 +281,7 @@ func metricsHandler(s *env.Settings, e *events.Events) http.Handler {
 func newGate(listener string, o admission.Options, s *env.Settings, e *events.Events) *admission.Gate {
 	o.Listener, o.Log = listener, e.Log
 	o.MaxConnections, o.MaxPeerConnections = s.MaxConnections, s.MaxPeerConnections
-	o.Refused = e.Metrics.Refused(listener)
+	o.OnRefusal = e.Metrics.Refused(listener)
 	gate := admission.New(o)
 	e.Metrics.Admission(listener, gate.Connections, gate.PendingBytes)
 	return gate

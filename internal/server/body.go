@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// BodyHandler answers requests of the HTTP listener, whose bodies the server has read.
+// BodyHandler answers requests of the HTTP listener after the server has read their bodies.
 type BodyHandler interface {
-	// ServeBody answers a request with this body.
+	// ServeBody answers r. body is the whole body of r.
 	ServeBody(w http.ResponseWriter, r *http.Request, body []byte)
 
 	// Refuse answers a request that the server refuses.
@@ -22,29 +22,29 @@ type BodyHandler interface {
 }
 
 const (
-	// smallBody is the size up to which a body needs no slot.
-	smallBody = 4 << 10
+	// maxSmallBody is the size of the largest small body. The server reads any number of small bodies at once.
+	maxSmallBody = 4 << 10
 
-	// maxLargeBodyBytes bounds the memory of all larger bodies that are being read.
+	// maxLargeBodyBytes bounds the memory of the large bodies that the server reads at the same time.
 	maxLargeBodyBytes = 16 << 20
 )
 
-// bodyReader reads the bodies of all handlers, which share its bounds.
+// bodyReader reads the bodies for all handlers. The handlers share the bounds of the bodyReader.
 type bodyReader struct {
 	maxBytes   int64
-	largeSlots chan struct{} // has an element for each large body that is being read
+	largeSlots chan struct{} // has an element for each large body that the server is reading
 	turns      *turns
 	inflight   *inflight
-	context    func(context.Context, http.Header) context.Context // may be nil
+	newContext func(context.Context, http.Header) context.Context // may be nil
 }
 
-func newBodyReader(o *Options, calls *inflight) *bodyReader {
+func newBodyReader(o *Options, inflight *inflight) *bodyReader {
 	return &bodyReader{
 		maxBytes:   int64(o.GRPC.MaxMessageBytes),
 		largeSlots: make(chan struct{}, max(maxLargeBodyBytes/o.GRPC.MaxMessageBytes, 1)),
 		turns:      newTurns(),
-		inflight:   calls,
-		context:    o.HTTPContext,
+		inflight:   inflight,
+		newContext: o.HTTPContext,
 	}
 }
 
@@ -52,12 +52,12 @@ var errManyLargeBodies = errors.New("too many large bodies at once; try again")
 
 func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > b.maxBytes {
-		w.Header().Set("Connection", "close") // else net/http reads the body to its end
+		w.Header().Set("Connection", "close") // otherwise net/http reads the whole body
 		return nil, &http.MaxBytesError{Limit: b.maxBytes}
 	}
-	rest := http.MaxBytesReader(w, r.Body, b.maxBytes)
-	body, err := io.ReadAll(io.LimitReader(rest, smallBody))
-	if err != nil || len(body) < smallBody {
+	reader := http.MaxBytesReader(w, r.Body, b.maxBytes)
+	body, err := io.ReadAll(io.LimitReader(reader, maxSmallBody))
+	if err != nil || len(body) < maxSmallBody {
 		return body, err
 	}
 	select {
@@ -66,14 +66,14 @@ func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error
 	default:
 		return nil, errManyLargeBodies
 	}
-	more, err := io.ReadAll(rest)
-	return append(body, more...), err
+	rest, err := io.ReadAll(reader)
+	return append(body, rest...), err
 }
 
 func (b *bodyReader) handler(next BodyHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		b.inflight.begin()
-		defer b.inflight.end()
+		b.inflight.beginCall()
+		defer b.inflight.endCall()
 		body, err := b.read(w, r)
 		if err != nil {
 			code := http.StatusBadRequest
@@ -92,25 +92,27 @@ func (b *bodyReader) handler(next BodyHandler) http.Handler {
 		}
 		answer := &turnWriter{ResponseWriter: w, endTurn: sync.OnceFunc(endTurn)}
 		defer answer.endTurn()
-		if b.context != nil {
-			r = r.WithContext(b.context(r.Context(), r.Header))
+		if b.newContext != nil {
+			r = r.WithContext(b.newContext(r.Context(), r.Header))
 		}
 		next.ServeBody(answer, r, body)
 	})
 }
 
 const (
-	// maxAnsweringBytes bounds the bodies that are being answered, and maxPeerAnsweringBytes those of one IP
-	// address. Otherwise hundreds of busy connections would delay all other calls.
+	// maxAnsweringBytes bounds the bodies of the requests that the server answers at the same time.
+	// maxPeerAnsweringBytes bounds the bodies of one IP address. Without these bounds, hundreds of busy connections
+	// would delay all other calls.
 	maxAnsweringBytes, maxPeerAnsweringBytes = 64 << 10, 32 << 10
 
-	// requestBytes is added to each body, because a request without a body costs time too.
-	requestBytes = 256
+	// requestOverhead is the number of bytes that each request adds to the size of its body, because a request
+	// without a body costs time too.
+	requestOverhead = 256
 )
 
-// turns lets each request wait until the bounds have room for its body.
+// turns makes each request wait until the bounds have room for its body.
 type turns struct {
-	all *semaphore.Weighted // bytes that are being answered
+	bytes *semaphore.Weighted // the bytes of all requests in their turn
 
 	mu    sync.Mutex // guards peers
 	peers map[string]*peerTurns
@@ -118,41 +120,42 @@ type turns struct {
 
 // peerTurns are the turns of one IP address.
 type peerTurns struct {
-	bytes    *semaphore.Weighted
-	requests int // requests that wait or are being answered
+	bytes    *semaphore.Weighted // the bytes of the requests in their turn
+	requests int                 // the number of requests that wait or are in their turn
 }
 
 func newTurns() *turns {
-	return &turns{all: semaphore.NewWeighted(maxAnsweringBytes), peers: map[string]*peerTurns{}}
+	return &turns{bytes: semaphore.NewWeighted(maxAnsweringBytes), peers: map[string]*peerTurns{}}
 }
 
-// wait waits for the turn of a request, or fails if ctx ends. The caller must call end after the answer.
+// wait waits for the turn of a request. If ctx ends first, wait fails. The caller must call end after the answer.
 func (t *turns) wait(ctx context.Context, address string, bodyBytes int) (end func(), err error) {
-	n := int64(min(bodyBytes+requestBytes, maxPeerAnsweringBytes))
+	n := int64(min(bodyBytes+requestOverhead, maxPeerAnsweringBytes))
 	p := t.join(address)
 	if err := p.bytes.Acquire(ctx, n); err != nil {
 		t.leave(address, p)
 		return nil, err
 	}
-	if err := t.all.Acquire(ctx, n); err != nil {
+	if err := t.bytes.Acquire(ctx, n); err != nil {
 		p.bytes.Release(n)
 		t.leave(address, p)
 		return nil, err
 	}
 	return func() {
-		t.all.Release(n)
+		t.bytes.Release(n)
 		p.bytes.Release(n)
 		t.leave(address, p)
 	}, nil
 }
 
-// turnWriter ends a turn before it writes, so a client that does not read its answers delays nobody.
+// turnWriter ends the turn of a request before it writes the answer. So a client that does not read its answers delays
+// no other client.
 type turnWriter struct {
 	http.ResponseWriter
 	endTurn func()
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap gives http.ResponseController the wrapped writer.
 func (w *turnWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.

@@ -10,33 +10,35 @@ import (
 	"google.golang.org/grpc/tap"
 )
 
-// ErrInterrupted is the cause of a context that a person has ended. Serve then drains without DrainDelay.
+// ErrInterrupted is the cause of a context that a person has ended, such as with Ctrl+C. Serve then drains without
+// DrainDelay.
 var ErrInterrupted = errors.New("interrupted")
 
-// drain stops the listeners in order. Debug and metrics stop last, to show a drain that hangs and the last calls.
+// drain stops the listeners in order. The debug and the metrics listener stop last, so an operator can see a drain that
+// hangs, and the metrics of the last calls.
 func (s *Server) drain(delay time.Duration) {
-	start, calls, begun := time.Now(), s.calls.calls.Load(), s.calls.begun.Load()
-	s.opts.Log.Info("drain started", "calls_in_flight", calls, "drain_delay", delay, "drain_timeout", s.opts.DrainTimeout)
-	s.opts.Observer.DrainStarted(calls)
+	start, callsInFlight, firstTotal := time.Now(), s.inflight.count.Load(), s.inflight.total.Load()
+	s.opts.Log.Info("drain started", "calls_in_flight", callsInFlight, "drain_delay", delay, "drain_timeout", s.opts.DrainTimeout)
+	s.opts.Observer.DrainStarted(callsInFlight)
 	s.opts.Health.Set("server", false, "shutting down")
 	if delay > 0 {
 		s.serveDelay(delay)
-		s.opts.Log.Info("drain delay ended", "calls_in_flight", s.calls.calls.Load(), "calls_since_start", s.calls.begun.Load()-begun)
+		s.opts.Log.Info("drain delay ended", "calls_in_flight", s.inflight.count.Load(), "calls_since_start", s.inflight.total.Load()-firstTotal)
 	}
 
 	s.startDrain()
 	ctx, cancel := context.WithTimeout(context.Background(), s.opts.DrainTimeout)
 	defer cancel()
-	var cut int64 // calls in flight at the timeout
-	countCut := sync.OnceFunc(func() { cut = s.calls.calls.Load() })
+	var cutCalls int64 // the calls in flight at the timeout
+	countCutCalls := sync.OnceFunc(func() { cutCalls = s.inflight.count.Load() })
 	var stopping sync.WaitGroup
-	stopping.Go(func() { s.stopGRPC(ctx, countCut) })
-	if s.http.stop(ctx, countCut) != nil {
+	stopping.Go(func() { s.stopGRPC(ctx, countCutCalls) })
+	if s.http.stop(ctx, countCutCalls) != nil {
 		s.opts.Log.Warn("HTTP requests cut at the drain timeout", "drain_timeout", s.opts.DrainTimeout)
 	}
 	stopping.Wait()
-	s.opts.Log.Info("drain finished", "took", time.Since(start).Round(time.Millisecond), "calls_cut", cut)
-	s.opts.Observer.DrainFinished(cut)
+	s.opts.Log.Info("drain finished", "took", time.Since(start).Round(time.Millisecond), "calls_cut", cutCalls)
+	s.opts.Observer.DrainFinished(cutCalls)
 
 	ctx, cancelOptional := context.WithTimeout(context.Background(), optionalTimeout)
 	defer cancelOptional()
@@ -46,20 +48,23 @@ func (s *Server) drain(delay time.Duration) {
 	stopping.Wait()
 }
 
-const lateTime = time.Second
+// maxDelayEnd is the longest end of a drain delay in which no more calls should arrive.
+const maxDelayEnd = time.Second
 
-// serveDelay waits while the server still takes calls, and warns if load balancers send calls at the end.
+// serveDelay waits for delay while the server still answers calls. It warns if calls arrive at the end of delay.
 func (s *Server) serveDelay(delay time.Duration) {
-	time.Sleep(delay - min(lateTime, delay/2))
-	begun := s.calls.begun.Load()
-	time.Sleep(min(lateTime, delay/2))
-	if late := s.calls.begun.Load() - begun; late > 0 {
+	delayEnd := min(maxDelayEnd, delay/2)
+	time.Sleep(delay - delayEnd)
+	firstTotal := s.inflight.total.Load()
+	time.Sleep(delayEnd)
+	if lateCalls := s.inflight.total.Load() - firstTotal; lateCalls > 0 {
 		s.opts.Log.Warn("calls still arrive at the end of the drain delay",
-			"reason", "clients reconnect only now, or DRAIN_DELAY is too short", "calls", late, "in", min(lateTime, delay/2), "drain_delay", delay)
+			"reason", "clients reconnect only now, or DRAIN_DELAY is too short", "calls", lateCalls, "in", delayEnd, "drain_delay", delay)
 	}
 }
 
-// optionalTimeout bounds how long debug and metrics wait for requests. A long profile may be cut.
+// optionalTimeout bounds the time in which the debug and the metrics listener wait for requests in flight. After that
+// time they cut the requests, such as a long profile.
 const optionalTimeout = 3 * time.Second
 
 // stopGRPC waits for calls in flight. When ctx is done, it calls beforeCut and cuts them.
@@ -74,18 +79,18 @@ func (s *Server) stopGRPC(ctx context.Context, beforeCut func()) {
 	case <-ctx.Done():
 		beforeCut()
 		s.opts.Log.Warn("gRPC calls cut at the drain timeout", "drain_timeout", s.opts.DrainTimeout)
-		// Stop does not wait for handlers. GracefulStop still does.
+		// Stop does not wait for the handlers, but GracefulStop does.
 		s.grpc.Stop()
 	}
 }
 
-// Close cuts calls in flight and releases all listeners. Serve need not have run.
+// Close cuts calls in flight and releases all listeners. It can be called even if Serve was never called.
 func (s *Server) Close() {
 	s.startDrain()
 	s.endStreams()
 	if s.grpc != nil {
 		s.grpc.Stop()
-		_ = s.grpcListener.Close() // Stop closes only a listener that was served
+		_ = s.grpcListener.Close() // Stop closes the listener only after Serve
 	}
 	if s.http != nil {
 		s.http.close()
@@ -111,14 +116,14 @@ func cancelStreams(isStream map[string]bool, drainCtx context.Context) tap.Serve
 
 // inflight counts calls.
 type inflight struct {
-	calls atomic.Int64 // in flight
-	begun atomic.Int64 // that ever began
+	count atomic.Int64 // the number of calls in flight
+	total atomic.Int64 // the number of calls since the start of the server
 }
 
-// begin counts a call until end is called.
-func (f *inflight) begin() {
-	f.calls.Add(1)
-	f.begun.Add(1)
+// beginCall counts a call as in flight until endCall is called.
+func (f *inflight) beginCall() {
+	f.count.Add(1)
+	f.total.Add(1)
 }
 
-func (f *inflight) end() { f.calls.Add(-1) }
+func (f *inflight) endCall() { f.count.Add(-1) }

@@ -308,8 +308,8 @@ func TestDrainWarnsOfCallsAtTheEndOfTheDelay(t *testing.T) {
 				s := &Server{opts: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}
 				go func() {
 					for range tt.callsUntil / (100 * time.Millisecond) {
-						s.calls.begin()
-						s.calls.end()
+						s.inflight.beginCall()
+						s.inflight.endCall()
 						time.Sleep(100 * time.Millisecond)
 					}
 				}()
@@ -323,10 +323,10 @@ func TestDrainWarnsOfCallsAtTheEndOfTheDelay(t *testing.T) {
 func TestHealthChecksAreNoCallsOfADrain(t *testing.T) {
 	t.Parallel()
 	r := start(t, Options{})
-	before := r.calls.begun.Load()
+	before := r.inflight.total.Load()
 	_, err := healthpb.NewHealthClient(dial(t, r.GRPCAddr().String())).Check(t.Context(), &healthpb.HealthCheckRequest{})
 	require.NoError(t, err)
-	assert.Equal(t, before, r.calls.begun.Load())
+	assert.Equal(t, before, r.inflight.total.Load())
 }
 
 func TestInterruptSkipsDelay(t *testing.T) {

@@ -23,7 +23,7 @@ func FuzzJSON(f *testing.F) {
 	f.Add(`{"domain":"shop","hitsAddend":9,"descriptors":[{"entries":[{"key":"path","value":"/api/v1"}],"hits_addend":"18446744073709551615"}]}`)
 	f.Add(`{"domain":"shop","descriptors":[{"entries":[{"key":"k"}],"is_negative_hits":true},{"limit":{"requests_per_unit":1,"unit":"DAY"}}]}`)
 	f.Add(`{"domain":"\ud800","descriptors":[null,{}]}`)
-	f.Add(strings.Repeat("[", smallBody+1))
+	f.Add(strings.Repeat("[", maxSmallBody+1))
 	limits, err := os.ReadFile("../../examples/limits.yaml")
 	require.NoError(f, err)
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: limits}}, limitsfile.Options{})

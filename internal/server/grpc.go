@@ -103,9 +103,9 @@ func (r callRegistrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 		observeCall := r.observeMethod(m.MethodName)
 		service.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (_ any, err error) { //nolint:revive // grpc's order
 			start := time.Now()
-			r.inflight.begin()
+			r.inflight.beginCall()
 			defer func() {
-				r.inflight.end()
+				r.inflight.endCall()
 				observeCall(time.Since(start))
 			}()
 			defer r.recoverCall(ctx, m.MethodName, &err)

@@ -198,7 +198,7 @@ func TestPostsOfOtherSitesAreRejected(t *testing.T) {
 func TestJSONBoundsLargeBodiesAtOnce(t *testing.T) {
 	t.Parallel()
 	r := start(t, Options{Services: register(byDomain), JSON: byDomain, GRPC: GRPC{MaxMessageBytes: maxLargeBodyBytes / 2}})
-	large := `{"domain":"` + strings.Repeat("x", 2*smallBody) + `"}`
+	large := `{"domain":"` + strings.Repeat("x", 2*maxSmallBody) + `"}`
 	half := func() *io.PipeWriter {
 		body, writer := io.Pipe()
 		go func() {

@@ -13,17 +13,17 @@ func TestInflightCountsCalls(t *testing.T) {
 	for range 100 {
 		calling.Go(func() {
 			for range 100 {
-				f.begin()
-				f.end()
+				f.beginCall()
+				f.endCall()
 			}
-			f.begin()
+			f.beginCall()
 		})
 	}
 	calling.Wait()
-	assert.EqualValues(t, 100, f.calls.Load())
-	assert.EqualValues(t, 100*101, f.begun.Load())
+	assert.EqualValues(t, 100, f.count.Load())
+	assert.EqualValues(t, 100*101, f.total.Load())
 	for range 100 {
-		f.end()
+		f.endCall()
 	}
-	assert.Zero(t, f.calls.Load())
+	assert.Zero(t, f.count.Load())
 }

@@ -150,7 +150,7 @@ type Server struct {
 	http         *httpListener
 	optional     []*httpListener // debug, unless its address was in use, and metrics
 
-	calls inflight // of gRPC, /json and /v1/check
+	inflight inflight // of gRPC, /json and /v1/check
 
 	drainCtx   context.Context // done when the server stops accepting calls
 	startDrain context.CancelFunc
@@ -189,8 +189,8 @@ func New(o Options) (_ *Server, err error) {
 	if o.GRPC.Gate != nil {
 		s.grpcListener = o.GRPC.Gate.Listener(s.grpcListener)
 	}
-	s.grpc = newGRPCServer(&o, grpcCerts, &s.calls, s.drainCtx)
-	if s.http, err = listenHTTP("HTTP", o.HTTP, o.HTTPGate, nil, httpHandler(&o, &s.calls), o.Log); err != nil {
+	s.grpc = newGRPCServer(&o, grpcCerts, &s.inflight, s.drainCtx)
+	if s.http, err = listenHTTP("HTTP", o.HTTP, o.HTTPGate, nil, httpHandler(&o, &s.inflight), o.Log); err != nil {
 		return nil, err
 	}
 	if debug, err := listenHTTP("debug", o.Debug, o.DebugGate, debugCerts, debugHandler(o.DebugPages, o.DebugNames, s.streamCtx), o.Log); err != nil {

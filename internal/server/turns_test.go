@@ -17,49 +17,49 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 )
 
-// startWaiting starts n requests that wait for their turns. It returns the number of requests
-// that got their turn at once, and a function that ends all.
-func startWaiting(t *testing.T, turns *turns, n int, address string, bodyBytes int) (admitted int64, end func()) {
+// startRequests starts n requests, which wait for their turns. admitted is the number of requests that get their turn
+// at once. end ends all n requests.
+func startRequests(t *testing.T, turns *turns, n int, address string, bodyBytes int) (admitted int64, end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	var inTurn atomic.Int64
+	var turnCount atomic.Int64
 	for range n {
 		go func() {
 			endTurn, err := turns.wait(ctx, address, bodyBytes)
 			if err != nil {
 				return
 			}
-			inTurn.Add(1)
+			turnCount.Add(1)
 			<-ctx.Done()
 			endTurn()
 		}()
 	}
 	synctest.Wait()
-	return inTurn.Load(), cancel
+	return turnCount.Load(), cancel
 }
 
 func TestRequestsWaitBeyondBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := newTurns()
-		const bodyBytes = 4096 - requestBytes
-		admitted, endFirst := startWaiting(t, turns, 50, "10.0.0.1", bodyBytes)
-		assert.EqualValues(t, 8, admitted, "all that fit into 32 KiB")
-		admitted, endSecond := startWaiting(t, turns, 1, "10.0.0.2", 1<<20)
-		assert.EqualValues(t, 1, admitted, "a larger body than the bound gets its turn alone")
-		admitted, endThird := startWaiting(t, turns, 1, "10.0.0.3", 0)
-		assert.Zero(t, admitted, "the bodies of all addresses are bounded, too")
+		const bodyBytes = 4096 - requestOverhead
+		admitted, endFirst := startRequests(t, turns, 50, "10.0.0.1", bodyBytes)
+		assert.EqualValues(t, 8, admitted, "32 KiB have room for 8 requests of 4 KiB")
+		admitted, endSecond := startRequests(t, turns, 1, "10.0.0.2", 1<<20)
+		assert.EqualValues(t, 1, admitted, "a body above the bound counts as a body of the bound")
+		admitted, endThird := startRequests(t, turns, 1, "10.0.0.3", 0)
+		assert.Zero(t, admitted, "the bodies of the other addresses fill the bound of all addresses")
 
 		endThird()
 		endSecond()
 		synctest.Wait()
-		admitted, endFourth := startWaiting(t, turns, 1, "10.0.0.4", 0)
-		assert.EqualValues(t, 1, admitted, "waiting requests of another address don't delay it")
+		admitted, endFourth := startRequests(t, turns, 1, "10.0.0.4", 0)
+		assert.EqualValues(t, 1, admitted, "requests of another address wait, and don't delay this request")
 		endFourth()
 		endFirst()
 		synctest.Wait()
 		assert.Empty(t, turns.peers)
-		admitted, endLast := startWaiting(t, turns, 50, "10.0.0.1", bodyBytes)
-		assert.EqualValues(t, 8, admitted, "ended requests left their places")
+		admitted, endLast := startRequests(t, turns, 50, "10.0.0.1", bodyBytes)
+		assert.EqualValues(t, 8, admitted, "the requests that have ended take no room")
 		endLast()
 	})
 }
@@ -76,7 +76,7 @@ func TestWaitingRequestEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// slowCheck answers when released.
+// slowCheck answers after release is closed.
 type slowCheck struct {
 	running atomic.Int64
 	release chan struct{}
@@ -94,12 +94,12 @@ func TestBatchesInFlightAreBounded(t *testing.T) {
 	t.Parallel()
 	check := &slowCheck{release: make(chan struct{})}
 	r := start(t, Options{Services: register(alwaysOK), JSON: alwaysOK, Check: check})
-	const batches, fit = 40, 8
+	const batches, maxRunning = 40, 8
 	codes := make(chan int, batches)
 	for range batches {
 		go func() {
 			code := 0
-			resp, err := http.Post("http://"+r.HTTPAddr().String()+"/v1/check", "application/json", strings.NewReader(strings.Repeat("x", 4096-requestBytes)))
+			resp, err := http.Post("http://"+r.HTTPAddr().String()+"/v1/check", "application/json", strings.NewReader(strings.Repeat("x", 4096-requestOverhead)))
 			if err == nil {
 				_, _ = io.Copy(io.Discard, resp.Body)
 				_ = resp.Body.Close()
@@ -108,9 +108,9 @@ func TestBatchesInFlightAreBounded(t *testing.T) {
 			codes <- code
 		}()
 	}
-	polltest.Until(t, maxWait, func() bool { return r.calls.calls.Load() == batches })
-	polltest.Until(t, maxWait, func() bool { return check.running.Load() == fit })
-	assert.EqualValues(t, fit, check.running.Load(), "the others wait")
+	polltest.Until(t, maxWait, func() bool { return r.inflight.count.Load() == batches })
+	polltest.Until(t, maxWait, func() bool { return check.running.Load() == maxRunning })
+	assert.EqualValues(t, maxRunning, check.running.Load(), "the other batches wait")
 	close(check.release)
 	for range batches {
 		assert.Equal(t, http.StatusOK, <-codes, "all batches get their turn")
@@ -133,9 +133,9 @@ func TestAnswerThatIsNotReadDelaysNobody(t *testing.T) {
 		turns := newTurns()
 		endTurn, err := turns.wait(t.Context(), "10.0.0.1", 1<<20)
 		require.NoError(t, err)
-		stuck := &stuckWriter{stop: make(chan struct{})}
-		defer close(stuck.stop)
-		answer := &turnWriter{ResponseWriter: stuck, endTurn: sync.OnceFunc(endTurn)}
+		stuckClient := &stuckWriter{stop: make(chan struct{})}
+		defer close(stuckClient.stop)
+		answer := &turnWriter{ResponseWriter: stuckClient, endTurn: sync.OnceFunc(endTurn)}
 		go func() { _, _ = answer.Write([]byte("{}")) }()
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

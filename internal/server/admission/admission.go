@@ -1,6 +1,7 @@
-// Package admission bounds what the clients of a listener can take from the process: connections and, with gRPC,
-// request bytes in memory and frames without an answer. It cuts the connection that takes too much. grpc itself
-// bounds one message and the streams of one connection only.
+// Package admission bounds the resources that the clients of a listener can use: connections and, with gRPC, the
+// request bytes in memory and the frames that no answer follows. If a client exceeds a bound, the package cuts the
+// connection: it closes the connection at once. The package grpc has bounds for one message and for the streams of
+// one connection, but none for all connections together.
 package admission
 
 import (
@@ -18,26 +19,27 @@ type Options struct {
 	// Listener is the name of the listener in the log.
 	Listener string
 
-	// MaxConnections bounds the open connections, and MaxPeerConnections those of one IP address.
+	// MaxConnections bounds the open connections. MaxPeerConnections bounds the open connections of one IP address.
 	MaxConnections, MaxPeerConnections int
 
 	// MaxPendingBytes bounds the request bytes of unanswered calls over all connections.
 	MaxPendingBytes int64
 
-	// MaxResets bounds the streams that a client resets on one connection in a second, beyond resetsPerAnswer for
-	// each answered call. framesPerReset other frames count as a reset.
+	// MaxResets is the number of streams that a client can reset on one connection in each second. Each answered
+	// call allows resetsPerAnswer more resets. Other frames count too: framesPerReset of them count as one reset.
 	MaxResets int64
 
-	// MaxStreams is the number of calls in flight whose frames a new connection can send at once.
+	// MaxStreams is the number of calls that a connection can have in flight. A new connection can send the frames of
+	// MaxStreams calls at once.
 	MaxStreams int64
 
-	// Refused is called for each connection that is refused or cut. It can be nil.
-	Refused func(Reason)
+	// OnRefusal is called for each connection that the Gate refuses or cuts. OnRefusal can be nil.
+	OnRefusal func(Reason)
 
 	Log *slog.Logger
 }
 
-// Reason is why a Gate refused or cut a connection.
+// Reason is the reason why a Gate refused or cut a connection.
 type Reason uint8
 
 // The reasons.
@@ -52,41 +54,41 @@ const (
 // Reasons lists all reasons.
 var Reasons = [...]Reason{Connections, PeerConnections, PendingBytes, Frames, PeerCuts}
 
-// String returns the name used in metrics and logs.
+// String returns the name of the reason in metrics and logs.
 func (r Reason) String() string {
 	return [...]string{"connections", "peer_connections", "pending_bytes", "frames", "peer_cuts"}[r]
 }
 
-// Gate admits the connections of one listener and bounds what they take.
+// Gate admits the connections of one listener and bounds the resources that they use.
 type Gate struct {
 	o Options
 
 	pendingBytes atomic.Int64
-	cutMu        sync.Mutex // held while a connection is cut for its pending bytes
+	cutMu        sync.Mutex // held while the Gate cuts a connection for its pending bytes
 
 	mu    sync.Mutex // guards the fields below
 	conns map[*conn]struct{}
-	peers map[string]int // open connections by address
+	peers map[string]int // the number of open connections; the key is the address
 
-	cuts      map[string]int // cut connections by address, in cutSecond
-	cutSecond int64          // Unix time
+	cuts      map[string]int // the number of connections that were cut in cutSecond; the key is the address
+	cutSecond int64          // a Unix time
 
-	refusals [len(Reasons)]refusals
+	refusalLogs [len(Reasons)]refusalLog // the index is the Reason
 }
 
-// maxPeerCuts bounds the cut connections of one address in a second. Further connections of the address are refused
-// until the second ends, because each costs CPU time until it is cut. An address with a connection that has got an
-// answer is never refused, because an innocent client can share the address.
+// maxPeerCuts bounds the cut connections of one address in a second. After that, the Gate refuses connections of the
+// address until the second ends, because a connection costs CPU time before it is cut. If another connection of the
+// address has got an answer, the Gate does not refuse the address, because a good client can share the address.
 const maxPeerCuts = 8
 
 // New returns a Gate without connections.
 func New(o Options) *Gate {
-	if o.Refused == nil {
-		o.Refused = func(Reason) {}
+	if o.OnRefusal == nil {
+		o.OnRefusal = func(Reason) {}
 	}
 	g := &Gate{o: o, conns: map[*conn]struct{}{}, peers: map[string]int{}}
-	for i := range g.refusals {
-		g.refusals[i].log.Interval = time.Minute
+	for i := range g.refusalLogs {
+		g.refusalLogs[i].timer.Interval = time.Minute
 	}
 	return g
 }
@@ -101,33 +103,34 @@ func (g *Gate) Connections() int {
 	return len(g.conns)
 }
 
-// admit returns raw as an admitted connection. At a bound, it closes raw and returns nil.
+// admit returns raw as an admitted connection. If raw exceeds a bound, admit closes raw and returns nil.
 func (g *Gate) admit(raw net.Conn) *conn {
-	address := "" // of a unix socket
+	address := "" // a unix socket has no address
 	if a, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
 		address = a.IP.String()
 	}
 	c := &conn{Conn: raw, gate: g, address: address}
 	g.mu.Lock()
-	reason, refused := g.refusal(address)
-	if !refused {
+	reason, isRefused := g.refusalReason(address)
+	if !isRefused {
 		g.conns[c] = struct{}{}
 		g.peers[address]++
 	}
 	g.mu.Unlock()
-	if refused {
+	if isRefused {
 		_ = raw.Close()
-		g.report(reason, address)
+		g.reportRefusal(reason, address)
 		return nil
 	}
 	return c
 }
 
-// refusal returns the bound that another connection of address would exceed. The caller holds g.mu.
-func (g *Gate) refusal(address string) (Reason, bool) {
-	hasAddress := address != "" // unix sockets have none
+// refusalReason returns the reason to refuse one more connection of address, if there is a reason. The caller holds
+// g.mu.
+func (g *Gate) refusalReason(address string) (_ Reason, isRefused bool) {
+	hasAddress := address != ""
 	switch {
-	case hasAddress && g.cutSecond == time.Now().Unix() && g.cuts[address] > maxPeerCuts && !g.getsAnswers(address):
+	case hasAddress && g.cutSecond == time.Now().Unix() && g.cuts[address] > maxPeerCuts && !g.hasAnswered(address):
 		return PeerCuts, true
 	case g.o.MaxConnections > 0 && len(g.conns) >= g.o.MaxConnections:
 		return Connections, true
@@ -137,8 +140,8 @@ func (g *Gate) refusal(address string) (Reason, bool) {
 	return 0, false
 }
 
-// getsAnswers reports whether an open connection of address has got an answer. The caller holds g.mu.
-func (g *Gate) getsAnswers(address string) bool {
+// hasAnswered reports whether an open connection of address has got an answer. The caller holds g.mu.
+func (g *Gate) hasAnswered(address string) bool {
 	for c := range g.conns {
 		if c.address == address && c.answers.Load() > 0 {
 			return true
@@ -156,8 +159,9 @@ func (g *Gate) release(c *conn) {
 	}
 }
 
-// addPending adds n pending bytes. At the bound, it cuts the connection with the most pending bytes.
-func (g *Gate) addPending(n int64) {
+// addPendingBytes adds n pending bytes. If the sum exceeds the bound, addPendingBytes cuts the connection with the
+// most pending bytes.
+func (g *Gate) addPendingBytes(n int64) {
 	total := g.pendingBytes.Add(n)
 	if n < 0 || g.o.MaxPendingBytes == 0 || total <= g.o.MaxPendingBytes {
 		return
@@ -167,24 +171,25 @@ func (g *Gate) addPending(n int64) {
 	if g.pendingBytes.Load() <= g.o.MaxPendingBytes {
 		return // another call has cut a connection
 	}
-	if c := g.mostPending(); c != nil {
+	if c := g.largestConn(); c != nil {
 		g.cut(c, PendingBytes)
 	}
 }
 
-func (g *Gate) mostPending() (most *conn) {
+// largestConn returns the connection with the most pending bytes, or nil if no connection has pending bytes.
+func (g *Gate) largestConn() (largest *conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	bytes := int64(0)
+	largestBytes := int64(0)
 	for c := range g.conns {
-		if n := c.pendingBytes.Load(); n > bytes {
-			most, bytes = c, n
+		if n := c.pendingBytes.Load(); n > largestBytes {
+			largest, largestBytes = c, n
 		}
 	}
-	return most
+	return largest
 }
 
-// cut closes c at once.
+// cut closes c at once, and reports the reason.
 func (g *Gate) cut(c *conn, reason Reason) {
 	if c.Close() != nil {
 		return
@@ -195,21 +200,21 @@ func (g *Gate) cut(c *conn, reason Reason) {
 	}
 	g.cuts[c.address]++
 	g.mu.Unlock()
-	g.report(reason, c.address)
+	g.reportRefusal(reason, c.address)
 }
 
-// report counts a refusal, and logs at most one line a minute for each reason.
-func (g *Gate) report(reason Reason, address string) {
-	g.o.Refused(reason)
-	r := &g.refusals[reason]
-	r.count.Add(1)
-	r.log.Do(func() {
-		g.o.Log.Warn("connections refused", "reason", reason.String(), "count", r.count.Swap(0), "listener", g.o.Listener, "last_address", address)
+// reportRefusal counts a refusal, and logs at most one line a minute for each reason.
+func (g *Gate) reportRefusal(reason Reason, address string) {
+	g.o.OnRefusal(reason)
+	l := &g.refusalLogs[reason]
+	l.count.Add(1)
+	l.timer.Do(func() {
+		g.o.Log.Warn("connections refused", "reason", reason.String(), "count", l.count.Swap(0), "listener", g.o.Listener, "last_address", address)
 	})
 }
 
-// refusals counts the refusals for one reason since the last log line.
-type refusals struct {
+// refusalLog counts the refusals with one reason since the last log line.
+type refusalLog struct {
 	count atomic.Int64
-	log   rate.Sometimes
+	timer rate.Sometimes
 }

@@ -63,7 +63,7 @@ func FuzzScanner(f *testing.F) {
 		s := frameScanner{}
 		bytes := 0
 		s.scan(data, func(f frame) { bytes += frameHeaderSize + f.length })
-		assert.Equal(t, len(data), bytes-s.skip+s.filled, "each byte belongs to one frame")
+		assert.Equal(t, len(data), bytes-s.skip+s.headerBytes, "each byte belongs to one frame")
 	})
 }
 
@@ -71,13 +71,13 @@ func FuzzScanner(f *testing.F) {
 type gateFixture struct {
 	t       *testing.T
 	gate    *Gate
-	refused []Reason
+	reasons []Reason
 	log     bytes.Buffer
 }
 
 func newGateFixture(t *testing.T, o Options) *gateFixture {
 	f := &gateFixture{t: t}
-	o.Refused = func(r Reason) { f.refused = append(f.refused, r) }
+	o.OnRefusal = func(r Reason) { f.reasons = append(f.reasons, r) }
 	o.Log = slog.New(slog.NewTextHandler(&f.log, nil))
 	f.gate = New(o)
 	return f
@@ -104,38 +104,38 @@ func (c addressConn) RemoteAddr() net.Addr {
 	return &net.TCPAddr{IP: net.ParseIP(c.ip)}
 }
 
-// client is one side of a connection. The server side is what grpc would use.
+// client is a client with its connection. server is the other side of the connection, which grpc would read.
 type client struct {
 	net.Conn
 	server net.Conn
 }
 
 // connect returns a client of ip, or nil if the gate refuses it.
-func (f *gateFixture) connect(ip string) *client { return f.connectAndClose(ip, nil) }
+func (f *gateFixture) connect(ip string) *client { return f.connectBeforeClose(ip, nil) }
 
-// connectAndClose is connect with a function that runs before the gate closes the connection.
-func (f *gateFixture) connectAndClose(ip string, beforeClose func()) *client {
+// connectBeforeClose is connect with a function that runs just before the gate closes the connection.
+func (f *gateFixture) connectBeforeClose(ip string, beforeClose func()) *client {
 	f.t.Helper()
-	near, far := net.Pipe()
-	f.t.Cleanup(func() { _ = near.Close(); _ = far.Close() })
-	c := f.gate.admit(addressConn{far, ip, beforeClose})
+	clientSide, serverSide := net.Pipe()
+	f.t.Cleanup(func() { _ = clientSide.Close(); _ = serverSide.Close() })
+	c := f.gate.admit(addressConn{serverSide, ip, beforeClose})
 	if c == nil {
 		return nil
 	}
-	plain, _, err := Credentials(insecure.NewCredentials()).ServerHandshake(c)
+	server, _, err := Credentials(insecure.NewCredentials()).ServerHandshake(c)
 	require.NoError(f.t, err)
-	_, err = (&client{near, plain}).exchange([]byte(clientPreface))
+	_, err = (&client{clientSide, server}).exchange([]byte(clientPreface))
 	require.NoError(f.t, err)
-	return &client{near, plain}
+	return &client{clientSide, server}
 }
 
-// exchange lets the server read data.
+// exchange writes data, and reads data on the side of the server.
 func (c *client) exchange(data []byte) (int, error) {
 	go func() { _, _ = c.Write(data) }()
 	return io.ReadFull(c.server, make([]byte, len(data)))
 }
 
-// send lets the server read frames.
+// send writes frames, and reads the frames on the side of the server.
 func (c *client) send(frames ...frame) error {
 	var data []byte
 	for _, f := range frames {
@@ -145,7 +145,7 @@ func (c *client) send(frames ...frame) error {
 	return err
 }
 
-// answer ends a stream.
+// answer sends the answer of a stream to the client.
 func (c *client) answer(stream uint32) {
 	data := appendFrame(nil, frame{length: 5, kind: frameHeaders, flags: 5, stream: stream})
 	go func() { _, _ = io.ReadFull(c, make([]byte, len(data))) }()
@@ -156,12 +156,12 @@ func TestConnectionsAreBounded(t *testing.T) {
 	f := newGateFixture(t, Options{MaxConnections: 5, MaxPeerConnections: 2})
 	first := f.connect("10.0.0.1")
 	require.NotNil(t, f.connect("10.0.0.1"))
-	assert.Nil(t, f.connect("10.0.0.1"), "third of its address")
+	assert.Nil(t, f.connect("10.0.0.1"), "the third connection of its address")
 	require.NotNil(t, f.connect("10.0.0.2"))
 	require.NotNil(t, f.connect(""))
 	require.NotNil(t, f.connect(""))
-	assert.Nil(t, f.connect("10.0.0.3"), "sixth in all")
-	assert.Equal(t, []Reason{PeerConnections, Connections}, f.refused)
+	assert.Nil(t, f.connect("10.0.0.3"), "the sixth of all connections")
+	assert.Equal(t, []Reason{PeerConnections, Connections}, f.reasons)
 	assert.Equal(t, 5, f.gate.Connections())
 
 	require.NoError(t, first.server.Close())
@@ -176,10 +176,10 @@ func TestConnectionWithMostPendingBytesIsCut(t *testing.T) {
 	for stream := range uint32(2) {
 		require.NoError(t, attacker.send(frame{length: 16_000, kind: frameData, stream: 1 + 2*stream}))
 	}
-	assert.Empty(t, f.refused)
+	assert.Empty(t, f.reasons)
 	_ = attacker.send(frame{length: 16_000, kind: frameData, stream: 5})
-	assert.Equal(t, []Reason{PendingBytes}, f.refused)
-	assert.EqualValues(t, 1000+frameOverhead, f.gate.PendingBytes(), "the other client's bytes are left")
+	assert.Equal(t, []Reason{PendingBytes}, f.reasons)
+	assert.EqualValues(t, 1000+frameOverhead, f.gate.PendingBytes(), "the bytes of the other client")
 	require.NoError(t, other.send(frame{length: 1000, kind: frameData, stream: 3}))
 	assert.Equal(t, 1, f.gate.Connections())
 }
@@ -188,28 +188,28 @@ func TestConnectionsSendWhileAnotherIsCut(t *testing.T) {
 	const maxPending = 50_000
 	f := newGateFixture(t, Options{MaxPendingBytes: maxPending})
 	third := f.connect("10.0.0.3")
-	thirdSent := make(chan error)
+	thirdErr := make(chan error)
 	var attacker *client
-	attacker = f.connectAndClose("10.0.0.1", func() {
+	attacker = f.connectBeforeClose("10.0.0.1", func() {
 		attacker.server.(*streamConn).countRequest(frame{length: 1, kind: frameData, stream: 3})
-		go func() { thirdSent <- third.send(frame{length: 60_000, kind: frameData, stream: 1}) }()
+		go func() { thirdErr <- third.send(frame{length: 60_000, kind: frameData, stream: 1}) }()
 		polltest.Until(t, 10*time.Second, func() bool { return f.gate.PendingBytes() > maxPending })
 	})
 	require.NoError(t, attacker.send(frame{length: 40_000, kind: frameData, stream: 1}))
-	sent := make(chan error)
-	go func() { sent <- f.connect("10.0.0.2").send(frame{length: 20_000, kind: frameData, stream: 1}) }()
-	for _, end := range []struct {
-		sent <-chan error
-		cut  bool
-	}{{sent, false}, {thirdSent, true}} {
+	sendErr := make(chan error)
+	go func() { sendErr <- f.connect("10.0.0.2").send(frame{length: 20_000, kind: frameData, stream: 1}) }()
+	for _, conn := range []struct {
+		sendErr <-chan error
+		isCut   bool
+	}{{sendErr, false}, {thirdErr, true}} {
 		select {
-		case err := <-end.sent:
-			assert.Equal(t, end.cut, err != nil)
+		case err := <-conn.sendErr:
+			assert.Equal(t, conn.isCut, err != nil)
 		case <-time.After(10 * time.Second):
 			require.Fail(t, "a connection waits forever")
 		}
 	}
-	assert.Equal(t, []Reason{PendingBytes, PendingBytes}, f.refused)
+	assert.Equal(t, []Reason{PendingBytes, PendingBytes}, f.reasons)
 	assert.EqualValues(t, 20_000+frameOverhead, f.gate.PendingBytes())
 }
 
@@ -230,10 +230,10 @@ func TestSmallWholeRequestsAreNotPending(t *testing.T) {
 	f := newGateFixture(t, Options{MaxPendingBytes: 1})
 	c := f.connect("10.0.0.1")
 	for stream := range uint32(100) {
-		require.NoError(t, c.send(frame{length: smallRequest, kind: frameData, flags: 1, stream: stream}))
+		require.NoError(t, c.send(frame{length: maxSmallRequest, kind: frameData, flags: 1, stream: stream}))
 	}
 	assert.Zero(t, f.gate.PendingBytes())
-	assert.Empty(t, f.refused)
+	assert.Empty(t, f.reasons)
 }
 
 // maxResetsOfTests is the bound on resets in tests: 1,500 frames in a second.
@@ -271,10 +271,10 @@ func TestFloodOfFramesCutsItsConnectionOnly(t *testing.T) {
 				for range 5 {
 					require.NoError(t, attacker.sendEvenly(300, flood))
 				}
-				assert.Empty(t, f.refused, "fewer frames than the bound")
+				assert.Empty(t, f.reasons, "fewer frames than the bound")
 				require.NoError(t, innocent.send(reset))
 				assert.Error(t, attacker.sendEvenly(10_000, flood))
-				assert.Equal(t, []Reason{Frames}, f.refused)
+				assert.Equal(t, []Reason{Frames}, f.reasons)
 				require.NoError(t, innocent.send(reset), "the connections of an address have bounds of their own")
 			})
 		})
@@ -285,16 +285,16 @@ func TestFramesOfAnsweredStreamCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newGateFixture(t, Options{MaxResets: maxResetsOfTests})
 		c := f.connect("10.0.0.1")
-		late := frame{length: 1, kind: frameData, stream: 1}
-		require.NoError(t, c.send(late))
+		lateFrame := frame{length: 1, kind: frameData, stream: 1}
+		require.NoError(t, c.send(lateFrame))
 		c.answer(1)
-		require.NoError(t, c.sendEvenly(900, late))
-		assert.Error(t, c.sendEvenly(10_000, late))
-		assert.Equal(t, []Reason{Frames}, f.refused)
+		require.NoError(t, c.sendEvenly(900, lateFrame))
+		assert.Error(t, c.sendEvenly(10_000, lateFrame))
+		assert.Equal(t, []Reason{Frames}, f.reasons)
 	})
 }
 
-// The frames of a reset call are not pending, so only the bound on frames bounds them.
+// The frames of a reset call are not pending, so only the bound on frames applies to them.
 func TestDataOfResetCallsCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newGateFixture(t, Options{MaxResets: maxResetsOfTests, MaxPendingBytes: 1 << 30})
@@ -312,7 +312,7 @@ func TestDataOfResetCallsCounts(t *testing.T) {
 		}
 		assert.NoError(t, sendCall())
 		assert.Error(t, errors.Join(sendCall(), sendCall()), "more frames than the bound")
-		assert.Equal(t, []Reason{Frames}, f.refused)
+		assert.Equal(t, []Reason{Frames}, f.reasons)
 	})
 }
 
@@ -326,11 +326,12 @@ func TestAnsweredCallsAllowResets(t *testing.T) {
 			}
 			require.NoError(t, envoy.sendEvenly(1500, reset))
 		}
-		assert.Empty(t, f.refused)
+		assert.Empty(t, f.reasons)
 	})
 }
 
-// TestResetsAfterStallAreNoFlood sends the calls of a stalled second and their resets at once.
+// TestResetsAfterStallAreNoFlood sends the calls of a second, in which the server stalls, and the resets of these
+// calls at once.
 func TestResetsAfterStallAreNoFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newGateFixture(t, Options{MaxResets: maxResetsOfTests})
@@ -346,7 +347,7 @@ func TestResetsAfterStallAreNoFlood(t *testing.T) {
 				require.NoError(t, c.send(append(call, reset)...))
 			}
 		}
-		assert.Empty(t, f.refused)
+		assert.Empty(t, f.reasons)
 	})
 }
 
@@ -362,34 +363,34 @@ func TestNewConnectionCanHaveAllItsCallsInFlight(t *testing.T) {
 				c.answer(1)
 			}
 		}
-		assert.Empty(t, f.refused)
+		assert.Empty(t, f.reasons)
 		for range 400 {
 			_ = c.send(reset)
 		}
-		assert.Empty(t, f.refused, "saved by the answers")
+		assert.Empty(t, f.reasons, "the answers saved frames for the resets")
 		assert.Error(t, c.send(slices.Repeat([]frame{reset}, 3000)...))
 	})
 }
 
-func TestNoBoundOnResetsMeansNone(t *testing.T) {
+func TestZeroMaxResetsAllowsAnyNumberOfResets(t *testing.T) {
 	f := newGateFixture(t, Options{})
 	c := f.connect("10.0.0.1")
 	require.NoError(t, c.send(slices.Repeat([]frame{reset}, 100_000)...))
-	assert.Empty(t, f.refused)
+	assert.Empty(t, f.reasons)
 }
 
 func TestAddressWithManyCutConnectionsWaitsForNextSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newGateFixture(t, Options{MaxPendingBytes: 10_000})
-		open := f.connect("10.0.0.1")
+		openClient := f.connect("10.0.0.1")
 		for range maxPeerCuts + 1 {
 			_ = f.connect("10.0.0.1").send(frame{length: 16_000, kind: frameData, stream: 1})
 		}
 		assert.Nil(t, f.connect("10.0.0.1"))
-		assert.Equal(t, PeerCuts, f.refused[len(f.refused)-1])
+		assert.Equal(t, PeerCuts, f.reasons[len(f.reasons)-1])
 		assert.NotNil(t, f.connect("10.0.0.2"))
 		assert.NotNil(t, f.connect(""), "unix sockets have no address")
-		require.NoError(t, open.send(frame{length: 100, kind: frameData, stream: 1}), "open connections go on")
+		require.NoError(t, openClient.send(frame{length: 100, kind: frameData, stream: 1}), "open connections go on")
 		time.Sleep(time.Second)
 		assert.NotNil(t, f.connect("10.0.0.1"))
 	})
@@ -421,7 +422,7 @@ func TestRefusalsAreLoggedOnceAMinute(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(f.log.String()), "\n")
 		assert.Len(t, lines, 5)
 		assert.Contains(t, lines[1], `level=WARN msg="connections refused" reason=peer_connections count=6 listener=grpc last_address=10.0.0.1`)
-		assert.Len(t, f.refused, 30)
+		assert.Len(t, f.reasons, 30)
 	})
 }
 

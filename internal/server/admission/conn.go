@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Listener returns l with the bounds on connections. Refused connections are closed.
+// Listener returns l with the bounds on connections. The Gate closes the connections that it refuses.
 func (g *Gate) Listener(l net.Listener) net.Listener { return &listener{l, g} }
 
 type listener struct {
@@ -33,7 +33,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Credentials returns inner with the bounds on pending bytes and frames, for connections of a Listener of a Gate.
+// Credentials returns inner with the bounds on pending bytes and frames. The bounds apply to the connections of
+// Gate.Listener.
 func Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
 	return gatedCredentials{inner}
 }
@@ -64,13 +65,13 @@ type conn struct {
 	address string
 
 	pendingBytes atomic.Int64 // request bytes of unanswered calls; 0 after Close
-	answers      atomic.Int64 // answered calls
-	closed       atomic.Bool
+	answers      atomic.Int64 // the number of answered calls
+	isClosed     atomic.Bool
 }
 
 // Close implements net.Conn. Further calls return net.ErrClosed.
 func (c *conn) Close() error {
-	if c.closed.Swap(true) {
+	if c.isClosed.Swap(true) {
 		return net.ErrClosed
 	}
 	err := c.Conn.Close()
@@ -79,38 +80,39 @@ func (c *conn) Close() error {
 	return err
 }
 
-func (c *conn) addPending(n int64) {
+func (c *conn) addPendingBytes(n int64) {
 	c.pendingBytes.Add(n)
-	if c.closed.Load() { // Close may have missed n
+	if c.isClosed.Load() { // Close may have run before n was added
 		n -= c.pendingBytes.Swap(0)
 	}
-	c.gate.addPending(n)
+	c.gate.addPendingBytes(n)
 }
 
 const (
-	// smallRequest is the size up to which a request in one frame does not count as pending, because grpc bounds
-	// the streams of a connection. Nearly all requests are small, so they take no lock and no memory here.
-	smallRequest = 4 << 10
+	// maxSmallRequest is the size of the largest small request. A small request in one frame does not count as
+	// pending, because grpc bounds the streams of a connection. Nearly all requests are small. They need no lock
+	// and no memory of this package.
+	maxSmallRequest = 4 << 10
 
-	// frameOverhead is added to each counted frame, because grpc rounds up the size of its buffer.
+	// frameOverhead is the number of bytes to add for each counted frame, because grpc rounds up the size of a buffer.
 	frameOverhead = 4 << 10
 
-	// rememberedStreams is the number of answered streams whose late frames are ignored.
-	rememberedStreams = 16
+	// maxAnsweredStreams is the number of answered streams that a streamConn remembers, to ignore their late frames.
+	maxAnsweredStreams = 16
 )
 
-// streamConn is a connection after its handshake. It follows the frames of both directions.
+// streamConn is a connection after the handshake. It counts the frames of both directions.
 type streamConn struct {
 	net.Conn
 	admittedConn            *conn
 	readFrames, writeFrames frameScanner
 	frameBudget             frameBudget
-	hasPending              atomic.Bool // streamBytes is not empty
+	hasPendingBytes         atomic.Bool // streamBytes is not empty
 
 	mu              sync.Mutex       // guards the fields below
-	streamBytes     map[uint32]int64 // pending bytes by stream
-	answeredStreams [rememberedStreams]uint32
-	oldestIndex     int // index of the oldest stream in answeredStreams, which the next one replaces
+	streamBytes     map[uint32]int64 // pending bytes; the key is the stream
+	answeredStreams [maxAnsweredStreams]uint32
+	oldestIndex     int // the index of the oldest stream in answeredStreams; the next answered stream replaces it
 }
 
 func newStreamConn(decrypted net.Conn, admittedConn *conn) *streamConn {
@@ -122,14 +124,14 @@ func newStreamConn(decrypted net.Conn, admittedConn *conn) *streamConn {
 	}
 }
 
-// clientPreface is what an HTTP/2 client sends before its first frame (RFC 9113, 3.4).
+// clientPreface is the text that an HTTP/2 client sends before the first frame (RFC 9113, 3.4).
 const clientPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // Read implements net.Conn.
 func (c *streamConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.readFrames.scan(p[:n], c.countRequest)
-	if c.admittedConn.closed.Load() {
+	if c.admittedConn.isClosed.Load() {
 		return 0, net.ErrClosed // grpc must not handle the bytes of a cut connection
 	}
 	return n, err
@@ -146,9 +148,9 @@ func (c *streamConn) countRequest(f frame) {
 	frames := int64(1)
 	switch f.kind {
 	case frameData:
-		c.add(f)
+		c.addFrame(f)
 	case frameReset:
-		c.remove(f.stream)
+		c.removeStream(f.stream)
 		frames = resetFrames
 	}
 	if a := c.admittedConn; !c.frameBudget.take(frames) && !c.frameBudget.refillAndTake(frames, a.answers.Load(), time.Now()) {
@@ -158,49 +160,49 @@ func (c *streamConn) countRequest(f frame) {
 
 func (c *streamConn) countResponse(f frame) {
 	switch {
-	case f.kind == frameHeaders && f.endStream():
+	case f.kind == frameHeaders && f.endsStream():
 		c.admittedConn.answers.Add(1)
-		c.remove(f.stream)
+		c.removeStream(f.stream)
 	case f.kind == frameReset:
-		c.remove(f.stream)
+		c.removeStream(f.stream)
 	}
 }
 
-// add counts the bytes of f as pending, except those of a small request or of an answered call.
-func (c *streamConn) add(f frame) {
-	if f.length <= smallRequest && f.endStream() && !c.hasPending.Load() {
+// addFrame counts the bytes of f as pending, unless f is a small request or belongs to an answered call.
+func (c *streamConn) addFrame(f frame) {
+	if f.length <= maxSmallRequest && f.endsStream() && !c.hasPendingBytes.Load() {
 		return
 	}
 	c.mu.Lock()
-	bytes, known := c.streamBytes[f.stream]
-	small := !known && f.length <= smallRequest && f.endStream()
-	if small || slices.Contains(c.answeredStreams[:], f.stream) {
+	bytes, isKnown := c.streamBytes[f.stream]
+	isSmallRequest := !isKnown && f.length <= maxSmallRequest && f.endsStream()
+	if isSmallRequest || slices.Contains(c.answeredStreams[:], f.stream) {
 		c.mu.Unlock()
 		return
 	}
 	n := int64(f.length) + frameOverhead
 	c.streamBytes[f.stream] = bytes + n
-	c.hasPending.Store(true)
+	c.hasPendingBytes.Store(true)
 	c.mu.Unlock()
-	c.admittedConn.addPending(n)
+	c.admittedConn.addPendingBytes(n)
 }
 
-// remove takes the bytes of a stream off the pending bytes, and remembers the stream as answered.
-func (c *streamConn) remove(stream uint32) {
-	if !c.hasPending.Load() {
+// removeStream subtracts the bytes of a stream from the pending bytes, and remembers the stream as answered.
+func (c *streamConn) removeStream(stream uint32) {
+	if !c.hasPendingBytes.Load() {
 		return
 	}
 	c.mu.Lock()
-	bytes, known := c.streamBytes[stream]
-	if known {
+	bytes, isKnown := c.streamBytes[stream]
+	if isKnown {
 		delete(c.streamBytes, stream)
-		c.hasPending.Store(len(c.streamBytes) > 0)
+		c.hasPendingBytes.Store(len(c.streamBytes) > 0)
 		c.answeredStreams[c.oldestIndex] = stream
 		c.oldestIndex = (c.oldestIndex + 1) % len(c.answeredStreams)
 	}
 	c.mu.Unlock()
-	if known {
-		c.admittedConn.addPending(-bytes)
+	if isKnown {
+		c.admittedConn.addPendingBytes(-bytes)
 	}
 }
 
@@ -219,29 +221,29 @@ const (
 	frameReset   = 3
 )
 
-// endStream reports whether a DATA or HEADERS frame is the last one in its direction.
-func (f frame) endStream() bool { return f.flags&1 != 0 }
+// endsStream reports whether a DATA or HEADERS frame is the last frame of its stream in this direction.
+func (f frame) endsStream() bool { return f.flags&1 != 0 }
 
 const frameHeaderSize = 9
 
 // frameScanner finds the frames in one direction of a connection.
 type frameScanner struct {
-	skip   int // bytes up to the next frame
-	header [frameHeaderSize]byte
-	filled int // bytes of header
+	skip        int // the number of bytes before the next frame
+	header      [frameHeaderSize]byte
+	headerBytes int // the number of bytes in header
 }
 
-// scan calls found for each frame whose header ends in data.
-func (s *frameScanner) scan(data []byte, found func(frame)) {
+// scan calls handleFrame for each frame with a header that ends in data.
+func (s *frameScanner) scan(data []byte, handleFrame func(frame)) {
 	for {
 		if s.skip >= len(data) {
 			s.skip -= len(data)
 			return
 		}
 		data, s.skip = data[s.skip:], 0
-		n := copy(s.header[s.filled:], data)
-		data, s.filled = data[n:], s.filled+n
-		if s.filled < frameHeaderSize {
+		n := copy(s.header[s.headerBytes:], data)
+		data, s.headerBytes = data[n:], s.headerBytes+n
+		if s.headerBytes < frameHeaderSize {
 			return
 		}
 		h := binary.BigEndian.Uint64(s.header[:])
@@ -251,8 +253,8 @@ func (s *frameScanner) scan(data []byte, found func(frame)) {
 			flags:  uint8(h >> 24),
 			stream: binary.BigEndian.Uint32(s.header[5:]) &^ (1 << 31),
 		}
-		s.filled, s.skip = 0, f.length
-		found(f)
+		s.headerBytes, s.skip = 0, f.length
+		handleFrame(f)
 	}
 }
 
@@ -260,31 +262,33 @@ const (
 	// framesPerCall is the number of frames of a small call: HEADERS and DATA.
 	framesPerCall = 2
 
-	// resetFrames is the number of frames that RST_STREAM counts as.
+	// resetFrames is the cost of an RST_STREAM frame: it counts as so many frames.
 	resetFrames = 4
 
+	// framesPerReset is the cost of a small call that the client resets.
 	framesPerReset = framesPerCall + resetFrames
 
-	// resetsPerAnswer is the number of resets that an answered call allows. Behind an Envoy, hostile clients can
-	// cancel many calls on the connection of all others, whose answers keep it open.
+	// resetsPerAnswer is the number of resets that an answered call allows. An Envoy sends the calls of all its
+	// clients on one connection. If hostile clients cancel many calls there, the answers to other clients keep the
+	// connection open.
 	resetsPerAnswer = 100
 
-	// maxSavedSeconds bounds the frames that a connection can save for later, in seconds. After a stall of rls, all
-	// resets of the clients that gave up arrive at once.
+	// maxSavedSeconds bounds the frames that a connection can save: at most the frames of 30 seconds. If rls stalls,
+	// many clients give up, and all their resets arrive at once.
 	maxSavedSeconds = 30
 
-	// firstSeconds is the time whose frames a new connection can send at once. It is short, because a hostile
-	// client can open many connections.
+	// firstSeconds bounds the frames that a new connection can send at once: the frames of an eighth of a second.
+	// This time is short, because a hostile client can open many connections.
 	firstSeconds = 0.125
 )
 
-// frameBudget bounds the frames that a client sends without answers. They cost CPU time.
+// frameBudget bounds the frames that a client sends without an answer, because each frame costs CPU time.
 type frameBudget struct {
 	perSecond  float64 // 0 means no bound
-	callFrames float64 // frames of the calls that can be in flight
+	callFrames float64 // the frames of all calls that can be in flight
 	framesLeft int64
 	refilledAt time.Time
-	answers    int64 // answered calls of the connection at refilledAt
+	answers    int64 // the number of answered calls of the connection at refilledAt
 }
 
 func newFrameBudget(o *Options, now time.Time) frameBudget {
@@ -301,7 +305,7 @@ func (b *frameBudget) take(n int64) bool {
 	return true
 }
 
-// refillAndTake adds the frames for the time and the answers since the last refill, and is then take.
+// refillAndTake adds frames for the time and for the answers since the last refill. Then it calls take.
 func (b *frameBudget) refillAndTake(n, answers int64, now time.Time) bool {
 	if b.perSecond == 0 {
 		b.framesLeft = math.MaxInt64

@@ -19,10 +19,10 @@ type Observer interface {
 	// LimitsLoaded reports that a set of limits came into force.
 	LimitsLoaded(domains int)
 
-	// LimitsChanged reports that an update or the end of an override brought other limits into force.
+	// LimitsChanged reports that an update or the end of an override has changed the limits in force.
 	LimitsChanged(LimitsChange)
 
-	// LimitsRejected reports why a set of limits was rejected. The limits in force stay.
+	// LimitsRejected reports the problem of a set of limits that was rejected. The previous limits stay in force.
 	LimitsRejected(error)
 
 	// ConfigProblems reports the number of problems that keep the newest limits or overrides out of force.
@@ -34,19 +34,19 @@ type Observer interface {
 	// OverridesChanged reports overrides that were set, changed, deleted or rejected, or have expired.
 	OverridesChanged([]OverrideChange)
 
-	// SourceState reports why a source went down, or nil when it came up. First, a source is down.
+	// SourceState reports the error when a source goes down, or nil when the source comes up. A source starts as down.
 	SourceState(source string, err error)
 
-	// SourceRead reports that the content of a source is in force, also without a change.
+	// SourceRead reports that a source was read and its content is in force, even if the content has not changed.
 	SourceRead(source string)
 }
 
 // OverrideCounts are numbers of overrides, rules and switches.
 type OverrideCounts struct {
-	// A rejected one counts as in force too, if its previous value stays in force.
+	// A rejected override counts in InForce too if its previous value stays in force.
 	InForce, Rejected, Waiting int
 
-	// Switches in force.
+	// The switches in force for a rule, for a domain and for all domains.
 	OffRules, OffDomains, OffAll int
 }
 
@@ -60,7 +60,7 @@ type LimitsChange struct {
 	// First reports that no limits were in force before.
 	First bool
 
-	Domains, Rules int // in force now
+	Domains, Rules int // the numbers in force after the change
 	descriptors.Changes
 }
 
@@ -79,17 +79,17 @@ const (
 // OverrideChange describes a change of an override.
 type OverrideChange struct {
 	Action Action
-	State  override.State // now; of a deleted override, the state before
+	State  override.State // the state after the change; for a deleted override, the state before the change
 }
 
-// reportOverrides logs and reports what has changed in the overrides. At the start, the log gets problems and
-// switches, because an operator must see them, and the Observer gets no changes.
+// reportOverrides logs and reports the changes of the overrides. In the first report, the Observer gets no changes, but
+// the log gets all problems and switches, because an operator must see them.
 func (r *Reloader) reportOverrides() {
 	var counts OverrideCounts
 	var changes []OverrideChange
 	states, newProblems := map[string]override.State{}, 0
 	for _, s := range r.overrides.States() {
-		old, known := r.overrideStates[s.Field()]
+		old, isKnown := r.overrideStates[s.Field()]
 		states[s.Field()] = s
 		counts.add(&s)
 		if s.Problem != nil && (old.Problem == nil || old.Problem.Error() != s.Problem.Error()) {
@@ -102,13 +102,13 @@ func (r *Reloader) reportOverrides() {
 		}
 		action := OverrideSet
 		switch {
-		case known && old.Value == s.Value && old.Expired == s.Expired && (old.Problem == nil) == (s.Problem == nil):
+		case isKnown && old.Value == s.Value && old.Expired == s.Expired && (old.Problem == nil) == (s.Problem == nil):
 			continue
 		case s.Problem != nil:
 			action = OverrideRejected
 		case s.Expired:
 			action = OverrideExpired
-		case known:
+		case isKnown:
 			action = OverrideChanged
 		}
 		changes = append(changes, OverrideChange{action, s})
@@ -131,7 +131,7 @@ func (r *Reloader) reportOverrides() {
 		slices.SortFunc(changes, func(a, b OverrideChange) int { return cmp.Compare(a.State.Field(), b.State.Field()) })
 		r.options.Observer.OverridesChanged(changes)
 	}
-	if r.overridesRead {
+	if r.hasReadOverrides {
 		r.overrideStates = states
 	}
 }

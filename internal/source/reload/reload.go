@@ -1,6 +1,6 @@
-// Package reload puts the limits of a source in force, with overrides applied, and reports what is in force and
-// what was rejected. If limits or an override are rejected, the previous value stays in force. The base is the
-// limits of the source, without overrides.
+// Package reload puts the limits of a source in force, and applies the overrides to the limits. It reports the limits
+// in force, and the limits and overrides that it rejects. If it rejects limits or an override, the previous value
+// stays in force. The base is the set of limits of the source, without overrides.
 package reload
 
 import (
@@ -27,10 +27,10 @@ type Options struct {
 	// Store gets the limits in force.
 	Store *descriptors.Store
 
-	// Observer is notified of each change.
+	// Observer learns of each change.
 	Observer Observer
 
-	// Log may be nil.
+	// Log gets a line for each change. Log may be nil.
 	Log *slog.Logger
 }
 
@@ -39,17 +39,17 @@ type Reloader struct {
 	options Options
 
 	mu          sync.Mutex
-	base        *limitsfile.Set  // nil before the first good limits
-	problem     error            // why the newest limits were rejected; nil if they are in force
-	outages     map[string]error // by source; nil if the source can be read
+	base        *limitsfile.Set  // nil before the first valid limits
+	problem     error            // the reason why the newest limits are rejected; nil if the newest limits are in force
+	outages     map[string]error // the key is the source; the error is nil if the source can be read
 	overrides   override.Layer
-	expiryTimer *time.Timer // of the next override that expires; nil if none does
+	expiryTimer *time.Timer // fires when the next override expires; nil if no override expires
 
-	inForceSince   time.Time                 // when the limits in force last changed or were loaded
-	overridesRead  bool                      // the overrides were read at least once
-	overrideStates map[string]override.State // of the last report, by field; nil before the first report
+	inForceSince     time.Time                 // the time when the limits in force last changed or were loaded
+	hasReadOverrides bool                      // the overrides were read at least once
+	overrideStates   map[string]override.State // the states in the last report; the key is the field; nil before the first report
 
-	loggedWarnings map[string]bool // the warnings of the limits in force, which are in the log
+	loggedWarnings map[string]bool // the warnings about the limits in force; all of them are in the log
 }
 
 // New returns a Reloader without limits.
@@ -58,20 +58,21 @@ func New(o Options) *Reloader {
 	return &Reloader{options: o, outages: map[string]error{}}
 }
 
-// Follow runs s and puts its updates in force until ctx is done. name is the source in reports. If firstOutcome is
-// not nil, it has capacity 1 and gets nil, or why the first update is not in force.
-func (r *Reloader) Follow(ctx context.Context, name string, s source.Source, firstOutcome chan<- error) error {
+// Follow runs s and puts the updates of s in force until ctx is done. name is the name of s in reports. firstResult is
+// nil or a channel of capacity 1. Follow sends one value to the channel: nil if the first update is in force, or the
+// error.
+func (r *Reloader) Follow(ctx context.Context, name string, s source.Source, firstResult chan<- error) error {
 	return s.Run(ctx, func(u source.Update) error {
 		err := r.Apply(name, u)
 		select {
-		case firstOutcome <- cmp.Or(err, u.Outage):
-		default: // not the first update
+		case firstResult <- cmp.Or(err, u.Outage):
+		default: // the channel has the result of the first update
 		}
 		return err
 	})
 }
 
-// Apply puts an update of the named source in force, or returns why it was rejected.
+// Apply puts an update of the named source in force. If the update is invalid, Apply returns the problem.
 func (r *Reloader) Apply(name string, u source.Update) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,19 +85,19 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 	}
 	if u.Overrides != nil {
 		r.overrides.Set(u.Overrides)
-		r.overridesRead = true
+		r.hasReadOverrides = true
 	}
 	switch {
 	case u.Limits != nil:
 		r.logWarnings(u.Limits.Warnings)
 		r.base, r.problem = u.Limits, u.Problem
-		changes := r.renew(name)
+		changes := r.replaceLimits(name)
 		r.inForceSince = time.Now()
 		r.options.Observer.LimitsLoaded(len(u.Limits.Domains))
-		r.logInForce(u.Attrs, changes)
+		r.logLimits(u.Attrs, changes)
 	case u.Overrides != nil && r.base != nil:
-		if changes := r.renew(name); len(changes) > 0 {
-			r.logInForce([]slog.Attr{slog.Int("overrides", len(u.Overrides))}, changes)
+		if changes := r.replaceLimits(name); len(changes) > 0 {
+			r.logLimits([]slog.Attr{slog.Int("overrides", len(u.Overrides))}, changes)
 		}
 	}
 	if u.Outage == nil {
@@ -113,14 +114,14 @@ func (r *Reloader) setOutage(name string, err error) {
 	}
 }
 
-// renew puts base with overrides in force. cause is the name of the updated source, or empty. renew returns log
-// attributes for the rules that have changed.
-func (r *Reloader) renew(cause string) []slog.Attr {
+// replaceLimits puts the base with the overrides in force. cause is the name of the source with the update, or empty
+// if an override has expired. replaceLimits returns log attributes for the rules that have changed.
+func (r *Reloader) replaceLimits(cause string) []slog.Attr {
 	old := r.options.Store.Load()
 	set, nextExpiry := r.overrides.Apply(r.base, time.Now())
 	cfg := descriptors.Compile(set)
 	r.options.Store.Set(cfg)
-	r.renewAt(nextExpiry)
+	r.scheduleExpiry(nextExpiry)
 	r.reportOverrides()
 	r.options.Observer.ConfigProblems(len(r.problems()))
 	change := LimitsChange{Time: time.Now(), Cause: cause, First: old == nil, Domains: len(cfg.Domains()), Rules: cfg.Rules()}
@@ -135,8 +136,8 @@ func (r *Reloader) renew(cause string) []slog.Attr {
 	return attrs
 }
 
-// renewAt schedules the renewal at the end of an override, or none for the zero Time.
-func (r *Reloader) renewAt(end time.Time) {
+// scheduleExpiry starts the timer that replaces the limits at the end of an override. The zero Time stops the timer.
+func (r *Reloader) scheduleExpiry(end time.Time) {
 	if r.expiryTimer != nil {
 		r.expiryTimer.Stop()
 		r.expiryTimer = nil
@@ -150,25 +151,26 @@ func (r *Reloader) renewAt(end time.Time) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		switch {
-		case r.expiryTimer != timer: // replaced while it fired
+		case r.expiryTimer != timer: // an update has replaced the timer while the timer fired
 		case time.Now().Before(end):
-			r.renewAt(end)
+			r.scheduleExpiry(end)
 		default:
-			if changes := r.renew(""); len(changes) > 0 {
-				r.logInForce([]slog.Attr{slog.String("reason", "override expired")}, changes)
+			if changes := r.replaceLimits(""); len(changes) > 0 {
+				r.logLimits([]slog.Attr{slog.String("reason", "override expired")}, changes)
 			}
 		}
 	})
 	r.expiryTimer = timer
 }
 
-// Bounds of the log; /rlconfig/problems has everything.
+// Bounds of the log. The page /rlconfig/problems shows all problems in full.
 const (
 	maxLoggedProblems = 20
-	maxLoggedBytes    = 1 << 10 // of one problem of an override
+	maxLoggedBytes    = 1 << 10 // bounds one problem of an override
 )
 
-func (r *Reloader) logInForce(cause, changes []slog.Attr) {
+// logLimits logs the number of limits in force, with the attributes of cause and of changes.
+func (r *Reloader) logLimits(cause, changes []slog.Attr) {
 	cfg := r.options.Store.Load()
 	attrs := slices.Concat(cause, []slog.Attr{slog.Int("domains", len(cfg.Domains())), slog.Int("rules", cfg.Rules())}, changes)
 	r.options.Log.LogAttrs(context.Background(), slog.LevelInfo, "limits in force", attrs...)
@@ -206,15 +208,16 @@ func (r *Reloader) logWarnings(warnings fields.Problems) {
 	r.loggedWarnings = logged
 }
 
-// reject records why the newest limits, or a part of them, are rejected.
+// reject records and logs err, the problem of the newest limits. isPart reports whether the valid part of the newest
+// limits comes into force.
 func (r *Reloader) reject(err error, isPart bool) {
 	r.problem = err
 	r.options.Observer.LimitsRejected(err)
 	r.options.Observer.ConfigProblems(len(r.problems()))
-	message := "limits rejected; the last good ones stay in force"
+	message := "limits rejected; the last good limits stay in force"
 	switch {
 	case isPart:
-		message = "limits rejected in part; the last good ones of their domain stay in force, if there are any"
+		message = "limits rejected in part; a domain with a rejected part keeps its last good limits, if it had any"
 	case r.base == nil:
 		message = "limits rejected; no limits are in force"
 	}
@@ -228,7 +231,7 @@ func (r *Reloader) reject(err error, isPart bool) {
 	}
 }
 
-// problems returns why the newest limits or overrides are not in force, one line each.
+// problems returns the problems of the newest limits and overrides, one line for each problem.
 func (r *Reloader) problems() []string {
 	var lines []string
 	if r.problem != nil {
@@ -242,14 +245,15 @@ func (r *Reloader) problems() []string {
 	return lines
 }
 
-// WriteLimits writes the limits in force, one line each.
+// WriteLimits writes the limits in force, one line for each limit.
 func (r *Reloader) WriteLimits(w io.Writer) {
 	if cfg := r.options.Store.Load(); cfg != nil {
 		_ = cfg.WriteLines(w)
 	}
 }
 
-// WriteProblems writes why sources are down, and problems, one line each.
+// WriteProblems writes one line for each source that is down, and then one line for each problem of the newest limits
+// and overrides.
 func (r *Reloader) WriteProblems(w io.Writer) {
 	s := r.Status()
 	for _, name := range slices.Sorted(maps.Keys(s.Outages)) {
@@ -262,18 +266,18 @@ func (r *Reloader) WriteProblems(w io.Writer) {
 
 // Status describes the limits in force.
 type Status struct {
-	// InForceSince is the time of the last change of the limits in force, or of the last update of their source. It
-	// is zero without limits.
+	// InForceSince is the time of the last change of the limits in force, or of the last update of their source. If
+	// no limits are in force, InForceSince is zero.
 	InForceSince time.Time
 
-	// Problems are the reasons why the newest limits or overrides are not in force, one line each.
+	// Problems are the problems of the newest limits and overrides, one line for each problem.
 	Problems []string
 
-	// Outages are the errors of the sources that can't be read, by source.
+	// Outages are the errors of the sources that can't be read. The key is the source.
 	Outages map[string]error
 }
 
-// Status returns the Status of this moment.
+// Status returns the current Status.
 func (r *Reloader) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -289,7 +293,7 @@ func (r *Reloader) States() []override.State {
 	return r.overrides.States()
 }
 
-// DryRun returns the state that the value of a field would have. It changes nothing.
+// DryRun returns the state that the field would have with this value. DryRun changes nothing.
 func (r *Reloader) DryRun(field, value string) override.State {
 	r.mu.Lock()
 	defer r.mu.Unlock()

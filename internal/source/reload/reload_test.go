@@ -137,7 +137,7 @@ func TestRejectedLimitsKeepLastGoodLimitsInForce(t *testing.T) {
 	r.load(perYear(5))
 	assert.Zero(t, r.problems)
 	assert.Equal(t, bad, r.Apply("file", source.Update{Problem: bad}))
-	assert.Equal(t, `"limits rejected; the last good ones stay in force" problem="b.yaml:3:4: wrong, too"`, r.lastLine())
+	assert.Equal(t, `"limits rejected; the last good limits stay in force" problem="b.yaml:3:4: wrong, too"`, r.lastLine())
 	assert.Equal(t, "shop\n  tenant: 5 per year\n", r.inForce())
 	assert.Equal(t, bad.Error()+"\n", r.problemsPage())
 	assert.Equal(t, 2, r.problems)
