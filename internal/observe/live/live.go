@@ -241,7 +241,7 @@ func (l *Live) refreshLimits() {
 	l.limits, l.switchedOff = Limits{Domains: []string{}}, nil
 	if config != nil {
 		const maxShown = 5
-		off := config.Off()
+		off := config.OffSwitches()
 		for _, o := range off[:min(len(off), maxShown)] {
 			l.switchedOff = append(l.switchedOff, o.Path+o.Notes.String())
 		}

@@ -42,7 +42,7 @@ type Reloader struct {
 	base        *limitsfile.Set  // nil before the first good limits
 	problem     error            // why the newest limits were rejected; nil if they are in force
 	outages     map[string]error // by source; nil if the source can be read
-	overrides   override.Layer
+	overrides   override.Table
 	expiryTimer *time.Timer // of the next override that expires; nil if none does
 
 	inForceSince   time.Time                 // when the limits in force last changed or were loaded

@@ -266,7 +266,7 @@ func (c *comparison) compareRules(oldMatched, newMatched, path []*limitsfile.Des
 	case change.Old.Path == change.New.Path:
 		change.Event = Changed
 		key = [3]string{change.Old.Path, change.New.Path}
-		if oldRule.Summary() == newRule.Summary() && oldRule.SameAnswers(newRule) {
+		if oldRule.Summary() == newRule.Summary() && oldRule.HasSameAnswers(newRule) {
 			return
 		}
 	default:
