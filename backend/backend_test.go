@@ -27,7 +27,7 @@ func TestGroupHasHitsThatCharge(t *testing.T) {
 }
 
 func TestSourceIsABackendOrAMemory(t *testing.T) {
-	backends := map[backend.Source]bool{backend.SourceLocal: true, backend.SourceRedis: true}
+	backends := map[backend.Source]bool{backend.SourceLocal: true, backend.SourceRedis: true, backend.SourceMemcached: true}
 	for _, s := range backend.Sources() {
 		assert.Equal(t, backends[s], s.IsBackend(), s)
 		assert.Equal(t, s == backend.SourceFallback, backend.Result{Source: s}.Degraded(), s)

@@ -27,8 +27,8 @@ var (
 	errWaiting = &Error{Reason: ReasonLate, NotSent: true, Cause: errors.New("calls before this call wait for an answer")}
 )
 
-// Take implements Limiter. If the caller has a deadline, the budget is at most three quarters of the time
-// until then. In the last quarter, another Limiter can still decide.
+// Take implements Limiter. If the caller has a deadline, the budget is at most three quarters of the time left,
+// so that another Limiter can still decide.
 func (b *Bounded) Take(ctx context.Context, now time.Time, hits []Hit, results []Result) {
 	budget := b.budget
 	if end, ok := ctx.Deadline(); ok {

@@ -11,8 +11,7 @@ type Error struct {
 	// Reason is why the backend did not decide. ReasonOverload says nothing about the backend's health.
 	Reason Reason
 
-	// NotSent reports that the hit was never sent. So the backend has not charged the hit, and the
-	// error is no failure of the backend. Otherwise the backend may have charged the hit.
+	// NotSent reports that the hit was never sent, so the backend has neither failed nor charged it.
 	NotSent bool
 
 	// Cause has the details. It can be nil.
@@ -57,9 +56,8 @@ func IsNotSent(err error) bool {
 	return ok && e.NotSent
 }
 
-// LateError is the error of a hit that was sent and not answered in time. The answer may still
-// come, and then the caller of Take can learn whether the hit was charged. It is safe for
-// concurrent use.
+// LateError is the error of a hit that was sent and not answered in time. If the answer still comes, the caller
+// of Take can learn whether the hit was charged. It is safe for concurrent use.
 type LateError struct {
 	cause error
 
@@ -77,9 +75,8 @@ func (e *LateError) Error() string { return e.cause.Error() }
 // Unwrap returns the cause.
 func (e *LateError) Unwrap() error { return e.cause }
 
-// Arrive sets the answer to the hit. The backend calls it at most once. If r.Allowed is set, the
-// hit was charged. If IsNotSent(r.Err), the hit was not charged. With another error, nobody
-// knows.
+// Arrive sets the answer to the hit, at most once. If r.Allowed is set, the hit was charged. If IsNotSent(r.Err),
+// it was not. With another error, nobody knows.
 func (e *LateError) Arrive(r Result) {
 	e.mu.Lock()
 	e.answer = &r
@@ -90,8 +87,8 @@ func (e *LateError) Arrive(r Result) {
 	}
 }
 
-// OnArrival calls f with the answer, now or as soon as the answer comes. f must return at once.
-// If no answer comes, f is not called. OnArrival is called at most once.
+// OnArrival calls f with the answer, now or as soon as the answer comes. It is called at most once, and f must
+// return at once.
 func (e *LateError) OnArrival(f func(Result)) {
 	e.mu.Lock()
 	e.onArrival = f

@@ -6,27 +6,22 @@ import (
 	"time"
 )
 
-// Layer is a Limiter that can say what it would answer, and can forget what it remembers. A Layer
-// stands in front of another Layer and passes on what it does not decide. The last Layer is Counters.
+// Layer is a Limiter in front of another Layer. It passes on what it does not decide. The last Layer is Counters.
 type Layer interface {
 	Limiter
 
-	// Peek sets peeks[i] to what Take would answer to hits[i]. It charges nothing, and changes nothing
-	// that a later Take would see. Both slices have the same length.
+	// Peek sets peeks[i] to what Take would answer to hits[i], and changes nothing.
 	Peek(ctx context.Context, now time.Time, hits []Hit, peeks []Peek)
 
-	// Forget drops what the Layer and those behind it remember of the counter of h, or of all counters
-	// if h is nil. It is called after a reset through another replica.
+	// Forget drops what the Layer and those behind it remember of the counter of h, or of all counters if h
+	// is nil, after a reset through another replica.
 	Forget(h *Hit)
 }
 
 // Peek is what a Layer would answer to a hit.
 type Peek struct {
-	// Result is the answer of the counter to the hit with an N of 0.
-	Result
-
-	// Denial is the answer to the hit, if a Layer would give it from its memory, or nil.
-	Denial *RememberedDenial
+	Result                   // of the counter to the hit with an N of 0
+	Denial *RememberedDenial // the answer of a Layer from its memory, or nil
 }
 
 // RememberedDenial is an answer that a Layer gives from its memory, without a counter.

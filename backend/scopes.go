@@ -9,15 +9,13 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Scopes is a Layer that sends each hit to the Layer of its limit's scope. Limits of scope
-// global have one budget for all replicas. Limits of scope instance have a budget in each
-// replica.
+// Scopes is a Layer that sends each hit to the Layer of its limit's scope.
 type Scopes struct{ Global, Instance Layer }
 
 var _ Layer = Scopes{}
 
-// Take implements Limiter. Hits of scope instance come first, because their counters belong to
-// this process. So if they deny the group of the Take, other replicas see no charge.
+// Take implements Limiter. Hits of scope instance come first, so if they deny the group, other replicas see no
+// charge.
 func (s Scopes) Take(ctx context.Context, now time.Time, hits []Hit, results []Result) {
 	isInstance := func(i int) bool { return hits[i].Limit.Scope == limit.Instance }
 	TakePart(ctx, now, s.Instance, hits, results, isInstance)
@@ -87,13 +85,10 @@ func (s Scopes) refundInstance(ctx context.Context, now time.Time, hits []Hit, r
 	refunds.CopyResults(results)
 }
 
-// KeyPrefix names all counters whose keys start alike.
+// KeyPrefix names all counters whose keys start with Start. Unless EndsAnywhere is set, a key ends after Start,
+// or goes on with a | and further entries.
 type KeyPrefix struct {
-	// Start is the start of the keys.
-	Start string
-
-	// EndsAnywhere reports whether any text may follow Start. Otherwise a key ends after Start,
-	// or goes on with a | and further entries.
+	Start        string
 	EndsAnywhere bool
 }
 
@@ -105,17 +100,15 @@ func (p KeyPrefix) Matches(key string) bool {
 
 // PrefixReset is the outcome of a reset by prefix.
 type PrefixReset struct {
-	// Counters is the number of counters with the prefix. It is -1 if the backend keeps no names
-	// of counters, so that it can't count them.
+	// Counters is the number of counters with the prefix, or -1 if the backend can't count them.
 	Counters int
 
-	// Unclear is the number of counters whose names are shortened, so that they may have the
-	// prefix. They are not reset.
+	// Unclear is the number of counters whose shortened names may have the prefix. They are not reset.
 	Unclear int
 }
 
-// ErrTooManyCounters is wrapped by the error of a reset that would reset more counters than the
-// caller allows. Nothing was reset.
+// ErrTooManyCounters is wrapped by the error of a reset of more counters than the caller allows. Nothing was
+// reset.
 var ErrTooManyCounters = errors.New("too many counters have the prefix")
 
 // ScopePrefixes resets counters by prefix, those of scope global and those of scope instance.
@@ -132,7 +125,7 @@ func (p ScopePrefixes) ResetPrefix(ctx context.Context, prefix KeyPrefix, maxCou
 
 // PrefixResetter resets counters by prefix.
 type PrefixResetter interface {
-	// ResetPrefix resets all counters with the prefix. If there are more than maxCounters, it
-	// resets none. With dryRun it only counts them. If it fails, it may have reset a part.
+	// ResetPrefix resets all counters with the prefix, or none if there are more than maxCounters. With dryRun
+	// it only counts them. If it fails, it may have reset a part.
 	ResetPrefix(ctx context.Context, p KeyPrefix, maxCounters int, dryRun bool) (PrefixReset, error)
 }

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// SubBatch is the part of a batch of hits that goes to another Limiter. It is not safe
-// for concurrent use.
+// SubBatch is the part of a batch of hits that goes to another Limiter.
 type SubBatch struct {
 	Hits    []Hit
 	Index   []int    // Index[j] is the place of Hits[j] in the whole batch
@@ -25,8 +24,7 @@ func NewSubBatch() *SubBatch { return subBatches.Get().(*SubBatch) }
 // maxKeptKeys is the most memory for keys that a released SubBatch keeps, in bytes.
 const maxKeptKeys = 64 << 10
 
-// Release makes the memory of s available to NewSubBatch. The caller must not use s
-// afterwards.
+// Release makes the memory of s available to NewSubBatch. The caller must not use s afterwards.
 func (s *SubBatch) Release() {
 	clear(s.Hits)
 	s.Hits, s.Index, s.Results, s.keys = s.Hits[:0], s.Index[:0], s.Results[:0], s.keys[:0]
@@ -87,8 +85,8 @@ func IsGroupDenied(hits []Hit, results []Result) bool {
 	return false
 }
 
-// TakeDeniedGroup does what TakePart does, but l does not charge hits of the group, because a hit that l
-// does not get has already denied the group.
+// TakeDeniedGroup is TakePart after a hit that l does not get has denied the group. So l charges no hits of the
+// group.
 func TakeDeniedGroup(ctx context.Context, now time.Time, l Limiter, hits []Hit, results []Result, isIncluded func(i int) bool) {
 	s := NewSubBatch()
 	defer s.Release()
@@ -110,8 +108,7 @@ func TakeDeniedGroup(ctx context.Context, now time.Time, l Limiter, hits []Hit, 
 	s.CopyResults(results)
 }
 
-// TakePart sends to l only the hits for which isIncluded returns true, and sets their
-// results. It calls isIncluded once or twice for each index.
+// TakePart sends to l only the hits for which isIncluded returns true, and sets their results.
 func TakePart(ctx context.Context, now time.Time, l Limiter, hits []Hit, results []Result, isIncluded func(i int) bool) {
 	count := 0
 	for i := range hits {

@@ -16,8 +16,7 @@ const (
 // DefaultAlgorithm is the algorithm of limits without an algorithm.
 const DefaultAlgorithm = FixedWindow
 
-// algorithms has one row for each algorithm. Other code does not compare algorithms. It
-// asks for their traits.
+// algorithms has one row for each algorithm. Other code asks for traits and does not compare algorithms.
 var algorithms = [...]struct {
 	name string // in limits files, and of the script lua/<name>.lua
 	tag  string // the start of the Tag of the counters
@@ -32,8 +31,7 @@ var algorithms = [...]struct {
 	Concurrency:    {"concurrency", "cc", concurrencyWithoutID, traits{holds: true}},
 }
 
-// traits are the properties of an algorithm that other code asks for. The methods of
-// Algorithm explain them.
+// traits are properties of an algorithm, which its methods explain.
 type traits struct {
 	usesBurst, defaultChargeDenied, resetsAtOnce, aligned, countsWindows, leases, holds bool
 }
@@ -65,29 +63,24 @@ func (a Algorithm) String() string { return algorithms[a].name }
 // UsesBurst reports whether a limit of this algorithm can have a burst.
 func (a Algorithm) UsesBurst() bool { return algorithms[a].usesBurst }
 
-// DefaultChargeDenied reports whether denied hits are charged if the limits file does
-// not say. FixedWindow charges them, as envoyproxy/ratelimit does.
+// DefaultChargeDenied reports whether denied hits are charged if the limits file does not say.
 func (a Algorithm) DefaultChargeDenied() bool { return algorithms[a].defaultChargeDenied }
 
-// ResetsAtOnce reports whether all hits of a window are forgotten at the same moment,
-// the end of the window. So charged denied hits make nobody wait longer. A peek is
-// allowed as long as the count does not exceed the limit.
+// ResetsAtOnce reports whether all hits of a window are forgotten at its end. So charged denied hits make
+// nobody wait longer. A peek is allowed as long as the count does not exceed the limit.
 func (a Algorithm) ResetsAtOnce() bool { return algorithms[a].resetsAtOnce }
 
-// Aligned reports whether the windows of all keys start at the same times: at a multiple of
-// their length since the epoch, or at midnight of a time zone. ResetAfter is then always the
-// end of the window. Windows of a second or more end at a whole second.
+// Aligned reports whether the windows of all keys start at the same times. ResetAfter is then always the end
+// of the window. Windows of a second or more end at a whole second.
 func (a Algorithm) Aligned() bool { return algorithms[a].aligned }
 
-// CountsWindows reports whether the state is one count for each aligned window, which starts
-// at 0. A store can then keep a counter as a number for each window and decide with
-// Limit.CountHits.
+// CountsWindows reports whether the state is one count for each aligned window, which starts at 0. A store can
+// then keep a number for each window and decide with Limit.CountHits.
 func (a Algorithm) CountsWindows() bool { return algorithms[a].countsWindows }
 
 // Leases reports whether replicas can lease permits of a limit of this algorithm.
 func (a Algorithm) Leases() bool { return algorithms[a].leases }
 
-// HasHolds reports whether hits take slots until they are released or expire, instead of counting
-// for a window. Hits can name their holds: see Limit.TakeHold. Slots can become free at any time,
-// so a denial says nothing about the next hit.
+// HasHolds reports whether hits take slots until they are released or expire. Slots can become free at any
+// time, so a denial says nothing about the next hit.
 func (a Algorithm) HasHolds() bool { return algorithms[a].holds }

@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// calendar divides time into windows of a time zone. Each window starts at the first moment of a
-// day there: at midnight, or at the end of a gap that hides midnight. If clocks go back across
-// midnight, the first midnight counts. A day that a zone skipped has no window of its own.
+// calendar divides time into windows of a time zone. Each window starts at the first moment of a day there: at
+// the first midnight, or at the end of a gap that hides midnight. A day that a zone skipped has no window.
 type calendar struct {
 	zone         *time.Location
 	months, days int64  // the length of a window; one of them is 0
@@ -31,7 +30,6 @@ func (s *Spec) CanHaveTimezone() bool {
 	return s.Algorithm.CountsWindows() && (s.Unit == Day || s.Unit == Week || s.Unit == Month || s.Unit == Year)
 }
 
-// newCalendar returns the calendar of s, or nil if s has no time zone.
 func newCalendar(s *Spec) (*calendar, error) {
 	switch {
 	case s.Timezone == "":
@@ -59,13 +57,11 @@ func newCalendar(s *Spec) (*calendar, error) {
 	return c, nil
 }
 
-// zoneLetters turns the name of a zone into letters and digits, and different names into
-// different ones.
+// zoneLetters turns different names of zones into different texts of letters and digits.
 var zoneLetters = strings.NewReplacer("/", "", "_", "", "+", "Plus", "-", "Minus")
 
 var zones sync.Map // of *time.Location, by name
 
-// loadZone returns the time zone of that name.
 func loadZone(name string) (*time.Location, error) {
 	if zone, ok := zones.Load(name); ok {
 		return zone.(*time.Location), nil
@@ -78,16 +74,13 @@ func loadZone(name string) (*time.Location, error) {
 	return zone, nil
 }
 
-// windowAt returns the window that holds now. All times are in microseconds. The window of the
-// last call is kept, because most calls ask for it again.
+// windowAt returns the window that holds now. It keeps the last window, because most calls ask for it again.
 func (c *calendar) windowAt(now int64) (start, end int64) {
 	if w := c.last.Load(); w != nil && w.start <= now && now < w.end {
 		return w.start, w.end
 	}
 	local := time.UnixMicro(now).In(c.zone)
-	// The local date can be that of an earlier window, because clocks go back across midnight
-	// in some zones.
-	number := c.number(local)
+	number := c.number(local) // of an earlier window, if clocks have gone back across midnight
 	start, end = c.start(number), c.start(number+1)
 	for end <= now {
 		number++
@@ -107,14 +100,12 @@ func (c *calendar) number(t time.Time) int64 {
 	return floorDiv(days+c.offset, c.days)
 }
 
-// start returns the first moment of the window with this number.
 func (c *calendar) start(number int64) int64 {
 	month, day := time.January+time.Month(number*c.months), 1+int(number*c.days-c.offset)
 	return firstMoment(time.Date(1970, month, day, 0, 0, 0, 0, time.UTC), c.zone)
 }
 
-// firstMoment returns the first moment at which clocks in zone show midnight or more, where
-// midnight is a time in UTC.
+// firstMoment returns the first moment at which clocks in zone show midnight or more. midnight is in UTC.
 func firstMoment(midnight time.Time, zone *time.Location) int64 {
 	for t := midnight.Add(-maxZoneOffset).In(zone); ; {
 		_, offset := t.Zone()
@@ -133,7 +124,6 @@ func firstMoment(midnight time.Time, zone *time.Location) int64 {
 	}
 }
 
-// floorDiv returns a / b, rounded down.
 func floorDiv(a, b int64) int64 {
 	q := a / b
 	if a%b < 0 {

@@ -6,23 +6,14 @@ import (
 	"sort"
 )
 
+// The bounds of holds.
 const (
-	// DefaultHold is the Hold of limits that have none, in microseconds.
-	DefaultHold = 30 * second
-
-	// MinHold is the minimum of Hold, in microseconds.
-	MinHold = second / 10
-
-	// MaxHold is the maximum of Hold, in microseconds.
-	MaxHold = 86_400 * second
-
-	// maxHoldEntries bounds the entries of one counter. An entry is a member of the sorted set in
-	// Redis, and a hold of several slots has two.
-	maxHoldEntries = 100_000
+	DefaultHold    = 30 * second     // Hold of limits that have none
+	MinHold        = second / 10     // of Hold
+	MaxHold        = 86_400 * second // of Hold
+	MaxHoldID      = 64              // bytes of the id of a hold
+	maxHoldEntries = 100_000         // members of the sorted set in Redis, where a hold of several slots has two
 )
-
-// MaxHoldID is the maximum length of the id of a hold, in bytes.
-const MaxHoldID = 64
 
 // CheckHoldID returns an error unless id has 1 to MaxHoldID visible ASCII characters.
 func CheckHoldID(id string) error {
@@ -37,19 +28,15 @@ func CheckHoldID(id string) error {
 	return nil
 }
 
-// A hold, and an id with its place in the map, need as much memory as this number of hits in a log.
-const (
-	logEntriesPerHold = 2
-	logEntriesPerID   = 2
-)
+// logEntriesPerHold is the number of hits in a log that need as much memory as a hold, or as an id with its place in
+// the map.
+const logEntriesPerHold = 2
 
-// hold is a number of slots that are taken until a time.
 type hold struct {
 	expiry, slots int64
 	id            string // empty for anonymous holds; all anonymous holds of one expiry are one hold
 }
 
-// holdSet has the holds of one counter.
 type holdSet struct {
 	holds    []hold           // by expiry; of those with one expiry, the anonymous hold comes first
 	expiries map[string]int64 // of the named holds, by id
@@ -59,24 +46,14 @@ type holdSet struct {
 // concurrency counts the holders of a key. A hit of n takes n slots. The slots are free again after
 // a release, or when Hold has passed. At most Max slots are taken at any time.
 //
-// If id is not empty, it names the hold of the hit. If the hold exists, the hit renews it: the hold
-// then expires at now + Hold, and takes no further slot. A negative n with an id ends exactly the
-// hold of this id, whatever n is. If there is no such hold, nothing changes.
+// If the hold of id exists, the hit renews it: the hold then expires at now + Hold, and takes no further slot.
+// A negative n with an id ends exactly the hold of this id, whatever n is.
 //
-// A negative n without an id ends -n slots of anonymous holds. The holds that expire first end
-// first. This never frees a slot too early, if each holder releases before its own hold expires. To
-// see why, sort the ends of the holders' own holds and the ends of the counted holds, the latest
-// first. In each row, the counted hold ends no sooner than the own hold beside it:
+// A negative n without an id ends -n slots of the anonymous holds that expire first. This never frees a slot
+// too early, if each holder releases before its own hold expires: a release takes the earliest end off the
+// list, so each other holder has a counted hold that ends no sooner than its own.
 //
-//   - An acquire adds the same end to both lists.
-//   - A release removes one holder, and the last counted hold. The holders below move up one row,
-//     beside holds that end no sooner.
-//   - An expiry removes the last rows of both lists.
-//
-// An n of -MaxHits is a reset, so it ends the named holds as well.
-//
-// Denied hits are never charged. ResetAfter is the time until the named hold of the hit expires,
-// or else the time until the first hold expires.
+// An n of -MaxHits is a reset, so it ends the named holds as well. Denied hits are never charged.
 //
 // State: a is the number of taken slots, and log.holds has the holds.
 func concurrency(s *State, l *Limit, now, n int64, id string) Result {
@@ -129,14 +106,12 @@ func concurrency(s *State, l *Limit, now, n int64, id string) Result {
 	return r
 }
 
-// concurrencyWithoutID is concurrency for hits without an id.
 func concurrencyWithoutID(s *State, l *Limit, now, n int64, _ bool) Result {
 	return concurrency(s, l, now, n, "")
 }
 
-// Undo reverts an admitted Take or TakeHold of n hits. now must be the time of that call. If the hits
-// have renewed a hold, oldExpiry is the earlier expiry of the hold, in microseconds. Otherwise
-// oldExpiry is 0.
+// Undo reverts an admitted Take or TakeHold of n hits at the same now. oldExpiry is the earlier expiry of the
+// hold that the hits have renewed, or 0.
 func (l *Limit) Undo(s *State, now, n int64, id string, oldExpiry int64) Result {
 	if !l.Algorithm.HasHolds() || s.log == nil || id != "" && oldExpiry == 0 {
 		return l.TakeHold(s, now, -n, id)
@@ -150,9 +125,8 @@ func (l *Limit) Undo(s *State, now, n int64, id string, oldExpiry int64) Result 
 	return l.TakeHold(s, now, 0, id)
 }
 
-// takeBack removes up to n slots of the anonymous hold with this expiry, and returns their number.
-// A release would remove the hold that expires first. If the holder of that hold has crashed, its
-// slot would then be free later than it should be.
+// takeBack removes up to n slots of the anonymous hold with this expiry, and returns their number. A release
+// would remove the hold that expires first. If its holder has crashed, a slot would stay taken for too long.
 func (g *holdSet) takeBack(expiry, n int64) int64 {
 	i := g.firstFrom(expiry)
 	if i == len(g.holds) || g.holds[i].expiry != expiry || g.holds[i].id != "" {
@@ -166,8 +140,7 @@ func (g *holdSet) takeBack(expiry, n int64) int64 {
 // emptyHolds is the log of a key without holds. It must not be changed.
 var emptyHolds = Log{holds: new(holdSet)}
 
-// LastExpiry returns the time at which the last hold of s expires, in microseconds, or 0 if s has
-// no holds.
+// LastExpiry returns the time at which the last hold of s expires, or 0 without holds.
 func (s *State) LastExpiry() int64 {
 	if s.log == nil || s.log.holds == nil || len(s.log.holds.holds) == 0 {
 		return 0
@@ -180,7 +153,6 @@ func (g *holdSet) firstFrom(expiry int64) int {
 	return sort.Search(len(g.holds), func(i int) bool { return g.holds[i].expiry >= expiry })
 }
 
-// find returns the place of the named hold with this id.
 func (g *holdSet) find(id string) (place int, exists bool) {
 	expiry, exists := g.expiries[id]
 	if !exists {
@@ -202,8 +174,8 @@ func (g *holdSet) expire(now int64) (slots int64) {
 	return slots
 }
 
-// release ends the hold with this id. If id is empty, release ends -n slots of anonymous holds, where
-// n is negative. A reset ends all holds. It returns the number of the slots.
+// release ends the hold with this id, or else -n slots of anonymous holds. A reset ends all holds. release
+// returns the number of the slots.
 func (g *holdSet) release(n int64, id string) (slots int64) {
 	if id != "" {
 		if i, exists := g.find(id); exists {
@@ -242,7 +214,6 @@ func (g *holdSet) add(h hold) {
 	g.entries += h.entries()
 }
 
-// setExpiry changes the expiry of hold i.
 func (g *holdSet) setExpiry(i int, expiry int64) {
 	h := g.holds[i]
 	g.setSlots(i, 0)
@@ -274,7 +245,6 @@ func (g *holdSet) setSlots(i int, slots int64) {
 	}
 }
 
-// entries returns the number of entries of h.
 func (h hold) entries() int64 {
 	if h.slots > 1 {
 		return 2
@@ -282,8 +252,7 @@ func (h hold) entries() int64 {
 	return 1
 }
 
-// expiryAfter returns the time by which at least this number of slots is free. At least as many slots
-// must be taken.
+// expiryAfter returns the time by which at least this number of slots is free. As many slots must be taken.
 func (g *holdSet) expiryAfter(slots int64) (expiry int64) {
 	for i := 0; slots > 0; i++ {
 		expiry = g.holds[i].expiry

@@ -5,11 +5,8 @@ import (
 	"errors"
 )
 
-// Append appends the encoding of s to b, for a store that keeps states as text. s must not belong to
-// an algorithm with HasHolds.
-//
-// The encoding is a, b and c as unsigned varints. The log follows, oldest entry first. Each entry has
-// the time since the entry before it, and its hits.
+// Append appends the encoding of s to b: a, b and c as unsigned varints, then the log, oldest entry first. Each
+// entry has the time since the entry before it, and its hits. s must not belong to an algorithm with HasHolds.
 func (s *State) Append(b []byte) []byte {
 	for _, n := range []int64{s.a, s.b, s.c} {
 		b = binary.AppendUvarint(b, uint64(n))
@@ -58,5 +55,4 @@ func DecodeState(b []byte) (State, error) {
 	return s, nil
 }
 
-// minEntryBytes is the least size of an encoded entry of a log.
 const minEntryBytes = 2

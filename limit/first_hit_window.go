@@ -1,10 +1,8 @@
 package limit
 
-// firstHitWindow counts hits in windows that start with a key's first hit, as a counter
-// that is incremented and then expires does. A refund of all hits ends the window.
+// firstHitWindow counts hits in windows that start with a key's first hit. A refund of all hits ends the window.
 //
-// Bound: at most Max hits in a window. A span of a window's length meets at most two
-// windows, so it can admit 2 × Max.
+// Bound: at most Max hits in a window. A span of a window's length meets two windows, so it can admit 2 × Max.
 //
 // State: a is the window's start, b its count.
 func firstHitWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {

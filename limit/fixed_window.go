@@ -1,11 +1,11 @@
 package limit
 
-// fixedWindow counts hits in windows aligned to the epoch, as envoyproxy/ratelimit does, or in
-// windows of a calendar.
-// Each window starts with a count of 0.
+import "strconv"
+
+// fixedWindow counts hits in windows aligned to the epoch, as envoyproxy/ratelimit does, or in windows of a
+// calendar.
 //
-// Bound: at most Max hits in an aligned window. A span of a window's length can admit
-// 2 × Max: Max before the boundary of two windows and Max after it.
+// Bound: at most Max hits in an aligned window, and 2 × Max in any span of a window's length.
 //
 // State: a is the window's start, b its count.
 func fixedWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
@@ -28,8 +28,7 @@ func fixedWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	return r
 }
 
-// WindowAt returns the start and the end of the window that holds now. The algorithm of l must be
-// Aligned.
+// WindowAt returns the start and the end of the window that holds now, if l is Aligned.
 func (l *Limit) WindowAt(now int64) (start, end int64) {
 	if l.calendar != nil {
 		return l.calendar.windowAt(now)
@@ -38,8 +37,17 @@ func (l *Limit) WindowAt(now int64) (start, end int64) {
 	return start, start + l.period
 }
 
-// WindowStart returns the start of the window of l that ends at end. The algorithm of l must have
-// ResetsAtOnce.
+// AppendWindow appends the name of the window of l that starts at start to b: an @ and the start in seconds, or in
+// milliseconds if windows can start within a second. The Tag of l shows which of both it has.
+func (l *Limit) AppendWindow(b []byte, start int64) []byte {
+	unit := int64(second)
+	if l.period%second != 0 {
+		unit = second / 1000
+	}
+	return strconv.AppendInt(append(b, '@'), start/unit, 10)
+}
+
+// WindowStart returns the start of the window that ends at end, if l has ResetsAtOnce.
 func (l *Limit) WindowStart(end int64) int64 {
 	if l.calendar != nil {
 		start, _ := l.calendar.windowAt(end - 1)
@@ -48,8 +56,7 @@ func (l *Limit) WindowStart(end int64) int64 {
 	return end - l.period
 }
 
-// CountHits decides n hits against the count of a window that ends after untilEnd
-// microseconds. It returns the new count.
+// CountHits decides n hits on the count of a window that ends after untilEnd microseconds. It returns the new count.
 func (l *Limit) CountHits(count, n, untilEnd int64, chargeDenied bool) (int64, Result) {
 	r := Result{ResetAfter: untilEnd}
 	r.Allowed = n < 0 || count+n <= l.max

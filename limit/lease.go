@@ -6,20 +6,14 @@ import (
 	"fmt"
 )
 
+// The bounds of leases.
 const (
-	// DefaultLeaseWaste is the LeaseWaste of limits that have none.
-	DefaultLeaseWaste = 0.01
-
-	// MaxLeaseWaste is the maximum of LeaseWaste.
-	MaxLeaseWaste = 0.5
-
-	// MinLeasePermits is the least LeasePermits with which a lease has an effect.
-	MinLeasePermits = 2
+	DefaultLeaseWaste = 0.01 // LeaseWaste of limits that have none
+	MaxLeaseWaste     = 0.5  // of LeaseWaste
+	MinLeasePermits   = 2    // the least LeasePermits with which a lease has an effect
 )
 
-// CanLease reports whether a limit of this spec can have a lease. A lease needs an algorithm
-// with Leases, a counter that replicas share, and a window of a second or more without a time
-// zone.
+// CanLease reports whether a limit of this spec can have a lease.
 func (s *Spec) CanLease() bool {
 	return s.Algorithm.Leases() && s.Scope == Global && s.Timezone == "" && s.Unit != Millisecond
 }
@@ -29,19 +23,17 @@ func (s *Spec) WasteShare() float64 {
 	return cmp.Or(s.LeaseWaste, DefaultLeaseWaste)
 }
 
-// checkLease returns an error for each wrong field of the lease.
 func (s *Spec) checkLease() (errs []error) {
 	switch {
-	case s.Lease && !s.Algorithm.Leases():
+	case !s.Lease:
+	case !s.Algorithm.Leases():
 		errs = append(errs, fmt.Errorf("lease is only for algorithms %s and %s, not %s", FixedWindow, TokenBucket, s.Algorithm))
-	case s.Lease && s.Scope != Global:
+	case s.Scope != Global:
 		errs = append(errs, fmt.Errorf("lease is only for scope %s, because a counter with scope %s needs no Redis", Global, s.Scope))
-	}
-	switch {
-	case s.Lease && s.Timezone != "":
-		errs = append(errs, fmt.Errorf("lease is only for limits without timezone"))
-	case s.Lease && s.Unit == Millisecond:
-		errs = append(errs, fmt.Errorf("lease is only for windows of a second or more, without unit millisecond"))
+	case s.Timezone != "":
+		errs = append(errs, errors.New("lease is only for limits without timezone"))
+	case s.Unit == Millisecond:
+		errs = append(errs, errors.New("lease is only for windows of a second or more, without unit millisecond"))
 	}
 	if s.LeaseWaste != 0 && !s.Lease {
 		errs = append(errs, errors.New("lease_waste has no meaning without lease: true"))
@@ -52,14 +44,11 @@ func (s *Spec) checkLease() (errs []error) {
 	return errs
 }
 
-// LeasePermits returns the most permits of l that all replicas together may hold unused. It is
-// 0 if l has no lease, or if it would be less than MinLeasePermits.
-//
-// The permits of a token bucket are no part of its Capacity. So the bucket can be full while
-// the replicas hold all permits, and a burst never exceeds the Burst of the Spec.
+// LeasePermits returns the most permits of l that all replicas together may hold unused, or 0 without a lease.
+// The permits of a token bucket are no part of its Capacity. So the bucket can be full while the replicas hold
+// all permits, and a burst never exceeds the Burst of the Spec.
 func (l *Limit) LeasePermits() int64 { return l.leasePermits }
 
-// burstPermits returns the permits that the Capacity of a token bucket leaves out.
 func (l *Limit) burstPermits() int64 {
 	if l.Algorithm.UsesBurst() {
 		return l.leasePermits
@@ -67,7 +56,6 @@ func (l *Limit) burstPermits() int64 {
 	return 0
 }
 
-// leasePermitsOf returns the LeasePermits of a limit of s with this capacity.
 func (s *Spec) leasePermitsOf(capacity int64) int64 {
 	permits := int64(float64(capacity)*s.WasteShare() + rounding)
 	if !s.Lease || permits < MinLeasePermits {
@@ -76,8 +64,7 @@ func (s *Spec) leasePermitsOf(capacity int64) int64 {
 	return permits
 }
 
-// LeaseBudget returns a limit with the window of l that admits LeasePermits hits. A counter of
-// this limit counts the permits that replicas may hold.
+// LeaseBudget returns the limit of the counter of permits that replicas may hold: LeasePermits in a window of l.
 func (l *Limit) LeaseBudget() *Limit {
 	budget, _ := New(Spec{Requests: uint32(l.LeasePermits()), Unit: l.Unit, Multiplier: l.Multiplier}) // can't fail: l has the same window
 	return budget

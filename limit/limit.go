@@ -2,22 +2,8 @@
 // next hits pass. It is pure arithmetic without clock, I/O or wire format.
 // The scripts in lua/ do the same arithmetic inside Redis.
 //
-// Terms:
-//
-//   - hit: the unit that a limit counts, usually one request;
-//   - window: the time span of a limit, Multiplier × Unit;
-//   - capacity: the most hits that a key can spend at once. It is Burst for a token bucket
-//     and Requests for the other algorithms;
-//   - charge: add hits to the spent hits of a key;
-//   - refund: take hits off the spent hits of a key;
-//   - peek: ask with 0 hits, which charges nothing;
-//   - debt: spent hits beyond the capacity, because denied hits are charged;
-//   - slot: the unit of a limit of concurrent holders;
-//   - hold: slots that one holder has taken until a time.
-//
-// All times and spans are whole microseconds. Times count from the Unix epoch. The
-// unit is the microsecond because Lua must compute the same numbers exactly, and Lua's
-// numbers are whole only up to 2^53.
+// docs/glossary.md explains the terms. All times and spans are whole microseconds, and times count from the
+// Unix epoch. Lua must compute the same numbers exactly, and its numbers are whole only up to 2^53.
 package limit
 
 import (
@@ -31,72 +17,53 @@ import (
 	"time"
 )
 
+// The bounds of limits.
 const (
-	// MaxHits is the maximum of hits in one Take and in a counter. So a refund of
-	// MaxHits leaves nothing spent.
-	MaxHits = 1 << 34
-
-	// minPeriod is the minimum length of a window, in microseconds.
-	minPeriod = 10_000
-
-	// MaxPeriod is the maximum length of a window, and the maximum time that an empty
-	// token bucket takes to fill, in microseconds. It is ten years of 365 days.
-	MaxPeriod = 10 * 365 * 86_400 * second
-
-	// Never is the RetryAfter of hits that can't pass at any time.
-	Never = -1
-
-	second = 1_000_000
+	MaxHits   = 1 << 34                    // in one Take and in a counter; a refund of MaxHits is a reset
+	minPeriod = 10_000                     // of a window
+	MaxPeriod = 10 * 365 * 86_400 * second // of a window, and of the time to fill a token bucket: ten years
+	Never     = -1                         // the RetryAfter of hits that can't pass at any time
+	second    = 1_000_000
 )
 
 // Spec is a limit as its author states it.
 type Spec struct {
 	Algorithm Algorithm
 
-	// Requests is the number of hits that a window admits (requests_per_unit). With Concurrency
-	// it is the number of slots.
-	Requests uint32
+	Requests uint32 // hits that a window admits, or slots with Concurrency
 
 	// The window is Multiplier × Unit. A Multiplier of 0 means 1.
 	Unit       Unit
 	Multiplier uint32
 
-	// Timezone makes windows start at midnight of this time zone, such as Europe/Berlin. The
-	// windows are then days, weeks from Monday on, months or years of the calendar. If
-	// Timezone is empty, windows are aligned to the epoch.
+	// Timezone makes windows days, weeks, months or years of the calendar in this time zone, such as
+	// Europe/Berlin. If Timezone is empty, windows are aligned to the epoch.
 	Timezone string
 
-	// Burst is the capacity of a token bucket. 0 means Requests. Other algorithms
-	// have no Burst.
-	Burst uint32
+	Burst uint32 // capacity of a token bucket; 0 means Requests
 
-	// ChargeDenied charges denied hits as well. For an algorithm with ResetsAtOnce,
-	// the debt can have any size but ends with the window. For the other algorithms
-	// it is at most Requests. See DefaultChargeDenied.
+	// ChargeDenied charges denied hits as well. The debt is at most Requests, or ends with the window for
+	// an algorithm with ResetsAtOnce.
 	ChargeDenied bool
 
 	Scope            Scope
 	OnBackendFailure FailureMode
 
-	// FallbackRatio is the share of the limit that each replica grants while the
-	// backend is unavailable. It is above 0 and at most 1. 0 means the default of
-	// the service.
+	// FallbackRatio is the share of the limit that each replica grants while the backend is unavailable:
+	// above 0 and at most 1. 0 means the default of the service.
 	FallbackRatio float64
 
-	// Lease lets a replica take permits from the backend in batches, and admit hits with
-	// them. LeaseWaste is the largest share of the capacity that all replicas may hold
-	// unused. It is at most MaxLeaseWaste. 0 means DefaultLeaseWaste.
+	// Lease lets a replica take permits from the backend in batches. LeaseWaste is the largest share of the
+	// capacity that all replicas may hold unused: at most MaxLeaseWaste. 0 means DefaultLeaseWaste.
 	Lease      bool
 	LeaseWaste float64
 
-	// Hold is the time in microseconds after which a hold expires unless it is renewed. 0 means
-	// DefaultHold. Only Concurrency has a Hold. It has no window, so New ignores Unit, Multiplier
-	// and ChargeDenied.
+	// Hold is the time after which a hold expires. 0 means DefaultHold. Only Concurrency has a Hold, and it
+	// ignores Unit, Multiplier and ChargeDenied.
 	Hold int64
 }
 
-// Limit is a checked Spec with the numbers derived from it. A Limit is immutable and
-// safe for concurrent use. It must not be copied.
+// Limit is a checked Spec with the numbers derived from it. It is safe for concurrent use, and must not be copied.
 type Limit struct {
 	Spec
 
@@ -116,9 +83,8 @@ type Limit struct {
 	otherCharging atomic.Pointer[Limit]       // see withChargeDenied
 }
 
-// New checks s and derives a Limit. The error joins one error for each wrong field.
-// Each of them starts with the name of the field in the limits file and states the
-// allowed values.
+// New checks s and derives a Limit. The error joins one error for each wrong field, which starts with the
+// name of the field in the limits file and states the allowed values.
 func New(s Spec) (*Limit, error) {
 	if int(s.Algorithm) >= len(algorithms) {
 		return nil, fmt.Errorf("algorithm %d is not known", s.Algorithm)
@@ -184,8 +150,6 @@ func New(s Spec) (*Limit, error) {
 	return l, nil
 }
 
-// checkWindow returns an error if the window of s is too short or too long. unit is the length of
-// the unit in microseconds.
 func (s *Spec) checkWindow(unit int64) error {
 	if maxMultiplier := MaxPeriod / unit; int64(s.Multiplier) > maxMultiplier {
 		return fmt.Errorf("unit_multiplier %d makes the window longer than ten years; with unit %s it can be at most %d", s.Multiplier, s.Unit, maxMultiplier)
@@ -207,8 +171,7 @@ func DurationText(micros int64) string {
 	return text
 }
 
-// windowTag returns the window for the Tag: "60" are 60 seconds, "250ms" are 250 milliseconds,
-// and "EuropeBerlinday1" is a day in Europe/Berlin.
+// windowTag returns the window for the Tag: "60" for a minute, "250ms", or "EuropeBerlinday1".
 func (l *Limit) windowTag() string {
 	switch {
 	case l.calendar != nil:
@@ -219,8 +182,8 @@ func (l *Limit) windowTag() string {
 	return strconv.FormatInt(l.period/second, 10)
 }
 
-// Period returns the length of the window in microseconds, from 10 ms to MaxPeriod. A window in
-// a time zone can be shorter or longer. With Concurrency, Period is Hold.
+// Period returns the length of the window in microseconds, or Hold with Concurrency. A window in a time
+// zone can be shorter or longer.
 func (l *Limit) Period() int64 { return l.period }
 
 // Max returns the number of hits that a window admits.
@@ -229,13 +192,11 @@ func (l *Limit) Max() int64 { return l.max }
 // Capacity returns the most hits that can be spent at once.
 func (l *Limit) Capacity() int64 { return l.capacity }
 
-// Tag returns the kind of counter: algorithm, window, and an i for one counter per replica
-// ("fw60", "tb1i", "fw250ms", "cc"). Two limits with the same Tag and key share a counter.
-// A Tag has letters and digits only.
+// Tag returns the kind of counter: algorithm, window, and an i for one counter per replica ("fw60", "tb1i",
+// "cc"). It has letters and digits only. Two limits with the same Tag and key share a counter.
 func (l *Limit) Tag() string { return l.tag }
 
-// PerWindow returns the time to which Requests belongs, in words: "per minute", or "at a time" with
-// Concurrency.
+// PerWindow returns "per minute" or a similar text, or "at a time" with Concurrency.
 func (l *Limit) PerWindow() string {
 	if l.Algorithm.HasHolds() {
 		return "at a time"
@@ -243,8 +204,7 @@ func (l *Limit) PerWindow() string {
 	return "per " + l.Window()
 }
 
-// Window returns the window in the words of the limits file: "minute", "15 minutes". It is empty
-// with Concurrency.
+// Window returns the window in words: "minute", "15 minutes". It is empty with Concurrency.
 func (l *Limit) Window() string {
 	text := l.Unit.String()
 	if l.Multiplier > 1 {
@@ -256,8 +216,7 @@ func (l *Limit) Window() string {
 	return text
 }
 
-// String returns the limit in short: "10 per minute, sliding_log", or "4 at a time, concurrency,
-// hold 30s".
+// String returns the limit in short: "10 per minute, sliding_log".
 func (l *Limit) String() string {
 	s := strconv.FormatUint(uint64(l.Requests), 10) + " " + l.PerWindow()
 	if l.Algorithm != DefaultAlgorithm {
@@ -275,19 +234,16 @@ func (l *Limit) String() string {
 	return s
 }
 
-// State is the state of the counter of one key. The zero value has spent nothing.
-// A State belongs to limits of one Tag and to one goroutine at a time.
+// State is the state of the counter of one key, for limits of one Tag. The zero value has spent nothing.
 type State struct {
 	a, b, c int64 // explained under "State:" at the function of each algorithm
 	log     *Log  // slidingLog and concurrency only
 }
 
-// Numbers is a State without its log. It has no pointers, so the garbage collector doesn't read
-// tables of Numbers.
+// Numbers is a State without its log. It has no pointers, so the garbage collector reads no tables of Numbers.
 type Numbers struct{ a, b, c int64 }
 
-// Split returns the two parts of s. The Log is nil except for SlidingLog and
-// Concurrency.
+// Split returns the two parts of s. The Log is nil except for SlidingLog and Concurrency.
 func (s *State) Split() (Numbers, *Log) { return Numbers{s.a, s.b, s.c}, s.log }
 
 // Join returns the State of which Split returned n and log.
@@ -296,15 +252,14 @@ func (n Numbers) Join(log *Log) State { return State{n.a, n.b, n.c, log} }
 // IsZero reports whether the key has spent nothing. Such a State can be forgotten.
 func (s *State) IsZero() bool { return *s == State{} }
 
-// Entries returns the number of log entries of s: at most Max and at most MaxLogEntries for
-// SlidingLog, 0 for algorithms without a log. For Concurrency it is the number of log entries
-// that take as much memory as the holds of s.
+// Entries returns the number of log entries of s, at most MaxLogEntries. For Concurrency, it is the number of
+// entries that take as much memory as the holds of s.
 func (s *State) Entries() int {
 	switch {
 	case s.log == nil:
 		return 0
 	case s.log.holds != nil:
-		return logEntriesPerHold*len(s.log.holds.holds) + logEntriesPerID*len(s.log.holds.expiries)
+		return logEntriesPerHold * (len(s.log.holds.holds) + len(s.log.holds.expiries))
 	}
 	return s.log.len()
 }
@@ -314,48 +269,39 @@ type Result struct {
 	// Allowed reports whether the hits pass. Either all hits of a Take pass or none.
 	Allowed bool
 
-	// Remaining is the capacity less the spent hits after this Take. It is negative while
-	// there is debt.
+	// Remaining is the capacity less the spent hits after this Take. A debt makes it negative.
 	Remaining int64
 
-	// ResetAfter is the time in microseconds until all spent hits are forgotten, or 0 if
-	// nothing is spent. For an Aligned algorithm, ResetAfter is
-	// the time until the window ends, even if nothing is spent. For Concurrency, it is
-	// the time until the named hold of the hits expires, or else until the first hold expires.
+	// ResetAfter is the time in microseconds until all spent hits are forgotten. For an Aligned algorithm,
+	// it is the time until the window ends, even if nothing is spent. For Concurrency, it is the time until
+	// the named hold of the hits expires, or else until the first hold expires.
 	ResetAfter int64
 
-	// RetryAfter is the time in microseconds until the same hits would pass if
-	// nobody else spent anything. It is Never if the hits exceed the capacity. If the hits passed,
-	// RetryAfter is an input of Limit.NextAfter, which returns the time until they pass once more.
+	// RetryAfter is the time in microseconds until the same hits would pass if nobody else spent anything, or
+	// Never if they exceed the capacity. If the hits passed, RetryAfter is an input of Limit.NextAfter.
 	RetryAfter int64
 
-	// Held reports that the hits or the peek named a hold that existed before. Hits have renewed
-	// this hold and have charged nothing.
+	// Held reports that the hits or the peek named a hold that existed before. Hits have only renewed it.
 	Held bool
 }
 
 // Spent returns the number of spent hits of a counter that answered r.
 func (l *Limit) Spent(r Result) int64 { return l.capacity - r.Remaining }
 
-// Take decides whether n hits pass at time now and charges them to s. An n beyond
-// ±MaxHits is treated as ±MaxHits.
+// Take decides whether n hits pass at time now and charges them to s. An n beyond ±MaxHits counts as ±MaxHits.
 //
-// A negative n refunds hits. A refund is always allowed and never lifts s above full
-// capacity: max 10, remaining 5, refund 7 gives 10.
+// A negative n refunds hits. A refund is always allowed and never lifts s above full capacity.
 //
-// An n of 0 peeks. For an algorithm with ResetsAtOnce, a peek is denied if the count
-// exceeds the limit. For the other algorithms, a peek is denied if one more hit would be
-// denied.
+// An n of 0 peeks. A peek is denied if one more hit would be denied, or for an algorithm with ResetsAtOnce if
+// the count exceeds the limit.
 //
-// If the clock goes back, s keeps its own time until the clock reaches that time again. If
-// the clock goes back by more than a window, s restarts at now and keeps everything that is
-// spent.
+// If the clock goes back, s keeps its own time until the clock reaches that time again. If the clock goes
+// back by more than a window, s restarts at now and keeps everything that is spent.
 func (l *Limit) Take(s *State, now, n int64) Result {
 	return l.TakeWith(s, now, n, l.ChargeDenied)
 }
 
-// TakeHold is Take for the hold with this id. If id is empty or the algorithm has no holds, TakeHold
-// is Take.
+// TakeHold is Take for the hold with this id. Without an id or without holds, TakeHold is Take.
 func (l *Limit) TakeHold(s *State, now, n int64, id string) Result {
 	if id == "" || !l.Algorithm.HasHolds() {
 		return l.Take(s, now, n)
@@ -368,9 +314,8 @@ func (l *Limit) TakeWith(s *State, now, n int64, chargeDenied bool) Result {
 	return algorithms[l.Algorithm].take(s, l, now, min(max(n, -MaxHits), MaxHits), chargeDenied)
 }
 
-// ForgottenAfter returns the time in microseconds until l has forgotten the hits of an allowed Take
-// whose Result is r. It can be later than r.ResetAfter, which for anonymous holds is the expiry of
-// the first hold.
+// ForgottenAfter returns the time in microseconds until l has forgotten the hits of an allowed Take with the
+// Result r. For an anonymous hold, r.ResetAfter is the expiry of the first hold of the counter.
 func (l *Limit) ForgottenAfter(r Result) int64 {
 	if l.Algorithm.HasHolds() {
 		return l.Hold
@@ -378,9 +323,8 @@ func (l *Limit) ForgottenAfter(r Result) int64 {
 	return r.ResetAfter
 }
 
-// NextAfter returns the time in microseconds until the same n hits pass after r, the Result of n hits
-// that l has charged or denied. It is 0 if they pass at once, and Never if they never pass. For a token
-// bucket, it can be a microsecond too long.
+// NextAfter returns the time in microseconds until the same n hits pass after r, the Result of n hits that l
+// has charged or denied. It is Never if they never pass. For a token bucket, it can be a microsecond too long.
 func (l *Limit) NextAfter(n int64, r Result) int64 {
 	switch {
 	case !r.Allowed:
@@ -397,10 +341,8 @@ func (l *Limit) NextAfter(n int64, r Result) int64 {
 	return r.RetryAfter
 }
 
-// DurationUntilReset returns the wait in microseconds for the response to a caller whose
-// Result is r. The wait is RetryAfter if the hits were denied, and ResetAfter if they
-// passed. If the hits can never pass, the wait lasts until the window ends for an Aligned
-// algorithm, and one window for the other algorithms.
+// DurationUntilReset returns the wait in microseconds for the response to a caller whose Result is r. If the
+// hits can never pass, the wait lasts until the window ends if l is Aligned, and otherwise one window.
 func (l *Limit) DurationUntilReset(r Result) int64 {
 	switch {
 	case r.Allowed || r.RetryAfter == Never && l.Algorithm.Aligned():
@@ -411,9 +353,8 @@ func (l *Limit) DurationUntilReset(r Result) int64 {
 	return r.RetryAfter
 }
 
-// FromPeek turns the answer to a peek into the answer to n hits that are not charged. The hits
-// pass if n is at most Remaining, or if they would renew a hold. Otherwise RetryAfter is ResetAfter, which is an upper bound, or
-// Never if n exceeds the capacity.
+// FromPeek turns the answer to a peek into the answer to n hits that are not charged. If they don't pass,
+// RetryAfter is ResetAfter, which is an upper bound, or Never if n exceeds the capacity.
 func (l *Limit) FromPeek(peek Result, n int64) Result {
 	peek.Allowed, peek.RetryAfter = n <= peek.Remaining || peek.Held, 0
 	switch {

@@ -5,11 +5,10 @@ import "slices"
 // Scope is the set of replicas that share a counter: all, or one.
 type Scope uint8
 
-// Global counters are shared by all replicas. An Instance counter belongs to one
-// replica and never leaves its process.
+// The scopes.
 const (
-	Global Scope = iota
-	Instance
+	Global   Scope = iota // all replicas share a counter
+	Instance              // the counter belongs to one replica
 )
 
 var scopes = []string{Global: "global", Instance: "instance"}
@@ -23,13 +22,12 @@ func ParseScope(name string) (Scope, bool) { return parse[Scope](scopes, name) }
 // FailureMode is the way in which a limit decides while its backend is unavailable.
 type FailureMode uint8
 
-// FailDefault leaves the choice to the service. FailLocal counts in the process,
-// FailAllow allows all hits, FailDeny denies all hits.
+// The failure modes.
 const (
-	FailDefault FailureMode = iota
-	FailLocal
-	FailAllow
-	FailDeny
+	FailDefault FailureMode = iota // the service chooses
+	FailLocal                      // counts in the process
+	FailAllow                      // allows all hits
+	FailDeny                       // denies all hits
 )
 
 var failureModes = []string{FailDefault: "", FailLocal: "local", FailAllow: "allow", FailDeny: "deny"}

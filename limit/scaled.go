@@ -3,16 +3,13 @@ package limit
 // rounding exceeds the error of multiplying a number by a ratio, such as 100 × 0.29.
 const rounding = 1e-6
 
-// scaledLimit is a limit and the ratio by which it was scaled.
 type scaledLimit struct {
 	ratio float64
 	limit *Limit
 }
 
-// Scaled returns l with its rate and capacity multiplied by ratio and rounded down. The
-// results are at least 1 unless l admits nothing. ratio is above 0 and at most 1.
-//
-// l keeps the result for the last ratio, so repeated calls allocate nothing.
+// Scaled returns l with its rate and capacity multiplied by ratio and rounded down, but at least 1 unless l
+// admits nothing. ratio is above 0 and at most 1. l keeps the last result, so repeated calls allocate nothing.
 func (l *Limit) Scaled(ratio float64) *Limit {
 	if last := l.scaled.Load(); last != nil && last.ratio == ratio {
 		return last.limit
@@ -44,7 +41,6 @@ func (l *Limit) Charging() *Limit { return l.withChargeDenied(true) }
 // NotCharging returns l without charges for denied hits.
 func (l *Limit) NotCharging() *Limit { return l.withChargeDenied(false) }
 
-// withChargeDenied returns l with this ChargeDenied. l keeps the result, so repeated calls allocate nothing.
 func (l *Limit) withChargeDenied(chargeDenied bool) *Limit {
 	if l.ChargeDenied == chargeDenied {
 		return l

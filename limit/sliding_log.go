@@ -1,16 +1,14 @@
 package limit
 
-// MaxLogEntries is the maximum number of entries of a log. A log with fewer than exactLogEntries entries
-// has the exact time of each charged hit. A longer log combines the hits of one tick into
-// one entry. A window has logTicks ticks and can touch logTicks + 1.
+// MaxLogEntries is the maximum number of entries of a log. A log of exactLogEntries or more combines the hits of
+// one tick into one entry. A window has logTicks ticks and can touch logTicks + 1.
 const (
 	MaxLogEntries   = exactLogEntries + logTicks + 1
 	exactLogEntries = 2048
 	logTicks        = 2047
 )
 
-// Log is a list of charged hits, oldest first. Hits of one microsecond share an entry. The Log of a
-// counter with Concurrency has holds instead.
+// Log is a list of charged hits, oldest first. With Concurrency, it has holds instead.
 type Log struct {
 	entries []hitEntry // entries[:head] are expired
 	head    int
@@ -25,12 +23,8 @@ var emptyLog Log
 
 // slidingLog remembers each charged hit for the length of a window.
 //
-// Bound: at most Max hits in any span of a window's length, [t, t+period). A log of more
-// than exactLogEntries entries counts a hit for up to 1/logTicks of the window longer, so
-// it may deny hits a little earlier than necessary. It never admits more.
-//
-// If denied hits are charged, the log drops an entry once the newer entries have at least
-// Max hits. This changes no decision, because Max hits deny all others.
+// Bound: at most Max hits in any span of a window's length. A log of more than exactLogEntries entries counts a
+// hit for up to 1/logTicks of the window longer. So it may deny hits a little too early, and never admits more.
 //
 // State: log has the hits. The number a is the sum of the hits.
 func slidingLog(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
@@ -79,9 +73,8 @@ func (g *Log) len() int          { return len(g.entries) - g.head }
 func (g *Log) oldest() *hitEntry { return &g.entries[g.head] }
 func (g *Log) newest() *hitEntry { return &g.entries[len(g.entries)-1] }
 
-// advance returns now, or the time of the newest entry if that time is later. If the newest
-// entry is more than a period after now, the clock was set back. advance then moves all hits
-// into one entry at now.
+// advance returns now, or the time of the newest entry if that time is later. If the clock was set back by more
+// than a period, advance first moves all hits into one entry at now.
 func (g *Log) advance(now, period int64) int64 {
 	if g.len() == 0 || g.newest().time <= now {
 		return now
@@ -97,10 +90,9 @@ func (g *Log) advance(now, period int64) int64 {
 	return g.newest().time
 }
 
-// charge adds n hits and returns the new total. time is not before the newest entry. The
-// hits join the newest entry if it has the same time, or the same tick in a long log. An
-// entry holds at most maxHits, because maxHits already deny all other hits. charge drops the
-// oldest entry while the newer entries hold at least maxHits.
+// charge adds n hits and returns the new total. time is not before the newest entry. The hits join the newest
+// entry if it has the same time, or the same tick in a long log. maxHits deny all other hits, so an entry holds
+// no more, and charge drops entries if the newer entries hold maxHits.
 func (g *Log) charge(time, n, total, maxHits, tick int64) int64 {
 	if g.len() > 0 && (g.newest().time == time || g.len() >= exactLogEntries && g.newest().time/tick == time/tick) {
 		n += g.newest().n
@@ -137,8 +129,7 @@ func (g *Log) refund(n int64) int64 {
 	return n - remaining
 }
 
-// retryAt returns the time of the first entry after whose expiry at most maxSpent of total
-// hits remain.
+// retryAt returns the time of the first entry after whose expiry at most maxSpent of total hits remain.
 func (g *Log) retryAt(total, maxSpent int64) int64 {
 	i := g.head
 	for ; total > maxSpent; i++ {

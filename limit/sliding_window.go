@@ -1,19 +1,16 @@
 package limit
 
-// maxTicks is the resolution of the sliding window's weight. A count is at most 2 × 2^32,
-// so count × ticks stays below 2^53 and Lua computes it exactly.
+// maxTicks is the resolution of the sliding window's weight. A count is at most 2 × 2^32, so Lua computes
+// count × ticks exactly.
 const maxTicks = 1 << 19
 
-// slidingWindow estimates the hits in a sliding window from two aligned windows.
-// It adds all hits of the current window and a share of the previous one. The share is
-// the part of the previous window that the sliding window still covers. Cloudflare
-// described this "sliding window counter" in "How we built rate limiting capable of
-// scaling to millions of domains" (2017).
+// slidingWindow estimates the hits in a sliding window from two aligned windows: all hits of the current window,
+// and the part of the previous window that the sliding window still covers. Cloudflare described this in "How we
+// built rate limiting capable of scaling to millions of domains" (2017).
 //
-// Bound: at most Max hits in an aligned window. The estimate is exact for evenly spread
-// hits. If all hits of the previous window came at its end, a span of a window's length
-// can admit almost 2 × Max. The share is counted in ticks of period/2^19 (at least a
-// microsecond) and rounded up, so rounding never admits more.
+// Bound: at most Max hits in an aligned window. If all hits of the previous window came at its end, a span of a
+// window's length can admit almost 2 × Max. The part is counted in ticks of period/2^19 (at least a microsecond)
+// and rounded up, so rounding never admits more.
 //
 // State: a is the current window's start, b its count, c the previous window's count.
 func slidingWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {

@@ -5,12 +5,11 @@ import (
 	"math/bits"
 )
 
-// tokenBucket is a bucket of Capacity tokens that refills at Max per period. It uses the
-// generic cell rate algorithm (GCRA, ITU-T I.371): the state is one time, the theoretical
-// arrival time (TAT) at which the bucket is full again. A hit costs period/Max.
+// tokenBucket is a bucket of Capacity tokens that refills at Max per period. It uses the generic cell rate
+// algorithm (GCRA, ITU-T I.371): the state is the theoretical arrival time (TAT) at which the bucket is full
+// again. A hit costs period/Max.
 //
-// Bound: at most Capacity + Max × t / period hits in any span of t. The TAT is an exact
-// fraction, so no rate is rounded.
+// Bound: at most Capacity + Max × t / period hits in any span of t. The TAT is an exact fraction.
 //
 // State: the TAT is a + b/c microseconds. c is the Max of the limit that charged last.
 func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
@@ -60,8 +59,7 @@ func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	return r
 }
 
-// timeToFull returns the time until the bucket is full. It is at most maxSpentTime,
-// even if the clock was set back.
+// timeToFull returns the time until the bucket is full, at most maxSpentTime, even if the clock was set back.
 func (l *Limit) timeToFull(s *State, now int64) span {
 	tat := span{s.a, s.b}
 	isOtherRate := s.c != l.max
@@ -81,12 +79,11 @@ func (l *Limit) timeToFull(s *State, now int64) span {
 	return spentTime.atMost(l.fillTime)
 }
 
-// HasBurst reports whether l has a burst of its own. After a change of the rate, such a bucket keeps
-// the spent tokens. A bucket without a burst keeps the spent time, which is the same share of the bucket.
+// HasBurst reports whether l has a burst of its own. After a change of the rate, such a bucket keeps the spent
+// tokens, and another bucket the spent time.
 func (l *Limit) HasBurst() bool { return l.Burst > 0 }
 
-// fromRate returns the time in which l refills as many tokens as the rate oldMax refills in spentTime, but at
-// most 2^63 - 1 microseconds.
+// fromRate returns the time in which l refills as many tokens as the rate oldMax refills in spentTime.
 func (l *Limit) fromRate(spentTime span, oldMax int64) span {
 	us, frac := mulAddDiv(spentTime.us, oldMax, spentTime.frac, l.max)
 	return span{us, frac}
@@ -101,8 +98,7 @@ func (l *Limit) refillTime(n int64) span {
 	return span{us, frac}
 }
 
-// mulAddDiv returns the quotient and the remainder of (a × b + c) / d. A quotient beyond 2^63 - 1 becomes
-// 2^63 - 1. No number is negative, and d is above 0.
+// mulAddDiv returns the quotient, at most 2^63 - 1, and the remainder of (a × b + c) / d. No number is negative.
 func mulAddDiv(a, b, c, d int64) (quotient, remainder int64) {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	lo, carry := bits.Add64(lo, uint64(c), 0)
@@ -113,8 +109,7 @@ func mulAddDiv(a, b, c, d int64) (quotient, remainder int64) {
 	return int64(min(q, math.MaxInt64)), int64(r)
 }
 
-// span is an exact span of time: us + frac/parts microseconds with 0 ≤ frac < parts. parts
-// is the limit's Max.
+// span is an exact span of time: us + frac/parts microseconds with 0 ≤ frac < parts. parts is the limit's Max.
 type span struct{ us, frac int64 }
 
 func (a span) add(b span, parts int64) span {
@@ -142,8 +137,7 @@ func (a span) atMost(b span) span {
 	return a
 }
 
-// withParts returns a, whose fraction has oldParts, as a span whose fraction has newParts. It rounds up. All
-// multiples of a token's refill time stay exact.
+// withParts returns a, whose fraction has oldParts, as a span whose fraction has newParts. It rounds up.
 func (a span) withParts(oldParts, newParts int64) span {
 	frac, rest := mulAddDiv(a.frac, newParts, 0, oldParts)
 	if rest > 0 {
@@ -152,7 +146,6 @@ func (a span) withParts(oldParts, newParts int64) span {
 	return span{a.us, 0}.add(span{0, frac}, newParts)
 }
 
-// ceil returns a in whole microseconds, rounded up.
 func (a span) ceil() int64 {
 	if a.frac > 0 {
 		return a.us + 1

@@ -2,8 +2,7 @@ package limit
 
 import "strings"
 
-// Unit is a unit of time. Its values up to Week are those of Envoy's RateLimitResponse
-// (envoy/service/ratelimit/v3/rls.proto). The value 0 is not a unit.
+// Unit is a unit of time. Its values up to Week are those of Envoy's RateLimitResponse. 0 is not a unit.
 type Unit uint8
 
 // The units. A month has 30 days, a year 365.
@@ -36,7 +35,6 @@ func UnitNames() []string {
 // String returns the name in limits files.
 func (u Unit) String() string { return unitNames[u] }
 
-// micros returns the length in microseconds, or 0 if u is not a unit.
 func (u Unit) micros() int64 {
 	if int(u) >= len(unitMicros) {
 		return 0

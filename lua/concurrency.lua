@@ -7,12 +7,11 @@
 --   w<member>    the slots of a hold with several slots, negative
 --   x            the slots of all holds, negative
 --
--- A mark is twice the expiry in microseconds, plus 1 if the hold has several slots. Marks are
--- exact until the year 2112. All marks of anonymous holds are below all other negative scores.
+-- A mark is twice the expiry in microseconds, plus 1 if the hold has several slots. Marks are exact until the year
+-- 2112. All marks of anonymous holds are below all other negative scores.
 --
--- State: a hold has a member, an expiry and its slots. A stored hold is in Redis. The script keeps
--- changes in its state until save. live has the new and changed holds by member. gone has the stored
--- holds that have changed or ended: their slots by member.
+-- State: until save, live has the new and changed holds by member. gone has the slots of the holds in Redis that
+-- have changed or ended, by member.
 
 local maxEntries, resetHits = 100000, 2 ^ 34 -- as limit's maxHoldEntries and MaxHits
 local lowestOther = -2 ^ 34                  -- all marks of anonymous holds are below
@@ -26,9 +25,8 @@ local function holdOf(s, member, score)
   return hold
 end
 
--- Returns the list of anonymous or of named holds. stored has the holds that were fetched, and
--- added has new holds. Both start with the hold that expires first. stored[first] is the first one
--- that may still exist.
+-- Returns the list of anonymous or of named holds. stored has the holds that were fetched, and added has new holds.
+-- Both start with the hold that expires first. stored[first] is the first one that may still exist.
 local function newList(command, from, to)
   return { command = command, from = from, to = to, stored = {}, added = {}, first = 1, page = 8 }
 end
@@ -96,10 +94,8 @@ local function find(s, member)
   return score and holdOf(s, member, score)
 end
 
--- Does what holdSet.expire does. All hits of a call have the same now.
+-- Does what holdSet.expire does.
 local function expire(s, now)
-  if s.expired then return end
-  s.expired = true
   for _, list in ipairs({ s.anonymous, s.named }) do
     local hold = firstOf(s, list)
     while hold and hold.expiry <= now do
@@ -128,17 +124,7 @@ local function releaseAnonymous(s, slots)
   end
 end
 
-local function reset(s)
-  releaseAnonymous(s, math.huge)
-  local hold = firstOf(s, s.named)
-  while hold do
-    remove(s, hold)
-    hold = firstOf(s, s.named)
-  end
-end
-
--- Does what holdSet.expiryAfter does. The state must have at least this number of slots. If other
--- programs have removed holds from the key, it returns the last expiry, or now without a hold.
+-- Does what holdSet.expiryAfter does. If other programs have removed holds, it returns the last expiry, or now.
 local function expiryAfter(s, slots, now)
   local places = {}
   for _, list in ipairs({ s.anonymous, s.named }) do
@@ -164,8 +150,7 @@ local function expiryAfter(s, slots, now)
   return expiry
 end
 
--- Appends the score and the member of hold. For a hold with several slots, it also appends the score and
--- the member with the slots.
+-- Appends the scores and members of hold.
 local function appendScores(scores, hold)
   local hasSeveralSlots = hold.slots > 1
   local mark = 2 * hold.expiry + (hasSeveralSlots and 1 or 0)
@@ -192,10 +177,10 @@ return {
     }
   end,
 
-  -- hits is a number, or a list of a number and the id of a hold, or a list of a negative number and
-  -- the expiry of an anonymous hold. A retry of -2 is an allowed hit whose hold existed.
+  -- hits is the n of take.lua.
   step = function(s, now, hits, max, period)
-    expire(s, now)
+    if not s.expired then expire(s, now) end
+    s.expired = true -- all hits of a call have the same now
     local n, member, expiry = hits, nil, nil
     if type(hits) == 'table' then
       n = hits[1]
@@ -213,7 +198,7 @@ return {
       elseif expiry then
         takeBack(s, -n, expiry)
       elseif n == -resetHits then
-        reset(s)
+        expire(s, math.huge)
       else
         releaseAnonymous(s, -n)
       end

@@ -1,12 +1,9 @@
-// Package lua has the scripts that make the decisions of package limit inside Redis. Each algorithm
-// has a script. The script take contains the scripts of all algorithms, so one call of take charges many
-// hits of several algorithms. The head of take.lua documents KEYS, ARGV and reply. The head of an
-// algorithm's script documents the stored state.
+// Package lua has the scripts that make the decisions of package limit inside Redis. The script take contains the
+// scripts of all algorithms, so one call of take charges many hits. The head of take.lua documents KEYS, ARGV and
+// reply, and the head of an algorithm's script the stored state. testdata/take.lua.golden has the whole script.
 //
-// Most hits are admitted. An algorithm with a packed state has a second script, named NAME_admit,
-// which admits hits with less work. The step of the algorithm starts with the same text.
-//
-// The file testdata/take.lua.golden has the whole script as Redis gets it.
+// Most hits are admitted. An algorithm with a packed state has a second script, named NAME_admit, which admits hits
+// with less work. The step of the algorithm starts with the same text.
 package lua
 
 import (
@@ -18,9 +15,8 @@ import (
 //go:embed *.lua
 var files embed.FS
 
-// source returns the text of the named script. The script of an algorithm is the body of a
-// function that returns the functions open, step and save. Algorithms with small states share
-// the scripts "packed", "packed_admit" and "packed_step".
+// source returns the text of the named script. The script of an algorithm is the body of a function that returns the
+// functions open, step and save.
 func source(name string) string {
 	text, err := files.ReadFile(name + ".lua")
 	if err != nil {
@@ -29,15 +25,12 @@ func source(name string) string {
 	return string(text)
 }
 
-// hasSource reports whether the named script exists.
 func hasSource(name string) bool {
 	_, err := files.Open(name + ".lua")
 	return err == nil
 }
 
-// Take returns the script for Redis, with the named algorithms. Redis runs all of a script's text
-// at every call. So the script makes the functions of the algorithms only for hits that need
-// them.
+// Take returns the script for Redis, with the named algorithms.
 func Take(algorithms ...string) string {
 	var compile, admit strings.Builder
 	for _, name := range algorithms {

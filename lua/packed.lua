@@ -18,9 +18,8 @@ local function runInParts(command, key, values)
   end
 end
 
--- stringAlgorithm completes an algorithm whose state is stored in one string. It adds the functions
--- open and save. slow_path.lua needs them for keys that occur more than once. For all other keys,
--- slow_path.lua reads one state after the other into the same table, with read, encode and write.
+-- stringAlgorithm adds open and save to an algorithm whose state is stored in one string. slow_path.lua needs them for
+-- keys that occur more than once. For other keys, it uses read, encode and write, with the same table for all states.
 local function stringAlgorithm(algorithm)
   local read, encode, write = algorithm.read, algorithm.encode, algorithm.write
 
@@ -40,9 +39,8 @@ local function stringAlgorithm(algorithm)
   return algorithm
 end
 
--- packedAlgorithm returns an algorithm whose state is two or three numbers: a, b and c. Each algorithm
--- documents their meaning. A string of little-endian doubles stores the numbers, and storedA, storedB
--- and storedC are the numbers in Redis. If a is 0, the state is zero and the key does not exist.
+-- packedAlgorithm returns an algorithm whose state is two or three numbers: a, b and c. A string of little-endian
+-- doubles stores them. storedA, storedB and storedC are the numbers in Redis. If a is 0, the key does not exist.
 --
 -- format  the format of the string, as for struct.pack
 -- size    the length of the string in bytes
@@ -52,8 +50,7 @@ end
 local function packedAlgorithm(format, size, expiry, step)
   local pack, unpack = struct.pack, struct.unpack
 
-  -- Returns the expiry of a key. forgottenAt is the time at which its state is forgotten. The expiry
-  -- is the next multiple of expiryStep.
+  -- Returns the expiry of a key whose state is forgotten at this time: the next multiple of expiryStep.
   local function keyExpiry(forgottenAt) return forgottenAt + -forgottenAt % expiryStep end
 
   return stringAlgorithm({
@@ -74,8 +71,8 @@ local function packedAlgorithm(format, size, expiry, step)
       s.a, s.b, s.c, s.storedA, s.storedB, s.storedC = a, b, c, a, b, c
     end,
 
-    -- Returns the string for s. Also returns the new expiry if the time to live changes. Returns nil if
-    -- Redis already has s, and false if the key must not exist.
+    -- Returns the string for s, and the new expiry if the time to live changes. Returns nil if Redis already has s,
+    -- and false if the key must not exist.
     encode = function(s, period)
       local a, b, c, storedA = s.a, s.b, s.c, s.storedA
       if a == 0 then

@@ -1,12 +1,11 @@
--- packed_admit admits the hits from first to last. These hits have one limit, and each hit has a counter
--- of its own with a packed state. The loop decides like the step of the algorithm. It stores the state
--- like packedAlgorithm. The loop calls no functions of its own, because such calls would take a third of
--- the time of a hit.
+-- packed_admit admits the hits from first to last, which have one limit and a counter of their own with a packed
+-- state. The loop decides like the step of the algorithm, and stores the state like packedAlgorithm. Calls of
+-- functions would take a third of the time of a hit.
 --
--- Take inserts the two parts of the script NAME_admit here. The first part prepares the limit, and sets
--- format and size. The second part decides n hits on the state a, b, c. If n is above 0 and the second part
--- admits the hits, it sets newA, newB, newC and spent. It also sets oldEnd and newEnd, the times at which
--- the old and the new state are forgotten. It can set nextAfter, the time until the same hits pass once more.
+-- Take inserts the two parts of the script NAME_admit here. The first part prepares the limit, and sets format and
+-- size. The second part decides n hits on the state a, b, c. If n is above 0 and it admits the hits, it sets newA, newB,
+-- newC and spent, and oldEnd and newEnd, the times at which the old and the new state are forgotten. It can set
+-- nextAfter, the time until the same hits pass once more.
 undecided = false
 local format, size
 --[[prepare]]

@@ -1,14 +1,12 @@
 -- sliding_log computes the same as limit.slidingLog, which documents the algorithm.
 --
--- The log is stored as a list: base, time1, sum1, time2, sum2, … An entry is the time of its
--- newest hit in microseconds, and the sum of all hits up to this entry. base is the sum
--- before the first entry. One subtraction gives the hits of neighbouring entries, and bisection finds
--- an entry without reading all entries. Sums are modulo 2^40. A log has at most 2^33 hits, so the
--- difference of two sums is exact.
+-- The log is stored as a list: base, time1, sum1, time2, sum2, … An entry is the time of its newest hit in
+-- microseconds, and the sum of all hits up to this entry. base is the sum before the first entry. So bisection finds
+-- an entry without reading all entries. Sums are modulo 2^40, and a log has at most 2^33 hits.
 --
--- State s: the log has the entries s.oldest to s.newest. Redis has s.storedSize entries. Those up to
--- s.lastStored are the same in s. s.storedTime is the time of the newest entry in Redis, or nil.
--- s.times[i] and s.sums[i] are nil until fetch reads entry i.
+-- State s: the log has the entries s.oldest to s.newest. Redis has s.storedSize entries. Those up to s.lastStored are
+-- the same in s. s.storedTime is the time of the newest entry in Redis, or nil. s.times[i] and s.sums[i] are nil until
+-- fetch reads entry i.
 
 local sumModulus = 2 ^ 40
 
@@ -33,8 +31,8 @@ local function hitsUpTo(s, i)
   return (s.sums[i] - s.sums[s.oldest - 1]) % sumModulus
 end
 
--- Returns the oldest entry i for which isReached(s, i, goal) is true, or newest + 1 if no entry has
--- reached the goal. All entries after i must have reached the goal too. Usually i is near oldest.
+-- Returns the oldest entry i for which isReached(s, i, goal) is true, or newest + 1. isReached must be true for all
+-- entries after i too. Usually i is near oldest.
 local function find(s, isReached, goal)
   local low, high, stride = s.oldest, s.newest + 1, 1
   while low < high do -- i is in low..high
@@ -62,8 +60,7 @@ local function truncate(s, newest)
   s.newest, s.lastStored = newest, math.min(s.lastStored, newest)
 end
 
--- Returns now, or the time of the newest entry if that time is later. If the clock was set back by more
--- than a period, it first moves all hits into one entry at now.
+-- Does what Log.advance does.
 local function advance(s, now, period)
   if s.newest < s.oldest or timeOf(s, s.newest) <= now then return now end
   if timeOf(s, s.newest) - now > period then

@@ -42,8 +42,7 @@ local function decideDistinct(algorithm, row, first, last)
   end
 end
 
--- The functions from here on are for hits that share a counter, are in a group, or have a state of many
--- values.
+-- The functions from here on are for hits that share a counter, are in a group, or have a state of many values.
 local states, firstHits = {}, {} -- the state of each key; the first hit of each state
 local isGroupDenied = {} -- isGroupDenied[i] is true if the group of hit i is denied
 
@@ -148,12 +147,12 @@ local function decideGroups()
   end
 end
 
--- While a counter has charges that may be refunded, there is a key with the name of the counter and this
--- suffix. No counter has such a name, because names of counters have two hexadecimal digits after a %.
+-- While a counter has charges that may be refunded, there is a key with the name of the counter and this suffix.
+-- Names of counters have two hexadecimal digits after a %.
 local refundableSuffix = '%refundable'
 
--- Marks the counters that hits with mode 8 have charged. If a counter has a mark and denies a hit, its reset
--- time in the reply says that the denial may end early (see take.lua).
+-- Marks the counters that hits with mode 8 have charged. If a counter has a mark and denies a hit, its reset time in
+-- the reply says that the denial may end early (see take.lua).
 local function markRefundable()
   for i = 1, hits do
     local mark = keys[i] .. refundableSuffix

@@ -1,21 +1,18 @@
 -- take decides and charges the hits of many requests in one step. Numbers in Lua are doubles, which
 -- have all whole numbers up to 2^53. Every number here is whole and below 2^53.
 --
--- KEYS     The counter of each hit. A key may occur many times: a later hit sees the
---          charge of an earlier one.
+-- KEYS     The counter of each hit. A later hit on a counter sees the charge of an earlier one.
 -- ARGV[1]  MessagePack array: now, jitter, distinct, refundable, L, then 5 values for each of L limits,
 --          then 2 values for each hit.
 --            now       microseconds since 1970, or 0 for the clock of this Redis
 --            jitter    milliseconds to add to each time to live
 --            distinct  1 if no key occurs twice, otherwise 0
---            refundable  the milliseconds in which a charge of mode 8 can be refunded, or 0 if no
---                      replica charges with this mode
+--            refundable  the milliseconds in which a charge of mode 8 can be refunded, or 0
 --          Of a limit:
 --            name      the script of its algorithm
 --            max       hits per window, below 2^32
---            period    the window in microseconds, at most ten years; for fixed_window the
---                      time until the window ends that the key names; for concurrency the
---                      time until a hold expires
+--            period    the window in microseconds, at most ten years; for fixed_window the time until the
+--                      window of the key ends; for concurrency the time until a hold expires
 --            capacity  the most hits that can be spent at once, below 2^32; negative for a
 --                      token_bucket with a burst of its own
 --            mode      0, 1 if denied hits are charged, or 2 if the hits are in the group. With 2, add 4
@@ -23,12 +20,11 @@
 --          Of a hit:
 --            limit     the place of its limit among the L limits, from 1
 --            n         -2^34 to 2^34 hits; 0 peeks, a negative n refunds. For concurrency, also an
---                      array of this number and the id of a named hold. For the refund of an
---                      anonymous hold, an array of a negative number and the expiry of this hold
+--                      array of this number and the id of the hold, or the expiry of the anonymous
+--                      hold that is refunded
 -- ARGV[2]  '' or a MessagePack array: the sizes of groups that divide the hits in order.
 --          If one hit with mode 2 or 10 of a group is denied, the hits of the group with a mode of 2
---          or more are neither charged nor counted in spent. If such a hit is not denied itself, its
---          answer is allowed. All other hits are charged as usual.
+--          or more are neither charged nor counted in spent. Those not denied themselves are allowed.
 --
 -- Reply: MessagePack array of 3 numbers for each hit, then the time now in microseconds, then 2
 -- values for each failed hit.
@@ -38,12 +34,10 @@
 --          retry     microseconds, as limit.Result.RetryAfter, or -1 for limit.Never. An
 --                    allowed hit has 0, or -2 if its hold existed (limit.Result.Held). If its
 --                    RetryAfter is r > 0, it has -2 - r
---          A failed hit has its place in KEYS, from 1, and an error. Nothing was charged
---          for it, and its 3 numbers mean nothing.
+--          A failed hit has its place in KEYS, from 1, and an error. Nothing was charged for it.
 -- A read-only replica of Redis charges nothing and fails the whole call (READONLY).
 --
--- The script decides all hits before it writes the first key. If it raises an error before
--- that, nothing is charged.
+-- The script decides all hits before it writes the first key, so an error before that charges nothing.
 
 local maxExact = 2 ^ 53
 local keys, hits = KEYS, #KEYS
@@ -68,14 +62,12 @@ local expiryStep = 2 ^ 22
 
 local reply = {}
 
--- These tables are for hits that have a counter of their own, and change this counter. values has the
--- value to write for each of these hits. expiries has the new expiry, if the time to live changes.
--- writes has the function that writes, if the hit was decided by the slow path.
+-- These tables are for hits that have a counter of their own, and change it. values has the value to write, expiries
+-- the new expiry if the time to live changes, and writes the function that writes for a hit of the slow path.
 local values, expiries, writes = {}, {}, {}
 
--- Returns the functions of the slow path: for hits that the fast path (packed_admit) does not admit.
--- Redis runs the whole text of a script in every call. So only calls that need these functions make
--- them.
+-- Returns the functions of the slow path: for hits that the fast path (packed_admit) does not admit. Redis runs the
+-- whole text of a script in every call, so only calls that need these functions make them.
 local function makeSlowPath()
 --[[slow_path]]
 end

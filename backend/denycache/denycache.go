@@ -1,30 +1,16 @@
-// Package denycache remembers denials. A caller who comes again before the hits can pass
-// gets the remembered answer, and the backend gets no call. The local cache of
-// envoyproxy/ratelimit does the same for fixed windows only. This cache serves every
-// algorithm.
+// Package denycache remembers denials. A caller who comes again before the hits can pass gets the remembered
+// answer, and the backend gets no call. docs/redis.md#deny-cache says how long a denial is remembered, and which
+// denials are not.
 //
 // The answers are those of the wrapped Limiter, with four exceptions:
 //
-//   - A refund or a reset through another replica takes effect here later. The cache remembers the first
-//     denial of a counter for at most a second. After this second, the next call asks the wrapped Limiter.
-//     The cache remembers a further denial for at most as long as the counter has denied so far. So if a
-//     refund ends a denial after ten seconds, the cache denies for at most eleven seconds more. A refund
-//     through this replica and a raised limit take effect at once.
-//   - A remembered denial is not charged, even if the limit charges denied hits. If the
-//     algorithm resets at once, the charge would delay nobody. With another algorithm the
-//     charge would prolong the denial. So the cache then remembers no denials of limits
-//     that charge denied hits.
-//   - Remaining is 0, or negative for a debt, because other hits can have spent what remained at the
-//     denial.
-//   - RetryAfter comes from the remembered denial. If a later call asks for more hits
-//     than the denied call, RetryAfter is the earliest time at which they might pass.
-//
-// The cache does not remember these denials:
-//
-//   - denials by the fallback
-//   - denials of limits with holds, because a release through another replica can end them at any time
-//   - denials because of a charge that may be refunded at once: denials with backend.Result.MayEndEarly,
-//     and denials after another hit of the same group on the same counter
+//   - A refund or a reset through another replica takes effect here later.
+//   - A remembered denial is not charged, even if the limit charges denied hits. If the algorithm resets at
+//     once, the charge would delay nobody. With another algorithm the charge would prolong the denial, so the
+//     cache remembers no denials of such limits.
+//   - Remaining is 0, or negative for a debt, because other hits can have spent what remained.
+//   - If a later call asks for more hits than the denied call, RetryAfter is the earliest time at which they
+//     might pass.
 package denycache
 
 import (
@@ -38,23 +24,20 @@ import (
 
 // Options configure a Limiter.
 type Options struct {
-	// SizeBytes is the memory of the cache, which New allocates. A denial takes 64
-	// bytes. The minimum is 4096.
+	// SizeBytes is the memory of the cache: 64 bytes for a denial, and at least 4096.
 	SizeBytes int
 
 	// Observer receives events. It can be nil.
 	Observer Observer
 }
 
-// Observer receives the events of a Limiter. Its methods must return at once and must
-// not use the Limiter.
+// Observer receives the events of a Limiter. Its methods must return at once, and not use the Limiter.
 type Observer interface {
 	// Denied is called for each hit that the cache denies. It must not keep the hit.
 	Denied(*backend.Hit)
 }
 
-// Limiter is a backend.Layer that denies hits from its cache and sends all others to
-// another Layer. It is safe for concurrent use.
+// Limiter is a backend.Layer that denies hits from its cache and sends all others to another Layer.
 type Limiter struct {
 	options Options
 	next    backend.Layer
@@ -88,7 +71,6 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, p
 	}
 }
 
-// denial returns the denial that the cache would answer to h, or nil.
 func (l *Limiter) denial(now time.Time, h *backend.Hit) *backend.RememberedDenial {
 	id, micros := l.table.seeds.ID(h.Key, h.Limit.Tag()), now.UnixMicro()
 	s, set := l.table.lock(id)
@@ -101,20 +83,14 @@ func (l *Limiter) denial(now time.Time, h *backend.Hit) *backend.RememberedDenia
 	return &backend.RememberedDenial{Result: r, Since: time.UnixMicro(e.start), Until: time.UnixMicro(e.askAt)}
 }
 
-// lookup is what the cache knows about the counter of a hit.
 type lookup struct {
 	id         fingerprint.ID
 	generation uint32 // of the shard at the time of the lookup
 	isDenied   bool   // the hit is denied
 	hasEntry   bool   // the table has an entry of the counter
-
-	// isUncertain reports that the last denial of the counter was not remembered, because it may
-	// end early.
-	isUncertain bool
 }
 
-// Take implements backend.Limiter. All calls must take now from
-// one clock.
+// Take implements backend.Limiter. All calls must take now from one clock.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var space [16]lookup // requests with more hits allocate
 	lookups := space[:0]
@@ -131,7 +107,6 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		found := l.table.find(id, h, nowMicros, &r)
 		lookups = append(lookups, found)
 		if !found.isDenied {
-			h.ConfirmsDenial = found.isUncertain
 			continue
 		}
 		// Separate assignments are 10 ns faster than one of a composite.
@@ -161,19 +136,18 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		case groupDenied && h.InGroup(): // next has only got a peek
 		case r.Allowed:
 			if found.hasEntry {
-				l.table.remove(found.id)
+				l.table.invalidate(found.id)
 			}
 		case followsGroupHit(hits, lookups, i): // the charge of the earlier hit may have been undone
 		case r.MayEndEarly:
-			l.table.addUncertainDenial(found.id, nowMicros)
+			l.table.invalidate(found.id)
 		default:
 			l.table.add(found, h, r.Result, nowMicros)
 		}
 	}
 }
 
-// followsGroupHit reports whether a hit of the group stands before hit i on the same counter. If the group
-// is denied, hit i may have been denied only because of the charge of the earlier hit.
+// followsGroupHit reports whether a hit of the group stands before hit i on the same counter.
 func followsGroupHit(hits []backend.Hit, lookups []lookup, i int) bool {
 	for j := range i {
 		if hits[j].InGroup() && lookups[j].id == lookups[i].id {

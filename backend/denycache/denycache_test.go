@@ -458,20 +458,3 @@ func TestShadowHitBesideADeniedGroupIsRemembered(t *testing.T) {
 	require.Equal(t, backend.SourceLocal, got[1].Source)
 	assert.Equal(t, backend.SourceDenyCache, take(l, 0, shadow)[0].Source)
 }
-
-func TestUncertainDenialIsKeptInAFullCache(t *testing.T) {
-	lim := newLimit(t, limit.Spec{Requests: 1})
-	var confirms []bool
-	l := New(backend.Counters{Limiter: backendtest.Func(func(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
-		confirms = append(confirms, hits[0].ConfirmsDenial)
-		isUncertain := string(hits[0].Key) == "uncertain"
-		results[0] = backend.Result{MayEndEarly: isUncertain, Result: lim.FromPeek(limit.Result{ResetAfter: 1e6}, 1)}
-	})}, Options{SizeBytes: 1})
-	take(l, 0, hit("uncertain", lim, 1))
-	for i := range 1000 {
-		take(l, 0, hit(fmt.Sprint(i), lim, 1))
-	}
-	confirms = nil
-	take(l, 0, hit("uncertain", lim, 1))
-	assert.Equal(t, []bool{true}, confirms, "shorter denials were evicted first")
-}

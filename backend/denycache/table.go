@@ -14,7 +14,7 @@ import (
 type entry struct {
 	id        fingerprint.ID
 	start     int64 // time since which the counter has denied
-	askAt     int64 // time from which a call asks the next Limiter again; at most end. 0 if the denial is uncertain
+	askAt     int64 // time from which a call asks the next Limiter again; at most end
 	end       int64 // time at which the denied hits can pass
 	resetTime int64 // time at which everything spent is forgotten
 	remaining int32
@@ -23,17 +23,14 @@ type entry struct {
 	capacity  uint32 // Capacity of the limit
 }
 
-// firstDenialTime is the time for which the first denial of a counter is remembered, in microseconds.
-const firstDenialTime = 1_000_000
-
 const (
-	entryBytes = 64
-	setSize    = 8 // entries of a set
-	maxShards  = 64
+	firstDenialTime = 1_000_000 // microseconds for which the first denial of a counter is remembered
+	entryBytes      = 64
+	setSize         = 8 // entries of a set
+	maxShards       = 64
 )
 
-// table is a set-associative cache of denials. Each id has one set of entries. A new
-// entry in a full set evicts the entry that ends first.
+// table is a set-associative cache of denials. A new entry in a full set evicts the entry that ends first.
 type table struct {
 	seeds  fingerprint.Seeds
 	shards []shard
@@ -55,7 +52,6 @@ func newTable(bytes int) *table {
 	return t
 }
 
-// lock locks the shard of id and returns it with the set of id.
 func (t *table) lock(id fingerprint.ID) (*shard, *[setSize]entry) {
 	s := &t.shards[id.Lo%uint64(len(t.shards))]
 	set := &s.sets[id.Hi%uint64(len(s.sets))]
@@ -68,23 +64,16 @@ func (t *table) find(id fingerprint.ID, h *backend.Hit, now int64, r *limit.Resu
 	s, set := t.lock(id)
 	defer s.mu.Unlock()
 	l = lookup{id: id, generation: s.generation}
-	for i := range set {
-		e := &set[i]
-		if e.id != id {
-			continue
-		}
-		l.hasEntry = true
-		if l.isDenied = e.denies(h, now); l.isDenied {
-			*r = e.result(h, now)
-		}
-		l.isUncertain = e.askAt == 0
+	e := placeFor(set, id)
+	l.hasEntry = e.id == id
+	if l.isDenied = l.hasEntry && e.denies(h, now); l.isDenied {
+		*r = e.result(h, now)
 	}
 	return l
 }
 
-// denies reports whether e answers h at now. e does not answer if the denial has ended, if
-// the clock was set back before the denial, if h has fewer hits than were denied, or if the
-// limit was raised.
+// denies reports whether e answers h at now. e does not answer if the denial has ended, if the clock was set back
+// before the denial, if h has fewer hits than were denied, or if the limit was raised.
 func (e *entry) denies(h *backend.Hit, now int64) bool {
 	n := h.N
 	if !h.Limit.Algorithm.ResetsAtOnce() {
@@ -126,15 +115,14 @@ func (t *table) add(l *lookup, h *backend.Hit, r limit.Result, now int64) {
 		return
 	}
 	place := placeFor(set, l.id)
-	if place.id == l.id && place.askAt > 0 && place.start <= now && now < place.end && place.minHits <= n.minHits {
+	if place.id == l.id && place.start <= now && now < place.end && place.minHits <= n.minHits {
 		n.start = place.start
 	}
 	n.askAt = min(n.end, now+max(now-n.start, firstDenialTime))
 	*place = n
 }
 
-// placeFor returns the place for an entry of id: the place of its old entry, or else of the entry that ends
-// first.
+// placeFor returns the place for an entry of id: that of its old entry, or else of the entry that ends first.
 func placeFor(set *[setSize]entry, id fingerprint.ID) *entry {
 	place := &set[0]
 	for i := range set {
@@ -147,27 +135,6 @@ func placeFor(set *[setSize]entry, id fingerprint.ID) *entry {
 	return place
 }
 
-// maxUncertainTime is the time for which the table keeps an uncertain denial, in microseconds.
-const maxUncertainTime = 60_000_000
-
-// addUncertainDenial records that the counter has denied a hit and that the denial may end early. The entry
-// denies nothing. The next hit of the counter then has ConfirmsDenial.
-func (t *table) addUncertainDenial(id fingerprint.ID, now int64) {
-	s, set := t.lock(id)
-	defer s.mu.Unlock()
-	*placeFor(set, id) = entry{id: id, start: now, end: now + maxUncertainTime}
-}
-
-// remove drops the entry of id, because the counter has admitted a hit.
-func (t *table) remove(id fingerprint.ID) {
-	s, set := t.lock(id)
-	defer s.mu.Unlock()
-	if e := placeFor(set, id); e.id == id {
-		*e = entry{}
-	}
-}
-
-// invalidateAll drops all entries.
 func (t *table) invalidateAll() {
 	for i := range t.shards {
 		s := &t.shards[i]
@@ -178,7 +145,7 @@ func (t *table) invalidateAll() {
 	}
 }
 
-// invalidate drops the entry of id.
+// invalidate drops the entry of id, and a denial that another Take is about to add.
 func (t *table) invalidate(id fingerprint.ID) {
 	s, set := t.lock(id)
 	defer s.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
-// breaker stops the calls to one shard of the primary. The breakers of libraries lock on
-// every call and use a caller's call as the probe, so the fallback has its own breaker.
+// breaker stops the calls to one shard of the primary. The breakers of libraries lock on every call, and use a
+// caller's call as the probe.
 type breaker struct {
 	limiter *Limiter
 	shard   int
@@ -53,17 +53,14 @@ const (
 	openAfter   = 50 * time.Millisecond
 )
 
-// failureMemory is the longest time from a failure to the start of the next call that still counts
-// with this failure. After a longer pause, the count of failures starts again. So two separate faults
-// do not open the breaker together, even if no call succeeded between them. The idle probes find an
-// outage without much traffic.
+// failureMemory is the longest time from a failure to the start of the next call that counts with this failure. So
+// two separate faults do not open the breaker together.
 const failureMemory = time.Second
 
-// Each pause between probes is twice as long as the pause before, up to maxProbePause. An
-// outage ends once the breaker has been closed for maxProbePause.
 const (
-	firstProbePause = 50 * time.Millisecond
-	maxProbePause   = 500 * time.Millisecond
+	firstProbePause   = 50 * time.Millisecond  // each further pause is twice as long
+	maxProbePause     = 500 * time.Millisecond // an outage ends once the breaker has been closed for maxProbePause
+	minIdleProbePause = 50 * time.Millisecond  // between the probes of two shards
 )
 
 func (b *breaker) loadState() BreakerState { return BreakerState(b.state.Load()) }
@@ -81,8 +78,7 @@ func (b *breaker) recordSuccess() {
 	}
 }
 
-// recordFailure records that a call of the primary has failed. start is the time at which the call
-// started.
+// recordFailure records that a call of the primary, which started at start, has failed.
 func (b *breaker) recordFailure(start time.Time, err error) {
 	if b.isOpen() {
 		return
@@ -93,7 +89,6 @@ func (b *breaker) recordFailure(start time.Time, err error) {
 	state := b.loadState()
 	if state == Closed || start.Sub(b.lastFailure) > failureMemory {
 		b.failures, b.failingSince = 0, now
-		b.limiter.endBlip()
 	}
 	b.failures++
 	b.lastFailure = now
@@ -106,9 +101,8 @@ func (b *breaker) recordFailure(start time.Time, err error) {
 	}
 }
 
-// setState changes the state, reports the opening and closing to the Observer, and counts
-// the breakers that aren't closed. The caller holds b.mu. err is the failure that causes
-// the change, or nil.
+// setState changes the state, reports the opening and closing to the Observer, and counts the breakers that
+// aren't closed. The caller holds b.mu. err is the failure that causes the change, or nil.
 func (b *breaker) setState(next BreakerState, err error) {
 	now := time.Now()
 	previous := BreakerState(b.state.Swap(int32(next)))
@@ -129,7 +123,6 @@ func (b *breaker) setState(next BreakerState, err error) {
 	}
 }
 
-// status returns a snapshot of b.
 func (b *breaker) status() BreakerStatus {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,8 +131,7 @@ func (b *breaker) status() BreakerStatus {
 	return s
 }
 
-// beginOutage starts the probes of b, unless an outage is in progress. The caller holds
-// b.mu.
+// beginOutage starts the probes of b, unless an outage is in progress. The caller holds b.mu.
 func (b *breaker) beginOutage(err error) {
 	if b.inOutage {
 		return
@@ -159,8 +151,8 @@ func (b *breaker) beginOutage(err error) {
 	}
 }
 
-// awaitRecovery probes the shard. Once a probe succeeds, it closes b and replays the log. It
-// ends the outage if b then stays closed, and goes on otherwise.
+// awaitRecovery probes the shard. Once a probe succeeds, it closes b and replays the log. It ends the outage if b
+// then stays closed, and goes on otherwise.
 func (b *breaker) awaitRecovery() {
 	l, countersKept := b.limiter, true
 	for pause := firstProbePause; ; pause = min(2*pause, maxProbePause) {
@@ -188,8 +180,7 @@ func (b *breaker) awaitRecovery() {
 	}
 }
 
-// endOutage ends the outage of b, unless b is open again. It reports whether the outage
-// ended.
+// endOutage ends the outage of b, unless b is open again. It reports whether the outage ended.
 func (b *breaker) endOutage(closedAt time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -203,7 +194,7 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 	l.shardsDown--
 	if l.shardsDown == 0 {
 		t := l.currentTallyLocked()
-		l.lastOutage = price(t)
+		l.lastOutage = t.price()
 		l.lastOutage.CountersKept = !t.countersLost.Load()
 		l.lastOutage.End, l.lastOutage.Err = closedAt, l.downErr
 		l.tally.Store(nil)
@@ -212,11 +203,7 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 	return true
 }
 
-// minIdleProbePause is the least pause between the probes of two shards.
-const minIdleProbePause = 50 * time.Millisecond
-
-// probeIdleShards probes each shard once per Options.IdleProbe, one shard after the other. The first
-// round is faster.
+// probeIdleShards probes each shard once per Options.IdleProbe, one shard after the other. The first round is faster.
 func (l *Limiter) probeIdleShards() {
 	for pause := minIdleProbePause; ; pause = max(l.o.IdleProbe/time.Duration(len(l.breakers)), minIdleProbePause) {
 		for _, b := range l.breakers {
@@ -228,8 +215,7 @@ func (l *Limiter) probeIdleShards() {
 	}
 }
 
-// probeClosed probes the shard unless the breaker is open. It repeats a failed probe until a
-// probe succeeds or the breaker opens.
+// probeClosed probes the shard unless the breaker is open, until a probe succeeds or the breaker opens.
 func (b *breaker) probeClosed() {
 	for l := b.limiter; !b.isOpen(); {
 		start := time.Now()

@@ -1,19 +1,6 @@
-// Package fallback decides hits in this process while the primary Limiter can't. A
-// secondary Limiter grants a share of each limit. A breaker stops the calls to a primary
-// that keeps failing, and closes once the primary answers a probe.
-//
-// Terms:
-//
-//   - primary: the Limiter that should decide. All replicas share its counters.
-//   - secondary: the Limiter that decides in place of the primary, with counters of this
-//     replica.
-//   - shard: hits that fail together, such as the hits on one node of a cluster. Each
-//     shard has its own breaker.
-//   - blip: a short time in which hits were decided here although no breaker was open.
-//   - open: a breaker is open while the hits of its shard bypass the primary.
-//   - replay: charging the primary with hits that were admitted here and that the primary has
-//     not seen: behind an open breaker, or without room to send them.
-//   - late answer: an answer of the primary that comes after the decision here.
+// Package fallback decides hits in this process while the primary Limiter can't, as docs/failure.md says. The
+// secondary Limiter grants a share of each limit, with counters of this replica. Each shard of the primary has a
+// breaker. It stops the calls to a shard that keeps failing, and closes once the shard answers a probe.
 package fallback
 
 import (
@@ -27,87 +14,64 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Namespace is the prefix of the fallback's keys in the secondary. It separates these keys
-// from keys that the secondary counts for other reasons.
+// Namespace is the prefix of the fallback's keys in the secondary, which has other keys too.
 const Namespace = "redis_fallback:"
 
-// Options configure a Limiter. All but Mode, IdleProbe, KeepsCounters and LastCount are
-// required.
+// Options configure a Limiter. All but Mode, IdleProbe, KeepsCounters and LastCount are required.
 type Options struct {
-	// Primary bounds the time of its Takes itself. If an answer can still come later, the error
-	// is a backend.LateError.
+	// Primary bounds the time of its Takes itself. If an answer can still come later, the error is a
+	// backend.LateError.
 	Primary   backend.Limiter
 	Secondary Secondary
 
-	// Ratio is the share of a limit that the secondary grants if the limit has no
-	// ratio. It is greater than 0 and at most 1.
-	Ratio float64
+	Ratio float64           // of limits without a ratio: above 0 and at most 1
+	Mode  limit.FailureMode // of limits without a failure mode; default FailLocal
 
-	// Mode is the behaviour of limits without a failure mode. The default is
-	// FailLocal.
-	Mode limit.FailureMode
+	Shards  int                    // of the primary
+	ShardOf func(*backend.Hit) int // the shard of a hit, from 0 to Shards-1
 
-	// Shards is the number of the primary's shards.
-	Shards int
-
-	// ShardOf returns the shard of a hit, from 0 to Shards-1.
-	ShardOf func(*backend.Hit) int
-
-	// Probe returns nil if a shard of the primary works again. It must charge a
-	// counter, because reads can work where writes fail.
+	// Probe returns nil if a shard of the primary works again. It must charge a counter, because reads can
+	// work where writes fail.
 	Probe func(ctx context.Context, shard int) error
 
-	// IdleProbe is the pause between two probes of each shard whose breaker is closed. A
-	// failed probe is repeated until a probe succeeds or the breaker opens. So the Limiter
-	// finds an outage without traffic. The default is no such probe.
+	// IdleProbe is the pause between two probes of each shard whose breaker is closed. So the Limiter finds an
+	// outage without traffic. The default is no such probe.
 	IdleProbe time.Duration
 
-	// KeepsCounters reports after a successful Probe whether the shard has certainly kept its
-	// counters since the successful Probe before. Then the answers to the replay lower the
-	// price of the outage. Without KeepsCounters, nobody knows.
+	// KeepsCounters reports after a successful Probe whether the shard has certainly kept its counters since
+	// the successful Probe before. Then the answers to the replay lower the price of the outage.
 	KeepsCounters func(shard int) bool
 
-	// LastCount returns the last count that the primary has answered for the counter of a hit,
-	// and forgets it. since is the time of the answer, or the start of the window if the
-	// algorithm resets at once. The default is that no count is known.
+	// LastCount returns the last count that the primary has answered for the counter of a hit, and forgets it.
+	// since is the time of the answer, or the start of the window if the algorithm resets at once.
 	LastCount func(now time.Time, h *backend.Hit) (spent int64, since time.Time, ok bool)
 
-	// Observer receives events.
 	Observer Observer
 }
 
-// Observer receives the events of a Limiter. Its methods must return at once and must
-// not use the Limiter.
+// Observer receives the events of a Limiter. Its methods must return at once, and not use the Limiter.
 type Observer interface {
-	// StateChanged is called when the primary goes down or comes up again. Calls
-	// alternate and never overlap.
+	// StateChanged is called when the primary goes down or comes up again. Calls alternate and never overlap.
 	StateChanged(StateChange)
 
-	// BreakerChanged is called when a breaker opens, and when it closes again. Calls for
-	// one shard never overlap.
+	// BreakerChanged is called when a breaker opens or closes. Calls for one shard never overlap.
 	BreakerChanged(BreakerChange)
 
-	// BlipEnded is called after a blip: some hits were decided without the primary, and no
-	// breaker opened. Blips that follow each other within ten seconds have one report.
+	// BlipEnded is called after a blip, at most once in ten seconds.
 	BlipEnded(Outage)
 
-	// Served is called at the moment of a decision without the primary, with the number
-	// of hits that were decided.
+	// Served is called with the number of hits that one Take has decided without the primary.
 	Served(hits int)
 
-	// Replayed is called with the number of hits that the primary was charged with
-	// after an outage or a blip.
+	// Replayed is called with the number of hits that the primary was charged with after an outage or a blip.
 	Replayed(hits int64)
 }
 
-// StateChange reports that the primary went down or came up again. The primary is down
-// from the first open breaker until all breakers have been closed for half a second. So a
-// primary that flaps has one long outage.
+// StateChange reports that the primary went down or came up again. The primary is down from the first open breaker
+// until all breakers have been closed for half a second.
 type StateChange struct {
-	Down bool
-
-	// Outage is the outage that has ended. If Down is set, Outage has only Start and Err.
-	Outage Outage
+	Down   bool
+	Outage Outage // that has ended; if Down is set, Outage has only Start and Err
 }
 
 // BreakerChange reports that a breaker opened or closed.
@@ -118,9 +82,8 @@ type BreakerChange struct {
 	OpenFor time.Duration // the time for which the breaker was open if Open is not set
 }
 
-// Limiter is a backend.Layer that decides even if its primary fails. It returns only
-// errors that another Limiter can't help with, such as the caller's cancellation. If all
-// breakers are closed, a Take costs one atomic load more than a Take of the primary.
+// Limiter is a backend.Layer that decides even if its primary fails. It returns only errors that another Limiter
+// can't help with, such as the caller's cancellation.
 type Limiter struct {
 	o         Options
 	breakers  []*breaker   // by shard
@@ -130,14 +93,12 @@ type Limiter struct {
 	excess atomic.Int64          // see Status.MaxExcessHits
 	tally  atomic.Pointer[tally] // of the outage or blip in progress; written under mu only
 
-	mu              sync.Mutex  // guards the fields below
-	shardsDown      int         // shards in an outage, which ends after the replay
-	downErr         error       // failure that opened the first breaker of the outage in progress
-	lastOutage      Outage      // that has ended
-	unreportedBlips []*tally    // ended blips without a report
-	blipTimer       *time.Timer // runs reportBlip; nil if no blip waits for its report
-
-	lastBlip       Outage // with a report
+	mu             sync.Mutex  // guards the fields below
+	shardsDown     int         // shards in an outage, which ends after the replay
+	downErr        error       // failure that opened the first breaker of the outage in progress
+	lastOutage     Outage      // that has ended
+	blipTimer      *time.Timer // runs reportBlip; nil before the first blip
+	lastBlip       Outage      // with a report
 	lastBlipReport time.Time
 
 	ctx    context.Context // of the probes
@@ -164,8 +125,7 @@ func New(o Options) *Limiter {
 	return l
 }
 
-// Close ends the probes. The Limiter still decides, but open breakers stay open. Close
-// does not close the primary and the secondary.
+// Close ends the probes. The Limiter still decides, but open breakers stay open.
 func (l *Limiter) Close() {
 	l.mu.Lock()
 	l.cancel()
@@ -209,7 +169,6 @@ func (l *Limiter) askPrimary(ctx context.Context, now time.Time, hits []backend.
 	})
 }
 
-// errBreakerOpen is the error of hits that bypassed the primary.
 var errBreakerOpen = &backend.Error{Reason: backend.ReasonBreakerOpen, NotSent: true}
 
 func (l *Limiter) breakerOf(h *backend.Hit) *breaker { return l.breakers[l.o.ShardOf(h)] }

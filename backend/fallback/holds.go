@@ -10,11 +10,11 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// noteHold records that the secondary has an anonymous hold for h. holdsEnd is the time in
-// microseconds at which all such holds have expired, or 0 if there was none.
+// noteHold records that the secondary has an anonymous hold for h. holdsEnd is the time at which all such holds
+// have expired, or 0 if there was none. Releases of named holds have no effect on other holds.
 func (l *Limiter) noteHold(h *backend.Hit) {
 	if h.HoldID != "" {
-		return // its release has no effect on other holds, in the primary and in the secondary
+		return
 	}
 	end := time.Now().UnixMicro() + h.Limit.Period()
 	for old := l.holdsEnd.Load(); old < end; old = l.holdsEnd.Load() {
@@ -24,10 +24,9 @@ func (l *Limiter) noteHold(h *backend.Hit) {
 	}
 }
 
-// takeWithHolds does the work of Take if the secondary may still have anonymous holds from an
-// outage. Nobody knows which Limiter has the hold that a release is for. If the primary ended another
-// hold, it could admit too many holders. So a release ends a hold of the secondary if there is one.
-// If an earlier hit of the call has the same counter, the release goes where this hit goes.
+// takeWithHolds is Take if the secondary may still have anonymous holds from an outage. Nobody knows which Limiter
+// has the hold of a release. If the primary ended another hold, it could admit too many holders. So a release ends
+// a hold of the secondary if there is one. After an earlier hit on the same counter, it goes where this hit goes.
 func (l *Limiter) takeWithHolds(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	if end := l.holdsEnd.Load(); end <= now.UnixMicro() {
 		l.holdsEnd.CompareAndSwap(end, 0)
@@ -41,15 +40,13 @@ func (l *Limiter) takeWithHolds(ctx context.Context, now time.Time, hits []backe
 	backend.TakePart(ctx, now, takeFunc(l.take), hits, results, func(i int) bool { return !isReleased[i] })
 }
 
-// hasCounterOf reports whether one of hits has the counter of h.
 func hasCounterOf(hits []backend.Hit, h *backend.Hit) bool {
 	return slices.ContainsFunc(hits, func(other backend.Hit) bool {
 		return bytes.Equal(other.Key, h.Key) && other.Limit.Tag() == h.Limit.Tag()
 	})
 }
 
-// releaseHold ends anonymous holds of the secondary if h asks for it. It returns false if the
-// secondary has no anonymous hold to release for h.
+// releaseHold ends anonymous holds of the secondary for h. It returns false if there is none, or if h is no release.
 func (l *Limiter) releaseHold(ctx context.Context, now time.Time, h *backend.Hit, r *backend.Result) bool {
 	if h.N >= 0 || h.N <= -limit.MaxHits || h.HoldID != "" || !h.Limit.Algorithm.HasHolds() || l.mode(h.Limit) != limit.FailLocal {
 		return false

@@ -12,8 +12,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Outage is a time in which hits were decided without the primary, and its price: the calls and
-// hits that were admitted. docs/failure.md explains why MaxExcessHits is an upper bound.
+// Outage is a time in which hits were decided without the primary, and its price. docs/failure.md explains why
+// MaxExcessHits is an upper bound.
 type Outage struct {
 	Start time.Time // first decision without the primary
 	End   time.Time // zero while the outage lasts; for a blip, the time of its last decision
@@ -21,30 +21,20 @@ type Outage struct {
 	// Err is the failure that opened the first breaker. It is nil if no breaker opened.
 	Err error
 
-	// Calls is the number of calls of Take with a decision without the primary. AdmittedCalls
-	// is the number of these calls that no such decision denied.
+	// Calls is the number of Takes with a decision without the primary. AdmittedCalls is the number of Takes
+	// that no such decision denied.
 	Calls, AdmittedCalls int64
 
-	// Decisions is the number of hits decided without the primary. ByReason has the number
-	// for each backend.Reason.
-	Decisions int64
-	ByReason  [len(backend.Reasons) + 1]int64
+	Decisions     int64                           // hits decided without the primary
+	ByReason      [len(backend.Reasons) + 1]int64 // Decisions by backend.Reason
+	AdmittedHits  int64                           // sum of N of the admitted hits
+	MaxExcessHits int64                           // the most hits that this process can have admitted beyond the limits
+	Replayed      int64                           // hits that the primary was charged with after the outage
+	Limits        []LimitPrice                    // the highest price first
 
-	// AdmittedHits is the sum of N of the admitted hits.
-	AdmittedHits int64
-
-	// MaxExcessHits is the most hits that this process can have admitted beyond the limits.
-	MaxExcessHits int64
-
-	// Replayed is the number of hits that the primary was charged with after the outage.
-	Replayed int64
-
-	// CountersKept reports that the primary has kept its counters. CountersKept is false while
-	// the outage lasts, and if the fallback could not find out.
+	// CountersKept reports that the primary has kept its counters. It is false while the outage lasts, and if
+	// the fallback could not find out.
 	CountersKept bool
-
-	// Limits has the price of each limit, the highest price first.
-	Limits []LimitPrice
 }
 
 // LimitPrice is the part of an Outage that concerns one limit.
@@ -68,12 +58,8 @@ func (o *Outage) Duration() time.Duration {
 }
 
 const (
-	// maxPricedLimits is the maximum number of limits with their own LimitPrice.
-	maxPricedLimits = 1000
-
-	// maxTallyPointers bounds the memory of tally.byPointer. A limit that is part of a
-	// request has a new pointer in each request.
-	maxTallyPointers = 4 * maxPricedLimits
+	maxPricedLimits  = 1000                // limits with their own LimitPrice
+	maxTallyPointers = 4 * maxPricedLimits // in tally.byPointer; the limit of a request has a new pointer in each request
 )
 
 // tally counts the decisions of an outage, or of a blip.
@@ -92,23 +78,19 @@ type tally struct {
 	byName    map[limitName]*limitTally
 }
 
-// limitName names a limit in reports.
 type limitName struct{ rule, limit string }
 
-// limitTally counts the decisions about one limit.
 type limitTally struct {
 	decisions, admittedHits, excessHits atomic.Int64
 	total                               *atomic.Int64 // the excess of all limits since the start
 }
 
-// addExcess adds n hits to the excess.
 func (t *limitTally) addExcess(n int64) {
 	t.excessHits.Add(n)
 	t.total.Add(n)
 }
 
-// excessOf returns the number of h's hits that can be beyond the limit. A limit in shadow mode
-// admits all hits anyway.
+// excessOf returns the number of h's hits that can be beyond the limit. A limit in shadow mode admits all hits.
 func excessOf(h *backend.Hit) int64 {
 	if h.Shadow {
 		return 0
@@ -116,10 +98,9 @@ func excessOf(h *backend.Hit) int64 {
 	return h.N
 }
 
-// record adds the decisions that the fallback made in one Take. Hits that the secondary
-// admitted are logged for the replay if the primary has certainly not charged them, except for
-// hits with holds: most of these holds end soon, and their holders release them here. If the
-// primary may have charged a hit, record waits for the late answer.
+// record adds the decisions that the fallback made in one Take. It logs hits that the secondary admitted and that
+// the primary has certainly not charged, for the replay. Holds are not replayed: most of them end soon, and their
+// holders release them here. If the primary may have charged a hit, record waits for the late answer.
 func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failed []failedHit) {
 	t := l.currentTally()
 	isCallAdmitted, isGroupDenied := true, backend.IsGroupDenied(hits, results)
@@ -184,42 +165,23 @@ func (t *tally) limitTallyOf(h *backend.Hit) *limitTally {
 	return lt
 }
 
-// price returns the sums of tallies, without the End. At most maxPricedLimits limits have their own LimitPrice.
-func price(tallies ...*tally) Outage {
-	o, others := Outage{Start: tallies[0].start}, limitName{rule: OtherRules}
-	prices := map[limitName]*LimitPrice{others: {Rule: OtherRules}}
-	for _, t := range tallies {
-		o.Calls += t.calls.Load()
-		o.AdmittedCalls += t.admittedCalls.Load()
-		o.Replayed += t.replayed.Load()
-		for i := range t.byReason {
-			o.ByReason[i] += t.byReason[i].Load()
-		}
-		t.mu.Lock()
-		for name, lt := range t.byName {
-			p := prices[name]
-			switch {
-			case p == nil && len(prices) > maxPricedLimits:
-				p = prices[others]
-			case p == nil:
-				p = &LimitPrice{Rule: name.rule, Limit: name.limit}
-				prices[name] = p
-			}
-			p.Decisions += lt.decisions.Load()
-			p.AdmittedHits += lt.admittedHits.Load()
-			p.MaxExcessHits += lt.excessHits.Load()
-		}
-		t.mu.Unlock()
+// price returns the sums of t, without the End.
+func (t *tally) price() Outage {
+	o := Outage{Start: t.start, Calls: t.calls.Load(), AdmittedCalls: t.admittedCalls.Load(), Replayed: t.replayed.Load()}
+	for i := range t.byReason {
+		o.ByReason[i] = t.byReason[i].Load()
+		o.Decisions += o.ByReason[i]
 	}
-	for _, n := range o.ByReason {
-		o.Decisions += n
-	}
-	for _, p := range prices {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, lt := range t.byName {
+		p := LimitPrice{
+			Rule: name.rule, Limit: name.limit,
+			Decisions: lt.decisions.Load(), AdmittedHits: lt.admittedHits.Load(), MaxExcessHits: lt.excessHits.Load(),
+		}
 		o.AdmittedHits += p.AdmittedHits
 		o.MaxExcessHits += p.MaxExcessHits
-		if p.Decisions > 0 {
-			o.Limits = append(o.Limits, *p)
-		}
+		o.Limits = append(o.Limits, p)
 	}
 	slices.SortFunc(o.Limits, func(a, b LimitPrice) int {
 		return cmp.Or(cmp.Compare(b.MaxExcessHits, a.MaxExcessHits), cmp.Compare(b.Decisions, a.Decisions), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Limit, b.Limit))
@@ -227,16 +189,15 @@ func price(tallies ...*tally) Outage {
 	return o
 }
 
-// A blip is a short time with decisions without the primary in which no breaker opens. A blip
-// is reported blipReportDelay after its first decision, and at least blipReportPause after the
-// previous report.
+// A blip is a short time with decisions without the primary in which no breaker opens. It is reported
+// blipReportDelay after its first decision, and at least blipReportPause after the previous report. If a breaker
+// opens before the report, the blip is the start of the outage.
 const (
 	blipReportDelay = time.Second
 	blipReportPause = 10 * time.Second
 )
 
-// currentTally returns the tally of the outage or the blip in progress. Its first use after
-// a quiet time starts a blip.
+// currentTally returns the tally of the outage or the blip in progress. After a quiet time, it starts a blip.
 func (l *Limiter) currentTally() *tally {
 	if t := l.tally.Load(); t != nil {
 		return t
@@ -256,79 +217,41 @@ func (l *Limiter) currentTallyLocked() *tally {
 	l.tally.Store(t)
 	if l.ctx.Err() == nil {
 		delay := max(blipReportDelay, l.lastBlipReport.Add(blipReportPause).Sub(now))
-		if l.blipTimer == nil {
-			l.blipTimer = time.AfterFunc(delay, l.reportBlip)
-		}
+		l.blipTimer = time.AfterFunc(delay, func() { l.reportBlip(t) })
 	}
 	return t
 }
 
-// endBlip ends a blip that has lasted blipReportDelay, so that an outage that starts now does
-// not contain this blip. The blip waits for its report. endBlip is called at the first failure
-// of a breaker.
-func (l *Limiter) endBlip() {
+// reportBlip ends and reports t, unless t has become an outage.
+func (l *Limiter) reportBlip(t *tally) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if t := l.tally.Load(); t != nil && l.shardsDown == 0 && time.Since(t.start) >= blipReportDelay {
-		l.addToUnreportedBlip(t)
+	if l.ctx.Err() != nil || l.shardsDown > 0 || l.tally.Load() != t {
+		return
 	}
-}
-
-// addToUnreportedBlip adds t to the blips without a report, and ends t. The caller holds l.mu.
-func (l *Limiter) addToUnreportedBlip(t *tally) {
 	l.tally.Store(nil)
-	l.unreportedBlips = append(l.unreportedBlips, t)
-}
-
-// reportBlip reports the blips since the last report. A tally that has become an outage is
-// not a blip.
-func (l *Limiter) reportBlip() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.blipTimer = nil
-	if l.ctx.Err() != nil {
-		return
-	}
-	if t := l.tally.Load(); t != nil && l.shardsDown == 0 {
-		l.addToUnreportedBlip(t)
-	}
-	if len(l.unreportedBlips) == 0 {
-		return
-	}
-	last := l.unreportedBlips[len(l.unreportedBlips)-1]
-	l.lastBlip = price(l.unreportedBlips...)
-	l.lastBlip.End = last.start.Add(time.Duration(last.lastNanos.Load()))
-	l.unreportedBlips, l.lastBlipReport = nil, time.Now()
+	l.lastBlip, l.lastBlipReport = t.price(), time.Now()
+	l.lastBlip.End = t.start.Add(time.Duration(t.lastNanos.Load()))
 	l.o.Observer.BlipEnded(l.lastBlip)
 }
 
 // Status is a snapshot of a Limiter.
 type Status struct {
-	// Down reports whether an outage is in progress.
-	Down bool
+	Down     bool            // an outage is in progress
+	Outage   Outage          // in progress, or else the last one; its Start is zero if there was none
+	Blip     Outage          // the last blip; its Start is zero if there was none
+	Breakers []BreakerStatus // by shard
 
-	// Outage is the outage in progress, or else the last outage. Its Start is zero if there
-	// was none.
-	Outage Outage
-
-	// Blip is the last blip. Its Start is zero if there was none.
-	Blip Outage
-
-	// MaxExcessHits is the most hits that this process can have admitted beyond the limits
-	// since its start, in outages and in blips. A late answer and a replay can lower it.
+	// MaxExcessHits is the most hits that this process can have admitted beyond the limits since its start. A
+	// late answer and a replay can lower it.
 	MaxExcessHits int64
-
-	// Breakers has the breaker of each shard.
-	Breakers []BreakerStatus
 }
 
 // BreakerStatus is a snapshot of a breaker.
 type BreakerStatus struct {
-	State BreakerState
-	Since time.Time // start of State
-
-	// TimeIn is the time that the breaker has spent in each BreakerState.
-	TimeIn [len(breakerStates)]time.Duration
+	State  BreakerState
+	Since  time.Time                         // start of State
+	TimeIn [len(breakerStates)]time.Duration // time spent in each BreakerState
 }
 
 // Status returns a snapshot. It does not slow calls.
@@ -341,7 +264,7 @@ func (l *Limiter) Status() Status {
 	defer l.mu.Unlock()
 	s.Down, s.Outage, s.Blip = l.shardsDown > 0, l.lastOutage, l.lastBlip
 	if s.Down {
-		s.Outage = price(l.currentTallyLocked())
+		s.Outage = l.currentTallyLocked().price()
 		s.Outage.Err = l.downErr
 	}
 	return s

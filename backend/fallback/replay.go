@@ -2,7 +2,6 @@ package fallback
 
 import (
 	"context"
-	"hash/maphash"
 	"maps"
 	"slices"
 	"sync"
@@ -14,11 +13,10 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// replayBatchSize is the number of counters in one Take of a replay.
-const replayBatchSize = 64
-
-// firstReplayPause is the pause before the log of a closed breaker is replayed.
-const firstReplayPause = 20 * time.Millisecond
+const (
+	replayBatchSize  = 64                    // counters in one Take of a replay
+	firstReplayPause = 20 * time.Millisecond // before the log of a closed breaker is replayed
+)
 
 // startReplay replays the log of b in the background, once the primary answers.
 func (b *breaker) startReplay() {
@@ -33,8 +31,7 @@ func (b *breaker) startReplay() {
 	}
 }
 
-// replayUntilEmpty replays the log of b until the log is empty. While the breaker is open, it
-// waits.
+// replayUntilEmpty replays the log of b until the log is empty. While the breaker is open, it waits.
 func (b *breaker) replayUntilEmpty() {
 	l := b.limiter
 	for pause := firstReplayPause; ; pause = min(2*pause, maxProbePause) {
@@ -52,10 +49,9 @@ func (b *breaker) replayUntilEmpty() {
 	}
 }
 
-// replay empties the log and charges the primary with the entries. It never repeats a batch that
-// was sent and has failed, because the primary may have charged the hits. Entries that were not sent
-// go back to the log, also if the breaker opens again. countersKept reports that the primary has
-// kept its counters in the outage.
+// replay empties the log and charges the primary with the entries. It never repeats a batch that was sent, because
+// the primary may have charged the hits. Other entries go back to the log. countersKept reports that the primary
+// has kept its counters in the outage.
 func (b *breaker) replay(countersKept bool) {
 	ctx := b.limiter.ctx
 	for batch := range slices.Chunk(b.log.drain(), replayBatchSize) {
@@ -69,10 +65,8 @@ func (b *breaker) replay(countersKept bool) {
 	}
 }
 
-// replayBatch charges the primary with the entries' hits that still count under their
-// algorithm. An entry's hits count at most as far as the secondary's counter is spent
-// now. The secondary's counter keeps its value, so that the secondary doesn't grant its
-// share again after each outage of a primary that flaps.
+// replayBatch charges the primary with the entries' hits that still count: at most the hits that the secondary's
+// counter has spent now. This counter keeps its value, so that an outage soon after does not grant the share again.
 func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, countersKept bool) {
 	local, shared := backend.NewSubBatch(), backend.NewSubBatch()
 	defer local.Release()
@@ -111,13 +105,9 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, cou
 	}
 }
 
-// lowerPrice takes hits off the price of the outage that are within the limit for certain.
-// charge is the answer of the primary to n hits, and peek the answer of the secondary before.
-//
-// The count of an aligned window has all hits that were admitted in this window. If the count
-// is within the limit after the charge, so are the hits. Otherwise, at most the hits beyond
-// the limit are too many. Counts of other algorithms fall during the outage, so they prove
-// nothing.
+// lowerPrice takes hits off the price of the outage that are within the limit for certain. charge is the answer of
+// the primary to n hits, and peek the answer of the secondary before. The count of an aligned window has all hits of
+// this window, so at most the hits beyond the limit are too many. Other counts fall during the outage.
 func (e *pendingCharge) lowerPrice(n int64, charge, peek limit.Result) {
 	isSameWindow := max(charge.ResetAfter-peek.ResetAfter, peek.ResetAfter-charge.ResetAfter) < e.limit.Period()/2
 	if !e.limit.Algorithm.Aligned() || !isSameWindow {
@@ -154,10 +144,9 @@ func (l *Limiter) awaitLateAnswer(late *backend.LateError, h *lateHit) {
 	late.OnArrival(func(answer backend.Result) { l.settle(h, answer) })
 }
 
-// settle compares the decision about a late hit with the answer of the primary. After settle,
-// each admitted hit is charged once: in the primary or in the secondary. A hold that the primary has
-// given to a denied hit stays until it expires. The answer does not say whether the hold is new or
-// renewed, and settle must not end a renewed hold.
+// settle compares the decision about a late hit with the answer of the primary. Each admitted hit is then charged
+// once: in the primary or in the secondary. A hold that the primary has given to a denied hit stays until it
+// expires, because it can be a renewed hold.
 func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 	b, hasHolds := l.breakerOf(&h.hit), h.hit.Limit.Algorithm.HasHolds()
 	switch {
@@ -177,7 +166,6 @@ func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 	}
 }
 
-// refundSecondary takes h off the secondary's counter.
 func (l *Limiter) refundSecondary(h *backend.Hit) {
 	refund := backend.NewSubBatch()
 	defer refund.Release()
@@ -185,8 +173,7 @@ func (l *Limiter) refundSecondary(h *backend.Hit) {
 	refund.Take(l.ctx, time.Now(), l.o.Secondary)
 }
 
-// replayLater charges the primary with an admitted hit that the primary has certainly not
-// charged.
+// replayLater charges the primary with an admitted hit that it has certainly not charged.
 func (b *breaker) replayLater(h *backend.Hit, lt *limitTally) {
 	b.log.add(h.Key, pendingCharge{limit: h.Limit, n: h.N, tally: lt, excess: excessOf(h)})
 	b.startReplay()
@@ -198,21 +185,13 @@ func (b *breaker) refundLater(h *backend.Hit, end time.Time) {
 	b.startReplay()
 }
 
-// replayLog collects what one shard must be charged with, or gets back. All logs of a Limiter
-// share one bound of memory. A log drops hits that exceed the bound.
+// replayLog collects what one shard must be charged with, or gets back. A log drops hits that exceed maxLogBytes.
 type replayLog struct {
 	bytes *atomic.Int64 // memory of all logs of the Limiter
 
-	// parts have a lock each, because every hit admitted in an outage takes one.
-	parts [16]logPart
-}
-
-type logPart struct {
 	mu      sync.Mutex
 	pending map[counterName]*pendingCharge
 }
-
-var partSeed = maphash.MakeSeed()
 
 type counterName struct{ key, tag string }
 
@@ -224,35 +203,30 @@ type pendingCharge struct {
 	tally  *limitTally // of the outage
 	excess int64       // hits of n that tally.excessHits contains
 
-	// refundUntil is the time after which the primary gets no hits back.
-	refundUntil time.Time
+	refundUntil time.Time // after it, the primary gets no hits back
 }
 
 const (
-	// maxLogBytes bounds the memory of a Limiter's logs: about 100,000 counters.
-	maxLogBytes = 32 << 20
-
-	// entryOverhead is the memory of an entry besides its key, in bytes.
-	entryOverhead = 200
+	maxLogBytes   = 32 << 20 // of a Limiter's logs: about 100,000 counters
+	entryOverhead = 200      // bytes of an entry besides its key
 )
 
 // add adds c to the entry of key. c.key is not used.
 func (g *replayLog) add(key []byte, c pendingCharge) {
-	p := &g.parts[maphash.Bytes(partSeed, key)%uint64(len(g.parts))]
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	e := p.pending[counterName{string(key), c.limit.Tag()}]
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	e := g.pending[counterName{string(key), c.limit.Tag()}]
 	if e == nil {
 		size := int64(len(key) + entryOverhead)
 		if g.bytes.Add(size) > maxLogBytes {
 			g.bytes.Add(-size)
 			return
 		}
-		if p.pending == nil {
-			p.pending = map[counterName]*pendingCharge{}
+		if g.pending == nil {
+			g.pending = map[counterName]*pendingCharge{}
 		}
 		e = &pendingCharge{key: string(key)}
-		p.pending[counterName{e.key, c.limit.Tag()}] = e
+		g.pending[counterName{e.key, c.limit.Tag()}] = e
 	}
 	e.limit, e.n = c.limit, min(e.n+min(c.n, limit.MaxHits), limit.MaxHits)
 	if e.tally != c.tally && c.tally != nil {
@@ -264,32 +238,19 @@ func (g *replayLog) add(key []byte, c pendingCharge) {
 	e.excess += c.excess
 }
 
-// isEmpty reports whether the log has no entries.
 func (g *replayLog) isEmpty() bool {
-	for i := range g.parts {
-		p := &g.parts[i]
-		p.mu.Lock()
-		n := len(p.pending)
-		p.mu.Unlock()
-		if n > 0 {
-			return false
-		}
-	}
-	return true
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.pending) == 0
 }
 
-// drain empties the log and returns its entries.
-func (g *replayLog) drain() (entries []*pendingCharge) {
-	for i := range g.parts {
-		p := &g.parts[i]
-		p.mu.Lock()
-		pending := p.pending
-		p.pending = nil
-		p.mu.Unlock()
-		for name := range pending {
-			g.bytes.Add(-int64(len(name.key) + entryOverhead))
-		}
-		entries = slices.AppendSeq(entries, maps.Values(pending))
+func (g *replayLog) drain() []*pendingCharge {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for name := range g.pending {
+		g.bytes.Add(-int64(len(name.key) + entryOverhead))
 	}
+	entries := slices.Collect(maps.Values(g.pending))
+	g.pending = nil
 	return entries
 }

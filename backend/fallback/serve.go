@@ -10,9 +10,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// serveFailedHits reports the outcome of each hit to its breaker and decides the hits that
-// the primary could not decide. An error stays if the caller caused the error, or if
-// another Limiter would fail as well.
+// serveFailedHits reports the outcome of each hit to its breaker, and decides the hits that the primary could not
+// decide. An error stays if the caller caused the error, or if another Limiter would fail as well.
 func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var localBatch *backend.SubBatch
 	var space [8]failedHit // requests with more hits allocate
@@ -53,15 +52,14 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 	l.record(hits, results, failed)
 }
 
-// serves reports whether the fallback decides a hit that has no decision for a reason. Without a reason,
-// another Limiter would fail as well. The end of ctx is no failure of the primary.
+// serves reports whether the fallback decides a hit that has no decision for a reason. Without a reason, another
+// Limiter would fail as well.
 func serves(ctx context.Context, reason backend.Reason) bool {
 	return reason == backend.ReasonBreakerOpen || reason != backend.ReasonNone && ctx.Err() == nil
 }
 
-// undoGroup refunds hits of a denied group. If only the primary denies the group, the secondary has
-// charged its own hits of the group, and vice versa. Hits with a fixed answer have no charge. Until the
-// refund, other callers see the charges.
+// undoGroup refunds hits of a denied group. If only the primary denies the group, the secondary has charged its
+// own hits of the group, and vice versa. Until the refund, other callers see the charges.
 func (l *Limiter) undoGroup(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var isDenied, primaryDenies, secondaryDenies bool
 	for i := range hits {
@@ -91,7 +89,6 @@ func (l *Limiter) undoGroup(ctx context.Context, now time.Time, hits []backend.H
 	refunds.Take(context.WithoutCancel(ctx), now, l.o.Primary)
 }
 
-// failedHit is a hit that the primary could not decide, for the reason err.
 type failedHit struct {
 	index int
 	err   error
@@ -138,7 +135,6 @@ func (l *Limiter) mode(lim *limit.Limit) limit.FailureMode {
 	return l.o.Mode
 }
 
-// share returns the part of lim that the secondary grants.
 func (l *Limiter) share(lim *limit.Limit) *limit.Limit {
 	return lim.Scaled(cmp.Or(lim.FallbackRatio, l.o.Ratio))
 }
@@ -151,7 +147,6 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, p
 // Forget implements backend.Layer. A reset of the counters does not concern the secondary.
 func (l *Limiter) Forget(*backend.Hit) {}
 
-// takePeeks answers hits of 0 as Take would.
 func (l *Limiter) takePeeks(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	l.askPrimary(ctx, now, hits, results)
 	localBatch := backend.NewSubBatch()
@@ -182,14 +177,12 @@ func (l *Limiter) FailingSince(h *backend.Hit) time.Time {
 type Secondary interface {
 	backend.Limiter
 
-	// SpendAtLeast raises the spent hits of a counter to n, unless more are spent. n is at most
-	// the capacity of l.
+	// SpendAtLeast raises the spent hits of a counter to n, which is at most the capacity of l.
 	SpendAtLeast(now time.Time, key []byte, l *limit.Limit, n int64)
 }
 
-// startFromLastCount lets the secondary's counter of h start from the last count of the primary:
-// if the primary has spent a part of the limit, the same part of the share is spent. localHit is h
-// as the secondary gets it.
+// startFromLastCount lets the secondary's counter of h start from the last count of the primary: the same part of
+// the share is spent. localHit is h as the secondary gets it.
 func (l *Limiter) startFromLastCount(now time.Time, h, localHit *backend.Hit) {
 	if l.o.LastCount == nil || h.Limit.Algorithm.HasHolds() { // nobody would release holds without a holder
 		return

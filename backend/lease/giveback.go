@@ -9,17 +9,10 @@ import (
 )
 
 const (
-	// sweepPause is the pause between two searches for idle leases.
-	sweepPause = 500 * time.Millisecond
-
-	// idleTime is the time without hits after which permits and allowance go back.
-	idleTime = second
-
-	// forgetTime is the time without hits after which a lease without permits is forgotten.
-	forgetTime = 10 * second
-
-	// maxReturns bounds the leases whose permits go back in one trip.
-	maxReturns = 128
+	sweepPause = 500 * time.Millisecond // between two searches for idle leases
+	idleTime   = second                 // without hits, until permits and allowance go back
+	forgetTime = 10 * second            // without hits, until a lease without permits is forgotten
+	maxReturns = 128                    // leases whose permits go back in one trip
 )
 
 // permitReturn is the return of one lease: the permits and the allowance that the lease gives back.
@@ -39,23 +32,22 @@ func (e *lease) removePermits(returns []permitReturn) []permitReturn {
 	return returns
 }
 
-// returnLater removes the permits and the allowance of e, and gives them back in the background. The
-// caller holds the mutex.
+// returnLater removes the permits and the allowance of e, and gives them back in the background. The caller holds
+// the mutex.
 func (l *Limiter) returnLater(e *lease, now int64) {
 	if returns := e.removePermits(nil); len(returns) > 0 {
 		l.spawn(func() { l.giveBack(returns, now) })
 	}
 }
 
-// giveBack gives permits and allowances back to Source, maxReturns leases at a time.
 func (l *Limiter) giveBack(returns []permitReturn, now int64) {
 	for part := range slices.Chunk(returns, maxReturns) {
 		l.giveBackPart(part, now)
 	}
 }
 
-// giveBackPart makes two trips. The first trip gives back the permits. The second trip gives back the
-// allowance of each lease, minus its lost permits. So lost permits stay charged to the budget.
+// giveBackPart gives back the permits in one trip, and then the allowances in another. Lost permits stay charged to
+// the budget.
 func (l *Limiter) giveBackPart(returns []permitReturn, now int64) {
 	permitBatch := backend.NewSubBatch()
 	defer permitBatch.Release()
@@ -98,8 +90,7 @@ func (l *Limiter) Run(ctx context.Context) {
 	}
 }
 
-// Sweep gives back the permits of leases without hits for idleTime, and forgets leases without hits
-// for forgetTime.
+// Sweep gives back the permits of idle leases, and forgets leases without hits for forgetTime.
 func (l *Limiter) Sweep(now time.Time) {
 	l.sweepMutex.Lock()
 	defer l.sweepMutex.Unlock()

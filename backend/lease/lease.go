@@ -1,22 +1,13 @@
-// Package lease admits hits with permits that this replica has taken from the shared counters
-// in batches. Such a hit needs no trip. Only limits with Limit.Lease have leases.
+// Package lease admits hits with permits that this replica has taken from the shared counters in batches. Such a
+// hit needs no trip. Only limits with Limit.Lease have leases. docs/glossary.md explains the terms.
 //
-// Terms:
+// The budget of a counter is the number of permits that all replicas together may hold in a window. The backend
+// has a second counter for the budget, whose key starts with Namespace. Each replica takes its allowance from the
+// budget, and never holds more permits than its allowance.
 //
-//   - trip: one call of the backend, which asks Redis;
-//   - permit: a hit that is charged to the shared counter and that this replica has not
-//     used yet;
-//   - lease: the permits of one counter that this replica holds;
-//   - budget: the number of permits of a counter that all replicas together may hold in a
-//     window (Limit.LeasePermits). The backend has a second counter for the budget, whose key
-//     starts with Namespace;
-//   - allowance: the part of the budget that this replica has taken. A lease never has more
-//     permits than its allowance;
-//   - refill: the trips that bring new permits to a lease, in the background.
-//
-// Permits are charged before they are used, so leases never admit more than the limit. A replica
-// that is killed loses at most as many permits as its allowance. This allowance stays charged to
-// the budget until the window ends. So all lost permits of a window are at most its budget.
+// Permits are charged before they are used, so leases never admit more than the limit. A replica that is killed
+// loses at most its allowance, which stays charged to the budget until the window ends. So all lost permits of a
+// window are at most its budget.
 package lease
 
 import (
@@ -38,20 +29,18 @@ type Options struct {
 	// Next decides the hits for which there are no permits.
 	Next backend.Layer
 
-	// Source has the shared counters. Permits are taken from Source and returned to it. An
-	// answer of Source must come from the shared counter, so Source has no fallback.
+	// Source has the shared counters, from which permits are taken. It has no fallback.
 	Source backend.Limiter
 
-	// IsFailing reports whether Source can't decide this hit at the moment. Then no permits
-	// are taken. IsFailing can be nil.
+	// IsFailing reports whether Source can't decide this hit at the moment. Then no permits are taken. The
+	// default is false.
 	IsFailing func(*backend.Hit) bool
 }
 
 // maxLeases bounds the counters with a lease. The hits of further counters go to Next.
 const maxLeases = 1 << 16
 
-// Limiter is a backend.Layer that admits hits with permits, and sends all others to another
-// Layer. It is safe for concurrent use.
+// Limiter is a backend.Layer that admits hits with permits, and sends all others to another Layer.
 type Limiter struct {
 	options Options
 	seeds   fingerprint.Seeds
@@ -69,8 +58,7 @@ type Limiter struct {
 
 var _ backend.Layer = (*Limiter)(nil)
 
-// New returns a Limiter without permits. The caller should let Run return idle permits, and
-// must call Close at the end.
+// New returns a Limiter without permits. The caller should let Run return idle permits, and call Close at the end.
 func New(o Options) *Limiter {
 	if o.IsFailing == nil {
 		o.IsFailing = func(*backend.Hit) bool { return false }
@@ -84,11 +72,9 @@ func New(o Options) *Limiter {
 	return l
 }
 
-// micros returns now as the microseconds since New. If now has a monotonic time, a change of
-// this machine's clock has no effect.
+// micros returns now as the microseconds since New, so a change of this machine's clock has no effect.
 func (l *Limiter) micros(now time.Time) int64 { return now.Sub(l.start).Microseconds() }
 
-// hasLease reports whether lim has a lease, so its hits can use permits.
 func hasLease(lim *limit.Limit) bool { return lim.LeasePermits() > 0 }
 
 // Take implements backend.Limiter.
@@ -123,8 +109,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	l.settle(micros, hits, results, reservations)
 }
 
-// sendToNext sends the hits without enough permits to Next. The permits that such a hit has are
-// subtracted, because they are charged already.
+// sendToNext sends the hits without enough permits to Next, less the permits that they have.
 func (l *Limiter) sendToNext(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result, reservations []reservation) {
 	if !slices.ContainsFunc(reservations, func(r reservation) bool { return r.permits > 0 }) {
 		l.options.Next.Take(ctx, now, hits, results)
@@ -142,8 +127,7 @@ func (l *Limiter) sendToNext(ctx context.Context, now time.Time, hits []backend.
 	batch.CopyResults(results)
 }
 
-// settle ends all reservations after Next has decided its hits. The permits of an admitted hit are
-// used. All other permits are free again.
+// settle ends all reservations. The permits of admitted hits are used, and all other permits are free again.
 func (l *Limiter) settle(now int64, hits []backend.Hit, results []backend.Result, reservations []reservation) {
 	isDenied := backend.IsGroupDenied(hits, results)
 	for i := range hits {

@@ -7,38 +7,22 @@ import (
 
 // Times and spans are microseconds. Times count from New.
 const (
-	second = 1_000_000
+	second       = 1_000_000
+	maxHorizon   = second  // a lease has at most the permits for the hits that are expected in this time
+	rateInterval = 20_000  // the shortest time over which the rate of a counter is measured
+	retryPause   = 50_000  // after a failed trip
+	budgetPause  = 250_000 // after a trip has found no free permits in the budget
+	changePause  = second  // after a reload has changed the limit
 
-	// maxHorizon is the longest time for which a lease takes permits: at most the hits that
-	// are expected in maxHorizon.
-	maxHorizon = second
-
-	// rateInterval is the shortest time over which the rate of a counter is measured.
-	rateInterval = 20_000
-
-	// minDemand has two uses:
-	//
-	//   - a rate is measured before maxHorizon is over only if the counter has minDemand hits;
-	//   - a lease takes permits only if it expects minDemand hits in maxHorizon, because one
-	//     trip costs about as much as minDemand hits.
+	// minDemand is the least number of hits in maxHorizon for which a lease takes permits, because one trip
+	// costs about as much as minDemand hits. A rate that is measured earlier has minDemand hits too.
 	minDemand = 8
 
-	// retryPause is the pause after a failed trip.
-	retryPause = 50_000
-
-	// budgetPause is the pause after a trip found no free permits in the budget.
-	budgetPause = 250_000
-
-	// changePause is the pause after a reload has changed the limit.
-	changePause = second
-
-	// remainingDivisor bounds the permits of a lease: at most 1/remainingDivisor of the hits that
-	// remain in the shared counter. So the replicas share the last hits of a window, and the
-	// very last hits are charged one by one.
+	// remainingDivisor bounds the permits of a lease to a part of the hits that remain in the shared counter.
+	// So the replicas share the last hits of a window.
 	remainingDivisor = 8
 
-	// minTripPermits is the least number of permits that a trip takes.
-	minTripPermits = 2
+	minTripPermits = 2 // the least number of permits that a trip takes
 )
 
 // account names the shared counter and the budget of a lease, for hits on both.
@@ -49,18 +33,14 @@ type account struct {
 	window         int64        // start of the window of the allowance, in microseconds since 1970 by the clock of Redis; 0 if not known
 }
 
-// permitHit returns a hit of n on the shared counter.
 func (a *account) permitHit(n int64) backend.Hit {
 	return backend.Hit{Key: a.key, Limit: a.limit, N: n, Window: a.window, Shadow: true}
 }
 
-// budgetHit returns a hit of n on the budget.
 func (a *account) budgetHit(n int64) backend.Hit {
 	return backend.Hit{Key: a.budgetKey, Limit: a.budget, N: n, Window: a.window, Shadow: true}
 }
 
-// lease is the state of one counter in this replica. The package comment explains permits, budget and
-// allowance.
 type lease struct {
 	account
 	epoch uint32 // number of times that all permits were dropped
@@ -70,9 +50,7 @@ type lease struct {
 	allowance  int64 // permits that this replica may have
 	freeBudget int64 // permits left in the budget at the last answer, or unknownBudget
 
-	// The window of the allowance. Permits expire with this window. So no permit is charged to the
-	// budget of the next window when it starts.
-	windowEnd int64 // earliest time of the end; 0 if the window is not known
+	windowEnd int64 // earliest end of the window of the allowance, with which permits expire; 0 if not known
 
 	remaining  int64 // hits that remained in the shared counter at the last answer
 	answeredAt int64 // time of the last answer
@@ -115,7 +93,6 @@ func (e *lease) countDemand(now, n int64) {
 // hasEnded reports whether the window of the lease may have ended at now.
 func (e *lease) hasEnded(now int64) bool { return e.windowEnd > 0 && now >= e.windowEnd }
 
-// dropPermits sets permits and allowance to 0. It returns the number of permits before.
 func (e *lease) dropPermits() (permits int64) {
 	permits = e.permits
 	e.epoch++
@@ -124,22 +101,18 @@ func (e *lease) dropPermits() (permits int64) {
 	return permits
 }
 
-// permitsAndReserved returns the permits of e, with the reserved permits.
 func (e *lease) permitsAndReserved() int64 { return e.permits + e.reserved }
 
-// recordAnswer records r, an answer of the shared counter at now.
 func (e *lease) recordAnswer(now int64, r *limit.Result) {
 	e.remaining, e.answeredAt, e.resetAt = r.Remaining, now, now+r.ResetAfter
 }
 
-// answer returns the answer to a hit that permits admit.
 func (e *lease) answer(now int64) limit.Result {
 	return limit.Result{Allowed: true, Remaining: max(e.remaining, 0) + e.permits, ResetAfter: max(e.resetAt-now, 0)}
 }
 
-// addPermits adds the permits to r, the answer of the shared counter to h. If permits would admit a
-// hit, a peek is allowed too. An algorithm with ResetsAtOnce allows a peek only if the counter is not
-// over the limit, so this answer of the shared counter stays.
+// addPermits adds the permits to r, the answer of the shared counter to h. If permits would admit a hit, a peek is
+// allowed too, unless the algorithm has ResetsAtOnce.
 func (e *lease) addPermits(h *backend.Hit, r *limit.Result) {
 	r.Remaining += e.permits
 	if h.N == 0 && !r.Allowed && e.permits > 0 && !e.limit.Algorithm.ResetsAtOnce() {
@@ -147,17 +120,14 @@ func (e *lease) addPermits(h *backend.Hit, r *limit.Result) {
 	}
 }
 
-// trip has the two hits of one trip of a refill: one on the shared counter, and one on the budget.
+// trip has the two hits of one trip of a refill: one on the shared counter if it takes permits, and one on the
+// budget, because other replicas may need a part of the allowance.
 type trip struct {
 	account                // with a limit that charges no denied hits
 	epoch           uint32 // of the lease before the trip
 	permits         int64  // permits to take; 0 without a hit on the shared counter
 	allowanceChange int64  // negative to give back a part of the allowance
 }
-
-// includesBudget reports whether t has a hit on the budget. Each trip for permits reads the budget,
-// because other replicas may need a part of the allowance.
-func (t *trip) includesBudget() bool { return t.allowanceChange != 0 || t.permits > 0 }
 
 // planTrip returns the next trip at now. ok is false if e needs no trip at the moment.
 func (e *lease) planTrip(now int64) (t trip, ok bool) {
@@ -177,8 +147,7 @@ func (e *lease) planTrip(now int64) (t trip, ok bool) {
 		t.allowanceChange = min(want, (e.budget.Max()+2)/3) // later trips ask for more
 		return t, true
 	}
-	// Each replica leaves a quarter of the free budget to others. So the allowances of
-	// replicas with the same demand become equal, and a new replica finds a free part.
+	// Each replica leaves a quarter of the free budget to others, so a new replica finds a free part.
 	newAllowance := max(min(e.demandIn(maxHorizon), (e.allowance+e.freeBudget)*3/4), e.permitsAndReserved(), 1)
 	target := min(want, newAllowance, e.allowance)
 	if target >= minTripPermits && e.permitsAndReserved() <= target/4 {
@@ -190,9 +159,8 @@ func (e *lease) planTrip(now int64) (t trip, ok bool) {
 	return t, t.permits > 0 || t.allowanceChange > 0 && e.allowance < minTripPermits
 }
 
-// wantedPermits returns the permits that e should have at now: the hits that are expected until the
-// window ends, and at most in maxHorizon. Near the limit, e should have at most 1/remainingDivisor of
-// the remaining hits.
+// wantedPermits returns the permits that e should have at now: for the hits that are expected until the window ends,
+// and at most in maxHorizon.
 func (e *lease) wantedPermits(now int64) int64 {
 	horizon := int64(maxHorizon)
 	if e.windowEnd > 0 {

@@ -7,12 +7,10 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// maxTrips bounds the trips of a refill: one for the allowance, one for permits, and one more if
-// the counter or the budget had less than the trip before asked for.
-const maxTrips = 3
-
-// tripTimeout bounds a background trip. Source normally has a shorter bound of its own.
-const tripTimeout = time.Second
+const (
+	maxTrips    = 3           // of a refill: for the allowance, for permits, and once more if there was less than asked for
+	tripTimeout = time.Second // Source normally has a shorter bound of its own
+)
 
 // refillIfLow starts a refill of e in the background if e has lowMark permits or fewer.
 func (l *Limiter) refillIfLow(s *shard, e *lease, now int64) {
@@ -27,8 +25,8 @@ func (l *Limiter) refillIfLow(s *shard, e *lease, now int64) {
 	l.spawn(func() { l.refill(s, e, t, now) })
 }
 
-// refill makes t and further trips until e needs none. The caller has set e.isRefilling. All trips
-// have the time before the first trip, so permits never expire too late.
+// refill makes t and further trips until e needs none. All trips have the time before the first trip, so permits
+// never expire too late.
 func (l *Limiter) refill(s *shard, e *lease, t trip, now int64) {
 	for i := 1; ; i++ {
 		permits, budget := l.sendTrip(t, now)
@@ -47,23 +45,19 @@ func (l *Limiter) refill(s *shard, e *lease, t trip, now int64) {
 	}
 }
 
-// sendTrip sends the hits of t to Source, and returns both answers.
 func (l *Limiter) sendTrip(t trip, now int64) (permits, budget backend.Result) {
 	b := backend.NewSubBatch()
 	defer b.Release()
 	if t.permits > 0 {
 		b.Add(0, t.permitHit(t.permits))
 	}
-	if t.includesBudget() {
-		b.Add(1, t.budgetHit(t.allowanceChange))
-	}
+	b.Add(1, t.budgetHit(t.allowanceChange))
 	l.send(b, now)
 	results := make([]backend.Result, 2)
 	b.CopyResults(results)
 	return results[0], results[1]
 }
 
-// send sends b to Source.
 func (l *Limiter) send(b *backend.SubBatch, now int64) {
 	ctx, cancel := context.WithTimeout(l.ctx, tripTimeout)
 	defer cancel()
@@ -81,11 +75,10 @@ func (l *Limiter) applyAnswers(s *shard, e *lease, t trip, now int64, permits, b
 		}
 		return
 	}
-	if t.includesBudget() && budget.Err == nil && e.windowEnd == 0 {
+	if budget.Err == nil && e.windowEnd == 0 {
 		e.window, e.windowEnd = budget.Window, now+budget.ResetAfter
 	}
 	switch {
-	case !t.includesBudget():
 	case budget.Err != nil:
 		e.allowance += min(t.allowanceChange, 0)
 		e.retryAt = now + retryPause

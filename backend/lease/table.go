@@ -11,7 +11,6 @@ import (
 
 const shardCount = 64
 
-// shard is a part of the leases.
 type shard struct {
 	mu     sync.Mutex // guards all fields, and the fields of the leases
 	leases map[fingerprint.ID]*lease
@@ -39,8 +38,8 @@ func (l *Limiter) lockLease(h *backend.Hit) (*shard, *lease) {
 	return s, s.leases[id]
 }
 
-// reserve reserves permits for h, as many as the lease has. If they are enough, reserve sets the
-// result. isOnly reports whether h is the only hit of its call.
+// reserve reserves permits for h, and sets the result if they are enough. isOnly reports whether h is the only hit
+// of its call.
 func (l *Limiter) reserve(now int64, h *backend.Hit, result *backend.Result, isOnly bool) (r reservation) {
 	if !hasLease(h.Limit) {
 		return r
@@ -123,13 +122,11 @@ func (l *Limiter) settleHit(now int64, h *backend.Hit, result *backend.Result, r
 	}
 }
 
-// changeLimit sets the limit of e. If the new limit differs, the permits go back. Then e starts without
-// permits and with the new budget.
+// changeLimit sets the limit of e. If the new limit differs, the permits go back, and e starts again.
 //
-// If the limit has a burst, the permits go back under the new limit. Under an old limit with a smaller
-// burst, the refund would forget tokens that others have spent. Without a burst, a bucket keeps the share
-// that is spent when its limit changes. A permit is the same share only under the old limit, so the permits
-// go back under the old limit.
+// If the limit has a burst, the permits go back under the new limit: under an old limit with a smaller burst, the
+// refund would forget tokens that others have spent. Otherwise a bucket keeps the share that is spent when its
+// limit changes, and a permit is the same share only under the old limit.
 func (l *Limiter) changeLimit(e *lease, lim *limit.Limit, now int64) {
 	if e.limit.Spec != lim.Spec {
 		if lim.HasBurst() {
@@ -141,8 +138,7 @@ func (l *Limiter) changeLimit(e *lease, lim *limit.Limit, now int64) {
 	e.limit = lim
 }
 
-// endWindow ends the permits of a window that has ended. The permits of a counter of windows are
-// dropped. The permits of a token bucket go back to the bucket.
+// endWindow drops the permits of a window that has ended. The permits of a token bucket go back to the bucket.
 func (l *Limiter) endWindow(s *shard, e *lease, now int64) {
 	if e.limit.Algorithm.CountsWindows() {
 		s.stats.Lapsed += e.dropPermits()
@@ -151,8 +147,7 @@ func (l *Limiter) endWindow(s *shard, e *lease, now int64) {
 	l.returnLater(e, now)
 }
 
-// dropAfterReset drops the permits of e after a reset, which has forgotten their charges. The allowance
-// goes back.
+// dropAfterReset drops the permits of e, because a reset has forgotten their charges. The allowance goes back.
 func (l *Limiter) dropAfterReset(s *shard, e *lease, now int64) {
 	s.stats.Lapsed += e.permits
 	e.permits = 0
@@ -195,15 +190,13 @@ type Stats struct {
 	Leases int64 // counters with a lease, also without permits
 	Held   int64 // permits that this replica holds
 
-	// Sums since New. Taken = Used + Returned + Lapsed + Held, except for the permits of trips in
-	// progress.
+	// Sums since New. Taken = Used + Returned + Lapsed + Held, without the permits of trips in progress.
 	Taken    int64 // permits taken from the shared counters
 	Used     int64 // permits that admitted a hit
 	Returned int64 // permits that went back
 	Lapsed   int64 // permits that expired, or that a failed trip has lost
 
-	// SavedTrips is the number of calls that needed no trip.
-	SavedTrips int64
+	SavedTrips int64 // calls that needed no trip
 }
 
 // Stats returns the sums over all leases.

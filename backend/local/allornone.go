@@ -7,12 +7,11 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fingerprint"
 )
 
-// takeAllOrNone charges the hits one after the other. If an all-or-none hit is denied, it
-// refunds the others. The mutexes of all stripes are held, so nobody sees the charges.
+// takeAllOrNone charges the hits one after the other. If an all-or-none hit is denied, it refunds the others. It
+// holds the mutexes of their stripes, so nobody sees the charges.
 //
-// A refund at the time of the charge undoes the charge. Two traces stay. A Shadow hit that
-// follows on the same counter has seen the charge, and may be denied once more than
-// necessary. A long log may count earlier hits up to a tick longer.
+// Two traces stay. A Shadow hit that follows on the same counter has seen the charge, and may be denied once more
+// than necessary. A long log may count earlier hits up to a tick longer.
 func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend.Result) {
 	var idBuf [16]fingerprint.ID
 	ids := idBuf[:0]
@@ -60,8 +59,7 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	}
 }
 
-// lock locks the stripes of ids, each once. The order of the stripes is fixed, so that two
-// callers can't wait for each other. It appends their indexes to buf and returns them.
+// lock locks the stripes of ids, each once and in a fixed order. It appends their indexes to buf and returns them.
 func (l *Limiter) lock(ids []fingerprint.ID, buf []int) []int {
 	for _, id := range ids {
 		buf = append(buf, l.stripeIndex(id))

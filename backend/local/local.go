@@ -1,10 +1,9 @@
-// Package local is a backend.Limiter in the memory of this process. It is exact, and its
-// memory is bounded for any number of keys.
+// Package local is a backend.Limiter in the memory of this process. It is exact, and its memory is bounded for any
+// number of keys.
 //
-// A counter is stored under a 128-bit fingerprint of its name. The counters are spread over
-// stripes, and each stripe is a hash table behind a mutex. If the memory bound is reached, a
-// stripe evicts an expired counter, or else a counter that has spent little. Hits of an evicted
-// counter are forgotten, so rls can admit more hits than the limit.
+// A counter is stored under a 128-bit fingerprint of its name. The counters are spread over stripes, and each stripe
+// is a hash table behind a mutex. If the memory bound is reached, a stripe evicts an expired counter, or else a
+// counter that has spent little. The limit of an evicted counter then admits its hits again.
 package local
 
 import (
@@ -21,9 +20,8 @@ import (
 // DefaultMaxKeys is the default of Options.MaxKeys.
 const DefaultMaxKeys = 1_000_000
 
-// The number of stripes. There are so many that two cores rarely use the same stripe. Each
-// stripe is so large that random keys fill all stripes evenly, and so small that growing or
-// sweeping a stripe takes less than a millisecond.
+// The number of stripes. Each stripe is so large that random keys fill all stripes evenly, and so small that growing
+// or sweeping a stripe takes less than a millisecond.
 const (
 	defaultStripes   = 256
 	minKeysPerStripe = 256
@@ -33,15 +31,12 @@ const (
 
 // Options of a Limiter. The zero value means the defaults.
 type Options struct {
-	// MaxKeys bounds the counters; default DefaultMaxKeys. A counter takes about 80
-	// bytes, whatever the length of its key. Four log entries of a sliding_log counter
-	// weigh as much as a key. The bound is split evenly over stripes, so a stripe may
-	// evict keys while a few percent of the bound are free.
+	// MaxKeys bounds the counters; default DefaultMaxKeys. A counter takes about 80 bytes. Four log entries of
+	// a sliding_log counter weigh as much as a key. Each stripe has an equal part of the bound.
 	MaxKeys int
 }
 
-// Limiter is a backend.Limiter in this process. It never answers with an error, and waits
-// only for mutexes.
+// Limiter is a backend.Limiter in this process. It never answers with an error.
 type Limiter struct {
 	seeds   fingerprint.Seeds
 	stripes []stripe
@@ -122,16 +117,14 @@ func (l *Limiter) Bytes() int64 {
 // bytesPerLogEntry is the memory of a log entry with its share of the log's spare capacity.
 const bytesPerLogEntry = 32
 
-// Evictions returns how many counters were evicted before they had expired. If the number
-// grows, MaxKeys is too small for the traffic.
+// Evictions returns how many counters were evicted before they had expired.
 func (l *Limiter) Evictions() int64 { return l.memory.evictions.Load() }
 
 func (l *Limiter) stripeOf(id fingerprint.ID) *stripe { return &l.stripes[l.stripeIndex(id)] }
 
 func (l *Limiter) stripeIndex(id fingerprint.ID) int { return int(id.Hi) & (len(l.stripes) - 1) }
 
-// SpendAtLeast raises the spent hits of a counter to n, unless more are spent. n is at most
-// the capacity of lim.
+// SpendAtLeast raises the spent hits of a counter to n, which is at most the capacity of lim.
 func (l *Limiter) SpendAtLeast(now time.Time, key []byte, lim *limit.Limit, n int64) {
 	l.applyResets([]backend.Hit{{Key: key, Limit: lim}})
 	id := l.seeds.ID(key, lim.Tag())
@@ -144,8 +137,7 @@ func (l *Limiter) SpendAtLeast(now time.Time, key []byte, lim *limit.Limit, n in
 	}
 }
 
-// Run sweeps until ctx ends, a stripe at a time, and all stripes once in each interval. A
-// minute is a good interval.
+// Run sweeps until ctx ends, a stripe at a time, and all stripes once in each interval.
 func (l *Limiter) Run(ctx context.Context, interval time.Duration) {
 	tick := time.NewTicker(max(interval/time.Duration(len(l.stripes)), 1))
 	defer tick.Stop()
@@ -159,8 +151,7 @@ func (l *Limiter) Run(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// Sweep forgets the counters of one stripe that have expired at now, and frees unused memory
-// of the stripe. Each call takes the next stripe. A sweep changes no answer.
+// Sweep forgets the counters of the next stripe that have expired at now, and frees unused memory.
 func (l *Limiter) Sweep(now time.Time) {
 	s := &l.stripes[(l.sweeps.Add(1)-1)%uint64(len(l.stripes))]
 	s.mu.Lock()

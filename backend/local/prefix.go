@@ -11,18 +11,16 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// maxResets bounds the resets by prefix that are remembered at a time. Each hit is compared with
-// all of them.
+// maxResets bounds the resets by prefix that are remembered. Each hit is compared with all of them.
 const maxResets = 64
 
-// resetList has the resets by prefix. A counter has no name, so a reset can't find its counters.
-// Instead, a hit finds out whether a reset came after its counter was added.
+// resetList has the resets by prefix. A counter has no name, so a hit finds out whether a reset came after its
+// counter was added.
 type resetList struct {
 	changes sync.Mutex                    // held while the list changes
 	list    atomic.Pointer[[]prefixReset] // nil for none
 }
 
-// prefixReset is a reset by prefix.
 type prefixReset struct {
 	prefix backend.KeyPrefix
 	number uint32 // from 1
@@ -31,8 +29,7 @@ type prefixReset struct {
 
 var _ backend.PrefixResetter = (*Limiter)(nil)
 
-// ResetPrefix implements backend.PrefixResetter. It can't count the counters, so it does not
-// compare maxCounters.
+// ResetPrefix implements backend.PrefixResetter. It can't count the counters.
 func (l *Limiter) ResetPrefix(_ context.Context, p backend.KeyPrefix, _ int, dryRun bool) (backend.PrefixReset, error) {
 	r := backend.PrefixReset{Counters: -1}
 	if dryRun {
@@ -55,7 +52,6 @@ func (l *Limiter) ResetPrefix(_ context.Context, p backend.KeyPrefix, _ int, dry
 	return r, nil
 }
 
-// lastExpiry returns the time in microseconds at which the last counter expires.
 func (l *Limiter) lastExpiry() (last int64) {
 	l.eachStripe(func(s *stripe) {
 		for index := range s.size {

@@ -11,12 +11,8 @@ import (
 )
 
 const (
-	// sampleSize is the number of entries among which evict chooses.
-	sampleSize = 8
-
-	// entriesPerKey is the number of log entries that weigh as much as a key. A log entry takes
-	// 32 bytes, because half of the memory of a log can be spare capacity.
-	entriesPerKey = 4
+	sampleSize    = 8 // entries among which evict chooses
+	entriesPerKey = 4 // log entries that weigh as much as a key
 )
 
 // stripe is a part of the counters behind one mutex.
@@ -25,15 +21,12 @@ type stripe struct {
 	table
 	memory *memoryBound
 
-	// state is the state of the key of the current Take. Limit.Take gets a pointer to it, so a
-	// local variable would be allocated.
-	state limit.State
+	state limit.State // of the key of the current Take; a local variable would be allocated
 
 	_ [128]byte // keeps the next stripe out of this stripe's cache lines
 }
 
-// memoryBound is the bound that all stripes share. Each log lowers the bound of all stripes equally, so
-// the log of one hot key does not push other keys out of the stripe of this key.
+// memoryBound is the bound that all stripes share. Each log lowers the bound of all stripes equally.
 type memoryBound struct {
 	maxKeys, stripes int64
 	logs             atomic.Int64  // weight of all logs, in keys
@@ -41,8 +34,7 @@ type memoryBound struct {
 	evictions        atomic.Int64  // unexpired counters evicted so far
 }
 
-// keysPerStripe returns how many keys a stripe may hold now: at least one, even if the logs reach
-// the bound.
+// keysPerStripe returns how many keys a stripe may hold now: at least one.
 func (b *memoryBound) keysPerStripe() int {
 	return int(max((b.maxKeys-b.logs.Load())/b.stripes, 1))
 }
@@ -52,7 +44,6 @@ func logWeight(s *limit.State) int64 {
 	return int64(s.Entries()+entriesPerKey-1) / entriesPerKey
 }
 
-// counterChange is a change of one counter.
 type counterChange struct {
 	now, n       int64
 	hold         string // see backend.Hit.HoldID
@@ -61,7 +52,6 @@ type counterChange struct {
 	oldExpiry    int64 // used only with undo; see limit.Limit.Undo
 }
 
-// lockAndTake decides h at now.
 func (s *stripe) lockAndTake(id fingerprint.ID, h *backend.Hit, now int64) limit.Result {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,21 +99,15 @@ func (s *stripe) take(id fingerprint.ID, l *limit.Limit, c counterChange) limit.
 	e.expires = max(c.now+r.ResetAfter, state.LastExpiry())
 	*state = limit.State{} // so that the log can be freed when its entry is removed
 	e.spent = l.Spent(r)
-	// This Take added at most one key and one log entry or hold, so two evictions make room for
-	// both. Logs in other stripes may have lowered the bound by more. Then the next Takes evict the
-	// other keys.
+	// This Take added at most one key and one log entry or hold, so two evictions make room for both.
 	for i := 0; i < 2 && (isNew || growth > 0) && s.size > s.memory.keysPerStripe(); i++ {
 		s.evict(id, c.now)
 	}
 	return r
 }
 
-// evict removes one entry other than currentID from a sample. It removes an expired entry, or
-// else the entry with the least spent hits. If several entries have the least, evict removes the
-// entry that expires first.
-//
-// The sample starts at a random entry and is spread evenly, so it has no entry twice, and has all
-// entries if they are few. A key that has spent more than most others is safe.
+// evict removes one entry other than currentID from a sample: an expired entry, or else an entry with the least
+// spent hits. The sample starts at a random entry and is spread evenly.
 func (s *stripe) evict(currentID fingerprint.ID, now int64) {
 	n := s.size
 	stride := max(n/sampleSize, 1)
@@ -145,7 +129,6 @@ func (s *stripe) evict(currentID fingerprint.ID, now int64) {
 	}
 }
 
-// isEvictedBefore reports whether e should be evicted before other.
 func (e *entry) isEvictedBefore(other *entry) bool {
 	return e.spent < other.spent || e.spent == other.spent && e.expires < other.expires
 }

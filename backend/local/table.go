@@ -7,13 +7,10 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// table is a hash table of counters. It has no pointers to counters, so the garbage collector
-// reads none of them.
+// table is a hash table of counters. It has no pointers to counters, so the garbage collector reads none of them.
 //
-// The entries lie in blocks, so a table grows without a copy of its entries, and a random sample
-// of the entries is cheap. cells find the entries by open addressing with linear probing. At
-// most two thirds of the cells are used. A removal moves later cells back instead of leaving
-// marks.
+// The entries lie in blocks, so a table grows without a copy of its entries, and a random sample is cheap. cells
+// find the entries by open addressing with linear probing. A removal moves later cells back.
 type table struct {
 	size   int      // entries
 	blocks []*block // with the entries, and at most one empty block
@@ -38,8 +35,7 @@ type entry struct {
 	resets  uint32        // number of resets by prefix before the counter was added
 }
 
-// cell refers to an entry. The hash determines the home of the cell. Two counters rarely
-// have the same hash, so a search compares few entries.
+// cell refers to an entry. The hash determines the home of the cell.
 type cell struct {
 	hash uint32 // lower half of ID.Lo
 	ref  uint32 // index + 1; 0 for an empty cell
@@ -50,10 +46,8 @@ func (t *table) bytes() int64 {
 	return int64(len(t.blocks))*int64(unsafe.Sizeof(block{})) + int64(cap(t.blocks)+cap(t.logs))*8 + int64(cap(t.cells))*int64(unsafe.Sizeof(cell{}))
 }
 
-// at returns the entry with this index.
 func (t *table) at(index int) *entry { return &t.blocks[index/blockSize][index%blockSize] }
 
-// find returns the index of id's entry, or -1.
 func (t *table) find(id fingerprint.ID) int {
 	if t.size == 0 {
 		return -1
@@ -104,7 +98,6 @@ func (t *table) freeBlocks(spare int) {
 	}
 }
 
-// stateOf returns the State of e.
 func (t *table) stateOf(e *entry) limit.State {
 	if e.log == 0 {
 		return e.numbers.Join(nil)
@@ -112,7 +105,6 @@ func (t *table) stateOf(e *entry) limit.State {
 	return e.numbers.Join(t.logs[e.log-1])
 }
 
-// setState sets the State of e.
 func (t *table) setState(e *entry, s *limit.State) {
 	numbers, log := s.Split()
 	e.numbers = numbers
@@ -171,8 +163,7 @@ func (t *table) cellOf(index int) int {
 	return i
 }
 
-// backshift empties cell i. It moves later cells back so that each can be reached from its
-// home.
+// backshift empties cell i. It moves later cells back so that each can be reached from its home.
 func (t *table) backshift(i int) {
 	for j := t.next(i); t.cells[j].ref != 0; j = t.next(j) {
 		if t.distance(t.home(t.cells[j].hash), j) >= t.distance(i, j) {

@@ -2,6 +2,7 @@ package memcached
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -19,7 +20,6 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// counter is the counter of a hit.
 type counter struct {
 	name             string
 	limit            *limit.Limit
@@ -32,12 +32,8 @@ type counter struct {
 func (l *Limiter) counterOf(h *backend.Hit, now int64) counter {
 	c := counter{limit: h.Limit, now: now, n: min(max(h.N, -limit.MaxHits), limit.MaxHits), chargesDenied: h.Limit.ChargeDenied && !h.InGroup(), isAllOrNone: h.AllOrNone}
 	if c.limit.Algorithm.CountsWindows() {
-		var end int64
-		c.window, end = h.Limit.WindowAt(now)
-		if h.Window != 0 {
-			c.window, end = h.Limit.WindowAt(h.Window)
-		}
-		c.untilEnd = max(end-now, 1)
+		start, end := h.Limit.WindowAt(cmp.Or(h.Window, now))
+		c.window, c.untilEnd = start, max(end-now, 1)
 	}
 	c.name = l.nameOf(h, c.window)
 	return c
@@ -55,18 +51,12 @@ const (
 //	<prefix><layout><tag of the limit>:<key>[@<start of the window>]
 //	<prefix><layout><tag of the limit>#<SHA-256 of key>[@<start of the window>]
 //
-// The second form replaces names that memcached does not allow. The start of a window is in seconds, or in
-// milliseconds if the window does not last whole seconds. No two counters have the same name, because the
-// tag has only letters and digits, and determines whether a window follows.
+// The second form replaces names that memcached does not allow.
 func (l *Limiter) nameOf(h *backend.Hit, window int64) string {
-	const maxKey, second, millisecond = 250, 1_000_000, 1000
+	const maxKey = 250
 	layout, suffix := layoutState, ""
 	if h.Limit.Algorithm.CountsWindows() {
-		unit := int64(second)
-		if h.Limit.Period()%second != 0 {
-			unit = millisecond
-		}
-		layout, suffix = layoutCount, "@"+strconv.FormatInt(window/unit, 10)
+		layout, suffix = layoutCount, string(h.Limit.AppendWindow(nil, window))
 	}
 	start := l.options.KeyPrefix + layout + h.Limit.Tag()
 	if name := start + ":" + string(h.Key) + suffix; len(name) <= maxKey && isSafe(name) {
@@ -81,20 +71,16 @@ func isSafe(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7F })
 }
 
-// isIncrement reports whether c is charged whatever its count is. Then one command charges c, and the
-// answer of memcached decides the hit.
+// isIncrement reports whether c is charged whatever its count is, so one command charges c.
 func (c *counter) isIncrement() bool {
 	return c.limit.Algorithm.CountsWindows() && c.chargesDenied && c.n > 0
 }
 
-// resultOf returns the answer to the hit of c. A group is charged in several steps, so charges of other
-// groups on c may soon be refunded.
 func (c *counter) resultOf(r limit.Result) backend.Result {
-	return backend.Result{Result: r, Source: source, Window: c.window, MayEndEarly: c.isAllOrNone && !r.Allowed}
+	return backend.Result{Result: r, Source: backend.SourceMemcached, Window: c.window, MayEndEarly: c.isAllOrNone && !r.Allowed}
 }
 
-// items are values that were read, by the names of their counters. A value can be nil. A counter that was
-// charged since then has no item.
+// items are values that were read, by the names of their counters. A counter that was charged since has no item.
 type items map[string]*memcache.Item
 
 func (l *Limiter) read(names []string) (items, error) {
@@ -106,8 +92,7 @@ func (l *Limiter) read(names []string) (items, error) {
 	return all, err
 }
 
-// maxTries is the number of times that a charge is tried. A try fails if another replica changes the
-// counter at the same time.
+// maxTries bounds the tries of a charge. A try fails if another replica changes the counter at the same time.
 const maxTries = 10
 
 var (
@@ -196,7 +181,6 @@ type value struct {
 	state limit.State
 }
 
-// take decides n hits on c and charges v.
 func (v *value) take(c *counter, n int64) (r limit.Result) {
 	if !c.limit.Algorithm.CountsWindows() {
 		return c.limit.TakeWith(&v.state, c.now, n, c.chargesDenied)
@@ -229,8 +213,8 @@ func (c *counter) encode(v *value) []byte {
 	return v.state.Append(nil)
 }
 
-// expiration returns the expiration of a key that is needed for some microseconds. memcached counts whole
-// seconds, and its second can end at once. It takes a number above 30 days as a time since 1970.
+// expiration returns the expiration of a key that is needed for some microseconds. memcached counts whole seconds,
+// and takes a number above 30 days as a time since 1970.
 func (l *Limiter) expiration(micros int64) int32 {
 	const maxRelative = 30 * 86_400
 	life := time.Duration(micros)*time.Microsecond + rand.N(l.options.Jitter+1)

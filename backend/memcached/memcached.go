@@ -1,9 +1,8 @@
-// Package memcached is a backend.Limiter that counts in memcached, so that all replicas share one
-// counter. It uses the clock of the service.
+// Package memcached is a backend.Limiter that counts in memcached, with the clock of the service.
 //
-// A fixed window is a number that memcached increments. Other counters are states of package limit. The
-// Limiter reads a state, changes it, and writes it if no other replica has changed it meanwhile. After a
-// broken connection, no command is sent again, because memcached may have executed it.
+// A fixed window is a number that memcached increments. Other counters are states of package limit. The Limiter
+// reads a state, changes it, and writes it if no other replica has changed it meanwhile. After a broken connection,
+// no command is sent again, because memcached may have executed it.
 package memcached
 
 import (
@@ -48,8 +47,6 @@ type Limiter struct {
 	changes [64]sync.Mutex // held during changes of a counter, by the hash of its name
 	stop    context.CancelFunc
 }
-
-var source = backend.NewSource("memcached")
 
 // New returns a Limiter. The servers need not be reachable, but SRV must have records.
 func New(o Options) (*Limiter, error) {
@@ -118,10 +115,9 @@ func (l unbounded) Take(ctx context.Context, now time.Time, hits []backend.Hit, 
 	}
 }
 
-// takeGroup is Take for hits with a group. memcached can't change several keys in one step. So the items
-// that were read decide the group first. If they admit the group, the hits are charged. If other callers
-// have charged the counters meanwhile, a hit can then be denied. Its group is refunded, and other callers
-// see the charges until then.
+// takeGroup is Take for hits with a group. memcached can't change several keys in one step. So the items that were
+// read decide the group first. If another caller has charged a counter meanwhile, a hit can still be denied. Then
+// the group is refunded, and other callers see the charges until then.
 func (l *Limiter) takeGroup(ctx context.Context, counters []counter, hits []backend.Hit, results []backend.Result, items items) {
 	unchanged, tried := make([]limit.Result, len(hits)), map[string]*value{}
 	for i := range counters {

@@ -18,8 +18,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
-// servers is a memcache.ServerSelector. Unlike memcache.ServerList, it looks up the IP address of a host
-// for each connection, because a host can move.
+// servers is a memcache.ServerSelector that looks up the IP address of a host for each connection.
 type servers struct{ current atomic.Pointer[[]server] }
 
 // server is a net.Addr: host:port, or the path of a socket.

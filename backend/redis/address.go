@@ -43,8 +43,8 @@ type Server struct {
 	// the user and password of the URL.
 	Auth string
 
-	// AuthFile, if not empty, is a file with the Auth. It is read for each new connection, so a changed
-	// password needs no restart. If it can't be read, the last login that was read applies.
+	// AuthFile, if not empty, is a file with the Auth. It is read for each new connection. If it can't be
+	// read, the last login that was read applies.
 	AuthFile string
 
 	// SentinelAuth is the Auth of sentinels.
@@ -53,9 +53,8 @@ type Server struct {
 	// TLS, if not nil, secures the connections.
 	TLS *tls.Config
 
-	// PoolSize is the maximum number of connections to a node; default enough for all batches
-	// that can be in flight. With fewer connections, fewer batches are in flight. A Cluster has
-	// at least one connection for each partition.
+	// PoolSize is the maximum number of connections to a node; default enough for all batches that can be in
+	// flight. A Cluster has at least one connection for each partition.
 	PoolSize int
 }
 
@@ -65,7 +64,6 @@ func (s Server) Check() error {
 	return err
 }
 
-// address is a parsed Server.
 type address struct {
 	kind             Kind
 	network          string // tcp or unix

@@ -9,13 +9,11 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// Observer learns about batches. It is called by the workers of all queues at once and
-// must not block.
+// Observer learns about batches. It is called by the workers of all queues at once and must not block.
 type Observer interface {
 	BatchDone(Batch)
 
-	// Failed is called for each error of Redis, even if the batch is then sent again. The error
-	// is that of a whole batch or of one hit.
+	// Failed is called for each error of a batch or of one hit, even if the batch is then sent again.
 	Failed(Role, ErrorKind)
 }
 
@@ -37,8 +35,7 @@ type noObserver struct{}
 func (noObserver) BatchDone(Batch)        {}
 func (noObserver) Failed(Role, ErrorKind) {}
 
-// batch sends hits of many calls to Redis in one step. A batch belongs to one worker and reuses its
-// memory.
+// batch sends hits of many calls to Redis in one step. It belongs to one worker and reuses its memory.
 type batch struct {
 	queue      *partitionQueue
 	hits       []*pendingHit
@@ -66,8 +63,7 @@ type batch struct {
 	reportedKinds       uint32             // a bit for each ErrorKind that this attempt has passed to the Observer
 }
 
-// run sends the calls, and then answers and finishes them. It reports whether replaceWorker has started
-// another worker in place of the worker of b.
+// run sends the calls, and then answers and finishes them. It reports whether another worker has replaced this one.
 func (b *batch) run(ctx context.Context, calls []*call) (replaced bool) {
 	start := time.Now()
 	b.collectHits(calls, start)
@@ -81,8 +77,8 @@ func (b *batch) run(ctx context.Context, calls []*call) (replaced bool) {
 	return replaced
 }
 
-// collectHits sets the hits of the batch. It leaves out abandoned calls, calls after their sendDeadline, and
-// large calls that would take too long. Redis then rarely charges a call that fails for lack of time.
+// collectHits sets the hits of the batch. It leaves out abandoned calls, calls after their sendDeadline, and large
+// calls that would take too long.
 func (b *batch) collectHits(calls []*call, now time.Time) {
 	b.hits, b.deadline = b.hits[:0], time.Time{}
 	for _, c := range calls {
@@ -106,8 +102,7 @@ func (b *batch) collectHits(calls []*call, now time.Time) {
 	}
 }
 
-// sendWatched sends the hits. If the answer may be late, another worker replaces the worker of b at the
-// deadline. The result says whether that happened.
+// sendWatched sends the hits. It reports whether another worker has replaced the worker of b at the deadline.
 func (b *batch) sendWatched(ctx context.Context, start time.Time) (replaced bool) {
 	b.answerDeadline = b.deadline
 	isWatched := b.lateWatch.start(ctx, b.queue, b.deadline)
@@ -132,7 +127,6 @@ func (b *batch) sendWatched(ctx context.Context, start time.Time) (replaced bool
 	return replaced
 }
 
-// eachCall calls f with the hits of each call.
 func eachCall(hits []*pendingHit, f func([]*pendingHit)) {
 	for len(hits) > 0 {
 		n := 1
@@ -144,8 +138,8 @@ func eachCall(hits []*pendingHit, f func([]*pendingHit)) {
 	}
 }
 
-// markCharged sets isCharged for the all-or-none hits of a call, unless one of the hits denies the others.
-// A hit that renews its hold charges nothing.
+// markCharged sets isCharged for the all-or-none hits of a call, unless one of them denies the others. A hit that
+// renews its hold charges nothing.
 func markCharged(hits []*pendingHit) {
 	for _, h := range hits {
 		if h.DeniesGroup(&h.answer.Result) {
@@ -157,15 +151,14 @@ func markCharged(hits []*pendingHit) {
 	}
 }
 
-// Tracer receives each batch with the contexts of its calls, right after the Observer. It
-// is called by the workers of all queues at once and must not block.
+// Tracer receives each batch, right after the Observer. It is called by the workers of all queues at once and must
+// not block.
 type Tracer interface {
-	// BatchAnswered receives a batch that was sent at start. calls has the context of each
-	// Take with a hit in the batch. Some of these Takes may have returned already.
+	// BatchAnswered receives a batch that was sent at start. calls has the contexts of its Takes, of which
+	// some may have returned already.
 	BatchAnswered(b Batch, start time.Time, calls []context.Context)
 }
 
-// sendToTracer passes the batch to the Tracer, if there is one.
 func (b *batch) sendToTracer(sentBatch Batch, start time.Time) {
 	t := b.queue.limiter.options.Tracer
 	if t == nil {
@@ -180,8 +173,8 @@ func (b *batch) sendToTracer(sentBatch Batch, start time.Time) {
 	t.BatchAnswered(sentBatch, start, calls)
 }
 
-// lateWatch watches a batch that may wait for a late answer. At the deadline of the batch, another worker
-// replaces the waiting worker. A lateWatch belongs to one worker.
+// lateWatch watches a batch of a worker. At the deadline of the batch, another worker replaces the worker, which then
+// waits for the late answer.
 type lateWatch struct {
 	timer *time.Timer
 	state *atomic.Int32 // the state of the batch in flight
@@ -194,8 +187,8 @@ const (
 	batchLate // another worker has replaced the worker of the batch
 )
 
-// start begins to watch a batch. ctx is the context of the worker. If too many batches could be late,
-// start returns false. Then the batch must not wait longer than its deadline.
+// start begins to watch a batch. If too many batches could be late, start returns false, and the batch must not wait
+// longer than its deadline.
 func (l *lateWatch) start(ctx context.Context, q *partitionQueue, deadline time.Time) bool {
 	if r := q.instance; r.lateBatches.Add(1) > r.maxLateBatches {
 		r.lateBatches.Add(-1)
@@ -215,7 +208,6 @@ func (l *lateWatch) start(ctx context.Context, q *partitionQueue, deadline time.
 	return true
 }
 
-// isLate reports whether another worker has replaced the worker of the batch.
 func (l *lateWatch) isLate() bool { return l.state != nil && l.state.Load() == batchLate }
 
 // end ends the watch. It reports whether another worker has replaced the worker of the batch.

@@ -53,12 +53,8 @@ type Finding struct {
 }
 
 const (
-	// oldestVersion is the oldest major version of Redis that rls supports.
-	oldestVersion = 5
-
-	// maxClockDifference bounds the difference between the clock of Redis and the clock of this
-	// machine. A larger difference is a Finding.
-	maxClockDifference = time.Second
+	oldestVersion      = 5           // the oldest major version of Redis that rls supports
+	maxClockDifference = time.Second // between the clocks of Redis and of this machine, without a Finding
 )
 
 // checkKey is the end of the keys that Limiter.Check writes.
@@ -67,8 +63,8 @@ const checkKey = "rls:check"
 // noContext is the context of commands that get their real context when they are sent.
 var noContext = context.Background()
 
-// Check examines each server of each Redis: the rights of the user, the settings and the
-// state. It charges no counter. It writes only two keys of its own, and deletes them.
+// Check examines each server of each Redis: the rights of the user, the settings and the state. It writes only two
+// keys of its own, and deletes them.
 func (l *Limiter) Check(ctx context.Context) []Finding {
 	var findings []Finding
 	l.MeasureRoundTrip(ctx)
@@ -85,7 +81,6 @@ func (l *Limiter) Check(ctx context.Context) []Finding {
 	return findings
 }
 
-// partitionServer is a server and the keyspace of one of its partitions.
 type partitionServer struct {
 	*server
 	keyspace keyspace
@@ -104,7 +99,6 @@ func (l *Limiter) serversOf(ctx context.Context, instance *redisInstance) (serve
 	return servers, err
 }
 
-// addressOf returns the address of a server of instance.
 func (r *redisInstance) addressOf(s *server) string {
 	if r.address.kind == Cluster {
 		return s.node.Options().Addr
@@ -112,7 +106,6 @@ func (r *redisInstance) addressOf(s *server) string {
 	return r.name
 }
 
-// setServer sets the server of findings.
 func (r *redisInstance) setServer(address string, findings ...Finding) []Finding {
 	for i := range findings {
 		findings[i].Role, findings[i].Address = r.role, address
@@ -120,7 +113,6 @@ func (r *redisInstance) setServer(address string, findings ...Finding) []Finding
 	return findings
 }
 
-// connectionFinding describes an error of the connection.
 func connectionFinding(err error) Finding {
 	return Finding{Check: CheckConnection, Level: LevelProblem, Text: "Redis can't be used: " + err.Error(), Advice: AdviceFor(err)}
 }
@@ -141,7 +133,6 @@ func AdviceFor(err error) string {
 	return cmp.Or(adviceByKind[KindOf(err)], "check that Redis runs, and that REDIS_URL has its address")
 }
 
-// serverCheck examines one server.
 type serverCheck struct {
 	options  *Options
 	timeout  time.Duration
@@ -154,7 +145,6 @@ func (c *serverCheck) add(check string, level Level, text, advice string) {
 	c.findings = append(c.findings, Finding{Check: check, Level: level, Text: text, Advice: advice})
 }
 
-// run returns the findings of all checks.
 func (c *serverCheck) run(ctx context.Context) []Finding {
 	var runs []rightRun
 	var commands []goredis.Cmder
@@ -169,10 +159,7 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 			runs, commands = append(runs, run), append(commands, run.cmd)
 		}
 	}
-	started := time.Now()
 	c.server.execute(ctx, commands)
-	elapsed := time.Since(started)
-
 	reply := map[string]*goredis.Cmd{} // the last reply to each command
 	var missing missingRights
 	for _, run := range runs {
@@ -196,9 +183,9 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 		return append(c.findings, connectionFinding(err)) // for example NOAUTH or LOADING
 	}
 	c.checkWrite(reply["set"].Err())
-	c.checkClock(reply["time"], started, elapsed)
+	c.checkClock()
 	c.checkTimeout()
-	c.checkCoverage(reply["cluster|slots"])
+	c.checkCoverage(ctx)
 	c.checkInfo(infoOf(reply["hello"], reply["info"]))
 	return c.findings
 }
@@ -228,7 +215,6 @@ func (c *serverCheck) names(layout string) map[string]runName {
 	}
 }
 
-// subscribe subscribes to channel for a moment.
 func (c *serverCheck) subscribe(ctx context.Context, channel string) error {
 	subscription := c.server.node.Subscribe(ctx)
 	defer func() { _ = subscription.Close() }()
@@ -239,7 +225,6 @@ func (c *serverCheck) subscribe(ctx context.Context, channel string) error {
 	return err
 }
 
-// checkWrite examines why Redis refused to write.
 func (c *serverCheck) checkWrite(err error) {
 	switch code := errorCode(err); code {
 	case "OOM":
@@ -253,33 +238,20 @@ func (c *serverCheck) checkWrite(err error) {
 	}
 }
 
-// checkClock compares the clock of Redis with the clock of this machine. Redis has read its clock
-// between started and the end of elapsed.
-func (c *serverCheck) checkClock(cmd *goredis.Cmd, started time.Time, elapsed time.Duration) {
-	now, err := microsOf(cmd)
-	if err != nil {
+// checkClock compares the measured clock of Redis with the clock of this machine.
+func (c *serverCheck) checkClock() {
+	ahead := time.Until(time.UnixMicro(c.server.clock.now()))
+	if !c.server.clock.isUsable() || ahead.Abs()-c.server.clock.roundTrip()/2 <= maxClockDifference {
 		return
-	}
-	if text := clockDifference(time.UnixMicro(now), started, elapsed); text != "" {
-		c.add(CheckClock, LevelWarning, text, "set both clocks with NTP; windows begin and end by the clock of Redis")
-	}
-}
-
-// clockDifference describes how far the clock of Redis is from the clock of this machine. It is
-// "" if the difference is small.
-func clockDifference(redisTime, started time.Time, elapsed time.Duration) string {
-	ahead := redisTime.Sub(started.Add(elapsed / 2))
-	if ahead.Abs()-elapsed/2 <= maxClockDifference {
-		return ""
 	}
 	direction := "ahead of"
 	if ahead < 0 {
 		direction = "behind"
 	}
-	return fmt.Sprintf("the clock of Redis is %v %s the clock of this machine", ahead.Abs().Round(time.Second), direction)
+	c.add(CheckClock, LevelWarning, fmt.Sprintf("the clock of Redis is %v %s the clock of this machine", ahead.Abs().Round(time.Second), direction),
+		"set both clocks with NTP; windows begin and end by the clock of Redis")
 }
 
-// checkTimeout compares the timeout with the measured round trip.
 func (c *serverCheck) checkTimeout() {
 	if roundTrip := c.server.clock.roundTrip(); isTooShort(c.timeout, roundTrip) {
 		c.add(CheckTimeout, LevelWarning,
@@ -289,51 +261,29 @@ func (c *serverCheck) checkTimeout() {
 }
 
 // checkCoverage counts the slots that have a master.
-func (c *serverCheck) checkCoverage(cmd *goredis.Cmd) {
-	if cmd == nil || cmd.Err() != nil {
+func (c *serverCheck) checkCoverage(ctx context.Context) {
+	if c.instance.address.kind != Cluster {
 		return
 	}
-	ranges, _ := cmd.Slice()
-	slotCount := int64(0)
+	ranges, err := c.server.node.ClusterSlots(ctx).Result() //nolint:staticcheck // ClusterShards needs Redis 7
+	slotCount := 0
 	for _, r := range ranges {
-		if slots, ok := r.([]any); ok && len(slots) > 2 {
-			first, _ := slots[0].(int64)
-			last, _ := slots[1].(int64)
-			slotCount += last - first + 1
-		}
+		slotCount += r.End - r.Start + 1
 	}
-	if slotCount < hashSlotCount {
+	if err == nil && slotCount < hashSlotCount {
 		c.add(CheckCluster, LevelProblem, fmt.Sprintf("%d of %d slots have no master", hashSlotCount-slotCount, hashSlotCount),
 			"run redis-cli --cluster fix on a node; limits of these slots count without Redis")
 	}
 }
 
-// infoOf returns the fields of INFO. Without the right to run it, HELLO has some of them.
-func infoOf(hello, info *goredis.Cmd) map[string]string {
-	fields := map[string]string{}
-	if pairs, err := hello.Slice(); err == nil {
-		for i := 0; i+1 < len(pairs); i += 2 {
-			fields[fmt.Sprint("hello_", pairs[i])] = fmt.Sprint(pairs[i+1])
-		}
-		fields["redis_version"], fields["role"] = fields["hello_version"], fields["hello_role"]
-		if fields["role"] == "replica" {
-			fields["role"] = "slave"
-		}
-		if fields["hello_mode"] == "cluster" {
-			fields["cluster_enabled"] = "1"
-		}
-	}
-	text, _ := info.Text()
+func (c *serverCheck) checkInfo(cmd *goredis.Cmd) {
+	info := map[string]string{}
+	text, _ := cmd.Text()
 	for line := range strings.SplitSeq(text, "\n") {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			fields[name] = value
+			info[name] = value
 		}
 	}
-	return fields
-}
-
-// checkInfo examines the fields of infoOf.
-func (c *serverCheck) checkInfo(info map[string]string) {
 	if version := info["redis_version"]; version != "" {
 		major, _, _ := strings.Cut(version, ".")
 		if n, err := strconv.Atoi(major); err == nil && n < oldestVersion {
@@ -371,6 +321,5 @@ func (c *serverCheck) checkInfo(info map[string]string) {
 	}
 }
 
-// IsUnreachable reports whether f says that a server did not answer, so that nothing else is
-// known about it.
+// IsUnreachable reports whether f says that a server did not answer.
 func (f Finding) IsUnreachable() bool { return f.Check == CheckConnection }

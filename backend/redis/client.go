@@ -15,20 +15,12 @@ import (
 )
 
 const (
-	// maxRedirects is the number of MOVED and ASK replies that a script follows. Each
-	// costs a round trip, so that the timeout usually comes first.
-	maxRedirects = 8
-
-	// maxConnections is the number of connections that Connect opens to a node, at most.
-	maxConnections = 4
+	maxRedirects   = 8 // MOVED and ASK replies that a script follows
+	maxConnections = 4 // that Connect opens to a node
 )
 
-// Connect returns a client of s for everything but counting: for few commands, which may
-// run twice. go-redis repeats them up to three times if Redis fails or moves. timeout
-// bounds each attempt, and is at least 1 ms. Connect ignores PoolSize.
-//
-// The client connects at its first use. The caller must close it. The name describes s in
-// logs. Name and errors hold no secrets.
+// Connect returns a client of s for everything but counting: for few commands, which may run twice. timeout bounds
+// each attempt, and is at least 1 ms. The name describes s in logs. Name and errors hold no secrets.
 func Connect(s Server, timeout time.Duration) (client goredis.UniversalClient, name string, err error) {
 	a, err := parse(s)
 	if err != nil {
@@ -37,8 +29,7 @@ func Connect(s Server, timeout time.Duration) (client goredis.UniversalClient, n
 	return a.open(a.options(timeout, maxConnections)), a.name(), nil
 }
 
-// options returns the options of a client. timeout bounds the dialling, and each read,
-// write and wait for a connection.
+// options returns the options of a client. timeout bounds the dialling, and each read, write and wait for a connection.
 func (a address) options(timeout time.Duration, poolSize int) *goredis.UniversalOptions {
 	o := &goredis.UniversalOptions{
 		Addrs: a.nodes, DB: a.db, MasterName: a.master, TLSConfig: a.tls,
@@ -56,12 +47,12 @@ func (a address) options(timeout time.Duration, poolSize int) *goredis.Universal
 	return o
 }
 
-// maxLoginAge is the age at which connections with a login of an AuthFile are replaced. ElastiCache and MemoryDB
-// break connections that logged in with a token 12 hours ago.
+// maxLoginAge is the age at which connections with a login of an AuthFile are replaced. ElastiCache breaks connections
+// that logged in with a token 12 hours ago.
 const maxLoginAge = 11 * time.Hour
 
-// loginOf returns a function that reads the login in file, whose user and password override those of the URL. If the
-// file can't be read, the function returns the last login.
+// loginOf returns a function that reads the login in file, which overrides that of the URL. If the file can't be read,
+// the function returns the last login.
 func loginOf(file string, ofURL login) func(context.Context) (user, password string, err error) {
 	var last atomic.Pointer[login]
 	return func(context.Context) (user, password string, err error) {
@@ -78,11 +69,9 @@ func loginOf(file string, ofURL login) func(context.Context) (user, password str
 	}
 }
 
-// maxAuthBytes bounds the size of an AuthFile.
 const maxAuthBytes = 64 << 10
 
-// ReadAuthFile returns the Auth in an AuthFile, without the space around it. An empty file is an error, because it is
-// half written. Errors hold no secrets.
+// ReadAuthFile returns the Auth in an AuthFile, without the space around it. Errors hold no secrets.
 func ReadAuthFile(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -100,13 +89,12 @@ func ReadAuthFile(path string) (string, error) {
 	return auth, nil
 }
 
-// maxDefaultConnections bounds the default number of connections to a node, unless more batches can be
-// in flight.
+// maxDefaultConnections bounds the default number of connections to a node, unless more batches can be in flight.
 const maxDefaultConnections = 64
 
-// connectionsAndBatches returns the number of connections to a node, and the number of batches of a partition that
-// can be in flight. Each batch has a connection, even if one node has all partitions. So no batch waits
-// for a connection, and such a wait can't look like a failure of Redis. Hits wait in the queue instead.
+// connectionsAndBatches returns the number of connections to a node, and the number of batches of a partition that can
+// be in flight. Each batch has a connection, even if one node has all partitions. So hits wait in the queue, and a
+// wait for a connection can't look like a failure of Redis.
 func (a address) connectionsAndBatches(o Options) (connections, batches int) {
 	partitions := 1
 	if a.kind == Cluster {
@@ -121,8 +109,7 @@ func (a address) connectionsAndBatches(o Options) (connections, batches int) {
 	return connections, min(o.MaxInflightBatches, connections/partitions)
 }
 
-// limiterOptions returns the options of a client for batches. The retries of go-redis are
-// off because a script must not run twice.
+// limiterOptions returns the options of a client for batches. It must not run a script twice.
 func (a address) limiterOptions(o Options) *goredis.UniversalOptions {
 	size, _ := a.connectionsAndBatches(o)
 	c := a.options(o.Timeout, size)
@@ -139,7 +126,6 @@ func (a address) limiterOptions(o Options) *goredis.UniversalOptions {
 	return c
 }
 
-// open returns a client, which connects at its first use.
 func (a address) open(o *goredis.UniversalOptions) goredis.UniversalClient {
 	switch a.kind {
 	case Sentinel:
@@ -154,9 +140,7 @@ func (a address) open(o *goredis.UniversalOptions) goredis.UniversalClient {
 	return goredis.NewClient(single)
 }
 
-// LogTo sends the messages of go-redis to log at debug level instead of stderr. They are
-// mostly about connections, and the errors of this package repeat what matters. LogTo
-// affects the whole process.
+// LogTo sends the messages of go-redis in the whole process to log at debug level instead of stderr.
 func LogTo(log *slog.Logger) { goredis.SetLogger(clientLog{log}) }
 
 type clientLog struct{ log *slog.Logger }

@@ -13,13 +13,11 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// serverClock is the clock of a Redis server, estimated by this process. It adds an offset
-// to the time since the start of the process, so changes of this machine's clock have no
-// effect. A new serverClock must be measured before use. It is safe for concurrent use.
+// serverClock is the clock of a Redis server, estimated by this process. It adds an offset to the time since the
+// start of the process, so changes of this machine's clock have no effect.
 //
-// A measurement is a TIME command. The server has read its clock between the start and the end of the
-// command. So the error is at most the length of the command. The estimate is the middle of the
-// shortest of the last measurements.
+// A measurement is a TIME command. The server has read its clock between the start and the end of the command. The
+// estimate is the middle of the shortest of the last measurements.
 type serverClock struct {
 	offset     atomic.Int64 // microseconds from the time since processStart to the server's time
 	measuredAt atomic.Int64 // time of the last measurement, in microseconds since processStart, or 0
@@ -31,20 +29,12 @@ type serverClock struct {
 // measurement is a range that contains the offset, in microseconds.
 type measurement struct{ minOffset, maxOffset int64 }
 
+// Times are in microseconds.
 const (
-	// maxMeasurements is the number of measurements from which the shortest is chosen.
-	maxMeasurements = 8
-
-	// measureInterval is the time in microseconds after which a busy clock is measured again.
-	measureInterval = 2 * microsPerSecond
-
-	// maxClockAge is the time in microseconds after which a clock must be measured before
-	// its next use. Two clocks of machines drift apart by some microseconds in a second.
-	maxClockAge = 60 * microsPerSecond
-
-	// maxDrift is the maximum drift in microseconds between two measurements. If two measurements
-	// differ more, somebody has set the server's clock.
-	maxDrift = 2000
+	maxMeasurements = 8                    // from which the shortest is chosen
+	measureInterval = 2 * microsPerSecond  // after which a busy clock is measured again
+	maxClockAge     = 60 * microsPerSecond // after which a clock must be measured before its next use
+	maxDrift        = 2000                 // between two measurements, unless somebody has set the server's clock
 )
 
 var processStart = time.Now()
@@ -55,23 +45,19 @@ func microsSinceProcessStart() int64 { return time.Since(processStart).Microseco
 // now returns the time of the server in microseconds since 1970.
 func (c *serverClock) now() int64 { return microsSinceProcessStart() + c.offset.Load() }
 
-// isDue reports whether the clock should be measured again.
 func (c *serverClock) isDue() bool {
 	return microsSinceProcessStart()-c.measuredAt.Load() >= measureInterval
 }
 
-// isUsable reports whether the clock has been measured within maxClockAge.
 func (c *serverClock) isUsable() bool {
 	measuredAt := c.measuredAt.Load()
 	return measuredAt != 0 && microsSinceProcessStart()-measuredAt < maxClockAge
 }
 
-// expire makes isUsable false until the next measurement. Callers that already use the clock keep the
-// offset.
+// expire makes isUsable false until the next measurement.
 func (c *serverClock) expire() { c.measuredAt.Store(0) }
 
-// add adds a measurement. The server has reported the time serverMicros between start and end,
-// which are results of microsSinceProcessStart.
+// add adds a measurement: the server has read serverMicros between the moments start and end.
 func (c *serverClock) add(start, end, serverMicros int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,15 +113,9 @@ func microsOf(cmd *goredis.Cmd) (int64, error) {
 }
 
 const (
-	// defaultTimeout is the default of Options.Timeout, and the least timeout of AutoTimeout.
-	defaultTimeout = 50 * time.Millisecond
-
-	// maxAutoTimeout is the largest timeout of AutoTimeout.
-	maxAutoTimeout = 500 * time.Millisecond
-
-	// tripsInTimeout is the number of round trips that a timeout needs. A hit waits for the batch
-	// before it, for its own batch, and for a repeated command or a redirect.
-	tripsInTimeout = 3
+	defaultTimeout = 50 * time.Millisecond  // of Options, and the least timeout of AutoTimeout
+	maxAutoTimeout = 500 * time.Millisecond // of AutoTimeout
+	tripsInTimeout = 3                      // for the batch before a hit, for its own batch, and for a redirect
 )
 
 // neededTimeout returns the least timeout for this round trip, in steps of 10 ms.
@@ -144,12 +124,10 @@ func neededTimeout(roundTrip time.Duration) time.Duration {
 	return max((tripsInTimeout*roundTrip + step - 1).Truncate(step), step)
 }
 
-// isTooShort reports whether timeout is shorter than two round trips. A hit can wait for the batch
-// before its own.
+// isTooShort reports whether timeout is shorter than two round trips. A hit can wait for the batch before its own.
 func isTooShort(timeout, roundTrip time.Duration) bool { return timeout < 2*roundTrip }
 
-// Timeout returns the budget of a Take. With Options.AutoTimeout, a longer RoundTrip means a longer
-// Timeout.
+// Timeout returns the budget of a Take.
 func (l *Limiter) Timeout() time.Duration {
 	if !l.options.AutoTimeout {
 		return l.options.Timeout
@@ -157,9 +135,8 @@ func (l *Limiter) Timeout() time.Duration {
 	return time.Duration(l.autoTimeout.Load())
 }
 
-// adaptTimeout sets the timeout of AutoTimeout after a measurement of c. It reports whether the timeout
-// is still too short for this measurement. Then adaptTimeout lets the next batch measure c again. If the
-// round trip has become longer, new measurements thus soon replace all shorter ones.
+// adaptTimeout sets the timeout of AutoTimeout after a measurement of c. It reports whether the timeout is still too
+// short for this measurement. Then the next batch measures c again, until new measurements have replaced shorter ones.
 func (l *Limiter) adaptTimeout(c *serverClock) (stillTooShort bool) {
 	if !l.options.AutoTimeout {
 		return false
@@ -173,10 +150,8 @@ func (l *Limiter) adaptTimeout(c *serverClock) (stillTooShort bool) {
 	return stillTooShort
 }
 
-// fitTimeout makes the timeout of AutoTimeout long enough for the server of q, if a probe of q took longer
-// than the timeout. A measurement takes a connection, so a probe that was fast enough makes none. One slow
-// answer alone does not raise the timeout: fitTimeout measures the round
-// trip until a measurement fits the timeout, or until all measurements are new.
+// fitTimeout makes the timeout of AutoTimeout long enough for the server of q, if a probe of q took longer than the
+// timeout. It measures the round trip until a measurement fits the timeout, or until all measurements are new.
 func (l *Limiter) fitTimeout(ctx context.Context, q *partitionQueue, probeTime time.Duration) {
 	if !l.options.AutoTimeout || probeTime <= l.Timeout() {
 		return
@@ -189,9 +164,8 @@ func (l *Limiter) fitTimeout(ctx context.Context, q *partitionQueue, probeTime t
 	}
 }
 
-// RoundTrip returns the time of a round trip to the slowest of all servers, or 0 if none has been
-// measured. For each server, it takes the shortest of the last eight round trips. So one slow round
-// trip does not count.
+// RoundTrip returns the time of a round trip to the slowest of all servers, or 0 if none has been measured. For each
+// server, the shortest of the last eight round trips counts.
 func (l *Limiter) RoundTrip() time.Duration {
 	slowest := time.Duration(0)
 	for _, instance := range l.instances {
@@ -200,7 +174,6 @@ func (l *Limiter) RoundTrip() time.Duration {
 	return slowest
 }
 
-// roundTrip implements client.
 func (s *servers) roundTrip() time.Duration {
 	if s.single != nil {
 		return s.single.clock.roundTrip()
@@ -218,7 +191,6 @@ func (c *serverClock) shortest() measurement {
 	return slices.MinFunc(c.measurements, func(a, b measurement) int { return cmp.Compare(a.length(), b.length()) })
 }
 
-// roundTrip returns the length of the shortest measurement, or 0 if there is none.
 func (c *serverClock) roundTrip() time.Duration {
 	shortest, _ := c.roundTrips()
 	return shortest
@@ -238,8 +210,7 @@ func (m measurement) length() time.Duration {
 	return time.Duration(m.maxOffset-m.minOffset) * time.Microsecond
 }
 
-// MeasureRoundTrip measures the round trip to each server and returns RoundTrip. It leaves out
-// servers that don't answer before ctx ends.
+// MeasureRoundTrip measures the round trip to each server that answers before ctx ends, and returns RoundTrip.
 func (l *Limiter) MeasureRoundTrip(ctx context.Context) time.Duration {
 	for _, instance := range l.instances {
 		servers, _ := l.serversOf(ctx, instance)

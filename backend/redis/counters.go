@@ -16,31 +16,30 @@ import (
 // windowCounter is a counter in Redis with its hits in a batch. For fixed_window, each window has a
 // counter of its own.
 type windowCounter struct {
-	name        []byte // the key in Redis, in the memory of a call
-	hash        uint64 // the hash of name in keysWithTTL
-	ttl         int64  // time to live of a new key, in milliseconds
-	first, last int32  // places of the counter's first and last hit in the batch; nextHit leads from first to last
-	n           int64  // sum of the hits
-	usesScript  bool   // the script decides all hits of the counter, because one of the hits needs the script
-	isDone      bool   // no plain commands are left to send
-	plain       plainCommands
+	name       []byte // the key in Redis, in the memory of a call
+	hash       uint64 // the hash of name in keysWithTTL
+	ttl        int64  // time to live of a new key, in milliseconds
+	hits       []*pendingHit
+	n          int64 // sum of the hits
+	usesScript bool  // the script decides all hits of the counter, because one of the hits needs the script
+	isDone     bool  // no plain commands are left to send
+	plain      plainCommands
 }
-
-// noHit is the place after the last hit of a windowCounter.
-const noHit = -1
 
 // counterSet has the windowCounters of a batch. It reuses its memory.
 type counterSet struct {
-	all     []*windowCounter // all counters; the capacity has further counters for reuse
-	ofHit   []*windowCounter // the counter of each hit of the batch
-	nextHit []int32          // for each hit of the batch, the place of the next hit on the same counter, or noHit
-	index   []int32          // a hash table of places in all, from 1
+	all   []*windowCounter // all counters; the capacity has further counters for reuse
+	ofHit []*windowCounter // the counter of each hit of the batch
+	index []int32          // a hash table of places in all, from 1
 }
 
-// reset empties the set and makes room for a batch of n hits.
 func (s *counterSet) reset(n int) {
 	clear(s.ofHit)
-	s.all, s.ofHit, s.nextHit = s.all[:0], s.ofHit[:0], s.nextHit[:0]
+	for _, c := range s.all {
+		clear(c.hits)
+		c.hits = c.hits[:0]
+	}
+	s.all, s.ofHit = s.all[:0], s.ofHit[:0]
 	size := powerOfTwo(max(2*n, 8))
 	if size > cap(s.index) {
 		s.index = make([]int32, size)
@@ -51,14 +50,7 @@ func (s *counterSet) reset(n int) {
 
 // add adds h, the next hit of the batch, to its counter c.
 func (s *counterSet) add(c *windowCounter, h *pendingHit) {
-	i := int32(len(s.ofHit))
-	s.ofHit, s.nextHit = append(s.ofHit, c), append(s.nextHit, noHit)
-	if c.first == noHit {
-		c.first = i
-	} else {
-		s.nextHit[c.last] = i
-	}
-	c.last = i
+	s.ofHit, c.hits = append(s.ofHit, c), append(c.hits, h)
 	c.n += h.N
 	if needsScript(h) {
 		c.usesScript, c.isDone = true, true
@@ -82,18 +74,17 @@ func (s *counterSet) find(name []byte, hash uint64) *windowCounter {
 	}
 	s.index[place] = int32(n + 1)
 	c := s.all[n]
-	c.name, c.hash, c.ttl, c.first, c.n, c.usesScript, c.isDone = name, hash, 0, noHit, 0, false, false
+	c.name, c.hash, c.ttl, c.n, c.usesScript, c.isDone = name, hash, 0, 0, false, false
 	return c
 }
 
-// needsScript reports whether plain commands can't decide h. There are three reasons: the counter is
-// more than a number, a refund must not lower a count below 0, or only an admitted hit is charged.
+// needsScript reports whether plain commands can't decide h: the counter is more than a number, a refund must not
+// lower a count below 0, or only an admitted hit is charged.
 func needsScript(h *pendingHit) bool {
-	return !h.hasWindow() || h.N < 0 || h.N > 0 && (h.InGroup() || h.ConfirmsDenial || !h.Limit.ChargeDenied)
+	return !h.hasWindow() || h.N < 0 || h.N > 0 && (h.InGroup() || !h.Limit.ChargeDenied)
 }
 
-// divideHits finds the counter of each hit. It then divides the hits: plain commands decide some counters,
-// and the script decides all other hits.
+// divideHits finds the counter of each hit. Plain commands decide some counters, and the script all other hits.
 func (b *batch) divideHits() {
 	s := &b.counters
 	s.reset(len(b.hits))
@@ -106,7 +97,7 @@ func (b *batch) divideHits() {
 		}
 		name := h.counterName()
 		c := s.find(name, b.queue.keysWithTTL.hash(name))
-		if c.first == noHit && h.hasWindow() {
+		if len(c.hits) == 0 && h.hasWindow() {
 			c.ttl = b.queue.limiter.options.windowTTL(h.Limit, h.untilEnd)
 		}
 		s.add(c, h)
@@ -115,25 +106,17 @@ func (b *batch) divideHits() {
 	for i, h := range b.hits {
 		if c := s.ofHit[i]; c.usesScript {
 			b.scriptHits = append(b.scriptHits, h)
-			b.hasDistinctCounters = b.hasDistinctCounters && c.first == c.last
+			b.hasDistinctCounters = b.hasDistinctCounters && len(c.hits) == 1
 		}
 	}
 	b.isScriptDone = len(b.scriptHits) == 0
-}
-
-// hitsOf returns the hits of c.
-func (b *batch) hitsOf(c *windowCounter) (hits []*pendingHit) {
-	for i := c.first; i != noHit; i = b.counters.nextHit[i] {
-		hits = append(hits, b.hits[i])
-	}
-	return hits
 }
 
 // hitsWithoutAnswer returns the hits that Redis has not decided, and that have not failed.
 func (b *batch) hitsWithoutAnswer() (hits []*pendingHit) {
 	for _, c := range b.counters.all {
 		if !c.isDone {
-			hits = append(hits, b.hitsOf(c)...)
+			hits = append(hits, c.hits...)
 		}
 	}
 	if !b.isScriptDone {
@@ -152,9 +135,8 @@ func (b *batch) hitsWithoutAnswer() (hits []*pendingHit) {
 // If the user of Redis has the rights for envoyproxy/ratelimit only, INCRBY name 0 takes the place of GET, and
 // EXPIRE name seconds, after the charge, that of SET.
 //
-// Only the code in this file knows these formats. SET comes first, so the key has a time to live even
-// if this process dies between SET and INCRBY. The commands point to name, n and ttl, so each batch can
-// reuse the commands with other values.
+// SET comes first, so the key has a time to live even if this process dies between SET and INCRBY. The commands
+// point to name, n and ttl, so each batch can reuse them.
 type plainCommands struct {
 	name       string
 	n          int64
@@ -182,9 +164,8 @@ func (noRetryStatus) NoRetry() bool { return true }
 func (noRetryInt) NoRetry() bool    { return true }
 func (noRetryString) NoRetry() bool { return true }
 
-// encode appends the commands of c to commands. The commands are valid until the next encode. Their name
-// points into the memory of the hits. hasTTL reports whether this process remembers a time to live of
-// the key. INCR costs Redis less than INCRBY.
+// encode appends the commands of c to commands, which are valid until the next encode. hasTTL reports whether this
+// process remembers a time to live of the key. INCR costs Redis less than INCRBY.
 func (c *windowCounter) encode(commands []goredis.Cmder, hasTTL bool, r *redisInstance) []goredis.Cmder {
 	p, maySet := &c.plain, !r.setForbidden.Load()
 	if p.add.IntCmd == nil {
@@ -220,8 +201,7 @@ func (c *windowCounter) encode(commands []goredis.Cmder, hasTTL bool, r *redisIn
 	return commands
 }
 
-// decode returns the reply to the commands of the last encode: the count before the hits, and
-// whether the key has a time to live.
+// decode returns the reply to the last commands: the count before the hits, and whether the key has a time to live.
 func (c *windowCounter) decode() (count int64, hasTTL bool, err error) {
 	p := &c.plain
 	if p.isRead {
@@ -240,8 +220,8 @@ func (c *windowCounter) decode() (count int64, hasTTL bool, err error) {
 	return count, count != 0, nil // a key with a count of 0 may be new
 }
 
-// adaptTo remembers in r that its user may not run some commands of the last encode. err is the error of these
-// commands. adaptTo reports whether Redis charged nothing, and other commands can take their place.
+// adaptTo remembers in r which of the last commands its user may not run. err is their error. adaptTo reports whether
+// Redis charged nothing, and other commands can take their place.
 func (c *windowCounter) adaptTo(r *redisInstance, err error) bool {
 	p := &c.plain
 	isForbidden := isNoPerm(err)
@@ -255,7 +235,6 @@ func (c *windowCounter) adaptTo(r *redisInstance, err error) bool {
 	return isForbidden && (p.isRead || isIncr)
 }
 
-// decodeCount returns the count in a reply to GET.
 func decodeCount(text string, err error) (int64, error) {
 	if errors.Is(err, goredis.Nil) {
 		return 0, nil
@@ -270,12 +249,10 @@ func decodeCount(text string, err error) (int64, error) {
 	return count, nil
 }
 
-// answerHits sets the answers of the hits of c. The hits are counted one after the other, and count is the
-// count before the first one. mayEndEarly is for the denials among them; see backend.Result.MayEndEarly.
-func (b *batch) answerHits(c *windowCounter, count int64, mayEndEarly bool) {
+// answerHits sets the answers of the hits of c. count is the count before the first hit. mayEndEarly is for denials.
+func (c *windowCounter) answerHits(count int64, mayEndEarly bool) {
 	count = min(max(count, 0), limit.MaxHits)
-	for i := c.first; i != noHit; i = b.counters.nextHit[i] {
-		h := b.hits[i]
+	for _, h := range c.hits {
 		h.answer = answer{Result: backend.Result{Source: backend.SourceRedis}}
 		count, h.answer.Result.Result = h.Limit.CountHits(count, h.N, h.untilEnd, true)
 		h.answer.MayEndEarly = mayEndEarly && !h.answer.Allowed

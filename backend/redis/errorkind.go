@@ -2,8 +2,6 @@ package redis
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"io"
 	"net"
@@ -16,8 +14,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// ErrorKind is the kind of a failure of Redis. The kinds are few, so a metric can have a label
-// for the kind.
+// ErrorKind is the kind of a failure of Redis, a label of a metric.
 type ErrorKind uint8
 
 // The kinds.
@@ -63,21 +60,16 @@ func KindOf(err error) ErrorKind {
 	if code := errorCode(err); code != "" {
 		return kindByCode[code] // KindOther if the code is not listed
 	}
-	var (
-		netErr      net.Error
-		dnsErr      *net.DNSError
-		verifyErr   *tls.CertificateVerificationError
-		unknownCA   x509.UnknownAuthorityError
-		wrongHost   x509.HostnameError
-		recordErr   tls.RecordHeaderError
-		alertErr    tls.AlertError
-		isTLSFailed = errors.As(err, &verifyErr) || errors.As(err, &unknownCA) || errors.As(err, &wrongHost) ||
-			errors.As(err, &recordErr) || errors.As(err, &alertErr)
-	)
+	if err == nil {
+		return KindOther
+	}
+	var netErr net.Error
+	var dnsErr *net.DNSError
+	text := err.Error()
 	switch {
-	case errors.Is(err, errReply):
+	case errors.Is(err, errReply), strings.Contains(text, "redis: can't parse"):
 		return KindProtocol
-	case isTLSFailed:
+	case strings.Contains(text, "tls: "), strings.Contains(text, "x509: "):
 		return KindTLS
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return KindRefused
@@ -89,8 +81,6 @@ func KindOf(err error) ErrorKind {
 		return KindUnreachable
 	case errors.As(err, &netErr) && netErr.Timeout():
 		return KindTimeout
-	case err != nil && strings.Contains(err.Error(), "redis: can't parse"):
-		return KindProtocol
 	}
 	return KindOther
 }
@@ -98,7 +88,7 @@ func KindOf(err error) ErrorKind {
 // isNoPerm reports whether err says that the user may not run a command, or not with this key.
 func isNoPerm(err error) bool { return err != nil && err != goredis.Nil && KindOf(err) == KindNoPerm } //nolint:errorlint // fast; a reply is never wrapped
 
-// isAboutKey reports whether err, which isNoPerm, says that the user may run the command with other keys or channels.
+// isAboutKey reports whether err, which isNoPerm, is about the keys or channels of the command.
 func isAboutKey(err error) bool { return strings.Contains(err.Error(), "access") }
 
 // replyOutcome is what a reply means for the hits of its command.
@@ -114,7 +104,6 @@ const (
 	outcomeFailed                     // Redis executes no command like this
 )
 
-// outcomeOf returns the outcome of a command with this error.
 func outcomeOf(err error) replyOutcome {
 	if err == nil {
 		return outcomeExecuted
@@ -134,17 +123,14 @@ func outcomeOf(err error) replyOutcome {
 	return outcomeFailed
 }
 
-// errorCode returns the code of an error with which Redis refused to execute a command. It
-// returns "" if the command may have been executed.
+// errorCode returns the code of an error with which Redis refused a command, or "" if Redis may have executed it.
 func errorCode(err error) string {
 	var reply goredis.Error
 	if !errors.As(err, &reply) {
 		return ""
 	}
 	if strings.Contains(reply.Error(), "non local key") {
-		// The hash slot is being moved. Redis checked that the node has all keys. Then a
-		// key expired, and the script's first command missed that key.
-		return "TRYAGAIN"
+		return "TRYAGAIN" // the hash slot is being moved, and a key has expired since the check of the keys
 	}
 	code, _, _ := strings.Cut(reply.Error(), " ")
 	return code

@@ -14,16 +14,14 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// minWindowMargin is the least windowMargin.
 const minWindowMargin = 10 * time.Second
 
-// windowMargin returns the least time for which a key lives after its window. In this time, a replica
-// with a wrong estimate of the clock can still charge the old window. A Redis that has stopped for some
-// seconds can do so too.
+// windowMargin returns the least time for which a key lives after its window. In this time, a replica with a wrong
+// estimate of the clock can still charge the old window.
 func (o *Options) windowMargin() time.Duration { return max(minWindowMargin, 2*o.Timeout) }
 
-// windowTTL returns the time to live, in milliseconds, of the key of a window of l that ends after
-// untilEnd microseconds. Windows shorter than a second get no jitter, because they have many keys.
+// windowTTL returns the time to live, in milliseconds, of the key of a window of l that ends after untilEnd
+// microseconds. Windows shorter than a second get no jitter, because they have many keys.
 func (o *Options) windowTTL(l *limit.Limit, untilEnd int64) int64 {
 	ttl := (untilEnd+999)/1000 + o.windowMargin().Milliseconds()
 	if l.Period() >= microsPerSecond {
@@ -35,8 +33,7 @@ func (o *Options) windowTTL(l *limit.Limit, untilEnd int64) int64 {
 // randomJitter returns a random part of Jitter, in milliseconds.
 func (o *Options) randomJitter() int64 { return rand.Int64N(o.Jitter.Milliseconds() + 1) }
 
-// setTTL sets the time to live of new keys. The charges of the keys had no SET, because this process
-// remembered a time to live. But Redis has lost the keys since.
+// setTTL sets the time to live of new keys whose charges had no SET: Redis has lost keys that this process remembers.
 func (b *batch) setTTL(ctx context.Context, s *server, commands []goredis.Cmder) {
 	if len(commands) > 0 {
 		s.execute(ctx, commands)
@@ -52,15 +49,11 @@ func (r *redisInstance) newTTLCommand(name string, ttl int64) goredis.Cmder {
 	return goredis.NewBoolCmd(context.Background(), "PEXPIRE", name, ttl)
 }
 
-// ttlSeconds returns ttl, which is in milliseconds, in seconds.
 func ttlSeconds(ttl int64) int64 { return (ttl + 999) / 1000 }
 
-// ttlTable remembers keys that have a time to live in Redis. A charge of such a key does not set the
-// time to live again. The table keeps a hash of each key. A full bucket forgets one of its keys. The
-// next charge of a forgotten key sets the time to live once more. The table has no lock.
-//
-// Two keys have the same hash with a probability of about 2^-64. If the second key is new in Redis,
-// the count of the key is 0 before the first charge. The batch then sets the time to live of the key.
+// ttlTable remembers the hashes of keys that have a time to live in Redis, so that their charges don't set it again.
+// A full bucket forgets one of its keys. If two keys have the same hash, the batch sees that the second key is new,
+// because its count is 0, and then sets the time to live.
 type ttlTable struct {
 	seed    maphash.Seed
 	buckets []ttlBucket // a power of two
@@ -87,7 +80,6 @@ func (t *ttlTable) bucket(hash uint64) *ttlBucket {
 	return &t.buckets[hash&uint64(len(t.buckets)-1)]
 }
 
-// contains reports whether the table remembers a time to live of the key with this hash.
 func (t *ttlTable) contains(hash uint64) bool {
 	bucket := t.bucket(hash)
 	for i := range bucket {
@@ -110,13 +102,10 @@ func (t *ttlTable) add(hash uint64) {
 	bucket[rand.IntN(len(bucket))].Store(hash)
 }
 
-// keysWithoutTTL has the commands that set the time to live of keys that may lack one. There are two causes.
-// Redis lost the key after SET. Or Redis did not answer a charge, and may execute the charge after the key
-// has expired. The next batches send a command until Redis executes it. keysWithoutTTL is safe for
-// concurrent use.
+// keysWithoutTTL has the commands that set the time to live of keys that may lack one: Redis lost the key after SET,
+// or Redis did not answer a charge, and may execute it after the key has expired. The next batches send a command
+// until Redis executes it.
 type keysWithoutTTL struct {
-	count atomic.Int64 // the number of commands
-
 	mu             sync.Mutex // guards the fields below
 	commands       []goredis.Cmder
 	sendAfter      time.Time // the commands are not sent earlier
@@ -124,15 +113,9 @@ type keysWithoutTTL struct {
 }
 
 const (
-	// maxKeysWithoutTTL is the maximum number of commands in keysWithoutTTL. Further commands are dropped.
-	maxKeysWithoutTTL = 4096
-
-	// lateChargeTime is the time after an unanswered charge in which Redis may still execute the
-	// charge. A command that Redis executes within lateChargeTime is sent again.
-	lateChargeTime = time.Second
-
-	// resendPause is the pause before the commands are sent again.
-	resendPause = 250 * time.Millisecond
+	maxKeysWithoutTTL = 4096                   // further commands are dropped
+	lateChargeTime    = time.Second            // in which Redis may still execute an unanswered charge
+	resendPause       = 250 * time.Millisecond // before the commands are sent again
 )
 
 // addUnanswered adds the command for a key whose charge was sent and not answered.
@@ -147,29 +130,22 @@ func (k *keysWithoutTTL) addUnanswered(command goredis.Cmder) {
 func (k *keysWithoutTTL) add(command goredis.Cmder) {
 	if len(k.commands) < maxKeysWithoutTTL {
 		k.commands = append(k.commands, command)
-		k.count.Store(int64(len(k.commands)))
 	}
 }
 
 // takeCommands removes and returns the commands. It returns nil before sendAfter.
 func (k *keysWithoutTTL) takeCommands() (commands []goredis.Cmder) {
-	if k.count.Load() == 0 {
-		return nil
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := time.Now()
-	if now.Before(k.sendAfter) {
+	if len(k.commands) == 0 || time.Now().Before(k.sendAfter) {
 		return nil
 	}
-	k.sendAfter = now.Add(resendPause)
+	k.sendAfter = time.Now().Add(resendPause)
 	commands, k.commands = k.commands, nil
-	k.count.Store(0)
 	return commands
 }
 
-// addForResend adds those of the sent commands that must be sent again: the commands that failed, or all
-// commands while Redis may still execute an unanswered charge.
+// addForResend adds the sent commands that failed, or all of them while Redis may still execute an unanswered charge.
 func (k *keysWithoutTTL) addForResend(commands []goredis.Cmder) {
 	if len(commands) == 0 {
 		return

@@ -34,7 +34,6 @@ type redisInstance struct {
 	maxLateBatches int64        // so that a connection is left for each worker
 }
 
-// addInstance adds a redisInstance, and a queue for each of its partitions.
 func (l *Limiter) addInstance(ctx context.Context, s Server) error {
 	a, err := parse(s)
 	if err != nil {
@@ -66,8 +65,7 @@ func (l *Limiter) Shards() int { return len(l.queues) }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// ShardOf returns the shard of h, from 0. All counters of a key in one Redis lie in one
-// shard, so that one step charges several limits of one descriptor.
+// ShardOf returns the shard of h, from 0. All counters of a key in one Redis lie in one shard.
 func (l *Limiter) ShardOf(h *backend.Hit) int {
 	instance := l.instances[0]
 	if len(l.instances) > 1 && h.Limit.Unit == limit.Second && h.Limit.Multiplier == 1 {
@@ -79,8 +77,7 @@ func (l *Limiter) ShardOf(h *backend.Hit) int {
 	return instance.firstShard + int(crc32.Checksum(h.Key, castagnoli)%uint32(instance.partitions))
 }
 
-// Counter returns the addresses of the Redis that has the counter of h, without secrets, and
-// the key of the counter at this time.
+// Counter returns the Redis that has the counter of h, and the key of the counter at this time.
 func (l *Limiter) Counter(h *backend.Hit) (server, key string) {
 	q := l.queues[l.ShardOf(h)]
 	return q.instance.name, string(q.keyspace.appendCounter(nil, h, time.Now()))
@@ -144,8 +141,7 @@ func (l *Limiter) QueuedHits(shard int) int {
 	return q.hits
 }
 
-// probes charges a counter of this process in each shard. The counter never falls, unless
-// Redis has lost it or the day has ended.
+// probes charges a counter of this process in each shard, which falls if Redis loses it or the day ends.
 type probes struct {
 	hit    backend.Hit
 	shards []probedShard
@@ -169,14 +165,11 @@ func newProbes(shards int) *probes {
 	}
 }
 
-// maxProbeTime bounds a probe. With a long timeout, a probe of a Redis that hangs would keep
-// the hits of calls in the queue.
+// maxProbeTime bounds a probe, so that a probe of a Redis that hangs does not keep calls in the queue.
 const maxProbeTime = time.Second
 
-// Probe charges a counter of its own in a shard, because Redis may be able to read and unable
-// to write. Probe returns nil if Redis charges the counter within the timeout and within a second.
-// With AutoTimeout, Probe waits for up to the largest timeout, and then sets the timeout to fit the
-// round trip.
+// Probe charges a counter of its own in a shard, and returns nil if Redis answers within the timeout and within a
+// second. With AutoTimeout, Probe waits for up to the largest timeout, and then sets the timeout to fit the round trip.
 func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	now := time.Now()
 	r := l.newRequest(now, now, min(l.options.Timeout, maxProbeTime))
@@ -198,7 +191,6 @@ func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	return result.Err
 }
 
-// KeepsCounters reports whether the shard has certainly kept its counters between the last two
-// successful probes. It is false if Redis has restarted without its data. It is also false after the
-// first probe of a day and of the process, because there is no count to compare with.
+// KeepsCounters reports whether the shard has certainly kept its counters between the last two successful probes. It
+// is false after the first probe of a day and of the process.
 func (l *Limiter) KeepsCounters(shard int) bool { return l.probes.shards[shard].isKept.Load() }

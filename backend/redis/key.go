@@ -9,21 +9,19 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// A layout is the format of the value of a counter. If a later version changes the format, it also
-// changes the layout in the counter's name. So old and new replicas can share a Redis.
+// A layout is the format of the value of a counter, in the counter's name. So versions with different formats can
+// share a Redis.
 const (
 	layoutState = "v1:" // the state of an algorithm, as the scripts store it
 	layoutCount = "v2:" // the count of one window, a whole number
 )
 
-// maxKey bounds a key in Redis, in bytes.
 const maxKey = 200
 
-// maxWindowName is the length of the longest name of a window: an @ and the digits of the largest
-// number of seconds. Until the year 2286, a number of milliseconds has at most as many digits.
+// maxWindowName is the length of the longest name of a window: an @ and a number of seconds. Until the year 2286, a
+// number of milliseconds has at most as many digits.
 const maxWindowName = len("@9223372036854")
 
-// hashLen is the length of a hash in a key.
 var hashLen = base64.RawURLEncoding.EncodedLen(sha256.Size)
 
 // keyspace names the counters of one partition. A keyspace is the start of all these names:
@@ -31,18 +29,16 @@ var hashLen = base64.RawURLEncoding.EncodedLen(sha256.Size)
 //	<prefix>[{hash tag}]<layout><tag of the limit>:<key>[@<start of the window>]
 //	<prefix>[{hash tag}]<layout><tag of the limit>#<SHA-256 of key>:<start of key>[@<start of the window>]
 //
-// The second form replaces names of more than maxKey bytes. No two counters have the same name, for
-// three reasons. Prefix and hash tag are the same for all counters of the partition. The tag of a limit
-// has only letters and digits. And the tag determines whether a window follows.
+// The second form replaces names of more than maxKey bytes. No two counters have the same name: the tag of a limit has
+// only letters and digits, and determines whether a window follows.
 type keyspace string
 
-// refundableMark returns the key that the partition has while charges in it may be refunded (refundTime). A
-// batch sets the mark before such charges, and reads it after plain commands: without a mark, no denial by these
-// commands ends early. The tag of a limit is not "rls", so no counter has this name.
+// refundableMark returns the key that the partition has while charges in it may be refunded (refundTime). A batch sets
+// the mark before such charges, and reads it after plain commands: without a mark, none of their denials ends early.
+// The tag of a limit is not "rls", so no counter has this name.
 func (k keyspace) refundableMark() string { return string(k) + layoutState + "rls:refundable" }
 
-// append appends the name of a counter of l to b, without a window. If windows have counters
-// of their own, the name leaves room for the window.
+// append appends the name of a counter of l to b, without a window. It leaves room for a window.
 func (k keyspace) append(b []byte, l *limit.Limit, key []byte) []byte {
 	tag, layout, space := l.Tag(), layoutState, maxKey
 	if l.Algorithm.CountsWindows() {
@@ -63,28 +59,14 @@ func (k keyspace) append(b []byte, l *limit.Limit, key []byte) []byte {
 	return append(b, key[:space-hashLen-1]...)
 }
 
-// appendWindow appends the name of the window of l that starts at start, in microseconds. The name has
-// whole seconds, or milliseconds if windows can start within a second. The tag of l shows which of both
-// it has.
-func appendWindow(b []byte, l *limit.Limit, start int64) []byte {
-	unit := int64(microsPerSecond)
-	if l.Period()%microsPerSecond != 0 {
-		unit = microsPerMillisecond
-	}
-	return strconv.AppendInt(append(b, '@'), start/unit, 10)
-}
-
-// emptyWindow leaves room for the name of a window.
 var emptyWindow = strings.Repeat(" ", maxWindowName)
 
-const microsPerSecond, microsPerMillisecond = 1_000_000, 1000
+const microsPerSecond = 1_000_000
 
-// hashSlotCount is the number of hash slots of a Redis Cluster.
 const hashSlotCount = 16384
 
-// hashTags returns n hash tags such as "{7}". Their hash slots are spread evenly: each n-th part of all
-// hash slots has one tag. Usually each master owns one range of hash slots, as after redis-cli --cluster
-// create. Then the numbers of partitions of two masters differ by at most two.
+// hashTags returns n hash tags such as "{7}". Each n-th part of all hash slots has one tag. If each master owns one
+// range of hash slots, the numbers of partitions of two masters differ by at most two.
 func hashTags(n int) []string {
 	tags := make([]string, n)
 	for i, found := 0, 0; found < n; i++ {
@@ -97,8 +79,7 @@ func hashTags(n int) []string {
 	return tags
 }
 
-// hashSlot returns the hash slot of a hash tag, which is the CRC-16/XMODEM of the tag, as the Redis
-// Cluster specification defines.
+// hashSlot returns the hash slot of a hash tag: its CRC-16/XMODEM, as the Redis Cluster specification defines.
 func hashSlot(tag string) int {
 	var crc uint16
 	for i := range len(tag) {

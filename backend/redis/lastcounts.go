@@ -7,18 +7,16 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// lastCounts remembers the last answer of Redis about each counter, for the fallback. It has a fixed
-// number of buckets. A full bucket forgets the counter with the lowest level.
+// lastCounts remembers the last answer of Redis about each counter, for the fallback. A full bucket forgets the
+// counter with the lowest level.
 type lastCounts struct {
 	mu      sync.Mutex
 	buckets []countBucket // a power of two; nil for a table that remembers nothing
 }
 
-// countBucket has the size of two cache lines.
 type countBucket [4]lastCount
 
-// lastCount is the last answer about a counter. A lastCount with an end of 0 has no answer. Times are
-// in microseconds since 1970.
+// lastCount is the last answer about a counter, or an end of 0. Times are in microseconds since 1970.
 type lastCount struct {
 	hash  uint64 // see ttlTable.hash
 	time  int64  // time of the answer; for an algorithm with ResetsAtOnce, the start of the window
@@ -35,7 +33,6 @@ func newLastCounts(size int) []countBucket {
 	return make([]countBucket, powerOfTwo(size/len(countBucket{})))
 }
 
-// remember keeps the answers of the batch.
 func (t *lastCounts) remember(b *batch) {
 	if t.buckets == nil {
 		return
@@ -44,7 +41,7 @@ func (t *lastCounts) remember(b *batch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range b.counters.all {
-		h := b.hits[c.last]
+		h := c.hits[len(c.hits)-1]
 		r, l := h.answer.Result, h.Limit
 		if r.Err != nil || l.Capacity() == 0 {
 			continue
@@ -61,8 +58,8 @@ func (t *lastCounts) remember(b *batch) {
 	}
 }
 
-// set keeps n. It replaces an earlier answer about the same counter, or else an answer that has ended, or
-// else the answer with the lowest level, unless n has a lower level. The caller holds t.mu.
+// set keeps n in place of an earlier answer about the same counter, or else of an answer that has ended, or else of
+// the answer with the lowest level, unless n has a lower level. The caller holds t.mu.
 func (t *lastCounts) set(n lastCount, now int64) {
 	bucket := t.bucket(n.hash)
 	lowest := &bucket[0]
@@ -88,8 +85,7 @@ func (t *lastCounts) bucket(hash uint64) *countBucket {
 	return &t.buckets[hash&uint64(len(t.buckets)-1)]
 }
 
-// take returns and forgets the answer about the counter with this hash. ok is false if there is no
-// answer, or if it has ended at now.
+// take returns and forgets the answer about the counter with this hash, unless it has ended at now.
 func (t *lastCounts) take(hash uint64, now int64) (c lastCount, ok bool) {
 	if t.buckets == nil {
 		return c, false
@@ -106,10 +102,9 @@ func (t *lastCounts) take(hash uint64, now int64) (c lastCount, ok bool) {
 	return c, false
 }
 
-// TakeLastCount returns spent, the count in the last answer of Redis about the counter of h, and forgets
-// this answer. For an algorithm with ResetsAtOnce, since is the start of the window of the count. For
-// other algorithms, since is the time of the answer. ok is false if there is no answer, or if its count
-// has ended at now.
+// TakeLastCount returns spent, the count in the last answer of Redis about the counter of h, and forgets the answer.
+// since is the time of the answer, or the start of the window for an algorithm with ResetsAtOnce. ok is false if there
+// is no answer, or if its count has ended at now.
 func (l *Limiter) TakeLastCount(now time.Time, h *backend.Hit) (spent int64, since time.Time, ok bool) {
 	q := l.queues[l.ShardOf(h)]
 	var space [maxKey]byte
@@ -123,7 +118,7 @@ func (k keyspace) appendCounter(b []byte, h *backend.Hit, now time.Time) []byte 
 	b = k.append(b, h.Limit, h.Key)
 	if h.Limit.Algorithm.CountsWindows() {
 		start, _ := h.Limit.WindowAt(now.UnixMicro())
-		b = appendWindow(b, h.Limit, start)
+		b = h.Limit.AppendWindow(b, start)
 	}
 	return b
 }

@@ -138,7 +138,7 @@ func TestPlainCountStopsAtMaxHits(t *testing.T) {
 	c.hits[0].N, c.hits[1].N = limit.MaxHits, 0
 	b.divideHits()
 	require.Len(t, b.counters.all, 1)
-	b.answerHits(b.counters.all[0], 3*limit.MaxHits, false)
+	b.counters.all[0].answerHits(3*limit.MaxHits, false)
 	for _, h := range c.hits {
 		assert.Equal(t, int64(5-limit.MaxHits), h.answer.Remaining)
 		assert.False(t, h.answer.Allowed)

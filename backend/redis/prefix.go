@@ -15,21 +15,15 @@ import (
 )
 
 const (
-	// scanCount is the number of keys that Redis looks at in one step of a search.
-	scanCount = 1000
-
-	// deleteCount is the number of keys that are deleted in one step.
-	deleteCount = 500
-
-	// maxPatternBytes bounds the start of a key in the pattern of a search. Shortened names have
-	// more bytes of their key.
-	maxPatternBytes = 40
+	scanCount       = 1000 // keys that Redis looks at in one step of a search
+	deleteCount     = 500  // keys that are deleted in one step
+	maxPatternBytes = 40   // of the start of a key in the pattern of a search; shortened names have more of their key
 )
 
 var _ backend.PrefixResetter = (*Limiter)(nil)
 
-// ResetPrefix implements backend.PrefixResetter. It searches all keys of each Redis, and of each
-// master of a Cluster. Hits that are charged meanwhile can miss the reset.
+// ResetPrefix implements backend.PrefixResetter. It searches all keys of each Redis. Hits that are charged meanwhile
+// can miss the reset.
 func (l *Limiter) ResetPrefix(ctx context.Context, p backend.KeyPrefix, maxCounters int, dryRun bool) (backend.PrefixReset, error) {
 	s := &prefixSearch{prefix: p, keyPrefix: l.options.KeyPrefix, maxCounters: maxCounters, counters: map[string]bool{}, unclearCounters: map[string]bool{}}
 	keys := make([][]string, len(l.instances))
@@ -68,7 +62,6 @@ func prefixError(step string, instance *redisInstance, err error) error {
 	return fmt.Errorf("%s keys of %s: %w", step, instance.name, failed(err))
 }
 
-// deleteKeys deletes the keys in one step.
 func (r *redisInstance) deleteKeys(ctx context.Context, keys []string) error {
 	commands := make([]goredis.Cmder, len(keys))
 	for i, key := range keys {
@@ -83,7 +76,6 @@ func (r *redisInstance) deleteKeys(ctx context.Context, keys []string) error {
 	return nil
 }
 
-// prefixSearch is a search for counters by prefix.
 type prefixSearch struct {
 	prefix      backend.KeyPrefix
 	keyPrefix   string // Options.KeyPrefix
@@ -129,12 +121,11 @@ func (s *prefixSearch) add(names []string) bool {
 	return len(s.counters) <= s.maxCounters
 }
 
-// counterPattern matches the name of a counter after Options.KeyPrefix: the hash tag, layout and tag of the
-// limit, then : or # and the key, and the window of a counter with a window.
+// counterPattern matches the name of a counter after Options.KeyPrefix; see keyspace.
 var counterPattern = regexp.MustCompile(`(?s)^(?:\{[^}]*\})?(?:` + layoutState + `[0-9A-Za-z]+([:#])(.*)|` + layoutCount + `[0-9A-Za-z]+([:#])(.*)(@[^@]*))$`)
 
-// parseName parses a name that keyspace.append and appendWindow have made. counter is the name
-// without the window. key is the key of the hits, or its start if isWhole is false.
+// parseName parses the name of a counter. counter is the name without the window. key is the key of the hits, or its
+// start if isWhole is false.
 func parseName(keyPrefix, name string) (counter, key string, isWhole, ok bool) {
 	text, ok := strings.CutPrefix(name, keyPrefix)
 	match := counterPattern.FindStringSubmatch(text)
@@ -152,7 +143,6 @@ func parseName(keyPrefix, name string) (counter, key string, isWhole, ok bool) {
 	return "", "", false, false
 }
 
-// escapeGlob returns a pattern of Redis that matches text only.
 func escapeGlob(text string) string { return globEscapes.Replace(text) }
 
 var globEscapes = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)

@@ -13,8 +13,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// maxCallHits bounds the hits of a call, and so the keys of a script. Lua can pass about
-// 8,000 values to a function.
+// maxCallHits bounds the hits of a call, and so the keys of a script. Lua can pass about 8,000 values to a function.
 const maxCallHits = 4096
 
 // Errors of hits that were never sent.
@@ -30,11 +29,9 @@ func notSent(reason backend.Reason, text string) error {
 	return &backend.Error{Reason: reason, NotSent: true, Cause: errors.New("redis: " + text)}
 }
 
-// failed returns the error of hits that Redis could not decide.
 func failed(err error) error { return &backend.Error{Reason: backend.ReasonOutage, Cause: err} }
 
-// partitionQueue has the calls of one partition until a worker sends them. A worker takes as many calls as
-// fit in a batch. So a call in an idle queue does not wait, and a busy queue has larger batches.
+// partitionQueue has the calls of one partition until a worker sends as many of them as fit in a batch.
 type partitionQueue struct {
 	limiter        *Limiter
 	instance       *redisInstance
@@ -49,17 +46,13 @@ type partitionQueue struct {
 	smallCalls   []*call    // calls of at most maxSmallCallHits
 	largeCalls   []*call    // the other calls
 	hits         int        // the number of hits of all calls
+	isLargeFirst bool       // large calls go first in the next batch; batches alternate, so they delay others by one batch
 	isClosed     bool
-
-	// isLargeFirst makes large calls go first in the next batch. Batches alternate, so a call
-	// with many hits delays the other calls by one batch at most.
-	isLargeFirst bool
 }
 
 // maxSmallCallHits is the most hits of a small call. Nearly all calls of Envoy are small.
 const maxSmallCallHits = 16
 
-// startQueue returns a queue with its workers.
 func (l *Limiter) startQueue(ctx context.Context, instance *redisInstance, k keyspace) *partitionQueue {
 	q := &partitionQueue{limiter: l, instance: instance, keyspace: k, keysWithTTL: newTTLTable(maxKnownKeys / instance.partitions)}
 	q.counts.buckets = newLastCounts(maxLastCounts / instance.partitions)
@@ -70,8 +63,7 @@ func (l *Limiter) startQueue(ctx context.Context, instance *redisInstance, k key
 	return q
 }
 
-// push hands a call to the workers, who answer and finish the call. After an error the call
-// still belongs to the caller of push.
+// push hands a call to the workers, who answer and finish it, unless push returns an error.
 func (q *partitionQueue) push(c *call) error {
 	if len(c.hits) > maxCallHits {
 		return errTooMany
@@ -94,8 +86,8 @@ func (q *partitionQueue) push(c *call) error {
 	return nil
 }
 
-// pop waits for calls. It moves the calls that fit in one batch to batch. It returns batch, and the
-// number of hits that stay in the queue. The returned batch is empty if the queue is closed and empty.
+// pop waits for calls, and moves those that fit in one batch to batch. It returns batch, which is empty if the queue
+// is closed and empty, and the number of hits that stay in the queue.
 func (q *partitionQueue) pop(batch []*call) (_ []*call, queued int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -120,9 +112,8 @@ func (q *partitionQueue) awaitCalls() {
 	}
 }
 
-// move moves calls from the front of list to batch. It stops before MaxBatchSize is exceeded,
-// unless the batch would be empty. hitsBefore is the number of hits in the queue before the batch.
-// The caller holds q.mu.
+// move moves calls from the front of list to batch, up to MaxBatchSize hits, but at least one call. hitsBefore is the
+// number of hits in the queue before the batch. The caller holds q.mu.
 func (q *partitionQueue) move(batch []*call, list *[]*call, hitsBefore int) []*call {
 	n := 0
 	for _, c := range *list {
@@ -140,9 +131,8 @@ func (q *partitionQueue) move(batch []*call, list *[]*call, hitsBefore int) []*c
 // yieldCount is the number of yields of a worker before it takes a batch.
 const yieldCount = 2
 
-// yield lets other goroutines run, so they can push their calls before the worker takes a batch. In a
-// busy process the batch becomes twice as large. In an idle process yield costs nothing. The caller
-// holds q.mu, and yield releases q.mu for a moment.
+// yield lets other goroutines push their calls before the worker takes a batch. In a busy process the batch becomes
+// twice as large. The caller holds q.mu, and yield releases q.mu for a moment.
 func (q *partitionQueue) yield() {
 	if q.isClosed || q.hits >= q.limiter.options.MaxBatchSize {
 		return
@@ -167,15 +157,13 @@ func (q *partitionQueue) work(ctx context.Context) {
 	}
 }
 
-// replaceWorker starts a worker in place of a worker whose batch is late. The client also looks for
-// the servers again, because the servers of a Cluster may have changed.
+// replaceWorker starts a worker in place of a worker whose batch is late. The servers of a Cluster may have changed.
 func (q *partitionQueue) replaceWorker(ctx context.Context) {
 	q.limiter.options.Observer.Failed(q.instance.role, KindTimeout)
 	q.instance.client.findServersAgain(nil)
 	q.limiter.workers.Go(func() { q.work(ctx) })
 }
 
-// close ends the workers once the queue is empty.
 func (q *partitionQueue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -183,8 +171,8 @@ func (q *partitionQueue) close() {
 	q.callsChanged.Broadcast()
 }
 
-// pace has the recent times of a queue's batches. It shows whether hits wait because Redis is slow, or
-// because there are too many hits. A moment is a result of microsSinceProcessStart, or 0 for never.
+// pace shows whether hits wait because Redis is slow, or because there are too many hits. A moment is a result of
+// microsSinceProcessStart, or 0 for never.
 type pace struct {
 	batchesInFlight atomic.Int64
 	lastAnswer      atomic.Int64 // the moment at which Redis last answered a batch
@@ -198,20 +186,13 @@ type pace struct {
 }
 
 const (
-	// largeBatchHits is the least number of hits of a large batch. The time of a smaller batch
-	// hardly depends on its hits.
-	largeBatchHits = 64
-
-	// costTime is how long a measured cost of a hit counts, in microseconds. After costTime, the
-	// next two large batches measure the cost again.
-	costTime = 300_000
+	largeBatchHits = 64      // the least hits of a large batch; the time of a smaller batch hardly depends on its hits
+	costTime       = 300_000 // how long a measured cost of a hit counts, in microseconds
 )
 
-// begin records that a batch is sent.
 func (p *pace) begin() { p.batchesInFlight.Add(1) }
 
-// end records that Redis has answered a batch of this number of hits after the time took, or that the
-// batch has failed with err.
+// end records that Redis has answered a batch after the time took, or that the batch has failed with err.
 func (p *pace) end(took time.Duration, hits int, err error) {
 	p.batchesInFlight.Add(-1)
 	p.recordHitCost(took, hits, err)
@@ -227,8 +208,7 @@ func (p *pace) end(took time.Duration, hits int, err error) {
 	}
 }
 
-// recordHitCost records the cost of a hit if the batch is large. If the batch failed with err, took
-// counts twice, because the batch would have taken longer.
+// recordHitCost records the cost of a hit of a large batch. If it failed, it would have taken longer.
 func (p *pace) recordHitCost(took time.Duration, hits int, err error) {
 	if hits < largeBatchHits {
 		return
@@ -245,9 +225,8 @@ func (p *pace) recordHitCost(took time.Duration, hits int, err error) {
 	p.hitCostMoment.Store(now)
 }
 
-// expectedTime returns the least time that a batch with this number of hits will take, or 0 if no cost
-// is known. It uses the faster one of the last two large batches, because a single batch can be slow
-// by chance.
+// expectedTime returns the least time that a batch with this number of hits will take, or 0 if no cost is known. It
+// uses the faster one of the last two large batches.
 func (p *pace) expectedTime(hits int) time.Duration {
 	if hits < largeBatchHits || microsSinceProcessStart()-p.hitCostMoment.Load() > costTime {
 		return 0
@@ -255,8 +234,8 @@ func (p *pace) expectedTime(hits int) time.Duration {
 	return time.Duration(min(p.hitCost.Load(), p.previousHitCost.Load()) * int64(hits))
 }
 
-// isStalled reports whether Redis is the cause of a wait in the queue, which lasts for waitTime until
-// now. Redis is the cause if one batch took at least half of the wait, or if Redis answered no batch.
+// isStalled reports whether Redis is the cause of a wait in the queue until now: one batch took at least half of the
+// wait, or Redis answered no batch.
 func (p *pace) isStalled(waitTime time.Duration) bool {
 	waitStart := microsSinceProcessStart() - waitTime.Microseconds()
 	isInWait := func(moment int64) bool { return moment != 0 && moment > waitStart }

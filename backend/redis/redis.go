@@ -1,23 +1,12 @@
-// Package redis is a backend.Limiter that counts in Redis, so that all replicas share
-// one counter. It uses scripts (package lua) and the clock of Redis.
+// Package redis is a backend.Limiter that counts in Redis, so that all replicas share one counter. It uses scripts
+// (package lua) and the clock of Redis. docs/design.md lists the steps of a hit.
 //
-// Terms:
-//
-//   - partition: the keys that one script may touch. A single Redis has one partition. A
-//     Cluster has many, each with its own hash tag (key.go);
-//   - queue: the waiting hits of one partition, and the workers that send them (queue.go);
-//   - request: a Take in progress (request.go);
-//   - call: the part of a request that goes to one queue (request.go);
-//   - batch: the hits of many requests that one worker sends in one step (batch.go, send.go);
-//   - attempt: one pipeline of a batch; most batches need one attempt (send.go);
+//   - partition: the keys that one script may touch; each hash tag of a Cluster has one (key.go);
+//   - request: a Take in progress; its calls go to the queues of the partitions (request.go, queue.go);
+//   - batch: the hits of many requests that one worker sends, mostly in one attempt (batch.go, send.go);
 //   - plain commands: INCR and other commands that charge a fixed window without the script (counters.go).
 //
-// A hit passes Take, request.add, request.send and partitionQueue.push, then in a worker batch.run, batch.send,
-// batch.sendOnce and server.execute, and on the way back batch.applyCounterReplies or batch.applyScriptReply,
-// call.finish, request.wait and request.copyResults.
-//
-// A command is sent again only if Redis has refused to execute it. If a connection breaks, Redis may
-// have executed the batch or not. The hits of the batch then fail.
+// A command is sent again only if Redis has refused to execute it. If a connection breaks, the hits of the batch fail.
 package redis
 
 import (
@@ -35,68 +24,37 @@ import (
 
 // Options of a Limiter. A zero value means the default. The caller keeps the bounds that the fields state.
 type Options struct {
-	// Main is the Redis that counts.
-	Main Server
+	Main      Server        // the Redis that counts
+	PerSecond *Server       // a second Redis, for the limits with a window of exactly one second
+	KeyPrefix string        // of all keys: at most 64 bytes, and no braces in a Cluster
+	Jitter    time.Duration // maximum of the random time that is added to the time to live of a key; at most a year
 
-	// PerSecond is a second Redis, for the limits with a window of exactly one second. A Take asks
-	// both at the same time.
-	PerSecond *Server
-
-	// KeyPrefix starts every key. It has at most 64 bytes. In a Cluster it must not
-	// hold braces, because they would be the hash tag.
-	KeyPrefix string
-
-	// Partitions is the number of hash tags of a Cluster; default 12, at most 1024. All replicas
-	// need the same number, because another number means other keys. A good number is a few
-	// times the number of masters. More partitions spread the load more evenly, but each batch
-	// is smaller.
+	// Partitions is the number of hash tags of a Cluster; default 12, at most 1024. All replicas need the same
+	// number, because another number means other keys.
 	Partitions int
-
-	// Jitter is the longest time that is added to the time to live of a key; at most a year. Each
-	// batch adds a random part of Jitter, so that the keys don't all expire at the same moment.
-	Jitter time.Duration
 
 	// Timeout is the budget of a Take, at least 1 ms; default 50 ms. AutoTimeout makes it follow the measured
 	// round trip, from 50 to 500 ms.
 	Timeout     time.Duration
 	AutoTimeout bool
 
-	// MaxBatchSize bounds the hits of a batch; default 256, at most 4096. Redis executes the script for
-	// a batch without a break. A single request with more hits is one batch.
-	MaxBatchSize int
+	MaxBatchSize       int // of hits; default 256, at most 4096; a request with more hits is one batch
+	MaxInflightBatches int // of one partition; default 1
+	MaxQueueSize       int // of hits of one partition; default 4096; further hits fail
 
-	// MaxInflightBatches is the number of batches of one partition that can be in
-	// flight; default 1. With 2, fewer hits wait behind a lost packet, and batches
-	// are smaller.
-	MaxInflightBatches int
-
-	// MaxQueueSize is the number of hits of one partition that can wait; default
-	// 4096. Further hits fail at once.
-	MaxQueueSize int
-
-	// WaitReplicas is the number of replicas that must have the charges of a batch
-	// before its answer; default 0. A failover to one of these replicas loses no
-	// charge. If they take longer than a quarter of Timeout, or if the hash slot is being
-	// moved, the answer comes without them. Then the batch has ReplicasMissing, and batches of
-	// the next second don't wait.
+	// WaitReplicas is the number of replicas that must have the charges of a batch before its answer; default
+	// 0. If they take longer than a quarter of Timeout, the answer comes without them. Then the batch has
+	// ReplicasMissing, and batches of the next second don't wait.
 	WaitReplicas int
 
-	// Overrides makes Check examine the rights for overrides, which are in Main.
-	Overrides bool
+	Overrides    bool // Check examines the rights for overrides, which are in Main
+	CallersClock bool // Redis uses the now of Take as the time, for tests
 
-	// CallersClock makes Redis use the now of Take as the time. It is for tests: the
-	// clocks of several replicas differ.
-	CallersClock bool
-
-	// Dial opens the connections; default those of the operating system. A connection with
-	// TLS must come from Dial as such.
+	// Dial opens the connections, with TLS if necessary; default those of the operating system.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// Observer learns about each batch; default none.
-	Observer Observer
-
-	// Tracer learns about each batch and its calls; default none.
-	Tracer Tracer
+	Observer Observer // default none
+	Tracer   Tracer   // default none
 }
 
 func (o *Options) setDefaults() {
@@ -129,8 +87,7 @@ type Limiter struct {
 
 var _ backend.Limiter = (*Limiter)(nil)
 
-// New returns a Limiter. Redis need not be reachable, as New only checks the addresses. The errors
-// state the allowed values and hold no secrets.
+// New returns a Limiter. Redis need not be reachable. The errors state the allowed values and hold no secrets.
 func New(o Options) (*Limiter, error) {
 	o.setDefaults()
 	ctx, stop := context.WithCancel(context.Background())

@@ -29,6 +29,7 @@ func TestDenialMayEndEarlyOnlyWhileAGroupMayBeRefunded(t *testing.T) {
 			o.Timeout = time.Second
 			denying, charging := open(t, o), open(t, o)
 			perDay := newLimit(t, limit.Spec{Requests: 2, Unit: limit.Day, ChargeDenied: true})
+			byScript := newLimit(t, limit.Spec{Requests: 2, Unit: limit.Day}) // on the same counters
 			perSecond := newLimit(t, limit.Spec{Requests: 1000, Unit: limit.Second, ChargeDenied: true})
 
 			require.True(t, take(denying, hit("spent", perDay, 2))[0].Allowed)
@@ -44,12 +45,11 @@ func TestDenialMayEndEarlyOnlyWhileAGroupMayBeRefunded(t *testing.T) {
 			denial = take(denying, hit("shared", perDay, 1))[0]
 			require.False(t, denial.Allowed)
 			assert.True(t, denial.MayEndEarly, "the group may be refunded")
-			confirming := hit("shared", perDay, 1)
-			confirming.ConfirmsDenial = true
-			assert.True(t, take(denying, confirming)[0].MayEndEarly)
+			assert.True(t, take(denying, hit("shared", byScript, 1))[0].MayEndEarly)
+			assert.False(t, take(denying, hit("spent", byScript, 1))[0].MayEndEarly, "the script knows that the group is on another counter")
 
-			for _, h := range []backend.Hit{hit("shared", perDay, 1), confirming} {
-				polltest.Until(t, 10*time.Second, func() bool { return !take(denying, h)[0].MayEndEarly })
+			for _, lim := range []*limit.Limit{perDay, byScript} {
+				polltest.Until(t, 10*time.Second, func() bool { return !take(denying, hit("shared", lim, 1))[0].MayEndEarly })
 			}
 		})
 	}

@@ -14,24 +14,14 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// The bounds on a reply. go-redis allocates memory for a text or an array as soon as it has read the length,
-// before the content arrives. So without bounds, a wrong length could take all memory.
+// The bounds on a reply. go-redis allocates memory for a text or an array before the content arrives, and calls
+// itself for an array in an array. So without bounds, a wrong reply could take all memory.
 const (
 	maxReplyText     = 4 << 20  // bytes of a text
 	maxReplyLine     = 64 << 10 // bytes of a line, such as an error
 	maxReplyElements = 1 << 20  // elements of all arrays that have begun, without those that have arrived
-	maxReplyDepth    = 32       // depth of arrays in arrays
+	maxReplyArrays   = 1 << 17  // arrays of a reply
 )
-
-// The first bytes of lines, by what follows the byte.
-const (
-	lineKinds  = "+-:_,#(" // the rest of the line, and nothing after the line
-	textKinds  = "$!="     // the length of a text; the text follows the line
-	arrayKinds = "*~>"     // the number of elements; they follow the line
-	mapKinds   = "%|"      // the number of pairs of elements; they follow the line
-)
-
-func isOneOf(kind byte, kinds string) bool { return strings.IndexByte(kinds, kind) >= 0 }
 
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
@@ -50,7 +40,6 @@ func boundReplies(dial dialFunc) dialFunc {
 	}
 }
 
-// defaultDial returns the dial function of go-redis.
 func defaultDial(o *goredis.UniversalOptions) dialFunc {
 	return goredis.NewDialer(&goredis.Options{DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig})
 }
@@ -76,13 +65,21 @@ func (c *replyConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// The first bytes of lines, by what follows the byte. Sentinels reply with RESP 3.
+const (
+	lineKinds  = "+-:_,#(" // the rest of the line, and nothing after the line
+	textKinds  = "$!="     // the length of a text; the text follows the line
+	arrayKinds = "*~>"     // the number of elements; they follow the line
+	mapKinds   = "%|"      // the number of pairs of elements; they follow the line
+)
+
 // replyScanner follows the replies of a connection (https://redis.io/docs/latest/develop/reference/protocol-spec).
 // The zero value expects a reply.
 type replyScanner struct {
-	line          []byte  // the start of a line whose end has not arrived
-	textBytesLeft int     // bytes of the text that have not arrived
-	elementsLeft  []int64 // for each array that has begun, the elements that have not arrived
-	allElements   int64   // sum of elementsLeft
+	line          []byte // the start of a line whose end has not arrived
+	textBytesLeft int    // bytes of the text that have not arrived
+	elementsLeft  int64  // elements of the reply whose line has not arrived
+	arrays        int64  // arrays of the reply that have begun
 	err           error
 }
 
@@ -92,9 +89,6 @@ func (s *replyScanner) scan(data []byte) error {
 		if s.textBytesLeft > 0 {
 			n := min(s.textBytesLeft, len(data))
 			data, s.textBytesLeft = data[n:], s.textBytesLeft-n
-			if s.textBytesLeft == 0 {
-				s.endElement()
-			}
 			continue
 		}
 		part, rest, hasEnd := bytes.Cut(data, []byte("\n"))
@@ -114,15 +108,17 @@ func (s *replyScanner) scan(data []byte) error {
 	return s.err
 }
 
-// scanLine reads a line.
 func (s *replyScanner) scanLine(line []byte) error {
 	line = bytes.TrimSuffix(line, []byte("\r"))
-	if len(line) == 0 || !isOneOf(line[0], lineKinds+textKinds+arrayKinds+mapKinds) {
+	isOneOf := func(kinds string) bool { return len(line) > 0 && strings.IndexByte(kinds, line[0]) >= 0 }
+	if !isOneOf(lineKinds + textKinds + arrayKinds + mapKinds) {
 		return fmt.Errorf("%w: got a line that begins with %.1q", errReply, line)
 	}
-	kind := line[0]
-	if isOneOf(kind, lineKinds) {
-		s.endElement()
+	if s.elementsLeft == 0 { // the reply before has ended
+		s.elementsLeft, s.arrays = 1, 0
+	}
+	s.elementsLeft--
+	if isOneOf(lineKinds) {
 		return nil
 	}
 	n, err := strconv.ParseInt(string(line[1:]), 10, 64)
@@ -131,44 +127,22 @@ func (s *replyScanner) scanLine(line []byte) error {
 	}
 	n = min(n, math.MaxInt32) // more than each bound
 	switch {
-	case isOneOf(kind, arrayKinds):
-		return s.startArray(n)
-	case isOneOf(kind, mapKinds):
-		return s.startArray(2 * n)
-	case n < 0: // there is no text
-		s.endElement()
-	case n > maxReplyText:
-		return fmt.Errorf("%w: got a text of more than %d bytes", errReply, maxReplyText)
+	case n < 0: // there is no text and no array
+		return nil
+	case isOneOf(mapKinds):
+		s.elementsLeft, s.arrays = s.elementsLeft+2*n, s.arrays+1
+	case isOneOf(arrayKinds):
+		s.elementsLeft, s.arrays = s.elementsLeft+n, s.arrays+1
 	default:
 		s.textBytesLeft = int(n) + 2 // the text ends with CR and LF
 	}
-	return nil
-}
-
-// startArray starts an array of n elements.
-func (s *replyScanner) startArray(n int64) error {
 	switch {
-	case n <= 0:
-		s.endElement()
-		return nil
-	case s.allElements+n > maxReplyElements:
+	case s.textBytesLeft > maxReplyText+2:
+		return fmt.Errorf("%w: got a text of more than %d bytes", errReply, maxReplyText)
+	case s.elementsLeft > maxReplyElements:
 		return fmt.Errorf("%w: got an array of more than %d elements", errReply, maxReplyElements)
-	case len(s.elementsLeft) == maxReplyDepth:
-		return fmt.Errorf("%w: got more than %d arrays in arrays", errReply, maxReplyDepth)
+	case s.arrays > maxReplyArrays:
+		return fmt.Errorf("%w: got more than %d arrays", errReply, maxReplyArrays)
 	}
-	s.allElements += n
-	s.elementsLeft = append(s.elementsLeft, n)
 	return nil
-}
-
-// endElement ends an element, and each array whose last element it was.
-func (s *replyScanner) endElement() {
-	for last := len(s.elementsLeft) - 1; last >= 0; last-- {
-		s.elementsLeft[last]--
-		s.allElements--
-		if s.elementsLeft[last] > 0 {
-			return
-		}
-		s.elementsLeft = s.elementsLeft[:last]
-	}
 }

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,8 +13,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// request is one Take in progress. A request has a call for each queue of its hits. The Take and the
-// workers share the request. The last user recycles the request.
+// request is one Take in progress, with a call for each queue of its hits. The Take and the workers share the
+// request, and the last user recycles it.
 type request struct {
 	ctx          context.Context // the context of the Take; nil for a probe
 	calls        []*call         // a call for each queue; the capacity has further calls for reuse
@@ -30,7 +31,6 @@ type request struct {
 // takeUses is the share of a waiting Take in users. It is more than the number of calls.
 const takeUses = 1 << 30
 
-// call is the part of a request that goes to one queue.
 type call struct {
 	*request
 	queue      *partitionQueue
@@ -40,8 +40,7 @@ type call struct {
 	lateErrors []*backend.LateError // an error for each hit, if the Take has abandoned the call in stageSent
 }
 
-// The stages of a call. Either the worker ends a call with stageAnswered, or the Take ends it with
-// stageAbandoned. A compare-and-swap decides which of the two came first.
+// The stages of a call. Either the worker ends a call with stageAnswered, or the Take with stageAbandoned.
 const (
 	stageQueued    int32 = iota
 	stageSent            // the worker has sent the call
@@ -68,26 +67,18 @@ type answer struct {
 	decidedAt int64 // the script's time, in microseconds since 1970; 0 without a script
 }
 
-// counterName returns the name of h's counter in Redis. The name lies in the memory of the call.
 func (h *pendingHit) counterName() []byte { return h.call.names[h.nameStart:h.nameEnd] }
 
-// hasWindow reports whether the name of h's counter contains a window.
 func (h *pendingHit) hasWindow() bool { return h.windowPlace > 0 }
 
-// setWindow completes the name of h's counter with the window that contains the time now, in
-// microseconds since 1970. If the caller has named a window, setWindow uses the caller's window. A
-// second call replaces the window.
+// setWindow completes the name of h's counter with the window that the caller has named, or else that contains now,
+// in microseconds since 1970. A second call replaces the window.
 func (h *pendingHit) setWindow(now int64) {
-	var end int64
-	h.chargedWindow, end = h.Limit.WindowAt(now)
-	if h.Window != 0 {
-		h.chargedWindow, end = h.Limit.WindowAt(h.Window)
-	}
-	h.nameEnd = len(appendWindow(h.call.names[:h.windowPlace], h.Limit, h.chargedWindow))
-	h.untilEnd = max(end-now, 1)
+	start, end := h.Limit.WindowAt(cmp.Or(h.Window, now))
+	h.nameEnd = len(h.Limit.AppendWindow(h.call.names[:h.windowPlace], start))
+	h.chargedWindow, h.untilEnd = start, max(end-now, 1)
 }
 
-// newRequest returns an empty request whose deadline is start + budget.
 func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *request {
 	r, ok := l.requests.Get().(*request)
 	if !ok {
@@ -101,12 +92,11 @@ func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *reques
 	return r
 }
 
-// maxQueuePercent bounds the wait of a hit in the queue: at most this percentage of its budget. After
-// this time the hit is not sent. So a long queue does not look like a failure of Redis.
+// maxQueuePercent bounds the wait of a hit in the queue to a part of its budget. After this time the hit is not
+// sent, so a long queue does not look like a failure of Redis.
 const maxQueuePercent = 75
 
-// add adds n hits of h, which is hit number index of a Take, to the call for q. The result is valid
-// until the next add.
+// add adds n hits of h, hit number index of a Take, to the call for q. The result is valid until the next add.
 func (r *request) add(q *partitionQueue, index int, h *backend.Hit, n int64) *pendingHit {
 	c := r.callOf(q)
 	start := len(c.names)
@@ -128,7 +118,6 @@ func (c *call) hasOtherCalls() bool { return len(c.calls) > 1 }
 // mayBeRefunded reports whether the charge of h is refunded if a hit in another partition denies the group.
 func (h *pendingHit) mayBeRefunded() bool { return h.InGroup() && h.call.hasOtherCalls() }
 
-// callOf returns the request's call for q.
 func (r *request) callOf(q *partitionQueue) *call {
 	for _, c := range r.calls {
 		if c.queue == q {
@@ -147,7 +136,6 @@ func (r *request) callOf(q *partitionQueue) *call {
 	return c
 }
 
-// send pushes the calls to their queues.
 func (r *request) send() {
 	r.users.Store(int32(len(r.calls)) + takeUses)
 	for _, c := range r.calls {
@@ -158,16 +146,14 @@ func (r *request) send() {
 	}
 }
 
-// fail answers all hits of the call with err.
 func (c *call) fail(err error) {
 	for i := range c.hits {
 		c.hits[i].answer = answer{Result: backend.Result{Err: err}}
 	}
 }
 
-// finish is called when the worker needs the answered call no longer. If the Take has abandoned the call,
-// finish delivers the answers as late answers. After the last call of a request, finish wakes the Take, or
-// recycles an abandoned request.
+// finish ends an answered call, or delivers late answers if the Take has abandoned the call. After the last call of a
+// request, it wakes the Take, or recycles an abandoned request.
 func (c *call) finish() {
 	if !c.stage.CompareAndSwap(stageSent, stageAnswered) && !c.stage.CompareAndSwap(stageQueued, stageAnswered) {
 		c.deliverLate()
@@ -185,20 +171,20 @@ var (
 	errStarved = &backend.Error{Reason: backend.ReasonOverload, Cause: errors.New("redis: this process got no CPU time")}
 )
 
-// starvedAfter bounds the normal delay after a deadline. If a deadline is noticed later, this process got
-// no CPU time. The answer of Redis may then wait in its socket.
-const starvedAfter = 10 * time.Millisecond
+const (
+	// starvedAfter bounds the normal delay after a deadline. If a deadline is noticed later, this process got
+	// no CPU time, and the answer of Redis may wait in its socket.
+	starvedAfter = 10 * time.Millisecond
 
-// starvedGrace is the further wait of a Take in a process that got no CPU time. Redis has usually
-// charged the hits then, so their answer is worth the wait.
-const starvedGrace = 10 * time.Millisecond
+	// starvedGrace is the further wait of a Take in a process that got no CPU time.
+	starvedGrace = 10 * time.Millisecond
+)
 
 // isStarved reports whether a deadline that has passed was noticed late.
 func isStarved(deadline time.Time) bool { return time.Since(deadline) > starvedAfter }
 
-// isStarvedAfterYield yields once, then reports whether a deadline that has passed was noticed late. In a
-// process with many busy goroutines, the yield takes long. The goroutines that talk to Redis then wait
-// just as long for their turn.
+// isStarvedAfterYield yields once, then reports whether a deadline was noticed late. In a process with many busy
+// goroutines, the yield takes long, and the goroutines that talk to Redis wait just as long.
 func isStarvedAfterYield(deadline time.Time) bool {
 	if !isStarved(deadline) {
 		runtime.Gosched()
@@ -206,22 +192,19 @@ func isStarvedAfterYield(deadline time.Time) bool {
 	return isStarved(deadline)
 }
 
-// wait returns nil once all calls are answered. After the deadline, wait returns errLate. In a process
-// that got no CPU time, wait first waits for starvedGrace. If ctx ends, wait returns another error. After
-// an error, the caller must call abandon.
+// wait returns nil once all calls are answered, and errLate after the deadline. In a process that got no CPU time,
+// it first waits for starvedGrace. If ctx ends, it returns another error. After an error, the caller calls abandon.
 func (r *request) wait(ctx context.Context) error {
 	err := r.waitFor(ctx, time.Until(r.deadline))
 	if !errors.Is(err, errLate) || !isStarvedAfterYield(r.deadline) {
 		return err
 	}
-	// The worker that has the answer also got no CPU time.
 	if err = r.waitFor(ctx, starvedGrace); errors.Is(err, errLate) {
 		return errStarved
 	}
 	return err
 }
 
-// waitFor returns nil once all calls are answered, errLate after this time, and another error if ctx ends.
 func (r *request) waitFor(ctx context.Context, d time.Duration) error {
 	r.timer.Reset(d)
 	defer r.timer.Stop()
@@ -250,8 +233,7 @@ func (c *call) copyResults(results []backend.Result) {
 	}
 }
 
-// abandon is called by a Take that returns before all calls are answered. Calls that are still in their
-// queue are then not sent.
+// abandon ends the wait of a Take before all calls are answered. Calls in their queue are then not sent.
 func (r *request) abandon(l *Limiter) {
 	for _, c := range r.calls {
 		c.stage.CompareAndSwap(stageQueued, stageAbandoned)
@@ -262,7 +244,6 @@ func (r *request) abandon(l *Limiter) {
 	}
 }
 
-// maxRecycledHits bounds the hits of a call whose memory is reused.
 const maxRecycledHits = 256
 
 func (l *Limiter) recycle(r *request) {
@@ -276,12 +257,11 @@ func (l *Limiter) recycle(r *request) {
 	l.requests.Put(r)
 }
 
-// lateAnswerTime is how long a worker waits for an answer after the deadline of its batch. The answer
-// shows which hits Redis has charged.
+// lateAnswerTime is how long a worker waits for an answer after the deadline of its batch.
 const lateAnswerTime = time.Second
 
-// setLateResults sets the results of a Take after its deadline. A hit that was sent and has no answer
-// gets a LateError with err. The late answer goes to the LateError.
+// setLateResults sets the results of a Take after its deadline. A hit that was sent and has no answer gets a
+// LateError with err.
 func (r *request) setLateResults(results []backend.Result, err error) {
 	for _, c := range r.calls {
 		switch {
@@ -297,9 +277,8 @@ func (r *request) setLateResults(results []backend.Result, err error) {
 	}
 }
 
-// notSentError returns the error of a call that was not sent in time: errStalled if Redis is the cause,
-// otherwise errExpired. err is the error of the Take, or nil. If its reason is backend.ReasonOverload,
-// this process is the cause.
+// notSentError returns the error of a call that was not sent in time: errStalled if Redis is the cause, otherwise
+// errExpired. err is the error of the Take, or nil.
 func (c *call) notSentError(err error) error {
 	if backend.ReasonOf(err) != backend.ReasonOverload && c.queue.pace.isStalled(time.Since(c.start)) {
 		return errStalled
@@ -307,8 +286,8 @@ func (c *call) notSentError(err error) error {
 	return errExpired
 }
 
-// abandonSent abandons a call that was sent, and gives each of its hits a LateError. It returns false
-// if the call has been answered meanwhile.
+// abandonSent abandons a call that was sent, and gives each of its hits a LateError. It returns false if the call has
+// been answered meanwhile.
 func (c *call) abandonSent(results []backend.Result, err error) bool {
 	c.lateErrors = make([]*backend.LateError, len(c.hits))
 	for i := range c.lateErrors {
@@ -323,8 +302,8 @@ func (c *call) abandonSent(results []backend.Result, err error) bool {
 	return true
 }
 
-// deliverLate passes the answers to the LateErrors of the hits. If a denied hit has kept an
-// all-or-none hit from being charged, the late answer denies the all-or-none hit too.
+// deliverLate passes the answers to the LateErrors of the hits. A late answer denies an all-or-none hit that was not
+// charged.
 func (c *call) deliverLate() {
 	for i, late := range c.lateErrors {
 		h := &c.hits[i]

@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
-
-	"github.com/seed-81f232ab/rls/limit"
 )
 
 // RightUse is the feature that needs a right.
@@ -38,22 +36,21 @@ type Right struct {
 	hasKeys bool   // args has the key of the check
 }
 
-// runName stands in the harmless runs for one of these words: KEY is the key of the check, DB the number of the
-// database, HASH the key of the overrides, and CHANNEL a channel without subscribers.
+// runName stands in the harmless runs for a word: KEY is the key of the check, DB the number of the database, HASH
+// the key of the overrides, and CHANNEL a channel without subscribers.
 type runName struct {
 	value string
 	rule  string // the ACL rule for the value and for similar names, or ""
 }
 
-// rightRun is the harmless run of a right.
 type rightRun struct {
 	Right
 	cmd  *goredis.Cmd
 	rule string // the ACL rule for the key or the channel
 }
 
-// rights lists all commands that rls sends. The order of the harmless runs matters. SET comes
-// first, so that the key of the check has a time to live. DEL comes last.
+// rights lists all commands that rls sends. In the harmless runs, SET gives the key of the check a time to live,
+// and DEL comes last.
 var rights = []Right{
 	{Command: "ping"},
 	{Command: "hello"},
@@ -132,7 +129,6 @@ func (r Right) isNeeded(o *Options, a address) bool {
 	return true
 }
 
-// missingRights are the rights that the user of a server does not have.
 type missingRights struct {
 	commands []string
 	patterns []string // ACL rules for keys and channels
@@ -185,38 +181,36 @@ func (m *missingRights) finding(user string) (f Finding, ok bool) {
 	if len(m.patterns) > 0 {
 		return f, true
 	}
-	level, effects, isProblem := LevelNote, "", false
+	worst, effects := LevelNote, ""
 	for _, use := range m.uses() {
-		switch use {
-		case RightOfChecks:
-			level = LevelWarning
-			effects += ", so eviction, persistence and replicas are not checked"
-		case RightOfHolds:
-			level = LevelWarning
-			effects += ", so the fallback decides all limits with algorithm " + limit.Concurrency.String()
-		case RightOfIncrements:
-			effects += ", so charges cost Redis more"
-		case RightOfScripts:
-			isProblem = true
-			effects += ", so Redis counts only limits with fixed_window and charge_denied, and the fallback decides other limits, refunds and all-or-none calls"
-		case RightOfWindows:
-			if !m.hasExpire {
-				return f, true
-			}
-			level = LevelWarning
-			effects += ", so windows may follow the clock of this machine, and EXPIRE sets the time to live of their keys"
-		default:
+		e, ok := missingEffects[use]
+		if !ok || use == RightOfWindows && !m.hasExpire {
 			return f, true
 		}
+		effects += ", so " + e.text
+		if worst == LevelNote || e.level == LevelProblem {
+			worst = e.level
+		}
 	}
-	if !isProblem {
-		f.Level = level
-	}
-	f.Text += effects
+	f.Level, f.Text = worst, f.Text+effects
 	return f, len(rules) > 0
 }
 
-// uses returns the uses of the missing commands.
+// missingEffects says what rls does without the rights for a use. Without the rights for another use, rls can't count.
+var missingEffects = map[RightUse]struct {
+	level Level
+	text  string
+}{
+	RightOfChecks:     {LevelWarning, "eviction, persistence and replicas are not checked"},
+	RightOfHolds:      {LevelWarning, "the fallback decides all limits with algorithm concurrency"},
+	RightOfIncrements: {LevelNote, "charges cost Redis more"},
+	RightOfScripts: {
+		LevelProblem,
+		"Redis counts only limits with fixed_window and charge_denied, and the fallback decides other limits, refunds and all-or-none calls",
+	},
+	RightOfWindows: {LevelWarning, "windows may follow the clock of this machine, and EXPIRE sets the time to live of their keys"},
+}
+
 func (m *missingRights) uses() (uses []RightUse) {
 	for _, r := range rights {
 		if slices.Contains(m.commands, r.Command) && !slices.Contains(uses, r.Use) {

@@ -19,8 +19,7 @@ var (
 	scriptDigest = goredis.NewScript(scriptText).Hash()
 )
 
-// scriptCall encodes hits as a call of the script, and decodes the reply. Only scriptCall knows the
-// formats of arguments and reply, which lua/take.lua documents. It reuses its memory.
+// scriptCall encodes hits as a call of the script, and decodes the reply. lua/take.lua documents arguments and reply.
 type scriptCall struct {
 	names        []string // names of the hits' counters, in the memory of their calls
 	args         []any
@@ -45,8 +44,8 @@ const (
 	modeRefundable   = 8 // added to modeGroup
 )
 
-// retryHeld is the retry time of an allowed hit whose hold existed. An allowed hit with a RetryAfter of r
-// has the retry time retryHeld - r. See lua/take.lua.
+// retryHeld is the retry time of an allowed hit whose hold existed. An allowed hit with a RetryAfter of r has the
+// retry time retryHeld - r.
 const retryHeld = -2
 
 // maxRowSearch bounds the rows among which encode looks for an equal row. Rows may repeat.
@@ -55,11 +54,9 @@ const maxRowSearch = 16
 // firstKey is the place of the first key in EVALSHA digest numkeys key...
 const firstKey = 3
 
-// encode returns the arguments of the command that runs the script for hits. now is in microseconds
-// since 1970, or 0 for the clock of Redis. hasDistinctCounters reports whether each hit has its own counter.
-// refundTime is the time in milliseconds in which charges of calls in several partitions can be refunded, or 0.
-// The arguments are valid until the next encode. They point to the names of the counters, in the memory
-// of the calls. go-redis writes the names before the command is done.
+// encode returns the arguments of the command that runs the script for hits. hasDistinctCounters reports whether each
+// hit has its own counter. The arguments are valid until the next encode. They point to the names of the counters, in
+// the memory of the calls, which go-redis writes before the command is done.
 func (s *scriptCall) encode(hits []*pendingHit, now, jitter int64, mustSendScript, hasDistinctCounters bool, refundTime int64) []any {
 	s.args, s.names = s.args[:0], s.names[:0]
 	if mustSendScript {
@@ -103,8 +100,7 @@ func (s *scriptCall) encode(hits []*pendingHit, now, jitter int64, mustSendScrip
 	return s.args
 }
 
-// appendHits appends the number of h's hits. For a named hold, or for the refund of an anonymous hold, it
-// appends the id or the expiry of the hold too.
+// appendHits appends the number of h's hits, and the id or the expiry of the hold that h names or refunds.
 func appendHits(b []byte, h *pendingHit) []byte {
 	if !h.Limit.Algorithm.HasHolds() || h.HoldID == "" && h.refundedHoldExpiry == 0 {
 		return msgp.AppendInt64(b, h.N)
@@ -154,7 +150,6 @@ func appendInts(b []byte, numbers ...int64) []byte {
 	return b
 }
 
-// oneIf returns 1 if b is true, otherwise 0.
 func oneIf(b bool) int64 {
 	if b {
 		return 1
@@ -176,8 +171,7 @@ type keyError string
 func (e keyError) Error() string { return string(e) }
 func (keyError) RedisError()     {}
 
-// decode sets the answers of hits from the script's reply. A hit without an answer in the reply gets an
-// error with its counter's name.
+// decode sets the answers of hits from the script's reply. A hit without an answer gets an error.
 func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
 	size, rest, err := msgp.ReadArrayHeaderBytes(reply)
 	next := func() (n int64) {

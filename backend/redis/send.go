@@ -15,16 +15,12 @@ import (
 )
 
 const (
-	// maxRetryPause is the longest pause before hits that Redis has refused are sent again.
-	maxRetryPause = 16 * time.Millisecond
-
-	// maxParts bounds how many parts of a batch are in flight at once after redirects.
-	maxParts = 8
+	maxRetryPause = 16 * time.Millisecond // before hits that Redis has refused are sent again
+	maxParts      = 8                     // of a batch that are in flight at once after redirects
 )
 
-// send executes the hits in Redis and answers them. While Redis refuses to execute some of the hits, send
-// sends these hits again until ctx ends. It repeats no command that Redis may have executed. It returns
-// the first error of the whole batch; an error of one key goes only to that key's hits.
+// send executes the hits in Redis and answers them. While Redis refuses some of the hits, send sends these hits again
+// until ctx ends. It returns the first error of the whole batch. An error of one key goes only to that key's hits.
 func (b *batch) send(ctx context.Context) error {
 	b.batchError, b.mustSendScript, b.replicasMissing = nil, false, false
 	s, err := b.findServer(ctx)
@@ -66,12 +62,10 @@ func (b *batch) send(ctx context.Context) error {
 	return b.batchError
 }
 
-// findServer returns the server that has the keys of the batch.
 func (b *batch) findServer(ctx context.Context) (*server, error) {
 	return b.queue.instance.client.masterOf(ctx, asString(b.hits[0].counterName()))
 }
 
-// setNow sets the time of the batch. If necessary it measures the clock of s first.
 func (b *batch) setNow(ctx context.Context, s *server) error {
 	if b.queue.limiter.options.CallersClock {
 		return nil
@@ -98,8 +92,8 @@ type attempt struct {
 	refusal            error           // an error of commands that Redis can execute later, or nil
 }
 
-// sendOnce sends the hits without an answer to s, and answers the hits that Redis decides. If Redis can
-// decide some hits only later, sendOnce returns the error of these hits.
+// sendOnce sends the hits without an answer to s, and answers the hits that Redis decides. It returns the error of
+// hits that Redis can decide only later.
 func (b *batch) sendOnce(ctx context.Context, s *server) (refusal error) {
 	a := attempt{server: s}
 	b.buildCommands(ctx, &a)
@@ -150,8 +144,8 @@ func (b *batch) buildCommands(ctx context.Context, a *attempt) {
 	b.commands = append(b.commands, a.earlierTTLCommands...)
 }
 
-// scriptTime returns the time for the script in microseconds since 1970: the time of the requests, or the
-// time of the batch if all hits have windows. It returns 0, for the clock of Redis, in all other cases.
+// scriptTime returns the time for the script: the time of the requests, or the time of the batch if all hits have
+// windows, or 0 for the clock of Redis.
 func (b *batch) scriptTime() int64 {
 	if now := b.scriptHits[0].call.now; now != 0 {
 		return now
@@ -164,7 +158,6 @@ func (b *batch) scriptTime() int64 {
 	return b.now
 }
 
-// sendCommands sends the commands of the batch, and sets the reply or the error of each command.
 func (b *batch) sendCommands(ctx context.Context, s *server) {
 	waitReplicas := b.queue.limiter.options.WaitReplicas
 	switch {
@@ -179,8 +172,8 @@ func (b *batch) sendCommands(ctx context.Context, s *server) {
 	}
 }
 
-// applyCounterReplies answers the hits of the counters for which Redis has executed plain commands. It
-// fails the hits of the other counters, or leaves these hits to a later attempt.
+// applyCounterReplies answers the hits of the counters for which Redis has executed plain commands. It fails the hits
+// of other counters, or leaves them to a later attempt.
 func (b *batch) applyCounterReplies(a *attempt) {
 	q := b.queue
 	mayEndEarly := b.hasRefundableMark()
@@ -193,7 +186,7 @@ func (b *batch) applyCounterReplies(a *attempt) {
 		switch {
 		case outcome == outcomeExecuted:
 			c.isDone = true
-			b.answerHits(c, count, mayEndEarly)
+			c.answerHits(count, mayEndEarly)
 			if !hasTTL {
 				a.newTTLCommands = append(a.newTTLCommands, q.instance.newTTLCommand(string(c.name), c.ttl))
 			} else if c.n > 0 {
@@ -203,20 +196,20 @@ func (b *batch) applyCounterReplies(a *attempt) {
 			a.refusal = err // the next attempt uses other commands
 		case outcome == outcomeBadKey:
 			c.isDone = true
-			for _, h := range b.hitsOf(c) {
+			for _, h := range c.hits {
 				h.fail(q.instance.name, err)
 			}
 		default:
 			if outcome == outcomeUnanswered && !c.plain.isRead {
 				q.keysWithoutTTL.addUnanswered(q.instance.newTTLCommand(string(c.name), c.ttl))
 			}
-			c.isDone = b.applyFailure(a, b.hitsOf(c), outcome, err)
+			c.isDone = b.applyFailure(a, c.hits, outcome, err)
 		}
 	}
 }
 
-// hasRefundableMark reports whether the partition may have its refundableMark. A user of Redis who may not read the mark
-// may not run the script, which alone charges groups.
+// hasRefundableMark reports whether the partition may have its refundableMark. A user who may not read the mark may
+// not run the script, which alone charges groups.
 func (b *batch) hasRefundableMark() bool {
 	if b.readMark == nil {
 		return false
@@ -225,8 +218,7 @@ func (b *batch) hasRefundableMark() bool {
 	return err == nil || !errors.Is(err, goredis.Nil) && KindOf(err) != KindNoPerm
 }
 
-// applyScriptReply answers the hits of the script if Redis has executed the script. Otherwise it fails
-// these hits, or leaves them to a later attempt.
+// applyScriptReply answers the hits of the script, fails them, or leaves them to a later attempt.
 func (b *batch) applyScriptReply(a *attempt) {
 	if a.script.StringCmd == nil {
 		return
@@ -250,8 +242,8 @@ func (b *batch) applyScriptReply(a *attempt) {
 	}
 }
 
-// applyFailure handles the error of a command. It fails the hits of the command and returns true, or it
-// leaves the hits to a later attempt and returns false. Hits that were redirected are sent key by key.
+// applyFailure handles the error of a command. It fails the hits of the command and returns true, or it leaves them
+// to a later attempt and returns false. Hits that were redirected are sent key by key.
 func (b *batch) applyFailure(a *attempt, hits []*pendingHit, outcome replyOutcome, err error) (isDone bool) {
 	b.reportError(err)
 	switch {
@@ -268,8 +260,8 @@ func (b *batch) applyFailure(a *attempt, hits []*pendingHit, outcome replyOutcom
 	return true
 }
 
-// sendEachKey sends hits of a hash slot that has moved or is being moved. The hits of each key are a
-// batch of their own, so that the client can follow redirects.
+// sendEachKey sends hits of a hash slot that has moved or is being moved. The hits of each key are a batch of their
+// own, so that the client can follow redirects.
 func (b *batch) sendEachKey(ctx context.Context, hits []*pendingHit) {
 	if len(hits) == 0 {
 		return
@@ -293,8 +285,7 @@ func (b *batch) sendEachKey(ctx context.Context, hits []*pendingHit) {
 	running.Wait()
 }
 
-// reconnect is called when server s has not answered. The client then looks for the servers again, and
-// the next batch measures the clock of s again. s is nil if the server is not known.
+// reconnect looks for the servers again, because server s has not answered. s is nil if it is not known.
 func (b *batch) reconnect(s *server) {
 	if s != nil {
 		s.clock.expire()
@@ -302,8 +293,7 @@ func (b *batch) reconnect(s *server) {
 	b.queue.instance.client.findServersAgain(s)
 }
 
-// reportError passes an error of more than one key to the Observer. It passes each kind of error once in
-// an attempt.
+// reportError passes an error of more than one key to the Observer, each kind once in an attempt.
 func (b *batch) reportError(err error) {
 	kind := KindOf(err)
 	if kind == KindTimeout && b.lateWatch.isLate() {
@@ -315,7 +305,6 @@ func (b *batch) reportError(err error) {
 	}
 }
 
-// failHits answers hits with an error of the whole batch.
 func (b *batch) failHits(hits []*pendingHit, err error) {
 	if backend.ReasonOf(err) == backend.ReasonNone {
 		reason := backend.ReasonOutage
@@ -336,7 +325,6 @@ func (b *batch) failHits(hits []*pendingHit, err error) {
 	}
 }
 
-// hitsText returns the text of a number of hits.
 func hitsText(n int) string {
 	if n == 1 {
 		return "1 hit"
@@ -345,19 +333,12 @@ func hitsText(n int) string {
 }
 
 const (
-	// replicaPause is the time without WAIT after too few replicas had the charges of a batch. So
-	// hits don't spend their budget on replicas that are gone.
-	replicaPause = time.Second
-
-	// waitMargin is the time that Redis gets to send its answer after the timeout of WAIT. An idle
-	// Redis checks the timeout only every 100 ms. If the answer comes later than waitMargin, the
-	// connection is closed.
-	waitMargin = time.Millisecond
+	replicaPause = time.Second      // without WAIT, after too few replicas had the charges of a batch
+	waitMargin   = time.Millisecond // that Redis gets to send its answer after the timeout of WAIT
 )
 
-// sendAndAwaitReplicas sends the commands of the batch, and then waits until enough replicas have the charges.
-// The wait changes no reply, because the charges stand in any case. The wait ends early enough for the
-// answers to reach their callers.
+// sendAndAwaitReplicas sends the commands of the batch, and then waits until enough replicas have the charges. The
+// wait ends early enough for the answers to reach their callers.
 func (b *batch) sendAndAwaitReplicas(ctx context.Context, s *server) {
 	if microsSinceProcessStart() < s.noWaitUntil.Load() {
 		b.replicasMissing = true
@@ -373,8 +354,8 @@ func (b *batch) sendAndAwaitReplicas(ctx context.Context, s *server) {
 	}
 }
 
-// awaitReplicas reports whether enough replicas have the charges of the connection. It takes at
-// most a quarter of Timeout, and half of the time that is left for the batch.
+// awaitReplicas reports whether enough replicas have the charges of the connection. It takes at most a quarter of
+// Timeout, and half of the time that is left for the batch.
 func (b *batch) awaitReplicas(ctx context.Context, conn *goredis.Conn) bool {
 	o := &b.queue.limiter.options
 	waitTime := min(b.queue.limiter.Timeout()/4, time.Until(b.deadline)/2) - waitMargin

@@ -9,7 +9,6 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// client is a client of all servers of a redisInstance.
 type client interface {
 	// Process sends cmd and follows the redirects of a Cluster.
 	Process(ctx context.Context, cmd goredis.Cmder) error
@@ -28,12 +27,10 @@ type client interface {
 	// roundTrip returns the time of a round trip to the slowest server, or 0 if none has been measured.
 	roundTrip() time.Duration
 
-	// findServersAgain looks for the servers again, in the background. failed is a server that has not
-	// answered, or nil.
+	// findServersAgain looks for the servers again, in the background, and forgets the failed server if any.
 	findServersAgain(failed *server)
 }
 
-// server is a Redis process that commands are sent to.
 type server struct {
 	pipeliner
 	node        *goredis.Client // the same client as pipeliner
@@ -44,12 +41,10 @@ type server struct {
 // pipeliner opens pipelines to one server. It is a client or a connection of go-redis.
 type pipeliner interface{ Pipeline() goredis.Pipeliner }
 
-// execute sends commands to the server in one step, and sets the reply or the error of each command.
 func (s *server) execute(ctx context.Context, commands []goredis.Cmder) {
 	runPipeline(ctx, s, commands)
 }
 
-// measureClock asks the server for its time.
 func (s *server) measureClock(ctx context.Context) error {
 	cmd := newTimeCommand(ctx)
 	start := microsSinceProcessStart()
@@ -57,7 +52,6 @@ func (s *server) measureClock(ctx context.Context) error {
 	return s.clock.addReply(start, cmd)
 }
 
-// servers is a client over go-redis.
 type servers struct {
 	goredis.UniversalClient
 	cluster *goredis.ClusterClient // nil without a Cluster
@@ -76,10 +70,8 @@ func newServers(c goredis.UniversalClient) *servers {
 	return s
 }
 
-// newServer returns the server behind c.
 func newServer(c *goredis.Client) *server { return &server{pipeliner: c, node: c} }
 
-// runPipeline sends commands in one pipeline of p, and sets the reply or the error of each command.
 func runPipeline(ctx context.Context, p pipeliner, commands []goredis.Cmder) {
 	pipe := p.Pipeline()
 	_ = pipe.BatchProcess(ctx, commands...)
@@ -97,7 +89,6 @@ func runPipeline(ctx context.Context, p pipeliner, commands []goredis.Cmder) {
 	}
 }
 
-// masterOf implements client.
 func (s *servers) masterOf(ctx context.Context, key string) (*server, error) {
 	if s.cluster == nil {
 		return s.single, nil
@@ -113,7 +104,6 @@ func (s *servers) masterOf(ctx context.Context, key string) (*server, error) {
 	return master.(*server), nil
 }
 
-// eachMaster implements client.
 func (s *servers) eachMaster(ctx context.Context, f func(ctx context.Context, node *goredis.Client) error) error {
 	if s.cluster == nil {
 		return f(ctx, s.single.node)
@@ -121,8 +111,8 @@ func (s *servers) eachMaster(ctx context.Context, f func(ctx context.Context, no
 	return s.cluster.ForEachMaster(ctx, f)
 }
 
-// findServersAgain implements client. go-redis itself reloads the hash slots of a Cluster only for commands
-// that it may repeat. findServersAgain forgets the failed server, which may never come back.
+// findServersAgain implements client. go-redis itself reloads the hash slots of a Cluster only for commands that it may
+// repeat.
 func (s *servers) findServersAgain(failed *server) {
 	if s.cluster != nil {
 		if failed != nil {

@@ -8,9 +8,8 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// Take implements backend.Limiter. It returns as soon as ctx ends or the budget is used up. Then
-// the caller does not know whether Redis charges the hits in flight. Without CallersClock, Take
-// ignores now.
+// Take implements backend.Limiter. It returns as soon as ctx ends or the budget is used up. Then the caller does not
+// know whether Redis charges the hits in flight.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	if len(hits) == 0 {
 		return
@@ -42,12 +41,11 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	}
 }
 
-// chargesInSteps reports whether a group can be charged in several steps, because its hits are in several
-// partitions. Between the steps, other callers see charges that may be refunded.
+// chargesInSteps reports whether a group can be charged in several steps, because its hits are in several partitions.
 func (l *Limiter) chargesInSteps() bool { return len(l.queues) > 1 }
 
-// refundTime returns the time in milliseconds in which a charge can be refunded, or 0 if no group is
-// charged in several steps. A late Redis can execute the refund after the end of the Take.
+// refundTime returns the time in milliseconds in which a charge can be refunded, or 0 if no group is charged in
+// several steps. A late Redis can execute the refund after the end of the Take.
 func (l *Limiter) refundTime() int64 {
 	if !l.chargesInSteps() {
 		return 0
@@ -55,9 +53,8 @@ func (l *Limiter) refundTime() int64 {
 	return (2*l.options.Timeout + lateAnswerTime).Milliseconds()
 }
 
-// budget returns how long a Take may last, which is normally the timeout. If the caller has an
-// earlier deadline, the budget is three quarters of the time until this deadline. In the last
-// quarter, another Limiter can still decide. (By default Envoy waits 20 ms.)
+// budget returns how long a Take may last: the timeout, or at most three quarters of the time until the caller's
+// deadline, so that another Limiter can still decide. By default Envoy waits 20 ms.
 func (l *Limiter) budget(ctx context.Context, now time.Time) time.Duration {
 	if end, ok := ctx.Deadline(); ok {
 		return min(l.Timeout(), end.Sub(now)*3/4)
@@ -65,10 +62,8 @@ func (l *Limiter) budget(ctx context.Context, now time.Time) time.Duration {
 	return l.Timeout()
 }
 
-// refund takes back the charges of a Take if one of its hits denies the group. Each partition has
-// its own run of the script. So one run can't ensure that all hits are charged or none. Other callers
-// see the charges until the refund arrives. refund skips a charge whose window may have ended, because
-// Redis has forgotten this charge.
+// refund takes back the charges of a Take in other partitions if a hit denies the group. Other callers see the
+// charges until the refund arrives. refund skips a charge whose window may have ended.
 func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *request, hits []backend.Hit, results []backend.Result) {
 	var r *request
 	for _, c := range chargedRequest.calls {

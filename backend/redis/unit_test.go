@@ -144,9 +144,9 @@ func TestLongKeysAreHashed(t *testing.T) {
 
 func TestWindowEndsTheName(t *testing.T) {
 	minute, quarter := newLimit(t, limit.Spec{Unit: limit.Minute}), newLimit(t, limit.Spec{Unit: limit.Millisecond, Multiplier: 250})
-	assert.Equal(t, "name@1763784000", string(appendWindow([]byte("name"), minute, 1_763_784_000_000_000)))
-	assert.Equal(t, "name@1763784000250", string(appendWindow([]byte("name"), quarter, 1_763_784_000_250_000)))
-	assert.Len(t, appendWindow(nil, minute, math.MaxInt64), maxWindowName)
+	assert.Equal(t, "name@1763784000", string(minute.AppendWindow([]byte("name"), 1_763_784_000_000_000)))
+	assert.Equal(t, "name@1763784000250", string(quarter.AppendWindow([]byte("name"), 1_763_784_000_250_000)))
+	assert.Len(t, minute.AppendWindow(nil, math.MaxInt64), maxWindowName)
 }
 
 func TestNoTwoCountersHaveOneName(t *testing.T) {
@@ -160,7 +160,7 @@ func TestNoTwoCountersHaveOneName(t *testing.T) {
 	nameOf := func(l *limit.Limit, key []byte, window int64) []byte {
 		name := k.append(nil, l, key)
 		if l.Algorithm.CountsWindows() {
-			name = appendWindow(name, l, window*l.Period())
+			name = l.AppendWindow(name, window*l.Period())
 		}
 		return name
 	}
@@ -174,7 +174,7 @@ func TestNoTwoCountersHaveOneName(t *testing.T) {
 				return nameOf(l, []byte(strings.Repeat(":", rapid.IntRange(0, 300).Draw(t, "n"))), window)
 			}),
 			rapid.Custom(func(t *rapid.T) []byte { // a key that looks like the end of a name
-				return appendWindow([]byte("k"), l, rapid.Int64Range(0, 30).Draw(t, "number")*l.Period())
+				return l.AppendWindow([]byte("k"), rapid.Int64Range(0, 30).Draw(t, "number")*l.Period())
 			}),
 		).Draw(t, "key")
 		name := string(nameOf(l, key, window))
@@ -238,7 +238,6 @@ func TestProbeChargesEvenIfDenied(t *testing.T) {
 
 func TestCheckComparesClocks(t *testing.T) {
 	t.Parallel()
-	now := time.Now()
 	for _, c := range []struct {
 		ahead, took time.Duration
 		want        string
@@ -249,6 +248,16 @@ func TestCheckComparesClocks(t *testing.T) {
 		{5 * time.Second, 0, "the clock of Redis is 5s ahead of the clock of this machine"},
 		{-time.Hour, 0, "the clock of Redis is 1h0m0s behind the clock of this machine"},
 	} {
-		assert.Equal(t, c.want, clockDifference(now.Add(c.ahead), now, c.took))
+		check := serverCheck{partitionServer: partitionServer{server: &server{}}}
+		check.checkClock()
+		require.Empty(t, check.findings, "the clock of Redis is not known")
+		end := microsSinceProcessStart()
+		check.server.clock.add(end-c.took.Microseconds(), end, time.Now().Add(c.ahead-c.took/2).UnixMicro())
+		check.checkClock()
+		var got []string
+		for _, f := range check.findings {
+			got = append(got, f.Text)
+		}
+		assert.Equal(t, c.want, strings.Join(got, ", "))
 	}
 }

@@ -83,8 +83,6 @@ type sharedStore struct {
 // outage of the store before the next call does.
 const idleProbePause = 10 * time.Second
 
-const pingPause = 200 * time.Millisecond
-
 // newStoreBackend returns a backend that counts in a store. While the store is down, the backend counts in
 // localCounters.
 func newStoreBackend(p *process, s *env.Settings, e *events.Events, shared sharedStore, localCounters *local.Limiter) *counterBackend {
@@ -112,7 +110,7 @@ func newStoreBackend(p *process, s *env.Settings, e *events.Events, shared share
 	p.start(func(ctx context.Context) {
 		isConnected := connect(ctx)
 		close(pinged)
-		for !isConnected && wait.Sleep(ctx, pingPause) {
+		for !isConnected && wait.Sleep(ctx, 200*time.Millisecond) {
 			isConnected = connect(ctx)
 		}
 	})

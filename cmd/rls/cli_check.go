@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -11,6 +10,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 	filesource "github.com/seed-81f232ab/rls/internal/source/file"
+	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
 
 func newCheck() *cobra.Command {
@@ -29,7 +29,7 @@ func newCheck() *cobra.Command {
 			c, config := newLimitsCheck(files, errs, strict, parseOptions)
 			c.Skipped = skipped
 			err := printAs(cmd.OutOrStdout(), asJSON, c, func(out io.Writer) error {
-				return c.writeText(out, cmd.ErrOrStderr(), config, strict)
+				return c.writeText(out, cmd.ErrOrStderr(), config)
 			})
 			if err == nil && !c.OK {
 				return exitCode(1)
@@ -50,6 +50,7 @@ type limitsCheck struct {
 	Warnings []fields.Problem `json:"warnings"`
 	Skipped  []string         `json:"skipped,omitempty"` // files that are no limits files, with the reason
 	Rules    []checkedRule    `json:"rules,omitempty"`   // in file order, if there are no problems
+	IsStrict bool             `json:"-"`                 // a warning is a problem
 }
 
 type checkedRule struct {
@@ -61,7 +62,7 @@ type checkedRule struct {
 // newLimitsCheck checks limits files. errs are the errors of files that can't be read. It returns the limits, or nil
 // after a problem.
 func newLimitsCheck(files []limitsfile.File, errs []error, strict bool, o limitsfile.Options) (*limitsCheck, *descriptors.Config) {
-	c := &limitsCheck{Problems: []fields.Problem{}, Warnings: []fields.Problem{}}
+	c := &limitsCheck{Problems: []fields.Problem{}, Warnings: []fields.Problem{}, IsStrict: strict}
 	set, err := filesource.Parse(files, o)
 	for _, err := range append(errs, err) {
 		if list := fields.Problems(nil); errors.As(err, &list) {
@@ -86,22 +87,9 @@ func newLimitsCheck(files []limitsfile.File, errs []error, strict bool, o limits
 }
 
 // writeText writes the limits to out, and all else to errOut. config is nil if there is a problem.
-func (c *limitsCheck) writeText(out, errOut io.Writer, config *descriptors.Config, strict bool) error {
-	for _, s := range c.Skipped {
-		fmt.Fprintln(errOut, "skipped:", s)
-	}
-	for _, p := range c.Problems {
-		fmt.Fprintln(errOut, p)
-	}
-	prefix := "warning: "
-	if strict {
-		prefix = ""
-	}
-	for _, p := range c.Warnings {
-		fmt.Fprintln(errOut, prefix+p.String())
-	}
-	if !c.OK {
-		return nil
+func (c *limitsCheck) writeText(out, errOut io.Writer, config *descriptors.Config) error {
+	if err := reports.Text(errOut, answers.Lookup("check"), c); err != nil || !c.OK {
+		return err
 	}
 	return config.WriteTree(out)
 }

@@ -27,8 +27,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/entrytext"
 )
 
-const maxAnswer = 64 << 20
-
 // adminClient calls the debug listener of a running service. Flags set its fields.
 type adminClient struct {
 	addr, token string
@@ -94,7 +92,7 @@ func (c *adminClient) call(ctx context.Context, method, path string, query url.V
 		return err
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
 	if err != nil {
 		return c.connectError(resp.Request.URL, err)
 	}

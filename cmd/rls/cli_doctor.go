@@ -243,8 +243,6 @@ func isAnswer(ctx context.Context, address, want string) bool {
 // anyCertificate accepts each server. The doctor sends no secret, and only asks who listens on this machine.
 var anyCertificate = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // see above
 
-const expiryWarningTime = 14 * 24 * time.Hour
-
 func (d *doctor) checkCertificates() {
 	for _, f := range d.settings.TLSFiles() {
 		for _, file := range []env.File{f.Cert, f.CA} {
@@ -295,7 +293,7 @@ func (d *doctor) checkCertificate(subject, path string) {
 		d.addResult(redis.LevelProblem, area, subject, "a certificate is valid only from "+start.UTC().Format(time.RFC3339), "check the clock of this machine")
 	case left <= 0:
 		d.addResult(redis.LevelProblem, area, subject, "a certificate has expired at "+until, "replace the certificate")
-	case left < expiryWarningTime:
+	case left < 14*24*time.Hour:
 		d.addResult(redis.LevelWarning, area, subject, "a certificate expires "+relativeTime(left)+", at "+until, "replace the certificate")
 	default:
 		d.addResult(levelOK, area, subject, "it is valid until "+until, "")

@@ -53,14 +53,6 @@ func (f *grpcFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.tls.ServerName, "server-name", "", "name that the certificate of the server must have (with --tls)")
 }
 
-// files returns the files of TLS, or nil without TLS.
-func (f *grpcFlags) files() *clienttls.Files {
-	if !f.useTLS {
-		return nil
-	}
-	return &f.tls
-}
-
 func newHit() *cobra.Command {
 	var f hitFlags
 	cmd := &cobra.Command{
@@ -113,7 +105,11 @@ func (f *hitFlags) request(args []string) (*rlsv3.RateLimitRequest, error) {
 
 // run sends calls and prints their answers and a summary.
 func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitRequest) error {
-	creds, err := f.files().Credentials()
+	var files *clienttls.Files // nil means plain text
+	if f.useTLS {
+		files = &f.tls
+	}
+	creds, err := files.Credentials()
 	if err != nil {
 		return err
 	}

@@ -186,7 +186,7 @@ func newLimitsOn(client *adminClient) *cobra.Command {
 }
 
 func switchTarget(args []string, all bool) (string, error) {
-	if all == (len(args) == 1) {
+	if all == (len(args) == 1) || !all && args[0] == "" {
 		return "", errors.New("give a rule, a domain or --all")
 	}
 	if all {
@@ -194,8 +194,6 @@ func switchTarget(args []string, all bool) (string, error) {
 	}
 	domain, path, isPath := strings.Cut(args[0], " > ")
 	switch {
-	case args[0] == "":
-		return "", errors.New("give a rule, a domain or --all")
 	case isPath:
 		entries, _, err := entrytext.Parse(strings.ReplaceAll(strings.ReplaceAll(path, ",", `\,`), " > ", ","))
 		t, err := newTarget(domain, args[0], entries, err)

@@ -18,7 +18,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
-	"github.com/seed-81f232ab/rls/internal/observe/events"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 	"github.com/seed-81f232ab/rls/service"
 )
@@ -33,7 +33,7 @@ var answers = template.Must(template.New("").Funcs(template.FuncMap{
 	"json":    oneLine,
 	"kind":    kindText,
 	"field":   fieldText,
-	"counted": events.Counted,
+	"counted": live.Count[int],
 	"entries": decisionlog.FormatEntries,
 	"off":     offText,
 	"notes":   func(o admin.Override) string { return switchNotes(o.SetBy, o.Reason, timeOf(o.ExpiresAt), time.Now()) },

@@ -15,7 +15,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
 
-// schemas write the schema of each kind.
 var schemas = map[string]func(io.Writer) error{
 	"limits":   func(out io.Writer) error { return reports.JSON(out, limitsfile.JSONSchema()) },
 	"tests":    func(out io.Writer) error { return reports.JSON(out, limitstest.JSONSchema()) },

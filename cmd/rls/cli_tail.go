@@ -22,8 +22,6 @@ import (
 // decisionsPath is the path of the stream of live decisions on the debug listener.
 const decisionsPath = "/decisions"
 
-const maxStreamLine = 1 << 20
-
 // errRefused means that the service refused the stream. Another attempt would not help.
 var errRefused = errors.New("stream refused")
 
@@ -42,9 +40,8 @@ func newTail() *cobra.Command {
 			"  rls tail --admin https://rls:6070 --rule 'shop > tenant' --entry tenant=acme --json",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			query := url.Values{"domain": {domain}, "rule": {rule}, "code": {code}, "source": {source}, "entry": entries}
-			var err error
-			if t.filter, err = decisionlog.ParseFilter(query); err != nil {
+			t.query = url.Values{"domain": {domain}, "rule": {rule}, "code": {code}, "source": {source}, "entry": entries}
+			if _, err := decisionlog.ParseFilter(t.query); err != nil {
 				return err
 			}
 			t.out, t.notes = cmd.OutOrStdout(), cmd.ErrOrStderr()
@@ -70,7 +67,7 @@ func isColourTerminal(out io.Writer) bool {
 
 type tail struct {
 	adminClient
-	filter     decisionlog.Filter
+	query      url.Values // of decisionlog.ParseFilter
 	out, notes io.Writer
 	colour     bool
 	reconnect  wait.Backoff
@@ -105,7 +102,7 @@ func (t *tail) stream(ctx context.Context, isFirst bool) (wasConnected bool, err
 	silence := time.AfterFunc(3*decisionlog.HeartbeatPause, func() { cancel(errors.New("no data from the service")) })
 	defer silence.Stop()
 
-	resp, err := t.open(ctx, http.MethodGet, decisionsPath, t.filter.Query(), nil)
+	resp, err := t.open(ctx, http.MethodGet, decisionsPath, t.query, nil)
 	if err != nil {
 		return false, err
 	}
@@ -122,7 +119,7 @@ func (t *tail) stream(ctx context.Context, isFirst bool) (wasConnected bool, err
 		fmt.Fprintln(t.notes, "rls: connected again")
 	}
 	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, maxStreamLine)
+	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		silence.Reset(3 * decisionlog.HeartbeatPause)
 		if err := t.printLine(lines.Bytes()); err != nil {
@@ -162,7 +159,6 @@ func (t *tail) printLine(line []byte) error {
 	return err
 }
 
-// Escape sequences of terminals.
 const (
 	red, green, yellow, magenta, dim = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[35m", "\x1b[2m"
 	noColour                         = "\x1b[0m"

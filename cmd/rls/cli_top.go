@@ -21,7 +21,6 @@ import (
 
 	"github.com/seed-81f232ab/rls/internal/admin/page"
 	"github.com/seed-81f232ab/rls/internal/base/wait"
-	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
@@ -71,21 +70,18 @@ func (t *top) fetch(ctx context.Context) (*live.Snapshot, error) {
 	return s, t.call(ctx, http.MethodGet, live.SnapshotPath, nil, nil, s)
 }
 
-const onceWidth = 120
-
 func (t *top) printOnce(ctx context.Context, out io.Writer) error {
 	s, err := t.fetch(ctx)
 	if err != nil {
 		return err
 	}
 	return printAs(out, t.asJSON, s, func(out io.Writer) error {
-		screen := topScreen{width: onceWidth, location: time.Local}
+		screen := topScreen{width: 120, location: time.Local}
 		_, err := io.WriteString(out, strings.Join(screen.lines(s, ""), "\n")+"\n")
 		return err
 	})
 }
 
-// Control sequences of terminals.
 const (
 	openScreen  = "\x1b[?1049h\x1b[?25l" // alternate screen, no cursor
 	closeScreen = "\x1b[?25h\x1b[?1049l"
@@ -93,8 +89,6 @@ const (
 	clearLine   = "\x1b[K"
 	clearBelow  = "\x1b[J"
 )
-
-const fetchPause = time.Second
 
 // run shows snapshots until ctx is done or a key quits. It returns an error if there is no first snapshot.
 func (t *top) run(ctx context.Context, in, out *os.File) error {
@@ -130,7 +124,7 @@ func (t *top) showScreens(ctx context.Context, s *live.Snapshot, size func() (wi
 		if err := screen.draw(out, s, problem); err != nil {
 			return err
 		}
-		if !wait.Sleep(ctx, fetchPause) {
+		if !wait.Sleep(ctx, time.Second) {
 			return nil
 		}
 		newer, err := t.fetch(ctx)
@@ -175,7 +169,8 @@ var sections = template.Must(template.New("").Funcs(template.FuncMap{
 	"share":    percentText,
 	"duration": durationText,
 	"spark":    func(x live.Series) string { return sparkline(x.Points, 20) },
-	"counted":  events.Counted,
+	"counted":  live.Count[int],
+	"join":     strings.Join,
 	"limits": func(limits []live.Limit) string {
 		var texts []string
 		for _, l := range limits {
@@ -185,7 +180,6 @@ var sections = template.Must(template.New("").Funcs(template.FuncMap{
 	},
 }).Parse(topTemplate))
 
-// levelMarks show the level of the state, each with its colour.
 var levelMarks = map[live.Level]string{live.Well: green + "✓", live.Warning: yellow + "▲", live.Trouble: red + "✗"}
 
 type topScreen struct {
@@ -212,20 +206,11 @@ func (v topView) TitleWidth() int { return v.width - len(v.Clock(v.Time)) - 1 }
 func (v topView) Clock(at time.Time) string { return at.In(v.location).Format("15:04:05") }
 
 // RuleRow returns the columns of a rule.
-func (v topView) RuleRow(path, limit, ok, denied, shadow, use, marks string) string {
+func (v topView) RuleRow(path, limit, ok, denied, shadow, use string) string {
 	const numbersWidth = 56 // of the columns behind the limit
 	limitWidth := min(max(v.width/5, 12), 28)
 	pathWidth := max(v.width-limitWidth-numbersWidth-2, 16)
-	return fmt.Sprintf("%s %s %8s %8s %8s %5s %s", padEnd(path, pathWidth), pad(limit, limitWidth), ok, denied, shadow, use, marks)
-}
-
-// Marks returns the marks of a rule in words.
-func (v topView) Marks(r live.Rule) string {
-	marks := strings.Join(r.Marks, " ")
-	if r.Override != nil && r.Override.ExpiresAt != nil {
-		marks += " until " + r.Override.ExpiresAt.In(v.location).Format("15:04")
-	}
-	return marks
+	return fmt.Sprintf("%s %s %8s %8s %8s %5s", padEnd(path, pathWidth), pad(limit, limitWidth), ok, denied, shadow, use)
 }
 
 // section returns the lines of a template, cut to the width of the screen.

@@ -129,7 +129,7 @@ func TestPageTopLiveAndMetricsShowTheSameNumbers(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		var s live.Snapshot
-		require.NoError(t, json.Unmarshal([]byte(body(p.live.Snapshot(), live.SnapshotPath)), &s))
+		require.NoError(t, json.Unmarshal([]byte(body(http.HandlerFunc(p.live.Snapshot), live.SnapshotPath)), &s))
 		screen := topScreen{width: 160, location: time.UTC}
 		top := strings.Join(screen.lines(&s, ""), "\n")
 		html := body(p.page, "/")
@@ -195,7 +195,7 @@ func TestBurstIsShownAtOnce(t *testing.T) {
 	for name, view := range map[string]func(observedProcess) string{
 		"page": func(p observedProcess) string { return html.UnescapeString(body(p.page, "/")) },
 		"live": func(p observedProcess) string {
-			return strings.ReplaceAll(body(p.live.Snapshot(), live.SnapshotPath), `\u003e`, ">")
+			return strings.ReplaceAll(body(http.HandlerFunc(p.live.Snapshot), live.SnapshotPath), `\u003e`, ">")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,11 +11,15 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/mod/module"
 
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/server"
@@ -45,16 +50,14 @@ func run(args []string) int {
 	root := newRoot()
 	root.SetArgs(commandArgs(args))
 	err := root.ExecuteContext(ctx)
-	var code exitCode
-	var failure *codedError
-	switch {
-	case err == nil:
+	if err == nil {
 		return 0
-	case errors.As(err, &code):
+	}
+	if code, isSilent := errors.AsType[exitCode](err); isSilent {
 		return int(code)
 	}
 	fmt.Fprintln(os.Stderr, "rls:", err)
-	if errors.As(err, &failure) {
+	if failure, isCoded := errors.AsType[*codedError](err); isCoded {
 		return failure.code
 	}
 	return 1
@@ -73,15 +76,12 @@ type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// incumbentNames are the names of the incumbent's program.
-var incumbentNames = []string{"ratelimit", "service_cmd"}
-
 // commandArgs returns the arguments of the command line. A name of the incumbent's program, as the program or as the
 // first argument, starts the service, because deployments have the command /bin/ratelimit. Further arguments are
 // ignored, as the incumbent does.
 func commandArgs(args []string) []string {
 	for _, arg := range args[:min(len(args), 2)] {
-		if slices.Contains(incumbentNames, filepath.Base(arg)) {
+		if slices.Contains([]string{"ratelimit", "service_cmd"}, filepath.Base(arg)) {
 			return []string{}
 		}
 	}
@@ -128,8 +128,8 @@ func newRoot() *cobra.Command {
 
 // suggestFlag adds the nearest flag of cmd to the error of an unknown flag.
 func suggestFlag(cmd *cobra.Command, err error) error {
-	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) {
+	unknown, isUnknown := errors.AsType[*pflag.NotExistError](err)
+	if !isUnknown {
 		return err
 	}
 	var names []string
@@ -138,4 +138,50 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; did you mean --%s?", err, near)
 	}
 	return fmt.Errorf("%w; %s --help lists the flags", err, cmd.CommandPath())
+}
+
+// version, commit and date are set by the build (deploy/scripts/ldflags).
+var version, commit, date string
+
+// build says which source the program is built from.
+type build struct {
+	Version string // of the last tag, or that of the module
+	Commit  string // the hash
+	Date    string // of the commit, as RFC 3339 in UTC
+}
+
+const unknownBuild = "unknown"
+
+var thisBuild = sync.OnceValue(func() build {
+	info, _ := debug.ReadBuildInfo()
+	return newBuild(build{Version: version, Commit: commit, Date: date}, info)
+})
+
+// newBuild completes the values of the linker with what the Go command records. In a clone,
+// go build records the commit. go install of a version without a tag records a pseudo-version, which
+// contains the time and the start of the hash. info may be nil.
+func newBuild(linked build, info *debug.BuildInfo) build {
+	var recorded build
+	if info != nil {
+		recorded.Version = info.Main.Version
+		if module.IsPseudoVersion(recorded.Version) {
+			recorded.Commit, _ = module.PseudoVersionRev(recorded.Version)
+			if t, err := module.PseudoVersionTime(recorded.Version); err == nil {
+				recorded.Date = t.UTC().Format(time.RFC3339)
+			}
+		}
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				recorded.Commit = s.Value
+			case "vcs.time":
+				recorded.Date = s.Value
+			}
+		}
+	}
+	return build{
+		Version: cmp.Or(linked.Version, recorded.Version, unknownBuild),
+		Commit:  cmp.Or(linked.Commit, recorded.Commit, unknownBuild),
+		Date:    cmp.Or(linked.Date, recorded.Date, unknownBuild),
+	}
 }

@@ -35,8 +35,8 @@ func callObservers(s *env.Settings, e *events.Events, others ...service.Observer
 	return append(others, e.Metrics.Service(), e.Metrics.RuleObserver(rules))
 }
 
-// decisionLogCloseTimeout bounds the time that the decision log has at the end to write the records in its buffer.
-const decisionLogCloseTimeout = 3 * time.Second
+// closeTimeout bounds the time in which the last records of the decision log and the last spans are written.
+const closeTimeout = 3 * time.Second
 
 // newDecisions returns the observers that describe decisions, the first for subscribers. It starts the decision log.
 func newDecisions(p *process, s *env.Settings, e *events.Events) (*decisionlog.Hub, []service.Observer) {
@@ -72,14 +72,12 @@ func newDecisions(p *process, s *env.Settings, e *events.Events) (*decisionlog.H
 		cancel()
 		select {
 		case <-done:
-		case <-time.After(decisionLogCloseTimeout):
+		case <-time.After(closeTimeout):
 			e.Log.Warn("decision log cut", "reason", "its file or stdout takes no more lines")
 		}
 	})
 	return hub, append(observers, l)
 }
-
-const traceCloseTimeout = 3 * time.Second
 
 func startTracing(p *process, s *env.Settings, log *slog.Logger) (*tracing.Tracer, error) {
 	if !s.TracesCalls() {
@@ -105,7 +103,7 @@ func startTracing(p *process, s *env.Settings, log *slog.Logger) (*tracing.Trace
 	}
 	log.Info("calls traced", "protocol", o.Protocol)
 	p.atEnd(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), traceCloseTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
 		if err := tracer.Close(ctx); err != nil {
 			log.Warn("last spans not exported", "error", err)
@@ -135,15 +133,6 @@ func sendStats(p *process, s *env.Settings, e *events.Events) {
 	p.atEnd(statsd.New(o).Close)
 }
 
-// candidateKeyPrefix begins the names of the candidate's counters in a store.
-const candidateKeyPrefix = "candidate:"
-
-// candidateLimits are the limits at LIMITS_CANDIDATE, or nil without them.
-type candidateLimits struct {
-	*candidate.Candidate
-	explainer *explain.Explainer
-}
-
 // startCandidate evaluates the limits at LIMITS_CANDIDATE until p ends, and explains them. It returns nil without the
 // setting.
 func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidate.Candidate, *explain.Explainer, error) {
@@ -152,7 +141,7 @@ func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidate.C
 	}
 	o := candidate.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
 	x := explain.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
-	switch keyPrefix := s.CacheKeyPrefix + candidateKeyPrefix; s.Backend() {
+	switch keyPrefix := s.CacheKeyPrefix + "candidate:"; s.Backend() {
 	case env.BackendRedis:
 		// The candidate has its own connections and its own queue, so that it never delays a call.
 		client, err := newRedis(s, keyPrefix, nil, nil)
@@ -183,11 +172,4 @@ func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidate.C
 	p.start(func(ctx context.Context) { c.Follow(ctx, files, e.Log) })
 	p.start(c.Run)
 	return c, explain.New(x), nil
-}
-
-func newExplainer(s *env.Settings, l limits, counters *counterBackend, candidate *explain.Explainer) *explain.Explainer {
-	o := counters.explain
-	o.Limits, o.Candidate = l.store, candidate
-	o.AllOrNone, o.ShadowMode, o.QuotaMode = s.AllOrNone, s.ShadowMode, s.QuotaMode
-	return explain.New(o)
 }

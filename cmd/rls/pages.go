@@ -14,7 +14,6 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/time/rate"
 
-	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/admin/page"
@@ -86,9 +85,6 @@ func (p privatePages) signIn(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, "Unauthorized: enter a token of ADMIN_TOKEN as the password of any user", http.StatusUnauthorized)
 }
 
-// defaultGRPCPort is the port that rls hit asks by default.
-const defaultGRPCPort = 8081
-
 func livePage(s *env.Settings, private privatePages, h live.Handlers, x *explain.Explainer) []server.Page {
 	o := page.Options{
 		Snapshot: h.SnapshotFor,
@@ -105,26 +101,17 @@ func livePage(s *env.Settings, private privatePages, h live.Handlers, x *explain
 			}
 			return x.Explain(r.Context(), req), nil
 		},
-		Links: []page.Link{
-			{Href: "/rlconfig", Name: "Limits"},
-			{Href: "/rlconfig/problems", Name: "Problems"},
-			{Href: "/metrics", Name: "Metrics"},
-			{Href: "/endpoints", Name: "All pages"},
-		},
 		Log: private.log,
-	}
-	for _, source := range backend.Sources() {
-		o.Sources = append(o.Sources, source.String())
 	}
 	switch {
 	case s.GRPCUDS != "":
 		o.GRPCAddr = "unix://" + s.GRPCUDS
-	case s.GRPCPort != defaultGRPCPort && s.GRPCPort != 0:
+	case s.GRPCPort != 8081 && s.GRPCPort != 0: // rls hit asks 8081 by default
 		o.GRPCAddr = fmt.Sprintf("localhost:%d", s.GRPCPort)
 	}
 	var pages []server.Page
 	if len(private.Tokens) > 0 || private.File != nil {
-		o.Links = append(o.Links, page.Link{Href: signInPath, Name: "Sign in"})
+		o.SignIn = signInPath
 		help := "asks a browser for a token of ADMIN_TOKEN, as the password of any user"
 		pages = append(pages, server.Page{Path: signInPath, Help: help, Handler: http.HandlerFunc(private.signIn)})
 	}
@@ -188,10 +175,10 @@ func countReplicas(p *process, read func(context.Context) ([]runtimechanges.Repl
 
 func livePages(h live.Handlers) []server.Page {
 	return []server.Page{
-		{Path: live.SnapshotPath, Help: "the state and the traffic of this moment, as JSON", Handler: h.Snapshot()},
-		{Path: live.StreamPath, Help: "the same each second, as server-sent events", Handler: h.Stream(), Stream: true},
-		{Path: live.RulesPath, Help: "rules and their traffic, as JSON; ?filter=TEXT", Handler: h.Rules()},
-		{Path: live.RulePath, Help: "a rule and its busiest keys, as JSON; ?path=PATH", Handler: h.Rule()},
+		{Path: live.SnapshotPath, Help: "the state and the traffic of this moment, as JSON", Handler: http.HandlerFunc(h.Snapshot)},
+		{Path: live.StreamPath, Help: "the same each second, as server-sent events", Handler: http.HandlerFunc(h.Stream), Stream: true},
+		{Path: live.RulesPath, Help: "rules and their traffic, as JSON; ?filter=TEXT", Handler: http.HandlerFunc(h.Rules)},
+		{Path: live.RulePath, Help: "a rule and its busiest keys, as JSON; ?path=PATH", Handler: http.HandlerFunc(h.Rule)},
 	}
 }
 

@@ -124,7 +124,10 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	private := privatePages{callers, log}
 	_, help := private.refusal()
 	liveHandlers := live.Handlers{Live: newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, e), SeesKeys: private.admits}
-	explainer := newExplainer(s, limits, counters, candidateExplainer)
+	x := counters.explain
+	x.Limits, x.Candidate = limits.store, candidateExplainer
+	x.AllOrNone, x.ShadowMode, x.QuotaMode = s.AllOrNone, s.ShadowMode, s.QuotaMode
+	explainer := explain.New(x)
 	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, private, liveHandlers, explainer), adminPages(callers, limits, counters, overrides, log),
 		[]server.Page{
 			private.newPage(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: explainer}),

@@ -138,23 +138,20 @@ func (h *handler) serve(e *Endpoint, c *call) answer {
 	if !e.isForCounters && h.options.Overrides == nil {
 		return problem(http.StatusNotImplemented, "overrides are off; set OVERRIDES_ENABLED=true to store them in Redis")
 	}
-	if refusal := c.endpointRefusal(e); refusal != "" {
-		if e.Method != http.MethodGet {
+	refusal := ""
+	isRead := e.Method == http.MethodGet
+	if c.caller.ReadOnly && !isRead {
+		refusal = fmt.Sprintf("caller %s may only read", c.caller.Name)
+	} else if isList := isRead && !c.query.Has("target"); e.hasTarget && !isList {
+		refusal = c.fieldRefusal(c.field())
+	}
+	if refusal != "" {
+		if !isRead {
 			h.audit(c, strings.ToLower(e.Method), "outcome", "refused", "problem", refusal)
 		}
 		return problem(http.StatusForbidden, "%s", refusal)
 	}
 	return e.serve(h, c)
-}
-
-func (c *call) endpointRefusal(e *Endpoint) string {
-	if c.caller.ReadOnly && e.Method != http.MethodGet {
-		return fmt.Sprintf("caller %s may only read", c.caller.Name)
-	}
-	if isList := e.Method == http.MethodGet && !c.query.Has("target"); e.hasTarget && !isList {
-		return c.fieldRefusal(c.field())
-	}
-	return ""
 }
 
 func (c *call) fieldRefusal(field string) string {

@@ -42,28 +42,19 @@ type Override struct {
 	Kind   override.Kind `json:"kind"`
 	Target string        `json:"target"`
 
-	// Override is the stored JSON. It is a JSON string if the stored value is not JSON or has too many brackets.
-	Override json.RawMessage `json:"override,omitempty"`
-	ETag     string          `json:"etag,omitempty"`    // of the stored value, for If-Match
-	Version  int64           `json:"version,omitempty"` // of the change, in the answer to a change
+	Override json.RawMessage `json:"override,omitempty"` // as stored; a JSON string if it is no JSON or has too many brackets
+	ETag     string          `json:"etag,omitempty"`     // of the stored value, for If-Match
+	Version  int64           `json:"version,omitempty"`  // of the change, in the answer to a change
 
 	State        State    `json:"state"`
 	Problems     []string `json:"problems,omitempty"`
 	AlsoRejected []string `json:"also_rejected,omitempty"` // problems of other overrides that a PUT makes invalid
 	DryRun       bool     `json:"dry_run,omitempty"`       // nothing was stored
 
-	Path string `json:"path,omitempty"` // of the descriptor, such as "shop > tenant=acme"
-
-	// BaseLimits are the limits without the override. In the answer to a DELETE they are the limits until then.
-	BaseLimits string `json:"base_limits,omitempty"`
-
-	// Limits are the limits in force. If the override is rejected, its last valid value
-	// stays in force; Limits is empty if it has none.
-	Limits string `json:"limits,omitempty"`
-
-	// Counters is "kept" if Limits and BaseLimits use the same counters, or else "new". It
-	// is empty if the override is not in force.
-	Counters string `json:"counters,omitempty"`
+	Path       string `json:"path,omitempty"`        // of the descriptor, such as "shop > tenant=acme"
+	BaseLimits string `json:"base_limits,omitempty"` // without the override; in the answer to a DELETE, until then
+	Limits     string `json:"limits,omitempty"`      // in force; if the override is rejected, those of its last valid value
+	Counters   string `json:"counters,omitempty"`    // kept if Limits and BaseLimits use the same counters, or else new
 
 	ExpiresAt string `json:"expires_at,omitempty"` // in UTC (RFC 3339)
 	SetBy     string `json:"set_by,omitempty"`     // the caller, if the override was set through this API
@@ -115,8 +106,7 @@ type Limit struct {
 	Over         bool    `json:"over"`          // the next hit is over the limit
 	Degraded     bool    `json:"degraded"`      // counted in this replica, because the backend is down
 
-	// CachedDenial is the denial that this replica answers from its memory, without asking Redis.
-	CachedDenial *CachedDenial `json:"cached_denial,omitempty"`
+	CachedDenial *CachedDenial `json:"cached_denial,omitempty"` // that this replica answers from its memory, without asking Redis
 }
 
 // CachedDenial is a denial that one replica remembers.

@@ -18,11 +18,8 @@ type Endpoint struct {
 	Method, Path, Help string
 	Params             []Param
 
-	// Kind is the kind of the fields.
-	Kind override.Kind
-
-	// IsConditional reports that If-Match and If-None-Match apply. A conflict is then a Conflict.
-	IsConditional bool
+	Kind          override.Kind // of the fields
+	IsConditional bool          // If-Match and If-None-Match apply; a conflict is then a Conflict
 
 	// Answers are values of the types of successful answers. Every other answer is a Problems,
 	// or an Override if its value is invalid.
@@ -116,7 +113,8 @@ func (e Endpoint) forCounters() Endpoint {
 
 // fieldEndpoints returns the methods of the path of a kind of fields. Without targets, the kind has a single field.
 func fieldEndpoints(kind override.Kind, path string, hasTargets bool, getHelp, putHelp, deleteHelp string) []Endpoint {
-	get, put, remove, getAnswers := []Param{targetParam}, []Param{requiredTargetParam, dryRunParam}, []Param{requiredTargetParam, reasonParam}, []any{List{}, Override{}}
+	get, getAnswers := []Param{targetParam}, []any{List{}, Override{}}
+	put, remove := []Param{requiredTargetParam, dryRunParam}, []Param{requiredTargetParam, reasonParam}
 	if !hasTargets {
 		get, put, remove, getAnswers = nil, put[1:], remove[1:], getAnswers[1:]
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 
@@ -193,6 +194,9 @@ type Conflict struct {
 	LastChange *Change   `json:"last_change,omitempty"` // wrote or deleted the value, if the history still has it
 }
 
+// tagPattern matches an ETag, which can be weak.
+var tagPattern = regexp.MustCompile(`^(W/)?"([^" ]*)"$`)
+
 // readTags reads the ETags of a header. isAny reports that the header is *. tags is nil then, and without the header.
 func readTags(h http.Header, name string) (tags []string, isAny bool, err error) {
 	values := h.Values(name)
@@ -210,13 +214,12 @@ func readTags(h http.Header, name string) (tags []string, isAny bool, err error)
 	}
 	for _, part := range parts {
 		part = strings.TrimSpace(part)
-		weak := strings.TrimPrefix(part, "W/")
-		tag, isQuoted := strings.CutPrefix(weak, `"`)
-		tag, isClosed := strings.CutSuffix(tag, `"`)
-		if !isQuoted || !isClosed || strings.Contains(tag, `"`) || strings.Contains(tag, " ") {
+		match := tagPattern.FindStringSubmatch(part)
+		if match == nil {
 			return nil, false, fmt.Errorf(`%s: got %s, want * or an ETag in quotes, such as "%s"`, name, truncate(part), changes.Tag(""))
 		}
-		if name == "If-Match" && weak != part {
+		tag := match[2]
+		if name == "If-Match" && match[1] != "" {
 			tag = "weak" // a weak ETag matches nothing
 		}
 		tags = append(tags, tag)

@@ -90,12 +90,8 @@ type Rollback struct {
 	RestoredVersion int64 `json:"restored"`          // the version whose limits are in force again
 	DryRun          bool  `json:"dry_run,omitempty"`
 
-	// UndoneChanges are the changes since RestoredVersion, the newest first. A change without a
-	// field that the caller may use is left out.
-	UndoneChanges []Change `json:"undone"`
-
-	// Fields has the state of each field that the rollback wrote.
-	Fields []Override `json:"fields"`
+	UndoneChanges []Change   `json:"undone"` // since RestoredVersion, the newest first, of fields that the caller may use
+	Fields        []Override `json:"fields"` // which the rollback wrote
 }
 
 func (h *handler) rollBack(c *call) answer {

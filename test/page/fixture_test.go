@@ -54,8 +54,6 @@ func serve(t *testing.T, s *live.Snapshot) *fixture {
 			return &r, nil
 		},
 		GRPCAddr: "localhost:9081",
-		Sources:  []string{"redis", "deny_cache", "fallback"},
-		Links:    []page.Link{{Href: "/rlconfig", Name: "Limits"}, {Href: "/metrics", Name: "Metrics"}, {Href: "/endpoints", Name: "All pages"}},
 	}))
 	mux.Handle(page.AssetsPath, page.Assets())
 	mux.HandleFunc("/live/stream", f.stream)

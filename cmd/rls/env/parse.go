@@ -91,7 +91,6 @@ func bound(text string, unbounded float64) float64 {
 	return n
 }
 
-// valueKinds describe the values of types of settings.
 var valueKinds = map[reflect.Type]string{
 	reflect.TypeFor[string]():        "a string",
 	reflect.TypeFor[bool]():          "true or false",

@@ -204,7 +204,6 @@ type Settings struct {
 	MemcacheTLSSkipHostname bool          `envconfig:"MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not its name."`
 }
 
-// settings are the fields of Settings.
 var settings = reflect.VisibleFields(reflect.TypeFor[Settings]())
 
 // Warning is a valid setting that is probably a mistake. Message is for the log.

@@ -18,40 +18,6 @@ type figure struct {
 	Spark              spark
 }
 
-func figures(s *live.Snapshot) []figure {
-	f := &s.Figures
-	calls := figure{
-		ID: "calls", Name: "Calls", Value: FormatRate(f.Calls.Now), Unit: "/s", SecondName: "errors", Second: FormatRate(f.Errors.Now),
-		Spark: newSpark("Calls per second", f, FormatRate, f.Calls.Points, nil),
-	}
-	share := f.DeniedShare.Now
-	denied := figure{
-		ID: "denied", Name: "Denied", Value: FormatRate(share * 100), Unit: "%", SecondName: "calls/s", Second: FormatRate(share * f.Calls.Now),
-		Spark: newSpark("Denied share of the calls", f, FormatShare, nil, f.DeniedShare.Points),
-	}
-	if share > 0 {
-		denied.Class = "hot"
-	}
-	all := []figure{calls, denied, durationFigure("duration", "Time of a call, p50", f.P50, f.P99, f)}
-	if s.State.Redis == nil {
-		return all
-	}
-	redis := durationFigure("redis", "Redis round trip, p50", f.RedisP50, f.RedisP99, f)
-	if !s.State.Redis.Up {
-		redis.Value, redis.Unit, redis.Class = "away", "", "failed"
-		redis.SecondName, redis.Second = "decided here/s", FormatRate(f.WithoutRedis.Now)
-	}
-	return append(all, redis)
-}
-
-func durationFigure(id, name string, p50, p99 live.Series, f *live.Figures) figure {
-	value, unit := formatSeconds(p50.Now)
-	return figure{
-		ID: id, Name: name, Value: value, Unit: unit, SecondName: "p99", Second: FormatDuration(p99.Now),
-		Spark: newSpark(name, f, FormatDuration, p50.Points, nil),
-	}
-}
-
 // spark is a line of the last five minutes, or two lines.
 type spark struct {
 	Text             string // for screen readers
@@ -62,13 +28,16 @@ type spark struct {
 // sparkHeight is the height of a spark in units of its own. The width of a step is 1.
 const sparkHeight = 40
 
+// formats format the values of sparks.
+var formats = map[string]func(live.Value) string{"rate": FormatRate, "share": FormatShare, "duration": FormatDuration}
+
 // newSpark returns the spark of two series of one scale. Either can be nil.
-func newSpark(name string, f *live.Figures, format func(live.Value) string, points, denied []live.Value) spark {
+func newSpark(name, format string, f *live.Figures, points, denied []live.Value) spark {
 	highest, text := 0.0, "none"
 	for _, v := range slices.Concat(points, denied) {
 		if v.Known() {
 			highest = max(highest, float64(v))
-			text = "highest " + format(live.Value(highest))
+			text = "highest " + formats[format](live.Value(highest))
 		}
 	}
 	return spark{Text: name + " in the last five minutes: " + text, Width: slots(f) - 1, Line: sparkLine(points, f, highest), DeniedLine: sparkLine(denied, f, highest)}
@@ -153,24 +122,21 @@ func FormatShare(v live.Value) string {
 }
 
 // formatSeconds returns a duration in its best unit, and the unit.
-func formatSeconds(v live.Value) (value, unit string) {
+func formatSeconds(v live.Value) [2]string {
 	seconds := float64(v)
 	switch {
 	case !v.Known():
-		return "–", ""
+		return [2]string{"–", ""}
 	case seconds < 0.0009995:
-		return formatNumber(seconds * 1e6), "µs"
+		return [2]string{formatNumber(seconds * 1e6), "µs"}
 	case seconds < 0.9995:
-		return formatNumber(seconds * 1e3), "ms"
+		return [2]string{formatNumber(seconds * 1e3), "ms"}
 	}
-	return formatNumber(seconds), "s"
+	return [2]string{formatNumber(seconds), "s"}
 }
 
 // FormatDuration returns a duration with its unit.
 func FormatDuration(v live.Value) string {
-	value, unit := formatSeconds(v)
-	if unit == "" {
-		return value
-	}
-	return value + thinSpace + unit
+	text := formatSeconds(v)
+	return strings.TrimSuffix(text[0]+thinSpace+text[1], thinSpace)
 }

@@ -15,9 +15,8 @@ import (
 type keyList struct {
 	ID, Caption                 string
 	KeyName, RateName, UsedName string // headings
-
-	Rows  []keyRow
-	Empty string // shown without rows
+	Mode                        live.KeyMode
+	Rows                        []keyRow
 }
 
 type keyRow struct {
@@ -27,28 +26,19 @@ type keyRow struct {
 	Href       string // address of explain with this key; empty if the key is hashed
 }
 
-// newKeyList returns a list of keys. The list most-denied has their rates of denied hits.
-func newKeyList(id, caption, rateName string, mode live.KeyMode, keys []live.Key) keyList {
-	l := keyList{ID: id, Caption: caption, KeyName: "Key and rule", RateName: rateName, UsedName: "Used", Empty: "None in the last minutes."}
-	if mode == live.KeysOff {
-		l.Empty = "Off. TOP_KEYS=on shows keys, and TOP_KEYS=hashed shows hashes of keys."
-	}
+// newKeyList returns a list of keys. The list most-denied has their rates of denied hits. The list unmatched-keys has
+// the reasons why no rule limits them.
+func newKeyList(id, caption, keyName, rateName, usedName string, mode live.KeyMode, keys []live.Key) keyList {
+	l := keyList{id, caption, keyName, rateName, usedName, mode, nil}
 	for _, k := range keys {
 		row := newKeyRow(mode, k)
-		if id == "most-denied" {
+		switch id {
+		case "most-denied":
 			row.ListRate = k.DeniedRate
+		case "unmatched-keys":
+			row.Used = k.Limit
 		}
 		l.Rows = append(l.Rows, row)
-	}
-	return l
-}
-
-// unmatchedList returns the list of examples of descriptors that no rule limits.
-func unmatchedList(k *live.TopKeys) keyList {
-	l := newKeyList("unmatched-keys", "Most frequent descriptors", "Seen/s", k.Mode, k.Unmatched)
-	l.KeyName, l.UsedName = "Descriptor", "Reason"
-	for i := range l.Rows {
-		l.Rows[i].Used = l.Rows[i].Limit
 	}
 	return l
 }
@@ -73,20 +63,16 @@ func newKeyRow(mode live.KeyMode, k live.Key) keyRow {
 // readable returns the text of a part of a key. If the text has invisible characters or
 // characters that change the direction of others, the result is part, which has %XX instead.
 func readable(part string) string {
-	text, err := url.PathUnescape(part)
-	if err != nil || !utf8.ValidString(text) {
-		return part
+	const zeroWidthJoiner = '\u200d' // joins emojis to one
+	isHidden := func(r rune) bool {
+		return r != zeroWidthJoiner && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp)
 	}
-	for _, r := range text {
-		if r != zeroWidthJoiner && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp) {
-			return part
-		}
+	text, err := url.PathUnescape(part)
+	if err != nil || !utf8.ValidString(text) || strings.ContainsFunc(text, isHidden) {
+		return part
 	}
 	return text
 }
-
-// zeroWidthJoiner joins emojis to one.
-const zeroWidthJoiner = '\u200d'
 
 // descriptorOf returns the descriptor with these parts of the name of a counter, as the form of explain takes it.
 func descriptorOf(parts []string) string {

@@ -15,12 +15,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
-// Options are the options of New. Explain, GRPCAddr, Sources and Links can be empty.
+// Options are the options of New. Explain, GRPCAddr and SignIn can be empty.
 type Options struct {
 	// Snapshot returns what the page shows to a caller. The page does not change it.
 	Snapshot func(*http.Request) *live.Snapshot
@@ -37,13 +38,9 @@ type Options struct {
 	Explain func(r *http.Request, domain, descriptor string) (*explain.Report, error)
 
 	GRPCAddr string       // of the service, if rls hit does not reach it by default
-	Sources  []string     // names of the parts that make decisions
-	Links    []Link       // at the top
+	SignIn   string       // path of the page that asks for a token; empty without tokens
 	Log      *slog.Logger // gets the error of a page that can't be rendered
 }
-
-// Link is a link to another page of the debug listener.
-type Link struct{ Href, Name string }
 
 // Paths of the page and of its assets on the debug listener.
 const (
@@ -93,42 +90,29 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		rules = slices.Concat(rules, filtered)
 	}
 	p.render(w, "page", &view{
-		Snapshot: s,
-		Choice:   c,
-		Rules:    newRuleTable(s, rules, more, details, c),
-		Links:    p.o.Links,
-		Sources:  p.o.Sources,
-		Hint:     p.hint(s),
-		Explain:  p.explain(r, query.Get("domain"), query.Get("descriptor")),
+		Snapshot:   s,
+		Choice:     c,
+		Rules:      newRuleTable(s, rules, more, details, c),
+		SignIn:     p.o.SignIn,
+		HitCommand: p.hitCommand,
+		Explain:    p.explain(r, query.Get("domain"), query.Get("descriptor")),
 	})
 }
 
-// hint returns what to do if there is nothing to show, or nil.
-func (p *Page) hint(s *live.Snapshot) *hint {
-	switch {
-	case !s.State.Limits.Loaded:
-		return &hint{Text: "No limits are loaded. The page of problems says why.", Href: "/rlconfig/problems", LinkName: "Problems"}
-	case s.Rules.Total == 0:
-		return &hint{Text: "The limits in force have no rule."}
-	case len(s.Rules.Shown) > 0:
-		return nil
-	case s.Figures.Calls.HadTraffic():
-		return &hint{Text: "Calls arrive, but no limit has counted a hit in the last five minutes."}
-	}
-	h := &hint{Text: "No calls in the last five minutes.", IsIdle: true}
+// hitCommand returns a command that sends calls to a rule, or an empty text if no rule can deny calls.
+func (p *Page) hitCommand() string {
 	rules, _ := p.o.Rules("")
-	limits := func(r live.Rule) bool {
+	i := slices.IndexFunc(rules, func(r live.Rule) bool {
 		return slices.ContainsFunc(r.Limits, func(l live.Limit) bool { return !l.Unlimited && !l.Disabled })
+	})
+	if i < 0 {
+		return ""
 	}
-	if i := slices.IndexFunc(rules, limits); i >= 0 {
-		h.Text += " This command sends some calls:"
-		h.Command = "rls hit "
-		if p.o.GRPCAddr != "" {
-			h.Command += "-a " + ShellWord(p.o.GRPCAddr) + " "
-		}
-		h.Command += "-d " + ShellWord(rules[i].Domain) + " " + ShellWord(exampleDescriptor(rules[i].Path)) + " -n 8"
+	command := "rls hit "
+	if p.o.GRPCAddr != "" {
+		command += "-a " + ShellWord(p.o.GRPCAddr) + " "
 	}
-	return h
+	return command + "-d " + ShellWord(rules[i].Domain) + " " + ShellWord(exampleDescriptor(rules[i].Path)) + " -n 8"
 }
 
 // plainWord matches a word that a shell takes as it is.
@@ -211,71 +195,36 @@ func Assets() http.Handler {
 // view is what the template shows. File assets/page.js makes the same texts from a snapshot.
 type view struct {
 	*live.Snapshot
-	Choice  choice
-	Links   []Link
-	Rules   ruleTable
-	Hint    *hint
-	Explain explainForm
-	Sources []string
-}
-
-// hint says what to do if there is nothing to show.
-type hint struct {
-	Text, Href, LinkName, Command string
-	IsIdle                        bool // no call has arrived
-}
-
-func keysNote(k *live.TopKeys) string {
-	note := "TOP_KEYS=" + string(k.Mode)
-	if k.Mode != live.KeysOff && k.SampledShare < 1 {
-		note += ", from " + FormatShare(k.SampledShare) + " of the decisions"
-	}
-	return note
-}
-
-func limitsNote(l *live.Limits) string {
-	if !l.Loaded {
-		return "No limits in force"
-	}
-	note := live.Count(l.Rules, "rule") + " in " + live.Count(len(l.Domains), "domain") + ", from " + l.Source
-	if l.Hash != "" {
-		note += ", hash " + l.Hash[:min(len(l.Hash), 8)]
-	}
-	return note
-}
-
-func overridesNote(l *live.OverrideList) string {
-	switch {
-	case !l.Enabled:
-		return "OVERRIDES_ENABLED=false"
-	case len(l.Shown) == 0:
-		return "None"
-	case l.More > 0:
-		return live.Thousands(int64(l.More)) + " more; rls limits list shows all"
-	}
-	return live.Thousands(int64(len(l.Shown)))
+	Choice     choice
+	SignIn     string
+	Rules      ruleTable
+	HitCommand func() string
+	Explain    explainForm
 }
 
 // functions are the functions of the template. The empty values fill the templates from which the script makes rows.
 var functions = template.FuncMap{
-	"figures":       figures,
-	"keys":          newKeyList,
-	"keysNote":      keysNote,
-	"limitsNote":    limitsNote,
-	"overridesNote": overridesNote,
-	"unmatchedKeys": unmatchedList,
-	"unmatchedSpark": func(f *live.Figures) spark {
-		return newSpark("Descriptors without a rule per second", f, FormatRate, f.Unmatched.Points, nil)
+	"figure": func(id, name, value, unit, class, secondName, second string, s spark) figure {
+		return figure{id, name, value, unit, class, secondName, second, s}
 	},
+	"spark":    newSpark,
+	"times":    func(a, b live.Value) live.Value { return a * b },
+	"seconds":  formatSeconds,
+	"duration": FormatDuration,
+	"keys":     newKeyList,
+	"sources":  backend.Sources,
 
-	"clock": func(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }, // the script replaces it with local time
-	"utc":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
-	"stamp": func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
-	"count": live.Thousands,
-	"left":  func(n int64) string { return live.Thousands(max(n, 0)) }, // a negative count is debt
-	"join":  func(texts []string) string { return strings.Join(texts, ", ") },
-	"rate":  FormatRate,
-	"share": FormatShare,
+	"clock":   func(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }, // the script replaces it with local time
+	"utc":     func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+	"minute":  func(t time.Time) string { return t.UTC().Format("15:04 UTC") },
+	"stamp":   func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
+	"count":   live.Thousands,
+	"counted": live.Count[int],
+	"number":  func(n int) string { return live.Thousands(int64(n)) },
+	"left":    func(n int64) string { return live.Thousands(max(n, 0)) }, // a negative count is debt
+	"join":    func(texts []string) string { return strings.Join(texts, ", ") },
+	"rate":    FormatRate,
+	"share":   FormatShare,
 	"rateClass": func(v live.Value, class string) string { // class is for rates above 0
 		if v > 0 {
 			return class

@@ -2,7 +2,6 @@ package page
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"net/url"
 	"slices"
@@ -16,12 +15,9 @@ import (
 const maxRows = 200
 
 type ruleTable struct {
-	Count     string
-	Rows      []*ruleRow
-	More      string // says that there are more rules than rows
-	HasQuiet  bool
-	Quiet     string // the text of the link to quiet rules
-	QuietHref string
+	Seen int // rules with traffic
+	Rows []*ruleRow
+	More int // rules that match too and have no row
 }
 
 type ruleRow struct {
@@ -31,21 +27,12 @@ type ruleRow struct {
 	Spark   spark
 }
 
-// MarkTexts returns the marks of the rule in words.
-func (r *ruleRow) MarkTexts() []string {
-	texts := slices.Clone(r.Marks)
-	if i := slices.Index(texts, "override"); i >= 0 && r.Override != nil && r.Override.ExpiresAt != nil {
-		texts[i] = "override until " + r.Override.ExpiresAt.UTC().Format("15:04 UTC")
-	}
-	return texts
-}
-
 // choice has the choices of a viewer. The query of the page's address contains them.
 type choice struct {
 	Filter string
 	Sort   string // denied, ok, use or rule
-	Quiet        bool
-	Rule         string // the path of the open rule
+	Quiet  bool
+	Rule   string // the path of the open rule
 }
 
 func parseChoice(query url.Values) choice {
@@ -54,6 +41,12 @@ func parseChoice(query url.Values) choice {
 		c.Sort = "denied"
 	}
 	return c
+}
+
+// QuietToggled returns the address of the page that shows quiet rules if this one hides them, or the reverse.
+func (c choice) QuietToggled() string {
+	c.Quiet = !c.Quiet
+	return c.href()
 }
 
 // SortedBy returns the address of the page with another order.
@@ -78,7 +71,7 @@ func (c choice) href() string {
 // newRuleTable returns the table of the rules that c chooses. rules can have a rule twice. more is the number
 // of rules that match too, but are not in rules. details describes the open rule. It is nil if no rule is open.
 func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDetails, c choice) ruleTable {
-	t := ruleTable{}
+	t := ruleTable{Seen: len(s.Rules.Shown) + s.Rules.More}
 	var chosen []*live.Rule
 	known, filter := map[string]bool{}, strings.ToLower(c.Filter)
 	for i := range rules {
@@ -91,7 +84,7 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDe
 	rows := treeRows(chosen)
 	for _, position := range rows[:min(len(rows), maxRows)] {
 		row := &ruleRow{treeRow: position}
-		row.Spark = newSpark("OK and denied hits per second", &s.Figures, FormatRate, row.OKPoints, row.DeniedPoints)
+		row.Spark = newSpark("OK and denied hits per second", "rate", &s.Figures, row.OKPoints, row.DeniedPoints)
 		linked := c
 		linked.Rule = row.Path
 		if c.Rule == row.Path {
@@ -101,18 +94,7 @@ func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDe
 		row.Href = linked.href()
 		t.Rows = append(t.Rows, row)
 	}
-	t.Count = fmt.Sprintf("%s of %s with traffic", live.Thousands(int64(len(s.Rules.Shown)+s.Rules.More)), live.Thousands(int64(s.Rules.Total)))
-	if n := max(len(rows)-maxRows, 0) + more; n > 0 {
-		t.More = live.Count(n, "more rule") + ". The filter finds all rules."
-	}
-	t.HasQuiet = s.Rules.Quiet > 0 && c.Filter == ""
-	t.Quiet = "Show " + live.Count(s.Rules.Quiet, "quiet rule")
-	if c.Quiet {
-		t.Quiet = "Hide quiet rules"
-	}
-	linked := c
-	linked.Quiet = !c.Quiet
-	t.QuietHref = linked.href()
+	t.More = max(len(rows)-maxRows, 0) + more
 	return t
 }
 

@@ -29,11 +29,9 @@ const (
 
 // Options are the options of New.
 type Options struct {
-	// Limiter counts for the candidate. Its counters must not be those of the limits in force.
-	Limiter backend.Limiter
+	Limiter backend.Limiter // with counters that are not those of the limits in force
 
-	// AllOrNone and QuotaMode are those of the service.
-	AllOrNone, QuotaMode bool
+	AllOrNone, QuotaMode bool // of the service
 }
 
 // Result is the outcome of an evaluated call.
@@ -122,7 +120,6 @@ func (c *Candidate) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// run lets the candidate decide the call.
 func (e *evaluation) run(ctx context.Context) {
 	c := e.candidate
 	s := service.New(service.Options{
@@ -132,8 +129,7 @@ func (e *evaluation) run(ctx context.Context) {
 	_, _ = s.ShouldRateLimit(ctx, e.request) // Answered gets the answer
 }
 
-// Answered implements service.Observer: it compares the answer of the candidate with that of
-// the limits in force.
+// Answered implements service.Observer: it compares the answers.
 func (e *evaluation) Answered(ctx context.Context, call *service.Call) {
 	c := e.candidate
 	if call.Err != nil {

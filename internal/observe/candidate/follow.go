@@ -13,17 +13,16 @@ import (
 // Follow evaluates the limits of s, and each later version of them, until ctx is done.
 func (c *Candidate) Follow(ctx context.Context, s source.Source, log *slog.Logger) {
 	_ = s.Run(ctx, func(u source.Update) error {
-		if err := errors.Join(u.Problem, u.Outage); err != nil {
-			message := "candidate limits rejected; the last good ones are still evaluated"
-			if c.store.Load() == nil {
-				message = "candidate limits rejected; no candidate is evaluated"
-			}
-			log.Error(message, "problem", err)
-			c.stats.setProblem(err)
+		err := errors.Join(u.Problem, u.Outage)
+		c.stats.setProblem(err)
+		switch {
+		case err != nil && c.store.Load() == nil:
+			log.Error("candidate limits rejected; no candidate is evaluated", "problem", err)
 			return err
-		}
-		if u.Limits == nil {
-			c.stats.setProblem(nil)
+		case err != nil:
+			log.Error("candidate limits rejected; the last good ones are still evaluated", "problem", err)
+			return err
+		case u.Limits == nil:
 			return nil
 		}
 		config := descriptors.Compile(u.Limits)

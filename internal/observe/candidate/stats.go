@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// maxRules bounds the rules that a Status counts. All further rules together are OtherRules.
-const maxRules = 1000
+const maxRules = 1000 // rules that a Status counts; all further rules together are OtherRules
 
 // OtherRules stands for the rules beyond the first 1,000 that deny newly.
 const OtherRules = "other"
@@ -22,8 +21,7 @@ type Status struct {
 	Calls      [len(Results)]uint64 // since Since, by Result
 	TotalCalls [len(Results)]uint64 // since the start of the process, by Result
 
-	// Rules has the rules that deny newly, those with the most denials first.
-	Rules []RuleCount
+	Rules []RuleCount // that deny newly, those with the most denials first
 }
 
 // RuleCount is the number of descriptors that a rule denies newly.
@@ -32,7 +30,6 @@ type RuleCount struct {
 	NewlyDenied uint64 `json:"newly_denied"`
 }
 
-// stats counts the evaluated calls.
 type stats struct {
 	mu              sync.Mutex
 	since           time.Time
@@ -41,11 +38,10 @@ type stats struct {
 	rules           map[string]uint64
 }
 
-// reset starts to count again.
 func (s *stats) reset(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.since, s.problem, s.oldCalls, s.rules = now, nil, s.calls, map[string]uint64{}
+	s.since, s.oldCalls, s.rules = now, s.calls, map[string]uint64{}
 }
 
 func (s *stats) setProblem(err error) {

@@ -10,8 +10,7 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// CallLog logs one line for each call at level debug. It is a service.Observer. At other
-// levels a call costs one check of the level.
+// CallLog is a service.Observer that logs one line for each call at level debug.
 type CallLog struct {
 	Log  *slog.Logger
 	Hash *Hash // replaces values, unless it is nil
@@ -33,7 +32,9 @@ func (l CallLog) Answered(ctx context.Context, c *service.Call) {
 			continue
 		}
 		last = o.descriptor
-		descriptors = append(descriptors, l.descriptorText(&o))
+		r := Record{Descriptor: o.entries()}
+		l.Hash.replaceValues(&r)
+		descriptors = append(descriptors, FormatEntries(r.Descriptor))
 		if rule := o.rule(); rule != "" {
 			rules = append(rules, rule)
 		}
@@ -50,11 +51,4 @@ func (l CallLog) Answered(ctx context.Context, c *service.Call) {
 		attrs = append(attrs, slog.Any("error", c.Err))
 	}
 	l.Log.LogAttrs(ctx, slog.LevelDebug, "call answered", attrs...)
-}
-
-// descriptorText returns the descriptor of o in short: `tenant=acme,path=/`.
-func (l CallLog) descriptorText(o *outcome) string {
-	r := Record{Descriptor: o.entries()}
-	l.Hash.replaceValues(&r)
-	return FormatEntries(r.Descriptor)
 }

@@ -18,26 +18,14 @@ type Filter struct {
 	Code   Code
 	Source string
 
-	// Entries are entries that the descriptor must have. An Entry without a Value selects
-	// all values of its Key.
-	Entries []Entry
+	Entries []Entry // that the descriptor must have; without a Value, any value of the Key
 }
 
-// Names of the parameters of a Filter in a query.
-const (
-	domainParam = "domain"
-	ruleParam   = "rule"
-	codeParam   = "code"
-	sourceParam = "source"
-	entryParam  = "entry"
-)
-
-// ParseFilter returns the Filter of a query. Codes and sources match in any case. An empty
-// value selects all. The error names an unknown parameter or value.
+// ParseFilter returns the Filter of a query. Codes and sources match in any case. An empty value selects all.
 func ParseFilter(query url.Values) (Filter, error) {
 	var f Filter
 	for name, values := range query {
-		if len(values) > 1 && name != entryParam {
+		if len(values) > 1 && name != "entry" {
 			return f, fmt.Errorf("filter %s: got %d values, want one", name, len(values))
 		}
 		for _, value := range values {
@@ -49,22 +37,21 @@ func ParseFilter(query url.Values) (Filter, error) {
 	return f, nil
 }
 
-// setParam adds a parameter to f.
 func (f *Filter) setParam(name, value string) (err error) {
 	switch name {
-	case domainParam:
+	case "domain":
 		f.Domain = value
-	case ruleParam:
+	case "rule":
 		f.Rule = value
-	case codeParam:
+	case "code":
 		f.Code, err = parseName(name, value, []Code{OK, OverLimit, Failed})
-	case sourceParam:
+	case "source":
 		var names []string
 		for _, source := range backend.Sources() {
 			names = append(names, source.String())
 		}
 		f.Source, err = parseName(name, value, names)
-	case entryParam:
+	case "entry":
 		key, entryValue, _ := strings.Cut(value, "=")
 		switch {
 		case key != "":
@@ -91,28 +78,6 @@ func parseName[T ~string](param, value string, names []T) (T, error) {
 	return "", fmt.Errorf("filter %s: got %q, want one of %v", param, value, names)
 }
 
-// Query returns the query that ParseFilter parses.
-func (f *Filter) Query() url.Values {
-	query := url.Values{}
-	add := func(name, value string) {
-		if value != "" {
-			query.Add(name, value)
-		}
-	}
-	add(domainParam, f.Domain)
-	add(ruleParam, f.Rule)
-	add(codeParam, string(f.Code))
-	add(sourceParam, f.Source)
-	for _, e := range f.Entries {
-		if e.Value != "" {
-			e.Key += "=" + e.Value
-		}
-		add(entryParam, e.Key)
-	}
-	return query
-}
-
-// selects reports whether f selects the record of o.
 func (f *Filter) selects(o *outcome) bool {
 	switch {
 	case f.Code != "" && o.code != f.Code:

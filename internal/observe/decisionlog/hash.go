@@ -6,11 +6,9 @@ import (
 	"encoding/hex"
 )
 
-// hashBytes is the length of a hashed value before it is written in hexadecimal.
-const hashBytes = 8
+const hashBytes = 8 // of a hashed value, before it is written in hexadecimal
 
-// Hash replaces the values of descriptors in records, so that a reader can compare values
-// but not see them. A nil *Hash replaces nothing. It is safe for concurrent use.
+// Hash replaces values in records, so that a reader can compare them but not see them. A nil *Hash replaces nothing.
 type Hash struct{ key []byte }
 
 // NewHash returns a Hash with a secret key. It returns nil if the key is empty.

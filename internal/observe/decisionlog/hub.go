@@ -14,8 +14,7 @@ import (
 // MaxSubscribers is the maximum number of subscribers of a Hub.
 const MaxSubscribers = 16
 
-// Hub sends the records of calls to subscribers. It is a service.Observer. Without
-// subscribers, a call costs one atomic load. NewHub makes a Hub.
+// Hub is a service.Observer that sends records to subscribers. Without them, a call costs one atomic load.
 type Hub struct {
 	now  func() time.Time
 	hash *Hash
@@ -26,9 +25,8 @@ type Hub struct {
 
 var _ service.Observer = (*Hub)(nil)
 
-// NewHub returns a Hub without subscribers. now is the clock of the service; nil means
-// time.Now. hash replaces values in records; nil means that records have the values of the
-// request. Filters always compare the values of the request.
+// NewHub returns a Hub without subscribers. now is the clock of the service, or nil for time.Now. Filters compare
+// the values before hash replaces them.
 func NewHub(now func() time.Time, hash *Hash) *Hub {
 	if now == nil {
 		now = time.Now
@@ -46,9 +44,8 @@ type Subscription struct {
 	dropped atomic.Uint64
 }
 
-// Subscribe adds a subscriber to records that the filter selects. The subscriber must read
-// Records and call Close at the end. If its buffer is full, records for this subscriber are
-// dropped. Subscribe fails if the Hub has MaxSubscribers.
+// Subscribe adds a subscriber to records that the filter selects, and that are dropped if the buffer is full. The
+// subscriber must call Close at the end. Subscribe fails if the Hub has MaxSubscribers.
 func (h *Hub) Subscribe(f Filter, buffer int) (*Subscription, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -90,7 +87,6 @@ func (h *Hub) Answered(ctx context.Context, c *service.Call) {
 	}
 }
 
-// send puts the records of a call into the buffer.
 func (s *Subscription) send(ctx context.Context, c *service.Call, duration time.Duration) {
 	for o := newOutcomes(c); o.next(); {
 		if !s.filter.selects(&o) {

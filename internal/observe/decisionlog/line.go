@@ -10,8 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// Line is a line of the stream or of the log. It is a Record, or it says how many records
-// were dropped.
+// Line is a line of the stream or of the log: a Record, or the number of dropped records.
 type Line struct {
 	Record
 	Dropped uint64 `json:"dropped"`
@@ -24,8 +23,7 @@ type Drops struct {
 	Reason  string    `json:"reason"`
 }
 
-// EncodeLine returns a Record or Drops as a line of JSON. Characters that a terminal does
-// not print are escaped.
+// EncodeLine returns v as a line of JSON. Characters that a terminal does not print are escaped.
 func EncodeLine[T Record | Drops](v T) []byte {
 	var b bytes.Buffer
 	appendLine(&b, v)
@@ -48,9 +46,8 @@ func appendLine(b *bytes.Buffer, v any) {
 	}
 }
 
-// appendPrintable appends a line of JSON to b, and writes each character that a terminal does
-// not print as a JSON escape of four hexadecimal digits. The JSON encoder has already escaped ASCII characters below
-// the space, so the line has such characters in strings only.
+// appendPrintable appends a line of JSON to b, and writes what a terminal does not print as JSON escapes. Only
+// strings have such characters, because the encoder has escaped those below the space.
 func appendPrintable(b *bytes.Buffer, line string) {
 	for _, r := range line {
 		switch {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,24 +15,13 @@ import (
 
 // LogOptions are the options of NewLog.
 type LogOptions struct {
-	// All writes all records. Otherwise the log has denials and errors only.
-	All bool
-
-	// Sample is the share of the calls whose records are written, from 0 to 1.
-	Sample float64
-
-	// MaxPerSecond is the maximum number of records in a second; 0 means no maximum.
-	MaxPerSecond int
-
-	// Path is the file that the log appends to. If it is empty, the log writes to Writer.
-	Path   string
-	Writer io.Writer
-
-	// Hash replaces values in records, unless it is nil.
-	Hash *Hash
-
-	// Log gets the errors of writing. It is required.
-	Log *slog.Logger
+	All          bool         // write all records, and not only denials and errors
+	Sample       float64      // share of the calls whose records are written, from 0 to 1
+	MaxPerSecond int          // maximum of records; 0 means no maximum
+	Path         string       // of the file that the log appends to
+	Writer       io.Writer    // gets the lines if Path is empty
+	Hash         *Hash        // replaces values in records, unless it is nil
+	Log          *slog.Logger // gets the errors of writing
 }
 
 // DropReason is why a record was dropped from the log.
@@ -57,19 +47,23 @@ type Stats struct {
 	Dropped [dropReasons]uint64 // by DropReason
 }
 
-// Log writes records as lines of JSON. It is a service.Observer. A call only puts its
-// records into a buffer, and Run writes them.
+// Log is a service.Observer that writes records as lines of JSON. A call only puts them into a buffer for Run.
 type Log struct {
 	options LogOptions
 	records chan Record
 	reopen  chan struct{}
 
-	// thisSecond has a second of the clock in its upper half, and the records of this second in its
-	// lower half.
-	thisSecond atomic.Uint64
+	rateMu        sync.Mutex // guards the fields below
+	second        int64      // of the newest record, since 1970
+	secondRecords int        // in this second
 
 	written atomic.Uint64
 	dropped [dropReasons]atomic.Uint64
+
+	// Run uses the fields below.
+	out           *output
+	lines         bytes.Buffer
+	reportedDrops [dropReasons]uint64
 }
 
 var _ service.Observer = (*Log)(nil)
@@ -81,7 +75,8 @@ const (
 
 // NewLog returns a Log. Nothing is written before Run.
 func NewLog(o LogOptions) *Log {
-	return &Log{options: o, records: make(chan Record, logBuffer), reopen: make(chan struct{}, 1)}
+	out := &output{path: o.Path, w: o.Writer, log: o.Log}
+	return &Log{options: o, out: out, records: make(chan Record, logBuffer), reopen: make(chan struct{}, 1)}
 }
 
 // Stats returns the numbers of this moment.
@@ -127,94 +122,78 @@ func (l *Log) Answered(ctx context.Context, c *service.Call) {
 }
 
 // isWithinRate reports whether MaxPerSecond allows one more record at now, and counts the record if so.
-// It takes no lock. A second begins with the first record of a later second, or of an earlier one if the
-// clock went back. Calls that end together can be a little out of order.
 func (l *Log) isWithinRate(now time.Time) bool {
 	if l.options.MaxPerSecond <= 0 {
 		return true
 	}
-	const maxDisorder = 2 // seconds
-	second := uint32(now.Unix())
-	for {
-		state := l.thisSecond.Load()
-		next := state + 1
-		if age := int32(uint32(state>>32) - second); age < 0 || age > maxDisorder {
-			next = uint64(second)<<32 + 1
-		}
-		if uint64(uint32(next)) > uint64(l.options.MaxPerSecond) {
-			return false
-		}
-		if l.thisSecond.CompareAndSwap(state, next) {
-			return true
-		}
+	const maxDisorder = 2 // seconds; if a record is older, the clock went back
+	l.rateMu.Lock()
+	defer l.rateMu.Unlock()
+	if second := now.Unix(); second > l.second || second < l.second-maxDisorder {
+		l.second, l.secondRecords = second, 0
 	}
+	isWithin := l.secondRecords < l.options.MaxPerSecond
+	if isWithin {
+		l.secondRecords++
+	}
+	return isWithin
 }
 
-// Run writes records until ctx is done, and then the records that are in the buffer.
+// Run writes records until ctx is done, and then the records that are in the buffer. It must be called once.
 func (l *Log) Run(ctx context.Context) {
-	w := logWriter{Log: l, out: &output{path: l.options.Path, w: l.options.Writer, log: l.options.Log}}
-	w.out.reopen()
-	defer w.out.close()
+	l.out.reopen()
+	defer l.out.close()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		select {
 		case r := <-l.records:
-			w.writeRecords(r)
+			l.writeRecords(r)
 		case <-l.reopen:
-			w.out.reopen()
+			l.out.reopen()
 		case <-tick.C:
-			w.out.reopenIfMoved()
-			w.reportDrops()
+			l.out.reopenIfMoved()
+			l.reportDrops()
 		case <-ctx.Done():
 			for len(l.records) > 0 {
-				w.writeRecords(<-l.records)
+				l.writeRecords(<-l.records)
 			}
-			w.reportDrops()
+			l.reportDrops()
 			return
 		}
 	}
 }
 
-// logWriter is the state of Run.
-type logWriter struct {
-	*Log
-	out           *output
-	lines         bytes.Buffer
-	reportedDrops [dropReasons]uint64
-}
-
 // writeRecords writes r and records from the buffer. They are dropped if the write fails.
-func (w *logWriter) writeRecords(r Record) {
-	w.lines.Reset()
-	count := uint64(1)
-	w.addRecord(&r)
-	for ; len(w.records) > 0 && w.lines.Len() < maxWrite; count++ {
-		r = <-w.records
-		w.addRecord(&r)
+func (l *Log) writeRecords(r Record) {
+	l.lines.Reset()
+	count := uint64(0)
+	for {
+		l.options.Hash.replaceValues(&r)
+		appendLine(&l.lines, &r)
+		count++
+		if len(l.records) == 0 || l.lines.Len() >= maxWrite {
+			break
+		}
+		r = <-l.records
 	}
-	if w.out.write(w.lines.Bytes()) {
-		w.written.Add(count)
+	if l.out.write(l.lines.Bytes()) {
+		l.written.Add(count)
 	} else {
-		w.dropped[DroppedByWrite].Add(count)
+		l.dropped[DroppedByWrite].Add(count)
 	}
-}
-
-func (w *logWriter) addRecord(r *Record) {
-	w.options.Hash.replaceValues(r)
-	appendLine(&w.lines, r)
 }
 
 // reportDrops writes a line for each reason with drops since the last report.
-func (w *logWriter) reportDrops() {
-	w.lines.Reset()
-	dropped := w.Stats().Dropped
+func (l *Log) reportDrops() {
+	l.lines.Reset()
+	dropped := l.Stats().Dropped
 	for reason, count := range dropped {
-		if count > w.reportedDrops[reason] {
-			appendLine(&w.lines, Drops{time.Now().UTC(), count - w.reportedDrops[reason], DropReason(reason).String()})
+		if count > l.reportedDrops[reason] {
+			appendLine(&l.lines, Drops{time.Now().UTC(), count - l.reportedDrops[reason], DropReason(reason).String()})
 		}
 	}
-	if w.lines.Len() > 0 && w.out.write(w.lines.Bytes()) {
-		w.reportedDrops = dropped
+	if l.lines.Len() > 0 && l.out.write(l.lines.Bytes()) {
+		l.reportedDrops = dropped
 	}
 }

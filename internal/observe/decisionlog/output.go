@@ -7,8 +7,7 @@ import (
 	"os"
 )
 
-// output is the file or the stream that a Log writes to. It logs when writing starts to
-// fail and when writing works again.
+// output is the file or the stream of a Log. It logs when writing starts to fail and when it works again.
 type output struct {
 	path string    // empty for a stream
 	w    io.Writer // nil if the file is not open
@@ -18,10 +17,8 @@ type output struct {
 	torn   bool // the last line is not complete
 }
 
-// filePermissions let the owner write, and a group read, the values of requests.
-const filePermissions = 0o640
+const filePermissions = 0o640 // the owner may write, and a group read, the values of requests
 
-// reopen closes the file and opens the path again.
 func (o *output) reopen() {
 	if o.path == "" {
 		return
@@ -35,8 +32,7 @@ func (o *output) reopen() {
 	o.w, o.torn = f, endsTorn(f)
 }
 
-// endsTorn reports whether a file that can only be written ends in the middle of a line. A full disk or
-// the end of a process can tear the last line.
+// endsTorn reports whether a file ends in the middle of a line, after a full disk or the end of a process.
 func endsTorn(f *os.File) bool {
 	info, err := f.Stat()
 	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
@@ -59,8 +55,7 @@ func (o *output) close() {
 	}
 }
 
-// reopenIfMoved opens the path again if the file is not open, or if the path no longer names
-// the open file, because a program has moved or removed the file.
+// reopenIfMoved opens the path again if the file is not open, or if a program has moved or removed it.
 func (o *output) reopenIfMoved() {
 	if f, isFile := o.w.(*os.File); isFile && o.path != "" {
 		opened, err := f.Stat()

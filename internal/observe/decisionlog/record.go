@@ -30,21 +30,13 @@ const (
 	Failed    Code = "ERROR" // nobody could decide, or the request was invalid
 )
 
-// Record describes one decision of one call: the decision of one limit about one
-// descriptor. A descriptor without a decision has one Record, whose Limit is empty.
+// Record describes the decision of one limit about one descriptor, or a descriptor without a decision.
 type Record struct {
-	Time   time.Time `json:"time"`
-	Domain string    `json:"domain"`
-
-	// Descriptor has the entries of the descriptor, as the request has them.
-	Descriptor []Entry `json:"descriptor,omitempty"`
-
-	// DescriptorIndex is the place of the descriptor in the request, from 0.
-	DescriptorIndex int `json:"descriptor_index"`
-
-	// Rule is the path of the rule that matched: `shop > tenant=acme`. It is empty if no
-	// rule matched.
-	Rule string `json:"rule,omitempty"`
+	Time            time.Time `json:"time"`
+	Domain          string    `json:"domain"`
+	Descriptor      []Entry   `json:"descriptor,omitempty"` // as the request has it
+	DescriptorIndex int       `json:"descriptor_index"`     // place of the descriptor in the request, from 0
+	Rule            string    `json:"rule,omitempty"`       // path of the rule that matched: `shop > tenant=acme`
 
 	// Limit is the limit in short: `10 per minute`. It is empty if no limit decided,
 	// because the rule is unlimited or its limits are replaced.
@@ -52,14 +44,10 @@ type Record struct {
 	LimitName       string `json:"limit_name,omitempty"`
 	RequestsPerUnit uint32 `json:"requests_per_unit"`
 
-	// Code is the decision of the limit. OverallCode is the answer to the whole call.
-	Code        Code `json:"code"`
-	OverallCode Code `json:"overall_code"`
-
-	// Hits is the number of hits of the descriptor: 0 for a peek, negative for a refund. It is
-	// 0 if the request has no descriptor.
-	Hits      int64 `json:"hits"`
-	Remaining int64 `json:"remaining"`
+	Code        Code  `json:"code"`         // decision of the limit
+	OverallCode Code  `json:"overall_code"` // answer to the whole call
+	Hits        int64 `json:"hits"`         // of the descriptor: 0 for a peek, negative for a refund
+	Remaining   int64 `json:"remaining"`
 
 	// Hold is the id of the hold that a decision about a concurrency limit takes, renews or ends. It
 	// is empty for an anonymous hold. Acquire reports that the caller waits for permits, so that a
@@ -67,29 +55,17 @@ type Record struct {
 	Hold    string `json:"hold,omitempty"`
 	Acquire bool   `json:"acquire,omitempty"`
 
-	// Source is the part of the service that decided. Degraded reports whether the fallback
-	// decided. If so, Reason is why the backend did not decide, and Mode is how the fallback
-	// decided.
-	Source   string `json:"source,omitempty"`
-	Degraded bool   `json:"degraded"`
-	Reason   string `json:"reason,omitempty"`
-	Mode     string `json:"mode,omitempty"`
+	Source   string `json:"source,omitempty"` // the part of the service that decided
+	Degraded bool   `json:"degraded"`         // the fallback decided
+	Reason   string `json:"reason,omitempty"` // why the backend did not decide, if Degraded
+	Mode     string `json:"mode,omitempty"`   // how the fallback decided, if Degraded
 
-	// Shadow reports that the rule or the service is in shadow mode. The request then passes
-	// even if Code is OverLimit.
-	Shadow bool `json:"shadow"`
+	Shadow bool            `json:"shadow"`           // in shadow mode: the request passes even if Code is OverLimit
+	Switch *service.Switch `json:"switch,omitempty"` // that has taken the limits of the descriptor out of force
+	Error  string          `json:"error,omitempty"`  // why Code is Failed
 
-	// Switch is the switch that has taken the limits of the descriptor out of force, or nil.
-	Switch *service.Switch `json:"switch,omitempty"`
-
-	// Error is why the code is Failed.
-	Error string `json:"error,omitempty"`
-
-	// DurationMicros is the time that the call took.
-	DurationMicros int64 `json:"duration_us"`
-
-	// TraceID is the trace of the call. It is empty without tracing.
-	TraceID string `json:"trace_id,omitempty"`
+	DurationMicros int64  `json:"duration_us"`        // of the call
+	TraceID        string `json:"trace_id,omitempty"` // of the call; empty without tracing
 }
 
 // Entry is a key and a value of a descriptor.
@@ -99,19 +75,21 @@ type Entry struct {
 }
 
 // FormatEntries returns a descriptor in the form of the command line: `tenant=acme,path=/`.
-func FormatEntries(entries []Entry) string {
+func FormatEntries(entries []Entry) string { return entrytext.Format(RequestEntries(entries)) }
+
+// RequestEntries returns the entries as a request has them.
+func RequestEntries(entries []Entry) []*ratelimitv3.RateLimitDescriptor_Entry {
 	requested := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(entries))
 	for i, e := range entries {
 		requested[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: e.Value}
 	}
-	return entrytext.Format(requested)
+	return requested
 }
 
-// outcome is the content of a Record before it is written: a decision of a call, or a
-// descriptor without a decision.
+// outcome is the content of a Record before it is written.
 type outcome struct {
 	call       *service.Call
-	descriptor int // its place in the request; -1 if the request has none
+	descriptor int // its place in the request; 0 if the request has none
 	code       Code
 	decided    bool
 	decision   service.Decision // undefined unless decided
@@ -119,22 +97,18 @@ type outcome struct {
 	decisionsRead int // number of decisions that next has returned
 }
 
-// newOutcomes returns an iterator of the outcomes of c. The first call of next moves the
-// iterator to the first outcome.
+// newOutcomes returns an iterator before the first outcome of c. A request without descriptors has one outcome.
 func newOutcomes(c *service.Call) outcome { return outcome{call: c, descriptor: -1} }
 
 // next moves o to the next outcome of its call. It reports false after the last outcome.
 func (o *outcome) next() bool {
-	c, descriptors := o.call, len(o.call.Request.GetDescriptors())
+	c := o.call
 	hasDecision := o.decisionsRead < c.Decisions()
 	if hasDecision {
 		o.decision = c.Decision(o.decisionsRead)
 	}
-	switch isSameDescriptor := o.decided && hasDecision && o.decision.Descriptor == o.descriptor; {
-	case descriptors == 0 && o.code != "":
-		return false // a request without descriptors has one outcome
-	case descriptors > 0 && !isSameDescriptor:
-		if o.descriptor++; o.descriptor >= descriptors {
+	if isSameDescriptor := o.decided && hasDecision && o.decision.Descriptor == o.descriptor; !isSameDescriptor {
+		if o.descriptor++; o.descriptor >= max(len(c.Request.GetDescriptors()), 1) {
 			return false
 		}
 	}
@@ -155,9 +129,8 @@ func (o *outcome) next() bool {
 	return true
 }
 
-// requestEntries returns the entries of the descriptor in the request.
 func (o *outcome) requestEntries() []*ratelimitv3.RateLimitDescriptor_Entry {
-	if o.descriptor < 0 {
+	if o.descriptor >= len(o.call.Request.GetDescriptors()) {
 		return nil
 	}
 	return o.call.Request.Descriptors[o.descriptor].GetEntries()
@@ -173,15 +146,13 @@ func (o *outcome) entries() []Entry {
 	return entries
 }
 
-// rule returns the path of the rule that matched, or an empty string.
 func (o *outcome) rule() string {
-	if o.descriptor < 0 || o.descriptor >= len(o.call.Rules) || o.call.Rules[o.descriptor] == nil {
+	if o.descriptor >= len(o.call.Rules) || o.call.Rules[o.descriptor] == nil {
 		return ""
 	}
 	return o.call.Rules[o.descriptor].Path
 }
 
-// source returns the name of the part of the service that decided, or an empty string.
 func (o *outcome) source() string {
 	if !o.decided || o.decision.Result.Err != nil {
 		return ""
@@ -205,7 +176,7 @@ func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
 	if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {
 		r.TraceID = span.TraceID().String()
 	}
-	if o.descriptor >= 0 {
+	if o.descriptor < len(c.Request.GetDescriptors()) {
 		r.Switch = c.Switch(o.descriptor)
 		r.DescriptorIndex, r.Hits = o.descriptor, c.RequestedHits(o.descriptor)
 	}
@@ -233,7 +204,6 @@ func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
 	return r
 }
 
-// overallCode returns the code of the answer to a call.
 func overallCode(c *service.Call) Code {
 	if c.Err != nil {
 		return Failed

@@ -30,10 +30,8 @@ const (
 	writeTimeout = 30 * time.Second
 )
 
-// ServeHTTP streams live records as lines of JSON, until the client leaves. The query is
-// that of ParseFilter. With per_second=N in the query, the stream sends at most N records per
-// second. A line reports how many records were dropped, because the client was too slow or
-// because there were more than N.
+// ServeHTTP streams live records as lines of JSON, until the client leaves. The query is that of ParseFilter. With
+// per_second=N in the query, the stream sends at most N records per second. A line tells the number of drops.
 func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		w.Header().Set("Allow", http.MethodGet)
@@ -74,31 +72,25 @@ func parsePerSecond(text string) (int, error) {
 	return n, nil
 }
 
-// stream writes a Subscription to a client.
 type stream struct {
 	*Subscription
 	w          http.ResponseWriter
 	controller *http.ResponseController
 	lines      bytes.Buffer
-	reported   uint64 // of the dropped records
-	perSecond  int    // maximum of records per second; 0 means no maximum
+	perSecond  int // maximum of records per second; 0 means no maximum
 }
 
-// run writes until the client leaves.
 func (s *stream) run(r *http.Request) {
 	drops := time.NewTicker(dropsPause)
 	defer drops.Stop()
 	heartbeat := time.NewTicker(HeartbeatPause)
 	defer heartbeat.Stop()
-	sent := 0 // records since the last tick of drops
-	add := func(record *Record) {
-		appendLine(&s.lines, record)
-		sent++
-	}
 	reason := "reader too slow"
 	if s.perSecond > 0 {
 		reason = fmt.Sprintf("more than %d per second", s.perSecond)
 	}
+	reported := uint64(0) // of the dropped records
+	sent := 0             // records since the last tick of drops
 	for s.write() {
 		records := s.records
 		if s.perSecond > 0 && sent >= s.perSecond {
@@ -108,17 +100,16 @@ func (s *stream) run(r *http.Request) {
 		case <-r.Context().Done():
 			return
 		case record := <-records:
-			add(&record)
-			for s.lines.Len() < maxWrite && len(s.records) > 0 && (s.perSecond == 0 || sent < s.perSecond) {
-				record = <-s.records
-				add(&record)
+			appendLine(&s.lines, record)
+			for sent++; s.lines.Len() < maxWrite && len(s.records) > 0 && (s.perSecond == 0 || sent < s.perSecond); sent++ {
+				appendLine(&s.lines, <-s.records)
 			}
 			heartbeat.Reset(HeartbeatPause)
 		case now := <-drops.C:
 			sent = 0
-			if dropped := s.Dropped(); dropped > s.reported {
-				appendLine(&s.lines, Drops{now.UTC(), dropped - s.reported, reason})
-				s.reported = dropped
+			if dropped := s.Dropped(); dropped > reported {
+				appendLine(&s.lines, Drops{now.UTC(), dropped - reported, reason})
+				reported = dropped
 			}
 		case <-heartbeat.C:
 			s.lines.WriteByte('\n')

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"strings"
 
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
@@ -20,8 +19,7 @@ type Options struct {
 	Health  *server.Health
 	Log     *slog.Logger
 
-	// Version and Backend describe the start of the service.
-	Version, Backend string
+	Version, Backend string // of the service
 }
 
 // Events reports events. It is safe for concurrent use.
@@ -30,8 +28,7 @@ type Events struct {
 	Options
 }
 
-// maxTimelineEvents is the number of events that the timeline keeps.
-const maxTimelineEvents = 200
+const maxTimelineEvents = 200 // that the timeline keeps
 
 // New returns an Events, whose first event is the start of the service.
 func New(o Options) *Events {
@@ -84,12 +81,4 @@ func (e *Events) addReload(text string, attrs []timeline.Attr, rejected string, 
 		text, attrs = rejected, details("error", err)
 	}
 	e.Add(timeline.Event{Kind: timeline.Certificate, Failed: err != nil, Text: text, Attrs: attrs})
-}
-
-// Counted returns n with its noun.
-func Counted(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return strconv.Itoa(n) + " " + noun
 }

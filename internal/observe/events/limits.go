@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 	"github.com/seed-81f232ab/rls/internal/source/reload"
 )
@@ -18,15 +19,14 @@ const (
 	SourceOverrides = "overrides"
 )
 
-// limitsObserver reports changes of the limits in force.
+// limitsObserver is a reload.Observer that reports changes of the limits in force.
 type limitsObserver struct {
 	reload.Observer // the metrics
 	*Events
 	needsDomain bool
 }
 
-// Limits returns the observer of a Reloader with these sources. If needsDomain is true, the process is unhealthy
-// while no domain is loaded.
+// Limits returns the observer of a Reloader. With needsDomain, the process is unhealthy while no domain is loaded.
 func (e *Events) Limits(needsDomain bool, sources ...string) reload.Observer {
 	o := limitsObserver{e.Metrics.Reload(sources...), e, needsDomain}
 	o.setHealth(0)
@@ -39,32 +39,26 @@ func (o limitsObserver) setHealth(domains int) {
 	}
 }
 
-// LimitsLoaded implements reload.Observer.
 func (o limitsObserver) LimitsLoaded(domains int) {
 	o.Observer.LimitsLoaded(domains)
 	o.setHealth(domains)
 	o.Health.Set("xds", true, "")
 }
 
-// LimitsChanged implements reload.Observer.
 func (o limitsObserver) LimitsChanged(c reload.LimitsChange) {
 	o.Observer.LimitsChanged(c)
 	text := "limits in force"
 	switch {
 	case c.First:
-		text += ": " + Counted(c.Rules, "rule") + " in " + Counted(c.Domains, "domain")
+		text += ": " + live.Count(c.Rules, "rule") + " in " + live.Count(c.Domains, "domain")
 	case c.Cause == "":
 		text += " without an expired override"
 	case c.Cause == SourceOverrides:
 		text += " with other overrides"
 	}
 	counters := ""
-	switch {
-	case len(c.Changed) == 0:
-	case c.NewCounters:
-		counters = "new"
-	default:
-		counters = "kept"
+	if len(c.Changed) > 0 {
+		counters = map[bool]string{true: "new", false: "kept"}[c.NewCounters]
 	}
 	o.Add(timeline.Event{Time: c.Time, Kind: timeline.Reload, Text: text, Attrs: details(
 		"source", c.Cause, "rules", c.Rules, "added", pathsText(c.Added), "changed", pathsText(c.Changed), "removed", pathsText(c.Removed), "counters", counters,
@@ -81,7 +75,6 @@ func pathsText(paths []string) string {
 	return text
 }
 
-// LimitsRejected implements reload.Observer.
 func (o limitsObserver) LimitsRejected(err error) {
 	o.Observer.LimitsRejected(err)
 	o.Add(timeline.Event{Kind: timeline.Refusal, Failed: true, Text: "limits rejected", Attrs: details("problem", err)})
@@ -136,9 +129,8 @@ func overrideEvent(change reload.OverrideChange) timeline.Event {
 	return e
 }
 
-// auditDirectWrites logs each override, rule and switch that somebody has written to Redis
-// without the API. The API adds the name of the caller to each value, so a value without a name
-// is such a write. Each replica logs the write when it reads the value.
+// auditDirectWrites logs each change that somebody has written to Redis without the API, which adds the name of the
+// caller to each value. Each replica logs the write.
 func (o limitsObserver) auditDirectWrites(all []reload.OverrideChange) {
 	writes := []reload.Action{reload.OverrideSet, reload.OverrideChanged, reload.OverrideRejected}
 	for _, change := range all {
@@ -152,7 +144,6 @@ func (o limitsObserver) auditDirectWrites(all []reload.OverrideChange) {
 	}
 }
 
-// SourceState implements reload.Observer.
 func (o limitsObserver) SourceState(source string, err error) {
 	o.Observer.SourceState(source, err)
 	e, note := timeline.Event{Kind: timeline.Source, Text: "source of limits in use: " + source}, ""

@@ -12,14 +12,13 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
-// batchObserver reports batches to the metrics and to the Recorder. It logs batches that too few replicas of Redis
-// have, in at most one line a minute for each Redis.
+// batchObserver reports batches to the metrics, to the Recorder, and, if replicas of Redis miss one, to the log.
 type batchObserver struct {
 	redis.Observer // the metrics
 	recorder       *live.Recorder
 	log            *slog.Logger
 	replicas       int
-	missing        [len(redis.Roles)]minuteLog
+	missing        [len(redis.Roles)]minuteLog // by redis.Role
 }
 
 // Batches returns the observer of batches to Redis. Each batch waits for that number of replicas of Redis.
@@ -27,7 +26,6 @@ func (e *Events) Batches(recorder *live.Recorder, replicas int, roles ...redis.R
 	return &batchObserver{Observer: e.Metrics.Redis(roles...), recorder: recorder, log: e.Log, replicas: replicas}
 }
 
-// BatchDone implements redis.Observer.
 func (o *batchObserver) BatchDone(b redis.Batch) {
 	o.Observer.BatchDone(b)
 	o.recorder.RedisAnswered(b.Took)
@@ -41,38 +39,37 @@ func (o *batchObserver) BatchDone(b redis.Batch) {
 	}
 }
 
-// conditionObserver reports conditions that are not tested. It writes at most one line of each kind a minute.
+// conditionObserver is a descriptors.Observer that reports conditions to the metrics, and to the log in at most one
+// line of each kind a minute.
 type conditionObserver struct {
-	descriptors.Observer // the metrics
-	log                  *slog.Logger
-	failed, notTested    minuteLog
+	log                         *slog.Logger
+	countFailed, countNotTested func(domain string)
+	failedLines, notTestedLines minuteLog
 }
 
 // Conditions returns the observer of conditions.
 func (e *Events) Conditions() descriptors.Observer {
-	return &conditionObserver{Observer: e.Metrics.Conditions(), log: e.Log}
+	failed, notTested := e.Metrics.Conditions()
+	return &conditionObserver{log: e.Log, countFailed: failed, countNotTested: notTested}
 }
 
-// ExpressionFailed implements descriptors.Observer.
 func (o *conditionObserver) ExpressionFailed(domain string, d *limitsfile.Descriptor, err error) {
-	o.Observer.ExpressionFailed(domain, d, err)
-	if failures, isDue := o.failed.add(); isDue {
+	o.countFailed(domain)
+	if failures, isDue := o.failedLines.add(); isDue {
 		o.log.Warn("expression not evaluated", "domain", domain, "descriptor", d.Label(), "place", fields.FileLine(d.File, d.Line),
 			"error", err, "failures", failures, "advice", "the descriptor did not match; rls explain shows the failure of a request")
 	}
 }
 
-// ConditionNotTested implements descriptors.Observer.
 func (o *conditionObserver) ConditionNotTested(domain string, d *limitsfile.Descriptor) {
-	o.Observer.ConditionNotTested(domain, d)
-	if count, isDue := o.notTested.add(); isDue {
+	o.countNotTested(domain)
+	if count, isDue := o.notTestedLines.add(); isDue {
 		o.log.Warn("condition not tested", "domain", domain, "descriptor", d.Label(), "place", fields.FileLine(d.File, d.Line), "count", count,
 			"advice", "the values are too long for the conditions, so requests are denied; let Envoy send shorter values, or make the conditions simpler")
 	}
 }
 
-// minuteLog decides when an event that can happen often is logged: at most once a minute. It is
-// safe for concurrent use.
+// minuteLog decides when a frequent event is logged: at most once a minute. It is safe for concurrent use.
 type minuteLog struct {
 	events atomic.Int64 // since the last line
 	logged atomic.Int64 // time of the last line in nanoseconds since 1970, or 0

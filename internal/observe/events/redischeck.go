@@ -19,8 +19,7 @@ const (
 	RedisCheckTimeout = 10 * time.Second
 )
 
-// RedisCheck reports the findings about Redis to the log, the metrics, the live page and
-// /healthcheck. It logs a finding once, and again when it changes.
+// RedisCheck reports findings about Redis: new ones to the log, and all to metrics, live page and /healthcheck.
 type RedisCheck struct {
 	*Events
 	check  func(context.Context) []redis.Finding
@@ -92,8 +91,7 @@ func isSameServer(f, g redis.Finding) bool { return f.Role == g.Role && f.Addres
 // findingLevels are the levels of log lines about findings. Other findings have LevelInfo.
 var findingLevels = map[redis.Level]slog.Level{redis.LevelProblem: slog.LevelError, redis.LevelWarning: slog.LevelWarn}
 
-// writeLog logs what has changed since the last check. A server that does not answer has no line,
-// because the line about the outage has the cause.
+// writeLog logs what has changed since the last check. The line about an outage stands for a server without an answer.
 func (c *RedisCheck) writeLog(ctx context.Context, found []redis.Finding) {
 	var logged []redis.Finding
 	for _, f := range found {

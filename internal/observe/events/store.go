@@ -24,13 +24,10 @@ type StoreOptions struct {
 	Advice func(error) string // what to do about an error
 	Shards []metrics.Shard
 
-	// Mode and Ratio say how hits are decided without the store.
-	Mode  limit.FailureMode
-	Ratio float64
+	Mode  limit.FailureMode // of hits without the store
+	Ratio float64           // in mode local
 
-	// NeedsStore makes the process unhealthy while the store is down.
-	NeedsStore bool
-
+	NeedsStore  bool   // the process is unhealthy while the store is down
 	OutageEnded func() // may be nil
 }
 
@@ -50,11 +47,10 @@ type loggedOpening struct {
 	isOpen   bool // no later line says that the breaker closed
 }
 
-// progressPause is the pause between two log lines about the current outage.
-const progressPause = time.Minute
-
-// breakerLogPause is the minimum pause between two log lines about openings of a breaker.
-const breakerLogPause = 10 * time.Second
+const (
+	progressPause   = time.Minute      // between two log lines about the current outage
+	breakerLogPause = 10 * time.Second // at least, between two log lines about openings of a breaker
+)
 
 // NewStore returns the observer of a store that has not answered yet.
 func (e *Events) NewStore(o StoreOptions) *Store {
@@ -118,8 +114,7 @@ func (s *Store) BlipEnded(blip fallback.Outage) {
 	s.record(slog.LevelWarn, timeline.Event{Kind: timeline.Breaker, Text: "hits decided without " + s.Name + " for a short time"}, price(&blip)...)
 }
 
-// BreakerChanged implements fallback.Observer. If there is only one breaker, BreakerChanged logs
-// nothing, because the lines about outages have the same times.
+// BreakerChanged implements fallback.Observer. A single breaker has no lines, because those of outages tell the same.
 func (s *Store) BreakerChanged(c fallback.BreakerChange) {
 	s.Observer.BreakerChanged(c)
 	if len(s.Shards) == 1 {

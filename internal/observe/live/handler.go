@@ -26,15 +26,13 @@ type RuleAnswer struct {
 	Keys TopKeys `json:"keys"` // of this rule
 }
 
-// Handlers answer viewers. SeesKeys reports whether the caller may see values of requests.
-// Other callers get hashed keys.
+// Handlers answer viewers. SeesKeys reports whether the caller may see values of requests and not only hashes.
 type Handlers struct {
 	*Live
 	SeesKeys func(*http.Request) bool
 }
 
-// SnapshotFor returns the Snapshot for the caller of r. Its keys are hashed if the caller must not see
-// values of requests.
+// SnapshotFor returns the Snapshot for the caller of r, with hashed keys if the caller must not see values.
 func (h Handlers) SnapshotFor(r *http.Request) *Snapshot {
 	s := *h.Live.Snapshot()
 	s.Keys = h.keysFor(r, s.Keys)
@@ -55,31 +53,22 @@ func (h Handlers) keysFor(r *http.Request, keys TopKeys) TopKeys {
 }
 
 // Snapshot answers with the Snapshot as JSON.
-func (h Handlers) Snapshot() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		respond(w, h.SnapshotFor(r))
-	})
-}
+func (h Handlers) Snapshot(w http.ResponseWriter, r *http.Request) { respond(w, h.SnapshotFor(r)) }
 
-// Rules answers with the rules whose path or limit contains the parameter filter. Quiet
-// rules are included.
-func (h Handlers) Rules() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rules, more := h.Live.Rules(r.URL.Query().Get("filter"))
-		respond(w, RulesAnswer{append([]Rule{}, rules...), more})
-	})
+// Rules answers with the rules whose path or limit contains the parameter filter, quiet rules too.
+func (h Handlers) Rules(w http.ResponseWriter, r *http.Request) {
+	rules, more := h.Live.Rules(r.URL.Query().Get("filter"))
+	respond(w, RulesAnswer{append([]Rule{}, rules...), more})
 }
 
 // Rule answers with the rule of the parameter path, and with its busiest keys.
-func (h Handlers) Rule() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rule, keys, isKnown := h.RuleFor(r, r.URL.Query().Get("path"))
-		if !isKnown {
-			http.Error(w, "no rule in force has this path; /live/rules lists all rules", http.StatusNotFound)
-			return
-		}
-		respond(w, RuleAnswer{rule, keys})
-	})
+func (h Handlers) Rule(w http.ResponseWriter, r *http.Request) {
+	rule, keys, isKnown := h.RuleFor(r, r.URL.Query().Get("path"))
+	if !isKnown {
+		http.Error(w, "no rule in force has this path; /live/rules lists all rules", http.StatusNotFound)
+		return
+	}
+	respond(w, RuleAnswer{rule, keys})
 }
 
 // encode returns answer as JSON. It escapes <, > and &.
@@ -110,34 +99,31 @@ const (
 	writeTimeout = 10 * time.Second
 )
 
-// Stream sends a snapshot each second as a server-sent event named snapshot, until the
-// client leaves. If there are maxViewers, Stream answers 503.
-func (h Handlers) Stream() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case h.viewers <- struct{}{}:
-			defer func() { <-h.viewers }()
-		default:
-			w.Header().Set("Retry-After", "10")
-			http.Error(w, "live stream: 20 viewers are connected, which is the maximum; close another page or rls top", http.StatusServiceUnavailable)
+// Stream sends a snapshot each second as a server-sent event, until the client leaves or there are maxViewers.
+func (h Handlers) Stream(w http.ResponseWriter, r *http.Request) {
+	select {
+	case h.viewers <- struct{}{}:
+		defer func() { <-h.viewers }()
+	default:
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, "live stream: 20 viewers are connected, which is the maximum; close another page or rls top", http.StatusServiceUnavailable)
+		return
+	}
+	setHeaders(w, "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no") // for proxies
+	response := http.NewResponseController(w)
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for retry := "retry: 2000\n\n"; ; retry = "" {
+		event := retry + "event: snapshot\ndata: " + string(encode(h.SnapshotFor(r))) + "\n\n"
+		_ = response.SetWriteDeadline(time.Now().Add(writeTimeout))
+		if _, err := w.Write([]byte(event)); err != nil || response.Flush() != nil {
 			return
 		}
-		setHeaders(w, "text/event-stream")
-		w.Header().Set("X-Accel-Buffering", "no") // for proxies
-		response := http.NewResponseController(w)
-		ticker := time.NewTicker(time.Second)
-		defer ticker.Stop()
-		for retry := "retry: 2000\n\n"; ; retry = "" {
-			event := retry + "event: snapshot\ndata: " + string(encode(h.SnapshotFor(r))) + "\n\n"
-			_ = response.SetWriteDeadline(time.Now().Add(writeTimeout))
-			if _, err := w.Write([]byte(event)); err != nil || response.Flush() != nil {
-				return
-			}
-			select {
-			case <-r.Context().Done():
-				return
-			case <-ticker.C:
-			}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-ticker.C:
 		}
-	})
+	}
 }

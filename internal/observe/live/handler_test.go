@@ -22,10 +22,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func (r *rig) serve() *httptest.Server {
 	h := Handlers{Live: r.Live, SeesKeys: func(req *http.Request) bool { return req.Header.Get("Private") != "" }}
 	mux := http.NewServeMux()
-	mux.Handle(SnapshotPath, h.Snapshot())
-	mux.Handle(StreamPath, h.Stream())
-	mux.Handle(RulesPath, h.Rules())
-	mux.Handle(RulePath, h.Rule())
+	mux.HandleFunc(SnapshotPath, h.Snapshot)
+	mux.HandleFunc(StreamPath, h.Stream)
+	mux.HandleFunc(RulesPath, h.Rules)
+	mux.HandleFunc(RulePath, h.Rule)
 	s := httptest.NewServer(mux)
 	r.t.Cleanup(s.Close)
 	return s

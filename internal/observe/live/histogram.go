@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// histogram counts durations in buckets. A bucket is 12.5 % longer than the bucket before it
-// at most, so a quantile is that exact. It covers a microsecond to 17 seconds.
+// histogram counts durations from 1 µs to 17 s. A quantile is exact to 12.5 %, the growth of the buckets.
 type histogram [histogramBuckets]uint32
 
 const (
@@ -16,7 +15,6 @@ const (
 	histogramBuckets = (maxDurationBits-minDurationBits)<<bucketBits + 2
 )
 
-// bucketOf returns the bucket of d.
 func bucketOf(d time.Duration) int {
 	if d < 1<<minDurationBits {
 		return 0
@@ -44,25 +42,27 @@ func (h *histogram) add(other *histogram) {
 	}
 }
 
-// quantile returns the duration in seconds that the share q of all durations does not
-// exceed. It is Unknown if h is empty.
-func (h *histogram) quantile(q float64) Value {
+// quantile returns the duration in seconds that the share q of all durations does not exceed, or Unknown.
+// Durations in last count by the share lastShare.
+func (h *histogram) quantile(q float64, last *histogram, lastShare float64) Value {
+	var counts [histogramBuckets]float64
 	total := 0.0
-	for _, n := range h {
-		total += float64(n)
+	for i := range counts {
+		counts[i] = float64(h[i]) + lastShare*float64(last[i])
+		total += counts[i]
 	}
 	if total == 0 {
 		return Unknown
 	}
 	rank := q * total
-	for i, n := range h {
-		if float64(n) < rank || n == 0 {
-			rank -= float64(n)
+	for i, n := range counts {
+		if n < rank || n == 0 {
+			rank -= n
 			continue
 		}
 		start := bucketStart(i)
 		length := bucketStart(min(i+1, histogramBuckets-1)) - start
-		return Value((float64(start) + rank/float64(n)*float64(length)) / float64(time.Second))
+		return Value((float64(start) + rank/n*float64(length)) / float64(time.Second))
 	}
 	return Value(bucketStart(histogramBuckets - 1).Seconds())
 }

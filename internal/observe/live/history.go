@@ -4,78 +4,83 @@ import "slices"
 
 // Times of the history.
 const (
-	stepSeconds   = 5
-	historySteps  = 60 // five minutes
-	windowSeconds = 5  // of the figures of this moment
-
-	// maxSpan is the greatest length of a span that has grown, in seconds. A tick takes a sample each
-	// second. If a viewer takes another sample in between, the span of the last sample grows.
-	maxSpan = 1.5
+	stepSeconds  = 5
+	historySteps = 60 // five minutes
 )
+
+// stepClock divides time into steps of about stepSeconds. A figure of this moment describes the last stepSeconds: the
+// step in progress and the end of the step before, whose hits count as even over its time.
+type stepClock struct {
+	elapsed    float64 // seconds of the step in progress
+	lastLength float64 // seconds of the step before; 0 if there is none
+}
+
+// advance adds seconds, and reports whether they end a step.
+func (c *stepClock) advance(seconds float64) bool {
+	c.elapsed += seconds
+	if c.elapsed < stepSeconds-0.5 {
+		return false
+	}
+	c.lastLength, c.elapsed = c.elapsed, 0
+	return true
+}
+
+// lastShare returns the share of the step before that belongs to this moment.
+func (c *stepClock) lastShare() float64 { return max(1-c.elapsed/stepSeconds, 0) }
+
+// perSecond returns the rate at this moment, from the counts of the step in progress and of the step before. It is
+// NaN before the first second.
+func (c *stepClock) perSecond(current, last float64) float64 {
+	return (current + c.lastShare()*last) / (c.elapsed + c.lastShare()*c.lastLength)
+}
 
 // history has the figures of the last five minutes.
 type history struct {
-	spans  window
-	window []sample // of spans, the newest last
-	steps  Figures  // the points of past steps
+	stepClock
+	current, last sample  // the step in progress and the step before
+	steps         Figures // the points of past steps
 }
 
-// sample is what happened in a span.
+// sample is what happened in a span of time.
 type sample struct {
-	seconds float64
-	calls   callCounts
-	redis   histogram // round trips
+	calls callCounts
+	redis histogram // round trips
 }
 
-func (s *sample) add(other *sample) {
-	s.calls.add(&other.calls)
-	s.redis.add(&other.redis)
-}
-
-// add appends a sample. endsStep reports that a step ends with the sample.
-func (h *history) add(s sample, endsStep bool) {
-	if h.spans.add(s.seconds) {
-		h.window = append(h.window, s)
-		h.window = slices.Delete(h.window, 0, max(len(h.window)-windowSeconds, 0))
-	} else {
-		h.window[len(h.window)-1].add(&s)
+// add adds what happened in the last seconds, and reports whether a step ends.
+func (h *history) add(s *sample, seconds float64) (endsStep bool) {
+	h.current.calls.add(&s.calls)
+	h.current.redis.add(&s.redis)
+	if !h.advance(seconds) {
+		return false
 	}
-	if !endsStep {
-		return
-	}
+	h.last, h.current = h.current, sample{}
 	figures := h.currentFigures()
 	current := figures.all()
 	for i, past := range h.steps.all() {
 		past.Points = append(past.Points, current[i].Now)
 		past.Points = slices.Delete(past.Points, 0, max(len(past.Points)-historySteps, 0))
 	}
+	return true
 }
 
-// currentFigures returns the figures of the window, without points.
+// currentFigures returns the figures of this moment, without points.
 func (h *history) currentFigures() Figures {
-	var sum sample
-	spans, seconds := h.spans.recent()
-	for i := range h.window[max(len(h.window)-spans, 0):] {
-		sum.add(&h.window[len(h.window)-1-i])
+	c, last := &h.current.calls, &h.last.calls
+	perSecond := func(n, last uint64) Series { return Series{Now: Value(h.perSecond(float64(n), float64(last)))} }
+	quantile := func(current, last *histogram, q float64) Series {
+		return Series{Now: current.quantile(q, last, h.lastShare())}
 	}
-	perSecond := func(n uint64) Series {
-		if seconds <= 0 {
-			return Series{Now: Unknown}
-		}
-		return Series{Now: Value(float64(n) / seconds)}
-	}
-	quantile := func(h *histogram, q float64) Series { return Series{Now: h.quantile(q)} }
-	c := &sum.calls
 	deniedShare := Unknown
-	if c.calls > 0 {
-		deniedShare = Value(float64(c.denied) / float64(c.calls))
+	if calls := float64(c.calls) + h.lastShare()*float64(last.calls); calls > 0 {
+		deniedShare = Value((float64(c.denied) + h.lastShare()*float64(last.denied)) / calls)
 	}
 	return Figures{
 		StepSeconds: stepSeconds,
-		Calls:       perSecond(c.calls), DeniedShare: Series{Now: deniedShare}, Errors: perSecond(c.errors),
-		P50: quantile(&c.latency, 0.5), P99: quantile(&c.latency, 0.99),
-		RedisP50: quantile(&sum.redis, 0.5), RedisP99: quantile(&sum.redis, 0.99),
-		WithoutRedis: perSecond(c.withoutRedis), Unmatched: perSecond(c.unmatched),
+		Calls:       perSecond(c.calls, last.calls), DeniedShare: Series{Now: deniedShare}, Errors: perSecond(c.errors, last.errors),
+		P50: quantile(&c.latency, &last.latency, 0.5), P99: quantile(&c.latency, &last.latency, 0.99),
+		RedisP50: quantile(&h.current.redis, &h.last.redis, 0.5), RedisP99: quantile(&h.current.redis, &h.last.redis, 0.99),
+		WithoutRedis: perSecond(c.withoutRedis, last.withoutRedis), Unmatched: perSecond(c.unmatched, last.unmatched),
 	}
 }
 
@@ -88,31 +93,3 @@ func (h *history) figures() Figures {
 	}
 	return figures
 }
-
-// window has the lengths of the last spans in seconds, the newest first. A span is the time
-// between two samples. A length of 0 means that there is no span yet.
-type window [windowSeconds]float64
-
-// add adds a span. isNew is false if the newest span was so short that it grows instead.
-func (w *window) add(seconds float64) (isNew bool) {
-	if w[0] > 0 && w[0]+seconds < maxSpan {
-		w[0] += seconds
-		return false
-	}
-	copy(w[1:], w[:])
-	w[0] = seconds
-	return true
-}
-
-// recent returns how many of the newest spans the figures of this moment are means over, and the
-// sum of their lengths.
-func (w *window) recent() (spans int, seconds float64) {
-	for spans < len(w) && !coversWindow(seconds) {
-		seconds += w[spans]
-		spans++
-	}
-	return spans, seconds
-}
-
-// coversWindow reports whether spans of these seconds together fill the window of windowSeconds.
-func coversWindow(seconds float64) bool { return seconds >= windowSeconds-0.5 }

@@ -1,11 +1,6 @@
 package live
 
-import (
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
-	"strings"
-)
+import "strings"
 
 // KeyMode is what TopKeys shows of keys.
 type KeyMode string
@@ -17,8 +12,7 @@ const (
 	KeysOff    KeyMode = "off"
 )
 
-// topKeys returns the busiest keys that accept reports true for. If accept is nil, topKeys
-// returns the busiest of all keys.
+// topKeys returns the busiest keys that accept reports true for. A nil accept accepts all.
 func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
 	r := l.o.Recorder
 	top := TopKeys{Mode: l.o.Keys, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, SampledShare: Value(r.sampledShare())}
@@ -38,7 +32,6 @@ func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
 	return top
 }
 
-// newKey describes an entry.
 func (l *Live) newKey(e *rankedEntry) Key {
 	k := Key{Key: l.keyText(e.key), Rate: Value(e.rate), DeniedRate: Value(e.deniedRate), Share: Value(e.share)}
 	switch {
@@ -55,8 +48,7 @@ func (l *Live) newKey(e *rankedEntry) Key {
 	return k
 }
 
-// pathOf returns the domain and the keys of a descriptor as the path of a rule. The texts keep the
-// escapes of key.
+// pathOf returns the domain and the keys of a descriptor as the path of a rule, with the escapes of key.
 func pathOf(key []byte) string {
 	parts := strings.Split(string(key), "|")
 	for i, part := range parts {
@@ -78,13 +70,8 @@ func (l *Live) keyText(key []byte) string {
 }
 
 // hashKeyText returns the hash of a key. Only this process makes the same hash of the same key.
-func (l *Live) hashKeyText(text string) string {
-	mac := hmac.New(sha256.New, l.hashSecret)
-	mac.Write([]byte(text))
-	return "#" + hex.EncodeToString(mac.Sum(nil)[:8])
-}
+func (l *Live) hashKeyText(text string) string { return "#" + l.hash.Value(text) }
 
-// hashedKeys returns top with hashed keys.
 func (l *Live) hashedKeys(top TopKeys) TopKeys {
 	if top.Mode != KeysOn {
 		return top

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
@@ -16,45 +17,21 @@ import (
 type Options struct {
 	Version, Instance string
 
-	// Backend is the place of the counters: "redis" or "local".
-	Backend string
+	Backend    string // the place of the counters: "redis" or "local"
+	ShadowMode bool   // of the service
 
-	// ShadowMode reports that the service answers OK to all requests.
-	ShadowMode bool
+	Recorder *Recorder          // observes the calls of the service
+	Store    *descriptors.Store // has the limits in force
+	Limits   func() Limits      // the source of the limits, when they came into force, and their problems
 
-	// Recorder observes the calls of the service.
-	Recorder *Recorder
-
-	// Store has the limits in force.
-	Store *descriptors.Store
-
-	// Limits describes the limits in force. Live sets the fields that it finds in Store.
-	Limits func() Limits
-
-	// Counts returns the hits of all limits since the process has started. The limits of a rule follow
-	// each other.
-	Counts func() iter.Seq[metrics.RuleCounts]
-
-	// Redis describes Redis. It is nil if the backend is local.
-	Redis func() *Redis
-
-	// Overrides returns all overrides, sorted by target. It is nil without overrides.
-	Overrides func() []Override
-
-	// Candidate describes the candidate limits. It is nil without a candidate.
-	Candidate func() *Candidate
-
-	// Replicas returns the number of replicas seen, or 0 if it is unknown. It may be nil.
-	Replicas func() int
-
-	// Draining reports whether the process stops.
-	Draining func() bool
-
-	// Events has the changes of the process.
-	Events *timeline.Timeline
-
-	// Keys is the mode of TopKeys.
-	Keys KeyMode
+	Counts    func() iter.Seq[metrics.RuleCounts] // of all limits; the limits of a rule follow each other
+	Redis     func() *Redis                       // nil if the backend is local
+	Overrides func() []Override                   // sorted by target; nil without overrides
+	Candidate func() *Candidate                   // nil without a candidate
+	Replicas  func() int                          // replicas seen, or 0 if unknown; nil without shared overrides
+	Draining  func() bool                         // whether the process stops
+	Events    *timeline.Timeline                  // the changes of the process
+	Keys      KeyMode                             // of TopKeys
 }
 
 // Bounds of a Snapshot.
@@ -69,20 +46,18 @@ const (
 
 // Live makes snapshots of the process.
 type Live struct {
-	o          Options
-	hashSecret []byte // of hashed keys
-	started    time.Time
-	viewers    chan struct{} // has a value for each viewer of the stream
+	o       Options
+	hash    *decisionlog.Hash // of keys
+	started time.Time
+	viewers chan struct{} // has a value for each viewer of the stream
 
 	mu           sync.Mutex // guards the fields below
 	lastSample   time.Time
-	stepStart    time.Time
 	history      history
 	traffic      *traffic
 	rules        ruleBook
-	limits       Limits       // the part of the limits in force that Store has
+	inForce      State        // what changes only with the limits in force
 	overrides    OverrideList // of the limits in force
-	switchedOff  []string     // the limits that switches have taken out of force
 	countsReadAt time.Time    // of the counts of rules
 	viewedAt     time.Time
 	snapshot     *Snapshot // the last one
@@ -92,8 +67,8 @@ type Live struct {
 func New(o Options) *Live {
 	now := time.Now()
 	return &Live{
-		o: o, hashSecret: []byte(rand.Text()), viewers: make(chan struct{}, maxViewers), traffic: newTraffic(),
-		started: now, lastSample: now, stepStart: now, countsReadAt: now,
+		o: o, hash: decisionlog.NewHash(rand.Text()), viewers: make(chan struct{}, maxViewers), traffic: &traffic{rules: map[string]*ruleTraffic{}},
+		started: now, lastSample: now, countsReadAt: now,
 	}
 }
 
@@ -111,19 +86,15 @@ func (l *Live) Run(ctx context.Context) {
 	}
 }
 
-// If there are more than manyRules rules, their counts are read each second only until viewerTimeout after
-// the last view. Later, they are read at the end of each step.
-const (
-	viewerTimeout = 10 * time.Second
-	manyRules     = 1000
-)
-
-// takeSample adds a sample of the time since the last sample.
 func (l *Live) takeSample(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.addSample(now)
 }
+
+// viewerTimeout is how long after a view the counts of rules are read with each sample. Without viewers, they are
+// read once in each step, because there can be many rules.
+const viewerTimeout = 10 * time.Second
 
 // addSample does the work of takeSample. The caller holds l.mu.
 func (l *Live) addSample(now time.Time) {
@@ -132,40 +103,32 @@ func (l *Live) addSample(now time.Time) {
 		return
 	}
 	l.lastSample = now
-	endsStep := coversWindow(now.Sub(l.stepStart).Seconds())
 	calls, redis, uses := l.o.Recorder.collect(seconds)
-	l.history.add(sample{seconds, calls, redis}, endsStep)
 	l.traffic.addUses(uses)
-	if endsStep || len(l.traffic.rules) <= manyRules || now.Sub(l.viewedAt) < viewerTimeout {
-		l.traffic.addCounts(l.o.Counts(), now.Sub(l.countsReadAt).Seconds(), endsStep, now.Sub(l.stepStart).Seconds())
+	endsStep := l.history.add(&sample{calls, redis}, seconds)
+	if endsStep || now.Sub(l.viewedAt) < viewerTimeout {
+		l.traffic.addCounts(l.o.Counts(), endsStep, l.history.lastLength)
 		l.countsReadAt = now
-	}
-	if endsStep {
-		l.stepStart = now
 	}
 }
 
-// snapshotTTL is how long viewers share a snapshot.
-const snapshotTTL = 500 * time.Millisecond
+const snapshotTTL = 500 * time.Millisecond // how long viewers share a snapshot
 
-// Snapshot returns a description of the process, which is at most snapshotTTL old. Viewers
-// share it and must not change it.
+// Snapshot returns a description of the process, at most snapshotTTL old. Viewers share it and must not change it.
 func (l *Live) Snapshot() *Snapshot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
 	l.viewedAt = now
-	s := l.snapshot
-	if s == nil || now.Sub(s.Time) >= snapshotTTL {
-		s = l.newSnapshot(now)
+	if l.snapshot == nil || now.Sub(l.snapshot.Time) >= snapshotTTL {
+		l.snapshot = l.newSnapshot(now)
 	}
-	if len(s.Rules.Shown) == 0 || now.Sub(l.countsReadAt) > 2*time.Second {
+	if len(l.snapshot.Rules.Shown) == 0 || now.Sub(l.countsReadAt) > 2*time.Second {
 		// The first hits after a pause are shown at once.
 		l.addSample(now)
-		s = l.newSnapshot(now)
+		l.snapshot = l.newSnapshot(now)
 	}
-	l.snapshot = s
-	return s
+	return l.snapshot
 }
 
 func (l *Live) newSnapshot(now time.Time) *Snapshot {
@@ -186,7 +149,11 @@ func (l *Live) newSnapshot(now time.Time) *Snapshot {
 }
 
 func (l *Live) state(now time.Time) State {
-	s := State{Backend: l.o.Backend, Limits: l.limitsInForce(), ShadowMode: l.isShadow(), Off: l.switchedOff, Draining: l.o.Draining()}
+	s, limits := l.inForce, l.o.Limits()
+	s.Limits.Source, s.Limits.Since = limits.Source, limits.Since
+	s.Limits.Problems = append([]string{}, limits.Problems[:min(len(limits.Problems), maxProblems)]...)
+	s.Limits.MoreProblems = len(limits.Problems) - len(s.Limits.Problems)
+	s.Draining = l.o.Draining()
 	if l.o.Redis != nil {
 		s.Redis = l.o.Redis()
 	}
@@ -200,18 +167,8 @@ func (l *Live) state(now time.Time) State {
 	return s
 }
 
-func (l *Live) limitsInForce() Limits {
-	limits, inForce := l.o.Limits(), &l.limits
-	limits.Loaded, limits.Hash, limits.Domains, limits.Rules = inForce.Loaded, inForce.Hash, inForce.Domains, inForce.Rules
-	problems := limits.Problems
-	limits.Problems = append([]string{}, problems[:min(len(problems), maxProblems)]...)
-	limits.MoreProblems = len(problems) - len(limits.Problems)
-	return limits
-}
-
-// ruleList returns the busiest rules.
 func (l *Live) ruleList() RuleList {
-	list := RuleList{Total: l.limits.Rules, Shown: []Rule{}}
+	list := RuleList{Total: l.inForce.Limits.Rules, Shown: []Rule{}}
 	paths, more := l.traffic.busiest(maxRules)
 	list.More, list.Quiet = more, len(l.rules.rules)-more
 	for _, path := range paths {
@@ -219,17 +176,11 @@ func (l *Live) ruleList() RuleList {
 		if isKnown {
 			list.Quiet--
 		}
-		l.traffic.setTraffic(&rule)
+		l.traffic.setTraffic(&rule, &l.history.stepClock)
 		list.Shown = append(list.Shown, rule)
 	}
 	list.Quiet = max(list.Quiet, 0)
 	return list
-}
-
-// isShadow reports whether the service answers OK to all requests.
-func (l *Live) isShadow() bool {
-	config := l.o.Store.Load()
-	return config != nil && config.IsShadow(l.o.ShadowMode) || config == nil && l.o.ShadowMode
 }
 
 // refreshLimits reads what changes only with the limits in force.
@@ -238,19 +189,20 @@ func (l *Live) refreshLimits() {
 	if config == l.rules.config && l.overrides.Shown != nil {
 		return
 	}
-	l.limits, l.switchedOff = Limits{Domains: []string{}}, nil
-	if config != nil {
+	l.inForce = State{Backend: l.o.Backend, ShadowMode: l.o.ShadowMode, Limits: Limits{Domains: []string{}}}
+	if s := &l.inForce; config != nil {
 		const maxShown = 5
 		off := config.OffSwitches()
 		for _, o := range off[:min(len(off), maxShown)] {
-			l.switchedOff = append(l.switchedOff, o.Path+o.Notes.String())
+			s.Off = append(s.Off, o.Path+o.Notes.String())
 		}
 		if len(off) > maxShown {
-			l.switchedOff = append(l.switchedOff, "and more")
+			s.Off = append(s.Off, "and more")
 		}
-		l.limits.Loaded, l.limits.Hash, l.limits.Rules = true, config.Hash(), config.Rules()
+		s.ShadowMode = config.IsShadow(l.o.ShadowMode)
+		s.Limits.Loaded, s.Limits.Hash, s.Limits.Rules = true, config.Hash(), config.Rules()
 		for _, d := range config.Domains() {
-			l.limits.Domains = append(l.limits.Domains, d.Name)
+			s.Limits.Domains = append(s.Limits.Domains, d.Name)
 		}
 	}
 	authors := map[string]string{}
@@ -265,7 +217,6 @@ func (l *Live) refreshLimits() {
 	l.rules = newRuleBook(config, authors)
 }
 
-// maxFoundRules bounds the answer of Rules.
 const maxFoundRules = 500
 
 // Rules returns the rules of the limits whose path or limit contains text, in any case: up to 500
@@ -277,20 +228,19 @@ func (l *Live) Rules(text string) (rules []Rule, more int) {
 	l.refreshLimits()
 	rules, more = l.rules.search(text, maxFoundRules)
 	for i := range rules {
-		l.traffic.setTraffic(&rules[i])
+		l.traffic.setTraffic(&rules[i], &l.history.stepClock)
 	}
 	return rules, more
 }
 
-// Rule returns the rule of that path and its busiest keys. known is false if the path is
-// neither in force nor had any hits.
+// Rule returns the rule of that path and its busiest keys. isKnown is false if it is not in force and had no hits.
 func (l *Live) Rule(path string) (rule Rule, keys TopKeys, isKnown bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.viewedAt = time.Now()
 	l.refreshLimits()
 	rule, isKnown = l.rules.ruleAt(path)
-	l.traffic.setTraffic(&rule)
+	l.traffic.setTraffic(&rule, &l.history.stepClock)
 	keys = l.topKeys(func(e *entry) bool { return e.rule != nil && e.rule.Path == path })
 	return rule, keys, isKnown || l.traffic.rules[path] != nil
 }

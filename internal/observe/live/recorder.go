@@ -24,8 +24,7 @@ const (
 	exampleKeys = 100  // keys of descriptors without a rule
 )
 
-// maxEventsPerSecond bounds what the sketches cost. If there are more decisions, a random
-// sample of the calls is used, and each call of the sample counts for several calls.
+// maxEventsPerSecond bounds what the sketches cost. If there are more decisions, they get a sample of the calls.
 const maxEventsPerSecond = 4000
 
 // Recorder counts calls and finds the busiest keys. It is a service.Observer.
@@ -47,8 +46,7 @@ type Recorder struct {
 	ruleUses map[string]float64 // highest use of each rule since the last collect, by path
 }
 
-// stripe is a part of a Recorder. A call uses any stripe that is free, so that calls don't
-// wait for each other.
+// stripe is a part of a Recorder. A call uses a random stripe, so that calls hardly wait for each other.
 type stripe struct {
 	mu sync.Mutex
 	callCounts
@@ -86,8 +84,7 @@ type event struct {
 	isDomainUnknown bool // the domain has no limits
 }
 
-// NewRecorder returns a Recorder. overHits returns how many hits of a decision are over its limit. If
-// keepKeys is false, the Recorder forgets the keys.
+// NewRecorder returns a Recorder. overHits returns how many hits of a decision are over its limit.
 func NewRecorder(overHits func(service.Decision) int64, keepKeys bool) *Recorder {
 	stripes := min(1<<bits.Len(uint(4*runtime.GOMAXPROCS(0)-1)), maxStripes)
 	r := &Recorder{
@@ -120,7 +117,6 @@ func (r *Recorder) Answered(_ context.Context, c *service.Call) {
 	}
 }
 
-// count counts a call and its decisions.
 func (r *Recorder) count(c *service.Call, random int) {
 	bucket := bucketOf(time.Since(c.Start))
 	s := r.lockStripe(random)
@@ -148,8 +144,7 @@ func (r *Recorder) count(c *service.Call, random int) {
 	}
 }
 
-// addExample adds descriptor i, which no rule limits. The descriptor stands for weight descriptors, because
-// the other calls are not in the sample. The caller holds r.mu.
+// addExample adds descriptor i, which no rule limits and which stands for weight descriptors.
 func (r *Recorder) addExample(c *service.Call, i int, weight float64) {
 	var memory [maxKeyBytes]byte
 	key := descriptors.AppendCutKey(memory[:0], c.Request.GetDomain(), c.Request.GetDescriptors()[i].GetEntries())
@@ -163,20 +158,13 @@ func (r *Recorder) RedisAnswered(took time.Duration) {
 	r.redisTrips[bucketOf(took)]++
 }
 
-// lockStripe returns a locked stripe. It waits only if all stripes are in use.
 func (r *Recorder) lockStripe(random int) *stripe {
-	for i := range r.stripes {
-		if s := &r.stripes[(random+i)&(len(r.stripes)-1)]; s.mu.TryLock() {
-			return s
-		}
-	}
 	s := &r.stripes[random&(len(r.stripes)-1)]
 	s.mu.Lock()
 	return s
 }
 
-// addDescriptor adds the decisions about one descriptor. The first one is decision i. It returns the index
-// of the first decision about the next descriptor. The caller holds r.mu.
+// addDescriptor adds the decisions about one descriptor, from decision i on. It returns the first decision after them.
 func (r *Recorder) addDescriptor(c *service.Call, i int, weight float64) int {
 	first := c.Decision(i)
 	ev := event{rule: first.Rule, limit: first.Limit, hits: weight * float64(max(first.N, 0))}
@@ -226,8 +214,7 @@ func useOf(spent, capacity int64) float64 {
 	return float64(spent) / float64(capacity)
 }
 
-// spentAndCapacity returns the spent hits and the capacity of the limit of d. The capacity is 0 if the
-// spent hits are unknown. The fallback counts a share of the limit.
+// spentAndCapacity returns the spent hits and the capacity of the limit of d, or 0 and 0 if nobody counts.
 func spentAndCapacity(d *service.Decision) (spent, capacity int64) {
 	l := d.Limit.Limit
 	if d.Result.Degraded() {
@@ -238,8 +225,7 @@ func spentAndCapacity(d *service.Decision) (spent, capacity int64) {
 	return max(l.Spent(d.Result.Result), 0), l.Capacity()
 }
 
-// collect returns the calls, the round trips to Redis and the highest use of each rule since
-// the last call of collect, which was this number of seconds ago.
+// collect returns what happened since the last call of collect, which was this number of seconds ago.
 func (r *Recorder) collect(seconds float64) (counts callCounts, redis histogram, uses map[string]float64) {
 	for i := range r.stripes {
 		s := &r.stripes[i]

@@ -228,12 +228,12 @@ func BenchmarkAnswered(b *testing.B) {
 func TestQuantilesAreExactToABucket(t *testing.T) {
 	t.Parallel()
 	var h histogram
-	assert.False(t, h.quantile(0.5).Known())
+	assert.False(t, h.quantile(0.5, new(histogram), 0).Known())
 	for i := 1; i <= 1000; i++ {
 		h[bucketOf(time.Duration(i)*time.Millisecond)]++
 	}
 	for q, want := range map[float64]float64{0.01: 0.01, 0.5: 0.5, 0.99: 0.99, 1: 1} {
-		assert.InEpsilon(t, want, float64(h.quantile(q)), 0.13, "%v", q)
+		assert.InEpsilon(t, want, float64(h.quantile(q, new(histogram), 0)), 0.13, "%v", q)
 	}
 	for _, d := range []time.Duration{-1, 0, 1, 1023, 1024, 1025, time.Second, 20 * time.Second, time.Hour} {
 		bucket := bucketOf(d)

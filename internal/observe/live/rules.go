@@ -15,8 +15,7 @@ type ruleBook struct {
 	places map[string]int // in rules, by path
 }
 
-// newRuleBook returns the rules of config, which can be nil. authors has the authors of
-// overrides by target.
+// newRuleBook returns the rules of config, which can be nil. authors has the authors of overrides by target.
 func newRuleBook(config *descriptors.Config, authors map[string]string) ruleBook {
 	b := ruleBook{config: config, places: map[string]int{}}
 	if config == nil {
@@ -33,7 +32,6 @@ func newRuleBook(config *descriptors.Config, authors map[string]string) ruleBook
 	return b
 }
 
-// newRule describes the last descriptor of trail.
 func newRule(domain string, trail []*limitsfile.Descriptor) Rule {
 	d := trail[len(trail)-1]
 	r := Rule{
@@ -83,8 +81,7 @@ func newLimit(l *limitsfile.Limit) Limit {
 	return Limit{Text: text, Name: l.Name, Algorithm: l.Algorithm.String(), Disabled: !l.Enabled}
 }
 
-// ruleAt returns the rule of that path, or a Rule with no more than the path if it is not in
-// force now. The limit of a request has such a path.
+// ruleAt returns the rule of that path. If it is not in force, such as the limit of a request, only its names are set.
 func (b *ruleBook) ruleAt(path string) (rule Rule, isKnown bool) {
 	if place, ok := b.places[path]; ok {
 		return b.rules[place], true
@@ -93,8 +90,7 @@ func (b *ruleBook) ruleAt(path string) (rule Rule, isKnown bool) {
 	return Rule{Domain: domain, Path: path, Label: label, Depth: 1, Limits: []Limit{}, Marks: []string{}, Use: Unknown}, false
 }
 
-// search returns up to n rules whose path or limit contains text, in any case, in file
-// order, and the number of further ones.
+// search returns the first n rules whose path or limit contains text, in any case, and the number of further ones.
 func (b *ruleBook) search(text string, n int) (found []Rule, more int) {
 	text = strings.ToLower(text)
 	for i := range b.rules {

@@ -9,30 +9,23 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// sketch finds the keys with the highest counts of the last minutes in bounded memory, by the
-// space-saving algorithm. If the sketch is full, a new key replaces the key with the lowest count. The
-// count of the new key starts at this lowest count, so it can be too high by this number. A key can be
-// missing only if its count is below the sum of all counts divided by the number of keys in the
-// sketch. Old counts decay.
-//
-// A sketch isn't safe for concurrent use.
+// sketch finds the keys with the highest counts of the last minutes in bounded memory, by the space-saving
+// algorithm: in a full sketch, a new key takes the place and the count of the key with the lowest count. So a
+// count can be too high, and a key can be missing if its count is below total / maxKeys. Old counts decay.
 type sketch struct {
 	maxKeys int
 	entries map[uint64]*entry // by hash
 	heap    entryHeap
 	total   float64 // the sum of all counts, also of keys that have left the sketch
-	spans   window  // the spans of entry.pastHits
+	clock   stepClock
 }
 
-// entry is a key in a sketch.
 type entry struct {
 	hash             uint64
 	count, overcount float64 // decayed; the real count is at least count - overcount
 	heapPlace        int     // index in the heap
 
-	// newHits are the hits since the last advance, and pastHits the hits of the spans before.
-	newHits  keyHits
-	pastHits [windowSeconds]keyHits
+	newHits, hits, lastHits keyHits // since the last advance, in the step in progress before, and in the step before that
 
 	key   []byte // cut after maxKeyBytes
 	rule  *descriptors.Rule
@@ -50,8 +43,7 @@ type entry struct {
 // keyHits are hits on a key. Denied hits are also in all.
 type keyHits struct{ all, denied float32 }
 
-// maxKeyBytes is the part of a key that a sketch keeps.
-const maxKeyBytes = 400
+const maxKeyBytes = 400 // the part of a key that a sketch keeps
 
 // entryHeap has the entry with the lowest count first. It implements heap.Interface.
 type entryHeap []*entry
@@ -76,13 +68,11 @@ func (h *entryHeap) Pop() any {
 	return e
 }
 
-// newSketch returns a sketch of maxKeys keys.
 func newSketch(maxKeys int) *sketch {
 	return &sketch{maxKeys: maxKeys, entries: make(map[uint64]*entry, maxKeys), heap: make(entryHeap, 0, maxKeys)}
 }
 
-// add adds n to the count of a key, and the hits of ev to its hits. If n is 0, a key that is not in the
-// sketch stays out.
+// add adds n to the count of a key, and the hits of ev to its hits. If n is 0, a new key stays out.
 func (s *sketch) add(ev *event, key []byte, n float64) {
 	e := s.entries[ev.hash]
 	if e == nil {
@@ -101,8 +91,7 @@ func (s *sketch) add(ev *event, key []byte, n float64) {
 	}
 }
 
-// newEntry returns an entry for a new key. In a full sketch it takes the place of the entry with the
-// lowest count.
+// newEntry returns an entry for a new key, in a full sketch in the place of the entry with the lowest count.
 func (s *sketch) newEntry(hash uint64, key []byte) *entry {
 	var e *entry
 	if len(s.heap) < s.maxKeys {
@@ -117,29 +106,24 @@ func (s *sketch) newEntry(hash uint64, key []byte) *entry {
 	return e
 }
 
-// countHalfLife is the half-life of counts in seconds.
-const countHalfLife = 60
+const countHalfLife = 60 // of counts, in seconds
 
-// minCount is the count below which an entry is forgotten. A single hit stays for six
-// minutes.
-const minCount = 1.0 / 64
+const minCount = 1.0 / 64 // a lower count is forgotten; a single hit stays for six minutes
 
-// advance lets counts decay, ends the span of the new hits, and removes forgotten keys. seconds is
-// the time since the last advance.
+// advance lets counts decay for seconds, adds the new hits to their step, and removes forgotten keys.
 func (s *sketch) advance(seconds float64) {
 	if seconds <= 0 {
 		return
 	}
 	decay := math.Exp2(-seconds / countHalfLife)
 	s.total *= decay
-	isNewSpan := s.spans.add(seconds)
+	endsStep := s.clock.advance(seconds)
 	for _, e := range s.heap {
-		if isNewSpan {
-			copy(e.pastHits[1:], e.pastHits[:])
-			e.pastHits[0] = keyHits{}
+		e.hits.all += e.newHits.all
+		e.hits.denied += e.newHits.denied
+		if endsStep {
+			e.lastHits, e.hits = e.hits, keyHits{}
 		}
-		e.pastHits[0].all += e.newHits.all
-		e.pastHits[0].denied += e.newHits.denied
 		e.newHits, e.hasUse = keyHits{}, false
 		e.count *= decay
 		e.overcount *= decay
@@ -149,28 +133,14 @@ func (s *sketch) advance(seconds float64) {
 	}
 }
 
-// rates returns the hits and the denied hits per second of an entry in the last seconds.
-func (s *sketch) rates(e *entry) (all, denied float64) {
-	spans, seconds := s.spans.recent()
-	if seconds == 0 {
-		return 0, 0
-	}
-	for _, h := range e.pastHits[:spans] {
-		all += float64(h.all)
-		denied += float64(h.denied)
-	}
-	return all / seconds, denied / seconds
-}
-
-// rankedEntry is an entry and its figures.
 type rankedEntry struct {
 	entry
 	share            float64 // of the counts of the last minutes
-	rate, deniedRate float64 // see rates
+	rate, deniedRate float64 // hits per second at this moment
 }
 
-// top returns up to n entries that accept reports true for. A nil accept accepts all entries. The entries
-// have the highest lower bounds of their counts, the highest first. The result shares no memory with s.
+// top returns up to n entries that accept, if there is one, reports true for. Those with the highest lower bounds
+// of their counts come first. The result shares no memory with s.
 func (s *sketch) top(n int, accept func(*entry) bool) []rankedEntry {
 	bound := func(e *entry) float64 { return e.count - e.overcount }
 	var accepted []*entry
@@ -184,9 +154,13 @@ func (s *sketch) top(n int, accept func(*entry) bool) []rankedEntry {
 	})
 	top := make([]rankedEntry, min(len(accepted), n))
 	for i := range top {
-		top[i] = rankedEntry{entry: *accepted[i], share: bound(accepted[i]) / s.total}
-		top[i].key = slices.Clone(top[i].key)
-		top[i].rate, top[i].deniedRate = s.rates(accepted[i])
+		e := accepted[i]
+		top[i] = rankedEntry{
+			entry: *e, share: bound(e) / s.total,
+			rate:       s.clock.perSecond(float64(e.hits.all), float64(e.lastHits.all)),
+			deniedRate: s.clock.perSecond(float64(e.hits.denied), float64(e.lastHits.denied)),
+		}
+		top[i].key = slices.Clone(e.key)
 	}
 	return top
 }

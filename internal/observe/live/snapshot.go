@@ -22,8 +22,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
 
-// Snapshot describes the process at one moment. Texts of requests and of limits files can
-// contain any character; a viewer must escape them.
+// Snapshot describes the process at one moment. A viewer must escape its texts, which can contain any character.
 type Snapshot struct {
 	Time     time.Time `json:"time"`
 	Started  time.Time `json:"started"`
@@ -59,18 +58,13 @@ type State struct {
 	Replicas int    `json:"replicas,omitempty"` // replicas seen, with this one; 0 if unknown
 	Limits   Limits `json:"limits"`
 
-	// Candidate describes the candidate limits. It is nil without LIMITS_CANDIDATE.
-	Candidate *Candidate `json:"candidate,omitempty"`
-
-	Draining   bool `json:"draining,omitempty"`
-	ShadowMode bool `json:"shadow_mode,omitempty"` // of the whole service
-
-	// Off describes the limits that switches have taken out of force.
-	Off []string `json:"off,omitempty"`
+	Candidate  *Candidate `json:"candidate,omitempty"` // nil without LIMITS_CANDIDATE
+	Draining   bool       `json:"draining,omitempty"`
+	ShadowMode bool       `json:"shadow_mode,omitempty"` // of the whole service
+	Off        []string   `json:"off,omitempty"`         // the limits that switches have taken out of force
 }
 
-// Candidate describes limits that are evaluated on live calls and not in force. The counts
-// start when the candidate changes.
+// Candidate describes limits that are tried on live calls. The counts start when the candidate changes.
 type Candidate struct {
 	Since   *time.Time `json:"since,omitempty"` // nil before the first valid candidate
 	Problem string     `json:"problem,omitempty"`
@@ -92,10 +86,8 @@ type Redis struct {
 	Ratio    float64    `json:"ratio"`           // share of each limit in mode local
 	Breakers Breakers   `json:"breakers"`
 
-	// Outage is the outage in progress if Up is false, else the last outage, if any. Blip is
-	// the last short time in which calls were decided without Redis.
-	Outage *Outage `json:"outage,omitempty"`
-	Blip   *Outage `json:"blip,omitempty"`
+	Outage *Outage `json:"outage,omitempty"` // in progress if Up is false, else the last one, if any
+	Blip   *Outage `json:"blip,omitempty"`   // the last short time in which calls were decided without Redis
 
 	Findings []RedisFinding `json:"findings"` // of the last self-check
 }
@@ -148,8 +140,7 @@ type Limits struct {
 	MoreProblems int      `json:"more_problems,omitempty"`
 }
 
-// Figures are the traffic of the process. Each point is the mean of one step. The last point
-// is the newest.
+// Figures are the traffic of the process. Each point is the mean of one step; the last one is the newest.
 type Figures struct {
 	StepSeconds int `json:"step_seconds"`
 
@@ -164,7 +155,6 @@ type Figures struct {
 	Unmatched    Series `json:"unmatched"`     // descriptors per second that no rule limits
 }
 
-// all returns all series of f.
 func (f *Figures) all() []*Series {
 	return []*Series{&f.Calls, &f.DeniedShare, &f.Errors, &f.P50, &f.P99, &f.RedisP50, &f.RedisP99, &f.WithoutRedis, &f.Unmatched}
 }
@@ -183,11 +173,8 @@ func (s *Series) HadTraffic() bool {
 
 // RuleList is the list of rules with traffic.
 type RuleList struct {
-	Total int `json:"total"` // rules in force
-
-	// Shown has the rules with traffic in the last five minutes, the most denied hits first,
-	// then the most hits.
-	Shown []Rule `json:"shown"`
+	Total int    `json:"total"` // rules in force
+	Shown []Rule `json:"shown"` // rules with traffic in five minutes, the most denied hits first, then the most hits
 	More  int    `json:"more"`  // rules with traffic that Shown leaves out
 	Quiet int    `json:"quiet"` // rules without traffic
 }
@@ -199,27 +186,21 @@ type Rule struct {
 	Label  string `json:"label"` // the last part of the path
 	Depth  int    `json:"depth"` // 1 for the rules below a domain
 
-	// Limits has the limits in file order. The rates of the rule are those of its limit with
-	// the most denied hits.
-	Limits []Limit `json:"limits"`
-	Rates
-	Use Value `json:"use"` // null if no hit was counted in the last ten seconds
+	Limits []Limit `json:"limits"` // in file order
+	Rates          // of the limit with the most denied hits
+	Use    Value   `json:"use"` // null if no hit was counted in the last ten seconds
 
-	// OKPoints and DeniedPoints are rates for each step of Figures. They are empty for a
-	// quiet rule.
-	OKPoints     []Value `json:"ok_points,omitempty"`
-	DeniedPoints []Value `json:"denied_points,omitempty"`
+	OKPoints     []Value `json:"ok_points,omitempty"`     // rates for each step of Figures; empty for a quiet rule
+	DeniedPoints []Value `json:"denied_points,omitempty"` // the same
 
-	// Marks are "shadow", "quota", "unlimited", "disabled" and "override".
-	Marks    []string      `json:"marks"`
+	Marks    []string      `json:"marks"` // such as "shadow", "quota", "unlimited", "disabled" and "override"
 	Override *RuleOverride `json:"override,omitempty"`
 
 	File string `json:"file,omitempty"`
 	Line int    `json:"line,omitempty"`
 }
 
-// Rates are hits per second. A hit that a limit in shadow mode lets pass is in Shadow, and
-// not in OK or Denied.
+// Rates are hits per second. Hits that a limit in shadow mode lets pass are in Shadow only.
 type Rates struct {
 	OK     Value `json:"ok"`
 	Near   Value `json:"near"` // the part of OK that is near the limit
@@ -259,25 +240,18 @@ type TopKeys struct {
 	// and the keys of the entries, and their Limit is "no rule" or "unknown domain".
 	Unmatched []Key `json:"unmatched"`
 
-	// SampledShare is the share of the decisions that the lists are computed from. It is
-	// below 1 if there are very many decisions.
-	SampledShare Value `json:"sampled_share"`
+	SampledShare Value `json:"sampled_share"` // of the decisions; below 1 if there are very many
 }
 
 // Key is a key of requests. Rates are hits per second.
 type Key struct {
-	// Key is the name of the counter: `shop|remote_address=10.0.0.1`. It is a hash in mode
-	// KeysHashed.
-	Key   string `json:"key"`
+	Key   string `json:"key"`  // name of the counter: `shop|remote_address=10.0.0.1`; a hash in mode KeysHashed
 	Rule  string `json:"rule"` // the path of the rule
 	Limit string `json:"limit"`
 
 	Rate       Value `json:"rate"`
 	DeniedRate Value `json:"denied_rate"`
-
-	// Share is the share of all hits of the last minutes. In TopKeys.Denied it is the share
-	// of all denied hits.
-	Share Value `json:"share"`
+	Share      Value `json:"share"` // of all hits of the last minutes; in TopKeys.Denied, of all denied hits
 
 	// Spent and Capacity are the count of the limit in the last second with hits. They are
 	// null if nobody counted, because the fallback admits or denies all hits.

@@ -10,18 +10,13 @@ import (
 // setSummary sets the level, the headline and the details of s.
 func (s *State) setSummary(now time.Time) {
 	s.Level, s.Details = Well, []string{}
-	worsen := func(level Level) {
-		if severity(level) > severity(s.Level) {
-			s.Level = level
-		}
-	}
 	var parts []string
 	addPart := func(level Level, text string) {
-		worsen(level)
+		s.Level = worse(s.Level, level)
 		parts = append(parts, text)
 	}
 	addDetail := func(level Level, format string, args ...any) {
-		worsen(level)
+		s.Level = worse(s.Level, level)
 		s.Details = append(s.Details, fmt.Sprintf(format, args...))
 	}
 
@@ -71,11 +66,11 @@ func (s *State) setSummary(now time.Time) {
 		}
 	}
 	if c := s.Candidate; c != nil {
-		level, text := Well, c.describe(now)
+		level := Well
 		if c.Problem != "" {
 			level = Warning
 		}
-		addDetail(level, "%s", text)
+		addDetail(level, "%s", c.describe(now))
 	}
 	if problems := len(s.Limits.Problems) + s.Limits.MoreProblems; problems > 0 {
 		what := "the newest limits or overrides are not in force"
@@ -89,10 +84,14 @@ func (s *State) setSummary(now time.Time) {
 // findingLevels are the levels of the findings that State.Details describes.
 var findingLevels = map[string]Level{"problem": Trouble, "warning": Warning}
 
-// severity returns a number that is higher for a worse level.
-func severity(l Level) int { return map[Level]int{Well: 0, Warning: 1, Trouble: 2}[l] }
+// worse returns the worse one of two levels.
+func worse(a, b Level) Level {
+	if a == Trouble || b == Well {
+		return a
+	}
+	return b
+}
 
-// describe describes the candidate.
 func (c *Candidate) describe(now time.Time) string {
 	text := "No candidate limits yet"
 	if c.Since != nil {
@@ -111,7 +110,6 @@ func (c *Candidate) describe(now time.Time) string {
 	return text
 }
 
-// outageText describes an outage in progress.
 func (r *Redis) outageText(now time.Time) string {
 	text := "Redis away"
 	if r.Since != nil {
@@ -131,7 +129,6 @@ func (r *Redis) outageText(now time.Time) string {
 	return text
 }
 
-// priceText describes the price of an outage.
 func (o *Outage) priceText() string {
 	excess := "no hit"
 	if o.MaxExcessHits > 0 {
@@ -140,7 +137,6 @@ func (o *Outage) priceText() string {
 	return Count(o.Calls, "call") + " decided without Redis, " + excess + " too many"
 }
 
-// shareText returns a share in words.
 func shareText(x float64) string {
 	switch x {
 	case 1:
@@ -178,24 +174,23 @@ func clockText(t, now time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04 UTC")
 }
 
-// stopwatchText returns d as minutes and seconds.
 func stopwatchText(d time.Duration) string {
-	total := int(max(d, 0).Seconds())
-	text := fmt.Sprintf("%02d:%02d", total/60%60, total%60)
-	if hours := total / 3600; hours > 0 {
-		text = strconv.Itoa(hours) + ":" + text
+	start := time.Time{}.Add(max(d, 0))
+	if d < time.Hour {
+		return start.Format("04:05")
 	}
-	return text
+	return strconv.Itoa(int(d.Hours())) + start.Format(":04:05")
 }
 
 // secondsText returns a duration with three digits or so.
 func secondsText(v Value) string {
 	d := time.Duration(float64(v) * float64(time.Second))
+	precision := time.Millisecond
 	switch {
 	case d >= time.Minute:
-		return d.Round(time.Second).String()
+		precision = time.Second
 	case d >= time.Second:
-		return d.Round(100 * time.Millisecond).String()
+		precision = 100 * time.Millisecond
 	}
-	return d.Round(time.Millisecond).String()
+	return d.Round(precision).String()
 }

@@ -10,39 +10,30 @@ import (
 
 // traffic has the hits of each rule in the last five minutes.
 type traffic struct {
-	spans       window // between the last readings
 	rules       map[string]*ruleTraffic
 	lastReading uint64 // number of the last reading
-
-	historyCount int // the number of rules for which hasHistory returns true
 }
 
 // ruleTraffic is the traffic of a rule. A hit counts on each limit of its rule, so each reading adds
-// the hits of only one limit: the limit with the most denied hits. A step is a point of the charts,
-// and takes stepSeconds.
+// the hits of only one limit: the limit with the most denied hits. A step is a point of the charts.
 type ruleTraffic struct {
 	totals      []limitTotal // of the last reading, one for each limit
 	lastReading uint64       // number of the last reading with the rule
 
-	latestHits  hits                     // of the newest span
-	earlierHits *[windowSeconds - 1]hits // of the spans before, the newest first; nil if latestHits covers windowSeconds
-	stepHits    hits                     // of the step in progress
-	points      []hits                   // hits per second of past steps, the newest last; nil for a quiet rule
+	stepHits hits   // of the step in progress
+	points   []hits // hits per second of past steps, the newest last; nil for a quiet rule
 
 	// The use of a limit is the part of it that is spent. stepUse is the highest use of a limit in
 	// the step in progress, and oldStepUse in the step before. 0 is unknown.
 	stepUse, oldStepUse float64
 }
 
-// limitTotal has the hits on one limit of a rule at a reading.
 type limitTotal struct {
 	limit                    string
 	ok, near, denied, shadow uint64
 }
 
-// maxHistories bounds the rules with several points. Further rules have a single point, until
-// one of the others is quiet.
-const maxHistories = 5000
+const maxHistories = 5000 // rules with several points; further rules have a single point
 
 // hits has the numbers of hits in a span of time. Hits in near are also in ok.
 type hits struct{ ok, near, denied, shadow float32 }
@@ -62,23 +53,15 @@ func (h hits) compare(other hits) int {
 	return cmp.Or(cmp.Compare(h.denied, other.denied), cmp.Compare(h.shadow, other.shadow), cmp.Compare(h.ok, other.ok))
 }
 
-func newTraffic() *traffic { return &traffic{rules: map[string]*ruleTraffic{}} }
-
-// addCounts adds the counts of all limits. The last counts were added secondsSince ago. endsStep
-// reports that a step of stepLength seconds ends.
-func (t *traffic) addCounts(counts iter.Seq[metrics.RuleCounts], secondsSince float64, endsStep bool, stepLength float64) {
+// addCounts adds the counts of all limits. endsStep reports that a step of stepLength seconds ends.
+func (t *traffic) addCounts(counts iter.Seq[metrics.RuleCounts], endsStep bool, stepLength float64) {
 	t.lastReading++
-	if t.spans.add(secondsSince) {
-		for _, r := range t.rules {
-			r.beginSpan(secondsSince)
-		}
-	}
-	var current *ruleTraffic
-	var newHits hits // of current
+	current := &ruleTraffic{} // the rule of the last counts
+	var newHits hits          // of current
 	for c := range counts {
 		r := t.rule(c.Rule)
 		if r != current {
-			current.add(newHits)
+			current.stepHits.add(newHits)
 			current, newHits = r, hits{}
 		}
 		r.lastReading = t.lastReading
@@ -92,26 +75,45 @@ func (t *traffic) addCounts(counts iter.Seq[metrics.RuleCounts], secondsSince fl
 			newHits = added
 		}
 	}
-	current.add(newHits)
+	current.stepHits.add(newHits)
+	if endsStep {
+		t.endStep(float32(stepLength))
+	}
 	for path, r := range t.rules {
-		if r.hasHistory() {
-			t.historyCount--
-		}
-		if endsStep {
-			r.endStep(float32(stepLength), t.historyCount < maxHistories)
-			r.stepUse, r.oldStepUse = 0, r.stepUse
-		}
 		if r.lastReading != t.lastReading && r.stepUse+r.oldStepUse == 0 { // the rule is gone
 			delete(t.rules, path)
-			continue
-		}
-		if r.hasHistory() {
-			t.historyCount++
 		}
 	}
 }
 
-// rule returns the traffic of the rule of that path.
+// endStep appends a point to each rule for a step of that many seconds, unless there are maxHistories already.
+func (t *traffic) endStep(seconds float32) {
+	histories := 0
+	for _, r := range t.rules {
+		if len(r.points) > 1 {
+			histories++
+		}
+	}
+	for _, r := range t.rules {
+		point := r.stepHits.per(seconds)
+		r.stepHits = hits{}
+		r.stepUse, r.oldStepUse = 0, r.stepUse
+		switch {
+		case r.points == nil && point == hits{}:
+			continue
+		case len(r.points) == 1 && histories < maxHistories:
+			histories++
+		case len(r.points) == 1:
+			r.points = r.points[:0]
+		}
+		r.points = append(r.points, point)
+		r.points = slices.Delete(r.points, 0, max(len(r.points)-historySteps, 0))
+		if r.isQuiet() {
+			r.points = nil
+		}
+	}
+}
+
 func (t *traffic) rule(path string) *ruleTraffic {
 	r := t.rules[path]
 	if r == nil {
@@ -119,30 +121,6 @@ func (t *traffic) rule(path string) *ruleTraffic {
 		t.rules[path] = r
 	}
 	return r
-}
-
-// add adds the hits of a reading. r can be nil.
-func (r *ruleTraffic) add(h hits) {
-	if r != nil {
-		r.latestHits.add(h)
-		r.stepHits.add(h)
-	}
-}
-
-// beginSpan begins a span of that many seconds or more.
-func (r *ruleTraffic) beginSpan(seconds float64) {
-	switch {
-	case coversWindow(seconds):
-		r.earlierHits = nil
-	case r.earlierHits == nil && r.latestHits == hits{}:
-	default:
-		if r.earlierHits == nil {
-			r.earlierHits = new([windowSeconds - 1]hits)
-		}
-		copy(r.earlierHits[1:], r.earlierHits[:])
-		r.earlierHits[0] = r.latestHits
-	}
-	r.latestHits = hits{}
 }
 
 // increase returns the growth of a counter. A counter that starts again counts from 0.
@@ -163,29 +141,7 @@ func (r *ruleTraffic) lastTotal(limit string) *limitTotal {
 	return &r.totals[i]
 }
 
-// hasHistory reports whether r has several points.
-func (r *ruleTraffic) hasHistory() bool { return len(r.points) > 1 }
-
-// endStep appends a point for a step of that many seconds. If keepsHistory is false, a rule
-// with a single point replaces the point.
-func (r *ruleTraffic) endStep(seconds float32, keepsHistory bool) {
-	point := r.stepHits.per(seconds)
-	r.stepHits = hits{}
-	if r.points == nil && point == (hits{}) {
-		return
-	}
-	if len(r.points) == 1 && !keepsHistory {
-		r.points = r.points[:0]
-	}
-	r.points = append(r.points, point)
-	r.points = slices.Delete(r.points, 0, max(len(r.points)-historySteps, 0))
-	if r.isQuiet() {
-		r.points = nil
-	}
-}
-
-// sum returns the sum of the rates of all steps in the last five minutes. It serves only to compare
-// rules.
+// sum returns the sum of the rates of all steps in the last five minutes, to compare rules.
 func (r *ruleTraffic) sum() hits {
 	sum := r.stepHits.per(stepSeconds)
 	for _, p := range r.points {
@@ -200,23 +156,19 @@ func (r *ruleTraffic) isQuiet() bool {
 	return s.ok+s.denied+s.shadow == 0
 }
 
-// rates returns the rates of a rule in the last seconds.
-func (t *traffic) rates(r *ruleTraffic) Rates {
-	spans, seconds := t.spans.recent()
-	if seconds == 0 {
-		return Rates{}
+// rates returns the rates of a rule at the moment of clock.
+func (r *ruleTraffic) rates(clock *stepClock) Rates {
+	var last hits
+	if len(r.points) > 0 {
+		last = r.points[len(r.points)-1]
 	}
-	sum := r.latestHits
-	if r.earlierHits != nil {
-		for _, h := range r.earlierHits[:spans-1] {
-			sum.add(h)
-		}
+	rate := func(now, last float32) Value {
+		return Value(clock.perSecond(float64(now), float64(last)*clock.lastLength))
 	}
-	rate := func(n float32) Value { return Value(float64(n) / seconds) }
-	return Rates{OK: rate(sum.ok), Near: rate(sum.near), Denied: rate(sum.denied), Shadow: rate(sum.shadow)}
+	h := r.stepHits
+	return Rates{OK: rate(h.ok, last.ok), Near: rate(h.near, last.near), Denied: rate(h.denied, last.denied), Shadow: rate(h.shadow, last.shadow)}
 }
 
-// addUses adds the highest use of each rule.
 func (t *traffic) addUses(uses map[string]float64) {
 	for path, use := range uses {
 		r := t.rule(path)
@@ -224,31 +176,24 @@ func (t *traffic) addUses(uses map[string]float64) {
 	}
 }
 
-// highestUse returns the highest use in the last five to ten seconds.
-func (r *ruleTraffic) highestUse() Value {
-	if use := max(r.stepUse, r.oldStepUse); use > 0 {
-		return Value(use)
-	}
-	return Unknown
-}
-
-// setTraffic sets the traffic of rule.
-func (t *traffic) setTraffic(rule *Rule) {
+// setTraffic sets the traffic of rule at the moment of clock. The use is the highest of the last five to ten seconds.
+func (t *traffic) setTraffic(rule *Rule, clock *stepClock) {
 	rule.Use = Unknown
 	r := t.rules[rule.Path]
 	if r == nil {
 		return
 	}
-	rule.Use = r.highestUse()
-	rule.Rates = t.rates(r)
+	if use := max(r.stepUse, r.oldStepUse); use > 0 {
+		rule.Use = Value(use)
+	}
+	rule.Rates = r.rates(clock)
 	for _, p := range r.points {
 		rule.OKPoints = append(rule.OKPoints, Value(p.ok+p.shadow))
 		rule.DeniedPoints = append(rule.DeniedPoints, Value(p.denied))
 	}
 }
 
-// busiest returns the paths of the n rules with the most denied hits, then the most hits,
-// and the number of other rules that are not quiet.
+// busiest returns the n rules with the most denied hits, then the most hits, and the number of others with hits.
 func (t *traffic) busiest(n int) (paths []string, otherCount int) {
 	type ruleSum struct {
 		path string

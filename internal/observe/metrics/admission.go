@@ -6,8 +6,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/server/admission"
 )
 
-// Admission registers the metrics of the connections to one listener. Each scrape reads
-// connections and pendingBytes.
+// Admission registers the metrics of the connections to one listener.
 func (m *Metrics) Admission(listener string, connections func() int, pendingBytes func() int64) {
 	m.atScrape(func(s scrape) {
 		s.gauge("rls_connections", "Open connections of clients.", float64(connections()), "listener", listener)
@@ -15,8 +14,7 @@ func (m *Metrics) Admission(listener string, connections func() int, pendingByte
 	})
 }
 
-// Refused registers the count of refused connections to one listener, and returns the
-// function that counts one.
+// Refused registers the count of refused connections to one listener, and returns the function that counts.
 func (m *Metrics) Refused(listener string) func(admission.Reason) {
 	var counters [len(admission.Reasons)]prometheus.Counter
 	for _, reason := range admission.Reasons {

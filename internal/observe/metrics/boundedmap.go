@@ -6,8 +6,7 @@ import (
 	"sync"
 )
 
-// boundedMap maps texts of requests to values. It takes a bounded number of texts, so that a
-// flood of new texts can't fill the memory.
+// boundedMap maps a bounded number of texts of requests to values.
 type boundedMap[T any] struct {
 	maxTexts int
 
@@ -15,8 +14,7 @@ type boundedMap[T any] struct {
 	values map[string]*T
 }
 
-// find returns the value of text. If text is new, find adds the result of create. find
-// returns nil for a new text if the map is full.
+// find returns the value of text. A new text gets the result of create, or nil if the map is full.
 func (m *boundedMap[T]) find(text []byte, create func() *T) *T {
 	m.mu.RLock()
 	value, isFull := m.values[string(text)], len(m.values) >= m.maxTexts
@@ -43,14 +41,12 @@ func (m *boundedMap[T]) isFull() bool {
 	return len(m.values) >= m.maxTexts
 }
 
-// deleteFunc deletes the texts for whose values isOld returns true.
 func (m *boundedMap[T]) deleteFunc(isOld func(*T) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	maps.DeleteFunc(m.values, func(_ string, value *T) bool { return isOld(value) })
 }
 
-// all returns all values.
 func (m *boundedMap[T]) all() []*T {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

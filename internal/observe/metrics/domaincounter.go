@@ -16,19 +16,13 @@ func (m *Metrics) newDomainCounter(name, help string, maxDomains int) *domainCou
 	}
 }
 
-// count counts the descriptors of a request for domain.
 func (d *domainCounter) count(domain string, descriptors int) {
 	var counter *prometheus.Counter
 	if len(domain) <= maxMetricKey {
-		counter = d.domains.find([]byte(domain), func() *prometheus.Counter { return d.counterOf(domain) })
+		counter = d.domains.find([]byte(domain), func() *prometheus.Counter { return new(d.vec.WithLabelValues(validText(domain))) })
 	}
 	if counter == nil {
-		counter = d.counterOf(otherValue)
+		counter = new(d.vec.WithLabelValues(otherValue))
 	}
 	(*counter).Add(float64(descriptors))
-}
-
-func (d *domainCounter) counterOf(domain string) *prometheus.Counter {
-	counter := d.vec.WithLabelValues(validText(domain))
-	return &counter
 }

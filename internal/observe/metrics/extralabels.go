@@ -10,12 +10,10 @@ import (
 
 var notInLabelName = regexp.MustCompile(`[^a-zA-Z0-9_]`)
 
-// extraLabels are labels that all metrics get. If a metric has a label of the same name, the metric
-// keeps its own label.
+// extraLabels are labels that all metrics get, unless they have a label of the same name.
 type extraLabels []*dto.LabelPair
 
-// extraLabelsOf returns labels for tags. Characters that the name of a label can't have become
-// underscores.
+// extraLabelsOf returns labels for tags. Underscores replace what the name of a label can't have.
 func extraLabelsOf(tags map[string]string) extraLabels {
 	byName := map[string]string{}
 	for name, value := range tags {

@@ -11,7 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// outages measures outages of Redis.
+// outages is a fallback.Observer that measures outages of Redis.
 type outages struct {
 	up                              prometheus.Gauge
 	downCount, upCount              prometheus.Counter // changes of up
@@ -41,7 +41,6 @@ func (m *Metrics) Fallback() fallback.Observer {
 	return o
 }
 
-// StateChanged implements fallback.Observer.
 func (o *outages) StateChanged(c fallback.StateChange) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -70,17 +69,13 @@ func (o *outages) downSeconds() float64 {
 // BreakerChanged implements fallback.Observer. The metrics of breakers come from their status.
 func (o *outages) BreakerChanged(fallback.BreakerChange) {}
 
-// BlipEnded implements fallback.Observer.
 func (o *outages) BlipEnded(fallback.Outage) { o.blips.Inc() }
 
-// Served implements fallback.Observer.
 func (o *outages) Served(hits int) { o.servedHits.Add(float64(hits)) }
 
-// Replayed implements fallback.Observer.
 func (o *outages) Replayed(hits int64) { o.replayedHits.Add(float64(hits)) }
 
-// withoutRedis counts the decisions of the fallback by backend.Reason, by limit.FailureMode, and by
-// whether the hits were denied.
+// withoutRedis counts decisions by backend.Reason, by limit.FailureMode, and by whether the hits were denied.
 type withoutRedis [len(backend.Reasons) + 1][limit.FailDeny + 1]map[bool]prometheus.Counter
 
 func (m *Metrics) newWithoutRedis() *withoutRedis {
@@ -106,8 +101,7 @@ func (w *withoutRedis) count(r *backend.Result, isShadow bool) {
 	}
 }
 
-// FallbackStatus registers the metrics of the breakers and of the price of an outage. Each
-// scrape calls status. shards has the labels of each shard.
+// FallbackStatus registers the metrics of the breakers and of the price of an outage. Each scrape calls status.
 func (m *Metrics) FallbackStatus(shards []Shard, status func() fallback.Status) {
 	shards = boundedShards(shards)
 	m.atScrape(func(s scrape) {
@@ -118,7 +112,6 @@ func (m *Metrics) FallbackStatus(shards []Shard, status func() fallback.Status) 
 	})
 }
 
-// outage sends the price of an outage.
 func (s scrape) outage(o *fallback.Outage) {
 	start, seconds := 0.0, 0.0
 	if !o.Start.IsZero() {

@@ -6,22 +6,15 @@ import (
 	"time"
 )
 
-// limitTable has the series of all limits that had a hit. A call waits for its lock at the first
-// hit on a limit, so nothing holds the lock for long.
+// limitTable has the series of all limits that had a hit. Calls wait for its lock, so nothing holds it for long.
 type limitTable struct {
 	mu sync.Mutex
 
-	// byRule has the first limit of each rule, by the path of the rule. limitSeries.next is the next
-	// limit of the rule.
-	byRule map[string]*limitSeries
-
-	// configCount is the number of configurations so far.
-	configCount uint32
+	byRule      map[string]*limitSeries // the first limit of each rule, which knows the next one
+	configCount uint32                  // configurations so far
 }
 
-// rulesPerStep is the number of rules after which a walk lets calls have the lock. A step takes
-// some microseconds.
-const rulesPerStep = 100
+const rulesPerStep = 100 // the number of rules after which a walk lets calls have the lock
 
 // find returns the limit of that name, or nil. The caller holds the lock.
 func (t *limitTable) find(name limitName) *limitSeries {
@@ -45,16 +38,14 @@ func (t *limitTable) findOrAdd(name limitName, create func() *limitSeries) *limi
 	return l
 }
 
-// beginConfig begins the next configuration. A limit that a call adds from now on counts as a part
-// of this configuration.
+// beginConfig begins the next configuration. Limits that calls add from now on are a part of it.
 func (t *limitTable) beginConfig() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.configCount++
 }
 
-// keep marks the limit of that name as a part of the newest configuration and returns it. It returns
-// nil if there is no such limit.
+// keep marks the limit of that name as a part of the newest configuration and returns it, or nil.
 func (t *limitTable) keep(name limitName) *limitSeries {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -83,8 +74,7 @@ func (t *limitTable) all(now time.Time) []*limitSeries {
 	return all
 }
 
-// walk deletes the limits that are too old at now, and calls f with all others. f runs while walk
-// holds the lock.
+// walk deletes the limits that are too old at now, and calls f with all others while it holds the lock.
 func (t *limitTable) walk(now time.Time, f func(*limitSeries)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -108,9 +98,8 @@ func (t *limitTable) walk(now time.Time, f func(*limitSeries)) {
 	}
 }
 
-// deleteOldLimits deletes the limits that were removed at least removedRuleTTL ago from l and the next
-// limits, and returns the first limit that is left. It also deletes the series of idle values. The
-// caller holds the lock of the table.
+// deleteOldLimits deletes old limits from l and the next limits, and the series of idle values. It returns the first
+// limit that is left.
 func (l *limitSeries) deleteOldLimits(now time.Time) *limitSeries {
 	if l == nil {
 		return nil

@@ -15,8 +15,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Metrics holds all metrics of the process. Each package that is in use registers its
-// metrics once, through the method of its name.
+// Metrics holds all metrics of the process. Each package in use registers its metrics once, through its method.
 type Metrics struct {
 	registry *prometheus.Registry
 	auto     promauto.Factory // registers what it makes
@@ -25,16 +24,14 @@ type Metrics struct {
 
 	withoutRedis *withoutRedis // nil until Fallback is called
 
-	// ResponseTimeMillis reports response times to Prometheus in milliseconds. It must be set before the first
-	// scrape.
-	ResponseTimeMillis bool
+	ResponseTimeMillis bool // report response times to Prometheus in milliseconds; set it before the first scrape
 }
 
 // New returns Metrics of the Go runtime and the process.
 func New() *Metrics {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return &Metrics{registry: r, auto: promauto.With(r), rules: newRules(), scraping: make(chan struct{}, 1)}
+	return &Metrics{registry: r, auto: promauto.With(r), rules: &rules{limits: limitTable{byRule: map[string]*limitSeries{}}}, scraping: make(chan struct{}, 1)}
 }
 
 // Gather implements prometheus.Gatherer. It returns all metrics but those of rules, which can be many.
@@ -67,7 +64,6 @@ type scrapeReader func(scrape)
 // Describe implements prometheus.Collector. It sends nothing, because the metrics are known at a scrape.
 func (scrapeReader) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector.
 func (r scrapeReader) Collect(out chan<- prometheus.Metric) { r(out) }
 
 // scrape gets the values of metrics that are read at a scrape. labels are names and values in turn.
@@ -89,7 +85,6 @@ func (s scrape) send(kind prometheus.ValueType, name, help string, value float64
 	s <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, names, nil), kind, value, values...)
 }
 
-// oneIf returns 1 if condition is true, else 0.
 func oneIf(condition bool) float64 {
 	if condition {
 		return 1

@@ -284,9 +284,9 @@ func newFull(t *testing.T) *Metrics {
 	})
 	m.Local(new(localCounters).Keys, new(localCounters).Evictions, new(localCounters).Bytes)
 	m.ConfigHash(func() string { return "abc" })
-	conditions := m.Conditions()
-	conditions.ExpressionFailed("shop", nil, nil)
-	conditions.ConditionNotTested("shop", nil)
+	conditionFailed, conditionNotTested := m.Conditions()
+	conditionFailed("shop")
+	conditionNotTested("shop")
 	return m
 }
 

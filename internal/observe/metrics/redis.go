@@ -9,10 +9,9 @@ import (
 	"github.com/seed-81f232ab/rls/backend/redis"
 )
 
-// redisServers measures the batches that are sent to each Redis.
+// redisServers is a redis.Observer that measures the batches that are sent to each Redis.
 type redisServers [len(redis.Roles)]*redisServer
 
-// redisServer measures the batches that are sent to one Redis.
 type redisServer struct {
 	errors             []prometheus.Counter // by redis.ErrorKind
 	failedBatches      prometheus.Counter
@@ -21,8 +20,7 @@ type redisServer struct {
 	waitTime, duration prometheus.Observer // in seconds
 }
 
-// Redis registers the metrics of package redis and returns its Observer. roles has each Redis
-// that is in use.
+// Redis registers the metrics of package redis, for each Redis in use, and returns its Observer.
 func (m *Metrics) Redis(roles ...redis.Role) redis.Observer {
 	newHistogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
 		return m.auto.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"server"})
@@ -55,7 +53,6 @@ func (m *Metrics) Redis(roles ...redis.Role) redis.Observer {
 	return servers
 }
 
-// BatchDone implements redis.Observer.
 func (r *redisServers) BatchDone(b redis.Batch) {
 	s := r[b.Role]
 	s.hits.Observe(float64(b.Hits))
@@ -70,7 +67,6 @@ func (r *redisServers) BatchDone(b redis.Batch) {
 	}
 }
 
-// Failed implements redis.Observer.
 func (r *redisServers) Failed(role redis.Role, kind redis.ErrorKind) { r[role].errors[kind].Inc() }
 
 // RedisStatus is the part of a redis.Limiter that a scrape reads.
@@ -98,7 +94,6 @@ func (m *Metrics) RedisStatus(status RedisStatus) {
 	})
 }
 
-// pool sends the metrics of a pool of connections.
 func (s scrape) pool(p *redis.PoolStats, closed int64) {
 	const connections = "Connections to Redis that are in use or idle."
 	server := p.Role.String()
@@ -125,8 +120,7 @@ type closedConnections struct {
 	count [len(redis.Roles)]int64
 }
 
-// update returns the number of connections that were closed. The result never falls, though a
-// connection that is just being opened is already open.
+// update returns the number of connections that were closed. It never falls, though a connection can open meanwhile.
 func (c *closedConnections) update(p redis.PoolStats) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,8 +128,7 @@ func (c *closedConnections) update(p redis.PoolStats) int64 {
 	return c.count[p.Role]
 }
 
-// Shard has the labels of a shard: the server "main" or "per_second", and a name that is
-// unique there.
+// Shard has the labels of a shard: the server "main" or "per_second", and a name that is unique there.
 type Shard struct{ Server, Name string }
 
 // ShardsOf returns the labels of each shard.
@@ -148,11 +141,9 @@ func ShardsOf(status RedisStatus) []Shard {
 	return shards
 }
 
-// maxShardSeries bounds the shards of a server that have series of their own.
-const maxShardSeries = 64
+const maxShardSeries = 64 // shards of a server with series of their own
 
-// boundedShards returns shards. If a server has more than maxShardSeries shards, they have the
-// name "all".
+// boundedShards returns shards. If a server has more than maxShardSeries shards, their name is "all".
 func boundedShards(shards []Shard) []Shard {
 	count := map[string]int{}
 	for _, s := range shards {

@@ -2,8 +2,7 @@ package metrics
 
 import "github.com/seed-81f232ab/rls/backend/redis"
 
-// RedisCheck registers the metric of the checks of Redis. The result sets the metric to the
-// findings of a check. roles has each Redis that is in use.
+// RedisCheck registers the metric of checks of each Redis in use. The result sets it to the findings of a check.
 func (m *Metrics) RedisCheck(roles ...redis.Role) func([]redis.Finding) {
 	problems := m.newGauges("rls_redis_check_problems", "Problems and warnings that the last check of Redis found. The log has each with advice.", "server", "check")
 	report := func(found []redis.Finding) {

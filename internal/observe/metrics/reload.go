@@ -6,7 +6,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/reload"
 )
 
-// reloads counts changes of the limits and describes their state.
+// reloads is a reload.Observer that counts changes of the limits and describes their state.
 type reloads struct {
 	loadedSets, rejectedSets prometheus.Counter
 	problems, domains, rules prometheus.Gauge
@@ -15,8 +15,7 @@ type reloads struct {
 	sourceReadTime           *prometheus.GaugeVec // Unix time in seconds
 }
 
-// Reload registers the metrics of package reload and returns its Observer. sources are
-// the names of the sources in use, which are down at first.
+// Reload registers the metrics of package reload and returns its Observer. The sources in use are down at first.
 func (m *Metrics) Reload(sources ...string) reload.Observer {
 	r := &reloads{
 		loadedSets:   m.newCounter("ratelimit_service_config_load_success", "Sets of limits that came into force."),
@@ -39,29 +38,23 @@ func (m *Metrics) Reload(sources ...string) reload.Observer {
 	return r
 }
 
-// LimitsLoaded implements reload.Observer.
 func (r *reloads) LimitsLoaded(domains int) {
 	r.loadedSets.Inc()
 	r.domains.Set(float64(domains))
 	r.inForceTime.SetToCurrentTime()
 }
 
-// LimitsChanged implements reload.Observer.
 func (r *reloads) LimitsChanged(c reload.LimitsChange) {
 	r.rules.Set(float64(c.Rules))
 	r.inForceTime.Set(float64(c.Time.UnixMilli()) / 1000)
 }
 
-// LimitsRejected implements reload.Observer.
 func (r *reloads) LimitsRejected(error) { r.rejectedSets.Inc() }
 
-// OverridesChanged implements reload.Observer.
 func (r *reloads) OverridesChanged([]reload.OverrideChange) {}
 
-// ConfigProblems implements reload.Observer.
 func (r *reloads) ConfigProblems(count int) { r.problems.Set(float64(count)) }
 
-// Overrides implements reload.Observer.
 func (r *reloads) Overrides(c reload.OverrideCounts) {
 	r.overrides.WithLabelValues("in_force").Set(float64(c.InForce))
 	r.overrides.WithLabelValues("rejected").Set(float64(c.Rejected))
@@ -71,18 +64,15 @@ func (r *reloads) Overrides(c reload.OverrideCounts) {
 	r.off.WithLabelValues("all").Set(float64(c.OffAll))
 }
 
-// SourceRead implements reload.Observer.
 func (r *reloads) SourceRead(source string) {
 	r.sourceReadTime.WithLabelValues(source).SetToCurrentTime()
 }
 
-// SourceState implements reload.Observer.
 func (r *reloads) SourceState(source string, err error) {
 	r.sourceUp.WithLabelValues(source).Set(oneIf(err == nil))
 }
 
-// ConfigHash registers the metric of the limits in force. Each scrape calls hash, which
-// returns "" before the first limits.
+// ConfigHash registers the metric of the limits in force. hash returns "" before the first limits.
 func (m *Metrics) ConfigHash(hash func() string) {
 	m.atScrape(func(s scrape) {
 		if inForce := hash(); inForce != "" {

@@ -11,39 +11,25 @@ import (
 
 // hitCounts counts the hits of one limit.
 type hitCounts struct {
-	within, near, over  atomic.Uint64
-	overLocal, shadowed atomic.Uint64
+	within, near, over, overLocal, shadowed, refunded atomic.Uint64
 
 	// others are the hits that are in neither within nor over: hits of failed calls, and
 	// the part of denied hits that was still within the limit.
 	others atomic.Uint64
-
-	refunded atomic.Uint64
 }
 
 // HitSums are the sums of several hitCounts, or the values of one.
 type HitSums struct {
-	// Total is all hits. Peeks and refunds are not counted.
-	Total uint64
-
-	// WithinLimit are the hits that passed. OverLimit are the hits beyond the limit.
-	WithinLimit, OverLimit uint64
-
-	// NearLimit are the hits between NEAR_LIMIT_RATIO × the limit and the limit.
-	NearLimit uint64
-
-	// OverLocal are those of OverLimit that the deny cache denied.
-	OverLocal uint64
-
-	// Shadow are those of OverLimit that passed because the rule is in shadow mode.
-	Shadow uint64
-
-	// Refunded are the hits that refunds have taken off. Total does not have them.
-	Refunded uint64
+	Total       uint64 // all hits, without peeks and refunds
+	WithinLimit uint64 // that passed
+	NearLimit   uint64 // between NEAR_LIMIT_RATIO × the limit and the limit
+	OverLimit   uint64 // beyond the limit
+	OverLocal   uint64 // those of OverLimit that the deny cache denied
+	Shadow      uint64 // those of OverLimit that passed because the rule is in shadow mode
+	Refunded    uint64 // that refunds have taken off
 }
 
-// sums returns the values of c. It reads shadowed before over, because count writes them in the
-// other order. So Shadow never exceeds OverLimit.
+// sums returns the values of c. It reads shadowed before over, so Shadow never exceeds OverLimit.
 func (c *hitCounts) sums() HitSums {
 	s := HitSums{Shadow: c.shadowed.Load()}
 	s.WithinLimit, s.OverLimit = c.within.Load(), c.over.Load()
@@ -52,7 +38,6 @@ func (c *hitCounts) sums() HitSums {
 	return s
 }
 
-// add adds other to s.
 func (s *HitSums) add(other HitSums) {
 	s.Total += other.Total
 	s.WithinLimit += other.WithinLimit
@@ -111,9 +96,8 @@ func (h *hitClassifier) nearHits(l *limit.Limit, r *backend.Result) int64 {
 	return l.Spent(r.Result) - h.nearLimit(l)
 }
 
-// overHits returns how many of the denied hits of d are beyond the limit, and how many of the others are
-// near the limit. If denied hits are charged, the first of them can fill the limit up. Those hits
-// are not over.
+// overHits returns how many of the denied hits of d are beyond the limit, and how many of the others are near it. If
+// denied hits are charged, the first of them can fill the limit up.
 func (h *hitClassifier) overHits(d *service.Decision) (over, near int64) {
 	l, n, r := d.Limit.Limit, d.N, &d.Result
 	if !d.ChargesDenied {
@@ -136,8 +120,7 @@ func (h *hitClassifier) overHits(d *service.Decision) (over, near int64) {
 	return after - l.Capacity(), l.Capacity() - max(h.nearLimit(l), before)
 }
 
-// nearLimit returns the count from which hits on l are near the limit. It has the single
-// precision of envoyproxy/ratelimit.
+// nearLimit returns the count from which hits on l are near it, in the precision of envoyproxy/ratelimit.
 func (h *hitClassifier) nearLimit(l *limit.Limit) int64 {
 	return int64(math.Floor(float64(float32(l.Capacity()) * h.nearRatio)))
 }

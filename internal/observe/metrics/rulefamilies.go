@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"bufio"
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -17,9 +16,7 @@ import (
 type RuleMetric struct {
 	Name, Help string
 	Value      func(*HitSums) uint64
-
-	// isSparse leaves out series with the value 0.
-	isSparse bool
+	isSparse   bool // leaves out series with the value 0
 }
 
 // RuleMetrics have the names of envoyproxy/ratelimit.
@@ -33,7 +30,6 @@ var RuleMetrics = []RuleMetric{
 	{"total_negative_hits", "Hits that refunds have taken off.", func(s *HitSums) uint64 { return s.Refunded }, true},
 }
 
-// ruleSample has the counts of one set of labels.
 type ruleSample struct {
 	labels ruleLabels
 	HitSums
@@ -61,8 +57,7 @@ func (r *rules) families(labels extraLabels, isWanted func(name string) bool) []
 	return families
 }
 
-// samples returns the counts of all series, sorted by labels. Series with the same labels are added,
-// because Prometheus takes a series only once.
+// samples returns the counts of all series, sorted by labels. Series with the same labels are added.
 func (r *rules) samples(now time.Time) []ruleSample {
 	limits := r.limits.all(now)
 	samples := make([]ruleSample, 0, len(limits))
@@ -70,15 +65,12 @@ func (r *rules) samples(now time.Time) []ruleSample {
 		for s := range l.series() {
 			sample := ruleSample{s.labels(), s.sums()}
 			if r.options.NoRuleLabel {
-				sample.labels.rule = ""
+				sample.labels[ruleLabel] = ""
 			}
 			samples = append(samples, sample)
 		}
 	}
-	slices.SortFunc(samples, func(a, b ruleSample) int {
-		return cmp.Or(cmp.Compare(a.labels.domain, b.labels.domain), cmp.Compare(a.labels.key1, b.labels.key1),
-			cmp.Compare(a.labels.key2, b.labels.key2), cmp.Compare(a.labels.rule, b.labels.rule))
-	})
+	slices.SortFunc(samples, func(a, b ruleSample) int { return slices.Compare(a.labels[:], b.labels[:]) })
 	distinct := samples[:0]
 	for _, s := range samples {
 		if last := len(distinct) - 1; last >= 0 && distinct[last].labels == s.labels {
@@ -90,14 +82,12 @@ func (r *rules) samples(now time.Time) []ruleSample {
 	return distinct
 }
 
-// labelEscaper escapes the value of a label in the text format.
 var labelEscaper = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 
-// write writes the lines of a metric. The library would need all series of the metric in memory, which is
-// several times the memory of the rules.
+// write writes the lines of a metric. The library would need several times the memory of the rules.
 func (m *RuleMetric) write(w io.Writer, name string, samples []ruleSample, extra extraLabels) error {
 	var own []*dto.LabelPair
-	for _, label := range []string{"domain", "key1", "key2", "rule"} {
+	for _, label := range ruleLabelNames {
 		own = append(own, &dto.LabelPair{Name: &label})
 	}
 	labels := extra.addTo(own)
@@ -115,7 +105,11 @@ func (m *RuleMetric) write(w io.Writer, name string, samples []ruleSample, extra
 			line = append(line, separator)
 			line = append(line, l.GetName()...)
 			line = append(line, `="`...)
-			line = append(line, labelEscaper.Replace(samples[i].labels.valueOf(l))...)
+			value := l.GetValue() // of an extra label
+			if own := slices.Index(ruleLabelNames[:], l.GetName()); own >= 0 {
+				value = samples[i].labels[own]
+			}
+			line = append(line, labelEscaper.Replace(value)...)
 			line = append(line, '"')
 			separator = ','
 		}
@@ -126,19 +120,4 @@ func (m *RuleMetric) write(w io.Writer, name string, samples []ruleSample, extra
 		}
 	}
 	return out.Flush()
-}
-
-// valueOf returns the value of a label of a series. An extra label has the same value in all series.
-func (l *ruleLabels) valueOf(label *dto.LabelPair) string {
-	switch label.GetName() {
-	case "domain":
-		return l.domain
-	case "key1":
-		return l.key1
-	case "key2":
-		return l.key2
-	case "rule":
-		return l.rule
-	}
-	return label.GetValue()
 }

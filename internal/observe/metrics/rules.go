@@ -18,44 +18,28 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// removedRuleTTL is how long the metrics keep the counts of a rule that is no longer in
-// force. In this time Prometheus can read the last counts. A rule that comes back in this
-// time keeps its counts.
+// removedRuleTTL is how long the counts of a removed rule stay, for Prometheus and if the rule comes back.
 const removedRuleTTL = 10 * time.Minute
 
-// idleValueTTL is how long a value of requests keeps its series without a hit, if another
-// value could use the series.
-const idleValueTTL = time.Hour
+const idleValueTTL = time.Hour // without a hit, before another value of requests can take the series
 
 // RuleOptions configure the metrics of rules.
 type RuleOptions struct {
-	// NearLimitRatio × the limit is the count at which hits begin to be near the limit.
-	NearLimitRatio float32
-
-	// MaxSeries is the maximum number of values of requests that a limit has metrics for.
-	// Hits with further values count for the value "other".
-	MaxSeries int
-
-	// NoRuleLabel leaves out the label rule for Prometheus, and adds the series that differ in it only.
-	NoRuleLabel bool
-
-	Log *slog.Logger
+	NearLimitRatio float32 // × the limit is the count at which hits begin to be near the limit
+	MaxSeries      int     // maximum of values of requests with series of their own, for each limit
+	NoRuleLabel    bool    // leave out the label rule for Prometheus, and add the series that differ in it only
+	Log            *slog.Logger
 }
 
-// RuleCounts are the hits on one limit since the process has started. They survive reloads
-// as long as the rule has the same path.
+// RuleCounts are the hits on one limit since the start. They survive reloads if the rule keeps its path.
 type RuleCounts struct {
 	Domain string
 	Rule   string // the path of the rule
-
-	// Limit is the name of the limit, or its window and algorithm. It is empty if the rule has
-	// a single limit.
-	Limit string
-
+	Limit  string // its name, or its window and algorithm; empty if the rule has a single limit
 	HitSums
 }
 
-// rules counts the hits of all rules.
+// rules is a service.Observer that counts the hits of all rules.
 type rules struct {
 	hitClassifier
 	options        RuleOptions
@@ -64,15 +48,13 @@ type rules struct {
 	limits         limitTable
 }
 
-// limitName names a limit of a rule.
 type limitName struct {
 	rule, limit string
 	flags       string // see descriptors.Rule.MetricFlags
 }
 
-// limitSeries has the series of one limit. RateLimit.Metrics of the limit has a pointer to its
-// limitSeries, so a call needs no lookup. The counts of a series come first, so two limits never share
-// a cache line.
+// limitSeries has the series of one limit. RateLimit.Metrics points to it, so a call needs no lookup. The counts of a
+// series come first, so two limits never share a cache line.
 type limitSeries struct {
 	single      series         // unused if valueSeries is set
 	valueSeries *varyingSeries // nil unless the series vary with the values of requests
@@ -85,27 +67,19 @@ type limitSeries struct {
 	next   *limitSeries // of the same rule
 	config uint32       // number of the last configuration with the limit
 
-	// removedAt is the Unix time in nanoseconds at which the limit was removed, or 0 if the limit is
-	// in force.
-	removedAt int64
+	removedAt int64 // Unix time in nanoseconds, or 0 if the limit is in force
 }
 
 // varyingSeries has the series of a limit whose metric key has values of requests.
 type varyingSeries struct {
-	// values has a series for each metric key. If the key of a hit has no place in values, the
-	// hit counts for other. The first such hit makes other.
-	values boundedMap[series]
-	other  atomic.Pointer[series]
+	values boundedMap[series]     // by metric key
+	other  atomic.Pointer[series] // of the hits without a place in values; made by the first such hit
 
 	// The mutex of limitTable guards the fields below.
 
-	// checkedAt is the time of the last check for idle values, or zero. deletedSums are the
-	// sums of the series that checks have deleted.
-	checkedAt   time.Time
-	deletedSums HitSums
+	checkedAt   time.Time // of the last check for idle values, or zero
+	deletedSums HitSums   // of the series that checks have deleted
 }
-
-func newRules() *rules { return &rules{limits: limitTable{byRule: map[string]*limitSeries{}}} }
 
 // RuleObserver registers the metrics of rules and returns their Observer.
 func (m *Metrics) RuleObserver(o RuleOptions) service.Observer {
@@ -122,8 +96,7 @@ func (m *Metrics) OverHits(d service.Decision) int64 {
 	return over
 }
 
-// Rules returns the counts of the limits that have had a hit. The limits of a rule follow each
-// other. Rules have no order.
+// Rules returns the counts of the limits that have had a hit. The limits of a rule follow each other.
 func (m *Metrics) Rules() iter.Seq[RuleCounts] {
 	return func(yield func(RuleCounts) bool) {
 		all := m.rules.limits.all(time.Now())
@@ -131,9 +104,9 @@ func (m *Metrics) Rules() iter.Seq[RuleCounts] {
 			if rules%rulesPerStep == 0 {
 				runtime.Gosched() // calls may run
 			}
-			end := 1
-			for end < len(all) && all[end].name.rule == all[0].name.rule {
-				end++
+			end := slices.IndexFunc(all, func(l *limitSeries) bool { return l.name.rule != all[0].name.rule })
+			if end < 0 {
+				end = len(all)
 			}
 			for _, c := range m.rules.countsOf(all[:end]) {
 				if !yield(c) {
@@ -145,8 +118,7 @@ func (m *Metrics) Rules() iter.Seq[RuleCounts] {
 	}
 }
 
-// countsOf returns the counts of the limits of one rule. Limits that differ in flags only are one
-// limit.
+// countsOf returns the counts of the limits of one rule. Limits that differ in flags only are one limit.
 func (r *rules) countsOf(limits []*limitSeries) []RuleCounts {
 	var counts []RuleCounts
 	for _, l := range limits {
@@ -184,11 +156,9 @@ func (m *Metrics) KeyCounts() iter.Seq[KeyCounts] {
 	}
 }
 
-// PrepareRules connects the limits of c with the counts of the limits in force. It must be
-// called before c comes into force.
+// PrepareRules connects the limits of c, which is not in force yet, with their counts.
 func (m *Metrics) PrepareRules(c *descriptors.Config) { m.rules.prepare(c, time.Now()) }
 
-// Answered implements service.Observer.
 func (r *rules) Answered(_ context.Context, c *service.Call) {
 	if !c.DomainFound && len(c.Rules) > 0 {
 		r.unknownDomains.count(c.Request.GetDomain(), len(c.Rules))
@@ -220,7 +190,7 @@ func (r *rules) Answered(_ context.Context, c *service.Call) {
 func (r *rules) addLimit(req *rlsv3.RateLimitRequest, d *service.Decision) *limitSeries {
 	name := nameOf(d.Rule, d.Limit)
 	l := r.limits.findOrAdd(name, func() *limitSeries {
-		l := &limitSeries{domain: domainIn(name.rule, req.GetDomain()), name: name}
+		l := &limitSeries{domain: strings.Clone(req.GetDomain()), name: name} // the text of the request can be freed
 		if d.Rule.MetricKeyVaries() {
 			l.valueSeries = &varyingSeries{}
 			l.valueSeries.values.maxTexts = r.options.MaxSeries
@@ -231,15 +201,6 @@ func (r *rules) addLimit(req *rlsv3.RateLimitRequest, d *service.Decision) *limi
 	})
 	d.Limit.Metrics.Store(l)
 	return l
-}
-
-// domainIn returns domain, as a part of path if path starts with it. So the text of the request can be
-// freed.
-func domainIn(path, domain string) string {
-	if strings.HasPrefix(path, domain) {
-		return path[:len(domain)]
-	}
-	return domain
 }
 
 // seriesOf returns the series of l for the entries of a request, which match rule.
@@ -262,19 +223,18 @@ func (r *rules) seriesOf(l *limitSeries, domain string, rule *descriptors.Rule, 
 
 // sumsOf returns the sums of all series that l has or had.
 func (r *rules) sumsOf(l *limitSeries) HitSums {
-	if l.valueSeries == nil {
-		return l.single.sums()
-	}
 	r.limits.mu.Lock()
 	defer r.limits.mu.Unlock()
-	sums := l.valueSeries.deletedSums
+	var sums HitSums
+	if l.valueSeries != nil {
+		sums = l.valueSeries.deletedSums
+	}
 	for s := range l.series() {
 		sums.add(s.sums())
 	}
 	return sums
 }
 
-// series returns all series of l.
 func (l *limitSeries) series() iter.Seq[*series] {
 	return func(yield func(*series) bool) {
 		if l.valueSeries == nil {
@@ -292,8 +252,7 @@ func (l *limitSeries) series() iter.Seq[*series] {
 	}
 }
 
-// prepare attaches the counts to the limits of c, and marks the counts of other limits as
-// removed at now. Calls go on meanwhile.
+// prepare attaches the counts to the limits of c, and marks the other limits as removed, while calls go on.
 func (r *rules) prepare(c *descriptors.Config, now time.Time) {
 	r.limits.beginConfig()
 	attach := func(name limitName, a *descriptors.Attachment) {
@@ -314,8 +273,7 @@ func (r *rules) prepare(c *descriptors.Config, now time.Time) {
 	r.limits.markRemoved(now)
 }
 
-// deleteIdleValues deletes the series that have had no hit since the last check. The caller
-// holds the mutex of limitTable.
+// deleteIdleValues deletes the series without a hit since the last check.
 func (v *varyingSeries) deleteIdleValues(now time.Time) {
 	v.checkedAt = now
 	v.values.deleteFunc(func(s *series) bool {
@@ -346,8 +304,7 @@ func nameOf(rule *descriptors.Rule, l *descriptors.RateLimit) limitName {
 	return name
 }
 
-// kindOf returns the window, algorithm and scope of l. Two limits of one rule have different
-// kinds. A change of the number of requests keeps the kind.
+// kindOf returns the window, algorithm and scope of l, in which two limits of a rule differ.
 func kindOf(l *limit.Limit) string {
 	kind := l.PerWindow()
 	if l.Algorithm != limit.DefaultAlgorithm {

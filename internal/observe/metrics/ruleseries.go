@@ -20,22 +20,18 @@ const (
 // series has the counts that share one set of labels.
 type series struct {
 	hitCounts
-
-	// checkedTotal is the total at the last check for idle values. The mutex of limitTable guards
-	// it.
-	checkedTotal uint64
-
-	// key is the metric key without the characters that statsd gives a meaning.
-	key string
-
-	// path is the path of the rule, with the values of requests in place of patterns.
-	path string
+	checkedTotal uint64 // at the last check for idle values; the mutex of limitTable guards it
+	key          string // the metric key without the characters that statsd gives a meaning
+	path         string // of the rule, with the values of requests in place of patterns
 }
 
-// ruleLabels are the labels of the metrics of rules.
-type ruleLabels struct{ domain, key1, key2, rule string }
+// ruleLabels are the labels of a series of a rule, in the order of ruleLabelNames.
+type ruleLabels [len(ruleLabelNames)]string
 
-// newSeries returns the series of l for requests with entries, which match rule.
+var ruleLabelNames = [...]string{"domain", "key1", "key2", "rule"}
+
+const ruleLabel = 3 // the index of rule
+
 func newSeries(l *limitSeries, rule *descriptors.Rule, entries []*ratelimitv3.RateLimitDescriptor_Entry) *series {
 	s := &series{}
 	s.setNames(l, rule, entries)
@@ -52,19 +48,17 @@ func (s *series) setNames(l *limitSeries, rule *descriptors.Rule, entries []*rat
 	}
 }
 
-// labels returns the labels that envoyproxy/ratelimit has for the key of s: the first
-// three segments. A domain or a value with a dot has several segments.
-func (s *series) labels() ruleLabels {
-	l := ruleLabels{rule: validText(s.path)}
-	var rest string
-	l.domain, rest, _ = strings.Cut(validText(s.key), ".")
-	l.key1, rest, _ = strings.Cut(rest, ".")
-	l.key2, _, _ = strings.Cut(rest, ".")
+// labels returns the labels of envoyproxy/ratelimit for the key of s: the first three parts between its dots.
+func (s *series) labels() (l ruleLabels) {
+	rest := validText(s.key)
+	for i := range ruleLabel {
+		l[i], rest, _ = strings.Cut(rest, ".")
+	}
+	l[ruleLabel] = validText(s.path)
 	return l
 }
 
-// validText returns s with the replacement character for each invalid byte, because
-// Prometheus takes valid UTF-8 only.
+// validText returns s in valid UTF-8, which Prometheus needs.
 func validText(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 var (

@@ -161,7 +161,7 @@ func TestIdleValuesMakeRoomForOthers(t *testing.T) {
 			t.Helper()
 			var got []string
 			for _, s := range f.rules.limits.all(time.Now())[0].valueSeries.values.all() {
-				got = append(got, strings.TrimPrefix(s.labels().key1, "user_"))
+				got = append(got, strings.TrimPrefix(s.labels()[1], "user_"))
 			}
 			assert.ElementsMatch(t, want, got)
 		}

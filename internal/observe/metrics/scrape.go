@@ -31,16 +31,14 @@ type family struct {
 	write func(io.Writer) error // in the text format
 }
 
-// Handler returns the HTTP handler for Prometheus. Each tag becomes a label of all metrics. If a
-// request has parameters name[], the answer has only the metrics of these names.
-//
-// The handlers of m serve one scrape at a time, so that scrapes together don't need more memory than one.
-// Another scrape waits for at most ten seconds, and then gets a 503. A scrape that takes 15 seconds is cut.
+// Handler returns the handler for Prometheus. Each tag becomes a label of all metrics. With parameters name[], the
+// answer has only these metrics. The handlers of m serve one scrape at a time, so that scrapes together don't need
+// more memory than one. Another scrape waits for maxScrapeWait at most, and then gets a 503.
 func (m *Metrics) Handler(extraTags map[string]string) http.Handler {
 	return m.handler(extraTags, maxScrapeTime, nil)
 }
 
-// Mapper returns other metrics in the place of those in families and of the metrics of rules.
+// Mapper returns other metrics in the place of families and of the metrics of rules.
 type Mapper func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error)
 
 // MappedHandler returns a Handler for the metrics that f returns.
@@ -81,8 +79,7 @@ func (m *Metrics) beginScrape(ctx context.Context) bool {
 
 func (m *Metrics) endScrape() { <-m.scraping }
 
-// families returns the metrics of these names, or all metrics if there is no name. They are sorted by
-// name.
+// families returns the metrics of these names, or all metrics if there is no name, sorted by name.
 func (m *Metrics) families(labels extraLabels, names []string, f Mapper) ([]family, error) {
 	gathered, err := m.registry.Gather()
 	if err == nil && f != nil {
@@ -136,7 +133,6 @@ func writeFamilies(w http.ResponseWriter, r *http.Request, families []family) er
 	return nil
 }
 
-// acceptsGzip reports whether a client that sends header h reads gzip.
 func acceptsGzip(h http.Header) bool {
 	for encoding := range strings.SplitSeq(strings.Join(h.Values("Accept-Encoding"), ","), ",") {
 		if name, parameters, err := mime.ParseMediaType(encoding); err == nil && name == "gzip" {

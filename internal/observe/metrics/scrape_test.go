@@ -75,7 +75,7 @@ func newLibraryRegistry(f *ruleFixture) (others, all *prometheus.Registry) {
 				if value == 0 && m.isSparse {
 					continue
 				}
-				metrics <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, value, l.domain, l.key1, l.key2, l.rule)
+				metrics <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, value, l[0], l[1], l[2], l[3])
 			}
 		}
 	}))

@@ -13,7 +13,6 @@ var responseTimes = []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .
 
 const responseTimeName = "ratelimit_service_response_time_seconds"
 
-// toMillis changes a histogram of seconds into one of milliseconds.
 func toMillis(h *dto.Histogram) {
 	*h.SampleSum *= 1000
 	for _, b := range h.GetBucket() {
@@ -21,8 +20,7 @@ func toMillis(h *dto.Histogram) {
 	}
 }
 
-// Server registers the metrics of package server and returns the function that observes
-// gRPC methods (server.Options.ObserveMethod).
+// Server registers the metrics of package server and returns its server.Options.ObserveMethod.
 func (m *Metrics) Server() func(method string) (observeCall func(took time.Duration)) {
 	requests := m.newCounters("ratelimit_service_total_requests", "Unary gRPC calls.", "grpc_method")
 	times := m.auto.NewHistogramVec(prometheus.HistogramOpts{

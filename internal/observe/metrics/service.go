@@ -11,7 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// calls counts decisions by source, and calls that were not answered as usual.
+// calls is a service.Observer that counts decisions by source, and calls that were not answered as usual.
 type calls struct {
 	ok, overLimit, shadowed []prometheus.Counter // by source
 
@@ -42,7 +42,6 @@ func (m *Metrics) Service() service.Observer {
 	return d
 }
 
-// Answered implements service.Observer.
 func (d *calls) Answered(_ context.Context, c *service.Call) {
 	switch status.Code(c.Err) {
 	case codes.OK:

@@ -8,11 +8,9 @@ import (
 	"strings"
 )
 
-// runtimePrefix begins the names of the metrics of the Go runtime.
-const runtimePrefix = "ratelimit.go."
+const runtimePrefix = "ratelimit.go." // of the metrics of the Go runtime
 
-// logLines writes the points to the log. It implements sink. A gauge is written only if its
-// value has changed. Metrics of the Go runtime are left out, because they always change.
+// logLines is a sink that writes points to the log: gauges if they have changed, and nothing of the Go runtime.
 type logLines struct {
 	log       *slog.Logger
 	extraTags []Tag
@@ -30,14 +28,14 @@ func (l *logLines) flush(ctx context.Context, read func() (iter.Seq[point], erro
 			continue
 		}
 		name := plainName(p.name, p.tags, l.extraTags)
-		switch p.kind {
-		case timer:
+		last, isWritten := l.gauges[name]
+		switch {
+		case p.kind == timer:
 			l.log.Info("metric flushed", "name", name, "type", p.kind, "value", p.duration, "calls", p.calls)
 			continue
-		case gauge:
-			if last, written := l.gauges[name]; written && last == p.value {
-				continue
-			}
+		case p.kind == gauge && isWritten && last == p.value:
+			continue
+		case p.kind == gauge:
 			l.gauges[name] = p.value
 		}
 		l.log.Info("metric flushed", "name", name, "type", p.kind, "value", p.value)

@@ -22,7 +22,7 @@ func LoadMapping(file string) (*mapper.MetricMapper, error) {
 }
 
 // Mapped returns a function that replaces the metrics of envoyproxy/ratelimit among families by those that m makes of
-// their names in statsd, as statsd_exporter does. rules returns the counts of all rules.
+// their names in statsd, as statsd_exporter does.
 func Mapped(m *mapper.MetricMapper, rules func() iter.Seq[metrics.KeyCounts]) func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
 	return func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
 		reader := pointReader{gatherer: prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return families, nil }), rules: rules}
@@ -41,14 +41,13 @@ func Mapped(m *mapper.MetricMapper, rules func() iter.Seq[metrics.KeyCounts]) fu
 	}
 }
 
-// mappedFamilies are the metrics that a mapping makes, by name.
 type mappedFamilies map[string]*mappedFamily
 
 // mappedFamily is a metric with its series, by their labels as text.
 type mappedFamily struct {
 	kind    kind
 	help    string
-	mapping *mapper.MetricMapping // nil if the metric keeps its name
+	mapping mapper.MetricMapping // the zero value if the metric keeps its name
 	series  map[string]*mappedSeries
 }
 
@@ -59,28 +58,25 @@ type mappedSeries struct {
 	calls  map[float64]int // by duration
 }
 
-// statsdTypes are the names of kinds in mappings.
 var statsdTypes = map[kind]mapper.MetricType{counter: mapper.MetricTypeCounter, gauge: mapper.MetricTypeGauge, timer: mapper.MetricTypeObserver}
 
 // add adds p to the series that m makes of it. A metric has one kind only, so add leaves out points of other kinds.
 func (all mappedFamilies) add(m *mapper.MetricMapper, p *point) {
-	name, scale, help := p.name, 1.0, "Metric of envoyproxy/ratelimit."
 	mapping, labels, isMapped := m.GetMapping(p.name, statsdTypes[p.kind])
-	if isMapped {
-		if mapping.Action == mapper.ActionTypeDrop {
-			return
-		}
-		name, help = mapping.Name, cmp.Or(mapping.HelpText, help)
-		if mapping.Scale.Set {
-			scale = mapping.Scale.Val
-		}
-	} else {
+	if !isMapped {
 		mapping = &mapper.MetricMapping{}
 	}
-	name = mapper.EscapeMetricName(name)
+	if mapping.Action == mapper.ActionTypeDrop {
+		return
+	}
+	scale := 1.0
+	if mapping.Scale.Set {
+		scale = mapping.Scale.Val
+	}
+	name := mapper.EscapeMetricName(cmp.Or(mapping.Name, p.name))
 	f := all[name]
 	if f == nil {
-		f = &mappedFamily{p.kind, help, withDefaults(mapping, m), map[string]*mappedSeries{}}
+		f = &mappedFamily{p.kind, cmp.Or(mapping.HelpText, "Metric of envoyproxy/ratelimit."), withDefaults(*mapping, m), map[string]*mappedSeries{}}
 		all[name] = f
 	}
 	if f.kind != p.kind {
@@ -108,16 +104,13 @@ func (all mappedFamilies) add(m *mapper.MetricMapper, p *point) {
 	}
 }
 
-// withDefaults returns mapping with the default options of m for timers.
-func withDefaults(mapping *mapper.MetricMapping, m *mapper.MetricMapper) *mapper.MetricMapping {
-	d := *mapping
-	d.ObserverType = cmp.Or(d.ObserverType, m.Defaults.ObserverType)
-	d.HistogramOptions = cmp.Or(d.HistogramOptions, &m.Defaults.HistogramOptions)
-	d.SummaryOptions = cmp.Or(d.SummaryOptions, &m.Defaults.SummaryOptions)
-	return &d
+func withDefaults(mapping mapper.MetricMapping, m *mapper.MetricMapper) mapper.MetricMapping {
+	mapping.ObserverType = cmp.Or(mapping.ObserverType, m.Defaults.ObserverType)
+	mapping.HistogramOptions = cmp.Or(mapping.HistogramOptions, &m.Defaults.HistogramOptions)
+	mapping.SummaryOptions = cmp.Or(mapping.SummaryOptions, &m.Defaults.SummaryOptions)
+	return mapping
 }
 
-// families returns the metrics for Prometheus.
 func (all mappedFamilies) families() (families []*dto.MetricFamily) {
 	for name, f := range all {
 		family := &dto.MetricFamily{Name: &name, Help: &f.help, Type: f.kindOfPrometheus().Enum()}

@@ -13,8 +13,7 @@ type Tag struct{ Name, Value string }
 // tagSeparators are the characters that a value of EXTRA_TAGS can't contain.
 var tagSeparators = strings.NewReplacer(".", "_", ":", "_", "|", "_")
 
-// oneLine returns text with _ for control characters. Domains and values of requests can
-// contain them, and a line break would end the line.
+// oneLine returns text with _ for control characters, such as a line break in a value of a request.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -37,8 +36,7 @@ func sortedTags(tags map[string]string) []Tag {
 	return sorted
 }
 
-// plainName returns the name of a metric for servers without tags. The values of its own
-// tags become segments. Extra tags become segments .__name=value.
+// plainName returns a name for servers without tags. Extra tags become segments .__name=value.
 func plainName(name string, own, extra []Tag) string {
 	for _, t := range own {
 		name += "." + tagSeparators.Replace(t.Value)
@@ -49,12 +47,10 @@ func plainName(name string, own, extra []Tag) string {
 	return name
 }
 
-// translation is the name in statsd of a metric of Prometheus. The value of its label, if it
-// has one, replaces the * of the name.
+// translation is the name of a metric in statsd. The value of its label, if it has one, replaces the *.
 type translation struct{ name, label string }
 
-// translations are the names of envoyproxy/ratelimit. Metrics per rule are not here, because
-// their names are keys of rules.
+// translations are the names of envoyproxy/ratelimit, without those of rules.
 var translations = map[string]translation{
 	"ratelimit_service_config_load_success":          {"ratelimit.service.config_load_success", ""},
 	"ratelimit_service_config_load_error":            {"ratelimit.service.config_load_error", ""},

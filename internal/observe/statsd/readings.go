@@ -15,7 +15,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 )
 
-// kind is the kind of a metric.
 type kind string
 
 const (
@@ -34,8 +33,7 @@ type point struct {
 	calls    int           // the number of calls of a timer
 }
 
-// pointReader reads the metrics of the process as points. It keeps the counts of the last
-// flush.
+// pointReader reads the metrics of the process as points. It keeps the counts of the last flush.
 type pointReader struct {
 	gatherer prometheus.Gatherer
 	rules    func() iter.Seq[metrics.KeyCounts]
@@ -51,12 +49,11 @@ type readSums struct {
 	read uint64 // number of this read
 }
 
-// ruleKey names the counts of a rule. Rules with the same key have the same name in statsd,
-// which adds their counts.
+// ruleKey names the counts of a rule. Rules with the same key have the same name in statsd.
 type ruleKey struct{ key, id string }
 
-// points returns the points since the last call. Counters that did not grow are left out. The points are
-// read one by one, because there can be many rules. If the loop ends early, the other points are lost.
+// points returns the points since the last call, one by one, because there can be many rules. If the loop ends early,
+// the other points are lost.
 func (r *pointReader) points() (iter.Seq[point], error) {
 	families, err := r.gatherer.Gather()
 	return func(yield func(point) bool) {
@@ -68,7 +65,6 @@ func (r *pointReader) points() (iter.Seq[point], error) {
 	}, err
 }
 
-// readFamilies calls add with the points of families.
 func (r *pointReader) readFamilies(families []*dto.MetricFamily, add func(point)) {
 	counts := map[string]float64{}
 	for _, f := range families {
@@ -106,8 +102,7 @@ func (r *pointReader) readFamilies(families []*dto.MetricFamily, add func(point)
 	r.counts = counts
 }
 
-// readDenyCache calls add with the gauges of the local cache of envoyproxy/ratelimit, if the deny cache is on. All
-// decisions that it did not make are misses.
+// readDenyCache calls add with the gauges of envoyproxy/ratelimit's local cache, if the deny cache is on.
 func readDenyCache(families []*dto.MetricFamily, add func(point)) {
 	isOn, hits, misses := false, 0.0, 0.0
 	for _, f := range families {
@@ -129,17 +124,14 @@ func readDenyCache(families []*dto.MetricFamily, add func(point)) {
 	}
 }
 
-// isOurs reports whether a metric is sent under its own name. It excludes info metrics, because
-// their value is always 1.
+// isOurs reports whether a metric is sent under its own name. The value of info metrics is always 1.
 func isOurs(name string) bool {
 	return strings.HasPrefix(name, "rls_") && !strings.HasSuffix(name, "_info")
 }
 
-// separator joins the name and the labels of a metric to its key. They don't contain it.
-const separator = "\xff"
+const separator = "\xff" // of the parts of a key, which don't contain it
 
-// growth returns how much a counter has grown since the last flush, and stores its value in
-// counts. A counter that is lower now has started again at 0.
+// growth returns the growth of a counter since the last flush. A counter that is lower now has started at 0.
 func (r *pointReader) growth(counts map[string]float64, key string, value float64) float64 {
 	counts[key] = value
 	if last := r.counts[key]; value >= last {
@@ -148,8 +140,7 @@ func (r *pointReader) growth(counts map[string]float64, key string, value float6
 	return value
 }
 
-// readTimer calls add with a point for each bucket with new calls. Its time is the middle of the
-// bucket.
+// readTimer calls add with a point for each bucket with new calls, at the middle of the bucket.
 func (r *pointReader) readTimer(counts map[string]float64, p point, key string, h *dto.Histogram, add func(point)) {
 	p.kind = timer
 	previousCount, lowerBound := 0.0, 0.0
@@ -170,7 +161,6 @@ func (r *pointReader) readTimer(counts map[string]float64, p point, key string, 
 	addBucket("", float64(h.GetSampleCount()), lowerBound)
 }
 
-// readRules calls add with the points of all rules.
 func (r *pointReader) readRules(add func(point)) {
 	if r.ruleSums == nil {
 		r.ruleSums = map[ruleKey]readSums{}

@@ -11,24 +11,19 @@ import (
 	"time"
 )
 
-// packetBytes is the size of the packets to a server. Most networks carry this size whole.
-const packetBytes = 1432
+const packetBytes = 1432 // most networks carry such packets whole
 
-// sendTimeout bounds the time to connect to the server, and the time to send all points.
-const sendTimeout = 2 * time.Second
+const sendTimeout = 2 * time.Second // to connect to the server, and to send all points
 
-// maxCallsPerLine bounds the calls that one line of a timer stands for. A line has the
-// sample rate 1/calls with six decimals, which is exact enough up to this bound.
+// maxCallsPerLine bounds the calls of one line of a timer, whose sample rate has six decimals.
 const maxCallsPerLine = 10_000
 
-// server is a statsd server. It implements sink. Each flush has its own connection, so a
-// restarted server or a new address of its name needs no special care.
+// server is a sink with a connection for each flush, so a new address of its name needs no special care.
 type server struct {
 	*Server
 	extraTags []Tag
 }
 
-// flush implements sink.
 func (s *server) flush(ctx context.Context, read func() (iter.Seq[point], error)) error {
 	dialer := net.Dialer{Timeout: sendTimeout}
 	conn, err := dialer.DialContext(ctx, s.Network, s.address())
@@ -65,11 +60,11 @@ func (p *point) values() iter.Seq[string] {
 		case timer:
 			value := formatValue(float64(p.duration)/float64(time.Millisecond)) + "|ms"
 			for calls := p.calls; calls > 0; calls -= maxCallsPerLine {
-				sampleRate := ""
+				line := value
 				if calls > 1 {
-					sampleRate = fmt.Sprintf("|@%.6f", 1/float64(min(calls, maxCallsPerLine)))
+					line += fmt.Sprintf("|@%.6f", 1/float64(min(calls, maxCallsPerLine)))
 				}
-				if !yield(value + sampleRate) {
+				if !yield(line) {
 					return
 				}
 			}
@@ -87,7 +82,6 @@ func tagsText(tags []Tag) string {
 	return text
 }
 
-// rename returns the name and the tags of a point for this server.
 func (s *server) rename(p point) (string, []Tag) {
 	if !s.DogStatsD {
 		return oneLine(plainName(p.name, p.tags, s.extraTags)), nil

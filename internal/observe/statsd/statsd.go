@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,20 +17,13 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 )
 
-// warningPause is the shortest time between two warnings about a server.
-const warningPause = time.Minute
+const warningPause = time.Minute // at least, between two warnings about a server
 
 // Options are the options of New.
 type Options struct {
-	// Gatherer has all metrics but the counts of rules.
-	Gatherer prometheus.Gatherer
-
-	// Rules returns the counts of all rules.
-	Rules func() iter.Seq[metrics.KeyCounts]
-
-	// Server is the server to send to. Without a server, the metrics go to the log.
-	Server *Server
-
+	Gatherer  prometheus.Gatherer                // of all metrics but the counts of rules
+	Rules     func() iter.Seq[metrics.KeyCounts] // the counts of all rules
+	Server    *Server                            // without a server, the metrics go to the log
 	ExtraTags map[string]string
 	Interval  time.Duration
 	Log       *slog.Logger
@@ -41,13 +35,10 @@ type Server struct {
 	Host    string
 	Port    int
 
-	// DogStatsD is true if the server understands tags. Mogrifiers rename metrics for
-	// DogStatsD.
-	DogStatsD  bool
-	Mogrifiers []Mogrifier
+	DogStatsD  bool        // the server understands tags
+	Mogrifiers []Mogrifier // for DogStatsD
 }
 
-// address returns the host and the port of s.
 func (s *Server) address() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.Port)) }
 
 // sink receives the points of each flush.
@@ -68,19 +59,16 @@ type Exporter struct {
 	lastWarning time.Time
 	hasWarned   bool // since the last flush that succeeded
 
-	stop context.CancelFunc
-	done chan struct{}
+	stop    context.CancelFunc
+	running sync.WaitGroup
 }
 
 // New returns an Exporter that sends the metrics until Close.
 func New(o Options) *Exporter {
 	e := newExporter(o)
 	ctx, stop := context.WithCancel(context.Background())
-	e.stop, e.done = stop, make(chan struct{})
-	go func() {
-		defer close(e.done)
-		e.run(ctx)
-	}()
+	e.stop = stop
+	e.running.Go(func() { e.run(ctx) })
 	return e
 }
 
@@ -100,7 +88,7 @@ func newExporter(o Options) *Exporter {
 // Close sends what has changed since the last flush, and stops.
 func (e *Exporter) Close() {
 	e.stop()
-	<-e.done
+	e.running.Wait()
 }
 
 // run flushes at intervals, and once more when ctx is done.
@@ -118,7 +106,6 @@ func (e *Exporter) run(ctx context.Context) {
 	}
 }
 
-// flush sends the metrics once.
 func (e *Exporter) flush(ctx context.Context) {
 	switch err := e.sink.flush(ctx, e.reader.points); {
 	case err == nil && e.hasWarned:

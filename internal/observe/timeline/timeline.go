@@ -4,9 +4,9 @@ package timeline
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 )
 
 // Kind is the kind of an Event.
@@ -26,22 +26,12 @@ const (
 
 // Event is an event of the process.
 type Event struct {
-	// ID is the number of the event, from 1 on. Add sets it.
-	ID uint64 `json:"id"`
-
-	// Time is the time of the event. If it is zero, Add sets it to the current time.
-	Time time.Time `json:"time"`
-
-	Kind Kind `json:"kind"`
-
-	// Text is one line in words, such as "limits in force".
-	Text string `json:"text"`
-
-	// Failed reports that the event is bad news.
-	Failed bool `json:"failed,omitempty"`
-
-	// Attrs are details in the order in which to show them.
-	Attrs []Attr `json:"attrs,omitempty"`
+	ID     uint64    `json:"id"`   // the number of the event, from 1 on; set by Add
+	Time   time.Time `json:"time"` // if it is zero, Add sets it to the current time
+	Kind   Kind      `json:"kind"`
+	Text   string    `json:"text"`             // one line in words, such as "limits in force"
+	Failed bool      `json:"failed,omitempty"` // the event is bad news
+	Attrs  []Attr    `json:"attrs,omitempty"`  // in the order in which to show them
 }
 
 // Attr is a detail of an Event. Value can have several lines.
@@ -96,14 +86,9 @@ func (t *Timeline) Events() []Event {
 	return events
 }
 
-// cut shortens text to maxTextBytes.
 func cut(text string) string {
 	if len(text) <= maxTextBytes {
 		return text
 	}
-	end := maxTextBytes
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + "…"
+	return strings.ToValidUTF8(text[:maxTextBytes], "") + "…"
 }

@@ -11,12 +11,10 @@ import (
 	"github.com/seed-81f232ab/rls/backend/redis"
 )
 
-// batchSpan is the name of the span of a batch.
 const batchSpan = "redis batch"
 
-// BatchAnswered implements redis.Tracer. The span of a batch is a child of its first
-// recorded call. The spans of further recorded calls and of the batch link to each other.
-// A batch without a recorded call has no span.
+// BatchAnswered implements redis.Tracer. The span of a batch is a child of its first recorded call, if there is one.
+// It and the spans of further recorded calls link to each other.
 func (t *Tracer) BatchAnswered(b redis.Batch, start time.Time, calls []context.Context) {
 	var parent context.Context
 	var others []trace.Span

@@ -2,7 +2,6 @@ package tracing
 
 import (
 	"context"
-	"maps"
 	"net/http"
 	"slices"
 
@@ -17,10 +16,8 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// callSpan is the name of the span of a call.
 const callSpan = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
-// callSpanOptions are the options of the spans of all calls.
 var callSpanOptions = []trace.SpanStartOption{
 	trace.WithSpanKind(trace.SpanKindServer),
 	trace.WithAttributes(
@@ -36,16 +33,21 @@ type tracedService struct {
 	*Tracer
 }
 
-// Service returns a service whose calls have a span. The parent of the span is in the
-// metadata of the call. The Tracer must also be an Observer of the service behind s, so that
-// Answered can describe the calls in their spans.
+// Service returns a service whose calls have a span, with the parent that their metadata names. The Tracer must also
+// be an Observer of the service behind s.
 func (t *Tracer) Service(s rlsv3.RateLimitServiceServer) rlsv3.RateLimitServiceServer {
 	return tracedService{s, t}
 }
 
-// ShouldRateLimit implements rlsv3.RateLimitServiceServer.
 func (s tracedService) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
-	ctx, end := s.StartCall(s.propagator.Extract(ctx, incomingMetadata{ctx}))
+	carrier := propagation.MapCarrier{}
+	md, _ := metadata.FromIncomingContext(ctx)
+	for key, values := range md {
+		if len(values) > 0 {
+			carrier[key] = values[0]
+		}
+	}
+	ctx, end := s.StartCall(s.propagator.Extract(ctx, carrier))
 	defer end()
 	return s.RateLimitServiceServer.ShouldRateLimit(ctx, req)
 }
@@ -100,26 +102,4 @@ func (t *Tracer) Answered(ctx context.Context, c *service.Call) {
 	if len(reasons) > 0 {
 		span.SetAttributes(attribute.StringSlice("rls.degraded_reasons", reasons))
 	}
-}
-
-// incomingMetadata is the metadata of a gRPC call as a propagation.TextMapCarrier. Get copies
-// only the value of its key.
-type incomingMetadata struct{ ctx context.Context }
-
-// Get implements propagation.TextMapCarrier.
-func (m incomingMetadata) Get(key string) string {
-	if values := metadata.ValueFromIncomingContext(m.ctx, key); len(values) > 0 {
-		return values[0]
-	}
-	return ""
-}
-
-// Set implements propagation.TextMapCarrier. It does nothing, because incomingMetadata is only
-// read.
-func (incomingMetadata) Set(string, string) {}
-
-// Keys implements propagation.TextMapCarrier.
-func (m incomingMetadata) Keys() []string {
-	md, _ := metadata.FromIncomingContext(m.ctx)
-	return slices.Collect(maps.Keys(md))
 }

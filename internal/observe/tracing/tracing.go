@@ -31,25 +31,17 @@ const (
 	GRPC = "grpc"
 )
 
-// Options are the options of Start. The OpenTelemetry SDK reads all other settings from
-// variables OTEL_….
+// Options are the options of Start. The OpenTelemetry SDK reads all other settings from OTEL_….
 type Options struct {
-	// Version is the version of this program.
-	Version string
+	Version string // of this program
 
 	// ServiceName, Namespace and InstanceID describe this process. An empty value leaves
 	// the value to the SDK. The default of InstanceID is a random UUID.
 	ServiceName, Namespace, InstanceID string
 
-	// Protocol is HTTP or GRPC.
-	Protocol string
-
-	// SamplingRate is the share of the traces to record that have no sampled parent. Nil
-	// leaves the decision to the SDK.
-	SamplingRate *float64
-
-	// Log gets the errors of the SDK.
-	Log *slog.Logger
+	Protocol     string       // HTTP or GRPC
+	SamplingRate *float64     // share of the traces without a sampled parent to record; nil leaves it to the SDK
+	Log          *slog.Logger // gets the errors of the SDK
 }
 
 // Tracer makes spans. Start makes it.
@@ -59,9 +51,8 @@ type Tracer struct {
 	propagator propagation.TextMapPropagator
 }
 
-// Start returns a Tracer that exports spans in the background. A collector that is down is
-// no error: the SDK tries again, and drops spans if its queue is full. Close must be called
-// at the end.
+// Start returns a Tracer that exports spans in the background, until Close. If the collector is down, the SDK tries
+// again, and drops spans if its queue is full.
 func Start(ctx context.Context, o Options) (*Tracer, error) {
 	otel.SetErrorHandler(errorLog{o.Log, rate.NewLimiter(rate.Every(time.Minute), 1)})
 	otel.SetLogger(logr.FromSlogHandler(o.Log.Handler()))
@@ -96,7 +87,6 @@ func newTracer(o Options, processor sdktrace.TracerProviderOption) *Tracer {
 	}
 }
 
-// newResource returns the description of this process.
 func newResource(o Options) *resource.Resource {
 	attributes := []attribute.KeyValue{attribute.String("service.instance.id", cmp.Or(o.InstanceID, uuid.NewString()))}
 	for name, value := range map[string]string{
@@ -127,7 +117,6 @@ type errorLog struct {
 	lines *rate.Limiter
 }
 
-// Handle implements otel.ErrorHandler.
 func (l errorLog) Handle(err error) {
 	if l.lines.Allow() {
 		l.log.Error("spans not exported; further errors within a minute are not logged", "error", err)

@@ -30,40 +30,24 @@ import (
 
 // Options are the options of New. All but Limits can be empty.
 type Options struct {
-	// Limits holds the limits in force.
-	Limits *descriptors.Store
+	Limits *descriptors.Store // the limits in force
+	Layer  backend.Layer      // of the service; if it is nil, all counters are taken as empty
 
-	// Layer is the Layer of the service. If it is nil, all counters are taken as empty.
-	Layer backend.Layer
+	RedisKey     func(*backend.Hit) (server, key string)   // of the counter of a hit; nil without Redis
+	HeldPermits  func(now time.Time, h *backend.Hit) int64 // that this replica holds of the counter; nil without leases
+	FailingSince func(*backend.Hit) time.Time              // of the backend of a hit, or the zero Time
 
-	// RedisKey returns the address of the Redis and the key of the counter of a hit. It is
-	// nil if the backend is not Redis.
-	RedisKey func(*backend.Hit) (server, key string)
+	AllOrNone, ShadowMode, QuotaMode bool // of the service
 
-	// HeldPermits returns the permits that this replica holds of the counter of a hit. It is nil
-	// without leases.
-	HeldPermits func(now time.Time, h *backend.Hit) int64
-
-	// FailingSince returns the time since which the backend of a hit fails, or the zero Time.
-	FailingSince func(*backend.Hit) time.Time
-
-	// AllOrNone, ShadowMode and QuotaMode are those of the service.
-	AllOrNone, ShadowMode, QuotaMode bool
-
-	// Candidate explains the answer of the candidate limits. It is nil without a candidate.
-	Candidate *Explainer
-
-	// Now is the clock; default time.Now.
-	Now func() time.Time
+	Candidate *Explainer       // of the candidate limits; nil without a candidate
+	Now       func() time.Time // default time.Now
 }
 
 // Explainer explains requests. It is safe for concurrent use.
 type Explainer struct {
 	o Options
 
-	// mu lets one explanation run at a time. An explanation compares all rules of a level, so
-	// many at once could slow calls.
-	mu sync.Mutex
+	mu sync.Mutex // one explanation at a time, because it compares all rules of a level
 }
 
 // New returns an Explainer.
@@ -116,7 +100,6 @@ type reporter struct {
 	budget descriptors.Budget  // for the traces; it starts like the budget of the call
 }
 
-// Answered implements service.Observer.
 func (w *reporter) Answered(_ context.Context, c *service.Call) {
 	r := w.report
 	if c.Err != nil {
@@ -145,11 +128,10 @@ func (w *reporter) Answered(_ context.Context, c *service.Call) {
 
 func (w *reporter) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
 	const maxNames = 20
-	all := w.config.Domains()
-	u := &UnknownDomain{Domains: []string{}, Count: len(all)}
-	var names []string
+	names := []string{}
+	u := &UnknownDomain{}
 	var budget descriptors.Budget
-	for _, d := range all {
+	for _, d := range w.config.Domains() {
 		names = append(names, d.Name)
 		hasRules := !slices.ContainsFunc(req.Descriptors, func(r *ratelimitv3.RateLimitDescriptor) bool {
 			return r.GetLimit() != nil || d.MatchWithin(&budget, r.GetEntries()) == nil
@@ -158,16 +140,13 @@ func (w *reporter) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
 			u.WithRule = append(u.WithRule, d.Name)
 		}
 	}
-	u.Nearest = fields.Nearest(req.Domain, names)
-	u.Domains = append(u.Domains, names[:min(len(names), maxNames)]...)
+	u.Nearest, u.Count, u.Domains = fields.Nearest(req.Domain, names), len(names), names[:min(len(names), maxNames)]
 	return u
 }
 
-// explainDescriptor explains descriptor i of c.
 func (w *reporter) explainDescriptor(c *service.Call, i int) Descriptor {
 	request := c.Request.Descriptors[i]
-	d := Descriptor{Descriptor: entrytext.Format(request.GetEntries()), Levels: []Level{}, Limits: []Limit{}}
-	d.Hits = c.RequestedHits(i)
+	d := Descriptor{Descriptor: entrytext.Format(request.GetEntries()), Hits: c.RequestedHits(i), Levels: []Level{}, Limits: []Limit{}}
 	var rule *descriptors.Rule
 	if i < len(c.Rules) {
 		rule = c.Rules[i]
@@ -179,17 +158,22 @@ func (w *reporter) explainDescriptor(c *service.Call, i int) Descriptor {
 		for j := range trace.Steps {
 			d.Levels = append(d.Levels, explainLevel(&trace.Steps[j]))
 		}
-		if len(trace.Trail) == len(request.GetEntries()) && len(trace.Trail) > 0 {
-			fileDescriptor = trace.Trail[len(trace.Trail)-1]
+		if n := len(trace.Trail); n > 0 && n == len(request.GetEntries()) {
+			fileDescriptor = trace.Trail[n-1]
 		}
 	}
 	if rule != nil {
-		d.Rule, d.ShadowMode, d.QuotaMode = rule.Path, rule.ShadowMode, rule.QuotaMode || w.o.QuotaMode
-		d.MaxHits = rule.MaxHits
+		d.Rule, d.ShadowMode, d.QuotaMode, d.MaxHits = rule.Path, rule.ShadowMode, rule.QuotaMode || w.o.QuotaMode, rule.MaxHits
 	}
 	d.Enforcement = newEnforcement(c, i, rule)
 	if fileDescriptor != nil {
-		d.Place, d.Denial = placeText(fileDescriptor.File, fileDescriptor.Line), newDenial(fileDescriptor.Denial)
+		d.Place = placeText(fileDescriptor.File, fileDescriptor.Line)
+		if denial := fileDescriptor.Denial; denial != nil {
+			d.Denial = &Denial{Body: string(denial.Body)}
+			for _, h := range denial.Headers {
+				d.Denial.Headers = append(d.Denial.Headers, h.GetKey()+": "+h.GetValue())
+			}
+		}
 		if fileDescriptor.Created != nil {
 			d.Created = new(newOverride(limitsfile.AppliedOverride{Notes: *fileDescriptor.Created}))
 		}
@@ -207,8 +191,7 @@ func (w *reporter) explainDescriptor(c *service.Call, i int) Descriptor {
 	return d
 }
 
-// newEnforcement describes enforce of rule for descriptor i. It returns nil if rule is nil or can
-// deny all keys.
+// newEnforcement describes enforce of rule for descriptor i, or returns nil if it can deny all keys.
 func newEnforcement(c *service.Call, i int, rule *descriptors.Rule) *Enforcement {
 	if rule == nil || rule.EnforcedPercent() == 100 {
 		return nil
@@ -220,18 +203,6 @@ func newEnforcement(c *service.Call, i int, rule *descriptors.Rule) *Enforcement
 		}
 	}
 	return e
-}
-
-// newDenial returns d as the report shows it. d can be nil.
-func newDenial(d *limitsfile.Denial) *Denial {
-	if d == nil {
-		return nil
-	}
-	denial := &Denial{Body: string(d.Body)}
-	for _, h := range d.Headers {
-		denial.Headers = append(denial.Headers, h.GetKey()+": "+h.GetValue())
-	}
-	return denial
 }
 
 func newOverride(applied limitsfile.AppliedOverride) Override {
@@ -249,9 +220,8 @@ func utc(t time.Time) *time.Time {
 	return new(t.UTC())
 }
 
-// explainLimits explains the limits of descriptor i. rule can be nil. fileDescriptor is the
-// descriptor in the limits files that matches the last entry. If no descriptor matches, or if the
-// request has its own limit, fileDescriptor is nil.
+// explainLimits explains the limits of descriptor i. fileDescriptor is the descriptor in the limits files that matches
+// the last entry; it is nil if there is none, or if the request has its own limit.
 func (w *reporter) explainLimits(c *service.Call, i int, rule *descriptors.Rule, fileDescriptor *limitsfile.Descriptor) []Limit {
 	var inForce []*descriptors.RateLimit // the limits of rule that the report does not have yet
 	if rule != nil {
@@ -300,16 +270,16 @@ func effectiveValues(l *limit.Limit) Limit {
 	if l == nil {
 		return Limit{Limit: "unlimited"}
 	}
-	hold := ""
-	if l.Hold != 0 {
-		hold = limit.DurationText(l.Hold)
-	}
-	return Limit{
-		Hold: hold, Limit: l.String(), RequestsPerUnit: l.Requests, Unit: l.Unit.String(), UnitMultiplier: l.Multiplier, Timezone: l.Timezone,
+	values := Limit{
+		Limit: l.String(), RequestsPerUnit: l.Requests, Unit: l.Unit.String(), UnitMultiplier: l.Multiplier, Timezone: l.Timezone,
 		Algorithm: l.Algorithm.String(), Burst: l.Burst, Scope: l.Scope.String(), ChargeDenied: l.ChargeDenied,
 		OnBackendFailure: l.OnBackendFailure.String(), FallbackRatio: l.FallbackRatio,
 		Lease: l.Lease, LeaseWaste: l.LeaseWaste,
 	}
+	if l.Hold != 0 {
+		values.Hold = limit.DurationText(l.Hold)
+	}
+	return values
 }
 
 // explainLimit explains l, a limit in force of descriptor i.
@@ -329,8 +299,7 @@ func (w *reporter) explainLimit(c *service.Call, i int, l *descriptors.RateLimit
 	case isRejected(c):
 		limitReport.State = Rejected
 	default:
-		limitReport.State = Replaced
-		limitReport.ReplacedBy = replacingLimit(c, l.Name)
+		limitReport.State, limitReport.ReplacedBy = Replaced, replacingLimit(c, l.Name)
 	}
 	return limitReport
 }
@@ -345,19 +314,18 @@ func replacingLimit(c *service.Call, name string) string {
 			continue
 		}
 		for _, l := range rule.Limits {
-			if slices.Contains(l.Replaces, name) {
-				text := rule.Path
-				if l.Name != "" {
-					text = fmt.Sprintf("limit %s of %s", fields.Printable(l.Name), text)
-				}
-				return text
+			switch {
+			case !slices.Contains(l.Replaces, name):
+			case l.Name == "":
+				return rule.Path
+			default:
+				return fmt.Sprintf("limit %s of %s", fields.Printable(l.Name), rule.Path)
 			}
 		}
 	}
 	return ""
 }
 
-// setCounter sets the counter and the next answer of l.
 func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 	lim := d.Limit.Limit
 	l.Counter = &Counter{Name: string(d.Key), Tag: lim.Tag()}
@@ -422,28 +390,26 @@ func (w *reporter) timeAfter(micros int64) *time.Time {
 	return new(w.timeAt(micros))
 }
 
-// timeAt returns now plus micros, to the millisecond.
 func (w *reporter) timeAt(micros int64) time.Time {
 	return w.now.Add(time.Duration(micros) * time.Microsecond).UTC().Round(time.Millisecond)
 }
 
-// decidingLimit returns the index of the limit that the status of descriptor i describes, or
-// nil.
+// decidingLimit returns the index of the limit that the status of descriptor i describes, or nil.
 func (w *reporter) decidingLimit(c *service.Call, i int, rule *descriptors.Rule) *int {
 	st := c.Response.Statuses[i]
 	if rule == nil || st.CurrentLimit == nil {
 		return nil
 	}
-	if j := slices.IndexFunc(rule.Limits, func(l *descriptors.RateLimit) bool { return l.Response == st.CurrentLimit }); j >= 0 {
-		return new(j)
+	j := slices.IndexFunc(rule.Limits, func(l *descriptors.RateLimit) bool { return l.Response == st.CurrentLimit })
+	if j < 0 {
+		return nil
 	}
-	return nil
+	return &j
 }
 
 // placeText returns file:line, or the file alone if the line is 0.
 func placeText(file string, line int) string { return fields.FileLine(fields.Printable(file), line) }
 
-// explainLevel explains one step.
 func explainLevel(s *descriptors.Step) Level {
 	l := Level{Entry: descriptors.Label(s.Entry), Compared: s.Siblings, OtherValues: s.OtherValues}
 	for i := range s.Candidates {

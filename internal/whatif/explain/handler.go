@@ -19,8 +19,7 @@ const Path = "/explain"
 const usage = "ask as /explain?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE… and repeat descriptor for each descriptor of the request;\n" +
 	"limit=100/minute states a limit in the request; format=json or Accept: application/json returns JSON"
 
-// ServeHTTP answers GET /explain. The answer is text, or JSON with ?format=json or
-// Accept: application/json.
+// ServeHTTP answers GET /explain in text, or in JSON with ?format=json or Accept: application/json.
 func (x *Explainer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -22,7 +22,6 @@ type peek struct {
 
 var _ backend.Limiter = (*peeker)(nil)
 
-// Take implements backend.Limiter.
 func (p *peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	layerPeeks := make([]backend.Peek, len(hits))
 	p.o.Layer.Peek(ctx, now, hits, layerPeeks)
@@ -54,7 +53,7 @@ func (p *peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, re
 	}
 }
 
-// undoCharges changes the results of the hits of the group, because one of them denies it.
+// undoCharges takes back the charges of the group, because one of its hits denies it.
 func (p *peeker) undoCharges(hits []backend.Hit, results []backend.Result, chargedHits map[string]int64) {
 	for i := range hits {
 		if h := &hits[i]; h.InGroup() && results[i].Allowed {
@@ -73,9 +72,8 @@ func counterName(h *backend.Hit) string { return h.Limit.Tag() + ":" + string(h.
 // chargesDenied reports whether h is charged even if it is denied.
 func chargesDenied(h *backend.Hit) bool { return h.Limit.ChargeDenied && !h.InGroup() }
 
-// nextResult returns the answer to h, after earlierHits of the request on the same counter. peek is the answer
-// of the counter to a hit of 0. If isSkipped is true, h is not charged. isRetryExact reports whether RetryAfter
-// is the time until a hit would pass if no hit came before. Otherwise RetryAfter is only positive.
+// nextResult returns the answer to h, after earlierHits of the request on the same counter, from the answer to a hit of
+// 0. If isSkipped is true, h is not charged. If isRetryExact is false, RetryAfter is only positive.
 func nextResult(h *backend.Hit, peek backend.Result, earlierHits int64, isSkipped bool) (r backend.Result, isRetryExact bool) {
 	isUncounted := peek.Err != nil || peek.Source == backend.SourceFallback && peek.Share == nil
 	if isUncounted || h.N == 0 && earlierHits == 0 {

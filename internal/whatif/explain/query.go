@@ -52,8 +52,7 @@ func ParseQuery(q url.Values) (*rlsv3.RateLimitRequest, error) {
 	return NewRequest(q.Get(DomainParam), q[DescriptorParam], q.Get(LimitParam))
 }
 
-// NewRequest returns the request of the texts that ParseQuery reads. An empty ownLimit means
-// that the request has no limit.
+// NewRequest returns the request of the texts that ParseQuery reads. ownLimit can be empty.
 func NewRequest(domain string, descriptorTexts []string, ownLimit string) (*rlsv3.RateLimitRequest, error) {
 	switch {
 	case domain == "":

@@ -59,7 +59,6 @@ func kindNoun(k descriptors.MatchKind) string {
 	return "pattern"
 }
 
-// differenceText returns how an entry differs from d.
 func differenceText(e *ratelimitv3.RateLimitDescriptor_Entry, d *limitsfile.Descriptor, difference descriptors.Difference) string {
 	switch difference {
 	case descriptors.OtherCase:
@@ -89,7 +88,6 @@ func differenceText(e *ratelimitv3.RateLimitDescriptor_Entry, d *limitsfile.Desc
 	return ""
 }
 
-// summary returns the outcome for one descriptor in one sentence.
 func (w *reporter) summary(c *service.Call, request *ratelimitv3.RateLimitDescriptor, d *Descriptor, rule *descriptors.Rule, fileDescriptor *limitsfile.Descriptor, trace *descriptors.Trace) string {
 	switch {
 	case w.domain == nil:
@@ -122,7 +120,6 @@ func (w *reporter) rulePath(trail []*limitsfile.Descriptor) string {
 	return limitsfile.Path(w.domain.Name, trail)
 }
 
-// noMatchSummary returns the summary for entries that do not all match.
 func (w *reporter) noMatchSummary(entries []*ratelimitv3.RateLimitDescriptor_Entry, trace *descriptors.Trace) string {
 	matchCount := len(trace.Trail)
 	entry := descriptors.Label(entries[matchCount])
@@ -135,7 +132,6 @@ func (w *reporter) noMatchSummary(entries []*ratelimitv3.RateLimitDescriptor_Ent
 	return fmt.Sprintf("no limit: no descriptor below %s matches %s", w.rulePath(trace.Trail), entry)
 }
 
-// limitedSummary returns the summary for a descriptor with limits in force.
 func limitedSummary(d *Descriptor) string {
 	countedLimits, replacedLimits := 0, 0
 	for _, l := range d.Limits {

@@ -1,7 +1,7 @@
 package explain
 
 import (
-	"bytes"
+	"cmp"
 	_ "embed"
 	"fmt"
 	"io"
@@ -18,10 +18,10 @@ import (
 )
 
 //go:embed report.tmpl
-var reportTemplate string
+var reportText string
 
-// textParts are the parts of a report as text. Each report has its own functions for times.
-var textParts = template.Must(template.New("").Funcs(textFuncs).Funcs(timeFuncs(new(Report))).Parse(reportTemplate))
+// textTemplate makes the text of a report. Each report has its own functions for times.
+var textTemplate = template.Must(template.New("").Funcs(textFuncs).Funcs(timeFuncs(new(Report))).Parse(reportText))
 
 var textFuncs = template.FuncMap{
 	"add":       func(a, b int) int { return a + b },
@@ -44,23 +44,7 @@ func timeFuncs(r *Report) template.FuncMap {
 
 // WriteText writes r for people.
 func (r *Report) WriteText(w io.Writer) error {
-	parts := template.Must(textParts.Clone()).Funcs(timeFuncs(r))
-	var text bytes.Buffer
-	add := func(name string, data any) {
-		if text.Len() > 0 {
-			text.WriteByte('\n')
-		}
-		_ = reports.Text(&text, parts.Lookup(name), data) // it fails only if the template does not fit Report
-	}
-	add("header", r)
-	for i := range r.Descriptors {
-		add("descriptor", &r.Descriptors[i])
-	}
-	if r.Candidate != nil {
-		add("candidate", r.Candidate)
-	}
-	_, err := w.Write(text.Bytes())
-	return err
+	return reports.Text(w, template.Must(textTemplate.Clone()).Funcs(timeFuncs(r)), r)
 }
 
 // inBrackets returns " (place)", or "" without a place.
@@ -71,7 +55,6 @@ func inBrackets(place string) string {
 	return " (" + place + ")"
 }
 
-// names returns the names of the domains in one line.
 func (u *UnknownDomain) names() string {
 	var names []string
 	for _, name := range u.Domains {
@@ -86,8 +69,7 @@ func (u *UnknownDomain) names() string {
 	return strings.Join(names, ", ")
 }
 
-// unlistedValues returns the number of descriptors with the same key and another value that Others leaves
-// out.
+// unlistedValues returns the number of descriptors with the same key and another value outside Others.
 func (l Level) unlistedValues() int {
 	n := l.OtherValues
 	for _, c := range l.Others {
@@ -110,8 +92,7 @@ func (l Limit) origins() string {
 	return strings.Join(notes, "; ")
 }
 
-// extraFields returns the fields of l that differ from their defaults and that l.Limit leaves
-// out.
+// extraFields returns the fields of l that differ from their defaults and that l.Limit leaves out.
 func (l Limit) extraFields() string {
 	algorithm, ok := limit.ParseAlgorithm(l.Algorithm)
 	if !ok {
@@ -134,14 +115,15 @@ func (r *Report) clockText(moment *time.Time) string {
 
 // timeText returns a time and its distance from the report: "15:04:05 UTC (in 12s)".
 func (r *Report) timeText(moment *time.Time) string {
-	switch distance := moment.Sub(r.Time).Round(time.Second); {
+	distance := moment.Sub(r.Time).Round(time.Second)
+	text := "in " + spanText(distance)
+	switch {
 	case distance < 0:
-		return fmt.Sprintf("%s UTC (%s ago)", r.clockText(moment), spanText(-distance))
+		text = spanText(-distance) + " ago"
 	case distance == 0 && !moment.After(r.Time):
-		return r.clockText(moment) + " UTC (just now)"
-	default:
-		return fmt.Sprintf("%s UTC (in %s)", r.clockText(moment), spanText(distance))
+		text = "just now"
 	}
+	return fmt.Sprintf("%s UTC (%s)", r.clockText(moment), text)
 }
 
 // spanText returns a duration in two units: "25d19h", "1h0m" or "8m38s".
@@ -167,17 +149,11 @@ func (r *Report) outageAnswer() *Answer {
 	return nil
 }
 
-// reasonText returns a reason of the fallback in words.
 func reasonText(reason string) string {
-	switch reason {
-	case backend.ReasonOutage.String():
-		return "it has just failed"
-	case backend.ReasonBreakerOpen.String():
-		return "it keeps failing (breaker open)"
-	case backend.ReasonLate.String():
-		return "it has not answered in time"
-	case backend.ReasonOverload.String():
-		return "this replica has too many hits in its queue (overload)"
-	}
-	return reason
+	return cmp.Or(map[string]string{
+		backend.ReasonOutage.String():      "it has just failed",
+		backend.ReasonBreakerOpen.String(): "it keeps failing (breaker open)",
+		backend.ReasonLate.String():        "it has not answered in time",
+		backend.ReasonOverload.String():    "this replica has too many hits in its queue (overload)",
+	}[reason], reason)
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// differences collects the differences between two rules.
 type differences struct {
 	kind    Kind
 	reasons []string
@@ -24,18 +23,11 @@ func (d *differences) add(kind Kind, format string, args ...any) {
 	d.reasons = append(d.reasons, fmt.Sprintf(format, args...))
 }
 
-// compareDescriptors returns how the limits and flags of two descriptors differ. A nil
-// descriptor limits nothing.
+// compareDescriptors returns how the limits and flags of two descriptors differ. Nil limits nothing.
 func compareDescriptors(old, current *limitsfile.Descriptor) (Kind, []string) {
 	d := &differences{kind: Same, reasons: []string{}}
-	none := &limitsfile.Descriptor{}
 	oldLimits, newLimits := counted(old), counted(current)
-	if old == nil {
-		old = none
-	}
-	if current == nil {
-		current = none
-	}
+	old, current = cmp.Or(old, &limitsfile.Descriptor{}), cmp.Or(current, &limitsfile.Descriptor{})
 	d.limits(oldLimits, newLimits)
 	for _, flag := range []struct {
 		name              string
@@ -63,11 +55,7 @@ func compareDescriptors(old, current *limitsfile.Descriptor) (Kind, []string) {
 		d.add(Tighter, "quota_mode without a limit is gone: other rules in quota mode can deny these requests")
 	}
 	if was, is := enforcedPercent(old), enforcedPercent(current); was != is && len(oldLimits) > 0 && len(newLimits) > 0 {
-		kind := Tighter
-		if is < was {
-			kind = Looser
-		}
-		d.add(kind, "enforce: %v %% of the keys become %v %%", was, is)
+		d.add(kindOf(cmp.Compare(was, is)), "enforce: %v %% of the keys become %v %%", was, is)
 	}
 	if len(oldLimits) > 0 && len(newLimits) > 0 && old.MaxHits != current.MaxHits {
 		d.maxHits(old.MaxHits, current.MaxHits)
@@ -83,25 +71,16 @@ func compareDescriptors(old, current *limitsfile.Descriptor) (Kind, []string) {
 	return d.kind, d.reasons
 }
 
-// enforcedPercent returns the percentage of the keys that d can deny.
-func enforcedPercent(d *limitsfile.Descriptor) float64 {
-	if d.EnforcedPercent == 0 {
-		return 100
-	}
-	return d.EnforcedPercent
-}
+func enforcedPercent(d *limitsfile.Descriptor) float64 { return cmp.Or(d.EnforcedPercent, 100) }
 
-// maxHits compares the bounds of the hits of one call. 0 is no bound.
 func (d *differences) maxHits(old, current uint32) {
 	switch {
 	case old == 0:
 		d.add(Tighter, "calls with more than %d hits are denied (max_hits)", current)
 	case current == 0:
 		d.add(Looser, "calls with more than %d hits are no longer denied (max_hits)", old)
-	case current < old:
-		d.add(Tighter, "max_hits %d becomes %d", old, current)
 	default:
-		d.add(Looser, "max_hits %d becomes %d", old, current)
+		d.add(kindOf(cmp.Compare(current, old)), "max_hits %d becomes %d", old, current)
 	}
 }
 
@@ -110,17 +89,10 @@ func counted(d *limitsfile.Descriptor) []*limitsfile.Limit {
 	if d == nil {
 		return nil
 	}
-	var all []*limitsfile.Limit
-	for _, l := range d.Limits {
-		if l.Enabled && !l.Unlimited {
-			all = append(all, l)
-		}
-	}
-	return all
+	return slices.DeleteFunc(slices.Clone(d.Limits), func(l *limitsfile.Limit) bool { return !l.Enabled || l.Unlimited })
 }
 
-// limits compares two lists of limits. Limits with the same counter are pairs, then limits of
-// the same name, then the others in their order.
+// limits compares lists of limits in pairs: those with the same counter, then with the same name, then the others.
 func (d *differences) limits(old, current []*limitsfile.Limit) {
 	old, current = slices.Clone(old), slices.Clone(current)
 	for _, isPair := range []func(a, b *limitsfile.Limit) bool{
@@ -145,18 +117,17 @@ func (d *differences) limits(old, current []*limitsfile.Limit) {
 	}
 }
 
-// pair compares two limits.
 func (d *differences) pair(old, current *limitsfile.Limit) {
 	if kind := compareNumbers(old.Limit, current.Limit); old.String() != current.String() {
 		d.add(kind, "%s becomes %s", old, current)
 	}
 	defaultsOnly := old.ChargeDenied == old.Algorithm.DefaultChargeDenied() && current.ChargeDenied == current.Algorithm.DefaultChargeDenied()
-	if old.ChargeDenied != current.ChargeDenied && !defaultsOnly {
-		if current.ChargeDenied {
-			d.add(Tighter, "denied hits are charged now")
-		} else {
-			d.add(Looser, "denied hits are no longer charged")
-		}
+	switch {
+	case old.ChargeDenied == current.ChargeDenied || defaultsOnly:
+	case current.ChargeDenied:
+		d.add(Tighter, "denied hits are charged now")
+	default:
+		d.add(Looser, "denied hits are no longer charged")
 	}
 	if old.OnBackendFailure != current.OnBackendFailure || old.FallbackRatio != current.FallbackRatio {
 		d.add(Mixed, "while the backend fails, the limit decides in another way (%s → %s)", failureWords(old.Limit), failureWords(current.Limit))
@@ -189,11 +160,8 @@ func leaseWords(l *limit.Limit) string {
 
 // compareNumbers compares the hits that two limits admit: at once, and over a long time.
 func compareNumbers(old, current *limit.Limit) Kind {
-	switch {
-	case current.Max() == 0 && old.Max() > 0:
-		return Tighter
-	case old.Max() == 0 && current.Max() > 0:
-		return Looser
+	if (current.Max() == 0) != (old.Max() == 0) {
+		return kindOf(cmp.Compare(current.Max(), old.Max()))
 	}
 	kind := kindOf(cmp.Compare(current.Capacity(), old.Capacity()))
 	kind = join(kind, kindOf(rate(current).Cmp(rate(old))))
@@ -215,8 +183,7 @@ func kindOf(sign int) Kind {
 	return Same
 }
 
-// looseness is 0 for algorithms that admit the limit in any window, and 1 for algorithms that
-// can admit twice the limit around the end of a window.
+// looseness is 1 for algorithms that can admit twice the limit around the end of a window, else 0.
 func looseness(a limit.Algorithm) int {
 	if a == limit.SlidingLog || a == limit.SlidingWindow {
 		return 0

@@ -43,30 +43,20 @@ const (
 
 // Report is the difference between two sets of limits.
 type Report struct {
-	Kind    Kind     `json:"kind"` // of all changes together; empty without changes
-	Changes []Change `json:"changes"`
-
-	// Incomplete reports that the limits are too large to compare all of their requests.
-	Incomplete bool `json:"incomplete,omitempty"`
+	Kind       Kind     `json:"kind"` // of all changes together; empty without changes
+	Changes    []Change `json:"changes"`
+	Incomplete bool     `json:"incomplete,omitempty"` // the limits are too large to compare all of their requests
 }
 
 // Change is a change for the requests of one descriptor.
 type Change struct {
-	Kind  Kind  `json:"kind"`
-	Event Event `json:"event"`
-
-	// Requests is the path of the descriptor that describes the requests.
-	Requests string `json:"requests"`
-
-	// Old and New are the rules that limit the requests. One of them can be nil.
-	Old *Rule `json:"old,omitempty"`
-	New *Rule `json:"new,omitempty"`
-
-	// Counters is "kept" or "new" if both rules count.
-	Counters string `json:"counters,omitempty"`
-
-	// Reasons says in words what differs.
-	Reasons []string `json:"reasons"`
+	Kind     Kind     `json:"kind"`
+	Event    Event    `json:"event"`
+	Requests string   `json:"requests"`           // path of the descriptor that describes the requests
+	Old      *Rule    `json:"old,omitempty"`      // the rule that limited the requests, if one did
+	New      *Rule    `json:"new,omitempty"`      // the rule that limits the requests, if one does
+	Counters string   `json:"counters,omitempty"` // "kept" or "new" if both rules count
+	Reasons  []string `json:"reasons"`            // what differs, in words
 }
 
 // Rule is a rule of a Change.
@@ -76,7 +66,6 @@ type Rule struct {
 	Limits string `json:"limits"`
 }
 
-// maxRequests bounds the requests that are compared.
 const maxRequests = 1_000_000
 
 // Compare returns the difference of current from old.
@@ -99,8 +88,7 @@ func Compare(old, current *descriptors.Config) *Report {
 	return c.report
 }
 
-// source returns the domain of that name as its files state it. It returns an empty domain if
-// config has none.
+// source returns the domain of that name as its files state it, or an empty domain.
 func source(config *descriptors.Config, name string) *limitsfile.Domain {
 	if d := config.Domain(name); d != nil {
 		return d.Source()
@@ -119,7 +107,6 @@ func join(a, b Kind) Kind {
 	return Mixed
 }
 
-// comparison is a Compare while it runs.
 type comparison struct {
 	report   *Report
 	domain   string
@@ -128,15 +115,13 @@ type comparison struct {
 	indexes  map[*limitsfile.Descriptor]*descriptors.Index
 }
 
-// treePosition is a place in one of the trees: the descriptors that the next entry can match, and
-// those that the earlier entries matched.
+// treePosition is a place in a tree: the descriptors that the next entry can match, and those matched so far.
 type treePosition struct {
 	list    []*limitsfile.Descriptor
 	matched []*limitsfile.Descriptor
 }
 
-// next returns the position after the last of entries. Its matched descriptors are nil if nothing
-// matches.
+// next returns the position after the last of entries, or an empty one if nothing matches.
 func (c *comparison) next(s treePosition, entries []*ratelimitv3.RateLimitDescriptor_Entry) treePosition {
 	if len(s.list) == 0 {
 		return treePosition{}
@@ -153,8 +138,7 @@ func (c *comparison) next(s treePosition, entries []*ratelimitv3.RateLimitDescri
 	return treePosition{d.Descriptors, append(slices.Clip(s.matched), d)}
 }
 
-// walk compares all requests that continue at old and current. path has the descriptors
-// that describe the entries before, and entries has the entries.
+// walk compares all requests that continue at old and current, after entries that the descriptors in path describe.
 func (c *comparison) walk(old, current treePosition, path []*limitsfile.Descriptor, entries []*ratelimitv3.RateLimitDescriptor_Entry) {
 	list := slices.Concat(current.list, old.list)
 	overlapping, examples := overlaps(list), conditionExamples(list)
@@ -203,10 +187,8 @@ func conditionExamples(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
 	return all
 }
 
-// exampleEntry returns an entry that d matches after the entries before it, and that no other
-// descriptor names. For a condition it can return an entry that another descriptor names. If no
-// example meets the condition, the value is the text of the condition, which stands for all values
-// that do.
+// exampleEntry returns an entry that d matches after the entries before it. Only a condition can return an entry that
+// another descriptor names; if no example meets the condition, its text stands for all values that do.
 func exampleEntry(d *limitsfile.Descriptor, before []*ratelimitv3.RateLimitDescriptor_Entry) *ratelimitv3.RateLimitDescriptor_Entry {
 	if d.Condition != nil {
 		for _, value := range d.Condition.Examples() {
@@ -225,11 +207,9 @@ func exampleEntry(d *limitsfile.Descriptor, before []*ratelimitv3.RateLimitDescr
 	}
 }
 
-// maxPatterns bounds the patterns of one level that are compared in pairs.
-const maxPatterns = 30
+const maxPatterns = 30 // of one level that are compared in pairs
 
-// overlaps returns a descriptor for the texts that two patterns of list can both match. The
-// order of the patterns decides about such texts.
+// overlaps returns descriptors for texts that two patterns of list match, about which their order decides.
 func overlaps(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
 	var patterns, all []*limitsfile.Descriptor
 	for _, d := range list {
@@ -247,39 +227,38 @@ func overlaps(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
 	return all
 }
 
-// compareRules adds the change between the rules of two lists of matched descriptors, if there is one.
-// Without matched descriptors there is no rule. An overlap is added only if no earlier change has the same rules.
+// compareRules adds the change between the rules of two lists of matched descriptors, if there is one. An overlap is
+// added only if no earlier change has the same rules.
 func (c *comparison) compareRules(oldMatched, newMatched, path []*limitsfile.Descriptor, isOverlap bool) {
 	oldRule, newRule := last(oldMatched), last(newMatched)
-	change := Change{Requests: limitsfile.Path(c.domain, path)}
-	change.Old, change.New = c.rule(oldMatched), c.rule(newMatched)
-	key := [3]string{"", "", change.Requests}
+	change := Change{Requests: limitsfile.Path(c.domain, path), Event: Moved, Old: c.rule(oldMatched), New: c.rule(newMatched)}
+	var rules [3]string // the old and the new path
+	if oldRule != nil {
+		rules[0] = change.Old.Path
+	}
+	if newRule != nil {
+		rules[1] = change.New.Path
+	}
+	key := [3]string{rules[0], rules[1], change.Requests}
 	switch {
 	case oldRule == nil && newRule == nil:
 		return
 	case oldRule == nil:
 		change.Event = Added
-		key[1] = change.New.Path
 	case newRule == nil:
 		change.Event = Removed
-		key[0] = change.Old.Path
-	case change.Old.Path == change.New.Path:
-		change.Event = Changed
-		key = [3]string{change.Old.Path, change.New.Path}
+	case rules[0] == rules[1]:
 		if oldRule.Summary() == newRule.Summary() && oldRule.HasSameAnswers(newRule) {
 			return
 		}
-	default:
-		change.Event = Moved
-		key[0], key[1] = change.Old.Path, change.New.Path
+		change.Event, key = Changed, rules
 	}
-	rules := [3]string{key[0], key[1]}
 	if c.seen[key] || isOverlap && c.seen[rules] {
 		return
 	}
 	c.seen[key], c.seen[rules] = true, true
 	change.Kind, change.Reasons = compareDescriptors(oldRule, newRule)
-	if counts(oldRule) && counts(newRule) {
+	if len(counted(oldRule)) > 0 && len(counted(newRule)) > 0 {
 		change.Counters = "new"
 		if oldRule.KeepsCounters(newRule) && slices.Equal(limitsfile.CounterPatterns(oldMatched), limitsfile.CounterPatterns(newMatched)) {
 			change.Counters = "kept"
@@ -300,9 +279,6 @@ func last(matched []*limitsfile.Descriptor) *limitsfile.Descriptor {
 	return d
 }
 
-// counts reports whether d has a limit that counts.
-func counts(d *limitsfile.Descriptor) bool { return d != nil && len(counted(d)) > 0 }
-
 func (c *comparison) rule(matched []*limitsfile.Descriptor) *Rule {
 	d := last(matched)
 	if d == nil {
@@ -311,25 +287,21 @@ func (c *comparison) rule(matched []*limitsfile.Descriptor) *Rule {
 	return &Rule{Path: limitsfile.Path(c.domain, matched), Place: fmt.Sprintf("%s:%d", d.File, d.Line), Limits: d.Summary()}
 }
 
-// compareRequestLimits compares the defaults of limits that are part of requests.
 func (c *comparison) compareRequestLimits(old, current *limitsfile.Domain) {
 	oldSpec, oldOn := old.RequestLimit()
 	newSpec, newOn := current.RequestLimit()
 	if oldSpec == newSpec && oldOn == newOn {
 		return
 	}
-	change := Change{Kind: Mixed, Event: Changed, Requests: fields.Printable(c.domain) + " > limits in requests"}
+	kind, reason := Mixed, "the defaults of limits in requests differ"
 	switch {
 	case oldOn && !newOn:
-		change.Kind = Looser
-		change.Reasons = []string{"limits in requests are off (defaults: enabled: false)"}
+		kind, reason = Looser, "limits in requests are off (defaults: enabled: false)"
 	case newOn && !oldOn:
-		change.Kind = Tighter
-		change.Reasons = []string{"limits in requests are in force again"}
+		kind, reason = Tighter, "limits in requests are in force again"
 	case !newOn:
 		return
-	default:
-		change.Reasons = []string{"the defaults of limits in requests differ"}
 	}
-	c.report.Changes = append(c.report.Changes, change)
+	requests := fields.Printable(c.domain) + " > limits in requests"
+	c.report.Changes = append(c.report.Changes, Change{Kind: kind, Event: Changed, Requests: requests, Reasons: []string{reason}})
 }

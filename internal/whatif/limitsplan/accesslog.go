@@ -29,11 +29,10 @@ type accessReader struct {
 
 func newAccessReader(lines *lineReader, m *Mapping) *accessReader {
 	a := &accessReader{lines: lines, mapping: m, found: map[string]bool{}}
-	a.calls.next = a.readCall
+	a.calls = sorter[*Call]{next: a.readCall, timeOf: func(c *Call) time.Time { return c.Time }}
 	return a
 }
 
-// Notes implements Reader.
 func (a *accessReader) Notes() []string {
 	notes := a.lines.notes()
 	if a.read == 0 {
@@ -55,15 +54,14 @@ func (a *accessReader) Notes() []string {
 	return notes
 }
 
-// Next implements Reader.
 func (a *accessReader) Next() (*Call, error) { return a.calls.pop() }
 
 // readCall returns the call of the next line that has a descriptor.
-func (a *accessReader) readCall() (timed[*Call], error) {
+func (a *accessReader) readCall() (*Call, error) {
 	for {
 		var line map[string]any
 		if err := a.lines.nextObject(&line, "got no JSON object; an access log has a JSON object on each line"); err != nil {
-			return timed[*Call]{}, err
+			return nil, err
 		}
 		if a.read++; a.read == 1 {
 			a.lineNames = fieldNames(line, "", nil)
@@ -71,16 +69,15 @@ func (a *accessReader) readCall() (timed[*Call], error) {
 		}
 		c, err := a.newCall(line)
 		if err != nil {
-			return timed[*Call]{}, err
+			return nil, err
 		}
 		if len(c.Request.Descriptors) > 0 {
-			return timed[*Call]{c.Time, a.lines.number, c}, nil
+			return c, nil
 		}
 		a.unused++
 	}
 }
 
-// newCall returns the call that a line describes.
 func (a *accessReader) newCall(line map[string]any) (*Call, error) {
 	m := a.mapping
 	c := &Call{Request: &rlsv3.RateLimitRequest{Domain: m.Domain}}
@@ -123,7 +120,6 @@ func (a *accessReader) newCall(line map[string]any) (*Call, error) {
 	return c, nil
 }
 
-// maxFieldNames bounds the names of fieldNames.
 const maxFieldNames = 1000
 
 // fieldNames appends the paths of the fields of object to names.
@@ -143,17 +139,17 @@ func fieldNames(object map[string]any, prefix string, names []string) []string {
 
 // mapEntries returns the entries of a descriptor, or nil if a field is missing.
 func (a *accessReader) mapEntries(line map[string]any, mapped []EntryMapping) []*ratelimitv3.RateLimitDescriptor_Entry {
-	entries := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(mapped))
-	isComplete := true
-	for i, e := range mapped {
+	var entries []*ratelimitv3.RateLimitDescriptor_Entry
+	for _, e := range mapped {
 		value, ok := e.Value, true
 		if e.Field != "" {
 			value, ok = a.fieldText(line, e.Field)
 		}
-		isComplete = isComplete && ok // the other fields are still looked for
-		entries[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: value}
+		if ok {
+			entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: value})
+		}
 	}
-	if !isComplete {
+	if len(entries) < len(mapped) {
 		return nil
 	}
 	return entries
@@ -167,8 +163,8 @@ func (a *accessReader) fieldText(line map[string]any, path string) (text string,
 	return text, ok
 }
 
-// fieldText returns the text of a field. A dot in the path enters an object, unless the line
-// has a field of the whole path. Envoy writes null or - for a missing value.
+// fieldText returns the text of a field. A dot enters an object, unless the line has a field of the whole path. Envoy
+// writes null or - for a missing value.
 func fieldText(line map[string]any, path string) (text string, ok bool) {
 	value, found := line[path]
 	for rest := path; !found; {
@@ -191,10 +187,8 @@ func fieldText(line map[string]any, path string) (text string, ok bool) {
 	return "", false
 }
 
-// maxSeconds is the largest number of a time in seconds; larger numbers are milliseconds.
-const maxSeconds = 1e11
+const maxSeconds = 1e11 // larger numbers are milliseconds
 
-// parseTime returns the time that text describes.
 func parseTime(text string) (t time.Time, ok bool) {
 	if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
 		return t.UTC(), true

@@ -27,26 +27,18 @@ import (
 type Call struct {
 	Time    time.Time
 	Request *rlsv3.RateLimitRequest
-
-	// Denied reports whether the recorded answer was a denial.
-	Denied bool
+	Denied  bool // the recorded answer was a denial
 
 	// overLimit reports for each descriptor of the request whether a limit that can deny was
 	// exceeded. An access log does not say which descriptor was denied, so a denied call has all
 	// descriptors over their limits.
 	overLimit []bool
 
-	// decisions are the recorded decisions in the order of the request. An access log has none.
-	decisions []*decisionlog.Record
-
-	// places has the index that each descriptor had in the recorded request. The recorded request
-	// can have more descriptors than the log.
-	places []int
-
-	replica int // index of the log among the merged logs
+	decisions []*decisionlog.Record // in the order of the request; an access log has none
+	places    []int                 // of the descriptors in the recorded request, which can have more of them than the log
+	replica   int                   // index of the log among the merged logs
 }
 
-// addDescriptor adds a descriptor with hits to the request of c.
 func (c *Call) addDescriptor(entries []*ratelimitv3.RateLimitDescriptor_Entry, hits int64, isOverLimit bool) {
 	d := &ratelimitv3.RateLimitDescriptor{Entries: entries}
 	if hits < 0 {
@@ -61,17 +53,14 @@ func (c *Call) addDescriptor(entries []*ratelimitv3.RateLimitDescriptor_Entry, h
 
 // Reader reads the recorded calls of a log.
 type Reader interface {
-	// Next returns the next call. The error is io.EOF after the last one. Another error names
-	// the line that cannot be read.
+	// Next returns the next call, or io.EOF after the last one. Another error names the line that cannot be read.
 	Next() (*Call, error)
 
-	// Notes returns sentences about the lines read so far that make figures wrong, or that say why
-	// there are no calls.
+	// Notes says what makes figures wrong, or why there are no calls.
 	Notes() []string
 }
 
-// NewReader returns a Reader of log, which errors call name. The log is a decision log, or an
-// access log if m is not nil.
+// NewReader returns a Reader of a decision log, or of an access log if m is not nil. Errors call it name.
 func NewReader(name string, log io.Reader, m *Mapping) (Reader, error) {
 	lines, err := newLineReader(name, log)
 	if err != nil {
@@ -83,14 +72,12 @@ func NewReader(name string, log io.Reader, m *Mapping) (Reader, error) {
 	return newDecisionReader(lines), nil
 }
 
-// mergedReader reads the calls of several readers in the order of time.
 type mergedReader struct {
 	readers []Reader
 	heads   []*Call // next call of each reader that has not ended
 }
 
-// Merge returns a Reader of the calls of all readers, such as the logs of several replicas.
-// Each reader has its calls in the order of time.
+// Merge returns a Reader of the calls of several replicas, in the order of time.
 func Merge(readers ...Reader) (Reader, error) {
 	m := &mergedReader{readers: readers}
 	for i := range readers {
@@ -113,7 +100,6 @@ func (m *mergedReader) readHead(i int) error {
 	return err
 }
 
-// Next implements Reader.
 func (m *mergedReader) Next() (*Call, error) {
 	if len(m.heads) == 0 {
 		return nil, io.EOF
@@ -123,7 +109,6 @@ func (m *mergedReader) Next() (*Call, error) {
 	return first, m.readHead(first.replica)
 }
 
-// Notes implements Reader.
 func (m *mergedReader) Notes() []string {
 	var notes []string
 	for _, r := range m.readers {

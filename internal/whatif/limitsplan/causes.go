@@ -2,7 +2,6 @@ package limitsplan
 
 import (
 	"fmt"
-	"math/bits"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/descriptors"
@@ -11,8 +10,7 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// Cause is why the replay of a call can differ from the recorded answer although the call met the
-// same limits.
+// Cause is why the replay of a call can differ from the recorded answer under the same limits.
 type Cause string
 
 // The causes. If several are possible, the first of them counts.
@@ -25,7 +23,7 @@ const (
 	CauseTime      Cause = "time"
 )
 
-// causes are the causes with their descriptions. Events of a key are the cause of the first four.
+// causes are the causes with their descriptions. The first four are events of a key.
 var causes = [...]struct {
 	name Cause
 	text string
@@ -38,20 +36,18 @@ var causes = [...]struct {
 	{CauseTime, "the log has the time at which a call came; Redis decides a little later, and can decide calls in another order"},
 }
 
-// events are what has happened to a key so far. Bit i is the event of causes[i].
-type events uint8
+// cause is an index in causes.
+type cause uint8
 
 const (
-	hadFailure events = 1 << iota
+	hadFailure cause = iota
 	hadFallback
 	hadLease
 	hadDenyCache
-)
+	causeStart
+	causeTime
 
-// The indexes in causes of the causes that are no events of a key.
-const (
-	causeStart = 4
-	causeTime  = 5
+	noEvent = causeTime // of a key without events
 )
 
 // OtherCause is the number of calls whose replay may differ from the recorded answer for this cause.
@@ -70,35 +66,29 @@ func (o OtherCause) String() string {
 	return ""
 }
 
-// addEvents adds the events of descriptor i of a recorded call to k, which can be nil. It returns
-// the events of the key so far.
-func (k *keyCounts) addEvents(recorded *Call, rule *descriptors.Rule, i int) events {
-	var newEvents events
+// eventOf returns the first cause among the events of descriptor i of a recorded call, or noEvent.
+func eventOf(recorded *Call, rule *descriptors.Rule, i int) cause {
+	first := noEvent
 	for _, d := range recorded.decisions {
 		switch {
 		case d.DescriptorIndex != recorded.places[i]:
 		case d.Code == decisionlog.Failed:
-			newEvents |= hadFailure
+			first = hadFailure
 		case d.Degraded:
-			newEvents |= hadFallback
+			first = min(first, hadFallback)
 		case d.Source == backend.SourceDenyCache.String():
-			newEvents |= hadDenyCache
+			first = min(first, hadDenyCache)
 		}
 	}
 	for _, l := range rule.Limits {
 		if l.Limit != nil && l.LeasePermits() > 0 {
-			newEvents |= hadLease
+			first = min(first, hadLease)
 		}
 	}
-	if k != nil {
-		k.events |= newEvents
-		return k.events
-	}
-	return newEvents
+	return first
 }
 
-// differsUnderSameLimits reports whether a call met the same limits when it was recorded, and one of them
-// has decided differently in the replay.
+// differsUnderSameLimits reports whether a limit that the call met when it was recorded has decided differently.
 func differsUnderSameLimits(recorded *Call, replayed *service.Call) bool {
 	if len(recorded.decisions) != replayed.Decisions() {
 		return false
@@ -115,12 +105,11 @@ func differsUnderSameLimits(recorded *Call, replayed *service.Call) bool {
 	return differs
 }
 
-// causeOf returns the index of the first possible cause why the replay of a call differs. history has the
-// events of the keys of the call.
-func (c *counts) causeOf(recorded *Call, replayed *service.Call, history events) int {
+// causeOf returns the first possible cause why a call differs. event is the first one among the events of its keys.
+func (c *counts) causeOf(recorded *Call, replayed *service.Call, event cause) cause {
 	switch {
-	case history != 0:
-		return bits.TrailingZeros8(uint8(history))
+	case event != noEvent:
+		return event
 	case recorded.Denied && c.isInFirstWindow(replayed):
 		return causeStart
 	}

@@ -60,7 +60,6 @@ func (c *FailCondition) Check(r *Report) (holds bool, text string) {
 	return holds, fmt.Sprintf("condition %q %s: %s is %s", c.text, verb, c.figure, value)
 }
 
-// percent returns n in per cent of total, or 0 without a total.
 func percent(n, total uint64) float64 {
 	if total == 0 {
 		return 0

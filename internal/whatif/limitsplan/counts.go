@@ -14,7 +14,6 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// counts counts the calls of a replay.
 type counts struct {
 	calls      Counts
 	start, end time.Time
@@ -40,7 +39,7 @@ type counts struct {
 
 type keyCounts struct {
 	Counts
-	events events
+	event cause // the first cause among the events of the key so far
 }
 
 func newCounts(maxKeys int) counts {
@@ -52,7 +51,6 @@ func newCounts(maxKeys int) counts {
 	return c
 }
 
-// add counts a recorded call and its replay.
 func (c *counts) add(recorded *Call, replayed *service.Call) {
 	if replayed.Err != nil {
 		c.failed++
@@ -76,7 +74,7 @@ func (c *counts) add(recorded *Call, replayed *service.Call) {
 		c.deniedNow[bucket]++
 	}
 	next := 0 // decision
-	var histories events
+	event := noEvent
 	for i, rule := range replayed.Rules {
 		isOverLimit, inShadow, first := false, false, next
 		for ; next < replayed.Decisions(); next++ {
@@ -91,12 +89,16 @@ func (c *counts) add(recorded *Call, replayed *service.Call) {
 		before, now := recorded.overLimit[i] && recorded.Denied, isOverLimit && isDenied
 		c.addDescriptor(rule, bucket, before, now, inShadow)
 		if next > first {
-			key := c.addKey(rule, replayed.Decision(first).Key, replayed.Start, before, now)
-			histories |= key.addEvents(recorded, rule, i)
+			keyEvent := eventOf(recorded, rule, i)
+			if key := c.addKey(rule, replayed.Decision(first).Key, replayed.Start, before, now); key != nil {
+				key.event = min(key.event, keyEvent)
+				keyEvent = key.event
+			}
+			event = min(event, keyEvent)
 		}
 	}
 	if recorded.Denied != isDenied && differsUnderSameLimits(recorded, replayed) {
-		c.otherCauses[c.causeOf(recorded, replayed, histories)]++
+		c.otherCauses[c.causeOf(recorded, replayed, event)]++
 	}
 }
 
@@ -128,7 +130,7 @@ func (c *counts) addKey(rule *descriptors.Rule, key []byte, at time.Time, before
 			c.leftOut++
 			return nil
 		}
-		k = new(keyCounts)
+		k = &keyCounts{event: noEvent}
 		c.keys[hash] = k
 	}
 	k.add(before, now)
@@ -176,7 +178,6 @@ func (c *counts) report(maxKeys int) *Report {
 	return r
 }
 
-// limitsText returns the limits of a rule in short.
 func limitsText(rule *descriptors.Rule) string {
 	var words []string
 	for _, l := range rule.Limits {

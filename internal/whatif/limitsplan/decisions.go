@@ -5,14 +5,13 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
-	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
 )
 
-// decisionReader is a Reader of a decision log.
 type decisionReader struct {
 	lines   *lineReader
 	records sorter[*decisionlog.Record]
@@ -27,11 +26,10 @@ type decisionReader struct {
 
 func newDecisionReader(lines *lineReader) *decisionReader {
 	d := &decisionReader{lines: lines}
-	d.records.next = d.readRecord
+	d.records = sorter[*decisionlog.Record]{next: d.readRecord, timeOf: func(r *decisionlog.Record) time.Time { return r.Time }}
 	return d
 }
 
-// Notes implements Reader.
 func (d *decisionReader) Notes() []string {
 	notes := d.lines.notes()
 	if d.dropped > 0 {
@@ -53,33 +51,32 @@ func (d *decisionReader) Notes() []string {
 const noRecord = "got no record of a decision log; want a line of DECISION_LOG=all; for an access log, give --access-log and a file that maps its fields"
 
 // readRecord returns the record of the next line that has one.
-func (d *decisionReader) readRecord() (timed[*decisionlog.Record], error) {
+func (d *decisionReader) readRecord() (*decisionlog.Record, error) {
 	for {
 		line := new(decisionlog.Line)
 		if err := d.lines.nextObject(line, noRecord); err != nil {
-			return timed[*decisionlog.Record]{}, err
+			return nil, err
 		}
 		d.dropped += line.Dropped
 		switch {
 		case line.Dropped > 0:
 			continue
 		case line.Code == "":
-			return timed[*decisionlog.Record]{}, d.lines.errorf(noRecord)
+			return nil, d.lines.errorf(noRecord)
 		case line.Domain == "" || len(line.Descriptor) == 0:
 			continue // no request that a limit could match
 		case line.Time.IsZero():
-			return timed[*decisionlog.Record]{}, d.lines.errorf("record has no time; want a line of DECISION_LOG=all")
+			return nil, d.lines.errorf("record has no time; want a line of DECISION_LOG=all")
 		}
 		if err := d.lines.checkTime("time", line.Time); err != nil {
-			return timed[*decisionlog.Record]{}, err
+			return nil, err
 		}
 		d.hasAdmitted = d.hasAdmitted || line.Code == decisionlog.OK
 		d.hasDenied = d.hasDenied || line.Code == decisionlog.OverLimit
-		return timed[*decisionlog.Record]{line.Time, d.lines.number, &line.Record}, nil
+		return &line.Record, nil
 	}
 }
 
-// Next implements Reader.
 func (d *decisionReader) Next() (*Call, error) {
 	for {
 		c, isRejected, err := d.readCall()
@@ -90,8 +87,8 @@ func (d *decisionReader) Next() (*Call, error) {
 	}
 }
 
-// readCall returns the next call. The records of a call have the same time and domain. isRejected
-// reports that the service charged nothing for the call, because the call was invalid or refused.
+// readCall returns the next call, whose records have the same time and domain. isRejected reports that it was invalid
+// or refused, and charged nothing.
 func (d *decisionReader) readCall() (c *Call, isRejected bool, err error) {
 	if d.head == nil {
 		if err := d.readHead(); err != nil {
@@ -111,7 +108,7 @@ func (d *decisionReader) readCall() (c *Call, isRejected bool, err error) {
 		isOverLimit := r.Code == decisionlog.OverLimit && !r.Shadow
 		if n := len(c.overLimit); n == 0 || r.DescriptorIndex != firstLimit.DescriptorIndex {
 			firstLimit = r
-			c.addDescriptor(requestEntries(r.Descriptor), r.Hits, isOverLimit)
+			c.addDescriptor(decisionlog.RequestEntries(r.Descriptor), r.Hits, isOverLimit)
 			c.places = append(c.places, r.DescriptorIndex)
 		} else if isOverLimit {
 			c.overLimit[n-1] = true
@@ -134,8 +131,7 @@ func (d *decisionReader) readCall() (c *Call, isRejected bool, err error) {
 	}
 }
 
-// sameCall reports whether r is of the same call as the record before it. firstLimit is the
-// first record of the descriptor of that record.
+// sameCall reports whether r is of the same call as the record before it, whose descriptor begins with firstLimit.
 func sameCall(r, firstLimit *decisionlog.Record) bool {
 	if !r.Time.Equal(firstLimit.Time) || r.Domain != firstLimit.Domain || r.TraceID != firstLimit.TraceID {
 		return false
@@ -147,16 +143,7 @@ func sameCall(r, firstLimit *decisionlog.Record) bool {
 	return !isRepeated && slices.Equal(r.Descriptor, firstLimit.Descriptor)
 }
 
-// readHead reads the next record into d.head.
 func (d *decisionReader) readHead() (err error) {
 	d.head, err = d.records.pop()
 	return err
-}
-
-func requestEntries(entries []decisionlog.Entry) []*ratelimitv3.RateLimitDescriptor_Entry {
-	requested := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(entries))
-	for i, e := range entries {
-		requested[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: e.Value}
-	}
-	return requested
 }

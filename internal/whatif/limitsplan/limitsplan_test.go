@@ -204,8 +204,8 @@ descriptors:
 	for range 2000 {
 		now = now.Add(time.Duration(random.IntN(200)) * time.Millisecond)
 		c := Call{Request: &rlsv3.RateLimitRequest{Domain: "shop"}}
-		c.addDescriptor(requestEntries([]decisionlog.Entry{{Key: "tenant", Value: strconv.Itoa(random.IntN(3))}}), 1, false)
-		c.addDescriptor(requestEntries([]decisionlog.Entry{{Key: "ip", Value: strconv.Itoa(random.IntN(3))}}), 1, false)
+		c.addDescriptor(decisionlog.RequestEntries([]decisionlog.Entry{{Key: "tenant", Value: strconv.Itoa(random.IntN(3))}}), 1, false)
+		c.addDescriptor(decisionlog.RequestEntries([]decisionlog.Entry{{Key: "ip", Value: strconv.Itoa(random.IntN(3))}}), 1, false)
 		answer, err := recorded.ShouldRateLimit(t.Context(), c.Request)
 		require.NoError(t, err)
 		if answer.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT {

@@ -11,7 +11,6 @@ import (
 	"time"
 )
 
-// maxLineBytes bounds a line of a log.
 const maxLineBytes = 1 << 20
 
 // The times of calls are in this range.
@@ -20,7 +19,6 @@ var (
 	endOfTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// lineReader reads the lines of a log.
 type lineReader struct {
 	name    string
 	scanner *bufio.Scanner
@@ -45,8 +43,8 @@ func newLineReader(name string, r io.Reader) (*lineReader, error) {
 	return &lineReader{name: name, scanner: s}, nil
 }
 
-// nextObject decodes the next line that is not empty and not cut into v. A line is cut if the
-// program that wrote it ended, or has not written the rest yet. wanted says what a line is.
+// nextObject decodes the next line that is not empty and not cut into v. A line is cut if its writer has ended, or is
+// not done. wanted says what a line is.
 func (r *lineReader) nextObject(v any, wanted string) error {
 	for r.scanner.Scan() {
 		r.number++
@@ -96,7 +94,6 @@ func (r *lineReader) checkTime(field string, t time.Time) error {
 	return nil
 }
 
-// errorf returns an error about the last line.
 func (r *lineReader) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s:%d: %w", r.name, r.number, fmt.Errorf(format, args...))
 }

@@ -13,19 +13,10 @@ const MaxMappingBytes = 1 << 16
 
 // Mapping says how a line of a JSON access log becomes a rate-limit request.
 type Mapping struct {
-	// Time is the field with the start of the request: RFC 3339, or seconds or milliseconds
-	// since 1970.
-	Time string
-
-	// Domain is the domain of all requests.
-	Domain string
-
-	// Denied is the field that shows a denial, and its value. Without Denied, all requests
-	// count as admitted.
-	Denied *Condition
-
-	// Hits is the field with the number of hits. Without Hits, each request has one hit.
-	Hits string
+	Time   string     // field with the start of the request: RFC 3339, or seconds or milliseconds since 1970
+	Domain string     // of all requests
+	Denied *Condition // shows a denial; without Denied, all requests count as admitted
+	Hits   string     // field with the number of hits; without Hits, each request has one hit
 
 	// Descriptors are the descriptors of each request. A descriptor is left out if a field of
 	// it is missing, as Envoy does.

@@ -22,29 +22,22 @@ import (
 
 // Options of a replay.
 type Options struct {
-	// Settings of the service: SHADOW_MODE, QUOTA_MODE and
-	// STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT.
-	ShadowMode, QuotaMode, AllOrNone bool
+	ShadowMode, QuotaMode, AllOrNone bool // of the service
 
-	// MaxKeys is the number of keys in the report; default 20.
-	MaxKeys int
+	MaxKeys int // in the report; default 20
 }
 
-// maxCounters bounds the counters of a replay, and the keys that the report counts. It bounds
-// the memory, too.
-const maxCounters = 2_000_000
+const maxCounters = 2_000_000 // of a replay; also bounds the keys that the report counts
 
 // replay is a service with a virtual clock and its observer.
 type replay struct {
-	counts    counts
-	call      *Call
-	service   *service.Service
-	shared    *local.Limiter
-	instances map[int]*local.Limiter // counters of each replica for limits with scope instance
+	counts   counts
+	call     *Call
+	service  *service.Service
+	counters map[int]*local.Limiter // of each replica for limits with scope instance, and of all replicas at allReplicas
 }
 
-// Run replays all calls of r against the limits in config. The error says why there is no replay: r
-// has no calls, or no call meets a rule.
+// Run replays all calls of r against config. It fails if r has no calls, or if no call meets a rule.
 func Run(ctx context.Context, config *descriptors.Config, r Reader, o Options) (*Report, error) {
 	if o.MaxKeys <= 0 {
 		o.MaxKeys = 20
@@ -52,8 +45,7 @@ func Run(ctx context.Context, config *descriptors.Config, r Reader, o Options) (
 	var store descriptors.Store
 	store.Set(config)
 	var now time.Time
-	p := &replay{counts: newCounts(maxCounters), instances: map[int]*local.Limiter{}}
-	p.shared = newCounters()
+	p := &replay{counts: newCounts(maxCounters), counters: map[int]*local.Limiter{}}
 	p.service = service.New(service.Options{
 		Limits: &store, Limiter: p, Observers: []service.Observer{p},
 		Now: func() time.Time { return now }, ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, AllOrNone: o.AllOrNone,
@@ -89,8 +81,7 @@ func Run(ctx context.Context, config *descriptors.Config, r Reader, o Options) (
 	return nil, ctx.Err()
 }
 
-// noReplay returns why the replay says nothing about config, or an empty text. first is the first call,
-// or nil.
+// noReplay returns why the replay says nothing about config, or an empty text.
 func (p *replay) noReplay(config *descriptors.Config, first *Call) string {
 	switch {
 	case first == nil:
@@ -123,7 +114,6 @@ func noRuleText(config *descriptors.Config, first *Call) string {
 	return text + ", and the rules of this domain begin with the keys " + firstNames(names)
 }
 
-// firstNames lists the first of names.
 func firstNames(names []string) string {
 	const most = 10
 	if len(names) > most {
@@ -142,21 +132,21 @@ func (p *replay) Take(ctx context.Context, now time.Time, hits []backend.Hit, re
 			}
 		}
 	}
-	instance := p.instances[p.call.replica]
-	if instance == nil {
-		instance = newCounters()
-		p.instances[p.call.replica] = instance
-	}
-	backend.Scopes{Global: backend.Counters{Limiter: p.shared}, Instance: backend.Counters{Limiter: instance}}.Take(ctx, now, hits, results)
+	backend.Scopes{Global: p.countersOf(allReplicas), Instance: p.countersOf(p.call.replica)}.Take(ctx, now, hits, results)
 }
 
-func newCounters() *local.Limiter { return local.New(local.Options{MaxKeys: maxCounters}) }
+const allReplicas = -1
 
-// evictions returns how many counters were forgotten.
-func (p *replay) evictions() int64 {
-	n := p.shared.Evictions()
-	for _, instance := range p.instances {
-		n += instance.Evictions()
+func (p *replay) countersOf(replica int) backend.Counters {
+	if p.counters[replica] == nil {
+		p.counters[replica] = local.New(local.Options{MaxKeys: maxCounters})
+	}
+	return backend.Counters{Limiter: p.counters[replica]}
+}
+
+func (p *replay) evictions() (n int64) {
+	for _, counters := range p.counters {
+		n += counters.Evictions()
 	}
 	return n
 }
@@ -179,7 +169,6 @@ func (c *Call) context(ctx context.Context) context.Context {
 	return metadata.NewIncomingContext(ctx, md)
 }
 
-// Answered implements service.Observer.
 func (p *replay) Answered(_ context.Context, c *service.Call) { p.counts.add(p.call, c) }
 
 // addNote adds a note about n things, unless n is 0.

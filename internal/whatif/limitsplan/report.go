@@ -4,26 +4,15 @@ import "time"
 
 // Report is the result of a replay.
 type Report struct {
-	Start time.Time `json:"start"` // of the first call
-	End   time.Time `json:"end"`   // of the last call
+	Start    time.Time `json:"start"`           // of the first call
+	End      time.Time `json:"end"`             // of the last call
+	Notes    []string  `json:"notes,omitempty"` // why figures may be wrong
+	Calls    Counts    `json:"calls"`
+	Timeline Timeline  `json:"timeline"`
 
-	// Notes say why figures may be wrong.
-	Notes []string `json:"notes,omitempty"`
-
-	// Calls counts the calls.
-	Calls Counts `json:"calls"`
-
-	// Timeline has the calls in buckets of time.
-	Timeline Timeline `json:"timeline"`
-
-	// Rules has the rules that a descriptor met. Rules with the most newly denied descriptors
-	// come first.
-	Rules []RuleReport `json:"rules"`
-
-	// Keys has the keys with the most newly denied descriptors, and NewlyDeniedKeys is the
-	// number of all keys with one.
-	Keys            []KeyReport `json:"keys"`
-	NewlyDeniedKeys int         `json:"newly_denied_keys"`
+	Rules           []RuleReport `json:"rules"`             // that descriptors met, most newly denied first
+	Keys            []KeyReport  `json:"keys"`              // with the most newly denied descriptors
+	NewlyDeniedKeys int          `json:"newly_denied_keys"` // number of all keys with one
 
 	// OtherCauses counts newly denied and newly admitted calls that met the same limits when they
 	// were recorded. So the new limits are not their only possible cause.
@@ -69,14 +58,10 @@ type RuleReport struct {
 	Rule   string `json:"rule"`   // its path, or NoRule
 	Limits string `json:"limits"` // in short
 
-	// Shadow reports shadow mode: the rule denies nothing. DeniedInShadow counts the descriptors that
-	// the rule or the service would deny without shadow mode.
-	Shadow         bool   `json:"shadow"`
-	DeniedInShadow uint64 `json:"denied_in_shadow"`
+	Shadow         bool   `json:"shadow"`           // in shadow mode: the rule denies nothing
+	DeniedInShadow uint64 `json:"denied_in_shadow"` // that the rule or the service would deny without shadow mode
 	Counts
-
-	// Timeline has the newly denied descriptors in the buckets of Report.Timeline.
-	Timeline []uint64 `json:"newly_denied_by_bucket"`
+	Timeline []uint64 `json:"newly_denied_by_bucket"` // in the buckets of Report.Timeline
 }
 
 // NoRule is the path of descriptors that met no rule.

@@ -1,38 +1,25 @@
 package limitsplan
 
 import (
-	"cmp"
 	"errors"
 	"io"
 	"slices"
+	"sort"
 	"time"
 )
 
-// maxSorted is the number of records that a log may be out of order by.
-const maxSorted = 1 << 14
+const maxSorted = 1 << 14 // records by which a log may be out of order
 
-// timed is a record at a time.
-type timed[T any] struct {
-	time   time.Time
-	number int // of its line; orders records of the same time
-	value  T
-}
-
-func (r timed[T]) compare(other timed[T]) int {
-	return cmp.Or(r.time.Compare(other.time), cmp.Compare(r.number, other.number))
-}
-
-// sorter returns the records of next in the order of time. Logs are nearly in order: a call
-// has the time of its start, and its line is written at its end. So a new record belongs near the
-// end of the queue.
+// sorter returns the records of next in the order of time. Logs are nearly in order, because a line is written at the
+// end of a call and has the time of its start. So a new record belongs near the end of the queue.
 type sorter[T any] struct {
-	next  func() (timed[T], error)
-	queue []timed[T] // in the order of time
-	ended bool
+	next   func() (T, error)
+	timeOf func(T) time.Time
+	queue  []T // in the order of time
+	ended  bool
 }
 
-// pop returns the next record.
-func (s *sorter[T]) pop() (value T, err error) {
+func (s *sorter[T]) pop() (first T, err error) {
 	for !s.ended && len(s.queue) < maxSorted {
 		r, err := s.next()
 		if errors.Is(err, io.EOF) {
@@ -40,16 +27,16 @@ func (s *sorter[T]) pop() (value T, err error) {
 			break
 		}
 		if err != nil {
-			return value, err
+			return first, err
 		}
-		place, _ := slices.BinarySearchFunc(s.queue, r, timed[T].compare)
+		place := sort.Search(len(s.queue), func(i int) bool { return s.timeOf(s.queue[i]).After(s.timeOf(r)) })
 		s.queue = slices.Insert(s.queue, place, r)
 	}
 	if len(s.queue) == 0 {
-		return value, io.EOF
+		return first, io.EOF
 	}
-	value = s.queue[0].value
-	s.queue[0] = timed[T]{}
+	first = s.queue[0]
+	clear(s.queue[:1])
 	s.queue = s.queue[1:]
-	return value, nil
+	return first, nil
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// maxTextRules bounds the rules that WriteText lists.
 const maxTextRules = 30
 
 //go:embed plan.tmpl plan.html
@@ -49,8 +48,7 @@ func (r *Report) WriteText(out io.Writer) error {
 	return w.Flush()
 }
 
-// WriteHTML writes r as one page that needs no other file. limits are the paths of the new
-// limits files.
+// WriteHTML writes r as one page that needs no other file. limits are the paths of the new limits files.
 func (r *Report) WriteHTML(w io.Writer, limits string) error {
 	return pageTemplate.Execute(w, struct {
 		*Report
@@ -78,12 +76,10 @@ func (r *Report) otherCausesText() string {
 	return fmt.Sprintf("%d of the newly denied and newly admitted calls met the same limits when they were recorded, so they can have another cause", n)
 }
 
-// share returns n and its percentage of total.
 func share(n, total uint64) string {
 	return strconv.FormatUint(n, 10) + fmt.Sprintf(" (%.2f %%)", percent(n, total))
 }
 
-// bucketText returns the length of a bucket in words.
 func bucketText(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).String()
 }
@@ -111,8 +107,7 @@ const (
 	chartHeight = 100.0
 )
 
-// points returns the points of an SVG line through all numbers. The line reaches the top at
-// the largest number of highest.
+// points returns the points of an SVG line through all numbers, which reaches the top at the largest of highest.
 func points(numbers []uint64, highest ...[]uint64) string {
 	top := slices.Max(append(slices.Concat(append(highest, numbers)...), 1))
 	step := chartWidth / float64(max(len(numbers)-1, 1))

@@ -2,11 +2,9 @@ package limitsplan
 
 import "time"
 
-// maxBuckets is the largest number of buckets of a timeline. It is even.
-const maxBuckets = 60
+const maxBuckets = 60 // of a timeline; an even number
 
-// timeline divides the time of a replay into buckets of the same width. If there are more
-// than maxBuckets, the width doubles.
+// timeline divides the time of a replay into equal buckets. If there are more than maxBuckets, their width doubles.
 type timeline struct {
 	start  time.Time
 	width  time.Duration

@@ -8,8 +8,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// Coverage collects the rules that tests meet. Its zero value is empty. Rules with the same path and
-// place in two Configs count once.
+// Coverage collects the rules that tests meet. Rules with the same path and place in two Configs count once.
 type Coverage struct {
 	configs []*descriptors.Config
 	met     ruleSet
@@ -48,7 +47,11 @@ func (c *Coverage) Report() CoverageReport {
 	var order []UnmetRule
 	isMet := map[UnmetRule]bool{}
 	for _, config := range c.configs {
-		places := rulePlaces(config)
+		places := map[string]string{} // by the path of the rule
+		config.EachDescriptor(func(domain string, trail []*limitsfile.Descriptor) {
+			last := trail[len(trail)-1]
+			places[limitsfile.Path(domain, trail)] = fields.FileLine(last.File, last.Line)
+		})
 		config.EachRule(func(rule *descriptors.Rule) {
 			r := UnmetRule{rule.Path, places[rule.Path]}
 			if _, seen := isMet[r]; !seen {
@@ -58,25 +61,10 @@ func (c *Coverage) Report() CoverageReport {
 		})
 	}
 	report := CoverageReport{Rules: len(order), Percent: 100}
-	for _, r := range order {
-		if isMet[r] {
-			report.Met++
-		} else {
-			report.Unmet = append(report.Unmet, r)
-		}
-	}
+	report.Unmet = slices.DeleteFunc(order, func(r UnmetRule) bool { return isMet[r] })
+	report.Met = report.Rules - len(report.Unmet)
 	if report.Rules > 0 {
 		report.Percent = 100 * float64(report.Met) / float64(report.Rules)
 	}
 	return report
-}
-
-// rulePlaces returns the file and line of each rule by its path.
-func rulePlaces(config *descriptors.Config) map[string]string {
-	places := map[string]string{}
-	config.EachDescriptor(func(domain string, trail []*limitsfile.Descriptor) {
-		last := trail[len(trail)-1]
-		places[limitsfile.Path(domain, trail)] = fields.FileLine(last.File, last.Line)
-	})
-	return places
 }

@@ -23,7 +23,6 @@ func JSONSchema() map[string]any {
 	return schema
 }
 
-// objectSchema returns the schema of a mapping with the known fields.
 func objectSchema(known []fields.Field) map[string]any {
 	properties := map[string]any{}
 	var required []string
@@ -78,7 +77,6 @@ var fieldHelp = map[string]string{
 // itemNames has the definition of the items of each list, unless the items can be texts too.
 var itemNames = map[string]string{"tests": "test", "requests": "request", "statuses": "status"}
 
-// fieldSchema returns the schema of the values of f.
 func fieldSchema(f fields.Field) map[string]any {
 	text := map[string]any{"type": []string{"string", "number", "boolean"}}
 	switch {

@@ -15,13 +15,9 @@ import (
 
 // File is a parsed test file.
 type File struct {
-	Name string
-
-	// Limits has the paths of the limits files, relative to the folder of the test file.
-	// Merge merges limits files of the same domain.
-	Limits []string
-	Merge  bool
-
+	Name     string
+	Limits   []string        // paths of the limits files, relative to the folder of the test file
+	Merge    bool            // merge limits files of the same domain
 	Settings service.Options // the settings that a test file can change
 	Tests    []Test
 }
@@ -42,10 +38,7 @@ type Request struct {
 	Repeat      int           // how often it is sent, at least 1
 	Every       time.Duration // between two times
 	Want        []Want
-
-	// WantedError is a part of the error that each answer must be. If it is empty, no answer can be an
-	// error.
-	WantedError string
+	WantedError string // a part of the error that each answer must be; if it is empty, no answer can be an error
 }
 
 // time returns the time at which the request is sent for the i-th time, from 0.
@@ -64,13 +57,7 @@ type Want struct {
 // request has one descriptor.
 const wholeAnswer = -1
 
-// isOfEach reports whether each answer must have the value, and not only the last one.
-func (w *Want) isOfEach() bool {
-	return w.Field == "code" || w.Field == "rule" || w.Field == "denied_in_shadow"
-}
-
-// none is the value of what an answer does not have: an error, a body, a header, a rule or a limit.
-const none = "none"
+const none = "none" // what an answer does not have: an error, a body, a header, a rule or a limit
 
 // The codes of an answer.
 const (

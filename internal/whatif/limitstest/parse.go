@@ -33,8 +33,7 @@ var (
 	maxTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// defaultStart is the start of a test without its own start. It is the start of a second, a
-// minute, an hour, a day and a week.
+// defaultStart is the default start: that of a second, a minute, an hour, a day and a week.
 var defaultStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Parse reads a test file. The error is fields.Problems: every mistake with its place.
@@ -51,7 +50,6 @@ func Parse(name string, data []byte) (*File, error) {
 	return file, nil
 }
 
-// parser reads one test file.
 type parser struct {
 	*fields.Reader
 	file     *File
@@ -298,7 +296,6 @@ func (p *parser) parseWant(r *Request, n *yaml.Node) {
 	}
 }
 
-// parseStatuses adds the wanted values of each descriptor to r.
 func (p *parser) parseStatuses(r *Request, items []*yaml.Node) {
 	for i, item := range items {
 		label := ""
@@ -350,8 +347,7 @@ func (p *parser) duration(v fields.Given) time.Duration {
 	return d
 }
 
-// parseDuration parses a duration of time.ParseDuration with days (d) in front. It rejects
-// negative durations and fractions of a microsecond.
+// parseDuration parses a duration, which can begin with days (d), of whole microseconds that are not negative.
 func parseDuration(text string) (time.Duration, bool) {
 	const day, maxDays = 24 * time.Hour, 100_000
 	var days uint64
@@ -370,8 +366,7 @@ func parseDuration(text string) (time.Duration, bool) {
 	return time.Duration(days)*day + d, days*uint64(day)+uint64(d) <= maxDays*uint64(day)
 }
 
-// time reads the field start, or the field at, which can also be a duration since the start. It returns start if
-// the field is not given.
+// time reads the field start, or the field at, which can also be a duration since start. The default is start.
 func (p *parser) time(v fields.Given, start time.Time) time.Time {
 	if !v.Is() {
 		return start

@@ -1,9 +1,7 @@
 package limitstest
 
 import (
-	"bytes"
 	_ "embed"
-	"fmt"
 	"io"
 	"strings"
 	"text/template"
@@ -27,9 +25,7 @@ type FileReport struct {
 	File   string       `json:"file"`
 	Limits []string     `json:"limits"`
 	Tests  []TestReport `json:"tests"`
-
-	// Error is why the tests did not run: mistakes in the test file or in its limits files.
-	Error string `json:"error,omitempty"`
+	Error  string       `json:"error,omitempty"` // why no test ran: mistakes in the test file or its limits files
 }
 
 // TestReport is the result of one test. The test passed if it has no failures.
@@ -50,9 +46,7 @@ type Failure struct {
 	Repeat      int        `json:"repeat"`
 	Mismatches  []Mismatch `json:"mismatches"`
 
-	// Explanation explains the request as it was just before the call. Only the first failure
-	// of a test has it.
-	Explanation *explain.Report `json:"explanation,omitempty"`
+	Explanation *explain.Report `json:"explanation,omitempty"` // just before the call; only in the first failure
 }
 
 // Mismatch is a field of an answer that has not the wanted value.
@@ -85,7 +79,6 @@ func (f FileReport) Passed() (n int) {
 	return n
 }
 
-// maxUnmet bounds the rules without a test that WriteText lists.
 const maxUnmet = 20
 
 //go:embed report.tmpl
@@ -93,12 +86,13 @@ var reportText string
 
 var reportTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"printable": fields.Printable,
+	"join":      func(descriptors []string) string { return strings.Join(descriptors, " ") },
+	"indented":  indented,
 	"maxUnmet":  func() int { return maxUnmet },
 	"more":      func(rules []UnmetRule) int { return max(len(rules)-maxUnmet, 0) },
 }).Parse(reportText))
 
-// WriteText writes r for people. All tests are listed if verbose is set, otherwise only failed
-// tests.
+// WriteText writes r for people. Unless verbose is set, only failed tests are listed.
 func (r *Report) WriteText(out io.Writer, verbose bool) error {
 	return reports.Text(out, reportTemplate, struct {
 		*Report
@@ -106,31 +100,9 @@ func (r *Report) WriteText(out io.Writer, verbose bool) error {
 	}{r, verbose})
 }
 
-// Text describes the failure in lines with an indent. file is the name of the test file.
-func (f Failure) Text(file string) string {
+// indented returns the lines of an explanation with an indent.
+func indented(r *explain.Report) string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "  %s:%d", file, f.Line)
-	if len(f.Descriptors) > 0 {
-		fmt.Fprintf(&text, ": request %s in domain %s, at %s",
-			fields.Printable(strings.Join(f.Descriptors, " ")), fields.Printable(f.Domain), f.Time.Format("2006-01-02 15:04:05.999999"))
-	}
-	if f.Repeat > 1 {
-		fmt.Fprintf(&text, ", %d of %d", f.Repetition, f.Repeat)
-	}
-	text.WriteByte('\n')
-	for _, m := range f.Mismatches {
-		fmt.Fprintf(&text, "    %s: got %s, want %s\n", m.Field, fields.Printable(m.Got), fields.Printable(m.Want))
-	}
-	if f.Explanation == nil {
-		return text.String()
-	}
-	text.WriteString("    explanation of this request, just before it:\n")
-	var explanation bytes.Buffer
-	_ = f.Explanation.WriteText(&explanation) // a Buffer returns no error
-	for line := range bytes.Lines(explanation.Bytes()) {
-		if len(bytes.TrimSpace(line)) > 0 {
-			fmt.Fprintf(&text, "      %s", line)
-		}
-	}
-	return text.String()
+	_ = r.WriteText(&text) // a Builder returns no error
+	return "      " + strings.ReplaceAll(text.String(), "\n", "\n      ")
 }

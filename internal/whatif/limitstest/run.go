@@ -23,40 +23,30 @@ import (
 // headers are the response headers of tests, with the names that the service has by default.
 var headers = &service.Headers{Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset"}
 
-// Run runs all tests of f against the limits in config. It adds the rules that the tests meet
-// to coverage.
+// Run runs all tests of f against config, and adds the rules that they meet to coverage.
 func (f *File) Run(ctx context.Context, config *descriptors.Config, coverage *Coverage) FileReport {
-	r := &runner{file: f, config: config}
-	r.store.Set(config)
 	met := coverage.add(config)
 	report := FileReport{File: f.Name, Limits: f.Limits}
 	for i := range f.Tests {
 		if ctx.Err() != nil {
 			break
 		}
-		report.Tests = append(report.Tests, r.runTest(ctx, &f.Tests[i], met))
+		report.Tests = append(report.Tests, f.runTest(ctx, config, &f.Tests[i], met))
 	}
 	return report
 }
 
-// runner runs the tests of one file.
-type runner struct {
-	file   *File
-	config *descriptors.Config
-	store  descriptors.Store
-}
-
-func (r *runner) runTest(ctx context.Context, t *Test, met ruleSet) TestReport {
+func (f *File) runTest(ctx context.Context, config *descriptors.Config, t *Test, met ruleSet) TestReport {
 	report := TestReport{Name: t.Name, Line: t.Line}
 	began := time.Now()
-	s := r.newTestService(met)
+	s := f.newTestService(config, met)
 	for i := range t.Requests {
 		failure, failedAt := s.send(ctx, &t.Requests[i])
 		if failure == nil {
 			continue
 		}
 		if len(report.Failures) == 0 {
-			failure.Explanation = r.explain(ctx, t, i, failedAt)
+			failure.Explanation = f.explain(ctx, config, t, i, failedAt)
 		}
 		report.Failures = append(report.Failures, *failure)
 	}
@@ -69,18 +59,17 @@ func (r *runner) runTest(ctx context.Context, t *Test, met ruleSet) TestReport {
 	return report
 }
 
-// explain explains the failed request: it repeats the test up to repetition n of request i in
-// a new service.
-func (r *runner) explain(ctx context.Context, t *Test, i, n int) *explain.Report {
-	s := r.newTestService(nil)
+// explain explains repetition n of request i, which failed: it repeats the test up to it in a new service.
+func (f *File) explain(ctx context.Context, config *descriptors.Config, t *Test, i, n int) *explain.Report {
+	s := f.newTestService(config, nil)
 	for j := range i {
 		s.sendTimes(ctx, &t.Requests[j], t.Requests[j].Repeat)
 	}
 	failed := &t.Requests[i]
 	s.sendTimes(ctx, failed, n)
-	o := r.file.Settings
+	o := f.Settings
 	return explain.New(explain.Options{
-		Limits: &r.store, Layer: backend.Counters{Limiter: s.limiter}, Now: func() time.Time { return failed.time(n) },
+		Limits: &s.limits, Layer: backend.Counters{Limiter: s.limiter}, Now: func() time.Time { return failed.time(n) },
 		ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, AllOrNone: o.AllOrNone,
 	}).Explain(ctx, failed.Message)
 }
@@ -89,7 +78,7 @@ func (r *runner) explain(ctx context.Context, t *Test, i, n int) *explain.Report
 type testService struct {
 	service *service.Service
 	limiter *local.Limiter
-	config  *descriptors.Config
+	limits  descriptors.Store
 	now     time.Time
 
 	met            ruleSet             // rules that requests have met; nil if nobody wants to know
@@ -98,16 +87,16 @@ type testService struct {
 	admitted       int                 // answers to the last request that are OK
 }
 
-func (r *runner) newTestService(met ruleSet) *testService {
-	s := &testService{config: r.config, limiter: local.New(local.Options{}), met: met}
-	o := r.file.Settings
-	o.Limits, o.Limiter, o.Observers = &r.store, s.limiter, []service.Observer{s}
+func (f *File) newTestService(config *descriptors.Config, met ruleSet) *testService {
+	s := &testService{limiter: local.New(local.Options{}), met: met}
+	s.limits.Set(config)
+	o := f.Settings
+	o.Limits, o.Limiter, o.Observers = &s.limits, s.limiter, []service.Observer{s}
 	o.Now, o.Headers, o.PolicyHeaders = func() time.Time { return s.now }, headers, true
 	s.service = service.New(o)
 	return s
 }
 
-// Answered implements service.Observer.
 func (s *testService) Answered(_ context.Context, c *service.Call) {
 	s.rules = append(s.rules[:0], c.Rules...)
 	s.deniedInShadow = append(s.deniedInShadow[:0], make([]bool, len(c.Rules))...)
@@ -135,8 +124,7 @@ func (s *testService) sendTimes(ctx context.Context, r *Request, times int) {
 	}
 }
 
-// send sends r as often as it repeats. It returns nil, or the first failure and the
-// repetition that failed, from 0.
+// send sends r as often as it repeats. It returns the first failure and its repetition, from 0, or nil.
 func (s *testService) send(ctx context.Context, r *Request) (failure *Failure, failedAt int) {
 	s.admitted = 0
 	for i := range r.Repeat {
@@ -160,30 +148,26 @@ func (s *testService) send(ctx context.Context, r *Request) (failure *Failure, f
 
 // compare returns the wanted values that the answer does not have.
 func (s *testService) compare(r *Request, resp *rlsv3.RateLimitResponse, err error, isLast bool) (all []Mismatch) {
-	wantedError := cmp.Or(r.WantedError, none)
-	switch {
-	case err != nil:
-		text := status.Convert(err).Message()
-		if r.WantedError == "" || !strings.Contains(text, r.WantedError) {
-			return []Mismatch{{"error", text, wantedError}}
+	if err != nil || r.WantedError != "" {
+		got, want := none, cmp.Or(r.WantedError, none)
+		if err != nil {
+			got = status.Convert(err).Message()
+		}
+		if err == nil || r.WantedError == "" || !strings.Contains(got, want) {
+			return []Mismatch{{"error", got, want}}
 		}
 		return nil
-	case r.WantedError != "":
-		return []Mismatch{{"error", none, wantedError}}
 	}
 	for i := range r.Want {
 		w := &r.Want[i]
-		if !isLast && !w.isOfEach() {
-			continue
-		}
-		if got := s.value(w, resp); got != w.Text {
+		isOfEach := w.Field == "code" || w.Field == "rule" || w.Field == "denied_in_shadow" // and not only of the last answer
+		if got := s.value(w, resp); (isLast || isOfEach) && got != w.Text {
 			all = append(all, Mismatch{w.Label, got, w.Text + s.advice(w)})
 		}
 	}
 	return all
 }
 
-// value returns the value of the answer that w wants.
 func (s *testService) value(w *Want, resp *rlsv3.RateLimitResponse) string {
 	i := max(w.Descriptor, 0)
 	got, rule := resp.Statuses[i], s.rules[i]
@@ -219,8 +203,7 @@ func (s *testService) value(w *Want, resp *rlsv3.RateLimitResponse) string {
 	return got.DurationUntilReset.AsDuration().String() // reset
 }
 
-// limitOf returns the limit that a status describes: in the form of wanted if wanted is its name or
-// its words, or else with both.
+// limitOf returns the limit that a status describes: as wanted if that is its name or words, or else with both.
 func limitOf(rule *descriptors.Rule, got *rlsv3.RateLimitResponse_DescriptorStatus, wanted string) string {
 	if rule == nil {
 		return none
@@ -251,7 +234,7 @@ func (s *testService) advice(w *Want) string {
 		return ""
 	}
 	var paths []string
-	s.config.EachRule(func(r *descriptors.Rule) { paths = append(paths, r.Path) })
+	s.limits.Load().EachRule(func(r *descriptors.Rule) { paths = append(paths, r.Path) })
 	if slices.Contains(paths, w.Text) {
 		return ""
 	}

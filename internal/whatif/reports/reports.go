@@ -16,16 +16,16 @@ func JSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// Text writes the text that template t makes of data, without its empty lines. So a line of a template can
-// have a condition.
+// Text writes the text that t makes of data, without empty lines, so that a line of a template can have a condition.
+// A line with a form feed becomes an empty line.
 func Text(w io.Writer, t *template.Template, data any) error {
 	var text, lines bytes.Buffer
 	if err := t.Execute(&text, data); err != nil {
 		return err
 	}
 	for line := range bytes.Lines(text.Bytes()) {
-		if len(bytes.TrimSpace(line)) > 0 {
-			lines.Write(line)
+		if len(bytes.TrimSpace(line)) > 0 || bytes.Contains(line, []byte("\f")) {
+			lines.Write(bytes.TrimPrefix(line, []byte("\f")))
 		}
 	}
 	_, err := w.Write(lines.Bytes())
