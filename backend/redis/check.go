@@ -276,14 +276,31 @@ func (c *serverCheck) checkCoverage(ctx context.Context) {
 	}
 }
 
-func (c *serverCheck) checkInfo(cmd *goredis.Cmd) {
-	info := map[string]string{}
-	text, _ := cmd.Text()
-	for line := range strings.SplitSeq(text, "\n") {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			info[name] = value
+// infoOf returns the fields of INFO. Without the right to run it, HELLO has some of them.
+func infoOf(hello, info *goredis.Cmd) map[string]string {
+	fields := map[string]string{}
+	if pairs, err := hello.Slice(); err == nil {
+		for i := 0; i+1 < len(pairs); i += 2 {
+			fields[fmt.Sprint("hello_", pairs[i])] = fmt.Sprint(pairs[i+1])
+		}
+		fields["redis_version"], fields["role"] = fields["hello_version"], fields["hello_role"]
+		if fields["role"] == "replica" {
+			fields["role"] = "slave"
+		}
+		if fields["hello_mode"] == "cluster" {
+			fields["cluster_enabled"] = "1"
 		}
 	}
+	text, _ := info.Text()
+	for line := range strings.SplitSeq(text, "\n") {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[name] = value
+		}
+	}
+	return fields
+}
+
+func (c *serverCheck) checkInfo(info map[string]string) {
 	if version := info["redis_version"]; version != "" {
 		major, _, _ := strings.Cut(version, ".")
 		if n, err := strconv.Atoi(major); err == nil && n < oldestVersion {
