@@ -33,26 +33,26 @@ func (c *Config) EachRule(f func(*Rule)) {
 
 // ChangesFrom returns the difference of c from old, which can be nil.
 func (c *Config) ChangesFrom(old *Config) Changes {
-	var all Changes
+	var changes Changes
 	c.eachPair(old, func(changed, previous *node, p path) {
 		switch {
 		case !changed.hasLimits():
 		case !previous.hasLimits():
-			all.Added = append(all.Added, p.String())
+			changes.Added = append(changes.Added, p.String())
 		case previous.Descriptor == changed.Descriptor:
-		case previous.Summary() != changed.Summary() || !previous.SameAnswers(changed.Descriptor):
-			all.Changed = append(all.Changed, p.String())
-			all.NewCounters = all.NewCounters || !previous.KeepsCounters(changed.Descriptor)
+		case previous.Summary() != changed.Summary() || !previous.HasSameAnswers(changed.Descriptor):
+			changes.Changed = append(changes.Changed, p.String())
+			changes.NewCounters = changes.NewCounters || !previous.KeepsCounters(changed.Descriptor)
 		}
 	})
 	if old != nil {
 		old.eachPair(c, func(previous, current *node, p path) {
 			if previous.hasLimits() && !current.hasLimits() {
-				all.Removed = append(all.Removed, p.String())
+				changes.Removed = append(changes.Removed, p.String())
 			}
 		})
 	}
-	return all
+	return changes
 }
 
 func (n *node) hasLimits() bool { return n != nil && len(n.Limits) > 0 }
@@ -60,8 +60,8 @@ func (n *node) hasLimits() bool { return n != nil && len(n.Limits) > 0 }
 // eachPair calls f with each node of c, its path, and the node of other with the same keys and values, or nil.
 // Parents come first. other can be nil.
 func (c *Config) eachPair(other *Config, f func(n, pair *node, p path)) {
-	for _, d := range c.order {
-		var s *siblings
+	for _, d := range c.domainsInFileOrder {
+		var s *siblingNodes
 		if other != nil && other.domains[d.Name] != nil {
 			s = &other.domains[d.Name].root
 		}
@@ -69,7 +69,7 @@ func (c *Config) eachPair(other *Config, f func(n, pair *node, p path)) {
 	}
 }
 
-func (s *siblings) eachPair(other *siblings, parent path, f func(n, pair *node, p path)) {
+func (s *siblingNodes) eachPair(other *siblingNodes, parent path, f func(n, pair *node, p path)) {
 	for i := range s.nodes {
 		letCallsRun(i)
 		n := &s.nodes[i]
@@ -78,7 +78,7 @@ func (s *siblings) eachPair(other *siblings, parent path, f func(n, pair *node, 
 		f(n, pair, p)
 		// Shared children are compared under the original only, unless pair has children of its own.
 		if s.ownChildren(n) != nil || n.children != nil && pair != nil && other.ownChildren(pair) != nil {
-			var pairChildren *siblings
+			var pairChildren *siblingNodes
 			if pair != nil {
 				pairChildren = pair.children
 			}

@@ -30,25 +30,25 @@ func Compile(set *limitsfile.Set) *Config {
 	for _, d := range set.Domains {
 		domain := &Domain{Name: d.Name, source: d, untestedRule: newUntestedRule(d.Name)}
 		domain.requestSpec, domain.allowsRequestLimits = d.RequestLimit()
-		domain.allowsRequestLimits = domain.allowsRequestLimits && d.Off == nil
-		domain.root = all.compile(d.Descriptors, path{domain: d.Name, off: d.Off != nil})
+		domain.allowsRequestLimits = domain.allowsRequestLimits && d.OffSwitch == nil
+		domain.root = all.compile(d.Descriptors, path{domain: d.Name, isSwitchedOff: d.OffSwitch != nil})
 		c.domains[d.Name] = domain
-		c.order = append(c.order, domain)
-		c.hasOff = c.hasOff || all.hasOff || d.Off != nil
+		c.domainsInFileOrder = append(c.domainsInFileOrder, domain)
+		c.hasOffSwitch = c.hasOffSwitch || all.hasOffSwitch || d.OffSwitch != nil
 	}
 	return c
 }
 
 type compiler struct {
-	responses responses
-	hasOff    bool // a switch has taken limits of a descriptor out of force
+	responses    responses
+	hasOffSwitch bool // a switch has taken limits of a descriptor out of force
 }
 
 // path is a domain and the descriptors from its root to one descriptor.
 type path struct {
-	domain string
-	off    bool // a switch has taken all limits of the domain out of force
-	trail  []*limitsfile.Descriptor
+	domain        string
+	isSwitchedOff bool // a switch has taken all limits of the domain out of force
+	trail         []*limitsfile.Descriptor
 }
 
 // child returns the path to d below p. It is valid until the next call for p.
@@ -60,16 +60,16 @@ func (p path) child(d *limitsfile.Descriptor) path {
 func (p path) String() string { return limitsfile.Path(p.domain, p.trail) }
 
 // compile returns the nodes of list, which is below parent. A copy for a single value can share compiled children.
-func (c *compiler) compile(list []*limitsfile.Descriptor, parent path) siblings {
-	s := newSiblings(list)
+func (c *compiler) compile(list []*limitsfile.Descriptor, parent path) siblingNodes {
+	s := newSiblingNodes(list)
 	for i, d := range list {
 		letCallsRun(i)
 		n, p := &s.nodes[i], parent.child(d)
-		if off := d.Off(); off != nil {
-			n.off, c.hasOff = &Off{p.String(), off.Notes}, true
+		if off := d.OffSwitch(); off != nil {
+			n.offSwitch, c.hasOffSwitch = &OffSwitch{p.String(), off.Notes}, true
 		}
 		n.rule = c.newRule(d, p)
-		original := s.copiedFrom(d)
+		original := s.originalOf(d)
 		switch {
 		case len(d.Descriptors) == 0:
 		case original != nil && len(original.Descriptors) > 0 && &original.Descriptors[0] == &d.Descriptors[0]:
@@ -86,7 +86,7 @@ func (c *compiler) compile(list []*limitsfile.Descriptor, parent path) siblings 
 func (c *compiler) newRule(d *limitsfile.Descriptor, p path) *Rule {
 	var limits []*RateLimit
 	for _, l := range d.Limits {
-		if l.Enabled && !p.off {
+		if l.Enabled && !p.isSwitchedOff {
 			limits = append(limits, c.responses.newRateLimit(l))
 		}
 	}
@@ -117,7 +117,7 @@ func sharedValues(trail []*limitsfile.Descriptor) []string {
 	for i, pattern := range patterns {
 		switch {
 		case pattern == "":
-		case cmp.Or(trail[i].CopiedFrom, trail[i]).Condition != nil:
+		case cmp.Or(trail[i].Original, trail[i]).Condition != nil:
 			values[i] = string(appendEscaped([]byte{'='}, pattern, &escapedInValue))
 		default:
 			values[i] = string(appendEscaped(nil, pattern, &escapedInPattern))

@@ -18,7 +18,7 @@ func withCopies(t *testing.T, yaml string, change func(*limitsfile.Descriptor)) 
 	list := set.Domains[0].Descriptors
 	original := list[len(list)-1]
 	c := *original
-	c.Value, c.CopiedFrom, c.WildcardValue, c.Condition = "one", original, false, nil
+	c.Value, c.Original, c.WildcardValue, c.Condition = "one", original, false, nil
 	if change != nil {
 		change(&c)
 	}
@@ -126,10 +126,10 @@ descriptors:
 			assert.Same(t, list[c.found], d, "%s=%s", c.key, c.value)
 		}
 	}
-	assert.Same(t, list[5], index.EntryCondition("plan"))
-	assert.Nil(t, index.EntryCondition("ip"), "the value alone decides")
-	assert.Nil(t, index.EntryCondition("user"))
-	assert.Nil(t, index.EntryCondition("other"))
+	assert.Same(t, list[5], index.ConditionOnOtherEntries("plan"))
+	assert.Nil(t, index.ConditionOnOtherEntries("ip"), "the value alone decides")
+	assert.Nil(t, index.ConditionOnOtherEntries("user"))
+	assert.Nil(t, index.ConditionOnOtherEntries("other"))
 }
 
 func TestQuotaModeIsThatOfTheMatch(t *testing.T) {

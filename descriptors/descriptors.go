@@ -23,11 +23,11 @@ import (
 
 // Config is a compiled set of limits files. Once in force, it is immutable and safe for concurrent use.
 type Config struct {
-	domains map[string]*Domain
-	order   []*Domain // in file order
+	domains            map[string]*Domain
+	domainsInFileOrder []*Domain // in file order
 
-	shadowMode *limitsfile.ShadowMode // nil if no switch replaces SHADOW_MODE
-	hasOff     bool                   // a switch has taken limits out of force
+	shadowMode   *limitsfile.ShadowMode // nil if no switch replaces SHADOW_MODE
+	hasOffSwitch bool                   // a switch has taken limits out of force
 
 	hashOnce sync.Once
 	hash     string // see Hash
@@ -38,7 +38,7 @@ func (c *Config) Domain(name string) *Domain { return c.domains[name] }
 
 // Domains returns all domains, sorted by name.
 func (c *Config) Domains() []*Domain {
-	return slices.SortedFunc(slices.Values(c.order), func(a, b *Domain) int {
+	return slices.SortedFunc(slices.Values(c.domainsInFileOrder), func(a, b *Domain) int {
 		return strings.Compare(a.Name, b.Name)
 	})
 }
@@ -58,7 +58,7 @@ func (c *Config) IsShadow(setting bool) bool {
 type Domain struct {
 	Name string
 
-	root   siblings
+	root   siblingNodes
 	source *limitsfile.Domain
 
 	// requestSpec has the defaults for limits of requests, which allowsRequestLimits can turn off.
@@ -75,13 +75,13 @@ type Domain struct {
 //
 // Each entry must match a descriptor of the next level. The first match of a level wins, without backtracking.
 func (d *Domain) Match(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
-	return d.match(&lookup{observedDomain: d}, entries)
+	return d.match(&lookup{domain: d}, entries)
 }
 
 // MatchWithin is Match for a descriptor of a call that has b for all its descriptors. If b does not suffice to test
 // a descriptor that can deny, MatchWithin returns UntestedRule, which denies.
 func (d *Domain) MatchWithin(b *Budget, entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
-	l := lookup{budget: *b, observedDomain: d}
+	l := lookup{budget: *b, domain: d}
 	rule := d.match(&l, entries)
 	*b = l.budget
 	return rule
@@ -145,7 +145,7 @@ type Rule struct {
 }
 
 // IsTooLarge reports whether n hits exceed MaxHits.
-func (r *Rule) IsTooLarge(n int64) bool { return r.MaxHits > 0 && n > int64(r.MaxHits) }
+func (r *Rule) ExceedsMaxHits(n int64) bool { return r.MaxHits > 0 && n > int64(r.MaxHits) }
 
 // IsUnlimited reports whether the only limit of r is unlimited.
 func (r *Rule) IsUnlimited() bool { return len(r.Limits) == 1 && r.Limits[0].Unlimited }
@@ -205,7 +205,7 @@ func (s *Store) Set(c *Config) {
 	if s.Prepare != nil {
 		s.Prepare(c)
 	}
-	for _, d := range c.order {
+	for _, d := range c.domainsInFileOrder {
 		d.observer = s.Observer
 	}
 	s.config.Store(c)
@@ -229,7 +229,7 @@ var ErrNotTested = condition.ErrNotTested
 type lookup struct {
 	budget Budget
 	// observedDomain has the observer of conditions that fail, or is nil.
-	observedDomain *Domain
+	domain *Domain
 
 	untestedNodes []*node // nodes whose conditions were not tested, because the budget was spent
 	isDenied      bool    // one of untestedNodes can deny, so the descriptor is denied
@@ -245,12 +245,12 @@ func (l *lookup) addUntested(n *node) {
 	}
 	l.untestedNodes = append(l.untestedNodes, n)
 	l.isDenied = l.isDenied || n.canDeny
-	if len(l.untestedNodes) == 1 && l.observedDomain != nil && l.observedDomain.observer != nil {
-		l.observedDomain.observer.ConditionNotTested(l.observedDomain.Name, n.Descriptor)
+	if len(l.untestedNodes) == 1 && l.domain != nil && l.domain.observer != nil {
+		l.domain.observer.ConditionNotTested(l.domain.Name, n.Descriptor)
 	}
 }
 
-func canDeny(r *Rule, children *siblings) bool {
+func canDeny(r *Rule, children *siblingNodes) bool {
 	if r != nil && !r.ShadowMode && slices.ContainsFunc(r.Limits, func(l *RateLimit) bool { return !l.Unlimited }) {
 		return true
 	}

@@ -53,7 +53,7 @@ func FuzzCompile(f *testing.F) {
 
 // checkSiblings checks that every rule is matched by its own key and value, and that its
 // responses can be sent.
-func checkSiblings(t *testing.T, d *Domain, s *siblings, parent path, parentEntries []*ratelimitv3.RateLimitDescriptor_Entry) {
+func checkSiblings(t *testing.T, d *Domain, s *siblingNodes, parent path, parentEntries []*ratelimitv3.RateLimitDescriptor_Entry) {
 	for i := range s.nodes {
 		n := &s.nodes[i]
 		at := parent.child(n.Descriptor)

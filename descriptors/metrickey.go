@@ -23,7 +23,7 @@ type metricKey struct {
 func newMetricKey(p path) *metricKey {
 	k := &metricKey{trail: make([]*limitsfile.Descriptor, 0, len(p.trail))}
 	for _, d := range p.trail {
-		k.trail = append(k.trail, cmp.Or(d.CopiedFrom, d))
+		k.trail = append(k.trail, cmp.Or(d.Original, d))
 	}
 	if slices.ContainsFunc(k.trail, k.segmentVaries) {
 		k.labels = append(k.labels, fields.Printable(p.domain))
@@ -83,7 +83,7 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []*ratelimitv3
 	if r.isUntested {
 		return append(dst, untestedMetric...)
 	}
-	hasShared := r.sharedValues != nil
+	sharesCounter := r.sharedValues != nil
 	for i, e := range entries {
 		key, value := e.GetKey(), e.GetValue()
 		dst = append(append(dst, '.'), key...)
@@ -91,7 +91,7 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []*ratelimitv3
 		if r.metricKey != nil {
 			d := r.metricKey.trail[i]
 			if r.metricKey.isDetailed() {
-				value, hasValue = detailedValue(d, key, value, hasShared)
+				value, hasValue = detailedValue(d, key, value, sharesCounter)
 			} else {
 				value, hasValue = metricValue(d, key, value)
 			}
@@ -105,11 +105,11 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []*ratelimitv3
 
 // detailedValue returns the text behind the key in a segment of a rule with detailed_metric. An empty value keeps
 // its _ if no descriptor shares its counter.
-func detailedValue(d *limitsfile.Descriptor, key, value string, hasShared bool) (text string, ok bool) {
+func detailedValue(d *limitsfile.Descriptor, key, value string, sharesCounter bool) (text string, ok bool) {
 	if d.ShareThreshold && matchesAsWildcard(d, key, value) {
 		return metricPattern(d), true
 	}
-	return value, value != "" || !hasShared
+	return value, value != "" || !sharesCounter
 }
 
 // metricValue returns the text behind the key in a segment of a rule without detailed_metric.

@@ -25,7 +25,7 @@ func TestSimilarTextsDifferInAFewCharacters(t *testing.T) {
 		{"abcdefghi", "abcdefghijkl", false},
 		{"abcdefghi", "abcxefyhz", false},
 	} {
-		assert.Equal(t, c.want, similar(c.a, c.b), "%s and %s", c.a, c.b)
-		assert.Equal(t, c.want, similar(c.b, c.a), "%s and %s", c.b, c.a)
+		assert.Equal(t, c.want, isSimilar(c.a, c.b), "%s and %s", c.a, c.b)
+		assert.Equal(t, c.want, isSimilar(c.b, c.a), "%s and %s", c.b, c.a)
 	}
 }

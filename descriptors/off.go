@@ -10,7 +10,7 @@ import (
 )
 
 // Off is limits that a switch has taken out of force.
-type Off struct {
+type OffSwitch struct {
 	Path string // of a rule or a domain, or "all domains"
 	limitsfile.Notes
 }
@@ -18,48 +18,48 @@ type Off struct {
 const allDomains = "all domains"
 
 // Off returns the limits that switches have taken out of force: of all domains, of domains, then of rules.
-func (c *Config) Off() []Off {
-	var all []Off
-	for _, d := range c.order {
-		switch off := d.off(); {
+func (c *Config) OffSwitches() []OffSwitch {
+	var switches []OffSwitch
+	for _, d := range c.domainsInFileOrder {
+		switch off := d.offSwitch(); {
 		case off == nil:
 		case off.Path == allDomains:
-			return []Off{*off}
+			return []OffSwitch{*off}
 		default:
-			all = append(all, *off)
+			switches = append(switches, *off)
 		}
 	}
 	c.eachPair(nil, func(n, _ *node, _ path) {
-		if n.off != nil {
-			all = append(all, *n.off)
+		if n.offSwitch != nil {
+			switches = append(switches, *n.offSwitch)
 		}
 	})
-	return all
+	return switches
 }
 
 // HasOff reports whether a switch has taken limits out of force.
-func (c *Config) HasOff() bool { return c.hasOff }
+func (c *Config) HasOffSwitch() bool { return c.hasOffSwitch }
 
 // off returns the switch that has taken all limits of d out of force, or nil.
-func (d *Domain) off() *Off {
-	switch off := d.source.Off; {
+func (d *Domain) offSwitch() *OffSwitch {
+	switch off := d.source.OffSwitch; {
 	case off == nil:
 		return nil
 	case off.Target == "":
-		return &Off{allDomains, off.Notes}
+		return &OffSwitch{allDomains, off.Notes}
 	default:
-		return &Off{fields.Printable(d.Name), off.Notes}
+		return &OffSwitch{fields.Printable(d.Name), off.Notes}
 	}
 }
 
 // OffAt returns the switch that has taken the limits for entries out of force, or nil.
-func (d *Domain) OffAt(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Off {
-	if off := d.off(); off != nil {
+func (d *Domain) OffSwitchAt(entries []*ratelimitv3.RateLimitDescriptor_Entry) *OffSwitch {
+	if off := d.offSwitch(); off != nil {
 		return off
 	}
 	l := lookup{}
 	if n := d.find(&l, entries); n != nil && !l.isDenied {
-		return n.off
+		return n.offSwitch
 	}
 	return nil
 }
@@ -67,21 +67,21 @@ func (d *Domain) OffAt(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Off {
 // origin returns the changes of run time that made d, as fields of a line of /rlconfig.
 func origin(domain *limitsfile.Domain, d *limitsfile.Descriptor) string {
 	text := ""
-	add := func(name, detail string, n limitsfile.Notes) {
-		text += ", " + name + "=" + fields.Printable(strings.TrimSpace(detail+n.String()))
+	addChange := func(name, cause string, n limitsfile.Notes) {
+		text += ", " + name + "=" + fields.Printable(strings.TrimSpace(cause+n.String()))
 	}
 	if d.Created != nil {
-		add("created", "at run time", *d.Created)
+		addChange("created", "at run time", *d.Created)
 	}
 	for _, o := range d.Overrides {
 		name := "override"
-		if o.Off {
+		if o.IsSwitch {
 			name = "off"
 		}
-		add(name, o.Target, o.Notes)
+		addChange(name, o.Target, o.Notes)
 	}
-	if domain.Off != nil {
-		add("off", "domain", domain.Off.Notes)
+	if domain.OffSwitch != nil {
+		addChange("off", "domain", domain.OffSwitch.Notes)
 	}
 	return text
 }

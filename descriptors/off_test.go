@@ -20,36 +20,36 @@ descriptors:
 `
 	notes := limitsfile.Notes{Author: "ops"}
 	offRule := func(d *limitsfile.Descriptor) {
-		d.Overrides = []limitsfile.AppliedOverride{{Target: "t", Notes: notes, Off: true}}
+		d.Overrides = []limitsfile.AppliedOverride{{Target: "t", Notes: notes, IsSwitch: true}}
 		d.Limits[0].Enabled = false
 	}
 	for name, c := range map[string]struct {
 		change                func(d *limitsfile.Domain)
 		outer, inner, unknown string // paths of the switches at a=1, at a=1,b=2 and at c=3
-		all                   []Off
+		all                   []OffSwitch
 	}{
 		"nothing":     {func(*limitsfile.Domain) {}, "", "", "", nil},
-		"outer rule":  {func(d *limitsfile.Domain) { offRule(d.Descriptors[0]) }, "d > a", "", "", []Off{{"d > a", notes}}},
-		"inner rule":  {func(d *limitsfile.Domain) { offRule(d.Descriptors[0].Descriptors[0]) }, "", "d > a > b", "", []Off{{"d > a > b", notes}}},
-		"domain":      {func(d *limitsfile.Domain) { d.Off = &limitsfile.AppliedOverride{Target: "d", Notes: notes} }, "d", "d", "d", []Off{{"d", notes}}},
-		"all domains": {func(d *limitsfile.Domain) { d.Off = &limitsfile.AppliedOverride{Notes: notes} }, allDomains, allDomains, allDomains, []Off{{allDomains, notes}}},
+		"outer rule":  {func(d *limitsfile.Domain) { offRule(d.Descriptors[0]) }, "d > a", "", "", []OffSwitch{{"d > a", notes}}},
+		"inner rule":  {func(d *limitsfile.Domain) { offRule(d.Descriptors[0].Descriptors[0]) }, "", "d > a > b", "", []OffSwitch{{"d > a > b", notes}}},
+		"domain":      {func(d *limitsfile.Domain) { d.OffSwitch = &limitsfile.AppliedOverride{Target: "d", Notes: notes} }, "d", "d", "d", []OffSwitch{{"d", notes}}},
+		"all domains": {func(d *limitsfile.Domain) { d.OffSwitch = &limitsfile.AppliedOverride{Notes: notes} }, allDomains, allDomains, allDomains, []OffSwitch{{allDomains, notes}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte(limits)}}, limitsfile.Options{})
 			require.NoError(t, err)
 			c.change(set.Domains[0])
 			config := Compile(set)
-			assert.Equal(t, c.all, config.Off())
-			assert.Equal(t, c.all != nil, config.HasOff())
+			assert.Equal(t, c.all, config.OffSwitches())
+			assert.Equal(t, c.all != nil, config.HasOffSwitch())
 			for text, want := range map[string]string{"a=1": c.outer, "a=1,b=2": c.inner, "c=3": c.unknown, "a=1,b=2,c=3": c.unknown} {
-				off := config.Domain("d").OffAt(entries(strings.FieldsFunc(text, func(c rune) bool { return c == '=' || c == ',' })...))
+				off := config.Domain("d").OffSwitchAt(entries(strings.FieldsFunc(text, func(c rune) bool { return c == '=' || c == ',' })...))
 				if want == "" {
 					assert.Nil(t, off, text)
 				} else if assert.NotNil(t, off, text) {
-					assert.Equal(t, Off{want, notes}, *off, text)
+					assert.Equal(t, OffSwitch{want, notes}, *off, text)
 				}
 			}
-			assert.Equal(t, c.unknown != "", config.Domain("d").OffAt(nil) != nil, "without entries")
+			assert.Equal(t, c.unknown != "", config.Domain("d").OffSwitchAt(nil) != nil, "without entries")
 		})
 	}
 }
@@ -60,7 +60,7 @@ func TestOnlyHitsAboveMaxHitsAreTooMany(t *testing.T) {
 		n       int64
 		want    bool
 	}{{0, 100, false}, {3, 2, false}, {3, 3, false}, {3, 4, true}, {3, -9, false}} {
-		assert.Equal(t, c.want, (&Rule{RuleFields: limitsfile.RuleFields{MaxHits: c.maxHits}}).IsTooLarge(c.n), c)
+		assert.Equal(t, c.want, (&Rule{RuleFields: limitsfile.RuleFields{MaxHits: c.maxHits}}).ExceedsMaxHits(c.n), c)
 	}
 }
 

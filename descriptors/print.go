@@ -19,7 +19,7 @@ func (c *Config) WriteTree(w io.Writer) error {
 	}
 	for _, d := range c.Domains() {
 		name := fields.Printable(d.Name)
-		if d.source.Off != nil {
+		if d.source.OffSwitch != nil {
 			name += " (off)"
 		}
 		fmt.Fprintln(b, name)
@@ -40,23 +40,23 @@ func (c *Config) WriteLines(w io.Writer) error {
 	if s := c.shadowMode; s != nil {
 		fmt.Fprintf(b, "# SHADOW_MODE is %t%s\n", s.On, s.Notes)
 	}
-	for _, off := range c.Off() {
+	for _, off := range c.OffSwitches() {
 		fmt.Fprintf(b, "# off: %s%s\n", off.Path, off.Notes)
 	}
 	c.eachPair(nil, func(n, _ *node, p path) {
-		more := origin(c.domains[p.domain].source, n.Descriptor)
+		changes := origin(c.domains[p.domain].source, n.Descriptor)
 		for _, l := range n.Limits {
 			state := ""
 			if !l.Enabled || n.rule == nil {
 				state = ", enabled=false"
 			}
-			n.writeLine(b, p.metricKey(), l, state+more)
+			n.writeLine(b, p.metricKey(), l, state+changes)
 		}
 	})
 	return b.Flush()
 }
 
-func (n *node) writeLine(b *bufio.Writer, metricKey string, l *limitsfile.Limit, more string) {
+func (n *node) writeLine(b *bufio.Writer, metricKey string, l *limitsfile.Limit, suffix string) {
 	unit, requests := "UNKNOWN", uint32(0)
 	if !l.Unlimited {
 		requests = l.Requests
@@ -67,7 +67,7 @@ func (n *node) writeLine(b *bufio.Writer, metricKey string, l *limitsfile.Limit,
 	fmt.Fprintf(b, "%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t",
 		fields.Printable(metricKey), unit, requests, n.ShadowMode, n.QuotaMode)
 	if l.Unlimited {
-		b.WriteString(", unlimited=true" + more + "\n")
+		b.WriteString(", unlimited=true" + suffix + "\n")
 		return
 	}
 	percent := newEnforcement(n.EnforcedPercent).percent
@@ -88,7 +88,7 @@ func (n *node) writeLine(b *bufio.Writer, metricKey string, l *limitsfile.Limit,
 			fmt.Fprintf(b, ", %s=%v", f.name, f.value)
 		}
 	}
-	b.WriteString(strings.Join(limitsfile.ExtraFields(l.Limit, ", %s=%v"), "") + more + "\n")
+	b.WriteString(strings.Join(limitsfile.ExtraFields(l.Limit, ", %s=%v"), "") + suffix + "\n")
 }
 
 // metricKey returns the path as envoyproxy/ratelimit writes it: `shop.service_checkout`.

@@ -14,14 +14,14 @@ import (
 // node is a compiled descriptor.
 type node struct {
 	*limitsfile.Descriptor
-	rule     *Rule     // nil if no limit is in force
-	off      *Off      // nil if no switch has taken the limits out of force
-	children *siblings // nil if none
-	canDeny  bool      // rule or a rule below can deny
+	rule      *Rule         // nil if no limit is in force
+	offSwitch *OffSwitch    // nil if no switch has taken the limits out of force
+	children  *siblingNodes // nil if none
+	canDeny   bool          // rule or a rule below can deny
 }
 
 // siblings is an index of the descriptors below one parent.
-type siblings struct {
+type siblingNodes struct {
 	nodes     []node // in file order
 	keys      map[string]*keyNodes
 	wildcards wildcards // nodes with a * in the key
@@ -35,19 +35,19 @@ type keyNodes struct {
 	wildcards  wildcards        // nodes with a * in the value only
 }
 
-var noNodes keyNodes // of a key without nodes
+var emptyKeyNodes keyNodes // of a key without nodes
 
 // newSiblings returns list without rules and children.
-func newSiblings(list []*limitsfile.Descriptor) siblings {
-	s := siblings{nodes: make([]node, len(list)), keys: map[string]*keyNodes{}}
-	for i, d := range list {
+func newSiblingNodes(descriptors []*limitsfile.Descriptor) siblingNodes {
+	s := siblingNodes{nodes: make([]node, len(descriptors)), keys: map[string]*keyNodes{}}
+	for i, d := range descriptors {
 		s.nodes[i].Descriptor = d
 		s.add(&s.nodes[i], i)
 	}
 	return s
 }
 
-func (s *siblings) add(n *node, i int) {
+func (s *siblingNodes) add(n *node, i int) {
 	k := s.keys[n.Key]
 	if k == nil {
 		k = &keyNodes{}
@@ -80,11 +80,11 @@ func (s *siblings) add(n *node, i int) {
 }
 
 // Index finds the descriptors of one list.
-type Index struct{ siblings siblings }
+type Index struct{ nodes siblingNodes }
 
 // NewIndex returns an index of list.
-func NewIndex(list []*limitsfile.Descriptor) *Index {
-	return &Index{newSiblings(list)}
+func NewIndex(descriptors []*limitsfile.Descriptor) *Index {
+	return &Index{newSiblingNodes(descriptors)}
 }
 
 // Find returns the descriptor with the key and value of the last entry, or else the descriptor that matches a
@@ -92,11 +92,11 @@ func NewIndex(list []*limitsfile.Descriptor) *Index {
 func (x *Index) Find(entries []*ratelimitv3.RateLimitDescriptor_Entry) (d *limitsfile.Descriptor, exact bool) {
 	e := entries[len(entries)-1]
 	key, value := e.GetKey(), e.GetValue()
-	if n := x.siblings.findExact(key, value); n != nil {
+	if n := x.nodes.findExact(key, value); n != nil {
 		return n.Descriptor, true
 	}
 	if value != "" && !strings.Contains(key+value, "*") {
-		if n := x.siblings.find(entries, &lookup{}); n != nil {
+		if n := x.nodes.find(entries, &lookup{}); n != nil {
 			return n.Descriptor, false
 		}
 	}
@@ -105,8 +105,8 @@ func (x *Index) Find(entries []*ratelimitv3.RateLimitDescriptor_Entry) (d *limit
 
 // EntryCondition returns the first descriptor with this key and a condition that reads other entries, or nil. The
 // value alone then does not decide which descriptor matches.
-func (x *Index) EntryCondition(key string) *limitsfile.Descriptor {
-	if k := x.siblings.keys[key]; k != nil {
+func (x *Index) ConditionOnOtherEntries(key string) *limitsfile.Descriptor {
+	if k := x.nodes.keys[key]; k != nil {
 		for _, n := range k.conditions {
 			if n.Condition.ReadsEntries() {
 				return n.Descriptor
@@ -117,7 +117,7 @@ func (x *Index) EntryCondition(key string) *limitsfile.Descriptor {
 }
 
 // findExact returns the node with this key and this value, pattern or text of a condition, or nil.
-func (s *siblings) findExact(key, value string) *node {
+func (s *siblingNodes) findExact(key, value string) *node {
 	if s == nil {
 		return nil
 	}
@@ -139,42 +139,42 @@ func (s *siblings) findExact(key, value string) *node {
 // find returns the node that the last of entries matches, or nil: the node with the entry's key and value, or else
 // the first condition, the first wildcard, or the node with the key and no value. A condition that the budget of l
 // does not suffice to test does not match.
-func (s *siblings) find(entries []*ratelimitv3.RateLimitDescriptor_Entry, l *lookup) *node {
+func (s *siblingNodes) find(entries []*ratelimitv3.RateLimitDescriptor_Entry, l *lookup) *node {
 	e := entries[len(entries)-1]
 	key, value := e.GetKey(), e.GetValue()
 	k := s.keys[key]
 	if k == nil {
-		if len(s.wildcards.all) == 0 {
+		if len(s.wildcards.list) == 0 {
 			return nil
 		}
-		k = &noNodes
+		k = &emptyKeyNodes
 	}
 	if n := k.values[value]; n != nil {
 		return n
 	}
 	if len(k.conditions) > 0 {
-		if n := l.firstCondition(k.conditions, entries); n != nil {
+		if n := l.firstMetCondition(k.conditions, entries); n != nil {
 			return n
 		}
 	}
-	if len(s.wildcards.all)+len(k.wildcards.all) > 0 {
-		first := k.wildcards.first(key, value, math.MaxInt)
+	if len(s.wildcards.list)+len(k.wildcards.list) > 0 {
+		firstMatch := k.wildcards.first(key, value, math.MaxInt)
 		maxOrder := math.MaxInt
-		if first != nil {
-			maxOrder = first.order
+		if firstMatch != nil {
+			maxOrder = firstMatch.order
 		}
 		if w := s.wildcards.first(key, value, maxOrder); w != nil {
-			first = w
+			firstMatch = w
 		}
-		if first != nil {
-			return first.node
+		if firstMatch != nil {
+			return firstMatch.node
 		}
 	}
 	return k.anyValue
 }
 
 // firstCondition returns the first node whose condition the last of entries meets, or nil.
-func (l *lookup) firstCondition(nodes []*node, entries []*ratelimitv3.RateLimitDescriptor_Entry) *node {
+func (l *lookup) firstMetCondition(nodes []*node, entries []*ratelimitv3.RateLimitDescriptor_Entry) *node {
 	v := condition.NewValue(entries)
 	for _, n := range nodes {
 		isMet, err := n.Condition.Match(&v, &l.budget)
@@ -184,23 +184,23 @@ func (l *lookup) firstCondition(nodes []*node, entries []*ratelimitv3.RateLimitD
 		case err == nil:
 		case errors.Is(err, ErrNotTested):
 			l.addUntested(n)
-		case l.observedDomain != nil && l.observedDomain.observer != nil:
-			l.observedDomain.observer.ExpressionFailed(l.observedDomain.Name, n.Descriptor, err)
+		case l.domain != nil && l.domain.observer != nil:
+			l.domain.observer.ExpressionFailed(l.domain.Name, n.Descriptor, err)
 		}
 	}
 	return nil
 }
 
-func (s *siblings) copiedFrom(d *limitsfile.Descriptor) *node {
-	if d.CopiedFrom == nil {
+func (s *siblingNodes) originalOf(d *limitsfile.Descriptor) *node {
+	if d.Original == nil {
 		return nil
 	}
-	return s.findExact(d.CopiedFrom.Key, d.CopiedFrom.Value)
+	return s.findExact(d.Original.Key, d.Original.Value)
 }
 
 // ownChildren returns the children of n, unless they are those of the original of a copy.
-func (s *siblings) ownChildren(n *node) *siblings {
-	if original := s.copiedFrom(n.Descriptor); original != nil && original.children == n.children {
+func (s *siblingNodes) ownChildren(n *node) *siblingNodes {
+	if original := s.originalOf(n.Descriptor); original != nil && original.children == n.children {
 		return nil
 	}
 	return n.children
@@ -214,26 +214,26 @@ type wildcard struct {
 	node       *node
 }
 
-func (w *wildcard) match(key, value string) bool { return w.value.Match(value) && w.key.Match(key) }
+func (w *wildcard) matches(key, value string) bool { return w.value.Match(value) && w.key.Match(key) }
 
 // wildcards is a list of wildcards in file order.
 type wildcards struct {
-	all     []wildcard
+	list    []wildcard
 	filters []bigramFilter // one for each wildcard, or nil for fewer than minFiltered
 }
 
 func (ws *wildcards) add(w wildcard) {
-	ws.all = append(ws.all, w)
-	if len(ws.all) >= minFiltered {
+	ws.list = append(ws.list, w)
+	if len(ws.list) >= minFiltered {
 		ws.addFilters()
 	}
 }
 
 func (ws *wildcards) addFilters() {
-	for i := len(ws.filters); i < len(ws.all); i++ {
+	for i := len(ws.filters); i < len(ws.list); i++ {
 		var f bigramFilter
-		f.addPattern(&ws.all[i].key, keyEdge)
-		f.addPattern(&ws.all[i].value, valueEdge)
+		f.addPattern(&ws.list[i].key, keyEdge)
+		f.addPattern(&ws.list[i].value, valueEdge)
 		ws.filters = append(ws.filters, f)
 	}
 }
@@ -241,8 +241,8 @@ func (ws *wildcards) addFilters() {
 // first returns the first wildcard that matches and has an order below maxOrder.
 func (ws *wildcards) first(key, value string, maxOrder int) *wildcard {
 	if ws.filters == nil || len(key)+len(value) > maxFilteredBytes {
-		for i := range ws.all {
-			if w := &ws.all[i]; w.order < maxOrder && w.match(key, value) {
+		for i := range ws.list {
+			if w := &ws.list[i]; w.order < maxOrder && w.matches(key, value) {
 				return w
 			}
 		}
@@ -256,7 +256,7 @@ func (ws *wildcards) first(key, value string, maxOrder int) *wildcard {
 		if f := &ws.filters[i]; f[0]&missing0|f[1]&missing1 != 0 {
 			continue
 		}
-		if w := &ws.all[i]; w.order < maxOrder && w.match(key, value) {
+		if w := &ws.list[i]; w.order < maxOrder && w.matches(key, value) {
 			return w
 		}
 	}
@@ -278,21 +278,21 @@ const (
 	keyEdge, valueEdge = 256, 257
 )
 
-func (f *bigramFilter) add(a, b uint32) {
+func (f *bigramFilter) addPair(a, b uint32) {
 	h := (a<<9 ^ b) * 0x9E3779B1 >> 25
 	f[h>>6] |= 1 << (h & 63)
 }
 
 // addText adds the pairs of text. left and right are its neighbours, or -1 if unknown.
-func (f *bigramFilter) addText(text string, left, right int) {
+func (f *bigramFilter) addText(text string, before, after int) {
 	for i := range len(text) {
-		if left >= 0 {
-			f.add(uint32(left), uint32(text[i]))
+		if before >= 0 {
+			f.addPair(uint32(before), uint32(text[i]))
 		}
-		left = int(text[i])
+		before = int(text[i])
 	}
-	if left >= 0 && right >= 0 {
-		f.add(uint32(left), uint32(right))
+	if before >= 0 && after >= 0 {
+		f.addPair(uint32(before), uint32(after))
 	}
 }
 

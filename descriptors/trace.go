@@ -115,7 +115,7 @@ func (d *Domain) TraceWithin(b *Budget, entries []*ratelimitv3.RateLimitDescript
 }
 
 // step returns the comparison of the last of entries with s. winner can be nil.
-func (s *siblings) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, winner *node, l *lookup) Step {
+func (s *siblingNodes) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, winner *node, l *lookup) Step {
 	e := entries[len(entries)-1]
 	step := Step{Entry: e, Siblings: len(s.nodes)}
 	otherCandidates, similarValues := 0, 0
@@ -183,7 +183,7 @@ func (n *node) textMatchKind(key, value string) MatchKind {
 	switch {
 	case value != "" && n.Key == key && n.Value == value:
 		return ExactMatch
-	case isWildcard && matchText(n.Key, key) && (n.Value == "" || matchText(n.Value, value)):
+	case isWildcard && matchesPattern(n.Key, key) && (n.Value == "" || matchesPattern(n.Value, value)):
 		return PatternMatch
 	case !isWildcard && n.Key == key && n.Value == "":
 		return AnyValue
@@ -246,10 +246,10 @@ func (d Difference) String() string {
 // difference returns how e differs from d. The entry must not match d.
 func difference(e *ratelimitv3.RateLimitDescriptor_Entry, d *limitsfile.Descriptor) Difference {
 	key, value := e.GetKey(), e.GetValue()
-	sameKey, anyValue := matchText(d.Key, key), d.Value == ""
+	hasSameKey, hasAnyValue := matchesPattern(d.Key, key), d.Value == ""
 	// matchesAfter reports whether the entry matches d once change has changed all texts.
 	matchesAfter := func(change func(string) string) bool {
-		return matchText(change(d.Key), change(key)) && (anyValue || matchText(change(d.Value), change(value)))
+		return matchesPattern(change(d.Key), change(key)) && (hasAnyValue || matchesPattern(change(d.Value), change(value)))
 	}
 	switch {
 	case d.Condition != nil && d.Key == key:
@@ -260,22 +260,22 @@ func difference(e *ratelimitv3.RateLimitDescriptor_Entry, d *limitsfile.Descript
 		return OtherCase
 	case matchesAfter(strings.TrimSpace):
 		return ExtraSpace
-	case value != "" && !anyValue && !d.WildcardKey && !d.WildcardValue && key+"_"+value == d.Key+"_"+d.Value:
+	case value != "" && !hasAnyValue && !d.WildcardKey && !d.WildcardValue && key+"_"+value == d.Key+"_"+d.Value:
 		return JoinedText
-	case sameKey && d.WildcardValue && partlyMatches(d.Value, value):
+	case hasSameKey && d.WildcardValue && partlyMatches(d.Value, value):
 		return PartOfPattern
-	case sameKey && !d.WildcardValue && similar(value, d.Value):
+	case hasSameKey && !d.WildcardValue && isSimilar(value, d.Value):
 		return SimilarValue
-	case sameKey:
+	case hasSameKey:
 		return OtherValue
-	case !d.WildcardKey && similar(key, d.Key) && (anyValue || matchText(d.Value, value)):
+	case !d.WildcardKey && isSimilar(key, d.Key) && (hasAnyValue || matchesPattern(d.Value, value)):
 		return SimilarKey
 	}
 	return Unrelated
 }
 
 // matchText reports whether pattern, with or without a *, matches text.
-func matchText(pattern, text string) bool {
+func matchesPattern(pattern, text string) bool {
 	if !strings.Contains(pattern, "*") {
 		return pattern == text
 	}
@@ -292,7 +292,7 @@ func partlyMatches(pattern, text string) bool {
 }
 
 // similar reports whether b could be a misspelling of a.
-func similar(a, b string) bool {
+func isSimilar(a, b string) bool {
 	const maxBytes = 64
 	if len(a) > maxBytes || len(b) > maxBytes || min(len(a), len(b)) < 3 || max(len(a), len(b))-min(len(a), len(b)) > 2 {
 		return false

@@ -37,15 +37,15 @@ func (s *Service) sendWait(ctx context.Context, c *Call, code rlsv3.RateLimitRes
 	if code == rlsv3.RateLimitResponse_OVER_LIMIT {
 		// A slot can become free before its hold expires, so this wait counts only if no other limit denies the call.
 		wait := cmp.Or(c.retryAfter(s.options.QuotaMode, false), c.retryAfter(s.options.QuotaMode, true))
-		if key, text = limit.RetryAfterKey, seconds(wait); wait == neverWait {
+		if key, text = limit.RetryAfterKey, secondsText(wait); wait == neverWait {
 			text = limit.RetryNever
 		}
 	} else {
-		longest := int64(0)
+		longestReset := int64(0)
 		for j := range c.results {
-			longest = max(longest, c.hits[j].Limit.ForgottenAfter(c.results[j].Result))
+			longestReset = max(longestReset, c.hits[j].Limit.ForgottenAfter(c.results[j].Result))
 		}
-		text = seconds(longest)
+		text = secondsText(longestReset)
 	}
 	_ = grpc.SetHeader(ctx, metadata.Pairs(key, text)) // it fails only without a gRPC call, which has no headers
 }
@@ -67,8 +67,8 @@ func (s *Service) refundAdmitted(ctx context.Context, c *Call) {
 // hasDeniedGroup reports whether a hit denied its group. For hits above max_hits, the Limiter got a peek.
 func (c *Call) hasDeniedGroup() bool {
 	for j := range c.hits {
-		wasPeek := c.exceedsMaxHits && c.hitExceedsMaxHits(j)
-		if !wasPeek && c.hits[j].DeniesGroup(&c.results[j]) {
+		isPeekOnly := c.exceedsMaxHits && c.hitExceedsMaxHits(j)
+		if !isPeekOnly && c.hits[j].DeniesGroup(&c.results[j]) {
 			return true
 		}
 	}
@@ -82,7 +82,7 @@ func (c *Call) isCharged(j int) bool {
 	return r.Allowed && !r.Held && h.N > 0 && !c.isPeek && !isUndone
 }
 
-func seconds(micros int64) string {
+func secondsText(micros int64) string {
 	return strconv.FormatFloat(float64(micros)/secondMicros, 'f', -1, 64)
 }
 
@@ -120,7 +120,7 @@ func (c *Call) sendHold(ctx context.Context, code rlsv3.RateLimitResponse_Code) 
 		}
 	}
 	if shortestHold < math.MaxInt64 {
-		_ = grpc.SetHeader(ctx, metadata.Pairs(limit.HoldKey, seconds(shortestHold))) // it fails only over HTTP, where the answer has no such header
+		_ = grpc.SetHeader(ctx, metadata.Pairs(limit.HoldKey, secondsText(shortestHold))) // it fails only over HTTP, where the answer has no such header
 	}
 }
 

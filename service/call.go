@@ -82,11 +82,11 @@ func (c *Call) returnToPool() {
 }
 
 // hitsEnd returns the end of the hits of descriptor i, which begin at from.
-func (c *Call) hitsEnd(i, from int) int {
-	for from < len(c.hits) && c.hitDescriptors[from] == i {
-		from++
+func (c *Call) hitsEnd(i, start int) int {
+	for start < len(c.hits) && c.hitDescriptors[start] == i {
+		start++
 	}
-	return from
+	return start
 }
 
 // match finds the rule of each descriptor of req and prepares the hits.
@@ -135,7 +135,7 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest, al
 				n = descriptors.AdjustHitsForHolds(l.Limit, n)
 				c.hasHolds = c.hasHolds || l.Algorithm.HasHolds()
 			}
-			c.exceedsMaxHits = c.exceedsMaxHits || rule.IsTooLarge(n)
+			c.exceedsMaxHits = c.exceedsMaxHits || rule.ExceedsMaxHits(n)
 			h := backend.Hit{Key: key, Limit: l.Limit, Rule: rule.Path, N: n, Shadow: rule.InShadow(key)}
 			h.AllOrNone = allOrNone && !h.Shadow
 			c.hits = append(c.hits, h)

@@ -14,14 +14,14 @@ import (
 // dynamicMetadata returns a description of the request. Its field "metadata" merges the metadata of the rules whose
 // descriptors passed. The first value of a field wins, and maps are merged.
 func dynamicMetadata(req *rlsv3.RateLimitRequest, rules []*descriptors.Rule, statuses []*rlsv3.RateLimitResponse_DescriptorStatus) *structpb.Struct {
-	requested, ruleMetadata := make([]any, len(req.Descriptors)), map[string]any{}
+	descriptorList, ruleMetadata := make([]any, len(req.Descriptors)), map[string]any{}
 	for i, d := range req.Descriptors {
-		requested[i] = descriptorMetadata(d)
+		descriptorList[i] = descriptorMetadata(d)
 		if st := statuses[i]; st.CurrentLimit != nil && st.Code != rlsv3.RateLimitResponse_OVER_LIMIT {
-			mergeMissing(ruleMetadata, rules[i].Metadata.AsMap()) // AsMap returns a copy
+			addMissing(ruleMetadata, rules[i].Metadata.AsMap()) // AsMap returns a copy
 		}
 	}
-	m := map[string]any{"domain": req.Domain, "descriptors": requested}
+	m := map[string]any{"domain": req.Domain, "descriptors": descriptorList}
 	if req.HitsAddend != 0 {
 		m["hitsAddend"] = req.HitsAddend
 	}
@@ -51,7 +51,7 @@ func descriptorMetadata(d *ratelimitv3.RateLimitDescriptor) map[string]any {
 	return m
 }
 
-func mergeMissing(dst, src map[string]any) {
+func addMissing(dst, src map[string]any) {
 	for name, value := range src {
 		existing, exists := dst[name]
 		if !exists {
@@ -60,7 +60,7 @@ func mergeMissing(dst, src map[string]any) {
 		}
 		existingMap, existingIsMap := existing.(map[string]any)
 		if m, isMap := value.(map[string]any); isMap && existingIsMap {
-			mergeMissing(existingMap, m)
+			addMissing(existingMap, m)
 		}
 	}
 }

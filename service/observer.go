@@ -49,10 +49,10 @@ func (c *Call) Decision(i int) Decision {
 
 // DescriptorDecision returns the decision that the status of descriptor i describes, if a limit was counted.
 func (c *Call) DescriptorDecision(i int) (d Decision, ok bool) {
-	from, _ := slices.BinarySearch(c.hitDescriptors, i)
-	to := c.hitsEnd(i, from)
-	if from == to {
+	start, _ := slices.BinarySearch(c.hitDescriptors, i)
+	end := c.hitsEnd(i, start)
+	if start == end {
 		return Decision{}, false
 	}
-	return c.Decision(c.mostRestrictiveHit(from, to)), true
+	return c.Decision(c.mostRestrictiveHit(start, end)), true
 }

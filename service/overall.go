@@ -18,10 +18,10 @@ import (
 func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quotaMode bool) (
 	code rlsv3.RateLimitResponse_Code, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus,
 ) {
-	anyOver, leastRemaining := false, uint32(math.MaxUint32)
+	isAnyOver, leastRemaining := false, uint32(math.MaxUint32)
 	for i, st := range statuses {
 		isOver := st.Code == rlsv3.RateLimitResponse_OVER_LIMIT
-		anyOver = anyOver || isOver
+		isAnyOver = isAnyOver || isOver
 		switch {
 		case st.CurrentLimit == nil:
 		case isOver && !isInQuotaMode(c.Rules[i], true, quotaMode):
@@ -31,7 +31,7 @@ func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus,
 		}
 	}
 	isOver := func(i, _, _ int) bool { return statuses[i].Code == rlsv3.RateLimitResponse_OVER_LIMIT }
-	if anyOver && c.isDeniedBy(quotaMode, isOver) {
+	if isAnyOver && c.isDeniedBy(quotaMode, isOver) {
 		return rlsv3.RateLimitResponse_OVER_LIMIT, headerStatus
 	}
 	return rlsv3.RateLimitResponse_OK, headerStatus
@@ -39,22 +39,22 @@ func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus,
 
 // isDeniedBy reports whether c is denied, because an ordinary descriptor is over its limit, or because all
 // descriptors in quota mode are. isOver decides for descriptor i, whose hits are those in [from, to).
-func (c *Call) isDeniedBy(quotaMode bool, isOver func(i, from, to int) bool) bool {
-	hit, quotas, quotasOver := 0, 0, 0
+func (c *Call) isDeniedBy(quotaMode bool, isOver func(i, start, end int) bool) bool {
+	hit, quotaCount, overQuotaCount := 0, 0, 0
 	for i, rule := range c.Rules {
-		from := hit
+		start := hit
 		hit = c.hitsEnd(i, hit)
-		switch isQuota := isInQuotaMode(rule, hit > from, quotaMode); {
-		case isQuota && isOver(i, from, hit):
-			quotas++
-			quotasOver++
+		switch isQuota := isInQuotaMode(rule, hit > start, quotaMode); {
+		case isQuota && isOver(i, start, hit):
+			quotaCount++
+			overQuotaCount++
 		case isQuota:
-			quotas++
-		case isOver(i, from, hit):
+			quotaCount++
+		case isOver(i, start, hit):
 			return true
 		}
 	}
-	return c.coversAllQuotas(quotasOver, quotas)
+	return c.coversAllQuotas(overQuotaCount, quotaCount)
 }
 
 // isInQuotaMode reports whether a descriptor with this rule is in quota mode. hasLimit reports whether a limit of
@@ -64,8 +64,8 @@ func isInQuotaMode(rule *descriptors.Rule, hasLimit, quotaMode bool) bool {
 }
 
 // coversAllQuotas reports whether n are all descriptors in quota mode, of which quotas have a rule.
-func (c *Call) coversAllQuotas(n, quotas int) bool {
-	if n == 0 || n < quotas {
+func (c *Call) coversAllQuotas(deniedCount, quotaCount int) bool {
+	if deniedCount == 0 || deniedCount < quotaCount {
 		return false
 	}
 	domain := c.config.Domain(c.Request.Domain)
@@ -102,9 +102,9 @@ func (s *Service) take(ctx context.Context, c *Call) {
 		return
 	}
 	c.isPeek = c.isDeniedByMaxHits(s.options.QuotaMode)
-	requested := make([]int64, len(c.hits))
+	requestedHits := make([]int64, len(c.hits))
 	for j := range c.hits {
-		requested[j] = c.hits[j].N
+		requestedHits[j] = c.hits[j].N
 		if c.isPeek || c.hitExceedsMaxHits(j) {
 			c.hits[j].N = 0
 		}
@@ -112,10 +112,10 @@ func (s *Service) take(ctx context.Context, c *Call) {
 	s.options.Limiter.Take(ctx, c.Start, c.hits, c.results)
 	for j := range c.hits {
 		h, r := &c.hits[j], &c.results[j]
-		if h.N == requested[j] {
+		if h.N == requestedHits[j] {
 			continue
 		}
-		h.N = requested[j]
+		h.N = requestedHits[j]
 		r.Result = h.Limit.FromPeek(r.Result, h.N)
 		if c.hitExceedsMaxHits(j) {
 			r.Allowed, r.RetryAfter = false, limit.Never
@@ -124,13 +124,13 @@ func (s *Service) take(ctx context.Context, c *Call) {
 }
 
 func (c *Call) hitExceedsMaxHits(j int) bool {
-	return c.Rules[c.hitDescriptors[j]].IsTooLarge(c.hits[j].N)
+	return c.Rules[c.hitDescriptors[j]].ExceedsMaxHits(c.hits[j].N)
 }
 
 // isDeniedByMaxHits reports whether the max_hits of the rules deny c, whatever their limits have left.
 func (c *Call) isDeniedByMaxHits(quotaMode bool) bool {
-	return c.isDeniedBy(quotaMode, func(_, from, to int) bool {
-		for j := from; j < to; j++ {
+	return c.isDeniedBy(quotaMode, func(_, start, end int) bool {
+		for j := start; j < end; j++ {
 			if c.hitExceedsMaxHits(j) && !c.hits[j].Shadow {
 				return true
 			}

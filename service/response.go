@@ -34,9 +34,9 @@ func (c *Call) newResponse() *rlsv3.RateLimitResponse {
 
 // mostRestrictiveHit returns the hit in [from, to) that the status of their descriptor describes: the first denied
 // hit with the longest wait, or else the first with the least remaining.
-func (c *Call) mostRestrictiveHit(from, to int) int {
-	best := from
-	for j := from + 1; j < to; j++ {
+func (c *Call) mostRestrictiveHit(start, end int) int {
+	best := start
+	for j := start + 1; j < end; j++ {
 		r, bestResult := c.results[j].Result, c.results[best].Result
 		switch {
 		case r.Allowed && (!bestResult.Allowed || r.Remaining >= bestResult.Remaining):
@@ -118,8 +118,8 @@ const neverWait = math.MaxInt64
 // retryAfter returns the microseconds until the same call passes if nobody else sends hits, also with the hits that
 // this call has charged. Limits with holds count only if withSlots is true, or if they never admit the call.
 func (c *Call) retryAfter(quotaMode, withSlots bool) int64 {
-	var longest int64
-	quotas, shortestQuota := 0, int64(neverWait)
+	var longestWait int64
+	quotas, shortestQuotaWait := 0, int64(neverWait)
 	hit := 0
 	for i, rule := range c.Rules {
 		firstHit, wait := hit, int64(0)
@@ -130,15 +130,15 @@ func (c *Call) retryAfter(quotaMode, withSlots bool) int64 {
 		}
 		if isInQuotaMode(rule, hit > firstHit, quotaMode) {
 			quotas++
-			shortestQuota = min(shortestQuota, wait)
+			shortestQuotaWait = min(shortestQuotaWait, wait)
 		} else {
-			longest = max(longest, wait)
+			longestWait = max(longestWait, wait)
 		}
 	}
 	if c.coversAllQuotas(quotas, quotas) {
-		longest = max(longest, shortestQuota)
+		longestWait = max(longestWait, shortestQuotaWait)
 	}
-	return longest
+	return longestWait
 }
 
 // wait returns the microseconds until the limit of hit j admits the same hits, once more if this call has charged

@@ -189,12 +189,12 @@ func (s *Service) checkSize(req *rlsv3.RateLimitRequest) error {
 	if n, bound := len(req.Descriptors), s.options.MaxDescriptors; bound > 0 && n > bound {
 		return status.Errorf(codes.InvalidArgument, "descriptors: got %d, want at most %d (MAX_DESCRIPTORS)", n, bound)
 	}
-	all := 0
+	entryCount := 0
 	for _, d := range req.Descriptors {
-		all += len(d.GetEntries())
+		entryCount += len(d.GetEntries())
 	}
-	if bound := s.options.MaxAllEntries; bound > 0 && all > bound {
-		return status.Errorf(codes.InvalidArgument, "entries of all descriptors: got %d, want at most %d (64 × MAX_DESCRIPTORS)", all, bound)
+	if bound := s.options.MaxAllEntries; bound > 0 && entryCount > bound {
+		return status.Errorf(codes.InvalidArgument, "entries of all descriptors: got %d, want at most %d (64 × MAX_DESCRIPTORS)", entryCount, bound)
 	}
 	if bound := s.options.MaxEntries; bound > 0 {
 		for i, d := range req.Descriptors {

@@ -31,36 +31,36 @@ type Switch struct {
 
 // Switch returns the switch that has taken the limits of descriptor i out of force, or nil.
 func (c *Call) Switch(i int) *Switch {
-	if !c.hasKillSwitch() || i >= len(c.Rules) || c.Rules[i] != nil {
+	if !c.hasOffSwitch() || i >= len(c.Rules) || c.Rules[i] != nil {
 		return nil
 	}
 	domain := c.config.Domain(c.Request.GetDomain())
 	if domain == nil {
 		return nil
 	}
-	off := domain.OffAt(c.Request.Descriptors[i].GetEntries())
-	if off == nil {
+	offSwitch := domain.OffSwitchAt(c.Request.Descriptors[i].GetEntries())
+	if offSwitch == nil {
 		return nil
 	}
-	return &Switch{Descriptor: i, Path: off.Path, Author: off.Author, Reason: off.Reason, Expires: off.Expires}
+	return &Switch{Descriptor: i, Path: offSwitch.Path, Author: offSwitch.Author, Reason: offSwitch.Reason, Expires: offSwitch.Expires}
 }
 
 // IsUnmatched reports whether no rule limits descriptor i, and no switch is the reason.
 func (c *Call) IsUnmatched(i int) bool { return c.Rules[i] == nil && c.Switch(i) == nil }
 
-func (c *Call) hasKillSwitch() bool { return c.config != nil && c.config.HasOff() }
+func (c *Call) hasOffSwitch() bool { return c.config != nil && c.config.HasOffSwitch() }
 
 func (c *Call) sendSwitches(ctx context.Context) {
-	if !c.hasKillSwitch() || len(metadata.ValueFromIncomingContext(ctx, AskSwitches)) == 0 {
+	if !c.hasOffSwitch() || len(metadata.ValueFromIncomingContext(ctx, AskSwitches)) == 0 {
 		return
 	}
-	var all []*Switch
+	var switches []*Switch
 	for i := range c.Request.Descriptors {
 		if s := c.Switch(i); s != nil {
-			all = append(all, s)
+			switches = append(switches, s)
 		}
 	}
-	if text, err := json.Marshal(all); err == nil && len(all) > 0 {
+	if text, err := json.Marshal(switches); err == nil && len(switches) > 0 {
 		_ = grpc.SetTrailer(ctx, metadata.Pairs(TrailerSwitches, string(text))) // only a client of gRPC gets it
 	}
 }

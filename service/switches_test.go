@@ -32,7 +32,7 @@ descriptors:
 		return store
 	}
 	offRule := func(d *limitsfile.Domain) {
-		d.Descriptors[0].Overrides = []limitsfile.AppliedOverride{{Target: "d|a", Notes: notes, Off: true}}
+		d.Descriptors[0].Overrides = []limitsfile.AppliedOverride{{Target: "d|a", Notes: notes, IsSwitch: true}}
 		d.Descriptors[0].Limits[0].Enabled = false
 	}
 	for name, c := range map[string]struct {
@@ -40,8 +40,8 @@ descriptors:
 		want  []*Switch // of a, b and of an unknown descriptor
 	}{
 		"rule":    {limits(offRule), []*Switch{{0, "d > a", "ops", "incident", ends}, nil, nil}},
-		"domain":  {limits(func(d *limitsfile.Domain) { d.Off = &limitsfile.AppliedOverride{Target: "d", Notes: notes} }), []*Switch{{0, "d", "ops", "incident", ends}, {1, "d", "ops", "incident", ends}, {2, "d", "ops", "incident", ends}}},
-		"all":     {limits(func(d *limitsfile.Domain) { d.Off = &limitsfile.AppliedOverride{Notes: notes} }), []*Switch{{0, "all domains", "ops", "incident", ends}, {1, "all domains", "ops", "incident", ends}, {2, "all domains", "ops", "incident", ends}}},
+		"domain":  {limits(func(d *limitsfile.Domain) { d.OffSwitch = &limitsfile.AppliedOverride{Target: "d", Notes: notes} }), []*Switch{{0, "d", "ops", "incident", ends}, {1, "d", "ops", "incident", ends}, {2, "d", "ops", "incident", ends}}},
+		"all":     {limits(func(d *limitsfile.Domain) { d.OffSwitch = &limitsfile.AppliedOverride{Notes: notes} }), []*Switch{{0, "all domains", "ops", "incident", ends}, {1, "all domains", "ops", "incident", ends}, {2, "all domains", "ops", "incident", ends}}},
 		"nothing": {limits(func(*limitsfile.Domain) {}), []*Switch{nil, nil, nil}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestTrailerHasTheSwitchesThatTheCallAsksFor(t *testing.T) {
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte("domain: d\ndescriptors: [{key: a}, {key: b}]\n")}}, limitsfile.Options{})
 	require.NoError(t, err)
 	on := descriptors.Compile(set)
-	set.Domains[0].Descriptors[0].Overrides = []limitsfile.AppliedOverride{{Target: "d|a", Off: true}}
+	set.Domains[0].Descriptors[0].Overrides = []limitsfile.AppliedOverride{{Target: "d|a", IsSwitch: true}}
 	off := descriptors.Compile(set)
 	asks := metadata.Pairs(AskSwitches, "true")
 	for name, c := range map[string]struct {

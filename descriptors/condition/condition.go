@@ -25,9 +25,9 @@ const MaxEntryBytes = 1024
 
 // Condition is a test of values. It is immutable and safe for concurrent use.
 type Condition struct {
-	kind    kind
-	negated bool
-	text    string
+	kind      kind
+	isNegated bool
+	text      string
 
 	list        *List          // the list of a CIDR or In condition, or nil
 	prefix      string         // the prefix, or for a regex the start of all values that it matches
@@ -96,7 +96,7 @@ func (c *Condition) Match(v *Value, b *Budget) (isMet bool, err error) {
 			return false, err
 		}
 	}
-	return isMet != c.negated, nil
+	return isMet != c.isNegated, nil
 }
 
 // String returns the text of c. Equal texts mean the same kind and entries, or lists from the same file.
@@ -108,29 +108,29 @@ func (c *Condition) List() *List { return c.list }
 // Not returns a condition that a value meets if it does not meet c.
 func (c *Condition) Not() *Condition {
 	negated := *c
-	negated.negated = !c.negated
+	negated.isNegated = !c.isNegated
 	negated.text = "not " + c.text
 	return &negated
 }
 
 // Examples returns values near the border of c: values that meet c, and values that do not.
 func (c *Condition) Examples() []string {
-	var all []string
+	var values []string
 	switch c.kind {
 	case cidrKind:
-		all = addresses(c.list.examples())
+		values = addresses(c.list.examples())
 	case inKind:
-		all = c.list.examples()
+		values = c.list.examples()
 	case prefixKind:
-		all = []string{c.prefix + "~", c.prefix}
+		values = []string{c.prefix + "~", c.prefix}
 	case regexKind:
-		all = []string{exampleOf(c.regexSyntax, 0)}
+		values = []string{exampleOf(c.regexSyntax, 0)}
 	case celKind:
 		for _, text := range c.expression.texts {
-			all = append(all, text, text+"~")
+			values = append(values, text, text+"~")
 		}
 	}
-	return append(all, "~", "192.0.2.1", "2001:db8::1")
+	return append(values, "~", "192.0.2.1", "2001:db8::1")
 }
 
 // Differences returns values that can meet only one of a and b, which have the same text and different list files.
@@ -181,13 +181,13 @@ func Regex(expression string, p *Patterns) (*Condition, error) {
 }
 
 func addresses(networks []string) []string {
-	var all []string
+	var texts []string
 	for _, text := range networks {
 		if network, err := parseNetwork(text); err == nil {
-			all = append(all, network.Addr().String())
+			texts = append(texts, network.Addr().String())
 		}
 	}
-	return all
+	return texts
 }
 
 const (

@@ -92,12 +92,12 @@ func (x *expression) isTrue(v *Value, b *Budget) (bool, error) {
 
 // input is the input of an evaluation. It implements cel.Activation.
 type input struct {
-	value   string
-	entries []*ratelimitv3.RateLimitDescriptor_Entry
-	byKey   map[string]string // entries; empty until they are read
+	value       string
+	entries     []*ratelimitv3.RateLimitDescriptor_Entry
+	valuesByKey map[string]string // entries; empty until they are read
 }
 
-var inputs = sync.Pool{New: func() any { return &input{byKey: map[string]string{}} }}
+var inputs = sync.Pool{New: func() any { return &input{valuesByKey: map[string]string{}} }}
 
 // ResolveName implements cel.Activation.
 func (in *input) ResolveName(name string) (any, bool) {
@@ -105,12 +105,12 @@ func (in *input) ResolveName(name string) (any, bool) {
 	case valueName:
 		return in.value, true
 	case entriesName:
-		if len(in.byKey) == 0 {
+		if len(in.valuesByKey) == 0 {
 			for _, e := range in.entries {
-				in.byKey[e.GetKey()] = e.GetValue()
+				in.valuesByKey[e.GetKey()] = e.GetValue()
 			}
 		}
-		return in.byKey, true
+		return in.valuesByKey, true
 	}
 	return nil, false
 }
@@ -119,7 +119,7 @@ func (in *input) ResolveName(name string) (any, bool) {
 func (in *input) Parent() cel.Activation { return nil }
 
 func (in *input) release() {
-	clear(in.byKey)
+	clear(in.valuesByKey)
 	in.value, in.entries = "", nil
 	inputs.Put(in)
 }
@@ -202,7 +202,7 @@ func firstIssue(issues *cel.Issues) error {
 // inspect finds which names the expression reads, and rejects expressions that are unsafe or always the same.
 func (x *expression) inspect(checked *ast.AST) error {
 	readsValue := false
-	var problem error
+	var patternErrors error
 	root := ast.NavigateAST(checked)
 	for _, n := range ast.MatchDescendants(root, func(ast.NavigableExpr) bool { return true }) {
 		switch n.Kind() {
@@ -222,14 +222,14 @@ func (x *expression) inspect(checked *ast.AST) error {
 			}
 		case ast.CallKind:
 			if call := n.AsCall(); call.FunctionName() == overloads.Matches {
-				problem = errors.Join(problem, x.addPattern(call))
+				patternErrors = errors.Join(patternErrors, x.addPattern(call))
 			}
 		}
 	}
-	if problem == nil && !readsValue && !x.readsEntries {
+	if patternErrors == nil && !readsValue && !x.readsEntries {
 		return errors.New("the result is always the same, because the expression reads neither value nor entries; remove the condition, or read one of them")
 	}
-	return problem
+	return patternErrors
 }
 
 // entryKey returns the constant key in entries.tenant, entries["tenant"] or "tenant" in entries.

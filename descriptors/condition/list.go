@@ -107,7 +107,7 @@ func In(file string, entries []Entry) (c *Condition, problems, warnings fields.P
 	return &Condition{kind: inKind, text: "in" + l.text(), list: l}, nil, nil
 }
 
-func newList(file string, entries []Entry, read func(Entry) (string, error)) (l *List, problems fields.Problems) {
+func newList(file string, entries []Entry, readEntry func(Entry) (string, error)) (l *List, problems fields.Problems) {
 	if len(entries) > MaxEntries {
 		return nil, fields.Problems{entries[MaxEntries].problem("the list has %d entries; maximum is %d", len(entries), MaxEntries)}
 	}
@@ -115,7 +115,7 @@ func newList(file string, entries []Entry, read func(Entry) (string, error)) (l 
 	for _, e := range entries {
 		if len(e.Text) > MaxEntryBytes {
 			problems = append(problems, e.problem("got an entry of %d bytes, want at most %d", len(e.Text), MaxEntryBytes))
-		} else if text, err := read(e); err != nil {
+		} else if text, err := readEntry(e); err != nil {
 			problems = append(problems, e.problem("%v", err))
 		} else {
 			l.entries = append(l.entries, text)
@@ -165,16 +165,16 @@ func (l *List) digest() string {
 func (l *List) examples() []string { return slices.Clone(l.entries[:min(maxExamples, len(l.entries))]) }
 
 // differences returns the first entries that only one of l and o has.
-func (l *List) differences(o *List) []string {
-	var all []string
-	for _, lists := range [][2]*List{{l, o}, {o, l}} {
+func (l *List) differences(other *List) []string {
+	var different []string
+	for _, lists := range [][2]*List{{l, other}, {other, l}} {
 		for _, e := range lists[0].entries {
-			if _, found := slices.BinarySearch(lists[1].entries, e); !found && len(all) < maxExamples {
-				all = append(all, e)
+			if _, found := slices.BinarySearch(lists[1].entries, e); !found && len(different) < maxExamples {
+				different = append(different, e)
 			}
 		}
 	}
-	return all
+	return different
 }
 
 // text returns the entries in brackets: `(a b)`, or of a long list `(a b +98 1a2b3c4d)`.

@@ -52,7 +52,7 @@ func MaxSteps(conditions []*Condition) int {
 	if sum <= MaxCallSteps {
 		return sum
 	}
-	most := 0
+	maximum := 0
 	for _, c := range conditions { // a value is only compared with the regular expressions whose prefix it has
 		sum := 0
 		for _, other := range conditions {
@@ -60,9 +60,9 @@ func MaxSteps(conditions []*Condition) int {
 				sum += other.estimatedSteps()
 			}
 		}
-		most = max(most, sum)
+		maximum = max(maximum, sum)
 	}
-	return most
+	return maximum
 }
 
 // regexPrefix returns the prefix of a regex. c is only compared with values that have this prefix.

@@ -44,27 +44,27 @@ var forbiddenHeaders = []string{
 
 // denial reads a denial. It returns nil after reporting a mistake.
 func (d *document) denial(pos *place, o *object) *Denial {
-	mistakes := d.mistakes
+	errorsBefore := d.errorCount
 	message, body := o.field("message"), o.field("body")
 	denial := &Denial{Body: []byte(message.Text + body.Text)}
 	switch {
-	case message.given() && body.given():
+	case message.isPresent() && body.isPresent():
 		d.errorf(body.node, pos, "message and body are both given; want one of them")
 	case len(denial.Body) > maxDenialBytes:
 		v := message
-		if body.given() {
+		if body.isPresent() {
 			v = body
 		}
 		d.errorf(v.node, pos, "%s: got %d bytes, want at most %d", v.row.Name, len(denial.Body), maxDenialBytes)
 	}
-	if v := o.field("headers"); v.valid() {
+	if v := o.field("headers"); v.isValid() {
 		denial.Headers = d.headers(pos, v.mappings[0])
 	}
 	hasType := slices.ContainsFunc(denial.Headers, func(h *corev3.HeaderValue) bool { return strings.EqualFold(h.Key, "content-type") })
 	if message.Text != "" && !hasType {
 		denial.Headers = append(denial.Headers, &corev3.HeaderValue{Key: "content-type", Value: "text/plain; charset=utf-8"})
 	}
-	if d.mistakes > mistakes || o.invalid() {
+	if d.errorCount > errorsBefore || o.hasError() {
 		return nil
 	}
 	if len(denial.Body) == 0 && len(denial.Headers) == 0 {
@@ -75,13 +75,13 @@ func (d *document) denial(pos *place, o *object) *Denial {
 }
 
 func (d *document) headers(pos *place, n *yaml.Node) []*corev3.HeaderValue {
-	var all []*corev3.HeaderValue
+	var headers []*corev3.HeaderValue
 	if len(n.Content)/2 > maxHeaders {
 		d.errorf(n, pos, "headers has %d names; maximum is %d", len(n.Content)/2, maxHeaders)
 		return nil
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		if !d.visit(n) {
+		if !d.countNode(n) {
 			break
 		}
 		name := fields.Resolve(n.Content[i])
@@ -90,7 +90,7 @@ func (d *document) headers(pos *place, n *yaml.Node) []*corev3.HeaderValue {
 		h := &corev3.HeaderValue{Key: name.Value, Value: v.Text}
 		isSame := func(other *corev3.HeaderValue) bool { return strings.EqualFold(other.Key, h.Key) }
 		switch {
-		case v.invalid:
+		case v.hasError:
 		case v.node == nil:
 			d.errorf(n.Content[i+1], pos, "%s: got null, want text", item.Name)
 		case name.Kind != yaml.ScalarNode || !httpguts.ValidHeaderFieldName(h.Key) || len(h.Key) > maxHeaderBytes:
@@ -99,33 +99,33 @@ func (d *document) headers(pos *place, n *yaml.Node) []*corev3.HeaderValue {
 			d.errorf(n.Content[i], pos, "headers: %s belongs to the connection; leave it out", h.Key)
 		case !httpguts.ValidHeaderFieldValue(h.Value) || len(h.Value) > maxHeaderBytes:
 			d.errorf(v.node, pos, "%s: got a value of %d bytes, want at most %d bytes in one line without control characters", item.Name, len(h.Value), maxHeaderBytes)
-		case slices.ContainsFunc(all, isSame):
+		case slices.ContainsFunc(headers, isSame):
 			d.errorf(n.Content[i], pos, "%s is given twice; want it once", item.Name)
 		default:
-			all = append(all, h)
+			headers = append(headers, h)
 		}
 	}
-	return all
+	return headers
 }
 
 // metadata reads a mapping with values of any type, or returns nil after reporting a mistake.
 func (d *document) metadata(pos *place, n *yaml.Node) *structpb.Struct {
-	mistakes, all := d.mistakes, map[string]any{}
-	d.metadataFields(all, pos, n, 0)
-	s, err := structpb.NewStruct(all)
-	if d.mistakes > mistakes || err != nil { // a text that is not UTF-8 is reported
+	errorsBefore, values := d.errorCount, map[string]any{}
+	d.metadataFields(values, pos, n, 0)
+	s, err := structpb.NewStruct(values)
+	if d.errorCount > errorsBefore || err != nil { // a text that is not UTF-8 is reported
 		return nil
 	}
 	return s
 }
 
-func (d *document) metadataFields(all map[string]any, pos *place, n *yaml.Node, depth int) {
+func (d *document) metadataFields(values map[string]any, pos *place, n *yaml.Node, depth int) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, v := fields.Resolve(n.Content[i]), fields.Resolve(n.Content[i+1])
 		if key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" {
 			for _, m := range d.mergeSources(pos, v) {
-				if d.descend(pos, m, depth+1) {
-					d.metadataFields(all, pos, m, depth+1)
+				if d.countMetadataValue(pos, m, depth+1) {
+					d.metadataFields(values, pos, m, depth+1)
 				}
 			}
 			continue
@@ -135,28 +135,28 @@ func (d *document) metadataFields(all map[string]any, pos *place, n *yaml.Node, 
 			d.errorf(n.Content[i], pos, "key in metadata: got %s, want text", fields.Display(key))
 			continue
 		}
-		all[name] = d.metadataValue(pos, v, depth+1)
+		values[name] = d.metadataValue(pos, v, depth+1)
 	}
 }
 
-func (d *document) descend(pos *place, n *yaml.Node, depth int) bool {
+func (d *document) countMetadataValue(pos *place, n *yaml.Node, depth int) bool {
 	if depth > maxNesting {
 		d.errorf(n, pos, "metadata is nested more than %d deep", maxNesting)
 		return false
 	}
 	d.metadataValues++
-	return d.visit(n) && d.checkCount(n, d.metadataValues, maxMetadata, "values in metadata")
+	return d.countNode(n) && d.checkCount(n, d.metadataValues, maxMetadata, "values in metadata")
 }
 
 func (d *document) metadataValue(pos *place, n *yaml.Node, depth int) any {
-	if !d.descend(pos, n, depth) {
+	if !d.countMetadataValue(pos, n, depth) {
 		return nil
 	}
 	switch n.Kind {
 	case yaml.MappingNode:
-		all := map[string]any{}
-		d.metadataFields(all, pos, n, depth)
-		return all
+		values := map[string]any{}
+		d.metadataFields(values, pos, n, depth)
+		return values
 	case yaml.SequenceNode:
 		list := []any{}
 		for _, item := range n.Content {

@@ -13,8 +13,8 @@ import (
 func Parse(files []File, o Options) (*Set, error) {
 	r := newReader(o)
 	for _, f := range files {
-		d := newDocument(f.Name, r.shared)
-		r.open(d, d.parse(f))
+		d := newDocument(f.Name, r.parseState)
+		r.openDocument(d, d.parse(f))
 	}
 	set, errs := r.read()
 	if len(errs) > 0 {
@@ -24,7 +24,7 @@ func Parse(files []File, o Options) (*Set, error) {
 }
 
 type reader struct {
-	*shared
+	*parseState
 	isResponse  bool // the documents are resources of one xDS response
 	set         *Set
 	docs        []*document
@@ -40,7 +40,7 @@ type descriptorName struct {
 
 func newReader(o Options) *reader {
 	return &reader{
-		shared: newShared(o), set: &Set{}, domains: map[string]*Domain{},
+		parseState: newParseState(o), set: &Set{}, domains: map[string]*Domain{},
 		descriptors: map[descriptorName]*Descriptor{}, conditions: map[descriptorName]*conditionGroup{},
 	}
 }
@@ -52,7 +52,7 @@ func (r *reader) read() (*Set, fields.Problems) {
 		if r.isResponse && i > 0 {
 			d.rules = r.docs[i-1].rules // one bound for the response
 		}
-		if d.root != nil && (d.mistakes == 0 || !r.isResponse) { // mistakes of the root concern all descriptors
+		if d.root != nil && (d.errorCount == 0 || !r.isResponse) { // mistakes of the root concern all descriptors
 			r.readRoot(d)
 		}
 		d.root, d.pieces = nil, nil
@@ -64,8 +64,8 @@ func (r *reader) read() (*Set, fields.Problems) {
 		}
 	}
 	for _, d := range r.docs {
-		errs = append(errs, problems(d.errs)...)
-		r.set.Warnings = append(r.set.Warnings, problems(d.warns)...)
+		errs = append(errs, sortedProblems(d.errs)...)
+		r.set.Warnings = append(r.set.Warnings, sortedProblems(d.warns)...)
 	}
 	if len(errs) == 0 {
 		for _, d := range r.set.Domains {
@@ -77,7 +77,7 @@ func (r *reader) read() (*Set, fields.Problems) {
 
 // open reads the root of d, or nil for an empty file. All documents are opened before the first one is read,
 // because any file of a domain can have its defaults.
-func (r *reader) open(d *document, root *yaml.Node) {
+func (r *reader) openDocument(d *document, root *yaml.Node) {
 	r.docs = append(r.docs, d)
 	if root == nil {
 		return
@@ -96,19 +96,19 @@ func (r *reader) open(d *document, root *yaml.Node) {
 	name := d.root.field("domain")
 	d.rootPlace.domain = fields.Printable(name.Text)
 	d.domain = &Domain{Name: name.Text, File: d.file, Line: name.node.Line, calendarMonths: r.options.CalendarMonths}
-	switch known := r.domains[name.Text]; {
-	case name.invalid:
+	switch existing := r.domains[name.Text]; {
+	case name.hasError:
 	case name.Text == "":
 		d.errorf(name.node, nil, "domain is missing")
-	case known == nil:
+	case existing == nil:
 		r.domains[name.Text] = d.domain
 		r.set.Domains = append(r.set.Domains, d.domain)
 	case r.options.MergeDomains:
-		d.domain = known
+		d.domain = existing
 	default:
-		d.errorf(name.node, nil, "domain %s is already in %s, and merging domains is off", fields.Printable(name.Text), fields.FileLine(known.File, known.Line))
+		d.errorf(name.node, nil, "domain %s is already in %s, and merging domains is off", fields.Printable(name.Text), fields.FileLine(existing.File, existing.Line))
 	}
-	if v := d.root.field("defaults"); v.valid() {
+	if v := d.root.field("defaults"); v.isValid() {
 		if other := d.domain.defaults; other != nil {
 			d.errorf(v.node, d.rootPlace, "duplicate defaults: the domain has defaults in %s", fields.FileLine(d.domain.defaultsFile, other.node.Line))
 		} else {
@@ -124,15 +124,15 @@ func (r *reader) readRoot(d *document) {
 		r.readDescriptors(d, list, d.rootPlace, d.root.field("descriptors"), 1)
 		return
 	}
-	row, done := findRow("descriptors"), 0
+	row, itemCount := findRow("descriptors"), 0
 	err := d.pieces(func(items []*yaml.Node) bool {
 		mappings := d.mappings(row, items, d.rootPlace)
-		r.readItems(d, list, d.rootPlace, mappings, done, 1)
-		done += len(mappings)
+		r.readItems(d, list, d.rootPlace, mappings, itemCount, 1)
+		itemCount += len(mappings)
 		if r.options.Pause != nil {
 			r.options.Pause()
 		}
-		return !d.full()
+		return !d.mustStop()
 	})
 	if err != nil {
 		d.errs = nil // a file that is not YAML has no other problems
@@ -157,25 +157,25 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 		if !d.countRules(item, 1) {
 			return
 		}
-		desc, mistakes := &Descriptor{File: d.file, Line: item.Line}, d.mistakes
+		desc, errorsBefore := &Descriptor{File: d.file, Line: item.Line}, d.errorCount
 		pos := &place{parent: parent, number: first + i, descriptor: desc}
 		o := d.object(descriptorLevel, pos, item)
 		key, value := o.field("key"), o.field("value")
 		desc.Key, desc.Value = key.Text, value.Text
-		conditionOK := d.readCondition(desc, pos, o)
+		isConditionValid := d.readCondition(desc, pos, o)
 		if desc.Condition != nil && desc.Condition.ReadsEntries() {
-			conditionOK = d.checkEntryKeys(desc.Condition, pos, o, pos.keys()) && conditionOK
+			isConditionValid = d.checkEntryKeys(desc.Condition, pos, o, pos.keys()) && isConditionValid
 		}
-		if desc.Key == "" && !key.invalid {
+		if desc.Key == "" && !key.hasError {
 			d.errorf(key.node, pos, "key is missing")
 		}
-		d.descriptor(desc, pos, o)
+		d.readDescriptor(desc, pos, o)
 		d.warnValue(desc, pos, o)
-		isValid := d.mistakes == mistakes
-		if v := o.field("descriptors"); v.valid() {
+		isValid := d.errorCount == errorsBefore
+		if v := o.field("descriptors"); v.isValid() {
 			r.readDescriptors(d, &desc.Descriptors, pos, v, depth+1)
 		}
-		if desc.Key == "" || value.invalid || !conditionOK {
+		if desc.Key == "" || value.hasError || !isConditionValid {
 			continue
 		}
 		name := descriptorName{list, desc.Key, desc.Value}
@@ -201,35 +201,35 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 }
 
 // descriptor reads all of a descriptor except its key, its value and its children.
-func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
+func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
 	desc.ShadowMode, desc.QuotaMode = o.field("shadow_mode").Flag, o.field("quota_mode").Flag
 	desc.DetailedMetric, desc.ValueToMetric = o.field("detailed_metric").Flag, o.field("value_to_metric").Flag
 	desc.WildcardKey = strings.Contains(desc.Key, "*")
 	desc.WildcardValue = desc.Condition == nil && strings.Contains(desc.Value, "*")
 	refunds := o.field("refunds")
-	desc.NoRefunds = refunds.given() && !refunds.Flag
-	if v := o.field("enforce"); v.valid() {
+	desc.NoRefunds = refunds.isPresent() && !refunds.Flag
+	if v := o.field("enforce"); v.isValid() {
 		desc.EnforcedPercent = v.Ratio
 		if desc.ShadowMode {
 			d.warnf(v.node, pos, "enforce has no effect beside shadow_mode, which never denies; remove one of them")
 		}
 	}
 	desc.MaxHits = uint32(o.field("max_hits").Number)
-	share := o.field("share_threshold")
-	desc.ShareThreshold = share.Flag
-	if share.Flag && !desc.WildcardKey && !desc.HasManyValues() {
-		d.errorf(share.node, pos, "share_threshold needs a key or value with a *, or a condition such as cidr")
+	shareThreshold := o.field("share_threshold")
+	desc.ShareThreshold = shareThreshold.Flag
+	if shareThreshold.Flag && !desc.WildcardKey && !desc.HasManyValues() {
+		d.errorf(shareThreshold.node, pos, "share_threshold needs a key or value with a *, or a condition such as cidr")
 	}
-	if v := o.field("denial"); v.valid() {
+	if v := o.field("denial"); v.isValid() {
 		desc.Denial = d.denial(pos, d.object(denialLevel, pos, v.mappings...))
 	}
-	if v := o.field("metadata"); v.valid() {
+	if v := o.field("metadata"); v.isValid() {
 		desc.Metadata = d.metadata(pos, v.node)
 	}
-	several := o.field("rate_limits")
-	if v := o.field("rate_limit"); v.valid() {
-		if several.given() {
-			d.errorf(several.node, pos, "rate_limit and rate_limits are both given; put all limits into rate_limits")
+	limitList := o.field("rate_limits")
+	if v := o.field("rate_limit"); v.isValid() {
+		if limitList.isPresent() {
+			d.errorf(limitList.node, pos, "rate_limit and rate_limits are both given; put all limits into rate_limits")
 		}
 		if !d.countLimit(v.node, pos) {
 			return
@@ -238,27 +238,27 @@ func (d *document) descriptor(desc *Descriptor, pos *place, o *object) {
 			desc.Limits = append(desc.Limits, l)
 		}
 	}
-	if v := o.field("max_hits"); v.valid() && !o.field("rate_limit").given() && !several.given() {
+	if v := o.field("max_hits"); v.isValid() && !o.field("rate_limit").isPresent() && !limitList.isPresent() {
 		d.warnf(v.node, pos, "max_hits has no effect without a limit in the same descriptor; add rate_limit, or remove max_hits")
 	}
-	for _, item := range d.limitItems(pos, several) {
+	for _, item := range d.limitItems(pos, limitList) {
 		if !d.countLimit(item, pos) {
 			return
 		}
 		l := d.limit(pos, d.object(rateLimitLevel, pos, item))
 		switch {
 		case l == nil:
-		case l.Unlimited && len(several.node.Content) > 1:
+		case l.Unlimited && len(limitList.node.Content) > 1:
 			d.errorf(item, pos, "unlimited can't be one of several rate_limits")
-		case sameCounter(desc.Limits, l) != nil:
-			other := sameCounter(desc.Limits, l)
+		case limitWithSameCounter(desc.Limits, l) != nil:
+			other := limitWithSameCounter(desc.Limits, l)
 			d.errorf(item, pos, "duplicate of the limit %s (%s): with the same algorithm, window and scope they would share one counter", lineText(other.Line), other.Limit)
 		default:
 			desc.Limits = append(desc.Limits, l)
 		}
 	}
 	if desc.rejectsReleases() {
-		d.errorf(refunds.node, pos, refundsFalseForHolds)
+		d.errorf(refunds.node, pos, refundsFalseReason)
 	}
 	d.warnLimits(desc, pos)
 }
@@ -274,7 +274,7 @@ func (d *document) limitItems(pos *place, v value) []*yaml.Node {
 }
 
 // sameCounter returns the limit that would share its counters with l, or nil.
-func sameCounter(limits []*Limit, l *Limit) *Limit {
+func limitWithSameCounter(limits []*Limit, l *Limit) *Limit {
 	for _, other := range limits {
 		if !l.Unlimited && !other.Unlimited && other.Tag() == l.Tag() {
 			return other

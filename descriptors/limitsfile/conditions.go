@@ -46,17 +46,17 @@ var conditionFields = append(fieldsAt(notLevel), "not")
 
 // readCondition sets the condition of desc, if o has one, or returns false after reporting a mistake.
 func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
-	mistakes := d.mistakes
+	errorsBefore := d.errorCount
 	c, field := d.condition(pos, o)
 	switch value := o.field("value"); {
-	case !field.given():
+	case !field.isPresent():
 		return true
-	case value.given() && value.Text != "":
+	case value.isPresent() && value.Text != "":
 		d.errorf(value.node, pos, "value and %s are both given; want one of them", field.row.Name)
 	case strings.Contains(desc.Key, "*"):
 		d.errorf(field.node, pos, "%s needs a key without a *", field.row.Name)
 	}
-	if d.mistakes > mistakes || c == nil {
+	if d.errorCount > errorsBefore || c == nil {
 		return false
 	}
 	desc.Condition, desc.Value = c, c.String()
@@ -68,14 +68,14 @@ func (d *document) condition(pos *place, o *object) (c *condition.Condition, fie
 	for _, name := range conditionFields {
 		v := o.field(name)
 		switch {
-		case !v.given():
+		case !v.isPresent():
 			continue
-		case field.given():
+		case field.isPresent():
 			d.errorf(v.node, pos, "%s and %s are both given; want one of them", field.row.Name, name)
 			return nil, field
 		}
 		field = v
-		if v.invalid {
+		if v.hasError {
 			continue
 		}
 		var err error
@@ -93,7 +93,7 @@ func (d *document) condition(pos *place, o *object) (c *condition.Condition, fie
 			negated, innerField := d.condition(pos, inner)
 			if negated != nil {
 				c = negated.Not()
-			} else if !innerField.given() && !inner.invalid() {
+			} else if !innerField.isPresent() && !inner.hasError() {
 				d.errorf(v.node, pos, "not is empty; want %s in it", fields.JoinOr(fieldsAt(notLevel)))
 			}
 		}
@@ -110,7 +110,7 @@ func (d *document) condition(pos *place, o *object) (c *condition.Condition, fie
 // checkEntryKeys checks that each entry in the expression of c has one of keys. If not, it reports a mistake.
 func (d *document) checkEntryKeys(c *condition.Condition, pos *place, o *object, keys []string) bool {
 	field := o.field("cel")
-	if !field.given() {
+	if !field.isPresent() {
 		field = o.field("not")
 	}
 	for _, key := range c.EntryKeys() {
@@ -153,11 +153,11 @@ var newListCondition = map[string]func(file string, entries []condition.Entry) (
 // listCondition returns the condition of a cidr or an in, or nil after reporting a mistake.
 func (d *document) listCondition(pos *place, v value) *condition.Condition {
 	if v.node.Kind == yaml.MappingNode {
-		return d.listInFile(pos, v)
+		return d.conditionOfListFile(pos, v)
 	}
-	mistakes := d.mistakes
+	errorsBefore := d.errorCount
 	entries := d.entries(pos, v)
-	if d.mistakes > mistakes {
+	if d.errorCount > errorsBefore {
 		return nil
 	}
 	c, problems, warnings := newListCondition[v.row.Name]("", entries)
@@ -176,7 +176,7 @@ func (d *document) entries(pos *place, v value) (entries []condition.Entry) {
 	}
 	item := row{Field: fields.Field{Name: "entry of " + v.row.Name, Kind: fields.Text}}
 	for _, n := range v.node.Content {
-		if !d.visit(n) {
+		if !d.countNode(n) {
 			break
 		}
 		n = fields.Resolve(n)
@@ -189,10 +189,10 @@ func (d *document) entries(pos *place, v value) (entries []condition.Entry) {
 	return entries
 }
 
-func (d *document) listInFile(pos *place, v value) *condition.Condition {
+func (d *document) conditionOfListFile(pos *place, v value) *condition.Condition {
 	file := d.object(listLevel, pos, v.node).field("file")
 	switch {
-	case file.invalid:
+	case file.hasError:
 		return nil
 	case file.Text == "":
 		d.errorf(v.node, pos, "%s: the name of the file is missing; want {file: list.txt}", v.row.Name)
@@ -214,7 +214,7 @@ func (d *document) listInFile(pos *place, v value) *condition.Condition {
 			d.errorf(file.node, pos, "%s: %d more lines of %s have problems", v.row.Name, len(list.problems)-i, fields.Printable(path))
 			break
 		}
-		d.mistakes++
+		d.errorCount++
 		d.errs = append(d.errs, pendingProblem{p, pos})
 	}
 	for _, p := range list.warnings[:min(len(list.warnings), maxListProblems)] {
@@ -231,10 +231,10 @@ type fileList struct {
 
 // list returns the list of a field, and reads it once for all descriptors. name is the file in the limits file, and
 // path where it is.
-func (s *shared) list(field, name, path string) *fileList {
+func (s *parseState) list(field, name, path string) *fileList {
 	key := [3]string{field, name, path}
-	if known := s.lists[key]; known != nil {
-		return known
+	if existing := s.lists[key]; existing != nil {
+		return existing
 	}
 	result := &fileList{}
 	s.lists[key] = result

@@ -25,7 +25,7 @@ func (d *Descriptor) Summary() string {
 		list = d.Condition.List().Summary()
 	}
 	var flags []string
-	for _, f := range []struct {
+	for _, flag := range []struct {
 		on   bool
 		name string
 	}{
@@ -41,8 +41,8 @@ func (d *Descriptor) Summary() string {
 		{list != "", fields.Printable(list)},
 		{d.MaxHits > 0, fmt.Sprintf("max_hits: %d", d.MaxHits)},
 	} {
-		if f.on {
-			flags = append(flags, f.name)
+		if flag.on {
+			flags = append(flags, flag.name)
 		}
 	}
 	if len(flags) > 0 {
@@ -74,7 +74,7 @@ func (l *Limit) summary() string {
 
 // ExtraFields returns the fields of l that l.String leaves out, in form, which takes a name and a value.
 func ExtraFields(l *limit.Limit, form string) []string {
-	var all []string
+	var texts []string
 	for _, f := range []struct {
 		name    string
 		value   any
@@ -87,10 +87,10 @@ func ExtraFields(l *limit.Limit, form string) []string {
 		{"lease_waste", l.LeaseWaste, l.LeaseWaste != 0},
 	} {
 		if f.isGiven {
-			all = append(all, fmt.Sprintf(form, f.name, f.value))
+			texts = append(texts, fmt.Sprintf(form, f.name, f.value))
 		}
 	}
-	return all
+	return texts
 }
 
 // fieldSet is a set of fields. Bit i stands for row i of the schema.
@@ -100,13 +100,13 @@ const _ = uint(64 - len(schema)) // a fieldSet has a bit for each row
 
 func (o *object) fieldSet() fieldSet {
 	var names []string
-	for _, v := range o.all() {
+	for _, v := range o.allValues() {
 		names = append(names, v.row.Name)
 	}
-	return setOf(names...)
+	return fieldSetOf(names...)
 }
 
-func setOf(names ...string) (s fieldSet) {
+func fieldSetOf(names ...string) (s fieldSet) {
 	for i := range schema {
 		if slices.Contains(names, schema[i].Name) {
 			s |= 1 << i
@@ -129,7 +129,7 @@ func (l *Limit) fieldsFrom(o *object) fieldSet {
 	case s == 0:
 		return 0
 	case l.Unlimited:
-		return s & setOf("enabled")
+		return s & fieldSetOf("enabled")
 	}
 	return s &^ fieldsWithoutEffect(l.Spec)
 }
@@ -141,13 +141,13 @@ func fieldsWithoutEffect(spec limit.Spec) fieldSet {
 			names = append(names, f.name)
 		}
 	}
-	return setOf(names...)
+	return fieldSetOf(names...)
 }
 
 // DefaultFields returns the names of the fields that come from the defaults of the domain.
 func (l *Limit) DefaultFields() []string {
 	if l.Unlimited { // an override can have covered the other fields
-		return (l.defaultFields & setOf("enabled")).names()
+		return (l.defaultFields & fieldSetOf("enabled")).names()
 	}
 	return l.defaultFields.names()
 }
@@ -158,10 +158,10 @@ func (l *Limit) OverrideFields() []string { return l.overrideFields.names() }
 // setOverrideFields records the fields of an override. A factor sets the numbers.
 func (l *Limit) setOverrideFields(o *object) {
 	s := o.fieldSet()
-	if factor := setOf("factor"); s&factor != 0 {
-		s = s&^factor | setOf("requests_per_unit")
+	if factor := fieldSetOf("factor"); s&factor != 0 {
+		s = s&^factor | fieldSetOf("requests_per_unit")
 		if !l.Unlimited && l.Burst != 0 {
-			s |= setOf("burst")
+			s |= fieldSetOf("burst")
 		}
 	}
 	l.overrideFields |= s

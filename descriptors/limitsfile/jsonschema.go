@@ -50,7 +50,7 @@ func RuntimeJSONSchemas() map[string]any {
 	shadowMode["properties"].(map[string]any)["shadow_mode"] = map[string]any{"type": "boolean", "description": "Whether all requests pass."}
 	shadowMode["required"] = []string{"shadow_mode"}
 	maps.Copy(all, map[string]any{
-		OverrideSchema: override, "override_limit": levelSchema(patchLevel),
+		OverrideSchema: override, "override_limit": levelSchema(overrideItemLevel),
 		RuleSchema: levelSchema(ruleLevel), SwitchSchema: levelSchema(switchLevel), ShadowModeSchema: shadowMode,
 	})
 	return all

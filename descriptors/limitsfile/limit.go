@@ -11,22 +11,22 @@ import (
 // limit reads a rate_limit, or returns nil after reporting a mistake.
 func (d *document) limit(pos *place, o *object) *Limit {
 	l := &Limit{Name: o.field("name").Text, Enabled: true, Line: o.node.Line}
-	if v := o.fieldOr(d.domain.defaults, "enabled"); v.given() {
+	if v := o.fieldOr(d.domain.defaults, "enabled"); v.isPresent() {
 		l.Enabled = v.Flag
 	}
 	d.readReplaces(pos, o, l)
-	mistakes := d.mistakes
-	if v := o.field("unlimited"); v.Flag || v.invalid {
+	errorsBefore := d.errorCount
+	if v := o.field("unlimited"); v.Flag || v.hasError {
 		l.Unlimited = true
 		d.checkUnlimited(pos, o)
 	} else {
 		l.Limit = d.newLimit(pos, o, d.spec(pos, o))
 		d.checkLease(pos, o, l.Limit)
-		if v := o.field("burst"); l.Limit != nil && v.given() && v.Number > 0 && l.Requests == 0 {
+		if v := o.field("burst"); l.Limit != nil && v.isPresent() && v.Number > 0 && l.Requests == 0 {
 			d.warnf(v.node, pos, "burst: got %d, but the bucket is never refilled with requests_per_unit 0, so no request passes; want requests_per_unit above 0, or no burst", v.Number)
 		}
 	}
-	if d.mistakes > mistakes || o.invalid() {
+	if d.errorCount > errorsBefore || o.hasError() {
 		return nil
 	}
 	if s := l.fieldsFrom(d.domain.defaults); s != 0 {
@@ -67,11 +67,11 @@ func (d *document) checkLease(pos *place, o *object, l *limit.Limit) {
 // spec returns the spec of o without its invalid fields, so limit.New reports only other mistakes.
 func (d *document) spec(pos *place, o *object) limit.Spec {
 	spec := d.domain.newSpec(o)
-	if o.fieldOr(d.domain.defaults, "algorithm").invalid {
+	if o.fieldOr(d.domain.defaults, "algorithm").hasError {
 		spec.Burst = 0
 	}
 	switch unit := o.field("unit"); {
-	case unit.invalid:
+	case unit.hasError:
 	case spec.Algorithm.HasHolds():
 	case unit.Text == "":
 		d.errorf(unit.node, pos, "unit is missing; want %s", fields.OneOf("", limit.UnitNames()))
@@ -82,7 +82,7 @@ func (d *document) spec(pos *place, o *object) limit.Spec {
 	if spec.Unit == 0 {
 		spec.Unit, spec.Multiplier = limit.Second, 1 // a valid window
 	}
-	if !o.field("requests_per_unit").given() {
+	if !o.field("requests_per_unit").isPresent() {
 		d.warnf(o.node, pos, "requests_per_unit is missing, so no request passes; write requests_per_unit: 0 if that is meant")
 	}
 	return spec
@@ -102,7 +102,7 @@ func (d *document) checkHolds(pos *place, o *object, spec limit.Spec) {
 	for _, f := range [...]struct{ name, reason string }{
 		{"unit", noWindow}, {"unit_multiplier", noWindow}, {"charge_denied", "because a denied request takes no slot"},
 	} {
-		if v := o.field(f.name); v.given() {
+		if v := o.field(f.name); v.isPresent() {
 			d.errorf(v.node, pos, "%s has no meaning with algorithm %s, %s; remove %s", f.name, a, f.reason, f.name)
 		}
 	}
@@ -113,7 +113,7 @@ func (d *Descriptor) rejectsReleases() bool {
 	return d.NoRefunds && slices.ContainsFunc(d.Limits, func(l *Limit) bool { return !l.Unlimited && l.Algorithm.HasHolds() })
 }
 
-const refundsFalseForHolds = "refunds: false has no meaning with algorithm concurrency, because refunds release its holds; remove refunds"
+const refundsFalseReason = "refunds: false has no meaning with algorithm concurrency, because refunds release its holds; remove refunds"
 
 func (d *document) checkUnit(pos *place, v value) {
 	if _, ok := limit.ParseUnit(v.Text); !ok {
@@ -131,17 +131,17 @@ func (d *Domain) newSpec(o *object) limit.Spec {
 func changeSpec(s limit.Spec, o, defaults *object) limit.Spec {
 	followsAlgorithm := s.ChargeDenied == s.Algorithm.DefaultChargeDenied()
 	for _, object := range []*object{defaults, o} {
-		for _, v := range object.all() {
+		for _, v := range object.allValues() {
 			if set := specFields[v.row.Name]; set != nil {
 				set(&s, v)
 			}
 		}
 	}
-	if followsAlgorithm && !o.fieldOr(defaults, "charge_denied").given() {
+	if followsAlgorithm && !o.fieldOr(defaults, "charge_denied").isPresent() {
 		s.ChargeDenied = s.Algorithm.DefaultChargeDenied()
 	}
 	for _, f := range dependentFields {
-		if !f.hasEffect(&s) && !o.field(f.name).given() {
+		if !f.hasEffect(&s) && !o.field(f.name).isPresent() {
 			f.clear(&s) // neither the default nor an old value is for this limit
 		}
 	}
@@ -164,10 +164,10 @@ var dependentFields = []struct {
 
 // checkUnlimited checks the fields beside unlimited: true. As in envoyproxy/ratelimit, the unit can be unknown.
 func (d *document) checkUnlimited(pos *place, o *object) {
-	for _, v := range o.fields {
+	for _, v := range o.values {
 		_, isUnit := limit.ParseUnit(v.Text)
 		switch {
-		case v.invalid:
+		case v.hasError:
 		case v.row.Name == "unit" && isUnit, v.row.isExtension && v.row.Name != "enabled":
 			d.errorf(v.node, pos, "%s has no meaning beside unlimited: true", v.row.Name)
 		case v.row.Name == "unit" && v.Text != "":
@@ -179,7 +179,7 @@ func (d *document) checkUnlimited(pos *place, o *object) {
 func (d *document) readReplaces(pos *place, o *object, l *Limit) {
 	for _, item := range d.items(o.field("replaces"), pos) {
 		switch name := d.object(replacesLevel, pos, item).field("name"); {
-		case name.invalid:
+		case name.hasError:
 		case name.Text == "":
 			d.errorf(name.node, pos, "an item of replaces needs the name of a limit")
 		case name.Text == l.Name:

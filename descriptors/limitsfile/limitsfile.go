@@ -72,7 +72,7 @@ type Domain struct {
 	Line int
 
 	// Off is the switch that takes all limits of the domain out of force, or nil.
-	Off *AppliedOverride
+	OffSwitch *AppliedOverride
 
 	defaults       *object // nil if none
 	defaultsFile   string
@@ -95,7 +95,7 @@ func (d *Domain) RequestLimit() (spec limit.Spec, enabled bool) {
 		spec.Algorithm, spec.Hold = limit.DefaultAlgorithm, 0
 		spec.ChargeDenied = limit.DefaultAlgorithm.DefaultChargeDenied()
 	}
-	return spec, !v.given() || v.Flag
+	return spec, !v.isPresent() || v.Flag
 }
 
 // WithCalendar returns s with its default time zone.
@@ -126,7 +126,7 @@ type Descriptor struct {
 	Descriptors []*Descriptor // children, in file order
 
 	// CopiedFrom is the original of a copy that an override made, or nil.
-	CopiedFrom *Descriptor
+	Original *Descriptor
 
 	// CounterPatterns, if not nil, is the result of CounterPatterns after an override.
 	CounterPatterns []string
@@ -163,7 +163,7 @@ type RuleFields struct {
 type AppliedOverride struct {
 	Target string // empty for the switch of all domains
 	Notes
-	Off bool // a switch
+	IsSwitch bool // a switch
 
 	// BaseLimits is the Summary of the descriptor without the override; empty for a domain.
 	BaseLimits string
@@ -195,8 +195,8 @@ type Limit struct {
 func (d *Descriptor) HasManyValues() bool { return d.WildcardValue || d.Condition != nil }
 
 // Off returns the switch that takes all limits of d out of force, or nil.
-func (d *Descriptor) Off() *AppliedOverride {
-	if n := len(d.Overrides); n > 0 && d.Overrides[n-1].Off {
+func (d *Descriptor) OffSwitch() *AppliedOverride {
+	if n := len(d.Overrides); n > 0 && d.Overrides[n-1].IsSwitch {
 		return &d.Overrides[n-1]
 	}
 	return nil
@@ -216,7 +216,7 @@ func (d *Descriptor) KeepsCounters(changed *Descriptor) bool {
 		return false
 	}
 	for _, l := range changed.Limits {
-		if l.Enabled && !l.Unlimited && sameCounter(d.Limits, l) == nil {
+		if l.Enabled && !l.Unlimited && limitWithSameCounter(d.Limits, l) == nil {
 			return false
 		}
 	}
@@ -224,7 +224,7 @@ func (d *Descriptor) KeepsCounters(changed *Descriptor) bool {
 }
 
 // SameAnswers reports whether d and other add the same metadata, body and headers to responses.
-func (d *Descriptor) SameAnswers(other *Descriptor) bool {
+func (d *Descriptor) HasSameAnswers(other *Descriptor) bool {
 	return proto.Equal(d.Metadata, other.Metadata) && d.Denial.equal(other.Denial)
 }
 
@@ -239,7 +239,7 @@ func CounterPatterns(trail []*Descriptor) []string {
 		return patterns
 	}
 	for i, d := range trail {
-		if d = cmp.Or(d.CopiedFrom, d); d.ShareThreshold {
+		if d = cmp.Or(d.Original, d); d.ShareThreshold {
 			if patterns == nil {
 				patterns = make([]string, len(trail))
 			}

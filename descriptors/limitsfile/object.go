@@ -11,14 +11,14 @@ import (
 // object is a mapping whose fields are checked against the schema.
 type object struct {
 	node   *yaml.Node
-	fields []value
+	values []value
 }
 
 // value is one field of an object. A field that is null has no node.
 type value struct {
-	row     *row // of the schema
-	node    *yaml.Node
-	invalid bool // a mistake is reported, and Value is zero
+	row      *row // of the schema
+	node     *yaml.Node
+	hasError bool // a mistake is reported, and Value is zero
 
 	fields.Value
 
@@ -26,56 +26,56 @@ type value struct {
 	mappings []*yaml.Node
 }
 
-func (v value) given() bool { return v.row != nil }
+func (v value) isPresent() bool { return v.row != nil }
 
 // valid reports whether the field is in its object and has no mistake.
-func (v value) valid() bool { return v.row != nil && !v.invalid }
+func (v value) isValid() bool { return v.row != nil && !v.hasError }
 
 // field returns the field of that name, or only the node of o for problems of the missing field.
 func (o *object) field(name string) value {
 	if o == nil {
 		return value{}
 	}
-	for i := range o.fields {
-		if o.fields[i].row.Name == name {
-			return o.fields[i]
+	for i := range o.values {
+		if o.values[i].row.Name == name {
+			return o.values[i]
 		}
 	}
 	return value{node: o.node}
 }
 
 // all returns the fields of o, which can be nil.
-func (o *object) all() []value {
+func (o *object) allValues() []value {
 	if o == nil {
 		return nil
 	}
-	return o.fields
+	return o.values
 }
 
 func (o *object) fieldOr(defaults *object, name string) value {
-	if v := o.field(name); v.given() {
+	if v := o.field(name); v.isPresent() {
 		return v
 	}
 	return defaults.field(name)
 }
 
-func (o *object) invalid() bool {
-	return slices.ContainsFunc(o.fields, func(v value) bool { return v.invalid })
+func (o *object) hasError() bool {
+	return slices.ContainsFunc(o.values, func(v value) bool { return v.hasError })
 }
 
 // set sets a field, or removes it if v.node is nil.
 func (o *object) set(v value) {
-	i := slices.IndexFunc(o.fields, func(old value) bool { return old.row == v.row })
+	i := slices.IndexFunc(o.values, func(old value) bool { return old.row == v.row })
 	switch {
 	case i < 0 && v.node != nil:
-		o.fields = append(o.fields, v)
+		o.values = append(o.values, v)
 	case i >= 0 && v.node == nil:
-		o.fields = slices.Delete(o.fields, i, i+1)
+		o.values = slices.Delete(o.values, i, i+1)
 	case i >= 0:
 		if v.row.Kind == fields.Object {
-			v.mappings = append(o.fields[i].mappings, v.mappings...)
+			v.mappings = append(o.values[i].mappings, v.mappings...)
 		}
-		o.fields[i] = v
+		o.values[i] = v
 	}
 }
 
@@ -99,10 +99,10 @@ func (d *document) fill(o *object, l level, pos *place, n *yaml.Node, depth int)
 		d.errorf(n, pos, "merge keys (<<) are nested more than %d deep", maxNesting)
 		return
 	}
-	o.fields = slices.Grow(o.fields, len(n.Content)/2)
+	o.values = slices.Grow(o.values, len(n.Content)/2)
 	seen := make([]*row, 0, 8)
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		if !d.visit(n) {
+		if !d.countNode(n) {
 			return
 		}
 		key, node := fields.Resolve(n.Content[i]), fields.Resolve(n.Content[i+1])
@@ -140,7 +140,7 @@ func (d *document) mergeSources(pos *place, n *yaml.Node) []*yaml.Node {
 	}
 	var mappings []*yaml.Node
 	for _, source := range slices.Backward(sources) {
-		if !d.visit(source) {
+		if !d.countNode(source) {
 			break
 		}
 		if m := fields.Resolve(source); m.Kind == yaml.MappingNode {
@@ -160,18 +160,18 @@ func (d *document) row(l level, pos *place, keyNode, key *yaml.Node) *row {
 	}
 	r := findRow(key.Value)
 	if l == ruleLevel {
-		if misplaced := misplacedInRule(key.Value); misplaced != "" {
-			d.errorf(keyNode, pos, "%s %s", key.Value, misplaced)
+		if reason := remedyForFieldOutsideRule(key.Value); reason != "" {
+			d.errorf(keyNode, pos, "%s %s", key.Value, reason)
 			return nil
 		}
 	}
 	switch {
 	case r == nil || r.levels&l.sameFormat() == 0:
 		advice := "want " + fields.JoinOr(fieldsAt(l))
-		if near := fields.Nearest(key.Value, fieldsAt(l)); near != "" {
-			advice = "did you mean " + near + "?"
-		} else if near := fields.Nearest(key.Value, fieldsAt(l.sameFormat())); near != "" {
-			advice = "did you mean " + near + ", which belongs in " + (findRow(near).levels & l.sameFormat()).String() + "?"
+		if suggestion := fields.Nearest(key.Value, fieldsAt(l)); suggestion != "" {
+			advice = "did you mean " + suggestion + "?"
+		} else if suggestion := fields.Nearest(key.Value, fieldsAt(l.sameFormat())); suggestion != "" {
+			advice = "did you mean " + suggestion + ", which belongs in " + (findRow(suggestion).levels & l.sameFormat()).String() + "?"
 		}
 		d.errorf(keyNode, pos, "unknown key %s; %s", fields.Display(key), advice)
 	case r.levels&l != 0:
@@ -190,10 +190,10 @@ func (d *document) value(r *row, pos *place, n *yaml.Node) value {
 		return value{row: r}
 	}
 	v := value{row: r, node: n}
-	var mistake string
-	if v.Value, mistake = r.Read(n); mistake != "" {
-		d.errorf(n, pos, "%s: %s", r.Name, mistake)
-		v.invalid = true
+	var reason string
+	if v.Value, reason = r.Read(n); reason != "" {
+		d.errorf(n, pos, "%s: %s", r.Name, reason)
+		v.hasError = true
 	} else if r.Kind == fields.Object || r.Kind == fields.Free {
 		v.mappings = []*yaml.Node{n}
 	}
@@ -202,7 +202,7 @@ func (d *document) value(r *row, pos *place, n *yaml.Node) value {
 
 // items returns the mappings of a list.
 func (d *document) items(v value, pos *place) []*yaml.Node {
-	if !v.valid() {
+	if !v.isValid() {
 		return nil
 	}
 	return d.mappings(v.row, v.node.Content, pos)
@@ -211,7 +211,7 @@ func (d *document) items(v value, pos *place) []*yaml.Node {
 func (d *document) mappings(r *row, items []*yaml.Node, pos *place) []*yaml.Node {
 	var mappings []*yaml.Node
 	for _, n := range items {
-		if !d.visit(n) {
+		if !d.countNode(n) {
 			break
 		}
 		if m := fields.Resolve(n); m.Kind == yaml.MappingNode {

@@ -47,22 +47,22 @@ const (
 	maxProblems = 1000
 )
 
-type shared struct {
+type parseState struct {
 	options     Options
 	lists       map[[3]string]*fileList // by field, name in the limits file, and path
 	expressions expressionCache
 	patterns    *condition.Patterns
 }
 
-func newShared(o Options) *shared {
+func newParseState(o Options) *parseState {
 	o.MaxFileBytes = cmp.Or(o.MaxFileBytes, DefaultMaxFileBytes)
 	o.MaxNodes = cmp.Or(o.MaxNodes, DefaultMaxNodes)
-	return &shared{o, map[[3]string]*fileList{}, expressionCache{}, &condition.Patterns{}}
+	return &parseState{o, map[[3]string]*fileList{}, expressionCache{}, &condition.Patterns{}}
 }
 
 // document is a limits file while it is read.
 type document struct {
-	*shared
+	*parseState
 	file           string
 	nodes          int // visited so far
 	rules          int // descriptors and limits so far
@@ -78,11 +78,11 @@ type document struct {
 	limits map[limit.Spec]*limit.Limit // read so far
 
 	errs, warns []pendingProblem
-	mistakes    int // all errors so far, also errors beyond maxProblems
+	errorCount  int // all errors so far, also errors beyond maxProblems
 }
 
-func newDocument(file string, s *shared) *document {
-	return &document{shared: s, file: file, limits: map[limit.Spec]*limit.Limit{}}
+func newDocument(file string, s *parseState) *document {
+	return &document{parseState: s, file: file, limits: map[limit.Spec]*limit.Limit{}}
 }
 
 type pendingProblem struct {
@@ -91,15 +91,15 @@ type pendingProblem struct {
 }
 
 func (d *document) errorf(n *yaml.Node, pos *place, format string, args ...any) {
-	d.mistakes++
-	d.errs = d.add(d.errs, n, pos, fmt.Sprintf(format, args...))
+	d.errorCount++
+	d.errs = d.addProblem(d.errs, n, pos, fmt.Sprintf(format, args...))
 }
 
 func (d *document) warnf(n *yaml.Node, pos *place, format string, args ...any) {
-	d.warns = d.add(d.warns, n, pos, fmt.Sprintf(format, args...))
+	d.warns = d.addProblem(d.warns, n, pos, fmt.Sprintf(format, args...))
 }
 
-func (d *document) add(list []pendingProblem, n *yaml.Node, pos *place, reason string) []pendingProblem {
+func (d *document) addProblem(list []pendingProblem, n *yaml.Node, pos *place, reason string) []pendingProblem {
 	if len(list) > maxProblems || d.nodes > d.options.MaxNodes { // after maxNodes, unread fields would be reported as missing
 		return list
 	}
@@ -111,7 +111,7 @@ func (d *document) add(list []pendingProblem, n *yaml.Node, pos *place, reason s
 }
 
 // problems returns list in the order of lines, without duplicates.
-func problems(list []pendingProblem) fields.Problems {
+func sortedProblems(list []pendingProblem) fields.Problems {
 	var ps fields.Problems
 	for _, p := range list[:min(len(list), maxProblems)] {
 		p.Path = p.pos.path()
@@ -131,16 +131,16 @@ func problems(list []pendingProblem) fields.Problems {
 }
 
 // visit counts a node and reports whether to go on.
-func (d *document) visit(n *yaml.Node) bool {
+func (d *document) countNode(n *yaml.Node) bool {
 	if d.nodes == d.options.MaxNodes {
 		d.errorf(n, nil, "file has more than %d keys and values (aliases count at each use)", d.options.MaxNodes)
 	}
 	d.nodes++
-	return !d.full()
+	return !d.mustStop()
 }
 
 // full reports whether the file exceeds a bound, so that reading stops.
-func (d *document) full() bool {
+func (d *document) mustStop() bool {
 	return d.nodes > d.options.MaxNodes || len(d.errs) > maxProblems
 }
 
@@ -155,12 +155,12 @@ func (d *document) countRules(n *yaml.Node, count int) bool {
 }
 
 // checkCount reports a mistake if the file has more than most things. It returns false to stop reading.
-func (d *document) checkCount(n *yaml.Node, count, most int, things string) bool {
-	if count > most && !d.full() {
-		d.errorf(n, nil, "file has more than %d %s (aliases count at each use); split the file", most, things)
+func (d *document) checkCount(n *yaml.Node, count, maximum int, things string) bool {
+	if count > maximum && !d.mustStop() {
+		d.errorf(n, nil, "file has more than %d %s (aliases count at each use); split the file", maximum, things)
 		d.stop()
 	}
-	return !d.full()
+	return !d.mustStop()
 }
 
 // stop stops reading after a problem that many more would follow.

@@ -23,39 +23,39 @@ const MaxPatchBytes = 64 << 10
 type Patch struct {
 	Notes
 
-	file   string // shown in problems
-	fields *object
-	items  []*object // the items of rate_limits; nil without rate_limits
+	name  string // shown in problems
+	root  *object
+	items []*object // the items of rate_limits; nil without rate_limits
 }
 
 // ParsePatch reads a patch from a JSON object (docs/overrides.md), or from a whole number of requests_per_unit.
 // target is shown in problems. The error is Problems.
 func ParsePatch(target string, value []byte) (*Patch, error) {
-	p := &Patch{file: shownName("override", target)}
+	p := &Patch{name: nameInProblems("override", target)}
 	if number := bytes.TrimSpace(value); isCount(number) {
 		value = fmt.Appendf(nil, `{"requests_per_unit": %s}`, cmp.Or(string(bytes.TrimLeft(number, "0")), "0"))
 	}
 	var err error
-	p.Notes, err = parseValue(p.file, overrideLevel, value, `{"requests_per_unit": 100, "expires_at": "2030-01-31T12:00:00Z"}`, p.read)
+	p.Notes, err = parseChange(p.name, overrideLevel, value, `{"requests_per_unit": 100, "expires_at": "2030-01-31T12:00:00Z"}`, p.read)
 	return p, err
 }
 
 // TargetProblem returns a problem of the override, rule or switch of a target.
 func TargetProblem(kind, target, path, reason string) fields.Problem {
-	return fields.Problem{File: shownName(kind, target), Path: path, Reason: reason}
+	return fields.Problem{File: nameInProblems(kind, target), Path: path, Reason: reason}
 }
 
 // problemsAt returns errors and warnings with this path. In a value of run time, a warning is an error too.
 func (d *document) problemsAt(path string) fields.Problems {
-	all := problems(append(d.errs, d.warns...))
-	for i := range all {
-		all[i].Path = path
+	list := sortedProblems(append(d.errs, d.warns...))
+	for i := range list {
+		list[i].Path = path
 	}
-	return all
+	return list
 }
 
 // json reads a JSON object, or returns nil after reporting a mistake with example as the advice.
-func (d *document) json(text []byte, example string) *yaml.Node {
+func (d *document) readJSON(text []byte, example string) *yaml.Node {
 	if len(text) > MaxPatchBytes {
 		d.errorf(nil, nil, "value is %d bytes; maximum is %d", len(text), MaxPatchBytes)
 		return nil
@@ -80,26 +80,26 @@ func isCount(text []byte) bool {
 }
 
 func (p *Patch) read(d *document, o *object) {
-	p.fields = o
+	p.root = o
 	list := o.field("rate_limits")
-	if list.valid() {
+	if list.isValid() {
 		p.items = []*object{}
 		for _, item := range d.limitItems(nil, list) {
-			p.items = append(p.items, d.object(patchLevel, nil, item))
+			p.items = append(p.items, d.object(overrideItemLevel, nil, item))
 		}
-		if f := p.fields.restrict(patchLevel); len(f.fields) > 0 {
-			d.errorf(f.fields[0].node, nil, "%s is beside rate_limits; put it into the items of rate_limits", f.fields[0].row.Name)
+		if others := p.root.onlyAllowedAt(overrideItemLevel); len(others.values) > 0 {
+			d.errorf(others.values[0].node, nil, "%s is beside rate_limits; put it into the items of rate_limits", others.values[0].row.Name)
 		}
-	} else if len(d.errs)+len(d.warns) == 0 && !slices.ContainsFunc(p.fields.fields, func(v value) bool { return v.row.levels != noteLevels }) {
-		changes := slices.DeleteFunc(fieldsAt(overrideLevel), func(name string) bool { return findRow(name).levels == noteLevels })
+	} else if len(d.errs)+len(d.warns) == 0 && !slices.ContainsFunc(p.root.values, func(v value) bool { return v.row.levels != levelsWithNotes }) {
+		changes := slices.DeleteFunc(fieldsAt(overrideLevel), func(name string) bool { return findRow(name).levels == levelsWithNotes })
 		d.errorf(o.node, nil, "override changes nothing; want %s", fields.JoinOr(changes))
 	}
-	for _, o := range append(slices.Clip(p.items), p.fields) {
-		if v := o.field("unit"); v.valid() {
+	for _, o := range append(slices.Clip(p.items), p.root) {
+		if v := o.field("unit"); v.isValid() {
 			d.checkUnit(nil, v)
 		}
 		for _, name := range []string{"requests_per_unit", "burst", "unlimited"} {
-			if v := o.field(name); v.given() && o.field("factor").given() {
+			if v := o.field(name); v.isPresent() && o.field("factor").isPresent() {
 				d.errorf(v.node, nil, "factor and %s are both given; want one of them", name)
 			}
 		}
@@ -107,25 +107,25 @@ func (p *Patch) read(d *document, o *object) {
 }
 
 // restrict returns o with only the fields that level l allows.
-func (o *object) restrict(l level) *object {
-	fields := slices.DeleteFunc(slices.Clone(o.fields), func(v value) bool { return v.row.levels&l == 0 })
-	return &object{o.node, fields}
+func (o *object) onlyAllowedAt(l level) *object {
+	values := slices.DeleteFunc(slices.Clone(o.values), func(v value) bool { return v.row.levels&l == 0 })
+	return &object{o.node, values}
 }
 
 // Apply returns a copy of old, a descriptor of domain, with the changes of p, or problems.
 func (p *Patch) Apply(domain *Domain, path string, old *Descriptor) (*Descriptor, fields.Problems) {
-	d := newDocument(p.file, newShared(Options{}))
+	d := newDocument(p.name, newParseState(Options{}))
 	d.domain = domain
 	changed := *old
 	changed.Limits = p.limits(d, old.Limits)
-	if v := p.fields.field("shadow_mode"); v.given() {
+	if v := p.root.field("shadow_mode"); v.isPresent() {
 		changed.ShadowMode = v.Flag
 	}
-	if v := p.fields.field("enforce"); v.given() {
+	if v := p.root.field("enforce"); v.isPresent() {
 		changed.EnforcedPercent = v.Ratio
 	}
 	if changed.rejectsReleases() {
-		d.errorf(p.fields.field("algorithm").node, nil, refundsFalseForHolds)
+		d.errorf(p.root.field("algorithm").node, nil, refundsFalseReason)
 	}
 	return &changed, d.problemsAt(path)
 }
@@ -134,10 +134,10 @@ func (p *Patch) Apply(domain *Domain, path string, old *Descriptor) (*Descriptor
 func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 	items := p.items
 	if items == nil {
-		o := p.fields.restrict(patchLevel)
+		o := p.root.onlyAllowedAt(overrideItemLevel)
 		if len(old) > 1 {
-			if i := slices.IndexFunc(o.fields, func(v value) bool { return !slices.Contains(fieldsForAll, v.row.Name) }); i >= 0 {
-				v := o.fields[i]
+			if i := slices.IndexFunc(o.values, func(v value) bool { return !slices.Contains(fieldsOfSeveralLimits, v.row.Name) }); i >= 0 {
+				v := o.values[i]
 				d.errorf(v.node, nil, "the descriptor has %d limits; put %s into rate_limits, a list with an item for each limit ({} keeps a limit as it is)", len(old), v.row.Name)
 				return nil
 			}
@@ -148,16 +148,16 @@ func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 		old = make([]*Limit, len(items))
 	}
 	if len(items) != len(old) {
-		d.errorf(p.fields.field("rate_limits").node, nil, "rate_limits: got %d items, want %d, one for each limit of the descriptor ({} keeps a limit as it is)", len(items), len(old))
+		d.errorf(p.root.field("rate_limits").node, nil, "rate_limits: got %d items, want %d, one for each limit of the descriptor ({} keeps a limit as it is)", len(items), len(old))
 		return nil
 	}
 	var changed []*Limit
 	for i, o := range items {
-		l := d.patch(o, old[i])
-		if d.mistakes > 0 {
+		l := d.patchLimit(o, old[i])
+		if d.errorCount > 0 {
 			return nil
 		}
-		if other := sameCounter(changed, l); other != nil {
+		if other := limitWithSameCounter(changed, l); other != nil {
 			d.errorf(o.node, nil, "%s would have the algorithm, window and scope of %s; they would share one counter", l.Limit, other.Limit)
 			return nil
 		}
@@ -167,12 +167,12 @@ func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 }
 
 // fieldsForAll names the fields of a patch that can change several limits alike.
-var fieldsForAll = []string{"factor", "enabled", "charge_denied", "scope", "on_backend_failure", "fallback_ratio", "lease", "lease_waste"}
+var fieldsOfSeveralLimits = []string{"factor", "enabled", "charge_denied", "scope", "on_backend_failure", "fallback_ratio", "lease", "lease_waste"}
 
 // patch returns old, which can be nil, with the changes of o. After a mistake, the result has no meaning.
-func (d *document) patch(o *object, old *Limit) *Limit {
+func (d *document) patchLimit(o *object, old *Limit) *Limit {
 	factor, unlimited := o.field("factor"), o.field("unlimited")
-	hasNumber := o.field("requests_per_unit").given() || factor.given() || unlimited.given() && !unlimited.Flag
+	hasNumber := o.field("requests_per_unit").isPresent() || factor.isPresent() || unlimited.isPresent() && !unlimited.Flag
 	var spec *limit.Spec // the numbers that the changes start from
 	switch {
 	case old == nil:
@@ -182,10 +182,10 @@ func (d *document) patch(o *object, old *Limit) *Limit {
 		spec = &old.Spec
 	}
 	switch {
-	case spec == nil && factor.given():
+	case spec == nil && factor.isPresent():
 		d.errorf(factor.node, nil, "factor: the descriptor has no number to multiply")
 		return nil
-	case old == nil && len(o.fields) == 0:
+	case old == nil && len(o.values) == 0:
 		d.errorf(o.node, nil, "the descriptor has no limit to change; give unit and requests_per_unit to set one")
 		return nil
 	case old == nil:
@@ -196,13 +196,13 @@ func (d *document) patch(o *object, old *Limit) *Limit {
 		return l
 	}
 	l := *old
-	if v := o.field("name"); v.given() {
+	if v := o.field("name"); v.isPresent() {
 		l.Name = v.Text
 	}
-	if v := o.field("enabled"); v.given() {
+	if v := o.field("enabled"); v.isPresent() {
 		l.Enabled = v.Flag
 	}
-	if o.field("replaces").given() {
+	if o.field("replaces").isPresent() {
 		l.Replaces = nil
 		d.readReplaces(nil, o, &l)
 	}
@@ -217,7 +217,7 @@ func (d *document) patch(o *object, old *Limit) *Limit {
 	default:
 		l.Limit, l.Unlimited, l.specBeforeUnlimited = d.newLimit(nil, o, d.patchSpec(o, *spec)), false, nil
 	}
-	if d.mistakes == 0 {
+	if d.errorCount == 0 {
 		l.setOverrideFields(o)
 	}
 	return &l
@@ -232,7 +232,7 @@ func (d *document) patchSpec(o *object, old limit.Spec) limit.Spec {
 	}
 	factor := o.field("factor")
 	for _, count := range []*uint32{&changed.Requests, &changed.Burst} {
-		if !factor.given() || *count == 0 {
+		if !factor.isPresent() || *count == 0 {
 			continue
 		}
 		product := math.Round(float64(*count) * factor.Ratio)

@@ -20,7 +20,7 @@ func TestPlainNumberMeansRequestsPerUnit(t *testing.T) {
 		p, err := ParsePatch("d|k", []byte(value))
 		if want == "" {
 			assert.NoError(t, err, value)
-			assert.True(t, p.fields.field("requests_per_unit").given(), value)
+			assert.True(t, p.root.field("requests_per_unit").isPresent(), value)
 		} else {
 			assert.ErrorContains(t, err, want, value)
 		}

@@ -13,8 +13,8 @@ import (
 type RuntimeRule struct {
 	Notes
 
-	file        string // shown in problems
-	fields      *object
+	name        string // shown in problems
+	root        *object
 	expressions expressionCache // of Descriptor, which reload calls after each change
 }
 
@@ -23,14 +23,14 @@ const ruleExample = `{"rate_limit": {"unit": "minute", "requests_per_unit": 100}
 // ParseRule reads a rule from a JSON object with notes and the fields of a descriptor, except key, value and
 // descriptors. The error is Problems.
 func ParseRule(target string, value []byte) (*RuntimeRule, error) {
-	r := &RuntimeRule{file: shownName("rule", target), expressions: expressionCache{}}
+	r := &RuntimeRule{name: nameInProblems("rule", target), expressions: expressionCache{}}
 	var err error
-	r.Notes, err = parseValue(r.file, ruleLevel, value, ruleExample, func(_ *document, o *object) { r.fields = o })
+	r.Notes, err = parseChange(r.name, ruleLevel, value, ruleExample, func(_ *document, o *object) { r.root = o })
 	return r, err
 }
 
 // misplacedInRule returns where a field belongs that no rule has, or nothing.
-func misplacedInRule(name string) string {
+func remedyForFieldOutsideRule(name string) string {
 	switch {
 	case name == "key" || name == "value":
 		return "is in the target of a rule; leave it out of the rule"
@@ -52,15 +52,15 @@ func IsLimitField(name string) bool {
 // limits file, and gets the defaults of the domain. It adds its regular expressions to patterns, which has those of
 // the domain. Calls must not overlap.
 func (r *RuntimeRule) Descriptor(domain *Domain, path string, keys []string, value string, patterns *condition.Patterns) (*Descriptor, fields.Problems) {
-	d := newDocument(r.file, newShared(Options{}))
+	d := newDocument(r.name, newParseState(Options{}))
 	d.domain, d.expressions, d.patterns = domain, r.expressions, patterns
-	o := r.fields
+	o := r.root
 	for _, c := range r.expressions { // of an earlier call
 		if err := patterns.Add(c); err != nil {
 			d.errorf(o.node, nil, "cel: %v", err)
 		}
 	}
-	desc := &Descriptor{Key: keys[len(keys)-1], Value: value, File: r.file}
+	desc := &Descriptor{Key: keys[len(keys)-1], Value: value, File: r.name}
 	d.readCondition(desc, nil, o)
 	if desc.Condition != nil {
 		d.checkEntryKeys(desc.Condition, nil, o, keys)
@@ -68,8 +68,8 @@ func (r *RuntimeRule) Descriptor(domain *Domain, path string, keys []string, val
 	if desc.Value != value {
 		d.errorf(o.node, nil, "target: got the value %s, want the condition as the value: %s", strconv.Quote(value), strconv.Quote(desc.Value))
 	}
-	d.descriptor(desc, nil, o)
-	if len(desc.Limits) == 0 && d.mistakes == 0 {
+	d.readDescriptor(desc, nil, o)
+	if len(desc.Limits) == 0 && d.errorCount == 0 {
 		d.errorf(o.node, nil, "rule has no limit; want rate_limit or rate_limits")
 	}
 	desc.Created = &r.Notes
@@ -82,9 +82,9 @@ func CheckSiblings(d *Descriptor, list []*Descriptor) error {
 		return nil
 	}
 	conditions := []*condition.Condition{d.Condition}
-	for _, other := range list {
-		if other.Condition != nil && other.Key == d.Key && other.Value != d.Value {
-			conditions = append(conditions, other.Condition)
+	for _, sibling := range list {
+		if sibling.Condition != nil && sibling.Key == d.Key && sibling.Value != d.Value {
+			conditions = append(conditions, sibling.Condition)
 		}
 	}
 	return checkConditions(conditions)
@@ -112,7 +112,7 @@ func NewDescriptor(key, value string) *Descriptor {
 	return &Descriptor{Key: key, Value: value, WildcardKey: strings.Contains(key, "*"), WildcardValue: strings.Contains(value, "*")}
 }
 
-func shownName(kind, target string) string {
+func nameInProblems(kind, target string) string {
 	const maxBytes = 200
 	return strings.TrimSpace(kind + " " + fields.Cut(fields.Printable(target), maxBytes))
 }
@@ -162,7 +162,7 @@ func (d *document) notes(o *object) Notes {
 }
 
 func (d *document) time(v value) time.Time {
-	if !v.valid() {
+	if !v.isValid() {
 		return time.Time{}
 	}
 	t, err := time.Parse(time.RFC3339, v.Text)
@@ -173,32 +173,32 @@ func (d *document) time(v value) time.Time {
 }
 
 // parseValue reads a value of run time: a JSON object with notes and other fields of level l, which check checks.
-func parseValue(file string, l level, value []byte, example string, check func(d *document, o *object)) (n Notes, err error) {
-	d := newDocument(file, newShared(Options{}))
-	if root := d.json(value, example); root != nil {
+func parseChange(file string, l level, value []byte, example string, check func(d *document, o *object)) (n Notes, err error) {
+	d := newDocument(file, newParseState(Options{}))
+	if root := d.readJSON(value, example); root != nil {
 		o := d.object(l, nil, root)
 		n = d.notes(o)
 		check(d, o)
 	}
-	if all := d.problemsAt(""); len(all) > 0 {
-		return n, all
+	if problems := d.problemsAt(""); len(problems) > 0 {
+		return n, problems
 	}
 	return n, nil
 }
 
 // ParseSwitch reads the notes of a switch from a JSON object. The error is Problems.
 func ParseSwitch(name string, value []byte) (Notes, error) {
-	return parseValue(name, switchLevel, value, `{"reason": "incident", "expires_at": "2030-01-31T12:00:00Z"}`, func(*document, *object) {})
+	return parseChange(name, switchLevel, value, `{"reason": "incident", "expires_at": "2030-01-31T12:00:00Z"}`, func(*document, *object) {})
 }
 
 // ParseShadowMode reads the switch of SHADOW_MODE: a JSON object with notes and shadow_mode.
-func ParseShadowMode(name string, value []byte) (on bool, n Notes, err error) {
-	n, err = parseValue(name, shadowModeLevel, value, `{"shadow_mode": true}`, func(d *document, o *object) {
+func ParseShadowMode(name string, value []byte) (isOn bool, n Notes, err error) {
+	n, err = parseChange(name, shadowModeLevel, value, `{"shadow_mode": true}`, func(d *document, o *object) {
 		mode := o.field("shadow_mode")
-		if !mode.given() {
+		if !mode.isPresent() {
 			d.errorf(o.node, nil, "shadow_mode is missing; want true or false")
 		}
-		on = mode.Flag
+		isOn = mode.Flag
 	})
-	return on, n, err
+	return isOn, n, err
 }

@@ -20,20 +20,20 @@ func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
 	if key := o.field("key"); hasOuterSpace(key.Text) {
 		d.warnf(key.node, pos, "key: got %q with spaces around it, which are part of the key; remove them", key.Text)
 	}
-	if v := o.field("value"); v.valid() && desc.Condition == nil && v.Text != "" {
+	if v := o.field("value"); v.isValid() && desc.Condition == nil && v.Text != "" {
 		d.warnText(desc.Key, "value", v.Text, v.node, pos)
 	}
 	if desc.Condition == nil {
 		return
 	}
-	inner := o
-	if not := o.field("not"); not.valid() {
-		inner = d.object(notLevel, pos, not.mappings...)
+	conditionObject := o
+	if not := o.field("not"); not.isValid() {
+		conditionObject = d.object(notLevel, pos, not.mappings...)
 	}
-	if v := inner.field("cidr"); v.given() && desc.Key == "masked_remote_address" {
+	if v := conditionObject.field("cidr"); v.isPresent() && desc.Key == "masked_remote_address" {
 		d.warnf(v.node, pos, "cidr matches no value of masked_remote_address, which is a network and no address; want in, or the key remote_address")
 	}
-	if v := inner.field("in"); v.given() && v.node.Kind == yaml.SequenceNode {
+	if v := conditionObject.field("in"); v.isPresent() && v.node.Kind == yaml.SequenceNode {
 		for _, n := range v.node.Content {
 			if n = fields.Resolve(n); isAddressKey(desc.Key) || hasOuterSpace(n.Value) {
 				d.warnText(desc.Key, "entry of in", n.Value, n, pos)
@@ -109,23 +109,23 @@ func (l *Limit) isTighter(other *Limit) bool {
 	if a.Algorithm != b.Algorithm || a.Scope != b.Scope || a.OnBackendFailure != b.OnBackendFailure || a.FallbackRatio != b.FallbackRatio || a.Lease || b.Lease {
 		return false
 	}
-	long, short := l.Period(), other.Period() // of the tighter limit and of the other limit
+	period, otherPeriod := l.Period(), other.Period() // of the tighter limit and of the other limit
 	switch a.Algorithm {
 	case limit.FixedWindow:
-		if long >= short {
-			return long%short == 0 && a.Requests <= b.Requests && (a.ChargeDenied || !b.ChargeDenied)
+		if period >= otherPeriod {
+			return period%otherPeriod == 0 && a.Requests <= b.Requests && (a.ChargeDenied || !b.ChargeDenied)
 		}
-		return short%long == 0 && !b.ChargeDenied && uint64(a.Requests)*uint64(short/long) <= uint64(b.Requests)
+		return otherPeriod%period == 0 && !b.ChargeDenied && uint64(a.Requests)*uint64(otherPeriod/period) <= uint64(b.Requests)
 	case limit.SlidingLog:
 		if a.ChargeDenied || b.ChargeDenied {
 			return false
 		}
-		windows := uint64((short + long - 1) / long)
+		windows := uint64((otherPeriod + period - 1) / period)
 		return uint64(a.Requests)*windows <= uint64(b.Requests)
 	case limit.TokenBucket:
 		// Rates are compared as fractions of requests and periods.
 		return !a.ChargeDenied && !b.ChargeDenied && l.Capacity() <= other.Capacity() &&
-			float64(a.Requests)/float64(long) <= float64(b.Requests)/float64(short)
+			float64(a.Requests)/float64(period) <= float64(b.Requests)/float64(otherPeriod)
 	}
 	return false
 }
@@ -143,11 +143,11 @@ func (r *reader) warnUnreachable(domain string, trail []*Descriptor, list []*Des
 	}
 	for _, d := range list {
 		path := append(slices.Clip(trail), d)
-		if by := covering(wildcards, d); by != nil && len(r.set.Warnings) < maxProblems {
+		if hiding := hidingDescriptor(wildcards, d); hiding != nil && len(r.set.Warnings) < maxProblems {
 			r.set.Warnings = append(r.set.Warnings, fields.Problem{
 				File: d.File, Line: d.Line, Path: Path(domain, path),
 				Reason: fmt.Sprintf("no request reaches this descriptor, because %s at %s matches first; remove one of them, or change the order or the value",
-					by.Label(), fields.FileLine(by.File, by.Line)),
+					hiding.Label(), fields.FileLine(hiding.File, hiding.Line)),
 			})
 		}
 		r.warnUnreachable(domain, path, d.Descriptors)
@@ -160,7 +160,7 @@ type wildcard struct {
 }
 
 // covering returns the first of the wildcards that matches, and matches first, all requests of d, or nil.
-func covering(wildcards []wildcard, d *Descriptor) *Descriptor {
+func hidingDescriptor(wildcards []wildcard, d *Descriptor) *Descriptor {
 	if d.Condition != nil || !d.WildcardKey && !d.WildcardValue && d.Value != "" {
 		return nil // a condition and an exact value come first
 	}

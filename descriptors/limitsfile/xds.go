@@ -28,9 +28,9 @@ func ParseXDS(resources []*confv3.RateLimitConfig, old *Set, o Options) (*Set, e
 	r := newReader(o)
 	r.isResponse = true
 	for i, resource := range resources {
-		d := newDocument(fields.Printable(cmp.Or(resource.GetName(), fmt.Sprintf("resource %d", i+1))), r.shared)
-		x := &xdsReader{d: d, top: &place{domain: fields.Printable(resource.GetDomain())}}
-		r.open(d, x.root(resource))
+		d := newDocument(fields.Printable(cmp.Or(resource.GetName(), fmt.Sprintf("resource %d", i+1))), r.parseState)
+		x := &xdsReader{d: d, domainPlace: &place{domain: fields.Printable(resource.GetDomain())}}
+		r.openDocument(d, x.root(resource))
 		d.pieces = func(f func([]*yaml.Node) bool) error {
 			x.eachPiece(resource.GetDescriptors(), f)
 			return nil
@@ -46,7 +46,7 @@ func ParseXDS(resources []*confv3.RateLimitConfig, old *Set, o Options) (*Set, e
 
 func (r *reader) keepDomains(old *Set) {
 	for _, d := range r.docs {
-		if d.mistakes > 0 && d.domain != nil && r.domains[d.domain.Name] != nil {
+		if d.errorCount > 0 && d.domain != nil && r.domains[d.domain.Name] != nil {
 			r.domains[d.domain.Name].hasProblems = true
 		}
 	}
@@ -78,8 +78,8 @@ const (
 )
 
 type xdsReader struct {
-	d   *document
-	top *place // of the domain
+	d           *document
+	domainPlace *place // of the domain
 }
 
 // root converts r without its descriptors.
@@ -94,11 +94,11 @@ func (x *xdsReader) root(r *confv3.RateLimitConfig) *yaml.Node {
 }
 
 // eachPiece converts the descriptors of the domain, a piece at a time, until f returns false.
-func (x *xdsReader) eachPiece(ds []*confv3.RateLimitDescriptor, f func([]*yaml.Node) bool) {
+func (x *xdsReader) eachPiece(list []*confv3.RateLimitDescriptor, f func([]*yaml.Node) bool) {
 	var piece []*yaml.Node
 	rules := 0
-	for i, d := range ds {
-		pos := x.place(x.top, i, d)
+	for i, d := range list {
+		pos := x.place(x.domainPlace, i, d)
 		n := countXDSRules(d)
 		if n > maxXDSPieceRules {
 			x.d.errorf(nil, pos, "got more than %d descriptors and limits in one descriptor; split the descriptor", maxXDSPieceRules)
@@ -151,9 +151,9 @@ func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *place, depth 
 		m["rate_limit"] = limit
 	}
 	metadata := d.GetMetadata().AsMap()
-	ours, has := metadata[XDSExtension]
-	fields, isMapping := ours.(map[string]any)
-	if has && !isMapping {
+	extension, hasExtension := metadata[XDSExtension]
+	fields, isMapping := extension.(map[string]any)
+	if hasExtension && !isMapping {
 		x.d.errorf(nil, pos, "%s in metadata: want a mapping with fields of a descriptor", XDSExtension)
 	}
 	if delete(metadata, XDSExtension); len(metadata) > 0 {
@@ -162,8 +162,8 @@ func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *place, depth 
 	if depth == 1 {
 		delete(fields, "defaults") // root has them
 	}
-	if more, ok := fields["rate_limit"].(map[string]any); ok && limit != nil {
-		maps.Copy(limit, more)
+	if limitExtension, ok := fields["rate_limit"].(map[string]any); ok && limit != nil {
+		maps.Copy(limit, limitExtension)
 		fields["rate_limit"] = limit
 	}
 	maps.Copy(m, fields)

@@ -118,12 +118,12 @@ func (f *finder) find(o *Override) (*match, *fields.Problem) {
 		}
 		index := f.indexes[&list[0]]
 		d, exact := index.Find(t.Entries[:i+1])
-		if other := index.EntryCondition(e.GetKey()); other != nil && !exact && e.GetValue() != "" {
+		if conditionOwner := index.ConditionOnOtherEntries(e.GetKey()); conditionOwner != nil && !exact && e.GetValue() != "" {
 			return fail("the value alone does not decide whether %s matches, because its expression reads other entries; want the target of a descriptor, such as %s",
-				fields.Printable(entryText(e)), other.Label())
+				fields.Printable(entryText(e)), conditionOwner.Label())
 		}
 		if d == nil {
-			return fail("unknown descriptor %s; %s", fields.Printable(entryText(e)), advice(list, e))
+			return fail("unknown descriptor %s; %s", fields.Printable(entryText(e)), adviceForUnknown(list, e))
 		}
 		m.trail, m.singleValues = append(m.trail, d), append(m.singleValues, 1)
 		if exact {
@@ -179,7 +179,7 @@ type activeMatch struct {
 	*match
 
 	// onTarget is false if a match for any value leads to a copy for a single value.
-	onTarget bool
+	isOnTarget bool
 }
 
 // children returns list with the matches and the copies for single values. trail leads to its parent.
@@ -198,17 +198,17 @@ func (b *builder) children(list, trail []*limitsfile.Descriptor, matches []activ
 		if len(matches) == 0 {
 			continue
 		}
-		d, deeperMatches := b.change(*original, trail, choose(matches, depth, ""))
+		d, deeperMatches := b.applyMatches(*original, trail, matchesFor(matches, depth, ""))
 		d.Descriptors = b.children(original.Descriptors, slices.Clip(append(trail, d)), deeperMatches)
 		list[i] = d
-		copied := map[string]bool{}
+		copiedEntries := map[string]bool{}
 		for _, m := range matches {
 			entry := entryText(m.Target.Entries[depth])
-			if m.singleValues[depth] == 0 || copied[entry] {
+			if m.singleValues[depth] == 0 || copiedEntries[entry] {
 				continue
 			}
-			copied[entry] = true
-			if c := b.copyFor(m, original, d, trail, choose(matches, depth, entry)); c != nil {
+			copiedEntries[entry] = true
+			if c := b.copyFor(m, original, d, trail, matchesFor(matches, depth, entry)); c != nil {
 				list = append(list, c)
 			}
 		}
@@ -217,14 +217,14 @@ func (b *builder) children(list, trail []*limitsfile.Descriptor, matches []activ
 }
 
 // choose returns the matches for any value at depth, and those for the single value entry, unless it is empty.
-func choose(matches []activeMatch, depth int, entry string) []activeMatch {
+func matchesFor(matches []activeMatch, depth int, entry string) []activeMatch {
 	var chosen []activeMatch
 	for _, m := range matches {
 		isSingle := m.singleValues[depth] == 1
 		if isSingle && entryText(m.Target.Entries[depth]) != entry {
 			continue
 		}
-		chosen = append(chosen, activeMatch{m.match, m.onTarget && isSingle == (entry != "")})
+		chosen = append(chosen, activeMatch{m.match, m.isOnTarget && isSingle == (entry != "")})
 	}
 	return chosen
 }
@@ -234,10 +234,10 @@ func choose(matches []activeMatch, depth int, entry string) []activeMatch {
 // would be too many copies.
 func (b *builder) copyFor(m activeMatch, original, changed *limitsfile.Descriptor, trail []*limitsfile.Descriptor, matches []activeMatch) *limitsfile.Descriptor {
 	depth := len(trail)
-	ownChildren := slices.ContainsFunc(matches, func(m activeMatch) bool { return m.singleValues[depth] == 1 && len(m.trail) > depth+1 })
+	hasOwnChildren := slices.ContainsFunc(matches, func(m activeMatch) bool { return m.singleValues[depth] == 1 && len(m.trail) > depth+1 })
 	copies := 1
-	if ownChildren {
-		copies += size(original.Descriptors)
+	if hasOwnChildren {
+		copies += descriptorCount(original.Descriptors)
 	}
 	if copies > *b.copiesLeft {
 		for _, m := range matches {
@@ -252,26 +252,26 @@ func (b *builder) copyFor(m activeMatch, original, changed *limitsfile.Descripto
 	c := *original
 	c.Key, c.Value = m.Target.Entries[depth].GetKey(), m.Target.Entries[depth].GetValue()
 	c.WildcardKey, c.WildcardValue, c.Condition = false, false, nil
-	c.CopiedFrom = original
-	d, deeperMatches := b.change(c, trail, matches)
+	c.Original = original
+	d, deeperMatches := b.applyMatches(c, trail, matches)
 	d.ShareThreshold = false
 	d.Descriptors = changed.Descriptors
-	if ownChildren {
+	if hasOwnChildren {
 		d.Descriptors = b.children(original.Descriptors, slices.Clip(append(trail, d)), deeperMatches)
 	}
 	return d
 }
 
-func size(list []*limitsfile.Descriptor) int {
+func descriptorCount(list []*limitsfile.Descriptor) int {
 	n := len(list)
 	for _, d := range list {
-		n += size(d.Descriptors)
+		n += descriptorCount(d.Descriptors)
 	}
 	return n
 }
 
 // change returns d after the matches that end at d, and those that go further down. trail leads to its parent.
-func (b *builder) change(d limitsfile.Descriptor, trail []*limitsfile.Descriptor, matches []activeMatch) (changed *limitsfile.Descriptor, deeperMatches []activeMatch) {
+func (b *builder) applyMatches(d limitsfile.Descriptor, trail []*limitsfile.Descriptor, matches []activeMatch) (changed *limitsfile.Descriptor, deeperMatches []activeMatch) {
 	trail = append(slices.Clip(trail), &d)
 	for _, m := range matches {
 		if len(m.trail) > len(trail) {
@@ -279,7 +279,7 @@ func (b *builder) change(d limitsfile.Descriptor, trail []*limitsfile.Descriptor
 			continue
 		}
 		path, out := limitsfile.Path(b.domain.Name, trail), m.outcome
-		if m.onTarget {
+		if m.isOnTarget {
 			out.Path, out.BaseLimits, out.Limits, out.CountersKept = path, d.Summary(), "", false
 		}
 		patched, problems := m.Apply(b.domain, path, &d)
@@ -290,14 +290,14 @@ func (b *builder) change(d limitsfile.Descriptor, trail []*limitsfile.Descriptor
 			continue
 		}
 		patched.Overrides = append(slices.Clip(d.Overrides), limitsfile.AppliedOverride{
-			Target: m.Target.String(), Notes: m.Override.Notes, Off: m.Kind == KindSwitch, BaseLimits: d.Summary(),
+			Target: m.Target.String(), Notes: m.Override.Notes, IsSwitch: m.Kind == KindSwitch, BaseLimits: d.Summary(),
 		})
 		patterns := limitsfile.CounterPatterns(trail)
 		patched.CounterPatterns = ownPatterns(patterns, m.singleValues)
 		if m.singleValues[len(trail)-1] == 1 {
 			patched.ShareThreshold = false
 		}
-		if m.onTarget {
+		if m.isOnTarget {
 			out.Limits = patched.Summary()
 			out.CountersKept = d.KeepsCounters(patched) && slices.Equal(patterns, patched.CounterPatterns)
 		}
@@ -324,7 +324,7 @@ func entryText(e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	return e.GetKey() + "=" + e.GetValue()
 }
 
-func advice(list []*limitsfile.Descriptor, e *ratelimitv3.RateLimitDescriptor_Entry) string {
+func adviceForUnknown(list []*limitsfile.Descriptor, e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	const maxNames = 10
 	if strings.Contains(e.GetKey()+e.GetValue(), "*") {
 		return "a pattern must be written as in the limits file"

@@ -14,16 +14,16 @@ import (
 var ErrNoLimits = errors.New("no limits are loaded yet")
 
 // Layer has the overrides, rules and switches of run time, valid or not. It isn't safe for concurrent use.
-type Layer struct{ byField map[string]*record }
+type Table struct{ records map[string]*record }
 
 type record struct {
-	value    string
-	notes    limitsfile.Notes
-	parsed   *Override // nil if value is not an override
-	parseErr error
-	lastGood *Override // the last override that was in force, or nil
-	state    State
-	hazards  fields.Problems // see outcome
+	value            string
+	notes            limitsfile.Notes
+	override         *Override // nil if value is not an override
+	parseErr         error
+	lastGoodOverride *Override // the last override that was in force, or nil
+	state            State
+	hazards          fields.Problems // see outcome
 }
 
 // State is the state of one override, rule or switch.
@@ -52,7 +52,7 @@ type State struct {
 	CountersKept bool
 
 	// AlsoRejected, of a DryRun, has the problems of overrides that would no longer fit.
-	AlsoRejected []error
+	ProblemsOfOthers []error
 }
 
 // Field returns the name of the field in Redis.
@@ -60,7 +60,7 @@ func (s *State) Field() string { return Field(s.Kind, s.Target) }
 
 func newRecord(field, value string) *record {
 	r := &record{value: value, notes: NotesOf(value)}
-	if r.parsed, r.parseErr = Parse(field, []byte(value)); r.parsed == nil {
+	if r.override, r.parseErr = Parse(field, []byte(value)); r.override == nil {
 		r.notes.Expires = time.Time{}
 	}
 	r.state = r.newState(field, ErrNoLimits)
@@ -73,49 +73,49 @@ func (r *record) newState(field string, problem error) State {
 }
 
 // Set replaces all values with those in all, by field.
-func (l *Layer) Set(all map[string]string) {
-	old := l.byField
-	l.byField = map[string]*record{}
-	for field, value := range all {
-		r := old[field]
+func (l *Table) Set(values map[string]string) {
+	oldRecords := l.records
+	l.records = map[string]*record{}
+	for field, value := range values {
+		r := oldRecords[field]
 		if r == nil || r.value != value {
 			r = newRecord(field, value)
-			if old[field] != nil {
-				r.lastGood = old[field].lastGood
+			if oldRecords[field] != nil {
+				r.lastGoodOverride = oldRecords[field].lastGoodOverride
 			}
 		}
-		l.byField[field] = r
+		l.records[field] = r
 	}
 }
 
 // Apply returns base with the overrides that are in force at now, and the time at which the next one ends, or the
 // zero Time. If an override is invalid or doesn't fit base, the last good one of its field stays in force until it
 // ends.
-func (l *Layer) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set, next time.Time) {
-	fields := slices.Sorted(maps.Keys(l.byField))
-	candidates := make([]*Override, len(fields)) // nil: none
-	for i, field := range fields {
-		r := l.byField[field]
+func (l *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set, nextEnd time.Time) {
+	names := slices.Sorted(maps.Keys(l.records))
+	chosen := make([]*Override, len(names)) // nil: none
+	for i, field := range names {
+		r := l.records[field]
 		r.state = r.newState(field, r.parseErr)
-		if r.parsed == nil {
-			candidates[i] = r.lastGood
-		} else if candidates[i] = r.parsed; r.parsed.Ended(now) {
-			r.state.Expired, r.lastGood = true, nil
+		if r.override == nil {
+			chosen[i] = r.lastGoodOverride
+		} else if chosen[i] = r.override; r.override.Ended(now) {
+			r.state.Expired, r.lastGoodOverride = true, nil
 		}
-		if candidates[i] != nil && candidates[i].Ended(now) {
-			candidates[i] = nil
+		if chosen[i] != nil && chosen[i].Ended(now) {
+			chosen[i] = nil
 		}
 	}
 	// If an override doesn't fit, its last good one takes its place, and all are applied again.
-	for retry := true; retry; {
-		retry = false
+	for mustRetry := true; mustRetry; {
+		mustRetry = false
 		var outcomes []outcome
-		set, outcomes = apply(base, slices.DeleteFunc(slices.Clone(candidates), func(o *Override) bool { return o == nil }))
-		for i, field := range fields {
-			if candidates[i] == nil {
+		set, outcomes = apply(base, slices.DeleteFunc(slices.Clone(chosen), func(o *Override) bool { return o == nil }))
+		for i, field := range names {
+			if chosen[i] == nil {
 				continue
 			}
-			r, out := l.byField[field], outcomes[0]
+			r, out := l.records[field], outcomes[0]
 			outcomes = outcomes[1:]
 			r.state.Path, r.state.BaseLimits, r.state.Limits = out.Path, out.BaseLimits, out.Limits
 			r.state.CountersKept, r.hazards = out.CountersKept, out.hazards
@@ -125,65 +125,65 @@ func (l *Layer) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 			if r.state.Problem == nil {
 				r.state.Problem, r.state.Waiting = out.Problem, out.Waiting
 			}
-			if candidates[i] == r.lastGood || r.lastGood == nil || r.lastGood.Ended(now) {
-				candidates[i] = nil
+			if chosen[i] == r.lastGoodOverride || r.lastGoodOverride == nil || r.lastGoodOverride.Ended(now) {
+				chosen[i] = nil
 			} else {
-				candidates[i], retry = r.lastGood, true
+				chosen[i], mustRetry = r.lastGoodOverride, true
 			}
 		}
 	}
-	for i, field := range fields {
-		r := l.byField[field]
-		if r.parsed != nil {
-			next = r.parsed.earlierEnd(next, now)
+	for i, field := range names {
+		r := l.records[field]
+		if r.override != nil {
+			nextEnd = r.override.earlierEnd(nextEnd, now)
 		}
-		if candidates[i] == nil {
+		if chosen[i] == nil {
 			r.state.Limits, r.state.CountersKept = "", false
 			continue
 		}
-		r.lastGood = candidates[i]
-		next = r.lastGood.earlierEnd(next, now)
+		r.lastGoodOverride = chosen[i]
+		nextEnd = r.lastGoodOverride.earlierEnd(nextEnd, now)
 	}
-	return set, next
+	return set, nextEnd
 }
 
 // earlierEnd returns the end of o if it lies between now and next, else next.
-func (o *Override) earlierEnd(next, now time.Time) time.Time {
-	if o.Expires.IsZero() || o.Ended(now) || !next.IsZero() && next.Before(o.Expires) {
-		return next
+func (o *Override) earlierEnd(nextEnd, now time.Time) time.Time {
+	if o.Expires.IsZero() || o.Ended(now) || !nextEnd.IsZero() && nextEnd.Before(o.Expires) {
+		return nextEnd
 	}
 	return o.Expires
 }
 
 // States returns the states after the last Apply, sorted by field.
-func (l *Layer) States() []State {
-	var all []State
-	for _, field := range slices.Sorted(maps.Keys(l.byField)) {
-		all = append(all, l.byField[field].state)
+func (l *Table) States() []State {
+	var states []State
+	for _, field := range slices.Sorted(maps.Keys(l.records)) {
+		states = append(states, l.records[field].state)
 	}
-	return all
+	return states
 }
 
 // DryRun returns the state that a field would have if value were put now. It changes nothing. A new rule that would
 // take requests from other rules is a problem.
-func (l *Layer) DryRun(base *limitsfile.Set, field, value string, now time.Time) State {
-	trial := Layer{byField: map[string]*record{}}
-	for f, r := range l.byField {
+func (l *Table) DryRun(base *limitsfile.Set, field, value string, now time.Time) State {
+	copied := Table{records: map[string]*record{}}
+	for f, r := range l.records {
 		clone := *r
-		trial.byField[f] = &clone
+		copied.records[f] = &clone
 	}
 	r := newRecord(field, value)
-	if r.parsed != nil {
-		r.parsed.isNew = trial.byField[field] == nil
+	if r.override != nil {
+		r.override.isNew = copied.records[field] == nil
 	}
-	trial.byField[field] = r
-	trial.Apply(base, now)
+	copied.records[field] = r
+	copied.Apply(base, now)
 	if r.state.Problem == nil && len(r.hazards) > 0 {
 		r.state.Problem, r.state.Limits = r.hazards, ""
 	}
-	for _, other := range trial.States() {
-		if current := l.byField[other.Field()]; other.Field() != field && other.Problem != nil && current.state.Problem == nil {
-			r.state.AlsoRejected = append(r.state.AlsoRejected, other.Problem)
+	for _, otherState := range copied.States() {
+		if current := l.records[otherState.Field()]; otherState.Field() != field && otherState.Problem != nil && current.state.Problem == nil {
+			r.state.ProblemsOfOthers = append(r.state.ProblemsOfOthers, otherState.Problem)
 		}
 	}
 	return r.state

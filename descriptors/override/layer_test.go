@@ -19,7 +19,7 @@ func TestLastGoodOverrideStaysInForce(t *testing.T) {
 	without := compile(t, "domain: shop\ndescriptors: [{key: other, rate_limit: {unit: day, requests_per_unit: 1}}]")
 	bucketless := compile(t, "domain: shop\ndescriptors: [{key: tenant, rate_limit: {unit: minute, requests_per_unit: 6}}]")
 	bucket := compile(t, "domain: shop\ndescriptors: [{key: tenant, rate_limit: {unit: minute, requests_per_unit: 6, algorithm: token_bucket}}]")
-	var layer Layer
+	var layer Table
 	for _, step := range []struct {
 		name    string
 		value   string // "" removes the override
@@ -72,7 +72,7 @@ func TestLastGoodOverrideStaysInForce(t *testing.T) {
 
 func TestStatesReportProblemsLimitsAndEnds(t *testing.T) {
 	noon := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
-	var layer Layer
+	var layer Table
 	layer.Set(map[string]string{"shop|tenant": `{"factor": 2}`})
 	assert.Equal(t, []State{{Kind: KindOverride, Target: "shop|tenant", Value: `{"factor": 2}`, Problem: ErrNoLimits, Waiting: true}}, layer.States())
 	layer.Set(map[string]string{
@@ -108,7 +108,7 @@ func TestStatesReportProblemsLimitsAndEnds(t *testing.T) {
 func TestDryRunChangesNothing(t *testing.T) {
 	now := time.Now()
 	base := compile(t, shopLimits)
-	var layer Layer
+	var layer Table
 	assert.Equal(t, "7 per minute, fallback_ratio 0.25", layer.DryRun(base.set, "shop|tenant", `{"requests_per_unit": 7}`, now).Limits)
 	assert.Empty(t, layer.States())
 
@@ -125,8 +125,8 @@ func TestDryRunChangesNothing(t *testing.T) {
 	layer.Apply(base.set, now)
 	tried := layer.DryRun(base.set, "shop|bucket", `{"algorithm": "sliding_log"}`, now)
 	assert.NoError(t, tried.Problem)
-	if assert.Len(t, tried.AlsoRejected, 1) {
-		assert.ErrorContains(t, tried.AlsoRejected[0], "override shop|bucket=b: shop > bucket=b: burst is only for")
+	if assert.Len(t, tried.ProblemsOfOthers, 1) {
+		assert.ErrorContains(t, tried.ProblemsOfOthers[0], "override shop|bucket=b: shop > bucket=b: burst is only for")
 	}
 }
 
@@ -153,7 +153,7 @@ func TestAuthorIsKeptWithTheOverride(t *testing.T) {
 }
 
 func TestStateHasTheNotesOfItsValue(t *testing.T) {
-	var layer Layer
+	var layer Table
 	layer.Set(map[string]string{
 		"shop|tenant":                `{"factor": 2, "set_by": "ann", "reason": "sale", "expires_at": "2030-01-31T12:00:00Z"}`,
 		"shop|wrong":                 `{"factor": "x", "set_by": "bob", "expires_at": "2030-01-31T12:00:00Z"}`,

@@ -41,7 +41,7 @@ type Override struct {
 func Parse(field string, value []byte) (*Override, error) {
 	kind, target := SplitField(field)
 	o := &Override{Kind: kind}
-	var problems, more fields.Problems
+	var problems, contentProblems fields.Problems
 	var err error
 	if o.Target, err = parseTarget(kind, target); err != nil {
 		problems = append(problems, limitsfile.TargetProblem(kind.noun(), target, "", err.Error()))
@@ -63,8 +63,8 @@ func Parse(field string, value []byte) (*Override, error) {
 			o.Notes = o.Patch.Notes
 		}
 	}
-	if errors.As(err, &more) {
-		problems = append(problems, more...)
+	if errors.As(err, &contentProblems) {
+		problems = append(problems, contentProblems...)
 	}
 	if len(problems) > 0 {
 		return nil, problems
@@ -97,23 +97,23 @@ func NotesOf(value string) (n limitsfile.Notes) {
 }
 
 // WithAuthor returns value, the valid value of a field, as JSON with its author and the time of the change.
-func WithAuthor(value, author string, set time.Time) string {
+func WithAuthor(value, author string, setAt time.Time) string {
 	if !strings.HasPrefix(value, "{") {
 		value = fmt.Sprintf(`{"requests_per_unit": %s}`, value)
 	}
-	var fields map[string]json.RawMessage
-	if json.Unmarshal([]byte(value), &fields) != nil {
+	var values map[string]json.RawMessage
+	if json.Unmarshal([]byte(value), &values) != nil {
 		return value
 	}
-	count := len(fields)
-	delete(fields, "set_by")
-	delete(fields, "set_at")
-	if len(fields) < count {
-		others, _ := json.Marshal(fields)
-		value = string(others)
+	count := len(values)
+	delete(values, "set_by")
+	delete(values, "set_at")
+	if len(values) < count {
+		rest, _ := json.Marshal(values)
+		value = string(rest)
 	}
-	suffix := authorSuffix(author, set)
-	if len(fields) == 0 {
+	suffix := authorSuffix(author, setAt)
+	if len(values) == 0 {
 		return "{" + strings.TrimPrefix(suffix, ", ")
 	}
 	return strings.TrimSuffix(strings.TrimSpace(value), "}") + suffix
@@ -132,9 +132,9 @@ func WithoutAuthor(value string) string {
 	return value
 }
 
-func authorSuffix(author string, set time.Time) string {
+func authorSuffix(author string, setAt time.Time) string {
 	name, _ := json.Marshal(author)
-	return fmt.Sprintf(`, "set_by": %s, "set_at": "%s"}`, name, set.UTC().Format(time.RFC3339))
+	return fmt.Sprintf(`, "set_by": %s, "set_at": "%s"}`, name, setAt.UTC().Format(time.RFC3339))
 }
 
 // Kind is the kind of a change of limits at run time.
@@ -187,20 +187,20 @@ func applySwitches(set *limitsfile.Set, overrides []*Override, outcomes []outcom
 
 // switchOff takes the limits of a domain, or of all, out of force. The switch of all domains comes first.
 func switchOff(set *limitsfile.Set, o *Override, out *outcome) {
-	rules, found := 0, false
+	rules, isFound := 0, false
 	var names []string
 	for _, d := range set.Domains {
 		names = append(names, d.Name)
 		if o.Target.Domain != "" && o.Target.Domain != d.Name {
 			continue
 		}
-		found = true
+		isFound = true
 		rules += rulesIn(d.Descriptors)
-		if d.Off == nil {
-			d.Off = &limitsfile.AppliedOverride{Target: o.Target.String(), Notes: o.Notes, Off: true}
+		if d.OffSwitch == nil {
+			d.OffSwitch = &limitsfile.AppliedOverride{Target: o.Target.String(), Notes: o.Notes, IsSwitch: true}
 		}
 	}
-	if !found && o.Target.Domain != "" {
+	if !isFound && o.Target.Domain != "" {
 		out.Problem, out.Waiting = fields.Problems{o.problem("", "%s", unknownDomain(o.Target.Domain, names))}, true
 		return
 	}

@@ -17,8 +17,8 @@ func addRules(base *limitsfile.Set, overrides []*Override, outcomes []outcome) *
 	a := &ruleAdder{
 		set:     &limitsfile.Set{Domains: slices.Clone(base.Domains), Warnings: base.Warnings},
 		domains: map[string]*limitsfile.Domain{},
-		indexes: map[*[]*limitsfile.Descriptor]map[descriptorName]int{},
-		owned:   map[*limitsfile.Descriptor]bool{},
+		places:  map[*[]*limitsfile.Descriptor]map[descriptorName]int{},
+		isOwned: map[*limitsfile.Descriptor]bool{},
 
 		patterns: map[*limitsfile.Domain]condition.Patterns{},
 	}
@@ -37,9 +37,9 @@ type ruleAdder struct {
 	domains map[string]*limitsfile.Domain // copies, by name
 
 	// indexes has the place of each descriptor in the lists of owned parents.
-	indexes map[*[]*limitsfile.Descriptor]map[descriptorName]int
+	places map[*[]*limitsfile.Descriptor]map[descriptorName]int
 
-	owned map[*limitsfile.Descriptor]bool // copies and new descriptors
+	isOwned map[*limitsfile.Descriptor]bool // copies and new descriptors
 
 	patterns map[*limitsfile.Domain]condition.Patterns // the regular expressions of each domain so far
 }
@@ -49,9 +49,9 @@ type descriptorName struct{ key, value string }
 func (a *ruleAdder) add(o *Override, out *outcome) {
 	domain := a.domain(o, out)
 	out.Path = pathOf(o.Target, len(o.Target.Entries))
-	last := len(o.Target.Entries) - 1
-	e := o.Target.Entries[last]
-	if _, known := a.patterns[domain]; !known {
+	lastPlace := len(o.Target.Entries) - 1
+	e := o.Target.Entries[lastPlace]
+	if _, isKnown := a.patterns[domain]; !isKnown {
 		a.patterns[domain] = limitsfile.PatternsOf(domain.Descriptors)
 	}
 	patterns := a.patterns[domain]
@@ -61,7 +61,7 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 		return
 	}
 	list := &domain.Descriptors
-	for depth, e := range o.Target.Entries[:last] {
+	for depth, e := range o.Target.Entries[:lastPlace] {
 		a.addHazard(o, out, depth, *list)
 		list = &a.child(list, descriptorName{e.GetKey(), e.GetValue()}).Descriptors
 	}
@@ -69,24 +69,24 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 		out.Problem = fields.Problems{o.problem(out.Path, "%v", err)}
 		return
 	}
-	i, exists := a.index(list)[descriptorName{d.Key, d.Value}]
+	i, exists := a.placesIn(list)[descriptorName{d.Key, d.Value}]
 	switch {
 	case exists && len((*list)[i].Limits) > 0:
-		other, advice := (*list)[i], "change them with an override"
+		existing, advice := (*list)[i], "change them with an override"
 		if !o.isNew {
 			advice += ", and delete this rule of run time"
 		}
 		out.Problem = fields.Problems{o.problem(out.Path, "%s has limits for this descriptor (%s); %s",
-			fields.FileLine(other.File, other.Line), other.Summary(), advice)}
+			fields.FileLine(existing.File, existing.Line), existing.Summary(), advice)}
 		return
 	case exists:
 		d.Descriptors = (*list)[i].Descriptors
 		out.BaseLimits = (*list)[i].Summary()
-		a.owned[d] = a.owned[(*list)[i]]
+		a.isOwned[d] = a.isOwned[(*list)[i]]
 		(*list)[i] = d
 	default:
-		out.BaseLimits = a.addHazard(o, out, last, *list)
-		a.owned[d] = true
+		out.BaseLimits = a.addHazard(o, out, lastPlace, *list)
+		a.isOwned[d] = true
 		a.append(list, d)
 	}
 	a.patterns[domain] = patterns
@@ -120,35 +120,35 @@ func (a *ruleAdder) domain(o *Override, out *outcome) *limitsfile.Domain {
 
 // child returns the descriptor of that name in an owned list, as a copy or a new descriptor.
 func (a *ruleAdder) child(list *[]*limitsfile.Descriptor, name descriptorName) *limitsfile.Descriptor {
-	i, exists := a.index(list)[name]
+	i, exists := a.placesIn(list)[name]
 	if !exists {
 		d := limitsfile.NewDescriptor(name.key, name.value)
-		a.owned[d] = true
+		a.isOwned[d] = true
 		a.append(list, d)
 		return d
 	}
 	d := (*list)[i]
-	if !a.owned[d] {
+	if !a.isOwned[d] {
 		d = new(*d)
 		d.Descriptors = slices.Clone(d.Descriptors)
-		a.owned[d] = true
+		a.isOwned[d] = true
 		(*list)[i] = d
 	}
 	return d
 }
 
-func (a *ruleAdder) index(list *[]*limitsfile.Descriptor) map[descriptorName]int {
-	if a.indexes[list] == nil {
-		a.indexes[list] = map[descriptorName]int{}
+func (a *ruleAdder) placesIn(list *[]*limitsfile.Descriptor) map[descriptorName]int {
+	if a.places[list] == nil {
+		a.places[list] = map[descriptorName]int{}
 		for i, d := range *list {
-			a.indexes[list][descriptorName{d.Key, d.Value}] = i
+			a.places[list][descriptorName{d.Key, d.Value}] = i
 		}
 	}
-	return a.indexes[list]
+	return a.places[list]
 }
 
 func (a *ruleAdder) append(list *[]*limitsfile.Descriptor, d *limitsfile.Descriptor) {
-	a.index(list)[descriptorName{d.Key, d.Value}] = len(*list)
+	a.placesIn(list)[descriptorName{d.Key, d.Value}] = len(*list)
 	*list = append(*list, d)
 }
 
@@ -162,9 +162,9 @@ func (a *ruleAdder) addHazard(o *Override, out *outcome, depth int, list []*limi
 	}
 	index := descriptors.NewIndex(list)
 	d, exact := index.Find(o.Target.Entries[:depth+1])
-	if other := index.EntryCondition(e.GetKey()); other != nil && !exact && e.GetValue() != "" {
+	if conditionOwner := index.ConditionOnOtherEntries(e.GetKey()); conditionOwner != nil && !exact && e.GetValue() != "" {
 		out.hazards = append(out.hazards, o.problem(out.Path, "%s may match %s now, depending on other entries, and would no longer apply; create the rule with a condition instead",
-			other.Label(), fields.Printable(entryText(e))))
+			conditionOwner.Label(), fields.Printable(entryText(e))))
 		return none
 	}
 	if d == nil || exact {

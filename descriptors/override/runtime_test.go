@@ -32,7 +32,7 @@ descriptors:
 
 // apply returns the limits with the values of fields, and the state of each field.
 func (l limits) apply(fields map[string]string) (*descriptors.Config, map[string]State) {
-	var layer Layer
+	var layer Table
 	layer.Set(fields)
 	set, _ := layer.Apply(l.set, time.Now())
 	states := map[string]State{}
@@ -101,7 +101,7 @@ func TestInvalidRulesAreRejected(t *testing.T) {
 		"a lost limit of a path": {"shop|tenant=acme|user", aDay, "tenant matches tenant=acme now, and would no longer apply; create a rule for shop|tenant=acme first"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var layer Layer
+			var layer Table
 			layer.Apply(base.set, time.Now())
 			s := layer.DryRun(base.set, Field(KindRule, c.target), c.value, time.Now())
 			require.Error(t, s.Problem)
@@ -202,7 +202,7 @@ func TestSwitchesTakeLimitsOutOfForce(t *testing.T) {
 		require.Error(t, states[field].Problem, field)
 		assert.Equal(t, isWaiting, states[field].Waiting, field)
 	}
-	off := config.Off()
+	off := config.OffSwitches()
 	require.Len(t, off, 1)
 	assert.Equal(t, "shop", off[0].Path)
 	assert.Equal(t, ` by alice, reason "test"`, off[0].String())

@@ -125,7 +125,7 @@ func overrideAnswer(s *override.State) Override {
 		o.ExpiresAt = s.Expires.UTC().Format(time.RFC3339)
 	}
 	o.setNotes(s.Notes)
-	for _, err := range s.AlsoRejected {
+	for _, err := range s.ProblemsOfOthers {
 		o.AlsoRejected = append(o.AlsoRejected, problemList(err)...)
 	}
 	switch {

@@ -77,12 +77,12 @@ func TestRollbackUndoesTheLastChanges(t *testing.T) {
 	assert.EqualValues(t, 2, dry.RestoredVersion)
 	require.Len(t, dry.Fields, 1)
 	assert.Equal(t, admin.Deleted, dry.Fields[0].State)
-	assert.NotNil(t, r.overrides.Limits.Load().Domain("shop").Source().Off, "a dry run changes nothing")
+	assert.NotNil(t, r.overrides.Limits.Load().Domain("shop").Source().OffSwitch, "a dry run changes nothing")
 
 	code, a := r.rollBack("reason=wrong+switch")
 	require.Equal(t, http.StatusOK, code)
 	assert.EqualValues(t, 4, a.Version)
-	assert.Nil(t, r.overrides.Limits.Load().Domain("shop").Source().Off)
+	assert.Nil(t, r.overrides.Limits.Load().Domain("shop").Source().OffSwitch)
 	assert.Equal(t, "20 per minute", limitOf(acme))
 
 	_, a = r.rollBack("")

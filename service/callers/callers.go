@@ -22,17 +22,17 @@ const MaxFileBytes = 1 << 20
 
 // The fields of a file and of a binding.
 const (
-	fieldCallers       = "callers"
-	fieldURI           = "uri"
-	fieldDNS           = "dns"
-	fieldCommonName    = "common_name"
-	fieldNoCertificate = "without_certificate"
-	fieldDomains       = "domains"
+	fieldCallers            = "callers"
+	fieldURI                = "uri"
+	fieldDNS                = "dns"
+	fieldCommonName         = "common_name"
+	fieldWithoutCertificate = "without_certificate"
+	fieldDomains            = "domains"
 
 	wantDomains = `a list of domains, or ["*"] for all`
 )
 
-var nameFields = []string{fieldURI, fieldDNS, fieldCommonName, fieldNoCertificate}
+var nameFields = []string{fieldURI, fieldDNS, fieldCommonName, fieldWithoutCertificate}
 
 var (
 	fileFields = []fields.Field{
@@ -42,7 +42,7 @@ var (
 		{Name: fieldURI, Kind: fields.Word},
 		{Name: fieldDNS, Kind: fields.Word},
 		{Name: fieldCommonName, Kind: fields.Word},
-		{Name: fieldNoCertificate, Kind: fields.Word},
+		{Name: fieldWithoutCertificate, Kind: fields.Word},
 		{Name: fieldDomains, Kind: fields.List, Min: 1, Want: wantDomains, Remedy: "want " + wantDomains},
 	}
 )
@@ -62,8 +62,8 @@ func (b Bindings) Allows(c *x509.Certificate, domain string) bool {
 }
 
 func (b binding) matches(c *x509.Certificate) bool {
-	if c == nil || b.field == fieldNoCertificate {
-		return c == nil && b.field == fieldNoCertificate
+	if c == nil || b.field == fieldWithoutCertificate {
+		return c == nil && b.field == fieldWithoutCertificate
 	}
 	switch b.field {
 	case fieldURI:
@@ -124,7 +124,7 @@ func readName(r *fields.Reader, n *yaml.Node, values fields.Values) (b binding) 
 func checkName(r *fields.Reader, name fields.Given) {
 	switch {
 	case name.Text == "": // reported
-	case name.Name == fieldNoCertificate && name.Text != "true":
+	case name.Name == fieldWithoutCertificate && name.Text != "true":
 		r.Errorf(name.Node, "%s: got %s, want true", name.Name, fields.Printable(name.Text))
 	case strings.Contains(strings.TrimSuffix(name.Text, "*"), "*"):
 		r.Errorf(name.Node, "%s: got %s, want a * only at the end", name.Name, fields.Printable(name.Text))
@@ -135,24 +135,24 @@ func checkName(r *fields.Reader, name fields.Given) {
 
 // File keeps the last valid bindings of a file in force. A change is in force within two seconds.
 type File struct {
-	watched *watchfile.Files
-	current atomic.Pointer[Bindings]
+	watched  *watchfile.Files
+	bindings atomic.Pointer[Bindings]
 }
 
 // Open reads the file. observe is called after each change, with the reason if the file was rejected. observe and
 // log can be nil.
-func Open(path string, observe func(err error), log *slog.Logger) (*File, error) {
+func Open(path string, onChange func(err error), log *slog.Logger) (*File, error) {
 	f := new(File)
-	apply := func(contents [][]byte) error {
+	putInForce := func(contents [][]byte) error {
 		b, err := Parse(path, contents[0])
 		if err == nil {
-			f.current.Store(&b)
+			f.bindings.Store(&b)
 		}
 		return err
 	}
 	var err error
 	f.watched, err = watchfile.Read(watchfile.Options{
-		Paths: []string{path}, Content: "callers", Apply: apply, Observe: observe, Log: log,
+		Paths: []string{path}, Content: "callers", Apply: putInForce, Observe: onChange, Log: log,
 	})
 	return f, err
 }
@@ -164,7 +164,7 @@ func Check(path string) error {
 }
 
 // Bindings returns the bindings in force.
-func (f *File) Bindings() Bindings { return *f.current.Load() }
+func (f *File) Bindings() Bindings { return *f.bindings.Load() }
 
 // Run applies changes of the file until ctx is done.
 func (f *File) Run(ctx context.Context) { f.watched.Watch(ctx) }

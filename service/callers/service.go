@@ -17,16 +17,16 @@ import (
 // Service answers only calls with a domain that the caller may ask.
 type Service struct {
 	rlsv3.UnimplementedRateLimitServiceServer
-	next    rlsv3.RateLimitServiceServer
-	file    *File
-	refused func()
-	log     *slog.Logger
-	logs    *rate.Limiter
+	inner     rlsv3.RateLimitServiceServer
+	file      *File
+	onRefusal func()
+	log       *slog.Logger
+	logRate   *rate.Limiter
 }
 
 // NewService returns a Service in front of next. refused is called for each refused call.
-func NewService(next rlsv3.RateLimitServiceServer, file *File, refused func(), log *slog.Logger) *Service {
-	return &Service{next: next, file: file, refused: refused, log: log, logs: rate.NewLimiter(rate.Every(time.Minute), 1)}
+func NewService(inner rlsv3.RateLimitServiceServer, file *File, onRefusal func(), log *slog.Logger) *Service {
+	return &Service{inner: inner, file: file, onRefusal: onRefusal, log: log, logRate: rate.NewLimiter(rate.Every(time.Minute), 1)}
 }
 
 // ShouldRateLimit implements rlsv3.RateLimitServiceServer.
@@ -34,35 +34,35 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 	if err := s.CheckDomain(ctx, req.GetDomain()); err != nil {
 		return nil, err
 	}
-	return s.next.ShouldRateLimit(ctx, req)
+	return s.inner.ShouldRateLimit(ctx, req)
 }
 
 // CheckDomain returns an error, and counts a refused call, if the caller may not ask the domain.
 func (s *Service) CheckDomain(ctx context.Context, domain string) error {
-	cert, from := caller(ctx)
+	cert, address := caller(ctx)
 	if s.file.Bindings().Allows(cert, domain) {
 		return nil
 	}
-	s.refused()
-	if s.logs.Allow() {
-		s.log.Warn("call refused; CALLER_DOMAINS_FILE does not bind the caller to the domain", "domain", domain, "caller", names(cert), "from", from)
+	s.onRefusal()
+	if s.logRate.Allow() {
+		s.log.Warn("call refused; CALLER_DOMAINS_FILE does not bind the caller to the domain", "domain", domain, "caller", names(cert), "from", address)
 	}
 	return status.Errorf(codes.PermissionDenied, "domain %q: the caller may not ask this domain; got %s", domain, names(cert))
 }
 
 // caller returns the certificate and the address of the caller. A caller over HTTP has neither.
-func caller(ctx context.Context) (cert *x509.Certificate, from string) {
+func caller(ctx context.Context) (cert *x509.Certificate, address string) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return nil, ""
 	}
 	if p.Addr != nil {
-		from = p.Addr.String()
+		address = p.Addr.String()
 	}
 	if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
 		cert = info.State.VerifiedChains[0][0]
 	}
-	return cert, from
+	return cert, address
 }
 
 func names(c *x509.Certificate) string {

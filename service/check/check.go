@@ -43,7 +43,7 @@ type Options struct {
 }
 
 // Handler answers requests, whose bodies the server has read. It is safe for concurrent use.
-type Handler struct{ o Options }
+type Handler struct{ options Options }
 
 // New returns a Handler.
 func New(o Options) *Handler {
@@ -77,7 +77,7 @@ func (h *Handler) ServeBody(w http.ResponseWriter, r *http.Request, body []byte)
 		h.Refuse(w, http.StatusMethodNotAllowed, "method: want POST")
 		return
 	}
-	req, err := parse(body, h.o.MaxChecks)
+	req, err := parse(body, h.options.MaxChecks)
 	if err != nil {
 		h.Refuse(w, http.StatusBadRequest, err.Error())
 		return
@@ -100,19 +100,19 @@ func (h *Handler) decideChecks(ctx context.Context, req *Request) []Answer {
 		if c.Hold != "" { // as a caller of gRPC sends it
 			callCtx = metadata.NewIncomingContext(ctx, metadata.Pairs(limit.HoldKey, c.Hold))
 		}
-		callCtx, end := h.o.StartCall(callCtx)
+		callCtx, end := h.options.StartCall(callCtx)
 		items = append(items, service.Item{Context: callCtx, Request: call, OnAnswer: func(c *service.Call) {
 			answers[i] = newAnswer(c, req.Rules)
 			end()
 		}})
 	}
-	h.o.Service.AnswerAll(ctx, items)
+	h.options.Service.AnswerAll(ctx, items)
 	return answers
 }
 
 // newRequest returns the gRPC request that has the same meaning as c.
 func (h *Handler) newRequest(ctx context.Context, c *Check) (*rlsv3.RateLimitRequest, error) {
-	if err := h.o.CheckDomain(ctx, c.Domain); err != nil {
+	if err := h.options.CheckDomain(ctx, c.Domain); err != nil {
 		return nil, err
 	}
 	d := &ratelimitv3.RateLimitDescriptor{Entries: make([]*ratelimitv3.RateLimitDescriptor_Entry, len(c.Descriptor))}
@@ -127,7 +127,7 @@ func (h *Handler) newRequest(ctx context.Context, c *Check) (*rlsv3.RateLimitReq
 		switch {
 		case n > maxHits || n < -maxHits:
 			return nil, status.Errorf(codes.InvalidArgument, "hits: got %d, want %d to %d", n, -maxHits, maxHits)
-		case n < 0 && !h.o.Refunds:
+		case n < 0 && !h.options.Refunds:
 			return nil, status.Error(codes.PermissionDenied, "hits: negative hits are turned off over HTTP; JSON_REFUNDS=true turns them on")
 		}
 		d.IsNegativeHits = n < 0

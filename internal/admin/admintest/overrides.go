@@ -23,7 +23,7 @@ type Overrides struct {
 	mu     sync.Mutex
 	base   *limitsfile.Set
 	memory changes.Memory
-	layer  override.Layer
+	layer  override.Table
 	err    error // of MakeChange and History
 }
 

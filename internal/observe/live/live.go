@@ -192,7 +192,7 @@ func (l *Live) refreshLimits() {
 	l.inForce = State{Backend: l.o.Backend, ShadowMode: l.o.ShadowMode, Limits: Limits{Domains: []string{}}}
 	if s := &l.inForce; config != nil {
 		const maxShown = 5
-		off := config.Off()
+		off := config.OffSwitches()
 		for _, o := range off[:min(len(off), maxShown)] {
 			s.Off = append(s.Off, o.Path+o.Notes.String())
 		}

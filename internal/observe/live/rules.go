@@ -61,7 +61,7 @@ func newRule(domain string, trail []*limitsfile.Descriptor) Rule {
 	addMark(d.Created != nil, "run time")
 	if n := len(d.Overrides); n > 0 {
 		o := d.Overrides[n-1]
-		if d.Off() != nil {
+		if d.OffSwitch() != nil {
 			r.Marks = append(r.Marks, "off")
 		}
 		r.Marks = append(r.Marks, "override")

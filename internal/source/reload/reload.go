@@ -42,7 +42,7 @@ type Reloader struct {
 	base        *limitsfile.Set  // nil before the first valid limits
 	problem     error            // the reason why the newest limits are rejected; nil if the newest limits are in force
 	outages     map[string]error // the key is the source; the error is nil if the source can be read
-	overrides   override.Layer
+	overrides   override.Table
 	expiryTimer *time.Timer // fires when the next override expires; nil if no override expires
 
 	inForceSince     time.Time                 // the time when the limits in force last changed or were loaded

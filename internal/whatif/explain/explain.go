@@ -114,7 +114,7 @@ func (w *reporter) Answered(_ context.Context, c *service.Call) {
 		r.UnknownDomain = w.unknownDomain(c.Request)
 	} else {
 		r.Place = placeText(w.domain.Source().File, w.domain.Source().Line)
-		if off := w.domain.Source().Off; off != nil {
+		if off := w.domain.Source().OffSwitch; off != nil {
 			r.Switches = append(r.Switches, "all limits of "+cmp.Or(fields.Printable(off.Target), "all domains")+" are switched off"+off.String())
 		}
 	}
@@ -207,7 +207,7 @@ func newEnforcement(c *service.Call, i int, rule *descriptors.Rule) *Enforcement
 
 func newOverride(applied limitsfile.AppliedOverride) Override {
 	return Override{
-		Target: applied.Target, Off: applied.Off, Author: applied.Author, Reason: applied.Reason, BaseLimits: applied.BaseLimits,
+		Target: applied.Target, Off: applied.IsSwitch, Author: applied.Author, Reason: applied.Reason, BaseLimits: applied.BaseLimits,
 		SetAt: utc(applied.SetAt), ExpiresAt: utc(applied.Expires),
 	}
 }

@@ -34,7 +34,7 @@ func candidateReason(s *descriptors.Step, c *descriptors.Candidate) string {
 		descriptors.AnyValue:       "same key, any value",
 	}[c.Kind]
 	if c == s.Winner {
-		if c.CopiedFrom != nil {
+		if c.Original != nil {
 			text += "; an override made this descriptor for the single value"
 		}
 		return text
@@ -92,8 +92,8 @@ func (w *reporter) summary(c *service.Call, request *ratelimitv3.RateLimitDescri
 	switch {
 	case w.domain == nil:
 		return "no limit: the domain is unknown"
-	case w.domain.Source().Off != nil:
-		return "no limit: all limits of the domain are switched off" + w.domain.Source().Off.String()
+	case w.domain.Source().OffSwitch != nil:
+		return "no limit: all limits of the domain are switched off" + w.domain.Source().OffSwitch.String()
 	case request.GetLimit() != nil && rule == nil:
 		return w.report.Error
 	case request.GetLimit() != nil && len(rule.Limits) == 0:
@@ -104,8 +104,8 @@ func (w *reporter) summary(c *service.Call, request *ratelimitv3.RateLimitDescri
 		return "no limit: the descriptor has no entries"
 	case rule == nil && len(trace.Trail) < len(request.GetEntries()):
 		return w.noMatchSummary(request.GetEntries(), trace)
-	case rule == nil && fileDescriptor.Off() != nil:
-		return fmt.Sprintf("no limit: %s is switched off%s", w.rulePath(trace.Trail), fileDescriptor.Off().Notes)
+	case rule == nil && fileDescriptor.OffSwitch() != nil:
+		return fmt.Sprintf("no limit: %s is switched off%s", w.rulePath(trace.Trail), fileDescriptor.OffSwitch().Notes)
 	case rule == nil && len(fileDescriptor.Limits) > 0:
 		return fmt.Sprintf("no limit: all limits of %s are off (enabled: false)", w.rulePath(trace.Trail))
 	case rule == nil && len(fileDescriptor.Descriptors) > 0:

@@ -76,7 +76,7 @@ func newReplica(t testing.TB, overrides map[string]string) *replica {
 	require.NoError(t, err)
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: data}}, limitsfile.Options{})
 	require.NoError(t, err)
-	var layer override.Layer
+	var layer override.Table
 	layer.Set(overrides)
 	set, _ = layer.Apply(set, start)
 	for _, s := range layer.States() {

@@ -62,7 +62,7 @@ func compareDescriptors(old, current *limitsfile.Descriptor) (Kind, []string) {
 	}
 	if !proto.Equal(old.Metadata, current.Metadata) {
 		d.add(Same, "metadata differs")
-	} else if !old.SameAnswers(current) {
+	} else if !old.HasSameAnswers(current) {
 		d.add(Same, "the body or the headers of denials differ")
 	}
 	if old.DetailedMetric != current.DetailedMetric || old.ValueToMetric != current.ValueToMetric {

@@ -248,7 +248,7 @@ func (c *comparison) compareRules(oldMatched, newMatched, path []*limitsfile.Des
 	case newRule == nil:
 		change.Event = Removed
 	case rules[0] == rules[1]:
-		if oldRule.Summary() == newRule.Summary() && oldRule.SameAnswers(newRule) {
+		if oldRule.Summary() == newRule.Summary() && oldRule.HasSameAnswers(newRule) {
 			return
 		}
 		change.Event, key = Changed, rules
