@@ -135,12 +135,12 @@ func TestClientReportsWhyCallFailed(t *testing.T) {
 		want string
 	}{
 		"nothing listens":     {[]string{"--admin", "127.0.0.1:1"}, "127.0.0.1:1: connection refused; set --admin to the debug listener of the service (DEBUG_PORT)"},
-		"bad port":            {[]string{"--admin", "127.0.0.1:99999"}, "127.0.0.1:99999: dial tcp"},
+		"bad port":            {[]string{"--admin", "127.0.0.1:99999"}, "127.0.0.1:99999: the port must be from 1 to 65535; check --admin"},
 		"empty address":       {[]string{"--admin", ""}, "--admin must be"},
 		"other scheme":        {[]string{"--admin", "ftp://host"}, "--admin must be"},
 		"password in address": {[]string{"--admin", "http://u:" + opsToken + "@host"}, "--admin must be"},
 		"address with path":   {[]string{"--admin", r.url + "/admin/"}, "--admin must be"},
-		"https to http":       {[]string{"--admin", strings.Replace(r.url, "http", "https", 1)}, "server gave HTTP response to HTTPS client"},
+		"https to http":       {[]string{"--admin", strings.Replace(r.url, "http", "https", 1)}, ": the listener has no TLS; write --admin http://host:port"},
 		"http with a CA":      {[]string{"--admin", r.url, "--ca", "ca.pem"}, "--ca, --cert and --key need https"},
 		"missing CA file":     {[]string{"--ca", "/no/such/file"}, "/no/such/file"},
 		"no answer":           {[]string{"--admin", stuck.URL, "--timeout", "50ms"}, "no answer within --timeout"},
@@ -178,7 +178,7 @@ func TestClientUsesTLS(t *testing.T) {
 	t.Run("unknown authority", func(t *testing.T) {
 		_, errOut, code := r.run("limits", "list")
 		assert.Equal(t, 1, code)
-		assert.Contains(t, errOut, "certificate")
+		assert.Contains(t, errOut, ": the authority of the server's certificate is unknown; give its file with --ca")
 	})
 }
 
@@ -200,7 +200,7 @@ func TestClientCertificateAuthorizes(t *testing.T) {
 		want string // in the error; empty if authorized
 	}{
 		"right authority":         {ca.Issue("ops.example"), ""},
-		"other authority":         {other.Issue("ops.example"), "unknown certificate authority"},
+		"other authority":         {other.Issue("ops.example"), "the server does not trust the authority of the certificate; give another --cert"},
 		"certificate without key": {certtest.Pair{CertFile: trust}, "got only one, want both or none"},
 	} {
 		t.Run(name, func(t *testing.T) {

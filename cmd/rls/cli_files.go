@@ -25,17 +25,7 @@ func takePaths(cmd *cobra.Command) {
 	cmd.Args = func(cmd *cobra.Command, paths []string) error {
 		return inputError(argCount(1, math.MaxInt)(cmd, paths))
 	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return inputError(suggestFlag(cmd, err)) })
-}
-
-// argCount returns a check of the number of arguments. The error shows how to use the command.
-func argCount(least, most int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) < least || len(args) > most {
-			return fmt.Errorf("got %d arguments, want %s", len(args), cmd.UseLine())
-		}
-		return nil
-	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return inputError(flagError(cmd, err)) })
 }
 
 // inputError returns err with the exit code of a command whose input has mistakes.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,7 +19,6 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/seed-81f232ab/rls/internal/admin/page"
@@ -63,7 +63,7 @@ func newHit() *cobra.Command {
 			"Exit code: 0 if every call was OK, 2 if a call was over its limit, 1 on errors.",
 		Example: "  rls hit -d shop remote_address=10.0.0.1 -n 6\n" +
 			"  rls hit -d shop service=checkout,path=/orders tenant=acme --rate 50",
-		Args: cobra.MinimumNArgs(1),
+		Args: argCount(1, math.MaxInt),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.calls < 0 || !(f.rate >= 0) { // NaN is not >= 0
 				return errors.New("-n and --rate must be at least 0")
@@ -82,7 +82,7 @@ func newHit() *cobra.Command {
 	fs.Float64Var(&f.rate, "rate", 0, "calls per second; if 0, each call is sent after the previous answer")
 	fs.DurationVar(&f.timeout, "timeout", time.Second, "how long to wait for an answer")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print the summary only")
-	_ = cmd.MarkFlagRequired("domain")
+	requireDomain(cmd)
 	return cmd
 }
 
@@ -142,11 +142,17 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 		if ctx.Err() != nil {
 			break
 		}
+		if err != nil {
+			err = connectionError(f.addr, true, err)
+		}
 		stats.add(resp, err, time.Since(start))
 		isUnmatched = printCall(callsOut, i, req, resp, switchesOf(trailer), err) || isUnmatched
 	}
 	if err := stats.print(out); err != nil {
 		return err
+	}
+	if f.quiet && stats.lastErr != nil {
+		fmt.Fprintf(out, "last error: %v\n", stats.lastErr)
 	}
 	if isUnmatched {
 		fmt.Fprint(out, "to see why no rule limits a descriptor: rls explain -d ", page.ShellWord(req.Domain))
@@ -168,8 +174,7 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 // deciding limit with its remaining hits and its reset. It reports whether a descriptor has no limit.
 func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse, switches map[int]*service.Switch, err error) (isUnmatched bool) {
 	if err != nil {
-		s := status.Convert(err)
-		fmt.Fprintf(out, "%4d  ERROR       %s: %s\n", i, s.Code(), s.Message())
+		fmt.Fprintf(out, "%4d  ERROR       %v\n", i, err)
 		return false
 	}
 	fmt.Fprintf(out, "%4d  %-10s", i, resp.OverallCode)
@@ -258,8 +263,5 @@ func (s *callStats) print(out io.Writer) error {
 	}
 	fmt.Fprintf(out, "%d calls: %d OK, %d OVER_LIMIT, %d errors; p50 %s, p99 %s, max %s\n",
 		len(s.durations), len(s.durations)-s.overLimit-s.failed, s.overLimit, s.failed, quantile(0.5), quantile(0.99), quantile(1))
-	if s.lastErr != nil {
-		fmt.Fprintf(out, "last error: %v\n", s.lastErr)
-	}
 	return nil
 }

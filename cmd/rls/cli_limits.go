@@ -48,7 +48,18 @@ func newLimitsCLI() *cobra.Command {
 
 func addDomainFlag(cmd *cobra.Command, domain *string) {
 	cmd.Flags().StringVarP(domain, "domain", "d", "", "domain of the limits (required)")
+	requireDomain(cmd)
+}
+
+// requireDomain makes --domain required. Cobra's own check comes later and says less.
+func requireDomain(cmd *cobra.Command) {
 	_ = cmd.MarkFlagRequired("domain")
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if !cmd.Flags().Changed("domain") {
+			return errors.New("--domain is missing; want the domain of the limits, such as -d shop")
+		}
+		return nil
+	}
 }
 
 func newLimitsList(client *adminClient) *cobra.Command {

@@ -108,11 +108,12 @@ func (t *tail) stream(ctx context.Context, isFirst bool) (wasConnected bool, err
 	}
 	defer resp.Body.Close()
 	host := resp.Request.URL.Host
-	if resp.StatusCode != http.StatusOK {
+	isFound, isStream := resp.StatusCode != http.StatusNotFound, resp.Header.Get("Content-Type") == decisionlog.ContentType
+	if isFound && resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
 		return false, fmt.Errorf("%w: %s: %s", errRefused, host, printable(strings.TrimSpace(string(text))))
 	}
-	if resp.Header.Get("Content-Type") != decisionlog.ContentType {
+	if !isFound || !isStream {
 		return false, fmt.Errorf("%w: %s: got no stream of decisions; check that --admin is the debug listener of an rls with %s", errRefused, host, decisionsPath)
 	}
 	if !isFirst {
@@ -143,7 +144,7 @@ func (t *tail) printLine(line []byte) error {
 	}
 	var l decisionlog.Line
 	if err := json.Unmarshal(line, &l); err != nil {
-		return fmt.Errorf("invalid line: %w", err)
+		return errors.New("invalid line; check that rls and the service have the same version (rls --version)")
 	}
 	var err error
 	switch {

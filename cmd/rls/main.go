@@ -18,10 +18,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/mod/module"
 
-	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/server"
 )
 
@@ -122,22 +120,8 @@ func newRoot() *cobra.Command {
 		}
 	}
 	root.AddCommand(newDocs())
-	root.SetFlagErrorFunc(suggestFlag)
+	root.SetFlagErrorFunc(flagError)
 	return root
-}
-
-// suggestFlag adds the nearest flag of cmd to the error of an unknown flag.
-func suggestFlag(cmd *cobra.Command, err error) error {
-	unknown, isUnknown := errors.AsType[*pflag.NotExistError](err)
-	if !isUnknown {
-		return err
-	}
-	var names []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	if near := fields.Nearest(unknown.GetSpecifiedName(), names); near != "" && unknown.GetSpecifiedShortnames() == "" {
-		return fmt.Errorf("%w; did you mean --%s?", err, near)
-	}
-	return fmt.Errorf("%w; %s --help lists the flags", err, cmd.CommandPath())
 }
 
 // version, commit and date are set by the build (deploy/scripts/ldflags).
