@@ -67,7 +67,8 @@ func newAcquire() *cobra.Command {
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return acquireFailure(flagError(cmd, err)) })
 	fs := cmd.Flags()
-	f.add(fs)
+	f.add(cmd)
+	cmd.Flag("domain").Usage += " (required)"
 	fs.IntVarP(&f.permits, "permits", "n", 1, "number of permits that the command needs")
 	fs.DurationVar(&f.timeout, "timeout", 0, "how long to wait for the permits, such as 90s or 1h (default: no bound)")
 	return cmd

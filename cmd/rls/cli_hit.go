@@ -15,10 +15,10 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/seed-81f232ab/rls/internal/admin/page"
@@ -36,6 +36,7 @@ type hitFlags struct {
 	rate    float64
 	timeout time.Duration
 	quiet   bool
+	asJSON  bool
 }
 
 // grpcFlags are the flags of a connection to the gRPC listener, and the domain of the limits.
@@ -45,9 +46,11 @@ type grpcFlags struct {
 	tls          clienttls.Files
 }
 
-func (f *grpcFlags) add(fs *pflag.FlagSet) {
-	fs.StringVarP(&f.addr, "addr", "a", "localhost:8081", "the service's gRPC address, host:port or unix:///path")
-	fs.StringVarP(&f.domain, "domain", "d", "", "the domain of the limits (required)")
+func (f *grpcFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVarP(&f.addr, "addr", "a", "localhost:8081", "gRPC listener of the service (GRPC_PORT): host:port or unix:///path")
+	addDomainFlag(cmd, &f.domain)
+	cmd.ValidArgsFunction = completeDescriptor
 	fs.BoolVar(&f.useTLS, "tls", false, "use TLS")
 	addTLSFlags(fs, &f.tls, "with --tls")
 	fs.StringVar(&f.tls.ServerName, "server-name", "", "name that the certificate of the server must have (with --tls)")
@@ -72,15 +75,16 @@ func newHit() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return f.run(cmd.Context(), cmd.OutOrStdout(), req)
+			return f.run(cmd.Context(), painted(cmd.OutOrStdout()), req)
 		},
 	}
 	fs := cmd.Flags()
-	f.add(fs)
+	f.add(cmd)
 	fs.Int64Var(&f.hits, "hits", 1, "hits_addend of each descriptor; 0 charges nothing, a negative number refunds hits")
 	fs.IntVarP(&f.calls, "times", "n", 0, "number of calls (default 1, or with --rate until interrupted)")
 	fs.Float64Var(&f.rate, "rate", 0, "calls per second; if 0, each call is sent after the previous answer")
 	fs.DurationVar(&f.timeout, "timeout", time.Second, "how long to wait for an answer")
+	fs.BoolVar(&f.asJSON, "json", false, "print each answer and the summary as a line of JSON")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print the summary only")
 	requireDomain(cmd)
 	return cmd
@@ -145,13 +149,18 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 		if err != nil {
 			err = connectionError(f.addr, true, err)
 		}
-		stats.add(resp, err, time.Since(start))
+		duration := time.Since(start)
+		stats.add(resp, err, duration)
+		if f.asJSON {
+			writeCallJSON(callsOut, i, resp, err, duration)
+			continue
+		}
 		isUnmatched = printCall(callsOut, i, req, resp, switchesOf(trailer), err) || isUnmatched
 	}
-	if err := stats.print(out); err != nil {
+	if err := stats.print(out, f.asJSON); err != nil {
 		return err
 	}
-	if f.quiet && stats.lastErr != nil {
+	if f.quiet && !f.asJSON && stats.lastErr != nil {
 		fmt.Fprintf(out, "last error: %v\n", stats.lastErr)
 	}
 	if isUnmatched {
@@ -168,6 +177,22 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 		return exitOverLimit
 	}
 	return nil
+}
+
+// writeCallJSON writes a line with the answer of the protocol to a call, or with its error.
+func writeCallJSON(out io.Writer, i int, resp *rlsv3.RateLimitResponse, err error, duration time.Duration) {
+	line := struct {
+		Call           int             `json:"call"`
+		DurationMicros int64           `json:"duration_us"`
+		Answer         json.RawMessage `json:"answer,omitempty"`
+		Error          string          `json:"error,omitempty"`
+	}{Call: i, DurationMicros: duration.Microseconds()}
+	if err != nil {
+		line.Error = err.Error()
+	} else {
+		line.Answer, _ = protojson.Marshal(resp)
+	}
+	_ = json.NewEncoder(out).Encode(line)
 }
 
 // printCall prints the answer to a call: the overall code, and for each descriptor the
@@ -253,13 +278,19 @@ func (s *callStats) add(resp *rlsv3.RateLimitResponse, err error, duration time.
 	}
 }
 
-func (s *callStats) print(out io.Writer) error {
+func (s *callStats) print(out io.Writer, asJSON bool) error {
 	if len(s.durations) == 0 {
 		return errors.New("interrupted before the first call")
 	}
 	slices.Sort(s.durations)
 	quantile := func(q float64) time.Duration {
 		return s.durations[int(q*float64(len(s.durations)-1))].Round(time.Microsecond)
+	}
+	if asJSON {
+		return json.NewEncoder(out).Encode(map[string]int64{
+			"calls": int64(len(s.durations)), "over_limit": int64(s.overLimit), "errors": int64(s.failed),
+			"p50_us": quantile(0.5).Microseconds(), "p99_us": quantile(0.99).Microseconds(), "max_us": quantile(1).Microseconds(),
+		})
 	}
 	fmt.Fprintf(out, "%d calls: %d OK, %d OVER_LIMIT, %d errors; p50 %s, p99 %s, max %s\n",
 		len(s.durations), len(s.durations)-s.overLimit-s.failed, s.overLimit, s.failed, quantile(0.5), quantile(0.99), quantile(1))

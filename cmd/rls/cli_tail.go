@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
@@ -51,18 +50,15 @@ func newTail() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	t.addFlags(fs)
-	fs.StringVarP(&domain, "domain", "d", "", "only this domain")
+	addDomainFlag(cmd, &domain)
+	cmd.Flag("domain").Usage = "only this domain"
 	fs.StringVar(&rule, "rule", "", "only rules whose path contains this text, such as 'shop > tenant'")
+	_ = cmd.RegisterFlagCompletionFunc("rule", completeRule)
 	fs.StringVar(&code, "code", "", "only this code: OK, OVER_LIMIT or ERROR")
 	fs.StringVar(&source, "source", "", "only decisions of this source, such as deny_cache or fallback")
 	fs.StringArrayVar(&entries, "entry", nil, "only descriptors with this entry, KEY or KEY=VALUE; can be given more than once")
 	fs.BoolVar(&t.asJSON, "json", false, "print the lines of the stream as JSON")
 	return cmd
-}
-
-// isColourTerminal reports whether out shows colours. See no-color.org.
-func isColourTerminal(out io.Writer) bool {
-	return os.Getenv("NO_COLOR") == "" && isScreen(out)
 }
 
 type tail struct {
@@ -160,11 +156,6 @@ func (t *tail) printLine(line []byte) error {
 	return err
 }
 
-const (
-	red, green, yellow, magenta, dim = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[35m", "\x1b[2m"
-	noColour                         = "\x1b[0m"
-)
-
 // lineText returns a line of text about r.
 func (t *tail) lineText(r *decisionlog.Record) string {
 	colour := green
@@ -181,13 +172,6 @@ func (t *tail) lineText(r *decisionlog.Record) string {
 	line.WriteString(inColour(t.colour, dim, formatTime(r.Time)) + "  " + code + "  ")
 	_ = answers.ExecuteTemplate(&line, "decision", r) // it fails only if the template does not fit Record
 	return line.String()
-}
-
-func inColour(isOn bool, colour, text string) string {
-	if !isOn {
-		return text
-	}
-	return colour + text + noColour
 }
 
 func formatTime(at time.Time) string { return at.Local().Format("15:04:05.000") }

@@ -186,6 +186,15 @@ func TestHitRejectsBadArguments(t *testing.T) {
 	})
 }
 
+func TestFormerCommandsRunAndPrintTheirNewNames(t *testing.T) {
+	t.Parallel()
+	for _, c := range formerCommands {
+		_, errOut, code := rls(t, append(strings.Fields(c.former), "--help")...)
+		assert.Zero(t, code, errOut)
+		assert.Equal(t, "rls: rls "+c.former+" is now rls "+c.current+"\n", errOut)
+	}
+}
+
 func TestHitPeeksWithZeroAndRefundsNegative(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
@@ -196,6 +205,27 @@ func TestHitPeeksWithZeroAndRefundsNegative(t *testing.T) {
 	assert.Contains(t, hit("2"), "remaining 1")
 	assert.Contains(t, hit("0"), "remaining 1")
 	assert.Contains(t, hit("-1"), "remaining 2")
+}
+
+func TestHitPrintsJSON(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4", "--json")
+	assert.EqualValues(t, exitOverLimit, code)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.Len(t, lines, 5)
+	var call struct {
+		Call   int
+		Answer struct{ OverallCode string }
+	}
+	require.NoError(t, json.Unmarshal([]byte(lines[3]), &call))
+	assert.Equal(t, 4, call.Call)
+	assert.Equal(t, "OVER_LIMIT", call.Answer.OverallCode)
+	summary := map[string]int{}
+	require.NoError(t, json.Unmarshal([]byte(lines[4]), &summary))
+	assert.Equal(t, []int{4, 1, 0}, []int{summary["calls"], summary["over_limit"], summary["errors"]})
+	out, _, _ = rls(t, "hit", "-a", "127.0.0.1:1", "-d", "shop", "tenant=acme", "--json")
+	assert.Contains(t, out, `"error":"127.0.0.1:1: connection refused`)
 }
 
 func TestHitAcceptsAnyValue(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -54,7 +55,7 @@ func run(args []string) int {
 	if code, isSilent := errors.AsType[exitCode](err); isSilent {
 		return int(code)
 	}
-	fmt.Fprintln(os.Stderr, "rls:", err)
+	fmt.Fprintln(painted(os.Stderr), "rls:", err)
 	if failure, isCoded := errors.AsType[*codedError](err); isCoded {
 		return failure.code
 	}
@@ -83,7 +84,25 @@ func commandArgs(args []string) []string {
 			return []string{}
 		}
 	}
-	return args[min(len(args), 1):]
+	args = args[min(len(args), 1):]
+	for _, c := range formerCommands {
+		if former := strings.Fields(c.former); len(args) >= len(former) && slices.Equal(args[:len(former)], former) {
+			fmt.Fprintf(os.Stderr, "rls: rls %s is now rls %s\n", c.former, c.current)
+			return append(strings.Fields(c.current), args[len(former):]...)
+		}
+	}
+	return args
+}
+
+// formerCommands are commands of earlier versions, which scripts may call, and what they are now.
+var formerCommands = []struct{ former, current string }{
+	{"counter get", "explain"},
+	{"counter reset", "reset"},
+	{"limits create", "limits set --rule"},
+	{"limits delete", "limits unset"},
+	{"limits status", "limits show --replicas"},
+	{"settings", "doctor --settings"},
+	{"version", "--version"},
 }
 
 // newRoot returns the command rls.
