@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	filesource "github.com/seed-81f232ab/rls/internal/source/file"
 	"github.com/seed-81f232ab/rls/internal/whatif/limitstest"
 )
 
@@ -95,14 +96,14 @@ func findTestFiles(paths []string) ([]string, error) {
 	for _, path := range paths {
 		before := len(found)
 		err := filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
-			isTest := err == nil && !entry.IsDir() && (name == path || strings.HasSuffix(name, testFileSuffix))
+			isTest := err == nil && !entry.IsDir() && (name == path || strings.HasSuffix(name, filesource.TestFileSuffix))
 			if isTest {
 				found = append(found, filepath.Clean(name))
 			}
 			return err
 		})
 		if err == nil && len(found) == before {
-			err = fmt.Errorf("%s: got no test file, want a file *%s", path, testFileSuffix)
+			err = fmt.Errorf("%s: got no test file, want a file *%s", path, filesource.TestFileSuffix)
 		}
 		if notFound, ok := errors.AsType[*fs.PathError](err); ok {
 			err = fmt.Errorf("%s: %w", notFound.Path, notFound.Err)
