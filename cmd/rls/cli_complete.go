@@ -14,34 +14,28 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
-// rulePaths returns the paths of the rules in force: those of the service at --admin, or, if it does not answer, those
-// of the limits files of --limits or LIMITS_PATH.
+// rulePaths returns the paths of the rules in force: those of the limits files of --limits, else of the service at
+// --admin, else of the limits files of LIMITS_PATH.
 func rulePaths(cmd *cobra.Command, filter string) (paths []string) {
-	client := adminClient{addr: "localhost:6070", timeout: time.Second}
+	client, files := adminClient{addr: "localhost:6070", timeout: time.Second}, []string{os.Getenv("LIMITS_PATH")}
 	if flag := cmd.Flag("admin"); flag != nil {
 		client.addr = flag.Value.String()
 	}
-	files := os.Getenv("LIMITS_PATH")
-	if flag := cmd.Flag("limits"); flag != nil && flag.Changed {
-		files = strings.Trim(flag.Value.String(), "[]")
-	} else {
-		var answer live.RulesAnswer
-		if client.call(cmd.Context(), http.MethodGet, live.RulesPath, url.Values{"filter": {filter}}, nil, &answer) == nil {
-			for _, r := range answer.Rules {
-				paths = append(paths, r.Path)
-			}
-			return paths
+	flag, answer := cmd.Flag("limits"), live.RulesAnswer{}
+	if flag != nil && flag.Changed {
+		files, _ = cmd.Flags().GetStringSlice("limits")
+		slices.Sort(files) // cobra has read the flags twice
+	} else if client.call(cmd.Context(), http.MethodGet, live.RulesPath, url.Values{"filter": {filter}}, nil, &answer) == nil {
+		for _, r := range answer.Rules {
+			paths = append(paths, r.Path)
 		}
+		return paths
 	}
-	places := strings.Split(files, ",")
-	slices.Sort(places) // cobra has read the flags twice
-	config, err := loadLimits(nil, slices.Compact(places), limitsfile.Options{MergeDomains: true})
-	if err != nil {
-		return nil
+	if config, err := loadLimits(nil, slices.Compact(files), limitsfile.Options{MergeDomains: true}); err == nil {
+		config.EachDescriptor(func(domain string, trail []*limitsfile.Descriptor) {
+			paths = append(paths, limitsfile.Path(domain, trail))
+		})
 	}
-	config.EachDescriptor(func(domain string, trail []*limitsfile.Descriptor) {
-		paths = append(paths, limitsfile.Path(domain, trail))
-	})
 	return paths
 }
 
@@ -63,9 +57,7 @@ func completeRule(cmd *cobra.Command, _ []string, start string) ([]string, cobra
 func completeDescriptor(cmd *cobra.Command, _ []string, start string) (found []string, _ cobra.ShellCompDirective) {
 	domain, typed := cmd.Flag("domain").Value.String(), strings.Split(start, ",")
 	last := len(typed) - 1
-	isSameEntry := func(text, ofRule string) bool {
-		return text == ofRule || !strings.Contains(ofRule, "=") && strings.HasPrefix(text, ofRule+"=")
-	}
+	isSameEntry := func(text, ofRule string) bool { return text == ofRule || strings.HasPrefix(text, ofRule+"=") }
 	for _, path := range rulePaths(cmd, domain) {
 		entries := strings.Split(path, " > ")[1:]
 		if !strings.HasPrefix(path, domain+" > ") || len(entries) <= last || !slices.EqualFunc(typed[:last], entries[:last], isSameEntry) {

@@ -76,7 +76,7 @@ func commandPages(pageTemplate string) func(io.Writer) error {
 func visibleCommands(cmd *cobra.Command) []*cobra.Command {
 	all := []*cobra.Command{cmd}
 	for _, child := range cmd.Commands() {
-		if !child.Hidden && child.Deprecated == "" {
+		if !child.Hidden {
 			all = append(all, visibleCommands(child)...)
 		}
 	}

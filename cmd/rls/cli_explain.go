@@ -62,7 +62,7 @@ func newExplain() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	addDomainFlag(cmd, &domain)
-	requireDomain(cmd)
+	_ = cmd.MarkFlagRequired("domain")
 	cmd.ValidArgsFunction = completeDescriptor
 	fs.StringSliceVar(&files, "limits", nil, "limits files, or directories of limits files; the command then asks no service")
 	fs.BoolVar(&parseOptions.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG; with --limits)")

@@ -75,7 +75,11 @@ func newHit() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return f.run(cmd.Context(), painted(cmd.OutOrStdout()), req)
+			out := cmd.OutOrStdout()
+			if !f.asJSON {
+				out = painted(out)
+			}
+			return f.run(cmd.Context(), out, req)
 		},
 	}
 	fs := cmd.Flags()
@@ -84,9 +88,9 @@ func newHit() *cobra.Command {
 	fs.IntVarP(&f.calls, "times", "n", 0, "number of calls (default 1, or with --rate until interrupted)")
 	fs.Float64Var(&f.rate, "rate", 0, "calls per second; if 0, each call is sent after the previous answer")
 	fs.DurationVar(&f.timeout, "timeout", time.Second, "how long to wait for an answer")
-	fs.BoolVar(&f.asJSON, "json", false, "print each answer and the summary as a line of JSON")
+	fs.BoolVar(&f.asJSON, "json", false, "print each answer as a line of JSON, and no summary")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print the summary only")
-	requireDomain(cmd)
+	_ = cmd.MarkFlagRequired("domain")
 	return cmd
 }
 
@@ -149,18 +153,20 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 		if err != nil {
 			err = connectionError(f.addr, true, err)
 		}
-		duration := time.Since(start)
-		stats.add(resp, err, duration)
+		stats.add(resp, err, time.Since(start))
 		if f.asJSON {
-			writeCallJSON(callsOut, i, resp, err, duration)
+			fmt.Fprintf(out, "%s\n", callJSON(resp, err))
 			continue
 		}
 		isUnmatched = printCall(callsOut, i, req, resp, switchesOf(trailer), err) || isUnmatched
 	}
-	if err := stats.print(out, f.asJSON); err != nil {
+	if f.asJSON {
+		out = io.Discard // the answers are enough for a program
+	}
+	if err := stats.print(out); err != nil {
 		return err
 	}
-	if f.quiet && !f.asJSON && stats.lastErr != nil {
+	if f.quiet && stats.lastErr != nil {
 		fmt.Fprintf(out, "last error: %v\n", stats.lastErr)
 	}
 	if isUnmatched {
@@ -179,20 +185,13 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 	return nil
 }
 
-// writeCallJSON writes a line with the answer of the protocol to a call, or with its error.
-func writeCallJSON(out io.Writer, i int, resp *rlsv3.RateLimitResponse, err error, duration time.Duration) {
-	line := struct {
-		Call           int             `json:"call"`
-		DurationMicros int64           `json:"duration_us"`
-		Answer         json.RawMessage `json:"answer,omitempty"`
-		Error          string          `json:"error,omitempty"`
-	}{Call: i, DurationMicros: duration.Microseconds()}
+// callJSON returns the answer to a call in the JSON of the protocol, or its error.
+func callJSON(resp *rlsv3.RateLimitResponse, err error) []byte {
+	text, _ := protojson.Marshal(resp)
 	if err != nil {
-		line.Error = err.Error()
-	} else {
-		line.Answer, _ = protojson.Marshal(resp)
+		text, _ = json.Marshal(map[string]string{"error": err.Error()})
 	}
-	_ = json.NewEncoder(out).Encode(line)
+	return text
 }
 
 // printCall prints the answer to a call: the overall code, and for each descriptor the
@@ -278,19 +277,13 @@ func (s *callStats) add(resp *rlsv3.RateLimitResponse, err error, duration time.
 	}
 }
 
-func (s *callStats) print(out io.Writer, asJSON bool) error {
+func (s *callStats) print(out io.Writer) error {
 	if len(s.durations) == 0 {
 		return errors.New("interrupted before the first call")
 	}
 	slices.Sort(s.durations)
 	quantile := func(q float64) time.Duration {
 		return s.durations[int(q*float64(len(s.durations)-1))].Round(time.Microsecond)
-	}
-	if asJSON {
-		return json.NewEncoder(out).Encode(map[string]int64{
-			"calls": int64(len(s.durations)), "over_limit": int64(s.overLimit), "errors": int64(s.failed),
-			"p50_us": quantile(0.5).Microseconds(), "p99_us": quantile(0.99).Microseconds(), "max_us": quantile(1).Microseconds(),
-		})
 	}
 	fmt.Fprintf(out, "%d calls: %d OK, %d OVER_LIMIT, %d errors; p50 %s, p99 %s, max %s\n",
 		len(s.durations), len(s.durations)-s.overLimit-s.failed, s.overLimit, s.failed, quantile(0.5), quantile(0.99), quantile(1))

@@ -34,9 +34,7 @@ func newLimitsCLI() *cobra.Command {
 		}
 		var names []string
 		for _, child := range cmd.Commands() {
-			if child.IsAvailableCommand() {
-				names = append(names, child.Name())
-			}
+			names = append(names, child.Name())
 		}
 		return fmt.Errorf("unknown command %q; want %s", args[0], fields.OneOf(args[0], names))
 	}
@@ -44,7 +42,7 @@ func newLimitsCLI() *cobra.Command {
 	client := &adminClient{}
 	client.addFlags(cmd.PersistentFlags())
 	client.addAnswerFlags(cmd.PersistentFlags())
-	cmd.AddCommand(newLimitsShow(client), newLimitsList(client), newLimitsSet(client), newLimitsUnset(client),
+	cmd.AddCommand(newLimitsShow(client), newLimitsSet(client), newLimitsUnset(client),
 		newLimitsOff(client), newLimitsOn(client), newLimitsHistory(client), newLimitsRollback(client))
 	return cmd
 }
@@ -53,18 +51,6 @@ func newLimitsCLI() *cobra.Command {
 func addDomainFlag(cmd *cobra.Command, domain *string) {
 	cmd.Flags().StringVarP(domain, "domain", "d", "", "domain of the limits")
 	_ = cmd.RegisterFlagCompletionFunc("domain", completeDomain)
-}
-
-// requireDomain makes --domain required. Cobra's own check comes later and says less.
-func requireDomain(cmd *cobra.Command) {
-	cmd.Flag("domain").Usage += " (required)"
-	_ = cmd.MarkFlagRequired("domain")
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
-		if !cmd.Flags().Changed("domain") {
-			return errors.New("--domain is missing; want the domain of the limits, such as -d shop")
-		}
-		return nil
-	}
 }
 
 func newLimitsShow(client *adminClient) *cobra.Command {
@@ -81,7 +67,12 @@ func newLimitsShow(client *adminClient) *cobra.Command {
 		Example:           "  rls limits show 'tenant=acme'\n  rls limits show --changes",
 		Args:              argCount(0, 1),
 		ValidArgsFunction: completeRule,
+		Aliases:           []string{"list"},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.CalledAs() == "list" {
+				fmt.Fprintln(cmd.ErrOrStderr(), "rls: rls limits list is now rls limits show --changes or --replicas")
+				showsChanges = !showsReplicas
+			}
 			switch {
 			case len(args) > 0 && (showsChanges || showsReplicas):
 				return errors.New("--changes and --replicas show all of them; leave out TEXT")
@@ -101,20 +92,6 @@ func newLimitsShow(client *adminClient) *cobra.Command {
 	cmd.Flags().BoolVar(&showsChanges, "changes", false, "show the overrides, rules and switches that were set at run time")
 	cmd.Flags().BoolVar(&showsReplicas, "replicas", false, "show which replica has which limits")
 	cmd.MarkFlagsMutuallyExclusive("changes", "replicas")
-	return cmd
-}
-
-// newLimitsList returns the former name of limits show --changes and --replicas.
-func newLimitsList(client *adminClient) *cobra.Command {
-	cmd := newLimitsShow(client)
-	cmd.Use, cmd.Deprecated, cmd.Args = "list", "write rls limits show --changes or rls limits show --replicas", argCount(0, 0)
-	runShow := cmd.RunE
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if !cmd.Flags().Changed("replicas") {
-			_ = cmd.Flags().Set("changes", "true")
-		}
-		return runShow(cmd, args)
-	}
 	return cmd
 }
 

@@ -210,5 +210,5 @@ func TestFormerNameListPrintsChangesAndItsNewName(t *testing.T) {
 	out, errOut, code := r.run("limits", "list")
 	assert.Zero(t, code)
 	assert.Equal(t, "no overrides, rules or switches\n", out)
-	assert.Contains(t, errOut, "rls limits show --changes")
+	assert.Contains(t, errOut, "rls limits show --changes or --replicas")
 }

@@ -61,7 +61,7 @@ func newReset() *cobra.Command {
 		},
 	}
 	addDomainFlag(cmd, &domain)
-	requireDomain(cmd)
+	_ = cmd.MarkFlagRequired("domain")
 	cmd.ValidArgsFunction = completeDescriptor
 	client.addFlags(cmd.Flags())
 	client.addAnswerFlags(cmd.Flags())

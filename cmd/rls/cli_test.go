@@ -213,19 +213,12 @@ func TestHitPrintsJSON(t *testing.T) {
 	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4", "--json")
 	assert.EqualValues(t, exitOverLimit, code)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	require.Len(t, lines, 5)
-	var call struct {
-		Call   int
-		Answer struct{ OverallCode string }
-	}
-	require.NoError(t, json.Unmarshal([]byte(lines[3]), &call))
-	assert.Equal(t, 4, call.Call)
-	assert.Equal(t, "OVER_LIMIT", call.Answer.OverallCode)
-	summary := map[string]int{}
-	require.NoError(t, json.Unmarshal([]byte(lines[4]), &summary))
-	assert.Equal(t, []int{4, 1, 0}, []int{summary["calls"], summary["over_limit"], summary["errors"]})
+	require.Len(t, lines, 4)
+	var answer struct{ OverallCode string }
+	require.NoError(t, json.Unmarshal([]byte(lines[3]), &answer))
+	assert.Equal(t, "OVER_LIMIT", answer.OverallCode)
 	out, _, _ = rls(t, "hit", "-a", "127.0.0.1:1", "-d", "shop", "tenant=acme", "--json")
-	assert.Contains(t, out, `"error":"127.0.0.1:1: connection refused`)
+	assert.Regexp(t, `^\{"error":"127.0.0.1:1: connection refused; .+"\}\n$`, out)
 }
 
 func TestHitAcceptsAnyValue(t *testing.T) {

@@ -55,6 +55,9 @@ func run(args []string) int {
 	if code, isSilent := errors.AsType[exitCode](err); isSilent {
 		return int(code)
 	}
+	if strings.HasPrefix(err.Error(), `required flag(s) "domain"`) {
+		err = errors.New("--domain is missing; want the domain of the limits, such as -d shop")
+	}
 	fmt.Fprintln(painted(os.Stderr), "rls:", err)
 	if failure, isCoded := errors.AsType[*codedError](err); isCoded {
 		return failure.code
