@@ -17,8 +17,8 @@ func isColourTerminal(out io.Writer) bool {
 	return os.Getenv("NO_COLOR") == "" && isScreen(out)
 }
 
-func inColour(isOn bool, colour, text string) string {
-	if !isOn {
+func inColour(hasColours bool, colour, text string) string {
+	if !hasColours {
 		return text
 	}
 	return colour + text + noColour

@@ -84,9 +84,9 @@ func flagError(cmd *cobra.Command, err error) error {
 }
 
 // argCount returns a check of the number of arguments. The error shows how to use the command.
-func argCount(least, most int) cobra.PositionalArgs {
+func argCount(minCount, maxCount int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) < least || len(args) > most {
+		if len(args) < minCount || len(args) > maxCount {
 			return fmt.Errorf("got %d arguments, want %s", len(args), strings.TrimSuffix(cmd.UseLine(), " [flags]"))
 		}
 		return nil

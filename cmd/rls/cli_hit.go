@@ -177,9 +177,9 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 		fmt.Fprintln(out)
 	}
 	switch {
-	case stats.failed > 0:
+	case stats.failureCount > 0:
 		return exitCode(1)
-	case stats.overLimit > 0:
+	case stats.overLimitCount > 0:
 		return exitOverLimit
 	}
 	return nil
@@ -229,7 +229,7 @@ func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.Ra
 	return isUnmatched
 }
 
-// switchesOf returns the switches in the trailer of an answer, by descriptor. A service of an
+// switchesOf returns the switches in the trailer of an answer. The key is the index of the descriptor. A service of an
 // earlier version sends none.
 func switchesOf(trailer metadata.MD) map[int]*service.Switch {
 	switches := map[int]*service.Switch{}
@@ -247,9 +247,9 @@ func switchesOf(trailer metadata.MD) map[int]*service.Switch {
 func limitText(l *rlsv3.RateLimitResponse_RateLimit) string {
 	unit := "per " + strings.ToLower(l.Unit.String())
 	switch m := l.UnitMultiplier; {
-	case l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN && m == nil: // windows of milliseconds have at least ten
+	case l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN && m == nil: // a concurrency limit: a window of milliseconds has a multiplier
 		unit = "at a time"
-	case l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN: // milliseconds, which Envoy does not have
+	case l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN: // Envoy has no unit for milliseconds
 		unit = "per window"
 	case m.GetValue() > 1:
 		unit = fmt.Sprintf("per %d %ss", m.GetValue(), strings.ToLower(l.Unit.String()))
@@ -262,18 +262,18 @@ func limitText(l *rlsv3.RateLimitResponse_RateLimit) string {
 }
 
 type callStats struct {
-	overLimit, failed int
-	durations         []time.Duration
-	lastErr           error
+	overLimitCount, failureCount int
+	durations                    []time.Duration
+	lastErr                      error
 }
 
 func (s *callStats) add(resp *rlsv3.RateLimitResponse, err error, duration time.Duration) {
 	s.durations = append(s.durations, duration)
 	if err != nil {
-		s.failed++
+		s.failureCount++
 		s.lastErr = err
 	} else if resp.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT {
-		s.overLimit++
+		s.overLimitCount++
 	}
 }
 
@@ -286,6 +286,6 @@ func (s *callStats) print(out io.Writer) error {
 		return s.durations[int(q*float64(len(s.durations)-1))].Round(time.Microsecond)
 	}
 	fmt.Fprintf(out, "%d calls: %d OK, %d OVER_LIMIT, %d errors; p50 %s, p99 %s, max %s\n",
-		len(s.durations), len(s.durations)-s.overLimit-s.failed, s.overLimit, s.failed, quantile(0.5), quantile(0.99), quantile(1))
+		len(s.durations), len(s.durations)-s.overLimitCount-s.failureCount, s.overLimitCount, s.failureCount, quantile(0.5), quantile(0.99), quantile(1))
 	return nil
 }

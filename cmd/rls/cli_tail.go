@@ -44,7 +44,7 @@ func newTail() *cobra.Command {
 				return err
 			}
 			t.out, t.notes = cmd.OutOrStdout(), cmd.ErrOrStderr()
-			t.colour = isColourTerminal(t.out)
+			t.hasColours = isColourTerminal(t.out)
 			return t.run(cmd.Context())
 		},
 	}
@@ -65,7 +65,7 @@ type tail struct {
 	adminClient
 	query      url.Values // of decisionlog.ParseFilter
 	out, notes io.Writer
-	colour     bool
+	hasColours bool
 	reconnect  wait.Backoff
 }
 
@@ -167,9 +167,9 @@ func (t *tail) lineText(r *decisionlog.Record) string {
 	case r.Code == decisionlog.OverLimit:
 		colour = red
 	}
-	code := inColour(t.colour, colour, fmt.Sprintf("%-10s", printable(string(r.Code))))
+	code := inColour(t.hasColours, colour, fmt.Sprintf("%-10s", printable(string(r.Code))))
 	var line strings.Builder
-	line.WriteString(inColour(t.colour, dim, formatTime(r.Time)) + "  " + code + "  ")
+	line.WriteString(inColour(t.hasColours, dim, formatTime(r.Time)) + "  " + code + "  ")
 	_ = answers.ExecuteTemplate(&line, "decision", r) // it fails only if the template does not fit Record
 	return line.String()
 }

@@ -58,14 +58,14 @@ func (o *testOptions) run(ctx context.Context, paths []string) error {
 	if err != nil {
 		return inputError(err)
 	}
-	failed := false
+	hasUnreadableFile := false
 	var coverage limitstest.Coverage
 	var reports []limitstest.FileReport
 	for _, path := range testFiles {
 		f, config, err := loadTest(path)
 		if err != nil {
 			reports = append(reports, limitstest.FileReport{File: path, Error: err.Error()})
-			failed = true
+			hasUnreadableFile = true
 			continue
 		}
 		reports = append(reports, f.Run(ctx, config, &coverage))
@@ -78,7 +78,7 @@ func (o *testOptions) run(ctx context.Context, paths []string) error {
 	switch {
 	case err != nil:
 		return inputError(err)
-	case failed:
+	case hasUnreadableFile:
 		return exitCode(2)
 	case report.Coverage.Percent < o.coverageMin:
 		fmt.Fprintf(o.errOut, "coverage: got %.1f %%, want at least %g %%\n", report.Coverage.Percent, o.coverageMin)
