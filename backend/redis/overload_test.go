@@ -149,7 +149,7 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 			b, queuedCall := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
 			now := time.Now()
 			queuedCall.start, queuedCall.sendDeadline, queuedCall.deadline = now, now.Add(time.Second), now.Add(3*time.Millisecond+50*time.Millisecond)
-			queuedCall.users.Store(1 + takeUses) // one unanswered call, and the Take that waits
+			queuedCall.users.Store(1 + takeWeight) // one unanswered call, and the Take that waits
 			b.queued = 7
 			time.Sleep(3 * time.Millisecond)
 			b.run(t.Context(), []*call{queuedCall})
@@ -157,7 +157,7 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 				assert.ErrorIs(t, got.batches[0].Err, c.err)
 				assert.Equal(t, c.err != nil, len(got.errors) == 1)
 				got.batches[0].Err = nil
-				assert.Equal(t, Batch{Hits: 2, Queued: 7, Wait: 3 * time.Millisecond, Took: c.took}, got.batches[0])
+				assert.Equal(t, Batch{Hits: 2, Queued: 7, Wait: 3 * time.Millisecond, Duration: c.took}, got.batches[0])
 			}
 		}
 	})
@@ -171,8 +171,8 @@ func TestStarvedProcessIsNoFailureOfRedis(t *testing.T) {
 			reason   backend.Reason
 		}{
 			{0, backend.ReasonLate},
-			{starvedAfter, backend.ReasonLate},
-			{starvedAfter + time.Millisecond, backend.ReasonOverload},
+			{starvedDelay, backend.ReasonLate},
+			{starvedDelay + time.Millisecond, backend.ReasonOverload},
 		} {
 			l := newUnitLimiter(&slowNode{})
 			now := time.Now()
@@ -259,7 +259,7 @@ func TestLargeCallsDelayOthersByOneBatch(t *testing.T) {
 		push(1)
 	}
 	var got [][]int
-	for q.hits > 0 {
+	for q.hitCount > 0 {
 		batch, queued := q.pop(nil)
 		var sizes []int
 		for _, c := range batch {
@@ -270,7 +270,7 @@ func TestLargeCallsDelayOthersByOneBatch(t *testing.T) {
 			sizes = append(sizes, len(c.hits))
 		}
 		got = append(got, sizes)
-		assert.Equal(t, q.hits, queued)
+		assert.Equal(t, q.hitCount, queued)
 	}
 	assert.Equal(t, [][]int{{64}, {256}, {36}, {256}, {256}, {256}, {256}}, got)
 }

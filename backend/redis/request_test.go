@@ -25,7 +25,7 @@ func TestAbandonedRequestLeaksNoResult(t *testing.T) {
 		for range calls {
 			r.calls = append(r.calls, &call{request: r, queue: &partitionQueue{limiter: l}})
 		}
-		r.users.Store(calls + takeUses)
+		r.users.Store(calls + takeWeight)
 		for i, c := range append([]*call(nil), r.calls...) {
 			if i == answered {
 				r.abandon(l)
@@ -186,7 +186,7 @@ func TestEqualLimitsAreSentOnce(t *testing.T) {
 	c.hits[2].Limit = perDay(t, limit.Spec{Requests: 10}) // as a request brings it
 	c.hits[3].AllOrNone = true
 	args := b.script.encode(b.hits, 0, 0, false, true, 0)
-	assert.Equal(t, []int64{1, 2, 1, 3}, b.script.rowOf)
+	assert.Equal(t, []int64{1, 2, 1, 3}, b.script.rowNumbers)
 	assert.Len(t, args, 3+4+2)
 	many := make([]string, 100)
 	b, c = batchOf(l, ten, many...)
@@ -200,7 +200,7 @@ func TestEqualLimitsAreSentOnce(t *testing.T) {
 func TestQueuedCallIsNotSentLate(t *testing.T) {
 	l := newUnitLimiter(nil)
 	b, c := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a")
-	c.request.users.Store(1 + takeUses)
+	c.request.users.Store(1 + takeWeight)
 	c.request.sendDeadline = time.Now().Add(-time.Millisecond)
 	b.run(t.Context(), []*call{c}) // the nil client would panic
 	assert.Equal(t, backend.ReasonOverload, backend.ReasonOf(c.hits[0].answer.Err))

@@ -12,18 +12,18 @@ import (
 // RightUse is the feature that needs a right.
 type RightUse uint8
 
-// The uses.
+// The uses of rights.
 const (
 	RightOfAll        RightUse = iota // needed in each deployment
 	RightOfDatabase                   // for a database other than 0
 	RightOfReplicas                   // for Options.WaitReplicas
 	RightOfChecks                     // for Limiter.Check only
 	RightOfCluster                    // in a Cluster
-	RightOfOverrides                  // for package overrides, on its own keys and channels
+	RightOfOverrides                  // for overrides, which have their own keys and channels
 	RightOfPrefixes                   // for Limiter.ResetPrefix only
 	RightOfHolds                      // for limits with holds only
 	RightOfIncrements                 // for charges that cost Redis less
-	RightOfWindows                    // for plain charges; EXPIRE takes their place
+	RightOfWindows                    // for plain charges; INCRBY and EXPIRE can take their place
 	RightOfScripts                    // for all that plain charges can't do
 )
 
@@ -32,12 +32,12 @@ type Right struct {
 	Command string // in lower case; a subcommand follows a bar
 	Use     RightUse
 
-	args    string // of a harmless run; see runName
-	hasKeys bool   // args has the key of the check
+	args    string // the arguments of a harmless run; see runName
+	hasKeys bool   // args contains the key of the check
 }
 
-// runName stands in the harmless runs for a word: KEY is the key of the check, DB the number of the database, HASH
-// the key of the overrides, and CHANNEL a channel without subscribers.
+// runName replaces a word in the arguments of a harmless run. KEY stands for the key of the check, DB for the number of
+// the database, HASH for the key of the overrides, and CHANNEL for a channel without subscribers.
 type runName struct {
 	value string
 	rule  string // the ACL rule for the value and for similar names, or ""
@@ -49,13 +49,13 @@ type rightRun struct {
 	rule string // the ACL rule for the key or the channel
 }
 
-// rights lists all commands that rls sends. In the harmless runs, SET gives the key of the check a time to live,
-// and DEL comes last.
+// rights lists all commands that rls sends. Among the harmless runs, SET gives the key of the check a time to live, and
+// DEL deletes the key at the end.
 var rights = []Right{
 	{Command: "ping"},
 	{Command: "hello"},
 	{Command: "select", Use: RightOfDatabase, args: "DB"},
-	{Command: "eval", Use: RightOfScripts, args: "return 0"}, // the script is return,
+	{Command: "eval", Use: RightOfScripts, args: "return 0"}, // the script is the word return
 	{Command: "evalsha", Use: RightOfScripts, args: "0000000000000000000000000000000000000000 0"},
 	{Command: "time", Use: RightOfWindows},
 	{Command: "set", Use: RightOfWindows, args: "KEY 0 PX 60000", hasKeys: true},
@@ -86,16 +86,16 @@ var rights = []Right{
 	{Command: "asking", Use: RightOfCluster},
 	{Command: "hgetall", Use: RightOfOverrides, args: "HASH"},
 	{Command: "hget", Use: RightOfOverrides, args: "HASH rls:check"},
-	{Command: "hset", Use: RightOfOverrides, args: "HASH rls:check 0 rls:check"}, // without the last value, so Redis sets nothing
+	{Command: "hset", Use: RightOfOverrides, args: "HASH rls:check 0 rls:check"}, // the last value is missing, so Redis sets nothing
 	{Command: "hdel", Use: RightOfOverrides, args: "HASH rls:check"},
 	{Command: "publish", Use: RightOfOverrides, args: "CHANNEL 0"},
-	{Command: "subscribe", Use: RightOfOverrides}, // needs a connection of its own; see serverCheck.subscribe
+	{Command: "subscribe", Use: RightOfOverrides}, // needs its own connection; see serverCheck.subscribe
 }
 
 // Rights returns all rights that rls can need.
 func Rights() []Right { return slices.Clone(rights) }
 
-// run returns the harmless run of r with these names.
+// run returns the harmless run of r. The key of names is the word that the name replaces.
 func (r Right) run(names map[string]runName) rightRun {
 	run := rightRun{Right: r}
 	var args []any
@@ -133,14 +133,14 @@ type missingRights struct {
 	commands []string
 	patterns []string // ACL rules for keys and channels
 
-	hasExpire bool // the user may run EXPIRE, which RightOfWindows can do without
+	hasExpire bool // the user may run EXPIRE, so rls can count without the rights of RightOfWindows
 }
 
 // deniedCommand matches the name of the command in a refusal of Redis.
 var deniedCommand = regexp.MustCompile(`'([a-z|]+)' command`)
 
-// add adds the right that is missing according to err. pattern is the ACL rule for the key or
-// channel of the command.
+// add adds the right that err says is missing. pattern is the ACL rule for the key or the channel
+// of the command.
 func (m *missingRights) add(err error, command, pattern string) {
 	if !isNoPerm(err) {
 		return
@@ -159,7 +159,7 @@ func (m *missingRights) add(err error, command, pattern string) {
 	}
 }
 
-// finding returns what is missing, and the ACL rules that repair it.
+// finding returns the Finding about the missing rights. Its Advice has the ACL rules. ok is false if no right is missing.
 func (m *missingRights) finding(user string) (f Finding, ok bool) {
 	var rules, texts []string
 	if len(m.commands) > 0 {
@@ -196,7 +196,7 @@ func (m *missingRights) finding(user string) (f Finding, ok bool) {
 	return f, len(rules) > 0
 }
 
-// missingEffects says what rls does without the rights for a use. Without the rights for another use, rls can't count.
+// missingEffects says what rls does without the rights for a use. rls can't count if a right for any other use is missing.
 var missingEffects = map[RightUse]struct {
 	level Level
 	text  string

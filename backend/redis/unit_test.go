@@ -35,8 +35,8 @@ func TestParseServer(t *testing.T) {
 		{"user and password", Server{URL: "a:1", Auth: "u:p:q"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, login: login{"u", "p:q"}}},
 		{"auth wins", Server{URL: "redis://u:p@a:1", Auth: "q"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, login: login{"u", "q"}}},
 		{"cluster", Server{Kind: Cluster, URL: "redis://u:p@a:1, b:2", SocketType: "unix"}, address{kind: Cluster, network: "tcp", nodes: []string{"a:1", "b:2"}, login: login{"u", "p"}}},
-		{"sentinels", Server{Kind: Sentinel, URL: "m,redis://u:p@a:1,b:2", Auth: "q"}, address{kind: Sentinel, network: "tcp", master: "m", nodes: []string{"a:1", "b:2"}, login: login{"", "q"}, sentinels: login{"u", "p"}}},
-		{"sentinel auth", Server{Kind: Sentinel, URL: "m,a:1", SentinelAuth: "u:p"}, address{kind: Sentinel, network: "tcp", master: "m", nodes: []string{"a:1"}, sentinels: login{"u", "p"}}},
+		{"sentinels", Server{Kind: Sentinel, URL: "m,redis://u:p@a:1,b:2", Auth: "q"}, address{kind: Sentinel, network: "tcp", master: "m", nodes: []string{"a:1", "b:2"}, login: login{"", "q"}, sentinelLogin: login{"u", "p"}}},
+		{"sentinel auth", Server{Kind: Sentinel, URL: "m,a:1", SentinelAuth: "u:p"}, address{kind: Sentinel, network: "tcp", master: "m", nodes: []string{"a:1"}, sentinelLogin: login{"u", "p"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := parse(c.in)

@@ -58,7 +58,7 @@ func (r *redisServers) BatchDone(b redis.Batch) {
 	s.hits.Observe(float64(b.Hits))
 	s.queuedHits.Observe(float64(b.Queued))
 	s.waitTime.Observe(b.Wait.Seconds())
-	s.duration.Observe(b.Took.Seconds())
+	s.duration.Observe(b.Duration.Seconds())
 	if b.Err != nil {
 		s.failedBatches.Inc()
 	}

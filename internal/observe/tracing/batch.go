@@ -52,5 +52,5 @@ func (t *Tracer) BatchAnswered(b redis.Batch, start time.Time, calls []context.C
 	if b.Err != nil {
 		span.SetStatus(codes.Error, b.Err.Error())
 	}
-	span.End(trace.WithTimestamp(start.Add(b.Took)))
+	span.End(trace.WithTimestamp(start.Add(b.Duration)))
 }
