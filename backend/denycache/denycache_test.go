@@ -332,14 +332,14 @@ func TestFullCacheEvictsTheDenialThatEndsFirst(t *testing.T) {
 	take(l, 0, hit("a", lim, 1))
 	assert.Equal(t, hitsBefore, next.hits)
 	denials := 0
-	for _, set := range l.table.shards[0].sets {
+	for _, set := range l.table.stripes[0].sets {
 		for _, e := range set {
 			if e.end > 0 {
 				denials++
 			}
 		}
 	}
-	assert.Len(t, l.table.shards, 1)
+	assert.Len(t, l.table.stripes, 1)
 	assert.Equal(t, 4096/entryBytes, denials, "the cache is full")
 }
 

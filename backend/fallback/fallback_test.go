@@ -140,7 +140,7 @@ func TestPermanentErrorsPassThrough(t *testing.T) {
 	for range 10 {
 		require.ErrorIs(t, r.take("k", newLimit(t, 5, limit.Day), 1).Err, permanent)
 	}
-	assert.Zero(t, r.notClosed.Load())
+	assert.Zero(t, r.unclosedBreakers.Load())
 	assert.Zero(t, r.hitsServed.Load())
 }
 
@@ -157,7 +157,7 @@ func TestCancellationDoesNotOpenBreaker(t *testing.T) {
 			require.ErrorIs(t, results[0].Err, context.DeadlineExceeded)
 			require.False(t, results[0].Degraded())
 		}
-		assert.Zero(t, r.notClosed.Load())
+		assert.Zero(t, r.unclosedBreakers.Load())
 		assert.Zero(t, spent(r.secondary, Namespace+"k", lim))
 	})
 }

@@ -94,7 +94,7 @@ func TestHoldsOfAnOutageAreForgottenAfterTheirTime(t *testing.T) {
 		assert.True(t, r.take("k", lim, 1).Allowed)
 		assert.True(t, r.take("k", lim, -1).Allowed)
 		assert.Zero(t, spent(r.shared, "k", lim))
-		assert.Zero(t, r.holdsEnd.Load(), "calls cost nothing more")
+		assert.Zero(t, r.lastHoldEnd.Load(), "calls cost nothing more")
 	})
 }
 

@@ -230,22 +230,22 @@ func TestBreakerReportsItsStatesAndTheirTimes(t *testing.T) {
 		r.openBreakers(lim, "b")
 		opened := r.Status().Breakers[1]
 		assert.Equal(t, Open, opened.State)
-		assert.Equal(t, 2*openAfter, opened.TimeIn[Failing], "until the third failure")
-		assert.GreaterOrEqual(t, opened.TimeIn[Closed], time.Minute)
+		assert.Equal(t, 2*openAfter, opened.TimeByState[Failing], "until the third failure")
+		assert.GreaterOrEqual(t, opened.TimeByState[Closed], time.Minute)
 		time.Sleep(5 * time.Second)
-		assert.Equal(t, opened.TimeIn[Open]+5*time.Second, r.Status().Breakers[1].TimeIn[Open])
+		assert.Equal(t, opened.TimeByState[Open]+5*time.Second, r.Status().Breakers[1].TimeByState[Open])
 		r.heal()
 		closed := r.Status().Breakers[1]
 		assert.Equal(t, Closed, closed.State)
 		assert.Equal(t, Closed, r.Status().Breakers[0].State)
-		assert.Zero(t, r.Status().Breakers[0].TimeIn[Open])
+		assert.Zero(t, r.Status().Breakers[0].TimeByState[Open])
 
 		require.Len(t, r.breakerLog, 2)
 		assert.Equal(t, 1, r.breakerLog[0].Shard)
 		assert.True(t, r.breakerLog[0].Open)
 		assert.ErrorIs(t, r.breakerLog[0].Err, backend.ErrUnavailable)
 		assert.False(t, r.breakerLog[1].Open)
-		assert.Equal(t, closed.TimeIn[Open], r.breakerLog[1].OpenFor)
+		assert.Equal(t, closed.TimeByState[Open], r.breakerLog[1].OpenFor)
 	})
 }
 

@@ -91,8 +91,8 @@ func TestResetDuringCloseStartsNoWork(t *testing.T) {
 	hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: -limit.MaxHits}}
 	results := make([]backend.Result, 1)
 	reserved := r.reserve(r.micros(c.now), &hits[0], &results[0], true)
-	require.NotNil(t, reserved.shard)
-	reserved.shard.closed = true
+	require.NotNil(t, reserved.stripe)
+	reserved.stripe.isClosed = true
 	r.settle(r.micros(c.now), hits, results, []reservation{reserved})
 	assert.Empty(t, r.background)
 	r.closeAt(c.now)
@@ -227,7 +227,7 @@ func TestAnswerToATripForTheOldLimitIsDropped(t *testing.T) {
 	r.hit(c, newLimit(t, limit.Spec{Requests: 300, Unit: limit.Hour, Lease: true}), 1)
 	r.work()
 	id := r.seeds.ID([]byte("k"), lim.Tag())
-	assert.Zero(t, r.shardOf(id).leases[id].allowance)
+	assert.Zero(t, r.stripeOf(id).leases[id].allowance)
 	assert.Zero(t, r.Stats().Held)
 }
 
@@ -235,7 +235,7 @@ func TestReturnAfterTheWindowChangesNoOtherWindow(t *testing.T) {
 	lim := newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Second, Lease: true})
 	c, r := started(t, lim)
 	old := c.count(lim, "k")
-	s := r.shardOf(r.seeds.ID([]byte("k"), lim.Tag()))
+	s := r.stripeOf(r.seeds.ID([]byte("k"), lim.Tag()))
 	e := s.leases[r.seeds.ID([]byte("k"), lim.Tag())]
 	r.returnLater(e, r.micros(c.now))
 	c.now = c.now.Add(time.Second)
@@ -299,7 +299,7 @@ func TestBusyReplicaGetsMorePermitsAndLeavesSomeToOthers(t *testing.T) {
 	}
 	allowance := func(r *replica) int64 {
 		id := r.seeds.ID([]byte("k"), lim.Tag())
-		return r.shardOf(id).leases[id].allowance
+		return r.stripeOf(id).leases[id].allowance
 	}
 	first, second, idle := allowance(replicas[0]), allowance(replicas[1]), allowance(replicas[2])
 	assert.InDelta(t, first, second, 15)

@@ -261,7 +261,7 @@ func TestOnlyHitsOnLimitsWithALeaseGetOneUpToABound(t *testing.T) {
 		least, most int64
 	}{
 		{"few", lim, 1, 2000, 2000, 2000},
-		{"more than the bound", lim, 1, maxLeases + 30_000, maxLeases, maxLeases + shardCount},
+		{"more than the bound", lim, 1, maxLeases + 30_000, maxLeases, maxLeases + stripeCount},
 		{"peeks", lim, 0, 10, 0, 0},
 		{"refunds", lim, -1, 10, 0, 0},
 		{"no lease", without, 1, 10, 0, 0},
