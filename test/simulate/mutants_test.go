@@ -49,8 +49,8 @@ var mutants = []mutant{
 	{
 		name:    "canceled-call-is-a-failure",
 		file:    "backend/fallback/serve.go",
-		old:     "case !serves(ctx, reason):",
-		new:     "case !serves(ctx, reason):\n\t\t\tif isMutant() {\n\t\t\t\tl.breakerOf(h).recordFailure(now, r.Err)\n\t\t\t}",
+		old:     "case !canServe(ctx, reason):",
+		new:     "case !canServe(ctx, reason):\n\t\t\tif isMutant() {\n\t\t\t\tl.breakerOf(h).recordFailure(now, r.Err)\n\t\t\t}",
 		runs:    []run{{"canceled-calls", 1}},
 		problem: "breaker opened",
 	},
