@@ -60,9 +60,6 @@ const (
 // checkKey is the end of the keys that Limiter.Check writes.
 const checkKey = "rls:check"
 
-// noContext is the context of commands for which execute gets the real context.
-var noContext = context.Background()
-
 // Check examines each server of each Redis: the rights of the user, the settings and the state. It writes two keys only,
 // and deletes these keys.
 func (l *Limiter) Check(ctx context.Context) []Finding {

@@ -88,7 +88,7 @@ type prefixSearch struct {
 
 // search adds the counters in instance. It ends early if there are too many.
 func (s *prefixSearch) search(ctx context.Context, instance *redisInstance) error {
-	pattern := escapeGlob(s.keyPrefix) + "*:" + escapeGlob(s.prefix.Start[:min(len(s.prefix.Start), maxPatternBytes)]) + "*"
+	pattern := globEscapes.Replace(s.keyPrefix) + "*:" + globEscapes.Replace(s.prefix.Start[:min(len(s.prefix.Start), maxPatternBytes)]) + "*"
 	return instance.client.eachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
 		for cursor := uint64(0); ; {
 			names, next, err := node.Scan(ctx, cursor, pattern, scanCount).Result()
@@ -142,7 +142,5 @@ func parseName(keyPrefix, name string) (counter, key string, isWhole, ok bool) {
 	}
 	return "", "", false, false
 }
-
-func escapeGlob(text string) string { return globEscapes.Replace(text) }
 
 var globEscapes = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"cmp"
+	"context"
 	"regexp"
 	"slices"
 	"strings"
@@ -108,7 +109,7 @@ func (r Right) run(names map[string]runName) rightRun {
 		}
 		args = append(args, word)
 	}
-	run.cmd = goredis.NewCmd(noContext, args...)
+	run.cmd = goredis.NewCmd(context.Background(), args...) // execute gets the real context
 	return run
 }
 
