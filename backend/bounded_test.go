@@ -45,9 +45,9 @@ func TestBoundedTakeEndsWithItsBudget(t *testing.T) {
 				l := backend.NewBounded(slow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
 				ctx := t.Context()
 				if c.timeout > 0 {
-					limited, cancel := context.WithTimeout(ctx, c.timeout)
+					callerCtx, cancel := context.WithTimeout(ctx, c.timeout)
 					defer cancel()
-					ctx = limited
+					ctx = callerCtx
 				}
 				start := time.Now()
 				results := make([]backend.Result, 1)
@@ -75,9 +75,9 @@ func TestLateAnswerOfABoundedTakeArrives(t *testing.T) {
 		copy(hits[0].Key, "x") // the key belongs to the caller again
 		var answers []backend.Result
 		for _, r := range results {
-			late, ok := errors.AsType[*backend.LateError](r.Err)
+			lateError, ok := errors.AsType[*backend.LateError](r.Err)
 			require.True(t, ok)
-			late.OnArrival(func(r backend.Result) { answers = append(answers, r) })
+			lateError.OnArrival(func(r backend.Result) { answers = append(answers, r) })
 		}
 		l.Close()
 		synctest.Wait()
@@ -94,9 +94,9 @@ func TestLateAnswerOfADeniedGroupIsDenied(t *testing.T) {
 		fits.AllOrNone, exceeds.AllOrNone, exceeds.Key = true, true, []byte("other")
 		results := make([]backend.Result, 2)
 		l.Take(t.Context(), time.Now(), []backend.Hit{fits, exceeds}, results)
-		late, _ := errors.AsType[*backend.LateError](results[0].Err)
+		lateError, _ := errors.AsType[*backend.LateError](results[0].Err)
 		var answer backend.Result
-		late.OnArrival(func(r backend.Result) { answer = r })
+		lateError.OnArrival(func(r backend.Result) { answer = r })
 		l.Close()
 		synctest.Wait()
 		assert.False(t, answer.Allowed, "nothing is charged")

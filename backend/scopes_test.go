@@ -68,7 +68,7 @@ func TestHitsGoToTheLimiterOfTheirScope(t *testing.T) {
 	}
 }
 
-func TestGroupIsChargedOverBothScopesOrNot(t *testing.T) {
+func TestGroupOverBothScopesIsChargedCompletelyOrNotAtAll(t *testing.T) {
 	newLimit := func(requests uint32, s limit.Scope) *limit.Limit {
 		l, err := limit.New(limit.Spec{Requests: requests, Unit: limit.Hour, Scope: s, ChargeDenied: true})
 		require.NoError(t, err)

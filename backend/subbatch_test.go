@@ -30,9 +30,9 @@ func TestResultsAreCopiedToTheirPlaces(t *testing.T) {
 		s.Add(3, Hit{Key: []byte("d"), N: round})
 		s.AddWithPrefix("own:", 1, Hit{Key: key, N: round + 1})
 		key[0] = 'x' // the key with the prefix is a copy
-		var next echo
-		s.Take(t.Context(), time.Time{}, &next)
-		assert.Equal(t, 1, next.takes)
+		var nextLimiter echo
+		s.Take(t.Context(), time.Time{}, &nextLimiter)
+		assert.Equal(t, 1, nextLimiter.takes)
 
 		results := make([]Result, 4)
 		s.CopyResults(results)
@@ -45,10 +45,10 @@ func TestResultsAreCopiedToTheirPlaces(t *testing.T) {
 
 func TestEmptySubBatchCallsNobody(t *testing.T) {
 	var s SubBatch
-	var next echo
-	s.Take(t.Context(), time.Time{}, &next)
+	var nextLimiter echo
+	s.Take(t.Context(), time.Time{}, &nextLimiter)
 	s.CopyResults(nil)
-	assert.Zero(t, next.takes)
+	assert.Zero(t, nextLimiter.takes)
 }
 
 func TestTakePartSendsTheIncludedHitsInOneTake(t *testing.T) {
@@ -62,10 +62,10 @@ func TestTakePartSendsTheIncludedHitsInOneTake(t *testing.T) {
 		{[]int{0, 2}, 1, []int64{1, 0, 3}},
 		{[]int{0, 1, 2}, 1, []int64{1, 2, 3}},
 	} {
-		var next echo
+		var nextLimiter echo
 		results := make([]Result, len(hits))
-		TakePart(t.Context(), time.Time{}, &next, hits, results, func(i int) bool { return slices.Contains(c.included, i) })
-		assert.Equal(t, c.takes, next.takes)
+		TakePart(t.Context(), time.Time{}, &nextLimiter, hits, results, func(i int) bool { return slices.Contains(c.included, i) })
+		assert.Equal(t, c.takes, nextLimiter.takes)
 		assert.Equal(t, c.want, []int64{results[0].Remaining, results[1].Remaining, results[2].Remaining})
 	}
 }

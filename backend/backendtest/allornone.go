@@ -177,20 +177,20 @@ func (s requestStory) run(t *testing.T, l backend.Limiter, a limit.Algorithm) {
 // testRequestsWhole has many callers charge two counters in both orders. Each request must
 // charge both counters or none.
 func testRequestsWhole(t *testing.T, l backend.Limiter, a limit.Algorithm) {
-	wide := NewLimit(t, limit.Spec{Algorithm: a, Requests: 400, Unit: limit.Hour, ChargeDenied: true})
-	tight := NewLimit(t, limit.Spec{Algorithm: a, Requests: 100, Unit: limit.Hour, ChargeDenied: true})
-	hits := [2]backend.Hit{{Key: Key(), Limit: wide, N: 1}, {Key: Key(), Limit: tight, N: 1}}
+	largeLimit := NewLimit(t, limit.Spec{Algorithm: a, Requests: 400, Unit: limit.Hour, ChargeDenied: true})
+	smallLimit := NewLimit(t, limit.Spec{Algorithm: a, Requests: 100, Unit: limit.Hour, ChargeDenied: true})
+	hits := [2]backend.Hit{{Key: Key(), Limit: largeLimit, N: 1}, {Key: Key(), Limit: smallLimit, N: 1}}
 	start := Start()
-	var admitted atomic.Int64
+	var admittedCalls atomic.Int64
 	crowd(func(caller int) {
 		for range 5 {
 			r, err := quietTake(l, start, hits[caller%2], hits[1-caller%2])
 			if assert.NoError(t, err) && r[0].Allowed && r[1].Allowed {
-				admitted.Add(1)
+				admittedCalls.Add(1)
 			}
 		}
 	})
-	assert.Equal(t, int64(100), admitted.Load())
+	assert.Equal(t, int64(100), admittedCalls.Load())
 	hits[0].N, hits[1].N = 0, 0
 	left := take(t, l, start, 0, hits[:]...)
 	assert.Equal(t, int64(300), left[0].Remaining)
@@ -250,12 +250,12 @@ func testLostHold(t *testing.T, l backend.Limiter) {
 	skipWithoutHolds(t, l)
 	lim, start := NewLimit(t, limit.Spec{Algorithm: limit.Concurrency, Requests: 3, Hold: time.Hour.Microseconds()}), Start()
 	for range 20 {
-		lost, full := backend.Hit{Key: Key(), Limit: lim, N: 1}, backend.Hit{Key: Key(), Limit: lim, N: 3}
-		require.True(t, take(t, l, start, 0, lost)[0].Allowed)
-		require.True(t, take(t, l, start, 30*time.Minute, full)[0].Allowed)
-		require.False(t, take(t, l, start, 40*time.Minute, lost, full)[1].Allowed)
-		lost.N = 3
-		require.True(t, take(t, l, start, time.Hour, lost)[0].Allowed, "the hold has expired")
+		lostHit, fullHit := backend.Hit{Key: Key(), Limit: lim, N: 1}, backend.Hit{Key: Key(), Limit: lim, N: 3}
+		require.True(t, take(t, l, start, 0, lostHit)[0].Allowed)
+		require.True(t, take(t, l, start, 30*time.Minute, fullHit)[0].Allowed)
+		require.False(t, take(t, l, start, 40*time.Minute, lostHit, fullHit)[1].Allowed)
+		lostHit.N = 3
+		require.True(t, take(t, l, start, time.Hour, lostHit)[0].Allowed, "the hold has expired")
 	}
 }
 

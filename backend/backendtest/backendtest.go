@@ -161,11 +161,11 @@ func takeBoth(t require.TestingT, l backend.Limiter, m model, start time.Time, a
 
 // perHour returns one limit per hour for each algorithm that l supports.
 func perHour(t require.TestingT, l backend.Limiter, requests uint32, chargeDenied bool) []*limit.Limit {
-	var all []*limit.Limit
+	var limits []*limit.Limit
 	for _, a := range algorithmsOf(l) {
-		all = append(all, NewLimit(t, limit.Spec{Algorithm: a, Requests: requests, Unit: limit.Hour, ChargeDenied: chargeDenied}))
+		limits = append(limits, NewLimit(t, limit.Spec{Algorithm: a, Requests: requests, Unit: limit.Hour, ChargeDenied: chargeDenied}))
 	}
-	return all
+	return limits
 }
 
 func assertTake(t *testing.T, l backend.Limiter, start time.Time, h backend.Hit, allowed bool, remaining int64) {

@@ -36,11 +36,11 @@ func simple() backend.Limiter {
 	})
 }
 
-func TestSimpleLimiterPasses(t *testing.T) {
+func TestSimpleLimiterPassesTheSuite(t *testing.T) {
 	backendtest.Run(t, func(*testing.T) backend.Limiter { return simple() })
 }
 
-func TestFlakyWithoutFailuresPasses(t *testing.T) {
+func TestFlakyWithoutFailuresPassesTheSuite(t *testing.T) {
 	backendtest.Run(t, func(*testing.T) backend.Limiter {
 		f := backendtest.NewFlaky(simple())
 		f.FailHits(func(backend.Hit) error { return nil })
@@ -87,19 +87,19 @@ func TestFlakyFailsSomeHitsOnly(t *testing.T) {
 	assert.Equal(t, int64(3), r[3].Remaining)
 }
 
-func TestFlakyDelays(t *testing.T) {
+func TestFlakyDelaysItsAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, h := backendtest.NewFlaky(simple()), hit(t)
 		f.Delay(time.Second)
-		began := time.Now()
+		start := time.Now()
 		assert.NoError(t, take(t.Context(), f, h)[0].Err)
-		assert.Equal(t, time.Second, time.Since(began))
+		assert.Equal(t, time.Second, time.Since(start))
 
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		defer cancel()
-		began = time.Now()
+		start = time.Now()
 		err := take(ctx, f, h)[0].Err
-		assert.Equal(t, 30*time.Millisecond, time.Since(began))
+		assert.Equal(t, 30*time.Millisecond, time.Since(start))
 		assert.ErrorIs(t, err, backend.ErrUnavailable)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 	})

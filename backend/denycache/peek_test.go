@@ -42,7 +42,7 @@ type deniedCount struct{ hits int }
 
 func (c *deniedCount) Denied(*backend.Hit) { c.hits++ }
 
-func TestPeekDenialIsOfItsOwnCounter(t *testing.T) {
+func TestPeekHasOnlyTheDenialOfItsCounter(t *testing.T) {
 	l := New(backend.Counters{Limiter: newCounter()}, Options{SizeBytes: 1}) // 64 counters, so some share a set
 	lim := newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 1})
 	for i := range 30 {

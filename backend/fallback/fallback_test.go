@@ -41,7 +41,7 @@ func (l sourceHidden) Take(ctx context.Context, now time.Time, hits []backend.Hi
 	}
 }
 
-func TestSecondaryDecidesFromTheFirstFailure(t *testing.T) {
+func TestSecondaryDecidesTheFirstFailedHit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // time stands still, so the breaker stays closed
 		r := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Day)
@@ -59,7 +59,7 @@ func TestSecondaryDecidesFromTheFirstFailure(t *testing.T) {
 	})
 }
 
-func TestHitsGrantedByModeAndRatio(t *testing.T) {
+func TestModeAndRatioDetermineTheAdmittedHits(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		ratio   float64
@@ -135,10 +135,10 @@ func TestSecondaryCountsInItsOwnNamespace(t *testing.T) {
 
 func TestPermanentErrorsPassThrough(t *testing.T) {
 	r := newFixture(t, nil)
-	permanent := errors.New("broken")
-	r.primary.SetError(permanent)
+	permanentError := errors.New("broken")
+	r.primary.SetError(permanentError)
 	for range 10 {
-		require.ErrorIs(t, r.take("k", newLimit(t, 5, limit.Day), 1).Err, permanent)
+		require.ErrorIs(t, r.take("k", newLimit(t, 5, limit.Day), 1).Err, permanentError)
 	}
 	assert.Zero(t, r.unclosedBreakers.Load())
 	assert.Zero(t, r.hitsServed.Load())
@@ -216,20 +216,20 @@ func TestChangedLimitKeepsTheCountOfTheSecondary(t *testing.T) {
 	r := newFixture(t, nil)
 	r.primary.SetError(errDown)
 	require.True(t, r.take("k", newLimit(t, 100, limit.Year), 50).Allowed)
-	raised := newLimit(t, 120, limit.Year)
-	assert.True(t, r.take("k", raised, 10).Allowed)
-	assert.False(t, r.take("k", raised, 1).Allowed)
+	raisedLimit := newLimit(t, 120, limit.Year)
+	assert.True(t, r.take("k", raisedLimit, 10).Allowed)
+	assert.False(t, r.take("k", raisedLimit, 1).Allowed)
 }
 
-func TestLimitIsGrantedOnceThoughThePrimaryFlaps(t *testing.T) {
+func TestShareIsGrantedOnceIfThePrimaryFailsRepeatedly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
 		lim := newLimit(t, 10_000, limit.Year)
 		var callers sync.WaitGroup
 		stop := make(chan struct{})
-		allowed := make([]int64, 8)
-		for i := range allowed {
+		allowedHits := make([]int64, 8)
+		for i := range allowedHits {
 			callers.Go(func() {
 				for {
 					select {
@@ -242,7 +242,7 @@ func TestLimitIsGrantedOnceThoughThePrimaryFlaps(t *testing.T) {
 						return
 					}
 					if got.Allowed {
-						allowed[i]++
+						allowedHits[i]++
 					}
 				}
 			})
@@ -257,7 +257,7 @@ func TestLimitIsGrantedOnceThoughThePrimaryFlaps(t *testing.T) {
 		callers.Wait()
 		r.heal()
 		total := int64(0)
-		for _, n := range allowed {
+		for _, n := range allowedHits {
 			total += n
 		}
 		assert.LessOrEqual(t, total, int64(15_000), "the limit, and the share of the secondary once")

@@ -25,7 +25,7 @@ func (r *fixture) takeNamed(lim *limit.Limit, id string, n int64) backend.Result
 	return results[0]
 }
 
-func TestOutageAdmitsTheShareOfHoldersMore(t *testing.T) {
+func TestOutageAdmitsAtMostTheShareAsFurtherHolders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
 		lim := holdsLimit(t, 8)
@@ -33,13 +33,13 @@ func TestOutageAdmitsTheShareOfHoldersMore(t *testing.T) {
 			assert.True(t, r.take("k", lim, 1).Allowed)
 		}
 		r.openBreakers(lim, "k")
-		admitted := 0
+		admittedHolds := 0
 		for range 20 {
 			if r.take("k", lim, 1).Allowed {
-				admitted++
+				admittedHolds++
 			}
 		}
-		assert.Equal(t, 4, admitted, "half of the slots")
+		assert.Equal(t, 4, admittedHolds, "half of the slots")
 		r.heal()
 		assert.Equal(t, int64(8), spent(r.shared, "k", lim), "holds are not replayed")
 	})

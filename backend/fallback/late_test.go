@@ -24,11 +24,11 @@ type latePrimary struct {
 
 func (p *latePrimary) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	for i, h := range hits {
-		late := backend.NewLateError(&backend.Error{Reason: backend.ReasonLate})
+		lateError := backend.NewLateError(&backend.Error{Reason: backend.ReasonLate})
 		answer := make([]backend.Result, 1)
 		p.next.Take(ctx, now, []backend.Hit{h}, answer)
-		p.pending = append(p.pending, func() { late.Arrive(answer[0]) })
-		results[i] = backend.Result{Err: late}
+		p.pending = append(p.pending, func() { lateError.Arrive(answer[0]) })
+		results[i] = backend.Result{Err: lateError}
 	}
 }
 
@@ -39,7 +39,7 @@ func (p *latePrimary) arrive() {
 	p.pending = nil
 }
 
-func TestLateAnswerSettlesADecision(t *testing.T) {
+func TestLateAnswerCorrectsChargesAndPrice(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode                         limit.FailureMode
 		spentBefore                  int64 // in the primary
@@ -96,8 +96,8 @@ func TestHitsThatWereNeverSentAreReplayedWithoutAnOutage(t *testing.T) {
 		assert.Equal(t, int64(120), spent(r.shared, "k", lim))
 		assert.Equal(t, int64(20), r.Status().MaxExcessHits, "ten of the hits are within the limit")
 		assert.Equal(t, int64(30), r.hitsReplayed.Load())
-		downs, _ := r.countChanges()
-		assert.Zero(t, downs)
+		downCount, _ := r.countChanges()
+		assert.Zero(t, downCount)
 	})
 }
 
@@ -117,13 +117,13 @@ func TestFallbackStartsFromTheLastCount(t *testing.T) {
 				})
 				r.primary.SetError(errDown)
 				lim := newLimit(t, 100, limit.Year, func(s *limit.Spec) { s.Algorithm = limit.SlidingLog })
-				admitted := int64(0)
+				admittedHits := int64(0)
 				for range 100 {
 					if r.take("k", lim, 1).Allowed {
-						admitted++
+						admittedHits++
 					}
 				}
-				assert.Equal(t, c.want, admitted)
+				assert.Equal(t, c.want, admittedHits)
 			})
 		})
 	}
@@ -138,7 +138,7 @@ func TestSpendAtLeastNeverLowersTheCount(t *testing.T) {
 	}
 }
 
-func TestLateAnswerSettlesHitsThatAreChargedAllOrNone(t *testing.T) {
+func TestLateAnswerCorrectsTheChargesOfAGroup(t *testing.T) {
 	for name, c := range map[string]struct {
 		hitsOfB             int64 // the share of b admits 5
 		isChargedInPrimary  bool
@@ -245,7 +245,7 @@ func TestLateAnswerLeavesOtherChargesAlone(t *testing.T) {
 
 func slots(s *limit.Spec) { s.Algorithm, s.Hold = limit.Concurrency, time.Hour.Microseconds() }
 
-func TestUnknownLastCountSpendsNothing(t *testing.T) {
+func TestFallbackStartsAtZeroWithoutALastCount(t *testing.T) {
 	r := newFixture(t, func(o *Options) {
 		o.LastCount = func(now time.Time, _ *backend.Hit) (int64, time.Time, bool) { return 50, now, false }
 	})

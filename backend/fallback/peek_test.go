@@ -38,7 +38,7 @@ func TestPeekIsTheAnswerOfTake(t *testing.T) {
 	}
 }
 
-func TestPeeksCountNothingAndTripNoBreaker(t *testing.T) {
+func TestPeeksCountNothingAndOpenNoBreaker(t *testing.T) {
 	r := newFixture(t, nil)
 	lim := newLimit(t, 10, limit.Day)
 	r.primary.SetError(errDown)

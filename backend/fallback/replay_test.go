@@ -119,10 +119,10 @@ func TestDeniedHitsAreNotReplayed(t *testing.T) {
 // If a call fails while its breaker is closed, the primary may have charged the hits.
 func TestHitsSentToThePrimaryAreNotReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		shared, loseAnswers := local.New(local.Options{}), new(atomic.Bool)
+		primary, loseAnswers := local.New(local.Options{}), new(atomic.Bool)
 		r := newFixture(t, func(o *Options) {
 			o.Primary = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-				shared.Take(ctx, now, hits, results)
+				primary.Take(ctx, now, hits, results)
 				if loseAnswers.Load() {
 					failAll(results)
 				}
@@ -137,7 +137,7 @@ func TestHitsSentToThePrimaryAreNotReplayed(t *testing.T) {
 		require.True(t, r.isDown())
 		loseAnswers.Store(false)
 		r.waitUntilUp()
-		assert.Equal(t, int64(100), spent(shared, "k", lim), "charged by the call or by the replay, never by both")
+		assert.Equal(t, int64(100), spent(primary, "k", lim), "charged by the call or by the replay, never by both")
 	})
 }
 
@@ -149,27 +149,27 @@ func failAll(results []backend.Result) {
 
 func TestFailedReplayBatchIsNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		shared, failingReplays, down := local.New(local.Options{}), new(atomic.Int32), new(atomic.Bool)
+		primary, failingReplays, isDown := local.New(local.Options{}), new(atomic.Int32), new(atomic.Bool)
 		r := newFixture(t, func(o *Options) {
 			o.Probe = func(context.Context, int) error {
-				if down.Load() {
+				if isDown.Load() {
 					return errDown
 				}
 				return nil
 			}
 			o.Primary = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-				if down.Load() {
+				if isDown.Load() {
 					failAll(results)
 					return
 				}
-				shared.Take(ctx, now, hits, results) // charges even if the answer is lost
+				primary.Take(ctx, now, hits, results) // charges even if the answer is lost
 				if hits[0].Shadow && failingReplays.Add(-1) >= 0 {
 					failAll(results)
 				}
 			})
 		})
 		lim := newLimit(t, 1000, limit.Year)
-		down.Store(true)
+		isDown.Store(true)
 		for range 10 {
 			r.take("k", lim, 0)
 			time.Sleep(20 * time.Millisecond)
@@ -178,10 +178,10 @@ func TestFailedReplayBatchIsNotRepeated(t *testing.T) {
 			r.take(fmt.Sprint("k", i), lim, 1)
 		}
 		failingReplays.Store(2)
-		down.Store(false)
+		isDown.Store(false)
 		r.waitUntilUp()
 		for i := range 5 * replayBatchSize {
-			assert.Equal(t, int64(1), spent(shared, fmt.Sprint("k", i), lim))
+			assert.Equal(t, int64(1), spent(primary, fmt.Sprint("k", i), lim))
 		}
 		assert.Equal(t, int64(3*replayBatchSize), r.stateChanges()[1].Outage.Replayed)
 		assert.Equal(t, int64(3*replayBatchSize), r.hitsReplayed.Load())
@@ -267,7 +267,7 @@ func TestReplayLogSumsTheHitsOfEachKeyAndTag(t *testing.T) {
 }
 
 // The hits of a closed breaker are replayed in the background.
-func TestReplayNeedsAProbeThatSucceedsAndEnds(t *testing.T) {
+func TestReplayWaitsForASuccessfulProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var probes atomic.Int64
 		var probeErr atomic.Pointer[error]
@@ -291,9 +291,9 @@ func TestReplayNeedsAProbeThatSucceedsAndEnds(t *testing.T) {
 		setProbe(nil)
 		time.Sleep(time.Second)
 		assert.Equal(t, int64(10), spent(r.shared, "k", lim))
-		before := probes.Load()
+		probesBefore := probes.Load()
 		time.Sleep(time.Minute)
-		assert.Equal(t, before, probes.Load(), "nothing is left to replay")
+		assert.Equal(t, probesBefore, probes.Load(), "nothing is left to replay")
 		assert.Equal(t, int64(10), spent(r.shared, "k", lim))
 	})
 }

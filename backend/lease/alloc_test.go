@@ -13,7 +13,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-func TestAllocsOfAHitWithPermits(t *testing.T) {
+func TestHitWithPermitsNeedsNoAllocs(t *testing.T) {
 	lim := perHour(t)
 	c, r := started(t, lim)
 	hits, results := []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, make([]backend.Result, 1)

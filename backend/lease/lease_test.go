@@ -77,11 +77,11 @@ func TestRarelyHitCounterTakesNoLease(t *testing.T) {
 func TestCallWithMoreHitsThanPermitsAsksForTheRest(t *testing.T) {
 	lim := perHour(t)
 	c, r := started(t, lim)
-	held, before := r.Stats().Held, c.count(lim, "k")
-	result := r.hit(c, lim, held+5)
+	heldPermits, countBefore := r.Stats().Held, c.count(lim, "k")
+	result := r.hit(c, lim, heldPermits+5)
 	assert.True(t, result.Allowed)
-	assert.Equal(t, lim.Max()-200-held-5, result.Remaining)
-	assert.Equal(t, before+5, c.count(lim, "k"))
+	assert.Equal(t, lim.Max()-200-heldPermits-5, result.Remaining)
+	assert.Equal(t, countBefore+5, c.count(lim, "k"))
 	assert.Zero(t, r.Stats().Held)
 }
 
@@ -90,10 +90,10 @@ func TestResetDuringCloseStartsNoWork(t *testing.T) {
 	c, r := started(t, lim)
 	hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: -limit.MaxHits}}
 	results := make([]backend.Result, 1)
-	reserved := r.reserve(r.micros(c.now), &hits[0], &results[0], true)
-	require.NotNil(t, reserved.stripe)
-	reserved.stripe.isClosed = true
-	r.settle(r.micros(c.now), hits, results, []reservation{reserved})
+	res := r.reserve(r.micros(c.now), &hits[0], &results[0], true)
+	require.NotNil(t, res.stripe)
+	res.stripe.isClosed = true
+	r.settle(r.micros(c.now), hits, results, []reservation{res})
 	assert.Empty(t, r.background)
 	r.closeAt(c.now)
 	assert.Zero(t, r.Stats().Held)
@@ -102,26 +102,26 @@ func TestResetDuringCloseStartsNoWork(t *testing.T) {
 func TestDeniedCallKeepsItsPermits(t *testing.T) {
 	lim := perHour(t)
 	c, r := started(t, lim)
-	held := r.Stats().Held
+	heldPermits := r.Stats().Held
 	assert.False(t, r.hit(c, lim, lim.Max()).Allowed)
-	assert.Equal(t, held, r.Stats().Held)
+	assert.Equal(t, heldPermits, r.Stats().Held)
 }
 
 func TestDeniedHitOfAnAllOrNoneRequestKeepsPermitsOfTheOthers(t *testing.T) {
 	lim := perHour(t)
-	empty := newLimit(t, limit.Spec{Unit: limit.Hour})
+	emptyLimit := newLimit(t, limit.Spec{Unit: limit.Hour})
 	for _, allOrNone := range []bool{false, true} {
 		c, r := started(t, lim)
-		held := r.Stats().Held
+		heldPermits := r.Stats().Held
 		results := make([]backend.Result, 2)
-		r.Take(context.Background(), c.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1, AllOrNone: allOrNone}, {Key: []byte("other"), Limit: empty, N: 1, AllOrNone: allOrNone}}, results)
+		r.Take(context.Background(), c.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1, AllOrNone: allOrNone}, {Key: []byte("other"), Limit: emptyLimit, N: 1, AllOrNone: allOrNone}}, results)
 		assert.True(t, results[0].Allowed)
 		assert.False(t, results[1].Allowed)
 		if allOrNone {
-			assert.Equal(t, held, r.Stats().Held)
+			assert.Equal(t, heldPermits, r.Stats().Held)
 			assert.Equal(t, lim.Max()-200, results[0].Remaining)
 		} else {
-			assert.Equal(t, held-1, r.Stats().Held)
+			assert.Equal(t, heldPermits-1, r.Stats().Held)
 		}
 	}
 }
@@ -157,13 +157,13 @@ func TestResetDropsPermitsAndGivesBackTheAllowance(t *testing.T) {
 func TestIdleReplicaReturnsItsPermits(t *testing.T) {
 	lim := perHour(t)
 	c, r := started(t, lim)
-	held := r.Stats().Held
+	heldPermits := r.Stats().Held
 	r.Sweep(c.now.Add(time.Second / 2))
-	assert.Equal(t, held, r.Stats().Held, "not idle yet")
+	assert.Equal(t, heldPermits, r.Stats().Held, "not idle yet")
 	c.now = c.now.Add(2 * time.Second)
 	r.Sweep(c.now)
 	assert.Zero(t, r.Stats().Held)
-	assert.Equal(t, held, r.Stats().Returned)
+	assert.Equal(t, heldPermits, r.Stats().Returned)
 	assert.Equal(t, int64(200), c.count(lim, "k"))
 	assert.Zero(t, c.count(lim.LeaseBudget(), Namespace+"k"))
 	r.Sweep(c.now.Add(time.Minute))
@@ -206,13 +206,13 @@ func TestChangedBucketKeepsTheSpentTokens(t *testing.T) {
 func TestChangedLimitReturnsPermitsOfTheOldLimit(t *testing.T) {
 	lim := perHour(t)
 	c, r := started(t, lim)
-	same := perHour(t)
-	held := r.Stats().Held
-	assert.Equal(t, backend.SourceLease, r.hit(c, same, 1).Source, "a reload without a change keeps permits")
-	tight := newLimit(t, limit.Spec{Requests: 300, Unit: limit.Hour, ChargeDenied: true, Lease: true})
-	assert.Equal(t, backend.SourceRedis, r.hit(c, tight, 1).Source)
+	equalLimit := perHour(t)
+	heldPermits := r.Stats().Held
+	assert.Equal(t, backend.SourceLease, r.hit(c, equalLimit, 1).Source, "a reload without a change keeps permits")
+	smallLimit := newLimit(t, limit.Spec{Requests: 300, Unit: limit.Hour, ChargeDenied: true, Lease: true})
+	assert.Equal(t, backend.SourceRedis, r.hit(c, smallLimit, 1).Source)
 	r.work()
-	assert.Equal(t, held-1, r.Stats().Returned)
+	assert.Equal(t, heldPermits-1, r.Stats().Returned)
 	assert.Equal(t, int64(202), c.count(lim, "k"))
 }
 
@@ -234,7 +234,7 @@ func TestAnswerToATripForTheOldLimitIsDropped(t *testing.T) {
 func TestReturnAfterTheWindowChangesNoOtherWindow(t *testing.T) {
 	lim := newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Second, Lease: true})
 	c, r := started(t, lim)
-	old := c.count(lim, "k")
+	oldCount := c.count(lim, "k")
 	s := r.stripeOf(r.seeds.ID([]byte("k"), lim.Tag()))
 	e := s.leases[r.seeds.ID([]byte("k"), lim.Tag())]
 	r.returnLater(e, r.micros(c.now))
@@ -243,7 +243,7 @@ func TestReturnAfterTheWindowChangesNoOtherWindow(t *testing.T) {
 	r.work() // the return is late
 	assert.Equal(t, int64(50), c.count(lim, "k"))
 	c.now = c.now.Add(-time.Second)
-	assert.Less(t, c.count(lim, "k"), old)
+	assert.Less(t, c.count(lim, "k"), oldCount)
 }
 
 func TestPermitsAdmitHitsDuringAnOutage(t *testing.T) {
@@ -267,21 +267,21 @@ func TestNoPermitsAreTakenWhileSourceFails(t *testing.T) {
 }
 
 // Each lost batch lowers the allowance, so the budget also bounds what outages lose.
-func TestUnansweredTripCountsAsWaste(t *testing.T) {
+func TestPermitsOfAnUnansweredTripCountAsLost(t *testing.T) {
 	lim := perHour(t)
 	c, r := started(t, lim)
 	for r.Stats().Held > 0 && len(r.background) == 0 {
 		r.hit(c, lim, 1)
 	}
-	before := c.count(lim, "k")
+	countBefore := c.count(lim, "k")
 	c.err, c.errSent = errDown, true
 	r.work()
-	lost := c.count(lim, "k") - before
-	require.Positive(t, lost)
+	lostPermits := c.count(lim, "k") - countBefore
+	require.Positive(t, lostPermits)
 	c.err = nil
 	c.now = c.now.Add(2 * time.Second)
 	r.Sweep(c.now)
-	assert.Equal(t, lost, c.count(lim.LeaseBudget(), Namespace+"k"))
+	assert.Equal(t, lostPermits, c.count(lim.LeaseBudget(), Namespace+"k"))
 }
 
 func TestBusyReplicaGetsMorePermitsAndLeavesSomeToOthers(t *testing.T) {
@@ -301,13 +301,13 @@ func TestBusyReplicaGetsMorePermitsAndLeavesSomeToOthers(t *testing.T) {
 		id := r.seeds.ID([]byte("k"), lim.Tag())
 		return r.stripeOf(id).leases[id].allowance
 	}
-	first, second, idle := allowance(replicas[0]), allowance(replicas[1]), allowance(replicas[2])
-	assert.InDelta(t, first, second, 15)
-	assert.Less(t, idle, first/2)
-	assert.LessOrEqual(t, first+second+idle, lim.LeasePermits())
+	firstAllowance, secondAllowance, idleAllowance := allowance(replicas[0]), allowance(replicas[1]), allowance(replicas[2])
+	assert.InDelta(t, firstAllowance, secondAllowance, 15)
+	assert.Less(t, idleAllowance, firstAllowance/2)
+	assert.LessOrEqual(t, firstAllowance+secondAllowance+idleAllowance, lim.LeasePermits())
 }
 
-func TestLimiterWithoutPermitsAnswersAsALimiter(t *testing.T) {
+func TestLimiterWithoutPermitsAnswersAsItsNext(t *testing.T) {
 	backendtest.RunWrapper(t, func(t *testing.T) backend.Limiter {
 		counters := local.New(local.Options{})
 		l := New(Options{Next: backend.Counters{Limiter: counters}, Source: counters})
@@ -319,7 +319,7 @@ func TestLimiterWithoutPermitsAnswersAsALimiter(t *testing.T) {
 func TestManyCallersAreNeverAdmittedBeyondTheLimit(t *testing.T) {
 	lim := newLimit(t, limit.Spec{Requests: 100_000, Unit: limit.Year, Multiplier: 10, ChargeDenied: true, Lease: true, LeaseWaste: 0.1})
 	counters := local.New(local.Options{})
-	var admitted atomic.Int64
+	var admittedHits atomic.Int64
 	var callers sync.WaitGroup
 	var limiters []*Limiter
 	for range 3 {
@@ -331,19 +331,19 @@ func TestManyCallersAreNeverAdmittedBeyondTheLimit(t *testing.T) {
 				for range 12_000 {
 					l.Take(context.Background(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, results)
 					if results[0].Allowed {
-						admitted.Add(1)
+						admittedHits.Add(1)
 					}
 				}
 			})
 		}
 	}
 	callers.Wait()
-	saved := int64(0)
+	savedTrips := int64(0)
 	for _, l := range limiters {
 		l.Close()
-		saved += l.Stats().SavedTrips
+		savedTrips += l.Stats().SavedTrips
 	}
-	assert.LessOrEqual(t, admitted.Load(), lim.Max())
-	assert.GreaterOrEqual(t, admitted.Load(), lim.Max()-lim.LeasePermits())
-	assert.Positive(t, saved)
+	assert.LessOrEqual(t, admittedHits.Load(), lim.Max())
+	assert.GreaterOrEqual(t, admittedHits.Load(), lim.Max()-lim.LeasePermits())
+	assert.Positive(t, savedTrips)
 }

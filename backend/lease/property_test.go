@@ -94,9 +94,9 @@ func TestFixedWindowNeverAdmitsMoreAndWastesLittle(t *testing.T) {
 				byWindow[a.time-a.time%s.limit.Period()] += a.n
 			}
 			for window, admitted := range byWindow {
-				charged := s.counters.counts[counterName(&backend.Hit{Limit: s.limit, Key: []byte("k")}, window)]
+				chargedHits := s.counters.counts[counterName(&backend.Hit{Limit: s.limit, Key: []byte("k")}, window)]
 				assert.LessOrEqual(t, admitted, s.limit.Max())
-				assert.LessOrEqual(t, admitted, charged, "each admitted hit is charged")
+				assert.LessOrEqual(t, admitted, chargedHits, "each admitted hit is charged")
 			}
 		}
 	})
@@ -133,15 +133,15 @@ func TestAllReplicasTogetherHoldAtMostTheBudget(t *testing.T) {
 				s.counters.err, s.counters.errSent = nil, false
 			}
 			now := s.counters.now.UnixMicro()
-			admitted := int64(0)
+			admittedHits := int64(0)
 			for _, a := range s.admitted {
 				if a.time/s.limit.Period() == now/s.limit.Period() {
-					admitted += a.n
+					admittedHits += a.n
 				}
 			}
-			unused := s.counters.count(s.limit, "k") - admitted
-			assert.LessOrEqual(t, unused, s.limit.LeasePermits())
-			assert.GreaterOrEqual(t, unused, int64(0))
+			unusedPermits := s.counters.count(s.limit, "k") - admittedHits
+			assert.LessOrEqual(t, unusedPermits, s.limit.LeasePermits())
+			assert.GreaterOrEqual(t, unusedPermits, int64(0))
 		}
 	})
 }

@@ -39,8 +39,8 @@ func FuzzReplies(f *testing.F) {
 	f.Add([]byte("$-1\r\n:9223372036854775807\r\n+OK\r\n:-9223372036854775808\r\n*1\r\n:1\r\n-NOSCRIPT\r\n"))
 	f.Add([]byte("-LOADING\r\n"))
 	f.Add([]byte(":1\r\n"))
-	counted, scripted := newLimit(f, limit.Spec{Requests: 5, Unit: limit.Day, ChargeDenied: true}), newLimit(f, limit.Spec{Requests: 5, Unit: limit.Day, Algorithm: limit.SlidingWindow})
-	hits := []backend.Hit{{Key: []byte("a"), Limit: counted, N: 1}, {Key: []byte("b"), Limit: counted, N: 2}, {Key: []byte("c"), Limit: counted}, {Key: []byte("d"), Limit: scripted, N: 1}}
+	plainLimit, scriptLimit := newLimit(f, limit.Spec{Requests: 5, Unit: limit.Day, ChargeDenied: true}), newLimit(f, limit.Spec{Requests: 5, Unit: limit.Day, Algorithm: limit.SlidingWindow})
+	hits := []backend.Hit{{Key: []byte("a"), Limit: plainLimit, N: 1}, {Key: []byte("b"), Limit: plainLimit, N: 2}, {Key: []byte("c"), Limit: plainLimit}, {Key: []byte("d"), Limit: scriptLimit, N: 1}}
 	f.Fuzz(func(t *testing.T, replies []byte) {
 		l, err := New(Options{
 			Main: Server{URL: "127.0.0.1:1"}, Timeout: 20 * time.Millisecond, CallersClock: true,
@@ -89,10 +89,10 @@ func FuzzForeignValues(f *testing.F) {
 		names, values := []string{"v2:fw86400:a@0", "v2:fw86400:b@0"}, []string{first, second}
 		l := newUnitLimiter(valuesNode{values: map[string]string{names[0]: first, names[1]: second}})
 		r := l.newRequest(unitTime, time.Now(), time.Minute)
-		counted := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day, ChargeDenied: true})
+		plainLimit := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day, ChargeDenied: true})
 		b := &batch{queue: l.queues[0], deadline: time.Now().Add(time.Minute)}
 		for i, key := range []string{"a", "b"} {
-			r.add(l.queues[0], i, &backend.Hit{Key: []byte(key), Limit: counted}, 0)
+			r.add(l.queues[0], i, &backend.Hit{Key: []byte(key), Limit: plainLimit}, 0)
 		}
 		for i := range names {
 			h := &r.calls[0].hits[i]

@@ -58,21 +58,21 @@ type load struct {
 }
 
 func startLoad(l *redis.Limiter, lim *limit.Limit, callers, keys int) *load {
-	var running sync.WaitGroup
-	stopped := make(chan struct{})
+	var callerGroup sync.WaitGroup
+	stopSignal := make(chan struct{})
 	load := &load{}
 	for i := range callers {
-		running.Go(func() {
+		callerGroup.Go(func() {
 			for n := i; ; n++ {
 				select {
-				case <-stopped:
+				case <-stopSignal:
 					return
 				default:
 				}
 				start := time.Now()
 				r := take(l, hit(fmt.Sprint("key", n%keys), lim, 1))[0]
-				took := int64(time.Since(start))
-				for slowest := load.slowest.Load(); took > slowest && !load.slowest.CompareAndSwap(slowest, took); {
+				duration := int64(time.Since(start))
+				for slowest := load.slowest.Load(); duration > slowest && !load.slowest.CompareAndSwap(slowest, duration); {
 					slowest = load.slowest.Load()
 				}
 				switch {
@@ -85,18 +85,18 @@ func startLoad(l *redis.Limiter, lim *limit.Limit, callers, keys int) *load {
 			}
 		})
 	}
-	running.Go(func() {
+	callerGroup.Go(func() {
 		for {
 			start := time.Now()
 			select {
-			case <-stopped:
+			case <-stopSignal:
 				return
 			case <-time.After(time.Millisecond):
 				load.stalled.Store(max(load.stalled.Load(), int64(time.Since(start))))
 			}
 		}
 	})
-	load.stop = sync.OnceFunc(func() { close(stopped); running.Wait() })
+	load.stop = sync.OnceFunc(func() { close(stopSignal); callerGroup.Wait() })
 	return load
 }
 

@@ -19,7 +19,7 @@ import (
 // An abandoned request is recycled for another Take, which must not find an old answer.
 func TestAbandonedRequestLeaksNoResult(t *testing.T) {
 	const calls = 3
-	for answered := range calls + 1 { // before the Take cancels
+	for answeredCalls := range calls + 1 { // before the Take cancels
 		l := &Limiter{}
 		r := l.newRequest(time.Now(), time.Now(), time.Second)
 		for range calls {
@@ -27,15 +27,15 @@ func TestAbandonedRequestLeaksNoResult(t *testing.T) {
 		}
 		r.users.Store(calls + takeWeight)
 		for i, c := range append([]*call(nil), r.calls...) {
-			if i == answered {
+			if i == answeredCalls {
 				r.abandon(l)
 			}
 			c.finish()
 		}
-		if answered == calls {
+		if answeredCalls == calls {
 			r.abandon(l)
 		}
-		assert.Empty(t, r.allAnswered, "abandoned after %d answers", answered)
+		assert.Empty(t, r.allAnswered, "abandoned after %d answers", answeredCalls)
 		assert.Empty(t, r.calls, "recycled")
 	}
 }
@@ -180,16 +180,16 @@ func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
 
 func TestEqualLimitsAreSentOnce(t *testing.T) {
 	l := newUnitLimiter(nil)
-	ten, twenty := perDay(t, limit.Spec{Requests: 10}), perDay(t, limit.Spec{Requests: 20})
-	b, c := batchOf(l, ten, "a", "b", "c", "d")
-	c.hits[1].Limit = twenty
+	limitOf10, limitOf20 := perDay(t, limit.Spec{Requests: 10}), perDay(t, limit.Spec{Requests: 20})
+	b, c := batchOf(l, limitOf10, "a", "b", "c", "d")
+	c.hits[1].Limit = limitOf20
 	c.hits[2].Limit = perDay(t, limit.Spec{Requests: 10}) // as a request brings it
 	c.hits[3].AllOrNone = true
 	args := b.script.encode(b.hits, 0, 0, false, true, 0)
 	assert.Equal(t, []int64{1, 2, 1, 3}, b.script.rowNumbers)
 	assert.Len(t, args, 3+4+2)
-	many := make([]string, 100)
-	b, c = batchOf(l, ten, many...)
+	keys := make([]string, 100)
+	b, c = batchOf(l, limitOf10, keys...)
 	for i := range c.hits {
 		c.hits[i].Limit = perDay(t, limit.Spec{Requests: uint32(i % 50)})
 	}

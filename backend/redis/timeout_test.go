@@ -48,32 +48,32 @@ func openNear(t *testing.T) (*redis.Limiter, *distance) {
 	return l, way
 }
 
-func TestProbeFitsTimeoutToLongerRoundTrip(t *testing.T) {
+func TestTimeoutGrowsWithTheRoundTripOfAProbe(t *testing.T) {
 	t.Parallel()
-	l, way := openNear(t)
-	way.roundTrip.Store(int64(60 * time.Millisecond))
+	l, distance := openNear(t)
+	distance.roundTrip.Store(int64(60 * time.Millisecond))
 	require.NoError(t, l.Probe(t.Context(), 0))
 	assert.GreaterOrEqual(t, l.Timeout(), 180*time.Millisecond)
 	polltest.Until(t, 30*time.Second, func() bool { return take(l, hit("a", perDay(t, 9), 1))[0].Err == nil }, "a call has time for the round trip")
 
-	way.roundTrip.Store(0)
+	distance.roundTrip.Store(0)
 	l.MeasureRoundTrip(t.Context())
 	assert.Less(t, l.Timeout(), 180*time.Millisecond)
 }
 
-func TestOneSlowProbeKeepsTimeout(t *testing.T) {
+func TestOneSlowProbeDoesNotRaiseTheTimeout(t *testing.T) {
 	t.Parallel()
-	l, way := openNear(t)
-	way.slowOnce.Store(int64(100 * time.Millisecond))
+	l, distance := openNear(t)
+	distance.slowOnce.Store(int64(100 * time.Millisecond))
 	require.NoError(t, l.Probe(t.Context(), 0))
 	assert.Less(t, l.Timeout(), 180*time.Millisecond)
 }
 
 // A breaker that stays closed because some calls are in time leaves the timeout to the calls.
-func TestCallsFitTimeoutToLongerRoundTrip(t *testing.T) {
+func TestTimeoutGrowsWithTheRoundTripOfCalls(t *testing.T) {
 	t.Parallel()
-	l, way := openNear(t)
-	way.roundTrip.Store(int64(60 * time.Millisecond))
+	l, distance := openNear(t)
+	distance.roundTrip.Store(int64(60 * time.Millisecond))
 	l.MeasureRoundTrip(t.Context())
 	require.Equal(t, 50*time.Millisecond, l.Timeout())
 	for i := 0; i < 40 && l.Timeout() < 180*time.Millisecond; i++ {

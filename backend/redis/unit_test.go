@@ -17,7 +17,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestParseServer(t *testing.T) {
+func TestEachFormOfAURLIsParsed(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		in   Server
@@ -44,12 +44,12 @@ func TestParseServer(t *testing.T) {
 			assert.Equal(t, c.want, got)
 		})
 	}
-	secure, err := parse(Server{URL: "rediss://a:1"})
+	tlsAddress, err := parse(Server{URL: "rediss://a:1"})
 	require.NoError(t, err)
-	assert.NotNil(t, secure.tls)
+	assert.NotNil(t, tlsAddress.tls)
 }
 
-func TestParseServerErrors(t *testing.T) {
+func TestBadURLsAreErrorsWithoutSecrets(t *testing.T) {
 	for _, c := range []struct {
 		in   Server
 		says string
@@ -112,11 +112,11 @@ func TestBudgetIsLessThanTheCallersDeadline(t *testing.T) {
 	now := time.Now()
 	l := &Limiter{options: Options{Timeout: 50 * time.Millisecond}}
 	assert.Equal(t, 50*time.Millisecond, l.budget(t.Context(), now))
-	for within, want := range map[time.Duration]time.Duration{
+	for roundTrip, want := range map[time.Duration]time.Duration{
 		time.Second:           50 * time.Millisecond,
 		20 * time.Millisecond: 15 * time.Millisecond,
 	} {
-		ctx, cancel := context.WithDeadline(t.Context(), now.Add(within))
+		ctx, cancel := context.WithDeadline(t.Context(), now.Add(roundTrip))
 		defer cancel()
 		assert.Equal(t, want, l.budget(ctx, now))
 	}
@@ -134,15 +134,15 @@ func TestLongKeysAreHashed(t *testing.T) {
 		if l.Algorithm.CountsWindows() {
 			room = maxWindowName
 		}
-		longest := strings.Repeat("x", maxKey-room-len(start+":"))
-		assert.Equal(t, start+":"+longest, name(l, longest))
-		hashed := name(l, longest+"y")
-		assert.Len(t, hashed, maxKey-room)
-		assert.Regexp(t, "^"+regexp.QuoteMeta(start)+`#[\w-]{43}:x+$`, hashed)
+		longestKey := strings.Repeat("x", maxKey-room-len(start+":"))
+		assert.Equal(t, start+":"+longestKey, name(l, longestKey))
+		hashedName := name(l, longestKey+"y")
+		assert.Len(t, hashedName, maxKey-room)
+		assert.Regexp(t, "^"+regexp.QuoteMeta(start)+`#[\w-]{43}:x+$`, hashedName)
 	}
 }
 
-func TestWindowEndsTheName(t *testing.T) {
+func TestNameOfACounterEndsWithTheWindow(t *testing.T) {
 	minute, quarter := newLimit(t, limit.Spec{Unit: limit.Minute}), newLimit(t, limit.Spec{Unit: limit.Millisecond, Multiplier: 250})
 	assert.Equal(t, "name@1763784000", string(minute.AppendWindow([]byte("name"), 1_763_784_000_000_000)))
 	assert.Equal(t, "name@1763784000250", string(quarter.AppendWindow([]byte("name"), 1_763_784_000_250_000)))
@@ -164,7 +164,7 @@ func TestNoTwoCountersHaveOneName(t *testing.T) {
 		}
 		return name
 	}
-	seen := map[string]string{}
+	counterByName := map[string]string{}
 	rapid.Check(t, func(t *rapid.T) {
 		l := rapid.SampledFrom(limits).Draw(t, "limit")
 		window := rapid.Int64Range(0, 30).Draw(t, "window")
@@ -182,10 +182,10 @@ func TestNoTwoCountersHaveOneName(t *testing.T) {
 		if l.Algorithm.CountsWindows() {
 			counter += fmt.Sprint("\x00", window)
 		}
-		if other, ok := seen[name]; ok && other != counter {
+		if other, ok := counterByName[name]; ok && other != counter {
 			t.Fatalf("%q and %q share %q", other, counter, name)
 		}
-		seen[name] = counter
+		counterByName[name] = counter
 		if len(name) > maxKey {
 			t.Fatalf("%d bytes: %q", len(name), name)
 		}
@@ -229,7 +229,7 @@ func TestErrorCodeIsEmptyIfTheScriptMayHaveRun(t *testing.T) {
 }
 
 // A probe that does not charge would succeed on a read-only Redis.
-func TestProbeChargesEvenIfDenied(t *testing.T) {
+func TestProbeChargesItsCounterInAnyCase(t *testing.T) {
 	hit := newProbes(1).hit
 	assert.Positive(t, hit.N)
 	assert.True(t, hit.Limit.ChargeDenied)

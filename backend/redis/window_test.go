@@ -126,7 +126,7 @@ func TestRefusedConnectionFailsPlainHits(t *testing.T) {
 
 // Replicas charge the same counters by plain commands and by scripts, all or none, with
 // peeks and refunds between. Nothing is admitted beyond the limits.
-func TestBothPathsShareCountersExactly(t *testing.T) {
+func TestPlainCommandsAndScriptShareCountersExactly(t *testing.T) {
 	t.Parallel()
 	single := redistest.Start(t)
 	cluster := redistest.StartCluster(t, 3, false)
@@ -136,8 +136,8 @@ func TestBothPathsShareCountersExactly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.Timeout = testTimeout
-			plain, grouped := open(t, o), backendtest.AllOrNone(open(t, o))
-			rapid.Check(t, func(rt *rapid.T) { checkSharedCounters(rt, plain, grouped) })
+			plainReplica, groupReplica := open(t, o), backendtest.AllOrNone(open(t, o))
+			rapid.Check(t, func(rt *rapid.T) { checkSharedCounters(rt, plainReplica, groupReplica) })
 		})
 	}
 	for _, s := range cluster.Masters {
@@ -145,12 +145,12 @@ func TestBothPathsShareCountersExactly(t *testing.T) {
 	}
 }
 
-func checkSharedCounters(t *rapid.T, plain, grouped backend.Limiter) {
+func checkSharedCounters(t *rapid.T, plainReplica, groupReplica backend.Limiter) {
 	const callers = 8
-	most := rapid.Uint32Range(0, 60).Draw(t, "limit")
+	maxHits := rapid.Uint32Range(0, 60).Draw(t, "limit")
 	var limits []*limit.Limit
 	for _, charge := range []bool{true, true, false} {
-		limits = append(limits, backendtest.NewLimit(t, limit.Spec{Requests: most, Unit: limit.Year, Multiplier: 10, ChargeDenied: charge}))
+		limits = append(limits, backendtest.NewLimit(t, limit.Spec{Requests: maxHits, Unit: limit.Year, Multiplier: 10, ChargeDenied: charge}))
 	}
 	keys := [2][]byte{backendtest.Key(), backendtest.Key()}
 	hit := rapid.Custom(func(t *rapid.T) backend.Hit {
@@ -162,13 +162,13 @@ func checkSharedCounters(t *rapid.T, plain, grouped backend.Limiter) {
 		}
 	})
 	request := rapid.SliceOfN(hit, 1, 4)
-	var admitted [2]atomic.Int64
-	var running sync.WaitGroup
+	var admittedHits [2]atomic.Int64
+	var callerGroup sync.WaitGroup
 	for caller := range callers {
 		requests := rapid.SliceOfN(request, 1, 4).Draw(t, "requests")
 		isGrouped := caller%2 == 1
-		replica := []backend.Limiter{plain, grouped}[caller%2]
-		running.Go(func() {
+		replica := []backend.Limiter{plainReplica, groupReplica}[caller%2]
+		callerGroup.Go(func() {
 			for _, hits := range requests {
 				results := make([]backend.Result, len(hits))
 				replica.Take(context.Background(), time.Now(), hits, results)
@@ -179,16 +179,16 @@ func checkSharedCounters(t *rapid.T, plain, grouped backend.Limiter) {
 				}
 				for i, r := range results {
 					if r.Allowed && (!groupIsDenied || hits[i].N <= 0 || hits[i].Shadow) {
-						admitted[slices.IndexFunc(keys[:], func(k []byte) bool { return bytes.Equal(k, hits[i].Key) })].Add(hits[i].N)
+						admittedHits[slices.IndexFunc(keys[:], func(k []byte) bool { return bytes.Equal(k, hits[i].Key) })].Add(hits[i].N)
 					}
 				}
 			}
 		})
 	}
-	running.Wait()
+	callerGroup.Wait()
 	for i := range keys {
-		if got := admitted[i].Load(); got > int64(most) {
-			t.Fatalf("%d hits admitted, limit %d", got, most)
+		if got := admittedHits[i].Load(); got > int64(maxHits) {
+			t.Fatalf("%d hits admitted, limit %d", got, maxHits)
 		}
 	}
 }
@@ -224,16 +224,16 @@ func runEndlessLoad(addr string) {
 	select {}
 }
 
-func TestKillLeavesNoKeyWithoutTimeToLive(t *testing.T) {
+func TestKilledProcessLeavesNoKeyWithoutTimeToLive(t *testing.T) {
 	s := redistest.Start(t)
 	client := s.Client(t)
 	for round := range 10 {
 		cmd := exec.CommandContext(t.Context(), os.Args[0])
 		cmd.Env = append(os.Environ(), endlessLoadEnv+"="+s.Addr)
-		out, err := cmd.StdoutPipe()
+		stdout, err := cmd.StdoutPipe()
 		require.NoError(t, err)
 		require.NoError(t, cmd.Start())
-		_, err = bufio.NewReader(out).ReadString('\n')
+		_, err = bufio.NewReader(stdout).ReadString('\n')
 		require.NoError(t, err)
 		polltest.Until(t, testTimeout, func() bool { return client.DBSize(t.Context()).Val() > 100 })
 		time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond) // kills at any place of a batch
