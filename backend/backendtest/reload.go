@@ -13,8 +13,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// testChangedAlgorithm checks the bound of docs/limits.md: in the window of the change
-// the old and the new limit together are admitted, and no hit more.
+// testChangedAlgorithm checks the bound of docs/limits.md: in the window of the change, the
+// admitted hits are at most the sum of the old and the new limit.
 func testChangedAlgorithm(t *testing.T, l backend.Limiter) {
 	for _, before := range perHour(t, l, 10, false) {
 		for _, after := range perHour(t, l, 20, false) {
@@ -137,7 +137,7 @@ func testReloads(t *testing.T, l backend.Limiter) {
 			"refund": func(rt *rapid.T) {
 				n := rapid.Int64Range(1, 8).Draw(rt, "n")
 				take(-n)
-				if currentLimit.Algorithm == limit.TokenBucket { // a share, which is more hits at a higher rate
+				if currentLimit.Algorithm == limit.TokenBucket { // a bucket keeps the spent share, which is more hits at a higher rate
 					n = n * maxRequests / max(currentLimit.Max(), 1)
 				}
 				counters[currentLimit.Tag()].refunded += n

@@ -19,8 +19,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// traceLimits returns the limits of random traces. Some share a tag, as a limit before and
-// after a reload does. Traces use whole minutes, so that every counter has seconds to live.
+// traceLimits returns the limits of random traces. Some limits share a tag, as the
+// limits before and after a reload. Traces use whole minutes, so that every counter has seconds to live.
 func traceLimits(t require.TestingT, l backend.Limiter) []*limit.Limit {
 	hits := slices.Concat(perHour(t, l, 4, false), perHour(t, l, 6, true), perHour(t, l, 0, true))
 	for _, a := range algorithmsOf(l) {
@@ -282,7 +282,7 @@ func testContentionOfMany(t *testing.T, l backend.Limiter) {
 	}
 }
 
-// quietTake is take for goroutines other than the test's, which must not call FailNow.
+// quietTake is take for further goroutines of a test, which must not call FailNow.
 func quietTake(l backend.Limiter, now time.Time, hits ...backend.Hit) ([]backend.Result, error) {
 	results := make([]backend.Result, len(hits))
 	l.Take(context.Background(), now, hits, results)

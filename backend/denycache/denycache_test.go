@@ -71,7 +71,7 @@ func TestEntryIs64Bytes(t *testing.T) {
 }
 
 func TestDenialEndsAfterRetryAfter(t *testing.T) {
-	for _, a := range remembered() {
+	for _, a := range rememberedAlgorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			nextLimiter := newCounter()
 			l := New(backend.Counters{Limiter: nextLimiter}, Options{})
@@ -104,10 +104,10 @@ func TestDenialAnswersOnlyHitsThatAreDeniedToo(t *testing.T) {
 		name         string
 		algorithm    limit.Algorithm
 		chargeDenied bool
-		spentHits    int64 // of a limit of 10
+		spentHits    int64 // the spent hits of a limit of 10
 		deniedHits   int64
 		laterHits    int64
-		remembered   bool // the cache answers laterHits
+		remembered   bool // whether the cache answers laterHits
 	}{
 		{"as many hits", limit.SlidingLog, false, 7, 5, 5, true},
 		{"more hits", limit.SlidingLog, false, 7, 5, 6, true},
@@ -171,7 +171,7 @@ func TestDenialFromBeforeARefundIsNotRemembered(t *testing.T) {
 	l := New(backend.Counters{Limiter: nextLimiter}, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 2})
 	take(l, 0, hit("a", lim, 2))
-	nextLimiter.afterTake = func() { // the denial is decided, but not remembered yet
+	nextLimiter.afterTake = func() { // the denial is decided, and the cache does not remember it yet
 		nextLimiter.afterTake = nil
 		take(l, 0, hit("a", lim, -1))
 	}
@@ -258,7 +258,7 @@ func TestDegradedDenialIsNotCached(t *testing.T) {
 }
 
 func TestAllOrNoneChargesNothingIfTheCacheDeniesOneHit(t *testing.T) {
-	for _, a := range remembered() {
+	for _, a := range rememberedAlgorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			nextLimiter := newCounter()
 			l := New(backend.Counters{Limiter: nextLimiter}, Options{})
@@ -394,8 +394,8 @@ func TestDenialOfTooManyHitsLastsUntilTheWindowEnds(t *testing.T) {
 	}
 }
 
-// remembered returns the algorithms whose denials the cache remembers.
-func remembered() []limit.Algorithm {
+// rememberedAlgorithms returns the algorithms with denials that the cache remembers.
+func rememberedAlgorithms() []limit.Algorithm {
 	return slices.DeleteFunc(limit.Algorithms(), limit.Algorithm.HasHolds)
 }
 
@@ -405,11 +405,11 @@ func TestDenialsOfHoldsAreNotRemembered(t *testing.T) {
 	lim := newLimit(t, limit.Spec{Algorithm: limit.Concurrency, Requests: 1})
 	take(l, 0, hit("a", lim, 1))
 	require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
-	take(nextLimiter, 0, hit("a", lim, -1)) // through another replica
+	take(nextLimiter, 0, hit("a", lim, -1)) // a refund through another replica
 	assert.True(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
 }
 
-// The cache asks for hits of a denied group with a peek, whose wait is only an upper bound.
+// For hits of a denied group, the cache sends a peek. The wait in the answer is only an upper bound.
 func TestDenialOfHitsThatWereOnlyPeekedIsNotRemembered(t *testing.T) {
 	nextLimiter := newCounter()
 	l := New(backend.Counters{Limiter: nextLimiter}, Options{})

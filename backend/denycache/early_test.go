@@ -14,9 +14,9 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// A refund through another replica ends the cause of a denial after some time.
+// A refund through another replica makes room, but the cache notices it later.
 func TestRefundElsewhereTakesEffectWithinTheTimeOfTheDenialOrASecond(t *testing.T) {
-	for _, a := range remembered() {
+	for _, a := range rememberedAlgorithms() {
 		for _, denialTime := range []time.Duration{0, time.Millisecond, time.Second, 10 * time.Second, time.Hour} {
 			nextLimiter := newCounter()
 			l, lim := New(backend.Counters{Limiter: nextLimiter}, Options{}), newLimit(t, limit.Spec{Algorithm: a, Requests: 1, Unit: limit.Day})
@@ -75,8 +75,8 @@ func TestDenialThatMayEndEarlyIsNotRemembered(t *testing.T) {
 }
 
 func TestDenialAfterAnotherHitOfTheGroupIsNotRemembered(t *testing.T) {
-	for _, a := range remembered() {
-		nextLimiter := backendtest.AllOrNone(newCounter()) // charges one by one; only the marks matter
+	for _, a := range rememberedAlgorithms() {
+		nextLimiter := backendtest.AllOrNone(newCounter()) // it charges one hit after the other; the test needs only MayEndEarly
 		l, lim := New(backend.Counters{Limiter: nextLimiter}, Options{}), newLimit(t, limit.Spec{Algorithm: a, Requests: 2, Unit: limit.Day})
 		groupHit := hit("a", lim, 2)
 		groupHit.AllOrNone = true

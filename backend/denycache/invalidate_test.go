@@ -18,7 +18,7 @@ func TestForgottenDenialsAreAskedAgain(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		forget func(*Limiter)
-		want   int // hits that reach the backend, of one on each key
+		want   int // how many hits reach the backend; each key gets one hit
 	}{
 		"nothing": {func(*Limiter) {}, 0},
 		"one key": {func(l *Limiter) {

@@ -202,7 +202,7 @@ func TestObserverReceivesOneOutageOfThreeShards(t *testing.T) {
 func TestShardThatFailsRepeatedlyIsProbedLessAndLess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, func(o *Options) {
-			o.Probe = func(context.Context, int) error { return nil } // succeeds though hits fail
+			o.Probe = func(context.Context, int) error { return nil } // a probe succeeds, but hits fail
 		})
 		lim := newLimit(t, 1_000_000, limit.Day)
 		r.primary.SetError(errDown)

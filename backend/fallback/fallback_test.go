@@ -31,7 +31,7 @@ func TestSecondaryAnswersAsALimiter(t *testing.T) {
 	})
 }
 
-// sourceHidden clears what tells the fallback apart from a backend, as the suite expects.
+// sourceHidden clears the fields that only the fallback sets, because the suite does not expect them.
 type sourceHidden struct{ next backend.Limiter }
 
 func (l sourceHidden) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
@@ -65,7 +65,7 @@ func TestModeAndRatioDetermineTheAdmittedHits(t *testing.T) {
 		ratio   float64
 		mode    limit.FailureMode
 		change  func(*limit.Spec)
-		granted int64 // of 200 hits against a limit of 100
+		granted int64 // the admitted hits of 200, with a limit of 100
 	}{
 		{name: "ratio 0.5", ratio: 0.5, granted: 50},
 		{name: "ratio of the service", ratio: 0.2, granted: 20},
@@ -148,7 +148,7 @@ func TestCancellationDoesNotOpenBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
 		lim := newLimit(t, 5, limit.Day)
-		r.primary.Delay(time.Hour) // its error then wraps ErrUnavailable and the context's error
+		r.primary.Delay(time.Hour) // the error then wraps ErrUnavailable and the error of the context
 		for range 20 {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 			results := make([]backend.Result, 1)

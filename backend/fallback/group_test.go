@@ -22,7 +22,7 @@ import (
 func TestGroupOverPrimaryAndSecondaryIsChargedCompletelyOrNotAtAll(t *testing.T) {
 	for name, c := range map[string]struct {
 		up, down int64    // hits on a limit of 10, of which the secondary grants 5
-		want     [2]int64 // spent in the primary and in the secondary
+		want     [2]int64 // the spent hits in the primary, and in the secondary
 	}{
 		"both admit":       {2, 2, [2]int64{2, 2}},
 		"primary denies":   {11, 2, [2]int64{0, 0}},
@@ -72,13 +72,13 @@ func TestGroupWithAFixedDenialChargesNothing(t *testing.T) {
 	})
 }
 
-// partHit is a hit on a counter of its own, which the primary or the secondary decides.
+// partHit is a hit that the primary or the secondary decides. Each partHit has its own counter.
 type partHit struct {
 	n, spent                           int64 // of a limit of 10, of which the secondary grants 5
 	isDown, isGroup, isShadow, isFixed bool  // isFixed: with on_backend_failure: allow
 }
 
-// A group changes all of its counters or none, and no other counter, wherever they are.
+// A group changes all of its counters or none, and no other counters, in the primary and in the secondary.
 func TestGroupChangesNoCounterIfAnyPartDenies(t *testing.T) {
 	localLimit := newLimit(t, 10, limit.Year)
 	allowLimit := newLimit(t, 10, limit.Year, func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow })
@@ -96,7 +96,7 @@ func TestGroupChangesNoCounterIfAnyPartDenies(t *testing.T) {
 			}),
 			Secondary: secondary, Ratio: 0.5, Observer: new(recorder),
 			Shards: 1, ShardOf: func(*backend.Hit) int { return 0 },
-			Probe: func(context.Context, int) error { return errDown }, // so nothing is replayed
+			Probe: func(context.Context, int) error { return errDown }, // the probes fail, so there is no replay
 		})
 		defer l.Close()
 		part := rapid.Custom(func(t *rapid.T) partHit {

@@ -16,7 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// latePrimary answers each hit too late: each Take fails, and arrive passes the answers on.
+// latePrimary answers each hit too late: each Take fails, and arrive delivers the answers.
 type latePrimary struct {
 	next    backend.Limiter
 	pending []func()
@@ -42,16 +42,16 @@ func (p *latePrimary) arrive() {
 func TestLateAnswerCorrectsChargesAndPrice(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode                         limit.FailureMode
-		spentBefore                  int64 // in the primary
+		spentBefore                  int64 // the spent hits of the primary before the late hit
 		n                            int64
 		answerError                  error
-		wantShared, wantSpent, wantX int64 // spent in the primary and in the secondary, and the excess
+		wantShared, wantSpent, wantX int64 // the spent hits of the primary and of the secondary, and the excess
 	}{
 		"within the limit":      {limit.FailLocal, 10, 5, nil, 15, 0, 0},
 		"beyond the limit":      {limit.FailLocal, 98, 5, nil, 98, 5, 5},
-		"lost":                  {limit.FailLocal, 10, 5, backend.ErrUnavailable, 15, 5, 5},
-		"never sent":            {limit.FailLocal, 10, 5, errNotSent, 15 + 5, 5, 5},
-		"denied here":           {limit.FailLocal, 10, 60, nil, 10, 0, 0},
+		"answer is lost":        {limit.FailLocal, 10, 5, backend.ErrUnavailable, 15, 5, 5},
+		"hit was never sent":    {limit.FailLocal, 10, 5, errNotSent, 15 + 5, 5, 5},
+		"secondary denies":      {limit.FailLocal, 10, 60, nil, 10, 0, 0},
 		"mode allow":            {limit.FailAllow, 10, 5, nil, 15, 0, 0},
 		"mode allow, beyond":    {limit.FailAllow, 98, 5, nil, 98, 0, 5},
 		"mode deny":             {limit.FailDeny, 10, 5, nil, 10, 0, 0},
@@ -103,7 +103,7 @@ func TestHitsThatWereNeverSentAreReplayedWithoutAnOutage(t *testing.T) {
 
 func TestFallbackStartsFromTheLastCount(t *testing.T) {
 	for _, c := range []struct {
-		last int64 // of 100
+		last int64 // the last count of the primary, with a limit of 100
 		want int64 // hits that the share of 50 still admits
 	}{{0, 50}, {1, 50}, {2, 49}, {50, 25}, {99, 1}, {100, 0}, {5000, 0}} {
 		t.Run(fmt.Sprint(c.last), func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestLateAnswerCorrectsTheChargesOfAGroup(t *testing.T) {
 	for name, c := range map[string]struct {
 		hitsOfB             int64 // the share of b admits 5
 		isChargedInPrimary  bool
-		wantShared, wantOwn [2]int64 // spent of a and b, in the primary and in the secondary
+		wantShared, wantOwn [2]int64 // the spent hits of a and b in the primary, and in the secondary
 		wantExcess          int64
 	}{
 		"both admit":       {1, true, [2]int64{1, 1}, [2]int64{0, 0}, 0},
@@ -191,15 +191,15 @@ func TestDeniedGroupIsNotReplayed(t *testing.T) {
 	})
 }
 
-// A late answer changes only what the decision about its own hit has charged.
+// A late answer changes only the charge of its own hit.
 func TestLateAnswerLeavesOtherChargesAlone(t *testing.T) {
 	for _, c := range []struct {
 		name                  string
 		change                func(*limit.Spec)
 		shadow                bool
-		here, late            int64 // admitted here before; hits of the late answer, of 100
+		here, late            int64 // the hits that the secondary has admitted before; the hits with the late answer; the limit is 100
 		answerError           error
-		pause                 time.Duration // until the answer comes
+		pause                 time.Duration // the time until the answer comes
 		wantShared, wantSpent int64         // in the primary and in the secondary
 	}{
 		{"within the limit", nil, false, 40, 5, nil, time.Second, 5, 40},
@@ -218,7 +218,7 @@ func TestLateAnswerLeavesOtherChargesAlone(t *testing.T) {
 				r, primary := newFixture(t, nil), &latePrimary{}
 				r.o.Primary = primary
 				primary.next = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-					r.primary.Take(ctx, now, hits, results) // also if the answer says something else
+					r.primary.Take(ctx, now, hits, results) // even if the answer differs
 					results[0].Err = c.answerError
 				})
 				time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))

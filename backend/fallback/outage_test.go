@@ -128,7 +128,7 @@ func TestPricesOfManyLimitsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
 		r.primary.SetError(errDown)
-		for range maxTallyPointers + 50 { // limits that are part of a request
+		for range maxTallyPointers + 50 { // each request brings its own limit
 			r.takeRule(t, "shop > the request's own limit", newLimit(t, 10, limit.Day), 1)
 		}
 		for n := range maxPricedLimits + 50 {
@@ -196,7 +196,7 @@ func TestBlipThatBecomesAnOutageHasOneReport(t *testing.T) {
 	})
 }
 
-// Each hit is in one report: an outage contains an earlier blip only if the blip was not reported yet.
+// Each hit is in one report: an outage contains an earlier blip only if the blip has no report yet.
 func TestOutageContainsABlipWithoutAReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
@@ -210,7 +210,7 @@ func TestOutageContainsABlipWithoutAReport(t *testing.T) {
 		blip()
 		time.Sleep(2 * blipReportDelay)
 		start := time.Now()
-		blip() // its report waits for ten seconds
+		blip() // the report of this blip comes after ten seconds
 		time.Sleep(5 * time.Second)
 		r.openBreakers(lim, "k")
 		time.Sleep(time.Minute)
@@ -254,17 +254,17 @@ func TestReplayLowersThePriceIfCountersWereKept(t *testing.T) {
 		name       string
 		algorithm  limit.Algorithm
 		keeps      func(int) bool
-		spent      int64 // in the primary before the outage, of 100
+		spent      int64 // the hits of 100 that the primary had spent before the outage
 		shadow     bool
-		wantExcess int64 // of 50 admitted hits
+		wantExcess int64 // the excess of 50 admitted hits
 	}{
-		{name: "all hits are within the limit", keeps: always, spent: 50, wantExcess: 0},
-		{name: "some hits are beyond the limit", keeps: always, spent: 70, wantExcess: 20},
-		{name: "all hits are beyond the limit", keeps: always, spent: 100, wantExcess: 50},
+		{name: "all hits are within the limit", keeps: keepsAlways, spent: 50, wantExcess: 0},
+		{name: "some hits are beyond the limit", keeps: keepsAlways, spent: 70, wantExcess: 20},
+		{name: "all hits are beyond the limit", keeps: keepsAlways, spent: 100, wantExcess: 50},
 		{name: "counters were lost", keeps: func(int) bool { return false }, spent: 50, wantExcess: 50},
 		{name: "the fallback does not know whether counters were kept", spent: 50, wantExcess: 50},
-		{name: "counts fall by themselves", algorithm: limit.TokenBucket, keeps: always, spent: 50, wantExcess: 50},
-		{name: "shadow limit", keeps: always, spent: 100, shadow: true, wantExcess: 0},
+		{name: "counts fall by themselves", algorithm: limit.TokenBucket, keeps: keepsAlways, spent: 50, wantExcess: 50},
+		{name: "shadow limit", keeps: keepsAlways, spent: 100, shadow: true, wantExcess: 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -289,11 +289,11 @@ func TestReplayLowersThePriceIfCountersWereKept(t *testing.T) {
 	}
 }
 
-func always(int) bool { return true }
+func keepsAlways(int) bool { return true }
 
 func TestHitsOfEarlierWindowsKeepTheirPrice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, func(o *Options) { o.KeepsCounters = always })
+		r := newFixture(t, func(o *Options) { o.KeepsCounters = keepsAlways })
 		lim := newLimit(t, 100, limit.Minute)
 		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)))
 		r.openBreakers(lim, "k")

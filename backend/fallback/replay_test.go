@@ -75,7 +75,7 @@ func TestExpiredHitsAreNotReplayed(t *testing.T) {
 	for _, c := range []struct {
 		algorithm    limit.Algorithm
 		chargeDenied bool
-		wantSpent    int64 // after the replay of 50 hits from 61 seconds ago and 3 hits from now
+		wantSpent    int64 // after the replay of 50 hits that are 61 seconds old, and of 3 new hits
 	}{
 		{limit.FixedWindow, false, 3},
 		{limit.FixedWindow, true, 3},
@@ -205,7 +205,7 @@ func TestReplayKeepsEntriesWhileBreakerIsOpen(t *testing.T) {
 	})
 }
 
-// A call can see its breaker open and log its hits after the first replay.
+// A call that saw the breaker open can log its hits after the first replay.
 func TestHitsLoggedDuringTheReplayAreReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
@@ -266,7 +266,7 @@ func TestReplayLogSumsTheHitsOfEachKeyAndTag(t *testing.T) {
 	assert.Equal(t, int64(limit.MaxHits), max(entries[0].n, entries[1].n), "bounded")
 }
 
-// The hits of a closed breaker are replayed in the background.
+// With a closed breaker, the replay runs in the background.
 func TestReplayWaitsForASuccessfulProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var probes atomic.Int64
@@ -305,7 +305,7 @@ func TestRefundAfterItsTimeIsDropped(t *testing.T) {
 			primary.next, r.o.Primary = r.shared, primary
 			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
 			lim := newLimit(t, 100, limit.Hour)
-			r.take("k", lim, 60) // denied here, and admitted by the primary
+			r.take("k", lim, 60) // the secondary denies the hits, and the primary admits them
 			r.o.Primary = r.primary
 			r.primary.SetError(errNotSent)
 			primary.arrive()

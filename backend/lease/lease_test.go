@@ -35,8 +35,8 @@ func (r *replica) warmUp(t *testing.T, c *sharedCounters, lim *limit.Limit) {
 	require.Greater(t, r.Stats().SavedTrips, int64(100))
 }
 
-// started returns a replica with permits of a limit.
-func started(t *testing.T, lim *limit.Limit) (*sharedCounters, *replica) {
+// startWithPermits returns shared counters, and a replica that has permits of a limit.
+func startWithPermits(t *testing.T, lim *limit.Limit) (*sharedCounters, *replica) {
 	c := newSharedCounters()
 	r := newReplica(c)
 	r.warmUp(t, c, lim)
@@ -45,7 +45,7 @@ func started(t *testing.T, lim *limit.Limit) (*sharedCounters, *replica) {
 
 func TestHitsWithPermitsMakeNoTrip(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
+	c, r := startWithPermits(t, lim)
 	trips, held := c.trips, r.Stats().Held
 	result := r.hit(c, lim, 3)
 	assert.True(t, result.Allowed)
@@ -76,7 +76,7 @@ func TestRarelyHitCounterTakesNoLease(t *testing.T) {
 
 func TestCallWithMoreHitsThanPermitsAsksForTheRest(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
+	c, r := startWithPermits(t, lim)
 	heldPermits, countBefore := r.Stats().Held, c.count(lim, "k")
 	result := r.hit(c, lim, heldPermits+5)
 	assert.True(t, result.Allowed)
@@ -87,7 +87,7 @@ func TestCallWithMoreHitsThanPermitsAsksForTheRest(t *testing.T) {
 
 func TestResetDuringCloseStartsNoWork(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
+	c, r := startWithPermits(t, lim)
 	hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: -limit.MaxHits}}
 	results := make([]backend.Result, 1)
 	res := r.reserve(r.micros(c.now), &hits[0], &results[0], true)
@@ -101,7 +101,7 @@ func TestResetDuringCloseStartsNoWork(t *testing.T) {
 
 func TestDeniedCallKeepsItsPermits(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
+	c, r := startWithPermits(t, lim)
 	heldPermits := r.Stats().Held
 	assert.False(t, r.hit(c, lim, lim.Max()).Allowed)
 	assert.Equal(t, heldPermits, r.Stats().Held)
@@ -111,7 +111,7 @@ func TestDeniedHitOfAnAllOrNoneRequestKeepsPermitsOfTheOthers(t *testing.T) {
 	lim := perHour(t)
 	emptyLimit := newLimit(t, limit.Spec{Unit: limit.Hour})
 	for _, allOrNone := range []bool{false, true} {
-		c, r := started(t, lim)
+		c, r := startWithPermits(t, lim)
 		heldPermits := r.Stats().Held
 		results := make([]backend.Result, 2)
 		r.Take(context.Background(), c.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1, AllOrNone: allOrNone}, {Key: []byte("other"), Limit: emptyLimit, N: 1, AllOrNone: allOrNone}}, results)
@@ -128,7 +128,7 @@ func TestDeniedHitOfAnAllOrNoneRequestKeepsPermitsOfTheOthers(t *testing.T) {
 
 func TestPeekAndRefundCountPermitsAsRemaining(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
+	c, r := startWithPermits(t, lim)
 	assert.Equal(t, lim.Max()-200, r.hit(c, lim, 0).Remaining)
 	assert.Equal(t, lim.Max()-190, r.hit(c, lim, -10).Remaining)
 	peeks := make([]backend.Peek, 1)
@@ -144,7 +144,7 @@ func TestResetDropsPermitsAndGivesBackTheAllowance(t *testing.T) {
 		"of all counters":         func(_ *sharedCounters, r *replica) { r.Forget(nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, r := started(t, lim)
+			c, r := startWithPermits(t, lim)
 			reset(c, r)
 			r.work()
 			assert.Zero(t, r.Stats().Held)
@@ -156,7 +156,7 @@ func TestResetDropsPermitsAndGivesBackTheAllowance(t *testing.T) {
 
 func TestIdleReplicaReturnsItsPermits(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
+	c, r := startWithPermits(t, lim)
 	heldPermits := r.Stats().Held
 	r.Sweep(c.now.Add(time.Second / 2))
 	assert.Equal(t, heldPermits, r.Stats().Held, "not idle yet")
@@ -170,16 +170,16 @@ func TestIdleReplicaReturnsItsPermits(t *testing.T) {
 	assert.Zero(t, r.Stats().Leases, "forgotten")
 }
 
-// The permits are hits of the old limit, and go back to the bucket while the new limit is in force.
+// A permit is a hit of the old limit. The replica gives the permits back after the limit has changed.
 func TestChangedBucketKeepsTheSpentTokens(t *testing.T) {
 	bucket := func(requests, burst uint32) *limit.Limit {
 		return newLimit(t, limit.Spec{Unit: limit.Day, Algorithm: limit.TokenBucket, Requests: requests, Burst: burst, Lease: true, LeaseWaste: 0.1})
 	}
 	for _, test := range []struct {
-		name         string
-		old, changed *limit.Limit
-		spentLater   int64 // under the changed limit, by a replica without permits
-		want         int64 // spent
+		name                   string
+		oldLimit, changedLimit *limit.Limit
+		spentLater             int64 // what another replica spends under the changed limit
+		want                   int64 // the spent tokens at the end
 	}{
 		{"rate raised", bucket(1000, 1000), bucket(20_000, 1000), 0, 200},
 		{"rate lowered", bucket(20_000, 1000), bucket(1000, 1000), 0, 200},
@@ -190,22 +190,22 @@ func TestChangedBucketKeepsTheSpentTokens(t *testing.T) {
 		{"without burst, rate halved", bucket(2000, 0), bucket(1000, 0), 0, 100},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c, r := started(t, test.old)
+			c, r := startWithPermits(t, test.oldLimit)
 			require.Positive(t, r.Stats().Held)
-			r.hit(c, test.changed, 0)
+			r.hit(c, test.changedLimit, 0)
 			if test.spentLater > 0 {
-				require.True(t, newReplica(c).hit(c, test.changed, test.spentLater).Allowed)
+				require.True(t, newReplica(c).hit(c, test.changedLimit, test.spentLater).Allowed)
 			}
 			r.work()
 			require.Zero(t, r.Stats().Held)
-			assert.InDelta(t, test.want, test.changed.Spent(r.hit(c, test.changed, 0).Result), 1, "tokens in part are whole tokens")
+			assert.InDelta(t, test.want, test.changedLimit.Spent(r.hit(c, test.changedLimit, 0).Result), 1, "tokens in part are whole tokens")
 		})
 	}
 }
 
 func TestChangedLimitReturnsPermitsOfTheOldLimit(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
+	c, r := startWithPermits(t, lim)
 	equalLimit := perHour(t)
 	heldPermits := r.Stats().Held
 	assert.Equal(t, backend.SourceLease, r.hit(c, equalLimit, 1).Source, "a reload without a change keeps permits")
@@ -233,14 +233,14 @@ func TestAnswerToATripForTheOldLimitIsDropped(t *testing.T) {
 
 func TestReturnAfterTheWindowChangesNoOtherWindow(t *testing.T) {
 	lim := newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Second, Lease: true})
-	c, r := started(t, lim)
+	c, r := startWithPermits(t, lim)
 	oldCount := c.count(lim, "k")
 	s := r.stripeOf(r.seeds.ID([]byte("k"), lim.Tag()))
 	e := s.leases[r.seeds.ID([]byte("k"), lim.Tag())]
 	r.returnLater(e, r.micros(c.now))
 	c.now = c.now.Add(time.Second)
 	c.take(&backend.Hit{Key: []byte("k"), Limit: lim, N: 50})
-	r.work() // the return is late
+	r.work() // the return comes late
 	assert.Equal(t, int64(50), c.count(lim, "k"))
 	c.now = c.now.Add(-time.Second)
 	assert.Less(t, c.count(lim, "k"), oldCount)
@@ -248,7 +248,7 @@ func TestReturnAfterTheWindowChangesNoOtherWindow(t *testing.T) {
 
 func TestPermitsAdmitHitsDuringAnOutage(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
+	c, r := startWithPermits(t, lim)
 	c.err = errDown
 	for range r.Stats().Held {
 		assert.True(t, r.hit(c, lim, 1).Allowed)
@@ -258,7 +258,7 @@ func TestPermitsAdmitHitsDuringAnOutage(t *testing.T) {
 
 func TestNoPermitsAreTakenWhileSourceFails(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
+	c, r := startWithPermits(t, lim)
 	r.options.IsFailing = func(*backend.Hit) bool { return true }
 	for r.Stats().Held > 0 {
 		r.hit(c, lim, 1)
@@ -266,15 +266,15 @@ func TestNoPermitsAreTakenWhileSourceFails(t *testing.T) {
 	assert.Empty(t, r.background)
 }
 
-// Each lost batch lowers the allowance, so the budget also bounds what outages lose.
+// Each lost batch lowers the allowance, so the budget also bounds the loss in outages.
 func TestPermitsOfAnUnansweredTripCountAsLost(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
+	c, r := startWithPermits(t, lim)
 	for r.Stats().Held > 0 && len(r.background) == 0 {
 		r.hit(c, lim, 1)
 	}
 	countBefore := c.count(lim, "k")
-	c.err, c.errSent = errDown, true
+	c.err, c.chargesBeforeError = errDown, true
 	r.work()
 	lostPermits := c.count(lim, "k") - countBefore
 	require.Positive(t, lostPermits)

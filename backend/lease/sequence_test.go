@@ -24,13 +24,13 @@ type sequence struct {
 	t        require.TestingT
 	now      time.Time
 	counters *local.Limiter
-	calls    int             // that reached the counters, without background trips
-	trips    [][]backend.Hit // in the background
+	calls    int             // the calls that reached the counters, without background trips
+	trips    [][]backend.Hit // the background trips
 	err      func(h *backend.Hit) error
 	fallback *backend.Result // answers all hits if it is not nil
 }
 
-// newSequence returns a sequence that starts at the start of a window of an hour.
+// newSequence returns a sequence. It begins at the start of a window of an hour.
 func newSequence(t require.TestingT, o Options) *sequence {
 	s := &sequence{t: t, now: epoch.Truncate(time.Hour), counters: local.New(local.Options{})}
 	o.Next = backend.Counters{Limiter: backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
@@ -55,7 +55,7 @@ func newSequence(t require.TestingT, o Options) *sequence {
 	return s
 }
 
-// answer answers as the counters do. The answer of a hit that fails has numbers that mean nothing.
+// answer answers as the counters do. The answer of a hit that mustFail has numbers that mean nothing.
 func (s *sequence) answer(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var passed backend.SubBatch
 	for i, h := range hits {
@@ -74,7 +74,7 @@ func (s *sequence) answer(ctx context.Context, now time.Time, hits []backend.Hit
 	}
 }
 
-// work runs the background work that is waiting, which is at most a few trips.
+// work runs the waiting background work, which makes at most a few trips.
 func (s *sequence) work() {
 	for len(s.background) > 0 {
 		f := s.background[0]
@@ -86,7 +86,7 @@ func (s *sequence) work() {
 	}
 }
 
-func (s *sequence) pass(d time.Duration) {
+func (s *sequence) advance(d time.Duration) {
 	s.work()
 	s.now = s.now.Add(d)
 }
@@ -121,7 +121,7 @@ func (s *sequence) warmUp(lim *limit.Limit, pause time.Duration) (hits int64) {
 		require.Less(s.t, hits, int64(2000), "a busy counter gets permits")
 		require.True(s.t, s.hit(lim, 1).Allowed)
 		hits++
-		s.pass(pause)
+		s.advance(pause)
 	}
 	return hits
 }
@@ -136,7 +136,7 @@ func (s *sequence) check(lim *limit.Limit, admitted int64) {
 	assert.Equal(s.t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed+stats.Held, "each permit has one end")
 }
 
-// A replica alone gives all answers that the counters would give without it, in any sequence of calls.
+// A single replica gives the same answers as the counters alone, in any sequence of calls.
 func TestSingleReplicaAnswersAsTheCountersWould(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lim := newLimit(t, limit.Spec{
@@ -173,7 +173,7 @@ func TestSingleReplicaAnswersAsTheCountersWould(t *testing.T) {
 					}
 					s.now = s.now.Add(time.Duration(rapid.IntRange(0, 3000).Draw(t, "micros")) * time.Microsecond)
 					if s.now.UnixMicro()%lim.Period() < 3000 {
-						break // a trip can't charge a window that is over
+						break // a trip can't charge a window that has ended
 					}
 				}
 			case "groups":
@@ -197,7 +197,7 @@ func TestSingleReplicaAnswersAsTheCountersWould(t *testing.T) {
 				s.Peek(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: 3}}, peeks)
 				assert.Equal(t, lim.Max()-spentHits(), peeks[0].Remaining)
 			case "pause":
-				s.pass(time.Duration(rapid.Int64Range(0, 300_000).Draw(t, "micros")) * time.Microsecond)
+				s.advance(time.Duration(rapid.Int64Range(0, 300_000).Draw(t, "micros")) * time.Microsecond)
 			case "window":
 				s.work()
 				s.now = s.now.Truncate(time.Second).Add(time.Second + time.Duration(rapid.Int64Range(0, 1).Draw(t, "micros"))*time.Microsecond)
@@ -216,7 +216,7 @@ func TestSingleReplicaAnswersAsTheCountersWould(t *testing.T) {
 	})
 }
 
-// A bucket refills permits before they are used. So a lease denies nothing that the bucket would admit.
+// A bucket refills the tokens of permits before the permits are used. So a lease denies no hit that the bucket would admit.
 func TestSingleReplicaDeniesNoHitThatTheBucketWouldAdmit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lim := newLimit(t, limit.Spec{
@@ -230,7 +230,7 @@ func TestSingleReplicaDeniesNoHitThatTheBucketWouldAdmit(t *testing.T) {
 			pause := time.Duration(rapid.IntRange(0, 3000).Draw(t, "micros")) * time.Microsecond
 			for range rapid.IntRange(1, 60).Draw(t, "calls") {
 				remaining := lim.Take(&bucket, s.now.UnixMicro(), 0).Remaining
-				late := s.Stats().Held - s.held(lim) // their window has ended, and they go back after the hit
+				late := s.Stats().Held - s.held(lim) // the window of these permits has ended, and the next hit gives them back
 				r := s.hit(lim, n)
 				if r.Allowed {
 					lim.TakeWith(&bucket, s.now.UnixMicro(), n, true)
@@ -239,9 +239,9 @@ func TestSingleReplicaDeniesNoHitThatTheBucketWouldAdmit(t *testing.T) {
 				}
 				assert.LessOrEqual(t, r.Remaining, lim.Capacity()+lim.LeasePermits())
 				assert.GreaterOrEqual(t, r.ResetAfter, int64(0))
-				s.pass(pause)
+				s.advance(pause)
 			}
-			s.pass(time.Duration(rapid.Int64Range(0, 1_500_000).Draw(t, "pause")) * time.Microsecond)
+			s.advance(time.Duration(rapid.Int64Range(0, 1_500_000).Draw(t, "pause")) * time.Microsecond)
 			if rapid.Bool().Draw(t, "sweep") {
 				s.Sweep(s.now)
 			}
@@ -338,13 +338,13 @@ func TestPermitsAllowAPeekOfAnEmptyBucket(t *testing.T) {
 	assert.Positive(t, r.RetryAfter)
 }
 
-// Each failed trip is followed by a pause, and so is a trip that finds the budget spent.
+// A pause follows each failed trip, and each trip that finds the budget spent.
 func TestTripsWithoutNewPermitsAreRare(t *testing.T) {
 	isBudget := func(h *backend.Hit) bool { return string(h.Key) == Namespace+"k" }
-	failing := func(fails func(*backend.Hit) bool) func(*sequence, *limit.Limit) {
+	failHits := func(mustFail func(*backend.Hit) bool) func(*sequence, *limit.Limit) {
 		return func(s *sequence, _ *limit.Limit) {
 			s.err = func(h *backend.Hit) error {
-				if h.Shadow && fails(h) {
+				if h.Shadow && mustFail(h) {
 					return errDown
 				}
 				return nil
@@ -352,15 +352,15 @@ func TestTripsWithoutNewPermitsAreRare(t *testing.T) {
 		}
 	}
 	for _, test := range []struct {
-		name   string
-		warm   bool // the replica has permits before
-		change func(*sequence, *limit.Limit)
-		most   int // trips in half a second
+		name       string
+		startsWarm bool // the replica has permits before
+		change     func(*sequence, *limit.Limit)
+		maxTrips   int // the most trips in half a second
 	}{
-		{"without the first answer of the budget", false, failing(isBudget), 10},
-		{"without an answer of the budget", true, failing(isBudget), 11},
-		{"without an answer of the counter", true, failing(func(h *backend.Hit) bool { return !isBudget(h) }), 11},
-		{"without an answer", true, failing(func(*backend.Hit) bool { return true }), 11},
+		{"without the first answer of the budget", false, failHits(isBudget), 10},
+		{"without an answer of the budget", true, failHits(isBudget), 11},
+		{"without an answer of the counter", true, failHits(func(h *backend.Hit) bool { return !isBudget(h) }), 11},
+		{"without an answer", true, failHits(func(*backend.Hit) bool { return true }), 11},
 		{"with a spent budget", false, func(s *sequence, lim *limit.Limit) {
 			s.counters.Take(context.Background(), s.now, []backend.Hit{{Key: []byte(Namespace + "k"), Limit: lim.LeaseBudget(), N: lim.LeasePermits()}}, make([]backend.Result, 1))
 		}, 4},
@@ -371,16 +371,16 @@ func TestTripsWithoutNewPermitsAreRare(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			lim := perHour(t)
 			s := newSequence(t, Options{})
-			if test.warm {
+			if test.startsWarm {
 				s.warmUp(lim, time.Millisecond)
 			}
 			test.change(s, lim)
 			tripsBefore := len(s.trips)
 			for range 500 {
 				require.True(t, s.hit(lim, 1).Allowed)
-				s.pass(time.Millisecond)
+				s.advance(time.Millisecond)
 			}
-			assert.LessOrEqual(t, len(s.trips)-tripsBefore, test.most)
+			assert.LessOrEqual(t, len(s.trips)-tripsBefore, test.maxTrips)
 			s.err = nil
 			stats := s.Stats()
 			assert.Equal(t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed+stats.Held)
@@ -406,7 +406,7 @@ func TestTripsAskForWhatTheCounterNeeds(t *testing.T) {
 			for i := range 5 * rate {
 				tripsBefore := len(s.trips)
 				require.True(t, s.hit(lim, 1).Allowed)
-				s.pass(time.Second / time.Duration(rate))
+				s.advance(time.Second / time.Duration(rate))
 				for j, trip := range s.trips[tripsBefore:] {
 					assert.LessOrEqual(t, permitsOf(trip), rate*5/4, "permits for a second")
 					if tripsBefore+j == 0 {
@@ -431,7 +431,7 @@ func TestFirstTripLeavesTwoThirdsOfTheBudget(t *testing.T) {
 		s := newSequence(t, Options{})
 		for len(s.trips) == 0 {
 			require.True(t, s.hit(lim, 1).Allowed)
-			s.pass(time.Millisecond)
+			s.advance(time.Millisecond)
 		}
 		require.Len(t, s.trips[0], 1)
 		assert.Equal(t, (permits+2)/3, s.trips[0][0].N)
@@ -447,7 +447,7 @@ func TestPermitsAreAtMostAnEighthOfTheRemainingHits(t *testing.T) {
 			for range 4000 {
 				tripsBefore, remaining := len(s.trips), lim.Capacity()-s.spent(lim, "k")+1 // before the hit
 				s.hit(lim, 1)
-				s.pass(time.Millisecond)
+				s.advance(time.Millisecond)
 				for _, trip := range s.trips[tripsBefore:] {
 					assert.LessOrEqual(t, permitsOf(trip), remaining/remainingDivisor+1)
 					maxPermits = max(maxPermits, permitsOf(trip))
@@ -466,7 +466,7 @@ func TestPermitsNearTheEndOfAWindowAreForHitsUntilItsEnd(t *testing.T) {
 		tripsBefore := len(s.trips)
 		untilEnd := end.Sub(s.now)
 		require.True(t, s.hit(lim, 1).Allowed)
-		s.pass(time.Millisecond)
+		s.advance(time.Millisecond)
 		for _, trip := range s.trips[tripsBefore:] {
 			assert.LessOrEqual(t, permitsOf(trip), int64(untilEnd/time.Millisecond)*5/4)
 		}
@@ -480,19 +480,19 @@ func TestBucketThatRefilledLendsPermitsAgain(t *testing.T) {
 	require.True(t, s.hit(lim, lim.Capacity()).Allowed)
 	for range 100 {
 		s.hit(lim, 1)
-		s.pass(time.Millisecond)
+		s.advance(time.Millisecond)
 	}
 	assert.Zero(t, s.Stats().Taken, "the bucket is empty")
-	s.pass(20 * time.Minute)
+	s.advance(20 * time.Minute)
 	for range 100 {
 		s.hit(lim, 1)
-		s.pass(time.Millisecond)
+		s.advance(time.Millisecond)
 	}
 	assert.Positive(t, s.Stats().Taken)
 	assert.Positive(t, s.Stats().Used)
 }
 
-// A trip for permits is under way while its window ends. Its permits are lost, whatever the answer is.
+// The window ends during a trip for permits. The permits are lost, even if the answer admits them.
 func TestPermitsOfATripThatEndsAfterItsWindowLapse(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -531,7 +531,7 @@ func TestRateIsMeasuredAfterAFewHitsAndAShortTime(t *testing.T) {
 	for _, test := range []struct{ pause, firstTrip time.Duration }{
 		{100 * time.Microsecond, 20 * time.Millisecond},
 		{time.Millisecond, 20 * time.Millisecond},
-		{2500 * time.Microsecond, 20 * time.Millisecond}, // 8 hits before
+		{2500 * time.Microsecond, 20 * time.Millisecond}, // after 8 hits
 		{10 * time.Millisecond, 80 * time.Millisecond},
 		{100 * time.Millisecond, 800 * time.Millisecond},
 	} {
@@ -564,11 +564,11 @@ func TestIdleLeaseEndsInSteps(t *testing.T) {
 		s.warmUp(lim, time.Millisecond)
 		require.True(t, s.hit(lim, 1).Allowed)
 		lastTime := s.now
-		s.pass(test.idle / 2)
+		s.advance(test.idle / 2)
 		s.now = lastTime.Add(test.idle)
 		s.Sweep(s.now)
 		if test.idle > 5*time.Second {
-			s.Sweep(s.now) // a lease that has given back its permits is forgotten next time
+			s.Sweep(s.now) // the next Sweep forgets a lease without permits
 		}
 		assert.Equal(t, test.isHeld, s.Stats().Held > 0, "%v", test.idle)
 		assert.Equal(t, test.isKnown, s.Stats().Leases > 0, "%v", test.idle)
@@ -583,7 +583,7 @@ func TestPermitsWhoseReturnFailsStayInTheBudget(t *testing.T) {
 	for range 500 {
 		if s.held(lim) < spentBudget() {
 			s.hit(lim, 1)
-			s.pass(time.Millisecond)
+			s.advance(time.Millisecond)
 		}
 	}
 	heldPermits, budgetBefore := s.held(lim), spentBudget()
@@ -602,7 +602,7 @@ func TestPermitsWhoseReturnFailsStayInTheBudget(t *testing.T) {
 	assert.Equal(t, heldPermits, stats.Lapsed)
 }
 
-// A refund of hits that the window has not spent takes off the charges of permits, which still admit hits.
+// A refund of hits that the window has not spent removes the charges of permits, and the permits still admit hits.
 func TestRefundOfUnspentHitsAdmitsAtMostThePermitsBeyondTheLimit(t *testing.T) {
 	lim := perHour(t)
 	s := newSequence(t, Options{})
@@ -613,7 +613,7 @@ func TestRefundOfUnspentHitsAdmitsAtMostThePermitsBeyondTheLimit(t *testing.T) {
 	admittedHits := int64(0)
 	for s.hit(lim, 1).Allowed {
 		admittedHits++
-		s.pass(time.Millisecond)
+		s.advance(time.Millisecond)
 	}
 	assert.Equal(t, lim.Max()+heldPermits, admittedHits)
 	assert.LessOrEqual(t, heldPermits, lim.LeasePermits())

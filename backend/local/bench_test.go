@@ -40,7 +40,7 @@ func charge(l *Limiter, now time.Time, key []byte, lim *limit.Limit, n int64) li
 	return results[0].Result
 }
 
-// appendNumber returns the key number i in buf's memory, with the form and length of a real key.
+// appendNumber returns key number i in the memory of buf. The key has the form and length of a real key.
 func appendNumber(buf []byte, i int) []byte {
 	buf = append(buf[:0], "shop|service=checkout|path=/v1/orders|ip="...)
 	return binary.BigEndian.AppendUint64(buf, uint64(i))
@@ -79,7 +79,7 @@ func BenchmarkBytesPerKey(b *testing.B) {
 	}
 }
 
-// BenchmarkTake charges known keys, 10,000 of them, under fixed_window.
+// BenchmarkTake charges 10,000 known keys with fixed_window.
 func BenchmarkTake(b *testing.B) {
 	const keys = 10_000
 	for name, allOrNone := range map[string]bool{"": false, "all-or-none/": true} {
@@ -121,7 +121,7 @@ func BenchmarkAlgorithms(b *testing.B) {
 	}
 }
 
-// BenchmarkFlood charges a new key each time while the bound is reached.
+// BenchmarkFlood charges only new keys after the bound is reached.
 func BenchmarkFlood(b *testing.B) {
 	l, lim := New(Options{}), hourly(b, limit.FixedWindow, 10)
 	var buf []byte

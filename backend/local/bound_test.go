@@ -15,7 +15,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// flood charges one hit to each of n keys that no other test code uses.
+// flood charges one hit to each of n new keys.
 func flood(l *Limiter, now time.Time, lim *limit.Limit, n int) {
 	buf := []byte("flood")
 	for i := range n {
@@ -82,7 +82,7 @@ func TestFloodDoesNotEvictCallerAtItsLimit(t *testing.T) {
 	}
 }
 
-// Many callers at their limits stay too, as long as callers with less spent outnumber them.
+// Many callers at their limits stay too, if more callers have spent less.
 func TestFloodDoesNotEvictManyCallersAtTheirLimits(t *testing.T) {
 	const maxKeys, heavyCallers = 20_000, 2_000
 	l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.FixedWindow, 5)
@@ -127,8 +127,8 @@ func TestEarlierExpiryIsEvictedIfSpentIsEqual(t *testing.T) {
 	assert.Equal(t, int64(5), charge(l, noon, []byte("b"), hour, 0).Remaining)
 }
 
-// If a new key were evicted at once, new callers would never be counted while all others are
-// at their limits.
+// If a new key were evicted at once, no new caller would be counted while all other callers are at
+// their limits.
 func TestNewKeyIsKeptAmongKeysAtTheirLimits(t *testing.T) {
 	for _, maxKeys := range []int{1, 2, 5, 1000} {
 		l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.FixedWindow, 5)
@@ -162,7 +162,7 @@ func TestLogsReduceTheNumberOfKeys(t *testing.T) {
 	smallLimit := hourly(t, limit.FixedWindow, 5)
 	flood(l, noon, smallLimit, maxKeys)
 	keysBefore := l.Keys()
-	for i := range maxKeys { // the weight of a quarter of the keys
+	for i := range maxKeys { // these logs count as a quarter of the keys
 		charge(l, noon.Add(time.Duration(i)*time.Millisecond), []byte("log"), lim, 1)
 	}
 	assert.Equal(t, int64(maxKeys/entriesPerKey), l.memory.logs.Load())
@@ -207,7 +207,7 @@ func TestLogsAreBoundedInMemory(t *testing.T) {
 	runtime.ReadMemStats(&statsBefore)
 	l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.SlidingLog, 1000)
 	var buf []byte
-	for i := range 200_000 { // 200 hits of each of 1,000 keys weigh as much as 50,000 keys
+	for i := range 200_000 { // the logs of 1,000 keys with 200 hits count as 50,000 keys
 		buf = appendNumber(buf, i%1000)
 		charge(l, noon.Add(time.Duration(i)*time.Microsecond), buf, lim, 1)
 	}
@@ -242,7 +242,7 @@ func TestBoundIsKeptUnderConcurrency(t *testing.T) {
 	assert.LessOrEqual(t, int64(l.Keys())+l.memory.logs.Load(), int64(maxKeys))
 }
 
-// A log without a bound would take 16 MB here.
+// Without the bound, the log would take 16 MB.
 func TestOneLogIsBoundedInMemory(t *testing.T) {
 	l, lim := New(Options{}), hourly(t, limit.SlidingLog, 10_000_000)
 	var statsBefore, statsAfter runtime.MemStats

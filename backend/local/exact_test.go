@@ -24,7 +24,7 @@ func TestSpendAtLeastRaisesAndNeverLowers(t *testing.T) {
 	}
 }
 
-// The sample of an eviction starts at a random counter, so each case is tried often.
+// The sample of an eviction starts at a random counter, so the test repeats each case often.
 func TestEvictionChoosesTheLeastSpentThenTheFirstToExpire(t *testing.T) {
 	hour, day := hourly(t, limit.FixedWindow, 9), newLimit(t, limit.Spec{Requests: 9, Unit: limit.Day})
 	type counter struct {
@@ -144,7 +144,7 @@ func TestNewKeysAndSweepsAllocateRarely(t *testing.T) {
 	assert.Less(t, statsAfter.Mallocs-statsBefore.Mallocs, uint64(20_000))
 }
 
-// The numbers are those of a table with 64 bytes for an entry, and half to two thirds of its cells used.
+// The numbers hold for a table with entries of 64 bytes, and with half to two thirds of its cells in use.
 func TestBytesCountEntriesCellsAndLogs(t *testing.T) {
 	growthPerKey := func(a limit.Algorithm, keys int) float64 {
 		l, lim := New(Options{}), hourly(t, a, 5)

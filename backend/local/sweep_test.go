@@ -42,7 +42,7 @@ func TestEachSweepFreesOneStripe(t *testing.T) {
 	assert.Zero(t, l.Keys())
 }
 
-// Logs take room from the keys of all stripes. A stripe without traffic evicts keys only in a sweep.
+// Logs lower the number of keys in all stripes. A stripe without traffic evicts keys only in a sweep.
 func TestSweepEvictsKeysToMakeRoomForLogs(t *testing.T) {
 	const maxKeys = 10_000
 	l := New(Options{MaxKeys: maxKeys})

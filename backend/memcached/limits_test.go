@@ -69,13 +69,13 @@ func TestKeysExpireAfterTheirWindow(t *testing.T) {
 		jitter   time.Duration
 		min, max int64 // seconds
 	}{
-		"second":                       {limit.Spec{Unit: limit.Second}, 0, 1, 2},
-		"hour":                         {limit.Spec{Unit: limit.Hour}, 0, 1, 3601},
-		"day of the state":             {limit.Spec{Unit: limit.Day, Algorithm: limit.FirstHitWindow}, 0, day - 5, day + 1},
-		"beyond 30 days":               {limit.Spec{Unit: limit.Year, Algorithm: limit.SlidingLog}, 0, 365*day - 5, 365*day + 1},
-		"ten years":                    {limit.Spec{Unit: limit.Year, Multiplier: 10, Algorithm: limit.FirstHitWindow}, 0, 3650*day - 5, 3650*day + 1},
-		"jitter":                       {limit.Spec{Unit: limit.Day, Algorithm: limit.FirstHitWindow}, 300 * time.Second, day - 5, day + 301},
-		"jitter makes more of 30 days": {limit.Spec{Unit: limit.Month, Algorithm: limit.SlidingLog}, 300 * time.Second, 30*day - 5, 30*day + 301},
+		"second":                 {limit.Spec{Unit: limit.Second}, 0, 1, 2},
+		"hour":                   {limit.Spec{Unit: limit.Hour}, 0, 1, 3601},
+		"day with a state":       {limit.Spec{Unit: limit.Day, Algorithm: limit.FirstHitWindow}, 0, day - 5, day + 1},
+		"beyond 30 days":         {limit.Spec{Unit: limit.Year, Algorithm: limit.SlidingLog}, 0, 365*day - 5, 365*day + 1},
+		"ten years":              {limit.Spec{Unit: limit.Year, Multiplier: 10, Algorithm: limit.FirstHitWindow}, 0, 3650*day - 5, 3650*day + 1},
+		"jitter":                 {limit.Spec{Unit: limit.Day, Algorithm: limit.FirstHitWindow}, 300 * time.Second, day - 5, day + 301},
+		"jitter exceeds 30 days": {limit.Spec{Unit: limit.Month, Algorithm: limit.SlidingLog}, 300 * time.Second, 30*day - 5, 30*day + 301},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := memcachedtest.Start(t)
@@ -172,7 +172,7 @@ func TestHoldsAreAnErrorThatOpensNoBreaker(t *testing.T) {
 	}
 }
 
-// TestReplicasAreExactTogether has several replicas change one counter at once.
+// TestReplicasAreExactTogether lets several replicas change one counter at the same time.
 func TestReplicasAreExactTogether(t *testing.T) {
 	t.Parallel()
 	s := memcachedtest.Start(t)
@@ -214,7 +214,7 @@ func TestDeniedGroupChargesNothingWhenTheDenialComesLate(t *testing.T) {
 	t.Parallel()
 	s := memcachedtest.Start(t)
 	l := open(t, memcached.Options{Servers: []string{s.Addr}})
-	// Both windows charge denied hits, so the charge of another caller can come between the trial and the charge.
+	// Both limits charge denied hits, so another caller can charge a counter between the trial and the charge.
 	largeLimit := backendtest.NewLimit(t, limit.Spec{Requests: 1000, Unit: limit.Day, ChargeDenied: true})
 	smallLimit := backendtest.NewLimit(t, limit.Spec{Requests: 50, Unit: limit.Day, ChargeDenied: true})
 	now := backendtest.Start()

@@ -21,7 +21,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-// ownKeys are the first rules of a user with the prefix myprefix:.
+// ownKeys has the first rules of a user with the prefix myprefix:.
 const ownKeys = "resetkeys ~myprefix:* resetchannels -@all"
 
 // rulesFor returns the ACL rules for the rights of these uses.
@@ -47,7 +47,7 @@ func TestDocumentedRightsAreThoseInUse(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/redis.md")
 	require.NoError(t, err)
-	section := between(t, string(page), "\n## Rights\n", "\n## ")
+	section := textBetween(t, string(page), "\n## Rights\n", "\n## ")
 	commands := func(text string) (commands []string) {
 		for word := range strings.FieldsSeq(text) {
 			if name, ok := strings.CutPrefix(strings.Trim(word, "`."), "+"); ok {
@@ -57,9 +57,9 @@ func TestDocumentedRightsAreThoseInUse(t *testing.T) {
 		return commands
 	}
 	assert.ElementsMatch(t, strings.Fields(strings.TrimPrefix(rights, ownKeys)),
-		commands(between(t, section, "ACL SETUSER rls", "\n\n")))
-	assert.ElementsMatch(t, strings.Fields(clusterRights), commands(between(t, section, "A Cluster also needs", ".")))
-	assert.ElementsMatch(t, strings.Fields(rulesFor(redis.RightOfOverrides)), commands(between(t, section, "also need:", "")))
+		commands(textBetween(t, section, "ACL SETUSER rls", "\n\n")))
+	assert.ElementsMatch(t, strings.Fields(clusterRights), commands(textBetween(t, section, "A Cluster also needs", ".")))
+	assert.ElementsMatch(t, strings.Fields(rulesFor(redis.RightOfOverrides)), commands(textBetween(t, section, "also need:", "")))
 
 	// The user of docs/production.md has all rights except those of a Cluster.
 	page, err = os.ReadFile("../../docs/production.md")
@@ -70,11 +70,11 @@ func TestDocumentedRightsAreThoseInUse(t *testing.T) {
 			wantCommands = append(wantCommands, "+"+r.Command)
 		}
 	}
-	assert.ElementsMatch(t, wantCommands, commands(between(t, string(page), "\nuser rls on ", "\n")))
+	assert.ElementsMatch(t, wantCommands, commands(textBetween(t, string(page), "\nuser rls on ", "\n")))
 }
 
-// between returns the part of text after start and before the next end.
-func between(t *testing.T, text, start, end string) string {
+// textBetween returns the text after start, until the next end.
+func textBetween(t *testing.T, text, start, end string) string {
 	t.Helper()
 	_, text, ok := strings.Cut(text, start)
 	require.True(t, ok, start)
@@ -245,7 +245,7 @@ func TestCheckReportsServersThatCannotCountSafely(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		options redis.Options
-		want    []string // level, check and the start of the text
+		want    []string // level, check and start of the text of each finding
 	}{
 		{"fit", redis.Options{Main: redis.Server{URL: durableServer.Addr}}, nil},
 		{"without files", redis.Options{Main: redis.Server{URL: evicting.Addr}}, []string{
@@ -274,13 +274,13 @@ func TestCheckReportsServersThatCannotCountSafely(t *testing.T) {
 	}
 }
 
-// An operator who has set the rights of an older version notices nothing but a note.
+// If a user has only the rights of an older version, the check reports a note.
 func TestMissingRightForIncrIsANote(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	setUser(t, s.Client(t), rights+" -incr")
 	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, KeyPrefix: "myprefix:", Timeout: testTimeout})
-	lim := charging(t, 5)
+	lim := newPlainLimit(t, 5)
 	for _, want := range []int64{4, 3} {
 		got := take(l, hit("key", lim, 1))[0]
 		require.NoError(t, got.Err)

@@ -85,7 +85,7 @@ func TestClockIsMeasuredAgain(t *testing.T) {
 	})
 }
 
-// openWithSkew returns a Limiter over Redis whose estimate of the clock of Redis is wrong by skew.
+// openWithSkew returns a Limiter over Redis. Its estimate of the clock of Redis is wrong by skew.
 func openWithSkew(t *testing.T, db redistest.DB, skew *time.Duration) *Limiter {
 	l, err := New(Options{Main: Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: 10 * time.Second})
 	require.NoError(t, err)
@@ -95,7 +95,7 @@ func openWithSkew(t *testing.T, db redistest.DB, skew *time.Duration) *Limiter {
 	return l
 }
 
-// skewedServer is a server whose clock seems to be wrong by skew.
+// skewedServer is a server. Its clock seems to be wrong by skew.
 type skewedServer struct {
 	pipeliner
 	skew *time.Duration
@@ -124,8 +124,7 @@ func (p skewedPipeline) Exec(ctx context.Context) ([]goredis.Cmder, error) {
 	return commands, err
 }
 
-// Replicas with wrong clocks put hits into neighbouring windows. The count of each window is
-// exact in any case.
+// Replicas with wrong clocks put hits into the window before or after. Still, the count of each window is exact.
 func TestWindowsAreExactWithClocksApart(t *testing.T) {
 	db := redistest.Open(t)
 	lim, err := limit.New(limit.Spec{Requests: 10, Unit: limit.Hour, Multiplier: 24 * 30, ChargeDenied: true})
@@ -195,7 +194,7 @@ func TestRefundOfADeniedCallGoesToTheWindowOfItsCharge(t *testing.T) {
 	assert.Equal(t, int64(2), spentAt(secondHour, 0))
 }
 
-// Near the end of a window, clocks that differ by less than a margin still find the key.
+// If clocks differ by less than a margin, they still find the key near the end of its window.
 func TestKeyOutlivesItsWindowByTheMargin(t *testing.T) {
 	db := redistest.Open(t)
 	lim, err := limit.New(limit.Spec{Requests: 10, Unit: limit.Second, ChargeDenied: true})

@@ -85,7 +85,7 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 	}
 	require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
 	for range 2 { // Redis has lost a key
-		require.NoError(t, take(l, hit("key", charging(t, 5), 1))[0].Err)
+		require.NoError(t, take(l, hit("key", newPlainLimit(t, 5), 1))[0].Err)
 		assert.Equal(t, 1, redistest.RequireAllExpire(t, s))
 		require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
 	}
@@ -176,10 +176,10 @@ func TestSentinelCountsAgainAfterAFailover(t *testing.T) {
 	assert.Equal(t, left, take(patient, hit("key", lim, 0))[0].Remaining, "the replica has the counts")
 }
 
-// failover is a timeout for a failover.
+// failover is the timeout of a test for a failover.
 const failover = 60 * time.Second
 
-// awaitProgress waits until hits of the load are decided again.
+// awaitProgress waits until Redis decides hits of the load again.
 func awaitProgress(t *testing.T, load *load) {
 	t.Helper()
 	admittedBefore := load.admitted.Load()
@@ -218,7 +218,7 @@ func countersWithoutWindow(names []string) (counters []string) {
 	return counters
 }
 
-// counterSlots returns the slots of the existing keys that contain prefix.
+// counterSlots returns the hash slots of the existing keys that contain prefix.
 func counterSlots(t *testing.T, c *goredis.Client, prefix string) map[int64]bool {
 	slots := map[int64]bool{}
 	for _, key := range c.Keys(t.Context(), "*"+prefix+"*").Val() {
@@ -271,7 +271,7 @@ func TestRightsOfTheIncumbentSufficeForFixedWindows(t *testing.T) {
 	for _, first := range []int64{0, 1, 3} {
 		l := open(t, redis.Options{Main: redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, KeyPrefix: fmt.Sprint(first), Timeout: testTimeout})
 		require.NoError(t, l.Ping(t.Context()))
-		lim := charging(t, 10)
+		lim := newPlainLimit(t, 10)
 		count := int64(0)
 		for _, n := range []int64{first, 1, 0, 3, 1, 20, 0} {
 			r := take(l, hit("key", lim, n))[0]

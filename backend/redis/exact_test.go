@@ -18,7 +18,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Three replicas with 32 callers each use one counter.
+// Three replicas share one counter. Each replica has 32 callers.
 func TestReplicasShareALimitExactly(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
@@ -65,8 +65,8 @@ func TestTheClockOfRedisDecides(t *testing.T) {
 	}
 }
 
-// A history is linearizable if one order of the calls explains all answers, and each call has
-// its place in the order between its start and its end.
+// A history is linearizable if the calls have an order that explains all answers, and each call takes effect
+// between its start and its end.
 func TestConcurrentAnswersAreLinearizable(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
@@ -99,8 +99,8 @@ func TestConcurrentAnswersAreLinearizable(t *testing.T) {
 	}
 }
 
-// counterModel is a counter of lim in a time too short to forget hits. Its state is the number
-// of spent hits.
+// counterModel is a model of a counter of lim that forgets no hits, because the test is short. Its state is the
+// number of spent hits.
 func counterModel(lim *limit.Limit) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return int64(0) },

@@ -16,7 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// repliesConn is a connection to a server that sends bytes, whatever it is asked, and hangs up.
+// repliesConn is a connection to a server that ignores the commands, sends bytes, and closes the connection.
 type repliesConn struct {
 	net.Conn // nil: other methods are not used
 	replies  *bytes.Reader
@@ -31,8 +31,8 @@ func (c repliesConn) SetDeadline(time.Time) error      { return nil }
 func (c repliesConn) SetReadDeadline(time.Time) error  { return nil }
 func (c repliesConn) SetWriteDeadline(time.Time) error { return nil }
 
-// FuzzReplies answers a Take with arbitrary bytes of a server. Each hit is decided, or has an
-// error of the backend.
+// FuzzReplies answers a Take with arbitrary bytes. Each hit must get a decision, or an error of the
+// backend.
 func FuzzReplies(f *testing.F) {
 	f.Add([]byte("+OK\r\n:1\r\n+OK\r\n:7\r\n$-1\r\n$4\r\n\x93\x01\x00\x00\r\n"))
 	f.Add([]byte("+OK\r\n:1\r\n+OK\r\n-WRONGTYPE a list\r\n$3\r\nabc\r\n$1\r\n\x90\r\n"))
@@ -62,7 +62,7 @@ func FuzzReplies(f *testing.F) {
 	})
 }
 
-// valuesNode is a Redis that has values of another program.
+// valuesNode is a Redis with the values of another program.
 type valuesNode struct {
 	client
 	values map[string]string
@@ -79,8 +79,8 @@ func (n valuesNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	return nil
 }
 
-// FuzzForeignValues reads counters whose keys hold values of another program. Only the hits on
-// a key that holds no number fail, with the name of the key.
+// FuzzForeignValues reads counters with values of another program. A hit must fail only if the value
+// is no number. Its error must have the name of the key.
 func FuzzForeignValues(f *testing.F) {
 	f.Add("7", "x")
 	f.Add("-3", "9223372036854775808")

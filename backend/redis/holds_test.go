@@ -22,8 +22,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// holderEnv is the environment variable with the address of a Redis. A process of this test binary
-// with it renews a hold until it is killed.
+// holderEnv is the environment variable with the address of a Redis. A process of this test binary with
+// this variable renews a hold until it is killed.
 const holderEnv = "RLS_TEST_HOLDER"
 
 const holderID = "lost-worker"
@@ -89,7 +89,7 @@ func TestKilledHolderFreesItsSlotWhenItsHoldExpires(t *testing.T) {
 		assert.True(t, timeBefore.Before(expiry), "the slot is free at once")
 		return false
 	})
-	// The renewal of the killed process would come too late, and so does its release.
+	// A release in the name of the killed process comes too late, as a renewal would.
 	assert.True(t, take(l, named("key", lim, -1, holderID))[0].Allowed)
 	assert.False(t, take(l, named("key", lim, 1, holderID))[0].Allowed)
 }

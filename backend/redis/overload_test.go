@@ -17,11 +17,11 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// slowNode answers each script after a pause. A pause of 0 means never.
+// slowNode answers each script after a pause. With a pause of 0, it never answers.
 type slowNode struct {
 	client
 	pause time.Duration
-	hits  atomic.Int64 // received
+	hits  atomic.Int64 // the received hits
 }
 
 func (n *slowNode) masterOf(context.Context, string) (*server, error) {
@@ -51,7 +51,7 @@ func (n *slowNode) Process(ctx context.Context, cmd goredis.Cmder) error {
 }
 
 // outcomes counts the results of single hits.
-type outcomes struct{ answered, overloaded, stalled, failed int }
+type outcomes struct{ answered, overloaded, longestStall, failed int }
 
 // takeForOneSecond starts a Take of one hit, waits for interval, and repeats this for a
 // second. It returns the outcomes.
@@ -76,7 +76,7 @@ func takeForOneSecond(t *testing.T, node *slowNode, o Options, interval time.Dur
 			case backend.ReasonOf(err) == backend.ReasonOverload:
 				got.overloaded++
 			case backend.IsNotSent(err):
-				got.stalled++
+				got.longestStall++
 			case errors.Is(err, backend.ErrUnavailable):
 				got.failed++
 			}
@@ -89,7 +89,7 @@ func takeForOneSecond(t *testing.T, node *slowNode, o Options, interval time.Dur
 	return got
 }
 
-// A batch holds 10 hits and takes 10 ms. In 10 ms, 20 hits arrive.
+// A batch has 10 hits and takes 10 ms, but 20 hits arrive in 10 ms.
 func TestLongQueueIsNoFailureOfRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := &slowNode{pause: 10 * time.Millisecond}
@@ -109,8 +109,7 @@ func TestFullQueueIsNoFailureOfRedis(t *testing.T) {
 	})
 }
 
-// Each hit that Redis has received fails after its own timeout. The length of the queue
-// doesn't matter.
+// Each hit that Redis has received fails after its timeout, even if the queue is long.
 func TestHangingRedisFailsHitsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, interval := range []time.Duration{100 * time.Microsecond, time.Millisecond, 20 * time.Millisecond} {
@@ -167,7 +166,7 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 func TestStarvedProcessIsNoFailureOfRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
-			deadline time.Duration // before the moment of its notice
+			deadline time.Duration // how long before the notice the deadline was
 			reason   backend.Reason
 		}{
 			{0, backend.ReasonLate},
@@ -191,7 +190,7 @@ func TestStarvedProcessIsNoFailureOfRedis(t *testing.T) {
 	})
 }
 
-// lateNode answers after a time for each hit.
+// lateNode answers a script after a time that grows with the number of hits.
 type lateNode struct {
 	slowNode
 	perHit time.Duration

@@ -17,7 +17,7 @@ import (
 )
 
 // countingNode is a Redis that executes plain commands. refuse returns the error for a command of
-// a pipeline, or nil. Commands that come alone are always executed.
+// a pipeline, or nil. It always executes a command outside of a pipeline.
 type countingNode struct {
 	client
 	refuse func(name string) error
@@ -131,7 +131,7 @@ func TestKeyWithoutExpiryGetsOneAtOnce(t *testing.T) {
 	assert.Empty(t, l.queues[0].keysWithoutTTL.takeCommands())
 }
 
-// The results must equal those of the script, which stops at MaxHits.
+// The results must equal the results of the script, which stops at MaxHits.
 func TestPlainCountStopsAtMaxHits(t *testing.T) {
 	l := newUnitLimiter(nil)
 	b, c := batchOf(l, perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), "a", "a")

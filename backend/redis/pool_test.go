@@ -31,8 +31,8 @@ func dialSlowly(ctx context.Context, network, address string) (net.Conn, error) 
 	return slowConn{conn}, err
 }
 
-// Far more batches could be in flight than the pool has connections. If each batch waited for a
-// connection in turn, most batches would wait longer than the timeout.
+// The options allow far more batches in flight than the pool has connections. If batches waited for
+// connections, most batches would wait longer than the timeout.
 func TestSmallPoolIsNoFailureOfRedis(t *testing.T) {
 	t.Parallel()
 	single := redistest.Start(t)

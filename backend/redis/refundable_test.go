@@ -15,7 +15,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// The replica that denies is not the replica that charges a group in two steps.
+// One replica charges a group in two steps. Another replica denies hits meanwhile.
 func TestDenialMayEndEarlyOnlyWhileAGroupMayBeRefunded(t *testing.T) {
 	t.Parallel()
 	main, perSecond := redistest.Start(t), redistest.Start(t)

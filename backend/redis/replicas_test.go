@@ -63,7 +63,7 @@ func TestHitsAreDecidedWithoutMissingReplicas(t *testing.T) {
 			calls := int64(0)
 			for time.Since(start) < 3*time.Second { // several pauses and waits
 				calls++
-				for key, a := range map[string]*limit.Limit{"script": lim, "plain": charging(t, 1000)} {
+				for key, a := range map[string]*limit.Limit{"script": lim, "plain": newPlainLimit(t, 1000)} {
 					r := take(l, hit(key, a, 1))[0]
 					require.NoError(t, r.Err)
 					require.Equal(t, 1000-min(calls, 1000), r.Remaining)

@@ -16,10 +16,10 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-// distance is the way to a Redis. Its connections delay what they write.
+// distance is a network to a distant Redis. Its connections delay their writes.
 type distance struct {
 	roundTrip atomic.Int64 // nanoseconds
-	slowOnce  atomic.Int64 // nanoseconds; of the next write only
+	slowOnce  atomic.Int64 // nanoseconds; only the next write has this delay
 }
 
 type distantConn struct {
@@ -37,7 +37,7 @@ func (d *distance) dial(ctx context.Context, network, address string) (net.Conn,
 	return distantConn{conn, d}, err
 }
 
-// openNear returns a Limiter with AutoTimeout that has measured short round trips only.
+// openNear returns a Limiter with AutoTimeout. It has measured only short round trips.
 func openNear(t *testing.T) (*redis.Limiter, *distance) {
 	way := &distance{}
 	l := open(t, redis.Options{Main: redis.Server{URL: redistest.Start(t).Addr}, AutoTimeout: true, Dial: way.dial})
@@ -69,7 +69,7 @@ func TestOneSlowProbeDoesNotRaiseTheTimeout(t *testing.T) {
 	assert.Less(t, l.Timeout(), 180*time.Millisecond)
 }
 
-// A breaker that stays closed because some calls are in time leaves the timeout to the calls.
+// If some calls are in time, the breaker stays closed, and no probe adapts the timeout. Calls must adapt it.
 func TestTimeoutGrowsWithTheRoundTripOfCalls(t *testing.T) {
 	t.Parallel()
 	l, distance := openNear(t)

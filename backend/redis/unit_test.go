@@ -98,7 +98,7 @@ func TestEachBatchHasAConnection(t *testing.T) {
 	}
 }
 
-// The bounds of CACHE_KEY_PREFIX and REDIS_CLUSTER_PARTITIONS.
+// The test uses the bounds of CACHE_KEY_PREFIX and REDIS_CLUSTER_PARTITIONS.
 const maxPrefix, maxPartitions = 64, 1024
 
 func TestNewRejectsBadAddresses(t *testing.T) {
@@ -207,7 +207,7 @@ func TestHashTagsAreSpreadEvenly(t *testing.T) {
 	}
 }
 
-// replyError is an error that Redis replied with.
+// replyError is an error in a reply of Redis.
 type replyError string
 
 func (e replyError) Error() string { return string(e) }
@@ -244,7 +244,7 @@ func TestCheckComparesClocks(t *testing.T) {
 	}{
 		{0, 0, ""},
 		{900 * time.Millisecond, 0, ""},
-		{1500 * time.Millisecond, 2 * time.Second, ""}, // the difference may be 0.5 s only
+		{1500 * time.Millisecond, 2 * time.Second, ""}, // the real difference can be as small as 0.5 s
 		{5 * time.Second, 0, "the clock of Redis is 5s ahead of the clock of this machine"},
 		{-time.Hour, 0, "the clock of Redis is 1h0m0s behind the clock of this machine"},
 	} {
