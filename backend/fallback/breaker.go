@@ -143,7 +143,7 @@ func (b *breaker) beginOutage(err error) {
 		return
 	}
 	b.isInOutage = true
-	l.probes.Go(b.awaitRecovery)
+	l.workers.Go(b.awaitRecovery)
 	l.shardsDown++
 	if l.shardsDown == 1 {
 		l.outageError = err

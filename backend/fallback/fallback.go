@@ -101,9 +101,9 @@ type Limiter struct {
 	lastBlip       Outage      // the last reported blip
 	lastBlipReport time.Time
 
-	ctx    context.Context // the context of the probes
-	cancel context.CancelFunc
-	probes sync.WaitGroup
+	ctx     context.Context // the context of the probes
+	cancel  context.CancelFunc
+	workers sync.WaitGroup // probes and replays
 }
 
 var _ backend.Layer = (*Limiter)(nil)
@@ -120,7 +120,7 @@ func New(o Options) *Limiter {
 		l.breakers = append(l.breakers, &breaker{limiter: l, shard: i, log: &replayLog{bytes: logBytes}, stateSince: time.Now()})
 	}
 	if o.IdleProbe > 0 {
-		l.probes.Go(l.probeIdleShards)
+		l.workers.Go(l.probeIdleShards)
 	}
 	return l
 }
@@ -133,7 +133,7 @@ func (l *Limiter) Close() {
 		l.blipTimer.Stop()
 	}
 	l.mu.Unlock()
-	l.probes.Wait()
+	l.workers.Wait()
 }
 
 // Take implements backend.Limiter.

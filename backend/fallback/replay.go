@@ -27,7 +27,7 @@ func (b *breaker) startReplay() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ctx.Err() == nil {
-		l.probes.Go(b.replayUntilEmpty)
+		l.workers.Go(b.replayUntilEmpty)
 	}
 }
 

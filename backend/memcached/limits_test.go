@@ -104,7 +104,7 @@ func TestCounterIsKeptUntilItsWindowEnds(t *testing.T) {
 	l := open(t, memcached.Options{Servers: []string{s.Addr}})
 	for _, a := range []limit.Algorithm{limit.FixedWindow, limit.FirstHitWindow} {
 		lim, key := backendtest.NewLimit(t, limit.Spec{Algorithm: a, Requests: 1, Unit: limit.Second, Multiplier: 2}), backendtest.Key()
-		start := time.Now()
+		start := time.Now().Truncate(time.Microsecond) // the Limiter counts whole microseconds
 		end := start.Add(time.Duration(take(l, start, backend.Hit{Key: key, Limit: lim, N: 1})[0].ResetAfter) * time.Microsecond)
 		for now := time.Now(); now.Before(end); now = time.Now() {
 			require.False(t, take(l, now, backend.Hit{Key: key, Limit: lim, N: 1})[0].Allowed, a)

@@ -19,12 +19,12 @@ type Observer interface {
 
 // Batch describes a batch that was answered or has failed.
 type Batch struct {
-	Role     Role
-	Hits     int           // hits in the batch
-	Queued   int           // hits that stayed in the queue when the batch was sent
-	Wait     time.Duration // time from the first Take with a hit in the batch until rls sent the batch
-	Duration time.Duration // time until the answer of Redis
-	Err      error         // nil if Redis has executed the batch
+	Role       Role
+	Hits       int           // hits in the batch
+	QueuedHits int           // hits that stayed in the queue when the batch was sent
+	Wait       time.Duration // time from the first Take with a hit in the batch until rls sent the batch
+	Duration   time.Duration // time until the answer of Redis
+	Err        error         // nil if Redis has executed the batch
 
 	// ReplicasMissing reports whether fewer Redis replicas than Options.WaitReplicas have the charges.
 	ReplicasMissing bool
@@ -39,7 +39,7 @@ func (noObserver) Failed(Role, ErrorKind) {}
 type batch struct {
 	queue      *partitionQueue
 	hits       []*pendingHit
-	queued     int       // see Batch.Queued
+	queuedHits int       // see Batch.QueuedHits
 	firstStart time.Time // the earliest start of a Take that has hits in the batch
 
 	deadline       time.Time // the latest deadline of the calls
@@ -120,7 +120,7 @@ func (b *batch) sendWatched(ctx context.Context, start time.Time) (isReplaced bo
 		isReplaced = b.lateWatch.end(b.queue)
 	}
 	sentBatch := Batch{
-		Role: b.queue.instance.role, Hits: len(b.hits), Queued: b.queued, Wait: start.Sub(b.firstStart), Duration: duration, Err: err,
+		Role: b.queue.instance.role, Hits: len(b.hits), QueuedHits: b.queuedHits, Wait: start.Sub(b.firstStart), Duration: duration, Err: err,
 		ReplicasMissing: b.replicasMissing,
 	}
 	b.queue.limiter.options.Observer.BatchDone(sentBatch)

@@ -149,14 +149,14 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 			now := time.Now()
 			queuedCall.start, queuedCall.sendDeadline, queuedCall.deadline = now, now.Add(time.Second), now.Add(3*time.Millisecond+50*time.Millisecond)
 			queuedCall.users.Store(1 + takeWeight) // one unanswered call, and the Take that waits
-			b.queued = 7
+			b.queuedHits = 7
 			time.Sleep(3 * time.Millisecond)
 			b.run(t.Context(), []*call{queuedCall})
 			if assert.Len(t, got.batches, 1) {
 				assert.ErrorIs(t, got.batches[0].Err, c.err)
 				assert.Equal(t, c.err != nil, len(got.errors) == 1)
 				got.batches[0].Err = nil
-				assert.Equal(t, Batch{Hits: 2, Queued: 7, Wait: 3 * time.Millisecond, Duration: c.took}, got.batches[0])
+				assert.Equal(t, Batch{Hits: 2, QueuedHits: 7, Wait: 3 * time.Millisecond, Duration: c.took}, got.batches[0])
 			}
 		}
 	})

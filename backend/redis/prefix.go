@@ -108,13 +108,13 @@ func (s *prefixSearch) add(names []string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range names {
-		counter, key, isWhole, ok := parseName(s.keyPrefix, name)
+		counter, key, isWholeKey, ok := parseName(s.keyPrefix, name)
 		switch {
 		case !ok:
-		case isWhole && s.prefix.Matches(key), !isWhole && len(key) > len(s.prefix.Start) && s.prefix.Matches(key):
+		case isWholeKey && s.prefix.Matches(key), !isWholeKey && len(key) > len(s.prefix.Start) && s.prefix.Matches(key):
 			s.counters[counter] = true
 			s.keys = append(s.keys, name)
-		case !isWhole && len(key) <= len(s.prefix.Start) && strings.HasPrefix(s.prefix.Start, key):
+		case !isWholeKey && len(key) <= len(s.prefix.Start) && strings.HasPrefix(s.prefix.Start, key):
 			s.unclearCounters[counter] = true
 		}
 	}
@@ -124,9 +124,9 @@ func (s *prefixSearch) add(names []string) bool {
 // counterPattern matches the name of a counter after Options.KeyPrefix; see keyspace.
 var counterPattern = regexp.MustCompile(`(?s)^(?:\{[^}]*\})?(?:` + layoutState + `[0-9A-Za-z]+([:#])(.*)|` + layoutCount + `[0-9A-Za-z]+([:#])(.*)(@[^@]*))$`)
 
-// parseName parses the name of a counter. counter is the name without the window. key is the key of the hits if isWhole
+// parseName parses the name of a counter. counter is the name without the window. key is the key of the hits if isWholeKey
 // is true, and the start of the key otherwise.
-func parseName(keyPrefix, name string) (counter, key string, isWhole, ok bool) {
+func parseName(keyPrefix, name string) (counter, key string, isWholeKey, ok bool) {
 	text, ok := strings.CutPrefix(name, keyPrefix)
 	match := counterPattern.FindStringSubmatch(text)
 	if !ok || match == nil {

@@ -150,7 +150,7 @@ func (q *partitionQueue) work(ctx context.Context) {
 	var calls []*call
 	for {
 		clear(calls)
-		calls, b.queued = q.pop(calls[:0])
+		calls, b.queuedHits = q.pop(calls[:0])
 		if len(calls) == 0 || b.run(ctx, calls) {
 			return
 		}
