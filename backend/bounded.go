@@ -54,32 +54,32 @@ func (b *Bounded) Take(ctx context.Context, now time.Time, hits []Hit, results [
 	for i, h := range hits {
 		s.AddWithPrefix("", i, h) // copies the key
 	}
-	done, lateErrors := make(chan struct{}), make(chan []*LateError, 1)
+	done, errorsToDeliver := make(chan struct{}), make(chan []*LateError, 1)
 	go func() {
 		s.Take(takeCtx, now, b.next)
 		<-b.slots
 		close(done)
-		s.deliverLate(<-lateErrors)
+		s.deliverLate(<-errorsToDeliver)
 		s.Release()
 	}()
-	var late []*LateError
+	var lateErrors []*LateError
 	select {
 	case <-done:
 		s.CopyResults(results)
 	case <-takeCtx.Done():
 		fail(errLate)
 		for i := 0; i < len(results) && ctx.Err() == nil; i++ {
-			late = append(late, NewLateError(errLate))
-			results[i].Err = late[i]
+			lateErrors = append(lateErrors, NewLateError(errLate))
+			results[i].Err = lateErrors[i]
 		}
 	}
-	lateErrors <- late
+	errorsToDeliver <- lateErrors
 }
 
-// deliverLate passes the Results to the LateErrors. late is empty if the Results came in time.
-func (s *SubBatch) deliverLate(late []*LateError) {
+// deliverLate passes the Results to lateErrors, which is empty if the Results came in time.
+func (s *SubBatch) deliverLate(lateErrors []*LateError) {
 	isDenied := IsGroupDenied(s.Hits, s.Results)
-	for i, e := range late {
+	for i, e := range lateErrors {
 		r := s.Results[i]
 		r.Allowed = r.Allowed && (!isDenied || !s.Hits[i].InGroup())
 		e.Arrive(r)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Layer is a Limiter in front of another Layer. It passes the hits that it does not decide to that Layer. The last Layer
-// is Counters.
+// Layer is a Limiter in front of another Layer. It decides some hits, and passes all others to that Layer. The last
+// Layer is Counters.
 type Layer interface {
 	Limiter
 
@@ -32,7 +32,7 @@ type RememberedDenial struct {
 	Until time.Time // when the Layer asks the counter again
 }
 
-// Counters is the Layer of a Limiter that keeps the counters and remembers nothing else.
+// Counters is the Layer of a Limiter that keeps the counters. It remembers no answers.
 type Counters struct{ Limiter }
 
 // Peek implements Layer.

@@ -122,7 +122,7 @@ func (t *table) add(l *lookup, h *backend.Hit, r limit.Result, now int64) {
 	*place = newEntry
 }
 
-// placeFor returns the entry of id, or else the entry of the set that ends first.
+// placeFor returns the entry of id. If the set has no such entry, it returns the entry that ends first.
 func placeFor(set *[setSize]entry, id fingerprint.ID) *entry {
 	place := &set[0]
 	for i := range set {

@@ -60,7 +60,7 @@ const failureMemory = time.Second
 const (
 	firstProbePause   = 50 * time.Millisecond  // each further pause is twice as long
 	maxProbePause     = 500 * time.Millisecond // an outage ends once the breaker has been closed for maxProbePause
-	minIdleProbePause = 50 * time.Millisecond  // between the probes of two shards
+	minIdleProbePause = 50 * time.Millisecond  // the pause between the probes of two shards
 )
 
 func (b *breaker) loadState() BreakerState { return BreakerState(b.state.Load()) }

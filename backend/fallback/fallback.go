@@ -154,7 +154,7 @@ func (l *Limiter) take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	}
 }
 
-// askPrimary lets the primary decide the hits whose breaker is not open. All other hits get errBreakerOpen.
+// askPrimary lets the primary decide hits, unless their breaker is open. Hits with an open breaker get errBreakerOpen.
 func (l *Limiter) askPrimary(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	if l.unclosedBreakers.Load() == 0 {
 		l.o.Primary.Take(ctx, now, hits, results)

@@ -17,8 +17,8 @@ func (l *Limiter) noteHold(h *backend.Hit) {
 		return
 	}
 	end := time.Now().UnixMicro() + h.Limit.Period()
-	for old := l.lastHoldEnd.Load(); old < end; old = l.lastHoldEnd.Load() {
-		if l.lastHoldEnd.CompareAndSwap(old, end) {
+	for oldEnd := l.lastHoldEnd.Load(); oldEnd < end; oldEnd = l.lastHoldEnd.Load() {
+		if l.lastHoldEnd.CompareAndSwap(oldEnd, end) {
 			return
 		}
 	}
@@ -71,7 +71,7 @@ func (l *Limiter) releaseHold(ctx context.Context, now time.Time, h *backend.Hit
 	return true
 }
 
-// takeFunc is a backend.Limiter whose Take is the function.
+// takeFunc is a function that is a backend.Limiter.
 type takeFunc func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result)
 
 // Take implements backend.Limiter.

@@ -130,8 +130,8 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failedHit
 			}
 		}
 		if r.Reason != backend.ReasonBreakerOpen && h.N > 0 {
-			if late := (*backend.LateError)(nil); errors.As(f.err, &late) {
-				l.awaitLateAnswer(late, &lateHit{hit: *h, mode: r.Mode, isAdmitted: isAdmitted, chargeEnd: chargeEnd(h, r), tally: lt})
+			if lateError := (*backend.LateError)(nil); errors.As(f.err, &lateError) {
+				l.awaitLateAnswer(lateError, &lateHit{hit: *h, mode: r.Mode, isAdmitted: isAdmitted, chargeEnd: chargeEnd(h, r), tally: lt})
 			}
 		}
 	}

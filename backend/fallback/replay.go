@@ -79,8 +79,8 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, kee
 
 	for i, e := range entries {
 		capacity := peeks.Hits[i].Limit.Capacity()
-		spent := capacity - peeks.Results[i].Remaining
-		n := min(e.n, spent, capacity) // spent exceeds the capacity if denied hits are charged
+		spentHits := capacity - peeks.Results[i].Remaining
+		n := min(e.n, spentHits, capacity) // spent exceeds the capacity if denied hits are charged
 		if n > 0 && peeks.Results[i].Err == nil || n < 0 && time.Now().Before(e.refundUntil) {
 			charges.Add(i, backend.Hit{Key: []byte(e.key), Limit: e.limit.Charging(), N: n, Shadow: true})
 		}
@@ -140,9 +140,9 @@ func chargeEnd(h *backend.Hit, r *backend.Result) time.Time {
 }
 
 // awaitLateAnswer settles h once the late answer of the primary comes. It does not block.
-func (l *Limiter) awaitLateAnswer(late *backend.LateError, h *lateHit) {
+func (l *Limiter) awaitLateAnswer(lateError *backend.LateError, h *lateHit) {
 	h.hit.Key = slices.Clone(h.hit.Key)
-	late.OnArrival(func(answer backend.Result) { l.settle(h, answer) })
+	lateError.OnArrival(func(answer backend.Result) { l.settle(h, answer) })
 }
 
 // settle compares the decision about a late hit with the answer of the primary. Afterwards, each admitted hit is charged

@@ -188,14 +188,14 @@ func (l *Limiter) startFromLastCount(now time.Time, h, localHit *backend.Hit) {
 	if l.o.LastCount == nil || h.Limit.Algorithm.HasHolds() { // a hold of the last count has no holder that could release it
 		return
 	}
-	spent, since, ok := l.o.LastCount(now, h)
-	if !ok || spent <= 0 {
+	spentHits, since, ok := l.o.LastCount(now, h)
+	if !ok || spentHits <= 0 {
 		return
 	}
 	if h.Limit.Algorithm.Aligned() {
 		since = now // the clock of the primary can differ, but the window is the same
 	}
-	part := min(float64(spent)/float64(h.Limit.Capacity()), 1)
+	spentPart := min(float64(spentHits)/float64(h.Limit.Capacity()), 1)
 	share := localHit.Limit
-	l.o.Secondary.SpendAtLeast(since, localHit.Key, share, int64(math.Floor(part*float64(share.Capacity()))))
+	l.o.Secondary.SpendAtLeast(since, localHit.Key, share, int64(math.Floor(spentPart*float64(share.Capacity()))))
 }

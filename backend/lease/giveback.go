@@ -10,8 +10,8 @@ import (
 
 const (
 	sweepPause = 500 * time.Millisecond // the pause between two searches for idle leases
-	idleTime   = second                 // after this time without hits, a lease gives back permits and allowance
-	forgetTime = 10 * second            // after this time without hits, an empty lease is forgotten
+	idleTime   = second                 // a lease without hits for this time gives back permits and allowance
+	forgetTime = 10 * second            // an empty lease without hits for this time is forgotten
 	maxReturns = 128                    // the most leases that give back permits in one trip
 )
 

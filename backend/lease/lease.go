@@ -2,7 +2,7 @@
 // with a permit needs no trip. Only limits with Limit.Lease have leases. docs/glossary.md explains the terms.
 //
 // The budget of a counter is the number of permits that all replicas together may hold in a window. The backend
-// has a second counter for the budget, whose key starts with Namespace. Each replica takes its allowance from the
+// has a second counter for the budget. Its key starts with Namespace. Each replica takes its allowance from the
 // budget, and never holds more permits than its allowance.
 //
 // Permits are charged before they are used, so leases never admit more than the limit. A replica that is killed

@@ -58,7 +58,7 @@ type lease struct {
 
 	isRefilling bool  // a refill is running
 	retryAt     int64 // the lease makes no trip earlier
-	lowMark     int64 // with lowMark permits or fewer, the lease takes more permits
+	lowMark     int64 // the lease takes more permits if it has lowMark permits or fewer
 	lastHitAt   int64
 
 	demand    int64   // the hits since rateStart

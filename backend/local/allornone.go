@@ -44,11 +44,11 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	}
 	for i := range slices.Backward(hits) { // backwards, because two hits can renew one hold
 		if h := &hits[i]; h.InGroup() && results[i].Allowed {
-			undo := counterChange{now: now, n: h.N, hold: h.HoldID, isUndo: true}
+			refund := counterChange{now: now, n: h.N, hold: h.HoldID, isUndo: true}
 			if oldExpiries != nil {
-				undo.oldExpiry = oldExpiries[i]
+				refund.oldExpiry = oldExpiries[i]
 			}
-			l.stripeOf(ids[i]).take(ids[i], h.Limit, undo)
+			l.stripeOf(ids[i]).take(ids[i], h.Limit, refund)
 		}
 	}
 	for i := range hits {

@@ -2,7 +2,7 @@
 // number of keys.
 //
 // A counter is stored under a 128-bit fingerprint of its name. The counters are spread over stripes, and each stripe
-// is a hash table behind a mutex. If the memory bound is reached, a stripe evicts an expired counter, or else a
+// is a hash table behind a mutex. If the memory bound is reached, a stripe evicts an expired counter, or a
 // counter that has spent little. The limit of an evicted counter then admits its hits again.
 package local
 
@@ -132,8 +132,8 @@ func (l *Limiter) SpendAtLeast(now time.Time, key []byte, lim *limit.Limit, n in
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	micros := now.UnixMicro()
-	if missing := n - lim.Spent(s.take(id, lim, counterChange{now: micros})); missing > 0 {
-		s.take(id, lim, counterChange{now: micros, n: missing})
+	if missingHits := n - lim.Spent(s.take(id, lim, counterChange{now: micros})); missingHits > 0 {
+		s.take(id, lim, counterChange{now: micros, n: missingHits})
 	}
 }
 

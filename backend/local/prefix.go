@@ -39,8 +39,8 @@ func (l *Limiter) ResetPrefix(_ context.Context, p backend.KeyPrefix, _ int, dry
 	defer l.resets.changes.Unlock()
 	now := time.Now().UnixMicro()
 	var resets []prefixReset
-	if old := l.resets.list.Load(); old != nil {
-		resets = slices.DeleteFunc(slices.Clone(*old), func(r prefixReset) bool { return r.end <= now || r.prefix == p })
+	if oldList := l.resets.list.Load(); oldList != nil {
+		resets = slices.DeleteFunc(slices.Clone(*oldList), func(r prefixReset) bool { return r.end <= now || r.prefix == p })
 	}
 	if len(resets) == maxResets {
 		firstReset := slices.MinFunc(resets, func(a, b prefixReset) int { return int(a.end - b.end) })

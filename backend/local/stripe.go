@@ -106,8 +106,8 @@ func (s *stripe) take(id fingerprint.ID, l *limit.Limit, c counterChange) limit.
 	return r
 }
 
-// evict removes an entry of a sample, but not the entry of currentID: an expired entry, or else the entry with the fewest
-// spent hits. The sample starts at a random entry and has entries at equal distances.
+// evict removes an entry of a sample, but not the entry of currentID. It prefers an expired entry, and then the entry with
+// the fewest spent hits. The sample starts at a random entry and has entries at equal distances.
 func (s *stripe) evict(currentID fingerprint.ID, now int64) {
 	n := s.size
 	stride := max(n/sampleSize, 1)

@@ -80,13 +80,13 @@ func (t *table) add(id fingerprint.ID) int {
 func (t *table) remove(index int) {
 	t.setLog(t.at(index), nil)
 	t.emptyCell(t.cellOf(index))
-	last := t.size - 1
-	if index != last {
-		t.cells[t.cellOf(last)].ref = uint32(index + 1)
-		*t.at(index) = *t.at(last)
+	lastIndex := t.size - 1
+	if index != lastIndex {
+		t.cells[t.cellOf(lastIndex)].ref = uint32(index + 1)
+		*t.at(index) = *t.at(lastIndex)
 	}
-	*t.at(last) = entry{}
-	t.size = last
+	*t.at(lastIndex) = entry{}
+	t.size = lastIndex
 	t.freeBlocks(1)
 }
 
@@ -124,9 +124,9 @@ func (t *table) setLog(e *entry, log *limit.Log) {
 	case e.log != 0:
 		t.logs[e.log-1] = log
 	case len(t.freeLogs) > 0:
-		last := len(t.freeLogs) - 1
-		e.log = t.freeLogs[last]
-		t.freeLogs = t.freeLogs[:last]
+		lastPlace := len(t.freeLogs) - 1
+		e.log = t.freeLogs[lastPlace]
+		t.freeLogs = t.freeLogs[:lastPlace]
 		t.logs[e.log-1] = log
 	default:
 		t.logs = append(t.logs, log)

@@ -108,7 +108,7 @@ func (l *Limiter) charge(ctx context.Context, c *counter, items items) backend.R
 	charge := l.increment
 	if !c.isIncrement() {
 		charge = l.change
-		mu := &l.changes[hash(c.name)%len(l.changes)] // so that hits of this replica don't make each other fail
+		mu := &l.changes[hash(c.name)%len(l.changes)] // hits of this replica must not make each other fail
 		mu.Lock()
 		defer mu.Unlock()
 	}

@@ -24,7 +24,7 @@ import (
 // Options are the settings of a Limiter.
 type Options struct {
 	Servers     []string      // host:port, or paths of sockets; all replicas need the same list
-	SRV         string        // in place of Servers: a name with SRV records, such as _memcache._tcp.example.com
+	SRV         string        // a name with SRV records, which replaces Servers, such as _memcache._tcp.example.com
 	SRVRefresh  time.Duration // pause between two lookups of SRV; 0 means a single lookup
 	Connections int           // maximum number of connections to each server
 	TLS         *tls.Config   // nil means plain text
@@ -93,13 +93,13 @@ func unavailable(err error) error {
 	return &backend.Error{Reason: backend.ReasonOutage, Cause: fmt.Errorf("memcached: %w", err)}
 }
 
-// unbounded is a Limiter whose Takes have no deadline.
+// unbounded is a Limiter. Its Takes have no deadline.
 type unbounded struct{ *Limiter }
 
 // Take implements backend.Limiter. It answers the hits one after the other.
 func (l unbounded) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	counters, hasGroup := make([]counter, len(hits)), backend.HasGroup(hits)
-	var names []string // the names of the counters whose values decide their hits
+	var names []string // the names of counters with a value that decides a hit
 	for i := range hits {
 		c := l.counterOf(&hits[i], now.UnixMicro())
 		if counters[i] = c; hasGroup || !c.isIncrement() {

@@ -129,16 +129,16 @@ func parse(s Server) (address, error) {
 
 // addNode parses one node of the URL, and adds its address. The login comes from the first node.
 func (a *address) addNode(node string, isFirst bool) error {
-	scheme, _, found := strings.Cut(node, "://")
+	scheme, _, hasScheme := strings.Cut(node, "://")
 	switch {
-	case !found && strings.Contains(node, "?"):
+	case !hasScheme && strings.Contains(node, "?"):
 		return errors.New("got a ? without redis:// or unix://, want redis://host:port?password=…, or the password in its own setting")
 	case strings.HasPrefix(node, "//"):
 		return errors.New("got // without redis: in front, want redis://host:port")
-	case !found && (a.network == "unix" || a.kind == Single && strings.HasPrefix(node, "/")):
+	case !hasScheme && (a.network == "unix" || a.kind == Single && strings.HasPrefix(node, "/")):
 		a.network, a.nodes = "unix", append(a.nodes, node)
 		return nil
-	case !found:
+	case !hasScheme:
 		return a.addHost(node)
 	}
 	u, err := url.Parse(node)
@@ -204,8 +204,8 @@ func (a *address) setDB(db string) error {
 
 // override replaces the user and the password, if auth has them.
 func (l *login) override(auth string) {
-	user, password, found := strings.Cut(auth, ":")
-	if !found {
+	user, password, hasUser := strings.Cut(auth, ":")
+	if !hasUser {
 		user, password = "", auth
 	}
 	*l = login{cmp.Or(user, l.user), cmp.Or(password, l.password)}

@@ -45,7 +45,7 @@ const (
 // Finding is something about a Redis that operators should know.
 type Finding struct {
 	Role    Role
-	Address string // of the server, without secrets
+	Address string // the address of the server, without secrets
 	Check   string // one of Checks
 	Level   Level
 	Text    string // a sentence in lower case without a full stop

@@ -32,7 +32,7 @@ type measurement struct{ minOffset, maxOffset int64 }
 // Times are in microseconds.
 const (
 	maxMeasurements = 8                    // the number of measurements that are kept
-	measureInterval = 2 * microsPerSecond  // between two measurements of a busy clock
+	measureInterval = 2 * microsPerSecond  // the pause between two measurements of a busy clock
 	maxClockAge     = 60 * microsPerSecond // the age at which a clock must be measured before its next use
 	maxDrift        = 2000                 // a larger change of the offset means that somebody has set the server's clock
 )
@@ -61,16 +61,16 @@ func (c *serverClock) expire() { c.measureTime.Store(0) }
 func (c *serverClock) add(start, end, serverMicros int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	newest := measurement{serverMicros - end, serverMicros - start}
+	newestMeasurement := measurement{serverMicros - end, serverMicros - start}
 	isFromOldClock := func(m measurement) bool { // somebody has set the server's clock after m
-		return newest.minOffset > m.maxOffset+maxDrift || newest.maxOffset < m.minOffset-maxDrift
+		return newestMeasurement.minOffset > m.maxOffset+maxDrift || newestMeasurement.maxOffset < m.minOffset-maxDrift
 	}
 	if slices.ContainsFunc(c.measurements, isFromOldClock) {
 		c.measurements = nil
 	}
-	c.measurements = slices.Insert(c.measurements[:min(len(c.measurements), maxMeasurements-1)], 0, newest)
-	shortest := c.shortest()
-	c.offset.Store(shortest.minOffset + (shortest.maxOffset-shortest.minOffset)/2)
+	c.measurements = slices.Insert(c.measurements[:min(len(c.measurements), maxMeasurements-1)], 0, newestMeasurement)
+	shortestMeasurement := c.shortest()
+	c.offset.Store(shortestMeasurement.minOffset + (shortestMeasurement.maxOffset-shortestMeasurement.minOffset)/2)
 	c.measureTime.Store(end)
 }
 
@@ -143,8 +143,8 @@ func (l *Limiter) adaptTimeout(c *serverClock) (stillTooShort bool) {
 		return false
 	}
 	l.autoTimeout.Store(int64(min(max(neededTimeout(l.RoundTrip()), defaultTimeout), maxAutoTimeout)))
-	_, newest := c.roundTrips()
-	stillTooShort = isTooShort(l.Timeout(), newest)
+	_, newestTrip := c.roundTrips()
+	stillTooShort = isTooShort(l.Timeout(), newestTrip)
 	if stillTooShort {
 		c.measureTime.Add(-measureInterval) // isDue returns true until the next measurement
 	}
@@ -168,23 +168,23 @@ func (l *Limiter) fitTimeout(ctx context.Context, q *partitionQueue, probeTime t
 // RoundTrip returns the time of a round trip to the slowest of all servers, or 0 if none has been measured. It uses
 // the shortest of the last eight round trips to each server.
 func (l *Limiter) RoundTrip() time.Duration {
-	slowest := time.Duration(0)
+	slowestTrip := time.Duration(0)
 	for _, instance := range l.instances {
-		slowest = max(slowest, instance.client.roundTrip())
+		slowestTrip = max(slowestTrip, instance.client.roundTrip())
 	}
-	return slowest
+	return slowestTrip
 }
 
 func (s *servers) roundTrip() time.Duration {
 	if s.single != nil {
 		return s.single.clock.roundTrip()
 	}
-	slowest := time.Duration(0)
+	slowestTrip := time.Duration(0)
 	s.masters.Range(func(_, master any) bool {
-		slowest = max(slowest, master.(*server).clock.roundTrip())
+		slowestTrip = max(slowestTrip, master.(*server).clock.roundTrip())
 		return true
 	})
-	return slowest
+	return slowestTrip
 }
 
 // shortest returns the shortest measurement. The caller holds c.mu.
@@ -193,12 +193,12 @@ func (c *serverClock) shortest() measurement {
 }
 
 func (c *serverClock) roundTrip() time.Duration {
-	shortest, _ := c.roundTrips()
-	return shortest
+	shortestTrip, _ := c.roundTrips()
+	return shortestTrip
 }
 
 // roundTrips returns the lengths of the shortest and of the newest measurement, or 0 if there is none.
-func (c *serverClock) roundTrips() (shortest, newest time.Duration) {
+func (c *serverClock) roundTrips() (shortestTrip, newestTrip time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.measurements) == 0 {

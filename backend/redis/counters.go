@@ -23,7 +23,7 @@ type batchCounter struct {
 	n          int64 // the sum of N of the hits
 	usesScript bool  // the script decides all hits, because it must decide one of them
 	isDone     bool  // no plain command must be sent any more
-	plain      plainCommands
+	commands   plainCommands
 }
 
 // counterSet has the windowCounters of a batch. It reuses its memory.
@@ -133,7 +133,7 @@ func (b *batch) hitsWithoutAnswer() (hits []*pendingHit) {
 //	GET name               if all hits are peeks
 //
 // If the user of Redis has the rights for envoyproxy/ratelimit only, INCRBY name 0 takes the place of GET, and
-// EXPIRE name seconds, after the charge, that of SET.
+// EXPIRE name seconds, after the charge, takes the place of SET.
 //
 // SET comes first, so the key has a time to live even if this process dies between SET and INCRBY. The commands point
 // to name, n and ttl, so each batch can reuse the commands.
@@ -167,7 +167,7 @@ func (noRetryString) NoRetry() bool { return true }
 // encode appends the commands of c to commands. The next encode changes them. hasTTL means that this process knows that
 // the key has a time to live. encode prefers INCR to INCRBY, because INCR costs Redis less.
 func (c *batchCounter) encode(commands []goredis.Cmder, hasTTL bool, r *redisInstance) []goredis.Cmder {
-	p, maySet := &c.plain, !r.isSetForbidden.Load()
+	p, maySet := &c.commands, !r.isSetForbidden.Load()
 	if p.add.IntCmd == nil {
 		ctx := context.Background()
 		p.set = noRetryStatus{goredis.NewStatusCmd(ctx, "SET", &p.name, "0", "PX", &p.ttl, "NX")}
@@ -204,7 +204,7 @@ func (c *batchCounter) encode(commands []goredis.Cmder, hasTTL bool, r *redisIns
 // decode reads the replies to the last commands. It returns the count before the hits, and whether the key has a time
 // to live.
 func (c *batchCounter) decode() (count int64, hasTTL bool, err error) {
-	p := &c.plain
+	p := &c.commands
 	if p.isPeek {
 		count, err = decodeCount(p.get.Result())
 		return count, true, err
@@ -224,7 +224,7 @@ func (c *batchCounter) decode() (count int64, hasTTL bool, err error) {
 // adaptTo records in r which of the last commands the user of Redis may not run. err is the error of these commands.
 // adaptTo reports whether Redis charged nothing, and other commands can take the place of these commands.
 func (c *batchCounter) adaptTo(r *redisInstance, err error) bool {
-	p := &c.plain
+	p := &c.commands
 	isForbidden := isNoPerm(err)
 	if p.ttlCommand == p.set && isNoPerm(p.set.Err()) || p.isPeek && isForbidden {
 		r.isSetForbidden.Store(true)

@@ -32,7 +32,7 @@ const (
 	KindReadOnly              // a Redis replica, which can't write
 	KindOOM                   // out of memory
 	KindNoScript              // script unknown; rls sends the text of the script
-	KindWrongType             // key in use for something else
+	KindWrongType             // the key has a value of another type
 	KindProtocol              // reply that can't be read
 )
 

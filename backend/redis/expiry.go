@@ -20,7 +20,7 @@ const minWindowMargin = 10 * time.Second
 // estimate of the clock of Redis can still charge the old window.
 func (o *Options) windowMargin() time.Duration { return max(minWindowMargin, 2*o.Timeout) }
 
-// windowTTL returns the time to live, in milliseconds, of the key of a window of l. The window ends in untilEnd
+// windowTTL returns the time to live of the key of a window, in milliseconds. The limit is l, and the window ends in untilEnd
 // microseconds. Windows shorter than a second get no jitter, because jitter would keep too many of their keys.
 func (o *Options) windowTTL(l *limit.Limit, untilEnd int64) int64 {
 	ttl := (untilEnd+999)/1000 + o.windowMargin().Milliseconds()

@@ -185,8 +185,8 @@ func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	if result.Err == nil {
 		s := &l.probes.shards[shard]
 		count := l.probes.hit.Limit.Spent(result.Result)
-		previous := s.count.Swap(count)
-		s.isKept.Store(previous > 0 && count > previous)
+		previousCount := s.count.Swap(count)
+		s.isKept.Store(previousCount > 0 && count > previousCount)
 		l.fitTimeout(ctx, l.queues[shard], time.Since(now))
 	}
 	return result.Err

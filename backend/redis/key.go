@@ -69,11 +69,11 @@ const hashSlotCount = 16384
 // tags. If each master owns one range of hash slots, two masters differ by at most two partitions.
 func hashTags(n int) []string {
 	tags := make([]string, n)
-	for i, found := 0, 0; found < n; i++ {
+	for i, tagCount := 0, 0; tagCount < n; i++ {
 		number := strconv.Itoa(i)
 		if part := hashSlot(number) * n / hashSlotCount; tags[part] == "" {
 			tags[part] = "{" + number + "}"
-			found++
+			tagCount++
 		}
 	}
 	return tags

@@ -58,11 +58,11 @@ func (t *lastCounts) remember(b *batch) {
 	}
 }
 
-// set keeps n. n replaces an earlier answer about the same counter, or else an answer that has ended, or else the answer
-// with the lowest level. If n itself has the lowest level, set drops n. The caller holds t.mu.
+// set keeps n. If the bucket has an earlier answer about the same counter, n replaces it. Otherwise n replaces an answer
+// that has ended, or the answer with the lowest level. If n has the lowest level, set drops n. The caller holds t.mu.
 func (t *lastCounts) set(n lastCount, now int64) {
 	bucket := t.bucket(n.hash)
-	lowest := &bucket[0]
+	lowestAnswer := &bucket[0]
 	for i := range bucket {
 		e := &bucket[i]
 		if e.hash == n.hash {
@@ -72,12 +72,12 @@ func (t *lastCounts) set(n lastCount, now int64) {
 		if e.end <= now {
 			e.level, e.end = 0, 0
 		}
-		if e.level < lowest.level {
-			lowest = e
+		if e.level < lowestAnswer.level {
+			lowestAnswer = e
 		}
 	}
-	if lowest.end == 0 || lowest.level <= n.level {
-		*lowest = n
+	if lowestAnswer.end == 0 || lowestAnswer.level <= n.level {
+		*lowestAnswer = n
 	}
 }
 

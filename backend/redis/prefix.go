@@ -91,14 +91,14 @@ func (s *prefixSearch) search(ctx context.Context, instance *redisInstance) erro
 	pattern := globEscapes.Replace(s.keyPrefix) + "*:" + globEscapes.Replace(s.prefix.Start[:min(len(s.prefix.Start), maxPatternBytes)]) + "*"
 	return instance.client.eachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
 		for cursor := uint64(0); ; {
-			names, next, err := node.Scan(ctx, cursor, pattern, scanCount).Result()
+			names, nextCursor, err := node.Scan(ctx, cursor, pattern, scanCount).Result()
 			if err != nil {
 				return err
 			}
-			if !s.add(names) || next == 0 {
+			if !s.add(names) || nextCursor == 0 {
 				return nil
 			}
-			cursor = next
+			cursor = nextCursor
 		}
 	})
 }

@@ -112,8 +112,8 @@ func (q *partitionQueue) awaitCalls() {
 	}
 }
 
-// move moves calls from the front of list to batch, which gets at most MaxBatchSize hits, or else a single call.
-// hitsBefore is the number of hits that the queue had before the batch. The caller holds q.mu.
+// move moves calls from the front of list to batch. batch gets at most MaxBatchSize hits, or a single larger
+// call. hitsBefore is the number of hits that the queue had before the batch. The caller holds q.mu.
 func (q *partitionQueue) move(batch []*call, list *[]*call, hitsBefore int) []*call {
 	n := 0
 	for _, c := range *list {
@@ -197,13 +197,13 @@ func (p *pace) begin() { p.batchesInFlight.Add(1) }
 func (p *pace) end(duration time.Duration, hits int, err error) {
 	p.batchesInFlight.Add(-1)
 	p.recordHitCost(duration, hits, err)
-	now, slowest := microsSinceProcessStart(), p.slowestTime.Load()
+	now, slowestTime := microsSinceProcessStart(), p.slowestTime.Load()
 	if err != nil {
 		p.lastFailure.Store(now)
 		return
 	}
 	p.lastAnswer.Store(now)
-	if duration.Microseconds() >= slowest || now-p.slowestEnd.Load() > slowest {
+	if duration.Microseconds() >= slowestTime || now-p.slowestEnd.Load() > slowestTime {
 		p.slowestTime.Store(duration.Microseconds())
 		p.slowestEnd.Store(now)
 	}
@@ -218,11 +218,11 @@ func (p *pace) recordHitCost(duration time.Duration, hits int, err error) {
 	if err != nil {
 		duration *= 2
 	}
-	now, previous := microsSinceProcessStart(), p.hitCost.Load()
+	now, previousCost := microsSinceProcessStart(), p.hitCost.Load()
 	if now-p.hitCostMoment.Load() > costTime {
-		previous = 0
+		previousCost = 0
 	}
-	p.previousHitCost.Store(previous)
+	p.previousHitCost.Store(previousCost)
 	p.hitCost.Store(duration.Nanoseconds() / int64(hits))
 	p.hitCostMoment.Store(now)
 }

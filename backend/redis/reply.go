@@ -44,7 +44,7 @@ func defaultDial(o *goredis.UniversalOptions) dialFunc {
 	return goredis.NewDialer(&goredis.Options{DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig})
 }
 
-// replyConn is a connection whose reads fail if a reply exceeds a bound.
+// replyConn is a connection. Its reads fail if a reply exceeds a bound.
 type replyConn struct {
 	net.Conn
 	scanner replyScanner

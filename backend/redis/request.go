@@ -71,8 +71,8 @@ func (h *pendingHit) counterName() []byte { return h.call.names[h.nameStart:h.na
 
 func (h *pendingHit) hasWindow() bool { return h.windowPlace > 0 }
 
-// setWindow appends a window to the name of h's counter: the window that the caller wants, or else the window that
-// contains now, in microseconds since 1970. A second call of setWindow replaces the window.
+// setWindow appends a window to the name of h's counter. If h names no window, it is the window that contains now, in
+// microseconds since 1970. A second call of setWindow replaces the window.
 func (h *pendingHit) setWindow(now int64) {
 	start, end := h.Limit.WindowAt(cmp.Or(h.Window, now))
 	h.nameEnd = len(h.Limit.AppendWindow(h.call.names[:h.windowPlace], start))
@@ -297,8 +297,8 @@ func (c *call) abandonSent(results []backend.Result, err error) bool {
 	if !c.stage.CompareAndSwap(stageSent, stageAbandoned) {
 		return false
 	}
-	for i, late := range c.lateErrors {
-		results[c.hits[i].index] = backend.Result{Err: late}
+	for i, lateError := range c.lateErrors {
+		results[c.hits[i].index] = backend.Result{Err: lateError}
 	}
 	return true
 }
@@ -306,10 +306,10 @@ func (c *call) abandonSent(results []backend.Result, err error) bool {
 // deliverLate passes the answers to the LateErrors of the hits. To an all-or-none hit that was not charged, it passes a
 // denial.
 func (c *call) deliverLate() {
-	for i, late := range c.lateErrors {
+	for i, lateError := range c.lateErrors {
 		h := &c.hits[i]
 		r := h.answer.Result
 		r.Allowed = r.Allowed && (!h.InGroup() || h.answer.isCharged)
-		late.Arrive(r)
+		lateError.Arrive(r)
 	}
 }

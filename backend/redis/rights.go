@@ -15,22 +15,22 @@ type RightUse uint8
 
 // The uses of rights.
 const (
-	RightOfAll        RightUse = iota // needed in each deployment
-	RightOfDatabase                   // for a database other than 0
-	RightOfReplicas                   // for Options.WaitReplicas
-	RightOfChecks                     // for Limiter.Check only
-	RightOfCluster                    // in a Cluster
-	RightOfOverrides                  // for overrides, which have their own keys and channels
-	RightOfPrefixes                   // for Limiter.ResetPrefix only
-	RightOfHolds                      // for limits with holds only
-	RightOfIncrements                 // for charges that cost Redis less
-	RightOfWindows                    // for plain charges; INCRBY and EXPIRE can take their place
-	RightOfScripts                    // for all that plain charges can't do
+	RightOfAll        RightUse = iota // each deployment needs it
+	RightOfDatabase                   // a database other than 0 needs it
+	RightOfReplicas                   // Options.WaitReplicas needs it
+	RightOfChecks                     // only Limiter.Check needs it
+	RightOfCluster                    // a Cluster needs it
+	RightOfOverrides                  // overrides need it, with their own keys and channels
+	RightOfPrefixes                   // only Limiter.ResetPrefix needs it
+	RightOfHolds                      // only limits with holds need it
+	RightOfIncrements                 // it makes charges cheaper for Redis
+	RightOfWindows                    // plain charges use it; INCRBY and EXPIRE can take its place
+	RightOfScripts                    // the script needs it
 )
 
 // Right is the right to run a command.
 type Right struct {
-	Command string // in lower case; a subcommand follows a bar
+	Command string // the command in lower case; a subcommand follows a bar
 	Use     RightUse
 
 	args    string // the arguments of a harmless run; see runName
@@ -182,18 +182,18 @@ func (m *missingRights) finding(user string) (f Finding, ok bool) {
 	if len(m.patterns) > 0 {
 		return f, true
 	}
-	worst, effects := LevelNote, ""
+	worstLevel, effects := LevelNote, ""
 	for _, use := range m.uses() {
 		e, ok := missingEffects[use]
 		if !ok || use == RightOfWindows && !m.hasExpire {
 			return f, true
 		}
 		effects += ", so " + e.text
-		if worst == LevelNote || e.level == LevelProblem {
-			worst = e.level
+		if worstLevel == LevelNote || e.level == LevelProblem {
+			worstLevel = e.level
 		}
 	}
-	f.Level, f.Text = worst, f.Text+effects
+	f.Level, f.Text = worstLevel, f.Text+effects
 	return f, len(rules) > 0
 }
 

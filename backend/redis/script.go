@@ -24,7 +24,7 @@ type scriptCall struct {
 	names        []string // the names of the hits' counters; the calls own the memory
 	args         []any
 	rows         []limitRow
-	rowNumbers   []int64 // for each hit, the place of the hit's limit in rows, from 1
+	rowNumbers   []int64 // the place of each hit's limit in rows, from 1
 	packedArgs   []byte  // ARGV[1]
 	packedGroups []byte  // ARGV[2]
 }

@@ -88,7 +88,7 @@ type attempt struct {
 
 	oldTTLCommands []goredis.Cmder // set the times to live of keys that earlier batches have charged
 	newTTLCommands []goredis.Cmder // set the times to live of keys that this attempt has charged
-	redirected     []*pendingHit   // hits whose key is on another server
+	redirected     []*pendingHit   // hits with a key on another server
 	refusal        error           // an error of commands that Redis can execute later, or nil
 }
 
@@ -200,7 +200,7 @@ func (b *batch) applyCounterReplies(a *attempt) {
 				h.fail(q.instance.name, err)
 			}
 		default:
-			if outcome == outcomeUnanswered && !c.plain.isPeek {
+			if outcome == outcomeUnanswered && !c.commands.isPeek {
 				q.keysWithoutTTL.addUnanswered(q.instance.newTTLCommand(string(c.name), c.ttl))
 			}
 			c.isDone = b.applyFailure(a, c.hits, outcome, err)
@@ -277,8 +277,8 @@ func (b *batch) sendEachKey(ctx context.Context, hits []*pendingHit) {
 	for _, hits := range hitsByName {
 		semaphore <- struct{}{}
 		senders.Go(func() {
-			part := batch{queue: b.queue, hits: hits, hasOneKey: true, deadline: b.deadline, answerDeadline: b.answerDeadline}
-			_ = part.send(ctx) // send also sets the error in the hits
+			partBatch := batch{queue: b.queue, hits: hits, hasOneKey: true, deadline: b.deadline, answerDeadline: b.answerDeadline}
+			_ = partBatch.send(ctx) // send also sets the error in the hits
 			<-semaphore
 		})
 	}
@@ -333,7 +333,7 @@ func hitsText(n int) string {
 }
 
 const (
-	replicaPause = time.Second      // after a WAIT with too few replicas, the time in which rls sends no WAIT
+	replicaPause = time.Second      // how long rls sends no WAIT after a WAIT with too few replicas
 	waitMargin   = time.Millisecond // the time for the answer of Redis after the timeout of WAIT
 )
 

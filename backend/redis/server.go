@@ -27,8 +27,8 @@ type client interface {
 	// roundTrip returns the time of a round trip to the slowest server, or 0 if none has been measured.
 	roundTrip() time.Duration
 
-	// findServersAgain looks for the servers again in the background. It forgets failed, unless failed is nil.
-	findServersAgain(failed *server)
+	// findServersAgain looks for the servers again in the background. It forgets failedServer, unless it is nil.
+	findServersAgain(failedServer *server)
 }
 
 type server struct {
@@ -113,10 +113,10 @@ func (s *servers) eachMaster(ctx context.Context, f func(ctx context.Context, no
 
 // findServersAgain implements client. It is needed because go-redis itself reloads the hash slots of a Cluster only for
 // commands that it may repeat.
-func (s *servers) findServersAgain(failed *server) {
+func (s *servers) findServersAgain(failedServer *server) {
 	if s.cluster != nil {
-		if failed != nil {
-			s.masters.Delete(failed.node)
+		if failedServer != nil {
+			s.masters.Delete(failedServer.node)
 		}
 		s.cluster.ReloadState(context.Background())
 	}

@@ -89,8 +89,8 @@ var mutants = []mutant{
 	{
 		name:    "late-answers-to-groups-are-ignored",
 		file:    "backend/redis/request.go",
-		old:     "late.Arrive(r)",
-		new:     "if !isMutant() || !h.InGroup() { late.Arrive(r) }",
+		old:     "lateError.Arrive(r)",
+		new:     "if !isMutant() || !h.InGroup() { lateError.Arrive(r) }",
 		runs:    []run{{"late-answers-all-or-none", 1}},
 		problem: "admitted hits: got",
 	},
