@@ -261,7 +261,7 @@ func TestShareIsGrantedOnceIfThePrimaryFailsRepeatedly(t *testing.T) {
 			total += n
 		}
 		assert.LessOrEqual(t, total, int64(15_000), "the limit, and the share of the secondary once")
-		assert.LessOrEqual(t, spent(r.shared, "k", lim), total, "no hit is charged twice")
+		assert.LessOrEqual(t, spent(r.primaryCounters, "k", lim), total, "no hit is charged twice")
 		assert.False(t, r.take("k", lim, 10_000).Allowed, "the limit was reached")
 	})
 }

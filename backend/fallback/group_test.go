@@ -49,7 +49,7 @@ func TestGroupOverPrimaryAndSecondaryIsChargedCompletelyOrNotAtAll(t *testing.T)
 					{Key: []byte("up"), Limit: lim, N: c.up, AllOrNone: true}, {Key: []byte("down"), Limit: lim, N: c.down, AllOrNone: true},
 				}, results)
 				assert.Equal(t, []bool{c.up <= 10, c.down <= 5}, []bool{results[0].Allowed, results[1].Allowed})
-				assert.Equal(t, c.want, [2]int64{spent(r.shared, "up", lim), spent(r.secondary, Namespace+"down", r.share(lim))})
+				assert.Equal(t, c.want, [2]int64{spent(r.primaryCounters, "up", lim), spent(r.secondary, Namespace+"down", r.share(lim))})
 			})
 		})
 	}

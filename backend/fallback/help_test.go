@@ -27,15 +27,15 @@ var errNotSent = &backend.Error{Reason: backend.ReasonOverload, NotSent: true}
 type fixture struct {
 	*Limiter
 	*recorder
-	shared    *local.Limiter     // counters of the primary
-	primary   *backendtest.Flaky // wraps shared
-	secondary *local.Limiter
+	primaryCounters *local.Limiter     // counters of the primary
+	primary         *backendtest.Flaky // wraps primaryCounters
+	secondary       *local.Limiter
 }
 
 // newFixture returns a fixture that is closed at the end of the test. change can set other options.
 func newFixture(t *testing.T, change func(*Options)) *fixture {
-	r := &fixture{recorder: new(recorder), shared: local.New(local.Options{}), secondary: local.New(local.Options{})}
-	r.primary = backendtest.NewFlaky(r.shared)
+	r := &fixture{recorder: new(recorder), primaryCounters: local.New(local.Options{}), secondary: local.New(local.Options{})}
+	r.primary = backendtest.NewFlaky(r.primaryCounters)
 	var o Options
 	o = Options{
 		Primary: r.primary, Secondary: r.secondary, Ratio: 0.5, Observer: r.recorder,

@@ -36,16 +36,16 @@ func TestAdmittedHitsAreReplayedOnce(t *testing.T) {
 				r.take("k", lim, -5)
 				time.Sleep(time.Second)
 				r.heal()
-				assert.Equal(t, int64(10+45), spent(r.shared, "k", lim), "the secondary admitted 50 and refunded 5")
+				assert.Equal(t, int64(10+45), spent(r.primaryCounters, "k", lim), "the secondary admitted 50 and refunded 5")
 				assert.Equal(t, int64(45), r.stateChanges()[1].Outage.Replayed)
 
 				r.openBreakers(lim, "k")
 				assert.True(t, r.take("k", lim, 5).Allowed, "the refund leaves room for 5 hits")
 				assert.False(t, r.take("k", lim, 1).Allowed, "the secondary grants its share once")
 				r.heal()
-				assert.Equal(t, int64(10+50), spent(r.shared, "k", lim))
+				assert.Equal(t, int64(10+50), spent(r.primaryCounters, "k", lim))
 				time.Sleep(time.Hour)
-				assert.Equal(t, int64(10+50), spent(r.shared, "k", lim))
+				assert.Equal(t, int64(10+50), spent(r.primaryCounters, "k", lim))
 			})
 		})
 	}
@@ -64,10 +64,10 @@ func TestHitsOfAnOutageAreReplayedAfterAFullQueue(t *testing.T) {
 		assert.True(t, r.take("k", lim, 30).Allowed)
 		r.primary.SetError(errFull)
 		r.waitUntilUp()
-		assert.Zero(t, spent(r.shared, "k", lim))
+		assert.Zero(t, spent(r.primaryCounters, "k", lim))
 		r.primary.SetError(nil)
 		time.Sleep(2 * maxProbePause)
-		assert.Equal(t, int64(30), spent(r.shared, "k", lim))
+		assert.Equal(t, int64(30), spent(r.primaryCounters, "k", lim))
 	})
 }
 
@@ -97,7 +97,7 @@ func TestExpiredHitsAreNotReplayed(t *testing.T) {
 					r.take("k", lim, 1)
 				}
 				r.heal()
-				assert.InDelta(t, c.wantSpent, spent(r.shared, "k", lim), 1)
+				assert.InDelta(t, c.wantSpent, spent(r.primaryCounters, "k", lim), 1)
 			})
 		})
 	}
@@ -112,7 +112,7 @@ func TestDeniedHitsAreNotReplayed(t *testing.T) {
 			r.take("k", lim, 1)
 		}
 		r.heal()
-		assert.Equal(t, int64(50), spent(r.shared, "k", lim))
+		assert.Equal(t, int64(50), spent(r.primaryCounters, "k", lim))
 	})
 }
 
@@ -200,7 +200,7 @@ func TestReplayKeepsEntriesWhileBreakerIsOpen(t *testing.T) {
 		assert.Zero(t, r.hitsReplayed.Load())
 		r.heal()
 		for i := range 3 * replayBatchSize {
-			assert.Equal(t, int64(1), spent(r.shared, fmt.Sprint("k", i), lim))
+			assert.Equal(t, int64(1), spent(r.primaryCounters, fmt.Sprint("k", i), lim))
 		}
 	})
 }
@@ -217,11 +217,11 @@ func TestHitsLoggedDuringTheReplayAreReplayed(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		synctest.Wait()
-		require.Equal(t, int64(1), spent(r.shared, "k", lim))
+		require.Equal(t, int64(1), spent(r.primaryCounters, "k", lim))
 		results := []backend.Result{{Err: errBreakerOpen}}
 		r.serveFailedHits(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, results)
 		time.Sleep(time.Second)
-		assert.Equal(t, int64(2), spent(r.shared, "k", lim))
+		assert.Equal(t, int64(2), spent(r.primaryCounters, "k", lim))
 		assert.False(t, r.isDown())
 	})
 }
@@ -233,7 +233,7 @@ func TestHitsOfModeAllowAreNotReplayed(t *testing.T) {
 		r.openBreakers(lim, "k")
 		r.take("k", lim, 1)
 		r.heal()
-		assert.Zero(t, spent(r.shared, "k", lim))
+		assert.Zero(t, spent(r.primaryCounters, "k", lim))
 	})
 }
 
@@ -286,15 +286,15 @@ func TestReplayWaitsForASuccessfulProbe(t *testing.T) {
 		}
 		r.primary.SetError(nil)
 		time.Sleep(time.Minute)
-		assert.Zero(t, spent(r.shared, "k", lim), "the shard does not work")
+		assert.Zero(t, spent(r.primaryCounters, "k", lim), "the shard does not work")
 		assert.InDelta(t, time.Minute/maxProbePause, probes.Load(), float64(time.Minute/maxProbePause)/2, "one after the other")
 		setProbe(nil)
 		time.Sleep(time.Second)
-		assert.Equal(t, int64(10), spent(r.shared, "k", lim))
+		assert.Equal(t, int64(10), spent(r.primaryCounters, "k", lim))
 		probesBefore := probes.Load()
 		time.Sleep(time.Minute)
 		assert.Equal(t, probesBefore, probes.Load(), "nothing is left to replay")
-		assert.Equal(t, int64(10), spent(r.shared, "k", lim))
+		assert.Equal(t, int64(10), spent(r.primaryCounters, "k", lim))
 	})
 }
 
@@ -302,7 +302,7 @@ func TestRefundAfterItsTimeIsDropped(t *testing.T) {
 	for _, wait := range []time.Duration{time.Second, 61 * time.Minute} { // the charge has ended with its window
 		synctest.Test(t, func(t *testing.T) {
 			r, primary := newFixture(t, nil), &latePrimary{}
-			primary.next, r.o.Primary = r.shared, primary
+			primary.next, r.o.Primary = r.primaryCounters, primary
 			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
 			lim := newLimit(t, 100, limit.Hour)
 			r.take("k", lim, 60) // the secondary denies the hits, and the primary admits them
@@ -310,10 +310,10 @@ func TestRefundAfterItsTimeIsDropped(t *testing.T) {
 			r.primary.SetError(errNotSent)
 			primary.arrive()
 			time.Sleep(wait)
-			assert.True(t, takeOne(r.shared, "k", lim, 10).Allowed)
+			assert.True(t, takeOne(r.primaryCounters, "k", lim, 10).Allowed)
 			r.primary.SetError(nil)
 			time.Sleep(2 * maxProbePause)
-			assert.Equal(t, int64(10), spent(r.shared, "k", lim), "after %v", wait)
+			assert.Equal(t, int64(10), spent(r.primaryCounters, "k", lim), "after %v", wait)
 			assert.Zero(t, r.hitsReplayed.Load())
 		})
 	}

@@ -50,8 +50,8 @@ func (n *slowNode) Process(ctx context.Context, cmd goredis.Cmder) error {
 	return nil
 }
 
-// outcomes counts the results of single hits.
-type outcomes struct{ answered, overloaded, longestStall, failed int }
+// outcomes has the numbers of hits with each kind of result.
+type outcomes struct{ answeredHits, overloadedHits, stalledHits, failedHits int }
 
 // takeForOneSecond starts a Take of one hit, waits for interval, and repeats this for a
 // second. It returns the outcomes.
@@ -72,13 +72,13 @@ func takeForOneSecond(t *testing.T, node *slowNode, o Options, interval time.Dur
 			defer mu.Unlock()
 			switch err := results[0].Err; {
 			case err == nil:
-				got.answered++
+				got.answeredHits++
 			case backend.ReasonOf(err) == backend.ReasonOverload:
-				got.overloaded++
+				got.overloadedHits++
 			case backend.IsNotSent(err):
-				got.longestStall++
+				got.stalledHits++
 			case errors.Is(err, backend.ErrUnavailable):
-				got.failed++
+				got.failedHits++
 			}
 		})
 	}
@@ -94,18 +94,18 @@ func TestLongQueueIsNoFailureOfRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := &slowNode{pause: 10 * time.Millisecond}
 		got := takeForOneSecond(t, node, Options{MaxBatchSize: 10, MaxInflightBatches: 1, MaxQueueSize: 4096}, 500*time.Microsecond)
-		assert.Zero(t, got.failed)
-		assert.Greater(t, got.overloaded, 500)
-		assert.Greater(t, got.answered, 500, "Redis answers half of the hits")
-		assert.EqualValues(t, got.answered, node.hits.Load(), "hits without time left are not sent")
+		assert.Zero(t, got.failedHits)
+		assert.Greater(t, got.overloadedHits, 500)
+		assert.Greater(t, got.answeredHits, 500, "Redis answers half of the hits")
+		assert.EqualValues(t, got.answeredHits, node.hits.Load(), "hits without time left are not sent")
 	})
 }
 
 func TestFullQueueIsNoFailureOfRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		got := takeForOneSecond(t, &slowNode{pause: 10 * time.Millisecond}, Options{MaxBatchSize: 10, MaxInflightBatches: 1, MaxQueueSize: 10}, 500*time.Microsecond)
-		assert.Zero(t, got.failed)
-		assert.Greater(t, got.overloaded, 500)
+		assert.Zero(t, got.failedHits)
+		assert.Greater(t, got.overloadedHits, 500)
 	})
 }
 
@@ -115,10 +115,10 @@ func TestHangingRedisFailsHitsInFlight(t *testing.T) {
 		for _, interval := range []time.Duration{100 * time.Microsecond, time.Millisecond, 20 * time.Millisecond} {
 			node := &slowNode{}
 			got := takeForOneSecond(t, node, Options{MaxBatchSize: 10, MaxInflightBatches: 1, MaxQueueSize: 4096}, interval)
-			assert.Zero(t, got.answered)
-			assert.GreaterOrEqual(t, got.failed, 20, "in a second, with a hit each %v", interval)
-			assert.Zero(t, got.overloaded, "hits behind a batch without an answer wait for Redis")
-			assert.EqualValues(t, got.failed, node.hits.Load(), "hits that were never sent do not count")
+			assert.Zero(t, got.answeredHits)
+			assert.GreaterOrEqual(t, got.failedHits, 20, "in a second, with a hit each %v", interval)
+			assert.Zero(t, got.overloadedHits, "hits behind a batch without an answer wait for Redis")
+			assert.EqualValues(t, got.failedHits, node.hits.Load(), "hits that were never sent do not count")
 		}
 	})
 }
