@@ -107,7 +107,7 @@ func TestDenialAnswersOnlyHitsThatAreDeniedToo(t *testing.T) {
 		spentHits    int64 // the spent hits of a limit of 10
 		deniedHits   int64
 		laterHits    int64
-		remembered   bool // whether the cache answers laterHits
+		isRemembered bool // whether the cache answers laterHits
 	}{
 		{"as many hits", limit.SlidingLog, false, 7, 5, 5, true},
 		{"more hits", limit.SlidingLog, false, 7, 5, 6, true},
@@ -140,8 +140,8 @@ func TestDenialAnswersOnlyHitsThatAreDeniedToo(t *testing.T) {
 			require.False(t, take(l, 0, hit("a", lim, c.deniedHits))[0].Allowed)
 			hitsBefore := nextLimiter.hits
 			got := take(l, 0, hit("a", lim, c.laterHits))[0]
-			assert.Equal(t, c.remembered, nextLimiter.hits == hitsBefore)
-			if c.remembered {
+			assert.Equal(t, c.isRemembered, nextLimiter.hits == hitsBefore)
+			if c.isRemembered {
 				assert.False(t, got.Allowed)
 				assert.LessOrEqual(t, got.Remaining, int64(0), "what remained at the denial may be spent")
 			}

@@ -61,25 +61,25 @@ func TestSecondaryDecidesTheFirstFailedHit(t *testing.T) {
 
 func TestModeAndRatioDetermineTheAdmittedHits(t *testing.T) {
 	for _, c := range []struct {
-		name    string
-		ratio   float64
-		mode    limit.FailureMode
-		change  func(*limit.Spec)
-		granted int64 // the admitted hits of 200, with a limit of 100
+		name         string
+		ratio        float64
+		mode         limit.FailureMode
+		change       func(*limit.Spec)
+		admittedHits int64 // the admitted hits of 200, with a limit of 100
 	}{
-		{name: "ratio 0.5", ratio: 0.5, granted: 50},
-		{name: "ratio of the service", ratio: 0.2, granted: 20},
-		{name: "ratio of the limit", ratio: 0.2, change: func(s *limit.Spec) { s.FallbackRatio = 0.7 }, granted: 70},
-		{name: "ratio 1", ratio: 1, granted: 100},
-		{name: "ratio without an exact float64", ratio: 0.29, granted: 29},
-		{name: "at least 1", ratio: 0.001, granted: 1},
-		{name: "limit of 0", ratio: 0.5, change: func(s *limit.Spec) { s.Requests = 0 }, granted: 0},
-		{name: "burst", ratio: 0.5, change: func(s *limit.Spec) { s.Algorithm, s.Burst = limit.TokenBucket, 30 }, granted: 15},
-		{name: "service allows", ratio: 0.5, mode: limit.FailAllow, granted: 200},
-		{name: "service denies", ratio: 0.5, mode: limit.FailDeny, granted: 0},
-		{name: "limit allows", ratio: 0.5, mode: limit.FailDeny, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow }, granted: 200},
-		{name: "limit denies", ratio: 0.5, mode: limit.FailAllow, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailDeny }, granted: 0},
-		{name: "limit counts locally", ratio: 0.5, mode: limit.FailAllow, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailLocal }, granted: 50},
+		{name: "ratio 0.5", ratio: 0.5, admittedHits: 50},
+		{name: "ratio of the service", ratio: 0.2, admittedHits: 20},
+		{name: "ratio of the limit", ratio: 0.2, change: func(s *limit.Spec) { s.FallbackRatio = 0.7 }, admittedHits: 70},
+		{name: "ratio 1", ratio: 1, admittedHits: 100},
+		{name: "ratio without an exact float64", ratio: 0.29, admittedHits: 29},
+		{name: "at least 1", ratio: 0.001, admittedHits: 1},
+		{name: "limit of 0", ratio: 0.5, change: func(s *limit.Spec) { s.Requests = 0 }, admittedHits: 0},
+		{name: "burst", ratio: 0.5, change: func(s *limit.Spec) { s.Algorithm, s.Burst = limit.TokenBucket, 30 }, admittedHits: 15},
+		{name: "service allows", ratio: 0.5, mode: limit.FailAllow, admittedHits: 200},
+		{name: "service denies", ratio: 0.5, mode: limit.FailDeny, admittedHits: 0},
+		{name: "limit allows", ratio: 0.5, mode: limit.FailDeny, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow }, admittedHits: 200},
+		{name: "limit denies", ratio: 0.5, mode: limit.FailAllow, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailDeny }, admittedHits: 0},
+		{name: "limit counts locally", ratio: 0.5, mode: limit.FailAllow, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailLocal }, admittedHits: 50},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -100,7 +100,7 @@ func TestModeAndRatioDetermineTheAdmittedHits(t *testing.T) {
 					assert.Positive(t, lim.DurationUntilReset(got.Result))
 				}
 			}
-			assert.Equal(t, c.granted, granted)
+			assert.Equal(t, c.admittedHits, granted)
 		})
 	}
 }

@@ -21,8 +21,8 @@ import (
 // A group can have hits that the primary decides, and hits of a shard that has failed.
 func TestGroupOverPrimaryAndSecondaryIsChargedCompletelyOrNotAtAll(t *testing.T) {
 	for name, c := range map[string]struct {
-		up, down int64    // hits on a limit of 10, of which the secondary grants 5
-		want     [2]int64 // the spent hits in the primary, and in the secondary
+		upHits, downHits int64    // hits on a limit of 10, of which the secondary grants 5
+		want             [2]int64 // the spent hits in the primary, and in the secondary
 	}{
 		"both admit":       {2, 2, [2]int64{2, 2}},
 		"primary denies":   {11, 2, [2]int64{0, 0}},
@@ -46,9 +46,9 @@ func TestGroupOverPrimaryAndSecondaryIsChargedCompletelyOrNotAtAll(t *testing.T)
 				lim := newLimit(t, 10, limit.Year)
 				results := make([]backend.Result, 2)
 				r.Take(t.Context(), time.Now(), []backend.Hit{
-					{Key: []byte("up"), Limit: lim, N: c.up, AllOrNone: true}, {Key: []byte("down"), Limit: lim, N: c.down, AllOrNone: true},
+					{Key: []byte("up"), Limit: lim, N: c.upHits, AllOrNone: true}, {Key: []byte("down"), Limit: lim, N: c.downHits, AllOrNone: true},
 				}, results)
-				assert.Equal(t, []bool{c.up <= 10, c.down <= 5}, []bool{results[0].Allowed, results[1].Allowed})
+				assert.Equal(t, []bool{c.upHits <= 10, c.downHits <= 5}, []bool{results[0].Allowed, results[1].Allowed})
 				assert.Equal(t, c.want, [2]int64{spent(r.primaryCounters, "up", lim), spent(r.secondary, Namespace+"down", r.share(lim))})
 			})
 		})

@@ -197,7 +197,7 @@ func TestLateAnswerLeavesOtherChargesAlone(t *testing.T) {
 		name                       string
 		change                     func(*limit.Spec)
 		shadow                     bool
-		here, late                 int64 // the hits that the secondary has admitted before; the hits with the late answer; the limit is 100
+		admittedBefore, lateHits   int64 // the hits that the secondary has admitted before; the hits with the late answer; the limit is 100
 		answerError                error
 		pause                      time.Duration // the time until the answer comes
 		wantPrimary, wantSecondary int64         // in the primary and in the secondary
@@ -227,8 +227,8 @@ func TestLateAnswerLeavesOtherChargesAlone(t *testing.T) {
 					lim = newLimit(t, 100, limit.Hour, c.change)
 				}
 				share := r.share(lim)
-				assert.True(t, takeOne(r.secondary, Namespace+"k", share, c.here).Allowed)
-				r.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: c.late, Shadow: c.shadow}}, make([]backend.Result, 1))
+				assert.True(t, takeOne(r.secondary, Namespace+"k", share, c.admittedBefore).Allowed)
+				r.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: c.lateHits, Shadow: c.shadow}}, make([]backend.Result, 1))
 				r.o.Primary = r.primary // for the replay
 				time.Sleep(c.pause)
 				if c.pause >= time.Hour {

@@ -251,26 +251,26 @@ func TestBreakerReportsItsStatesAndTheirTimes(t *testing.T) {
 
 func TestReplayLowersThePriceIfCountersWereKept(t *testing.T) {
 	for _, c := range []struct {
-		name       string
-		algorithm  limit.Algorithm
-		keeps      func(int) bool
-		spent      int64 // the hits of 100 that the primary had spent before the outage
-		shadow     bool
-		wantExcess int64 // the excess of 50 admitted hits
+		name          string
+		algorithm     limit.Algorithm
+		keepsCounters func(int) bool
+		spentBefore   int64 // the hits of 100 that the primary had spent before the outage
+		shadow        bool
+		wantExcess    int64 // the excess of 50 admitted hits
 	}{
-		{name: "all hits are within the limit", keeps: keepsAlways, spent: 50, wantExcess: 0},
-		{name: "some hits are beyond the limit", keeps: keepsAlways, spent: 70, wantExcess: 20},
-		{name: "all hits are beyond the limit", keeps: keepsAlways, spent: 100, wantExcess: 50},
-		{name: "counters were lost", keeps: func(int) bool { return false }, spent: 50, wantExcess: 50},
-		{name: "the fallback does not know whether counters were kept", spent: 50, wantExcess: 50},
-		{name: "counts fall by themselves", algorithm: limit.TokenBucket, keeps: keepsAlways, spent: 50, wantExcess: 50},
-		{name: "shadow limit", keeps: keepsAlways, spent: 100, shadow: true, wantExcess: 0},
+		{name: "all hits are within the limit", keepsCounters: keepsAlways, spentBefore: 50, wantExcess: 0},
+		{name: "some hits are beyond the limit", keepsCounters: keepsAlways, spentBefore: 70, wantExcess: 20},
+		{name: "all hits are beyond the limit", keepsCounters: keepsAlways, spentBefore: 100, wantExcess: 50},
+		{name: "counters were lost", keepsCounters: func(int) bool { return false }, spentBefore: 50, wantExcess: 50},
+		{name: "the fallback does not know whether counters were kept", spentBefore: 50, wantExcess: 50},
+		{name: "counts fall by themselves", algorithm: limit.TokenBucket, keepsCounters: keepsAlways, spentBefore: 50, wantExcess: 50},
+		{name: "shadow limit", keepsCounters: keepsAlways, spentBefore: 100, shadow: true, wantExcess: 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newFixture(t, func(o *Options) { o.KeepsCounters = c.keeps })
+				r := newFixture(t, func(o *Options) { o.KeepsCounters = c.keepsCounters })
 				lim := newLimit(t, 100, limit.Year, func(s *limit.Spec) { s.Algorithm = c.algorithm })
-				r.take("k", lim, c.spent)
+				r.take("k", lim, c.spentBefore)
 				r.openBreakers(lim, "k") // with peeks
 				for range 70 {
 					hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1, Shadow: c.shadow}}
@@ -283,7 +283,7 @@ func TestReplayLowersThePriceIfCountersWereKept(t *testing.T) {
 				outage := r.stateChanges()[1].Outage
 				assert.Equal(t, c.wantExcess, outage.MaxExcessHits)
 				assert.Equal(t, int64(50), outage.AdmittedHits)
-				assert.Equal(t, c.keeps != nil && c.keeps(0), outage.CountersKept)
+				assert.Equal(t, c.keepsCounters != nil && c.keepsCounters(0), outage.CountersKept)
 			})
 		})
 	}

@@ -253,18 +253,18 @@ func TestSingleReplicaDeniesNoHitThatTheBucketWouldAdmit(t *testing.T) {
 }
 
 func TestOnlyLimitsWithLeaseGetLeasesUpToMaxLeases(t *testing.T) {
-	lim, without := perHour(t), newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Hour})
+	lim, unleasedLimit := perHour(t), newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Hour})
 	for _, test := range []struct {
-		name        string
-		limit       *limit.Limit
-		n, keys     int
-		least, most int64
+		name               string
+		limit              *limit.Limit
+		n, keys            int
+		wantMin, wantMax int64
 	}{
 		{"few", lim, 1, 2000, 2000, 2000},
 		{"more than the bound", lim, 1, maxLeases + 30_000, maxLeases, maxLeases + stripeCount},
 		{"peeks", lim, 0, 10, 0, 0},
 		{"refunds", lim, -1, 10, 0, 0},
-		{"no lease", without, 1, 10, 0, 0},
+		{"no lease", unleasedLimit, 1, 10, 0, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newSequence(t, Options{})
@@ -273,8 +273,8 @@ func TestOnlyLimitsWithLeaseGetLeasesUpToMaxLeases(t *testing.T) {
 				hits = append(hits, backend.Hit{Key: fmt.Append(nil, i), Limit: test.limit, N: int64(test.n)})
 			}
 			s.take(hits...)
-			assert.GreaterOrEqual(t, s.Stats().Leases, test.least)
-			assert.LessOrEqual(t, s.Stats().Leases, test.most)
+			assert.GreaterOrEqual(t, s.Stats().Leases, test.wantMin)
+			assert.LessOrEqual(t, s.Stats().Leases, test.wantMax)
 		})
 	}
 }
@@ -551,9 +551,9 @@ func TestRateIsMeasuredAfterAFewHitsAndAShortTime(t *testing.T) {
 func TestIdleLeaseEndsInSteps(t *testing.T) {
 	lim := perHour(t)
 	for _, test := range []struct {
-		idle    time.Duration
-		isHeld  bool
-		isKnown bool
+		idleTime time.Duration
+		isHeld   bool
+		isKnown  bool
 	}{
 		{time.Second - time.Microsecond, true, true},
 		{time.Second, false, true},
@@ -564,14 +564,14 @@ func TestIdleLeaseEndsInSteps(t *testing.T) {
 		s.warmUp(lim, time.Millisecond)
 		require.True(t, s.hit(lim, 1).Allowed)
 		lastTime := s.now
-		s.advance(test.idle / 2)
-		s.now = lastTime.Add(test.idle)
+		s.advance(test.idleTime / 2)
+		s.now = lastTime.Add(test.idleTime)
 		s.Sweep(s.now)
-		if test.idle > 5*time.Second {
+		if test.idleTime > 5*time.Second {
 			s.Sweep(s.now) // the next Sweep forgets a lease without permits
 		}
-		assert.Equal(t, test.isHeld, s.Stats().Held > 0, "%v", test.idle)
-		assert.Equal(t, test.isKnown, s.Stats().Leases > 0, "%v", test.idle)
+		assert.Equal(t, test.isHeld, s.Stats().Held > 0, "%v", test.idleTime)
+		assert.Equal(t, test.isKnown, s.Stats().Leases > 0, "%v", test.idleTime)
 	}
 }
 

@@ -23,9 +23,9 @@ func TestConnectReachesEachKindOfRedis(t *testing.T) {
 	tlsServer := redistest.StartTLS(t, certs)
 	cluster, sentinels := redistest.StartCluster(t, 3, false), redistest.StartSentinels(t)
 	for _, c := range []struct {
-		name  string
-		in    redis.Server
-		named string
+		name   string
+		server redis.Server
+		named  string
 	}{
 		{"password", redis.Server{URL: single.Addr, Auth: "secret-1"}, single.Addr},
 		{"URL", redis.Server{URL: "redis://:secret-1@" + single.Addr + "/3"}, single.Addr},
@@ -35,7 +35,7 @@ func TestConnectReachesEachKindOfRedis(t *testing.T) {
 		{"sentinels", redis.Server{Kind: redis.Sentinel, URL: sentinels.URL()}, sentinels.URL()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			client, name, err := redis.Connect(c.in, testTimeout)
+			client, name, err := redis.Connect(c.server, testTimeout)
 			require.NoError(t, err)
 			defer client.Close()
 			assert.Equal(t, c.named, name)

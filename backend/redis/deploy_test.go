@@ -25,9 +25,9 @@ func TestConnectionsOverTLSAreVerified(t *testing.T) {
 	otherCerts := redistest.NewCerts(t, "redis.test")
 	s := redistest.StartTLS(t, certs)
 	for _, c := range []struct {
-		name  string
-		files clienttls.Files
-		fails string
+		name      string
+		files     clienttls.Files
+		wantError string
 	}{
 		{"any name", clienttls.Files{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey, SkipHostname: true}, ""},
 		{"another name", clienttls.Files{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey}, "127.0.0.1"},
@@ -39,12 +39,12 @@ func TestConnectionsOverTLSAreVerified(t *testing.T) {
 			require.NoError(t, err)
 			l := open(t, redis.Options{Main: redis.Server{URL: s.Addr, TLS: conf}, Timeout: testTimeout})
 			got := take(l, hit("key", perDay(t, 5), 1))[0]
-			if c.fails == "" {
+			if c.wantError == "" {
 				require.NoError(t, got.Err)
 				return
 			}
 			require.ErrorIs(t, got.Err, backend.ErrUnavailable)
-			assert.ErrorContains(t, got.Err, c.fails)
+			assert.ErrorContains(t, got.Err, c.wantError)
 		})
 	}
 }

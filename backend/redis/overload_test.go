@@ -135,9 +135,9 @@ func (r *recorder) Failed(_ Role, kind ErrorKind) { r.errors = append(r.errors, 
 func TestObserverLearnsOfEachBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
-			node *slowNode
-			took time.Duration
-			err  error
+			node     *slowNode
+			duration time.Duration
+			err      error
 		}{
 			{&slowNode{pause: 10 * time.Millisecond}, 10 * time.Millisecond, nil},
 			{&slowNode{}, 50 * time.Millisecond, backend.ErrUnavailable},
@@ -156,7 +156,7 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 				assert.ErrorIs(t, got.batches[0].Err, c.err)
 				assert.Equal(t, c.err != nil, len(got.errors) == 1)
 				got.batches[0].Err = nil
-				assert.Equal(t, Batch{Hits: 2, QueuedHits: 7, Wait: 3 * time.Millisecond, Duration: c.took}, got.batches[0])
+				assert.Equal(t, Batch{Hits: 2, QueuedHits: 7, Wait: 3 * time.Millisecond, Duration: c.duration}, got.batches[0])
 			}
 		}
 	})

@@ -51,8 +51,8 @@ func TestEachFormOfAURLIsParsed(t *testing.T) {
 
 func TestBadURLsAreErrorsWithoutSecrets(t *testing.T) {
 	for _, c := range []struct {
-		in   Server
-		says string
+		in       Server
+		wantText string
 	}{
 		{Server{}, "URL: got none"},
 		{Server{URL: "a"}, "host:port"},
@@ -70,7 +70,7 @@ func TestBadURLsAreErrorsWithoutSecrets(t *testing.T) {
 		{Server{URL: "unix:///a", Kind: Cluster}, "unix://"},
 	} {
 		_, err := parse(c.in)
-		if assert.ErrorContains(t, err, c.says, c.in.URL) {
+		if assert.ErrorContains(t, err, c.wantText, c.in.URL) {
 			assert.NotContains(t, err.Error(), "secret")
 			assert.NotContains(t, err.Error(), "sec/ret")
 		}
@@ -239,8 +239,8 @@ func TestProbeChargesItsCounterInAnyCase(t *testing.T) {
 func TestCheckComparesClocks(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		ahead, took time.Duration
-		want        string
+		lead, duration time.Duration
+		want           string
 	}{
 		{0, 0, ""},
 		{900 * time.Millisecond, 0, ""},
@@ -252,7 +252,7 @@ func TestCheckComparesClocks(t *testing.T) {
 		check.checkClock()
 		require.Empty(t, check.findings, "the clock of Redis is not known")
 		end := microsSinceProcessStart()
-		check.server.clock.add(end-c.took.Microseconds(), end, time.Now().Add(c.ahead-c.took/2).UnixMicro())
+		check.server.clock.add(end-c.duration.Microseconds(), end, time.Now().Add(c.lead-c.duration/2).UnixMicro())
 		check.checkClock()
 		var got []string
 		for _, f := range check.findings {
