@@ -255,9 +255,9 @@ func TestSingleReplicaDeniesNoHitThatTheBucketWouldAdmit(t *testing.T) {
 func TestOnlyLimitsWithLeaseGetLeasesUpToMaxLeases(t *testing.T) {
 	lim, unleasedLimit := perHour(t), newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Hour})
 	for _, test := range []struct {
-		name               string
-		limit              *limit.Limit
-		n, keys            int
+		name             string
+		limit            *limit.Limit
+		n, keys          int
 		wantMin, wantMax int64
 	}{
 		{"few", lim, 1, 2000, 2000, 2000},
