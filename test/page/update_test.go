@@ -21,7 +21,7 @@ const content = `(() => {
   const lines = [];
   const walk = node => {
     if (node.nodeType === Node.TEXT_NODE) {
-      if (node.textContent.trim()) lines.push(node.textContent.trim().replace(/override until.*/, 'override until')); // in local time
+      if (node.textContent.trim()) lines.push(node.textContent.trim().replace(/^(override|off) until.*/, '$1 until')); // in local time
       return;
     }
     if (node.nodeType !== Node.ELEMENT_NODE || node.matches('time, template, noscript, #announcement, #connection, .decisions, #hint')) return;
@@ -266,7 +266,7 @@ func TestDecisionsPauseUnderPointer(t *testing.T) {
 	b := open(t, f.URL+"/", look{})
 	b.do(chromedp.ScrollIntoView(chromedp.CSS("#decisions-box")))
 	b.until(`document.querySelectorAll('#decisions tr').length === 3`)
-	for _, text := range []string{"✕ denied", "✕ shadow", "✓ OK", "no rule in nowhere", `path=/a\u{202e}b`, "fallback (outage)", "1.23"} {
+	for _, text := range []string{"✕ denied", "◌ shadow", "✓ OK", "no rule in nowhere", `path=/a\u{202e}b`, "fallback (outage)", "1.23"} {
 		assert.Contains(t, b.text("#decisions"), text)
 	}
 	assert.Contains(t, b.text("#decisions-note"), "7 more")

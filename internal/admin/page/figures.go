@@ -21,6 +21,7 @@ type figure struct {
 // spark is a line of the last five minutes, or two lines.
 type spark struct {
 	Text             string // for screen readers
+	Highest          string // the scale: the highest value in words
 	Width            int
 	Line, DeniedLine string // paths of SVG
 }
@@ -33,14 +34,17 @@ var formats = map[string]func(live.Value) string{"rate": FormatRate, "share": Fo
 
 // newSpark returns the spark of two series of one scale. Either can be nil.
 func newSpark(name, format string, f *live.Figures, points, denied []live.Value) spark {
-	highest, text := 0.0, "none"
+	highest, text := 0.0, "no values"
 	for _, v := range slices.Concat(points, denied) {
 		if v.Known() {
 			highest = max(highest, float64(v))
 			text = "highest " + formats[format](live.Value(highest))
 		}
 	}
-	return spark{Text: name + " in the last five minutes: " + text, Width: slots(f) - 1, Line: sparkLine(points, f, highest), DeniedLine: sparkLine(denied, f, highest)}
+	return spark{
+		Text: name + " in the last five minutes: " + text, Highest: text, Width: slots(f) - 1,
+		Line: sparkLine(points, f, highest), DeniedLine: sparkLine(denied, f, highest),
+	}
 }
 
 // slots returns the number of points in five minutes.

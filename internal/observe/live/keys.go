@@ -1,6 +1,9 @@
 package live
 
-import "strings"
+import (
+	"strings"
+	"time"
+)
 
 // KeyMode is what TopKeys shows of keys.
 type KeyMode string
@@ -45,6 +48,12 @@ func (l *Live) newKey(e *rankedEntry) Key {
 	if e.capacity > 0 {
 		k.Spent, k.Capacity = &e.spent, &e.capacity
 	}
+	if d := e.denials; d.areActive(time.Now().UnixMicro()) {
+		k.LimitedSince = new(time.UnixMicro(d.since).UTC())
+		if d.passesAt != neverPasses {
+			k.PassesAt = new(time.UnixMicro(d.passesAt).UTC())
+		}
+	}
 	return k
 }
 
@@ -76,7 +85,7 @@ func (l *Live) hashedKeys(top TopKeys) TopKeys {
 	if top.Mode != KeysOn {
 		return top
 	}
-	top.Mode = KeysHashed
+	top.Mode, top.Hidden = KeysHashed, true
 	hashAll := func(keys []Key) []Key {
 		hashed := append([]Key{}, keys...)
 		for i := range hashed {

@@ -177,11 +177,11 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 		"one replica": {State{Redis: up, Limits: loaded, Replicas: 1}, Well, "Counting in Redis · 1 replica seen · limits of 14:02 UTC in force", nil},
 		"local":       {State{Limits: loaded}, Well, "Counting in this process · limits of 14:02 UTC in force", nil},
 		"no limits":   {State{Redis: up}, Trouble, "No limits loaded: calls fail until valid limits arrive", nil},
-		"draining":    {State{Limits: loaded, Draining: true}, Warning, "Counting in this process · stopping · limits of 14:02 UTC in force", nil},
+		"draining":    {State{Limits: loaded, Draining: true}, Warning, "Stopping · counting in this process · limits of 14:02 UTC in force", nil},
 		"global shadow": {
 			State{Limits: loaded, ShadowMode: true},
 			Warning,
-			"Counting in this process · the whole service is in shadow mode: it denies nothing · limits of 14:02 UTC in force", nil,
+			"The whole service is in shadow mode: it denies nothing · counting in this process · limits of 14:02 UTC in force", nil,
 		},
 		"outage": {
 			State{Redis: &Redis{Since: ago(41 * time.Second), Mode: "local", Ratio: 0.5, Outage: price}, Limits: loaded},
@@ -220,7 +220,7 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 		"refused limits": {
 			State{Limits: Limits{Loaded: true, Since: &start, Problems: []string{"a.yaml:1: wrong"}, MoreProblems: 2}},
 			Warning,
-			"Counting in this process · limits of 14:02 UTC in force",
+			"Newest limits or overrides rejected · counting in this process · limits of 14:02 UTC in force",
 			[]string{"3 problems, so the newest limits or overrides are not in force: a.yaml:1: wrong"},
 		},
 	} {

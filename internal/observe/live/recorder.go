@@ -14,6 +14,7 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/service"
 )
 
@@ -80,6 +81,9 @@ type event struct {
 	hits, denied float64                // hits that the event stands for; denied hits are also in hits
 	spent        int64
 	capacity     int64 // 0 if spent is unknown
+
+	time     int64 // Unix time in microseconds
+	passesAt int64 // the same, when denied hits pass; 0 if no hit is denied
 
 	isDomainUnknown bool // the domain has no limits
 }
@@ -167,7 +171,7 @@ func (r *Recorder) lockStripe(random int) *stripe {
 // addDescriptor adds the decisions about one descriptor, from decision i on. It returns the first decision after them.
 func (r *Recorder) addDescriptor(c *service.Call, i int, weight float64) int {
 	first := c.Decision(i)
-	ev := event{rule: first.Rule, limit: first.Limit, hits: weight * float64(max(first.N, 0))}
+	ev := event{rule: first.Rule, limit: first.Limit, hits: weight * float64(max(first.N, 0)), time: c.Start.UnixMicro()}
 	use, isDecided := -1.0, false
 	for ; i < c.Decisions(); i++ {
 		d := c.Decision(i)
@@ -180,6 +184,7 @@ func (r *Recorder) addDescriptor(c *service.Call, i int, weight float64) int {
 		isDecided = true
 		if !d.Result.Allowed && !d.Shadow && d.N > 0 {
 			ev.denied = max(ev.denied, weight*float64(r.overHits(d)))
+			ev.passesAt = max(ev.passesAt, passesAt(&d, ev.time))
 		}
 		spent, capacity := spentAndCapacity(&d)
 		if u := useOf(spent, capacity); u > use {
@@ -204,6 +209,14 @@ func (r *Recorder) addEvent(ev *event, key []byte) {
 	key = key[:min(len(key), maxKeyBytes)]
 	r.hottest.add(ev, key, ev.hits)
 	r.denied.add(ev, key, ev.denied)
+}
+
+// passesAt returns when the denied hits of d pass.
+func passesAt(d *service.Decision, now int64) int64 {
+	if d.Result.RetryAfter == limit.Never {
+		return neverPasses
+	}
+	return now + d.Result.RetryAfter
 }
 
 // useOf returns spent / capacity, or -1 if the capacity is 0.

@@ -334,3 +334,55 @@ func TestKeyHasTheSameNumbersInEachList(t *testing.T) {
 		assert.Equal(t, keys.Hottest, keys.Denied)
 	})
 }
+
+func TestLimitedKeysSaySinceWhenAndForHowLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		denied := func() Key {
+			keys := r.Snapshot().Keys
+			require.Len(t, keys.Denied, 1)
+			return keys.Denied[0]
+		}
+		at := func(at time.Time) *time.Time { return new(at.UTC()) }
+		windowEnd := time.Now().Truncate(time.Minute).Add(time.Minute)
+		r.tick(2)
+		for range 11 {
+			r.call("tenant=acme")
+		}
+		start := time.Now()
+		r.tick(3)
+		r.call("tenant=acme")
+		r.tick(1)
+		assert.Equal(t, at(start), denied().LimitedSince, "the first denial of several")
+		assert.Equal(t, at(windowEnd), denied().PassesAt)
+
+		time.Sleep(time.Until(windowEnd))
+		r.call("tenant=acme")
+		r.tick(1)
+		assert.Nil(t, denied().LimitedSince, "the last denial is long ago, and a hit has passed")
+
+		for range 10 {
+			r.call("tenant=acme")
+		}
+		newStart := time.Now()
+		r.tick(1)
+		assert.Equal(t, at(newStart), denied().LimitedSince, "a new denial")
+	})
+}
+
+func TestHitsBeyondTheLimitNeverPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		req := request("tenant=acme")
+		req.HitsAddend = 11
+		_, err := r.service.ShouldRateLimit(t.Context(), req)
+		require.NoError(t, err)
+		r.tick(1)
+		denied := r.Snapshot().Keys.Denied
+		require.Len(t, denied, 1)
+		assert.NotNil(t, denied[0].LimitedSince)
+		assert.Nil(t, denied[0].PassesAt)
+		r.tick(10)
+		assert.Nil(t, r.Snapshot().Keys.Denied[0].LimitedSince, "nobody waits")
+	})
+}

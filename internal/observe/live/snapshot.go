@@ -193,7 +193,7 @@ type Rule struct {
 	OKPoints     []Value `json:"ok_points,omitempty"`     // rates for each step of Figures; empty for a quiet rule
 	DeniedPoints []Value `json:"denied_points,omitempty"` // the same
 
-	Marks    []string      `json:"marks"` // such as "shadow", "quota", "unlimited", "disabled" and "override"
+	Marks    []string      `json:"marks"` // such as "shadow", "quota", "unlimited", "disabled" and "override", or only "off"
 	Override *RuleOverride `json:"override,omitempty"`
 
 	File string `json:"file,omitempty"`
@@ -233,6 +233,7 @@ type RuleOverride struct {
 // TopKeys has the keys with the most hits and the most denied hits of the last minutes.
 type TopKeys struct {
 	Mode    KeyMode `json:"mode"`
+	Hidden  bool    `json:"hidden,omitempty"` // Mode is KeysHashed, because this caller may not see values of requests
 	Hottest []Key   `json:"hottest"`
 	Denied  []Key   `json:"denied"`
 
@@ -257,6 +258,12 @@ type Key struct {
 	// null if nobody counted, because the fallback admits or denies all hits.
 	Spent    *int64 `json:"spent"`
 	Capacity *int64 `json:"capacity"`
+
+	// LimitedSince is the start of the denials of a key that is limited now: its last hits were denied, and the wait
+	// for them or ten seconds have not passed. PassesAt is the end of the wait. PassesAt is null if the hits exceed
+	// the limit, so that they never pass.
+	LimitedSince *time.Time `json:"limited_since,omitempty"`
+	PassesAt     *time.Time `json:"passes_at,omitempty"`
 }
 
 // OverrideList is the list of overrides.
