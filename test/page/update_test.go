@@ -2,6 +2,7 @@ package page_test
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -308,6 +309,46 @@ func TestMotionIsReduced(t *testing.T) {
 	assert.NoError(t, err)
 	assert.NotContains(t, string(style), "animation", "the page has no animation")
 	assert.NotContains(t, string(style), "transition", "the page has no transition")
+}
+
+// TestReadoutShowsTheValueUnderThePointer moves the pointer over the line of a figure and of a rule.
+func TestReadoutShowsTheValueUnderThePointer(t *testing.T) {
+	f := serve(t, pagetest.Busy())
+	b := open(t, f.URL+"/", look{})
+	b.until(updated)
+	b.hover("#figure-calls .spark")
+	b.until(`!document.querySelector('#readout').hidden`)
+	assert.Regexp(t, `\d\d:\d\d:\d\d · 1,\d\d0$`, b.text("#readout"))
+	b.screenshot("readout-light-1280")
+	b.hover("#rules-body .spark")
+	b.until(`/ · OK [\d,]+, denied [\d.]+$/.test(document.querySelector('#readout').textContent)`)
+	b.hover("#rules-title")
+	b.until(`document.querySelector('#readout').hidden`)
+}
+
+func TestLongListsFoldOnAPhone(t *testing.T) {
+	f := serve(t, pagetest.Busy())
+	b := open(t, f.URL+"/", look{width: narrow})
+	b.until(updated)
+	const shownKeys = `[...document.querySelectorAll('#hottest tbody tr')].filter(e => e.checkVisibility()).length`
+	assert.Equal(t, 5, eval[int](b, shownKeys))
+	b.do(chromedp.Click(chromedp.CSS(".unfold")))
+	b.until(shownKeys + ` === 20`)
+	assert.False(t, eval[bool](b, `document.querySelector('.unfold').checkVisibility()`))
+}
+
+// TestFirstPaintIsQuick takes the quickest of some loads, because other tests keep the machine busy.
+func TestFirstPaintIsQuick(t *testing.T) {
+	const maxPaint = 200 // ms
+	f := serve(t, pagetest.Busy())
+	var paints []float64
+	for len(paints) < 10 && (len(paints) < 3 || slices.Min(paints) > maxPaint) {
+		b := open(t, f.URL+"/", look{})
+		b.until(`performance.getEntriesByName('first-contentful-paint').length`)
+		paints = append(paints, eval[float64](b, `performance.getEntriesByName('first-contentful-paint')[0].startTime`))
+	}
+	t.Logf("first paints in ms: %.0f", paints)
+	assert.LessOrEqual(t, slices.Min(paints), float64(maxPaint))
 }
 
 // TestPageIsSmall counts the bytes of the page without rows, the style and the script.

@@ -139,6 +139,12 @@ func formatSeconds(v live.Value) [2]string {
 	return [2]string{formatNumber(seconds), "s"}
 }
 
+// processText says what the process uses of its host.
+func processText(s *live.Snapshot) string {
+	return "CPU " + FormatRate(s.Figures.CPU.Now) + " of " + live.Count(s.Process.Cores, "core") + " · memory " +
+		formatNumber(float64(s.Process.MemoryBytes)/1e6) + thinSpace + "MB · " + live.Count(s.Process.Connections, "connection") + " of clients"
+}
+
 // FormatDuration returns a duration with its unit.
 func FormatDuration(v live.Value) string {
 	text := formatSeconds(v)

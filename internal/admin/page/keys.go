@@ -28,12 +28,14 @@ type keyRow struct {
 }
 
 // newKeyList returns a list of keys. The list most-denied has their rates of denied hits. The list unmatched-keys has
-// the reasons why no rule limits them.
+// the reasons why no rule limits them, and the list callers has the rates of denied calls.
 func newKeyList(id, caption, keyName, rateName, usedName string, mode live.KeyMode, keys []live.Key) keyList {
 	l := keyList{id, caption, keyName, rateName, usedName, mode, nil}
 	for _, k := range keys {
 		row := newKeyRow(mode, k)
 		switch id {
+		case "callers":
+			row.Text, row.Href, row.Used = k.Key, "", FormatRate(k.DeniedRate)
 		case "most-denied":
 			row.ListRate = k.DeniedRate
 		case "unmatched-keys":

@@ -227,6 +227,7 @@ var functions = template.FuncMap{
 	"duration": FormatDuration,
 	"keys":     newKeyList,
 	"keysNote": keysNote,
+	"process":  processText,
 	"sources":  backend.Sources,
 
 	"clock":   func(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }, // the script replaces it with local time

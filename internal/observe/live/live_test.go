@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
@@ -157,6 +158,28 @@ func TestRuleHasItsOwnBusiestKeys(t *testing.T) {
 		assert.True(t, rule.Limits[0].Disabled)
 		rule, _, _ = r.Rule("shop > free")
 		assert.Equal(t, []string{"quota", "unlimited"}, rule.Marks)
+	})
+}
+
+// TestSwitchIsOneMark has a rule whose limits a switch has put in shadow mode and disabled.
+func TestSwitchIsOneMark(t *testing.T) {
+	d := &limitsfile.Descriptor{Key: "tenant", Overrides: []limitsfile.AppliedOverride{{Target: "shop|tenant", IsSwitch: true}}}
+	d.ShadowMode = true
+	assert.Equal(t, []string{"off"}, newRule("shop", []*limitsfile.Descriptor{d}).Marks)
+	d.Overrides[0].IsSwitch = false
+	assert.Equal(t, []string{"shadow", "disabled", "override"}, newRule("shop", []*limitsfile.Descriptor{d}).Marks)
+}
+
+func TestFiguresHaveTheCPUTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		for range 7 {
+			r.cpuTime += 500 * time.Millisecond
+			r.tick(1)
+		}
+		cpu := r.Snapshot().Figures.CPU
+		assert.EqualValues(t, 0.5, cpu.Now)
+		assert.Equal(t, []Value{0.5}, cpu.Points)
 	})
 }
 

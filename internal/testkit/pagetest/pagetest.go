@@ -23,6 +23,7 @@ func Quiet() *live.Snapshot {
 	loaded := Now.Add(-20 * time.Minute)
 	return &live.Snapshot{
 		Time: Now, Started: Now.Add(-3 * time.Hour), Version: "v0.9.0", Instance: "rls-7d9f-x2k4p",
+		Process: live.Process{Cores: 2, MemoryBytes: 84_300_000, Connections: 12},
 		State: live.State{
 			Level: live.Well, Headline: "Counting in Redis · 3 replicas seen · limits of 13:42 UTC in force", Details: []string{},
 			Backend: "redis", Replicas: 3, Redis: &live.Redis{Up: true, Mode: "local", Ratio: 0.5},
@@ -30,10 +31,10 @@ func Quiet() *live.Snapshot {
 		},
 		Figures: live.Figures{
 			StepSeconds: 5, Calls: none(), DeniedShare: none(), Errors: none(), P50: none(), P99: none(),
-			RedisP50: none(), RedisP99: none(), WithoutRedis: none(), Unmatched: none(),
+			RedisP50: none(), RedisP99: none(), WithoutRedis: none(), Unmatched: none(), CPU: none(),
 		},
 		Rules: live.RuleList{Total: 16, Shown: []live.Rule{}, Quiet: 16},
-		Keys:  live.TopKeys{Mode: live.KeysOn, Hottest: []live.Key{}, Denied: []live.Key{}, Unmatched: []live.Key{}, SampledShare: 1},
+		Keys:  live.TopKeys{Mode: live.KeysOn, Hottest: []live.Key{}, Denied: []live.Key{}, Unmatched: []live.Key{}, Callers: []live.Key{}, SampledShare: 1},
 		Events: []timeline.Event{
 			{ID: 1, Time: Now.Add(-3 * time.Hour), Kind: timeline.Start, Text: "service started", Attrs: []timeline.Attr{{Name: "version", Value: "v0.9.0"}}},
 		},
@@ -65,6 +66,11 @@ func Busy() *live.Snapshot {
 	s.Figures.P50, s.Figures.P99 = wave(0.000048, 0.1), wave(0.00021, 0.4)
 	s.Figures.RedisP50, s.Figures.RedisP99 = wave(0.00041, 0.1), wave(0.0012, 0.4)
 	s.Figures.WithoutRedis, s.Figures.Unmatched = wave(0, 0), wave(0, 0)
+	s.Figures.CPU = wave(0.42, 0.2)
+	for i, name := range []string{"10.4.0.17 envoy.edge.shop.example", "10.4.1.9 envoy.edge.shop.example", "10.4.2.30"} {
+		rate := live.Value(700 / (i + 1))
+		s.Keys.Callers = append(s.Keys.Callers, live.Key{Key: name, Rate: rate, DeniedRate: rate / 31, Share: rate / 1240})
+	}
 	until := Now.Add(68 * time.Minute)
 	set := Now.Add(-12 * time.Minute)
 	acme := Rule("shop > tenant=acme", "6,000 per minute", "fixed_window", 96, 0, 0.71)

@@ -149,6 +149,7 @@ function showFigures(s) {
   showFigure('denied', isKnown(share) ? formatNumber(share * 100) : '–', '%', isKnown(share) && isKnown(calls) ? formatNumber(share * calls) : '–',
     null, f.denied_share.points, 'Denied share of the calls', formatShare, f);
   field(byId('figure-denied'), 'value').className = share > 0 ? 'hot' : '';
+  setText(byId('process'), `CPU ${formatRate(f.cpu.now)} of ${counted(s.process.cores, 'core')} · memory ${formatNumber(s.process.memory_bytes / 1e6)}${thinSpace}MB · ${counted(s.process.connections, 'connection')} of clients`);
   for (const [id, p50, p99] of [['duration', f.p50_seconds, f.p99_seconds], ['redis', f.redis_p50_seconds, f.redis_p99_seconds]]) {
     const figure = byId('figure-' + id);
     if (!figure) continue; // Redis is not in use
@@ -440,8 +441,8 @@ function showKeys(s) {
   byId('unmatched').hidden = !hadTraffic(u);
   setText(byId('unmatched-note'), 'No rule limits ' + formatRate(u.now) + ' descriptors per second, so they pass.');
   setSpark(byId('unmatched').querySelector('.spark'), 'Descriptors without a rule per second', f, formatRate, u.points);
-  for (const [id, keys, rate] of [['hottest', s.keys.hottest, 'rate'], ['most-denied', s.keys.denied, 'denied_rate'], ['unmatched-keys', s.keys.unmatched, 'rate']]) {
-    fillRows(byId(id).querySelector('tbody'), keys, 'key', (tr, k) => fillKey(tr, k, k[rate], s.keys.mode, id === 'unmatched-keys' && k.limit));
+  for (const [id, keys, rate] of [['hottest', s.keys.hottest, 'rate'], ['most-denied', s.keys.denied, 'denied_rate'], ['unmatched-keys', s.keys.unmatched, 'rate'], ['callers', s.keys.callers]]) {
+    fillRows(byId(id).querySelector('tbody'), keys, 'key', rate ? (tr, k) => fillKey(tr, k, k[rate], s.keys.mode, id === 'unmatched-keys' && k.limit) : fillCaller);
     field(byId(id), 'empty').hidden = keys.length > 0;
     byId(id).querySelector('thead').hidden = !keys.length;
   }
@@ -451,6 +452,9 @@ function fillKey(tr, k, rate, mode, reason) {
   setText(field(tr, 'rate'), formatRate(rate));
   setText(field(tr, 'share'), formatShare(k.share));
   setText(field(tr, 'used'), reason ? reason : isKnown(k.spent) && isKnown(k.capacity) ? `${formatCount(k.spent)} of ${formatCount(k.capacity)}` : '–');
+}
+function fillCaller(tr, k) {
+  fillKey(tr, k, k.rate, 'hashed', formatRate(k.denied_rate));
 }
 function fillKeyName(tr, k, mode) {
   const text = mode === 'on' ? k.key.split('|').slice(1).map(readable).join(', ') : k.key;
