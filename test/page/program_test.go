@@ -57,7 +57,7 @@ func TestPageFollowsTheProgram(t *testing.T) {
 	}
 	b.until(row("remote_address") + `?.querySelector('[data-denied].hot')`)
 	b.until(row("tenant") + `?.querySelector('[data-ok]').textContent > 0`)
-	b.until(row("tenant=trial") + `?.querySelector('[data-shadow].hot')`)
+	b.until(row("tenant=trial") + `?.querySelector('[data-shadow].shadow')`)
 	b.until(`parseFloat(document.querySelector('#figure-calls [data-value]').textContent) > 1`)
 	b.until(`document.querySelector('#figure-duration [data-unit]').textContent`)
 	b.until(`document.querySelector('#figure-redis [data-unit]').textContent`)
