@@ -159,18 +159,19 @@ var topTemplate string
 
 // sections has a template for each section of a screen but the keys.
 var sections = template.Must(template.New("").Funcs(template.FuncMap{
-	"red":      func() string { return red },
-	"yellow":   func() string { return yellow },
-	"dim":      func() string { return dim },
-	"mark":     func(level live.Level) string { return levelMarks[level] },
-	"clean":    replaceControls,
-	"pad":      pad,
-	"rate":     rateText,
-	"share":    percentText,
-	"duration": durationText,
-	"spark":    func(x live.Series) string { return sparkline(x.Points, 20) },
-	"counted":  live.Count[int],
-	"join":     strings.Join,
+	"red":       func() string { return red },
+	"yellow":    func() string { return yellow },
+	"dim":       func() string { return dim },
+	"mark":      func(level live.Level) string { return levelMarks[level] },
+	"clean":     replaceControls,
+	"pad":       pad,
+	"rate":      rateText,
+	"share":     percentText,
+	"duration":  durationText,
+	"spark":     func(x live.Series) string { return sparkline(x.Points, 20) },
+	"counted":   live.Count[int],
+	"megabytes": func(bytes int64) float64 { return float64(bytes) / 1e6 },
+	"join":      strings.Join,
 	"limits": func(limits []live.Limit) string {
 		var texts []string
 		for _, l := range limits {

@@ -233,6 +233,6 @@ func TestRefusalOfLimitsIsVisibleInTheSnapshot(t *testing.T) {
 	polltest.Until(t, maxWait, func() bool {
 		screen, _, _ := rls(t, "top", "--admin", r.debug, "--once")
 		snapshot, _, _ := rls(t, "top", "--admin", r.debug, "--json")
-		return strings.Contains(screen, "▲ Counting in this process") && strings.Contains(screen, "limits rejected · problem") && strings.Contains(snapshot, "got yeer")
+		return strings.Contains(screen, "▲ Newest limits or overrides rejected") && strings.Contains(screen, "limits rejected · problem") && strings.Contains(snapshot, "got yeer")
 	})
 }

@@ -98,6 +98,8 @@ func newObservedProcess(t *testing.T) observedProcess {
 		Backend: "local", Recorder: recorder, Store: store, Keys: live.KeysOn, Events: e.Timeline,
 		Limits:   func() live.Limits { return live.Limits{Source: events.SourceFile} },
 		Counts:   e.Metrics.Rules,
+		CPUTime:  cpuTime,
+		Process:  func() live.Process { return live.Process{} },
 		Draining: func() bool { return false },
 	})
 	ctx, stop := context.WithCancel(t.Context())

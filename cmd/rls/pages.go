@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/admin/page"
+	"github.com/seed-81f232ab/rls/internal/base/heap"
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/base/watchfile"
 	"github.com/seed-81f232ab/rls/internal/observe/candidate"
@@ -140,6 +142,10 @@ func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counter
 		Events:   e.Timeline,
 		Keys:     live.KeyMode(s.TopKeys),
 		Redis:    counters.state,
+		CPUTime:  cpuTime,
+		Process: func() live.Process {
+			return live.Process{Cores: runtime.GOMAXPROCS(0), MemoryBytes: heap.ProcessBytes(), Connections: e.Metrics.Connections("grpc", "http")}
+		},
 	}
 	if candidate != nil {
 		o.Candidate = func() *live.Candidate { return events.Candidate(candidate.Status()) }

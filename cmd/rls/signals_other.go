@@ -2,7 +2,13 @@
 
 package main
 
-import "os"
+import (
+	"os"
+	"time"
+)
 
 // passedSignals returns the signals that the command of rls acquire gets.
 func passedSignals() []os.Signal { return []os.Signal{os.Interrupt} }
+
+// cpuTime is unknown on this system.
+func cpuTime() time.Duration { return 0 }

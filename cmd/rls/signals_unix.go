@@ -5,6 +5,7 @@ package main
 import (
 	"os"
 	"syscall"
+	"time"
 
 	"golang.org/x/term"
 )
@@ -17,4 +18,11 @@ func passedSignals() []os.Signal {
 		signals = append(signals, syscall.SIGINT, syscall.SIGQUIT)
 	}
 	return signals
+}
+
+// cpuTime returns the CPU time of this process.
+func cpuTime() time.Duration {
+	var usage syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage) // an error leaves zeros
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

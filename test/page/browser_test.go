@@ -22,7 +22,8 @@ import (
 // Widths of a screen in pixels.
 const (
 	wide   = 1280
-	narrow = 380
+	medium = 768
+	narrow = 360
 )
 
 // look is how a tab shows pages.

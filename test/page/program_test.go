@@ -57,7 +57,7 @@ func TestPageFollowsTheProgram(t *testing.T) {
 	}
 	b.until(row("remote_address") + `?.querySelector('[data-denied].hot')`)
 	b.until(row("tenant") + `?.querySelector('[data-ok]').textContent > 0`)
-	b.until(row("tenant=trial") + `?.querySelector('[data-shadow].hot')`)
+	b.until(row("tenant=trial") + `?.querySelector('[data-shadow].shadow')`)
 	b.until(`parseFloat(document.querySelector('#figure-calls [data-value]').textContent) > 1`)
 	b.until(`document.querySelector('#figure-duration [data-unit]').textContent`)
 	b.until(`document.querySelector('#figure-redis [data-unit]').textContent`)
@@ -69,7 +69,7 @@ func TestPageFollowsTheProgram(t *testing.T) {
 
 	b.do(chromedp.ScrollIntoView(chromedp.CSS("#decisions-box")))
 	b.until(`document.querySelector('#decisions').textContent.includes('✕ denied')`)
-	b.until(`document.querySelector('#decisions').textContent.includes('✕ shadow')`)
+	b.until(`document.querySelector('#decisions').textContent.includes('◌ shadow')`)
 
 	details := open(t, s.debug+"/?rule=shop+%3E+remote_address", look{})
 	assert.Contains(t, details.text("tr.opened"), file+":3")
@@ -140,7 +140,10 @@ func TestCallersWithoutTokenSeeHashesOnly(t *testing.T) {
 	b.until(`document.querySelectorAll('#unmatched-keys tbody tr').length === 1`)
 	assert.NotContains(t, b.text("#unmatched"), "acme")
 	assert.NotContains(t, b.text("#hottest"), "acme")
-	assert.Contains(t, b.text("#keys-note"), "hashed")
+	for _, section := range []string{"#limited", "#keys"} {
+		assert.True(t, eval[bool](b, `document.querySelector('`+section+` [data-hidden-note]').checkVisibility()`), section)
+		assert.Equal(t, "/signin", eval[string](b, `document.querySelector('`+section+` [data-hidden-note] a').getAttribute('href')`))
+	}
 	b.do(chromedp.ScrollIntoView(chromedp.CSS("#decisions-box")))
 	b.until(`document.querySelector('#decisions-note').textContent.includes('rls tail')`)
 }

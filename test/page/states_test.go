@@ -36,7 +36,9 @@ var states = map[string]struct {
 
 // looks are the themes and widths of the screenshots.
 var looks = map[string]look{
-	"light-1280": {}, "dark-1280": {dark: true}, "light-380": {width: narrow}, "dark-380": {width: narrow, dark: true},
+	"light-1280": {}, "dark-1280": {dark: true},
+	"light-768": {width: medium}, "dark-768": {width: medium, dark: true},
+	"light-360": {width: narrow}, "dark-360": {width: narrow, dark: true},
 }
 
 // overflow returns the number of pixels by which the page is wider than the screen.

@@ -2,6 +2,7 @@ package page_test
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,7 +22,7 @@ const content = `(() => {
   const lines = [];
   const walk = node => {
     if (node.nodeType === Node.TEXT_NODE) {
-      if (node.textContent.trim()) lines.push(node.textContent.trim().replace(/override until.*/, 'override until')); // in local time
+      if (node.textContent.trim()) lines.push(node.textContent.trim().replace(/^(override|off) until.*/, '$1 until')); // in local time
       return;
     }
     if (node.nodeType !== Node.ELEMENT_NODE || node.matches('time, template, noscript, #announcement, #connection, .decisions, #hint')) return;
@@ -266,7 +267,7 @@ func TestDecisionsPauseUnderPointer(t *testing.T) {
 	b := open(t, f.URL+"/", look{})
 	b.do(chromedp.ScrollIntoView(chromedp.CSS("#decisions-box")))
 	b.until(`document.querySelectorAll('#decisions tr').length === 3`)
-	for _, text := range []string{"✕ denied", "✕ shadow", "✓ OK", "no rule in nowhere", `path=/a\u{202e}b`, "fallback (outage)", "1.23"} {
+	for _, text := range []string{"✕ denied", "◌ shadow", "✓ OK", "no rule in nowhere", `path=/a\u{202e}b`, "fallback (outage)", "1.23"} {
 		assert.Contains(t, b.text("#decisions"), text)
 	}
 	assert.Contains(t, b.text("#decisions-note"), "7 more")
@@ -308,6 +309,51 @@ func TestMotionIsReduced(t *testing.T) {
 	assert.NoError(t, err)
 	assert.NotContains(t, string(style), "animation", "the page has no animation")
 	assert.NotContains(t, string(style), "transition", "the page has no transition")
+}
+
+// TestReadoutShowsTheValueUnderThePointer moves the pointer over the line of a figure and of a rule.
+func TestReadoutShowsTheValueUnderThePointer(t *testing.T) {
+	f := serve(t, pagetest.Busy())
+	b := open(t, f.URL+"/", look{})
+	b.until(updated)
+	hoverUntil := func(selector, expression string) {
+		polltest.Until(t, maxWait, func() bool { // scrolling hides the readout
+			b.hover(selector)
+			return eval[bool](b, expression)
+		}, expression)
+	}
+	hoverUntil("#figure-calls .spark", `!document.querySelector('#readout').hidden`)
+	assert.Regexp(t, `\d\d:\d\d:\d\d · 1,\d\d0$`, b.text("#readout"))
+	b.screenshot("readout-light-1280")
+	hoverUntil("#rules-body .spark", `/ · OK [\d,]+, denied [\d.]+$/.test(document.querySelector('#readout').textContent)`)
+	b.hover("#rules-title")
+	b.until(`document.querySelector('#readout').hidden`)
+}
+
+func TestLongListsFoldOnAPhone(t *testing.T) {
+	f := serve(t, pagetest.Busy())
+	b := open(t, f.URL+"/", look{width: narrow})
+	b.until(updated)
+	const shownKeys = `[...document.querySelectorAll('#hottest tbody tr')].filter(e => e.checkVisibility()).length`
+	assert.Equal(t, 5, eval[int](b, shownKeys))
+	b.do(chromedp.Click(chromedp.CSS(".unfold")))
+	b.until(shownKeys + ` === 20`)
+	assert.False(t, eval[bool](b, `document.querySelector('.unfold').checkVisibility()`))
+}
+
+// TestFirstPaintIsQuick takes the quickest of some loads, because other tests keep the machine busy.
+func TestFirstPaintIsQuick(t *testing.T) {
+	const maxPaint = 200 // ms
+	f := serve(t, pagetest.Busy())
+	b := open(t, f.URL+"/", look{})
+	var paints []float64
+	for len(paints) < 30 && (len(paints) < 3 || slices.Min(paints) > maxPaint) {
+		b.do(chromedp.Navigate(f.URL + "/"))
+		b.until(`performance.getEntriesByName('first-contentful-paint').length`)
+		paints = append(paints, eval[float64](b, `performance.getEntriesByName('first-contentful-paint')[0].startTime`))
+	}
+	t.Logf("first paints in ms: %.0f", paints)
+	assert.LessOrEqual(t, slices.Min(paints), float64(maxPaint))
 }
 
 // TestPageIsSmall counts the bytes of the page without rows, the style and the script.

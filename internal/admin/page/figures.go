@@ -21,6 +21,7 @@ type figure struct {
 // spark is a line of the last five minutes, or two lines.
 type spark struct {
 	Text             string // for screen readers
+	Highest          string // the scale: the highest value in words
 	Width            int
 	Line, DeniedLine string // paths of SVG
 }
@@ -33,14 +34,17 @@ var formats = map[string]func(live.Value) string{"rate": FormatRate, "share": Fo
 
 // newSpark returns the spark of two series of one scale. Either can be nil.
 func newSpark(name, format string, f *live.Figures, points, denied []live.Value) spark {
-	highest, text := 0.0, "none"
+	highest, text := 0.0, "no values"
 	for _, v := range slices.Concat(points, denied) {
 		if v.Known() {
 			highest = max(highest, float64(v))
 			text = "highest " + formats[format](live.Value(highest))
 		}
 	}
-	return spark{Text: name + " in the last five minutes: " + text, Width: slots(f) - 1, Line: sparkLine(points, f, highest), DeniedLine: sparkLine(denied, f, highest)}
+	return spark{
+		Text: name + " in the last five minutes: " + text, Highest: text, Width: slots(f) - 1,
+		Line: sparkLine(points, f, highest), DeniedLine: sparkLine(denied, f, highest),
+	}
 }
 
 // slots returns the number of points in five minutes.
@@ -133,6 +137,12 @@ func formatSeconds(v live.Value) [2]string {
 		return [2]string{formatNumber(seconds * 1e3), "ms"}
 	}
 	return [2]string{formatNumber(seconds), "s"}
+}
+
+// processText says what the process uses of its host.
+func processText(s *live.Snapshot) string {
+	return "CPU " + FormatRate(s.Figures.CPU.Now) + " of " + live.Count(s.Process.Cores, "core") + " · memory " +
+		formatNumber(float64(s.Process.MemoryBytes)/1e6) + thinSpace + "MB · " + live.Count(s.Process.Connections, "connection") + " of clients"
 }
 
 // FormatDuration returns a duration with its unit.

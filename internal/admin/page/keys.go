@@ -24,15 +24,18 @@ type keyRow struct {
 	ListRate   live.Value // hits or denied hits, as the list has them
 	Text, Used string
 	Href       string // address of explain with this key; empty if the key is hashed
+	PassesNow  bool   // the wait of a limited key is over
 }
 
 // newKeyList returns a list of keys. The list most-denied has their rates of denied hits. The list unmatched-keys has
-// the reasons why no rule limits them.
+// the reasons why no rule limits them, and the list callers has the rates of denied calls.
 func newKeyList(id, caption, keyName, rateName, usedName string, mode live.KeyMode, keys []live.Key) keyList {
 	l := keyList{id, caption, keyName, rateName, usedName, mode, nil}
 	for _, k := range keys {
 		row := newKeyRow(mode, k)
 		switch id {
+		case "callers":
+			row.Text, row.Href, row.Used = k.Key, "", FormatRate(k.DeniedRate)
 		case "most-denied":
 			row.ListRate = k.DeniedRate
 		case "unmatched-keys":
@@ -58,6 +61,57 @@ func newKeyRow(mode live.KeyMode, k live.Key) keyRow {
 		row.Used = live.Thousands(*k.Spent) + " of " + live.Thousands(*k.Capacity)
 	}
 	return row
+}
+
+// maxLimited is the maximum number of rows under "Limited now".
+const maxLimited = 8
+
+// limitedTable has the keys under "Limited now".
+type limitedTable struct {
+	Note string
+	Rows []keyRow
+}
+
+// newLimitedTable returns the keys that are limited now, the most denied first.
+func newLimitedTable(s *live.Snapshot) limitedTable {
+	t := limitedTable{Note: "No key is limited"}
+	switch {
+	case s.State.ShadowMode:
+		t.Note = "No key: the whole service is in shadow mode"
+		return t
+	case s.Keys.Mode == live.KeysOff:
+		t.Note = "Keys are off. The table of rules begins with the rules that deny most"
+		return t
+	}
+	for _, k := range s.Keys.Denied {
+		if k.LimitedSince != nil {
+			row := newKeyRow(s.Keys.Mode, k)
+			row.PassesNow = k.PassesAt != nil && !k.PassesAt.After(s.Time)
+			t.Rows = append(t.Rows, row)
+		}
+	}
+	switch n := len(t.Rows); {
+	case n > maxLimited:
+		t.Note, t.Rows = "The most denied keys. Most denied, below, has more", t.Rows[:maxLimited]
+	case n > 0:
+		t.Note = live.Count(n, "key")
+	}
+	return t
+}
+
+// keysNote says what the lists of keys leave out.
+func keysNote(k live.TopKeys) string {
+	var notes []string
+	switch {
+	case k.Mode == live.KeysOff:
+		notes = append(notes, "Off")
+	case k.Mode == live.KeysHashed && !k.Hidden:
+		notes = append(notes, "Hashes instead of values, by the settings")
+	}
+	if k.Mode != live.KeysOff && k.SampledShare < 1 {
+		notes = append(notes, "From "+FormatShare(k.SampledShare)+" of the decisions")
+	}
+	return strings.Join(notes, " · ")
 }
 
 // readable returns the text of a part of a key. If the text has invisible characters or

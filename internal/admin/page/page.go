@@ -51,6 +51,9 @@ const (
 //go:embed assets page.html
 var files embed.FS
 
+// spareText matches indents and lines of comments, which browsers need not load.
+var spareText = regexp.MustCompile(`(?m)^ +(//.*\n)?|^//.*\n`)
+
 // policy lets the page load from its own server only, and keeps other sites from framing it.
 const policy = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'"
 
@@ -92,6 +95,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.render(w, "page", &view{
 		Snapshot:   s,
 		Choice:     c,
+		Limited:    newLimitedTable(s),
 		Rules:      newRuleTable(s, rules, more, details, c),
 		SignIn:     p.o.SignIn,
 		HitCommand: p.hitCommand,
@@ -185,6 +189,7 @@ func Assets() http.Handler {
 			http.NotFound(w, r)
 			return
 		}
+		text = spareText.ReplaceAll(text, nil)
 		w.Header().Set("ETag", fmt.Sprintf(`"%x"`, sha256.Sum256(text)))
 		w.Header().Set("Cache-Control", "no-cache") // the browser asks with the tag
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -197,9 +202,18 @@ type view struct {
 	*live.Snapshot
 	Choice     choice
 	SignIn     string
+	Limited    limitedTable
 	Rules      ruleTable
 	HitCommand func() string
 	Explain    explainForm
+}
+
+// asTime returns the time that a text of an event consists of, or nil.
+func asTime(text string) *time.Time {
+	if at, err := time.Parse(time.RFC3339, text); err == nil && strings.HasSuffix(text, "Z") {
+		return &at
+	}
+	return nil
 }
 
 // functions are the functions of the template. The empty values fill the templates from which the script makes rows.
@@ -212,11 +226,14 @@ var functions = template.FuncMap{
 	"seconds":  formatSeconds,
 	"duration": FormatDuration,
 	"keys":     newKeyList,
+	"keysNote": keysNote,
+	"process":  processText,
 	"sources":  backend.Sources,
 
 	"clock":   func(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }, // the script replaces it with local time
 	"utc":     func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 	"minute":  func(t time.Time) string { return t.UTC().Format("15:04 UTC") },
+	"asTime":  asTime,
 	"stamp":   func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
 	"count":   live.Thousands,
 	"counted": live.Count[int],

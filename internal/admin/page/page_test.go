@@ -146,6 +146,60 @@ func TestKeysLinkToExplain(t *testing.T) {
 	assert.NotContains(t, body, "descriptor=path", "a hash links to nothing")
 }
 
+func TestLimitedKeysStandBelowTheState(t *testing.T) {
+	limitedSection := func(change func(*live.Snapshot)) string {
+		s := pagetest.Busy()
+		change(s)
+		o := optionsFor(s)
+		o.SignIn = "/signin"
+		_, body := get(t, o, "/")
+		_, section, _ := strings.Cut(body, `id="limited"`)
+		section, _, _ = strings.Cut(section, "</section>")
+		return section
+	}
+	for name, c := range map[string]struct {
+		change        func(*live.Snapshot)
+		texts, absent []string
+	}{
+		"keys": {
+			func(*live.Snapshot) {},
+			[]string{"6 keys", "remote_address=203.0.113.0, path=/login", "12:41:31 UTC", "14:02:35 UTC", ">now<", `path%3D%2Flogin&amp;domain=shop#explain"`},
+			[]string{"203.0.113.248"}, // it is denied, but not now
+		},
+		"hits beyond the limit": {func(s *live.Snapshot) { s.Keys.Denied[0].PassesAt = nil }, []string{"never: more hits than the limit"}, nil},
+		"no limited key":        {func(s *live.Snapshot) { s.Keys.Denied = s.Keys.Denied[7:] }, []string{"No key is limited", "<table id=\"limited-table\" hidden>"}, nil},
+		"many keys": {
+			func(s *live.Snapshot) { s.Keys.Denied = append(s.Keys.Denied, s.Keys.Denied[:6]...) },
+			[]string{"The most denied keys."}, nil,
+		},
+		"shadow mode":  {func(s *live.Snapshot) { s.State.ShadowMode = true }, []string{"the whole service is in shadow mode"}, []string{"203.0.113"}},
+		"keys are off": {func(s *live.Snapshot) { s.Keys.Mode, s.Keys.Denied = live.KeysOff, nil }, []string{"Keys are off"}, nil},
+		"hidden values": {
+			func(s *live.Snapshot) { s.Keys.Mode, s.Keys.Hidden = live.KeysHashed, true },
+			[]string{`data-hidden-note>Values are hidden. <a href="/signin">Sign in</a> to see them.`}, []string{"#explain"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			section := limitedSection(c.change)
+			for _, text := range c.texts {
+				assert.Contains(t, section, text)
+			}
+			for _, text := range c.absent {
+				assert.NotContains(t, section, text)
+			}
+		})
+	}
+}
+
+func TestPageNamesNoSettingAsACaption(t *testing.T) {
+	for _, mode := range []live.KeyMode{live.KeysOn, live.KeysHashed} {
+		s := pagetest.Busy()
+		s.Keys.Mode, s.Overrides = mode, live.OverrideList{}
+		_, body := get(t, optionsFor(s), "/")
+		assert.NotRegexp(t, "[A-Z]+_[A-Z]+=?", strings.ReplaceAll(body, "OVER_LIMIT", ""))
+	}
+}
+
 func TestExplainAnswersTheForm(t *testing.T) {
 	o := optionsFor(pagetest.Busy())
 	asked := ""

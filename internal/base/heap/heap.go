@@ -33,6 +33,11 @@ const (
 	loadInterval = 10 * time.Millisecond
 )
 
+// ProcessBytes returns the memory of the process.
+func ProcessBytes() int64 {
+	return int64(size("/memory/classes/total:bytes") - size("/memory/classes/heap/released:bytes"))
+}
+
 // pacer sets GOGC.
 type pacer struct {
 	mu        sync.Mutex // guards the fields below

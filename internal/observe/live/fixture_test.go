@@ -46,6 +46,7 @@ type rig struct {
 	redis    *Redis
 	result   *backend.Result // of all hits, instead of counting
 	draining bool
+	cpuTime  time.Duration
 }
 
 // counts returns the hits on a limit. The limit is empty if the rule has one limit only.
@@ -64,6 +65,8 @@ func newRig(t testing.TB, change func(*Options)) *rig {
 		Store:    r.store,
 		Limits:   func() Limits { return Limits{Source: "file"} },
 		Counts:   func() iter.Seq[metrics.RuleCounts] { return slices.Values(r.counts) },
+		CPUTime:  func() time.Duration { return r.cpuTime },
+		Process:  func() Process { return Process{Cores: 2} },
 		Redis:    func() *Redis { return r.redis },
 		Draining: func() bool { return r.draining },
 		Events:   r.events,

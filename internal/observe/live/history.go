@@ -1,6 +1,9 @@
 package live
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Times of the history.
 const (
@@ -45,12 +48,14 @@ type history struct {
 type sample struct {
 	calls callCounts
 	redis histogram // round trips
+	cpu   time.Duration
 }
 
 // add adds what happened in the last seconds, and reports whether a step ends.
 func (h *history) add(s *sample, seconds float64) (endsStep bool) {
 	h.current.calls.add(&s.calls)
 	h.current.redis.add(&s.redis)
+	h.current.cpu += s.cpu
 	if !h.advance(seconds) {
 		return false
 	}
@@ -81,6 +86,7 @@ func (h *history) currentFigures() Figures {
 		P50: quantile(&c.latency, &last.latency, 0.5), P99: quantile(&c.latency, &last.latency, 0.99),
 		RedisP50: quantile(&h.current.redis, &h.last.redis, 0.5), RedisP99: quantile(&h.current.redis, &h.last.redis, 0.99),
 		WithoutRedis: perSecond(c.withoutRedis, last.withoutRedis), Unmatched: perSecond(c.unmatched, last.unmatched),
+		CPU: Series{Now: Value(h.perSecond(h.current.cpu.Seconds(), h.last.cpu.Seconds()))},
 	}
 }
 

@@ -1,6 +1,9 @@
 package live
 
-import "strings"
+import (
+	"strings"
+	"time"
+)
 
 // KeyMode is what TopKeys shows of keys.
 type KeyMode string
@@ -15,7 +18,7 @@ const (
 // topKeys returns the busiest keys that accept reports true for. A nil accept accepts all.
 func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
 	r := l.o.Recorder
-	top := TopKeys{Mode: l.o.Keys, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, SampledShare: Value(r.sampledShare())}
+	top := TopKeys{Mode: l.o.Keys, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, Callers: []Key{}, SampledShare: Value(r.sampledShare())}
 	if l.o.Keys == KeysOff {
 		return top
 	}
@@ -29,6 +32,9 @@ func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
 	}
 	top.Hottest, top.Denied = describe(top.Hottest, r.hottest, maxKeys), describe(top.Denied, r.denied, maxKeys)
 	top.Unmatched = describe(top.Unmatched, r.examples, maxExamples)
+	for _, e := range r.callers.top(maxCallers, nil) {
+		top.Callers = append(top.Callers, Key{Key: l.keyText(e.key), Rate: Value(e.rate), DeniedRate: Value(e.deniedRate), Share: Value(e.share)})
+	}
 	return top
 }
 
@@ -44,6 +50,12 @@ func (l *Live) newKey(e *rankedEntry) Key {
 	}
 	if e.capacity > 0 {
 		k.Spent, k.Capacity = &e.spent, &e.capacity
+	}
+	if d := e.denials; d.areActive(time.Now().UnixMicro()) {
+		k.LimitedSince = new(time.UnixMicro(d.since).UTC())
+		if d.passesAt != neverPasses {
+			k.PassesAt = new(time.UnixMicro(d.passesAt).UTC())
+		}
 	}
 	return k
 }
@@ -76,7 +88,7 @@ func (l *Live) hashedKeys(top TopKeys) TopKeys {
 	if top.Mode != KeysOn {
 		return top
 	}
-	top.Mode = KeysHashed
+	top.Mode, top.Hidden = KeysHashed, true
 	hashAll := func(keys []Key) []Key {
 		hashed := append([]Key{}, keys...)
 		for i := range hashed {
@@ -84,6 +96,6 @@ func (l *Live) hashedKeys(top TopKeys) TopKeys {
 		}
 		return hashed
 	}
-	top.Hottest, top.Denied, top.Unmatched = hashAll(top.Hottest), hashAll(top.Denied), hashAll(top.Unmatched)
+	top.Hottest, top.Denied, top.Unmatched, top.Callers = hashAll(top.Hottest), hashAll(top.Denied), hashAll(top.Unmatched), hashAll(top.Callers)
 	return top
 }

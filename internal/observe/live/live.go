@@ -25,6 +25,8 @@ type Options struct {
 	Limits   func() Limits      // the source of the limits, when they came into force, and their problems
 
 	Counts    func() iter.Seq[metrics.RuleCounts] // of all limits; the limits of a rule follow each other
+	CPUTime   func() time.Duration                // of the process since its start
+	Process   func() Process                      // what the process uses of its host
 	Redis     func() *Redis                       // nil if the backend is local
 	Overrides func() []Override                   // sorted by target; nil without overrides
 	Candidate func() *Candidate                   // nil without a candidate
@@ -39,6 +41,7 @@ const (
 	maxRules     = 100
 	maxKeys      = 20 // of each list
 	maxExamples  = 5  // of descriptors without a rule
+	maxCallers   = 10
 	maxEvents    = 100
 	maxOverrides = 200
 	maxProblems  = 50
@@ -53,6 +56,7 @@ type Live struct {
 
 	mu           sync.Mutex // guards the fields below
 	lastSample   time.Time
+	lastCPUTime  time.Duration
 	history      history
 	traffic      *traffic
 	rules        ruleBook
@@ -105,7 +109,9 @@ func (l *Live) addSample(now time.Time) {
 	l.lastSample = now
 	calls, redis, uses := l.o.Recorder.collect(seconds)
 	l.traffic.addUses(uses)
-	endsStep := l.history.add(&sample{calls, redis}, seconds)
+	cpuTime := l.o.CPUTime()
+	endsStep := l.history.add(&sample{calls, redis, cpuTime - l.lastCPUTime}, seconds)
+	l.lastCPUTime = cpuTime
 	if endsStep || now.Sub(l.viewedAt) < viewerTimeout {
 		l.traffic.addCounts(l.o.Counts(), endsStep, l.history.lastLength)
 		l.countsReadAt = now
@@ -139,6 +145,7 @@ func (l *Live) newSnapshot(now time.Time) *Snapshot {
 		Started:   l.started,
 		Version:   l.o.Version,
 		Instance:  l.o.Instance,
+		Process:   l.o.Process(),
 		State:     l.state(now),
 		Figures:   l.history.figures(),
 		Rules:     l.ruleList(),

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
@@ -160,6 +161,28 @@ func TestRuleHasItsOwnBusiestKeys(t *testing.T) {
 	})
 }
 
+// TestSwitchIsOneMark has a rule whose limits a switch has put in shadow mode and disabled.
+func TestSwitchIsOneMark(t *testing.T) {
+	d := &limitsfile.Descriptor{Key: "tenant", Overrides: []limitsfile.AppliedOverride{{Target: "shop|tenant", IsSwitch: true}}}
+	d.ShadowMode = true
+	assert.Equal(t, []string{"off"}, newRule("shop", []*limitsfile.Descriptor{d}).Marks)
+	d.Overrides[0].IsSwitch = false
+	assert.Equal(t, []string{"shadow", "disabled", "override"}, newRule("shop", []*limitsfile.Descriptor{d}).Marks)
+}
+
+func TestFiguresHaveTheCPUTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		for range 7 {
+			r.cpuTime += 500 * time.Millisecond
+			r.tick(1)
+		}
+		cpu := r.Snapshot().Figures.CPU
+		assert.EqualValues(t, 0.5, cpu.Now)
+		assert.Equal(t, []Value{0.5}, cpu.Points)
+	})
+}
+
 func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 	start := time.Date(2026, 11, 20, 14, 2, 0, 0, time.UTC)
 	now := start.Add(time.Hour)
@@ -177,11 +200,11 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 		"one replica": {State{Redis: up, Limits: loaded, Replicas: 1}, Well, "Counting in Redis · 1 replica seen · limits of 14:02 UTC in force", nil},
 		"local":       {State{Limits: loaded}, Well, "Counting in this process · limits of 14:02 UTC in force", nil},
 		"no limits":   {State{Redis: up}, Trouble, "No limits loaded: calls fail until valid limits arrive", nil},
-		"draining":    {State{Limits: loaded, Draining: true}, Warning, "Counting in this process · stopping · limits of 14:02 UTC in force", nil},
+		"draining":    {State{Limits: loaded, Draining: true}, Warning, "Stopping · counting in this process · limits of 14:02 UTC in force", nil},
 		"global shadow": {
 			State{Limits: loaded, ShadowMode: true},
 			Warning,
-			"Counting in this process · the whole service is in shadow mode: it denies nothing · limits of 14:02 UTC in force", nil,
+			"The whole service is in shadow mode: it denies nothing · counting in this process · limits of 14:02 UTC in force", nil,
 		},
 		"outage": {
 			State{Redis: &Redis{Since: ago(41 * time.Second), Mode: "local", Ratio: 0.5, Outage: price}, Limits: loaded},
@@ -220,7 +243,7 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 		"refused limits": {
 			State{Limits: Limits{Loaded: true, Since: &start, Problems: []string{"a.yaml:1: wrong"}, MoreProblems: 2}},
 			Warning,
-			"Counting in this process · limits of 14:02 UTC in force",
+			"Newest limits or overrides rejected · counting in this process · limits of 14:02 UTC in force",
 			[]string{"3 problems, so the newest limits or overrides are not in force: a.yaml:1: wrong"},
 		},
 	} {

@@ -6,14 +6,18 @@ import (
 	"math"
 	"math/bits"
 	"math/rand/v2"
+	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/service"
 )
 
@@ -22,6 +26,7 @@ const (
 	maxStripes  = 64
 	sketchKeys  = 2560 // hottest keys, and as many most denied keys
 	exampleKeys = 100  // keys of descriptors without a rule
+	callerKeys  = 500
 )
 
 // maxEventsPerSecond bounds what the sketches cost. If there are more decisions, they get a sample of the calls.
@@ -43,6 +48,7 @@ type Recorder struct {
 	hottest  *sketch            // keys by hits
 	denied   *sketch            // keys by denied hits
 	examples *sketch            // descriptors without a rule
+	callers  *sketch            // by calls
 	ruleUses map[string]float64 // highest use of each rule since the last collect, by path
 }
 
@@ -81,6 +87,9 @@ type event struct {
 	spent        int64
 	capacity     int64 // 0 if spent is unknown
 
+	time     int64 // Unix time in microseconds
+	passesAt int64 // the same, when denied hits pass; 0 if no hit is denied
+
 	isDomainUnknown bool // the domain has no limits
 }
 
@@ -89,14 +98,15 @@ func NewRecorder(overHits func(service.Decision) int64, keepKeys bool) *Recorder
 	stripes := min(1<<bits.Len(uint(4*runtime.GOMAXPROCS(0)-1)), maxStripes)
 	r := &Recorder{
 		overHits: overHits, keepKeys: keepKeys, seed: maphash.MakeSeed(), stripes: make([]stripe, stripes),
-		hottest: newSketch(sketchKeys), denied: newSketch(sketchKeys), examples: newSketch(exampleKeys), ruleUses: map[string]float64{},
+		hottest: newSketch(sketchKeys), denied: newSketch(sketchKeys), examples: newSketch(exampleKeys), callers: newSketch(callerKeys),
+		ruleUses: map[string]float64{},
 	}
 	r.sampleInterval.Store(1)
 	return r
 }
 
 // Answered implements service.Observer.
-func (r *Recorder) Answered(_ context.Context, c *service.Call) {
+func (r *Recorder) Answered(ctx context.Context, c *service.Call) {
 	random := rand.Uint64()
 	r.count(c, int(random))
 	interval := r.sampleInterval.Load()
@@ -106,6 +116,7 @@ func (r *Recorder) Answered(_ context.Context, c *service.Call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.keepKeys {
+		r.addCaller(ctx, c, float64(interval))
 		for i, rule := range c.Rules {
 			if rule == nil && c.IsUnmatched(i) {
 				r.addExample(c, i, float64(interval))
@@ -115,6 +126,47 @@ func (r *Recorder) Answered(_ context.Context, c *service.Call) {
 	for i := 0; i < c.Decisions(); {
 		i = r.addDescriptor(c, i, float64(interval))
 	}
+}
+
+// addCaller adds a call, which stands for weight calls, to its caller.
+func (r *Recorder) addCaller(ctx context.Context, c *service.Call, weight float64) {
+	var memory [maxKeyBytes]byte
+	key := appendCaller(memory[:0], ctx)
+	if len(key) == 0 {
+		return
+	}
+	ev := event{hash: maphash.Bytes(r.seed, key), hits: weight}
+	if c.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
+		ev.denied = weight
+	}
+	r.callers.add(&ev, key[:min(len(key), maxKeyBytes)], weight)
+}
+
+// appendCaller appends the address of the caller, without a port, and the name in its certificate. It appends nothing
+// for a caller over HTTP.
+func appendCaller(b []byte, ctx context.Context) []byte {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return b
+	}
+	if tcp, ok := p.Addr.(*net.TCPAddr); ok {
+		b = tcp.AddrPort().Addr().Unmap().AppendTo(b)
+	} else {
+		b = append(b, "Unix socket"...)
+	}
+	tls, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(tls.State.VerifiedChains) == 0 {
+		return b
+	}
+	switch c := tls.State.VerifiedChains[0][0]; {
+	case len(c.URIs) > 0: // of SPIFFE
+		b = append(append(append(append(append(b, ' '), c.URIs[0].Scheme...), "://"...), c.URIs[0].Host...), c.URIs[0].Path...)
+	case len(c.DNSNames) > 0:
+		b = append(append(b, ' '), c.DNSNames[0]...)
+	default:
+		b = append(append(b, ' '), c.Subject.CommonName...)
+	}
+	return b
 }
 
 func (r *Recorder) count(c *service.Call, random int) {
@@ -167,7 +219,7 @@ func (r *Recorder) lockStripe(random int) *stripe {
 // addDescriptor adds the decisions about one descriptor, from decision i on. It returns the first decision after them.
 func (r *Recorder) addDescriptor(c *service.Call, i int, weight float64) int {
 	first := c.Decision(i)
-	ev := event{rule: first.Rule, limit: first.Limit, hits: weight * float64(max(first.N, 0))}
+	ev := event{rule: first.Rule, limit: first.Limit, hits: weight * float64(max(first.N, 0)), time: c.Start.UnixMicro()}
 	use, isDecided := -1.0, false
 	for ; i < c.Decisions(); i++ {
 		d := c.Decision(i)
@@ -180,6 +232,7 @@ func (r *Recorder) addDescriptor(c *service.Call, i int, weight float64) int {
 		isDecided = true
 		if !d.Result.Allowed && !d.Shadow && d.N > 0 {
 			ev.denied = max(ev.denied, weight*float64(r.overHits(d)))
+			ev.passesAt = max(ev.passesAt, passesAt(&d, ev.time))
 		}
 		spent, capacity := spentAndCapacity(&d)
 		if u := useOf(spent, capacity); u > use {
@@ -204,6 +257,14 @@ func (r *Recorder) addEvent(ev *event, key []byte) {
 	key = key[:min(len(key), maxKeyBytes)]
 	r.hottest.add(ev, key, ev.hits)
 	r.denied.add(ev, key, ev.denied)
+}
+
+// passesAt returns when the denied hits of d pass.
+func passesAt(d *service.Decision, now int64) int64 {
+	if d.Result.RetryAfter == limit.Never {
+		return neverPasses
+	}
+	return now + d.Result.RetryAfter
 }
 
 // useOf returns spent / capacity, or -1 if the capacity is 0.
@@ -241,7 +302,7 @@ func (r *Recorder) collect(seconds float64) (counts callCounts, redis histogram,
 	r.sampleInterval.Store(uint32(max(math.Ceil(eventsPerSecond/maxEventsPerSecond), 1)))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, s := range []*sketch{r.hottest, r.denied, r.examples} {
+	for _, s := range []*sketch{r.hottest, r.denied, r.examples, r.callers} {
 		s.advance(seconds)
 	}
 	uses, r.ruleUses = r.ruleUses, make(map[string]float64, len(r.ruleUses))

@@ -2,9 +2,14 @@ package live
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"net"
+	"net/url"
 	"runtime"
 	"strconv"
 	"strings"
@@ -15,6 +20,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/local"
@@ -105,7 +112,7 @@ func TestKeysAreForgottenIfOff(t *testing.T) {
 		assert.Empty(t, r.o.Recorder.hottest.heap)
 		assert.Empty(t, r.o.Recorder.denied.heap)
 		r.tick(5)
-		assert.Equal(t, TopKeys{Mode: KeysOff, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, SampledShare: 1}, r.Snapshot().Keys)
+		assert.Equal(t, TopKeys{Mode: KeysOff, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, Callers: []Key{}, SampledShare: 1}, r.Snapshot().Keys)
 		_, keys, _ := r.Rule("shop > tenant")
 		assert.Empty(t, keys.Hottest)
 		rules, _ := r.Rules("tenant")
@@ -203,8 +210,50 @@ func (f answeredFunc) Answered(_ context.Context, c *service.Call) { f(c) }
 func TestAnsweredAllocatesNothing(t *testing.T) {
 	r := newRig(t, nil)
 	r.answered(func(c *service.Call) {
-		assert.Zero(t, testing.AllocsPerRun(10_000, func() { r.o.Recorder.Answered(t.Context(), c) }))
+		ctx := callerContext("10.0.0.1", &x509.Certificate{URIs: []*url.URL{{Scheme: "spiffe", Host: "shop", Path: "/envoy"}}})
+		assert.Zero(t, testing.AllocsPerRun(10_000, func() { r.o.Recorder.Answered(ctx, c) }))
 	}, "tenant=acme", "tenant=acme,path=/a")
+}
+
+// callerContext returns the context of a call over gRPC. cert can be nil.
+func callerContext(address string, cert *x509.Certificate) context.Context {
+	p := &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(address), Port: 4711}}
+	if cert != nil {
+		p.AuthInfo = credentials.TLSInfo{State: tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{cert}}}}
+	}
+	return peer.NewContext(context.Background(), p)
+}
+
+func TestCallersHaveTheirAddressAndTheNameInTheirCertificate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		for name, c := range map[string]struct {
+			calls int
+			ctx   context.Context
+		}{
+			"URI":            {14, callerContext("10.0.0.1", &x509.Certificate{URIs: []*url.URL{{Scheme: "spiffe", Host: "shop", Path: "/envoy"}}, DNSNames: []string{"no"}})},
+			"DNS name":       {9, callerContext("10.0.0.2", &x509.Certificate{DNSNames: []string{"envoy.shop"}})},
+			"common name":    {8, callerContext("fd00::1", &x509.Certificate{Subject: pkix.Name{CommonName: "envoy"}})},
+			"no certificate": {7, callerContext("::ffff:10.0.0.3", nil)},
+			"Unix socket":    {6, peer.NewContext(t.Context(), &peer.Peer{Addr: &net.UnixAddr{Name: "@"}})},
+			"HTTP":           {20, t.Context()},
+		} {
+			for range c.calls {
+				_, err := r.service.ShouldRateLimit(c.ctx, request("tenant="+name))
+				require.NoError(t, err)
+			}
+		}
+		r.tick(2)
+		var texts []string
+		for _, k := range r.Snapshot().Keys.Callers {
+			texts = append(texts, fmt.Sprintf("%s: %v calls, %v denied", k.Key, k.Rate*2, k.DeniedRate*2))
+		}
+		assert.Equal(t, []string{
+			"10.0.0.1 spiffe://shop/envoy: 14 calls, 4 denied", "10.0.0.2 envoy.shop: 9 calls, 0 denied", "fd00::1 envoy: 8 calls, 0 denied",
+			"10.0.0.3: 7 calls, 0 denied", "Unix socket: 6 calls, 0 denied",
+		}, texts)
+		assert.Regexp(t, "^#[0-9a-f]{16}$", r.hashedKeys(r.Snapshot().Keys).Callers[0].Key)
+	})
 }
 
 func BenchmarkAnswered(b *testing.B) {
@@ -332,5 +381,57 @@ func TestKeyHasTheSameNumbersInEachList(t *testing.T) {
 		assert.EqualValues(t, 12, keys.Hottest[0].Rate)
 		assert.EqualValues(t, 8, keys.Hottest[0].DeniedRate)
 		assert.Equal(t, keys.Hottest, keys.Denied)
+	})
+}
+
+func TestLimitedKeysSaySinceWhenAndForHowLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		denied := func() Key {
+			keys := r.Snapshot().Keys
+			require.Len(t, keys.Denied, 1)
+			return keys.Denied[0]
+		}
+		at := func(at time.Time) *time.Time { return new(at.UTC()) }
+		windowEnd := time.Now().Truncate(time.Minute).Add(time.Minute)
+		r.tick(2)
+		for range 11 {
+			r.call("tenant=acme")
+		}
+		start := time.Now()
+		r.tick(3)
+		r.call("tenant=acme")
+		r.tick(1)
+		assert.Equal(t, at(start), denied().LimitedSince, "the first denial of several")
+		assert.Equal(t, at(windowEnd), denied().PassesAt)
+
+		time.Sleep(time.Until(windowEnd))
+		r.call("tenant=acme")
+		r.tick(1)
+		assert.Nil(t, denied().LimitedSince, "the last denial is long ago, and a hit has passed")
+
+		for range 10 {
+			r.call("tenant=acme")
+		}
+		newStart := time.Now()
+		r.tick(1)
+		assert.Equal(t, at(newStart), denied().LimitedSince, "a new denial")
+	})
+}
+
+func TestHitsBeyondTheLimitNeverPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		req := request("tenant=acme")
+		req.HitsAddend = 11
+		_, err := r.service.ShouldRateLimit(t.Context(), req)
+		require.NoError(t, err)
+		r.tick(1)
+		denied := r.Snapshot().Keys.Denied
+		require.Len(t, denied, 1)
+		assert.NotNil(t, denied[0].LimitedSince)
+		assert.Nil(t, denied[0].PassesAt)
+		r.tick(10)
+		assert.Nil(t, r.Snapshot().Keys.Denied[0].LimitedSince, "nobody waits")
 	})
 }

@@ -61,10 +61,11 @@ func newRule(domain string, trail []*limitsfile.Descriptor) Rule {
 	addMark(d.Created != nil, "run time")
 	if n := len(d.Overrides); n > 0 {
 		o := d.Overrides[n-1]
-		if d.OffSwitch() != nil {
-			r.Marks = append(r.Marks, "off")
+		if d.OffSwitch() == nil {
+			r.Marks = append(r.Marks, "override")
+		} else {
+			r.Marks = []string{"off"} // the switch sets shadow mode or disables the limits
 		}
-		r.Marks = append(r.Marks, "override")
 		r.Override = &RuleOverride{Target: o.Target}
 		if !o.Expires.IsZero() {
 			r.Override.ExpiresAt = &o.Expires

@@ -38,6 +38,33 @@ type entry struct {
 	spent    int64
 	capacity int64 // 0 if spent is unknown
 	hasUse   bool
+
+	denials denials // in the sketch of denied keys
+}
+
+// denials describes the last denials of a key. The times are Unix times in microseconds.
+type denials struct{ since, last, passesAt int64 }
+
+const (
+	neverPasses  = math.MaxInt64 // the passesAt of hits that exceed the capacity
+	limitedPause = 10_000_000    // a key stays limited for this time after a denial, in microseconds
+)
+
+// areActive reports whether the key is still limited at now.
+func (d denials) areActive(now int64) bool {
+	return d.since != 0 && (now < d.last+limitedPause || now < d.passesAt && d.passesAt != neverPasses)
+}
+
+// add adds a denial at now, after which the hits pass at passesAt. A passesAt of 0 means that the hits have passed.
+func (d *denials) add(now, passesAt int64) {
+	switch {
+	case passesAt == 0:
+		d.passesAt = min(d.passesAt, now)
+	case d.areActive(now):
+		d.last, d.passesAt = now, passesAt
+	default:
+		*d = denials{since: now, last: now, passesAt: passesAt}
+	}
 }
 
 // keyHits are hits on a key. Denied hits are also in all.
@@ -86,6 +113,7 @@ func (s *sketch) add(ev *event, key []byte, n float64) {
 	heap.Fix(&s.heap, e.heapPlace)
 	e.newHits.all += float32(ev.hits)
 	e.newHits.denied += float32(ev.denied)
+	e.denials.add(ev.time, ev.passesAt)
 	if use := useOf(ev.spent, ev.capacity); !e.hasUse || use > useOf(e.spent, e.capacity) {
 		e.rule, e.limit, e.isDomainUnknown, e.spent, e.capacity, e.hasUse = ev.rule, ev.limit, ev.isDomainUnknown, ev.spent, ev.capacity, true
 	}

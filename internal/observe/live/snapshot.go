@@ -29,12 +29,20 @@ type Snapshot struct {
 	Version  string    `json:"version"`
 	Instance string    `json:"instance"` // the name of the host
 
+	Process   Process          `json:"process"`
 	State     State            `json:"state"`
 	Figures   Figures          `json:"figures"`
 	Rules     RuleList         `json:"rules"`
 	Keys      TopKeys          `json:"keys"`
 	Events    []timeline.Event `json:"events"` // newest first
 	Overrides OverrideList     `json:"overrides"`
+}
+
+// Process is what the process uses of its host. Figures.CPU has its CPU time.
+type Process struct {
+	Cores       int   `json:"cores"` // that the process may use
+	MemoryBytes int64 `json:"memory_bytes"`
+	Connections int   `json:"connections"` // of clients that ask for decisions
 }
 
 // Level is the state in one word.
@@ -153,10 +161,11 @@ type Figures struct {
 	RedisP99     Series `json:"redis_p99_seconds"`
 	WithoutRedis Series `json:"without_redis"` // decisions per second
 	Unmatched    Series `json:"unmatched"`     // descriptors per second that no rule limits
+	CPU          Series `json:"cpu"`           // cores in use
 }
 
 func (f *Figures) all() []*Series {
-	return []*Series{&f.Calls, &f.DeniedShare, &f.Errors, &f.P50, &f.P99, &f.RedisP50, &f.RedisP99, &f.WithoutRedis, &f.Unmatched}
+	return []*Series{&f.Calls, &f.DeniedShare, &f.Errors, &f.P50, &f.P99, &f.RedisP50, &f.RedisP99, &f.WithoutRedis, &f.Unmatched, &f.CPU}
 }
 
 // Series is a figure and its history. A value without traffic is null.
@@ -193,7 +202,7 @@ type Rule struct {
 	OKPoints     []Value `json:"ok_points,omitempty"`     // rates for each step of Figures; empty for a quiet rule
 	DeniedPoints []Value `json:"denied_points,omitempty"` // the same
 
-	Marks    []string      `json:"marks"` // such as "shadow", "quota", "unlimited", "disabled" and "override"
+	Marks    []string      `json:"marks"` // such as "shadow", "quota", "unlimited", "disabled" and "override", or only "off"
 	Override *RuleOverride `json:"override,omitempty"`
 
 	File string `json:"file,omitempty"`
@@ -233,12 +242,17 @@ type RuleOverride struct {
 // TopKeys has the keys with the most hits and the most denied hits of the last minutes.
 type TopKeys struct {
 	Mode    KeyMode `json:"mode"`
+	Hidden  bool    `json:"hidden,omitempty"` // Mode is KeysHashed, because this caller may not see values of requests
 	Hottest []Key   `json:"hottest"`
 	Denied  []Key   `json:"denied"`
 
 	// Unmatched has the most frequent descriptors that no rule limits. Their Rule is the domain
 	// and the keys of the entries, and their Limit is "no rule" or "unknown domain".
 	Unmatched []Key `json:"unmatched"`
+
+	// Callers has the callers over gRPC with the most calls. Their Key is the address and the name in the client's
+	// certificate, and their rates are calls per second.
+	Callers []Key `json:"callers"`
 
 	SampledShare Value `json:"sampled_share"` // of the decisions; below 1 if there are very many
 }
@@ -257,6 +271,12 @@ type Key struct {
 	// null if nobody counted, because the fallback admits or denies all hits.
 	Spent    *int64 `json:"spent"`
 	Capacity *int64 `json:"capacity"`
+
+	// LimitedSince is the start of the denials of a key that is limited now: its last hits were denied, and the wait
+	// for them or ten seconds have not passed. PassesAt is the end of the wait. PassesAt is null if the hits exceed
+	// the limit, so that they never pass.
+	LimitedSince *time.Time `json:"limited_since,omitempty"`
+	PassesAt     *time.Time `json:"passes_at,omitempty"`
 }
 
 // OverrideList is the list of overrides.

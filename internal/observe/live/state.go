@@ -2,6 +2,7 @@ package live
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -10,10 +11,10 @@ import (
 // setSummary sets the level, the headline and the details of s.
 func (s *State) setSummary(now time.Time) {
 	s.Level, s.Details = Well, []string{}
-	var parts []string
+	parts := map[Level][]string{}
 	addPart := func(level Level, text string) {
 		s.Level = worse(s.Level, level)
-		parts = append(parts, text)
+		parts[level] = append(parts[level], text)
 	}
 	addDetail := func(level Level, format string, args ...any) {
 		s.Level = worse(s.Level, level)
@@ -22,13 +23,17 @@ func (s *State) setSummary(now time.Time) {
 
 	switch {
 	case !s.Limits.Loaded:
-		addPart(Trouble, "No limits loaded: calls fail until valid limits arrive")
+		addPart(Trouble, "no limits loaded: calls fail until valid limits arrive")
 	case s.Redis == nil:
-		addPart(Well, "Counting in this process")
+		addPart(Well, "counting in this process")
 	case s.Redis.Up:
-		addPart(Well, "Counting in Redis")
+		addPart(Well, "counting in Redis")
 	default:
 		addPart(Trouble, s.Redis.outageText(now))
+	}
+	problems := len(s.Limits.Problems) + s.Limits.MoreProblems
+	if s.Limits.Loaded && problems > 0 {
+		addPart(Warning, "newest limits or overrides rejected")
 	}
 	if s.Draining {
 		addPart(Warning, "stopping")
@@ -45,7 +50,9 @@ func (s *State) setSummary(now time.Time) {
 	if s.Limits.Loaded && s.Limits.Since != nil {
 		addPart(Well, "limits of "+clockText(*s.Limits.Since, now)+" in force")
 	}
-	s.Headline = strings.Join(parts, " · ")
+	// The worst comes first.
+	headline := strings.Join(slices.Concat(parts[Trouble], parts[Warning], parts[Well]), " · ")
+	s.Headline = strings.ToUpper(headline[:1]) + headline[1:]
 
 	if r := s.Redis; r != nil && r.Up {
 		if r.Breakers.Failing > 0 {
@@ -72,7 +79,7 @@ func (s *State) setSummary(now time.Time) {
 		}
 		addDetail(level, "%s", c.describe(now))
 	}
-	if problems := len(s.Limits.Problems) + s.Limits.MoreProblems; problems > 0 {
+	if problems > 0 {
 		what := "the newest limits or overrides are not in force"
 		if !s.Limits.Loaded {
 			what = "there are no limits"

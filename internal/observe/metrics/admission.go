@@ -6,12 +6,23 @@ import (
 	"github.com/seed-81f232ab/rls/internal/server/admission"
 )
 
-// Admission registers the metrics of the connections to one listener.
+// Admission registers the metrics of the connections to one listener. Call it before the listeners open.
 func (m *Metrics) Admission(listener string, connections func() int, pendingBytes func() int64) {
+	m.connections[listener] = connections
 	m.atScrape(func(s scrape) {
 		s.gauge("rls_connections", "Open connections of clients.", float64(connections()), "listener", listener)
 		s.gauge("rls_pending_request_bytes", "Request bytes of unanswered calls. Whole requests up to 4 KiB do not count.", float64(pendingBytes()), "listener", listener)
 	})
+}
+
+// Connections returns the number of open connections to the listeners of that name.
+func (m *Metrics) Connections(listeners ...string) (sum int) {
+	for _, name := range listeners {
+		if connections := m.connections[name]; connections != nil {
+			sum += connections()
+		}
+	}
+	return sum
 }
 
 // Refused registers the count of refused connections to one listener, and returns the function that counts.

@@ -22,6 +22,8 @@ type Metrics struct {
 	rules    *rules
 	scraping chan struct{} // has a value while a scrape is in progress
 
+	connections map[string]func() int // open connections; the key is the name of the listener
+
 	withoutRedis *withoutRedis // nil until Fallback is called
 
 	ResponseTimeMillis bool // report response times to Prometheus in milliseconds; set it before the first scrape
@@ -31,7 +33,10 @@ type Metrics struct {
 func New() *Metrics {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return &Metrics{registry: r, auto: promauto.With(r), rules: &rules{limits: limitTable{byRule: map[string]*limitSeries{}}}, scraping: make(chan struct{}, 1)}
+	return &Metrics{
+		registry: r, auto: promauto.With(r), rules: &rules{limits: limitTable{byRule: map[string]*limitSeries{}}}, scraping: make(chan struct{}, 1),
+		connections: map[string]func() int{},
+	}
 }
 
 // Gather implements prometheus.Gatherer. It returns all metrics but those of rules, which can be many.

@@ -23,6 +23,7 @@ func Quiet() *live.Snapshot {
 	loaded := Now.Add(-20 * time.Minute)
 	return &live.Snapshot{
 		Time: Now, Started: Now.Add(-3 * time.Hour), Version: "v0.9.0", Instance: "rls-7d9f-x2k4p",
+		Process: live.Process{Cores: 2, MemoryBytes: 84_300_000, Connections: 12},
 		State: live.State{
 			Level: live.Well, Headline: "Counting in Redis · 3 replicas seen · limits of 13:42 UTC in force", Details: []string{},
 			Backend: "redis", Replicas: 3, Redis: &live.Redis{Up: true, Mode: "local", Ratio: 0.5},
@@ -30,10 +31,10 @@ func Quiet() *live.Snapshot {
 		},
 		Figures: live.Figures{
 			StepSeconds: 5, Calls: none(), DeniedShare: none(), Errors: none(), P50: none(), P99: none(),
-			RedisP50: none(), RedisP99: none(), WithoutRedis: none(), Unmatched: none(),
+			RedisP50: none(), RedisP99: none(), WithoutRedis: none(), Unmatched: none(), CPU: none(),
 		},
 		Rules: live.RuleList{Total: 16, Shown: []live.Rule{}, Quiet: 16},
-		Keys:  live.TopKeys{Mode: live.KeysOn, Hottest: []live.Key{}, Denied: []live.Key{}, Unmatched: []live.Key{}, SampledShare: 1},
+		Keys:  live.TopKeys{Mode: live.KeysOn, Hottest: []live.Key{}, Denied: []live.Key{}, Unmatched: []live.Key{}, Callers: []live.Key{}, SampledShare: 1},
 		Events: []timeline.Event{
 			{ID: 1, Time: Now.Add(-3 * time.Hour), Kind: timeline.Start, Text: "service started", Attrs: []timeline.Attr{{Name: "version", Value: "v0.9.0"}}},
 		},
@@ -65,11 +66,18 @@ func Busy() *live.Snapshot {
 	s.Figures.P50, s.Figures.P99 = wave(0.000048, 0.1), wave(0.00021, 0.4)
 	s.Figures.RedisP50, s.Figures.RedisP99 = wave(0.00041, 0.1), wave(0.0012, 0.4)
 	s.Figures.WithoutRedis, s.Figures.Unmatched = wave(0, 0), wave(0, 0)
+	s.Figures.CPU = wave(0.42, 0.2)
+	for i, name := range []string{"10.4.0.17 envoy.edge.shop.example", "10.4.1.9 envoy.edge.shop.example", "10.4.2.30"} {
+		rate := live.Value(700 / (i + 1))
+		s.Keys.Callers = append(s.Keys.Callers, live.Key{Key: name, Rate: rate, DeniedRate: rate / 31, Share: rate / 1240})
+	}
 	until := Now.Add(68 * time.Minute)
 	set := Now.Add(-12 * time.Minute)
 	acme := Rule("shop > tenant=acme", "6,000 per minute", "fixed_window", 96, 0, 0.71)
 	acme.Marks = []string{"override"}
 	acme.Override = &live.RuleOverride{Target: "shop|tenant=acme", Author: "dana", ExpiresAt: &until}
+	closed := Rule("shop > service=search", "40 per second", "token_bucket", 3.7, 0, 0.6)
+	closed.Marks, closed.Override = []string{"off"}, &live.RuleOverride{Target: "shop|service=search", Author: "dana", ExpiresAt: &until}
 	trial := Rule("shop > tenant=trial", "10 per minute", "fixed_window", 0, 0, 1.4)
 	trial.Shadow, trial.Marks = 2.31, []string{"shadow"}
 	address := Rule("shop > remote_address", "5 per second", "fixed_window", 812, 31.2, 1)
@@ -82,10 +90,11 @@ func Busy() *live.Snapshot {
 		Rule("partner > api_key", "30 per minute", "sliding_log", 44, 0, 0.52),
 		acme,
 		trial,
+		closed,
 		Rule("shop > path=/api/*", "50 per second, burst 100", "token_bucket", 38.1, 0, 0.21),
 		Rule("shop > destination_cluster=echo", "200 per second", "token_bucket", 0.003, 0, 0.01),
 	}
-	s.Rules.Quiet = 7
+	s.Rules.Quiet = 6
 	s.Keys.Hottest, s.Keys.Denied = nil, nil
 	for i := range 20 {
 		n := int64(20 - i)
@@ -93,7 +102,11 @@ func Busy() *live.Snapshot {
 	}
 	for i := range 9 {
 		n := int64(9 - i)
-		s.Keys.Denied = append(s.Keys.Denied, Key(fmt.Sprintf("shop|remote_address=203.0.113.%d|path=/login", i*31), "shop > remote_address > path=/login", float64(n)*0.9, float64(n)/45))
+		k := Key(fmt.Sprintf("shop|remote_address=203.0.113.%d|path=/login", i*31), "shop > remote_address > path=/login", float64(n)*0.9, float64(n)/45)
+		if n > 3 {
+			Limited(&k, time.Duration(n*n)*time.Minute, time.Duration(n-5)*time.Second)
+		}
+		s.Keys.Denied = append(s.Keys.Denied, k)
 	}
 	end := Now.Add(-41 * time.Minute)
 	s.State.Redis.Since = &end
@@ -129,6 +142,7 @@ func Refused() *live.Snapshot {
 	s := Busy()
 	problem := "limits.yaml:14:5: shop > tenant=acme: unit: got \"minutes\", want second, minute, hour, day, week, month or year; did you mean minute?"
 	s.State.Level = live.Warning
+	s.State.Headline = "Newest limits or overrides rejected · counting in Redis · 3 replicas seen · limits of 13:42 UTC in force"
 	s.State.Details = append([]string{"1 problem, so the newest limits are not in force: " + problem}, s.State.Details...)
 	s.State.Limits.Problems = []string{problem}
 	s.Events = append([]timeline.Event{{ID: 6, Time: Now.Add(-5 * time.Second), Kind: timeline.Refusal, Failed: true, Text: "limits rejected", Attrs: []timeline.Attr{{Name: "problem", Value: problem}}}}, s.Events...)
@@ -203,6 +217,12 @@ func Rule(path, limit, algorithm string, ok, denied, use float64) live.Rule {
 func Key(name, rule string, rate, share float64) live.Key {
 	spent, capacity := int64(rate*1.2), int64(60)
 	return live.Key{Key: name, Rule: rule, Limit: "60 per minute", Rate: live.Value(rate), DeniedRate: live.Value(rate / 3), Share: live.Value(share), Spent: &spent, Capacity: &capacity}
+}
+
+// Limited makes k a key that is limited since some time and that passes after the wait.
+func Limited(k *live.Key, since, wait time.Duration) {
+	start, end := Now.Add(-since), Now.Add(wait)
+	k.LimitedSince, k.PassesAt = &start, &end
 }
 
 func none() live.Series {

@@ -64,6 +64,12 @@ function setTime(element, stamp) {
   setAttribute(element, 'datetime', stamp);
   setAttribute(element, 'title', date.toISOString().slice(0, 19).replace('T', ' ') + ' UTC');
 }
+// timeNode returns an element with a time.
+function timeNode(stamp) {
+  const e = document.createElement('time');
+  setTime(e, stamp);
+  return e;
+}
 function localTimes(root) {
   for (const e of root.querySelectorAll('time[datetime]')) setTime(e, e.getAttribute('datetime'));
 }
@@ -73,10 +79,13 @@ function localTimes(root) {
 const sparkHeight = 40;
 const slots = f => Math.max(Math.floor(300 / Math.max(f.step_seconds, 1)), 2);
 
+const sparks = new WeakMap(); // the values of each spark
 function setSpark(svg, name, f, format, points, denied) {
   const values = [...points || [], ...denied || []].filter(isKnown);
-  const highest = Math.max(0, ...values);
-  setAttribute(svg, 'aria-label', name + ' in the last five minutes: ' + (values.length ? 'highest ' + format(highest) : 'none'));
+  const highest = Math.max(0, ...values), scale = values.length ? 'highest ' + format(highest) : 'no values';
+  sparks.set(svg, {f, format, points, denied});
+  setAttribute(svg, 'aria-label', name + ' in the last five minutes: ' + scale);
+  setText(svg.nextElementSibling?.querySelector('[data-scale]'), scale);
   setAttribute(svg, 'viewBox', `0 0 ${slots(f) - 1} ${sparkHeight}`);
   setAttribute(svg.querySelector('.floor'), 'd', `M0 39.500H${slots(f) - 1}`);
   setAttribute(field(svg, 'line'), 'd', sparkLine(points || [], f, highest));
@@ -93,6 +102,23 @@ function sparkLine(points, f, highest) {
     x++;
   }
   return path;
+}
+
+// showReadout shows the time and the value of the spark under the pointer.
+function showReadout(event) {
+  const svg = event.target.closest?.('.spark'), spark = svg && sparks.get(svg), readout = byId('readout'), cursor = byId('cursor');
+  readout.hidden = cursor.hidden = !spark;
+  if (!spark) return;
+  const {f, format, points, denied} = spark, box = svg.getBoundingClientRect(), last = slots(f) - 1;
+  const age = last - Math.min(Math.max(Math.round((event.clientX - box.left) / box.width * last), 0), last);
+  const value = list => format(list[list.length - 1 - age]);
+  const text = points && denied ? `OK ${value(points)}, denied ${value(denied)}` : value(points || denied);
+  setText(readout, formatClock(new Date(new Date(snapshot.time) - age * f.step_seconds * 1000)) + ' · ' + text);
+  const x = box.right - age / last * box.width, half = readout.offsetWidth / 2;
+  readout.style.left = Math.min(Math.max(x, half), document.documentElement.clientWidth - half) + 'px';
+  readout.style.top = cursor.style.top = box.top + 'px';
+  cursor.style.left = x + 'px';
+  cursor.style.height = box.height + 'px';
 }
 
 // ---- State and figures
@@ -123,6 +149,7 @@ function showFigures(s) {
   showFigure('denied', isKnown(share) ? formatNumber(share * 100) : '–', '%', isKnown(share) && isKnown(calls) ? formatNumber(share * calls) : '–',
     null, f.denied_share.points, 'Denied share of the calls', formatShare, f);
   field(byId('figure-denied'), 'value').className = share > 0 ? 'hot' : '';
+  setText(byId('process'), `CPU ${formatRate(f.cpu.now)} of ${counted(s.process.cores, 'core')} · memory ${formatNumber(s.process.memory_bytes / 1e6)}${thinSpace}MB · ${counted(s.process.connections, 'connection')} of clients`);
   for (const [id, p50, p99] of [['duration', f.p50_seconds, f.p99_seconds], ['redis', f.redis_p50_seconds, f.redis_p99_seconds]]) {
     const figure = byId('figure-' + id);
     if (!figure) continue; // Redis is not in use
@@ -278,12 +305,12 @@ function fillRule(tr, row, s) {
   setAttribute(link, 'href', address({rule: r.path}));
   setText(tr.querySelector('.above'), row.above);
   setText(tr.querySelector('.own'), row.label);
-  setList(field(tr, 'marks'), marks(r), 'mark');
+  setList(field(tr, 'marks'), marks(r), (r.marks || []).map(m => 'mark mark-' + m));
   const limits = r.limits.map(l => l.text);
   setText(field(tr, 'short'), limits.filter(text => text).join(', '));
   setList(field(tr, 'limits'), limits);
   setList(field(tr, 'algorithms'), r.limits.map(l => l.algorithm || ''));
-  for (const [name, hot] of [['ok'], ['near'], ['denied', ' hot'], ['shadow', ' hot']]) {
+  for (const [name, hot] of [['ok'], ['near'], ['denied', ' hot'], ['shadow', ' shadow']]) {
     const cell = field(tr, name);
     setText(cell, formatRate(r[name]));
     const base = 'c-rate ' + (name === 'near' || name === 'shadow' ? `c-${name} ` : '') + 'number ';
@@ -292,21 +319,19 @@ function fillRule(tr, row, s) {
   setText(field(tr, 'use'), formatShare(r.use));
   const bar = tr.querySelector('.bar');
   setAttribute(field(bar, 'fill'), 'width', Math.min(Math.max(roundHalfUp(known(r.use) * 100), 0), 100));
-  setAttribute(bar, 'class', known(r.use) >= 1 ? 'bar full' : 'bar');
+  setAttribute(bar.parentElement, 'class', known(r.use) >= 1 ? 'use full' : 'use');
   setSpark(tr.querySelector('.spark'), 'OK and denied hits per second', s.figures, formatRate, r.ok_points, r.denied_points);
 }
-function setList(parent, texts, className) {
+function setList(parent, texts, classes) {
   texts.forEach((text, i) => {
-    if (!parent.children[i]) {
-      const item = parent.appendChild(document.createElement('span'));
-      if (className) item.className = className;
-    }
-    setText(parent.children[i], text);
+    const item = parent.children[i] || parent.appendChild(document.createElement('span'));
+    if (classes) item.className = classes[i];
+    setText(item, text);
   });
   while (parent.children.length > texts.length) parent.lastElementChild.remove();
 }
 function marks(r) {
-  return (r.marks || []).map(m => m === 'override' && r.override && r.override.until ? 'override until ' + minuteFormat.format(new Date(r.override.until)) : m);
+  return (r.marks || []).map(m => ['override', 'off'].includes(m) && r.override?.until ? m + ' until ' + minuteFormat.format(new Date(r.override.until)) : m);
 }
 
 // fetchPart loads the details of a rule. The server writes them.
@@ -375,29 +400,69 @@ function keyAddress(key) {
     return '/?' + new URLSearchParams({descriptor, domain}) + '#explain';
   } catch { return null; }
 }
+const maxLimited = 8;
+function showLimited(s) {
+  const isOff = s.state.shadow_mode || s.keys.mode === 'off';
+  const all = isOff ? [] : s.keys.denied.filter(k => k.limited_since), body = byId('limited-body');
+  setText(byId('limited-note'), s.state.shadow_mode ? 'No key: the whole service is in shadow mode'
+    : s.keys.mode === 'off' ? 'Keys are off. The table of rules begins with the rules that deny most'
+    : !all.length ? 'No key is limited' : all.length > maxLimited ? 'The most denied keys. Most denied, below, has more' : counted(all.length, 'key'));
+  fillRows(body, all.slice(0, maxLimited), 'limited', (tr, k) => {
+    fillKeyName(tr, k, s.keys.mode);
+    setText(field(tr, 'limit'), k.limit);
+    setText(field(tr, 'rate'), formatRate(k.denied_rate));
+    setTimeCell(field(tr, 'since'), k.limited_since);
+    const passesNow = k.passes_at && new Date(k.passes_at) <= new Date(s.time);
+    setTimeCell(field(tr, 'passes'), passesNow ? null : k.passes_at, passesNow ? 'now' : 'never: more hits than the limit');
+  });
+  byId('limited-table').hidden = !all.length;
+}
+function setTimeCell(cell, stamp, otherwise) {
+  if (!stamp) return setText(cell, otherwise);
+  if (!cell.firstElementChild) cell.replaceChildren(timeNode(stamp));
+  else setTime(cell.firstElementChild, stamp);
+}
+// fillRows makes the rows of body fit items. The template of that name has an empty row.
+function fillRows(body, items, name, fill) {
+  items.forEach((item, i) => fill(body.children[i] || body.appendChild(byId(name + '-template').content.firstElementChild.cloneNode(true)), item));
+  while (body.children.length > items.length) body.lastElementChild.remove();
+}
+function keysNote(k) {
+  const notes = [];
+  if (k.mode === 'off') notes.push('Off');
+  if (k.mode === 'hashed' && !k.hidden) notes.push('Hashes instead of values, by the settings');
+  if (k.mode !== 'off' && isKnown(k.sampled_share) && k.sampled_share < 1) notes.push(`From ${formatShare(k.sampled_share)} of the decisions`);
+  return notes.join(' · ');
+}
 function showKeys(s) {
-  setText(byId('keys-note'), 'TOP_KEYS=' + s.keys.mode + (s.keys.mode !== 'off' && isKnown(s.keys.sampled_share) && s.keys.sampled_share < 1 ? `, from ${formatShare(s.keys.sampled_share)} of the decisions` : ''));
+  setText(byId('keys-note'), keysNote(s.keys));
+  for (const e of document.querySelectorAll('[data-hidden-note]')) e.hidden = !s.keys.hidden;
   const f = s.figures, u = f.unmatched;
   byId('unmatched').hidden = !hadTraffic(u);
   setText(byId('unmatched-note'), 'No rule limits ' + formatRate(u.now) + ' descriptors per second, so they pass.');
   setSpark(byId('unmatched').querySelector('.spark'), 'Descriptors without a rule per second', f, formatRate, u.points);
-  for (const [id, keys, rate] of [['hottest', s.keys.hottest, 'rate'], ['most-denied', s.keys.denied, 'denied_rate'], ['unmatched-keys', s.keys.unmatched, 'rate']]) {
-    const body = byId(id).querySelector('tbody');
-    keys.forEach((k, i) => fillKey(body.children[i] || body.appendChild(byId('key-template').content.firstElementChild.cloneNode(true)), k, k[rate], s.keys.mode, id === 'unmatched-keys' && k.limit));
-    while (body.children.length > keys.length) body.lastElementChild.remove();
+  for (const [id, keys, rate] of [['hottest', s.keys.hottest, 'rate'], ['most-denied', s.keys.denied, 'denied_rate'], ['unmatched-keys', s.keys.unmatched, 'rate'], ['callers', s.keys.callers]]) {
+    fillRows(byId(id).querySelector('tbody'), keys, 'key', rate ? (tr, k) => fillKey(tr, k, k[rate], s.keys.mode, id === 'unmatched-keys' && k.limit) : fillCaller);
     field(byId(id), 'empty').hidden = keys.length > 0;
+    byId(id).querySelector('thead').hidden = !keys.length;
   }
 }
 function fillKey(tr, k, rate, mode, reason) {
+  fillKeyName(tr, k, mode);
+  setText(field(tr, 'rate'), formatRate(rate));
+  setText(field(tr, 'share'), formatShare(k.share));
+  setText(field(tr, 'used'), reason ? reason : isKnown(k.spent) && isKnown(k.capacity) ? `${formatCount(k.spent)} of ${formatCount(k.capacity)}` : '–');
+}
+function fillCaller(tr, k) {
+  fillKey(tr, k, k.rate, 'hashed', formatRate(k.denied_rate));
+}
+function fillKeyName(tr, k, mode) {
   const text = mode === 'on' ? k.key.split('|').slice(1).map(readable).join(', ') : k.key;
   setText(field(tr, 'text'), text);
   setAttribute(field(tr, 'title'), 'title', text);
   const href = mode === 'on' && keyAddress(k.key);
   if (href) setAttribute(field(tr, 'key'), 'href', href);
   setText(field(tr, 'rule'), k.rule);
-  setText(field(tr, 'rate'), formatRate(rate));
-  setText(field(tr, 'share'), formatShare(k.share));
-  setText(field(tr, 'used'), reason ? reason : isKnown(k.spent) && isKnown(k.capacity) ? `${formatCount(k.spent)} of ${formatCount(k.capacity)}` : '–');
 }
 
 function showChanges(s) {
@@ -411,7 +476,9 @@ function showChanges(s) {
     setText(field(item, 'text'), e.text);
     for (const a of e.attrs || []) {
       field(item, 'attrs').appendChild(document.createElement('dt')).textContent = a.name;
-      field(item, 'attrs').appendChild(document.createElement('dd')).appendChild(document.createElement('bdi')).textContent = a.value;
+      const isTime = /^\d{4}-\d\d-\d\dT[\d:.]+Z$/.test(a.value), node = isTime ? timeNode(a.value) : document.createElement('bdi');
+      if (!isTime) node.textContent = a.value;
+      field(item, 'attrs').appendChild(document.createElement('dd')).append(node);
     }
     list.prepend(item);
   }
@@ -425,7 +492,7 @@ function showOverrides(s) {
   const o = s.overrides, text = JSON.stringify(o);
   if (text === shownOverrides) return;
   shownOverrides = text;
-  setText(byId('overrides-note'), !o.enabled ? 'OVERRIDES_ENABLED=false' : !o.shown.length ? 'None' : o.more ? formatCount(o.more) + ' more; rls limits list shows all' : formatCount(o.shown.length));
+  setText(byId('overrides-note'), !o.enabled ? 'Off' : !o.shown.length ? 'None' : o.more ? formatCount(o.more) + ' more; rls limits list shows all' : formatCount(o.shown.length));
   byId('overrides-table').hidden = !o.shown.length;
   byId('overrides').replaceChildren(...o.shown.map(x => {
     const tr = byId('override-template').content.firstElementChild.cloneNode(true);
@@ -436,10 +503,7 @@ function showOverrides(s) {
     setText(field(tr, 'problem'), `${x.state}: ${x.problem || ''}`);
     field(tr, 'problem').hidden = !x.problem;
     setText(field(tr, 'author'), x.author || '');
-    if (x.until) {
-      field(tr, 'until').replaceChildren(document.createElement('time'));
-      setTime(field(tr, 'until').firstChild, x.until);
-    }
+    if (x.until) field(tr, 'until').replaceChildren(timeNode(x.until));
     return tr;
   }));
 }
@@ -455,6 +519,7 @@ let source = null;
 function show(s) {
   snapshot = s;
   showState(s);
+  showLimited(s);
   showFigures(s);
   showRules(s, false);
   showKeys(s);
@@ -504,8 +569,8 @@ function showDecision(d) {
   const tr = byId('decision-template').content.firstElementChild.cloneNode(true);
   setTime(field(tr, 'time'), d.time);
   const denied = d.code === 'OVER_LIMIT';
-  setText(field(tr, 'code'), d.code === 'ERROR' ? '⚠ error' : denied ? (d.shadow ? '✕ shadow' : '✕ denied') : '✓ OK');
-  field(tr, 'code').className = 'c-code' + (denied ? ' hot' : d.code === 'ERROR' ? ' failed' : '');
+  setText(field(tr, 'code'), d.code === 'ERROR' ? '⚠ error' : denied ? (d.shadow ? '◌ shadow' : '✕ denied') : '✓ OK');
+  field(tr, 'code').className = 'c-code' + (denied ? d.shadow ? ' shadow' : ' hot' : d.code === 'ERROR' ? ' failed' : '');
   const text = (d.descriptor || []).map(e => visible(e.key) + '=' + visible(e.value)).join(', ');
   setText(field(tr, 'descriptor'), text);
   field(tr, 'descriptor').title = text;
@@ -545,6 +610,7 @@ async function readDecisions() {
     const response = await fetch('/decisions?' + q, {signal: abort.signal});
     if (!response.ok) {
       const reason = (await response.text()).trim();
+      if (byId('decisions-sign-in')) byId('decisions-sign-in').hidden = response.status !== 401;
       noteDecisions(response.status === 401 || response.status === 403 ? reason + '. rls tail shows live decisions in a terminal.' : reason);
       return;
     }
@@ -572,6 +638,8 @@ async function readDecisions() {
 
 function listen() {
   byId('rules-body').addEventListener('click', toggleRule);
+  document.addEventListener('pointermove', showReadout);
+  document.addEventListener('scroll', showReadout);
   byId('rules-form').addEventListener('submit', event => event.preventDefault());
   byId('filter').addEventListener('input', event => choose({filter: event.target.value.trim()}));
   byId('quiet-toggle').addEventListener('click', event => {
