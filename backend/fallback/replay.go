@@ -81,7 +81,7 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, cou
 		spent := capacity - local.Results[i].Remaining
 		n := min(e.n, spent, capacity) // spent exceeds the capacity if denied hits are charged
 		if n > 0 && local.Results[i].Err == nil || n < 0 && time.Now().Before(e.refundUntil) {
-			shared.Add(i, backend.Hit{Key: []byte(e.key), Limit: e.limit.Charging(), N: n, Shadow: true})
+			shared.Add(i, backend.Hit{Key: []byte(e.key), Limit: e.limit.WithChargeDenied(true), N: n, Shadow: true})
 		}
 	}
 	shared.Take(ctx, time.Now(), l.o.Primary)
@@ -110,7 +110,7 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, cou
 // this window, so at most the hits beyond the limit are too many. Other counts fall during the outage.
 func (e *pendingCharge) lowerPrice(n int64, charge, peek limit.Result) {
 	isSameWindow := max(charge.ResetAfter-peek.ResetAfter, peek.ResetAfter-charge.ResetAfter) < e.limit.Period()/2
-	if !e.limit.Algorithm.Aligned() || !isSameWindow {
+	if !e.limit.Algorithm.AlignsWindows() || !isSameWindow {
 		return
 	}
 	excess := min(max(-charge.Remaining, 0), n)

@@ -191,7 +191,7 @@ func (l *Limiter) startFromLastCount(now time.Time, h, localHit *backend.Hit) {
 	if !ok || spent <= 0 {
 		return
 	}
-	if h.Limit.Algorithm.Aligned() {
+	if h.Limit.Algorithm.AlignsWindows() {
 		since = now // in the same window, whatever the clock of the primary says
 	}
 	part := min(float64(spent)/float64(h.Limit.Capacity()), 1)

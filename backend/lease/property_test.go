@@ -113,7 +113,7 @@ func TestTokenBucketNeverAdmitsMoreThanItsBurstAndRate(t *testing.T) {
 			sum := int64(0)
 			for _, a := range s.admitted[i:] {
 				sum += a.n
-				assert.LessOrEqual(t, sum, burst+s.limit.Refilled(a.time-first.time))
+				assert.LessOrEqual(t, sum, burst+s.limit.RefilledTokens(a.time-first.time))
 			}
 		}
 	})

@@ -128,7 +128,7 @@ func (p *replay) Take(ctx context.Context, now time.Time, hits []backend.Hit, re
 		for i := range hits {
 			// The deny cache denies a hit and charges nothing for it.
 			if source := p.call.decisions[i].Source; hits[i].N > 0 && source == backend.SourceDenyCache.String() {
-				hits[i].Limit = hits[i].Limit.NotCharging()
+				hits[i].Limit = hits[i].Limit.WithChargeDenied(false)
 			}
 		}
 	}
