@@ -89,7 +89,7 @@ type slotHolder struct {
 
 // TestHoldersNeverExceedTheLimit has callers that take, renew, release and lose holds. A holder releases its hold
 // before the hold expires, or never. At any time, the holders of live holds have at most Max slots, and the counter has
-// countedSlots all these slots.
+// counted all these slots.
 func TestHoldersNeverExceedTheLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := mustNew(t, Spec{Algorithm: Concurrency, Requests: rapid.Uint32Range(1, 12).Draw(t, "slots"), Hold: 10 * second})
