@@ -126,8 +126,7 @@ func (l *Limit) Undo(s *State, now, n int64, id string, oldExpiry int64) Result 
 }
 
 // removeAnonymous removes up to n slots of the anonymous hold with this expiry, and returns their number. A release
-// would remove the hold that expires first. If the holder of that hold has crashed, Undo would keep a slot taken for
-// too long.
+// would remove the hold that expires first. If its holder has crashed, a slot would then stay taken for too long.
 func (set *holdSet) removeAnonymous(expiry, n int64) int64 {
 	i := set.searchExpiry(expiry)
 	if i == len(set.holds) || set.holds[i].expiry != expiry || set.holds[i].id != "" {
@@ -246,7 +245,6 @@ func (set *holdSet) setSlots(i int, slots int64) {
 	}
 }
 
-// members returns the number of members that h has in the sorted set in Redis.
 func (h hold) members() int64 {
 	if h.slots > 1 {
 		return 2
@@ -254,8 +252,7 @@ func (h hold) members() int64 {
 	return 1
 }
 
-// expiryAfter returns the time at which holds with at least this number of slots have expired. At least as many slots
-// must be taken.
+// expiryAfter returns the time at which at least this number of slots has expired. At least as many must be taken.
 func (set *holdSet) expiryAfter(slots int64) (expiry int64) {
 	for i := 0; slots > 0; i++ {
 		expiry = set.holds[i].expiry

@@ -2,8 +2,7 @@ package limit
 
 import "strconv"
 
-// fixedWindow counts hits in windows aligned to the epoch, as envoyproxy/ratelimit does, or in windows of a
-// calendar.
+// fixedWindow counts hits in windows aligned to the epoch, as envoyproxy/ratelimit does, or in windows of a calendar.
 //
 // Bound: at most Max hits in an aligned window, and 2 × Max in any span of a window's length.
 //

@@ -1,6 +1,5 @@
-// Package limit is the domain of rls: limits, the hits that a key has spent, and whether the
-// next hits pass. It is pure arithmetic without clock, I/O or wire format.
-// The scripts in lua/ do the same arithmetic inside Redis.
+// Package limit is the domain of rls: limits, the hits that a key has spent, and whether the next hits pass. It is
+// pure arithmetic without clock, I/O or wire format. The scripts in lua/ do the same arithmetic inside Redis.
 //
 // docs/glossary.md explains the terms. All times and spans are whole microseconds, and times count from the
 // Unix epoch. Lua must compute the same numbers exactly, and its numbers are whole only up to 2^53.
@@ -63,8 +62,7 @@ type Spec struct {
 	Hold int64
 }
 
-// Limit is a checked Spec and numbers that New has computed from the Spec. It is safe for concurrent use, and must not be
-// copied.
+// Limit is a checked Spec with numbers that New computes. It is safe for concurrent use, and must not be copied.
 type Limit struct {
 	Spec
 

@@ -1,7 +1,6 @@
 package limit
 
-// Keys of gRPC metadata between rls and clients that wait for permits. docs/client.md
-// describes their values.
+// Keys of gRPC metadata between rls and clients that wait for permits. docs/client.md describes their values.
 const (
 	// AcquireKey marks a call whose answer has one of the headers below. With the value "true", the call charges
 	// nothing if it is denied.

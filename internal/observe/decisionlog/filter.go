@@ -21,8 +21,7 @@ type Filter struct {
 	Entries []Entry // entries that the descriptor must have; an entry without a Value selects all values of the Key
 }
 
-// ParseFilter returns the Filter of a query. Upper and lower case are equal in codes and sources. An empty value selects
-// all records.
+// ParseFilter returns the Filter of a query. Codes and sources ignore case. An empty value selects all records.
 func ParseFilter(query url.Values) (Filter, error) {
 	var f Filter
 	for name, values := range query {

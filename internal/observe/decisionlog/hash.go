@@ -8,8 +8,7 @@ import (
 
 const hashBytes = 8 // the bytes of a hash that Value writes as hexadecimal digits
 
-// Hash replaces values in records by hashes. A reader can compare hashes, but can't see the values. A nil *Hash replaces
-// nothing.
+// Hash replaces values in records by hashes, which a reader can only compare. A nil *Hash replaces nothing.
 type Hash struct{ key []byte }
 
 // NewHash returns a Hash with a secret key. It returns nil if the key is empty.

@@ -47,8 +47,7 @@ type Stats struct {
 	Dropped [dropReasonCount]uint64 // the index is the DropReason
 }
 
-// Log is a service.Observer that writes records as lines of JSON. A call only puts its records into a buffer. Run writes
-// the records in the buffer.
+// Log is a service.Observer that writes records as lines of JSON. A call only puts its records into a buffer for Run.
 type Log struct {
 	options        LogOptions
 	records        chan Record

@@ -49,9 +49,8 @@ type Record struct {
 	Hits        int64 `json:"hits"`         // the hits of the descriptor: 0 for a peek, negative for a refund
 	Remaining   int64 `json:"remaining"`
 
-	// Hold is the id of the hold that a decision on a concurrency limit takes, renews or ends. It is
-	// empty for an anonymous hold. Acquire reports whether the caller waits for permits. If so, a
-	// denied call charges nothing.
+	// Hold is the id of the hold that a decision on a concurrency limit takes, renews or ends. It is empty for an
+	// anonymous hold. Acquire reports whether the caller waits for permits. If so, a denied call charges nothing.
 	Hold    string `json:"hold,omitempty"`
 	Acquire bool   `json:"acquire,omitempty"`
 

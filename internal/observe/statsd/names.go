@@ -50,8 +50,7 @@ func plainName(name string, ownTags, extraTags []Tag) string {
 // translation is the name of a metric in statsd. If label is not empty, the value of this label replaces the *.
 type translation struct{ name, label string }
 
-// translations has the names of the metrics of envoyproxy/ratelimit, except the metrics of rules. The key is the name in
-// Prometheus.
+// translations has the names of envoyproxy/ratelimit for metrics of Prometheus, except for the metrics of rules.
 var translations = map[string]translation{
 	"ratelimit_service_config_load_success":          {"ratelimit.service.config_load_success", ""},
 	"ratelimit_service_config_load_error":            {"ratelimit.service.config_load_error", ""},

@@ -124,16 +124,14 @@ func readDenyCache(families []*dto.MetricFamily, add func(point)) {
 	}
 }
 
-// keepsName reports whether a metric of rls is sent under its own name. Info metrics are not sent, because their value is
-// always 1.
+// keepsName reports whether a metric is sent under its own name. Info metrics are not sent: their value is always 1.
 func keepsName(name string) bool {
 	return strings.HasPrefix(name, "rls_") && !strings.HasSuffix(name, "_info")
 }
 
 const separator = "\xff" // separates the parts of a key; no part contains separator
 
-// growth returns the growth of a counter since the last flush. If a counter is lower than at the last flush, it started
-// again at 0.
+// growth returns the growth of a counter since the last flush. If the value is lower now, the counter restarted at 0.
 func (r *pointReader) growth(counts map[string]float64, key string, value float64) float64 {
 	counts[key] = value
 	if lastValue := r.counts[key]; value >= lastValue {

@@ -1,6 +1,5 @@
-// Package statsd sends the metrics of the process to a statsd server, to DogStatsD or to the
-// log. The metrics have the names of envoyproxy/ratelimit. Calls never wait for this
-// package, because it reads the metrics at intervals.
+// Package statsd sends the metrics of the process to a statsd server, to DogStatsD or to the log. The metrics have
+// the names of envoyproxy/ratelimit. Calls never wait for this package, because it reads the metrics at intervals.
 package statsd
 
 import (

@@ -1,6 +1,5 @@
-// Package explain explains the answer to a request: the rule that limits each descriptor, the
-// reason why this rule wins, the counters, and the answer that the next hit would get. An
-// explanation changes nothing.
+// Package explain explains the answer to a request: the rule that limits each descriptor, the reason why this rule
+// wins, the counters, and the answer that the next hit would get. An explanation changes nothing.
 //
 // The package calls the service itself, with a backend that only peeks. So the explanation
 // can't differ from the decision.

@@ -1,8 +1,7 @@
 // Package limitstest runs the unit tests of limits. A test file names limits files, sends
 // requests at given times of a virtual clock, and states the answers that it wants.
 //
-// The package uses the service itself, with counters in memory. Each test starts with empty
-// counters.
+// The package uses the service itself, with counters in memory. Each test starts with empty counters.
 package limitstest
 
 import (
