@@ -59,28 +59,28 @@ func TestChangedNumberKeepsSpentHits(t *testing.T) {
 
 // A bucket that alternates between two rates, as between replicas during a rollout, forgets nothing.
 func TestChangesOfTheRateForgetNoToken(t *testing.T) {
-	slow := mustNew(t, Spec{Unit: Day, Requests: 7, Burst: 50, Algorithm: TokenBucket})
-	fast := mustNew(t, Spec{Unit: Day, Requests: 1_000_003, Burst: 50, Algorithm: TokenBucket})
+	slowRate := mustNew(t, Spec{Unit: Day, Requests: 7, Burst: 50, Algorithm: TokenBucket})
+	fastRate := mustNew(t, Spec{Unit: Day, Requests: 1_000_003, Burst: 50, Algorithm: TokenBucket})
 	var s State
-	require.True(t, slow.Take(&s, epoch, 4).Allowed)
+	require.True(t, slowRate.Take(&s, epoch, 4).Allowed)
 	for range 100 {
-		require.Equal(t, int64(46), fast.Take(&s, epoch, 0).Remaining)
-		require.Equal(t, int64(46), slow.Take(&s, epoch, 0).Remaining)
+		require.Equal(t, int64(46), fastRate.Take(&s, epoch, 0).Remaining)
+		require.Equal(t, int64(46), slowRate.Take(&s, epoch, 0).Remaining)
 	}
 }
 
 // docs/limits.md lists this exception: the state of a bucket has at most its capacity and the debt of one window, so a
 // hit on a smaller bucket forgets the rest.
 func TestBurstLoweredAndRaisedForgetsAtMostTheDifference(t *testing.T) {
-	large := mustNew(t, Spec{Unit: Hour, Requests: 1, Burst: 100, Algorithm: TokenBucket})
-	small := mustNew(t, Spec{Unit: Hour, Requests: 1, Burst: 10, Algorithm: TokenBucket})
+	largeBurst := mustNew(t, Spec{Unit: Hour, Requests: 1, Burst: 100, Algorithm: TokenBucket})
+	smallBurst := mustNew(t, Spec{Unit: Hour, Requests: 1, Burst: 10, Algorithm: TokenBucket})
 	for hasHitWhileSmall, want := range map[bool]int64{false: 0, true: 100 - 11} {
 		var s State
-		require.True(t, large.Take(&s, epoch, 100).Allowed)
+		require.True(t, largeBurst.Take(&s, epoch, 100).Allowed)
 		if hasHitWhileSmall {
-			require.False(t, small.Take(&s, epoch, 1).Allowed)
+			require.False(t, smallBurst.Take(&s, epoch, 1).Allowed)
 		}
-		assert.Equal(t, want, large.Take(&s, epoch, 0).Remaining, "a hit came while the burst was small: %v", hasHitWhileSmall)
+		assert.Equal(t, want, largeBurst.Take(&s, epoch, 0).Remaining, "a hit came while the burst was small: %v", hasHitWhileSmall)
 	}
 }
 

@@ -137,7 +137,7 @@ func (set *holdSet) removeAnonymous(expiry, n int64) int64 {
 	return n
 }
 
-// emptyHolds is the log of a key without holds. It must not be changed.
+// emptyHolds is the log of a key without holds. No code may change emptyHolds.
 var emptyHolds = Log{holds: new(holdSet)}
 
 // LastExpiry returns the time at which the last hold of s expires, or 0 without holds.

@@ -83,10 +83,10 @@ func TestLimitsAtTheEdgeOf64BitsAreExact(t *testing.T) {
 }
 
 func TestBucketCountsPartsOfAMicrosecond(t *testing.T) {
-	fast := mustNew(t, Spec{Algorithm: TokenBucket, Requests: 3_000_000_000, Unit: Second})
+	fastBucket := mustNew(t, Spec{Algorithm: TokenBucket, Requests: 3_000_000_000, Unit: Second})
 	var s State
-	require.True(t, fast.Take(&s, epoch, 10).Allowed)
-	assert.Equal(t, fast.Capacity()-1, fast.Take(&s, epoch, -9).Remaining, "one token refills in a third of a nanosecond")
+	require.True(t, fastBucket.Take(&s, epoch, 10).Allowed)
+	assert.Equal(t, fastBucket.Capacity()-1, fastBucket.Take(&s, epoch, -9).Remaining, "one token refills in a third of a nanosecond")
 
 	old, changed := mustNew(t, Spec{Algorithm: TokenBucket, Requests: 3, Unit: Second}), mustNew(t, Spec{Algorithm: TokenBucket, Requests: 4, Unit: Second})
 	s = State{}

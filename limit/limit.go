@@ -268,7 +268,7 @@ type Result struct {
 	// Allowed reports whether the hits pass. Either all hits of a Take pass or none.
 	Allowed bool
 
-	// Remaining is the capacity less the spent hits after this Take. A debt makes it negative.
+	// Remaining is the capacity less the spent hits after this Take. It is negative if there is a debt.
 	Remaining int64
 
 	// ResetAfter is the time in microseconds until all spent hits are forgotten. For aligned windows,
@@ -289,7 +289,7 @@ func (l *Limit) Spent(r Result) int64 { return l.capacity - r.Remaining }
 
 // Take decides whether n hits pass at time now and charges them to s. An n beyond ±MaxHits counts as ±MaxHits.
 //
-// A negative n refunds hits. A refund is always allowed and never lifts s above full capacity.
+// A negative n refunds hits. A refund is always allowed and refunds at most the spent hits.
 //
 // An n of 0 peeks. A peek is denied if one more hit would be denied, or for an algorithm with ResetsAtOnce if
 // the count exceeds the limit.
@@ -314,7 +314,7 @@ func (l *Limit) TakeWith(s *State, now, n int64, chargeDenied bool) Result {
 }
 
 // ForgottenAfter returns the time in microseconds until l has forgotten the hits of an allowed Take with the
-// Result r. For an anonymous hold, r.ResetAfter is the expiry of the first hold of the counter.
+// Result r. With holds, r.ResetAfter does not say so, because it can be about another anonymous hold.
 func (l *Limit) ForgottenAfter(r Result) int64 {
 	if l.Algorithm.HasHolds() {
 		return l.Hold
@@ -340,7 +340,7 @@ func (l *Limit) NextAfter(n int64, r Result) int64 {
 	return r.RetryAfter
 }
 
-// DurationUntilReset returns the wait in microseconds for the response to a caller whose Result is r. If the
+// DurationUntilReset returns the wait in microseconds that the response with the Result r tells the caller. If the
 // hits can never pass, the wait lasts until the aligned window ends, or one window if windows are not aligned.
 func (l *Limit) DurationUntilReset(r Result) int64 {
 	switch {

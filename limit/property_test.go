@@ -231,15 +231,15 @@ func TestRefundNeverExceedsTheCapacity(t *testing.T) {
 		l := drawLimit(t, a)
 		var s State
 		now := drawHistory(t, l, &s)
-		before := l.Take(&s, now, 0).Remaining
+		remainingBefore := l.Take(&s, now, 0).Remaining
 		n := rapid.OneOf(rapid.Int64Range(1, 5), rapid.Int64Range(1, MaxHits)).Draw(t, "refunded hits")
 		r := l.Take(&s, now, -n)
 		assert.True(t, r.Allowed)
 		assert.LessOrEqual(t, r.Remaining, l.capacity)
-		assert.GreaterOrEqual(t, r.Remaining, before)
-		assert.LessOrEqual(t, r.Remaining-before, n)
+		assert.GreaterOrEqual(t, r.Remaining, remainingBefore)
+		assert.LessOrEqual(t, r.Remaining-remainingBefore, n)
 		if a.ResetsAtOnce() || a == SlidingLog || a.HasHolds() {
-			assert.Equal(t, min(before+n, l.capacity), r.Remaining)
+			assert.Equal(t, min(remainingBefore+n, l.capacity), r.Remaining)
 		}
 	})
 }
@@ -281,18 +281,18 @@ func TestDeniedHitsCostNothingUnlessCharged(t *testing.T) {
 		l := drawLimit(t, a)
 		var s State
 		now := drawHistory(t, l, &s)
-		before := l.Take(&s, now, 0).Remaining
+		remainingBefore := l.Take(&s, now, 0).Remaining
 		n := rapid.Int64Range(1, MaxHits).Draw(t, "n")
 		r := l.Take(&s, now, n)
 		switch {
 		case r.Allowed:
 			assert.GreaterOrEqual(t, r.Remaining, int64(0))
-			assert.LessOrEqual(t, r.Remaining, before-n+1) // +1, because fractions are rounded
+			assert.LessOrEqual(t, r.Remaining, remainingBefore-n+1) // +1, because fractions are rounded
 		case l.ChargeDenied:
 			// A log in debt drops old entries when newer entries have Max hits.
-			assert.LessOrEqual(t, r.Remaining, max(before, 0))
+			assert.LessOrEqual(t, r.Remaining, max(remainingBefore, 0))
 		default:
-			assert.Equal(t, before, r.Remaining)
+			assert.Equal(t, remainingBefore, r.Remaining)
 		}
 	})
 }

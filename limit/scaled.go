@@ -11,8 +11,8 @@ type scaledLimit struct {
 // Scaled returns l with its rate and capacity multiplied by ratio and rounded down, but at least 1 unless l admits
 // nothing. ratio is above 0 and at most 1. l keeps the last result, so a call with the same ratio allocates nothing.
 func (l *Limit) Scaled(ratio float64) *Limit {
-	if last := l.lastScaled.Load(); last != nil && last.ratio == ratio {
-		return last.limit
+	if scaled := l.lastScaled.Load(); scaled != nil && scaled.ratio == ratio {
+		return scaled.limit
 	}
 	multiply := func(n int64) uint32 {
 		if n == 0 {

@@ -1,7 +1,7 @@
 package limit
 
 // MaxLogEntries is the maximum number of entries of a log. A log of exactLogEntries or more combines the hits of
-// one tick into one entry. A window has logTicks ticks and can touch logTicks + 1.
+// one tick into one entry. A window is as long as logTicks ticks, and can touch logTicks + 1 ticks.
 const (
 	MaxLogEntries   = exactLogEntries + logTicks + 1
 	exactLogEntries = 2048

@@ -154,7 +154,7 @@ func TestRejectedCandidateKeepsTheLastGoodCandidate(t *testing.T) {
 	assert.Contains(t, out.String(), "candidate limits rejected; no candidate is evaluated")
 	assert.NotContains(t, out.String(), "last good")
 	candidate.Follow(t.Context(), updates{{Limits: limitsOf(t, "7")}, rejected}, log)
-	assert.Contains(t, out.String(), "candidate limits rejected; the last good ones are still evaluated")
+	assert.Contains(t, out.String(), "candidate limits rejected; the last good candidate is still evaluated")
 	assert.EqualError(t, candidate.Status().Problem, "limits.yaml:3: mistake")
 	assert.Equal(t, 1, candidate.Store().Load().Rules())
 	candidate.Follow(t.Context(), updates{{}}, log)

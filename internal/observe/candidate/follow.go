@@ -20,7 +20,7 @@ func (c *Candidate) Follow(ctx context.Context, s source.Source, log *slog.Logge
 			log.Error("candidate limits rejected; no candidate is evaluated", "problem", err)
 			return err
 		case err != nil:
-			log.Error("candidate limits rejected; the last good ones are still evaluated", "problem", err)
+			log.Error("candidate limits rejected; the last good candidate is still evaluated", "problem", err)
 			return err
 		case update.Limits == nil:
 			return nil

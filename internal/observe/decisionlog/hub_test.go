@@ -221,16 +221,16 @@ func TestParseFilterNamesTheWrongParameter(t *testing.T) {
 
 func TestFullBufferDropsRecords(t *testing.T) {
 	h := NewHub(nil, nil)
-	slow, fast := subscribe(t, h, Filter{}, 2), subscribe(t, h, Filter{}, 10)
+	slowSubscriber, fastSubscriber := subscribe(t, h, Filter{}, 2), subscribe(t, h, Filter{}, 10)
 	rateLimiter := newService(t, nil, nil, h)
 	for range 5 {
 		_, err := rateLimiter.ShouldRateLimit(t.Context(), request("tenant=x"))
 		require.NoError(t, err)
 	}
-	assert.Len(t, drain(slow), 2)
-	assert.EqualValues(t, 3, slow.Dropped())
-	assert.Len(t, drain(fast), 5)
-	assert.Zero(t, fast.Dropped())
+	assert.Len(t, drain(slowSubscriber), 2)
+	assert.EqualValues(t, 3, slowSubscriber.Dropped())
+	assert.Len(t, drain(fastSubscriber), 5)
+	assert.Zero(t, fastSubscriber.Dropped())
 }
 
 func TestHubBoundsItsSubscribers(t *testing.T) {

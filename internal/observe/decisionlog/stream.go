@@ -90,11 +90,11 @@ func (s *stream) run(r *http.Request) {
 		reason = fmt.Sprintf("more than %d per second", s.perSecond)
 	}
 	reportedDrops := uint64(0)
-	sentRecords := 0 // since the last tick of dropsTicker
+	sentRecords := 0 // the records since the last tick of dropsTicker
 	for s.write() {
 		records := s.records
 		if s.perSecond > 0 && sentRecords >= s.perSecond {
-			records = nil // until the next tick
+			records = nil // a nil channel sends nothing, so the stream waits for the next tick
 		}
 		select {
 		case <-r.Context().Done():
@@ -107,9 +107,9 @@ func (s *stream) run(r *http.Request) {
 			heartbeat.Reset(HeartbeatPause)
 		case now := <-dropsTicker.C:
 			sentRecords = 0
-			if dropped := s.Dropped(); dropped > reportedDrops {
-				appendLine(&s.lines, Drops{now.UTC(), dropped - reportedDrops, reason})
-				reportedDrops = dropped
+			if drops := s.Dropped(); drops > reportedDrops {
+				appendLine(&s.lines, Drops{now.UTC(), drops - reportedDrops, reason})
+				reportedDrops = drops
 			}
 		case <-heartbeat.C:
 			s.lines.WriteByte('\n')

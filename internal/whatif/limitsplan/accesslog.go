@@ -200,6 +200,6 @@ func parseTime(text string) (t time.Time, ok bool) {
 	if seconds >= maxSeconds {
 		seconds /= 1000
 	}
-	whole, fraction := math.Modf(seconds)
-	return time.Unix(int64(whole), int64(fraction*1e9)).UTC(), true
+	wholeSeconds, fraction := math.Modf(seconds)
+	return time.Unix(int64(wholeSeconds), int64(fraction*1e9)).UTC(), true
 }

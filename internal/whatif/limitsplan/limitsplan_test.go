@@ -75,13 +75,13 @@ func replayLog(t testing.TB, limits string, logs ...string) *Report {
 }
 
 func TestReplayCountsNewAndRecordedDenials(t *testing.T) {
-	ok, denied := decisionlog.OK, decisionlog.OverLimit
+	ok, overLimit := decisionlog.OK, decisionlog.OverLimit
 	peek := record(5, "tenant", "a", ok)
 	peek.Hits = 0
 	refund := record(5, "tenant", "a", ok)
 	refund.Hits = -2
-	large := record(1, "tenant", "a", ok)
-	large.Hits = 3
+	threeHits := record(1, "tenant", "a", ok)
+	threeHits.Hits = 3
 	for name, c := range map[string]struct {
 		records []decisionlog.Record
 		want    Counts
@@ -91,11 +91,11 @@ func TestReplayCountsNewAndRecordedDenials(t *testing.T) {
 			Counts{Total: 3, DeniedNow: 1, NewlyDenied: 1},
 		},
 		"looser limit admits": {
-			[]decisionlog.Record{record(1, "tenant", "a", denied), record(2, "tenant", "b", ok)},
+			[]decisionlog.Record{record(1, "tenant", "a", overLimit), record(2, "tenant", "b", ok)},
 			Counts{Total: 2, DeniedBefore: 1, NewlyAdmitted: 1},
 		},
 		"denied before and now": {
-			[]decisionlog.Record{record(1, "tenant", "a", ok), record(2, "tenant", "a", ok), record(3, "tenant", "a", denied)},
+			[]decisionlog.Record{record(1, "tenant", "a", ok), record(2, "tenant", "a", ok), record(3, "tenant", "a", overLimit)},
 			Counts{Total: 3, DeniedBefore: 1, DeniedNow: 1},
 		},
 		"new window starts with nothing": {
@@ -114,9 +114,9 @@ func TestReplayCountsNewAndRecordedDenials(t *testing.T) {
 			[]decisionlog.Record{record(1, "tenant", "a", ok), record(2, "tenant", "a", ok), refund, record(6, "tenant", "a", ok)},
 			Counts{Total: 4},
 		},
-		"hits of a call count":    {[]decisionlog.Record{large}, Counts{Total: 1, DeniedNow: 1, NewlyDenied: 1}},
+		"hits of a call count":    {[]decisionlog.Record{threeHits}, Counts{Total: 1, DeniedNow: 1, NewlyDenied: 1}},
 		"rule in shadow mode":     {[]decisionlog.Record{record(1, "trial", "a", ok)}, Counts{Total: 1}},
-		"descriptor without rule": {[]decisionlog.Record{record(1, "other", "a", denied), record(2, "free", "a", ok)}, Counts{Total: 2, DeniedBefore: 1, NewlyAdmitted: 1}},
+		"descriptor without rule": {[]decisionlog.Record{record(1, "other", "a", overLimit), record(2, "free", "a", ok)}, Counts{Total: 2, DeniedBefore: 1, NewlyAdmitted: 1}},
 		"unlimited rule":          {[]decisionlog.Record{record(1, "free", "a", ok)}, Counts{Total: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -249,9 +249,9 @@ func TestCompressedLogIsRead(t *testing.T) {
 }
 
 func TestNotesSayWhatTheLogLacks(t *testing.T) {
-	denied := logOf(record(1, "tenant", "a", decisionlog.OverLimit))
+	deniedLog := logOf(record(1, "tenant", "a", decisionlog.OverLimit))
 	drops := string(decisionlog.EncodeLine(decisionlog.Drops{Time: logStart, Dropped: 7, Reason: "rate"}))
-	report := replayLog(t, newLimits, denied+drops)
+	report := replayLog(t, newLimits, deniedLog+drops)
 	assert.Equal(t, []string{
 		"0.log: 7 records were dropped when the log was written; these calls are missing (DECISION_LOG_MAX_PER_SECOND)",
 		"0.log: the log has denied calls only; a plan needs all calls (DECISION_LOG=all)",

@@ -15,7 +15,7 @@ const maxSorted = 1 << 14 // the most records by which a record may be late in i
 type sorter[T any] struct {
 	read    func() (T, error)
 	timeOf  func(T) time.Time
-	queue   []T // in the order of time
+	queue   []T // the sorted records
 	isAtEnd bool
 }
 

@@ -74,7 +74,7 @@ var fieldHelp = map[string]string{
 	"statuses":         "Wanted answer for each descriptor.",
 }
 
-// itemNames has the name of the definition for the items of each list whose items must be objects.
+// itemNames has the name of the definition of items. The key is the name of the list. Items of these lists are objects.
 var itemNames = map[string]string{"tests": "test", "requests": "request", "statuses": "status"}
 
 func fieldSchema(f fields.Field) map[string]any {

@@ -249,14 +249,14 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(testFile("start: 2030-01-01T00:00:00Z", "  - {descriptor: fixed=a, at: 1d2h, repeat: 3, every: 1s, want: {headers: {a: 1}}}")))
 	f.Add([]byte("a: &a [*a, *a]\n<<: *a"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		parsed, err := Parse("f", data)
+		file, err := Parse("f", data)
 		if err != nil {
-			assert.Nil(t, parsed)
+			assert.Nil(t, file)
 			assert.NotEmpty(t, err.Error())
 			return
 		}
-		assert.NotEmpty(t, parsed.Limits)
-		for _, test := range parsed.Tests {
+		assert.NotEmpty(t, file.Limits)
+		for _, test := range file.Tests {
 			assert.NotEmpty(t, test.Requests)
 			previousTime := minTime
 			for _, r := range test.Requests {

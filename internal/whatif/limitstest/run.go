@@ -240,8 +240,8 @@ func (s *testService) advice(w *Want) string {
 	if slices.Contains(paths, w.Text) {
 		return ""
 	}
-	if near := fields.Nearest(w.Text, paths); near != "" {
-		return fmt.Sprintf(" (no rule has this path; did you mean %s?)", near)
+	if similar := fields.Nearest(w.Text, paths); similar != "" {
+		return fmt.Sprintf(" (no rule has this path; did you mean %s?)", similar)
 	}
 	return " (no rule has this path; rls check prints all rules)"
 }
