@@ -16,8 +16,10 @@
 local maxMembers, resetHits = 100000, 2 ^ 34 -- equal to maxHoldMembers and MaxHits of package limit
 local lowestSlotsScore = -2 ^ 34             -- the scores of anonymous holds are below it
 
+-- Returns the number of members of hold in the sorted set.
 local function membersOf(hold) return hold.slots > 1 and 2 or 1 end
 
+-- Returns the hold that a member of the sorted set stands for.
 local function holdOf(s, member, score)
   local mark = math.abs(tonumber(score))
   local hold = { member = member, expiry = math.floor(mark / 2), slots = 1, isStored = true }
@@ -25,7 +27,8 @@ local function holdOf(s, member, score)
   return hold
 end
 
--- Returns the list of the anonymous holds or of the named holds. storedHolds has the holds that were fetched from Redis.
+-- Returns the list of the anonymous holds or of the named holds. storedHolds has the holds that were fetched from Redis,
+-- and newHolds has the new and the changed holds.
 -- Both tables start with the hold that expires first. The holds before storedHolds[firstIndex] no longer exist.
 local function newList(command, minScore, maxScore)
   return {
@@ -56,13 +59,14 @@ end
 
 -- Returns the hold of list that expires first, or nil.
 local function firstHold(s, list)
-  local stored
-  list.firstIndex, stored = findStored(s, list, list.firstIndex)
-  local new = list.newHolds[1]
-  if not stored or new and new.expiry < stored.expiry then return new end
-  return stored
+  local oldHold
+  list.firstIndex, oldHold = findStored(s, list, list.firstIndex)
+  local newHold = list.newHolds[1]
+  if not oldHold or newHold and newHold.expiry < oldHold.expiry then return newHold end
+  return oldHold
 end
 
+-- Returns the list that has the hold of member.
 local function listOf(s, member) return member:byte() == 97 and s.anonymous or s.named end -- 97 is the letter a
 
 local function remove(s, hold)
@@ -88,7 +92,7 @@ local function add(s, member, expiry, slots)
   table.insert(holds, i + 1, hold)
 end
 
--- Returns the hold of member, or nil.
+-- Returns the hold with this member, or nil.
 local function find(s, member)
   if s.newHolds[member] then return s.newHolds[member] end
   if s.obsoleteSlots[member] then return nil end
@@ -194,11 +198,11 @@ return {
         member = 'i' .. hit[2]
       end
     end
-    local existing = member and find(s, member)
+    local namedHold = member and find(s, member)
     local retry = 0
     if n < 0 then
       if member then
-        if existing then remove(s, existing) end
+        if namedHold then remove(s, namedHold) end
       elseif expiry then
         removeAnonymous(s, -n, expiry)
       elseif n == -resetHits then
@@ -206,13 +210,13 @@ return {
       else
         releaseAnonymous(s, -n)
       end
-      existing = nil
-    elseif existing then
+      namedHold = nil
+    elseif namedHold then
       retry = -2
       if n > 0 then
-        remove(s, existing)
-        add(s, member, now + period, existing.slots)
-        existing = s.newHolds[member]
+        remove(s, namedHold)
+        add(s, member, now + period, namedHold.slots)
+        namedHold = s.newHolds[member]
       end
     elseif s.slots + math.max(n, 1) <= max and s.members < maxMembers then
       if n > 0 then
@@ -225,7 +229,7 @@ return {
           slots = n + sameHold.slots
         end
         add(s, name, expiry, slots)
-        existing = member and s.newHolds[name]
+        namedHold = member and s.newHolds[name]
         if not member and s.slots + n > max then retry = -2 - expiryAfter(s, s.slots + n - max, now) + now end
       end
     else
@@ -233,7 +237,7 @@ return {
       local maxTaken = max - math.max(n, 1)
       if maxTaken >= 0 then retry = expiryAfter(s, math.max(s.slots - maxTaken, 1), now) - now end
     end
-    local resetTime = existing and existing.expiry or s.slots > 0 and expiryAfter(s, 1, now)
+    local resetTime = namedHold and namedHold.expiry or s.slots > 0 and expiryAfter(s, 1, now)
     return s.slots, resetTime and resetTime - now or 0, retry
   end,
 

@@ -1,7 +1,7 @@
 -- take decides and charges the hits of many requests in one step. Numbers in Lua are doubles, which
 -- have all whole numbers up to 2^53. Every number here is whole and below 2^53.
 --
--- KEYS     The counter of each hit. A later hit on a counter sees the charge of an earlier one.
+-- KEYS     The counter of each hit. A later hit on a counter sees the charges of earlier hits.
 -- ARGV[1]  MessagePack array: now, jitter, distinct, refundable, L, then 5 values for each of L limits,
 --          then 2 values for each hit.
 --            now       microseconds since 1970, or 0 for the clock of this Redis
@@ -9,7 +9,7 @@
 --            distinct  1 if no key occurs twice, otherwise 0
 --            refundable  the milliseconds in which a charge of mode 8 can be refunded, or 0
 --          The values of a limit:
---            name      the script of its algorithm
+--            name      the name of its algorithm
 --            max       hits per window, below 2^32
 --            period    the window in microseconds, at most ten years; for fixed_window the time until the
 --                      window of the key ends; for concurrency the time until a hold expires
@@ -99,7 +99,7 @@ else
   end
 end
 
-local command = redis.pcall
+local pcallRedis = redis.pcall
 for i = 1, hitCount do
   local value = values[i]
   if value ~= nil then
@@ -107,11 +107,11 @@ for i = 1, hitCount do
     if write then
       result = write(key, storedValues[i], value, newExpiry, ttl)
     elseif not newExpiry then
-      result = command('SETRANGE', key, '0', value)
+      result = pcallRedis('SETRANGE', key, '0', value)
     elseif storedValues[i] then
-      result = command('SET', key, value, 'PX', ttl(newExpiry))
+      result = pcallRedis('SET', key, value, 'PX', ttl(newExpiry))
     else
-      result = command('SET', key, value, 'PX', ttl(newExpiry), 'NX')
+      result = pcallRedis('SET', key, value, 'PX', ttl(newExpiry), 'NX')
     end
     if not result or type(result) == 'table' and result.err then
       slowPath = slowPath or makeSlowPath()

@@ -54,7 +54,7 @@ type Log struct {
 	reopenRequests chan struct{}
 
 	rateMu        sync.Mutex // guards the fields below
-	second        int64      // the second of the newest record, since 1970
+	second        int64      // the Unix time of the newest record
 	secondRecords int        // the number of records in this second
 
 	writtenCount  atomic.Uint64
@@ -88,7 +88,7 @@ func (l *Log) Stats() Stats {
 	return s
 }
 
-// Reopen opens the file again, after a program has moved it away.
+// Reopen opens the file at the path again, for example after a program has moved the old file away.
 func (l *Log) Reopen() {
 	select {
 	case l.reopenRequests <- struct{}{}:

@@ -17,7 +17,7 @@ type output struct {
 	endsWithPartOfLine bool // reports whether the last written line is not complete
 }
 
-const filePermissions = 0o640 // only the owner may write, and only the group may read the values of requests
+const filePermissions = 0o640 // the owner may read and write, the group may read; no others, because the log has values of requests
 
 func (o *output) reopen() {
 	if o.path == "" {

@@ -20,7 +20,7 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// Code is the outcome of a decision.
+// Code is the result of a decision.
 type Code string
 
 // The codes of records.

@@ -23,7 +23,7 @@ type counts struct {
 	total, deniedBefore, deniedNow []uint64 // the numbers of calls in the buckets of timeline
 
 	rules    map[*descriptors.Rule]*RuleReport // the key nil stands for no rule
-	metRules bool                              // reports whether a descriptor has met a rule
+	hasMetRule bool                              // reports whether a descriptor has met a rule
 
 	keys            map[uint64]*keyCounts // at most maxKeys; the key is a hash of the counter's key
 	newlyDeniedKeys map[uint64]KeyReport  // the reports of keys with a new denial, without counts; the key is the hash
@@ -52,6 +52,7 @@ func newCounts(maxKeys int) counts {
 	return c
 }
 
+// add counts a recorded call and its replay.
 func (c *counts) add(recorded *Call, replayed *service.Call) {
 	if replayed.Err != nil {
 		c.failureCount++
@@ -109,7 +110,7 @@ func (c *counts) addDescriptor(rule *descriptors.Rule, bucket int, wasDenied, is
 		r = &RuleReport{Rule: NoRule, Limits: "none", Timeline: c.timeline.newSeries()}
 		if rule != nil {
 			r.Rule, r.Limits, r.Shadow = rule.Path, limitsText(rule), rule.ShadowMode
-			c.metRules = true
+			c.hasMetRule = true
 		}
 		c.rules[rule] = r
 	}

@@ -55,7 +55,7 @@ func Run(ctx context.Context, config *descriptors.Config, r Reader, o Options) (
 	for ctx.Err() == nil {
 		c, err := r.Next()
 		if errors.Is(err, io.EOF) {
-			if reason := p.reasonAgainstReport(config, firstCall); reason != "" {
+			if reason := p.reasonForNoReport(config, firstCall); reason != "" {
 				return nil, errors.New(strings.Join(append([]string{reason}, r.Notes()...), "\n"))
 			}
 			report := p.counts.report(o.MaxKeys)
@@ -71,7 +71,7 @@ func Run(ctx context.Context, config *descriptors.Config, r Reader, o Options) (
 			firstCall = c
 		}
 		if c.Time.Before(now) {
-			lateCalls++ // the clock does not go back
+			lateCalls++ // the replay of c is late, because the clock does not go back
 		} else {
 			now = c.Time
 		}
@@ -81,14 +81,14 @@ func Run(ctx context.Context, config *descriptors.Config, r Reader, o Options) (
 	return nil, ctx.Err()
 }
 
-// reasonAgainstReport returns the reason why the replay says nothing about config, or an empty text.
-func (p *replay) reasonAgainstReport(config *descriptors.Config, firstCall *Call) string {
+// reasonForNoReport returns the reason why the replay says nothing about config, or an empty text.
+func (p *replay) reasonForNoReport(config *descriptors.Config, firstCall *Call) string {
 	switch {
 	case firstCall == nil:
 		return "no call to replay"
 	case p.counts.calls.Total == 0:
 		return "no call can be replayed; the first error is: " + p.counts.firstFailure.Error()
-	case !p.counts.metRules && config.Rules() > 0:
+	case !p.counts.hasMetRule && config.Rules() > 0:
 		return noRuleText(config, firstCall)
 	}
 	return ""
