@@ -27,7 +27,7 @@ const (
 	Same    Kind = "same"    // the same requests pass; only a name, metadata or metrics change
 	Looser  Kind = "looser"  // more requests pass
 	Tighter Kind = "tighter" // fewer requests pass
-	Mixed   Kind = "mixed"   // some requests pass that did not, and others can be denied
+	Mixed   Kind = "mixed"   // some requests pass that did not pass before, and others no longer pass
 )
 
 // Event is what happened to the rule of a change.

@@ -33,7 +33,7 @@ var (
 	maxTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// defaultStart is the default start. A minute, an hour, a day, a month and a year start at this time.
+// defaultStart is the default start. A window of a second, a minute, an hour, a day or a week starts at this time.
 var defaultStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Parse reads a test file. The error is fields.Problems: all problems with their places.
