@@ -47,7 +47,7 @@ func TestScaledTokenBucketScalesItsBurst(t *testing.T) {
 	assert.EqualValues(t, 500, l.Scaled(0.5).Capacity(), "the fallback holds no permits")
 }
 
-func TestWithoutChargeDeniedNothingElseChanges(t *testing.T) {
+func TestWithoutChargeDeniedTheSpecIsOtherwiseEqual(t *testing.T) {
 	l := mustNew(t, Spec{Requests: 10, Unit: Minute, ChargeDenied: true, FallbackRatio: 0.1})
 	want := l.Spec
 	want.ChargeDenied = false

@@ -21,9 +21,9 @@ func LoadMapping(file string) (*mapper.MetricMapper, error) {
 	return m, m.InitFromFile(file)
 }
 
-// Mapped returns a function that replaces the metrics of envoyproxy/ratelimit in families. m makes the new metrics from
+// FamilyMapper returns a function that replaces the metrics of envoyproxy/ratelimit in families. m makes the new metrics from
 // the names of the old metrics in statsd, as statsd_exporter does.
-func Mapped(m *mapper.MetricMapper, rules func() iter.Seq[metrics.KeyCounts]) func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
+func FamilyMapper(m *mapper.MetricMapper, rules func() iter.Seq[metrics.KeyCounts]) func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
 	return func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
 		reader := pointReader{gatherer: prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return families, nil }), rules: rules}
 		points, err := reader.points()
@@ -60,8 +60,8 @@ type mappedSeries struct {
 
 var statsdTypes = map[kind]mapper.MetricType{counter: mapper.MetricTypeCounter, gauge: mapper.MetricTypeGauge, timer: mapper.MetricTypeObserver}
 
-// add adds p to the series that m makes from p. All points of a family have the kind of the first point. add drops points
-// of other kinds.
+// add adds p to the series that mappings makes from p. A family has the kind of its first point. add drops points of
+// other kinds.
 func (m mappedFamilies) add(mappings *mapper.MetricMapper, p *point) {
 	mapping, labels, isMapped := mappings.GetMapping(p.name, statsdTypes[p.kind])
 	if !isMapped {
@@ -116,7 +116,7 @@ func (m mappedFamilies) list() (families []*dto.MetricFamily) {
 	for name, f := range m {
 		family := &dto.MetricFamily{Name: &name, Help: &f.help, Type: f.prometheusType().Enum()}
 		for _, key := range slices.Sorted(maps.Keys(f.series)) {
-			family.Metric = append(family.Metric, f.metric(f.series[key]))
+			family.Metric = append(family.Metric, f.newMetric(f.series[key]))
 		}
 		families = append(families, family)
 	}
@@ -135,7 +135,7 @@ func (f *mappedFamily) prometheusType() dto.MetricType {
 	return dto.MetricType_SUMMARY
 }
 
-func (f *mappedFamily) metric(s *mappedSeries) *dto.Metric {
+func (f *mappedFamily) newMetric(s *mappedSeries) *dto.Metric {
 	m := &dto.Metric{Label: s.labels}
 	durations := slices.Sorted(maps.Keys(s.calls))
 	sum, count := 0.0, uint64(0)

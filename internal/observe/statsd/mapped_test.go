@@ -23,7 +23,7 @@ func mappedText(t *testing.T, p *process, mapping string) string {
 	require.NoError(t, err)
 	gathered, err := p.registry.Gather()
 	require.NoError(t, err)
-	families, err := Mapped(m, p.allRules)(gathered)
+	families, err := FamilyMapper(m, p.allRules)(gathered)
 	require.NoError(t, err)
 	var b, lines strings.Builder
 	for _, f := range families {

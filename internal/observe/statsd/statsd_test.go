@@ -134,7 +134,7 @@ func TestDogStatsDHasTagsAndMogrifiedNames(t *testing.T) {
 	}, server.lines(t))
 }
 
-func TestPacketsAreShort(t *testing.T) {
+func TestPacketsHaveAtMostPacketBytes(t *testing.T) {
 	server, p := listenUDP(t), newProcess()
 	want := map[string]bool{}
 	for i := range 100 {

@@ -138,7 +138,7 @@ const (
 	spanID  = "00f067aa0ba902b7"
 )
 
-func TestParentComesFromHeaders(t *testing.T) {
+func TestSpanHasTheParentThatTheHeadersName(t *testing.T) {
 	t.Setenv("OTEL_PROPAGATORS", "")
 	for name, c := range map[string]struct {
 		headers []string

@@ -77,7 +77,7 @@ func FuzzExplain(f *testing.F) {
 // FuzzDrawnExplain explains drawn requests with drawn limits.
 func FuzzDrawnExplain(f *testing.F) { f.Fuzz(rapid.MakeFuzz(explainDrawn)) }
 
-func TestDrawnRequestsAreExplained(t *testing.T) {
+func TestExplanationOfARandomRequestHasTheCodeOfTheAnswer(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, explainDrawn)
 }

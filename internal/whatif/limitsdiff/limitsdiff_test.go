@@ -38,7 +38,7 @@ func key(fields, limitFields string) string {
 	return fmt.Sprintf("{key: k, %s rate_limit: {unit: minute, requests_per_unit: 10, %s}}", fields, limitFields)
 }
 
-func TestChangesHaveTheirKind(t *testing.T) {
+func TestEachChangeHasItsKindAndReason(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, old, current string

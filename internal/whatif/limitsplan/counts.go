@@ -22,7 +22,7 @@ type counts struct {
 
 	total, deniedBefore, deniedNow []uint64 // the numbers of calls in the buckets of timeline
 
-	rules    map[*descriptors.Rule]*RuleReport // the key nil stands for no rule
+	rules      map[*descriptors.Rule]*RuleReport // the key nil stands for no rule
 	hasMetRule bool                              // reports whether a descriptor has met a rule
 
 	keys            map[uint64]*keyCounts // at most maxKeys; the key is a hash of the counter's key

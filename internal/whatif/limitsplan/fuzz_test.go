@@ -77,7 +77,7 @@ func FuzzReaders(f *testing.F) {
 // FuzzDrawnReplay replays drawn decision logs against drawn limits.
 func FuzzDrawnReplay(f *testing.F) { f.Fuzz(rapid.MakeFuzz(replayDrawn)) }
 
-func TestDrawnLogsAreReplayed(t *testing.T) {
+func TestReplayOfRandomLogsCountsEachCallOnce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, replayDrawn)
 }

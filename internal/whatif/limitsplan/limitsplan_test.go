@@ -248,7 +248,7 @@ func TestCompressedLogIsRead(t *testing.T) {
 	assert.Equal(t, uint64(1), replayLog(t, newLimits, b.String()).Calls.Total)
 }
 
-func TestNotesSayWhatTheLogLacks(t *testing.T) {
+func TestNotesListDroppedAndMissingRecords(t *testing.T) {
 	deniedLog := logOf(record(1, "tenant", "a", decisionlog.OverLimit))
 	drops := string(decisionlog.EncodeLine(decisionlog.Drops{Time: logStart, Dropped: 7, Reason: "rate"}))
 	report := replayLog(t, newLimits, deniedLog+drops)
@@ -265,7 +265,7 @@ func TestLineWithoutAnEndIsLeftOut(t *testing.T) {
 	assert.Equal(t, []string{"0.log: 2 lines have no end and were left out, the first is line 2"}, report.Notes)
 }
 
-func TestReplayWithoutRecordsSaysWhy(t *testing.T) {
+func TestReplayWithoutCallsReturnsTheReason(t *testing.T) {
 	drops := string(decisionlog.EncodeLine(decisionlog.Drops{Time: logStart, Dropped: 7, Reason: "rate"}))
 	otherDomain := record(1, "tenant", "a", decisionlog.OK)
 	otherDomain.Domain = "other"

@@ -68,7 +68,7 @@ func FuzzDrawnRun(f *testing.F) {
 	f.Fuzz(rapid.MakeFuzz(func(t *rapid.T) { runFiles(t, limitsgen.File(t), drawTests(t)) }))
 }
 
-func TestDrawnFilesRun(t *testing.T) {
+func TestEachTestOfARandomFilePassesOrFails(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) { runFiles(t, limitsgen.File(t), drawTests(t)) })
 }
