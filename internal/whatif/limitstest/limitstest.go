@@ -40,8 +40,8 @@ type Request struct {
 	WantedError string // a part of the error that each answer must have; if it is empty, no answer may be an error
 }
 
-// time returns the time of repetition i, from 0.
-func (r *Request) time(i int) time.Time { return r.At.Add(time.Duration(i) * r.Every) }
+// sendTime returns the time of repetition i, from 0.
+func (r *Request) sendTime(i int) time.Time { return r.At.Add(time.Duration(i) * r.Every) }
 
 // Want is a wanted value of an answer.
 type Want struct {

@@ -261,8 +261,8 @@ func FuzzParse(f *testing.F) {
 			previousTime := minTime
 			for _, r := range test.Requests {
 				assert.NotEmpty(t, r.Message.Descriptors)
-				assert.False(t, r.At.Before(previousTime) || r.time(r.Repeat-1).After(maxTime))
-				previousTime = r.time(r.Repeat - 1)
+				assert.False(t, r.At.Before(previousTime) || r.sendTime(r.Repeat-1).After(maxTime))
+				previousTime = r.sendTime(r.Repeat - 1)
 			}
 		}
 	})

@@ -139,7 +139,7 @@ func (p *parser) parseFile(root *yaml.Node) {
 	for _, n := range p.Items(m["tests"]) {
 		t := p.parseTest(n)
 		if line := testLines[t.Name]; line > 0 && t.Name != "" {
-			p.Errorf(n, "the test in line %d has the same name; give each test its own", line)
+			p.Errorf(n, "the test in line %d has the same name; give each test its own name", line)
 		}
 		testLines[t.Name] = n.Line
 		f.Tests = append(f.Tests, t)
@@ -169,7 +169,7 @@ func (p *parser) parseTest(n *yaml.Node) Test {
 	now := start
 	for _, item := range p.Items(m["requests"]) {
 		r := p.parseRequest(item, domain, start, now)
-		now = r.time(max(r.Repeat, 1) - 1)
+		now = r.sendTime(max(r.Repeat, 1) - 1)
 		if now.After(maxTime) || now.Before(r.At) { // the multiplication can overflow
 			p.Errorf(item, "repeat and every: the last request is after the year 2199")
 			now = r.At
@@ -186,20 +186,20 @@ func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time)
 	if m == nil {
 		return r
 	}
-	if at := m["at"]; at.Is() {
-		if r.At = p.parseTime(at, start); r.At.Before(now) {
-			p.Errorf(at.Node, "at: got %s, which is before the request above (%s); put the requests in the order of their times", at.Text, now.Sub(start))
+	if atField := m["at"]; atField.Is() {
+		if r.At = p.parseTime(atField, start); r.At.Before(now) {
+			p.Errorf(atField.Node, "at: got %s, which is before the request above (%s); put the requests in the order of their times", atField.Text, now.Sub(start))
 		}
 	}
 	r.Repeat = max(int(m["repeat"].Number), 1)
 	if p.requests += r.Repeat; p.requests > MaxRequests && p.requests-r.Repeat <= MaxRequests {
-		p.Errorf(n, "file has more than %d requests, with repetitions; split it", MaxRequests)
+		p.Errorf(n, "file has more than %d requests, with repetitions; split the file", MaxRequests)
 	}
-	if every := m["every"]; every.Is() {
+	if everyField := m["every"]; everyField.Is() {
 		if r.Repeat == 1 {
-			p.Errorf(every.Node, "every has no meaning without repeat")
+			p.Errorf(everyField.Node, "every has no meaning without repeat")
 		}
-		r.Every = p.parseDuration(every)
+		r.Every = p.parseDuration(everyField)
 	}
 	r.Message.Domain = cmp.Or(m["domain"].Text, domain)
 	if r.Message.Domain == "" {
@@ -208,7 +208,7 @@ func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time)
 	var targets []*yaml.Node
 	switch descriptor, list := m["descriptor"], m["descriptors"]; {
 	case descriptor.Is() && list.Is():
-		p.Errorf(list.Node, "descriptor and descriptors are both given; put all into descriptors")
+		p.Errorf(list.Node, "descriptor and descriptors are both given; put all descriptors into descriptors")
 	case descriptor.Is():
 		targets = []*yaml.Node{descriptor.Node}
 	case list.Is():

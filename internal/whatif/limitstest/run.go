@@ -69,7 +69,7 @@ func (f *File) explain(ctx context.Context, config *descriptors.Config, t *Test,
 	s.sendTimes(ctx, failedRequest, n)
 	o := f.Settings
 	return explain.New(explain.Options{
-		Limits: &s.limits, Layer: backend.Counters{Limiter: s.limiter}, Now: func() time.Time { return failedRequest.time(n) },
+		Limits: &s.limits, Layer: backend.Counters{Limiter: s.limiter}, Now: func() time.Time { return failedRequest.sendTime(n) },
 		ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, AllOrNone: o.AllOrNone,
 	}).Explain(ctx, failedRequest.Message)
 }
@@ -114,7 +114,7 @@ func (s *testService) Answered(_ context.Context, c *service.Call) {
 }
 
 func (s *testService) call(ctx context.Context, r *Request, i int) (*rlsv3.RateLimitResponse, error) {
-	s.now = r.time(i)
+	s.now = r.sendTime(i)
 	return s.service.ShouldRateLimit(ctx, r.Message)
 }
 
