@@ -142,7 +142,7 @@ func (c *comparison) advance(p treePosition, entries []*ratelimitv3.RateLimitDes
 // the positions after entries.
 func (c *comparison) walk(old, current treePosition, path []*limitsfile.Descriptor, entries []*ratelimitv3.RateLimitDescriptor_Entry) {
 	list := slices.Concat(current.list, old.list)
-	overlapping, examples := overlaps(list), conditionExamples(list)
+	overlapping, examples := overlapDescriptors(list), conditionExamples(list)
 	comparedLabels := map[[2]string]bool{}
 	for i, d := range slices.Concat(list, overlapping, examples) {
 		isExample := i >= len(list)+len(overlapping)
@@ -169,7 +169,7 @@ func (c *comparison) walk(old, current treePosition, path []*limitsfile.Descript
 // conditionExamples returns descriptors for values near the borders of the conditions in list.
 func conditionExamples(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
 	var valueDescriptors []*limitsfile.Descriptor
-	conditions := map[[2]string]*condition.Condition{} // the key is the key and the text of the descriptor
+	conditions := map[[2]string]*condition.Condition{} // the conditions of the descriptors with this key and this value
 	for _, d := range list {
 		if d.Condition == nil {
 			continue
@@ -207,10 +207,10 @@ func exampleEntry(d *limitsfile.Descriptor, earlierEntries []*ratelimitv3.RateLi
 	}
 }
 
-const maxPatterns = 30 // the most patterns of one level that overlaps compares in pairs
+const maxPatterns = 30 // the most patterns of one level that overlapDescriptors compares in pairs
 
-// overlaps returns descriptors for texts that two patterns in list match. The order of the patterns decides which wins.
-func overlaps(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
+// overlapDescriptors returns descriptors for texts that two patterns in list match. The order of the patterns decides which wins.
+func overlapDescriptors(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
 	var patterns, textDescriptors []*limitsfile.Descriptor
 	for _, d := range list {
 		if d.WildcardValue && len(patterns) < maxPatterns {
@@ -228,8 +228,8 @@ func overlaps(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
 }
 
 // compareRules reports the change between the rules at the ends of two trails, if the rules differ. It reports the change
-// of an overlap only if no earlier change has the same rules.
-func (c *comparison) compareRules(oldTrail, newTrail, path []*limitsfile.Descriptor, isOverlap bool) {
+// of a descriptor that overlapDescriptors or conditionExamples made only if no earlier change has the same rules.
+func (c *comparison) compareRules(oldTrail, newTrail, path []*limitsfile.Descriptor, isGenerated bool) {
 	oldRule, newRule := ruleAtEnd(oldTrail), ruleAtEnd(newTrail)
 	change := Change{Requests: limitsfile.Path(c.domain, path), Event: Moved, Old: c.describeRule(oldTrail), New: c.describeRule(newTrail)}
 	var rulePaths [3]string // the old path, the new path, and ""
@@ -253,7 +253,7 @@ func (c *comparison) compareRules(oldTrail, newTrail, path []*limitsfile.Descrip
 		}
 		change.Event, key = Changed, rulePaths
 	}
-	if c.reported[key] || isOverlap && c.reported[rulePaths] {
+	if c.reported[key] || isGenerated && c.reported[rulePaths] {
 		return
 	}
 	c.reported[key], c.reported[rulePaths] = true, true

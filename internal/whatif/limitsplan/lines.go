@@ -20,34 +20,34 @@ var (
 )
 
 type lineReader struct {
-	name    string
-	scanner *bufio.Scanner
-	number  int // the number of the last line, from 1
+	name       string
+	scanner    *bufio.Scanner
+	lineNumber int // the number of the last line, from 1
 
 	cutLines, firstCutLine int // the number of lines without an end, and the line number of the first such line
 }
 
 // newLineReader returns a reader of a log, which may be compressed by gzip.
 func newLineReader(name string, r io.Reader) (*lineReader, error) {
-	buffered := bufio.NewReaderSize(r, 1<<16)
-	var text io.Reader = buffered
-	if magic, _ := buffered.Peek(2); len(magic) == 2 && magic[0] == 0x1f && magic[1] == 0x8b {
-		unzipped, err := gzip.NewReader(buffered)
+	bufferedLog := bufio.NewReaderSize(r, 1<<16)
+	var text io.Reader = bufferedLog
+	if firstBytes, _ := bufferedLog.Peek(2); len(firstBytes) == 2 && firstBytes[0] == 0x1f && firstBytes[1] == 0x8b {
+		gzipReader, err := gzip.NewReader(bufferedLog)
 		if err != nil {
 			return nil, fmt.Errorf("%s: not a whole gzip file: %w", name, err)
 		}
-		text = unzipped
+		text = gzipReader
 	}
-	s := bufio.NewScanner(text)
-	s.Buffer(make([]byte, 1<<16), maxLineBytes)
-	return &lineReader{name: name, scanner: s}, nil
+	scanner := bufio.NewScanner(text)
+	scanner.Buffer(make([]byte, 1<<16), maxLineBytes)
+	return &lineReader{name: name, scanner: scanner}, nil
 }
 
 // nextObject decodes the next line into v. It skips empty lines, and lines without an end: their writer has crashed, or
-// has not written the whole line yet. The error of a line that v can't hold begins with wanted.
-func (r *lineReader) nextObject(v any, wanted string) error {
+// has not written the whole line yet. The error of a line that does not fit v begins with expectation.
+func (r *lineReader) nextObject(v any, expectation string) error {
 	for r.scanner.Scan() {
-		r.number++
+		r.lineNumber++
 		text := bytes.TrimSpace(r.scanner.Bytes())
 		if len(text) == 0 {
 			continue
@@ -62,19 +62,19 @@ func (r *lineReader) nextObject(v any, wanted string) error {
 			return nil
 		}
 		if text[0] != '{' || !errors.Is(err, io.ErrUnexpectedEOF) {
-			return r.errorf("%s: %w", wanted, err)
+			return r.errorf("%s: %w", expectation, err)
 		}
 		if r.cutLines++; r.cutLines == 1 {
-			r.firstCutLine = r.number
+			r.firstCutLine = r.lineNumber
 		}
 	}
 	switch err := r.scanner.Err(); {
 	case err == nil:
 		return io.EOF
 	case errors.Is(err, bufio.ErrTooLong):
-		return fmt.Errorf("%s:%d: line is longer than %d bytes", r.name, r.number+1, maxLineBytes)
+		return fmt.Errorf("%s:%d: line is longer than %d bytes", r.name, r.lineNumber+1, maxLineBytes)
 	default:
-		return fmt.Errorf("%s:%d: %w", r.name, r.number+1, err)
+		return fmt.Errorf("%s:%d: %w", r.name, r.lineNumber+1, err)
 	}
 }
 
@@ -95,5 +95,5 @@ func (r *lineReader) checkTime(field string, t time.Time) error {
 }
 
 func (r *lineReader) errorf(format string, args ...any) error {
-	return fmt.Errorf("%s:%d: %w", r.name, r.number, fmt.Errorf(format, args...))
+	return fmt.Errorf("%s:%d: %w", r.name, r.lineNumber, fmt.Errorf(format, args...))
 }
