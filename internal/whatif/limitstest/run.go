@@ -63,10 +63,10 @@ func (f *File) runTest(ctx context.Context, config *descriptors.Config, t *Test,
 func (f *File) explain(ctx context.Context, config *descriptors.Config, t *Test, i, n int) *explain.Report {
 	s := f.newTestService(config, nil)
 	for j := range i {
-		s.sendTimes(ctx, &t.Requests[j], t.Requests[j].Repeat)
+		s.sendRepeatedly(ctx, &t.Requests[j], t.Requests[j].Repeat)
 	}
 	failedRequest := &t.Requests[i]
-	s.sendTimes(ctx, failedRequest, n)
+	s.sendRepeatedly(ctx, failedRequest, n)
 	o := f.Settings
 	return explain.New(explain.Options{
 		Limits: &s.limits, Layer: backend.Counters{Limiter: s.limiter}, Now: func() time.Time { return failedRequest.sendTime(n) },
@@ -113,14 +113,14 @@ func (s *testService) Answered(_ context.Context, c *service.Call) {
 	}
 }
 
-func (s *testService) call(ctx context.Context, r *Request, i int) (*rlsv3.RateLimitResponse, error) {
+func (s *testService) sendOnce(ctx context.Context, r *Request, i int) (*rlsv3.RateLimitResponse, error) {
 	s.now = r.sendTime(i)
 	return s.service.ShouldRateLimit(ctx, r.Message)
 }
 
-func (s *testService) sendTimes(ctx context.Context, r *Request, times int) {
+func (s *testService) sendRepeatedly(ctx context.Context, r *Request, times int) {
 	for i := range times {
-		_, _ = s.call(ctx, r, i)
+		_, _ = s.sendOnce(ctx, r, i)
 	}
 }
 
@@ -128,7 +128,7 @@ func (s *testService) sendTimes(ctx context.Context, r *Request, times int) {
 func (s *testService) send(ctx context.Context, r *Request) (failure *Failure, failedRepetition int) {
 	s.admitted = 0
 	for i := range r.Repeat {
-		resp, err := s.call(ctx, r, i)
+		resp, err := s.sendOnce(ctx, r, i)
 		if err == nil && resp.OverallCode == rlsv3.RateLimitResponse_OK {
 			s.admitted++
 		}
