@@ -136,7 +136,7 @@ func TestHoldersNeverExceedTheLimit(t *testing.T) {
 	})
 }
 
-// liveHolders returns the holders whose holds have not expired.
+// liveHolders returns the holders with holds that have not expired.
 func liveHolders(holders []slotHolder, now int64) (live []slotHolder) {
 	for _, h := range holders {
 		if h.expiry > now {

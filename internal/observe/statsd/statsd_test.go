@@ -21,7 +21,7 @@ import (
 
 func TestRulesHaveTheNamesOfTheIncumbent(t *testing.T) {
 	server, p := listenTCP(t), newProcess()
-	// The lines are those that envoyproxy/ratelimit sends for 4 calls with limits of 3 and 2.
+	// envoyproxy/ratelimit sends these lines for 4 calls with limits of 3 and 2.
 	p.rules = []metrics.KeyCounts{
 		{Key: "shop.plain", HitSums: metrics.HitSums{Total: 4, WithinLimit: 3, NearLimit: 1, OverLimit: 1}},
 		{Key: "shop.ip_10_0_0_1", HitSums: metrics.HitSums{Total: 4, WithinLimit: 2, NearLimit: 1, OverLimit: 2}},

@@ -64,7 +64,7 @@ func newService(tb testing.TB, t *Tracer, limiter backend.Limiter) rlsv3.RateLim
 	return t.Service(service.New(o))
 }
 
-// newTestTracer returns a Tracer and the spans that it has ended.
+// newTestTracer returns a Tracer, and an exporter that keeps the ended spans.
 func newTestTracer(tb testing.TB, samplingRate float64) (*Tracer, *tracetest.InMemoryExporter) {
 	tb.Helper()
 	spans := tracetest.NewInMemoryExporter()
