@@ -56,13 +56,13 @@ func (r *lineReader) nextObject(v any, expectation string) error {
 		d.UseNumber()
 		err := d.Decode(v)
 		if _, endErr := d.Token(); err == nil && !errors.Is(endErr, io.EOF) {
-			err = errors.New("the line has more than one object")
+			return r.errorf("%s: the line has more than one object", expectation)
 		}
 		if err == nil {
 			return nil
 		}
 		if text[0] != '{' || !errors.Is(err, io.ErrUnexpectedEOF) {
-			return r.errorf("%s: %w", expectation, err)
+			return r.errorf("%s", expectation)
 		}
 		if r.cutLines++; r.cutLines == 1 {
 			r.firstCutLine = r.lineNumber
