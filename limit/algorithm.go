@@ -18,31 +18,31 @@ const DefaultAlgorithm = FixedWindow
 
 // algorithms has one row for each algorithm. Other code asks for traits and does not compare algorithms.
 var algorithms = [...]struct {
-	name string // in limits files, and of the script lua/<name>.lua
-	tag  string // the start of the Tag of the counters
+	name string // the name in limits files; lua/<name>.lua is the script of the algorithm
+	tag  string // the Tag of a counter starts with tag
 	take func(s *State, l *Limit, now, n int64, chargeDenied bool) Result
 	traits
 }{
-	FixedWindow:    {"fixed_window", "fw", fixedWindow, traits{defaultChargeDenied: true, resetsAtOnce: true, aligned: true, countsWindows: true, leases: true}},
+	FixedWindow:    {"fixed_window", "fw", fixedWindow, traits{defaultChargeDenied: true, resetsAtOnce: true, alignsWindows: true, countsWindows: true, allowsLeases: true}},
 	SlidingWindow:  {"sliding_window", "sw", slidingWindow, traits{}},
 	SlidingLog:     {"sliding_log", "sl", slidingLog, traits{}},
-	TokenBucket:    {"token_bucket", "tb", tokenBucket, traits{usesBurst: true, leases: true}},
+	TokenBucket:    {"token_bucket", "tb", tokenBucket, traits{usesBurst: true, allowsLeases: true}},
 	FirstHitWindow: {"first_hit_window", "fh", firstHitWindow, traits{resetsAtOnce: true}},
-	Concurrency:    {"concurrency", "cc", concurrencyWithoutID, traits{holds: true}},
+	Concurrency:    {"concurrency", "cc", concurrencyWithoutID, traits{hasHolds: true}},
 }
 
-// traits are properties of an algorithm, which its methods explain.
+// traits are properties of an algorithm. The methods of Algorithm explain each trait.
 type traits struct {
-	usesBurst, defaultChargeDenied, resetsAtOnce, aligned, countsWindows, leases, holds bool
+	usesBurst, defaultChargeDenied, resetsAtOnce, alignsWindows, countsWindows, allowsLeases, hasHolds bool
 }
 
 // Algorithms returns all algorithms in the order of their constants.
 func Algorithms() []Algorithm {
-	all := make([]Algorithm, len(algorithms))
-	for i := range all {
-		all[i] = Algorithm(i)
+	list := make([]Algorithm, len(algorithms))
+	for i := range list {
+		list[i] = Algorithm(i)
 	}
-	return all
+	return list
 }
 
 // AlgorithmNames returns the names of all algorithms in the order of their constants.
@@ -54,33 +54,33 @@ func AlgorithmNames() []string {
 	return names
 }
 
-// ParseAlgorithm returns the algorithm of that name.
+// ParseAlgorithm returns the algorithm with this name.
 func ParseAlgorithm(name string) (Algorithm, bool) { return parse[Algorithm](AlgorithmNames(), name) }
 
-// String returns the name in limits files.
+// String returns the name of a in limits files.
 func (a Algorithm) String() string { return algorithms[a].name }
 
 // UsesBurst reports whether a limit of this algorithm can have a burst.
 func (a Algorithm) UsesBurst() bool { return algorithms[a].usesBurst }
 
-// DefaultChargeDenied reports whether denied hits are charged if the limits file does not say.
+// DefaultChargeDenied reports whether denied hits are charged if a limit in a limits file has no charge_denied.
 func (a Algorithm) DefaultChargeDenied() bool { return algorithms[a].defaultChargeDenied }
 
-// ResetsAtOnce reports whether all hits of a window are forgotten at its end. So charged denied hits make
-// nobody wait longer. A peek is allowed as long as the count does not exceed the limit.
+// ResetsAtOnce reports whether a counter forgets all hits of a window when the window ends. So charged denied
+// hits make no caller wait longer. A peek is allowed as long as the count does not exceed the limit.
 func (a Algorithm) ResetsAtOnce() bool { return algorithms[a].resetsAtOnce }
 
-// Aligned reports whether the windows of all keys start at the same times. ResetAfter is then always the end
+// AlignsWindows reports whether the windows of all keys start at the same times. ResetAfter is then always the end
 // of the window. Windows of a second or more end at a whole second.
-func (a Algorithm) Aligned() bool { return algorithms[a].aligned }
+func (a Algorithm) AlignsWindows() bool { return algorithms[a].alignsWindows }
 
-// CountsWindows reports whether the state is one count for each aligned window, which starts at 0. A store can
-// then keep a number for each window and decide with Limit.CountHits.
+// CountsWindows reports whether the state is one count for each aligned window. The count of a new window is 0.
+// A store can then keep one number for each window and decide with Limit.CountHits.
 func (a Algorithm) CountsWindows() bool { return algorithms[a].countsWindows }
 
-// Leases reports whether replicas can lease permits of a limit of this algorithm.
-func (a Algorithm) Leases() bool { return algorithms[a].leases }
+// AllowsLeases reports whether replicas can lease permits of a limit of this algorithm.
+func (a Algorithm) AllowsLeases() bool { return algorithms[a].allowsLeases }
 
-// HasHolds reports whether hits take slots until they are released or expire. Slots can become free at any
-// time, so a denial says nothing about the next hit.
-func (a Algorithm) HasHolds() bool { return algorithms[a].holds }
+// HasHolds reports whether hits take slots until a release, or until their hold expires. Slots can become free
+// at any time, so the next hit can be admitted after a denial.
+func (a Algorithm) HasHolds() bool { return algorithms[a].hasHolds }

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// testZones have DST in each way: by an hour or by half an hour, at midnight, across midnight,
-// and days that a zone skipped or had twice.
+// testZones change their clocks in all ways: by an hour or by half an hour, at midnight, across midnight,
+// and by whole days.
 var testZones = []string{
 	"UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Sao_Paulo", "America/St_Johns",
 	"Asia/Beirut", "America/Havana", "Pacific/Apia", "Pacific/Kwajalein", "Asia/Kathmandu", "Africa/Casablanca", "America/Juneau",
@@ -30,10 +30,10 @@ func micros(t *testing.T, text string) int64 {
 
 func TestCalendarWindowsStartAtLocalMidnight(t *testing.T) {
 	for _, c := range []struct {
-		name, zone       string
-		unit             Unit
-		multiplier       uint32
-		now, start, next string
+		name, zone      string
+		unit            Unit
+		multiplier      uint32
+		now, start, end string
 	}{
 		{"a day of 23 hours", "Europe/Berlin", Day, 1, "2026-03-29T12:00:00Z", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z"},
 		{"a day of 25 hours", "Europe/Berlin", Day, 1, "2026-10-25T12:00:00Z", "2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z"},
@@ -41,10 +41,10 @@ func TestCalendarWindowsStartAtLocalMidnight(t *testing.T) {
 		{"a gap at midnight", "America/Sao_Paulo", Day, 1, "2018-11-04T12:00:00Z", "2018-11-04T03:00:00Z", "2018-11-05T02:00:00Z"},
 		{"clocks go back to 23:01", "America/St_Johns", Day, 1, "2010-11-07T02:45:00Z", "2010-11-07T02:30:00Z", "2010-11-08T03:30:00Z"},
 		{"midnight comes twice", "America/Havana", Day, 1, "2026-11-01T05:30:00Z", "2026-11-01T04:00:00Z", "2026-11-02T05:00:00Z"},
-		{"before a skipped day", "Pacific/Apia", Day, 1, "2011-12-30T09:59:59Z", "2011-12-29T10:00:00Z", "2011-12-30T10:00:00Z"},
-		{"after a skipped day", "Pacific/Apia", Day, 1, "2011-12-30T10:00:00Z", "2011-12-30T10:00:00Z", "2011-12-31T10:00:00Z"},
+		{"the day before a skipped day", "Pacific/Apia", Day, 1, "2011-12-30T09:59:59Z", "2011-12-29T10:00:00Z", "2011-12-30T10:00:00Z"},
+		{"the day after a skipped day", "Pacific/Apia", Day, 1, "2011-12-30T10:00:00Z", "2011-12-30T10:00:00Z", "2011-12-31T10:00:00Z"},
 		{"a week starts on Monday", "America/New_York", Week, 1, "2026-11-22T12:00:00Z", "2026-11-16T05:00:00Z", "2026-11-23T05:00:00Z"},
-		{"a month", "America/New_York", Month, 1, "2026-03-15T12:00:00Z", "2026-03-01T05:00:00Z", "2026-04-01T04:00:00Z"},
+		{"a month with a change of the clocks", "America/New_York", Month, 1, "2026-03-15T12:00:00Z", "2026-03-01T05:00:00Z", "2026-04-01T04:00:00Z"},
 		{"a quarter", "UTC", Month, 3, "2026-05-15T12:00:00Z", "2026-04-01T00:00:00Z", "2026-07-01T00:00:00Z"},
 		{"a year", "Asia/Kathmandu", Year, 1, "2026-05-15T12:00:00Z", "2025-12-31T18:15:00Z", "2026-12-31T18:15:00Z"},
 		{"the last day of a leap year", "Europe/Berlin", Day, 1, "2040-12-31T12:00:00Z", "2040-12-30T23:00:00Z", "2040-12-31T23:00:00Z"},
@@ -52,24 +52,23 @@ func TestCalendarWindowsStartAtLocalMidnight(t *testing.T) {
 		{"a gap from 23:30", "America/Toronto", Day, 1, "1919-03-31T12:00:00Z", "1919-03-31T04:30:00Z", "1919-04-01T04:00:00Z"},
 		{"days before 1970", "UTC", Day, 3, "1969-12-30T12:00:00Z", "1969-12-29T00:00:00Z", "1970-01-01T00:00:00Z"},
 		{"the start of three days before 1970", "UTC", Day, 3, "1969-12-29T00:00:00Z", "1969-12-29T00:00:00Z", "1970-01-01T00:00:00Z"},
-		{"before 1970", "UTC", Month, 1, "1969-12-15T00:00:00Z", "1969-12-01T00:00:00Z", "1970-01-01T00:00:00Z"},
+		{"a month before 1970", "UTC", Month, 1, "1969-12-15T00:00:00Z", "1969-12-01T00:00:00Z", "1970-01-01T00:00:00Z"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := calendarLimit(t, c.zone, c.unit, c.multiplier)
 			start, end := l.WindowAt(micros(t, c.now))
 			assert.Equal(t, c.start, time.UnixMicro(start).UTC().Format(time.RFC3339))
-			assert.Equal(t, c.next, time.UnixMicro(end).UTC().Format(time.RFC3339))
+			assert.Equal(t, c.end, time.UnixMicro(end).UTC().Format(time.RFC3339))
 			assert.Equal(t, start, l.WindowStart(end))
-			next, _ := l.WindowAt(end)
-			assert.Equal(t, end, next, "the next window starts where this one ends")
-			again, _ := l.WindowAt(end - 1)
-			assert.Equal(t, start, again)
+			nextStart, _ := l.WindowAt(end)
+			assert.Equal(t, end, nextStart, "the next window starts where this window ends")
+			startOfLastMoment, _ := l.WindowAt(end - 1)
+			assert.Equal(t, start, startOfLastMoment)
 		})
 	}
 }
 
-// Windows divide time without gaps, on every replica in the same way, and each starts at a new
-// local date.
+// Windows divide time without gaps. All replicas have the same windows. Each window starts at a new local date.
 func TestCalendarWindowsDivideTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		zone := rapid.SampledFrom(testZones).Draw(t, "zone")
@@ -84,26 +83,26 @@ func TestCalendarWindowsDivideTime(t *testing.T) {
 		assert.LessOrEqual(t, start, now)
 		assert.Greater(t, end, now)
 
-		another := calendarLimit(t, zone, unit, multiplier) // as on another replica, asked at other times
+		otherReplica := calendarLimit(t, zone, unit, multiplier)
 		for _, moment := range []int64{end, start, start + (end-start)/2, end - 1} {
-			s, e := another.WindowAt(moment)
+			otherStart, otherEnd := otherReplica.WindowAt(moment)
 			if moment == end {
-				assert.Equal(t, end, s, "the next window follows without a gap")
+				assert.Equal(t, end, otherStart, "the next window follows without a gap")
 				continue
 			}
-			assert.Equal(t, [2]int64{start, end}, [2]int64{s, e}, "one window at all of its times")
+			assert.Equal(t, [2]int64{start, end}, [2]int64{otherStart, otherEnd}, "all moments of a window have the same window")
 		}
-		first, before := time.UnixMicro(start).In(location), time.UnixMicro(start-1).In(location)
-		assert.NotEqual(t, first.YearDay(), before.YearDay(), "the window starts at a new local date")
-		nominal, tolerance := l.Period(), 26*3600*int64(second)+l.Period()/8
-		assert.InDelta(t, nominal, end-start, float64(tolerance), "%s to %s", first, time.UnixMicro(end).In(location))
+		firstTime, previousTime := time.UnixMicro(start).In(location), time.UnixMicro(start-1).In(location)
+		assert.NotEqual(t, firstTime.YearDay(), previousTime.YearDay(), "the window starts at a new local date")
+		tolerance := 26*3600*int64(second) + l.Period()/8
+		assert.InDelta(t, l.Period(), end-start, float64(tolerance), "%s to %s", firstTime, time.UnixMicro(end).In(location))
 	})
 }
 
 func TestFixedWindowCountsByCalendar(t *testing.T) {
 	l := calendarLimit(t, "Europe/Berlin", Day, 1)
 	var s State
-	evening := micros(t, "2026-10-25T22:59:59Z") // an hour longer than 24 hours after midnight
+	evening := micros(t, "2026-10-25T22:59:59Z") // the last second of a day of 25 hours
 	midnight := micros(t, "2026-10-24T22:00:00Z")
 	for range 3 {
 		assert.True(t, l.Take(&s, midnight, 1).Allowed)
@@ -115,7 +114,7 @@ func TestFixedWindowCountsByCalendar(t *testing.T) {
 	assert.True(t, l.Take(&s, evening+second, 1).Allowed)
 }
 
-func TestWindowsOfMillisecondsAndTimezonesHaveOwnTags(t *testing.T) {
+func TestLimitsWithDifferentWindowsHaveDifferentTags(t *testing.T) {
 	tags := map[string]string{}
 	for _, s := range []Spec{
 		{Unit: Second},
@@ -138,12 +137,12 @@ func TestWindowsOfMillisecondsAndTimezonesHaveOwnTags(t *testing.T) {
 	}
 	assert.Equal(t, "0 per 1500 milliseconds", tags["fw1500ms"])
 	assert.Equal(t, "0 per day in UTC", tags["fwUTCday1"])
-	same, err := New(Spec{Unit: Millisecond, Multiplier: 60_000})
+	minute, err := New(Spec{Unit: Millisecond, Multiplier: 60_000})
 	require.NoError(t, err)
-	assert.Equal(t, "fw60", same.Tag(), "60 seconds in milliseconds are a minute")
+	assert.Equal(t, "fw60", minute.Tag(), "60 seconds in milliseconds are a minute")
 }
 
-func TestWindowMistakesNameTheRemedy(t *testing.T) {
+func TestErrorsOfWindowsNameTheRemedy(t *testing.T) {
 	for want, s := range map[string]Spec{
 		"unit_multiplier 1 makes the window 1 ms long; with unit millisecond it must be at least 10": {Unit: Millisecond},
 		"timezone is only for algorithm fixed_window, not sliding_log":                               {Unit: Day, Timezone: "UTC", Algorithm: SlidingLog},

@@ -11,36 +11,36 @@ import (
 )
 
 func TestHoldsAreTakenRenewedAndReleased(t *testing.T) {
-	const id, other = "worker-1", "worker-2"
+	const id, otherID = "worker-1", "worker-2"
 	type holdStep struct {
 		time    int64 // seconds
 		n       int64
 		id      string
 		allowed bool
 		held    bool
-		free    int64 // slots
+		free    int64 // the number of free slots
 		reset   int64 // seconds
-		retry   int64 // seconds; Never
+		retry   int64 // seconds, or Never
 	}
 	for name, steps := range map[string][]holdStep{
 		"a hold takes its slots until a release": {
 			{time: 0, n: 1, id: id, allowed: true, free: 3, reset: 30},
-			{time: 10, n: 2, id: other, allowed: true, free: 1, reset: 30},
+			{time: 10, n: 2, id: otherID, allowed: true, free: 1, reset: 30},
 			{time: 10, n: 2, allowed: false, free: 1, reset: 20, retry: 20},
 			{time: 15, n: -1, id: id, allowed: true, free: 2, reset: 25},
 			{time: 15, n: 2, allowed: true, free: 0, reset: 25, retry: 25},
-			{time: 16, n: -1, id: other, allowed: true, free: 2, reset: 29}, // the whole hold ends
+			{time: 16, n: -1, id: otherID, allowed: true, free: 2, reset: 29}, // the whole hold ends
 		},
 		"a renewed hold takes no further slot and lasts longer": {
 			{time: 0, n: 4, id: id, allowed: true, free: 0, reset: 30},
-			{time: 20, n: 1, id: other, free: 0, reset: 10, retry: 10},
+			{time: 20, n: 1, id: otherID, free: 0, reset: 10, retry: 10},
 			{time: 20, n: 4, id: id, allowed: true, held: true, free: 0, reset: 30},
-			{time: 30, n: 1, id: other, free: 0, reset: 20, retry: 20},
-			{time: 50, n: 1, id: other, allowed: true, free: 3, reset: 30},
+			{time: 30, n: 1, id: otherID, free: 0, reset: 20, retry: 20},
+			{time: 50, n: 1, id: otherID, allowed: true, free: 3, reset: 30},
 		},
 		"a hold expires, and its late release frees no other slot": {
 			{time: 0, n: 1, id: id, allowed: true, free: 3, reset: 30},
-			{time: 29, n: 3, id: other, allowed: true, free: 0, reset: 30},
+			{time: 29, n: 3, id: otherID, allowed: true, free: 0, reset: 30},
 			{time: 30, n: 1, allowed: true, free: 0, reset: 29, retry: 29},
 			{time: 31, n: -1, id: id, allowed: true, free: 0, reset: 28},
 			{time: 31, n: 1, id: id, free: 0, reset: 28, retry: 28},
@@ -60,15 +60,15 @@ func TestHoldsAreTakenRenewedAndReleased(t *testing.T) {
 			{time: 0, n: 0, id: id, allowed: true, free: 4},
 			{time: 0, n: 4, id: id, allowed: true, free: 0, reset: 30},
 			{time: 5, n: 0, id: id, allowed: true, held: true, free: 0, reset: 25},
-			{time: 5, n: 0, id: other, free: 0, reset: 25, retry: 25},
+			{time: 5, n: 0, id: otherID, free: 0, reset: 25, retry: 25},
 			{time: 30, n: 0, id: id, allowed: true, free: 4},
 		},
-		"more slots than there are never pass": {
+		"a hit on more slots than the limit has never passes": {
 			{time: 0, n: 5, id: id, free: 4, retry: Never},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := must(t, Spec{Algorithm: Concurrency, Requests: 4})
+			l := mustNew(t, Spec{Algorithm: Concurrency, Requests: 4})
 			var s State
 			for i, st := range steps {
 				want := Result{Allowed: st.allowed, Held: st.held, Remaining: st.free, ResetAfter: st.reset * second, RetryAfter: st.retry * second}
@@ -87,19 +87,19 @@ type slotHolder struct {
 	slots, expiry int64
 }
 
-// TestHoldersNeverExceedTheLimit has callers that take, renew, release and lose their holds. A
-// holder releases its hold before it expires, or never. At each time, the holders whose holds have
-// not expired have at most Max slots, and the counter has counted all of them.
+// TestHoldersNeverExceedTheLimit has callers that take, renew, release and lose holds. A holder releases its hold
+// before the hold expires, or never. At any time, the holders of live holds have at most Max slots, and the counter has
+// counted all these slots.
 func TestHoldersNeverExceedTheLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l := must(t, Spec{Algorithm: Concurrency, Requests: rapid.Uint32Range(1, 12).Draw(t, "slots"), Hold: 10 * second})
+		l := mustNew(t, Spec{Algorithm: Concurrency, Requests: rapid.Uint32Range(1, 12).Draw(t, "slots"), Hold: 10 * second})
 		var s State
 		var holders []slotHolder
-		now, ids, namesAll := int64(epoch), 0, true
+		now, ids, everyHoldHasID := int64(epoch), 0, true
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
 			now += rapid.Int64Range(0, 4*second).Draw(t, "time")
 			holders = liveHolders(holders, now)
-			pick := func() int { return rapid.IntRange(0, len(holders)-1).Draw(t, "holder") }
+			drawHolder := func() int { return rapid.IntRange(0, len(holders)-1).Draw(t, "holder") }
 			switch action := rapid.SampledFrom([]string{"take", "take", "release", "renew", "lose"}).Draw(t, "action"); {
 			case action == "take" || len(holders) == 0:
 				h := slotHolder{slots: rapid.Int64Range(1, 3).Draw(t, "n"), expiry: now + l.Period()}
@@ -107,36 +107,36 @@ func TestHoldersNeverExceedTheLimit(t *testing.T) {
 					ids++
 					h.id = fmt.Sprint("id", ids)
 				} else {
-					namesAll = false
+					everyHoldHasID = false
 				}
 				if l.TakeHold(&s, now, h.slots, h.id).Allowed {
 					holders = append(holders, h)
 				}
 			case action == "release":
-				i := pick()
+				i := drawHolder()
 				l.TakeHold(&s, now, -holders[i].slots, holders[i].id)
 				holders = append(holders[:i], holders[i+1:]...)
 			case action == "renew":
-				if i := pick(); holders[i].id != "" {
+				if i := drawHolder(); holders[i].id != "" {
 					require.True(t, l.TakeHold(&s, now, 1, holders[i].id).Held)
 					holders[i].expiry = now + l.Period()
 				}
-			} // a lost holder does nothing: its hold expires
+			} // "lose": the holder does nothing, so its hold expires
 			var slots int64
 			for _, h := range holders {
 				slots += h.slots
 			}
-			counted := l.Spent(l.Take(&s, now, 0))
+			countedSlots := l.Spent(l.Take(&s, now, 0))
 			require.LessOrEqual(t, slots, l.Max())
-			require.LessOrEqual(t, slots, counted, "each slot of a holder is counted")
-			if namesAll {
-				require.Equal(t, slots, counted)
+			require.LessOrEqual(t, slots, countedSlots, "each slot of a holder is counted")
+			if everyHoldHasID {
+				require.Equal(t, slots, countedSlots)
 			}
 		}
 	})
 }
 
-// liveHolders returns the holders whose holds have not expired.
+// liveHolders returns the holders with holds that have not expired.
 func liveHolders(holders []slotHolder, now int64) (live []slotHolder) {
 	for _, h := range holders {
 		if h.expiry > now {
@@ -165,8 +165,8 @@ func TestHoldIDsAreVisibleASCII(t *testing.T) {
 }
 
 func TestHoldHasARangeAndADefault(t *testing.T) {
-	assert.Equal(t, "4 at a time, concurrency, hold 30s", must(t, Spec{Algorithm: Concurrency, Requests: 4}).String())
-	assert.Equal(t, "cc", must(t, Spec{Algorithm: Concurrency, Requests: 4, Hold: MaxHold}).Tag())
+	assert.Equal(t, "4 at a time, concurrency, hold 30s", mustNew(t, Spec{Algorithm: Concurrency, Requests: 4}).String())
+	assert.Equal(t, "cc", mustNew(t, Spec{Algorithm: Concurrency, Requests: 4, Hold: MaxHold}).Tag())
 	for want, s := range map[string]Spec{
 		"hold 99.999ms must be at least 100ms and at most 24h":                        {Algorithm: Concurrency, Hold: MinHold - 1},
 		"hold 24h1m must be at least 100ms and at most 24h":                           {Algorithm: Concurrency, Hold: MaxHold + 60*second},
@@ -182,7 +182,7 @@ func TestHoldHasARangeAndADefault(t *testing.T) {
 
 func TestUndoRestoresTheHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l := must(t, Spec{Algorithm: Concurrency, Requests: 9, Hold: 10 * second})
+		l := mustNew(t, Spec{Algorithm: Concurrency, Requests: 9, Hold: 10 * second})
 		var s State
 		now := int64(epoch)
 		id := rapid.SampledFrom([]string{"", "a", "b"})
@@ -192,7 +192,7 @@ func TestUndoRestoresTheHolds(t *testing.T) {
 		}
 		n, name := rapid.Int64Range(1, 3).Draw(t, "n"), id.Draw(t, "id")
 		peek := l.TakeHold(&s, now, 0, name)
-		before, oldExpiry := clone(s), int64(0)
+		expectedState, oldExpiry := clone(s), int64(0)
 		if peek.Held {
 			oldExpiry = now + peek.ResetAfter
 		}
@@ -201,7 +201,7 @@ func TestUndoRestoresTheHolds(t *testing.T) {
 		}
 		for range 12 {
 			for _, id := range []string{"", "a", "b"} {
-				assert.Equal(t, l.TakeHold(&before, now, 0, id), l.TakeHold(&s, now, 0, id))
+				assert.Equal(t, l.TakeHold(&expectedState, now, 0, id), l.TakeHold(&s, now, 0, id))
 			}
 			now += second
 		}

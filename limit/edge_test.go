@@ -19,21 +19,21 @@ func TestEachFieldAllowsItsWholeRange(t *testing.T) {
 		isAllowed bool
 	}{
 		{"the longest window in seconds", Spec{Requests: 1, Unit: Second, Multiplier: tenYears}, true},
-		{"a second more", Spec{Requests: 1, Unit: Second, Multiplier: tenYears + 1}, false},
+		{"a second longer than the longest window", Spec{Requests: 1, Unit: Second, Multiplier: tenYears + 1}, false},
 		{"the longest window in years", Spec{Requests: 1, Unit: Year, Multiplier: 10}, true},
 		{"the shortest window", Spec{Requests: 1, Unit: Millisecond, Multiplier: 10}, true},
-		{"a millisecond less", Spec{Requests: 1, Unit: Millisecond, Multiplier: 9}, false},
+		{"a millisecond shorter than the shortest window", Spec{Requests: 1, Unit: Millisecond, Multiplier: 9}, false},
 		{"a ratio of 1", Spec{Requests: 1, Unit: Second, FallbackRatio: 1}, true},
 		{"the shortest hold", Spec{Algorithm: Concurrency, Requests: 1, Hold: MinHold}, true},
-		{"a microsecond less", Spec{Algorithm: Concurrency, Requests: 1, Hold: MinHold - 1}, false},
+		{"a microsecond shorter than the shortest hold", Spec{Algorithm: Concurrency, Requests: 1, Hold: MinHold - 1}, false},
 		{"the longest hold", Spec{Algorithm: Concurrency, Requests: 1, Hold: MaxHold}, true},
-		{"a microsecond more", Spec{Algorithm: Concurrency, Requests: 1, Hold: MaxHold + 1}, false},
+		{"a microsecond longer than the longest hold", Spec{Algorithm: Concurrency, Requests: 1, Hold: MaxHold + 1}, false},
 		{"the highest waste", Spec{Requests: 1000, Unit: Second, Lease: true, LeaseWaste: MaxLeaseWaste}, true},
-		{"a higher waste", Spec{Requests: 1000, Unit: Second, Lease: true, LeaseWaste: MaxLeaseWaste + 0.01}, false},
+		{"a waste above the highest waste", Spec{Requests: 1000, Unit: Second, Lease: true, LeaseWaste: MaxLeaseWaste + 0.01}, false},
 		{"a negative waste", Spec{Requests: 1000, Unit: Second, Lease: true, LeaseWaste: -0.01}, false},
 		{"a waste of NaN", Spec{Requests: 1000, Unit: Second, Lease: true, LeaseWaste: math.NaN()}, false},
 		{"the last algorithm", Spec{Algorithm: Algorithm(len(Algorithms()) - 1), Requests: 1, Unit: Second}, true},
-		{"an algorithm above the last", Spec{Algorithm: Algorithm(len(Algorithms())), Requests: 1, Unit: Second}, false},
+		{"a number after the last algorithm", Spec{Algorithm: Algorithm(len(Algorithms())), Requests: 1, Unit: Second}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := New(c.spec)
@@ -42,40 +42,40 @@ func TestEachFieldAllowsItsWholeRange(t *testing.T) {
 	}
 }
 
-func TestShortestWindowIsNamedInItsUnit(t *testing.T) {
+func TestErrorNamesTheShortestWindowInItsUnit(t *testing.T) {
 	_, err := New(Spec{Requests: 1, Unit: Millisecond, Multiplier: 9})
 	assert.EqualError(t, err, "unit_multiplier 9 makes the window 9 ms long; with unit millisecond it must be at least 10")
 }
 
-// The quotients of these limits need one bit more than a word.
+// The quotients of these limits need 65 bits.
 func TestLimitsAtTheEdgeOf64BitsAreExact(t *testing.T) {
-	ceilShifted := func(n, by uint64) uint64 { // n × 2^64 / by, rounded up
-		q, rest := bits.Div64(n, 0, by)
-		if rest > 0 {
+	shiftedQuotient := func(n, divisor uint64) uint64 { // n × 2^64 / divisor, rounded up
+		q, remainder := bits.Div64(n, 0, divisor)
+		if remainder > 0 {
 			q++
 		}
 		return q
 	}
 	t.Run("a burst", func(t *testing.T) {
 		const millis = 73
-		l, err := New(Spec{Algorithm: TokenBucket, Requests: uint32(ceilShifted(millis*1000, MaxPeriod)), Unit: Millisecond, Multiplier: millis, Burst: math.MaxUint32})
+		l, err := New(Spec{Algorithm: TokenBucket, Requests: uint32(shiftedQuotient(millis*1000, MaxPeriod)), Unit: Millisecond, Multiplier: millis, Burst: math.MaxUint32})
 		require.NoError(t, err)
 		assert.Equal(t, int64(math.MaxUint32), l.Capacity())
 	})
 	t.Run("a refill", func(t *testing.T) {
-		l := must(t, Spec{Algorithm: TokenBucket, Requests: math.MaxUint32, Unit: Second})
-		assert.Equal(t, int64(MaxHits), l.Refilled(int64(ceilShifted(second, math.MaxUint32))))
+		l := mustNew(t, Spec{Algorithm: TokenBucket, Requests: math.MaxUint32, Unit: Second})
+		assert.Equal(t, int64(MaxHits), l.RefilledTokens(int64(shiftedQuotient(second, math.MaxUint32))))
 	})
 	t.Run("a change of the rate", func(t *testing.T) {
-		old := must(t, Spec{Algorithm: TokenBucket, Requests: math.MaxUint32, Unit: Year, Multiplier: 10, Burst: math.MaxUint32})
+		old := mustNew(t, Spec{Algorithm: TokenBucket, Requests: math.MaxUint32, Unit: Year, Multiplier: 10, Burst: math.MaxUint32})
 		rate, _ := bits.Mul64(MaxPeriod, math.MaxUint32)
-		changed := must(t, Spec{Algorithm: TokenBucket, Requests: uint32(rate), Unit: Year, Multiplier: 10, Burst: uint32(rate)})
+		changed := mustNew(t, Spec{Algorithm: TokenBucket, Requests: uint32(rate), Unit: Year, Multiplier: 10, Burst: uint32(rate)})
 		var s State
 		require.True(t, old.Take(&s, epoch, old.Capacity()).Allowed)
 		assert.Zero(t, changed.Take(&s, epoch, 0).Remaining)
 	})
 	t.Run("spent tokens", func(t *testing.T) {
-		l := must(t, Spec{Algorithm: TokenBucket, Requests: math.MaxUint32, Unit: Second, Multiplier: 1 << 27, Burst: 1<<31 + 5})
+		l := mustNew(t, Spec{Algorithm: TokenBucket, Requests: math.MaxUint32, Unit: Second, Multiplier: 1 << 27, Burst: 1<<31 + 5})
 		r := l.Take(new(State), epoch, 1<<31) // tokens × period is a multiple of 2^64
 		assert.True(t, r.Allowed)
 		assert.Equal(t, int64(5), r.Remaining)
@@ -83,12 +83,12 @@ func TestLimitsAtTheEdgeOf64BitsAreExact(t *testing.T) {
 }
 
 func TestBucketCountsPartsOfAMicrosecond(t *testing.T) {
-	fast := must(t, Spec{Algorithm: TokenBucket, Requests: 3_000_000_000, Unit: Second})
+	fastBucket := mustNew(t, Spec{Algorithm: TokenBucket, Requests: 3_000_000_000, Unit: Second})
 	var s State
-	require.True(t, fast.Take(&s, epoch, 10).Allowed)
-	assert.Equal(t, fast.Capacity()-1, fast.Take(&s, epoch, -9).Remaining, "one token refills in a third of a nanosecond")
+	require.True(t, fastBucket.Take(&s, epoch, 10).Allowed)
+	assert.Equal(t, fastBucket.Capacity()-1, fastBucket.Take(&s, epoch, -9).Remaining, "one token refills in a third of a nanosecond")
 
-	old, changed := must(t, Spec{Algorithm: TokenBucket, Requests: 3, Unit: Second}), must(t, Spec{Algorithm: TokenBucket, Requests: 4, Unit: Second})
+	old, changed := mustNew(t, Spec{Algorithm: TokenBucket, Requests: 3, Unit: Second}), mustNew(t, Spec{Algorithm: TokenBucket, Requests: 4, Unit: Second})
 	s = State{}
 	require.True(t, old.Take(&s, epoch, 1).Allowed)
 	// A third of the bucket is spent. After 83,333 µs, 1.0000013 of 4 tokens are spent.
@@ -97,7 +97,7 @@ func TestBucketCountsPartsOfAMicrosecond(t *testing.T) {
 }
 
 func TestSlidingWindowHasExactTicks(t *testing.T) {
-	l := must(t, Spec{Algorithm: SlidingWindow, Requests: maxTicks, Unit: Millisecond, Multiplier: 65_536}) // a tick is 125 µs
+	l := mustNew(t, Spec{Algorithm: SlidingWindow, Requests: maxTicks, Unit: Millisecond, Multiplier: 65_536}) // a tick is 125 µs
 	var s State
 	start := epoch - epoch%l.Period()
 	require.True(t, l.Take(&s, start, maxTicks).Allowed)
@@ -109,7 +109,7 @@ func TestSlidingWindowHasExactTicks(t *testing.T) {
 }
 
 func TestLogCombinesTheHitsOfATickWhenItIsLong(t *testing.T) {
-	l := must(t, Spec{Algorithm: SlidingLog, Requests: 10_000, Unit: Hour})
+	l := mustNew(t, Spec{Algorithm: SlidingLog, Requests: 10_000, Unit: Hour})
 	tick := ceilDiv(l.Period(), logTicks)
 	var s State
 	now := epoch - epoch%tick
@@ -129,25 +129,25 @@ func TestLogCombinesTheHitsOfATickWhenItIsLong(t *testing.T) {
 }
 
 func TestHoldsOfACounterAreBounded(t *testing.T) {
-	l := must(t, Spec{Algorithm: Concurrency, Requests: 10 * maxHoldEntries, Hold: 10 * second})
+	l := mustNew(t, Spec{Algorithm: Concurrency, Requests: 10 * maxHoldMembers, Hold: 10 * second})
 	for _, c := range []struct {
-		name                string
-		slots, holds, named int64 // holds are admitted; one more is not
+		name                     string
+		slots, holds, namedHolds int64 // the counter admits this number of holds, and then denies one hold
 	}{
-		{"of one slot", 1, maxHoldEntries, 0},
-		{"of several slots", 3, maxHoldEntries / 2, 0},
-		{"with ids", 1, maxHoldEntries, 1000},
+		{"holds of one slot", 1, maxHoldMembers, 0},
+		{"holds of several slots", 3, maxHoldMembers / 2, 0},
+		{"holds with ids", 1, maxHoldMembers, 1000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var s State
 			for i := range c.holds {
 				id := ""
-				if i < c.named {
+				if i < c.namedHolds {
 					id = fmt.Sprint(i)
 				}
 				require.True(t, l.TakeHold(&s, epoch+i, c.slots, id).Allowed)
 			}
-			assert.Equal(t, int(2*(c.holds-c.named)+4*c.named), s.Entries())
+			assert.Equal(t, int(2*(c.holds-c.namedHolds)+4*c.namedHolds), s.Entries())
 			assert.False(t, l.TakeHold(&s, epoch+c.holds, c.slots, "").Allowed)
 			l.TakeHold(&s, epoch+c.holds, -c.slots, "")
 			assert.True(t, l.TakeHold(&s, epoch+c.holds, c.slots, "").Allowed)
@@ -156,26 +156,26 @@ func TestHoldsOfACounterAreBounded(t *testing.T) {
 	}
 }
 
-func TestUndoOfHitsThatAreGoneChangesNothing(t *testing.T) {
+func TestUndoOfForgottenHitsChangesNothing(t *testing.T) {
 	for _, a := range Algorithms() {
 		for _, id := range []string{"", "a"} {
-			l, fresh := must(t, Spec{Algorithm: a, Requests: 9, Unit: Second, Hold: holdOf(a)}), State{}
-			want := l.Take(&fresh, epoch, 0)
-			assert.Zero(t, fresh.LastExpiry())
-			assert.Equal(t, want, peekAfter(l, &fresh, l.Undo(&fresh, epoch, 3, id, 0)), "nothing was taken: %v", a)
+			l, emptyState := mustNew(t, Spec{Algorithm: a, Requests: 9, Unit: Second, Hold: holdOf(a)}), State{}
+			want := l.Take(&emptyState, epoch, 0)
+			assert.Zero(t, emptyState.LastExpiry())
+			assert.Equal(t, want, peekAfter(l, &emptyState, l.Undo(&emptyState, epoch, 3, id, 0)), "nothing was taken: %v", a)
 
 			var s State
 			require.True(t, l.Take(&s, epoch, 2).Allowed)
-			before := l.Take(&s, epoch, 0)
+			peek := l.Take(&s, epoch, 0)
 			if a.HasHolds() {
-				for _, other := range []int64{-second / 2, -1, 1, second / 2} { // no hold has this expiry
-					assert.Equal(t, before, peekAfter(l, &s, l.Undo(&s, epoch+other, 1, id, 0)), "%d", other)
+				for _, offset := range []int64{-second / 2, -1, 1, second / 2} { // no hold has an expiry with this offset
+					assert.Equal(t, peek, peekAfter(l, &s, l.Undo(&s, epoch+offset, 1, id, 0)), "%d", offset)
 				}
 				assert.Equal(t, epoch+l.Hold, s.LastExpiry())
 			} else {
 				assert.Zero(t, s.LastExpiry())
-				assert.Equal(t, before.Remaining+1, l.Undo(&s, epoch, 1, id, 0).Remaining, "an id has no meaning")
-				assert.Equal(t, before.Remaining, l.TakeHold(&s, epoch, 1, id).Remaining)
+				assert.Equal(t, peek.Remaining+1, l.Undo(&s, epoch, 1, id, 0).Remaining, "an id has no meaning")
+				assert.Equal(t, peek.Remaining, l.TakeHold(&s, epoch, 1, id).Remaining)
 			}
 		}
 	}
@@ -191,7 +191,7 @@ func holdOf(a Algorithm) int64 {
 // peekAfter returns the answer to a peek after an Undo.
 func peekAfter(l *Limit, s *State, _ Result) Result { return l.Take(s, epoch, 0) }
 
-func TestHitsThatWouldPassAgainNeedNoWait(t *testing.T) {
+func TestAdmittedHitsThatFitOnceMoreNeedNoWait(t *testing.T) {
 	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l, now, s := drawSmallLimit(t, a), int64(epoch), State{}
 		for range 20 {
@@ -204,8 +204,8 @@ func TestHitsThatWouldPassAgainNeedNoWait(t *testing.T) {
 	})
 }
 
-func TestWindowHasItsOwnEndWhileTheClockIsBehind(t *testing.T) {
-	l := must(t, Spec{Requests: 3, Unit: Minute})
+func TestCountedWindowKeepsItsEndWhenTheClockGoesBack(t *testing.T) {
+	l := mustNew(t, Spec{Requests: 3, Unit: Minute})
 	var s State
 	start, end := l.WindowAt(epoch)
 	assert.Equal(t, start, l.WindowStart(end))
@@ -217,7 +217,7 @@ func TestWindowHasItsOwnEndWhileTheClockIsBehind(t *testing.T) {
 
 func TestLeaseOfTwoPermitsHasAnEffect(t *testing.T) {
 	for requests, want := range map[uint32]int64{199: 0, 200: 2, 299: 2, 300: 3} {
-		assert.Equal(t, want, must(t, Spec{Requests: requests, Unit: Hour, Lease: true}).LeasePermits())
+		assert.Equal(t, want, mustNew(t, Spec{Requests: requests, Unit: Hour, Lease: true}).LeasePermits())
 	}
 }
 
@@ -227,8 +227,8 @@ func TestStringShowsTheBurstOfTheSpec(t *testing.T) {
 		"1000 per hour, token_bucket, burst 400": {Requests: 1000, Burst: 400},
 	} {
 		s.Algorithm, s.Unit = TokenBucket, Hour
-		assert.Equal(t, want, must(t, s).String())
+		assert.Equal(t, want, mustNew(t, s).String())
 		s.Lease, s.LeaseWaste = true, 0.1
-		assert.Equal(t, want, must(t, s).String(), "permits are a part of the burst")
+		assert.Equal(t, want, mustNew(t, s).String(), "permits are a part of the burst")
 	}
 }

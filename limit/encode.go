@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// Append appends the encoding of s to b: a, b and c as unsigned varints, then the log, oldest entry first. Each
-// entry has the time since the entry before it, and its hits. s must not belong to an algorithm with HasHolds.
+// Append appends the encoding of s to b: a, b and c as unsigned varints, then the log, oldest entry first. An
+// entry is the time since the previous entry and the number of hits. s must not belong to an algorithm with HasHolds.
 func (s *State) Append(b []byte) []byte {
 	for _, n := range []int64{s.a, s.b, s.c} {
 		b = binary.AppendUvarint(b, uint64(n))
@@ -14,40 +14,40 @@ func (s *State) Append(b []byte) []byte {
 	if s.log == nil {
 		return b
 	}
-	var last int64
+	var lastTime int64
 	for _, e := range s.log.entries[s.log.head:] {
-		b = binary.AppendUvarint(b, uint64(e.time-last))
+		b = binary.AppendUvarint(b, uint64(e.time-lastTime))
 		b = binary.AppendUvarint(b, uint64(e.n))
-		last = e.time
+		lastTime = e.time
 	}
 	return b
 }
 
 var errNoState = errors.New("value is not the state of a counter")
 
-// DecodeState returns the State whose encoding is b. It fails if Append can't have written b.
+// DecodeState returns the State that Append has encoded in b. It fails if b is not such an encoding.
 func DecodeState(b []byte) (State, error) {
 	var s State
 	for i, field := range []*int64{&s.a, &s.b, &s.c} {
 		n, size := binary.Uvarint(b)
-		if isTime := i == 0; size <= 0 || int64(n) < 0 || !isTime && n > MaxHits {
+		if canBeTime := i == 0; size <= 0 || int64(n) < 0 || !canBeTime && n > MaxHits {
 			return State{}, errNoState
 		}
 		*field, b = int64(n), b[size:]
 	}
-	var last, total int64
+	var lastTime, total int64
 	for len(b) > 0 {
 		pause, size := binary.Uvarint(b)
 		n, sizeOfHits := binary.Uvarint(b[max(size, 0):])
-		time := last + int64(pause)
-		if size <= 0 || sizeOfHits <= 0 || time < last || n == 0 || n > MaxHits {
+		time := lastTime + int64(pause)
+		if size <= 0 || sizeOfHits <= 0 || time < lastTime || n == 0 || n > MaxHits {
 			return State{}, errNoState
 		}
 		if s.log == nil {
 			s.log = &Log{entries: make([]hitEntry, 0, len(b)/minEntryBytes+1)}
 		}
 		s.log.entries = append(s.log.entries, hitEntry{time, int64(n)})
-		last, total, b = time, total+int64(n), b[size+sizeOfHits:]
+		lastTime, total, b = time, total+int64(n), b[size+sizeOfHits:]
 	}
 	if s.log != nil && total != s.a {
 		return State{}, errNoState
@@ -55,4 +55,4 @@ func DecodeState(b []byte) (State, error) {
 	return s, nil
 }
 
-const minEntryBytes = 2
+const minEntryBytes = 2 // the least bytes of an encoded log entry

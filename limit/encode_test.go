@@ -44,17 +44,17 @@ func TestLargestLogFitsInAnItemOfAStore(t *testing.T) {
 	assert.Less(t, len(s.Append(nil)), 64<<10, "memcached stores up to a megabyte")
 }
 
-func TestForeignValueIsNoState(t *testing.T) {
+func TestDecodeStateRejectsForeignValues(t *testing.T) {
 	for name, value := range map[string][]byte{
-		"empty":                 {},
-		"two numbers":           {1, 2},
-		"text":                  []byte("hello"),
-		"number above MaxHits":  {1, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1, 0},
-		"negative time":         {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1, 0, 0},
-		"entry without hits":    {1, 0, 0, 5, 0},
-		"half an entry":         {1, 0, 0, 5},
-		"sum of other hits":     {2, 0, 0, 5, 1},
-		"number without an end": {0x80, 0x80},
+		"empty":                {},
+		"two numbers":          {1, 2},
+		"text":                 []byte("hello"),
+		"number above MaxHits": {1, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1, 0},
+		"negative time":        {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1, 0, 0},
+		"entry without hits":   {1, 0, 0, 5, 0},
+		"half an entry":        {1, 0, 0, 5},
+		"a sum that differs from the hits of the log": {2, 0, 0, 5, 1},
+		"number without an end":                       {0x80, 0x80},
 	} {
 		_, err := DecodeState(value)
 		assert.ErrorIs(t, err, errNoState, name)
@@ -69,7 +69,7 @@ func encode(numbers ...uint64) (b []byte) {
 	return b
 }
 
-func TestStateHasNumbersInTheirRanges(t *testing.T) {
+func TestDecodeStateChecksTheRangeOfEachNumber(t *testing.T) {
 	const maxTime = math.MaxInt64
 	for _, c := range []struct {
 		name    string
@@ -77,17 +77,17 @@ func TestStateHasNumbersInTheirRanges(t *testing.T) {
 		isState bool
 	}{
 		{"the most hits of a window", encode(epoch, MaxHits, 0), true},
-		{"one hit more", encode(epoch, MaxHits+1, 0), false},
+		{"one hit more than a window can have", encode(epoch, MaxHits+1, 0), false},
 		{"the most hits of two windows", encode(epoch, MaxHits, MaxHits), true},
 		{"one hit more in the previous window", encode(epoch, MaxHits, MaxHits+1), false},
 		{"the latest time", encode(maxTime, 1, 0), true},
-		{"a later time", encode(maxTime+1, 1, 0), false},
+		{"a time after the latest time", encode(maxTime+1, 1, 0), false},
 		{"the most hits of a log entry", encode(MaxHits, 0, 0, epoch, MaxHits), true},
 		{"one hit more in a log entry", encode(MaxHits+1, 0, 0, epoch, MaxHits+1), false},
 		{"an entry at the epoch", encode(1, 0, 0, 0, 1), true},
 		{"an entry without hits", encode(5, 0, 0, epoch, 5, 1, 0), false},
 		{"a log until the latest time", encode(2, 0, 0, maxTime-1, 1, 1, 1), true},
-		{"a log until a later time", encode(2, 0, 0, maxTime, 1, 1, 1), false},
+		{"a log until a time after the latest time", encode(2, 0, 0, maxTime, 1, 1, 1), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, err := DecodeState(c.value)
@@ -108,9 +108,9 @@ func FuzzDecodeState(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := DecodeState(s.Append(nil))
+		reencoded, err := DecodeState(s.Append(nil))
 		require.NoError(t, err)
-		require.Equal(t, s, again)
+		require.Equal(t, s, reencoded)
 		l.Take(&s, 1_800_000_000*second, 1)
 	})
 }

@@ -1,8 +1,9 @@
 package limit
 
-// firstHitWindow counts hits in windows that start with a key's first hit. A refund of all hits ends the window.
+// firstHitWindow counts hits in windows. A window starts with the first hit of a key after the previous window. A
+// refund of all hits ends the window.
 //
-// Bound: at most Max hits in a window. A span of a window's length meets two windows, so it can admit 2 × Max.
+// Bound: at most Max hits in a window. A span of the same length can overlap two windows and so admit 2 × Max hits.
 //
 // State: a is the window's start, b its count.
 func firstHitWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {

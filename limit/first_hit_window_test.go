@@ -8,7 +8,7 @@ import (
 )
 
 func TestFirstHitWindowStartsWithTheFirstHit(t *testing.T) {
-	l := must(t, Spec{Algorithm: FirstHitWindow, Requests: 2, Unit: Hour})
+	l := mustNew(t, Spec{Algorithm: FirstHitWindow, Requests: 2, Unit: Hour})
 	const minute, start = 60 * second, epoch + 59*60*second // a minute before a clock hour ends
 	var s State
 	for _, c := range []struct {
@@ -30,8 +30,7 @@ func TestFirstHitWindowStartsWithTheFirstHit(t *testing.T) {
 	}
 }
 
-// The test finds the windows in the history: a window starts with the first hit after the
-// previous window.
+// The test finds the windows in the history of hits: a window starts with the first hit after the previous window.
 func TestFirstHitWindowAdmitsAtMostMaxInEachWindow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, now := drawSmallLimit(t, FirstHitWindow), int64(epoch)

@@ -2,22 +2,21 @@ package limit
 
 import "strconv"
 
-// fixedWindow counts hits in windows aligned to the epoch, as envoyproxy/ratelimit does, or in windows of a
-// calendar.
+// fixedWindow counts hits in windows aligned to the epoch, as envoyproxy/ratelimit does, or in windows of a calendar.
 //
 // Bound: at most Max hits in an aligned window, and 2 × Max in any span of a window's length.
 //
 // State: a is the window's start, b its count.
 func fixedWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	start, count := s.a, s.b
-	aligned, end := l.WindowAt(now)
+	alignedStart, end := l.WindowAt(now)
 	switch {
-	case aligned > start:
-		start, count = aligned, 0
+	case alignedStart > start:
+		start, count = alignedStart, 0
 	case start-now > l.period:
-		start = aligned
+		start = alignedStart
 	}
-	if start != aligned { // the clock went back by less than a window
+	if start != alignedStart { // the clock went back by less than a window
 		_, end = l.WindowAt(start)
 	}
 	count, r := l.CountHits(count, n, end-now, chargeDenied)
@@ -28,7 +27,7 @@ func fixedWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	return r
 }
 
-// WindowAt returns the start and the end of the window that holds now, if l is Aligned.
+// WindowAt returns the start and the end of the window that contains now. l must have AlignsWindows.
 func (l *Limit) WindowAt(now int64) (start, end int64) {
 	if l.calendar != nil {
 		return l.calendar.windowAt(now)
@@ -38,7 +37,7 @@ func (l *Limit) WindowAt(now int64) (start, end int64) {
 }
 
 // AppendWindow appends the name of the window of l that starts at start to b: an @ and the start in seconds, or in
-// milliseconds if windows can start within a second. The Tag of l shows which of both it has.
+// milliseconds if a window can start within a second. The Tag of l shows the unit.
 func (l *Limit) AppendWindow(b []byte, start int64) []byte {
 	unit := int64(second)
 	if l.period%second != 0 {
@@ -47,7 +46,7 @@ func (l *Limit) AppendWindow(b []byte, start int64) []byte {
 	return strconv.AppendInt(append(b, '@'), start/unit, 10)
 }
 
-// WindowStart returns the start of the window that ends at end, if l has ResetsAtOnce.
+// WindowStart returns the start of the window that ends at end. l must have ResetsAtOnce.
 func (l *Limit) WindowStart(end int64) int64 {
 	if l.calendar != nil {
 		start, _ := l.calendar.windowAt(end - 1)
@@ -56,16 +55,16 @@ func (l *Limit) WindowStart(end int64) int64 {
 	return end - l.period
 }
 
-// CountHits decides n hits on the count of a window that ends after untilEnd microseconds. It returns the new count.
-func (l *Limit) CountHits(count, n, untilEnd int64, chargeDenied bool) (int64, Result) {
-	r := Result{ResetAfter: untilEnd}
+// CountHits decides n hits on the count of a window that ends timeLeft microseconds from now. It returns the new count.
+func (l *Limit) CountHits(count, n, timeLeft int64, chargeDenied bool) (int64, Result) {
+	r := Result{ResetAfter: timeLeft}
 	r.Allowed = n < 0 || count+n <= l.max
 	if r.Allowed || chargeDenied {
 		count = min(max(count+n, 0), MaxHits)
 	}
 	r.Remaining = l.max - count
 	if !r.Allowed {
-		r.RetryAfter = untilEnd
+		r.RetryAfter = timeLeft
 		if n > l.max {
 			r.RetryAfter = Never
 		}

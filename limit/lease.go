@@ -8,14 +8,14 @@ import (
 
 // The bounds of leases.
 const (
-	DefaultLeaseWaste = 0.01 // LeaseWaste of limits that have none
-	MaxLeaseWaste     = 0.5  // of LeaseWaste
-	MinLeasePermits   = 2    // the least LeasePermits with which a lease has an effect
+	DefaultLeaseWaste = 0.01 // the LeaseWaste of a limit that states no LeaseWaste
+	MaxLeaseWaste     = 0.5  // the largest LeaseWaste
+	MinLeasePermits   = 2    // with fewer LeasePermits, a lease has no effect
 )
 
 // CanLease reports whether a limit of this spec can have a lease.
 func (s *Spec) CanLease() bool {
-	return s.Algorithm.Leases() && s.Scope == Global && s.Timezone == "" && s.Unit != Millisecond
+	return s.Algorithm.AllowsLeases() && s.Scope == Global && s.Timezone == "" && s.Unit != Millisecond
 }
 
 // WasteShare returns LeaseWaste, or the default.
@@ -26,7 +26,7 @@ func (s *Spec) WasteShare() float64 {
 func (s *Spec) checkLease() (errs []error) {
 	switch {
 	case !s.Lease:
-	case !s.Algorithm.Leases():
+	case !s.Algorithm.AllowsLeases():
 		errs = append(errs, fmt.Errorf("lease is only for algorithms %s and %s, not %s", FixedWindow, TokenBucket, s.Algorithm))
 	case s.Scope != Global:
 		errs = append(errs, fmt.Errorf("lease is only for scope %s, because a counter with scope %s needs no Redis", Global, s.Scope))
@@ -44,9 +44,9 @@ func (s *Spec) checkLease() (errs []error) {
 	return errs
 }
 
-// LeasePermits returns the most permits of l that all replicas together may hold unused, or 0 without a lease.
-// The permits of a token bucket are no part of its Capacity. So the bucket can be full while the replicas hold
-// all permits, and a burst never exceeds the Burst of the Spec.
+// LeasePermits returns how many permits of l all replicas together may hold, or 0 if l has no lease.
+// The Capacity of a token bucket does not contain these permits. So the bucket can be full while the replicas
+// hold all permits, and a burst still never exceeds the Burst of the Spec.
 func (l *Limit) LeasePermits() int64 { return l.leasePermits }
 
 func (l *Limit) burstPermits() int64 {
@@ -64,14 +64,14 @@ func (s *Spec) leasePermitsOf(capacity int64) int64 {
 	return permits
 }
 
-// LeaseBudget returns the limit of the counter of permits that replicas may hold: LeasePermits in a window of l.
+// LeaseBudget returns the limit on the permits that all replicas hold: LeasePermits in a window of l.
 func (l *Limit) LeaseBudget() *Limit {
-	budget, _ := New(Spec{Requests: uint32(l.LeasePermits()), Unit: l.Unit, Multiplier: l.Multiplier}) // can't fail: l has the same window
+	budget, _ := New(Spec{Requests: uint32(l.LeasePermits()), Unit: l.Unit, Multiplier: l.Multiplier}) // New can't fail, because l has the same window
 	return budget
 }
 
-// Refilled returns the tokens that a bucket of l regains in some microseconds, rounded down.
-func (l *Limit) Refilled(micros int64) int64 {
+// RefilledTokens returns the number of tokens that a bucket of l regains in this time, rounded down.
+func (l *Limit) RefilledTokens(micros int64) int64 {
 	tokens, _ := mulAddDiv(max(micros, 0), l.max, 0, l.period)
 	return min(tokens, MaxHits)
 }

@@ -15,14 +15,14 @@ func TestLeasePermitsAreTheWasteShareOfTheCapacity(t *testing.T) {
 		500:       {Algorithm: TokenBucket, Requests: 10, Burst: 5000, Unit: Second, Lease: true, LeaseWaste: 0.1},
 		1<<31 - 1: {Requests: 1<<32 - 1, Unit: Second, Lease: true, LeaseWaste: 0.5},
 	} {
-		l := must(t, spec)
+		l := mustNew(t, spec)
 		assert.Equal(t, want, l.LeasePermits())
 		if want > 0 {
 			assert.Equal(t, want, l.LeaseBudget().Max())
 			assert.Equal(t, l.Period(), l.LeaseBudget().Period())
 		}
 	}
-	assert.Zero(t, must(t, Spec{Requests: 1000, Unit: Minute}).LeasePermits(), "no lease")
+	assert.Zero(t, mustNew(t, Spec{Requests: 1000, Unit: Minute}).LeasePermits(), "no lease")
 }
 
 func TestLeaseNeedsASharedCounterOfWholeSeconds(t *testing.T) {
@@ -48,8 +48,8 @@ func TestLeaseNeedsASharedCounterOfWholeSeconds(t *testing.T) {
 }
 
 func TestBucketRegainsWholeTokens(t *testing.T) {
-	l := must(t, Spec{Algorithm: TokenBucket, Requests: 3, Unit: Second, Burst: 100})
-	largest := must(t, Spec{Algorithm: TokenBucket, Requests: math.MaxUint32, Unit: Second})
+	l := mustNew(t, Spec{Algorithm: TokenBucket, Requests: 3, Unit: Second, Burst: 100})
+	largest := mustNew(t, Spec{Algorithm: TokenBucket, Requests: math.MaxUint32, Unit: Second})
 	for _, c := range []struct {
 		limit        *Limit
 		micros, want int64
@@ -62,6 +62,6 @@ func TestBucketRegainsWholeTokens(t *testing.T) {
 		{l, 10_000_000, 30},
 		{largest, math.MaxInt64, MaxHits},
 	} {
-		assert.Equal(t, c.want, c.limit.Refilled(c.micros), "after %d µs", c.micros)
+		assert.Equal(t, c.want, c.limit.RefilledTokens(c.micros), "after %d µs", c.micros)
 	}
 }

@@ -1,6 +1,5 @@
-// Package limit is the domain of rls: limits, the hits that a key has spent, and whether the
-// next hits pass. It is pure arithmetic without clock, I/O or wire format.
-// The scripts in lua/ do the same arithmetic inside Redis.
+// Package limit is the domain of rls: limits, the hits that a key has spent, and whether the next hits pass. It is
+// pure arithmetic without clock, I/O or wire format. The scripts in lua/ do the same arithmetic inside Redis.
 //
 // docs/glossary.md explains the terms. All times and spans are whole microseconds, and times count from the
 // Unix epoch. Lua must compute the same numbers exactly, and its numbers are whole only up to 2^53.
@@ -19,9 +18,9 @@ import (
 
 // The bounds of limits.
 const (
-	MaxHits   = 1 << 34                    // in one Take and in a counter; a refund of MaxHits is a reset
-	minPeriod = 10_000                     // of a window
-	MaxPeriod = 10 * 365 * 86_400 * second // of a window, and of the time to fill a token bucket: ten years
+	MaxHits   = 1 << 34                    // the most hits in one Take and in a counter; a refund of MaxHits is a reset
+	minPeriod = 10_000                     // the shortest window
+	MaxPeriod = 10 * 365 * 86_400 * second // the longest window, and the longest time to fill a token bucket: ten years
 	Never     = -1                         // the RetryAfter of hits that can't pass at any time
 	second    = 1_000_000
 )
@@ -30,7 +29,7 @@ const (
 type Spec struct {
 	Algorithm Algorithm
 
-	Requests uint32 // hits that a window admits, or slots with Concurrency
+	Requests uint32 // the hits that a window admits, or the slots of a limit with Concurrency
 
 	// The window is Multiplier × Unit. A Multiplier of 0 means 1.
 	Unit       Unit
@@ -40,16 +39,16 @@ type Spec struct {
 	// Europe/Berlin. If Timezone is empty, windows are aligned to the epoch.
 	Timezone string
 
-	Burst uint32 // capacity of a token bucket; 0 means Requests
+	Burst uint32 // the capacity of a token bucket; 0 means Requests
 
-	// ChargeDenied charges denied hits as well. The debt is at most Requests, or ends with the window for
-	// an algorithm with ResetsAtOnce.
+	// ChargeDenied charges denied hits as well. The debt is at most Requests. If the algorithm has
+	// ResetsAtOnce, the debt has no bound, but it ends with the window.
 	ChargeDenied bool
 
 	Scope            Scope
 	OnBackendFailure FailureMode
 
-	// FallbackRatio is the share of the limit that each replica grants while the backend is unavailable:
+	// FallbackRatio is the share of the limit that each replica admits while the backend is unavailable:
 	// above 0 and at most 1. 0 means the default of the service.
 	FallbackRatio float64
 
@@ -63,27 +62,27 @@ type Spec struct {
 	Hold int64
 }
 
-// Limit is a checked Spec with the numbers derived from it. It is safe for concurrent use, and must not be copied.
+// Limit is a checked Spec with numbers that New computes. It is safe for concurrent use, and must not be copied.
 type Limit struct {
 	Spec
 
-	period       int64 // window or Hold, in microseconds
+	period       int64 // the length of the window, or Hold, in microseconds
 	max          int64 // Requests
 	capacity     int64
-	leasePermits int64  // see LeasePermits
-	tag          string // see Tag
+	leasePermits int64
+	tag          string
 
-	calendar *calendar // of windows in a time zone, else nil
+	calendar *calendar // nil without a Timezone
 
-	fillTime span  // tokenBucket: the time that an empty bucket takes to fill
-	ticks    int64 // slidingWindow: ticks in a window
-	tick     int64 // slidingWindow: microseconds in a tick
+	fillTime span  // the time that an empty bucket of tokenBucket takes to fill
+	ticks    int64 // the number of ticks in a window of slidingWindow
+	tick     int64 // the length of a tick of slidingWindow, in microseconds
 
-	scaled        atomic.Pointer[scaledLimit] // see Scaled
-	otherCharging atomic.Pointer[Limit]       // see withChargeDenied
+	lastScaled    atomic.Pointer[scaledLimit] // the last result of Scaled
+	chargeVariant atomic.Pointer[Limit]       // the limit with the other ChargeDenied; see WithChargeDenied
 }
 
-// New checks s and derives a Limit. The error joins one error for each wrong field, which starts with the
+// New checks s and returns its Limit. The error joins one error for each wrong field. Such an error starts with the
 // name of the field in the limits file and states the allowed values.
 func New(s Spec) (*Limit, error) {
 	if int(s.Algorithm) >= len(algorithms) {
@@ -133,7 +132,7 @@ func New(s Spec) (*Limit, error) {
 	l.leasePermits = s.leasePermitsOf(l.capacity)
 	if s.Algorithm.UsesBurst() && l.max > 0 {
 		l.capacity -= l.leasePermits
-		if maxBurst, _ := mulAddDiv(MaxPeriod, l.max, 0, l.period); l.capacity > maxBurst { // it must refill within MaxPeriod
+		if maxBurst, _ := mulAddDiv(MaxPeriod, l.max, 0, l.period); l.capacity > maxBurst { // an empty bucket must refill within MaxPeriod
 			return nil, fmt.Errorf("burst %d would take more than ten years to refill; at %d per %s it can be at most %d", s.Burst, s.Requests, l.Window(), maxBurst)
 		}
 		l.fillTime = l.refillTime(l.capacity)
@@ -160,18 +159,18 @@ func (s *Spec) checkWindow(unit int64) error {
 	return nil
 }
 
-// DurationText returns microseconds as limits files state them: "30s", "1h30m".
+// DurationText returns the text of a duration, as in limits files: "30s", "1h30m".
 func DurationText(micros int64) string {
 	text := (time.Duration(micros) * time.Microsecond).String()
-	for _, zero := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(text, zero) {
+	for _, zeroEnd := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zeroEnd) {
 			text = text[:len(text)-len("0s")]
 		}
 	}
 	return text
 }
 
-// windowTag returns the window for the Tag: "60" for a minute, "250ms", or "EuropeBerlinday1".
+// windowTag returns the part of the Tag for the window: "60" for a minute, "250ms", or "EuropeBerlinday1".
 func (l *Limit) windowTag() string {
 	switch {
 	case l.calendar != nil:
@@ -182,14 +181,14 @@ func (l *Limit) windowTag() string {
 	return strconv.FormatInt(l.period/second, 10)
 }
 
-// Period returns the length of the window in microseconds, or Hold with Concurrency. A window in a time
+// Period returns the length of the window in microseconds, or the Hold of Concurrency. A window in a time
 // zone can be shorter or longer.
 func (l *Limit) Period() int64 { return l.period }
 
-// Max returns the number of hits that a window admits.
+// Max returns the number of hits that a window admits: Requests.
 func (l *Limit) Max() int64 { return l.max }
 
-// Capacity returns the most hits that can be spent at once.
+// Capacity returns the largest number of hits that can be spent at once.
 func (l *Limit) Capacity() int64 { return l.capacity }
 
 // Tag returns the kind of counter: algorithm, window, and an i for one counter per replica ("fw60", "tb1i",
@@ -236,8 +235,8 @@ func (l *Limit) String() string {
 
 // State is the state of the counter of one key, for limits of one Tag. The zero value has spent nothing.
 type State struct {
-	a, b, c int64 // explained under "State:" at the function of each algorithm
-	log     *Log  // slidingLog and concurrency only
+	a, b, c int64 // under "State:", the function of each algorithm explains its numbers
+	log     *Log  // nil except for slidingLog and concurrency
 }
 
 // Numbers is a State without its log. It has no pointers, so the garbage collector reads no tables of Numbers.
@@ -246,14 +245,14 @@ type Numbers struct{ a, b, c int64 }
 // Split returns the two parts of s. The Log is nil except for SlidingLog and Concurrency.
 func (s *State) Split() (Numbers, *Log) { return Numbers{s.a, s.b, s.c}, s.log }
 
-// Join returns the State of which Split returned n and log.
+// Join returns the State that Split has split into n and log.
 func (n Numbers) Join(log *Log) State { return State{n.a, n.b, n.c, log} }
 
-// IsZero reports whether the key has spent nothing. Such a State can be forgotten.
+// IsZero reports whether the key has spent nothing. A store can forget such a State.
 func (s *State) IsZero() bool { return *s == State{} }
 
 // Entries returns the number of log entries of s, at most MaxLogEntries. For Concurrency, it is the number of
-// entries that take as much memory as the holds of s.
+// log entries that take as much memory as the holds of s.
 func (s *State) Entries() int {
 	switch {
 	case s.log == nil:
@@ -269,19 +268,19 @@ type Result struct {
 	// Allowed reports whether the hits pass. Either all hits of a Take pass or none.
 	Allowed bool
 
-	// Remaining is the capacity less the spent hits after this Take. A debt makes it negative.
+	// Remaining is the capacity less the spent hits after this Take. It is negative if there is a debt.
 	Remaining int64
 
-	// ResetAfter is the time in microseconds until all spent hits are forgotten. For an Aligned algorithm,
+	// ResetAfter is the time in microseconds until all spent hits are forgotten. For aligned windows,
 	// it is the time until the window ends, even if nothing is spent. For Concurrency, it is the time until
 	// the named hold of the hits expires, or else until the first hold expires.
 	ResetAfter int64
 
-	// RetryAfter is the time in microseconds until the same hits would pass if nobody else spent anything, or
+	// RetryAfter is the time in microseconds until the same hits would pass if no other hits came, or
 	// Never if they exceed the capacity. If the hits passed, RetryAfter is an input of Limit.NextAfter.
 	RetryAfter int64
 
-	// Held reports that the hits or the peek named a hold that existed before. Hits have only renewed it.
+	// Held reports whether the hits or the peek named a hold that existed already. Such hits only renew the hold.
 	Held bool
 }
 
@@ -290,7 +289,7 @@ func (l *Limit) Spent(r Result) int64 { return l.capacity - r.Remaining }
 
 // Take decides whether n hits pass at time now and charges them to s. An n beyond ±MaxHits counts as ±MaxHits.
 //
-// A negative n refunds hits. A refund is always allowed and never lifts s above full capacity.
+// A negative n refunds hits. A refund is always allowed and refunds at most the spent hits.
 //
 // An n of 0 peeks. A peek is denied if one more hit would be denied, or for an algorithm with ResetsAtOnce if
 // the count exceeds the limit.
@@ -301,7 +300,7 @@ func (l *Limit) Take(s *State, now, n int64) Result {
 	return l.TakeWith(s, now, n, l.ChargeDenied)
 }
 
-// TakeHold is Take for the hold with this id. Without an id or without holds, TakeHold is Take.
+// TakeHold is Take for the hold with this id. If id is empty or the algorithm has no holds, TakeHold is Take.
 func (l *Limit) TakeHold(s *State, now, n int64, id string) Result {
 	if id == "" || !l.Algorithm.HasHolds() {
 		return l.Take(s, now, n)
@@ -315,7 +314,7 @@ func (l *Limit) TakeWith(s *State, now, n int64, chargeDenied bool) Result {
 }
 
 // ForgottenAfter returns the time in microseconds until l has forgotten the hits of an allowed Take with the
-// Result r. For an anonymous hold, r.ResetAfter is the expiry of the first hold of the counter.
+// Result r. With holds, r.ResetAfter does not say so, because it can be about another anonymous hold.
 func (l *Limit) ForgottenAfter(r Result) int64 {
 	if l.Algorithm.HasHolds() {
 		return l.Hold
@@ -323,8 +322,8 @@ func (l *Limit) ForgottenAfter(r Result) int64 {
 	return r.ResetAfter
 }
 
-// NextAfter returns the time in microseconds until the same n hits pass after r, the Result of n hits that l
-// has charged or denied. It is Never if they never pass. For a token bucket, it can be a microsecond too long.
+// NextAfter returns the time in microseconds until n further hits pass. r is the Result of n hits that l has just
+// charged or denied. The time is Never if the hits can't pass. For a token bucket, it can be a microsecond too long.
 func (l *Limit) NextAfter(n int64, r Result) int64 {
 	switch {
 	case !r.Allowed:
@@ -341,11 +340,11 @@ func (l *Limit) NextAfter(n int64, r Result) int64 {
 	return r.RetryAfter
 }
 
-// DurationUntilReset returns the wait in microseconds for the response to a caller whose Result is r. If the
-// hits can never pass, the wait lasts until the window ends if l is Aligned, and otherwise one window.
+// DurationUntilReset returns the wait in microseconds that the response with the Result r tells the caller. If the
+// hits can never pass, the wait lasts until the aligned window ends, or one window if windows are not aligned.
 func (l *Limit) DurationUntilReset(r Result) int64 {
 	switch {
-	case r.Allowed || r.RetryAfter == Never && l.Algorithm.Aligned():
+	case r.Allowed || r.RetryAfter == Never && l.Algorithm.AlignsWindows():
 		return r.ResetAfter
 	case r.RetryAfter == Never:
 		return l.period
@@ -353,7 +352,7 @@ func (l *Limit) DurationUntilReset(r Result) int64 {
 	return r.RetryAfter
 }
 
-// FromPeek turns the answer to a peek into the answer to n hits that are not charged. If they don't pass,
+// FromPeek turns the Result of a peek into the Result of n hits that are not charged. If the hits don't pass,
 // RetryAfter is ResetAfter, which is an upper bound, or Never if n exceeds the capacity.
 func (l *Limit) FromPeek(peek Result, n int64) Result {
 	peek.Allowed, peek.RetryAfter = n <= peek.Remaining || peek.Held, 0

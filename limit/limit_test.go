@@ -21,16 +21,16 @@ type step struct {
 
 const ms = time.Millisecond
 
-func TestTakeResults(t *testing.T) {
+func TestTakeDecidesAsItsAlgorithmDocuments(t *testing.T) {
 	tenPerSecond := Spec{Requests: 10, Unit: Second}
-	modify := func(s Spec, change func(*Spec)) Spec { change(&s); return s }
+	changed := func(s Spec, change func(*Spec)) Spec { change(&s); return s }
 	chargeDenied := func(s *Spec) { s.ChargeDenied = true }
 
 	for name, c := range map[string]struct {
 		spec  Spec
 		steps []step
 	}{
-		"fixed window: denied hits are charged, as in envoyproxy/ratelimit": {modify(tenPerSecond, chargeDenied), []step{
+		"fixed window: denied hits are charged, as in envoyproxy/ratelimit": {changed(tenPerSecond, chargeDenied), []step{
 			{time: 0, n: 7, allowed: true, remaining: 3, reset: 1000 * ms},
 			{time: 100 * ms, n: 3, allowed: true, remaining: 0, reset: 900 * ms},
 			{time: 100 * ms, n: 0, allowed: true, remaining: 0, reset: 900 * ms}, // a peek passes at exactly the limit
@@ -38,7 +38,7 @@ func TestTakeResults(t *testing.T) {
 			{time: 200 * ms, n: 0, remaining: -3, reset: 800 * ms, retry: 800 * ms},
 			{time: 1000 * ms, n: 1, allowed: true, remaining: 9, reset: 1000 * ms},
 		}},
-		"fixed window: a charged call above the limit exhausts the limit": {modify(tenPerSecond, chargeDenied), []step{
+		"fixed window: a charged call above the limit exhausts the limit": {changed(tenPerSecond, chargeDenied), []step{
 			{time: 0, n: 15, remaining: -5, reset: 1000 * ms, retry: -1},
 			{time: 0, n: 1, remaining: -6, reset: 1000 * ms, retry: 1000 * ms},
 		}},
@@ -49,11 +49,11 @@ func TestTakeResults(t *testing.T) {
 			{time: 0, n: 2, allowed: true, remaining: 0, reset: 1000 * ms},
 			{time: 0, n: -100, allowed: true, remaining: 10, reset: 1000 * ms},
 		}},
-		"fixed window: a limit of 0 denies hits and allows peeks": {modify(tenPerSecond, func(s *Spec) { s.Requests = 0 }), []step{
+		"fixed window: a limit of 0 denies hits and allows peeks": {changed(tenPerSecond, func(s *Spec) { s.Requests = 0 }), []step{
 			{time: 0, n: 0, allowed: true, reset: 1000 * ms},
 			{time: 0, n: 1, reset: 1000 * ms, retry: -1},
 		}},
-		"sliding window: hits of the previous window count less over time": {modify(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingWindow }), []step{
+		"sliding window: hits of the previous window count less over time": {changed(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingWindow }), []step{
 			{time: 0, n: 10, allowed: true, remaining: 0, reset: 2000 * ms},
 			{time: 900 * ms, n: 1, remaining: 0, reset: 1100 * ms, retry: 200 * ms}, // until a tenth of the next window has passed
 			{time: 1100 * ms, n: 1, allowed: true, remaining: 0, reset: 1900 * ms},
@@ -62,14 +62,14 @@ func TestTakeResults(t *testing.T) {
 			{time: 1600 * ms, n: 11, remaining: 0, reset: 1400 * ms, retry: -1},
 			{time: 4000 * ms, n: 0, allowed: true, remaining: 10},
 		}},
-		"sliding window: charged denied hits make a debt of at most a window": {modify(modify(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingWindow }), chargeDenied), []step{
+		"sliding window: charged denied hits make a debt of at most a window": {changed(changed(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingWindow }), chargeDenied), []step{
 			{time: 0, n: 8, allowed: true, remaining: 2, reset: 2000 * ms},
 			{time: 500 * ms, n: 3, remaining: -1, reset: 1500 * ms, retry: 863_638 * time.Microsecond},
 			{time: 500 * ms, n: 1_000_000, remaining: -10, reset: 1500 * ms, retry: -1},
 			{time: 1000 * ms, n: 4, remaining: -10, reset: 1000 * ms, retry: 700 * ms},
 			{time: 1500 * ms, n: 100, remaining: -10, reset: 1500 * ms, retry: -1},
 		}},
-		"sliding log: each hit stops counting after one window": {modify(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingLog }), []step{
+		"sliding log: each hit stops counting after one window": {changed(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingLog }), []step{
 			{time: 0, n: 4, allowed: true, remaining: 6, reset: 1000 * ms},
 			{time: 600 * ms, n: 6, allowed: true, remaining: 0, reset: 1000 * ms},
 			{time: 700 * ms, n: 0, remaining: 0, reset: 900 * ms, retry: 300 * ms},
@@ -78,13 +78,13 @@ func TestTakeResults(t *testing.T) {
 			{time: 1000 * ms, n: 4, allowed: true, remaining: 0, reset: 1000 * ms},
 			{time: 1000 * ms, n: -5, allowed: true, remaining: 5, reset: 600 * ms}, // a refund removes the newest hits first
 		}},
-		"sliding log: charged denied hits keep the limit exceeded": {modify(modify(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingLog }), chargeDenied), []step{
+		"sliding log: charged denied hits keep the limit exceeded": {changed(changed(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingLog }), chargeDenied), []step{
 			{time: 0, n: 10, allowed: true, remaining: 0, reset: 1000 * ms},
 			{time: 900 * ms, n: 10, remaining: 0, reset: 1000 * ms, retry: 1000 * ms},
 			{time: 1100 * ms, n: 1, remaining: -1, reset: 1000 * ms, retry: 800 * ms},
 			{time: 1900 * ms, n: 1, allowed: true, remaining: 8, reset: 1000 * ms},
 		}},
-		"token bucket: a burst passes, then hits at the rate": {modify(tenPerSecond, func(s *Spec) { s.Algorithm, s.Burst = TokenBucket, 20 }), []step{
+		"token bucket: a burst passes, then hits at the rate": {changed(tenPerSecond, func(s *Spec) { s.Algorithm, s.Burst = TokenBucket, 20 }), []step{
 			{time: 0, n: 20, allowed: true, remaining: 0, reset: 2000 * ms},
 			{time: 0, n: 1, remaining: 0, reset: 2000 * ms, retry: 100 * ms},
 			{time: 0, n: 21, remaining: 0, reset: 2000 * ms, retry: -1},
@@ -93,7 +93,7 @@ func TestTakeResults(t *testing.T) {
 			{time: 150 * ms, n: -3, allowed: true, remaining: 3, reset: 1650 * ms},
 			{time: 1800 * ms, n: 0, allowed: true, remaining: 20},
 		}},
-		"token bucket: charged denied hits make a debt of at most a window": {modify(modify(tenPerSecond, func(s *Spec) { s.Algorithm = TokenBucket }), chargeDenied), []step{
+		"token bucket: charged denied hits make a debt of at most a window": {changed(changed(tenPerSecond, func(s *Spec) { s.Algorithm = TokenBucket }), chargeDenied), []step{
 			{time: 0, n: 1_000_000, remaining: -10, reset: 2000 * ms, retry: -1},
 			{time: 500 * ms, n: 0, remaining: -5, reset: 1500 * ms, retry: 600 * ms},
 			{time: 1100 * ms, n: 1, allowed: true, remaining: 0, reset: 1000 * ms},
@@ -106,7 +106,7 @@ func TestTakeResults(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := must(t, c.spec)
+			l := mustNew(t, c.spec)
 			var s State
 			for i, st := range c.steps {
 				want := Result{Allowed: st.allowed, Remaining: st.remaining, ResetAfter: st.reset.Microseconds(), RetryAfter: st.retry.Microseconds()}
@@ -128,16 +128,16 @@ func TestNewRejectsBadSpecs(t *testing.T) {
 		spec Spec
 		want string
 	}{
-		"no unit":                 {Spec{Requests: 1}, "unit 0 is not known"},
-		"a unit above the last":   {Spec{Requests: 1, Unit: 9}, "unit 9 is not known"},
-		"an unknown algorithm":    {Spec{Algorithm: 9, Unit: Second}, "algorithm 9 is not known"},
-		"a window that overflows": {Spec{Requests: 1, Unit: Year, Multiplier: math.MaxUint32}, "unit_multiplier 4294967295 makes the window longer than ten years; with unit year it can be at most 10"},
-		"a window too long":       {Spec{Requests: 1, Unit: Year, Multiplier: 11}, "unit_multiplier 11 makes the window longer than ten years; with unit year it can be at most 10"},
-		"a burst without bucket":  {Spec{Requests: 1, Unit: Second, Burst: 2}, "burst is only for algorithm token_bucket, not fixed_window"},
-		"a burst over 10 years":   {Spec{Algorithm: TokenBucket, Requests: 2, Unit: Year, Burst: 100}, "burst 100 would take more than ten years to refill; at 2 per year it can be at most 20"},
-		"a ratio over 1":          {Spec{Requests: 1, Unit: Second, FallbackRatio: 1.5}, "fallback_ratio 1.5 must be above 0 and at most 1"},
-		"a ratio below 0":         {Spec{Requests: 1, Unit: Second, FallbackRatio: -1}, "fallback_ratio -1 must be above 0 and at most 1"},
-		"all of these": {
+		"no unit":                      {Spec{Requests: 1}, "unit 0 is not known"},
+		"a number after the last unit": {Spec{Requests: 1, Unit: 9}, "unit 9 is not known"},
+		"an unknown algorithm":         {Spec{Algorithm: 9, Unit: Second}, "algorithm 9 is not known"},
+		"a window that overflows":      {Spec{Requests: 1, Unit: Year, Multiplier: math.MaxUint32}, "unit_multiplier 4294967295 makes the window longer than ten years; with unit year it can be at most 10"},
+		"a window too long":            {Spec{Requests: 1, Unit: Year, Multiplier: 11}, "unit_multiplier 11 makes the window longer than ten years; with unit year it can be at most 10"},
+		"a burst without bucket":       {Spec{Requests: 1, Unit: Second, Burst: 2}, "burst is only for algorithm token_bucket, not fixed_window"},
+		"a burst over 10 years":        {Spec{Algorithm: TokenBucket, Requests: 2, Unit: Year, Burst: 100}, "burst 100 would take more than ten years to refill; at 2 per year it can be at most 20"},
+		"a ratio over 1":               {Spec{Requests: 1, Unit: Second, FallbackRatio: 1.5}, "fallback_ratio 1.5 must be above 0 and at most 1"},
+		"a ratio below 0":              {Spec{Requests: 1, Unit: Second, FallbackRatio: -1}, "fallback_ratio -1 must be above 0 and at most 1"},
+		"several errors at once": {
 			Spec{Requests: 1, Unit: Year, Multiplier: 11, Burst: 2, FallbackRatio: 1.5},
 			"unit_multiplier 11 makes the window longer than ten years; with unit year it can be at most 10\n" +
 				"burst is only for algorithm token_bucket, not fixed_window\n" +
@@ -173,14 +173,14 @@ func TestTagNamesAlgorithmWindowAndScope(t *testing.T) {
 		"fw60i":    {Requests: 5, Unit: Minute, Scope: Instance},
 		"fw604800": {Requests: 5, Unit: Week},
 	} {
-		assert.Equal(t, tag, must(t, spec).Tag())
+		assert.Equal(t, tag, mustNew(t, spec).Tag())
 	}
-	assert.Equal(t, must(t, Spec{Requests: 1, Unit: Minute}).Tag(), must(t, Spec{Requests: 2, Unit: Second, Multiplier: 60}).Tag())
+	assert.Equal(t, mustNew(t, Spec{Requests: 1, Unit: Minute}).Tag(), mustNew(t, Spec{Requests: 2, Unit: Second, Multiplier: 60}).Tag())
 }
 
-func TestDurationUntilReset(t *testing.T) {
-	fixed := must(t, Spec{Requests: 1, Unit: Minute})
-	bucket := must(t, Spec{Requests: 1, Unit: Minute, Algorithm: TokenBucket})
+func TestDurationUntilResetIsTheWaitForTheResponse(t *testing.T) {
+	fixed := mustNew(t, Spec{Requests: 1, Unit: Minute})
+	bucket := mustNew(t, Spec{Requests: 1, Unit: Minute, Algorithm: TokenBucket})
 	for name, c := range map[string]struct {
 		l    *Limit
 		r    Result
@@ -213,9 +213,9 @@ func TestParsingANameReturnsItsValue(t *testing.T) {
 	}
 	_, ok := ParseUnit("MiNute")
 	assert.True(t, ok, "upper and lower case are equal in units")
-	for _, junk := range []string{"", "minutes", " minute", "unknown"} {
-		_, ok = ParseUnit(junk)
-		assert.False(t, ok, junk)
+	for _, unknownName := range []string{"", "minutes", " minute", "unknown"} {
+		_, ok = ParseUnit(unknownName)
+		assert.False(t, ok, unknownName)
 	}
 	_, ok = ParseScope("replica")
 	assert.False(t, ok)
@@ -224,14 +224,14 @@ func TestParsingANameReturnsItsValue(t *testing.T) {
 }
 
 func TestStringShowsAlgorithmBurstAndScope(t *testing.T) {
-	assert.Equal(t, "10 per minute", must(t, Spec{Requests: 10, Unit: Minute}).String())
+	assert.Equal(t, "10 per minute", mustNew(t, Spec{Requests: 10, Unit: Minute}).String())
 	assert.Equal(t, "10 per 15 minutes, token_bucket, burst 20, per instance",
-		must(t, Spec{Requests: 10, Unit: Minute, Multiplier: 15, Algorithm: TokenBucket, Burst: 20, Scope: Instance}).String())
+		mustNew(t, Spec{Requests: 10, Unit: Minute, Multiplier: 15, Algorithm: TokenBucket, Burst: 20, Scope: Instance}).String())
 }
 
 func TestTakeDoesNotAllocate(t *testing.T) {
 	for _, a := range Algorithms() {
-		l := must(t, Spec{Algorithm: a, Requests: 50, Unit: Second})
+		l := mustNew(t, Spec{Algorithm: a, Requests: 50, Unit: Second})
 		var s State
 		now := int64(epoch)
 		l.Take(&s, now, 1)
@@ -240,13 +240,13 @@ func TestTakeDoesNotAllocate(t *testing.T) {
 			l.Take(&s, now, 1)
 		}
 		assert.Zero(t, testing.AllocsPerRun(1000, func() { now += 30_000; l.Take(&s, now, 1) }), a)
-		var fresh State
-		assert.Zero(t, testing.AllocsPerRun(1000, func() { l.Take(&fresh, now, 0); l.Take(&fresh, now, MaxHits) }), "%s, denied", a)
+		var emptyState State
+		assert.Zero(t, testing.AllocsPerRun(1000, func() { l.Take(&emptyState, now, 0); l.Take(&emptyState, now, MaxHits) }), "%s, denied", a)
 	}
 }
 
 func TestLogFreesMemoryAfterManyHits(t *testing.T) {
-	l := must(t, Spec{Algorithm: SlidingLog, Requests: 10_000, Unit: Second})
+	l := mustNew(t, Spec{Algorithm: SlidingLog, Requests: 10_000, Unit: Second})
 	var s State
 	now := int64(epoch)
 	for range 10_000 {
@@ -277,8 +277,8 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// The fallback can admit more hits than the capacity. So can the permits of a lease.
-func TestHitsBeyondTheCapacityNeverPassAgain(t *testing.T) {
+// The fallback and the permits of a lease can admit more hits than the capacity.
+func TestHitsBeyondTheCapacityNeverPassASecondTime(t *testing.T) {
 	for _, a := range Algorithms() {
 		for _, requests := range []uint32{0, 10} {
 			l, err := New(Spec{Algorithm: a, Requests: requests, Unit: Hour})

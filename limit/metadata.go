@@ -1,16 +1,15 @@
 package limit
 
-// Keys of gRPC metadata between rls and clients that wait for permits. docs/client.md
-// describes their values.
+// Keys of gRPC metadata between rls and clients that wait for permits. docs/client.md describes their values.
 const (
-	// AcquireKey marks a call whose answer has one of the headers below. With the value "true", the call charges
+	// AcquireKey marks a call that wants one of the headers below in its answer. With the value "true", the call charges
 	// nothing if it is denied.
 	AcquireKey = "rls-acquire"
 
 	// RetryAfterKey is the time in seconds until a denied call can pass, such as "0.25", or RetryNever.
 	RetryAfterKey = "rls-retry-after"
 
-	// RetryNever is the RetryAfterKey of a call whose hits exceed the capacity of a limit.
+	// RetryNever is the RetryAfterKey of a call with more hits than the capacity of a limit.
 	RetryNever = "never"
 
 	// ResetAfterKey is the time in seconds until all limits of an admitted call have forgotten its hits.

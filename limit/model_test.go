@@ -2,7 +2,7 @@ package limit
 
 import "math/big"
 
-// model computes the spent hits from the whole history of charges, in exact fractions.
+// model computes the spent hits from all earlier charges, in exact fractions.
 type model struct {
 	l    *Limit
 	hits []charge
@@ -16,7 +16,7 @@ func (m *model) spent(now int64) *big.Rat {
 	p := m.l.period
 	switch m.l.Algorithm {
 	case FixedWindow:
-		return m.sum(func(h charge) *big.Rat { return share(h.time/p == now/p) })
+		return m.sum(func(h charge) *big.Rat { return weight(h.time/p == now/p) })
 	case FirstHitWindow:
 		var start, count int64
 		for _, h := range m.hits {
@@ -25,16 +25,16 @@ func (m *model) spent(now int64) *big.Rat {
 			}
 			count += h.n
 		}
-		return new(big.Rat).Mul(share(now < start+p), big.NewRat(count, 1))
+		return new(big.Rat).Mul(weight(now < start+p), big.NewRat(count, 1))
 	case SlidingWindow:
 		return m.sum(func(h charge) *big.Rat {
 			if h.time/p == now/p-1 {
 				return big.NewRat(p-now%p, p)
 			}
-			return share(h.time/p == now/p)
+			return weight(h.time/p == now/p)
 		})
 	case SlidingLog, Concurrency:
-		return m.sum(func(h charge) *big.Rat { return share(h.time+p > now) })
+		return m.sum(func(h charge) *big.Rat { return weight(h.time+p > now) })
 	default: // token bucket: drain between hits
 		level, lastTime := new(big.Rat), int64(0)
 		drain := func(until int64) {
@@ -53,15 +53,16 @@ func (m *model) spent(now int64) *big.Rat {
 	}
 }
 
-func (m *model) sum(weight func(charge) *big.Rat) *big.Rat {
+func (m *model) sum(weightOf func(charge) *big.Rat) *big.Rat {
 	total := new(big.Rat)
 	for _, h := range m.hits {
-		total.Add(total, new(big.Rat).Mul(weight(h), big.NewRat(h.n, 1)))
+		total.Add(total, new(big.Rat).Mul(weightOf(h), big.NewRat(h.n, 1)))
 	}
 	return total
 }
 
-func share(counts bool) *big.Rat {
+// weight returns 1 for a hit that counts, and 0 for another hit.
+func weight(counts bool) *big.Rat {
 	if counts {
 		return big.NewRat(1, 1)
 	}
@@ -70,8 +71,8 @@ func share(counts bool) *big.Rat {
 
 // ceil returns r rounded up to a whole number.
 func ceil(r *big.Rat) int64 {
-	q, rest := new(big.Int).QuoRem(r.Num(), r.Denom(), new(big.Int))
-	if rest.Sign() > 0 {
+	q, remainder := new(big.Int).QuoRem(r.Num(), r.Denom(), new(big.Int))
+	if remainder.Sign() > 0 {
 		q.Add(q, big.NewInt(1))
 	}
 	return q.Int64()

@@ -16,18 +16,18 @@ var scopes = []string{Global: "global", Instance: "instance"}
 // String returns the name in limits files.
 func (s Scope) String() string { return scopes[s] }
 
-// ParseScope returns the scope of that name.
+// ParseScope returns the scope with this name.
 func ParseScope(name string) (Scope, bool) { return parse[Scope](scopes, name) }
 
-// FailureMode is the way in which a limit decides while its backend is unavailable.
+// FailureMode says how a limit decides while its backend is unavailable.
 type FailureMode uint8
 
 // The failure modes.
 const (
 	FailDefault FailureMode = iota // the service chooses
-	FailLocal                      // counts in the process
-	FailAllow                      // allows all hits
-	FailDeny                       // denies all hits
+	FailLocal                      // the replica counts in its own process
+	FailAllow                      // all hits are allowed
+	FailDeny                       // all hits are denied
 )
 
 var failureModes = []string{FailDefault: "", FailLocal: "local", FailAllow: "allow", FailDeny: "deny"}
@@ -35,12 +35,12 @@ var failureModes = []string{FailDefault: "", FailLocal: "local", FailAllow: "all
 // String returns the name in limits files, empty for FailDefault.
 func (m FailureMode) String() string { return failureModes[m] }
 
-// ParseFailureMode returns the mode of that name.
+// ParseFailureMode returns the mode with this name.
 func ParseFailureMode(name string) (FailureMode, bool) {
 	return parse[FailureMode](failureModes, name)
 }
 
-// parse returns the place of name in names. The empty name is not found.
+// parse returns the index of name in names. It does not find the empty name.
 func parse[T ~uint8](names []string, name string) (T, bool) {
 	i := slices.Index(names, name)
 	if i < 0 || name == "" {

@@ -12,7 +12,7 @@ import (
 
 const epoch = 1_795_000_000 * second // a time in 2026
 
-// drawLimit draws a limit of algorithm a. Most are small, some are as large as limits can be.
+// drawLimit draws a limit of algorithm a. Most limits are small. Some limits are as large as possible.
 func drawLimit(t *rapid.T, a Algorithm) *Limit {
 	return rapid.Custom(func(t *rapid.T) *Limit {
 		l, _ := New(drawSpec(t, a))
@@ -20,7 +20,7 @@ func drawLimit(t *rapid.T, a Algorithm) *Limit {
 	}).Filter(func(l *Limit) bool { return l != nil }).Draw(t, "limit")
 }
 
-// drawSpec draws a Spec whose parts are valid. Together they can be invalid.
+// drawSpec draws a Spec with valid fields. The fields together can be invalid.
 func drawSpec(t *rapid.T, a Algorithm) Spec {
 	s := Spec{
 		Algorithm:    a,
@@ -46,12 +46,12 @@ func drawSmallLimit(t *rapid.T, a Algorithm) *Limit {
 		Unit:      rapid.SampledFrom([]Unit{Second, Minute, Year}).Draw(t, "unit"),
 	}
 	if a.UsesBurst() {
-		s.Burst = rapid.Uint32Range(0, 8).Draw(t, "burst") // under ten years even at 1 a year
+		s.Burst = rapid.Uint32Range(0, 8).Draw(t, "burst") // this burst refills within ten years, even at 1 hit per year
 	}
-	return must(t, s)
+	return mustNew(t, s)
 }
 
-func must(t interface{ Fatalf(string, ...any) }, s Spec) *Limit {
+func mustNew(t interface{ Fatalf(string, ...any) }, s Spec) *Limit {
 	l, err := New(s)
 	if err != nil {
 		t.Fatalf("New(%+v): %v", s, err)
@@ -91,7 +91,7 @@ func clone(s State) State {
 		return s
 	}
 	if g := s.log.holds; g != nil {
-		s.log = &Log{holds: &holdSet{slices.Clone(g.holds), maps.Clone(g.expiries), g.entries}}
+		s.log = &Log{holds: &holdSet{slices.Clone(g.holds), maps.Clone(g.expiries), g.members}}
 		return s
 	}
 	s.log = &Log{entries: append([]hitEntry(nil), s.log.entries[s.log.head:]...)}
@@ -143,7 +143,7 @@ func (m *model) tickError(now int64) int64 {
 	return previous/m.l.ticks + 1
 }
 
-func TestAdmittedStaysWithinTheBoundOfAnyWindow(t *testing.T) {
+func TestAdmittedHitsStayWithinTheBoundOfAnyWindow(t *testing.T) {
 	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l, now := drawSmallLimit(t, a), int64(epoch)
 		l.ChargeDenied = rapid.Bool().Draw(t, "charge_denied")
@@ -152,11 +152,11 @@ func TestAdmittedStaysWithinTheBoundOfAnyWindow(t *testing.T) {
 			FirstHitWindow: 2 * l.max,
 			SlidingWindow:  2*l.max - 1,
 			SlidingLog:     l.max,
-			Concurrency:    l.max, // nothing is released
-			// A span of period less a microsecond refills less than Max.
+			Concurrency:    l.max, // no hit releases a slot
+			// The span is shorter than a period, so it refills less than Max.
 			TokenBucket: l.capacity + l.max - 1,
 		}[a]
-		alignedBound := map[Algorithm]bool{FixedWindow: true, SlidingWindow: true, SlidingLog: true}
+		hasAlignedBound := map[Algorithm]bool{FixedWindow: true, SlidingWindow: true, SlidingLog: true}
 		if a == SlidingWindow && l.max == 1 {
 			bound = 1
 		}
@@ -170,25 +170,25 @@ func TestAdmittedStaysWithinTheBoundOfAnyWindow(t *testing.T) {
 			}
 		}
 		for i, first := range admitted {
-			var span, aligned int64
+			var spanHits, alignedHits int64
 			for _, h := range admitted[i:] {
 				if h.time < first.time+l.period {
-					span += h.n
+					spanHits += h.n
 				}
 				if h.time/l.period == first.time/l.period {
-					aligned += h.n
+					alignedHits += h.n
 				}
 			}
-			assert.LessOrEqual(t, span, bound, "in [t, t+period)")
-			if alignedBound[a] {
-				assert.LessOrEqual(t, aligned, l.max, "in an aligned window")
+			assert.LessOrEqual(t, spanHits, bound, "in [t, t+period)")
+			if hasAlignedBound[a] {
+				assert.LessOrEqual(t, alignedHits, l.max, "in an aligned window")
 			}
 		}
 	})
 }
 
-// anyHistory applies random Takes to s and returns the time after them.
-func anyHistory(t *rapid.T, l *Limit, s *State) (now int64) {
+// drawHistory applies random Takes to s and returns a time after the last Take.
+func drawHistory(t *rapid.T, l *Limit, s *State) (now int64) {
 	now = epoch
 	for range rapid.IntRange(0, 25).Draw(t, "takes") {
 		now += drawStep(t, l)
@@ -201,12 +201,12 @@ func TestPeekChangesNothing(t *testing.T) {
 	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l := drawLimit(t, a)
 		var s State
-		now := anyHistory(t, l, &s)
-		peeked := clone(s)
-		l.Take(&peeked, now, 0)
+		now := drawHistory(t, l, &s)
+		peekedState := clone(s)
+		l.Take(&peekedState, now, 0)
 		for range 5 {
 			n := drawHits(t, l)
-			assert.Equal(t, l.Take(&s, now, n), l.Take(&peeked, now, n))
+			assert.Equal(t, l.Take(&s, now, n), l.Take(&peekedState, now, n))
 			now += drawStep(t, l)
 		}
 	})
@@ -216,7 +216,7 @@ func TestPeekIsAllowedIfOneMoreHitPasses(t *testing.T) {
 	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l := drawLimit(t, a)
 		var s State
-		now := anyHistory(t, l, &s)
+		now := drawHistory(t, l, &s)
 		peek := l.Take(&s, now, 0)
 		if a.ResetsAtOnce() {
 			assert.Equal(t, peek.Remaining >= 0, peek.Allowed, "denied once the count exceeds the limit")
@@ -226,20 +226,20 @@ func TestPeekIsAllowedIfOneMoreHitPasses(t *testing.T) {
 	})
 }
 
-func TestRefundNeverExceedsCapacity(t *testing.T) {
+func TestRefundNeverExceedsTheCapacity(t *testing.T) {
 	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l := drawLimit(t, a)
 		var s State
-		now := anyHistory(t, l, &s)
-		before := l.Take(&s, now, 0).Remaining
-		n := rapid.OneOf(rapid.Int64Range(1, 5), rapid.Int64Range(1, MaxHits)).Draw(t, "back")
+		now := drawHistory(t, l, &s)
+		remainingBefore := l.Take(&s, now, 0).Remaining
+		n := rapid.OneOf(rapid.Int64Range(1, 5), rapid.Int64Range(1, MaxHits)).Draw(t, "refunded hits")
 		r := l.Take(&s, now, -n)
 		assert.True(t, r.Allowed)
 		assert.LessOrEqual(t, r.Remaining, l.capacity)
-		assert.GreaterOrEqual(t, r.Remaining, before)
-		assert.LessOrEqual(t, r.Remaining-before, n)
+		assert.GreaterOrEqual(t, r.Remaining, remainingBefore)
+		assert.LessOrEqual(t, r.Remaining-remainingBefore, n)
 		if a.ResetsAtOnce() || a == SlidingLog || a.HasHolds() {
-			assert.Equal(t, min(before+n, l.capacity), r.Remaining)
+			assert.Equal(t, min(remainingBefore+n, l.capacity), r.Remaining)
 		}
 	})
 }
@@ -249,11 +249,11 @@ func TestRefundOfMaxHitsLeavesNothingSpent(t *testing.T) {
 		l := drawLimit(t, a)
 		var s State
 		now := int64(epoch)
-		for range 5 { // limits of one tag that charge more than l
+		for range 5 { // limits with the tag of l charge more than l allows
 			other := l.Spec
 			other.Requests, other.Burst, other.ChargeDenied = rapid.Uint32Min(1<<31).Draw(t, "requests"), 0, true
 			now += drawStep(t, l)
-			must(t, other).Take(&s, now, rapid.SampledFrom([]int64{1, 1 << 32, MaxHits}).Draw(t, "n"))
+			mustNew(t, other).Take(&s, now, rapid.SampledFrom([]int64{1, 1 << 32, MaxHits}).Draw(t, "n"))
 		}
 		assert.True(t, l.Take(&s, now+drawStep(t, l), -MaxHits).Allowed)
 		assert.True(t, s.IsZero())
@@ -265,11 +265,11 @@ func TestDebtIsAtMostOneWindow(t *testing.T) {
 		l := drawLimit(t, a)
 		l.ChargeDenied = true
 		var s State
-		now := anyHistory(t, l, &s)
+		now := drawHistory(t, l, &s)
 		for range 10 {
 			l.Take(&s, now, drawHits(t, l))
 		}
-		if !a.ResetsAtOnce() { // a count that resets at once is not bounded
+		if !a.ResetsAtOnce() { // the debt of a window has no bound
 			assert.GreaterOrEqual(t, l.Take(&s, now, 0).Remaining, -l.max)
 		}
 		assert.True(t, l.max == 0 || l.Take(&s, now+2*l.period+l.fillTime.us+1, 1).Allowed)
@@ -280,19 +280,19 @@ func TestDeniedHitsCostNothingUnlessCharged(t *testing.T) {
 	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l := drawLimit(t, a)
 		var s State
-		now := anyHistory(t, l, &s)
-		before := l.Take(&s, now, 0).Remaining
+		now := drawHistory(t, l, &s)
+		remainingBefore := l.Take(&s, now, 0).Remaining
 		n := rapid.Int64Range(1, MaxHits).Draw(t, "n")
 		r := l.Take(&s, now, n)
 		switch {
 		case r.Allowed:
 			assert.GreaterOrEqual(t, r.Remaining, int64(0))
-			assert.LessOrEqual(t, r.Remaining, before-n+1) // +1: rounding of fractions
+			assert.LessOrEqual(t, r.Remaining, remainingBefore-n+1) // +1, because fractions are rounded
 		case l.ChargeDenied:
-			// A log with debt drops entries that newer hits outweigh.
-			assert.LessOrEqual(t, r.Remaining, max(before, 0))
+			// A log in debt drops old entries when newer entries have Max hits.
+			assert.LessOrEqual(t, r.Remaining, max(remainingBefore, 0))
 		default:
-			assert.Equal(t, before, r.Remaining)
+			assert.Equal(t, remainingBefore, r.Remaining)
 		}
 	})
 }
@@ -301,38 +301,38 @@ func TestNextAfterIsTheEarliestTimeTheSameHitsPass(t *testing.T) {
 	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l := drawLimit(t, a)
 		var s State
-		now := anyHistory(t, l, &s)
+		now := drawHistory(t, l, &s)
 		n := min(max(drawHits(t, l), 0), MaxHits)
 		r := l.Take(&s, now, n)
-		next := l.NextAfter(n, r)
+		wait := l.NextAfter(n, r)
 		switch {
-		case r.Allowed && next == 0:
-			assert.True(t, l.Take(&s, now, n).Allowed, "once more")
+		case r.Allowed && wait == 0:
+			assert.True(t, l.Take(&s, now, n).Allowed, "the same hits pass once more")
 			return
-		case next == Never:
+		case wait == Never:
 			assert.Greater(t, max(n, 1), l.capacity)
 			return
 		}
-		assert.Positive(t, next)
-		early, late := clone(s), clone(s)
+		assert.Positive(t, wait)
+		earlyState, lateState := clone(s), clone(s)
 		tolerance := int64(0)
 		if r.Allowed && a == TokenBucket {
 			tolerance = 1
 		}
-		assert.False(t, l.Take(&early, now+next-1-tolerance, n).Allowed, "a microsecond before")
-		assert.True(t, l.Take(&late, now+next, n).Allowed, "at the time")
+		assert.False(t, l.Take(&earlyState, now+wait-1-tolerance, n).Allowed, "a microsecond before the time")
+		assert.True(t, l.Take(&lateState, now+wait, n).Allowed, "at the time")
 	})
 }
 
-func TestResetAfterIsWhenAllIsForgotten(t *testing.T) {
+func TestNothingIsSpentAfterResetAfter(t *testing.T) {
 	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l := drawLimit(t, a)
 		var s State
-		now := anyHistory(t, l, &s)
+		now := drawHistory(t, l, &s)
 		r := l.Take(&s, now, drawHits(t, l))
 		if s.IsZero() {
 			assert.Equal(t, l.capacity, r.Remaining)
-			assert.True(t, r.ResetAfter == 0 || a.Aligned())
+			assert.True(t, r.ResetAfter == 0 || a.AlignsWindows())
 			return
 		}
 		if a.HasHolds() {
@@ -356,11 +356,11 @@ func TestStateStaysBoundedForAnyClock(t *testing.T) {
 			assert.GreaterOrEqual(t, r.ResetAfter, int64(0))
 			assert.GreaterOrEqual(t, r.RetryAfter, int64(Never))
 			if a.HasHolds() {
-				continue // a hold lasts until its time, whatever the clock does
+				continue // a hold lasts until its expiry, even if the clock goes back
 			}
 			assert.LessOrEqual(t, int64(s.Entries()), min(l.max, MaxLogEntries))
-			// After the clock was set back, the wait is at most the state's own
-			// time and a window.
+			// After the clock went back, the wait is at most the time of the state
+			// and one window.
 			assert.LessOrEqual(t, r.ResetAfter, 3*l.period+l.fillTime.us+1)
 		}
 	})
@@ -376,12 +376,12 @@ func TestChangedNumberKeepsSpentHitsOfAnyHistory(t *testing.T) {
 			old.Take(&s, now, rapid.Int64Range(0, 3).Draw(t, "n"))
 		}
 		spent := old.capacity - old.Take(&s, now, 0).Remaining
-		next := old.Spec
-		next.Requests = rapid.Uint32Range(1, 12).Draw(t, "new requests")
-		l := must(t, next)
+		newSpec := old.Spec
+		newSpec.Requests = rapid.Uint32Range(1, 12).Draw(t, "new requests")
+		l := mustNew(t, newSpec)
 		left := l.Take(&s, now, 0).Remaining
 		if a == TokenBucket {
-			// The time to refill is kept: the same share of the rate.
+			// The bucket keeps its spent time, not its spent tokens.
 			assert.GreaterOrEqual(t, left, -l.max)
 			assert.LessOrEqual(t, left, l.capacity)
 			return

@@ -9,7 +9,7 @@ import (
 func TestScaledAllocatesOncePerLimit(t *testing.T) {
 	limits := make([]*Limit, 20_000)
 	for i := range limits {
-		limits[i] = must(t, Spec{Requests: uint32(i), Unit: Minute})
+		limits[i] = mustNew(t, Spec{Requests: uint32(i), Unit: Minute})
 		limits[i].Scaled(0.5)
 	}
 	assert.Zero(t, testing.AllocsPerRun(3, func() {
@@ -22,36 +22,36 @@ func TestScaledAllocatesOncePerLimit(t *testing.T) {
 }
 
 func TestScaledFollowsTheRatio(t *testing.T) {
-	l := must(t, Spec{Requests: 100, Unit: Minute})
+	l := mustNew(t, Spec{Requests: 100, Unit: Minute})
 	assert.EqualValues(t, 50, l.Scaled(0.5).Max())
 	assert.EqualValues(t, 29, l.Scaled(0.29).Max(), "the product is 28.999…")
 	assert.EqualValues(t, 50, l.Scaled(0.5).Max())
 }
 
-func TestChargingChangesNothingElse(t *testing.T) {
-	l := must(t, Spec{Requests: 10, Unit: Minute, Algorithm: TokenBucket, Burst: 20, Scope: Instance, FallbackRatio: 0.1})
+func TestWithChargeDeniedChangesNothingElse(t *testing.T) {
+	l := mustNew(t, Spec{Requests: 10, Unit: Minute, Algorithm: TokenBucket, Burst: 20, Scope: Instance, FallbackRatio: 0.1})
 	want := l.Spec
 	want.ChargeDenied = true
-	charging := l.Charging()
+	charging := l.WithChargeDenied(true)
 	assert.Equal(t, want, charging.Spec)
 	assert.Equal(t, l.Tag(), charging.Tag())
-	assert.Same(t, charging, charging.Charging())
+	assert.Same(t, charging, charging.WithChargeDenied(true))
 }
 
 func TestScaledTokenBucketScalesItsBurst(t *testing.T) {
-	l := must(t, Spec{Algorithm: TokenBucket, Requests: 100, Unit: Minute, Burst: 30}).Scaled(0.5)
+	l := mustNew(t, Spec{Algorithm: TokenBucket, Requests: 100, Unit: Minute, Burst: 30}).Scaled(0.5)
 	assert.EqualValues(t, 50, l.Max())
 	assert.EqualValues(t, 15, l.Capacity())
-	l = must(t, Spec{Algorithm: TokenBucket, Requests: 100, Unit: Minute, Burst: 1000, Lease: true, LeaseWaste: 0.1})
+	l = mustNew(t, Spec{Algorithm: TokenBucket, Requests: 100, Unit: Minute, Burst: 1000, Lease: true, LeaseWaste: 0.1})
 	assert.EqualValues(t, 900, l.Capacity())
 	assert.EqualValues(t, 500, l.Scaled(0.5).Capacity(), "the fallback holds no permits")
 }
 
-func TestNotChargingChangesNothingElse(t *testing.T) {
-	l := must(t, Spec{Requests: 10, Unit: Minute, ChargeDenied: true, FallbackRatio: 0.1})
+func TestWithoutChargeDeniedTheSpecIsOtherwiseEqual(t *testing.T) {
+	l := mustNew(t, Spec{Requests: 10, Unit: Minute, ChargeDenied: true, FallbackRatio: 0.1})
 	want := l.Spec
 	want.ChargeDenied = false
-	assert.Equal(t, want, l.NotCharging().Spec)
-	assert.Same(t, l.NotCharging(), l.NotCharging(), "it is made once")
-	assert.Same(t, l.NotCharging(), l.NotCharging().NotCharging())
+	assert.Equal(t, want, l.WithChargeDenied(false).Spec)
+	assert.Same(t, l.WithChargeDenied(false), l.WithChargeDenied(false), "only the first call makes a limit")
+	assert.Same(t, l.WithChargeDenied(false), l.WithChargeDenied(false).WithChargeDenied(false))
 }

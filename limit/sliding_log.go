@@ -1,7 +1,7 @@
 package limit
 
 // MaxLogEntries is the maximum number of entries of a log. A log of exactLogEntries or more combines the hits of
-// one tick into one entry. A window has logTicks ticks and can touch logTicks + 1.
+// one tick into one entry. A window is as long as logTicks ticks, and can touch logTicks + 1 ticks.
 const (
 	MaxLogEntries   = exactLogEntries + logTicks + 1
 	exactLogEntries = 2048
@@ -10,15 +10,15 @@ const (
 
 // Log is a list of charged hits, oldest first. With Concurrency, it has holds instead.
 type Log struct {
-	entries []hitEntry // entries[:head] are expired
+	entries []hitEntry // entries[:head] have expired
 	head    int
 	holds   *holdSet
 }
 
-// hitEntry has n hits. time is the time of the newest of these hits.
+// hitEntry is an entry of a log: n hits, and the time of the newest of them.
 type hitEntry struct{ time, n int64 }
 
-// emptyLog is the log of a key that has spent nothing. It must not be changed.
+// emptyLog is the log of a key that has spent nothing. No code may change emptyLog.
 var emptyLog Log
 
 // slidingLog remembers each charged hit for the length of a window.
@@ -69,71 +69,72 @@ func slidingLog(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	return r
 }
 
-func (g *Log) len() int          { return len(g.entries) - g.head }
-func (g *Log) oldest() *hitEntry { return &g.entries[g.head] }
-func (g *Log) newest() *hitEntry { return &g.entries[len(g.entries)-1] }
+func (log *Log) len() int          { return len(log.entries) - log.head }
+func (log *Log) oldest() *hitEntry { return &log.entries[log.head] }
+func (log *Log) newest() *hitEntry { return &log.entries[len(log.entries)-1] }
 
 // advance returns now, or the time of the newest entry if that time is later. If the clock was set back by more
 // than a period, advance first moves all hits into one entry at now.
-func (g *Log) advance(now, period int64) int64 {
-	if g.len() == 0 || g.newest().time <= now {
+func (log *Log) advance(now, period int64) int64 {
+	if log.len() == 0 || log.newest().time <= now {
 		return now
 	}
-	if g.newest().time-now > period {
+	if log.newest().time-now > period {
 		var total int64
-		for _, e := range g.entries[g.head:] {
+		for _, e := range log.entries[log.head:] {
 			total += e.n
 		}
-		g.entries = g.entries[:g.head+1]
-		*g.newest() = hitEntry{now, total}
+		log.entries = log.entries[:log.head+1]
+		*log.newest() = hitEntry{now, total}
 	}
-	return g.newest().time
+	return log.newest().time
 }
 
 // charge adds n hits and returns the new total. time is not before the newest entry. The hits join the newest
-// entry if it has the same time, or the same tick in a long log. maxHits deny all other hits, so an entry holds
-// no more, and charge drops entries if the newer entries hold maxHits.
-func (g *Log) charge(time, n, total, maxHits, tick int64) int64 {
-	if g.len() > 0 && (g.newest().time == time || g.len() >= exactLogEntries && g.newest().time/tick == time/tick) {
-		n += g.newest().n
-		total -= g.newest().n
-		g.entries = g.entries[:len(g.entries)-1]
+// entry if it has the same time, or in a long log the same tick. A log with maxHits hits denies every further
+// hit. So an entry has at most maxHits, and charge drops old entries once the newer entries have maxHits.
+func (log *Log) charge(time, n, total, maxHits, tick int64) int64 {
+	if log.len() > 0 && (log.newest().time == time || log.len() >= exactLogEntries && log.newest().time/tick == time/tick) {
+		n += log.newest().n
+		total -= log.newest().n
+		log.entries = log.entries[:len(log.entries)-1]
 	}
 	n = min(n, maxHits)
-	for g.len() > 0 && total+n-g.oldest().n >= maxHits {
-		total -= g.oldest().n
-		g.head++
+	for log.len() > 0 && total+n-log.oldest().n >= maxHits {
+		total -= log.oldest().n
+		log.head++
 	}
-	switch liveEntries := g.len(); {
-	case cap(g.entries) > 64 && liveEntries < cap(g.entries)/4: // give memory back after a rush
-		g.entries, g.head = append(make([]hitEntry, 0, 2*liveEntries+1), g.entries[g.head:]...), 0
-	case len(g.entries) == cap(g.entries) && g.head >= liveEntries:
-		g.entries, g.head = g.entries[:copy(g.entries, g.entries[g.head:])], 0
+	switch liveEntries := log.len(); {
+	case cap(log.entries) > 64 && liveEntries < cap(log.entries)/4: // give memory back after a rush
+		log.entries, log.head = append(make([]hitEntry, 0, 2*liveEntries+1), log.entries[log.head:]...), 0
+	case len(log.entries) == cap(log.entries) && log.head >= liveEntries:
+		log.entries, log.head = log.entries[:copy(log.entries, log.entries[log.head:])], 0
 	}
-	g.entries = append(g.entries, hitEntry{time, n})
+	log.entries = append(log.entries, hitEntry{time, n})
 	return total + n
 }
 
-// refund takes up to n hits off the newest entries and returns their number.
-func (g *Log) refund(n int64) int64 {
+// refund removes up to n hits from the newest entries and returns the number of removed hits.
+func (log *Log) refund(n int64) int64 {
 	remaining := n
-	for remaining > 0 && g.len() > 0 {
-		e := g.newest()
+	for remaining > 0 && log.len() > 0 {
+		e := log.newest()
 		if e.n > remaining {
 			e.n -= remaining
 			return n
 		}
 		remaining -= e.n
-		g.entries = g.entries[:len(g.entries)-1]
+		log.entries = log.entries[:len(log.entries)-1]
 	}
 	return n - remaining
 }
 
-// retryAt returns the time of the first entry after whose expiry at most maxSpent of total hits remain.
-func (g *Log) retryAt(total, maxSpent int64) int64 {
-	i := g.head
+// retryAt returns the time of an entry. When this entry and all older entries have expired, at most maxSpent of the
+// total hits remain.
+func (log *Log) retryAt(total, maxSpent int64) int64 {
+	i := log.head
 	for ; total > maxSpent; i++ {
-		total -= g.entries[i].n
+		total -= log.entries[i].n
 	}
-	return g.entries[i-1].time
+	return log.entries[i-1].time
 }

@@ -9,17 +9,16 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestLongLogDeniesAtMostATickEarlier compares a log with the exact history while traffic of
-// changing rates goes through it. The hits in the log are at least the exact hits of a window, and
-// at most the exact hits of a window and a tick.
+// TestLongLogDeniesAtMostATickEarlier sends hits at changing rates to a log, and compares the log with the exact history.
+// The log has at least the exact hits of a window, and at most the exact hits of a window and a tick.
 func TestLongLogDeniesAtMostATickEarlier(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l := must(t, Spec{Algorithm: SlidingLog, Requests: rapid.Uint32Range(2000, 20_000).Draw(t, "requests"), Unit: Minute})
+		l := mustNew(t, Spec{Algorithm: SlidingLog, Requests: rapid.Uint32Range(2000, 20_000).Draw(t, "requests"), Unit: Minute})
 		tick := ceilDiv(l.period, logTicks)
 		var s State
 		var admitted []charge
 		now, longest := int64(epoch), 0
-		sum := func(since int64) (n int64) {
+		hitsSince := func(since int64) (n int64) {
 			for i := len(admitted) - 1; i >= 0 && admitted[i].time > since; i-- {
 				n += admitted[i].n
 			}
@@ -35,14 +34,14 @@ func TestLongLogDeniesAtMostATickEarlier(t *testing.T) {
 				longest = max(longest, s.Entries())
 			}
 			spent := l.Spent(l.Take(&s, now, 0))
-			require.GreaterOrEqual(t, spent, sum(now-l.period))
-			require.LessOrEqual(t, spent, sum(now-l.period-tick))
+			require.GreaterOrEqual(t, spent, hitsSince(now-l.period))
+			require.LessOrEqual(t, spent, hitsSince(now-l.period-tick))
 			if longest < exactLogEntries {
-				require.Equal(t, sum(now-l.period), spent, "a short log is exact")
+				require.Equal(t, hitsSince(now-l.period), spent, "a short log is exact")
 			}
 		}
 		require.LessOrEqual(t, longest, MaxLogEntries)
-		for i, j, span := 0, 0, int64(0); j < len(admitted); j++ { // each span as long as a window
+		for i, j, span := 0, 0, int64(0); j < len(admitted); j++ { // span has the hits of a span as long as a window
 			for span += admitted[j].n; admitted[i].time <= admitted[j].time-l.period; i++ {
 				span -= admitted[i].n
 			}
@@ -52,7 +51,7 @@ func TestLongLogDeniesAtMostATickEarlier(t *testing.T) {
 }
 
 func TestLogOfAHugeLimitHasBoundedSize(t *testing.T) {
-	l := must(t, Spec{Algorithm: SlidingLog, Requests: math.MaxUint32, Unit: Minute})
+	l := mustNew(t, Spec{Algorithm: SlidingLog, Requests: math.MaxUint32, Unit: Minute})
 	var s State
 	now := int64(epoch)
 	for range 1_000_000 {
@@ -66,7 +65,7 @@ func TestLogOfAHugeLimitHasBoundedSize(t *testing.T) {
 }
 
 func TestClockSetBackMovesTheLogToNow(t *testing.T) {
-	l := must(t, Spec{Algorithm: SlidingLog, Requests: 10, Unit: Minute})
+	l := mustNew(t, Spec{Algorithm: SlidingLog, Requests: 10, Unit: Minute})
 	var s State
 	for i := range int64(5) {
 		l.Take(&s, epoch+i*second, 1)

@@ -1,6 +1,6 @@
 package limit
 
-// maxTicks is the resolution of the sliding window's weight. A count is at most 2 × 2^32, so Lua computes
+// maxTicks is the largest number of ticks in a window. A count is at most 2 × 2^32, so Lua computes
 // count × ticks exactly.
 const maxTicks = 1 << 19
 
@@ -15,13 +15,13 @@ const maxTicks = 1 << 19
 // State: a is the current window's start, b its count, c the previous window's count.
 func slidingWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	start, current, previous := s.a, s.b, s.c
-	switch aligned := now - now%l.period; {
-	case aligned == start+l.period:
-		start, current, previous = aligned, 0, current
-	case aligned > start:
-		start, current, previous = aligned, 0, 0
+	switch alignedStart := now - now%l.period; {
+	case alignedStart == start+l.period:
+		start, current, previous = alignedStart, 0, current
+	case alignedStart > start:
+		start, current, previous = alignedStart, 0, 0
 	case start-now > l.period:
-		start = aligned
+		start = alignedStart
 	}
 	coveredTicks := l.ticks - max(now-start, 0)/l.tick
 	previousHits := ceilDiv(previous*coveredTicks, l.ticks)
@@ -61,9 +61,9 @@ func slidingWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	return r
 }
 
-// slidingRetryAt returns the earliest time at which at most maxSpent hits are spent.
+// slidingRetryAt returns the earliest time at which the estimate is at most maxSpent.
 func (l *Limit) slidingRetryAt(start, current, previous, maxSpent int64) int64 {
-	if current > maxSpent { // not in the current window
+	if current > maxSpent { // the current window ends before the hits pass
 		start, current, previous = start+l.period, 0, current
 	}
 	coveredTicks := l.ticks

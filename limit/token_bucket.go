@@ -15,7 +15,7 @@ import (
 func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	if l.max == 0 {
 		if n < 0 {
-			if n == -MaxHits { // a reset, also of hits charged under another Max
+			if n == -MaxHits { // a reset ends also hits that a limit with another Max charged
 				*s = State{}
 			}
 			return Result{Allowed: true}
@@ -34,13 +34,13 @@ func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 		}
 	default:
 		newSpentTime := spentTime.add(l.refillTime(min(max(n, 1), l.capacity+l.max)), l.max)
-		r.Allowed = n <= l.capacity && !l.fillTime.less(newSpentTime)
+		r.Allowed = n <= l.capacity && !l.fillTime.isShorter(newSpentTime)
 		if n > 0 && (r.Allowed || chargeDenied) {
-			spentTime = newSpentTime.atMost(l.maxSpentTime())
+			spentTime = minSpan(newSpentTime, l.maxSpentTime())
 		}
 	}
-	tokens, rest := mulAddDiv(spentTime.us, l.max, spentTime.frac, l.period)
-	if rest > 0 {
+	tokens, remainder := mulAddDiv(spentTime.us, l.max, spentTime.frac, l.period)
+	if remainder > 0 {
 		tokens++
 	}
 	r.Remaining = l.capacity - tokens
@@ -72,19 +72,19 @@ func (l *Limit) timeToFull(s *State, now int64) span {
 	spentTime := span{tat.us - now, tat.frac}
 	switch {
 	case !isOtherRate:
-		return spentTime.atMost(l.maxSpentTime())
+		return minSpan(spentTime, l.maxSpentTime())
 	case l.HasBurst():
-		spentTime = l.fromRate(spentTime, s.c)
+		spentTime = l.convertSpentTime(spentTime, s.c)
 	}
-	return spentTime.atMost(l.fillTime)
+	return minSpan(spentTime, l.fillTime)
 }
 
-// HasBurst reports whether l has a burst of its own. After a change of the rate, such a bucket keeps the spent
-// tokens, and another bucket the spent time.
+// HasBurst reports whether l has a burst of its own. If the rate changes, a bucket with HasBurst keeps its spent
+// tokens, and a bucket without HasBurst keeps its spent time.
 func (l *Limit) HasBurst() bool { return l.Burst > 0 }
 
-// fromRate returns the time in which l refills as many tokens as the rate oldMax refills in spentTime.
-func (l *Limit) fromRate(spentTime span, oldMax int64) span {
+// convertSpentTime returns the time in which l refills as many tokens as a limit with oldMax refills in spentTime.
+func (l *Limit) convertSpentTime(spentTime span, oldMax int64) span {
 	us, frac := mulAddDiv(spentTime.us, oldMax, spentTime.frac, l.max)
 	return span{us, frac}
 }
@@ -109,7 +109,7 @@ func mulAddDiv(a, b, c, d int64) (quotient, remainder int64) {
 	return int64(min(q, math.MaxInt64)), int64(r)
 }
 
-// span is an exact span of time: us + frac/parts microseconds with 0 ≤ frac < parts. parts is the limit's Max.
+// span is an exact span of time: us + frac/parts microseconds with 0 ≤ frac < parts. parts is the Max of the limit.
 type span struct{ us, frac int64 }
 
 func (a span) add(b span, parts int64) span {
@@ -126,21 +126,21 @@ func (a span) add(b span, parts int64) span {
 // sub returns a - b. If a < b, the us of the result is negative.
 func (a span) sub(b span, parts int64) span { return a.add(span{-b.us, -b.frac}, parts) }
 
-func (a span) less(b span) bool {
+func (a span) isShorter(b span) bool {
 	return a.us < b.us || a.us == b.us && a.frac < b.frac
 }
 
-func (a span) atMost(b span) span {
-	if b.less(a) {
+func minSpan(a, b span) span {
+	if b.isShorter(a) {
 		return b
 	}
 	return a
 }
 
-// withParts returns a, whose fraction has oldParts, as a span whose fraction has newParts. It rounds up.
+// withParts converts a, which has fractions of 1/oldParts, to fractions of 1/newParts. It rounds up.
 func (a span) withParts(oldParts, newParts int64) span {
-	frac, rest := mulAddDiv(a.frac, newParts, 0, oldParts)
-	if rest > 0 {
+	frac, remainder := mulAddDiv(a.frac, newParts, 0, oldParts)
+	if remainder > 0 {
 		frac++
 	}
 	return span{a.us, 0}.add(span{0, frac}, newParts)

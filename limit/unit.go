@@ -2,10 +2,10 @@ package limit
 
 import "strings"
 
-// Unit is a unit of time. Its values up to Week are those of Envoy's RateLimitResponse. 0 is not a unit.
+// Unit is a unit of time. Envoy's RateLimitResponse has the same numbers for the units up to Week. 0 is not a unit.
 type Unit uint8
 
-// The units. A month has 30 days, a year 365.
+// The units. A month has 30 days, and a year has 365 days.
 const (
 	Second Unit = iota + 1
 	Minute
@@ -32,7 +32,7 @@ func UnitNames() []string {
 	return []string{"millisecond", "second", "minute", "hour", "day", "week", "month", "year"}
 }
 
-// String returns the name in limits files.
+// String returns the name of u in limits files.
 func (u Unit) String() string { return unitNames[u] }
 
 func (u Unit) micros() int64 {
@@ -42,5 +42,5 @@ func (u Unit) micros() int64 {
 	return unitMicros[u]
 }
 
-// ParseUnit returns the unit of that name, in any case.
+// ParseUnit returns the unit with this name. Upper and lower case are equal.
 func ParseUnit(name string) (Unit, bool) { return parse[Unit](unitNames, strings.ToLower(name)) }

@@ -2,94 +2,100 @@
 --
 -- The holds are stored as a sorted set. A member has one of these names:
 --
---   i<id>        a named hold; its score is its mark
---   a<expiry>    an anonymous hold; its score is its mark, negative
---   w<member>    the slots of a hold with several slots, negative
---   x            the slots of all holds, negative
+--   i<id>        a named hold; the score is the mark of the hold
+--   a<expiry>    an anonymous hold; the score is the negative mark of the hold
+--   w<member>    a hold with several slots; the score is the negative number of these slots
+--   x            the score is the negative number of the slots of all holds
 --
 -- A mark is twice the expiry in microseconds, plus 1 if the hold has several slots. Marks are exact until the year
--- 2112. All marks of anonymous holds are below all other negative scores.
+-- 2112. The score of an anonymous hold is always below the score of every w<member> and of x.
 --
--- State: until save, live has the new and changed holds by member. gone has the slots of the holds in Redis that
--- have changed or ended, by member.
+-- State s: save writes the holds in s.newHolds, which are new or have changed. s.obsoleteSlots has the slots of the
+-- holds in Redis that have changed or ended. The keys of both tables are members.
 
-local maxEntries, resetHits = 100000, 2 ^ 34 -- as limit's maxHoldEntries and MaxHits
-local lowestOther = -2 ^ 34                  -- all marks of anonymous holds are below
+local maxMembers, resetHits = 100000, 2 ^ 34 -- equal to maxHoldMembers and MaxHits of package limit
+local lowestSlotsScore = -2 ^ 34             -- the scores of anonymous holds are below it
 
-local function entriesOf(hold) return hold.slots > 1 and 2 or 1 end
+-- Returns the number of members of hold in the sorted set.
+local function membersOf(hold) return hold.slots > 1 and 2 or 1 end
 
+-- Returns the hold that a member of the sorted set stands for.
 local function holdOf(s, member, score)
   local mark = math.abs(tonumber(score))
-  local hold = { member = member, expiry = math.floor(mark / 2), slots = 1, stored = true }
+  local hold = { member = member, expiry = math.floor(mark / 2), slots = 1, isStored = true }
   if mark % 2 == 1 then hold.slots = -(tonumber(redis.call('ZSCORE', s.key, 'w' .. member) or -1)) end
   return hold
 end
 
--- Returns the list of anonymous or of named holds. stored has the holds that were fetched, and added has new holds.
--- Both start with the hold that expires first. stored[first] is the first one that may still exist.
-local function newList(command, from, to)
-  return { command = command, from = from, to = to, stored = {}, added = {}, first = 1, page = 8 }
+-- Returns the list of the anonymous holds or of the named holds. storedHolds has the holds that were fetched from Redis,
+-- and newHolds has the new and the changed holds.
+-- Both tables start with the hold that expires first. The holds before storedHolds[firstIndex] no longer exist.
+local function newList(command, minScore, maxScore)
+  return {
+    command = command, minScore = minScore, maxScore = maxScore, storedHolds = {}, newHolds = {}, firstIndex = 1, pageSize = 8,
+  }
 end
 
--- Returns stored hold i of list, or nil.
-local function storedAt(s, list, i)
-  while i > #list.stored and not list.complete do
-    local reply = redis.call(list.command, s.key, list.from, list.to, 'WITHSCORES', 'LIMIT', #list.stored, list.page)
-    for j = 1, #reply, 2 do list.stored[#list.stored + 1] = holdOf(s, reply[j], reply[j + 1]) end
-    list.complete = #reply < 2 * list.page
-    list.page = 2 * list.page
+-- Returns stored hold i of list, or nil. Fetches the hold if necessary.
+local function storedHold(s, list, i)
+  while i > #list.storedHolds and not list.isComplete do
+    local reply = redis.call(list.command, s.key, list.minScore, list.maxScore, 'WITHSCORES', 'LIMIT', #list.storedHolds, list.pageSize)
+    for j = 1, #reply, 2 do list.storedHolds[#list.storedHolds + 1] = holdOf(s, reply[j], reply[j + 1]) end
+    list.isComplete = #reply < 2 * list.pageSize
+    list.pageSize = 2 * list.pageSize
   end
-  return list.stored[i]
+  return list.storedHolds[i]
 end
 
--- Returns the place of the next stored hold from i on that still exists.
-local function nextStored(s, list, i)
-  local hold = storedAt(s, list, i)
-  while hold and s.gone[hold.member] do
+-- Finds the first stored hold that still exists, from hold i on. Returns the index of this hold, and the hold or nil.
+local function findStored(s, list, i)
+  local hold = storedHold(s, list, i)
+  while hold and s.obsoleteSlots[hold.member] do
     i = i + 1
-    hold = storedAt(s, list, i)
+    hold = storedHold(s, list, i)
   end
   return i, hold
 end
 
 -- Returns the hold of list that expires first, or nil.
-local function firstOf(s, list)
-  local stored
-  list.first, stored = nextStored(s, list, list.first)
-  local added = list.added[1]
-  if not stored or added and added.expiry < stored.expiry then return added end
-  return stored
+local function firstHold(s, list)
+  local oldHold
+  list.firstIndex, oldHold = findStored(s, list, list.firstIndex)
+  local newHold = list.newHolds[1]
+  if not oldHold or newHold and newHold.expiry < oldHold.expiry then return newHold end
+  return oldHold
 end
 
-local function listOf(s, member) return member:byte() == 97 and s.anonymous or s.named end -- 97 is a
+-- Returns the list that has the hold of member.
+local function listOf(s, member) return member:byte() == 97 and s.anonymous or s.named end -- 97 is the letter a
 
 local function remove(s, hold)
-  s.slots, s.entries = s.slots - hold.slots, s.entries - entriesOf(hold)
-  if hold.stored then
-    s.gone[hold.member] = hold.slots
+  s.slots, s.members = s.slots - hold.slots, s.members - membersOf(hold)
+  if hold.isStored then
+    s.obsoleteSlots[hold.member] = hold.slots
     return
   end
-  s.live[hold.member] = nil
-  local added = listOf(s, hold.member).added
-  for i = 1, #added do
-    if added[i] == hold then return table.remove(added, i) end
+  s.newHolds[hold.member] = nil
+  local holds = listOf(s, hold.member).newHolds
+  for i = 1, #holds do
+    if holds[i] == hold then return table.remove(holds, i) end
   end
 end
 
 local function add(s, member, expiry, slots)
   local hold = { member = member, expiry = expiry, slots = slots }
-  s.slots, s.entries = s.slots + slots, s.entries + entriesOf(hold)
-  s.live[member] = hold
-  local added = listOf(s, member).added
-  local i = #added
-  while i > 0 and added[i].expiry > expiry do i = i - 1 end
-  table.insert(added, i + 1, hold)
+  s.slots, s.members = s.slots + slots, s.members + membersOf(hold)
+  s.newHolds[member] = hold
+  local holds = listOf(s, member).newHolds
+  local i = #holds
+  while i > 0 and holds[i].expiry > expiry do i = i - 1 end
+  table.insert(holds, i + 1, hold)
 end
 
--- Returns the hold of member, or nil.
+-- Returns the hold with this member, or nil.
 local function find(s, member)
-  if s.live[member] then return s.live[member] end
-  if s.gone[member] then return nil end
+  if s.newHolds[member] then return s.newHolds[member] end
+  if s.obsoleteSlots[member] then return nil end
   local score = redis.call('ZSCORE', s.key, member)
   return score and holdOf(s, member, score)
 end
@@ -97,16 +103,16 @@ end
 -- Does what holdSet.expire does.
 local function expire(s, now)
   for _, list in ipairs({ s.anonymous, s.named }) do
-    local hold = firstOf(s, list)
+    local hold = firstHold(s, list)
     while hold and hold.expiry <= now do
       remove(s, hold)
-      hold = firstOf(s, list)
+      hold = firstHold(s, list)
     end
   end
 end
 
--- Does what holdSet.takeBack does: removes slots of the anonymous hold with this expiry.
-local function takeBack(s, slots, expiry)
+-- Does what holdSet.removeAnonymous does.
+local function removeAnonymous(s, slots, expiry)
   local hold = find(s, string.format('a%d', expiry))
   if not hold then return end
   remove(s, hold)
@@ -115,42 +121,44 @@ end
 
 -- Removes slots of anonymous holds.
 local function releaseAnonymous(s, slots)
-  local hold = firstOf(s, s.anonymous)
+  local hold = firstHold(s, s.anonymous)
   while hold and slots > 0 do
     remove(s, hold)
     if hold.slots > slots then add(s, hold.member, hold.expiry, hold.slots - slots) end
     slots = slots - hold.slots
-    hold = firstOf(s, s.anonymous)
+    hold = firstHold(s, s.anonymous)
   end
 end
 
--- Does what holdSet.expiryAfter does. If other programs have removed holds, it returns the last expiry, or now.
+-- Does what holdSet.expiryAfter does. If another program has removed holds from Redis, returns the last expiry, or now.
 local function expiryAfter(s, slots, now)
-  local places = {}
+  local cursors = {}
   for _, list in ipairs({ s.anonymous, s.named }) do
-    places[#places + 1] = { list = list, i = list.first }
-    places[#places + 1] = { added = list.added, i = 1 }
+    cursors[#cursors + 1] = { list = list, i = list.firstIndex }
+    cursors[#cursors + 1] = { newHolds = list.newHolds, i = 1 }
   end
   local expiry = now
   while slots > 0 do
-    local firstPlace, firstHold
-    for _, place in ipairs(places) do
+    local earliestCursor, earliestHold
+    for _, cursor in ipairs(cursors) do
       local hold
-      if place.list then
-        place.i, hold = nextStored(s, place.list, place.i)
+      if cursor.list then
+        cursor.i, hold = findStored(s, cursor.list, cursor.i)
       else
-        hold = place.added[place.i]
+        hold = cursor.newHolds[cursor.i]
       end
-      if hold and (not firstHold or hold.expiry < firstHold.expiry) then firstPlace, firstHold = place, hold end
+      if hold and (not earliestHold or hold.expiry < earliestHold.expiry) then
+        earliestCursor, earliestHold = cursor, hold
+      end
     end
-    if not firstHold then break end
-    firstPlace.i = firstPlace.i + 1
-    expiry, slots = firstHold.expiry, slots - firstHold.slots
+    if not earliestHold then break end
+    earliestCursor.i = earliestCursor.i + 1
+    expiry, slots = earliestHold.expiry, slots - earliestHold.slots
   end
   return expiry
 end
 
--- Appends the scores and members of hold.
+-- Appends the scores and members of hold to scores, as ZADD needs them.
 local function appendScores(scores, hold)
   local hasSeveralSlots = hold.slots > 1
   local mark = 2 * hold.expiry + (hasSeveralSlots and 1 or 0)
@@ -170,58 +178,58 @@ return {
     if err then return { err = err } end
     if size > 0 and not score then return { err = 'WRONGTYPE the key holds another sorted set' } end
     return {
-      key = key, slots = score and -tonumber(score) or 0, entries = math.max(size - 1, 0),
-      isStored = size > 0, live = {}, gone = {},
-      anonymous = newList('ZREVRANGEBYSCORE', string.format('(%d', lowestOther), '-inf'),
+      key = key, slots = score and -tonumber(score) or 0, members = math.max(size - 1, 0),
+      isStored = size > 0, newHolds = {}, obsoleteSlots = {},
+      anonymous = newList('ZREVRANGEBYSCORE', string.format('(%d', lowestSlotsScore), '-inf'),
       named = newList('ZRANGEBYSCORE', '(0', '+inf'),
     }
   end,
 
-  -- hits is the n of take.lua.
-  step = function(s, now, hits, max, period)
-    if not s.expired then expire(s, now) end
-    s.expired = true -- all hits of a call have the same now
-    local n, member, expiry = hits, nil, nil
-    if type(hits) == 'table' then
-      n = hits[1]
-      if type(hits[2]) == 'number' then
-        expiry = hits[2]
+  -- hit is the n of take.lua: a number, or an array of a number and an id or an expiry.
+  step = function(s, now, hit, max, period)
+    if not s.isExpireDone then expire(s, now) end
+    s.isExpireDone = true -- all hits of a call have the same now
+    local n, member, expiry = hit, nil, nil
+    if type(hit) == 'table' then
+      n = hit[1]
+      if type(hit[2]) == 'number' then
+        expiry = hit[2]
       else
-        member = 'i' .. hits[2]
+        member = 'i' .. hit[2]
       end
     end
-    local existing = member and find(s, member)
+    local namedHold = member and find(s, member)
     local retry = 0
     if n < 0 then
       if member then
-        if existing then remove(s, existing) end
+        if namedHold then remove(s, namedHold) end
       elseif expiry then
-        takeBack(s, -n, expiry)
+        removeAnonymous(s, -n, expiry)
       elseif n == -resetHits then
         expire(s, math.huge)
       else
         releaseAnonymous(s, -n)
       end
-      existing = nil
-    elseif existing then
+      namedHold = nil
+    elseif namedHold then
       retry = -2
       if n > 0 then
-        remove(s, existing)
-        add(s, member, now + period, existing.slots)
-        existing = s.live[member]
+        remove(s, namedHold)
+        add(s, member, now + period, namedHold.slots)
+        namedHold = s.newHolds[member]
       end
-    elseif s.slots + math.max(n, 1) <= max and s.entries < maxEntries then
+    elseif s.slots + math.max(n, 1) <= max and s.members < maxMembers then
       if n > 0 then
         local slots = n
         expiry = now + period
         local name = member or string.format('a%d', expiry)
-        local sameHold = not member and find(s, name) -- anonymous holds with one expiry are one hold
+        local sameHold = not member and find(s, name) -- anonymous holds with the same expiry are one hold
         if sameHold then
           remove(s, sameHold)
           slots = n + sameHold.slots
         end
         add(s, name, expiry, slots)
-        existing = member and s.live[name]
+        namedHold = member and s.newHolds[name]
         if not member and s.slots + n > max then retry = -2 - expiryAfter(s, s.slots + n - max, now) + now end
       end
     else
@@ -229,32 +237,32 @@ return {
       local maxTaken = max - math.max(n, 1)
       if maxTaken >= 0 then retry = expiryAfter(s, math.max(s.slots - maxTaken, 1), now) - now end
     end
-    local resetTime = existing and existing.expiry or s.slots > 0 and expiryAfter(s, 1, now)
+    local resetTime = namedHold and namedHold.expiry or s.slots > 0 and expiryAfter(s, 1, now)
     return s.slots, resetTime and resetTime - now or 0, retry
   end,
 
-  -- Writes what has changed. Returns an error message if the write failed.
+  -- Writes the changes to Redis. Returns an error message if the write failed.
   save = function(s, key, raw, period, ttl)
-    if not next(s.live) and not next(s.gone) then return end
+    if not next(s.newHolds) and not next(s.obsoleteSlots) then return end
     if s.slots == 0 then return errorOf(s.isStored and redis.pcall('DEL', key)) end
-    local scores, last = { string.format('%d', -s.slots), 'x' }, 0
-    for _, hold in pairs(s.live) do
+    local scores, lastExpiry = { string.format('%d', -s.slots), 'x' }, 0
+    for _, hold in pairs(s.newHolds) do
       appendScores(scores, hold)
-      last = math.max(last, hold.expiry)
+      lastExpiry = math.max(lastExpiry, hold.expiry)
     end
     -- The key must not be absent between two commands, so the removals come last.
     local err = runInParts('ZADD', key, scores)
     if err then return err end
-    if last > 0 and redis.call('PTTL', key) < tonumber(ttl(last)) then
-      err = errorOf(redis.pcall('PEXPIRE', key, ttl(last + expiryStep))) -- so that most writes need no PEXPIRE
+    if lastExpiry > 0 and redis.call('PTTL', key) < tonumber(ttl(lastExpiry)) then
+      err = errorOf(redis.pcall('PEXPIRE', key, ttl(lastExpiry + expiryStep))) -- expiryStep saves the PEXPIRE of most writes
       if err then return err end
     end
-    local obsolete = {}
-    for member, slots in pairs(s.gone) do
-      local hold = s.live[member]
-      if not hold then obsolete[#obsolete + 1] = member end
-      if slots > 1 and (not hold or hold.slots == 1) then obsolete[#obsolete + 1] = 'w' .. member end
+    local obsoleteMembers = {}
+    for member, slots in pairs(s.obsoleteSlots) do
+      local hold = s.newHolds[member]
+      if not hold then obsoleteMembers[#obsoleteMembers + 1] = member end
+      if slots > 1 and (not hold or hold.slots == 1) then obsoleteMembers[#obsoleteMembers + 1] = 'w' .. member end
     end
-    return runInParts('ZREM', key, obsolete)
+    return runInParts('ZREM', key, obsoleteMembers)
   end,
 }

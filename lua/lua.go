@@ -1,6 +1,6 @@
 // Package lua has the scripts that make the decisions of package limit inside Redis. The script take contains the
 // scripts of all algorithms, so one call of take charges many hits. The head of take.lua documents KEYS, ARGV and
-// reply, and the head of an algorithm's script the stored state. testdata/take.lua.golden has the whole script.
+// reply. The head of an algorithm's script documents the stored state. testdata/take.lua.golden has the whole script.
 //
 // Most hits are admitted. An algorithm with a packed state has a second script, named NAME_admit, which admits hits
 // with less work. The step of the algorithm starts with the same text.
@@ -13,39 +13,39 @@ import (
 )
 
 //go:embed *.lua
-var files embed.FS
+var scriptFiles embed.FS
 
-// source returns the text of the named script. The script of an algorithm is the body of a function that returns the
-// functions open, step and save.
+// source returns the text of the named script. The script of an algorithm is the body of a function. This function
+// returns a table with the functions open, step and save.
 func source(name string) string {
-	text, err := files.ReadFile(name + ".lua")
+	text, err := scriptFiles.ReadFile(name + ".lua")
 	if err != nil {
-		panic(err) // the files are part of the program
+		panic(err) // can't fail: the files are part of the program
 	}
 	return string(text)
 }
 
 func hasSource(name string) bool {
-	_, err := files.Open(name + ".lua")
+	_, err := scriptFiles.Open(name + ".lua")
 	return err == nil
 }
 
 // Take returns the script for Redis, with the named algorithms.
 func Take(algorithms ...string) string {
-	var compile, admit strings.Builder
+	var compileText, admitText strings.Builder
 	for _, name := range algorithms {
 		text := source(name)
 		if hasSource(name + "_admit") {
-			prepare, hit, _ := strings.Cut(source(name+"_admit"), hitMark)
-			parts := strings.NewReplacer(prepareMark, prepare, hitMark, hit)
-			fmt.Fprintf(&admit, "elseif name == %q then\n%s\n", name, parts.Replace(source("packed_admit")))
-			text = strings.Replace(text, admitMark, parts.Replace(source("packed_step")), 1)
+			prepareText, hitText, _ := strings.Cut(source(name+"_admit"), hitMark)
+			inserter := strings.NewReplacer(prepareMark, prepareText, hitMark, hitText)
+			fmt.Fprintf(&admitText, "elseif name == %q then\n%s\n", name, inserter.Replace(source("packed_admit")))
+			text = strings.Replace(text, admitMark, inserter.Replace(source("packed_step")), 1)
 		}
-		fmt.Fprintf(&compile, "if name == %q then\n%s\nend\n", name, text)
+		fmt.Fprintf(&compileText, "if name == %q then\n%s\nend\n", name, text)
 	}
-	functions := source("packed") + "local function compile(name)\n" + compile.String() + "end\n"
+	functions := source("packed") + "local function compile(name)\n" + compileText.String() + "end\n"
 	slowPath := strings.Replace(source("slow_path"), algorithmsMark, functions, 1)
-	return strings.NewReplacer(slowPathMark, slowPath, admitMark, admit.String()).Replace(source("take"))
+	return strings.NewReplacer(slowPathMark, slowPath, admitMark, admitText.String()).Replace(source("take"))
 }
 
 // Marks are lines at which Take inserts other text.

@@ -27,7 +27,7 @@ import (
 	"github.com/seed-81f232ab/rls/lua"
 )
 
-// jitter keeps keys alive through tests whose time is not that of Redis.
+// jitter keeps keys alive while a test uses times that differ from the clock of Redis.
 const jitter = 1000 * time.Hour
 
 func TestEachAlgorithmHasAScript(t *testing.T) {
@@ -38,7 +38,7 @@ func TestEachAlgorithmHasAScript(t *testing.T) {
 	assert.ElementsMatch(t, append([]string{"packed.lua", "packed_step.lua", "slow_path.lua", "take.lua"}, addSuffix(want, ".lua")...), files)
 }
 
-// update writes the file that TestWholeScriptIsWrittenForReaders compares.
+// update makes TestWholeScriptIsWrittenForReaders write the file.
 var update = flag.Bool("update", false, "write testdata")
 
 func TestWholeScriptIsWrittenForReaders(t *testing.T) {
@@ -65,14 +65,14 @@ type hit struct {
 	key   string
 	limit *limit.Limit
 	n     int64
-	hold  string // the id of a hold
+	hold  string // the id of a hold, or empty
 
-	refundedExpiry int64 // of the anonymous hold that a refund is for; 0 for other hits
+	refundedExpiry int64 // the expiry of the anonymous hold that a refund ends; 0 for other hits
 
 	allOrNone  bool
-	shadow     bool   // of a hit with allOrNone
-	refundable bool   // of a hit with allOrNone: its group has hits in other scripts too
-	script     string // "" for the algorithm's
+	shadow     bool   // the hit is in shadow mode; only with allOrNone
+	refundable bool   // the group of the hit has hits in other scripts too; only with allOrNone
+	script     string // the name of the script; empty for the script of the algorithm
 }
 
 // answer is the reply of take to one hit.
@@ -90,7 +90,7 @@ type redis struct {
 	sha    string
 }
 
-func open(t testing.TB) *redis {
+func openRedis(t testing.TB) *redis {
 	db := redistest.Open(t)
 	r := &redis{t: t, client: db.Client(t), prefix: db.Prefix}
 	var err error
@@ -100,7 +100,7 @@ func open(t testing.TB) *redis {
 	return r
 }
 
-// take calls the script at now (microseconds; 0 for Redis' own clock).
+// take calls the script at now, in microseconds. With a now of 0, the script uses the clock of Redis.
 func (r *redis) take(now int64, groups []int64, hits ...hit) []answer {
 	r.t.Helper()
 	reply, err := r.client.Do(context.Background(), r.args(now, groups, hits)...).Text()
@@ -111,12 +111,12 @@ func (r *redis) take(now int64, groups []int64, hits ...hit) []answer {
 func (r *redis) args(now int64, groups []int64, hits []hit) []any {
 	args := []any{"EVALSHA", r.sha, len(hits)}
 	var rows, numbers []any
-	seen := map[[5]any]int64{}
+	rowNumbers := map[[5]any]int64{}
 	for _, h := range hits {
 		args = append(args, r.prefix+h.key)
 		period := h.limit.Period()
 		if h.limit.Algorithm.CountsWindows() {
-			period = untilEnd(h.limit, now)
+			period = timeToWindowEnd(h.limit, now)
 		}
 		row := [5]any{cmp.Or(h.script, h.limit.Algorithm.String()), h.limit.Max(), period, h.limit.Capacity(), int64(0)}
 		if h.limit.HasBurst() {
@@ -134,8 +134,8 @@ func (r *redis) args(now int64, groups []int64, hits []hit) []any {
 		case h.limit.ChargeDenied:
 			row[4] = int64(1)
 		}
-		if seen[row] == 0 {
-			seen[row] = int64(len(seen) + 1)
+		if rowNumbers[row] == 0 {
+			rowNumbers[row] = int64(len(rowNumbers) + 1)
 			rows = append(rows, row[:]...)
 		}
 		var n any = h.n
@@ -145,15 +145,15 @@ func (r *redis) args(now int64, groups []int64, hits []hit) []any {
 		if h.refundedExpiry != 0 {
 			n = []any{h.n, h.refundedExpiry}
 		}
-		numbers = append(numbers, seen[row], n)
+		numbers = append(numbers, rowNumbers[row], n)
 	}
-	packed := ""
+	packedGroups := ""
 	if groups != nil {
 		var sizes []any
 		for _, n := range groups {
 			sizes = append(sizes, n)
 		}
-		packed = pack(sizes...)
+		packedGroups = pack(sizes...)
 	}
 	distinct, keys := int64(1), map[string]bool{}
 	for _, h := range hits {
@@ -162,13 +162,13 @@ func (r *redis) args(now int64, groups []int64, hits []hit) []any {
 		}
 		keys[h.key] = true
 	}
-	head := []any{now, jitter.Milliseconds(), distinct, int64(2000), int64(len(seen))}
-	return append(args, pack(slices.Concat(head, rows, numbers)...), packed)
+	head := []any{now, jitter.Milliseconds(), distinct, int64(2000), int64(len(rowNumbers))}
+	return append(args, pack(slices.Concat(head, rows, numbers)...), packedGroups)
 }
 
-// untilEnd returns the time until the window of l ends, in microseconds. A now of 0 is the
+// timeToWindowEnd returns the time until the window of l ends, in microseconds. A now of 0 is the
 // time of this process.
-func untilEnd(l *limit.Limit, now int64) int64 {
+func timeToWindowEnd(l *limit.Limit, now int64) int64 {
 	if now == 0 {
 		now = time.Now().UnixMicro()
 	}
@@ -177,16 +177,16 @@ func untilEnd(l *limit.Limit, now int64) int64 {
 
 func (r *redis) decode(reply string, hits []hit) []answer {
 	r.t.Helper()
-	size, rest, err := msgp.ReadArrayHeaderBytes([]byte(reply))
+	size, unread, err := msgp.ReadArrayHeaderBytes([]byte(reply))
 	require.NoError(r.t, err)
-	next := func() (n int64) {
-		n, rest, err = msgp.ReadInt64Bytes(rest)
+	readNumber := func() (n int64) {
+		n, unread, err = msgp.ReadInt64Bytes(unread)
 		require.NoError(r.t, err)
 		return n
 	}
 	answers := make([]answer, len(hits))
 	for i := range answers {
-		spent, reset, retry := next(), next(), next()
+		spent, reset, retry := readNumber(), readNumber(), readNumber()
 		if answers[i].mayEndEarly = reset < 0; answers[i].mayEndEarly {
 			reset = -1 - reset
 		}
@@ -197,20 +197,20 @@ func (r *redis) decode(reply string, hits []hit) []answer {
 			answers[i].RetryAfter = retryHeld - retry
 		}
 	}
-	next() // the time
-	for failed := int(size) - 3*len(hits) - 1; failed > 0; failed -= 2 {
-		i := next()
-		answers[i-1].err, rest, err = msgp.ReadStringBytes(rest)
+	readNumber() // the time
+	for errorValues := int(size) - 3*len(hits) - 1; errorValues > 0; errorValues -= 2 {
+		i := readNumber()
+		answers[i-1].err, unread, err = msgp.ReadStringBytes(unread)
 		require.NoError(r.t, err)
 	}
-	require.Empty(r.t, rest)
+	require.Empty(r.t, unread)
 	return answers
 }
 
 // retryHeld is the retry time in the reply to a hit that has renewed its hold.
 const retryHeld = -2
 
-// pack returns a MessagePack array of integers, strings and such arrays.
+// pack returns a MessagePack array of the values: integers, strings, and arrays of such values.
 func pack(values ...any) string { return string(appendArray(nil, values)) }
 
 func appendArray(b []byte, values []any) []byte {
@@ -228,8 +228,8 @@ func appendArray(b []byte, values []any) []byte {
 	return b
 }
 
-// requireKeys requires that a key exists and expires if its state is not zero. A zero state has no
-// key, except that a window can have one.
+// requireKeys requires that each key with a nonzero state exists and expires. A key with a zero state
+// must be absent, but the key of a fixed window can exist.
 func (r *redis) requireKeys(states map[string]*limit.State, a limit.Algorithm) {
 	r.t.Helper()
 	ttls := map[string]*goredis.DurationCmd{}
@@ -250,7 +250,7 @@ func (r *redis) requireKeys(states map[string]*limit.State, a limit.Algorithm) {
 	}
 }
 
-// traces are limits of one tag, between which a counter changes as in a reload.
+// traces are lists of limits with the same tag. A trace changes the limit of a counter, as a reload does.
 var traces = []struct {
 	name       string
 	period     limit.Unit
@@ -270,8 +270,8 @@ func TestScriptsAnswerAsPackageLimit(t *testing.T) {
 	steps := 240
 	for _, a := range limit.Algorithms() {
 		for _, trace := range traces {
-			for _, charge := range []string{"denied hits not charged", "denied hits charged", "both"} {
-				t.Run(fmt.Sprintf("%s/%s/%s", a, trace.name, charge), func(t *testing.T) {
+			for _, chargeCase := range []string{"denied hits not charged", "denied hits charged", "both"} {
+				t.Run(fmt.Sprintf("%s/%s/%s", a, trace.name, chargeCase), func(t *testing.T) {
 					t.Parallel()
 					for seed := range uint64(3) {
 						rnd := rand.New(rand.NewPCG(seed, 7))
@@ -282,18 +282,18 @@ func TestScriptsAnswerAsPackageLimit(t *testing.T) {
 									if !a.UsesBurst() {
 										burst = 0
 									}
-									if charge == "denied hits not charged" && c || charge == "denied hits charged" && !c {
+									if chargeCase == "denied hits not charged" && c || chargeCase == "denied hits charged" && !c {
 										continue
 									}
 									l, err := limit.New(limit.Spec{Algorithm: a, Requests: m, Unit: trace.period, Multiplier: trace.multiplier, Burst: burst, ChargeDenied: c})
-									if err != nil { // a burst too slow to refill
+									if err != nil { // the burst would refill too slowly
 										continue
 									}
 									limits = append(limits, l)
 								}
 							}
 						}
-						r := open(t)
+						r := openRedis(t)
 						compare(t, r, rnd, limits, steps, 1)
 						compare(t, r, rnd, limits, steps/4, 5)
 					}
@@ -303,49 +303,49 @@ func TestScriptsAnswerAsPackageLimit(t *testing.T) {
 	}
 }
 
-// compare compares Redis with package limit in a number of steps. A step is a call of up to
-// batch hits on two counters. The limit changes now and then.
-func compare(t *testing.T, r *redis, rnd *rand.Rand, limits []*limit.Limit, steps, batch int) {
+// compare compares the answers of Redis with the answers of package limit. A step is a call of up to maxHits hits on
+// two counters. The limit changes now and then.
+func compare(t *testing.T, r *redis, rnd *rand.Rand, limits []*limit.Limit, steps, maxHits int) {
 	period := limits[0].Period()
 	now := time.Now().UnixMicro()
 	states := map[string]*limit.State{}
-	current, era := limits[0], 0
+	current, restarts := limits[0], 0
 	for step := range steps {
 		if now += clockStep(rnd, period); now > year2100 {
 			r.requireKeys(states, current.Algorithm)
-			now, era, states = time.Now().UnixMicro(), era+1, map[string]*limit.State{}
+			now, restarts, states = time.Now().UnixMicro(), restarts+1, map[string]*limit.State{}
 		}
 		var hits []hit
-		for range 1 + rnd.IntN(batch) {
+		for range 1 + rnd.IntN(maxHits) {
 			if rnd.IntN(10) == 0 {
 				current = limits[rnd.IntN(len(limits))]
 			}
-			key := fmt.Sprintf("%d:%d:%d:%s", steps, era, rnd.IntN(2), current.Tag())
+			key := fmt.Sprintf("%d:%d:%d:%s", steps, restarts, rnd.IntN(2), current.Tag())
 			if current.Algorithm.CountsWindows() {
 				key = fmt.Sprintf("%s@%d", key, now/period)
 			}
 			hits = append(hits, hit{key: key, limit: current, n: randomHits(rnd, current)})
 		}
 		got := r.take(now, nil, hits...)
-		charged := map[string]*limit.State{}
+		chargedStates := map[string]*limit.State{}
 		for i, h := range hits {
 			s := states[h.key]
 			if s == nil {
 				s = &limit.State{}
 				states[h.key] = s
 			}
-			charged[h.key] = s
-			before := *s
+			chargedStates[h.key] = s
+			oldState := *s
 			want := h.limit.TakeHold(s, now, h.n, h.hold)
 			require.Empty(t, got[i].err)
-			require.Equal(t, want, got[i].Result, "step %d, hit %d of %d: %d hits at %d of %v, charge denied %v, state %+v", step, i, len(hits), h.n, now, h.limit, h.limit.ChargeDenied, before)
+			require.Equal(t, want, got[i].Result, "step %d, hit %d of %d: %d hits at %d of %v, charge denied %v, state %+v", step, i, len(hits), h.n, now, h.limit, h.limit.ChargeDenied, oldState)
 		}
-		r.requireKeys(charged, current.Algorithm)
+		r.requireKeys(chargedStates, current.Algorithm)
 	}
 	r.requireKeys(states, current.Algorithm)
 }
 
-// year2100 is the time at which traces start again. Microseconds fit into 2^53 until 2255.
+// year2100 is the time at which a trace starts again with the present. Microseconds fit into 2^53 until 2255.
 const year2100 = 4_102_444_800_000_000
 
 // clockStep returns the time until the next call. It is usually short, sometimes longer than a
@@ -388,7 +388,9 @@ func randomHits(rnd *rand.Rand, l *limit.Limit) int64 {
 	}
 }
 
-func goredisZ(score float64, member string) goredis.Z { return goredis.Z{Score: score, Member: member} }
+func newMember(score float64, member string) goredis.Z {
+	return goredis.Z{Score: score, Member: member}
+}
 
 func newLimit(t testing.TB, s limit.Spec) *limit.Limit {
 	t.Helper()
@@ -398,7 +400,7 @@ func newLimit(t testing.TB, s limit.Spec) *limit.Limit {
 }
 
 func TestNowOfZeroUsesTheClockOfRedis(t *testing.T) {
-	r := open(t)
+	r := openRedis(t)
 	for _, a := range limit.Algorithms() {
 		l := newLimit(t, limit.Spec{Algorithm: a, Requests: 2, Unit: limit.Day})
 		h := hit{key: "clock" + l.Tag(), limit: l, n: 2}
@@ -409,13 +411,13 @@ func TestNowOfZeroUsesTheClockOfRedis(t *testing.T) {
 		assert.LessOrEqual(t, got.RetryAfter, 2*l.Period())
 	}
 	fixed := newLimit(t, limit.Spec{Requests: 2, Unit: limit.Day})
-	left := fixed.Period() - time.Now().UnixMicro()%fixed.Period()
+	timeLeft := fixed.Period() - time.Now().UnixMicro()%fixed.Period()
 	got := r.take(0, nil, hit{key: "aligned", limit: fixed, n: 1})[0]
-	assert.InDelta(t, left, got.ResetAfter, 10e6, "windows are aligned to the epoch")
+	assert.InDelta(t, timeLeft, got.ResetAfter, 10e6, "windows are aligned to the epoch")
 }
 
 func TestTimeToLiveIsResetAfterPlusJitter(t *testing.T) {
-	r := open(t)
+	r := openRedis(t)
 	now := time.Now().UnixMicro()
 	for _, a := range limit.Algorithms() {
 		l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
@@ -432,46 +434,45 @@ func TestTimeToLiveIsResetAfterPlusJitter(t *testing.T) {
 }
 
 func TestForeignValueFailsOnlyItsOwnHits(t *testing.T) {
-	r := open(t)
+	r := openRedis(t)
 	ctx, now := t.Context(), time.Now().UnixMicro()
 	require.NoError(t, r.client.SAdd(ctx, r.prefix+"set", "member").Err())
 	require.NoError(t, r.client.Expire(ctx, r.prefix+"set", time.Hour).Err())
-	foreign := map[string]string{"text": "not a counter", "16 bytes": "not a counter...", "24 bytes": "not a counter either....", "fractions": "\x00\x00\x00\x00\x00\x00\xf8\x3f\x00\x00\x00\x00\x00\x00\xf8\x3f", "not numbers": strings.Repeat("\xff", 24)}
-	for key, value := range foreign {
+	foreignStrings := map[string]string{"text": "not a counter", "16 bytes": "not a counter...", "24 bytes": "not a counter either....", "fractions": "\x00\x00\x00\x00\x00\x00\xf8\x3f\x00\x00\x00\x00\x00\x00\xf8\x3f", "not numbers": strings.Repeat("\xff", 24)}
+	for key, value := range foreignStrings {
 		require.NoError(t, r.client.Set(ctx, r.prefix+key, value, time.Hour).Err())
 	}
-	lists := map[string][]any{"even list": {1, 2}, "list of words": {"not", "a", "counter"}, "one word": {"counter"}}
-	for key, values := range lists {
+	foreignLists := map[string][]any{"even list": {1, 2}, "list of words": {"not", "a", "counter"}, "one word": {"counter"}}
+	for key, values := range foreignLists {
 		require.NoError(t, r.client.RPush(ctx, r.prefix+key, values...).Err())
 		require.NoError(t, r.client.Expire(ctx, r.prefix+key, time.Hour).Err())
 	}
 	for _, a := range limit.Algorithms() {
 		l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
-		mine := hit{key: "mine" + l.Tag(), limit: l, n: 1}
-		hits := []hit{mine, {key: "set", limit: l, n: 1}}
-		for _, key := range slices.Sorted(maps.Keys(foreign)) {
+		ownHit := hit{key: "own" + l.Tag(), limit: l, n: 1}
+		hits := []hit{ownHit, {key: "set", limit: l, n: 1}}
+		for _, key := range slices.Sorted(maps.Keys(foreignStrings)) {
 			hits = append(hits, hit{key: key, limit: l, n: 1})
 		}
-		for _, key := range slices.Sorted(maps.Keys(lists)) {
+		for _, key := range slices.Sorted(maps.Keys(foreignLists)) {
 			hits = append(hits, hit{key: key, limit: l, n: 1})
 		}
-		got := r.take(now, nil, append(hits, mine)...)
+		got := r.take(now, nil, append(hits, ownHit)...)
 		assert.Equal(t, int64(8), got[len(hits)].Remaining, "%s", a)
 		for i, h := range hits[1:] {
 			assert.Contains(t, got[i+1].err, "WRONGTYPE", "%s, %s", a, h.key)
 		}
 	}
-	for key, value := range foreign {
+	for key, value := range foreignStrings {
 		assert.Equal(t, value, r.client.Get(ctx, r.prefix+key).Val())
 	}
 	assert.Equal(t, []string{"not", "a", "counter"}, r.client.LRange(ctx, r.prefix+"list of words", 0, -1).Val())
 	assert.Equal(t, []string{"member"}, r.client.SMembers(ctx, r.prefix+"set").Val())
 }
 
-// A bucket with a burst converts its state from the max of the last hit. In a foreign value, this max
-// can be infinite.
+// A bucket with a burst converts a state that has another max. In a foreign value, this max can be infinite.
 func TestForeignMaxOfTokenBucketIsError(t *testing.T) {
-	r := open(t)
+	r := openRedis(t)
 	now := time.Now().UnixMicro()
 	l := newLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 10, Burst: 20, Unit: limit.Hour})
 	for _, oldMax := range []float64{math.Inf(1), math.NaN(), math.MaxFloat64, -1, 10.5} {
@@ -486,7 +487,7 @@ func TestForeignMaxOfTokenBucketIsError(t *testing.T) {
 }
 
 func TestUnknownScriptFailsOnlyItsOwnHits(t *testing.T) {
-	r := open(t)
+	r := openRedis(t)
 	l := newLimit(t, limit.Spec{Requests: 10, Unit: limit.Hour})
 	for _, groups := range [][]int64{nil, {4}} {
 		now := time.Now().UnixMicro()
@@ -519,12 +520,10 @@ func TestOutOfMemoryFailsHitsButNotPeeks(t *testing.T) {
 	}
 }
 
-// Groups.
-
 func TestGroupIsChargedAllOrNone(t *testing.T) {
 	for _, a := range limit.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
-			r := open(t)
+			r := openRedis(t)
 			now := time.Now().UnixMicro()
 			l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour, ChargeDenied: true})
 			grouped := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true} }
@@ -573,7 +572,7 @@ func TestGroupIsChargedAllOrNone(t *testing.T) {
 func TestShadowHitIsChargedWithItsGroupAndDoesNotDenyIt(t *testing.T) {
 	for _, a := range limit.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
-			r := open(t)
+			r := openRedis(t)
 			now := time.Now().UnixMicro()
 			l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour, ChargeDenied: true})
 			grouped := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true} }
@@ -604,36 +603,36 @@ func TestShadowHitIsChargedWithItsGroupAndDoesNotDenyIt(t *testing.T) {
 func TestDenialMayEndEarlyWhileChargesMayBeRefunded(t *testing.T) {
 	for _, a := range limit.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
-			r := open(t)
+			r := openRedis(t)
 			now := time.Now().UnixMicro()
 			l := newLimit(t, limit.Spec{Algorithm: a, Requests: 2, Unit: limit.Hour})
 			key := "a" + l.Tag()
-			one := hit{key: key, limit: l, n: 1}
-			inSteps := hit{key: key, limit: l, n: 1, allOrNone: true, refundable: true}
-			r.take(now, nil, one)
-			require.True(t, r.take(now, []int64{1}, inSteps)[0].Allowed)
-			got := r.take(now, nil, one)[0]
+			plainHit := hit{key: key, limit: l, n: 1}
+			groupHit := hit{key: key, limit: l, n: 1, allOrNone: true, refundable: true}
+			r.take(now, nil, plainHit)
+			require.True(t, r.take(now, []int64{1}, groupHit)[0].Allowed)
+			got := r.take(now, nil, plainHit)[0]
 			assert.False(t, got.Allowed)
 			assert.True(t, got.mayEndEarly)
 			assert.Positive(t, got.ResetAfter)
-			got = r.take(now, []int64{1}, inSteps)[0]
-			assert.True(t, got.mayEndEarly, "also for a hit of such a group")
+			got = r.take(now, []int64{1}, groupHit)[0]
+			assert.True(t, got.mayEndEarly, "the denial of a hit of such a group may end early too")
 
 			client := r.client
 			mark := r.prefix + key + "%refundable"
 			assert.Positive(t, client.PTTL(t.Context(), mark).Val())
-			require.NoError(t, client.Del(t.Context(), mark).Err()) // as when its time is over
-			got = r.take(now, nil, one)[0]
+			require.NoError(t, client.Del(t.Context(), mark).Err()) // as Redis does when the time to live is over
+			got = r.take(now, nil, plainHit)[0]
 			assert.False(t, got.Allowed)
 			assert.False(t, got.mayEndEarly)
-			assert.False(t, r.take(now, []int64{1}, inSteps)[0].mayEndEarly, "a denied hit charges nothing")
+			assert.False(t, r.take(now, []int64{1}, groupHit)[0].mayEndEarly, "a denied hit charges nothing")
 			assert.Zero(t, client.Exists(t.Context(), mark).Val())
 		})
 	}
 }
 
 func TestFailedHitDoesNotDenyItsGroup(t *testing.T) {
-	r := open(t)
+	r := openRedis(t)
 	now := time.Now().UnixMicro()
 	for _, a := range limit.Algorithms() {
 		l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour})
@@ -649,21 +648,21 @@ func TestFailedHitDoesNotDenyItsGroup(t *testing.T) {
 	}
 }
 
-// TestLongLogsGiveTheSameAnswersAndAreBounded has more hits than traces, so that the log
-// combines hits.
+// TestLongLogsGiveTheSameAnswersAndAreBounded has so many hits that the log
+// combines the hits of a tick.
 func TestLongLogsGiveTheSameAnswersAndAreBounded(t *testing.T) {
 	for name, l := range map[string]*limit.Limit{
-		"never full":           newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 10_000_000, Unit: limit.Minute}),
-		"full":                 newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 4000, Unit: limit.Minute}),
-		"full, denied charged": newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 4000, Unit: limit.Minute, ChargeDenied: true}),
+		"never full":                newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 10_000_000, Unit: limit.Minute}),
+		"full":                      newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 4000, Unit: limit.Minute}),
+		"full, denied hits charged": newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 4000, Unit: limit.Minute, ChargeDenied: true}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r, rnd := open(t), rand.New(rand.NewPCG(1, 7))
+			r, rnd := openRedis(t), rand.New(rand.NewPCG(1, 7))
 			var s limit.State
 			now, longest := time.Now().UnixMicro(), 0
 			for step := range 12_000 {
-				now += rnd.Int64N(20_000) // some 6,000 hits in a window, whose tick is 29,312 µs
+				now += rnd.Int64N(20_000) // some 6,000 hits in a window; a tick is 29,312 µs
 				n := []int64{1, 1, 1, 1, 1, 2, 0, -1}[rnd.IntN(8)]
 				if step%5000 == 4999 {
 					now -= 2 * l.Period() // the clock is set back
@@ -683,7 +682,7 @@ func TestLongLogsGiveTheSameAnswersAndAreBounded(t *testing.T) {
 }
 
 func TestLongLogIsSearchedByBisection(t *testing.T) {
-	r := open(t)
+	r := openRedis(t)
 	l := newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 1_000_000, Unit: limit.Hour})
 	now := time.Now().UnixMicro()
 	key := r.prefix + "log"
@@ -694,15 +693,15 @@ func TestLongLogIsSearchedByBisection(t *testing.T) {
 	}
 	require.NoError(t, r.client.RPush(t.Context(), key, values...).Err())
 	require.NoError(t, r.client.PExpire(t.Context(), key, time.Hour).Err())
-	before := cpuMicros(t, r.client)
+	cpuBefore := cpuMicros(t, r.client)
 	got := r.take(now+entries/2+l.Period(), nil, hit{key: "log", limit: l, n: 1})[0]
 	assert.Equal(t, l.Max()-entries/2-1, got.Remaining)
 	got = r.take(now+entries/2+l.Period(), nil, hit{key: "log", limit: l, n: -entries / 4})[0]
 	assert.Equal(t, l.Max()-entries/4-1, got.Remaining)
-	assert.Less(t, cpuMicros(t, r.client)-before, 50_000.0, "microseconds of Redis for two calls")
+	assert.Less(t, cpuMicros(t, r.client)-cpuBefore, 50_000.0, "microseconds of Redis for two calls")
 }
 
-// cpuMicros returns the CPU time of Redis in microseconds. INFO commandstats counts wall time
+// cpuMicros returns the CPU time of Redis in microseconds. INFO commandstats would count wall time
 // instead.
 func cpuMicros(t testing.TB, c *goredis.Client) float64 {
 	t.Helper()
@@ -726,7 +725,7 @@ func BenchmarkRedis(b *testing.B) {
 	for _, a := range limit.Algorithms() {
 		for _, batch := range []int{1, 4, 16, 64} {
 			b.Run(fmt.Sprintf("%s/%d", a, batch), func(b *testing.B) {
-				r := open(b)
+				r := openRedis(b)
 				l := newLimit(b, limit.Spec{Algorithm: a, Requests: 1_000_000, Unit: limit.Minute})
 				var hits []hit
 				for i := range batch {
@@ -734,13 +733,13 @@ func BenchmarkRedis(b *testing.B) {
 				}
 				args := r.args(0, nil, hits)
 				ctx := context.Background()
-				before := cpuMicros(b, r.client)
+				cpuBefore := cpuMicros(b, r.client)
 				for b.Loop() {
 					if err := r.client.Do(ctx, args...).Err(); err != nil {
 						b.Fatal(err)
 					}
 				}
-				spent := cpuMicros(b, r.client) - before
+				spent := cpuMicros(b, r.client) - cpuBefore
 				b.ReportMetric(spent/float64(b.N*batch), "redis-us/hit")
 			})
 		}

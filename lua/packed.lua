@@ -1,4 +1,4 @@
--- Returns the error message in a reply, or nil. In Redis 6, a message can begin with its place in the script.
+-- Returns the error message in a reply, or nil. In Redis 6, a message can begin with the number of a line of the script.
 local function errorOf(reply)
   if type(reply) == 'table' and reply.err then return (reply.err:gsub('^@user_script: %d+: %-', '')) end
 end
@@ -18,8 +18,9 @@ local function runInParts(command, key, values)
   end
 end
 
--- stringAlgorithm adds open and save to an algorithm whose state is stored in one string. slow_path.lua needs them for
--- keys that occur more than once. For other keys, it uses read, encode and write, with the same table for all states.
+-- stringAlgorithm adds the functions open and save to an algorithm that stores a state in one string. slow_path.lua
+-- needs open and save for keys that occur more than once. For other keys, slow_path.lua calls read, encode and write,
+-- with one table for all states.
 local function stringAlgorithm(algorithm)
   local read, encode, write = algorithm.read, algorithm.encode, algorithm.write
 
@@ -39,19 +40,19 @@ local function stringAlgorithm(algorithm)
   return algorithm
 end
 
--- packedAlgorithm returns an algorithm whose state is two or three numbers: a, b and c. A string of little-endian
--- doubles stores them. storedA, storedB and storedC are the numbers in Redis. If a is 0, the key does not exist.
+-- packedAlgorithm returns an algorithm with a packed state: two or three numbers a, b and c, which Redis stores as a
+-- string of little-endian doubles. storedA, storedB and storedC are the numbers in Redis. If a is 0, Redis has no key.
 --
--- format  the format of the string, as for struct.pack
+-- format  the format of the string for struct.pack
 -- size    the length of the string in bytes
--- expiry  function(period, a, b, c) returns the time at which a nonzero state is forgotten
--- step    function(s, now, n, max, period, capacity, chargeDenied) does what
---         limit.Limit.Take does, and returns spent, reset and retry as in take's reply
+-- expiry  function(period, a, b, c) returns the time at which a state other than 0 is forgotten
+-- step    function(s, now, n, max, period, capacity, chargeDenied) does what limit.Limit.Take
+--         does, and returns the numbers spent, reset and retry of the reply of take
 local function packedAlgorithm(format, size, expiry, step)
   local pack, unpack = struct.pack, struct.unpack
 
-  -- Returns the expiry of a key whose state is forgotten at this time: the next multiple of expiryStep.
-  local function keyExpiry(forgottenAt) return forgottenAt + -forgottenAt % expiryStep end
+  -- Returns the expiry of the key of a state that is forgotten at forgetTime: the next multiple of expiryStep.
+  local function keyExpiry(forgetTime) return forgetTime + -forgetTime % expiryStep end
 
   return stringAlgorithm({
     step = step,
@@ -71,8 +72,8 @@ local function packedAlgorithm(format, size, expiry, step)
       s.a, s.b, s.c, s.storedA, s.storedB, s.storedC = a, b, c, a, b, c
     end,
 
-    -- Returns the string for s, and the new expiry if the time to live changes. Returns nil if Redis already has s,
-    -- and false if the key must not exist.
+    -- Returns the string for s, and the new expiry of the key if this expiry changes. Returns nil if Redis already has s,
+    -- and false if the key must be deleted.
     encode = function(s, period)
       local a, b, c, storedA = s.a, s.b, s.c, s.storedA
       if a == 0 then
@@ -99,13 +100,13 @@ end
 
 local maxHits = 2 ^ 34 -- the maximum of a count
 
--- Does what limit.Limit.CountHits does. Returns the new count and retry as in take's reply.
-local function countHits(count, n, max, untilEnd, chargeDenied)
+-- Does what limit.Limit.CountHits does. Returns the new count, and the number retry of the reply of take.
+local function countHits(count, n, max, timeLeft, chargeDenied)
   local spent = count + n
   if n < 0 then return spent > 0 and spent or 0, 0 end
   local retry = 0
   if spent > max then
-    retry = n > max and -1 or untilEnd
+    retry = n > max and -1 or timeLeft
     if not chargeDenied then return count, retry end
   end
   return spent < maxHits and spent or maxHits, retry

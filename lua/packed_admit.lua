@@ -1,15 +1,15 @@
--- packed_admit admits the hits from first to last, which have one limit and a counter of their own with a packed
--- state. The loop decides like the step of the algorithm, and stores the state like packedAlgorithm. Calls of
--- functions would take a third of the time of a hit.
+-- packed_admit admits the hits from firstHit to lastHit. All these hits have the same limit, and each has a counter of
+-- its own with a packed state. The loop decides as the step of the algorithm does, and stores the state as
+-- packedAlgorithm does. It calls none of their functions, because the calls would take a third of the time of a hit.
 --
 -- Take inserts the two parts of the script NAME_admit here. The first part prepares the limit, and sets format and
--- size. The second part decides n hits on the state a, b, c. If n is above 0 and it admits the hits, it sets newA, newB,
--- newC and spent, and oldEnd and newEnd, the times at which the old and the new state are forgotten. It can set
--- nextAfter, the time until the same hits pass once more.
-undecided = false
+-- size. The second part decides n hits on the state a, b, c. If n is above 0 and the hits are admitted, this part sets
+-- newA, newB, newC and spent, and the times oldEnd and newEnd at which the old and the new state are forgotten. It can
+-- set nextAfter, the time until the same hits pass once more.
+needsSlowPath = false
 local format, size
 --[[prepare]]
-for i = first, last do
+for i = firstHit, lastHit do
   local raw, n = storedValues[i], args[hitOffset + 2 * i]
   local a, b, c, isValid = 0, 0, 0, not raw
   if raw and #raw == size then
@@ -21,12 +21,12 @@ for i = first, last do
     --[[hit]]
   end
   if newA then
-    local replyEnd = 3 * i -- the place of the last number of hit i
+    local replyEnd = 3 * i -- the index of the last number of hit i in the reply
     reply[replyEnd - 2], reply[replyEnd - 1], reply[replyEnd] = spent, newEnd - now, nextAfter and -2 - nextAfter or 0
     values[i] = pack(format, newA, newB, newC)
     newEnd = newEnd + -newEnd % expiryStep
     if not raw or newEnd ~= oldEnd + -oldEnd % expiryStep then expiries[i] = newEnd end
   else
-    undecided = true
+    needsSlowPath = true
   end
 end

@@ -1,5 +1,5 @@
--- packed_step is the start of the step of an algorithm with a packed state. Like packed_admit, it has the
--- two parts of the script NAME_admit. If they admit the hits, the rest of the step has nothing to do.
+-- packed_step is the start of the step of an algorithm with a packed state. Take inserts the two parts of the
+-- script NAME_admit here too. If these parts admit the hits, the step ends here.
 local a, b, c, format, size = s.a, s.b, s.c
 local newA, newB, newC, spent, oldEnd, newEnd, nextAfter
 --[[prepare]]

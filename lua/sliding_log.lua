@@ -1,12 +1,12 @@
 -- sliding_log computes the same as limit.slidingLog, which documents the algorithm.
 --
--- The log is stored as a list: base, time1, sum1, time2, sum2, … An entry is the time of its newest hit in
--- microseconds, and the sum of all hits up to this entry. base is the sum before the first entry. So bisection finds
--- an entry without reading all entries. Sums are modulo 2^40, and a log has at most 2^33 hits.
+-- Redis stores the log as a list: base, time1, sum1, time2, sum2, … An entry is the time of its newest hit in
+-- microseconds, and the sum of all hits up to this entry. base is the sum before the first entry. With sums, bisection
+-- finds an entry and does not need to read all entries. Sums are modulo 2^40, and a log has at most 2^33 hits.
 --
--- State s: the log has the entries s.oldest to s.newest. Redis has s.storedSize entries. Those up to s.lastStored are
--- the same in s. s.storedTime is the time of the newest entry in Redis, or nil. s.times[i] and s.sums[i] are nil until
--- fetch reads entry i.
+-- State s: the log has the entries s.oldest to s.newest. Redis has s.storedSize entries. The entries up to s.lastStored
+-- are equal in Redis and in s. s.storedTime is the time of the newest entry in Redis, or nil. s.times[i] and s.sums[i]
+-- are nil until fetch reads entry i.
 
 local sumModulus = 2 ^ 40
 
@@ -31,8 +31,8 @@ local function hitsUpTo(s, i)
   return (s.sums[i] - s.sums[s.oldest - 1]) % sumModulus
 end
 
--- Returns the oldest entry i for which isReached(s, i, goal) is true, or newest + 1. isReached must be true for all
--- entries after i too. Usually i is near oldest.
+-- Returns the oldest entry i with isReached(s, i, goal), or newest + 1. If isReached is true for an entry, it must be
+-- true for all newer entries too. Usually i is near oldest.
 local function find(s, isReached, goal)
   local low, high, stride = s.oldest, s.newest + 1, 1
   while low < high do -- i is in low..high
@@ -46,7 +46,7 @@ local function find(s, isReached, goal)
   return low
 end
 
-local function hitsReach(s, i, goal) return hitsUpTo(s, i) >= goal end
+local function reachesHits(s, i, goal) return hitsUpTo(s, i) >= goal end
 local function isAfter(s, i, goal) return timeOf(s, i) > goal end
 
 local function push(s, time, n)
@@ -90,20 +90,20 @@ local function charge(s, time, n, total, maxHits, period)
   end
   n = math.min(n, maxHits)
   if total + n > maxHits then
-    s.oldest = find(s, hitsReach, total + n - maxHits + 1)
+    s.oldest = find(s, reachesHits, total + n - maxHits + 1)
     total = hitsUpTo(s, s.newest)
   end
   push(s, time, n)
   return total + n
 end
 
--- Takes up to n hits off the newest entries. Returns the new total.
+-- Removes up to n hits from the newest entries. Returns the new total.
 local function refund(s, n, total)
   local newTotal = math.max(total - n, 0)
   if newTotal == 0 then
     truncate(s, s.oldest - 1)
   elseif newTotal < total then
-    local i = find(s, hitsReach, newTotal)
+    local i = find(s, reachesHits, newTotal)
     local excess = hitsUpTo(s, i) - newTotal
     truncate(s, i)
     if excess > 0 then
@@ -137,7 +137,7 @@ return {
     return s
   end,
 
-  -- Decides n hits. Returns the hits spent, the reset time and the retry time, as the reply in take.lua.
+  -- Decides n hits. Returns the numbers spent, reset and retry of the reply of take.
   step = function(s, now, n, max, period, capacity, chargeDenied)
     local time = advance(s, now, period)
     if s.newest >= s.oldest and timeOf(s, s.oldest) + period <= time then
@@ -158,20 +158,20 @@ return {
     if n >= 0 and total > maxSpent then
       retry = -1 -- never
       if maxSpent >= 0 then
-        retry = timeOf(s, find(s, hitsReach, total - maxSpent)) + period - now
-        if allowed then retry = -2 - retry end -- as take.lua says for allowed hits
+        retry = timeOf(s, find(s, reachesHits, total - maxSpent)) + period - now
+        if allowed then retry = -2 - retry end -- see the reply in take.lua
       end
     end
     if s.newest >= s.oldest then reset = timeOf(s, s.newest) + period - now end
     return total, reset, retry
   end,
 
-  -- Writes what has changed. Returns an error message if the write failed.
+  -- Writes the changes to Redis. Returns an error message if the write failed.
   save = function(s, key, raw, period, ttl)
     local oldest, newest, lastStored = s.oldest, s.newest, s.lastStored
     if newest < oldest then return errorOf(s.storedSize > 0 and redis.pcall('DEL', key)) end
-    -- The key must exist between two commands: while a hash slot is being moved, Redis rejects writes of
-    -- missing keys. So the new values follow the old values, which are removed last.
+    -- The key must exist between two commands, because Redis rejects writes of missing keys while it moves a hash
+    -- slot. So RPUSH appends the new values first, and LTRIM then removes the old values.
     local values, oldValues = {}, 0
     if lastStored < oldest then
       lastStored = oldest - 1

@@ -1,5 +1,5 @@
 -- sliding_window computes the same as limit.slidingWindow, which documents the algorithm and
--- the state a, b, c. The state is stored packed in 24 bytes. It is zero if both counts are 0.
+-- the state a, b, c. Redis stores the state as a string of 24 bytes. a, b and c are 0 if both counts are 0.
 
 local function expiry(period, start, current)
   return start + (current > 0 and 2 * period or period)
@@ -7,7 +7,7 @@ end
 
 local function step(s, now, n, max, period, capacity, chargeDenied)
 --[[admit]]
-  local needed = n > 0 and n or 1
+  local neededHits = n > 0 and n or 1
   local retry, reset = 0, 0
   if n < 0 then
     current = current + n
@@ -17,13 +17,13 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
     end
     previousHits = floor((previous * coveredTicks + ticks - 1) / ticks)
   else
-    local allowed = current + previousHits + needed <= max
+    local allowed = current + previousHits + neededHits <= max
     if n > 0 and chargeDenied then
       current = math.max(current, math.min(current + n, 2 * max - previousHits)) -- bounds the debt
     end
     if not allowed then
       retry = -1
-      if needed <= max then retry = retryAt(start, current, previous, max - needed, period, tick, ticks) - now end
+      if neededHits <= max then retry = retryAt(start, current, previous, max - neededHits, period, tick, ticks) - now end
     end
   end
   if current == 0 and previous == 0 then

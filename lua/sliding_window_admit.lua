@@ -1,17 +1,17 @@
 -- sliding_window_admit is the part of sliding_window for hits that are admitted.
 --
--- For whole a < 2^53 the rounded quotient a / b never reaches the next whole number, so
--- math.floor is exact.
+-- math.floor(a / b) is exact for whole numbers a < 2^53, because the rounded quotient a / b never
+-- reaches the next whole number.
 format, size = '<ddd', 24
 local floor, maxTicks = math.floor, 2 ^ 19
 local tick = floor((period + maxTicks - 1) / maxTicks)
 local ticks = floor((period + tick - 1) / tick)
-local aligned = now - now % period
+local alignedStart = now - now % period
 
--- Returns the earliest time at which at most maxSpent hits are spent. The function uses no local of this
--- part: with such locals, Lua would take 8 % more time for a hit.
+-- Returns the earliest time at which the estimate is at most maxSpent. The function uses no local of this
+-- part, because such locals would cost 8 % more time for each hit.
 local function retryAt(start, current, previous, maxSpent, period, tick, ticks)
-  if current > maxSpent then -- not in the current window
+  if current > maxSpent then -- the current window ends before the hits pass
     start, current, previous = start + period, 0, current
   end
   local coveredTicks = ticks
@@ -22,14 +22,14 @@ local function retryAt(start, current, previous, maxSpent, period, tick, ticks)
 end
 --[[hit]]
 local start, current, previous = a, b, c
-if aligned == start + period then
-  start, current, previous = aligned, 0, current
-elseif aligned > start then
-  start, current, previous = aligned, 0, 0
+if alignedStart == start + period then
+  start, current, previous = alignedStart, 0, current
+elseif alignedStart > start then
+  start, current, previous = alignedStart, 0, 0
 elseif start - now > period then
-  start = aligned
+  start = alignedStart
 end
-local coveredTicks, previousHits = ticks, 0 -- of the previous window
+local coveredTicks, previousHits = ticks, 0 -- both are about the previous window
 if previous > 0 then
   if now > start then coveredTicks = ticks - floor((now - start) / tick) end
   previousHits = floor((previous * coveredTicks + ticks - 1) / ticks)

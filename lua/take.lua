@@ -1,30 +1,31 @@
 -- take decides and charges the hits of many requests in one step. Numbers in Lua are doubles, which
 -- have all whole numbers up to 2^53. Every number here is whole and below 2^53.
 --
--- KEYS     The counter of each hit. A later hit on a counter sees the charge of an earlier one.
+-- KEYS     The counter of each hit. A later hit on a counter sees the charges of earlier hits.
 -- ARGV[1]  MessagePack array: now, jitter, distinct, refundable, L, then 5 values for each of L limits,
 --          then 2 values for each hit.
 --            now       microseconds since 1970, or 0 for the clock of this Redis
 --            jitter    milliseconds to add to each time to live
 --            distinct  1 if no key occurs twice, otherwise 0
 --            refundable  the milliseconds in which a charge of mode 8 can be refunded, or 0
---          Of a limit:
---            name      the script of its algorithm
+--          The values of a limit:
+--            name      the name of its algorithm
 --            max       hits per window, below 2^32
 --            period    the window in microseconds, at most ten years; for fixed_window the time until the
 --                      window of the key ends; for concurrency the time until a hold expires
 --            capacity  the most hits that can be spent at once, below 2^32; negative for a
 --                      token_bucket with a burst of its own
---            mode      0, 1 if denied hits are charged, or 2 if the hits are in the group. With 2, add 4
+--            mode      0, 1 if denied hits are charged, or 2 if the hits are in a group. To a mode of 2, add 4
 --                      if the hits are in shadow mode, and 8 if other scripts have hits of the group too
---          Of a hit:
---            limit     the place of its limit among the L limits, from 1
+--          The values of a hit:
+--            limit     the number of its limit among the L limits, from 1
 --            n         -2^34 to 2^34 hits; 0 peeks, a negative n refunds. For concurrency, also an
 --                      array of this number and the id of the hold, or the expiry of the anonymous
 --                      hold that is refunded
 -- ARGV[2]  '' or a MessagePack array: the sizes of groups that divide the hits in order.
 --          If one hit with mode 2 or 10 of a group is denied, the hits of the group with a mode of 2
---          or more are neither charged nor counted in spent. Those not denied themselves are allowed.
+--          or more are neither charged nor counted in spent. The reply still allows the hits of the group
+--          that no limit denies.
 --
 -- Reply: MessagePack array of 3 numbers for each hit, then the time now in microseconds, then 2
 -- values for each failed hit.
@@ -34,16 +35,16 @@
 --          retry     microseconds, as limit.Result.RetryAfter, or -1 for limit.Never. An
 --                    allowed hit has 0, or -2 if its hold existed (limit.Result.Held). If its
 --                    RetryAfter is r > 0, it has -2 - r
---          A failed hit has its place in KEYS, from 1, and an error. Nothing was charged for it.
+--          A failed hit has its index in KEYS, from 1, and an error. The script charges nothing for it.
 -- A read-only replica of Redis charges nothing and fails the whole call (READONLY).
 --
--- The script decides all hits before it writes the first key, so an error before that charges nothing.
+-- The script decides all hits before it writes the first key. So an error before the first write charges nothing.
 
 local maxExact = 2 ^ 53
-local keys, hits = KEYS, #KEYS
+local keys, hitCount = KEYS, #KEYS
 local args = cmsgpack.unpack(ARGV[1])
-local now, jitter, isDistinct, hasRefundable = args[1], args[2], args[3] == 1, args[4] > 0
-local hitOffset = 5 + 5 * args[5] -- hit i is at args[hitOffset + 2 * i - 1] and the next place
+local now, jitter, isDistinct, canRefund = args[1], args[2], args[3] == 1, args[4] > 0
+local hitOffset = 5 + 5 * args[5] -- hit i is at args[hitOffset + 2 * i - 1] and args[hitOffset + 2 * i]
 if now == 0 then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
@@ -56,18 +57,19 @@ end
 -- One call reads all keys. MGET returns false for a missing key or another type.
 local storedValues = redis.call('MGET', unpack(keys))
 
--- A key can live up to expiryStep microseconds longer than its state. So most writes need not
--- change the time to live, which costs Redis as much as the write.
+-- A key can live up to expiryStep microseconds longer than its state. So most writes don't change the
+-- time to live. Such a change would cost Redis as much as the write.
 local expiryStep = 2 ^ 22
 
 local reply = {}
 
--- These tables are for hits that have a counter of their own, and change it. values has the value to write, expiries
--- the new expiry if the time to live changes, and writes the function that writes for a hit of the slow path.
+-- These tables are for hits that change a counter of their own; the key is the index of the hit. values has the value to
+-- write, expiries has the new expiry if the time to live changes, and writes has the function that writes for a hit of
+-- the slow path.
 local values, expiries, writes = {}, {}, {}
 
--- Returns the functions of the slow path: for hits that the fast path (packed_admit) does not admit. Redis runs the
--- whole text of a script in every call, so only calls that need these functions make them.
+-- Returns the functions of the slow path, which decides the hits that the fast path (packed_admit) does not admit. Redis
+-- runs the whole text of a script in every call. So only a call that needs these functions makes them.
 local function makeSlowPath()
 --[[slow_path]]
 end
@@ -80,50 +82,50 @@ if ARGV[2] ~= '' then
 else
   local pack, unpack = struct.pack, struct.unpack
   local i = 1
-  while i <= hits do
-    local first, limit = i, args[hitOffset + 2 * i - 1]
-    repeat i = i + 1 until i > hits or args[hitOffset + 2 * i - 1] ~= limit
-    local last, row = i - 1, 5 * limit + 1
+  while i <= hitCount do
+    local firstHit, limit = i, args[hitOffset + 2 * i - 1]
+    repeat i = i + 1 until i > hitCount or args[hitOffset + 2 * i - 1] ~= limit
+    local lastHit, row = i - 1, 5 * limit + 1
     local name, max, period, capacity = args[row], args[row + 1], args[row + 2], args[row + 3]
-    local undecided = true
+    local needsSlowPath = true
     if not isDistinct then
       -- packed_admit is only for hits that have a counter of their own
 --[[admit]]
     end
-    if undecided then
+    if needsSlowPath then
       slowPath = slowPath or makeSlowPath()
-      slowPath.decideRun(row, first, last)
+      slowPath.decideRun(row, firstHit, lastHit)
     end
   end
 end
 
-local command = redis.pcall
-for i = 1, hits do
+local pcallRedis = redis.pcall
+for i = 1, hitCount do
   local value = values[i]
   if value ~= nil then
     local key, newExpiry, write, result = keys[i], expiries[i], writes[i], nil
     if write then
       result = write(key, storedValues[i], value, newExpiry, ttl)
     elseif not newExpiry then
-      result = command('SETRANGE', key, '0', value)
+      result = pcallRedis('SETRANGE', key, '0', value)
     elseif storedValues[i] then
-      result = command('SET', key, value, 'PX', ttl(newExpiry))
+      result = pcallRedis('SET', key, value, 'PX', ttl(newExpiry))
     else
-      result = command('SET', key, value, 'PX', ttl(newExpiry), 'NX')
+      result = pcallRedis('SET', key, value, 'PX', ttl(newExpiry), 'NX')
     end
     if not result or type(result) == 'table' and result.err then
       slowPath = slowPath or makeSlowPath()
       local err = slowPath.writeError(result)
       if err:find('^READONLY') then return { err = err } end
-      slowPath.fail(i, err)
+      slowPath.setError(i, err)
     end
   end
 end
-reply[3 * hits + 1] = now
+reply[3 * hitCount + 1] = now
 if slowPath then
   local err = slowPath.save()
   if err then return { err = err } end
-  if hasRefundable then slowPath.markRefundable() end
+  if canRefund then slowPath.markRefundable() end
   slowPath.appendErrors()
 end
 return cmsgpack.pack(reply)

@@ -1,5 +1,5 @@
--- token_bucket computes the same as limit.tokenBucket, which documents the algorithm. The state is
--- stored packed in 24 bytes. It is zero if the bucket is full:
+-- token_bucket computes the same as limit.tokenBucket, which documents the algorithm. Redis stores the state as a
+-- string of 24 bytes. The numbers a, b and c are 0 if the bucket is full:
 --
 --   a  the time at which the bucket is full, in microseconds since 1970, rounded down
 --   b  the fraction of a microsecond in this time: b/c microseconds
@@ -15,8 +15,8 @@ local function divmod(a, b)
   return (a - r) / b, r
 end
 
--- Returns the span that n tokens take to refill: n * period / max, where n < 2^33, max <
--- 2^32 and period < 2^49. A product from maxExact on is divided digit by digit.
+-- Returns the span in which n tokens refill: n * period / max, where n < 2^33, max <
+-- 2^32 and period < 2^49. If the product is maxExact or more, divides digit by digit.
 local function refillTime(n, max, period)
   if n == max then return period, 0 end
   if n * period < maxExact then return divmod(n * period, max) end
@@ -27,7 +27,7 @@ local function refillTime(n, max, period)
   return n * us + q1 * digitBase + q0, r0
 end
 
-local function less(us, frac, us2, frac2)
+local function isShorter(us, frac, us2, frac2)
   return us < us2 or us == us2 and frac < frac2
 end
 
@@ -38,8 +38,8 @@ local function add(us, frac, us2, frac2, max)
   return us, frac
 end
 
-local function atMost(us, frac, us2, frac2)
-  if less(us2, frac2, us, frac) then return us2, frac2 end
+local function minSpan(us, frac, us2, frac2)
+  if isShorter(us2, frac2, us, frac) then return us2, frac2 end
   return us, frac
 end
 
@@ -47,24 +47,24 @@ local function ceil(us, frac)
   return frac > 0 and us + 1 or us
 end
 
--- Returns the spent tokens of a bucket that is full after us + frac/max: the smallest n for which
+-- Returns the number of spent tokens of a bucket that is full after us + frac/max: the smallest n for which
 -- refillTime(n) is at least this time.
-local function tokens(us, frac, max, period)
+local function spentTokens(us, frac, max, period)
   local product = us * max + frac
   if product + period < maxExact then return floor((product + period - 1) / period) end
-  local function covers(n)
+  local function isEnough(n)
     local us2, frac2 = refillTime(n, max, period)
-    return not less(us2, frac2, us, frac)
+    return not isShorter(us2, frac2, us, frac)
   end
   local n = floor(us * (max / period)) -- rounding makes n wrong by one or two
-  while n > 0 and covers(n - 1) do n = n - 1 end
-  while not covers(n) do n = n + 1 end
+  while n > 0 and isEnough(n - 1) do n = n - 1 end
+  while not isEnough(n) do n = n + 1 end
   return n
 end
 
 local function expiry(period, us, frac) return ceil(us, frac) end
 
--- capacity is negative for a limit with a burst of its own.
+-- capacity is negative if the limit has a burst of its own.
 local function step(s, now, n, max, period, capacity, chargeDenied)
   local hasBurst = capacity < 0
 --[[admit]]
@@ -78,15 +78,15 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   -- us and frac become the spent time: the time until the bucket is full.
   local us, frac, oldMax = a, b, c
   if oldMax ~= max and frac > 0 and not hasBurst then -- frac is in parts of oldMax
-    local rest
-    frac, rest = refillTime(frac, oldMax, max)
-    us, frac = add(us, 0, 0, ceil(frac, rest), max)
+    local remainder
+    frac, remainder = refillTime(frac, oldMax, max)
+    us, frac = add(us, 0, 0, ceil(frac, remainder), max)
   end
   us = us - now
   if us < 0 then
     us, frac = 0, 0
   elseif oldMax == max then
-    us, frac = atMost(us, frac, maxSpentUs, fullFrac)
+    us, frac = minSpan(us, frac, maxSpentUs, fullFrac)
   else
     if hasBurst then -- keep the spent tokens, as limit.Limit.timeToFull does
       local carry
@@ -94,7 +94,7 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
       carry, frac = divmod(carry + frac, max)
       us = us + carry
     end
-    us, frac = atMost(us, frac, fullUs, fullFrac)
+    us, frac = minSpan(us, frac, fullUs, fullFrac)
   end
 
   local allowed, retry = true, 0
@@ -105,9 +105,9 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   else
     local us2, frac2 = refillTime(math.min(math.max(n, 1), capacity + max), max, period)
     us2, frac2 = add(us, frac, us2, frac2, max)
-    allowed = n <= capacity and not less(fullUs, fullFrac, us2, frac2)
+    allowed = n <= capacity and not isShorter(fullUs, fullFrac, us2, frac2)
     if n > 0 and (allowed or chargeDenied) then
-      us, frac = atMost(us2, frac2, maxSpentUs, fullFrac)
+      us, frac = minSpan(us2, frac2, maxSpentUs, fullFrac)
     end
   end
   if not allowed then
@@ -122,7 +122,7 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   else
     s.a, s.b, s.c = now + us, frac, max
   end
-  return tokens(us, frac, max, period), ceil(us, frac), retry
+  return spentTokens(us, frac, max, period), ceil(us, frac), retry
 end
 
 return packedAlgorithm('<ddd', 24, expiry, step)

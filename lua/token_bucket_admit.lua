@@ -1,5 +1,5 @@
--- token_bucket_admit is the part of token_bucket for hits that are admitted. It leaves numbers
--- from maxExact on to token_bucket.
+-- token_bucket_admit is the part of token_bucket for hits that are admitted. It leaves hits to
+-- token_bucket if a product is maxExact or more.
 format, size = '<ddd', 24
 capacity = math.abs(capacity)
 local fullUs, fullFrac = -1, 0 -- fullUs + fullFrac/max is the time to fill the bucket; -1 if not known
@@ -18,10 +18,10 @@ if n > 0 and product < maxExact and (c == max or c == 0) then
   if us < 0 then us, frac = 0, 0 end
   us, frac = us + (product - costFrac) / max, frac + costFrac
   if frac >= max then us, frac = us + 1, frac - max end
-  local shifted = us * max + frac + period - 1
-  if shifted < maxExact and (us < fullUs or us == fullUs and frac <= fullFrac) then
+  local numerator = us * max + frac + period - 1
+  if numerator < maxExact and (us < fullUs or us == fullUs and frac <= fullFrac) then
     newA, newB, newC = now + us, frac, max
-    spent = (shifted - shifted % period) / period
+    spent = (numerator - numerator % period) / period
     oldEnd, newEnd = b > 0 and a + 1 or a, frac > 0 and newA + 1 or newA
   end
 end

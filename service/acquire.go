@@ -27,7 +27,7 @@ func (s *Service) chargeNothingIfDenied(c *Call) {
 		if isGroup {
 			c.hits[j].AllOrNone = true
 		} else {
-			c.hits[j].Limit = c.hits[j].Limit.NotCharging()
+			c.hits[j].Limit = c.hits[j].Limit.WithChargeDenied(false)
 		}
 	}
 }

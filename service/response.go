@@ -77,7 +77,7 @@ func setDuration(d *durationpb.Duration, micros int64) {
 // x-ratelimit-reset, so a fraction would send clients back too early. Waits below a second stay exact, for clients
 // other than Envoy, except in aligned windows of whole seconds, as in envoyproxy/ratelimit.
 func roundWait(l *limit.Limit, wait int64) int64 {
-	if wait < secondMicros && (!l.Algorithm.Aligned() || l.Period()%secondMicros != 0) {
+	if wait < secondMicros && (!l.Algorithm.AlignsWindows() || l.Period()%secondMicros != 0) {
 		return wait
 	}
 	return (wait + secondMicros - 1) / secondMicros * secondMicros

@@ -82,7 +82,7 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, kee
 		spentHits := capacity - peeks.Results[i].Remaining
 		n := min(e.n, spentHits, capacity) // spent exceeds the capacity if denied hits are charged
 		if n > 0 && peeks.Results[i].Err == nil || n < 0 && time.Now().Before(e.refundUntil) {
-			charges.Add(i, backend.Hit{Key: []byte(e.key), Limit: e.limit.Charging(), N: n, Shadow: true})
+			charges.Add(i, backend.Hit{Key: []byte(e.key), Limit: e.limit.WithChargeDenied(true), N: n, Shadow: true})
 		}
 	}
 	charges.Take(ctx, time.Now(), l.o.Primary)
@@ -111,7 +111,7 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, kee
 // this window, so only hits beyond the limit are excess. Other counts fall during the outage, so their price stays.
 func (e *pendingCharge) lowerPrice(n int64, charge, peek limit.Result) {
 	isSameWindow := max(charge.ResetAfter-peek.ResetAfter, peek.ResetAfter-charge.ResetAfter) < e.limit.Period()/2
-	if !e.limit.Algorithm.Aligned() || !isSameWindow {
+	if !e.limit.Algorithm.AlignsWindows() || !isSameWindow {
 		return
 	}
 	excess := min(max(-charge.Remaining, 0), n)

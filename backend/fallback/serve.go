@@ -192,7 +192,7 @@ func (l *Limiter) startFromLastCount(now time.Time, h, localHit *backend.Hit) {
 	if !ok || spentHits <= 0 {
 		return
 	}
-	if h.Limit.Algorithm.Aligned() {
+	if h.Limit.Algorithm.AlignsWindows() {
 		since = now // the clock of the primary can differ, but the window is the same
 	}
 	spentPart := min(float64(spentHits)/float64(h.Limit.Capacity()), 1)

@@ -142,7 +142,7 @@ func (e *lease) planTrip(now int64) (t trip, ok bool) {
 		e.budget = e.limit.LeaseBudget()
 	}
 	t = trip{account: e.account, epoch: e.epoch}
-	t.limit = e.limit.NotCharging()
+	t.limit = e.limit.WithChargeDenied(false)
 	if e.freeBudget == unknownBudget {
 		t.allowanceChange = min(want, (e.budget.Max()+2)/3) // a third of the budget; later trips ask for more
 		return t, true
@@ -168,7 +168,7 @@ func (e *lease) wantedPermits(now int64) int64 {
 	}
 	remaining := e.remaining
 	if !e.limit.Algorithm.CountsWindows() {
-		remaining = min(remaining+e.limit.Refilled(now-e.answeredAt), e.limit.Capacity())
+		remaining = min(remaining+e.limit.RefilledTokens(now-e.answeredAt), e.limit.Capacity())
 	}
 	return min(e.demandIn(horizon), remaining/remainingDivisor)
 }

@@ -113,7 +113,7 @@ func TestTokenBucketNeverAdmitsMoreThanItsBurstAndRate(t *testing.T) {
 			sum := int64(0)
 			for _, a := range s.admitted[i:] {
 				sum += a.n
-				assert.LessOrEqual(t, sum, maxBurst+s.limit.Refilled(a.time-firstAdmission.time))
+				assert.LessOrEqual(t, sum, maxBurst+s.limit.RefilledTokens(a.time-firstAdmission.time))
 			}
 		}
 	})

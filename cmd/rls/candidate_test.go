@@ -46,7 +46,7 @@ func TestCandidateIsEvaluatedBesideLiveCalls(t *testing.T) {
 
 			require.NoError(t, os.WriteFile(path, []byte("domain: ["), 0o600))
 			polltest.Until(t, maxWait, func() bool { return liveState(t, r).Candidate.Problem != "" })
-			assert.Contains(t, r.logged(), "candidate limits rejected; the last good ones are still evaluated")
+			assert.Contains(t, r.logged(), "candidate limits rejected; the last good candidate is still evaluated")
 		})
 	}
 }

@@ -268,7 +268,7 @@ func metricsHandler(s *env.Settings, e *events.Events) http.Handler {
 	if s.PrometheusMapper != "" {
 		mapping, err := statsd.LoadMapping(s.PrometheusMapper)
 		if err == nil {
-			return e.Metrics.MappedHandler(s.ExtraTags, statsd.Mapped(mapping, e.Metrics.KeyCounts))
+			return e.Metrics.MappedHandler(s.ExtraTags, statsd.FamilyMapper(mapping, e.Metrics.KeyCounts))
 		}
 		if !errors.Is(err, fs.ErrNotExist) { // Envoy Gateway names a file that need not exist
 			e.Log.Warn("mapping of metrics ignored", "setting", "PROMETHEUS_MAPPER_YAML", "error", err)

@@ -1,5 +1,5 @@
-// Package candidate evaluates limits that are not in force beside those in force, on live
-// calls. It counts in counters of its own and changes no answer.
+// Package candidate evaluates limits that are not in force on live calls, beside the limits in
+// force. It counts in counters of its own and changes no answer.
 //
 // Terms:
 //
@@ -21,17 +21,17 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// Bounds of the work for a candidate. A call that finds the queue full is not evaluated.
+// Bounds of the work for a candidate. If the queue is full, a call is not evaluated.
 const (
-	queueSize = 4096 // calls
-	workers   = 16   // calls that wait for the limiter at the same time
+	queueSize = 4096 // the most calls that wait for their evaluation
+	workers   = 16   // the most calls that are evaluated at the same time
 )
 
 // Options are the options of New.
 type Options struct {
-	Limiter backend.Limiter // with counters that are not those of the limits in force
+	Limiter backend.Limiter // has its own counters, which the limits in force do not use
 
-	AllOrNone, QuotaMode bool // of the service
+	AllOrNone, QuotaMode bool // the settings of the service
 }
 
 // Result is the outcome of an evaluated call.
@@ -64,21 +64,21 @@ type Candidate struct {
 
 var _ service.Observer = (*Candidate)(nil)
 
-// evaluation is a call that waits for its evaluation, and then the observer of its replay.
+// evaluation is a call that waits for its evaluation. It also observes the service that evaluates the call.
 type evaluation struct {
-	candidate *Candidate
-	start     time.Time
-	request   *rlsv3.RateLimitRequest
-	isDenied  bool   // by the limits in force
-	denied    []bool // by descriptor
+	candidate          *Candidate
+	start              time.Time
+	request            *rlsv3.RateLimitRequest
+	isDenied           bool   // reports whether the limits in force deny the call
+	isDescriptorDenied []bool // reports for each descriptor whether the limits in force deny it
 }
 
-// New returns a Candidate without limits. Nothing is evaluated before Run.
+// New returns a Candidate without limits. It evaluates no call before Run.
 func New(o Options) *Candidate {
 	return &Candidate{o: o, queue: make(chan *evaluation, queueSize), stats: stats{rules: map[string]uint64{}}}
 }
 
-// Store holds the candidate.
+// Store returns the store with the limits of the candidate.
 func (c *Candidate) Store() *descriptors.Store { return &c.store }
 
 // Answered implements service.Observer. It copies the request for a later evaluation.
@@ -88,12 +88,12 @@ func (c *Candidate) Answered(_ context.Context, call *service.Call) {
 	}
 	e := &evaluation{
 		candidate: c, start: call.Start,
-		request:  proto.CloneOf(call.Request),
-		isDenied: call.GlobalShadow || call.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT,
-		denied:   make([]bool, len(call.Request.GetDescriptors())),
+		request:            proto.CloneOf(call.Request),
+		isDenied:           call.GlobalShadow || call.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT,
+		isDescriptorDenied: make([]bool, len(call.Request.GetDescriptors())),
 	}
 	for i, status := range call.Response.GetStatuses() {
-		e.denied[i] = status.GetCode() == rlsv3.RateLimitResponse_OVER_LIMIT
+		e.isDescriptorDenied[i] = status.GetCode() == rlsv3.RateLimitResponse_OVER_LIMIT
 	}
 	select {
 	case c.queue <- e:
@@ -104,9 +104,9 @@ func (c *Candidate) Answered(_ context.Context, call *service.Call) {
 
 // Run evaluates calls until ctx is done.
 func (c *Candidate) Run(ctx context.Context) {
-	var running sync.WaitGroup
+	var workerGroup sync.WaitGroup
 	for range workers {
-		running.Go(func() {
+		workerGroup.Go(func() {
 			for {
 				select {
 				case e := <-c.queue:
@@ -117,7 +117,7 @@ func (c *Candidate) Run(ctx context.Context) {
 			}
 		})
 	}
-	running.Wait()
+	workerGroup.Wait()
 }
 
 func (e *evaluation) run(ctx context.Context) {
@@ -148,7 +148,7 @@ func (e *evaluation) Answered(ctx context.Context, call *service.Call) {
 		c.stats.add(Same)
 	}
 	for i, status := range call.Response.GetStatuses() {
-		if rule := call.Rules[i]; rule != nil && status.GetCode() == rlsv3.RateLimitResponse_OVER_LIMIT && !e.denied[i] {
+		if rule := call.Rules[i]; rule != nil && status.GetCode() == rlsv3.RateLimitResponse_OVER_LIMIT && !e.isDescriptorDenied[i] {
 			c.stats.addRule(rule.Path)
 		}
 	}

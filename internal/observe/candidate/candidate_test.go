@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// limitsOf returns a limits file in which each tenant has n hits in a year.
+// limitsOf returns limits that admit n hits of each tenant in a year.
 func limitsOf(t *testing.T, n string) *limitsfile.Set {
 	t.Helper()
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(
@@ -35,7 +35,7 @@ func limitsOf(t *testing.T, n string) *limitsfile.Set {
 	return set
 }
 
-// countsOf returns the calls of each result that c has had, and the descriptors that each rule denies newly.
+// countsOf returns the number of calls with each result, and the number of new denials of each rule.
 func countsOf(c *Candidate) (calls map[Result]int, rules map[string]int) {
 	calls, rules = map[Result]int{}, map[string]int{}
 	status := c.Status()
@@ -50,20 +50,20 @@ func countsOf(c *Candidate) (calls map[Result]int, rules map[string]int) {
 	return calls, rules
 }
 
-// failing is a limiter that cannot decide.
-type failing struct{}
+// failingLimiter is a Limiter that fails each hit.
+type failingLimiter struct{}
 
-func (failing) Take(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
+func (failingLimiter) Take(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
 	for i := range results {
 		results[i].Err = errors.New("no answer")
 	}
 }
 
-// newService returns a service whose limits in force admit inForce hits of each tenant.
-func newService(t *testing.T, inForce string, c *Candidate) *service.Service {
+// newService returns a service with limits in force that admit maxHits hits of each tenant.
+func newService(t *testing.T, maxHits string, c *Candidate) *service.Service {
 	t.Helper()
 	store := new(descriptors.Store)
-	store.Set(descriptors.Compile(limitsOf(t, inForce)))
+	store.Set(descriptors.Compile(limitsOf(t, maxHits)))
 	return service.New(service.Options{Limits: store, Limiter: local.New(local.Options{}), Observers: []service.Observer{c}})
 }
 
@@ -78,24 +78,24 @@ func send(t *testing.T, s *service.Service, tenant string) rlsv3.RateLimitRespon
 
 func TestCandidateIsComparedWithTheLimitsInForce(t *testing.T) {
 	for name, c := range map[string]struct {
-		inForce, candidate string
-		limiter            backend.Limiter
-		want               map[Result]int
-		rules              map[string]int
+		hitsInForce, candidateHits string
+		limiter                    backend.Limiter
+		want                       map[Result]int
+		rules                      map[string]int
 	}{
-		"tighter": {"4", "1", local.New(local.Options{}), map[Result]int{Same: 2, NewlyDenied: 3}, map[string]int{"shop > tenant": 3}},
-		"looser":  {"1", "4", local.New(local.Options{}), map[Result]int{Same: 2, NewlyAdmitted: 3}, map[string]int{}},
-		"equal":   {"2", "2", local.New(local.Options{}), map[Result]int{Same: 5}, map[string]int{}},
-		"failing": {"2", "2", failing{}, map[Result]int{Failed: 5}, map[string]int{}},
+		"tighter candidate":           {"4", "1", local.New(local.Options{}), map[Result]int{Same: 2, NewlyDenied: 3}, map[string]int{"shop > tenant": 3}},
+		"looser candidate":            {"1", "4", local.New(local.Options{}), map[Result]int{Same: 2, NewlyAdmitted: 3}, map[string]int{}},
+		"equal limits":                {"2", "2", local.New(local.Options{}), map[Result]int{Same: 5}, map[string]int{}},
+		"candidate without decisions": {"2", "2", failingLimiter{}, map[Result]int{Failed: 5}, map[string]int{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				candidate := New(Options{Limiter: c.limiter})
-				candidate.store.Set(descriptors.Compile(limitsOf(t, c.candidate)))
+				candidate.store.Set(descriptors.Compile(limitsOf(t, c.candidateHits)))
 				candidate.stats.reset(time.Now())
 				go candidate.Run(ctx)
-				s := newService(t, c.inForce, candidate)
+				s := newService(t, c.hitsInForce, candidate)
 				for range 5 {
 					send(t, s, "acme")
 					synctest.Wait()
@@ -118,10 +118,10 @@ func TestCandidateIsComparedWithTheLimitsInForce(t *testing.T) {
 }
 
 func TestFullQueueDropsCallsAndDelaysNone(t *testing.T) {
-	candidate := New(Options{Limiter: failing{}})
+	candidate := New(Options{Limiter: failingLimiter{}})
 	candidate.store.Set(descriptors.Compile(limitsOf(t, "1")))
 	s := newService(t, "4294967295", candidate)
-	for range queueSize + 3 { // nobody runs the candidate
+	for range queueSize + 3 { // the test does not call Run
 		assert.Equal(t, rlsv3.RateLimitResponse_OK, send(t, s, "acme"))
 	}
 	calls, _ := countsOf(candidate)
@@ -129,13 +129,13 @@ func TestFullQueueDropsCallsAndDelaysNone(t *testing.T) {
 }
 
 func TestNothingIsEvaluatedWithoutACandidate(t *testing.T) {
-	candidate := New(Options{Limiter: failing{}})
+	candidate := New(Options{Limiter: failingLimiter{}})
 	send(t, newService(t, "1", candidate), "acme")
 	assert.Empty(t, candidate.queue)
 	assert.Zero(t, candidate.Status().Since)
 }
 
-// updates is a source.Source.
+// updates is a source.Source that applies its updates and returns.
 type updates []source.Update
 
 func (u updates) Run(_ context.Context, apply func(source.Update) error) error {
@@ -145,16 +145,16 @@ func (u updates) Run(_ context.Context, apply func(source.Update) error) error {
 	return nil
 }
 
-func TestBadCandidateLeavesTheLastGoodOne(t *testing.T) {
-	candidate := New(Options{Limiter: failing{}})
+func TestRejectedCandidateKeepsTheLastGoodCandidate(t *testing.T) {
+	candidate := New(Options{Limiter: failingLimiter{}})
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, nil))
-	mistake := source.Update{Problem: errors.New("limits.yaml:3: mistake")}
-	candidate.Follow(t.Context(), updates{mistake}, log)
+	rejected := source.Update{Problem: errors.New("limits.yaml:3: mistake")}
+	candidate.Follow(t.Context(), updates{rejected}, log)
 	assert.Contains(t, out.String(), "candidate limits rejected; no candidate is evaluated")
 	assert.NotContains(t, out.String(), "last good")
-	candidate.Follow(t.Context(), updates{{Limits: limitsOf(t, "7")}, mistake}, log)
-	assert.Contains(t, out.String(), "candidate limits rejected; the last good ones are still evaluated")
+	candidate.Follow(t.Context(), updates{{Limits: limitsOf(t, "7")}, rejected}, log)
+	assert.Contains(t, out.String(), "candidate limits rejected; the last good candidate is still evaluated")
 	assert.EqualError(t, candidate.Status().Problem, "limits.yaml:3: mistake")
 	assert.Equal(t, 1, candidate.Store().Load().Rules())
 	candidate.Follow(t.Context(), updates{{}}, log)

@@ -10,22 +10,22 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source"
 )
 
-// Follow evaluates the limits of s, and each later version of them, until ctx is done.
+// Follow evaluates the limits of s, and each new version of these limits, until ctx is done.
 func (c *Candidate) Follow(ctx context.Context, s source.Source, log *slog.Logger) {
-	_ = s.Run(ctx, func(u source.Update) error {
-		err := errors.Join(u.Problem, u.Outage)
+	_ = s.Run(ctx, func(update source.Update) error {
+		err := errors.Join(update.Problem, update.Outage)
 		c.stats.setProblem(err)
 		switch {
 		case err != nil && c.store.Load() == nil:
 			log.Error("candidate limits rejected; no candidate is evaluated", "problem", err)
 			return err
 		case err != nil:
-			log.Error("candidate limits rejected; the last good ones are still evaluated", "problem", err)
+			log.Error("candidate limits rejected; the last good candidate is still evaluated", "problem", err)
 			return err
-		case u.Limits == nil:
+		case update.Limits == nil:
 			return nil
 		}
-		config := descriptors.Compile(u.Limits)
+		config := descriptors.Compile(update.Limits)
 		c.store.Set(config)
 		c.stats.reset(time.Now())
 		log.Info("candidate limits evaluated", "rules", config.Rules())

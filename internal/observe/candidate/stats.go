@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-const maxRules = 1000 // rules that a Status counts; all further rules together are OtherRules
+const maxRules = 1000 // the most rules that a Status counts one by one; OtherRules counts all other rules together
 
-// OtherRules stands for the rules beyond the first 1,000 that deny newly.
+// OtherRules stands for all rules with new denials beyond the first 1,000 rules.
 const OtherRules = "other"
 
 // Status describes the evaluation of a candidate.
 type Status struct {
-	Since   time.Time // of the candidate; the zero Time before the first one
-	Problem error     // why the newest candidate is not evaluated; nil if it is
+	Since   time.Time // the start of the evaluation of this candidate; the zero Time before the first candidate
+	Problem error     // the reason why the newest candidate is not evaluated; nil if the newest candidate is evaluated
 
-	Calls      [len(Results)]uint64 // since Since, by Result
-	TotalCalls [len(Results)]uint64 // since the start of the process, by Result
+	Calls      [len(Results)]uint64 // the calls since Since; the index is the Result
+	TotalCalls [len(Results)]uint64 // the calls since the start of the process; the index is the Result
 
-	Rules []RuleCount // that deny newly, those with the most denials first
+	Rules []RuleCount // the rules with new denials; the rule with the most new denials comes first
 }
 
 // RuleCount is the number of descriptors that a rule denies newly.
@@ -34,7 +34,7 @@ type stats struct {
 	mu              sync.Mutex
 	since           time.Time
 	problem         error
-	calls, oldCalls [len(Results)]uint64 // since the start of the process; those of earlier candidates
+	calls, oldCalls [len(Results)]uint64 // the calls since the start of the process; the calls of earlier candidates
 	rules           map[string]uint64
 }
 
@@ -65,7 +65,7 @@ func (s *stats) addRule(path string) {
 	s.rules[path]++
 }
 
-// Status returns the status of this moment.
+// Status returns the current status.
 func (c *Candidate) Status() Status {
 	s := &c.stats
 	s.mu.Lock()

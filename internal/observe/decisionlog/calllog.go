@@ -10,10 +10,10 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// CallLog is a service.Observer that logs one line for each call at level debug.
+// CallLog is a service.Observer that logs one line at level debug for each call.
 type CallLog struct {
 	Log  *slog.Logger
-	Hash *Hash // replaces values, unless it is nil
+	Hash *Hash // replaces values; nil replaces nothing
 }
 
 // Answered implements service.Observer.
@@ -23,15 +23,15 @@ func (l CallLog) Answered(ctx context.Context, c *service.Call) {
 	}
 	duration := time.Since(c.Start)
 	var descriptors, rules, sources []string
-	last := -1 // the descriptor of the last outcome
-	for o := newOutcomes(c); o.next(); {
+	lastIndex := -1 // the index of the descriptor of the last outcome
+	for o := newOutcomes(c); o.advance(); {
 		if source := o.source(); source != "" && !slices.Contains(sources, source) {
 			sources = append(sources, source)
 		}
-		if o.descriptor == last {
+		if o.descriptorIndex == lastIndex {
 			continue
 		}
-		last = o.descriptor
+		lastIndex = o.descriptorIndex
 		r := Record{Descriptor: o.entries()}
 		l.Hash.replaceValues(&r)
 		descriptors = append(descriptors, FormatEntries(r.Descriptor))

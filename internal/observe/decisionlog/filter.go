@@ -11,17 +11,17 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// Filter selects records. Empty fields select all.
+// Filter selects records. An empty field selects all records.
 type Filter struct {
 	Domain string
 	Rule   string // a part of the path of the rule
 	Code   Code
 	Source string
 
-	Entries []Entry // that the descriptor must have; without a Value, any value of the Key
+	Entries []Entry // entries that the descriptor must have; an entry without a Value selects all values of the Key
 }
 
-// ParseFilter returns the Filter of a query. Codes and sources match in any case. An empty value selects all.
+// ParseFilter returns the Filter of a query. Codes and sources ignore case. An empty value selects all records.
 func ParseFilter(query url.Values) (Filter, error) {
 	var f Filter
 	for name, values := range query {
@@ -65,7 +65,7 @@ func (f *Filter) setParam(name, value string) (err error) {
 	return err
 }
 
-// parseName returns the one of names that is value in any case. An empty value is itself.
+// parseName returns the name that differs from value only in upper and lower case. It returns an empty value unchanged.
 func parseName[T ~string](param, value string, names []T) (T, error) {
 	if value == "" {
 		return "", nil

@@ -15,7 +15,7 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// testLimits admit two hits of each tenant in a minute.
+// testLimits has a rule that admits two hits of each tenant in a minute.
 const testLimits = `
 domain: shop
 descriptors:
@@ -32,7 +32,7 @@ descriptors:
 
 var testStart = time.Date(2026, 11, 20, 10, 0, 37, 0, time.UTC)
 
-// clock returns the start of the test, and a millisecond more at each further reading.
+// clock returns a clock that shows testStart at the first reading, and a millisecond more at each further reading.
 func clock() func() time.Time {
 	now := testStart
 	return func() time.Time {
@@ -56,9 +56,9 @@ func newService(t testing.TB, now func() time.Time, change func(*service.Options
 }
 
 // request returns a request of domain shop. Each descriptor is written key=value,key=value.
-func request(ds ...string) *rlsv3.RateLimitRequest {
+func request(descriptors ...string) *rlsv3.RateLimitRequest {
 	req := &rlsv3.RateLimitRequest{Domain: "shop"}
-	for _, text := range ds {
+	for _, text := range descriptors {
 		d := &ratelimitv3.RateLimitDescriptor{}
 		for entry := range strings.SplitSeq(text, ",") {
 			key, value, _ := strings.Cut(entry, "=")

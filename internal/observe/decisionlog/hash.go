@@ -6,9 +6,9 @@ import (
 	"encoding/hex"
 )
 
-const hashBytes = 8 // of a hashed value, before it is written in hexadecimal
+const hashBytes = 8 // the bytes of a hash that Value writes as hexadecimal digits
 
-// Hash replaces values in records, so that a reader can compare them but not see them. A nil *Hash replaces nothing.
+// Hash replaces values in records by hashes, which a reader can only compare. A nil *Hash replaces nothing.
 type Hash struct{ key []byte }
 
 // NewHash returns a Hash with a secret key. It returns nil if the key is empty.

@@ -14,7 +14,7 @@ import (
 // MaxSubscribers is the maximum number of subscribers of a Hub.
 const MaxSubscribers = 16
 
-// Hub is a service.Observer that sends records to subscribers. Without them, a call costs one atomic load.
+// Hub is a service.Observer that sends records to subscribers. Without subscribers, a call costs one atomic load.
 type Hub struct {
 	now  func() time.Time
 	hash *Hash
@@ -36,15 +36,15 @@ func NewHub(now func() time.Time, hash *Hash) *Hub {
 	return h
 }
 
-// Subscription is the place of one subscriber.
+// Subscription has the records for one subscriber.
 type Subscription struct {
-	hub     *Hub
-	filter  Filter
-	records chan Record
-	dropped atomic.Uint64
+	hub       *Hub
+	filter    Filter
+	records   chan Record
+	dropCount atomic.Uint64
 }
 
-// Subscribe adds a subscriber to records that the filter selects, and that are dropped if the buffer is full. The
+// Subscribe adds a subscriber to the records that f selects. Records are dropped while the buffer is full. The
 // subscriber must call Close at the end. Subscribe fails if the Hub has MaxSubscribers.
 func (h *Hub) Subscribe(f Filter, buffer int) (*Subscription, error) {
 	h.mu.Lock()
@@ -59,11 +59,11 @@ func (h *Hub) Subscribe(f Filter, buffer int) (*Subscription, error) {
 	return s, nil
 }
 
-// Records returns the channel of the records. It is never closed.
+// Records returns the channel of the records. The channel is never closed.
 func (s *Subscription) Records() <-chan Record { return s.records }
 
-// Dropped returns the number of records that were dropped so far.
-func (s *Subscription) Dropped() uint64 { return s.dropped.Load() }
+// Dropped returns the number of dropped records.
+func (s *Subscription) Dropped() uint64 { return s.dropCount.Load() }
 
 // Close removes the subscriber from the Hub.
 func (s *Subscription) Close() {
@@ -88,12 +88,12 @@ func (h *Hub) Answered(ctx context.Context, c *service.Call) {
 }
 
 func (s *Subscription) send(ctx context.Context, c *service.Call, duration time.Duration) {
-	for o := newOutcomes(c); o.next(); {
+	for o := newOutcomes(c); o.advance(); {
 		if !s.filter.selects(&o) {
 			continue
 		}
-		if len(s.records) == cap(s.records) { // saves the cost of the record
-			s.dropped.Add(1)
+		if len(s.records) == cap(s.records) { // skip the cost of making the record
+			s.dropCount.Add(1)
 			continue
 		}
 		record := o.record(ctx, duration)
@@ -101,7 +101,7 @@ func (s *Subscription) send(ctx context.Context, c *service.Call, duration time.
 		select {
 		case s.records <- record:
 		default:
-			s.dropped.Add(1)
+			s.dropCount.Add(1)
 		}
 	}
 }

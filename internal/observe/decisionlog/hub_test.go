@@ -27,7 +27,7 @@ func subscribe(t *testing.T, h *Hub, f Filter, buffer int) *Subscription {
 	return s
 }
 
-// drain returns the records in the buffer.
+// drain takes all records from the buffer of s and returns them.
 func drain(s *Subscription) []Record {
 	var records []Record
 	for len(s.records) > 0 {
@@ -40,9 +40,9 @@ func TestRecordDescribesItsDecision(t *testing.T) {
 	now := clock()
 	h := NewHub(now, nil)
 	s := subscribe(t, h, Filter{}, 10)
-	svc := newService(t, now, nil, h)
+	rateLimiter := newService(t, now, nil, h)
 	ctx := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{0xab}}))
-	_, err := svc.ShouldRateLimit(ctx, request("tenant=acme"))
+	_, err := rateLimiter.ShouldRateLimit(ctx, request("tenant=acme"))
 	require.NoError(t, err)
 	assert.Equal(t, []Record{{
 		Time: testStart, Domain: "shop", Descriptor: []Entry{{"tenant", "acme"}},
@@ -52,7 +52,7 @@ func TestRecordDescribesItsDecision(t *testing.T) {
 	}}, drain(s))
 }
 
-func TestRecordOfDescriptorWithoutRuleHasItsPlaceAndHits(t *testing.T) {
+func TestRecordOfDescriptorWithoutRuleHasIndexAndHits(t *testing.T) {
 	now := clock()
 	h := NewHub(now, nil)
 	s := subscribe(t, h, Filter{}, 10)
@@ -66,15 +66,15 @@ func TestRecordOfDescriptorWithoutRuleHasItsPlaceAndHits(t *testing.T) {
 	assert.Equal(t, int64(3), records[1].Hits)
 }
 
-func TestRecordNamesTheHoldAndTheCallerThatWaits(t *testing.T) {
+func TestRecordHasTheHoldAndWhetherTheCallerWaits(t *testing.T) {
 	for _, hash := range []*Hash{nil, NewHash("secret")} {
 		h := NewHub(nil, hash)
 		s := subscribe(t, h, Filter{}, 10)
-		svc := newService(t, nil, nil, h)
+		rateLimiter := newService(t, nil, nil, h)
 		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(limit.HoldKey, "holder", limit.AcquireKey, "true"))
-		_, err := svc.ShouldRateLimit(ctx, request("slot=x", "tenant=x"))
+		_, err := rateLimiter.ShouldRateLimit(ctx, request("slot=x", "tenant=x"))
 		require.NoError(t, err)
-		_, err = svc.ShouldRateLimit(t.Context(), request("slot=y"))
+		_, err = rateLimiter.ShouldRateLimit(t.Context(), request("slot=y"))
 		require.NoError(t, err)
 		records := drain(s)
 		require.Len(t, records, 3)
@@ -87,7 +87,7 @@ func TestRecordNamesTheHoldAndTheCallerThatWaits(t *testing.T) {
 	}
 }
 
-func TestEachDecisionAndUndecidedDescriptorHasARecord(t *testing.T) {
+func TestEachDecisionAndEachDescriptorWithoutDecisionHasARecord(t *testing.T) {
 	type row struct {
 		Rule, LimitName string
 		Code, Overall   Code
@@ -114,10 +114,10 @@ func TestEachDecisionAndUndecidedDescriptorHasARecord(t *testing.T) {
 		"unknown domain": {&rlsv3.RateLimitRequest{Domain: "x", Descriptors: request("tenant=x").Descriptors}, nil, []row{{"", "", OK, OK, false}}},
 		"no domain":      {&rlsv3.RateLimitRequest{Descriptors: request("tenant=x").Descriptors}, nil, []row{{"", "", Failed, Failed, false}}},
 		"no descriptors": {&rlsv3.RateLimitRequest{Domain: "shop"}, nil, []row{{"", "", Failed, Failed, false}}},
-		"backend failed": {request("tenant=x", "free=x"), func(o *service.Options) { o.Limiter = failingLimiter{} }, []row{
+		"failed backend": {request("tenant=x", "free=x"), func(o *service.Options) { o.Limiter = failingLimiter{} }, []row{
 			{"shop > tenant", "two", Failed, Failed, false}, {"shop > free", "", Failed, Failed, false},
 		}},
-		"refused refund": {refundOf("tenant=x"), func(o *service.Options) { o.NoRefunds = true }, []row{{"shop > tenant", "", Failed, Failed, false}}},
+		"refund rejected by the rule": {refundOf("tenant=x"), func(o *service.Options) { o.NoRefunds = true }, []row{{"shop > tenant", "", Failed, Failed, false}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := NewHub(nil, nil)
@@ -133,7 +133,7 @@ func TestEachDecisionAndUndecidedDescriptorHasARecord(t *testing.T) {
 	}
 }
 
-// failingLimiter decides nothing.
+// failingLimiter is a Limiter that fails each hit.
 type failingLimiter struct{}
 
 func (failingLimiter) Take(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
@@ -142,7 +142,7 @@ func (failingLimiter) Take(_ context.Context, _ time.Time, _ []backend.Hit, resu
 	}
 }
 
-// fallbackLimiter denies as the fallback does during an outage.
+// fallbackLimiter is a Limiter that denies each hit as the fallback does during an outage.
 type fallbackLimiter struct{}
 
 func (fallbackLimiter) Take(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
@@ -154,8 +154,8 @@ func (fallbackLimiter) Take(_ context.Context, _ time.Time, _ []backend.Hit, res
 func TestRecordOfAFallbackHasItsReason(t *testing.T) {
 	h := NewHub(nil, nil)
 	s := subscribe(t, h, Filter{}, 10)
-	svc := newService(t, nil, func(o *service.Options) { o.Limiter = fallbackLimiter{} }, h)
-	_, err := svc.ShouldRateLimit(t.Context(), request("tenant=x"))
+	rateLimiter := newService(t, nil, func(o *service.Options) { o.Limiter = fallbackLimiter{} }, h)
+	_, err := rateLimiter.ShouldRateLimit(t.Context(), request("tenant=x"))
 	require.NoError(t, err)
 	r := drain(s)[0]
 	assert.True(t, r.Degraded)
@@ -188,8 +188,8 @@ func TestFilterSelectsRecords(t *testing.T) {
 			require.NoError(t, err)
 			h := NewHub(nil, nil)
 			s := subscribe(t, h, f, 10)
-			svc := newService(t, nil, nil, h)
-			_, err = svc.ShouldRateLimit(t.Context(), request("tenant=a", "tenant=b", "both=x", "none=1,user=u"))
+			rateLimiter := newService(t, nil, nil, h)
+			_, err = rateLimiter.ShouldRateLimit(t.Context(), request("tenant=a", "tenant=b", "both=x", "none=1,user=u"))
 			require.NoError(t, err)
 			var keys []string
 			for _, r := range drain(s) {
@@ -221,28 +221,28 @@ func TestParseFilterNamesTheWrongParameter(t *testing.T) {
 
 func TestFullBufferDropsRecords(t *testing.T) {
 	h := NewHub(nil, nil)
-	slow, fast := subscribe(t, h, Filter{}, 2), subscribe(t, h, Filter{}, 10)
-	svc := newService(t, nil, nil, h)
+	slowSubscriber, fastSubscriber := subscribe(t, h, Filter{}, 2), subscribe(t, h, Filter{}, 10)
+	rateLimiter := newService(t, nil, nil, h)
 	for range 5 {
-		_, err := svc.ShouldRateLimit(t.Context(), request("tenant=x"))
+		_, err := rateLimiter.ShouldRateLimit(t.Context(), request("tenant=x"))
 		require.NoError(t, err)
 	}
-	assert.Len(t, drain(slow), 2)
-	assert.EqualValues(t, 3, slow.Dropped())
-	assert.Len(t, drain(fast), 5)
-	assert.Zero(t, fast.Dropped())
+	assert.Len(t, drain(slowSubscriber), 2)
+	assert.EqualValues(t, 3, slowSubscriber.Dropped())
+	assert.Len(t, drain(fastSubscriber), 5)
+	assert.Zero(t, fastSubscriber.Dropped())
 }
 
 func TestHubBoundsItsSubscribers(t *testing.T) {
 	h := NewHub(nil, nil)
-	var last *Subscription
+	var lastSubscription *Subscription
 	for range MaxSubscribers {
-		last = subscribe(t, h, Filter{}, 1)
+		lastSubscription = subscribe(t, h, Filter{}, 1)
 	}
 	_, err := h.Subscribe(Filter{}, 1)
 	require.EqualError(t, err, fmt.Sprintf("live decisions: got %d subscribers, want at most %d; close another one", MaxSubscribers+1, MaxSubscribers))
-	last.Close()
-	last.Close() // changes nothing
+	lastSubscription.Close()
+	lastSubscription.Close() // changes nothing
 	subscribe(t, h, Filter{}, 1)
 }
 

@@ -23,7 +23,7 @@ type Drops struct {
 	Reason  string    `json:"reason"`
 }
 
-// EncodeLine returns v as a line of JSON. Characters that a terminal does not print are escaped.
+// EncodeLine returns v as a line of JSON. It escapes characters that a terminal does not print.
 func EncodeLine[T Record | Drops](v T) []byte {
 	var b bytes.Buffer
 	appendLine(&b, v)
@@ -35,7 +35,7 @@ func appendLine(b *bytes.Buffer, v any) {
 	start := b.Len()
 	e := json.NewEncoder(b)
 	e.SetEscapeHTML(false) // paths of rules contain >
-	_ = e.Encode(v)        // all values of records have a JSON form
+	_ = e.Encode(v)        // can't fail: all values of records have a JSON form
 	for _, c := range b.Bytes()[start:] {
 		if c >= 0x7f {
 			line := string(b.Bytes()[start:])
@@ -46,8 +46,8 @@ func appendLine(b *bytes.Buffer, v any) {
 	}
 }
 
-// appendPrintable appends a line of JSON to b, and writes what a terminal does not print as JSON escapes. Only
-// strings have such characters, because the encoder has escaped those below the space.
+// appendPrintable appends a line of JSON to b. It writes characters that a terminal does not print as JSON escapes. Only
+// strings of the line contain such characters. The encoder has escaped all characters below the space already.
 func appendPrintable(b *bytes.Buffer, line string) {
 	for _, r := range line {
 		switch {

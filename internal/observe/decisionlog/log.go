@@ -15,28 +15,28 @@ import (
 
 // LogOptions are the options of NewLog.
 type LogOptions struct {
-	All          bool         // write all records, and not only denials and errors
-	Sample       float64      // share of the calls whose records are written, from 0 to 1
-	MaxPerSecond int          // maximum of records; 0 means no maximum
-	Path         string       // of the file that the log appends to
+	All          bool         // writes all records, and not only denials and errors
+	Sample       float64      // the share of calls with written records, from 0 to 1
+	MaxPerSecond int          // the most records per second; 0 means no maximum
+	Path         string       // the path of the file; the log appends to this file
 	Writer       io.Writer    // gets the lines if Path is empty
-	Hash         *Hash        // replaces values in records, unless it is nil
-	Log          *slog.Logger // gets the errors of writing
+	Hash         *Hash        // replaces values in records; nil replaces nothing
+	Log          *slog.Logger // gets the errors of writes
 }
 
-// DropReason is why a record was dropped from the log.
+// DropReason is the reason why a record was dropped from the log.
 type DropReason uint8
 
 // The reasons of dropped records.
 const (
-	DroppedByRate   DropReason = iota // more than LogOptions.MaxPerSecond
+	DroppedByRate   DropReason = iota // there were more records than LogOptions.MaxPerSecond
 	DroppedByBuffer                   // the log is written too slowly
 	DroppedByWrite                    // the disk is full, or the file can't be opened
 
-	dropReasons // the number of reasons
+	dropReasonCount // the number of drop reasons
 )
 
-// String returns the reason in lines of the log and in metrics.
+// String returns the name of r in lines of the log and in metrics.
 func (r DropReason) String() string {
 	return [...]string{"rate", "buffer_full", "write_error"}[r]
 }
@@ -44,62 +44,62 @@ func (r DropReason) String() string {
 // Stats are numbers of records since the start of a Log.
 type Stats struct {
 	Written uint64
-	Dropped [dropReasons]uint64 // by DropReason
+	Dropped [dropReasonCount]uint64 // the index is the DropReason
 }
 
-// Log is a service.Observer that writes records as lines of JSON. A call only puts them into a buffer for Run.
+// Log is a service.Observer that writes records as lines of JSON. A call only puts its records into a buffer for Run.
 type Log struct {
-	options LogOptions
-	records chan Record
-	reopen  chan struct{}
+	options        LogOptions
+	records        chan Record
+	reopenRequests chan struct{}
 
 	rateMu        sync.Mutex // guards the fields below
-	second        int64      // of the newest record, since 1970
-	secondRecords int        // in this second
+	second        int64      // the Unix time of the newest record
+	secondRecords int        // the number of records in this second
 
-	written atomic.Uint64
-	dropped [dropReasons]atomic.Uint64
+	writtenCount  atomic.Uint64
+	droppedCounts [dropReasonCount]atomic.Uint64
 
-	// Run uses the fields below.
+	// Only Run uses the fields below.
 	out           *output
 	lines         bytes.Buffer
-	reportedDrops [dropReasons]uint64
+	reportedDrops [dropReasonCount]uint64
 }
 
 var _ service.Observer = (*Log)(nil)
 
 const (
-	logBuffer = 4096    // records
-	maxWrite  = 1 << 16 // bytes after which lines are written
+	logBuffer = 4096    // the number of records in the buffer
+	maxWrite  = 1 << 16 // the number of bytes after which lines are written
 )
 
-// NewLog returns a Log. Nothing is written before Run.
+// NewLog returns a Log. The Log writes nothing before Run.
 func NewLog(o LogOptions) *Log {
-	out := &output{path: o.Path, w: o.Writer, log: o.Log}
-	return &Log{options: o, out: out, records: make(chan Record, logBuffer), reopen: make(chan struct{}, 1)}
+	out := &output{path: o.Path, writer: o.Writer, log: o.Log}
+	return &Log{options: o, out: out, records: make(chan Record, logBuffer), reopenRequests: make(chan struct{}, 1)}
 }
 
-// Stats returns the numbers of this moment.
+// Stats returns the current numbers of records.
 func (l *Log) Stats() Stats {
-	s := Stats{Written: l.written.Load()}
-	for reason := range l.dropped {
-		s.Dropped[reason] = l.dropped[reason].Load()
+	s := Stats{Written: l.writtenCount.Load()}
+	for reason := range l.droppedCounts {
+		s.Dropped[reason] = l.droppedCounts[reason].Load()
 	}
 	return s
 }
 
-// Reopen opens the file again, after a program has moved it away.
+// Reopen opens the file at the path again, for example after a program has moved the old file away.
 func (l *Log) Reopen() {
 	select {
-	case l.reopen <- struct{}{}:
-	default: // one is pending
+	case l.reopenRequests <- struct{}{}:
+	default: // another request is pending
 	}
 }
 
 // Answered implements service.Observer.
 func (l *Log) Answered(ctx context.Context, c *service.Call) {
-	var now time.Time // read at the first record
-	for o := newOutcomes(c); o.next(); {
+	var now time.Time // zero until the first record
+	for o := newOutcomes(c); o.advance(); {
 		if o.code == OK && !l.options.All {
 			continue
 		}
@@ -109,49 +109,49 @@ func (l *Log) Answered(ctx context.Context, c *service.Call) {
 			}
 			now = time.Now()
 		}
-		if !l.isWithinRate(now) {
-			l.dropped[DroppedByRate].Add(1)
+		if !l.countRecord(now) {
+			l.droppedCounts[DroppedByRate].Add(1)
 			continue
 		}
 		select {
 		case l.records <- o.record(ctx, now.Sub(c.Start)):
 		default:
-			l.dropped[DroppedByBuffer].Add(1)
+			l.droppedCounts[DroppedByBuffer].Add(1)
 		}
 	}
 }
 
-// isWithinRate reports whether MaxPerSecond allows one more record at now, and counts the record if so.
-func (l *Log) isWithinRate(now time.Time) bool {
+// countRecord counts a record at now if MaxPerSecond allows one more record. It reports whether the record is allowed.
+func (l *Log) countRecord(now time.Time) bool {
 	if l.options.MaxPerSecond <= 0 {
 		return true
 	}
-	const maxDisorder = 2 // seconds; if a record is older, the clock went back
+	const maxDisorder = 2 // in seconds; if a record is older, the clock went back
 	l.rateMu.Lock()
 	defer l.rateMu.Unlock()
 	if second := now.Unix(); second > l.second || second < l.second-maxDisorder {
 		l.second, l.secondRecords = second, 0
 	}
-	isWithin := l.secondRecords < l.options.MaxPerSecond
-	if isWithin {
+	isAllowed := l.secondRecords < l.options.MaxPerSecond
+	if isAllowed {
 		l.secondRecords++
 	}
-	return isWithin
+	return isAllowed
 }
 
-// Run writes records until ctx is done, and then the records that are in the buffer. It must be called once.
+// Run writes records until ctx is done. Then it writes the records in the buffer and returns. Run must be called once.
 func (l *Log) Run(ctx context.Context) {
 	l.out.reopen()
 	defer l.out.close()
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
 	for {
 		select {
 		case r := <-l.records:
 			l.writeRecords(r)
-		case <-l.reopen:
+		case <-l.reopenRequests:
 			l.out.reopen()
-		case <-tick.C:
+		case <-ticker.C:
 			l.out.reopenIfMoved()
 			l.reportDrops()
 		case <-ctx.Done():
@@ -164,7 +164,7 @@ func (l *Log) Run(ctx context.Context) {
 	}
 }
 
-// writeRecords writes r and records from the buffer. They are dropped if the write fails.
+// writeRecords writes r and records from the buffer. It drops these records if the write fails.
 func (l *Log) writeRecords(r Record) {
 	l.lines.Reset()
 	count := uint64(0)
@@ -178,22 +178,22 @@ func (l *Log) writeRecords(r Record) {
 		r = <-l.records
 	}
 	if l.out.write(l.lines.Bytes()) {
-		l.written.Add(count)
+		l.writtenCount.Add(count)
 	} else {
-		l.dropped[DroppedByWrite].Add(count)
+		l.droppedCounts[DroppedByWrite].Add(count)
 	}
 }
 
-// reportDrops writes a line for each reason with drops since the last report.
+// reportDrops writes a line for each drop reason that has new drops since the last report.
 func (l *Log) reportDrops() {
 	l.lines.Reset()
-	dropped := l.Stats().Dropped
-	for reason, count := range dropped {
+	drops := l.Stats().Dropped
+	for reason, count := range drops {
 		if count > l.reportedDrops[reason] {
 			appendLine(&l.lines, Drops{time.Now().UTC(), count - l.reportedDrops[reason], DropReason(reason).String()})
 		}
 	}
 	if l.lines.Len() > 0 && l.out.write(l.lines.Bytes()) {
-		l.reportedDrops = dropped
+		l.reportedDrops = drops
 	}
 }

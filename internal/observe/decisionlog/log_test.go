@@ -26,22 +26,22 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// droppedBy returns the numbers of dropped records by reason.
-func droppedBy(counts map[DropReason]uint64) (dropped [dropReasons]uint64) {
+// dropCounts returns the numbers of dropped records by reason.
+func dropCounts(counts map[DropReason]uint64) (dropped [dropReasonCount]uint64) {
 	for reason, count := range counts {
 		dropped[reason] = count
 	}
 	return dropped
 }
 
-// fullDisk is a Writer that writes the first bytes of a line and fails, until it is freed.
+// fullDisk is a Writer that writes the first bytes of a line and fails, until hasSpace is set.
 type fullDisk struct {
 	bytes.Buffer
-	freed atomic.Bool
+	hasSpace atomic.Bool
 }
 
 func (w *fullDisk) Write(p []byte) (int, error) {
-	if w.freed.Load() {
+	if w.hasSpace.Load() {
 		return w.Buffer.Write(p)
 	}
 	n, _ := w.Buffer.Write(p[:min(10, len(p))])
@@ -52,9 +52,9 @@ func (w *fullDisk) Write(p []byte) (int, error) {
 type logFixture struct {
 	t *testing.T
 	*Log
-	svc    *service.Service
-	events bytes.Buffer // the log of the service
-	stop   func()
+	rateLimiter *service.Service
+	events      bytes.Buffer // the log of the service
+	stop        func()
 }
 
 func startLog(t *testing.T, o LogOptions) *logFixture {
@@ -62,20 +62,20 @@ func startLog(t *testing.T, o LogOptions) *logFixture {
 	f := &logFixture{t: t}
 	o.Log = slog.New(slog.NewTextHandler(&f.events, nil))
 	f.Log = NewLog(o)
-	f.svc = newService(t, nil, nil, f.Log)
+	f.rateLimiter = newService(t, nil, nil, f.Log)
 	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { f.Run(ctx) })
-	f.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	var goroutines sync.WaitGroup
+	goroutines.Go(func() { f.Run(ctx) })
+	f.stop = sync.OnceFunc(func() { cancel(); goroutines.Wait() })
 	t.Cleanup(f.stop)
 	return f
 }
 
 // call sends calls with one descriptor each.
-func (f *logFixture) call(ds ...string) {
+func (f *logFixture) call(descriptors ...string) {
 	f.t.Helper()
-	for _, d := range ds {
-		_, err := f.svc.ShouldRateLimit(f.t.Context(), request(d))
+	for _, d := range descriptors {
+		_, err := f.rateLimiter.ShouldRateLimit(f.t.Context(), request(d))
 		require.NoError(f.t, err)
 	}
 	synctest.Wait()
@@ -98,8 +98,8 @@ func TestLogHasDenialsOrAllDecisions(t *testing.T) {
 		all  bool
 		want []Code
 	}{
-		"denied": {false, []Code{OverLimit, OverLimit}},
-		"all":    {true, []Code{OK, OK, OverLimit, OverLimit, OK}},
+		"denials":       {false, []Code{OverLimit, OverLimit}},
+		"all decisions": {true, []Code{OK, OK, OverLimit, OverLimit, OK}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestRateCapDropsRecordsAndReportsThem(t *testing.T) {
 		require.Len(t, lines, 6)
 		assert.EqualValues(t, 2, lines[3].Dropped)
 		assert.Equal(t, "rate", lines[3].Reason)
-		assert.Equal(t, Stats{5, droppedBy(map[DropReason]uint64{DroppedByRate: 2})}, f.Stats())
+		assert.Equal(t, Stats{5, dropCounts(map[DropReason]uint64{DroppedByRate: 2})}, f.Stats())
 	})
 }
 
@@ -184,24 +184,24 @@ func TestCallsTogetherNeverExceedTheRateCap(t *testing.T) {
 	l := NewLog(LogOptions{MaxPerSecond: maxPerSecond})
 	for second := range 3 {
 		var allowed atomic.Int64
-		var running sync.WaitGroup
+		var goroutines sync.WaitGroup
 		for range callers {
-			running.Go(func() {
+			goroutines.Go(func() {
 				for range calls {
-					if l.isWithinRate(testStart.Add(time.Duration(second) * time.Second)) {
+					if l.countRecord(testStart.Add(time.Duration(second) * time.Second)) {
 						allowed.Add(1)
 					}
 				}
 			})
 		}
-		running.Wait()
+		goroutines.Wait()
 		assert.EqualValues(t, maxPerSecond, allowed.Load())
 	}
-	assert.False(t, l.isWithinRate(testStart.Add(time.Second)), "a call that ends a little late counts in the newest second")
-	assert.True(t, l.isWithinRate(testStart.Add(-time.Hour)), "the clock went back")
+	assert.False(t, l.countRecord(testStart.Add(time.Second)), "a call that ends a little late counts in the newest second")
+	assert.True(t, l.countRecord(testStart.Add(-time.Hour)), "the clock went back")
 }
 
-// blockedWriter blocks until a read from it.
+// blockedWriter is a Writer that blocks until unblocked is closed or has a value.
 type blockedWriter struct{ unblocked chan struct{} }
 
 func (w blockedWriter) Write(p []byte) (int, error) {
@@ -221,7 +221,7 @@ func TestSlowWriterDropsRecordsAndDelaysNoCall(t *testing.T) {
 		assert.Zero(t, time.Since(start))
 		close(out.unblocked)
 		f.stop()
-		assert.Equal(t, Stats{logBuffer + 1, droppedBy(map[DropReason]uint64{DroppedByBuffer: 7})}, f.Stats())
+		assert.Equal(t, Stats{logBuffer + 1, dropCounts(map[DropReason]uint64{DroppedByBuffer: 7})}, f.Stats())
 	})
 }
 
@@ -230,48 +230,48 @@ func TestWriteErrorsAreLoggedOnce(t *testing.T) {
 		out := &fullDisk{}
 		f := startLog(t, LogOptions{Sample: 1, Writer: out})
 		f.call("trial=x", "trial=y", "trial=z")
-		out.freed.Store(true)
+		out.hasSpace.Store(true)
 		time.Sleep(time.Second)
 		f.call("trial=after")
 		f.stop()
 
-		var whole strings.Builder // the torn lines of one to three writes come first
+		var wholeLines strings.Builder // parts of lines of one to three failed writes come first
 		for line := range strings.Lines(out.String()) {
 			if strings.HasSuffix(line, "}\n") {
-				whole.WriteString(line)
+				wholeLines.WriteString(line)
 			}
 		}
-		require.True(t, strings.HasSuffix(out.String(), "\n"+whole.String()), out.String())
-		lines := decodeLines(t, whole.String())
+		require.True(t, strings.HasSuffix(out.String(), "\n"+wholeLines.String()), out.String())
+		lines := decodeLines(t, wholeLines.String())
 		require.Len(t, lines, 2)
 		assert.EqualValues(t, 3, lines[0].Dropped)
 		assert.Equal(t, "after", lines[1].Descriptor[0].Value)
-		assert.Equal(t, Stats{1, droppedBy(map[DropReason]uint64{DroppedByWrite: 3})}, f.Stats())
+		assert.Equal(t, Stats{1, dropCounts(map[DropReason]uint64{DroppedByWrite: 3})}, f.Stats())
 		assert.Equal(t, 1, strings.Count(f.events.String(), "decision log not written"), f.events.String())
 		assert.Equal(t, 1, strings.Count(f.events.String(), "decision log written again"))
 	})
 }
 
-func TestLogFollowsItsPath(t *testing.T) {
+func TestLogWritesToTheFileAtItsPath(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(t *testing.T, path string, f *logFixture)
 		want   []string // the values of the new file
 	}{
-		"moved away": {func(t *testing.T, path string, _ *logFixture) {
+		"file moved away": {func(t *testing.T, path string, _ *logFixture) {
 			require.NoError(t, os.Rename(path, path+".1"))
 		}, []string{"after"}},
-		"removed": {func(t *testing.T, path string, _ *logFixture) {
+		"file removed": {func(t *testing.T, path string, _ *logFixture) {
 			require.NoError(t, os.Remove(path))
 		}, []string{"after"}},
-		"moved away with its directory": {func(t *testing.T, path string, _ *logFixture) {
+		"directory moved away": {func(t *testing.T, path string, _ *logFixture) {
 			require.NoError(t, os.Rename(filepath.Dir(path), filepath.Dir(path)+"2"))
 			time.Sleep(1500 * time.Millisecond)
 			require.NoError(t, os.Mkdir(filepath.Dir(path), 0o750))
 		}, []string{"after"}},
-		"truncated": {func(t *testing.T, path string, _ *logFixture) {
+		"file truncated": {func(t *testing.T, path string, _ *logFixture) {
 			require.NoError(t, os.Truncate(path, 0))
 		}, []string{"after"}},
-		"reopened": {func(_ *testing.T, _ string, f *logFixture) { f.Reopen() }, []string{"before", "after"}},
+		"file reopened": {func(_ *testing.T, _ string, f *logFixture) { f.Reopen() }, []string{"before", "after"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "logs", "decisions.log")
@@ -295,7 +295,7 @@ func TestLogFollowsItsPath(t *testing.T) {
 	}
 }
 
-func TestLogStartsANewLineAfterATornLine(t *testing.T) {
+func TestLogStartsANewLineAfterPartOfALine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "decisions.log")
 	require.NoError(t, os.WriteFile(path, []byte(`{"time":"2026`), 0o600))
 	synctest.Test(t, func(t *testing.T) {
@@ -305,9 +305,9 @@ func TestLogStartsANewLineAfterATornLine(t *testing.T) {
 		f.stop()
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
-		torn, rest, _ := strings.Cut(string(text), "\n")
-		assert.Equal(t, `{"time":"2026`, torn)
-		assert.Len(t, decodeLines(t, rest), 2)
+		partOfLine, wholeLines, _ := strings.Cut(string(text), "\n")
+		assert.Equal(t, `{"time":"2026`, partOfLine)
+		assert.Len(t, decodeLines(t, wholeLines), 2)
 	})
 }
 
@@ -320,18 +320,18 @@ func TestMissingDirectoryIsLoggedAndStopsNoCall(t *testing.T) {
 		f.stop()
 		assert.Equal(t, 1, strings.Count(f.events.String(), "decision log not written"))
 		assert.Contains(t, f.events.String(), "no such file or directory")
-		assert.Equal(t, droppedBy(map[DropReason]uint64{DroppedByWrite: 1}), f.Stats().Dropped)
+		assert.Equal(t, dropCounts(map[DropReason]uint64{DroppedByWrite: 1}), f.Stats().Dropped)
 	})
 }
 
 func TestCallWithoutRecordsDoesNotAlloc(t *testing.T) {
 	l := NewLog(LogOptions{Sample: 1, Writer: io.Discard})
-	quiet := CallLog{Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
-	observed := &observedCalls{observers: []service.Observer{l, quiet}}
-	svc := newService(t, nil, nil, observed)
-	_, err := svc.ShouldRateLimit(t.Context(), request("tenant=x", "free=x"))
+	callLog := CallLog{Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	calls := &observedCalls{observers: []service.Observer{l, callLog}}
+	rateLimiter := newService(t, nil, nil, calls)
+	_, err := rateLimiter.ShouldRateLimit(t.Context(), request("tenant=x", "free=x"))
 	require.NoError(t, err)
-	assert.Zero(t, observed.allocs)
+	assert.Zero(t, calls.allocs)
 }
 
 // observedCalls counts the allocations of observers.
@@ -352,12 +352,12 @@ func TestCallLogHasOneLineForEachCall(t *testing.T) {
 	var out bytes.Buffer
 	level := new(slog.LevelVar)
 	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level}))
-	svc := newService(t, nil, nil, CallLog{Log: log, Hash: NewHash("key")})
-	_, _ = svc.ShouldRateLimit(t.Context(), request("tenant=a"))
+	rateLimiter := newService(t, nil, nil, CallLog{Log: log, Hash: NewHash("key")})
+	_, _ = rateLimiter.ShouldRateLimit(t.Context(), request("tenant=a"))
 	assert.Empty(t, out.String())
 	level.Set(slog.LevelDebug)
-	_, _ = svc.ShouldRateLimit(t.Context(), request("both=a,x=a", "both=a", "other=a"))
-	_, _ = svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "shop"})
+	_, _ = rateLimiter.ShouldRateLimit(t.Context(), request("both=a,x=a", "both=a", "other=a"))
+	_, _ = rateLimiter.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "shop"})
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	require.Len(t, lines, 2)
 	assert.Regexp(t, `level=DEBUG msg="call answered" domain=shop descriptors="both=780c3db4ce3de5b9,x=780c3db4ce3de5b9; both=780c3db4ce3de5b9; other=780c3db4ce3de5b9" code=OVER_LIMIT rules="shop > both" source=\w+ duration=\S+$`, lines[0])

@@ -7,17 +7,17 @@ import (
 	"os"
 )
 
-// output is the file or the stream of a Log. It logs when writing starts to fail and when it works again.
+// output is the file or the stream of a Log. It logs the first failed write, and the first write that works again.
 type output struct {
-	path string    // empty for a stream
-	w    io.Writer // nil if the file is not open
-	log  *slog.Logger
+	path   string    // empty for a stream
+	writer io.Writer // nil if the file is not open
+	log    *slog.Logger
 
-	failed bool // the log has the error
-	torn   bool // the last line is not complete
+	isFailureLogged    bool // reports whether the last write failed and log has the error
+	endsWithPartOfLine bool // reports whether the last written line is not complete
 }
 
-const filePermissions = 0o640 // the owner may write, and a group read, the values of requests
+const filePermissions = 0o640 // the owner may read and write, the group may read; no others, because the log has values of requests
 
 func (o *output) reopen() {
 	if o.path == "" {
@@ -29,11 +29,11 @@ func (o *output) reopen() {
 		o.reportError(err)
 		return
 	}
-	o.w, o.torn = f, endsTorn(f)
+	o.writer, o.endsWithPartOfLine = f, endsWithPartOfLine(f)
 }
 
-// endsTorn reports whether a file ends in the middle of a line, after a full disk or the end of a process.
-func endsTorn(f *os.File) bool {
+// endsWithPartOfLine reports whether a file ends in the middle of a line. A full disk or a crash can be the reason.
+func endsWithPartOfLine(f *os.File) bool {
 	info, err := f.Stat()
 	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
 		return false
@@ -43,57 +43,57 @@ func endsTorn(f *os.File) bool {
 		return false
 	}
 	defer reader.Close()
-	var last [1]byte
-	_, err = reader.ReadAt(last[:], info.Size()-1)
-	return err == nil && last[0] != '\n'
+	var lastByte [1]byte
+	_, err = reader.ReadAt(lastByte[:], info.Size()-1)
+	return err == nil && lastByte[0] != '\n'
 }
 
 func (o *output) close() {
-	if f, ok := o.w.(*os.File); ok && o.path != "" {
-		_ = f.Close() // all lines are written
-		o.w = nil
+	if f, ok := o.writer.(*os.File); ok && o.path != "" {
+		_ = f.Close() // an error loses nothing, because all lines are written
+		o.writer = nil
 	}
 }
 
-// reopenIfMoved opens the path again if the file is not open, or if a program has moved or removed it.
+// reopenIfMoved opens the path again if the file is not open, or if a program has moved or removed the file.
 func (o *output) reopenIfMoved() {
-	if f, isFile := o.w.(*os.File); isFile && o.path != "" {
-		opened, err := f.Stat()
-		current, pathErr := os.Stat(o.path)
-		if err == nil && pathErr == nil && os.SameFile(opened, current) {
+	if f, isFile := o.writer.(*os.File); isFile && o.path != "" {
+		openedFile, err := f.Stat()
+		fileAtPath, pathErr := os.Stat(o.path)
+		if err == nil && pathErr == nil && os.SameFile(openedFile, fileAtPath) {
 			return
 		}
 	}
 	o.reopen()
 }
 
-// write writes lines and reports whether it has written all.
+// write writes lines and reports whether it has written all of them.
 func (o *output) write(lines []byte) bool {
-	if o.w == nil {
+	if o.writer == nil {
 		return false
 	}
-	if o.torn {
+	if o.endsWithPartOfLine {
 		lines = append([]byte("\n"), lines...)
 	}
-	n, err := o.w.Write(lines)
+	n, err := o.writer.Write(lines)
 	if n > 0 {
-		o.torn = lines[n-1] != '\n'
+		o.endsWithPartOfLine = lines[n-1] != '\n'
 	}
 	if err != nil {
 		o.reportError(err)
 		return false
 	}
-	if o.failed {
-		o.failed = false
+	if o.isFailureLogged {
+		o.isFailureLogged = false
 		o.log.Info("decision log written again", "path", cmp.Or(o.path, "stdout"))
 	}
 	return true
 }
 
-// reportError logs an error, unless the log has one since the last write that worked.
+// reportError logs an error, unless it has logged an error since the last write that worked.
 func (o *output) reportError(err error) {
-	if !o.failed {
-		o.failed = true
+	if !o.isFailureLogged {
+		o.isFailureLogged = true
 		o.log.Error("decision log not written; its records are dropped", "path", cmp.Or(o.path, "stdout"), "error", err)
 	}
 }

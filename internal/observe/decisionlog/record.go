@@ -1,11 +1,11 @@
-// Package decisionlog describes single decisions to people and programs: as a stream of
-// live decisions, and as a log.
+// Package decisionlog describes single decisions for people and programs: in a stream of
+// live decisions, and in a log.
 //
 // Terms:
 //
 //   - record: the description of one decision, or of a descriptor that no limit decided;
 //   - subscriber: a reader of live records;
-//   - dropped: a record is dropped if its buffer is full. A call never waits.
+//   - dropped: not sent or not written, for example because a buffer is full. A call never waits.
 package decisionlog
 
 import (
@@ -20,23 +20,23 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// Code is the outcome of a decision.
+// Code is the result of a decision.
 type Code string
 
 // The codes of records.
 const (
 	OK        Code = "OK"
 	OverLimit Code = "OVER_LIMIT"
-	Failed    Code = "ERROR" // nobody could decide, or the request was invalid
+	Failed    Code = "ERROR" // no part of the service could decide, or the request was invalid
 )
 
-// Record describes the decision of one limit about one descriptor, or a descriptor without a decision.
+// Record describes the decision of one limit on one descriptor, or a descriptor without a decision.
 type Record struct {
 	Time            time.Time `json:"time"`
 	Domain          string    `json:"domain"`
-	Descriptor      []Entry   `json:"descriptor,omitempty"` // as the request has it
-	DescriptorIndex int       `json:"descriptor_index"`     // place of the descriptor in the request, from 0
-	Rule            string    `json:"rule,omitempty"`       // path of the rule that matched: `shop > tenant=acme`
+	Descriptor      []Entry   `json:"descriptor,omitempty"` // the entries in the request
+	DescriptorIndex int       `json:"descriptor_index"`     // the index of the descriptor in the request, from 0
+	Rule            string    `json:"rule,omitempty"`       // the path of the rule that matched: `shop > tenant=acme`
 
 	// Limit is the limit in short: `10 per minute`. It is empty if no limit decided,
 	// because the rule is unlimited or its limits are replaced.
@@ -44,28 +44,27 @@ type Record struct {
 	LimitName       string `json:"limit_name,omitempty"`
 	RequestsPerUnit uint32 `json:"requests_per_unit"`
 
-	Code        Code  `json:"code"`         // decision of the limit
-	OverallCode Code  `json:"overall_code"` // answer to the whole call
-	Hits        int64 `json:"hits"`         // of the descriptor: 0 for a peek, negative for a refund
+	Code        Code  `json:"code"`         // the decision of the limit
+	OverallCode Code  `json:"overall_code"` // the answer to the whole call
+	Hits        int64 `json:"hits"`         // the hits of the descriptor: 0 for a peek, negative for a refund
 	Remaining   int64 `json:"remaining"`
 
-	// Hold is the id of the hold that a decision about a concurrency limit takes, renews or ends. It
-	// is empty for an anonymous hold. Acquire reports that the caller waits for permits, so that a
-	// denied call charges nothing.
+	// Hold is the id of the hold that a decision on a concurrency limit takes, renews or ends. It is empty for an
+	// anonymous hold. Acquire reports whether the caller waits for permits. If so, a denied call charges nothing.
 	Hold    string `json:"hold,omitempty"`
 	Acquire bool   `json:"acquire,omitempty"`
 
 	Source   string `json:"source,omitempty"` // the part of the service that decided
 	Degraded bool   `json:"degraded"`         // the fallback decided
-	Reason   string `json:"reason,omitempty"` // why the backend did not decide, if Degraded
-	Mode     string `json:"mode,omitempty"`   // how the fallback decided, if Degraded
+	Reason   string `json:"reason,omitempty"` // the reason why the backend did not decide, if Degraded
+	Mode     string `json:"mode,omitempty"`   // the way in which the fallback decided, if Degraded
 
-	Shadow bool            `json:"shadow"`           // in shadow mode: the request passes even if Code is OverLimit
-	Switch *service.Switch `json:"switch,omitempty"` // that has taken the limits of the descriptor out of force
-	Error  string          `json:"error,omitempty"`  // why Code is Failed
+	Shadow bool            `json:"shadow"`           // the limit is in shadow mode, so the request passes even if Code is OverLimit
+	Switch *service.Switch `json:"switch,omitempty"` // the switch that has taken the limits of the descriptor out of force
+	Error  string          `json:"error,omitempty"`  // the error if Code is Failed
 
-	DurationMicros int64  `json:"duration_us"`        // of the call
-	TraceID        string `json:"trace_id,omitempty"` // of the call; empty without tracing
+	DurationMicros int64  `json:"duration_us"`        // the duration of the call
+	TraceID        string `json:"trace_id,omitempty"` // the trace of the call; empty without tracing
 }
 
 // Entry is a key and a value of a descriptor.
@@ -77,44 +76,44 @@ type Entry struct {
 // FormatEntries returns a descriptor in the form of the command line: `tenant=acme,path=/`.
 func FormatEntries(entries []Entry) string { return entrytext.Format(RequestEntries(entries)) }
 
-// RequestEntries returns the entries as a request has them.
+// RequestEntries returns the entries in the form of a request.
 func RequestEntries(entries []Entry) []*ratelimitv3.RateLimitDescriptor_Entry {
-	requested := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(entries))
+	list := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(entries))
 	for i, e := range entries {
-		requested[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: e.Value}
+		list[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: e.Value}
 	}
-	return requested
+	return list
 }
 
-// outcome is the content of a Record before it is written.
+// outcome is a decision of a call, or a descriptor without a decision. A Record describes an outcome.
 type outcome struct {
-	call       *service.Call
-	descriptor int // its place in the request; 0 if the request has none
-	code       Code
-	decided    bool
-	decision   service.Decision // undefined unless decided
+	call            *service.Call
+	descriptorIndex int // the index of the descriptor in the request; 0 if the request has no descriptors
+	code            Code
+	hasDecision     bool
+	decision        service.Decision // has no meaning without hasDecision
 
-	decisionsRead int // number of decisions that next has returned
+	decisionsRead int // the number of decisions that advance has read
 }
 
 // newOutcomes returns an iterator before the first outcome of c. A request without descriptors has one outcome.
-func newOutcomes(c *service.Call) outcome { return outcome{call: c, descriptor: -1} }
+func newOutcomes(c *service.Call) outcome { return outcome{call: c, descriptorIndex: -1} }
 
-// next moves o to the next outcome of its call. It reports false after the last outcome.
-func (o *outcome) next() bool {
+// advance moves o to the next outcome of the call. It reports false after the last outcome.
+func (o *outcome) advance() bool {
 	c := o.call
-	hasDecision := o.decisionsRead < c.Decisions()
-	if hasDecision {
+	hasNextDecision := o.decisionsRead < c.Decisions()
+	if hasNextDecision {
 		o.decision = c.Decision(o.decisionsRead)
 	}
-	if isSameDescriptor := o.decided && hasDecision && o.decision.Descriptor == o.descriptor; !isSameDescriptor {
-		if o.descriptor++; o.descriptor >= max(len(c.Request.GetDescriptors()), 1) {
+	if isSameDescriptor := o.hasDecision && hasNextDecision && o.decision.Descriptor == o.descriptorIndex; !isSameDescriptor {
+		if o.descriptorIndex++; o.descriptorIndex >= max(len(c.Request.GetDescriptors()), 1) {
 			return false
 		}
 	}
-	o.decided = hasDecision && o.decision.Descriptor == o.descriptor
+	o.hasDecision = hasNextDecision && o.decision.Descriptor == o.descriptorIndex
 	err, isAllowed := c.Err, true
-	if o.decided {
+	if o.hasDecision {
 		o.decisionsRead++
 		err, isAllowed = o.decision.Result.Err, o.decision.Result.Allowed
 	}
@@ -130,37 +129,37 @@ func (o *outcome) next() bool {
 }
 
 func (o *outcome) requestEntries() []*ratelimitv3.RateLimitDescriptor_Entry {
-	if o.descriptor >= len(o.call.Request.GetDescriptors()) {
+	if o.descriptorIndex >= len(o.call.Request.GetDescriptors()) {
 		return nil
 	}
-	return o.call.Request.Descriptors[o.descriptor].GetEntries()
+	return o.call.Request.Descriptors[o.descriptorIndex].GetEntries()
 }
 
 // entries returns a copy of the entries of the descriptor.
 func (o *outcome) entries() []Entry {
-	requested := o.requestEntries()
-	entries := slices.Grow([]Entry(nil), len(requested))
-	for _, e := range requested {
+	requestEntries := o.requestEntries()
+	entries := slices.Grow([]Entry(nil), len(requestEntries))
+	for _, e := range requestEntries {
 		entries = append(entries, Entry{e.GetKey(), e.GetValue()})
 	}
 	return entries
 }
 
 func (o *outcome) rule() string {
-	if o.descriptor >= len(o.call.Rules) || o.call.Rules[o.descriptor] == nil {
+	if o.descriptorIndex >= len(o.call.Rules) || o.call.Rules[o.descriptorIndex] == nil {
 		return ""
 	}
-	return o.call.Rules[o.descriptor].Path
+	return o.call.Rules[o.descriptorIndex].Path
 }
 
 func (o *outcome) source() string {
-	if !o.decided || o.decision.Result.Err != nil {
+	if !o.hasDecision || o.decision.Result.Err != nil {
 		return ""
 	}
 	return o.decision.Result.Source.String()
 }
 
-// record returns the Record of o. The call with context ctx took duration.
+// record returns the Record of o. ctx is the context of the call, and duration its duration.
 func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
 	c := o.call
 	r := Record{
@@ -176,14 +175,14 @@ func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
 	if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {
 		r.TraceID = span.TraceID().String()
 	}
-	if o.descriptor < len(c.Request.GetDescriptors()) {
-		r.Switch = c.Switch(o.descriptor)
-		r.DescriptorIndex, r.Hits = o.descriptor, c.RequestedHits(o.descriptor)
+	if o.descriptorIndex < len(c.Request.GetDescriptors()) {
+		r.Switch = c.Switch(o.descriptorIndex)
+		r.DescriptorIndex, r.Hits = o.descriptorIndex, c.RequestedHits(o.descriptorIndex)
 	}
 	if r.Rule != "" {
-		r.Shadow = c.Rules[o.descriptor].ShadowMode || c.GlobalShadow
+		r.Shadow = c.Rules[o.descriptorIndex].ShadowMode || c.GlobalShadow
 	}
-	if !o.decided {
+	if !o.hasDecision {
 		if c.Err != nil {
 			r.Error = c.Err.Error()
 		}

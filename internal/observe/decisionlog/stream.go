@@ -9,29 +9,29 @@ import (
 	"time"
 )
 
-// ContentType is the type of the stream.
+// ContentType is the content type of the stream.
 const ContentType = "application/x-ndjson"
 
 const (
-	// streamBuffer is the number of records that a slow reader of the stream can be behind.
+	// streamBuffer is the most records that wait for a slow reader of the stream.
 	streamBuffer = 4096
 
-	// perSecondParam is the parameter of the query with the most records per second.
+	// perSecondParam is the parameter of the query with the maximum of records per second.
 	perSecondParam = "per_second"
 
-	// dropsPause is the time between two reports of dropped records. It is a second, because
-	// perSecondParam counts between two reports.
+	// dropsPause is the time between two reports of dropped records. It must be a second, because
+	// the stream counts the records for perSecondParam between two reports.
 	dropsPause = time.Second
 
 	// HeartbeatPause is the time after which a stream without records sends an empty line.
 	HeartbeatPause = 10 * time.Second
 
-	// writeTimeout is the time after which a reader that takes nothing is disconnected.
+	// writeTimeout is the time after which a reader that reads nothing is disconnected.
 	writeTimeout = 30 * time.Second
 )
 
-// ServeHTTP streams live records as lines of JSON, until the client leaves. The query is that of ParseFilter. With
-// per_second=N in the query, the stream sends at most N records per second. A line tells the number of drops.
+// ServeHTTP streams live records as lines of JSON until the client closes the connection. ParseFilter reads the query.
+// With per_second=N in the query, the stream sends at most N records per second. A line tells the number of drops.
 func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		w.Header().Set("Allow", http.MethodGet)
@@ -46,7 +46,7 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	// A smaller buffer drops earlier, so the records of a capped stream are new.
+	// With a small buffer, records don't wait long, so a stream with perSecond sends recent records.
 	s, err := h.Subscribe(filter, cmp.Or(perSecond, streamBuffer))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
@@ -56,11 +56,11 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", ContentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	st := stream{Subscription: s, controller: http.NewResponseController(w), w: w, perSecond: perSecond}
-	st.run(r)
+	responseStream := stream{Subscription: s, controller: http.NewResponseController(w), w: w, perSecond: perSecond}
+	responseStream.run(r)
 }
 
-// parsePerSecond parses the value of perSecondParam. An empty text is 0, which means no cap.
+// parsePerSecond parses the value of perSecondParam. It returns 0 for an empty text, which means no maximum.
 func parsePerSecond(text string) (int, error) {
 	if text == "" {
 		return 0, nil
@@ -77,39 +77,39 @@ type stream struct {
 	w          http.ResponseWriter
 	controller *http.ResponseController
 	lines      bytes.Buffer
-	perSecond  int // maximum of records per second; 0 means no maximum
+	perSecond  int // the maximum of records per second; 0 means no maximum
 }
 
 func (s *stream) run(r *http.Request) {
-	drops := time.NewTicker(dropsPause)
-	defer drops.Stop()
+	dropsTicker := time.NewTicker(dropsPause)
+	defer dropsTicker.Stop()
 	heartbeat := time.NewTicker(HeartbeatPause)
 	defer heartbeat.Stop()
 	reason := "reader too slow"
 	if s.perSecond > 0 {
 		reason = fmt.Sprintf("more than %d per second", s.perSecond)
 	}
-	reported := uint64(0) // of the dropped records
-	sent := 0             // records since the last tick of drops
+	reportedDrops := uint64(0)
+	sentRecords := 0 // the records since the last tick of dropsTicker
 	for s.write() {
 		records := s.records
-		if s.perSecond > 0 && sent >= s.perSecond {
-			records = nil // until the next tick
+		if s.perSecond > 0 && sentRecords >= s.perSecond {
+			records = nil // a nil channel sends nothing, so the stream waits for the next tick
 		}
 		select {
 		case <-r.Context().Done():
 			return
 		case record := <-records:
 			appendLine(&s.lines, record)
-			for sent++; s.lines.Len() < maxWrite && len(s.records) > 0 && (s.perSecond == 0 || sent < s.perSecond); sent++ {
+			for sentRecords++; s.lines.Len() < maxWrite && len(s.records) > 0 && (s.perSecond == 0 || sentRecords < s.perSecond); sentRecords++ {
 				appendLine(&s.lines, <-s.records)
 			}
 			heartbeat.Reset(HeartbeatPause)
-		case now := <-drops.C:
-			sent = 0
-			if dropped := s.Dropped(); dropped > reported {
-				appendLine(&s.lines, Drops{now.UTC(), dropped - reported, reason})
-				reported = dropped
+		case now := <-dropsTicker.C:
+			sentRecords = 0
+			if drops := s.Dropped(); drops > reportedDrops {
+				appendLine(&s.lines, Drops{now.UTC(), drops - reportedDrops, reason})
+				reportedDrops = drops
 			}
 		case <-heartbeat.C:
 			s.lines.WriteByte('\n')
@@ -117,7 +117,7 @@ func (s *stream) run(r *http.Request) {
 	}
 }
 
-// write sends the lines to the client. It reports false if the client has gone.
+// write sends the lines to the client. It reports false if the client has closed the connection.
 func (s *stream) write() bool {
 	_ = s.controller.SetWriteDeadline(time.Now().Add(writeTimeout))
 	_, err := s.w.Write(s.lines.Bytes())

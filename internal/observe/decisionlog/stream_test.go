@@ -21,7 +21,7 @@ const maxWait = 20 * time.Second
 
 func TestStreamSendsSelectedRecordsAtOnce(t *testing.T) {
 	h := NewHub(nil, NewHash("key"))
-	svc := newService(t, nil, nil, h)
+	rateLimiter := newService(t, nil, nil, h)
 	s := httptest.NewServer(h)
 	defer s.Close()
 	resp, err := http.Get(s.URL + "?code=OVER_LIMIT&entry=trial%3Da")
@@ -31,7 +31,7 @@ func TestStreamSendsSelectedRecordsAtOnce(t *testing.T) {
 
 	lines := bufio.NewScanner(resp.Body)
 	for range 3 {
-		_, err = svc.ShouldRateLimit(t.Context(), request("tenant=a", "trial=a", "trial=b"))
+		_, err = rateLimiter.ShouldRateLimit(t.Context(), request("tenant=a", "trial=a", "trial=b"))
 		require.NoError(t, err)
 		require.True(t, lines.Scan())
 		var l Line
@@ -65,7 +65,7 @@ func TestStreamRejectsWrongRequests(t *testing.T) {
 	}
 }
 
-// pipeWriter is a ResponseWriter that blocks while nobody reads.
+// pipeWriter is a ResponseWriter that blocks until the other end of the pipe reads.
 type pipeWriter struct{ *io.PipeWriter }
 
 func (pipeWriter) Header() http.Header { return http.Header{} }
@@ -75,24 +75,24 @@ func (pipeWriter) Flush()              {}
 func TestStreamReportsDropsAndSendsHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHub(nil, nil)
-		svc := newService(t, nil, nil, h)
+		rateLimiter := newService(t, nil, nil, h)
 		r, w := io.Pipe()
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			h.ServeHTTP(pipeWriter{w}, httptest.NewRequest(http.MethodGet, "/decisions", nil))
 		}()
-		in := bufio.NewReader(r)
+		reader := bufio.NewReader(r)
 		readLine := func() string {
-			line, err := in.ReadString('\n')
+			line, err := reader.ReadString('\n')
 			require.NoError(t, err)
 			return line
 		}
 		var empty [0]byte
-		_, _ = r.Read(empty[:]) // lets the first, empty write pass
+		_, _ = r.Read(empty[:]) // ends the first write, which is empty
 		synctest.Wait()
 		for range 2 * streamBuffer {
-			_, err := svc.ShouldRateLimit(t.Context(), request("other=x"))
+			_, err := rateLimiter.ShouldRateLimit(t.Context(), request("other=x"))
 			require.NoError(t, err)
 		}
 		records, drops := 0, ""
@@ -116,10 +116,10 @@ func TestStreamReportsDropsAndSendsHeartbeats(t *testing.T) {
 	})
 }
 
-func TestCappedStreamSendsNewRecordsOfEachSecond(t *testing.T) {
+func TestStreamWithPerSecondSendsRecentRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHub(nil, nil)
-		svc := newService(t, nil, nil, h)
+		rateLimiter := newService(t, nil, nil, h)
 		r, w := io.Pipe()
 		done := make(chan struct{})
 		go func() {
@@ -128,9 +128,9 @@ func TestCappedStreamSendsNewRecordsOfEachSecond(t *testing.T) {
 		}()
 		lines := make(chan Line, 1000)
 		go func() {
-			for in := bufio.NewScanner(r); in.Scan(); {
+			for reader := bufio.NewScanner(r); reader.Scan(); {
 				var l Line
-				if len(in.Bytes()) > 0 && assert.NoError(t, json.Unmarshal(in.Bytes(), &l)) {
+				if len(reader.Bytes()) > 0 && assert.NoError(t, json.Unmarshal(reader.Bytes(), &l)) {
 					lines <- l
 				}
 			}
@@ -139,7 +139,7 @@ func TestCappedStreamSendsNewRecordsOfEachSecond(t *testing.T) {
 		for second := range 3 {
 			synctest.Wait()
 			for range 100 {
-				_, err := svc.ShouldRateLimit(t.Context(), request("other=x"))
+				_, err := rateLimiter.ShouldRateLimit(t.Context(), request("other=x"))
 				require.NoError(t, err)
 				synctest.Wait()
 			}
@@ -155,9 +155,9 @@ func TestCappedStreamSendsNewRecordsOfEachSecond(t *testing.T) {
 					records++
 				}
 			}
-			assert.Contains(t, []int{5, 10}, records, "second %d", second) // 5 wait for the next second
+			assert.Contains(t, []int{5, 10}, records, "second %d", second) // 5 records in the buffer wait for the next second
 		}
-		assert.EqualValues(t, 3*100-15-5, dropped, "all that were not sent")
+		assert.EqualValues(t, 3*100-15-5, dropped, "all other records are dropped")
 		r.Close()
 		<-done
 	})

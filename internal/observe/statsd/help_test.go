@@ -91,18 +91,18 @@ func (l *listener) lines(t *testing.T) []string {
 	}
 }
 
-// process is a process whose metrics are exported.
+// process has the metrics that an Exporter or a page reads.
 type process struct {
-	registry *prometheus.Registry
-	rules    []metrics.KeyCounts
-	reads    int // of the rules
-	logged   bytes.Buffer
-	level    slog.LevelVar
+	registry  *prometheus.Registry
+	rules     []metrics.KeyCounts
+	ruleReads int // how often the rules were read
+	logText   bytes.Buffer
+	level     slog.LevelVar
 }
 
 func newProcess() *process { return &process{registry: prometheus.NewRegistry()} }
 
-// exporter returns an Exporter that flushes only when the test says so.
+// exporter returns an Exporter that flushes only when the test calls flush.
 func (p *process) exporter(server *Server, tags map[string]string) *Exporter {
 	return newExporter(p.options(server, tags))
 }
@@ -110,12 +110,12 @@ func (p *process) exporter(server *Server, tags map[string]string) *Exporter {
 func (p *process) options(server *Server, tags map[string]string) Options {
 	return Options{
 		Gatherer: p.registry, Rules: p.allRules, Server: server, ExtraTags: tags,
-		Interval: 10 * time.Second, Log: slog.New(slog.NewTextHandler(&p.logged, &slog.HandlerOptions{Level: &p.level})),
+		Interval: 10 * time.Second, Log: slog.New(slog.NewTextHandler(&p.logText, &slog.HandlerOptions{Level: &p.level})),
 	}
 }
 
 func (p *process) allRules() iter.Seq[metrics.KeyCounts] {
-	p.reads++
+	p.ruleReads++
 	return slices.Values(p.rules)
 }
 

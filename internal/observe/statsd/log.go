@@ -8,32 +8,32 @@ import (
 	"strings"
 )
 
-const runtimePrefix = "ratelimit.go." // of the metrics of the Go runtime
+const runtimePrefix = "ratelimit.go." // the metrics of the Go runtime have this prefix
 
-// logLines is a sink that writes points to the log: gauges if they have changed, and nothing of the Go runtime.
-type logLines struct {
+// logSink is a sink that writes points to the log. It leaves out unchanged gauges and the metrics of the Go runtime.
+type logSink struct {
 	log       *slog.Logger
 	extraTags []Tag
-	gauges    map[string]float64 // the written values by name
+	gauges    map[string]float64 // the last written values; the key is the name of the metric
 }
 
-// flush implements sink. It reads no metrics while the log has no lines of level info.
-func (l *logLines) flush(ctx context.Context, read func() (iter.Seq[point], error)) error {
+// flush implements sink. It reads no metrics while the log drops lines of level info.
+func (l *logSink) flush(ctx context.Context, readPoints func() (iter.Seq[point], error)) error {
 	if !l.log.Enabled(ctx, slog.LevelInfo) {
 		return nil
 	}
-	points, err := read()
+	points, err := readPoints()
 	for p := range points {
 		if strings.HasPrefix(p.name, runtimePrefix) {
 			continue
 		}
 		name := plainName(p.name, p.tags, l.extraTags)
-		last, isWritten := l.gauges[name]
+		lastValue, isWritten := l.gauges[name]
 		switch {
 		case p.kind == timer:
 			l.log.Info("metric flushed", "name", name, "type", p.kind, "value", p.duration, "calls", p.calls)
 			continue
-		case p.kind == gauge && isWritten && last == p.value:
+		case p.kind == gauge && isWritten && lastValue == p.value:
 			continue
 		case p.kind == gauge:
 			l.gauges[name] = p.value

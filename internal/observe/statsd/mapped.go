@@ -21,48 +21,49 @@ func LoadMapping(file string) (*mapper.MetricMapper, error) {
 	return m, m.InitFromFile(file)
 }
 
-// Mapped returns a function that replaces the metrics of envoyproxy/ratelimit among families by those that m makes of
-// their names in statsd, as statsd_exporter does.
-func Mapped(m *mapper.MetricMapper, rules func() iter.Seq[metrics.KeyCounts]) func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
+// FamilyMapper returns a function that replaces the metrics of envoyproxy/ratelimit in families. m makes the new metrics from
+// the names of the old metrics in statsd, as statsd_exporter does.
+func FamilyMapper(m *mapper.MetricMapper, rules func() iter.Seq[metrics.KeyCounts]) func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
 	return func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
 		reader := pointReader{gatherer: prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return families, nil }), rules: rules}
 		points, err := reader.points()
 		if err != nil {
 			return nil, err
 		}
-		mapped := mappedFamilies{}
+		newFamilies := mappedFamilies{}
 		for p := range points {
 			if strings.HasPrefix(p.name, "ratelimit") {
-				mapped.add(m, &p)
+				newFamilies.add(m, &p)
 			}
 		}
-		ours := slices.DeleteFunc(families, func(f *dto.MetricFamily) bool { return strings.HasPrefix(f.GetName(), "ratelimit_") })
-		return append(ours, mapped.families()...), nil
+		families = slices.DeleteFunc(families, func(f *dto.MetricFamily) bool { return strings.HasPrefix(f.GetName(), "ratelimit_") })
+		return append(families, newFamilies.list()...), nil
 	}
 }
 
-type mappedFamilies map[string]*mappedFamily
+type mappedFamilies map[string]*mappedFamily // the key is the name of the family
 
-// mappedFamily is a metric with its series, by their labels as text.
+// mappedFamily is a metric and its series.
 type mappedFamily struct {
 	kind    kind
 	help    string
-	mapping mapper.MetricMapping // the zero value if the metric keeps its name
-	series  map[string]*mappedSeries
+	mapping mapper.MetricMapping     // the zero value if the metric keeps its name
+	series  map[string]*mappedSeries // the key is the text of the labels
 }
 
 // mappedSeries has the sum of a counter, the value of a gauge, or the calls of a timer.
 type mappedSeries struct {
 	labels []*dto.LabelPair
 	value  float64
-	calls  map[float64]int // by duration
+	calls  map[float64]int // the numbers of calls; the key is their duration
 }
 
 var statsdTypes = map[kind]mapper.MetricType{counter: mapper.MetricTypeCounter, gauge: mapper.MetricTypeGauge, timer: mapper.MetricTypeObserver}
 
-// add adds p to the series that m makes of it. A metric has one kind only, so add leaves out points of other kinds.
-func (all mappedFamilies) add(m *mapper.MetricMapper, p *point) {
-	mapping, labels, isMapped := m.GetMapping(p.name, statsdTypes[p.kind])
+// add adds p to the series that mappings makes from p. A family has the kind of its first point. add drops points of
+// other kinds.
+func (m mappedFamilies) add(mappings *mapper.MetricMapper, p *point) {
+	mapping, labels, isMapped := mappings.GetMapping(p.name, statsdTypes[p.kind])
 	if !isMapped {
 		mapping = &mapper.MetricMapping{}
 	}
@@ -74,10 +75,10 @@ func (all mappedFamilies) add(m *mapper.MetricMapper, p *point) {
 		scale = mapping.Scale.Val
 	}
 	name := mapper.EscapeMetricName(cmp.Or(mapping.Name, p.name))
-	f := all[name]
+	f := m[name]
 	if f == nil {
-		f = &mappedFamily{p.kind, cmp.Or(mapping.HelpText, "Metric of envoyproxy/ratelimit."), withDefaults(*mapping, m), map[string]*mappedSeries{}}
-		all[name] = f
+		f = &mappedFamily{p.kind, cmp.Or(mapping.HelpText, "Metric of envoyproxy/ratelimit."), addDefaults(*mapping, mappings), map[string]*mappedSeries{}}
+		m[name] = f
 	}
 	if f.kind != p.kind {
 		return
@@ -104,25 +105,25 @@ func (all mappedFamilies) add(m *mapper.MetricMapper, p *point) {
 	}
 }
 
-func withDefaults(mapping mapper.MetricMapping, m *mapper.MetricMapper) mapper.MetricMapping {
+func addDefaults(mapping mapper.MetricMapping, m *mapper.MetricMapper) mapper.MetricMapping {
 	mapping.ObserverType = cmp.Or(mapping.ObserverType, m.Defaults.ObserverType)
 	mapping.HistogramOptions = cmp.Or(mapping.HistogramOptions, &m.Defaults.HistogramOptions)
 	mapping.SummaryOptions = cmp.Or(mapping.SummaryOptions, &m.Defaults.SummaryOptions)
 	return mapping
 }
 
-func (all mappedFamilies) families() (families []*dto.MetricFamily) {
-	for name, f := range all {
-		family := &dto.MetricFamily{Name: &name, Help: &f.help, Type: f.kindOfPrometheus().Enum()}
+func (m mappedFamilies) list() (families []*dto.MetricFamily) {
+	for name, f := range m {
+		family := &dto.MetricFamily{Name: &name, Help: &f.help, Type: f.prometheusType().Enum()}
 		for _, key := range slices.Sorted(maps.Keys(f.series)) {
-			family.Metric = append(family.Metric, f.metric(f.series[key]))
+			family.Metric = append(family.Metric, f.newMetric(f.series[key]))
 		}
 		families = append(families, family)
 	}
 	return families
 }
 
-func (f *mappedFamily) kindOfPrometheus() dto.MetricType {
+func (f *mappedFamily) prometheusType() dto.MetricType {
 	switch {
 	case f.kind == counter:
 		return dto.MetricType_COUNTER
@@ -134,14 +135,14 @@ func (f *mappedFamily) kindOfPrometheus() dto.MetricType {
 	return dto.MetricType_SUMMARY
 }
 
-func (f *mappedFamily) metric(s *mappedSeries) *dto.Metric {
+func (f *mappedFamily) newMetric(s *mappedSeries) *dto.Metric {
 	m := &dto.Metric{Label: s.labels}
 	durations := slices.Sorted(maps.Keys(s.calls))
 	sum, count := 0.0, uint64(0)
 	for _, d := range durations {
 		sum, count = sum+d*float64(s.calls[d]), count+uint64(s.calls[d])
 	}
-	switch f.kindOfPrometheus() {
+	switch f.prometheusType() {
 	case dto.MetricType_COUNTER:
 		m.Counter = &dto.Counter{Value: &s.value}
 	case dto.MetricType_GAUGE:
@@ -166,7 +167,7 @@ func (f *mappedFamily) metric(s *mappedSeries) *dto.Metric {
 	return m
 }
 
-// callsUpTo returns the number of calls of at most this duration.
+// callsUpTo returns the number of calls that took at most this duration.
 func (s *mappedSeries) callsUpTo(duration float64) *uint64 {
 	n := uint64(0)
 	for d, calls := range s.calls {

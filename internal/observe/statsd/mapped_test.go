@@ -14,8 +14,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 )
 
-// mapped returns the metrics of p under a mapping, in the text format without comments.
-func mapped(t *testing.T, p *process, mapping string) string {
+// mappedText returns the metrics of p after a mapping, in the text format without comments.
+func mappedText(t *testing.T, p *process, mapping string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "mapping.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(mapping), 0o600))
@@ -23,7 +23,7 @@ func mapped(t *testing.T, p *process, mapping string) string {
 	require.NoError(t, err)
 	gathered, err := p.registry.Gather()
 	require.NoError(t, err)
-	families, err := Mapped(m, p.allRules)(gathered)
+	families, err := FamilyMapper(m, p.allRules)(gathered)
 	require.NoError(t, err)
 	var b, lines strings.Builder
 	for _, f := range families {
@@ -68,10 +68,10 @@ mappings:
 - {match: ratelimit.service.config_load_success, action: drop, name: dropped}
 - {match: ratelimit_server.*.response_time, name: times_$1, scale: 2}
 `
-	out := mapped(t, newMappedProcess(), mapping)
+	out := mappedText(t, newMappedProcess(), mapping)
 	for _, want := range []string{
 		`hits{domain="d",key="k"} 1`,
-		`hits{depth="several",domain="d",key="k"} 8`, // the rules share their labels
+		`hits{depth="several",domain="d",key="k"} 8`, // the rules have the same labels after the mapping
 		`ratelimit_service_rate_limit_d_k_l_n_total_negative_hits 2`,
 		"rls_ours_total 7",
 		`times_ShouldRateLimit_bucket{le="1"} 3`, // the middle of the bucket is half a millisecond
@@ -85,8 +85,8 @@ mappings:
 	assert.NotContains(t, out, "response_time_seconds")
 }
 
-func TestMappingWithoutATypeOfTimersMakesSummaries(t *testing.T) {
-	out := mapped(t, newMappedProcess(), "mappings: [{match: x, name: y}]")
+func TestTimersBecomeSummariesByDefault(t *testing.T) {
+	out := mappedText(t, newMappedProcess(), "mappings: [{match: x, name: y}]")
 	assert.Contains(t, out, "ratelimit_server_ShouldRateLimit_response_time{quantile=\"0.5\"} 0.5\n")
 	assert.Contains(t, out, "ratelimit_server_ShouldRateLimit_response_time{quantile=\"0.99\"} 5.5\n")
 	assert.Contains(t, out, "ratelimit_service_config_load_success 2\n", "unmapped names stay, with an underscore for each dot")

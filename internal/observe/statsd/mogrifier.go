@@ -8,11 +8,11 @@ import (
 // Mogrifier renames metrics for DogStatsD. Parts of the old name can become tags.
 type Mogrifier struct {
 	Pattern *regexp.Regexp
-	Name    string // $0 is the text that Pattern matches, $1 is its first group
-	Tags    []Tag  // with $0, $1 and so on in their values
+	Name    string // $0 stands for the text that Pattern matches, $1 for the first group
+	Tags    []Tag  // the values can contain $0, $1 and so on
 }
 
-// mogrify returns the name and the tags that the first matching Mogrifier gives to a metric.
+// mogrify returns the name and the tags that the first Mogrifier with a matching Pattern gives to a metric.
 func mogrify(mogrifiers []Mogrifier, name string) (string, []Tag) {
 	for _, m := range mogrifiers {
 		groups := m.Pattern.FindStringSubmatch(name)
@@ -30,7 +30,7 @@ func mogrify(mogrifiers []Mogrifier, name string) (string, []Tag) {
 
 var groupNumber = regexp.MustCompile(`\$\d+`)
 
-// expand replaces $0, $1 and so on by the groups. A number without a group stays as it is.
+// expand replaces $0, $1 and so on by the groups. It does not replace a number without a group.
 func expand(text string, groups []string) string {
 	return groupNumber.ReplaceAllStringFunc(text, func(reference string) string {
 		i, err := strconv.Atoi(reference[1:])

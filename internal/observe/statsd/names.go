@@ -10,10 +10,10 @@ import (
 // Tag is a name with a value.
 type Tag struct{ Name, Value string }
 
-// tagSeparators are the characters that a value of EXTRA_TAGS can't contain.
+// tagSeparators replaces the characters that a value of EXTRA_TAGS can't contain.
 var tagSeparators = strings.NewReplacer(".", "_", ":", "_", "|", "_")
 
-// oneLine returns text with _ for control characters, such as a line break in a value of a request.
+// oneLine replaces control characters in text by _. A value of a request can contain a line break, for example.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -23,34 +23,34 @@ func oneLine(text string) string {
 	}, text)
 }
 
-// dogSeparators are the characters that end a tag in a line of DogStatsD.
+// dogSeparators replaces the characters that end a tag in a line of DogStatsD.
 var dogSeparators = strings.NewReplacer(",", "_", "|", "_")
 
-// sortedTags returns tags by name, with the values as envoyproxy/ratelimit sends them.
+// sortedTags returns tags sorted by name, with the values that envoyproxy/ratelimit sends.
 func sortedTags(tags map[string]string) []Tag {
-	var sorted []Tag
+	var list []Tag
 	for name, value := range tags {
-		sorted = append(sorted, Tag{name, tagSeparators.Replace(value)})
+		list = append(list, Tag{name, tagSeparators.Replace(value)})
 	}
-	slices.SortFunc(sorted, func(a, b Tag) int { return cmp.Compare(a.Name, b.Name) })
-	return sorted
+	slices.SortFunc(list, func(a, b Tag) int { return cmp.Compare(a.Name, b.Name) })
+	return list
 }
 
-// plainName returns a name for servers without tags. Extra tags become segments .__name=value.
-func plainName(name string, own, extra []Tag) string {
-	for _, t := range own {
+// plainName returns a name for servers without tags. An extra tag becomes a segment .__name=value of the name.
+func plainName(name string, ownTags, extraTags []Tag) string {
+	for _, t := range ownTags {
 		name += "." + tagSeparators.Replace(t.Value)
 	}
-	for _, t := range extra {
+	for _, t := range extraTags {
 		name += ".__" + t.Name + "=" + t.Value
 	}
 	return name
 }
 
-// translation is the name of a metric in statsd. The value of its label, if it has one, replaces the *.
+// translation is the name of a metric in statsd. If label is not empty, the value of this label replaces the *.
 type translation struct{ name, label string }
 
-// translations are the names of envoyproxy/ratelimit, without those of rules.
+// translations has the names of envoyproxy/ratelimit for metrics of Prometheus, except for the metrics of rules.
 var translations = map[string]translation{
 	"ratelimit_service_config_load_success":          {"ratelimit.service.config_load_success", ""},
 	"ratelimit_service_config_load_error":            {"ratelimit.service.config_load_error", ""},

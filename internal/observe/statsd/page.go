@@ -10,7 +10,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 )
 
-// Handler returns a page with counters and gauges under their names in statsd.
+// Handler returns a page with the counters and gauges and their names in statsd.
 func Handler(gatherer prometheus.Gatherer, rules func() iter.Seq[metrics.KeyCounts], extraTags map[string]string) http.Handler {
 	tags := sortedTags(extraTags)
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

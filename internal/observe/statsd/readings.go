@@ -38,22 +38,22 @@ type pointReader struct {
 	gatherer prometheus.Gatherer
 	rules    func() iter.Seq[metrics.KeyCounts]
 
-	counts   map[string]float64 // by the key of a metric
-	ruleSums map[ruleKey]readSums
-	reads    uint64 // how often the rules have been read
+	counts    map[string]float64 // the counts of the last flush; the key is the name and the labels of a metric
+	ruleSums  map[ruleKey]readSums
+	readCount uint64 // how often readRules was called
 }
 
-// readSums are the counts of a rule at the last read that had the rule.
+// readSums has the counts of a rule at the last read that found the rule, and the number of this read.
 type readSums struct {
 	metrics.HitSums
-	read uint64 // number of this read
+	readNumber uint64
 }
 
-// ruleKey names the counts of a rule. Rules with the same key have the same name in statsd.
+// ruleKey identifies the counts of a rule. Rules with the same key have the same name in statsd.
 type ruleKey struct{ key, id string }
 
-// points returns the points since the last call, one by one, because there can be many rules. If the loop ends early,
-// the other points are lost.
+// points returns the points since the last call. It makes them one by one, because there can be many rules. If the loop
+// over the points ends early, the remaining points are lost.
 func (r *pointReader) points() (iter.Seq[point], error) {
 	families, err := r.gatherer.Gather()
 	return func(yield func(point) bool) {
@@ -68,8 +68,8 @@ func (r *pointReader) points() (iter.Seq[point], error) {
 func (r *pointReader) readFamilies(families []*dto.MetricFamily, add func(point)) {
 	counts := map[string]float64{}
 	for _, f := range families {
-		translation, known := translations[f.GetName()]
-		if !known && !isOurs(f.GetName()) {
+		translation, isTranslated := translations[f.GetName()]
+		if !isTranslated && !keepsName(f.GetName()) {
 			continue
 		}
 		for _, m := range f.GetMetric() {
@@ -77,7 +77,7 @@ func (r *pointReader) readFamilies(families []*dto.MetricFamily, add func(point)
 			for _, l := range m.GetLabel() {
 				key += separator + l.GetValue()
 				switch {
-				case !known:
+				case !isTranslated:
 					p.tags = append(p.tags, Tag{l.GetName(), l.GetValue()})
 				case l.GetName() == translation.label:
 					p.name = strings.Replace(p.name, "*", metrics.PlainKey(l.GetValue()), 1)
@@ -93,7 +93,7 @@ func (r *pointReader) readFamilies(families []*dto.MetricFamily, add func(point)
 				p.kind, p.value = gauge, m.GetGauge().GetValue()
 				add(p)
 			case dto.MetricType_HISTOGRAM:
-				if known {
+				if isTranslated {
 					r.readTimer(counts, p, key, m.GetHistogram(), add)
 				}
 			}
@@ -102,7 +102,7 @@ func (r *pointReader) readFamilies(families []*dto.MetricFamily, add func(point)
 	r.counts = counts
 }
 
-// readDenyCache calls add with the gauges of envoyproxy/ratelimit's local cache, if the deny cache is on.
+// readDenyCache calls add with the gauges that envoyproxy/ratelimit has for its local cache, if the deny cache is on.
 func readDenyCache(families []*dto.MetricFamily, add func(point)) {
 	isOn, hits, misses := false, 0.0, 0.0
 	for _, f := range families {
@@ -124,23 +124,23 @@ func readDenyCache(families []*dto.MetricFamily, add func(point)) {
 	}
 }
 
-// isOurs reports whether a metric is sent under its own name. The value of info metrics is always 1.
-func isOurs(name string) bool {
+// keepsName reports whether a metric is sent under its own name. Info metrics are not sent: their value is always 1.
+func keepsName(name string) bool {
 	return strings.HasPrefix(name, "rls_") && !strings.HasSuffix(name, "_info")
 }
 
-const separator = "\xff" // of the parts of a key, which don't contain it
+const separator = "\xff" // separates the parts of a key; no part contains separator
 
-// growth returns the growth of a counter since the last flush. A counter that is lower now has started at 0.
+// growth returns the growth of a counter since the last flush. If the value is lower now, the counter restarted at 0.
 func (r *pointReader) growth(counts map[string]float64, key string, value float64) float64 {
 	counts[key] = value
-	if last := r.counts[key]; value >= last {
-		return value - last
+	if lastValue := r.counts[key]; value >= lastValue {
+		return value - lastValue
 	}
 	return value
 }
 
-// readTimer calls add with a point for each bucket with new calls, at the middle of the bucket.
+// readTimer calls add with a point for each bucket with new calls. The duration of the point is the middle of the bucket.
 func (r *pointReader) readTimer(counts map[string]float64, p point, key string, h *dto.Histogram, add func(point)) {
 	p.kind = timer
 	previousCount, lowerBound := 0.0, 0.0
@@ -165,12 +165,12 @@ func (r *pointReader) readRules(add func(point)) {
 	if r.ruleSums == nil {
 		r.ruleSums = map[ruleKey]readSums{}
 	}
-	r.reads++
+	r.readCount++
 	for current := range r.rules() {
 		key := ruleKey{current.Key, current.ID}
-		last := r.ruleSums[key]
+		lastSums := r.ruleSums[key]
 		for _, m := range metrics.RuleMetrics {
-			hits, lastHits := m.Value(&current.HitSums), m.Value(&last.HitSums)
+			hits, lastHits := m.Value(&current.HitSums), m.Value(&lastSums.HitSums)
 			if hits < lastHits { // the rule has started again at 0
 				lastHits = 0
 			}
@@ -178,7 +178,7 @@ func (r *pointReader) readRules(add func(point)) {
 				add(point{name: "ratelimit.service.rate_limit." + current.Key + "." + m.Name, kind: counter, value: float64(hits - lastHits)})
 			}
 		}
-		r.ruleSums[key] = readSums{current.HitSums, r.reads}
+		r.ruleSums[key] = readSums{current.HitSums, r.readCount}
 	}
-	maps.DeleteFunc(r.ruleSums, func(_ ruleKey, s readSums) bool { return s.read != r.reads })
+	maps.DeleteFunc(r.ruleSums, func(_ ruleKey, s readSums) bool { return s.readNumber != r.readCount })
 }

@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-const packetBytes = 1432 // most networks carry such packets whole
+const packetBytes = 1432 // most networks carry packets of this size without splitting them
 
-const sendTimeout = 2 * time.Second // to connect to the server, and to send all points
+const sendTimeout = 2 * time.Second // the time to connect to the server, and then to send all points
 
-// maxCallsPerLine bounds the calls of one line of a timer, whose sample rate has six decimals.
+// maxCallsPerLine is the most calls in one line of a timer, because the sample rate in a line has six decimals.
 const maxCallsPerLine = 10_000
 
-// server is a sink with a connection for each flush, so a new address of its name needs no special care.
-type server struct {
+// serverSink is a sink that opens a connection for each flush. So it follows a change of the server's address.
+type serverSink struct {
 	*Server
 	extraTags []Tag
 }
 
-func (s *server) flush(ctx context.Context, read func() (iter.Seq[point], error)) error {
+func (s *serverSink) flush(ctx context.Context, readPoints func() (iter.Seq[point], error)) error {
 	dialer := net.Dialer{Timeout: sendTimeout}
 	conn, err := dialer.DialContext(ctx, s.Network, s.address())
 	if err != nil {
@@ -34,7 +34,7 @@ func (s *server) flush(ctx context.Context, read func() (iter.Seq[point], error)
 	if err := conn.SetDeadline(time.Now().Add(sendTimeout)); err != nil {
 		return err
 	}
-	points, readErr := read()
+	points, readErr := readPoints()
 	packet := bufio.NewWriterSize(conn, packetBytes)
 	for p := range points {
 		name, tags := s.rename(p)
@@ -49,7 +49,7 @@ func (s *server) flush(ctx context.Context, read func() (iter.Seq[point], error)
 	return errors.Join(readErr, packet.Flush())
 }
 
-// values returns the value, the type and the sample rate in each line of p.
+// values returns the texts of the lines of p: value, type and sample rate.
 func (p *point) values() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		switch p.kind {
@@ -82,14 +82,14 @@ func tagsText(tags []Tag) string {
 	return text
 }
 
-func (s *server) rename(p point) (string, []Tag) {
+func (s *serverSink) rename(p point) (string, []Tag) {
 	if !s.DogStatsD {
 		return oneLine(plainName(p.name, p.tags, s.extraTags)), nil
 	}
 	name, tags := mogrify(s.Mogrifiers, p.name)
-	all := slices.Concat(s.extraTags, p.tags, tags)
-	for i := range all {
-		all[i].Value = oneLine(dogSeparators.Replace(all[i].Value))
+	tags = slices.Concat(s.extraTags, p.tags, tags)
+	for i := range tags {
+		tags[i].Value = oneLine(dogSeparators.Replace(tags[i].Value))
 	}
-	return oneLine(name), all
+	return oneLine(name), tags
 }

@@ -1,6 +1,5 @@
-// Package statsd sends the metrics of the process to a statsd server, to DogStatsD or to the
-// log. The metrics have the names of envoyproxy/ratelimit. Calls never wait for this
-// package, because it reads the metrics at intervals.
+// Package statsd sends the metrics of the process to a statsd server, to DogStatsD or to the log. The metrics have
+// the names of envoyproxy/ratelimit. Calls never wait for this package, because it reads the metrics at intervals.
 package statsd
 
 import (
@@ -17,13 +16,13 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 )
 
-const warningPause = time.Minute // at least, between two warnings about a server
+const warningPause = time.Minute // the least time between two warnings about a server
 
 // Options are the options of New.
 type Options struct {
-	Gatherer  prometheus.Gatherer                // of all metrics but the counts of rules
-	Rules     func() iter.Seq[metrics.KeyCounts] // the counts of all rules
-	Server    *Server                            // without a server, the metrics go to the log
+	Gatherer  prometheus.Gatherer                // gathers all metrics except the counts of rules
+	Rules     func() iter.Seq[metrics.KeyCounts] // returns the counts of all rules
+	Server    *Server                            // if Server is nil, the metrics go to the log
 	ExtraTags map[string]string
 	Interval  time.Duration
 	Log       *slog.Logger
@@ -35,18 +34,18 @@ type Server struct {
 	Host    string
 	Port    int
 
-	DogStatsD  bool        // the server understands tags
-	Mogrifiers []Mogrifier // for DogStatsD
+	DogStatsD  bool        // reports whether the server understands tags
+	Mogrifiers []Mogrifier // rename metrics; only for DogStatsD
 }
 
 func (s *Server) address() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.Port)) }
 
 // sink receives the points of each flush.
 type sink interface {
-	// flush sends the points that read returns. If flush fails before it calls read, the next flush sends
-	// what has changed since the last one. After a later error the points are lost, because sending
-	// points twice would count hits twice.
-	flush(ctx context.Context, read func() (iter.Seq[point], error)) error
+	// flush sends the points that readPoints returns. If flush fails before it calls readPoints, the
+	// next flush sends these changes too. After a later error the points are lost, because the server
+	// would count hits twice if it got points twice.
+	flush(ctx context.Context, readPoints func() (iter.Seq[point], error)) error
 }
 
 // Exporter sends the metrics at intervals.
@@ -57,18 +56,18 @@ type Exporter struct {
 	log      *slog.Logger
 
 	lastWarning time.Time
-	hasWarned   bool // since the last flush that succeeded
+	hasWarned   bool // reports whether a warning was logged since the last flush that worked
 
-	stop    context.CancelFunc
-	running sync.WaitGroup
+	cancel    context.CancelFunc
+	goroutine sync.WaitGroup
 }
 
 // New returns an Exporter that sends the metrics until Close.
 func New(o Options) *Exporter {
 	e := newExporter(o)
-	ctx, stop := context.WithCancel(context.Background())
-	e.stop = stop
-	e.running.Go(func() { e.run(ctx) })
+	ctx, cancel := context.WithCancel(context.Background())
+	e.cancel = cancel
+	e.goroutine.Go(func() { e.run(ctx) })
 	return e
 }
 
@@ -77,18 +76,18 @@ func newExporter(o Options) *Exporter {
 	e := &Exporter{reader: pointReader{gatherer: o.Gatherer, rules: o.Rules}, interval: o.Interval, log: o.Log}
 	tags := sortedTags(o.ExtraTags)
 	if o.Server == nil {
-		e.sink = &logLines{log: o.Log, extraTags: tags, gauges: map[string]float64{}}
+		e.sink = &logSink{log: o.Log, extraTags: tags, gauges: map[string]float64{}}
 		return e
 	}
 	e.log = o.Log.With("statsd", o.Server.address())
-	e.sink = &server{o.Server, tags}
+	e.sink = &serverSink{o.Server, tags}
 	return e
 }
 
-// Close sends what has changed since the last flush, and stops.
+// Close sends the changes since the last flush, and stops e.
 func (e *Exporter) Close() {
-	e.stop()
-	e.running.Wait()
+	e.cancel()
+	e.goroutine.Wait()
 }
 
 // run flushes at intervals, and once more when ctx is done.

@@ -21,7 +21,7 @@ import (
 
 func TestRulesHaveTheNamesOfTheIncumbent(t *testing.T) {
 	server, p := listenTCP(t), newProcess()
-	// The lines are those that envoyproxy/ratelimit sends for 4 calls with limits of 3 and 2.
+	// envoyproxy/ratelimit sends these lines for 4 calls with limits of 3 and 2.
 	p.rules = []metrics.KeyCounts{
 		{Key: "shop.plain", HitSums: metrics.HitSums{Total: 4, WithinLimit: 3, NearLimit: 1, OverLimit: 1}},
 		{Key: "shop.ip_10_0_0_1", HitSums: metrics.HitSums{Total: 4, WithinLimit: 2, NearLimit: 1, OverLimit: 2}},
@@ -134,7 +134,7 @@ func TestDogStatsDHasTagsAndMogrifiedNames(t *testing.T) {
 	}, server.lines(t))
 }
 
-func TestPacketsAreShort(t *testing.T) {
+func TestPacketsHaveAtMostPacketBytes(t *testing.T) {
 	server, p := listenUDP(t), newProcess()
 	want := map[string]bool{}
 	for i := range 100 {
@@ -154,20 +154,20 @@ func TestPacketsAreShort(t *testing.T) {
 	assert.Equal(t, want, got)
 }
 
-func TestDeadServerLosesNoCounts(t *testing.T) {
+func TestCountsAreSentAfterTheServerWasDown(t *testing.T) {
 	server, p := listenTCP(t), newProcess()
-	dead := server.Server
-	dead.Port = 1
-	e := p.exporter(&dead, nil)
+	deadServer := server.Server
+	deadServer.Port = 1
+	e := p.exporter(&deadServer, nil)
 	p.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 2}}}
 	e.flush(t.Context())
-	assert.Contains(t, p.logged.String(), `level=WARN msg="metrics not sent" statsd=127.0.0.1:1 error=`)
+	assert.Contains(t, p.logText.String(), `level=WARN msg="metrics not sent" statsd=127.0.0.1:1 error=`)
 
 	p.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 5}}}
 	e.sink = p.exporter(&server.Server, nil).sink
 	e.flush(t.Context())
 	assert.Equal(t, []string{"ratelimit.service.rate_limit.d.k.total_hits:5|c"}, server.lines(t))
-	assert.Contains(t, p.logged.String(), `level=INFO msg="metrics sent again"`)
+	assert.Contains(t, p.logText.String(), `level=INFO msg="metrics sent again"`)
 }
 
 // fakeSink fails while err is set, and counts the flushes.
@@ -186,36 +186,36 @@ func TestFailingServerIsLoggedOnceAMinute(t *testing.T) {
 		p, failing := newProcess(), &fakeSink{err: errors.New("connection refused")}
 		e := p.exporter(nil, nil)
 		e.sink = failing
-		for range 13 { // two minutes and the first flush
+		for range 13 { // the first flush, and twelve flushes in two minutes
 			e.flush(t.Context())
 			time.Sleep(10 * time.Second)
 		}
-		assert.Equal(t, 3, strings.Count(p.logged.String(), "metrics not sent"))
-		for range 12 { // a server that works every other time
+		assert.Equal(t, 3, strings.Count(p.logText.String(), "metrics not sent"))
+		for range 12 { // the server works for each second flush
 			failing.err = nil
 			e.flush(t.Context())
 			failing.err = errors.New("connection refused")
 			e.flush(t.Context())
 			time.Sleep(10 * time.Second)
 		}
-		assert.LessOrEqual(t, strings.Count(p.logged.String(), "metrics not sent"), 5)
-		assert.LessOrEqual(t, strings.Count(p.logged.String(), "metrics sent again"), 4)
+		assert.LessOrEqual(t, strings.Count(p.logText.String(), "metrics not sent"), 5)
+		assert.LessOrEqual(t, strings.Count(p.logText.String(), "metrics sent again"), 4)
 	})
 }
 
 func TestExporterFlushesAtIntervalsAndAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, flushed := newProcess().exporter(nil, nil), &fakeSink{}
-		e.sink = flushed
+		e, sink := newProcess().exporter(nil, nil), &fakeSink{}
+		e.sink = sink
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); e.run(ctx) }()
 		time.Sleep(35 * time.Second)
 		synctest.Wait()
-		assert.Equal(t, 3, flushed.flushes)
+		assert.Equal(t, 3, sink.flushes)
 		stop()
 		<-done
-		assert.Equal(t, 4, flushed.flushes)
+		assert.Equal(t, 4, sink.flushes)
 	})
 }
 
@@ -235,7 +235,7 @@ func TestLogHasALineForEachChange(t *testing.T) {
 	e.flush(t.Context())
 	e.flush(t.Context())
 	var lines []string
-	for line := range strings.Lines(p.logged.String()) {
+	for line := range strings.Lines(p.logText.String()) {
 		_, line, found := strings.Cut(line, "level=")
 		require.True(t, found)
 		lines = append(lines, strings.TrimSpace(line))
@@ -246,16 +246,16 @@ func TestLogHasALineForEachChange(t *testing.T) {
 	}, lines)
 }
 
-func TestLogThatHasNoLinesReadsNoMetrics(t *testing.T) {
+func TestNoMetricsAreReadIfTheLogDropsTheirLines(t *testing.T) {
 	p := newProcess()
 	e := p.exporter(nil, nil)
 	p.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 2}}}
 	p.level.Set(slog.LevelWarn)
 	e.flush(t.Context())
-	assert.Zero(t, p.reads)
+	assert.Zero(t, p.ruleReads)
 	p.level.Set(slog.LevelInfo)
 	e.flush(t.Context())
-	assert.Contains(t, p.logged.String(), "type=counter value=2")
+	assert.Contains(t, p.logText.String(), "type=counter value=2")
 }
 
 func TestReaderForgetsRemovedRules(t *testing.T) {
@@ -275,7 +275,7 @@ func FuzzLines(f *testing.F) {
 		f.Add(text, true)
 	}
 	f.Fuzz(func(t *testing.T, text string, isDog bool) {
-		s := &server{Server: &Server{DogStatsD: isDog, Mogrifiers: []Mogrifier{{Pattern: regexp.MustCompile(`(?s)^(.*)\.total_hits$`), Name: "$0", Tags: []Tag{{"rule", "$1"}}}}}}
+		s := &serverSink{Server: &Server{DogStatsD: isDog, Mogrifiers: []Mogrifier{{Pattern: regexp.MustCompile(`(?s)^(.*)\.total_hits$`), Name: "$0", Tags: []Tag{{"rule", "$1"}}}}}}
 		key := metrics.PlainKey(text)
 		name, tags := s.rename(point{name: key + ".total_hits", tags: []Tag{{"domain", text}}, kind: counter})
 		for _, part := range []string{name, fmt.Sprint(tags)} {

@@ -13,11 +13,11 @@ import (
 
 const batchSpan = "redis batch"
 
-// BatchAnswered implements redis.Tracer. The span of a batch is a child of its first recorded call, if there is one.
-// It and the spans of further recorded calls link to each other.
+// BatchAnswered implements redis.Tracer. The span of a batch is a child of the span of the first recorded call. The span
+// of the batch and the spans of the other recorded calls link to each other. Without recorded calls, there is no span.
 func (t *Tracer) BatchAnswered(b redis.Batch, start time.Time, calls []context.Context) {
 	var parent context.Context
-	var others []trace.Span
+	var otherSpans []trace.Span
 	var links []trace.Link
 	for _, ctx := range calls {
 		span := trace.SpanFromContext(ctx)
@@ -25,9 +25,9 @@ func (t *Tracer) BatchAnswered(b redis.Batch, start time.Time, calls []context.C
 		case !span.SpanContext().IsSampled():
 		case parent == nil:
 			parent = ctx
-		case trace.SpanContextFromContext(parent).Equal(span.SpanContext()): // another call of one Take
+		case trace.SpanContextFromContext(parent).Equal(span.SpanContext()): // the same request has several calls in the batch
 		default:
-			others = append(others, span)
+			otherSpans = append(otherSpans, span)
 			links = append(links, trace.Link{SpanContext: span.SpanContext()})
 		}
 	}
@@ -46,7 +46,7 @@ func (t *Tracer) BatchAnswered(b redis.Batch, start time.Time, calls []context.C
 			attribute.Int("rls.batch.queued_hits", b.QueuedHits),
 			attribute.Int64("rls.batch.wait_us", b.Wait.Microseconds()),
 		))
-	for _, other := range others {
+	for _, other := range otherSpans {
 		other.AddLink(trace.Link{SpanContext: span.SpanContext()})
 	}
 	if b.Err != nil {

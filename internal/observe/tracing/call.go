@@ -33,8 +33,8 @@ type tracedService struct {
 	*Tracer
 }
 
-// Service returns a service whose calls have a span, with the parent that their metadata names. The Tracer must also
-// be an Observer of the service behind s.
+// Service returns a service that makes a span for each call of s. The metadata of a call names the parent of the span.
+// The Tracer must also be an Observer of the service that s calls.
 func (t *Tracer) Service(s rlsv3.RateLimitServiceServer) rlsv3.RateLimitServiceServer {
 	return tracedService{s, t}
 }
@@ -58,12 +58,12 @@ func (t *Tracer) StartCall(ctx context.Context) (_ context.Context, end func()) 
 	return ctx, func() { span.End() }
 }
 
-// HTTPContext returns ctx with the parent span that is in the header of an HTTP request.
+// HTTPContext returns ctx with the parent span that the header of an HTTP request names.
 func (t *Tracer) HTTPContext(ctx context.Context, header http.Header) context.Context {
 	return t.propagator.Extract(ctx, propagation.HeaderCarrier(header))
 }
 
-// Answered implements service.Observer. It describes the call in its span.
+// Answered implements service.Observer. It describes the call in the span of the call.
 func (t *Tracer) Answered(ctx context.Context, c *service.Call) {
 	span := trace.SpanFromContext(ctx)
 	if !span.IsRecording() {

@@ -1,5 +1,5 @@
 // Package tracing sends OpenTelemetry spans of calls and of batches to Redis to a
-// collector. If tracing is off, nothing of this package is in use.
+// collector. If tracing is off, rls does not use this package.
 package tracing
 
 import (
@@ -31,28 +31,28 @@ const (
 	GRPC = "grpc"
 )
 
-// Options are the options of Start. The OpenTelemetry SDK reads all other settings from OTEL_….
+// Options are the options of Start. The OpenTelemetry SDK reads all other settings from variables OTEL_….
 type Options struct {
-	Version string // of this program
+	Version string // the version of this program
 
-	// ServiceName, Namespace and InstanceID describe this process. An empty value leaves
-	// the value to the SDK. The default of InstanceID is a random UUID.
+	// ServiceName, Namespace and InstanceID describe this process. If a value is empty, the
+	// SDK chooses the value. The default of InstanceID is a random UUID.
 	ServiceName, Namespace, InstanceID string
 
 	Protocol     string       // HTTP or GRPC
-	SamplingRate *float64     // share of the traces without a sampled parent to record; nil leaves it to the SDK
+	SamplingRate *float64     // the share of recorded traces among traces without a sampled parent; if nil, the SDK chooses
 	Log          *slog.Logger // gets the errors of the SDK
 }
 
-// Tracer makes spans. Start makes it.
+// Tracer makes spans. Start returns a Tracer.
 type Tracer struct {
 	provider   *sdktrace.TracerProvider
 	tracer     trace.Tracer
 	propagator propagation.TextMapPropagator
 }
 
-// Start returns a Tracer that exports spans in the background, until Close. If the collector is down, the SDK tries
-// again, and drops spans if its queue is full.
+// Start returns a Tracer that exports spans in the background until Close. If the collector is down, the SDK tries to
+// export the spans again later. If the queue of the SDK is full, the SDK drops spans.
 func Start(ctx context.Context, o Options) (*Tracer, error) {
 	otel.SetErrorHandler(errorLog{o.Log, rate.NewLimiter(rate.Every(time.Minute), 1)})
 	otel.SetLogger(logr.FromSlogHandler(o.Log.Handler()))
@@ -72,7 +72,7 @@ func Start(ctx context.Context, o Options) (*Tracer, error) {
 	return newTracer(o, sdktrace.WithBatcher(exporter)), nil
 }
 
-// newTracer returns a Tracer whose spans go to processor.
+// newTracer returns a Tracer that sends its spans to processor.
 func newTracer(o Options, processor sdktrace.TracerProviderOption) *Tracer {
 	options := []sdktrace.TracerProviderOption{processor, sdktrace.WithResource(newResource(o))}
 	if o.SamplingRate != nil {
@@ -98,12 +98,12 @@ func newResource(o Options) *resource.Resource {
 	}
 	r, err := resource.Merge(resource.Default(), resource.NewSchemaless(attributes...))
 	if err != nil {
-		return resource.Default() // never happens without a schema
+		return resource.Default() // can't fail, because the attributes have no schema
 	}
 	return r
 }
 
-// Close exports the spans that wait. It gives up when ctx is done.
+// Close exports the spans that are in the queue. It returns an error when ctx is done before.
 func (t *Tracer) Close(ctx context.Context) error {
 	if err := t.provider.Shutdown(ctx); err != nil {
 		return fmt.Errorf("tracing: %w", err)
@@ -113,12 +113,12 @@ func (t *Tracer) Close(ctx context.Context) error {
 
 // errorLog logs errors of the SDK, such as a collector that is down.
 type errorLog struct {
-	log   *slog.Logger
-	lines *rate.Limiter
+	log     *slog.Logger
+	limiter *rate.Limiter
 }
 
 func (l errorLog) Handle(err error) {
-	if l.lines.Allow() {
+	if l.limiter.Allow() {
 		l.log.Error("spans not exported; further errors within a minute are not logged", "error", err)
 	}
 }

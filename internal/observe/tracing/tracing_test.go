@@ -38,14 +38,15 @@ descriptors:
   - {key: free, rate_limit: {unlimited: true}}
 `
 
-// limiterFunc is a func as a Limiter.
+// limiterFunc is a function that implements Limiter.
 type limiterFunc func(ctx context.Context, results []backend.Result)
 
 func (f limiterFunc) Take(ctx context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
 	f(ctx, results)
 }
 
-// newService returns a service with spans. A nil limiter counts in this process.
+// newService returns a service with spans, or without spans if t is nil. If limiter is nil, the service counts in this
+// process.
 func newService(tb testing.TB, t *Tracer, limiter backend.Limiter) rlsv3.RateLimitServiceServer {
 	tb.Helper()
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(limits)}}, limitsfile.Options{})
@@ -63,7 +64,7 @@ func newService(tb testing.TB, t *Tracer, limiter backend.Limiter) rlsv3.RateLim
 	return t.Service(service.New(o))
 }
 
-// newTestTracer returns a Tracer and the spans that it has ended.
+// newTestTracer returns a Tracer, and an exporter that keeps the ended spans.
 func newTestTracer(tb testing.TB, samplingRate float64) (*Tracer, *tracetest.InMemoryExporter) {
 	tb.Helper()
 	spans := tracetest.NewInMemoryExporter()
@@ -82,7 +83,7 @@ func request(keys ...string) *rlsv3.RateLimitRequest {
 	return req
 }
 
-// attributes returns the attributes of ours as text, by name.
+// attributes returns the texts of the attributes that begin with rls. The key is the name of the attribute.
 func attributes(s tracetest.SpanStub) map[string]string {
 	texts := map[string]string{}
 	for _, a := range s.Attributes {
@@ -112,7 +113,7 @@ func TestSpanDescribesItsCall(t *testing.T) {
 	assert.True(t, span.Resource.Set().HasValue("service.instance.id"))
 }
 
-func TestSpanDescribesWhatFailedOrWasDegraded(t *testing.T) {
+func TestSpanDescribesErrorsAndDegradedDecisions(t *testing.T) {
 	tracer, spans := newTestTracer(t, 1)
 	s := newService(t, tracer, limiterFunc(func(_ context.Context, results []backend.Result) {
 		results[0] = backend.Result{Source: backend.SourceFallback, Reason: backend.ReasonLate}
@@ -124,12 +125,12 @@ func TestSpanDescribesWhatFailedOrWasDegraded(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.ShouldRateLimit(t.Context(), request("tenant", "tenant"))
 	require.Error(t, err)
-	degraded, failed := spans.GetSpans()[0], spans.GetSpans()[1]
-	assert.Equal(t, "[late]", attributes(degraded)["rls.degraded_reasons"])
-	assert.Equal(t, "[fallback]", attributes(degraded)["rls.sources"])
-	assert.Equal(t, "ERROR", attributes(failed)["rls.code"])
-	assert.Equal(t, sdktrace.Status{Code: codes.Error, Description: err.Error()}, failed.Status)
-	assert.Contains(t, failed.Attributes, attribute.Int("rpc.grpc.status_code", 14))
+	degradedSpan, failedSpan := spans.GetSpans()[0], spans.GetSpans()[1]
+	assert.Equal(t, "[late]", attributes(degradedSpan)["rls.degraded_reasons"])
+	assert.Equal(t, "[fallback]", attributes(degradedSpan)["rls.sources"])
+	assert.Equal(t, "ERROR", attributes(failedSpan)["rls.code"])
+	assert.Equal(t, sdktrace.Status{Code: codes.Error, Description: err.Error()}, failedSpan.Status)
+	assert.Contains(t, failedSpan.Attributes, attribute.Int("rpc.grpc.status_code", 14))
 }
 
 const (
@@ -137,7 +138,7 @@ const (
 	spanID  = "00f067aa0ba902b7"
 )
 
-func TestParentComesFromHeaders(t *testing.T) {
+func TestSpanHasTheParentThatTheHeadersName(t *testing.T) {
 	t.Setenv("OTEL_PROPAGATORS", "")
 	for name, c := range map[string]struct {
 		headers []string
@@ -185,21 +186,21 @@ func TestSpanOfABatchLinksToItsCalls(t *testing.T) {
 	start := time.Now()
 	first, firstSpan := tracer.tracer.Start(t.Context(), "first")
 	second, secondSpan := tracer.tracer.Start(t.Context(), "second")
-	dropped := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
+	unsampled := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
 		TraceID: firstSpan.SpanContext().TraceID(), SpanID: trace.SpanID{1},
 	}))
 	tracer.BatchAnswered(redis.Batch{Role: redis.RolePerSecond, Hits: 5, QueuedHits: 7, Wait: time.Millisecond, Duration: 3 * time.Millisecond, Err: errors.New("no connection")},
-		start, []context.Context{dropped, first, first, second, t.Context()})
+		start, []context.Context{unsampled, first, first, second, t.Context()})
 	firstSpan.End()
 	secondSpan.End()
 
 	require.Len(t, spans.GetSpans(), 3)
-	batch, linked := spans.GetSpans()[0], spans.GetSpans()[2]
+	batch, secondCall := spans.GetSpans()[0], spans.GetSpans()[2]
 	assert.Equal(t, firstSpan.SpanContext(), batch.Parent)
 	require.Len(t, batch.Links, 1)
 	assert.Equal(t, secondSpan.SpanContext(), batch.Links[0].SpanContext)
-	require.Len(t, linked.Links, 1)
-	assert.Equal(t, batch.SpanContext, linked.Links[0].SpanContext)
+	require.Len(t, secondCall.Links, 1)
+	assert.Equal(t, batch.SpanContext, secondCall.Links[0].SpanContext)
 	assert.Equal(t, map[string]string{
 		"rls.redis.server": "per_second", "rls.batch.calls": "5", "rls.batch.hits": "5", "rls.batch.queued_hits": "7", "rls.batch.wait_us": "1000",
 	}, attributes(batch))
@@ -220,16 +221,16 @@ func TestStartRejectsAnUnknownProtocol(t *testing.T) {
 	assert.EqualError(t, err, `tracing: protocol: got "udp", want http or grpc`)
 }
 
-// BenchmarkCall measures calls without tracing, with tracing but not sampled, and sampled.
+// BenchmarkCall measures calls without tracing, calls that are not sampled, and sampled calls.
 func BenchmarkCall(b *testing.B) {
 	for _, c := range []struct {
 		name string
-		on   bool
+		isOn bool
 		rate float64
 	}{{"off", false, 0}, {"not sampled", true, 0}, {"sampled", true, 1}} {
 		b.Run(c.name, func(b *testing.B) {
 			var tracer *Tracer
-			if c.on {
+			if c.isOn {
 				tracer = newTracer(Options{SamplingRate: &c.rate, Log: slog.New(slog.DiscardHandler)}, sdktrace.WithBatcher(tracetest.NewNoopExporter()))
 				defer func() { assert.NoError(b, tracer.Close(b.Context())) }()
 			}

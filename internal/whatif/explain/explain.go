@@ -1,9 +1,8 @@
-// Package explain explains the answer to a request: the rule that limits each descriptor and
-// why this rule, the counters, and the answer that the next hit would get. An explanation
-// changes nothing.
+// Package explain explains the answer to a request: the rule that limits each descriptor, the reason why this rule
+// wins, the counters, and the answer that the next hit would get. An explanation changes nothing.
 //
-// The package uses the service itself for its answer, with a backend that only peeks. So
-// the explanation can't differ from the decision.
+// The package calls the service itself, with a backend that only peeks. So the explanation
+// can't differ from the decision.
 package explain
 
 import (
@@ -28,26 +27,26 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// Options are the options of New. All but Limits can be empty.
+// Options are the options of New. Only Limits is required.
 type Options struct {
 	Limits *descriptors.Store // the limits in force
-	Layer  backend.Layer      // of the service; if it is nil, all counters are taken as empty
+	Layer  backend.Layer      // the backend of the service; if Layer is nil, all counters count as empty
 
-	RedisKey     func(*backend.Hit) (server, key string)   // of the counter of a hit; nil without Redis
-	HeldPermits  func(now time.Time, h *backend.Hit) int64 // that this replica holds of the counter; nil without leases
-	FailingSince func(*backend.Hit) time.Time              // of the backend of a hit, or the zero Time
+	RedisKey     func(*backend.Hit) (server, key string)   // returns the place of the counter of a hit; nil without Redis
+	HeldPermits  func(now time.Time, h *backend.Hit) int64 // returns the permits of the counter that this replica holds; nil without leases
+	FailingSince func(*backend.Hit) time.Time              // returns the time since which the backend of a hit fails, or the zero Time
 
-	AllOrNone, ShadowMode, QuotaMode bool // of the service
+	AllOrNone, ShadowMode, QuotaMode bool // the settings of the service
 
-	Candidate *Explainer       // of the candidate limits; nil without a candidate
-	Now       func() time.Time // default time.Now
+	Candidate *Explainer       // explains the candidate limits; nil without a candidate
+	Now       func() time.Time // the default is time.Now
 }
 
 // Explainer explains requests. It is safe for concurrent use.
 type Explainer struct {
 	o Options
 
-	mu sync.Mutex // one explanation at a time, because it compares all rules of a level
+	mu sync.Mutex // allows one explanation at a time, because an explanation compares all rules of a level
 }
 
 // New returns an Explainer.
@@ -72,14 +71,14 @@ func (x *Explainer) Explain(ctx context.Context, req *rlsv3.RateLimitRequest) *R
 		o.Layer = backend.Counters{Limiter: local.New(local.Options{})} // empty counters
 	}
 	config := o.Limits.Load()
-	var sameConfig descriptors.Store // a reload must not come between the answer and its explanation
+	var fixedStore descriptors.Store // a reload does not change fixedStore between the answer and its explanation
 	if config != nil {
-		sameConfig.Set(config)
+		fixedStore.Set(config)
 	}
 	p := &peeker{o: &o}
 	w := &reporter{o: &o, now: now, report: r, peeker: p, config: config}
 	s := service.New(service.Options{
-		Limits: &sameConfig, Limiter: p, Observers: []service.Observer{w}, Now: func() time.Time { return now },
+		Limits: &fixedStore, Limiter: p, Observers: []service.Observer{w}, Now: func() time.Time { return now },
 		ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, AllOrNone: o.AllOrNone,
 	})
 	_, _ = s.ShouldRateLimit(ctx, req) // the reporter gets the response
@@ -96,8 +95,8 @@ type reporter struct {
 	report *Report
 	peeker *peeker
 	config *descriptors.Config
-	domain *descriptors.Domain // nil if unknown
-	budget descriptors.Budget  // for the traces; it starts like the budget of the call
+	domain *descriptors.Domain // nil if the domain is unknown
+	budget descriptors.Budget  // the budget of the traces; it starts with the same value as the budget of the call
 }
 
 func (w *reporter) Answered(_ context.Context, c *service.Call) {
@@ -114,8 +113,8 @@ func (w *reporter) Answered(_ context.Context, c *service.Call) {
 		r.UnknownDomain = w.unknownDomain(c.Request)
 	} else {
 		r.Place = placeText(w.domain.Source().File, w.domain.Source().Line)
-		if off := w.domain.Source().OffSwitch; off != nil {
-			r.Switches = append(r.Switches, "all limits of "+cmp.Or(fields.Printable(off.Target), "all domains")+" are switched off"+off.String())
+		if s := w.domain.Source().OffSwitch; s != nil {
+			r.Switches = append(r.Switches, "all limits of "+cmp.Or(fields.Printable(s.Target), "all domains")+" are switched off"+s.String())
 		}
 	}
 	if s := w.config.ShadowMode(); s != nil {
@@ -183,15 +182,15 @@ func (w *reporter) explainDescriptor(c *service.Call, i int) Descriptor {
 	}
 	d.Limits = append(d.Limits, w.explainLimits(c, i, rule, fileDescriptor)...)
 	if c.Response != nil {
-		st := c.Response.Statuses[i]
-		d.Code, d.Remaining = st.Code.String(), st.LimitRemaining
+		answer := c.Response.Statuses[i]
+		d.Code, d.Remaining = answer.Code.String(), answer.LimitRemaining
 		d.DecidingLimit = w.decidingLimit(c, i, rule)
 	}
 	d.Summary = w.summary(c, request, &d, rule, fileDescriptor, &trace)
 	return d
 }
 
-// newEnforcement describes enforce of rule for descriptor i, or returns nil if it can deny all keys.
+// newEnforcement describes the field enforce of rule for descriptor i. It returns nil if the rule can deny all keys.
 func newEnforcement(c *service.Call, i int, rule *descriptors.Rule) *Enforcement {
 	if rule == nil || rule.EnforcedPercent() == 100 {
 		return nil
@@ -208,12 +207,12 @@ func newEnforcement(c *service.Call, i int, rule *descriptors.Rule) *Enforcement
 func newOverride(applied limitsfile.AppliedOverride) Override {
 	return Override{
 		Target: applied.Target, Off: applied.IsSwitch, Author: applied.Author, Reason: applied.Reason, BaseLimits: applied.BaseLimits,
-		SetAt: utc(applied.SetAt), ExpiresAt: utc(applied.Expires),
+		SetAt: utcOrNil(applied.SetAt), ExpiresAt: utcOrNil(applied.Expires),
 	}
 }
 
-// utc returns t for a report, or nil if t is zero.
-func utc(t time.Time) *time.Time {
+// utcOrNil returns t in UTC, or nil if t is zero.
+func utcOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
@@ -221,15 +220,15 @@ func utc(t time.Time) *time.Time {
 }
 
 // explainLimits explains the limits of descriptor i. fileDescriptor is the descriptor in the limits files that matches
-// the last entry; it is nil if there is none, or if the request has its own limit.
+// the last entry. It is nil if no descriptor matches, or if the request has its own limit.
 func (w *reporter) explainLimits(c *service.Call, i int, rule *descriptors.Rule, fileDescriptor *limitsfile.Descriptor) []Limit {
-	var inForce []*descriptors.RateLimit // the limits of rule that the report does not have yet
+	var limitsInForce []*descriptors.RateLimit // the limits of rule that are not explained yet
 	if rule != nil {
-		inForce = rule.Limits
+		limitsInForce = rule.Limits
 	}
-	var all []Limit
+	var limits []Limit
 	if fileDescriptor == nil {
-		for _, requestLimit := range inForce {
+		for _, requestLimit := range limitsInForce {
 			l := w.explainLimit(c, i, requestLimit)
 			if rule != w.domain.UntestedRule() {
 				l.FromRequest = true
@@ -237,15 +236,15 @@ func (w *reporter) explainLimits(c *service.Call, i int, rule *descriptors.Rule,
 					l.DefaultsPlace, l.FromDefaults = placeText(file, line), w.domain.Source().RequestLimitDefaults()
 				}
 			}
-			all = append(all, l)
+			limits = append(limits, l)
 		}
-		return all
+		return limits
 	}
 	for _, fileLimit := range fileDescriptor.Limits {
 		var l Limit
-		if fileLimit.Enabled && len(inForce) > 0 {
-			l = w.explainLimit(c, i, inForce[0])
-			inForce = inForce[1:]
+		if fileLimit.Enabled && len(limitsInForce) > 0 {
+			l = w.explainLimit(c, i, limitsInForce[0])
+			limitsInForce = limitsInForce[1:]
 		} else {
 			l = effectiveValues(fileLimit.Limit)
 			l.Name, l.State = fileLimit.Name, Off
@@ -260,9 +259,9 @@ func (w *reporter) explainLimits(c *service.Call, i int, rule *descriptors.Rule,
 		if len(l.FromDefaults) > 0 {
 			l.DefaultsPlace = placeText(w.domain.Source().DefaultsPlace())
 		}
-		all = append(all, l)
+		limits = append(limits, l)
 	}
-	return all
+	return limits
 }
 
 // effectiveValues returns a Limit with the values of l. If l is nil, the limit is unlimited.
@@ -282,7 +281,7 @@ func effectiveValues(l *limit.Limit) Limit {
 	return values
 }
 
-// explainLimit explains l, a limit in force of descriptor i.
+// explainLimit explains l, a limit in force that descriptor i meets.
 func (w *reporter) explainLimit(c *service.Call, i int, l *descriptors.RateLimit) Limit {
 	limitReport := effectiveValues(l.Limit)
 	limitReport.Name = l.Name
@@ -304,10 +303,10 @@ func (w *reporter) explainLimit(c *service.Call, i int, l *descriptors.RateLimit
 	return limitReport
 }
 
-// isRejected reports whether the service has rejected c, such as a refund that the rule refuses.
+// isRejected reports whether the service has rejected c, because the rule allows no refund, for example.
 func isRejected(c *service.Call) bool { return c.Err != nil && c.Decisions() == 0 }
 
-// replacingLimit returns the name and rule of the limit that replaces the limits called name.
+// replacingLimit returns the name and the rule of the limit that replaces the limits with this name.
 func replacingLimit(c *service.Call, name string) string {
 	for _, rule := range c.Rules {
 		if rule == nil {
@@ -371,10 +370,10 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 	case backend.SourceFallback:
 		a.By = "the fallback in this replica"
 		if w.o.FailingSince != nil {
-			a.Since = utc(w.o.FailingSince(d.Hit))
+			a.Since = utcOrNil(w.o.FailingSince(d.Hit))
 		}
 	case backend.SourceDenyCache:
-		a.By, a.Since, a.Until = "the deny cache of this replica", utc(p.Denial.Since), a.RetryAt
+		a.By, a.Since, a.Until = "the deny cache of this replica", utcOrNil(p.Denial.Since), a.RetryAt
 	default:
 		if r.Source.IsBackend() {
 			a.By = r.Source.String()
@@ -382,7 +381,7 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 	}
 }
 
-// timeAfter returns now plus micros, to the millisecond, or nil if micros is 0.
+// timeAfter returns now plus micros, rounded to a millisecond, or nil if micros is 0.
 func (w *reporter) timeAfter(micros int64) *time.Time {
 	if micros == 0 {
 		return nil
@@ -396,18 +395,18 @@ func (w *reporter) timeAt(micros int64) time.Time {
 
 // decidingLimit returns the index of the limit that the status of descriptor i describes, or nil.
 func (w *reporter) decidingLimit(c *service.Call, i int, rule *descriptors.Rule) *int {
-	st := c.Response.Statuses[i]
-	if rule == nil || st.CurrentLimit == nil {
+	answer := c.Response.Statuses[i]
+	if rule == nil || answer.CurrentLimit == nil {
 		return nil
 	}
-	j := slices.IndexFunc(rule.Limits, func(l *descriptors.RateLimit) bool { return l.Response == st.CurrentLimit })
+	j := slices.IndexFunc(rule.Limits, func(l *descriptors.RateLimit) bool { return l.Response == answer.CurrentLimit })
 	if j < 0 {
 		return nil
 	}
 	return &j
 }
 
-// placeText returns file:line, or the file alone if the line is 0.
+// placeText returns file:line, or only the file if the line is 0.
 func placeText(file string, line int) string { return fields.FileLine(fields.Printable(file), line) }
 
 func explainLevel(s *descriptors.Step) Level {

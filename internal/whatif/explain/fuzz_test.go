@@ -23,8 +23,8 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// explainAndSend explains each request just before it is sent: with the counters, with counters that
-// fail, and without counters. The report has the error of the service, if there is one.
+// explainAndSend explains each request just before it sends the request: with the counters, with counters that
+// fail, and without counters. If the service returns an error, the report must have an error too.
 func explainAndSend(t require.TestingT, limits string, allOrNone, shadowMode, quotaMode bool, requests ...*rlsv3.RateLimitRequest) {
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(limits)}}, limitsfile.Options{})
 	if err != nil {
@@ -34,7 +34,7 @@ func explainAndSend(t require.TestingT, limits string, allOrNone, shadowMode, qu
 	store.Set(descriptors.Compile(set))
 	now := start
 	counters := local.New(local.Options{MaxKeys: 1000})
-	svc := service.New(service.Options{Limits: store, Limiter: counters, Now: func() time.Time { return now }, ShadowMode: shadowMode, QuotaMode: quotaMode, AllOrNone: allOrNone})
+	rateLimiter := service.New(service.Options{Limits: store, Limiter: counters, Now: func() time.Time { return now }, ShadowMode: shadowMode, QuotaMode: quotaMode, AllOrNone: allOrNone})
 	for _, req := range requests {
 		for i, layer := range []backend.Layer{backend.Counters{Limiter: counters}, backend.Counters{Limiter: &brokenCounters{err: errors.New("broken")}}, nil} {
 			o := explain.Options{Limits: store, Layer: layer, Now: func() time.Time { return now }, AllOrNone: allOrNone, ShadowMode: shadowMode, QuotaMode: quotaMode}
@@ -46,7 +46,7 @@ func explainAndSend(t require.TestingT, limits string, allOrNone, shadowMode, qu
 			if i > 0 {
 				continue
 			}
-			resp, err := svc.ShouldRateLimit(context.Background(), req)
+			resp, err := rateLimiter.ShouldRateLimit(context.Background(), req)
 			require.Equal(t, err != nil, report.Error != "")
 			if err == nil {
 				require.Equal(t, resp.OverallCode.String(), report.Code, "%s %v", limits, requests)
@@ -56,19 +56,19 @@ func explainAndSend(t require.TestingT, limits string, allOrNone, shadowMode, qu
 	}
 }
 
-// FuzzExplain explains requests that the fuzzer writes, with limits that it writes.
+// FuzzExplain explains requests of the fuzzer with limits of the fuzzer.
 func FuzzExplain(f *testing.F) {
 	limits, err := os.ReadFile("../../../examples/limits.yaml")
 	require.NoError(f, err)
 	req, err := explain.NewRequest("shop", []string{"remote_address=10.0.0.1,path=/login", "tenant=free"}, "3/minute")
 	require.NoError(f, err)
-	wire, err := proto.Marshal(req)
+	message, err := proto.Marshal(req)
 	require.NoError(f, err)
-	f.Add(string(limits), wire, false, false, false)
-	f.Add("domain: shop\ndescriptors: [{key: tenant, refunds: false, rate_limits: [{unit: day, requests_per_unit: 1, name: a, replaces: [{name: a}]}]}]", wire, true, true, true)
-	f.Fuzz(func(t *testing.T, limits string, wire []byte, allOrNone, shadowMode, quotaMode bool) {
+	f.Add(string(limits), message, false, false, false)
+	f.Add("domain: shop\ndescriptors: [{key: tenant, refunds: false, rate_limits: [{unit: day, requests_per_unit: 1, name: a, replaces: [{name: a}]}]}]", message, true, true, true)
+	f.Fuzz(func(t *testing.T, limits string, message []byte, allOrNone, shadowMode, quotaMode bool) {
 		var req rlsv3.RateLimitRequest
-		if proto.Unmarshal(wire, &req) == nil {
+		if proto.Unmarshal(message, &req) == nil {
 			explainAndSend(t, limits, allOrNone, shadowMode, quotaMode, &req, &req)
 		}
 	})
@@ -77,7 +77,7 @@ func FuzzExplain(f *testing.F) {
 // FuzzDrawnExplain explains drawn requests with drawn limits.
 func FuzzDrawnExplain(f *testing.F) { f.Fuzz(rapid.MakeFuzz(explainDrawn)) }
 
-func TestDrawnRequestsAreExplained(t *testing.T) {
+func TestExplanationOfARandomRequestHasTheCodeOfTheAnswer(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, explainDrawn)
 }

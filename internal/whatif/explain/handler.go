@@ -15,7 +15,7 @@ import (
 // Path is the path of the handler on the debug listener.
 const Path = "/explain"
 
-// usage is shown beside the problem of a query.
+// usage is the text that follows the error of a query.
 const usage = "ask as /explain?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE… and repeat descriptor for each descriptor of the request;\n" +
 	"limit=100/minute states a limit in the request; format=json or Accept: application/json returns JSON"
 
@@ -24,10 +24,10 @@ func (x *Explainer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	wantsJSON := strings.Contains(r.Header.Get("Accept"), "application/json")
-	q, err := url.ParseQuery(r.URL.RawQuery)
+	query, err := url.ParseQuery(r.URL.RawQuery)
 	var req *rlsv3.RateLimitRequest
 	code := http.StatusBadRequest
-	switch format := q.Get(FormatParam); {
+	switch format := query.Get(FormatParam); {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		w.Header().Set("Allow", "GET, HEAD")
 		code, err = http.StatusMethodNotAllowed, errors.New("method: want GET")
@@ -39,7 +39,7 @@ func (x *Explainer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = errors.New("format: want json or text")
 	default:
 		wantsJSON = format == "json" || format == "" && wantsJSON
-		req, err = ParseQuery(q)
+		req, err = ParseQuery(query)
 	}
 	switch {
 	case err != nil && wantsJSON:
@@ -52,12 +52,12 @@ func (x *Explainer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, http.StatusOK, x.Explain(r.Context(), req))
 	default:
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_ = x.Explain(r.Context(), req).WriteText(w) // an error means that the caller has gone
+		_ = x.Explain(r.Context(), req).WriteText(w) // an error means that the caller has closed the connection
 	}
 }
 
 func writeJSON(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = reports.JSON(w, body) // an error means that the caller has gone
+	_ = reports.JSON(w, body) // an error means that the caller has closed the connection
 }

@@ -79,7 +79,7 @@ func TestHandlerRejectsBadQueries(t *testing.T) {
 		assert.Less(t, w.Code, 500, query)
 		assert.Contains(t, w.Body.String(), want)
 		assert.Contains(t, w.Body.String(), "/explain?domain=DOMAIN")
-		assert.NotContains(t, w.Body.String(), "did you mean day", "a unit that is not misspelt")
+		assert.NotContains(t, w.Body.String(), "did you mean day", "a correct unit gets no suggestion")
 		if query == "" {
 			continue
 		}
@@ -94,8 +94,8 @@ func TestHandlerRejectsBadQueries(t *testing.T) {
 	assert.Equal(t, http.StatusMethodNotAllowed, w.Code)
 }
 
-// Any query has an error or a request that can be explained, and its descriptors are written
-// as they were read.
+// FuzzQuery checks that a query is an error, or a request that can be explained. The text of its
+// descriptors gives the same descriptors when it is read.
 func FuzzQuery(f *testing.F) {
 	for _, query := range []string{
 		"domain=shop&descriptor=tenant=bob,path=/login", "domain=shop&descriptor=a\\,b=c\\=&descriptor=x=&limit=5/hour",
@@ -107,7 +107,7 @@ func FuzzQuery(f *testing.F) {
 	f.Fuzz(func(t *testing.T, query string) {
 		w := r.get(strings.Map(func(c rune) rune {
 			if c <= ' ' || c == 0x7f {
-				return '+' // httptest rejects what a server would never get
+				return '+' // httptest rejects bytes that a server never gets
 			}
 			return c
 		}, query), "application/json")
@@ -126,13 +126,13 @@ func FuzzQuery(f *testing.F) {
 			return
 		}
 		for i, d := range req.Descriptors {
-			again, err := entrytext.ParseRequest(entrytext.Format(d.Entries))
+			reread, err := entrytext.ParseRequest(entrytext.Format(d.Entries))
 			if err != nil {
 				t.Fatal(err)
 			}
 			for j, e := range d.Entries {
-				if again[j].Key != e.Key || again[j].Value != e.Value {
-					t.Fatalf("descriptor %d of %q is written as %v", i, query, again)
+				if reread[j].Key != e.Key || reread[j].Value != e.Value {
+					t.Fatalf("descriptor %d of %q is written as %v", i, query, reread)
 				}
 			}
 		}

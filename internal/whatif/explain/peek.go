@@ -11,13 +11,13 @@ import (
 // peeker is a backend.Limiter that answers as the service would, and charges nothing.
 type peeker struct {
 	o     *Options
-	peeks []peek // of the hits of the last Take
+	peeks []peek // the peeks of the last Take, one for each hit
 }
 
-// peek is what the Layers say about one hit.
+// peek is the answer of Options.Layer about one hit.
 type peek struct {
 	backend.Peek
-	isRetryExact bool // the RetryAfter of the result is exact, or Never
+	isRetryExact bool // the RetryAfter of the result is exact or Never
 }
 
 var _ backend.Limiter = (*peeker)(nil)
@@ -26,34 +26,34 @@ func (p *peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, re
 	layerPeeks := make([]backend.Peek, len(hits))
 	p.o.Layer.Peek(ctx, now, hits, layerPeeks)
 	p.peeks = make([]peek, len(hits))
-	anyDenied := false // whether a hit denies the group
+	isGroupDenied := false
 	for i := range hits {
 		p.peeks[i].Peek = layerPeeks[i]
 		if d := layerPeeks[i].Denial; d != nil {
 			results[i], p.peeks[i].isRetryExact = d.Result, true
-			anyDenied = anyDenied || hits[i].DeniesGroup(&results[i])
+			isGroupDenied = isGroupDenied || hits[i].DeniesGroup(&results[i])
 		}
 	}
-	cacheDenied := anyDenied
-	chargedHits := map[string]int64{} // hits of this request, by counter
+	isGroupDeniedByCache := isGroupDenied
+	chargedHits := map[string]int64{} // the charged hits of this request; the key is the name of the counter
 	for i := range hits {
 		h := &hits[i]
 		if layerPeeks[i].Denial != nil {
 			continue
 		}
-		isSkipped := cacheDenied && h.InGroup()
+		isSkipped := isGroupDeniedByCache && h.InGroup()
 		results[i], p.peeks[i].isRetryExact = nextResult(h, layerPeeks[i].Result, chargedHits[counterName(h)], isSkipped)
 		if results[i].Err == nil && !isSkipped && (results[i].Allowed || chargesDenied(h)) {
 			chargedHits[counterName(h)] += h.N
 		}
-		anyDenied = anyDenied || h.DeniesGroup(&results[i])
+		isGroupDenied = isGroupDenied || h.DeniesGroup(&results[i])
 	}
-	if anyDenied && !cacheDenied {
+	if isGroupDenied && !isGroupDeniedByCache {
 		p.undoCharges(hits, results, chargedHits)
 	}
 }
 
-// undoCharges takes back the charges of the group, because one of its hits denies it.
+// undoCharges takes back the charges of the group, because one hit of the group is denied.
 func (p *peeker) undoCharges(hits []backend.Hit, results []backend.Result, chargedHits map[string]int64) {
 	for i := range hits {
 		if h := &hits[i]; h.InGroup() && results[i].Allowed {
@@ -72,11 +72,11 @@ func counterName(h *backend.Hit) string { return h.Limit.Tag() + ":" + string(h.
 // chargesDenied reports whether h is charged even if it is denied.
 func chargesDenied(h *backend.Hit) bool { return h.Limit.ChargeDenied && !h.InGroup() }
 
-// nextResult returns the answer to h, after earlierHits of the request on the same counter, from the answer to a hit of
-// 0. If isSkipped is true, h is not charged. If isRetryExact is false, RetryAfter is only positive.
+// nextResult returns the answer to h after earlierHits hits of the same request on the same counter. peek is the answer
+// to a peek. If isSkipped is true, h is not charged. If isRetryExact is false, RetryAfter is positive but has no meaning.
 func nextResult(h *backend.Hit, peek backend.Result, earlierHits int64, isSkipped bool) (r backend.Result, isRetryExact bool) {
-	isUncounted := peek.Err != nil || peek.Source == backend.SourceFallback && peek.Share == nil
-	if isUncounted || h.N == 0 && earlierHits == 0 {
+	isNotCounted := peek.Err != nil || peek.Source == backend.SourceFallback && peek.Share == nil
+	if isNotCounted || h.N == 0 && earlierHits == 0 {
 		return peek, true
 	}
 	r = peek
@@ -84,7 +84,7 @@ func nextResult(h *backend.Hit, peek backend.Result, earlierHits int64, isSkippe
 	r.Result = h.Limit.FromPeek(r.Result, h.N)
 	if !isSkipped && (r.Allowed || chargesDenied(h)) {
 		r.Remaining -= h.N
-		if h.N < 0 { // a refund returns no more than what is spent
+		if h.N < 0 { // a refund returns at most the spent hits
 			r.Remaining = min(r.Remaining, h.Limit.Capacity())
 		}
 	}

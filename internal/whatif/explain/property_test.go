@@ -34,13 +34,13 @@ var (
 // drawDescriptors returns random descriptors of a limits file.
 func drawDescriptors(t *rapid.T, depth int) string {
 	var items []string
-	known := map[string]bool{}
+	usedNames := map[string]bool{}
 	for range rapid.IntRange(1, 5).Draw(t, "descriptors") {
 		key, value := rapid.SampledFrom(fileKeys).Draw(t, "key"), rapid.SampledFrom(fileValues).Draw(t, "value")
-		if known[key+"="+value] {
+		if usedNames[key+"="+value] {
 			continue
 		}
-		known[key+"="+value] = true
+		usedNames[key+"="+value] = true
 		fields := []string{fmt.Sprintf("key: %q", key)}
 		if value != "" {
 			fields = append(fields, fmt.Sprintf("value: %q", value))
@@ -111,13 +111,13 @@ func drawRequest(t *rapid.T) *rlsv3.RateLimitRequest {
 
 // decisions is a service.Observer that keeps the decisions of the last call.
 type decisions struct {
-	rules []string // path of each descriptor's rule, or ""
-	all   []service.Decision
+	rules []string // the path of the rule of each descriptor, or ""
+	list  []service.Decision
 }
 
 // Answered implements service.Observer.
 func (d *decisions) Answered(_ context.Context, c *service.Call) {
-	d.rules, d.all = nil, nil
+	d.rules, d.list = nil, nil
 	for _, r := range c.Rules {
 		path := ""
 		if r != nil {
@@ -130,7 +130,7 @@ func (d *decisions) Answered(_ context.Context, c *service.Call) {
 		hit := *decision.Hit
 		hit.Key = append([]byte(nil), hit.Key...)
 		decision.Hit = &hit
-		d.all = append(d.all, decision)
+		d.list = append(d.list, decision)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestReportAgreesWithTheNextDecision(t *testing.T) {
 			o.Layer = denycache.New(o.Layer, denycache.Options{SizeBytes: 64 << 10})
 		}
 		var got decisions
-		svc := service.New(service.Options{
+		rateLimiter := service.New(service.Options{
 			Limits: store, Limiter: o.Layer, Observers: []service.Observer{&got}, Now: o.Now,
 			ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, AllOrNone: allOrNone,
 		})
@@ -169,7 +169,7 @@ func TestReportAgreesWithTheNextDecision(t *testing.T) {
 			req := rapid.SampledFrom(requests).Draw(t, "request")
 			report := x.Explain(t.Context(), req)
 			require.Equal(t, report, x.Explain(t.Context(), req), "an explanation changes nothing")
-			resp, err := svc.ShouldRateLimit(t.Context(), req)
+			resp, err := rateLimiter.ShouldRateLimit(t.Context(), req)
 			require.NoError(t, err)
 			checkReport(t, report, resp, &got, now, allOrNone)
 			for i, d := range req.Descriptors {
@@ -184,22 +184,22 @@ func checkReport(t *rapid.T, report *explain.Report, resp *rlsv3.RateLimitRespon
 	require.Equal(t, resp.OverallCode.String(), report.Code)
 	require.Len(t, report.Descriptors, len(resp.Statuses))
 	hitsOfCounter := map[string]int{}
-	for _, decision := range got.all {
+	for _, decision := range got.list {
 		hitsOfCounter[string(decision.Key)+decision.Limit.Tag()]++
 	}
-	next := 0
-	for i, st := range resp.Statuses {
+	decisionIndex := 0
+	for i, status := range resp.Statuses {
 		d := &report.Descriptors[i]
 		require.Equal(t, got.rules[i], d.Rule)
-		require.Equal(t, st.Code.String(), d.Code)
-		require.Equal(t, st.LimitRemaining, d.Remaining)
-		require.Equal(t, st.CurrentLimit != nil, d.DecidingLimit != nil)
+		require.Equal(t, status.Code.String(), d.Code)
+		require.Equal(t, status.LimitRemaining, d.Remaining)
+		require.Equal(t, status.CurrentLimit != nil, d.DecidingLimit != nil)
 		for _, l := range d.Limits {
 			if l.State != explain.Counted {
 				continue
 			}
-			decision := got.all[next]
-			next++
+			decision := got.list[decisionIndex]
+			decisionIndex++
 			require.Equal(t, i, decision.Descriptor)
 			require.Equal(t, string(decision.Key), l.Counter.Name)
 			require.Equal(t, decision.Limit.Tag(), l.Counter.Tag)
@@ -220,10 +220,10 @@ func checkReport(t *rapid.T, report *explain.Report, resp *rlsv3.RateLimitRespon
 			}
 		}
 	}
-	require.Len(t, got.all, next)
+	require.Len(t, got.list, decisionIndex)
 }
 
-// checkTrace checks that the levels of d are the walk of Match.
+// checkTrace checks that the levels of d are the levels that Match walks.
 func checkTrace(t *rapid.T, domain *descriptors.Domain, entries []*ratelimitv3.RateLimitDescriptor_Entry, d *explain.Descriptor) {
 	trace := domain.Trace(entries)
 	require.Equal(t, domain.Match(entries), trace.Rule)

@@ -18,7 +18,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// The parameters of a query. Descriptor can be repeated.
+// The parameters of a query. Only descriptor can occur several times.
 const (
 	DomainParam     = "domain"
 	DescriptorParam = "descriptor"
@@ -34,10 +34,10 @@ const (
 	maxDescriptors = 20
 )
 
-// ParseQuery returns the request of a query, whose parameters are
+// ParseQuery returns the request of a query with these parameters:
 //
 //   - domain: the domain;
-//   - descriptor: a descriptor in the form of entrytext.Parse, for each
+//   - descriptor: a descriptor in the form of entrytext.Parse, once for each
 //     descriptor of the request;
 //   - limit: a limit that the request states for each descriptor, such as 100/minute.
 func ParseQuery(q url.Values) (*rlsv3.RateLimitRequest, error) {
@@ -52,7 +52,7 @@ func ParseQuery(q url.Values) (*rlsv3.RateLimitRequest, error) {
 	return NewRequest(q.Get(DomainParam), q[DescriptorParam], q.Get(LimitParam))
 }
 
-// NewRequest returns the request of the texts that ParseQuery reads. ownLimit can be empty.
+// NewRequest returns the request that the texts of a query describe; see ParseQuery. ownLimit can be empty.
 func NewRequest(domain string, descriptorTexts []string, ownLimit string) (*rlsv3.RateLimitRequest, error) {
 	switch {
 	case domain == "":
@@ -91,7 +91,7 @@ func ParseLimit(text string) (*ratelimitv3.RateLimitDescriptor_RateLimitOverride
 	case err != nil || !isUnit || unit == limit.Millisecond: // Envoy has no milliseconds
 		units := slices.DeleteFunc(limit.UnitNames(), func(name string) bool { return name == limit.Millisecond.String() })
 		if isUnit {
-			unitName = "" // it is not misspelt
+			unitName = "" // the message must suggest no similar unit
 		}
 		return nil, fmt.Errorf("limit: got %s, want NUMBER/UNIT such as 100/minute; units are %s", fields.Printable(text), fields.OneOf(unitName, units))
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// candidateReason returns why c wins or loses in s.
+// candidateReason returns the reason why c wins or loses in s.
 func candidateReason(s *descriptors.Step, c *descriptors.Candidate) string {
 	if c.Kind == descriptors.NoMatch {
 		if errors.Is(c.Failure, descriptors.ErrNotTested) {
@@ -51,7 +51,7 @@ func candidateReason(s *descriptors.Step, c *descriptors.Candidate) string {
 	return text + ", but a " + kindNoun(s.Winner.Kind) + " wins"
 }
 
-// kindNoun names a descriptor that matches in the way of k.
+// kindNoun returns the noun for a descriptor with a match of kind k.
 func kindNoun(k descriptors.MatchKind) string {
 	if k == descriptors.ConditionMatch {
 		return "condition"
@@ -152,13 +152,13 @@ func limitedSummary(d *Descriptor) string {
 	if d.DecidingLimit != nil && len(d.Limits) > 1 {
 		text += ", limit " + d.Limits[*d.DecidingLimit].Limit
 	}
-	isOver := slices.ContainsFunc(d.Limits, func(l Limit) bool { return l.NextHit != nil && l.NextHit.Error == "" && !l.NextHit.Allowed })
+	isLimitExceeded := slices.ContainsFunc(d.Limits, func(l Limit) bool { return l.NextHit != nil && l.NextHit.Error == "" && !l.NextHit.Allowed })
 	switch {
-	case d.ShadowMode && isOver:
+	case d.ShadowMode && isLimitExceeded:
 		text += "; the limit is exceeded, but shadow mode never denies"
-	case d.Enforcement != nil && !d.Enforcement.IncludesKey && isOver:
+	case d.Enforcement != nil && !d.Enforcement.IncludesKey && isLimitExceeded:
 		text += "; the limit is exceeded, but enforce leaves this key out"
-	case d.QuotaMode && isOver:
+	case d.QuotaMode && isLimitExceeded:
 		text += ", in quota mode"
 	}
 	if d.MaxHits > 0 && d.Hits > int64(d.MaxHits) {
@@ -167,11 +167,12 @@ func limitedSummary(d *Descriptor) string {
 	return text
 }
 
-// entryText and descriptorText return key and value without quotes.
+// entryText returns the key and the value of e without quotes.
 func entryText(e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	return e.GetKey() + "=" + e.GetValue()
 }
 
+// descriptorText returns the key and the value of d without quotes.
 func descriptorText(d *limitsfile.Descriptor) string {
 	if d.Value == "" {
 		return d.Key

@@ -6,32 +6,32 @@ import "time"
 type Report struct {
 	Domain string    `json:"domain"`
 	Place  string    `json:"place,omitempty"` // file and line of the domain, such as "limits.yaml:1"
-	Time   time.Time `json:"time"`            // of the peek
+	Time   time.Time `json:"time"`            // the time of the peek
 
-	Code  string `json:"code,omitempty"`  // of the whole response: OK or OVER_LIMIT
-	Error string `json:"error,omitempty"` // that the service would return in place of a response
+	Code  string `json:"code,omitempty"`  // the code of the whole response: OK or OVER_LIMIT
+	Error string `json:"error,omitempty"` // the error that the service would return in place of a response
 
 	UnknownDomain *UnknownDomain `json:"unknown_domain,omitempty"` // set if no limits file has the domain
 
-	Switches         []string `json:"switches,omitempty"`           // of the whole domain and of SHADOW_MODE
+	Switches         []string `json:"switches,omitempty"`           // the switches of the whole domain and of SHADOW_MODE
 	GlobalShadowMode bool     `json:"global_shadow_mode,omitempty"` // SHADOW_MODE has turned OVER_LIMIT into OK
-	Offline          bool     `json:"offline,omitempty"`            // no service was asked; all counters count as empty
+	Offline          bool     `json:"offline,omitempty"`            // the report was made without a service, so all counters count as empty
 
 	Descriptors []Descriptor `json:"descriptors"`
-	Candidate   *Report      `json:"candidate,omitempty"` // the answer of the candidate limits; nil without them
+	Candidate   *Report      `json:"candidate,omitempty"` // the answer of the candidate limits; nil without candidate limits
 }
 
 // UnknownDomain describes the domains that the service has.
 type UnknownDomain struct {
-	Nearest  string   `json:"nearest,omitempty"`   // the domain with the most similar name, if any is similar
-	Domains  []string `json:"domains"`             // the first ones
-	Count    int      `json:"count"`               // of all domains
+	Nearest  string   `json:"nearest,omitempty"`   // the domain with the most similar name, if a name is similar
+	Domains  []string `json:"domains"`             // the first domains
+	Count    int      `json:"count"`               // the number of all domains
 	WithRule []string `json:"with_rule,omitempty"` // domains in which each descriptor of the request has a rule
 }
 
 // Descriptor explains one descriptor of the request.
 type Descriptor struct {
-	Descriptor string `json:"descriptor"` // as text: "service=checkout,path=/orders"
+	Descriptor string `json:"descriptor"` // the text of the descriptor: "service=checkout,path=/orders"
 
 	// Code and Remaining are the status in the response. DecidingLimit is the index in Limits of the limit that
 	// the status describes, or nil if no limit was counted.
@@ -40,21 +40,21 @@ type Descriptor struct {
 	DecidingLimit *int   `json:"deciding_limit,omitempty"`
 
 	Summary string  `json:"summary"` // the outcome in one sentence
-	Levels  []Level `json:"levels"`  // one for each entry that was compared; none if the request has its own limit
+	Levels  []Level `json:"levels"`  // one level for each entry that was compared; empty if the request has its own limit
 
-	Rule  string `json:"rule,omitempty"`  // path of the rule that limits the descriptor: "shop > service=checkout"
+	Rule  string `json:"rule,omitempty"`  // the path of the rule that limits the descriptor: "shop > service=checkout"
 	Place string `json:"place,omitempty"` // file and line of the rule
 
 	ShadowMode  bool         `json:"shadow_mode,omitempty"`
 	QuotaMode   bool         `json:"quota_mode,omitempty"`
-	Enforcement *Enforcement `json:"enforcement,omitempty"` // enforce of the rule; nil if the rule can deny all keys
+	Enforcement *Enforcement `json:"enforcement,omitempty"` // the field enforce of the rule; nil if the rule can deny all keys
 
-	Hits    int64  `json:"hits"`               // that the call charges
-	MaxHits uint32 `json:"max_hits,omitempty"` // a call with more hits is denied; 0 is no bound
+	Hits    int64  `json:"hits"`               // the hits that the call charges
+	MaxHits uint32 `json:"max_hits,omitempty"` // a call with more hits is denied; 0 means no bound
 
 	Denial    *Denial    `json:"denial,omitempty"`
 	Created   *Override  `json:"created,omitempty"`   // set if the rule was created at run time
-	Overrides []Override `json:"overrides,omitempty"` // of the rule, in the order in which they apply; a switch is last
+	Overrides []Override `json:"overrides,omitempty"` // the overrides of the rule, in the order in which they apply; a switch is last
 
 	Limits []Limit `json:"limits"`
 }
@@ -62,38 +62,38 @@ type Descriptor struct {
 // Denial is the body and the headers that a rule adds to the responses that deny a request.
 type Denial struct {
 	Body    string   `json:"body,omitempty"`
-	Headers []string `json:"headers,omitempty"` // as "name: value"
+	Headers []string `json:"headers,omitempty"` // each header in the form "name: value"
 }
 
 // Level explains the comparison of one entry with the descriptors of one level.
 type Level struct {
 	Entry    string     `json:"entry"`
-	Compared int        `json:"compared"`         // descriptors of the level in the limits files
-	Winner   *Candidate `json:"winner,omitempty"` // the descriptor that the entry matches, if there is one
+	Compared int        `json:"compared"`         // the number of descriptors of this level in the limits files
+	Winner   *Candidate `json:"winner,omitempty"` // the descriptor that the entry matches; nil if no descriptor matches
 
-	Others      []Candidate `json:"others,omitempty"`       // descriptors that match and lose, or come close
-	OtherValues int         `json:"other_values,omitempty"` // descriptors with this key and another value, listed or not
+	Others      []Candidate `json:"others,omitempty"`       // the descriptors that match and lose, or that nearly match
+	OtherValues int         `json:"other_values,omitempty"` // the number of descriptors with this key and another value, in Others or not
 }
 
 // Candidate is a descriptor of a level.
 type Candidate struct {
-	Descriptor string `json:"descriptor"` // key and value in the limits file
+	Descriptor string `json:"descriptor"` // the key and the value in the limits file
 	Place      string `json:"place,omitempty"`
 	Match      string `json:"match"`                // exact, condition, pattern, any_value or no_match
 	Difference string `json:"difference,omitempty"` // only for no_match
-	Reason     string `json:"reason"`               // why the descriptor wins or loses
+	Reason     string `json:"reason"`               // the reason why the descriptor wins or loses
 }
 
-// Enforcement says whether enforce of a rule lets the rule deny a key.
+// Enforcement says whether a rule with the field enforce can deny the key of the request.
 type Enforcement struct {
-	Percent     float64 `json:"percent"` // of the keys that can be denied
-	IncludesKey bool    `json:"includes_key"`
+	Percent     float64 `json:"percent"`      // the percentage of the keys that the rule can deny
+	IncludesKey bool    `json:"includes_key"` // the rule can deny this key
 }
 
 // Override is an override in force. Author and SetAt are empty if they are unknown.
 type Override struct {
 	Target     string     `json:"target"`
-	Off        bool       `json:"off,omitempty"` // a switch, which takes the limits out of force
+	Off        bool       `json:"off,omitempty"` // the override is a switch, which takes the limits out of force
 	Reason     string     `json:"reason,omitempty"`
 	Author     string     `json:"author,omitempty"`
 	SetAt      *time.Time `json:"set_at,omitempty"`
@@ -106,7 +106,7 @@ type Limit struct {
 	Limit      string `json:"limit"` // such as "100 per minute"
 	Name       string `json:"name,omitempty"`
 	State      State  `json:"state"`
-	ReplacedBy string `json:"replaced_by,omitempty"` // another limit: "limit acme of shop > tenant=acme"
+	ReplacedBy string `json:"replaced_by,omitempty"` // the limit that replaces this limit: "limit acme of shop > tenant=acme"
 
 	// The effective values. They are empty for an unlimited limit.
 	RequestsPerUnit  uint32  `json:"requests_per_unit"`
@@ -123,7 +123,7 @@ type Limit struct {
 	Lease            bool    `json:"lease,omitempty"`
 	LeaseWaste       float64 `json:"lease_waste,omitempty"` // 0 means the default
 
-	Place         string   `json:"place,omitempty"`         // file and line
+	Place         string   `json:"place,omitempty"`         // file and line of the limit
 	FromRequest   bool     `json:"from_request,omitempty"`  // the request states the limit
 	FromDefaults  []string `json:"from_defaults,omitempty"` // fields that come from the defaults of the domain
 	DefaultsPlace string   `json:"defaults_place,omitempty"`
@@ -133,54 +133,54 @@ type Limit struct {
 	NextHit *Answer  `json:"next_hit,omitempty"`
 }
 
-// State is the part that a limit takes in the decision.
+// State says how a limit takes part in the decision.
 type State string
 
 // The states of a limit.
 const (
-	Counted   State = "counted"
-	Unlimited State = "unlimited"
-	Off       State = "off"      // enabled: false
-	Replaced  State = "replaced" // by another limit of the request
-	Rejected  State = "rejected" // the service rejects the request and counts nothing
+	Counted   State = "counted"   // the hits are counted
+	Unlimited State = "unlimited" // the limit admits all hits
+	Off       State = "off"       // the limit has enabled: false
+	Replaced  State = "replaced"  // another limit of the request replaces this limit
+	Rejected  State = "rejected"  // the service rejects the request and counts nothing
 )
 
-// Counter is the counter of a limit. Its numbers are what a hit of 0 read.
+// Counter is the counter of a limit. Its numbers come from a peek.
 type Counter struct {
-	Name    string `json:"name"`              // domain|key=value
+	Name    string `json:"name"`              // the name, such as domain|key=value
 	Tag     string `json:"tag"`               // the kind of counter, such as fw60
-	Server  string `json:"server,omitempty"`  // address of its Redis, if the counter is there
-	Key     string `json:"key,omitempty"`     // in Redis
-	Permits int64  `json:"permits,omitempty"` // remaining hits that this replica holds
+	Server  string `json:"server,omitempty"`  // the address of the Redis that has the counter, if a Redis has the counter
+	Key     string `json:"key,omitempty"`     // the key of the counter in Redis
+	Permits int64  `json:"permits,omitempty"` // the permits of the counter that this replica holds
 
-	// Degraded reports that the backend did not answer. The numbers are then those of the
-	// fallback in this replica, and Capacity is its share of the limit.
+	// Degraded reports that the backend did not answer. The numbers then come from the fallback
+	// of this replica, and Capacity is the share of the limit that the fallback may admit.
 	Degraded bool `json:"degraded,omitempty"`
-	Unknown  bool `json:"unknown,omitempty"` // nobody has read the counter, so its numbers mean nothing
+	Unknown  bool `json:"unknown,omitempty"` // the counter could not be read, so the numbers mean nothing
 
 	Capacity  int64 `json:"capacity"`
 	Spent     int64 `json:"spent"`
-	Remaining int64 `json:"remaining"` // negative if more was charged than the limit
+	Remaining int64 `json:"remaining"` // negative if more hits were charged than the limit allows
 
-	WindowStart   *time.Time `json:"window_start,omitempty"`    // set if all hits of a window are forgotten at once
-	ResetAt       *time.Time `json:"reset_at,omitempty"`        // when all hits are forgotten; empty if nothing is spent
-	FirstExpiryAt *time.Time `json:"first_expiry_at,omitempty"` // of a hold; only for algorithm concurrency
+	WindowStart   *time.Time `json:"window_start,omitempty"`    // the start of the window, if the end of the window resets the counter
+	ResetAt       *time.Time `json:"reset_at,omitempty"`        // the time at which nothing is spent; empty if nothing is spent now
+	FirstExpiryAt *time.Time `json:"first_expiry_at,omitempty"` // the time at which the first hold expires; only for algorithm concurrency
 }
 
 // Answer is the answer of one limit to the next hit.
 type Answer struct {
 	Allowed   bool  `json:"allowed"`
-	Remaining int64 `json:"remaining"` // after the hit; at least 0
+	Remaining int64 `json:"remaining"` // the remaining hits after this hit; at least 0
 
-	RetryAt *time.Time `json:"retry_at,omitempty"` // when a denied hit would pass if no hit came before, if known
+	RetryAt *time.Time `json:"retry_at,omitempty"` // the time at which a denied hit would pass if no other hit came; empty if unknown
 	Never   bool       `json:"never,omitempty"`    // the hit can't pass at any time
 
 	Source string `json:"source"`           // the part of the service that would answer, such as deny_cache
-	By     string `json:"by"`               // the same for people, such as Redis
-	Reason string `json:"reason,omitempty"` // why the backend would not answer: outage, breaker_open, late or overload
-	Mode   string `json:"mode,omitempty"`   // how the fallback would decide: local, allow or deny
+	By     string `json:"by"`               // the same part in words, such as Redis
+	Reason string `json:"reason,omitempty"` // the reason why the backend would not answer: outage, breaker_open, late or overload
+	Mode   string `json:"mode,omitempty"`   // the way in which the fallback would decide: local, allow or deny
 
-	Since *time.Time `json:"since,omitempty"` // of the remembered denial, or of the failure of the backend
-	Until *time.Time `json:"until,omitempty"` // end of the remembered denial
-	Error string     `json:"error,omitempty"` // set if nobody could decide
+	Since *time.Time `json:"since,omitempty"` // the start of the remembered denial, or of the failure of the backend
+	Until *time.Time `json:"until,omitempty"` // the end of the remembered denial
+	Error string     `json:"error,omitempty"` // the error if no part of the service could decide
 }

@@ -20,12 +20,12 @@ import (
 //go:embed report.tmpl
 var reportText string
 
-// textTemplate makes the text of a report. Each report has its own functions for times.
+// textTemplate makes the text of a report. WriteText replaces the functions of timeFuncs for each report.
 var textTemplate = template.Must(template.New("").Funcs(textFuncs).Funcs(timeFuncs(new(Report))).Parse(reportText))
 
 var textFuncs = template.FuncMap{
 	"add":       func(a, b int) int { return a + b },
-	"max":       func(n int64, least int64) int64 { return max(n, least) },
+	"max":       func(a, b int64) int64 { return max(a, b) },
 	"printable": fields.Printable,
 	"quoted":    descriptors.Quoted,
 	"outage":    (*Report).outageAnswer,
@@ -37,7 +37,7 @@ var textFuncs = template.FuncMap{
 	"place":     inBrackets,
 }
 
-// timeFuncs returns the functions that depend on the time of r, and on whether a service was asked.
+// timeFuncs returns the functions that depend on r.
 func timeFuncs(r *Report) template.FuncMap {
 	return template.FuncMap{"clock": r.clockText, "moment": r.timeText, "offline": func() bool { return r.Offline }}
 }
@@ -60,8 +60,8 @@ func (u *UnknownDomain) names() string {
 	for _, name := range u.Domains {
 		names = append(names, fields.Printable(name))
 	}
-	if more := u.Count - len(names); more > 0 {
-		names = append(names, fmt.Sprintf("and %d more", more))
+	if unlisted := u.Count - len(names); unlisted > 0 {
+		names = append(names, fmt.Sprintf("and %d more", unlisted))
 	}
 	if len(names) == 0 {
 		return "none"
@@ -69,7 +69,7 @@ func (u *UnknownDomain) names() string {
 	return strings.Join(names, ", ")
 }
 
-// unlistedValues returns the number of descriptors with the same key and another value outside Others.
+// unlistedValues returns the number of descriptors with the same key and another value that Others does not have.
 func (l Level) unlistedValues() int {
 	n := l.OtherValues
 	for _, c := range l.Others {
@@ -92,7 +92,7 @@ func (l Limit) origins() string {
 	return strings.Join(notes, "; ")
 }
 
-// extraFields returns the fields of l that differ from their defaults and that l.Limit leaves out.
+// extraFields returns the fields of l that differ from their defaults and that the text l.Limit does not show.
 func (l Limit) extraFields() string {
 	algorithm, ok := limit.ParseAlgorithm(l.Algorithm)
 	if !ok {
@@ -105,7 +105,7 @@ func (l Limit) extraFields() string {
 	}}, ", %s %v"), "")
 }
 
-// clockText returns the time of day. It adds the date if the report is from another day.
+// clockText returns the time of day of moment. It adds the date if the report is from another day.
 func (r *Report) clockText(moment *time.Time) string {
 	if moment.Format(time.DateOnly) == r.Time.Format(time.DateOnly) {
 		return moment.Format(time.TimeOnly)
@@ -113,7 +113,7 @@ func (r *Report) clockText(moment *time.Time) string {
 	return moment.Format(time.DateTime)
 }
 
-// timeText returns a time and its distance from the report: "15:04:05 UTC (in 12s)".
+// timeText returns moment and its distance from the time of the report: "15:04:05 UTC (in 12s)".
 func (r *Report) timeText(moment *time.Time) string {
 	distance := moment.Sub(r.Time).Round(time.Second)
 	text := "in " + spanText(distance)
@@ -137,7 +137,7 @@ func spanText(d time.Duration) string {
 	return d.String()
 }
 
-// outageAnswer returns the first answer that the fallback would give, or nil.
+// outageAnswer returns the first answer that would come from the fallback, or nil.
 func (r *Report) outageAnswer() *Answer {
 	for _, d := range r.Descriptors {
 		for _, l := range d.Limits {

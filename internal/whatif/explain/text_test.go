@@ -28,12 +28,12 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-var update = flag.Bool("update", false, "write the expected texts anew")
+var update = flag.Bool("update", false, "write the expected texts")
 
-// start is the time of all reports, 37.5 seconds into a minute.
+// start is the time of all reports: 37.5 seconds after the start of a minute.
 var start = time.Date(2026, 11, 20, 10, 0, 37, 500_000_000, time.UTC)
 
-// replica is a service and its Explainer, with a clock that stands still.
+// replica is a service and its Explainer. Its clock always shows start.
 type replica struct {
 	testing.TB
 	service   *service.Service
@@ -70,34 +70,34 @@ func (noEvents) Served(int)                            {}
 func (noEvents) Replayed(int64)                        {}
 func (noEvents) BlipEnded(fallback.Outage)             {}
 
-// newReplica returns a replica with the limits in testdata/limits.yaml and overrides.
+// newReplica returns a replica with the limits in testdata/limits.yaml and with overrides.
 func newReplica(t testing.TB, overrides map[string]string) *replica {
 	data, err := os.ReadFile("testdata/limits.yaml")
 	require.NoError(t, err)
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: data}}, limitsfile.Options{})
 	require.NoError(t, err)
-	var layer override.Table
-	layer.Set(overrides)
-	set, _ = layer.Apply(set, start)
-	for _, s := range layer.States() {
+	var overrideTable override.Table
+	overrideTable.Set(overrides)
+	set, _ = overrideTable.Apply(set, start)
+	for _, s := range overrideTable.States() {
 		require.NoError(t, s.Problem)
 	}
 	store := new(descriptors.Store)
 	store.Set(descriptors.Compile(set))
 
 	counters := &brokenCounters{Limiter: local.New(local.Options{})}
-	withFallback := fallback.New(fallback.Options{
+	fallbackLayer := fallback.New(fallback.Options{
 		Primary: counters, Secondary: local.New(local.Options{}), Ratio: 1, Shards: 1,
 		ShardOf: func(*backend.Hit) int { return 0 }, Probe: func(context.Context, int) error { return nil }, Observer: noEvents{},
 	})
-	t.Cleanup(withFallback.Close)
-	cached := denycache.New(withFallback, denycache.Options{SizeBytes: 1 << 16})
+	t.Cleanup(fallbackLayer.Close)
+	denyCache := denycache.New(fallbackLayer, denycache.Options{SizeBytes: 1 << 16})
 	now := func() time.Time { return start }
 	return &replica{
 		TB: t, counters: counters,
-		service: service.New(service.Options{Limits: store, Limiter: cached, Now: now}),
+		service: service.New(service.Options{Limits: store, Limiter: denyCache, Now: now}),
 		explainer: explain.New(explain.Options{
-			Limits: store, Layer: cached, Now: now,
+			Limits: store, Layer: denyCache, Now: now,
 			RedisKey: func(h *backend.Hit) (server, key string) {
 				return "redis:6379", "v1:" + h.Limit.Tag() + ":" + string(h.Key)
 			},
@@ -105,8 +105,8 @@ func newReplica(t testing.TB, overrides map[string]string) *replica {
 	}
 }
 
-// hit sends a request n times.
-func (r *replica) hit(n int, texts ...string) {
+// send sends a request n times.
+func (r *replica) send(n int, texts ...string) {
 	req, err := explain.NewRequest("shop", texts, "")
 	require.NoError(r, err)
 	for range n {
@@ -135,14 +135,14 @@ func checkGolden(t *testing.T, name, got string) {
 	assert.Equal(t, string(want), got)
 }
 
-func TestTextOfTypicalRequests(t *testing.T) {
+func TestTextExplainsTypicalRequests(t *testing.T) {
 	t.Parallel()
 	overrides := map[string]string{
 		"shop|tenant=big": `{"factor": 2, "expires_at": "2026-11-20T12:00:00Z", "set_by": "alice", "set_at": "2026-11-20T09:00:00Z"}`,
 	}
 	for _, c := range []struct {
 		name     string
-		hits     int // of the request before it is explained
+		hits     int // the number of times that the request is sent before it is explained
 		domain   string
 		ownLimit string
 		request  []string
@@ -171,7 +171,7 @@ func TestTextOfTypicalRequests(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r := newReplica(t, overrides)
-			r.hit(c.hits, c.request...)
+			r.send(c.hits, c.request...)
 			if c.domain == "" {
 				c.domain = "shop"
 			}
@@ -180,19 +180,19 @@ func TestTextOfTypicalRequests(t *testing.T) {
 	}
 }
 
-func TestTextWithoutRedis(t *testing.T) {
+func TestTextSaysThatRedisFails(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t, nil)
 	r.counters.err = backend.ErrUnavailable
-	r.hit(2, "tenant=bob", "quota=x")
+	r.send(2, "tenant=bob", "quota=x")
 	checkGolden(t, "without_redis", r.text("shop", "", "tenant=bob", "quota=x"))
 }
 
-func TestTextOffline(t *testing.T) {
+func TestTextSaysThatNoServiceWasAsked(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t, nil)
-	offline := explain.New(explain.Options{Limits: r.limits(), Now: func() time.Time { return start }})
-	r.explainer = offline
+	offlineExplainer := explain.New(explain.Options{Limits: r.limits(), Now: func() time.Time { return start }})
+	r.explainer = offlineExplainer
 	checkGolden(t, "offline", r.text("shop", "", "tenant=bob,path=/login"))
 }
 
@@ -203,7 +203,7 @@ func (r *replica) limits() *descriptors.Store {
 	return compile(r, string(data))
 }
 
-func TestTextWithoutLimits(t *testing.T) {
+func TestTextSaysThatNoLimitsAreLoaded(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t, nil)
 	r.explainer = explain.New(explain.Options{Limits: new(descriptors.Store)})
@@ -218,10 +218,10 @@ func TestTextQuotesControlCharacters(t *testing.T) {
 	assert.Contains(t, r.text("sh\x1bop", "", "tenant=\x1b"), `"sh\x1bop"`)
 }
 
-func TestReportSurvivesJSON(t *testing.T) {
+func TestReportIsTheSameAfterJSON(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t, nil)
-	r.hit(5, "tenant=bob,path=/login", "trial=x")
+	r.send(5, "tenant=bob,path=/login", "trial=x")
 	req, err := explain.NewRequest("shop", []string{"tenant=bob,path=/login", "trial=x", "tenant=acme"}, "")
 	require.NoError(t, err)
 	want := r.explainer.Explain(t.Context(), req)
@@ -282,8 +282,8 @@ func TestRejectedRequestCountsNothing(t *testing.T) {
 		req    *rlsv3.RateLimitRequest
 		states []explain.State
 	}{
-		"refused refund":   {refund, []explain.State{explain.Rejected, explain.Rejected, explain.Off, explain.Unlimited}},
-		"limit is invalid": {badLimit, []explain.State{explain.Rejected, explain.Off, explain.Rejected}},
+		"the rule refuses the refund":         {refund, []explain.State{explain.Rejected, explain.Rejected, explain.Off, explain.Unlimited}},
+		"the limit of the request is invalid": {badLimit, []explain.State{explain.Rejected, explain.Off, explain.Rejected}},
 	} {
 		report := x.Explain(t.Context(), c.req)
 		assert.NotEmpty(t, report.Error, name)

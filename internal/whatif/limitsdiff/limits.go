@@ -13,27 +13,28 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
+// differences are the kind of a change and the reasons for this kind.
 type differences struct {
 	kind    Kind
 	reasons []string
 }
 
 func (d *differences) add(kind Kind, format string, args ...any) {
-	d.kind = join(d.kind, kind)
+	d.kind = joinKinds(d.kind, kind)
 	d.reasons = append(d.reasons, fmt.Sprintf(format, args...))
 }
 
-// compareDescriptors returns how the limits and flags of two descriptors differ. Nil limits nothing.
+// compareDescriptors compares the limits and flags of two descriptors. A nil descriptor limits nothing.
 func compareDescriptors(old, current *limitsfile.Descriptor) (Kind, []string) {
 	d := &differences{kind: Same, reasons: []string{}}
-	oldLimits, newLimits := counted(old), counted(current)
+	oldLimits, newLimits := countedLimits(old), countedLimits(current)
 	old, current = cmp.Or(old, &limitsfile.Descriptor{}), cmp.Or(current, &limitsfile.Descriptor{})
-	d.limits(oldLimits, newLimits)
+	d.compareLimits(oldLimits, newLimits)
 	for _, flag := range []struct {
-		name              string
-		old, new          bool
-		set, gone         Kind
-		setText, goneText string
+		name                     string
+		old, new                 bool
+		kindIfSet, kindIfRemoved Kind
+		textIfSet, textIfRemoved string
 	}{
 		{"shadow_mode", old.ShadowMode, current.ShadowMode, Looser, Tighter, "the rule only counts and no longer denies", "the rule denies now"},
 		{"quota_mode", old.QuotaMode, current.QuotaMode, Looser, Tighter, "the rule denies only if all rules in quota mode are over their limits", "the rule denies by itself now"},
@@ -41,24 +42,25 @@ func compareDescriptors(old, current *limitsfile.Descriptor) (Kind, []string) {
 		{"share_threshold", old.ShareThreshold, current.ShareThreshold, Tighter, Looser, "all values share one counter", "each value has its own counter"},
 	} {
 		switch {
-		case len(oldLimits) == 0 || len(newLimits) == 0 || flag.old == flag.new: // flags matter only for limits
+		case len(oldLimits) == 0 || len(newLimits) == 0 || flag.old == flag.new: // a flag has no effect without a limit
 		case flag.new:
-			d.add(flag.set, "%s is set: %s", flag.name, flag.setText)
+			d.add(flag.kindIfSet, "%s is set: %s", flag.name, flag.textIfSet)
 		default:
-			d.add(flag.gone, "%s is gone: %s", flag.name, flag.goneText)
+			d.add(flag.kindIfRemoved, "%s is gone: %s", flag.name, flag.textIfRemoved)
 		}
 	}
-	switch was, is := old.QuotaMode && len(oldLimits) == 0, current.QuotaMode && len(newLimits) == 0; {
-	case is && !was:
+	switch wasQuotaOnly, isQuotaOnly := old.QuotaMode && len(oldLimits) == 0, current.QuotaMode && len(newLimits) == 0; {
+	case isQuotaOnly && !wasQuotaOnly:
 		d.add(Looser, "quota_mode without a limit: other rules in quota mode no longer deny these requests")
-	case was && !is:
+	case wasQuotaOnly && !isQuotaOnly:
 		d.add(Tighter, "quota_mode without a limit is gone: other rules in quota mode can deny these requests")
 	}
-	if was, is := enforcedPercent(old), enforcedPercent(current); was != is && len(oldLimits) > 0 && len(newLimits) > 0 {
-		d.add(kindOf(cmp.Compare(was, is)), "enforce: %v %% of the keys become %v %%", was, is)
+	oldPercent, newPercent := cmp.Or(old.EnforcedPercent, 100), cmp.Or(current.EnforcedPercent, 100)
+	if oldPercent != newPercent && len(oldLimits) > 0 && len(newLimits) > 0 {
+		d.add(kindOf(cmp.Compare(oldPercent, newPercent)), "enforce: %v %% of the keys become %v %%", oldPercent, newPercent)
 	}
 	if len(oldLimits) > 0 && len(newLimits) > 0 && old.MaxHits != current.MaxHits {
-		d.maxHits(old.MaxHits, current.MaxHits)
+		d.compareMaxHits(old.MaxHits, current.MaxHits)
 	}
 	if !proto.Equal(old.Metadata, current.Metadata) {
 		d.add(Same, "metadata differs")
@@ -71,9 +73,7 @@ func compareDescriptors(old, current *limitsfile.Descriptor) (Kind, []string) {
 	return d.kind, d.reasons
 }
 
-func enforcedPercent(d *limitsfile.Descriptor) float64 { return cmp.Or(d.EnforcedPercent, 100) }
-
-func (d *differences) maxHits(old, current uint32) {
+func (d *differences) compareMaxHits(old, current uint32) {
 	switch {
 	case old == 0:
 		d.add(Tighter, "calls with more than %d hits are denied (max_hits)", current)
@@ -84,16 +84,17 @@ func (d *differences) maxHits(old, current uint32) {
 	}
 }
 
-// counted returns the limits of d that count. d can be nil.
-func counted(d *limitsfile.Descriptor) []*limitsfile.Limit {
+// countedLimits returns the limits of d that count hits. d can be nil.
+func countedLimits(d *limitsfile.Descriptor) []*limitsfile.Limit {
 	if d == nil {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(d.Limits), func(l *limitsfile.Limit) bool { return !l.Enabled || l.Unlimited })
 }
 
-// limits compares lists of limits in pairs: those with the same counter, then with the same name, then the others.
-func (d *differences) limits(old, current []*limitsfile.Limit) {
+// compareLimits compares limits in pairs: first limits with the same counter, then limits with the same name, then the
+// other limits.
+func (d *differences) compareLimits(old, current []*limitsfile.Limit) {
 	old, current = slices.Clone(old), slices.Clone(current)
 	for _, isPair := range []func(a, b *limitsfile.Limit) bool{
 		func(a, b *limitsfile.Limit) bool { return a.Tag() == b.Tag() },
@@ -103,7 +104,7 @@ func (d *differences) limits(old, current []*limitsfile.Limit) {
 		for i := 0; i < len(current); i++ {
 			j := slices.IndexFunc(old, func(l *limitsfile.Limit) bool { return isPair(l, current[i]) })
 			if j >= 0 {
-				d.pair(old[j], current[i])
+				d.comparePair(old[j], current[i])
 				old, current = slices.Delete(old, j, j+1), slices.Delete(current, i, i+1)
 				i--
 			}
@@ -117,13 +118,13 @@ func (d *differences) limits(old, current []*limitsfile.Limit) {
 	}
 }
 
-func (d *differences) pair(old, current *limitsfile.Limit) {
+func (d *differences) comparePair(old, current *limitsfile.Limit) {
 	if kind := compareNumbers(old.Limit, current.Limit); old.String() != current.String() {
 		d.add(kind, "%s becomes %s", old, current)
 	}
-	defaultsOnly := old.ChargeDenied == old.Algorithm.DefaultChargeDenied() && current.ChargeDenied == current.Algorithm.DefaultChargeDenied()
+	bothHaveDefault := old.ChargeDenied == old.Algorithm.DefaultChargeDenied() && current.ChargeDenied == current.Algorithm.DefaultChargeDenied()
 	switch {
-	case old.ChargeDenied == current.ChargeDenied || defaultsOnly:
+	case old.ChargeDenied == current.ChargeDenied || bothHaveDefault:
 	case current.ChargeDenied:
 		d.add(Tighter, "denied hits are charged now")
 	default:
@@ -158,21 +159,21 @@ func leaseWords(l *limit.Limit) string {
 	return fmt.Sprintf("lease with lease_waste %v", l.WasteShare())
 }
 
-// compareNumbers compares the hits that two limits admit: at once, and over a long time.
+// compareNumbers compares the hits that two limits admit at once, and the hits that they admit over a long time.
 func compareNumbers(old, current *limit.Limit) Kind {
 	if (current.Max() == 0) != (old.Max() == 0) {
 		return kindOf(cmp.Compare(current.Max(), old.Max()))
 	}
 	kind := kindOf(cmp.Compare(current.Capacity(), old.Capacity()))
-	kind = join(kind, kindOf(rate(current).Cmp(rate(old))))
-	kind = join(kind, kindOf(looseness(current.Algorithm)-looseness(old.Algorithm)))
+	kind = joinKinds(kind, kindOf(rate(current).Cmp(rate(old))))
+	kind = joinKinds(kind, kindOf(looseness(current.Algorithm)-looseness(old.Algorithm)))
 	if looseness(current.Algorithm) == looseness(old.Algorithm) && current.Algorithm != old.Algorithm {
 		kind = Mixed
 	}
-	return join(kind, kindOf(int(current.Scope)-int(old.Scope))) // with scope instance, each replica admits the whole limit
+	return joinKinds(kind, kindOf(int(current.Scope)-int(old.Scope))) // with scope instance, each replica admits the whole limit
 }
 
-// kindOf returns Looser for a positive sign, Tighter for a negative sign, and else Same.
+// kindOf returns Looser for a positive sign, Tighter for a negative sign, and Same for 0.
 func kindOf(sign int) Kind {
 	switch {
 	case sign > 0:
@@ -183,7 +184,7 @@ func kindOf(sign int) Kind {
 	return Same
 }
 
-// looseness is 1 for algorithms that can admit twice the limit around the end of a window, else 0.
+// looseness returns 1 if an algorithm can admit twice the limit around the end of a window, and otherwise 0.
 func looseness(a limit.Algorithm) int {
 	if a == limit.SlidingLog || a == limit.SlidingWindow {
 		return 0
@@ -191,5 +192,5 @@ func looseness(a limit.Algorithm) int {
 	return 1
 }
 
-// rate returns the hits in a microsecond.
+// rate returns the hits per microsecond.
 func rate(l *limit.Limit) *big.Rat { return big.NewRat(l.Max(), max(l.Period(), 1)) }

@@ -1,8 +1,8 @@
 // Package limitsdiff compares two sets of limits and reports which requests change.
 //
-// The package walks both trees at once. For each descriptor of either tree it takes a request
-// that the descriptor describes, and finds the descriptor that matches the request in each
-// tree. So it also finds requests that meet another rule.
+// The package walks both trees of descriptors at once. For each descriptor of a tree, it makes a
+// request that the descriptor matches. It then finds the descriptor that wins in each tree. So
+// it also finds requests that meet another rule than before.
 package limitsdiff
 
 import (
@@ -24,10 +24,10 @@ type Kind string
 
 // The kinds of change.
 const (
-	Same    Kind = "same"    // the same requests pass: a name, metadata or metrics change
+	Same    Kind = "same"    // the same requests pass; only a name, metadata or metrics change
 	Looser  Kind = "looser"  // more requests pass
 	Tighter Kind = "tighter" // fewer requests pass
-	Mixed   Kind = "mixed"   // some requests pass that did not, or the other way around
+	Mixed   Kind = "mixed"   // some requests pass that did not pass before, and others no longer pass
 )
 
 // Event is what happened to the rule of a change.
@@ -38,25 +38,25 @@ const (
 	Added   Event = "added"
 	Removed Event = "removed"
 	Changed Event = "changed"
-	Moved   Event = "moved" // the requests meet another rule
+	Moved   Event = "moved" // the requests meet another rule than before
 )
 
 // Report is the difference between two sets of limits.
 type Report struct {
-	Kind       Kind     `json:"kind"` // of all changes together; empty without changes
+	Kind       Kind     `json:"kind"` // the kind of all changes together; empty without changes
 	Changes    []Change `json:"changes"`
-	Incomplete bool     `json:"incomplete,omitempty"` // the limits are too large to compare all of their requests
+	Incomplete bool     `json:"incomplete,omitempty"` // the limits have too many requests to compare all of them
 }
 
 // Change is a change for the requests of one descriptor.
 type Change struct {
 	Kind     Kind     `json:"kind"`
 	Event    Event    `json:"event"`
-	Requests string   `json:"requests"`           // path of the descriptor that describes the requests
-	Old      *Rule    `json:"old,omitempty"`      // the rule that limited the requests, if one did
-	New      *Rule    `json:"new,omitempty"`      // the rule that limits the requests, if one does
-	Counters string   `json:"counters,omitempty"` // "kept" or "new" if both rules count
-	Reasons  []string `json:"reasons"`            // what differs, in words
+	Requests string   `json:"requests"`           // the path of the descriptor that matches the requests
+	Old      *Rule    `json:"old,omitempty"`      // the rule that limited the requests before, or nil
+	New      *Rule    `json:"new,omitempty"`      // the rule that limits the requests now, or nil
+	Counters string   `json:"counters,omitempty"` // "kept" or "new" if both rules count hits
+	Reasons  []string `json:"reasons"`            // the differences in words
 }
 
 // Rule is a rule of a Change.
@@ -66,38 +66,38 @@ type Rule struct {
 	Limits string `json:"limits"`
 }
 
-const maxRequests = 1_000_000
+const maxRequests = 1_000_000 // the most requests that Compare compares
 
-// Compare returns the difference of current from old.
+// Compare returns the changes from old to current.
 func Compare(old, current *descriptors.Config) *Report {
-	c := &comparison{report: &Report{Changes: []Change{}}, seen: map[[3]string]bool{}, indexes: map[*limitsfile.Descriptor]*descriptors.Index{}}
-	names := map[string]bool{}
+	c := &comparison{report: &Report{Changes: []Change{}}, reported: map[[3]string]bool{}, indexes: map[*limitsfile.Descriptor]*descriptors.Index{}}
+	comparedDomains := map[string]bool{}
 	for _, d := range slices.Concat(current.Domains(), old.Domains()) {
-		if names[d.Name] {
+		if comparedDomains[d.Name] {
 			continue
 		}
-		names[d.Name] = true
+		comparedDomains[d.Name] = true
 		c.domain = d.Name
-		oldDomain, newDomain := source(old, d.Name), source(current, d.Name)
+		oldDomain, newDomain := sourceDomain(old, d.Name), sourceDomain(current, d.Name)
 		c.compareRequestLimits(oldDomain, newDomain)
 		c.walk(treePosition{list: oldDomain.Descriptors}, treePosition{list: newDomain.Descriptors}, nil, nil)
 	}
 	for _, change := range c.report.Changes {
-		c.report.Kind = join(c.report.Kind, change.Kind)
+		c.report.Kind = joinKinds(c.report.Kind, change.Kind)
 	}
 	return c.report
 }
 
-// source returns the domain of that name as its files state it, or an empty domain.
-func source(config *descriptors.Config, name string) *limitsfile.Domain {
+// sourceDomain returns the domain with this name as the files state it, or an empty domain.
+func sourceDomain(config *descriptors.Config, name string) *limitsfile.Domain {
 	if d := config.Domain(name); d != nil {
 		return d.Source()
 	}
 	return &limitsfile.Domain{Name: name}
 }
 
-// join returns the kind of two changes together.
-func join(a, b Kind) Kind {
+// joinKinds returns the kind of two changes together.
+func joinKinds(a, b Kind) Kind {
 	switch {
 	case a == "" || a == Same || a == b:
 		return b
@@ -110,47 +110,47 @@ func join(a, b Kind) Kind {
 type comparison struct {
 	report   *Report
 	domain   string
-	requests int                // compared so far
-	seen     map[[3]string]bool // old path, new path, and requests or nothing
-	indexes  map[*limitsfile.Descriptor]*descriptors.Index
+	requests int                                           // the number of requests that walk has compared
+	reported map[[3]string]bool                            // the reported changes; the key is the old path, the new path, and the requests or ""
+	indexes  map[*limitsfile.Descriptor]*descriptors.Index // the indexes of lists; the key is the first descriptor of the list
 }
 
-// treePosition is a place in a tree: the descriptors that the next entry can match, and those matched so far.
+// treePosition is a place in a tree of descriptors.
 type treePosition struct {
-	list    []*limitsfile.Descriptor
-	matched []*limitsfile.Descriptor
+	list  []*limitsfile.Descriptor // the descriptors that the next entry can match
+	trail []*limitsfile.Descriptor // the descriptors that the earlier entries have matched
 }
 
-// next returns the position after the last of entries, or an empty one if nothing matches.
-func (c *comparison) next(s treePosition, entries []*ratelimitv3.RateLimitDescriptor_Entry) treePosition {
-	if len(s.list) == 0 {
+// advance returns the position after the last entry, or an empty position if no descriptor matches.
+func (c *comparison) advance(p treePosition, entries []*ratelimitv3.RateLimitDescriptor_Entry) treePosition {
+	if len(p.list) == 0 {
 		return treePosition{}
 	}
-	x := c.indexes[s.list[0]]
+	x := c.indexes[p.list[0]]
 	if x == nil {
-		x = descriptors.NewIndex(s.list)
-		c.indexes[s.list[0]] = x
+		x = descriptors.NewIndex(p.list)
+		c.indexes[p.list[0]] = x
 	}
 	d, _ := x.Find(entries)
 	if d == nil {
 		return treePosition{}
 	}
-	return treePosition{d.Descriptors, append(slices.Clip(s.matched), d)}
+	return treePosition{d.Descriptors, append(slices.Clip(p.trail), d)}
 }
 
-// walk compares all requests that continue at old and current, after entries that the descriptors in path describe.
+// walk compares all requests that begin with entries. The descriptors in path match these entries. old and current are
+// the positions after entries.
 func (c *comparison) walk(old, current treePosition, path []*limitsfile.Descriptor, entries []*ratelimitv3.RateLimitDescriptor_Entry) {
 	list := slices.Concat(current.list, old.list)
-	overlapping, examples := overlaps(list), conditionExamples(list)
-	all := slices.Concat(list, overlapping, examples)
-	labels := map[[2]string]bool{}
-	for i, d := range all {
+	overlapping, examples := overlapDescriptors(list), conditionExamples(list)
+	comparedLabels := map[[2]string]bool{}
+	for i, d := range slices.Concat(list, overlapping, examples) {
 		isExample := i >= len(list)+len(overlapping)
 		label := [2]string{d.Key, d.Value}
-		if !isExample && labels[label] {
+		if !isExample && comparedLabels[label] {
 			continue
 		}
-		labels[label] = true
+		comparedLabels[label] = true
 		if c.requests++; c.requests > maxRequests {
 			c.report.Incomplete = true
 			return
@@ -160,58 +160,58 @@ func (c *comparison) walk(old, current treePosition, path []*limitsfile.Descript
 			e = exampleEntry(d, entries)
 		}
 		nextEntries, nextPath := append(slices.Clip(entries), e), append(slices.Clip(path), d)
-		oldNext, newNext := c.next(old, nextEntries), c.next(current, nextEntries)
-		c.compareRules(oldNext.matched, newNext.matched, nextPath, i >= len(list))
+		oldNext, newNext := c.advance(old, nextEntries), c.advance(current, nextEntries)
+		c.compareRules(oldNext.trail, newNext.trail, nextPath, i >= len(list))
 		c.walk(oldNext, newNext, nextPath, nextEntries)
 	}
 }
 
 // conditionExamples returns descriptors for values near the borders of the conditions in list.
 func conditionExamples(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
-	var all []*limitsfile.Descriptor
-	conditions := map[[2]string]*condition.Condition{} // by key and text
+	var valueDescriptors []*limitsfile.Descriptor
+	conditions := map[[2]string]*condition.Condition{} // the conditions of the descriptors with this key and this value
 	for _, d := range list {
 		if d.Condition == nil {
 			continue
 		}
 		examples := d.Condition.Examples()
 		label := [2]string{d.Key, d.Value}
-		if other := conditions[label]; other != nil { // of the other tree
+		if other := conditions[label]; other != nil { // the other tree has this condition too
 			examples = condition.Differences(other, d.Condition)
 		}
 		conditions[label] = d.Condition
 		for _, value := range examples {
-			all = append(all, &limitsfile.Descriptor{Key: d.Key, Value: value})
+			valueDescriptors = append(valueDescriptors, &limitsfile.Descriptor{Key: d.Key, Value: value})
 		}
 	}
-	return all
+	return valueDescriptors
 }
 
-// exampleEntry returns an entry that d matches after the entries before it. Only a condition can return an entry that
-// another descriptor names; if no example meets the condition, its text stands for all values that do.
-func exampleEntry(d *limitsfile.Descriptor, before []*ratelimitv3.RateLimitDescriptor_Entry) *ratelimitv3.RateLimitDescriptor_Entry {
+// exampleEntry returns an entry that d matches after earlierEntries. Only the entry of a condition can have a value that
+// another descriptor names. If no example meets the condition, the text of the condition stands for all such values.
+func exampleEntry(d *limitsfile.Descriptor, earlierEntries []*ratelimitv3.RateLimitDescriptor_Entry) *ratelimitv3.RateLimitDescriptor_Entry {
 	if d.Condition != nil {
 		for _, value := range d.Condition.Examples() {
 			e := &ratelimitv3.RateLimitDescriptor_Entry{Key: d.Key, Value: value}
-			v := condition.NewValue(append(slices.Clip(before), e))
+			v := condition.NewValue(append(slices.Clip(earlierEntries), e))
 			if isMet, err := d.Condition.Match(&v, new(condition.Budget)); isMet && err == nil {
 				return e
 			}
 		}
 		return &ratelimitv3.RateLimitDescriptor_Entry{Key: d.Key, Value: d.Value}
 	}
-	const anyText = "~" // takes the place of any text
+	const anyText = "~" // stands for any text
 	return &ratelimitv3.RateLimitDescriptor_Entry{
 		Key:   strings.ReplaceAll(d.Key, "*", anyText),
 		Value: strings.ReplaceAll(cmp.Or(d.Value, "*"), "*", anyText),
 	}
 }
 
-const maxPatterns = 30 // of one level that are compared in pairs
+const maxPatterns = 30 // the most patterns of one level that overlapDescriptors compares in pairs
 
-// overlaps returns descriptors for texts that two patterns of list match, about which their order decides.
-func overlaps(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
-	var patterns, all []*limitsfile.Descriptor
+// overlapDescriptors returns descriptors for texts that two patterns in list match. The order of the patterns decides which wins.
+func overlapDescriptors(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
+	var patterns, textDescriptors []*limitsfile.Descriptor
 	for _, d := range list {
 		if d.WildcardValue && len(patterns) < maxPatterns {
 			patterns = append(patterns, d)
@@ -220,26 +220,26 @@ func overlaps(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
 	for _, p := range patterns {
 		for _, q := range patterns {
 			if p.Key == q.Key && p.Value != q.Value {
-				all = append(all, &limitsfile.Descriptor{Key: p.Key, Value: strings.Replace(p.Value, "*", q.Value, 1), WildcardValue: true})
+				textDescriptors = append(textDescriptors, &limitsfile.Descriptor{Key: p.Key, Value: strings.Replace(p.Value, "*", q.Value, 1), WildcardValue: true})
 			}
 		}
 	}
-	return all
+	return textDescriptors
 }
 
-// compareRules adds the change between the rules of two lists of matched descriptors, if there is one. An overlap is
-// added only if no earlier change has the same rules.
-func (c *comparison) compareRules(oldMatched, newMatched, path []*limitsfile.Descriptor, isOverlap bool) {
-	oldRule, newRule := last(oldMatched), last(newMatched)
-	change := Change{Requests: limitsfile.Path(c.domain, path), Event: Moved, Old: c.rule(oldMatched), New: c.rule(newMatched)}
-	var rules [3]string // the old and the new path
+// compareRules reports the change between the rules at the ends of two trails, if the rules differ. It reports the change
+// of a descriptor that overlapDescriptors or conditionExamples made only if no earlier change has the same rules.
+func (c *comparison) compareRules(oldTrail, newTrail, path []*limitsfile.Descriptor, isGenerated bool) {
+	oldRule, newRule := ruleAtEnd(oldTrail), ruleAtEnd(newTrail)
+	change := Change{Requests: limitsfile.Path(c.domain, path), Event: Moved, Old: c.describeRule(oldTrail), New: c.describeRule(newTrail)}
+	var rulePaths [3]string // the old path, the new path, and ""
 	if oldRule != nil {
-		rules[0] = change.Old.Path
+		rulePaths[0] = change.Old.Path
 	}
 	if newRule != nil {
-		rules[1] = change.New.Path
+		rulePaths[1] = change.New.Path
 	}
-	key := [3]string{rules[0], rules[1], change.Requests}
+	key := [3]string{rulePaths[0], rulePaths[1], change.Requests}
 	switch {
 	case oldRule == nil && newRule == nil:
 		return
@@ -247,59 +247,59 @@ func (c *comparison) compareRules(oldMatched, newMatched, path []*limitsfile.Des
 		change.Event = Added
 	case newRule == nil:
 		change.Event = Removed
-	case rules[0] == rules[1]:
+	case rulePaths[0] == rulePaths[1]:
 		if oldRule.Summary() == newRule.Summary() && oldRule.HasSameAnswers(newRule) {
 			return
 		}
-		change.Event, key = Changed, rules
+		change.Event, key = Changed, rulePaths
 	}
-	if c.seen[key] || isOverlap && c.seen[rules] {
+	if c.reported[key] || isGenerated && c.reported[rulePaths] {
 		return
 	}
-	c.seen[key], c.seen[rules] = true, true
+	c.reported[key], c.reported[rulePaths] = true, true
 	change.Kind, change.Reasons = compareDescriptors(oldRule, newRule)
-	if len(counted(oldRule)) > 0 && len(counted(newRule)) > 0 {
+	if len(countedLimits(oldRule)) > 0 && len(countedLimits(newRule)) > 0 {
 		change.Counters = "new"
-		if oldRule.KeepsCounters(newRule) && slices.Equal(limitsfile.CounterPatterns(oldMatched), limitsfile.CounterPatterns(newMatched)) {
+		if oldRule.KeepsCounters(newRule) && slices.Equal(limitsfile.CounterPatterns(oldTrail), limitsfile.CounterPatterns(newTrail)) {
 			change.Counters = "kept"
 		}
 	}
 	c.report.Changes = append(c.report.Changes, change)
 }
 
-// last returns the last descriptor of matched, or nil if it has no limit in force and no quota_mode.
-func last(matched []*limitsfile.Descriptor) *limitsfile.Descriptor {
-	if len(matched) == 0 {
+// ruleAtEnd returns the last descriptor of trail, or nil if this descriptor has neither a limit in force nor quota_mode.
+func ruleAtEnd(trail []*limitsfile.Descriptor) *limitsfile.Descriptor {
+	if len(trail) == 0 {
 		return nil
 	}
-	d := matched[len(matched)-1]
+	d := trail[len(trail)-1]
 	if !d.QuotaMode && !slices.ContainsFunc(d.Limits, func(l *limitsfile.Limit) bool { return l.Enabled }) {
 		return nil
 	}
 	return d
 }
 
-func (c *comparison) rule(matched []*limitsfile.Descriptor) *Rule {
-	d := last(matched)
+func (c *comparison) describeRule(trail []*limitsfile.Descriptor) *Rule {
+	d := ruleAtEnd(trail)
 	if d == nil {
 		return nil
 	}
-	return &Rule{Path: limitsfile.Path(c.domain, matched), Place: fmt.Sprintf("%s:%d", d.File, d.Line), Limits: d.Summary()}
+	return &Rule{Path: limitsfile.Path(c.domain, trail), Place: fmt.Sprintf("%s:%d", d.File, d.Line), Limits: d.Summary()}
 }
 
 func (c *comparison) compareRequestLimits(old, current *limitsfile.Domain) {
-	oldSpec, oldOn := old.RequestLimit()
-	newSpec, newOn := current.RequestLimit()
-	if oldSpec == newSpec && oldOn == newOn {
+	oldSpec, isOldEnabled := old.RequestLimit()
+	newSpec, isNewEnabled := current.RequestLimit()
+	if oldSpec == newSpec && isOldEnabled == isNewEnabled {
 		return
 	}
 	kind, reason := Mixed, "the defaults of limits in requests differ"
 	switch {
-	case oldOn && !newOn:
+	case isOldEnabled && !isNewEnabled:
 		kind, reason = Looser, "limits in requests are off (defaults: enabled: false)"
-	case newOn && !oldOn:
+	case isNewEnabled && !isOldEnabled:
 		kind, reason = Tighter, "limits in requests are in force again"
-	case !newOn:
+	case !isNewEnabled:
 		return
 	}
 	requests := fields.Printable(c.domain) + " > limits in requests"

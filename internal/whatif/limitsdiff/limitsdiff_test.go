@@ -38,57 +38,57 @@ func key(fields, limitFields string) string {
 	return fmt.Sprintf("{key: k, %s rate_limit: {unit: minute, requests_per_unit: 10, %s}}", fields, limitFields)
 }
 
-func TestChangesHaveTheirKind(t *testing.T) {
+func TestEachChangeHasItsKindAndReason(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, old, current string
 		kind               Kind
 		counters, reason   string
 	}{
-		{"number", key("", ""), "{key: k, rate_limit: {unit: minute, requests_per_unit: 9}}", Tighter, "kept", "10 per minute becomes 9 per minute"},
+		{"lower number", key("", ""), "{key: k, rate_limit: {unit: minute, requests_per_unit: 9}}", Tighter, "kept", "10 per minute becomes 9 per minute"},
 		{"window of the same rate", key("", ""), "{key: k, rate_limit: {unit: hour, requests_per_unit: 600}}", Looser, "new", "10 per minute becomes 600 per hour"},
 		{"window with a higher rate and less at once", key("", ""), "{key: k, rate_limit: {unit: second, requests_per_unit: 1}}", Mixed, "new", "becomes 1 per second"},
 		{"stricter algorithm", key("", ""), key("", "algorithm: sliding_log"), Tighter, "new", "becomes 10 per minute, sliding_log"},
 		{"milder algorithm", key("", "algorithm: sliding_log"), key("", ""), Looser, "new", "10 per minute, sliding_log becomes"},
 		{"other algorithm", key("", ""), key("", "algorithm: first_hit_window"), Mixed, "new", "first_hit_window"},
-		{"burst", key("", "algorithm: token_bucket"), key("", "algorithm: token_bucket, burst: 20"), Looser, "kept", "burst 20"},
-		{"scope", key("", ""), key("", "scope: instance"), Looser, "new", "per instance"},
-		{"zero", key("", ""), "{key: k, rate_limit: {unit: second, requests_per_unit: 0}}", Tighter, "new", "becomes 0 per second"},
-		{"unlimited", key("", ""), "{key: k, rate_limit: {unlimited: true}}", Looser, "", "limit gone: 10 per minute"},
+		{"higher burst", key("", "algorithm: token_bucket"), key("", "algorithm: token_bucket, burst: 20"), Looser, "kept", "burst 20"},
+		{"scope instance", key("", ""), key("", "scope: instance"), Looser, "new", "per instance"},
+		{"limit of zero", key("", ""), "{key: k, rate_limit: {unit: second, requests_per_unit: 0}}", Tighter, "new", "becomes 0 per second"},
+		{"limit becomes unlimited", key("", ""), "{key: k, rate_limit: {unlimited: true}}", Looser, "", "limit gone: 10 per minute"},
 		{"further limit", key("", ""), "{key: k, rate_limits: [{unit: minute, requests_per_unit: 10}, {unit: day, requests_per_unit: 5}]}", Tighter, "new", "new limit: 5 per day"},
 		{"charge_denied", key("", "algorithm: token_bucket"), key("", "algorithm: token_bucket, charge_denied: true"), Tighter, "kept", "denied hits are charged now"},
 		{"lease", key("", ""), key("", "lease: true, lease_waste: 0.2"), Same, "kept", "(no lease → lease with lease_waste 0.2)"},
-		{"name", key("", ""), key("", "name: n"), Same, "kept", "the name of the limit becomes n"},
-		{"replaces", key("", ""), key("", "replaces: [{name: n}]"), Mixed, "kept", "replaces other limits"},
+		{"new name", key("", ""), key("", "name: n"), Same, "kept", "the name of the limit becomes n"},
+		{"limit replaces another limit", key("", ""), key("", "replaces: [{name: n}]"), Mixed, "kept", "replaces other limits"},
 		{"failure mode", key("", ""), key("", "on_backend_failure: deny"), Mixed, "kept", "(default → deny)"},
 		{"shadow_mode on", key("", ""), key("shadow_mode: true,", ""), Looser, "kept", "shadow_mode is set"},
 		{"shadow_mode off", key("shadow_mode: true,", ""), key("", ""), Tighter, "kept", "the rule denies now"},
-		{"quota_mode", key("", ""), key("quota_mode: true,", ""), Looser, "kept", "quota_mode is set"},
+		{"quota_mode on", key("", ""), key("quota_mode: true,", ""), Looser, "kept", "quota_mode is set"},
 		{"quota_mode without a limit", "{key: k}", "{key: k, quota_mode: true}", Looser, "", "no longer deny these requests"},
 		{"quota_mode with a disabled limit", key("quota_mode: true,", "enabled: false"), key("", "enabled: false"), Tighter, "", "can deny these requests"},
 		{"a limit in quota_mode becomes unlimited", key("quota_mode: true,", ""), "{key: k, quota_mode: true, rate_limit: {unlimited: true}}", Looser, "", "no longer deny these requests"},
 		{"a limit without refunds comes into force", key("refunds: false,", "enabled: false"), key("refunds: false,", ""), Tighter, "", "new limit: 10 per minute"},
 		{"enforce of more keys", key("enforce: 5,", ""), key("enforce: 20,", ""), Tighter, "kept", "enforce: 5 % of the keys become 20 %"},
 		{"enforce is new", key("", ""), key("enforce: 5,", ""), Looser, "kept", "enforce: 100 % of the keys become 5 %"},
-		{"refunds", key("", ""), key("refunds: false,", ""), Tighter, "kept", "refunds are rejected"},
+		{"refunds are rejected", key("", ""), key("refunds: false,", ""), Tighter, "kept", "refunds are rejected"},
 		{"max_hits is new", key("", ""), key("max_hits: 9,", ""), Tighter, "kept", "calls with more than 9 hits are denied"},
 		{"max_hits is gone", key("max_hits: 9,", ""), key("", ""), Looser, "kept", "calls with more than 9 hits are no longer denied"},
 		{"lower max_hits", key("max_hits: 9,", ""), key("max_hits: 8,", ""), Tighter, "kept", "max_hits 9 becomes 8"},
 		{"higher max_hits", key("max_hits: 8,", ""), key("max_hits: 9,", ""), Looser, "kept", "max_hits 8 becomes 9"},
 		{"share_threshold", key(`value: "a*",`, ""), key(`value: "a*", share_threshold: true,`, ""), Tighter, "new", "all values share one counter"},
-		{"metadata", key("", ""), key("metadata: {a: 1},", ""), Same, "kept", "metadata differs"},
-		{"denial", key("denial: {message: a},", ""), key("denial: {message: b},", ""), Same, "kept", "the body or the headers of denials differ"},
-		{"metrics", key("", ""), key("detailed_metric: true,", ""), Same, "kept", "the names of metrics differ"},
-		{"off", key("", ""), key("", "enabled: false"), Looser, "", "limit gone: 10 per minute"},
+		{"other metadata", key("", ""), key("metadata: {a: 1},", ""), Same, "kept", "metadata differs"},
+		{"other denial", key("denial: {message: a},", ""), key("denial: {message: b},", ""), Same, "kept", "the body or the headers of denials differ"},
+		{"other metrics", key("", ""), key("detailed_metric: true,", ""), Same, "kept", "the names of metrics differ"},
+		{"limit is disabled", key("", ""), key("", "enabled: false"), Looser, "", "limit gone: 10 per minute"},
 		{"new rule", "{key: other}", key("", ""), Tighter, "", "new limit: 10 per minute"},
-		{"both ways", "{key: k, rate_limits: [{unit: minute, requests_per_unit: 10}, {unit: day, requests_per_unit: 5}]}", "{key: k, rate_limits: [{unit: minute, requests_per_unit: 11}, {unit: day, requests_per_unit: 4}]}", Mixed, "kept", "5 per day becomes 4 per day"},
-		{"limits in requests", "{key: k}", "{key: k}\ndefaults: {enabled: false}", Looser, "", "limits in requests are off"},
+		{"one limit is raised, another lowered", "{key: k, rate_limits: [{unit: minute, requests_per_unit: 10}, {unit: day, requests_per_unit: 5}]}", "{key: k, rate_limits: [{unit: minute, requests_per_unit: 11}, {unit: day, requests_per_unit: 4}]}", Mixed, "kept", "5 per day becomes 4 per day"},
+		{"limits in requests are disabled", "{key: k}", "{key: k}\ndefaults: {enabled: false}", Looser, "", "limits in requests are off"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			current := shop(c.current)
-			if item, rest, ok := strings.Cut(c.current, "\n"); ok {
-				current = shop(item) + "\n" + rest
+			if item, domainFields, ok := strings.Cut(c.current, "\n"); ok {
+				current = shop(item) + "\n" + domainFields
 			}
 			r := compare(t, shop(c.old), current)
 			require.Len(t, r.Changes, 1)
@@ -124,7 +124,7 @@ func TestRequestsThatMeetAnotherRuleAreFound(t *testing.T) {
 			"requests meet another rule: shop > k=prefix(a) before, shop > k=regex(a.*) now\n",
 		},
 		{
-			"a domain ends", "domain: d\ndescriptors: [{key: k, " + limit10 + "}]", shop(),
+			"a domain is removed", "domain: d\ndescriptors: [{key: k, " + limit10 + "}]", shop(),
 			"looser   d > k: rule gone; these requests have no rule now\n    before: 10 per minute (old.yaml:2)\n",
 		},
 	} {
@@ -145,7 +145,7 @@ func TestEqualLimitsHaveNoChange(t *testing.T) {
 	text, err := json.Marshal(r)
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"kind": "", "changes": []}`, string(text))
-	assert.Empty(t, compare(t, shop(key("", "enabled: false")), shop(key("refunds: false,", "enabled: false"))).Changes, "without a limit in force, refunds are OK in both")
+	assert.Empty(t, compare(t, shop(key("", "enabled: false")), shop(key("refunds: false,", "enabled: false"))).Changes, "without a limit in force, a change of refunds has no effect")
 	assert.Equal(t, Same, compare(t, shop("{key: k, rate_limit: {unlimited: true}}"), shop("{key: k, refunds: false, rate_limit: {unlimited: true}}")).Kind)
 }
 
@@ -170,31 +170,31 @@ func randomTree(r *rand.Rand) string {
 func TestEveryChangedAnswerOfRandomLimitsIsReported(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
-	changed := 0
+	changedAnswers := 0
 	for range 300 {
 		oldText, newText := randomTree(random), randomTree(random)
 		old, current := compile(t, "old", oldText), compile(t, "new", newText)
 		report := Compare(old, current)
-		for _, first := range []string{"a", "b", "c", "ab"} {
-			for _, second := range []string{"", "a", "b", "c", "ab"} {
-				entries := []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "k", Value: first}}
-				if second != "" {
-					entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: "k", Value: second})
+		for _, firstValue := range []string{"a", "b", "c", "ab"} {
+			for _, secondValue := range []string{"", "a", "b", "c", "ab"} {
+				entries := []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "k", Value: firstValue}}
+				if secondValue != "" {
+					entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: "k", Value: secondValue})
 				}
 				oldRule, newRule := old.Domain("shop").Match(entries), current.Domain("shop").Match(entries)
-				if words(oldRule) == words(newRule) {
+				if ruleText(oldRule) == ruleText(newRule) {
 					continue
 				}
-				changed++
+				changedAnswers++
 				isReported := false
 				for _, c := range report.Changes {
-					isReported = isReported || path(c.Old) == rulePath(oldRule) && path(c.New) == rulePath(newRule)
+					isReported = isReported || changedRulePath(c.Old) == rulePath(oldRule) && changedRulePath(c.New) == rulePath(newRule)
 				}
-				require.True(t, isReported, "%s\n%s\nrequest %s: %s, then %s", oldText, newText, entries, words(oldRule), words(newRule))
+				require.True(t, isReported, "%s\n%s\nrequest %s: %s, then %s", oldText, newText, entries, ruleText(oldRule), ruleText(newRule))
 			}
 		}
 	}
-	assert.Greater(t, changed, 1000)
+	assert.Greater(t, changedAnswers, 1000)
 }
 
 func rulePath(r *descriptors.Rule) string {
@@ -204,15 +204,15 @@ func rulePath(r *descriptors.Rule) string {
 	return r.Path
 }
 
-func path(r *Rule) string {
+func changedRulePath(r *Rule) string {
 	if r == nil {
 		return ""
 	}
 	return r.Path
 }
 
-// words returns the path and the limit of a rule.
-func words(r *descriptors.Rule) string {
+// ruleText returns the path and the limit of r.
+func ruleText(r *descriptors.Rule) string {
 	if r == nil {
 		return "no rule"
 	}

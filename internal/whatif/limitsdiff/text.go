@@ -19,7 +19,7 @@ var reportTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 // WriteText writes r for people.
 func (r *Report) WriteText(out io.Writer) error { return reports.Text(out, reportTemplate, r) }
 
-// countKinds returns the numbers of changes of each kind, and of all. It returns nil if there are none.
+// countKinds returns the number of changes of each kind, and of all changes. It returns nil without changes.
 func countKinds(changes []Change) map[string]int {
 	if len(changes) == 0 {
 		return nil

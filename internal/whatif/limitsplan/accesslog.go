@@ -15,41 +15,41 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// accessReader is a Reader of an access log with a JSON object on each line.
+// accessReader reads the calls of an access log with a JSON object on each line. It implements Reader.
 type accessReader struct {
-	lines   *lineReader
-	mapping *Mapping
-	calls   sorter[*Call]
-	read    uint64 // lines that were read
-	unused  uint64 // lines without a descriptor
+	lines       *lineReader
+	mapping     *Mapping
+	calls       sorter[*Call]
+	lineCount   uint64 // the number of lines that were read
+	unusedCount uint64 // the number of lines without a descriptor
 
-	found     map[string]bool // fields of the mapping that a line has
-	lineNames []string        // fields of the first line
+	foundFields    map[string]bool // the fields of the mapping that occur in a line
+	firstLineNames []string        // the names of the fields in the first line
 }
 
 func newAccessReader(lines *lineReader, m *Mapping) *accessReader {
-	a := &accessReader{lines: lines, mapping: m, found: map[string]bool{}}
-	a.calls = sorter[*Call]{next: a.readCall, timeOf: func(c *Call) time.Time { return c.Time }}
+	a := &accessReader{lines: lines, mapping: m, foundFields: map[string]bool{}}
+	a.calls = sorter[*Call]{read: a.readCall, timeOf: func(c *Call) time.Time { return c.Time }}
 	return a
 }
 
 func (a *accessReader) Notes() []string {
 	notes := a.lines.notes()
-	if a.read == 0 {
+	if a.lineCount == 0 {
 		return append(notes, a.lines.name+": the log has no lines")
 	}
 	for _, field := range a.mapping.fields() {
-		if a.found[field] {
+		if a.foundFields[field] {
 			continue
 		}
 		note := fmt.Sprintf("%s: no line has a value in the field %s of the mapping", a.lines.name, fields.Printable(field))
-		if near := fields.Nearest(field, a.lineNames); near != "" {
-			note += fmt.Sprintf("; did you mean %s?", fields.Printable(near))
+		if similar := fields.Nearest(field, a.firstLineNames); similar != "" {
+			note += fmt.Sprintf("; did you mean %s?", fields.Printable(similar))
 		}
 		notes = append(notes, note)
 	}
-	if a.unused > 0 {
-		notes = append(notes, fmt.Sprintf("%s: %d of %d lines have no field of a descriptor and were left out", a.lines.name, a.unused, a.read))
+	if a.unusedCount > 0 {
+		notes = append(notes, fmt.Sprintf("%s: %d of %d lines have no field of a descriptor and were left out", a.lines.name, a.unusedCount, a.lineCount))
 	}
 	return notes
 }
@@ -63,9 +63,9 @@ func (a *accessReader) readCall() (*Call, error) {
 		if err := a.lines.nextObject(&line, "got no JSON object; an access log has a JSON object on each line"); err != nil {
 			return nil, err
 		}
-		if a.read++; a.read == 1 {
-			a.lineNames = fieldNames(line, "", nil)
-			slices.Sort(a.lineNames)
+		if a.lineCount++; a.lineCount == 1 {
+			a.firstLineNames = fieldNames(line, "", nil)
+			slices.Sort(a.firstLineNames)
 		}
 		c, err := a.newCall(line)
 		if err != nil {
@@ -74,7 +74,7 @@ func (a *accessReader) readCall() (*Call, error) {
 		if len(c.Request.Descriptors) > 0 {
 			return c, nil
 		}
-		a.unused++
+		a.unusedCount++
 	}
 }
 
@@ -87,11 +87,11 @@ func (a *accessReader) newCall(line map[string]any) (*Call, error) {
 	case !hasStart && line["overall_code"] != nil:
 		return nil, a.lines.errorf("got a record of a decision log; leave --access-log out")
 	case !hasStart:
-		text := ""
-		if near := fields.Nearest(m.Time, a.lineNames); near != "" {
-			text = fmt.Sprintf("; did you mean %s?", fields.Printable(near))
+		suggestion := ""
+		if similar := fields.Nearest(m.Time, a.firstLineNames); similar != "" {
+			suggestion = fmt.Sprintf("; did you mean %s?", fields.Printable(similar))
 		}
-		return nil, a.lines.errorf("the line has no field %s with the time%s", fields.Printable(m.Time), text)
+		return nil, a.lines.errorf("the line has no field %s with the time%s", fields.Printable(m.Time), suggestion)
 	case !ok:
 		return nil, a.lines.errorf("field %s: got %q, want a time in RFC 3339, or seconds or milliseconds since 1970", m.Time, start)
 	}
@@ -112,15 +112,15 @@ func (a *accessReader) newCall(line map[string]any) (*Call, error) {
 			hits = int64(n)
 		}
 	}
-	for _, mapped := range m.Descriptors {
-		if entries := a.mapEntries(line, mapped); entries != nil {
+	for _, descriptor := range m.Descriptors {
+		if entries := a.mapEntries(line, descriptor); entries != nil {
 			c.addDescriptor(entries, hits, c.Denied)
 		}
 	}
 	return c, nil
 }
 
-const maxFieldNames = 1000
+const maxFieldNames = 1000 // the most names of fields that fieldNames returns
 
 // fieldNames appends the paths of the fields of object to names.
 func fieldNames(object map[string]any, prefix string, names []string) []string {
@@ -137,10 +137,10 @@ func fieldNames(object map[string]any, prefix string, names []string) []string {
 	return names
 }
 
-// mapEntries returns the entries of a descriptor, or nil if a field is missing.
-func (a *accessReader) mapEntries(line map[string]any, mapped []EntryMapping) []*ratelimitv3.RateLimitDescriptor_Entry {
+// mapEntries returns the entries that mappings make of a line, or nil if a field is missing.
+func (a *accessReader) mapEntries(line map[string]any, mappings []EntryMapping) []*ratelimitv3.RateLimitDescriptor_Entry {
 	var entries []*ratelimitv3.RateLimitDescriptor_Entry
-	for _, e := range mapped {
+	for _, e := range mappings {
 		value, ok := e.Value, true
 		if e.Field != "" {
 			value, ok = a.fieldText(line, e.Field)
@@ -149,32 +149,32 @@ func (a *accessReader) mapEntries(line map[string]any, mapped []EntryMapping) []
 			entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: value})
 		}
 	}
-	if len(entries) < len(mapped) {
+	if len(entries) < len(mappings) {
 		return nil
 	}
 	return entries
 }
 
-// fieldText returns the text of a field of the mapping.
+// fieldText returns the text of a field, and records that a line has the field.
 func (a *accessReader) fieldText(line map[string]any, path string) (text string, ok bool) {
 	if text, ok = fieldText(line, path); ok {
-		a.found[path] = true
+		a.foundFields[path] = true
 	}
 	return text, ok
 }
 
-// fieldText returns the text of a field. A dot enters an object, unless the line has a field of the whole path. Envoy
-// writes null or - for a missing value.
+// fieldText returns the text of a field. A dot in path enters an object, unless the line has a field with the whole path
+// as its name. Envoy writes null or - for a missing value.
 func fieldText(line map[string]any, path string) (text string, ok bool) {
-	value, found := line[path]
-	for rest := path; !found; {
-		name, inner, hasDot := strings.Cut(rest, ".")
+	value, isFound := line[path]
+	for !isFound {
+		name, innerPath, hasDot := strings.Cut(path, ".")
 		object, isObject := line[name].(map[string]any)
 		if !hasDot || !isObject {
 			return "", false
 		}
-		line, rest = object, inner
-		value, found = line[rest]
+		line, path = object, innerPath
+		value, isFound = line[path]
 	}
 	switch v := value.(type) {
 	case string:
@@ -187,7 +187,7 @@ func fieldText(line map[string]any, path string) (text string, ok bool) {
 	return "", false
 }
 
-const maxSeconds = 1e11 // larger numbers are milliseconds
+const maxSeconds = 1e11 // the largest number that counts as seconds; a larger number counts as milliseconds
 
 func parseTime(text string) (t time.Time, ok bool) {
 	if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
@@ -200,6 +200,6 @@ func parseTime(text string) (t time.Time, ok bool) {
 	if seconds >= maxSeconds {
 		seconds /= 1000
 	}
-	whole, fraction := math.Modf(seconds)
-	return time.Unix(int64(whole), int64(fraction*1e9)).UTC(), true
+	wholeSeconds, fraction := math.Modf(seconds)
+	return time.Unix(int64(wholeSeconds), int64(fraction*1e9)).UTC(), true
 }

@@ -30,7 +30,7 @@ func accessReaderOf(t testing.TB, log string) Reader {
 	return r
 }
 
-func TestAccessLogLineBecomesARequest(t *testing.T) {
+func TestLineOfAccessLogBecomesARequest(t *testing.T) {
 	const start = `{"start_time":"2026-11-20T10:00:00.5Z",`
 	for name, c := range map[string]struct {
 		line   string
@@ -38,16 +38,16 @@ func TestAccessLogLineBecomesARequest(t *testing.T) {
 		hits   uint64
 		denied bool
 	}{
-		"all fields":             {start + `"response_code":200,"request":{"headers":{"x-tenant":"a"}},"path":"/x"}`, []string{"tenant=a", "method=any,path=/x"}, 1, false},
-		"denied":                 {start + `"response_code":429,"path":"/x"}`, []string{"method=any,path=/x"}, 1, true},
-		"field with dots":        {start + `"request.headers.x-tenant":"a"}`, []string{"tenant=a"}, 1, false},
-		"empty and dash":         {start + `"request":{"headers":{"x-tenant":"-"}},"path":"/x"}`, []string{"method=any,path=/x"}, 1, false},
-		"null":                   {start + `"request":{"headers":{"x-tenant":null}},"path":"/x"}`, []string{"method=any,path=/x"}, 1, false},
-		"hits":                   {start + `"request":{"cost":7},"path":"/x"}`, []string{"method=any,path=/x"}, 7, false},
-		"hits below a dot":       {start + `"request":{"cost":2.9},"path":"/x"}`, []string{"method=any,path=/x"}, 2, false},
-		"time in seconds":        {`{"start_time":1795168800.5,"path":"/x"}`, []string{"method=any,path=/x"}, 1, false},
-		"time in milliseconds":   {`{"start_time":"1795168800500","path":"/x"}`, []string{"method=any,path=/x"}, 1, false},
-		"number and truth value": {start + `"request":{"headers":{"x-tenant":12}},"path":true}`, []string{"tenant=12", "method=any,path=true"}, 1, false},
+		"all fields":                        {start + `"response_code":200,"request":{"headers":{"x-tenant":"a"}},"path":"/x"}`, []string{"tenant=a", "method=any,path=/x"}, 1, false},
+		"a denied request":                  {start + `"response_code":429,"path":"/x"}`, []string{"method=any,path=/x"}, 1, true},
+		"field with dots":                   {start + `"request.headers.x-tenant":"a"}`, []string{"tenant=a"}, 1, false},
+		"a dash stands for a missing value": {start + `"request":{"headers":{"x-tenant":"-"}},"path":"/x"}`, []string{"method=any,path=/x"}, 1, false},
+		"null stands for a missing value":   {start + `"request":{"headers":{"x-tenant":null}},"path":"/x"}`, []string{"method=any,path=/x"}, 1, false},
+		"several hits":                      {start + `"request":{"cost":7},"path":"/x"}`, []string{"method=any,path=/x"}, 7, false},
+		"hits with a fraction":              {start + `"request":{"cost":2.9},"path":"/x"}`, []string{"method=any,path=/x"}, 2, false},
+		"time in seconds":                   {`{"start_time":1795168800.5,"path":"/x"}`, []string{"method=any,path=/x"}, 1, false},
+		"time in milliseconds":              {`{"start_time":"1795168800500","path":"/x"}`, []string{"method=any,path=/x"}, 1, false},
+		"number and truth value":            {start + `"request":{"headers":{"x-tenant":12}},"path":true}`, []string{"tenant=12", "method=any,path=true"}, 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := accessReaderOf(t, c.line)
@@ -63,7 +63,7 @@ func TestAccessLogLineBecomesARequest(t *testing.T) {
 					entries = append(entries, e.Key+"="+e.Value)
 				}
 				got = append(got, strings.Join(entries, ","))
-				assert.Equal(t, c.denied, call.overLimit[i])
+				assert.Equal(t, c.denied, call.isOverLimit[i])
 				if c.hits != 1 {
 					assert.Equal(t, c.hits, d.GetHitsAddend().GetValue())
 				}
@@ -80,7 +80,7 @@ func TestAccessLogLineWithoutDescriptorIsNoted(t *testing.T) {
 	assert.Contains(t, r.Notes(), "access.log: 1 of 2 lines have no field of a descriptor and were left out")
 }
 
-func TestFieldsThatNoLineHasAreNoted(t *testing.T) {
+func TestFieldsOfTheMappingWithoutValuesAreNoted(t *testing.T) {
 	r := accessReaderOf(t, `{"start_time":1,"path":"/x","request":{"headers":{"x-tenat":"a"}},"code":"429"}`)
 	_, err := r.Next()
 	require.NoError(t, err)
@@ -95,9 +95,9 @@ func TestReplayWithoutCallsNamesTheAbsentField(t *testing.T) {
 	for name, c := range map[string]struct{ log, want string }{
 		"no field of a descriptor": {`{"start_time":1,"paht":"/x"}`, "no call to replay\naccess.log: no line has a value in the field request.headers.x-tenant of the mapping\n" +
 			"access.log: no line has a value in the field path of the mapping; did you mean paht?\n"},
-		"empty log":  {"\n \n", "no call to replay\naccess.log: the log has no lines"},
-		"no rule":    {`{"start_time":1,"path":"/x"}`, "no call meets a rule of the new limits; the first call is method=any,path=/x in domain shop, and the rules of this domain begin with the keys tenant, trial, free, kept"},
-		"first time": {`{"start-time":1}`, "access.log:1: the line has no field start_time with the time; did you mean start-time?"},
+		"empty log": {"\n \n", "no call to replay\naccess.log: the log has no lines"},
+		"no rule":   {`{"start_time":1,"path":"/x"}`, "no call meets a rule of the new limits; the first call is method=any,path=/x in domain shop, and the rules of this domain begin with the keys tenant, trial, free, kept"},
+		"no time":   {`{"start-time":1}`, "access.log:1: the line has no field start_time with the time; did you mean start-time?"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Run(t.Context(), compile(t, newLimits), accessReaderOf(t, c.log), Options{})
@@ -106,16 +106,16 @@ func TestReplayWithoutCallsNamesTheAbsentField(t *testing.T) {
 	}
 }
 
-func TestBadAccessLogLineIsNamed(t *testing.T) {
+func TestErrorNamesTheBadLineOfAnAccessLog(t *testing.T) {
 	for name, c := range map[string]struct{ line, want string }{
-		"no object":      {`[1]`, "access.log:1: got no JSON object"},
-		"no time":        {`{"path":"/x"}`, "access.log:1: the line has no field start_time with the time"},
-		"decision log":   {logOf(record(1, "tenant", "a", decisionlog.OK)), "access.log:1: got a record of a decision log; leave --access-log out"},
-		"two objects":    {`{"start_time":1}{}`, "access.log:1: got no JSON object; an access log has a JSON object on each line: the line has more than one object"},
-		"time of no log": {`{"start_time":"2200-01-01T00:00:00Z"}`, "access.log:1: field start_time: got 2200-01-01T00:00:00Z, want a time from 1970 to 2199"},
-		"other time":     {`{"start_time":"20/Nov/2026"}`, `access.log:1: field start_time: got "20/Nov/2026", want a time`},
-		"other hits":     {`{"start_time":1,"request":{"cost":"many"}}`, `access.log:1: field request.cost: got "many", want a number of hits`},
-		"huge hits":      {`{"start_time":1,"request":{"cost":1e300}}`, `access.log:1: field request.cost: got "1e300", want a number of hits`},
+		"no object":               {`[1]`, "access.log:1: got no JSON object"},
+		"no time":                 {`{"path":"/x"}`, "access.log:1: the line has no field start_time with the time"},
+		"decision log":            {logOf(record(1, "tenant", "a", decisionlog.OK)), "access.log:1: got a record of a decision log; leave --access-log out"},
+		"two objects":             {`{"start_time":1}{}`, "access.log:1: got no JSON object; an access log has a JSON object on each line: the line has more than one object"},
+		"time out of range":       {`{"start_time":"2200-01-01T00:00:00Z"}`, "access.log:1: field start_time: got 2200-01-01T00:00:00Z, want a time from 1970 to 2199"},
+		"time in another form":    {`{"start_time":"20/Nov/2026"}`, `access.log:1: field start_time: got "20/Nov/2026", want a time`},
+		"hits that are no number": {`{"start_time":1,"request":{"cost":"many"}}`, `access.log:1: field request.cost: got "many", want a number of hits`},
+		"huge hits":               {`{"start_time":1,"request":{"cost":1e300}}`, `access.log:1: field request.cost: got "1e300", want a number of hits`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := accessReaderOf(t, c.line).Next()
@@ -124,21 +124,21 @@ func TestBadAccessLogLineIsNamed(t *testing.T) {
 	}
 }
 
-func TestMappingWithMistakesIsRejected(t *testing.T) {
+func TestMappingWithProblemsIsRejected(t *testing.T) {
 	for name, c := range map[string]struct{ mapping, want string }{
-		"empty":          {"", "m.yaml: file is empty: time, domain and descriptors are missing"},
-		"a tab":          {"time: t\ndomain: d\ndescriptors:\n\t- [{key: a, field: b}]", "m.yaml:4:1: not valid YAML: a tab is in the indentation"},
-		"open bracket":   {"time: t\ndescriptors: [[{key: a, field: b}]\n", "m.yaml:2:"},
-		"no mapping":     {"- a", "m.yaml:1:1: mapping file: got a list, want a mapping with time, domain, "},
-		"unknown field":  {"tmie: x", "m.yaml:1:1: unknown key tmie in mapping file; want time, domain, denied, hits or descriptors; did you mean time?"},
-		"text for list":  {"time: t\ndescriptors: x", "m.yaml:2:14: descriptors: got x, want a list"},
-		"all missing":    {"denied: {field: x}", "time is missing"},
-		"no equals":      {"denied: {field: x}", "m.yaml:1:9: equals is missing; want the value of the field in a denial"},
-		"no domain":      {"time: t", "m.yaml:1:1: domain is missing"},
-		"no descriptors": {"time: t", "m.yaml:1:1: descriptors is missing"},
-		"no entry":       {"descriptors: [[]]", "m.yaml:1:15: descriptor is empty; want a list of entries"},
-		"two sources":    {"descriptors: [[{key: a, field: b, value: c}]]", "m.yaml:1:16: entry: want either field or value"},
-		"too large":      {strings.Repeat("#", MaxMappingBytes+1), "m.yaml: file is 65537 bytes; maximum is 65536"},
+		"empty file":         {"", "m.yaml: file is empty: time, domain and descriptors are missing"},
+		"a tab":              {"time: t\ndomain: d\ndescriptors:\n\t- [{key: a, field: b}]", "m.yaml:4:1: not valid YAML: a tab is in the indentation"},
+		"open bracket":       {"time: t\ndescriptors: [[{key: a, field: b}]\n", "m.yaml:2:"},
+		"no mapping":         {"- a", "m.yaml:1:1: mapping file: got a list, want a mapping with time, domain, "},
+		"unknown field":      {"tmie: x", "m.yaml:1:1: unknown key tmie in mapping file; want time, domain, denied, hits or descriptors; did you mean time?"},
+		"text for list":      {"time: t\ndescriptors: x", "m.yaml:2:14: descriptors: got x, want a list"},
+		"no time":            {"denied: {field: x}", "time is missing"},
+		"no equals":          {"denied: {field: x}", "m.yaml:1:9: equals is missing; want the value of the field in a denial"},
+		"no domain":          {"time: t", "m.yaml:1:1: domain is missing"},
+		"no descriptors":     {"time: t", "m.yaml:1:1: descriptors is missing"},
+		"no entry":           {"descriptors: [[]]", "m.yaml:1:15: descriptor is empty; want a list of entries"},
+		"field beside value": {"descriptors: [[{key: a, field: b, value: c}]]", "m.yaml:1:16: entry: want either field or value"},
+		"too large":          {strings.Repeat("#", MaxMappingBytes+1), "m.yaml: file is 65537 bytes; maximum is 65536"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := ParseMapping("m.yaml", []byte(c.mapping))

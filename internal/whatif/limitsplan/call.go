@@ -1,5 +1,5 @@
 // Package limitsplan replays recorded calls against other limits on a virtual clock. Its
-// report shows which calls those limits would have denied, beside what happened.
+// report shows which calls the other limits deny, and which calls the recorded limits denied.
 //
 // Terms:
 //
@@ -29,14 +29,14 @@ type Call struct {
 	Request *rlsv3.RateLimitRequest
 	Denied  bool // the recorded answer was a denial
 
-	// overLimit reports for each descriptor of the request whether a limit that can deny was
-	// exceeded. An access log does not say which descriptor was denied, so a denied call has all
-	// descriptors over their limits.
-	overLimit []bool
+	// isOverLimit reports for each descriptor of the request whether a limit that can deny was
+	// exceeded. An access log does not say which descriptor was denied. So if a call was denied,
+	// all its descriptors count as over their limits.
+	isOverLimit []bool
 
-	decisions []*decisionlog.Record // in the order of the request; an access log has none
-	places    []int                 // of the descriptors in the recorded request, which can have more of them than the log
-	replica   int                   // index of the log among the merged logs
+	decisions []*decisionlog.Record // the decisions in the order of the request; empty for an access log
+	indexes   []int                 // the index of each descriptor in the recorded request; the log can leave descriptors out
+	replica   int                   // the index of the log among the merged logs
 }
 
 func (c *Call) addDescriptor(entries []*ratelimitv3.RateLimitDescriptor_Entry, hits int64, isOverLimit bool) {
@@ -48,19 +48,19 @@ func (c *Call) addDescriptor(entries []*ratelimitv3.RateLimitDescriptor_Entry, h
 		d.HitsAddend = wrapperspb.UInt64(uint64(min(hits, limit.MaxHits)))
 	}
 	c.Request.Descriptors = append(c.Request.Descriptors, d)
-	c.overLimit = append(c.overLimit, isOverLimit)
+	c.isOverLimit = append(c.isOverLimit, isOverLimit)
 }
 
 // Reader reads the recorded calls of a log.
 type Reader interface {
-	// Next returns the next call, or io.EOF after the last one. Another error names the line that cannot be read.
+	// Next returns the next call, or io.EOF after the last call. Another error names the line that can't be read.
 	Next() (*Call, error)
 
-	// Notes says what makes figures wrong, or why there are no calls.
+	// Notes returns reasons why figures can be wrong, or why there are no calls.
 	Notes() []string
 }
 
-// NewReader returns a Reader of a decision log, or of an access log if m is not nil. Errors call it name.
+// NewReader returns a Reader of a decision log, or of an access log if m is not nil. Errors contain the name of the log.
 func NewReader(name string, log io.Reader, m *Mapping) (Reader, error) {
 	lines, err := newLineReader(name, log)
 	if err != nil {
@@ -73,40 +73,40 @@ func NewReader(name string, log io.Reader, m *Mapping) (Reader, error) {
 }
 
 type mergedReader struct {
-	readers []Reader
-	heads   []*Call // next call of each reader that has not ended
+	readers   []Reader
+	nextCalls []*Call // the next call of each reader that has another call
 }
 
 // Merge returns a Reader of the calls of several replicas, in the order of time.
 func Merge(readers ...Reader) (Reader, error) {
 	m := &mergedReader{readers: readers}
 	for i := range readers {
-		if err := m.readHead(i); err != nil {
+		if err := m.readNextCall(i); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
 }
 
-func (m *mergedReader) readHead(i int) error {
+func (m *mergedReader) readNextCall(i int) error {
 	c, err := m.readers[i].Next()
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
 	if err == nil {
 		c.replica = i
-		m.heads = append(m.heads, c)
+		m.nextCalls = append(m.nextCalls, c)
 	}
 	return err
 }
 
 func (m *mergedReader) Next() (*Call, error) {
-	if len(m.heads) == 0 {
+	if len(m.nextCalls) == 0 {
 		return nil, io.EOF
 	}
-	first := slices.MinFunc(m.heads, func(a, b *Call) int { return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.replica, b.replica)) })
-	m.heads = slices.DeleteFunc(m.heads, func(c *Call) bool { return c == first })
-	return first, m.readHead(first.replica)
+	first := slices.MinFunc(m.nextCalls, func(a, b *Call) int { return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.replica, b.replica)) })
+	m.nextCalls = slices.DeleteFunc(m.nextCalls, func(c *Call) bool { return c == first })
+	return first, m.readNextCall(first.replica)
 }
 
 func (m *mergedReader) Notes() []string {

@@ -10,10 +10,10 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// Cause is why the replay of a call can differ from the recorded answer under the same limits.
+// Cause is a reason why a replay under the same limits can differ from the recorded answer.
 type Cause string
 
-// The causes. If several are possible, the first of them counts.
+// The causes. If a call has several possible causes, the first counts.
 const (
 	CauseFailed    Cause = "failed"
 	CauseFallback  Cause = "fallback"
@@ -23,7 +23,7 @@ const (
 	CauseTime      Cause = "time"
 )
 
-// causes are the causes with their descriptions. The first four are events of a key.
+// causes has the name and the description of each cause. The first four causes are events of a key.
 var causes = [...]struct {
 	name Cause
 	text string
@@ -36,21 +36,21 @@ var causes = [...]struct {
 	{CauseTime, "the log has the time at which a call came; Redis decides a little later, and can decide calls in another order"},
 }
 
-// cause is an index in causes.
+// cause is an index of causes.
 type cause uint8
 
 const (
-	hadFailure cause = iota
-	hadFallback
-	hadLease
-	hadDenyCache
-	causeStart
-	causeTime
+	failureEvent cause = iota
+	fallbackEvent
+	leaseEvent
+	denyCacheEvent
+	unknownStart
+	inexactTime
 
-	noEvent = causeTime // of a key without events
+	noEvent = inexactTime // a key without events has this cause
 )
 
-// OtherCause is the number of calls whose replay may differ from the recorded answer for this cause.
+// OtherCause is a cause and the number of calls with this cause.
 type OtherCause struct {
 	Cause Cause  `json:"cause"`
 	Calls uint64 `json:"calls"`
@@ -66,54 +66,54 @@ func (o OtherCause) String() string {
 	return ""
 }
 
-// eventOf returns the first cause among the events of descriptor i of a recorded call, or noEvent.
+// eventOf returns the first event of descriptor i of a recorded call, in the order of causes, or noEvent.
 func eventOf(recorded *Call, rule *descriptors.Rule, i int) cause {
 	first := noEvent
 	for _, d := range recorded.decisions {
 		switch {
-		case d.DescriptorIndex != recorded.places[i]:
+		case d.DescriptorIndex != recorded.indexes[i]:
 		case d.Code == decisionlog.Failed:
-			first = hadFailure
+			first = failureEvent
 		case d.Degraded:
-			first = min(first, hadFallback)
+			first = min(first, fallbackEvent)
 		case d.Source == backend.SourceDenyCache.String():
-			first = min(first, hadDenyCache)
+			first = min(first, denyCacheEvent)
 		}
 	}
 	for _, l := range rule.Limits {
 		if l.Limit != nil && l.LeasePermits() > 0 {
-			first = min(first, hadLease)
+			first = min(first, leaseEvent)
 		}
 	}
 	return first
 }
 
-// differsUnderSameLimits reports whether a limit that the call met when it was recorded has decided differently.
+// differsUnderSameLimits reports whether the call met the same limits when it was recorded, and a limit decided otherwise.
 func differsUnderSameLimits(recorded *Call, replayed *service.Call) bool {
 	if len(recorded.decisions) != replayed.Decisions() {
 		return false
 	}
-	differs := false
+	isDifferent := false
 	for i := range recorded.decisions {
 		record, decision := recorded.decisions[i], replayed.Decision(i)
-		if recorded.places[decision.Descriptor] != record.DescriptorIndex || record.Rule != decision.Rule.Path ||
+		if recorded.indexes[decision.Descriptor] != record.DescriptorIndex || record.Rule != decision.Rule.Path ||
 			record.LimitName != decision.Limit.Name || record.Limit != decision.Limit.String() {
 			return false
 		}
-		differs = differs || (record.Code == decisionlog.OverLimit) == decision.Result.Allowed
+		isDifferent = isDifferent || (record.Code == decisionlog.OverLimit) == decision.Result.Allowed
 	}
-	return differs
+	return isDifferent
 }
 
-// causeOf returns the first possible cause why a call differs. event is the first one among the events of its keys.
+// causeOf returns the first possible cause of a different answer. event is the first event of the keys of the call.
 func (c *counts) causeOf(recorded *Call, replayed *service.Call, event cause) cause {
 	switch {
 	case event != noEvent:
 		return event
 	case recorded.Denied && c.isInFirstWindow(replayed):
-		return causeStart
+		return unknownStart
 	}
-	return causeTime
+	return inexactTime
 }
 
 // isInFirstWindow reports whether the window of a limit of the call can have begun before the log.
@@ -122,7 +122,7 @@ func (c *counts) isInFirstWindow(replayed *service.Call) bool {
 		l := replayed.Decision(i).Limit.Limit
 		windows := int64(1)
 		if l.Algorithm == limit.SlidingWindow {
-			windows = 2 // the window before counts too
+			windows = 2 // the previous window counts too
 		}
 		if replayed.Start.Sub(c.start).Microseconds() < windows*l.Period() {
 			return true

@@ -11,12 +11,12 @@ type FailCondition struct {
 	text    string
 	figure  string
 	bound   float64
-	isShare bool // bound is a percentage of the calls
+	isShare bool // reports whether bound is a percentage of the calls
 }
 
 var failConditionForm = regexp.MustCompile(`^\s*(\w+)\s*>\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*$`)
 
-// figures are the figures of a report that a condition can name.
+// figures has the figures of a report that a condition can name.
 var figures = map[string]func(*Report) uint64{
 	"denied":            func(r *Report) uint64 { return r.Calls.DeniedNow },
 	"newly_denied":      func(r *Report) uint64 { return r.Calls.NewlyDenied },
@@ -44,7 +44,7 @@ func ParseFailCondition(text string) (*FailCondition, error) {
 	return c, nil
 }
 
-// Check returns whether the condition holds for r, and a sentence that says so.
+// Check reports whether the condition holds for r, and returns a sentence with this result.
 func (c *FailCondition) Check(r *Report) (holds bool, text string) {
 	n := float64(figures[c.figure](r))
 	value := strconv.FormatFloat(n, 'f', -1, 64)

@@ -14,48 +14,50 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
+// counts counts the calls of a replay for the report.
 type counts struct {
 	calls      Counts
 	start, end time.Time
 	timeline   timeline
 
-	total, deniedBefore, deniedNow []uint64 // in the buckets of timeline
+	total, deniedBefore, deniedNow []uint64 // the numbers of calls in the buckets of timeline
 
-	rules    map[*descriptors.Rule]*RuleReport // nil stands for no rule
-	metRules bool                              // a descriptor met a rule
+	rules      map[*descriptors.Rule]*RuleReport // the key nil stands for no rule
+	hasMetRule bool                              // reports whether a descriptor has met a rule
 
-	keys  map[uint64]*keyCounts // by hash; at most maxKeys
-	names map[uint64]KeyReport  // of the keys with a new denial, without their counts
-	seed  maphash.Seed
+	keys            map[uint64]*keyCounts // at most maxKeys; the key is a hash of the counter's key
+	newlyDeniedKeys map[uint64]KeyReport  // the reports of keys with a new denial, without counts; the key is the hash
+	seed            maphash.Seed
 
-	maxKeys int
-	leftOut uint64 // descriptors with keys beyond maxKeys
+	maxKeys              int
+	uncountedDescriptors uint64 // the number of descriptors with keys beyond maxKeys
 
-	failed  uint64
-	failure error // of the first failed call
+	failureCount uint64
+	firstFailure error
 
-	otherCauses [len(causes)]uint64 // number of calls that differ from the recorded answer, by index in causes
+	otherCauses [len(causes)]uint64 // the number of different answers with each cause
 }
 
 type keyCounts struct {
 	Counts
-	event cause // the first cause among the events of the key so far
+	event cause // the first event of the key, in the order of causes
 }
 
 func newCounts(maxKeys int) counts {
 	c := counts{
-		rules: map[*descriptors.Rule]*RuleReport{}, keys: map[uint64]*keyCounts{}, names: map[uint64]KeyReport{},
+		rules: map[*descriptors.Rule]*RuleReport{}, keys: map[uint64]*keyCounts{}, newlyDeniedKeys: map[uint64]KeyReport{},
 		seed: maphash.MakeSeed(), maxKeys: maxKeys,
 	}
 	c.total, c.deniedBefore, c.deniedNow = c.timeline.newSeries(), c.timeline.newSeries(), c.timeline.newSeries()
 	return c
 }
 
+// add counts a recorded call and its replay.
 func (c *counts) add(recorded *Call, replayed *service.Call) {
 	if replayed.Err != nil {
-		c.failed++
-		if c.failure == nil {
-			c.failure = replayed.Err
+		c.failureCount++
+		if c.firstFailure == nil {
+			c.firstFailure = replayed.Err
 		}
 		return
 	}
@@ -73,24 +75,24 @@ func (c *counts) add(recorded *Call, replayed *service.Call) {
 	if isDenied {
 		c.deniedNow[bucket]++
 	}
-	next := 0 // decision
+	decisionIndex := 0
 	event := noEvent
 	for i, rule := range replayed.Rules {
-		isOverLimit, inShadow, first := false, false, next
-		for ; next < replayed.Decisions(); next++ {
-			d := replayed.Decision(next)
+		isOverLimit, isOverInShadow, firstDecision := false, false, decisionIndex
+		for ; decisionIndex < replayed.Decisions(); decisionIndex++ {
+			d := replayed.Decision(decisionIndex)
 			if d.Descriptor != i {
 				break
 			}
 			isOverLimit = isOverLimit || !d.Result.Allowed && !d.Shadow
-			inShadow = inShadow || !d.Result.Allowed && (d.Shadow || replayed.GlobalShadow)
+			isOverInShadow = isOverInShadow || !d.Result.Allowed && (d.Shadow || replayed.GlobalShadow)
 		}
-		// A descriptor in quota mode can be over its limit in a call that passes.
-		before, now := recorded.overLimit[i] && recorded.Denied, isOverLimit && isDenied
-		c.addDescriptor(rule, bucket, before, now, inShadow)
-		if next > first {
+		// A descriptor in quota mode can be over its limit although the call passes.
+		wasDenied, isNowDenied := recorded.isOverLimit[i] && recorded.Denied, isOverLimit && isDenied
+		c.addDescriptor(rule, bucket, wasDenied, isNowDenied, isOverInShadow)
+		if decisionIndex > firstDecision {
 			keyEvent := eventOf(recorded, rule, i)
-			if key := c.addKey(rule, replayed.Decision(first).Key, replayed.Start, before, now); key != nil {
+			if key := c.addKey(rule, replayed.Decision(firstDecision).Key, replayed.Start, wasDenied, isNowDenied); key != nil {
 				key.event = min(key.event, keyEvent)
 				keyEvent = key.event
 			}
@@ -102,47 +104,47 @@ func (c *counts) add(recorded *Call, replayed *service.Call) {
 	}
 }
 
-func (c *counts) addDescriptor(rule *descriptors.Rule, bucket int, before, now, inShadow bool) {
+func (c *counts) addDescriptor(rule *descriptors.Rule, bucket int, wasDenied, isNowDenied, isOverInShadow bool) {
 	r := c.rules[rule]
 	if r == nil {
 		r = &RuleReport{Rule: NoRule, Limits: "none", Timeline: c.timeline.newSeries()}
 		if rule != nil {
 			r.Rule, r.Limits, r.Shadow = rule.Path, limitsText(rule), rule.ShadowMode
-			c.metRules = true
+			c.hasMetRule = true
 		}
 		c.rules[rule] = r
 	}
-	r.add(before, now)
-	if inShadow {
+	r.add(wasDenied, isNowDenied)
+	if isOverInShadow {
 		r.DeniedInShadow++
 	}
-	if now && !before {
+	if isNowDenied && !wasDenied {
 		r.Timeline[bucket]++
 	}
 }
 
-// addKey counts a descriptor of a key. It returns nil if there are too many keys.
-func (c *counts) addKey(rule *descriptors.Rule, key []byte, at time.Time, before, now bool) *keyCounts {
+// addKey counts a descriptor with this key. It returns nil if the key is new and there are maxKeys keys.
+func (c *counts) addKey(rule *descriptors.Rule, key []byte, callTime time.Time, wasDenied, isNowDenied bool) *keyCounts {
 	hash := maphash.Bytes(c.seed, key)
 	k := c.keys[hash]
 	if k == nil {
 		if len(c.keys) >= c.maxKeys {
-			c.leftOut++
+			c.uncountedDescriptors++
 			return nil
 		}
 		k = &keyCounts{event: noEvent}
 		c.keys[hash] = k
 	}
-	k.add(before, now)
-	if now && !before && k.NewlyDenied == 1 {
-		c.names[hash] = KeyReport{Rule: rule.Path, Key: string(key), FirstDenied: at}
+	k.add(wasDenied, isNowDenied)
+	if isNowDenied && !wasDenied && k.NewlyDenied == 1 {
+		c.newlyDeniedKeys[hash] = KeyReport{Rule: rule.Path, Key: string(key), FirstDenied: callTime}
 	}
 	return k
 }
 
 // report returns the Report, with at most maxKeys keys.
 func (c *counts) report(maxKeys int) *Report {
-	r := &Report{Start: c.start, End: c.end, Calls: c.calls, NewlyDeniedKeys: len(c.names), Rules: []RuleReport{}, Keys: []KeyReport{}}
+	r := &Report{Start: c.start, End: c.end, Calls: c.calls, NewlyDeniedKeys: len(c.newlyDeniedKeys), Rules: []RuleReport{}, Keys: []KeyReport{}}
 	buckets := 0
 	if c.calls.Total > 0 {
 		buckets = c.timeline.bucket(c.end) + 1
@@ -158,7 +160,7 @@ func (c *counts) report(maxKeys int) *Report {
 	slices.SortFunc(r.Rules, func(a, b RuleReport) int {
 		return cmp.Or(cmp.Compare(b.NewlyDenied, a.NewlyDenied), cmp.Compare(b.Total, a.Total), strings.Compare(a.Rule, b.Rule))
 	})
-	for hash, key := range c.names {
+	for hash, key := range c.newlyDeniedKeys {
 		key.Counts = c.keys[hash].Counts
 		r.Keys = append(r.Keys, key)
 	}
@@ -171,24 +173,24 @@ func (c *counts) report(maxKeys int) *Report {
 			r.OtherCauses = append(r.OtherCauses, OtherCause{causes[i].name, calls})
 		}
 	}
-	if c.failure != nil {
-		r.addNote(c.failed, "calls could not be replayed; the first error is: %v", c.failure)
+	if c.firstFailure != nil {
+		r.addNote(c.failureCount, "calls could not be replayed; the first error is: %v", c.firstFailure)
 	}
-	r.addNote(c.leftOut, "descriptors have keys beyond the first %d; the table of keys leaves them out", c.maxKeys)
+	r.addNote(c.uncountedDescriptors, "descriptors have keys beyond the first %d; the table of keys leaves them out", c.maxKeys)
 	return r
 }
 
 func limitsText(rule *descriptors.Rule) string {
-	var words []string
+	var texts []string
 	for _, l := range rule.Limits {
-		word := "unlimited"
+		text := "unlimited"
 		if !l.Unlimited {
-			word = l.String()
+			text = l.String()
 		}
 		if l.Name != "" {
-			word = fmt.Sprintf("%s (%s)", word, l.Name)
+			text = fmt.Sprintf("%s (%s)", text, l.Name)
 		}
-		words = append(words, word)
+		texts = append(texts, text)
 	}
-	return strings.Join(words, ", ")
+	return strings.Join(texts, ", ")
 }

@@ -13,30 +13,30 @@ import (
 )
 
 type decisionReader struct {
-	lines   *lineReader
-	records sorter[*decisionlog.Record]
-	head    *decisionlog.Record // first record of the next call; nil if it is not read yet
+	lines      *lineReader
+	records    sorter[*decisionlog.Record]
+	nextRecord *decisionlog.Record // the first record of the next call, or nil if no record is read
 
-	dropped     uint64 // records that the log has dropped
-	rejected    uint64 // calls that the service has rejected
-	rejection   string // error of the first rejected call
-	hasDenied   bool   // a record is a denial
-	hasAdmitted bool   // a record is no denial
+	droppedRecords uint64 // the number of records that the log has dropped
+	rejectedCalls  uint64 // the number of calls that the service has rejected
+	firstRejection string // the error of the first rejected call
+	hasDenied      bool   // reports whether a record is a denial
+	hasAdmitted    bool   // reports whether a record is not a denial
 }
 
 func newDecisionReader(lines *lineReader) *decisionReader {
 	d := &decisionReader{lines: lines}
-	d.records = sorter[*decisionlog.Record]{next: d.readRecord, timeOf: func(r *decisionlog.Record) time.Time { return r.Time }}
+	d.records = sorter[*decisionlog.Record]{read: d.readRecord, timeOf: func(r *decisionlog.Record) time.Time { return r.Time }}
 	return d
 }
 
 func (d *decisionReader) Notes() []string {
 	notes := d.lines.notes()
-	if d.dropped > 0 {
-		notes = append(notes, fmt.Sprintf("%s: %d records were dropped when the log was written; these calls are missing (DECISION_LOG_MAX_PER_SECOND)", d.lines.name, d.dropped))
+	if d.droppedRecords > 0 {
+		notes = append(notes, fmt.Sprintf("%s: %d records were dropped when the log was written; these calls are missing (DECISION_LOG_MAX_PER_SECOND)", d.lines.name, d.droppedRecords))
 	}
-	if d.rejected > 0 {
-		notes = append(notes, fmt.Sprintf("%s: the service rejected %d calls, and they are left out; the first error is: %s", d.lines.name, d.rejected, d.rejection))
+	if d.rejectedCalls > 0 {
+		notes = append(notes, fmt.Sprintf("%s: the service rejected %d calls, and they are left out; the first error is: %s", d.lines.name, d.rejectedCalls, d.firstRejection))
 	}
 	switch {
 	case d.hasDenied && !d.hasAdmitted:
@@ -47,24 +47,24 @@ func (d *decisionReader) Notes() []string {
 	return notes
 }
 
-// noRecord is the error of a line that is not a record of a decision log.
-const noRecord = "got no record of a decision log; want a line of DECISION_LOG=all; for an access log, give --access-log and a file that maps its fields"
+// noRecordText is the text of the error of a line that is not a record of a decision log.
+const noRecordText = "got no record of a decision log; want a line of DECISION_LOG=all; for an access log, give --access-log and a file that maps its fields"
 
-// readRecord returns the record of the next line that has one.
+// readRecord returns the record of the next line that has a record.
 func (d *decisionReader) readRecord() (*decisionlog.Record, error) {
 	for {
 		line := new(decisionlog.Line)
-		if err := d.lines.nextObject(line, noRecord); err != nil {
+		if err := d.lines.nextObject(line, noRecordText); err != nil {
 			return nil, err
 		}
-		d.dropped += line.Dropped
+		d.droppedRecords += line.Dropped
 		switch {
 		case line.Dropped > 0:
 			continue
 		case line.Code == "":
-			return nil, d.lines.errorf(noRecord)
+			return nil, d.lines.errorf(noRecordText)
 		case line.Domain == "" || len(line.Descriptor) == 0:
-			continue // no request that a limit could match
+			continue // no limit can match such a request
 		case line.Time.IsZero():
 			return nil, d.lines.errorf("record has no time; want a line of DECISION_LOG=all")
 		}
@@ -83,46 +83,46 @@ func (d *decisionReader) Next() (*Call, error) {
 		if err != nil || !isRejected {
 			return c, err
 		}
-		d.rejected++
+		d.rejectedCalls++
 	}
 }
 
-// readCall returns the next call, whose records have the same time and domain. isRejected reports that it was invalid
-// or refused, and charged nothing.
+// readCall returns the next call. The records of a call have the same time and domain. isRejected reports whether the
+// service rejected the call, which then charged nothing.
 func (d *decisionReader) readCall() (c *Call, isRejected bool, err error) {
-	if d.head == nil {
-		if err := d.readHead(); err != nil {
+	if d.nextRecord == nil {
+		if err := d.readNextRecord(); err != nil {
 			return nil, false, err
 		}
 	}
 	c = &Call{
-		Time:    d.head.Time,
-		Request: &rlsv3.RateLimitRequest{Domain: d.head.Domain},
-		Denied:  d.head.OverallCode == decisionlog.OverLimit,
+		Time:    d.nextRecord.Time,
+		Request: &rlsv3.RateLimitRequest{Domain: d.nextRecord.Domain},
+		Denied:  d.nextRecord.OverallCode == decisionlog.OverLimit,
 	}
-	isRejected = d.head.OverallCode == decisionlog.Failed
-	failure := d.head.Error
-	firstLimit := d.head // first record of the current descriptor
+	isRejected = d.nextRecord.OverallCode == decisionlog.Failed
+	failure := d.nextRecord.Error
+	descriptorStart := d.nextRecord // the first record of the current descriptor
 	for {
-		r := d.head
+		r := d.nextRecord
 		isOverLimit := r.Code == decisionlog.OverLimit && !r.Shadow
-		if n := len(c.overLimit); n == 0 || r.DescriptorIndex != firstLimit.DescriptorIndex {
-			firstLimit = r
+		if n := len(c.isOverLimit); n == 0 || r.DescriptorIndex != descriptorStart.DescriptorIndex {
+			descriptorStart = r
 			c.addDescriptor(decisionlog.RequestEntries(r.Descriptor), r.Hits, isOverLimit)
-			c.places = append(c.places, r.DescriptorIndex)
+			c.indexes = append(c.indexes, r.DescriptorIndex)
 		} else if isOverLimit {
-			c.overLimit[n-1] = true
+			c.isOverLimit[n-1] = true
 		}
 		if r.Limit != "" {
 			c.decisions = append(c.decisions, r)
-			isRejected = isRejected && r.Code != decisionlog.Failed // a backend that fails can have charged the hits
+			isRejected = isRejected && r.Code != decisionlog.Failed // a failed backend can have charged the hits
 		}
-		err := d.readHead()
-		if err == nil && sameCall(d.head, firstLimit) {
+		err := d.readNextRecord()
+		if err == nil && isSameCall(d.nextRecord, descriptorStart) {
 			continue
 		}
-		if isRejected && d.rejected == 0 {
-			d.rejection = failure
+		if isRejected && d.rejectedCalls == 0 {
+			d.firstRejection = failure
 		}
 		if errors.Is(err, io.EOF) {
 			err = nil
@@ -131,19 +131,20 @@ func (d *decisionReader) readCall() (c *Call, isRejected bool, err error) {
 	}
 }
 
-// sameCall reports whether r is of the same call as the record before it, whose descriptor begins with firstLimit.
-func sameCall(r, firstLimit *decisionlog.Record) bool {
-	if !r.Time.Equal(firstLimit.Time) || r.Domain != firstLimit.Domain || r.TraceID != firstLimit.TraceID {
+// isSameCall reports whether r belongs to the same call as the previous record. descriptorStart is the first record of
+// the descriptor of the previous record.
+func isSameCall(r, descriptorStart *decisionlog.Record) bool {
+	if !r.Time.Equal(descriptorStart.Time) || r.Domain != descriptorStart.Domain || r.TraceID != descriptorStart.TraceID {
 		return false
 	}
-	if r.DescriptorIndex != firstLimit.DescriptorIndex {
-		return r.DescriptorIndex > firstLimit.DescriptorIndex
+	if r.DescriptorIndex != descriptorStart.DescriptorIndex {
+		return r.DescriptorIndex > descriptorStart.DescriptorIndex
 	}
-	isRepeated := r.Limit == firstLimit.Limit && r.LimitName == firstLimit.LimitName
-	return !isRepeated && slices.Equal(r.Descriptor, firstLimit.Descriptor)
+	isRepeated := r.Limit == descriptorStart.Limit && r.LimitName == descriptorStart.LimitName
+	return !isRepeated && slices.Equal(r.Descriptor, descriptorStart.Descriptor)
 }
 
-func (d *decisionReader) readHead() (err error) {
-	d.head, err = d.records.pop()
+func (d *decisionReader) readNextRecord() (err error) {
+	d.nextRecord, err = d.records.pop()
 	return err
 }

@@ -62,7 +62,7 @@ func replayFiles(t require.TestingT, limits, mapping string, o Options, logs ...
 	require.NoError(t, err)
 }
 
-// FuzzReaders replays logs that the fuzzer writes.
+// FuzzReaders replays logs of the fuzzer.
 func FuzzReaders(f *testing.F) {
 	f.Add(testMapping, `{"start_time":1,"path":"/x"}`, "")
 	f.Add(testMapping, `{"start_time":"2199-12-31T23:59:59Z","path":"/x"}`, `{"start_time":0.5,"request":{"headers":{"x-tenant":"a"},"cost":-2}}`)
@@ -77,7 +77,7 @@ func FuzzReaders(f *testing.F) {
 // FuzzDrawnReplay replays drawn decision logs against drawn limits.
 func FuzzDrawnReplay(f *testing.F) { f.Fuzz(rapid.MakeFuzz(replayDrawn)) }
 
-func TestDrawnLogsAreReplayed(t *testing.T) {
+func TestReplayOfRandomLogsCountsEachCallOnce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, replayDrawn)
 }

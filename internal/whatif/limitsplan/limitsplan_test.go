@@ -22,7 +22,7 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// newLimits admit two hits of each tenant in a minute.
+// newLimits has a rule that admits two hits of each tenant in a minute.
 const newLimits = `
 domain: shop
 descriptors:
@@ -74,14 +74,14 @@ func replayLog(t testing.TB, limits string, logs ...string) *Report {
 	return report
 }
 
-func TestReplayCountsDenialsBesideWhatHappened(t *testing.T) {
-	ok, denied := decisionlog.OK, decisionlog.OverLimit
+func TestReplayCountsNewAndRecordedDenials(t *testing.T) {
+	ok, overLimit := decisionlog.OK, decisionlog.OverLimit
 	peek := record(5, "tenant", "a", ok)
 	peek.Hits = 0
 	refund := record(5, "tenant", "a", ok)
 	refund.Hits = -2
-	large := record(1, "tenant", "a", ok)
-	large.Hits = 3
+	threeHits := record(1, "tenant", "a", ok)
+	threeHits.Hits = 3
 	for name, c := range map[string]struct {
 		records []decisionlog.Record
 		want    Counts
@@ -91,11 +91,11 @@ func TestReplayCountsDenialsBesideWhatHappened(t *testing.T) {
 			Counts{Total: 3, DeniedNow: 1, NewlyDenied: 1},
 		},
 		"looser limit admits": {
-			[]decisionlog.Record{record(1, "tenant", "a", denied), record(2, "tenant", "b", ok)},
+			[]decisionlog.Record{record(1, "tenant", "a", overLimit), record(2, "tenant", "b", ok)},
 			Counts{Total: 2, DeniedBefore: 1, NewlyAdmitted: 1},
 		},
 		"denied before and now": {
-			[]decisionlog.Record{record(1, "tenant", "a", ok), record(2, "tenant", "a", ok), record(3, "tenant", "a", denied)},
+			[]decisionlog.Record{record(1, "tenant", "a", ok), record(2, "tenant", "a", ok), record(3, "tenant", "a", overLimit)},
 			Counts{Total: 3, DeniedBefore: 1, DeniedNow: 1},
 		},
 		"new window starts with nothing": {
@@ -110,13 +110,13 @@ func TestReplayCountsDenialsBesideWhatHappened(t *testing.T) {
 			[]decisionlog.Record{record(1, "tenant", "a", ok), peek, record(6, "tenant", "a", ok)},
 			Counts{Total: 3},
 		},
-		"refund gives back": {
+		"refund gives hits back": {
 			[]decisionlog.Record{record(1, "tenant", "a", ok), record(2, "tenant", "a", ok), refund, record(6, "tenant", "a", ok)},
 			Counts{Total: 4},
 		},
-		"hits of a call count":    {[]decisionlog.Record{large}, Counts{Total: 1, DeniedNow: 1, NewlyDenied: 1}},
+		"hits of a call count":    {[]decisionlog.Record{threeHits}, Counts{Total: 1, DeniedNow: 1, NewlyDenied: 1}},
 		"rule in shadow mode":     {[]decisionlog.Record{record(1, "trial", "a", ok)}, Counts{Total: 1}},
-		"descriptor without rule": {[]decisionlog.Record{record(1, "other", "a", denied), record(2, "free", "a", ok)}, Counts{Total: 2, DeniedBefore: 1, NewlyAdmitted: 1}},
+		"descriptor without rule": {[]decisionlog.Record{record(1, "other", "a", overLimit), record(2, "free", "a", ok)}, Counts{Total: 2, DeniedBefore: 1, NewlyAdmitted: 1}},
 		"unlimited rule":          {[]decisionlog.Record{record(1, "free", "a", ok)}, Counts{Total: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -135,11 +135,11 @@ func TestRecordsOfOneCallAreReplayedTogether(t *testing.T) {
 		records            []decisionlog.Record
 		calls, descriptors uint64
 	}{
-		"two descriptors":                 {[]decisionlog.Record{record(1, "tenant", "a", decisionlog.OK), second}, 1, 2},
-		"two limits of a descriptor":      {[]decisionlog.Record{record(1, "tenant", "a", decisionlog.OK), otherLimit}, 1, 1},
-		"two calls at the same moment":    {[]decisionlog.Record{record(1, "tenant", "a", decisionlog.OK), sameMoment}, 2, 2},
-		"other descriptor at that moment": {[]decisionlog.Record{record(1, "tenant", "a", decisionlog.OK), record(1, "tenant", "b", decisionlog.OK)}, 2, 2},
-		"place falls":                     {[]decisionlog.Record{second, record(1, "tenant", "a", decisionlog.OK)}, 2, 2},
+		"two descriptors":                           {[]decisionlog.Record{record(1, "tenant", "a", decisionlog.OK), second}, 1, 2},
+		"two limits of a descriptor":                {[]decisionlog.Record{record(1, "tenant", "a", decisionlog.OK), otherLimit}, 1, 1},
+		"two calls at the same moment":              {[]decisionlog.Record{record(1, "tenant", "a", decisionlog.OK), sameMoment}, 2, 2},
+		"other descriptor with the same index":      {[]decisionlog.Record{record(1, "tenant", "a", decisionlog.OK), record(1, "tenant", "b", decisionlog.OK)}, 2, 2},
+		"lower index of a descriptor starts a call": {[]decisionlog.Record{second, record(1, "tenant", "a", decisionlog.OK)}, 2, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			report := replayLog(t, newLimits, logOf(c.records...))
@@ -150,7 +150,7 @@ func TestRecordsOfOneCallAreReplayedTogether(t *testing.T) {
 	}
 }
 
-func TestReportNamesTheKeyThatATighterLimitHurts(t *testing.T) {
+func TestReportNamesTheKeyWithTheMostNewDenials(t *testing.T) {
 	var records []decisionlog.Record
 	for i := range 30 {
 		records = append(records, record(i*100, "tenant", "acme", decisionlog.OK), record(i*30_000, "tenant", "small", decisionlog.OK))
@@ -181,7 +181,7 @@ func TestLogsOfReplicasAreMergedByTime(t *testing.T) {
 	assert.Empty(t, report.Notes)
 }
 
-// A replay of the log that a service wrote gives the answers of that service.
+// A replay of the log of a service with the same limits gives the answers of the service.
 func TestReplayOfTheSameLimitsChangesNothing(t *testing.T) {
 	const limits = `
 domain: shop
@@ -198,25 +198,25 @@ descriptors:
 	defer records.Close()
 	store := new(descriptors.Store)
 	store.Set(compile(t, limits))
-	recorded := service.New(service.Options{Limits: store, Limiter: local.New(local.Options{}), Now: clock, Observers: []service.Observer{hub}})
+	recordedService := service.New(service.Options{Limits: store, Limiter: local.New(local.Options{}), Now: clock, Observers: []service.Observer{hub}})
 	random := rand.New(rand.NewPCG(1, 2))
-	denied := uint64(0)
+	denials := uint64(0)
 	for range 2000 {
 		now = now.Add(time.Duration(random.IntN(200)) * time.Millisecond)
 		c := Call{Request: &rlsv3.RateLimitRequest{Domain: "shop"}}
 		c.addDescriptor(decisionlog.RequestEntries([]decisionlog.Entry{{Key: "tenant", Value: strconv.Itoa(random.IntN(3))}}), 1, false)
 		c.addDescriptor(decisionlog.RequestEntries([]decisionlog.Entry{{Key: "ip", Value: strconv.Itoa(random.IntN(3))}}), 1, false)
-		answer, err := recorded.ShouldRateLimit(t.Context(), c.Request)
+		answer, err := recordedService.ShouldRateLimit(t.Context(), c.Request)
 		require.NoError(t, err)
 		if answer.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT {
-			denied++
+			denials++
 		}
 		for range 3 { // the tenant has two limits
 			log.Write(decisionlog.EncodeLine(<-records.Records()))
 		}
 	}
-	require.NotZero(t, denied)
-	assert.Equal(t, Counts{Total: 2000, DeniedBefore: denied, DeniedNow: denied}, replayLog(t, limits, log.String()).Calls)
+	require.NotZero(t, denials)
+	assert.Equal(t, Counts{Total: 2000, DeniedBefore: denials, DeniedNow: denials}, replayLog(t, limits, log.String()).Calls)
 }
 
 func TestReaderRejectsBadLines(t *testing.T) {
@@ -224,7 +224,7 @@ func TestReaderRejectsBadLines(t *testing.T) {
 		"no JSON":           {logOf(record(1, "tenant", "a", decisionlog.OK)) + "hello\n", "x.log:2: got no record of a decision log; want a line of DECISION_LOG=all"},
 		"access log":        {`{"start_time":"2026-11-20T10:00:00Z","response_code":200}`, "x.log:1: got no record of a decision log; want a line of DECISION_LOG=all; for an access log, give --access-log"},
 		"no time":           {`{"domain":"shop","code":"OK","descriptor":[{"key":"a","value":"b"}]}`, "x.log:1: record has no time; want a line of DECISION_LOG=all"},
-		"time of no log":    {`{"time":"1969-12-31T23:59:59Z","domain":"shop","code":"OK","descriptor":[{"key":"a","value":"b"}]}`, "x.log:1: field time: got 1969-12-31T23:59:59Z, want a time from 1970 to 2199"},
+		"time out of range": {`{"time":"1969-12-31T23:59:59Z","domain":"shop","code":"OK","descriptor":[{"key":"a","value":"b"}]}`, "x.log:1: field time: got 1969-12-31T23:59:59Z, want a time from 1970 to 2199"},
 		"long line":         {strings.Repeat("x", maxLineBytes+1), "x.log:1: line is longer than 1048576 bytes"},
 		"damaged gzip data": {"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00abc", "x.log:1: "},
 	} {
@@ -248,33 +248,33 @@ func TestCompressedLogIsRead(t *testing.T) {
 	assert.Equal(t, uint64(1), replayLog(t, newLimits, b.String()).Calls.Total)
 }
 
-func TestNotesSayWhatTheLogLacks(t *testing.T) {
-	denied := logOf(record(1, "tenant", "a", decisionlog.OverLimit))
+func TestNotesListDroppedAndMissingRecords(t *testing.T) {
+	deniedLog := logOf(record(1, "tenant", "a", decisionlog.OverLimit))
 	drops := string(decisionlog.EncodeLine(decisionlog.Drops{Time: logStart, Dropped: 7, Reason: "rate"}))
-	report := replayLog(t, newLimits, denied+drops)
+	report := replayLog(t, newLimits, deniedLog+drops)
 	assert.Equal(t, []string{
 		"0.log: 7 records were dropped when the log was written; these calls are missing (DECISION_LOG_MAX_PER_SECOND)",
 		"0.log: the log has denied calls only; a plan needs all calls (DECISION_LOG=all)",
 	}, report.Notes)
 }
 
-func TestLineWithoutItsEndIsLeftOut(t *testing.T) {
+func TestLineWithoutAnEndIsLeftOut(t *testing.T) {
 	line := logOf(record(1, "tenant", "a", decisionlog.OK))
 	report := replayLog(t, newLimits, line+line[:40]+"\n"+line+line[:1])
 	assert.Equal(t, uint64(2), report.Calls.Total)
 	assert.Equal(t, []string{"0.log: 2 lines have no end and were left out, the first is line 2"}, report.Notes)
 }
 
-func TestReplayWithoutRecordsSaysWhy(t *testing.T) {
+func TestReplayWithoutCallsReturnsTheReason(t *testing.T) {
 	drops := string(decisionlog.EncodeLine(decisionlog.Drops{Time: logStart, Dropped: 7, Reason: "rate"}))
-	other := record(1, "tenant", "a", decisionlog.OK)
-	other.Domain = "other"
+	otherDomain := record(1, "tenant", "a", decisionlog.OK)
+	otherDomain.Domain = "other"
 	for name, c := range map[string]struct{ log, want string }{
-		"empty":          {"", "no call to replay\nx.log: the log has no record of a decision; a plan needs the log of DECISION_LOG=all, or an access log and --access-log"},
-		"drops only":     {drops, "no call to replay\nx.log: 7 records were dropped"},
-		"unknown domain": {logOf(other), "no call meets a rule of the new limits; the first call is tenant=a in domain other, and the limits have only the domains shop"},
-		"unknown key":    {logOf(record(1, "tenat", "a", decisionlog.OK)), "the first call is tenat=a in domain shop, and the rules of this domain begin with the keys tenant, trial, free, kept"},
-		"all refused":    {logOf(refund("kept")), "no call can be replayed; the first error is: rpc error: code = PermissionDenied desc = descriptors[0]: rule shop > kept has refunds: false"},
+		"empty log":            {"", "no call to replay\nx.log: the log has no record of a decision; a plan needs the log of DECISION_LOG=all, or an access log and --access-log"},
+		"drops only":           {drops, "no call to replay\nx.log: 7 records were dropped"},
+		"unknown domain":       {logOf(otherDomain), "no call meets a rule of the new limits; the first call is tenant=a in domain other, and the limits have only the domains shop"},
+		"unknown key":          {logOf(record(1, "tenat", "a", decisionlog.OK)), "the first call is tenat=a in domain shop, and the rules of this domain begin with the keys tenant, trial, free, kept"},
+		"all refunds rejected": {logOf(refund("kept")), "no call can be replayed; the first error is: rpc error: code = PermissionDenied desc = descriptors[0]: rule shop > kept has refunds: false"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, err := NewReader("x.log", strings.NewReader(c.log), nil)
@@ -297,7 +297,7 @@ func TestLimitsWithoutRulesAdmitAll(t *testing.T) {
 	assert.Equal(t, Counts{Total: 1, DeniedBefore: 1, NewlyAdmitted: 1}, report.Calls)
 }
 
-func TestShadowModeIsNoDenial(t *testing.T) {
+func TestHitInShadowModeCountsAsAdmitted(t *testing.T) {
 	const limits = `
 domain: shop
 descriptors:
@@ -316,7 +316,7 @@ descriptors:
 		{"some", Options{}, 0, 2},
 		{"tenant", Options{}, 2, 0},
 		{"tenant", Options{ShadowMode: true}, 0, 2},
-		{"quota", Options{}, 2, 0}, // the only rule in quota mode
+		{"quota", Options{}, 2, 0}, // a single rule in quota mode denies
 	} {
 		t.Run(c.key, func(t *testing.T) {
 			log := logOf(record(1, c.key, "a", decisionlog.OK), record(2, c.key, "a", decisionlog.OK), record(3, c.key, "a", decisionlog.OK))
@@ -345,19 +345,19 @@ descriptors:
 	}
 }
 
-// A descriptor in quota mode that is over its limit is denied only with the whole call.
-func TestQuotaThatLetsTheCallPassIsNoDenial(t *testing.T) {
+// A descriptor in quota mode that is over its limit counts as denied only if the whole call is denied.
+func TestDescriptorInQuotaModeCountsAsAdmittedIfTheCallPasses(t *testing.T) {
 	const limits = `
 domain: shop
 descriptors:
   - {key: quota, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 0}}
   - {key: free, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 9}}
 `
-	over := record(1, "quota", "a", decisionlog.OverLimit)
-	over.OverallCode = decisionlog.OK
-	other := record(1, "free", "a", decisionlog.OK)
-	other.DescriptorIndex = 1
-	report := replayLog(t, limits, logOf(over, other))
+	overLimit := record(1, "quota", "a", decisionlog.OverLimit)
+	overLimit.OverallCode = decisionlog.OK
+	freeRecord := record(1, "free", "a", decisionlog.OK)
+	freeRecord.DescriptorIndex = 1
+	report := replayLog(t, limits, logOf(overLimit, freeRecord))
 	assert.Equal(t, Counts{Total: 1}, report.Calls)
 	for _, rule := range report.Rules {
 		assert.Equal(t, Counts{Total: 1}, rule.Counts)
@@ -365,15 +365,15 @@ descriptors:
 }
 
 func TestRejectedCallIsLeftOut(t *testing.T) {
-	refused := record(1, "tenant", "a", decisionlog.Failed)
-	refused.Hits, refused.Limit, refused.Error = -1, "", "refunds are turned off"
+	rejected := record(1, "tenant", "a", decisionlog.Failed)
+	rejected.Hits, rejected.Limit, rejected.Error = -1, "", "refunds are turned off"
 	noAnswer := record(2, "tenant", "b", decisionlog.Failed)
-	report := replayLog(t, newLimits, logOf(refused, noAnswer, record(3, "tenant", "b", decisionlog.OK)))
+	report := replayLog(t, newLimits, logOf(rejected, noAnswer, record(3, "tenant", "b", decisionlog.OK)))
 	assert.Equal(t, uint64(2), report.Calls.Total, "a call that failed can have charged its hits")
 	assert.Equal(t, []string{"0.log: the service rejected 1 calls, and they are left out; the first error is: refunds are turned off"}, report.Notes)
 }
 
-func TestReplicasCountLimitsWithScopeInstanceAlone(t *testing.T) {
+func TestEachReplicaCountsLimitsWithScopeInstance(t *testing.T) {
 	const limits = `{domain: shop, descriptors: [{key: tenant, rate_limit: {unit: minute, requests_per_unit: 1, scope: instance}}]}`
 	first, second := logOf(record(1, "tenant", "a", decisionlog.OK)), logOf(record(2, "tenant", "a", decisionlog.OK))
 	assert.Zero(t, replayLog(t, limits, first, second).Calls.DeniedNow)

@@ -13,41 +13,41 @@ import (
 
 const maxLineBytes = 1 << 20
 
-// The times of calls are in this range.
+// firstTime and endOfTime are the range of the times of calls.
 var (
 	firstTime = time.Unix(0, 0)
 	endOfTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
 type lineReader struct {
-	name    string
-	scanner *bufio.Scanner
-	number  int // of the last line, from 1
+	name       string
+	scanner    *bufio.Scanner
+	lineNumber int // the number of the last line, from 1
 
-	cutLines, firstCutLine int // how many lines have no end, and the number of the first of them
+	cutLines, firstCutLine int // the number of lines without an end, and the line number of the first such line
 }
 
 // newLineReader returns a reader of a log, which may be compressed by gzip.
 func newLineReader(name string, r io.Reader) (*lineReader, error) {
-	buffered := bufio.NewReaderSize(r, 1<<16)
-	var plain io.Reader = buffered
-	if magic, _ := buffered.Peek(2); len(magic) == 2 && magic[0] == 0x1f && magic[1] == 0x8b {
-		unzipped, err := gzip.NewReader(buffered)
+	bufferedLog := bufio.NewReaderSize(r, 1<<16)
+	var text io.Reader = bufferedLog
+	if firstBytes, _ := bufferedLog.Peek(2); len(firstBytes) == 2 && firstBytes[0] == 0x1f && firstBytes[1] == 0x8b {
+		gzipReader, err := gzip.NewReader(bufferedLog)
 		if err != nil {
 			return nil, fmt.Errorf("%s: not a whole gzip file: %w", name, err)
 		}
-		plain = unzipped
+		text = gzipReader
 	}
-	s := bufio.NewScanner(plain)
-	s.Buffer(make([]byte, 1<<16), maxLineBytes)
-	return &lineReader{name: name, scanner: s}, nil
+	scanner := bufio.NewScanner(text)
+	scanner.Buffer(make([]byte, 1<<16), maxLineBytes)
+	return &lineReader{name: name, scanner: scanner}, nil
 }
 
-// nextObject decodes the next line that is not empty and not cut into v. A line is cut if its writer has ended, or is
-// not done. wanted says what a line is.
-func (r *lineReader) nextObject(v any, wanted string) error {
+// nextObject decodes the next line into v. It skips empty lines, and lines without an end: their writer has crashed, or
+// has not written the whole line yet. The error of a line that does not fit v begins with expectation.
+func (r *lineReader) nextObject(v any, expectation string) error {
 	for r.scanner.Scan() {
-		r.number++
+		r.lineNumber++
 		text := bytes.TrimSpace(r.scanner.Bytes())
 		if len(text) == 0 {
 			continue
@@ -55,30 +55,30 @@ func (r *lineReader) nextObject(v any, wanted string) error {
 		d := json.NewDecoder(bytes.NewReader(text))
 		d.UseNumber()
 		err := d.Decode(v)
-		if _, end := d.Token(); err == nil && !errors.Is(end, io.EOF) {
-			return r.errorf("%s: the line has more than one object", wanted)
+		if _, endErr := d.Token(); err == nil && !errors.Is(endErr, io.EOF) {
+			return r.errorf("%s: the line has more than one object", expectation)
 		}
 		if err == nil {
 			return nil
 		}
 		if text[0] != '{' || !errors.Is(err, io.ErrUnexpectedEOF) {
-			return r.errorf("%s", wanted)
+			return r.errorf("%s", expectation)
 		}
 		if r.cutLines++; r.cutLines == 1 {
-			r.firstCutLine = r.number
+			r.firstCutLine = r.lineNumber
 		}
 	}
 	switch err := r.scanner.Err(); {
 	case err == nil:
 		return io.EOF
 	case errors.Is(err, bufio.ErrTooLong):
-		return fmt.Errorf("%s:%d: line is longer than %d bytes", r.name, r.number+1, maxLineBytes)
+		return fmt.Errorf("%s:%d: line is longer than %d bytes", r.name, r.lineNumber+1, maxLineBytes)
 	default:
-		return fmt.Errorf("%s:%d: %w", r.name, r.number+1, err)
+		return fmt.Errorf("%s:%d: %w", r.name, r.lineNumber+1, err)
 	}
 }
 
-// notes returns a sentence about cut lines, if there are any.
+// notes returns a sentence about lines without an end, or nil if all lines have an end.
 func (r *lineReader) notes() []string {
 	if r.cutLines == 0 {
 		return nil
@@ -86,7 +86,7 @@ func (r *lineReader) notes() []string {
 	return []string{fmt.Sprintf("%s: %d lines have no end and were left out, the first is line %d", r.name, r.cutLines, r.firstCutLine)}
 }
 
-// checkTime returns an error if a call is at a time that no log has.
+// checkTime returns an error if t is outside the range of the times of calls.
 func (r *lineReader) checkTime(field string, t time.Time) error {
 	if t.Before(firstTime) || !t.Before(endOfTime) {
 		return r.errorf("field %s: got %s, want a time from 1970 to 2199", field, t.Format(time.RFC3339))
@@ -95,5 +95,5 @@ func (r *lineReader) checkTime(field string, t time.Time) error {
 }
 
 func (r *lineReader) errorf(format string, args ...any) error {
-	return fmt.Errorf("%s:%d: %w", r.name, r.number, fmt.Errorf(format, args...))
+	return fmt.Errorf("%s:%d: %w", r.name, r.lineNumber, fmt.Errorf(format, args...))
 }

@@ -8,22 +8,22 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// MaxMappingBytes bounds a mapping file.
+// MaxMappingBytes is the maximum size of a mapping file.
 const MaxMappingBytes = 1 << 16
 
 // Mapping says how a line of a JSON access log becomes a rate-limit request.
 type Mapping struct {
-	Time   string     // field with the start of the request: RFC 3339, or seconds or milliseconds since 1970
-	Domain string     // of all requests
-	Denied *Condition // shows a denial; without Denied, all requests count as admitted
-	Hits   string     // field with the number of hits; without Hits, each request has one hit
+	Time   string     // the field with the start of the request: RFC 3339, or seconds or milliseconds since 1970
+	Domain string     // the domain of all requests
+	Denied *Condition // the condition that a denied request meets; without Denied, all requests count as admitted
+	Hits   string     // the field with the number of hits; without Hits, each request has one hit
 
-	// Descriptors are the descriptors of each request. A descriptor is left out if a field of
-	// it is missing, as Envoy does.
+	// Descriptors are the descriptors of each request. If a line has no value for a field of a
+	// descriptor, the request does not have this descriptor, as in Envoy.
 	Descriptors [][]EntryMapping
 }
 
-// Condition holds if a field has the value.
+// Condition holds if the field has the value Equals.
 type Condition struct{ Field, Equals string }
 
 // EntryMapping is an entry of a descriptor: a key, and a field of the line or a fixed value.
@@ -77,12 +77,12 @@ func ParseMapping(name string, data []byte) (*Mapping, error) {
 	return m, nil
 }
 
-// fields returns the paths of all fields that m reads, except for Time, which each line must have.
+// fields returns the paths of all fields that m reads, except for Time, because each line must have a time.
 func (m *Mapping) fields() []string {
-	var all []string
-	add := func(field string) {
-		if field != "" && !slices.Contains(all, field) {
-			all = append(all, field)
+	var paths []string
+	add := func(path string) {
+		if path != "" && !slices.Contains(paths, path) {
+			paths = append(paths, path)
 		}
 	}
 	for _, entries := range m.Descriptors {
@@ -94,5 +94,5 @@ func (m *Mapping) fields() []string {
 	if m.Denied != nil {
 		add(m.Denied.Field)
 	}
-	return all
+	return paths
 }

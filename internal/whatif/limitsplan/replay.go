@@ -20,21 +20,21 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// Options of a replay.
+// Options are the options of a replay.
 type Options struct {
-	ShadowMode, QuotaMode, AllOrNone bool // of the service
+	ShadowMode, QuotaMode, AllOrNone bool // the settings of the service
 
-	MaxKeys int // in the report; default 20
+	MaxKeys int // the most keys in the report; the default is 20
 }
 
-const maxCounters = 2_000_000 // of a replay; also bounds the keys that the report counts
+const maxCounters = 2_000_000 // the most counters of a replay, and the most keys that the report counts
 
-// replay is a service with a virtual clock and its observer.
+// replay is a service with a virtual clock. It is also the backend and the observer of this service.
 type replay struct {
 	counts   counts
 	call     *Call
 	service  *service.Service
-	counters map[int]*local.Limiter // of each replica for limits with scope instance, and of all replicas at allReplicas
+	counters map[int]*local.Limiter // the counters of each replica for limits with scope instance, and the shared counters at allReplicas
 }
 
 // Run replays all calls of r against config. It fails if r has no calls, or if no call meets a rule.
@@ -50,16 +50,16 @@ func Run(ctx context.Context, config *descriptors.Config, r Reader, o Options) (
 		Limits: &store, Limiter: p, Observers: []service.Observer{p},
 		Now: func() time.Time { return now }, ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, AllOrNone: o.AllOrNone,
 	})
-	var first *Call
-	var disordered uint64
+	var firstCall *Call
+	var lateCalls uint64
 	for ctx.Err() == nil {
 		c, err := r.Next()
 		if errors.Is(err, io.EOF) {
-			if reason := p.noReplay(config, first); reason != "" {
+			if reason := p.reasonForNoReport(config, firstCall); reason != "" {
 				return nil, errors.New(strings.Join(append([]string{reason}, r.Notes()...), "\n"))
 			}
 			report := p.counts.report(o.MaxKeys)
-			report.addNote(disordered, "calls are more than %d lines out of order; they are replayed late", maxSorted)
+			report.addNote(lateCalls, "calls are more than %d lines out of order; they are replayed late", maxSorted)
 			report.addNote(uint64(p.evictions()), "counters were forgotten, because the replay has room for %d keys; some denials are missing", maxCounters)
 			report.Notes = append(report.Notes, r.Notes()...)
 			return report, nil
@@ -67,11 +67,11 @@ func Run(ctx context.Context, config *descriptors.Config, r Reader, o Options) (
 		if err != nil {
 			return nil, err
 		}
-		if first == nil {
-			first = c
+		if firstCall == nil {
+			firstCall = c
 		}
 		if c.Time.Before(now) {
-			disordered++ // the clock does not go back
+			lateCalls++ // the replay of c is late, because the clock does not go back
 		} else {
 			now = c.Time
 		}
@@ -81,25 +81,25 @@ func Run(ctx context.Context, config *descriptors.Config, r Reader, o Options) (
 	return nil, ctx.Err()
 }
 
-// noReplay returns why the replay says nothing about config, or an empty text.
-func (p *replay) noReplay(config *descriptors.Config, first *Call) string {
+// reasonForNoReport returns the reason why the replay says nothing about config, or an empty text.
+func (p *replay) reasonForNoReport(config *descriptors.Config, firstCall *Call) string {
 	switch {
-	case first == nil:
+	case firstCall == nil:
 		return "no call to replay"
 	case p.counts.calls.Total == 0:
-		return "no call can be replayed; the first error is: " + p.counts.failure.Error()
-	case !p.counts.metRules && config.Rules() > 0:
-		return noRuleText(config, first)
+		return "no call can be replayed; the first error is: " + p.counts.firstFailure.Error()
+	case !p.counts.hasMetRule && config.Rules() > 0:
+		return noRuleText(config, firstCall)
 	}
 	return ""
 }
 
-// noRuleText says that no call meets a rule of config. first is the first call.
-func noRuleText(config *descriptors.Config, first *Call) string {
+// noRuleText returns the text of the error that no call meets a rule of config.
+func noRuleText(config *descriptors.Config, firstCall *Call) string {
 	text := fmt.Sprintf("no call meets a rule of the new limits; the first call is %s in domain %s",
-		descriptors.Quoted(entrytext.Format(first.Request.Descriptors[0].Entries)), fields.Printable(first.Request.Domain))
+		descriptors.Quoted(entrytext.Format(firstCall.Request.Descriptors[0].Entries)), fields.Printable(firstCall.Request.Domain))
 	var names []string
-	domain := config.Domain(first.Request.Domain)
+	domain := config.Domain(firstCall.Request.Domain)
 	if domain == nil {
 		for _, d := range config.Domains() {
 			names = append(names, fields.Printable(d.Name))
@@ -115,9 +115,9 @@ func noRuleText(config *descriptors.Config, first *Call) string {
 }
 
 func firstNames(names []string) string {
-	const most = 10
-	if len(names) > most {
-		names = append(slices.Clip(names[:most]), fmt.Sprintf("and %d more", len(names)-most))
+	const maxNames = 10
+	if len(names) > maxNames {
+		names = append(slices.Clip(names[:maxNames]), fmt.Sprintf("and %d more", len(names)-maxNames))
 	}
 	return strings.Join(names, ", ")
 }
@@ -126,9 +126,9 @@ func firstNames(names []string) string {
 func (p *replay) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	if len(hits) == len(p.call.decisions) {
 		for i := range hits {
-			// The deny cache denies a hit and charges nothing for it.
+			// The deny cache charges nothing when it denies a hit.
 			if source := p.call.decisions[i].Source; hits[i].N > 0 && source == backend.SourceDenyCache.String() {
-				hits[i].Limit = hits[i].Limit.NotCharging()
+				hits[i].Limit = hits[i].Limit.WithChargeDenied(false)
 			}
 		}
 	}
@@ -151,7 +151,7 @@ func (p *replay) evictions() (n int64) {
 	return n
 }
 
-// context returns ctx with the metadata that the recorded call had.
+// context returns ctx with the metadata of the recorded call.
 func (c *Call) context(ctx context.Context) context.Context {
 	md := metadata.MD{}
 	for i := range c.decisions {
@@ -171,7 +171,7 @@ func (c *Call) context(ctx context.Context) context.Context {
 
 func (p *replay) Answered(_ context.Context, c *service.Call) { p.counts.add(p.call, c) }
 
-// addNote adds a note about n things, unless n is 0.
+// addNote adds a note that begins with n, unless n is 0.
 func (r *Report) addNote(n uint64, format string, args ...any) {
 	if n > 0 {
 		r.Notes = append(r.Notes, fmt.Sprintf("%d ", n)+fmt.Sprintf(format, args...))

@@ -36,7 +36,7 @@ func TestFailConditionComparesAFigure(t *testing.T) {
 	assert.False(t, holds, "no calls")
 }
 
-func TestFailConditionWithMistakesIsRejected(t *testing.T) {
+func TestFailConditionWithProblemsIsRejected(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                     "want FIGURE > NUMBER",
 		"denied < 1":                           "want FIGURE > NUMBER",
@@ -50,17 +50,17 @@ func TestFailConditionWithMistakesIsRejected(t *testing.T) {
 	}
 }
 
-func TestTimelineDoublesItsBuckets(t *testing.T) {
+func TestTimelineDoublesTheWidthOfItsBuckets(t *testing.T) {
 	var line timeline
-	s := line.newSeries()
+	numbers := line.newSeries()
 	for i := range 1000 {
-		s[line.bucket(logStart.Add(time.Duration(i)*time.Second))]++
+		numbers[line.bucket(logStart.Add(time.Duration(i)*time.Second))]++
 	}
 	assert.Equal(t, 32*time.Second, line.width)
 	for i := range 1000 / 32 {
-		assert.Equal(t, uint64(32), s[i], "bucket %d", i)
+		assert.Equal(t, uint64(32), numbers[i], "bucket %d", i)
 	}
-	assert.Equal(t, uint64(1000%32), s[1000/32])
+	assert.Equal(t, uint64(1000%32), numbers[1000/32])
 	assert.Less(t, line.bucket(logStart.Add(100*365*24*time.Hour)), maxBuckets, "a century")
 }
 
@@ -69,8 +69,8 @@ func TestChartHasABarForEachNumber(t *testing.T) {
 	assert.Equal(t, "···", chart(make([]uint64, 3)))
 }
 
-// awkwardReport is a report with characters that need an escape.
-func awkwardReport(t *testing.T) *Report {
+// reportWithSpecialCharacters returns a report with characters that need an escape.
+func reportWithSpecialCharacters(t *testing.T) *Report {
 	var records []decisionlog.Record
 	for i := range 5 {
 		records = append(records, record(i, "tenant", "<b>\x1b[2J", decisionlog.OK))
@@ -80,15 +80,15 @@ func awkwardReport(t *testing.T) *Report {
 
 func TestTextEscapesControlCharacters(t *testing.T) {
 	var b bytes.Buffer
-	require.NoError(t, awkwardReport(t).WriteText(&b))
+	require.NoError(t, reportWithSpecialCharacters(t).WriteText(&b))
 	assert.NotContains(t, b.String(), "\x1b")
 	assert.Contains(t, b.String(), "denied by the new limits  3 (60.00 %)")
 	assert.Contains(t, b.String(), "shop|tenant=<b>%1B[2J")
 }
 
-func TestHTMLIsOnePageThatNeedsNoOtherFile(t *testing.T) {
+func TestHTMLPageNeedsNoOtherFile(t *testing.T) {
 	var b bytes.Buffer
-	require.NoError(t, awkwardReport(t).WriteHTML(&b, "new.yaml"))
+	require.NoError(t, reportWithSpecialCharacters(t).WriteHTML(&b, "new.yaml"))
 	page := b.String()
 	assert.Contains(t, page, "shop|tenant=&lt;b&gt;%1B[2J")
 	for _, reference := range []string{"src=", "href=", "@import", "url(", "<b>"} {

@@ -8,29 +8,29 @@ import (
 	"time"
 )
 
-const maxSorted = 1 << 14 // records by which a log may be out of order
+const maxSorted = 1 << 14 // the most records by which a record may be late in its log
 
-// sorter returns the records of next in the order of time. Logs are nearly in order, because a line is written at the
-// end of a call and has the time of its start. So a new record belongs near the end of the queue.
+// sorter returns the records of read in the order of time. A log is nearly in this order: a line is written at the end of
+// a call, but has the time of the start of the call. So a new record belongs near the end of the queue.
 type sorter[T any] struct {
-	next   func() (T, error)
-	timeOf func(T) time.Time
-	queue  []T // in the order of time
-	ended  bool
+	read    func() (T, error)
+	timeOf  func(T) time.Time
+	queue   []T // the sorted records
+	isAtEnd bool
 }
 
 func (s *sorter[T]) pop() (first T, err error) {
-	for !s.ended && len(s.queue) < maxSorted {
-		r, err := s.next()
+	for !s.isAtEnd && len(s.queue) < maxSorted {
+		r, err := s.read()
 		if errors.Is(err, io.EOF) {
-			s.ended = true
+			s.isAtEnd = true
 			break
 		}
 		if err != nil {
 			return first, err
 		}
-		place := sort.Search(len(s.queue), func(i int) bool { return s.timeOf(s.queue[i]).After(s.timeOf(r)) })
-		s.queue = slices.Insert(s.queue, place, r)
+		i := sort.Search(len(s.queue), func(i int) bool { return s.timeOf(s.queue[i]).After(s.timeOf(r)) })
+		s.queue = slices.Insert(s.queue, i, r)
 	}
 	if len(s.queue) == 0 {
 		return first, io.EOF

@@ -15,7 +15,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-const maxTextRules = 30
+const maxTextRules = 30 // the most rules in the text
 
 //go:embed plan.tmpl plan.html
 var templates embed.FS
@@ -26,7 +26,7 @@ var (
 )
 
 var reportFuncs = template.FuncMap{
-	"share":       share,
+	"share":       shareText,
 	"time":        func(t time.Time) string { return t.Format(time.RFC3339) },
 	"bucket":      bucketText,
 	"chart":       chart,
@@ -48,7 +48,7 @@ func (r *Report) WriteText(out io.Writer) error {
 	return w.Flush()
 }
 
-// WriteHTML writes r as one page that needs no other file. limits are the paths of the new limits files.
+// WriteHTML writes r as an HTML page that needs no other file. limits are the paths of the new limits files.
 func (r *Report) WriteHTML(w io.Writer, limits string) error {
 	return pageTemplate.Execute(w, struct {
 		*Report
@@ -67,7 +67,7 @@ func (r RuleReport) limitsText() string {
 	return r.Limits
 }
 
-// otherCausesText says how many calls differ for other causes than the new limits.
+// otherCausesText returns a sentence with the number of calls that can differ for another cause than the new limits.
 func (r *Report) otherCausesText() string {
 	n := uint64(0)
 	for _, o := range r.OtherCauses {
@@ -76,7 +76,7 @@ func (r *Report) otherCausesText() string {
 	return fmt.Sprintf("%d of the newly denied and newly admitted calls met the same limits when they were recorded, so they can have another cause", n)
 }
 
-func share(n, total uint64) string {
+func shareText(n, total uint64) string {
 	return strconv.FormatUint(n, 10) + fmt.Sprintf(" (%.2f %%)", percent(n, total))
 }
 
@@ -84,10 +84,10 @@ func bucketText(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).String()
 }
 
-// bars are the bars of a chart, from the lowest.
+// bars are the bars of a chart, from the lowest bar to the highest bar.
 var bars = []rune("▁▂▃▄▅▆▇█")
 
-// chart returns a bar for each number. A dot stands for 0.
+// chart returns a text with one bar for each number. A dot stands for 0.
 func chart(numbers []uint64) string {
 	highest := slices.Max(append(slices.Clip(numbers), 0))
 	var b strings.Builder
@@ -101,15 +101,16 @@ func chart(numbers []uint64) string {
 	return b.String()
 }
 
-// Size of a chart in SVG units.
+// The size of a chart in SVG units.
 const (
 	chartWidth  = 600.0
 	chartHeight = 100.0
 )
 
-// points returns the points of an SVG line through all numbers, which reaches the top at the largest of highest.
-func points(numbers []uint64, highest ...[]uint64) string {
-	top := slices.Max(append(slices.Concat(append(highest, numbers)...), 1))
+// points returns the points of an SVG line through all numbers. The top of the chart is the largest number in numbers
+// and otherLines.
+func points(numbers []uint64, otherLines ...[]uint64) string {
+	top := slices.Max(append(slices.Concat(append(otherLines, numbers)...), 1))
 	step := chartWidth / float64(max(len(numbers)-1, 1))
 	var b strings.Builder
 	for i, n := range numbers {

@@ -2,13 +2,13 @@ package limitsplan
 
 import "time"
 
-const maxBuckets = 60 // of a timeline; an even number
+const maxBuckets = 60 // the most buckets of a timeline; an even number
 
-// timeline divides the time of a replay into equal buckets. If there are more than maxBuckets, their width doubles.
+// timeline divides the time of a replay into buckets of the same width. If maxBuckets are too few, the width doubles.
 type timeline struct {
 	start  time.Time
 	width  time.Duration
-	series [][]uint64 // each has a number for each bucket
+	series [][]uint64 // a series has one number for each bucket
 }
 
 func (t *timeline) newSeries() []uint64 {
@@ -16,7 +16,7 @@ func (t *timeline) newSeries() []uint64 {
 	return t.series[len(t.series)-1]
 }
 
-// bucket returns the bucket of a moment, which is never before the start.
+// bucket returns the index of the bucket with this moment. The moment is not before the start.
 func (t *timeline) bucket(moment time.Time) int {
 	if t.width == 0 {
 		t.width = time.Second
@@ -25,7 +25,7 @@ func (t *timeline) bucket(moment time.Time) int {
 	for moment.Sub(t.start) >= maxBuckets*t.width {
 		t.width *= 2
 		for _, s := range t.series {
-			for i := range maxBuckets / 2 { // the new buckets are pairs of old ones
+			for i := range maxBuckets / 2 { // a new bucket is a pair of old buckets
 				s[i] = s[2*i] + s[2*i+1]
 			}
 			clear(s[maxBuckets/2:])

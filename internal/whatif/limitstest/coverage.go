@@ -8,13 +8,13 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// Coverage collects the rules that tests meet. Rules with the same path and place in two Configs count once.
+// Coverage collects the rules that tests meet. Two rules with the same path and place count as one rule.
 type Coverage struct {
-	configs []*descriptors.Config
-	met     ruleSet
+	configs  []*descriptors.Config
+	metRules ruleSet
 }
 
-// ruleSet is a set of rules. It can have nil, for no rule.
+// ruleSet is a set of rules. It can contain nil, which stands for no rule.
 type ruleSet map[*descriptors.Rule]bool
 
 // CoverageReport describes which rules the tests meet. A rule is met if a request matches it.
@@ -31,37 +31,37 @@ type UnmetRule struct {
 	Place string `json:"place"`
 }
 
-// add adds the rules of config to those that tests should meet. It returns the set of met rules.
+// add adds config to the Configs with rules that tests should meet. It returns the set of met rules.
 func (c *Coverage) add(config *descriptors.Config) ruleSet {
 	if !slices.Contains(c.configs, config) {
 		c.configs = append(c.configs, config)
 	}
-	if c.met == nil {
-		c.met = ruleSet{}
+	if c.metRules == nil {
+		c.metRules = ruleSet{}
 	}
-	return c.met
+	return c.metRules
 }
 
-// Report returns the coverage of the rules of all Configs, in their order.
+// Report returns the coverage of the rules of all Configs, in the order of the Configs.
 func (c *Coverage) Report() CoverageReport {
-	var order []UnmetRule
+	var rules []UnmetRule
 	isMet := map[UnmetRule]bool{}
 	for _, config := range c.configs {
-		places := map[string]string{} // by the path of the rule
+		places := map[string]string{} // the key is the path of the rule
 		config.EachDescriptor(func(domain string, trail []*limitsfile.Descriptor) {
-			last := trail[len(trail)-1]
-			places[limitsfile.Path(domain, trail)] = fields.FileLine(last.File, last.Line)
+			descriptor := trail[len(trail)-1]
+			places[limitsfile.Path(domain, trail)] = fields.FileLine(descriptor.File, descriptor.Line)
 		})
 		config.EachRule(func(rule *descriptors.Rule) {
 			r := UnmetRule{rule.Path, places[rule.Path]}
-			if _, seen := isMet[r]; !seen {
-				order = append(order, r)
+			if _, isKnown := isMet[r]; !isKnown {
+				rules = append(rules, r)
 			}
-			isMet[r] = isMet[r] || c.met[rule]
+			isMet[r] = isMet[r] || c.metRules[rule]
 		})
 	}
-	report := CoverageReport{Rules: len(order), Percent: 100}
-	report.Unmet = slices.DeleteFunc(order, func(r UnmetRule) bool { return isMet[r] })
+	report := CoverageReport{Rules: len(rules), Percent: 100}
+	report.Unmet = slices.DeleteFunc(rules, func(r UnmetRule) bool { return isMet[r] })
 	report.Met = report.Rules - len(report.Unmet)
 	if report.Rules > 0 {
 		report.Percent = 100 * float64(report.Met) / float64(report.Rules)

@@ -50,14 +50,14 @@ func runFiles(t require.TestingT, limits, tests string) {
 	require.NoError(t, err)
 }
 
-// FuzzRun runs test files that the fuzzer writes.
+// FuzzRun runs test files of the fuzzer.
 func FuzzRun(f *testing.F) {
 	limits, err := os.ReadFile("../../../examples/limits.yaml")
 	require.NoError(f, err)
 	tests, err := os.ReadFile("../../../examples/limits_test.yaml")
 	require.NoError(f, err)
 	f.Add(string(limits), string(tests))
-	f.Add(testedLimits, file("settings: {all_or_none: true, quota_mode: true}", `
+	f.Add(testedLimits, testFile("settings: {all_or_none: true, quota_mode: true}", `
   - {descriptors: [fixed=a, {descriptor: kept=a, hits: -1}], want: {statuses: [{code: OK, rule: none}, {limit: none}]}}
   - {descriptor: two=a, at: 1d, repeat: 3, every: 1ms, want: {admitted: 1, body: none, headers: {ratelimit-limit: "2"}, reset: 1s}}`))
 	f.Fuzz(func(t *testing.T, limits, tests string) { runFiles(t, limits, tests) })
@@ -68,7 +68,7 @@ func FuzzDrawnRun(f *testing.F) {
 	f.Fuzz(rapid.MakeFuzz(func(t *rapid.T) { runFiles(t, limitsgen.File(t), drawTests(t)) }))
 }
 
-func TestDrawnFilesRun(t *testing.T) {
+func TestEachTestOfARandomFilePassesOrFails(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) { runFiles(t, limitsgen.File(t), drawTests(t)) })
 }
@@ -87,16 +87,16 @@ func drawTests(t *rapid.T) string {
 	return b.String()
 }
 
-// drawRequest draws a request of a test file. Its wanted answer is mostly wrong.
+// drawRequest draws a request of a test file. Its wanted answer is usually wrong.
 func drawRequest(t *rapid.T) string {
-	text := func(label string, texts ...string) string { return rapid.SampledFrom(texts).Draw(t, label) }
+	drawText := func(label string, texts ...string) string { return rapid.SampledFrom(texts).Draw(t, label) }
 	var targets, statuses []string
 	for range rapid.IntRange(1, 3).Draw(t, "descriptors") {
 		targets = append(targets, fmt.Sprintf("{descriptor: %q, hits: %d%s}", entrytext.Format(limitsgen.Entries(t)),
-			limitsgen.Hits(t), text("limit", "", "", "", ", limit: 2/minute")))
-		statuses = append(statuses, "{code: "+text("code", "OK", "OVER_LIMIT")+text("status", "", ", rule: none", ", denied_in_shadow: true", ", limit: unlimited, remaining: 1, reset: 1ms")+"}")
+			limitsgen.Hits(t), drawText("limit", "", "", "", ", limit: 2/minute")))
+		statuses = append(statuses, "{code: "+drawText("code", "OK", "OVER_LIMIT")+drawText("status", "", ", rule: none", ", denied_in_shadow: true", ", limit: unlimited, remaining: 1, reset: 1ms")+"}")
 	}
-	want := text("want", "code: OK", "code: OVER_LIMIT", "error: x", "admitted: 1", "body: none, headers: {Retry-After: 1}", "statuses: ["+strings.Join(statuses, ", ")+"]")
-	return fmt.Sprintf("{descriptors: [%s]%s%s, want: {%s}}", strings.Join(targets, ", "), text("domain", "", "", "", ", domain: other"),
-		text("repeat", "", ", repeat: 2", ", repeat: 3, every: 10s", ", repeat: 2, every: 400d"), want)
+	want := drawText("want", "code: OK", "code: OVER_LIMIT", "error: x", "admitted: 1", "body: none, headers: {Retry-After: 1}", "statuses: ["+strings.Join(statuses, ", ")+"]")
+	return fmt.Sprintf("{descriptors: [%s]%s%s, want: {%s}}", strings.Join(targets, ", "), drawText("domain", "", "", "", ", domain: other"),
+		drawText("repeat", "", ", repeat: 2", ", repeat: 3, every: 10s", ", repeat: 2, every: 400d"), want)
 }

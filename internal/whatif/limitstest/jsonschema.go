@@ -23,10 +23,10 @@ func JSONSchema() map[string]any {
 	return schema
 }
 
-func objectSchema(known []fields.Field) map[string]any {
+func objectSchema(list []fields.Field) map[string]any {
 	properties := map[string]any{}
 	var required []string
-	for _, f := range known {
+	for _, f := range list {
 		property := fieldSchema(f)
 		property["description"] = fieldHelp[f.Name]
 		properties[f.Name] = property
@@ -41,7 +41,7 @@ func objectSchema(known []fields.Field) map[string]any {
 	return s
 }
 
-// fieldHelp describes each field for editors. A name has the same meaning wherever it is allowed.
+// fieldHelp has the description of each field for editors. A name has the same meaning in all objects.
 var fieldHelp = map[string]string{
 	"limits":           "Limits files or directories, relative to this file.",
 	"merge":            "Merge files of the same domain (MERGE_DOMAIN_CONFIG).",
@@ -74,7 +74,7 @@ var fieldHelp = map[string]string{
 	"statuses":         "Wanted answer for each descriptor.",
 }
 
-// itemNames has the definition of the items of each list, unless the items can be texts too.
+// itemNames has the name of the definition of items. The key is the name of the list. Items of these lists are objects.
 var itemNames = map[string]string{"tests": "test", "requests": "request", "statuses": "status"}
 
 func fieldSchema(f fields.Field) map[string]any {

@@ -1,8 +1,7 @@
 // Package limitstest runs the unit tests of limits. A test file names limits files, sends
 // requests at given times of a virtual clock, and states the answers that it wants.
 //
-// The package uses the service itself, with counters in memory. Each test starts with empty
-// counters.
+// The package uses the service itself, with counters in memory. Each test starts with empty counters.
 package limitstest
 
 import (
@@ -32,32 +31,32 @@ type Test struct {
 // Request is a request of a test, sent once or more.
 type Request struct {
 	Line        int
-	Descriptors []string // as the file writes them
+	Descriptors []string // the descriptors as the file writes them
 	Message     *rlsv3.RateLimitRequest
-	At          time.Time     // of the first time that the request is sent
-	Repeat      int           // how often it is sent, at least 1
-	Every       time.Duration // between two times
+	At          time.Time     // the time at which the request is sent first
+	Repeat      int           // the number of times that the request is sent, at least 1
+	Every       time.Duration // the time between two repetitions
 	Want        []Want
-	WantedError string // a part of the error that each answer must be; if it is empty, no answer can be an error
+	WantedError string // a part of the error that each answer must have; if it is empty, no answer may be an error
 }
 
-// time returns the time at which the request is sent for the i-th time, from 0.
-func (r *Request) time(i int) time.Time { return r.At.Add(time.Duration(i) * r.Every) }
+// sendTime returns the time of repetition i, from 0.
+func (r *Request) sendTime(i int) time.Time { return r.At.Add(time.Duration(i) * r.Every) }
 
 // Want is a wanted value of an answer.
 type Want struct {
-	Field      string // its name in a test file
-	Label      string // its name in reports
-	Header     string // name of the header in lower case, if Field is headers
-	Descriptor int    // index of the descriptor whose status has the value, or wholeAnswer
+	Field      string // the name of the value in a test file
+	Label      string // the name of the value in reports
+	Header     string // the name of the header in lower case, if Field is headers
+	Descriptor int    // the index of the descriptor with the status that has the value, or wholeAnswer
 	Text       string
 }
 
-// wholeAnswer is the Want.Descriptor of a value outside statuses. If such a value is of a status, the
+// wholeAnswer is the Want.Descriptor of a value outside statuses. Such a value can be a value of a status only if the
 // request has one descriptor.
 const wholeAnswer = -1
 
-const none = "none" // what an answer does not have: an error, a body, a header, a rule or a limit
+const none = "none" // the value of an error, a body, a header, a rule or a limit that an answer does not have
 
 // The codes of an answer.
 const (

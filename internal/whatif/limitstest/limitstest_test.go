@@ -34,7 +34,7 @@ descriptors:
 // runTests runs the requests of one test.
 func runTests(t *testing.T, settings, requests string) *Report {
 	t.Helper()
-	f, err := Parse("t_test.yaml", []byte(file(settings, requests)))
+	f, err := Parse("t_test.yaml", []byte(testFile(settings, requests)))
 	require.NoError(t, err)
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(testedLimits)}}, limitsfile.Options{})
 	require.NoError(t, err)
@@ -42,22 +42,22 @@ func runTests(t *testing.T, settings, requests string) *Report {
 	return NewReport([]FileReport{f.Run(t.Context(), descriptors.Compile(set), &coverage)}, &coverage)
 }
 
-func file(settings, requests string) string {
+func testFile(settings, requests string) string {
 	return "limits: limits.yaml\ndomain: shop\n" + settings + "\ntests:\n- name: one\n  requests:\n" + requests
 }
 
-// mismatches returns all mismatches of r, one a line.
+// mismatches returns the mismatches of r, one on each line.
 func mismatches(r *Report) string {
-	var all []string
+	var lines []string
 	for _, f := range r.Files[0].Tests[0].Failures {
 		for _, m := range f.Mismatches {
-			all = append(all, fmt.Sprintf("%d: %s: %s, not %s", f.Line, m.Field, m.Got, m.Want))
+			lines = append(lines, fmt.Sprintf("%d: %s: %s, not %s", f.Line, m.Field, m.Got, m.Want))
 		}
 	}
-	return strings.Join(all, "\n")
+	return strings.Join(lines, "\n")
 }
 
-func TestAnswersAreCompared(t *testing.T) {
+func TestReportHasTheWrongValuesOfAnswers(t *testing.T) {
 	t.Parallel()
 	// The first request is in line 7 of its file.
 	for _, c := range []struct{ name, settings, requests, want string }{
@@ -79,40 +79,40 @@ func TestAnswersAreCompared(t *testing.T) {
   - {descriptor: bucket=a, hits: 4, want: {code: OK, remaining: 0}}
   - {descriptor: bucket=a, at: 29s, want: {code: OVER_LIMIT}}
   - {descriptor: bucket=a, at: 30s, want: {code: OK}}`, ""},
-		{"several limits", "", `
+		{"the tighter of several limits is described", "", `
   - {descriptor: two=a, repeat: 2, want: {code: OK, limit: short, remaining: 0}}
   - {descriptor: two=a, at: 1s, want: {code: OK, limit: 3 per hour}}
   - {descriptor: two=a, at: 2s, want: {code: OVER_LIMIT, limit: short}}`, "9: limit: 3 per hour, not short"},
-		{"peek and refund", "", `
+		{"a peek charges nothing, and a refund gives hits back", "", `
   - {descriptor: fixed=a, hits: 2, want: {remaining: 0}}
   - {descriptor: fixed=a, hits: 0, want: {remaining: 0}}
   - {descriptor: fixed=a, hits: -1, want: {remaining: 1}}
   - {descriptor: kept=a, hits: -1, want: {error: "refunds: false"}}`, ""},
-		{"max_hits", "", `
+		{"a call above max_hits is denied and charges nothing", "", `
   - {descriptor: bounded=a, hits: 4, want: {code: OVER_LIMIT, remaining: 5}}
   - {descriptor: bounded=a, hits: 3, want: {code: OK, remaining: 2}}`, ""},
-		{"shadow", "", `
+		{"a rule in shadow mode denies nothing", "", `
   - {descriptor: shadow=a, want: {code: OK, denied_in_shadow: false}}
   - {descriptor: shadow=a, want: {code: OK, denied_in_shadow: false}}`, "8: denied_in_shadow: true, not false"},
-		{"quota", "", `
+		{"quota mode denies only if all rules are over their limits", "", `
   - {descriptor: quota=a, want: {code: OK}}
   - {descriptors: [quota=a, quota=b], want: {code: OK, statuses: [{code: OVER_LIMIT}, {code: OK}]}}
   - {descriptors: [quota=a, quota=b], want: {code: OVER_LIMIT}}`, ""},
-		{"shadow mode of the service", "settings: {shadow_mode: true}", `
+		{"shadow mode of the service denies nothing", "settings: {shadow_mode: true}", `
   - {descriptor: fixed=a, repeat: 9, want: {code: OK}}`, ""},
-		{"all or none", "settings: {all_or_none: true}", `
+		{"all-or-none charges all limits or none", "settings: {all_or_none: true}", `
   - {descriptors: [fixed=a, kept=a], want: {code: OK, statuses: [{remaining: 1}, {remaining: 0}]}}
   - {descriptors: [fixed=a, kept=a], repeat: 5, want: {code: OVER_LIMIT, statuses: [{remaining: 1}, {remaining: 0}]}}`, ""},
-		{"limit in the request", "", `
+		{"a limit in the request replaces the rule", "", `
   - {descriptor: any=a, limit: 3/hour, repeat: 4, want: {admitted: 3, limit: 3 per hour}}
   - {descriptors: [any=a, {descriptor: any=b, limit: 1/day, hits: 2}], want: {code: OVER_LIMIT, statuses: [{rule: none}, {code: OVER_LIMIT}]}}`, ""},
 		{
-			"headers", "", `
+			"names of headers ignore upper and lower case", "", `
   - {descriptor: fixed=a, want: {headers: {RateLimit-Limit: 2, ratelimit-remaining: 2, x-other: 1}}}`,
 			"7: header ratelimit-remaining: 1, not 2\n7: header x-other: none, not 1",
 		},
 		{
-			"denial", "", `
+			"body and headers of a denial", "", `
   - {descriptor: told=a, want: {code: OVER_LIMIT, body: Too many, headers: {x-reason: plan}}}
   - {descriptor: told=a, want: {body: Too few, headers: {x-reason: other}}}
   - {descriptor: fixed=a, want: {body: none}}
@@ -120,17 +120,17 @@ func TestAnswersAreCompared(t *testing.T) {
 			"8: body: Too many, not Too few\n8: header x-reason: plan, not other\n10: body: none, not Too many",
 		},
 		{
-			"rule", "", `
+			"path of the rule", "", `
   - {descriptor: fixed=a, want: {rule: shop > fixde}}
   - {descriptor: fixed=a, want: {rule: shop > free}}
   - {descriptor: other=a, want: {rule: none}}`,
 			"7: rule: shop > fixed, not shop > fixde (no rule has this path; did you mean shop > fixed?)\n8: rule: shop > fixed, not shop > free",
 		},
-		{"unknown domain", "", `
+		{"an unknown domain has no rule", "", `
   - {descriptor: fixed=a, domain: shopp, want: {code: OVER_LIMIT, rule: none}}`, "7: code: OK, not OVER_LIMIT"},
-		{"wanted error does not happen", "", `
+		{"a wanted error that does not happen is reported", "", `
   - {descriptor: fixed=a, want: {error: refunds}}`, "7: error: none, not refunds"},
-		{"first wrong repetition is reported", "", `
+		{"only the first wrong repetition is reported", "", `
   - {descriptor: fixed=a, repeat: 5, want: {code: OK}}`, "7: code: OVER_LIMIT, not OK"},
 		{"requests after a failure are compared too", "", `
   - {descriptor: fixed=a, repeat: 5, want: {code: OK}}
@@ -196,11 +196,11 @@ func TestCoverageListsRulesThatNoTestMeets(t *testing.T) {
 	assert.Contains(t, text.String(), "coverage: 3 of 12 rules (25.0 %)\n  no test meets shop > first (limits.yaml:4)\n")
 }
 
-func TestMistakesHaveTheirPlaceAndRemedy(t *testing.T) {
+func TestProblemsHaveTheirPlaceAndRemedy(t *testing.T) {
 	t.Parallel()
-	one := func(request string) string { return file("", "  - "+request) }
+	withRequest := func(request string) string { return testFile("", "  - "+request) }
 	for _, c := range []struct{ name, yaml, want string }{
-		{"empty", "", "f: file is empty: limits and tests are missing"},
+		{"empty file", "", "f: file is empty: limits and tests are missing"},
 		{"no YAML", "a: [", "f:1:4: not valid YAML: [ opens here and is not closed; want ]"},
 		{"a list", "[]", "f:1:1: test file: got a list, want a mapping with limits, merge, "},
 		{"no limits", "tests: [{name: a, requests: [{descriptor: a=b, domain: d, want: {code: OK}}]}]", "f:1:1: limits is missing; write limits: and the path"},
@@ -209,28 +209,28 @@ func TestMistakesHaveTheirPlaceAndRemedy(t *testing.T) {
 		{"second document", "limits: a\ntests: []\n---\na", "f:3:1: file has a second YAML document"},
 		{"unknown key", "limit: a", "f:1:1: unknown key limit in test file; want limits, "},
 		{"key given twice", "limits: a\nlimits: b", "f:2:1: limits is given twice"},
-		{"null", "limits:\n", "f:1:8: limits has no value"},
-		{"same names", file("", "  - {descriptor: a=b, want: {code: OK}}\n- name: one\n  requests: [{descriptor: a=b, want: {code: OK}}]"), "f:8:3: one: the test in line 5 has the same name"},
-		{"start", "start: yesterday", "f:1:8: start: got yesterday, want a time such as 2026-01-01T09:30:00Z"},
-		{"setting", "settings: {shadow_mode: 1}", "f:1:25: shadow_mode: got 1, want true or false"},
-		{"no want", one("{descriptor: a=b}"), "f:7:5: one: want is missing"},
-		{"empty want", one("{descriptor: a=b, want: {}}"), "f:7:29: one: want is empty"},
-		{"no descriptor", one("{want: {code: OK}}"), "f:7:5: one: descriptor is missing"},
-		{"bad descriptor", one("{descriptor: a, want: {code: OK}}"), "f:7:18: one: \"a\" is not a descriptor: entry 1 has no ="},
-		{"bad limit", one("{descriptor: a=b, limit: 5/fortnight, want: {code: OK}}"), "f:7:30: one: limit: got 5/fortnight, want NUMBER/UNIT"},
-		{"two forms", one("{descriptor: a=b, descriptors: [a=b], want: {code: OK}}"), "f:7:36: one: descriptor and descriptors are both given"},
-		{"code", one("{descriptor: a=b, want: {code: OVERLIMIT}}"), "f:7:36: one: code: got OVERLIMIT, want OK or OVER_LIMIT"},
-		{"repeat", one("{descriptor: a=b, repeat: 100001, want: {code: OK}}"), "f:7:31: one: repeat: got 100001, want a whole number from 1 to 100000"},
-		{"every", one("{descriptor: a=b, every: 1s, want: {code: OK}}"), "f:7:30: one: every has no meaning without repeat"},
-		{"at", one("{descriptor: a=b, at: -1s, want: {code: OK}}"), "f:7:27: one: at: got -1s, want a duration such as 500ms"},
-		{"order of times", one("{descriptor: a=b, at: 3s, want: {code: OK}}\n  - {descriptor: a=b, at: 2s, want: {code: OK}}"), "f:8:27: one: at: got 2s, which is before the request above (3s)"},
-		{"too late", one("{descriptor: a=b, repeat: 100000, every: 9000d, want: {code: OK}}"), "f:7:5: one: repeat and every: the last request is after the year 2199"},
-		{"statuses", one("{descriptors: [a=b, c=d], want: {statuses: [{code: OK}]}}"), "f:7:48: one: statuses: got 1 items, want one for each of the 2 descriptors"},
-		{"status fields", one("{descriptors: [a=b, c=d], want: {remaining: 1}}"), "f:7:37: one: the request has 2 descriptors; write statuses:"},
-		{"error and code", one("{descriptor: a=b, want: {error: a, code: OK}}"), "f:7:46: one: code has no meaning beside error"},
-		{"hits", one("{descriptor: a=b, hits: 1.5, want: {code: OK}}"), "f:7:29: one: hits: got 1.5, want a whole number"},
+		{"key without a value", "limits:\n", "f:1:8: limits has no value"},
+		{"two tests with the same name", testFile("", "  - {descriptor: a=b, want: {code: OK}}\n- name: one\n  requests: [{descriptor: a=b, want: {code: OK}}]"), "f:8:3: one: the test in line 5 has the same name"},
+		{"bad start", "start: yesterday", "f:1:8: start: got yesterday, want a time such as 2026-01-01T09:30:00Z"},
+		{"bad setting", "settings: {shadow_mode: 1}", "f:1:25: shadow_mode: got 1, want true or false"},
+		{"no want", withRequest("{descriptor: a=b}"), "f:7:5: one: want is missing"},
+		{"empty want", withRequest("{descriptor: a=b, want: {}}"), "f:7:29: one: want is empty"},
+		{"no descriptor", withRequest("{want: {code: OK}}"), "f:7:5: one: descriptor is missing"},
+		{"bad descriptor", withRequest("{descriptor: a, want: {code: OK}}"), "f:7:18: one: \"a\" is not a descriptor: entry 1 has no ="},
+		{"bad limit", withRequest("{descriptor: a=b, limit: 5/fortnight, want: {code: OK}}"), "f:7:30: one: limit: got 5/fortnight, want NUMBER/UNIT"},
+		{"descriptor beside descriptors", withRequest("{descriptor: a=b, descriptors: [a=b], want: {code: OK}}"), "f:7:36: one: descriptor and descriptors are both given"},
+		{"bad code", withRequest("{descriptor: a=b, want: {code: OVERLIMIT}}"), "f:7:36: one: code: got OVERLIMIT, want OK or OVER_LIMIT"},
+		{"too many repetitions", withRequest("{descriptor: a=b, repeat: 100001, want: {code: OK}}"), "f:7:31: one: repeat: got 100001, want a whole number from 1 to 100000"},
+		{"every without repeat", withRequest("{descriptor: a=b, every: 1s, want: {code: OK}}"), "f:7:30: one: every has no meaning without repeat"},
+		{"negative time", withRequest("{descriptor: a=b, at: -1s, want: {code: OK}}"), "f:7:27: one: at: got -1s, want a duration such as 500ms"},
+		{"request before the previous request", withRequest("{descriptor: a=b, at: 3s, want: {code: OK}}\n  - {descriptor: a=b, at: 2s, want: {code: OK}}"), "f:8:27: one: at: got 2s, which is before the request above (3s)"},
+		{"time after the last year", withRequest("{descriptor: a=b, repeat: 100000, every: 9000d, want: {code: OK}}"), "f:7:5: one: repeat and every: the last request is after the year 2199"},
+		{"fewer statuses than descriptors", withRequest("{descriptors: [a=b, c=d], want: {statuses: [{code: OK}]}}"), "f:7:48: one: statuses: got 1 items, want one for each of the 2 descriptors"},
+		{"field of a status for several descriptors", withRequest("{descriptors: [a=b, c=d], want: {remaining: 1}}"), "f:7:37: one: the request has 2 descriptors; write statuses:"},
+		{"error beside a code", withRequest("{descriptor: a=b, want: {error: a, code: OK}}"), "f:7:46: one: code has no meaning beside error"},
+		{"fraction of a hit", withRequest("{descriptor: a=b, hits: 1.5, want: {code: OK}}"), "f:7:29: one: hits: got 1.5, want a whole number"},
 		{"alias of itself", "limits: &a [*a]", "f:1:13: alias *a is inside its own anchor"},
-		{"too many requests", one(strings.Repeat("{descriptor: a=b, repeat: 100000, want: {code: OK}}\n  - ", 11) + "{descriptor: a=b, want: {code: OK}}"), "file has more than 1000000 requests"},
+		{"too many requests", withRequest(strings.Repeat("{descriptor: a=b, repeat: 100000, want: {code: OK}}\n  - ", 11) + "{descriptor: a=b, want: {code: OK}}"), "file has more than 1000000 requests"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -246,23 +246,23 @@ func FuzzParse(f *testing.F) {
 	example, err := os.ReadFile("../../../examples/limits_test.yaml")
 	require.NoError(f, err)
 	f.Add(example)
-	f.Add([]byte(file("start: 2030-01-01T00:00:00Z", "  - {descriptor: fixed=a, at: 1d2h, repeat: 3, every: 1s, want: {headers: {a: 1}}}")))
+	f.Add([]byte(testFile("start: 2030-01-01T00:00:00Z", "  - {descriptor: fixed=a, at: 1d2h, repeat: 3, every: 1s, want: {headers: {a: 1}}}")))
 	f.Add([]byte("a: &a [*a, *a]\n<<: *a"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		parsed, err := Parse("f", data)
+		file, err := Parse("f", data)
 		if err != nil {
-			assert.Nil(t, parsed)
+			assert.Nil(t, file)
 			assert.NotEmpty(t, err.Error())
 			return
 		}
-		assert.NotEmpty(t, parsed.Limits)
-		for _, test := range parsed.Tests {
+		assert.NotEmpty(t, file.Limits)
+		for _, test := range file.Tests {
 			assert.NotEmpty(t, test.Requests)
-			before := minTime
+			previousTime := minTime
 			for _, r := range test.Requests {
 				assert.NotEmpty(t, r.Message.Descriptors)
-				assert.False(t, r.At.Before(before) || r.time(r.Repeat-1).After(maxTime))
-				before = r.time(r.Repeat - 1)
+				assert.False(t, r.At.Before(previousTime) || r.sendTime(r.Repeat-1).After(maxTime))
+				previousTime = r.sendTime(r.Repeat - 1)
 			}
 		}
 	})

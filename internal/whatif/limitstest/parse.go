@@ -24,19 +24,19 @@ import (
 const (
 	MaxFileBytes = 16 << 20
 	MaxRepeat    = 100_000
-	MaxRequests  = 1_000_000 // of all tests, with repetitions
+	MaxRequests  = 1_000_000 // the most requests of all tests, with repetitions
 )
 
-// Times of tests are in this range.
+// minTime and maxTime are the range of times in tests.
 var (
 	minTime = time.Date(1971, 1, 1, 0, 0, 0, 0, time.UTC)
 	maxTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// defaultStart is the default start: that of a second, a minute, an hour, a day and a week.
+// defaultStart is the default start. A window of a second, a minute, an hour, a day or a week starts at this time.
 var defaultStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Parse reads a test file. The error is fields.Problems: every mistake with its place.
+// Parse reads a test file. The error is fields.Problems: all problems with their places.
 func Parse(name string, data []byte) (*File, error) {
 	file := &File{Name: name}
 	f := fields.File{Name: name, Data: data, MaxBytes: MaxFileBytes, Things: "tests", Missing: "limits and tests are missing"}
@@ -53,10 +53,10 @@ func Parse(name string, data []byte) (*File, error) {
 type parser struct {
 	*fields.Reader
 	file     *File
-	requests int // of all tests so far, with repetitions
+	requests int // the number of requests that are read, with repetitions
 
-	domain string    // default of the tests
-	start  time.Time // default of the tests
+	domain string    // the default domain of the tests
+	start  time.Time // the default start of the tests
 }
 
 const (
@@ -127,28 +127,28 @@ func (p *parser) parseFile(root *yaml.Node) {
 	f := p.file
 	m := p.Object(root, "test file", fileFields)
 	if limits := m["limits"]; limits.Is() {
-		f.Limits = p.limits(limits)
+		f.Limits = p.parseLimits(limits)
 	}
 	f.Merge, p.domain = m["merge"].Flag, m["domain"].Text
-	p.start = p.time(m["start"], p.start)
+	p.start = p.parseTime(m["start"], p.start)
 	if n := m["settings"]; n.Is() {
 		s := p.Object(n.Node, "settings", settingFields)
 		f.Settings = service.Options{ShadowMode: s["shadow_mode"].Flag, QuotaMode: s["quota_mode"].Flag, AllOrNone: s["all_or_none"].Flag}
 	}
-	lines := map[string]int{}
+	testLines := map[string]int{} // the line of each test; the key is the name of the test
 	for _, n := range p.Items(m["tests"]) {
 		t := p.parseTest(n)
-		if line := lines[t.Name]; line > 0 && t.Name != "" {
-			p.Errorf(n, "the test in line %d has the same name; give each test its own", line)
+		if line := testLines[t.Name]; line > 0 && t.Name != "" {
+			p.Errorf(n, "the test in line %d has the same name; give each test its own name", line)
 		}
-		lines[t.Name] = n.Line
+		testLines[t.Name] = n.Line
 		f.Tests = append(f.Tests, t)
 		p.Path = ""
 	}
 }
 
-// limits reads a path, or a list of paths.
-func (p *parser) limits(v fields.Given) (paths []string) {
+// parseLimits reads a path, or a list of paths.
+func (p *parser) parseLimits(v fields.Given) (paths []string) {
 	path := fields.Field{Name: "limits", Kind: fields.Word, Min: 1}
 	items := []*yaml.Node{v.Node}
 	if v.Node.Kind == yaml.SequenceNode {
@@ -165,11 +165,11 @@ func (p *parser) parseTest(n *yaml.Node) Test {
 	t := Test{Line: n.Line, Name: m["name"].Text}
 	p.Path = fields.Printable(t.Name)
 	domain := cmp.Or(m["domain"].Text, p.domain)
-	start := p.time(m["start"], p.start)
+	start := p.parseTime(m["start"], p.start)
 	now := start
 	for _, item := range p.Items(m["requests"]) {
 		r := p.parseRequest(item, domain, start, now)
-		now = r.time(max(r.Repeat, 1) - 1)
+		now = r.sendTime(max(r.Repeat, 1) - 1)
 		if now.After(maxTime) || now.Before(r.At) { // the multiplication can overflow
 			p.Errorf(item, "repeat and every: the last request is after the year 2199")
 			now = r.At
@@ -179,40 +179,40 @@ func (p *parser) parseTest(n *yaml.Node) Test {
 	return t
 }
 
-// parseRequest reads a request. now is the time of the request before it.
+// parseRequest reads a request. now is the time of the previous request.
 func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time) Request {
 	r := Request{Line: n.Line, At: now, Repeat: 1, Message: &rlsv3.RateLimitRequest{}}
 	m := p.Object(n, "request", requestFields)
 	if m == nil {
 		return r
 	}
-	if at := m["at"]; at.Is() {
-		if r.At = p.time(at, start); r.At.Before(now) {
-			p.Errorf(at.Node, "at: got %s, which is before the request above (%s); put the requests in the order of their times", at.Text, now.Sub(start))
+	if atField := m["at"]; atField.Is() {
+		if r.At = p.parseTime(atField, start); r.At.Before(now) {
+			p.Errorf(atField.Node, "at: got %s, which is before the request above (%s); put the requests in the order of their times", atField.Text, now.Sub(start))
 		}
 	}
 	r.Repeat = max(int(m["repeat"].Number), 1)
 	if p.requests += r.Repeat; p.requests > MaxRequests && p.requests-r.Repeat <= MaxRequests {
-		p.Errorf(n, "file has more than %d requests, with repetitions; split it", MaxRequests)
+		p.Errorf(n, "file has more than %d requests, with repetitions; split the file", MaxRequests)
 	}
-	if every := m["every"]; every.Is() {
+	if everyField := m["every"]; everyField.Is() {
 		if r.Repeat == 1 {
-			p.Errorf(every.Node, "every has no meaning without repeat")
+			p.Errorf(everyField.Node, "every has no meaning without repeat")
 		}
-		r.Every = p.duration(every)
+		r.Every = p.parseDuration(everyField)
 	}
 	r.Message.Domain = cmp.Or(m["domain"].Text, domain)
 	if r.Message.Domain == "" {
 		p.Errorf(n, "domain is missing; write domain: in the request, its test or the root of the file")
 	}
 	var targets []*yaml.Node
-	switch one, all := m["descriptor"], m["descriptors"]; {
-	case one.Is() && all.Is():
-		p.Errorf(all.Node, "descriptor and descriptors are both given; put all into descriptors")
-	case one.Is():
-		targets = []*yaml.Node{one.Node}
-	case all.Is():
-		targets = p.Items(all)
+	switch descriptor, list := m["descriptor"], m["descriptors"]; {
+	case descriptor.Is() && list.Is():
+		p.Errorf(list.Node, "descriptor and descriptors are both given; put all descriptors into descriptors")
+	case descriptor.Is():
+		targets = []*yaml.Node{descriptor.Node}
+	case list.Is():
+		targets = p.Items(list)
 	default:
 		p.Errorf(n, "descriptor is missing; "+wantDescriptor)
 	}
@@ -225,17 +225,17 @@ func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time)
 	return r
 }
 
-// parseTarget adds a descriptor to r. hits and ownLimit are those of the request.
+// parseTarget adds a descriptor to r. hits and ownLimit are the fields of the request.
 func (p *parser) parseTarget(r *Request, n *yaml.Node, hits, ownLimit fields.Given) {
 	var descriptor string
 	if n.Kind == yaml.MappingNode {
 		m := p.Object(n, "descriptor", targetFields)
 		descriptor = m["descriptor"].Text
-		if own := m["hits"]; own.Is() {
-			hits = own
+		if field := m["hits"]; field.Is() {
+			hits = field
 		}
-		if own := m["limit"]; own.Is() {
-			ownLimit = own
+		if field := m["limit"]; field.Is() {
+			ownLimit = field
 		}
 		n = cmp.Or(m["descriptor"].Node, n)
 	} else {
@@ -270,14 +270,14 @@ func (p *parser) parseWant(r *Request, n *yaml.Node) {
 	statuses := p.Items(m["statuses"])
 	for _, f := range wantFields {
 		v := m[f.Name]
-		isOfStatus := f.Name != "code" && slices.Contains(fields.Names(statusFields), f.Name)
+		isStatusField := f.Name != "code" && slices.Contains(fields.Names(statusFields), f.Name)
 		switch {
 		case !v.Is():
 		case f.Name != "error" && m["error"].Is():
 			p.Errorf(v.Node, "%s has no meaning beside error, because a failed call has no answer", f.Name)
-		case isOfStatus && m["statuses"].Is():
+		case isStatusField && m["statuses"].Is():
 			p.Errorf(v.Node, "%s has no meaning beside statuses; it belongs in an item of statuses", f.Name)
-		case isOfStatus && len(r.Descriptors) > 1:
+		case isStatusField && len(r.Descriptors) > 1:
 			p.Errorf(n, "the request has %d descriptors; write statuses: and one item for each of them", len(r.Descriptors))
 		case f.Name == "statuses" && len(statuses) != len(r.Descriptors):
 			p.Errorf(v.Node, "statuses: got %d items, want one for each of the %d descriptors", len(statuses), len(r.Descriptors))
@@ -319,11 +319,11 @@ func (p *parser) parseHeaders(r *Request, n *yaml.Node) {
 	}
 }
 
-// wantedText returns a wanted value in the form of the values of answers.
+// wantedText returns a wanted value in the same form as the values of answers.
 func (p *parser) wantedText(v fields.Given) string {
 	switch {
 	case v.Name == "reset":
-		return p.duration(v).String()
+		return p.parseDuration(v).String()
 	case v.Kind == fields.Count:
 		return strconv.FormatInt(v.Number, 10)
 	case v.Kind == fields.Flag:
@@ -332,14 +332,14 @@ func (p *parser) wantedText(v fields.Given) string {
 	return v.Text
 }
 
-// reject reports a text that its field can't have. An invalid text is reported already.
+// reject reports a text that is not allowed in its field. An empty text means that p has reported the value already.
 func (p *parser) reject(v fields.Given) {
 	if v.Text != "" {
 		p.Errorf(v.Node, "%s: got %s, want %s", v.Name, fields.Display(v.Node), v.Want)
 	}
 }
 
-func (p *parser) duration(v fields.Given) time.Duration {
+func (p *parser) parseDuration(v fields.Given) time.Duration {
 	d, ok := parseDuration(v.Text)
 	if !ok {
 		p.reject(v)
@@ -347,27 +347,26 @@ func (p *parser) duration(v fields.Given) time.Duration {
 	return d
 }
 
-// parseDuration parses a duration, which can begin with days (d), of whole microseconds that are not negative.
+// parseDuration parses a duration of whole microseconds, at least 0. The text can begin with days, such as 1d12h.
 func parseDuration(text string) (time.Duration, bool) {
 	const day, maxDays = 24 * time.Hour, 100_000
 	var days uint64
-	rest := text
-	if before, after, ok := strings.Cut(text, "d"); ok {
+	if daysText, timeText, ok := strings.Cut(text, "d"); ok {
 		var err error
-		if days, err = strconv.ParseUint(before, 10, 32); err != nil || days > maxDays {
+		if days, err = strconv.ParseUint(daysText, 10, 32); err != nil || days > maxDays {
 			return 0, false
 		}
-		rest = cmp.Or(after, "0")
+		text = cmp.Or(timeText, "0")
 	}
-	d, err := time.ParseDuration(rest)
+	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 || d > maxDays*day || d%time.Microsecond != 0 {
 		return 0, false
 	}
 	return time.Duration(days)*day + d, days*uint64(day)+uint64(d) <= maxDays*uint64(day)
 }
 
-// time reads the field start, or the field at, which can also be a duration since start. The default is start.
-func (p *parser) time(v fields.Given, start time.Time) time.Time {
+// parseTime reads the field start, or the field at, which can also be a duration since start. The default is start.
+func (p *parser) parseTime(v fields.Given, start time.Time) time.Time {
 	if !v.Is() {
 		return start
 	}

@@ -14,7 +14,7 @@ import (
 
 // Report is the result of all test files.
 type Report struct {
-	Passed   int            `json:"passed"` // tests
+	Passed   int            `json:"passed"` // the number of passed tests
 	Failed   int            `json:"failed"`
 	Files    []FileReport   `json:"files"`
 	Coverage CoverageReport `json:"coverage"`
@@ -25,31 +25,31 @@ type FileReport struct {
 	File   string       `json:"file"`
 	Limits []string     `json:"limits"`
 	Tests  []TestReport `json:"tests"`
-	Error  string       `json:"error,omitempty"` // why no test ran: mistakes in the test file or its limits files
+	Error  string       `json:"error,omitempty"` // the reason why no test ran: problems in the test file or its limits files
 }
 
 // TestReport is the result of one test. The test passed if it has no failures.
 type TestReport struct {
 	Name     string    `json:"name"`
 	Line     int       `json:"line"`
-	Seconds  float64   `json:"seconds"` // that the test took
+	Seconds  float64   `json:"seconds"` // the duration of the test
 	Failures []Failure `json:"failures,omitempty"`
 }
 
-// Failure is a request whose answer is not the wanted one.
+// Failure is a request with an answer that differs from the wanted answer.
 type Failure struct {
 	Line        int        `json:"line"`
 	Domain      string     `json:"domain"`
 	Descriptors []string   `json:"descriptors"`
-	Time        time.Time  `json:"time"`       // of the virtual clock
-	Repetition  int        `json:"repetition"` // from 1
+	Time        time.Time  `json:"time"`       // the time of the virtual clock
+	Repetition  int        `json:"repetition"` // the number of the repetition, from 1
 	Repeat      int        `json:"repeat"`
 	Mismatches  []Mismatch `json:"mismatches"`
 
-	Explanation *explain.Report `json:"explanation,omitempty"` // just before the call; only in the first failure
+	Explanation *explain.Report `json:"explanation,omitempty"` // the explanation just before the call; only the first failure of a test has an explanation
 }
 
-// Mismatch is a field of an answer that has not the wanted value.
+// Mismatch is a field of an answer with a value that differs from the wanted value.
 type Mismatch struct {
 	Field string `json:"field"`
 	Got   string `json:"got"`
@@ -79,7 +79,7 @@ func (f FileReport) Passed() (n int) {
 	return n
 }
 
-const maxUnmet = 20
+const maxUnmet = 20 // the most unmet rules that the text lists
 
 //go:embed report.tmpl
 var reportText string
@@ -92,7 +92,7 @@ var reportTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"more":      func(rules []UnmetRule) int { return max(len(rules)-maxUnmet, 0) },
 }).Parse(reportText))
 
-// WriteText writes r for people. Unless verbose is set, only failed tests are listed.
+// WriteText writes r for people. Without verbose, it lists only failed tests.
 func (r *Report) WriteText(out io.Writer, verbose bool) error {
 	return reports.Text(out, reportTemplate, struct {
 		*Report

@@ -20,33 +20,33 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// headers are the response headers of tests, with the names that the service has by default.
+// headers are the names of the response headers in tests: the default names of the service.
 var headers = &service.Headers{Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset"}
 
-// Run runs all tests of f against config, and adds the rules that they meet to coverage.
+// Run runs all tests of f against config, and adds the rules that the tests meet to coverage.
 func (f *File) Run(ctx context.Context, config *descriptors.Config, coverage *Coverage) FileReport {
-	met := coverage.add(config)
+	metRules := coverage.add(config)
 	report := FileReport{File: f.Name, Limits: f.Limits}
 	for i := range f.Tests {
 		if ctx.Err() != nil {
 			break
 		}
-		report.Tests = append(report.Tests, f.runTest(ctx, config, &f.Tests[i], met))
+		report.Tests = append(report.Tests, f.runTest(ctx, config, &f.Tests[i], metRules))
 	}
 	return report
 }
 
-func (f *File) runTest(ctx context.Context, config *descriptors.Config, t *Test, met ruleSet) TestReport {
+func (f *File) runTest(ctx context.Context, config *descriptors.Config, t *Test, metRules ruleSet) TestReport {
 	report := TestReport{Name: t.Name, Line: t.Line}
-	began := time.Now()
-	s := f.newTestService(config, met)
+	start := time.Now()
+	s := f.newTestService(config, metRules)
 	for i := range t.Requests {
-		failure, failedAt := s.send(ctx, &t.Requests[i])
+		failure, failedRepetition := s.send(ctx, &t.Requests[i])
 		if failure == nil {
 			continue
 		}
 		if len(report.Failures) == 0 {
-			failure.Explanation = f.explain(ctx, config, t, i, failedAt)
+			failure.Explanation = f.explain(ctx, config, t, i, failedRepetition)
 		}
 		report.Failures = append(report.Failures, *failure)
 	}
@@ -55,23 +55,23 @@ func (f *File) runTest(ctx context.Context, config *descriptors.Config, t *Test,
 			Field: "counters", Got: fmt.Sprintf("%d forgotten, because memory has room for %d keys", n, local.DefaultMaxKeys), Want: "a smaller test",
 		}}})
 	}
-	report.Seconds = time.Since(began).Seconds()
+	report.Seconds = time.Since(start).Seconds()
 	return report
 }
 
-// explain explains repetition n of request i, which failed: it repeats the test up to it in a new service.
+// explain explains repetition n of request i, which has failed. It sends all earlier requests of t to a new service.
 func (f *File) explain(ctx context.Context, config *descriptors.Config, t *Test, i, n int) *explain.Report {
 	s := f.newTestService(config, nil)
 	for j := range i {
-		s.sendTimes(ctx, &t.Requests[j], t.Requests[j].Repeat)
+		s.sendRepeatedly(ctx, &t.Requests[j], t.Requests[j].Repeat)
 	}
-	failed := &t.Requests[i]
-	s.sendTimes(ctx, failed, n)
+	failedRequest := &t.Requests[i]
+	s.sendRepeatedly(ctx, failedRequest, n)
 	o := f.Settings
 	return explain.New(explain.Options{
-		Limits: &s.limits, Layer: backend.Counters{Limiter: s.limiter}, Now: func() time.Time { return failed.time(n) },
+		Limits: &s.limits, Layer: backend.Counters{Limiter: s.limiter}, Now: func() time.Time { return failedRequest.sendTime(n) },
 		ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, AllOrNone: o.AllOrNone,
-	}).Explain(ctx, failed.Message)
+	}).Explain(ctx, failedRequest.Message)
 }
 
 // testService is a service with empty counters and a virtual clock. It is also the Observer of the service.
@@ -81,14 +81,14 @@ type testService struct {
 	limits  descriptors.Store
 	now     time.Time
 
-	met            ruleSet             // rules that requests have met; nil if nobody wants to know
-	rules          []*descriptors.Rule // of the last call
-	deniedInShadow []bool              // descriptors of the last call
-	admitted       int                 // answers to the last request that are OK
+	metRules       ruleSet             // the rules that requests have met; nil if no coverage is needed
+	rules          []*descriptors.Rule // the rules of the last call, one for each descriptor
+	deniedInShadow []bool              // reports for each descriptor of the last call whether a rule in shadow mode denies it
+	admitted       int                 // the number of answers OK to the last request
 }
 
-func (f *File) newTestService(config *descriptors.Config, met ruleSet) *testService {
-	s := &testService{limiter: local.New(local.Options{}), met: met}
+func (f *File) newTestService(config *descriptors.Config, metRules ruleSet) *testService {
+	s := &testService{limiter: local.New(local.Options{}), metRules: metRules}
 	s.limits.Set(config)
 	o := f.Settings
 	o.Limits, o.Limiter, o.Observers = &s.limits, s.limiter, []service.Observer{s}
@@ -106,48 +106,49 @@ func (s *testService) Answered(_ context.Context, c *service.Call) {
 			s.deniedInShadow[d.Descriptor] = true
 		}
 	}
-	if s.met != nil {
+	if s.metRules != nil {
 		for _, rule := range c.Rules {
-			s.met[rule] = true
+			s.metRules[rule] = true
 		}
 	}
 }
 
-func (s *testService) call(ctx context.Context, r *Request, i int) (*rlsv3.RateLimitResponse, error) {
-	s.now = r.time(i)
+func (s *testService) sendOnce(ctx context.Context, r *Request, i int) (*rlsv3.RateLimitResponse, error) {
+	s.now = r.sendTime(i)
 	return s.service.ShouldRateLimit(ctx, r.Message)
 }
 
-func (s *testService) sendTimes(ctx context.Context, r *Request, times int) {
+func (s *testService) sendRepeatedly(ctx context.Context, r *Request, times int) {
 	for i := range times {
-		_, _ = s.call(ctx, r, i)
+		_, _ = s.sendOnce(ctx, r, i)
 	}
 }
 
-// send sends r as often as it repeats. It returns the first failure and its repetition, from 0, or nil.
-func (s *testService) send(ctx context.Context, r *Request) (failure *Failure, failedAt int) {
+// send sends all repetitions of r. It returns the first failure and the repetition with this failure, from 0, or nil.
+func (s *testService) send(ctx context.Context, r *Request) (failure *Failure, failedRepetition int) {
 	s.admitted = 0
 	for i := range r.Repeat {
-		resp, err := s.call(ctx, r, i)
+		resp, err := s.sendOnce(ctx, r, i)
 		if err == nil && resp.OverallCode == rlsv3.RateLimitResponse_OK {
 			s.admitted++
 		}
 		if failure != nil {
-			continue // later requests need the charges of this one
+			continue // later requests need the charges of this repetition
 		}
 		if mismatches := s.compare(r, resp, err, i == r.Repeat-1); len(mismatches) > 0 {
-			failedAt = i
+			failedRepetition = i
 			failure = &Failure{
 				Line: r.Line, Domain: r.Message.Domain, Descriptors: r.Descriptors, Time: s.now, Repetition: i + 1, Repeat: r.Repeat,
 				Mismatches: mismatches,
 			}
 		}
 	}
-	return failure, failedAt
+	return failure, failedRepetition
 }
 
-// compare returns the wanted values that the answer does not have.
-func (s *testService) compare(r *Request, resp *rlsv3.RateLimitResponse, err error, isLast bool) (all []Mismatch) {
+// compare returns the values of the answer that differ from the wanted values. isLast reports that r is not repeated
+// again: other values than code, rule and denied_in_shadow are only wanted in the last answer.
+func (s *testService) compare(r *Request, resp *rlsv3.RateLimitResponse, err error, isLast bool) (mismatches []Mismatch) {
 	if err != nil || r.WantedError != "" {
 		got, want := none, cmp.Or(r.WantedError, none)
 		if err != nil {
@@ -160,23 +161,23 @@ func (s *testService) compare(r *Request, resp *rlsv3.RateLimitResponse, err err
 	}
 	for i := range r.Want {
 		w := &r.Want[i]
-		isOfEach := w.Field == "code" || w.Field == "rule" || w.Field == "denied_in_shadow" // and not only of the last answer
-		if got := s.value(w, resp); (isLast || isOfEach) && got != w.Text {
-			all = append(all, Mismatch{w.Label, got, w.Text + s.advice(w)})
+		isWantedEachTime := w.Field == "code" || w.Field == "rule" || w.Field == "denied_in_shadow"
+		if got := s.value(w, resp); (isLast || isWantedEachTime) && got != w.Text {
+			mismatches = append(mismatches, Mismatch{w.Label, got, w.Text + s.advice(w)})
 		}
 	}
-	return all
+	return mismatches
 }
 
 func (s *testService) value(w *Want, resp *rlsv3.RateLimitResponse) string {
 	i := max(w.Descriptor, 0)
-	got, rule := resp.Statuses[i], s.rules[i]
+	status, rule := resp.Statuses[i], s.rules[i]
 	switch w.Field {
 	case "code":
 		if w.Descriptor == wholeAnswer {
 			return resp.OverallCode.String()
 		}
-		return got.Code.String()
+		return status.Code.String()
 	case "admitted":
 		return strconv.Itoa(s.admitted)
 	case "body":
@@ -196,39 +197,40 @@ func (s *testService) value(w *Want, resp *rlsv3.RateLimitResponse) string {
 	case "denied_in_shadow":
 		return strconv.FormatBool(s.deniedInShadow[i])
 	case "limit":
-		return limitOf(rule, got, w.Text)
+		return limitOf(rule, status, w.Text)
 	case "remaining":
-		return strconv.FormatUint(uint64(got.LimitRemaining), 10)
+		return strconv.FormatUint(uint64(status.LimitRemaining), 10)
 	}
-	return got.DurationUntilReset.AsDuration().String() // reset
+	return status.DurationUntilReset.AsDuration().String() // reset
 }
 
-// limitOf returns the limit that a status describes: as wanted if that is its name or words, or else with both.
-func limitOf(rule *descriptors.Rule, got *rlsv3.RateLimitResponse_DescriptorStatus, wanted string) string {
+// limitOf returns the limit that a status describes. If wanted is the name or the text of this limit, it returns wanted,
+// and otherwise the text and the name.
+func limitOf(rule *descriptors.Rule, status *rlsv3.RateLimitResponse_DescriptorStatus, wanted string) string {
 	if rule == nil {
 		return none
 	}
 	for _, l := range rule.Limits {
-		if !l.Unlimited && (got.CurrentLimit == nil || l.Response != got.CurrentLimit) {
+		if !l.Unlimited && (status.CurrentLimit == nil || l.Response != status.CurrentLimit) {
 			continue
 		}
-		words := "unlimited"
+		text := "unlimited"
 		if !l.Unlimited {
-			words = l.String()
+			text = l.String()
 		}
 		switch wanted {
-		case l.Name, words:
+		case l.Name, text:
 			return wanted
 		}
 		if l.Name != "" {
-			words += fmt.Sprintf(" (named %s)", fields.Printable(l.Name))
+			text += fmt.Sprintf(" (named %s)", fields.Printable(l.Name))
 		}
-		return words
+		return text
 	}
 	return none
 }
 
-// advice returns a note about a wanted rule that no limits file has.
+// advice returns a note if no limits file has the wanted rule, and otherwise an empty text.
 func (s *testService) advice(w *Want) string {
 	if w.Field != "rule" || w.Text == none {
 		return ""
@@ -238,8 +240,8 @@ func (s *testService) advice(w *Want) string {
 	if slices.Contains(paths, w.Text) {
 		return ""
 	}
-	if near := fields.Nearest(w.Text, paths); near != "" {
-		return fmt.Sprintf(" (no rule has this path; did you mean %s?)", near)
+	if similar := fields.Nearest(w.Text, paths); similar != "" {
+		return fmt.Sprintf(" (no rule has this path; did you mean %s?)", similar)
 	}
 	return " (no rule has this path; rls check prints all rules)"
 }

@@ -1,4 +1,4 @@
-// Package reports writes the reports of the packages beside it.
+// Package reports writes the reports of explain, limitsdiff, limitsplan and limitstest.
 package reports
 
 import (
@@ -16,8 +16,8 @@ func JSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// Text writes the text that t makes of data, without empty lines, so that a line of a template can have a condition.
-// A line with a form feed becomes an empty line.
+// Text writes the text that t makes of data. It drops empty lines, because a line of a template that has only a condition
+// leaves an empty line. A line with a form feed becomes an empty line.
 func Text(w io.Writer, t *template.Template, data any) error {
 	var text, lines bytes.Buffer
 	if err := t.Execute(&text, data); err != nil {
