@@ -190,7 +190,7 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 		setUser = append(setUser, right)
 	}
 	require.NoError(t, s.Client(t).Do(t.Context(), setUser...).Err())
-	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr, Auth: "rls:secret-1"}), Prefix: "p:", Resync: 50 * time.Millisecond, Expired: isExpired})
+	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr, Auth: "rls:secret-1"}), Prefix: "p:", Resync: 50 * time.Millisecond, IsExpired: isExpired})
 	awaitSubscriptions(t, "p:rls:overrides", 1, s.Client(t))
 	_, _, err := r.Put(t.Context(), "a", "expired")
 	require.NoError(t, err)
@@ -205,7 +205,7 @@ func isExpired(value string, _ time.Time) bool { return value == "expired" }
 func TestExpiredAreDeletedByAnyReplica(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	o := overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 20 * time.Millisecond, Expired: isExpired}
+	o := overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 20 * time.Millisecond, IsExpired: isExpired}
 	replicas := []*replica{startReplica(t, o), startReplica(t, o), startReplica(t, o)}
 	c := db.Client(t)
 	for range 10 {
@@ -227,7 +227,7 @@ func TestOverrideIsKeptUnlessBothClocksSayExpired(t *testing.T) {
 	db := redistest.Open(t)
 	o := overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 20 * time.Millisecond}
 	var checks atomic.Int64
-	o.Expired = func(string, time.Time) bool { return checks.Add(1)%2 == 1 } // odd calls: the clock of this process; even calls: the clock of Redis
+	o.IsExpired = func(string, time.Time) bool { return checks.Add(1)%2 == 1 } // odd calls: the clock of this process; even calls: the clock of Redis
 	r := startReplica(t, o)
 	require.NoError(t, db.Client(t).HSet(t.Context(), db.Prefix+"rls:overrides", "a", "1").Err())
 	r.awaitOverrides(values{"a": "1"})
@@ -260,7 +260,7 @@ func TestNewValueSurvivesDeletionOfExpiredOne(t *testing.T) {
 					assert.NoError(t, err)
 				}
 			}})
-			r := newReplica(t, overrides.Options{Client: client, Prefix: db.Prefix, Resync: 20 * time.Millisecond, Expired: isExpired})
+			r := newReplica(t, overrides.Options{Client: client, Prefix: db.Prefix, Resync: 20 * time.Millisecond, IsExpired: isExpired})
 			r.start()
 			r.awaitOverrides(values{"a": "new"})
 			require.True(t, once.Load())
@@ -306,7 +306,7 @@ func TestExpiredThatCantBeDeletedAreAppliedAndLoggedOnce(t *testing.T) {
 	c := s.Client(t)
 	require.NoError(t, c.HSet(t.Context(), "rls:overrides", "a", "expired").Err())
 	require.NoError(t, c.Do(t.Context(), "ACL", "SETUSER", "default", "-evalsha").Err())
-	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 20 * time.Millisecond, Expired: isExpired})
+	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 20 * time.Millisecond, IsExpired: isExpired})
 	r.start()
 	r.awaitOverrides(values{"a": "expired"})
 	awaitCalls(t, c, "hgetall", 4)
@@ -320,7 +320,7 @@ func TestOverridesAndResetsWorkInCluster(t *testing.T) {
 	server := redis.Server{Kind: redis.Cluster, URL: c.URL()}
 	var replicas []*replica
 	for range 3 {
-		replicas = append(replicas, startReplica(t, overrides.Options{Client: connect(t, server), Prefix: "p:", Resync: 500 * time.Millisecond, Expired: isExpired}))
+		replicas = append(replicas, startReplica(t, overrides.Options{Client: connect(t, server), Prefix: "p:", Resync: 500 * time.Millisecond, IsExpired: isExpired}))
 	}
 	awaitAll := func(want values) {
 		t.Helper()

@@ -70,8 +70,8 @@ func neverExpired(string, time.Time) bool { return false }
 func newReplica(tb testing.TB, o overrides.Options) *replica {
 	r := &replica{tb: tb}
 	o.Resync = cmp.Or(o.Resync, 30*time.Second)
-	if o.Expired == nil {
-		o.Expired = neverExpired
+	if o.IsExpired == nil {
+		o.IsExpired = neverExpired
 	}
 	if o.OnMissedResets == nil {
 		o.OnMissedResets = func() {}

@@ -27,7 +27,7 @@ func TestReadsAfterMessagesArePaced(t *testing.T) {
 	notified := make(chan struct{}, 1000)
 	s := overrides.New(overrides.Options{
 		Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: time.Hour,
-		Expired: neverExpired, OnReset: func(string) {}, OnMissedResets: func() {}, Log: slog.New(slog.DiscardHandler),
+		IsExpired: neverExpired, OnReset: func(string) {}, OnMissedResets: func() {}, Log: slog.New(slog.DiscardHandler),
 	})
 	apply := func(source.Update) error {
 		applied.Add(1)
