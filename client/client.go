@@ -6,8 +6,7 @@
 //   - Reserve takes a permit that Cancel can give back;
 //   - AcquireHold takes a slot of a concurrency limit until Release.
 //
-// Each method has a variant with N, which takes n permits at once. The client gets all n permits, or
-// no permit.
+// Each method has a variant with N, which takes n permits at once. The client gets all n permits, or no permit.
 //
 // A limit is named by a domain and by descriptors, as in the limits file of the service:
 //
@@ -47,10 +46,9 @@ type Options struct {
 	// TLS is the configuration for TLS. If it is nil, the connection is plain text.
 	TLS *tls.Config
 
-	// Timeout bounds the time of one call of the service with its retries. The default is
-	// DefaultTimeout. If the service can't be reached, or the connection breaks before the
-	// answer, the client repeats the call up to four times within Timeout. If the connection
-	// breaks, the service may charge the hits twice.
+	// Timeout bounds the time of one call of the service with its retries. The default is DefaultTimeout. If the
+	// service can't be reached, or the connection breaks before the answer, the client repeats the call up to four
+	// times within Timeout. If the connection breaks, the service may charge the hits twice.
 	Timeout time.Duration
 
 	// Failure says how the client decides while the service does not answer.
@@ -70,8 +68,7 @@ type Options struct {
 	// Log gets the events that no method returns, such as an outage. The default is no log.
 	Log *slog.Logger
 
-	// Clock is the clock for decisions in this process and for waits. The default is the clock
-	// of the system.
+	// Clock is the clock for decisions in this process and for waits. The default is the clock of the system.
 	Clock Clock
 }
 
@@ -97,9 +94,8 @@ type decider interface {
 	decide(ctx context.Context, c *call) (*answer, error)
 }
 
-// New returns a Client of the service at target, such as "rls.internal:8081". The first call opens
-// the connection. Targets have the syntax of gRPC, so "dns:///rls:8081" and "unix:///run/rls.sock"
-// are valid too.
+// New returns a Client of the service at target, such as "rls.internal:8081". The first call opens the connection.
+// Targets have the syntax of gRPC, so "dns:///rls:8081" and "unix:///run/rls.sock" are valid too.
 func New(target string, o Options) (*Client, error) {
 	if target == "" {
 		return nil, errors.New("target: got none, want host:port")
@@ -229,8 +225,7 @@ type Clock interface {
 	// Now returns the time of decisions in this process.
 	Now() time.Time
 
-	// NewTimer returns a channel that gets the time when d has passed, and a function that stops
-	// the timer.
+	// NewTimer returns a channel that gets the time when d has passed, and a function that stops the timer.
 	NewTimer(d time.Duration) (<-chan time.Time, func())
 }
 

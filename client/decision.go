@@ -21,9 +21,8 @@ type Decision struct {
 	// the fields below are 0. A common reason is a wrong domain.
 	Limited bool
 
-	// Name, Limit and Window describe the limit that denies the request, or the limit with the
-	// fewest permits left: its name, its permits in a window, and the length of the window. Window
-	// is 0 if the length is unknown.
+	// Name, Limit and Window describe the limit that denies the request, or the limit with the fewest permits left: its
+	// name, its permits in a window, and the length of the window. Window is 0 if the length is unknown.
 	Name   string
 	Limit  uint32
 	Window time.Duration
@@ -163,9 +162,8 @@ func windowOf(l *rlsv3.RateLimitResponse_RateLimit) time.Duration {
 	return window * multiplier
 }
 
-// WaitError is the error of an Acquire that can't get its permits before the deadline of its
-// context. Acquire returns a WaitError at once, and charges nothing. errors.Is reports that a
-// WaitError is context.DeadlineExceeded.
+// WaitError is the error of an Acquire that can't get its permits before the deadline of its context. Acquire returns a
+// WaitError at once, and charges nothing. errors.Is reports that a WaitError is context.DeadlineExceeded.
 type WaitError struct {
 	// Wait is the shortest time until the permits can come. Other callers can make it longer.
 	Wait time.Duration

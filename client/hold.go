@@ -122,13 +122,11 @@ func (h *Hold) renew(ctx context.Context) {
 	}
 }
 
-// Limited reports whether a limit counts the permit. If it returns false, no rule matches the
-// descriptor.
+// Limited reports whether a limit counts the permit. If it returns false, no rule matches the descriptor.
 func (h *Hold) Limited() bool { return h.grant.Limited }
 
-// Lost returns a channel that is closed if the slot is lost. The slot is lost if all renewals fail
-// until the hold expires, or if the service rejects or denies a renewal. The program should then
-// end the work that needs the slot.
+// Lost returns a channel that is closed if the slot is lost. The slot is lost if all renewals fail until the hold
+// expires, or if the service rejects or denies a renewal. The program should then end the work that needs the slot.
 func (h *Hold) Lost() <-chan struct{} { return h.lost }
 
 // Release gives the slot back. It first waits for a renewal in flight, which takes at most

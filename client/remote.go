@@ -64,9 +64,8 @@ func dial(target string, o Options) (service, *grpc.ClientConn, error) {
 // Limits are limits that a Client applies in this process. Package client/local reads Limits from
 // limits files. A program that does not import client/local does not contain the code of the service.
 type Limits interface {
-	// NewService returns a service with new counters. The service admits ratio times each limit, rounded
-	// down, and at least 1 hit of a limit above 0. ratio is above 0 and at most 1. now is the clock of
-	// the service.
+	// NewService returns a service with new counters. The service admits ratio times each limit, rounded down, and at
+	// least 1 hit of a limit above 0. ratio is above 0 and at most 1. now is the clock of the service.
 	NewService(ratio float64, now func() time.Time) rlsv3.RateLimitServiceServer
 }
 

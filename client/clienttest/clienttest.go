@@ -1,6 +1,5 @@
-// Package clienttest helps to test programs that use package client. New returns a Client that
-// decides in this process with a limits file, so tests need no service. The Client can have a
-// virtual Clock, so a test of a wait takes no time.
+// Package clienttest helps to test programs that use package client. New returns a Client that decides in this process
+// with a limits file, so tests need no service. The Client can have a virtual Clock, so a test of a wait takes no time.
 package clienttest
 
 import (
@@ -13,9 +12,8 @@ import (
 	"github.com/seed-81f232ab/rls/client/local"
 )
 
-// New returns a Client. limits is the text of a limits file. If clock is nil, the Client has the
-// clock of the system, which is virtual in a bubble of testing/synctest. The end of the test
-// closes the Client.
+// New returns a Client. limits is the text of a limits file. If clock is nil, the Client has the clock of the system,
+// which is virtual in a bubble of testing/synctest. The end of the test closes the Client.
 func New(t testing.TB, limits string, clock *Clock) *client.Client {
 	t.Helper()
 	parsed, err := local.ParseLimits("limits", limits)
@@ -63,8 +61,7 @@ func (c *Clock) Now() time.Time {
 	return c.now
 }
 
-// NewTimer returns a channel that gets the time when the Clock has advanced by d, and a function
-// that stops the timer.
+// NewTimer returns a channel that gets the time when the Clock has advanced by d, and a function that stops the timer.
 func (c *Clock) NewTimer(d time.Duration) (<-chan time.Time, func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

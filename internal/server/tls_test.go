@@ -87,8 +87,7 @@ func clientTLS(t *testing.T, a *certtest.Authority, pair ...[]byte) *tls.Config 
 	if len(pair) == 2 {
 		cert, err := tls.X509KeyPair(pair[0], pair[1])
 		require.NoError(t, err)
-		// Unlike Certificates, GetClientCertificate also sends certificates of CAs that
-		// the server does not name.
+		// Unlike Certificates, GetClientCertificate also sends certificates of CAs that the server does not name.
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
 	}
 	return c

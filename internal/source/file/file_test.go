@@ -319,8 +319,7 @@ func TestEveryKindOfChangeIsAppliedOnce(t *testing.T) {
 	}
 }
 
-// writeSlowly writes "new " n times into a file, with pauses shorter than the interval,
-// and returns the content.
+// writeSlowly writes "new " n times into a file, with pauses shorter than the interval, and returns the content.
 func writeSlowly(t *testing.T, path string, n int) string {
 	f, err := os.Create(path)
 	require.NoError(t, err)
