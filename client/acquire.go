@@ -241,9 +241,8 @@ func jitter(wait time.Duration) time.Duration {
 	return rand.N(min(shortestJitter+wait/20, longestJitter))
 }
 
-// nextBatch returns the first waiters within bound, and the sum of their permits. The batch always has the first waiter,
-// even if this waiter exceeds bound. If the queue is empty or the client is closed, nextBatch returns nil and removes
-// the queue.
+// nextBatch returns the first waiters within bound, and the sum of their permits. The batch always has the first
+// waiter. If the queue is empty or the client is closed, nextBatch returns nil and removes the queue.
 func (q *queue) nextBatch(bound batchBound) (batch []*waiter, permits int) {
 	c := q.client
 	c.mu.Lock()

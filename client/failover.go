@@ -91,8 +91,7 @@ func (f *failover) decide(ctx context.Context, c *call) (*answer, error) {
 	return f.decideWithoutService(ctx, c)
 }
 
-// mayCall reports whether the caller may call the service. While the service fails, one caller in each probePause may
-// call the service.
+// mayCall reports whether the caller may call the service. While it fails, one caller in each probePause may.
 func (f *failover) mayCall() bool {
 	nextProbe := f.nextProbe.Load()
 	now := f.clock.Now()

@@ -76,8 +76,7 @@ func (s *siblingNodes) eachPair(other *siblingNodes, parent path, f func(n, pair
 		p := parent.child(n.Descriptor)
 		pair := other.findExact(n.Key, n.Value)
 		f(n, pair, p)
-		// If n shares the children of its original, eachPair compares them only below the original, unless pair has its
-		// own children.
+		// Compare shared children only below the original, unless pair has its own children.
 		if s.ownChildren(n) != nil || n.children != nil && pair != nil && other.ownChildren(pair) != nil {
 			var pairChildren *siblingNodes
 			if pair != nil {

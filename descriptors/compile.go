@@ -105,12 +105,10 @@ func (c *compiler) newRule(d *limitsfile.Descriptor, p path) *Rule {
 	}
 }
 
-// hasHolds reports whether l has holds. It is true even if l is off, because callers still release the holds that they
-// have taken.
+// hasHolds reports whether l has holds, even if l is off, because callers still release the holds that they have.
 func hasHolds(l *limitsfile.Limit) bool { return !l.Unlimited && l.Limit.Algorithm.HasHolds() }
 
-// sharedValues returns Rule.sharedValues. The text of a condition gets a = as its first character, so no value has the
-// same text.
+// sharedValues returns Rule.sharedValues. The text of a condition starts with a =, so no pattern has the same text.
 func sharedValues(trail []*limitsfile.Descriptor) []string {
 	patterns := limitsfile.CounterPatterns(trail)
 	if len(patterns) == 0 {

@@ -88,8 +88,7 @@ func (d *Domain) MatchWithin(b *Budget, entries []*ratelimitv3.RateLimitDescript
 	return rule
 }
 
-// MatchesQuotaMode reports whether entries match a descriptor with quota_mode, even if no limit of the descriptor is in
-// force.
+// MatchesQuotaMode reports whether entries match a descriptor with quota_mode. The limits need not be in force.
 func (d *Domain) MatchesQuotaMode(b *Budget, entries []*ratelimitv3.RateLimitDescriptor_Entry) bool {
 	l := lookup{budget: *b}
 	n := d.find(&l, entries)
@@ -193,8 +192,7 @@ type Store struct {
 	// Observer can be nil. The owner must set it before the first Set.
 	Observer Observer
 
-	// Prepare gets each Config before the Config comes into force. It can be nil. The owner must set it before the
-	// first Set.
+	// Prepare gets each Config before it comes into force. It can be nil. The owner must set it before the first Set.
 	Prepare func(*Config)
 
 	config atomic.Pointer[Config]
@@ -275,8 +273,7 @@ func newUntestedRule(domain string) *Rule {
 	return &Rule{Path: fields.Printable(domain) + " > a condition that was not tested", Limits: []*RateLimit{l}, isUntested: true}
 }
 
-// untestedCounter replaces the entries in the name of the counter. untestedMetric replaces the entries in the metric
-// key.
+// untestedCounter replaces the entries in names of counters. untestedMetric replaces the entries in metric keys.
 const untestedCounter, untestedMetric = "|=not%20tested", ".not_tested"
 
 // UntestedRule returns the rule of descriptors that are denied because a condition was not tested.

@@ -112,8 +112,7 @@ func detailedValue(d *limitsfile.Descriptor, key, value string, sharesCounter bo
 	return value, value != "" || !sharesCounter
 }
 
-// metricValue returns the text after the key in a segment of a rule without detailed_metric. ok is false if the segment
-// has only the key.
+// metricValue is detailedValue for a rule without detailed_metric.
 func metricValue(d *limitsfile.Descriptor, key, value string) (text string, ok bool) {
 	switch isWildcard := matchesAsWildcard(d, key, value); {
 	case !isWildcard && d.Value == "" && d.ValueToMetric, isWildcard && d.ValueToMetric && !d.ShareThreshold:
@@ -129,8 +128,7 @@ func matchesAsWildcard(d *limitsfile.Descriptor, key, value string) bool {
 	return d.WildcardKey && (d.Value == "" || key != d.Key || value != d.Value) || d.HasManyValues() && value != d.Value
 }
 
-// metricPattern returns the pattern of d in a segment, as in envoyproxy/ratelimit: the segment kw1_kw* has the pattern
-// kw*.
+// metricPattern returns the pattern of d in a segment, as in envoyproxy/ratelimit: kw* in the segment kw1_kw*.
 func metricPattern(d *limitsfile.Descriptor) string {
 	switch {
 	case !d.WildcardKey:

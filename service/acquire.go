@@ -17,8 +17,7 @@ import (
 )
 
 // chargeNothingIfDenied makes the hits of c one group, so that a denied call charges nothing. In quota mode or shadow
-// mode, a call can pass although a hit is denied. Then the hits are no group, and respond refunds the hits of a denied
-// call.
+// mode, a call can pass although a hit is denied. Then the hits are no group, and respond refunds them.
 func (s *Service) chargeNothingIfDenied(c *Call) {
 	isGroup := !c.config.IsShadow(s.options.ShadowMode)
 	for j := range c.hits {
@@ -65,8 +64,7 @@ func (s *Service) refundAdmitted(ctx context.Context, c *Call) {
 	}
 }
 
-// hasDeniedGroup reports whether a hit denied its group. A hit above max_hits denies no group, because the Limiter got
-// only a peek for it.
+// hasDeniedGroup reports whether a hit denied its group. For a hit above max_hits, the Limiter got only a peek.
 func (c *Call) hasDeniedGroup() bool {
 	for j := range c.hits {
 		isPeekOnly := c.exceedsMaxHits && c.hitExceedsMaxHits(j)
@@ -88,8 +86,7 @@ func secondsText(micros int64) string {
 	return strconv.FormatFloat(float64(micros)/secondMicros, 'f', -1, 64)
 }
 
-// setHoldIDs copies the hold id of the call to the hits on concurrency limits. Without a hold id, the holds are
-// anonymous.
+// setHoldIDs copies the hold id of the call to the hits on concurrency limits. Holds without an id are anonymous.
 func (c *Call) setHoldIDs(ctx context.Context) error {
 	ids := metadata.ValueFromIncomingContext(ctx, limit.HoldKey)
 	switch {

@@ -29,8 +29,8 @@ type Call struct {
 	// DomainFound reports whether the limits in force have the domain of the request.
 	DomainFound bool
 
-	// Rules has the rule of each descriptor, or nil for a descriptor that no rule matches. For a rejected request, it can
-	// have fewer elements.
+	// Rules has the rule of each descriptor, or nil for a descriptor that no rule matches. A rejected request can have
+	// fewer.
 	Rules []*descriptors.Rule
 
 	// Response is the answer, or nil if Err is set.

@@ -24,8 +24,7 @@ type Decision struct {
 	// Hit is the charge on the counter of Limit.
 	*backend.Hit
 
-	// ChargesDenied reports that the hits are charged even if they are denied. It is false for hits in a group or above
-	// max_hits.
+	// ChargesDenied reports that denied hits are charged. It is false for hits in a group or above max_hits.
 	ChargesDenied bool
 
 	// Result is the result of the hits. If Result has an Err, the Limiter could not decide the hits.
@@ -48,8 +47,7 @@ func (c *Call) Decision(i int) Decision {
 	}
 }
 
-// DescriptorDecision returns the decision that the status of descriptor i describes. ok is false if no limit was
-// counted.
+// DescriptorDecision returns the decision in the status of descriptor i. ok is false if no limit was counted.
 func (c *Call) DescriptorDecision(i int) (d Decision, ok bool) {
 	start, _ := slices.BinarySearch(c.hitDescriptors, i)
 	end := c.hitsEnd(i, start)

@@ -225,8 +225,8 @@ type Item struct {
 }
 
 // AnswerAll answers independent requests in their order. The answers are like answers of ShouldRateLimit. The Limiter
-// gets the hits of all requests in one Take. A request has its own Take if its hits must be charged together, or if a
-// hit exceeds max_hits.
+// gets the hits of all requests in one Take. A request whose hits must be charged together, or exceed max_hits, has its
+// own Take.
 func (s *Service) AnswerAll(ctx context.Context, items []Item) {
 	now := s.options.Now()
 	batchCalls := make([]*Call, len(items))

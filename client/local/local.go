@@ -31,8 +31,7 @@ type Limits struct {
 
 var _ client.Limits = (*Limits)(nil)
 
-// ReadLimits reads limits files. Each file must have another domain. The error has the place and the remedy
-// of each problem.
+// ReadLimits reads limits files. Each file must have another domain. The error has all problems with their remedies.
 func ReadLimits(paths ...string) (*Limits, error) {
 	var files []limitsfile.File
 	for _, path := range paths {

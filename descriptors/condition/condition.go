@@ -100,8 +100,7 @@ func (c *Condition) Match(v *Value, b *Budget) (isMet bool, err error) {
 	return isMet != c.isNegated, nil
 }
 
-// String returns the text of c. Two conditions with the same text have the same kind, and the same entries or lists from
-// the same file.
+// String returns the text of c. Conditions with the same text have the same kind, and the same entries or file.
 func (c *Condition) String() string { return c.text }
 
 // List returns the list of c, or nil if c has no list.
@@ -135,8 +134,8 @@ func (c *Condition) Examples() []string {
 	return append(values, "~", "192.0.2.1", "2001:db8::1")
 }
 
-// Differences returns values that can meet only one of a and b. a and b have the same text, but different contents of
-// the list file.
+// Differences returns values that can meet only one of a and b, two conditions with the same text. Only their lists
+// differ.
 func Differences(a, b *Condition) []string {
 	if a.list == nil || b.list == nil {
 		return nil
@@ -198,8 +197,7 @@ const (
 	maxExampleBytes = 4096
 )
 
-// exampleOf returns a text that e matches. If e has \b or \B, or if the text would be very long, e may not match the
-// text.
+// exampleOf returns a text that e matches. With \b or \B in e, or a very long text, e may not match.
 func exampleOf(e *syntax.Regexp, depth int) string {
 	if depth > maxExampleDepth {
 		return ""
@@ -234,8 +232,8 @@ func exampleOf(e *syntax.Regexp, depth int) string {
 	return b.String()
 }
 
-// readableRune returns a rune of ranges, if possible a visible ASCII character. ranges has the first and the last rune of
-// each range.
+// readableRune returns a rune of ranges, if possible visible ASCII. ranges has the first and the last rune of each
+// range.
 func readableRune(ranges []rune) rune {
 	for i := 0; i+1 < len(ranges); i += 2 {
 		if first := max(ranges[i], '!'); first <= ranges[i+1] && first <= '~' {

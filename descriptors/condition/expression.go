@@ -200,8 +200,7 @@ func firstIssue(issues *cel.Issues) error {
 	return fmt.Errorf("%s: %s", place, message)
 }
 
-// inspect finds the names that the expression reads. It rejects an expression that is unsafe or has always the same
-// result.
+// inspect finds the names that the expression reads. It rejects expressions that are unsafe or constant.
 func (x *expression) inspect(checked *ast.AST) error {
 	readsValue := false
 	var patternErrors error

@@ -47,8 +47,7 @@ type List struct {
 	values   map[string]struct{} // the entries of an in condition
 }
 
-// ParseFile returns the entries of a file. Each line has one entry. ParseFile skips empty lines and lines that start
-// with a #.
+// ParseFile returns the entries of a file. Each line has an entry, is empty, or is a comment that starts with a #.
 func ParseFile(data []byte) (entries []Entry, problems fields.Problems) {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	line := 0
@@ -94,8 +93,7 @@ func CIDR(file string, entries []Entry) (c *Condition, problems, warnings fields
 	return &Condition{kind: cidrKind, text: "cidr" + l.text(), list: l}, nil, warnings
 }
 
-// In returns a condition that the values in entries meet. The arguments and results are like those of CIDR, but In
-// returns no warnings.
+// In returns a condition that the values in entries meet. It is like CIDR, but returns no warnings.
 func In(file string, entries []Entry) (c *Condition, problems, warnings fields.Problems) {
 	values := make(map[string]struct{}, len(entries))
 	l, problems := newList(file, entries, func(e Entry) (string, error) {

@@ -63,8 +63,7 @@ func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
 	return true
 }
 
-// condition returns the condition in o, and the field of the condition. c is nil if o has no condition, or if condition
-// reports a problem.
+// condition returns the condition in o, and its field. c is nil if o has no condition, or the condition has a problem.
 func (d *document) condition(pos *place, o *object) (c *condition.Condition, field value) {
 	for _, name := range conditionFields {
 		v := o.field(name)
@@ -108,8 +107,7 @@ func (d *document) condition(pos *place, o *object) (c *condition.Condition, fie
 	return c, field
 }
 
-// checkEntryKeys checks that each entry in the expression of c has one of keys. Otherwise it reports a problem and returns
-// false.
+// checkEntryKeys checks that each entry in the expression of c has one of keys. If not, it reports a problem.
 func (d *document) checkEntryKeys(c *condition.Condition, pos *place, o *object, keys []string) bool {
 	field := o.field("cel")
 	if !field.isPresent() {
@@ -231,8 +229,7 @@ type fileList struct {
 	problems, warnings fields.Problems
 }
 
-// list returns the list in the file at path. It reads the file once for all descriptors. name is the name of the file in the
-// limits file.
+// list returns the list in the file at path. It reads each file once. name is the name in the limits file.
 func (s *parseState) list(field, name, path string) *fileList {
 	key := [3]string{field, name, path}
 	if existing := s.lists[key]; existing != nil {

@@ -72,8 +72,7 @@ func (l *Limit) summary() string {
 	return text
 }
 
-// ExtraFields returns a text for each field of l that l.String leaves out. form is the format of a text; it gets a name and
-// a value.
+// ExtraFields returns a text for each field of l that l.String leaves out. form gets the name and the value.
 func ExtraFields(l *limit.Limit, form string) []string {
 	var texts []string
 	for _, f := range []struct {

@@ -259,8 +259,7 @@ func Path(domain string, trail []*Descriptor) string {
 	return strings.Join(parts, " > ")
 }
 
-// place is the place of a descriptor in its file. The path is computed at the end, because a problem can stand before the
-// key.
+// place is the place of a descriptor in its file. The path is computed last, because the key can follow a problem.
 type place struct {
 	parent     *place      // nil for the domain
 	domain     string      // the domain in the path; empty for a descriptor

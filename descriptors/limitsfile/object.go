@@ -31,8 +31,7 @@ func (v value) isPresent() bool { return v.row != nil }
 // isValid reports whether the object has the field and the field has no problem.
 func (v value) isValid() bool { return v.row != nil && !v.hasError }
 
-// field returns the field with this name. If o lacks the field, the result has only the node of o, as the place of
-// problems.
+// field returns the field with this name. If o lacks the field, the result has only the node of o.
 func (o *object) field(name string) value {
 	if o == nil {
 		return value{}
@@ -94,8 +93,7 @@ func (d *document) object(l level, pos *place, nodes ...*yaml.Node) *object {
 	return o
 }
 
-// fill sets the fields of mapping n in their order. Like go-yaml v2, it lets a merge key override the fields before the
-// merge key.
+// fill sets the fields of mapping n in their order. Like in go-yaml v2, a merge key overrides the fields before it.
 func (d *document) fill(o *object, l level, pos *place, n *yaml.Node, depth int) {
 	if depth > maxNesting {
 		d.errorf(n, pos, "merge keys (<<) are nested more than %d deep", maxNesting)
@@ -154,8 +152,8 @@ func (d *document) mergeSources(pos *place, n *yaml.Node) []*yaml.Node {
 	return mappings
 }
 
-// row returns the row of a key at level l. If the key has no meaning there, row reports it and returns nil. keyNode can be
-// an alias.
+// row returns the row of a key at level l. If the key has no meaning there, row reports a problem. keyNode can be an
+// alias.
 func (d *document) row(l level, pos *place, keyNode, key *yaml.Node) *row {
 	if key.Kind != yaml.ScalarNode {
 		d.errorf(keyNode, pos, "key: got %s, want a word", fields.Display(key))

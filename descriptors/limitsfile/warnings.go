@@ -160,8 +160,7 @@ type wildcard struct {
 	key, value Pattern
 }
 
-// hidingDescriptor returns the first wildcard before d that matches all requests of d, or nil. Such a wildcard wins all
-// requests of d.
+// hidingDescriptor returns the first wildcard before d that matches all requests of d, or nil.
 func hidingDescriptor(wildcards []wildcard, d *Descriptor) *Descriptor {
 	if d.Condition != nil || !d.WildcardKey && !d.WildcardValue && d.Value != "" {
 		return nil // a condition and an exact value come first

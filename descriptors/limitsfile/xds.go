@@ -229,8 +229,7 @@ type XDSBounds struct {
 // maxXDSDepth bounds nested messages. MaxDepth descriptors with metadata need less depth.
 const maxXDSDepth = 1000
 
-// Add counts an encoded resource. If the resources exceed a bound, the error names the bound. Add ignores an invalid
-// resource.
+// Add counts an encoded resource. The error names the bound that is exceeded. Add ignores an invalid resource.
 func (b *XDSBounds) Add(resource []byte) error {
 	return b.add(resource, (&confv3.RateLimitConfig{}).ProtoReflect().Descriptor(), 1)
 }

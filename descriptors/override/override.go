@@ -153,8 +153,7 @@ func (k Kind) noun() string { return strings.ReplaceAll(string(k), "_", " ") }
 // IsDomain reports whether the target of a switch is a whole domain.
 func IsDomain(target string) bool { return target != "" && !strings.Contains(target, "|") }
 
-// Field returns the name of a field in Redis. The field of an override has its target as the name. A target never starts
-// with a |.
+// Field returns the name of a field in Redis. An override has its target as the name, which never starts with a |.
 func Field(k Kind, target string) string {
 	if k == KindOverride {
 		return target
@@ -186,8 +185,7 @@ func applySwitches(set *limitsfile.Set, overrides []*Override, outcomes []outcom
 	}
 }
 
-// switchOff takes the limits of a domain, or of all domains, out of force. The caller must apply the switch of all domains
-// first.
+// switchOff takes the limits of a domain, or of all domains, out of force. The switch of all domains comes first.
 func switchOff(set *limitsfile.Set, o *Override, out *outcome) {
 	rules, isFound := 0, false
 	var names []string

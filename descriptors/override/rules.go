@@ -9,8 +9,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// addRules returns base with the rules that were created at run time. If base already has limits for a rule, the rule
-// gets a problem.
+// addRules returns base with the rules that were created at run time. A rule that base already has gets a problem.
 func addRules(base *limitsfile.Set, overrides []*Override, outcomes []outcome) *limitsfile.Set {
 	if !slices.ContainsFunc(overrides, func(o *Override) bool { return o.Kind == KindRule }) {
 		return base

@@ -148,8 +148,8 @@ func (t *turns) wait(ctx context.Context, address string, bodyBytes int) (end fu
 	}, nil
 }
 
-// turnWriter ends the turn of a request before it writes the answer. So a client that does not read its answers delays
-// no other client.
+// turnWriter ends the turn of a request before it writes the answer. So a client that does not read delays no other
+// client.
 type turnWriter struct {
 	http.ResponseWriter
 	endTurn func()

@@ -130,8 +130,7 @@ func requireOwnName(names []string, mustCheck func(*http.Request) bool, h http.H
 func isAnyRequest(*http.Request) bool { return true }
 
 // isFromBrowser reports whether a browser sent r. Browsers send Origin with each request that has a body, and
-// Sec-Fetch-Site to localhost and over HTTPS. A request of a browser with neither header has no body, so it charges
-// no limit.
+// Sec-Fetch-Site to localhost and over HTTPS. Without both headers, the request has no body.
 func isFromBrowser(r *http.Request) bool {
 	return r.Header["Origin"] != nil || r.Header["Sec-Fetch-Site"] != nil
 }

@@ -11,8 +11,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// healthServices are the names in gRPC health: "" means the whole server, and deployments of the incumbent probe
-// "ratelimit".
+// healthServices are names in gRPC health: "" means the whole server. The incumbent has "ratelimit".
 var healthServices = []string{"", "ratelimit"}
 
 // Health is the state of the process. The process is healthy if no component has a fault. Health answers gRPC health

@@ -26,8 +26,7 @@ type Update struct {
 	// Overrides is the new set of overrides; nil if unchanged. The key is the target. The map is never modified.
 	Overrides map[string]string
 
-	// Problem says why the newest limits are invalid; nil if they are valid. Limits then lacks the invalid part, or is
-	// nil.
+	// Problem is the error of invalid limits; otherwise nil. Limits then lacks the invalid part, or is nil.
 	Problem error
 
 	// Outage is the error that keeps the source from being read; nil if the source can be read. During an outage, the

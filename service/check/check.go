@@ -39,8 +39,7 @@ type Options struct {
 	// Refunds allows negative hits.
 	Refunds bool
 
-	// MaxChecks is the maximum number of checks in a request. The default, and the largest value, is the constant
-	// MaxChecks.
+	// MaxChecks bounds the checks in a request. The default and the maximum is the constant MaxChecks.
 	MaxChecks int
 }
 

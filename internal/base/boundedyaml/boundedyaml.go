@@ -2,9 +2,8 @@
 // of the file, and aliases can multiply the tree. So this package counts the nodes before it makes a tree, counts
 // the nodes behind aliases before anybody follows an alias, and parses a long list in pieces.
 //
-// An error of the parser names no remedy, so this package looks for the cause itself. The parser of goccy/go-yaml
-// does not help more: of the 50 mistakes in cause_test.go, it accepts 3, reports 22 in a wrong place, and names few
-// remedies.
+// An error of the parser names no remedy, so this package looks for the cause itself. The parser of goccy/go-yaml does
+// not help: of the 50 mistakes in cause_test.go, it accepts 3 and puts 22 in a wrong place.
 //
 // Terms:
 //
@@ -128,8 +127,7 @@ func (d *Document) parseWhole() error {
 	return err
 }
 
-// checkCount returns an error if data has too many nodes for one tree. firstLine is the line of the file at which data
-// starts.
+// checkCount returns an error if data has too many nodes for one tree. firstLine is the line of data in the file.
 func (d *Document) checkCount(data []byte, firstLine int) error {
 	count, line := countNodes(data, d.bounds.MaxNodes)
 	if count <= d.bounds.MaxNodes {

@@ -291,8 +291,8 @@ var blockError = regexp.MustCompile(`^did not find expected (key|'-' indicator|'
 
 var unknownAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
 
-// syntaxProblem returns the problem in an error of the parser. The line in the error is lineShift higher than the line
-// in the file.
+// syntaxProblem returns the problem in an error of the parser. Lines in err are lineShift higher than lines in the
+// file.
 func (d *Document) syntaxProblem(err error, lineShift int) error {
 	p := &Problem{Reason: strings.TrimPrefix(err.Error(), "yaml: ")}
 	if _, scanErr := fmt.Sscanf(p.Reason, "line %d:", &p.Line); scanErr == nil {

@@ -58,8 +58,7 @@ func cutList(data []byte, field string, pieceNodes int) (head []byte, pieces []p
 	return head, append(pieces, current), indent >= 0
 }
 
-// mayHaveAnchors reports whether an & in data can start an anchor. Without anchors, the parser can parse each piece
-// alone.
+// mayHaveAnchors reports whether an & in data can start an anchor. Without anchors, each piece can be parsed alone.
 func mayHaveAnchors(data []byte) bool {
 	for i := 0; ; i++ {
 		distance := bytes.IndexByte(data[i:], '&')
@@ -111,8 +110,7 @@ func (d *Document) parseAhead() (nextItems func(i int) ([]*yaml.Node, error), st
 	}
 }
 
-// countNodes estimates the number of nodes that the parser makes of data. When count exceeds maxCount, countNodes stops
-// and returns the line.
+// countNodes estimates the number of nodes that the parser makes of data. It stops in line when count exceeds maxCount.
 //
 // The count is exact for rules in block style and in JSON. The count is too high for punctuation in text. For lists of
 // pairs such as [a: b], the count is too low by a third.

@@ -104,8 +104,7 @@ type Given struct {
 // Is reports whether the object has the field, even if the value is invalid.
 func (g Given) Is() bool { return g.Node != nil }
 
-// Object reads the fields of a mapping. If n is not a mapping, Object returns nil. level is the name of the mapping in
-// messages.
+// Object reads the fields of a mapping. If n is not a mapping, it returns nil. Messages name the mapping level.
 func (r *Reader) Object(n *yaml.Node, level string, known []Field) Values {
 	names := Names(known)
 	if n.Kind != yaml.MappingNode {

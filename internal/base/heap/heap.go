@@ -24,8 +24,8 @@ const (
 	// maxLoadHeap is the size in bytes to which the heap may grow during a load. A load makes much garbage.
 	maxLoadHeap = 128 << 20
 
-	// minHeapToFree is the smallest heap, in bytes, after which a load returns memory to the system. The return takes
-	// some milliseconds.
+	// minHeapToFree is the smallest heap, in bytes, after which a load returns memory to the system. This takes some
+	// milliseconds.
 	minHeapToFree = 64 << 20
 
 	// interval is the time between two measurements of the heap. It is short, because a few large calls can make the

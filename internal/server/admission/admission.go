@@ -125,8 +125,7 @@ func (g *Gate) admit(raw net.Conn) *conn {
 	return c
 }
 
-// refusalReason returns the reason to refuse one more connection of address, if there is a reason. The caller holds
-// g.mu.
+// refusalReason returns the reason to refuse one more connection of address, if any. The caller holds g.mu.
 func (g *Gate) refusalReason(address string) (_ Reason, isRefused bool) {
 	hasAddress := address != ""
 	switch {

@@ -120,8 +120,7 @@ var calls = sync.Pool{New: func() any {
 	return c
 }}
 
-// Begin returns a Call. ctx and decode are the arguments of the handler of grpc. The caller must call End after the
-// answer.
+// Begin returns a Call. ctx and decode come from the handler of grpc. The caller must call End after the answer.
 func Begin(ctx context.Context, decode func(any) error) *Call {
 	c := calls.Get().(*Call)
 	c.ctx, c.grpcDecode = ctx, decode

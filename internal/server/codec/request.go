@@ -52,8 +52,7 @@ func decodeRequest(data string, request *rlsv3.RateLimitRequest) bool {
 	return true
 }
 
-// requestParts are the domain of a request, the number of its descriptors, and the number of the entries of all
-// descriptors.
+// requestParts are the domain, the number of descriptors and the number of all entries of a request.
 type requestParts struct {
 	domain               string
 	descriptors, entries int
@@ -103,8 +102,7 @@ func countLargeParts(data []byte) (p requestParts, ok bool) {
 	return p, ok && utf8.ValidString(p.domain)
 }
 
-// eachBytesField calls f for each field that has bytes as its value and a tag of one byte. ok is false if data is
-// invalid.
+// eachBytesField calls f for each field with bytes and a tag of one byte. ok is false if data is invalid.
 func eachBytesField(data []byte, f func(tag byte, value []byte)) (ok bool) {
 	for len(data) > 0 {
 		number, kind, n := protowire.ConsumeTag(data)
@@ -231,8 +229,7 @@ func cutBytes(data string) (value, rest string, ok bool) {
 	return rest[:length], rest[length:], true
 }
 
-// cutNumber cuts a number off the start of data. Each byte has seven bits of the number. The first byte has the lowest
-// bits.
+// cutNumber cuts a number off the start of data. Each byte has seven bits. The first byte has the lowest bits.
 func cutNumber(data string) (n uint64, rest string, ok bool) {
 	for i := range min(len(data), 5) { // lengths and hits_addend have at most 35 bits
 		n |= uint64(data[i]&0x7f) << (7 * i)

@@ -18,8 +18,7 @@ type encodedResponse struct {
 // statusBytes is the usual size of a status.
 const statusBytes = 40
 
-// encodeResponse encodes r. If r has a rare field, it returns false. It ignores unknown fields, because the service
-// never sets them.
+// encodeResponse encodes r. If r has a rare field, it returns false. The service never sets unknown fields.
 func encodeResponse(r *rlsv3.RateLimitResponse) (mem.BufferSlice, bool) {
 	if r == nil || len(r.ResponseHeadersToAdd) > 0 || len(r.RequestHeadersToAdd) > 0 || len(r.RawBody) > 0 || r.DynamicMetadata != nil || r.Quota != nil {
 		return nil, false
@@ -83,8 +82,7 @@ func appendNumber(b []byte, field protowire.Number, n uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
 }
 
-// setLength sets b[start] to the number of bytes after b[start]. It returns false if one byte is too short for the
-// number.
+// setLength sets b[start] to the number of bytes after b[start]. If one byte is too short, it returns false.
 func setLength(b []byte, start int) bool {
 	n := len(b) - start - 1
 	b[start] = byte(n)

@@ -227,8 +227,7 @@ func (n *snapshot) equal(o *snapshot) bool {
 	return n.digest == o.digest && maps.Equal(n.lists, o.lists) && slices.Equal(n.skipped, o.skipped)
 }
 
-// ReadList returns the content of a file with a list. If the file is too large, ReadList returns one byte more than a
-// file may have.
+// ReadList returns the content of a file with a list. A result of a too large file has one byte more than allowed.
 func ReadList(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -246,8 +245,7 @@ func Parse(files []limitsfile.File, o limitsfile.Options) (*limitsfile.Set, erro
 	return limitsfile.Parse(files, o)
 }
 
-// listDigests has the digests of files with lists. The key is the path. If a file can't be read, the value is the
-// digest of the error.
+// listDigests has the digests of files with lists. The key is the path. An unreadable file has the digest of its error.
 type listDigests map[string][sha256.Size]byte
 
 // read calls ReadList, and adds the digest of the result to l.

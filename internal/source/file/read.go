@@ -35,8 +35,7 @@ type SkippedEntry struct{ Path, Reason string }
 // String returns path: reason.
 func (s SkippedEntry) String() string { return s.Path + ": " + s.Reason }
 
-// Place describes the path of the limits files, as the settings of envoyproxy/ratelimit do. If only Root is set, Root
-// can be a file.
+// Place is the path of the limits files, as in the settings of envoyproxy/ratelimit. Root alone can be a file.
 type Place struct {
 	Root, Subdirectory, AppDirectory string // RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY
 
@@ -235,8 +234,7 @@ func (w *walker) read(path string) {
 	}
 }
 
-// readFile returns the content of a file. If the file is too large, readFile returns one byte more than a file may
-// have.
+// readFile returns the content of a file. If the file is too large, the result has one byte more than allowed.
 func readFile(path string) ([]byte, error) {
 	// If path has become a pipe, O_NONBLOCK opens the pipe without waiting for a writer.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)

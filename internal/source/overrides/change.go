@@ -30,8 +30,7 @@ func historyName(prefix string) string {
 // exist, or ""; the tags, one of which the old value must have, or ""; the tags that the old value must not have; the
 // operation (set or delete); the new value.
 //
-// Reply: "conflict", a field and the value of the field; or "ok", the version, the error of PUBLISH or an empty string,
-// and the old values.
+// Reply: "conflict", a field and its value; or "ok", the version, the error of PUBLISH or "", and the old values.
 var changeScript = goredis.NewScript(`
 local hash, history = KEYS[1], KEYS[2]
 local old = {}

@@ -121,8 +121,8 @@ func (s *Store) readAll(ctx context.Context) error {
 	return nil
 }
 
-// deleteScript deletes each target that still has the value in ARGV. KEYS: the hash. ARGV: target, value, target, value
-// and so on. Reply: OK.
+// deleteScript deletes each target that still has the value in ARGV. KEYS: the hash. ARGV: targets and values in turn.
+// Reply: OK.
 var deleteScript = goredis.NewScript(`
 for i = 1, #ARGV, 2 do
   if redis.call('HGET', KEYS[1], ARGV[i]) == ARGV[i + 1] then

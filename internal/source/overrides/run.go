@@ -109,8 +109,7 @@ func pingInterval(resync time.Duration) time.Duration {
 	return min(max(resync/2, minPingInterval), maxPingInterval)
 }
 
-// subscribe handles messages until the subscription fails. wasSubscribed reports whether Redis confirmed the
-// subscription before.
+// subscribe handles messages until the subscription fails. wasSubscribed reports whether Redis confirmed it.
 func (s *Store) subscribe(ctx context.Context) (wasSubscribed bool, err error) {
 	sub := s.options.Client.Subscribe(ctx) // without a channel, this call sends nothing and can't fail
 	interval := pingInterval(s.options.Resync)

@@ -95,8 +95,7 @@ func (s *stream) run(ctx context.Context) error {
 	}
 }
 
-// receiveFirst receives the first response. It warns if the response is late, because a server that doesn't know the
-// node sends nothing.
+// receiveFirst receives the first response. It warns if no response comes: the server may not know the node.
 func (s *stream) receiveFirst() (r *discoveryv3.DiscoveryResponse, err error) {
 	c := s.client
 	received := make(chan struct{})
