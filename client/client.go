@@ -117,8 +117,7 @@ func New(target string, o Options) (*Client, error) {
 	return c, nil
 }
 
-// NewLocal returns a Client that asks no remote service: limits decide in this process. It uses
-// o.LocalRatio, o.Log and o.Clock.
+// NewLocal returns a Client without a service: limits decide in this process. It uses o.LocalRatio, o.Log and o.Clock.
 func NewLocal(limits Limits, o Options) (*Client, error) {
 	c := newClient(o)
 	l, err := newLocal(limits, o.LocalRatio, c.clock)

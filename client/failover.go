@@ -17,8 +17,7 @@ import (
 type Failure int
 
 const (
-	// FailClosed grants nothing and returns the error of the service. But Acquire waits for the
-	// service until its context ends.
+	// FailClosed grants nothing and returns the error of the service. But Acquire waits until its context ends.
 	FailClosed Failure = iota
 
 	// FailOpen grants everything.
@@ -31,7 +30,6 @@ const (
 // probePause is the time between two calls that test whether a failed service answers again.
 const probePause = time.Second
 
-// failover decides calls by the service, and by Options.Failure while the service fails.
 type failover struct {
 	remote service
 	mode   Failure

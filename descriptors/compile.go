@@ -59,8 +59,7 @@ func (p path) child(d *limitsfile.Descriptor) path {
 
 func (p path) String() string { return limitsfile.Path(p.domain, p.trail) }
 
-// compile returns the nodes of list, the descriptors below parent. A copy for a single value can share the compiled
-// children of its original.
+// compile returns the nodes of list, the descriptors below parent. A copy can share the children of its original.
 func (c *compiler) compile(list []*limitsfile.Descriptor, parent path) siblingNodes {
 	s := newSiblingNodes(list)
 	for i, d := range list {

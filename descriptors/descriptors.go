@@ -1,5 +1,4 @@
-// Package descriptors compiles limits files to an immutable Config. A Config returns the rule for a request
-// descriptor, and the name of the counter.
+// Package descriptors compiles limits files to an immutable Config. A Config finds rules and the names of counters.
 //
 // A wildcard is a descriptor with a * in its key or value. The * matches any number of any characters. This package
 // compares keys and values separately. envoyproxy/ratelimit first joins a key and a value with _, so there the entry
@@ -61,8 +60,7 @@ type Domain struct {
 	root   siblingNodes
 	source *limitsfile.Domain
 
-	// requestSpec has the defaults for limits in requests. The domain ignores limits in requests unless
-	// allowsRequestLimits is true.
+	// requestSpec has the defaults for limits in requests. They have effect if allowsRequestLimits is true.
 	requestSpec         limit.Spec
 	allowsRequestLimits bool
 	requestMetrics      Attachment

@@ -17,8 +17,7 @@ type OffSwitch struct {
 
 const allDomains = "all domains"
 
-// OffSwitches returns the switches that have taken limits out of force: either the switch of all domains, or the
-// switches of domains and then of rules.
+// OffSwitches returns the switches in force: the switch of all domains, or else those of domains and then of rules.
 func (c *Config) OffSwitches() []OffSwitch {
 	var switches []OffSwitch
 	for _, d := range c.domainsInFileOrder {

@@ -200,8 +200,7 @@ func Label(e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	return text
 }
 
-// Quoted returns text. If text has characters that a terminal does not show, or a space at the start or end, Quoted
-// returns text in quotes.
+// Quoted returns text, in quotes if a terminal does not show all characters, or text starts or ends with a space.
 func Quoted(text string) string {
 	if strings.TrimSpace(text) != text {
 		return strconv.Quote(text)

@@ -29,8 +29,7 @@ type Call struct {
 	// DomainFound reports whether the limits in force have the domain of the request.
 	DomainFound bool
 
-	// Rules has the rule of each descriptor, or nil for a descriptor that no rule matches. A rejected request can have
-	// fewer.
+	// Rules has the rule of each descriptor, or nil if no rule matches. A rejected request can have fewer rules.
 	Rules []*descriptors.Rule
 
 	// Response is the answer, or nil if Err is set.
@@ -167,8 +166,7 @@ func (c *Call) checkRefunds(rejectsAll bool) error {
 // RequestedHits returns the hits that descriptor i charges: 0 for a peek, negative for a refund.
 func (c *Call) RequestedHits(i int) int64 { return hitCount(c.Request, c.Request.Descriptors[i]) }
 
-// hitCount returns the hits that d charges: the hits_addend of d. If d has no hits_addend, hitCount returns the
-// hits_addend of req, in which 0 means 1.
+// hitCount returns the hits that d charges: its hits_addend, or else the hits_addend of req, where 0 means 1.
 func hitCount(req *rlsv3.RateLimitRequest, d *ratelimitv3.RateLimitDescriptor) int64 {
 	n := max(int64(req.HitsAddend), 1)
 	if addend := d.GetHitsAddend(); addend != nil {

@@ -37,9 +37,8 @@ func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus,
 	return rlsv3.RateLimitResponse_OK, headerStatus
 }
 
-// isDeniedBy reports whether c is denied. c is denied if a descriptor that is not in quota mode is over its limit, or if
-// all descriptors in quota mode are over their limits. isOver reports whether descriptor i, which has the hits in
-// [start, end), is over its limit.
+// isDeniedBy reports whether c is denied. That is, a descriptor that is not in quota mode, or all descriptors in quota
+// mode, are over their limits. isOver reports this for descriptor i, which has the hits in [start, end).
 func (c *Call) isDeniedBy(quotaMode bool, isOver func(i, start, end int) bool) bool {
 	hit, quotaCount, overQuotaCount := 0, 0, 0
 	for i, rule := range c.Rules {

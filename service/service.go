@@ -225,8 +225,7 @@ type Item struct {
 }
 
 // AnswerAll answers independent requests in their order. The answers are like answers of ShouldRateLimit. The Limiter
-// gets the hits of all requests in one Take. A request whose hits must be charged together, or exceed max_hits, has its
-// own Take.
+// gets the hits of all requests in one Take. Hits of one all-or-none request, or above max_hits, get their own Take.
 func (s *Service) AnswerAll(ctx context.Context, items []Item) {
 	now := s.options.Now()
 	batchCalls := make([]*Call, len(items))

@@ -32,8 +32,7 @@ func New(t testing.TB, limits string, clock *Clock) *client.Client {
 	return c
 }
 
-// Clock is a clock that stands still until Advance. It implements client.Clock. Deadlines of
-// contexts don't follow a Clock.
+// Clock is a clock that stands still until Advance. Deadlines of contexts don't follow a Clock.
 type Clock struct {
 	mu      sync.Mutex
 	changed sync.Cond // signals with mu that timers has grown

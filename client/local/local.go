@@ -23,8 +23,7 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// Limits are the limits of limits files. They are immutable, so several Clients can share them. Each
-// Client has its own counters.
+// Limits are the limits of limits files. They are immutable. Clients that share them have separate counters.
 type Limits struct {
 	set *limitsfile.Set
 }
@@ -77,7 +76,6 @@ func (l *Limits) NewService(ratio float64, now func() time.Time) rlsv3.RateLimit
 	return service.New(service.Options{Limits: store, Limiter: s.counters, Observers: []service.Observer{s}, Now: now})
 }
 
-// scaleSet returns a copy of set with ratio times each limit.
 func scaleSet(set *limitsfile.Set, ratio float64) *limitsfile.Set {
 	if ratio == 1 {
 		return set
@@ -113,7 +111,6 @@ func scaleDescriptors(list []*limitsfile.Descriptor, ratio float64) []*limitsfil
 // callsPerSweep is the number of calls after which the sweeper frees a part of the expired counters.
 const callsPerSweep = 256
 
-// sweeper frees expired counters.
 type sweeper struct {
 	counters *counters.Limiter
 	calls    atomic.Uint64

@@ -134,8 +134,7 @@ func (c *Condition) Examples() []string {
 	return append(values, "~", "192.0.2.1", "2001:db8::1")
 }
 
-// Differences returns values that can meet only one of a and b, two conditions with the same text. Only their lists
-// differ.
+// Differences returns values that can meet only one of a and b. Both have the same text, but other list files.
 func Differences(a, b *Condition) []string {
 	if a.list == nil || b.list == nil {
 		return nil
@@ -232,8 +231,7 @@ func exampleOf(e *syntax.Regexp, depth int) string {
 	return b.String()
 }
 
-// readableRune returns a rune of ranges, if possible visible ASCII. ranges has the first and the last rune of each
-// range.
+// readableRune returns a rune of ranges, if possible visible ASCII. A range is a first and a last rune.
 func readableRune(ranges []rune) rune {
 	for i := 0; i+1 < len(ranges); i += 2 {
 		if first := max(ranges[i], '!'); first <= ranges[i+1] && first <= '~' {

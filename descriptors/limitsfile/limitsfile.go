@@ -108,8 +108,7 @@ func (d *Domain) WithCalendar(s limit.Spec) limit.Spec {
 
 // Descriptor is a descriptor of a limits file, or a copy of such a descriptor for a single value.
 type Descriptor struct {
-	// Key and Value are the key and the value of matching entries. They can be patterns. If the descriptor has a
-	// Condition, Value is the text of Condition.
+	// Key and Value are those of matching entries, or patterns. With a Condition, Value is the text of Condition.
 	Key, Value string
 
 	// Condition is the test that replaces the value, or nil.

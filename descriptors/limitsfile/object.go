@@ -152,8 +152,7 @@ func (d *document) mergeSources(pos *place, n *yaml.Node) []*yaml.Node {
 	return mappings
 }
 
-// row returns the row of a key at level l. If the key has no meaning there, row reports a problem. keyNode can be an
-// alias.
+// row returns the row of a key at level l. A key without meaning there is a problem. keyNode can be an alias.
 func (d *document) row(l level, pos *place, keyNode, key *yaml.Node) *row {
 	if key.Kind != yaml.ScalarNode {
 		d.errorf(keyNode, pos, "key: got %s, want a word", fields.Display(key))

@@ -154,8 +154,7 @@ func (d *document) countRules(n *yaml.Node, count int) bool {
 	return d.checkCount(n, d.rules, maxRules, "descriptors and limits")
 }
 
-// checkCount reports a problem if count exceeds maximum. things is the name of the counted things. checkCount returns
-// false if the caller must stop reading.
+// checkCount reports a problem if count exceeds maximum. It returns false if the caller must stop reading.
 func (d *document) checkCount(n *yaml.Node, count, maximum int, things string) bool {
 	if count > maximum && !d.mustStop() {
 		d.errorf(n, nil, "file has more than %d %s (aliases count at each use); split the file", maximum, things)

@@ -20,8 +20,7 @@ type RuntimeRule struct {
 
 const ruleExample = `{"rate_limit": {"unit": "minute", "requests_per_unit": 100}}`
 
-// ParseRule reads a rule from a JSON object with notes and the fields of a descriptor, except key, value and
-// descriptors. The error is Problems.
+// ParseRule reads a rule: a JSON object with notes and fields of a descriptor, but no key, value or descriptors.
 func ParseRule(target string, value []byte) (*RuntimeRule, error) {
 	r := &RuntimeRule{name: nameInProblems("rule", target), expressions: expressionCache{}}
 	var err error

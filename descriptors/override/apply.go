@@ -73,8 +73,7 @@ type match struct {
 	// trail has a descriptor of the base for each entry of the target.
 	trail []*limitsfile.Descriptor
 
-	// singleValues has an element for each entry of the target: 1 if the descriptor matches many values and the entry is
-	// one of them, otherwise 0.
+	// singleValues has an element for each entry of the target: 1 for a single value of many, otherwise 0.
 	singleValues []int
 }
 
@@ -218,8 +217,7 @@ func (b *builder) children(list, trail []*limitsfile.Descriptor, matches []activ
 	return list
 }
 
-// matchesFor returns the matches for any value at depth. If entry is not empty, matchesFor also returns the matches for
-// the single value entry.
+// matchesFor returns the matches for any value at depth. If entry is not empty, it adds the matches for this value.
 func matchesFor(matches []activeMatch, depth int, entry string) []activeMatch {
 	var result []activeMatch
 	for _, m := range matches {

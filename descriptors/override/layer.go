@@ -33,8 +33,7 @@ type State struct {
 	// Target and Kind make the name of the field in Redis. Value is the value of the field.
 	Target, Value string
 
-	// Problem is the reason why Value is not in force, or nil. Waiting reports that a valid Value waits for limits,
-	// a domain or a descriptor.
+	// Problem keeps Value out of force, or is nil. Waiting reports that Value waits for limits, a domain or a descriptor.
 	Problem error
 	Waiting bool
 

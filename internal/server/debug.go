@@ -113,8 +113,7 @@ func isPrivateName(name string) bool {
 }
 
 // requireOwnName answers 403 to a request without TLS that addresses the name of a site on the internet, unless names
-// contains the name. Otherwise a page of that site could read h by DNS rebinding. It checks only requests for which
-// mustCheck returns true.
+// contains the name. Otherwise a page of that site could read h by DNS rebinding. mustCheck chooses the requests.
 func requireOwnName(names []string, mustCheck func(*http.Request) bool, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := hostName(r.Host)

@@ -148,8 +148,7 @@ func recoverHTTP(log *slog.Logger, next http.Handler) http.Handler {
 	})
 }
 
-// logPanic logs panic p with the stack. Only a deferred function may call logPanic, because only then the stack shows
-// the place of the panic.
+// logPanic logs panic p with the stack. Only a deferred function may call it, so that the stack shows the panic.
 func logPanic(ctx context.Context, log *slog.Logger, call string, p any) {
 	log.LogAttrs(ctx, slog.LevelError, "call panicked",
 		slog.String("call", call),

@@ -30,8 +30,7 @@ type TLS struct {
 	// wildcards; empty means any name. It needs ClientCAFile.
 	ClientSAN string
 
-	// ReloadEvery is the interval at which the listener reads the files; default 0.5s. A change comes into force when
-	// two reads in a row have found it.
+	// ReloadEvery is the interval at which the listener reads the files; default 0.5s. A change must be found twice.
 	ReloadEvery time.Duration
 }
 

@@ -33,8 +33,7 @@ type Bounds struct {
 	// PieceNodes is the number of nodes after which a piece ends; default 20,000.
 	PieceNodes int
 
-	// Parsers is the number of pieces that Items parses at the same time; default 1. Items parses the pieces of a file
-	// with anchors one after the other.
+	// Parsers is the number of pieces that Items parses at the same time; default 1, and always 1 with anchors.
 	Parsers int
 }
 

@@ -291,8 +291,7 @@ var blockError = regexp.MustCompile(`^did not find expected (key|'-' indicator|'
 
 var unknownAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
 
-// syntaxProblem returns the problem in an error of the parser. Lines in err are lineShift higher than lines in the
-// file.
+// syntaxProblem returns the problem in an error of the parser. Lines in err are higher by lineShift.
 func (d *Document) syntaxProblem(err error, lineShift int) error {
 	p := &Problem{Reason: strings.TrimPrefix(err.Error(), "yaml: ")}
 	if _, scanErr := fmt.Sscanf(p.Reason, "line %d:", &p.Line); scanErr == nil {

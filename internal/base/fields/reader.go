@@ -44,8 +44,7 @@ type File struct {
 	IsSecret bool
 }
 
-// Read calls read with the root of the file. The error has type Problems. If the file is not valid YAML, the error has
-// only the first problem.
+// Read calls read with the root of the file. The error has type Problems. For invalid YAML, it has one problem.
 func (f File) Read(read func(r *Reader, root *yaml.Node)) error {
 	r := &Reader{file: f}
 	r.parse(read)

@@ -81,8 +81,7 @@ func (p *pacer) follow(interval time.Duration, loads int) (stop func()) {
 	}
 }
 
-// addFollowers adds followers to p.followers, and loads to p.loads. Both can be negative. If no follower is left, it
-// restores the original GOGC.
+// addFollowers changes p.followers and p.loads. If no follower is left, it restores the original GOGC.
 func (p *pacer) addFollowers(followers, loads int) {
 	p.mu.Lock()
 	if p.followers == 0 {

@@ -86,8 +86,7 @@ func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
 }
 
 const (
-	// A request is large if it exceeds one of these bounds. Descriptors count too, because an entry of 2 bytes takes
-	// 100 bytes after decoding.
+	// A request is large if it exceeds one of these bounds. A decoded entry of 2 bytes takes 100 bytes.
 	maxSmallBytes, maxSmallDescriptors = 128 << 10, 256
 
 	// maxLargeWeight bounds the total weight of the large requests that the server decodes and answers at the same

@@ -14,16 +14,13 @@ const (
 	numberType = 0
 	bytesType  = 2
 
-	// These tags are the tags of a request.
-	domainTag      = 1<<3 | bytesType
+	domainTag      = 1<<3 | bytesType // a tag of a request
 	descriptorsTag = 2<<3 | bytesType
 	addendTag      = 3<<3 | numberType
 
-	// entriesTag is the tag of a descriptor.
-	entriesTag = 1<<3 | bytesType
+	entriesTag = 1<<3 | bytesType // a tag of a descriptor
 
-	// These tags are the tags of an entry.
-	keyTag   = 1<<3 | bytesType
+	keyTag   = 1<<3 | bytesType // a tag of an entry
 	valueTag = 2<<3 | bytesType
 )
 

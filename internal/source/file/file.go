@@ -68,8 +68,7 @@ const (
 	// parsePause is the pause between two parts of a large file. The parser needs about the same time for a part.
 	parsePause = time.Millisecond
 
-	// looksPerFullRead is the number of looks between two full reads. A full read finds a change that the metadata of
-	// some file systems hide.
+	// looksPerFullRead is the number of looks between two full reads. A full read finds changes without new metadata.
 	looksPerFullRead = 30
 )
 

@@ -20,7 +20,6 @@ const (
 	// reportInterval is the interval of reports. After a change, the next report comes earlier.
 	reportInterval = 5 * time.Second
 
-	// maxReportAge is the age at which a report ends.
 	maxReportAge = time.Minute
 
 	// reportsPerPrune is the number of reports after which a replica deletes the reports older than maxReportAge.
