@@ -45,7 +45,7 @@ func TestDebugTLSVerifiesClientCertificates(t *testing.T) {
 		cert, key := issue(t, a, "client", dns...)
 		return [][]byte{cert, key}
 	}
-	const unknownCA = "certificate signed by unknownCA authority"
+	const unknownCA = "certificate signed by unknown authority"
 	for _, tt := range []struct {
 		name     string
 		noCA     bool // the server has no CA for clients
@@ -120,7 +120,7 @@ func TestDebugTLSFilesAreReloaded(t *testing.T) {
 	})
 	_, _, err = askWho(t, r, oldClient)
 	assert.Error(t, err, "the server no longer trusts the CA of the session")
-	r.waitForLog(t, "certificate signed by unknownCA authority")
+	r.waitForLog(t, "certificate signed by unknown authority")
 	who, _, err = askWho(t, r, clientTLS(t, ca))
 	require.NoError(t, err)
 	assert.Equal(t, "nobody", who)

@@ -88,7 +88,7 @@ func TestInvalidResourcesAreRejectedAndOtherResourcesApplied(t *testing.T) {
 	p.Set("8b", xdstest.Broken("a"), xdstest.Broken("b"), xdstest.Broken("c"), xdstest.Config("d", 4))
 	assert.Contains(t, s.nextProblem(), "a: a > tenant: unit is missing")
 	assert.Equal(t, "a d", s.nextUpdate())
-	assert.EqualValues(t, 2, s.requestsPerDay("a"), "the last valid version")
+	assert.EqualValues(t, 2, s.requestsPerDay("a"), "the last good version")
 	assert.EqualValues(t, 4, s.requestsPerDay("d"))
 
 	p.Set("8c", xdstest.Broken("a"), xdstest.Broken("b"), xdstest.Broken("c"), xdstest.Config("d", 5))
@@ -137,7 +137,7 @@ func TestSilentServerIsReported(t *testing.T) {
 	xdstest.Serve(t, p.Addr)
 	s.awaitOutage("<nil>") // the server may be about to send limits
 	s.awaitOutage("has sent nothing")
-	assert.Contains(t, s.awaitLines(2, "xDS server silent")[1], "the last valid limits stay in force")
+	assert.Contains(t, s.awaitLines(2, "xDS server silent")[1], "the last good limits stay in force")
 }
 
 func TestRepeatedNACKsAreDelayed(t *testing.T) {
@@ -187,7 +187,7 @@ func TestRestartedServerMayRepeatVersions(t *testing.T) {
 	assert.Equal(t, "a", s.nextUpdate())
 
 	p.Stop()
-	s.awaitLines(1, "xDS stream lost; the last valid limits stay in force")
+	s.awaitLines(1, "xDS stream lost; the last good limits stay in force")
 	assert.Equal(t, "a", s.domainsInForce())
 	s.awaitLines(2, "xDS server unreachable")
 	assert.Equal(t, "a", s.domainsInForce())
