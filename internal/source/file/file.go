@@ -6,8 +6,8 @@
 // - place: the file or the directories that the settings name;
 // - fingerprint: a hash of the metadata of all files at a place;
 // - look: one computation of the fingerprint;
-// - settled: files are settled if two looks in a row found the same fingerprint, so nobody is writing. At the start,
-// files are also settled if they have not changed for a while.
+// - settled: files are settled if two looks in a row found the same fingerprint, so nobody is writing. The first look
+// at the start counts as two looks, so the start does not wait.
 package file
 
 import (
@@ -56,7 +56,7 @@ type Source struct {
 var _ source.Source = (*Source)(nil)
 
 const (
-	// settlePause is the time between two looks at the start and after Reload.
+	// settlePause is the time between two looks after Reload, and at the start while the files change.
 	settlePause = 200 * time.Millisecond
 
 	// maxStartLooks bounds the looks before the first read.
@@ -96,7 +96,7 @@ func (s *Source) Run(ctx context.Context, apply func(source.Update) error) error
 
 // fingerprint returns the fingerprint of the limits files and of their lists.
 func (s *Source) fingerprint() fingerprint {
-	places, _ := s.options.Place.fingerprint()
+	places := s.options.Place.fingerprint()
 	if len(s.lists) == 0 {
 		return places
 	}
@@ -118,9 +118,7 @@ func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleUnchang
 		unsettledLooks  int // the number of looks in a row that found a change
 		isFirstReadDone bool
 	)
-	if f, changedAt := s.options.Place.fingerprint(); !changedAt.IsZero() && time.Since(changedAt) > settlePause {
-		lastFingerprint = f // the files are settled, so the next look is the second of two
-	}
+	lastFingerprint = s.fingerprint()
 	for isReloadRequested := true; ; looksSinceRead++ {
 		currentFingerprint := s.fingerprint()
 		if currentFingerprint == lastFingerprint {

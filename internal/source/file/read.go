@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
@@ -52,9 +51,9 @@ type Place struct {
 func (p Place) Path() string { return filepath.Join(p.Root, p.Subdirectory, p.AppDirectory) }
 
 // Read returns the limits files at p, sorted by path, and the entries that it skipped. In a directory, the limits files
-// are the files that end in .yaml, .yml or .json or have no extension, except backup and swap files of editors. Read
-// follows symbolic links to files. It follows a link to a directory if p names the link, or if the link belongs to a
-// Kubernetes ConfigMap.
+// are the files that end in .yaml, .yml or .json or have no extension, except test files, and backup and swap files of
+// editors. Read follows symbolic links to files. It follows a link to a directory if p names the link, or if the link
+// belongs to a Kubernetes ConfigMap.
 //
 // The error lists all files that can't be read. It wraps fs.ErrNotExist if p doesn't exist, and ErrNoFiles if p has no
 // limits files.
@@ -71,15 +70,17 @@ func (p Place) Read() ([]limitsfile.File, []SkippedEntry, error) {
 	return w.files, w.skipped, nil
 }
 
+// TestFileSuffix is the end of the names of test files. In a directory of limits files, Read skips test files.
+const TestFileSuffix = "_test.yaml"
+
 // fingerprint is a hash of the metadata, the skipped entries and the errors at a place.
 type fingerprint [sha256.Size]byte
 
-// fingerprint returns the fingerprint of p, and the time of the last change of a file or directory.
-func (p Place) fingerprint() (f fingerprint, changedAt time.Time) {
+func (p Place) fingerprint() fingerprint {
 	w := walker{place: p, stats: sha256.New()}
 	w.run()
 	fmt.Fprintf(w.stats, "%q %q", w.skipped, w.errs)
-	return fingerprint(w.stats.Sum(nil)), w.changedAt
+	return fingerprint(w.stats.Sum(nil))
 }
 
 // walker visits the limits files at a place.
@@ -90,9 +91,8 @@ type walker struct {
 	files      []limitsfile.File
 	skipped    []SkippedEntry
 	errs       []error
-	entryCount int       // the number of names in the visited directories
-	byteCount  int       // the number of bytes that were read
-	changedAt  time.Time // the time of the last change of a file or directory
+	entryCount int // the number of names in the visited directories
+	byteCount  int // the number of bytes that were read
 }
 
 func (w *walker) run() {
@@ -110,12 +110,6 @@ func (w *walker) run() {
 		case strings.HasPrefix(e.Name(), base+"."):
 			w.visitEntry(path, e)
 		}
-	}
-}
-
-func (w *walker) addChange(info fs.FileInfo) {
-	if changedAt := info.ModTime(); changedAt.After(w.changedAt) {
-		w.changedAt = changedAt
 	}
 }
 
@@ -150,9 +144,6 @@ func (w *walker) list(dir string) []fs.DirEntry {
 	if w.entryCount > maxEntries {
 		return nil
 	}
-	if info, err := os.Stat(dir); err == nil {
-		w.addChange(info)
-	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		w.addError(pathError(dir, err))
@@ -172,6 +163,10 @@ func (w *walker) visitEntry(path string, e fs.DirEntry) {
 	isLink := e.Type()&fs.ModeSymlink != 0
 	if e.IsDir() || isLink && isConfigMapDirectory(path) {
 		w.visitDirectory(path)
+		return
+	}
+	if strings.HasSuffix(name, TestFileSuffix) {
+		w.skip(path, "a test file of rls test: its name ends in %s", TestFileSuffix)
 		return
 	}
 	ext := strings.ToLower(filepath.Ext(name))
@@ -211,7 +206,6 @@ func isConfigMapDirectory(link string) bool {
 }
 
 func (w *walker) visitFile(path string, info fs.FileInfo) {
-	w.addChange(info)
 	if w.stats != nil {
 		writeStats(w.stats, path, info)
 	} else if w.byteCount <= maxTotalBytes {
