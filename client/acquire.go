@@ -16,20 +16,19 @@ import (
 // descriptors get their permits in the order of their calls.
 //
 // If the permit can't come before the deadline of ctx, Acquire returns a *WaitError at once. If
-// ctx ends, Acquire returns its error, and nothing is charged. While the service does not
+// ctx ends, Acquire returns the error of ctx and charges nothing. While the service does not
 // answer, Acquire with FailClosed tries again until ctx ends.
 func (c *Client) Acquire(ctx context.Context, domain string, ds ...Descriptor) error {
 	return c.AcquireN(ctx, 1, domain, ds...)
 }
 
-// AcquireN waits until n events may happen. If a limit never has n permits, AcquireN returns a
-// *WeightError at once.
+// AcquireN waits until n events may happen. If a limit never has n permits, it returns a *WeightError at once.
 func (c *Client) AcquireN(ctx context.Context, n int, domain string, ds ...Descriptor) error {
 	_, err := c.wait(ctx, &Request{Domain: domain, Descriptors: ds, N: rejectZero(n)}, "")
 	return err
 }
 
-// wait waits until the permits of r are granted. holdID names the hold of a concurrency limit, if any.
+// wait waits until the permits of r are granted. holdID is the id of a hold, or "" without a hold.
 func (c *Client) wait(ctx context.Context, r *Request, holdID string) (*answer, error) {
 	if err := r.check(); err != nil {
 		return nil, err
@@ -75,7 +74,7 @@ func (c *Client) enqueue(r *Request, w *waiter) (*queue, error) {
 	return q, nil
 }
 
-// leave ends the wait of w with err, unless w has a result already.
+// leave ends the wait of w with err. If w already has a result, leave returns the result.
 func (q *queue) leave(w *waiter, err error) error {
 	c := q.client
 	c.mu.Lock()
@@ -112,10 +111,10 @@ func (c *Client) refund(r *Request, holdID string, g *answer) {
 	}()
 }
 
-// giveBack gives the permits of r back, unless their limits have forgotten them.
+// giveBack gives the permits of r back, unless the permits count for no limit any more.
 func (c *Client) giveBack(ctx context.Context, r *Request, holdID string, g *answer) error {
 	if g.holdTime == 0 {
-		holdID = "" // the limits count no holders
+		holdID = "" // no limit counts holders
 	}
 	if holdID == "" && c.clock.Now().Sub(g.calledAt) >= g.resetAfter {
 		return nil
@@ -127,7 +126,7 @@ func (c *Client) giveBack(ctx context.Context, r *Request, holdID string, g *ans
 	return err
 }
 
-// endPauses makes the queues of r ask again, because its permits are given back.
+// endPauses makes the queues of r ask again, because the client has given permits of r back.
 func (c *Client) endPauses(r *Request) {
 	key := r.key()
 	c.mu.Lock()
@@ -141,38 +140,39 @@ func (c *Client) endPauses(r *Request) {
 
 // Bounds of the calls of a queue.
 const (
-	maxBatchWaiters    = 64                    // waiters that share a call
-	firstOutagePause   = 50 * time.Millisecond // between calls while the service fails
+	maxBatchWaiters    = 64                    // the most waiters that share a call
+	firstOutagePause   = 50 * time.Millisecond // the first pause between calls while the service fails
 	longestOutagePause = 5 * time.Second
-	firstSlotPause     = 20 * time.Millisecond // between calls for a slot of a concurrency limit
+	firstSlotPause     = 20 * time.Millisecond // the first pause between calls for a slot of a concurrency limit
 	longestSlotPause   = time.Second
 	longestJitter      = time.Second
 	shortestJitter     = time.Millisecond
 )
 
-// queue has the callers that wait for permits of one request, in the order of their calls. Its goroutine asks for
-// the permits of the first of them. client.mu guards the fields.
+// queue has the callers that wait for permits of one request, in the order of their calls. The goroutine of the queue
+// asks for the permits of the first callers. client.mu guards the fields.
 type queue struct {
 	client  *Client
 	key     string
-	request *Request // N is not used
-	isHold  bool     // the waiters want holds, and each has a hold id
+	request *Request // the queue does not use N
+	isHold  bool     // the waiters want holds, and each waiter has a hold id
 	waiters list.List
 	wakeUps chan struct{} // a signal ends a pause of the goroutine
-	denial  *answer       // nil unless the goroutine waits for permits of a limit
+	denial  *answer       // the denial for which the goroutine pauses; nil without such a pause
 }
 
 // waiter is a caller in a queue.
 type waiter struct {
 	permits   int
 	holdID    string
-	deadline  time.Time // zero for none
-	element   *list.Element
-	done      chan error // gets the result, nil for granted permits
-	grant     *answer    // set before a nil in done
-	outageErr error      // of the service
+	deadline  time.Time     // zero without a deadline
+	element   *list.Element // the place in the queue; nil after the end of the wait
+	done      chan error    // gets the result; nil means granted permits
+	grant     *answer       // is set before done gets nil
+	outageErr error         // the last error of the service in an outage
 }
 
+// batchBound bounds the waiters of a batch, and the sum of their permits.
 type batchBound struct {
 	waiters int
 	permits int64
@@ -185,7 +185,7 @@ func (q *queue) run() {
 	defer q.client.goroutines.Done()
 	maxWaiters := maxBatchWaiters
 	if q.isHold {
-		maxWaiters = 1 // a call has one id
+		maxWaiters = 1 // a call has one hold id
 	}
 	bound := oneWaiter
 	outagePauses := newBackoff(firstOutagePause, longestOutagePause)
@@ -201,7 +201,7 @@ func (q *queue) run() {
 		case q.client.lifetime.Err() != nil:
 			// nextBatch ends the waits and returns nil.
 		case err != nil && isOutage(err):
-			q.noteOutage(err)
+			q.recordOutage(err)
 			q.pause(outagePauses.NextBackOff(), nil)
 			continue
 		case err != nil:
@@ -220,7 +220,7 @@ func (q *queue) run() {
 			bound = batchBound{waiters: len(batch) / 2, permits: int64(a.Remaining)}
 		case a.Never:
 			q.finishBatch(batch, newWeightError(permits, a))
-		case a.holdTime > 0: // only slots are missing, and a holder can release its slot at any time
+		case a.holdTime > 0: // only slots are missing, so ask often: a holder can release a slot at any time
 			q.pause(min(slotPauses.NextBackOff(), max(a.retryAfter, firstSlotPause)), nil)
 		default:
 			q.pause(a.retryAfter+jitter(a.retryAfter), a)
@@ -240,8 +240,8 @@ func jitter(wait time.Duration) time.Duration {
 	return rand.N(min(shortestJitter+wait/20, longestJitter))
 }
 
-// nextBatch returns the first waiters and the sum of their permits, within bound, but always the first waiter. If
-// the queue is empty or the client is closed, it returns nil and removes the queue.
+// nextBatch returns the first waiters within bound, and the sum of their permits. The batch always has the first
+// waiter. If the queue is empty or the client is closed, nextBatch returns nil and removes the queue.
 func (q *queue) nextBatch(bound batchBound) (batch []*waiter, permits int) {
 	c := q.client
 	c.mu.Lock()
@@ -262,13 +262,13 @@ func (q *queue) nextBatch(bound batchBound) (batch []*waiter, permits int) {
 		delete(c.queues, q.key)
 	}
 	select {
-	case <-q.wakeUps: // the next call sees what this signal is about
+	case <-q.wakeUps: // the next call already sees the permits that this signal announced
 	default:
 	}
 	return batch, permits
 }
 
-// grantBatch grants a batch. It refunds the permits of waiters that have left.
+// grantBatch grants the permits of a batch. It refunds the permits of the waiters that have left the queue.
 func (q *queue) grantBatch(batch []*waiter, g *answer) {
 	unused := 0
 	q.client.mu.Lock()
@@ -305,8 +305,8 @@ func (q *queue) finishWaiter(w *waiter, err error) {
 	w.done <- err
 }
 
-// noteOutage logs err and keeps it for waiters that give up during the outage.
-func (q *queue) noteOutage(err error) {
+// recordOutage logs err. A waiter that gives up during the outage also returns err.
+func (q *queue) recordOutage(err error) {
 	q.client.log.Warn("rls failed", "error", err)
 	q.client.mu.Lock()
 	defer q.client.mu.Unlock()
@@ -315,17 +315,18 @@ func (q *queue) noteOutage(err error) {
 	}
 }
 
-// pause waits for d, or until endPause. denial says when there are permits, or is nil. If pause rejects the first
-// waiter, it returns at once, because the next waiter may need fewer permits.
+// pause waits for d, or until endPause. denial is the denial of the first waiter, or nil after another failure. If the
+// permits come after the deadline of the first waiter, pause rejects the waiter and returns at once, because the next
+// waiter may need fewer permits.
 func (q *queue) pause(d time.Duration, denial *answer) {
 	c := q.client
 	c.mu.Lock()
 	q.denial = denial
 	first := q.waiters.Front()
 	q.rejectLateWaiters()
-	isFirst := first != nil && q.waiters.Front() == first
+	mustWait := first != nil && q.waiters.Front() == first
 	c.mu.Unlock()
-	if isFirst {
+	if mustWait {
 		timer, stop := c.clock.NewTimer(d)
 		defer stop()
 		select {
@@ -339,22 +340,22 @@ func (q *queue) pause(d time.Duration, denial *answer) {
 	q.denial = nil
 }
 
-// rejectLateWaiters ends the wait of the waiters whose permits come after their deadline. If it rejects the first
-// one, it rejects no other, because q.denial is about the first. The caller holds client.mu.
+// rejectLateWaiters ends the wait of each waiter that would get its permits after its deadline. If it rejects the first
+// waiter, it rejects no other waiter, because q.denial is the denial of the first waiter. The caller holds client.mu.
 func (q *queue) rejectLateWaiters() {
 	if q.denial == nil {
 		return
 	}
 	now := q.client.clock.Now()
 	firstWait := q.denial.calledAt.Add(q.denial.retryAfter).Sub(now)
-	var permits int64 // of the waiters behind the first one, up to w
+	var permits int64 // the permits of the waiters after the first waiter, up to w
 	for e := q.waiters.Front(); e != nil; {
 		w, isFirst, wait := e.Value.(*waiter), e.Prev() == nil, firstWait
 		e = e.Next()
 		if !isFirst {
 			permits += int64(w.permits)
 		}
-		// The waiters behind the first one get at most Limit permits in each window.
+		// The waiters after the first waiter get at most Limit permits in each window.
 		if windows := permits / max(int64(q.denial.Limit), 1); windows > 0 && q.denial.Limit > 0 {
 			wait = math.MaxInt64
 			if n := float64(firstWait) + float64(windows)*float64(q.denial.Window); n < math.MaxInt64 {

@@ -79,7 +79,7 @@ func TestAcquireGivesUpAtOnceIfDeadlineIsTooEarly(t *testing.T) {
 	})
 }
 
-func TestTimeOfClockCountsForDeadline(t *testing.T) {
+func TestDeadlineIsComparedWithTheClockOfTheClient(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)
 	c, other := newClient(t, s, client.Options{Clock: clock}), newClient(t, s, client.Options{Clock: clock})
@@ -92,8 +92,8 @@ func TestTimeOfClockCountsForDeadline(t *testing.T) {
 	clock.Advance(time.Minute)
 	require.NoError(t, other.AcquireN(t.Context(), 10, "shop", tenant))
 	clock.Advance(time.Second) // the jitter
-	var tooLong *client.WaitError
-	require.ErrorAs(t, <-acquired, &tooLong, "9 of 70 s are left, and the next window starts in 59 s")
+	var waitError *client.WaitError
+	require.ErrorAs(t, <-acquired, &waitError, "9 of 70 s are left, and the next window starts in 59 s")
 }
 
 func TestDeadlineCountsPermitsOfEarlierCallers(t *testing.T) {
@@ -101,7 +101,7 @@ func TestDeadlineCountsPermitsOfEarlierCallers(t *testing.T) {
 		c := clienttest.New(t, limits, nil)
 		require.NoError(t, c.AcquireN(t.Context(), 10, "shop", tenant))
 		var work sync.WaitGroup
-		for range 3 { // 8 permits each, so each caller needs a minute of its own
+		for range 3 { // each caller takes 8 permits, so each caller needs another minute
 			work.Go(func() { assert.NoError(t, c.AcquireN(t.Context(), 8, "shop", tenant)) })
 			synctest.Wait()
 		}
@@ -116,7 +116,7 @@ func TestDeadlineCountsPermitsOfEarlierCallers(t *testing.T) {
 	})
 }
 
-func TestCallerBehindThreeCenturiesOfWaitersGivesUpAtOnce(t *testing.T) {
+func TestCallerGivesUpAtOnceIfItsWaitIsLongerThanADuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, yearly := clienttest.New(t, limits, nil), client.NewDescriptor("yearly", "x")
 		require.NoError(t, c.Acquire(t.Context(), "shop", yearly))
@@ -137,11 +137,11 @@ func TestCallerBehindThreeCenturiesOfWaitersGivesUpAtOnce(t *testing.T) {
 	})
 }
 
-func TestCallerAfterOneThatGivesUpGetsPermitsAtOnce(t *testing.T) {
+func TestNextCallerGetsPermitsAtOnceIfFirstCallerGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clienttest.New(t, limits, nil)
 		require.NoError(t, c.AcquireN(t.Context(), 5, "shop", tenant))
-		client.SlowTakes(c, time.Second/2) // so that both callers wait when the first answer comes
+		client.DelayTakes(c, time.Second/2) // so that both callers wait when the first answer comes
 		begin := time.Now()
 		var work sync.WaitGroup
 		for _, n := range []int{10, 1} {
@@ -176,11 +176,11 @@ func TestCancelledAcquireChargesNothing(t *testing.T) {
 		cancel()
 		work.Wait()
 		require.NoError(t, reservation.Cancel())
-		assert.Equal(t, 10, remaining(t, c, tenant), "the limit charges denied hits, but not those of Acquire")
+		assert.Equal(t, 10, remaining(t, c, tenant), "Acquire charges no denied hits, although the limit charges denied hits")
 	})
 }
 
-func TestCancelledCallerLeavesPlaceToNext(t *testing.T) {
+func TestNextCallerGetsPermitsAtOnceIfFirstCallerIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clienttest.New(t, limits, nil)
 		require.NoError(t, c.AcquireN(t.Context(), 7, "shop", tenant))
@@ -193,11 +193,11 @@ func TestCancelledCallerLeavesPlaceToNext(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		work.Wait()
-		assert.Zero(t, time.Since(begin), "3 permits were left all the time")
+		assert.Zero(t, time.Since(begin), "3 permits are enough for the second caller")
 	})
 }
 
-func TestWeightAboveLimitIsErrorAtOnce(t *testing.T) {
+func TestRequestThatExceedsLimitFailsAtOnce(t *testing.T) {
 	for name, test := range map[string]struct {
 		n          int
 		descriptor client.Descriptor
@@ -227,11 +227,11 @@ func TestWeightAboveLimitIsErrorAtOnce(t *testing.T) {
 	}
 }
 
-func TestRuleThatDoesNotDenyTheCallIsNotChargedAboveItsMaxHits(t *testing.T) {
+func TestCallAboveMaxHitsThatPassesDoesNotChargeTheRule(t *testing.T) {
 	quota := client.NewDescriptor("quota", "x")
 	for name, descriptors := range map[string][]client.Descriptor{
-		"shadow mode":   {client.NewDescriptor("bounded-shadow", "x")},
-		"one of quotas": {client.NewDescriptor("bounded-quota", "x"), quota},
+		"shadow mode": {client.NewDescriptor("bounded-shadow", "x")},
+		"two quotas":  {client.NewDescriptor("bounded-quota", "x"), quota},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock := clienttest.NewClock(start)
@@ -249,8 +249,8 @@ func TestRuleThatDoesNotDenyTheCallIsNotChargedAboveItsMaxHits(t *testing.T) {
 	}
 }
 
-// The denied request spends the last permit of the limit per minute.
-func TestResetOfDeniedRequestIsWhenItCanBeGranted(t *testing.T) {
+// The second limit denies the request, but the request spends the last permit of the limit per minute.
+func TestResetOfDeniedRequestIsTheTimeUntilItCanPass(t *testing.T) {
 	for name, ds := range map[string][]client.Descriptor{
 		"one rule":  {client.NewDescriptor("pair", "x")},
 		"two rules": {client.NewDescriptor("five", "x"), client.NewDescriptor("four", "x")},
@@ -274,17 +274,17 @@ func TestResetOfDeniedRequestIsWhenItCanBeGranted(t *testing.T) {
 	}
 }
 
-func TestQuotaWithoutALimitInForceLetsTheCallPass(t *testing.T) {
+func TestCallPassesIfAnotherQuotaHasNoLimitInForce(t *testing.T) {
 	zero := client.NewDescriptor("quota-zero", "x")
 	for other, want := range map[string]bool{"": false, "pace": false, "quota-unlimited": true, "quota-disabled": true, "quota-without-a-limit": true} {
 		clock := clienttest.NewClock(start)
 		c := newClient(t, newService(t, clock), client.Options{Clock: clock})
 		for kind, c := range map[string]*client.Client{"service": c, "local": clienttest.New(t, limits, clock)} {
-			all := []client.Descriptor{zero}
+			ds := []client.Descriptor{zero}
 			if other != "" {
-				all = append(all, client.NewDescriptor(other, "x"))
+				ds = append(ds, client.NewDescriptor(other, "x"))
 			}
-			ok, err := c.Allow(t.Context(), "shop", all...)
+			ok, err := c.Allow(t.Context(), "shop", ds...)
 			require.NoError(t, err, "%s, %s", kind, other)
 			assert.Equal(t, want, ok, "%s, %s", kind, other)
 		}
@@ -298,7 +298,7 @@ func TestBurstAboveRateCanBeAcquired(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- c.AcquireN(t.Context(), 30, "shop", bucket) }()
 	clock.WaitForTimers(1)
-	clock.Advance(3 * time.Second) // 25 permits take 2.5 s, and the jitter
+	clock.Advance(3 * time.Second) // 25 permits need 2.5 s, and the jitter needs some time
 	require.NoError(t, <-done)
 }
 

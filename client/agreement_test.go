@@ -11,7 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/client/clienttest"
 )
 
-// agreementLimits are the limits of the comparison, besides those of the other tests.
+// agreementLimits are the limits of the comparison: the limits of the other tests, and more limits.
 const agreementLimits = limits + `
   - key: sliding
     rate_limit: {unit: minute, requests_per_unit: 20, algorithm: sliding_window}
@@ -43,7 +43,7 @@ const agreementLimits = limits + `
     rate_limit: {algorithm: concurrency, requests_per_unit: 1, hold: 10s}
 `
 
-// agreementKeys are the keys of these limits, and a key without a rule.
+// agreementKeys are the keys of agreementLimits, and a key without a rule.
 var agreementKeys = []string{
 	"tenant", "bucket", "log", "shadow", "bounded", "bounded-shadow", "bounded-quota", "quota", "quota-zero",
 	"quota-unlimited", "quota-disabled", "quota-without-a-limit", "pair", "five", "four", "final", "slot", "job",

@@ -1,13 +1,12 @@
 // Package client asks an rls service for permits, so that any Go program has the same limits as
-// the requests through Envoy. Its methods read like those of golang.org/x/time/rate:
+// the requests through Envoy. Its methods are like the methods of golang.org/x/time/rate:
 //
 //   - Allow reports whether an event may happen now;
 //   - Acquire waits until an event may happen;
 //   - Reserve takes a permit that Cancel can give back;
 //   - AcquireHold takes a slot of a concurrency limit until Release.
 //
-// Each method has a variant with N, which takes n permits at once. All n permits are granted, or
-// none of them.
+// Each method has a variant with N, which takes n permits at once. The client gets all n permits, or no permit.
 //
 // A limit is named by a domain and by descriptors, as in the limits file of the service:
 //
@@ -15,9 +14,9 @@
 //	…
 //	err = c.Acquire(ctx, "shop", client.NewDescriptor("tenant", "acme").Add("path", "/orders"))
 //
-// Several descriptors are one request. Its permits are granted if all descriptors have them. A
-// descriptor that no rule of the service matches has no limit, as with Envoy. Check reports
-// this case in Decision.Limited.
+// Several descriptors are one request. The request gets its permits if all descriptors have enough
+// permits. If no rule of the service matches a descriptor, the descriptor has no limit, as with
+// Envoy. Check reports this case in Decision.Limited.
 //
 // Allow and Check charge denied hits as the rule states. A denied Acquire, Reserve or AcquireHold
 // charges nothing, as long as the service is rls.
@@ -47,31 +46,29 @@ type Options struct {
 	// TLS is the configuration for TLS. If it is nil, the connection is plain text.
 	TLS *tls.Config
 
-	// Timeout is the longest time of one call of the service, with its retries. The default is
-	// DefaultTimeout. If the service can't be reached, or the connection breaks before the
-	// answer, the call is retried up to four times within this time. In the second case the
-	// service may charge the hits twice.
+	// Timeout bounds the time of one call of the service with its retries. The default is DefaultTimeout. If the
+	// service can't be reached, or the connection breaks before the answer, the client repeats the call up to four
+	// times within Timeout. If the connection breaks, the service may charge the hits twice.
 	Timeout time.Duration
 
-	// Failure is the way to decide while the service does not answer.
+	// Failure says how the client decides while the service does not answer.
 	Failure Failure
 
-	// Limits are the limits of FailLocal, usually of the limits file of the service. See package
-	// client/local.
+	// Limits are the limits for FailLocal. Usually, they come from the limits file of the service.
+	// See package client/local.
 	Limits Limits
 
 	// LocalRatio is the share of each of the Limits that this process may use, above 0 and at
 	// most 1. Four processes that share a limit need a ratio of 0.25. The default is 1.
 	LocalRatio float64
 
-	// DialOptions are added to those of the connection, for example for tracing.
+	// DialOptions are more options of the connection, for example for tracing.
 	DialOptions []grpc.DialOption
 
-	// Log receives events that no method returns, such as an outage. The default is no log.
+	// Log gets the events that no method returns, such as an outage. The default is no log.
 	Log *slog.Logger
 
-	// Clock is the clock for decisions in this process and for waits. The default is the clock
-	// of the system.
+	// Clock is the clock for decisions in this process and for waits. The default is the clock of the system.
 	Clock Clock
 }
 
@@ -87,19 +84,18 @@ type Client struct {
 	endLifetime context.CancelFunc
 
 	mu         sync.Mutex
-	queues     map[string]*queue // of waiting callers
-	goroutines sync.WaitGroup    // goroutines of queues and of holds
+	queues     map[string]*queue // the queues of waiting callers; the key is Request.key
+	goroutines sync.WaitGroup    // the goroutines of queues and of holds
 	closed     bool
 }
 
-// decider decides calls. It is the service, or the limits in this process.
+// decider decides calls. A decider is a service, or the limits in this process.
 type decider interface {
 	decide(ctx context.Context, c *call) (*answer, error)
 }
 
-// New returns a Client of the service at target, such as "rls.internal:8081". The connection is
-// opened by the first call. Targets have the syntax of gRPC, so "dns:///rls:8081" and
-// "unix:///run/rls.sock" are valid too.
+// New returns a Client of the service at target, such as "rls.internal:8081". The first call opens the connection.
+// Targets have the syntax of gRPC, so "dns:///rls:8081" and "unix:///run/rls.sock" are valid too.
 func New(target string, o Options) (*Client, error) {
 	if target == "" {
 		return nil, errors.New("target: got none, want host:port")
@@ -121,8 +117,7 @@ func New(target string, o Options) (*Client, error) {
 	return c, nil
 }
 
-// NewLocal returns a Client that asks no remote service: limits decide in this process. It uses
-// o.LocalRatio, o.Log and o.Clock.
+// NewLocal returns a Client without a service: limits decide in this process. It uses o.LocalRatio, o.Log and o.Clock.
 func NewLocal(limits Limits, o Options) (*Client, error) {
 	c := newClient(o)
 	l, err := newLocal(limits, o.LocalRatio, c.clock)
@@ -145,9 +140,8 @@ func newClient(o Options) *Client {
 	return c
 }
 
-// Close ends the waits of callers with ErrClosed, and closes the connection. Close gives nothing
-// back, neither holds nor the permits of calls in flight. Close waits for the goroutines of the
-// Client.
+// Close ends the waits of callers with ErrClosed, and closes the connection. Close does not give
+// back holds or the permits of calls in flight. Close waits for the goroutines of the Client.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	closers := c.closers
@@ -156,8 +150,8 @@ func (c *Client) Close() error {
 	c.endLifetime()
 	c.goroutines.Wait()
 	var errs []error
-	for _, closer := range closers {
-		errs = append(errs, closer())
+	for _, closeResource := range closers {
+		errs = append(errs, closeResource())
 	}
 	return errors.Join(errs...)
 }
@@ -172,7 +166,7 @@ func (c *Client) Check(ctx context.Context, r Request) (Decision, error) {
 	return a.decision(), nil
 }
 
-// Peek returns the state of the limits of ds and charges nothing.
+// Peek returns the state of the limits of ds. It charges nothing.
 func (c *Client) Peek(ctx context.Context, domain string, ds ...Descriptor) (Decision, error) {
 	r := &Request{Domain: domain, Descriptors: ds}
 	if err := r.check(); err != nil {
@@ -185,7 +179,7 @@ func (c *Client) Peek(ctx context.Context, domain string, ds ...Descriptor) (Dec
 	return a.decision(), nil
 }
 
-// send checks the request of k and asks for its permits.
+// send checks the request of k, and asks for the permits of the request.
 func (c *Client) send(ctx context.Context, k call) (*answer, error) {
 	if err := k.request.check(); err != nil {
 		return nil, err
@@ -230,7 +224,7 @@ type Clock interface {
 	// Now returns the time of decisions in this process.
 	Now() time.Time
 
-	// NewTimer returns a channel that gets a time after d, and a function that stops the timer.
+	// NewTimer returns a channel that gets the time when d has passed, and a function that stops the timer.
 	NewTimer(d time.Duration) (<-chan time.Time, func())
 }
 

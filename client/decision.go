@@ -17,12 +17,12 @@ type Decision struct {
 	// Allowed reports whether the permits are granted.
 	Allowed bool
 
-	// Limited reports whether a limit counts the request. If it is false, no rule matches, and
-	// the fields below are 0. A wrong domain is a common reason.
+	// Limited reports whether a limit counts the request. If Limited is false, no rule matches, and
+	// the fields below are 0. A common reason is a wrong domain.
 	Limited bool
 
-	// Name, Limit and Window describe the limit that is closest to its end: its name, its
-	// permits in a window, and the window, which is 0 if its length is not known.
+	// Name, Limit and Window describe the limit that denies the request, or the limit with the fewest permits left: its
+	// name, its permits in a window, and the length of the window. Window is 0 if the length is unknown.
 	Name   string
 	Limit  uint32
 	Window time.Duration
@@ -30,12 +30,11 @@ type Decision struct {
 	// Remaining is the number of permits that are left.
 	Remaining uint32
 
-	// Reset is the time until all permits are back. The service rounds it up to whole seconds. If the
-	// request is denied, Reset is the time until the same request can be granted.
+	// Reset is the time until nothing is spent. The service rounds this time up to whole seconds. If
+	// the request is denied, Reset is the time until the same request can pass.
 	Reset time.Duration
 
-	// Never reports that the request is denied and can't be granted at any time. Reset then has no
-	// meaning.
+	// Never reports that the request is denied and can never pass. Reset then has no meaning.
 	Never bool
 
 	// Degraded reports that the service did not decide. See Failure.
@@ -44,25 +43,25 @@ type Decision struct {
 
 type call struct {
 	request *Request
-	n       int // 0 for a peek, negative for a refund
+	n       int // the hits: 0 for a peek, negative for a refund
 
-	chargesNothingIfDenied bool   // a denied call charges none of its limits
-	grantedWithoutService  bool   // the permits to refund were granted by Options.Failure
-	holdID                 string // names a hold of a concurrency limit
+	chargesNothingIfDenied bool   // if the call is denied, it charges no limit
+	grantedWithoutService  bool   // Options.Failure granted the permits that the call refunds
+	holdID                 string // the id of a hold of a concurrency limit; "" without a hold
 }
 
-// answer is the answer to a call, which the holder of permits also needs to give them back.
+// answer is the answer to a call. It also has the times that the client needs to give permits back.
 type answer struct {
-	Decision // describes the descriptor that is closest to its end; Reset is that of its status
+	Decision // Reset comes from the status of the descriptor that Decision describes
 
 	// retryAfter is the time until a denied call can pass.
 	retryAfter time.Duration
 
-	// resetAfter is the time until the limits have forgotten the hits of an allowed call.
+	// resetAfter is the time until the hits of an allowed call count for no limit.
 	resetAfter time.Duration
 
-	// holdTime is the time after which a slot is free without a renewal. It is 0 if no limit counts holders, or if
-	// another limit denies the call.
+	// holdTime is the time after which the service frees a slot that nobody renews. It is 0 if no limit counts
+	// holders, or if another limit denies the call.
 	holdTime time.Duration
 
 	calledAt time.Time // the time before the call
@@ -76,11 +75,12 @@ func (a *answer) decision() Decision {
 	return d
 }
 
-// addStatus adds the status of a descriptor. A denied one comes first, then the one with the least remaining.
-func (a *answer) addStatus(st *rlsv3.RateLimitResponse_DescriptorStatus, denied bool) {
+// addStatus adds the status of a descriptor. a describes the denied descriptor with the latest reset. If no descriptor
+// is denied, a describes the descriptor with the fewest permits left.
+func (a *answer) addStatus(st *rlsv3.RateLimitResponse_DescriptorStatus, isDenied bool) {
 	reset := st.GetDurationUntilReset().AsDuration()
 	isClosest := !a.Limited || a.retryAfter == 0 && st.GetLimitRemaining() < a.Remaining
-	if denied {
+	if isDenied {
 		isClosest = a.retryAfter == 0 || reset >= a.retryAfter
 		a.retryAfter = max(a.retryAfter, reset, time.Microsecond)
 	} else {
@@ -103,14 +103,14 @@ func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answ
 		if l == nil {
 			continue
 		}
-		denied := st.GetCode() == rlsv3.RateLimitResponse_OVER_LIMIT
-		exceedsMax = exceedsMax || denied && int64(c.n) > int64(l.GetRequestsPerUnit())
-		a.addStatus(st, denied)
+		isDenied := st.GetCode() == rlsv3.RateLimitResponse_OVER_LIMIT
+		exceedsMax = exceedsMax || isDenied && int64(c.n) > int64(l.GetRequestsPerUnit())
+		a.addStatus(st, isDenied)
 	}
-	if reset, ok := seconds(header, limit.ResetAfterKey); ok {
+	if reset, ok := headerSeconds(header, limit.ResetAfterKey); ok {
 		a.resetAfter = reset
 	}
-	a.holdTime, _ = seconds(header, limit.HoldKey)
+	a.holdTime, _ = headerSeconds(header, limit.HoldKey)
 	if a.Allowed {
 		return a
 	}
@@ -120,7 +120,7 @@ func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answ
 	case retry[0] == limit.RetryNever:
 		a.Never = true
 	default:
-		if wait, ok := seconds(header, limit.RetryAfterKey); ok {
+		if wait, ok := headerSeconds(header, limit.RetryAfterKey); ok {
 			a.retryAfter = wait
 		}
 	}
@@ -130,7 +130,7 @@ func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answ
 // maxWindow is the longest window of rls.
 const maxWindow = limit.MaxPeriod * time.Microsecond
 
-func seconds(header metadata.MD, key string) (time.Duration, bool) {
+func headerSeconds(header metadata.MD, key string) (time.Duration, bool) {
 	values := header.Get(key)
 	if len(values) != 1 {
 		return 0, false
@@ -152,7 +152,7 @@ var unitWindows = map[rlsv3.RateLimitResponse_RateLimit_Unit]time.Duration{
 	rlsv3.RateLimitResponse_RateLimit_YEAR:   365 * 24 * time.Hour,
 }
 
-// windowOf returns the window of l, or 0 if the unit is not one of Envoy.
+// windowOf returns the window of l, or 0 if Envoy does not know the unit.
 func windowOf(l *rlsv3.RateLimitResponse_RateLimit) time.Duration {
 	window := unitWindows[l.GetUnit()]
 	multiplier := time.Duration(max(l.GetUnitMultiplier().GetValue(), 1))
@@ -162,9 +162,8 @@ func windowOf(l *rlsv3.RateLimitResponse_RateLimit) time.Duration {
 	return window * multiplier
 }
 
-// WaitError is the error of an Acquire whose permits can't come before the deadline of its
-// context. Acquire returns it at once, and charges nothing. errors.Is reports that it is
-// context.DeadlineExceeded.
+// WaitError is the error of an Acquire that can't get its permits before the deadline of its context. Acquire returns a
+// WaitError at once, and charges nothing. errors.Is reports that a WaitError is context.DeadlineExceeded.
 type WaitError struct {
 	// Wait is the shortest time until the permits can come. Other callers can make it longer.
 	Wait time.Duration
@@ -179,7 +178,7 @@ func (e *WaitError) Error() string {
 func (e *WaitError) Unwrap() error { return context.DeadlineExceeded }
 
 // WeightError is the error of a request for more permits than its limit ever has. Such a
-// request can never pass, so no method waits for it.
+// request can never pass, so methods that wait return a WeightError at once.
 type WeightError struct {
 	// N is the number of permits that the request asks for.
 	N int

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// SlowTakes makes each call of c that takes permits last for delay. Its decision comes at the end
-// of this time, also if the caller has cancelled the call.
-func SlowTakes(c *Client, delay time.Duration) { c.decider = slowDecider{c.decider, delay} }
+// DelayTakes makes each call of c that takes permits last for delay. The service decides the call at
+// the end of this time, even if the caller has cancelled the call.
+func DelayTakes(c *Client, delay time.Duration) { c.decider = slowDecider{c.decider, delay} }
 
 type slowDecider struct {
 	decider
@@ -37,8 +37,8 @@ func (s slowDecider) decide(ctx context.Context, c *call) (*answer, error) {
 	}
 }
 
-// Waiting returns the number of callers that wait for permits.
-func Waiting(c *Client) int {
+// WaiterCount returns the number of callers that wait for permits.
+func WaiterCount(c *Client) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := 0
@@ -48,8 +48,8 @@ func Waiting(c *Client) int {
 	return n
 }
 
-// PausesAfterEarlierSignal reports whether a queue pauses although a permit was given back
-// before its last call.
+// PausesAfterEarlierSignal reports whether a queue still pauses after a call if a permit was given
+// back before the call.
 func PausesAfterEarlierSignal() bool {
 	q := &queue{client: &Client{}, wakeUps: make(chan struct{}, 1)}
 	w := &waiter{permits: 1}
@@ -65,7 +65,7 @@ type CallOptions struct {
 	HoldID                          string
 }
 
-// Ask sends a call of c for r.N permits. It returns all that c reads in the answer, or the error.
+// Ask sends a call of c for r.N permits. It returns the answer as text, or the text of the error.
 func Ask(ctx context.Context, c *Client, r Request, o CallOptions) string {
 	n := r.N
 	if o.Refunds {

@@ -13,12 +13,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Failure is the way to decide while the service does not answer.
+// Failure says how a Client decides while the service does not answer.
 type Failure int
 
 const (
-	// FailClosed grants nothing and returns the error of the service. Acquire waits for the
-	// service instead, as long as its context allows.
+	// FailClosed grants nothing and returns the error of the service. But Acquire waits until its context ends.
 	FailClosed Failure = iota
 
 	// FailOpen grants everything.
@@ -38,18 +37,18 @@ type failover struct {
 	clock  Clock
 	log    *slog.Logger
 
-	// fairTime is the least time that a call gives the service. A shorter call that misses its deadline is no
-	// outage. Otherwise a caller with very short deadlines could open the limits of other callers.
-	fairTime time.Duration
+	// minOutageTime is the shortest time after which a call that misses its deadline counts as an outage. Otherwise
+	// a caller with very short deadlines could open the limits of other callers.
+	minOutageTime time.Duration
 
-	// nextProbe is the time in nanoseconds of the next call while the service fails, or 0.
+	// nextProbe is the time of the next call while the service fails, in nanoseconds; 0 while the service answers.
 	nextProbe atomic.Int64
 }
 
 func newFailover(remote service, o Options, clock Clock, log *slog.Logger) (*failover, error) {
 	f := &failover{
 		remote: remote, mode: o.Failure, clock: clock, log: log,
-		fairTime: cmp.Or(o.Timeout, DefaultTimeout) / 10,
+		minOutageTime: cmp.Or(o.Timeout, DefaultTimeout) / 10,
 	}
 	switch {
 	case o.Failure == FailLocal:
@@ -69,7 +68,7 @@ func (f *failover) decide(ctx context.Context, c *call) (*answer, error) {
 	case f.mode == FailClosed, isRefund && !c.grantedWithoutService:
 		return f.remote.decide(ctx, c)
 	case isRefund, !f.mayCall():
-		return f.decideAlone(ctx, c)
+		return f.decideWithoutService(ctx, c)
 	}
 	begin := time.Now()
 	a, err := f.remote.decide(ctx, c)
@@ -81,23 +80,23 @@ func (f *failover) decide(ctx context.Context, c *call) (*answer, error) {
 		return a, nil
 	case !isOutage(err):
 		return nil, err
-	case isDeadline(err) && time.Since(begin) < f.fairTime:
-		return f.decideAlone(ctx, c)
+	case isMissedDeadline(err) && time.Since(begin) < f.minOutageTime:
+		return f.decideWithoutService(ctx, c)
 	}
 	if f.nextProbe.Swap(f.clock.Now().Add(probePause).UnixNano()) == 0 {
 		f.log.Warn("rls failed", "error", err)
 	}
-	return f.decideAlone(ctx, c)
+	return f.decideWithoutService(ctx, c)
 }
 
-// mayCall reports whether the service may be called. While it fails, one caller in each probePause may.
+// mayCall reports whether the caller may call the service. While it fails, one caller in each probePause may.
 func (f *failover) mayCall() bool {
-	next := f.nextProbe.Load()
+	nextProbe := f.nextProbe.Load()
 	now := f.clock.Now()
-	return next == 0 || now.UnixNano() >= next && f.nextProbe.CompareAndSwap(next, now.Add(probePause).UnixNano())
+	return nextProbe == 0 || now.UnixNano() >= nextProbe && f.nextProbe.CompareAndSwap(nextProbe, now.Add(probePause).UnixNano())
 }
 
-func (f *failover) decideAlone(ctx context.Context, c *call) (*answer, error) {
+func (f *failover) decideWithoutService(ctx context.Context, c *call) (*answer, error) {
 	if f.mode == FailOpen {
 		return &answer{Decision: Decision{Allowed: true, Degraded: true}}, nil
 	}
@@ -108,9 +107,9 @@ func (f *failover) decideAlone(ctx context.Context, c *call) (*answer, error) {
 	return a, err
 }
 
-// isOutage reports whether the request of err can succeed later.
+// isOutage reports whether err is an error of the service or of the connection, so the same request can succeed later.
 func isOutage(err error) bool {
-	if isDeadline(err) {
+	if isMissedDeadline(err) {
 		return true
 	}
 	switch status.Code(err) {
@@ -128,7 +127,7 @@ func isAnswered(err error) bool {
 	return isStatus && s.Code() != codes.Canceled && !isOutage(err)
 }
 
-// isDeadline reports whether the service or this process has missed a deadline.
-func isDeadline(err error) bool {
+// isMissedDeadline reports whether the call of err has missed its deadline.
+func isMissedDeadline(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded
 }

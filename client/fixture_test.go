@@ -102,11 +102,12 @@ type testService struct {
 	addr   string
 	calls  atomic.Int64
 
-	// answer, unless nil, takes the place of the service.
+	// answer is called before the service decides a call, unless answer is nil. If answer returns an error, the
+	// call fails with this error.
 	answer atomic.Pointer[func(context.Context) error]
 }
 
-// newService starts a service whose clock is clock.
+// newService starts a service that uses clock.
 func newService(t *testing.T, clock *clienttest.Clock) *testService {
 	t.Helper()
 	return newServiceWith(t, clock, limits)
@@ -142,8 +143,8 @@ func (s *testService) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitR
 	return s.RateLimitServiceServer.ShouldRateLimit(ctx, req)
 }
 
-// cancelInFlight cancels the context of acquire while s decides the call, and lets s grant the
-// permits after that. It returns when s has got the refund.
+// cancelInFlight calls acquire, cancels its context while s decides the call, and then lets s grant
+// the permits. It returns when s has got the refund.
 func cancelInFlight(t *testing.T, s *testService, acquire func(context.Context) error) {
 	t.Helper()
 	called, proceed := make(chan bool), make(chan bool)
@@ -165,11 +166,11 @@ func cancelInFlight(t *testing.T, s *testService, acquire func(context.Context) 
 	proceed <- true
 }
 
-// newClient returns a client of s that o configures.
+// newClient returns a client of s with options o.
 func newClient(t *testing.T, s *testService, o client.Options) *client.Client {
 	t.Helper()
 	if o.Timeout == 0 {
-		o.Timeout = 30 * time.Second // on a busy machine
+		o.Timeout = 30 * time.Second // enough time on a busy machine
 	}
 	c, err := client.New(s.addr, o)
 	require.NoError(t, err)

@@ -9,12 +9,12 @@ import (
 
 const holdKeyPrefix = "hold "
 
-// errSlotTaken is the reason for the loss of a hold whose renewal is denied.
+// errSlotTaken is the reason for the loss of a hold after the service has denied its renewal.
 var errSlotTaken = errors.New("renewal denied, because other holders have the slots")
 
 // Hold is a permit that the caller must give back. If a limit of the rule has algorithm:
-// concurrency, the Hold is a slot of this limit, and the client renews it until Release. Otherwise
-// Release does nothing. The methods are safe for concurrent use.
+// concurrency, the Hold is a slot of this limit, and the client renews the slot until Release.
+// Otherwise Release does nothing. The methods are safe for concurrent use.
 type Hold struct {
 	client  *Client
 	request *Request
@@ -26,19 +26,19 @@ type Hold struct {
 	stopRenewal context.CancelFunc
 
 	// grantedByService is true if the service has granted a slot. grantedWithoutService is true if
-	// Options.Failure has granted one. Only the goroutine of the renewal writes the two. Read them
-	// only after renewalEnded is closed.
+	// Options.Failure has granted a slot. Only the goroutine of the renewal writes these fields.
+	// Other goroutines may read them after renewalEnded is closed.
 	grantedByService, grantedWithoutService bool
 
-	renewalEnded chan struct{} // closed when the renewal has ended
+	renewalEnded chan struct{} // is closed when the renewal has ended
 
 	mu         sync.Mutex
 	isReleased bool
 }
 
 // AcquireHold waits for a slot of a concurrency limit, like Acquire. The service says how long
-// the slot is held, and the client renews it after each third of this time. If the process dies,
-// the slot is free again when this time ends.
+// the hold lasts, and the client renews the hold after each third of this time. If the process
+// dies, the slot is free again at the end of this time.
 //
 // A renewal is a call. All limits of the rule should have algorithm: concurrency, because a limit
 // with another algorithm charges each renewal.
@@ -64,7 +64,7 @@ func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descr
 	if c.closed {
 		return nil, ErrClosed
 	}
-	h.noteGrant(h.grant.Degraded)
+	h.recordGrant(h.grant.Degraded)
 	var renewCtx context.Context
 	renewCtx, h.stopRenewal = context.WithCancel(c.lifetime)
 	c.goroutines.Add(1)
@@ -76,13 +76,13 @@ func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descr
 	return h, nil
 }
 
-func (h *Hold) noteGrant(withoutService bool) {
-	h.grantedWithoutService = h.grantedWithoutService || withoutService
-	h.grantedByService = h.grantedByService || !withoutService
+func (h *Hold) recordGrant(isDegraded bool) {
+	h.grantedWithoutService = h.grantedWithoutService || isDegraded
+	h.grantedByService = h.grantedByService || !isDegraded
 }
 
-// renew renews h until ctx ends or h is lost. It does not cancel a call in flight: the service could execute it
-// after the release, and take the slot again.
+// renew renews h until ctx ends or h is lost. It does not cancel a call in flight, because the service could execute
+// the call after the release, and take the slot again.
 func (h *Hold) renew(ctx context.Context) {
 	c, holdTime := h.client, h.grant.holdTime
 	validUntil := h.grant.calledAt.Add(holdTime)
@@ -97,13 +97,13 @@ func (h *Hold) renew(ctx context.Context) {
 		}
 		a, err := c.decide(c.lifetime, call{request: h.request, n: h.request.n(), chargesNothingIfDenied: true, holdID: h.id})
 		if err == nil && a.Allowed {
-			h.noteGrant(a.Degraded)
+			h.recordGrant(a.Degraded)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil && a.Allowed:
-			if a.holdTime > 0 { // the limits file has changed
+			if a.holdTime > 0 { // the hold time in the limits file may have changed
 				holdTime = a.holdTime
 			}
 			validUntil, pause = a.calledAt.Add(holdTime), holdTime/3
@@ -122,16 +122,15 @@ func (h *Hold) renew(ctx context.Context) {
 	}
 }
 
-// Limited reports whether a limit counts the permit. If not, no rule matches the descriptor.
+// Limited reports whether a limit counts the permit. If it returns false, no rule matches the descriptor.
 func (h *Hold) Limited() bool { return h.grant.Limited }
 
-// Lost returns a channel that is closed if the slot is lost. Either all renewals have failed for
-// the whole hold, or the service has rejected or denied a renewal. The work under the Hold should
-// then end.
+// Lost returns a channel that is closed if the slot is lost. The slot is lost if all renewals fail until the hold
+// expires, or if the service rejects or denies a renewal. The program should then end the work that needs the slot.
 func (h *Hold) Lost() <-chan struct{} { return h.lost }
 
-// Release gives the slot back. Before this, Release waits for a renewal in flight, which takes at
-// most Options.Timeout. After a successful Release, further calls do nothing.
+// Release gives the slot back. It first waits for a renewal in flight, which takes at most
+// Options.Timeout. After a successful Release, further calls do nothing.
 func (h *Hold) Release() error {
 	h.stopRenewal()
 	<-h.renewalEnded
@@ -152,9 +151,9 @@ func (h *Hold) Release() error {
 	return err
 }
 
-// giveBack gives the slot back to the service, or to the limits of this process if withoutService is true.
-func (h *Hold) giveBack(withoutService bool) error {
+// giveBack gives the slot back to the service, or to the limits of this process if isDegraded is true.
+func (h *Hold) giveBack(isDegraded bool) error {
 	g := *h.grant
-	g.Degraded = withoutService
+	g.Degraded = isDegraded
 	return h.client.giveBack(context.Background(), h.request, h.id, &g)
 }

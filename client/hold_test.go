@@ -16,7 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/client/local"
 )
 
-// slot is a descriptor with 2 slots whose hold is 30 s.
+// slot is a descriptor with 2 slots. A hold of a slot expires after 30 s.
 var slot = client.NewDescriptor("slot", "x")
 
 func TestHoldKeepsItsSlotUntilRelease(t *testing.T) {
@@ -51,9 +51,9 @@ func TestHoldKeepsItsSlotUntilRelease(t *testing.T) {
 	})
 }
 
-// A release can't help a caller whose other limit is spent. So the caller waits for this limit,
-// and asks once.
-func TestHoldAsksOnceWhenItsOtherLimitHasAPermit(t *testing.T) {
+// If another limit of the rule is spent, the caller would get no slot even after a release. So the
+// caller waits for the other limit, and then asks once.
+func TestAcquireHoldAsksOnceWhenTheOtherLimitHasAPermit(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)
 	c, job := newClient(t, s, client.Options{Clock: clock}), client.NewDescriptor("job", "x")
@@ -71,16 +71,16 @@ func TestHoldAsksOnceWhenItsOtherLimitHasAPermit(t *testing.T) {
 		clock.Advance(10 * time.Minute)
 	}
 	clock.WaitForTimers(1)
-	clock.Advance(15 * time.Minute) // with the jitter
+	clock.Advance(15 * time.Minute) // the last 10 minutes of the hour, and the jitter
 	require.NoError(t, <-acquired)
 	assert.EqualValues(t, 2, s.calls.Load()-callsBefore)
 }
 
-func TestPermitGivenBackBeforeACallEndsNoLaterPause(t *testing.T) {
+func TestPermitThatIsGivenBackBeforeACallEndsNoPauseAfterTheCall(t *testing.T) {
 	assert.True(t, client.PausesAfterEarlierSignal())
 }
 
-func TestCallerGivesUpIfLimitBesideSlotsIsSpentBeyondDeadline(t *testing.T) {
+func TestAcquireHoldFailsAtOnceIfAnotherLimitIsSpentUntilAfterTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, job := clienttest.New(t, limits, nil), client.NewDescriptor("job", "x")
 		first, err := c.AcquireHold(t.Context(), "shop", job)
@@ -89,13 +89,13 @@ func TestCallerGivesUpIfLimitBesideSlotsIsSpentBeyondDeadline(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		_, err = c.AcquireHold(ctx, "shop", job)
-		var tooLong *client.WaitError
-		require.ErrorAs(t, err, &tooLong)
-		assert.Equal(t, time.Hour, tooLong.Wait)
+		var waitError *client.WaitError
+		require.ErrorAs(t, err, &waitError)
+		assert.Equal(t, time.Hour, waitError.Wait)
 	})
 }
 
-func TestLostHolderFreesItsSlotAfterHoldAndNotSooner(t *testing.T) {
+func TestSlotsOfStoppedClientAreFreeExactlyAfterTheHoldTime(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)
 	stoppedClient := newClient(t, s, client.Options{Clock: clienttest.NewClock(start)}) // its clock stands still, so it renews nothing
@@ -108,7 +108,7 @@ func TestLostHolderFreesItsSlotAfterHoldAndNotSooner(t *testing.T) {
 	assert.Equal(t, 2, remaining(t, other, slot))
 }
 
-func TestCallersOfHoldsWaitInOrderAndDontExceedSlots(t *testing.T) {
+func TestCallersGetSlotsInOrderOfCallsAndNeverExceedTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clienttest.New(t, limits, nil)
 		var mu sync.Mutex
@@ -150,7 +150,7 @@ func TestHoldWithoutConcurrencyLimitIsNotRenewedOrRefunded(t *testing.T) {
 		assert.True(t, h.Limited())
 		time.Sleep(30 * time.Second)
 		require.NoError(t, h.Release())
-		assert.Equal(t, 9, remaining(t, c, tenant), "neither renewed nor refunded")
+		assert.Equal(t, 9, remaining(t, c, tenant), "the client does not renew or refund the permit")
 
 		h, err = c.AcquireHold(t.Context(), "shop", client.NewDescriptor("other", "x"))
 		require.NoError(t, err)
@@ -159,7 +159,7 @@ func TestHoldWithoutConcurrencyLimitIsNotRenewedOrRefunded(t *testing.T) {
 	})
 }
 
-func TestHoldIsLostIfOutageLastsLongerThanHold(t *testing.T) {
+func TestHoldIsLostIfOutageLastsLongerThanTheHoldTime(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)
 	c := newClient(t, s, client.Options{Clock: clock, Timeout: time.Second})
@@ -207,7 +207,7 @@ func TestHoldIsRenewedByItsId(t *testing.T) {
 func TestReleaseWaitsForRenewalInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clienttest.New(t, limits, nil)
-		client.SlowTakes(c, time.Second/2)
+		client.DelayTakes(c, time.Second/2)
 		h, err := c.AcquireHold(t.Context(), "shop", slot)
 		require.NoError(t, err)
 		time.Sleep(10*time.Second + time.Second/4) // the renewal is in flight
@@ -225,30 +225,30 @@ func TestReleaseFreesSlotsOfServiceAndOfOutage(t *testing.T) {
 			clock := clienttest.NewClock(start)
 			s := newService(t, clock)
 			c := newClient(t, s, client.Options{Failure: client.FailLocal, Limits: parsed, Clock: clock})
-			change := func(isOutage bool) {
+			setOutage := func(isOutage bool) {
 				s.answer.Store(nil)
 				if isOutage {
 					outage(s)
 				}
 			}
-			change(outageFirst)
+			setOutage(outageFirst)
 			h, err := c.AcquireHold(t.Context(), "shop", slot)
 			require.NoError(t, err)
-			change(!outageFirst)
+			setOutage(!outageFirst)
 			clock.WaitForTimers(1)
 			clock.Advance(10 * time.Second)
 			clock.WaitForTimers(1) // the renewal has ended
-			change(false)
+			setOutage(false)
 			clock.Advance(2 * time.Second)
 			require.NoError(t, h.Release())
-			assert.Equal(t, 2, remaining(t, c, slot), "of the service")
-			change(true)
-			assert.Equal(t, 2, remaining(t, c, slot), "of this process")
+			assert.Equal(t, 2, remaining(t, c, slot), "the slots of the service")
+			setOutage(true)
+			assert.Equal(t, 2, remaining(t, c, slot), "the slots of this process")
 		})
 	}
 }
 
-func TestCancelledHoldLeavesNoSlotTaken(t *testing.T) {
+func TestSlotGrantedAfterCancellationIsFreed(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)
 	c := newClient(t, s, client.Options{Clock: clock})
@@ -259,7 +259,7 @@ func TestCancelledHoldLeavesNoSlotTaken(t *testing.T) {
 	assert.Eventually(t, func() bool { return remaining(t, c, slot) == 2 }, 30*time.Second, time.Millisecond)
 }
 
-func TestSlotsAboveLimitAreErrorAtOnce(t *testing.T) {
+func TestRequestForMoreSlotsThanTheLimitFailsAtOnce(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	for _, c := range []*client.Client{newClient(t, newService(t, clock), client.Options{Clock: clock}), clienttest.New(t, limits, clock)} {
 		var weightError *client.WeightError

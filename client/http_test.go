@@ -14,8 +14,8 @@ import (
 	"github.com/seed-81f232ab/rls/client/clienttest"
 )
 
-// tenantOf limits requests by the header Tenant.
-func tenantOf(req *http.Request) *client.Request {
+// tenantRequest returns a request with the tenant in the header Tenant, or nil without this header.
+func tenantRequest(req *http.Request) *client.Request {
 	name := req.Header.Get("Tenant")
 	if name == "" {
 		return nil
@@ -52,7 +52,7 @@ var accept = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.W
 func TestMiddlewareAnswersDeniedRequestsWith429(t *testing.T) {
 	clock := clienttest.NewClock(start.Add(18500 * time.Millisecond))
 	c := clienttest.New(t, limits, clock)
-	h := &handlerTransport{handler: c.Middleware(tenantOf)(accept)}
+	h := &handlerTransport{handler: c.Middleware(tenantRequest)(accept)}
 	for i := range 12 {
 		resp, err := h.RoundTrip(newRequest(t, nil))
 		require.NoError(t, err)
@@ -80,7 +80,7 @@ func TestMiddlewareAnswersDeniedRequestsWith429(t *testing.T) {
 func TestMiddlewareAnswersWith503WithoutDecision(t *testing.T) {
 	c := clienttest.New(t, limits, nil)
 	require.NoError(t, c.Close())
-	resp, err := (&handlerTransport{handler: c.Middleware(tenantOf)(accept)}).RoundTrip(newRequest(t, nil))
+	resp, err := (&handlerTransport{handler: c.Middleware(tenantRequest)(accept)}).RoundTrip(newRequest(t, nil))
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)

@@ -21,12 +21,12 @@ import (
 	"github.com/seed-81f232ab/rls/client/clienttest"
 )
 
-// tenantOfMethod limits all methods of a tenant together.
-func tenantOfMethod(context.Context, string) *client.Request {
+// requestOfMethod returns the same request for each method.
+func requestOfMethod(context.Context, string) *client.Request {
 	return &client.Request{Domain: "shop", Descriptors: []client.Descriptor{tenant}}
 }
 
-// newHealthClient returns a client of a health service whose calls and streams c limits.
+// newHealthClient returns a client of a health service. c limits the calls and streams of the service.
 func newHealthClient(t *testing.T, c *client.Client, request client.MethodRequest, options ...grpc.DialOption) healthpb.HealthClient {
 	server := grpc.NewServer(
 		grpc.UnaryInterceptor(c.UnaryServerInterceptor(request)),
@@ -47,7 +47,7 @@ func newHealthClient(t *testing.T, c *client.Client, request client.MethodReques
 
 func TestServerInterceptorsShareLimit(t *testing.T) {
 	c := clienttest.New(t, limits, clienttest.NewClock(start))
-	h := newHealthClient(t, c, tenantOfMethod)
+	h := newHealthClient(t, c, requestOfMethod)
 	for range 9 {
 		_, err := h.Check(t.Context(), &healthpb.HealthCheckRequest{})
 		require.NoError(t, err)
@@ -70,6 +70,6 @@ func TestServerInterceptorsShareLimit(t *testing.T) {
 func TestServerInterceptorsAnswerUnavailableWithoutDecision(t *testing.T) {
 	c := clienttest.New(t, limits, nil)
 	require.NoError(t, c.Close())
-	_, err := newHealthClient(t, c, tenantOfMethod).Check(t.Context(), &healthpb.HealthCheckRequest{})
+	_, err := newHealthClient(t, c, requestOfMethod).Check(t.Context(), &healthpb.HealthCheckRequest{})
 	assert.Equal(t, codes.Unavailable, status.Code(err))
 }

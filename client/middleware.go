@@ -13,21 +13,21 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// Middleware returns a middleware for net/http. It sends the Request that request returns for
-// each call. If request returns nil, the call has no limit.
+// Middleware returns a middleware for net/http. For each call, it sends the Request that request
+// returns. If request returns nil, the call has no limit.
 //
-// A denied call is answered with 429 and Retry-After. Answers under a limit have the headers
-// RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, which count permits and whole
-// seconds. If there is no decision, the call is answered with 503.
+// The middleware answers a denied call with 429 and Retry-After. If a limit counts the call, the
+// answer has the headers RateLimit-Limit and RateLimit-Remaining in permits, and RateLimit-Reset in
+// whole seconds. If the Client returns an error, the middleware answers 503.
 func (c *Client) Middleware(request func(*http.Request) *Request) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			limited := request(req)
-			if limited == nil {
+			limitRequest := request(req)
+			if limitRequest == nil {
 				next.ServeHTTP(w, req)
 				return
 			}
-			d, err := c.Check(req.Context(), *limited)
+			d, err := c.Check(req.Context(), *limitRequest)
 			if err != nil {
 				c.log.Warn("request not decided", "error", err)
 				http.Error(w, http.StatusText(http.StatusServiceUnavailable), http.StatusServiceUnavailable)
@@ -54,12 +54,12 @@ func wholeSeconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }
 
-// MethodRequest returns the Request of a gRPC call, or nil for no limit. method is the full
-// name, such as /shop.Orders/Create.
+// MethodRequest returns the Request of a gRPC call. nil means that the call has no limit. method is
+// the full name, such as /shop.Orders/Create.
 type MethodRequest func(ctx context.Context, method string) *Request
 
 // UnaryServerInterceptor limits the unary calls of a gRPC server. A denied call gets
-// RESOURCE_EXHAUSTED with a RetryInfo. If there is no decision, the call gets UNAVAILABLE.
+// RESOURCE_EXHAUSTED with a RetryInfo. If the Client returns an error, the call gets UNAVAILABLE.
 func (c *Client) UnaryServerInterceptor(request MethodRequest) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		if err := c.checkMethod(ctx, request, info.FullMethod); err != nil {
@@ -69,8 +69,8 @@ func (c *Client) UnaryServerInterceptor(request MethodRequest) grpc.UnaryServerI
 	}
 }
 
-// StreamServerInterceptor limits the streams of a gRPC server, like UnaryServerInterceptor. A
-// stream counts once, whatever its number of messages.
+// StreamServerInterceptor limits the streams of a gRPC server, like UnaryServerInterceptor. Each
+// stream is one request, with any number of messages.
 func (c *Client) StreamServerInterceptor(request MethodRequest) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		if err := c.checkMethod(stream.Context(), request, info.FullMethod); err != nil {
@@ -99,8 +99,8 @@ func (c *Client) checkMethod(ctx context.Context, request MethodRequest, method 
 	if d.Never {
 		return s.Err()
 	}
-	if withWait, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(d.Reset)}); err == nil {
-		s = withWait
+	if detailed, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(d.Reset)}); err == nil {
+		s = detailed
 	}
 	return s.Err()
 }

@@ -16,14 +16,14 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// retryPolicy repeats calls that did not reach the service, or whose connection broke before the answer. gRPC can't
-// always distinguish the two.
+// retryPolicy repeats a call that did not reach the service, and a call with a connection that broke before the answer.
+// gRPC can't always distinguish these two cases.
 const retryPolicy = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 	"maxAttempts": 5, "initialBackoff": "0.02s", "maxBackoff": "0.5s", "backoffMultiplier": 2,
 	"retryableStatusCodes": ["UNAVAILABLE"]}}]}`
 
-// service decides calls by a service of rls, at a distance or in this process. It sends req with the keys and
-// values of md, and returns the answer with its header.
+// service calls a service of rls, remote or in this process. md has keys and values in turn, which are the metadata of
+// the call. service returns the answer with its header.
 type service func(ctx context.Context, md []string, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, metadata.MD, error)
 
 // decide implements decider.
@@ -39,7 +39,7 @@ func (s service) decide(ctx context.Context, c *call) (*answer, error) {
 	return newAnswer(c, resp, header), nil
 }
 
-// dial returns the service at target, and its connection, which it does not open yet.
+// dial returns the service at target, and the connection to the service. The first call opens the connection.
 func dial(target string, o Options) (service, *grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if o.TLS != nil {
@@ -61,12 +61,11 @@ func dial(target string, o Options) (service, *grpc.ClientConn, error) {
 	}, conn, nil
 }
 
-// Limits are limits that a Client applies in this process. Package client/local reads them from limits
-// files. A program that does not import client/local does not contain the code of the service.
+// Limits are limits that a Client applies in this process. Package client/local reads Limits from
+// limits files. A program that does not import client/local does not contain the code of the service.
 type Limits interface {
-	// NewService returns a service with counters of its own, in which nothing is spent. The service admits
-	// ratio times each limit, rounded down, and at least 1 hit of a limit above 0. ratio is above 0 and at
-	// most 1. now is the clock of the service.
+	// NewService returns a service with new counters. The service admits ratio times each limit, rounded down, and at
+	// least 1 hit of a limit above 0. ratio is above 0 and at most 1. now is the clock of the service.
 	NewService(ratio float64, now func() time.Time) rlsv3.RateLimitServiceServer
 }
 
@@ -89,7 +88,7 @@ func newLocal(limits Limits, ratio float64, clock Clock) (service, error) {
 	}, nil
 }
 
-// headerStream receives the header of an answer in this process, by SetHeader alone.
+// headerStream gets the header of an answer in this process. It implements only SetHeader.
 type headerStream struct {
 	grpc.ServerTransportStream
 	header metadata.MD

@@ -67,12 +67,12 @@ func TestCancelRefundsOnceAndNotAfterCommitOrReset(t *testing.T) {
 		require.NoError(t, committed.Cancel())
 	}
 	assert.Equal(t, 6, remaining(t, c, tenant))
-	old := reserve()
+	fromPastWindow := reserve()
 	clock.Advance(time.Minute)
-	fresh := reserve()
-	require.NoError(t, old.Cancel())
-	assert.Equal(t, 6, remaining(t, c, tenant), "permits of a past window are not refunded in the next")
-	fresh.Commit()
+	fromCurrentWindow := reserve()
+	require.NoError(t, fromPastWindow.Cancel())
+	assert.Equal(t, 6, remaining(t, c, tenant), "permits of a past window are not refunded in the next window")
+	fromCurrentWindow.Commit()
 }
 
 func TestCancelFreesSlotAfterOtherHoldsHaveExpired(t *testing.T) {
@@ -96,7 +96,7 @@ func TestCancelFreesSlotAfterOtherHoldsHaveExpired(t *testing.T) {
 	}
 }
 
-func TestRefusedRefundIsErrorOfCancel(t *testing.T) {
+func TestCancelReturnsErrorIfRuleForbidsRefunds(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	for name, c := range map[string]*client.Client{
 		"service": newClient(t, newService(t, clock), client.Options{Clock: clock}),
@@ -108,7 +108,7 @@ func TestRefusedRefundIsErrorOfCancel(t *testing.T) {
 	}
 }
 
-func TestAnswerAfterCancelIsRefunded(t *testing.T) {
+func TestPermitGrantedAfterCancellationIsRefunded(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)
 	c := newClient(t, s, client.Options{Clock: clock})
@@ -116,7 +116,7 @@ func TestAnswerAfterCancelIsRefunded(t *testing.T) {
 	assert.Eventually(t, func() bool { return remaining(t, c, tenant) == 10 }, 30*time.Second, time.Millisecond)
 }
 
-func TestCallersShareCallsOfService(t *testing.T) {
+func TestWaitingCallersShareCallsOfService(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)
 	c := newClient(t, s, client.Options{Clock: clock})
@@ -139,7 +139,7 @@ func TestCallersShareCallsOfService(t *testing.T) {
 	for range 99 {
 		acquire()
 	}
-	assert.Eventually(t, func() bool { return client.Waiting(c) == 100 }, 30*time.Second, time.Millisecond)
+	assert.Eventually(t, func() bool { return client.WaiterCount(c) == 100 }, 30*time.Second, time.Millisecond)
 	proceed <- true
 	work.Wait()
 	assert.LessOrEqual(t, s.calls.Load(), int64(8), "batches of 1, 2, 4, 8, 16, 32 and 37")
@@ -157,7 +157,7 @@ func TestFailureOptionDecidesDuringOutage(t *testing.T) {
 	require.NoError(t, err)
 	for name, test := range map[string]struct {
 		options client.Options
-		want    int // allowed of 10 calls
+		want    int // the number of allowed calls among 10 calls
 	}{
 		"closed":           {client.Options{Timeout: time.Second}, 0},
 		"open":             {client.Options{Failure: client.FailOpen}, 10},
@@ -195,7 +195,7 @@ func TestFailureOptionDecidesDuringOutage(t *testing.T) {
 	}
 }
 
-func TestServiceIsProbedOncePerPauseDuringOutage(t *testing.T) {
+func TestClientCallsServiceOncePerProbePauseDuringOutage(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)
 	c := newClient(t, s, client.Options{Failure: client.FailOpen, Clock: clock})
@@ -234,8 +234,8 @@ func TestRejectionOfRequestEndsOutage(t *testing.T) {
 	assert.False(t, d.Degraded, "the next call needs no probe")
 }
 
-// With an interceptor, a remote caller chooses the deadline of the call.
-func TestShortDeadlineOfOneCallerIsNoOutage(t *testing.T) {
+// A caller of a server with an interceptor chooses the deadline of the call. The deadline must not open the limits.
+func TestCallThatMissesAVeryShortDeadlineIsNoOutage(t *testing.T) {
 	s := newService(t, clienttest.NewClock(start))
 	c := newClient(t, s, client.Options{Failure: client.FailOpen})
 	stall := func(ctx context.Context) error {
@@ -253,7 +253,7 @@ func TestShortDeadlineOfOneCallerIsNoOutage(t *testing.T) {
 	assert.False(t, d.Allowed)
 }
 
-func TestAcquireOutlastsOutage(t *testing.T) {
+func TestAcquireSucceedsAfterOutage(t *testing.T) {
 	s := newService(t, clienttest.NewClock(start))
 	c := newClient(t, s, client.Options{})
 	outage(s)
@@ -264,7 +264,7 @@ func TestAcquireOutlastsOutage(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-func TestErrorOfServiceIsKeptWhenContextEndsInOutage(t *testing.T) {
+func TestAcquireReturnsErrorOfServiceIfContextEndsInOutage(t *testing.T) {
 	s := newService(t, clienttest.NewClock(start))
 	c := newClient(t, s, client.Options{})
 	outage(s)
@@ -289,7 +289,7 @@ func TestRejectedRequestIsNotRepeated(t *testing.T) {
 	assert.Equal(t, int64(2), s.calls.Load())
 }
 
-func TestWrongOptionsAreErrors(t *testing.T) {
+func TestNewRejectsInvalidOptions(t *testing.T) {
 	localLimits, err := local.ParseLimits("limits.yaml", limits)
 	require.NoError(t, err)
 	for want, o := range map[string]client.Options{

@@ -16,20 +16,20 @@ import (
 // Entry is a key and a value of a Descriptor.
 type Entry struct{ Key, Value string }
 
-// Descriptor names what is limited by a list of entries, such as tenant=acme. Its entries follow
-// the levels of the limits file.
+// Descriptor is a list of entries, such as tenant=acme, that a limit can count. The order of the
+// entries follows the levels of the limits file.
 type Descriptor []Entry
 
 // NewDescriptor returns a Descriptor with one entry.
 func NewDescriptor(key, value string) Descriptor { return Descriptor{{key, value}} }
 
-// Add returns d with one more entry. It does not change d.
+// Add returns a copy of d with one more entry.
 func (d Descriptor) Add(key, value string) Descriptor {
 	return append(d[:len(d):len(d)], Entry{key, value})
 }
 
-// ParseDescriptor parses a text such as "tenant=acme,path=/orders". A \ before a comma, before a
-// = in a key or before a \ removes its meaning. String has the reverse effect.
+// ParseDescriptor parses a text such as "tenant=acme,path=/orders". A comma in an entry, a = in a
+// key and a \ need a \ before them. String returns such a text.
 func ParseDescriptor(text string) (Descriptor, error) {
 	entries, err := entrytext.ParseRequest(text)
 	if err != nil {
@@ -57,7 +57,7 @@ func (d Descriptor) entries() []*ratelimitv3.RateLimitDescriptor_Entry {
 type Request struct {
 	Domain      string
 	Descriptors []Descriptor
-	N           int // 0 stands for 1
+	N           int // 0 means 1
 }
 
 func (r *Request) n() int {
@@ -67,7 +67,7 @@ func (r *Request) n() int {
 	return r.N
 }
 
-// noPermits is the Request.N of a caller that asks for 0 permits, because there 0 stands for 1.
+// noPermits is the Request.N of a caller that asks for 0 permits, because an N of 0 means 1.
 const noPermits = math.MinInt
 
 func rejectZero(n int) int {
@@ -103,7 +103,7 @@ func (r *Request) check() error {
 	return nil
 }
 
-// key names r among the requests of a Client, whatever its N.
+// key returns a text that identifies the domain and the descriptors of r.
 func (r *Request) key() string {
 	key := fmt.Appendf(nil, "%d:%s", len(r.Domain), r.Domain)
 	for _, d := range r.Descriptors {
@@ -113,7 +113,7 @@ func (r *Request) key() string {
 	return string(key)
 }
 
-// proto returns r in Envoy's protocol. n is negative for a refund.
+// proto returns r as a message of Envoy, with n hits. n is negative for a refund.
 func (r *Request) proto(n int64) *rlsv3.RateLimitRequest {
 	req := &rlsv3.RateLimitRequest{Domain: r.Domain}
 	for _, d := range r.Descriptors {

@@ -11,7 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/client/clienttest"
 )
 
-func TestBadRequestIsErrorOfEachMethod(t *testing.T) {
+func TestEachMethodRejectsInvalidRequest(t *testing.T) {
 	c := clienttest.New(t, limits, nil)
 	for want, r := range map[string]client.Request{
 		"domain: got none":                       {Descriptors: []client.Descriptor{tenant}, N: 1},
@@ -39,7 +39,7 @@ func TestBadRequestIsErrorOfEachMethod(t *testing.T) {
 	}
 }
 
-func TestContextThatIsOverChargesNothing(t *testing.T) {
+func TestCallWithCancelledContextChargesNothing(t *testing.T) {
 	c := clienttest.New(t, limits, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -61,7 +61,7 @@ func TestUnknownDomainHasNoLimit(t *testing.T) {
 	assert.NoError(t, c.Acquire(t.Context(), "shopp", tenant))
 }
 
-func TestDescriptorTextGoesBackAndForth(t *testing.T) {
+func TestParseDescriptorParsesTheTextOfString(t *testing.T) {
 	d := client.NewDescriptor("a=b", `c,d\`).Add("e", "")
 	parsed, err := client.ParseDescriptor(d.String())
 	require.NoError(t, err)
@@ -77,7 +77,7 @@ func TestAddDoesNotChangeDescriptor(t *testing.T) {
 	assert.Equal(t, "a=1,b=2,c=4", second.String())
 }
 
-func TestCloseEndsCalls(t *testing.T) {
+func TestCallsOfClosedClientFail(t *testing.T) {
 	c := clienttest.New(t, limits, nil)
 	require.NoError(t, c.Close())
 	_, err := c.Allow(t.Context(), "shop", tenant)

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Reservation has permits that Cancel can give back. Its methods are safe for concurrent use.
-// A usual form is:
+// Reservation has permits that Cancel can give back. Its methods are safe for concurrent use. A usual form is:
 //
 //	r, err := c.Reserve(ctx, "shop", tenant)
 //	…
@@ -21,17 +20,15 @@ type Reservation struct {
 	grant   *answer
 
 	mu      sync.Mutex
-	isFinal bool // committed or cancelled
+	isFinal bool // Commit or Cancel has succeeded
 }
 
-// Reserve takes a permit if there is one now. It does not wait, and does not stand in the
-// queue of Acquire.
+// Reserve takes a permit if a permit is left. It does not wait, and does not join the queue of Acquire.
 func (c *Client) Reserve(ctx context.Context, domain string, ds ...Descriptor) (*Reservation, error) {
 	return c.ReserveN(ctx, 1, domain, ds...)
 }
 
-// ReserveN takes n permits if they are there now. If a limit never has n permits, ReserveN
-// returns a *WeightError.
+// ReserveN takes n permits if n permits are left. If a limit never has n permits, ReserveN returns a *WeightError.
 func (c *Client) ReserveN(ctx context.Context, n int, domain string, ds ...Descriptor) (*Reservation, error) {
 	r := &Reservation{client: c, request: &Request{Domain: domain, Descriptors: ds, N: rejectZero(n)}}
 	a, err := c.send(ctx, call{request: r.request, chargesNothingIfDenied: true})
@@ -63,9 +60,8 @@ func (r *Reservation) Commit() {
 	r.isFinal = true
 }
 
-// Cancel gives the permits back, unless they are committed or not granted. Only the first
-// successful Cancel gives them back. Once the limits have forgotten the permits, Cancel does
-// nothing.
+// Cancel gives the permits back, unless they are committed or not granted. Only the first successful Cancel gives the
+// permits back. When the permits count for no limit any more, Cancel does nothing.
 func (r *Reservation) Cancel() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// Changes has the paths of descriptors with limits that differ between two Configs, in file order.
+// Changes has the paths of the descriptors with limits that differ between two Configs, in file order.
 type Changes struct {
 	Added, Changed, Removed []string
 
@@ -31,7 +31,7 @@ func (c *Config) EachRule(f func(*Rule)) {
 	})
 }
 
-// ChangesFrom returns the difference of c from old, which can be nil.
+// ChangesFrom returns the difference of c from old. A nil old has no descriptors.
 func (c *Config) ChangesFrom(old *Config) Changes {
 	var changes Changes
 	c.eachPair(old, func(changed, previous *node, p path) {
@@ -57,8 +57,8 @@ func (c *Config) ChangesFrom(old *Config) Changes {
 
 func (n *node) hasLimits() bool { return n != nil && len(n.Limits) > 0 }
 
-// eachPair calls f with each node of c, its path, and the node of other with the same keys and values, or nil.
-// Parents come first. other can be nil.
+// eachPair calls f with each node of c, the node of other with the same keys and values, and the path. pair is nil if
+// other has no such node. f gets parents before their children. other can be nil.
 func (c *Config) eachPair(other *Config, f func(n, pair *node, p path)) {
 	for _, d := range c.domainsInFileOrder {
 		var s *siblingNodes
@@ -76,7 +76,7 @@ func (s *siblingNodes) eachPair(other *siblingNodes, parent path, f func(n, pair
 		p := parent.child(n.Descriptor)
 		pair := other.findExact(n.Key, n.Value)
 		f(n, pair, p)
-		// Shared children are compared under the original only, unless pair has children of its own.
+		// Compare shared children only below the original, unless pair has its own children.
 		if s.ownChildren(n) != nil || n.children != nil && pair != nil && other.ownChildren(pair) != nil {
 			var pairChildren *siblingNodes
 			if pair != nil {
@@ -87,7 +87,7 @@ func (s *siblingNodes) eachPair(other *siblingNodes, parent path, f func(n, pair
 	}
 }
 
-// Hash returns a short hash of all limits, which is equal for equal limits in all processes of one version.
+// Hash returns a short hash of all limits. All processes of one version return the same hash for the same limits.
 func (c *Config) Hash() string {
 	c.hashOnce.Do(func() {
 		h := sha256.New()
@@ -98,7 +98,7 @@ func (c *Config) Hash() string {
 }
 
 // EachDescriptor calls f with each descriptor that has limits, in force or not, in file order.
-// trail leads from the root of the domain to the descriptor. f must not keep it.
+// trail has the descriptors from the root of the domain to the descriptor. f must not keep trail.
 func (c *Config) EachDescriptor(f func(domain string, trail []*limitsfile.Descriptor)) {
 	c.eachPair(nil, func(n, _ *node, p path) {
 		if n.hasLimits() {

@@ -16,7 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// letCallsRun lets waiting calls run after each 100 descriptors of a list, which take about 0.1 ms.
+// letCallsRun lets waiting calls run after each 100 descriptors of a list. 100 descriptors take about 0.1 ms.
 func letCallsRun(i int) {
 	if i%100 == 99 {
 		runtime.Gosched()
@@ -26,15 +26,15 @@ func letCallsRun(i int) {
 // Compile returns the Config of a checked set. It can't fail.
 func Compile(set *limitsfile.Set) *Config {
 	c := &Config{domains: map[string]*Domain{}, shadowMode: set.ShadowMode}
-	all := compiler{responses: responses{}}
+	compiler := compiler{responses: responses{}}
 	for _, d := range set.Domains {
 		domain := &Domain{Name: d.Name, source: d, untestedRule: newUntestedRule(d.Name)}
 		domain.requestSpec, domain.allowsRequestLimits = d.RequestLimit()
 		domain.allowsRequestLimits = domain.allowsRequestLimits && d.OffSwitch == nil
-		domain.root = all.compile(d.Descriptors, path{domain: d.Name, isSwitchedOff: d.OffSwitch != nil})
+		domain.root = compiler.compile(d.Descriptors, path{domain: d.Name, isSwitchedOff: d.OffSwitch != nil})
 		c.domains[d.Name] = domain
 		c.domainsInFileOrder = append(c.domainsInFileOrder, domain)
-		c.hasOffSwitch = c.hasOffSwitch || all.hasOffSwitch || d.OffSwitch != nil
+		c.hasOffSwitch = c.hasOffSwitch || compiler.hasOffSwitch || d.OffSwitch != nil
 	}
 	return c
 }
@@ -51,7 +51,7 @@ type path struct {
 	trail         []*limitsfile.Descriptor
 }
 
-// child returns the path to d below p. It is valid until the next call for p.
+// child returns the path to d below p. The result is valid until the next call for p.
 func (p path) child(d *limitsfile.Descriptor) path {
 	p.trail = append(p.trail, d)
 	return p
@@ -59,7 +59,7 @@ func (p path) child(d *limitsfile.Descriptor) path {
 
 func (p path) String() string { return limitsfile.Path(p.domain, p.trail) }
 
-// compile returns the nodes of list, which is below parent. A copy for a single value can share compiled children.
+// compile returns the nodes of list, the descriptors below parent. A copy can share the children of its original.
 func (c *compiler) compile(list []*limitsfile.Descriptor, parent path) siblingNodes {
 	s := newSiblingNodes(list)
 	for i, d := range list {
@@ -104,10 +104,10 @@ func (c *compiler) newRule(d *limitsfile.Descriptor, p path) *Rule {
 	}
 }
 
-// hasHolds reports whether l has holds, even if it is off: callers still release holds that they have taken.
+// hasHolds reports whether l has holds, even if l is off, because callers still release the holds that they have.
 func hasHolds(l *limitsfile.Limit) bool { return !l.Unlimited && l.Limit.Algorithm.HasHolds() }
 
-// sharedValues returns Rule.sharedValues. Only the text of a condition starts with a =.
+// sharedValues returns Rule.sharedValues. The text of a condition starts with a =, so no pattern has the same text.
 func sharedValues(trail []*limitsfile.Descriptor) []string {
 	patterns := limitsfile.CounterPatterns(trail)
 	if len(patterns) == 0 {
@@ -138,7 +138,7 @@ func (c responses) newRateLimit(l *limitsfile.Limit) *RateLimit {
 	return r
 }
 
-// responses has the current_limit of responses. Limits with one Limit and one name share it.
+// responses has the current_limit of responses. Limits with the same Limit and name share a current_limit.
 type responses map[responseKey]*rlsv3.RateLimitResponse_RateLimit
 
 type responseKey struct {
@@ -165,8 +165,8 @@ func (d *Domain) RequestPath() string {
 // RequestMetrics returns the Attachment of all limits that RequestOverride returns.
 func (d *Domain) RequestMetrics() *Attachment { return &d.requestMetrics }
 
-// RequestOverride returns the rule for a limit that is part of a request. The domain's defaults set its algorithm.
-// If they turn such limits off, the rule has no limits.
+// RequestOverride returns the rule for a limit that is part of a request. The domain sets the algorithm of such limits.
+// If the domain does not allow limits in requests, the rule has no limits.
 func (d *Domain) RequestOverride(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*Rule, error) {
 	r := &Rule{Path: d.RequestPath()}
 	if !d.allowsRequestLimits {

@@ -1,9 +1,8 @@
-// Package descriptors compiles limits files to an immutable Config. A Config returns the rule for a request
-// descriptor and the name of its counter.
+// Package descriptors compiles limits files to an immutable Config. A Config finds rules and the names of counters.
 //
-// A wildcard is a descriptor with a * in its key or value, which matches any number of any characters. Keys and
-// values are compared separately. envoyproxy/ratelimit joins them with _ first, so there the entry (a_b, c) matches
-// a rule for (a, b_c).
+// A wildcard is a descriptor with a * in its key or value. The * matches any number of any characters. This package
+// compares keys and values separately. envoyproxy/ratelimit first joins a key and a value with _, so there the entry
+// (a_b, c) matches a rule for (a, b_c).
 package descriptors
 
 import (
@@ -21,19 +20,19 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Config is a compiled set of limits files. Once in force, it is immutable and safe for concurrent use.
+// Config is a compiled set of limits files. When it is in force, it is immutable and safe for concurrent use.
 type Config struct {
-	domains            map[string]*Domain
-	domainsInFileOrder []*Domain // in file order
+	domains            map[string]*Domain // the key is the name
+	domainsInFileOrder []*Domain
 
 	shadowMode   *limitsfile.ShadowMode // nil if no switch replaces SHADOW_MODE
 	hasOffSwitch bool                   // a switch has taken limits out of force
 
 	hashOnce sync.Once
-	hash     string // see Hash
+	hash     string // the result of Hash
 }
 
-// Domain returns the domain of that name, or nil.
+// Domain returns the domain with this name, or nil.
 func (c *Config) Domain(name string) *Domain { return c.domains[name] }
 
 // Domains returns all domains, sorted by name.
@@ -61,14 +60,14 @@ type Domain struct {
 	root   siblingNodes
 	source *limitsfile.Domain
 
-	// requestSpec has the defaults for limits of requests, which allowsRequestLimits can turn off.
+	// requestSpec has the defaults for limits in requests. They have effect if allowsRequestLimits is true.
 	requestSpec         limit.Spec
 	allowsRequestLimits bool
 	requestMetrics      Attachment
 
-	untestedRule *Rule
+	untestedRule *Rule // the result of UntestedRule
 
-	observer Observer // nil until the Config is in force, and if nobody observes
+	observer Observer // nil before the Config is in force, and without an Observer
 }
 
 // Match returns the rule for the entries of one request descriptor, or nil if no limit in force matches.
@@ -78,8 +77,8 @@ func (d *Domain) Match(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
 	return d.match(&lookup{domain: d}, entries)
 }
 
-// MatchWithin is Match for a descriptor of a call that has b for all its descriptors. If b does not suffice to test
-// a descriptor that can deny, MatchWithin returns UntestedRule, which denies.
+// MatchWithin is Match for a descriptor of a call. All descriptors of the call share b. If b has too few steps left to
+// test a descriptor that can deny, MatchWithin returns UntestedRule, which denies.
 func (d *Domain) MatchWithin(b *Budget, entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
 	l := lookup{budget: *b, domain: d}
 	rule := d.match(&l, entries)
@@ -87,7 +86,7 @@ func (d *Domain) MatchWithin(b *Budget, entries []*ratelimitv3.RateLimitDescript
 	return rule
 }
 
-// MatchesQuotaMode reports whether entries match a descriptor with quota_mode, also without a limit in force.
+// MatchesQuotaMode reports whether entries match a descriptor with quota_mode. The limits need not be in force.
 func (d *Domain) MatchesQuotaMode(b *Budget, entries []*ratelimitv3.RateLimitDescriptor_Entry) bool {
 	l := lookup{budget: *b}
 	n := d.find(&l, entries)
@@ -126,32 +125,32 @@ type Rule struct {
 	// Path is the path to the rule in its file: `shop > service=checkout > path`.
 	Path string
 
-	// Limits has the limits in force, in file order. A rule that Match returns has at least one.
+	// Limits has the limits in force, in file order. A rule that Match returns has at least one limit.
 	Limits []*RateLimit
 
 	limitsfile.RuleFields
 
-	// HasHolds reports whether a limit has holds. Refunds then release holds only.
+	// HasHolds reports whether a limit has holds. Refunds then only release holds.
 	HasHolds bool
 
-	// sharedValues has, for each entry, the escaped pattern or condition that takes the place of the value in the
-	// counter's name, or an empty text. It is nil without share_threshold.
+	// sharedValues has a text for each entry: the escaped pattern or condition that replaces the value in the name of
+	// the counter, or "" if the name has the value. It is nil without share_threshold.
 	sharedValues []string
 
-	isUntested bool // see UntestedRule
+	isUntested bool // the rule is the UntestedRule of its domain
 
 	enforcement enforcement
 	metricKey   *metricKey
 }
 
-// ExceedsMaxHits reports whether n hits exceed MaxHits.
+// ExceedsMaxHits reports whether n hits are more than MaxHits.
 func (r *Rule) ExceedsMaxHits(n int64) bool { return r.MaxHits > 0 && n > int64(r.MaxHits) }
 
 // IsUnlimited reports whether the only limit of r is unlimited.
 func (r *Rule) IsUnlimited() bool { return len(r.Limits) == 1 && r.Limits[0].Unlimited }
 
 // AdjustHitsForHolds returns the hits that a request of n hits charges to l, a limit of a rule with holds. A refund
-// releases holds only, and never all of them.
+// only releases holds. It never releases all holds of a counter at once.
 func AdjustHitsForHolds(l *limit.Limit, n int64) int64 {
 	if !l.Algorithm.HasHolds() {
 		return max(n, 0)
@@ -164,34 +163,34 @@ type RateLimit struct {
 	*limit.Limit // nil if Unlimited
 	Unlimited    bool
 
-	// Name is shown in responses. Replaces of other limits refers to it.
+	// Name is the name in responses. Other limits refer to Name in Replaces.
 	Name string
 
-	// Replaces names the limits that don't count in a request with this limit.
+	// Replaces has the names of the limits that don't count in a request with this limit.
 	Replaces []string
 
-	// Response is the current_limit of responses, which share it; nil if Unlimited.
+	// Response is the current_limit of responses; nil if Unlimited. All responses share it.
 	Response *rlsv3.RateLimitResponse_RateLimit
 
-	// Metrics keeps what the metrics count about the limit. The limits of requests in one domain share it.
+	// Metrics keeps the counts of the metrics for the limit. All limits in requests of one domain share it.
 	Metrics *Attachment
 }
 
-// Observer receives the events of limits in force. Calls may overlap, and must return at once.
+// Observer gets the events of limits in force. Calls may overlap. Each method must return at once.
 type Observer interface {
-	// ExpressionFailed reports that d did not match, because its expression could not be evaluated.
+	// ExpressionFailed reports that d did not match because the evaluation of its expression failed.
 	ExpressionFailed(domain string, d *limitsfile.Descriptor, err error)
 
-	// ConditionNotTested reports d, the first descriptor whose condition the Budget of a call could not test.
+	// ConditionNotTested reports d, the first descriptor of a call with a condition that exceeds the Budget.
 	ConditionNotTested(domain string, d *limitsfile.Descriptor)
 }
 
 // Store has the Config in force. Its zero value is empty.
 type Store struct {
-	// Observer can be nil. It must be set before the first Set.
+	// Observer can be nil. The owner must set it before the first Set.
 	Observer Observer
 
-	// Prepare, unless nil, gets each Config before it comes into force. It must be set before the first Set.
+	// Prepare gets each Config before it comes into force. It can be nil. The owner must set it before the first Set.
 	Prepare func(*Config)
 
 	config atomic.Pointer[Config]
@@ -223,16 +222,16 @@ func (a *Attachment) Store(value any) { a.value.Store(value) }
 // Budget bounds the work of the conditions of one call. Its zero value is a full budget.
 type Budget = condition.Budget
 
-// ErrNotTested is the Failure of a Candidate whose condition took more steps than the Budget had left.
+// ErrNotTested is the Failure of a Candidate with a condition that needs more steps than the Budget has left.
 var ErrNotTested = condition.ErrNotTested
 
+// lookup is the state of one search for the rule of a descriptor.
 type lookup struct {
 	budget Budget
-	// observedDomain has the observer of conditions that fail, or is nil.
-	domain *Domain
+	domain *Domain // its observer gets the conditions that fail; nil if nobody observes the search
 
-	untestedNodes []*node // nodes whose conditions were not tested, because the budget was spent
-	isDenied      bool    // one of untestedNodes can deny, so the descriptor is denied
+	untestedNodes []*node // the nodes with conditions that were not tested, because the budget was spent
+	isDenied      bool    // a node of untestedNodes can deny, so the descriptor is denied
 }
 
 // addUntested records that the condition of n was not tested.
@@ -240,7 +239,7 @@ type lookup struct {
 // If n can deny, the descriptor is denied, so that no client can avoid the limits of n, or of stricter
 // siblings, with a long value. If n can't deny, n does not match, so its siblings can still deny.
 func (l *lookup) addUntested(n *node) {
-	if slices.Contains(l.untestedNodes, n) { // an earlier search has compared n with another entry
+	if slices.Contains(l.untestedNodes, n) { // an earlier comparison has added n
 		return
 	}
 	l.untestedNodes = append(l.untestedNodes, n)
@@ -257,7 +256,7 @@ func canDeny(r *Rule, children *siblingNodes) bool {
 	return children != nil && slices.ContainsFunc(children.nodes, func(n node) bool { return n.canDeny })
 }
 
-// untestedLimit denies all hits, also without Redis.
+// untestedLimit denies all hits, even if Redis fails.
 var untestedLimit = func() *limit.Limit {
 	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Unit: limit.Second, OnBackendFailure: limit.FailDeny})
 	if err != nil {
@@ -272,7 +271,7 @@ func newUntestedRule(domain string) *Rule {
 	return &Rule{Path: fields.Printable(domain) + " > a condition that was not tested", Limits: []*RateLimit{l}, isUntested: true}
 }
 
-// untestedCounter and untestedMetric take the place of the entries in the names of the counter and of the metrics.
+// untestedCounter replaces the entries in names of counters. untestedMetric replaces the entries in metric keys.
 const untestedCounter, untestedMetric = "|=not%20tested", ".not_tested"
 
 // UntestedRule returns the rule of descriptors that are denied because a condition was not tested.

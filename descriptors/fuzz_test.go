@@ -14,8 +14,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// Any file compiles, or has problems that can be shown. A Config can be matched and
-// printed.
+// Any file compiles, or has problems that can be shown. A Config can be matched and printed.
 func FuzzCompile(f *testing.F) {
 	f.Add([]byte(printed), true)
 	f.Add([]byte(one("value: a*b\n"+tenAMinute)), false)
@@ -51,8 +50,7 @@ func FuzzCompile(f *testing.F) {
 	})
 }
 
-// checkSiblings checks that every rule is matched by its own key and value, and that its
-// responses can be sent.
+// checkSiblings checks that every rule is matched by its own key and value, and that its responses can be sent.
 func checkSiblings(t *testing.T, d *Domain, s *siblingNodes, parent path, parentEntries []*ratelimitv3.RateLimitDescriptor_Entry) {
 	for i := range s.nodes {
 		n := &s.nodes[i]

@@ -7,10 +7,10 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
 
-// AppendKey appends the name of the counter of entries under r: domain|key=value|key=value. With share_threshold,
-// the pattern, or a = and the condition, takes the place of the value. Special bytes are written as %XX.
+// AppendKey appends the name of the counter of r for entries: domain|key=value|key=value. With share_threshold, the
+// name has the pattern, or a = and the condition, in place of the value. Special bytes are escaped as %XX.
 //
-// A limit's Tag is not part of the name. Limits with the same Tag and name share a counter.
+// The name does not contain the Tag of a limit. Limits with the same Tag and name share a counter.
 func (r *Rule) AppendKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
 	dst = appendEscaped(dst, domain, &escapedInValue)
 	if r.isUntested {
@@ -29,7 +29,7 @@ func (r *Rule) AppendKey(dst []byte, domain string, entries []*ratelimitv3.RateL
 	return dst
 }
 
-// AppendCutKey is AppendKey of a rule without share_threshold. It cuts the name where dst has no more capacity.
+// AppendCutKey is AppendKey for a rule without share_threshold. When dst has no free capacity, it cuts the name off.
 func AppendCutKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
 	appendMark := func(mark byte) {
 		if len(dst) < cap(dst) {
@@ -46,7 +46,7 @@ func AppendCutKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDes
 	return dst
 }
 
-// appendCut appends s, escaped like a value, until dst has no free capacity.
+// appendCut appends s, escaped as a value, until dst has no free capacity.
 func appendCut(dst []byte, s string) []byte {
 	for i := 0; i < len(s) && len(dst) < cap(dst); i++ {
 		var memory [3]byte
@@ -56,7 +56,7 @@ func appendCut(dst []byte, s string) []byte {
 	return dst
 }
 
-// escapedInValue and escapedInPattern are true for the bytes to escape.
+// escapedInValue and escapedInPattern are true for the bytes that appendEscaped escapes in a value or in a pattern.
 var escapedInValue, escapedInPattern = func() (value, pattern [256]bool) {
 	for c := range value {
 		value[c] = c <= ' ' || c > '~' || c == '|' || c == '=' || c == '%' || c == '*'
@@ -79,11 +79,11 @@ func appendEscaped(dst []byte, s string, escape *[256]bool) []byte {
 	return append(dst, s[appended:]...)
 }
 
-// enforcement chooses the keys of a rule that can be denied. All replicas choose the same keys, and a larger
-// percentage has all keys of a smaller one.
+// enforcement chooses the keys of a rule that can be denied. All replicas choose the same keys. A larger percentage
+// chooses all keys that a smaller percentage chooses.
 type enforcement struct {
-	percent float64 // 0 stands for 100
-	end     uint64  // keys with a smaller hash are enforced
+	percent float64 // 0 means 100
+	end     uint64  // keys with a smaller hash can be denied
 }
 
 func newEnforcement(percent float64) enforcement {
@@ -93,7 +93,7 @@ func newEnforcement(percent float64) enforcement {
 	return enforcement{percent, uint64(percent / 100 * math.MaxUint64)}
 }
 
-// InShadow reports whether denials of the counter named key let requests pass.
+// InShadow reports whether requests pass although the counter with the name key denies them.
 func (r *Rule) InShadow(key []byte) bool {
 	if r.ShadowMode || r.enforcement.end == 0 {
 		return r.ShadowMode

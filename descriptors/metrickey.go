@@ -10,13 +10,13 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// metricKey names the metrics of a rule. It is nil for the limit of a request.
+// metricKey makes the metric keys of a rule. It is nil for the limit of a request.
 type metricKey struct {
-	// trail leads from the root of the domain to the rule. It has the originals of copies for single values, so an
-	// override renames no metrics.
+	// trail has the descriptors from the root of the domain to the rule. In place of a copy for a single value, it has
+	// the original, so an override does not rename metrics.
 	trail []*limitsfile.Descriptor
 
-	// labels has the domain and the label of each descriptor, unless the key has no texts of the request.
+	// labels has the domain and the label of each descriptor. It is nil if the key contains no text of the request.
 	labels []string
 }
 
@@ -54,7 +54,7 @@ func (r *Rule) MetricKeyVaries() bool {
 	return !r.isUntested && (r.metricKey == nil || r.metricKey.varies())
 }
 
-// MetricFlags returns a text for the flags that change the metric key, or nothing without such flags.
+// MetricFlags returns a text for the flags that change the metric key, or "" without such flags.
 func (r *Rule) MetricFlags() string {
 	hasFlag := func(d *limitsfile.Descriptor) bool { return d.ValueToMetric || d.ShareThreshold }
 	if r.metricKey == nil || !r.metricKey.isDetailed() && !slices.ContainsFunc(r.metricKey.trail, hasFlag) {
@@ -76,8 +76,8 @@ func (r *Rule) MetricFlags() string {
 	return string(flags)
 }
 
-// AppendMetricKey appends the key of r in metrics to dst, as envoyproxy/ratelimit writes it: the domain and a
-// segment for each entry, with dots between. Nothing is escaped. entries must match r.
+// AppendMetricKey appends the metric key of r to dst, as envoyproxy/ratelimit writes it: the domain and a segment for
+// each entry, separated by dots. It escapes nothing. entries must match r.
 func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
 	dst = append(dst, domain...)
 	if r.isUntested {
@@ -103,8 +103,8 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []*ratelimitv3
 	return dst
 }
 
-// detailedValue returns the text behind the key in a segment of a rule with detailed_metric. An empty value keeps
-// its _ if no descriptor shares its counter.
+// detailedValue returns the text after the key in a segment of a rule with detailed_metric. ok is false if the segment
+// has only the key. An empty value has a _ unless a descriptor of the rule shares its counter.
 func detailedValue(d *limitsfile.Descriptor, key, value string, sharesCounter bool) (text string, ok bool) {
 	if d.ShareThreshold && matchesAsWildcard(d, key, value) {
 		return metricPattern(d), true
@@ -112,7 +112,7 @@ func detailedValue(d *limitsfile.Descriptor, key, value string, sharesCounter bo
 	return value, value != "" || !sharesCounter
 }
 
-// metricValue returns the text behind the key in a segment of a rule without detailed_metric.
+// metricValue is detailedValue for a rule without detailed_metric.
 func metricValue(d *limitsfile.Descriptor, key, value string) (text string, ok bool) {
 	switch isWildcard := matchesAsWildcard(d, key, value); {
 	case !isWildcard && d.Value == "" && d.ValueToMetric, isWildcard && d.ValueToMetric && !d.ShareThreshold:
@@ -123,12 +123,12 @@ func metricValue(d *limitsfile.Descriptor, key, value string) (text string, ok b
 	return metricPattern(d), true
 }
 
-// matchesAsWildcard reports whether an entry that matches d has another text than d.
+// matchesAsWildcard reports whether an entry that matches d matches only a pattern or condition of d, not its exact text.
 func matchesAsWildcard(d *limitsfile.Descriptor, key, value string) bool {
 	return d.WildcardKey && (d.Value == "" || key != d.Key || value != d.Value) || d.HasManyValues() && value != d.Value
 }
 
-// metricPattern returns the pattern of d in a segment, as in envoyproxy/ratelimit: that of kw* is kw1_kw*.
+// metricPattern returns the pattern of d in a segment, as in envoyproxy/ratelimit: kw* in the segment kw1_kw*.
 func metricPattern(d *limitsfile.Descriptor) string {
 	switch {
 	case !d.WildcardKey:
@@ -139,7 +139,7 @@ func metricPattern(d *limitsfile.Descriptor) string {
 	return d.Key + "_" + d.Value
 }
 
-// MetricPath returns the path of r with the texts of the request in the metric key: `shop > user=alice`.
+// MetricPath returns the path of r, with the texts of the request that are in the metric key: `shop > user=alice`.
 func (r *Rule) MetricPath(entries []*ratelimitv3.RateLimitDescriptor_Entry) string {
 	if !r.MetricKeyVaries() {
 		return r.Path
@@ -156,22 +156,22 @@ func (r *Rule) MetricPath(entries []*ratelimitv3.RateLimitDescriptor_Entry) stri
 
 // label returns the part of the path for e, the i-th entry of a request. k is nil for the limit of a request.
 func (k *metricKey) label(i int, e *ratelimitv3.RateLimitDescriptor_Entry) string {
-	shown := limitsfile.Descriptor{Key: e.GetKey(), Value: e.GetValue()}
+	labelled := limitsfile.Descriptor{Key: e.GetKey(), Value: e.GetValue()}
 	if k == nil {
-		return shown.Label()
+		return labelled.Label()
 	}
 	switch d := k.trail[i]; {
 	case !k.segmentVaries(d):
 		return k.labels[i+1]
 	case k.valueVaries(d):
-		return fields.Printable(shown.Key + "=" + shown.Value)
+		return fields.Printable(labelled.Key + "=" + labelled.Value)
 	default:
-		shown.Value = d.Value
-		return shown.Label()
+		labelled.Value = d.Value
+		return labelled.Label()
 	}
 }
 
-// OtherEntries returns entries with text in place of the texts that vary in the metric key of r.
+// OtherEntries returns a copy of entries. In the copy, text replaces the texts that vary in the metric key of r.
 func (r *Rule) OtherEntries(entries []*ratelimitv3.RateLimitDescriptor_Entry, text string) []*ratelimitv3.RateLimitDescriptor_Entry {
 	if r.metricKey == nil {
 		return []*ratelimitv3.RateLimitDescriptor_Entry{{Key: text}}

@@ -9,15 +9,15 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// OffSwitch describes the limits that a switch has taken out of force.
+// OffSwitch is a switch that has taken limits out of force.
 type OffSwitch struct {
-	Path string // of a rule or a domain, or "all domains"
+	Path string // the path of a rule or of a domain, or "all domains"
 	limitsfile.Notes
 }
 
 const allDomains = "all domains"
 
-// OffSwitches returns the switches in force: first for all domains, then for domains, then for rules.
+// OffSwitches returns the switches in force: the switch of all domains, or else those of domains and then of rules.
 func (c *Config) OffSwitches() []OffSwitch {
 	var switches []OffSwitch
 	for _, d := range c.domainsInFileOrder {
@@ -40,7 +40,7 @@ func (c *Config) OffSwitches() []OffSwitch {
 // HasOffSwitch reports whether a switch has taken limits out of force.
 func (c *Config) HasOffSwitch() bool { return c.hasOffSwitch }
 
-// off returns the switch that has taken all limits of d out of force, or nil.
+// offSwitch returns the switch that has taken all limits of d out of force, or nil.
 func (d *Domain) offSwitch() *OffSwitch {
 	switch off := d.source.OffSwitch; {
 	case off == nil:
@@ -64,7 +64,7 @@ func (d *Domain) OffSwitchAt(entries []*ratelimitv3.RateLimitDescriptor_Entry) *
 	return nil
 }
 
-// origin returns the changes of run time that made d, as fields of a line of /rlconfig.
+// origin returns the changes at run time that made d, as fields of a line of /rlconfig.
 func origin(domain *limitsfile.Domain, d *limitsfile.Descriptor) string {
 	text := ""
 	addChange := func(name, cause string, n limitsfile.Notes) {

@@ -11,7 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// WriteTree writes the limits as a tree for people, with limits that are off.
+// WriteTree writes all limits as a tree for people. The tree also has the limits that are off.
 func (c *Config) WriteTree(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	if c.shadowMode != nil {
@@ -34,7 +34,7 @@ func (c *Config) WriteTree(w io.Writer) error {
 	return b.Flush()
 }
 
-// WriteLines writes all limits in file order, one a line, like /rlconfig of envoyproxy/ratelimit.
+// WriteLines writes a line for each limit, in file order, like /rlconfig of envoyproxy/ratelimit.
 func (c *Config) WriteLines(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	if s := c.shadowMode; s != nil {
@@ -74,7 +74,7 @@ func (n *node) writeLine(b *bufio.Writer, metricKey string, l *limitsfile.Limit,
 	for _, f := range []struct {
 		name    string
 		value   any
-		isGiven bool
+		isShown bool
 	}{
 		{"enforce", percent, percent != 0},
 		{"algorithm", l.Algorithm, l.Algorithm != limit.DefaultAlgorithm},
@@ -84,7 +84,7 @@ func (n *node) writeLine(b *bufio.Writer, metricKey string, l *limitsfile.Limit,
 		{"burst", l.Burst, l.Burst != 0},
 		{"scope", l.Scope, l.Scope != limit.Global},
 	} {
-		if f.isGiven {
+		if f.isShown {
 			fmt.Fprintf(b, ", %s=%v", f.name, f.value)
 		}
 	}

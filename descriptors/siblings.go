@@ -16,28 +16,28 @@ type node struct {
 	*limitsfile.Descriptor
 	rule      *Rule         // nil if no limit is in force
 	offSwitch *OffSwitch    // nil if no switch has taken the limits out of force
-	children  *siblingNodes // nil if none
-	canDeny   bool          // rule or a rule below can deny
+	children  *siblingNodes // nil without children
+	canDeny   bool          // rule or a rule below this node can deny
 }
 
-// siblings is an index of the descriptors below one parent.
+// siblingNodes is an index of the descriptors below one parent.
 type siblingNodes struct {
-	nodes     []node // in file order
+	nodes     []node // the nodes in file order
 	keys      map[string]*keyNodes
-	wildcards wildcards // nodes with a * in the key
+	wildcards wildcards // the nodes with a * in the key
 }
 
 // keyNodes has the siblings with one key.
 type keyNodes struct {
-	values     map[string]*node // nodes with a value, by the value or its pattern
-	conditions []*node          // nodes with a condition, in file order
+	values     map[string]*node // the nodes with a value; the key is the value or the pattern
+	conditions []*node          // the nodes with a condition, in file order
 	anyValue   *node            // the node without a value
-	wildcards  wildcards        // nodes with a * in the value only
+	wildcards  wildcards        // the nodes with a * only in the value
 }
 
-var emptyKeyNodes keyNodes // of a key without nodes
+var emptyKeyNodes keyNodes // the nodes of a key without nodes
 
-// newSiblings returns list without rules and children.
+// newSiblingNodes returns the nodes of descriptors, without rules and children.
 func newSiblingNodes(descriptors []*limitsfile.Descriptor) siblingNodes {
 	s := siblingNodes{nodes: make([]node, len(descriptors)), keys: map[string]*keyNodes{}}
 	for i, d := range descriptors {
@@ -87,9 +87,9 @@ func NewIndex(descriptors []*limitsfile.Descriptor) *Index {
 	return &Index{newSiblingNodes(descriptors)}
 }
 
-// Find returns the descriptor with the key and value of the last entry, or else the descriptor that matches a
-// request with these entries, or nil.
-func (x *Index) Find(entries []*ratelimitv3.RateLimitDescriptor_Entry) (d *limitsfile.Descriptor, exact bool) {
+// Find returns the descriptor with the key and value of the last entry, and isExact is true. If no descriptor has them,
+// Find returns the descriptor that matches a request with these entries, or nil.
+func (x *Index) Find(entries []*ratelimitv3.RateLimitDescriptor_Entry) (d *limitsfile.Descriptor, isExact bool) {
 	e := entries[len(entries)-1]
 	key, value := e.GetKey(), e.GetValue()
 	if n := x.nodes.findExact(key, value); n != nil {
@@ -103,8 +103,8 @@ func (x *Index) Find(entries []*ratelimitv3.RateLimitDescriptor_Entry) (d *limit
 	return nil, false
 }
 
-// ConditionOnOtherEntries returns the first descriptor with this key and a condition that reads other entries, or nil. The
-// value alone then does not decide which descriptor matches.
+// ConditionOnOtherEntries returns the first descriptor with this key and a condition that reads other entries, or nil.
+// With such a descriptor, the matching descriptor depends on more than the value.
 func (x *Index) ConditionOnOtherEntries(key string) *limitsfile.Descriptor {
 	if k := x.nodes.keys[key]; k != nil {
 		for _, n := range k.conditions {
@@ -136,9 +136,9 @@ func (s *siblingNodes) findExact(key, value string) *node {
 	return k.values[value]
 }
 
-// find returns the node that the last of entries matches, or nil: the node with the entry's key and value, or else
-// the first condition, the first wildcard, or the node with the key and no value. A condition that the budget of l
-// does not suffice to test does not match.
+// find returns the node that the last entry matches, or nil. It looks for these nodes in turn: the node with the key
+// and value of the entry, the first node with a condition that the entry meets, the first wildcard that matches, the
+// node with the key and no value. A condition does not match if the budget of l has too few steps left to test it.
 func (s *siblingNodes) find(entries []*ratelimitv3.RateLimitDescriptor_Entry, l *lookup) *node {
 	e := entries[len(entries)-1]
 	key, value := e.GetKey(), e.GetValue()
@@ -173,7 +173,7 @@ func (s *siblingNodes) find(entries []*ratelimitv3.RateLimitDescriptor_Entry, l 
 	return k.anyValue
 }
 
-// firstCondition returns the first node whose condition the last of entries meets, or nil.
+// firstMetCondition returns the first node with a condition that the last entry meets, or nil.
 func (l *lookup) firstMetCondition(nodes []*node, entries []*ratelimitv3.RateLimitDescriptor_Entry) *node {
 	v := condition.NewValue(entries)
 	for _, n := range nodes {
@@ -198,7 +198,7 @@ func (s *siblingNodes) originalOf(d *limitsfile.Descriptor) *node {
 	return s.findExact(d.Original.Key, d.Original.Value)
 }
 
-// ownChildren returns the children of n, unless they are those of the original of a copy.
+// ownChildren returns the children of n. If n is a copy that shares the children of its original, it returns nil.
 func (s *siblingNodes) ownChildren(n *node) *siblingNodes {
 	if original := s.originalOf(n.Descriptor); original != nil && original.children == n.children {
 		return nil
@@ -210,7 +210,7 @@ var anything = limitsfile.NewPattern("*")
 
 type wildcard struct {
 	key, value limitsfile.Pattern
-	order      int // place among all siblings
+	order      int // the place among all siblings
 	node       *node
 }
 
@@ -219,7 +219,7 @@ func (w *wildcard) matches(key, value string) bool { return w.value.Match(value)
 // wildcards is a list of wildcards in file order.
 type wildcards struct {
 	list    []wildcard
-	filters []bigramFilter // one for each wildcard, or nil for fewer than minFiltered
+	filters []bigramFilter // has a filter for each wildcard; nil for fewer than minFiltered wildcards
 }
 
 func (ws *wildcards) add(w wildcard) {
@@ -263,15 +263,16 @@ func (ws *wildcards) first(key, value string, maxOrder int) *wildcard {
 	return nil
 }
 
-// bigramFilter is a set of pairs of neighbouring bytes, hashed to 128 bits. A pattern can match only a text that
-// has all pairs of the pattern, so two AND operations rule out most patterns.
+// bigramFilter is a set of pairs of neighbouring bytes. The filter has 128 bits, and each pair sets the bit of its hash.
+// A pattern can match only a text that has all pairs of the pattern, so two AND operations rule out most patterns.
 type bigramFilter [2]uint64
 
 const (
 	// minFiltered is the number of wildcards from which a filter saves time.
 	minFiltered = 4
 
-	// maxFilteredBytes bounds filtered texts. The pairs of longer texts fill the filter.
+	// maxFilteredBytes bounds the texts that use the filter. The pairs of a longer text set nearly all bits, so the filter
+	// would rule out few patterns.
 	maxFilteredBytes = 512
 
 	// keyEdge and valueEdge stand for the byte before and after a key or a value.
@@ -283,7 +284,7 @@ func (f *bigramFilter) addPair(a, b uint32) {
 	f[h>>6] |= 1 << (h & 63)
 }
 
-// addText adds the pairs of text. left and right are its neighbours, or -1 if unknown.
+// addText adds the pairs of text. before and after are the neighbours of text, or -1 if they are unknown.
 func (f *bigramFilter) addText(text string, before, after int) {
 	for i := range len(text) {
 		if before >= 0 {
@@ -296,7 +297,7 @@ func (f *bigramFilter) addText(text string, before, after int) {
 	}
 }
 
-// addPattern adds the pairs that every text of p has. edge is the neighbour at both ends of the text.
+// addPattern adds the pairs that each text has if it matches p. edge is the neighbour at both ends of the text.
 func (f *bigramFilter) addPattern(p *limitsfile.Pattern, edge int) {
 	if p.Literal {
 		f.addText(p.Prefix, edge, edge)

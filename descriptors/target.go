@@ -14,13 +14,13 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// Target names a descriptor by the keys and values of a limits file, or of a request.
+// Target is the path to a descriptor, with the keys and values of a limits file or of a request.
 type Target struct {
 	Domain  string
 	Entries []*ratelimitv3.RateLimitDescriptor_Entry
 }
 
-// ParseTarget parses the text that String returns. It rejects other texts, so each target has one text only.
+// ParseTarget parses the text that String returns. It rejects other texts, so each target has only one text.
 func ParseTarget(text string) (Target, error) {
 	parts := strings.Split(text, "|")
 	if len(parts) < 2 {
@@ -41,7 +41,7 @@ func ParseTarget(text string) (Target, error) {
 		t.Entries = append(t.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: unescape(key), Value: unescape(value)})
 	}
 	if !ok {
-		return Target{}, fmt.Errorf("target %s: want two hexadecimal digits in capitals, of UTF-8 text, after each %%; write %%25 for a %%", fields.Printable(text))
+		return Target{}, fmt.Errorf("target %s: want UTF-8 text, and two hexadecimal digits in capitals after each %%; write %%25 for a %%", fields.Printable(text))
 	}
 	if err := t.Check(); err != nil {
 		return Target{}, err
@@ -77,7 +77,8 @@ func (t Target) Keys() []string {
 	return keys
 }
 
-// ParseRequestTarget parses the target of a request, where a key with an empty value can have a =.
+// ParseRequestTarget parses the target of a request. Here a key with an empty value can have a =. hasAllValues reports
+// whether each key has a =.
 func ParseRequestTarget(text string) (t Target, hasAllValues bool, err error) {
 	parts := strings.Split(text, "|")
 	hasAllValues = true
@@ -91,7 +92,7 @@ func ParseRequestTarget(text string) (t Target, hasAllValues bool, err error) {
 	return t, hasAllValues, err
 }
 
-// RequestString returns domain|key=value|key=, where each key has a =.
+// RequestString returns domain|key=value|key=. Each key has a =.
 func (t Target) RequestString() string {
 	parts := strings.Split(t.String(), "|")
 	for i, e := range t.Entries {
@@ -102,7 +103,7 @@ func (t Target) RequestString() string {
 	return strings.Join(parts, "|")
 }
 
-// String returns domain|key=value|key, escaped as in the names of counters, except a *.
+// String returns domain|key=value|key. It escapes the same bytes as names of counters, except a *.
 func (t Target) String() string {
 	b := appendEscaped(nil, t.Domain, &escapedInPattern)
 	for _, e := range t.Entries {
@@ -114,18 +115,18 @@ func (t Target) String() string {
 	return string(b)
 }
 
-// CounterPrefix names all counters of requests whose descriptors start with some entries.
+// CounterPrefix describes all counters of requests with descriptors that start with Entries.
 type CounterPrefix struct {
 	Domain string
 
-	// Entries are the first entries of the descriptors, or none for all counters of the domain.
+	// Entries are the first entries of the descriptors. Without Entries, the prefix describes all counters of the domain.
 	Entries []*ratelimitv3.RateLimitDescriptor_Entry
 
-	// AnyValue reports that the last entry stands for all values of its key.
+	// AnyValue reports that the last entry means all values of its key.
 	AnyValue bool
 }
 
-// ParseCounterPrefix parses DOMAIN or DOMAIN|KEY=VALUE|KEY. A last key without a = stands for all its values.
+// ParseCounterPrefix parses DOMAIN or DOMAIN|KEY=VALUE|KEY. A last key without a = means all values of the key.
 func ParseCounterPrefix(text string) (CounterPrefix, error) {
 	domain, path, hasEntries := strings.Cut(text, "|")
 	if !hasEntries {
@@ -155,8 +156,8 @@ func ParseCounterPrefix(text string) (CounterPrefix, error) {
 	return p, nil
 }
 
-// KeyStart returns the start of the keys of the counters. Unless endsAnywhere is true, a key ends there, or goes on
-// with a | and further entries.
+// KeyStart returns the start of the keys of the counters. If endsAnywhere is false, a key is equal to start, or
+// continues with a | and more entries.
 func (p CounterPrefix) KeyStart() (start string, endsAnywhere bool) {
 	rule := &Rule{}
 	start = string(rule.AppendKey(nil, p.Domain, p.Entries))

@@ -13,7 +13,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// Source returns the domain as its source states it.
+// Source returns the domain of the limits file, before it was compiled.
 func (d *Domain) Source() *limitsfile.Domain { return d.source }
 
 // Trace is the result of Match and the steps that lead to it.
@@ -21,11 +21,11 @@ type Trace struct {
 	// Rule is the rule that Match returns, or nil.
 	Rule *Rule
 
-	// Steps has a step for each entry that Match compares. The last one has no winner if nothing matches, or if
+	// Steps has a step for each entry that Match compares. The last step has no winner if nothing matches, or if
 	// Rule is UntestedRule.
 	Steps []Step
 
-	// Trail has the winners of all steps.
+	// Trail has the descriptors that win the steps.
 	Trail []*limitsfile.Descriptor
 }
 
@@ -58,12 +58,12 @@ type Candidate struct {
 	// Difference is set if Kind is NoMatch.
 	Difference Difference
 
-	// Failure is why the condition of the descriptor could not be tested, or nil.
+	// Failure is the error of the condition of the descriptor, or nil.
 	Failure error
 }
 
-// MatchKind is the way in which a descriptor matches an entry. A lower kind wins. Of equal kinds, the first in the
-// file wins.
+// MatchKind is the way in which a descriptor matches an entry. A lower kind wins. Among descriptors of the same kind,
+// the first descriptor in the file wins.
 type MatchKind uint8
 
 // The kinds of match.
@@ -75,7 +75,7 @@ const (
 	NoMatch
 )
 
-// String returns the kind as JSON shows it.
+// String returns the kind as in JSON.
 func (k MatchKind) String() string {
 	return [...]string{"", "exact", "condition", "pattern", "any_value", "no_match"}[k]
 }
@@ -114,7 +114,7 @@ func (d *Domain) TraceWithin(b *Budget, entries []*ratelimitv3.RateLimitDescript
 	return t
 }
 
-// step returns the comparison of the last of entries with s. winner can be nil.
+// step returns the comparison of the last entry with s. winner can be nil.
 func (s *siblingNodes) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, winner *node, l *lookup) Step {
 	e := entries[len(entries)-1]
 	step := Step{Entry: e, Siblings: len(s.nodes)}
@@ -125,7 +125,7 @@ func (s *siblingNodes) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, wi
 		c.Kind, c.Failure = n.matchKind(entries, l)
 		if c.Kind == NoMatch {
 			c.Difference = difference(e, n.Descriptor)
-			// A similar value is no misspelling if the entry has the winner's exact value.
+			// If the entry has exactly the value of the winner, a similar value of another descriptor is not a misspelling.
 			isMisspelling := winner == nil || winner.Value != e.GetValue()
 			if c.Difference == SimilarValue && (!isMisspelling || similarValues == maxOtherValues) {
 				c.Difference = OtherValue
@@ -157,7 +157,7 @@ func (s *siblingNodes) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, wi
 	return step
 }
 
-// matchKind returns the way in which n matches the last of entries, or why its condition was not tested. It must
+// matchKind returns the way in which n matches the last entry. failure is the error of the condition of n. matchKind must
 // agree with find; a test compares both functions.
 func (n *node) matchKind(entries []*ratelimitv3.RateLimitDescriptor_Entry, l *lookup) (kind MatchKind, failure error) {
 	e := entries[len(entries)-1]
@@ -191,7 +191,7 @@ func (n *node) textMatchKind(key, value string) MatchKind {
 	return NoMatch
 }
 
-// Label returns the key and value of the entry for people: `service=checkout`.
+// Label returns the key and value of e for people: `service=checkout`.
 func Label(e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	text := e.GetKey() + "=" + e.GetValue()
 	if Quoted(e.GetKey()) != e.GetKey() || Quoted(e.GetValue()) != e.GetValue() {
@@ -200,7 +200,7 @@ func Label(e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	return text
 }
 
-// Quoted returns text, in quotes if it has characters that a terminal does not show, or spaces at the start or end.
+// Quoted returns text, in quotes if a terminal does not show all characters, or text starts or ends with a space.
 func Quoted(text string) string {
 	if strings.TrimSpace(text) != text {
 		return strconv.Quote(text)
@@ -213,7 +213,7 @@ type Difference uint8
 
 // The differences.
 const (
-	Unrelated Difference = iota // the entry does not almost match the descriptor
+	Unrelated Difference = iota // the entry is not like the descriptor
 
 	// OtherCase means that upper and lower case differ.
 	OtherCase
@@ -221,7 +221,7 @@ const (
 	// ExtraSpace means that a space at the start or end differs.
 	ExtraSpace
 
-	// JoinedText means that key, "_" and value make the same text, but the key ends elsewhere.
+	// JoinedText means that key, "_" and value make the same text, but the key ends at another place.
 	JoinedText
 
 	// PartOfPattern means that the value matches only a part of the pattern.
@@ -234,11 +234,11 @@ const (
 	SimilarValue
 	SimilarKey
 
-	// OtherValue means that the key is the same and the value is another one.
+	// OtherValue means that the key is the same and the value is quite different.
 	OtherValue
 )
 
-// String returns the difference as JSON shows it.
+// String returns the difference as in JSON.
 func (d Difference) String() string {
 	return [...]string{"", "other_case", "extra_space", "joined_text", "part_of_pattern", "unmet_condition", "similar_value", "similar_key", "other_value"}[d]
 }
@@ -247,7 +247,7 @@ func (d Difference) String() string {
 func difference(e *ratelimitv3.RateLimitDescriptor_Entry, d *limitsfile.Descriptor) Difference {
 	key, value := e.GetKey(), e.GetValue()
 	hasSameKey, hasAnyValue := matchesPattern(d.Key, key), d.Value == ""
-	// matchesAfter reports whether the entry matches d once change has changed all texts.
+	// matchesAfter reports whether the entry matches d after change has changed the texts of both.
 	matchesAfter := func(change func(string) string) bool {
 		return matchesPattern(change(d.Key), change(key)) && (hasAnyValue || matchesPattern(change(d.Value), change(value)))
 	}
@@ -274,7 +274,7 @@ func difference(e *ratelimitv3.RateLimitDescriptor_Entry, d *limitsfile.Descript
 	return Unrelated
 }
 
-// matchText reports whether pattern, with or without a *, matches text.
+// matchesPattern reports whether pattern, with or without a *, matches text.
 func matchesPattern(pattern, text string) bool {
 	if !strings.Contains(pattern, "*") {
 		return pattern == text
@@ -291,7 +291,7 @@ func partlyMatches(pattern, text string) bool {
 		text != "" && len(p.Prefix)-len(text) <= 2 && strings.HasPrefix(p.Prefix, text)
 }
 
-// similar reports whether b could be a misspelling of a.
+// isSimilar reports whether b could be a misspelling of a.
 func isSimilar(a, b string) bool {
 	const maxBytes = 64
 	if len(a) > maxBytes || len(b) > maxBytes || min(len(a), len(b)) < 3 || max(len(a), len(b))-min(len(a), len(b)) > 2 {

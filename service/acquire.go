@@ -16,8 +16,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// chargeNothingIfDenied makes the hits of c one group, so that a denied call charges nothing. If a denied hit need
-// not deny the call, because of quota mode or shadow mode, respond refunds the hits instead.
+// chargeNothingIfDenied makes the hits of c one group, so that a denied call charges nothing. In quota mode or shadow
+// mode, a call can pass although a hit is denied. Then the hits are no group, and respond refunds them.
 func (s *Service) chargeNothingIfDenied(c *Call) {
 	isGroup := !c.config.IsShadow(s.options.ShadowMode)
 	for j := range c.hits {
@@ -50,7 +50,7 @@ func (s *Service) sendWait(ctx context.Context, c *Call, code rlsv3.RateLimitRes
 	_ = grpc.SetHeader(ctx, metadata.Pairs(key, text)) // it fails only without a gRPC call, which has no headers
 }
 
-// refundAdmitted refunds the hits that a denied call has charged, in the windows that have charged them.
+// refundAdmitted refunds the hits that a denied call has charged. Each refund goes to the window of the charge.
 func (s *Service) refundAdmitted(ctx context.Context, c *Call) {
 	var refunds []backend.Hit
 	for j, h := range c.hits {
@@ -64,7 +64,7 @@ func (s *Service) refundAdmitted(ctx context.Context, c *Call) {
 	}
 }
 
-// hasDeniedGroup reports whether a hit denied its group. For hits above max_hits, the Limiter got a peek.
+// hasDeniedGroup reports whether a hit denied its group. For a hit above max_hits, the Limiter got only a peek.
 func (c *Call) hasDeniedGroup() bool {
 	for j := range c.hits {
 		isPeekOnly := c.exceedsMaxHits && c.hitExceedsMaxHits(j)
@@ -86,7 +86,7 @@ func secondsText(micros int64) string {
 	return strconv.FormatFloat(float64(micros)/secondMicros, 'f', -1, 64)
 }
 
-// setHoldIDs copies the hold id of the call to the hits of concurrency limits. Without it, the holds are anonymous.
+// setHoldIDs copies the hold id of the call to the hits on concurrency limits. Holds without an id are anonymous.
 func (c *Call) setHoldIDs(ctx context.Context) error {
 	ids := metadata.ValueFromIncomingContext(ctx, limit.HoldKey)
 	switch {
@@ -106,8 +106,8 @@ func (c *Call) setHoldIDs(ctx context.Context) error {
 	return nil
 }
 
-// sendHold sends the shortest hold of the limits that count holders by id. If another limit denies the call, a
-// release can't help the caller, so sendHold sends nothing.
+// sendHold sends the shortest hold time of the limits that count holds with an id. If another limit denies the call, a
+// released slot can't help the caller, so sendHold sends nothing.
 func (c *Call) sendHold(ctx context.Context, code rlsv3.RateLimitResponse_Code) {
 	shortestHold := int64(math.MaxInt64)
 	for j := range c.hits {

@@ -15,13 +15,13 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Bounds of the memory of a pooled call. Larger calls don't return to the pool.
+// These constants bound the memory of a call in the pool. Larger calls don't return to the pool.
 const (
 	maxPooledKeyBytes = 64 << 10
 	maxPooledHits     = 1 << 10
 )
 
-// Call is a call of the service and its answer. It is reused, so an Observer must not keep it.
+// Call is a call of the service and its answer. An Observer must not keep a Call, because later calls use it again.
 type Call struct {
 	Request *rlsv3.RateLimitRequest
 	Start   time.Time // the time of the decisions
@@ -29,27 +29,27 @@ type Call struct {
 	// DomainFound reports whether the limits in force have the domain of the request.
 	DomainFound bool
 
-	// Rules has the rule of each descriptor, or nil if none matches. It can be shorter in a rejected request.
+	// Rules has the rule of each descriptor, or nil if no rule matches. A rejected request can have fewer rules.
 	Rules []*descriptors.Rule
 
 	// Response is the answer, or nil if Err is set.
 	Response *rlsv3.RateLimitResponse
 	Err      error
 
-	// GlobalShadow reports that Options.ShadowMode made the code OVER_LIMIT OK.
+	// GlobalShadow reports that Options.ShadowMode, or a switch, has replaced the code OVER_LIMIT by OK.
 	GlobalShadow bool
 
 	config *descriptors.Config // the limits in force
 	budget descriptors.Budget  // the steps that the conditions of this call may still take
 
-	// replacedNames holds the names of limits that other matched limits replace, also limits without hits.
+	// replacedNames has the names of the limits that a limit of this call replaces, even if that limit gets no hits.
 	replacedNames map[string]bool
 
-	// The slices below have one element for each hit. Hits of one descriptor are
+	// The slices below have one element for each hit. The hits of a descriptor are
 	// neighbours, in the order of the limits of its rule.
 	hits           []backend.Hit
 	results        []backend.Result
-	hitDescriptors []int // index of the hit's descriptor
+	hitDescriptors []int // the index of the descriptor of the hit
 	limits         []*descriptors.RateLimit
 
 	keys []byte // memory of the keys of hits
@@ -81,7 +81,7 @@ func (c *Call) returnToPool() {
 	calls.Put(c)
 }
 
-// hitsEnd returns the end of the hits of descriptor i, which begin at from.
+// hitsEnd returns the end of the hits of descriptor i. start is the index of its first hit.
 func (c *Call) hitsEnd(i, start int) int {
 	for start < len(c.hits) && c.hitDescriptors[start] == i {
 		start++
@@ -166,7 +166,7 @@ func (c *Call) checkRefunds(rejectsAll bool) error {
 // RequestedHits returns the hits that descriptor i charges: 0 for a peek, negative for a refund.
 func (c *Call) RequestedHits(i int) int64 { return hitCount(c.Request, c.Request.Descriptors[i]) }
 
-// hitCount returns the hits that d charges: its hits_addend, or else that of req, where 0 means 1.
+// hitCount returns the hits that d charges: its hits_addend, or else the hits_addend of req, where 0 means 1.
 func hitCount(req *rlsv3.RateLimitRequest, d *ratelimitv3.RateLimitDescriptor) int64 {
 	n := max(int64(req.HitsAddend), 1)
 	if addend := d.GetHitsAddend(); addend != nil {

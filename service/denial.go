@@ -11,8 +11,8 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// addDenial adds the body and the headers of a rule to resp: of the descriptor of headerStatus if it is denied, or
-// else of the last denied descriptor.
+// addDenial adds the body and the headers of the rule of a denied descriptor to resp. If the descriptor of headerStatus
+// is denied, addDenial takes its rule. Otherwise it takes the rule of the last denied descriptor.
 func (c *Call) addDenial(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus) {
 	deniedIndex := -1
 	for i, st := range resp.Statuses {
@@ -33,8 +33,8 @@ func (c *Call) addDenial(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.Rate
 // maxPolicies bounds the limits that the policy headers describe.
 const maxPolicies = 16
 
-// addPolicyHeaders adds the headers RateLimit-Policy and RateLimit, with one item for each of the first maxPolicies
-// counted limits that can deny the request. A denied request also gets Retry-After, unless it can never pass.
+// addPolicyHeaders adds the headers RateLimit-Policy and RateLimit. They have an item for each counted limit that can
+// deny the request, for at most maxPolicies limits. A denied request also gets Retry-After, unless it can never pass.
 func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse, quotaMode bool) {
 	var policies, states []byte
 	var names []string
@@ -52,7 +52,7 @@ func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse, quotaMode bool) {
 		policies = append(policies, name...)
 		policies = append(policies, ";q="...)
 		policies = strconv.AppendInt(policies, l.Max(), 10)
-		if !l.Algorithm.HasHolds() && l.Period()%secondMicros == 0 { // w has whole seconds, and can be left out
+		if !l.Algorithm.HasHolds() && l.Period()%secondMicros == 0 { // w has whole seconds, and is optional
 			policies = append(policies, ";w="...)
 			policies = strconv.AppendInt(policies, l.Period()/secondMicros, 10)
 		}
@@ -77,8 +77,8 @@ func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse, quotaMode bool) {
 	}
 }
 
-// policyName returns the name of l, or else its window, as a string of structured fields (RFC 9651): visible ASCII
-// and spaces only.
+// policyName returns the name of l, or the window of l if l has no name. The result is a string of structured fields
+// (RFC 9651), which has only visible ASCII characters and spaces.
 func policyName(l *descriptors.RateLimit) string {
 	quoted := []byte{'"'}
 	for _, c := range cmp.Or(l.Name, l.PerWindow()) {
@@ -94,7 +94,7 @@ func policyName(l *descriptors.RateLimit) string {
 	return string(append(quoted, '"'))
 }
 
-// uniqueName returns name, with a number if names has it already. A name ends with a quote.
+// uniqueName returns name. If names already contains name, uniqueName adds a number before the closing quote.
 func uniqueName(names []string, name string) string {
 	unique := name
 	for i := 2; slices.Contains(names, unique); i++ {

@@ -11,8 +11,8 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// dynamicMetadata returns a description of the request. Its field "metadata" merges the metadata of the rules whose
-// descriptors passed. The first value of a field wins, and maps are merged.
+// dynamicMetadata returns a description of the request. The field "metadata" merges the metadata of the rules of all
+// descriptors that passed. If two rules have the same field, the first value wins, but maps are merged.
 func dynamicMetadata(req *rlsv3.RateLimitRequest, rules []*descriptors.Rule, statuses []*rlsv3.RateLimitResponse_DescriptorStatus) *structpb.Struct {
 	descriptorList, ruleMetadata := make([]any, len(req.Descriptors)), map[string]any{}
 	for i, d := range req.Descriptors {
@@ -28,7 +28,7 @@ func dynamicMetadata(req *rlsv3.RateLimitRequest, rules []*descriptors.Rule, sta
 	if len(ruleMetadata) > 0 {
 		m["metadata"] = ruleMetadata
 	}
-	s, _ := structpb.NewStruct(m) // fails only for invalid UTF-8, which gRPC has rejected
+	s, _ := structpb.NewStruct(m) // it fails only for invalid UTF-8, and gRPC has rejected invalid UTF-8
 	return s
 }
 
@@ -65,10 +65,10 @@ func addMissing(dst, src map[string]any) {
 	}
 }
 
-// Fields of the dynamic metadata with Options.RuleMetadata.
+// These constants are fields of the dynamic metadata with Options.RuleMetadata.
 const (
-	decisionField  = "decision"  // of the descriptor that the response headers describe
-	decisionsField = "decisions" // of each descriptor, in the order of the request
+	decisionField  = "decision"  // the decision about the descriptor that the response headers describe
+	decisionsField = "decisions" // the decision about each descriptor, in the order of the request
 )
 
 func (c *Call) addRuleMetadata(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus) {
@@ -86,14 +86,14 @@ func (c *Call) addRuleMetadata(resp *rlsv3.RateLimitResponse, headerStatus *rlsv
 		case st == headerStatus:
 			fields[decisionField] = decision
 		case headerStatus == nil && fields[decisionField] == nil && c.Rules[i] != nil:
-			fields[decisionField] = decision // an unlimited or replaced rule is better than none
+			fields[decisionField] = decision // without a counted limit, show the first unlimited or replaced rule
 		}
 		firstHit = nextHit
 	}
 	fields[decisionsField] = structpb.NewListValue(decisions)
 }
 
-// decisionMetadata describes the decision about descriptor i, whose hits are those in [firstHit, nextHit).
+// decisionMetadata describes the decision about descriptor i. The descriptor has the hits in [firstHit, nextHit).
 func (c *Call) decisionMetadata(i, firstHit, nextHit int, st *rlsv3.RateLimitResponse_DescriptorStatus) *structpb.Struct {
 	d := &structpb.Struct{Fields: map[string]*structpb.Value{"code": structpb.NewStringValue(st.Code.String())}}
 	rule := c.Rules[i]

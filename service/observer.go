@@ -8,30 +8,30 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// Observer receives the calls of a Service. Calls of its method may overlap.
+// Observer gets the calls of a Service. Calls of Answered may overlap.
 type Observer interface {
-	// Answered is called just before each answer, also of a rejected or failed call. It must return at once, must
-	// not allocate, and must not change or keep the Call.
+	// Answered gets each call just before the answer, even a rejected or failed call. It must return at once, must not
+	// allocate, and must not change or keep the Call.
 	Answered(ctx context.Context, c *Call)
 }
 
 // Decision is the decision of one limit about one descriptor. It is valid as long as the Call.
 type Decision struct {
-	Descriptor int // its place in the request
+	Descriptor int // the place of the descriptor in the request
 	Rule       *descriptors.Rule
-	Limit      *descriptors.RateLimit // of Rule; never unlimited
+	Limit      *descriptors.RateLimit // the limit of Rule; it is never unlimited
 
 	// Hit is the charge on the counter of Limit.
 	*backend.Hit
 
-	// ChargesDenied reports that denied hits are charged, unless they are in a group or above max_hits.
+	// ChargesDenied reports that denied hits are charged. It is false for hits in a group or above max_hits.
 	ChargesDenied bool
 
-	// Result is the result of the hits. With an Err, they were not decided.
+	// Result is the result of the hits. If Result has an Err, the Limiter could not decide the hits.
 	Result backend.Result
 }
 
-// Decisions returns the number of decisions: one for each limit that is counted.
+// Decisions returns the number of decisions. Each counted limit has a decision.
 func (c *Call) Decisions() int { return len(c.hits) }
 
 // IsAcquire reports whether the caller waits for permits. A denied call then charges nothing.
@@ -47,7 +47,7 @@ func (c *Call) Decision(i int) Decision {
 	}
 }
 
-// DescriptorDecision returns the decision that the status of descriptor i describes, if a limit was counted.
+// DescriptorDecision returns the decision in the status of descriptor i. ok is false if no limit was counted.
 func (c *Call) DescriptorDecision(i int) (d Decision, ok bool) {
 	start, _ := slices.BinarySearch(c.hitDescriptors, i)
 	end := c.hitsEnd(i, start)

@@ -12,9 +12,9 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// overallCode returns the overall code of a request with these statuses, and the status that response headers
-// describe: the last ordinary descriptor over its limit, or else the first with the least remaining, or nil if no
-// limit was counted.
+// overallCode returns the overall code of a request with these statuses. headerStatus is the status that response
+// headers describe: the status of the last descriptor over its limit that is not in quota mode. Without such a
+// descriptor, it is the first status with the least remaining, or nil if no limit was counted.
 func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quotaMode bool) (
 	code rlsv3.RateLimitResponse_Code, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus,
 ) {
@@ -37,8 +37,8 @@ func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus,
 	return rlsv3.RateLimitResponse_OK, headerStatus
 }
 
-// isDeniedBy reports whether c is denied, because an ordinary descriptor is over its limit, or because all
-// descriptors in quota mode are. isOver decides for descriptor i, whose hits are those in [from, to).
+// isDeniedBy reports whether c is denied. That is, a descriptor that is not in quota mode, or all descriptors in quota
+// mode, are over their limits. isOver reports this for descriptor i, which has the hits in [start, end).
 func (c *Call) isDeniedBy(quotaMode bool, isOver func(i, start, end int) bool) bool {
 	hit, quotaCount, overQuotaCount := 0, 0, 0
 	for i, rule := range c.Rules {
@@ -63,7 +63,8 @@ func isInQuotaMode(rule *descriptors.Rule, hasLimit, quotaMode bool) bool {
 	return quotaMode || rule != nil && rule.QuotaMode && (hasLimit || rule.IsUnlimited())
 }
 
-// coversAllQuotas reports whether n are all descriptors in quota mode, of which quotas have a rule.
+// coversAllQuotas reports whether deniedCount is the number of all descriptors in quota mode. quotaCount is the number
+// of descriptors in quota mode that have a rule.
 func (c *Call) coversAllQuotas(deniedCount, quotaCount int) bool {
 	if deniedCount == 0 || deniedCount < quotaCount {
 		return false
@@ -77,7 +78,7 @@ func (c *Call) coversAllQuotas(deniedCount, quotaCount int) bool {
 	return true
 }
 
-// Headers holds the names of the response headers for limit, remaining hits and seconds until the reset.
+// Headers has the names of the response headers for the limit, the remaining hits and the seconds until the reset.
 type Headers struct {
 	Limit, Remaining, Reset string
 }
@@ -94,8 +95,8 @@ func (h *Headers) values(st *rlsv3.RateLimitResponse_DescriptorStatus) []*corev3
 	}
 }
 
-// take lets the Limiter decide the hits of c, and denies hits above the max_hits of their rule. If this denies the
-// call, the call charges nothing. Otherwise only these hits are not charged.
+// take lets the Limiter decide the hits of c, and denies hits above the max_hits of their rule. If such hits deny the
+// call, the call charges nothing. Otherwise the call charges all hits except the hits above max_hits.
 func (s *Service) take(ctx context.Context, c *Call) {
 	if !c.exceedsMaxHits {
 		s.options.Limiter.Take(ctx, c.Start, c.hits, c.results)
@@ -127,7 +128,7 @@ func (c *Call) hitExceedsMaxHits(j int) bool {
 	return c.Rules[c.hitDescriptors[j]].ExceedsMaxHits(c.hits[j].N)
 }
 
-// isDeniedByMaxHits reports whether the max_hits of the rules deny c, whatever their limits have left.
+// isDeniedByMaxHits reports whether the max_hits of the rules deny c. It does not depend on the counters.
 func (c *Call) isDeniedByMaxHits(quotaMode bool) bool {
 	return c.isDeniedBy(quotaMode, func(_, start, end int) bool {
 		for j := start; j < end; j++ {

@@ -32,8 +32,8 @@ func (c *Call) newResponse() *rlsv3.RateLimitResponse {
 	return resp
 }
 
-// mostRestrictiveHit returns the hit in [from, to) that the status of their descriptor describes: the first denied
-// hit with the longest wait, or else the first with the least remaining.
+// mostRestrictiveHit returns the hit in [start, end) that the status of the descriptor describes: the first denied hit
+// with the longest wait. If no hit is denied, it returns the first hit with the least remaining.
 func (c *Call) mostRestrictiveHit(start, end int) int {
 	best := start
 	for j := start + 1; j < end; j++ {
@@ -48,7 +48,7 @@ func (c *Call) mostRestrictiveHit(start, end int) int {
 	return best
 }
 
-// denialRank ranks denials by their wait. Hits that never pass come after all others.
+// denialRank returns a larger rank for a denial with a longer wait. Hits that never pass have the largest ranks.
 func denialRank(l *limit.Limit, r limit.Result) int64 {
 	rank := l.DurationUntilReset(r)
 	if r.RetryAfter == limit.Never {
@@ -73,9 +73,9 @@ func setDuration(d *durationpb.Duration, micros int64) {
 	d.Seconds, d.Nanos = micros/secondMicros, int32(micros%secondMicros*1000)
 }
 
-// roundWait rounds a wait in microseconds up to whole seconds. Envoy cuts fractions off in Retry-After and
-// x-ratelimit-reset, so a fraction would send clients back too early. Waits below a second stay exact, for clients
-// other than Envoy, except in aligned windows of whole seconds, as in envoyproxy/ratelimit.
+// roundWait rounds a wait in microseconds up to whole seconds. Envoy cuts off fractions in Retry-After and
+// x-ratelimit-reset, so with a fraction, clients would come back too early. A wait below a second stays exact for
+// clients other than Envoy. But in aligned windows of whole seconds it is rounded too, as in envoyproxy/ratelimit.
 func roundWait(l *limit.Limit, wait int64) int64 {
 	if wait < secondMicros && (!l.Algorithm.AlignsWindows() || l.Period()%secondMicros != 0) {
 		return wait
@@ -115,8 +115,8 @@ type slab4 struct {
 
 const neverWait = math.MaxInt64
 
-// retryAfter returns the microseconds until the same call passes if nobody else sends hits, also with the hits that
-// this call has charged. Limits with holds count only if withSlots is true, or if they never admit the call.
+// retryAfter returns the microseconds until the same call passes if nobody else sends hits. It counts the hits that this
+// call has charged. Limits with holds count only if withSlots is true, or if they never admit the call.
 func (c *Call) retryAfter(quotaMode, withSlots bool) int64 {
 	var longestWait int64
 	quotas, shortestQuotaWait := 0, int64(neverWait)
@@ -141,8 +141,8 @@ func (c *Call) retryAfter(quotaMode, withSlots bool) int64 {
 	return longestWait
 }
 
-// wait returns the microseconds until the limit of hit j admits the same hits, once more if this call has charged
-// them. It returns 0 if the limit can't deny the call.
+// wait returns the microseconds until the limit of hit j admits the same hits. If this call has charged the hits, the
+// limit must admit them a second time. wait returns 0 if the limit can't deny the call.
 func (c *Call) wait(j int) int64 {
 	h, r := &c.hits[j], &c.results[j]
 	isCharged := c.keepsCharges && c.isCharged(j)

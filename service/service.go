@@ -25,29 +25,29 @@ type Options struct {
 	// Limiter decides and charges hits.
 	Limiter backend.Limiter
 
-	// Observers receive the answered calls, in this order.
+	// Observers get the answered calls, in this order.
 	Observers []Observer
 
-	// Now is the clock, which each call reads once. The default is time.Now.
+	// Now is the clock. Each call reads the clock once. The default is time.Now.
 	Now func() time.Time
 
-	// ShadowMode replaces the overall code OVER_LIMIT by OK, unless a switch of run time replaces this setting.
+	// ShadowMode replaces the overall code OVER_LIMIT by OK, unless a switch at run time replaces this setting.
 	ShadowMode bool
 
 	// QuotaMode puts every descriptor in quota mode.
 	QuotaMode bool
 
-	// MaxDescriptors bounds the descriptors of a request, MaxEntries the entries of a descriptor, and MaxAllEntries
-	// those of all descriptors of a request. 0 means no bound.
+	// MaxDescriptors bounds the descriptors of a request. MaxEntries bounds the entries of a descriptor. MaxAllEntries
+	// bounds the entries of all descriptors of a request. 0 means no bound.
 	MaxDescriptors, MaxEntries, MaxAllEntries int
 
 	// NoRefunds rejects requests with a refund.
 	NoRefunds bool
 
-	// AllOrNone charges either all hits of a request or none, except hits in shadow mode.
+	// AllOrNone charges either all hits of a request or no hit. Hits in shadow mode are charged in any case.
 	AllOrNone bool
 
-	// Headers names the response headers that describe the limit. Nil sends none.
+	// Headers has the names of the response headers that describe the limit. Nil means no such headers.
 	Headers *Headers
 
 	// PolicyHeaders adds RateLimit and RateLimit-Policy, and Retry-After to denied requests.
@@ -81,8 +81,8 @@ var (
 )
 
 // ShouldRateLimit implements rlsv3.RateLimitServiceServer. It returns INVALID_ARGUMENT for an invalid request,
-// FAILED_PRECONDITION while no limits are loaded, and PERMISSION_DENIED for a refund that is turned off. If a hit
-// could not be decided, it returns UNAVAILABLE, or the code of the caller's context.
+// FAILED_PRECONDITION while no limits are loaded, and PERMISSION_DENIED for a refund that is turned off. If the Limiter
+// could not decide a hit, ShouldRateLimit returns UNAVAILABLE, or the code for the end of ctx.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	c := calls.Get().(*Call)
 	defer c.returnToPool()
@@ -99,7 +99,7 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 		return nil, err
 	}
 	if len(c.hits) > 0 {
-		// A caller that waits for permits repeats a denied call, so that the call must charge nothing.
+		// A caller that waits for permits repeats a denied call, so a denied call must charge nothing.
 		acquire := metadata.ValueFromIncomingContext(ctx, limit.AcquireKey)
 		c.wantsWait = len(acquire) == 1
 		if c.isAcquire = c.wantsWait && acquire[0] == "true"; c.isAcquire {
@@ -110,7 +110,7 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 	return s.respond(ctx, c)
 }
 
-// prepare finds the rules and the hits of c.Request. An invalid request is an error, and has no hits.
+// prepare finds the rules and the hits of c.Request. For an invalid request, it returns an error, and c has no hits.
 func (s *Service) prepare(ctx context.Context, c *Call) error {
 	req := c.Request
 	c.config = s.options.Limits.Load()
@@ -140,7 +140,7 @@ func (s *Service) prepare(ctx context.Context, c *Call) error {
 	return err
 }
 
-// respond returns the response to c.Request, whose hits are decided.
+// respond returns the response to c.Request. The Limiter must have decided the hits.
 func (s *Service) respond(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse, error) {
 	for j := range c.results {
 		if err := c.results[j].Err; err != nil {
@@ -219,19 +219,19 @@ func statusError(err error) error {
 
 // Item is one of several requests that AnswerAll answers.
 type Item struct {
-	Context  context.Context // with the metadata of the call; also for the Observers
+	Context  context.Context // has the metadata of the call; the Observers get it too
 	Request  *rlsv3.RateLimitRequest
-	OnAnswer func(*Call) // called with the answer; the Call is valid only until OnAnswer returns
+	OnAnswer func(*Call) // gets the answered Call, which is valid only until OnAnswer returns
 }
 
-// AnswerAll answers independent requests in their order, each as ShouldRateLimit does. Their hits go to the Limiter
-// in one Take. A request goes alone if its hits must be charged together, or if a hit exceeds max_hits.
+// AnswerAll answers independent requests in their order. The answers are like answers of ShouldRateLimit. The Limiter
+// gets the hits of all requests in one Take. Hits of one all-or-none request, or above max_hits, get their own Take.
 func (s *Service) AnswerAll(ctx context.Context, items []Item) {
 	now := s.options.Now()
 	batchCalls := make([]*Call, len(items))
 	sharedBatch := backend.NewSubBatch()
 	defer sharedBatch.Release()
-	var budget descriptors.Budget // of the conditions of all requests
+	var budget descriptors.Budget // the budget for the conditions of all requests
 	for i, item := range items {
 		c := calls.Get().(*Call)
 		batchCalls[i] = c

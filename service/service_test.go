@@ -188,8 +188,7 @@ func BenchmarkShouldRateLimit(b *testing.B) {
 	}
 }
 
-// BenchmarkMatchAndTake measures a call without the response: match the rules, build the
-// keys and charge the counters.
+// BenchmarkMatchAndTake measures a call without the response: match the rules, build the keys and charge the counters.
 func BenchmarkMatchAndTake(b *testing.B) {
 	for _, n := range []int{1, 4} {
 		b.Run(fmt.Sprintf("descriptors=%d", n), func(b *testing.B) {

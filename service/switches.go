@@ -9,19 +9,19 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// Names in the metadata of gRPC. A client that sends AskSwitches gets the Switches of its request as JSON in
-// TrailerSwitches. Envoy does not ask.
+// These constants are names in the metadata of gRPC. A client that sends AskSwitches gets the Switches of its request as
+// JSON in TrailerSwitches. Envoy does not send AskSwitches.
 const (
 	AskSwitches     = "rls-ask-switches"
 	TrailerSwitches = "rls-switches-bin"
 )
 
-// Switch is a switch of run time that has taken the limits of a descriptor out of force.
+// Switch is a switch at run time that has taken the limits of a descriptor out of force.
 type Switch struct {
 	// Descriptor is the place of the descriptor in the request.
 	Descriptor int `json:"descriptor"`
 
-	// Path is the rule or the domain that is switched off, or "all domains".
+	// Path is the path of the rule or of the domain that is switched off, or "all domains".
 	Path string `json:"path"`
 
 	Author  string    `json:"by,omitempty"`
@@ -45,7 +45,7 @@ func (c *Call) Switch(i int) *Switch {
 	return &Switch{Descriptor: i, Path: offSwitch.Path, Author: offSwitch.Author, Reason: offSwitch.Reason, Expires: offSwitch.Expires}
 }
 
-// IsUnmatched reports whether no rule limits descriptor i, and no switch is the reason.
+// IsUnmatched reports whether no rule matches descriptor i. It is false if a switch has taken the limits out of force.
 func (c *Call) IsUnmatched(i int) bool { return c.Rules[i] == nil && c.Switch(i) == nil }
 
 func (c *Call) hasOffSwitch() bool { return c.config != nil && c.config.HasOffSwitch() }

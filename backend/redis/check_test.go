@@ -172,7 +172,7 @@ func TestDocumentedRightsSufficeForOverridesAndResets(t *testing.T) {
 	updates := make(chan source.Update, 100)
 	store := overrides.New(overrides.Options{
 		Client: client, Prefix: "myprefix:", Resync: time.Minute, Log: slog.New(slog.DiscardHandler), OnMissedResets: func() {},
-		Expired: func(value string, _ time.Time) bool { return value == "expired" },
+		IsExpired: func(value string, _ time.Time) bool { return value == "expired" },
 		OnReset: func(counter string) {
 			select {
 			case reset <- counter:

@@ -1,6 +1,5 @@
-// Package clienttest helps to test programs that use package client. New returns a Client that
-// decides by a limits file in this process, so tests need no service. Its Clock is virtual, so a
-// test of a wait takes no time.
+// Package clienttest helps to test programs that use package client. New returns a Client that decides in this process
+// with a limits file, so tests need no service. The Client can have a virtual Clock, so a test of a wait takes no time.
 package clienttest
 
 import (
@@ -13,9 +12,8 @@ import (
 	"github.com/seed-81f232ab/rls/client/local"
 )
 
-// New returns a Client with limits, which is the text of a limits file. If clock is nil, the
-// Client has the clock of the system, which is virtual in a bubble of testing/synctest. The end
-// of the test closes the Client.
+// New returns a Client. limits is the text of a limits file. If clock is nil, the Client has the clock of the system,
+// which is virtual in a bubble of testing/synctest. The end of the test closes the Client.
 func New(t testing.TB, limits string, clock *Clock) *client.Client {
 	t.Helper()
 	parsed, err := local.ParseLimits("limits", limits)
@@ -34,19 +32,18 @@ func New(t testing.TB, limits string, clock *Clock) *client.Client {
 	return c
 }
 
-// Clock is a clock that stands still until Advance. It implements client.Clock. Deadlines of
-// contexts don't follow a Clock.
+// Clock is a clock that stands still until Advance. Deadlines of contexts don't follow a Clock.
 type Clock struct {
 	mu      sync.Mutex
-	changed sync.Cond // on mu: timers has grown
+	changed sync.Cond // signals with mu that timers has grown
 	now     time.Time
 	timers  []*timer
 }
 
 // timer is a timer that has not ended.
 type timer struct {
-	at time.Time
-	ch chan time.Time
+	endTime time.Time
+	ch      chan time.Time
 }
 
 // NewClock returns a Clock that shows now.
@@ -63,8 +60,7 @@ func (c *Clock) Now() time.Time {
 	return c.now
 }
 
-// NewTimer returns a channel that gets the time once the Clock has advanced by d, and a function
-// that stops the timer.
+// NewTimer returns a channel that gets the time when the Clock has advanced by d, and a function that stops the timer.
 func (c *Clock) NewTimer(d time.Duration) (<-chan time.Time, func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,20 +78,20 @@ func (c *Clock) NewTimer(d time.Duration) (<-chan time.Time, func()) {
 	}
 }
 
-// Advance moves the Clock forward by d, and ends the timers of this time in their order.
+// Advance moves the Clock forward by d. It ends the timers of this time, the earliest timer first.
 func (c *Clock) Advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now = c.now.Add(d)
-	slices.SortStableFunc(c.timers, func(a, b *timer) int { return a.at.Compare(b.at) })
-	for len(c.timers) > 0 && !c.timers[0].at.After(c.now) {
-		c.timers[0].ch <- c.timers[0].at
+	slices.SortStableFunc(c.timers, func(a, b *timer) int { return a.endTime.Compare(b.endTime) })
+	for len(c.timers) > 0 && !c.timers[0].endTime.After(c.now) {
+		c.timers[0].ch <- c.timers[0].endTime
 		c.timers = c.timers[1:]
 	}
 }
 
 // WaitForTimers waits until n timers run. Each queue of callers that wait for the same
-// descriptors has one timer, and each Hold has one.
+// descriptors has one timer, and each Hold has one timer.
 func (c *Clock) WaitForTimers(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -25,7 +25,7 @@ descriptors:
 
 var queue = client.NewDescriptor("queue", "reports")
 
-func TestClockAdvancesWaits(t *testing.T) {
+func TestAdvanceEndsTheWaitOfAcquire(t *testing.T) {
 	clock := clienttest.NewClock(time.Date(2026, 1, 1, 0, 30, 0, 0, time.UTC))
 	c := clienttest.New(t, limits, clock)
 	require.NoError(t, c.Acquire(t.Context(), "jobs", queue))
@@ -37,7 +37,7 @@ func TestClockAdvancesWaits(t *testing.T) {
 	assert.Equal(t, time.Date(2026, 1, 1, 1, 1, 0, 0, time.UTC), clock.Now())
 }
 
-func TestTimersEndInTheirOrderAndNotBeforeTheirTime(t *testing.T) {
+func TestTimersEndAtTheirTimeUnlessStopped(t *testing.T) {
 	clock := clienttest.NewClock(time.Unix(0, 0))
 	late, stopLate := clock.NewTimer(2 * time.Second)
 	early, _ := clock.NewTimer(time.Second)
@@ -54,7 +54,7 @@ func TestTimersEndInTheirOrderAndNotBeforeTheirTime(t *testing.T) {
 	stopLate()
 }
 
-func TestClientWithoutClockFollowsBubble(t *testing.T) {
+func TestClientWithoutClockUsesTimeOfSynctest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clienttest.New(t, limits, nil)
 		begin := time.Now()

@@ -1,5 +1,5 @@
-// Package local decides requests of package client in this process, by limits files and by the code of the
-// service. A program that imports package client alone does not contain this code.
+// Package local decides requests of package client in this process, with limits files and the code of the
+// service. A program that imports only package client does not contain this code.
 //
 //	limits, err := local.ReadLimits("limits.yaml")
 //	…
@@ -23,16 +23,14 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// Limits are the limits of limits files. They are immutable, so several Clients can share them. Each
-// Client counts for itself.
+// Limits are the limits of limits files. They are immutable. Clients that share them have separate counters.
 type Limits struct {
 	set *limitsfile.Set
 }
 
 var _ client.Limits = (*Limits)(nil)
 
-// ReadLimits reads limits files. Each file has its own domain. The error names the place and the remedy of
-// each mistake.
+// ReadLimits reads limits files. Each file must have another domain. The error has all problems with their remedies.
 func ReadLimits(paths ...string) (*Limits, error) {
 	var files []limitsfile.File
 	for _, path := range paths {
@@ -45,7 +43,7 @@ func ReadLimits(paths ...string) (*Limits, error) {
 	return parse(files)
 }
 
-// ParseLimits parses the text of a limits file. name is shown in errors.
+// ParseLimits parses the text of a limits file. name is the name of the file in errors.
 func ParseLimits(name, text string) (*Limits, error) {
 	return parse([]limitsfile.File{{Name: name, Data: []byte(text)}})
 }
@@ -61,7 +59,7 @@ func parse(files []limitsfile.File) (*Limits, error) {
 	return &Limits{set}, nil
 }
 
-// Warnings reports parts of the files that are valid but are probably mistakes.
+// Warnings returns a text for each part of the files that is valid but is probably a mistake.
 func (l *Limits) Warnings() []string {
 	var warnings []string
 	for _, w := range l.set.Warnings {
@@ -73,27 +71,27 @@ func (l *Limits) Warnings() []string {
 // NewService implements client.Limits.
 func (l *Limits) NewService(ratio float64, now func() time.Time) rlsv3.RateLimitServiceServer {
 	store := new(descriptors.Store)
-	store.Set(descriptors.Compile(scaled(l.set, ratio)))
+	store.Set(descriptors.Compile(scaleSet(l.set, ratio)))
 	s := &sweeper{counters: counters.New(counters.Options{})}
 	return service.New(service.Options{Limits: store, Limiter: s.counters, Observers: []service.Observer{s}, Now: now})
 }
 
-func scaled(set *limitsfile.Set, ratio float64) *limitsfile.Set {
+func scaleSet(set *limitsfile.Set, ratio float64) *limitsfile.Set {
 	if ratio == 1 {
 		return set
 	}
-	share := *set
-	share.Domains = make([]*limitsfile.Domain, len(set.Domains))
+	scaled := *set
+	scaled.Domains = make([]*limitsfile.Domain, len(set.Domains))
 	for i, d := range set.Domains {
 		domain := *d
-		domain.Descriptors = scaledDescriptors(d.Descriptors, ratio)
-		share.Domains[i] = &domain
+		domain.Descriptors = scaleDescriptors(d.Descriptors, ratio)
+		scaled.Domains[i] = &domain
 	}
-	return &share
+	return &scaled
 }
 
-func scaledDescriptors(list []*limitsfile.Descriptor, ratio float64) []*limitsfile.Descriptor {
-	share := make([]*limitsfile.Descriptor, len(list))
+func scaleDescriptors(list []*limitsfile.Descriptor, ratio float64) []*limitsfile.Descriptor {
+	scaled := make([]*limitsfile.Descriptor, len(list))
 	for i, original := range list {
 		d := *original
 		d.Limits = make([]*limitsfile.Limit, len(original.Limits))
@@ -104,13 +102,13 @@ func scaledDescriptors(list []*limitsfile.Descriptor, ratio float64) []*limitsfi
 			}
 			d.Limits[j] = &scaledLimit
 		}
-		d.Descriptors = scaledDescriptors(original.Descriptors, ratio)
-		share[i] = &d
+		d.Descriptors = scaleDescriptors(original.Descriptors, ratio)
+		scaled[i] = &d
 	}
-	return share
+	return scaled
 }
 
-// callsPerSweep is the number of calls after which a part of the expired counters is freed.
+// callsPerSweep is the number of calls after which the sweeper frees a part of the expired counters.
 const callsPerSweep = 256
 
 type sweeper struct {

@@ -26,7 +26,7 @@ descriptors:
     rate_limit: {unlimited: true}
 `
 
-func TestMistakesInLimitsAreErrors(t *testing.T) {
+func TestInvalidLimitsFilesAreErrors(t *testing.T) {
 	_, err := ReadLimits()
 	assert.ErrorContains(t, err, "got none")
 	_, err = ReadLimits("missing.yaml")
@@ -43,7 +43,7 @@ func TestProbableMistakeIsWarning(t *testing.T) {
 	assert.Contains(t, limits.Warnings()[0], "limits.yaml:2:")
 }
 
-func TestClientHasItsShareOfEachLimitAndCountsAlone(t *testing.T) {
+func TestEachClientHasItsOwnCountersWithItsShareOfEachLimit(t *testing.T) {
 	limits, err := ParseLimits("limits.yaml", text)
 	require.NoError(t, err)
 	tenant := client.NewDescriptor("tenant", "acme")
@@ -72,7 +72,7 @@ func TestClientHasItsShareOfEachLimitAndCountsAlone(t *testing.T) {
 }
 
 func TestCallsFreeExpiredCounters(t *testing.T) {
-	s := &sweeper{counters: counters.New(counters.Options{MaxKeys: 256})} // one part of memory
+	s := &sweeper{counters: counters.New(counters.Options{MaxKeys: 256})} // a sweep covers all 256 keys
 	second, err := limit.New(limit.Spec{Unit: limit.Second, Requests: 1, Algorithm: limit.FixedWindow})
 	require.NoError(t, err)
 	now := time.Unix(1000, 0)

@@ -179,7 +179,7 @@ func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, lo
 	case env.OverridesOff:
 		return nil, nil
 	case env.OverridesInMemory:
-		r.overrideStore = &runtimechanges.Memory{Expired: isExpired, Report: l.report}
+		r.overrideStore = &runtimechanges.Memory{IsExpired: isExpired, Report: l.report}
 	default:
 		mainServer, err := withTLS(s, s.Redis(), s.RedisTLS)
 		if err != nil {
@@ -193,7 +193,7 @@ func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, lo
 			Client:         client,
 			Prefix:         s.CacheKeyPrefix,
 			Resync:         s.OverridesResync,
-			Expired:        isExpired,
+			IsExpired:      isExpired,
 			Report:         l.report,
 			OnReset:        resets.DropCounter,
 			OnMissedResets: resets.DropAll,

@@ -5,7 +5,7 @@
 //
 // - condition: a test that a descriptor has in place of a value;
 // - list: the values or networks of a condition;
-// - expression: a condition in CEL, which can also read the entries before the value;
+// - expression: a condition in CEL; an expression can also read the entries before the value;
 // - text: the short form of a condition, such as `cidr(10.0.0.0/8)`, in paths of rules.
 package condition
 
@@ -29,13 +29,13 @@ type Condition struct {
 	isNegated bool
 	text      string
 
-	list        *List          // the list of a CIDR or In condition, or nil
-	prefix      string         // the prefix, or for a regex the start of all values that it matches
-	whole       *regexp.Regexp // of a regex; it matches whole values
-	regexSyntax *syntax.Regexp // of a regex
-	size        patternSize    // size of the regular expressions in a regex or cel
+	list        *List          // the list of a cidr or in condition; otherwise nil
+	prefix      string         // the prefix of a prefix condition; for a regex, all values that match start with it
+	wholeRegex  *regexp.Regexp // the regular expression of a regex condition; it matches only whole values
+	regexSyntax *syntax.Regexp // the syntax tree of a regex condition
+	size        patternSize    // the size of the regular expressions in a regex or cel condition
 
-	expression *expression // of a cel
+	expression *expression // the expression of a cel condition
 }
 
 // kind selects the test of a condition. With an interface, each value would escape to the heap.
@@ -49,20 +49,21 @@ const (
 	celKind
 )
 
-// Value is a value of a request. Its address is parsed once at most, for all conditions.
+// Value is a value of a request. It parses its address only once for all conditions.
 type Value struct {
 	text     string
-	entries  []*ratelimitv3.RateLimitDescriptor_Entry // up to the entry of the value
-	addr     netip.Addr                               // invalid if the text is no address
+	entries  []*ratelimitv3.RateLimitDescriptor_Entry // the last entry has the value
+	addr     netip.Addr                               // invalid if the text is not an address
 	isParsed bool
 }
 
-// NewValue returns the Value of the last of entries, the first entries of a descriptor in a request.
+// NewValue returns the Value of the last entry. entries are the first entries of a descriptor in a request.
 func NewValue(entries []*ratelimitv3.RateLimitDescriptor_Entry) Value {
 	return Value{text: entries[len(entries)-1].GetValue(), entries: entries}
 }
 
-// address parses v as an IP address: IPv4 also in IPv6 form, without a zone. It is invalid if v is no address.
+// address parses v as an IP address. It converts an IPv4 address in IPv6 form to IPv4, and removes a zone. The result is
+// invalid if v is not an address.
 func (v *Value) address() netip.Addr {
 	if !v.isParsed {
 		v.isParsed = true
@@ -73,8 +74,8 @@ func (v *Value) address() netip.Addr {
 	return v.addr
 }
 
-// Match reports whether v meets c. It takes the steps of the test from b, or returns ErrNotTested if too few are
-// left. If an expression fails, Match returns the error, also for the negated condition.
+// Match reports whether v meets c. It takes the steps of the test from b. If b has too few steps left, Match returns
+// ErrNotTested. If an expression fails, Match returns the error, even if c is negated.
 func (c *Condition) Match(v *Value, b *Budget) (isMet bool, err error) {
 	switch c.kind {
 	case cidrKind:
@@ -89,7 +90,7 @@ func (c *Condition) Match(v *Value, b *Budget) (isMet bool, err error) {
 			if !b.spend(patternSteps(c.size.instructions, len(v.text))) {
 				return false, ErrNotTested
 			}
-			isMet = c.whole.MatchString(v.text)
+			isMet = c.wholeRegex.MatchString(v.text)
 		}
 	case celKind:
 		if isMet, err = c.expression.isTrue(v, b); err != nil {
@@ -99,10 +100,10 @@ func (c *Condition) Match(v *Value, b *Budget) (isMet bool, err error) {
 	return isMet != c.isNegated, nil
 }
 
-// String returns the text of c. Equal texts mean the same kind and entries, or lists from the same file.
+// String returns the text of c. Conditions with the same text have the same kind, and the same entries or file.
 func (c *Condition) String() string { return c.text }
 
-// List returns the list of c, or nil if c has none.
+// List returns the list of c, or nil if c has no list.
 func (c *Condition) List() *List { return c.list }
 
 // Not returns a condition that a value meets if it does not meet c.
@@ -113,7 +114,7 @@ func (c *Condition) Not() *Condition {
 	return &negated
 }
 
-// Examples returns values near the border of c: values that meet c, and values that do not.
+// Examples returns values that meet c, and similar values that do not meet c.
 func (c *Condition) Examples() []string {
 	var values []string
 	switch c.kind {
@@ -133,19 +134,19 @@ func (c *Condition) Examples() []string {
 	return append(values, "~", "192.0.2.1", "2001:db8::1")
 }
 
-// Differences returns values that can meet only one of a and b, which have the same text and different list files.
+// Differences returns values that can meet only one of a and b. Both have the same text, but other list files.
 func Differences(a, b *Condition) []string {
 	if a.list == nil || b.list == nil {
 		return nil
 	}
-	different := a.list.differences(b.list)
+	differences := a.list.differences(b.list)
 	if a.kind == cidrKind {
-		return addresses(different)
+		return addresses(differences)
 	}
-	return different
+	return differences
 }
 
-// Prefix returns a condition that is met by values that start with prefix.
+// Prefix returns a condition that values meet if they start with prefix.
 func Prefix(prefix string) (*Condition, error) {
 	switch {
 	case prefix == "":
@@ -156,12 +157,12 @@ func Prefix(prefix string) (*Condition, error) {
 	return &Condition{kind: prefixKind, prefix: prefix, text: "prefix(" + shorten(prefix) + ")"}, nil
 }
 
-// Regex returns a condition that is met if the expression in RE2 matches the whole value. It adds the expression to
-// p before it compiles the expression.
+// Regex returns a condition that a value meets if the regular expression in RE2 matches the whole value. Regex adds the
+// expression to p before it compiles the expression.
 func Regex(expression string, p *Patterns) (*Condition, error) {
 	switch {
 	case expression == "":
-		return nil, errors.New("got an empty expression; want one such as ^v[0-9]+$")
+		return nil, errors.New("got an empty expression; want an expression such as ^v[0-9]+$")
 	case len(expression) > MaxEntryBytes:
 		return nil, fmt.Errorf("got %d bytes, want at most %d", len(expression), MaxEntryBytes)
 	}
@@ -173,11 +174,11 @@ func Regex(expression string, p *Patterns) (*Condition, error) {
 		return nil, err
 	}
 	// parsed.String() closes an open \Q, which would quote the \z.
-	whole, err := regexp.Compile(`\A(?:` + parsed.String() + `)\z`)
+	wholeRegex, err := regexp.Compile(`\A(?:` + parsed.String() + `)\z`)
 	if err != nil {
 		return nil, err
 	}
-	return &Condition{kind: regexKind, whole: whole, regexSyntax: parsed, size: size, prefix: prefixOf(parsed), text: "regex(" + shorten(expression) + ")"}, nil
+	return &Condition{kind: regexKind, wholeRegex: wholeRegex, regexSyntax: parsed, size: size, prefix: prefixOf(parsed), text: "regex(" + shorten(expression) + ")"}, nil
 }
 
 func addresses(networks []string) []string {
@@ -195,7 +196,7 @@ const (
 	maxExampleBytes = 4096
 )
 
-// exampleOf returns a text that e matches. It is a guess if e has \b or \B, or if the text would be very long.
+// exampleOf returns a text that e matches. With \b or \B in e, or a very long text, e may not match.
 func exampleOf(e *syntax.Regexp, depth int) string {
 	if depth > maxExampleDepth {
 		return ""
@@ -230,7 +231,7 @@ func exampleOf(e *syntax.Regexp, depth int) string {
 	return b.String()
 }
 
-// readableRune returns a rune of ranges of first and last runes, and a visible one if possible.
+// readableRune returns a rune of ranges, if possible visible ASCII. A range is a first and a last rune.
 func readableRune(ranges []rune) rune {
 	for i := 0; i+1 < len(ranges); i += 2 {
 		if first := max(ranges[i], '!'); first <= ranges[i+1] && first <= '~' {

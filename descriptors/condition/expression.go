@@ -20,33 +20,33 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
 
-// maxCost bounds the cost of an expression when the limits load, and in each evaluation. A unit is about one
-// operation, or ten bytes of a text. It takes up to 100 ns.
+// maxCost bounds the cost of an expression when the limits load, and in each evaluation. A unit of the cost is about one
+// operation, or ten bytes of a text. A unit takes up to 100 ns.
 const maxCost = 5000
 
 // The names that an expression can use.
 const (
 	valueName   = "value"   // the value of the entry that the descriptor matches
-	entriesName = "entries" // the values of this entry and the entries before it, by key
+	entriesName = "entries" // a map with the values of this entry and of the entries before it; the key is the key of the entry
 )
 
 // expression is a compiled expression in CEL. It is immutable and safe for concurrent use.
 type expression struct {
 	program      cel.Program
-	cost         int // the estimate when the limits load
+	cost         int // the estimate of the cost when the limits load
 	patterns     patternSizes
-	readsEntries bool     // it uses the name entries
-	entryKeys    []string // the keys that it names, as in entries.tenant
-	texts        []string // the texts in it
+	readsEntries bool     // the expression uses the name entries
+	entryKeys    []string // the keys in the expression, as in entries.tenant
+	texts        []string // the texts in the expression
 }
 
-// CEL returns a condition that is met if the expression in CEL is true. It adds the regular expressions in it to p
-// before it compiles them. An error names the place in the expression.
+// CEL returns a condition that a value meets if the expression in CEL is true. CEL adds the regular expressions of the
+// expression to p before it compiles them. An error names the place in the expression.
 func CEL(text string, p *Patterns) (*Condition, error) {
 	text = strings.TrimSpace(text)
 	switch {
 	case text == "":
-		return nil, errors.New(`got an empty expression; want one such as value.startsWith("/api/")`)
+		return nil, errors.New(`got an empty expression; want an expression such as value.startsWith("/api/")`)
 	case len(text) > MaxEntryBytes:
 		return nil, fmt.Errorf("got %d bytes, want at most %d", len(text), MaxEntryBytes)
 	}
@@ -94,7 +94,7 @@ func (x *expression) isTrue(v *Value, b *Budget) (bool, error) {
 type input struct {
 	value       string
 	entries     []*ratelimitv3.RateLimitDescriptor_Entry
-	valuesByKey map[string]string // entries; empty until they are read
+	valuesByKey map[string]string // the values of entries; empty until the expression reads entries
 }
 
 var inputs = sync.Pool{New: func() any { return &input{valuesByKey: map[string]string{}} }}
@@ -127,7 +127,8 @@ func (in *input) release() {
 // maxNesting bounds the depth of brackets and operators in an expression.
 const maxNesting = 32
 
-// environment returns what expressions can use. Limits without expressions don't need its memory.
+// environment returns the names and functions that expressions can use. It is made only if limits have an expression,
+// because it needs much memory.
 var environment = sync.OnceValues(func() (*cel.Env, error) {
 	return cel.NewEnv(
 		cel.Variable(valueName, cel.StringType),
@@ -199,7 +200,7 @@ func firstIssue(issues *cel.Issues) error {
 	return fmt.Errorf("%s: %s", place, message)
 }
 
-// inspect finds which names the expression reads, and rejects expressions that are unsafe or always the same.
+// inspect finds the names that the expression reads. It rejects expressions that are unsafe or constant.
 func (x *expression) inspect(checked *ast.AST) error {
 	readsValue := false
 	var patternErrors error
@@ -227,7 +228,7 @@ func (x *expression) inspect(checked *ast.AST) error {
 		}
 	}
 	if patternErrors == nil && !readsValue && !x.readsEntries {
-		return errors.New("the result is always the same, because the expression reads neither value nor entries; remove the condition, or read one of them")
+		return errors.New("the result is always the same, because the expression reads neither value nor entries; remove the condition, or read value or entries")
 	}
 	return patternErrors
 }
@@ -258,13 +259,13 @@ func entryKey(entries ast.NavigableExpr) (key string, ok bool) {
 	return "", false
 }
 
-// addPattern checks and adds the regular expression of a matches. It must be a constant: a pattern from a request
-// would be compiled for each request.
+// addPattern checks and adds the regular expression of a call of matches. The regular expression must be a constant,
+// because each request would have to compile a pattern from the request.
 func (x *expression) addPattern(call ast.CallExpr) error {
 	args := call.Args()
 	text, ok := constantText(args[len(args)-1])
 	if !ok {
-		return errors.New(`matches: got a pattern that is not a text in quotes, want one such as matches("^v[0-9]+$")`)
+		return errors.New(`matches: got a pattern that is not a text in quotes, want a pattern such as matches("^v[0-9]+$")`)
 	}
 	_, size, err := parsePattern(text)
 	if err == nil {
@@ -301,7 +302,7 @@ func parsePattern(text string) (*syntax.Regexp, patternSize, error) {
 	return parsed, size, size.check()
 }
 
-// patternSizes has the sizes of the regular expressions in an expression, by their text.
+// patternSizes has the sizes of the regular expressions in an expression. The key is the text of the regular expression.
 type patternSizes map[string]patternSize
 
 func (s patternSizes) size() (sum patternSize) {
@@ -315,19 +316,19 @@ func (s patternSizes) costOf(pattern string, bytes int) int {
 	return 1 + patternSteps(s[pattern].instructions, bytes)/stepsPerCost
 }
 
-// matchCost is the cost.FunctionTracker of a call of matches. The tracker of CEL counts the bytes of the
-// pattern, but the time depends on its instructions.
+// matchCost is the cost.FunctionTracker of a call of matches. It replaces the tracker of CEL, which counts the bytes of
+// the pattern, because the time of a match depends on the instructions of the pattern.
 func (s patternSizes) matchCost(args []ref.Val, result ref.Val) *uint64 {
 	units := uint64(1)
 	text, isText := args[0].(types.String)
 	pattern, isPattern := args[1].(types.String)
-	if isText && isPattern && !types.IsError(result) { // after an error, no match was tried
+	if isText && isPattern && !types.IsError(result) { // an error means that no match was tried
 		units = uint64(s.costOf(string(pattern), len(text)))
 	}
 	return &units
 }
 
-// boundedMatches returns implementations of matches that return ErrNotTested for a call beyond maxCost.
+// boundedMatches returns implementations of matches. If a call costs more than maxCost, they return ErrNotTested.
 func boundedMatches(sizes patternSizes) []*interpreter.RegexOptimization {
 	factory := func(call interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
 		compiled, err := regexp.Compile(pattern)
@@ -351,7 +352,7 @@ func boundedMatches(sizes patternSizes) []*interpreter.RegexOptimization {
 	}
 }
 
-// costEstimator estimates the cost of an expression for a request of the assumed sizes.
+// costEstimator estimates the cost of an expression for a request with the assumed sizes.
 type costEstimator struct{ patterns patternSizes }
 
 // EstimateSize implements cost.Estimator.
@@ -365,7 +366,7 @@ func (costEstimator) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
 	return &cost.SizeEstimate{Max: assumedBytes}
 }
 
-// EstimateCallCost implements cost.Estimator. All functions except matches have their cost from CEL.
+// EstimateCallCost implements cost.Estimator. It returns the cost of matches. CEL knows the cost of all other functions.
 func (e costEstimator) EstimateCallCost(_, overloadID string, target *cost.AstNode, args []cost.AstNode) *cost.CallEstimate {
 	if overloadID != overloads.Matches && overloadID != overloads.MatchesString {
 		return nil
@@ -385,5 +386,5 @@ func (e costEstimator) EstimateCallCost(_, overloadID string, target *cost.AstNo
 	return cost.NewCallEstimate(cost.Estimate{Min: 1, Max: uint64(e.patterns.costOf(pattern, bytes))}, nil)
 }
 
-// maxAssumedText is longer than any text that can be matched within the cost.
+// maxAssumedText is longer than any text that matches can test within maxCost.
 const maxAssumedText = 1 << 20

@@ -31,23 +31,23 @@ const (
 // Entry is a value or a network of a list.
 type Entry struct {
 	Text   string
-	Line   int // in its file
-	Column int // 0 if unknown
+	Line   int // the line in the file
+	Column int // 0 if the column is unknown
 }
 
 func (e Entry) problem(format string, args ...any) fields.Problem {
 	return fields.Problem{Line: e.Line, Column: e.Column, Reason: fmt.Sprintf(format, args...)}
 }
 
-// List is the entries of a condition. It is immutable.
+// List has the entries of a condition. It is immutable.
 type List struct {
 	file     string              // empty if the entries are in the limits file
-	entries  []string            // sorted, without duplicates
-	networks *bart.Lite          // of a cidr
-	values   map[string]struct{} // of an in
+	entries  []string            // the entries, sorted and without duplicates
+	networks *bart.Lite          // the entries of a cidr condition
+	values   map[string]struct{} // the entries of an in condition
 }
 
-// ParseFile returns the entries of a file, one a line. It leaves out empty lines and lines that start with a #.
+// ParseFile returns the entries of a file. Each line has an entry, is empty, or is a comment that starts with a #.
 func ParseFile(data []byte) (entries []Entry, problems fields.Problems) {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	line := 0
@@ -67,8 +67,8 @@ func ParseFile(data []byte) (entries []Entry, problems fields.Problems) {
 	return entries, problems
 }
 
-// CIDR returns a condition that is met by addresses in networks such as 10.0.0.0/8. file can be empty. c is nil if
-// there are problems.
+// CIDR returns a condition that addresses in the networks of entries meet, such as 10.0.0.0/8. file is the name of the
+// file of the entries, or empty. If CIDR returns problems, c is nil.
 func CIDR(file string, entries []Entry) (c *Condition, problems, warnings fields.Problems) {
 	networks := new(bart.Lite)
 	l, problems := newList(file, entries, func(e Entry) (string, error) {
@@ -93,7 +93,7 @@ func CIDR(file string, entries []Entry) (c *Condition, problems, warnings fields
 	return &Condition{kind: cidrKind, text: "cidr" + l.text(), list: l}, nil, warnings
 }
 
-// In returns a condition that is met by the values in entries. See CIDR. There are no warnings.
+// In returns a condition that the values in entries meet. It is like CIDR, but returns no warnings.
 func In(file string, entries []Entry) (c *Condition, problems, warnings fields.Problems) {
 	values := make(map[string]struct{}, len(entries))
 	l, problems := newList(file, entries, func(e Entry) (string, error) {
@@ -164,20 +164,21 @@ func (l *List) digest() string {
 
 func (l *List) examples() []string { return slices.Clone(l.entries[:min(maxExamples, len(l.entries))]) }
 
-// differences returns the first entries that only one of l and o has.
+// differences returns the first entries that only one of l and other has.
 func (l *List) differences(other *List) []string {
-	var different []string
+	var differences []string
 	for _, lists := range [][2]*List{{l, other}, {other, l}} {
 		for _, e := range lists[0].entries {
-			if _, found := slices.BinarySearch(lists[1].entries, e); !found && len(different) < maxExamples {
-				different = append(different, e)
+			if _, isInBoth := slices.BinarySearch(lists[1].entries, e); !isInBoth && len(differences) < maxExamples {
+				differences = append(differences, e)
 			}
 		}
 	}
-	return different
+	return differences
 }
 
-// text returns the entries in brackets: `(a b)`, or of a long list `(a b +98 1a2b3c4d)`.
+// text returns the entries in brackets: `(a b)`. For a long list, it returns the first entries, the number of the other
+// entries and a digest: `(a b +98 1a2b3c4d)`.
 func (l *List) text() string {
 	if l.file != "" {
 		return "(file " + l.file + ")"
@@ -200,7 +201,7 @@ func (l *List) text() string {
 	return "(" + b.String() + ")"
 }
 
-// shorten returns text, or its start and a digest if it is long.
+// shorten returns text. If text is long, it returns the start of text and a digest.
 func shorten(text string) string {
 	if len(text) <= maxTextBytes {
 		return text

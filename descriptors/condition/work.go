@@ -9,22 +9,23 @@ import (
 )
 
 const (
-	// MaxCallSteps bounds the steps of all conditions of a call, which take about 2 ms of CPU time. A step is the
-	// work of one instruction of a regular expression at one byte of a value, or of four instructions while package
-	// regexp is four times as fast.
+	// MaxCallSteps bounds the steps of all conditions of a call. So many steps take about 2 ms of CPU time. A step is
+	// the work of one instruction of a regular expression at one byte of a value. For a small regular expression,
+	// package regexp is four times as fast, so four instructions count as one step.
 	MaxCallSteps = 256_000
 
+	// stepsPerCost is the number of steps that take as long as a unit of the cost of an expression.
 	stepsPerCost = 10
 
-	// The sizes of a request in the estimates of steps and costs when the limits load.
-	assumedEntries = 10  // entries of a descriptor
-	assumedBytes   = 128 // of a key or a value
+	// When the limits load, the estimates of steps and costs assume a request with these sizes.
+	assumedEntries = 10  // the number of entries of a descriptor
+	assumedBytes   = 128 // the size of a key or a value
 
-	// maxInstructions bounds a regular expression, so that a value of assumedBytes takes MaxCallSteps at most.
+	// maxInstructions bounds a regular expression, so that a value of assumedBytes takes at most MaxCallSteps.
 	maxInstructions = MaxCallSteps / assumedBytes
 
-	// maxPatternSize bounds the memory of one regular expression, and maxPatternSizes that of all of a Set or of a
-	// domain. A unit takes up to 150 bytes.
+	// maxPatternSize bounds the memory of one regular expression. maxPatternSizes bounds the memory of all regular
+	// expressions of a Set or of a domain. A unit is up to 150 bytes.
 	maxPatternSize  = 20_000
 	maxPatternSizes = 500_000
 )
@@ -43,7 +44,7 @@ func (b *Budget) spend(steps int) bool {
 	return true
 }
 
-// MaxSteps estimates the most steps of a comparison of all conditions with one value of 128 bytes.
+// MaxSteps estimates the largest number of steps that all conditions take for one value of 128 bytes.
 func MaxSteps(conditions []*Condition) int {
 	sum := 0
 	for _, c := range conditions {
@@ -53,7 +54,7 @@ func MaxSteps(conditions []*Condition) int {
 		return sum
 	}
 	maximum := 0
-	for _, c := range conditions { // a value is only compared with the regular expressions whose prefix it has
+	for _, c := range conditions { // Match tests a regular expression only if the value starts with its prefix
 		sum := 0
 		for _, other := range conditions {
 			if strings.HasPrefix(c.regexPrefix(), other.regexPrefix()) {
@@ -65,7 +66,7 @@ func MaxSteps(conditions []*Condition) int {
 	return maximum
 }
 
-// regexPrefix returns the prefix of a regex. c is only compared with values that have this prefix.
+// regexPrefix returns the prefix of a regex. Match tests the regular expression only for values with this prefix.
 func (c *Condition) regexPrefix() string {
 	if c.kind == regexKind {
 		return c.prefix
@@ -73,7 +74,7 @@ func (c *Condition) regexPrefix() string {
 	return ""
 }
 
-// estimatedSteps returns the most steps of a comparison with a value of assumedBytes.
+// estimatedSteps returns the largest number of steps that c takes for a value of assumedBytes.
 func (c *Condition) estimatedSteps() int {
 	switch c.kind {
 	case regexKind:
@@ -84,8 +85,8 @@ func (c *Condition) estimatedSteps() int {
 	return 0
 }
 
-// patternSteps returns the most steps of a match. Package regexp is four times as fast if it can keep a bit for
-// each instruction at each byte.
+// patternSteps returns the largest number of steps of a match. Package regexp is four times as fast if its memory has a
+// bit for each instruction at each byte.
 func patternSteps(instructions, bytes int) int {
 	const maxFastInstructions, maxFastBits = 500, 256 << 10
 	steps := instructions * bytes
@@ -98,7 +99,7 @@ func patternSteps(instructions, bytes int) int {
 // patternSize is the size of a compiled regular expression.
 type patternSize struct {
 	instructions int
-	runes        int // first and last characters of all ranges in the instructions
+	runes        int // the number of first and last characters of all ranges in the instructions
 }
 
 func (s patternSize) plus(other patternSize) patternSize {
@@ -120,7 +121,7 @@ func (s patternSize) check() error {
 	return nil
 }
 
-// sizeOf returns the size of e once it is compiled, or a little more.
+// sizeOf returns the size of e after compilation, or a little more.
 func sizeOf(e *syntax.Regexp) patternSize {
 	size := patternSize{instructions: 1}
 	switch e.Op {
@@ -145,7 +146,7 @@ func sizeOf(e *syntax.Regexp) patternSize {
 	return size
 }
 
-// prefixOf returns a prefix of all texts that e matches as a whole. The prefix can be empty.
+// prefixOf returns a prefix that all texts have if e matches the whole text. The prefix can be empty.
 func prefixOf(e *syntax.Regexp) string {
 	switch e.Op {
 	case syntax.OpCapture:
@@ -169,7 +170,7 @@ func prefixOf(e *syntax.Regexp) string {
 // Patterns bounds the memory of all regular expressions of a Set or of a domain. Its zero value is empty.
 type Patterns struct{ memory int }
 
-// Add adds the regular expressions of c, or returns an error if there is no space for them.
+// Add adds the regular expressions of c. If they exceed the bound, Add returns an error.
 func (p *Patterns) Add(c *Condition) error { return p.add(c.size) }
 
 func (p *Patterns) add(size patternSize) error {

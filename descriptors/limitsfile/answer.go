@@ -16,17 +16,17 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// Bounds of the field denial.
+// These constants bound the field denial.
 const (
-	maxDenialBytes = 16 << 10 // of a message or a body
+	maxDenialBytes = 16 << 10 // bounds a message or a body
 	maxHeaders     = 20
-	maxHeaderBytes = 1024 // of a name or a value
+	maxHeaderBytes = 1024 // bounds a name or a value
 )
 
-// Denial is what a rule adds to the responses that deny a request. It must not be changed.
+// Denial is the addition of a rule to the responses that deny a request. Nobody may change it.
 type Denial struct {
 	Body    []byte
-	Headers []*corev3.HeaderValue // in file order
+	Headers []*corev3.HeaderValue // the headers in file order
 }
 
 func (d *Denial) equal(other *Denial) bool {
@@ -42,7 +42,7 @@ var forbiddenHeaders = []string{
 	"connection", "content-length", "host", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 }
 
-// denial reads a denial. It returns nil after reporting a mistake.
+// denial reads a denial. If it reports a problem, it returns nil.
 func (d *document) denial(pos *place, o *object) *Denial {
 	errorsBefore := d.errorCount
 	message, body := o.field("message"), o.field("body")
@@ -108,7 +108,7 @@ func (d *document) headers(pos *place, n *yaml.Node) []*corev3.HeaderValue {
 	return headers
 }
 
-// metadata reads a mapping with values of any type, or returns nil after reporting a mistake.
+// metadata reads a mapping with values of any type. If it reports a problem, it returns nil.
 func (d *document) metadata(pos *place, n *yaml.Node) *structpb.Struct {
 	errorsBefore, values := d.errorCount, map[string]any{}
 	d.metadataFields(values, pos, n, 0)

@@ -9,7 +9,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// Parse reads and checks all files, or none. The error is Problems. The Set keeps none of the files' data.
+// Parse reads and checks all files. If a file has a problem, Parse returns no Set. The error is Problems. The Set does not
+// keep the data of the files in memory.
 func Parse(files []File, o Options) (*Set, error) {
 	r := newReader(o)
 	for _, f := range files {
@@ -28,9 +29,9 @@ type reader struct {
 	isResponse  bool // the documents are resources of one xDS response
 	set         *Set
 	docs        []*document
-	domains     map[string]*Domain // by name
+	domains     map[string]*Domain // the key is the name
 	descriptors map[descriptorName]*Descriptor
-	conditions  map[descriptorName]*conditionGroup // by list and key
+	conditions  map[descriptorName]*conditionGroup // the key has a list and a key, but no value
 }
 
 type descriptorName struct {
@@ -50,9 +51,9 @@ func (r *reader) read() (*Set, fields.Problems) {
 	var errs fields.Problems
 	for i, d := range r.docs {
 		if r.isResponse && i > 0 {
-			d.rules = r.docs[i-1].rules // one bound for the response
+			d.rules = r.docs[i-1].rules // the bound is for all resources of the response
 		}
-		if d.root != nil && (d.errorCount == 0 || !r.isResponse) { // mistakes of the root concern all descriptors
+		if d.root != nil && (d.errorCount == 0 || !r.isResponse) { // a problem of the root concerns all descriptors
 			r.readRoot(d)
 		}
 		d.root, d.pieces = nil, nil
@@ -75,8 +76,8 @@ func (r *reader) read() (*Set, fields.Problems) {
 	return r.set, errs
 }
 
-// open reads the root of d, or nil for an empty file. All documents are opened before the first one is read,
-// because any file of a domain can have its defaults.
+// openDocument reads the root of d. root is nil if the file can't be parsed. The caller opens all documents before it reads
+// the descriptors of the first document, because any file of a domain can have the defaults of the domain.
 func (r *reader) openDocument(d *document, root *yaml.Node) {
 	r.docs = append(r.docs, d)
 	if root == nil {
@@ -90,7 +91,7 @@ func (r *reader) openDocument(d *document, root *yaml.Node) {
 		d.errorf(root, nil, "limits file: got %s, want a mapping with domain and descriptors", fields.Display(root))
 		return
 	}
-	// A file is read even if the set can't have its domain, to find all its mistakes.
+	// The reader reads the file even if the set can't have its domain, to find all problems of the file.
 	d.rootPlace = &place{}
 	d.root = d.object(rootLevel, d.rootPlace, root)
 	name := d.root.field("domain")
@@ -151,7 +152,7 @@ func (r *reader) readDescriptors(d *document, list *[]*Descriptor, parent *place
 	r.readItems(d, list, parent, d.items(v, parent), 0, depth)
 }
 
-// readItems adds the descriptors in items to list. first is the number of the first one below parent.
+// readItems adds the descriptors in items to list. first is the number of the first descriptor below parent.
 func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, items []*yaml.Node, first, depth int) {
 	for i, item := range items {
 		if !d.countRules(item, 1) {
@@ -200,7 +201,7 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 	}
 }
 
-// descriptor reads all of a descriptor except its key, its value and its children.
+// readDescriptor reads the fields of a descriptor, except its key, its value and its children.
 func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
 	desc.ShadowMode, desc.QuotaMode = o.field("shadow_mode").Flag, o.field("quota_mode").Flag
 	desc.DetailedMetric, desc.ValueToMetric = o.field("detailed_metric").Flag, o.field("value_to_metric").Flag
@@ -263,7 +264,7 @@ func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
 	d.warnLimits(desc, pos)
 }
 
-// limitItems returns the items of rate_limits, or nil after reporting that there are too many.
+// limitItems returns the items of rate_limits. If there are too many items, it reports a problem and returns nil.
 func (d *document) limitItems(pos *place, v value) []*yaml.Node {
 	items := d.items(v, pos)
 	if len(items) > maxLimits {
@@ -273,7 +274,7 @@ func (d *document) limitItems(pos *place, v value) []*yaml.Node {
 	return items
 }
 
-// sameCounter returns the limit that would share its counters with l, or nil.
+// limitWithSameCounter returns the limit that would share its counters with l, or nil.
 func limitWithSameCounter(limits []*Limit, l *Limit) *Limit {
 	for _, other := range limits {
 		if !l.Unlimited && !other.Unlimited && other.Tag() == l.Tag() {

@@ -20,11 +20,11 @@ const (
 	maxConditions = 1000
 )
 
-// conditionGroup has the conditions of one key below one parent. A request can meet each of them.
+// conditionGroup has the conditions of one key below one parent. A request may have to test all of them.
 type conditionGroup struct {
 	conditions []*condition.Condition
 
-	// The place of the last condition.
+	// document, node and pos are the place of the last condition.
 	document *document
 	node     *yaml.Node
 	pos      *place
@@ -36,15 +36,15 @@ func checkConditions(conditions []*condition.Condition) error {
 		return fmt.Errorf("more than %d conditions for one key; put their entries into one list, or combine them in one expression", maxConditions)
 	}
 	if steps := condition.MaxSteps(conditions); steps > condition.MaxCallSteps {
-		return fmt.Errorf("the conditions for this key take up to %d steps for a value of 128 bytes, want at most %d; use fewer or simpler ones, or prefix and in", steps, condition.MaxCallSteps)
+		return fmt.Errorf("the conditions for this key take up to %d steps for a value of 128 bytes, want at most %d; use fewer or simpler conditions, or prefix and in", steps, condition.MaxCallSteps)
 	}
 	return nil
 }
 
-// conditionFields are the names of the fields of conditions. The last one is not.
+// conditionFields are the names of the fields of conditions. The last name is "not".
 var conditionFields = append(fieldsAt(notLevel), "not")
 
-// readCondition sets the condition of desc, if o has one, or returns false after reporting a mistake.
+// readCondition sets the condition of desc if o has a condition. If readCondition reports a problem, it returns false.
 func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
 	errorsBefore := d.errorCount
 	c, field := d.condition(pos, o)
@@ -63,7 +63,7 @@ func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
 	return true
 }
 
-// condition returns the condition in o, and its field. c is nil if there is none, and for a mistake.
+// condition returns the condition in o, and its field. c is nil if o has no condition, or the condition has a problem.
 func (d *document) condition(pos *place, o *object) (c *condition.Condition, field value) {
 	for _, name := range conditionFields {
 		v := o.field(name)
@@ -107,7 +107,7 @@ func (d *document) condition(pos *place, o *object) (c *condition.Condition, fie
 	return c, field
 }
 
-// checkEntryKeys checks that each entry in the expression of c has one of keys. If not, it reports a mistake.
+// checkEntryKeys checks that each entry in the expression of c has one of keys. If not, it reports a problem.
 func (d *document) checkEntryKeys(c *condition.Condition, pos *place, o *object, keys []string) bool {
 	field := o.field("cel")
 	if !field.isPresent() {
@@ -126,10 +126,10 @@ func (d *document) checkEntryKeys(c *condition.Condition, pos *place, o *object,
 	return true
 }
 
-// maxExpressions bounds the different expressions of a Set. Each takes about 15 KB.
+// maxExpressions bounds the different expressions of a Set. An expression takes about 15 KB.
 const maxExpressions = 1000
 
-// expressionCache has the compiled expressions of a Set by their text.
+// expressionCache has the compiled expressions of a Set. The key is the text of the expression.
 type expressionCache map[string]*condition.Condition
 
 func (c expressionCache) condition(text string, p *condition.Patterns) (*condition.Condition, error) {
@@ -150,7 +150,7 @@ var newListCondition = map[string]func(file string, entries []condition.Entry) (
 	"cidr": condition.CIDR, "in": condition.In,
 }
 
-// listCondition returns the condition of a cidr or an in, or nil after reporting a mistake.
+// listCondition returns the condition of a cidr or an in. If it reports a problem, it returns nil.
 func (d *document) listCondition(pos *place, v value) *condition.Condition {
 	if v.node.Kind == yaml.MappingNode {
 		return d.conditionOfListFile(pos, v)
@@ -225,12 +225,11 @@ func (d *document) conditionOfListFile(pos *place, v value) *condition.Condition
 
 type fileList struct {
 	condition          *condition.Condition // nil if the list has problems
-	err                error                // why the file can't be read
+	err                error                // the error of reading the file
 	problems, warnings fields.Problems
 }
 
-// list returns the list of a field, and reads it once for all descriptors. name is the file in the limits file, and
-// path where it is.
+// list returns the list in the file at path. It reads each file once. name is the name in the limits file.
 func (s *parseState) list(field, name, path string) *fileList {
 	key := [3]string{field, name, path}
 	if existing := s.lists[key]; existing != nil {

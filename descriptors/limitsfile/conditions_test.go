@@ -43,7 +43,7 @@ func TestConditionProblemsHavePlaceAndRemedy(t *testing.T) {
 		{"syntax", "cel: value ==", "cel: at character 9: Syntax error"},
 		{"second line", "cel: |\n  value == 'a' &&\n  valu == 'b'", "cel: in line 2 of the expression, at character 1: unknown name valu"},
 		{"constant", "cel: 1 < 2", "cel: the result is always the same, because the expression reads neither value nor entries"},
-		{"empty expression", "cel: ''", `cel: got an empty expression; want one such as value.startsWith("/api/")`},
+		{"empty expression", "cel: ''", `cel: got an empty expression; want an expression such as value.startsWith("/api/")`},
 		{"long expression", "cel: value == '" + strings.Repeat("a", 1100) + "'", "cel: got 1111 bytes, want at most 1024"},
 		{"bad pattern", "cel: value.matches('a(')", "cel: matches: missing closing ): a("},
 		{"pattern of a request", "cel: value.matches(entries.k)", `matches: got a pattern that is not a text in quotes`},

@@ -72,13 +72,13 @@ func (l *Limit) summary() string {
 	return text
 }
 
-// ExtraFields returns the fields of l that l.String leaves out, in form, which takes a name and a value.
+// ExtraFields returns a text for each field of l that l.String leaves out. form gets the name and the value.
 func ExtraFields(l *limit.Limit, form string) []string {
 	var texts []string
 	for _, f := range []struct {
 		name    string
 		value   any
-		isGiven bool
+		isShown bool
 	}{
 		{"on_backend_failure", l.OnBackendFailure, l.OnBackendFailure != limit.FailDefault},
 		{"fallback_ratio", l.FallbackRatio, l.FallbackRatio != 0},
@@ -86,14 +86,14 @@ func ExtraFields(l *limit.Limit, form string) []string {
 		{"lease", l.Lease, l.Lease},
 		{"lease_waste", l.LeaseWaste, l.LeaseWaste != 0},
 	} {
-		if f.isGiven {
+		if f.isShown {
 			texts = append(texts, fmt.Sprintf(form, f.name, f.value))
 		}
 	}
 	return texts
 }
 
-// fieldSet is a set of fields. Bit i stands for row i of the schema.
+// fieldSet is a set of fields. Bit i is set if the set has the field of row i of the schema.
 type fieldSet uint64
 
 const _ = uint(64 - len(schema)) // a fieldSet has a bit for each row
@@ -146,7 +146,7 @@ func fieldsWithoutEffect(spec limit.Spec) fieldSet {
 
 // DefaultFields returns the names of the fields that come from the defaults of the domain.
 func (l *Limit) DefaultFields() []string {
-	if l.Unlimited { // an override can have covered the other fields
+	if l.Unlimited { // the other defaults have no effect
 		return (l.defaultFields & fieldSetOf("enabled")).names()
 	}
 	return l.defaultFields.names()

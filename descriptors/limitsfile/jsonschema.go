@@ -13,7 +13,7 @@ import (
 // JSONSchemaDialect is the version of JSON Schema that this project writes.
 const JSONSchemaDialect = "https://json-schema.org/draft/2020-12/schema"
 
-// JSONSchema returns the JSON Schema of limits files. It allows all files without warnings that Parse allows.
+// JSONSchema returns the JSON Schema of limits files. It allows all files that Parse reads without a warning.
 func JSONSchema() map[string]any {
 	schema := levelSchema(rootLevel)
 	schema["$schema"] = JSONSchemaDialect
@@ -41,19 +41,19 @@ const (
 	ShadowModeSchema = "shadow_mode_value"
 )
 
-// RuntimeJSONSchemas returns the schemas of values of run time, and those that they refer to with #/$defs/.
+// RuntimeJSONSchemas returns the schemas of changes at run time, and the schemas that they refer to with #/$defs/.
 func RuntimeJSONSchemas() map[string]any {
-	all := JSONSchema()["$defs"].(map[string]any)
+	schemas := JSONSchema()["$defs"].(map[string]any)
 	override := levelSchema(overrideLevel)
 	override["properties"].(map[string]any)["rate_limits"].(map[string]any)["items"] = reference("override_limit")
 	shadowMode := levelSchema(shadowModeLevel)
 	shadowMode["properties"].(map[string]any)["shadow_mode"] = map[string]any{"type": "boolean", "description": "Whether all requests pass."}
 	shadowMode["required"] = []string{"shadow_mode"}
-	maps.Copy(all, map[string]any{
+	maps.Copy(schemas, map[string]any{
 		OverrideSchema: override, "override_limit": levelSchema(overrideItemLevel),
 		RuleSchema: levelSchema(ruleLevel), SwitchSchema: levelSchema(switchLevel), ShadowModeSchema: shadowMode,
 	})
-	return all
+	return schemas
 }
 
 func levelSchema(l level) map[string]any {

@@ -8,7 +8,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// limit reads a rate_limit, or returns nil after reporting a mistake.
+// limit reads a rate_limit. If it reports a problem, it returns nil.
 func (d *document) limit(pos *place, o *object) *Limit {
 	l := &Limit{Name: o.field("name").Text, Enabled: true, Line: o.node.Line}
 	if v := o.fieldOr(d.domain.defaults, "enabled"); v.isPresent() {
@@ -35,7 +35,7 @@ func (d *document) limit(pos *place, o *object) *Limit {
 	return l
 }
 
-// newLimit returns the limit of spec, which equal specs share, or nil after reporting a mistake in o.
+// newLimit returns the limit of spec. Equal specs share a limit. If newLimit reports a problem of o, it returns nil.
 func (d *document) newLimit(pos *place, o *object, spec limit.Spec) *limit.Limit {
 	if l := d.limits[spec]; l != nil {
 		return l
@@ -52,7 +52,7 @@ func (d *document) newLimit(pos *place, o *object, spec limit.Spec) *limit.Limit
 	return nil
 }
 
-// checkLease warns if the lease of l, which can be nil, has no effect.
+// checkLease warns if the lease of l has no effect. l can be nil.
 func (d *document) checkLease(pos *place, o *object, l *limit.Limit) {
 	v := o.field("lease")
 	switch {
@@ -64,7 +64,7 @@ func (d *document) checkLease(pos *place, o *object, l *limit.Limit) {
 	}
 }
 
-// spec returns the spec of o without its invalid fields, so limit.New reports only other mistakes.
+// spec returns the spec of o without the invalid fields, so that limit.New reports only other problems.
 func (d *document) spec(pos *place, o *object) limit.Spec {
 	spec := d.domain.newSpec(o)
 	if o.fieldOr(d.domain.defaults, "algorithm").hasError {
@@ -121,13 +121,13 @@ func (d *document) checkUnit(pos *place, v value) {
 	}
 }
 
-// newSpec returns a spec with each field from o, or from the defaults of d if o does not have it.
+// newSpec returns a spec with the fields of o, and the defaults of d for the fields that o lacks.
 func (d *Domain) newSpec(o *object) limit.Spec {
 	return d.WithCalendar(changeSpec(limit.Spec{ChargeDenied: limit.DefaultAlgorithm.DefaultChargeDenied()}, o, d.defaults))
 }
 
-// changeSpec returns s with each field from o, or else from defaults. If the algorithm changes, charge_denied
-// follows the default of the new algorithm, if s had the old default.
+// changeSpec returns s with the fields of o, and of defaults for the fields that o lacks. If the algorithm changes and s
+// had the default charge_denied of the old algorithm, the result has the default of the new algorithm.
 func changeSpec(s limit.Spec, o, defaults *object) limit.Spec {
 	followsAlgorithm := s.ChargeDenied == s.Algorithm.DefaultChargeDenied()
 	for _, object := range []*object{defaults, o} {
@@ -142,7 +142,7 @@ func changeSpec(s limit.Spec, o, defaults *object) limit.Spec {
 	}
 	for _, f := range dependentFields {
 		if !f.hasEffect(&s) && !o.field(f.name).isPresent() {
-			f.clear(&s) // neither the default nor an old value is for this limit
+			f.clear(&s) // a default or an old value has no effect on this limit
 		}
 	}
 	return s
@@ -162,7 +162,8 @@ var dependentFields = []struct {
 	{"lease_waste", func(s *limit.Spec) bool { return s.Lease }, func(s *limit.Spec) { s.LeaseWaste = 0 }},
 }
 
-// checkUnlimited checks the fields beside unlimited: true. As in envoyproxy/ratelimit, the unit can be unknown.
+// checkUnlimited checks the other fields of a limit with unlimited: true. An unknown unit is only a warning, because
+// envoyproxy/ratelimit accepts it.
 func (d *document) checkUnlimited(pos *place, o *object) {
 	for _, v := range o.values {
 		_, isUnit := limit.ParseUnit(v.Text)

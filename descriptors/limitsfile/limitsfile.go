@@ -1,5 +1,5 @@
 // Package limitsfile reads limits files, xDS resources and overrides, checks them against one schema, and returns
-// the descriptors and limits that they state. A problem is a mistake in a file, with its place and remedy.
+// their descriptors and limits. A problem is a mistake in a file, with a place and a remedy.
 package limitsfile
 
 import (
@@ -19,65 +19,65 @@ import (
 
 // File is the content of one limits file.
 type File struct {
-	// Name is shown in problems. It is usually a path.
+	// Name is the name in problems. It is usually a path.
 	Name string
 	Data []byte
 }
 
 // Options are the options for reading limits files.
 type Options struct {
-	// MergeDomains unites files of one domain. Without it, a domain in two files is a problem.
+	// MergeDomains merges the files of one domain. If it is false, a domain in two files is a problem.
 	MergeDomains bool
 
 	// CalendarMonths lets the windows of months without a timezone follow the calendar of UTC.
 	CalendarMonths bool
 
-	// LimitedStore names a shared place of counters that can't keep holds and leases, or is empty. A limit with
-	// shared holds is then a problem, and a lease a warning.
+	// LimitedStore is the name of a store of shared counters that can't keep holds and leases; empty without such a
+	// store. With a LimitedStore, a limit with shared holds is a problem, and a lease is a warning.
 	LimitedStore string
 
 	// MaxFileBytes is the maximum size of one file. 0 means DefaultMaxFileBytes.
 	MaxFileBytes int
 
-	// MaxNodes is the maximum number of keys, values and list items read from one file. Nodes behind an alias count
-	// at each use. 0 means DefaultMaxNodes.
+	// MaxNodes is the maximum number of keys, values and list items of one file. Nodes behind an alias count at each
+	// use. 0 means DefaultMaxNodes.
 	MaxNodes int
 
-	// ReadList returns the content of the file of a list. If it is nil, a list in a file is a problem.
+	// ReadList returns the content of the file of a list. If ReadList is nil, a list in a file is a problem.
 	ReadList func(path string) ([]byte, error)
 
-	// Pause, unless nil, is called after each few milliseconds of reading a large file, so that calls can use the
-	// processor. Without it, reading uses all processors.
+	// Pause is called every few milliseconds while a large file is read, so that calls can use the processor. If Pause
+	// is nil, reading uses all processors.
 	Pause func()
 }
 
 // Set is a checked set of limits files. It is immutable.
 type Set struct {
-	Domains []*Domain // in file order
+	Domains []*Domain // the domains in file order
 
 	// ShadowMode is the switch that replaces SHADOW_MODE, or nil.
 	ShadowMode *ShadowMode
 
-	// Warnings reports valid input that is probably a mistake.
+	// Warnings report valid input that is probably a mistake.
 	Warnings fields.Problems
 }
 
 // Domain is a namespace of descriptors.
 type Domain struct {
 	Name        string
-	Descriptors []*Descriptor // in file order
+	Descriptors []*Descriptor // the descriptors in file order
 
-	// File and Line are the place where the domain was read first.
+	// File and Line are the first place of the domain in the files.
 	File string
 	Line int
 
-	// Off is the switch that takes all limits of the domain out of force, or nil.
+	// OffSwitch is the switch that takes all limits of the domain out of force, or nil.
 	OffSwitch *AppliedOverride
 
-	defaults       *object // nil if none
+	defaults       *object // nil without defaults
 	defaultsFile   string
-	calendarMonths bool // see Options
-	hasProblems    bool // see ParseXDS
+	calendarMonths bool // the value of Options.CalendarMonths
+	hasProblems    bool // set by ParseXDS if a resource of the domain has problems
 }
 
 // ShadowMode is a switch in force that replaces SHADOW_MODE.
@@ -86,9 +86,9 @@ type ShadowMode struct {
 	Notes
 }
 
-// RequestLimit returns the defaults for a limit that is part of a request, and whether such limits are in force.
-// Such a limit has a window, so a default algorithm with holds is not for it.
-func (d *Domain) RequestLimit() (spec limit.Spec, enabled bool) {
+// RequestLimit returns the defaults for a limit that is part of a request. isEnabled reports whether such limits are in
+// force. Such a limit has a window, so it does not use a default algorithm with holds.
+func (d *Domain) RequestLimit() (spec limit.Spec, isEnabled bool) {
 	v := d.defaults.field("enabled")
 	spec = d.newSpec(nil)
 	if spec.Algorithm.HasHolds() {
@@ -106,32 +106,32 @@ func (d *Domain) WithCalendar(s limit.Spec) limit.Spec {
 	return s
 }
 
-// Descriptor is one descriptor of a limits file, or a copy of one for a single value.
+// Descriptor is a descriptor of a limits file, or a copy of such a descriptor for a single value.
 type Descriptor struct {
-	// Key and Value of matching entries can be patterns. Value can be the text of Condition.
+	// Key and Value are those of matching entries, or patterns. With a Condition, Value is the text of Condition.
 	Key, Value string
 
-	// Condition is the test that takes the place of the value, or nil.
+	// Condition is the test that replaces the value, or nil.
 	Condition *condition.Condition
 
-	WildcardKey, WildcardValue    bool // a * in Key, in Value
+	WildcardKey, WildcardValue    bool // Key has a *; Value has a *
 	DetailedMetric, ValueToMetric bool
 	ShareThreshold                bool
 
-	// EnforcedPercent is the percentage of the keys that can be denied. 0 stands for 100.
+	// EnforcedPercent is the percentage of the keys that can be denied. 0 means 100.
 	EnforcedPercent float64
 
 	RuleFields
 	Limits      []*Limit
-	Descriptors []*Descriptor // children, in file order
+	Descriptors []*Descriptor // the children in file order
 
-	// CopiedFrom is the original of a copy that an override made, or nil.
+	// Original is the original of a copy that an override made, or nil.
 	Original *Descriptor
 
-	// CounterPatterns, if not nil, is the result of CounterPatterns after an override.
+	// CounterPatterns is the result of function CounterPatterns after an override; nil without an override.
 	CounterPatterns []string
 
-	// Overrides has the overrides that changed the descriptor, in the order in which they apply, switches last.
+	// Overrides has the overrides that changed the descriptor, in the order in which they apply. Switches are last.
 	Overrides []AppliedOverride
 
 	// Created has the notes of a rule that was created at run time, or is nil.
@@ -142,7 +142,7 @@ type Descriptor struct {
 	Line int
 }
 
-// RuleFields are the fields of a descriptor that its rule in force has too.
+// RuleFields are the fields that a descriptor and its rule in force both have.
 type RuleFields struct {
 	ShadowMode, QuotaMode bool
 
@@ -152,10 +152,10 @@ type RuleFields struct {
 	// MaxHits bounds the hits of one call. 0 means no bound.
 	MaxHits uint32
 
-	// Denial is added to the responses that deny a request, or nil.
+	// Denial is the addition to the responses that deny a request, or nil.
 	Denial *Denial
 
-	// Metadata is shared by all responses and must not be changed.
+	// Metadata is the metadata of responses. All responses share it, so nobody may change it.
 	Metadata *structpb.Struct
 }
 
@@ -163,7 +163,7 @@ type RuleFields struct {
 type AppliedOverride struct {
 	Target string // empty for the switch of all domains
 	Notes
-	IsSwitch bool // a switch
+	IsSwitch bool // the override is a switch
 
 	// BaseLimits is the Summary of the descriptor without the override; empty for a domain.
 	BaseLimits string
@@ -175,10 +175,10 @@ type Limit struct {
 	Unlimited    bool
 	Enabled      bool
 
-	// Name is shown in responses. Replaces of other limits refers to it.
+	// Name is the name in responses. Other limits refer to Name in Replaces.
 	Name string
 
-	// Replaces names the limits that don't count in a request with this limit.
+	// Replaces has the names of the limits that don't count in a request with this limit.
 	Replaces []string
 
 	// Line is the line of the limit in the file, or 0 if it is unknown.
@@ -202,7 +202,7 @@ func (d *Descriptor) OffSwitch() *AppliedOverride {
 	return nil
 }
 
-// Label returns the descriptor's key and value for messages: `service=checkout`.
+// Label returns the key and value of d for messages: `service=checkout`.
 func (d *Descriptor) Label() string {
 	if d.Value == "" {
 		return fields.Printable(d.Key)
@@ -228,9 +228,9 @@ func (d *Descriptor) HasSameAnswers(other *Descriptor) bool {
 	return proto.Equal(d.Metadata, other.Metadata) && d.Denial.equal(other.Denial)
 }
 
-// CounterPatterns returns, for each descriptor from a domain's root to one descriptor, the pattern or condition
-// that takes the place of the value in the names of counters, or an empty text. It returns nil if no descriptor has
-// share_threshold.
+// CounterPatterns returns a text for each descriptor of trail, which has the descriptors from the root of a domain to one
+// descriptor. The text is the pattern or condition that replaces the value in the names of counters, or "" if the names
+// have the value. CounterPatterns returns nil if no descriptor has share_threshold.
 //
 // A copy for a single value keeps the counter of its original, unless an override changed the last descriptor.
 func CounterPatterns(trail []*Descriptor) []string {
@@ -258,11 +258,11 @@ func Path(domain string, trail []*Descriptor) string {
 	return strings.Join(parts, " > ")
 }
 
-// place is a descriptor in its file. Its path is computed at the end, because a key can follow the problem.
+// place is the place of a descriptor in its file. The path is computed last, because the key can follow a problem.
 type place struct {
 	parent     *place      // nil for the domain
-	domain     string      // as in a path; empty for a descriptor
-	number     int         // of the descriptor below parent, from 0
+	domain     string      // the domain in the path; empty for a descriptor
+	number     int         // the number of the descriptor below parent; the first descriptor is 0
 	descriptor *Descriptor // nil for the domain
 }
 
@@ -289,7 +289,7 @@ func (p *place) path() string {
 	return strings.TrimPrefix(strings.Join(labels, " > "), " > ")
 }
 
-// pathBytes returns about the memory of the path to p in a rule.
+// pathBytes estimates the memory of the path to p in a rule.
 func (p *place) pathBytes() (bytes int) {
 	for ; p != nil && p.descriptor != nil; p = p.parent {
 		bytes += len(p.descriptor.Key) + len(p.descriptor.Value) + 40
@@ -297,13 +297,13 @@ func (p *place) pathBytes() (bytes int) {
 	return bytes
 }
 
-// Pattern is a key or value in which * stands for any number of bytes. It has no escapes.
+// Pattern is a key or value in which * means any number of bytes. It has no escapes.
 type Pattern struct {
-	Literal        bool // there is no *, and Prefix is the whole pattern
+	Literal        bool // the pattern has no *, and Prefix is the whole pattern
 	Prefix, Suffix string
-	Middle         []string // non-empty parts between two *
+	Middle         []string // the parts between two *, except empty parts
 
-	minBytes int // the least length of a matching text
+	minBytes int // the smallest length of a matching text
 }
 
 // NewPattern returns the pattern with this text.
@@ -347,5 +347,5 @@ func (p *Pattern) Match(text string) bool {
 	return true
 }
 
-// MatchesAll reports whether p matches every text: p has nothing but *.
+// MatchesAll reports whether p matches every text. Such a pattern has only *.
 func (p *Pattern) MatchesAll() bool { return !p.Literal && p.minBytes == 0 }

@@ -10,8 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// At full size, a search through all domains for each file would exceed the timeout of go
-// test.
+// At full size, a search through all domains for each file would exceed the timeout of go test.
 func TestManyDomainsAreParsedInLinearTime(t *testing.T) {
 	_, scale := bounds()
 	var files []File

@@ -8,7 +8,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// object is a mapping whose fields are checked against the schema.
+// object is a mapping with fields that were checked against the schema.
 type object struct {
 	node   *yaml.Node
 	values []value
@@ -16,22 +16,22 @@ type object struct {
 
 // value is one field of an object. A field that is null has no node.
 type value struct {
-	row      *row // of the schema
+	row      *row // the row in the schema; nil if the object lacks the field
 	node     *yaml.Node
-	hasError bool // a mistake is reported, and Value is zero
+	hasError bool // a problem of the field is reported, and Value is zero
 
 	fields.Value
 
-	// mappings has all mappings given for an fields.Object. A field can be given twice, or beside a merge key.
+	// mappings has all mappings of a field of kind fields.Object. A file can have a field twice, or beside a merge key.
 	mappings []*yaml.Node
 }
 
 func (v value) isPresent() bool { return v.row != nil }
 
-// valid reports whether the field is in its object and has no mistake.
+// isValid reports whether the object has the field and the field has no problem.
 func (v value) isValid() bool { return v.row != nil && !v.hasError }
 
-// field returns the field of that name, or only the node of o for problems of the missing field.
+// field returns the field with this name. If o lacks the field, the result has only the node of o.
 func (o *object) field(name string) value {
 	if o == nil {
 		return value{}
@@ -44,7 +44,7 @@ func (o *object) field(name string) value {
 	return value{node: o.node}
 }
 
-// all returns the fields of o, which can be nil.
+// allValues returns the fields of o. o can be nil.
 func (o *object) allValues() []value {
 	if o == nil {
 		return nil
@@ -79,7 +79,7 @@ func (o *object) set(v value) {
 	}
 }
 
-// object reads the mappings in nodes as one mapping. The last of equal fields wins.
+// object reads the mappings in nodes as one mapping. If a field occurs several times, the last field wins.
 func (d *document) object(l level, pos *place, nodes ...*yaml.Node) *object {
 	o := &object{node: nodes[0]}
 	for _, n := range nodes {
@@ -93,7 +93,7 @@ func (d *document) object(l level, pos *place, nodes ...*yaml.Node) *object {
 	return o
 }
 
-// fill sets the fields of mapping n in their order, as go-yaml v2 does: a merge key overrides the fields before it.
+// fill sets the fields of mapping n in their order. Like in go-yaml v2, a merge key overrides the fields before it.
 func (d *document) fill(o *object, l level, pos *place, n *yaml.Node, depth int) {
 	if depth > maxNesting {
 		d.errorf(n, pos, "merge keys (<<) are nested more than %d deep", maxNesting)
@@ -132,7 +132,7 @@ func (d *document) fill(o *object, l level, pos *place, n *yaml.Node, depth int)
 	}
 }
 
-// mergeSources returns the mappings that a merge key points to. The first one wins, so it comes last.
+// mergeSources returns the mappings that a merge key names. The first mapping wins, so it is the last in the result.
 func (d *document) mergeSources(pos *place, n *yaml.Node) []*yaml.Node {
 	sources := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
@@ -152,7 +152,7 @@ func (d *document) mergeSources(pos *place, n *yaml.Node) []*yaml.Node {
 	return mappings
 }
 
-// row returns the row of a key at level l, or nil after reporting a key without meaning. keyNode can be an alias.
+// row returns the row of a key at level l. A key without meaning there is a problem. keyNode can be an alias.
 func (d *document) row(l level, pos *place, keyNode, key *yaml.Node) *row {
 	if key.Kind != yaml.ScalarNode {
 		d.errorf(keyNode, pos, "key: got %s, want a word", fields.Display(key))

@@ -24,32 +24,32 @@ const (
 	// DefaultMaxNodes is about the number of nodes in a file of DefaultMaxFileBytes.
 	DefaultMaxNodes = 2_000_000
 
-	// maxRules bounds the descriptors and limits of one file, and maxMetadata its values of metadata, also with
-	// aliases. A descriptor or limit takes about ruleBytes.
+	// maxRules bounds the descriptors and limits of one file. maxMetadata bounds the values in the metadata of a file.
+	// Both count the content behind an alias at each use. A descriptor or limit takes about ruleBytes.
 	maxRules    = 320_000
 	ruleBytes   = 400
 	maxMetadata = 400_000
 
-	// MaxDepth is the maximum depth of nested descriptors. Envoy Gateway nests one for each header of a rule.
+	// MaxDepth is the maximum depth of nested descriptors. Envoy Gateway nests a descriptor for each header of a rule.
 	MaxDepth = 512
 
 	// maxNesting is the maximum depth of nested metadata, and of merge keys.
 	maxNesting = 100
 
-	// pieceNodes is the number of nodes in a piece of a file, about 50 rules. A call can wait while a piece is
-	// parsed, which takes about a millisecond.
+	// pieceNodes is the number of nodes in a piece of a file, about 50 rules. A call can wait for about a millisecond
+	// while a piece is parsed.
 	pieceNodes = 500
 
 	// maxLimits bounds the limits of one descriptor.
 	maxLimits = 100
 
-	// maxProblems bounds the problems reported of one file.
+	// maxProblems bounds the reported problems of one file.
 	maxProblems = 1000
 )
 
 type parseState struct {
 	options     Options
-	lists       map[[3]string]*fileList // by field, name in the limits file, and path
+	lists       map[[3]string]*fileList // the key has the field, the name in the limits file, and the path
 	expressions expressionCache
 	patterns    *condition.Patterns
 }
@@ -64,21 +64,21 @@ func newParseState(o Options) *parseState {
 type document struct {
 	*parseState
 	file           string
-	nodes          int // visited so far
-	rules          int // descriptors and limits so far
-	metadataValues int // so far
+	nodes          int // the number of counted nodes
+	rules          int // the number of counted descriptors and limits
+	metadataValues int // the number of counted values in metadata
 
-	// pieces calls f with pieces of the items of descriptors until f returns false, or is nil if root has them.
+	// pieces calls f with pieces of the items of descriptors until f returns false. It is nil if root has the items.
 	pieces func(f func(items []*yaml.Node) bool) error
 
 	root      *object
 	domain    *Domain
-	rootPlace *place // of the domain
+	rootPlace *place // the place of the domain
 
-	limits map[limit.Spec]*limit.Limit // read so far
+	limits map[limit.Spec]*limit.Limit // the limits that were read; limits with the same spec share a Limit
 
 	errs, warns []pendingProblem
-	errorCount  int // all errors so far, also errors beyond maxProblems
+	errorCount  int // the number of all errors, with the errors beyond maxProblems
 }
 
 func newDocument(file string, s *parseState) *document {
@@ -110,7 +110,7 @@ func (d *document) addProblem(list []pendingProblem, n *yaml.Node, pos *place, r
 	return append(list, p)
 }
 
-// problems returns list in the order of lines, without duplicates.
+// sortedProblems returns list in the order of lines, without duplicates.
 func sortedProblems(list []pendingProblem) fields.Problems {
 	var ps fields.Problems
 	for _, p := range list[:min(len(list), maxProblems)] {
@@ -130,7 +130,7 @@ func sortedProblems(list []pendingProblem) fields.Problems {
 	return ps
 }
 
-// visit counts a node and reports whether to go on.
+// countNode counts n. It returns false if the caller must stop reading.
 func (d *document) countNode(n *yaml.Node) bool {
 	if d.nodes == d.options.MaxNodes {
 		d.errorf(n, nil, "file has more than %d keys and values (aliases count at each use)", d.options.MaxNodes)
@@ -139,7 +139,7 @@ func (d *document) countNode(n *yaml.Node) bool {
 	return !d.mustStop()
 }
 
-// full reports whether the file exceeds a bound, so that reading stops.
+// mustStop reports whether the file exceeds a bound, so that reading must stop.
 func (d *document) mustStop() bool {
 	return d.nodes > d.options.MaxNodes || len(d.errs) > maxProblems
 }
@@ -154,7 +154,7 @@ func (d *document) countRules(n *yaml.Node, count int) bool {
 	return d.checkCount(n, d.rules, maxRules, "descriptors and limits")
 }
 
-// checkCount reports a mistake if the file has more than most things. It returns false to stop reading.
+// checkCount reports a problem if count exceeds maximum. It returns false if the caller must stop reading.
 func (d *document) checkCount(n *yaml.Node, count, maximum int, things string) bool {
 	if count > maximum && !d.mustStop() {
 		d.errorf(n, nil, "file has more than %d %s (aliases count at each use); split the file", maximum, things)
@@ -163,7 +163,7 @@ func (d *document) checkCount(n *yaml.Node, count, maximum int, things string) b
 	return !d.mustStop()
 }
 
-// stop stops reading after a problem that many more would follow.
+// stop stops reading after a problem that would cause many more problems.
 func (d *document) stop() { d.nodes = d.options.MaxNodes + 1 }
 
 // parse returns the root of the first YAML document of f, or nil after reporting a mistake.
@@ -185,7 +185,7 @@ func (d *document) parse(f File) *yaml.Node {
 		return nil
 	}
 	if content.Second != nil {
-		d.warnf(content.Second, nil, "only the first YAML document of a file is read; the others are ignored")
+		d.warnf(content.Second, nil, "rls reads only the first YAML document of a file; the other documents have no effect")
 	}
 	if content.InPieces() {
 		d.pieces = content.Items

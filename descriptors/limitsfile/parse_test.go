@@ -182,8 +182,8 @@ func TestProbableMistakesGiveWarnings(t *testing.T) {
 		{"limit given twice", one("rate_limit: {unit: day, requests_per_unit: 1}\nrate_limit: {requests_per_unit: 2}"), "f:5:5: d > k: rate_limit is given twice; of equal fields the last one counts"},
 		{"metadata given twice", one("metadata: {a: 1}\nmetadata: {b: 2}"), "f:5:5: d > k: metadata is given twice; the last one counts"},
 		{"merge key after fields", one("value: a\n<<: {value: b}"), "f:5:5: d > k=b: << overrides the fields before it, as in envoyproxy/ratelimit; put it first"},
-		{"second document", "domain: d\n---\nfoo: 1\n", "f:2:1: only the first YAML document of a file is read; the others are ignored"},
-		{"broken second document", "domain: d\n---\n[\n", "f: only the first YAML document of a file is read; the others are ignored"},
+		{"second document", "domain: d\n---\nfoo: 1\n", "f:2:1: rls reads only the first YAML document of a file; the other documents have no effect"},
+		{"broken second document", "domain: d\n---\n[\n", "f: rls reads only the first YAML document of a file; the other documents have no effect"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, errs, warnings := load(test.yaml, Options{})

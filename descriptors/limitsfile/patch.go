@@ -23,13 +23,13 @@ const MaxPatchBytes = 64 << 10
 type Patch struct {
 	Notes
 
-	name  string // shown in problems
+	name  string // the name in problems
 	root  *object
 	items []*object // the items of rate_limits; nil without rate_limits
 }
 
-// ParsePatch reads a patch from a JSON object (docs/overrides.md), or from a whole number of requests_per_unit.
-// target is shown in problems. The error is Problems.
+// ParsePatch reads a patch from a JSON object (docs/overrides.md), or from a whole number, the new requests_per_unit.
+// Problems have target in their names. The error is Problems.
 func ParsePatch(target string, value []byte) (*Patch, error) {
 	p := &Patch{name: nameInProblems("override", target)}
 	if number := bytes.TrimSpace(value); isCount(number) {
@@ -45,7 +45,7 @@ func TargetProblem(kind, target, path, reason string) fields.Problem {
 	return fields.Problem{File: nameInProblems(kind, target), Path: path, Reason: reason}
 }
 
-// problemsAt returns errors and warnings with this path. In a value of run time, a warning is an error too.
+// problemsAt returns the errors and the warnings with this path, because in a change at run time, a warning is an error.
 func (d *document) problemsAt(path string) fields.Problems {
 	list := sortedProblems(append(d.errs, d.warns...))
 	for i := range list {
@@ -54,7 +54,7 @@ func (d *document) problemsAt(path string) fields.Problems {
 	return list
 }
 
-// json reads a JSON object, or returns nil after reporting a mistake with example as the advice.
+// readJSON reads a JSON object. If it reports a problem, it returns nil. example is a valid object for problems.
 func (d *document) readJSON(text []byte, example string) *yaml.Node {
 	if len(text) > MaxPatchBytes {
 		d.errorf(nil, nil, "value is %d bytes; maximum is %d", len(text), MaxPatchBytes)
@@ -106,7 +106,7 @@ func (p *Patch) read(d *document, o *object) {
 	}
 }
 
-// restrict returns o with only the fields that level l allows.
+// onlyAllowedAt returns o with only the fields that level l allows.
 func (o *object) onlyAllowedAt(l level) *object {
 	values := slices.DeleteFunc(slices.Clone(o.values), func(v value) bool { return v.row.levels&l == 0 })
 	return &object{o.node, values}
@@ -130,7 +130,7 @@ func (p *Patch) Apply(domain *Domain, path string, old *Descriptor) (*Descriptor
 	return &changed, d.problemsAt(path)
 }
 
-// limits returns old with the changes of p, or nil after reporting a mistake.
+// limits returns old with the changes of p. If it reports a problem, it returns nil.
 func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 	items := p.items
 	if items == nil {
@@ -166,10 +166,10 @@ func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 	return changed
 }
 
-// fieldsForAll names the fields of a patch that can change several limits alike.
+// fieldsOfSeveralLimits has the names of the fields of a patch that can change all limits of a descriptor in the same way.
 var fieldsOfSeveralLimits = []string{"factor", "enabled", "charge_denied", "scope", "on_backend_failure", "fallback_ratio", "lease", "lease_waste"}
 
-// patch returns old, which can be nil, with the changes of o. After a mistake, the result has no meaning.
+// patchLimit returns old with the changes of o. old can be nil. If patchLimit reports a problem, the result has no meaning.
 func (d *document) patchLimit(o *object, old *Limit) *Limit {
 	factor, unlimited := o.field("factor"), o.field("unlimited")
 	hasNumber := o.field("requests_per_unit").isPresent() || factor.isPresent() || unlimited.isPresent() && !unlimited.Flag

@@ -13,15 +13,14 @@ import (
 type RuntimeRule struct {
 	Notes
 
-	name        string // shown in problems
+	name        string // the name in problems
 	root        *object
-	expressions expressionCache // of Descriptor, which reload calls after each change
+	expressions expressionCache // keeps the expressions for the next call of Descriptor
 }
 
 const ruleExample = `{"rate_limit": {"unit": "minute", "requests_per_unit": 100}}`
 
-// ParseRule reads a rule from a JSON object with notes and the fields of a descriptor, except key, value and
-// descriptors. The error is Problems.
+// ParseRule reads a rule: a JSON object with notes and fields of a descriptor, but no key, value or descriptors.
 func ParseRule(target string, value []byte) (*RuntimeRule, error) {
 	r := &RuntimeRule{name: nameInProblems("rule", target), expressions: expressionCache{}}
 	var err error
@@ -29,7 +28,7 @@ func ParseRule(target string, value []byte) (*RuntimeRule, error) {
 	return r, err
 }
 
-// misplacedInRule returns where a field belongs that no rule has, or nothing.
+// remedyForFieldOutsideRule returns the remedy for a field that no rule has, or "" if a rule can have the field.
 func remedyForFieldOutsideRule(name string) string {
 	switch {
 	case name == "key" || name == "value":
@@ -48,14 +47,14 @@ func IsLimitField(name string) bool {
 	return r != nil && r.levels&rateLimitLevel != 0 && r.levels&descriptorLevel == 0
 }
 
-// Descriptor returns the descriptor of the rule, with the keys and the value of its target. It is checked as in a
-// limits file, and gets the defaults of the domain. It adds its regular expressions to patterns, which has those of
-// the domain. Calls must not overlap.
+// Descriptor returns the descriptor of the rule, with the keys and the value of its target. It checks the descriptor as in
+// a limits file, and applies the defaults of the domain. patterns has the regular expressions of the domain, and Descriptor
+// adds the regular expressions of the rule. Calls must not overlap.
 func (r *RuntimeRule) Descriptor(domain *Domain, path string, keys []string, value string, patterns *condition.Patterns) (*Descriptor, fields.Problems) {
 	d := newDocument(r.name, newParseState(Options{}))
 	d.domain, d.expressions, d.patterns = domain, r.expressions, patterns
 	o := r.root
-	for _, c := range r.expressions { // of an earlier call
+	for _, c := range r.expressions { // an earlier call has compiled these expressions
 		if err := patterns.Add(c); err != nil {
 			d.errorf(o.node, nil, "cel: %v", err)
 		}
@@ -90,7 +89,7 @@ func CheckSiblings(d *Descriptor, list []*Descriptor) error {
 	return checkConditions(conditions)
 }
 
-// PatternsOf returns the regular expressions in list and below. A shared condition counts once.
+// PatternsOf returns the regular expressions of the descriptors in list and below. A shared condition counts once.
 func PatternsOf(list []*Descriptor) (sum condition.Patterns) {
 	added := map[*condition.Condition]bool{}
 	var add func(list []*Descriptor)
@@ -98,7 +97,7 @@ func PatternsOf(list []*Descriptor) (sum condition.Patterns) {
 		for _, d := range list {
 			if c := d.Condition; c != nil && !added[c] {
 				added[c] = true
-				_ = sum.Add(c) // the file was checked
+				_ = sum.Add(c) // it can't fail, because the file was checked
 			}
 			add(d.Descriptors)
 		}
@@ -117,19 +116,19 @@ func nameInProblems(kind, target string) string {
 	return strings.TrimSpace(kind + " " + fields.Cut(fields.Printable(target), maxBytes))
 }
 
-// Notes say who made a change of run time, why, and when it ends.
+// Notes have the author, the reason and the end of a change at run time.
 type Notes struct {
-	// Expires is the time at which the change ends. The zero Time means never.
+	// Expires is the time at which the change expires. The zero Time means never.
 	Expires time.Time `json:"expires_at"`
 
-	// Author set the change at the time SetAt. Both are zero if unknown.
+	// Author made the change at the time SetAt. Both are zero if they are unknown.
 	Author string    `json:"set_by"`
 	SetAt  time.Time `json:"set_at"`
 
 	Reason string `json:"reason"`
 }
 
-// Ended reports whether the change has ended at now.
+// Ended reports whether the change has expired at now.
 func (n Notes) Ended(now time.Time) bool { return !n.Expires.IsZero() && !now.Before(n.Expires) }
 
 // String returns the notes in words: ` by alice until 2030-01-31T12:00:00Z, reason "spike"`.
@@ -172,7 +171,8 @@ func (d *document) time(v value) time.Time {
 	return t
 }
 
-// parseValue reads a value of run time: a JSON object with notes and other fields of level l, which check checks.
+// parseChange reads the value of a change at run time: a JSON object with notes and other fields of level l. check checks
+// the other fields. example is a valid value for problems.
 func parseChange(file string, l level, value []byte, example string, check func(d *document, o *object)) (n Notes, err error) {
 	d := newDocument(file, newParseState(Options{}))
 	if root := d.readJSON(value, example); root != nil {

@@ -20,10 +20,10 @@ const (
 	overrideLevel     // the root of an override
 	overrideItemLevel // an item of rate_limits in an override
 	notLevel          // the condition in a not
-	listLevel         // a list of a condition in a file of its own
+	listLevel         // the file with the list of a condition
 	switchLevel       // the root of a switch
 	denialLevel
-	ruleLevel       // the root of a rule of run time
+	ruleLevel       // the root of a rule that is created at run time
 	shadowModeLevel // the root of the switch that replaces SHADOW_MODE
 
 	overrideLevels  = overrideLevel | overrideItemLevel | switchLevel | shadowModeLevel
@@ -36,7 +36,7 @@ const (
 	defaultLevels = limitLevels | defaultsLevel
 )
 
-// sameFormat returns all levels of the format that has l: overrides, rules of run time or files.
+// sameFormat returns all levels of the format that has l: overrides, rules that are created at run time, or files.
 func (l level) sameFormat() level {
 	switch {
 	case l&overrideLevels != 0:
@@ -63,15 +63,15 @@ func (l level) String() string {
 	return strings.Join(names, " or ")
 }
 
-// row describes one field. Null means that the field is absent.
+// row describes one field. A field with the value null counts as absent.
 type row struct {
 	fields.Field
 	levels      level
-	isExtension bool   // the field is not in envoyproxy/ratelimit
-	help        string // for editors
+	isExtension bool   // envoyproxy/ratelimit lacks the field
+	help        string // the help that editors and docs show
 }
 
-// The values of isExtension.
+// These constants are the values of isExtension.
 const incumbentField, extensionField = false, true
 
 func fieldOf(name string, kind fields.Kind) fields.Field { return fields.Field{Name: name, Kind: kind} }
@@ -101,7 +101,7 @@ var hold = fields.Field{
 	Want: fmt.Sprintf("a time from %s to %s, such as 30s", limit.DurationText(limit.MinHold), limit.DurationText(limit.MaxHold)),
 }
 
-// schema has all fields. unit_multiplier has no default, because a reader must find it beside the unit.
+// schema has all fields. The defaults of a domain can't have unit_multiplier, because people must see it beside the unit.
 var schema = [...]row{
 	rowOf(text("domain"), rootLevel, incumbentField, "Domain of the rate-limit requests, as in Envoy's filter."),
 	rowOf(fieldOf("defaults", fields.Object), rootLevel, extensionField,

@@ -15,7 +15,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// warnValue warns about a value or a condition that surely matches less than its author meant.
+// warnValue warns about a value or a condition that certainly matches fewer values than its author wants.
 func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
 	if key := o.field("key"); hasOuterSpace(key.Text) {
 		d.warnf(key.node, pos, "key: got %q with spaces around it, which are part of the key; remove them", key.Text)
@@ -54,7 +54,7 @@ func (d *document) warnText(key, field, text string, n *yaml.Node, pos *place) {
 		d.warnf(n, pos, "%s: got %q with spaces around it, which are part of the value; remove them", field, text)
 	case strings.Contains(text, "*") && field == "value" && !looksLikeExpression(text):
 	case key == "masked_remote_address" && prefixErr != nil:
-		d.warnf(n, pos, "%s: got %s, but masked_remote_address is a network; want one such as 10.0.0.0/8", field, fields.Printable(text))
+		d.warnf(n, pos, "%s: got %s, but masked_remote_address is a network; want a network such as 10.0.0.0/8", field, fields.Printable(text))
 	case key == "masked_remote_address" && prefix.Masked().String() != text:
 		d.warnf(n, pos, "%s: got %s, which Envoy never sends; want %s", field, text, prefix.Masked())
 	case key == "masked_remote_address":
@@ -64,14 +64,14 @@ func (d *document) warnText(key, field, text string, n *yaml.Node, pos *place) {
 		d.warnf(n, pos, "value: got %s, which is no regular expression here; want regex: '%s', or in: ['%s'] for the text", fields.Printable(text), fields.Printable(text), fields.Printable(text))
 	case key == "remote_address":
 		if addr, err := netip.ParseAddr(text); err != nil {
-			d.warnf(n, pos, "%s: got %s, but remote_address is an IP address; want one such as 10.0.0.1, or cidr for a network", field, fields.Printable(text))
+			d.warnf(n, pos, "%s: got %s, but remote_address is an IP address; want an address such as 10.0.0.1, or cidr for a network", field, fields.Printable(text))
 		} else if addr.String() != text {
 			d.warnf(n, pos, "%s: got %s, which Envoy never sends; want %s", field, text, addr)
 		}
 	}
 }
 
-// expressionParts are texts that a regular expression has, and that a value hardly has.
+// expressionParts are texts that are common in regular expressions and rare in values.
 var expressionParts = []string{`\d`, `\w`, `\s`, `\.`, "[0-9]", "[a-z]", "[A-Z", "[^", "(?", ".+"}
 
 // looksLikeExpression reports whether text is a regular expression rather than a value.
@@ -85,7 +85,7 @@ func looksLikeExpression(text string) bool {
 	return err == nil
 }
 
-// warnLimits warns about limits of desc that never deny, because another limit is tighter.
+// warnLimits warns about limits of desc that never deny because another limit is tighter.
 func (d *document) warnLimits(desc *Descriptor, pos *place) {
 	for i, l := range desc.Limits {
 		for j, other := range desc.Limits {
@@ -100,7 +100,7 @@ func (d *document) warnLimits(desc *Descriptor, pos *place) {
 // isTighter reports whether l certainly denies each request that other denies.
 func (l *Limit) isTighter(other *Limit) bool {
 	if l.Unlimited || other.Unlimited || !l.Enabled || !other.Enabled || l.Name != "" || len(l.Replaces)+len(other.Replaces) > 0 {
-		return false // a name can be replaced
+		return false // another limit can replace a limit with a name
 	}
 	a, b := l.Spec, other.Spec
 	if a.Timezone != "" || b.Timezone != "" {
@@ -130,14 +130,15 @@ func (l *Limit) isTighter(other *Limit) bool {
 	return false
 }
 
-// maxCompared bounds the earlier siblings that a descriptor is compared with.
-const maxCompared = 100
+// maxComparedSiblings bounds the earlier siblings that warnUnreachable compares with a descriptor.
+const maxComparedSiblings = 100
 
-// warnUnreachable warns about descriptors of list that an earlier wildcard hides. trail leads to list.
+// warnUnreachable warns about descriptors of list that an earlier wildcard hides. trail has the descriptors from the root
+// of the domain to the parent of list.
 func (r *reader) warnUnreachable(domain string, trail []*Descriptor, list []*Descriptor) {
 	var wildcards []wildcard
 	for _, d := range list {
-		if (d.WildcardKey || d.WildcardValue) && len(wildcards) < maxCompared {
+		if (d.WildcardKey || d.WildcardValue) && len(wildcards) < maxComparedSiblings {
 			wildcards = append(wildcards, wildcard{d, NewPattern(d.Key), NewPattern(cmp.Or(d.Value, "*"))})
 		}
 	}
@@ -159,7 +160,7 @@ type wildcard struct {
 	key, value Pattern
 }
 
-// covering returns the first of the wildcards that matches, and matches first, all requests of d, or nil.
+// hidingDescriptor returns the first wildcard before d that matches all requests of d, or nil.
 func hidingDescriptor(wildcards []wildcard, d *Descriptor) *Descriptor {
 	if d.Condition != nil || !d.WildcardKey && !d.WildcardValue && d.Value != "" {
 		return nil // a condition and an exact value come first
@@ -169,8 +170,8 @@ func hidingDescriptor(wildcards []wildcard, d *Descriptor) *Descriptor {
 		if w.Descriptor == d {
 			return nil
 		}
-		// A pattern that matches another pattern as a text matches all that the other matches,
-		// because only its * can match the * of the other.
+		// If a pattern matches the text of another pattern, it matches all texts that the other pattern matches,
+		// because only a * can match a *.
 		if w.key.Match(d.Key) && (d.Value == "" && w.value.MatchesAll() || d.Value != "" && w.value.Match(d.Value)) {
 			return w.Descriptor
 		}

@@ -20,10 +20,10 @@ import (
 // XDSExtension is the key of our fields in the metadata of an xDS descriptor (docs/xds.md).
 const XDSExtension = "rls"
 
-// ParseXDS reads xDS resources like limits files of the same content. The error is Problems without lines.
+// ParseXDS reads xDS resources like limits files with the same content. The error is Problems without lines.
 //
-// If a domain has problems, the Set has the domain of old in its place. If old does not have the domain without
-// problems, the Set has its descriptors that have no problem.
+// If a domain has problems, the Set has the domain of old. If old lacks the domain, or has it with problems, the Set has
+// the new descriptors that have no problem.
 func ParseXDS(resources []*confv3.RateLimitConfig, old *Set, o Options) (*Set, error) {
 	r := newReader(o)
 	r.isResponse = true
@@ -63,7 +63,7 @@ func (r *reader) keepDomains(old *Set) {
 	isEmpty := func(d *Domain) bool { return d.hasProblems && len(d.Descriptors) == 0 }
 	r.set.Domains = slices.DeleteFunc(r.set.Domains, isEmpty)
 	hasNoName := func(d *document) bool { return d.domain == nil || d.domain.Name == "" }
-	if slices.ContainsFunc(r.docs, hasNoName) { // it may have been any domain that the response lacks
+	if slices.ContainsFunc(r.docs, hasNoName) { // a document without a name may be any domain that the response lacks
 		isNamed := func(d *Domain) bool { return r.domains[d.Name] != nil }
 		r.set.Domains = append(r.set.Domains, slices.DeleteFunc(slices.Clone(oldDomains), isNamed)...)
 	}
@@ -79,7 +79,7 @@ const (
 
 type xdsReader struct {
 	d           *document
-	domainPlace *place // of the domain
+	domainPlace *place // the place of the domain
 }
 
 // root converts r without its descriptors.
@@ -93,7 +93,7 @@ func (x *xdsReader) root(r *confv3.RateLimitConfig) *yaml.Node {
 	return root
 }
 
-// eachPiece converts the descriptors of the domain, a piece at a time, until f returns false.
+// eachPiece converts the descriptors of the domain piece by piece, and calls f with each piece until f returns false.
 func (x *xdsReader) eachPiece(list []*confv3.RateLimitDescriptor, f func([]*yaml.Node) bool) {
 	var piece []*yaml.Node
 	rules := 0
@@ -130,14 +130,15 @@ func countXDSRules(d *confv3.RateLimitDescriptor) int {
 	return n
 }
 
-// descriptor returns d as encoding/json would decode it from a limits file. Fields of metadata come last.
+// descriptor returns d in the form in which encoding/json would decode it from a limits file. The fields of XDSExtension in
+// the metadata override other fields.
 func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *place, depth int) map[string]any {
 	m := map[string]any{
 		"key": d.GetKey(), "value": d.GetValue(), "shadow_mode": d.GetShadowMode(), "quota_mode": d.GetQuotaMode(),
 		"detailed_metric": d.GetDetailedMetric(),
 	}
 	if len(d.GetDescriptors()) > 0 {
-		children := []any{} // empty beyond MaxDepth, which is reported when the list is read
+		children := []any{} // empty beyond MaxDepth; readDescriptors reports the depth
 		for i, child := range d.GetDescriptors() {
 			if depth < MaxDepth {
 				children = append(children, x.descriptor(child, x.place(pos, i, child), depth+1))
@@ -160,7 +161,7 @@ func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *place, depth 
 		m["metadata"] = metadata
 	}
 	if depth == 1 {
-		delete(fields, "defaults") // root has them
+		delete(fields, "defaults") // the root has the defaults
 	}
 	if limitExtension, ok := fields["rate_limit"].(map[string]any); ok && limit != nil {
 		maps.Copy(limit, limitExtension)
@@ -191,7 +192,7 @@ func xdsPolicy(p *confv3.RateLimitPolicy) map[string]any {
 
 func isAbsentInProto3(_ string, v any) bool { return v == "" || v == false }
 
-// yamlNode returns the node of v, a value as encoding/json decodes it, without lines.
+// yamlNode returns the node of v, without lines. v is a value in the form in which encoding/json decodes it.
 func yamlNode(v any) *yaml.Node {
 	switch v := v.(type) {
 	case map[string]any:
@@ -225,10 +226,10 @@ type XDSBounds struct {
 	rules, metadataValues int
 }
 
-// maxXDSDepth bounds nested messages. It is more than MaxDepth descriptors with metadata need.
+// maxXDSDepth bounds nested messages. MaxDepth descriptors with metadata need less depth.
 const maxXDSDepth = 1000
 
-// Add counts an encoded resource. The error names the bound that is exceeded. Invalid resources have no error here.
+// Add counts an encoded resource. The error names the bound that is exceeded. Add ignores an invalid resource.
 func (b *XDSBounds) Add(resource []byte) error {
 	return b.add(resource, (&confv3.RateLimitConfig{}).ProtoReflect().Descriptor(), 1)
 }

@@ -226,8 +226,7 @@ func TestHostileXDSResourcesAreRejected(t *testing.T) {
 	assert.Empty(t, c.Domains)
 }
 
-// FuzzParseXDS checks that no resource makes ParseXDS panic or hang, and that no descriptor
-// escapes XDSBounds.
+// FuzzParseXDS checks that no resource makes ParseXDS panic or hang, and that no descriptor escapes XDSBounds.
 func FuzzParseXDS(f *testing.F) {
 	for _, json := range []string{
 		`{"domain":"d","descriptors":[{"key":"k","value":"v*","rate_limit":{"unit":"DAY","name":"n","replaces":[{"name":"m"}]},

@@ -14,23 +14,23 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// maxCopies bounds the descriptors copied for single values, counting children.
+// maxCopies bounds the copies of descriptors for single values. Children count too.
 const maxCopies = 100_000
 
 // outcome is the result of applying one override. Its State has no field and no value.
 type outcome struct {
 	State
-	hazards fields.Problems // reasons not to create a rule; a rule that exists is in force
+	hazards fields.Problems // the problems of a rule if the rule is new; an existing rule is in force
 }
 
-// apply returns base with overrides, rules and switches of different fields, without those that don't fit, and the
-// outcome of each. Descriptors that nothing changes are shared with base.
+// apply returns base with overrides, rules and switches of different fields, and the outcome of each of them. It leaves
+// out the overrides that don't fit. The result shares all unchanged descriptors with base.
 //
 // Rules apply first, so overrides can change them. Switches apply last.
 //
 // Several overrides can apply to one request. An override for any value applies before an override for a single
-// value. If two targets have several entries, find the first entry that is a single value in only one target. This
-// target applies last: tenant > path=/a applies before tenant=acme > path.
+// value. If two targets have several entries, their order depends on the first entry that is a single value in only one
+// of the targets. The target with this single value applies last: tenant > path=/a applies before tenant=acme > path.
 func apply(base *limitsfile.Set, overrides []*Override) (*limitsfile.Set, []outcome) {
 	outcomes := make([]outcome, len(overrides))
 	base = addRules(base, overrides, outcomes)
@@ -56,12 +56,12 @@ func apply(base *limitsfile.Set, overrides []*Override) (*limitsfile.Set, []outc
 	})
 	for {
 		set := build(base, matches)
-		fitting := slices.DeleteFunc(slices.Clone(matches), func(m *match) bool { return m.outcome.Problem != nil })
-		if len(fitting) == len(matches) {
+		fittingMatches := slices.DeleteFunc(slices.Clone(matches), func(m *match) bool { return m.outcome.Problem != nil })
+		if len(fittingMatches) == len(matches) {
 			applySwitches(set, overrides, outcomes)
 			return set, outcomes
 		}
-		matches = fitting
+		matches = fittingMatches
 	}
 }
 
@@ -73,11 +73,11 @@ type match struct {
 	// trail has a descriptor of the base for each entry of the target.
 	trail []*limitsfile.Descriptor
 
-	// singleValues has 1 for each entry of the target that is a single value of many, else 0.
+	// singleValues has an element for each entry of the target: 1 for a single value of many, otherwise 0.
 	singleValues []int
 }
 
-// order is 1 for a switch, which applies after overrides, else 0.
+// order returns 1 for a switch, otherwise 0. Switches apply after overrides.
 func (o *Override) order() int {
 	if o.Kind == KindSwitch {
 		return 1
@@ -90,8 +90,8 @@ func (o *Override) problem(path, format string, args ...any) fields.Problem {
 }
 
 type finder struct {
-	domains map[string]*limitsfile.Domain                  // by name
-	indexes map[**limitsfile.Descriptor]*descriptors.Index // by the address of the first element of the list
+	domains map[string]*limitsfile.Domain                  // the key is the name
+	indexes map[**limitsfile.Descriptor]*descriptors.Index // the key is the address of the first element of a list
 }
 
 func (f *finder) find(o *Override) (*match, *fields.Problem) {
@@ -117,8 +117,8 @@ func (f *finder) find(o *Override) (*match, *fields.Problem) {
 			f.indexes[&list[0]] = descriptors.NewIndex(list)
 		}
 		index := f.indexes[&list[0]]
-		d, exact := index.Find(t.Entries[:i+1])
-		if conditionOwner := index.ConditionOnOtherEntries(e.GetKey()); conditionOwner != nil && !exact && e.GetValue() != "" {
+		d, isExact := index.Find(t.Entries[:i+1])
+		if conditionOwner := index.ConditionOnOtherEntries(e.GetKey()); conditionOwner != nil && !isExact && e.GetValue() != "" {
 			return fail("the value alone does not decide whether %s matches, because its expression reads other entries; want the target of a descriptor, such as %s",
 				fields.Printable(entryText(e)), conditionOwner.Label())
 		}
@@ -126,7 +126,7 @@ func (f *finder) find(o *Override) (*match, *fields.Problem) {
 			return fail("unknown descriptor %s; %s", fields.Printable(entryText(e)), adviceForUnknown(list, e))
 		}
 		m.trail, m.singleValues = append(m.trail, d), append(m.singleValues, 1)
-		if exact {
+		if isExact {
 			m.singleValues[i] = 0
 		}
 		list = d.Descriptors
@@ -171,18 +171,19 @@ func build(base *limitsfile.Set, matches []*match) *limitsfile.Set {
 
 type builder struct {
 	domain     *limitsfile.Domain
-	copiesLeft *int // copies that may still be made
+	copiesLeft *int // the number of copies that the builders may still make
 }
 
-// activeMatch is a match that applies at or below the descriptor being built.
+// activeMatch is a match that applies at or below the descriptor that the builder builds.
 type activeMatch struct {
 	*match
 
-	// onTarget is false if a match for any value leads to a copy for a single value.
+	// isOnTarget is false if the match is for any value, but the builder builds a copy for a single value.
 	isOnTarget bool
 }
 
-// children returns list with the matches and the copies for single values. trail leads to its parent.
+// children returns list with the matches and the copies for single values. trail has the descriptors from the root of the
+// domain to the parent of list.
 func (b *builder) children(list, trail []*limitsfile.Descriptor, matches []activeMatch) []*limitsfile.Descriptor {
 	if len(matches) == 0 {
 		return list
@@ -216,22 +217,22 @@ func (b *builder) children(list, trail []*limitsfile.Descriptor, matches []activ
 	return list
 }
 
-// choose returns the matches for any value at depth, and those for the single value entry, unless it is empty.
+// matchesFor returns the matches for any value at depth. If entry is not empty, it adds the matches for this value.
 func matchesFor(matches []activeMatch, depth int, entry string) []activeMatch {
-	var chosen []activeMatch
+	var result []activeMatch
 	for _, m := range matches {
 		isSingle := m.singleValues[depth] == 1
 		if isSingle && entryText(m.Target.Entries[depth]) != entry {
 			continue
 		}
-		chosen = append(chosen, activeMatch{m.match, m.isOnTarget && isSingle == (entry != "")})
+		result = append(result, activeMatch{m.match, m.isOnTarget && isSingle == (entry != "")})
 	}
-	return chosen
+	return result
 }
 
-// copyFor returns a copy of original for the single value of m, with the matches applied. It shares the children of
-// changed, original with the matches for any value, unless a match goes further down. copyFor returns nil if there
-// would be too many copies.
+// copyFor returns a copy of original for the single value of m, with the matches applied. changed is original with the
+// matches for any value. The copy shares the children of changed, unless a match for the single value changes a child. If
+// there would be too many copies, copyFor returns nil.
 func (b *builder) copyFor(m activeMatch, original, changed *limitsfile.Descriptor, trail []*limitsfile.Descriptor, matches []activeMatch) *limitsfile.Descriptor {
 	depth := len(trail)
 	hasOwnChildren := slices.ContainsFunc(matches, func(m activeMatch) bool { return m.singleValues[depth] == 1 && len(m.trail) > depth+1 })
@@ -270,7 +271,8 @@ func descriptorCount(list []*limitsfile.Descriptor) int {
 	return n
 }
 
-// change returns d after the matches that end at d, and those that go further down. trail leads to its parent.
+// applyMatches applies the matches that end at d. It returns the changed descriptor, and the matches that end below d.
+// trail has the descriptors from the root of the domain to the parent of d.
 func (b *builder) applyMatches(d limitsfile.Descriptor, trail []*limitsfile.Descriptor, matches []activeMatch) (changed *limitsfile.Descriptor, deeperMatches []activeMatch) {
 	trail = append(slices.Clip(trail), &d)
 	for _, m := range matches {
@@ -306,7 +308,8 @@ func (b *builder) applyMatches(d limitsfile.Descriptor, trail []*limitsfile.Desc
 	return &d, deeperMatches
 }
 
-// ownPatterns returns patterns without those of single values. It is not nil, which would mean no override.
+// ownPatterns returns patterns without the patterns of single values. The result is never nil, because nil would mean that
+// no override has changed the descriptor.
 func ownPatterns(patterns []string, singleValues []int) []string {
 	own := append([]string{}, patterns...)
 	for i := range own {
@@ -339,7 +342,7 @@ func adviceForUnknown(list []*limitsfile.Descriptor, e *ratelimitv3.RateLimitDes
 			names = append(names, n)
 		}
 		if len(names) > maxNames {
-			return fmt.Sprintf("want %s or another one", strings.Join(names[:maxNames], ", "))
+			return fmt.Sprintf("want %s or another descriptor of this level", strings.Join(names[:maxNames], ", "))
 		}
 	}
 	return "want " + fields.OneOf(text, names)

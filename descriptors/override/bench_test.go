@@ -8,8 +8,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// BenchmarkApply measures an update of one override: applying it, and compiling the
-// result.
+// BenchmarkApply measures an update of one override: applying it, and compiling the result.
 func BenchmarkApply(b *testing.B) {
 	for _, rules := range []int{10, 100_000} {
 		b.Run(fmt.Sprint(rules), func(b *testing.B) {

@@ -13,45 +13,44 @@ import (
 // ErrNoLimits is the problem of overrides as long as no limits are loaded.
 var ErrNoLimits = errors.New("no limits are loaded yet")
 
-// Table has the overrides, rules and switches that were set at run time, valid or not. It isn't safe for concurrent use.
-type Table struct{ records map[string]*record }
+// Table has all overrides, rules and switches that are set at run time, valid or not. It isn't safe for concurrent use.
+type Table struct{ records map[string]*record } // the key is the field
 
 type record struct {
 	value            string
 	notes            limitsfile.Notes
-	override         *Override // nil if value is not an override
+	override         *Override // nil if value is invalid
 	parseErr         error
 	lastGoodOverride *Override // the last override that was in force, or nil
 	state            State
-	hazards          fields.Problems // see outcome
+	hazards          fields.Problems // the hazards of the outcome
 }
 
 // State is the state of one override, rule or switch.
 type State struct {
 	Kind Kind
 
-	// Target and Kind make the name of the field in Redis. Value is its content.
+	// Target and Kind make the name of the field in Redis. Value is the value of the field.
 	Target, Value string
 
-	// Problem is the reason why Value is not in force, or nil. Waiting reports that a valid Value waits for limits,
-	// a domain or a descriptor.
+	// Problem keeps Value out of force, or is nil. Waiting reports that Value waits for limits, a domain or a descriptor.
 	Problem error
 	Waiting bool
 
-	// Notes are those of Value. If Value is invalid, Expires is the zero Time.
+	// Notes are the notes of Value. If Value is invalid, Expires is the zero Time.
 	limitsfile.Notes
 
-	// Expired is true once Value has ended.
+	// Expired reports that Value has expired.
 	Expired bool
 
-	// Path is the path to the descriptor. BaseLimits describes its limits without the override, and Limits with
-	// Value or the last good value. Limits is empty if neither is in force.
+	// Path is the path to the descriptor. BaseLimits describes the limits without the override. Limits describes the
+	// limits with Value, or with the last good value. Limits is empty if neither value is in force.
 	Path, BaseLimits, Limits string
 
 	// CountersKept reports that the limits use the same counters with and without the override.
 	CountersKept bool
 
-	// AlsoRejected, of a DryRun, has the problems of overrides that would no longer fit.
+	// ProblemsOfOthers is set by DryRun. It has the problems of the other overrides that would no longer fit.
 	ProblemsOfOthers []error
 }
 
@@ -72,7 +71,7 @@ func (r *record) newState(field string, problem error) State {
 	return State{Kind: kind, Target: target, Value: r.value, Notes: r.notes, Problem: problem, Waiting: errors.Is(problem, ErrNoLimits)}
 }
 
-// Set replaces all values with those in all, by field.
+// Set replaces all values. The key of values is the field.
 func (l *Table) Set(values map[string]string) {
 	oldRecords := l.records
 	l.records = map[string]*record{}
@@ -88,12 +87,12 @@ func (l *Table) Set(values map[string]string) {
 	}
 }
 
-// Apply returns base with the overrides that are in force at now, and the time at which the next one ends, or the
-// zero Time. If an override is invalid or doesn't fit base, the last good one of its field stays in force until it
-// ends.
+// Apply returns base with the overrides that are in force at now. nextEnd is the time at which the next override expires,
+// or the zero Time. If an override is invalid or doesn't fit base, the last good override of its field stays in force
+// until it expires.
 func (l *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set, nextEnd time.Time) {
 	names := slices.Sorted(maps.Keys(l.records))
-	chosen := make([]*Override, len(names)) // nil: none
+	chosen := make([]*Override, len(names)) // the override to apply for each name, or nil
 	for i, field := range names {
 		r := l.records[field]
 		r.state = r.newState(field, r.parseErr)
@@ -106,7 +105,7 @@ func (l *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 			chosen[i] = nil
 		}
 	}
-	// If an override doesn't fit, its last good one takes its place, and all are applied again.
+	// If an override doesn't fit, the last good override of the field replaces it, and the loop applies all again.
 	for mustRetry := true; mustRetry; {
 		mustRetry = false
 		var outcomes []outcome
@@ -147,7 +146,7 @@ func (l *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 	return set, nextEnd
 }
 
-// earlierEnd returns the end of o if it lies between now and next, else next.
+// earlierEnd returns the time at which o expires if this time is between now and nextEnd. Otherwise it returns nextEnd.
 func (o *Override) earlierEnd(nextEnd, now time.Time) time.Time {
 	if o.Expires.IsZero() || o.Ended(now) || !nextEnd.IsZero() && nextEnd.Before(o.Expires) {
 		return nextEnd
@@ -164,24 +163,24 @@ func (l *Table) States() []State {
 	return states
 }
 
-// DryRun returns the state that a field would have if value were put now. It changes nothing. A new rule that would
-// take requests from other rules is a problem.
+// DryRun returns the state that a field would have if somebody set value now. It changes nothing. If a new rule would take
+// requests from other rules, the state has a problem.
 func (l *Table) DryRun(base *limitsfile.Set, field, value string, now time.Time) State {
-	copied := Table{records: map[string]*record{}}
+	dryRunTable := Table{records: map[string]*record{}}
 	for f, r := range l.records {
 		clone := *r
-		copied.records[f] = &clone
+		dryRunTable.records[f] = &clone
 	}
 	r := newRecord(field, value)
 	if r.override != nil {
-		r.override.isNew = copied.records[field] == nil
+		r.override.isNew = dryRunTable.records[field] == nil
 	}
-	copied.records[field] = r
-	copied.Apply(base, now)
+	dryRunTable.records[field] = r
+	dryRunTable.Apply(base, now)
 	if r.state.Problem == nil && len(r.hazards) > 0 {
 		r.state.Problem, r.state.Limits = r.hazards, ""
 	}
-	for _, otherState := range copied.States() {
+	for _, otherState := range dryRunTable.States() {
 		if current := l.records[otherState.Field()]; otherState.Field() != field && otherState.Problem != nil && current.state.Problem == nil {
 			r.state.ProblemsOfOthers = append(r.state.ProblemsOfOthers, otherState.Problem)
 		}

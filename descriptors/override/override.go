@@ -1,10 +1,10 @@
-// Package override changes limits at run time. It parses overrides, rules and switches, keeps the last good value
-// of each, and applies them to a set of limits files.
+// Package override changes limits at run time. It parses overrides, rules and switches, keeps the last good value of
+// each of them, and applies the values to a set of limits files.
 //
-// Terms, besides those of the glossary:
+// Terms that are not in the glossary:
 //
-// - field: the name of an override, a rule or a switch in Redis: its kind and its target;
-// - copy: a descriptor that an override made for a single value.
+// - field: the name of an override, a rule or a switch in Redis; the name has the kind and the target;
+// - copy: a copy of a descriptor that an override made for a single value.
 package override
 
 import (
@@ -26,15 +26,15 @@ const MaxBytes = limitsfile.MaxPatchBytes
 type Override struct {
 	Kind Kind
 
-	// Target has no entries if the switch is for a domain, and no domain if it is for all.
+	// Target has no entries for a switch of a domain, and no domain for a switch of all domains.
 	Target descriptors.Target
 
 	limitsfile.Notes
 
-	*limitsfile.Patch                         // of an override, or of the switch of a rule
-	rule              *limitsfile.RuntimeRule // of a rule
-	shadowMode        bool                    // of the switch that replaces SHADOW_MODE
-	isNew             bool                    // of a rule that is not stored yet
+	*limitsfile.Patch                         // the change of an override, or of the switch of a rule; otherwise nil
+	rule              *limitsfile.RuntimeRule // nil unless Kind is KindRule
+	shadowMode        bool                    // the value of the switch that replaces SHADOW_MODE
+	isNew             bool                    // the rule is not stored yet
 }
 
 // Parse reads the value of a field. The error is fields.Problems.
@@ -77,7 +77,7 @@ func parseTarget(kind Kind, target string) (descriptors.Target, error) {
 	case kind == KindShadowMode && target == "", kind == KindSwitch && target == "":
 		return descriptors.Target{}, nil
 	case kind == KindShadowMode:
-		return descriptors.Target{}, fmt.Errorf("target: got %s, want none", fields.Printable(target))
+		return descriptors.Target{}, fmt.Errorf("target: got %s, want no target", fields.Printable(target))
 	case kind == KindSwitch && !strings.Contains(target, "|"):
 		const entry = "|key"
 		t, err := descriptors.ParseTarget(target + entry)
@@ -90,13 +90,13 @@ func parseTarget(kind Kind, target string) (descriptors.Target, error) {
 	return descriptors.ParseTarget(target)
 }
 
-// NotesOf returns the notes that a value has, as far as it is JSON.
+// NotesOf returns the notes in value. If value is not JSON, the notes are empty.
 func NotesOf(value string) (n limitsfile.Notes) {
 	_ = json.Unmarshal([]byte(value), &n)
 	return n
 }
 
-// WithAuthor returns value, the valid value of a field, as JSON with its author and the time of the change.
+// WithAuthor returns value as JSON with the author and the time of the change. value must be the valid value of a field.
 func WithAuthor(value, author string, setAt time.Time) string {
 	if !strings.HasPrefix(value, "{") {
 		value = fmt.Sprintf(`{"requests_per_unit": %s}`, value)
@@ -119,7 +119,7 @@ func WithAuthor(value, author string, setAt time.Time) string {
 	return strings.TrimSuffix(strings.TrimSpace(value), "}") + suffix
 }
 
-// WithoutAuthor returns the value of which WithAuthor has made value.
+// WithoutAuthor returns value without the fields that WithAuthor has added.
 func WithoutAuthor(value string) string {
 	notes := NotesOf(value)
 	suffix := authorSuffix(notes.Author, notes.SetAt)
@@ -153,7 +153,7 @@ func (k Kind) noun() string { return strings.ReplaceAll(string(k), "_", " ") }
 // IsDomain reports whether the target of a switch is a whole domain.
 func IsDomain(target string) bool { return target != "" && !strings.Contains(target, "|") }
 
-// Field returns the name of a field in Redis. That of an override is its target, which never starts with a |.
+// Field returns the name of a field in Redis. An override has its target as the name, which never starts with a |.
 func Field(k Kind, target string) string {
 	if k == KindOverride {
 		return target
@@ -185,7 +185,7 @@ func applySwitches(set *limitsfile.Set, overrides []*Override, outcomes []outcom
 	}
 }
 
-// switchOff takes the limits of a domain, or of all, out of force. The switch of all domains comes first.
+// switchOff takes the limits of a domain, or of all domains, out of force. The switch of all domains comes first.
 func switchOff(set *limitsfile.Set, o *Override, out *outcome) {
 	rules, isFound := 0, false
 	var names []string
@@ -195,7 +195,7 @@ func switchOff(set *limitsfile.Set, o *Override, out *outcome) {
 			continue
 		}
 		isFound = true
-		rules += rulesIn(d.Descriptors)
+		rules += countRules(d.Descriptors)
 		if d.OffSwitch == nil {
 			d.OffSwitch = &limitsfile.AppliedOverride{Target: o.Target.String(), Notes: o.Notes, IsSwitch: true}
 		}
@@ -211,13 +211,13 @@ func switchOff(set *limitsfile.Set, o *Override, out *outcome) {
 	out.BaseLimits, out.Limits, out.CountersKept = fmt.Sprintf("%d rules", rules), "off", true
 }
 
-func rulesIn(list []*limitsfile.Descriptor) int {
+func countRules(list []*limitsfile.Descriptor) int {
 	n := 0
 	for _, d := range list {
 		if len(d.Limits) > 0 {
 			n++
 		}
-		n += rulesIn(d.Descriptors)
+		n += countRules(d.Descriptors)
 	}
 	return n
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// addRules returns base with the rules of run time. A rule that base already has stays out.
+// addRules returns base with the rules that were created at run time. A rule that base already has gets a problem.
 func addRules(base *limitsfile.Set, overrides []*Override, outcomes []outcome) *limitsfile.Set {
 	if !slices.ContainsFunc(overrides, func(o *Override) bool { return o.Kind == KindRule }) {
 		return base
@@ -31,17 +31,17 @@ func addRules(base *limitsfile.Set, overrides []*Override, outcomes []outcome) *
 	return a.set
 }
 
-// ruleAdder adds rules to a set. It copies what it changes, because base is shared.
+// ruleAdder adds rules to a set. It copies the domains and descriptors that it changes, because others share base.
 type ruleAdder struct {
 	set     *limitsfile.Set
-	domains map[string]*limitsfile.Domain // copies, by name
+	domains map[string]*limitsfile.Domain // the copied domains; the key is the name
 
-	// indexes has the place of each descriptor in the lists of owned parents.
+	// places has the place of each descriptor in the lists of owned parents.
 	places map[*[]*limitsfile.Descriptor]map[descriptorName]int
 
-	isOwned map[*limitsfile.Descriptor]bool // copies and new descriptors
+	isOwned map[*limitsfile.Descriptor]bool // true for copied and new descriptors
 
-	patterns map[*limitsfile.Domain]condition.Patterns // the regular expressions of each domain so far
+	patterns map[*limitsfile.Domain]condition.Patterns // the regular expressions of each domain, with added rules
 }
 
 type descriptorName struct{ key, value string }
@@ -65,7 +65,7 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 		a.addHazard(o, out, depth, *list)
 		list = &a.child(list, descriptorName{e.GetKey(), e.GetValue()}).Descriptors
 	}
-	if err := limitsfile.CheckSiblings(d, *list); err != nil { // a new parent has no other children, so this is no error
+	if err := limitsfile.CheckSiblings(d, *list); err != nil { // an error means that list is not the list of a new parent
 		out.Problem = fields.Problems{o.problem(out.Path, "%v", err)}
 		return
 	}
@@ -74,7 +74,7 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 	case exists && len((*list)[i].Limits) > 0:
 		existing, advice := (*list)[i], "change them with an override"
 		if !o.isNew {
-			advice += ", and delete this rule of run time"
+			advice += ", and delete this rule that was created at run time"
 		}
 		out.Problem = fields.Problems{o.problem(out.Path, "%s has limits for this descriptor (%s); %s",
 			fields.FileLine(existing.File, existing.Line), existing.Summary(), advice)}
@@ -118,7 +118,7 @@ func (a *ruleAdder) domain(o *Override, out *outcome) *limitsfile.Domain {
 	return d
 }
 
-// child returns the descriptor of that name in an owned list, as a copy or a new descriptor.
+// child returns the owned descriptor with this name in an owned list. It makes a copy or a new descriptor if necessary.
 func (a *ruleAdder) child(list *[]*limitsfile.Descriptor, name descriptorName) *limitsfile.Descriptor {
 	i, exists := a.placesIn(list)[name]
 	if !exists {
@@ -152,8 +152,8 @@ func (a *ruleAdder) append(list *[]*limitsfile.Descriptor, d *limitsfile.Descrip
 	*list = append(*list, d)
 }
 
-// addHazard adds what a new rule would take from the descriptor that matches the entry at depth now, and returns
-// its limits in words.
+// addHazard adds a hazard to out if a new rule would take requests from the descriptor that now matches the entry at
+// depth. It returns the limits of that descriptor in words.
 func (a *ruleAdder) addHazard(o *Override, out *outcome, depth int, list []*limitsfile.Descriptor) (limits string) {
 	const none = "no limit"
 	e := o.Target.Entries[depth]
@@ -161,13 +161,13 @@ func (a *ruleAdder) addHazard(o *Override, out *outcome, depth int, list []*limi
 		return none
 	}
 	index := descriptors.NewIndex(list)
-	d, exact := index.Find(o.Target.Entries[:depth+1])
-	if conditionOwner := index.ConditionOnOtherEntries(e.GetKey()); conditionOwner != nil && !exact && e.GetValue() != "" {
+	d, isExact := index.Find(o.Target.Entries[:depth+1])
+	if conditionOwner := index.ConditionOnOtherEntries(e.GetKey()); conditionOwner != nil && !isExact && e.GetValue() != "" {
 		out.hazards = append(out.hazards, o.problem(out.Path, "%s may match %s now, depending on other entries, and would no longer apply; create the rule with a condition instead",
 			conditionOwner.Label(), fields.Printable(entryText(e))))
 		return none
 	}
-	if d == nil || exact {
+	if d == nil || isExact {
 		return none
 	}
 	isLast := depth == len(o.Target.Entries)-1

@@ -244,7 +244,7 @@ func TestShadowModeReplacesTheSetting(t *testing.T) {
 		assert.Equal(t, want, [2]bool{config.IsShadow(true), config.IsShadow(false)}, value)
 	}
 	_, states := base.apply(map[string]string{"|shadow_mode|x": `{"shadow_mode": true}`})
-	assert.ErrorContains(t, states["|shadow_mode|x"].Problem, "target: got x, want none")
+	assert.ErrorContains(t, states["|shadow_mode|x"].Problem, "target: got x, want no target")
 }
 
 // FuzzFields checks that no field of any kind panics or changes the limits of others.

@@ -18,10 +18,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// BenchmarkServerCPU compares our options with grpc's defaults for a service that does
-// nothing, on 4 connections. The server is a separate process, and server-µs/op is its
-// CPU time. Use server-µs/op to compare with 64 calls in flight, where ns/op is mostly
-// the client. With 1 call in flight, ns/op is the latency.
+// BenchmarkServerCPU compares our options with the defaults of grpc. The service does nothing, and has 4 connections.
+// The server is a separate process, and server-µs/op is the CPU time of the server. With 64 calls in flight, compare
+// server-µs/op, because most of ns/op is time of the client. With 1 call in flight, ns/op is the latency.
 //
 //	GOGC=400 go test -run='^$' -bench=ServerCPU -benchtime=40000x -count=12 ./server
 //
@@ -61,12 +60,12 @@ func benchmarkServer(b *testing.B, variant string, inFlight, conns int) {
 	}
 
 	var calls sync.WaitGroup
-	var left atomic.Int64
-	left.Store(int64(b.N))
+	var callsLeft atomic.Int64
+	callsLeft.Store(int64(b.N))
 	b.ResetTimer()
 	for i := range inFlight {
 		calls.Go(func() {
-			for left.Add(-1) >= 0 {
+			for callsLeft.Add(-1) >= 0 {
 				if _, err := clients[i%conns].ShouldRateLimit(b.Context(), shopRequest); err != nil {
 					b.Error(err)
 					return
@@ -83,7 +82,7 @@ func benchmarkServer(b *testing.B, variant string, inFlight, conns int) {
 	b.ReportMetric(float64(cpu.Microseconds())/float64(b.N), "server-µs/op")
 }
 
-// benchServerEnv is a variable that makes the test binary run a server. Its value is the
+// benchServerEnv is the name of an environment variable that makes the test binary run a server. The value is the
 // variant.
 const benchServerEnv = "RLS_BENCH_SERVER"
 

@@ -105,8 +105,7 @@ const (
 	// would delay all other calls.
 	maxAnsweringBytes, maxPeerAnsweringBytes = 64 << 10, 32 << 10
 
-	// requestOverhead is the number of bytes that each request adds to the size of its body, because a request
-	// without a body costs time too.
+	// requestOverhead is the number of bytes that each request adds to its body, because an empty body costs time too.
 	requestOverhead = 256
 )
 
@@ -148,8 +147,7 @@ func (t *turns) wait(ctx context.Context, address string, bodyBytes int) (end fu
 	}, nil
 }
 
-// turnWriter ends the turn of a request before it writes the answer. So a client that does not read its answers delays
-// no other client.
+// turnWriter ends the turn of a request before it writes the answer. So a client that does not read delays nobody.
 type turnWriter struct {
 	http.ResponseWriter
 	endTurn func()

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// echo answers with the body, and with the value in the context.
+// echo answers with the body and the value of echoKey in the context.
 type echo struct{}
 
 type echoKey struct{}

@@ -13,32 +13,32 @@ import (
 	"time"
 )
 
-// Page is a page of the debug listener.
+// Page is a page of the debug listener or of the HTTP listener.
 type Page struct {
 	Path    string // a pattern of http.ServeMux, such as "/rlconfig"
-	Help    string // one line, shown at "/endpoints"; an empty Help keeps the page off the list
+	Help    string // one line for the list at "/endpoints"; empty means that the list does not show the page
 	Handler http.Handler
 
-	// Stream is set if the answer goes on until the client leaves. It also ends when the listener stops.
+	// Stream reports that the answer continues until the client leaves or the listener stops.
 	Stream bool
 
-	// AnyHost is set if requests may address any name: the page has no secrets, or checks its callers itself.
+	// AnyHost allows requests that address any name. It is for a page that has no secrets, or checks its callers.
 	AnyHost bool
 }
 
 func (p Page) address() string { return strings.TrimSuffix(p.Path, "{$}") }
 
 // pprofPages answer only callers on this host, such as a kubectl port-forward, because a profile contains pieces of
-// memory. The cmdline page is left out, because arguments can contain secrets.
+// memory. pprofPages have no page cmdline, because arguments can contain secrets.
 var pprofPages = []Page{
 	{Path: "/debug/pprof/", Help: "profiles by name, such as /debug/pprof/heap", Handler: onlyLocal(pprof.Index), AnyHost: true},
 	{Path: "/debug/pprof/profile", Help: "CPU profile; ?seconds=30", Handler: onlyLocal(pprof.Profile), AnyHost: true},
 	{Path: "/debug/pprof/trace", Help: "execution trace; ?seconds=1", Handler: onlyLocal(pprof.Trace), AnyHost: true},
 }
 
-// debugHandler serves pages, pprof, and their list at "/endpoints", and at "/" without a page of its own. Streams
-// end when stopping is done. Requests may address the given names.
-func debugHandler(pages []Page, names []string, stopping context.Context) http.Handler { //nolint:revive // stopping is not the context of a call
+// debugHandler serves pages and pprof. "/endpoints" lists them, and "/" does so too if no page has this path. Streams
+// end when streamCtx is done. Requests may address names.
+func debugHandler(pages []Page, names []string, streamCtx context.Context) http.Handler { //nolint:revive // streamCtx is not the context of a call
 	pages = slices.Concat(pages, pprofPages)
 	slices.SortFunc(pages, func(a, b Page) int { return cmp.Compare(a.address(), b.address()) })
 
@@ -47,10 +47,10 @@ func debugHandler(pages []Page, names []string, stopping context.Context) http.H
 	hasRoot := false
 	for _, p := range pages {
 		if p.Stream {
-			p.Handler = streamUntil(stopping, p.Handler)
+			p.Handler = streamHandler(streamCtx, p.Handler)
 		}
 		if !p.AnyHost {
-			p.Handler = onlyOwnNames(names, isAny, p.Handler)
+			p.Handler = requireOwnName(names, isAnyRequest, p.Handler)
 		}
 		mux.Handle(p.Path, p.Handler)
 		hasRoot = hasRoot || p.address() == "/"
@@ -72,25 +72,25 @@ func debugHandler(pages []Page, names []string, stopping context.Context) http.H
 	return mux
 }
 
-// streamUntil returns h with requests that end when stopping is done, and have no read timeout.
-func streamUntil(stopping context.Context, h http.Handler) http.Handler {
+// streamHandler serves h without a read timeout. The context of a request ends when streamCtx is done.
+func streamHandler(streamCtx context.Context, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
-		defer context.AfterFunc(stopping, cancel)()
+		defer context.AfterFunc(streamCtx, cancel)()
 		h.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 
-// IsLocal reports whether r comes from this host, and addresses localhost or an IP address. A page of another site
-// addresses its own name, even if that name resolves to this host (DNS rebinding).
+// IsLocal reports whether r comes from this host, and addresses localhost or an IP address. A request from a page of
+// another site addresses the name of that site, even if the name resolves to this host (DNS rebinding).
 func IsLocal(r *http.Request) bool {
-	from, err := netip.ParseAddrPort(r.RemoteAddr)
-	return err == nil && from.Addr().Unmap().IsLoopback() && namesNoSite(nameOf(r.Host))
+	client, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && client.Addr().Unmap().IsLoopback() && isAddressOrLocalhost(hostName(r.Host))
 }
 
-func nameOf(host string) string {
+func hostName(host string) string {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {
 		name = strings.Trim(host, "[]")
@@ -98,7 +98,7 @@ func nameOf(host string) string {
 	return strings.ToLower(strings.TrimSuffix(name, "."))
 }
 
-func namesNoSite(name string) bool {
+func isAddressOrLocalhost(name string) bool {
 	_, err := netip.ParseAddr(name)
 	return err == nil || name == "localhost"
 }
@@ -108,17 +108,17 @@ var privateSuffixes = []string{".localhost", ".local", ".internal", ".svc"}
 // isPrivateName reports whether no site on the internet can have name. A name without a dot is the name of a
 // container or of a Kubernetes service.
 func isPrivateName(name string) bool {
-	return namesNoSite(name) || name != "" && !strings.Contains(name, ".") ||
+	return isAddressOrLocalhost(name) || name != "" && !strings.Contains(name, ".") ||
 		slices.ContainsFunc(privateSuffixes, func(suffix string) bool { return strings.HasSuffix(name, suffix) })
 }
 
-// onlyOwnNames answers 403 to requests without TLS that address the name of a site, unless names has it, because a
-// page of that site could read h by DNS rebinding. isChecked chooses the requests.
-func onlyOwnNames(names []string, isChecked func(*http.Request) bool, h http.Handler) http.Handler {
+// requireOwnName answers 403 to a request without TLS that addresses the name of a site on the internet, unless names
+// contains the name. Otherwise a page of that site could read h by DNS rebinding. mustCheck chooses the requests.
+func requireOwnName(names []string, mustCheck func(*http.Request) bool, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		name := nameOf(r.Host)
-		isOwn := func(own string) bool { return nameOf(own) == name }
-		if r.TLS == nil && isChecked(r) && !isPrivateName(name) && !slices.ContainsFunc(names, isOwn) {
+		name := hostName(r.Host)
+		isName := func(ownName string) bool { return hostName(ownName) == name }
+		if r.TLS == nil && mustCheck(r) && !isPrivateName(name) && !slices.ContainsFunc(names, isName) {
 			httpError(w, http.StatusForbidden, fmt.Sprintf("host: got %q, want an IP address, localhost, a name of the cluster, or a name in DEBUG_NAMES", r.Host))
 			return
 		}
@@ -126,10 +126,10 @@ func onlyOwnNames(names []string, isChecked func(*http.Request) bool, h http.Han
 	})
 }
 
-func isAny(*http.Request) bool { return true }
+func isAnyRequest(*http.Request) bool { return true }
 
 // isFromBrowser reports whether a browser sent r. Browsers send Origin with each request that has a body, and
-// Sec-Fetch-Site to localhost and over HTTPS. Without both, r has no body and charges no limit.
+// Sec-Fetch-Site to localhost and over HTTPS. Without both headers, the request has no body.
 func isFromBrowser(r *http.Request) bool {
 	return r.Header["Origin"] != nil || r.Header["Sec-Fetch-Site"] != nil
 }

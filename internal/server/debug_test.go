@@ -40,7 +40,7 @@ func TestDebugListenerServesPagesAndProfiles(t *testing.T) {
 		{"/debug/pprof/heap?debug=1", 200, "heap profile"},
 		{"/debug/pprof/goroutine?debug=1", 200, "goroutine profile"},
 		{"/debug/pprof/trace?seconds=0.01", 200, ""},
-		{"/debug/pprof/cmdline", 404, "Unknown profile"}, // arguments can contain secrets
+		{"/debug/pprof/cmdline", 404, "Unknown profile"}, // because arguments can contain secrets
 		{"/boom", 500, "Internal Server Error: internal error\n"},
 	} {
 		t.Run(tt.path, func(t *testing.T) {
@@ -64,8 +64,8 @@ func TestDebugListenerWithoutPagesListsEndpoints(t *testing.T) {
 func TestOnlyLocalCallersGetProfiles(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		from, host string
-		want       int
+		remoteAddr, host string
+		want             int
 	}{
 		{"127.0.0.1:4711", "localhost:6070", 200},
 		{"[::1]:4711", "[::1]:6070", 200},
@@ -80,7 +80,7 @@ func TestOnlyLocalCallersGetProfiles(t *testing.T) {
 		{"127.0.0.1:4711", "", 403},
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/debug/pprof/", nil)
-		r.RemoteAddr, r.Host = tt.from, tt.host
+		r.RemoteAddr, r.Host = tt.remoteAddr, tt.host
 		w := httptest.NewRecorder()
 		onlyLocal(func(w http.ResponseWriter, _ *http.Request) {}).ServeHTTP(w, r)
 		assert.Equal(t, tt.want, w.Code, tt)
@@ -95,10 +95,10 @@ func TestOtherSitesCanNotReadDebugPages(t *testing.T) {
 		{Path: "/live/stream", Handler: answer, Stream: true},
 		{Path: "/metrics", Handler: answer, AnyHost: true},
 	}, []string{"rls.example.com", "Other.Example:6070"}, t.Context())
-	get := func(path, host string, secure bool) int {
+	getStatus := func(path, host string, hasTLS bool) int {
 		r := httptest.NewRequest(http.MethodGet, path, nil)
 		r.Host = host
-		if secure {
+		if hasTLS {
 			r.TLS = &tls.ConnectionState{}
 		}
 		w := httptest.NewRecorder()
@@ -124,10 +124,10 @@ func TestOtherSitesCanNotReadDebugPages(t *testing.T) {
 		"evilsvc.com":                 403,
 		"":                            403,
 	} {
-		assert.Equal(t, want, get("/rlconfig", host, false), host)
-		assert.Equal(t, want, get("/live/stream", host, false), host)
-		assert.Equal(t, 200, get("/metrics", host, false), host)
-		assert.Equal(t, 200, get("/rlconfig", host, true), host)
+		assert.Equal(t, want, getStatus("/rlconfig", host, false), host)
+		assert.Equal(t, want, getStatus("/live/stream", host, false), host)
+		assert.Equal(t, 200, getStatus("/metrics", host, false), host)
+		assert.Equal(t, 200, getStatus("/rlconfig", host, true), host)
 	}
 }
 

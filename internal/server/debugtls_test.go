@@ -14,7 +14,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 )
 
-// whoPage shows the common name of a verified caller, or "nobody".
+// whoPage shows the common name of a caller with a verified certificate. For other callers, it shows "nobody".
 var whoPage = Page{Path: "/who", Help: "the caller", Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	if chains := r.TLS.VerifiedChains; len(chains) > 0 {
 		fmt.Fprint(w, chains[0][0].Subject.CommonName)
@@ -23,8 +23,7 @@ var whoPage = Page{Path: "/who", Help: "the caller", Handler: http.HandlerFunc(f
 	fmt.Fprint(w, "nobody")
 })}
 
-// askWho gets whoPage on a new connection. With the same c the connection resumes the
-// session of the one before.
+// askWho gets whoPage on a new connection. If a call before had the same c, the connection resumes the TLS session.
 func askWho(t *testing.T, r *testServer, c *tls.Config) (who string, conn *tls.ConnectionState, err error) {
 	t.Helper()
 	client := http.Client{Timeout: maxWait, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: c}}
@@ -41,37 +40,37 @@ func askWho(t *testing.T, r *testServer, c *tls.Config) (who string, conn *tls.C
 
 func TestDebugTLSVerifiesClientCertificates(t *testing.T) {
 	t.Parallel()
-	ca, clients, other := certtest.New(t), certtest.New(t), certtest.New(t)
+	ca, clientCA, otherCA := certtest.New(t), certtest.New(t), certtest.New(t)
 	pair := func(a *certtest.Authority, dns ...string) [][]byte {
 		cert, key := issue(t, a, "client", dns...)
 		return [][]byte{cert, key}
 	}
-	const unknown = "certificate signed by unknown authority"
+	const unknownCA = "certificate signed by unknown authority"
 	for _, tt := range []struct {
 		name     string
-		noCA     bool // no authority for clients is configured
-		required bool
+		noCA     bool // the server has no CA for clients
+		required bool // the server requires a certificate
 		san      string
 		pair     [][]byte
-		want     string // who the caller is, or
-		refused  string // part of the reason
+		want     string // the caller
+		wantLog  string // a part of the log if the server refuses the connection
 	}{
 		{name: "no certificate", want: "nobody"},
-		{name: "right CA", pair: pair(clients), want: "client"},
-		{name: "wrong CA", pair: pair(other), refused: unknown},
-		{name: "the server's CA is not the clients'", pair: pair(ca), refused: unknown},
+		{name: "right CA", pair: pair(clientCA), want: "client"},
+		{name: "wrong CA", pair: pair(otherCA), wantLog: unknownCA},
+		{name: "CA of the server", pair: pair(ca), wantLog: unknownCA},
 		{name: "name wanted, no certificate", san: "ops.example", want: "nobody"},
-		{name: "name wanted, right name", san: "ops.example", pair: pair(clients, "ops.example"), want: "client"},
-		{name: "name wanted, wrong name", san: "ops.example", pair: pair(clients, "a.example"), refused: "client certificate: got DNS names"},
-		{name: "name wanted, right name of the wrong CA", san: "ops.example", pair: pair(other, "ops.example"), refused: unknown},
-		{name: "required, no certificate", required: true, refused: "didn't provide a certificate"},
-		{name: "required, right CA", required: true, pair: pair(clients), want: "client"},
-		{name: "no clients' CA: nobody is verified", noCA: true, pair: pair(clients), want: "nobody"},
+		{name: "name wanted, right name", san: "ops.example", pair: pair(clientCA, "ops.example"), want: "client"},
+		{name: "name wanted, wrong name", san: "ops.example", pair: pair(clientCA, "a.example"), wantLog: "client certificate: got DNS names"},
+		{name: "name wanted, right name of the wrong CA", san: "ops.example", pair: pair(otherCA, "ops.example"), wantLog: unknownCA},
+		{name: "required, no certificate", required: true, wantLog: "didn't provide a certificate"},
+		{name: "required, right CA", required: true, pair: pair(clientCA), want: "client"},
+		{name: "server without a CA for clients", noCA: true, pair: pair(clientCA), want: "nobody"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			files := tlsFiles(t)
 			issueTo(t, files, ca, "server")
-			replace(t, files.ClientCAFile, content(t, clients.File))
+			replace(t, files.ClientCAFile, content(t, clientCA.File))
 			files.ClientCertOptional, files.ClientSAN = !tt.required, tt.san
 			if tt.noCA {
 				files.ClientCAFile, files.ClientCertOptional = "", false
@@ -82,9 +81,9 @@ func TestDebugTLSVerifiesClientCertificates(t *testing.T) {
 			c.ClientSessionCache = tls.NewLRUClientSessionCache(4)
 			for _, resumed := range []bool{false, true} {
 				who, conn, err := askWho(t, r, c)
-				if tt.refused != "" {
+				if tt.wantLog != "" {
 					assert.Error(t, err)
-					r.logs(t, tt.refused)
+					r.waitForLog(t, tt.wantLog)
 					continue
 				}
 				require.NoError(t, err)
@@ -105,9 +104,9 @@ func TestDebugTLSFilesAreReloaded(t *testing.T) {
 	r := start(t, Options{DebugTLS: &files, DebugPages: []Page{whoPage}})
 
 	oldCert, oldKey := issue(t, oldCA, "old client")
-	old := clientTLS(t, ca, oldCert, oldKey)
-	old.ClientSessionCache = tls.NewLRUClientSessionCache(4)
-	who, conn, err := askWho(t, r, old)
+	oldClient := clientTLS(t, ca, oldCert, oldKey)
+	oldClient.ClientSessionCache = tls.NewLRUClientSessionCache(4)
+	who, conn, err := askWho(t, r, oldClient)
 	require.NoError(t, err)
 	assert.Equal(t, "old client", who)
 	assert.Equal(t, "first", conn.PeerCertificates[0].Subject.CommonName)
@@ -119,9 +118,9 @@ func TestDebugTLSFilesAreReloaded(t *testing.T) {
 		who, conn, err := askWho(t, r, clientTLS(t, ca, newCert, newKey))
 		return err == nil && who == "new client" && conn.PeerCertificates[0].Subject.CommonName == "second"
 	})
-	_, _, err = askWho(t, r, old)
-	assert.Error(t, err, "the CA of its session is no longer trusted")
-	r.logs(t, "certificate signed by unknown authority")
+	_, _, err = askWho(t, r, oldClient)
+	assert.Error(t, err, "the server no longer trusts the CA of the session")
+	r.waitForLog(t, "certificate signed by unknown authority")
 	who, _, err = askWho(t, r, clientTLS(t, ca))
 	require.NoError(t, err)
 	assert.Equal(t, "nobody", who)
@@ -140,8 +139,7 @@ func TestDebugTLSListenerRejectsPlainHTTP(t *testing.T) {
 	assert.Contains(t, body, "HTTP request to an HTTPS server")
 }
 
-// An API for operators may rely on verified callers, so a server with bad TLS files must
-// not start.
+// The API for operators may rely on verified callers, so a server with bad TLS files must not start.
 func TestBadDebugTLSFilesFailStartEvenIfPortIsInUse(t *testing.T) {
 	t.Parallel()
 	first := start(t, Options{})

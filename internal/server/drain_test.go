@@ -25,7 +25,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 )
 
-// slowService is a service whose calls wait until release is closed or their context is done.
+// slowService is a service. Its calls wait until release is closed or their context is done.
 type slowService struct {
 	entered, release chan struct{}
 }
@@ -210,19 +210,18 @@ func TestServerAnswersCallsDuringDrainDelay(t *testing.T) {
 	assert.Equal(t, 500, code)
 	assert.Equal(t, "server: shutting down\n", body)
 	_, err := r.client(t).ShouldRateLimit(t.Context(), shopRequest)
-	assert.NoError(t, err, "also on a new connection")
+	assert.NoError(t, err, "the server accepts new connections")
 	r.waitUntilStopped(t, maxWait)
 }
 
-// By default grpc waits two minutes for a connection that never sends, such as a TCP
-// probe.
+// By default, grpc waits two minutes for a connection that never sends, such as a TCP probe.
 func TestSilentConnectionDelaysShutdownByHandshakeTimeout(t *testing.T) {
 	t.Parallel()
 	r := start(t, Options{DrainTimeout: time.Minute})
 	c, err := net.Dial("tcp", r.GRPCAddr().String())
 	require.NoError(t, err)
 	defer func() { _ = c.Close() }()
-	_, err = r.client(t).ShouldRateLimit(t.Context(), shopRequest) // c is accepted by now
+	_, err = r.client(t).ShouldRateLimit(t.Context(), shopRequest) // after this call, the server has accepted c
 	require.NoError(t, err)
 	r.stop()
 	r.waitUntilStopped(t, handshakeTimeout+maxWait)
@@ -320,7 +319,7 @@ func TestDrainWarnsOfCallsAtTheEndOfTheDelay(t *testing.T) {
 	}
 }
 
-func TestHealthChecksAreNoCallsOfADrain(t *testing.T) {
+func TestDrainDoesNotCountHealthChecks(t *testing.T) {
 	t.Parallel()
 	r := start(t, Options{})
 	before := r.inflight.total.Load()

@@ -16,8 +16,8 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// FuzzJSON posts bodies to /json of a service with the limits of the examples. Each answer has
-// a body and a documented status.
+// FuzzJSON posts bodies to /json of a service with the limits of the examples. It checks that each answer has a body and
+// a documented status.
 func FuzzJSON(f *testing.F) {
 	f.Add(`{"domain":"shop","descriptors":[{"entries":[{"key":"remote_address","value":"10.0.0.1"}]}]}`)
 	f.Add(`{"domain":"shop","hitsAddend":9,"descriptors":[{"entries":[{"key":"path","value":"/api/v1"}],"hits_addend":"18446744073709551615"}]}`)

@@ -23,21 +23,21 @@ import (
 	"github.com/seed-81f232ab/rls/internal/server/codec"
 )
 
-// handshakeTimeout bounds the setup of TLS and HTTP/2, for which GracefulStop and Stop both wait. With grpc's
-// default, a silent connection such as a TCP probe would delay a shutdown by two minutes.
+// handshakeTimeout bounds the setup of TLS and HTTP/2. GracefulStop and Stop both wait for this setup. With the default
+// of grpc, a silent connection such as a TCP probe would delay a shutdown by two minutes.
 const handshakeTimeout = 5 * time.Second
 
 const (
-	// streamWindowBytes is how much of a request a client may send before the server reads it.
+	// streamWindowBytes is the number of bytes of a request that a client may send before the server reads the request.
 	streamWindowBytes = 64 << 10
 
-	// connWindowBytes is how much all calls of a connection may send before the server acknowledges it. A large
-	// window needs few updates, and no memory until it is used.
+	// connWindowBytes is the number of bytes that all calls of a connection may send before the server acknowledges
+	// the bytes. A large window needs few updates. It uses memory only for the bytes that have arrived.
 	connWindowBytes = 1 << 20
 )
 
 func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx context.Context) *grpc.Server {
-	isStream := make(map[string]bool) // by full method name; filled below
+	isStream := make(map[string]bool) // the key is the full name of a method; the loop below fills the map
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(o.GRPC.MaxMessageBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
@@ -57,8 +57,8 @@ func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx con
 			MinTime:             100 * time.Millisecond,
 			PermitWithoutStream: true,
 		}),
-		// A worker keeps its grown stack. To grow a new one in each call takes a fifth of the server's CPU
-		// (BenchmarkServerCPU). The CPU caches of more workers get cold.
+		// A worker keeps its large stack. Without workers, each call would grow a new stack, which takes a fifth of the
+		// CPU of the server (BenchmarkServerCPU). With more workers, the CPU caches help less.
 		grpc.NumStreamWorkers(uint32(32 * runtime.GOMAXPROCS(0))),
 		grpc.InTapHandle(cancelStreams(isStream, drainCtx)),
 	}
@@ -73,7 +73,7 @@ func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx con
 	for _, register := range o.Services {
 		register(registrar)
 	}
-	registrar.inflight = new(inflight) // load balancers probe a server that drains, too
+	registrar.inflight = new(inflight) // a drain does not count the probes of load balancers
 	healthpb.RegisterHealthServer(registrar, o.Health.grpc)
 	reflection.Register(s)
 	for service, info := range s.GetServiceInfo() {
@@ -86,11 +86,11 @@ func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx con
 	return s
 }
 
-// callRegistrar registers services whose unary calls are observed, and whose panics fail only their call. It wraps
-// the handlers, because an interceptor would cost each call two allocations and 0.3 µs.
+// callRegistrar registers services. It observes their unary calls, and recovers from a panic in a call. It wraps the
+// handlers, because an interceptor would cost each call two allocations and 0.3 µs.
 type callRegistrar struct {
 	grpc.ServiceRegistrar
-	observeMethod func(name string) (observeCall func(took time.Duration))
+	observeMethod func(name string) (observeCall func(duration time.Duration))
 	inflight      *inflight
 	log           *slog.Logger
 }
@@ -138,7 +138,7 @@ func recoverHTTP(log *slog.Logger, next http.Handler) http.Handler {
 			if p == nil {
 				return
 			}
-			if p == http.ErrAbortHandler { //nolint:errorlint // a handler's way to cut the connection; never wrapped
+			if p == http.ErrAbortHandler { //nolint:errorlint // a handler panics with this error to cut the connection
 				panic(p)
 			}
 			logPanic(r.Context(), log, r.URL.Path, p)
@@ -148,7 +148,7 @@ func recoverHTTP(log *slog.Logger, next http.Handler) http.Handler {
 	})
 }
 
-// logPanic logs panic p with the stack. Only a deferred function may call it, or the stack lacks the panic.
+// logPanic logs panic p with the stack. Only a deferred function may call it, so that the stack shows the panic.
 func logPanic(ctx context.Context, log *slog.Logger, call string, p any) {
 	log.LogAttrs(ctx, slog.LevelError, "call panicked",
 		slog.String("call", call),

@@ -80,7 +80,7 @@ func TestTooLargeMessageIsRejected(t *testing.T) {
 	_, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: strings.Repeat("x", 2<<10)})
 	assert.Equal(t, codes.ResourceExhausted, status.Code(err), err)
 	_, err = client.ShouldRateLimit(t.Context(), shopRequest)
-	assert.NoError(t, err, "the connection goes on")
+	assert.NoError(t, err, "the connection is still open")
 }
 
 func TestDefaultAcceptsMessagesUpTo1MiB(t *testing.T) {
@@ -116,7 +116,7 @@ func TestPanicInCallReturnsInternal(t *testing.T) {
 	assert.Contains(t, r.log.String(), "grpc_test.go", "the log has the stack")
 }
 
-// echoService is a second service, whose stream echoes messages and panics on "boom".
+// echoService is a second service. Its stream echoes messages, and panics on "boom".
 var echoService = grpc.ServiceDesc{
 	ServiceName: "test.Echo",
 	HandlerType: (*any)(nil),
@@ -136,7 +136,7 @@ var echoService = grpc.ServiceDesc{
 	}}},
 }
 
-func TestSecondServiceStreamsRecoversAndDrains(t *testing.T) {
+func TestStreamOfSecondServiceRecoversFromPanicAndEndsInDrain(t *testing.T) {
 	t.Parallel()
 	registerEcho := func(r grpc.ServiceRegistrar) { r.RegisterService(&echoService, struct{}{}) }
 	r := start(t, Options{Services: append(register(alwaysOK), registerEcho), DrainTimeout: time.Minute})
@@ -150,14 +150,14 @@ func TestSecondServiceStreamsRecoversAndDrains(t *testing.T) {
 		}
 		return err
 	}
-	open := func() grpc.ClientStream {
+	openStream := func() grpc.ClientStream {
 		stream, err := conn.NewStream(t.Context(), &echoService.Streams[0], "/test.Echo/Echo")
 		require.NoError(t, err)
 		require.NoError(t, echo(stream, "hello"))
 		return stream
 	}
 
-	err := echo(open(), "boom")
+	err := echo(openStream(), "boom")
 	require.Equal(t, codes.Internal, status.Code(err), err)
 	assert.NotContains(t, err.Error(), "secret detail")
 	assert.Contains(t, r.log.String(), "call=Echo")
@@ -165,10 +165,10 @@ func TestSecondServiceStreamsRecoversAndDrains(t *testing.T) {
 	_, err = rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), shopRequest)
 	assert.NoError(t, err, "both services answer on one connection")
 
-	waiting := open()
+	openedStream := openStream()
 	r.stop()
 	r.waitUntilStopped(t, maxWait)
-	assert.Equal(t, codes.Canceled, status.Code(waiting.RecvMsg(&wrapperspb.StringValue{})), "a drain cancels streams")
+	assert.Equal(t, codes.Canceled, status.Code(openedStream.RecvMsg(&wrapperspb.StringValue{})), "a drain cancels streams")
 }
 
 func TestReflectionListsTheServices(t *testing.T) {
@@ -190,13 +190,13 @@ func TestReflectionListsTheServices(t *testing.T) {
 	assert.Contains(t, names, "grpc.health.v1.Health")
 }
 
-func TestMaxConnectionAgeRenewsConnectionsWithoutLoss(t *testing.T) {
+func TestMaxConnectionAgeRenewsConnectionsWithoutLostCalls(t *testing.T) {
 	t.Parallel()
-	var from atomic.Value
+	var clientAddr atomic.Value // the address of the client in the last call
 	r := start(t, Options{
 		Services: register(serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 			p, _ := peer.FromContext(ctx)
-			from.Store(p.Addr.String())
+			clientAddr.Store(p.Addr.String())
 			return alwaysOK(ctx, req)
 		})),
 		GRPC: GRPC{MaxConnectionAge: 100 * time.Millisecond, MaxConnectionAgeGrace: maxWait},
@@ -205,10 +205,10 @@ func TestMaxConnectionAgeRenewsConnectionsWithoutLoss(t *testing.T) {
 
 	_, err := client.ShouldRateLimit(t.Context(), shopRequest)
 	require.NoError(t, err)
-	first := from.Load()
+	firstAddr := clientAddr.Load()
 	polltest.Until(t, maxWait, func() bool {
 		_, err := client.ShouldRateLimit(t.Context(), shopRequest)
-		return assert.NoError(t, err, "no call is lost on the way") && from.Load() != first
+		return assert.NoError(t, err, "no call is lost") && clientAddr.Load() != firstAddr
 	})
 }
 
@@ -224,13 +224,13 @@ func TestClientsMayPingOftenWithoutCalls(t *testing.T) {
 	framer := http2.NewFramer(conn, conn)
 	require.NoError(t, framer.WriteSettings())
 
-	const pings = 5 // grpc's default allows two
-	for answered := 0; answered < pings; {
+	const pings = 5 // the default of grpc allows two pings
+	for answeredPings := 0; answeredPings < pings; {
 		frame, err := framer.ReadFrame()
 		require.NoError(t, err)
 		switch f := frame.(type) {
 		case *http2.GoAwayFrame:
-			require.Fail(t, "thrown out", "%s after %d pings", f.DebugData(), answered)
+			require.Fail(t, "the server has closed the connection", "%s after %d pings", f.DebugData(), answeredPings)
 		case *http2.SettingsFrame:
 			if !f.IsAck() {
 				require.NoError(t, framer.WriteSettingsAck())
@@ -238,7 +238,7 @@ func TestClientsMayPingOftenWithoutCalls(t *testing.T) {
 			}
 		case *http2.PingFrame:
 			if f.IsAck() {
-				answered++
+				answeredPings++
 				time.Sleep(110 * time.Millisecond)
 				require.NoError(t, framer.WritePing(false, [8]byte{}))
 			}
@@ -252,8 +252,8 @@ func TestUnaryCallsAreObservedByMethod(t *testing.T) {
 	observed := map[string]int{}
 	r := start(t, Options{
 		ObserveMethod: func(name string) func(time.Duration) {
-			return func(took time.Duration) {
-				assert.Positive(t, took)
+			return func(duration time.Duration) {
+				assert.Positive(t, duration)
 				mu.Lock()
 				defer mu.Unlock()
 				observed[name]++

@@ -11,18 +11,18 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// healthServices are the whole server, and the service that deployments of the incumbent probe.
+// healthServices are names in gRPC health: "" means the whole server. The incumbent has "ratelimit".
 var healthServices = []string{"", "ratelimit"}
 
-// Health is the state of the process, which is healthy if no component has a fault. Health answers gRPC health and
-// GET /healthcheck. It is safe for concurrent use.
+// Health is the state of the process. The process is healthy if no component has a fault. Health answers gRPC health
+// and GET /healthcheck. It is safe for concurrent use.
 type Health struct {
 	grpc *health.Server
 
 	mu     sync.Mutex
-	log    *slog.Logger      // gets changes of the state of the process; nil before logTo
-	faults map[string]string // by component
-	notes  map[string]string // by component
+	log    *slog.Logger      // gets the changes of the state of the process; nil before logTo
+	faults map[string]string // the key is the name of a component
+	notes  map[string]string // the key is the name of a component
 }
 
 // NewHealth returns a healthy Health without components.
@@ -32,8 +32,8 @@ func NewHealth() *Health {
 	return h
 }
 
-// Set records the state of a component. /healthcheck shows detail if ok is false. Watchers of gRPC health see two
-// changes in their order.
+// Set records the state of a component. /healthcheck shows detail if ok is false. Watchers of gRPC health see changes in
+// the order of the calls of Set.
 func (h *Health) Set(component string, ok bool, detail string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -50,12 +50,12 @@ func (h *Health) Set(component string, ok bool, detail string) {
 	for _, name := range healthServices {
 		h.grpc.SetServingStatus(name, state)
 	}
-	if ready := len(h.faults) == 0; h.log != nil && ready != wasReady {
+	if isReady := len(h.faults) == 0; h.log != nil && isReady != wasReady {
 		h.logState()
 	}
 }
 
-// logTo logs later changes of the state of the process, and a present fault.
+// logTo logs the present faults to log, and later changes of the state of the process.
 func (h *Health) logTo(log *slog.Logger) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -73,7 +73,7 @@ func (h *Health) logState() {
 	h.log.Warn("readiness changed", "ready", false, "reason", strings.Join(sortedLines(h.faults), "; "))
 }
 
-// Note records a remark on a component, which /healthcheck shows. An empty text removes it.
+// Note records a note on a component. /healthcheck shows the note. An empty text removes the note.
 func (h *Health) Note(component, text string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -92,9 +92,9 @@ func (h *Health) Lines() (faults, notes []string) {
 }
 
 func sortedLines(texts map[string]string) []string {
-	all := make([]string, 0, len(texts))
+	lines := make([]string, 0, len(texts))
 	for _, component := range slices.Sorted(maps.Keys(texts)) {
-		all = append(all, component+": "+texts[component])
+		lines = append(lines, component+": "+texts[component])
 	}
-	return all
+	return lines
 }

@@ -15,35 +15,35 @@ import (
 
 func TestHealthyOnlyIfNoComponentHasFault(t *testing.T) {
 	t.Parallel()
-	type set struct {
+	type state struct {
 		component string
 		ok        bool
 		detail    string
 	}
 	for _, tt := range []struct {
-		name string
-		sets []set
-		want []string // faults
+		name   string
+		states []state  // the states that the components report
+		want   []string // the faults
 	}{
 		{"no component", nil, nil},
-		{"all ok", []set{{"redis", true, ""}, {"limits", true, ""}}, nil},
-		{"one down", []set{{"redis", false, "refused"}, {"limits", true, ""}}, []string{"redis: refused"}},
+		{"all components ok", []state{{"redis", true, ""}, {"limits", true, ""}}, nil},
+		{"one component with a fault", []state{{"redis", false, "refused"}, {"limits", true, ""}}, []string{"redis: refused"}},
 		{
-			"two down, in order",
-			[]set{{"redis", false, "refused"}, {"limits", false, "none loaded"}},
+			"two components with faults",
+			[]state{{"redis", false, "refused"}, {"limits", false, "none loaded"}},
 			[]string{"limits: none loaded", "redis: refused"},
 		},
 		{
-			"one comes back",
-			[]set{{"redis", false, "refused"}, {"limits", false, "none loaded"}, {"redis", true, ""}},
+			"one of two faults ends",
+			[]state{{"redis", false, "refused"}, {"limits", false, "none loaded"}, {"redis", true, ""}},
 			[]string{"limits: none loaded"},
 		},
-		{"all come back", []set{{"redis", false, "refused"}, {"redis", true, "ignored"}}, nil},
-		{"detail changes", []set{{"redis", false, "refused"}, {"redis", false, "timeout"}}, []string{"redis: timeout"}},
+		{"the only fault ends", []state{{"redis", false, "refused"}, {"redis", true, "ignored"}}, nil},
+		{"the detail of a fault changes", []state{{"redis", false, "refused"}, {"redis", false, "timeout"}}, []string{"redis: timeout"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := NewHealth()
-			for _, s := range tt.sets {
+			for _, s := range tt.states {
 				h.Set(s.component, s.ok, s.detail)
 			}
 			faults, _ := h.Lines()
@@ -59,7 +59,7 @@ func TestProbesFollowHealth(t *testing.T) {
 	r := start(t, Options{Health: health})
 	client := healthpb.NewHealthClient(dial(t, r.GRPCAddr().String()))
 
-	probes := func(want healthpb.HealthCheckResponse_ServingStatus, wantHTTP int, wantBody string) {
+	requireAnswers := func(want healthpb.HealthCheckResponse_ServingStatus, wantHTTP int, wantBody string) {
 		t.Helper()
 		for _, name := range []string{"", "ratelimit"} {
 			resp, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: name})
@@ -72,18 +72,18 @@ func TestProbesFollowHealth(t *testing.T) {
 			assert.Equal(t, wantBody, body)
 		}
 	}
-	probes(healthpb.HealthCheckResponse_NOT_SERVING, 500, "limits: not loaded yet\n")
+	requireAnswers(healthpb.HealthCheckResponse_NOT_SERVING, 500, "limits: not loaded yet\n")
 	health.Set("limits", true, "")
-	probes(healthpb.HealthCheckResponse_SERVING, 200, "OK")
+	requireAnswers(healthpb.HealthCheckResponse_SERVING, 200, "OK")
 	health.Note("redis", "down for a minute")
-	probes(healthpb.HealthCheckResponse_SERVING, 200, "OK\nredis: down for a minute")
+	requireAnswers(healthpb.HealthCheckResponse_SERVING, 200, "OK\nredis: down for a minute")
 	health.Set("limits", false, "gone")
-	probes(healthpb.HealthCheckResponse_NOT_SERVING, 500, "limits: gone\nredis: down for a minute\n")
+	requireAnswers(healthpb.HealthCheckResponse_NOT_SERVING, 500, "limits: gone\nredis: down for a minute\n")
 	health.Set("limits", true, "")
 	health.Note("redis", "")
-	probes(healthpb.HealthCheckResponse_SERVING, 200, "OK")
+	requireAnswers(healthpb.HealthCheckResponse_SERVING, 200, "OK")
 	health.Set("redis", false, "refused")
-	probes(healthpb.HealthCheckResponse_NOT_SERVING, 500, "redis: refused\n")
+	requireAnswers(healthpb.HealthCheckResponse_NOT_SERVING, 500, "redis: refused\n")
 
 	_, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "other"})
 	assert.Equal(t, codes.NotFound, status.Code(err))

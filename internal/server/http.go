@@ -18,32 +18,32 @@ import (
 )
 
 // httpHandler serves /json, /v1/check, /healthcheck and the pages of o.
-func httpHandler(o *Options, calls *inflight) http.Handler {
+func httpHandler(o *Options, inflight *inflight) http.Handler {
 	mux := http.NewServeMux()
-	bodies := newBodyReader(o, calls)
+	reader := newBodyReader(o, inflight)
 	if o.JSON != nil {
-		// Pages of other sites must not spend a visitor's limits.
-		mux.Handle("/json", http.NewCrossOriginProtection().Handler(bodies.handler(&jsonHandler{o.JSON, o.JSONRefunds})))
+		// A page of another site must not use the browser of a visitor to spend limits.
+		mux.Handle("/json", http.NewCrossOriginProtection().Handler(reader.handler(&jsonHandler{o.JSON, o.JSONRefunds})))
 	}
 	if o.Check != nil {
-		sameOrigin := http.NewCrossOriginProtection()
-		sameOrigin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		protection := http.NewCrossOriginProtection()
+		protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			o.Check.Refuse(w, http.StatusForbidden, "request comes from a page of another site")
 		}))
-		mux.Handle("/v1/check", sameOrigin.Handler(bodies.handler(o.Check)))
+		mux.Handle("/v1/check", protection.Handler(reader.handler(o.Check)))
 	}
 	for _, p := range o.HTTPPages {
 		mux.Handle(p.Path, p.Handler)
 	}
 	mux.Handle("/healthcheck", healthHandler(o.Health))
-	return onlyOwnNames(o.DebugNames, isFromBrowser, mux)
+	return requireOwnName(o.DebugNames, isFromBrowser, mux)
 }
 
-// jsonHandler answers ShouldRateLimit for callers without gRPC: a RateLimitRequest as JSON gets a RateLimitResponse
-// as JSON. The status 200 is OK and 429 is OVER_LIMIT.
+// jsonHandler answers ShouldRateLimit for callers without gRPC. The body of a call is a RateLimitRequest as JSON, and
+// the body of the answer is a RateLimitResponse as JSON. The status is 200 for OK and 429 for OVER_LIMIT.
 type jsonHandler struct {
-	service rlsv3.RateLimitServiceServer
-	refunds bool
+	service       rlsv3.RateLimitServiceServer
+	allowsRefunds bool
 }
 
 var holdHeader = http.CanonicalHeaderKey(limit.HoldKey)
@@ -60,7 +60,7 @@ func (j *jsonHandler) ServeBody(w http.ResponseWriter, r *http.Request, body []b
 		httpError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	if !j.refunds && slices.ContainsFunc(req.Descriptors, (*ratelimitv3.RateLimitDescriptor).GetIsNegativeHits) {
+	if !j.allowsRefunds && slices.ContainsFunc(req.Descriptors, (*ratelimitv3.RateLimitDescriptor).GetIsNegativeHits) {
 		httpError(w, http.StatusBadRequest, "refunds (is_negative_hits) are turned off for /json; JSON_REFUNDS=true turns them on")
 		return
 	}
@@ -70,7 +70,7 @@ func (j *jsonHandler) ServeBody(w http.ResponseWriter, r *http.Request, body []b
 	}
 	resp, err := j.service.ShouldRateLimit(ctx, &req)
 	if err != nil {
-		// The incumbent answers 400 to every failed call, and knows no forbidden ones.
+		// The incumbent answers 400 to every failed call. It has no forbidden calls.
 		code := http.StatusBadRequest
 		if status.Code(err) == codes.PermissionDenied {
 			code = http.StatusForbidden
@@ -93,7 +93,7 @@ var httpCodes = map[rlsv3.RateLimitResponse_Code]int{
 	rlsv3.RateLimitResponse_OK: http.StatusOK, rlsv3.RateLimitResponse_OVER_LIMIT: http.StatusTooManyRequests,
 }
 
-// healthHandler answers 200 with "OK", or 500 with a line for each fault. A line for each note follows.
+// healthHandler answers 200 with "OK", or 500 with a line for each fault. Both answers end with a line for each note.
 func healthHandler(h *Health) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		faults, notes := h.Lines()

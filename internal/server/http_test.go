@@ -19,8 +19,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 )
 
-// byDomain gives the answer that the domain of the request names.
-var byDomain = serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+// answerByDomain is a service. The domain of a request chooses the answer.
+var answerByDomain = serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	switch req.GetDomain() {
 	case "over":
 		return &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OVER_LIMIT}, nil
@@ -54,7 +54,7 @@ var byDomain = serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest
 
 func TestJSONAnswersWithStatusOfDecision(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{Services: register(byDomain), JSON: byDomain, GRPC: GRPC{MaxMessageBytes: 1000}})
+	r := start(t, Options{Services: register(answerByDomain), JSON: answerByDomain, GRPC: GRPC{MaxMessageBytes: 1000}})
 
 	ok := &rlsv3.RateLimitResponse{
 		OverallCode: rlsv3.RateLimitResponse_OK,
@@ -73,8 +73,8 @@ func TestJSONAnswersWithStatusOfDecision(t *testing.T) {
 	for _, tt := range []struct {
 		name, method, body string
 		code               int
-		want               proto.Message // the answer, or
-		reason             string        // part of the text
+		want               proto.Message // nil if the call fails
+		reason             string        // a part of the text if the call fails
 	}{
 		{name: "OK", body: `{"domain":"shop"}`, code: 200, want: ok},
 		{name: "GET", method: "GET", body: `{"domain":"shop"}`, code: 200, want: ok},
@@ -84,7 +84,7 @@ func TestJSONAnswersWithStatusOfDecision(t *testing.T) {
 			name: "over limit", body: `{"domain":"over"}`, code: 429,
 			want: &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OVER_LIMIT},
 		},
-		{name: "undecided", body: `{"domain":"unknown"}`, code: 500, want: &rlsv3.RateLimitResponse{}},
+		{name: "answer without a code", body: `{"domain":"unknown"}`, code: 500, want: &rlsv3.RateLimitResponse{}},
 		{
 			name: "camel case, enum by number, 64 bits as text", code: 200, want: weekly,
 			body: `{"domain":"shop","descriptors":[{"entries":[{"key":"a","value":"b"}],"limit":{"requestsPerUnit":5,"unit":7},"hitsAddend":"3"}]}`,
@@ -99,10 +99,10 @@ func TestJSONAnswersWithStatusOfDecision(t *testing.T) {
 		{name: "empty body", body: ``, code: 400, reason: "unexpected token"},
 		{name: "not JSON", body: `domain=shop`, code: 400, reason: "syntax error"},
 		{name: "an array", body: `[]`, code: 400, reason: "unexpected token"},
-		{name: "cut short", body: `{"domain":"shop"`, code: 400, reason: "unexpected EOF"},
+		{name: "object without its end", body: `{"domain":"shop"`, code: 400, reason: "unexpected EOF"},
 		{name: "two objects", body: `{"domain":"shop"}{}`, code: 400, reason: "unexpected token"},
 		{name: "unknown field", body: `{"domain":"shop","color":"red"}`, code: 400, reason: "color"},
-		{name: "field twice", body: `{"domain":"shop","domain":"shop"}`, code: 400, reason: "duplicate field"},
+		{name: "duplicate field", body: `{"domain":"shop","domain":"shop"}`, code: 400, reason: "duplicate field"},
 		{name: "wrong type", body: `{"domain":5}`, code: 400, reason: "domain"},
 		{name: "unknown enum name", body: `{"descriptors":[{"limit":{"unit":"FORTNIGHT"}}]}`, code: 400, reason: "FORTNIGHT"},
 		{name: "negative hits", body: `{"hits_addend":-1}`, code: 400, reason: "hitsAddend"},
@@ -148,11 +148,11 @@ func TestHTTPListenerServesNoDebugPages(t *testing.T) {
 	}
 }
 
-func TestJSONRefundsNeedPermission(t *testing.T) {
+func TestJSONRejectsRefundsUnlessTheyAreAllowed(t *testing.T) {
 	t.Parallel()
 	const refund = `{"domain":"shop","descriptors":[{"entries":[{"key":"a"}],"isNegativeHits":true,"hitsAddend":3}]}`
 	for allowed, want := range map[bool]int{false: http.StatusBadRequest, true: http.StatusOK} {
-		r := start(t, Options{Services: register(byDomain), JSON: byDomain, JSONRefunds: allowed})
+		r := start(t, Options{Services: register(answerByDomain), JSON: answerByDomain, JSONRefunds: allowed})
 		code, _, body := request(t, http.MethodPost, r.HTTPAddr(), "/json", refund)
 		assert.Equal(t, want, code, body)
 		if !allowed {
@@ -163,14 +163,14 @@ func TestJSONRefundsNeedPermission(t *testing.T) {
 
 func TestPostsOfOtherSitesAreRejected(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{Services: register(byDomain), JSON: byDomain, Check: echo{}, DebugNames: []string{"rls.example.com"}})
+	r := start(t, Options{Services: register(answerByDomain), JSON: answerByDomain, Check: echo{}, DebugNames: []string{"rls.example.com"}})
 	addr := r.HTTPAddr().String()
 	for name, tt := range map[string]struct {
 		host, header, value string
 		want                int
 	}{
-		"no browser":                        {addr, "User-Agent", "curl", http.StatusOK},
-		"no browser, at a public name":      {"rls.example.org:8080", "User-Agent", "curl", http.StatusOK},
+		"curl":                              {addr, "User-Agent", "curl", http.StatusOK},
+		"curl to a public name":             {"rls.example.org:8080", "User-Agent", "curl", http.StatusOK},
 		"origin of another site":            {addr, "Origin", "https://evil.example", http.StatusForbidden},
 		"origin of the same host":           {addr, "Origin", "http://" + addr, http.StatusOK},
 		"origin of a name of the cluster":   {"rls.svc:8080", "Origin", "http://rls.svc:8080", http.StatusOK},
@@ -195,11 +195,11 @@ func TestPostsOfOtherSitesAreRejected(t *testing.T) {
 	}
 }
 
-func TestJSONBoundsLargeBodiesAtOnce(t *testing.T) {
+func TestJSONBoundsLargeBodiesThatAreReadAtTheSameTime(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{Services: register(byDomain), JSON: byDomain, GRPC: GRPC{MaxMessageBytes: maxLargeBodyBytes / 2}})
+	r := start(t, Options{Services: register(answerByDomain), JSON: answerByDomain, GRPC: GRPC{MaxMessageBytes: maxLargeBodyBytes / 2}})
 	large := `{"domain":"` + strings.Repeat("x", 2*maxSmallBody) + `"}`
-	half := func() *io.PipeWriter {
+	postWithoutLastByte := func() *io.PipeWriter {
 		body, writer := io.Pipe()
 		go func() {
 			req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.HTTPAddr().String()+"/json", body)
@@ -211,7 +211,7 @@ func TestJSONBoundsLargeBodiesAtOnce(t *testing.T) {
 		require.NoError(t, err)
 		return writer
 	}
-	first, second := half(), half()
+	first, second := postWithoutLastByte(), postWithoutLastByte()
 	polltest.Until(t, maxWait, func() bool {
 		code, _, _ := request(t, http.MethodPost, r.HTTPAddr(), "/json", large)
 		return code == http.StatusServiceUnavailable
@@ -224,5 +224,5 @@ func TestJSONBoundsLargeBodiesAtOnce(t *testing.T) {
 	polltest.Until(t, maxWait, func() bool {
 		code, _, _ := request(t, http.MethodPost, r.HTTPAddr(), "/json", large)
 		return code == http.StatusOK
-	}, "a read body frees its slot")
+	}, "the server has read or lost both bodies, so the slots are free")
 }

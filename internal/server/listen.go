@@ -24,9 +24,9 @@ import (
 // Addr is a TCP address to listen on.
 type Addr struct {
 	Host string // a name or an IPv4 or IPv6 address; empty means all addresses
-	Port int    // with 0 the kernel chooses; Server.GRPCAddr and its siblings return it
+	Port int    // 0 means that the kernel chooses a port; Server.GRPCAddr and Server.HTTPAddr return the port
 
-	Setting string // names the setting of the port in errors; may be empty
+	Setting string // the name of the setting of the port, for errors; may be empty
 }
 
 func (a Addr) String() string {
@@ -97,7 +97,8 @@ func listenGRPC(o *GRPC) (net.Listener, error) {
 	return net.Listen("unix", o.UDS)
 }
 
-// removeStaleSocket removes a socket of a killed process. Any other file is an error.
+// removeStaleSocket removes the socket of a killed process. If the file is not a socket, or a process still uses the
+// socket, removeStaleSocket returns an error.
 func removeStaleSocket(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -120,14 +121,14 @@ func removeStaleSocket(path string) error {
 	return os.Remove(path)
 }
 
-// httpListener is an HTTP server with an address of its own.
+// httpListener is an HTTP server with its own address.
 type httpListener struct {
-	name     string // for errors and the log
+	name     string // the name in errors and in the log
 	listener net.Listener
 	server   *http.Server
 }
 
-// listenHTTP binds address a. certs and gate can be nil. A panic in h is answered with 500.
+// listenHTTP binds address a. certs and gate can be nil. If h panics, the listener answers 500.
 func listenHTTP(name string, a Addr, gate *admission.Gate, certs *tlsReloader, h http.Handler, log *slog.Logger) (*httpListener, error) {
 	l, err := listenTCP(a)
 	if err != nil {
@@ -149,7 +150,7 @@ func listenHTTP(name string, a Addr, gate *admission.Gate, certs *tlsReloader, h
 	}}, nil
 }
 
-// maxHeaderBytes bounds the headers of a request, also with gRPC.
+// maxHeaderBytes bounds the headers of a request over HTTP or gRPC.
 const maxHeaderBytes = 32 << 10
 
 func (l *httpListener) serve() error {
@@ -159,13 +160,13 @@ func (l *httpListener) serve() error {
 	return nil
 }
 
-// close cuts requests in flight and releases the address, even before serve.
+// close cuts requests in flight and releases the address. The caller may call close before serve.
 func (l *httpListener) close() {
 	_ = l.server.Close()
 	_ = l.listener.Close()
 }
 
-// stop waits for requests in flight. When ctx is done, it calls beforeCut and cuts them, which is an error.
+// stop waits for requests in flight. When ctx is done, it calls beforeCut, cuts the requests and returns an error.
 func (l *httpListener) stop(ctx context.Context, beforeCut func()) error {
 	err := l.server.Shutdown(ctx)
 	if err != nil {
@@ -182,8 +183,8 @@ type MetricsListener struct {
 	Handler http.Handler
 }
 
-// onlyAt serves h at path only. A ServeMux would take path as a pattern and panic on a bad one.
-func onlyAt(path string, h http.Handler) http.Handler {
+// servePath serves h at path only. A ServeMux would parse path as a pattern, and panic on a bad pattern.
+func servePath(path string, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != path {
 			httpError(w, http.StatusNotFound, "metrics are at "+path)

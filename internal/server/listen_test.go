@@ -67,9 +67,9 @@ func TestParseAddr(t *testing.T) {
 			continue
 		}
 		assert.NoError(t, err)
-		again, err := ParseAddr(got.String())
+		reparsed, err := ParseAddr(got.String())
 		assert.NoError(t, err)
-		assert.Equal(t, got, again)
+		assert.Equal(t, got, reparsed)
 	}
 }
 
@@ -78,7 +78,7 @@ func TestAddressesAreLoggedAsText(t *testing.T) {
 	var log logBuffer
 	r := start(t, Options{Metrics: &MetricsListener{Handler: http.NotFoundHandler()}, Log: slog.New(slog.NewJSONHandler(&log, nil))})
 	r.log = &log
-	r.logs(t, fmt.Sprintf(`"msg":"listening","grpc":"%s","http":"%s","debug":"%s","metrics":"%s"}`, r.GRPCAddr(), r.HTTPAddr(), r.DebugAddr(), r.MetricsAddr()))
+	r.waitForLog(t, fmt.Sprintf(`"msg":"listening","grpc":"%s","http":"%s","debug":"%s","metrics":"%s"}`, r.GRPCAddr(), r.HTTPAddr(), r.DebugAddr(), r.MetricsAddr()))
 }
 
 func TestNewFailsIfPortIsInUse(t *testing.T) {
@@ -89,7 +89,7 @@ func TestNewFailsIfPortIsInUse(t *testing.T) {
 		used.Setting = "SOME_PORT"
 		return used
 	}
-	for listener, take := range map[string]func(*Options){
+	for listener, setUsedAddr := range map[string]func(*Options){
 		"gRPC":    func(o *Options) { o.GRPC = GRPC{Addr: usedAddr(r.GRPCAddr())} },
 		"HTTP":    func(o *Options) { o.HTTP = usedAddr(r.HTTPAddr()) },
 		"metrics": func(o *Options) { o.Metrics.Addr = usedAddr(r.MetricsAddr()) },
@@ -100,7 +100,7 @@ func TestNewFailsIfPortIsInUse(t *testing.T) {
 			Services: register(alwaysOK), Log: slog.New(slog.DiscardHandler), GRPC: GRPC{UDS: socket}, HTTP: freePort, Debug: freePort,
 			Metrics: &MetricsListener{Addr: freePort, Handler: http.NotFoundHandler()},
 		}
-		take(&o)
+		setUsedAddr(&o)
 		_, err := New(o)
 		assert.ErrorIs(t, err, syscall.EADDRINUSE, listener)
 		if runtime.GOOS == "linux" {
@@ -108,11 +108,11 @@ func TestNewFailsIfPortIsInUse(t *testing.T) {
 		}
 		assert.ErrorContains(t, err, listener+" listener")
 		assert.ErrorContains(t, err, "or change SOME_PORT")
-		assert.NoFileExists(t, socket, "what was bound before is released")
+		assert.NoFileExists(t, socket, "New releases the listeners that it has bound")
 	}
 }
 
-func TestServicesAreRequired(t *testing.T) {
+func TestNewFailsWithoutServices(t *testing.T) {
 	t.Parallel()
 	_, err := New(Options{})
 	assert.ErrorContains(t, err, "Service")
@@ -144,9 +144,9 @@ func leaveSocket(t *testing.T, path string) {
 func TestNewFailsIfSocketPathIsInUse(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		name string
-		take func(t *testing.T, path string)
-		want string
+		name    string
+		usePath func(t *testing.T, path string)
+		want    string
 	}{
 		{"by a live server", func(t *testing.T, path string) { start(t, Options{GRPC: GRPC{UDS: path}}) }, "in use"},
 		{"by a file", func(t *testing.T, path string) { require.NoError(t, os.WriteFile(path, []byte("x"), 0o600)) }, "not a socket"},
@@ -155,11 +155,11 @@ func TestNewFailsIfSocketPathIsInUse(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "rls.sock")
-			tt.take(t, path)
+			tt.usePath(t, path)
 			_, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{UDS: path}})
 			assert.ErrorContains(t, err, tt.want)
 			_, err = os.Lstat(path)
-			assert.NoError(t, err, "what was there stays")
+			assert.NoError(t, err, "New does not remove the file")
 		})
 	}
 }

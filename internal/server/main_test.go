@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 // maxWait is how long tests wait for events that should happen at once.
 const maxWait = 20 * time.Second
 
-// serviceFunc is a rate-limit service made of a function.
+// serviceFunc is a function that is a rate-limit service.
 type serviceFunc func(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error)
 
 var _ rlsv3.RateLimitServiceServer = serviceFunc(nil)
@@ -68,11 +68,11 @@ var shopRequest = &rlsv3.RateLimitRequest{
 	}},
 }
 
-// testServer is a Server that serves.
+// testServer is a running Server.
 type testServer struct {
 	*Server
 	stop context.CancelFunc
-	done chan error // what Serve returned
+	done chan error // gets the result of Serve
 	log  *logBuffer
 }
 
@@ -119,15 +119,15 @@ func (r *testServer) waitUntilStopped(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {
 	case err := <-r.done:
-		r.done <- nil // for the clean-up
+		r.done <- nil // the clean-up waits for a result too
 		require.NoError(t, err)
 	case <-time.After(d):
 		require.Fail(t, "Serve does not return")
 	}
 }
 
-// logs waits until the log contains want.
-func (r *testServer) logs(t *testing.T, want string) {
+// waitForLog waits until the log contains want.
+func (r *testServer) waitForLog(t *testing.T, want string) {
 	t.Helper()
 	polltest.Until(t, maxWait, func() bool { return strings.Contains(r.log.String(), want) }, want)
 }
@@ -136,7 +136,7 @@ func (r *testServer) client(t *testing.T) rlsv3.RateLimitServiceClient {
 	return rlsv3.NewRateLimitServiceClient(dial(t, r.GRPCAddr().String()))
 }
 
-// dial connects in plain text unless opts say otherwise.
+// dial connects to target. opts come after the default, which is plain text.
 func dial(t testing.TB, target string, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	opts = append([]grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, opts...)

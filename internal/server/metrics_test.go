@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// calls is a page of metrics.
-var calls = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+// metricsPage is a page of metrics. It panics on DELETE.
+var metricsPage = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodDelete {
 		panic("boom")
 	}
@@ -18,29 +18,29 @@ var calls = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 
 func TestMetricsListenerServesOnlyMetrics(t *testing.T) {
 	t.Parallel()
-	const ok, lost = "calls_total 7\n", "Not Found: metrics are at "
+	const metrics, notFound = "calls_total 7\n", "Not Found: metrics are at "
 	for _, tt := range []struct {
 		configured, method, path string
 		code                     int
 		want                     string
 	}{
-		{"", "GET", "/metrics", 200, ok},
-		{"", "GET", "/metrics?name[]=calls_total", 200, ok},
-		{"", "GET", "/", 404, lost + "/metrics\n"},
-		{"", "GET", "/metrics/", 404, lost + "/metrics\n"},
-		{"", "GET", "/debug/pprof/", 404, lost + "/metrics\n"},
-		{"", "GET", "/rlconfig", 404, lost + "/metrics\n"},
+		{"", "GET", "/metrics", 200, metrics},
+		{"", "GET", "/metrics?name[]=calls_total", 200, metrics},
+		{"", "GET", "/", 404, notFound + "/metrics\n"},
+		{"", "GET", "/metrics/", 404, notFound + "/metrics\n"},
+		{"", "GET", "/debug/pprof/", 404, notFound + "/metrics\n"},
+		{"", "GET", "/rlconfig", 404, notFound + "/metrics\n"},
 		{"", "DELETE", "/metrics", 500, "Internal Server Error: internal error\n"},
-		{"/stats/prometheus", "GET", "/stats/prometheus", 200, ok},
-		{"/stats/prometheus", "GET", "/metrics", 404, lost + "/stats/prometheus\n"},
-		{"/", "GET", "/", 200, ok},
-		{"/", "GET", "/metrics", 404, lost + "/\n"},
-		{"/{", "GET", "/%7B", 200, ok}, // a pattern that ServeMux panics on
+		{"/stats/prometheus", "GET", "/stats/prometheus", 200, metrics},
+		{"/stats/prometheus", "GET", "/metrics", 404, notFound + "/stats/prometheus\n"},
+		{"/", "GET", "/", 200, metrics},
+		{"/", "GET", "/metrics", 404, notFound + "/\n"},
+		{"/{", "GET", "/%7B", 200, metrics}, // a pattern that ServeMux panics on
 	} {
 		t.Run(tt.configured+" "+tt.method+" "+tt.path, func(t *testing.T) {
 			r := start(t, Options{
 				DebugPages: []Page{{Path: "/rlconfig", Help: "limits", Handler: http.NotFoundHandler()}},
-				Metrics:    &MetricsListener{Path: tt.configured, Handler: calls},
+				Metrics:    &MetricsListener{Path: tt.configured, Handler: metricsPage},
 			})
 			code, header, body := request(t, tt.method, r.MetricsAddr(), tt.path, "")
 			assert.Equal(t, tt.code, code)

@@ -1,6 +1,6 @@
 // Package server runs the listeners of a rate-limit service: gRPC for Envoy, HTTP for /json, /v1/check and
-// /healthcheck, a debug listener for operators, and optionally metrics alone. It protects them from bad requests,
-// and stops them without cutting calls. It knows nothing of limits.
+// /healthcheck, a debug listener for operators, and an optional listener for metrics only. It protects the listeners
+// from bad requests, and stops them without cutting calls. It knows nothing of limits.
 package server
 
 import (
@@ -22,55 +22,55 @@ import (
 
 // Options are the options of New. Only Services is required.
 type Options struct {
-	// Services register gRPC services. A panic in a service fails its call only.
+	// Services register gRPC services. A panic in a service fails only the call that panicked.
 	Services []func(grpc.ServiceRegistrar)
 
-	// JSON answers /json; without it the page is missing.
+	// JSON answers /json; nil means that /json does not exist.
 	JSON rlsv3.RateLimitServiceServer
 
 	// JSONRefunds allows refunds over /json.
 	JSONRefunds bool
 
-	// Check answers /v1/check; without it the page is missing.
+	// Check answers /v1/check; nil means that /v1/check does not exist.
 	Check BodyHandler
 
 	// HTTPPages are more pages of the HTTP listener.
 	HTTPPages []Page
 
-	// HTTPContext returns the context of a call of JSON or Check; by default that of the request.
+	// HTTPContext returns the context for a call of JSON or Check; default the context of the request.
 	HTTPContext func(context.Context, http.Header) context.Context
 
-	// Health answers probes; by default it is healthy until shutdown.
+	// Health answers probes; the default is healthy until shutdown.
 	Health *Health
 
 	GRPC GRPC
 	HTTP Addr // of /json, /v1/check and /healthcheck
 
-	// HTTPGate and DebugGate bound the connections of HTTP and of the debug listener, unless nil.
+	// HTTPGate and DebugGate bound the connections of the HTTP listener and of the debug listener; nil means no bound.
 	HTTPGate, DebugGate *admission.Gate
 
 	Debug      Addr
 	DebugTLS   *TLS   // nil means plain text
-	DebugPages []Page // besides pprof
+	DebugPages []Page // the pages of the debug listener, without the pages of pprof
 
-	// DebugNames are names of this host on the internet, which requests for debug pages and requests of browsers to
-	// the HTTP listener may address, besides names that no site on the internet can have.
+	// DebugNames are names of this host on the internet. Requests for debug pages, and requests of browsers to the HTTP
+	// listener, may address these names, and names that no site on the internet can have.
 	DebugNames []string
 
-	Metrics *MetricsListener // nil means none
+	Metrics *MetricsListener // nil means no listener for metrics
 
-	// ObserveMethod is called once for each unary gRPC method, with its name without the service. The result is
-	// called after each call of the method, and must return at once. The default observes nothing.
-	ObserveMethod func(name string) (observeCall func(took time.Duration))
+	// ObserveMethod is called once for each unary gRPC method. name is the name of the method without the service. The
+	// server calls observeCall after each call of the method. observeCall must not block. The default observes nothing.
+	ObserveMethod func(name string) (observeCall func(duration time.Duration))
 
-	// DrainDelay is how long the server takes calls after health has turned NOT_SERVING; default 0.
+	// DrainDelay is the time in which the server still accepts calls after health has turned NOT_SERVING; default 0.
 	DrainDelay time.Duration
 
-	// DrainTimeout is how long calls in flight may take after DrainDelay before they are cut; default 20s. A client
-	// that never finishes connecting can add 5s.
+	// DrainTimeout bounds the time of calls in flight after DrainDelay. Then the server cuts the calls; default 20s. A
+	// client that never finishes connecting can add 5s.
 	DrainTimeout time.Duration
 
-	// Observer learns of rare events; default none.
+	// Observer gets rare events; default none.
 	Observer Observer
 
 	Log *slog.Logger // default slog.Default()
@@ -82,24 +82,24 @@ type GRPC struct {
 	UDS string // path of a unix socket, used instead of Addr
 	TLS *TLS   // nil means plain text
 
-	// MaxMessageBytes is the largest request, also over HTTP; default 1 MiB.
+	// MaxMessageBytes is the size of the largest request over gRPC or HTTP; default 1 MiB.
 	MaxMessageBytes int
 
-	// MaxDescriptors and MaxAllEntries bound the descriptors that the service accepts, and the entries of all of
-	// them. The server only counts those of a larger request. 0 means no bound.
+	// MaxDescriptors and MaxAllEntries bound the descriptors of a request, and the entries of all its descriptors. The
+	// service rejects a larger request, so the server only counts its parts. 0 means no bound.
 	MaxDescriptors, MaxAllEntries int
 
 	// MaxStreams is the number of calls that a connection can have in flight; default 1024.
 	MaxStreams uint32
 
-	// Gate bounds what all clients together can take; nil means no bound.
+	// Gate bounds the connections and the memory of all clients together; nil means no bound.
 	Gate *admission.Gate
 
-	// MaxConnectionIdle is the time after which a connection without calls is closed, unless 0.
+	// MaxConnectionIdle is the time after which the server closes a connection without calls; 0 means never.
 	MaxConnectionIdle time.Duration
 
-	// MaxConnectionAge is the age, ±10 %, at which the server asks a client to reconnect; 0 means never.
-	// MaxConnectionAgeGrace is how long calls may then still take; 0 means no bound.
+	// MaxConnectionAge is the age of a connection, ±10 %, at which the server asks the client to reconnect; 0 means
+	// never. MaxConnectionAgeGrace bounds the time of the calls that are then in flight; 0 means no bound.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
 }
 
@@ -122,15 +122,15 @@ func (o *Options) setDefaults() {
 	o.GRPC.MaxStreams = cmp.Or(o.GRPC.MaxStreams, 1024)
 }
 
-// Observer learns of rare events of a Server. The log of the Server has the same events.
+// Observer gets the rare events of a Server. The log of the Server has the same events.
 type Observer interface {
-	// DrainStarted reports that the server stops, with the number of calls in flight.
+	// DrainStarted reports that the server stops.
 	DrainStarted(callsInFlight int64)
 
-	// DrainFinished reports the end of a drain, and the number of calls that were cut.
-	DrainFinished(cut int64)
+	// DrainFinished reports the end of a drain, and the number of calls that the drain has cut.
+	DrainFinished(cutCalls int64)
 
-	// TLSReloaded reports that a listener uses other TLS files, or why it refused them.
+	// TLSReloaded reports that a listener uses new TLS files, or the error of files that the listener rejects.
 	TLSReloaded(listener, subject string, err error)
 }
 
@@ -140,17 +140,17 @@ func (noObserver) DrainStarted(int64)                {}
 func (noObserver) DrainFinished(int64)               {}
 func (noObserver) TLSReloaded(string, string, error) {}
 
-// Server is a set of listeners. New makes it, and Serve runs it once.
+// Server is a set of listeners. New makes a Server, and Serve runs the Server once.
 type Server struct {
 	opts  Options
-	certs []*tlsReloader // of all listeners
+	certs []*tlsReloader // the certificates of all listeners
 
 	grpc         *grpc.Server
 	grpcListener net.Listener
 	http         *httpListener
-	optional     []*httpListener // debug, unless its address was in use, and metrics
+	optional     []*httpListener // the debug listener, unless its address was in use, and the metrics listener
 
-	inflight inflight // of gRPC, /json and /v1/check
+	inflight inflight // the calls of gRPC, /json and /v1/check
 
 	drainCtx   context.Context // done when the server stops accepting calls
 	startDrain context.CancelFunc
@@ -159,8 +159,8 @@ type Server struct {
 	endStreams context.CancelFunc
 }
 
-// New reads the TLS files and binds the listeners. Clients get answers only when Serve runs. If only the debug
-// address is in use, New logs it and goes on. Close releases a Server whose Serve is never called.
+// New reads the TLS files and binds the listeners. Clients get answers only while Serve runs. If the address of the
+// debug listener is in use, New logs the error and continues. A caller that never calls Serve must call Close.
 func New(o Options) (_ *Server, err error) {
 	if len(o.Services) == 0 {
 		return nil, errors.New("server: got no Options.Services, want at least one")
@@ -200,8 +200,8 @@ func New(o Options) (_ *Server, err error) {
 		s.optional = append(s.optional, debug)
 	}
 	if m := o.Metrics; m != nil {
-		// Missing metrics would be noticed only when they are needed, so an address in use is an error.
-		metrics, err := listenHTTP("metrics", m.Addr, nil, nil, onlyAt(cmp.Or(m.Path, "/metrics"), m.Handler), o.Log)
+		// An address in use is an error, because nobody would notice missing metrics until the metrics are needed.
+		metrics, err := listenHTTP("metrics", m.Addr, nil, nil, servePath(cmp.Or(m.Path, "/metrics"), m.Handler), o.Log)
 		if err != nil {
 			return nil, err
 		}
@@ -228,8 +228,8 @@ func (s *Server) GRPCAddr() net.Addr { return s.grpcListener.Addr() }
 // HTTPAddr returns the address of /json, /v1/check and /healthcheck.
 func (s *Server) HTTPAddr() net.Addr { return s.http.listener.Addr() }
 
-// Serve answers calls until ctx is done or the gRPC or HTTP listener fails, and then drains: it turns health to
-// NOT_SERVING, waits DrainDelay unless the cause of ctx is ErrInterrupted, refuses new calls, and lets those in
+// Serve answers calls until ctx is done or the gRPC or HTTP listener fails. Then it drains: it turns health to
+// NOT_SERVING, waits DrainDelay unless the cause of ctx is ErrInterrupted, refuses new calls, and lets the calls in
 // flight finish within DrainTimeout. It returns the error of the failed listener.
 func (s *Server) Serve(ctx context.Context) error {
 	var running sync.WaitGroup

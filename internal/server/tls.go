@@ -20,22 +20,22 @@ type TLS struct {
 	// CertFile and KeyFile are the server's certificate chain and its key.
 	CertFile, KeyFile string
 
-	// ClientCAFile contains the authorities of which one must have signed each client's certificate.
+	// ClientCAFile contains authorities. One of the authorities must have signed the certificate of each client.
 	ClientCAFile string
 
 	// ClientCertOptional also accepts clients without a certificate. It needs ClientCAFile.
 	ClientCertOptional bool
 
-	// ClientSAN, unless empty, is a DNS name that the client's certificate must contain, in any case and without
-	// wildcards. It needs ClientCAFile.
+	// ClientSAN is a DNS name that the certificate of a client must contain, in upper or lower case and without
+	// wildcards; empty means any name. It needs ClientCAFile.
 	ClientSAN string
 
-	// ReloadEvery is how often the listener reads the files; default 0.5s. Two reads must find a change.
+	// ReloadEvery is the interval at which the listener reads the files; default 0.5s. A change must be found twice.
 	ReloadEvery time.Duration
 }
 
-// tlsReloader keeps the TLS configuration for the next handshake. The pemfile provider of grpc does not fit: it
-// starts without the files, and logs the private key of a bad pair.
+// tlsReloader keeps the TLS configuration for the next handshake. It replaces the pemfile provider of grpc, which starts
+// even if the files are missing, and logs the private key of a bad pair.
 type tlsReloader struct {
 	opts    TLS
 	files   *watchfile.Files
@@ -48,9 +48,9 @@ func newTLSReloader(opts TLS, observe func(subject string, err error), log *slog
 	case opts.ClientCAFile != "":
 		paths = append(paths, opts.ClientCAFile)
 	case opts.ClientSAN != "":
-		return nil, errors.New("a client SAN needs a client CA, without which no client certificate is verified")
+		return nil, errors.New("a client SAN needs a client CA; without a client CA, no client certificate is verified")
 	case opts.ClientCertOptional:
-		return nil, errors.New("optional client certificates need a client CA, without which none is verified")
+		return nil, errors.New("optional client certificates need a client CA; without a client CA, no client certificate is verified")
 	}
 	if opts.CertFile == "" || opts.KeyFile == "" {
 		return nil, errors.New("certificate and key are both required")
@@ -73,7 +73,7 @@ func newTLSReloader(opts TLS, observe func(subject string, err error), log *slog
 
 func (r *tlsReloader) leaf() *x509.Certificate { return r.current.Load().Certificates[0].Leaf }
 
-// config returns the listener's configuration, which switches to the current one at each handshake.
+// config returns the configuration of a listener. Each handshake uses the current configuration.
 func (r *tlsReloader) config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
@@ -110,7 +110,7 @@ func (r *tlsReloader) apply(files [][]byte) error {
 	return nil
 }
 
-// requireSAN returns a check that a client certificate, if there is one, contains the DNS name.
+// requireSAN returns a check that a client certificate contains the DNS name. A client without a certificate passes.
 func requireSAN(name string) func(tls.ConnectionState) error {
 	return func(state tls.ConnectionState) error {
 		if len(state.PeerCertificates) == 0 {

@@ -24,8 +24,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 )
 
-// issue returns a certificate of a for clients and servers on 127.0.0.1, and its key, as
-// PEM.
+// issue returns a certificate that a signs, and the key, as PEM. Clients and servers on 127.0.0.1 can use it.
 func issue(t *testing.T, a *certtest.Authority, name string, dns ...string) (certPEM, keyPEM []byte) {
 	t.Helper()
 	pair := a.IssueNamed(name, dns...)
@@ -39,8 +38,7 @@ func content(t *testing.T, path string) []byte {
 	return text
 }
 
-// tlsFiles returns options with paths for the files of a server, each in a separate
-// directory.
+// tlsFiles returns options with paths for the files of a server. Each file is in another directory.
 func tlsFiles(t *testing.T) TLS {
 	return TLS{
 		CertFile:     filepath.Join(t.TempDir(), "tls.crt"),
@@ -57,17 +55,16 @@ func replace(t *testing.T, path string, content []byte) {
 	require.NoError(t, os.Rename(path+".new", path))
 }
 
-// issueTo writes a new certificate and its key to files and returns the certificate.
+// issueTo writes a new certificate and the key into files. It returns the certificate.
 func issueTo(t *testing.T, files TLS, a *certtest.Authority, name string) (certPEM []byte) {
 	t.Helper()
 	cert, key := issue(t, a, name)
-	replace(t, files.KeyFile, key) // for a moment certificate and key do not match
+	replace(t, files.KeyFile, key) // until the next line, certificate and key do not match
 	replace(t, files.CertFile, cert)
 	return cert
 }
 
-// callTLS makes a call on a new connection. It returns the common name of the server's
-// certificate.
+// callTLS makes a call on a new connection. It returns the common name in the certificate of the server.
 func callTLS(t *testing.T, r *testServer, c *tls.Config) (server string, err error) {
 	t.Helper()
 	conn, err := grpc.NewClient(r.GRPCAddr().String(), grpc.WithTransportCredentials(credentials.NewTLS(c)))
@@ -82,15 +79,15 @@ func callTLS(t *testing.T, r *testServer, c *tls.Config) (server string, err err
 	return p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0].Subject.CommonName, nil
 }
 
-// clientTLS returns the configuration of a client that trusts a and shows pair, if given.
+// clientTLS returns the configuration of a client that trusts a. pair is the certificate of the client and the key; a
+// client without a certificate has no pair.
 func clientTLS(t *testing.T, a *certtest.Authority, pair ...[]byte) *tls.Config {
 	t.Helper()
 	c := &tls.Config{RootCAs: a.Pool()}
 	if len(pair) == 2 {
 		cert, err := tls.X509KeyPair(pair[0], pair[1])
 		require.NoError(t, err)
-		// Unlike Certificates, GetClientCertificate also sends certificates of CAs that
-		// the server does not name.
+		// Unlike Certificates, GetClientCertificate also sends certificates of CAs that the server does not name.
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
 	}
 	return c
@@ -110,10 +107,10 @@ func TestGRPCSpeaksTLS12OrLater(t *testing.T) {
 
 	_, err = callTLS(t, r, clientTLS(t, certtest.New(t)))
 	assert.Equal(t, codes.Unavailable, status.Code(err), "the client doesn't trust the server: %v", err)
-	old := clientTLS(t, ca)
-	old.MaxVersion = tls.VersionTLS11
-	old.MinVersion = tls.VersionTLS10
-	_, err = callTLS(t, r, old)
+	oldClient := clientTLS(t, ca)
+	oldClient.MaxVersion = tls.VersionTLS11
+	oldClient.MinVersion = tls.VersionTLS10
+	_, err = callTLS(t, r, oldClient)
 	assert.ErrorContains(t, err, "protocol version")
 	_, err = r.client(t).ShouldRateLimit(t.Context(), shopRequest)
 	assert.Equal(t, codes.Unavailable, status.Code(err), "plain text: %v", err)
@@ -121,7 +118,7 @@ func TestGRPCSpeaksTLS12OrLater(t *testing.T) {
 
 func TestClientCertificateNeedsRightAuthorityAndName(t *testing.T) {
 	t.Parallel()
-	ca, clients, other := certtest.New(t), certtest.New(t), certtest.New(t)
+	ca, clientCA, otherCA := certtest.New(t), certtest.New(t), certtest.New(t)
 	pair := func(a *certtest.Authority, dns ...string) [][]byte {
 		cert, key := issue(t, a, "client", dns...)
 		return [][]byte{cert, key}
@@ -132,22 +129,22 @@ func TestClientCertificateNeedsRightAuthorityAndName(t *testing.T) {
 		pair [][]byte
 		ok   bool
 	}{
-		{"right CA", "", pair(clients), true},
+		{"right CA", "", pair(clientCA), true},
 		{"no certificate", "", nil, false},
-		{"wrong CA", "", pair(other), false},
-		{"the server's CA is not the clients'", "", pair(ca), false},
-		{"right name", "envoy.example", pair(clients, "envoy.example"), true},
-		{"right name among others", "envoy.example", pair(clients, "a.example", "Envoy.Example"), true},
-		{"wrong name", "envoy.example", pair(clients, "a.example"), false},
-		{"a wildcard is not the name", "envoy.example", pair(clients, "*.example"), false},
-		{"no name", "envoy.example", pair(clients), false},
-		{"right name, wrong CA", "envoy.example", pair(other, "envoy.example"), false},
+		{"wrong CA", "", pair(otherCA), false},
+		{"CA of the server", "", pair(ca), false},
+		{"right name", "envoy.example", pair(clientCA, "envoy.example"), true},
+		{"right name among others", "envoy.example", pair(clientCA, "a.example", "Envoy.Example"), true},
+		{"wrong name", "envoy.example", pair(clientCA, "a.example"), false},
+		{"wildcard that covers the name", "envoy.example", pair(clientCA, "*.example"), false},
+		{"no name", "envoy.example", pair(clientCA), false},
+		{"right name, wrong CA", "envoy.example", pair(otherCA, "envoy.example"), false},
 		{"right name required, no certificate", "envoy.example", nil, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			files := tlsFiles(t)
 			issueTo(t, files, ca, "server")
-			replace(t, files.ClientCAFile, content(t, clients.File))
+			replace(t, files.ClientCAFile, content(t, clientCA.File))
 			files.ClientSAN = tt.san
 			r := start(t, Options{GRPC: GRPC{TLS: &files}})
 
@@ -208,31 +205,31 @@ func TestCertificateIsReloaded(t *testing.T) {
 
 	clientCert, clientKey := issue(t, ca, "client")
 	client := clientTLS(t, ca, clientCert, clientKey)
-	serves := func(want string) {
+	waitForCertificate := func(want string) {
 		t.Helper()
 		polltest.Until(t, maxWait, func() bool {
 			name, err := callTLS(t, r, client)
 			return err == nil && name == want
 		})
 	}
-	serves("first")
+	waitForCertificate("first")
 
 	issueTo(t, files, ca, "second")
-	serves("second")
-	r.logs(t, "TLS files reloaded")
+	waitForCertificate("second")
+	r.waitForLog(t, "TLS files reloaded")
 
 	replace(t, files.CertFile, []byte("no certificate"))
-	r.logs(t, "failed to find any PEM data")
+	r.waitForLog(t, "failed to find any PEM data")
 	assert.Equal(t, []string{"gRPC CN=second true", "gRPC  false"}, events.all())
-	serves("second")
+	waitForCertificate("second")
 	require.NoError(t, os.Remove(files.KeyFile))
-	r.logs(t, "no such file")
-	serves("second")
+	r.waitForLog(t, "no such file")
+	waitForCertificate("second")
 	assert.NotContains(t, r.log.String(), "PRIVATE KEY")
 
-	// Connections from before go on; the next handshake knows the new CA only.
-	old := dial(t, r.GRPCAddr().String(), grpc.WithTransportCredentials(credentials.NewTLS(client)))
-	_, err := rlsv3.NewRateLimitServiceClient(old).ShouldRateLimit(t.Context(), shopRequest)
+	// Open connections go on. The next handshake accepts only the new CA.
+	openConn := dial(t, r.GRPCAddr().String(), grpc.WithTransportCredentials(credentials.NewTLS(client)))
+	_, err := rlsv3.NewRateLimitServiceClient(openConn).ShouldRateLimit(t.Context(), shopRequest)
 	require.NoError(t, err)
 	issueTo(t, files, ca, "third")
 	replace(t, files.ClientCAFile, content(t, newCA.File))
@@ -240,18 +237,18 @@ func TestCertificateIsReloaded(t *testing.T) {
 		_, err := callTLS(t, r, client)
 		return err != nil
 	})
-	_, err = rlsv3.NewRateLimitServiceClient(old).ShouldRateLimit(t.Context(), shopRequest)
+	_, err = rlsv3.NewRateLimitServiceClient(openConn).ShouldRateLimit(t.Context(), shopRequest)
 	assert.NoError(t, err)
 	clientCert, clientKey = issue(t, newCA, "client")
 	client = clientTLS(t, ca, clientCert, clientKey)
-	serves("third")
+	waitForCertificate("third")
 
 	replace(t, files.ClientCAFile, []byte("no certificate"))
-	r.logs(t, "contains no certificate")
-	serves("third")
+	r.waitForLog(t, "contains no certificate")
+	waitForCertificate("third")
 }
 
-func TestTLSFileFaultIsLoggedOnce(t *testing.T) {
+func TestTLSFileProblemIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	ca := certtest.New(t)
 	files := tlsFiles(t)
@@ -261,24 +258,24 @@ func TestTLSFileFaultIsLoggedOnce(t *testing.T) {
 	r, err := newTLSReloader(files, func(string, error) {}, slog.New(slog.NewTextHandler(&log, nil)))
 	require.NoError(t, err)
 
-	lines := func() int { return strings.Count(log.String(), "\n") }
+	lineCount := func() int { return strings.Count(log.String(), "\n") }
 	reload := func() { // two reads must find the same change
 		r.files.Reload()
 		r.files.Reload()
 	}
 	reload()
-	assert.Zero(t, lines(), "nothing has changed")
+	assert.Zero(t, lineCount(), "nothing has changed")
 	replace(t, files.CertFile, nil)
 	reload()
 	reload()
-	assert.Equal(t, 1, lines())
-	replace(t, files.CertFile, cert) // back to what is in force
+	assert.Equal(t, 1, lineCount())
+	replace(t, files.CertFile, cert) // the certificate that is in force
 	reload()
-	assert.Equal(t, 2, lines())
-	assert.Contains(t, log.String(), "TLS files reloaded", "the fault is over")
+	assert.Equal(t, 2, lineCount())
+	assert.Contains(t, log.String(), "TLS files reloaded", "the problem is over")
 	replace(t, files.CertFile, nil)
 	reload()
-	assert.Equal(t, 3, lines(), "a new fault, though the same text")
+	assert.Equal(t, 3, lineCount(), "a new problem, even if the text is the same")
 }
 
 func TestNewFailsOnBadTLSFiles(t *testing.T) {
@@ -288,7 +285,7 @@ func TestNewFailsOnBadTLSFiles(t *testing.T) {
 	_, otherKey := issue(t, ca, "other")
 	for _, tt := range []struct {
 		name          string
-		cert, key, ca []byte // nil: no such file
+		cert, key, ca []byte // the contents of the files; nil means that the file does not exist
 		change        func(*TLS)
 		want          string // "CERT", "KEY" and "ROOT" stand for the paths
 	}{

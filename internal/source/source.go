@@ -1,4 +1,4 @@
-// Package source defines where limits and overrides come from. Each sub-package is one source.
+// Package source defines a source of limits or of overrides. Its sub-packages are the sources.
 package source
 
 import (
@@ -12,8 +12,9 @@ import (
 
 // Source delivers limits, or overrides of limits.
 type Source interface {
-	// Run calls apply with the content of the source at once and after each change, until ctx is done, from one
-	// goroutine at a time. apply returns nil if the update is in force, else why it, or a part of it, was rejected.
+	// Run calls apply with the content of the source at once and after each change, until ctx is done. It never calls
+	// apply from two goroutines at the same time. apply returns nil if the whole update is in force. If the update or
+	// a part of the update is rejected, apply returns the error.
 	Run(ctx context.Context, apply func(Update) error) error
 }
 
@@ -22,25 +23,26 @@ type Update struct {
 	// Limits is the new set of limits; nil if unchanged.
 	Limits *limitsfile.Set
 
-	// Overrides is the new set of overrides by target; nil if unchanged. Nobody changes the map.
+	// Overrides is the new set of overrides; nil if unchanged. The key is the target. The map is never modified.
 	Overrides map[string]string
 
-	// Problem is why the newest limits are invalid. Limits then lacks the invalid part, or is nil.
+	// Problem is the error of invalid limits; otherwise nil. Limits then lacks the invalid part, or is nil.
 	Problem error
 
-	// Outage is why the source can't be read now; nil if it can. What is in force stays.
+	// Outage is the error that keeps the source from being read; nil if the source can be read. During an outage, the
+	// previous limits and overrides stay in force.
 	Outage error
 
 	// Attrs are added to the log line of the update.
 	Attrs []slog.Attr
 }
 
-// NamesAttr returns a log attribute with the first of names.
+// NamesAttr returns a log attribute with up to 10 of names, and the number of the other names.
 func NamesAttr(key string, names []string) slog.Attr {
 	const maxNames = 10
 	text := strings.Join(names[:min(len(names), maxNames)], "; ")
-	if more := len(names) - maxNames; more > 0 {
-		text += fmt.Sprintf("; and %d more", more)
+	if omitted := len(names) - maxNames; omitted > 0 {
+		text += fmt.Sprintf("; and %d more", omitted)
 	}
 	return slog.String(key, text)
 }

@@ -1,5 +1,5 @@
-// Package callers decides which domains a caller may ask, by the names in its client certificate: a URI, a DNS name
-// or the common name. A file binds names to domains.
+// Package callers decides which domains a caller may ask. The decision depends on the names in the client certificate of
+// the caller: URIs, DNS names and the common name. A file binds names to domains.
 package callers
 
 import (
@@ -20,7 +20,7 @@ import (
 // MaxFileBytes is the maximum size of a file.
 const MaxFileBytes = 1 << 20
 
-// The fields of a file and of a binding.
+// These constants are the fields of a file and of a binding.
 const (
 	fieldCallers            = "callers"
 	fieldURI                = "uri"
@@ -47,7 +47,7 @@ var (
 	}
 )
 
-// Bindings are the bindings of a file by domain. They are immutable.
+// Bindings are the bindings of a file. The key is the domain. Bindings are immutable.
 type Bindings map[string][]binding
 
 const allDomains = "*"
@@ -55,7 +55,7 @@ const allDomains = "*"
 // binding is a name of callers that may ask a domain. A * at the end of the name matches any text.
 type binding struct{ field, name string }
 
-// Allows reports whether a caller with certificate c, or nil, may ask domain.
+// Allows reports whether a caller with certificate c may ask domain. c is nil for a caller without a certificate.
 func (b Bindings) Allows(c *x509.Certificate, domain string) bool {
 	isCaller := func(item binding) bool { return item.matches(c) }
 	return slices.ContainsFunc(b[domain], isCaller) || slices.ContainsFunc(b[allDomains], isCaller)
@@ -123,7 +123,7 @@ func readName(r *fields.Reader, n *yaml.Node, values fields.Values) (b binding) 
 
 func checkName(r *fields.Reader, name fields.Given) {
 	switch {
-	case name.Text == "": // reported
+	case name.Text == "": // the Reader has reported this problem
 	case name.Name == fieldWithoutCertificate && name.Text != "true":
 		r.Errorf(name.Node, "%s: got %s, want true", name.Name, fields.Printable(name.Text))
 	case strings.Contains(strings.TrimSuffix(name.Text, "*"), "*"):
@@ -135,12 +135,12 @@ func checkName(r *fields.Reader, name fields.Given) {
 
 // File keeps the last valid bindings of a file in force. A change is in force within two seconds.
 type File struct {
-	watched  *watchfile.Files
+	files    *watchfile.Files
 	bindings atomic.Pointer[Bindings]
 }
 
-// Open reads the file. observe is called after each change, with the reason if the file was rejected. observe and
-// log can be nil.
+// Open reads the file. onChange gets nil after each change that came into force, or the error of a change that was
+// rejected. onChange and log can be nil.
 func Open(path string, onChange func(err error), log *slog.Logger) (*File, error) {
 	f := new(File)
 	putInForce := func(contents [][]byte) error {
@@ -151,7 +151,7 @@ func Open(path string, onChange func(err error), log *slog.Logger) (*File, error
 		return err
 	}
 	var err error
-	f.watched, err = watchfile.Read(watchfile.Options{
+	f.files, err = watchfile.Read(watchfile.Options{
 		Paths: []string{path}, Content: "callers", Apply: putInForce, Observe: onChange, Log: log,
 	})
 	return f, err
@@ -167,4 +167,4 @@ func Check(path string) error {
 func (f *File) Bindings() Bindings { return *f.bindings.Load() }
 
 // Run applies changes of the file until ctx is done.
-func (f *File) Run(ctx context.Context) { f.watched.Watch(ctx) }
+func (f *File) Run(ctx context.Context) { f.files.Watch(ctx) }

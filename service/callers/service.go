@@ -24,7 +24,7 @@ type Service struct {
 	logRate   *rate.Limiter
 }
 
-// NewService returns a Service in front of next. refused is called for each refused call.
+// NewService returns a Service in front of inner. The Service calls onRefusal for each refused call.
 func NewService(inner rlsv3.RateLimitServiceServer, file *File, onRefusal func(), log *slog.Logger) *Service {
 	return &Service{inner: inner, file: file, onRefusal: onRefusal, log: log, logRate: rate.NewLimiter(rate.Every(time.Minute), 1)}
 }
@@ -37,9 +37,9 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 	return s.inner.ShouldRateLimit(ctx, req)
 }
 
-// CheckDomain returns an error, and counts a refused call, if the caller may not ask the domain.
+// CheckDomain checks that the caller may ask the domain. Otherwise it reports a refused call, and returns an error.
 func (s *Service) CheckDomain(ctx context.Context, domain string) error {
-	cert, address := caller(ctx)
+	cert, address := callerOf(ctx)
 	if s.file.Bindings().Allows(cert, domain) {
 		return nil
 	}
@@ -50,8 +50,8 @@ func (s *Service) CheckDomain(ctx context.Context, domain string) error {
 	return status.Errorf(codes.PermissionDenied, "domain %q: the caller may not ask this domain; got %s", domain, names(cert))
 }
 
-// caller returns the certificate and the address of the caller. A caller over HTTP has neither.
-func caller(ctx context.Context) (cert *x509.Certificate, address string) {
+// callerOf returns the certificate and the address of the caller. A caller over HTTP has neither.
+func callerOf(ctx context.Context) (cert *x509.Certificate, address string) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return nil, ""

@@ -1,5 +1,5 @@
-// Package check answers POST /v1/check: several independent checks of limits as JSON, for programs without gRPC. A
-// refusal rejects a request as a whole, without a decision.
+// Package check answers POST /v1/check, for programs without gRPC. A request has several independent checks of limits as
+// JSON. A refusal rejects the whole request without a decision.
 package check
 
 import (
@@ -29,20 +29,21 @@ type Options struct {
 	// Service decides the checks.
 	Service *service.Service
 
-	// CheckDomain returns an error if the caller may not use the domain. The default allows all.
+	// CheckDomain returns an error if the caller may not use the domain. The default allows all domains.
 	CheckDomain func(ctx context.Context, domain string) error
 
-	// StartCall returns the context of a check, by default that of the request. end is called after its answer.
+	// StartCall returns the context of a check. The Handler calls end after the answer of the check. The default
+	// returns the context of the request.
 	StartCall func(context.Context) (_ context.Context, end func())
 
 	// Refunds allows negative hits.
 	Refunds bool
 
-	// MaxChecks is the maximum number of checks in a request, at most the constant MaxChecks, which is the default.
+	// MaxChecks bounds the checks in a request. The default and the maximum is the constant MaxChecks.
 	MaxChecks int
 }
 
-// Handler answers requests, whose bodies the server has read. It is safe for concurrent use.
+// Handler answers requests after the server has read their bodies. It is safe for concurrent use.
 type Handler struct{ options Options }
 
 // New returns a Handler.
@@ -65,12 +66,12 @@ var refusalCodes = map[int]codes.Code{
 	http.StatusServiceUnavailable:    codes.Unavailable,
 }
 
-// Refuse answers a request with a refusal.
+// Refuse answers a request with a Refusal.
 func (h *Handler) Refuse(w http.ResponseWriter, httpCode int, reason string) {
 	respond(w, httpCode, Refusal{*newError(status.Error(refusalCodes[httpCode], reason))})
 }
 
-// ServeBody answers the request r, whose body the server has already read.
+// ServeBody answers r. body is the whole body of r.
 func (h *Handler) ServeBody(w http.ResponseWriter, r *http.Request, body []byte) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -97,7 +98,7 @@ func (h *Handler) decideChecks(ctx context.Context, req *Request) []Answer {
 			continue
 		}
 		callCtx := ctx
-		if c.Hold != "" { // as a caller of gRPC sends it
+		if c.Hold != "" { // a caller of gRPC sends the hold in the same metadata
 			callCtx = metadata.NewIncomingContext(ctx, metadata.Pairs(limit.HoldKey, c.Hold))
 		}
 		callCtx, end := h.options.StartCall(callCtx)
@@ -171,7 +172,7 @@ func newError(err error) *Error {
 }
 
 func respond(w http.ResponseWriter, httpCode int, answer any) {
-	text, _ := json.Marshal(answer) // texts and numbers never fail
+	text, _ := json.Marshal(answer) // it can't fail, because answer has only texts and numbers
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")

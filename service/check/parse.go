@@ -10,14 +10,14 @@ import (
 	"unicode/utf8"
 )
 
-// maxDomainBytes bounds the domain of a request, which many answers can repeat.
+// maxDomainBytes bounds the domain of a request, because many answers can repeat the domain.
 const maxDomainBytes = 1024
 
 func parse(body []byte, maxChecks int) (*Request, error) {
 	if !utf8.Valid(body) {
 		return nil, errors.New("body: got invalid UTF-8, want JSON")
 	}
-	var envelope struct { // the fields of Request. If it was embedded, errors would name it.
+	var envelope struct { // the fields of Request; with Request itself, errors would have its name
 		Domain string            `json:"domain"`
 		Rules  bool              `json:"rules"`
 		Checks []json.RawMessage `json:"checks"`

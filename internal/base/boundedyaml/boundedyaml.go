@@ -2,14 +2,13 @@
 // of the file, and aliases can multiply the tree. So this package counts the nodes before it makes a tree, counts
 // the nodes behind aliases before anybody follows an alias, and parses a long list in pieces.
 //
-// An error of the parser names no remedy, so this package looks for the cause itself. The parser of goccy/go-yaml
-// is no replacement: of the 50 mistakes in cause_test.go, it accepts 3, puts 22 in another place, and names few
-// remedies.
+// An error of the parser names no remedy, so this package looks for the cause itself. The parser of goccy/go-yaml does
+// not help: of the 50 mistakes in cause_test.go, it accepts 3 and puts 22 in a wrong place.
 //
 // Terms:
 //
 // - node: a key, a value, a list or a mapping;
-// - piece: some items of a list, which are one tree.
+// - piece: some items of a list; the items are one tree.
 package boundedyaml
 
 import (
@@ -31,10 +30,10 @@ type Bounds struct {
 	// MaxRepeated bounds the nodes behind all aliases.
 	MaxRepeated int
 
-	// PieceNodes is the number of nodes after which a piece ends, 20,000 by default.
+	// PieceNodes is the number of nodes after which a piece ends; default 20,000.
 	PieceNodes int
 
-	// Parsers is the number of pieces that are parsed at the same time, 1 by default, and always 1 with anchors.
+	// Parsers is the number of pieces that Items parses at the same time; default 1, and always 1 with anchors.
 	Parsers int
 }
 
@@ -42,15 +41,15 @@ const (
 	// DefaultMaxNodes is about the number of nodes in 45,000 rules. A node takes 200 bytes.
 	DefaultMaxNodes = 500_000
 
-	// DefaultMaxRepeated is about what 200,000 rules repeat if all use the same anchored limit.
+	// DefaultMaxRepeated is about the number of nodes that 200,000 rules repeat if all rules have an alias of one limit.
 	DefaultMaxRepeated = 1_000_000
 
 	defaultPieceNodes = 20_000
 )
 
-// Problem is the reason why a file can't be parsed. An unknown Column is 0.
+// Problem says why a file can't be parsed.
 type Problem struct {
-	Line, Column int
+	Line, Column int // Column is 0 if the column is unknown
 	Reason       string
 }
 
@@ -66,17 +65,17 @@ var ErrEmpty = errors.New("file is empty")
 
 // Document is the first document of a file.
 type Document struct {
-	// Root is the root node. In the document of Open, it lacks the items of the list.
+	// Root is the root node. In a document of Open, Root lacks the items of the list.
 	Root *yaml.Node
 
-	// Second is the start of a second document, or nil.
+	// Second is the root node of the second document of the file; nil if the file has one document.
 	Second *yaml.Node
 
 	data    []byte
 	field   string
 	bounds  Bounds
 	aliases aliasCounter
-	decoder *yaml.Decoder // of all pieces; nil if each piece is parsed alone
+	decoder *yaml.Decoder // parses all pieces in their order; nil if each piece is parsed alone
 	pieces  []piece       // nil if Root has all items
 }
 
@@ -86,10 +85,11 @@ func Parse(data []byte, b Bounds) (*Document, error) {
 	return d, d.parseWhole()
 }
 
-// Open is Parse without the items of one field at the root, which Items returns.
+// Open parses the first document of a file without the items of field, a list at the root. Items returns the items. If
+// Open can't cut the list into pieces, it parses the whole document.
 func Open(data []byte, field string, b Bounds) (*Document, error) {
 	d := newDocument(data, field, b)
-	head, pieces, ok := cut(data, field, d.bounds.PieceNodes)
+	head, pieces, ok := cutList(data, field, d.bounds.PieceNodes)
 	if !ok || d.openPieces(head, pieces) != nil {
 		return d, d.parseWhole()
 	}
@@ -109,14 +109,14 @@ func (d *Document) parseWhole() error {
 		return err
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(d.data))
-	var doc, next yaml.Node
+	var doc, secondDoc yaml.Node
 	if err := decoder.Decode(&doc); errors.Is(err, io.EOF) {
 		return ErrEmpty
 	} else if err != nil {
 		return d.syntaxProblem(err, 0)
 	}
-	if err := decoder.Decode(&next); !errors.Is(err, io.EOF) {
-		d.Second = &next
+	if err := decoder.Decode(&secondDoc); !errors.Is(err, io.EOF) {
+		d.Second = &secondDoc
 	}
 	if len(doc.Content) == 0 {
 		return ErrEmpty
@@ -126,9 +126,9 @@ func (d *Document) parseWhole() error {
 	return err
 }
 
-// checkCount reports data with too many nodes for one tree. line is its first line in the file.
-func (d *Document) checkCount(data []byte, line int) error {
-	count, last := countNodes(data, d.bounds.MaxNodes)
+// checkCount returns an error if data has too many nodes for one tree. firstLine is the line of data in the file.
+func (d *Document) checkCount(data []byte, firstLine int) error {
+	count, line := countNodes(data, d.bounds.MaxNodes)
 	if count <= d.bounds.MaxNodes {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (d *Document) checkCount(data []byte, line int) error {
 	if d.field != "" {
 		advice = fmt.Sprintf("split the file, or put %s last, with each item on lines of its own (- key: …)", d.field)
 	}
-	return &Problem{Line: line + last - 1, Reason: fmt.Sprintf("more than %d keys and values to parse at once; %s", d.bounds.MaxNodes, advice)}
+	return &Problem{Line: firstLine + line - 1, Reason: fmt.Sprintf("more than %d keys and values to parse at once; %s", d.bounds.MaxNodes, advice)}
 }
 
 func (d *Document) openPieces(head []byte, pieces []piece) error {
@@ -146,7 +146,7 @@ func (d *Document) openPieces(head []byte, pieces []piece) error {
 	decoder := yaml.NewDecoder(bytes.NewReader(head))
 	if mayHaveAnchors(d.data) {
 		readers := []io.Reader{bytes.NewReader(head)}
-		for _, p := range pieces { // each is a document of its own, after a line that shiftLines takes away
+		for _, p := range pieces { // each piece is a document after a line "---"; shiftLines subtracts these lines
 			readers = append(readers, strings.NewReader("---\n"), bytes.NewReader(p.data))
 		}
 		decoder = yaml.NewDecoder(io.MultiReader(readers...))
@@ -166,11 +166,11 @@ func (d *Document) openPieces(head []byte, pieces []piece) error {
 	return err
 }
 
-// InPieces reports whether Root lacks the items, and Items returns them.
+// InPieces reports whether Items returns the items of the list. Otherwise Root has the items.
 func (d *Document) InPieces() bool { return d.pieces != nil }
 
-// Items calls f with the items of each piece until f returns false. If f keeps no nodes, few pieces at a time are
-// in memory. The error is a *Problem.
+// Items calls f with the items of each piece until f returns false. If f keeps no nodes, only a few pieces at a time
+// are in memory. The error is a *Problem.
 func (d *Document) Items(f func(items []*yaml.Node) bool) error {
 	if handledItems, err := d.eachPiece(f); err != nil {
 		return d.parseRemainingItems(handledItems, err, f)
@@ -178,16 +178,17 @@ func (d *Document) Items(f func(items []*yaml.Node) bool) error {
 	return nil
 }
 
-// eachPiece is Items until a piece can't be parsed. handledItems is the number of items before that piece.
+// eachPiece calls f with the items of each piece until f returns false or a piece can't be parsed. handledItems is the
+// number of items that f has got.
 func (d *Document) eachPiece(f func(items []*yaml.Node) bool) (handledItems int, err error) {
-	next := d.parsePiece
+	nextItems := d.parsePiece
 	if d.decoder == nil && d.bounds.Parsers > 1 {
 		var stop func()
-		next, stop = d.parseAhead()
+		nextItems, stop = d.parseAhead()
 		defer stop()
 	}
 	for i := range d.pieces {
-		items, err := next(i)
+		items, err := nextItems(i)
 		if err != nil {
 			return handledItems, err
 		}
@@ -199,7 +200,7 @@ func (d *Document) eachPiece(f func(items []*yaml.Node) bool) (handledItems int,
 	return handledItems, nil
 }
 
-// parsePiece parses piece i, the next one if the pieces have one decoder.
+// parsePiece parses piece i. If d has a decoder, the caller must call parsePiece for each piece in turn.
 func (d *Document) parsePiece(i int) ([]*yaml.Node, error) {
 	p := d.pieces[i]
 	if err := d.checkCount(p.data, p.line); err != nil {
@@ -207,7 +208,7 @@ func (d *Document) parsePiece(i int) ([]*yaml.Node, error) {
 	}
 	var doc yaml.Node
 	var err error
-	lineShift := 1 - p.line // line number from the parser minus line number in the file
+	lineShift := 1 - p.line // the line number of the parser minus the line number in the file
 	if d.decoder == nil {
 		err = yaml.Unmarshal(p.data, &doc)
 	} else {
@@ -231,8 +232,8 @@ func (d *Document) parsePiece(i int) ([]*yaml.Node, error) {
 	return list.Content, err
 }
 
-// parseRemainingItems calls f with the items after handledItems. If the whole document can be parsed, its pieces
-// were cut in a wrong place. If it is too large, the error of the piece is the best one.
+// parseRemainingItems parses the whole document, because a cut in a wrong place also makes a piece invalid. It calls f
+// with the items after the first handledItems. If the document is too large, parseRemainingItems returns pieceError.
 func (d *Document) parseRemainingItems(handledItems int, pieceError error, f func([]*yaml.Node) bool) error {
 	if d.checkCount(d.data, 1) != nil {
 		return pieceError
@@ -258,19 +259,19 @@ func shiftLines(n *yaml.Node, lineShift int) {
 // aliasCounter counts the nodes behind aliases, at each use of an alias.
 type aliasCounter struct {
 	bounds   Bounds
-	anchors  map[string]anchor
-	visited  int // nodes, without repetitions
-	repeated int // nodes behind all aliases so far
+	anchors  map[string]anchor // the key is the name of the anchor
+	nodes    int               // the number of counted nodes, without repetitions
+	repeated int               // the number of nodes behind all counted aliases
 
-	// anchored is the number of nodes below anchors, which the parser keeps until the end of the file.
-	anchored int
-	isBelow  bool
+	// anchored is the number of nodes at and below anchors. The parser keeps these nodes until the end of the file.
+	anchored      int
+	isBelowAnchor bool
 }
 
 // anchor is a node that aliases can repeat.
 type anchor struct {
 	node *yaml.Node
-	size int // with repetitions; 0 while the node is counted
+	size int // the number of nodes, with repetitions; 0 until all nodes are counted
 }
 
 const maxSize = 1 << 40
@@ -279,23 +280,24 @@ func newAliasCounter(b Bounds) aliasCounter {
 	return aliasCounter{bounds: b, anchors: map[string]anchor{}}
 }
 
+// size returns the number of nodes at and below n, with repetitions.
 func (c *aliasCounter) size(n *yaml.Node) (int, error) {
-	c.visited++
+	c.nodes++
 	if n.Kind == yaml.AliasNode {
 		return c.aliasSize(n)
 	}
 	if n.Anchor == "" {
-		return c.sizeOfAll(n)
+		return c.treeSize(n)
 	}
-	before, wasBelow := c.visited, c.isBelow
-	c.anchors[n.Anchor], c.isBelow = anchor{node: n}, true
-	total, err := c.sizeOfAll(n)
-	c.isBelow = wasBelow
+	nodesBefore, wasBelowAnchor := c.nodes, c.isBelowAnchor
+	c.anchors[n.Anchor], c.isBelowAnchor = anchor{node: n}, true
+	total, err := c.treeSize(n)
+	c.isBelowAnchor = wasBelowAnchor
 	if c.anchors[n.Anchor].node == n {
 		c.anchors[n.Anchor] = anchor{n, total}
 	}
-	if !wasBelow {
-		c.anchored += 1 + c.visited - before
+	if !wasBelowAnchor {
+		c.anchored += 1 + c.nodes - nodesBefore
 	}
 	if err == nil && c.anchored > c.bounds.MaxNodes {
 		err = problemAt(n, "more than %d keys and values have anchors (&); remove the anchors that no alias uses", c.bounds.MaxNodes)
@@ -303,7 +305,7 @@ func (c *aliasCounter) size(n *yaml.Node) (int, error) {
 	return total, err
 }
 
-func (c *aliasCounter) sizeOfAll(n *yaml.Node) (int, error) {
+func (c *aliasCounter) treeSize(n *yaml.Node) (int, error) {
 	total := 1
 	for _, child := range n.Content {
 		size, err := c.size(child)

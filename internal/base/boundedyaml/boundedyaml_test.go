@@ -11,22 +11,22 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// small are bounds that cut a list after each item.
-var small = Bounds{PieceNodes: 1}
+// smallPieces are bounds that cut a list after each item.
+var smallPieces = Bounds{PieceNodes: 1}
 
-// items returns the items of the field list in lines such as "2:3 x", with all nodes below, and
-// the number of pieces. It demands that three parsers find the same as one.
-func items(t testing.TB, data string, b Bounds) (lines []string, pieces int, err error) {
-	lines, pieces, err = itemsOf(t, data, b)
+// readItems returns the number of pieces of the field list, and a line such as "2:3 !!strx" for each node of the items.
+// It checks that three parsers read the same as one parser.
+func readItems(t testing.TB, data string, b Bounds) (lines []string, pieces int, err error) {
+	lines, pieces, err = readItemsOnce(t, data, b)
 	b.Parsers = 3
-	parallelLines, parallelPieces, parallelErr := itemsOf(t, data, b)
+	parallelLines, parallelPieces, parallelErr := readItemsOnce(t, data, b)
 	assert.Equal(t, lines, parallelLines)
 	assert.Equal(t, pieces, parallelPieces)
 	assert.Equal(t, err, parallelErr)
 	return lines, pieces, err
 }
 
-func itemsOf(t testing.TB, data string, b Bounds) (lines []string, pieces int, err error) {
+func readItemsOnce(t testing.TB, data string, b Bounds) (lines []string, pieces int, err error) {
 	d, err := Open([]byte(data), "list", b)
 	if err != nil {
 		return nil, 0, err
@@ -42,7 +42,7 @@ func itemsOf(t testing.TB, data string, b Bounds) (lines []string, pieces int, e
 	return lines, pieces, err
 }
 
-// listOf returns the items of the last field list of root.
+// listOf returns the items of the last field of root that has the name list.
 func listOf(root *yaml.Node) (items []*yaml.Node) {
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		if root.Content[i].Value == "list" {
@@ -92,7 +92,7 @@ func TestPiecesHaveTheItemsOfTheWholeDocument(t *testing.T) {
 		{"two lists", "list:\n- x\nlist:\n- y\n", 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, pieces, err := items(t, test.data, small)
+			got, pieces, err := readItems(t, test.data, smallPieces)
 			whole, wholeErr := Parse([]byte(test.data), Bounds{})
 			if wholeErr != nil {
 				assert.Equal(t, wholeErr, err)
@@ -105,10 +105,10 @@ func TestPiecesHaveTheItemsOfTheWholeDocument(t *testing.T) {
 	}
 }
 
-func TestMistakesHaveTheirPlace(t *testing.T) {
+func TestProblemsHaveTheirLine(t *testing.T) {
 	for _, test := range []struct{ name, data, want string }{
-		{"in a piece", "list:\n- x\n- y\n- {z\n", "line 4: not valid YAML: { opens here"},
-		{"in the head", "a: {\nlist:\n- x\n", "line 1: not valid YAML: { opens here"},
+		{"open brace in a piece", "list:\n- x\n- y\n- {z\n", "line 4: not valid YAML: { opens here"},
+		{"open brace in the head", "a: {\nlist:\n- x\n", "line 1: not valid YAML: { opens here"},
 		{"unknown anchor", "list:\n- x\n- *a\n", "line 3: not valid YAML: unknown anchor: got *a"},
 		{"an alias in its own anchor", "list:\n- x\n- &a [y, *a]\n", "line 3: alias *a is inside its own anchor"},
 		{"an alias in its own anchor, with an older anchor", "list:\n- &a x\n- &a [y, *a]\n", "line 3: alias *a is inside its own anchor"},
@@ -120,7 +120,7 @@ func TestMistakesHaveTheirPlace(t *testing.T) {
 		{"a mistake in a large file", "list:\n" + strings.Repeat("- x\n", 200) + "- {x\n- y\n", "line 202: not valid YAML"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, _, err := items(t, test.data, Bounds{PieceNodes: 1, MaxNodes: 100, MaxRepeated: 100})
+			_, _, err := readItems(t, test.data, Bounds{PieceNodes: 1, MaxNodes: 100, MaxRepeated: 100})
 			var p *Problem
 			require.ErrorAs(t, err, &p)
 			assert.Contains(t, err.Error(), test.want)
@@ -131,7 +131,7 @@ func TestMistakesHaveTheirPlace(t *testing.T) {
 }
 
 func TestSecondDocumentIsReported(t *testing.T) {
-	d, err := Open([]byte("list:\n- x\n---\na: b\n"), "list", small)
+	d, err := Open([]byte("list:\n- x\n---\na: b\n"), "list", smallPieces)
 	require.NoError(t, err)
 	require.NotNil(t, d.Second)
 	assert.Equal(t, 3, d.Second.Line)
@@ -157,14 +157,14 @@ func TestCountIsExactForRules(t *testing.T) {
 	}
 }
 
-// Pieces have the items of the whole document, and the count is no more than a third too low.
+// FuzzPieces checks that pieces have the items of the whole document, and that the count is at most a third too low.
 func FuzzPieces(f *testing.F) {
 	f.Add("a: b\nlist:\n- k: \"v, w\"\n  l:\n  - [x, {y: z}]\n- 'z'\n")
 	f.Add("list:\n- &a [x: y]\n- *a\n- {\"k\":v, ? m, l: |\n\n  text\n }\n")
 	f.Add("list: # c\n  - - a\n    - b\n  # d\n  -\n    c: !!str\n...\n")
 	f.Fuzz(func(t *testing.T, data string) {
 		whole, wholeErr := Parse([]byte(data), Bounds{})
-		got, _, err := items(t, data, small)
+		got, _, err := readItems(t, data, smallPieces)
 		if errors.Is(wholeErr, ErrEmpty) || wholeErr != nil && err != nil {
 			return
 		}

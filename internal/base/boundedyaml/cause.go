@@ -14,36 +14,36 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// findCause returns the likely cause why the parser rejects data, or nil. It makes small changes near the place
-// where the parser stops. A change after which the parser reads more lines shows the cause.
+// findCause returns the likely cause why the parser rejects data, or nil. It tries small edits near the place where the
+// parser stops. If the parser reads more lines after an edit, the edit shows the cause.
 func findCause(data []byte) *Problem {
 	if bytes.IndexByte(data, 0) >= 0 || len(data) > maxParsed/2 {
-		return nil // UTF-16, or large
+		return nil // data is UTF-16 or too large
 	}
 	unread := unreadBytes(data)
 	if unread < 0 {
 		return nil
 	}
-	f := &causeFinder{data: data, unread: unread, budget: maxParsed - len(data), tried: map[edit]bool{}}
-	f.lines = f.linesUp()
+	f := &causeFinder{data: data, unread: unread, bytesLeft: maxParsed - len(data), triedEdits: map[edit]bool{}}
+	f.lines = f.readLines()
 	lines := f.lines
-	near := lines[:min(len(lines), nearLines)]
-	_ = slices.ContainsFunc(near, func(l line) bool { return f.tryPatterns(l, linePatterns) }) ||
-		slices.ContainsFunc(near, func(l line) bool { return f.tryIndent(l) }) ||
-		slices.ContainsFunc(lines[:min(len(lines), bracketLines)], func(l line) bool { return f.tryBrackets(l.start) }) ||
+	lastLines := lines[:min(len(lines), maxLastLines)]
+	_ = slices.ContainsFunc(lastLines, func(l line) bool { return f.tryPatterns(l, linePatterns) }) ||
+		slices.ContainsFunc(lastLines, func(l line) bool { return f.tryIndent(l) }) ||
+		slices.ContainsFunc(lines[:min(len(lines), maxBracketLines)], func(l line) bool { return f.tryBrackets(l.start) }) ||
 		slices.ContainsFunc(lines, func(l line) bool { return f.tryPatterns(l, quotePatterns) }) ||
-		slices.ContainsFunc(near, func(l line) bool { return f.tryPatterns(l, lastPatterns) })
-	return f.found
+		slices.ContainsFunc(lastLines, func(l line) bool { return f.tryPatterns(l, fallbackPatterns) })
+	return f.cause
 }
 
 const (
-	maxParsed = 4 << 20
+	maxParsed = 4 << 20 // bounds the bytes that the parser reads in all attempts
 
-	nearLines    = 3   // lines with content in which a mistake stops the parser
-	bracketLines = 100 // lines in which an open bracket is sought
+	maxLastLines    = 3   // most mistakes are in the last lines that the parser has read
+	maxBracketLines = 100 // the number of lines in which tryBrackets looks for an open bracket
 )
 
-// lineReader returns one line at a time, so the parser has read little after its mistake.
+// lineReader returns one line at a time, so the parser reads at most one line after the mistake.
 type lineReader struct{ rest []byte }
 
 // Read implements io.Reader.
@@ -70,12 +70,12 @@ func unreadBytes(data []byte) int {
 }
 
 type causeFinder struct {
-	data   []byte
-	unread int    // bytes after the line where the parser stops
-	lines  []line // that the parser has read, from the last to the first
-	budget int    // bytes to parse
-	tried  map[edit]bool
-	found  *Problem
+	data       []byte
+	unread     int    // the number of bytes after the line where the parser stops
+	lines      []line // the lines that the parser has read, from the last to the first
+	bytesLeft  int    // the number of bytes that the parser may still read
+	triedEdits map[edit]bool
+	cause      *Problem // nil until an edit shows the cause
 }
 
 // edit replaces the bytes from start to end.
@@ -86,17 +86,17 @@ type edit struct {
 
 // try reports whether the parser reads more lines after the edit. The cause is then at offset.
 func (f *causeFinder) try(offset int, e edit, reason string) bool {
-	if f.tried[e] || f.budget < len(f.data) {
+	if f.triedEdits[e] || f.bytesLeft < len(f.data) {
 		return false
 	}
-	f.tried[e] = true
-	f.budget -= len(f.data)
-	changed := slices.Concat(f.data[:e.start], []byte(e.text), f.data[e.end:])
-	if unreadBytes(changed) >= f.unread {
+	f.triedEdits[e] = true
+	f.bytesLeft -= len(f.data)
+	edited := slices.Concat(f.data[:e.start], []byte(e.text), f.data[e.end:])
+	if unreadBytes(edited) >= f.unread {
 		return false
 	}
 	start := bytes.LastIndexByte(f.data[:offset], '\n') + 1
-	f.found = &Problem{f.lineNumber(offset), 1 + utf8.RuneCount(f.data[start:offset]), reason}
+	f.cause = &Problem{f.lineNumber(offset), 1 + utf8.RuneCount(f.data[start:offset]), reason}
 	return true
 }
 
@@ -112,8 +112,8 @@ type line struct {
 
 func (l line) end() int { return l.start + len(l.text) }
 
-// linesUp returns the lines with content that the parser has read, the last one first.
-func (f *causeFinder) linesUp() (lines []line) {
+// readLines returns the lines with content that the parser has read, from the last to the first.
+func (f *causeFinder) readLines() (lines []line) {
 	for rest := f.data[:len(f.data)-f.unread]; len(rest) > 0; {
 		start := bytes.LastIndexByte(rest[:len(rest)-1], '\n') + 1
 		text := strings.TrimRight(string(rest[start:]), "\r\n")
@@ -125,8 +125,8 @@ func (f *causeFinder) linesUp() (lines []line) {
 	return lines
 }
 
-// pattern is a mistake in a line, at the group "at". The parser accepts the line with one of the fixes, templates
-// of package regexp. The reason can name groups too.
+// pattern describes a mistake in a line. The group "at" is the place of the mistake. fixes are templates of package
+// regexp for the line without the mistake. The reason can refer to groups.
 type pattern struct {
 	mistake *regexp.Regexp
 	reason  string
@@ -170,7 +170,7 @@ var quotePatterns = []pattern{
 		"the quote $at opens here and is not closed; want $at at the end of the value", "${before}${after}", "${before}${at}${after}${at}"),
 }
 
-var lastPatterns = []pattern{
+var fallbackPatterns = []pattern{
 	newPattern(`^ *(?P<at>- ).*$`, "an item of a list can't be a key; want it below a key that ends in a colon, indented as the other items", ""),
 	newPattern(`^(?P<before> *)(?P<at>["'{\[\w][^\s,]*)`, "no comma before $at; want a comma between two values", "${before}, ${at}"),
 }
@@ -182,10 +182,10 @@ func (f *causeFinder) tryPatterns(l line, patterns []pattern) bool {
 			continue
 		}
 		group := func(name string) string {
-			const most = 40
+			const maxLength = 40
 			text := []rune(string(p.mistake.ExpandString(nil, "${"+name+"}", l.text, m)))
-			if len(text) > most {
-				text = append(text[:most], '…')
+			if len(text) > maxLength {
+				text = append(text[:maxLength], '…')
 			}
 			return string(text)
 		}
@@ -199,26 +199,26 @@ func (f *causeFinder) tryPatterns(l line, patterns []pattern) bool {
 	return false
 }
 
-// entryStart matches the start of a line: its spaces, and the dashes of items.
+// entryStart matches the start of a line: the spaces of its indentation, and the dashes of items.
 var entryStart = regexp.MustCompile(`^( *)((?:- +)*)`)
 
-// tryIndent tries the indentations of the lines above.
+// tryIndent tries the indentations of the lines above l.
 func (f *causeFinder) tryIndent(l line) bool {
 	indents := func(l line) (spaces, beforeKey int) {
 		m := entryStart.FindStringSubmatch(l.text)
 		return len(m[1]), len(m[0])
 	}
 	got, gotBeforeKey := indents(l)
-	tried := []int{got}
+	triedIndents := []int{got}
 	for _, above := range f.lines {
 		spaces, want := indents(above)
-		if gotBeforeKey > got { // an item
+		if gotBeforeKey > got { // l starts an item
 			want = spaces
 		}
-		if above.start >= l.start || slices.Contains(tried, want) {
+		if above.start >= l.start || slices.Contains(triedIndents, want) {
 			continue
 		}
-		tried = append(tried, want)
+		triedIndents = append(triedIndents, want)
 		unit := "spaces"
 		if got == 1 {
 			unit = "space"
@@ -236,7 +236,7 @@ func (f *causeFinder) tryIndent(l line) bool {
 
 // tryBrackets tries to close, to change or to remove a bracket after start.
 func (f *causeFinder) tryBrackets(start int) bool {
-	var open []int // offsets
+	var open []int // the offsets of the open brackets
 	for i := start; i < len(f.data)-f.unread; i++ {
 		switch c := f.data[i]; c {
 		case '"', '\'':
@@ -286,12 +286,12 @@ func closingBracket(open byte) string {
 
 const notYAML = "not valid YAML: "
 
-// blockError matches errors whose line is the one before the block with the mistake.
+// blockError matches the errors that name the line before the block with the mistake.
 var blockError = regexp.MustCompile(`^did not find expected (key|'-' indicator|',' or|node content|<)`)
 
 var unknownAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
 
-// syntaxProblem returns the problem in an error of the parser, whose lines are lineShift above those of the file.
+// syntaxProblem returns the problem in an error of the parser. Lines in err are higher by lineShift.
 func (d *Document) syntaxProblem(err error, lineShift int) error {
 	p := &Problem{Reason: strings.TrimPrefix(err.Error(), "yaml: ")}
 	if _, scanErr := fmt.Sscanf(p.Reason, "line %d:", &p.Line); scanErr == nil {
@@ -300,8 +300,8 @@ func (d *Document) syntaxProblem(err error, lineShift int) error {
 	}
 	if m := unknownAnchor.FindStringSubmatch(p.Reason); m != nil {
 		p = aliasProblem(d.data, m[1])
-	} else if found := findCause(d.data); found != nil {
-		p = found
+	} else if cause := findCause(d.data); cause != nil {
+		p = cause
 	} else if blockError.MatchString(p.Reason) {
 		p.Line++
 		p.Reason += " in the block that starts here"
@@ -313,8 +313,8 @@ func (d *Document) syntaxProblem(err error, lineShift int) error {
 
 func aliasProblem(data []byte, name string) *Problem {
 	p := &Problem{Reason: fmt.Sprintf("unknown anchor: got *%s, want &%s at a value above it, or quotes around a text that starts with *", name, name)}
-	use := regexp.MustCompile(`(?m)(?:^|[\s\[{,:-])(\*` + regexp.QuoteMeta(name) + `)(?:[\s\]},:]|$)`)
-	if at := use.FindSubmatchIndex(data); at != nil {
+	alias := regexp.MustCompile(`(?m)(?:^|[\s\[{,:-])(\*` + regexp.QuoteMeta(name) + `)(?:[\s\]},:]|$)`)
+	if at := alias.FindSubmatchIndex(data); at != nil {
 		start := bytes.LastIndexByte(data[:at[2]], '\n') + 1
 		p.Line, p.Column = 1+bytes.Count(data[:at[2]], []byte("\n")), 1+utf8.RuneCount(data[start:at[2]])
 	}

@@ -34,14 +34,14 @@ var brokenFiles = []struct{ name, data, place, want string }{
 	{"space before the second key", "domain: d\n descriptors:\n  - key: k\n", "2:2", "got 1 space, want 0 as in line 1"},
 	{"a limit between two levels", "domain: d\ndescriptors:\n  - key: k\n    rate_limit:\n      unit: day\n     requests_per_unit: 5\n", "6:6", "got 5 spaces, want 6 as in line 5"},
 	{"an item between two levels", "domain: d\ndescriptors:\n  - key: k\n - key: b\n", "4:2", "got 1 space, want 2 as in line 3"},
-	{"a deeper line after quotes", "domain: \"d\"\n  descriptors: []\n", "2:3", "got 2 spaces, want 0"},
-	{"item at the place of a key", "domain: d\ndescriptors:\n  - key: k\n    value: v\n    - key: b\n", "5:5", "got 4 spaces, want 2 as in line 3"},
+	{"an indented key after a value in quotes", "domain: \"d\"\n  descriptors: []\n", "2:3", "got 2 spaces, want 0"},
+	{"an item in place of a key", "domain: d\ndescriptors:\n  - key: k\n    value: v\n    - key: b\n", "5:5", "got 4 spaces, want 2 as in line 3"},
 	{"open brace", "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 5\n  - key: b\n", "4:17", "{ opens here and is not closed; want }"},
 	{"open brace at the end", "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day", "4:17", "{ opens here and is not closed; want }"},
 	{"open bracket", "domain: d\ndescriptors:\n  - key: k\n    in: [a, b\n  - key: b\n", "4:9", "[ opens here and is not closed; want ]"},
 	{"open bracket before a key", "domain: d\ndescriptors:\n  - key: k\n    in: [a, b\n    value: v\n", "4:9", "[ opens here"},
 	{"wrong closing bracket", "domain: d\ndescriptors:\n  - key: k\n    in: [a, b}\n", "4:9", "[ opens here, and } in line 4 closes it; want ]"},
-	{"bracket without a start", "domain: d\ndescriptors:\n  - key: k\n    in: [a, b]]\n", "4:15", "] has no opening bracket"},
+	{"closing bracket without an opening bracket", "domain: d\ndescriptors:\n  - key: k\n    in: [a, b]]\n", "4:15", "] has no opening bracket"},
 	{"JSON with an open brace", "{\"domain\": \"d\",\n \"descriptors\": [{\"key\": \"k\"]}", "2:18", "{ opens here, and ] in line 2 closes it; want }"},
 	{"JSON without a comma", "{\"domain\": \"d\"\n \"descriptors\": []}", "2:2", `no comma before "descriptors":; want a comma`},
 	{"no space after the first dash", "domain: d\ndescriptors:\n  -key: k\n    value: v\n", "3:3", "no space after the - of -key: k; want - key: k"},
@@ -58,12 +58,12 @@ var brokenFiles = []struct{ name, data, place, want string }{
 	{"second colon", "domain: d\ndescriptors:\n  - key: k\n    denial:\n      message: Wait: later\n", "5:20", "the text has a second colon; want quotes: 'Wait: later'"},
 	{"second colon in braces", "domain: d\ndescriptors:\n  - key: k\n    denial: {message: a: b}\n", "4:24", "the text has a second colon"},
 	{"no colon", "domain: d\ndescriptors\n  - key: k\n", "2:1", "no colon after descriptors; want key: value"},
-	{"item beside its key", "domain: d\ndescriptors: - key: k\n", "2:14", "want it in the next line"},
+	{"an item in the line of its key", "domain: d\ndescriptors: - key: k\n", "2:14", "want it in the next line"},
 	{"merge conflict", "domain: d\n<<<<<<< HEAD\nlimit: 1\n=======\nlimit: 2\n>>>>>>> other\n", "2:1", "<<<<<<< marks a merge conflict"},
 	{"unknown anchor", "domain: d\ndescriptors:\n  - key: k\n    <<: *base\n", "4:9", "unknown anchor: got *base, want &base"},
-	{"after a text of several lines", "domain: d\nnote: |\n  a: b: c\n\n  \"\n\nlist:\n- key: [\n", "8:8", "[ opens here"},
-	{"after a comment", "# it's: a: b\ndomain: d # \"\nlist: [a, # ]\n  b]\n- c\n", "5:1", "an item of a list can't be a key"},
-	{"letters of several bytes", "domain: d\ndescriptors: [{key: é, value: \"ü}]\n", "2:31", `the quote " opens here`},
+	{"open bracket after a text of several lines", "domain: d\nnote: |\n  a: b: c\n\n  \"\n\nlist:\n- key: [\n", "8:8", "[ opens here"},
+	{"an item in place of a key, after comments", "# it's: a: b\ndomain: d # \"\nlist: [a, # ]\n  b]\n- c\n", "5:1", "an item of a list can't be a key"},
+	{"open quote after letters of several bytes", "domain: d\ndescriptors: [{key: é, value: \"ü}]\n", "2:31", `the quote " opens here`},
 }
 
 func TestSyntaxErrorsNameLineAndRemedy(t *testing.T) {
@@ -71,7 +71,7 @@ func TestSyntaxErrorsNameLineAndRemedy(t *testing.T) {
 		for _, ending := range []string{"\n", "\r\n"} {
 			t.Run(fmt.Sprintf("%s %q", test.name, ending), func(t *testing.T) {
 				data := strings.ReplaceAll(test.data, "\n", ending)
-				_, _, err := items(t, data, small)
+				_, _, err := readItems(t, data, smallPieces)
 				p, ok := errors.AsType[*Problem](err)
 				require.True(t, ok, "%v", err)
 				assert.Equal(t, test.place, fmt.Sprintf("%d:%d", p.Line, p.Column), p.Reason)
@@ -82,7 +82,7 @@ func TestSyntaxErrorsNameLineAndRemedy(t *testing.T) {
 	}
 }
 
-// The time is proportional to the size, so a hostile file takes no long time.
+// FuzzSyntaxErrors checks that each problem has a place in the file and a reason.
 func FuzzSyntaxErrors(f *testing.F) {
 	for _, test := range brokenFiles {
 		f.Add([]byte(test.data))
@@ -107,7 +107,7 @@ func parseError(data []byte) error {
 }
 
 func openError(data []byte) error {
-	d, err := Open(data, "list", small)
+	d, err := Open(data, "list", smallPieces)
 	if err != nil {
 		return err
 	}

@@ -9,25 +9,25 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// piece is a part of a list: whole items.
+// piece is a part of a list. It has whole items.
 type piece struct {
 	data []byte
-	line int // of the first byte, from 1
+	line int // the line of the first byte of data; the first line of the file is 1
 }
 
-// cut splits a document whose last field at the root is a list in block style. head is the document without the
-// items.
+// cutList splits a document in which field is the last field at the root, and is a list in block style. head is the
+// document without the items.
 //
-// A line break before an item is certainly between two items, except inside quotes and brackets. A cut there makes
-// invalid YAML, and the caller then parses the whole document.
-func cut(data []byte, field string, pieceNodes int) (head []byte, pieces []piece, ok bool) {
+// cutList cuts at a line break before an item. Such a line break can also stand inside quotes or brackets. A cut there
+// makes invalid YAML, and the caller then parses the whole document.
+func cutList(data []byte, field string, pieceNodes int) (head []byte, pieces []piece, ok bool) {
 	start := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(field) + `:[ \t]*([ \t]#.*)?\r?\n`).FindIndex(data)
 	if start == nil {
 		return nil, nil, false
 	}
 	head, rest := data[:start[1]], data[start[1]:]
 	line := 1 + bytes.Count(head, []byte("\n"))
-	indent := -1 // of the items
+	indent := -1 // the indentation of the items; -1 before the first item
 	current := piece{rest[:0], line}
 	nodes := 0
 	for len(rest) > 0 {
@@ -58,14 +58,14 @@ func cut(data []byte, field string, pieceNodes int) (head []byte, pieces []piece
 	return head, append(pieces, current), indent >= 0
 }
 
-// mayHaveAnchors reports whether an & in data can start an anchor. Without anchors, pieces are independent.
+// mayHaveAnchors reports whether an & in data can start an anchor. Without anchors, each piece can be parsed alone.
 func mayHaveAnchors(data []byte) bool {
 	for i := 0; ; i++ {
-		next := bytes.IndexByte(data[i:], '&')
-		if next < 0 {
+		distance := bytes.IndexByte(data[i:], '&')
+		if distance < 0 {
 			return false
 		}
-		i += next
+		i += distance
 		if i == 0 || !isWordByte(data[i-1]) {
 			return true
 		}
@@ -81,9 +81,9 @@ type parsedPiece struct {
 	err   error
 }
 
-// parseAhead parses several pieces at the same time. next returns the items of the next one.
-func (d *Document) parseAhead() (next func(i int) ([]*yaml.Node, error), stop func()) {
-	queue := make(chan chan parsedPiece, d.bounds.Parsers-1) // in the order of the pieces
+// parseAhead parses several pieces at the same time. Each call of nextItems returns the items of the next piece.
+func (d *Document) parseAhead() (nextItems func(i int) ([]*yaml.Node, error), stop func()) {
+	queue := make(chan chan parsedPiece, d.bounds.Parsers-1) // has a channel for each piece, in the order of the pieces
 	stopped := make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -100,23 +100,23 @@ func (d *Document) parseAhead() (next func(i int) ([]*yaml.Node, error), stop fu
 			})
 		}
 	})
-	next = func(int) ([]*yaml.Node, error) {
+	nextItems = func(int) ([]*yaml.Node, error) {
 		p := <-<-queue
 		return p.items, p.err
 	}
-	return next, func() {
+	return nextItems, func() {
 		close(stopped)
 		running.Wait()
 	}
 }
 
-// countNodes returns about how many nodes the parser makes of data. It stops above most, in the returned line.
+// countNodes estimates the number of nodes that the parser makes of data. It stops in line when count exceeds maxCount.
 //
-// The count is exact for rules in block style and in JSON. It is too high for punctuation in text. For lists of
-// pairs such as [a: b], it is too low by a third.
-func countNodes(data []byte, most int) (count, line int) {
+// The count is exact for rules in block style and in JSON. The count is too high for punctuation in text. For lists of
+// pairs such as [a: b], the count is too low by a third.
+func countNodes(data []byte, maxCount int) (count, line int) {
 	count, line = 1, 1
-	hasText, hasColon := false, false // of the item of a list in brackets
+	hasText, hasColon := false, false // describe the current item of a list in brackets
 	for i, c := range data {
 		if c <= ' ' {
 			if c == '\n' {
@@ -152,14 +152,14 @@ func countNodes(data []byte, most int) (count, line int) {
 		default:
 			hasText = true
 		}
-		if count > most {
+		if count > maxCount {
 			return count, line
 		}
 	}
 	return count, line
 }
 
-// isWordEnd reports whether a plain word can't go on at data[i].
+// isWordEnd reports whether a plain word ends before data[i].
 func isWordEnd(data []byte, i int) bool {
 	return i >= len(data) || data[i] <= ' ' || data[i] >= 0x80 || strings.IndexByte(",[]{}", data[i]) >= 0
 }

@@ -14,17 +14,17 @@ import (
 
 // Files are paths of PEM files. All are optional.
 type Files struct {
-	CA        string // authorities to trust besides those of the system
-	Cert, Key string // the client's own certificate and its key; both or none
+	CA        string // more authorities; the client always trusts the authorities of the system
+	Cert, Key string // the certificate of the client and its key; both or none
 
-	// SkipHostname accepts any name in the server's certificate, whose chain is still verified.
+	// SkipHostname accepts any name in the certificate of the server. The client still verifies the chain.
 	SkipHostname bool
 
-	// ServerName is the name in the server's certificate, if it isn't the host.
+	// ServerName is the name in the certificate of the server; empty means the name of the host.
 	ServerName string
 }
 
-// Credentials reads the files for a client of gRPC. A nil f means plain text.
+// Credentials reads the files and returns the credentials of a gRPC client. A nil f means plain text.
 func (f *Files) Credentials() (credentials.TransportCredentials, error) {
 	if f == nil {
 		return insecure.NewCredentials(), nil
@@ -53,7 +53,7 @@ func (f Files) Config() (*tls.Config, error) {
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: f.ServerName}
 	if f.SkipHostname {
-		c.InsecureSkipVerify = true // the name only: VerifyConnection verifies the chain
+		c.InsecureSkipVerify = true // skips only the name, because VerifyConnection verifies the chain
 		c.VerifyConnection = func(s tls.ConnectionState) error { return verifyChain(s.PeerCertificates, roots) }
 	}
 	switch {

@@ -12,22 +12,22 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/certtest"
 )
 
-func TestConfigTrustsAndIdentifiesByFiles(t *testing.T) {
-	ca, other := certtest.New(t), certtest.New(t)
-	server, client, stranger := ca.Issue("server"), ca.Issue("client"), other.Issue("client")
+func TestClientAndServerTrustOnlyCertificatesOfTheirCA(t *testing.T) {
+	ca, otherCA := certtest.New(t), certtest.New(t)
+	server, client, otherClient := ca.Issue("server"), ca.Issue("client"), otherCA.Issue("client")
 	for name, test := range map[string]struct {
 		files clienttls.Files
 		want  string // a part of the error; empty if the handshake succeeds
 	}{
 		"both trust each other":       {clienttls.Files{CA: ca.File, Cert: client.CertFile, Key: client.KeyFile}, ""},
 		"server of unknown authority": {clienttls.Files{Cert: client.CertFile, Key: client.KeyFile}, "unknown authority"},
-		"client of unknown authority": {clienttls.Files{CA: ca.File, Cert: stranger.CertFile, Key: stranger.KeyFile}, "remote error: tls"},
+		"client of unknown authority": {clienttls.Files{CA: ca.File, Cert: otherClient.CertFile, Key: otherClient.KeyFile}, "remote error: tls"},
 		"client without certificate":  {clienttls.Files{CA: ca.File}, "remote error: tls"},
 		"missing CA file":             {clienttls.Files{CA: "/nowhere"}, "CA file: open /nowhere: no such file or directory"},
 		"CA file without certificate": {clienttls.Files{CA: client.KeyFile}, "contains no PEM certificate"},
 		"certificate without key":     {clienttls.Files{Cert: client.CertFile}, "got only one, want both or none"},
 		"key without certificate":     {clienttls.Files{Key: client.KeyFile}, "got only one, want both or none"},
-		"key of another certificate":  {clienttls.Files{Cert: client.CertFile, Key: stranger.KeyFile}, "client certificate " + client.CertFile},
+		"key of another certificate":  {clienttls.Files{Cert: client.CertFile, Key: otherClient.KeyFile}, "client certificate " + client.CertFile},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := test.files.Config()

@@ -1,4 +1,4 @@
-// Package entrytext reads and writes the text of a descriptor, such as `tenant=acme,path=/orders`.
+// Package entrytext parses and formats the text of a descriptor, such as `tenant=acme,path=/orders`.
 package entrytext
 
 import (
@@ -9,13 +9,13 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
 
-// Parse splits a descriptor of the command line into entries: key=value,key=value. A \ before a comma, a = in a key
-// or a \ removes its meaning. hasValue reports for each entry whether it has a =.
+// Parse splits a descriptor of the command line into entries: key=value,key=value. A comma in an entry, a = in a key
+// and a \ need a \ before them. hasValue reports for each entry whether it has a =.
 func Parse(text string) (entries []*ratelimitv3.RateLimitDescriptor_Entry, hasValue []bool, err error) {
-	var part []byte // the key or value so far
+	var part []byte // the start of the key or value that is being read
 	e := &ratelimitv3.RateLimitDescriptor_Entry{}
-	inValue, escaped := false, false
-	end := func() {
+	inValue, isEscaped := false, false
+	endEntry := func() {
 		if inValue {
 			e.Value = string(part)
 		} else {
@@ -26,26 +26,26 @@ func Parse(text string) (entries []*ratelimitv3.RateLimitDescriptor_Entry, hasVa
 	}
 	for _, c := range []byte(text) {
 		switch {
-		case escaped:
-			part, escaped = append(part, c), false
+		case isEscaped:
+			part, isEscaped = append(part, c), false
 		case c == '\\':
-			escaped = true
+			isEscaped = true
 		case c == ',':
-			end()
+			endEntry()
 		case c == '=' && !inValue:
 			e.Key, part, inValue = string(part), part[:0], true
 		default:
 			part = append(part, c)
 		}
 	}
-	end()
-	if escaped {
+	endEntry()
+	if isEscaped {
 		return nil, nil, errors.New(`no character follows the last \; write \\ for a \`)
 	}
 	return entries, hasValue, nil
 }
 
-// ParseRequest parses a descriptor of a request, whose entries must have a key and a =.
+// ParseRequest parses a descriptor of a request. Each entry must have a key and a =.
 func ParseRequest(text string) ([]*ratelimitv3.RateLimitDescriptor_Entry, error) {
 	entries, hasValue, err := Parse(text)
 	for i := 0; err == nil && i < len(entries); i++ {
@@ -69,12 +69,12 @@ func Format(entries []*ratelimitv3.RateLimitDescriptor_Entry) string {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		b.WriteString(escapeKey.Replace(e.GetKey()) + "=" + escapeValue.Replace(e.GetValue()))
+		b.WriteString(keyEscaper.Replace(e.GetKey()) + "=" + valueEscaper.Replace(e.GetValue()))
 	}
 	return b.String()
 }
 
 var (
-	escapeKey   = strings.NewReplacer(`\`, `\\`, ",", `\,`, "=", `\=`)
-	escapeValue = strings.NewReplacer(`\`, `\\`, ",", `\,`)
+	keyEscaper   = strings.NewReplacer(`\`, `\\`, ",", `\,`, "=", `\=`)
+	valueEscaper = strings.NewReplacer(`\`, `\\`, ",", `\,`)
 )

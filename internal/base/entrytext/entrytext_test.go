@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestEntriesOfTheCommandLineKeepTheirText(t *testing.T) {
+func TestFormatReturnsTheTextThatWasParsed(t *testing.T) {
 	for text, want := range map[string][]string{
 		"a=b":           {"a", "b"},
 		"a=b,c=d":       {"a", "b", "c", "d"},
@@ -28,7 +28,7 @@ func TestEntriesOfTheCommandLineKeepTheirText(t *testing.T) {
 	}
 }
 
-func TestMistakeInEntriesNamesTheEntry(t *testing.T) {
+func TestErrorNamesTheInvalidEntry(t *testing.T) {
 	for text, want := range map[string]string{
 		"a":     `"a" is not a descriptor: entry 1 has no =; write each entry as KEY=VALUE, and a comma in a value as '\,'`,
 		"a=b,c": `"a=b,c" is not a descriptor: entry 2 has no =; write each entry as KEY=VALUE, and a comma in a value as '\,'`,

@@ -1,5 +1,5 @@
-// Package fields reads the objects of YAML files whose fields are known: limits files, tests, callers,
-// tokens and mappings. A mistake has its place and its remedy.
+// Package fields reads the objects of YAML files with known fields: limits files, tests, callers, tokens and
+// mappings. It reports each mistake in a file as a problem with a place and a remedy.
 package fields
 
 import (
@@ -19,17 +19,17 @@ type Kind uint8
 
 // The kinds of fields.
 const (
-	Text     Kind = iota // any scalar except a float, as written
-	Word                 // any scalar that is not empty, as written
+	Text     Kind = iota // any scalar except a float, as the file has it
+	Word                 // any scalar that is not empty, as the file has it
 	Flag                 // a boolean
-	Count                // Min to Max
-	Ratio                // above 0, at most MaxRatio
-	Choice               // one of the choices
+	Count                // an integer from Min to Max
+	Ratio                // a number above 0, at most MaxRatio
+	Choice               // one of Choices
 	List                 // a list of at least Min items
-	Object               // a mapping
-	Free                 // a mapping with values of any type
-	Entries              // a list of texts, or a mapping with a file
-	Duration             // Min to Max microseconds, like 30s
+	Object               // a mapping with known fields
+	Free                 // a mapping with any fields
+	Entries              // a list of texts, or a mapping with the name of a file
+	Duration             // a duration from Min to Max microseconds, like 30s
 	Any                  // any value
 )
 
@@ -38,26 +38,26 @@ type Field struct {
 	Name     string
 	Kind     Kind
 	Choices  []string
-	Min, Max int64 // of a Count or Duration; Min is also the least number of items of a List
+	Min, Max int64 // the bounds of a Count or Duration; Min is also the smallest number of items of a List
 	MaxRatio float64
 
-	// Want describes the values in messages. Without it, the description comes from Kind.
+	// Want describes the valid values in messages. If Want is empty, the description comes from Kind.
 	Want string
 
-	// Remedy is what to write if the field is missing. Without it, the field can be left out.
+	// Remedy tells the author what to write if the field is missing. If Remedy is empty, the field is optional.
 	Remedy string
 }
 
 // Value is the value of a field. The fields for other kinds are zero.
 type Value struct {
-	Text   string // of a Text, Word or Choice
+	Text   string // the value of a Text, Word or Choice
 	Flag   bool
-	Number int64 // of a Count; microseconds of a Duration
+	Number int64 // the value of a Count; the microseconds of a Duration
 	Ratio  float64
 }
 
-// Read reads the value of a field that is not null. mistake is empty, or like "got 1, want true or false".
-func (f *Field) Read(n *yaml.Node) (v Value, mistake string) {
+// Read reads the value of a field that is not null. problem is empty, or like "got 1, want true or false".
+func (f *Field) Read(n *yaml.Node) (v Value, problem string) {
 	isScalar := n.Kind == yaml.ScalarNode
 	ok := true
 	tag := ""
@@ -94,8 +94,8 @@ func (f *Field) Read(n *yaml.Node) (v Value, mistake string) {
 		v.Ratio, err = strconv.ParseFloat(n.Value, 64)
 		ok = err == nil && (tag == "!!float" || tag == "!!int") && v.Ratio > 0 && v.Ratio <= f.MaxRatio
 	case Duration:
-		span, err := time.ParseDuration(n.Value)
-		v.Number = span.Microseconds()
+		duration, err := time.ParseDuration(n.Value)
+		v.Number = duration.Microseconds()
 		ok = err == nil && v.Number >= f.Min && v.Number <= f.Max
 	case Choice:
 		v.Text, ok = n.Value, slices.Contains(f.Choices, n.Value)
@@ -103,11 +103,11 @@ func (f *Field) Read(n *yaml.Node) (v Value, mistake string) {
 	if ok {
 		return v, ""
 	}
-	return Value{}, "got " + Display(n) + ", want " + f.want(n)
+	return Value{}, "got " + Display(n) + ", want " + f.valuesFor(n)
 }
 
-// want describes the values of f to the author of n.
-func (f *Field) want(n *yaml.Node) string {
+// valuesFor describes the valid values of f to the author of n.
+func (f *Field) valuesFor(n *yaml.Node) string {
 	switch {
 	case f.Kind == Choice && f.Want == "":
 		return OneOf(n.Value, f.Choices)
@@ -117,7 +117,7 @@ func (f *Field) want(n *yaml.Node) string {
 	return f.Values()
 }
 
-// Values describes the values of f.
+// Values describes the valid values of f.
 func (f *Field) Values() string {
 	if f.Want != "" {
 		return f.Want
@@ -145,33 +145,33 @@ func (f *Field) Values() string {
 const MaxCount = math.MaxUint32
 
 // Names returns the names of fields.
-func Names(all []Field) []string {
-	names := make([]string, len(all))
-	for i := range all {
-		names[i] = all[i].Name
+func Names(fields []Field) []string {
+	names := make([]string, len(fields))
+	for i := range fields {
+		names[i] = fields[i].Name
 	}
 	return names
 }
 
-// Nearest returns the name of which s could be a misspelling, or "".
+// Nearest returns the name that the author of s probably meant, or "" if s is like no name.
 func Nearest(s string, names []string) string {
 	if len(s) > 64 {
 		return ""
 	}
-	best, found := 1+max(2, len(s)/3), ""
+	nearest, smallestDistance := "", 1+max(2, len(s)/3)
 	for _, name := range names {
 		d := levenshtein.ComputeDistance(strings.ToLower(s), name)
-		if d < best && 2*d <= len(name) {
-			best, found = d, name
+		if d < smallestDistance && 2*d <= len(name) {
+			nearest, smallestDistance = name, d
 		}
 	}
-	return found
+	return nearest
 }
 
-// OneOf returns names as a choice, with the name of which s could be a misspelling.
+// OneOf returns names as a choice, and the name that the author of s probably meant.
 func OneOf(s string, names []string) string {
-	if near := Nearest(s, names); near != "" {
-		return JoinOr(names) + "; did you mean " + near + "?"
+	if nearest := Nearest(s, names); nearest != "" {
+		return JoinOr(names) + "; did you mean " + nearest + "?"
 	}
 	return JoinOr(names)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestStringOfProblemHasPlacePathAndReason(t *testing.T) {
+func TestTextOfProblemHasPlacePathAndReason(t *testing.T) {
 	for want, p := range map[string]Problem{
 		"f:1:2: d > k: wrong": {"f", 1, 2, "d > k", "wrong"},
 		"f:1: wrong":          {File: "f", Line: 1, Reason: "wrong"},

@@ -15,36 +15,36 @@ import (
 
 const (
 	maxProblems = 100
-	maxNodes    = 2_000_000 // read; nodes behind an alias count at each use
+	maxNodes    = 2_000_000 // bounds the nodes that a Reader reads; nodes behind an alias count at each use
 )
 
-// Reader reads one file, and collects its mistakes.
+// Reader reads one file, and collects the problems of the file.
 type Reader struct {
-	// Path is the path of the problems that follow.
+	// Path is the path for the problems that Errorf adds.
 	Path string
 
 	file     File
 	problems Problems
-	nodes    int // read so far
+	nodes    int // the number of nodes that were read
 }
 
 // File is a file to read.
 type File struct {
-	Name     string // in problems
+	Name     string // the name in problems
 	Data     []byte
 	MaxBytes int
 
-	// Things are the contents of the file, in messages.
+	// Things is the name of the contents in messages, such as "tokens".
 	Things string
 
-	// Missing is what an empty file lacks, or empty if the file can be empty.
+	// Missing says what an empty file lacks. If Missing is empty, the file may be empty.
 	Missing string
 
-	// IsSecret says that problems must not show a value.
+	// IsSecret reports that problems must not show a value.
 	IsSecret bool
 }
 
-// Read calls read with the root of the file. The error is Problems, or the one mistake of YAML.
+// Read calls read with the root of the file. The error has type Problems. For invalid YAML, it has one problem.
 func (f File) Read(read func(r *Reader, root *yaml.Node)) error {
 	r := &Reader{file: f}
 	r.parse(read)
@@ -62,11 +62,11 @@ func (r *Reader) parse(read func(r *Reader, root *yaml.Node)) {
 		return
 	}
 	doc, err := boundedyaml.Parse(f.Data, boundedyaml.Bounds{})
-	problem, isPlaced := errors.AsType[*boundedyaml.Problem](err)
+	problem, isProblem := errors.AsType[*boundedyaml.Problem](err)
 	switch {
-	case isPlaced && f.IsSecret:
+	case isProblem && f.IsSecret:
 		r.Errorf(&yaml.Node{Line: problem.Line}, "not valid YAML; want quotes around each value, and the same indentation in each line")
-	case isPlaced:
+	case isProblem:
 		r.Errorf(&yaml.Node{Line: problem.Line, Column: problem.Column}, "%s", problem.Reason)
 	case err != nil && f.Missing != "":
 		r.Errorf(nil, "%v: %s", err, f.Missing)
@@ -78,7 +78,7 @@ func (r *Reader) parse(read func(r *Reader, root *yaml.Node)) {
 	}
 }
 
-// Errorf adds a problem at n, which can be nil.
+// Errorf adds a problem at n. n is nil if the problem has no place.
 func (r *Reader) Errorf(n *yaml.Node, format string, args ...any) {
 	if len(r.problems) >= maxProblems {
 		return
@@ -90,32 +90,32 @@ func (r *Reader) Errorf(n *yaml.Node, format string, args ...any) {
 	r.problems = append(r.problems, p)
 }
 
-// Values are the fields of an object by name.
+// Values are the fields of an object. The key is the name of the field.
 type Values map[string]Given
 
-// Given is a field in an object, or zero if the object lacks the field.
+// Given is a field of an object with its value. It is zero if the object lacks the field.
 type Given struct {
 	*Field
 	Value
 	Node *yaml.Node
 }
 
-// Is reports whether the object has the field, even with a mistake.
+// Is reports whether the object has the field, even if the value is invalid.
 func (g Given) Is() bool { return g.Node != nil }
 
-// Object reads the fields of a mapping, or returns nil if n is none. level names the mapping in messages.
+// Object reads the fields of a mapping. If n is not a mapping, it returns nil. Messages name the mapping level.
 func (r *Reader) Object(n *yaml.Node, level string, known []Field) Values {
 	names := Names(known)
 	if n.Kind != yaml.MappingNode {
-		shown := Display(n)
+		got := Display(n)
 		if r.file.IsSecret && n.Kind == yaml.ScalarNode {
-			shown = "a text"
+			got = "a text"
 		}
-		r.Errorf(n, "%s: got %s, want a mapping with %s", level, shown, strings.Join(names, ", "))
+		r.Errorf(n, "%s: got %s, want a mapping with %s", level, got, strings.Join(names, ", "))
 		return nil
 	}
 	values := Values{}
-	for i := 0; i+1 < len(n.Content) && r.visit(n); i += 2 {
+	for i := 0; i+1 < len(n.Content) && r.countNode(n); i += 2 {
 		key, value := Resolve(n.Content[i]), Resolve(n.Content[i+1])
 		field := slices.Index(names, key.Value)
 		switch {
@@ -141,34 +141,34 @@ func (r *Reader) value(n *yaml.Node, f *Field) Given {
 		r.Errorf(n, "%s has no value", f.Name)
 		return g
 	}
-	var mistake string
-	switch g.Value, mistake = f.Read(n); {
-	case f.Kind == List && mistake == "" && int64(len(n.Content)) < f.Min:
+	var problem string
+	switch g.Value, problem = f.Read(n); {
+	case f.Kind == List && problem == "" && int64(len(n.Content)) < f.Min:
 		r.Errorf(n, "%s is empty; want %s", f.Name, cmp.Or(f.Want, "at least one item"))
-	case mistake != "" && f.Kind == Word && n.Kind == yaml.ScalarNode:
+	case problem != "" && f.Kind == Word && n.Kind == yaml.ScalarNode:
 		r.Errorf(n, "%s is empty", f.Name)
-	case mistake != "" && r.file.IsSecret:
-		r.Errorf(n, "%s: want %s", f.Name, f.want(&yaml.Node{}))
-	case mistake != "":
-		r.Errorf(n, "%s: %s", f.Name, mistake)
+	case problem != "" && r.file.IsSecret:
+		r.Errorf(n, "%s: want %s", f.Name, f.valuesFor(&yaml.Node{}))
+	case problem != "":
+		r.Errorf(n, "%s: %s", f.Name, problem)
 	}
 	return g
 }
 
-// Read reads a value that is no field of an object, such as an item of a list.
+// Read reads a value outside an object, such as an item of a list.
 func (r *Reader) Read(n *yaml.Node, f Field) Value { return r.value(Resolve(n), &f).Value }
 
-// List returns the items of list n, which is no field of an object.
+// List returns the items of n, a list outside an object.
 func (r *Reader) List(n *yaml.Node, f Field) []*yaml.Node { return r.Items(r.value(Resolve(n), &f)) }
 
 // Items returns the items of a list.
 func (r *Reader) Items(g Given) []*yaml.Node {
 	if !g.Is() || g.Node.Kind != yaml.SequenceNode {
-		return nil // reported
+		return nil // the problem is reported
 	}
 	var items []*yaml.Node
 	for _, item := range g.Node.Content {
-		if !r.visit(item) {
+		if !r.countNode(item) {
 			break
 		}
 		items = append(items, Resolve(item))
@@ -176,7 +176,8 @@ func (r *Reader) Items(g Given) []*yaml.Node {
 	return items
 }
 
-func (r *Reader) visit(n *yaml.Node) bool {
+// countNode counts n. It returns false if the Reader must stop.
+func (r *Reader) countNode(n *yaml.Node) bool {
 	if r.nodes == maxNodes {
 		r.Errorf(n, "file has more than %d keys and values (aliases count at each use)", maxNodes)
 	}
@@ -184,16 +185,16 @@ func (r *Reader) visit(n *yaml.Node) bool {
 	return r.nodes <= maxNodes && len(r.problems) < maxProblems
 }
 
-// keyText returns a key for a message. In a secret file, a key can have a secret: {token:SECRET}.
+// keyText returns the text of a key for a message. It hides a key that can be a secret: {token:SECRET} has such a key.
 func (r *Reader) keyText(key *yaml.Node) string {
-	const longestShown = 15
-	if r.file.IsSecret && (len(key.Value) > longestShown || strings.Contains(key.Value, ":")) {
+	const maxKeyBytes = 15
+	if r.file.IsSecret && (len(key.Value) > maxKeyBytes || strings.Contains(key.Value, ":")) {
 		return ""
 	}
 	return " " + Display(key)
 }
 
-// Resolve returns the node that n repeats if n is an alias, or n.
+// Resolve returns the node that alias n repeats. If n is not an alias, Resolve returns n.
 func Resolve(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -201,16 +202,16 @@ func Resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// Problem is a mistake in a limits file. Unknown fields are zero.
+// Problem is a mistake in a file. A field of Problem is zero if its value is unknown.
 type Problem struct {
 	File   string `json:"file,omitempty"`
-	Line   int    `json:"line,omitempty"`   // from 1
-	Column int    `json:"column,omitempty"` // from 1
+	Line   int    `json:"line,omitempty"`   // the first line is 1
+	Column int    `json:"column,omitempty"` // the first column is 1
 
 	// Path is the path to the descriptor: `shop > service=checkout > path`.
 	Path string `json:"path,omitempty"`
 
-	// Reason is the mistake and its remedy.
+	// Reason says what is wrong, and how to mend it.
 	Reason string `json:"reason"`
 }
 
@@ -224,7 +225,7 @@ func (p Problem) String() string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ": ")
 }
 
-// FileLine returns file:line, or the file alone if the line is 0.
+// FileLine returns file:line, or only the file if line is 0.
 func FileLine(file string, line int) string {
 	if line == 0 {
 		return file

@@ -21,7 +21,7 @@ func readTestObject(data string, isSecret bool) (values Values, err error) {
 	return values, err
 }
 
-func TestObjectHasItsFields(t *testing.T) {
+func TestObjectReturnsFieldsWithTheirValues(t *testing.T) {
 	values, err := readTestObject("name: &a 1.0\naccess: read\ncount: 0x9\nlist: [*a]", false)
 	require.NoError(t, err)
 	assert.Equal(t, Value{Text: "1.0"}, values["name"].Value)
@@ -31,7 +31,7 @@ func TestObjectHasItsFields(t *testing.T) {
 	assert.False(t, values["other"].Is())
 }
 
-func TestMistakesHaveTheirPlaceAndRemedy(t *testing.T) {
+func TestProblemsHavePlaceAndRemedy(t *testing.T) {
 	for _, c := range []struct{ name, yaml, want, wantIfSecret string }{
 		{"unknown field", "{name: a, acess: b}", "f:1:11: unknown key acess in caller; want name, count, access or list; did you mean access?", ""},
 		{"unknown field with a secret", "{name: a, 'token:0123': b}", `f:1:11: unknown key "token:0123" in caller; want name, count, access or list`, "f:1:11: unknown key in caller; want name, count, access or list"},
@@ -44,10 +44,10 @@ func TestMistakesHaveTheirPlaceAndRemedy(t *testing.T) {
 		{"number out of range", "{name: a, count: 10}", "f:1:18: count: got 10, want a whole number from 1 to 9", "f:1:18: count: want a whole number from 1 to 9"},
 		{"number in quotes", "{name: a, count: '1'}", `f:1:18: count: got "1", want a whole number from 1 to 9 without quotes`, "f:1:18: count: want a whole number from 1 to 9"},
 		{"misspelt choice", "{name: a, access: writ}", "f:1:19: access: got writ, want read or write; did you mean write?", "f:1:19: access: want read or write"},
-		{"no mapping", "a", "f:1:1: caller: got a, want a mapping with name, count, access, list", "f:1:1: caller: got a text, want a mapping with name, count, access, list"},
-		{"no YAML", "name: @a", "f:1:7: not valid YAML: a value can't start with @ unless it is in quotes; want '@a'", "f:1: not valid YAML; want quotes around each value, and the same indentation in each line"},
+		{"text in place of a mapping", "a", "f:1:1: caller: got a, want a mapping with name, count, access, list", "f:1:1: caller: got a text, want a mapping with name, count, access, list"},
+		{"invalid YAML", "name: @a", "f:1:7: not valid YAML: a value can't start with @ unless it is in quotes; want '@a'", "f:1: not valid YAML; want quotes around each value, and the same indentation in each line"},
 		{"second document", "name: a\n---\nb", "f:2:1: file has a second YAML document; put all callers into one", ""},
-		{"two mistakes in the order of their places", "count: 0\nlist: a\nname: b", "f:1:8: count: got 0, want a whole number from 1 to 9\nf:2:7: list: got a, want a list", "f:1:8: count: want a whole number from 1 to 9\nf:2:7: list: want a list"},
+		{"two problems, sorted by place", "count: 0\nlist: a\nname: b", "f:1:8: count: got 0, want a whole number from 1 to 9\nf:2:7: list: got a, want a list", "f:1:8: count: want a whole number from 1 to 9\nf:2:7: list: want a list"},
 		{"empty file", "# nothing", "f: file is empty: name is missing", ""},
 		{"large file", string(make([]byte, 101)), "f: file is 101 bytes; maximum is 100", ""},
 	} {

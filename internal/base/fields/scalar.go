@@ -9,10 +9,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// envoyproxy/ratelimit reads YAML 1.1 with go-yaml v2. This package uses its successor v3,
-// which reads fewer plain words as booleans. The functions below restore the old reading.
+// envoyproxy/ratelimit reads YAML 1.1 with go-yaml v2. This package uses go-yaml v3, which reads fewer plain words as
+// booleans. The functions below read the same words as booleans as v2.
 
-// Tag returns the type of scalar n: !!null, !!bool, !!int, !!float, !!str, or a tag of the file.
+// Tag returns the type of scalar n: !!null, !!bool, !!int, !!float, !!str, or a tag that the file has.
 func Tag(n *yaml.Node) string {
 	tag := n.ShortTag()
 	if tag == "!!str" && IsPlain(n) {
@@ -23,10 +23,10 @@ func Tag(n *yaml.Node) string {
 	return tag
 }
 
-// IsPlain reports whether n has no quotes and no tag and is no block.
+// IsPlain reports whether n is a plain scalar: n has no quotes and no tag, and is not a block.
 func IsPlain(n *yaml.Node) bool {
-	const marked = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle | yaml.TaggedStyle
-	return n.Style&marked == 0
+	const otherStyles = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle | yaml.TaggedStyle
+	return n.Style&otherStyles == 0
 }
 
 // ParseBool reads a YAML 1.1 boolean.
@@ -40,13 +40,13 @@ func ParseBool(s string) (value, ok bool) {
 	return false, false
 }
 
-// ParseInt reads a YAML 1.1 integer: also 0x1F, 0b11, 010 (octal) and 1_000.
+// ParseInt reads a YAML 1.1 integer, such as 31, 0x1F, 0b11, 010 (octal) or 1_000.
 func ParseInt(s string) (int64, bool) {
 	n, err := strconv.ParseInt(strings.ReplaceAll(s, "_", ""), 0, 64)
 	return n, err == nil
 }
 
-// ParseText returns the text of a scalar that isn't null, decoded if the tag is !!binary.
+// ParseText returns the text of a scalar that isn't null. It decodes the text if the tag is !!binary.
 func ParseText(n *yaml.Node) (string, bool) {
 	if n.ShortTag() != "!!binary" {
 		return n.Value, utf8.ValidString(n.Value)
@@ -73,15 +73,15 @@ func Display(n *yaml.Node) string {
 	return strconv.Quote(s)
 }
 
-// Cut returns s, or its first bytes and an ellipsis if s is longer than most bytes.
-func Cut(s string, most int) string {
-	if len(s) <= most {
+// Cut returns s. If s is longer than maxBytes, Cut returns the start of s and an ellipsis.
+func Cut(s string, maxBytes int) string {
+	if len(s) <= maxBytes {
 		return s
 	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
+	return strings.ToValidUTF8(s[:maxBytes], "") + "…"
 }
 
-// Printable returns s, in quotes if s has characters that a terminal can't show.
+// Printable returns s. If s has characters that a terminal can't show, Printable returns s in quotes.
 func Printable(s string) string {
 	for _, r := range s {
 		if !strconv.IsPrint(r) || r == utf8.RuneError {

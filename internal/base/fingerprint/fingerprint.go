@@ -3,12 +3,12 @@ package fingerprint
 
 import "hash/maphash"
 
-// ID identifies a counter by its key and tag. Each half is a 64-bit hash with random seeds of its own, so among a
-// million counters, any two share an ID with a chance below 2^-88. Nobody outside the process learns the seeds, so
-// nobody can make keys collide.
+// ID identifies a counter by its key and tag. Each half is a 64-bit hash with its own random seeds. Among a million
+// counters, the chance that any two have the same ID is below 2^-88. The seeds never leave the process, so nobody can
+// choose keys that have the same ID.
 type ID struct{ Lo, Hi uint64 }
 
-// Seeds make IDs. Only IDs of the same Seeds can be compared.
+// Seeds are the seeds of IDs. Only IDs with the same Seeds can be compared.
 type Seeds [4]maphash.Seed
 
 // NewSeeds returns random seeds.

@@ -23,9 +23,9 @@ func TestEachNameHasItsOwnID(t *testing.T) {
 	}
 }
 
-func TestOtherSeedsMakeOtherIDs(t *testing.T) {
-	one, other := fingerprint.NewSeeds(), fingerprint.NewSeeds()
-	a, b := one.ID([]byte("key"), "fw60"), other.ID([]byte("key"), "fw60")
+func TestSameNameHasAnotherIDWithOtherSeeds(t *testing.T) {
+	seeds, otherSeeds := fingerprint.NewSeeds(), fingerprint.NewSeeds()
+	a, b := seeds.ID([]byte("key"), "fw60"), otherSeeds.ID([]byte("key"), "fw60")
 	assert.NotEqual(t, a.Lo, b.Lo)
 	assert.NotEqual(t, a.Hi, b.Hi)
 }

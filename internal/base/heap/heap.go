@@ -15,20 +15,21 @@ const (
 	// maxPercent is GOGC for a small heap. Calls leave much garbage, so fewer collections save CPU time.
 	maxPercent = 400
 
-	// minPercent is GOGC for a large heap, which takes long to collect.
+	// minPercent is GOGC for a large heap, because a collection of a large heap takes long.
 	minPercent = 25
 
-	// maxGarbage is the garbage in bytes of a heap between the two.
+	// maxGarbage is the garbage, in bytes, that a heap of medium size may have before a collection.
 	maxGarbage = 32 << 20
 
-	// loadHeap is the heap in bytes up to which a load needs few collections. Its garbage is large and short-lived.
-	loadHeap = 128 << 20
+	// maxLoadHeap is the size in bytes to which the heap may grow during a load. A load makes much garbage.
+	maxLoadHeap = 128 << 20
 
-	// minHeapToFree is the heap from which a load gives memory back to the system, which takes some milliseconds.
+	// minHeapToFree is the smallest heap, in bytes, after which a load returns memory to the system. This takes some
+	// milliseconds.
 	minHeapToFree = 64 << 20
 
-	// interval is the time between two measurements. A few large calls can let the heap grow by 200 MB in half a
-	// second.
+	// interval is the time between two measurements of the heap. It is short, because a few large calls can make the
+	// heap grow by 200 MB in half a second. loadInterval is the time during a load.
 	interval     = 50 * time.Millisecond
 	loadInterval = 10 * time.Millisecond
 )
@@ -41,18 +42,19 @@ func ProcessBytes() int64 {
 // pacer sets GOGC.
 type pacer struct {
 	mu        sync.Mutex // guards the fields below
-	followers int        // while there are any, GOGC follows the live heap
-	loads     int        // running; each is a follower
-	percent   int        // GOGC, while there are followers
+	followers int        // the number of goroutines that adapt GOGC to the live heap
+	loads     int        // the number of loads that are running; each load has a follower
+	percent   int        // GOGC, while the pacer has followers
 	original  int        // GOGC before the first follower
 }
 
 var processPacer pacer
 
-// Bound lets GOGC follow the live heap until ctx is done: 400 for a small heap, less for a large one.
+// Bound adapts GOGC to the live heap until ctx is done: 400 for a small heap, less for a larger heap.
 func Bound(ctx context.Context) { processPacer.bound(ctx) }
 
-// BeginLoad lets the heap grow to loadHeap until done is called, which gives the memory of the garbage back.
+// BeginLoad lets the heap grow to maxLoadHeap while a set of limits is loaded. The caller must call done after the
+// load. done returns the memory of the garbage to the system.
 func BeginLoad() (done func()) { return processPacer.load() }
 
 func (p *pacer) bound(ctx context.Context) { context.AfterFunc(ctx, p.follow(interval, 0)) }
@@ -67,25 +69,25 @@ func (p *pacer) load() (done func()) {
 	})
 }
 
-// follow lets GOGC follow the live heap until stop is called. loads is 1 for a load, else 0.
-func (p *pacer) follow(every time.Duration, loads int) (stop func()) {
-	p.change(1, loads)
+// follow adapts GOGC to the live heap until stop is called. loads is 1 for a load, otherwise 0.
+func (p *pacer) follow(interval time.Duration, loads int) (stop func()) {
+	p.addFollowers(1, loads)
 	ctx, cancel := context.WithCancel(context.Background())
 	var follower sync.WaitGroup
 	follower.Go(func() {
-		for wait.Sleep(ctx, every) {
+		for wait.Sleep(ctx, interval) {
 			p.applyPercent()
 		}
 	})
 	return func() {
 		cancel()
 		follower.Wait()
-		p.change(-1, -loads)
+		p.addFollowers(-1, -loads)
 	}
 }
 
-// change adds to followers and loads. After the last one, GOGC has its original value.
-func (p *pacer) change(followers, loads int) {
+// addFollowers changes p.followers and p.loads. If no follower is left, it restores the original GOGC.
+func (p *pacer) addFollowers(followers, loads int) {
 	p.mu.Lock()
 	if p.followers == 0 {
 		p.original, p.percent = debug.SetGCPercent(maxPercent), maxPercent
@@ -107,7 +109,7 @@ func (p *pacer) applyPercent() {
 	live := size("/gc/heap/live:bytes")
 	percent := percentFor(live, maxGarbage)
 	if p.loads > 0 {
-		percent = max(percent, percentFor(live, loadHeap-int64(live)))
+		percent = max(percent, percentFor(live, maxLoadHeap-int64(live)))
 	}
 	if percent != p.percent { // a new GOGC stops all calls for a moment
 		debug.SetGCPercent(percent)
@@ -115,7 +117,7 @@ func (p *pacer) applyPercent() {
 	}
 }
 
-// percentFor returns GOGC for a live heap of that many bytes and as much garbage.
+// percentFor returns GOGC for a heap with so many live bytes and so many bytes of garbage.
 func percentFor(live uint64, garbage int64) int {
 	return int(min(max(garbage*100/max(int64(live), 1), minPercent), maxPercent))
 }

@@ -29,44 +29,44 @@ func TestLargerHeapsAreCollectedSooner(t *testing.T) {
 	}
 }
 
-// percent returns GOGC.
-func percent() int {
+// currentPercent returns GOGC.
+func currentPercent() int {
 	p := debug.SetGCPercent(100)
 	debug.SetGCPercent(p)
 	return p
 }
 
-func TestLoadRestoresThePercentOfTheUser(t *testing.T) {
+func TestEndOfLoadRestoresGOGCOfTheUser(t *testing.T) {
 	var p pacer
 	defer debug.SetGCPercent(debug.SetGCPercent(300))
-	first, second := p.load(), p.load()
-	assert.Equal(t, 400, percent())
-	first()
-	assert.Equal(t, 400, percent(), "the second load is running")
-	second()
-	assert.Equal(t, 300, percent())
+	endFirst, endSecond := p.load(), p.load()
+	assert.Equal(t, 400, currentPercent())
+	endFirst()
+	assert.Equal(t, 400, currentPercent(), "the second load is running")
+	endSecond()
+	assert.Equal(t, 300, currentPercent())
 	p.load()()
-	assert.Equal(t, 300, percent(), "after one more load")
+	assert.Equal(t, 300, currentPercent(), "after one more load")
 }
 
-func TestLoadFollowsTheLiveHeap(t *testing.T) {
+func TestLoadAdaptsGOGCToTheLiveHeap(t *testing.T) {
 	var p pacer
 	defer debug.SetGCPercent(debug.SetGCPercent(300))
 	done := p.load()
-	limits := make([]byte, loadHeap/2)
+	limits := make([]byte, maxLoadHeap/2)
 	runtime.GC()
 	p.applyPercent()
-	assert.InDelta(t, 100, percent(), 5, "the heap may grow to loadHeap")
+	assert.InDelta(t, 100, currentPercent(), 5, "the heap may grow to maxLoadHeap")
 	limits = append(limits, limits...)
 	runtime.GC()
 	p.applyPercent()
-	assert.Equal(t, 25, percent())
+	assert.Equal(t, 25, currentPercent())
 	runtime.KeepAlive(limits)
 	done()
-	assert.Equal(t, 300, percent())
+	assert.Equal(t, 300, currentPercent())
 }
 
-func TestBoundAfterLoadSetsThePercentAgain(t *testing.T) {
+func TestBoundAfterLoadSetsGOGCAgain(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(100))
 	synctest.Test(t, func(t *testing.T) { // the bubble waits for the end of Bound
 		var p pacer
@@ -76,26 +76,26 @@ func TestBoundAfterLoadSetsThePercentAgain(t *testing.T) {
 		done := p.load()
 		done()
 		done()
-		assert.Equal(t, 100, percent())
+		assert.Equal(t, 100, currentPercent())
 		p.bound(ctx)
-		assert.Equal(t, 400, percent())
+		assert.Equal(t, 400, currentPercent())
 	})
 }
 
-func TestEndOfBoundRestoresThePercentOfTheUser(t *testing.T) {
+func TestEndOfBoundRestoresGOGCOfTheUser(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(300))
 	synctest.Test(t, func(t *testing.T) { // the bubble waits for the end of Bound
 		var p pacer
 		ctx, cancel := context.WithCancel(t.Context())
 		p.bound(ctx)
-		assert.Equal(t, 400, percent())
+		assert.Equal(t, 400, currentPercent())
 		cancel()
 		synctest.Wait()
-		assert.Equal(t, 300, percent())
+		assert.Equal(t, 300, currentPercent())
 	})
 }
 
-func TestBoundFollowsTheLiveHeapAlsoAfterLoads(t *testing.T) {
+func TestLoadDuringBoundKeepsGOGCOfBound(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(100))
 	synctest.Test(t, func(t *testing.T) { // the bubble waits for the end of Bound
 		var p pacer
@@ -103,8 +103,8 @@ func TestBoundFollowsTheLiveHeapAlsoAfterLoads(t *testing.T) {
 		defer cancel()
 		runtime.GC()
 		p.bound(ctx)
-		assert.Equal(t, 400, percent(), "this test needs little memory")
+		assert.Equal(t, 400, currentPercent(), "this test needs little memory")
 		p.load()()
-		assert.Equal(t, 400, percent())
+		assert.Equal(t, 400, currentPercent())
 	})
 }

@@ -20,7 +20,7 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Signal adds a signal to c, a channel of capacity 1, unless one is waiting there.
+// Signal adds a signal to c, a channel of capacity 1, unless c already has a signal.
 func Signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -28,16 +28,16 @@ func Signal(c chan<- struct{}) {
 	}
 }
 
-// Backoff spaces attempts.
+// Backoff describes the pauses between the attempts of a retry.
 type Backoff struct {
-	// Initial is the pause after the first failure, over 0. Each further failure doubles the pause, up to Max.
+	// Initial is the pause after the first failure; it must be over 0. Each further failure doubles the pause, up to Max.
 	Initial, Max time.Duration
 
-	// Jitter is the share by which a pause is longer or shorter at random, from 0 to 1.
+	// Jitter is the largest random part of a pause, from 0 to 1. With 0.2, a pause is up to 20 % longer or shorter.
 	Jitter float64
 }
 
-// Start returns the pauses of b, from the first on.
+// Start returns the sequence of pauses. The first pause is Initial.
 func (b Backoff) Start() *backoff.ExponentialBackOff {
 	return &backoff.ExponentialBackOff{
 		InitialInterval: b.Initial, MaxInterval: b.Max, RandomizationFactor: b.Jitter, Multiplier: 2,

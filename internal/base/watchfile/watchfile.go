@@ -1,4 +1,4 @@
-// Package watchfile reads small files again whenever they change.
+// Package watchfile reads small files at an interval, and puts each change of the files in force.
 package watchfile
 
 import (
@@ -16,25 +16,25 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
-const maxBytes = 1 << 20 // of a file
+const maxFileBytes = 1 << 20
 
 // Options are the options of Read. Only Paths and Apply are required.
 type Options struct {
-	Paths []string // of files that come into force together
+	Paths []string // the paths of the files; all files come into force together
 
-	// Content names what the files have, for messages, such as "tokens".
+	// Content is the name of the content of the files in log lines, such as "tokens".
 	Content string
 
-	// Apply puts the contents of all files in force, or returns why they are invalid.
+	// Apply puts the contents of all files in force. If the contents are invalid, Apply returns an error.
 	Apply func(contents [][]byte) error
 
-	// Observe is called after each change, with the reason if the files were rejected.
+	// Observe gets nil after each change that came into force, or the error of a change that was rejected.
 	Observe func(err error)
 
 	// Details returns attributes for the log line of a change.
 	Details func() []any
 
-	Interval time.Duration // between two reads; default 1 s
+	Interval time.Duration // the time between two reads; default 1 s
 
 	Log *slog.Logger
 }
@@ -42,10 +42,10 @@ type Options struct {
 // Files are files in force. A change is in force within two intervals. If a file is invalid or missing, the last
 // valid content of all files stays in force.
 type Files struct {
-	o       Options
-	applied [][]byte
-	last    [][]byte // of the last read
-	lastErr string   // the error logged last
+	o               Options
+	appliedContents [][]byte
+	lastContents    [][]byte // the contents that the last read found
+	loggedError     string   // the error that was logged last; empty after a change that came into force
 }
 
 // Read reads the files and puts them in force.
@@ -63,7 +63,7 @@ func Read(o Options) (*Files, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.applied, f.last = contents, contents
+	f.appliedContents, f.lastContents = contents, contents
 	return f, o.Apply(contents)
 }
 
@@ -74,17 +74,18 @@ func (f *Files) Watch(ctx context.Context) {
 	}
 }
 
-// Reload reads the files. It applies a change that two reads have found, because somebody may be writing.
+// Reload reads the files. It applies a change only when two reads in a row have found the same contents, because after
+// one read, somebody may still be writing.
 func (f *Files) Reload() {
 	changed, err := f.reload()
 	attrs := []any{"file", strings.Join(f.o.Paths, ", ")}
 	switch {
-	case err != nil && err.Error() != f.lastErr:
-		f.lastErr = err.Error()
+	case err != nil && err.Error() != f.loggedError:
+		f.loggedError = err.Error()
 		f.o.Log.Error(fmt.Sprintf("%s rejected; the last %s stay in force", f.o.Content, f.o.Content), append(attrs, "error", err)...)
 		f.o.Observe(err)
 	case changed:
-		f.lastErr = ""
+		f.loggedError = ""
 		f.o.Log.Info(f.o.Content+" reloaded", append(attrs, f.o.Details()...)...)
 		f.o.Observe(nil)
 	}
@@ -95,15 +96,15 @@ func (f *Files) reload() (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	isComplete := equal(contents, f.last)
-	f.last = contents
-	if !isComplete || equal(contents, f.applied) && f.lastErr == "" {
+	isComplete := equal(contents, f.lastContents)
+	f.lastContents = contents
+	if !isComplete || equal(contents, f.appliedContents) && f.loggedError == "" {
 		return false, nil
 	}
 	if err := f.o.Apply(contents); err != nil {
 		return false, err
 	}
-	f.applied = contents
+	f.appliedContents = contents
 	return true, nil
 }
 
@@ -116,12 +117,12 @@ func (f *Files) read() (contents [][]byte, err error) {
 			return nil, err
 		}
 		defer file.Close()
-		data, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
+		data, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
 		if err != nil {
 			return nil, err
 		}
-		if len(data) > maxBytes {
-			return nil, fmt.Errorf("%s: want at most %d bytes", path, maxBytes)
+		if len(data) > maxFileBytes {
+			return nil, fmt.Errorf("%s: want at most %d bytes", path, maxFileBytes)
 		}
 		contents = append(contents, data)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// lockedBuffer is a buffer of log lines. The passing of time in a test synchronizes nothing.
+// lockedBuffer is a buffer of log lines. It needs a lock, because a pause in a test does not synchronize goroutines.
 type lockedBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -41,7 +41,7 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-func TestFileIsReadAgainAfterEachChange(t *testing.T) {
+func TestChangedFileComesIntoForceIfItIsValid(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tokens")
 	write := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
 	write("1")
@@ -65,7 +65,7 @@ func TestFileIsReadAgainAfterEachChange(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var watching sync.WaitGroup
 		watching.Go(func() { f.Watch(ctx) })
-		pass := func() { time.Sleep(11 * time.Second); synctest.Wait() }
+		waitForReads := func() { time.Sleep(11 * time.Second); synctest.Wait() }
 		for _, step := range []struct {
 			text string
 			want []string // contents that came into force
@@ -79,15 +79,15 @@ func TestFileIsReadAgainAfterEachChange(t *testing.T) {
 		} {
 			log.Reset()
 			write(step.text)
-			pass()
-			text := log.String()
+			waitForReads()
+			lines := log.String()
 			assert.Equal(t, step.want, inForce)
-			assert.Contains(t, text, step.log)
-			assert.LessOrEqual(t, strings.Count(text, "\n"), 1, "a problem is logged once")
+			assert.Contains(t, lines, step.log)
+			assert.LessOrEqual(t, strings.Count(lines, "\n"), 1, "a problem is logged once")
 		}
 		log.Reset()
 		require.NoError(t, os.Remove(path))
-		pass()
+		waitForReads()
 		assert.Contains(t, log.String(), "tokens rejected; the last tokens stay in force")
 		cancel()
 		watching.Wait()

@@ -125,8 +125,7 @@ func (g *Gate) admit(raw net.Conn) *conn {
 	return c
 }
 
-// refusalReason returns the reason to refuse one more connection of address, if there is a reason. The caller holds
-// g.mu.
+// refusalReason returns the reason to refuse one more connection of address, if any. The caller holds g.mu.
 func (g *Gate) refusalReason(address string) (_ Reason, isRefused bool) {
 	hasAddress := address != ""
 	switch {
@@ -159,8 +158,7 @@ func (g *Gate) release(c *conn) {
 	}
 }
 
-// addPendingBytes adds n pending bytes. If the sum exceeds the bound, addPendingBytes cuts the connection with the
-// most pending bytes.
+// addPendingBytes adds n pending bytes. If the sum exceeds the bound, it cuts the connection with the most of them.
 func (g *Gate) addPendingBytes(n int64) {
 	total := g.pendingBytes.Add(n)
 	if n < 0 || g.o.MaxPendingBytes == 0 || total <= g.o.MaxPendingBytes {

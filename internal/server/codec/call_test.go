@@ -15,8 +15,9 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
 
-// decode decodes a request with descriptors of one entry, whose value has that many bytes.
-func decode(t *testing.T, call func(decode func(any) error) *Call, descriptors, valueBytes int) (end func(), err error) {
+// decode decodes a request in the Call that beginCall begins. Each descriptor of the request has one entry, and the
+// value of the entry has valueBytes bytes.
+func decode(t *testing.T, beginCall func(decode func(any) error) *Call, descriptors, valueBytes int) (end func(), err error) {
 	t.Helper()
 	request := &rlsv3.RateLimitRequest{Domain: "d"}
 	for range descriptors {
@@ -27,7 +28,7 @@ func decode(t *testing.T, call func(decode func(any) error) *Call, descriptors, 
 	wire, err := proto.Marshal(request)
 	require.NoError(t, err)
 	decoded := &rlsv3.RateLimitRequest{}
-	c := call(func(message any) error {
+	c := beginCall(func(message any) error {
 		return New(4000, 0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(wire)}, message)
 	})
 	if err = c.Decode(decoded); err == nil {
@@ -37,26 +38,26 @@ func decode(t *testing.T, call func(decode func(any) error) *Call, descriptors, 
 }
 
 func TestLargeRequestsTakeTurns(t *testing.T) {
-	for name, size := range map[string]struct{ descriptors, valueBytes, together int }{
-		"1,024 descriptors":                {1024, 1, 2},
-		"a policy of 64 headers":           {257, 600, 6},
-		"a megabyte":                       {256, 4 << 10, 1},
-		"more descriptors than all turns":  {3000, 1, 1},
-		"256 descriptors wait for nothing": {256, 1, 100},
-		"128 KiB wait for nothing":         {1, 127 << 10, 100},
+	for name, test := range map[string]struct{ descriptors, valueBytes, concurrentCalls int }{
+		"1,024 descriptors":                             {1024, 1, 2},
+		"257 descriptors with values of 600 bytes":      {257, 600, 6},
+		"a megabyte":                                    {256, 4 << 10, 1},
+		"more descriptors than the weight of all turns": {3000, 1, 1},
+		"256 descriptors need no turn":                  {256, 1, 100},
+		"128 KiB need no turn":                          {1, 127 << 10, 100},
 	} {
 		t.Run(name, func(t *testing.T) {
 			begin := func(d func(any) error) *Call { return Begin(t.Context(), d) }
 			var ends []func()
-			for range size.together {
-				end, err := decode(t, begin, size.descriptors, size.valueBytes)
+			for range test.concurrentCalls {
+				end, err := decode(t, begin, test.descriptors, test.valueBytes)
 				require.NoError(t, err)
 				ends = append(ends, end)
 			}
-			if size.together < 100 {
+			if test.concurrentCalls < 100 {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 				defer cancel()
-				end, err := decode(t, func(d func(any) error) *Call { return Begin(ctx, d) }, size.descriptors, size.valueBytes)
+				end, err := decode(t, func(d func(any) error) *Call { return Begin(ctx, d) }, test.descriptors, test.valueBytes)
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 				end()
 				end, err = decode(t, begin, 256, 1)

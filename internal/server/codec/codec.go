@@ -1,5 +1,5 @@
 // Package codec encodes and decodes the messages of ShouldRateLimit faster than the general code of protobuf, and
-// with fewer allocations. It leaves all other messages, and rare fields, to the general code.
+// with fewer allocations. The general code handles all other messages, and messages with rare fields.
 package codec
 
 import (
@@ -15,18 +15,19 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// maxFastRequest is the size up to which a request is decoded here. Its strings share one piece of memory, so a
-// string that outlives its call keeps all bytes.
-const maxFastRequest = 1 << 10
+// maxFastRequestBytes is the size of the largest request that decodeRequest decodes. All strings of such a request
+// share one piece of memory. So a string that outlives its call keeps the memory of the whole request.
+const maxFastRequestBytes = 1 << 10
 
 // Codec is a codec of gRPC for protobuf.
 type Codec struct {
-	encoding.CodecV2           // the general code
+	encoding.CodecV2           // the general code of protobuf
 	maxDescriptors, maxEntries int
 }
 
-// New returns a Codec. The service rejects a request with more descriptors, or more entries in all of them, by
-// their number. So the codec only counts these, and makes them empty. 0 means no bound.
+// New returns a Codec. The service rejects a request that has more than maxDescriptors descriptors, or more than
+// maxEntries entries in all its descriptors. It needs only their number. So the codec only counts the descriptors or
+// entries of such a request, and makes them empty. 0 means no bound.
 func New(maxDescriptors, maxEntries int) Codec {
 	return Codec{encoding.GetCodecV2(proto.Name), maxDescriptors, maxEntries}
 }
@@ -51,7 +52,7 @@ func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
 	if !ok {
 		return c.CodecV2.Unmarshal(data, message)
 	}
-	if len(data) == 1 && data[0].Len() <= maxFastRequest {
+	if len(data) == 1 && data[0].Len() <= maxFastRequestBytes {
 		if decodeRequest(string(data[0].ReadOnlyData()), request) {
 			return nil
 		}
@@ -85,11 +86,11 @@ func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
 }
 
 const (
-	// A request is large if it has more bytes or descriptors. An entry of two bytes takes a hundred after decoding.
-	largeBytes, largeDescriptors = 128 << 10, 256
+	// A request is large if it exceeds one of these bounds. A decoded entry of 2 bytes takes 100 bytes.
+	maxSmallBytes, maxSmallDescriptors = 128 << 10, 256
 
-	// maxLargeWeight bounds the large requests that are decoded and answered at the same time. A request weighs as
-	// much as its descriptors, or as a descriptor for each bytesPerWeight.
+	// maxLargeWeight bounds the total weight of the large requests that the server decodes and answers at the same
+	// time. The weight of a request is its number of descriptors, or its size divided by bytesPerWeight if that is more.
 	maxLargeWeight = 2048
 	bytesPerWeight = 512
 
@@ -99,14 +100,14 @@ const (
 
 var largeTurns = semaphore.NewWeighted(maxLargeWeight)
 
-// Call is a unary call whose large request waits for its turn before it is decoded.
+// Call is a unary call. If its request is large, the call waits for its turn before it decodes the request.
 type Call struct {
-	Decode func(request any) error // for the handler
+	Decode func(request any) error // the handler calls Decode to get the request
 
 	ctx        context.Context
 	grpcDecode func(any) error
 	request    any
-	weight     int64 // in largeTurns
+	weight     int64 // the weight that the call has in largeTurns; 0 for a small request
 }
 
 var calls = sync.Pool{New: func() any {
@@ -118,7 +119,7 @@ var calls = sync.Pool{New: func() any {
 	return c
 }}
 
-// Begin returns the Call of a handler with these arguments. The caller must call End after the answer.
+// Begin returns a Call. ctx and decode come from the handler of grpc. The caller must call End after the answer.
 func Begin(ctx context.Context, decode func(any) error) *Call {
 	c := calls.Get().(*Call)
 	c.ctx, c.grpcDecode = ctx, decode
@@ -135,7 +136,7 @@ func (c *Call) End() {
 }
 
 func (c *Call) waitTurn(bytes, descriptors int) error {
-	if bytes <= largeBytes && descriptors <= largeDescriptors {
+	if bytes <= maxSmallBytes && descriptors <= maxSmallDescriptors {
 		return nil
 	}
 	weight := int64(min(max(bytes/bytesPerWeight, descriptors), maxLargeWeight))

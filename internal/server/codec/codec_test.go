@@ -21,39 +21,45 @@ import (
 	"github.com/seed-81f232ab/rls/internal/server/codec"
 )
 
-// general is the codec that Codec must agree with.
-var general = encoding.GetCodecV2(protocodec.Name)
+// generalCodec is the codec of grpc. Codec must encode and decode messages as generalCodec does.
+var generalCodec = encoding.GetCodecV2(protocodec.Name)
 
-func requestOf(domain string, descriptors ...[]string) *rlsv3.RateLimitRequest {
+// newRequest returns a request. Each of descriptors has keys and values in turn.
+func newRequest(domain string, descriptors ...[]string) *rlsv3.RateLimitRequest {
 	request := &rlsv3.RateLimitRequest{Domain: domain}
-	for _, texts := range descriptors {
+	for _, pairs := range descriptors {
 		d := new(ratelimitv3.RateLimitDescriptor)
-		for i := 0; i < len(texts); i += 2 {
-			d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: texts[i], Value: texts[i+1]})
+		for i := 0; i < len(pairs); i += 2 {
+			d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: pairs[i], Value: pairs[i+1]})
 		}
 		request.Descriptors = append(request.Descriptors, d)
 	}
 	return request
 }
 
-// usualRequests returns requests of all sizes of memory, with common and rare fields.
-func usualRequests() []*rlsv3.RateLimitRequest {
-	pair := []string{"service", "checkout", "ip", "10.0.0.1"}
-	rare := requestOf("shop", pair)
-	rare.Descriptors[0].HitsAddend = wrapperspb.UInt64(3)
-	rare.Descriptors[0].IsNegativeHits = true
-	addend := requestOf("shop", pair)
-	addend.HitsAddend = 1<<32 - 1
+// exampleRequests returns requests that need small, medium and large memory, and have common and rare fields.
+func exampleRequests() []*rlsv3.RateLimitRequest {
+	pairs := []string{"service", "checkout", "ip", "10.0.0.1"}
+	rareFields := newRequest("shop", pairs)
+	rareFields.Descriptors[0].HitsAddend = wrapperspb.UInt64(3)
+	rareFields.Descriptors[0].IsNegativeHits = true
+	largeAddend := newRequest("shop", pairs)
+	largeAddend.HitsAddend = 1<<32 - 1
 	return []*rlsv3.RateLimitRequest{
 		{},
-		requestOf("shop"), requestOf("shop", nil), requestOf("shop", []string{"", ""}), requestOf("shop", pair),
-		requestOf("shop", pair, pair[:2], nil, pair), requestOf("shop", append(pair, pair...)), requestOf("", pair, pair, pair, pair, pair),
-		rare, addend,
+		newRequest("shop"), newRequest("shop", nil), newRequest("shop", []string{"", ""}), usualRequest(),
+		newRequest("shop", pairs, pairs[:2], nil, pairs), newRequest("shop", append(pairs, pairs...)), newRequest("", pairs, pairs, pairs, pairs, pairs),
+		rareFields, largeAddend,
 	}
 }
 
+// usualRequest returns a request with one descriptor of two entries.
+func usualRequest() *rlsv3.RateLimitRequest {
+	return newRequest("shop", []string{"service", "checkout", "ip", "10.0.0.1"})
+}
+
 func FuzzRequest(f *testing.F) {
-	for _, request := range usualRequests() {
+	for _, request := range exampleRequests() {
 		data, err := proto.Marshal(request)
 		require.NoError(f, err)
 		f.Add(data)
@@ -62,11 +68,11 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte("\x12\x05\x0a\x03\x0a\x01\xff"))       // a key that is not text
 	f.Add([]byte("\x18\xff\xff\xff\xff\xff\x01"))       // a large hits_addend
 	f.Add([]byte("\x0a\x01a\x0a\x01b\x12\x00\x18\x05")) // two domains
-	f.Add([]byte("\x0a\x05a"))                          // too short
+	f.Add([]byte("\x0a\x05a"))                          // a domain of fewer bytes than its length says
 	f.Add([]byte("\x8a\x00\x01a"))                      // a tag of two bytes
 	f.Fuzz(func(t *testing.T, data []byte) {
 		want, got := new(rlsv3.RateLimitRequest), new(rlsv3.RateLimitRequest)
-		wantErr := general.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, want)
+		wantErr := generalCodec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, want)
 		err := codec.New(0, 0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got)
 		if wantErr != nil {
 			assert.EqualError(t, err, wantErr.Error())
@@ -78,26 +84,26 @@ func FuzzRequest(f *testing.F) {
 }
 
 func TestDecodedRequestKeepsNoBytesOfItsBuffer(t *testing.T) {
-	data, err := proto.Marshal(usualRequests()[4])
+	data, err := proto.Marshal(usualRequest())
 	require.NoError(t, err)
 	got := new(rlsv3.RateLimitRequest)
 	require.NoError(t, codec.New(0, 0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got))
 	clear(data) // grpc uses the buffer again
-	assert.True(t, proto.Equal(usualRequests()[4], got))
+	assert.True(t, proto.Equal(usualRequest(), got))
 }
 
 func TestRequestInPiecesIsDecoded(t *testing.T) {
-	data, err := proto.Marshal(usualRequests()[4])
+	data, err := proto.Marshal(usualRequest())
 	require.NoError(t, err)
 	got := new(rlsv3.RateLimitRequest)
 	require.NoError(t, codec.New(0, 0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data[:9]), mem.SliceBuffer(data[9:])}, got))
-	assert.True(t, proto.Equal(usualRequests()[4], got))
+	assert.True(t, proto.Equal(usualRequest(), got))
 }
 
-func TestDescriptorsBeyondTheBoundAreCountedOnly(t *testing.T) {
+func TestTooManyDescriptorsOrEntriesAreOnlyCounted(t *testing.T) {
 	bounded := codec.New(100, 6400)
 	decode := func(descriptors int) *rlsv3.RateLimitRequest {
-		want := requestOf("shop", slices.Repeat([][]string{{"service", "checkout"}}, descriptors)...)
+		want := newRequest("shop", slices.Repeat([][]string{{"service", "checkout"}}, descriptors)...)
 		want.HitsAddend = 3
 		data, err := proto.Marshal(want)
 		require.NoError(t, err)
@@ -116,21 +122,21 @@ func TestDescriptorsBeyondTheBoundAreCountedOnly(t *testing.T) {
 	assert.Empty(t, got.Descriptors[100].Entries)
 
 	entry := &ratelimitv3.RateLimitDescriptor_Entry{Key: "k", Value: "v"}
-	addend := &ratelimitv3.RateLimitDescriptor{HitsAddend: wrapperspb.UInt64(2), Entries: slices.Repeat([]*ratelimitv3.RateLimitDescriptor_Entry{entry}, 3201)}
-	data, err := proto.Marshal(&rlsv3.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{addend, addend}})
+	descriptor := &ratelimitv3.RateLimitDescriptor{HitsAddend: wrapperspb.UInt64(2), Entries: slices.Repeat([]*ratelimitv3.RateLimitDescriptor_Entry{entry}, 3201)}
+	data, err := proto.Marshal(&rlsv3.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{descriptor, descriptor}})
 	require.NoError(t, err)
 	got = new(rlsv3.RateLimitRequest)
 	require.NoError(t, bounded.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got))
 	assert.Equal(t, "shop", got.Domain)
-	assert.Len(t, got.Descriptors[0].Entries, 6402, "of both descriptors")
+	assert.Len(t, got.Descriptors[0].Entries, 6402, "the entries of both descriptors")
 	assert.Empty(t, got.Descriptors[0].Entries[0].Key)
 
 	tooShort := append(bytes.Repeat([]byte("\x12\x00"), 2000), "\x12\x05"...)
 	assert.Error(t, bounded.Unmarshal(mem.BufferSlice{mem.SliceBuffer(tooShort)}, got))
 }
 
-// response draws a response with common and rare fields.
-func response(t *rapid.T) *rlsv3.RateLimitResponse {
+// drawResponse draws a response with common and rare fields.
+func drawResponse(t *rapid.T) *rlsv3.RateLimitResponse {
 	isRare := func(field string) bool { return rapid.IntRange(0, 19).Draw(t, field) == 0 }
 	r := &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_Code(rapid.IntRange(0, 2).Draw(t, "code"))}
 	for range rapid.IntRange(0, 6).Draw(t, "statuses") {
@@ -158,10 +164,10 @@ func response(t *rapid.T) *rlsv3.RateLimitResponse {
 	return r
 }
 
-func TestResponseIsEncodedAsByGeneralCode(t *testing.T) {
+func TestResponseHasSameBytesAsFromGeneralCodec(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := response(t)
-		want, err := general.Marshal(r)
+		r := drawResponse(t)
+		want, err := generalCodec.Marshal(r)
 		require.NoError(t, err)
 		got, err := codec.New(0, 0).Marshal(r)
 		require.NoError(t, err)
@@ -169,12 +175,12 @@ func TestResponseIsEncodedAsByGeneralCode(t *testing.T) {
 	})
 }
 
-func TestOtherMessagesAreLeftToGeneralCode(t *testing.T) {
-	encoded, err := codec.New(0, 0).Marshal(usualRequests()[4])
+func TestGeneralCodecEncodesOtherMessages(t *testing.T) {
+	encoded, err := codec.New(0, 0).Marshal(usualRequest())
 	require.NoError(t, err)
 	got := new(rlsv3.RateLimitRequest)
-	require.NoError(t, general.Unmarshal(encoded, got))
-	assert.True(t, proto.Equal(usualRequests()[4], got))
+	require.NoError(t, generalCodec.Unmarshal(encoded, got))
+	assert.True(t, proto.Equal(usualRequest(), got))
 
 	_, err = codec.New(0, 0).Marshal(&rlsv3.RateLimitResponse{Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{
 		{CurrentLimit: &rlsv3.RateLimitResponse_RateLimit{Name: "\xff"}},
@@ -183,27 +189,27 @@ func TestOtherMessagesAreLeftToGeneralCode(t *testing.T) {
 }
 
 func TestUsualMessagesNeedFewAllocations(t *testing.T) {
-	data, err := proto.Marshal(usualRequests()[4])
+	data, err := proto.Marshal(usualRequest())
 	require.NoError(t, err)
 	c := codec.New(0, 0)
 	buffers := mem.BufferSlice{mem.SliceBuffer(data)}
 	request := new(rlsv3.RateLimitRequest)
 	assert.EqualValues(t, 2, testing.AllocsPerRun(100, func() {
 		_ = c.Unmarshal(buffers, request)
-	}), "the strings, and all else")
+	}), "one allocation for the strings, and one for the rest of the request")
 	response := &rlsv3.RateLimitResponse{Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{{LimitRemaining: 7}}}
 	assert.EqualValues(t, 1, testing.AllocsPerRun(100, func() { _, _ = c.Marshal(response) }))
 }
 
 func BenchmarkMessages(b *testing.B) {
-	data, err := proto.Marshal(usualRequests()[4])
+	data, err := proto.Marshal(usualRequest())
 	require.NoError(b, err)
 	buffers := mem.BufferSlice{mem.SliceBuffer(data)}
 	response := &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OK, Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{{
 		Code: rlsv3.RateLimitResponse_OK, CurrentLimit: &rlsv3.RateLimitResponse_RateLimit{RequestsPerUnit: 100, Unit: 1},
 		LimitRemaining: 1234, DurationUntilReset: durationpb.New(17e9),
 	}}}
-	for name, c := range map[string]encoding.CodecV2{"general": general, "own": codec.New(0, 0)} {
+	for name, c := range map[string]encoding.CodecV2{"general": generalCodec, "own": codec.New(0, 0)} {
 		b.Run("request/"+name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

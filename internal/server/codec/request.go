@@ -9,23 +9,23 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// A tag is the number of a field, and whether its value is bytes or a number.
+// A tag has the number of a field and the type of its value: bytes or a number.
 const (
-	numberField = 0
-	bytesField  = 2
+	numberType = 0
+	bytesType  = 2
 
-	domainTag      = 1<<3 | bytesField
-	descriptorsTag = 2<<3 | bytesField
-	addendTag      = 3<<3 | numberField
+	domainTag      = 1<<3 | bytesType // a tag of a request
+	descriptorsTag = 2<<3 | bytesType
+	addendTag      = 3<<3 | numberType
 
-	entriesTag = 1<<3 | bytesField // of a descriptor
+	entriesTag = 1<<3 | bytesType // a tag of a descriptor
 
-	keyTag   = 1<<3 | bytesField // of an entry
-	valueTag = 2<<3 | bytesField
+	keyTag   = 1<<3 | bytesType // a tag of an entry
+	valueTag = 2<<3 | bytesType
 )
 
-// decodeRequest decodes data into an empty request, whose strings are parts of data. It returns false, and an
-// undefined request, if data is invalid or has a rare field.
+// decodeRequest decodes data into request, which must be empty. The strings of request are parts of data. If data is
+// invalid or has a rare field, decodeRequest returns false, and the content of request is undefined.
 func decodeRequest(data string, request *rlsv3.RateLimitRequest) bool {
 	parts, ok := countParts(data)
 	if !ok || !utf8.ValidString(parts.domain) {
@@ -49,13 +49,13 @@ func decodeRequest(data string, request *rlsv3.RateLimitRequest) bool {
 	return true
 }
 
-// requestParts are the domain of a request, and the numbers of its descriptors and of all their entries.
+// requestParts are the domain, the number of descriptors and the number of all entries of a request.
 type requestParts struct {
 	domain               string
 	descriptors, entries int
 }
 
-// countParts returns the parts of a request. ok is false if data is invalid or has a rare field.
+// countParts returns the parts of the request in data. ok is false if data is invalid or has a rare field.
 func countParts(data string) (p requestParts, ok bool) {
 	for data != "" {
 		var f field
@@ -81,7 +81,7 @@ func countParts(data string) (p requestParts, ok bool) {
 	return p, true
 }
 
-// countLargeParts returns the parts of a request that can have rare fields. ok is false if data is invalid.
+// countLargeParts is countParts for a request that may have rare fields. ok is false if data is invalid.
 func countLargeParts(data []byte) (p requestParts, ok bool) {
 	ok = eachBytesField(data, func(tag byte, value []byte) {
 		switch tag {
@@ -99,7 +99,7 @@ func countLargeParts(data []byte) (p requestParts, ok bool) {
 	return p, ok && utf8.ValidString(p.domain)
 }
 
-// eachBytesField calls f with each field whose value is bytes and whose tag has one byte.
+// eachBytesField calls f for each field with bytes and a tag of one byte. ok is false if data is invalid.
 func eachBytesField(data []byte, f func(tag byte, value []byte)) (ok bool) {
 	for len(data) > 0 {
 		number, kind, n := protowire.ConsumeTag(data)
@@ -119,11 +119,11 @@ func eachBytesField(data []byte, f func(tag byte, value []byte)) (ok bool) {
 // field is a field of a request.
 type field struct {
 	tag    byte
-	value  string // unless tag is addendTag
-	number uint64 // if tag is addendTag
+	value  string // the value of a field with bytes
+	number uint64 // the value of a field with addendTag
 }
 
-// cutField cuts a field off the start of data. ok is false if it is invalid or rare.
+// cutField cuts a field off the start of data. ok is false if the field is invalid or rare.
 func cutField(data string) (f field, rest string, ok bool) {
 	f.tag = data[0]
 	switch f.tag {
@@ -135,12 +135,12 @@ func cutField(data string) (f field, rest string, ok bool) {
 	return f, rest, ok
 }
 
-// requestMemory is the memory of the parts of a request. Used parts are cut off.
+// requestMemory is the free memory for the parts of a request. decodeDescriptor cuts off the memory that it uses.
 type requestMemory struct {
 	descriptors        []ratelimitv3.RateLimitDescriptor
-	descriptorPointers []*ratelimitv3.RateLimitDescriptor // to descriptors
+	descriptorPointers []*ratelimitv3.RateLimitDescriptor // pointers to descriptors
 	entries            []ratelimitv3.RateLimitDescriptor_Entry
-	entryPointers      []*ratelimitv3.RateLimitDescriptor_Entry // to entries
+	entryPointers      []*ratelimitv3.RateLimitDescriptor_Entry // pointers to entries
 }
 
 // Usual requests have one descriptor of two entries, or up to four such descriptors.
@@ -217,7 +217,7 @@ func decodeEntry(data string, e *ratelimitv3.RateLimitDescriptor_Entry) (ok bool
 	return true
 }
 
-// cutBytes cuts a length and that many bytes off the start of data.
+// cutBytes cuts off the start of data: a length, and a value that has so many bytes.
 func cutBytes(data string) (value, rest string, ok bool) {
 	length, rest, ok := cutNumber(data)
 	if !ok || length > uint64(len(rest)) {
@@ -226,7 +226,7 @@ func cutBytes(data string) (value, rest string, ok bool) {
 	return rest[:length], rest[length:], true
 }
 
-// cutNumber cuts a number off the start of data. Each of its bytes has seven bits, least first.
+// cutNumber cuts a number off the start of data. Each byte has seven bits. The first byte has the lowest bits.
 func cutNumber(data string) (n uint64, rest string, ok bool) {
 	for i := range min(len(data), 5) { // lengths and hits_addend have at most 35 bits
 		n |= uint64(data[i]&0x7f) << (7 * i)

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// encodedResponse is the memory of a response, in one allocation for one status with a short name.
+// encodedResponse is the memory of a response. A response of one status with a short name needs only this allocation.
 type encodedResponse struct {
 	bytes   [80]byte
 	buffer  mem.SliceBuffer
@@ -18,7 +18,7 @@ type encodedResponse struct {
 // statusBytes is the usual size of a status.
 const statusBytes = 40
 
-// encodeResponse encodes r, or returns false if r has a rare field. The service sets no unknown fields.
+// encodeResponse encodes r. If r has a rare field, it returns false. The service never sets unknown fields.
 func encodeResponse(r *rlsv3.RateLimitResponse) (mem.BufferSlice, bool) {
 	if r == nil || len(r.ResponseHeadersToAdd) > 0 || len(r.RequestHeadersToAdd) > 0 || len(r.RawBody) > 0 || r.DynamicMetadata != nil || r.Quota != nil {
 		return nil, false
@@ -82,7 +82,7 @@ func appendNumber(b []byte, field protowire.Number, n uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
 }
 
-// setLength sets b[start] to the number of bytes after it, or returns false if it needs more than one byte.
+// setLength sets b[start] to the number of bytes after b[start]. If one byte is too short, it returns false.
 func setLength(b []byte, start int) bool {
 	n := len(b) - start - 1
 	b[start] = byte(n)

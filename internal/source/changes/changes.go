@@ -1,16 +1,16 @@
-// Package changes describes changes of limits at run time: what a change writes, under which condition, who made it
-// and why. It plans rollbacks, and has a source in memory.
+// Package changes describes changes of limits at run time. A change has writes with conditions, an author and a reason.
+// The package plans rollbacks, and has a source in memory.
 //
 // Terms:
 //
 // - field: the name of an override, a rule or a switch, with its kind;
-// - tag: a short hash of the value of a field, which the API shows as ETag;
-// - change: one or more writes in one atomic step, with a version. The history has the last ones.
+// - tag: a short hash of the value of a field. The API shows the tag as ETag;
+// - change: one or more writes in one atomic step, with a version. The history has the last changes.
 package changes
 
 import (
 	"cmp"
-	"crypto/sha1" // names a value; Redis has no other hash
+	"crypto/sha1" // for tags, because scripts of Redis have no other hash
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -26,7 +26,7 @@ const MaxHistory = 500
 
 // Change is a change to make.
 type Change struct {
-	// Author and Address are the caller's.
+	// Author is the name of the caller, and Address is the network address of the caller.
 	Author, Address string
 
 	Action    Action
@@ -36,7 +36,7 @@ type Change struct {
 	// RestoredVersion is the version whose values a rollback restores.
 	RestoredVersion int64
 
-	// Writes have different fields. Either all are made, or none.
+	// Writes have different fields. Either all writes are made, or no write is made.
 	Writes []Write
 }
 
@@ -59,19 +59,20 @@ type Write struct {
 
 // Condition is a condition on the old value of a field. The zero Condition always holds.
 type Condition struct {
-	// Exists and Absent require that the field has a value, or none.
+	// Exists requires that the field has a value. Absent requires that the field has no value.
 	Exists, Absent bool
 
-	// Tags, unless nil, are tags of which the old value must have one. It must have none of OtherTags.
+	// Tags requires that the field has a value with one of these tags; nil requires nothing. OtherTags requires that
+	// the field has no value with one of these tags.
 	Tags, OtherTags []string
 }
 
-// Holds reports whether the condition holds for an old value, nil if there is none.
-func (c Condition) Holds(old *string) bool {
-	if old == nil {
+// Holds reports whether the condition holds for the old value of a field. oldValue is nil if the field has no value.
+func (c Condition) Holds(oldValue *string) bool {
+	if oldValue == nil {
 		return !c.Exists && c.Tags == nil
 	}
-	tag := Tag(*old)
+	tag := Tag(*oldValue)
 	return !c.Absent && (c.Tags == nil || slices.Contains(c.Tags, tag)) && !slices.Contains(c.OtherTags, tag)
 }
 
@@ -86,13 +87,13 @@ func Tag(value string) string {
 // Result is the outcome of a change.
 type Result struct {
 	Version   int64
-	OldValues []*string // the old value of each write, nil if there was none
+	OldValues []*string // the old value of the field of each write; nil if the field had no value
 }
 
-// ConflictError is the error of a change whose condition does not hold. Nothing was written.
+// ConflictError is the error of a change with a condition that does not hold. The change has written nothing.
 type ConflictError struct {
 	Field   string
-	Current *string // the value of the field, nil if there is none
+	Current *string // the value of the field; nil if the field has no value
 }
 
 // Error implements error.
@@ -108,19 +109,19 @@ type Entry struct {
 	Address         string       `json:"from,omitempty"`
 	Action          Action       `json:"action"`
 	Reason          string       `json:"reason,omitempty"`
-	RestoredVersion int64        `json:"restored,omitempty"` // only of a rollback
+	RestoredVersion int64        `json:"restored,omitempty"` // 0 unless the change is a rollback
 	Fields          []FieldWrite `json:"changes"`
 }
 
-// FieldWrite is a field that a change has written, with nil for no value.
+// FieldWrite is a field that a change has written. A value is nil if the field had or has no value.
 type FieldWrite struct {
 	Field    string  `json:"field"`
 	OldValue *string `json:"old,omitempty"`
 	NewValue *string `json:"new,omitempty"`
 }
 
-// EntryOf returns the entry of a change that was made.
-func EntryOf(c Change, r Result) Entry {
+// NewEntry returns the entry of a change that was made.
+func NewEntry(c Change, r Result) Entry {
 	e := Entry{Version: r.Version, ChangedAt: c.ChangedAt.UTC(), Author: c.Author, Address: c.Address, Action: c.Action, Reason: c.Reason, RestoredVersion: c.RestoredVersion}
 	for i, w := range c.Writes {
 		e.Fields = append(e.Fields, FieldWrite{w.Field, r.OldValues[i], w.Value})
@@ -138,9 +139,9 @@ func LastChangeOf(history []Entry, field string) *Entry {
 	return nil
 }
 
-// Replica is what a replica reports about itself.
+// Replica is the report of a replica.
 type Replica struct {
-	// Name is unique among the replicas of this moment.
+	// Name is unique among the replicas that are running.
 	Name string `json:"name"`
 
 	// Version is the version of the last change that the replica knows.
@@ -159,10 +160,11 @@ type Replica struct {
 	SeenAgo time.Duration `json:"-"`
 }
 
-// ErrNothingToRollBack is the error of a rollback without a change before it.
+// ErrNothingToRollBack is the error of a rollback if the history has no change.
 var ErrNothingToRollBack = errors.New("history has no change to roll back")
 
-// PreviousVersion returns the version before a change. A rollback stands for the version that it restored.
+// PreviousVersion returns the version before the change with this version. If the change is a rollback, PreviousVersion
+// returns the version before the restored version.
 func PreviousVersion(history []Entry, version int64) (int64, error) {
 	for {
 		i := slices.IndexFunc(history, func(e Entry) bool { return e.Version == version })
@@ -179,9 +181,10 @@ func PreviousVersion(history []Entry, version int64) (int64, error) {
 	}
 }
 
-// PlanRollback returns the writes that restore the values after the change with that version, on the condition that
-// each field still has the value of the history. A field whose value isEnded needs none.
-func PlanRollback(history []Entry, version int64, isEnded func(value string) bool) ([]Write, error) {
+// PlanRollback returns the writes that restore the values after the change with this version. Each write has the
+// condition that the field still has the value of the history. isExpired reports whether a value has expired. A write
+// neither restores nor deletes an expired value.
+func PlanRollback(history []Entry, version int64, isExpired func(value string) bool) ([]Write, error) {
 	if len(history) == 0 {
 		return nil, ErrNothingToRollBack
 	}
@@ -190,29 +193,29 @@ func PlanRollback(history []Entry, version int64, isEnded func(value string) boo
 		return nil, fmt.Errorf("version: got %d, want %d to %d", version, oldest, newest-1)
 	}
 	type values struct{ current, restored *string }
-	byField := map[string]*values{}
+	valuesByField := map[string]*values{}
 	for _, e := range history {
 		if e.Version <= version {
 			break
 		}
 		for _, w := range e.Fields {
-			if byField[w.Field] == nil {
-				byField[w.Field] = &values{current: w.NewValue}
+			if valuesByField[w.Field] == nil {
+				valuesByField[w.Field] = &values{current: w.NewValue}
 			}
-			byField[w.Field].restored = w.OldValue
+			valuesByField[w.Field].restored = w.OldValue
 		}
 	}
 	var writes []Write
-	for field, v := range byField {
-		hasEnded := v.current != nil && isEnded(*v.current)
-		if v.restored != nil && isEnded(*v.restored) {
+	for field, v := range valuesByField {
+		hasExpired := v.current != nil && isExpired(*v.current)
+		if v.restored != nil && isExpired(*v.restored) {
 			v.restored = nil
 		}
-		if equal(v.current, v.restored) || hasEnded && v.restored == nil {
+		if equal(v.current, v.restored) || hasExpired && v.restored == nil {
 			continue
 		}
 		w := Write{Field: field, Value: v.restored, Condition: Condition{Absent: v.current == nil}}
-		if v.current != nil && !hasEnded { // Redis may have lost a value that has ended
+		if v.current != nil && !hasExpired { // an expired value may be deleted, so the write has no condition
 			w.Condition.Tags = []string{Tag(*v.current)}
 		}
 		writes = append(writes, w)

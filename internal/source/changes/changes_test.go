@@ -10,52 +10,51 @@ import (
 	"pgregory.net/rapid"
 )
 
-func neverGone(string) bool { return false }
+func neverExpired(string) bool { return false }
 
-func historyOf(m *Memory) []Entry {
+func readHistory(m *Memory) []Entry {
 	history, _ := m.History(context.Background())
 	return history
 }
 
-func TestRollbackGoesBackStepByStep(t *testing.T) {
+func TestRollbacksRestoreOneVersionAfterTheOther(t *testing.T) {
 	var m Memory
 	put := func(field, value string) {
 		_, err := m.MakeChange(context.Background(), Change{Action: Put, Writes: []Write{{Field: field, Value: &value}}})
 		require.NoError(t, err)
 	}
 	rollBack := func(version int64) {
-		writes, err := PlanRollback(historyOf(&m), version, neverGone)
+		writes, err := PlanRollback(readHistory(&m), version, neverExpired)
 		require.NoError(t, err)
 		_, err = m.MakeChange(context.Background(), Change{Action: Rollback, RestoredVersion: version, Writes: writes})
 		require.NoError(t, err)
 	}
-	_, err := PreviousVersion(historyOf(&m), m.Version())
+	_, err := PreviousVersion(readHistory(&m), m.Version())
 	require.ErrorIs(t, err, ErrNothingToRollBack)
 	put("a", "1")
 	put("b", "1")
 	put("a", "2")
 	for _, want := range []map[string]string{{"a": "1", "b": "1"}, {"a": "1"}, {}} {
-		version, err := PreviousVersion(historyOf(&m), m.Version())
+		version, err := PreviousVersion(readHistory(&m), m.Version())
 		require.NoError(t, err)
 		rollBack(version)
 		assert.Equal(t, want, m.Fields())
 	}
-	_, err = PreviousVersion(historyOf(&m), m.Version())
+	_, err = PreviousVersion(readHistory(&m), m.Version())
 	require.ErrorIs(t, err, ErrNothingToRollBack)
 
 	rollBack(3)
 	assert.Equal(t, map[string]string{"a": "2", "b": "1"}, m.Fields(), "a rollback to a later version brings its values back")
-	version, err := PreviousVersion(historyOf(&m), m.Version())
+	version, err := PreviousVersion(readHistory(&m), m.Version())
 	require.NoError(t, err)
 	assert.EqualValues(t, 2, version)
 	put("a", "3")
-	version, err = PreviousVersion(historyOf(&m), m.Version())
+	version, err = PreviousVersion(readHistory(&m), m.Version())
 	require.NoError(t, err)
-	assert.EqualValues(t, 7, version, "the version of the last rollback")
+	assert.EqualValues(t, 7, version, "the version of the rollback before the put")
 }
 
-// TestRollbackRestoresAnyVersion makes random changes and goes back to the values of a random
-// version.
+// TestRollbackRestoresAnyVersion makes random changes, and restores the values of a random version.
 func TestRollbackRestoresAnyVersion(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var m Memory
@@ -71,7 +70,7 @@ func TestRollbackRestoresAnyVersion(t *testing.T) {
 			versions = append(versions, m.Fields())
 		}
 		version := rapid.IntRange(0, len(versions)-2).Draw(rt, "version")
-		writes, err := PlanRollback(historyOf(&m), int64(version), neverGone)
+		writes, err := PlanRollback(readHistory(&m), int64(version), neverExpired)
 		require.NoError(rt, err)
 		_, err = m.MakeChange(context.Background(), Change{Action: Rollback, RestoredVersion: int64(version), Writes: writes})
 		require.NoError(rt, err)
@@ -79,7 +78,7 @@ func TestRollbackRestoresAnyVersion(t *testing.T) {
 	})
 }
 
-func TestRollbackNeedsVersionOfHistory(t *testing.T) {
+func TestRollbackToVersionOutsideHistoryFails(t *testing.T) {
 	var m Memory
 	for range MaxHistory + 2 {
 		value := "1"
@@ -87,20 +86,20 @@ func TestRollbackNeedsVersionOfHistory(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for _, version := range []int64{-1, 1, 502, 503} {
-		_, err := PlanRollback(historyOf(&m), version, neverGone)
+		_, err := PlanRollback(readHistory(&m), version, neverExpired)
 		assert.ErrorContains(t, err, "want 2 to 501")
 	}
 }
 
-func TestRollbackBringsNoEndedValueBack(t *testing.T) {
-	isGone := func(value string) bool { return value == "ended" }
+func TestRollbackRestoresNoExpiredValue(t *testing.T) {
+	isExpired := func(value string) bool { return value == "expired" }
 	for name, c := range map[string]struct {
 		old, current string
 		want         []Write
 	}{
-		"old value has ended": {"ended", "1", []Write{{Field: "a", Condition: Condition{Tags: []string{Tag("1")}}}}},
-		"both have ended":     {"ended", "ended", nil},
-		"new value has ended": {"1", "ended", []Write{{Field: "a", Value: new("1")}}},
+		"an expired old value": {"expired", "1", []Write{{Field: "a", Condition: Condition{Tags: []string{Tag("1")}}}}},
+		"two expired values":   {"expired", "expired", nil},
+		"an expired new value": {"1", "expired", []Write{{Field: "a", Value: new("1")}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var m Memory
@@ -108,7 +107,7 @@ func TestRollbackBringsNoEndedValueBack(t *testing.T) {
 				_, err := m.MakeChange(context.Background(), Change{Action: Put, Writes: []Write{{Field: "a", Value: &value}}})
 				require.NoError(t, err)
 			}
-			writes, err := PlanRollback(historyOf(&m), 1, isGone)
+			writes, err := PlanRollback(readHistory(&m), 1, isExpired)
 			require.NoError(t, err)
 			assert.Equal(t, c.want, writes)
 		})

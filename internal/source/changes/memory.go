@@ -13,10 +13,10 @@ import (
 
 // Memory is a source of overrides without Redis. Its zero value is empty. It is safe for concurrent use.
 type Memory struct {
-	// Expired reports whether a value has expired at now. Run deletes such values each minute.
-	Expired func(value string, now time.Time) bool
+	// IsExpired reports whether a value has expired at now. Run deletes expired values each minute.
+	IsExpired func(value string, now time.Time) bool
 
-	// Report returns the report of this process, without its version.
+	// Report returns the report of this process without Version.
 	Report func() Replica
 
 	mu      sync.Mutex
@@ -32,14 +32,14 @@ var _ source.Source = (*Memory)(nil)
 func (m *Memory) Run(ctx context.Context, apply func(source.Update) error) error {
 	m.mu.Lock()
 	m.apply = apply
-	m.set(Applied(m.fields, nil))
+	m.set(ApplyWrites(m.fields, nil))
 	m.mu.Unlock()
 	for wait.Sleep(ctx, time.Minute) {
 		now := time.Now()
 		m.mu.Lock()
-		kept := maps.Clone(m.fields)
-		maps.DeleteFunc(kept, func(_, value string) bool { return m.Expired(value, now) })
-		m.set(kept)
+		unexpired := maps.Clone(m.fields)
+		maps.DeleteFunc(unexpired, func(_, value string) bool { return m.IsExpired(value, now) })
+		m.set(unexpired)
 		m.mu.Unlock()
 	}
 	m.mu.Lock()
@@ -62,34 +62,34 @@ func (m *Memory) MakeChange(_ context.Context, c Change) (Result, error) {
 	defer m.mu.Unlock()
 	r := Result{Version: m.version + 1}
 	for _, w := range c.Writes {
-		var old *string
+		var oldValue *string
 		if value, ok := m.fields[w.Field]; ok {
-			old = &value
+			oldValue = &value
 		}
-		if !w.Condition.Holds(old) {
-			return Result{}, &ConflictError{w.Field, old}
+		if !w.Condition.Holds(oldValue) {
+			return Result{}, &ConflictError{w.Field, oldValue}
 		}
-		r.OldValues = append(r.OldValues, old)
+		r.OldValues = append(r.OldValues, oldValue)
 	}
 	m.version = r.Version
-	m.history = slices.Insert(m.history, 0, EntryOf(c, r))
+	m.history = slices.Insert(m.history, 0, NewEntry(c, r))
 	m.history = m.history[:min(len(m.history), MaxHistory)]
-	m.set(Applied(m.fields, c.Writes))
+	m.set(ApplyWrites(m.fields, c.Writes))
 	return r, nil
 }
 
-// Set sets a field without a trace in the history, as redis-cli does.
+// Set sets a field, but adds no entry to the history. A change with redis-cli has the same effect.
 func (m *Memory) Set(field, value string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.set(Applied(m.fields, []Write{{Field: field, Value: &value}}))
+	m.set(ApplyWrites(m.fields, []Write{{Field: field, Value: &value}}))
 }
 
 // Fields returns all fields. The map is never modified.
 func (m *Memory) Fields() map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return Applied(m.fields, nil)
+	return ApplyWrites(m.fields, nil)
 }
 
 // Version returns the version of the last change.
@@ -106,15 +106,15 @@ func (m *Memory) History(context.Context) ([]Entry, error) {
 	return slices.Clone(m.history), nil
 }
 
-// Replicas returns this process alone.
+// Replicas returns the report of this process.
 func (m *Memory) Replicas(context.Context) ([]Replica, error) {
 	r := m.Report()
 	r.Version = m.Version()
 	return []Replica{r}, nil
 }
 
-// Applied returns a copy of fields after writes.
-func Applied(fields map[string]string, writes []Write) map[string]string {
+// ApplyWrites returns a copy of fields with the changes of writes.
+func ApplyWrites(fields map[string]string, writes []Write) map[string]string {
 	all := map[string]string{}
 	maps.Copy(all, fields)
 	for _, w := range writes {

@@ -1,12 +1,13 @@
-// Package file is the source of limits files. It polls them: an edit, a rename, a new target of a symbolic link and
-// a remounted directory all look alike, on every file system.
+// Package file is the source of limits files. It polls the files, because polling finds each kind of change on every
+// file system: an edit, a rename, a new target of a symbolic link or a remounted directory.
 //
 // Terms:
 //
 // - place: the file or the directories that the settings name;
-// - look: taking the fingerprint, a hash of the metadata of all files at a place;
-// - settled: two looks in a row found the same, so nobody is writing. The first look at the start counts as two, so
-// that the start does not wait.
+// - fingerprint: a hash of the metadata of all files at a place;
+// - look: one computation of the fingerprint;
+// - settled: files are settled if two looks in a row found the same fingerprint, so nobody is writing. The first look
+// at the start counts as two looks, so the start does not wait.
 package file
 
 import (
@@ -34,7 +35,7 @@ type Options struct {
 	// Interval is the time between two looks at the files; 1 s by default.
 	Interval time.Duration
 
-	// Parse says how to parse the files.
+	// Parse are the options for parsing the files.
 	Parse limitsfile.Options
 
 	// Log gets a line for each skipped file. It may be nil.
@@ -47,9 +48,9 @@ type Source struct {
 	reloadRequests chan struct{}
 
 	// Only Run uses the fields below.
-	loggedSkipped map[Skipped]bool // entries that the log has
-	lists         lists            // of the limits that were parsed last
-	applied       bool             // limits are in force
+	loggedEntries map[SkippedEntry]bool // the skipped entries that are in the log
+	lists         listDigests           // the lists of the limits that were parsed last
+	isApplied     bool                  // limits are in force
 }
 
 var _ source.Source = (*Source)(nil)
@@ -58,17 +59,17 @@ const (
 	// settlePause is the time between two looks after Reload, and at the start while the files change.
 	settlePause = 200 * time.Millisecond
 
-	// startTries bounds the looks before the first read.
-	startTries = 25
+	// maxStartLooks bounds the looks before the first read.
+	maxStartLooks = 25
 
-	// restlessTries is the number of looks in a row with changes, after which Run reports restless files.
-	restlessTries = 10
+	// maxUnsettledLooks is the number of looks in a row that find a change, after which Run reports a problem.
+	maxUnsettledLooks = 10
 
-	// readPause is the pause between two parts of a large file, which take about as long to read.
-	readPause = time.Millisecond
+	// parsePause is the pause between two parts of a large file. The parser needs about the same time for a part.
+	parsePause = time.Millisecond
 
-	// fullReadEvery is the number of looks between full reads, because some file systems hide changes.
-	fullReadEvery = 30
+	// looksPerFullRead is the number of looks between two full reads. A full read finds changes without new metadata.
+	looksPerFullRead = 30
 )
 
 // New returns a Source. It reads nothing.
@@ -80,14 +81,14 @@ func New(o Options) *Source {
 	return &Source{options: o, reloadRequests: make(chan struct{}, 1)}
 }
 
-// Reload makes Run read and apply the files even if they are unchanged. It can be called at any time.
+// Reload makes Run read and apply the files even if they are unchanged. The caller may call Reload at any time.
 func (s *Source) Reload() { wait.Signal(s.reloadRequests) }
 
 // Run implements source.Source.
 func (s *Source) Run(ctx context.Context, apply func(source.Update) error) error {
-	isGood := false // the files of the last snapshot are in force
-	return s.poll(ctx, func(n *snapshot) { isGood = s.apply(n, apply) }, func() {
-		if isGood {
+	isInForce := false // whether the files of the last snapshot are in force
+	return s.poll(ctx, func(n *snapshot) { isInForce = s.apply(n, apply) }, func() {
+		if isInForce {
 			_ = apply(source.Update{})
 		}
 	})
@@ -105,19 +106,20 @@ func (s *Source) fingerprint() fingerprint {
 	return fingerprint(h.Sum(nil))
 }
 
-// poll calls handle with the files as they are now and after each change, and handleSame after a read without a
-// change, until ctx is done. It reads settled files only, except that the first read happens after startTries in
-// any case.
-func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleSame func()) error {
+// poll reads the files at once and after each change, until ctx is done. It calls handle with the first snapshot and
+// each changed snapshot, and handleUnchanged after a read without a change. It reads the files only when they are
+// settled. But after maxStartLooks, poll makes the first read even if the files are not settled.
+func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleUnchanged func()) error {
 	var (
-		lastSnapshot                     = &snapshot{}
-		lastFingerprint, readFingerprint fingerprint // of the last look and the last read
-		looksSinceRead                   int
-		unsettledLooks                   int // in a row
-		firstReadDone                    bool
+		lastSnapshot    = &snapshot{}
+		lastFingerprint fingerprint // the fingerprint that the last look found
+		readFingerprint fingerprint // the fingerprint at the last read
+		looksSinceRead  int
+		unsettledLooks  int // the number of looks in a row that found a change
+		isFirstReadDone bool
 	)
 	lastFingerprint = s.fingerprint()
-	for reloadRequested := true; ; looksSinceRead++ {
+	for isReloadRequested := true; ; looksSinceRead++ {
 		currentFingerprint := s.fingerprint()
 		if currentFingerprint == lastFingerprint {
 			unsettledLooks = 0
@@ -125,40 +127,40 @@ func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleSame fu
 			unsettledLooks++
 		}
 		lastFingerprint = currentFingerprint
-		readDue := reloadRequested || currentFingerprint != readFingerprint || looksSinceRead >= fullReadEvery
-		readForced := !firstReadDone && unsettledLooks > startTries
-		if readDue && unsettledLooks == 0 || readForced {
-			n := s.snapshot()
+		isReadDue := isReloadRequested || currentFingerprint != readFingerprint || looksSinceRead >= looksPerFullRead
+		mustRead := !isFirstReadDone && unsettledLooks > maxStartLooks
+		if isReadDue && unsettledLooks == 0 || mustRead {
+			n := s.takeSnapshot()
 			lastFingerprint = s.fingerprint()
-			if lastFingerprint == currentFingerprint || readForced { // else a file changed during the read
-				if reloadRequested || !n.equal(lastSnapshot) {
+			if lastFingerprint == currentFingerprint || mustRead { // otherwise a file changed during the read
+				if isReloadRequested || !n.equal(lastSnapshot) {
 					handle(n)
-					lastSnapshot = &snapshot{skipped: n.skipped, err: n.err, digest: n.digest, lists: s.lists} // no files, to free memory
+					lastSnapshot = &snapshot{skipped: n.skipped, err: n.err, digest: n.digest, lists: s.lists} // without files, to free memory
 				} else {
-					handleSame()
+					handleUnchanged()
 				}
 				readFingerprint, looksSinceRead, unsettledLooks = currentFingerprint, 0, 0
-				firstReadDone, reloadRequested = true, false
+				isFirstReadDone, isReloadRequested = true, false
 			}
-		} else if firstReadDone && unsettledLooks == restlessTries {
-			lastSnapshot = &snapshot{err: fmt.Errorf("%s: the files keep changing; they are read once they stay unchanged for %s", s.options.Place.Path(), s.options.Interval)}
+		} else if isFirstReadDone && unsettledLooks == maxUnsettledLooks {
+			lastSnapshot = &snapshot{err: fmt.Errorf("%s: the files keep changing; rls reads the files when they have not changed for %s", s.options.Place.Path(), s.options.Interval)}
 			handle(lastSnapshot)
 		}
 		pause := s.options.Interval
-		if reloadRequested {
+		if isReloadRequested {
 			pause = min(pause, settlePause)
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.reloadRequests:
-			reloadRequested, lastFingerprint = true, fingerprint{} // the next look is the first of two
+			isReloadRequested, lastFingerprint = true, fingerprint{} // the next look is the first of two
 		case <-time.After(pause):
 		}
 	}
 }
 
-// apply parses and applies the files of n. It reports whether the result is in force.
+// apply parses and applies the files of n. It reports whether the limits of the files are in force.
 func (s *Source) apply(n *snapshot, apply func(source.Update) error) bool {
 	defer heap.BeginLoad()()
 	s.logSkipped(n.skipped)
@@ -167,39 +169,39 @@ func (s *Source) apply(n *snapshot, apply func(source.Update) error) bool {
 		return false
 	}
 	options := s.options.Parse
-	s.lists = lists{}
+	s.lists = listDigests{}
 	options.ReadList = s.lists.read
-	if s.applied {
-		options.Pause = func() { time.Sleep(readPause) }
+	if s.isApplied {
+		options.Pause = func() { time.Sleep(parsePause) }
 	}
 	attrs := []slog.Attr{slog.Int("files", len(n.files))}
 	limits, err := limitsfile.Parse(n.files, options)
-	n.files = nil // the end of the load frees their memory
+	n.files = nil // the end of the load frees the memory of the files
 	err = apply(source.Update{Limits: limits, Problem: err, Attrs: attrs})
-	s.applied = s.applied || err == nil
+	s.isApplied = s.isApplied || err == nil
 	return err == nil
 }
 
-func (s *Source) logSkipped(skipped []Skipped) {
-	logged := map[Skipped]bool{}
-	for _, k := range skipped {
-		if logged[k] = true; !s.loggedSkipped[k] {
-			s.options.Log.Warn("file skipped", "path", k.Path, "reason", k.Reason)
+func (s *Source) logSkipped(skipped []SkippedEntry) {
+	logged := map[SkippedEntry]bool{}
+	for _, entry := range skipped {
+		if logged[entry] = true; !s.loggedEntries[entry] {
+			s.options.Log.Warn("file skipped", "path", entry.Path, "reason", entry.Reason)
 		}
 	}
-	s.loggedSkipped = logged
+	s.loggedEntries = logged
 }
 
-// snapshot is everything at a place at one time.
+// snapshot has all files at a place at one time.
 type snapshot struct {
 	files   []limitsfile.File
-	skipped []Skipped
-	err     error             // why the files can't be read; files is empty then
-	digest  [sha256.Size]byte // of files
-	lists   lists             // as they are now, of the limits that were parsed last
+	skipped []SkippedEntry
+	err     error             // the error of a file that can't be read; files is then empty
+	digest  [sha256.Size]byte // the digest of files
+	lists   listDigests       // the current content of the lists that the last parsed limits have
 }
 
-func (s *Source) snapshot() *snapshot {
+func (s *Source) takeSnapshot() *snapshot {
 	n := &snapshot{}
 	n.files, n.skipped, n.err = s.options.Place.Read()
 	h := sha256.New()
@@ -208,7 +210,7 @@ func (s *Source) snapshot() *snapshot {
 		h.Write(f.Data)
 	}
 	h.Sum(n.digest[:0])
-	n.lists = lists{}
+	n.lists = listDigests{}
 	for path := range s.lists {
 		_, _ = n.lists.read(path)
 	}
@@ -222,11 +224,11 @@ func (n *snapshot) equal(o *snapshot) bool {
 	return n.digest == o.digest && maps.Equal(n.lists, o.lists) && slices.Equal(n.skipped, o.skipped)
 }
 
-// ReadList returns the content of the file of a list, up to one byte more than such a file may have.
+// ReadList returns the content of a file with a list. A result of a too large file has one byte more than allowed.
 func ReadList(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, withoutOperation(path, err)
+		return nil, pathError(path, err)
 	}
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s: not a regular file", path)
@@ -234,17 +236,17 @@ func ReadList(path string) ([]byte, error) {
 	return readFile(path)
 }
 
-// Parse parses limits files. Their lists can be in files of their own.
+// Parse parses limits files. The files may name other files with lists.
 func Parse(files []limitsfile.File, o limitsfile.Options) (*limitsfile.Set, error) {
 	o.ReadList = ReadList
 	return limitsfile.Parse(files, o)
 }
 
-// lists has the digests of the files with lists, or of their errors, by path.
-type lists map[string][sha256.Size]byte
+// listDigests has the digests of files with lists. The key is the path. An unreadable file has the digest of its error.
+type listDigests map[string][sha256.Size]byte
 
-// read is ReadList, and adds the digest to l.
-func (l lists) read(path string) ([]byte, error) {
+// read calls ReadList, and adds the digest of the result to l.
+func (l listDigests) read(path string) ([]byte, error) {
 	data, err := ReadList(path)
 	if err != nil {
 		l[path] = sha256.Sum256([]byte(err.Error()))
@@ -254,7 +256,7 @@ func (l lists) read(path string) ([]byte, error) {
 	return data, err
 }
 
-func (l lists) writeStats(w io.Writer) {
+func (l listDigests) writeStats(w io.Writer) {
 	for _, path := range slices.Sorted(maps.Keys(l)) {
 		if info, err := os.Stat(path); err != nil {
 			fmt.Fprintf(w, "%q %v\n", path, err)

@@ -25,32 +25,31 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const interval = time.Second
 
-// follower is a running Source. The clock of its test is not real, so that waiting takes
-// no time.
-type follower struct {
+// runningSource is a Source that polls its files. The test runs with the clock of synctest, so waiting takes no time.
+type runningSource struct {
 	*Source
-	t       *testing.T
-	root    string
-	applied chan *snapshot
+	t         *testing.T
+	root      string
+	snapshots chan *snapshot
 }
 
-// follow runs a Source of place, which lies below root, and waits for its first snapshot.
-func follow(t *testing.T, root string, place Place) (*follower, *snapshot) {
-	f := begin(t, root, place)
-	first := f.next()
-	f.nothing()
-	return f, first
+// startSettledSource runs a Source of place, which is below root, and waits for the first snapshot.
+func startSettledSource(t *testing.T, root string, place Place) *runningSource {
+	f := startSource(t, root, place)
+	f.nextSnapshot()
+	f.requireNoSnapshot()
+	return f
 }
 
-// begin runs a Source of place, which lies below root.
-func begin(t *testing.T, root string, place Place) *follower {
+// startSource runs a Source of place, which is below root.
+func startSource(t *testing.T, root string, place Place) *runningSource {
 	place.Root = filepath.Join(root, place.Root)
-	f := &follower{New(Options{Place: place}), t, root, make(chan *snapshot, 1000)}
+	f := &runningSource{New(Options{Place: place}), t, root, make(chan *snapshot, 1000)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		assert.ErrorIs(t, f.poll(ctx, func(n *snapshot) { f.applied <- n }, func() {}), context.Canceled)
+		assert.ErrorIs(t, f.poll(ctx, func(n *snapshot) { f.snapshots <- n }, func() {}), context.Canceled)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -59,43 +58,43 @@ func begin(t *testing.T, root string, place Place) *follower {
 	return f
 }
 
-// next returns the next snapshot, which must come soon.
-func (f *follower) next() *snapshot {
+// nextSnapshot returns the next snapshot, and fails the test if no snapshot comes within three intervals.
+func (f *runningSource) nextSnapshot() *snapshot {
 	f.t.Helper()
 	select {
-	case n := <-f.applied:
+	case n := <-f.snapshots:
 		return n
 	case <-time.After(3 * interval):
-		require.FailNow(f.t, "no change is applied")
+		require.FailNow(f.t, "no snapshot comes")
 		return nil
 	}
 }
 
-// nothing demands that no snapshot comes for a while.
-func (f *follower) nothing() {
+// requireNoSnapshot fails the test if a snapshot comes within three intervals.
+func (f *runningSource) requireNoSnapshot() {
 	f.t.Helper()
 	select {
-	case n := <-f.applied:
-		assert.Fail(f.t, "applied once too often", "%v %v", f.texts(n), n.err)
+	case n := <-f.snapshots:
+		assert.Fail(f.t, "a snapshot comes without a change", "%v %v", f.contents(n), n.err)
 	case <-time.After(3 * interval):
 	}
 }
 
-// texts returns the contents of the files by their names below the root.
-func (f *follower) texts(n *snapshot) map[string]string {
+// contents returns the contents of the files of n. The key is the path below the root.
+func (f *runningSource) contents(n *snapshot) map[string]string {
 	f.t.Helper()
-	all := map[string]string{}
+	contents := map[string]string{}
 	for _, file := range n.files {
-		name, err := filepath.Rel(f.root, file.Name)
+		path, err := filepath.Rel(f.root, file.Name)
 		require.NoError(f.t, err)
-		all[name] = string(file.Data)
+		contents[path] = string(file.Data)
 	}
-	return all
+	return contents
 }
 
-// write makes text the content of a file. It repeats that until the file's time has
-// changed, because the clock of the file system is coarse.
-func write(t *testing.T, path, text string) {
+// writeFile writes text into a file. It writes until the modification time of the file has changed, because the clock
+// of the file system is coarse.
+func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	before, err := os.Stat(path)
@@ -119,13 +118,13 @@ func rename(t *testing.T, from, to string) {
 	require.NoError(t, os.Rename(from, to))
 }
 
-func link(t *testing.T, target, path string) {
+func symlink(t *testing.T, target, path string) {
 	t.Helper()
 	require.NoError(t, os.Symlink(target, path))
 }
 
-// TestEveryKindOfChangeIsAppliedOnce changes a tree in one way and demands one snapshot
-// with the change.
+// TestEveryKindOfChangeIsAppliedOnce changes the files of a directory in one way, and expects one snapshot with the
+// change.
 func TestEveryKindOfChangeIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	configMap := map[string]string{
@@ -134,38 +133,38 @@ func TestEveryKindOfChangeIsAppliedOnce(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		files  map[string]string
-		place  Place // below the root
+		place  Place // the path below the root
 		change func(t *testing.T, root string)
 		want   map[string]string
 	}{
 		{
 			name:   "an edit in place",
 			files:  map[string]string{"a.yaml": "old", "b.yaml": "b"},
-			change: func(t *testing.T, root string) { write(t, root+"/a.yaml", "new") },
+			change: func(t *testing.T, root string) { writeFile(t, root+"/a.yaml", "new") },
 			want:   map[string]string{"a.yaml": "new", "b.yaml": "b"},
 		},
 		{
-			name:   "an edit of the one file that is named",
+			name:   "an edit of the file that the place names",
 			files:  map[string]string{"a.conf": "old"},
 			place:  Place{Root: "a.conf"},
-			change: func(t *testing.T, root string) { write(t, root+"/a.conf", "new") },
+			change: func(t *testing.T, root string) { writeFile(t, root+"/a.conf", "new") },
 			want:   map[string]string{"a.conf": "new"},
 		},
 		{
-			name:  "an editor's rename over the file",
+			name:  "an editor that renames a new file over the old file",
 			files: map[string]string{"a.yaml": "old"},
 			change: func(t *testing.T, root string) {
-				write(t, root+"/.a.yaml.tmp~", "new")
+				writeFile(t, root+"/.a.yaml.tmp~", "new")
 				rename(t, root+"/.a.yaml.tmp~", root+"/a.yaml")
 			},
 			want: map[string]string{"a.yaml": "new"},
 		},
 		{
-			name:  "a rename over the one file that is named",
+			name:  "a rename over the file that the place names",
 			files: map[string]string{"a.yaml": "old"},
 			place: Place{Root: "a.yaml"},
 			change: func(t *testing.T, root string) {
-				write(t, root+"/tmp", "new")
+				writeFile(t, root+"/tmp", "new")
 				rename(t, root+"/tmp", root+"/a.yaml")
 			},
 			want: map[string]string{"a.yaml": "new"},
@@ -173,7 +172,7 @@ func TestEveryKindOfChangeIsAppliedOnce(t *testing.T) {
 		{
 			name:   "a file added",
 			files:  map[string]string{"a.yaml": "a"},
-			change: func(t *testing.T, root string) { write(t, root+"/b.yaml", "b") },
+			change: func(t *testing.T, root string) { writeFile(t, root+"/b.yaml", "b") },
 			want:   map[string]string{"a.yaml": "a", "b.yaml": "b"},
 		},
 		{
@@ -183,84 +182,84 @@ func TestEveryKindOfChangeIsAppliedOnce(t *testing.T) {
 			want:   map[string]string{"a.yaml": "a"},
 		},
 		{
-			name:   "a file moved out",
+			name:   "a file moved out of the place",
 			files:  map[string]string{"in/a.yaml": "a", "in/b.yaml": "b"},
 			place:  Place{Root: "in"},
 			change: func(t *testing.T, root string) { rename(t, root+"/in/b.yaml", root+"/b.yaml") },
 			want:   map[string]string{"in/a.yaml": "a"},
 		},
 		{
-			name:   "an edit deep below",
+			name:   "an edit in a sub-directory of a sub-directory",
 			files:  map[string]string{"a.yaml": "a", "x/y/b.yaml": "old"},
-			change: func(t *testing.T, root string) { write(t, root+"/x/y/b.yaml", "new") },
+			change: func(t *testing.T, root string) { writeFile(t, root+"/x/y/b.yaml", "new") },
 			want:   map[string]string{"a.yaml": "a", "x/y/b.yaml": "new"},
 		},
 		{
 			name:   "a new sub-directory with files",
 			files:  map[string]string{"a.yaml": "a"},
-			change: func(t *testing.T, root string) { write(t, root+"/x/y/b.yaml", "b") },
+			change: func(t *testing.T, root string) { writeFile(t, root+"/x/y/b.yaml", "b") },
 			want:   map[string]string{"a.yaml": "a", "x/y/b.yaml": "b"},
 		},
 		{
-			name:  "another target of the root's link",
+			name:  "a new target of the symlink that is the root",
 			files: map[string]string{"v1/config/a.yaml": "old", "v2/config/a.yaml": "new", "current": "-> v1"},
 			place: Place{Root: "current", AppDirectory: "config", WatchRoot: true},
 			change: func(t *testing.T, root string) {
-				link(t, "v2", root+"/next")
+				symlink(t, "v2", root+"/next")
 				rename(t, root+"/next", root+"/current")
 			},
 			want: map[string]string{"current/config/a.yaml": "new"},
 		},
 		{
-			name:   "an edit behind the root's link",
+			name:   "an edit in the target of the symlink that is the root",
 			files:  map[string]string{"v1/config/a.yaml": "old", "current": "-> v1"},
 			place:  Place{Root: "current", AppDirectory: "config", WatchRoot: true},
-			change: func(t *testing.T, root string) { write(t, root+"/v1/config/a.yaml", "new") },
+			change: func(t *testing.T, root string) { writeFile(t, root+"/v1/config/a.yaml", "new") },
 			want:   map[string]string{"current/config/a.yaml": "new"},
 		},
 		{
-			name:   "a file beside the app directory",
+			name:   "a new file beside the app directory",
 			files:  map[string]string{"r/config/a.yaml": "a"},
 			place:  Place{Root: "r", AppDirectory: "config", WatchRoot: true},
-			change: func(t *testing.T, root string) { write(t, root+"/r/config.yaml", "new") },
+			change: func(t *testing.T, root string) { writeFile(t, root+"/r/config.yaml", "new") },
 			want:   map[string]string{"r/config/a.yaml": "a", "r/config.yaml": "new"},
 		},
 		{
-			name:  "a link further up with another target",
+			name:  "a new target of a symlink above the root",
 			files: map[string]string{"v1/r/config/a.yaml": "old", "v2/r/config/a.yaml": "new", "l1": "-> l2", "l2": "-> v1"},
 			place: Place{Root: "l1/r", AppDirectory: "config"},
 			change: func(t *testing.T, root string) {
-				link(t, "v2", root+"/next")
+				symlink(t, "v2", root+"/next")
 				rename(t, root+"/next", root+"/l2")
 			},
 			want: map[string]string{"l1/r/config/a.yaml": "new"},
 		},
 		{
-			name:  "a Kubernetes ConfigMap's next version",
+			name:  "the next version of a Kubernetes ConfigMap",
 			files: configMap,
 			change: func(t *testing.T, root string) {
-				write(t, root+"/..2/a.yaml", "new")
-				link(t, "..2", root+"/..data_tmp")
+				writeFile(t, root+"/..2/a.yaml", "new")
+				symlink(t, "..2", root+"/..data_tmp")
 				rename(t, root+"/..data_tmp", root+"/..data")
 				require.NoError(t, os.RemoveAll(root+"/..1"))
 			},
 			want: map[string]string{"a.yaml": "new"},
 		},
 		{
-			name:  "a Kubernetes ConfigMap's next version with one more key",
+			name:  "the next version of a Kubernetes ConfigMap, with one more key",
 			files: configMap,
 			change: func(t *testing.T, root string) {
-				write(t, root+"/..2/a.yaml", "new")
-				write(t, root+"/..2/b.yaml", "b")
-				link(t, "..2", root+"/..data_tmp")
+				writeFile(t, root+"/..2/a.yaml", "new")
+				writeFile(t, root+"/..2/b.yaml", "b")
+				symlink(t, "..2", root+"/..data_tmp")
 				rename(t, root+"/..data_tmp", root+"/..data")
-				link(t, "..data/b.yaml", root+"/b.yaml")
+				symlink(t, "..data/b.yaml", root+"/b.yaml")
 				require.NoError(t, os.RemoveAll(root+"/..1"))
 			},
 			want: map[string]string{"a.yaml": "new", "b.yaml": "b"},
 		},
 		{
-			name:  "another directory of the same name",
+			name:  "another directory with the name of the place",
 			files: map[string]string{"in/a.yaml": "old", "in2/a.yaml": "new"},
 			place: Place{Root: "in"},
 			change: func(t *testing.T, root string) {
@@ -270,58 +269,57 @@ func TestEveryKindOfChangeIsAppliedOnce(t *testing.T) {
 			want: map[string]string{"in/a.yaml": "new"},
 		},
 		{
-			name:   "a file behind a link to elsewhere",
+			name:   "an edit of a file outside the place, with a symlink in the place",
 			files:  map[string]string{"in/a.yaml": "-> ../out/a", "out/a": "old"},
 			place:  Place{Root: "in"},
-			change: func(t *testing.T, root string) { write(t, root+"/out/a", "new") },
+			change: func(t *testing.T, root string) { writeFile(t, root+"/out/a", "new") },
 			want:   map[string]string{"in/a.yaml": "new"},
 		},
 		{
-			name:  "an edit through another name of the file, as of one that is mounted on its own",
+			name:  "an edit through another name of the file, as of a file that is mounted alone",
 			files: map[string]string{"in/a.yaml": "old"},
 			place: Place{Root: "in"},
 			change: func(t *testing.T, root string) {
 				require.NoError(t, os.Link(root+"/in/a.yaml", root+"/out"))
-				write(t, root+"/out", "new")
+				writeFile(t, root+"/out", "new")
 			},
 			want: map[string]string{"in/a.yaml": "new"},
 		},
 		{
-			name: "a Kubernetes ConfigMap's next version with files below directories",
+			name: "the next version of a Kubernetes ConfigMap, with files in directories",
 			files: map[string]string{
 				"..1/sub/a.yaml": "old", "..data": "-> ..1", "sub": "-> ..data/sub",
 			},
 			change: func(t *testing.T, root string) {
-				write(t, root+"/..2/sub/a.yaml", "new")
-				link(t, "..2", root+"/..data_tmp")
+				writeFile(t, root+"/..2/sub/a.yaml", "new")
+				symlink(t, "..2", root+"/..data_tmp")
 				rename(t, root+"/..data_tmp", root+"/..data")
 				require.NoError(t, os.RemoveAll(root+"/..1"))
 			},
 			want: map[string]string{"sub/a.yaml": "new"},
 		},
 		{
-			name:   "the first file in a place that wasn't there",
+			name:   "the first file of a place that did not exist",
 			place:  Place{Root: "x/y", AppDirectory: "config"},
-			change: func(t *testing.T, root string) { write(t, root+"/x/y/config/a.yaml", "new") },
+			change: func(t *testing.T, root string) { writeFile(t, root+"/x/y/config/a.yaml", "new") },
 			want:   map[string]string{"x/y/config/a.yaml": "new"},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				f, _ := follow(t, tree(t, test.files), test.place)
+				f := startSettledSource(t, newTree(t, test.files), test.place)
 				test.change(t, f.root)
-				changed := time.Now()
-				assert.Equal(t, test.want, f.texts(f.next()))
-				assert.LessOrEqual(t, time.Since(changed), 2*interval)
-				f.nothing()
+				changedAt := time.Now()
+				assert.Equal(t, test.want, f.contents(f.nextSnapshot()))
+				assert.LessOrEqual(t, time.Since(changedAt), 2*interval)
+				f.requireNoSnapshot()
 			})
 		})
 	}
 }
 
-// writeSlowly writes "new " n times into a file, with pauses shorter than the interval,
-// and returns the content.
+// writeSlowly writes "new " n times into a file, with pauses shorter than the interval, and returns the content.
 func writeSlowly(t *testing.T, path string, n int) string {
 	f, err := os.Create(path)
 	require.NoError(t, err)
@@ -334,35 +332,35 @@ func writeSlowly(t *testing.T, path string, n int) string {
 	return strings.Repeat("new ", n)
 }
 
-func TestFileBeingWrittenIsAppliedOnceItIsComplete(t *testing.T) {
+func TestFileIsAppliedWhenItsWriterHasFinished(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f, _ := follow(t, tree(t, map[string]string{"a.yaml": "old"}), Place{})
+		f := startSettledSource(t, newTree(t, map[string]string{"a.yaml": "old"}), Place{})
 		want := writeSlowly(t, f.root+"/a.yaml", 6)
-		assert.Equal(t, map[string]string{"a.yaml": want}, f.texts(f.next()))
-		f.nothing()
+		assert.Equal(t, map[string]string{"a.yaml": want}, f.contents(f.nextSnapshot()))
+		f.requireNoSnapshot()
 	})
 }
 
 func TestFileBeingWrittenAtTheStartIsReadAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		root := tree(t, map[string]string{"a.yaml": ""})
-		f := begin(t, root, Place{})
-		assert.Equal(t, map[string]string{"a.yaml": ""}, f.texts(f.next()))
+		root := newTree(t, map[string]string{"a.yaml": ""})
+		f := startSource(t, root, Place{})
+		assert.Equal(t, map[string]string{"a.yaml": ""}, f.contents(f.nextSnapshot()))
 		for i := range 10 {
 			require.NoError(t, os.WriteFile(root+"/a.yaml", []byte(strings.Repeat("x", i)), 0o644))
 			time.Sleep(settlePause * 9 / 10)
 		}
-		assert.Equal(t, map[string]string{"a.yaml": "xxxxxxxxx"}, f.texts(f.next()))
-		f.nothing()
+		assert.Equal(t, map[string]string{"a.yaml": "xxxxxxxxx"}, f.contents(f.nextSnapshot()))
+		f.requireNoSnapshot()
 	})
 }
 
-func TestFilesThatNeverSettle(t *testing.T) {
+func TestFilesThatKeepChangingCauseAnError(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		root := tree(t, map[string]string{"a.yaml": "0"})
+		root := newTree(t, map[string]string{"a.yaml": "0"})
 		writing, stop := context.WithCancel(context.Background())
 		written := make(chan string)
 		go func() {
@@ -373,15 +371,15 @@ func TestFilesThatNeverSettle(t *testing.T) {
 			}
 			written <- text
 		}()
-		f := begin(t, root, Place{})
-		time.Sleep(startTries * settlePause)
-		assert.NotEmpty(t, f.next().files, "the first snapshot is taken in any case")
-		time.Sleep(restlessTries * interval)
-		assert.ErrorContains(t, f.next().err, root+": the files keep changing")
-		f.nothing()
+		f := startSource(t, root, Place{})
+		time.Sleep(maxStartLooks * settlePause)
+		assert.NotEmpty(t, f.nextSnapshot().files, "the first snapshot comes even if the files are not settled")
+		time.Sleep(maxUnsettledLooks * interval)
+		assert.ErrorContains(t, f.nextSnapshot().err, root+": the files keep changing")
+		f.requireNoSnapshot()
 		stop()
-		assert.Equal(t, map[string]string{"a.yaml": <-written}, f.texts(f.next()))
-		f.nothing()
+		assert.Equal(t, map[string]string{"a.yaml": <-written}, f.contents(f.nextSnapshot()))
+		f.requireNoSnapshot()
 	})
 }
 
@@ -389,12 +387,12 @@ func TestFirstReadDoesNotWait(t *testing.T) {
 	t.Parallel()
 	for _, age := range []time.Duration{time.Hour, settlePause / 2, 0, -time.Hour} { // the last one is of another clock
 		synctest.Test(t, func(t *testing.T) {
-			root := tree(t, map[string]string{"in/a.yaml": "a"})
+			root := newTree(t, map[string]string{"in/a.yaml": "a"})
 			changed := time.Now().Add(-age)
 			require.NoError(t, os.Chtimes(filepath.Join(root, "in/a.yaml"), changed, changed))
 			began := time.Now()
-			f := begin(t, root, Place{Root: "in"})
-			assert.Equal(t, map[string]string{"in/a.yaml": "a"}, f.texts(f.next()))
+			f := startSource(t, root, Place{Root: "in"})
+			assert.Equal(t, map[string]string{"in/a.yaml": "a"}, f.contents(f.nextSnapshot()))
 			assert.Zero(t, time.Since(began), "changed %s ago", age)
 		})
 	}
@@ -403,76 +401,76 @@ func TestFirstReadDoesNotWait(t *testing.T) {
 func TestUnchangedContentIsNotApplied(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f, _ := follow(t, tree(t, map[string]string{"a.yaml": "a"}), Place{})
-		write(t, f.root+"/a.yaml", "a")
-		write(t, f.root+"/.a.yaml.swp", "not limits")
-		write(t, f.root+"/a.yaml~", "not limits")
-		f.nothing()
+		f := startSettledSource(t, newTree(t, map[string]string{"a.yaml": "a"}), Place{})
+		writeFile(t, f.root+"/a.yaml", "a")
+		writeFile(t, f.root+"/.a.yaml.swp", "not limits")
+		writeFile(t, f.root+"/a.yaml~", "not limits")
+		f.requireNoSnapshot()
 		now := time.Now()
 		require.NoError(t, os.Chtimes(f.root+"/a.yaml", now, now))
-		f.nothing()
+		f.requireNoSnapshot()
 	})
 }
 
 func TestFullReadFindsChangeThatMetadataHides(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f, _ := follow(t, tree(t, map[string]string{"a.yaml": "old"}), Place{})
+		f := startSettledSource(t, newTree(t, map[string]string{"a.yaml": "old"}), Place{})
 		before := modTime(t, f.root+"/a.yaml")
 		require.NoError(t, os.WriteFile(f.root+"/a.yaml", []byte("new"), 0o644))
 		require.NoError(t, os.Chtimes(f.root+"/a.yaml", before, before))
-		time.Sleep(fullReadEvery * interval)
-		assert.Equal(t, map[string]string{"a.yaml": "new"}, f.texts(f.next()))
-		time.Sleep(fullReadEvery * interval)
-		f.nothing()
+		time.Sleep(looksPerFullRead * interval)
+		assert.Equal(t, map[string]string{"a.yaml": "new"}, f.contents(f.nextSnapshot()))
+		time.Sleep(looksPerFullRead * interval)
+		f.requireNoSnapshot()
 	})
 }
 
-func TestErrorIsAppliedOnceAndSoIsItsEnd(t *testing.T) {
+func TestErrorAndItsEndAreEachAppliedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f, _ := follow(t, tree(t, map[string]string{"in/a.yaml": "a"}), Place{Root: "in"})
+		f := startSettledSource(t, newTree(t, map[string]string{"in/a.yaml": "a"}), Place{Root: "in"})
 		rename(t, f.root+"/in", f.root+"/out")
-		assert.ErrorIs(t, f.next().err, fs.ErrNotExist)
-		write(t, f.root+"/other", "x")
-		f.nothing()
+		assert.ErrorIs(t, f.nextSnapshot().err, fs.ErrNotExist)
+		writeFile(t, f.root+"/other", "x")
+		f.requireNoSnapshot()
 		rename(t, f.root+"/out", f.root+"/in")
-		n := f.next()
+		n := f.nextSnapshot()
 		assert.NoError(t, n.err)
-		assert.Equal(t, map[string]string{"in/a.yaml": "a"}, f.texts(n))
+		assert.Equal(t, map[string]string{"in/a.yaml": "a"}, f.contents(n))
 	})
 }
 
 func TestSkippedEntriesAreReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f, _ := follow(t, tree(t, map[string]string{"a.yaml": "a"}), Place{})
-		write(t, f.root+"/b.yaml.txt", "b")
-		n := f.next()
-		assert.Equal(t, map[string]string{"a.yaml": "a"}, f.texts(n))
+		f := startSettledSource(t, newTree(t, map[string]string{"a.yaml": "a"}), Place{})
+		writeFile(t, f.root+"/b.yaml.txt", "b")
+		n := f.nextSnapshot()
+		assert.Equal(t, map[string]string{"a.yaml": "a"}, f.contents(n))
 		require.Len(t, n.skipped, 1)
 		assert.Equal(t, f.root+"/b.yaml.txt", n.skipped[0].Path)
 		require.NoError(t, os.Remove(f.root+"/b.yaml.txt"))
-		assert.Empty(t, f.next().skipped)
-		f.nothing()
+		assert.Empty(t, f.nextSnapshot().skipped)
+		f.requireNoSnapshot()
 	})
 }
 
 func TestReloadAppliesUnchangedFilesSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f, _ := follow(t, tree(t, map[string]string{"a.yaml": "a"}), Place{})
+		f := startSettledSource(t, newTree(t, map[string]string{"a.yaml": "a"}), Place{})
 		began := time.Now()
 		f.Reload()
-		assert.Equal(t, map[string]string{"a.yaml": "a"}, f.texts(f.next()))
+		assert.Equal(t, map[string]string{"a.yaml": "a"}, f.contents(f.nextSnapshot()))
 		assert.Equal(t, settlePause, time.Since(began))
-		f.nothing()
+		f.requireNoSnapshot()
 
-		write(t, f.root+"/a.yaml", "new")
+		writeFile(t, f.root+"/a.yaml", "new")
 		began = time.Now()
 		f.Reload()
-		assert.Equal(t, map[string]string{"a.yaml": "new"}, f.texts(f.next()))
-		assert.Equal(t, settlePause, time.Since(began), "a file being written must not be read")
+		assert.Equal(t, map[string]string{"a.yaml": "new"}, f.contents(f.nextSnapshot()))
+		assert.Equal(t, settlePause, time.Since(began), "the read waits until the writer may have finished")
 	})
 }
 
@@ -482,7 +480,7 @@ func TestRunParsesFiles(t *testing.T) {
 		rule := func(key string) string {
 			return "{domain: d, descriptors: [{key: " + key + ", rate_limit: {unit: second, requests_per_unit: 1}}]}"
 		}
-		root := tree(t, map[string]string{"a.yaml": rule("a"), "a.md": ""})
+		root := newTree(t, map[string]string{"a.yaml": rule("a"), "a.md": ""})
 		var log bytes.Buffer
 		s := New(Options{
 			Place: Place{Root: root}, Parse: limitsfile.Options{MergeDomains: true},
@@ -498,12 +496,12 @@ func TestRunParsesFiles(t *testing.T) {
 		assert.Len(t, u.Limits.Domains[0].Descriptors, 1)
 		assert.Equal(t, []slog.Attr{slog.Int("files", 1)}, u.Attrs)
 
-		write(t, root+"/b.yaml", "nonsense")
+		writeFile(t, root+"/b.yaml", "nonsense")
 		u = <-applied
 		assert.ErrorContains(t, u.Problem, root+"/b.yaml:1:1: ")
 		assert.Nil(t, u.Limits)
 
-		write(t, root+"/b.yaml", rule("b"))
+		writeFile(t, root+"/b.yaml", rule("b"))
 		u = <-applied
 		assert.Len(t, u.Limits.Domains[0].Descriptors, 2)
 		assert.Equal(t, []slog.Attr{slog.Int("files", 2)}, u.Attrs)
@@ -539,7 +537,7 @@ func TestUnchangedFilesAreReportedAsRead(t *testing.T) {
 						return u.Problem
 					})
 				})
-				time.Sleep(2*fullReadEvery*time.Second + time.Minute)
+				time.Sleep(2*looksPerFullRead*time.Second + time.Minute)
 				cancel()
 				running.Wait()
 				assert.Equal(t, c.want, unchanged >= 2, "%d reads", unchanged)
@@ -564,7 +562,7 @@ func TestChangedListIsApplied(t *testing.T) {
 				return u.Problem
 			})
 		}()
-		next := func() source.Update {
+		nextUpdate := func() source.Update {
 			t.Helper()
 			select {
 			case u := <-updates:
@@ -574,16 +572,16 @@ func TestChangedListIsApplied(t *testing.T) {
 				return source.Update{}
 			}
 		}
-		assert.ErrorContains(t, next().Problem, list+": no such file or directory")
+		assert.ErrorContains(t, nextUpdate().Problem, list+": no such file or directory")
 		for _, content := range []string{"a", "a\nb"} {
 			require.NoError(t, os.WriteFile(list, []byte(content), 0o600))
-			u := next()
+			u := nextUpdate()
 			require.NoError(t, u.Problem)
-			values := append(strings.Fields(content), "~") // a value outside the list follows
-			assert.Equal(t, values, u.Limits.Domains[0].Descriptors[0].Condition.Examples()[:len(values)])
+			want := append(strings.Fields(content), "~") // the last example is a value outside the list
+			assert.Equal(t, want, u.Limits.Domains[0].Descriptors[0].Condition.Examples()[:len(want)])
 		}
-		time.Sleep(2 * fullReadEvery * interval)
-		assert.Empty(t, updates, "an unchanged list is no update")
+		time.Sleep(2 * looksPerFullRead * interval)
+		assert.Empty(t, updates, "an unchanged list causes no update")
 		cancel()
 		assert.ErrorIs(t, <-done, context.Canceled)
 	})

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// inode returns the number of the file, which differs from that of a file that it replaces.
+// inode returns the number of the file. A file that replaces another file has another number.
 func inode(info fs.FileInfo) uint64 {
 	stat, _ := info.Sys().(*syscall.Stat_t)
 	return stat.Ino

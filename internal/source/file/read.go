@@ -18,45 +18,46 @@ import (
 )
 
 const (
-	// maxEntries bounds the listed names, so that a path given by mistake is reported soon.
+	// maxEntries bounds the names in the directories, so that the wrong path of a large directory causes an error soon.
 	maxEntries = 100_000
 
-	// maxTotalBytes bounds all files together.
+	// maxTotalBytes bounds the size of all files together.
 	maxTotalBytes = 4 * limitsfile.DefaultMaxFileBytes
 )
 
-// ErrNoFiles is wrapped by the error for a path that exists and has no limits files.
+// ErrNoFiles is wrapped by the error of a path that exists and has no limits files.
 var ErrNoFiles = errors.New("no limits files")
 
-// Skipped is an entry of a directory that was skipped, and why.
-type Skipped struct{ Path, Reason string }
+// SkippedEntry is an entry of a directory that Read skips, with the reason.
+type SkippedEntry struct{ Path, Reason string }
 
 // String returns path: reason.
-func (s Skipped) String() string { return s.Path + ": " + s.Reason }
+func (s SkippedEntry) String() string { return s.Path + ": " + s.Reason }
 
-// Place is where the limits files are, as in the settings of envoyproxy/ratelimit. Root alone can be a file.
+// Place is the path of the limits files, as in the settings of envoyproxy/ratelimit. Root alone can be a file.
 type Place struct {
-	Root, Subdirectory, AppDirectory string // RUNTIME_ROOT and so on
+	Root, Subdirectory, AppDirectory string // RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY
 
-	// WatchRoot adds the siblings of the directory Root/Subdirectory/AppDirectory
-	// whose names start with the directory's name and a dot: config.yaml.
+	// WatchRoot adds files beside the directory AppDirectory: the files with names that start with the name of the
+	// directory and a dot, such as config.yaml beside config.
 	WatchRoot bool
 
-	// IgnoreDotFiles skips names that start with a dot. Names with two dots are always skipped: Kubernetes
-	// ConfigMaps have such directories, which show each file a second time.
+	// IgnoreDotFiles skips names that start with a dot. Read always skips names that start with two dots, because
+	// Kubernetes ConfigMaps have directories with such names, in which each file appears a second time.
 	IgnoreDotFiles bool
 }
 
-// Path returns the path that p stands for.
+// Path returns the path of the directory or of the file.
 func (p Place) Path() string { return filepath.Join(p.Root, p.Subdirectory, p.AppDirectory) }
 
-// Read returns the limits files at p, sorted by path, and the entries that it skipped. In a directory, these are
-// the files that end in .yaml, .yml or .json or have no extension, except test files, and backup and swap files of editors. Read
-// follows symbolic links to files, and to directories if p names them or they belong to a Kubernetes ConfigMap.
+// Read returns the limits files at p, sorted by path, and the entries that it skipped. In a directory, the limits files
+// are the files that end in .yaml, .yml or .json or have no extension, except test files, and backup and swap files of
+// editors. Read follows symbolic links to files. It follows a link to a directory if p names the link, or if the link
+// belongs to a Kubernetes ConfigMap.
 //
-// The error lists everything that can't be read. It wraps fs.ErrNotExist if p doesn't exist, and ErrNoFiles if
-// there are no limits files.
-func (p Place) Read() ([]limitsfile.File, []Skipped, error) {
+// The error lists all files that can't be read. It wraps fs.ErrNotExist if p doesn't exist, and ErrNoFiles if p has no
+// limits files.
+func (p Place) Read() ([]limitsfile.File, []SkippedEntry, error) {
 	w := walker{place: p}
 	w.run()
 	if len(w.errs) > 0 {
@@ -69,10 +70,10 @@ func (p Place) Read() ([]limitsfile.File, []Skipped, error) {
 	return w.files, w.skipped, nil
 }
 
-// TestFileSuffix is the end of the names of test files. In a directory of limits files, they are skipped.
+// TestFileSuffix is the end of the names of test files. In a directory of limits files, Read skips test files.
 const TestFileSuffix = "_test.yaml"
 
-// fingerprint is a hash of the metadata at a place, and of everything else that a walker reports.
+// fingerprint is a hash of the metadata, the skipped entries and the errors at a place.
 type fingerprint [sha256.Size]byte
 
 func (p Place) fingerprint() fingerprint {
@@ -85,19 +86,19 @@ func (p Place) fingerprint() fingerprint {
 // walker visits the limits files at a place.
 type walker struct {
 	place Place
-	stats hash.Hash // gets the metadata of the files; nil to read them
+	stats hash.Hash // gets the metadata of the files; nil means that the walker reads the files
 
-	files   []limitsfile.File
-	skipped []Skipped
-	errs    []error
-	entries int // listed so far
-	bytes   int // read so far
+	files      []limitsfile.File
+	skipped    []SkippedEntry
+	errs       []error
+	entryCount int // the number of names in the visited directories
+	byteCount  int // the number of bytes that were read
 }
 
 func (w *walker) run() {
 	p := w.place
 	if !p.WatchRoot || p.AppDirectory == "" {
-		w.root(p.Path())
+		w.visitNamedPath(p.Path())
 		return
 	}
 	dir, base := filepath.Dir(p.Path()), filepath.Base(p.Path())
@@ -105,63 +106,63 @@ func (w *walker) run() {
 		path := filepath.Join(dir, e.Name())
 		switch {
 		case e.Name() == base:
-			w.root(path)
+			w.visitNamedPath(path)
 		case strings.HasPrefix(e.Name(), base+"."):
-			w.entry(path, e)
+			w.visitEntry(path, e)
 		}
 	}
 }
 
-func (w *walker) fail(err error) { w.errs = append(w.errs, err) }
+func (w *walker) addError(err error) { w.errs = append(w.errs, err) }
 
 func (w *walker) skip(path, format string, args ...any) {
-	w.skipped = append(w.skipped, Skipped{path, fmt.Sprintf(format, args...)})
+	w.skipped = append(w.skipped, SkippedEntry{path, fmt.Sprintf(format, args...)})
 }
 
-// root visits a path that the user named.
-func (w *walker) root(path string) {
+// visitNamedPath visits a path that the settings name.
+func (w *walker) visitNamedPath(path string) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
-		w.fail(withoutOperation(path, err))
+		w.addError(pathError(path, err))
 	case info.IsDir():
-		w.directory(path)
+		w.visitDirectory(path)
 	case info.Mode().IsRegular():
-		w.file(path, info)
+		w.visitFile(path, info)
 	default:
-		w.fail(fmt.Errorf("%s: neither a file nor a directory", path))
+		w.addError(fmt.Errorf("%s: neither a file nor a directory", path))
 	}
 }
 
-func (w *walker) directory(dir string) {
+func (w *walker) visitDirectory(dir string) {
 	for _, e := range w.list(dir) {
-		w.entry(filepath.Join(dir, e.Name()), e)
+		w.visitEntry(filepath.Join(dir, e.Name()), e)
 	}
 }
 
 func (w *walker) list(dir string) []fs.DirEntry {
-	if w.entries > maxEntries {
+	if w.entryCount > maxEntries {
 		return nil
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		w.fail(withoutOperation(dir, err))
+		w.addError(pathError(dir, err))
 	}
-	if w.entries += len(entries); w.entries > maxEntries {
-		w.fail(fmt.Errorf("%s: more than %d files; is this the directory of the limits?", dir, maxEntries))
+	if w.entryCount += len(entries); w.entryCount > maxEntries {
+		w.addError(fmt.Errorf("%s: more than %d files; is this the directory of the limits?", dir, maxEntries))
 		return nil
 	}
 	return entries
 }
 
-func (w *walker) entry(path string, e fs.DirEntry) {
+func (w *walker) visitEntry(path string, e fs.DirEntry) {
 	name := e.Name()
 	if strings.HasPrefix(name, "..") || w.place.IgnoreDotFiles && strings.HasPrefix(name, ".") || isEditorFile(name) {
 		return
 	}
-	link := e.Type()&fs.ModeSymlink != 0
-	if e.IsDir() || link && isConfigMapDirectory(path) {
-		w.directory(path)
+	isLink := e.Type()&fs.ModeSymlink != 0
+	if e.IsDir() || isLink && isConfigMapDirectory(path) {
+		w.visitDirectory(path)
 		return
 	}
 	if strings.HasSuffix(name, TestFileSuffix) {
@@ -175,24 +176,24 @@ func (w *walker) entry(path string, e fs.DirEntry) {
 	}
 	info, err := os.Stat(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && link:
-		w.fail(fmt.Errorf("%s: a symbolic link to a file that doesn't exist", path))
-	case errors.Is(err, fs.ErrNotExist): // removed since the directory was listed
+	case errors.Is(err, fs.ErrNotExist) && isLink:
+		w.addError(fmt.Errorf("%s: a symbolic link to a file that doesn't exist", path))
+	case errors.Is(err, fs.ErrNotExist): // somebody has removed the file
 	case err != nil:
-		w.fail(withoutOperation(path, err))
+		w.addError(pathError(path, err))
 	case info.IsDir():
 		w.skip(path, "a symbolic link to a directory")
 	case !info.Mode().IsRegular():
 		w.skip(path, "not a regular file")
 	default:
-		w.file(path, info)
+		w.visitFile(path, info)
 	}
 }
 
-// isEditorFile reports whether an editor keeps a file of that name beside the file that it edits.
+// isEditorFile reports whether name is the name of a backup or swap file of an editor.
 func isEditorFile(name string) bool {
-	vim := strings.HasPrefix(name, ".") && (strings.HasSuffix(name, ".swp") || strings.HasSuffix(name, ".swx"))
-	return vim || strings.HasPrefix(name, ".#") || strings.HasSuffix(name, "~")
+	isVimFile := strings.HasPrefix(name, ".") && (strings.HasSuffix(name, ".swp") || strings.HasSuffix(name, ".swx"))
+	return isVimFile || strings.HasPrefix(name, ".#") || strings.HasSuffix(name, "~")
 }
 
 func isConfigMapDirectory(link string) bool {
@@ -204,35 +205,35 @@ func isConfigMapDirectory(link string) bool {
 	return err == nil && info.IsDir()
 }
 
-func (w *walker) file(path string, info fs.FileInfo) {
+func (w *walker) visitFile(path string, info fs.FileInfo) {
 	if w.stats != nil {
 		writeStats(w.stats, path, info)
-	} else if w.bytes <= maxTotalBytes {
+	} else if w.byteCount <= maxTotalBytes {
 		w.read(path)
 	}
 }
 
 func (w *walker) read(path string) {
 	data, err := readFile(path)
-	w.bytes += len(data)
+	w.byteCount += len(data)
 	switch {
 	case err != nil:
-		w.fail(err)
+		w.addError(err)
 	case len(data) > limitsfile.DefaultMaxFileBytes:
-		w.fail(fmt.Errorf("%s: the file is too large; maximum is %d MiB", path, limitsfile.DefaultMaxFileBytes>>20))
-	case w.bytes > maxTotalBytes:
-		w.fail(fmt.Errorf("%s: the limits files are too large together; maximum is %d MiB", path, maxTotalBytes>>20))
+		w.addError(fmt.Errorf("%s: the file is too large; maximum is %d MiB", path, limitsfile.DefaultMaxFileBytes>>20))
+	case w.byteCount > maxTotalBytes:
+		w.addError(fmt.Errorf("%s: the limits files are too large together; maximum is %d MiB", path, maxTotalBytes>>20))
 	default:
 		w.files = append(w.files, limitsfile.File{Name: path, Data: data})
 	}
 }
 
-// readFile returns the start of a file: one byte more than a file may have.
+// readFile returns the content of a file. If the file is too large, the result has one byte more than allowed.
 func readFile(path string) ([]byte, error) {
-	// O_NONBLOCK: if path has become a pipe, opening it must not wait for a writer.
+	// If path has become a pipe, O_NONBLOCK opens the pipe without waiting for a writer.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, withoutOperation(path, err)
+		return nil, pathError(path, err)
 	}
 	defer f.Close()
 	var content bytes.Buffer
@@ -240,7 +241,7 @@ func readFile(path string) ([]byte, error) {
 		content.Grow(int(min(info.Size(), limitsfile.DefaultMaxFileBytes)) + bytes.MinRead)
 	}
 	if _, err = content.ReadFrom(io.LimitReader(f, limitsfile.DefaultMaxFileBytes+1)); err != nil {
-		return nil, withoutOperation(path, err)
+		return nil, pathError(path, err)
 	}
 	return content.Bytes(), nil
 }
@@ -249,10 +250,10 @@ func writeStats(w io.Writer, path string, info fs.FileInfo) {
 	fmt.Fprintf(w, "%q %s %d %d %d\n", path, info.Mode(), info.Size(), info.ModTime().UnixNano(), inode(info))
 }
 
-// withoutOperation returns path: no such file or directory.
-func withoutOperation(path string, err error) error {
-	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
-		err = pe.Err
+// pathError returns an error like "PATH: no such file or directory", without the system call that err names.
+func pathError(path string, err error) error {
+	if e := (*fs.PathError)(nil); errors.As(err, &e) {
+		err = e.Err
 	}
 	return fmt.Errorf("%s: %w", path, err)
 }

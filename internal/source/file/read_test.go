@@ -14,9 +14,9 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// tree creates files in a new directory and returns its path. A text that starts with
-// "-> " is the target of a symbolic link.
-func tree(t *testing.T, files map[string]string) string {
+// newTree creates files in a new directory and returns the path of the directory. The key of files is a path. The value
+// is the text of the file, or "-> " and the target of a symbolic link.
+func newTree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
 	for name, text := range files {
@@ -31,24 +31,24 @@ func tree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// names returns the paths below root of the files that were read and skipped.
-func names(t *testing.T, root string, files []limitsfile.File, skipped []Skipped) (read, skippedPaths []string) {
+// pathsBelow returns the paths of files and of skipped entries, without root.
+func pathsBelow(t *testing.T, root string, files []limitsfile.File, skipped []SkippedEntry) (readPaths, skippedPaths []string) {
 	t.Helper()
-	rel := func(path string) string {
-		r, err := filepath.Rel(root, path)
+	pathBelow := func(path string) string {
+		path, err := filepath.Rel(root, path)
 		require.NoError(t, err)
-		return r
+		return path
 	}
 	for _, f := range files {
-		read = append(read, rel(f.Name))
+		readPaths = append(readPaths, pathBelow(f.Name))
 	}
 	for _, s := range skipped {
-		skippedPaths = append(skippedPaths, rel(s.Path))
+		skippedPaths = append(skippedPaths, pathBelow(s.Path))
 	}
-	return read, skippedPaths
+	return readPaths, skippedPaths
 }
 
-func TestReadDirectory(t *testing.T) {
+func TestReadReturnsLimitsFilesOfDirectory(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name           string
@@ -58,7 +58,7 @@ func TestReadDirectory(t *testing.T) {
 		skipped        []string
 	}{
 		{
-			name:  "yaml, yml, json and no extension count, at any depth, sorted by path",
+			name:  "files with extension yaml, yml, json or none are read at any depth, sorted by path",
 			files: map[string]string{"b.yml": "", "a.yaml": "", "c.JSON": "", "limits": "", "a/z.yaml": "", "a/b/c.yaml": ""},
 			read:  []string{"a.yaml", "a/b/c.yaml", "a/z.yaml", "b.yml", "c.JSON", "limits"},
 		},
@@ -80,7 +80,7 @@ func TestReadDirectory(t *testing.T) {
 			read:  []string{"a.yaml"},
 		},
 		{
-			name:  "dot files and directories count",
+			name:  "dot files and directories are read by default",
 			files: map[string]string{".a.yaml": "", ".b/c.yaml": ""},
 			read:  []string{".a.yaml", ".b/c.yaml"},
 		},
@@ -91,7 +91,7 @@ func TestReadDirectory(t *testing.T) {
 			read:           []string{"d.yaml"},
 		},
 		{
-			name: "files of a Kubernetes ConfigMap count once",
+			name: "files of a Kubernetes ConfigMap are read once",
 			files: map[string]string{
 				"..2024_05_01_10_00_00.123/limits.yaml": "", "..data": "-> ..2024_05_01_10_00_00.123",
 				"limits.yaml": "-> ..data/limits.yaml",
@@ -99,14 +99,14 @@ func TestReadDirectory(t *testing.T) {
 			read: []string{"limits.yaml"},
 		},
 		{
-			name: "files of a Kubernetes ConfigMap in sub-directories count once",
+			name: "files in sub-directories of a Kubernetes ConfigMap are read once",
 			files: map[string]string{
 				"..1/sub.d/limits.yaml": "", "..1/sub.d/more/limits": "", "..data": "-> ..1", "sub.d": "-> ..data/sub.d",
 			},
 			read: []string{"sub.d/limits.yaml", "sub.d/more/limits"},
 		},
 		{
-			name:    "a link to a directory inside is skipped",
+			name:    "a link to a directory is skipped",
 			files:   map[string]string{"a.yaml": "", "more": "-> /tmp"},
 			read:    []string{"a.yaml"},
 			skipped: []string{"more"},
@@ -119,27 +119,27 @@ func TestReadDirectory(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			root := tree(t, test.files)
+			root := newTree(t, test.files)
 			files, skipped, err := Place{Root: root, IgnoreDotFiles: test.ignoreDotFiles}.Read()
 			require.NoError(t, err)
-			read, skippedPaths := names(t, root, files, skipped)
-			assert.Equal(t, test.read, read)
+			readPaths, skippedPaths := pathsBelow(t, root, files, skipped)
+			assert.Equal(t, test.read, readPaths)
 			assert.Equal(t, test.skipped, skippedPaths)
 		})
 	}
 }
 
-func TestReadTakesAnyNameOfTheFileItself(t *testing.T) {
+func TestReadAcceptsAnyExtensionOfANamedFile(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(tree(t, map[string]string{"limits.conf": "domain: d"}), "limits.conf")
+	path := filepath.Join(newTree(t, map[string]string{"limits.conf": "domain: d"}), "limits.conf")
 	files, _, err := Place{Root: path}.Read()
 	require.NoError(t, err)
 	assert.Equal(t, []limitsfile.File{{Name: path, Data: []byte("domain: d")}}, files)
 }
 
-func TestReadFollowsLinkAsRoot(t *testing.T) {
+func TestReadFollowsLinkThatIsTheRoot(t *testing.T) {
 	t.Parallel()
-	root := tree(t, map[string]string{"real/a.yaml": "x", "link": "-> real", "file": "-> real/a.yaml"})
+	root := newTree(t, map[string]string{"real/a.yaml": "x", "link": "-> real", "file": "-> real/a.yaml"})
 	files, _, err := Place{Root: filepath.Join(root, "link")}.Read()
 	require.NoError(t, err)
 	require.Len(t, files, 1)
@@ -149,9 +149,9 @@ func TestReadFollowsLinkAsRoot(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-func TestReadErrors(t *testing.T) {
+func TestReadErrorNamesPathAndCause(t *testing.T) {
 	t.Parallel()
-	root := tree(t, map[string]string{
+	root := newTree(t, map[string]string{
 		"dangling/a.yaml": "-> nowhere", "empty/x.md": "", "none/.keep": "",
 		"large/a.yaml": "", "secret/a.yaml": "", "two/a.yaml": "-> nowhere", "two/b.yaml": "-> nowhere",
 	})
@@ -207,17 +207,17 @@ func TestReadBoundsAllFilesTogether(t *testing.T) {
 
 func TestReadSkipsPipes(t *testing.T) {
 	t.Parallel()
-	root := tree(t, map[string]string{"a.yaml": ""})
+	root := newTree(t, map[string]string{"a.yaml": ""})
 	require.NoError(t, syscall.Mkfifo(filepath.Join(root, "pipe"), 0o644))
 	files, skipped, err := Place{Root: root}.Read()
 	require.NoError(t, err)
-	read, skippedPaths := names(t, root, files, skipped)
+	read, skippedPaths := pathsBelow(t, root, files, skipped)
 	assert.Equal(t, []string{"a.yaml"}, read)
 	assert.Equal(t, []string{"pipe"}, skippedPaths)
 	assert.Equal(t, "not a regular file", skipped[0].Reason)
 }
 
-func TestReadPlace(t *testing.T) {
+func TestWatchRootAddsSiblingsOfAppDirectory(t *testing.T) {
 	t.Parallel()
 	layout := map[string]string{
 		"ratelimit/config/a.yaml":      "",
@@ -256,20 +256,20 @@ func TestReadPlace(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			root := tree(t, layout)
+			root := newTree(t, layout)
 			test.place.Root = root
 			files, skipped, err := test.place.Read()
 			require.NoError(t, err)
-			read, skippedPaths := names(t, root, files, skipped)
+			read, skippedPaths := pathsBelow(t, root, files, skipped)
 			assert.Equal(t, test.read, read)
 			assert.Equal(t, test.skipped, skippedPaths)
 		})
 	}
 }
 
-func TestPlaceWithLinkedRoot(t *testing.T) {
+func TestRootOfPlaceMayBeALink(t *testing.T) {
 	t.Parallel()
-	root := tree(t, map[string]string{"v1/ratelimit/config/a.yaml": "", "current": "-> v1"})
+	root := newTree(t, map[string]string{"v1/ratelimit/config/a.yaml": "", "current": "-> v1"})
 	for _, watchRoot := range []bool{false, true} {
 		files, _, err := Place{filepath.Join(root, "current"), "ratelimit", "config", watchRoot, false}.Read()
 		require.NoError(t, err)
@@ -277,9 +277,9 @@ func TestPlaceWithLinkedRoot(t *testing.T) {
 	}
 }
 
-func TestPlaceErrors(t *testing.T) {
+func TestPlaceWithoutFilesIsAnError(t *testing.T) {
 	t.Parallel()
-	root := tree(t, map[string]string{"ratelimit/other/a.yaml": ""})
+	root := newTree(t, map[string]string{"ratelimit/other/a.yaml": ""})
 	_, _, err := Place{root, "ratelimit", "config", true, false}.Read()
 	assert.ErrorIs(t, err, ErrNoFiles)
 	assert.ErrorContains(t, err, filepath.Join(root, "ratelimit/config"))

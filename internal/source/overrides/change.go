@@ -13,24 +13,24 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
-// historyName returns the name of the list with the history, which a Cluster has on the node of the hash.
+// historyName returns the name of the list with the history. In a Cluster, the list is on the node of the hash.
 func historyName(prefix string) string {
 	name, hash := prefix+"rls:overrides:history", prefix+"rls:overrides"
 	if start := strings.IndexByte(prefix, '{'); start >= 0 && strings.IndexByte(prefix[start:], '}') > 1 {
-		return name // the prefix decides on the node
+		return name // the braces in the prefix choose the node
 	}
 	return name + "{" + hash + "}"
 }
 
-// changeScript makes a change if all its conditions hold, adds it to the history, notifies all replicas and returns
-// the old values. Without the permission to publish, replicas find the change by full reads.
+// changeScript makes a change if all conditions of the change hold. It adds the change to the history, notifies all
+// replicas and returns the old values. If Redis does not permit PUBLISH, replicas find the change by full reads.
 //
 // KEYS: the hash, the history. ARGV: channel; the maximum length of the history; the entry of the history as JSON
-// without its end; then for each write the field, the existence that it needs (yes, no or nothing), the tags of
-// which the old value must have one, the tags that it must not have, the operation (set or delete) and the value.
+// without its end; then six arguments for each write: the field; "yes" if the field must exist, "no" if it must not
+// exist, or ""; the tags, one of which the old value must have, or ""; the tags that the old value must not have; the
+// operation (set or delete); the new value.
 //
-// Reply: "conflict", a field and its value; or "ok", the version, the error of PUBLISH or an empty string, and the
-// old values.
+// Reply: "conflict", a field and its value; or "ok", the version, the error of PUBLISH or "", and the old values.
 var changeScript = goredis.NewScript(`
 local hash, history = KEYS[1], KEYS[2]
 local old = {}
@@ -77,12 +77,12 @@ for i = 1, n do reply[i + 3] = old[i] end
 return reply
 `)
 
-// MakeChange makes a change and notifies all replicas, in one atomic step. If Run is running, the change is then in
-// force. If a condition doesn't hold, the error is a changes.ConflictError.
+// MakeChange makes a change and notifies all replicas, in one atomic step. If Run is running, the change is in force
+// when MakeChange returns. If a condition doesn't hold, the error is a changes.ConflictError.
 //
-// After a connection error the change may be made nevertheless. The next full read then applies it.
+// After a connection error, Redis may have made the change. The next full read then applies the change.
 func (s *Store) MakeChange(ctx context.Context, c changes.Change) (changes.Result, error) {
-	if err := s.lock(ctx); err != nil { // until the change is applied, so that no older full read is applied after it
+	if err := s.lock(ctx); err != nil { // the lock keeps a full read of older values from being applied after the change
 		return changes.Result{}, fmt.Errorf("write an override: %w", err)
 	}
 	defer s.unlock()
@@ -101,8 +101,8 @@ func (s *Store) MakeChange(ctx context.Context, c changes.Change) (changes.Resul
 	if problem, _ := reply[2].(string); problem != "" {
 		s.options.Log.Warn("override written; other replicas not notified", "found_within", s.options.Resync, "error", problem)
 	}
-	for _, old := range reply[3:] {
-		r.OldValues = append(r.OldValues, textOrNil(old))
+	for _, oldValue := range reply[3:] {
+		r.OldValues = append(r.OldValues, textOrNil(oldValue))
 	}
 	s.version.Store(r.Version)
 	s.applyWrites(ctx, c.Writes)
@@ -110,7 +110,7 @@ func (s *Store) MakeChange(ctx context.Context, c changes.Change) (changes.Resul
 }
 
 func (s *Store) changeArgs(c changes.Change) []any {
-	entry, _ := json.Marshal(changes.EntryOf(changes.Change{
+	entry, _ := json.Marshal(changes.NewEntry(changes.Change{
 		Author: c.Author, Address: c.Address, Action: c.Action, Reason: c.Reason, ChangedAt: c.ChangedAt, RestoredVersion: c.RestoredVersion,
 	}, changes.Result{}))
 	// The script adds the version and the writes.
@@ -143,18 +143,18 @@ func textOrNil(reply any) *string {
 	return nil
 }
 
-// applyWrites applies what MakeChange has written. The caller holds the mutex.
+// applyWrites applies the writes that MakeChange has made. The caller holds the mutex.
 func (s *Store) applyWrites(ctx context.Context, writes []changes.Write) {
 	switch {
 	case s.apply == nil:
 		return
-	case s.applied == nil:
-		_ = s.readAll(ctx) // Run retries if this fails
+	case s.appliedValues == nil:
+		_ = s.readAll(ctx) // after a failure, Run retries
 		return
 	}
-	all := changes.Applied(s.applied, writes)
-	if !maps.Equal(s.applied, all) {
-		s.applied = all
+	all := changes.ApplyWrites(s.appliedValues, writes)
+	if !maps.Equal(s.appliedValues, all) {
+		s.appliedValues = all
 		_ = s.apply(source.Update{Overrides: all, Outage: s.outage})
 	}
 	s.requestReport()
@@ -173,7 +173,7 @@ func (s *Store) History(ctx context.Context) ([]changes.Entry, error) {
 	for _, text := range texts {
 		var e changes.Entry
 		if err := json.Unmarshal([]byte(text), &e); err != nil {
-			break // somebody else wrote it; what is older can't be compared
+			break // another program wrote this entry, so the versions of older entries have no meaning
 		}
 		history = append(history, e)
 	}

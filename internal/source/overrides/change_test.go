@@ -81,7 +81,7 @@ func TestHistoryKeepsTheLastChanges(t *testing.T) {
 	require.Len(t, history, changes.MaxHistory)
 	assert.EqualValues(t, changes.MaxHistory+3, history[0].Version)
 
-	t.Run("versions go on after the loss of the hash", func(t *testing.T) {
+	t.Run("a lost hash does not restart the versions", func(t *testing.T) {
 		require.NoError(t, db.Client(t).Del(t.Context(), db.Prefix+"rls:overrides").Err())
 		_, _, err := r.Put(t.Context(), "a", "2")
 		require.NoError(t, err)

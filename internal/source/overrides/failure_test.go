@@ -19,7 +19,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-func TestReadsResumeAfterRestart(t *testing.T) {
+func TestReadsResumeAfterRestartOfRedis(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 500 * time.Millisecond})
@@ -43,7 +43,7 @@ func TestReadsResumeAfterRestart(t *testing.T) {
 	assert.NoError(t, states[1])
 }
 
-func TestRedisMayBeDownAtStart(t *testing.T) {
+func TestOverridesAreReadIfRedisComesUpAfterStart(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	s.Kill()
@@ -76,7 +76,7 @@ func TestPutBeforeFirstFullReadAppliesAll(t *testing.T) {
 	assert.Equal(t, values{"a": "1", "b": "3"}, r.current())
 }
 
-func TestReadsResumeAfterFreeze(t *testing.T) {
+func TestReadsResumeAfterRedisWasPaused(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	client := connectWithin(t, redis.Server{URL: s.Addr}, time.Second)
@@ -84,7 +84,7 @@ func TestReadsResumeAfterFreeze(t *testing.T) {
 	awaitSubscriptions(t, "rls:overrides", 1, s.Client(t))
 	s.Pause()
 	defer s.Resume()
-	r.await(func() bool { return len(r.outageChanges()) > 0 && strings.Contains(r.logged(), "silent for too long") })
+	r.await(func() bool { return len(r.outageChanges()) > 0 && strings.Contains(r.logText(), "silent for too long") })
 	s.Resume()
 	r.await(func() bool { return len(r.outageChanges()) == 2 })
 	assert.NoError(t, r.outageChanges()[1])
@@ -95,7 +95,7 @@ func TestReadsResumeAfterFreeze(t *testing.T) {
 
 func TestSilentSubscriptionThatAnswersPingsIsKept(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t) // without other subscribers
+	s := redistest.Start(t) // a server without other subscribers
 	c := s.Client(t)
 	startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 50 * time.Millisecond})
 	subscriber := func() (id string) {
@@ -106,7 +106,7 @@ func TestSilentSubscriptionThatAnswersPingsIsKept(t *testing.T) {
 		}
 		return id
 	}
-	// On a busy machine, a ping can time out, but not each one.
+	// On a busy machine, some pings can time out.
 	polltest.Until(t, timeout, func() bool {
 		before := subscriber()
 		awaitCalls(t, c, "ping", 2) // the first ping was answered
@@ -170,19 +170,19 @@ func TestWithoutChannelRightsChangesAreFoundByResync(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, values{"a": "1"}, a.current())
 	b.awaitOverrides(values{"a": "1"})
-	assert.Contains(t, a.logged(), "other replicas not notified")
+	assert.Contains(t, a.logText(), "other replicas not notified")
 	assert.ErrorContains(t, a.PublishReset(t.Context(), "c"), "NOPERM")
 	awaitCalls(t, s.Client(t), "subscribe", 6)
 	for _, r := range []*replica{a, b} {
-		r.await(func() bool { return strings.Contains(r.logged(), "override subscription lost") })
-		assert.Contains(t, r.logged(), "NOPERM")
+		r.await(func() bool { return strings.Contains(r.logText(), "override subscription lost") })
+		assert.Contains(t, r.logText(), "NOPERM")
 		assert.Empty(t, r.outageChanges())
-		assert.Equal(t, 1, strings.Count(r.logged(), "override subscription lost"), r.logged())
+		assert.Equal(t, 1, strings.Count(r.logText(), "override subscription lost"), r.logText())
 	}
-	assert.NotContains(t, a.logged()+b.logged(), "secret")
+	assert.NotContains(t, a.logText()+b.logText(), "secret")
 }
 
-func TestDocumentedRightsSuffice(t *testing.T) {
+func TestDocumentedRightsAreEnough(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	setUser := []any{"ACL", "SETUSER", "rls", "on", ">secret-1"}
@@ -190,22 +190,22 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 		setUser = append(setUser, right)
 	}
 	require.NoError(t, s.Client(t).Do(t.Context(), setUser...).Err())
-	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr, Auth: "rls:secret-1"}), Prefix: "p:", Resync: 50 * time.Millisecond, Expired: isExpired})
+	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr, Auth: "rls:secret-1"}), Prefix: "p:", Resync: 50 * time.Millisecond, IsExpired: isExpired})
 	awaitSubscriptions(t, "p:rls:overrides", 1, s.Client(t))
 	_, _, err := r.Put(t.Context(), "a", "expired")
 	require.NoError(t, err)
 	r.awaitOverrides(values{})
 	require.NoError(t, r.PublishReset(t.Context(), "c"))
-	assert.NotContains(t, r.logged(), "NOPERM")
+	assert.NotContains(t, r.logText(), "NOPERM")
 	assert.Empty(t, r.outageChanges())
 }
 
 func isExpired(value string, _ time.Time) bool { return value == "expired" }
 
-func TestExpiredAreDeletedByAnyReplica(t *testing.T) {
+func TestExpiredOverridesAreDeletedWhileSeveralReplicasRun(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	o := overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 20 * time.Millisecond, Expired: isExpired}
+	o := overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 20 * time.Millisecond, IsExpired: isExpired}
 	replicas := []*replica{startReplica(t, o), startReplica(t, o), startReplica(t, o)}
 	c := db.Client(t)
 	for range 10 {
@@ -218,7 +218,7 @@ func TestExpiredAreDeletedByAnyReplica(t *testing.T) {
 		})
 	}
 	for _, r := range replicas {
-		assert.NotContains(t, r.logged(), "expired overrides not deleted")
+		assert.NotContains(t, r.logText(), "expired overrides not deleted")
 	}
 }
 
@@ -227,7 +227,7 @@ func TestOverrideIsKeptUnlessBothClocksSayExpired(t *testing.T) {
 	db := redistest.Open(t)
 	o := overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 20 * time.Millisecond}
 	var checks atomic.Int64
-	o.Expired = func(string, time.Time) bool { return checks.Add(1)%2 == 1 } // odd calls: the clock of this process; even calls: the clock of Redis
+	o.IsExpired = func(string, time.Time) bool { return checks.Add(1)%2 == 1 } // odd calls: the clock of this process; even calls: the clock of Redis
 	r := startReplica(t, o)
 	require.NoError(t, db.Client(t).HSet(t.Context(), db.Prefix+"rls:overrides", "a", "1").Err())
 	r.awaitOverrides(values{"a": "1"})
@@ -239,38 +239,38 @@ func TestNewValueSurvivesDeletionOfExpiredOne(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
-		command string // the new value is put just before the deletion sends this command
+		command string // the test puts the new value just before the deletion sends this command
 	}{
 		{"before the clock of Redis is read", "time"},
 		{"after the clock of Redis is read", "evalsha"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			db := redistest.Open(t)
-			other := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
-			_, _, err := other.Put(t.Context(), "a", "expired")
+			otherReplica := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
+			_, _, err := otherReplica.Put(t.Context(), "a", "expired")
 			require.NoError(t, err)
-			_, _, err = other.Put(t.Context(), "b", "expired")
+			_, _, err = otherReplica.Put(t.Context(), "b", "expired")
 			require.NoError(t, err)
 
-			var once atomic.Bool
+			var hasPut atomic.Bool
 			client := connect(t, redis.Server{URL: db.Addr})
 			client.AddHook(commandHook{c.command, func() {
-				if once.CompareAndSwap(false, true) {
-					_, _, err := other.Put(context.Background(), "a", "new")
+				if hasPut.CompareAndSwap(false, true) {
+					_, _, err := otherReplica.Put(context.Background(), "a", "new")
 					assert.NoError(t, err)
 				}
 			}})
-			r := newReplica(t, overrides.Options{Client: client, Prefix: db.Prefix, Resync: 20 * time.Millisecond, Expired: isExpired})
+			r := newReplica(t, overrides.Options{Client: client, Prefix: db.Prefix, Resync: 20 * time.Millisecond, IsExpired: isExpired})
 			r.start()
 			r.awaitOverrides(values{"a": "new"})
-			require.True(t, once.Load())
+			require.True(t, hasPut.Load())
 			assert.Equal(t, values{"a": "new"}, storedValues(db.Client(t), db.Prefix))
-			assert.NotContains(t, r.logged(), "expired overrides not deleted")
+			assert.NotContains(t, r.logText(), "expired overrides not deleted")
 		})
 	}
 }
 
-// commandHook calls f before each command of that name.
+// commandHook calls f before each command with the name command.
 type commandHook struct {
 	command string
 	f       func()
@@ -300,17 +300,17 @@ func (h commandHook) call(cmds ...goredis.Cmder) {
 	}
 }
 
-func TestExpiredThatCantBeDeletedAreAppliedAndLoggedOnce(t *testing.T) {
+func TestExpiredOverridesThatCannotBeDeletedAreAppliedAndLoggedOnce(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := s.Client(t)
 	require.NoError(t, c.HSet(t.Context(), "rls:overrides", "a", "expired").Err())
 	require.NoError(t, c.Do(t.Context(), "ACL", "SETUSER", "default", "-evalsha").Err())
-	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 20 * time.Millisecond, Expired: isExpired})
+	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 20 * time.Millisecond, IsExpired: isExpired})
 	r.start()
 	r.awaitOverrides(values{"a": "expired"})
 	awaitCalls(t, c, "hgetall", 4)
-	assert.Equal(t, 1, strings.Count(r.logged(), "expired overrides not deleted"), r.logged())
+	assert.Equal(t, 1, strings.Count(r.logText(), "expired overrides not deleted"), r.logText())
 	assert.Empty(t, r.outageChanges())
 }
 
@@ -320,7 +320,7 @@ func TestOverridesAndResetsWorkInCluster(t *testing.T) {
 	server := redis.Server{Kind: redis.Cluster, URL: c.URL()}
 	var replicas []*replica
 	for range 3 {
-		replicas = append(replicas, startReplica(t, overrides.Options{Client: connect(t, server), Prefix: "p:", Resync: 500 * time.Millisecond, Expired: isExpired}))
+		replicas = append(replicas, startReplica(t, overrides.Options{Client: connect(t, server), Prefix: "p:", Resync: 500 * time.Millisecond, IsExpired: isExpired}))
 	}
 	awaitAll := func(want values) {
 		t.Helper()
@@ -332,11 +332,11 @@ func TestOverridesAndResetsWorkInCluster(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, values{"a": "1"}, replicas[0].current())
 	awaitAll(values{"a": "1"})
-	old, existed, err := replicas[1].Put(t.Context(), "b", "expired")
+	oldValue, hadValue, err := replicas[1].Put(t.Context(), "b", "expired")
 	require.NoError(t, err)
-	assert.Empty(t, old)
-	assert.False(t, existed)
-	awaitAll(values{"a": "1"}) // expired
+	assert.Empty(t, oldValue)
+	assert.False(t, hadValue)
+	awaitAll(values{"a": "1"}) // without the expired override
 	var nodes []*goredis.Client
 	for _, s := range c.Masters {
 		nodes = append(nodes, s.Client(t))
@@ -352,33 +352,33 @@ func TestOverridesAndResetsWorkInCluster(t *testing.T) {
 
 	// The hash moves to another node.
 	slot := int(c.Client(t).ClusterKeySlot(t.Context(), "p:rls:overrides").Val())
-	from := slot * 3 / 16384
-	c.Migrate(t, slot, c.Masters[from], c.Masters[(from+1)%3], func() {})
-	old, existed, err = replicas[2].Delete(t.Context(), "a")
+	node := slot * 3 / 16384
+	c.Migrate(t, slot, c.Masters[node], c.Masters[(node+1)%3], func() {})
+	oldValue, hadValue, err = replicas[2].Delete(t.Context(), "a")
 	require.NoError(t, err)
-	assert.Equal(t, "1", old)
-	assert.True(t, existed)
+	assert.Equal(t, "1", oldValue)
+	assert.True(t, hadValue)
 	awaitAll(values{})
 	for _, r := range replicas {
 		assert.Empty(t, r.outageChanges())
 	}
 }
 
-func TestClusterFailover(t *testing.T) {
+func TestOverridesSurviveFailoverOfCluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, true)
 	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{Kind: redis.Cluster, URL: c.URL()}), Resync: 500 * time.Millisecond})
 	requireFailover(t, r, c.Masters[int(c.Client(t).ClusterKeySlot(t.Context(), "rls:overrides").Val())*3/16384])
 }
 
-func TestSentinelFailover(t *testing.T) {
+func TestOverridesSurviveFailoverOfSentinel(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinels(t)
 	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{Kind: redis.Sentinel, URL: s.URL()}), Resync: 500 * time.Millisecond})
 	requireFailover(t, r, s.Master)
 }
 
-// requireFailover kills master, which has the hash, and requires that r keeps working.
+// requireFailover kills master, which has the hash, and requires that r still reads and writes overrides.
 func requireFailover(t *testing.T, r *replica, master *redistest.Server) {
 	_, _, err := r.Put(t.Context(), "a", "1")
 	require.NoError(t, err)
@@ -396,7 +396,7 @@ func requireFailover(t *testing.T, r *replica, master *redistest.Server) {
 	}
 }
 
-func TestFailedPutSaysWhy(t *testing.T) {
+func TestErrorOfFailedPutNamesTheCause(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := s.Client(t)

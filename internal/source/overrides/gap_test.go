@@ -16,14 +16,14 @@ func TestEachNewSubscriptionReportsMissedResets(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := s.Client(t)
-	var gaps atomic.Int64
+	var reports atomic.Int64
 	o := overrides.Options{
 		Client: connect(t, redis.Server{URL: s.Addr}), Resync: noResync,
-		OnMissedResets: func() { gaps.Add(1) },
+		OnMissedResets: func() { reports.Add(1) },
 	}
 	r := startReplica(t, o)
 	for n := range int64(3) {
-		r.await(func() bool { return gaps.Load() == n+1 })
+		r.await(func() bool { return reports.Load() == n+1 })
 		awaitSubscriptions(t, "rls:resets", 1, c)
 		_, err := c.TxPipelined(t.Context(), func(p goredis.Pipeliner) error {
 			p.ClientKillByFilter(t.Context(), "TYPE", "pubsub")

@@ -34,11 +34,11 @@ const (
 	// timeout is enough time on a busy machine.
 	timeout = 20 * time.Second
 
-	// noResync is longer than the tests. With it, changes come by messages only.
+	// noResync is longer than the tests. With noResync, a replica learns of changes only by messages.
 	noResync = time.Hour
 )
 
-// connect returns a client as rls makes it, but with a timeout for busy machines.
+// connect returns a client like the client of rls, but with a long timeout for busy machines.
 func connect(tb testing.TB, s redis.Server) goredis.UniversalClient {
 	tb.Helper()
 	return connectWithin(tb, s, 5*time.Second)
@@ -52,26 +52,26 @@ func connectWithin(tb testing.TB, s redis.Server, timeout time.Duration) goredis
 	return c
 }
 
-// replica is a Store and what it has reported.
+// replica is a Store with the updates, resets and log lines of the Store.
 type replica struct {
 	*overrides.Store
 	tb testing.TB
 
 	mu      sync.Mutex
-	applied []map[string]string
-	states  []error // each change of Update.Outage
+	applied []map[string]string // the overrides of each update
+	states  []error             // each change of Update.Outage
 	resets  []string
 	log     bytes.Buffer
 }
 
 func neverExpired(string, time.Time) bool { return false }
 
-// newReplica completes o and returns a Store of it.
+// newReplica sets the missing options of o, and returns a replica that does not run.
 func newReplica(tb testing.TB, o overrides.Options) *replica {
 	r := &replica{tb: tb}
 	o.Resync = cmp.Or(o.Resync, 30*time.Second)
-	if o.Expired == nil {
-		o.Expired = neverExpired
+	if o.IsExpired == nil {
+		o.IsExpired = neverExpired
 	}
 	if o.OnMissedResets == nil {
 		o.OnMissedResets = func() {}
@@ -87,18 +87,18 @@ func (r *replica) apply(u source.Update) error {
 		if u.Overrides != nil {
 			r.applied = append(r.applied, u.Overrides)
 		}
-		var last error
+		var lastOutage error
 		if n := len(r.states); n > 0 {
-			last = r.states[n-1]
+			lastOutage = r.states[n-1]
 		}
-		if (u.Outage == nil) != (last == nil) {
+		if (u.Outage == nil) != (lastOutage == nil) {
 			r.states = append(r.states, u.Outage)
 		}
 	})
 	return nil
 }
 
-// startReplica returns a replica that runs until the test ends, after its first read.
+// startReplica starts a replica that runs until the test ends, and waits for the first read.
 func startReplica(tb testing.TB, o overrides.Options) *replica {
 	tb.Helper()
 	r := newReplica(tb, o)
@@ -130,19 +130,19 @@ func (r *replica) Write(p []byte) (int, error) {
 	return r.log.Write(p)
 }
 
-func (r *replica) logged() (text string) {
+func (r *replica) logText() (text string) {
 	r.withLock(func() { text = r.log.String() })
 	return text
 }
 
-// current returns the overrides applied last, nil if there were none.
-func (r *replica) current() (all map[string]string) {
+// current returns the overrides that were applied last; nil before the first overrides.
+func (r *replica) current() (overrides map[string]string) {
 	r.withLock(func() {
 		if n := len(r.applied); n > 0 {
-			all = r.applied[n-1]
+			overrides = r.applied[n-1]
 		}
 	})
-	return all
+	return overrides
 }
 
 // applyCount returns the number of times that overrides were applied.
@@ -157,10 +157,10 @@ func (r *replica) outageChanges() (states []error) {
 	return states
 }
 
-// awaitOverrides waits until all is applied.
-func (r *replica) awaitOverrides(all map[string]string) {
+// awaitOverrides waits until the applied overrides are want.
+func (r *replica) awaitOverrides(want map[string]string) {
 	r.tb.Helper()
-	r.await(func() bool { current := r.current(); return current != nil && maps.Equal(current, all) })
+	r.await(func() bool { current := r.current(); return current != nil && maps.Equal(current, want) })
 }
 
 // await waits until f returns true.
@@ -168,14 +168,14 @@ func (r *replica) await(f func() bool) {
 	r.tb.Helper()
 	defer func() {
 		if r.tb.Failed() {
-			r.tb.Logf("applied last: %v\nstates: %v\nlog: %s", r.current(), r.outageChanges(), r.logged())
+			r.tb.Logf("applied last: %v\nstates: %v\nlog: %s", r.current(), r.outageChanges(), r.logText())
 		}
 	}()
 	polltest.Until(r.tb, timeout, f)
 }
 
-// awaitSubscriptions waits until the nodes have n subscriptions to channel. The full reads that
-// follow may not be complete.
+// awaitSubscriptions waits until the nodes have n subscriptions to channel. It does not wait for the full reads after
+// the subscriptions.
 func awaitSubscriptions(tb testing.TB, channel string, n int64, nodes ...*goredis.Client) {
 	tb.Helper()
 	polltest.Until(tb, timeout, func() bool {
@@ -187,26 +187,26 @@ func awaitSubscriptions(tb testing.TB, channel string, n int64, nodes ...*goredi
 	}, "subscriptions to %s", channel)
 }
 
-// awaitSettled waits until the replicas are subscribed and the full read after that is
-// complete, because that read would find changes without messages.
+// awaitSettled waits until the replicas have subscribed and have made the full read after the subscription. Otherwise
+// this full read could find changes without messages.
 func awaitSettled(tb testing.TB, c *goredis.Client, prefix string, replicas ...*replica) {
 	tb.Helper()
 	channel := prefix + "rls:resets"
 	awaitSubscriptions(tb, channel, int64(len(replicas)), c)
 	for _, r := range replicas {
-		for range 2 { // the first message can arrive during that read
+		for range 2 { // the first message can arrive during the full read
 			message := rand.Text()
-			r.await(func() (received bool) {
+			r.await(func() (isReceived bool) {
 				require.NoError(tb, c.Publish(context.Background(), channel, message).Err())
-				r.withLock(func() { received = slices.Contains(r.resets, message) })
-				return received
+				r.withLock(func() { isReceived = slices.Contains(r.resets, message) })
+				return isReceived
 			})
 		}
 	}
 }
 
-// calls returns how often Redis got a command.
-func calls(tb testing.TB, c *goredis.Client, command string) (n int) {
+// countCommands returns how often Redis got a command.
+func countCommands(tb testing.TB, c *goredis.Client, command string) (n int) {
 	tb.Helper()
 	for line := range strings.Lines(c.Info(context.Background(), "commandstats").Val()) {
 		if rest, ok := strings.CutPrefix(line, "cmdstat_"+command+":"); ok {
@@ -226,21 +226,21 @@ func calls(tb testing.TB, c *goredis.Client, command string) (n int) {
 // awaitCalls waits until Redis got a command n more times.
 func awaitCalls(tb testing.TB, c *goredis.Client, command string, n int) {
 	tb.Helper()
-	before := calls(tb, c, command)
-	polltest.Until(tb, timeout, func() bool { return calls(tb, c, command) >= before+n }, "%d times more %s", n, command)
+	before := countCommands(tb, c, command)
+	polltest.Until(tb, timeout, func() bool { return countCommands(tb, c, command) >= before+n }, "%d more commands %s", n, command)
 }
 
-// Put sets a value and returns the old one.
-func (r *replica) Put(ctx context.Context, field, value string) (old string, existed bool, err error) {
+// Put sets the value of a field, and returns the old value.
+func (r *replica) Put(ctx context.Context, field, value string) (oldValue string, hadValue bool, err error) {
 	return r.write(ctx, changes.Write{Field: field, Value: &value})
 }
 
-// Delete deletes a value and returns it.
-func (r *replica) Delete(ctx context.Context, field string) (old string, existed bool, err error) {
+// Delete deletes the value of a field, and returns the value.
+func (r *replica) Delete(ctx context.Context, field string) (oldValue string, hadValue bool, err error) {
 	return r.write(ctx, changes.Write{Field: field})
 }
 
-func (r *replica) write(ctx context.Context, w changes.Write) (old string, existed bool, err error) {
+func (r *replica) write(ctx context.Context, w changes.Write) (oldValue string, hadValue bool, err error) {
 	result, err := r.MakeChange(ctx, changes.Change{Action: changes.Put, Writes: []changes.Write{w}})
 	if err != nil || result.OldValues[0] == nil {
 		return "", false, err

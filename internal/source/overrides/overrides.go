@@ -1,11 +1,12 @@
-// Package overrides is the source of overrides, and of the rules and switches of run time, in a hash in Redis that
-// all replicas share. It doesn't interpret the values.
+// Package overrides is the source of overrides, and of the rules and switches that are set at run time. Redis keeps all
+// of them in one hash that all replicas share. The package doesn't interpret the values.
 //
 // Terms:
 //
-// - message: a changed field, on the channel that has the hash's name, or a reset counter;
-// - full read: HGETALL of the hash, after each message, each subscription and each resync interval, because
-// messages can get lost.
+// - message: a message names a changed field, or a counter that was reset. Changed fields are on a channel with the
+// name of the hash;
+// - full read: HGETALL of the hash. A replica makes a full read after each message, after each subscription and at
+// each resync interval, because messages can get lost.
 package overrides
 
 import (
@@ -24,7 +25,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
-// Options configure a Store. Only Prefix and Report are optional. No function may call the Store.
+// Options configure a Store. Only Prefix and Report are optional. The functions must not call the Store.
 type Options struct {
 	// Client connects to the Redis of the overrides. Its timeouts bound each command.
 	Client goredis.UniversalClient
@@ -35,38 +36,39 @@ type Options struct {
 	// Resync is the interval of full reads.
 	Resync time.Duration
 
-	// Expired reports whether value has expired at now. A full read deletes such values.
-	Expired func(value string, now time.Time) bool
+	// IsExpired reports whether value has expired at now. A full read deletes expired values.
+	IsExpired func(value string, now time.Time) bool
 
-	// Report returns the report of this replica, without its version, or is nil for no report.
+	// Report returns the report of this replica without Version. If Report is nil, the replica makes no reports.
 	Report func() changes.Replica
 
 	// OnReset gets each counter that any replica passes to PublishReset.
 	OnReset func(counter string)
 
-	// OnMissedResets reports that resets may have been missed.
+	// OnMissedResets is called when the Store may have missed messages about reset counters.
 	OnMissedResets func()
 
-	// Log gets problems and their end. It never gets a value.
+	// Log gets each problem and the end of the problem. It never gets a value.
 	Log *slog.Logger
 }
 
-// Store is the source of overrides and changes them. It is safe for concurrent use.
+// Store is the source of overrides. It also changes overrides. It is safe for concurrent use.
 type Store struct {
 	options      Options
-	hash, resets string        // names in Redis; hash is also a channel
-	history      string        // the name of the list
+	hash         string        // the name of the hash, and of the channel for changed fields
+	resets       string        // the name of the channel for reset counters
+	history      string        // the name of the list with the history
 	replicas     string        // the name of the hash with the reports of replicas
 	readRequests chan struct{} // has an element if Run should read soon
 
 	reportRequests chan struct{} // has an element if Run should report this replica soon
 
-	mutex         chan struct{}             // full while a goroutine uses the fields below
-	apply         func(source.Update) error // nil while Run isn't running
-	applied       map[string]string         // the values that apply got last, or nil; the map is never modified
-	version       atomic.Int64              // of the last change that was read or made
-	outage        error                     // why Redis can't be read, as last passed to apply; nil if it can
-	warnedExpired bool                      // the log has the warning about expired overrides
+	mutex              chan struct{}             // full while a goroutine uses the fields below
+	apply              func(source.Update) error // nil while Run isn't running
+	appliedValues      map[string]string         // the values that apply got last, or nil; the map is never modified
+	version            atomic.Int64              // the version of the last change that was read or made
+	outage             error                     // the outage that apply got last; nil if Redis can be read
+	hasWarnedOfExpired bool                      // the log has the warning about expired overrides
 }
 
 var _ source.Source = (*Store)(nil)
@@ -105,8 +107,8 @@ func (s *Store) readAll(ctx context.Context) error {
 	delete(all, changes.VersionField)
 	s.deleteExpired(ctx, all)
 	var u source.Update
-	if s.applied == nil || !maps.Equal(s.applied, all) {
-		s.applied, u.Overrides = all, all
+	if s.appliedValues == nil || !maps.Equal(s.appliedValues, all) {
+		s.appliedValues, u.Overrides = all, all
 	}
 	if s.outage != nil {
 		s.options.Log.Info("overrides can be read again")
@@ -119,8 +121,8 @@ func (s *Store) readAll(ctx context.Context) error {
 	return nil
 }
 
-// deleteScript deletes the targets that still have the given values. KEYS: the hash. ARGV: target, value, target,
-// value and so on. Reply: OK.
+// deleteScript deletes each target that still has the value in ARGV. KEYS: the hash. ARGV: targets and values in turn.
+// Reply: OK.
 var deleteScript = goredis.NewScript(`
 for i = 1, #ARGV, 2 do
   if redis.call('HGET', KEYS[1], ARGV[i]) == ARGV[i + 1] then
@@ -130,20 +132,20 @@ end
 return redis.status_reply('OK')
 `)
 
-// deleteExpired deletes overrides that have expired by the clocks of this process and of Redis, so that a replica
-// whose clock is ahead deletes nothing early. A target with a new value keeps it.
+// deleteExpired deletes the overrides that have expired by the clock of this process and by the clock of Redis. So a
+// replica with a clock that is ahead deletes no override too early. If a target has got a new value, it keeps the value.
 func (s *Store) deleteExpired(ctx context.Context, all map[string]string) {
-	const maxBatch = 1000 // a larger one would block Redis for too long
-	expired := s.expired(all, time.Now())
+	const maxDeletions = 1000 // more deletions would block Redis for too long
+	expired := s.expiredOverrides(all, time.Now())
 	if len(expired) == 0 {
 		return
 	}
 	now, err := s.options.Client.Time(ctx).Result()
 	if err == nil {
-		expired = s.expired(expired, now)
+		expired = s.expiredOverrides(expired, now)
 		var args []any
 		for target, value := range expired {
-			if args = append(args, target, value); len(args) == 2*maxBatch {
+			if args = append(args, target, value); len(args) == 2*maxDeletions {
 				break
 			}
 		}
@@ -153,18 +155,18 @@ func (s *Store) deleteExpired(ctx context.Context, all map[string]string) {
 		err = deleteScript.Run(ctx, s.options.Client, []string{s.hash}, args...).Err()
 	}
 	if err == nil {
-		s.warnedExpired = false
-		maps.DeleteFunc(all, func(target, _ string) bool { _, gone := expired[target]; return gone })
-	} else if ctx.Err() == nil && !s.warnedExpired {
-		s.warnedExpired = true
+		s.hasWarnedOfExpired = false
+		maps.DeleteFunc(all, func(target, _ string) bool { _, isExpired := expired[target]; return isExpired })
+	} else if ctx.Err() == nil && !s.hasWarnedOfExpired {
+		s.hasWarnedOfExpired = true
 		s.options.Log.Warn("expired overrides not deleted from Redis; they stay out of force", "error", err)
 	}
 }
 
-func (s *Store) expired(all map[string]string, now time.Time) map[string]string {
+func (s *Store) expiredOverrides(overrides map[string]string, now time.Time) map[string]string {
 	expired := map[string]string{}
-	for target, value := range all {
-		if s.options.Expired(value, now) {
+	for target, value := range overrides {
+		if s.options.IsExpired(value, now) {
 			expired[target] = value
 		}
 	}
@@ -183,7 +185,7 @@ func (s *Store) lock(ctx context.Context) error {
 func (s *Store) unlock() { <-s.mutex }
 
 func (s *Store) explain(operation string, err error) error {
-	// Redis before 7 puts the code of a script's error into the middle of the text.
+	// Redis before 7 writes the code of an error in a script into the middle of the text, so search the whole text.
 	if strings.Contains(err.Error(), "WRONGTYPE") {
 		return fmt.Errorf("%s: the key %s in Redis has another type, want a hash; delete it or choose another prefix: %w", operation, s.hash, err)
 	}

@@ -29,10 +29,10 @@ func TestEveryReplicaAppliesPutAndDelete(t *testing.T) {
 	}
 	awaitSettled(t, db.Client(t), db.Prefix, replicas...)
 	for _, step := range []struct {
-		by            int
-		target, value string // no value: delete
-		old           string
-		existed       bool
+		replica       int
+		target, value string // an empty value deletes the target
+		oldValue      string
+		hadValue      bool
 		want          values
 	}{
 		{0, "a", "1", "", false, values{"a": "1"}},
@@ -43,18 +43,18 @@ func TestEveryReplicaAppliesPutAndDelete(t *testing.T) {
 		{1, "RELOAD_ALL", "4", "", false, values{"a": "3", "RELOAD_ALL": "4"}},
 		{1, "\x00 \n", "5", "", false, values{"a": "3", "RELOAD_ALL": "4", "\x00 \n": "5"}},
 	} {
-		var old string
-		var existed bool
+		var oldValue string
+		var hadValue bool
 		var err error
 		if step.value == "" {
-			old, existed, err = replicas[step.by].Delete(t.Context(), step.target)
+			oldValue, hadValue, err = replicas[step.replica].Delete(t.Context(), step.target)
 		} else {
-			old, existed, err = replicas[step.by].Put(t.Context(), step.target, step.value)
+			oldValue, hadValue, err = replicas[step.replica].Put(t.Context(), step.target, step.value)
 		}
 		require.NoError(t, err)
-		assert.Equal(t, step.old, old)
-		assert.Equal(t, step.existed, existed)
-		assert.Equal(t, step.want, replicas[step.by].current(), "applied here when the write returns")
+		assert.Equal(t, step.oldValue, oldValue)
+		assert.Equal(t, step.hadValue, hadValue)
+		assert.Equal(t, step.want, replicas[step.replica].current(), "the write is applied in this replica when it returns")
 		for _, r := range replicas {
 			r.awaitOverrides(step.want)
 		}
@@ -70,7 +70,7 @@ func TestUnchangedOverridesAreNotApplied(t *testing.T) {
 		require.NoError(t, err)
 	}
 	awaitCalls(t, db.Client(t), "hgetall", 5)
-	assert.Equal(t, 2, r.applyCount(), "the empty set at first, then the value")
+	assert.Equal(t, 2, r.applyCount(), "one update for the empty set, and one update for the value")
 }
 
 func TestResyncFindsChangeWithoutMessage(t *testing.T) {
@@ -95,7 +95,7 @@ func TestAnyMessageCausesFullRead(t *testing.T) {
 		want    values
 	}{
 		{"a target", values{"a": "1", "b": "2"}, "a", values{"a": "1", "b": "2"}},
-		{"a target longer than any", values{"c": "3"}, strings.Repeat("x", 5000), values{"a": "1", "b": "2", "c": "3"}},
+		{"a very long target", values{"c": "3"}, strings.Repeat("x", 5000), values{"a": "1", "b": "2", "c": "3"}},
 		{"an unknown target", values{"a": "4"}, "nobody", values{"a": "4", "b": "2", "c": "3"}},
 		{"an empty message", values{"b": "5"}, "", values{"a": "4", "b": "5", "c": "3"}},
 	} {
@@ -118,32 +118,32 @@ func TestResetsReachAllReplicas(t *testing.T) {
 	o := overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync}
 	a, b := startReplica(t, o), startReplica(t, o)
 	awaitSubscriptions(t, db.Prefix+"rls:resets", 2, db.Client(t))
-	long := strings.Repeat("x", 1<<16)
+	longName := strings.Repeat("x", 1<<16)
 	require.NoError(t, a.PublishReset(t.Context(), "shop|ip=1"))
-	require.NoError(t, a.PublishReset(t.Context(), long))
+	require.NoError(t, a.PublishReset(t.Context(), longName))
 	for _, r := range []*replica{a, b} {
-		r.await(func() (all bool) {
-			r.withLock(func() { all = assert.ObjectsAreEqual([]string{"shop|ip=1", long}, r.resets) })
-			return all
+		r.await(func() (isComplete bool) {
+			r.withLock(func() { isComplete = assert.ObjectsAreEqual([]string{"shop|ip=1", longName}, r.resets) })
+			return isComplete
 		})
 	}
 }
 
-func TestManyAreApplied(t *testing.T) {
+func TestTenThousandOverridesAreApplied(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	many, args := values{}, []any{}
+	want, args := values{}, []any{}
 	for i := range 10_001 {
-		many[fmt.Sprint(i)] = "1"
+		want[fmt.Sprint(i)] = "1"
 		args = append(args, fmt.Sprint(i), "1")
 	}
 	require.NoError(t, db.Client(t).HSet(t.Context(), db.Prefix+"rls:overrides", args...).Err())
 	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 50 * time.Millisecond})
 	r.start()
-	r.awaitOverrides(many)
+	r.awaitOverrides(want)
 }
 
-func TestFloodOfMessagesEndsInLatestState(t *testing.T) {
+func TestManyMessagesCauseFewReadsAndTheLatestOverridesAreApplied(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	c := connect(t, redis.Server{URL: db.Addr})
@@ -165,9 +165,8 @@ func TestFloodOfMessagesEndsInLatestState(t *testing.T) {
 	assert.Less(t, r.applyCount(), 1000, "one read serves many messages")
 }
 
-// TestConcurrentWritesAreAtomic demands that concurrent writers of one target each get
-// another previous value, as if they existed written one after the other, and that all
-// replicas end with the same value.
+// TestConcurrentWritesAreAtomic writes one target from all replicas at the same time. Each write must replace another
+// value, as if the writes happened one after the other. At the end, all replicas must have the same value.
 func TestConcurrentWritesAreAtomic(t *testing.T) {
 	t.Parallel()
 	const writes = 50
@@ -178,27 +177,27 @@ func TestConcurrentWritesAreAtomic(t *testing.T) {
 	}
 	awaitSettled(t, db.Client(t), db.Prefix, replicas...)
 	var mu sync.Mutex
-	written, replaced := values{}, values{}
+	writtenValues, replacedValues := values{}, values{}
 	var writing sync.WaitGroup
 	for i, r := range replicas {
 		writing.Go(func() {
 			for n := range writes {
 				value := fmt.Sprint(i, n)
-				old, existed, err := "", false, error(nil)
-				deleted := n%5 == 4
-				if deleted {
-					old, existed, err = r.Delete(context.Background(), "a")
+				oldValue, hadValue, err := "", false, error(nil)
+				isDeletion := n%5 == 4
+				if isDeletion {
+					oldValue, hadValue, err = r.Delete(context.Background(), "a")
 				} else {
-					old, existed, err = r.Put(context.Background(), "a", value)
+					oldValue, hadValue, err = r.Put(context.Background(), "a", value)
 				}
 				assert.NoError(t, err)
 				mu.Lock()
-				if !deleted {
-					written[value] = ""
+				if !isDeletion {
+					writtenValues[value] = ""
 				}
-				if existed {
-					assert.NotContains(t, replaced, old, "two writers replaced the same value")
-					replaced[old] = ""
+				if hadValue {
+					assert.NotContains(t, replacedValues, oldValue, "two writers replaced the same value")
+					replacedValues[oldValue] = ""
 				}
 				mu.Unlock()
 			}
@@ -206,10 +205,10 @@ func TestConcurrentWritesAreAtomic(t *testing.T) {
 	}
 	writing.Wait()
 	want := storedValues(db.Client(t), db.Prefix)
-	if last, remains := want["a"]; remains {
-		replaced[last] = ""
+	if lastValue, ok := want["a"]; ok {
+		replacedValues[lastValue] = ""
 	}
-	assert.Equal(t, written, replaced, "each value is replaced, or remains")
+	assert.Equal(t, writtenValues, replacedValues, "each written value was replaced, or is the last value")
 	for _, r := range replicas {
 		r.awaitOverrides(want)
 	}
@@ -218,8 +217,8 @@ func TestConcurrentWritesAreAtomic(t *testing.T) {
 func TestPutWritesAndNotifiesInOneCommand(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	other := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync})
-	awaitSettled(t, db.Client(t), db.Prefix, other)
+	otherReplica := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync})
+	awaitSettled(t, db.Client(t), db.Prefix, otherReplica)
 	client := connect(t, redis.Server{URL: db.Addr})
 	s := newReplica(t, overrides.Options{Client: client, Prefix: db.Prefix})
 	_, _, err := s.Put(t.Context(), "a", "1") // loads the script
@@ -231,10 +230,10 @@ func TestPutWritesAndNotifiesInOneCommand(t *testing.T) {
 	_, _, err = s.Put(t.Context(), "a", "2")
 	require.NoError(t, err)
 	assert.Equal(t, 1, commands)
-	other.awaitOverrides(values{"a": "2"})
+	otherReplica.awaitOverrides(values{"a": "2"})
 }
 
-func TestPutEndsWithItsContext(t *testing.T) {
+func TestPutReturnsWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	client, _, err := redis.Connect(redis.Server{URL: s.Addr}, time.Hour)
@@ -253,7 +252,7 @@ func TestPutEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestWithoutRunNothingIsApplied(t *testing.T) {
+func TestChangesAreAppliedOnlyWhileRunIsRunning(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})

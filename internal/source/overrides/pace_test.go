@@ -18,16 +18,16 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-// TestReadsAfterMessagesArePaced has an apply that takes 100 ms. Between two reads there
-// is a rest of up to 300 ms, but no rest before a read after a quiet time.
-func TestReadsAfterMessagesArePaced(t *testing.T) {
+// TestReadsAfterMessagesHavePauses applies each update in 100 ms. Between two reads, the store pauses for up to 300 ms.
+// After a time without messages, the store reads without a pause.
+func TestReadsAfterMessagesHavePauses(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	var applied atomic.Int64
 	notified := make(chan struct{}, 1000)
 	s := overrides.New(overrides.Options{
 		Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: time.Hour,
-		Expired: neverExpired, OnReset: func(string) {}, OnMissedResets: func() {}, Log: slog.New(slog.DiscardHandler),
+		IsExpired: neverExpired, OnReset: func(string) {}, OnMissedResets: func() {}, Log: slog.New(slog.DiscardHandler),
 	})
 	apply := func(source.Update) error {
 		applied.Add(1)
@@ -56,19 +56,19 @@ func TestReadsAfterMessagesArePaced(t *testing.T) {
 	// A busy machine makes some changes slow, but not all.
 	i := 0
 	polltest.Until(t, timeout, func() bool {
-		time.Sleep(600 * time.Millisecond) // longer than the rest
+		time.Sleep(600 * time.Millisecond) // longer than the pause
 		began := time.Now()
 		i++
 		change(i)
 		<-notified
 		return time.Since(began) < 250*time.Millisecond
-	}, "no rest is due after a quiet time")
+	}, "a read after a time without messages has no pause")
 
 	before, began := applied.Load(), time.Now()
 	for time.Since(began) < 2*time.Second {
 		i++
 		change(i)
 	}
-	times, most := applied.Load()-before, 2+time.Since(began)/(400*time.Millisecond)
-	assert.LessOrEqual(t, times, int64(most), "a storm of messages causes few reads")
+	updates, maxUpdates := applied.Load()-before, 2+time.Since(began)/(400*time.Millisecond)
+	assert.LessOrEqual(t, updates, int64(maxUpdates), "many messages cause few reads")
 }

@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// reportInterval is the interval of reports. A change causes an earlier one.
+	// reportInterval is the interval of reports. After a change, the next report comes earlier.
 	reportInterval = 5 * time.Second
 
-	keepReport = time.Minute
+	maxReportAge = time.Minute
 
-	// reportsPerPrune is the number of reports after which a replica deletes those older than keepReport.
+	// reportsPerPrune is the number of reports after which a replica deletes the reports older than maxReportAge.
 	reportsPerPrune = 12
 )
 
-// reportScript stores the report of a replica with the time of Redis. KEYS: the hash of replicas. ARGV: the name,
-// the report, the time to live of the hash in milliseconds, and "prune" to delete the reports that are older than
-// that. Reply: OK.
+// reportScript stores the report of a replica with the time of Redis. KEYS: the hash of replicas. ARGV: the name; the
+// report; the time to live of the hash in milliseconds; "prune" to delete the reports that are older than the time to
+// live, or "". Reply: OK.
 var reportScript = goredis.NewScript(`
 local now = tonumber(redis.call('TIME')[1])
 redis.call('HSET', KEYS[1], ARGV[1], string.format('%d ', now) .. ARGV[2])
@@ -45,8 +45,8 @@ end
 return redis.status_reply('OK')
 `)
 
-// reportAll reports this replica until ctx is done, and then deletes its report.
-func (s *Store) reportAll(ctx context.Context) {
+// reportReplica reports this replica until ctx is done, and then deletes the report.
+func (s *Store) reportReplica(ctx context.Context) {
 	if s.options.Report == nil {
 		return
 	}
@@ -59,7 +59,7 @@ func (s *Store) reportAll(ctx context.Context) {
 		if n%reportsPerPrune == reportsPerPrune-1 {
 			prune = "prune"
 		}
-		err := reportScript.Run(ctx, s.options.Client, []string{s.replicas}, r.Name, text, keepReport.Milliseconds(), prune).Err()
+		err := reportScript.Run(ctx, s.options.Client, []string{s.replicas}, r.Name, text, maxReportAge.Milliseconds(), prune).Err()
 		if err != nil && ctx.Err() == nil && n == 0 {
 			s.options.Log.Warn("replica not reported; rls limits show --replicas does not show it", "error", err)
 		}
@@ -69,7 +69,7 @@ func (s *Store) reportAll(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_ = s.options.Client.HDel(ctx, s.replicas, name).Err() // otherwise it is deleted later
+	_ = s.options.Client.HDel(ctx, s.replicas, name).Err() // after a failure, another replica deletes the report later
 }
 
 // waitForReport waits until the next report is due, or returns false when ctx is done.
@@ -104,12 +104,12 @@ func (s *Store) Replicas(ctx context.Context) ([]changes.Replica, error) {
 	var replicas []changes.Replica
 	for _, value := range all {
 		seconds, text, _ := strings.Cut(value, " ")
-		at, err := strconv.ParseInt(seconds, 10, 64)
+		reportedAt, err := strconv.ParseInt(seconds, 10, 64)
 		var r changes.Replica
 		if err != nil || json.Unmarshal([]byte(text), &r) != nil {
-			continue // somebody else wrote it
+			continue // another program wrote this value
 		}
-		if r.SeenAgo = max(now.Truncate(time.Second).Sub(time.Unix(at, 0)), 0); r.SeenAgo <= keepReport {
+		if r.SeenAgo = max(now.Truncate(time.Second).Sub(time.Unix(reportedAt, 0)), 0); r.SeenAgo <= maxReportAge {
 			replicas = append(replicas, r)
 		}
 	}

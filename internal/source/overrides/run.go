@@ -15,7 +15,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source"
 )
 
-// Run implements source.Source. It must not run twice at a time.
+// Run implements source.Source. Only one call of Run may be running.
 func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error {
 	if err := s.lock(ctx); err != nil {
 		return err
@@ -29,19 +29,19 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 	}()
 	var background sync.WaitGroup
 	defer background.Wait()
-	background.Go(func() { s.follow(ctx) })
-	background.Go(func() { s.reportAll(ctx) })
+	background.Go(func() { s.followMessages(ctx) })
+	background.Go(func() { s.reportReplica(ctx) })
 
 	retry, resync := s.startBackoff(), time.NewTimer(0)
 	defer resync.Stop()
-	var nextRead time.Time // messages cause no earlier read
+	var earliestRead time.Time // a message causes no read before this time
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-resync.C:
 		case <-s.readRequests:
-			if !wait.Sleep(ctx, time.Until(nextRead)) {
+			if !wait.Sleep(ctx, time.Until(earliestRead)) {
 				return ctx.Err()
 			}
 		}
@@ -51,14 +51,14 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 			err = s.readAll(ctx)
 			s.unlock()
 		}
-		nextRead = time.Now().Add(min(3*time.Since(began), maxRest))
+		earliestRead = time.Now().Add(min(3*time.Since(began), maxReadPause))
 		if err == nil {
 			retry.Reset()
-			// Shortened at random, so that replicas that start together don't read together.
+			// A random interval keeps replicas that start together from reading together.
 			resync.Reset(time.Duration(float64(s.options.Resync) * (0.8 + 0.2*rand.Float64())))
 			continue
 		}
-		// A client of a Cluster looks for the node of the hash only after a redirect of a living node.
+		// A client of a Cluster learns the new node of the hash only if the old node answers. So reload the nodes here.
 		if c, ok := s.options.Client.(interface{ ReloadState(context.Context) }); ok {
 			c.ReloadState(ctx)
 		}
@@ -66,30 +66,31 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 	}
 }
 
-// maxRest bounds the time between two reads that messages cause, so that they take a quarter of the time.
-const maxRest = 300 * time.Millisecond
+// maxReadPause bounds the pause before a read that a message causes. A shorter pause is three times the duration of the
+// last read, so such reads take a quarter of the time.
+const maxReadPause = 300 * time.Millisecond
 
 func (s *Store) startBackoff() *backoff.ExponentialBackOff {
 	resync := s.options.Resync
 	return wait.Backoff{Initial: min(100*time.Millisecond, resync), Max: min(5*time.Second, resync), Jitter: 0.2}.Start()
 }
 
-// follow reports the messages of all replicas until ctx is done. It renews a failed subscription.
-func (s *Store) follow(ctx context.Context) {
+// followMessages handles the messages of all replicas until ctx is done. It renews a failed subscription.
+func (s *Store) followMessages(ctx context.Context) {
 	retry := s.startBackoff()
-	for lost := false; ; {
-		subscribed, err := s.subscribe(ctx)
+	for isLost := false; ; {
+		wasSubscribed, err := s.subscribe(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if subscribed {
+		if wasSubscribed {
 			retry.Reset()
-			lost = false
+			isLost = false
 		}
-		if !lost {
-			lost = true
+		if !isLost {
+			isLost = true
 			s.options.Log.Warn("override subscription lost; overrides are read at each interval", "interval", s.options.Resync, "error", err)
-			s.requestRead() // Redis may be down for reads as well
+			s.requestRead() // the read finds out whether Redis is down for reads too
 		}
 		if !wait.Sleep(ctx, retry.NextBackOff()) {
 			return
@@ -97,8 +98,8 @@ func (s *Store) follow(ctx context.Context) {
 	}
 }
 
-// A subscription gets a ping after each half of Options.Resync, within these bounds. It is closed if Redis sends
-// nothing for twice as long.
+// The store sends a ping over the subscription after each half of Options.Resync, within these bounds. If Redis sends
+// nothing for two such intervals, the store closes the subscription.
 const (
 	minPingInterval = 250 * time.Millisecond
 	maxPingInterval = 5 * time.Second
@@ -108,15 +109,15 @@ func pingInterval(resync time.Duration) time.Duration {
 	return min(max(resync/2, minPingInterval), maxPingInterval)
 }
 
-// subscribe reports messages until the subscription fails. subscribed reports whether there was one.
-func (s *Store) subscribe(ctx context.Context) (subscribed bool, err error) {
-	sub := s.options.Client.Subscribe(ctx) // to nothing: it can't fail
+// subscribe handles messages until the subscription fails. wasSubscribed reports whether Redis confirmed it.
+func (s *Store) subscribe(ctx context.Context) (wasSubscribed bool, err error) {
+	sub := s.options.Client.Subscribe(ctx) // without a channel, this call sends nothing and can't fail
 	interval := pingInterval(s.options.Resync)
 	ctx, stop := context.WithCancel(ctx)
 	var pinging sync.WaitGroup
 	pinging.Go(func() {
 		for wait.Sleep(ctx, interval) {
-			_ = sub.Ping(ctx) // a failure ends ReceiveTimeout
+			_ = sub.Ping(ctx) // a failure also ends ReceiveTimeout
 		}
 		_ = sub.Close()
 	})
@@ -131,12 +132,12 @@ func (s *Store) subscribe(ctx context.Context) (subscribed bool, err error) {
 			err = errors.New("the connection was silent for too long")
 		}
 		if err != nil {
-			return subscribed, err
+			return wasSubscribed, err
 		}
 		switch m := reply.(type) {
 		case *goredis.Subscription:
 			if bothChannels := 2; m.Count == bothChannels {
-				subscribed = true
+				wasSubscribed = true
 				s.options.OnMissedResets()
 				s.requestRead()
 			}

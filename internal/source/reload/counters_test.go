@@ -44,8 +44,8 @@ func (r *rig) take(counters backend.Limiter, n int64) limit.Result {
 	return results[0].Result
 }
 
-// admitted returns how many single hits are admitted before the first denial.
-func (r *rig) admitted(counters backend.Limiter) (count int) {
+// takeUntilDenied charges single hits until a hit is denied. It returns the number of admitted hits.
+func (r *rig) takeUntilDenied(counters backend.Limiter) (count int) {
 	for r.take(counters, 1).Allowed {
 		count++
 	}
@@ -56,8 +56,8 @@ func limitsWith(fields string) string {
 	return "domain: shop\ndescriptors: [{key: tenant, rate_limit: {" + fields + "}}]\n"
 }
 
-// TestChangedNumberKeepsCounter loads one limit after the other. Each step but the first
-// says what the change does to the counter of a caller with 60 hits.
+// TestChangedNumberKeepsCounter loads a limit, charges 60 hits, and then loads one limit after the other. Each step has
+// the effect of the new limit on the counter.
 func TestChangedNumberKeepsCounter(t *testing.T) {
 	t.Parallel()
 	forEachBackend(t, func(t *testing.T, counters backend.Limiter) {
@@ -83,21 +83,21 @@ func TestChangedNumberKeepsCounter(t *testing.T) {
 	})
 }
 
-// TestChangeAdmitsAtMostOldAndNewLimitTogether changes the algorithm of an exhausted
-// limit, by an override and by a reload, and back.
+// TestChangeAdmitsAtMostOldAndNewLimitTogether changes the algorithm of a spent limit by an override and by a reload.
+// After each change, it restores the algorithm.
 func TestChangeAdmitsAtMostOldAndNewLimitTogether(t *testing.T) {
 	t.Parallel()
 	forEachBackend(t, func(t *testing.T, counters backend.Limiter) {
 		r := newRig(t)
 		r.load(limitsWith("unit: year, requests_per_unit: 10, charge_denied: false"))
-		assert.Equal(t, 10, r.admitted(counters))
+		assert.Equal(t, 10, r.takeUntilDenied(counters))
 		r.override("shop|tenant=acme", `{"algorithm": "sliding_log", "requests_per_unit": 20}`)
-		assert.Equal(t, 20, r.admitted(counters))
+		assert.Equal(t, 20, r.takeUntilDenied(counters))
 		r.override()
-		assert.Zero(t, r.admitted(counters), "the old counter resumes")
+		assert.Zero(t, r.takeUntilDenied(counters), "the old counter resumes")
 		r.load(limitsWith("unit: year, requests_per_unit: 5, algorithm: sliding_window"))
-		assert.Equal(t, 5, r.admitted(counters))
+		assert.Equal(t, 5, r.takeUntilDenied(counters))
 		r.load(limitsWith("unit: year, requests_per_unit: 10, charge_denied: false"))
-		assert.Zero(t, r.admitted(counters))
+		assert.Zero(t, r.takeUntilDenied(counters))
 	})
 }

@@ -22,12 +22,11 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// TestEachCounterAdmitsAtMostItsLargestLimit reloads limits, sets and deletes overrides, and
-// charges hits in any order, all at one time. Limits of one algorithm, window and scope
-// share a counter, and the counter admits at most the largest of these limits. So an old and
-// a new limit with a counter each admit at most their sum. docs/limits.md lists two
-// exceptions. The test doesn't draw the first, a lowered and raised burst. It ignores the
-// second, a sliding_log with charge_denied.
+// TestEachCounterAdmitsAtMostItsLargestLimit reloads limits, sets and deletes overrides, and charges hits in any order,
+// but the clock stands still. Limits with the same algorithm, window and scope share a counter, and the counter admits
+// at most the largest of these limits. So an old and a new limit with two counters admit at most their sum.
+// docs/limits.md lists two exceptions. The test does not draw the first exception, a lowered and raised burst. It
+// ignores the second exception, a sliding_log with charge_denied.
 func TestEachCounterAdmitsAtMostItsLargestLimit(t *testing.T) {
 	t.Parallel()
 	requests := rapid.IntRange(0, 20)
@@ -64,7 +63,7 @@ func TestEachCounterAdmitsAtMostItsLargestLimit(t *testing.T) {
 	})
 }
 
-// algorithm draws an algorithm with windows. A limit with holds admits hits as they are released.
+// algorithm draws an algorithm without holds. A limit with holds admits more hits after each release.
 var algorithm = rapid.Map(rapid.SampledFrom(slices.DeleteFunc(limit.Algorithms(), limit.Algorithm.HasHolds)), limit.Algorithm.String)
 
 // changeGenerator draws the fields of a rule, and overrides.
@@ -84,8 +83,9 @@ func (g changeGenerator) check(t *testing.T) {
 		applyOverrides := func(t *rapid.T) {
 			require.NoError(t, r.Apply("overrides", source.Update{Overrides: maps.Clone(overrides)}))
 		}
-		largest, admitted := map[string]int64{}, map[string]int64{} // by value and Tag
-		ignored := map[string]bool{}                                // counters of a sliding_log with charge_denied
+		// The key of these maps is a counter: a value and a Tag.
+		largestLimit, admittedHits := map[string]int64{}, map[string]int64{}
+		isIgnored := map[string]bool{} // a sliding_log with charge_denied is ignored
 		now := time.Now()
 		load := func(t *rapid.T) {
 			text := "domain: shop\ndescriptors:\n"
@@ -130,8 +130,8 @@ func (g changeGenerator) check(t *testing.T) {
 				var hits []backend.Hit
 				for _, lim := range rule.Limits {
 					counter := value + " " + lim.Tag()
-					largest[counter] = max(largest[counter], lim.Capacity())
-					ignored[counter] = ignored[counter] || lim.Algorithm == limit.SlidingLog && lim.ChargeDenied
+					largestLimit[counter] = max(largestLimit[counter], lim.Capacity())
+					isIgnored[counter] = isIgnored[counter] || lim.Algorithm == limit.SlidingLog && lim.ChargeDenied
 					hits = append(hits, backend.Hit{Key: rule.AppendKey(nil, "shop", entries), Limit: lim.Limit, N: n})
 				}
 				results := make([]backend.Result, len(hits))
@@ -143,13 +143,13 @@ func (g changeGenerator) check(t *testing.T) {
 					}
 				}
 				for _, lim := range rule.Limits {
-					admitted[value+" "+lim.Tag()] += n
+					admittedHits[value+" "+lim.Tag()] += n
 				}
 			},
 			"": func(t *rapid.T) {
-				for counter, n := range admitted {
-					if n > largest[counter] && !ignored[counter] {
-						t.Fatalf("%s: got %d hits admitted, want at most %d", counter, n, largest[counter])
+				for counter, n := range admittedHits {
+					if n > largestLimit[counter] && !isIgnored[counter] {
+						t.Fatalf("%s: got %d hits admitted, want at most %d", counter, n, largestLimit[counter])
 					}
 				}
 			},

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// script is a management server that serves each stream with the function.
+// script is a management server. The function serves each stream.
 type script func(discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error
 
 type scriptServer struct {
@@ -41,24 +41,24 @@ func serveScript(t *testing.T, s script) (addr string) {
 	return addr
 }
 
-// subject is a running Client and what it has applied.
-type subject struct {
+// testClient is a running Client with the results of its updates.
+type testClient struct {
 	t        *testing.T
 	store    descriptors.Store
 	updates  chan *descriptors.Config
-	rejected chan error
-	outages  chan string // Update.Outage of each update, as text
+	problems chan error
+	outages  chan string // gets Update.Outage of each update, as text
 	log      *logLines
 	stop     func()
 }
 
-// run runs a Client of server until the test ends. It completes o.
-func run(t *testing.T, server string, o Options) *subject {
+// run runs a Client of server until the test ends. It sets the missing options of o.
+func run(t *testing.T, server string, o Options) *testClient {
 	t.Helper()
-	s := &subject{
+	s := &testClient{
 		t:        t,
 		updates:  make(chan *descriptors.Config, 100),
-		rejected: make(chan error, 100),
+		problems: make(chan error, 100),
 		outages:  make(chan string, 10_000),
 		log:      &logLines{},
 	}
@@ -85,10 +85,10 @@ func run(t *testing.T, server string, o Options) *subject {
 	return s
 }
 
-func (s *subject) apply(u source.Update) error {
+func (s *testClient) apply(u source.Update) error {
 	s.outages <- fmt.Sprint(u.Outage)
 	if u.Problem != nil {
-		s.rejected <- u.Problem
+		s.problems <- u.Problem
 	}
 	if u.Limits != nil {
 		cfg := descriptors.Compile(u.Limits)
@@ -98,23 +98,23 @@ func (s *subject) apply(u source.Update) error {
 	return u.Problem
 }
 
-// update returns the names of the domains in the next update.
-func (s *subject) update() string {
+// nextUpdate returns the names of the domains in the next update.
+func (s *testClient) nextUpdate() string {
 	s.t.Helper()
 	select {
 	case cfg := <-s.updates:
-		return domains(cfg)
+		return domainNames(cfg)
 	case <-time.After(xdstest.Patience):
 		require.FailNow(s.t, "no update comes", s.log.String())
 		return ""
 	}
 }
 
-// rejection returns why the next update is rejected.
-func (s *subject) rejection() string {
+// nextProblem returns the problem of the next update that is rejected.
+func (s *testClient) nextProblem() string {
 	s.t.Helper()
 	select {
-	case err := <-s.rejected:
+	case err := <-s.problems:
 		return err.Error()
 	case <-time.After(xdstest.Patience):
 		require.FailNow(s.t, "no update is rejected", s.log.String())
@@ -122,25 +122,25 @@ func (s *subject) rejection() string {
 	}
 }
 
-// awaitOutage waits for an update whose Outage contains text.
-func (s *subject) awaitOutage(text string) {
+// awaitOutage waits for an update with an Outage that contains text.
+func (s *testClient) awaitOutage(text string) {
 	s.t.Helper()
-	for late := time.After(xdstest.Patience); ; {
+	for timeout := time.After(xdstest.Patience); ; {
 		select {
 		case state := <-s.outages:
 			if strings.Contains(state, text) {
 				return
 			}
-		case <-late:
-			require.FailNow(s.t, "no such update", "%s\n%s", text, s.log)
+		case <-timeout:
+			require.FailNow(s.t, "no update with this outage comes", "%s\n%s", text, s.log)
 		}
 	}
 }
 
-// inForce returns the names of the domains in force.
-func (s *subject) inForce() string { return domains(s.store.Load()) }
+// domainsInForce returns the names of the domains in force.
+func (s *testClient) domainsInForce() string { return domainNames(s.store.Load()) }
 
-func domains(cfg *descriptors.Config) string {
+func domainNames(cfg *descriptors.Config) string {
 	var names []string
 	for _, d := range cfg.Domains() {
 		names = append(names, d.Name)
@@ -161,25 +161,25 @@ func (l *logLines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// containing returns the lines that contain text.
-func (l *logLines) containing(text string) []string {
+// linesWith returns the lines that contain text.
+func (l *logLines) linesWith(text string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(l.lines), func(line string) bool { return !strings.Contains(line, text) })
 }
 
-func (l *logLines) String() string { return strings.Join(l.containing(""), "") }
+func (l *logLines) String() string { return strings.Join(l.linesWith(""), "") }
 
-// await waits for n log lines that contain text and returns them.
-func (s *subject) await(n int, text string) []string {
+// awaitLines waits for n log lines that contain text, and returns the lines.
+func (s *testClient) awaitLines(n int, text string) []string {
 	s.t.Helper()
-	require.Eventually(s.t, func() bool { return len(s.log.containing(text)) >= n }, xdstest.Patience, time.Millisecond,
+	require.Eventually(s.t, func() bool { return len(s.log.linesWith(text)) >= n }, xdstest.Patience, time.Millisecond,
 		"%d lines with %q", n, text)
-	return s.log.containing(text)[:n]
+	return s.log.linesWith(text)[:n]
 }
 
-// perDay returns the limit in force for domain.
-func (s *subject) perDay(domain string) uint32 {
+// requestsPerDay returns the limit in force for domain.
+func (s *testClient) requestsPerDay(domain string) uint32 {
 	s.t.Helper()
 	d := s.store.Load().Domain(domain)
 	require.NotNil(s.t, d, "domain %s", domain)

@@ -31,7 +31,7 @@ import (
 const typeURL = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
 const (
-	// pingInterval detects a dead server. A grpc-go server allows a ping every five minutes.
+	// pingInterval is the interval of pings that detect a dead server. A grpc-go server allows a ping every five minutes.
 	pingInterval = 6 * time.Minute
 	pingTimeout  = 20 * time.Second
 
@@ -39,23 +39,23 @@ const (
 	maxReasonBytes = 16 << 10
 )
 
-// stream is one connection to the server and the only stream on it.
+// stream is a connection to the server with one stream.
 type stream struct {
 	client *Client
 	ads    discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 
-	connected   bool
-	acceptedAny bool // a response of this stream, or a part of it, is or was in force
+	isConnected      bool
+	hasBroughtLimits bool // a response of this stream, or a part of such a response, came into force
 
-	// rejection is why the last response, of rejectedVersion, or a part of it was rejected, or nil.
-	// go-control-plane sends a rejected response again at once, because the version in a NACK differs from its own.
-	// So the second NACK in a row is delayed by nackBackoff.
+	// rejection is the problem of the last response if the response or a part of it was rejected; otherwise nil.
+	// rejectedVersion is the version of that response. go-control-plane sends a rejected response again at once,
+	// because the version in a NACK differs from its own version. So nackBackoff delays the second NACK in a row.
 	rejection       error
 	rejectedVersion string
 	nackBackoff     *backoff.ExponentialBackOff
 }
 
-// run connects, subscribes and receives. It returns why the stream ended.
+// run connects, subscribes and receives. It returns the error that ended the stream.
 func (s *stream) run(ctx context.Context) error {
 	c := s.client
 	creds, err := c.TLS.Credentials()
@@ -77,12 +77,12 @@ func (s *stream) run(ctx context.Context) error {
 	if s.ads, err = discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx); err != nil {
 		return err
 	}
-	s.connected = true
+	s.isConnected = true
 	c.Log.Info("xDS server connected", "server", c.Server, "node", c.NodeID)
 	receive := s.receiveFirst
 	for err := s.subscribe(); ; receive = s.ads.Recv {
 		var r *discoveryv3.DiscoveryResponse
-		if err == nil || errors.Is(err, io.EOF) { // after EOF of a send, Recv has the reason
+		if err == nil || errors.Is(err, io.EOF) { // if Send returns EOF, Recv returns the reason
 			r, err = receive()
 		}
 		switch {
@@ -95,7 +95,7 @@ func (s *stream) run(ctx context.Context) error {
 	}
 }
 
-// receiveFirst receives the first response. A server that doesn't know the node sends nothing at all.
+// receiveFirst receives the first response. It warns if no response comes: the server may not know the node.
 func (s *stream) receiveFirst() (r *discoveryv3.DiscoveryResponse, err error) {
 	c := s.client
 	received := make(chan struct{})
@@ -104,7 +104,7 @@ func (s *stream) receiveFirst() (r *discoveryv3.DiscoveryResponse, err error) {
 		r, err = s.ads.Recv()
 	}()
 	silence := fmt.Errorf("xDS server %s is connected, but has sent nothing for node %q", c.Server, c.NodeID)
-	if c.limits != nil { // a new connection ends the outage
+	if c.limits != nil { // with limits in force, the new connection ends the outage
 		c.setOutage(nil)
 	} else {
 		c.setOutage(silence)
@@ -120,8 +120,8 @@ func (s *stream) receiveFirst() (r *discoveryv3.DiscoveryResponse, err error) {
 	return r, err
 }
 
-// subscribe requests all resources, without a version. A restarted server may use the last version for other
-// resources, and would send nothing.
+// subscribe requests all resources, without a version. With the last version, a restarted server that uses this version
+// for other resources would send nothing.
 func (s *stream) subscribe() error {
 	node := &corev3.Node{Id: s.client.NodeID}
 	if len(s.client.NodeMetadata) > 0 {
@@ -140,7 +140,7 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 		c.Log.Warn("xDS response ignored", "got_type", r.GetTypeUrl(), "want_type", typeURL)
 		return nil
 	}
-	answer := &discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: r.GetNonce()}
+	request := &discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: r.GetNonce()}
 	lastRejection := s.rejection
 	if s.apply(r); s.rejection == nil {
 		c.lastAccepted = r.GetVersionInfo()
@@ -149,16 +149,16 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 		if len(reason) > maxReasonBytes {
 			reason = fields.Cut(reason, maxReasonBytes) + " and more, see the log of the rate-limit service"
 		}
-		answer.ErrorDetail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: reason}
+		request.ErrorDetail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: reason}
 		if lastRejection != nil && !wait.Sleep(ctx, s.nackBackoff.NextBackOff()) {
 			return ctx.Err()
 		}
 	}
-	answer.VersionInfo = c.lastAccepted
-	return s.ads.Send(answer)
+	request.VersionInfo = c.lastAccepted
+	return s.ads.Send(request)
 }
 
-// apply applies r and sets s.rejection. It neither applies nor logs the same rejected response again.
+// apply applies r and sets s.rejection. If r is the rejected response again, apply ignores r.
 func (s *stream) apply(r *discoveryv3.DiscoveryResponse) {
 	defer heap.BeginLoad()()
 	c, lastRejection := s.client, s.rejection
@@ -168,7 +168,7 @@ func (s *stream) apply(r *discoveryv3.DiscoveryResponse) {
 		return
 	}
 	if update.Limits != nil {
-		c.limits, s.acceptedAny = update.Limits, true
+		c.limits, s.hasBroughtLimits = update.Limits, true
 	}
 	if s.rejection = c.apply(update); s.rejection != nil {
 		s.rejectedVersion = r.GetVersionInfo()
@@ -177,7 +177,7 @@ func (s *stream) apply(r *discoveryv3.DiscoveryResponse) {
 	}
 }
 
-// parse returns the update that r stands for. A resource that can't be decoded makes all invalid.
+// parse returns the update in r. If one resource can't be decoded, the whole response is invalid.
 func (c *Client) parse(r *discoveryv3.DiscoveryResponse) source.Update {
 	resources := make([]*confv3.RateLimitConfig, len(r.GetResources()))
 	var errs []error
@@ -194,7 +194,7 @@ func (c *Client) parse(r *discoveryv3.DiscoveryResponse) source.Update {
 	if len(errs) > 0 {
 		return source.Update{Problem: errors.Join(errs...)}
 	}
-	// The order of go-control-plane is random. Sorted resources give the same problems each time.
+	// go-control-plane sends resources in a random order. Sorted resources give the same problems each time.
 	slices.SortStableFunc(resources, func(a, b *confv3.RateLimitConfig) int { return strings.Compare(a.GetName(), b.GetName()) })
 	limits, err := limitsfile.ParseXDS(resources, c.limits, c.Parse)
 	if err != nil && len(limits.Domains) == 0 {

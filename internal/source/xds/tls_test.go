@@ -12,15 +12,15 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/xdstest"
 )
 
-func TestMutualTLS(t *testing.T) {
+func TestMutualTLSNeedsTrustOnBothSides(t *testing.T) {
 	t.Parallel()
-	ca, stranger := xdstest.NewAuthority(t), xdstest.NewAuthority(t)
+	ca, otherCA := xdstest.NewAuthority(t), xdstest.NewAuthority(t)
 	client := ca.Issue("envoy-ratelimit")
 	p := xdstest.Serve(t, "127.0.0.1:0", ca.MutualTLS(ca.Issue("envoy-gateway")))
 	p.Set("1", xdstest.Config("a", 1))
 	for name, test := range map[string]struct {
 		tls  *clienttls.Files
-		want string // domains in force, or a part of the error
+		want string // the domains in force, or a part of the error
 	}{
 		"both sides trust each other":       {&clienttls.Files{Cert: client.CertFile, Key: client.KeyFile, CA: ca.File, ServerName: "envoy-gateway"}, "a"},
 		"the server has another name":       {&clienttls.Files{Cert: client.CertFile, Key: client.KeyFile, CA: ca.File, ServerName: ""}, "certificate"},
@@ -31,16 +31,16 @@ func TestMutualTLS(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := run(t, p.Addr, Options{TLS: test.tls})
 			if test.want == "a" {
-				assert.Equal(t, "a", s.update())
+				assert.Equal(t, "a", s.nextUpdate())
 				return
 			}
-			assert.Contains(t, s.await(2, "retry_in")[1], test.want)
+			assert.Contains(t, s.awaitLines(2, "retry_in")[1], test.want)
 			assert.Nil(t, s.store.Load())
 		})
 	}
 	_, err := New(Options{
 		Server: p.Addr, Backoff: wait.Backoff{Initial: 1, Max: 1},
-		TLS: &clienttls.Files{Cert: client.CertFile, Key: stranger.Issue("x").KeyFile, CA: ca.File, ServerName: ""},
+		TLS: &clienttls.Files{Cert: client.CertFile, Key: otherCA.Issue("x").KeyFile, CA: ca.File, ServerName: ""},
 	})
 	assert.ErrorContains(t, err, client.CertFile)
 	_, err = New(Options{Server: p.Addr, Backoff: wait.Backoff{Initial: 1, Max: 1}, TLS: &clienttls.Files{CA: client.KeyFile}})
@@ -49,14 +49,14 @@ func TestMutualTLS(t *testing.T) {
 
 func TestCertificatesAreReloadedForEachConnection(t *testing.T) {
 	t.Parallel()
-	ca, stranger := xdstest.NewAuthority(t), xdstest.NewAuthority(t)
+	ca, otherCA := xdstest.NewAuthority(t), xdstest.NewAuthority(t)
 	p := xdstest.Serve(t, "127.0.0.1:0", ca.MutualTLS(ca.Issue("envoy-gateway")))
 	p.Set("1", xdstest.Config("a", 1))
-	old, good := stranger.Issue("envoy-ratelimit"), ca.Issue("envoy-ratelimit")
-	s := run(t, p.Addr, Options{TLS: &clienttls.Files{Cert: old.CertFile, Key: old.KeyFile, CA: ca.File, ServerName: "envoy-gateway"}})
-	s.await(1, "retry_in")
-	for from, to := range map[string]string{good.CertFile: old.CertFile, good.KeyFile: old.KeyFile} {
-		require.NoError(t, os.Rename(from, to))
+	rejected, accepted := otherCA.Issue("envoy-ratelimit"), ca.Issue("envoy-ratelimit")
+	s := run(t, p.Addr, Options{TLS: &clienttls.Files{Cert: rejected.CertFile, Key: rejected.KeyFile, CA: ca.File, ServerName: "envoy-gateway"}})
+	s.awaitLines(1, "retry_in")
+	for newFile, file := range map[string]string{accepted.CertFile: rejected.CertFile, accepted.KeyFile: rejected.KeyFile} {
+		require.NoError(t, os.Rename(newFile, file))
 	}
-	assert.Equal(t, "a", s.update())
+	assert.Equal(t, "a", s.nextUpdate())
 }

@@ -1,6 +1,6 @@
-// Package xds is the source of limits from an xDS management server. Like envoyproxy/ratelimit it gets the state of
+// Package xds is the source of limits from an xDS management server. Like envoyproxy/ratelimit, it gets the state of
 // the world over an aggregated stream (ADS). A resource that is missing from a response is no longer in force. The
-// version of a response means nothing here: a restarted server may use a version again for other resources.
+// package does not compare versions, because a restarted server may use a version again for other resources.
 package xds
 
 import (
@@ -19,14 +19,14 @@ import (
 
 // Options configure a Client.
 type Options struct {
-	// Server is host:port, or another target that grpc understands.
+	// Server is host:port, or another target that grpc accepts.
 	Server string
 
-	// NodeID and NodeMetadata identify this service to the server, which chooses the limits by them.
+	// NodeID and NodeMetadata identify this service. The server chooses the limits for this identity.
 	NodeID       string
 	NodeMetadata map[string]string
 
-	// Headers are sent with each stream, as gRPC metadata.
+	// Headers are the gRPC metadata of each stream.
 	Headers map[string]string
 
 	// TLS secures the connection; nil means plain text. Each connection reads the files.
@@ -35,10 +35,11 @@ type Options struct {
 	// MaxMessageBytes bounds a response; 16 MiB by default.
 	MaxMessageBytes int
 
-	// Backoff spaces attempts to connect, again after valid limits or a stream that lasted for Max.
+	// Backoff has the pauses between attempts to connect. The pauses start again with Initial after a stream that
+	// brought valid limits or lasted for Max.
 	Backoff wait.Backoff
 
-	// Parse says how to parse resources.
+	// Parse are the options for parsing resources.
 	Parse limitsfile.Options
 
 	Log *slog.Logger
@@ -48,17 +49,17 @@ type Options struct {
 type Client struct {
 	Options
 	nackBackoff  wait.Backoff
-	maxSilence   time.Duration // before the log has a warning about a new stream
+	maxSilence   time.Duration // the time after which the log has a warning about a new stream without a response
 	apply        func(source.Update) error
-	limits       *limitsfile.Set // in force; nil if none
-	lastAccepted string          // version of the last response that came into force as a whole; "" if none
+	limits       *limitsfile.Set // the limits in force; nil before the first limits
+	lastAccepted string          // the version of the last response that is in force as a whole; "" before such a response
 }
 
 var _ source.Source = (*Client)(nil)
 
 const defaultMessageBytes = 16 << 20
 
-// New returns a Client, or an error for a missing server or a TLS file that can't be read.
+// New returns a Client. It returns an error if the server is missing or a TLS file can't be read.
 func New(o Options) (*Client, error) {
 	if o.Server == "" {
 		return nil, errors.New("xDS: the server is missing")
@@ -85,13 +86,13 @@ func (c *Client) Run(ctx context.Context, apply func(source.Update) error) error
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if s.acceptedAny || s.connected && time.Since(began) >= c.Backoff.Max {
+		if s.hasBroughtLimits || s.isConnected && time.Since(began) >= c.Backoff.Max {
 			retry.Reset()
 		}
 		pause := retry.NextBackOff()
 		c.setOutage(fmt.Errorf("xDS server %s: %w", c.Server, err))
 		message := "xDS server unreachable"
-		if s.connected {
+		if s.isConnected {
 			message = "xDS stream lost"
 		}
 		c.Log.Warn(message+"; "+c.outageEffect(), "server", c.Server, "error", err, "retry_in", pause.Round(time.Millisecond))
@@ -101,7 +102,7 @@ func (c *Client) Run(ctx context.Context, apply func(source.Update) error) error
 	}
 }
 
-// setOutage reports why no responses arrive; nil reports that they arrive again.
+// setOutage reports the error that keeps responses from arriving. nil reports that responses arrive again.
 func (c *Client) setOutage(err error) { _ = c.apply(source.Update{Outage: err}) }
 
 func (c *Client) outageEffect() string {

@@ -26,7 +26,7 @@ func TestEachResponseReplacesAllLimits(t *testing.T) {
 	p.Set("1", xdstest.Config("a", 1), xdstest.Config("b", 2))
 	s := run(t, p.Addr, Options{NodeMetadata: map[string]string{"zone": "x"}, Headers: map[string]string{"Authorization": "s3cret"}})
 
-	assert.Equal(t, "a b", s.update())
+	assert.Equal(t, "a b", s.nextUpdate())
 	assert.Equal(t, []string{"s3cret"}, (<-p.Headers).Get("authorization"))
 	first := p.Request()
 	assert.Equal(t, xdstest.Node, first.GetNode().GetId())
@@ -42,78 +42,78 @@ func TestEachResponseReplacesAllLimits(t *testing.T) {
 	assert.Equal(t, typeURL, ack.GetTypeUrl())
 
 	p.Set("2", xdstest.Config("b", 3))
-	assert.Equal(t, "b", s.update())
-	assert.EqualValues(t, 3, s.perDay("b"))
+	assert.Equal(t, "b", s.nextUpdate())
+	assert.EqualValues(t, 3, s.requestsPerDay("b"))
 	assert.Equal(t, "2", p.Request().GetVersionInfo())
 
 	p.Set("3")
-	assert.Empty(t, s.update(), "an empty response is valid")
+	assert.Empty(t, s.nextUpdate(), "an empty response is valid")
 	assert.Equal(t, "3", p.Request().GetVersionInfo())
 
 	p.Set("2", xdstest.Config("c", 4))
-	assert.Equal(t, "c", s.update(), "versions have no order")
+	assert.Equal(t, "c", s.nextUpdate(), "versions have no order")
 	assert.NotContains(t, s.log.String(), "s3cret")
 }
 
-func TestInvalidResourcesAreLeftOut(t *testing.T) {
+func TestInvalidResourcesAreRejectedAndOtherResourcesApplied(t *testing.T) {
 	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("7", xdstest.Config("a", 1))
 	s := run(t, p.Addr, Options{})
-	assert.Equal(t, "a", s.update())
+	assert.Equal(t, "a", s.nextUpdate())
 	p.Request()
 	accepted := p.Request()
 
 	p.Set("8", xdstest.Config("a", 2), xdstest.Broken("b"), xdstest.Broken("c"), xdstest.Config("d", 1))
 	const reason = "b: b > tenant: unit is missing; want millisecond, second, minute, hour, day, week, month or year\n" +
 		"c: c > tenant: unit is missing; want millisecond, second, minute, hour, day, week, month or year"
-	assert.Equal(t, reason, s.rejection())
+	assert.Equal(t, reason, s.nextProblem())
 	nack := p.Request()
 	assert.Equal(t, "7", nack.GetVersionInfo(), "the last accepted version")
 	assert.NotEmpty(t, nack.GetResponseNonce())
 	assert.NotEqual(t, accepted.GetResponseNonce(), nack.GetResponseNonce())
 	assert.Equal(t, reason, nack.GetErrorDetail().GetMessage())
 	assert.EqualValues(t, codes.InvalidArgument, nack.GetErrorDetail().GetCode())
-	assert.Equal(t, "a d", s.update())
-	assert.EqualValues(t, 2, s.perDay("a"))
+	assert.Equal(t, "a d", s.nextUpdate())
+	assert.EqualValues(t, 2, s.requestsPerDay("a"))
 
-	// The server sends the same response again after each NACK. It is reported once and
-	// each further NACK is delayed.
+	// The server sends the same response again after each NACK. The client reports the response once, and delays each
+	// further NACK.
 	for range 3 {
 		assert.Equal(t, "7", p.Request().GetVersionInfo())
 	}
-	assert.Empty(t, s.rejected)
+	assert.Empty(t, s.problems)
 	assert.Empty(t, s.updates)
 
 	p.Set("8b", xdstest.Broken("a"), xdstest.Broken("b"), xdstest.Broken("c"), xdstest.Config("d", 4))
-	assert.Contains(t, s.rejection(), "a: a > tenant: unit is missing")
-	assert.Equal(t, "a d", s.update())
-	assert.EqualValues(t, 2, s.perDay("a"), "the last good version")
-	assert.EqualValues(t, 4, s.perDay("d"))
+	assert.Contains(t, s.nextProblem(), "a: a > tenant: unit is missing")
+	assert.Equal(t, "a d", s.nextUpdate())
+	assert.EqualValues(t, 2, s.requestsPerDay("a"), "the last good version")
+	assert.EqualValues(t, 4, s.requestsPerDay("d"))
 
 	p.Set("8c", xdstest.Broken("a"), xdstest.Broken("b"), xdstest.Broken("c"), xdstest.Config("d", 5))
-	s.rejection()
-	assert.Equal(t, "a d", s.update())
-	assert.EqualValues(t, 5, s.perDay("d"), "the problems are the same, but the limits are not")
-	assert.Len(t, s.log.containing("response rejected"), 3)
+	s.nextProblem()
+	assert.Equal(t, "a d", s.nextUpdate())
+	assert.EqualValues(t, 5, s.requestsPerDay("d"), "the problems are the same, but the limits are not")
+	assert.Len(t, s.log.linesWith("response rejected"), 3)
 
 	p.Set("9", xdstest.Config("a", 3))
-	assert.Equal(t, "a", s.update())
-	assert.EqualValues(t, 3, s.perDay("a"))
-	assert.Empty(t, s.rejected)
+	assert.Equal(t, "a", s.nextUpdate())
+	assert.EqualValues(t, 3, s.requestsPerDay("a"))
+	assert.Empty(t, s.problems)
 
 	p.Set("8", xdstest.Broken("b"))
-	assert.Contains(t, s.rejection(), "b > tenant", "another rejection is reported")
+	assert.Contains(t, s.nextProblem(), "b > tenant", "another rejection is reported")
 	p.Set("10")
-	assert.Empty(t, s.update())
+	assert.Empty(t, s.nextUpdate())
 }
 
-func TestFirstResponseIsRejected(t *testing.T) {
+func TestRejectedFirstResponseBringsNoLimitsIntoForce(t *testing.T) {
 	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Broken("a"))
 	s := run(t, p.Addr, Options{})
-	s.rejection()
+	s.nextProblem()
 	p.Request()
 	assert.Empty(t, p.Request().GetVersionInfo())
 	assert.Nil(t, s.store.Load())
@@ -125,10 +125,10 @@ func TestSilentServerIsReported(t *testing.T) {
 	s := run(t, p.Addr, Options{})
 	p.Request()
 	s.awaitOutage(`has sent nothing for node "envoy-ratelimit"`)
-	assert.Contains(t, s.await(1, "xDS server silent")[0], "no limits loaded yet")
+	assert.Contains(t, s.awaitLines(1, "xDS server silent")[0], "no limits loaded yet")
 	s.awaitOutage("has sent nothing")
 	p.Set("1", xdstest.Config("a", 1))
-	assert.Equal(t, "a", s.update())
+	assert.Equal(t, "a", s.nextUpdate())
 	s.awaitOutage("<nil>")
 	assert.Empty(t, s.outages)
 
@@ -137,13 +137,13 @@ func TestSilentServerIsReported(t *testing.T) {
 	xdstest.Serve(t, p.Addr)
 	s.awaitOutage("<nil>") // the server may be about to send limits
 	s.awaitOutage("has sent nothing")
-	assert.Contains(t, s.await(2, "xDS server silent")[1], "the last good limits stay in force")
+	assert.Contains(t, s.awaitLines(2, "xDS server silent")[1], "the last good limits stay in force")
 }
 
 func TestRepeatedNACKsAreDelayed(t *testing.T) {
 	t.Parallel()
 	const updates = 20
-	nacked := make(chan time.Duration, 1)
+	nackTime := make(chan time.Duration, 1) // gets the time until all responses have a NACK
 	addr := serveScript(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 		began := time.Now()
 		for i := range updates {
@@ -162,21 +162,21 @@ func TestRepeatedNACKsAreDelayed(t *testing.T) {
 			}
 		}
 		_, err := stream.Recv()
-		nacked <- time.Since(began)
+		nackTime <- time.Since(began)
 		return err
 	})
 	s := run(t, addr, Options{Backoff: wait.Backoff{Initial: time.Hour, Max: time.Hour}})
-	for _, what := range []string{"b > tenant", "another > tenant", "b > tenant"} {
-		assert.Contains(t, s.rejection(), what)
+	for _, want := range []string{"b > tenant", "another > tenant", "b > tenant"} {
+		assert.Contains(t, s.nextProblem(), want)
 	}
 	select {
-	case took := <-nacked:
-		assert.Greater(t, took, (updates-1)*5*time.Millisecond)
+	case duration := <-nackTime:
+		assert.Greater(t, duration, (updates-1)*5*time.Millisecond)
 	case <-time.After(xdstest.Patience):
 		require.FailNow(t, "some responses have no answer", s.log.String())
 	}
-	assert.Empty(t, s.rejected)
-	assert.Len(t, s.log.containing("response rejected"), 3)
+	assert.Empty(t, s.problems)
+	assert.Len(t, s.log.linesWith("response rejected"), 3)
 }
 
 func TestRestartedServerMayRepeatVersions(t *testing.T) {
@@ -184,57 +184,57 @@ func TestRestartedServerMayRepeatVersions(t *testing.T) {
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1))
 	s := run(t, p.Addr, Options{})
-	assert.Equal(t, "a", s.update())
+	assert.Equal(t, "a", s.nextUpdate())
 
 	p.Stop()
-	s.await(1, "xDS stream lost; the last good limits stay in force")
-	assert.Equal(t, "a", s.inForce())
-	s.await(2, "xDS server unreachable")
-	assert.Equal(t, "a", s.inForce())
+	s.awaitLines(1, "xDS stream lost; the last good limits stay in force")
+	assert.Equal(t, "a", s.domainsInForce())
+	s.awaitLines(2, "xDS server unreachable")
+	assert.Equal(t, "a", s.domainsInForce())
 
 	p = xdstest.Serve(t, p.Addr)
 	p.Set("1", xdstest.Config("b", 5))
-	assert.Equal(t, "b", s.update())
+	assert.Equal(t, "b", s.nextUpdate())
 	assert.Empty(t, p.Request().GetVersionInfo(), "the new server could use the version for other resources")
 	assert.Equal(t, "1", p.Request().GetVersionInfo())
 
 	p.Stop()
 	p = xdstest.Serve(t, p.Addr)
 	p.Set("1", xdstest.Broken("b"))
-	s.rejection()
+	s.nextProblem()
 	p.Request()
 	assert.Equal(t, "1", p.Request().GetVersionInfo())
-	assert.EqualValues(t, 5, s.perDay("b"))
+	assert.EqualValues(t, 5, s.requestsPerDay("b"))
 }
 
 var retryIn = regexp.MustCompile(`retry_in=(\S+)`)
 
 // retryPauses returns the pauses in log lines.
-func retryPauses(t *testing.T, lines []string) (all []time.Duration) {
+func retryPauses(t *testing.T, lines []string) (pauses []time.Duration) {
 	for _, line := range lines {
 		d, err := time.ParseDuration(retryIn.FindStringSubmatch(line)[1])
 		require.NoError(t, err)
-		all = append(all, d)
+		pauses = append(pauses, d)
 	}
-	return all
+	return pauses
 }
 
-func TestGoodStreamResetsBackoff(t *testing.T) {
+func TestStreamWithValidLimitsResetsBackoff(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1))
 	s := run(t, p.Addr, Options{Backoff: wait.Backoff{Initial: 2 * ms, Max: 10 * ms}})
-	s.update()
+	s.nextUpdate()
 	p.Stop()
-	assert.Equal(t, []time.Duration{2 * ms, 4 * ms, 8 * ms, 10 * ms, 10 * ms}, retryPauses(t, s.await(5, "retry_in")))
+	assert.Equal(t, []time.Duration{2 * ms, 4 * ms, 8 * ms, 10 * ms, 10 * ms}, retryPauses(t, s.awaitLines(5, "retry_in")))
 
 	p = xdstest.Serve(t, p.Addr)
 	p.Set("1", xdstest.Config("a", 1))
-	s.update()
-	before := len(s.log.containing("retry_in"))
+	s.nextUpdate()
+	before := len(s.log.linesWith("retry_in"))
 	p.Stop()
-	assert.Equal(t, 2*ms, retryPauses(t, s.await(before+1, "retry_in"))[before])
+	assert.Equal(t, 2*ms, retryPauses(t, s.awaitLines(before+1, "retry_in"))[before])
 }
 
 func TestBackoffIsJittered(t *testing.T) {
@@ -252,8 +252,7 @@ func TestBackoffIsJittered(t *testing.T) {
 	assert.Greater(t, len(pauses), 100)
 }
 
-// TestEmptyStreamKeepsBackoff has streams that end without valid limits.
-func TestEmptyStreamKeepsBackoff(t *testing.T) {
+func TestStreamWithoutLimitsDoesNotResetBackoff(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
 	addr := serveScript(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
@@ -261,18 +260,18 @@ func TestEmptyStreamKeepsBackoff(t *testing.T) {
 		return err
 	})
 	s := run(t, addr, Options{Backoff: wait.Backoff{Initial: 20 * ms, Max: time.Hour}})
-	assert.Equal(t, []time.Duration{20 * ms, 40 * ms, 80 * ms, 160 * ms}, retryPauses(t, s.await(4, "retry_in")))
+	assert.Equal(t, []time.Duration{20 * ms, 40 * ms, 80 * ms, 160 * ms}, retryPauses(t, s.awaitLines(4, "retry_in")))
 	assert.Contains(t, s.log.String(), "the server closed the stream")
 }
 
-// wrap returns resources as a response has them.
-func wrap(t *testing.T, resources ...*confv3.RateLimitConfig) (all []*anypb.Any) {
-	for _, r := range resources {
-		a, err := anypb.New(r)
+// wrap returns the resources of a response with these configs.
+func wrap(t *testing.T, configs ...*confv3.RateLimitConfig) (resources []*anypb.Any) {
+	for _, c := range configs {
+		r, err := anypb.New(c)
 		require.NoError(t, err)
-		all = append(all, a)
+		resources = append(resources, r)
 	}
-	return all
+	return resources
 }
 
 func TestUndecodableResourceRejectsTheResponse(t *testing.T) {
@@ -280,14 +279,14 @@ func TestUndecodableResourceRejectsTheResponse(t *testing.T) {
 	other, err := anypb.New(&confv3.RateLimitPolicy{})
 	require.NoError(t, err)
 	garbage := &anypb.Any{TypeUrl: typeURL, Value: []byte("\x0a\xff")}
-	good := wrap(t, xdstest.Config("a", 1))
+	valid := wrap(t, xdstest.Config("a", 1))
 	answers := make(chan *discoveryv3.DiscoveryRequest, 100)
 	addr := serveScript(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 		for i, r := range []*discoveryv3.DiscoveryResponse{
-			{VersionInfo: "v1", Nonce: "n1", TypeUrl: typeURL, Resources: good},
-			{VersionInfo: "v2", Nonce: "n2", TypeUrl: typeURL, Resources: []*anypb.Any{good[0], garbage}},
-			{VersionInfo: "v3", Nonce: "n3", TypeUrl: typeURL, Resources: []*anypb.Any{other, good[0]}},
-			{VersionInfo: "v4", Nonce: "n4", TypeUrl: typeURL, Resources: []*anypb.Any{good[0], nil}},
+			{VersionInfo: "v1", Nonce: "n1", TypeUrl: typeURL, Resources: valid},
+			{VersionInfo: "v2", Nonce: "n2", TypeUrl: typeURL, Resources: []*anypb.Any{valid[0], garbage}},
+			{VersionInfo: "v3", Nonce: "n3", TypeUrl: typeURL, Resources: []*anypb.Any{other, valid[0]}},
+			{VersionInfo: "v4", Nonce: "n4", TypeUrl: typeURL, Resources: []*anypb.Any{valid[0], nil}},
 			{VersionInfo: "", Nonce: "n5", TypeUrl: typeURL, Resources: wrap(t, xdstest.Config("b", 1))},
 		} {
 			if i == 1 {
@@ -308,11 +307,11 @@ func TestUndecodableResourceRejectsTheResponse(t *testing.T) {
 		return err
 	})
 	s := run(t, addr, Options{})
-	assert.Equal(t, "a", s.update())
-	assert.Contains(t, s.rejection(), "resource 2 can't be decoded: ")
-	assert.Contains(t, s.rejection(), "resource 1 can't be decoded: ")
-	assert.Contains(t, s.rejection(), "resource 2 can't be decoded: ")
-	assert.Equal(t, "b", s.update())
+	assert.Equal(t, "a", s.nextUpdate())
+	assert.Contains(t, s.nextProblem(), "resource 2 can't be decoded: ")
+	assert.Contains(t, s.nextProblem(), "resource 1 can't be decoded: ")
+	assert.Contains(t, s.nextProblem(), "resource 2 can't be decoded: ")
+	assert.Equal(t, "b", s.nextUpdate())
 	<-answers // the subscription
 	for _, want := range []struct {
 		version, nonce string
@@ -323,39 +322,39 @@ func TestUndecodableResourceRejectsTheResponse(t *testing.T) {
 		assert.Equal(t, want.nonce, got.GetResponseNonce())
 		assert.Equal(t, want.bad, got.GetErrorDetail() != nil)
 	}
-	assert.Len(t, s.await(1, "xDS response ignored"), 1)
+	assert.Len(t, s.awaitLines(1, "xDS response ignored"), 1)
 }
 
-func TestTooLargeResponseLosesTheStream(t *testing.T) {
+func TestTooLargeResponseEndsTheStream(t *testing.T) {
 	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1))
 	s := run(t, p.Addr, Options{MaxMessageBytes: 100_000, Backoff: wait.Backoff{Initial: 10 * time.Millisecond, Max: time.Hour}})
-	assert.Equal(t, "a", s.update())
+	assert.Equal(t, "a", s.nextUpdate())
 
 	huge := xdstest.Config("huge", 1)
 	huge.Descriptors[0].Key = strings.Repeat("k", 200_000)
 	p.Set("2", huge)
-	lost := s.await(3, "larger than max")
+	lost := s.awaitLines(3, "larger than max")
 	assert.Contains(t, lost[0], "xDS stream lost")
 	assert.Equal(t, []time.Duration{10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond}, retryPauses(t, lost))
-	assert.Equal(t, "a", s.inForce())
+	assert.Equal(t, "a", s.domainsInForce())
 
 	p.Set("3", xdstest.Config("b", 1))
-	assert.Equal(t, "b", s.update())
+	assert.Equal(t, "b", s.nextUpdate())
 }
 
-func TestLargeResponse(t *testing.T) {
+func TestResponseMayExceedTheDefaultOfGRPC(t *testing.T) {
 	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	large := xdstest.Config("large", 1)
 	large.Descriptors[0].Key = strings.Repeat("k", 5<<20)
 	p.Set("1", large)
-	assert.Equal(t, "large", run(t, p.Addr, Options{}).update(), "over 4 MiB, the default of gRPC")
+	assert.Equal(t, "large", run(t, p.Addr, Options{}).nextUpdate(), "the response is larger than 4 MiB, the default of gRPC")
 }
 
-// TestRuleOfManyHeaders has the largest rule of Envoy Gateway, which has a descriptor for each header.
-func TestRuleOfManyHeaders(t *testing.T) {
+// TestRuleWith129NestedDescriptorsMatches has the largest rule of Envoy Gateway, which has a descriptor for each header.
+func TestRuleWith129NestedDescriptorsMatches(t *testing.T) {
 	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	config := &confv3.RateLimitConfig{Name: "gateway", Domain: "gateway"}
@@ -371,7 +370,7 @@ func TestRuleOfManyHeaders(t *testing.T) {
 	}
 	p.Set("1", config)
 	s := run(t, p.Addr, Options{})
-	assert.Equal(t, "gateway", s.update())
+	assert.Equal(t, "gateway", s.nextUpdate())
 	assert.NotNil(t, s.store.Load().Domain("gateway").Match(entries))
 	assert.Nil(t, s.store.Load().Domain("gateway").Match(entries[:128]))
 }
@@ -381,14 +380,14 @@ func TestResponseWithTooManyDescriptorsIsRejected(t *testing.T) {
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1))
 	s := run(t, p.Addr, Options{})
-	assert.Equal(t, "a", s.update())
+	assert.Equal(t, "a", s.nextUpdate())
 	many := xdstest.Config("many", 1)
 	for range 320_000 {
 		many.Descriptors = append(many.Descriptors, &confv3.RateLimitDescriptor{})
 	}
 	p.Set("2", many)
-	assert.Equal(t, "resource 1: response has more than 320000 descriptors and limits; send fewer or shorter resources", s.rejection())
-	assert.Equal(t, "a", s.inForce())
+	assert.Equal(t, "resource 1: response has more than 320000 descriptors and limits; send fewer or shorter resources", s.nextProblem())
+	assert.Equal(t, "a", s.domainsInForce())
 }
 
 func TestLongReasonIsTruncatedInTheNACK(t *testing.T) {
@@ -400,7 +399,7 @@ func TestLongReasonIsTruncatedInTheNACK(t *testing.T) {
 	}
 	p.Set("1", bad)
 	s := run(t, p.Addr, Options{})
-	assert.Greater(t, len(s.rejection()), maxReasonBytes)
+	assert.Greater(t, len(s.nextProblem()), maxReasonBytes)
 	p.Request()
 	reason := p.Request().GetErrorDetail().GetMessage()
 	assert.LessOrEqual(t, len(reason), maxReasonBytes+100)
@@ -409,13 +408,13 @@ func TestLongReasonIsTruncatedInTheNACK(t *testing.T) {
 
 func TestRunEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	for name, doing := range map[string]func(*testing.T) *subject{
-		"while it waits to connect": func(t *testing.T) *subject {
+	for name, start := range map[string]func(*testing.T) *testClient{
+		"while it waits to connect": func(t *testing.T) *testClient {
 			s := run(t, "127.0.0.1:1", Options{Backoff: wait.Backoff{Initial: time.Hour, Max: time.Hour}})
-			s.await(1, "unreachable")
+			s.awaitLines(1, "unreachable")
 			return s
 		},
-		"on a stream": func(t *testing.T) *subject {
+		"on a stream": func(t *testing.T) *testClient {
 			p := xdstest.Serve(t, "127.0.0.1:0")
 			s := run(t, p.Addr, Options{})
 			p.Request()
@@ -423,25 +422,25 @@ func TestRunEndsWithItsContext(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := doing(t)
+			s := start(t)
 			ended := make(chan struct{})
 			go func() { s.stop(); close(ended) }()
 			select {
 			case <-ended:
 			case <-time.After(xdstest.Patience):
-				t.Fatal("Run goes on")
+				t.Fatal("Run does not return")
 			}
 		})
 	}
 }
 
-func TestInvalidOptions(t *testing.T) {
+func TestNewRejectsInvalidOptions(t *testing.T) {
 	t.Parallel()
-	good := wait.Backoff{Initial: 1, Max: 2}
+	valid := wait.Backoff{Initial: 1, Max: 2}
 	for want, o := range map[string]Options{
-		"xDS: the server is missing": {Backoff: good},
-		"xDS TLS: client certificate and key: got only one, want both or none": {Server: "s", Backoff: good, TLS: &clienttls.Files{Cert: "x"}},
-		"xDS TLS: CA file: open /nowhere: no such file or directory":           {Server: "s", Backoff: good, TLS: &clienttls.Files{CA: "/nowhere"}},
+		"xDS: the server is missing": {Backoff: valid},
+		"xDS TLS: client certificate and key: got only one, want both or none": {Server: "s", Backoff: valid, TLS: &clienttls.Files{Cert: "x"}},
+		"xDS TLS: CA file: open /nowhere: no such file or directory":           {Server: "s", Backoff: valid, TLS: &clienttls.Files{CA: "/nowhere"}},
 	} {
 		_, err := New(o)
 		assert.EqualError(t, err, want)
