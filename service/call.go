@@ -1,12 +1,14 @@
 package service
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -61,6 +63,21 @@ type Call struct {
 	wantsWait      bool // the caller asks in a header for the wait until the answer can change
 	isGroupDenied  bool // a denied all-or-none hit has kept the other all-or-none hits from being charged
 	keepsCharges   bool // the Service does not refund the admitted hits
+}
+
+// IsGivenUp reports whether the call failed because its caller cancelled it, or because its deadline passed.
+func (c *Call) IsGivenUp() bool {
+	code := status.Code(c.Err)
+	return code == codes.Canceled || code == codes.DeadlineExceeded
+}
+
+// IsGivenUpOverHTTP reports whether a call over HTTP IsGivenUp. ctx is the context of the call.
+func (c *Call) IsGivenUpOverHTTP(ctx context.Context) bool {
+	if !c.IsGivenUp() {
+		return false
+	}
+	_, isGRPC := grpc.Method(ctx)
+	return !isGRPC
 }
 
 var calls = sync.Pool{New: func() any { return &Call{replacedNames: map[string]bool{}} }}

@@ -54,6 +54,7 @@ type Live struct {
 	mu           sync.Mutex // guards the fields below
 	lastSample   time.Time
 	history      history
+	denials      denialWatch
 	traffic      *traffic
 	rules        ruleBook
 	inForce      State        // what changes only with the limits in force
@@ -106,6 +107,9 @@ func (l *Live) addSample(now time.Time) {
 	calls, redis, uses := l.o.Recorder.collect(seconds)
 	l.traffic.addUses(uses)
 	endsStep := l.history.add(&sample{calls, redis}, seconds)
+	if endsStep {
+		l.denials.update(now, &l.history.steps, l.o.Events)
+	}
 	if endsStep || now.Sub(l.viewedAt) < viewerTimeout {
 		l.traffic.addCounts(l.o.Counts(), endsStep, l.history.lastLength)
 		l.countsReadAt = now
@@ -163,7 +167,7 @@ func (l *Live) state(now time.Time) State {
 	if l.o.Replicas != nil {
 		s.Replicas = l.o.Replicas()
 	}
-	s.setSummary(now)
+	s.setSummary(now, signals{figures: l.history.steps, denials: l.denials.alarm})
 	return s
 }
 

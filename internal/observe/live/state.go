@@ -5,10 +5,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/seed-81f232ab/rls/backend/fallback"
 )
 
 // setSummary sets the level, the headline and the details of s.
-func (s *State) setSummary(now time.Time) {
+func (s *State) setSummary(now time.Time, found signals) {
 	s.Level, s.Details = Well, []string{}
 	var parts []string
 	addPart := func(level Level, text string) {
@@ -30,6 +32,7 @@ func (s *State) setSummary(now time.Time) {
 	default:
 		addPart(Trouble, s.Redis.outageText(now))
 	}
+	found.describe(now, addPart, addDetail)
 	if s.Draining {
 		addPart(Warning, "stopping")
 	}
@@ -134,7 +137,11 @@ func (o *Outage) priceText() string {
 	if o.MaxExcessHits > 0 {
 		excess = "at most " + Count(o.MaxExcessHits, "hit")
 	}
-	return Count(o.Calls, "call") + " decided without Redis, " + excess + " too many"
+	text := Count(o.Calls, "call") + " decided without Redis, " + excess + " too many"
+	if limits := fallback.PriceText(o.Limits); limits != "" {
+		text += " (" + limits + ")"
+	}
+	return text
 }
 
 func shareText(x float64) string {

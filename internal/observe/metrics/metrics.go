@@ -22,7 +22,8 @@ type Metrics struct {
 	rules    *rules
 	scraping chan struct{} // has a value while a scrape is in progress
 
-	withoutRedis *withoutRedis // nil until Fallback is called
+	withoutRedis *withoutRedis      // nil until Fallback is called
+	givenUpCalls prometheus.Counter // nil until Service is called
 
 	ResponseTimeMillis bool // report response times to Prometheus in milliseconds; set it before the first scrape
 }

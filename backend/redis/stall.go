@@ -1,0 +1,80 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/seed-81f232ab/rls/internal/base/wait"
+)
+
+// A Redis that stands still, for example while it forks or runs a slow command, delays single batches. A distant
+// Redis delays all batches, so that the round trip of its clock is long too.
+const (
+	minStall        = 20 * time.Millisecond // the least time of a stalled batch
+	tripsInStall    = 10                    // the least time of a stalled batch in round trips
+	maxYieldTime    = 5 * time.Millisecond  // if a yield takes longer, this process lacks CPU time
+	stallWatchTime  = time.Second           // the time in which FindStalls sends pings
+	stallWatchPause = 5 * time.Millisecond  // between two pings
+)
+
+// AdviceForStalls says what to do about a Redis that stands still.
+const AdviceForStalls = "look for slow commands (SLOWLOG GET), for saving (INFO persistence), and for a machine of Redis without CPU time"
+
+func isStall(duration, roundTrip time.Duration) bool {
+	return duration >= minStall && roundTrip > 0 && duration >= tripsInStall*roundTrip
+}
+
+// setStalled sets Stalled and RoundTrip.
+func (b *Batch) setStalled(l *Limiter) {
+	if b.Took < minStall || b.ReplicasMissing || b.Err != nil && KindOf(b.Err) != KindTimeout {
+		return
+	}
+	roundTrip, start := l.RoundTrip(), time.Now()
+	if runtime.Gosched(); isStall(b.Took, roundTrip) && time.Since(start) < maxYieldTime {
+		b.Stalled, b.RoundTrip = true, roundTrip
+	}
+}
+
+// FindStalls sends pings to each server for a second, and compares the slowest answer with the usual one.
+func (l *Limiter) FindStalls(ctx context.Context) []Finding {
+	var findings []Finding
+	for _, instance := range l.instances {
+		servers, _ := l.serversOf(ctx, instance) // Check reports the error
+		for _, s := range servers {
+			if f, ok := findStall(ctx, s.server); ok {
+				findings = append(findings, instance.setServer(instance.addressOf(s.server), f)...)
+			}
+		}
+	}
+	return findings
+}
+
+func findStall(ctx context.Context, s *server) (_ Finding, ok bool) {
+	var times []time.Duration
+	for end := time.Now().Add(stallWatchTime); time.Now().Before(end) && wait.Sleep(ctx, stallWatchPause); {
+		start := time.Now()
+		commands := []goredis.Cmder{goredis.NewStatusCmd(ctx, "PING")}
+		s.execute(ctx, commands)
+		if err := commands[0].Err(); err == nil || KindOf(err) == KindTimeout {
+			times = append(times, time.Since(start))
+		}
+	}
+	if len(times) == 0 {
+		return Finding{}, false
+	}
+	slices.Sort(times)
+	usual, slowest := times[len(times)/2], times[len(times)-1]
+	f := Finding{
+		Check: CheckTimeout, Level: LevelNote,
+		Text: fmt.Sprintf("of %d round trips in a second, the usual one took %v, the slowest %v", len(times), usual.Round(10*time.Microsecond), slowest.Round(10*time.Microsecond)),
+	}
+	if isStall(slowest, usual) {
+		f.Level, f.Text, f.Advice = LevelWarning, "Redis stands still, the network doesn't: "+f.Text, AdviceForStalls
+	}
+	return f, true
+}

@@ -1,0 +1,35 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestStalledBatchIsMuchSlowerThanRoundTrip(t *testing.T) {
+	const ms = time.Millisecond
+	for name, c := range map[string]struct {
+		roundTrip time.Duration
+		batch     Batch
+		want      bool
+	}{
+		"quick batch":                          {ms / 2, Batch{Took: 2 * ms}, false},
+		"pause of 60 ms":                       {ms / 2, Batch{Took: 60 * ms}, true},
+		"pause longer than the timeout":        {ms / 2, Batch{Took: 200 * ms, Err: context.DeadlineExceeded}, true},
+		"distant Redis":                        {60 * ms, Batch{Took: 61 * ms}, false},
+		"round trip not measured":              {0, Batch{Took: 60 * ms}, false},
+		"lost connection":                      {ms / 2, Batch{Took: 60 * ms, Err: errors.New("reset")}, false},
+		"wait for replicas that do not answer": {ms / 2, Batch{Took: 60 * ms, ReplicasMissing: true}, false},
+	} {
+		server := &server{}
+		l := &Limiter{instances: []*redisInstance{{client: &servers{single: server}}}}
+		if c.roundTrip > 0 {
+			server.clock.add(0, c.roundTrip.Microseconds(), 0)
+		}
+		c.batch.setStalled(l)
+		assert.Equal(t, c.want, c.batch.Stalled, name)
+	}
+}
