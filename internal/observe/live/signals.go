@@ -36,8 +36,8 @@ func (s signals) describe(now time.Time, addPart func(Level, string), addDetail 
 	}
 	if stalls := mean(s.figures.RedisStalls.Points) * float64(len(s.figures.RedisStalls.Points)*stepSeconds); stalls >= minStalls-0.5 {
 		addPart(Warning, "Redis stands still at times, the network doesn't")
-		addDetail(Warning, "In five minutes, Redis kept %.0f batches waiting: the slowest took %s, half of the others less than %s. Look for slow commands, for saving, and for CPU time that Redis lacks",
-			stalls, secondsText(s.figures.RedisMax.Max()), secondsText(Value(mean(s.figures.RedisP50.Points))))
+		addDetail(Warning, "In five minutes, Redis kept %.0f batches waiting: the slowest took %s, half of all less than %v. Look for slow commands, for saving, and for CPU time that Redis lacks",
+			stalls, secondsText(s.figures.RedisMax.Max()), time.Duration(mean(s.figures.RedisP50.Points)*1e9).Round(10*time.Microsecond))
 	}
 }
 

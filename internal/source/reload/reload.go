@@ -126,7 +126,7 @@ func (r *Reloader) replaceLimits(cause string) []slog.Attr {
 	r.options.Observer.ConfigProblems(len(r.problems()))
 	change := LimitsChange{Time: time.Now(), Cause: cause, First: old == nil, Domains: len(cfg.Domains()), Rules: cfg.Rules()}
 	if !change.First {
-		change.Changes = cfg.ChangesFrom(old)
+		change.Changes, change.Values = cfg.ChangesFrom(old), cfg.ValueChangesFrom(old)
 	}
 	attrs := changeAttrs(change.Changes)
 	if change.First || len(attrs) > 0 {
