@@ -3,8 +3,8 @@ package redis
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -17,7 +17,8 @@ import (
 const (
 	minStall        = 20 * time.Millisecond // the least time of a stalled batch
 	tripsInStall    = 10                    // the least time of a stalled batch in round trips
-	maxYieldTime    = 5 * time.Millisecond  // if a yield takes longer, this process lacks CPU time
+	wakePause       = 20 * time.Millisecond // between two wake-ups of wakeWatch
+	maxWakeDelay    = 10 * time.Millisecond // if a wake-up is later, this process lacks CPU time
 	stallWatchTime  = time.Second           // the time in which FindStalls sends pings
 	stallWatchPause = 5 * time.Millisecond  // between two pings
 )
@@ -29,13 +30,30 @@ func isStall(duration, roundTrip time.Duration) bool {
 	return duration >= minStall && roundTrip > 0 && duration >= tripsInStall*roundTrip
 }
 
+// wakeWatch wakes up all the time, to find out whether this process gets CPU time. The times are in microseconds since
+// processStart.
+type wakeWatch struct{ wokeAt, lateAt atomic.Int64 }
+
+func (w *wakeWatch) run(ctx context.Context) {
+	for isRunning := true; isRunning; isRunning = wait.Sleep(ctx, wakePause) {
+		if now := microsSinceProcessStart(); now-w.wokeAt.Swap(now) > (wakePause + maxWakeDelay).Microseconds() {
+			w.lateAt.Store(now)
+		}
+	}
+}
+
+// wasStarved reports whether this process has lacked CPU time in the last span of time.
+func (w *wakeWatch) wasStarved(span time.Duration) bool {
+	now := microsSinceProcessStart()
+	return now-w.wokeAt.Load() > (wakePause+maxWakeDelay).Microseconds() || now-w.lateAt.Load() < span.Microseconds()
+}
+
 // setStalled sets Stalled and RoundTrip.
 func (b *Batch) setStalled(l *Limiter) {
 	if b.Took < minStall || b.ReplicasMissing || b.Err != nil && KindOf(b.Err) != KindTimeout {
 		return
 	}
-	roundTrip, start := l.RoundTrip(), time.Now()
-	if runtime.Gosched(); isStall(b.Took, roundTrip) && time.Since(start) < maxYieldTime {
+	if roundTrip := l.RoundTrip(); isStall(b.Took, roundTrip) && !l.wakes.wasStarved(b.Took) {
 		b.Stalled, b.RoundTrip = true, roundTrip
 	}
 }

@@ -29,7 +29,22 @@ func TestStalledBatchIsMuchSlowerThanRoundTrip(t *testing.T) {
 		if c.roundTrip > 0 {
 			server.clock.add(0, c.roundTrip.Microseconds(), 0)
 		}
+		now := microsSinceProcessStart()
+		l.wakes.wokeAt.Store(now)
+		l.wakes.lateAt.Store(now - time.Hour.Microseconds())
 		c.batch.setStalled(l)
 		assert.Equal(t, c.want, c.batch.Stalled, name)
 	}
+}
+
+func TestBatchOfAStarvedProcessIsNotStalled(t *testing.T) {
+	w, now := &wakeWatch{}, microsSinceProcessStart()
+	w.lateAt.Store(now - time.Hour.Microseconds())
+	w.wokeAt.Store(now)
+	assert.False(t, w.wasStarved(time.Second))
+	w.lateAt.Store(now - 60_000)
+	assert.True(t, w.wasStarved(70*time.Millisecond), "a late wake-up while Redis had the batch")
+	assert.False(t, w.wasStarved(50*time.Millisecond), "a late wake-up before the batch")
+	w.wokeAt.Store(now - 40_000)
+	assert.True(t, w.wasStarved(50*time.Millisecond), "the wake-up is due")
 }

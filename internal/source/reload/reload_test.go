@@ -165,7 +165,9 @@ func TestChangesAreReportedWithTheirCause(t *testing.T) {
 		},
 		{
 			Cause: "file", Domains: 1, Rules: 2, Changes: descriptors.Changes{Changed: []string{"shop > tenant", "shop > tenant=acme"}},
-			Values: []descriptors.ValueChange{{"shop > tenant", "5 per year", "6 per year"}, {"shop > tenant=acme", "10 per year", "12 per year"}},
+			Values: []descriptors.ValueChange{
+				{Path: "shop > tenant", Old: "5 per year", New: "6 per year"}, {Path: "shop > tenant=acme", Old: "10 per year", New: "12 per year"},
+			},
 		},
 	}, r.limitsChanges)
 
