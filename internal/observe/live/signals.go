@@ -31,7 +31,7 @@ type signals struct {
 func (s signals) describe(now time.Time, addPart func(Level, string), addDetail func(Level, string, ...any)) {
 	s.denials.describe(now, addPart, addDetail)
 	if givenUp := mean(recent(s.figures.GivenUp.Points)); givenUp >= minSignalRate {
-		addPart(Trouble, fmt.Sprintf("callers gave up %.1f calls a second before they got the answer", givenUp))
+		addPart(Trouble, fmt.Sprintf("Callers gave up %.1f calls a second before they got the answer", givenUp))
 		addDetail(Trouble, "Envoy counts a call that it gave up as ratelimit.error, and lets the request pass unless failure_mode_deny is set. Give rls more CPU or replicas, or raise the timeout in Envoy")
 	}
 	if stalls := mean(s.figures.RedisStalls.Points) * float64(len(s.figures.RedisStalls.Points)*stepSeconds); stalls >= minStalls-0.5 {
@@ -131,7 +131,7 @@ func (a *denialAlarm) describe(now time.Time, addPart func(Level, string), addDe
 	switch {
 	case a.isMassDenial():
 		level = Trouble
-		addPart(Trouble, "mass denial: "+share+" since "+clockText(a.since, now))
+		addPart(Trouble, "Mass denial: "+share+" since "+clockText(a.since, now))
 		addDetail(Trouble, "Before, %.0f %% of the calls were denied and %.1f a second admitted, now %.1f: limits deny what they admitted before. Undo the last change, or stop the denials with rls limits off --all --for 30m",
 			100*a.before.deniedShare(), a.before.admitted(), a.now.admitted())
 	case a.isJump:

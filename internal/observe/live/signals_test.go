@@ -41,7 +41,7 @@ func TestMassDenialIsTroubleWithinTwoMinutes(t *testing.T) {
 		r.run(30, 5, "a", "b")
 		state := r.Snapshot().State
 		assert.Equal(t, Trouble, state.Level)
-		assert.Contains(t, state.Headline, "mass denial: 100 % of the calls denied since")
+		assert.Contains(t, state.Headline, "Mass denial: 100 % of the calls denied since")
 		assert.Contains(t, fmt.Sprint(state.Details), "changed shop > tenant: 100 per second → 0 per second")
 
 		r.run(600, 1, "a", "b")
@@ -112,7 +112,7 @@ func TestCallsThatCallersGaveUpAreTrouble(t *testing.T) {
 		s := r.Snapshot()
 		assert.InDelta(t, 2, float64(s.Figures.GivenUp.Now), 0.01)
 		assert.Equal(t, Trouble, s.State.Level)
-		assert.Contains(t, s.State.Headline, "callers gave up 2.0 calls a second")
+		assert.Contains(t, s.State.Headline, "Callers gave up 2.0 calls a second")
 	})
 }
 

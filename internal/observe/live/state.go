@@ -22,6 +22,7 @@ func (s *State) setSummary(now time.Time, found signals) {
 		s.Details = append(s.Details, fmt.Sprintf(format, args...))
 	}
 
+	found.describe(now, addPart, addDetail)
 	switch {
 	case !s.Limits.Loaded:
 		addPart(Trouble, "No limits loaded: calls fail until valid limits arrive")
@@ -32,7 +33,6 @@ func (s *State) setSummary(now time.Time, found signals) {
 	default:
 		addPart(Trouble, s.Redis.outageText(now))
 	}
-	found.describe(now, addPart, addDetail)
 	if s.Draining {
 		addPart(Warning, "stopping")
 	}
