@@ -49,11 +49,7 @@ func (c *Config) ChangesFrom(old *Config) Changes {
 }
 
 // ValueChange is a change of the limits of a path. Old is empty for an added path, and New for a removed path.
-type ValueChange struct {
-	Path string `json:"path"`
-	Old  string `json:"old,omitempty"`
-	New  string `json:"new,omitempty"`
-}
+type ValueChange struct{ Path, Old, New string }
 
 // String returns `shop > tenant: 100 per minute → 0 per minute`.
 func (v ValueChange) String() string {

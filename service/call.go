@@ -1,14 +1,12 @@
 package service
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -69,15 +67,6 @@ type Call struct {
 func (c *Call) IsGivenUp() bool {
 	code := status.Code(c.Err)
 	return code == codes.Canceled || code == codes.DeadlineExceeded
-}
-
-// IsGivenUpOverHTTP reports whether a call over HTTP IsGivenUp. ctx is the context of the call.
-func (c *Call) IsGivenUpOverHTTP(ctx context.Context) bool {
-	if !c.IsGivenUp() {
-		return false
-	}
-	_, isGRPC := grpc.Method(ctx)
-	return !isGRPC
 }
 
 var calls = sync.Pool{New: func() any { return &Call{replacedNames: map[string]bool{}} }}

@@ -19,8 +19,9 @@ const (
 	tripsInStall    = 10                    // the least time of a stalled batch in round trips
 	wakePause       = 20 * time.Millisecond // between two wake-ups of wakeWatch
 	maxWakeDelay    = 10 * time.Millisecond // if a wake-up is later, this process lacks CPU time
-	stallWatchTime  = time.Second           // the time in which FindStalls sends pings
+	stallWatchTime  = 2 * time.Second       // the time in which FindStalls sends pings
 	stallWatchPause = 5 * time.Millisecond  // between two pings
+	minStalledPings = 2                     // a single slow answer is no warning
 )
 
 // AdviceForStalls says what to do about a Redis that stands still.
@@ -58,13 +59,13 @@ func (b *Batch) setStalled(l *Limiter) {
 	}
 }
 
-// FindStalls sends pings to each server for a second, and compares the slowest answer with the usual one.
+// FindStalls sends pings to each server for two seconds, and compares the slowest answers with the usual one.
 func (l *Limiter) FindStalls(ctx context.Context) []Finding {
 	var findings []Finding
 	for _, instance := range l.instances {
 		servers, _ := l.serversOf(ctx, instance) // Check reports the error
 		for _, s := range servers {
-			if f, ok := findStall(ctx, s.server); ok {
+			if f, ok := findStall(ctx, s.server, &l.wakes); ok {
 				findings = append(findings, instance.setServer(instance.addressOf(s.server), f)...)
 			}
 		}
@@ -72,26 +73,27 @@ func (l *Limiter) FindStalls(ctx context.Context) []Finding {
 	return findings
 }
 
-func findStall(ctx context.Context, s *server) (_ Finding, ok bool) {
+func findStall(ctx context.Context, s *server, w *wakeWatch) (_ Finding, ok bool) {
 	var times []time.Duration
 	for end := time.Now().Add(stallWatchTime); time.Now().Before(end) && wait.Sleep(ctx, stallWatchPause); {
 		start := time.Now()
 		commands := []goredis.Cmder{goredis.NewStatusCmd(ctx, "PING")}
 		s.execute(ctx, commands)
-		if err := commands[0].Err(); err == nil || KindOf(err) == KindTimeout {
-			times = append(times, time.Since(start))
+		duration, err := time.Since(start), commands[0].Err()
+		if (err == nil || KindOf(err) == KindTimeout) && (duration < minStall || !w.wasStarved(duration)) {
+			times = append(times, duration)
 		}
 	}
-	if len(times) == 0 {
+	if len(times) < minStalledPings {
 		return Finding{}, false
 	}
 	slices.Sort(times)
 	usual, slowest := times[len(times)/2], times[len(times)-1]
 	f := Finding{
 		Check: CheckTimeout, Level: LevelNote,
-		Text: fmt.Sprintf("of %d round trips in a second, the usual one took %v, the slowest %v", len(times), usual.Round(10*time.Microsecond), slowest.Round(10*time.Microsecond)),
+		Text: fmt.Sprintf("of %d round trips in two seconds, the usual one took %v, the slowest %v", len(times), usual.Round(10*time.Microsecond), slowest.Round(10*time.Microsecond)),
 	}
-	if isStall(slowest, usual) {
+	if isStall(times[len(times)-minStalledPings], usual) {
 		f.Level, f.Text, f.Advice = LevelWarning, "Redis stands still, the network doesn't: "+f.Text, AdviceForStalls
 	}
 	return f, true

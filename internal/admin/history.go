@@ -100,6 +100,13 @@ func (h *handler) limitsChanges(c *call) (list []Change) {
 	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
 	defer cancel()
 	versions, _ := h.options.LimitsVersions(ctx) // the history has other changes
+	storedLimits := func(v changes.LimitsVersion, path string) json.RawMessage {
+		if v.Limits[path] == "" {
+			return nil
+		}
+		text, _ := json.Marshal(v.Limits[path]) // a text never fails
+		return text
+	}
 	for i := 0; i+1 < len(versions); i++ {
 		v, older := versions[i], versions[i+1]
 		change := Change{ChangedAt: v.LoadedAt, Author: v.Source, Action: "load", Fields: []FieldChange{}}
@@ -112,21 +119,12 @@ func (h *handler) limitsChanges(c *call) (list []Change) {
 		for _, path := range slices.Sorted(maps.Keys(paths)) {
 			domain, _, _ := strings.Cut(path, " > ")
 			if change.Reason == "" && v.Limits[path] != older.Limits[path] && len(change.Fields) < maxLimitsFields && c.caller.mayUseField(url.PathEscape(domain)) {
-				change.Fields = append(change.Fields, FieldChange{KindLimits, path, textJSON(older.Limits, path), textJSON(v.Limits, path)})
+				change.Fields = append(change.Fields, FieldChange{KindLimits, path, storedLimits(older, path), storedLimits(v, path)})
 			}
 		}
 		list = append(list, change)
 	}
 	return list
-}
-
-// textJSON returns a text as JSON, or nothing if the path has none.
-func textJSON(texts map[string]string, path string) json.RawMessage {
-	if texts[path] == "" {
-		return nil
-	}
-	text, _ := json.Marshal(texts[path]) // a text never fails
-	return text
 }
 
 func (h *handler) history(c *call) ([]changes.Entry, error) {

@@ -42,16 +42,6 @@ func (h *histogram) add(other *histogram) {
 	}
 }
 
-// max returns the longest duration of h and other in seconds, or Unknown.
-func (h *histogram) max(other *histogram) Value {
-	for i := histogramBuckets - 1; i >= 0; i-- {
-		if h[i]+other[i] > 0 {
-			return Value(bucketStart(min(i+1, histogramBuckets-1)).Seconds())
-		}
-	}
-	return Unknown
-}
-
 // quantile returns the duration in seconds that the share q of all durations does not exceed, or Unknown.
 // Durations in last count by the share lastShare.
 func (h *histogram) quantile(q float64, last *histogram, lastShare float64) Value {
@@ -66,7 +56,7 @@ func (h *histogram) quantile(q float64, last *histogram, lastShare float64) Valu
 	}
 	rank := q * total
 	for i, n := range counts {
-		if n < rank || n == 0 {
+		if n < rank-1e-6 || n == 0 { // the counts can be inexact
 			rank -= n
 			continue
 		}

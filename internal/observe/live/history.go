@@ -80,7 +80,7 @@ func (h *history) currentFigures() Figures {
 		Calls:       perSecond(c.calls, last.calls), DeniedShare: Series{Now: deniedShare}, Errors: perSecond(c.errors, last.errors), GivenUp: perSecond(c.givenUp, last.givenUp),
 		P50: quantile(&c.latency, &last.latency, 0.5), P99: quantile(&c.latency, &last.latency, 0.99),
 		RedisP50: quantile(&h.current.redis, &h.last.redis, 0.5), RedisP99: quantile(&h.current.redis, &h.last.redis, 0.99),
-		RedisMax: Series{Now: h.current.redis.max(&h.last.redis)}, RedisStalls: perSecond(c.redisStalls, last.redisStalls),
+		RedisMax: quantile(&h.current.redis, &h.last.redis, 1), RedisStalls: perSecond(c.redisStalls, last.redisStalls),
 		WithoutRedis: perSecond(c.withoutRedis, last.withoutRedis), Unmatched: perSecond(c.unmatched, last.unmatched),
 	}
 }

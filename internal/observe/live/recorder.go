@@ -102,10 +102,7 @@ func NewRecorder(overHits func(service.Decision) int64, keepKeys bool) *Recorder
 }
 
 // Answered implements service.Observer.
-func (r *Recorder) Answered(ctx context.Context, c *service.Call) {
-	if c.IsGivenUpOverHTTP(ctx) {
-		r.CallGivenUp()
-	}
+func (r *Recorder) Answered(_ context.Context, c *service.Call) {
 	random := rand.Uint64()
 	r.count(c, int(random))
 	interval := r.sampleInterval.Load()

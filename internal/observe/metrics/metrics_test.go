@@ -342,7 +342,7 @@ func TestFailedCallsAreCountedByKind(t *testing.T) {
 	m.CallGivenUp() // a gRPC call that was reset, which rls can have answered
 	assertMetrics(t, m, `
 ratelimit_service_global_shadow_mode 1
-ratelimit_service_should_rate_limit_error{err_type="given_up"} 3
+ratelimit_service_should_rate_limit_error{err_type="given_up"} 1
 ratelimit_service_should_rate_limit_error{err_type="redis_error"} 1
 ratelimit_service_should_rate_limit_error{err_type="service_error"} 2
 rls_calls_total{code="ok"} 1

@@ -29,7 +29,7 @@ func (m *Metrics) Service() service.Observer {
 		"Decisions by result and source. One request makes a decision for each limit that it matches. Denials by limits in shadow mode have the result shadowed.",
 		"result", "source")
 	errors := m.newCounters("ratelimit_service_should_rate_limit_error",
-		"Failed calls. service_error is an invalid request, or a call before limits are loaded; given_up is a call that its caller cancelled, or whose deadline passed, before the caller got the answer; redis_error is any other failure.", "err_type")
+		"Failed calls. service_error is an invalid request, or a call before limits are loaded; given_up is a gRPC call that its caller cancelled, or whose deadline passed, before the caller got the answer; redis_error is any other failure.", "err_type")
 	m.givenUpCalls = errors.WithLabelValues("given_up")
 	callsByCode := m.newCounters("rls_calls_total", "Answered calls by their code: ok or over_limit. A call over a limit in shadow mode is ok.", "code")
 	d := &calls{
@@ -48,14 +48,14 @@ func (m *Metrics) Service() service.Observer {
 	return d
 }
 
-// CallGivenUp counts a call whose caller gave up before the caller got the answer. Service must have run before.
+// CallGivenUp counts a gRPC call whose caller gave up before the caller got the answer, even if rls has answered.
 func (m *Metrics) CallGivenUp() {
 	if m.givenUpCalls != nil { // the process observes calls
 		m.givenUpCalls.Inc()
 	}
 }
 
-func (d *calls) Answered(ctx context.Context, c *service.Call) {
+func (d *calls) Answered(_ context.Context, c *service.Call) {
 	switch status.Code(c.Err) {
 	case codes.OK:
 		if c.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
@@ -63,10 +63,7 @@ func (d *calls) Answered(ctx context.Context, c *service.Call) {
 		} else {
 			d.okCalls.Inc()
 		}
-	case codes.Canceled, codes.DeadlineExceeded:
-		if c.IsGivenUpOverHTTP(ctx) { // the server counts resets of gRPC calls, because rls can have answered the call
-			d.metrics.CallGivenUp()
-		}
+	case codes.Canceled, codes.DeadlineExceeded: // CallGivenUp counts the call
 	case codes.InvalidArgument, codes.FailedPrecondition:
 		d.serviceErrors.Inc()
 	default:

@@ -24,26 +24,22 @@ const maxLimitsVersionBytes = 256 << 10 // a larger version is kept without its 
 
 // AddLimitsVersion keeps v in Redis, unless v is the version that was added last.
 func (s *Store) AddLimitsVersion(ctx context.Context, v changes.LimitsVersion) error {
-	limits := mustJSON(v.Limits)
+	limits, _ := json.Marshal(v.Limits) // texts never fail
 	v.Tag = changes.Tag(v.Source + string(limits))
 	if len(limits) > maxLimitsVersionBytes {
 		v.Limits = nil
 	}
-	err := limitsScript.Run(ctx, s.options.Client, []string{s.limitsVersions}, v.Tag, mustJSON(v), changes.MaxLimitsVersions).Err()
+	text, _ := json.Marshal(v)
+	err := limitsScript.Run(ctx, s.options.Client, []string{s.limitsList}, v.Tag, text, changes.MaxLimitsVersions).Err()
 	if err != nil {
 		return s.explain("keep the version of the limits", err)
 	}
 	return nil
 }
 
-func mustJSON(v any) []byte {
-	text, _ := json.Marshal(v) // a value with texts and times never fails
-	return text
-}
-
 // LimitsVersions returns the last versions of limits, the newest first.
 func (s *Store) LimitsVersions(ctx context.Context) (versions []changes.LimitsVersion, _ error) {
-	texts, err := s.options.Client.LRange(ctx, s.limitsVersions, 0, changes.MaxLimitsVersions-1).Result()
+	texts, err := s.options.Client.LRange(ctx, s.limitsList, 0, changes.MaxLimitsVersions-1).Result()
 	if err != nil {
 		return nil, s.explain("read the versions of the limits", err)
 	}

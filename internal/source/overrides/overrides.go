@@ -54,11 +54,9 @@ type Options struct {
 // Store is the source of overrides and changes them. It is safe for concurrent use.
 type Store struct {
 	options      Options
-	hash, resets string // names in Redis; hash is also a channel
-	history      string // the name of the list
-
-	limitsVersions string // the name of the list
-
+	hash, resets string        // names in Redis; hash is also a channel
+	history      string        // the name of the list
+	limitsList   string        // the name of the list with the versions of the limits
 	replicas     string        // the name of the hash with the reports of replicas
 	readRequests chan struct{} // has an element if Run should read soon
 
@@ -77,7 +75,7 @@ var _ source.Source = (*Store)(nil)
 // New returns a Store. It sends nothing to Redis.
 func New(o Options) *Store {
 	return &Store{
-		options: o, hash: o.Prefix + "rls:overrides", resets: o.Prefix + "rls:resets", history: listName(o.Prefix, "history"), limitsVersions: listName(o.Prefix, "limits"), replicas: o.Prefix + "rls:replicas",
+		options: o, hash: o.Prefix + "rls:overrides", resets: o.Prefix + "rls:resets", history: listName(o.Prefix, "history"), limitsList: listName(o.Prefix, "limits"), replicas: o.Prefix + "rls:replicas",
 		readRequests: make(chan struct{}, 1), reportRequests: make(chan struct{}, 1), mutex: make(chan struct{}, 1),
 	}
 }
