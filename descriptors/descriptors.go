@@ -144,7 +144,7 @@ type Rule struct {
 	metricKey   *metricKey
 }
 
-// IsTooLarge reports whether n hits exceed MaxHits.
+// ExceedsMaxHits reports whether n hits exceed MaxHits.
 func (r *Rule) ExceedsMaxHits(n int64) bool { return r.MaxHits > 0 && n > int64(r.MaxHits) }
 
 // IsUnlimited reports whether the only limit of r is unlimited.

@@ -9,7 +9,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// Off is limits that a switch has taken out of force.
+// OffSwitch describes the limits that a switch has taken out of force.
 type OffSwitch struct {
 	Path string // of a rule or a domain, or "all domains"
 	limitsfile.Notes
@@ -17,7 +17,7 @@ type OffSwitch struct {
 
 const allDomains = "all domains"
 
-// Off returns the limits that switches have taken out of force: of all domains, of domains, then of rules.
+// OffSwitches returns the switches in force: first for all domains, then for domains, then for rules.
 func (c *Config) OffSwitches() []OffSwitch {
 	var switches []OffSwitch
 	for _, d := range c.domainsInFileOrder {
@@ -37,7 +37,7 @@ func (c *Config) OffSwitches() []OffSwitch {
 	return switches
 }
 
-// HasOff reports whether a switch has taken limits out of force.
+// HasOffSwitch reports whether a switch has taken limits out of force.
 func (c *Config) HasOffSwitch() bool { return c.hasOffSwitch }
 
 // off returns the switch that has taken all limits of d out of force, or nil.
@@ -52,7 +52,7 @@ func (d *Domain) offSwitch() *OffSwitch {
 	}
 }
 
-// OffAt returns the switch that has taken the limits for entries out of force, or nil.
+// OffSwitchAt returns the switch that has taken the limits for entries out of force, or nil.
 func (d *Domain) OffSwitchAt(entries []*ratelimitv3.RateLimitDescriptor_Entry) *OffSwitch {
 	if off := d.offSwitch(); off != nil {
 		return off

@@ -103,7 +103,7 @@ func (x *Index) Find(entries []*ratelimitv3.RateLimitDescriptor_Entry) (d *limit
 	return nil, false
 }
 
-// EntryCondition returns the first descriptor with this key and a condition that reads other entries, or nil. The
+// ConditionOnOtherEntries returns the first descriptor with this key and a condition that reads other entries, or nil. The
 // value alone then does not decide which descriptor matches.
 func (x *Index) ConditionOnOtherEntries(key string) *limitsfile.Descriptor {
 	if k := x.nodes.keys[key]; k != nil {

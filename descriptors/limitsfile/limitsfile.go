@@ -194,7 +194,7 @@ type Limit struct {
 // HasManyValues reports whether Value is a pattern or the text of a condition.
 func (d *Descriptor) HasManyValues() bool { return d.WildcardValue || d.Condition != nil }
 
-// Off returns the switch that takes all limits of d out of force, or nil.
+// OffSwitch returns the switch that takes all limits of d out of force, or nil.
 func (d *Descriptor) OffSwitch() *AppliedOverride {
 	if n := len(d.Overrides); n > 0 && d.Overrides[n-1].IsSwitch {
 		return &d.Overrides[n-1]
@@ -223,7 +223,7 @@ func (d *Descriptor) KeepsCounters(changed *Descriptor) bool {
 	return true
 }
 
-// SameAnswers reports whether d and other add the same metadata, body and headers to responses.
+// HasSameAnswers reports whether d and other add the same metadata, body and headers to responses.
 func (d *Descriptor) HasSameAnswers(other *Descriptor) bool {
 	return proto.Equal(d.Metadata, other.Metadata) && d.Denial.equal(other.Denial)
 }

@@ -13,7 +13,7 @@ import (
 // ErrNoLimits is the problem of overrides as long as no limits are loaded.
 var ErrNoLimits = errors.New("no limits are loaded yet")
 
-// Layer has the overrides, rules and switches of run time, valid or not. It isn't safe for concurrent use.
+// Table has the overrides, rules and switches that were set at run time, valid or not. It isn't safe for concurrent use.
 type Table struct{ records map[string]*record }
 
 type record struct {
