@@ -21,7 +21,6 @@ const (
 	maxWakeDelay    = 10 * time.Millisecond // if a wake-up is later, this process lacks CPU time
 	stallWatchTime  = 2 * time.Second       // the time in which FindStalls sends pings
 	stallWatchPause = 5 * time.Millisecond  // between two pings
-	minStalledPings = 2                     // a single slow answer is no warning
 )
 
 // AdviceForStalls says what to do about a Redis that stands still.
@@ -84,7 +83,7 @@ func findStall(ctx context.Context, s *server, w *wakeWatch) (_ Finding, ok bool
 			times = append(times, duration)
 		}
 	}
-	if len(times) < minStalledPings {
+	if len(times) == 0 {
 		return Finding{}, false
 	}
 	slices.Sort(times)
@@ -93,8 +92,8 @@ func findStall(ctx context.Context, s *server, w *wakeWatch) (_ Finding, ok bool
 		Check: CheckTimeout, Level: LevelNote,
 		Text: fmt.Sprintf("of %d round trips in two seconds, the usual one took %v, the slowest %v", len(times), usual.Round(10*time.Microsecond), slowest.Round(10*time.Microsecond)),
 	}
-	if isStall(times[len(times)-minStalledPings], usual) {
-		f.Level, f.Text, f.Advice = LevelWarning, "Redis stands still, the network doesn't: "+f.Text, AdviceForStalls
+	if isStall(slowest, usual) { // a note only, because two seconds say little
+		f.Text, f.Advice = "Redis stands still, the network doesn't: "+f.Text, AdviceForStalls
 	}
 	return f, true
 }
