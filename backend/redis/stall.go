@@ -50,10 +50,10 @@ func (w *wakeWatch) wasStarved(span time.Duration) bool {
 
 // setStalled sets Stalled and RoundTrip.
 func (b *Batch) setStalled(l *Limiter) {
-	if b.Took < minStall || b.ReplicasMissing || b.Err != nil && KindOf(b.Err) != KindTimeout {
+	if b.Duration < minStall || b.ReplicasMissing || b.Err != nil && KindOf(b.Err) != KindTimeout {
 		return
 	}
-	if roundTrip := l.RoundTrip(); isStall(b.Took, roundTrip) && !l.wakes.wasStarved(b.Took) {
+	if roundTrip := l.RoundTrip(); isStall(b.Duration, roundTrip) && !l.wakes.wasStarved(b.Duration) {
 		b.Stalled, b.RoundTrip = true, roundTrip
 	}
 }

@@ -16,13 +16,13 @@ func TestStalledBatchIsMuchSlowerThanRoundTrip(t *testing.T) {
 		batch     Batch
 		want      bool
 	}{
-		"quick batch":                          {ms / 2, Batch{Took: 2 * ms}, false},
-		"pause of 60 ms":                       {ms / 2, Batch{Took: 60 * ms}, true},
-		"pause longer than the timeout":        {ms / 2, Batch{Took: 200 * ms, Err: context.DeadlineExceeded}, true},
-		"distant Redis":                        {60 * ms, Batch{Took: 61 * ms}, false},
-		"round trip not measured":              {0, Batch{Took: 60 * ms}, false},
-		"lost connection":                      {ms / 2, Batch{Took: 60 * ms, Err: errors.New("reset")}, false},
-		"wait for replicas that do not answer": {ms / 2, Batch{Took: 60 * ms, ReplicasMissing: true}, false},
+		"quick batch":                          {ms / 2, Batch{Duration: 2 * ms}, false},
+		"pause of 60 ms":                       {ms / 2, Batch{Duration: 60 * ms}, true},
+		"pause longer than the timeout":        {ms / 2, Batch{Duration: 200 * ms, Err: context.DeadlineExceeded}, true},
+		"distant Redis":                        {60 * ms, Batch{Duration: 61 * ms}, false},
+		"round trip not measured":              {0, Batch{Duration: 60 * ms}, false},
+		"lost connection":                      {ms / 2, Batch{Duration: 60 * ms, Err: errors.New("reset")}, false},
+		"wait for replicas that do not answer": {ms / 2, Batch{Duration: 60 * ms, ReplicasMissing: true}, false},
 	} {
 		server := &server{}
 		l := &Limiter{instances: []*redisInstance{{client: &servers{single: server}}}}

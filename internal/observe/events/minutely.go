@@ -30,7 +30,7 @@ func (e *Events) Batches(recorder *live.Recorder, replicas int, roles ...redis.R
 
 func (o *batchObserver) BatchDone(b redis.Batch) {
 	o.Observer.BatchDone(b)
-	o.recorder.RedisAnswered(b.Took)
+	o.recorder.RedisAnswered(b.Duration)
 	if b.Stalled {
 		o.reportStall(b)
 	}
@@ -47,7 +47,7 @@ func (o *batchObserver) BatchDone(b redis.Batch) {
 func (o *batchObserver) reportStall(b redis.Batch) {
 	o.recorder.RedisStalled()
 	slowest := &o.slowest[b.Role]
-	for old := slowest.Load(); int64(b.Took) > old && !slowest.CompareAndSwap(old, int64(b.Took)); old = slowest.Load() {
+	for old := slowest.Load(); int64(b.Duration) > old && !slowest.CompareAndSwap(old, int64(b.Duration)); old = slowest.Load() {
 	}
 	if batches, isDue := o.stalled[b.Role].add(); isDue {
 		o.log.Warn("Redis stands still, the network doesn't", "server", b.Role.String(), "batches", batches,
