@@ -34,25 +34,62 @@ func (c *Config) EachRule(f func(*Rule)) {
 // ChangesFrom returns the difference of c from old. A nil old has no descriptors.
 func (c *Config) ChangesFrom(old *Config) Changes {
 	var changes Changes
-	c.eachPair(old, func(changed, previous *node, p path) {
+	c.eachChange(old, func(changed, previous *node, p path) {
 		switch {
 		case !changed.hasLimits():
+			changes.Removed = append(changes.Removed, p.String())
 		case !previous.hasLimits():
 			changes.Added = append(changes.Added, p.String())
-		case previous.Descriptor == changed.Descriptor:
-		case previous.Summary() != changed.Summary() || !previous.HasSameAnswers(changed.Descriptor):
+		default:
 			changes.Changed = append(changes.Changed, p.String())
 			changes.NewCounters = changes.NewCounters || !previous.KeepsCounters(changed.Descriptor)
+		}
+	})
+	return changes
+}
+
+// ValueChange is a change of the limits of a path. Old is empty for an added path, and New for a removed path.
+type ValueChange struct{ Path, Old, New string }
+
+// String returns `shop > tenant: 100 per minute → 0 per minute`.
+func (v ValueChange) String() string {
+	if v.Old == "" || v.New == "" {
+		return v.Path + ": " + v.Old + v.New
+	}
+	return v.Path + ": " + v.Old + " → " + v.New
+}
+
+// ValueChangesFrom returns the changed limits of c with their values in old, removed limits last.
+func (c *Config) ValueChangesFrom(old *Config) (values []ValueChange) {
+	c.eachChange(old, func(changed, previous *node, p path) {
+		v := ValueChange{Path: p.String()}
+		if previous.hasLimits() {
+			v.Old = previous.Summary()
+		}
+		if changed.hasLimits() {
+			v.New = changed.Summary()
+		}
+		values = append(values, v)
+	})
+	return values
+}
+
+// eachChange calls f with each path whose limits differ in c and old. A node can be nil or without limits.
+func (c *Config) eachChange(old *Config, f func(changed, previous *node, p path)) {
+	c.eachPair(old, func(changed, previous *node, p path) {
+		isSame := previous.hasLimits() && (previous.Descriptor == changed.Descriptor ||
+			previous.Summary() == changed.Summary() && previous.HasSameAnswers(changed.Descriptor))
+		if changed.hasLimits() && !isSame {
+			f(changed, previous, p)
 		}
 	})
 	if old != nil {
 		old.eachPair(c, func(previous, current *node, p path) {
 			if previous.hasLimits() && !current.hasLimits() {
-				changes.Removed = append(changes.Removed, p.String())
+				f(current, previous, p)
 			}
 		})
 	}
-	return changes
 }
 
 func (n *node) hasLimits() bool { return n != nil && len(n.Limits) > 0 }

@@ -63,3 +63,14 @@ func TestChangesReportNewCounters(t *testing.T) {
 		assert.Equal(t, Changes{Changed: []string{"d > k=a*"}, NewCounters: test.newCounters}, changes, name)
 	}
 }
+
+func TestValueChangesHaveOldAndNewLimits(t *testing.T) {
+	old := compileFiles(t, "domain: shop\ndescriptors:\n  - {key: edited, rate_limit: {unit: minute, requests_per_unit: 100}}\n  - {key: gone, rate_limit: {unit: day, requests_per_unit: 1}}\n")
+	changed := compileFiles(t, "domain: shop\ndescriptors:\n  - {key: edited, rate_limit: {unit: minute, requests_per_unit: 0}}\n  - {key: new, rate_limit: {unit: hour, requests_per_unit: 2}}\n")
+	var texts []string
+	for _, v := range changed.ValueChangesFrom(old) {
+		texts = append(texts, v.String())
+	}
+	assert.Equal(t, []string{"shop > edited: 100 per minute → 0 per minute", "shop > new: 2 per hour", "shop > gone: 1 per day"}, texts)
+	assert.Empty(t, changed.ValueChangesFrom(changed))
+}

@@ -63,6 +63,12 @@ type Call struct {
 	keepsCharges   bool // the Service does not refund the admitted hits
 }
 
+// IsGivenUp reports whether the call failed because its caller cancelled it, or because its deadline passed.
+func (c *Call) IsGivenUp() bool {
+	code := status.Code(c.Err)
+	return code == codes.Canceled || code == codes.DeadlineExceeded
+}
+
 var calls = sync.Pool{New: func() any { return &Call{replacedNames: map[string]bool{}} }}
 
 func (c *Call) returnToPool() {

@@ -3,7 +3,9 @@ package fallback
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,6 +46,18 @@ type LimitPrice struct {
 	Decisions     int64  `json:"decisions"`
 	AdmittedHits  int64  `json:"admitted_hits"`
 	MaxExcessHits int64  `json:"max_excess_hits"`
+}
+
+// PriceText names up to three limits with the most hits that can be too many.
+func PriceText(limits []LimitPrice) string {
+	const maxLimits = 3
+	var texts []string
+	for _, p := range limits[:min(len(limits), maxLimits)] {
+		if p.MaxExcessHits > 0 {
+			texts = append(texts, fmt.Sprintf("%s (%s): %d", p.Rule, cmp.Or(p.Limit, "several"), p.MaxExcessHits))
+		}
+	}
+	return strings.Join(texts, "; ")
 }
 
 // OtherRules is the Rule of the LimitPrice for all limits beyond maxPricedLimits.

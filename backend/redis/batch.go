@@ -28,6 +28,11 @@ type Batch struct {
 
 	// ReplicasMissing reports whether fewer Redis replicas than Options.WaitReplicas have the charges.
 	ReplicasMissing bool
+
+	// Stalled reports whether Redis stood still: the batch took much longer than RoundTrip. RoundTrip is set only if
+	// the batch is Stalled.
+	Stalled   bool
+	RoundTrip time.Duration
 }
 
 type noObserver struct{}
@@ -123,6 +128,7 @@ func (b *batch) sendWatched(ctx context.Context, start time.Time) (isReplaced bo
 		Role: b.queue.instance.role, Hits: len(b.hits), QueuedHits: b.queuedHits, Wait: start.Sub(b.firstStart), Duration: duration, Err: err,
 		ReplicasMissing: b.replicasMissing,
 	}
+	sentBatch.setStalled(b.queue.limiter)
 	b.queue.limiter.options.Observer.BatchDone(sentBatch)
 	b.sendToTracer(sentBatch, start)
 	return isReplaced

@@ -30,6 +30,8 @@ func (n *slowNode) masterOf(context.Context, string) (*server, error) {
 
 func (n *slowNode) findServersAgain(*server) {}
 
+func (n *slowNode) roundTrip() time.Duration { return 0 }
+
 func (n *slowNode) Process(ctx context.Context, cmd goredis.Cmder) error {
 	hits := cmd.Args()[2].(int)
 	n.hits.Add(int64(hits))

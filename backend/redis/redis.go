@@ -80,6 +80,7 @@ type Limiter struct {
 	probes    *probes
 
 	autoTimeout atomic.Int64 // the current timeout of AutoTimeout in nanoseconds
+	wakes       wakeWatch
 
 	stop    context.CancelFunc
 	workers sync.WaitGroup
@@ -93,6 +94,7 @@ func New(o Options) (*Limiter, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &Limiter{options: o, stop: stop}
 	l.autoTimeout.Store(int64(defaultTimeout))
+	l.workers.Go(func() { l.wakes.run(ctx) })
 	err := l.addInstance(ctx, o.Main)
 	if err == nil && o.PerSecond != nil {
 		if err = l.addInstance(ctx, *o.PerSecond); err != nil {

@@ -348,7 +348,7 @@ func (d *doctor) checkStore(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, events.RedisCheckTimeout)
 		defer cancel()
 		isGood := true
-		for _, f := range client.Check(ctx) {
+		for _, f := range append(client.Check(ctx), client.FindStalls(ctx)...) {
 			isGood = isGood && f.Level == redis.LevelNote
 			d.addResult(f.Level, area, f.Role.String()+" "+f.Address+" "+f.Check, f.Text, f.Advice)
 		}

@@ -378,8 +378,9 @@ func newLimitsHistory(client *adminClient) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history",
 		Short: "Show the last changes: who changed what, when and why",
-		Long: "Shows the last changes of overrides, rules and switches, the newest first. The history does not\n" +
-			"have changes by redis-cli, and changes of limits files and other sources.",
+		Long: "Shows the last changes of overrides, rules and switches, and of limits files and other sources,\n" +
+			"the newest first. The history does not have changes by redis-cli. Changes of files are in the\n" +
+			"history only if overrides are in Redis: the last 20, for which no version is shown.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			query := url.Values{"count": {strconv.Itoa(count)}}

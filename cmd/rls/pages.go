@@ -243,7 +243,7 @@ func adminPages(callers *admin.Callers, l limits, counters *counterBackend, over
 		Log: log,
 	}
 	if overrides != nil {
-		o.Overrides, o.Counters.PublishReset = overrides, overrides.publishReset
+		o.Overrides, o.Counters.PublishReset, o.LimitsVersions = overrides, overrides.publishReset, overrides.limitsVersions
 	}
 	return []server.Page{{Path: admin.Prefix, Help: "overrides of limits, rules, switches and counters; needs a token or a client certificate", Handler: admin.New(o), AnyHost: true}}
 }

@@ -97,7 +97,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 		return err
 	}
 
-	options := serverOptions(s, e)
+	options := serverOptions(s, e, recorder)
 	hub, observers := newDecisions(p, s, e)
 	observers = append(observers, recorder)
 	if tracer != nil {
@@ -202,7 +202,7 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 }
 
 // serverOptions returns the options of the listeners, without services and without pages of limits.
-func serverOptions(s *env.Settings, e *events.Events) server.Options {
+func serverOptions(s *env.Settings, e *events.Events, recorder *live.Recorder) server.Options {
 	o := server.Options{
 		Health:   e.Health,
 		Observer: e,
@@ -218,6 +218,10 @@ func serverOptions(s *env.Settings, e *events.Events) server.Options {
 				MaxPendingBytes: s.GRPCMaxPendingBytes,
 				MaxResets:       s.GRPCMaxPeerResets,
 				MaxStreams:      int64(s.GRPCMaxStreams),
+				OnReset: func() {
+					e.Metrics.CallGivenUp()
+					recorder.CallGivenUp()
+				},
 			}, s, e),
 			MaxConnectionAge:      max(s.GRPCMaxConnectionAge, 0),
 			MaxConnectionAgeGrace: s.GRPCMaxConnectionAgeGrace,

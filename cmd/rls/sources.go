@@ -14,6 +14,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/descriptors/override"
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/base/clienttls"
@@ -149,6 +150,28 @@ type runtimeOverrides struct {
 
 	// publishReset sends a counter reset to the other replicas. It is nil without Redis.
 	publishReset func(ctx context.Context, counter string) error
+
+	// limitsVersions returns the last versions of the limits without overrides. It is nil without Redis.
+	limitsVersions func(context.Context) ([]runtimechanges.LimitsVersion, error)
+}
+
+// keepVersions keeps each version of the limits in the store, so that the history has changes of files, too.
+func (l limits) keepVersions(ctx context.Context, store *overrides.Store) {
+	const pause = 2 * time.Second
+	var kept *limitsfile.Set
+	for isRunning := true; isRunning; isRunning = wait.Sleep(ctx, pause) {
+		base := l.Base()
+		if base == nil || base == kept {
+			continue
+		}
+		v := runtimechanges.LimitsVersion{LoadedAt: time.Now().UTC(), Source: l.source, Limits: map[string]string{}}
+		for _, limit := range descriptors.Compile(base).ValueChangesFrom(nil) {
+			v.Limits[limit.Path] = limit.New
+		}
+		if store.AddLimitsVersion(ctx, v) == nil { // else it tries again
+			kept = base
+		}
+	}
 }
 
 // overrideStore stores overrides in Redis, or in memory.
@@ -199,7 +222,8 @@ func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, lo
 			OnMissedResets: resets.DropAll,
 			Log:            log.With("redis", name),
 		})
-		r.overrideStore, r.publishReset = store, store.PublishReset
+		r.overrideStore, r.publishReset, r.limitsVersions = store, store.PublishReset, store.LimitsVersions
+		p.start(func(ctx context.Context) { l.keepVersions(ctx, store) })
 		p.atEnd(func() { _ = client.Close() })
 	}
 	started := make(chan error, 1)

@@ -71,6 +71,7 @@ func (r *reader) read() (*Set, fields.Problems) {
 	if len(errs) == 0 {
 		for _, d := range r.set.Domains {
 			r.warnUnreachable(d.Name, nil, d.Descriptors)
+			r.warnZeroLimits(d)
 		}
 	}
 	return r.set, errs

@@ -155,6 +155,35 @@ func (r *reader) warnUnreachable(domain string, trail []*Descriptor, list []*Des
 	}
 }
 
+// warnZeroLimits warns about a domain in which most limits admit nothing. A single limit of 0 is usually meant.
+func (r *reader) warnZeroLimits(domain *Domain) {
+	zeroCount, count := countZeroLimits(domain.Descriptors)
+	if count < 2 || 2*zeroCount <= count || len(r.set.Warnings) >= maxProblems {
+		return
+	}
+	r.set.Warnings = append(r.set.Warnings, fields.Problem{
+		File: domain.File, Line: domain.Line, Path: domain.Name,
+		Reason: fmt.Sprintf("%d of %d limits are 0, so that most requests are denied; check requests_per_unit, or split the domain if that is meant", zeroCount, count),
+	})
+}
+
+// countZeroLimits counts the limits that can deny, and those of them that admit nothing.
+func countZeroLimits(list []*Descriptor) (zeroCount, count int) {
+	for _, d := range list {
+		for _, l := range d.Limits {
+			if l.Enabled && !l.Unlimited && !d.ShadowMode {
+				count++
+				if l.Spec.Requests == 0 {
+					zeroCount++
+				}
+			}
+		}
+		childZeroCount, childCount := countZeroLimits(d.Descriptors)
+		zeroCount, count = zeroCount+childZeroCount, count+childCount
+	}
+	return zeroCount, count
+}
+
 type wildcard struct {
 	*Descriptor
 	key, value Pattern

@@ -127,3 +127,23 @@ func TestExamplesAndLimitsInDocsLoadWithoutWarning(t *testing.T) {
 	}
 	assert.GreaterOrEqual(t, checked, 15)
 }
+
+func TestMostLimitsOfADomainAreZero(t *testing.T) {
+	for name, c := range map[string]struct {
+		limits string
+		want   string
+	}{
+		"most":        {"[{key: a, rate_limit: {unit: day, requests_per_unit: 0}}, {key: b, descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 0}}]}, {key: d, rate_limit: {unit: day, requests_per_unit: 1}}]", "2 of 3 limits are 0"},
+		"half":        {"[{key: a, rate_limit: {unit: day, requests_per_unit: 0}}, {key: b, rate_limit: {unit: day, requests_per_unit: 1}}]", ""},
+		"shadow mode": {"[{key: a, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}, {key: b, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}]", ""},
+	} {
+		set, err := Parse([]File{{Name: "f", Data: []byte("domain: shop\ndescriptors: " + c.limits)}}, Options{})
+		require.NoError(t, err, name)
+		if c.want == "" {
+			assert.Empty(t, set.Warnings, name)
+			continue
+		}
+		require.Len(t, set.Warnings, 1, name)
+		assert.Contains(t, set.Warnings[0].String(), "f:1: shop: "+c.want)
+	}
+}

@@ -42,7 +42,11 @@ type Options struct {
 	Callers             // may use the API
 	Overrides Overrides // if nil, calls about overrides are answered with 501
 	Counters  Counters
-	Log       *slog.Logger // gets the audit and unauthorized calls; default none
+
+	// LimitsVersions returns the last versions of the limits without overrides, the newest first. Nil: there are none.
+	LimitsVersions func(context.Context) ([]changes.LimitsVersion, error)
+
+	Log *slog.Logger // gets the audit and unauthorized calls; default none
 }
 
 // Overrides stores overrides, rules and switches for all replicas.

@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors/override"
@@ -61,9 +64,13 @@ func (h *handler) getHistory(c *call) answer {
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "history not read: %s", err)
 	}
-	list := History{Changes: []Change{}}
+	all := h.limitsChanges(c)
 	for i := range history {
-		change := newChange(&history[i], c.caller.mayUseField)
+		all = append(all, newChange(&history[i], c.caller.mayUseField))
+	}
+	slices.SortStableFunc(all, func(a, b Change) int { return b.ChangedAt.Compare(a.ChangedAt) })
+	list := History{Changes: []Change{}}
+	for _, change := range all {
 		if c.query.Has("target") {
 			change.Fields = slices.DeleteFunc(change.Fields, func(w FieldChange) bool { return w.Target != c.target() })
 		}
@@ -76,6 +83,48 @@ func (h *handler) getHistory(c *call) answer {
 		}
 	}
 	return ok(list)
+}
+
+// KindLimits is the Kind of a FieldChange of limits that come from a file or another source.
+const KindLimits override.Kind = "limits"
+
+// maxLimitsFields bounds the fields of a change of limits.
+const maxLimitsFields = 100
+
+// limitsChanges returns the differences between the last versions of the limits, the newest first. Without Redis,
+// there are none.
+func (h *handler) limitsChanges(c *call) (list []Change) {
+	if h.options.LimitsVersions == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
+	defer cancel()
+	versions, _ := h.options.LimitsVersions(ctx) // the history has other changes
+	storedLimits := func(v changes.LimitsVersion, path string) json.RawMessage {
+		if v.Limits[path] == "" {
+			return nil
+		}
+		text, _ := json.Marshal(v.Limits[path]) // a text never fails
+		return text
+	}
+	for i := 0; i+1 < len(versions); i++ {
+		v, older := versions[i], versions[i+1]
+		change := Change{ChangedAt: v.LoadedAt, Author: v.Source, Action: "load", Fields: []FieldChange{}}
+		if v.Limits == nil || older.Limits == nil {
+			change.Reason, change.Fields = "too many limits to compare", []FieldChange{{Kind: KindLimits}}
+		}
+		paths := map[string]string{}
+		maps.Copy(paths, older.Limits)
+		maps.Copy(paths, v.Limits)
+		for _, path := range slices.Sorted(maps.Keys(paths)) {
+			domain, _, _ := strings.Cut(path, " > ")
+			if change.Reason == "" && v.Limits[path] != older.Limits[path] && len(change.Fields) < maxLimitsFields && c.caller.mayUseField(url.PathEscape(domain)) {
+				change.Fields = append(change.Fields, FieldChange{KindLimits, path, storedLimits(older, path), storedLimits(v, path)})
+			}
+		}
+		list = append(list, change)
+	}
+	return list
 }
 
 func (h *handler) history(c *call) ([]changes.Entry, error) {

@@ -1,6 +1,8 @@
 package admin_test
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -144,4 +146,32 @@ func TestHistoryAndRollbackNeedTheStore(t *testing.T) {
 	r.overrides.Fail(errors.New("connection refused"))
 	assert.Equal(t, http.StatusServiceUnavailable, r.callURL("GET", "/admin/history", "", nil))
 	assert.Equal(t, http.StatusServiceUnavailable, r.callURL("POST", "/admin/rollback", "", nil))
+}
+
+func TestHistoryHasChangesOfLimitsFiles(t *testing.T) {
+	start := time.Now()
+	version := func(minute int, limits map[string]string) changes.LimitsVersion {
+		return changes.LimitsVersion{LoadedAt: start.Add(time.Duration(minute) * time.Minute), Source: "file", Limits: limits}
+	}
+	var versions []changes.LimitsVersion
+	r := newTestAPI(t, func(o *admin.Options) {
+		o.LimitsVersions = func(context.Context) ([]changes.LimitsVersion, error) { return versions, nil }
+	})
+	require.Equal(t, http.StatusOK, r.call("PUT", "switches", "shop", `{"reason": "incident"}`, nil))
+	versions = []changes.LimitsVersion{
+		version(9, nil), // too large
+		version(5, map[string]string{"shop > tenant": "0 per minute", "shop > new": "1 per day"}),
+		version(-5, map[string]string{"shop > tenant": "100 per minute", "shop > same": "1 per day", "shop > gone": "1 per day"}),
+	}
+	versions[1].Limits["shop > same"] = "1 per day"
+	h := r.history("")
+	require.Len(t, h.Changes, 3)
+	assert.Equal(t, "too many limits to compare", h.Changes[0].Reason)
+	assert.Equal(t, "file", h.Changes[1].Author)
+	assert.Equal(t, []admin.FieldChange{
+		{Kind: admin.KindLimits, Target: "shop > gone", OldValue: json.RawMessage(`"1 per day"`)},
+		{Kind: admin.KindLimits, Target: "shop > new", NewValue: json.RawMessage(`"1 per day"`)},
+		{Kind: admin.KindLimits, Target: "shop > tenant", OldValue: json.RawMessage(`"100 per minute"`), NewValue: json.RawMessage(`"0 per minute"`)},
+	}, h.Changes[1].Fields)
+	assert.Equal(t, override.KindSwitch, h.Changes[2].Fields[0].Kind)
 }

@@ -108,9 +108,29 @@ func TestAlertsFire(t *testing.T) {
 			healthy: []string{"up{" + target + "} 1x200", "rls_build_info{" + target + "} 1x200"},
 		},
 		{
-			alert: "RlsCallsFail", want: "10% of the calls fail",
+			alert: "RlsCallsFail", want: "a fails 666.7m calls a second",
 			sick:    []string{`ratelimit_service_should_rate_limit_error{err_type="redis_error", ` + target + `} 0+10x200`, `ratelimit_service_total_requests{grpc_method="ShouldRateLimit", ` + target + `} 0+100x200`},
-			healthy: []string{`ratelimit_service_should_rate_limit_error{err_type="redis_error", ` + target + `} 0+0x200`, `ratelimit_service_total_requests{grpc_method="ShouldRateLimit", ` + target + `} 0+100x200`},
+			healthy: []string{`ratelimit_service_should_rate_limit_error{err_type="given_up", ` + target + `} 0+100x200`, `ratelimit_service_total_requests{grpc_method="ShouldRateLimit", ` + target + `} 0+100x200`},
+		},
+		{
+			alert: "RlsCallsGivenUp", want: "The callers of a give up 2 calls a second",
+			sick:    []string{`ratelimit_service_should_rate_limit_error{err_type="given_up", ` + target + `} 0+30x200`},
+			healthy: []string{`ratelimit_service_should_rate_limit_error{err_type="redis_error", ` + target + `} 0+30x200`},
+		},
+		{
+			alert: "RlsEnvoyCallsFail", want: "2 calls a second of the Envoy a",
+			sick:    []string{`envoy_cluster_ratelimit_error{envoy_cluster_name="shop", ` + target + `} 0+30x200`},
+			healthy: []string{`envoy_cluster_ratelimit_error{envoy_cluster_name="shop", ` + target + `} 0+1x200`},
+		},
+		{
+			alert: "RlsMassDenial", want: "a denies 99.01% of the calls",
+			sick:    calls("0+100x152 15200+1x40", "0+1x152 152+100x40"), // limits of 0 in minute 38: the alert fires in minute 40
+			healthy: calls("0+100x200", "0+1x152 152+1000x40"),           // a flood that limits deny
+		},
+		{
+			alert: "RlsRedisStandsStill", want: "keeps 66.67m batches a second of a waiting",
+			sick:    []string{`rls_redis_stalled_batches_total{server="main", ` + target + `} 0+1x200`},
+			healthy: []string{`rls_redis_stalled_batches_total{server="main", ` + target + `} 7x200`},
 		},
 		{
 			alert: "RlsCallsSlow", want: "longer than",
@@ -179,9 +199,9 @@ func TestAlertsFire(t *testing.T) {
 			healthy: ruleHits(100, 90, 80),
 		},
 		{
-			alert: "RlsDecisionLogIncomplete", want: "lacks records: write_error",
-			sick:    []string{`rls_decision_log_dropped_total{reason="write_error", ` + target + `} 0+1x200`},
-			healthy: []string{`rls_decision_log_dropped_total{reason="rate", ` + target + `} 0+1x200`},
+			alert: "RlsDecisionLogIncomplete", want: "lacks records: rate",
+			sick:    []string{`rls_decision_log_dropped_total{reason="write_error", ` + target + `} 0+1x200`, `rls_decision_log_dropped_total{reason="rate", ` + target + `} 0+1x200`},
+			healthy: []string{`rls_decision_log_dropped_total{reason="rate", ` + target + `} 7x200`},
 		},
 		{
 			alert: "RlsCountersEvicted", want: "a evicts",
@@ -209,6 +229,14 @@ func histogram(name, labels string, in10ms, in100ms, all int) []string {
 		return fmt.Sprintf("%s_bucket{le=%q, %s} 0+%dx200", name, le, labels, calls)
 	}
 	return []string{grow("0.01", in10ms), grow("0.1", in100ms), grow("+Inf", all)}
+}
+
+// calls returns the series of the admitted and of the denied calls.
+func calls(admitted, denied string) []string {
+	return []string{
+		`rls_calls_total{code="ok", job="rls", instance="a"} ` + admitted,
+		`rls_calls_total{code="over_limit", job="rls", instance="a"} ` + denied,
+	}
 }
 
 // decisions returns the series of a process with these decisions in 15 seconds.

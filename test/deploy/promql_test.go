@@ -18,7 +18,10 @@ import (
 // hold docs/metrics.md to the program.
 func exportedMetrics(t *testing.T) map[string][]string {
 	t.Helper()
-	exported := map[string][]string{"up": nil} // Prometheus makes it for each target
+	exported := map[string][]string{
+		"up":                            nil, // Prometheus makes it for each target
+		"envoy_cluster_ratelimit_error": nil, // of Envoy
+	}
 	row := regexp.MustCompile("(?m)^\\| `((?:rls|ratelimit)_\\w+)(?:\\{([\\w,]+)\\})?` \\| (counter|gauge|histogram) \\|")
 	for _, m := range row.FindAllStringSubmatch(read(t, "docs/metrics.md"), -1) {
 		names, metricLabels := []string{m[1]}, strings.Split(m[2], ",")

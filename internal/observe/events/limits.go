@@ -61,14 +61,20 @@ func (o limitsObserver) LimitsChanged(c reload.LimitsChange) {
 		counters = map[bool]string{true: "new", false: "kept"}[c.NewCounters]
 	}
 	o.Add(timeline.Event{Time: c.Time, Kind: timeline.Reload, Text: text, Attrs: details(
-		"source", c.Cause, "rules", c.Rules, "added", pathsText(c.Added), "changed", pathsText(c.Changed), "removed", pathsText(c.Removed), "counters", counters,
+		"source", c.Cause, "rules", c.Rules, "added", valuesText(&c, c.Added), "changed", valuesText(&c, c.Changed), "removed", valuesText(&c, c.Removed), "counters", counters,
 	)})
 }
 
-// pathsText returns the first of paths, one a line.
-func pathsText(paths []string) string {
+// valuesText returns the first of paths with their old and new limits, one a line.
+func valuesText(c *reload.LimitsChange, paths []string) string {
 	const maxPaths = 10
-	text := strings.Join(paths[:min(len(paths), maxPaths)], "\n")
+	var lines []string
+	for _, v := range c.Values {
+		if len(lines) < maxPaths && slices.Contains(paths, v.Path) {
+			lines = append(lines, v.String())
+		}
+	}
+	text := strings.Join(lines, "\n")
 	if more := len(paths) - maxPaths; more > 0 {
 		text += fmt.Sprintf("\nand %d more", more)
 	}

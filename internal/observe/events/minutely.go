@@ -18,7 +18,9 @@ type batchObserver struct {
 	recorder       *live.Recorder
 	log            *slog.Logger
 	replicas       int
-	missing        [len(redis.Roles)]minuteLog // by redis.Role
+	missing        [len(redis.Roles)]minuteLog    // by redis.Role
+	stalled        [len(redis.Roles)]minuteLog    // by redis.Role
+	slowest        [len(redis.Roles)]atomic.Int64 // nanoseconds of the slowest stalled batch since the last line
 }
 
 // Batches returns the observer of batches to Redis. Each batch waits for that number of replicas of Redis.
@@ -29,6 +31,9 @@ func (e *Events) Batches(recorder *live.Recorder, replicas int, roles ...redis.R
 func (o *batchObserver) BatchDone(b redis.Batch) {
 	o.Observer.BatchDone(b)
 	o.recorder.RedisAnswered(b.Duration)
+	if b.Stalled {
+		o.reportStall(b)
+	}
 	if !b.ReplicasMissing {
 		return
 	}
@@ -36,6 +41,18 @@ func (o *batchObserver) BatchDone(b redis.Batch) {
 		o.log.Warn("charges not confirmed by replicas of Redis",
 			"server", b.Role.String(), "batches", batches, "replicas_wanted", o.replicas,
 			"advice", "check the replicas (INFO replication) and the right +wait; until then a failover can lose charges")
+	}
+}
+
+func (o *batchObserver) reportStall(b redis.Batch) {
+	o.recorder.RedisStalled()
+	slowest := &o.slowest[b.Role]
+	for old := slowest.Load(); int64(b.Duration) > old && !slowest.CompareAndSwap(old, int64(b.Duration)); old = slowest.Load() {
+	}
+	if batches, isDue := o.stalled[b.Role].add(); isDue {
+		o.log.Warn("Redis stands still, the network doesn't", "server", b.Role.String(), "batches", batches,
+			"slowest", time.Duration(slowest.Swap(0)).Round(100*time.Microsecond), "round_trip", b.RoundTrip.Round(10*time.Microsecond),
+			"advice", redis.AdviceForStalls)
 	}
 }
 

@@ -1,7 +1,6 @@
 package events
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -145,15 +144,8 @@ func price(o *fallback.Outage) []any {
 			attrs = append(attrs, reason.String(), n)
 		}
 	}
-	const maxLimits = 3
-	var limits []string
-	for _, p := range o.Limits[:min(len(o.Limits), maxLimits)] {
-		if p.MaxExcessHits > 0 {
-			limits = append(limits, fmt.Sprintf("%s (%s): %d", p.Rule, cmp.Or(p.Limit, "several"), p.MaxExcessHits))
-		}
-	}
-	if len(limits) > 0 {
-		attrs = append(attrs, "limits", strings.Join(limits, "; "))
+	if limits := fallback.PriceText(o.Limits); limits != "" {
+		attrs = append(attrs, "limits", limits)
 	}
 	return attrs
 }

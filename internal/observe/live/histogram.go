@@ -56,7 +56,7 @@ func (h *histogram) quantile(q float64, last *histogram, lastShare float64) Valu
 	}
 	rank := q * total
 	for i, n := range counts {
-		if n < rank || n == 0 {
+		if n < rank-1e-6 || n == 0 { // the counts can be inexact
 			rank -= n
 			continue
 		}

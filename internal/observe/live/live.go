@@ -58,6 +58,7 @@ type Live struct {
 	lastSample   time.Time
 	lastCPUTime  time.Duration
 	history      history
+	denials      denialWatch
 	traffic      *traffic
 	rules        ruleBook
 	inForce      State        // what changes only with the limits in force
@@ -112,6 +113,9 @@ func (l *Live) addSample(now time.Time) {
 	cpuTime := l.o.CPUTime()
 	endsStep := l.history.add(&sample{calls, redis, cpuTime - l.lastCPUTime}, seconds)
 	l.lastCPUTime = cpuTime
+	if endsStep {
+		l.denials.update(now, &l.history.steps, l.o.Events)
+	}
 	if endsStep || now.Sub(l.viewedAt) < viewerTimeout {
 		l.traffic.addCounts(l.o.Counts(), endsStep, l.history.lastLength)
 		l.countsReadAt = now
@@ -170,7 +174,7 @@ func (l *Live) state(now time.Time) State {
 	if l.o.Replicas != nil {
 		s.Replicas = l.o.Replicas()
 	}
-	s.setSummary(now)
+	s.setSummary(now, signals{figures: l.history.steps, denials: l.denials.alarm})
 	return s
 }
 

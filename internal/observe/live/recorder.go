@@ -41,6 +41,8 @@ type Recorder struct {
 
 	sampleInterval atomic.Uint32 // with an interval of n, the sketches get one of n calls
 
+	givenUp, redisStalls atomic.Uint64 // since the last collect
+
 	redisMu    sync.Mutex
 	redisTrips histogram // round trips to Redis since the last collect
 
@@ -62,6 +64,8 @@ type stripe struct {
 // callCounts has the numbers of calls and decisions in a span of time.
 type callCounts struct {
 	calls, denied, errors uint64
+	givenUp               uint64 // calls that their callers gave up; rls can have answered them
+	redisStalls           uint64 // batches that waited because Redis stood still
 	decisions             uint64
 	withoutRedis          uint64 // decisions of the fallback
 	unmatched             uint64 // descriptors that no rule limits
@@ -72,6 +76,8 @@ func (c *callCounts) add(other *callCounts) {
 	c.calls += other.calls
 	c.denied += other.denied
 	c.errors += other.errors
+	c.givenUp += other.givenUp
+	c.redisStalls += other.redisStalls
 	c.decisions += other.decisions
 	c.withoutRedis += other.withoutRedis
 	c.unmatched += other.unmatched
@@ -176,6 +182,7 @@ func (r *Recorder) count(c *service.Call, random int) {
 	s.calls++
 	s.latency[bucket]++
 	switch {
+	case c.IsGivenUp(): // CallGivenUp counts the call
 	case c.Err != nil:
 		s.errors++
 	case c.Response.GetOverallCode() != rlsv3.RateLimitResponse_OK:
@@ -202,6 +209,12 @@ func (r *Recorder) addExample(c *service.Call, i int, weight float64) {
 	key := descriptors.AppendCutKey(memory[:0], c.Request.GetDomain(), c.Request.GetDescriptors()[i].GetEntries())
 	r.examples.add(&event{hash: maphash.Bytes(r.seed, key), hits: weight, isDomainUnknown: !c.DomainFound}, key, weight)
 }
+
+// CallGivenUp records that a caller has given up a call.
+func (r *Recorder) CallGivenUp() { r.givenUp.Add(1) }
+
+// RedisStalled records a batch that waited because Redis stood still.
+func (r *Recorder) RedisStalled() { r.redisStalls.Add(1) }
 
 // RedisAnswered records the time of a round trip to Redis.
 func (r *Recorder) RedisAnswered(took time.Duration) {
@@ -295,6 +308,7 @@ func (r *Recorder) collect(seconds float64) (counts callCounts, redis histogram,
 		s.callCounts = callCounts{}
 		s.mu.Unlock()
 	}
+	counts.givenUp, counts.redisStalls = r.givenUp.Swap(0), r.redisStalls.Swap(0)
 	r.redisMu.Lock()
 	redis, r.redisTrips = r.redisTrips, histogram{}
 	r.redisMu.Unlock()

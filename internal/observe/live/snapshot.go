@@ -155,23 +155,37 @@ type Figures struct {
 	Calls        Series `json:"calls"`        // per second
 	DeniedShare  Series `json:"denied_share"` // of the calls, from 0 to 1
 	Errors       Series `json:"errors"`       // per second
+	GivenUp      Series `json:"given_up"`     // calls per second whose callers gave up before they got the answer
 	P50          Series `json:"p50_seconds"`  // of the time of a call
 	P99          Series `json:"p99_seconds"`  // of the time of a call
 	RedisP50     Series `json:"redis_p50_seconds"`
 	RedisP99     Series `json:"redis_p99_seconds"`
-	WithoutRedis Series `json:"without_redis"` // decisions per second
-	Unmatched    Series `json:"unmatched"`     // descriptors per second that no rule limits
-	CPU          Series `json:"cpu"`           // cores in use
+	RedisMax     Series `json:"redis_max_seconds"` // the slowest round trip of a step
+	RedisStalls  Series `json:"redis_stalls"`      // batches per second that waited because Redis stood still
+	WithoutRedis Series `json:"without_redis"`     // decisions per second
+	Unmatched    Series `json:"unmatched"`         // descriptors per second that no rule limits
+	CPU          Series `json:"cpu"`               // cores in use
 }
 
 func (f *Figures) all() []*Series {
-	return []*Series{&f.Calls, &f.DeniedShare, &f.Errors, &f.P50, &f.P99, &f.RedisP50, &f.RedisP99, &f.WithoutRedis, &f.Unmatched, &f.CPU}
+	return []*Series{&f.Calls, &f.DeniedShare, &f.Errors, &f.GivenUp, &f.P50, &f.P99, &f.RedisP50, &f.RedisP99, &f.RedisMax, &f.RedisStalls, &f.WithoutRedis, &f.Unmatched, &f.CPU}
 }
 
 // Series is a figure and its history. A value without traffic is null.
 type Series struct {
 	Now    Value   `json:"now"`
 	Points []Value `json:"points"`
+}
+
+// Max returns the highest known value of the last five minutes, or Unknown.
+func (s *Series) Max() Value {
+	highest := s.Now
+	for _, v := range s.Points {
+		if v.Known() && !(highest >= v) {
+			highest = v
+		}
+	}
+	return highest
 }
 
 // HadTraffic reports whether the figure was above 0 in the last five minutes.

@@ -6,10 +6,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/seed-81f232ab/rls/backend/fallback"
 )
 
 // setSummary sets the level, the headline and the details of s.
-func (s *State) setSummary(now time.Time) {
+func (s *State) setSummary(now time.Time, found signals) {
 	s.Level, s.Details = Well, []string{}
 	parts := map[Level][]string{}
 	addPart := func(level Level, text string) {
@@ -21,6 +23,7 @@ func (s *State) setSummary(now time.Time) {
 		s.Details = append(s.Details, fmt.Sprintf(format, args...))
 	}
 
+	found.describe(now, addPart, addDetail)
 	switch {
 	case !s.Limits.Loaded:
 		addPart(Trouble, "no limits loaded: calls fail until valid limits arrive")
@@ -141,7 +144,11 @@ func (o *Outage) priceText() string {
 	if o.MaxExcessHits > 0 {
 		excess = "at most " + Count(o.MaxExcessHits, "hit")
 	}
-	return Count(o.Calls, "call") + " decided without Redis, " + excess + " too many"
+	text := Count(o.Calls, "call") + " decided without Redis, " + excess + " too many"
+	if limits := fallback.PriceText(o.Limits); limits != "" {
+		text += " (" + limits + ")"
+	}
+	return text
 }
 
 func shareText(x float64) string {

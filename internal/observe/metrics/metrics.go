@@ -24,7 +24,8 @@ type Metrics struct {
 
 	connections map[string]func() int // open connections; the key is the name of the listener
 
-	withoutRedis *withoutRedis // nil until Fallback is called
+	withoutRedis *withoutRedis      // nil until Fallback is called
+	givenUpCalls prometheus.Counter // nil until Service is called
 
 	ResponseTimeMillis bool // report response times to Prometheus in milliseconds; set it before the first scrape
 }

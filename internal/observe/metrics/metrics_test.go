@@ -337,12 +337,17 @@ func TestFailedCallsAreCountedByKind(t *testing.T) {
 	for _, code := range []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, codes.Unavailable, codes.Canceled, codes.DeadlineExceeded} {
 		o.Answered(t.Context(), &service.Call{Err: status.Error(code, "failed")})
 	}
-	o.Answered(t.Context(), &service.Call{GlobalShadow: true})
+	o.Answered(t.Context(), &service.Call{GlobalShadow: true, Response: &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OK}})
+	o.Answered(t.Context(), &service.Call{Response: &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OVER_LIMIT}})
+	m.CallGivenUp() // a gRPC call that was reset, which rls can have answered
 	assertMetrics(t, m, `
 ratelimit_service_global_shadow_mode 1
-ratelimit_service_should_rate_limit_error{err_type="redis_error"} 3
+ratelimit_service_should_rate_limit_error{err_type="given_up"} 1
+ratelimit_service_should_rate_limit_error{err_type="redis_error"} 1
 ratelimit_service_should_rate_limit_error{err_type="service_error"} 2
-`, "ratelimit_service_global_shadow_mode", "ratelimit_service_should_rate_limit_error")
+rls_calls_total{code="ok"} 1
+rls_calls_total{code="over_limit"} 1
+`, "rls_calls_total", "ratelimit_service_global_shadow_mode", "ratelimit_service_should_rate_limit_error")
 }
 
 func TestCallsAreCountedByMethod(t *testing.T) {

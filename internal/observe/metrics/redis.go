@@ -16,6 +16,7 @@ type redisServer struct {
 	errors             []prometheus.Counter // by redis.ErrorKind
 	failedBatches      prometheus.Counter
 	unconfirmedBatches prometheus.Counter
+	stalledBatches     prometheus.Counter
 	hits, queuedHits   prometheus.Observer
 	waitTime, duration prometheus.Observer // in seconds
 }
@@ -30,6 +31,7 @@ func (m *Metrics) Redis(roles ...redis.Role) redis.Observer {
 	errors := m.newCounters("rls_redis_errors_total", "Errors of Redis by their kind. A batch that is sent again can have several errors.", "server", "kind")
 	failedBatches := m.newCounters("rls_redis_batch_errors_total", "Batches that Redis did not execute, or whose answer was lost.", "server")
 	unconfirmedBatches := m.newCounters("rls_redis_unconfirmed_batches_total", "Batches that fewer replicas of Redis than REDIS_WAIT_REPLICAS had before the answer.", "server")
+	stalledBatches := m.newCounters("rls_redis_stalled_batches_total", "Batches that took 20 ms or more, and ten round trips or more: Redis stood still, and the network did not.", "server")
 	hits := newHistogram("rls_redis_batch_hits", "Hits in a batch.", counts)
 	queuedHits := newHistogram("rls_redis_queued_hits", "Hits that wait in the queue while a batch is sent.", counts)
 	waitTime := newHistogram("rls_redis_batch_wait_seconds", "Time that the first hit of a batch waits until the batch is sent.", seconds)
@@ -40,6 +42,7 @@ func (m *Metrics) Redis(roles ...redis.Role) redis.Observer {
 		s := &redisServer{
 			failedBatches:      failedBatches.WithLabelValues(server),
 			unconfirmedBatches: unconfirmedBatches.WithLabelValues(server),
+			stalledBatches:     stalledBatches.WithLabelValues(server),
 			hits:               hits.WithLabelValues(server),
 			queuedHits:         queuedHits.WithLabelValues(server),
 			waitTime:           waitTime.WithLabelValues(server),
@@ -61,6 +64,9 @@ func (r *redisServers) BatchDone(b redis.Batch) {
 	s.duration.Observe(b.Duration.Seconds())
 	if b.Err != nil {
 		s.failedBatches.Inc()
+	}
+	if b.Stalled {
+		s.stalledBatches.Inc()
 	}
 	if b.ReplicasMissing {
 		s.unconfirmedBatches.Inc()

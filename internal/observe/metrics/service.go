@@ -3,6 +3,7 @@ package metrics
 import (
 	"context"
 
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -16,6 +17,7 @@ type calls struct {
 	ok, overLimit, shadowed []prometheus.Counter // by source
 
 	redisErrors, serviceErrors prometheus.Counter
+	okCalls, deniedCalls       prometheus.Counter
 	globalShadows              prometheus.Counter
 
 	metrics *Metrics // has withoutRedis
@@ -27,8 +29,12 @@ func (m *Metrics) Service() service.Observer {
 		"Decisions by result and source. One request makes a decision for each limit that it matches. Denials by limits in shadow mode have the result shadowed.",
 		"result", "source")
 	errors := m.newCounters("ratelimit_service_should_rate_limit_error",
-		"Failed calls. service_error is an invalid request, or a call before limits are loaded; redis_error is any other failure.", "err_type")
+		"Failed calls. service_error is an invalid request, or a call before limits are loaded; given_up is a gRPC call that its caller cancelled, or whose deadline passed, before the caller got the answer; redis_error is any other failure.", "err_type")
+	m.givenUpCalls = errors.WithLabelValues("given_up")
+	callsByCode := m.newCounters("rls_calls_total", "Answered calls by their code: ok or over_limit. A call over a limit in shadow mode is ok.", "code")
 	d := &calls{
+		okCalls:       callsByCode.WithLabelValues("ok"),
+		deniedCalls:   callsByCode.WithLabelValues("over_limit"),
 		metrics:       m,
 		serviceErrors: errors.WithLabelValues("service_error"),
 		redisErrors:   errors.WithLabelValues("redis_error"),
@@ -42,9 +48,22 @@ func (m *Metrics) Service() service.Observer {
 	return d
 }
 
+// CallGivenUp counts a gRPC call whose caller gave up before the caller got the answer, even if rls has answered.
+func (m *Metrics) CallGivenUp() {
+	if m.givenUpCalls != nil { // the process observes calls
+		m.givenUpCalls.Inc()
+	}
+}
+
 func (d *calls) Answered(_ context.Context, c *service.Call) {
 	switch status.Code(c.Err) {
 	case codes.OK:
+		if c.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
+			d.deniedCalls.Inc()
+		} else {
+			d.okCalls.Inc()
+		}
+	case codes.Canceled, codes.DeadlineExceeded: // CallGivenUp counts the call
 	case codes.InvalidArgument, codes.FailedPrecondition:
 		d.serviceErrors.Inc()
 	default:

@@ -36,6 +36,10 @@ type Options struct {
 	// OnRefusal is called for each connection that the Gate refuses or cuts. OnRefusal can be nil.
 	OnRefusal func(Reason)
 
+	// OnReset is called for each stream that a client resets: the client has given up the call before it got the whole
+	// answer. OnReset can be nil.
+	OnReset func()
+
 	Log *slog.Logger
 }
 
@@ -85,6 +89,9 @@ const maxPeerCuts = 8
 func New(o Options) *Gate {
 	if o.OnRefusal == nil {
 		o.OnRefusal = func(Reason) {}
+	}
+	if o.OnReset == nil {
+		o.OnReset = func() {}
 	}
 	g := &Gate{o: o, conns: map[*conn]struct{}{}, peers: map[string]int{}}
 	for i := range g.refusalLogs {

@@ -214,7 +214,8 @@ func TestConnectionsSendWhileAnotherIsCut(t *testing.T) {
 }
 
 func TestAnsweredAndResetStreamsAreNotPending(t *testing.T) {
-	f := newGateFixture(t, Options{MaxPendingBytes: 1 << 20})
+	resets := 0
+	f := newGateFixture(t, Options{MaxPendingBytes: 1 << 20, OnReset: func() { resets++ }})
 	c := f.connect("10.0.0.1")
 	require.NoError(t, c.send(frame{length: 9000, kind: frameData, stream: 1}, frame{length: 9000, kind: frameData, stream: 3}))
 	assert.EqualValues(t, 2*(9000+frameOverhead), f.gate.PendingBytes())
@@ -222,8 +223,12 @@ func TestAnsweredAndResetStreamsAreNotPending(t *testing.T) {
 	assert.EqualValues(t, 9000+frameOverhead, f.gate.PendingBytes())
 	require.NoError(t, c.send(frame{length: 9000, kind: frameData, stream: 1}))
 	assert.EqualValues(t, 9000+frameOverhead, f.gate.PendingBytes(), "a late frame of an answered stream")
+	assert.Zero(t, resets)
 	require.NoError(t, c.send(frame{length: 4, kind: frameReset, stream: 3}))
 	assert.Zero(t, f.gate.PendingBytes())
+	assert.Equal(t, 1, resets)
+	require.NoError(t, c.send(frame{length: 4, kind: frameReset, stream: 1}))
+	assert.Equal(t, 2, resets, "a caller that gave up before the answer arrived")
 }
 
 func TestSmallWholeRequestsAreNotPending(t *testing.T) {

@@ -152,6 +152,7 @@ func (c *streamConn) countRequest(f frame) {
 	case frameReset:
 		c.removeStream(f.stream)
 		frames = resetFrames
+		c.admittedConn.gate.o.OnReset()
 	}
 	if a := c.admittedConn; !c.frameBudget.take(frames) && !c.frameBudget.refillAndTake(frames, a.answers.Load(), time.Now()) {
 		a.gate.cut(a, Frames)

@@ -58,6 +58,7 @@ type Store struct {
 	hash         string        // the name of the hash, and of the channel for changed fields
 	resets       string        // the name of the channel for reset counters
 	history      string        // the name of the list with the history
+	limitsList   string        // the name of the list with the versions of the limits
 	replicas     string        // the name of the hash with the reports of replicas
 	readRequests chan struct{} // has an element if Run should read soon
 
@@ -76,7 +77,7 @@ var _ source.Source = (*Store)(nil)
 // New returns a Store. It sends nothing to Redis.
 func New(o Options) *Store {
 	return &Store{
-		options: o, hash: o.Prefix + "rls:overrides", resets: o.Prefix + "rls:resets", history: historyName(o.Prefix), replicas: o.Prefix + "rls:replicas",
+		options: o, hash: o.Prefix + "rls:overrides", resets: o.Prefix + "rls:resets", history: listName(o.Prefix, "history"), limitsList: listName(o.Prefix, "limits"), replicas: o.Prefix + "rls:replicas",
 		readRequests: make(chan struct{}, 1), reportRequests: make(chan struct{}, 1), mutex: make(chan struct{}, 1),
 	}
 }

@@ -62,6 +62,7 @@ type LimitsChange struct {
 
 	Domains, Rules int // the numbers in force after the change
 	descriptors.Changes
+	Values []descriptors.ValueChange // the old and the new limits of the changed paths
 }
 
 // Action is what happened to an override.

@@ -126,7 +126,7 @@ func (r *Reloader) replaceLimits(cause string) []slog.Attr {
 	r.options.Observer.ConfigProblems(len(r.problems()))
 	change := LimitsChange{Time: time.Now(), Cause: cause, First: old == nil, Domains: len(cfg.Domains()), Rules: cfg.Rules()}
 	if !change.First {
-		change.Changes = cfg.ChangesFrom(old)
+		change.Changes, change.Values = cfg.ChangesFrom(old), cfg.ValueChangesFrom(old)
 	}
 	attrs := changeAttrs(change.Changes)
 	if change.First || len(attrs) > 0 {
@@ -284,6 +284,13 @@ func (r *Reloader) Status() Status {
 	s := Status{InForceSince: r.inForceSince, Problems: r.problems(), Outages: maps.Clone(r.outages)}
 	maps.DeleteFunc(s.Outages, func(_ string, err error) bool { return err == nil })
 	return s
+}
+
+// Base returns the limits of the source, or nil before the first valid limits. The caller must not change them.
+func (r *Reloader) Base() *limitsfile.Set {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.base
 }
 
 // States returns the state of each override, rule and switch, sorted by field.

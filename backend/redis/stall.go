@@ -1,0 +1,99 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/seed-81f232ab/rls/internal/base/wait"
+)
+
+// A Redis that stands still, for example while it forks or runs a slow command, delays single batches. A distant
+// Redis delays all batches, so that the round trip of its clock is long too.
+const (
+	minStall        = 20 * time.Millisecond // the least time of a stalled batch
+	tripsInStall    = 10                    // the least time of a stalled batch in round trips
+	wakePause       = 20 * time.Millisecond // between two wake-ups of wakeWatch
+	maxWakeDelay    = 10 * time.Millisecond // if a wake-up is later, this process lacks CPU time
+	stallWatchTime  = 2 * time.Second       // the time in which FindStalls sends pings
+	stallWatchPause = 5 * time.Millisecond  // between two pings
+)
+
+// AdviceForStalls says what to do about a Redis that stands still.
+const AdviceForStalls = "look for slow commands (SLOWLOG GET), for saving (INFO persistence), and for a machine of Redis without CPU time"
+
+func isStall(duration, roundTrip time.Duration) bool {
+	return duration >= minStall && roundTrip > 0 && duration >= tripsInStall*roundTrip
+}
+
+// wakeWatch wakes up all the time, to find out whether this process gets CPU time. The times are in microseconds since
+// processStart.
+type wakeWatch struct{ wokeAt, lateAt atomic.Int64 }
+
+func (w *wakeWatch) run(ctx context.Context) {
+	for isRunning := true; isRunning; isRunning = wait.Sleep(ctx, wakePause) {
+		if now := microsSinceProcessStart(); now-w.wokeAt.Swap(now) > (wakePause + maxWakeDelay).Microseconds() {
+			w.lateAt.Store(now)
+		}
+	}
+}
+
+// wasStarved reports whether this process has lacked CPU time in the last span of time.
+func (w *wakeWatch) wasStarved(span time.Duration) bool {
+	now := microsSinceProcessStart()
+	return now-w.wokeAt.Load() > (wakePause+maxWakeDelay).Microseconds() || now-w.lateAt.Load() < span.Microseconds()
+}
+
+// setStalled sets Stalled and RoundTrip.
+func (b *Batch) setStalled(l *Limiter) {
+	if b.Duration < minStall || b.ReplicasMissing || b.Err != nil && KindOf(b.Err) != KindTimeout {
+		return
+	}
+	if roundTrip := l.RoundTrip(); isStall(b.Duration, roundTrip) && !l.wakes.wasStarved(b.Duration) {
+		b.Stalled, b.RoundTrip = true, roundTrip
+	}
+}
+
+// FindStalls sends pings to each server for two seconds, and compares the slowest answers with the usual one.
+func (l *Limiter) FindStalls(ctx context.Context) []Finding {
+	var findings []Finding
+	for _, instance := range l.instances {
+		servers, _ := l.serversOf(ctx, instance) // Check reports the error
+		for _, s := range servers {
+			if f, ok := findStall(ctx, s.server, &l.wakes); ok {
+				findings = append(findings, instance.setServer(instance.addressOf(s.server), f)...)
+			}
+		}
+	}
+	return findings
+}
+
+func findStall(ctx context.Context, s *server, w *wakeWatch) (_ Finding, ok bool) {
+	var times []time.Duration
+	for end := time.Now().Add(stallWatchTime); time.Now().Before(end) && wait.Sleep(ctx, stallWatchPause); {
+		start := time.Now()
+		commands := []goredis.Cmder{goredis.NewStatusCmd(ctx, "PING")}
+		s.execute(ctx, commands)
+		duration, err := time.Since(start), commands[0].Err()
+		if (err == nil || KindOf(err) == KindTimeout) && (duration < minStall || !w.wasStarved(duration)) {
+			times = append(times, duration)
+		}
+	}
+	if len(times) == 0 {
+		return Finding{}, false
+	}
+	slices.Sort(times)
+	usual, slowest := times[len(times)/2], times[len(times)-1]
+	f := Finding{
+		Check: CheckTimeout, Level: LevelNote,
+		Text: fmt.Sprintf("of %d round trips in two seconds, the usual one took %v, the slowest %v", len(times), usual.Round(10*time.Microsecond), slowest.Round(10*time.Microsecond)),
+	}
+	if isStall(slowest, usual) { // a note only, because two seconds say little
+		f.Text, f.Advice = "Redis stands still, the network doesn't: "+f.Text, AdviceForStalls
+	}
+	return f, true
+}

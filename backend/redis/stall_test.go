@@ -1,0 +1,50 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestStalledBatchIsMuchSlowerThanRoundTrip(t *testing.T) {
+	const ms = time.Millisecond
+	for name, c := range map[string]struct {
+		roundTrip time.Duration
+		batch     Batch
+		want      bool
+	}{
+		"quick batch":                          {ms / 2, Batch{Duration: 2 * ms}, false},
+		"pause of 60 ms":                       {ms / 2, Batch{Duration: 60 * ms}, true},
+		"pause longer than the timeout":        {ms / 2, Batch{Duration: 200 * ms, Err: context.DeadlineExceeded}, true},
+		"distant Redis":                        {60 * ms, Batch{Duration: 61 * ms}, false},
+		"round trip not measured":              {0, Batch{Duration: 60 * ms}, false},
+		"lost connection":                      {ms / 2, Batch{Duration: 60 * ms, Err: errors.New("reset")}, false},
+		"wait for replicas that do not answer": {ms / 2, Batch{Duration: 60 * ms, ReplicasMissing: true}, false},
+	} {
+		server := &server{}
+		l := &Limiter{instances: []*redisInstance{{client: &servers{single: server}}}}
+		if c.roundTrip > 0 {
+			server.clock.add(0, c.roundTrip.Microseconds(), 0)
+		}
+		now := microsSinceProcessStart()
+		l.wakes.wokeAt.Store(now)
+		l.wakes.lateAt.Store(now - time.Hour.Microseconds())
+		c.batch.setStalled(l)
+		assert.Equal(t, c.want, c.batch.Stalled, name)
+	}
+}
+
+func TestBatchOfAStarvedProcessIsNotStalled(t *testing.T) {
+	w, now := &wakeWatch{}, microsSinceProcessStart()
+	w.lateAt.Store(now - time.Hour.Microseconds())
+	w.wokeAt.Store(now)
+	assert.False(t, w.wasStarved(time.Second))
+	w.lateAt.Store(now - 60_000)
+	assert.True(t, w.wasStarved(70*time.Millisecond), "a late wake-up while Redis had the batch")
+	assert.False(t, w.wasStarved(50*time.Millisecond), "a late wake-up before the batch")
+	w.wokeAt.Store(now - 40_000)
+	assert.True(t, w.wasStarved(50*time.Millisecond), "the wake-up is due")
+}

@@ -1,0 +1,145 @@
+package live
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/seed-81f232ab/rls/internal/observe/timeline"
+)
+
+// Bounds of the signals. Rates are per second.
+const (
+	recentSteps      = 30 / stepSeconds // of which the rates are compared with those before
+	minSignalRate    = 1                // of given up calls, or of calls whose denials are judged
+	minStalls        = 3                // in five minutes
+	jumpDeniedShare  = 0.5              // the least share of denied calls after a jump
+	jumpDifference   = 0.3              // the least growth of this share
+	mostDeniedShare  = 0.9              // the share of denied calls that is worth a warning without a jump
+	causeTime        = 10 * time.Minute // how long before a jump a change can be its cause
+	minCompareSteps  = 2 * recentSteps  // without them, there is no rate before
+	admittedFallRate = 0.5              // below this part of the admitted calls before, limits deny what they admitted before
+)
+
+// signals are what the figures say about the state.
+type signals struct {
+	figures Figures // of past steps
+	denials denialAlarm
+}
+
+// describe passes the parts of the headline and the details to functions of State.setSummary.
+func (s signals) describe(now time.Time, addPart func(Level, string), addDetail func(Level, string, ...any)) {
+	s.denials.describe(now, addPart, addDetail)
+	if givenUp := mean(recent(s.figures.GivenUp.Points)); givenUp >= minSignalRate {
+		addPart(Trouble, fmt.Sprintf("Callers gave up %.1f calls a second before they got the answer", givenUp))
+		addDetail(Trouble, "Envoy counts a call that it gave up as ratelimit.error, and lets the request pass unless failure_mode_deny is set. Give rls more CPU or replicas, or raise the timeout in Envoy")
+	}
+	if stalls := mean(s.figures.RedisStalls.Points) * float64(len(s.figures.RedisStalls.Points)*stepSeconds); stalls >= minStalls-0.5 {
+		addPart(Warning, "Redis stands still at times, the network doesn't")
+		addDetail(Warning, "In five minutes, Redis kept %.0f batches waiting: the slowest took %s, half of all less than %v. Look for slow commands, for saving, and for CPU time that Redis lacks",
+			stalls, secondsText(s.figures.RedisMax.Max()), time.Duration(mean(s.figures.RedisP50.Points)*1e9).Round(10*time.Microsecond))
+	}
+}
+
+// mean returns the mean of the known points, or 0 without one.
+func mean(points []Value) float64 {
+	sum, count := 0.0, 0
+	for _, p := range points {
+		if p.Known() {
+			sum, count = sum+float64(p), count+1
+		}
+	}
+	return sum / max(float64(count), 1)
+}
+
+func recent(points []Value) []Value { return points[max(len(points)-recentSteps, 0):] }
+
+// callRates are the calls per second in a span of time.
+type callRates struct{ all, denied float64 }
+
+// newCallRates returns the rates in steps with these points.
+func newCallRates(calls, deniedShare []Value) callRates {
+	r := callRates{all: mean(calls)}
+	for i, share := range deniedShare {
+		if share.Known() {
+			r.denied += float64(calls[i]*share) / float64(len(calls))
+		}
+	}
+	return r
+}
+
+func (r callRates) admitted() float64    { return r.all - r.denied }
+func (r callRates) deniedShare() float64 { return r.denied / max(r.all, 1e-9) }
+
+// denialAlarm describes denials of most calls. It is zero while most calls are admitted.
+type denialAlarm struct {
+	since      time.Time // zero if most calls are admitted
+	now        callRates
+	before     callRates // before the share jumped
+	isJump     bool      // the share was clearly lower before
+	lastChange string    // the last change of the limits before the jump, or empty
+}
+
+// isMassDenial reports whether limits deny what they admitted before. In a flood, limits admit as much as before.
+func (a *denialAlarm) isMassDenial() bool {
+	return a.isJump && a.now.admitted() < admittedFallRate*a.before.admitted() || !a.isJump && a.lastChange != ""
+}
+
+// denialWatch compares the denied calls of the last steps with those before.
+type denialWatch struct{ alarm denialAlarm }
+
+// update sets the alarm after a step.
+func (w *denialWatch) update(now time.Time, f *Figures, events *timeline.Timeline) {
+	calls, shares := f.Calls.Points, f.DeniedShare.Points
+	split := max(len(calls)-recentSteps, 0)
+	current, before := newCallRates(calls[split:], shares[split:]), newCallRates(calls[:split], shares[:split])
+	share := current.deniedShare()
+	if current.all < minSignalRate || share < jumpDeniedShare {
+		w.alarm = denialAlarm{}
+		return
+	}
+	isJump := len(calls) >= minCompareSteps && before.all >= minSignalRate && share >= before.deniedShare()+jumpDifference
+	if w.alarm.since.IsZero() && (isJump || share >= mostDeniedShare) {
+		w.alarm = denialAlarm{since: now, before: before, isJump: isJump, lastChange: lastChange(now, events.Events())}
+	}
+	w.alarm.now = current
+}
+
+// lastChange describes the last change of the limits, or returns nothing if no limits changed within causeTime.
+func lastChange(now time.Time, events []timeline.Event) string {
+	i := slices.IndexFunc(events, func(e timeline.Event) bool {
+		return (e.Kind == timeline.Reload && len(e.Attrs) > 2 || e.Kind == timeline.Override) && now.Sub(e.Time) < causeTime
+	})
+	if i < 0 {
+		return ""
+	}
+	text := events[i].Text + " at " + clockText(events[i].Time, now)
+	for _, a := range events[i].Attrs {
+		if a.Name != "rules" {
+			text += ", " + a.Name + " " + a.Value
+		}
+	}
+	return text
+}
+
+func (a *denialAlarm) describe(now time.Time, addPart func(Level, string), addDetail func(Level, string, ...any)) {
+	if a.since.IsZero() {
+		return
+	}
+	share := fmt.Sprintf("%.0f %% of the calls denied", 100*a.now.deniedShare())
+	level := Warning
+	switch {
+	case a.isMassDenial():
+		level = Trouble
+		addPart(Trouble, "Mass denial: "+share+" since "+clockText(a.since, now))
+		addDetail(Trouble, "Before, %.0f %% of the calls were denied and %.1f a second admitted, now %.1f: limits deny what they admitted before. Undo the last change, or stop the denials with rls limits off --all --for 30m",
+			100*a.before.deniedShare(), a.before.admitted(), a.now.admitted())
+	case a.isJump:
+		addPart(Warning, share+" since "+clockText(a.since, now)+", but as many calls admitted as before: some callers send more")
+	default:
+		addPart(Warning, share)
+	}
+	if a.lastChange != "" {
+		addDetail(level, "The limits changed just before: %s", a.lastChange)
+	}
+}

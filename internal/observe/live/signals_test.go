@@ -1,0 +1,142 @@
+package live
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/seed-81f232ab/rls/internal/observe/timeline"
+)
+
+// run sends calls for n seconds: this many a second of each value of tenant.
+func (r *rig) run(n, perSecond int, tenants ...string) {
+	for range n {
+		for range perSecond {
+			for _, tenant := range tenants {
+				r.call("tenant=" + tenant)
+			}
+		}
+		r.tick(1)
+	}
+}
+
+func limitsOf(n int) string {
+	return fmt.Sprintf("domain: shop\ndescriptors:\n  - {key: tenant, rate_limit: {unit: second, requests_per_unit: %d}}\n", n)
+}
+
+func TestMassDenialIsTroubleWithinTwoMinutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.load(limitsOf(100))
+		r.run(120, 5, "a", "b")
+		assert.Equal(t, Well, r.Snapshot().State.Level)
+
+		r.load(limitsOf(0))
+		r.events.Add(timeline.Event{Kind: timeline.Reload, Text: "limits in force", Attrs: []timeline.Attr{
+			{Name: "source", Value: "file"}, {Name: "rules", Value: "1"}, {Name: "changed", Value: "shop > tenant: 100 per second → 0 per second"},
+		}})
+		r.run(30, 5, "a", "b")
+		state := r.Snapshot().State
+		assert.Equal(t, Trouble, state.Level)
+		assert.Contains(t, state.Headline, "Mass denial: 100 % of the calls denied since")
+		assert.Contains(t, fmt.Sprint(state.Details), "changed shop > tenant: 100 per second → 0 per second")
+
+		r.run(600, 1, "a", "b")
+		assert.Equal(t, Trouble, r.Snapshot().State.Level, "as long as the denials last")
+		r.load(limitsOf(100))
+		r.run(60, 5, "a", "b")
+		assert.Equal(t, Well, r.Snapshot().State.Level)
+	})
+}
+
+func TestDenialsOfAFloodAreNoMassDenial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.load(limitsOf(10))
+		r.run(120, 5, "a", "b")
+		for range 60 {
+			r.run(1, 5, "a", "b")
+			for range 100 {
+				r.call("tenant=hot")
+			}
+		}
+		state := r.Snapshot().State
+		assert.Equal(t, Warning, state.Level)
+		assert.Contains(t, state.Headline, "as many calls admitted as before")
+	})
+}
+
+func TestFewDenialsAndShadowModeAreWell(t *testing.T) {
+	for name, c := range map[string]struct {
+		limits    string
+		perSecond int
+	}{
+		"less than a call a second": {limitsOf(0), 0},
+		"shadow mode":               {"domain: shop\ndescriptors:\n  - {key: tenant, shadow_mode: true, rate_limit: {unit: second, requests_per_unit: 0}}\n", 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, nil)
+				r.load(c.limits)
+				r.run(120, c.perSecond, "a")
+				r.call("tenant=a")
+				r.tick(10)
+				assert.Equal(t, Well, r.Snapshot().State.Level)
+			})
+		})
+	}
+}
+
+func TestMostCallsDeniedFromTheStartIsNotWell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.load(limitsOf(0))
+		r.run(40, 5, "a")
+		state := r.Snapshot().State
+		assert.Equal(t, Warning, state.Level)
+		assert.Contains(t, state.Headline, "100 % of the calls denied")
+	})
+}
+
+func TestCallsThatCallersGaveUpAreTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		for range 40 {
+			r.o.Recorder.CallGivenUp()
+			r.o.Recorder.CallGivenUp()
+			r.run(1, 50, "a", "b", "c") // answered calls must not dilute the signal
+		}
+		s := r.Snapshot()
+		assert.InDelta(t, 2, float64(s.Figures.GivenUp.Now), 0.01)
+		assert.Equal(t, Trouble, s.State.Level)
+		assert.Contains(t, s.State.Headline, "Callers gave up 2.0 calls a second")
+	})
+}
+
+func TestStallsOfRedisAreAWarningForFiveMinutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		for range 60 {
+			for range 10 {
+				r.o.Recorder.RedisAnswered(300 * time.Microsecond)
+			}
+			r.tick(1)
+		}
+		assert.Equal(t, Well, r.Snapshot().State.Level)
+		for range 4 {
+			r.o.Recorder.RedisAnswered(63 * time.Millisecond)
+			r.o.Recorder.RedisStalled()
+		}
+		r.tick(5)
+		s := r.Snapshot()
+		assert.Equal(t, Warning, s.State.Level)
+		assert.Contains(t, s.State.Headline, "Redis stands still at times, the network doesn't")
+		assert.Contains(t, fmt.Sprint(s.State.Details), "Redis kept 4 batches waiting")
+		assert.InEpsilon(t, 0.063, float64(s.Figures.RedisMax.Max()), 0.13)
+		r.tick(301)
+		assert.Equal(t, Well, r.Snapshot().State.Level)
+	})
+}

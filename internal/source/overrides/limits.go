@@ -1,0 +1,53 @@
+package overrides
+
+import (
+	"context"
+	"encoding/json"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/seed-81f232ab/rls/internal/source/changes"
+)
+
+// limitsScript adds a version of limits to a list, unless another replica has added this version.
+//
+// KEYS: the list. ARGV: the tag; the version as JSON; the maximum length of the list.
+var limitsScript = goredis.NewScript(`
+local newest = redis.call('LINDEX', KEYS[1], 0)
+if newest and string.find(newest, '"tag":"' .. ARGV[1] .. '"', 1, true) == 2 then return 0 end
+redis.call('LPUSH', KEYS[1], ARGV[2])
+redis.call('LTRIM', KEYS[1], 0, ARGV[3] - 1)
+return 1
+`)
+
+const maxLimitsVersionBytes = 256 << 10 // a larger version is kept without its limits
+
+// AddLimitsVersion keeps v in Redis, unless v is the version that was added last.
+func (s *Store) AddLimitsVersion(ctx context.Context, v changes.LimitsVersion) error {
+	limits, _ := json.Marshal(v.Limits) // texts never fail
+	v.Tag = changes.Tag(v.Source + string(limits))
+	if len(limits) > maxLimitsVersionBytes {
+		v.Limits = nil
+	}
+	text, _ := json.Marshal(v)
+	err := limitsScript.Run(ctx, s.options.Client, []string{s.limitsList}, v.Tag, text, changes.MaxLimitsVersions).Err()
+	if err != nil {
+		return s.explain("keep the version of the limits", err)
+	}
+	return nil
+}
+
+// LimitsVersions returns the last versions of limits, the newest first.
+func (s *Store) LimitsVersions(ctx context.Context) (versions []changes.LimitsVersion, _ error) {
+	texts, err := s.options.Client.LRange(ctx, s.limitsList, 0, changes.MaxLimitsVersions-1).Result()
+	if err != nil {
+		return nil, s.explain("read the versions of the limits", err)
+	}
+	for _, text := range texts {
+		var v changes.LimitsVersion
+		if json.Unmarshal([]byte(text), &v) == nil {
+			versions = append(versions, v)
+		}
+	}
+	return versions, nil
+}

@@ -1,0 +1,52 @@
+package overrides_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/source/changes"
+	"github.com/seed-81f232ab/rls/internal/source/overrides"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
+)
+
+func TestVersionsOfLimitsAreKeptOnceForAllReplicas(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	newStore := func() *replica {
+		return newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
+	}
+	add := func(store *replica, limit string) {
+		v := changes.LimitsVersion{LoadedAt: time.Unix(1, 0).UTC(), Source: "file", Limits: map[string]string{"shop > tenant": limit}}
+		require.NoError(t, store.AddLimitsVersion(t.Context(), v))
+	}
+	first, second := newStore(), newStore()
+	add(first, "100 per minute")
+	add(second, "100 per minute")
+	add(second, "0 per minute")
+	add(first, "0 per minute")
+	add(newStore(), "0 per minute") // after a restart
+	versions, err := second.LimitsVersions(t.Context())
+	require.NoError(t, err)
+	require.Len(t, versions, 2)
+	assert.Equal(t, "0 per minute", versions[0].Limits["shop > tenant"])
+	assert.Equal(t, "100 per minute", versions[1].Limits["shop > tenant"])
+
+	add(first, strings.Repeat("x", 300<<10))
+	for i := range changes.MaxLimitsVersions {
+		versions, err = first.LimitsVersions(t.Context())
+		require.NoError(t, err)
+		if i == 0 {
+			assert.Nil(t, versions[0].Limits, "a large version has no limits")
+		}
+		add(first, fmt.Sprint(i))
+	}
+	versions, err = first.LimitsVersions(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, versions, changes.MaxLimitsVersions)
+}
