@@ -178,7 +178,7 @@ bench-observers: build ## Compare a build that observes no calls with this one: 
 	$(GO) test -run '^$$' -bench BenchmarkObservers -count 5 -cpu 1 ./cmd/rls
 
 .PHONY: bench-partitions
-bench-partitions: build ## Measure what the number of partitions costs a Redis Cluster; docs/redis.md has the table
+bench-partitions: build ## Measure what the number of partitions costs a Redis Cluster; docs/lab/costs.md has the table
 	@deploy/scripts/test-tools
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestPartitions ./test/bench
 
@@ -187,16 +187,16 @@ bench-rules: build ## Measure memory, load and reload of 100,000 rules; docs/lab
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestManyRules ./test/bench
 
 .PHONY: bench-client
-bench-client: build ## Let three processes wait for the permits of one limit; prints the table of docs/client.md
+bench-client: build ## Let three processes wait for the permits of one limit; prints the table of docs/lab/costs.md
 	@deploy/scripts/test-tools
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run 'TestClient$$' ./test/bench
 
 .PHONY: bench-changes
-bench-changes: ## Measure how long changes of run time take to reach three replicas; docs/overrides.md has the table
+bench-changes: ## Measure how long changes of run time take to reach three replicas; docs/lab/costs.md has the table
 	@deploy/scripts/test-tools
 	RLS_TEST_FULL=1 $(GO) test -count=1 -v -run TestChangesReachAllReplicas ./cmd/rls | grep p50
 
-faults: ## Break real Redis servers in all ways of docs/failure.md at full length, and print the tables
+faults: ## Break real Redis servers in all ways of docs/lab/faults.md at full length, and print the tables
 	@deploy/scripts/test-tools
 	@cd test/faults && $(GO) test -count=1 -timeout 10m -run 'Faults|Prices|Distant' -args -full
 
@@ -231,7 +231,7 @@ MUTANTS_SINCE ?= HEAD~1
 mutants: ## Change the code of PACKAGES (those changed since MUTANTS_SINCE, for 150 s) in small ways, and check that its tests notice
 	@nice $(GO) run ./test/mutants -since $(MUTANTS_SINCE) $(if $(PACKAGES),,-for 150s) $(MUTANTS_FLAGS) $(PACKAGES)
 
-attacks: ## Attack the running service with hostile clients, and print the table of docs/security.md
+attacks: ## Attack the running service with hostile clients, and print the table of docs/lab/attacks.md
 	@deploy/scripts/test-tools
 	@test/e2e/need-envoy
 	RLS_ATTACKS=10s $(GO) test -count=1 -timeout 10m -v -tags attacks ./test/attacks
