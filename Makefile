@@ -258,6 +258,7 @@ docs: ## Write the pages, schemas and pictures of docs that come from the code, 
 chart-docs: chart-readme
 	cp deploy/prometheus/alerts.yaml deploy/helm/rls/files/alerts.yaml
 	cp deploy/grafana/rls.json deploy/helm/rls/files/dashboard.json
+	cp docs/schema/limits.json deploy/helm/rls/files/limits-schema.json
 	awk -F'`' '/^## /{exit} /^\| `[A-Z]/{print $$2}' docs/settings.md > deploy/helm/rls/files/settings.txt
 
 chart-readme:

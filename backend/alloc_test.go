@@ -14,13 +14,13 @@ import (
 
 func TestReusedSubBatchDoesNotAllocate(t *testing.T) {
 	key, results := []byte("key"), make([]Result, 9)
-	next := nop{}
+	nextLimiter := nop{}
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		s := NewSubBatch()
 		for i := range results {
 			s.AddWithPrefix("own:", i, Hit{Key: key})
 		}
-		s.Take(context.Background(), time.Time{}, next)
+		s.Take(context.Background(), time.Time{}, nextLimiter)
 		s.CopyResults(results)
 		s.Release()
 	}))

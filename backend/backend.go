@@ -1,5 +1,5 @@
-// Package backend is the contract between the service and what counts for it, and
-// the helpers that implementations share.
+// Package backend is the contract between the service and the implementations that count hits. It also
+// has the helpers that implementations share.
 package backend
 
 import (
@@ -16,26 +16,26 @@ type Hit struct {
 	Key []byte
 
 	Limit  *limit.Limit
-	Rule   string // the path of the rule that has Limit; for reports only, and can be empty
+	Rule   string // the path of the rule that has Limit; only reports use it, and it can be empty
 	N      int64  // the number of hits to charge; 0 peeks, a negative N refunds
 	HoldID string // the id of the hold that the hit takes, renews or ends, or empty; see limit.Limit.TakeHold
 
-	// Window is the start of the window that a hit on a fixed window must change, in microseconds since
-	// 1970. 0 means the window of now. A backend in this process ignores it.
+	// Window is the start of the fixed window that the hit must change, in microseconds since 1970. 0 means
+	// the window of now. A backend in this process ignores Window.
 	Window int64
 
 	Shadow bool // a denial of the hit does not deny the request
 
-	// AllOrNone puts the hit into the group of its Take, if N is positive. If a hit denies the group, none of
-	// the group is charged, even if its limit charges denied hits. A hit that is not denied itself is then
-	// answered as allowed, with what remains for it without the charges.
+	// AllOrNone puts the hit into the group of its Take, if N is positive. If a hit denies the group, no hit of
+	// the group is charged, even if its limit charges denied hits. The hits of the group within their own
+	// limits are still answered as allowed, and their Remaining excludes the charges of the group.
 	AllOrNone bool
 }
 
 // InGroup reports whether h belongs to the group of its Take. See AllOrNone.
 func (h *Hit) InGroup() bool { return h.AllOrNone && h.N > 0 }
 
-// DeniesGroup reports whether h, which was answered with r, keeps its group from being charged.
+// DeniesGroup reports whether h denies its group. r is the answer to h.
 func (h *Hit) DeniesGroup(r *Result) bool {
 	return h.InGroup() && !h.Shadow && r.Err == nil && !r.Allowed
 }
@@ -49,7 +49,7 @@ const (
 	SourceRedis                   // counters in Redis
 	SourceDenyCache               // a remembered denial
 	SourceLease                   // permits that this process has taken
-	SourceFallback                // this process in place of an unavailable backend
+	SourceFallback                // the fallback, because the backend was unavailable
 )
 
 var sources = []string{"local", "redis", "deny_cache", "lease", "fallback"}
@@ -63,27 +63,27 @@ func NewSource(name string) Source {
 
 // Sources returns all sources.
 func Sources() []Source {
-	all := make([]Source, len(sources))
-	for i := range all {
-		all[i] = Source(i)
+	list := make([]Source, len(sources))
+	for i := range list {
+		list[i] = Source(i)
 	}
-	return all
+	return list
 }
 
 // String returns the name used in metrics and logs.
 func (s Source) String() string { return sources[s] }
 
-// IsBackend reports whether the backend that keeps the counters decided.
+// IsBackend reports whether s is a backend that keeps counters.
 func (s Source) IsBackend() bool {
 	return s == SourceLocal || s == SourceRedis || s > SourceFallback
 }
 
-// Reason is why a hit was decided without its backend.
+// Reason says why a hit was decided without its backend.
 type Reason uint8
 
 // The reasons of a decision without the backend.
 const (
-	ReasonNone        Reason = iota // the backend, or what remembers its answers, decided
+	ReasonNone        Reason = iota // the backend decided, or a layer that remembers its answers
 	ReasonOutage                    // no connection to the backend, or an error
 	ReasonBreakerOpen               // the backend was not asked, because it kept failing
 	ReasonLate                      // the backend did not answer this hit, or hits before it, in time
@@ -105,8 +105,8 @@ type Result struct {
 	// Source made the decision.
 	Source Source
 
-	// Window is the start of the fixed window that a shared backend has charged, in microseconds since 1970,
-	// or 0.
+	// Window is the start of the fixed window that a shared backend has charged, in microseconds since 1970.
+	// It is 0 without such a window.
 	Window int64
 
 	// Reason and Mode are set if Source is SourceFallback. Reason is why the backend did not
@@ -117,12 +117,12 @@ type Result struct {
 	// Share is the limit that the fallback has applied if Mode is FailLocal, and nil otherwise.
 	Share *limit.Limit
 
-	// MayEndEarly marks a denial that may end before RetryAfter: the counter may have charges of a group that
-	// is charged in several steps, and a later step can still deny the group.
+	// MayEndEarly marks a denial that may end before RetryAfter. Then the counter may have charges of a group
+	// that is charged in several steps, and a later step can still deny the group.
 	MayEndEarly bool
 
-	// Err is set if nobody could decide. The rest of the Result is then undefined. If another Limiter may
-	// decide, Err is or wraps an *Error.
+	// Err is set if nobody could decide. The other fields are then undefined. If another Limiter may decide,
+	// Err is or wraps an *Error.
 	Err error
 }
 

@@ -14,19 +14,19 @@ import (
 )
 
 func TestGroupHasHitsThatCharge(t *testing.T) {
-	denied := &backend.Result{}
+	deniedResult := &backend.Result{}
 	for n, want := range map[int64]bool{1: true, math.MaxInt64: true, 0: false, -1: false, math.MinInt64: false} {
 		h := &backend.Hit{N: n, AllOrNone: true}
 		assert.Equal(t, want, h.InGroup(), n)
-		assert.Equal(t, want, h.DeniesGroup(denied), n)
+		assert.Equal(t, want, h.DeniesGroup(deniedResult), n)
 		h.Shadow = true
 		assert.Equal(t, want, h.InGroup(), n)
-		assert.False(t, h.DeniesGroup(denied), n)
+		assert.False(t, h.DeniesGroup(deniedResult), n)
 		assert.False(t, (&backend.Hit{N: n}).InGroup(), n)
 	}
 }
 
-func TestSourceIsABackendOrAMemory(t *testing.T) {
+func TestOnlySourcesWithCountersAreBackends(t *testing.T) {
 	backends := map[backend.Source]bool{backend.SourceLocal: true, backend.SourceRedis: true}
 	for _, s := range backend.Sources() {
 		assert.Equal(t, backends[s], s.IsBackend(), s)
@@ -35,17 +35,17 @@ func TestSourceIsABackendOrAMemory(t *testing.T) {
 }
 
 func TestSingleHitIsNoGroup(t *testing.T) {
-	grouped, alone := backend.Hit{N: 1, AllOrNone: true}, backend.Hit{N: 1}
-	assert.False(t, backend.HasGroup([]backend.Hit{grouped}))
-	assert.True(t, backend.HasGroup([]backend.Hit{alone, grouped}))
-	assert.False(t, backend.HasGroup([]backend.Hit{alone, alone}))
+	groupHit, singleHit := backend.Hit{N: 1, AllOrNone: true}, backend.Hit{N: 1}
+	assert.False(t, backend.HasGroup([]backend.Hit{groupHit}))
+	assert.True(t, backend.HasGroup([]backend.Hit{singleHit, groupHit}))
+	assert.False(t, backend.HasGroup([]backend.Hit{singleHit, singleHit}))
 }
 
 func TestHitsOfADeniedGroupAreOnlyPeeked(t *testing.T) {
 	lim := backendtest.NewLimit(t, limit.Spec{Requests: 10, Unit: limit.Minute})
-	grouped, alone := backend.Hit{Limit: lim, N: 3, AllOrNone: true}, backend.Hit{Limit: lim, N: 3}
+	groupHit, singleHit := backend.Hit{Limit: lim, N: 3, AllOrNone: true}, backend.Hit{Limit: lim, N: 3}
 	var sent []int64
-	next := backendtest.Func(func(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
+	nextLimiter := backendtest.Func(func(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
 		for i, h := range hits {
 			sent = append(sent, h.N)
 			results[i] = backend.Result{Result: limit.Result{Allowed: true, Remaining: 2, ResetAfter: 9}}
@@ -53,8 +53,8 @@ func TestHitsOfADeniedGroupAreOnlyPeeked(t *testing.T) {
 		results[len(hits)-1].Err = backend.ErrUnavailable
 	})
 	results := make([]backend.Result, 4)
-	hits := []backend.Hit{grouped, grouped, alone, grouped}
-	backend.TakeDeniedGroup(t.Context(), time.Now(), next, hits, results, func(i int) bool { return i > 0 })
+	hits := []backend.Hit{groupHit, groupHit, singleHit, groupHit}
+	backend.TakeDeniedGroup(t.Context(), time.Now(), nextLimiter, hits, results, func(i int) bool { return i > 0 })
 	assert.Equal(t, []int64{0, 3, 0}, sent)
 	assert.Equal(t, backend.Result{}, results[0], "it is not included")
 	assert.Equal(t, limit.Result{Remaining: 2, ResetAfter: 9, RetryAfter: 9}, results[1].Result, "3 hits don't pass")
@@ -67,18 +67,18 @@ func TestLateAnswerArrivesOnce(t *testing.T) {
 	noAnswer := &backend.Error{Reason: backend.ReasonLate}
 	for name, isEarly := range map[string]bool{"before somebody waits": true, "while somebody waits": false} {
 		t.Run(name, func(t *testing.T) {
-			late := backend.NewLateError(noAnswer)
+			lateError := backend.NewLateError(noAnswer)
 			var got []backend.Result
 			if isEarly {
-				late.Arrive(answer)
+				lateError.Arrive(answer)
 			}
-			late.OnArrival(func(r backend.Result) { got = append(got, r) })
+			lateError.OnArrival(func(r backend.Result) { got = append(got, r) })
 			if !isEarly {
 				assert.Empty(t, got)
-				late.Arrive(answer)
+				lateError.Arrive(answer)
 			}
 			assert.Equal(t, []backend.Result{answer}, got)
-			assert.ErrorIs(t, late, noAnswer)
+			assert.ErrorIs(t, lateError, noAnswer)
 		})
 	}
 }

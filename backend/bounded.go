@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Bounded bounds the time of each Take of a Limiter whose client can't end a call early. A Take ends with
-// its context, or when its budget is used up. Then the Limiter still answers, with a done context, and
-// each hit has a LateError.
+// Bounded bounds the time of each Take of a Limiter with a client that can't end a call early. A Take ends
+// when its context ends or its budget is used up. After the budget, each hit has a LateError, and Bounded
+// still waits for the Limiter, whose context is done.
 type Bounded struct {
 	next   Limiter
 	budget time.Duration
-	slots  chan struct{} // has an element for each Take in flight
+	slots  chan struct{} // an element for each Take in flight
 }
 
 var _ Limiter = (*Bounded)(nil)
@@ -24,7 +24,7 @@ func NewBounded(next Limiter, budget time.Duration, maxInFlight int) *Bounded {
 
 var (
 	errLate    = &Error{Reason: ReasonLate}
-	errWaiting = &Error{Reason: ReasonLate, NotSent: true, Cause: errors.New("calls before this call wait for an answer")}
+	errWaiting = &Error{Reason: ReasonLate, NotSent: true, Cause: errors.New("earlier calls have no answer yet")}
 )
 
 // Take implements Limiter. If the caller has a deadline, the budget is at most three quarters of the time left,
@@ -34,7 +34,7 @@ func (b *Bounded) Take(ctx context.Context, now time.Time, hits []Hit, results [
 	if end, ok := ctx.Deadline(); ok {
 		budget = min(budget, time.Until(end)*3/4)
 	}
-	bounded, stop := context.WithTimeout(ctx, budget)
+	takeCtx, stop := context.WithTimeout(ctx, budget)
 	defer stop()
 	fail := func(err error) {
 		if ctx.Err() != nil {
@@ -46,40 +46,40 @@ func (b *Bounded) Take(ctx context.Context, now time.Time, hits []Hit, results [
 	}
 	select {
 	case b.slots <- struct{}{}:
-	case <-bounded.Done():
+	case <-takeCtx.Done():
 		fail(errWaiting)
 		return
 	}
 	s := NewSubBatch()
 	for i, h := range hits {
-		s.AddWithPrefix("", i, h) // with a key of its own
+		s.AddWithPrefix("", i, h) // copies the key
 	}
-	answered, lateErrors := make(chan struct{}), make(chan []*LateError, 1)
+	done, errorsToDeliver := make(chan struct{}), make(chan []*LateError, 1)
 	go func() {
-		s.Take(bounded, now, b.next)
+		s.Take(takeCtx, now, b.next)
 		<-b.slots
-		close(answered)
-		s.arriveLate(<-lateErrors)
+		close(done)
+		s.deliverLate(<-errorsToDeliver)
 		s.Release()
 	}()
-	var late []*LateError
+	var lateErrors []*LateError
 	select {
-	case <-answered:
+	case <-done:
 		s.CopyResults(results)
-	case <-bounded.Done():
+	case <-takeCtx.Done():
 		fail(errLate)
 		for i := 0; i < len(results) && ctx.Err() == nil; i++ {
-			late = append(late, NewLateError(errLate))
-			results[i].Err = late[i]
+			lateErrors = append(lateErrors, NewLateError(errLate))
+			results[i].Err = lateErrors[i]
 		}
 	}
-	lateErrors <- late
+	errorsToDeliver <- lateErrors
 }
 
-// arriveLate passes Results to the LateErrors, if there are any.
-func (s *SubBatch) arriveLate(late []*LateError) {
+// deliverLate passes the Results to lateErrors, which is empty if the Results came in time.
+func (s *SubBatch) deliverLate(lateErrors []*LateError) {
 	isDenied := IsGroupDenied(s.Hits, s.Results)
-	for i, e := range late {
+	for i, e := range lateErrors {
 		r := s.Results[i]
 		r.Allowed = r.Allowed && (!isDenied || !s.Hits[i].InGroup())
 		e.Arrive(r)

@@ -16,7 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// slow answers as l does, after a time that no context shortens.
+// slow answers as l does, but later. The end of a context does not shorten the delay.
 func slow(d time.Duration, l backend.Limiter) backend.Limiter {
 	return backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 		time.Sleep(d)
@@ -33,7 +33,7 @@ func TestBoundedAnswersAsItsLimiter(t *testing.T) {
 
 func TestBoundedTakeEndsWithItsBudget(t *testing.T) {
 	for name, c := range map[string]struct {
-		timeout time.Duration // of the caller; 0 for none
+		timeout time.Duration // the timeout of the caller; 0 means none
 		want    time.Duration
 	}{
 		"no deadline":      {0, 50 * time.Millisecond},
@@ -45,9 +45,9 @@ func TestBoundedTakeEndsWithItsBudget(t *testing.T) {
 				l := backend.NewBounded(slow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
 				ctx := t.Context()
 				if c.timeout > 0 {
-					limited, cancel := context.WithTimeout(ctx, c.timeout)
+					callerCtx, cancel := context.WithTimeout(ctx, c.timeout)
 					defer cancel()
-					ctx = limited
+					ctx = callerCtx
 				}
 				start := time.Now()
 				results := make([]backend.Result, 1)
@@ -72,12 +72,12 @@ func TestLateAnswerOfABoundedTakeArrives(t *testing.T) {
 		l := backend.NewBounded(slow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
 		hits, results := []backend.Hit{boundedHit(t, 3), boundedHit(t, 3)}, make([]backend.Result, 2)
 		l.Take(t.Context(), time.Now(), hits, results)
-		copy(hits[0].Key, "x") // the key belongs to the caller again
+		copy(hits[0].Key, "x") // after Take, the caller may change the key
 		var answers []backend.Result
 		for _, r := range results {
-			late, ok := errors.AsType[*backend.LateError](r.Err)
+			lateError, ok := errors.AsType[*backend.LateError](r.Err)
 			require.True(t, ok)
-			late.OnArrival(func(r backend.Result) { answers = append(answers, r) })
+			lateError.OnArrival(func(r backend.Result) { answers = append(answers, r) })
 		}
 		l.Close()
 		synctest.Wait()
@@ -94,9 +94,9 @@ func TestLateAnswerOfADeniedGroupIsDenied(t *testing.T) {
 		fits.AllOrNone, exceeds.AllOrNone, exceeds.Key = true, true, []byte("other")
 		results := make([]backend.Result, 2)
 		l.Take(t.Context(), time.Now(), []backend.Hit{fits, exceeds}, results)
-		late, _ := errors.AsType[*backend.LateError](results[0].Err)
+		lateError, _ := errors.AsType[*backend.LateError](results[0].Err)
 		var answer backend.Result
-		late.OnArrival(func(r backend.Result) { answer = r })
+		lateError.OnArrival(func(r backend.Result) { answer = r })
 		l.Close()
 		synctest.Wait()
 		assert.False(t, answer.Allowed, "nothing is charged")

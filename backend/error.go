@@ -8,17 +8,17 @@ import (
 // Error is the error of a hit that another Limiter may decide. The error of a Result is an *Error or
 // wraps one.
 type Error struct {
-	// Reason is why the backend did not decide. ReasonOverload says nothing about the backend's health.
+	// Reason says why the backend did not decide. With ReasonOverload, the backend itself can be healthy.
 	Reason Reason
 
-	// NotSent reports that the hit was never sent, so the backend has neither failed nor charged it.
+	// NotSent means that the hit was never sent, so the backend has neither failed nor charged the hit.
 	NotSent bool
 
 	// Cause has the details. It can be nil.
 	Cause error
 }
 
-// ErrUnavailable matches each *Error in errors.Is. It is an *Error without details itself.
+// ErrUnavailable matches each *Error in errors.Is. It is an *Error without details.
 var ErrUnavailable error = &Error{Reason: ReasonOutage}
 
 // Error implements error.
@@ -42,7 +42,7 @@ func (e *Error) Unwrap() error { return e.Cause }
 // Is reports whether target is ErrUnavailable. See errors.Is.
 func (e *Error) Is(target error) bool { return target == ErrUnavailable }
 
-// ReasonOf returns the reason of the *Error in err, or ReasonNone without an *Error.
+// ReasonOf returns the reason of the *Error in err. If err has no *Error, it returns ReasonNone.
 func ReasonOf(err error) Reason {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Reason
@@ -66,7 +66,7 @@ type LateError struct {
 	onArrival func(Result)
 }
 
-// NewLateError returns a LateError without an answer. cause is its text, and what it wraps.
+// NewLateError returns a LateError without an answer. It wraps cause, and has the text of cause.
 func NewLateError(cause error) *LateError { return &LateError{cause: cause} }
 
 // Error implements error.
@@ -75,8 +75,8 @@ func (e *LateError) Error() string { return e.cause.Error() }
 // Unwrap returns the cause.
 func (e *LateError) Unwrap() error { return e.cause }
 
-// Arrive sets the answer to the hit, at most once. If r.Allowed is set, the hit was charged. If IsNotSent(r.Err),
-// it was not. With another error, nobody knows.
+// Arrive sets the answer to the hit. It is called at most once. If r.Allowed is set, the hit was charged. If
+// IsNotSent(r.Err), the hit was not charged. With another error, nobody knows.
 func (e *LateError) Arrive(r Result) {
 	e.mu.Lock()
 	e.answer = &r
@@ -87,7 +87,7 @@ func (e *LateError) Arrive(r Result) {
 	}
 }
 
-// OnArrival calls f with the answer, now or as soon as the answer comes. It is called at most once, and f must
+// OnArrival calls f with the answer, now or as soon as the answer comes. OnArrival is called at most once, and f must
 // return at once.
 func (e *LateError) OnArrival(f func(Result)) {
 	e.mu.Lock()

@@ -12,7 +12,7 @@ import (
 )
 
 func TestErrorKeepsItsReasonWhenWrapped(t *testing.T) {
-	full := &backend.Error{Reason: backend.ReasonOverload, NotSent: true, Cause: errors.New("queue is full")}
+	errFull := &backend.Error{Reason: backend.ReasonOverload, NotSent: true, Cause: errors.New("queue is full")}
 	for name, c := range map[string]struct {
 		err         error
 		reason      backend.Reason
@@ -21,7 +21,7 @@ func TestErrorKeepsItsReasonWhenWrapped(t *testing.T) {
 		text        string
 	}{
 		"outage":                 {fmt.Errorf("ping: %w", backend.ErrUnavailable), backend.ReasonOutage, false, true, "ping: rate limit backend unavailable"},
-		"not sent":               {fmt.Errorf("redis: %w", full), backend.ReasonOverload, true, true, "redis: rate limit backend unavailable: this process is overloaded: queue is full"},
+		"not sent":               {fmt.Errorf("redis: %w", errFull), backend.ReasonOverload, true, true, "redis: rate limit backend unavailable: this process is overloaded: queue is full"},
 		"answer that may come":   {backend.NewLateError(&backend.Error{Reason: backend.ReasonLate}), backend.ReasonLate, false, true, "rate limit backend unavailable: no answer in time"},
 		"error of the caller":    {context.Canceled, backend.ReasonNone, false, false, "context canceled"},
 		"cause of another error": {&backend.Error{Reason: backend.ReasonOutage, Cause: context.DeadlineExceeded}, backend.ReasonOutage, false, true, "rate limit backend unavailable: context deadline exceeded"},

@@ -14,8 +14,8 @@ type Scopes struct{ Global, Instance Layer }
 
 var _ Layer = Scopes{}
 
-// Take implements Limiter. Hits of scope instance come first, so if they deny the group, other replicas see no
-// charge.
+// Take implements Limiter. It first takes the hits of scope instance. If these hits deny the group, other replicas see
+// no charge.
 func (s Scopes) Take(ctx context.Context, now time.Time, hits []Hit, results []Result) {
 	isInstance := func(i int) bool { return hits[i].Limit.Scope == limit.Instance }
 	TakePart(ctx, now, s.Instance, hits, results, isInstance)
@@ -69,7 +69,7 @@ func (s Scopes) layer(scope limit.Scope) Layer {
 	return s.Global
 }
 
-// refundInstance refunds the hits of scope instance in the group, because a hit of scope global denies
+// refundInstance refunds the hits of scope instance in the group after a hit of scope global has denied
 // the group.
 func (s Scopes) refundInstance(ctx context.Context, now time.Time, hits []Hit, results []Result) {
 	refunds := NewSubBatch()
@@ -85,14 +85,14 @@ func (s Scopes) refundInstance(ctx context.Context, now time.Time, hits []Hit, r
 	refunds.CopyResults(results)
 }
 
-// KeyPrefix names all counters whose keys start with Start. Unless EndsAnywhere is set, a key ends after Start,
-// or goes on with a | and further entries.
+// KeyPrefix matches all keys that start with Start. Unless EndsAnywhere is set, the key must end after Start, or go on
+// with a | and further entries.
 type KeyPrefix struct {
 	Start        string
 	EndsAnywhere bool
 }
 
-// Matches reports whether the counter of key has the prefix.
+// Matches reports whether key has the prefix.
 func (p KeyPrefix) Matches(key string) bool {
 	rest, ok := strings.CutPrefix(key, p.Start)
 	return ok && (p.EndsAnywhere || rest == "" || rest[0] == '|')
@@ -103,18 +103,18 @@ type PrefixReset struct {
 	// Counters is the number of counters with the prefix, or -1 if the backend can't count them.
 	Counters int
 
-	// Unclear is the number of counters whose shortened names may have the prefix. They are not reset.
+	// Unclear is the number of counters with a shortened name that may have the prefix. They are not reset.
 	Unclear int
 }
 
-// ErrTooManyCounters is wrapped by the error of a reset of more counters than the caller allows. Nothing was
-// reset.
+// ErrTooManyCounters is in the error of a reset of more counters than the caller allows. The reset has changed
+// nothing.
 var ErrTooManyCounters = errors.New("too many counters have the prefix")
 
-// ScopePrefixes resets counters by prefix, those of scope global and those of scope instance.
+// ScopePrefixes resets counters of both scopes by prefix.
 type ScopePrefixes struct{ Global, Instance PrefixResetter }
 
-// ResetPrefix implements PrefixResetter. It counts the counters of scope global.
+// ResetPrefix implements PrefixResetter. The result counts only the counters of scope global.
 func (p ScopePrefixes) ResetPrefix(ctx context.Context, prefix KeyPrefix, maxCounters int, dryRun bool) (PrefixReset, error) {
 	r, err := p.Global.ResetPrefix(ctx, prefix, maxCounters, dryRun)
 	if err == nil {
@@ -125,7 +125,7 @@ func (p ScopePrefixes) ResetPrefix(ctx context.Context, prefix KeyPrefix, maxCou
 
 // PrefixResetter resets counters by prefix.
 type PrefixResetter interface {
-	// ResetPrefix resets all counters with the prefix, or none if there are more than maxCounters. With dryRun
-	// it only counts them. If it fails, it may have reset a part.
+	// ResetPrefix resets all counters with the prefix, or none if there are more than maxCounters. With dryRun,
+	// it only counts the counters. After an error, a part of the counters may be reset.
 	ResetPrefix(ctx context.Context, p KeyPrefix, maxCounters int, dryRun bool) (PrefixReset, error)
 }

@@ -68,7 +68,7 @@ func TestHitsGoToTheLimiterOfTheirScope(t *testing.T) {
 	}
 }
 
-func TestGroupIsChargedOverBothScopesOrNot(t *testing.T) {
+func TestGroupOverBothScopesIsChargedCompletelyOrNotAtAll(t *testing.T) {
 	newLimit := func(requests uint32, s limit.Scope) *limit.Limit {
 		l, err := limit.New(limit.Spec{Requests: requests, Unit: limit.Hour, Scope: s, ChargeDenied: true})
 		require.NoError(t, err)
@@ -101,7 +101,7 @@ func TestGroupIsChargedOverBothScopesOrNot(t *testing.T) {
 	}
 }
 
-// forgetter is a Layer that lists the counters that it must forget.
+// forgetter is a Layer that records the calls of Forget.
 type forgetter struct {
 	backend.Counters
 	forgotten []*backend.Hit
@@ -124,7 +124,7 @@ func TestPeekAndForgetGoToTheLayerOfTheScope(t *testing.T) {
 		{Key: []byte("b"), Limit: newLimit(30, limit.Global), N: 3},
 	}
 	l.Take(t.Context(), time.Now(), hits, make([]backend.Result, len(hits)))
-	for range 2 { // the first Peek has charged nothing
+	for range 2 { // the second Peek shows that the first Peek charged nothing
 		peeks := make([]backend.Peek, len(hits))
 		l.Peek(t.Context(), time.Now(), hits, peeks)
 		assert.Equal(t, []int64{9, 18, 27}, []int64{peeks[0].Remaining, peeks[1].Remaining, peeks[2].Remaining})

@@ -11,9 +11,9 @@ import (
 type SubBatch struct {
 	Hits    []Hit
 	Index   []int    // Index[j] is the place of Hits[j] in the whole batch
-	Results []Result // Results[j] answers Hits[j]; set by Take
+	Results []Result // Results[j] answers Hits[j]; Take sets it
 
-	keys []byte // memory of the keys that AddWithPrefix makes
+	keys []byte // the memory of the keys of AddWithPrefix
 }
 
 var subBatches = sync.Pool{New: func() any { return new(SubBatch) }}
@@ -21,7 +21,7 @@ var subBatches = sync.Pool{New: func() any { return new(SubBatch) }}
 // NewSubBatch returns an empty SubBatch. It may use the memory of a released SubBatch.
 func NewSubBatch() *SubBatch { return subBatches.Get().(*SubBatch) }
 
-// maxKeptKeys is the most memory for keys that a released SubBatch keeps, in bytes.
+// maxKeptKeys bounds the memory for keys that a released SubBatch keeps, in bytes.
 const maxKeptKeys = 64 << 10
 
 // Release makes the memory of s available to NewSubBatch. The caller must not use s afterwards.
@@ -42,7 +42,7 @@ func (s *SubBatch) Add(i int, h Hit) {
 // AddWithPrefix appends h with a prefix before its key.
 func (s *SubBatch) AddWithPrefix(prefix string, i int, h Hit) {
 	start := len(s.keys)
-	s.keys = append(append(s.keys, prefix...), h.Key...) // growing keeps the memory of earlier keys
+	s.keys = append(append(s.keys, prefix...), h.Key...) // earlier keys keep their memory if keys grows
 	h.Key = s.keys[start:len(s.keys):len(s.keys)]
 	s.Add(i, h)
 }
@@ -85,8 +85,8 @@ func IsGroupDenied(hits []Hit, results []Result) bool {
 	return false
 }
 
-// TakeDeniedGroup is TakePart after a hit that l does not get has denied the group. So l charges no hits of the
-// group.
+// TakeDeniedGroup is TakePart for a group that another hit has already denied. l does not get this hit, and charges no
+// hits of the group.
 func TakeDeniedGroup(ctx context.Context, now time.Time, l Limiter, hits []Hit, results []Result, isIncluded func(i int) bool) {
 	s := NewSubBatch()
 	defer s.Release()

@@ -13,7 +13,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// echo answers each hit with its key as an error, and N remaining.
+// echo answers each hit. The error has the key, and Remaining is N.
 type echo struct{ takes int }
 
 func (e *echo) Take(_ context.Context, _ time.Time, hits []Hit, results []Result) {
@@ -24,15 +24,15 @@ func (e *echo) Take(_ context.Context, _ time.Time, hits []Hit, results []Result
 }
 
 func TestResultsAreCopiedToTheirPlaces(t *testing.T) {
-	for round := range int64(3) { // the rounds can share memory
+	for round := range int64(3) { // a later round can use the memory of an earlier round
 		s := NewSubBatch()
 		key := []byte("a")
 		s.Add(3, Hit{Key: []byte("d"), N: round})
 		s.AddWithPrefix("own:", 1, Hit{Key: key, N: round + 1})
-		key[0] = 'x' // the key with the prefix is a copy
-		var next echo
-		s.Take(t.Context(), time.Time{}, &next)
-		assert.Equal(t, 1, next.takes)
+		key[0] = 'x' // SubBatch has a copy of the key
+		var nextLimiter echo
+		s.Take(t.Context(), time.Time{}, &nextLimiter)
+		assert.Equal(t, 1, nextLimiter.takes)
 
 		results := make([]Result, 4)
 		s.CopyResults(results)
@@ -45,10 +45,10 @@ func TestResultsAreCopiedToTheirPlaces(t *testing.T) {
 
 func TestEmptySubBatchCallsNobody(t *testing.T) {
 	var s SubBatch
-	var next echo
-	s.Take(t.Context(), time.Time{}, &next)
+	var nextLimiter echo
+	s.Take(t.Context(), time.Time{}, &nextLimiter)
 	s.CopyResults(nil)
-	assert.Zero(t, next.takes)
+	assert.Zero(t, nextLimiter.takes)
 }
 
 func TestTakePartSendsTheIncludedHitsInOneTake(t *testing.T) {
@@ -56,16 +56,16 @@ func TestTakePartSendsTheIncludedHitsInOneTake(t *testing.T) {
 	for _, c := range []struct {
 		included []int
 		takes    int
-		want     []int64 // Remaining of each result
+		want     []int64 // the Remaining of each result
 	}{
 		{nil, 0, []int64{0, 0, 0}},
 		{[]int{0, 2}, 1, []int64{1, 0, 3}},
 		{[]int{0, 1, 2}, 1, []int64{1, 2, 3}},
 	} {
-		var next echo
+		var nextLimiter echo
 		results := make([]Result, len(hits))
-		TakePart(t.Context(), time.Time{}, &next, hits, results, func(i int) bool { return slices.Contains(c.included, i) })
-		assert.Equal(t, c.takes, next.takes)
+		TakePart(t.Context(), time.Time{}, &nextLimiter, hits, results, func(i int) bool { return slices.Contains(c.included, i) })
+		assert.Equal(t, c.takes, nextLimiter.takes)
 		assert.Equal(t, c.want, []int64{results[0].Remaining, results[1].Remaining, results[2].Remaining})
 	}
 }

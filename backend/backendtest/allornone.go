@@ -18,7 +18,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// AllOrNone returns a Limiter that puts the hits of each Take in the group, but for Shadow hits.
+// AllOrNone returns a Limiter that puts all hits of each Take into the group, except Shadow hits.
 func AllOrNone(l backend.Limiter) backend.Limiter {
 	if w, ok := l.(withoutHolds); ok {
 		return WithoutHolds(AllOrNone(w.Limiter))
@@ -32,17 +32,17 @@ func AllOrNone(l backend.Limiter) backend.Limiter {
 	})
 }
 
-// RunAllOrNone tests that a Limiter charges the hits of a group all or none. See backend.Hit.AllOrNone.
+// RunAllOrNone tests that a Limiter charges all hits of a group or none. See backend.Hit.AllOrNone.
 //
 //   - If an all-or-none hit is denied, no all-or-none hit is charged. A denied hit is not
 //     charged even if its limit charges denied hits.
 //   - Denied hits are answered as denied. The other all-or-none hits are answered as
-//     allowed, with what remains without the charges.
+//     allowed, and their Remaining excludes the charges.
 //   - Peeks, refunds and Shadow hits deny no other hit, and are charged as usual.
 //   - A later hit on the same counter sees the charge of an earlier hit. If only one of two
 //     hits fits, both are denied.
 //
-// open is as for Run.
+// The argument open is the same as in Run.
 func RunAllOrNone(t *testing.T, open func(t *testing.T) backend.Limiter) {
 	for _, a := range limit.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
@@ -64,12 +64,12 @@ func RunAllOrNone(t *testing.T, open func(t *testing.T) backend.Limiter) {
 	t.Run("random requests leave exactly their charges", func(t *testing.T) { testRequestTraces(t, AllOrNone(open(t))) })
 }
 
-// anyRemaining is the remaining of hits that may have any.
+// anyRemaining is the wanted remaining of a hit if any value is right.
 const anyRemaining = math.MinInt64
 
 // storyHit is a hit and its expected answer. The name of the counter determines its limit.
-// Counters that start with "small" admit 1, others 5. Counters that end in ! charge denied
-// hits.
+// Counters that start with "small" admit 1, others 5. Counters with a ! at the end charge
+// denied hits.
 type storyHit struct {
 	counter   string
 	n         int64
@@ -78,7 +78,7 @@ type storyHit struct {
 	remaining int64
 }
 
-// requestStory is a sequence of requests, one each minute. It has counters of its own.
+// requestStory is a sequence of requests, with one request in each minute. It has its own counters.
 type requestStory struct {
 	name     string
 	requests [][]storyHit
@@ -174,23 +174,23 @@ func (s requestStory) run(t *testing.T, l backend.Limiter, a limit.Algorithm) {
 	}
 }
 
-// testRequestsWhole has many callers charge two counters in both orders. Each request must
+// testRequestsWhole lets many callers charge two counters, in both orders. Each request must
 // charge both counters or none.
 func testRequestsWhole(t *testing.T, l backend.Limiter, a limit.Algorithm) {
-	wide := NewLimit(t, limit.Spec{Algorithm: a, Requests: 400, Unit: limit.Hour, ChargeDenied: true})
-	tight := NewLimit(t, limit.Spec{Algorithm: a, Requests: 100, Unit: limit.Hour, ChargeDenied: true})
-	hits := [2]backend.Hit{{Key: Key(), Limit: wide, N: 1}, {Key: Key(), Limit: tight, N: 1}}
+	largeLimit := NewLimit(t, limit.Spec{Algorithm: a, Requests: 400, Unit: limit.Hour, ChargeDenied: true})
+	smallLimit := NewLimit(t, limit.Spec{Algorithm: a, Requests: 100, Unit: limit.Hour, ChargeDenied: true})
+	hits := [2]backend.Hit{{Key: Key(), Limit: largeLimit, N: 1}, {Key: Key(), Limit: smallLimit, N: 1}}
 	start := Start()
-	var admitted atomic.Int64
+	var admittedCalls atomic.Int64
 	crowd(func(caller int) {
 		for range 5 {
 			r, err := quietTake(l, start, hits[caller%2], hits[1-caller%2])
 			if assert.NoError(t, err) && r[0].Allowed && r[1].Allowed {
-				admitted.Add(1)
+				admittedCalls.Add(1)
 			}
 		}
 	})
-	assert.Equal(t, int64(100), admitted.Load())
+	assert.Equal(t, int64(100), admittedCalls.Load())
 	hits[0].N, hits[1].N = 0, 0
 	left := take(t, l, start, 0, hits[:]...)
 	assert.Equal(t, int64(300), left[0].Remaining)
@@ -208,7 +208,7 @@ func (m histories) take(h backend.Hit, now time.Time) limit.Result {
 	if h.InGroup() {
 		spec := lim.Spec
 		spec.ChargeDenied = false
-		lim, _ = limit.New(spec) // as valid as before
+		lim, _ = limit.New(spec) // it stays valid
 	}
 	var s limit.State
 	for _, charge := range m[counter(h)] {
@@ -250,19 +250,19 @@ func testLostHold(t *testing.T, l backend.Limiter) {
 	skipWithoutHolds(t, l)
 	lim, start := NewLimit(t, limit.Spec{Algorithm: limit.Concurrency, Requests: 3, Hold: time.Hour.Microseconds()}), Start()
 	for range 20 {
-		lost, full := backend.Hit{Key: Key(), Limit: lim, N: 1}, backend.Hit{Key: Key(), Limit: lim, N: 3}
-		require.True(t, take(t, l, start, 0, lost)[0].Allowed)
-		require.True(t, take(t, l, start, 30*time.Minute, full)[0].Allowed)
-		require.False(t, take(t, l, start, 40*time.Minute, lost, full)[1].Allowed)
-		lost.N = 3
-		require.True(t, take(t, l, start, time.Hour, lost)[0].Allowed, "the hold has expired")
+		lostHit, fullHit := backend.Hit{Key: Key(), Limit: lim, N: 1}, backend.Hit{Key: Key(), Limit: lim, N: 3}
+		require.True(t, take(t, l, start, 0, lostHit)[0].Allowed)
+		require.True(t, take(t, l, start, 30*time.Minute, fullHit)[0].Allowed)
+		require.False(t, take(t, l, start, 40*time.Minute, lostHit, fullHit)[1].Allowed)
+		lostHit.N = 3
+		require.True(t, take(t, l, start, time.Hour, lostHit)[0].Allowed, "the hold has expired")
 	}
 }
 
 func counter(h backend.Hit) string { return h.Limit.Tag() + " " + string(h.Key) }
 
-// testRequestTraces uses separate keys for shadow hits and refunds. The contract leaves open
-// whether such a hit sees a charge on its counter that is undone later.
+// testRequestTraces uses separate keys for shadow hits and refunds. The contract does not
+// say whether such a hit sees a charge on its counter that is refunded later.
 func testRequestTraces(t *testing.T, l backend.Limiter) {
 	limits, start := traceLimits(t, l), Start()
 	rapid.Check(t, func(t *rapid.T) {

@@ -20,8 +20,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Run tests the contract of backend.Limiter: for each key the Limiter answers as
-// limit.Limit.Take does, also with many callers at once.
+// Run tests the contract of backend.Limiter: for each key, the Limiter answers as
+// limit.Limit.Take does, even with many callers at once.
 //
 // The Limiter must use the now of Take as the time, and must not charge all or none (see
 // RunAllOrNone). Each test calls open, which cleans up with t.Cleanup. Keys are new in every
@@ -95,11 +95,11 @@ func newRun() string {
 	return hex.EncodeToString(b)
 }
 
-// Key returns a key that no test has used, also not in earlier runs.
+// Key returns a new key. No test has used it, even in earlier runs.
 func Key() []byte { return fmt.Appendf(nil, "backendtest/%s/%d/", run, keys.Add(1)) }
 
-// NewLimit is limit.New for valid specs. If the algorithm has holds, they last as long as the window
-// of s, in hours.
+// NewLimit is limit.New for valid specs. If the algorithm has holds, each hold lasts as many hours as the
+// window of s.
 func NewLimit(t require.TestingT, s limit.Spec) *limit.Limit {
 	if s.Algorithm.HasHolds() && s.Hold == 0 {
 		s.Hold = min(time.Hour.Microseconds()*int64(max(s.Multiplier, 1)), limit.MaxHold)
@@ -111,7 +111,7 @@ func NewLimit(t require.TestingT, s limit.Spec) *limit.Limit {
 
 var errStale = errors.New("stale result of an earlier Take")
 
-// take calls l.Take at start + at. The results hold other values before the call.
+// take calls l.Take at start + at. Before the call, the results have wrong values.
 func take(t require.TestingT, l backend.Limiter, start time.Time, at time.Duration, hits ...backend.Hit) []backend.Result {
 	results := make([]backend.Result, len(hits))
 	for i := range results {
@@ -140,15 +140,15 @@ func (m model) Take(_ context.Context, now time.Time, hits []backend.Hit, result
 	}
 }
 
-// takeBoth calls take on l and on m, requires equal answers, and returns them. The backend
-// that decided can be another one.
+// takeBoth calls take on l and on m, requires equal answers, and returns them. The sources of
+// the answers can differ.
 func takeBoth(t require.TestingT, l backend.Limiter, m model, start time.Time, at time.Duration, hits ...backend.Hit) []backend.Result {
 	got, want := take(t, l, start, at, hits...), take(t, m, start, at, hits...)
 	for i, h := range hits {
 		if got[i].Source.IsBackend() {
 			want[i].Source = got[i].Source
 		}
-		want[i].MayEndEarly = got[i].MayEndEarly // depends on other hits of this moment
+		want[i].MayEndEarly = got[i].MayEndEarly // it depends on other hits of the same moment
 		if got[i].Window != 0 {
 			now := start.Add(at).UnixMicro()
 			want[i].Window = now - now%h.Limit.Period()
@@ -161,11 +161,11 @@ func takeBoth(t require.TestingT, l backend.Limiter, m model, start time.Time, a
 
 // perHour returns one limit per hour for each algorithm that l supports.
 func perHour(t require.TestingT, l backend.Limiter, requests uint32, chargeDenied bool) []*limit.Limit {
-	var all []*limit.Limit
+	var limits []*limit.Limit
 	for _, a := range algorithmsOf(l) {
-		all = append(all, NewLimit(t, limit.Spec{Algorithm: a, Requests: requests, Unit: limit.Hour, ChargeDenied: chargeDenied}))
+		limits = append(limits, NewLimit(t, limit.Spec{Algorithm: a, Requests: requests, Unit: limit.Hour, ChargeDenied: chargeDenied}))
 	}
-	return all
+	return limits
 }
 
 func assertTake(t *testing.T, l backend.Limiter, start time.Time, h backend.Hit, allowed bool, remaining int64) {

@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// simple returns a Limiter that is short enough to be obviously right.
-func simple() backend.Limiter {
+// newSimpleLimiter returns a Limiter that is short enough to be obviously right.
+func newSimpleLimiter() backend.Limiter {
 	var mu sync.Mutex
 	states := map[string]*limit.State{}
 	return backendtest.Func(func(_ context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
@@ -36,13 +36,13 @@ func simple() backend.Limiter {
 	})
 }
 
-func TestSimpleLimiterPasses(t *testing.T) {
-	backendtest.Run(t, func(*testing.T) backend.Limiter { return simple() })
+func TestSimpleLimiterPassesTheSuite(t *testing.T) {
+	backendtest.Run(t, func(*testing.T) backend.Limiter { return newSimpleLimiter() })
 }
 
-func TestFlakyWithoutFailuresPasses(t *testing.T) {
+func TestFlakyWithoutFailuresPassesTheSuite(t *testing.T) {
 	backendtest.Run(t, func(*testing.T) backend.Limiter {
-		f := backendtest.NewFlaky(simple())
+		f := backendtest.NewFlaky(newSimpleLimiter())
 		f.FailHits(func(backend.Hit) error { return nil })
 		return f
 	})
@@ -62,7 +62,7 @@ func hit(t *testing.T) backend.Hit {
 }
 
 func TestFlakyFailsUntilFailOfNil(t *testing.T) {
-	f, h := backendtest.NewFlaky(simple()), hit(t)
+	f, h := backendtest.NewFlaky(newSimpleLimiter()), hit(t)
 	f.SetError(errDown)
 	assert.ErrorIs(t, take(t.Context(), f, h)[0].Err, backend.ErrUnavailable)
 	f.SetError(nil)
@@ -73,7 +73,7 @@ func TestFlakyFailsUntilFailOfNil(t *testing.T) {
 }
 
 func TestFlakyFailsSomeHitsOnly(t *testing.T) {
-	f, a, b := backendtest.NewFlaky(simple()), hit(t), hit(t)
+	f, a, b := backendtest.NewFlaky(newSimpleLimiter()), hit(t), hit(t)
 	f.FailHits(func(h backend.Hit) error {
 		if string(h.Key) == string(a.Key) {
 			return errDown
@@ -87,26 +87,26 @@ func TestFlakyFailsSomeHitsOnly(t *testing.T) {
 	assert.Equal(t, int64(3), r[3].Remaining)
 }
 
-func TestFlakyDelays(t *testing.T) {
+func TestFlakyDelaysItsAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, h := backendtest.NewFlaky(simple()), hit(t)
+		f, h := backendtest.NewFlaky(newSimpleLimiter()), hit(t)
 		f.Delay(time.Second)
-		began := time.Now()
+		start := time.Now()
 		assert.NoError(t, take(t.Context(), f, h)[0].Err)
-		assert.Equal(t, time.Second, time.Since(began))
+		assert.Equal(t, time.Second, time.Since(start))
 
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		defer cancel()
-		began = time.Now()
+		start = time.Now()
 		err := take(ctx, f, h)[0].Err
-		assert.Equal(t, 30*time.Millisecond, time.Since(began))
+		assert.Equal(t, 30*time.Millisecond, time.Since(start))
 		assert.ErrorIs(t, err, backend.ErrUnavailable)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 	})
 }
 
 func TestFlakyIsSafeForConcurrentUse(t *testing.T) {
-	f, h := backendtest.NewFlaky(simple()), hit(t)
+	f, h := backendtest.NewFlaky(newSimpleLimiter()), hit(t)
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {

@@ -21,7 +21,7 @@ func (f Func) Take(ctx context.Context, now time.Time, hits []backend.Hit, resul
 }
 
 // Flaky wraps a Limiter and can fail or delay its Takes. Its methods can be called from any
-// goroutine. They affect the Takes that begin later.
+// goroutine. They affect only later Takes.
 type Flaky struct {
 	next backend.Limiter
 
@@ -40,8 +40,8 @@ func NewFlaky(next backend.Limiter) *Flaky { return &Flaky{next: next} }
 // backend.ErrUnavailable. A nil err ends the failure.
 func (f *Flaky) SetError(err error) { f.FailHits(func(backend.Hit) error { return err }) }
 
-// FailHits makes Takes answer a hit with the error of fail, and pass on hits for which fail
-// returns nil. Many goroutines may call fail.
+// FailHits makes Takes answer a hit with the error of fail. If fail returns nil, the hit goes to the
+// wrapped Limiter. Many goroutines may call fail.
 func (f *Flaky) FailHits(fail func(backend.Hit) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

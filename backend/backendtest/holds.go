@@ -12,10 +12,10 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// testHolds takes, renews and releases holds of several ids, and anonymous ones.
+// testHolds takes, renews and releases holds with several ids, and anonymous holds.
 func testHolds(t *testing.T, l backend.Limiter) {
 	skipWithoutHolds(t, l)
-	var limits []*limit.Limit // of one counter, as before and after a reload
+	var limits []*limit.Limit // limits of one counter, as a reload can change them
 	for _, s := range []limit.Spec{{Requests: 4, Hold: time.Hour.Microseconds()}, {Requests: 7, Hold: 2 * time.Hour.Microseconds()}} {
 		s.Algorithm = limit.Concurrency
 		limits = append(limits, NewLimit(t, s))

@@ -13,8 +13,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// testChangedAlgorithm checks the bound of docs/limits.md: in the window of the change
-// the old and the new limit together are admitted, and no hit more.
+// testChangedAlgorithm checks the bound of docs/limits.md: in the window of the change, the
+// admitted hits are at most the sum of the old and the new limit.
 func testChangedAlgorithm(t *testing.T, l backend.Limiter) {
 	for _, before := range perHour(t, l, 10, false) {
 		for _, after := range perHour(t, l, 20, false) {
@@ -23,7 +23,7 @@ func testChangedAlgorithm(t *testing.T, l backend.Limiter) {
 			}
 			t.Run(fmt.Sprintf("%s to %s", before.Algorithm, after.Algorithm), func(t *testing.T) {
 				start, key := Start(), Key()
-				admitted := func(lim *limit.Limit) (n int) {
+				countAdmitted := func(lim *limit.Limit) (n int) {
 					for range 50 {
 						if take(t, l, start, 0, backend.Hit{Key: key, Limit: lim, N: 1})[0].Allowed {
 							n++
@@ -31,10 +31,10 @@ func testChangedAlgorithm(t *testing.T, l backend.Limiter) {
 					}
 					return n
 				}
-				assert.Equal(t, 10, admitted(before))
-				assert.Equal(t, 20, admitted(after), "the new counter starts with nothing spent")
-				assert.Zero(t, admitted(before), "the old counter stays as it was")
-				assert.Zero(t, admitted(after))
+				assert.Equal(t, 10, countAdmitted(before))
+				assert.Equal(t, 20, countAdmitted(after), "the new counter starts with nothing spent")
+				assert.Zero(t, countAdmitted(before), "the old counter stays as it was")
+				assert.Zero(t, countAdmitted(after))
 			})
 		}
 	}
@@ -61,16 +61,16 @@ func testChangedBuckets(t *testing.T, l backend.Limiter) {
 			bucket := func(requests, burst uint32) *limit.Limit {
 				return NewLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Unit: limit.Month, Requests: requests, Burst: burst, Lease: waste > 0, LeaseWaste: waste})
 			}
-			before, after := bucket(c.requests, c.burst), bucket(c.newRequests, c.newBurst)
-			t.Run(fmt.Sprintf("%v to %v, lease_waste %v", before, after, waste), func(t *testing.T) {
-				hit := backend.Hit{Key: Key(), Limit: before, N: 4}
-				assertTake(t, l, Start(), hit, ok, before.Capacity()-4)
-				hit.Limit, hit.N = after, 0
-				assertTake(t, l, Start(), hit, ok, after.Capacity()-4)
+			oldLimit, newLimit := bucket(c.requests, c.burst), bucket(c.newRequests, c.newBurst)
+			t.Run(fmt.Sprintf("%v to %v, lease_waste %v", oldLimit, newLimit, waste), func(t *testing.T) {
+				hit := backend.Hit{Key: Key(), Limit: oldLimit, N: 4}
+				assertTake(t, l, Start(), hit, ok, oldLimit.Capacity()-4)
+				hit.Limit, hit.N = newLimit, 0
+				assertTake(t, l, Start(), hit, ok, newLimit.Capacity()-4)
 				hit.N = 3
-				assertTake(t, l, Start(), hit, ok, after.Capacity()-7)
-				hit.Limit, hit.N = before, 0
-				assertTake(t, l, Start(), hit, ok, before.Capacity()-7)
+				assertTake(t, l, Start(), hit, ok, newLimit.Capacity()-7)
+				hit.Limit, hit.N = oldLimit, 0
+				assertTake(t, l, Start(), hit, ok, oldLimit.Capacity()-7)
 			})
 		}
 	}
@@ -91,9 +91,9 @@ func testReloads(t *testing.T, l backend.Limiter) {
 		bursts, chargesDenied := rapid.Bool().Draw(rt, "bursts"), rapid.Bool().Draw(rt, "some charge denied hits")
 		forgetful := map[limit.Algorithm]bool{limit.TokenBucket: bursts, limit.SlidingLog: chargesDenied}
 		counters := map[string]*spending{}
-		var current *limit.Limit
+		var currentLimit *limit.Limit
 		take := func(n int64) limit.Result {
-			return take(rt, l, start, elapsed, backend.Hit{Key: key, Limit: current, N: n})[0].Result
+			return take(rt, l, start, elapsed, backend.Hit{Key: key, Limit: currentLimit, N: n})[0].Result
 		}
 		reload := func(rt *rapid.T) {
 			s := limit.Spec{
@@ -105,17 +105,17 @@ func testReloads(t *testing.T, l backend.Limiter) {
 			if bursts && s.Algorithm.UsesBurst() {
 				s.Burst = rapid.Uint32Range(0, 40).Draw(rt, "burst")
 			}
-			current = NewLimit(rt, s)
-			c := counters[current.Tag()]
+			currentLimit = NewLimit(rt, s)
+			c := counters[currentLimit.Tag()]
 			if c == nil {
 				c = &spending{}
-				counters[current.Tag()] = c
+				counters[currentLimit.Tag()] = c
 			}
 			if forgetful[s.Algorithm] {
-				c.lowered += max(c.last-current.Capacity(), 0)
+				c.lowered += max(c.last-currentLimit.Capacity(), 0)
 			}
-			c.last = current.Capacity()
-			c.largest, c.fastest = max(c.largest, c.last), max(c.fastest, current.Max())
+			c.last = currentLimit.Capacity()
+			c.largest, c.fastest = max(c.largest, c.last), max(c.fastest, currentLimit.Max())
 		}
 		reload(rt)
 		rt.Repeat(map[string]func(*rapid.T){
@@ -124,28 +124,28 @@ func testReloads(t *testing.T, l backend.Limiter) {
 				elapsed = min(elapsed+time.Duration(rapid.IntRange(0, 120).Draw(rt, "seconds"))*time.Second, 59*time.Minute)
 			},
 			"take": func(rt *rapid.T) {
-				c, n := counters[current.Tag()], rapid.Int64Range(1, 8).Draw(rt, "n")
+				c, n := counters[currentLimit.Tag()], rapid.Int64Range(1, 8).Draw(rt, "n")
 				if take(n).Allowed {
 					c.admitted += n
 				}
 				bound := c.largest + c.lowered + c.refunded
-				if current.Algorithm == limit.TokenBucket {
+				if currentLimit.Algorithm == limit.TokenBucket {
 					bound += (c.fastest*elapsed.Microseconds() + time.Hour.Microseconds() - 1) / time.Hour.Microseconds()
 				}
-				require.LessOrEqual(rt, c.admitted, bound, current.Tag())
+				require.LessOrEqual(rt, c.admitted, bound, currentLimit.Tag())
 			},
 			"refund": func(rt *rapid.T) {
 				n := rapid.Int64Range(1, 8).Draw(rt, "n")
 				take(-n)
-				if current.Algorithm == limit.TokenBucket { // a share, which is more hits at a higher rate
-					n = n * maxRequests / max(current.Max(), 1)
+				if currentLimit.Algorithm == limit.TokenBucket { // a bucket keeps the spent share, which is more hits at a higher rate
+					n = n * maxRequests / max(currentLimit.Max(), 1)
 				}
-				counters[current.Tag()].refunded += n
+				counters[currentLimit.Tag()].refunded += n
 			},
 			"reset": func(rt *rapid.T) {
 				take(-limit.MaxHits)
-				require.Equal(rt, current.Capacity(), take(0).Remaining)
-				counters[current.Tag()] = &spending{largest: current.Capacity(), fastest: current.Max(), last: current.Capacity()}
+				require.Equal(rt, currentLimit.Capacity(), take(0).Remaining)
+				counters[currentLimit.Tag()] = &spending{largest: currentLimit.Capacity(), fastest: currentLimit.Max(), last: currentLimit.Capacity()}
 			},
 		})
 	})

@@ -18,7 +18,7 @@ const (
 	m     = time.Minute
 	never = limit.Never * time.Microsecond
 
-	// tolerance is the error of a step's retry. A sliding window counts in ticks.
+	// tolerance bounds the error of the retry time of a step. A sliding window counts in ticks.
 	tolerance = 20 * time.Millisecond
 )
 
@@ -37,7 +37,7 @@ type step struct {
 	retry     time.Duration
 }
 
-// anyAlgorithm are stories with the same answers under all algorithms, apart from the retry
+// anyAlgorithm has stories with the same answers in all algorithms, except for the retry
 // time. The limit is 5 per hour, and a story lasts a few minutes.
 var anyAlgorithm = []struct {
 	name         string
@@ -267,8 +267,8 @@ func testPeeksAtTheLimit(t *testing.T, l backend.Limiter) {
 	}
 }
 
-// runSteps takes the steps on a new key. It checks the retry time of the steps for which timed
-// is true and that are denied.
+// runSteps takes the steps on a new key. If timed is true, it also checks the retry
+// time of denied steps.
 func runSteps(t *testing.T, l backend.Limiter, lim *limit.Limit, steps []step, timed func(step) bool) {
 	key, start, states := Key(), Start(), model{}
 	for i, s := range steps {

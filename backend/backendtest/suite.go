@@ -19,14 +19,14 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// traceLimits returns the limits of random traces. Some share a tag, as a limit before and
-// after a reload does. Traces use whole minutes, so that every counter has seconds to live.
+// traceLimits returns the limits of random traces. Some limits share a tag, as the
+// limits before and after a reload. Traces use whole minutes, so that every counter has seconds to live.
 func traceLimits(t require.TestingT, l backend.Limiter) []*limit.Limit {
-	all := slices.Concat(perHour(t, l, 4, false), perHour(t, l, 6, true), perHour(t, l, 0, true))
+	hits := slices.Concat(perHour(t, l, 4, false), perHour(t, l, 6, true), perHour(t, l, 0, true))
 	for _, a := range algorithmsOf(l) {
-		all = append(all, NewLimit(t, limit.Spec{Algorithm: a, Requests: 7, Unit: limit.Hour, Multiplier: 2}))
+		hits = append(hits, NewLimit(t, limit.Spec{Algorithm: a, Requests: 7, Unit: limit.Hour, Multiplier: 2}))
 	}
-	return append(all,
+	return append(hits,
 		NewLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 3, Unit: limit.Hour, Multiplier: 2, Burst: 9, ChargeDenied: true, Scope: limit.Instance}))
 }
 
@@ -58,11 +58,11 @@ func testManyHits(t *testing.T, l backend.Limiter) {
 		keys[i] = Key()
 	}
 	hits := make([]backend.Hit, 1000)
-	for at := range 3 {
+	for round := range 3 {
 		for i := range hits {
-			hits[i] = backend.Hit{Key: keys[(i*7)%len(keys)], Limit: limits[i%len(limits)], N: int64(i%4 - at%2)}
+			hits[i] = backend.Hit{Key: keys[(i*7)%len(keys)], Limit: limits[i%len(limits)], N: int64(i%4 - round%2)}
 		}
-		takeBoth(t, l, states, start, time.Duration(at)*25*time.Minute, hits...)
+		takeBoth(t, l, states, start, time.Duration(round)*25*time.Minute, hits...)
 	}
 }
 
@@ -84,13 +84,13 @@ func testSameCounterTwice(t *testing.T, l backend.Limiter) {
 				backend.Hit{Key: a, Limit: lim, N: 2},
 				backend.Hit{Key: a, Limit: lim, N: -1},
 				backend.Hit{Key: a, Limit: lim, N: 0})
-			var allowed []bool
+			var answers []bool
 			var remaining []int64
 			for _, r := range r {
-				allowed = append(allowed, r.Allowed)
+				answers = append(answers, r.Allowed)
 				remaining = append(remaining, r.Remaining)
 			}
-			assert.Equal(t, []bool{ok, ok, no, ok, ok, ok}, allowed)
+			assert.Equal(t, []bool{ok, ok, no, ok, ok, ok}, answers)
 			assert.Equal(t, []int64{2, 4, 2, 0, 1, 1}, remaining)
 		})
 	}
@@ -98,28 +98,28 @@ func testSameCounterTwice(t *testing.T, l backend.Limiter) {
 
 // testKeys charges similar keys in one Take. Each key must show its own count.
 func testKeys(t *testing.T, l backend.Limiter) {
-	var all [][]byte
+	var keys [][]byte
 	for _, end := range []string{
 		"", "a", "A", "b", "aa", "a ", " a", "a\x00", "a\x00\x00", "\x00", "\x00a", "\n", "a\r\n",
 		"a_b", "a:b", "a|b", "{a}", "{a}b", "a{b}", "{}", "}{", "{", "}", "%", "%s", "*", "?", "[a]", "\\", "'", `"`, "é", "e\u0301", "\xff\xfe", "\xc3",
 		"fw3600", "afw3600", "fw3600a", "1", "01", "-1",
 		strings.Repeat("x", 63), strings.Repeat("x", 64), strings.Repeat("x", 65), strings.Repeat("x", 511), strings.Repeat("x", 512), strings.Repeat("x", 513),
 	} {
-		all = append(all, []byte(end))
+		keys = append(keys, []byte(end))
 	}
 	for i := range 256 {
-		all = append(all, []byte{'.', byte(i)})
+		keys = append(keys, []byte{'.', byte(i)})
 	}
-	long := bytes.Repeat([]byte("0123456789abcdef"), 1<<16) // 1 MB
-	all = append(all, long, append(slices.Clone(long), 'x'), append([]byte{'x'}, long...))
-	middle := slices.Clone(long)
+	longKey := bytes.Repeat([]byte("0123456789abcdef"), 1<<16) // 1 MB
+	keys = append(keys, longKey, append(slices.Clone(longKey), 'x'), append([]byte{'x'}, longKey...))
+	middle := slices.Clone(longKey)
 	middle[len(middle)/2]++
-	all = append(all, middle)
+	keys = append(keys, middle)
 
 	lim := NewLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 10_000, Unit: limit.Hour})
 	start, prefix := Start(), Key()
-	hits := make([]backend.Hit, len(all))
-	for i, end := range all {
+	hits := make([]backend.Hit, len(keys))
+	for i, end := range keys {
 		hits[i] = backend.Hit{Key: slices.Concat(prefix, end), Limit: lim, N: int64(i) + 1}
 	}
 	take(t, l, start, 0, hits...)
@@ -127,7 +127,7 @@ func testKeys(t *testing.T, l backend.Limiter) {
 		hits[i].N = 0
 	}
 	for i, r := range take(t, l, start, 0, hits...) {
-		assert.Equal(t, int64(10_000-i-1), r.Remaining, "key ends in %.20q, %d bytes", all[i], len(all[i]))
+		assert.Equal(t, int64(10_000-i-1), r.Remaining, "key ends in %.20q, %d bytes", keys[i], len(keys[i]))
 	}
 }
 
@@ -183,11 +183,11 @@ func testTagsApart(t *testing.T, l backend.Limiter) {
 func testTagsTogether(t *testing.T, l backend.Limiter) {
 	for _, a := range algorithmsOf(l) {
 		t.Run(a.String(), func(t *testing.T) {
-			before := NewLimit(t, limit.Spec{Algorithm: a, Requests: 5, Unit: limit.Hour})
-			after := NewLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Minute, Multiplier: 60, ChargeDenied: true})
-			require.Equal(t, before.Tag(), after.Tag())
+			oldLimit := NewLimit(t, limit.Spec{Algorithm: a, Requests: 5, Unit: limit.Hour})
+			newLimit := NewLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Minute, Multiplier: 60, ChargeDenied: true})
+			require.Equal(t, oldLimit.Tag(), newLimit.Tag())
 			key, start, states := Key(), Start(), model{}
-			for _, lim := range []*limit.Limit{before, before, after, after, before} {
+			for _, lim := range []*limit.Limit{oldLimit, oldLimit, newLimit, newLimit, oldLimit} {
 				takeBoth(t, l, states, start, 0, backend.Hit{Key: key, Limit: lim, N: 2})
 			}
 		})
@@ -231,16 +231,16 @@ func crowd(f func(caller int)) {
 func testContention(t *testing.T, l backend.Limiter) {
 	for _, lim := range perHour(t, l, 100, false) {
 		t.Run(lim.Algorithm.String(), func(t *testing.T) {
-			var admitted atomic.Int64
+			var admittedHits atomic.Int64
 			key, start := Key(), Start()
 			crowd(func(int) {
 				for range 8 {
 					if r, err := quietTake(l, start, backend.Hit{Key: key, Limit: lim, N: 1}); assert.NoError(t, err) && r[0].Allowed {
-						admitted.Add(1)
+						admittedHits.Add(1)
 					}
 				}
 			})
-			assert.Equal(t, int64(100), admitted.Load())
+			assert.Equal(t, int64(100), admittedHits.Load())
 			assert.Equal(t, int64(0), take(t, l, start, 0, backend.Hit{Key: key, Limit: lim})[0].Remaining)
 		})
 	}
@@ -253,7 +253,7 @@ func testContentionOfMany(t *testing.T, l backend.Limiter) {
 			name += ", denied hits charged"
 		}
 		t.Run(name, func(t *testing.T) {
-			var admitted [2]atomic.Int64
+			var admittedHits [2]atomic.Int64
 			keys, start := [2][]byte{Key(), Key()}, Start()
 			crowd(func(caller int) {
 				for i := range 5 {
@@ -269,20 +269,20 @@ func testContentionOfMany(t *testing.T, l backend.Limiter) {
 					}
 					for j, which := range []int{first, 1 - first, first} {
 						if r[j].Allowed {
-							admitted[which].Add(hits[j].N)
+							admittedHits[which].Add(hits[j].N)
 						}
 					}
 				}
 			})
-			for i := range admitted {
-				assert.LessOrEqual(t, admitted[i].Load(), int64(200))
-				assert.Greater(t, admitted[i].Load(), int64(200-4), "only the last few hits may not fit")
+			for i := range admittedHits {
+				assert.LessOrEqual(t, admittedHits[i].Load(), int64(200))
+				assert.Greater(t, admittedHits[i].Load(), int64(200-4), "only the last few hits may not fit")
 			}
 		})
 	}
 }
 
-// quietTake is take for goroutines other than the test's, which must not call FailNow.
+// quietTake is take for further goroutines of a test, which must not call FailNow.
 func quietTake(l backend.Limiter, now time.Time, hits ...backend.Hit) ([]backend.Result, error) {
 	results := make([]backend.Result, len(hits))
 	l.Take(context.Background(), now, hits, results)

@@ -6,8 +6,8 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// RunWrapper checks a Limiter that passes its hits on to Limiters which pass Run
-// themselves. It must answer as they do. open is called for each test, as by Run.
+// RunWrapper checks a Limiter that sends its hits to other Limiters, which pass Run. It must answer as
+// these Limiters do. As in Run, each test calls open.
 func RunWrapper(t *testing.T, open func(t *testing.T) backend.Limiter) {
 	t.Run("peeks at 0 remaining hits have one answer", func(t *testing.T) { testPeeksAtTheLimit(t, open(t)) })
 	t.Run("random traces are answered as by limit.Take", func(t *testing.T) { testTraces(t, open(t)) })

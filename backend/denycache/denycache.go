@@ -1,14 +1,13 @@
-// Package denycache remembers denials. A caller who comes again before the hits can pass gets the remembered
-// answer, and the backend gets no call. docs/redis.md#deny-cache says how long a denial is remembered, and which
-// denials are not.
+// Package denycache remembers denials. If a caller comes again before the hits can pass, the cache repeats the denial,
+// and the backend gets no call. docs/redis.md#deny-cache says which denials the cache remembers, and for how long.
 //
-// The answers are those of the wrapped Limiter, with four exceptions:
+// The answers are the answers of the next Layer, with four exceptions:
 //
 //   - A refund or a reset through another replica takes effect here later.
-//   - A remembered denial is not charged, even if the limit charges denied hits. If the algorithm resets at
-//     once, the charge would delay nobody. With another algorithm the charge would prolong the denial, so the
-//     cache remembers no denials of such limits.
-//   - Remaining is 0, or negative for a debt, because other hits can have spent what remained.
+//   - A repeated denial is not charged, even if the limit charges denied hits. If the algorithm resets at once, the
+//     charge would delay nobody. With another algorithm, the charge would prolong the denial, so the cache remembers
+//     no denials of such limits.
+//   - Remaining is 0, or negative for a debt, because other hits can have spent the remaining hits.
 //   - If a later call asks for more hits than the denied call, RetryAfter is the earliest time at which they
 //     might pass.
 package denycache
@@ -85,8 +84,8 @@ func (l *Limiter) denial(now time.Time, h *backend.Hit) *backend.RememberedDenia
 
 type lookup struct {
 	id         fingerprint.ID
-	generation uint32 // of the shard at the time of the lookup
-	isDenied   bool   // the hit is denied
+	generation uint32 // the generation of the stripe at the time of the lookup
+	isDenied   bool   // the cache denies the hit
 	hasEntry   bool   // the table has an entry of the counter
 }
 
@@ -95,7 +94,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	var space [16]lookup // requests with more hits allocate
 	lookups := space[:0]
 	nowMicros := now.UnixMicro()
-	deniedCount, groupDenied := 0, false
+	deniedCount, isGroupDenied := 0, false
 	for i := range hits {
 		h, id := &hits[i], l.table.seeds.ID(hits[i].Key, hits[i].Limit.Tag())
 		if h.N < 0 {
@@ -104,15 +103,15 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 			continue
 		}
 		var r limit.Result
-		found := l.table.find(id, h, nowMicros, &r)
-		lookups = append(lookups, found)
-		if !found.isDenied {
+		hitLookup := l.table.find(id, h, nowMicros, &r)
+		lookups = append(lookups, hitLookup)
+		if !hitLookup.isDenied {
 			continue
 		}
-		// Separate assignments are 10 ns faster than one of a composite.
+		// Separate assignments are 10 ns faster than a single assignment of a Result.
 		results[i].Result, results[i].Source, results[i].Err = r, backend.SourceDenyCache, nil
 		deniedCount++
-		groupDenied = groupDenied || h.DeniesGroup(&results[i])
+		isGroupDenied = isGroupDenied || h.DeniesGroup(&results[i])
 		if l.options.Observer != nil {
 			l.options.Observer.Denied(h)
 		}
@@ -122,32 +121,32 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		l.next.Take(ctx, now, hits, results)
 	case deniedCount == len(hits):
 		return
-	case groupDenied:
+	case isGroupDenied:
 		backend.TakeDeniedGroup(ctx, now, l.next, hits, results, func(i int) bool { return !lookups[i].isDenied })
 	default:
 		backend.TakePart(ctx, now, l.next, hits, results, func(i int) bool { return !lookups[i].isDenied })
 	}
 	for i := range hits {
-		h, found, r := &hits[i], &lookups[i], &results[i]
+		h, hitLookup, r := &hits[i], &lookups[i], &results[i]
 		switch {
-		case h.N < 0: // another Take may have added a denial that is older than the refund
-			l.table.invalidate(found.id)
-		case found.isDenied || r.Err != nil || r.Degraded() || h.Limit.Algorithm.HasHolds():
-		case groupDenied && h.InGroup(): // next has only got a peek
+		case h.N < 0: // meanwhile, another Take may have added a denial from before the refund
+			l.table.invalidate(hitLookup.id)
+		case hitLookup.isDenied || r.Err != nil || r.Degraded() || h.Limit.Algorithm.HasHolds():
+		case isGroupDenied && h.InGroup(): // next got only a peek
 		case r.Allowed:
-			if found.hasEntry {
-				l.table.invalidate(found.id)
+			if hitLookup.hasEntry {
+				l.table.invalidate(hitLookup.id)
 			}
 		case followsGroupHit(hits, lookups, i): // the charge of the earlier hit may have been undone
 		case r.MayEndEarly:
-			l.table.invalidate(found.id)
+			l.table.invalidate(hitLookup.id)
 		default:
-			l.table.add(found, h, r.Result, nowMicros)
+			l.table.add(hitLookup, h, r.Result, nowMicros)
 		}
 	}
 }
 
-// followsGroupHit reports whether a hit of the group stands before hit i on the same counter.
+// followsGroupHit reports whether a hit of the group comes before hit i on the same counter.
 func followsGroupHit(hits []backend.Hit, lookups []lookup, i int) bool {
 	for j := range i {
 		if hits[j].InGroup() && lookups[j].id == lookups[i].id {

@@ -71,30 +71,30 @@ func TestEntryIs64Bytes(t *testing.T) {
 }
 
 func TestDenialEndsAfterRetryAfter(t *testing.T) {
-	for _, a := range remembered() {
+	for _, a := range rememberedAlgorithms() {
 		t.Run(a.String(), func(t *testing.T) {
-			next := newCounter()
-			l := New(backend.Counters{Limiter: next}, Options{})
+			nextLimiter := newCounter()
+			l := New(backend.Counters{Limiter: nextLimiter}, Options{})
 			lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 2})
 			take(l, 0, hit("a", lim, 1))
 			take(l, time.Second, hit("a", lim, 1))
-			denied := take(l, time.Minute, hit("a", lim, 1))[0]
-			require.False(t, denied.Allowed)
-			hitsBefore := next.hits
+			denial := take(l, time.Minute, hit("a", lim, 1))[0]
+			require.False(t, denial.Allowed)
+			hitsBefore := nextLimiter.hits
 			for _, after := range []time.Duration{0, time.Second - time.Microsecond} {
 				got := take(l, time.Minute+after, hit("a", lim, 1))[0]
-				want := denied
+				want := denial
 				want.Source = backend.SourceDenyCache
 				want.RetryAfter -= after.Microseconds()
 				want.ResetAfter -= after.Microseconds()
 				assert.Equal(t, want, got)
 			}
-			assert.Equal(t, hitsBefore, next.hits, "the cache answers")
-			assert.True(t, take(l, time.Minute+time.Duration(denied.RetryAfter)*time.Microsecond, hit("a", lim, 1))[0].Allowed)
+			assert.Equal(t, hitsBefore, nextLimiter.hits, "the cache answers")
+			assert.True(t, take(l, time.Minute+time.Duration(denial.RetryAfter)*time.Microsecond, hit("a", lim, 1))[0].Allowed)
 
 			assert.True(t, take(l, time.Minute, hit("b", lim, 1))[0].Allowed, "another key")
-			other := newLimit(t, limit.Spec{Algorithm: a, Requests: 2, Multiplier: 2})
-			assert.True(t, take(l, time.Minute, hit("a", other, 1))[0].Allowed, "another window")
+			otherLimit := newLimit(t, limit.Spec{Algorithm: a, Requests: 2, Multiplier: 2})
+			assert.True(t, take(l, time.Minute, hit("a", otherLimit, 1))[0].Allowed, "another window")
 		})
 	}
 }
@@ -104,10 +104,10 @@ func TestDenialAnswersOnlyHitsThatAreDeniedToo(t *testing.T) {
 		name         string
 		algorithm    limit.Algorithm
 		chargeDenied bool
-		spentHits    int64 // of a limit of 10
+		spentHits    int64 // the spent hits of a limit of 10
 		deniedHits   int64
 		laterHits    int64
-		remembered   bool // the cache answers laterHits
+		isRemembered bool // whether the cache answers laterHits
 	}{
 		{"as many hits", limit.SlidingLog, false, 7, 5, 5, true},
 		{"more hits", limit.SlidingLog, false, 7, 5, 6, true},
@@ -133,15 +133,15 @@ func TestDenialAnswersOnlyHitsThatAreDeniedToo(t *testing.T) {
 		{"denied hits prolong the denial", limit.TokenBucket, true, 10, 1, 1, false},
 	} {
 		t.Run(fmt.Sprintf("%s/%s", c.algorithm, c.name), func(t *testing.T) {
-			next := newCounter()
-			l := New(backend.Counters{Limiter: next}, Options{})
+			nextLimiter := newCounter()
+			l := New(backend.Counters{Limiter: nextLimiter}, Options{})
 			lim := newLimit(t, limit.Spec{Algorithm: c.algorithm, Requests: 10, ChargeDenied: c.chargeDenied})
 			take(l, 0, hit("a", lim, c.spentHits))
 			require.False(t, take(l, 0, hit("a", lim, c.deniedHits))[0].Allowed)
-			hitsBefore := next.hits
+			hitsBefore := nextLimiter.hits
 			got := take(l, 0, hit("a", lim, c.laterHits))[0]
-			assert.Equal(t, c.remembered, next.hits == hitsBefore)
-			if c.remembered {
+			assert.Equal(t, c.isRemembered, nextLimiter.hits == hitsBefore)
+			if c.isRemembered {
 				assert.False(t, got.Allowed)
 				assert.LessOrEqual(t, got.Remaining, int64(0), "what remained at the denial may be spent")
 			}
@@ -167,12 +167,12 @@ func TestRefundTakesEffectAtOnce(t *testing.T) {
 }
 
 func TestDenialFromBeforeARefundIsNotRemembered(t *testing.T) {
-	next := newCounter()
-	l := New(backend.Counters{Limiter: next}, Options{})
+	nextLimiter := newCounter()
+	l := New(backend.Counters{Limiter: nextLimiter}, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 2})
 	take(l, 0, hit("a", lim, 2))
-	next.afterTake = func() { // the denial is decided, but not remembered yet
-		next.afterTake = nil
+	nextLimiter.afterTake = func() { // the denial is decided, and the cache does not remember it yet
+		nextLimiter.afterTake = nil
 		take(l, 0, hit("a", lim, -1))
 	}
 	require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
@@ -184,33 +184,33 @@ func TestRaisedLimitTakesEffectAtOnce(t *testing.T) {
 		{Algorithm: limit.TokenBucket, Requests: 3, Burst: 2},
 		{Algorithm: limit.TokenBucket, Requests: 2, Burst: 3},
 	} {
-		next := newCounter()
-		l := New(backend.Counters{Limiter: next}, Options{})
+		nextLimiter := newCounter()
+		l := New(backend.Counters{Limiter: nextLimiter}, Options{})
 		lim := newLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 2, Burst: 2})
 		take(l, 0, hit("a", lim, 2))
 		require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
-		hitsBefore := next.hits
+		hitsBefore := nextLimiter.hits
 		take(l, 0, hit("a", newLimit(t, raised), 1))
-		assert.Greater(t, next.hits, hitsBefore)
+		assert.Greater(t, nextLimiter.hits, hitsBefore)
 	}
-	next := newCounter()
-	l := New(backend.Counters{Limiter: next}, Options{})
+	nextLimiter := newCounter()
+	l := New(backend.Counters{Limiter: nextLimiter}, Options{})
 	take(l, 0, hit("a", newLimit(t, limit.Spec{Requests: 2}), 2))
 	take(l, 0, hit("a", newLimit(t, limit.Spec{Requests: 2}), 1))
-	hitsBefore := next.hits
+	hitsBefore := nextLimiter.hits
 	assert.False(t, take(l, 0, hit("a", newLimit(t, limit.Spec{Requests: 1}), 1))[0].Allowed)
-	assert.Equal(t, hitsBefore, next.hits, "a lowered limit is denied too")
+	assert.Equal(t, hitsBefore, nextLimiter.hits, "a lowered limit is denied too")
 }
 
 func TestClockSetBackDropsDenials(t *testing.T) {
-	next := newCounter()
-	l := New(backend.Counters{Limiter: next}, Options{})
+	nextLimiter := newCounter()
+	l := New(backend.Counters{Limiter: nextLimiter}, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	take(l, time.Minute, hit("a", lim, 1))
 	take(l, time.Minute, hit("a", lim, 1))
-	hitsBefore := next.hits
+	hitsBefore := nextLimiter.hits
 	take(l, 0, hit("a", lim, 1))
-	assert.Greater(t, next.hits, hitsBefore)
+	assert.Greater(t, nextLimiter.hits, hitsBefore)
 }
 
 // recorder is an Observer that keeps the keys of denied hits.
@@ -219,14 +219,14 @@ type recorder struct{ denied []string }
 func (r *recorder) Denied(h *backend.Hit) { r.denied = append(r.denied, string(h.Key)) }
 
 func TestOnlyUndecidedHitsGoToTheBackend(t *testing.T) {
-	next, events := newCounter(), new(recorder)
-	l := New(backend.Counters{Limiter: next}, Options{Observer: events})
+	nextLimiter, events := newCounter(), new(recorder)
+	l := New(backend.Counters{Limiter: nextLimiter}, Options{Observer: events})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	take(l, 0, hit("a", lim, 1))
 	take(l, 0, hit("a", lim, 1))
-	hitsBefore := next.hits
+	hitsBefore := nextLimiter.hits
 	got := take(l, 0, hit("b", lim, 1), hit("a", lim, 1), hit("c", lim, 1))
-	assert.Equal(t, hitsBefore+2, next.hits)
+	assert.Equal(t, hitsBefore+2, nextLimiter.hits)
 	assert.True(t, got[0].Allowed)
 	assert.False(t, got[1].Allowed)
 	assert.True(t, got[2].Allowed)
@@ -244,39 +244,39 @@ func TestErrorsAreNotRemembered(t *testing.T) {
 }
 
 func TestDegradedDenialIsNotCached(t *testing.T) {
-	down := true
+	isDown := true
 	l := New(backend.Counters{Limiter: backendtest.Func(func(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
-		results[0] = backend.Result{Result: limit.Result{Allowed: !down, RetryAfter: 1000}}
-		if down {
+		results[0] = backend.Result{Result: limit.Result{Allowed: !isDown, RetryAfter: 1000}}
+		if isDown {
 			results[0].Source = backend.SourceFallback
 		}
 	})}, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
-	down = false
+	isDown = false
 	assert.True(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
 }
 
 func TestAllOrNoneChargesNothingIfTheCacheDeniesOneHit(t *testing.T) {
-	for _, a := range remembered() {
+	for _, a := range rememberedAlgorithms() {
 		t.Run(a.String(), func(t *testing.T) {
-			next := newCounter()
-			l := New(backend.Counters{Limiter: next}, Options{})
-			one, ten := newLimit(t, limit.Spec{Algorithm: a, Requests: 1}), newLimit(t, limit.Spec{Algorithm: a, Requests: 10})
-			take(l, 0, hit("one", one, 1))
-			require.False(t, take(l, 0, hit("one", one, 1))[0].Allowed)
-			take(l, 0, hit("ten", ten, 6))
-			shadow := hit("shadow", ten, 1)
+			nextLimiter := newCounter()
+			l := New(backend.Counters{Limiter: nextLimiter}, Options{})
+			limitOf1, limitOf10 := newLimit(t, limit.Spec{Algorithm: a, Requests: 1}), newLimit(t, limit.Spec{Algorithm: a, Requests: 10})
+			take(l, 0, hit("one", limitOf1, 1))
+			require.False(t, take(l, 0, hit("one", limitOf1, 1))[0].Allowed)
+			take(l, 0, hit("ten", limitOf10, 6))
+			shadow := hit("shadow", limitOf10, 1)
 			shadow.Shadow = true
 
-			hitsBefore := next.hits
-			together := func(key string, lim *limit.Limit, n int64) backend.Hit {
+			hitsBefore := nextLimiter.hits
+			groupHit := func(key string, lim *limit.Limit, n int64) backend.Hit {
 				h := hit(key, lim, n)
 				h.AllOrNone = true
 				return h
 			}
-			got := take(l, 0, together("ten", ten, 4), together("one", one, 1), together("ten", ten, 5), shadow, together("other", ten, 11))
-			assert.Equal(t, hitsBefore+4, next.hits)
+			got := take(l, 0, groupHit("ten", limitOf10, 4), groupHit("one", limitOf1, 1), groupHit("ten", limitOf10, 5), shadow, groupHit("other", limitOf10, 11))
+			assert.Equal(t, hitsBefore+4, nextLimiter.hits)
 			assert.True(t, got[0].Allowed)
 			assert.Equal(t, int64(4), got[0].Remaining, "not charged")
 			assert.False(t, got[1].Allowed)
@@ -284,12 +284,12 @@ func TestAllOrNoneChargesNothingIfTheCacheDeniesOneHit(t *testing.T) {
 			assert.Positive(t, got[2].RetryAfter)
 			assert.Equal(t, int64(9), got[3].Remaining, "shadow hits are charged")
 			assert.Equal(t, int64(limit.Never), got[4].RetryAfter)
-			assert.Equal(t, int64(4), take(l, 0, hit("ten", ten, 0))[0].Remaining)
+			assert.Equal(t, int64(4), take(l, 0, hit("ten", limitOf10, 0))[0].Remaining)
 
 			// A shadow hit that the cache denies doesn't stop other charges.
-			shadow = hit("one", one, 1)
+			shadow = hit("one", limitOf1, 1)
 			shadow.Shadow = true
-			got = take(l, 0, shadow, hit("ten", ten, 1))
+			got = take(l, 0, shadow, hit("ten", limitOf10, 1))
 			assert.False(t, got[0].Allowed)
 			assert.Equal(t, int64(3), got[1].Remaining)
 		})
@@ -301,13 +301,13 @@ func TestRandomHitsAreAnsweredAsByTheWrappedLimiter(t *testing.T) {
 	for _, a := range limit.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(1, uint64(a)))
-			direct, l := newCounter(), New(backend.Counters{Limiter: newCounter()}, Options{})
+			directLimiter, l := newCounter(), New(backend.Counters{Limiter: newCounter()}, Options{})
 			limits := []*limit.Limit{newLimit(t, limit.Spec{Algorithm: a, Requests: 5}), newLimit(t, limit.Spec{Algorithm: a, Requests: 8}), newLimit(t, limit.Spec{Algorithm: a, Requests: 5})}
-			var at time.Duration
+			var moment time.Duration
 			for range 5000 {
-				at += time.Duration(rnd.Int64N(int64(5 * time.Minute)))
+				moment += time.Duration(rnd.Int64N(int64(5 * time.Minute)))
 				h := hit(fmt.Sprint(rnd.IntN(3)), limits[rnd.IntN(3)], rnd.Int64N(9)-2)
-				want, got := take(direct, at, h)[0], take(l, at, h)[0]
+				want, got := take(directLimiter, moment, h)[0], take(l, moment, h)[0]
 				require.Equal(t, want.Allowed, got.Allowed)
 				if h.N <= 1 {
 					require.LessOrEqual(t, got.RetryAfter, max(want.RetryAfter, 0))
@@ -318,28 +318,28 @@ func TestRandomHitsAreAnsweredAsByTheWrappedLimiter(t *testing.T) {
 }
 
 func TestFullCacheEvictsTheDenialThatEndsFirst(t *testing.T) {
-	next := newCounter()
-	l := New(backend.Counters{Limiter: next}, Options{SizeBytes: 1})
+	nextLimiter := newCounter()
+	l := New(backend.Counters{Limiter: nextLimiter}, Options{SizeBytes: 1})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	take(l, 0, hit("a", lim, 1))
 	take(l, 0, hit("a", lim, 1))
-	short := newLimit(t, limit.Spec{Requests: 1, Unit: limit.Minute})
+	minuteLimit := newLimit(t, limit.Spec{Requests: 1, Unit: limit.Minute})
 	for i := range 1000 {
-		take(l, 0, hit(fmt.Sprint(i), short, 1))
-		take(l, 0, hit(fmt.Sprint(i), short, 1))
+		take(l, 0, hit(fmt.Sprint(i), minuteLimit, 1))
+		take(l, 0, hit(fmt.Sprint(i), minuteLimit, 1))
 	}
-	hitsBefore := next.hits
+	hitsBefore := nextLimiter.hits
 	take(l, 0, hit("a", lim, 1))
-	assert.Equal(t, hitsBefore, next.hits)
+	assert.Equal(t, hitsBefore, nextLimiter.hits)
 	denials := 0
-	for _, set := range l.table.shards[0].sets {
+	for _, set := range l.table.stripes[0].sets {
 		for _, e := range set {
 			if e.end > 0 {
 				denials++
 			}
 		}
 	}
-	assert.Len(t, l.table.shards, 1)
+	assert.Len(t, l.table.stripes, 1)
 	assert.Equal(t, 4096/entryBytes, denials, "the cache is full")
 }
 
@@ -394,37 +394,37 @@ func TestDenialOfTooManyHitsLastsUntilTheWindowEnds(t *testing.T) {
 	}
 }
 
-// remembered returns the algorithms whose denials the cache remembers.
-func remembered() []limit.Algorithm {
+// rememberedAlgorithms returns the algorithms with denials that the cache remembers.
+func rememberedAlgorithms() []limit.Algorithm {
 	return slices.DeleteFunc(limit.Algorithms(), limit.Algorithm.HasHolds)
 }
 
 func TestDenialsOfHoldsAreNotRemembered(t *testing.T) {
-	next := newCounter()
-	l := New(backend.Counters{Limiter: next}, Options{})
+	nextLimiter := newCounter()
+	l := New(backend.Counters{Limiter: nextLimiter}, Options{})
 	lim := newLimit(t, limit.Spec{Algorithm: limit.Concurrency, Requests: 1})
 	take(l, 0, hit("a", lim, 1))
 	require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
-	take(next, 0, hit("a", lim, -1)) // through another replica
+	take(nextLimiter, 0, hit("a", lim, -1)) // a refund through another replica
 	assert.True(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
 }
 
-// The cache asks for hits of a denied group with a peek, whose wait is only an upper bound.
+// For hits of a denied group, the cache sends a peek. The wait in the answer is only an upper bound.
 func TestDenialOfHitsThatWereOnlyPeekedIsNotRemembered(t *testing.T) {
-	next := newCounter()
-	l := New(backend.Counters{Limiter: next}, Options{})
-	one := newLimit(t, limit.Spec{Requests: 1})
-	ten := newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 10})
-	take(l, 0, hit("one", one, 1), hit("ten", ten, 5))
-	require.False(t, take(l, 30*time.Minute, hit("one", one, 1), hit("ten", ten, 5))[0].Allowed)
-	group := []backend.Hit{hit("one", one, 1), hit("ten", ten, 3)}
+	nextLimiter := newCounter()
+	l := New(backend.Counters{Limiter: nextLimiter}, Options{})
+	limitOf1 := newLimit(t, limit.Spec{Requests: 1})
+	limitOf10 := newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 10})
+	take(l, 0, hit("one", limitOf1, 1), hit("ten", limitOf10, 5))
+	require.False(t, take(l, 30*time.Minute, hit("one", limitOf1, 1), hit("ten", limitOf10, 5))[0].Allowed)
+	group := []backend.Hit{hit("one", limitOf1, 1), hit("ten", limitOf10, 3)}
 	for i := range group {
 		group[i].AllOrNone = true
 	}
 	got := take(l, 30*time.Minute, group...)
 	require.Equal(t, backend.SourceDenyCache, got[0].Source)
 	require.Equal(t, time.Hour.Microseconds(), got[1].RetryAfter)
-	assert.Equal(t, (30 * time.Minute).Microseconds(), take(l, 30*time.Minute, hit("ten", ten, 3))[0].RetryAfter)
+	assert.Equal(t, (30 * time.Minute).Microseconds(), take(l, 30*time.Minute, hit("ten", limitOf10, 3))[0].RetryAfter)
 }
 
 func TestErrorIsNotRemembered(t *testing.T) {
@@ -441,20 +441,20 @@ func TestErrorIsNotRemembered(t *testing.T) {
 
 func TestDenialAfterAnUngroupedHitOfTheCounterIsRemembered(t *testing.T) {
 	l, lim := New(backend.Counters{Limiter: newCounter()}, Options{}), newLimit(t, limit.Spec{Requests: 1})
-	grouped := hit("b", lim, 1)
-	grouped.AllOrNone = true
-	require.False(t, take(l, 0, grouped, hit("a", lim, 1), hit("a", lim, 1))[2].Allowed)
+	groupHit := hit("b", lim, 1)
+	groupHit.AllOrNone = true
+	require.False(t, take(l, 0, groupHit, hit("a", lim, 1), hit("a", lim, 1))[2].Allowed)
 	assert.Equal(t, backend.SourceDenyCache, take(l, 0, hit("a", lim, 1))[0].Source)
 }
 
-func TestShadowHitBesideADeniedGroupIsRemembered(t *testing.T) {
+func TestDenialOfAShadowHitBesideADeniedGroupIsRemembered(t *testing.T) {
 	l, lim := New(backend.Counters{Limiter: newCounter()}, Options{}), newLimit(t, limit.Spec{Requests: 1})
 	take(l, 0, hit("one", lim, 1), hit("shadow", lim, 1))
 	take(l, 0, hit("one", lim, 1))
-	grouped, shadow := hit("one", lim, 1), hit("shadow", lim, 1)
-	grouped.AllOrNone, shadow.Shadow = true, true
-	got := take(l, 0, grouped, shadow)
+	groupHit, shadowHit := hit("one", lim, 1), hit("shadow", lim, 1)
+	groupHit.AllOrNone, shadowHit.Shadow = true, true
+	got := take(l, 0, groupHit, shadowHit)
 	require.Equal(t, backend.SourceDenyCache, got[0].Source)
 	require.Equal(t, backend.SourceLocal, got[1].Source)
-	assert.Equal(t, backend.SourceDenyCache, take(l, 0, shadow)[0].Source)
+	assert.Equal(t, backend.SourceDenyCache, take(l, 0, shadowHit)[0].Source)
 }

@@ -14,79 +14,79 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// A refund through another replica ends the cause of a denial after some time.
-func TestDenialLastsAtMostAsLongAgainAndASecond(t *testing.T) {
-	for _, a := range remembered() {
-		for _, denied := range []time.Duration{0, time.Millisecond, time.Second, 10 * time.Second, time.Hour} {
-			next := newCounter()
-			l, lim := New(backend.Counters{Limiter: next}, Options{}), newLimit(t, limit.Spec{Algorithm: a, Requests: 1, Unit: limit.Day})
+// A refund through another replica makes room, but the cache notices it later.
+func TestRefundElsewhereTakesEffectWithinTheTimeOfTheDenialOrASecond(t *testing.T) {
+	for _, a := range rememberedAlgorithms() {
+		for _, denialTime := range []time.Duration{0, time.Millisecond, time.Second, 10 * time.Second, time.Hour} {
+			nextLimiter := newCounter()
+			l, lim := New(backend.Counters{Limiter: nextLimiter}, Options{}), newLimit(t, limit.Spec{Algorithm: a, Requests: 1, Unit: limit.Day})
 			take(l, 0, hit("a", lim, 1))
-			step := max(denied/100, 10*time.Millisecond)
-			at := time.Duration(0)
-			for ; at < denied; at += step {
-				require.False(t, take(l, at, hit("a", lim, 1))[0].Allowed)
+			step := max(denialTime/100, 10*time.Millisecond)
+			moment := time.Duration(0)
+			for ; moment < denialTime; moment += step {
+				require.False(t, take(l, moment, hit("a", lim, 1))[0].Allowed)
 			}
-			require.False(t, take(l, denied, hit("a", lim, 1))[0].Allowed)
-			take(next, denied, hit("a", lim, -1))
-			for at = denied; !take(l, at, hit("a", lim, 1))[0].Allowed; at += step {
-				require.LessOrEqual(t, at, denied+max(denied, time.Second), "%v, denied for %v", a, denied)
+			require.False(t, take(l, denialTime, hit("a", lim, 1))[0].Allowed)
+			take(nextLimiter, denialTime, hit("a", lim, -1))
+			for moment = denialTime; !take(l, moment, hit("a", lim, 1))[0].Allowed; moment += step {
+				require.LessOrEqual(t, moment, denialTime+max(denialTime, time.Second), "%v, denied for %v", a, denialTime)
 			}
 		}
 	}
 }
 
 func TestCounterThatHasAdmittedAHitIsAskedAgainAfterASecond(t *testing.T) {
-	next := newCounter()
-	l, lim := New(backend.Counters{Limiter: next}, Options{}), newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 1, Unit: limit.Day})
+	nextLimiter := newCounter()
+	l, lim := New(backend.Counters{Limiter: nextLimiter}, Options{}), newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 1, Unit: limit.Day})
 	take(l, 0, hit("a", lim, 1))
-	for at := time.Duration(0); at <= time.Minute; at += time.Second {
-		require.False(t, take(l, at, hit("a", lim, 1))[0].Allowed)
+	for moment := time.Duration(0); moment <= time.Minute; moment += time.Second {
+		require.False(t, take(l, moment, hit("a", lim, 1))[0].Allowed)
 	}
-	take(next, time.Minute, hit("a", lim, -1))
+	take(nextLimiter, time.Minute, hit("a", lim, -1))
 	require.True(t, take(l, 3*time.Minute, hit("a", lim, 1))[0].Allowed)
 	require.False(t, take(l, 4*time.Minute, hit("a", lim, 1))[0].Allowed)
-	take(next, 4*time.Minute, hit("a", lim, -1))
+	take(nextLimiter, 4*time.Minute, hit("a", lim, -1))
 	assert.True(t, take(l, 4*time.Minute+time.Second, hit("a", lim, 1))[0].Allowed)
 }
 
 func TestDeniedCounterIsAskedRarely(t *testing.T) {
-	next := newCounter()
-	l, lim := New(backend.Counters{Limiter: next}, Options{}), newLimit(t, limit.Spec{Requests: 1, Unit: limit.Day})
-	for at := time.Duration(0); at < 24*time.Hour; at += time.Second {
-		take(l, at, hit("a", lim, 1))
+	nextLimiter := newCounter()
+	l, lim := New(backend.Counters{Limiter: nextLimiter}, Options{}), newLimit(t, limit.Spec{Requests: 1, Unit: limit.Day})
+	for moment := time.Duration(0); moment < 24*time.Hour; moment += time.Second {
+		take(l, moment, hit("a", lim, 1))
 	}
-	assert.LessOrEqual(t, next.hits, 20)
+	assert.LessOrEqual(t, nextLimiter.hits, 20)
 }
 
 func TestDenialThatMayEndEarlyIsNotRemembered(t *testing.T) {
 	lim := newLimit(t, limit.Spec{Requests: 1, Unit: limit.Day})
-	asked, mayEndEarly := 0, true
+	callCount, mayEndEarly := 0, true
 	l := New(backend.Counters{Limiter: backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
-		asked++
+		callCount++
 		results[0] = backend.Result{Source: backend.SourceRedis, MayEndEarly: mayEndEarly, Result: lim.FromPeek(limit.Result{ResetAfter: 1e9}, 1)}
 	})}, Options{})
 	take(l, 0, hit("a", lim, 1))
 	take(l, 0, hit("a", lim, 1))
 	mayEndEarly = false
 	take(l, 0, hit("a", lim, 1))
-	assert.Equal(t, 3, asked)
+	assert.Equal(t, 3, callCount)
 	assert.Equal(t, backend.SourceDenyCache, take(l, 0, hit("a", lim, 1))[0].Source)
-	assert.Equal(t, 3, asked)
+	assert.Equal(t, 3, callCount)
 }
 
-func TestDenialBehindAnotherHitOfTheGroupIsNotRemembered(t *testing.T) {
-	for _, a := range remembered() {
-		next := backendtest.AllOrNone(newCounter()) // charges one by one; only the marks matter
-		l, lim := New(backend.Counters{Limiter: next}, Options{}), newLimit(t, limit.Spec{Algorithm: a, Requests: 2, Unit: limit.Day})
-		grouped := hit("a", lim, 2)
-		grouped.AllOrNone = true
-		require.False(t, take(l, 0, grouped, grouped)[1].Allowed)
+func TestDenialAfterAnotherHitOfTheGroupIsNotRemembered(t *testing.T) {
+	for _, a := range rememberedAlgorithms() {
+		nextLimiter := backendtest.AllOrNone(newCounter()) // it charges one hit after the other; the test needs only MayEndEarly
+		l, lim := New(backend.Counters{Limiter: nextLimiter}, Options{}), newLimit(t, limit.Spec{Algorithm: a, Requests: 2, Unit: limit.Day})
+		groupHit := hit("a", lim, 2)
+		groupHit.AllOrNone = true
+		require.False(t, take(l, 0, groupHit, groupHit)[1].Allowed)
 		assert.NotEqual(t, backend.SourceDenyCache, take(l, 0, hit("a", lim, 2))[0].Source, a)
 		assert.Equal(t, backend.SourceDenyCache, take(l, 0, hit("a", lim, 2))[0].Source, a)
 	}
 }
 
-func TestFirstDenialIsRememberedForASecondAfterOtherEntries(t *testing.T) {
+func TestFirstDenialIsRememberedForASecondDespiteEarlierEntries(t *testing.T) {
 	for name, before := range map[string]func(*Limiter, *limit.Limit){
 		"a denial of another counter was evicted": func(l *Limiter, lim *limit.Limit) {
 			for i := range 1000 {
@@ -94,8 +94,8 @@ func TestFirstDenialIsRememberedForASecondAfterOtherEntries(t *testing.T) {
 			}
 		},
 		"a later denial was uncertain": func(l *Limiter, lim *limit.Limit) {
-			next := l.next
-			defer func() { l.next = next }()
+			nextLimiter := l.next
+			defer func() { l.next = nextLimiter }()
 			for i, mayEndEarly := range []bool{false, true} {
 				l.next = backend.Counters{Limiter: backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
 					results[0] = backend.Result{MayEndEarly: mayEndEarly, Result: lim.FromPeek(limit.Result{ResetAfter: 1e9}, 1)}
@@ -105,14 +105,14 @@ func TestFirstDenialIsRememberedForASecondAfterOtherEntries(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			next := newCounter()
-			l, lim := New(backend.Counters{Limiter: next}, Options{SizeBytes: 1}), newLimit(t, limit.Spec{Requests: 1})
+			nextLimiter := newCounter()
+			l, lim := New(backend.Counters{Limiter: nextLimiter}, Options{SizeBytes: 1}), newLimit(t, limit.Spec{Requests: 1})
 			before(l, lim)
-			take(next, 0, hit("a", lim, 1))
-			const later = 30 * time.Second
-			require.False(t, take(l, later, hit("a", lim, 1))[0].Allowed)
-			assert.Equal(t, backend.SourceDenyCache, take(l, later+time.Second-1000, hit("a", lim, 1))[0].Source)
-			assert.Equal(t, backend.SourceLocal, take(l, later+time.Second, hit("a", lim, 1))[0].Source)
+			take(nextLimiter, 0, hit("a", lim, 1))
+			const laterTime = 30 * time.Second
+			require.False(t, take(l, laterTime, hit("a", lim, 1))[0].Allowed)
+			assert.Equal(t, backend.SourceDenyCache, take(l, laterTime+time.Second-1000, hit("a", lim, 1))[0].Source)
+			assert.Equal(t, backend.SourceLocal, take(l, laterTime+time.Second, hit("a", lim, 1))[0].Source)
 		})
 	}
 }

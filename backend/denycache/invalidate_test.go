@@ -18,7 +18,7 @@ func TestForgottenDenialsAreAskedAgain(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		forget func(*Limiter)
-		want   int // hits that reach the backend, of one on each key
+		want   int // how many hits reach the backend; each key gets one hit
 	}{
 		"nothing": {func(*Limiter) {}, 0},
 		"one key": {func(l *Limiter) {
@@ -27,30 +27,30 @@ func TestForgottenDenialsAreAskedAgain(t *testing.T) {
 		"all keys": {func(l *Limiter) { l.Forget(nil) }, len(keys)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			next := newCounter()
-			l := New(backend.Counters{Limiter: next}, Options{SizeBytes: 1 << 20})
+			nextLimiter := newCounter()
+			l := New(backend.Counters{Limiter: nextLimiter}, Options{SizeBytes: 1 << 20})
 			for _, key := range keys {
 				take(l, 0, hit(key, lim, 1))
 				take(l, 0, hit(key, lim, 1))
 			}
-			next.hits = 0
+			nextLimiter.hits = 0
 			c.forget(l)
 			for _, key := range keys {
 				take(l, 0, hit(key, lim, 1))
 			}
-			assert.Equal(t, c.want, next.hits)
+			assert.Equal(t, c.want, nextLimiter.hits)
 		})
 	}
 }
 
 func TestDenialFromBeforeForgetIsNotRemembered(t *testing.T) {
-	next := newCounter()
-	l := New(backend.Counters{Limiter: next}, Options{SizeBytes: 1 << 20})
+	nextLimiter := newCounter()
+	l := New(backend.Counters{Limiter: nextLimiter}, Options{SizeBytes: 1 << 20})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	take(l, 0, hit("k", lim, 1))
-	next.afterTake = func() { l.Forget(nil) }
+	nextLimiter.afterTake = func() { l.Forget(nil) }
 	take(l, 0, hit("k", lim, 1))
-	next.afterTake, next.hits = nil, 0
+	nextLimiter.afterTake, nextLimiter.hits = nil, 0
 	take(l, 0, hit("k", lim, 1))
-	assert.Equal(t, 1, next.hits)
+	assert.Equal(t, 1, nextLimiter.hits)
 }

@@ -42,8 +42,8 @@ type deniedCount struct{ hits int }
 
 func (c *deniedCount) Denied(*backend.Hit) { c.hits++ }
 
-func TestPeekDenialIsOfItsOwnCounter(t *testing.T) {
-	l := New(backend.Counters{Limiter: newCounter()}, Options{SizeBytes: 1}) // 64 counters, so some share a set
+func TestPeekHasOnlyTheDenialOfItsCounter(t *testing.T) {
+	l := New(backend.Counters{Limiter: newCounter()}, Options{SizeBytes: 1}) // the table has 64 entries, so some counters share a set
 	lim := newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 1})
 	for i := range 30 {
 		take(l, 0, hit(fmt.Sprint(i), lim, 1), hit(fmt.Sprint(i), lim, 1))

@@ -13,47 +13,47 @@ import (
 // 1970. An entry is free if its end is 0.
 type entry struct {
 	id        fingerprint.ID
-	start     int64 // time since which the counter has denied
-	askAt     int64 // time from which a call asks the next Limiter again; at most end
-	end       int64 // time at which the denied hits can pass
-	resetTime int64 // time at which everything spent is forgotten
+	start     int64 // when the counter began to deny
+	askAt     int64 // when a call asks the next Layer again; at most end
+	end       int64 // when the denied hits can pass
+	resetTime int64 // when the counter has nothing spent
 	remaining int32
-	minHits   uint32 // smallest number of hits that is denied; 0 denies peeks as well
-	max       uint32 // Max of the limit
-	capacity  uint32 // Capacity of the limit
+	minHits   uint32 // the smallest number of hits that is denied; with 0, peeks are denied too
+	max       uint32 // the Max of the limit
+	capacity  uint32 // the Capacity of the limit
 }
 
 const (
-	firstDenialTime = 1_000_000 // microseconds for which the first denial of a counter is remembered
+	firstDenialTime = 1_000_000 // how long the cache remembers the first denial of a counter, in microseconds
 	entryBytes      = 64
-	setSize         = 8 // entries of a set
-	maxShards       = 64
+	setSize         = 8 // entries in a set
+	maxStripes      = 64
 )
 
 // table is a set-associative cache of denials. A new entry in a full set evicts the entry that ends first.
 type table struct {
-	seeds  fingerprint.Seeds
-	shards []shard
+	seeds   fingerprint.Seeds
+	stripes []stripe
 }
 
-type shard struct {
+type stripe struct {
 	mu         sync.Mutex
 	sets       [][setSize]entry
-	generation uint32   // number of invalidations
-	_          [24]byte // keeps shards in separate cache lines
+	generation uint32   // how often entries were invalidated
+	_          [24]byte // keeps stripes in separate cache lines
 }
 
 func newTable(bytes int) *table {
 	sets := max(bytes/(entryBytes*setSize), 8)
-	t := &table{seeds: fingerprint.NewSeeds(), shards: make([]shard, min(sets/8, maxShards))}
-	for i := range t.shards {
-		t.shards[i].sets = make([][setSize]entry, sets/len(t.shards))
+	t := &table{seeds: fingerprint.NewSeeds(), stripes: make([]stripe, min(sets/8, maxStripes))}
+	for i := range t.stripes {
+		t.stripes[i].sets = make([][setSize]entry, sets/len(t.stripes))
 	}
 	return t
 }
 
-func (t *table) lock(id fingerprint.ID) (*shard, *[setSize]entry) {
-	s := &t.shards[id.Lo%uint64(len(t.shards))]
+func (t *table) lock(id fingerprint.ID) (*stripe, *[setSize]entry) {
+	s := &t.stripes[id.Lo%uint64(len(t.stripes))]
 	set := &s.sets[id.Hi%uint64(len(s.sets))]
 	s.mu.Lock()
 	return s, set
@@ -72,12 +72,12 @@ func (t *table) find(id fingerprint.ID, h *backend.Hit, now int64, r *limit.Resu
 	return l
 }
 
-// denies reports whether e answers h at now. e does not answer if the denial has ended, if the clock was set back
-// before the denial, if h has fewer hits than were denied, or if the limit was raised.
+// denies reports whether e denies h at now. It returns false if the denial has ended, if the clock was set back before the
+// denial, if h has fewer hits than e denies, or if the limit was raised.
 func (e *entry) denies(h *backend.Hit, now int64) bool {
 	n := h.N
 	if !h.Limit.Algorithm.ResetsAtOnce() {
-		n = max(n, 1) // a peek is denied if one hit is
+		n = max(n, 1) // a peek gets the answer of one hit
 	}
 	return e.start <= now && now < e.askAt && n >= int64(e.minHits) &&
 		h.Limit.Max() <= int64(e.max) && h.Limit.Capacity() <= int64(e.capacity)
@@ -91,21 +91,21 @@ func (e *entry) result(h *backend.Hit, now int64) limit.Result {
 	return r
 }
 
-// add remembers the denial r of h, unless the shard was invalidated since the lookup.
+// add remembers the denial r of h, unless the stripe was invalidated since the lookup.
 func (t *table) add(l *lookup, h *backend.Hit, r limit.Result, now int64) {
 	resetsAtOnce := h.Limit.Algorithm.ResetsAtOnce()
 	wait := r.RetryAfter
-	if wait == limit.Never && resetsAtOnce { // fewer hits can pass once the window has ended
+	if wait == limit.Never && resetsAtOnce { // a smaller number of hits can pass after the window
 		wait = r.ResetAfter
 	}
 	minHits := max(h.N, 1)
-	if resetsAtOnce { // every number above Remaining is denied until the window ends
+	if resetsAtOnce { // the window denies every number above Remaining
 		minHits = max(r.Remaining+1, 0)
 	}
 	if wait <= 0 || h.Limit.ChargeDenied && !resetsAtOnce || minHits > math.MaxUint32 || r.Remaining > math.MaxInt32 {
 		return
 	}
-	n := entry{
+	newEntry := entry{
 		id: l.id, start: now, end: now + wait, resetTime: now + r.ResetAfter, remaining: int32(max(r.Remaining, math.MinInt32)),
 		minHits: uint32(minHits), max: uint32(h.Limit.Max()), capacity: uint32(h.Limit.Capacity()),
 	}
@@ -115,14 +115,14 @@ func (t *table) add(l *lookup, h *backend.Hit, r limit.Result, now int64) {
 		return
 	}
 	place := placeFor(set, l.id)
-	if place.id == l.id && place.start <= now && now < place.end && place.minHits <= n.minHits {
-		n.start = place.start
+	if place.id == l.id && place.start <= now && now < place.end && place.minHits <= newEntry.minHits {
+		newEntry.start = place.start
 	}
-	n.askAt = min(n.end, now+max(now-n.start, firstDenialTime))
-	*place = n
+	newEntry.askAt = min(newEntry.end, now+max(now-newEntry.start, firstDenialTime))
+	*place = newEntry
 }
 
-// placeFor returns the place for an entry of id: that of its old entry, or else of the entry that ends first.
+// placeFor returns the entry of id. If the set has no such entry, it returns the entry that ends first.
 func placeFor(set *[setSize]entry, id fingerprint.ID) *entry {
 	place := &set[0]
 	for i := range set {
@@ -136,8 +136,8 @@ func placeFor(set *[setSize]entry, id fingerprint.ID) *entry {
 }
 
 func (t *table) invalidateAll() {
-	for i := range t.shards {
-		s := &t.shards[i]
+	for i := range t.stripes {
+		s := &t.stripes[i]
 		s.mu.Lock()
 		s.generation++
 		clear(s.sets)
@@ -145,7 +145,7 @@ func (t *table) invalidateAll() {
 	}
 }
 
-// invalidate drops the entry of id, and a denial that another Take is about to add.
+// invalidate drops the entry of id. If another Take is about to add a denial, it drops this denial too.
 func (t *table) invalidate(id fingerprint.ID) {
 	s, set := t.lock(id)
 	defer s.mu.Unlock()

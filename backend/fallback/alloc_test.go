@@ -23,7 +23,7 @@ func TestTakeAllocatesNothingWithClosedOrOpenBreaker(t *testing.T) {
 			return ctx.Err()
 		}
 	})
-	r.o.Primary = r.shared
+	r.o.Primary = r.primaryCounters
 	var hits []backend.Hit
 	for i := range 3 {
 		hits = append(hits, backend.Hit{Key: fmt.Append(nil, "k", i), Limit: newLimit(t, 1_000_000, limit.Year), N: 1})

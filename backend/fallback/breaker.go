@@ -10,23 +10,23 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
-// breaker stops the calls to one shard of the primary. The breakers of libraries lock on every call, and use a
-// caller's call as the probe.
+// breaker stops the calls to one shard of the primary. The breakers of libraries are no alternative: they lock in each
+// call, and use a caller's call as the probe.
 type breaker struct {
 	limiter *Limiter
 	shard   int
 	log     *replayLog
 
-	state       atomic.Int32 // a BreakerState; written under mu only
-	isReplaying atomic.Bool  // replayUntilEmpty runs
+	state       atomic.Int32 // a BreakerState; changed under mu only
+	isReplaying atomic.Bool  // replayUntilEmpty is running
 
 	mu           sync.Mutex                        // guards the fields below
-	failures     int                               // consecutive failures; see failureMemory
-	failingSince time.Time                         // first of the failures
-	lastFailure  time.Time                         // last of the failures
-	inOutage     bool                              // awaitRecovery runs
-	stateSince   time.Time                         // last change of state
-	timeByState  [len(breakerStates)]time.Duration // without the time since stateSince
+	failures     int                               // the number of failures without a success between; see failureMemory
+	failingSince time.Time                         // the time of the first of the failures
+	lastFailure  time.Time                         // the time of the last of the failures
+	isInOutage   bool                              // awaitRecovery is running
+	stateSince   time.Time                         // the time of the last change of state
+	timeByState  [len(breakerStates)]time.Duration // the time spent in each state, until stateSince
 }
 
 // BreakerState is the state of a breaker.
@@ -47,20 +47,20 @@ func (s BreakerState) String() string { return breakerStates[s] }
 // BreakerStates lists all states.
 var BreakerStates = [...]BreakerState{Closed, Failing, Open}
 
-// A breaker opens after minFailures without a success, if they have lasted for openAfter.
+// A breaker opens after minFailures without a success between, if the first failure is at least openAfter ago.
 const (
 	minFailures = 3
 	openAfter   = 50 * time.Millisecond
 )
 
-// failureMemory is the longest time from a failure to the start of the next call that counts with this failure. So
-// two separate faults do not open the breaker together.
+// failureMemory is how long a failure counts. If a call starts later and fails, its failure counts as the first, so two
+// separate faults do not open the breaker together.
 const failureMemory = time.Second
 
 const (
 	firstProbePause   = 50 * time.Millisecond  // each further pause is twice as long
 	maxProbePause     = 500 * time.Millisecond // an outage ends once the breaker has been closed for maxProbePause
-	minIdleProbePause = 50 * time.Millisecond  // between the probes of two shards
+	minIdleProbePause = 50 * time.Millisecond  // the pause between the probes of two shards
 )
 
 func (b *breaker) loadState() BreakerState { return BreakerState(b.state.Load()) }
@@ -101,39 +101,39 @@ func (b *breaker) recordFailure(start time.Time, err error) {
 	}
 }
 
-// setState changes the state, reports the opening and closing to the Observer, and counts the breakers that
-// aren't closed. The caller holds b.mu. err is the failure that causes the change, or nil.
-func (b *breaker) setState(next BreakerState, err error) {
+// setState changes the state, and adjusts unclosedBreakers. It reports to the Observer that the breaker opens or closes.
+// err is the failure that causes the change, or nil. The caller holds b.mu.
+func (b *breaker) setState(newState BreakerState, err error) {
 	now := time.Now()
-	previous := BreakerState(b.state.Swap(int32(next)))
-	inState := now.Sub(b.stateSince)
-	b.timeByState[previous] += inState
+	oldState := BreakerState(b.state.Swap(int32(newState)))
+	stateDuration := now.Sub(b.stateSince)
+	b.timeByState[oldState] += stateDuration
 	b.stateSince = now
 	switch {
-	case previous == Closed:
-		b.limiter.notClosed.Add(1)
-	case next == Closed:
-		b.limiter.notClosed.Add(-1)
+	case oldState == Closed:
+		b.limiter.unclosedBreakers.Add(1)
+	case newState == Closed:
+		b.limiter.unclosedBreakers.Add(-1)
 	}
 	switch {
-	case next == Open:
+	case newState == Open:
 		b.limiter.o.Observer.BreakerChanged(BreakerChange{Shard: b.shard, Open: true, Err: err})
-	case previous == Open:
-		b.limiter.o.Observer.BreakerChanged(BreakerChange{Shard: b.shard, OpenFor: inState})
+	case oldState == Open:
+		b.limiter.o.Observer.BreakerChanged(BreakerChange{Shard: b.shard, OpenFor: stateDuration})
 	}
 }
 
 func (b *breaker) status() BreakerStatus {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := BreakerStatus{State: b.loadState(), Since: b.stateSince, TimeIn: b.timeByState}
-	s.TimeIn[s.State] += time.Since(s.Since)
+	s := BreakerStatus{State: b.loadState(), Since: b.stateSince, TimeByState: b.timeByState}
+	s.TimeByState[s.State] += time.Since(s.Since)
 	return s
 }
 
 // beginOutage starts the probes of b, unless an outage is in progress. The caller holds b.mu.
 func (b *breaker) beginOutage(err error) {
-	if b.inOutage {
+	if b.isInOutage {
 		return
 	}
 	l := b.limiter
@@ -142,19 +142,19 @@ func (b *breaker) beginOutage(err error) {
 	if l.ctx.Err() != nil {
 		return
 	}
-	b.inOutage = true
-	l.probes.Go(b.awaitRecovery)
+	b.isInOutage = true
+	l.workers.Go(b.awaitRecovery)
 	l.shardsDown++
 	if l.shardsDown == 1 {
-		l.downErr = err
+		l.outageError = err
 		l.o.Observer.StateChanged(StateChange{Down: true, Outage: Outage{Start: l.currentTallyLocked().start, Err: err}})
 	}
 }
 
-// awaitRecovery probes the shard. Once a probe succeeds, it closes b and replays the log. It ends the outage if b
-// then stays closed, and goes on otherwise.
+// awaitRecovery probes the shard. Once a probe succeeds, it closes b and replays the log. If b then stays closed, it
+// ends the outage. Otherwise it probes again.
 func (b *breaker) awaitRecovery() {
-	l, countersKept := b.limiter, true
+	l, keepsCounters := b.limiter, true
 	for pause := firstProbePause; ; pause = min(2*pause, maxProbePause) {
 		if !wait.Sleep(l.ctx, withJitter(pause)) {
 			return
@@ -163,31 +163,31 @@ func (b *breaker) awaitRecovery() {
 			continue
 		}
 		closedAt := time.Now()
-		if countersKept = countersKept && l.o.KeepsCounters != nil && l.o.KeepsCounters(b.shard); !countersKept {
+		if keepsCounters = keepsCounters && l.o.KeepsCounters != nil && l.o.KeepsCounters(b.shard); !keepsCounters {
 			l.currentTally().countersLost.Store(true)
 		}
 		b.mu.Lock()
 		b.setState(Closed, nil)
 		b.mu.Unlock()
-		b.replay(countersKept)
+		b.replay(keepsCounters)
 		if !wait.Sleep(l.ctx, maxProbePause) {
 			return
 		}
-		b.replay(countersKept) // hits of calls that saw the breaker open
+		b.replay(keepsCounters) // charges hits of calls that saw the breaker open
 		if b.endOutage(closedAt) {
 			return
 		}
 	}
 }
 
-// endOutage ends the outage of b, unless b is open again. It reports whether the outage ended.
+// endOutage ends the outage of b, unless b is open again. It reports whether it ended the outage.
 func (b *breaker) endOutage(closedAt time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.isOpen() {
 		return false
 	}
-	b.inOutage = false
+	b.isInOutage = false
 	l := b.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,14 +196,15 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 		t := l.currentTallyLocked()
 		l.lastOutage = t.price()
 		l.lastOutage.CountersKept = !t.countersLost.Load()
-		l.lastOutage.End, l.lastOutage.Err = closedAt, l.downErr
+		l.lastOutage.End, l.lastOutage.Err = closedAt, l.outageError
 		l.tally.Store(nil)
 		l.o.Observer.StateChanged(StateChange{Outage: l.lastOutage})
 	}
 	return true
 }
 
-// probeIdleShards probes each shard once per Options.IdleProbe, one shard after the other. The first round is faster.
+// probeIdleShards probes one shard after the other, so that each shard gets a probe in each Options.IdleProbe. The first
+// round is faster.
 func (l *Limiter) probeIdleShards() {
 	for pause := minIdleProbePause; ; pause = max(l.o.IdleProbe/time.Duration(len(l.breakers)), minIdleProbePause) {
 		for _, b := range l.breakers {

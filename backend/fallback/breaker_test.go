@@ -91,13 +91,13 @@ func TestUnsentHitsDoNotOpenBreaker(t *testing.T) {
 func TestFrozenPrimaryDelaysOnlyTheFirstCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 50 * time.Millisecond
-		frozen := func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
+		frozenPrimary := func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
 			time.Sleep(timeout)
 			for i := range results {
 				results[i].Err = errDown
 			}
 		}
-		r := newFixture(t, func(o *Options) { o.Primary = backendtest.Func(frozen) })
+		r := newFixture(t, func(o *Options) { o.Primary = backendtest.Func(frozenPrimary) })
 		lim := newLimit(t, 1_000_000, limit.Day)
 		slow := 0
 		var mu sync.Mutex
@@ -107,10 +107,10 @@ func TestFrozenPrimaryDelaysOnlyTheFirstCalls(t *testing.T) {
 				for range 1000 {
 					start := time.Now()
 					r.take("k", lim, 1)
-					took := time.Since(start)
+					duration := time.Since(start)
 					mu.Lock()
-					assert.LessOrEqual(t, took, timeout)
-					if took > 0 {
+					assert.LessOrEqual(t, duration, timeout)
+					if duration > 0 {
 						slow++
 					}
 					mu.Unlock()
@@ -126,27 +126,27 @@ func TestFrozenPrimaryDelaysOnlyTheFirstCalls(t *testing.T) {
 func TestProbesBackOffWithJitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		probes := make(chan time.Time, 1000)
-		var up atomic.Bool
+		var isUp atomic.Bool
 		r := newFixture(t, func(o *Options) {
 			o.Probe = func(context.Context, int) error {
 				probes <- time.Now()
-				if up.Load() {
+				if isUp.Load() {
 					return nil
 				}
 				return errDown
 			}
 		})
-		opened := time.Now()
+		openTime := time.Now()
 		r.openBreakers(newLimit(t, 100, limit.Day), "k")
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		previous, want := opened.Add(2*openAfter), 50*time.Millisecond
+		previous, want := openTime.Add(2*openAfter), 50*time.Millisecond
 		jitter := false
 		count := len(probes)
 		for i := range count {
-			at := <-probes
-			pause := at.Sub(previous)
-			previous = at
+			probeTime := <-probes
+			pause := probeTime.Sub(previous)
+			previous = probeTime
 			if i == 0 {
 				continue // the breaker opened at an unknown time before this probe
 			}
@@ -156,7 +156,7 @@ func TestProbesBackOffWithJitter(t *testing.T) {
 		}
 		assert.True(t, jitter)
 		assert.InDelta(t, 23, count, 4)
-		up.Store(true)
+		isUp.Store(true)
 		r.primary.SetError(nil)
 		time.Sleep(1200 * time.Millisecond)
 		synctest.Wait()
@@ -182,27 +182,27 @@ func TestObserverReceivesOneOutageOfThreeShards(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		require.Len(t, r.stateChanges(), 1)
-		down := r.stateChanges()[0]
-		assert.True(t, down.Down)
-		assert.ErrorIs(t, down.Outage.Err, backend.ErrUnavailable)
+		downChange := r.stateChanges()[0]
+		assert.True(t, downChange.Down)
+		assert.ErrorIs(t, downChange.Outage.Err, backend.ErrUnavailable)
 		assert.Zero(t, r.hitsReplayed.Load())
 
 		r.heal()
 		require.Len(t, r.stateChanges(), 2)
-		up := r.stateChanges()[1]
-		assert.False(t, up.Down)
-		assert.InDelta(t, 5.2, up.Outage.Duration().Seconds(), 1.4)
-		assert.GreaterOrEqual(t, up.Outage.Duration(), time.Since(start)-1200*time.Millisecond)
-		assert.Equal(t, opening+40, up.Outage.Decisions)
-		assert.Equal(t, int64(40), up.Outage.Replayed)
+		upChange := r.stateChanges()[1]
+		assert.False(t, upChange.Down)
+		assert.InDelta(t, 5.2, upChange.Outage.Duration().Seconds(), 1.4)
+		assert.GreaterOrEqual(t, upChange.Outage.Duration(), time.Since(start)-1200*time.Millisecond)
+		assert.Equal(t, opening+40, upChange.Outage.Decisions)
+		assert.Equal(t, int64(40), upChange.Outage.Replayed)
 		assert.Equal(t, int64(40), r.hitsReplayed.Load())
 	})
 }
 
-func TestFlappingShardIsProbedLessAndLess(t *testing.T) {
+func TestShardThatFailsRepeatedlyIsProbedLessAndLess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, func(o *Options) {
-			o.Probe = func(context.Context, int) error { return nil } // succeeds though hits fail
+			o.Probe = func(context.Context, int) error { return nil } // a probe succeeds, but hits fail
 		})
 		lim := newLimit(t, 1_000_000, limit.Day)
 		r.primary.SetError(errDown)
@@ -212,9 +212,9 @@ func TestFlappingShardIsProbedLessAndLess(t *testing.T) {
 		}
 		assert.Less(t, r.primary.Calls(), 130*60, "of 60,000 calls")
 		r.heal()
-		downs, ups := r.countChanges()
-		assert.LessOrEqual(t, downs, 2, "one outage, besides the start")
-		assert.Equal(t, downs, ups)
+		downCount, upCount := r.countChanges()
+		assert.LessOrEqual(t, downCount, 2, "one outage, besides the start")
+		assert.Equal(t, downCount, upCount)
 	})
 }
 

@@ -1,6 +1,6 @@
 // Package fallback decides hits in this process while the primary Limiter can't, as docs/failure.md says. The
 // secondary Limiter grants a share of each limit, with counters of this replica. Each shard of the primary has a
-// breaker. It stops the calls to a shard that keeps failing, and closes once the shard answers a probe.
+// breaker. The breaker stops the calls to a shard that keeps failing, and closes once the shard answers a probe.
 package fallback
 
 import (
@@ -14,35 +14,35 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Namespace is the prefix of the fallback's keys in the secondary, which has other keys too.
+// Namespace is the prefix of the fallback's keys in the secondary. The secondary has other keys too.
 const Namespace = "redis_fallback:"
 
 // Options configure a Limiter. All but Mode, IdleProbe, KeepsCounters and LastCount are required.
 type Options struct {
-	// Primary bounds the time of its Takes itself. If an answer can still come later, the error is a
+	// Primary bounds the time of its Takes. If an answer can still come after the end of a Take, the error is a
 	// backend.LateError.
 	Primary   backend.Limiter
 	Secondary Secondary
 
-	Ratio float64           // of limits without a ratio: above 0 and at most 1
-	Mode  limit.FailureMode // of limits without a failure mode; default FailLocal
+	Ratio float64           // the ratio of limits without their own: above 0 and at most 1
+	Mode  limit.FailureMode // the failure mode of limits without their own; default FailLocal
 
-	Shards  int                    // of the primary
+	Shards  int                    // the number of shards of the primary
 	ShardOf func(*backend.Hit) int // the shard of a hit, from 0 to Shards-1
 
-	// Probe returns nil if a shard of the primary works again. It must charge a counter, because reads can
-	// work where writes fail.
+	// Probe returns nil if a shard of the primary works again. It must charge a counter, because a shard
+	// can answer reads and refuse writes.
 	Probe func(ctx context.Context, shard int) error
 
-	// IdleProbe is the pause between two probes of each shard whose breaker is closed. So the Limiter finds an
-	// outage without traffic. The default is no such probe.
+	// IdleProbe is the pause between two probes of each shard with a closed breaker. These probes find an outage
+	// without traffic. 0 means no such probes.
 	IdleProbe time.Duration
 
 	// KeepsCounters reports after a successful Probe whether the shard has certainly kept its counters since
-	// the successful Probe before. Then the answers to the replay lower the price of the outage.
+	// the previous successful Probe. If so, the answers to the replay lower the price of the outage.
 	KeepsCounters func(shard int) bool
 
-	// LastCount returns the last count that the primary has answered for the counter of a hit, and forgets it.
+	// LastCount returns and forgets the last count that the primary has answered for the counter of a hit.
 	// since is the time of the answer, or the start of the window if the algorithm resets at once.
 	LastCount func(now time.Time, h *backend.Hit) (spent int64, since time.Time, ok bool)
 
@@ -71,7 +71,7 @@ type Observer interface {
 // until all breakers have been closed for half a second.
 type StateChange struct {
 	Down   bool
-	Outage Outage // that has ended; if Down is set, Outage has only Start and Err
+	Outage Outage // the outage that has ended; if Down is set, it has only Start and Err
 }
 
 // BreakerChange reports that a breaker opened or closed.
@@ -82,28 +82,28 @@ type BreakerChange struct {
 	OpenFor time.Duration // the time for which the breaker was open if Open is not set
 }
 
-// Limiter is a backend.Layer that decides even if its primary fails. It returns only errors that another Limiter
-// can't help with, such as the caller's cancellation.
+// Limiter is a backend.Layer that decides even if its primary fails. It still returns an error if another Limiter would
+// fail as well, for example after the caller's cancellation.
 type Limiter struct {
-	o         Options
-	breakers  []*breaker   // by shard
-	notClosed atomic.Int32 // breakers that are failing or open
-	holdsEnd  atomic.Int64 // see noteHold
+	o                Options
+	breakers         []*breaker   // the breaker of each shard
+	unclosedBreakers atomic.Int32 // breakers that are failing or open
+	lastHoldEnd      atomic.Int64 // see noteHold
 
 	excess atomic.Int64          // see Status.MaxExcessHits
-	tally  atomic.Pointer[tally] // of the outage or blip in progress; written under mu only
+	tally  atomic.Pointer[tally] // the tally of the outage or blip in progress; changed under mu only
 
 	mu             sync.Mutex  // guards the fields below
-	shardsDown     int         // shards in an outage, which ends after the replay
-	downErr        error       // failure that opened the first breaker of the outage in progress
-	lastOutage     Outage      // that has ended
+	shardsDown     int         // shards in an outage; an outage ends after the replay
+	outageError    error       // the failure that opened the first breaker of the outage in progress
+	lastOutage     Outage      // the last outage that has ended
 	blipTimer      *time.Timer // runs reportBlip; nil before the first blip
-	lastBlip       Outage      // with a report
+	lastBlip       Outage      // the last reported blip
 	lastBlipReport time.Time
 
-	ctx    context.Context // of the probes
-	cancel context.CancelFunc
-	probes sync.WaitGroup
+	ctx     context.Context // the context of the probes
+	cancel  context.CancelFunc
+	workers sync.WaitGroup // probes and replays
 }
 
 var _ backend.Layer = (*Limiter)(nil)
@@ -120,7 +120,7 @@ func New(o Options) *Limiter {
 		l.breakers = append(l.breakers, &breaker{limiter: l, shard: i, log: &replayLog{bytes: logBytes}, stateSince: time.Now()})
 	}
 	if o.IdleProbe > 0 {
-		l.probes.Go(l.probeIdleShards)
+		l.workers.Go(l.probeIdleShards)
 	}
 	return l
 }
@@ -133,30 +133,30 @@ func (l *Limiter) Close() {
 		l.blipTimer.Stop()
 	}
 	l.mu.Unlock()
-	l.probes.Wait()
+	l.workers.Wait()
 }
 
 // Take implements backend.Limiter.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	if l.holdsEnd.Load() == 0 {
+	if l.lastHoldEnd.Load() == 0 {
 		l.take(ctx, now, hits, results)
 		return
 	}
 	l.takeWithHolds(ctx, now, hits, results)
 }
 
-// take is Take for hits that release no holds of the secondary.
+// take is Take without the release of holds in the secondary.
 func (l *Limiter) take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	l.askPrimary(ctx, now, hits, results)
 	hasError := func(r backend.Result) bool { return r.Err != nil }
-	if l.notClosed.Load() > 0 || slices.ContainsFunc(results, hasError) {
+	if l.unclosedBreakers.Load() > 0 || slices.ContainsFunc(results, hasError) {
 		l.serveFailedHits(ctx, now, hits, results)
 	}
 }
 
-// askPrimary lets the primary decide the hits whose breaker is not open. All other hits get errBreakerOpen.
+// askPrimary lets the primary decide hits, unless their breaker is open. Hits with an open breaker get errBreakerOpen.
 func (l *Limiter) askPrimary(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	if l.notClosed.Load() == 0 {
+	if l.unclosedBreakers.Load() == 0 {
 		l.o.Primary.Take(ctx, now, hits, results)
 		return
 	}

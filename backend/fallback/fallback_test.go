@@ -31,7 +31,7 @@ func TestSecondaryAnswersAsALimiter(t *testing.T) {
 	})
 }
 
-// sourceHidden clears what tells the fallback apart from a backend, as the suite expects.
+// sourceHidden clears the fields that only the fallback sets, because the suite does not expect them.
 type sourceHidden struct{ next backend.Limiter }
 
 func (l sourceHidden) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
@@ -41,7 +41,7 @@ func (l sourceHidden) Take(ctx context.Context, now time.Time, hits []backend.Hi
 	}
 }
 
-func TestSecondaryDecidesFromTheFirstFailure(t *testing.T) {
+func TestSecondaryDecidesTheFirstFailedHit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // time stands still, so the breaker stays closed
 		r := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Day)
@@ -59,27 +59,27 @@ func TestSecondaryDecidesFromTheFirstFailure(t *testing.T) {
 	})
 }
 
-func TestHitsGrantedByModeAndRatio(t *testing.T) {
+func TestModeAndRatioDetermineTheAdmittedHits(t *testing.T) {
 	for _, c := range []struct {
-		name    string
-		ratio   float64
-		mode    limit.FailureMode
-		change  func(*limit.Spec)
-		granted int64 // of 200 hits against a limit of 100
+		name         string
+		ratio        float64
+		mode         limit.FailureMode
+		change       func(*limit.Spec)
+		admittedHits int64 // the admitted hits of 200, with a limit of 100
 	}{
-		{name: "ratio 0.5", ratio: 0.5, granted: 50},
-		{name: "ratio of the service", ratio: 0.2, granted: 20},
-		{name: "ratio of the limit", ratio: 0.2, change: func(s *limit.Spec) { s.FallbackRatio = 0.7 }, granted: 70},
-		{name: "ratio 1", ratio: 1, granted: 100},
-		{name: "ratio without an exact float64", ratio: 0.29, granted: 29},
-		{name: "at least 1", ratio: 0.001, granted: 1},
-		{name: "limit of 0", ratio: 0.5, change: func(s *limit.Spec) { s.Requests = 0 }, granted: 0},
-		{name: "burst", ratio: 0.5, change: func(s *limit.Spec) { s.Algorithm, s.Burst = limit.TokenBucket, 30 }, granted: 15},
-		{name: "service allows", ratio: 0.5, mode: limit.FailAllow, granted: 200},
-		{name: "service denies", ratio: 0.5, mode: limit.FailDeny, granted: 0},
-		{name: "limit allows", ratio: 0.5, mode: limit.FailDeny, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow }, granted: 200},
-		{name: "limit denies", ratio: 0.5, mode: limit.FailAllow, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailDeny }, granted: 0},
-		{name: "limit counts locally", ratio: 0.5, mode: limit.FailAllow, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailLocal }, granted: 50},
+		{name: "ratio 0.5", ratio: 0.5, admittedHits: 50},
+		{name: "ratio of the service", ratio: 0.2, admittedHits: 20},
+		{name: "ratio of the limit", ratio: 0.2, change: func(s *limit.Spec) { s.FallbackRatio = 0.7 }, admittedHits: 70},
+		{name: "ratio 1", ratio: 1, admittedHits: 100},
+		{name: "ratio without an exact float64", ratio: 0.29, admittedHits: 29},
+		{name: "at least 1", ratio: 0.001, admittedHits: 1},
+		{name: "limit of 0", ratio: 0.5, change: func(s *limit.Spec) { s.Requests = 0 }, admittedHits: 0},
+		{name: "burst", ratio: 0.5, change: func(s *limit.Spec) { s.Algorithm, s.Burst = limit.TokenBucket, 30 }, admittedHits: 15},
+		{name: "service allows", ratio: 0.5, mode: limit.FailAllow, admittedHits: 200},
+		{name: "service denies", ratio: 0.5, mode: limit.FailDeny, admittedHits: 0},
+		{name: "limit allows", ratio: 0.5, mode: limit.FailDeny, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow }, admittedHits: 200},
+		{name: "limit denies", ratio: 0.5, mode: limit.FailAllow, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailDeny }, admittedHits: 0},
+		{name: "limit counts locally", ratio: 0.5, mode: limit.FailAllow, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailLocal }, admittedHits: 50},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -100,7 +100,7 @@ func TestHitsGrantedByModeAndRatio(t *testing.T) {
 					assert.Positive(t, lim.DurationUntilReset(got.Result))
 				}
 			}
-			assert.Equal(t, c.granted, granted)
+			assert.Equal(t, c.admittedHits, granted)
 		})
 	}
 }
@@ -135,12 +135,12 @@ func TestSecondaryCountsInItsOwnNamespace(t *testing.T) {
 
 func TestPermanentErrorsPassThrough(t *testing.T) {
 	r := newFixture(t, nil)
-	permanent := errors.New("broken")
-	r.primary.SetError(permanent)
+	permanentError := errors.New("broken")
+	r.primary.SetError(permanentError)
 	for range 10 {
-		require.ErrorIs(t, r.take("k", newLimit(t, 5, limit.Day), 1).Err, permanent)
+		require.ErrorIs(t, r.take("k", newLimit(t, 5, limit.Day), 1).Err, permanentError)
 	}
-	assert.Zero(t, r.notClosed.Load())
+	assert.Zero(t, r.unclosedBreakers.Load())
 	assert.Zero(t, r.hitsServed.Load())
 }
 
@@ -148,7 +148,7 @@ func TestCancellationDoesNotOpenBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
 		lim := newLimit(t, 5, limit.Day)
-		r.primary.Delay(time.Hour) // its error then wraps ErrUnavailable and the context's error
+		r.primary.Delay(time.Hour) // the error then wraps ErrUnavailable and the error of the context
 		for range 20 {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 			results := make([]backend.Result, 1)
@@ -157,7 +157,7 @@ func TestCancellationDoesNotOpenBreaker(t *testing.T) {
 			require.ErrorIs(t, results[0].Err, context.DeadlineExceeded)
 			require.False(t, results[0].Degraded())
 		}
-		assert.Zero(t, r.notClosed.Load())
+		assert.Zero(t, r.unclosedBreakers.Load())
 		assert.Zero(t, spent(r.secondary, Namespace+"k", lim))
 	})
 }
@@ -216,20 +216,20 @@ func TestChangedLimitKeepsTheCountOfTheSecondary(t *testing.T) {
 	r := newFixture(t, nil)
 	r.primary.SetError(errDown)
 	require.True(t, r.take("k", newLimit(t, 100, limit.Year), 50).Allowed)
-	raised := newLimit(t, 120, limit.Year)
-	assert.True(t, r.take("k", raised, 10).Allowed)
-	assert.False(t, r.take("k", raised, 1).Allowed)
+	raisedLimit := newLimit(t, 120, limit.Year)
+	assert.True(t, r.take("k", raisedLimit, 10).Allowed)
+	assert.False(t, r.take("k", raisedLimit, 1).Allowed)
 }
 
-func TestLimitIsGrantedOnceThoughThePrimaryFlaps(t *testing.T) {
+func TestShareIsGrantedOnceIfThePrimaryFailsRepeatedly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
 		lim := newLimit(t, 10_000, limit.Year)
 		var callers sync.WaitGroup
 		stop := make(chan struct{})
-		allowed := make([]int64, 8)
-		for i := range allowed {
+		allowedHits := make([]int64, 8)
+		for i := range allowedHits {
 			callers.Go(func() {
 				for {
 					select {
@@ -242,7 +242,7 @@ func TestLimitIsGrantedOnceThoughThePrimaryFlaps(t *testing.T) {
 						return
 					}
 					if got.Allowed {
-						allowed[i]++
+						allowedHits[i]++
 					}
 				}
 			})
@@ -257,11 +257,11 @@ func TestLimitIsGrantedOnceThoughThePrimaryFlaps(t *testing.T) {
 		callers.Wait()
 		r.heal()
 		total := int64(0)
-		for _, n := range allowed {
+		for _, n := range allowedHits {
 			total += n
 		}
 		assert.LessOrEqual(t, total, int64(15_000), "the limit, and the share of the secondary once")
-		assert.LessOrEqual(t, spent(r.shared, "k", lim), total, "no hit is charged twice")
+		assert.LessOrEqual(t, spent(r.primaryCounters, "k", lim), total, "no hit is charged twice")
 		assert.False(t, r.take("k", lim, 10_000).Allowed, "the limit was reached")
 	})
 }

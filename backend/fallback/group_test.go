@@ -19,10 +19,10 @@ import (
 )
 
 // A group can have hits that the primary decides, and hits of a shard that has failed.
-func TestGroupOverBothPartsIsChargedOrNot(t *testing.T) {
+func TestGroupOverPrimaryAndSecondaryIsChargedCompletelyOrNotAtAll(t *testing.T) {
 	for name, c := range map[string]struct {
-		up, down int64    // hits on a limit of 10, of which the secondary grants 5
-		want     [2]int64 // spent in the primary and in the secondary
+		upHits, downHits int64    // hits on a limit of 10, of which the secondary grants 5
+		want             [2]int64 // the spent hits in the primary, and in the secondary
 	}{
 		"both admit":       {2, 2, [2]int64{2, 2}},
 		"primary denies":   {11, 2, [2]int64{0, 0}},
@@ -46,10 +46,10 @@ func TestGroupOverBothPartsIsChargedOrNot(t *testing.T) {
 				lim := newLimit(t, 10, limit.Year)
 				results := make([]backend.Result, 2)
 				r.Take(t.Context(), time.Now(), []backend.Hit{
-					{Key: []byte("up"), Limit: lim, N: c.up, AllOrNone: true}, {Key: []byte("down"), Limit: lim, N: c.down, AllOrNone: true},
+					{Key: []byte("up"), Limit: lim, N: c.upHits, AllOrNone: true}, {Key: []byte("down"), Limit: lim, N: c.downHits, AllOrNone: true},
 				}, results)
-				assert.Equal(t, []bool{c.up <= 10, c.down <= 5}, []bool{results[0].Allowed, results[1].Allowed})
-				assert.Equal(t, c.want, [2]int64{spent(r.shared, "up", lim), spent(r.secondary, Namespace+"down", r.share(lim))})
+				assert.Equal(t, []bool{c.upHits <= 10, c.downHits <= 5}, []bool{results[0].Allowed, results[1].Allowed})
+				assert.Equal(t, c.want, [2]int64{spent(r.primaryCounters, "up", lim), spent(r.secondary, Namespace+"down", r.share(lim))})
 			})
 		})
 	}
@@ -60,34 +60,34 @@ func TestGroupWithAFixedDenialChargesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
 		r.primary.SetError(errDown)
-		counted := newLimit(t, 10, limit.Year)
-		denying, err := limit.New(limit.Spec{Requests: 10, Unit: limit.Year, OnBackendFailure: limit.FailDeny})
+		localLimit := newLimit(t, 10, limit.Year)
+		denyLimit, err := limit.New(limit.Spec{Requests: 10, Unit: limit.Year, OnBackendFailure: limit.FailDeny})
 		require.NoError(t, err)
 		results := make([]backend.Result, 2)
 		r.Take(t.Context(), time.Now(), []backend.Hit{
-			{Key: []byte("a"), Limit: counted, N: 2, AllOrNone: true}, {Key: []byte("b"), Limit: denying, N: 1, AllOrNone: true},
+			{Key: []byte("a"), Limit: localLimit, N: 2, AllOrNone: true}, {Key: []byte("b"), Limit: denyLimit, N: 1, AllOrNone: true},
 		}, results)
 		assert.Equal(t, []bool{true, false}, []bool{results[0].Allowed, results[1].Allowed})
-		assert.Zero(t, spent(r.secondary, Namespace+"a", r.share(counted)))
+		assert.Zero(t, spent(r.secondary, Namespace+"a", r.share(localLimit)))
 	})
 }
 
-// partHit is a hit on a counter of its own, which the primary or the secondary decides.
+// partHit is a hit that the primary or the secondary decides. Each partHit has its own counter.
 type partHit struct {
 	n, spent                           int64 // of a limit of 10, of which the secondary grants 5
 	isDown, isGroup, isShadow, isFixed bool  // isFixed: with on_backend_failure: allow
 }
 
-// A group changes all of its counters or none, and no other counter, wherever they are.
+// A group changes all of its counters or none, and no other counters, in the primary and in the secondary.
 func TestGroupChangesNoCounterIfAnyPartDenies(t *testing.T) {
-	counted := newLimit(t, 10, limit.Year)
-	fixed := newLimit(t, 10, limit.Year, func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow })
+	localLimit := newLimit(t, 10, limit.Year)
+	allowLimit := newLimit(t, 10, limit.Year, func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow })
 	rapid.Check(t, func(t *rapid.T) {
-		shared, secondary := local.New(local.Options{}), local.New(local.Options{})
+		primary, secondary := local.New(local.Options{}), local.New(local.Options{})
 		isDown := func(h *backend.Hit) bool { return h.Key[0] == 'd' }
 		l := New(Options{
 			Primary: backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-				backend.TakePart(ctx, now, shared, hits, results, func(i int) bool { return !isDown(&hits[i]) })
+				backend.TakePart(ctx, now, primary, hits, results, func(i int) bool { return !isDown(&hits[i]) })
 				for i := range hits {
 					if isDown(&hits[i]) {
 						results[i] = backend.Result{Err: errNotSent}
@@ -96,7 +96,7 @@ func TestGroupChangesNoCounterIfAnyPartDenies(t *testing.T) {
 			}),
 			Secondary: secondary, Ratio: 0.5, Observer: new(recorder),
 			Shards: 1, ShardOf: func(*backend.Hit) int { return 0 },
-			Probe: func(context.Context, int) error { return errDown }, // so nothing is replayed
+			Probe: func(context.Context, int) error { return errDown }, // the probes fail, so there is no replay
 		})
 		defer l.Close()
 		part := rapid.Custom(func(t *rapid.T) partHit {
@@ -108,9 +108,9 @@ func TestGroupChangesNoCounterIfAnyPartDenies(t *testing.T) {
 		parts := rapid.SliceOfN(part, 2, 5).Draw(t, "hits")
 		counterOf := func(i int) (backend.Limiter, string, *limit.Limit) {
 			if parts[i].isDown {
-				return secondary, fmt.Sprint(Namespace, "d", i), l.share(counted)
+				return secondary, fmt.Sprint(Namespace, "d", i), l.share(localLimit)
 			}
-			return shared, fmt.Sprint("u", i), counted
+			return primary, fmt.Sprint("u", i), localLimit
 		}
 		var hits []backend.Hit
 		isDenied := false
@@ -121,9 +121,9 @@ func TestGroupChangesNoCounterIfAnyPartDenies(t *testing.T) {
 				parts[i].spent *= 2
 			}
 			takeOne(counters, key, granted, parts[i].spent)
-			lim := counted
+			lim := localLimit
 			if p.isFixed {
-				lim = fixed
+				lim = allowLimit
 			}
 			isAllowed[i] = parts[i].spent+p.n <= granted.Capacity() || p.isDown && p.isFixed
 			isDenied = isDenied || p.isGroup && !p.isShadow && !isAllowed[i]

@@ -23,19 +23,19 @@ var errDown = fmt.Errorf("no route: %w", backend.ErrUnavailable)
 
 var errNotSent = &backend.Error{Reason: backend.ReasonOverload, NotSent: true}
 
-// fixture is a Limiter over two local Limiters. Its primary fails on demand.
+// fixture is a Limiter over two local Limiters. A test can let the primary fail.
 type fixture struct {
 	*Limiter
 	*recorder
-	shared    *local.Limiter     // counters of the primary
-	primary   *backendtest.Flaky // wraps shared
-	secondary *local.Limiter
+	primaryCounters *local.Limiter     // counters of the primary
+	primary         *backendtest.Flaky // wraps primaryCounters
+	secondary       *local.Limiter
 }
 
-// newFixture returns a fixture that closes with the test. change can set other options.
+// newFixture returns a fixture that is closed at the end of the test. change can set other options.
 func newFixture(t *testing.T, change func(*Options)) *fixture {
-	r := &fixture{recorder: new(recorder), shared: local.New(local.Options{}), secondary: local.New(local.Options{})}
-	r.primary = backendtest.NewFlaky(r.shared)
+	r := &fixture{recorder: new(recorder), primaryCounters: local.New(local.Options{}), secondary: local.New(local.Options{})}
+	r.primary = backendtest.NewFlaky(r.primaryCounters)
 	var o Options
 	o = Options{
 		Primary: r.primary, Secondary: r.secondary, Ratio: 0.5, Observer: r.recorder,
@@ -142,7 +142,7 @@ func (r *recorder) stateChanges() []StateChange {
 	return slices.Clone(r.changes)
 }
 
-// countChanges returns the number of changes to down, and to up.
+// countChanges returns how often the primary went down, and how often it came up again.
 func (r *recorder) countChanges() (downs, ups int) {
 	for _, c := range r.stateChanges() {
 		if c.Down {

@@ -10,26 +10,26 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// noteHold records that the secondary has an anonymous hold for h. holdsEnd is the time at which all such holds
-// have expired, or 0 if there was none. Releases of named holds have no effect on other holds.
+// noteHold records that the secondary has an anonymous hold for h. lastHoldEnd is when all anonymous holds have expired,
+// or 0 if there was no such hold. Named holds are not recorded, because their release concerns no other hold.
 func (l *Limiter) noteHold(h *backend.Hit) {
 	if h.HoldID != "" {
 		return
 	}
 	end := time.Now().UnixMicro() + h.Limit.Period()
-	for old := l.holdsEnd.Load(); old < end; old = l.holdsEnd.Load() {
-		if l.holdsEnd.CompareAndSwap(old, end) {
+	for oldEnd := l.lastHoldEnd.Load(); oldEnd < end; oldEnd = l.lastHoldEnd.Load() {
+		if l.lastHoldEnd.CompareAndSwap(oldEnd, end) {
 			return
 		}
 	}
 }
 
-// takeWithHolds is Take if the secondary may still have anonymous holds from an outage. Nobody knows which Limiter
-// has the hold of a release. If the primary ended another hold, it could admit too many holders. So a release ends
-// a hold of the secondary if there is one. After an earlier hit on the same counter, it goes where this hit goes.
+// takeWithHolds is Take while the secondary may have anonymous holds from an outage. Nobody knows which Limiter has the
+// hold of a release. If the primary ended another hold, it could admit too many holders. So a release ends a hold of the
+// secondary if the secondary has one. A release after an earlier hit on the same counter goes where the earlier hit goes.
 func (l *Limiter) takeWithHolds(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	if end := l.holdsEnd.Load(); end <= now.UnixMicro() {
-		l.holdsEnd.CompareAndSwap(end, 0)
+	if end := l.lastHoldEnd.Load(); end <= now.UnixMicro() {
+		l.lastHoldEnd.CompareAndSwap(end, 0)
 		l.take(ctx, now, hits, results)
 		return
 	}
@@ -46,7 +46,8 @@ func hasCounterOf(hits []backend.Hit, h *backend.Hit) bool {
 	})
 }
 
-// releaseHold ends anonymous holds of the secondary for h. It returns false if there is none, or if h is no release.
+// releaseHold ends anonymous holds of the secondary for h. It returns false if the secondary has none, or if h is no
+// release.
 func (l *Limiter) releaseHold(ctx context.Context, now time.Time, h *backend.Hit, r *backend.Result) bool {
 	if h.N >= 0 || h.N <= -limit.MaxHits || h.HoldID != "" || !h.Limit.Algorithm.HasHolds() || l.mode(h.Limit) != limit.FailLocal {
 		return false
@@ -64,13 +65,13 @@ func (l *Limiter) releaseHold(ctx context.Context, now time.Time, h *backend.Hit
 	batch.Hits[0].N = h.N
 	batch.Take(ctx, now, l.o.Secondary)
 	if batch.Results[0].Remaining <= remaining {
-		return false // all its holds have an id
+		return false // all holds of the counter have an id
 	}
-	*r = batch.Results[0] // its Source is this process, not the fallback, because the primary works
+	*r = batch.Results[0] // Source is not the fallback, because the primary works
 	return true
 }
 
-// takeFunc is a backend.Limiter whose Take is the function.
+// takeFunc is a function that is a backend.Limiter.
 type takeFunc func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result)
 
 // Take implements backend.Limiter.

@@ -25,7 +25,7 @@ func (r *fixture) takeNamed(lim *limit.Limit, id string, n int64) backend.Result
 	return results[0]
 }
 
-func TestOutageAdmitsTheShareOfHoldersMore(t *testing.T) {
+func TestOutageAdmitsAtMostTheShareAsFurtherHolders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
 		lim := holdsLimit(t, 8)
@@ -33,15 +33,15 @@ func TestOutageAdmitsTheShareOfHoldersMore(t *testing.T) {
 			assert.True(t, r.take("k", lim, 1).Allowed)
 		}
 		r.openBreakers(lim, "k")
-		admitted := 0
+		admittedHolds := 0
 		for range 20 {
 			if r.take("k", lim, 1).Allowed {
-				admitted++
+				admittedHolds++
 			}
 		}
-		assert.Equal(t, 4, admitted, "half of the slots")
+		assert.Equal(t, 4, admittedHolds, "half of the slots")
 		r.heal()
-		assert.Equal(t, int64(8), spent(r.shared, "k", lim), "holds are not replayed")
+		assert.Equal(t, int64(8), spent(r.primaryCounters, "k", lim), "holds are not replayed")
 	})
 }
 
@@ -54,9 +54,9 @@ func TestReleaseAfterAnOutageEndsTheHoldOfTheOutage(t *testing.T) {
 		assert.True(t, r.take("k", lim, 1).Allowed)
 		r.heal()
 		assert.True(t, r.take("k", lim, -1).Allowed)
-		assert.Equal(t, int64(1), spent(r.shared, "k", lim), "the holder from before the outage keeps its slot")
+		assert.Equal(t, int64(1), spent(r.primaryCounters, "k", lim), "the holder from before the outage keeps its slot")
 		assert.True(t, r.take("k", lim, -1).Allowed)
-		assert.Zero(t, spent(r.shared, "k", lim))
+		assert.Zero(t, spent(r.primaryCounters, "k", lim))
 	})
 }
 
@@ -93,8 +93,8 @@ func TestHoldsOfAnOutageAreForgottenAfterTheirTime(t *testing.T) {
 		time.Sleep(time.Minute)
 		assert.True(t, r.take("k", lim, 1).Allowed)
 		assert.True(t, r.take("k", lim, -1).Allowed)
-		assert.Zero(t, spent(r.shared, "k", lim))
-		assert.Zero(t, r.holdsEnd.Load(), "calls cost nothing more")
+		assert.Zero(t, spent(r.primaryCounters, "k", lim))
+		assert.Zero(t, r.lastHoldEnd.Load(), "calls cost nothing more")
 	})
 }
 
@@ -108,10 +108,10 @@ func TestNamedReleaseAfterAnOutageFreesNoOtherSlot(t *testing.T) {
 		assert.True(t, r.takeNamed(lim, "before", 1).Allowed, "a renewal during the outage")
 		r.heal()
 		assert.True(t, r.takeNamed(lim, "during", -1).Allowed)
-		assert.Equal(t, int64(1), spent(r.shared, "k", lim))
+		assert.Equal(t, int64(1), spent(r.primaryCounters, "k", lim))
 		assert.True(t, r.takeNamed(lim, "before", 1).Held)
 		assert.True(t, r.takeNamed(lim, "before", -1).Allowed)
-		assert.Zero(t, spent(r.shared, "k", lim))
+		assert.Zero(t, spent(r.primaryCounters, "k", lim))
 	})
 }
 
@@ -125,7 +125,7 @@ func TestAnonymousReleaseAfterAnOutageLeavesNamedHolds(t *testing.T) {
 		assert.True(t, r.takeNamed(lim, "during", 1).Allowed)
 		r.heal()
 		assert.True(t, r.take("k", lim, -1).Allowed)
-		assert.Zero(t, spent(r.shared, "k", lim), "the release goes to the primary")
+		assert.Zero(t, spent(r.primaryCounters, "k", lim), "the release goes to the primary")
 	})
 }
 
@@ -139,7 +139,7 @@ func TestReleaseOfASlotOfTheOutageLooksOnlyAtItsOwnCounter(t *testing.T) {
 		r.heal()
 		for _, other := range []backend.Hit{{Key: []byte("other"), Limit: lim, N: 1}, {Key: []byte("k"), Limit: window, N: 1}} {
 			r.Take(t.Context(), time.Now(), []backend.Hit{other, {Key: []byte("k"), Limit: lim, N: -1}}, make([]backend.Result, 2))
-			assert.Equal(t, int64(2), spent(r.shared, "k", lim), "the release ends a hold of the outage")
+			assert.Equal(t, int64(2), spent(r.primaryCounters, "k", lim), "the release ends a hold of the outage")
 		}
 		assert.Zero(t, spent(r.secondary, Namespace+"k", r.share(lim)))
 	})
@@ -154,6 +154,6 @@ func TestResetAfterAnOutageGoesToThePrimary(t *testing.T) {
 		assert.True(t, r.take("k", lim, 2).Allowed)
 		r.heal()
 		assert.True(t, r.take("k", lim, -limit.MaxHits).Allowed)
-		assert.Zero(t, spent(r.shared, "k", lim))
+		assert.Zero(t, spent(r.primaryCounters, "k", lim))
 	})
 }

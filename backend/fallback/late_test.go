@@ -16,7 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// latePrimary answers each hit too late: each Take fails, and arrive passes the answers on.
+// latePrimary answers each hit too late: each Take fails, and arrive delivers the answers.
 type latePrimary struct {
 	next    backend.Limiter
 	pending []func()
@@ -24,11 +24,11 @@ type latePrimary struct {
 
 func (p *latePrimary) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	for i, h := range hits {
-		late := backend.NewLateError(&backend.Error{Reason: backend.ReasonLate})
+		lateError := backend.NewLateError(&backend.Error{Reason: backend.ReasonLate})
 		answer := make([]backend.Result, 1)
 		p.next.Take(ctx, now, []backend.Hit{h}, answer)
-		p.pending = append(p.pending, func() { late.Arrive(answer[0]) })
-		results[i] = backend.Result{Err: late}
+		p.pending = append(p.pending, func() { lateError.Arrive(answer[0]) })
+		results[i] = backend.Result{Err: lateError}
 	}
 }
 
@@ -39,19 +39,19 @@ func (p *latePrimary) arrive() {
 	p.pending = nil
 }
 
-func TestLateAnswerSettlesADecision(t *testing.T) {
+func TestLateAnswerCorrectsChargesAndPrice(t *testing.T) {
 	for name, c := range map[string]struct {
-		mode                         limit.FailureMode
-		spentBefore                  int64 // in the primary
-		n                            int64
-		answerError                  error
-		wantShared, wantSpent, wantX int64 // spent in the primary and in the secondary, and the excess
+		mode                                   limit.FailureMode
+		spentBefore                            int64 // the spent hits of the primary before the late hit
+		n                                      int64
+		answerError                            error
+		wantPrimary, wantSecondary, wantExcess int64 // the spent hits of the primary and of the secondary, and the excess
 	}{
 		"within the limit":      {limit.FailLocal, 10, 5, nil, 15, 0, 0},
 		"beyond the limit":      {limit.FailLocal, 98, 5, nil, 98, 5, 5},
-		"lost":                  {limit.FailLocal, 10, 5, backend.ErrUnavailable, 15, 5, 5},
-		"never sent":            {limit.FailLocal, 10, 5, errNotSent, 15 + 5, 5, 5},
-		"denied here":           {limit.FailLocal, 10, 60, nil, 10, 0, 0},
+		"answer is lost":        {limit.FailLocal, 10, 5, backend.ErrUnavailable, 15, 5, 5},
+		"hit was never sent":    {limit.FailLocal, 10, 5, errNotSent, 15 + 5, 5, 5},
+		"secondary denies":      {limit.FailLocal, 10, 60, nil, 10, 0, 0},
 		"mode allow":            {limit.FailAllow, 10, 5, nil, 15, 0, 0},
 		"mode allow, beyond":    {limit.FailAllow, 98, 5, nil, 98, 0, 5},
 		"mode deny":             {limit.FailDeny, 10, 5, nil, 10, 0, 0},
@@ -66,14 +66,14 @@ func TestLateAnswerSettlesADecision(t *testing.T) {
 					results[0].Err = c.answerError
 				})
 				lim := newLimit(t, 100, limit.Year, func(s *limit.Spec) { s.OnBackendFailure = c.mode })
-				takeOne(r.shared, "k", lim, c.spentBefore)
+				takeOne(r.primaryCounters, "k", lim, c.spentBefore)
 				r.take("k", lim, c.n)
 				r.o.Primary = r.primary // for the replay
 				primary.arrive()
 				time.Sleep(time.Second)
-				assert.Equal(t, c.wantShared, spent(r.shared, "k", lim), "in the primary")
-				assert.Equal(t, c.wantSpent, spent(r.secondary, Namespace+"k", r.share(lim)), "in the secondary")
-				assert.Equal(t, c.wantX, r.Status().MaxExcessHits)
+				assert.Equal(t, c.wantPrimary, spent(r.primaryCounters, "k", lim), "in the primary")
+				assert.Equal(t, c.wantSecondary, spent(r.secondary, Namespace+"k", r.share(lim)), "in the secondary")
+				assert.Equal(t, c.wantExcess, r.Status().MaxExcessHits)
 			})
 		})
 	}
@@ -83,47 +83,47 @@ func TestHitsThatWereNeverSentAreReplayedWithoutAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, func(o *Options) { o.KeepsCounters = func(int) bool { return true } })
 		lim := newLimit(t, 100, limit.Year)
-		takeOne(r.shared, "k", lim, 90)
+		takeOne(r.primaryCounters, "k", lim, 90)
 		r.primary.SetError(&backend.Error{Reason: backend.ReasonOverload, NotSent: true, Cause: errors.New("queue is full")})
 		for range 30 {
 			assert.True(t, r.take("k", lim, 1).Allowed)
 		}
 		assert.Equal(t, int64(30), r.Status().MaxExcessHits)
 		time.Sleep(time.Second)
-		assert.Equal(t, int64(90), spent(r.shared, "k", lim), "the queue is still full")
+		assert.Equal(t, int64(90), spent(r.primaryCounters, "k", lim), "the queue is still full")
 		r.primary.SetError(nil)
 		time.Sleep(time.Second)
-		assert.Equal(t, int64(120), spent(r.shared, "k", lim))
+		assert.Equal(t, int64(120), spent(r.primaryCounters, "k", lim))
 		assert.Equal(t, int64(20), r.Status().MaxExcessHits, "ten of the hits are within the limit")
 		assert.Equal(t, int64(30), r.hitsReplayed.Load())
-		downs, _ := r.countChanges()
-		assert.Zero(t, downs)
+		downCount, _ := r.countChanges()
+		assert.Zero(t, downCount)
 	})
 }
 
 func TestFallbackStartsFromTheLastCount(t *testing.T) {
 	for _, c := range []struct {
-		last int64 // of 100
-		want int64 // hits that the share of 50 still admits
+		lastCount int64 // the last count of the primary, with a limit of 100
+		want      int64 // hits that the share of 50 still admits
 	}{{0, 50}, {1, 50}, {2, 49}, {50, 25}, {99, 1}, {100, 0}, {5000, 0}} {
-		t.Run(fmt.Sprint(c.last), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.lastCount), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				isKnown := true
 				r := newFixture(t, func(o *Options) {
 					o.LastCount = func(now time.Time, _ *backend.Hit) (int64, time.Time, bool) {
 						defer func() { isKnown = false }()
-						return c.last, now.Add(-time.Minute), isKnown
+						return c.lastCount, now.Add(-time.Minute), isKnown
 					}
 				})
 				r.primary.SetError(errDown)
 				lim := newLimit(t, 100, limit.Year, func(s *limit.Spec) { s.Algorithm = limit.SlidingLog })
-				admitted := int64(0)
+				admittedHits := int64(0)
 				for range 100 {
 					if r.take("k", lim, 1).Allowed {
-						admitted++
+						admittedHits++
 					}
 				}
-				assert.Equal(t, c.want, admitted)
+				assert.Equal(t, c.want, admittedHits)
 			})
 		})
 	}
@@ -138,12 +138,12 @@ func TestSpendAtLeastNeverLowersTheCount(t *testing.T) {
 	}
 }
 
-func TestLateAnswerSettlesHitsThatAreChargedAllOrNone(t *testing.T) {
+func TestLateAnswerCorrectsTheChargesOfAGroup(t *testing.T) {
 	for name, c := range map[string]struct {
-		hitsOfB             int64 // the share of b admits 5
-		isChargedInPrimary  bool
-		wantShared, wantOwn [2]int64 // spent of a and b, in the primary and in the secondary
-		wantExcess          int64
+		hitsOfB                    int64 // the share of b admits 5
+		isChargedInPrimary         bool
+		wantPrimary, wantSecondary [2]int64 // the spent hits of a and b in the primary, and in the secondary
+		wantExcess                 int64
 	}{
 		"both admit":       {1, true, [2]int64{1, 1}, [2]int64{0, 0}, 0},
 		"primary denies":   {1, false, [2]int64{0, 0}, [2]int64{1, 1}, 2},
@@ -156,18 +156,18 @@ func TestLateAnswerSettlesHitsThatAreChargedAllOrNone(t *testing.T) {
 				r := newFixture(t, func(o *Options) { o.Secondary = secondary })
 				primary := &latePrimary{next: backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 					if c.isChargedInPrimary {
-						r.shared.Take(ctx, now, hits, results)
+						r.primaryCounters.Take(ctx, now, hits, results)
 					}
 				})}
 				r.o.Primary = primary
 				a, b := newLimit(t, 100, limit.Year), newLimit(t, 10, limit.Year)
 				hits := []backend.Hit{{Key: []byte("a"), Limit: a, N: 1, AllOrNone: true}, {Key: []byte("b"), Limit: b, N: c.hitsOfB, AllOrNone: true}}
 				r.Take(t.Context(), time.Now(), hits, make([]backend.Result, 2))
-				r.o.Primary = r.shared // for the replay
+				r.o.Primary = r.primaryCounters // for the replay
 				primary.arrive()
 				time.Sleep(time.Second)
-				assert.Equal(t, c.wantShared, [2]int64{spent(r.shared, "a", a), spent(r.shared, "b", b)}, "in the primary")
-				assert.Equal(t, c.wantOwn, [2]int64{spent(secondary, Namespace+"a", r.share(a)), spent(secondary, Namespace+"b", r.share(b))}, "in the secondary")
+				assert.Equal(t, c.wantPrimary, [2]int64{spent(r.primaryCounters, "a", a), spent(r.primaryCounters, "b", b)}, "in the primary")
+				assert.Equal(t, c.wantSecondary, [2]int64{spent(secondary, Namespace+"a", r.share(a)), spent(secondary, Namespace+"b", r.share(b))}, "in the secondary")
 				assert.Equal(t, c.wantExcess, r.Status().MaxExcessHits)
 			})
 		})
@@ -186,21 +186,21 @@ func TestDeniedGroupIsNotReplayed(t *testing.T) {
 		r.openBreakers(a, "a") // the share of a is spent by a hit that is replayed already
 		take(hitOnA, backend.Hit{Key: []byte("b"), Limit: b, N: 2, AllOrNone: true})
 		r.heal()
-		assert.Equal(t, int64(1), spent(r.shared, "a", a))
-		assert.Zero(t, spent(r.shared, "b", b))
+		assert.Equal(t, int64(1), spent(r.primaryCounters, "a", a))
+		assert.Zero(t, spent(r.primaryCounters, "b", b))
 	})
 }
 
-// A late answer changes only what the decision about its own hit has charged.
+// A late answer changes only the charge of its own hit.
 func TestLateAnswerLeavesOtherChargesAlone(t *testing.T) {
 	for _, c := range []struct {
-		name                  string
-		change                func(*limit.Spec)
-		shadow                bool
-		here, late            int64 // admitted here before; hits of the late answer, of 100
-		answerError           error
-		pause                 time.Duration // until the answer comes
-		wantShared, wantSpent int64         // in the primary and in the secondary
+		name                       string
+		change                     func(*limit.Spec)
+		shadow                     bool
+		admittedBefore, lateHits   int64 // the hits that the secondary has admitted before; the hits with the late answer; the limit is 100
+		answerError                error
+		pause                      time.Duration // the time until the answer comes
+		wantPrimary, wantSecondary int64         // in the primary and in the secondary
 	}{
 		{"within the limit", nil, false, 40, 5, nil, time.Second, 5, 40},
 		{"within the limit, after the window", nil, false, 40, 5, nil, time.Hour, 0, 3},
@@ -218,7 +218,7 @@ func TestLateAnswerLeavesOtherChargesAlone(t *testing.T) {
 				r, primary := newFixture(t, nil), &latePrimary{}
 				r.o.Primary = primary
 				primary.next = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-					r.primary.Take(ctx, now, hits, results) // also if the answer says something else
+					r.primary.Take(ctx, now, hits, results) // even if the answer differs
 					results[0].Err = c.answerError
 				})
 				time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
@@ -227,8 +227,8 @@ func TestLateAnswerLeavesOtherChargesAlone(t *testing.T) {
 					lim = newLimit(t, 100, limit.Hour, c.change)
 				}
 				share := r.share(lim)
-				assert.True(t, takeOne(r.secondary, Namespace+"k", share, c.here).Allowed)
-				r.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: c.late, Shadow: c.shadow}}, make([]backend.Result, 1))
+				assert.True(t, takeOne(r.secondary, Namespace+"k", share, c.admittedBefore).Allowed)
+				r.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: c.lateHits, Shadow: c.shadow}}, make([]backend.Result, 1))
 				r.o.Primary = r.primary // for the replay
 				time.Sleep(c.pause)
 				if c.pause >= time.Hour {
@@ -236,8 +236,8 @@ func TestLateAnswerLeavesOtherChargesAlone(t *testing.T) {
 				}
 				primary.arrive()
 				time.Sleep(time.Second)
-				assert.Equal(t, c.wantShared, spent(r.shared, "k", lim), "in the primary")
-				assert.Equal(t, c.wantSpent, spent(r.secondary, Namespace+"k", share), "in the secondary")
+				assert.Equal(t, c.wantPrimary, spent(r.primaryCounters, "k", lim), "in the primary")
+				assert.Equal(t, c.wantSecondary, spent(r.secondary, Namespace+"k", share), "in the secondary")
 			})
 		})
 	}
@@ -245,7 +245,7 @@ func TestLateAnswerLeavesOtherChargesAlone(t *testing.T) {
 
 func slots(s *limit.Spec) { s.Algorithm, s.Hold = limit.Concurrency, time.Hour.Microseconds() }
 
-func TestUnknownLastCountSpendsNothing(t *testing.T) {
+func TestFallbackStartsAtZeroWithoutALastCount(t *testing.T) {
 	r := newFixture(t, func(o *Options) {
 		o.LastCount = func(now time.Time, _ *backend.Hit) (int64, time.Time, bool) { return 50, now, false }
 	})

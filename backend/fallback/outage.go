@@ -12,28 +12,28 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Outage is a time in which hits were decided without the primary, and its price. docs/failure.md explains why
-// MaxExcessHits is an upper bound.
+// Outage is a time with decisions without the primary. It includes the price of these decisions. docs/failure.md explains
+// why MaxExcessHits is an upper bound.
 type Outage struct {
-	Start time.Time // first decision without the primary
-	End   time.Time // zero while the outage lasts; for a blip, the time of its last decision
+	Start time.Time // when the first hit was decided without the primary
+	End   time.Time // zero while the outage lasts; for a blip, when its last hit was decided
 
 	// Err is the failure that opened the first breaker. It is nil if no breaker opened.
 	Err error
 
-	// Calls is the number of Takes with a decision without the primary. AdmittedCalls is the number of Takes
-	// that no such decision denied.
+	// Calls is the number of Takes with a decision without the primary. AdmittedCalls counts these Takes without
+	// the Takes that such a decision denied.
 	Calls, AdmittedCalls int64
 
 	Decisions     int64                           // hits decided without the primary
-	ByReason      [len(backend.Reasons) + 1]int64 // Decisions by backend.Reason
-	AdmittedHits  int64                           // sum of N of the admitted hits
+	ByReason      [len(backend.Reasons) + 1]int64 // the Decisions for each backend.Reason
+	AdmittedHits  int64                           // the sum of N of the admitted hits
 	MaxExcessHits int64                           // the most hits that this process can have admitted beyond the limits
-	Replayed      int64                           // hits that the primary was charged with after the outage
-	Limits        []LimitPrice                    // the highest price first
+	Replayed      int64                           // the hits that the replay has charged to the primary
+	Limits        []LimitPrice                    // the limit with the highest price comes first
 
 	// CountersKept reports that the primary has kept its counters. It is false while the outage lasts, and if
-	// the fallback could not find out.
+	// the fallback does not know.
 	CountersKept bool
 }
 
@@ -46,7 +46,7 @@ type LimitPrice struct {
 	MaxExcessHits int64  `json:"max_excess_hits"`
 }
 
-// OtherRules is the Rule of the LimitPrice that sums the limits beyond maxPricedLimits.
+// OtherRules is the Rule of the LimitPrice for all limits beyond maxPricedLimits.
 const OtherRules = "other"
 
 // Duration returns the length of o until End, or until now while o lasts.
@@ -59,22 +59,22 @@ func (o *Outage) Duration() time.Duration {
 
 const (
 	maxPricedLimits  = 1000                // limits with their own LimitPrice
-	maxTallyPointers = 4 * maxPricedLimits // in tally.byPointer; the limit of a request has a new pointer in each request
+	maxTallyPointers = 4 * maxPricedLimits // the size of tally.byPointer; each request with a limit in it adds a pointer
 )
 
 // tally counts the decisions of an outage, or of a blip.
 type tally struct {
 	start                time.Time
-	lastNanos            atomic.Int64 // time of the last decision after start
+	lastNanos            atomic.Int64 // the time from start to the last decision
 	calls, admittedCalls atomic.Int64
 	byReason             [len(backend.Reasons) + 1]atomic.Int64
 	replayed             atomic.Int64
 	countersLost         atomic.Bool   // see Outage.CountersKept
-	totalExcess          *atomic.Int64 // of all tallies
+	totalExcess          *atomic.Int64 // the excess of all tallies
 
-	byPointer sync.Map   // *limit.Limit to *limitTally; most calls find their limit here without mu
+	byPointer sync.Map   // *limitTally; the key is a *limit.Limit, and most calls find their limit here without mu
 	mu        sync.Mutex // guards the fields below
-	pointers  int        // number of pointers in byPointer
+	pointers  int        // the number of keys in byPointer
 	byName    map[limitName]*limitTally
 }
 
@@ -90,7 +90,7 @@ func (t *limitTally) addExcess(n int64) {
 	t.total.Add(n)
 }
 
-// excessOf returns the number of h's hits that can be beyond the limit. A limit in shadow mode admits all hits.
+// excessOf returns how many of h's hits can be beyond the limit. In shadow mode, no hit is beyond the limit.
 func excessOf(h *backend.Hit) int64 {
 	if h.Shadow {
 		return 0
@@ -98,13 +98,13 @@ func excessOf(h *backend.Hit) int64 {
 	return h.N
 }
 
-// record adds the decisions that the fallback made in one Take. It logs hits that the secondary admitted and that
-// the primary has certainly not charged, for the replay. Holds are not replayed: most of them end soon, and their
-// holders release them here. If the primary may have charged a hit, record waits for the late answer.
-func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failed []failedHit) {
+// record adds the decisions of the fallback in one Take to the tally. If the secondary admitted a hit and the primary has
+// certainly not charged it, record adds the hit to the log for the replay. The replay leaves out holds: most holds end
+// soon, and their holders release them here. If the primary may have charged a hit, the late answer settles the hit.
+func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failedHits []failedHit) {
 	t := l.currentTally()
 	isCallAdmitted, isGroupDenied := true, backend.IsGroupDenied(hits, results)
-	for _, f := range failed {
+	for _, f := range failedHits {
 		h, r := &hits[f.index], &results[f.index]
 		if r.Err != nil {
 			continue
@@ -130,8 +130,8 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failed []
 			}
 		}
 		if r.Reason != backend.ReasonBreakerOpen && h.N > 0 {
-			if late := (*backend.LateError)(nil); errors.As(f.err, &late) {
-				l.awaitLateAnswer(late, &lateHit{hit: *h, mode: r.Mode, isAdmitted: isAdmitted, chargeEnd: chargeEnd(h, r), tally: lt})
+			if lateError := (*backend.LateError)(nil); errors.As(f.err, &lateError) {
+				l.awaitLateAnswer(lateError, &lateHit{hit: *h, mode: r.Mode, isAdmitted: isAdmitted, chargeEnd: chargeEnd(h, r), tally: lt})
 			}
 		}
 	}
@@ -142,10 +142,10 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failed []
 	}
 }
 
-// limitTallyOf returns the counts of h's limit. A limit that is reloaded keeps its counts.
+// limitTallyOf returns the counts of h's limit. A reloaded limit keeps its counts.
 func (t *tally) limitTallyOf(h *backend.Hit) *limitTally {
-	if known, ok := t.byPointer.Load(h.Limit); ok {
-		return known.(*limitTally)
+	if knownTally, ok := t.byPointer.Load(h.Limit); ok {
+		return knownTally.(*limitTally)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -165,7 +165,7 @@ func (t *tally) limitTallyOf(h *backend.Hit) *limitTally {
 	return lt
 }
 
-// price returns the sums of t, without the End.
+// price returns t as an Outage without End.
 func (t *tally) price() Outage {
 	o := Outage{Start: t.start, Calls: t.calls.Load(), AdmittedCalls: t.admittedCalls.Load(), Replayed: t.replayed.Load()}
 	for i := range t.byReason {
@@ -189,9 +189,9 @@ func (t *tally) price() Outage {
 	return o
 }
 
-// A blip is a short time with decisions without the primary in which no breaker opens. It is reported
-// blipReportDelay after its first decision, and at least blipReportPause after the previous report. If a breaker
-// opens before the report, the blip is the start of the outage.
+// A blip is a short time with decisions without the primary in which no breaker opens. The report comes blipReportDelay
+// after the first decision of the blip, and at least blipReportPause after the previous report. If a breaker opens before
+// the report, the blip is the start of the outage.
 const (
 	blipReportDelay = time.Second
 	blipReportPause = 10 * time.Second
@@ -222,7 +222,7 @@ func (l *Limiter) currentTallyLocked() *tally {
 	return t
 }
 
-// reportBlip ends and reports t, unless t has become an outage.
+// reportBlip ends and reports the blip of t, unless t has become an outage.
 func (l *Limiter) reportBlip(t *tally) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -238,9 +238,9 @@ func (l *Limiter) reportBlip(t *tally) {
 // Status is a snapshot of a Limiter.
 type Status struct {
 	Down     bool            // an outage is in progress
-	Outage   Outage          // in progress, or else the last one; its Start is zero if there was none
-	Blip     Outage          // the last blip; its Start is zero if there was none
-	Breakers []BreakerStatus // by shard
+	Outage   Outage          // the outage in progress, or else the last outage; Start is zero before the first outage
+	Blip     Outage          // the last blip; Start is zero before the first blip
+	Breakers []BreakerStatus // the breaker of each shard
 
 	// MaxExcessHits is the most hits that this process can have admitted beyond the limits since its start. A
 	// late answer and a replay can lower it.
@@ -249,9 +249,9 @@ type Status struct {
 
 // BreakerStatus is a snapshot of a breaker.
 type BreakerStatus struct {
-	State  BreakerState
-	Since  time.Time                         // start of State
-	TimeIn [len(breakerStates)]time.Duration // time spent in each BreakerState
+	State       BreakerState
+	Since       time.Time                         // the start of State
+	TimeByState [len(breakerStates)]time.Duration // the time spent in each BreakerState
 }
 
 // Status returns a snapshot. It does not slow calls.
@@ -265,7 +265,7 @@ func (l *Limiter) Status() Status {
 	s.Down, s.Outage, s.Blip = l.shardsDown > 0, l.lastOutage, l.lastBlip
 	if s.Down {
 		s.Outage = l.currentTallyLocked().price()
-		s.Outage.Err = l.downErr
+		s.Outage.Err = l.outageError
 	}
 	return s
 }

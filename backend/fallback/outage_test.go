@@ -43,16 +43,16 @@ func TestPriceOfAnOutageByMode(t *testing.T) {
 				r := newFixture(t, func(o *Options) { o.Mode = c.mode })
 				lim := newLimit(t, 100, limit.Year)
 				r.openBreakers(lim, "k") // with peeks
-				before := r.Status().Outage
+				outageBefore := r.Status().Outage
 				for range 70 {
 					hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: c.n, Shadow: c.shadow}}
 					r.Take(t.Context(), time.Now(), hits, make([]backend.Result, 1))
 				}
 				check := func(o Outage) {
-					assert.Equal(t, int64(70), o.Calls-before.Calls)
-					assert.Equal(t, int64(70), o.Decisions-before.Decisions)
-					assert.Equal(t, int64(70), o.ByReason[backend.ReasonBreakerOpen]-before.ByReason[backend.ReasonBreakerOpen])
-					assert.Equal(t, c.admittedCalls, o.AdmittedCalls-before.AdmittedCalls)
+					assert.Equal(t, int64(70), o.Calls-outageBefore.Calls)
+					assert.Equal(t, int64(70), o.Decisions-outageBefore.Decisions)
+					assert.Equal(t, int64(70), o.ByReason[backend.ReasonBreakerOpen]-outageBefore.ByReason[backend.ReasonBreakerOpen])
+					assert.Equal(t, c.admittedCalls, o.AdmittedCalls-outageBefore.AdmittedCalls)
 					assert.Equal(t, c.admittedHits, o.AdmittedHits)
 					assert.Equal(t, c.maxExcess, o.MaxExcessHits)
 					assert.ErrorIs(t, o.Err, backend.ErrUnavailable)
@@ -128,7 +128,7 @@ func TestPricesOfManyLimitsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
 		r.primary.SetError(errDown)
-		for range maxTallyPointers + 50 { // limits that are part of a request
+		for range maxTallyPointers + 50 { // each request brings its own limit
 			r.takeRule(t, "shop > the request's own limit", newLimit(t, 10, limit.Day), 1)
 		}
 		for n := range maxPricedLimits + 50 {
@@ -155,15 +155,15 @@ func TestBlipsAreReportedTogether(t *testing.T) {
 			r.primary.SetError(nil)
 			r.take("k", lim, 1)
 		}
-		late := &backend.Error{Reason: backend.ReasonLate}
-		blip(late)
+		lateError := &backend.Error{Reason: backend.ReasonLate}
+		blip(lateError)
 		time.Sleep(blipReportDelay)
 		synctest.Wait()
 		require.Len(t, r.recordedBlips(), 1)
-		first := r.recordedBlips()[0]
-		assert.Equal(t, int64(1), first.ByReason[backend.ReasonLate])
-		assert.Equal(t, int64(1), first.MaxExcessHits)
-		assert.Zero(t, first.Duration(), "the blip has one decision")
+		firstBlip := r.recordedBlips()[0]
+		assert.Equal(t, int64(1), firstBlip.ByReason[backend.ReasonLate])
+		assert.Equal(t, int64(1), firstBlip.MaxExcessHits)
+		assert.Zero(t, firstBlip.Duration(), "the blip has one decision")
 
 		for range 5 {
 			blip(errDown)
@@ -174,10 +174,10 @@ func TestBlipsAreReportedTogether(t *testing.T) {
 		time.Sleep(blipReportPause)
 		synctest.Wait()
 		require.Len(t, r.recordedBlips(), 2)
-		second := r.recordedBlips()[1]
-		assert.Equal(t, int64(5), second.ByReason[backend.ReasonOutage])
-		assert.Equal(t, 4*time.Second, second.Duration(), "from the first decision to the last")
-		assert.Equal(t, []LimitPrice{{Limit: "100 per day", Decisions: 5, AdmittedHits: 5, MaxExcessHits: 5}}, second.Limits)
+		secondBlip := r.recordedBlips()[1]
+		assert.Equal(t, int64(5), secondBlip.ByReason[backend.ReasonOutage])
+		assert.Equal(t, 4*time.Second, secondBlip.Duration(), "from the first decision to the last")
+		assert.Equal(t, []LimitPrice{{Limit: "100 per day", Decisions: 5, AdmittedHits: 5, MaxExcessHits: 5}}, secondBlip.Limits)
 		time.Sleep(time.Hour)
 		assert.Len(t, r.recordedBlips(), 2, "a quiet time has no report")
 		assert.Zero(t, r.Status().Outage.Start)
@@ -196,7 +196,7 @@ func TestBlipThatBecomesAnOutageHasOneReport(t *testing.T) {
 	})
 }
 
-// Each hit is in one report: an outage contains an earlier blip only if the blip was not reported yet.
+// Each hit is in one report: an outage contains an earlier blip only if the blip has no report yet.
 func TestOutageContainsABlipWithoutAReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
@@ -210,7 +210,7 @@ func TestOutageContainsABlipWithoutAReport(t *testing.T) {
 		blip()
 		time.Sleep(2 * blipReportDelay)
 		start := time.Now()
-		blip() // its report waits for ten seconds
+		blip() // the report of this blip comes after ten seconds
 		time.Sleep(5 * time.Second)
 		r.openBreakers(lim, "k")
 		time.Sleep(time.Minute)
@@ -228,73 +228,72 @@ func TestBreakerReportsItsStatesAndTheirTimes(t *testing.T) {
 		lim := newLimit(t, 100, limit.Day)
 		time.Sleep(time.Minute)
 		r.openBreakers(lim, "b")
-		opened := r.Status().Breakers[1]
-		assert.Equal(t, Open, opened.State)
-		assert.Equal(t, 2*openAfter, opened.TimeIn[Failing], "until the third failure")
-		assert.GreaterOrEqual(t, opened.TimeIn[Closed], time.Minute)
+		openStatus := r.Status().Breakers[1]
+		assert.Equal(t, Open, openStatus.State)
+		assert.Equal(t, 2*openAfter, openStatus.TimeByState[Failing], "until the third failure")
+		assert.GreaterOrEqual(t, openStatus.TimeByState[Closed], time.Minute)
 		time.Sleep(5 * time.Second)
-		assert.Equal(t, opened.TimeIn[Open]+5*time.Second, r.Status().Breakers[1].TimeIn[Open])
+		assert.Equal(t, openStatus.TimeByState[Open]+5*time.Second, r.Status().Breakers[1].TimeByState[Open])
 		r.heal()
-		closed := r.Status().Breakers[1]
-		assert.Equal(t, Closed, closed.State)
+		closedStatus := r.Status().Breakers[1]
+		assert.Equal(t, Closed, closedStatus.State)
 		assert.Equal(t, Closed, r.Status().Breakers[0].State)
-		assert.Zero(t, r.Status().Breakers[0].TimeIn[Open])
+		assert.Zero(t, r.Status().Breakers[0].TimeByState[Open])
 
 		require.Len(t, r.breakerLog, 2)
 		assert.Equal(t, 1, r.breakerLog[0].Shard)
 		assert.True(t, r.breakerLog[0].Open)
 		assert.ErrorIs(t, r.breakerLog[0].Err, backend.ErrUnavailable)
 		assert.False(t, r.breakerLog[1].Open)
-		assert.Equal(t, closed.TimeIn[Open], r.breakerLog[1].OpenFor)
+		assert.Equal(t, closedStatus.TimeByState[Open], r.breakerLog[1].OpenFor)
 	})
 }
 
 func TestReplayLowersThePriceIfCountersWereKept(t *testing.T) {
 	for _, c := range []struct {
-		name       string
-		algorithm  limit.Algorithm
-		keeps      func(int) bool
-		spent      int64 // in the primary before the outage, of 100
-		shadow     bool
-		wantExcess int64 // of 50 admitted hits
+		name          string
+		algorithm     limit.Algorithm
+		keepsCounters func(int) bool
+		spentBefore   int64 // the hits of 100 that the primary had spent before the outage
+		shadow        bool
+		wantExcess    int64 // the excess of 50 admitted hits
 	}{
-		{name: "all hits are within the limit", keeps: always, spent: 50, wantExcess: 0},
-		{name: "some hits are beyond the limit", keeps: always, spent: 70, wantExcess: 20},
-		{name: "all hits are beyond the limit", keeps: always, spent: 100, wantExcess: 50},
-		{name: "counters were lost", keeps: func(int) bool { return false }, spent: 50, wantExcess: 50},
-		{name: "nobody knows", spent: 50, wantExcess: 50},
-		{name: "counts fall by themselves", algorithm: limit.TokenBucket, keeps: always, spent: 50, wantExcess: 50},
-		{name: "shadow limit", keeps: always, spent: 100, shadow: true, wantExcess: 0},
+		{name: "all hits are within the limit", keepsCounters: keepsAlways, spentBefore: 50, wantExcess: 0},
+		{name: "some hits are beyond the limit", keepsCounters: keepsAlways, spentBefore: 70, wantExcess: 20},
+		{name: "all hits are beyond the limit", keepsCounters: keepsAlways, spentBefore: 100, wantExcess: 50},
+		{name: "counters were lost", keepsCounters: func(int) bool { return false }, spentBefore: 50, wantExcess: 50},
+		{name: "the fallback does not know whether counters were kept", spentBefore: 50, wantExcess: 50},
+		{name: "counts fall by themselves", algorithm: limit.TokenBucket, keepsCounters: keepsAlways, spentBefore: 50, wantExcess: 50},
+		{name: "shadow limit", keepsCounters: keepsAlways, spentBefore: 100, shadow: true, wantExcess: 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newFixture(t, func(o *Options) { o.KeepsCounters = c.keeps })
+				r := newFixture(t, func(o *Options) { o.KeepsCounters = c.keepsCounters })
 				lim := newLimit(t, 100, limit.Year, func(s *limit.Spec) { s.Algorithm = c.algorithm })
-				r.take("k", lim, c.spent)
+				r.take("k", lim, c.spentBefore)
 				r.openBreakers(lim, "k") // with peeks
 				for range 70 {
 					hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1, Shadow: c.shadow}}
 					r.Take(t.Context(), time.Now(), hits, make([]backend.Result, 1))
 				}
-				during := r.Status().Outage
 				if !c.shadow {
-					assert.Equal(t, int64(50), during.MaxExcessHits, "nobody knows while the outage lasts")
+					assert.Equal(t, int64(50), r.Status().Outage.MaxExcessHits, "the fallback knows no price while the outage lasts")
 				}
 				r.heal()
 				outage := r.stateChanges()[1].Outage
 				assert.Equal(t, c.wantExcess, outage.MaxExcessHits)
 				assert.Equal(t, int64(50), outage.AdmittedHits)
-				assert.Equal(t, c.keeps != nil && c.keeps(0), outage.CountersKept)
+				assert.Equal(t, c.keepsCounters != nil && c.keepsCounters(0), outage.CountersKept)
 			})
 		})
 	}
 }
 
-func always(int) bool { return true }
+func keepsAlways(int) bool { return true }
 
 func TestHitsOfEarlierWindowsKeepTheirPrice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, func(o *Options) { o.KeepsCounters = always })
+		r := newFixture(t, func(o *Options) { o.KeepsCounters = keepsAlways })
 		lim := newLimit(t, 100, limit.Minute)
 		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)))
 		r.openBreakers(lim, "k")

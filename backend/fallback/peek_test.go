@@ -38,7 +38,7 @@ func TestPeekIsTheAnswerOfTake(t *testing.T) {
 	}
 }
 
-func TestPeeksCountNothingAndTripNoBreaker(t *testing.T) {
+func TestPeeksCountNothingAndOpenNoBreaker(t *testing.T) {
 	r := newFixture(t, nil)
 	lim := newLimit(t, 10, limit.Day)
 	r.primary.SetError(errDown)
@@ -57,7 +57,7 @@ func TestPeeksCountNothingAndTripNoBreaker(t *testing.T) {
 	assert.Equal(t, Failing, r.Status().Breakers[0].State, "only a hit ends the failures")
 }
 
-// peek returns what r would answer to a hit of 0.
+// peek returns the answer of r to a hit with an N of 0.
 func (r *fixture) peek(key string, lim *limit.Limit) backend.Result {
 	peeks := make([]backend.Peek, 1)
 	r.Peek(context.Background(), time.Now(), []backend.Hit{{Key: []byte(key), Limit: lim, N: 1}}, peeks)

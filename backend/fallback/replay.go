@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	replayBatchSize  = 64                    // counters in one Take of a replay
-	firstReplayPause = 20 * time.Millisecond // before the log of a closed breaker is replayed
+	replayBatchSize  = 64                    // the most counters in one Take of a replay
+	firstReplayPause = 20 * time.Millisecond // the pause before the replay of a closed breaker
 )
 
 // startReplay replays the log of b in the background, once the primary answers.
@@ -27,7 +27,7 @@ func (b *breaker) startReplay() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ctx.Err() == nil {
-		l.probes.Go(b.replayUntilEmpty)
+		l.workers.Go(b.replayUntilEmpty)
 	}
 }
 
@@ -49,14 +49,14 @@ func (b *breaker) replayUntilEmpty() {
 	}
 }
 
-// replay empties the log and charges the primary with the entries. It never repeats a batch that was sent, because
-// the primary may have charged the hits. Other entries go back to the log. countersKept reports that the primary
+// replay empties the log and charges the primary with the entries. It never sends a batch twice, because the primary may
+// have charged the hits. It puts entries that it does not send back into the log. keepsCounters means that the primary
 // has kept its counters in the outage.
-func (b *breaker) replay(countersKept bool) {
+func (b *breaker) replay(keepsCounters bool) {
 	ctx := b.limiter.ctx
 	for batch := range slices.Chunk(b.log.drain(), replayBatchSize) {
 		if !b.isOpen() && ctx.Err() == nil {
-			b.limiter.replayBatch(ctx, batch, countersKept)
+			b.limiter.replayBatch(ctx, batch, keepsCounters)
 			continue
 		}
 		for _, e := range batch {
@@ -65,28 +65,29 @@ func (b *breaker) replay(countersKept bool) {
 	}
 }
 
-// replayBatch charges the primary with the entries' hits that still count: at most the hits that the secondary's
-// counter has spent now. This counter keeps its value, so that an outage soon after does not grant the share again.
-func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, countersKept bool) {
-	local, shared := backend.NewSubBatch(), backend.NewSubBatch()
-	defer local.Release()
-	defer shared.Release()
+// replayBatch charges the primary with the hits of the entries that still count: for each counter, at most the hits that
+// the secondary has spent now. The secondary keeps these hits, so a second outage soon after does not grant the share
+// again.
+func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, keepsCounters bool) {
+	peeks, charges := backend.NewSubBatch(), backend.NewSubBatch()
+	defer peeks.Release()
+	defer charges.Release()
 	for i, e := range entries {
-		local.AddWithPrefix(Namespace, i, backend.Hit{Key: []byte(e.key), Limit: l.share(e.limit)}) // a peek
+		peeks.AddWithPrefix(Namespace, i, backend.Hit{Key: []byte(e.key), Limit: l.share(e.limit)})
 	}
-	local.Take(ctx, time.Now(), l.o.Secondary)
+	peeks.Take(ctx, time.Now(), l.o.Secondary)
 
 	for i, e := range entries {
-		capacity := local.Hits[i].Limit.Capacity()
-		spent := capacity - local.Results[i].Remaining
-		n := min(e.n, spent, capacity) // spent exceeds the capacity if denied hits are charged
-		if n > 0 && local.Results[i].Err == nil || n < 0 && time.Now().Before(e.refundUntil) {
-			shared.Add(i, backend.Hit{Key: []byte(e.key), Limit: e.limit.Charging(), N: n, Shadow: true})
+		capacity := peeks.Hits[i].Limit.Capacity()
+		spentHits := capacity - peeks.Results[i].Remaining
+		n := min(e.n, spentHits, capacity) // spent exceeds the capacity if denied hits are charged
+		if n > 0 && peeks.Results[i].Err == nil || n < 0 && time.Now().Before(e.refundUntil) {
+			charges.Add(i, backend.Hit{Key: []byte(e.key), Limit: e.limit.Charging(), N: n, Shadow: true})
 		}
 	}
-	shared.Take(ctx, time.Now(), l.o.Primary)
-	for j, h := range shared.Hits {
-		i, r := shared.Index[j], &shared.Results[j]
+	charges.Take(ctx, time.Now(), l.o.Primary)
+	for j, h := range charges.Hits {
+		i, r := charges.Index[j], &charges.Results[j]
 		switch {
 		case backend.IsNotSent(r.Err):
 			b := l.breakerOf(&h)
@@ -94,20 +95,20 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, cou
 			b.startReplay()
 		case r.Err != nil || h.N < 0:
 		default:
-			if t := l.tally.Load(); t != nil { // else the blip has been reported
+			if t := l.tally.Load(); t != nil { // it is nil after the report of a blip
 				t.replayed.Add(h.N)
 			}
 			l.o.Observer.Replayed(h.N)
-			if countersKept {
-				entries[i].lowerPrice(h.N, r.Result, local.Results[i].Result)
+			if keepsCounters {
+				entries[i].lowerPrice(h.N, r.Result, peeks.Results[i].Result)
 			}
 		}
 	}
 }
 
-// lowerPrice takes hits off the price of the outage that are within the limit for certain. charge is the answer of
-// the primary to n hits, and peek the answer of the secondary before. The count of an aligned window has all hits of
-// this window, so at most the hits beyond the limit are too many. Other counts fall during the outage.
+// lowerPrice subtracts hits from the price of the outage if they are certainly within the limit. charge is the answer of
+// the primary to n hits, and peek the earlier answer of the secondary. The count of an aligned window has all hits of
+// this window, so only hits beyond the limit are excess. Other counts fall during the outage, so their price stays.
 func (e *pendingCharge) lowerPrice(n int64, charge, peek limit.Result) {
 	isSameWindow := max(charge.ResetAfter-peek.ResetAfter, peek.ResetAfter-charge.ResetAfter) < e.limit.Period()/2
 	if !e.limit.Algorithm.Aligned() || !isSameWindow {
@@ -119,14 +120,14 @@ func (e *pendingCharge) lowerPrice(n int64, charge, peek limit.Result) {
 
 // lateHit is a hit that was decided here while the answer of the primary may still come.
 type lateHit struct {
-	hit        backend.Hit // with a Key of its own
+	hit        backend.Hit // has a copy of the Key
 	mode       limit.FailureMode
 	isAdmitted bool
-	chargeEnd  time.Time // until when the secondary has charged the hit
+	chargeEnd  time.Time // when the secondary forgets the charge of the hit
 	tally      *limitTally
 }
 
-// chargeEnd returns the time until which the secondary has charged h, with the answer r.
+// chargeEnd returns when the secondary forgets the charge of h. r is the answer of the secondary.
 func chargeEnd(h *backend.Hit, r *backend.Result) time.Time {
 	switch now := time.Now(); {
 	case r.Held: // a renewal charges nothing
@@ -139,14 +140,14 @@ func chargeEnd(h *backend.Hit, r *backend.Result) time.Time {
 }
 
 // awaitLateAnswer settles h once the late answer of the primary comes. It does not block.
-func (l *Limiter) awaitLateAnswer(late *backend.LateError, h *lateHit) {
+func (l *Limiter) awaitLateAnswer(lateError *backend.LateError, h *lateHit) {
 	h.hit.Key = slices.Clone(h.hit.Key)
-	late.OnArrival(func(answer backend.Result) { l.settle(h, answer) })
+	lateError.OnArrival(func(answer backend.Result) { l.settle(h, answer) })
 }
 
-// settle compares the decision about a late hit with the answer of the primary. Each admitted hit is then charged
-// once: in the primary or in the secondary. A hold that the primary has given to a denied hit stays until it
-// expires, because it can be a renewed hold.
+// settle compares the decision about a late hit with the answer of the primary. Afterwards, each admitted hit is charged
+// once: in the primary or in the secondary. If the primary has given a hold to a denied hit, the hold stays until it
+// expires, because the hit can have renewed the hold.
 func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 	b, hasHolds := l.breakerOf(&h.hit), h.hit.Limit.Algorithm.HasHolds()
 	switch {
@@ -155,7 +156,7 @@ func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 			b.replayLater(&h.hit, h.tally)
 		}
 	case answer.Err != nil || !answer.Allowed:
-		// Nobody knows what the primary has charged, or the hit is beyond the limit.
+		// Either nobody knows whether the primary has charged the hit, or the hit is beyond the limit.
 	case h.isAdmitted:
 		h.tally.addExcess(-excessOf(&h.hit))
 		if h.mode == limit.FailLocal && time.Now().Before(h.chargeEnd) {
@@ -173,24 +174,24 @@ func (l *Limiter) refundSecondary(h *backend.Hit) {
 	refund.Take(l.ctx, time.Now(), l.o.Secondary)
 }
 
-// replayLater charges the primary with an admitted hit that it has certainly not charged.
+// replayLater lets the replay charge the primary with an admitted hit. The primary has certainly not charged the hit.
 func (b *breaker) replayLater(h *backend.Hit, lt *limitTally) {
 	b.log.add(h.Key, pendingCharge{limit: h.Limit, n: h.N, tally: lt, excess: excessOf(h)})
 	b.startReplay()
 }
 
-// refundLater takes a denied hit off the primary's counter, unless the time is after end.
+// refundLater lets the replay refund a denied hit in the primary, but not after end.
 func (b *breaker) refundLater(h *backend.Hit, end time.Time) {
 	b.log.add(h.Key, pendingCharge{limit: h.Limit, n: -h.N, refundUntil: end})
 	b.startReplay()
 }
 
-// replayLog collects what one shard must be charged with, or gets back. A log drops hits that exceed maxLogBytes.
+// replayLog collects the charges and refunds that one shard must still get. It drops hits that exceed maxLogBytes.
 type replayLog struct {
-	bytes *atomic.Int64 // memory of all logs of the Limiter
+	bytes *atomic.Int64 // the memory of all logs of the Limiter
 
 	mu      sync.Mutex
-	pending map[counterName]*pendingCharge
+	charges map[counterName]*pendingCharge
 }
 
 type counterName struct{ key, tag string }
@@ -199,34 +200,34 @@ type counterName struct{ key, tag string }
 type pendingCharge struct {
 	key    string
 	limit  *limit.Limit
-	n      int64       // negative if the primary gets hits back
-	tally  *limitTally // of the outage
-	excess int64       // hits of n that tally.excessHits contains
+	n      int64       // the number of hits; negative for a refund
+	tally  *limitTally // the counts of the limit in the outage
+	excess int64       // the part of n that tally.excessHits includes
 
-	refundUntil time.Time // after it, the primary gets no hits back
+	refundUntil time.Time // no refund is sent later
 }
 
 const (
-	maxLogBytes   = 32 << 20 // of a Limiter's logs: about 100,000 counters
-	entryOverhead = 200      // bytes of an entry besides its key
+	maxLogBytes   = 32 << 20 // the memory of a Limiter's logs, enough for about 100,000 counters
+	entryOverhead = 200      // the bytes of an entry without its key
 )
 
-// add adds c to the entry of key. c.key is not used.
+// add adds c to the entry of key. It ignores c.key.
 func (g *replayLog) add(key []byte, c pendingCharge) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	e := g.pending[counterName{string(key), c.limit.Tag()}]
+	e := g.charges[counterName{string(key), c.limit.Tag()}]
 	if e == nil {
 		size := int64(len(key) + entryOverhead)
 		if g.bytes.Add(size) > maxLogBytes {
 			g.bytes.Add(-size)
 			return
 		}
-		if g.pending == nil {
-			g.pending = map[counterName]*pendingCharge{}
+		if g.charges == nil {
+			g.charges = map[counterName]*pendingCharge{}
 		}
 		e = &pendingCharge{key: string(key)}
-		g.pending[counterName{e.key, c.limit.Tag()}] = e
+		g.charges[counterName{e.key, c.limit.Tag()}] = e
 	}
 	e.limit, e.n = c.limit, min(e.n+min(c.n, limit.MaxHits), limit.MaxHits)
 	if e.tally != c.tally && c.tally != nil {
@@ -241,16 +242,16 @@ func (g *replayLog) add(key []byte, c pendingCharge) {
 func (g *replayLog) isEmpty() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(g.pending) == 0
+	return len(g.charges) == 0
 }
 
 func (g *replayLog) drain() []*pendingCharge {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for name := range g.pending {
+	for name := range g.charges {
 		g.bytes.Add(-int64(len(name.key) + entryOverhead))
 	}
-	entries := slices.Collect(maps.Values(g.pending))
-	g.pending = nil
+	entries := slices.Collect(maps.Values(g.charges))
+	g.charges = nil
 	return entries
 }

@@ -36,16 +36,16 @@ func TestAdmittedHitsAreReplayedOnce(t *testing.T) {
 				r.take("k", lim, -5)
 				time.Sleep(time.Second)
 				r.heal()
-				assert.Equal(t, int64(10+45), spent(r.shared, "k", lim), "the secondary admitted 50 and refunded 5")
+				assert.Equal(t, int64(10+45), spent(r.primaryCounters, "k", lim), "the secondary admitted 50 and refunded 5")
 				assert.Equal(t, int64(45), r.stateChanges()[1].Outage.Replayed)
 
 				r.openBreakers(lim, "k")
 				assert.True(t, r.take("k", lim, 5).Allowed, "the refund leaves room for 5 hits")
 				assert.False(t, r.take("k", lim, 1).Allowed, "the secondary grants its share once")
 				r.heal()
-				assert.Equal(t, int64(10+50), spent(r.shared, "k", lim))
+				assert.Equal(t, int64(10+50), spent(r.primaryCounters, "k", lim))
 				time.Sleep(time.Hour)
-				assert.Equal(t, int64(10+50), spent(r.shared, "k", lim))
+				assert.Equal(t, int64(10+50), spent(r.primaryCounters, "k", lim))
 			})
 		})
 	}
@@ -64,10 +64,10 @@ func TestHitsOfAnOutageAreReplayedAfterAFullQueue(t *testing.T) {
 		assert.True(t, r.take("k", lim, 30).Allowed)
 		r.primary.SetError(errFull)
 		r.waitUntilUp()
-		assert.Zero(t, spent(r.shared, "k", lim))
+		assert.Zero(t, spent(r.primaryCounters, "k", lim))
 		r.primary.SetError(nil)
 		time.Sleep(2 * maxProbePause)
-		assert.Equal(t, int64(30), spent(r.shared, "k", lim))
+		assert.Equal(t, int64(30), spent(r.primaryCounters, "k", lim))
 	})
 }
 
@@ -75,7 +75,7 @@ func TestExpiredHitsAreNotReplayed(t *testing.T) {
 	for _, c := range []struct {
 		algorithm    limit.Algorithm
 		chargeDenied bool
-		wantSpent    int64 // after the replay of 50 hits from 61 seconds ago and 3 hits from now
+		wantSpent    int64 // after the replay of 50 hits that are 61 seconds old, and of 3 new hits
 	}{
 		{limit.FixedWindow, false, 3},
 		{limit.FixedWindow, true, 3},
@@ -97,7 +97,7 @@ func TestExpiredHitsAreNotReplayed(t *testing.T) {
 					r.take("k", lim, 1)
 				}
 				r.heal()
-				assert.InDelta(t, c.wantSpent, spent(r.shared, "k", lim), 1)
+				assert.InDelta(t, c.wantSpent, spent(r.primaryCounters, "k", lim), 1)
 			})
 		})
 	}
@@ -112,17 +112,17 @@ func TestDeniedHitsAreNotReplayed(t *testing.T) {
 			r.take("k", lim, 1)
 		}
 		r.heal()
-		assert.Equal(t, int64(50), spent(r.shared, "k", lim))
+		assert.Equal(t, int64(50), spent(r.primaryCounters, "k", lim))
 	})
 }
 
 // If a call fails while its breaker is closed, the primary may have charged the hits.
 func TestHitsSentToThePrimaryAreNotReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		shared, loseAnswers := local.New(local.Options{}), new(atomic.Bool)
+		primary, loseAnswers := local.New(local.Options{}), new(atomic.Bool)
 		r := newFixture(t, func(o *Options) {
 			o.Primary = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-				shared.Take(ctx, now, hits, results)
+				primary.Take(ctx, now, hits, results)
 				if loseAnswers.Load() {
 					failAll(results)
 				}
@@ -137,7 +137,7 @@ func TestHitsSentToThePrimaryAreNotReplayed(t *testing.T) {
 		require.True(t, r.isDown())
 		loseAnswers.Store(false)
 		r.waitUntilUp()
-		assert.Equal(t, int64(100), spent(shared, "k", lim), "charged by the call or by the replay, never by both")
+		assert.Equal(t, int64(100), spent(primary, "k", lim), "charged by the call or by the replay, never by both")
 	})
 }
 
@@ -149,27 +149,27 @@ func failAll(results []backend.Result) {
 
 func TestFailedReplayBatchIsNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		shared, failingReplays, down := local.New(local.Options{}), new(atomic.Int32), new(atomic.Bool)
+		primary, failingReplays, isDown := local.New(local.Options{}), new(atomic.Int32), new(atomic.Bool)
 		r := newFixture(t, func(o *Options) {
 			o.Probe = func(context.Context, int) error {
-				if down.Load() {
+				if isDown.Load() {
 					return errDown
 				}
 				return nil
 			}
 			o.Primary = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-				if down.Load() {
+				if isDown.Load() {
 					failAll(results)
 					return
 				}
-				shared.Take(ctx, now, hits, results) // charges even if the answer is lost
+				primary.Take(ctx, now, hits, results) // charges even if the answer is lost
 				if hits[0].Shadow && failingReplays.Add(-1) >= 0 {
 					failAll(results)
 				}
 			})
 		})
 		lim := newLimit(t, 1000, limit.Year)
-		down.Store(true)
+		isDown.Store(true)
 		for range 10 {
 			r.take("k", lim, 0)
 			time.Sleep(20 * time.Millisecond)
@@ -178,10 +178,10 @@ func TestFailedReplayBatchIsNotRepeated(t *testing.T) {
 			r.take(fmt.Sprint("k", i), lim, 1)
 		}
 		failingReplays.Store(2)
-		down.Store(false)
+		isDown.Store(false)
 		r.waitUntilUp()
 		for i := range 5 * replayBatchSize {
-			assert.Equal(t, int64(1), spent(shared, fmt.Sprint("k", i), lim))
+			assert.Equal(t, int64(1), spent(primary, fmt.Sprint("k", i), lim))
 		}
 		assert.Equal(t, int64(3*replayBatchSize), r.stateChanges()[1].Outage.Replayed)
 		assert.Equal(t, int64(3*replayBatchSize), r.hitsReplayed.Load())
@@ -200,12 +200,12 @@ func TestReplayKeepsEntriesWhileBreakerIsOpen(t *testing.T) {
 		assert.Zero(t, r.hitsReplayed.Load())
 		r.heal()
 		for i := range 3 * replayBatchSize {
-			assert.Equal(t, int64(1), spent(r.shared, fmt.Sprint("k", i), lim))
+			assert.Equal(t, int64(1), spent(r.primaryCounters, fmt.Sprint("k", i), lim))
 		}
 	})
 }
 
-// A call can see its breaker open and log its hits after the first replay.
+// A call that saw the breaker open can log its hits after the first replay.
 func TestHitsLoggedDuringTheReplayAreReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
@@ -217,11 +217,11 @@ func TestHitsLoggedDuringTheReplayAreReplayed(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		synctest.Wait()
-		require.Equal(t, int64(1), spent(r.shared, "k", lim))
+		require.Equal(t, int64(1), spent(r.primaryCounters, "k", lim))
 		results := []backend.Result{{Err: errBreakerOpen}}
 		r.serveFailedHits(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, results)
 		time.Sleep(time.Second)
-		assert.Equal(t, int64(2), spent(r.shared, "k", lim))
+		assert.Equal(t, int64(2), spent(r.primaryCounters, "k", lim))
 		assert.False(t, r.isDown())
 	})
 }
@@ -233,7 +233,7 @@ func TestHitsOfModeAllowAreNotReplayed(t *testing.T) {
 		r.openBreakers(lim, "k")
 		r.take("k", lim, 1)
 		r.heal()
-		assert.Zero(t, spent(r.shared, "k", lim))
+		assert.Zero(t, spent(r.primaryCounters, "k", lim))
 	})
 }
 
@@ -266,8 +266,8 @@ func TestReplayLogSumsTheHitsOfEachKeyAndTag(t *testing.T) {
 	assert.Equal(t, int64(limit.MaxHits), max(entries[0].n, entries[1].n), "bounded")
 }
 
-// The hits of a closed breaker are replayed in the background.
-func TestReplayNeedsAProbeThatSucceedsAndEnds(t *testing.T) {
+// With a closed breaker, the replay runs in the background.
+func TestReplayWaitsForASuccessfulProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var probes atomic.Int64
 		var probeErr atomic.Pointer[error]
@@ -286,15 +286,15 @@ func TestReplayNeedsAProbeThatSucceedsAndEnds(t *testing.T) {
 		}
 		r.primary.SetError(nil)
 		time.Sleep(time.Minute)
-		assert.Zero(t, spent(r.shared, "k", lim), "the shard does not work")
+		assert.Zero(t, spent(r.primaryCounters, "k", lim), "the shard does not work")
 		assert.InDelta(t, time.Minute/maxProbePause, probes.Load(), float64(time.Minute/maxProbePause)/2, "one after the other")
 		setProbe(nil)
 		time.Sleep(time.Second)
-		assert.Equal(t, int64(10), spent(r.shared, "k", lim))
-		before := probes.Load()
+		assert.Equal(t, int64(10), spent(r.primaryCounters, "k", lim))
+		probesBefore := probes.Load()
 		time.Sleep(time.Minute)
-		assert.Equal(t, before, probes.Load(), "nothing is left to replay")
-		assert.Equal(t, int64(10), spent(r.shared, "k", lim))
+		assert.Equal(t, probesBefore, probes.Load(), "nothing is left to replay")
+		assert.Equal(t, int64(10), spent(r.primaryCounters, "k", lim))
 	})
 }
 
@@ -302,18 +302,18 @@ func TestRefundAfterItsTimeIsDropped(t *testing.T) {
 	for _, wait := range []time.Duration{time.Second, 61 * time.Minute} { // the charge has ended with its window
 		synctest.Test(t, func(t *testing.T) {
 			r, primary := newFixture(t, nil), &latePrimary{}
-			primary.next, r.o.Primary = r.shared, primary
+			primary.next, r.o.Primary = r.primaryCounters, primary
 			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
 			lim := newLimit(t, 100, limit.Hour)
-			r.take("k", lim, 60) // denied here, and admitted by the primary
+			r.take("k", lim, 60) // the secondary denies the hits, and the primary admits them
 			r.o.Primary = r.primary
 			r.primary.SetError(errNotSent)
 			primary.arrive()
 			time.Sleep(wait)
-			assert.True(t, takeOne(r.shared, "k", lim, 10).Allowed)
+			assert.True(t, takeOne(r.primaryCounters, "k", lim, 10).Allowed)
 			r.primary.SetError(nil)
 			time.Sleep(2 * maxProbePause)
-			assert.Equal(t, int64(10), spent(r.shared, "k", lim), "after %v", wait)
+			assert.Equal(t, int64(10), spent(r.primaryCounters, "k", lim), "after %v", wait)
 			assert.Zero(t, r.hitsReplayed.Load())
 		})
 	}

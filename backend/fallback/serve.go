@@ -11,11 +11,11 @@ import (
 )
 
 // serveFailedHits reports the outcome of each hit to its breaker, and decides the hits that the primary could not
-// decide. An error stays if the caller caused the error, or if another Limiter would fail as well.
+// decide. It leaves an error if the caller caused the error, or if another Limiter would fail as well.
 func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var localBatch *backend.SubBatch
 	var space [8]failedHit // requests with more hits allocate
-	failed := space[:0]
+	failedHits := space[:0]
 	for i := range hits {
 		h, r := &hits[i], &results[i]
 		reason := backend.ReasonOf(r.Err)
@@ -23,12 +23,12 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 		case r.Err == nil:
 			l.breakerOf(h).recordSuccess()
 			continue
-		case !serves(ctx, reason):
+		case !canServe(ctx, reason):
 			continue
 		case reason != backend.ReasonOverload && !backend.IsNotSent(r.Err):
 			l.breakerOf(h).recordFailure(now, r.Err)
 		}
-		failed = append(failed, failedHit{i, r.Err})
+		failedHits = append(failedHits, failedHit{i, r.Err})
 		if l.mode(h.Limit) != limit.FailLocal {
 			*r = l.fixedAnswer(h, reason)
 			continue
@@ -38,10 +38,10 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 		}
 		localBatch.AddWithPrefix(Namespace, i, l.localHit(h))
 	}
-	if len(failed) == 0 {
+	if len(failedHits) == 0 {
 		return
 	}
-	l.o.Observer.Served(len(failed))
+	l.o.Observer.Served(len(failedHits))
 	if localBatch != nil {
 		l.serveLocal(ctx, now, localBatch, hits, results)
 		localBatch.Release()
@@ -49,17 +49,18 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 	if backend.HasGroup(hits) {
 		l.undoGroup(ctx, now, hits, results)
 	}
-	l.record(hits, results, failed)
+	l.record(hits, results, failedHits)
 }
 
-// serves reports whether the fallback decides a hit that has no decision for a reason. Without a reason, another
-// Limiter would fail as well.
-func serves(ctx context.Context, reason backend.Reason) bool {
+// canServe reports whether the fallback decides a hit that the primary did not decide for this reason. With ReasonNone,
+// another Limiter would fail as well.
+func canServe(ctx context.Context, reason backend.Reason) bool {
 	return reason == backend.ReasonBreakerOpen || reason != backend.ReasonNone && ctx.Err() == nil
 }
 
-// undoGroup refunds hits of a denied group. If only the primary denies the group, the secondary has charged its
-// own hits of the group, and vice versa. Until the refund, other callers see the charges.
+// undoGroup refunds hits of a denied group. If only the primary denies the group, the secondary has charged its part of
+// the group, and undoGroup refunds this part. If only the secondary denies the group, undoGroup refunds the hits of the
+// primary. Other callers see the charges until the refund.
 func (l *Limiter) undoGroup(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var isDenied, primaryDenies, secondaryDenies bool
 	for i := range hits {
@@ -94,7 +95,7 @@ type failedHit struct {
 	err   error
 }
 
-// localHit returns the hit on the share of h's limit, for the secondary.
+// localHit returns the hit that the secondary gets for h. Its Limit is the share of h's limit.
 func (l *Limiter) localHit(h *backend.Hit) backend.Hit {
 	return backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: h.N, HoldID: h.HoldID, Shadow: h.Shadow, AllOrNone: h.AllOrNone}
 }
@@ -144,7 +145,7 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, p
 	backend.PeekWith(ctx, now, l.takePeeks, hits, peeks)
 }
 
-// Forget implements backend.Layer. A reset of the counters does not concern the secondary.
+// Forget implements backend.Layer. It keeps the counters of the secondary.
 func (l *Limiter) Forget(*backend.Hit) {}
 
 func (l *Limiter) takePeeks(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
@@ -155,7 +156,7 @@ func (l *Limiter) takePeeks(ctx context.Context, now time.Time, hits []backend.H
 		h, r := &hits[i], &results[i]
 		switch {
 		case r.Err == nil:
-		case !serves(ctx, backend.ReasonOf(r.Err)):
+		case !canServe(ctx, backend.ReasonOf(r.Err)):
 		case l.mode(h.Limit) == limit.FailLocal:
 			localBatch.AddWithPrefix(Namespace, i, l.localHit(h))
 		default:
@@ -165,7 +166,7 @@ func (l *Limiter) takePeeks(ctx context.Context, now time.Time, hits []backend.H
 	l.serveLocal(ctx, now, localBatch, hits, results)
 }
 
-// FailingSince returns the time since which the breaker of h is not closed, or the zero Time.
+// FailingSince returns when the breaker of h left the state Closed, or the zero Time if the breaker is closed.
 func (l *Limiter) FailingSince(h *backend.Hit) time.Time {
 	if s := l.breakerOf(h).status(); s.State != Closed {
 		return s.Since
@@ -181,20 +182,20 @@ type Secondary interface {
 	SpendAtLeast(now time.Time, key []byte, l *limit.Limit, n int64)
 }
 
-// startFromLastCount lets the secondary's counter of h start from the last count of the primary: the same part of
-// the share is spent. localHit is h as the secondary gets it.
+// startFromLastCount lets the secondary's counter of h start from the last count of the primary. If half of the limit
+// was spent, half of the share is spent then. localHit is what localHit returns for h.
 func (l *Limiter) startFromLastCount(now time.Time, h, localHit *backend.Hit) {
-	if l.o.LastCount == nil || h.Limit.Algorithm.HasHolds() { // nobody would release holds without a holder
+	if l.o.LastCount == nil || h.Limit.Algorithm.HasHolds() { // a hold of the last count has no holder that could release it
 		return
 	}
-	spent, since, ok := l.o.LastCount(now, h)
-	if !ok || spent <= 0 {
+	spentHits, since, ok := l.o.LastCount(now, h)
+	if !ok || spentHits <= 0 {
 		return
 	}
 	if h.Limit.Algorithm.Aligned() {
-		since = now // in the same window, whatever the clock of the primary says
+		since = now // the clock of the primary can differ, but the window is the same
 	}
-	part := min(float64(spent)/float64(h.Limit.Capacity()), 1)
+	spentPart := min(float64(spentHits)/float64(h.Limit.Capacity()), 1)
 	share := localHit.Limit
-	l.o.Secondary.SpendAtLeast(since, localHit.Key, share, int64(math.Floor(part*float64(share.Capacity()))))
+	l.o.Secondary.SpendAtLeast(since, localHit.Key, share, int64(math.Floor(spentPart*float64(share.Capacity()))))
 }

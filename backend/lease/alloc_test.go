@@ -13,9 +13,9 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-func TestAllocsOfAHitWithPermits(t *testing.T) {
+func TestHitWithPermitsNeedsNoAllocs(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
+	c, r := startWithPermits(t, lim)
 	hits, results := []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, make([]backend.Result, 1)
 	assert.Zero(t, testing.AllocsPerRun(10, func() { r.Take(context.Background(), c.now, hits, results) }))
 }

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	sweepPause = 500 * time.Millisecond // between two searches for idle leases
-	idleTime   = second                 // without hits, until permits and allowance go back
-	forgetTime = 10 * second            // without hits, until a lease without permits is forgotten
-	maxReturns = 128                    // leases whose permits go back in one trip
+	sweepPause = 500 * time.Millisecond // the pause between two searches for idle leases
+	idleTime   = second                 // a lease without hits for this time gives back permits and allowance
+	forgetTime = 10 * second            // an empty lease without hits for this time is forgotten
+	maxReturns = 128                    // the most leases that give back permits in one trip
 )
 
-// permitReturn is the return of one lease: the permits and the allowance that the lease gives back.
+// permitReturn has the permits and the allowance that one lease gives back.
 type permitReturn struct {
 	account
 	permits   int64
@@ -46,8 +46,8 @@ func (l *Limiter) giveBack(returns []permitReturn, now int64) {
 	}
 }
 
-// giveBackPart gives back the permits in one trip, and then the allowances in another. Lost permits stay charged to
-// the budget.
+// giveBackPart gives back the permits in one trip, and the allowances in a second trip. Lost permits stay charged to the
+// budget.
 func (l *Limiter) giveBackPart(returns []permitReturn, now int64) {
 	permitBatch := backend.NewSubBatch()
 	defer permitBatch.Release()
@@ -90,18 +90,18 @@ func (l *Limiter) Run(ctx context.Context) {
 	}
 }
 
-// Sweep gives back the permits of idle leases, and forgets leases without hits for forgetTime.
+// Sweep gives back the permits of idle leases. It forgets leases that had no hits for forgetTime.
 func (l *Limiter) Sweep(now time.Time) {
 	l.sweepMutex.Lock()
 	defer l.sweepMutex.Unlock()
 	micros := l.micros(now)
 	var returns []permitReturn
-	l.eachShard(func(s *shard) { returns = append(returns, s.sweep(micros)...) })
+	l.forEachStripe(func(s *stripe) { returns = append(returns, s.sweep(micros)...) })
 	l.giveBack(returns, micros)
 }
 
 // sweep removes the permits and allowances of idle leases, and returns them. The caller holds the mutex.
-func (s *shard) sweep(now int64) (returns []permitReturn) {
+func (s *stripe) sweep(now int64) (returns []permitReturn) {
 	for id, e := range s.leases {
 		if e.hasEnded(now) && e.limit.Algorithm.CountsWindows() {
 			s.stats.Lapsed += e.dropPermits()
@@ -121,12 +121,12 @@ func (s *shard) sweep(now int64) (returns []permitReturn) {
 func (l *Limiter) Close() { l.closeAt(time.Now()) }
 
 func (l *Limiter) closeAt(now time.Time) {
-	l.eachShard(func(s *shard) { s.closed = true })
+	l.forEachStripe(func(s *stripe) { s.isClosed = true })
 	l.workers.Wait()
 	l.sweepMutex.Lock()
 	defer l.sweepMutex.Unlock()
 	var returns []permitReturn
-	l.eachShard(func(s *shard) {
+	l.forEachStripe(func(s *stripe) {
 		for _, e := range s.leases {
 			returns = e.removePermits(returns)
 		}

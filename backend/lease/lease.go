@@ -1,13 +1,13 @@
-// Package lease admits hits with permits that this replica has taken from the shared counters in batches. Such a
-// hit needs no trip. Only limits with Limit.Lease have leases. docs/glossary.md explains the terms.
+// Package lease admits hits with permits. This replica takes many permits from a shared counter in one trip, and a hit
+// with a permit needs no trip. Only limits with Limit.Lease have leases. docs/glossary.md explains the terms.
 //
 // The budget of a counter is the number of permits that all replicas together may hold in a window. The backend
-// has a second counter for the budget, whose key starts with Namespace. Each replica takes its allowance from the
+// has a second counter for the budget. Its key starts with Namespace. Each replica takes its allowance from the
 // budget, and never holds more permits than its allowance.
 //
 // Permits are charged before they are used, so leases never admit more than the limit. A replica that is killed
-// loses at most its allowance, which stays charged to the budget until the window ends. So all lost permits of a
-// window are at most its budget.
+// loses at most its allowance, which stays charged to the budget until the window ends. So the lost permits of a
+// window are at most the budget.
 package lease
 
 import (
@@ -21,19 +21,19 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Namespace is the prefix of the keys of budgets. The colon separates them from all domains.
+// Namespace is the prefix of the keys of budgets. No domain has a colon, so no other counter has this prefix.
 const Namespace = "lease:"
 
 // Options configure a Limiter. Next and Source are required.
 type Options struct {
-	// Next decides the hits for which there are no permits.
+	// Next decides the hits without permits.
 	Next backend.Layer
 
-	// Source has the shared counters, from which permits are taken. It has no fallback.
+	// Source has the shared counters with the permits. It has no fallback.
 	Source backend.Limiter
 
-	// IsFailing reports whether Source can't decide this hit at the moment. Then no permits are taken. The
-	// default is false.
+	// IsFailing reports whether Source can't decide this hit at the moment. If so, leases take no permits. By
+	// default, Source never fails.
 	IsFailing func(*backend.Hit) bool
 }
 
@@ -45,8 +45,8 @@ type Limiter struct {
 	options Options
 	seeds   fingerprint.Seeds
 	start   time.Time
-	shards  [shardCount]shard
-	ctx     context.Context // of background trips
+	stripes [stripeCount]stripe
+	ctx     context.Context // the context of background trips
 	cancel  context.CancelFunc
 	workers sync.WaitGroup
 
@@ -66,13 +66,13 @@ func New(o Options) *Limiter {
 	l := &Limiter{options: o, seeds: fingerprint.NewSeeds(), start: time.Now()}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.spawn = l.workers.Go
-	for i := range l.shards {
-		l.shards[i].leases = map[fingerprint.ID]*lease{}
+	for i := range l.stripes {
+		l.stripes[i].leases = map[fingerprint.ID]*lease{}
 	}
 	return l
 }
 
-// micros returns now as the microseconds since New, so a change of this machine's clock has no effect.
+// micros returns the microseconds from New to now. A change of this machine's clock has no effect on the result.
 func (l *Limiter) micros(now time.Time) int64 { return now.Sub(l.start).Microseconds() }
 
 func hasLease(lim *limit.Limit) bool { return lim.LeasePermits() > 0 }
@@ -104,12 +104,12 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	case len(hits) == 1:
 		return
 	default:
-		reservations[0].shard.countSavedTrip()
+		reservations[0].stripe.countSavedTrip()
 	}
 	l.settle(micros, hits, results, reservations)
 }
 
-// sendToNext sends the hits without enough permits to Next, less the permits that they have.
+// sendToNext sends the hits without enough permits to Next. Their N is lower by the permits that they have.
 func (l *Limiter) sendToNext(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result, reservations []reservation) {
 	if !slices.ContainsFunc(reservations, func(r reservation) bool { return r.permits > 0 }) {
 		l.options.Next.Take(ctx, now, hits, results)
@@ -127,12 +127,12 @@ func (l *Limiter) sendToNext(ctx context.Context, now time.Time, hits []backend.
 	batch.CopyResults(results)
 }
 
-// settle ends all reservations. The permits of admitted hits are used, and all other permits are free again.
+// settle ends all reservations. It uses up the permits of admitted hits, and frees all other permits.
 func (l *Limiter) settle(now int64, hits []backend.Hit, results []backend.Result, reservations []reservation) {
 	isDenied := backend.IsGroupDenied(hits, results)
 	for i := range hits {
 		r := &reservations[i]
-		if r.shard == nil {
+		if r.stripe == nil {
 			continue
 		}
 		isUsed := results[i].Err == nil && results[i].Allowed && (!isDenied || !hits[i].InGroup())
@@ -150,7 +150,7 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, p
 	}
 }
 
-// correctPeek adds the permits of h's counter to r, the answer to h with an N of 0.
+// correctPeek adds the permits of h's counter to r. r is the answer to h with an N of 0.
 func (l *Limiter) correctPeek(now int64, h backend.Hit, r *backend.Result) {
 	s, e := l.lockLease(&h)
 	defer s.mu.Unlock()

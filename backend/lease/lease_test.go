@@ -35,8 +35,8 @@ func (r *replica) warmUp(t *testing.T, c *sharedCounters, lim *limit.Limit) {
 	require.Greater(t, r.Stats().SavedTrips, int64(100))
 }
 
-// started returns a replica with permits of a limit.
-func started(t *testing.T, lim *limit.Limit) (*sharedCounters, *replica) {
+// startWithPermits returns shared counters, and a replica that has permits of a limit.
+func startWithPermits(t *testing.T, lim *limit.Limit) (*sharedCounters, *replica) {
 	c := newSharedCounters()
 	r := newReplica(c)
 	r.warmUp(t, c, lim)
@@ -45,7 +45,7 @@ func started(t *testing.T, lim *limit.Limit) (*sharedCounters, *replica) {
 
 func TestHitsWithPermitsMakeNoTrip(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
+	c, r := startWithPermits(t, lim)
 	trips, held := c.trips, r.Stats().Held
 	result := r.hit(c, lim, 3)
 	assert.True(t, result.Allowed)
@@ -76,24 +76,24 @@ func TestRarelyHitCounterTakesNoLease(t *testing.T) {
 
 func TestCallWithMoreHitsThanPermitsAsksForTheRest(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
-	held, before := r.Stats().Held, c.count(lim, "k")
-	result := r.hit(c, lim, held+5)
+	c, r := startWithPermits(t, lim)
+	heldPermits, countBefore := r.Stats().Held, c.count(lim, "k")
+	result := r.hit(c, lim, heldPermits+5)
 	assert.True(t, result.Allowed)
-	assert.Equal(t, lim.Max()-200-held-5, result.Remaining)
-	assert.Equal(t, before+5, c.count(lim, "k"))
+	assert.Equal(t, lim.Max()-200-heldPermits-5, result.Remaining)
+	assert.Equal(t, countBefore+5, c.count(lim, "k"))
 	assert.Zero(t, r.Stats().Held)
 }
 
 func TestResetDuringCloseStartsNoWork(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
+	c, r := startWithPermits(t, lim)
 	hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: -limit.MaxHits}}
 	results := make([]backend.Result, 1)
-	reserved := r.reserve(r.micros(c.now), &hits[0], &results[0], true)
-	require.NotNil(t, reserved.shard)
-	reserved.shard.closed = true
-	r.settle(r.micros(c.now), hits, results, []reservation{reserved})
+	res := r.reserve(r.micros(c.now), &hits[0], &results[0], true)
+	require.NotNil(t, res.stripe)
+	res.stripe.isClosed = true
+	r.settle(r.micros(c.now), hits, results, []reservation{res})
 	assert.Empty(t, r.background)
 	r.closeAt(c.now)
 	assert.Zero(t, r.Stats().Held)
@@ -101,34 +101,34 @@ func TestResetDuringCloseStartsNoWork(t *testing.T) {
 
 func TestDeniedCallKeepsItsPermits(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
-	held := r.Stats().Held
+	c, r := startWithPermits(t, lim)
+	heldPermits := r.Stats().Held
 	assert.False(t, r.hit(c, lim, lim.Max()).Allowed)
-	assert.Equal(t, held, r.Stats().Held)
+	assert.Equal(t, heldPermits, r.Stats().Held)
 }
 
 func TestDeniedHitOfAnAllOrNoneRequestKeepsPermitsOfTheOthers(t *testing.T) {
 	lim := perHour(t)
-	empty := newLimit(t, limit.Spec{Unit: limit.Hour})
+	emptyLimit := newLimit(t, limit.Spec{Unit: limit.Hour})
 	for _, allOrNone := range []bool{false, true} {
-		c, r := started(t, lim)
-		held := r.Stats().Held
+		c, r := startWithPermits(t, lim)
+		heldPermits := r.Stats().Held
 		results := make([]backend.Result, 2)
-		r.Take(context.Background(), c.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1, AllOrNone: allOrNone}, {Key: []byte("other"), Limit: empty, N: 1, AllOrNone: allOrNone}}, results)
+		r.Take(context.Background(), c.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1, AllOrNone: allOrNone}, {Key: []byte("other"), Limit: emptyLimit, N: 1, AllOrNone: allOrNone}}, results)
 		assert.True(t, results[0].Allowed)
 		assert.False(t, results[1].Allowed)
 		if allOrNone {
-			assert.Equal(t, held, r.Stats().Held)
+			assert.Equal(t, heldPermits, r.Stats().Held)
 			assert.Equal(t, lim.Max()-200, results[0].Remaining)
 		} else {
-			assert.Equal(t, held-1, r.Stats().Held)
+			assert.Equal(t, heldPermits-1, r.Stats().Held)
 		}
 	}
 }
 
 func TestPeekAndRefundCountPermitsAsRemaining(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
+	c, r := startWithPermits(t, lim)
 	assert.Equal(t, lim.Max()-200, r.hit(c, lim, 0).Remaining)
 	assert.Equal(t, lim.Max()-190, r.hit(c, lim, -10).Remaining)
 	peeks := make([]backend.Peek, 1)
@@ -144,7 +144,7 @@ func TestResetDropsPermitsAndGivesBackTheAllowance(t *testing.T) {
 		"of all counters":         func(_ *sharedCounters, r *replica) { r.Forget(nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, r := started(t, lim)
+			c, r := startWithPermits(t, lim)
 			reset(c, r)
 			r.work()
 			assert.Zero(t, r.Stats().Held)
@@ -156,30 +156,30 @@ func TestResetDropsPermitsAndGivesBackTheAllowance(t *testing.T) {
 
 func TestIdleReplicaReturnsItsPermits(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
-	held := r.Stats().Held
+	c, r := startWithPermits(t, lim)
+	heldPermits := r.Stats().Held
 	r.Sweep(c.now.Add(time.Second / 2))
-	assert.Equal(t, held, r.Stats().Held, "not idle yet")
+	assert.Equal(t, heldPermits, r.Stats().Held, "not idle yet")
 	c.now = c.now.Add(2 * time.Second)
 	r.Sweep(c.now)
 	assert.Zero(t, r.Stats().Held)
-	assert.Equal(t, held, r.Stats().Returned)
+	assert.Equal(t, heldPermits, r.Stats().Returned)
 	assert.Equal(t, int64(200), c.count(lim, "k"))
 	assert.Zero(t, c.count(lim.LeaseBudget(), Namespace+"k"))
 	r.Sweep(c.now.Add(time.Minute))
 	assert.Zero(t, r.Stats().Leases, "forgotten")
 }
 
-// The permits are hits of the old limit, and go back to the bucket while the new limit is in force.
+// A permit is a hit of the old limit. The replica gives the permits back after the limit has changed.
 func TestChangedBucketKeepsTheSpentTokens(t *testing.T) {
 	bucket := func(requests, burst uint32) *limit.Limit {
 		return newLimit(t, limit.Spec{Unit: limit.Day, Algorithm: limit.TokenBucket, Requests: requests, Burst: burst, Lease: true, LeaseWaste: 0.1})
 	}
 	for _, test := range []struct {
-		name         string
-		old, changed *limit.Limit
-		spentLater   int64 // under the changed limit, by a replica without permits
-		want         int64 // spent
+		name                   string
+		oldLimit, changedLimit *limit.Limit
+		spentLater             int64 // what another replica spends under the changed limit
+		want                   int64 // the spent tokens at the end
 	}{
 		{"rate raised", bucket(1000, 1000), bucket(20_000, 1000), 0, 200},
 		{"rate lowered", bucket(20_000, 1000), bucket(1000, 1000), 0, 200},
@@ -190,29 +190,29 @@ func TestChangedBucketKeepsTheSpentTokens(t *testing.T) {
 		{"without burst, rate halved", bucket(2000, 0), bucket(1000, 0), 0, 100},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c, r := started(t, test.old)
+			c, r := startWithPermits(t, test.oldLimit)
 			require.Positive(t, r.Stats().Held)
-			r.hit(c, test.changed, 0)
+			r.hit(c, test.changedLimit, 0)
 			if test.spentLater > 0 {
-				require.True(t, newReplica(c).hit(c, test.changed, test.spentLater).Allowed)
+				require.True(t, newReplica(c).hit(c, test.changedLimit, test.spentLater).Allowed)
 			}
 			r.work()
 			require.Zero(t, r.Stats().Held)
-			assert.InDelta(t, test.want, test.changed.Spent(r.hit(c, test.changed, 0).Result), 1, "tokens in part are whole tokens")
+			assert.InDelta(t, test.want, test.changedLimit.Spent(r.hit(c, test.changedLimit, 0).Result), 1, "tokens in part are whole tokens")
 		})
 	}
 }
 
 func TestChangedLimitReturnsPermitsOfTheOldLimit(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
-	same := perHour(t)
-	held := r.Stats().Held
-	assert.Equal(t, backend.SourceLease, r.hit(c, same, 1).Source, "a reload without a change keeps permits")
-	tight := newLimit(t, limit.Spec{Requests: 300, Unit: limit.Hour, ChargeDenied: true, Lease: true})
-	assert.Equal(t, backend.SourceRedis, r.hit(c, tight, 1).Source)
+	c, r := startWithPermits(t, lim)
+	equalLimit := perHour(t)
+	heldPermits := r.Stats().Held
+	assert.Equal(t, backend.SourceLease, r.hit(c, equalLimit, 1).Source, "a reload without a change keeps permits")
+	smallLimit := newLimit(t, limit.Spec{Requests: 300, Unit: limit.Hour, ChargeDenied: true, Lease: true})
+	assert.Equal(t, backend.SourceRedis, r.hit(c, smallLimit, 1).Source)
 	r.work()
-	assert.Equal(t, held-1, r.Stats().Returned)
+	assert.Equal(t, heldPermits-1, r.Stats().Returned)
 	assert.Equal(t, int64(202), c.count(lim, "k"))
 }
 
@@ -227,28 +227,28 @@ func TestAnswerToATripForTheOldLimitIsDropped(t *testing.T) {
 	r.hit(c, newLimit(t, limit.Spec{Requests: 300, Unit: limit.Hour, Lease: true}), 1)
 	r.work()
 	id := r.seeds.ID([]byte("k"), lim.Tag())
-	assert.Zero(t, r.shardOf(id).leases[id].allowance)
+	assert.Zero(t, r.stripeOf(id).leases[id].allowance)
 	assert.Zero(t, r.Stats().Held)
 }
 
 func TestReturnAfterTheWindowChangesNoOtherWindow(t *testing.T) {
 	lim := newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Second, Lease: true})
-	c, r := started(t, lim)
-	old := c.count(lim, "k")
-	s := r.shardOf(r.seeds.ID([]byte("k"), lim.Tag()))
+	c, r := startWithPermits(t, lim)
+	oldCount := c.count(lim, "k")
+	s := r.stripeOf(r.seeds.ID([]byte("k"), lim.Tag()))
 	e := s.leases[r.seeds.ID([]byte("k"), lim.Tag())]
 	r.returnLater(e, r.micros(c.now))
 	c.now = c.now.Add(time.Second)
 	c.take(&backend.Hit{Key: []byte("k"), Limit: lim, N: 50})
-	r.work() // the return is late
+	r.work() // the return comes late
 	assert.Equal(t, int64(50), c.count(lim, "k"))
 	c.now = c.now.Add(-time.Second)
-	assert.Less(t, c.count(lim, "k"), old)
+	assert.Less(t, c.count(lim, "k"), oldCount)
 }
 
 func TestPermitsAdmitHitsDuringAnOutage(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
+	c, r := startWithPermits(t, lim)
 	c.err = errDown
 	for range r.Stats().Held {
 		assert.True(t, r.hit(c, lim, 1).Allowed)
@@ -258,7 +258,7 @@ func TestPermitsAdmitHitsDuringAnOutage(t *testing.T) {
 
 func TestNoPermitsAreTakenWhileSourceFails(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
+	c, r := startWithPermits(t, lim)
 	r.options.IsFailing = func(*backend.Hit) bool { return true }
 	for r.Stats().Held > 0 {
 		r.hit(c, lim, 1)
@@ -266,22 +266,22 @@ func TestNoPermitsAreTakenWhileSourceFails(t *testing.T) {
 	assert.Empty(t, r.background)
 }
 
-// Each lost batch lowers the allowance, so the budget also bounds what outages lose.
-func TestUnansweredTripCountsAsWaste(t *testing.T) {
+// Each lost batch lowers the allowance, so the budget also bounds the loss in outages.
+func TestPermitsOfAnUnansweredTripCountAsLost(t *testing.T) {
 	lim := perHour(t)
-	c, r := started(t, lim)
+	c, r := startWithPermits(t, lim)
 	for r.Stats().Held > 0 && len(r.background) == 0 {
 		r.hit(c, lim, 1)
 	}
-	before := c.count(lim, "k")
-	c.err, c.errSent = errDown, true
+	countBefore := c.count(lim, "k")
+	c.err, c.chargesBeforeError = errDown, true
 	r.work()
-	lost := c.count(lim, "k") - before
-	require.Positive(t, lost)
+	lostPermits := c.count(lim, "k") - countBefore
+	require.Positive(t, lostPermits)
 	c.err = nil
 	c.now = c.now.Add(2 * time.Second)
 	r.Sweep(c.now)
-	assert.Equal(t, lost, c.count(lim.LeaseBudget(), Namespace+"k"))
+	assert.Equal(t, lostPermits, c.count(lim.LeaseBudget(), Namespace+"k"))
 }
 
 func TestBusyReplicaGetsMorePermitsAndLeavesSomeToOthers(t *testing.T) {
@@ -299,15 +299,15 @@ func TestBusyReplicaGetsMorePermitsAndLeavesSomeToOthers(t *testing.T) {
 	}
 	allowance := func(r *replica) int64 {
 		id := r.seeds.ID([]byte("k"), lim.Tag())
-		return r.shardOf(id).leases[id].allowance
+		return r.stripeOf(id).leases[id].allowance
 	}
-	first, second, idle := allowance(replicas[0]), allowance(replicas[1]), allowance(replicas[2])
-	assert.InDelta(t, first, second, 15)
-	assert.Less(t, idle, first/2)
-	assert.LessOrEqual(t, first+second+idle, lim.LeasePermits())
+	firstAllowance, secondAllowance, idleAllowance := allowance(replicas[0]), allowance(replicas[1]), allowance(replicas[2])
+	assert.InDelta(t, firstAllowance, secondAllowance, 15)
+	assert.Less(t, idleAllowance, firstAllowance/2)
+	assert.LessOrEqual(t, firstAllowance+secondAllowance+idleAllowance, lim.LeasePermits())
 }
 
-func TestLimiterWithoutPermitsAnswersAsALimiter(t *testing.T) {
+func TestLimiterWithoutPermitsAnswersAsItsNext(t *testing.T) {
 	backendtest.RunWrapper(t, func(t *testing.T) backend.Limiter {
 		counters := local.New(local.Options{})
 		l := New(Options{Next: backend.Counters{Limiter: counters}, Source: counters})
@@ -319,7 +319,7 @@ func TestLimiterWithoutPermitsAnswersAsALimiter(t *testing.T) {
 func TestManyCallersAreNeverAdmittedBeyondTheLimit(t *testing.T) {
 	lim := newLimit(t, limit.Spec{Requests: 100_000, Unit: limit.Year, Multiplier: 10, ChargeDenied: true, Lease: true, LeaseWaste: 0.1})
 	counters := local.New(local.Options{})
-	var admitted atomic.Int64
+	var admittedHits atomic.Int64
 	var callers sync.WaitGroup
 	var limiters []*Limiter
 	for range 3 {
@@ -331,19 +331,19 @@ func TestManyCallersAreNeverAdmittedBeyondTheLimit(t *testing.T) {
 				for range 12_000 {
 					l.Take(context.Background(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, results)
 					if results[0].Allowed {
-						admitted.Add(1)
+						admittedHits.Add(1)
 					}
 				}
 			})
 		}
 	}
 	callers.Wait()
-	saved := int64(0)
+	savedTrips := int64(0)
 	for _, l := range limiters {
 		l.Close()
-		saved += l.Stats().SavedTrips
+		savedTrips += l.Stats().SavedTrips
 	}
-	assert.LessOrEqual(t, admitted.Load(), lim.Max())
-	assert.GreaterOrEqual(t, admitted.Load(), lim.Max()-lim.LeasePermits())
-	assert.Positive(t, saved)
+	assert.LessOrEqual(t, admittedHits.Load(), lim.Max())
+	assert.GreaterOrEqual(t, admittedHits.Load(), lim.Max()-lim.LeasePermits())
+	assert.Positive(t, savedTrips)
 }

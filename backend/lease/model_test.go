@@ -12,15 +12,15 @@ import (
 
 var epoch = time.Unix(1_795_000_000, 0)
 
-// sharedCounters is a backend.Limiter with the counters of Redis. Like Redis, it has a clock of
-// its own, and a hit on a fixed window can name its window.
+// sharedCounters is a backend.Limiter with the counters of Redis. Like Redis, it has its own clock, and a
+// hit on a fixed window can name its window.
 type sharedCounters struct {
-	now     time.Time
-	counts  map[string]int64 // by tag, key and window
-	buckets map[string]*limit.State
-	trips   int // Takes
-	err     error
-	errSent bool // Takes that fail are charged before
+	now                time.Time
+	counts             map[string]int64 // the key has tag, key and window
+	buckets            map[string]*limit.State
+	trips              int // the number of Takes
+	err                error
+	chargesBeforeError bool // a Take charges its hits before it fails
 }
 
 func newSharedCounters() *sharedCounters {
@@ -33,7 +33,7 @@ var errDown = fmt.Errorf("down: %w", backend.ErrUnavailable)
 func (c *sharedCounters) Take(ctx context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
 	c.trips++
 	for i := range hits {
-		if c.err != nil && !c.errSent || ctx.Err() != nil {
+		if c.err != nil && !c.chargesBeforeError || ctx.Err() != nil {
 			results[i] = backend.Result{Err: errors.Join(c.err, ctx.Err())}
 			continue
 		}
@@ -73,7 +73,7 @@ func (c *sharedCounters) count(lim *limit.Limit, key string) int64 {
 	return c.counts[counterName(&backend.Hit{Limit: lim, Key: []byte(key)}, now-now%lim.Period())]
 }
 
-// replica is a Limiter whose background work runs when the test wants.
+// replica is a Limiter with background work that runs when the test calls work.
 type replica struct {
 	*Limiter
 	background []func()
@@ -86,7 +86,7 @@ func newReplica(c *sharedCounters) *replica {
 	return r
 }
 
-// work runs the background work that is waiting.
+// work runs the waiting background work.
 func (r *replica) work() {
 	for len(r.background) > 0 {
 		f := r.background[0]

@@ -5,32 +5,32 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Times and spans are microseconds. Times count from New.
+// Times and durations are in microseconds. Times count from New.
 const (
 	second       = 1_000_000
-	maxHorizon   = second  // a lease has at most the permits for the hits that are expected in this time
-	rateInterval = 20_000  // the shortest time over which the rate of a counter is measured
-	retryPause   = 50_000  // after a failed trip
-	budgetPause  = 250_000 // after a trip has found no free permits in the budget
-	changePause  = second  // after a reload has changed the limit
+	maxHorizon   = second  // a lease has permits for the expected hits of this time at most
+	rateInterval = 20_000  // the shortest time for a measurement of the rate of a counter
+	retryPause   = 50_000  // the pause after a failed trip
+	budgetPause  = 250_000 // the pause after a trip that found no free permits in the budget
+	changePause  = second  // the pause after a reload that changed the limit
 
-	// minDemand is the least number of hits in maxHorizon for which a lease takes permits, because one trip
-	// costs about as much as minDemand hits. A rate that is measured earlier has minDemand hits too.
+	// minDemand is the least number of hits in maxHorizon for which a lease takes permits: one trip costs about as
+	// much as minDemand hits. It is also the least number of hits for a measurement before maxHorizon.
 	minDemand = 8
 
-	// remainingDivisor bounds the permits of a lease to a part of the hits that remain in the shared counter.
+	// remainingDivisor bounds the permits of a lease to an eighth of the hits that remain in the shared counter.
 	// So the replicas share the last hits of a window.
 	remainingDivisor = 8
 
 	minTripPermits = 2 // the least number of permits that a trip takes
 )
 
-// account names the shared counter and the budget of a lease, for hits on both.
+// account names the shared counter and the budget of a lease. It makes the hits on both.
 type account struct {
 	key, budgetKey []byte
 	limit          *limit.Limit
-	budget         *limit.Limit // limit of the budget's counter; nil before the first trip
-	window         int64        // start of the window of the allowance, in microseconds since 1970 by the clock of Redis; 0 if not known
+	budget         *limit.Limit // the limit of the budget's counter; nil before the first trip
+	window         int64        // the start of the allowance's window, in microseconds since 1970 on the clock of Redis; 0 if unknown
 }
 
 func (a *account) permitHit(n int64) backend.Hit {
@@ -43,26 +43,26 @@ func (a *account) budgetHit(n int64) backend.Hit {
 
 type lease struct {
 	account
-	epoch uint32 // number of times that all permits were dropped
+	epoch uint32 // how often all permits were dropped
 
-	permits    int64 // not used and not reserved
-	reserved   int64 // permits of hits whose call is not decided yet
-	allowance  int64 // permits that this replica may have
-	freeBudget int64 // permits left in the budget at the last answer, or unknownBudget
+	permits    int64 // the free permits, which are not reserved
+	reserved   int64 // the permits of hits in calls without a decision
+	allowance  int64 // the permits that this replica may have
+	freeBudget int64 // the permits left in the budget at the last answer, or unknownBudget
 
-	windowEnd int64 // earliest end of the window of the allowance, with which permits expire; 0 if not known
+	windowEnd int64 // the earliest end of the allowance's window, when the permits expire; 0 if unknown
 
-	remaining  int64 // hits that remained in the shared counter at the last answer
-	answeredAt int64 // time of the last answer
-	resetAt    int64 // time at which the shared counter has nothing spent
+	remaining  int64 // the hits that remained in the shared counter at the last answer
+	answeredAt int64 // the time of the last answer
+	resetAt    int64 // when the shared counter has nothing spent
 
-	isRefilling bool  // a refill is under way
-	retryAt     int64 // no trip is made earlier
-	lowMark     int64 // a lease with lowMark permits or fewer takes more
+	isRefilling bool  // a refill is running
+	retryAt     int64 // the lease makes no trip earlier
+	lowMark     int64 // the lease takes more permits if it has lowMark permits or fewer
 	lastHitAt   int64
 
-	demand    int64 // hits since rateStart
-	rateStart int64
+	demand    int64   // the hits since rateStart
+	rateStart int64   // when the measurement of the rate began
 	rate      float64 // hits in a microsecond
 }
 
@@ -77,7 +77,7 @@ func newLease(h *backend.Hit, now int64) *lease {
 	}
 }
 
-// countDemand counts n hits at now, and measures the rate if it is time.
+// countDemand counts n hits at now. If the measurement is long enough, it also sets the rate.
 func (e *lease) countDemand(now, n int64) {
 	e.lastHitAt = max(e.lastHitAt, now)
 	if span := now - e.rateStart; span >= maxHorizon || span >= rateInterval && e.demand >= minDemand {
@@ -111,8 +111,8 @@ func (e *lease) answer(now int64) limit.Result {
 	return limit.Result{Allowed: true, Remaining: max(e.remaining, 0) + e.permits, ResetAfter: max(e.resetAt-now, 0)}
 }
 
-// addPermits adds the permits to r, the answer of the shared counter to h. If permits would admit a hit, a peek is
-// allowed too, unless the algorithm has ResetsAtOnce.
+// addPermits adds the permits to r, the answer of the shared counter to h. A peek is allowed if a permit could admit a
+// hit, unless the algorithm has ResetsAtOnce.
 func (e *lease) addPermits(h *backend.Hit, r *limit.Result) {
 	r.Remaining += e.permits
 	if h.N == 0 && !r.Allowed && e.permits > 0 && !e.limit.Algorithm.ResetsAtOnce() {
@@ -120,13 +120,13 @@ func (e *lease) addPermits(h *backend.Hit, r *limit.Result) {
 	}
 }
 
-// trip has the two hits of one trip of a refill: one on the shared counter if it takes permits, and one on the
-// budget, because other replicas may need a part of the allowance.
+// trip has the hits of one trip of a refill. If the trip takes permits, it has a hit on the shared counter. It always has
+// a hit on the budget, which changes the allowance or reads how much is free.
 type trip struct {
-	account                // with a limit that charges no denied hits
-	epoch           uint32 // of the lease before the trip
-	permits         int64  // permits to take; 0 without a hit on the shared counter
-	allowanceChange int64  // negative to give back a part of the allowance
+	account                // the account of the lease, but its limit charges no denied hits
+	epoch           uint32 // the epoch of the lease before the trip
+	permits         int64  // the permits to take; 0 means no hit on the shared counter
+	allowanceChange int64  // a negative change gives back a part of the allowance
 }
 
 // planTrip returns the next trip at now. ok is false if e needs no trip at the moment.
@@ -144,7 +144,7 @@ func (e *lease) planTrip(now int64) (t trip, ok bool) {
 	t = trip{account: e.account, epoch: e.epoch}
 	t.limit = e.limit.NotCharging()
 	if e.freeBudget == unknownBudget {
-		t.allowanceChange = min(want, (e.budget.Max()+2)/3) // later trips ask for more
+		t.allowanceChange = min(want, (e.budget.Max()+2)/3) // a third of the budget; later trips ask for more
 		return t, true
 	}
 	// Each replica leaves a quarter of the free budget to others, so a new replica finds a free part.
@@ -159,8 +159,8 @@ func (e *lease) planTrip(now int64) (t trip, ok bool) {
 	return t, t.permits > 0 || t.allowanceChange > 0 && e.allowance < minTripPermits
 }
 
-// wantedPermits returns the permits that e should have at now: for the hits that are expected until the window ends,
-// and at most in maxHorizon.
+// wantedPermits returns the permits that e should have at now: enough for the expected hits until the window ends, but
+// at most for maxHorizon.
 func (e *lease) wantedPermits(now int64) int64 {
 	horizon := int64(maxHorizon)
 	if e.windowEnd > 0 {
@@ -173,7 +173,7 @@ func (e *lease) wantedPermits(now int64) int64 {
 	return min(e.demandIn(horizon), remaining/remainingDivisor)
 }
 
-// demandIn returns the hits that are expected in a number of microseconds, at most LeasePermits.
+// demandIn returns the expected hits in this number of microseconds, but at most LeasePermits.
 func (e *lease) demandIn(micros int64) int64 {
 	return int64(min(e.rate*float64(micros), float64(e.limit.LeasePermits())))
 }

@@ -18,10 +18,10 @@ func newLimit(t require.TestingT, s limit.Spec) *limit.Limit {
 	return l
 }
 
-// admission is hits that were admitted at a time.
+// admission has the number of hits that were admitted at a time.
 type admission struct{ time, n int64 }
 
-// scenario has replicas that share counters, and what was admitted.
+// scenario has replicas that share counters, and the admitted hits.
 type scenario struct {
 	t        *rapid.T
 	counters *sharedCounters
@@ -34,7 +34,7 @@ func (s *scenario) drawReplica() int {
 	return rapid.IntRange(0, len(s.replicas)-1).Draw(s.t, "replica")
 }
 
-// step does something that happens to replicas.
+// step makes a random event happen to a random replica.
 func (s *scenario) step() {
 	i := s.drawReplica()
 	r := s.replicas[i]
@@ -62,12 +62,12 @@ func (s *scenario) step() {
 		r.work()
 		r.closeAt(s.counters.now)
 		s.replicas[i] = newReplica(s.counters)
-	case "crash": // also with trips that were never sent
+	case "crash": // the trips that wait are lost
 		s.replicas[i] = newReplica(s.counters)
 	case "outage":
-		s.counters.err, s.counters.errSent = nil, false
+		s.counters.err, s.counters.chargesBeforeError = nil, false
 		if rapid.Bool().Draw(s.t, "down") {
-			s.counters.err, s.counters.errSent = errDown, rapid.Bool().Draw(s.t, "charged")
+			s.counters.err, s.counters.chargesBeforeError = errDown, rapid.Bool().Draw(s.t, "charged")
 		}
 	}
 }
@@ -89,14 +89,14 @@ func TestFixedWindowNeverAdmitsMoreAndWastesLittle(t *testing.T) {
 		s := startScenario(t, limit.FixedWindow)
 		for range 40 {
 			s.step()
-			byWindow := map[int64]int64{}
+			admittedByWindow := map[int64]int64{}
 			for _, a := range s.admitted {
-				byWindow[a.time-a.time%s.limit.Period()] += a.n
+				admittedByWindow[a.time-a.time%s.limit.Period()] += a.n
 			}
-			for window, admitted := range byWindow {
-				charged := s.counters.counts[counterName(&backend.Hit{Limit: s.limit, Key: []byte("k")}, window)]
+			for window, admitted := range admittedByWindow {
+				chargedHits := s.counters.counts[counterName(&backend.Hit{Limit: s.limit, Key: []byte("k")}, window)]
 				assert.LessOrEqual(t, admitted, s.limit.Max())
-				assert.LessOrEqual(t, admitted, charged, "each admitted hit is charged")
+				assert.LessOrEqual(t, admitted, chargedHits, "each admitted hit is charged")
 			}
 		}
 	})
@@ -108,19 +108,19 @@ func TestTokenBucketNeverAdmitsMoreThanItsBurstAndRate(t *testing.T) {
 		for range 40 {
 			s.step()
 		}
-		burst := s.limit.Capacity() + s.limit.LeasePermits()
-		for i, first := range s.admitted {
+		maxBurst := s.limit.Capacity() + s.limit.LeasePermits()
+		for i, firstAdmission := range s.admitted {
 			sum := int64(0)
 			for _, a := range s.admitted[i:] {
 				sum += a.n
-				assert.LessOrEqual(t, sum, burst+s.limit.Refilled(a.time-first.time))
+				assert.LessOrEqual(t, sum, maxBurst+s.limit.Refilled(a.time-firstAdmission.time))
 			}
 		}
 	})
 }
 
-// Without denied charges and without failing calls, each charge beyond the admitted hits is a
-// permit that is held or lost.
+// If no call fails and no denied hit is charged, each charge beyond the admitted hits is a permit that is held
+// or lost.
 func TestAllReplicasTogetherHoldAtMostTheBudget(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := startScenario(t, limit.FixedWindow)
@@ -129,19 +129,19 @@ func TestAllReplicasTogetherHoldAtMostTheBudget(t *testing.T) {
 		s.limit = newLimit(t, spec)
 		for range 40 {
 			s.step()
-			if s.counters.errSent { // failed hits can be charged
-				s.counters.err, s.counters.errSent = nil, false
+			if s.counters.chargesBeforeError { // hits of failed calls can be charged
+				s.counters.err, s.counters.chargesBeforeError = nil, false
 			}
 			now := s.counters.now.UnixMicro()
-			admitted := int64(0)
+			admittedHits := int64(0)
 			for _, a := range s.admitted {
 				if a.time/s.limit.Period() == now/s.limit.Period() {
-					admitted += a.n
+					admittedHits += a.n
 				}
 			}
-			unused := s.counters.count(s.limit, "k") - admitted
-			assert.LessOrEqual(t, unused, s.limit.LeasePermits())
-			assert.GreaterOrEqual(t, unused, int64(0))
+			unusedPermits := s.counters.count(s.limit, "k") - admittedHits
+			assert.LessOrEqual(t, unusedPermits, s.limit.LeasePermits())
+			assert.GreaterOrEqual(t, unusedPermits, int64(0))
 		}
 	})
 }

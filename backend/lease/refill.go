@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	maxTrips    = 3           // of a refill: for the allowance, for permits, and once more if there was less than asked for
-	tripTimeout = time.Second // Source normally has a shorter bound of its own
+	maxTrips    = 3           // a refill asks for the allowance, for permits, and once more if it got less
+	tripTimeout = time.Second // normally, Source has a shorter timeout
 )
 
 // refillIfLow starts a refill of e in the background if e has lowMark permits or fewer.
-func (l *Limiter) refillIfLow(s *shard, e *lease, now int64) {
+func (l *Limiter) refillIfLow(s *stripe, e *lease, now int64) {
 	if e.isRefilling || e.permits > e.lowMark {
 		return
 	}
@@ -25,16 +25,16 @@ func (l *Limiter) refillIfLow(s *shard, e *lease, now int64) {
 	l.spawn(func() { l.refill(s, e, t, now) })
 }
 
-// refill makes t and further trips until e needs none. All trips have the time before the first trip, so permits
-// never expire too late.
-func (l *Limiter) refill(s *shard, e *lease, t trip, now int64) {
+// refill makes trip t, and further trips until e needs no trip. All trips use now, the time before the first trip, so
+// permits never expire too late.
+func (l *Limiter) refill(s *stripe, e *lease, t trip, now int64) {
 	for i := 1; ; i++ {
 		permits, budget := l.sendTrip(t, now)
 		s.mu.Lock()
 		e.isRefilling = false
 		l.applyAnswers(s, e, t, now, permits, budget)
 		ok := false
-		if i < maxTrips && !s.closed {
+		if i < maxTrips && !s.isClosed {
 			t, ok = e.planTrip(now)
 		}
 		e.isRefilling = ok
@@ -64,8 +64,8 @@ func (l *Limiter) send(b *backend.SubBatch, now int64) {
 	b.Take(ctx, l.start.Add(time.Duration(now)*time.Microsecond), l.options.Source)
 }
 
-// applyAnswers changes e by the answers to t, which was sent after now. The caller holds the mutex.
-func (l *Limiter) applyAnswers(s *shard, e *lease, t trip, now int64, permits, budget backend.Result) {
+// applyAnswers updates e with the answers to trip t, which was sent after now. The caller holds the mutex.
+func (l *Limiter) applyAnswers(s *stripe, e *lease, t trip, now int64, permits, budget backend.Result) {
 	if t.permits > 0 && permits.Err == nil && permits.Allowed {
 		s.stats.Taken += t.permits
 	}

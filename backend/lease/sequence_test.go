@@ -24,13 +24,13 @@ type sequence struct {
 	t        require.TestingT
 	now      time.Time
 	counters *local.Limiter
-	calls    int             // that reached the counters, without background trips
-	trips    [][]backend.Hit // in the background
+	calls    int             // the calls that reached the counters, without background trips
+	trips    [][]backend.Hit // the background trips
 	err      func(h *backend.Hit) error
 	fallback *backend.Result // answers all hits if it is not nil
 }
 
-// newSequence returns a sequence that starts at the start of a window of an hour.
+// newSequence returns a sequence. It begins at the start of a window of an hour.
 func newSequence(t require.TestingT, o Options) *sequence {
 	s := &sequence{t: t, now: epoch.Truncate(time.Hour), counters: local.New(local.Options{})}
 	o.Next = backend.Counters{Limiter: backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
@@ -55,7 +55,7 @@ func newSequence(t require.TestingT, o Options) *sequence {
 	return s
 }
 
-// answer answers as the counters do. The answer of a hit that fails has numbers that mean nothing.
+// answer answers as the counters do. The answer of a hit that mustFail has numbers that mean nothing.
 func (s *sequence) answer(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var passed backend.SubBatch
 	for i, h := range hits {
@@ -74,19 +74,19 @@ func (s *sequence) answer(ctx context.Context, now time.Time, hits []backend.Hit
 	}
 }
 
-// work runs the background work that is waiting, which is at most a few trips.
+// work runs the waiting background work, which makes at most a few trips.
 func (s *sequence) work() {
 	for len(s.background) > 0 {
 		f := s.background[0]
 		s.background = s.background[1:]
-		before := len(s.trips)
+		tripsBefore := len(s.trips)
 		f()
-		assert.Greater(s.t, len(s.trips), before, "work in the background makes a trip")
-		assert.LessOrEqual(s.t, len(s.trips)-before, maxTrips)
+		assert.Greater(s.t, len(s.trips), tripsBefore, "work in the background makes a trip")
+		assert.LessOrEqual(s.t, len(s.trips)-tripsBefore, maxTrips)
 	}
 }
 
-func (s *sequence) pass(d time.Duration) {
+func (s *sequence) advance(d time.Duration) {
 	s.work()
 	s.now = s.now.Add(d)
 }
@@ -94,9 +94,9 @@ func (s *sequence) pass(d time.Duration) {
 // take makes a call, and returns its answers.
 func (s *sequence) take(hits ...backend.Hit) []backend.Result {
 	results := make([]backend.Result, len(hits))
-	before, saved := s.calls, s.Stats().SavedTrips
+	callsBefore, savedTripsBefore := s.calls, s.Stats().SavedTrips
 	s.Take(context.Background(), s.now, hits, results)
-	assert.Equal(s.t, s.calls == before, s.Stats().SavedTrips == saved+1, "calls that need no trip are counted")
+	assert.Equal(s.t, s.calls == callsBefore, s.Stats().SavedTrips == savedTripsBefore+1, "calls that need no trip are counted")
 	return results
 }
 
@@ -121,45 +121,45 @@ func (s *sequence) warmUp(lim *limit.Limit, pause time.Duration) (hits int64) {
 		require.Less(s.t, hits, int64(2000), "a busy counter gets permits")
 		require.True(s.t, s.hit(lim, 1).Allowed)
 		hits++
-		s.pass(pause)
+		s.advance(pause)
 	}
 	return hits
 }
 
 // check compares the permits with the shared counters.
 func (s *sequence) check(lim *limit.Limit, admitted int64) {
-	held, stats := s.held(lim), s.Stats()
-	assert.Equal(s.t, admitted+held, s.spent(lim, "k"), "the counter has the admitted hits and the permits")
+	heldPermits, stats := s.held(lim), s.Stats()
+	assert.Equal(s.t, admitted+heldPermits, s.spent(lim, "k"), "the counter has the admitted hits and the permits")
 	budget := s.spent(lim.LeaseBudget(), Namespace+"k")
-	assert.LessOrEqual(s.t, held, budget, "permits are part of the allowance")
+	assert.LessOrEqual(s.t, heldPermits, budget, "permits are part of the allowance")
 	assert.LessOrEqual(s.t, budget, lim.LeasePermits())
 	assert.Equal(s.t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed+stats.Held, "each permit has one end")
 }
 
-// A replica alone gives all answers that the counters would give without it, in any sequence of calls.
-func TestReplicaAloneAnswersAsTheCountersWould(t *testing.T) {
+// A single replica gives the same answers as the counters alone, in any sequence of calls.
+func TestSingleReplicaAnswersAsTheCountersWould(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lim := newLimit(t, limit.Spec{
 			Requests: rapid.SampledFrom([]uint32{40, 300, 5000}).Draw(t, "requests"), Unit: limit.Second,
 			Lease: true, LeaseWaste: rapid.SampledFrom([]float64{0.05, 0.5}).Draw(t, "waste"),
 		})
-		other := newLimit(t, limit.Spec{Requests: 30, Unit: limit.Second})
+		unleasedLimit := newLimit(t, limit.Spec{Requests: 30, Unit: limit.Second})
 		s := newSequence(t, Options{})
-		alone := local.New(local.Options{})
+		directLimiter := local.New(local.Options{})
 		call := func(hits ...backend.Hit) {
-			wants := make([]backend.Result, len(hits))
-			alone.Take(context.Background(), s.now, hits, wants)
+			wantResults := make([]backend.Result, len(hits))
+			directLimiter.Take(context.Background(), s.now, hits, wantResults)
 			for i, r := range s.take(hits...) {
-				want := wants[i]
+				want := wantResults[i]
 				assert.Equal(t, want.Allowed, r.Allowed, "%+v", hits[i])
 				assert.Equal(t, want.Remaining, r.Remaining, "%+v", hits[i])
 				assert.Equal(t, want.ResetAfter, r.ResetAfter, "%+v", hits[i])
 				assert.NoError(t, r.Err)
 			}
 		}
-		spent := func() int64 {
+		spentHits := func() int64 {
 			results := make([]backend.Result, 1)
-			alone.Take(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: lim}}, results)
+			directLimiter.Take(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: lim}}, results)
 			return lim.Spent(results[0].Result)
 		}
 		for range 30 {
@@ -173,13 +173,13 @@ func TestReplicaAloneAnswersAsTheCountersWould(t *testing.T) {
 					}
 					s.now = s.now.Add(time.Duration(rapid.IntRange(0, 3000).Draw(t, "micros")) * time.Microsecond)
 					if s.now.UnixMicro()%lim.Period() < 3000 {
-						break // a trip can't charge a window that is over
+						break // a trip can't charge a window that has ended
 					}
 				}
 			case "groups":
 				n, isGroup := rapid.Int64Range(1, 20).Draw(t, "n"), rapid.Bool().Draw(t, "group")
 				for range rapid.IntRange(1, 20).Draw(t, "calls") {
-					hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: n, AllOrNone: isGroup}, {Key: []byte("last"), Limit: lim, N: 1}, {Key: []byte("other"), Limit: other, N: n, AllOrNone: isGroup}}
+					hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: n, AllOrNone: isGroup}, {Key: []byte("last"), Limit: lim, N: 1}, {Key: []byte("other"), Limit: unleasedLimit, N: n, AllOrNone: isGroup}}
 					call(hits[:rapid.IntRange(2, 3).Draw(t, "hits")]...)
 					s.work()
 					if s.now.UnixMicro()%lim.Period() < lim.Period()-10_000 {
@@ -187,7 +187,7 @@ func TestReplicaAloneAnswersAsTheCountersWould(t *testing.T) {
 					}
 				}
 			case "refund":
-				call(backend.Hit{Key: []byte("k"), Limit: lim, N: -rapid.Int64Range(0, spent()).Draw(t, "n")})
+				call(backend.Hit{Key: []byte("k"), Limit: lim, N: -rapid.Int64Range(0, spentHits()).Draw(t, "n")})
 			case "reset":
 				s.work()
 				call(backend.Hit{Key: []byte("k"), Limit: lim, N: -limit.MaxHits})
@@ -195,9 +195,9 @@ func TestReplicaAloneAnswersAsTheCountersWould(t *testing.T) {
 				call(backend.Hit{Key: []byte("k"), Limit: lim})
 				peeks := make([]backend.Peek, 1)
 				s.Peek(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: 3}}, peeks)
-				assert.Equal(t, lim.Max()-spent(), peeks[0].Remaining)
+				assert.Equal(t, lim.Max()-spentHits(), peeks[0].Remaining)
 			case "pause":
-				s.pass(time.Duration(rapid.Int64Range(0, 300_000).Draw(t, "micros")) * time.Microsecond)
+				s.advance(time.Duration(rapid.Int64Range(0, 300_000).Draw(t, "micros")) * time.Microsecond)
 			case "window":
 				s.work()
 				s.now = s.now.Truncate(time.Second).Add(time.Second + time.Duration(rapid.Int64Range(0, 1).Draw(t, "micros"))*time.Microsecond)
@@ -206,18 +206,18 @@ func TestReplicaAloneAnswersAsTheCountersWould(t *testing.T) {
 				s.Sweep(s.now)
 			}
 			s.work()
-			s.check(lim, spent())
+			s.check(lim, spentHits())
 		}
 		s.closeAt(s.now)
-		s.check(lim, spent())
+		s.check(lim, spentHits())
 		assert.Zero(t, s.Stats().Held)
 		assert.Zero(t, s.spent(lim.LeaseBudget(), Namespace+"k"))
 		call(backend.Hit{Key: []byte("k"), Limit: lim, N: 1})
 	})
 }
 
-// A bucket refills permits before they are used. So a lease denies nothing that the bucket would admit.
-func TestReplicaAloneDeniesNothingThatItsBucketWouldAdmit(t *testing.T) {
+// A bucket refills the tokens of permits before the permits are used. So a lease denies no hit that the bucket would admit.
+func TestSingleReplicaDeniesNoHitThatTheBucketWouldAdmit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lim := newLimit(t, limit.Spec{
 			Algorithm: limit.TokenBucket, Requests: rapid.SampledFrom([]uint32{40, 300, 5000}).Draw(t, "requests"), Unit: limit.Second,
@@ -230,7 +230,7 @@ func TestReplicaAloneDeniesNothingThatItsBucketWouldAdmit(t *testing.T) {
 			pause := time.Duration(rapid.IntRange(0, 3000).Draw(t, "micros")) * time.Microsecond
 			for range rapid.IntRange(1, 60).Draw(t, "calls") {
 				remaining := lim.Take(&bucket, s.now.UnixMicro(), 0).Remaining
-				late := s.Stats().Held - s.held(lim) // their window has ended, and they go back after the hit
+				late := s.Stats().Held - s.held(lim) // the window of these permits has ended, and the next hit gives them back
 				r := s.hit(lim, n)
 				if r.Allowed {
 					lim.TakeWith(&bucket, s.now.UnixMicro(), n, true)
@@ -239,9 +239,9 @@ func TestReplicaAloneDeniesNothingThatItsBucketWouldAdmit(t *testing.T) {
 				}
 				assert.LessOrEqual(t, r.Remaining, lim.Capacity()+lim.LeasePermits())
 				assert.GreaterOrEqual(t, r.ResetAfter, int64(0))
-				s.pass(pause)
+				s.advance(pause)
 			}
-			s.pass(time.Duration(rapid.Int64Range(0, 1_500_000).Draw(t, "pause")) * time.Microsecond)
+			s.advance(time.Duration(rapid.Int64Range(0, 1_500_000).Draw(t, "pause")) * time.Microsecond)
 			if rapid.Bool().Draw(t, "sweep") {
 				s.Sweep(s.now)
 			}
@@ -252,19 +252,19 @@ func TestReplicaAloneDeniesNothingThatItsBucketWouldAdmit(t *testing.T) {
 	})
 }
 
-func TestOnlyHitsOnLimitsWithALeaseGetOneUpToABound(t *testing.T) {
-	lim, without := perHour(t), newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Hour})
+func TestOnlyLimitsWithLeaseGetLeasesUpToMaxLeases(t *testing.T) {
+	lim, unleasedLimit := perHour(t), newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Hour})
 	for _, test := range []struct {
-		name        string
-		limit       *limit.Limit
-		n, keys     int
-		least, most int64
+		name             string
+		limit            *limit.Limit
+		n, keys          int
+		wantMin, wantMax int64
 	}{
 		{"few", lim, 1, 2000, 2000, 2000},
-		{"more than the bound", lim, 1, maxLeases + 30_000, maxLeases, maxLeases + shardCount},
+		{"more than the bound", lim, 1, maxLeases + 30_000, maxLeases, maxLeases + stripeCount},
 		{"peeks", lim, 0, 10, 0, 0},
 		{"refunds", lim, -1, 10, 0, 0},
-		{"no lease", without, 1, 10, 0, 0},
+		{"no lease", unleasedLimit, 1, 10, 0, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newSequence(t, Options{})
@@ -273,37 +273,37 @@ func TestOnlyHitsOnLimitsWithALeaseGetOneUpToABound(t *testing.T) {
 				hits = append(hits, backend.Hit{Key: fmt.Append(nil, i), Limit: test.limit, N: int64(test.n)})
 			}
 			s.take(hits...)
-			assert.GreaterOrEqual(t, s.Stats().Leases, test.least)
-			assert.LessOrEqual(t, s.Stats().Leases, test.most)
+			assert.GreaterOrEqual(t, s.Stats().Leases, test.wantMin)
+			assert.LessOrEqual(t, s.Stats().Leases, test.wantMax)
 		})
 	}
 }
 
-func TestOnlyAnswersOfTheCounterCorrectWhatRemains(t *testing.T) {
+func TestOnlyAnswersOfTheCounterChangeTheRemainingHits(t *testing.T) {
 	lim := perHour(t)
 	s := newSequence(t, Options{})
-	admitted := s.warmUp(lim, time.Millisecond)
-	held := s.held(lim)
+	admittedHits := s.warmUp(lim, time.Millisecond)
+	heldPermits := s.held(lim)
 	s.err = func(*backend.Hit) error { return errDown }
-	assert.ErrorIs(t, s.hit(lim, held+1).Err, backend.ErrUnavailable)
+	assert.ErrorIs(t, s.hit(lim, heldPermits+1).Err, backend.ErrUnavailable)
 	peeks := make([]backend.Peek, 2)
 	hits := []backend.Hit{{Key: []byte("k"), Limit: lim}, {Key: []byte("unknown"), Limit: lim}}
 	s.Peek(context.Background(), s.now, hits, peeks)
 	assert.Equal(t, int64(77_777), peeks[0].Remaining, "an error stays as it is")
 	s.err = nil
 	s.Peek(context.Background(), s.now, hits, peeks)
-	assert.Equal(t, lim.Max()-admitted, peeks[0].Remaining)
+	assert.Equal(t, lim.Max()-admittedHits, peeks[0].Remaining)
 	assert.Equal(t, lim.Max(), peeks[1].Remaining)
 
 	s.fallback = &backend.Result{Result: limit.Result{Remaining: 5}, Source: backend.SourceFallback}
-	assert.Equal(t, int64(5), s.hit(lim, held+1).Remaining, "the fallback knows no permits")
+	assert.Equal(t, int64(5), s.hit(lim, heldPermits+1).Remaining, "the fallback knows no permits")
 	s.Peek(context.Background(), s.now, hits[:1], peeks[:1])
 	assert.Equal(t, int64(5), peeks[0].Remaining)
 	s.fallback = nil
-	assert.Equal(t, lim.Max()-admitted-1, s.hit(lim, 1).Remaining, "the last answer of the counter counts")
-	without := newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Hour})
-	s.Peek(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: without}}, peeks[:1])
-	assert.Equal(t, without.Max()-s.spent(without, "k"), peeks[0].Remaining, "a limit without a lease shows its counter")
+	assert.Equal(t, lim.Max()-admittedHits-1, s.hit(lim, 1).Remaining, "the last answer of the counter counts")
+	unleasedLimit := newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Hour})
+	s.Peek(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: unleasedLimit}}, peeks[:1])
+	assert.Equal(t, unleasedLimit.Max()-s.spent(unleasedLimit, "k"), peeks[0].Remaining, "a limit without a lease shows its counter")
 }
 
 func TestHeldPermitsEndWithTheirWindow(t *testing.T) {
@@ -327,24 +327,24 @@ func TestPermitsAllowAPeekOfAnEmptyBucket(t *testing.T) {
 	results := make([]backend.Result, 1)
 	s.counters.Take(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: lim.Capacity() - s.spent(lim, "k")}}, results)
 	require.True(t, results[0].Allowed)
-	held := s.held(lim)
+	heldPermits := s.held(lim)
 	r := s.hit(lim, 0)
 	assert.True(t, r.Allowed, "a permit would admit a hit")
-	assert.Equal(t, held, r.Remaining)
+	assert.Equal(t, heldPermits, r.Remaining)
 	assert.Zero(t, r.RetryAfter)
-	require.True(t, s.hit(lim, held).Allowed)
+	require.True(t, s.hit(lim, heldPermits).Allowed)
 	r = s.hit(lim, 0)
 	assert.False(t, r.Allowed)
 	assert.Positive(t, r.RetryAfter)
 }
 
-// Each failed trip is followed by a pause, and so is a trip that finds the budget spent.
-func TestTripsThatBringNothingAreRare(t *testing.T) {
+// A pause follows each failed trip, and each trip that finds the budget spent.
+func TestTripsWithoutNewPermitsAreRare(t *testing.T) {
 	isBudget := func(h *backend.Hit) bool { return string(h.Key) == Namespace+"k" }
-	failing := func(fails func(*backend.Hit) bool) func(*sequence, *limit.Limit) {
+	failHits := func(mustFail func(*backend.Hit) bool) func(*sequence, *limit.Limit) {
 		return func(s *sequence, _ *limit.Limit) {
 			s.err = func(h *backend.Hit) error {
-				if h.Shadow && fails(h) {
+				if h.Shadow && mustFail(h) {
 					return errDown
 				}
 				return nil
@@ -352,15 +352,15 @@ func TestTripsThatBringNothingAreRare(t *testing.T) {
 		}
 	}
 	for _, test := range []struct {
-		name   string
-		warm   bool // the replica has permits before
-		change func(*sequence, *limit.Limit)
-		most   int // trips in half a second
+		name       string
+		startsWarm bool // the replica has permits before
+		change     func(*sequence, *limit.Limit)
+		maxTrips   int // the most trips in half a second
 	}{
-		{"without the first answer of the budget", false, failing(isBudget), 10},
-		{"without an answer of the budget", true, failing(isBudget), 11},
-		{"without an answer of the counter", true, failing(func(h *backend.Hit) bool { return !isBudget(h) }), 11},
-		{"without an answer", true, failing(func(*backend.Hit) bool { return true }), 11},
+		{"without the first answer of the budget", false, failHits(isBudget), 10},
+		{"without an answer of the budget", true, failHits(isBudget), 11},
+		{"without an answer of the counter", true, failHits(func(h *backend.Hit) bool { return !isBudget(h) }), 11},
+		{"without an answer", true, failHits(func(*backend.Hit) bool { return true }), 11},
 		{"with a spent budget", false, func(s *sequence, lim *limit.Limit) {
 			s.counters.Take(context.Background(), s.now, []backend.Hit{{Key: []byte(Namespace + "k"), Limit: lim.LeaseBudget(), N: lim.LeasePermits()}}, make([]backend.Result, 1))
 		}, 4},
@@ -371,16 +371,16 @@ func TestTripsThatBringNothingAreRare(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			lim := perHour(t)
 			s := newSequence(t, Options{})
-			if test.warm {
+			if test.startsWarm {
 				s.warmUp(lim, time.Millisecond)
 			}
 			test.change(s, lim)
-			before := len(s.trips)
+			tripsBefore := len(s.trips)
 			for range 500 {
 				require.True(t, s.hit(lim, 1).Allowed)
-				s.pass(time.Millisecond)
+				s.advance(time.Millisecond)
 			}
-			assert.LessOrEqual(t, len(s.trips)-before, test.most)
+			assert.LessOrEqual(t, len(s.trips)-tripsBefore, test.maxTrips)
 			s.err = nil
 			stats := s.Stats()
 			assert.Equal(t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed+stats.Held)
@@ -404,12 +404,12 @@ func TestTripsAskForWhatTheCounterNeeds(t *testing.T) {
 			lim := newLimit(t, limit.Spec{Requests: 1_000_000, Unit: limit.Hour, Lease: true, LeaseWaste: 0.1})
 			s := newSequence(t, Options{})
 			for i := range 5 * rate {
-				before := len(s.trips)
+				tripsBefore := len(s.trips)
 				require.True(t, s.hit(lim, 1).Allowed)
-				s.pass(time.Second / time.Duration(rate))
-				for j, trip := range s.trips[before:] {
+				s.advance(time.Second / time.Duration(rate))
+				for j, trip := range s.trips[tripsBefore:] {
 					assert.LessOrEqual(t, permitsOf(trip), rate*5/4, "permits for a second")
-					if before+j == 0 {
+					if tripsBefore+j == 0 {
 						assert.LessOrEqual(t, trip[0].N, lim.LeasePermits()/3+1, "the first trip leaves two thirds to others")
 						assert.GreaterOrEqual(t, trip[0].N, rate*3/4)
 					}
@@ -431,43 +431,43 @@ func TestFirstTripLeavesTwoThirdsOfTheBudget(t *testing.T) {
 		s := newSequence(t, Options{})
 		for len(s.trips) == 0 {
 			require.True(t, s.hit(lim, 1).Allowed)
-			s.pass(time.Millisecond)
+			s.advance(time.Millisecond)
 		}
 		require.Len(t, s.trips[0], 1)
 		assert.Equal(t, (permits+2)/3, s.trips[0][0].N)
 	}
 }
 
-func TestPermitsAreAtMostAnEighthOfWhatRemains(t *testing.T) {
+func TestPermitsAreAtMostAnEighthOfTheRemainingHits(t *testing.T) {
 	for _, a := range []limit.Algorithm{limit.FixedWindow, limit.TokenBucket} {
 		t.Run(a.String(), func(t *testing.T) {
 			lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 2000, Unit: limit.Hour, Lease: true, LeaseWaste: 0.5})
 			s := newSequence(t, Options{})
-			most := int64(0)
+			maxPermits := int64(0)
 			for range 4000 {
-				before, remaining := len(s.trips), lim.Capacity()-s.spent(lim, "k")+1 // before the hit
+				tripsBefore, remaining := len(s.trips), lim.Capacity()-s.spent(lim, "k")+1 // before the hit
 				s.hit(lim, 1)
-				s.pass(time.Millisecond)
-				for _, trip := range s.trips[before:] {
+				s.advance(time.Millisecond)
+				for _, trip := range s.trips[tripsBefore:] {
 					assert.LessOrEqual(t, permitsOf(trip), remaining/remainingDivisor+1)
-					most = max(most, permitsOf(trip))
+					maxPermits = max(maxPermits, permitsOf(trip))
 				}
 			}
-			assert.Greater(t, most, int64(20))
+			assert.Greater(t, maxPermits, int64(20))
 		})
 	}
 }
 
-func TestPermitsForTheEndOfAWindowAreTheHitsUntilThen(t *testing.T) {
+func TestPermitsNearTheEndOfAWindowAreForHitsUntilItsEnd(t *testing.T) {
 	lim := newLimit(t, limit.Spec{Requests: 1_000_000, Unit: limit.Minute, Lease: true, LeaseWaste: 0.1})
 	s := newSequence(t, Options{})
 	s.now = s.now.Add(58 * time.Second)
 	for end := s.now.Add(2 * time.Second); s.now.Before(end); {
-		before := len(s.trips)
+		tripsBefore := len(s.trips)
 		untilEnd := end.Sub(s.now)
 		require.True(t, s.hit(lim, 1).Allowed)
-		s.pass(time.Millisecond)
-		for _, trip := range s.trips[before:] {
+		s.advance(time.Millisecond)
+		for _, trip := range s.trips[tripsBefore:] {
 			assert.LessOrEqual(t, permitsOf(trip), int64(untilEnd/time.Millisecond)*5/4)
 		}
 	}
@@ -480,19 +480,19 @@ func TestBucketThatRefilledLendsPermitsAgain(t *testing.T) {
 	require.True(t, s.hit(lim, lim.Capacity()).Allowed)
 	for range 100 {
 		s.hit(lim, 1)
-		s.pass(time.Millisecond)
+		s.advance(time.Millisecond)
 	}
 	assert.Zero(t, s.Stats().Taken, "the bucket is empty")
-	s.pass(20 * time.Minute)
+	s.advance(20 * time.Minute)
 	for range 100 {
 		s.hit(lim, 1)
-		s.pass(time.Millisecond)
+		s.advance(time.Millisecond)
 	}
 	assert.Positive(t, s.Stats().Taken)
 	assert.Positive(t, s.Stats().Used)
 }
 
-// A trip for permits is under way while its window ends. Its permits are lost, whatever the answer is.
+// The window ends during a trip for permits. The permits are lost, even if the answer admits them.
 func TestPermitsOfATripThatEndsAfterItsWindowLapse(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -515,13 +515,13 @@ func TestPermitsOfATripThatEndsAfterItsWindowLapse(t *testing.T) {
 			}
 			s.now = s.now.Truncate(time.Hour).Add(time.Hour)
 			require.True(t, s.hit(lim, 1).Allowed)
-			before := s.Stats()
-			require.Zero(t, before.Held)
+			statsBefore := s.Stats()
+			require.Zero(t, statsBefore.Held)
 			test.change(s, lim)
 			s.work()
 			stats := s.Stats()
 			assert.Zero(t, stats.Held)
-			assert.Equal(t, test.lapses, stats.Lapsed > before.Lapsed)
+			assert.Equal(t, test.lapses, stats.Lapsed > statsBefore.Lapsed)
 			assert.Equal(t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed)
 		})
 	}
@@ -531,7 +531,7 @@ func TestRateIsMeasuredAfterAFewHitsAndAShortTime(t *testing.T) {
 	for _, test := range []struct{ pause, firstTrip time.Duration }{
 		{100 * time.Microsecond, 20 * time.Millisecond},
 		{time.Millisecond, 20 * time.Millisecond},
-		{2500 * time.Microsecond, 20 * time.Millisecond}, // 8 hits before
+		{2500 * time.Microsecond, 20 * time.Millisecond}, // after 8 hits
 		{10 * time.Millisecond, 80 * time.Millisecond},
 		{100 * time.Millisecond, 800 * time.Millisecond},
 	} {
@@ -551,9 +551,9 @@ func TestRateIsMeasuredAfterAFewHitsAndAShortTime(t *testing.T) {
 func TestIdleLeaseEndsInSteps(t *testing.T) {
 	lim := perHour(t)
 	for _, test := range []struct {
-		idle    time.Duration
-		isHeld  bool
-		isKnown bool
+		idleTime time.Duration
+		isHeld   bool
+		isKnown  bool
 	}{
 		{time.Second - time.Microsecond, true, true},
 		{time.Second, false, true},
@@ -563,15 +563,15 @@ func TestIdleLeaseEndsInSteps(t *testing.T) {
 		s := newSequence(t, Options{})
 		s.warmUp(lim, time.Millisecond)
 		require.True(t, s.hit(lim, 1).Allowed)
-		last := s.now
-		s.pass(test.idle / 2)
-		s.now = last.Add(test.idle)
+		lastTime := s.now
+		s.advance(test.idleTime / 2)
+		s.now = lastTime.Add(test.idleTime)
 		s.Sweep(s.now)
-		if test.idle > 5*time.Second {
-			s.Sweep(s.now) // a lease that has given back its permits is forgotten next time
+		if test.idleTime > 5*time.Second {
+			s.Sweep(s.now) // the next Sweep forgets a lease without permits
 		}
-		assert.Equal(t, test.isHeld, s.Stats().Held > 0, "%v", test.idle)
-		assert.Equal(t, test.isKnown, s.Stats().Leases > 0, "%v", test.idle)
+		assert.Equal(t, test.isHeld, s.Stats().Held > 0, "%v", test.idleTime)
+		assert.Equal(t, test.isKnown, s.Stats().Leases > 0, "%v", test.idleTime)
 	}
 }
 
@@ -583,11 +583,11 @@ func TestPermitsWhoseReturnFailsStayInTheBudget(t *testing.T) {
 	for range 500 {
 		if s.held(lim) < spentBudget() {
 			s.hit(lim, 1)
-			s.pass(time.Millisecond)
+			s.advance(time.Millisecond)
 		}
 	}
-	held, budget := s.held(lim), spentBudget()
-	require.Equal(t, held, budget, "a refill has filled the allowance")
+	heldPermits, budgetBefore := s.held(lim), spentBudget()
+	require.Equal(t, heldPermits, budgetBefore, "a refill has filled the allowance")
 	s.err = func(h *backend.Hit) error {
 		if string(h.Key) == "k" {
 			return errDown
@@ -596,27 +596,27 @@ func TestPermitsWhoseReturnFailsStayInTheBudget(t *testing.T) {
 	}
 	s.closeAt(s.now)
 	stats := s.Stats()
-	assert.Equal(t, budget, spentBudget())
+	assert.Equal(t, budgetBefore, spentBudget())
 	assert.Zero(t, stats.Held)
 	assert.Equal(t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed)
-	assert.Equal(t, held, stats.Lapsed)
+	assert.Equal(t, heldPermits, stats.Lapsed)
 }
 
-// A refund of hits that the window has not spent takes off the charges of permits, which still admit hits.
+// A refund of hits that the window has not spent removes the charges of permits, and the permits still admit hits.
 func TestRefundOfUnspentHitsAdmitsAtMostThePermitsBeyondTheLimit(t *testing.T) {
 	lim := perHour(t)
 	s := newSequence(t, Options{})
 	s.warmUp(lim, time.Millisecond)
-	held := s.held(lim)
+	heldPermits := s.held(lim)
 	s.hit(lim, -lim.Max())
 	require.Zero(t, s.spent(lim, "k"))
-	admitted := int64(0)
+	admittedHits := int64(0)
 	for s.hit(lim, 1).Allowed {
-		admitted++
-		s.pass(time.Millisecond)
+		admittedHits++
+		s.advance(time.Millisecond)
 	}
-	assert.Equal(t, lim.Max()+held, admitted)
-	assert.LessOrEqual(t, held, lim.LeasePermits())
+	assert.Equal(t, lim.Max()+heldPermits, admittedHits)
+	assert.LessOrEqual(t, heldPermits, lim.LeasePermits())
 	s.now = s.now.Truncate(time.Hour).Add(time.Hour)
 	assert.Equal(t, lim.Max()-1, s.hit(lim, 1).Remaining, "the next window is exact")
 }

@@ -9,51 +9,51 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-const shardCount = 64
+const stripeCount = 64
 
-type shard struct {
-	mu     sync.Mutex // guards all fields, and the fields of the leases
-	leases map[fingerprint.ID]*lease
-	closed bool // no permits are taken or used any more
-	stats  Stats
-	_      [32]byte // keeps the mutexes in separate cache lines
+type stripe struct {
+	mu       sync.Mutex // guards all fields, and the fields of the leases
+	leases   map[fingerprint.ID]*lease
+	isClosed bool // no hit takes or uses permits any more
+	stats    Stats
+	_        [32]byte // keeps the mutexes in separate cache lines
 }
 
-// reservation has the permits that a hit has reserved, until its call is decided.
+// reservation has the permits that a hit reserves until the decision about its call.
 type reservation struct {
-	shard     *shard // nil if the hit can't use permits
-	lease     *lease // nil if there is none
+	stripe    *stripe // nil if the hit can't use permits
+	lease     *lease  // nil if the counter has no lease
 	permits   int64
-	epoch     uint32 // of the lease at the reservation
-	admitsHit bool   // there are permits for all of the hit
+	epoch     uint32 // the epoch of the lease at the time of the reservation
+	admitsHit bool   // the permits are enough for the hit
 }
 
-func (l *Limiter) shardOf(id fingerprint.ID) *shard { return &l.shards[id.Hi%shardCount] }
+func (l *Limiter) stripeOf(id fingerprint.ID) *stripe { return &l.stripes[id.Hi%stripeCount] }
 
-// lockLease locks the shard of h's counter, and returns it with the lease of the counter, which can be nil.
-func (l *Limiter) lockLease(h *backend.Hit) (*shard, *lease) {
+// lockLease locks the stripe of h's counter, and returns it with the lease of the counter, which can be nil.
+func (l *Limiter) lockLease(h *backend.Hit) (*stripe, *lease) {
 	id := l.seeds.ID(h.Key, h.Limit.Tag())
-	s := l.shardOf(id)
+	s := l.stripeOf(id)
 	s.mu.Lock()
 	return s, s.leases[id]
 }
 
-// reserve reserves permits for h, and sets the result if they are enough. isOnly reports whether h is the only hit
-// of its call.
-func (l *Limiter) reserve(now int64, h *backend.Hit, result *backend.Result, isOnly bool) (r reservation) {
+// reserve reserves permits for h, and sets the result if the permits are enough. isOnlyHit means that the call has no
+// other hit.
+func (l *Limiter) reserve(now int64, h *backend.Hit, result *backend.Result, isOnlyHit bool) (r reservation) {
 	if !hasLease(h.Limit) {
 		return r
 	}
 	id := l.seeds.ID(h.Key, h.Limit.Tag())
-	s := l.shardOf(id)
+	s := l.stripeOf(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.isClosed {
 		return r
 	}
 	e := s.leases[id]
 	if e == nil {
-		if h.N <= 0 || len(s.leases) > maxLeases/shardCount {
+		if h.N <= 0 || len(s.leases) > maxLeases/stripeCount {
 			return r
 		}
 		e = newLease(h, now)
@@ -65,7 +65,7 @@ func (l *Limiter) reserve(now int64, h *backend.Hit, result *backend.Result, isO
 	if e.hasEnded(now) {
 		l.endWindow(s, e, now)
 	}
-	r = reservation{shard: s, lease: e, epoch: e.epoch}
+	r = reservation{stripe: s, lease: e, epoch: e.epoch}
 	if h.N <= 0 || h.N > h.Limit.Capacity() {
 		return r
 	}
@@ -75,7 +75,7 @@ func (l *Limiter) reserve(now int64, h *backend.Hit, result *backend.Result, isO
 	e.reserved += r.permits
 	if r.admitsHit = r.permits == h.N; r.admitsHit {
 		s.stats.Used += h.N
-		if isOnly { // no other hit can deny this call, so the permits are used
+		if isOnlyHit { // no other hit can deny the call
 			e.reserved -= r.permits
 			s.stats.SavedTrips++
 		}
@@ -85,9 +85,9 @@ func (l *Limiter) reserve(now int64, h *backend.Hit, result *backend.Result, isO
 	return r
 }
 
-// settleHit ends the reservation r of h. isUsed reports whether h was admitted, so its permits are used.
+// settleHit ends the reservation r of h. isUsed means that h was admitted, so the permits are used up.
 func (l *Limiter) settleHit(now int64, h *backend.Hit, result *backend.Result, r *reservation, isUsed bool) {
-	s, e := r.shard, r.lease
+	s, e := r.stripe, r.lease
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h.N <= -limit.MaxHits { // a reset
@@ -117,16 +117,16 @@ func (l *Limiter) settleHit(now int64, h *backend.Hit, result *backend.Result, r
 	}
 	e.recordAnswer(now, &result.Result)
 	e.addPermits(h, &result.Result)
-	if !s.closed {
+	if !s.isClosed {
 		l.refillIfLow(s, e, now)
 	}
 }
 
-// changeLimit sets the limit of e. If the new limit differs, the permits go back, and e starts again.
+// changeLimit sets the limit of e. If the new limit differs, e gives back its permits and starts again.
 //
-// If the limit has a burst, the permits go back under the new limit: under an old limit with a smaller burst, the
-// refund would forget tokens that others have spent. Otherwise a bucket keeps the share that is spent when its
-// limit changes, and a permit is the same share only under the old limit.
+// If the new limit has a burst, the refund uses the new limit: with an old limit of a smaller burst, the refund would
+// forget tokens that others have spent. Without a burst, the refund uses the old limit: when its limit changes, a
+// bucket keeps the spent share, and a permit is the same share under the old limit only.
 func (l *Limiter) changeLimit(e *lease, lim *limit.Limit, now int64) {
 	if e.limit.Spec != lim.Spec {
 		if lim.HasBurst() {
@@ -138,8 +138,8 @@ func (l *Limiter) changeLimit(e *lease, lim *limit.Limit, now int64) {
 	e.limit = lim
 }
 
-// endWindow drops the permits of a window that has ended. The permits of a token bucket go back to the bucket.
-func (l *Limiter) endWindow(s *shard, e *lease, now int64) {
+// endWindow drops the permits of a window that has ended. It gives the permits of a token bucket back to the bucket.
+func (l *Limiter) endWindow(s *stripe, e *lease, now int64) {
 	if e.limit.Algorithm.CountsWindows() {
 		s.stats.Lapsed += e.dropPermits()
 		return
@@ -147,16 +147,16 @@ func (l *Limiter) endWindow(s *shard, e *lease, now int64) {
 	l.returnLater(e, now)
 }
 
-// dropAfterReset drops the permits of e, because a reset has forgotten their charges. The allowance goes back.
-func (l *Limiter) dropAfterReset(s *shard, e *lease, now int64) {
+// dropAfterReset drops the permits of e, because a reset has forgotten their charges. It gives back the allowance.
+func (l *Limiter) dropAfterReset(s *stripe, e *lease, now int64) {
 	s.stats.Lapsed += e.permits
 	e.permits = 0
-	if !s.closed { // otherwise Close gives the allowance back
+	if !s.isClosed { // otherwise Close gives the allowance back
 		l.returnLater(e, now)
 	}
 }
 
-// Forget implements backend.Layer. It drops permits.
+// Forget implements backend.Layer. It drops the permits of the counters.
 func (l *Limiter) Forget(h *backend.Hit) {
 	now := l.micros(time.Now())
 	if h != nil {
@@ -166,7 +166,7 @@ func (l *Limiter) Forget(h *backend.Hit) {
 		}
 		s.mu.Unlock()
 	} else {
-		l.eachShard(func(s *shard) {
+		l.forEachStripe(func(s *stripe) {
 			for _, e := range s.leases {
 				l.dropAfterReset(s, e, now)
 			}
@@ -175,10 +175,10 @@ func (l *Limiter) Forget(h *backend.Hit) {
 	l.options.Next.Forget(h)
 }
 
-// eachShard calls f with each shard, which is locked.
-func (l *Limiter) eachShard(f func(*shard)) {
-	for i := range l.shards {
-		s := &l.shards[i]
+// forEachStripe locks one stripe after the other, and calls f with it.
+func (l *Limiter) forEachStripe(f func(*stripe)) {
+	for i := range l.stripes {
+		s := &l.stripes[i]
 		s.mu.Lock()
 		f(s)
 		s.mu.Unlock()
@@ -187,10 +187,10 @@ func (l *Limiter) eachShard(f func(*shard)) {
 
 // Stats counts what leases did.
 type Stats struct {
-	Leases int64 // counters with a lease, also without permits
+	Leases int64 // counters with a lease, even if the lease has no permits
 	Held   int64 // permits that this replica holds
 
-	// Sums since New. Taken = Used + Returned + Lapsed + Held, without the permits of trips in progress.
+	// The sums since New. Except during trips, Taken = Used + Returned + Lapsed + Held.
 	Taken    int64 // permits taken from the shared counters
 	Used     int64 // permits that admitted a hit
 	Returned int64 // permits that went back
@@ -201,7 +201,7 @@ type Stats struct {
 
 // Stats returns the sums over all leases.
 func (l *Limiter) Stats() (sum Stats) {
-	l.eachShard(func(s *shard) {
+	l.forEachStripe(func(s *stripe) {
 		sum.Leases += int64(len(s.leases))
 		for _, e := range s.leases {
 			sum.Held += e.permits
@@ -215,13 +215,13 @@ func (l *Limiter) Stats() (sum Stats) {
 	return sum
 }
 
-func (s *shard) countSavedTrip() {
+func (s *stripe) countSavedTrip() {
 	s.mu.Lock()
 	s.stats.SavedTrips++
 	s.mu.Unlock()
 }
 
-// countReturn counts the permits of g, which are back or lost.
+// countReturn counts the permits of g as returned or as lapsed.
 func (l *Limiter) countReturn(g *permitReturn) {
 	s, _ := l.lockLease(&backend.Hit{Key: g.key, Limit: g.limit})
 	if g.isLost {

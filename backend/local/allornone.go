@@ -7,23 +7,23 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fingerprint"
 )
 
-// takeAllOrNone charges the hits one after the other. If an all-or-none hit is denied, it refunds the others. It
-// holds the mutexes of their stripes, so nobody sees the charges.
+// takeAllOrNone charges the hits one after the other. If a hit denies the group, it refunds the other hits of the group.
+// It holds the mutexes of their stripes, so other callers never see the charges.
 //
-// Two traces stay. A Shadow hit that follows on the same counter has seen the charge, and may be denied once more
-// than necessary. A long log may count earlier hits up to a tick longer.
+// A refunded charge has two effects. A later Shadow hit on the same counter has seen the charge, and may be denied without
+// need. A long log may count earlier hits up to a tick longer.
 func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend.Result) {
-	var idBuf [16]fingerprint.ID
-	ids := idBuf[:0]
+	var idSpace [16]fingerprint.ID
+	ids := idSpace[:0]
 	for i := range hits {
 		ids = append(ids, l.seeds.ID(hits[i].Key, hits[i].Limit.Tag()))
 	}
-	var lockedBuf [16]int
-	locked := l.lock(ids, lockedBuf[:0])
-	defer l.unlock(locked)
+	var lockSpace [16]int
+	lockedStripes := l.lock(ids, lockSpace[:0])
+	defer l.unlock(lockedStripes)
 
-	denied := false
-	var oldExpiries []int64 // of the holds that the hits renew; nil if no hit has a named hold
+	isDenied := false
+	var oldExpiries []int64 // the old expiries of renewed holds; nil if no hit has a named hold
 	for i := range hits {
 		h, s := &hits[i], l.stripeOf(ids[i])
 		inGroup := h.InGroup()
@@ -37,18 +37,18 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 		}
 		r := s.take(ids[i], h.Limit, counterChange{now: now, n: h.N, hold: h.HoldID, chargeDenied: h.Limit.ChargeDenied && !inGroup})
 		results[i] = backend.Result{Result: r}
-		denied = denied || h.DeniesGroup(&results[i])
+		isDenied = isDenied || h.DeniesGroup(&results[i])
 	}
-	if !denied {
+	if !isDenied {
 		return
 	}
-	for i := range slices.Backward(hits) { // two hits can renew one hold
+	for i := range slices.Backward(hits) { // backwards, because two hits can renew one hold
 		if h := &hits[i]; h.InGroup() && results[i].Allowed {
-			undo := counterChange{now: now, n: h.N, hold: h.HoldID, undo: true}
+			refund := counterChange{now: now, n: h.N, hold: h.HoldID, isUndo: true}
 			if oldExpiries != nil {
-				undo.oldExpiry = oldExpiries[i]
+				refund.oldExpiry = oldExpiries[i]
 			}
-			l.stripeOf(ids[i]).take(ids[i], h.Limit, undo)
+			l.stripeOf(ids[i]).take(ids[i], h.Limit, refund)
 		}
 	}
 	for i := range hits {
@@ -59,7 +59,8 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	}
 }
 
-// lock locks the stripes of ids, each once and in a fixed order. It appends their indexes to buf and returns them.
+// lock locks each stripe of ids once, in the order of the stripes. It appends the indexes of the stripes to buf, and
+// returns buf.
 func (l *Limiter) lock(ids []fingerprint.ID, buf []int) []int {
 	for _, id := range ids {
 		buf = append(buf, l.stripeIndex(id))
@@ -72,8 +73,8 @@ func (l *Limiter) lock(ids []fingerprint.ID, buf []int) []int {
 	return buf
 }
 
-func (l *Limiter) unlock(locked []int) {
-	for _, i := range locked {
+func (l *Limiter) unlock(lockedStripes []int) {
+	for _, i := range lockedStripes {
 		l.stripes[i].mu.Unlock()
 	}
 }

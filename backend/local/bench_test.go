@@ -40,7 +40,7 @@ func charge(l *Limiter, now time.Time, key []byte, lim *limit.Limit, n int64) li
 	return results[0].Result
 }
 
-// appendNumber returns the key number i in buf's memory, with the form and length of a real key.
+// appendNumber returns key number i in the memory of buf. The key has the form and length of a real key.
 func appendNumber(buf []byte, i int) []byte {
 	buf = append(buf[:0], "shop|service=checkout|path=/v1/orders|ip="...)
 	return binary.BigEndian.AppendUint64(buf, uint64(i))
@@ -49,10 +49,10 @@ func appendNumber(buf []byte, i int) []byte {
 // bytesPerKey charges a number of keys, each with padding more bytes. It returns the memory
 // that the Limiter uses for each key.
 func bytesPerKey(t testing.TB, a limit.Algorithm, keys, padding int) float64 {
-	var before, after runtime.MemStats
+	var statsBefore, statsAfter runtime.MemStats
 	lim, pad := hourly(t, a, 100), make([]byte, padding)
 	runtime.GC()
-	runtime.ReadMemStats(&before)
+	runtime.ReadMemStats(&statsBefore)
 	l := New(Options{})
 	var buf []byte
 	for i := range keys {
@@ -60,8 +60,8 @@ func bytesPerKey(t testing.TB, a limit.Algorithm, keys, padding int) float64 {
 		charge(l, noon, buf, lim, 1)
 	}
 	runtime.GC()
-	runtime.ReadMemStats(&after)
-	return (float64(after.HeapAlloc) - float64(before.HeapAlloc)) / float64(l.Keys())
+	runtime.ReadMemStats(&statsAfter)
+	return (float64(statsAfter.HeapAlloc) - float64(statsBefore.HeapAlloc)) / float64(l.Keys())
 }
 
 func TestMemoryPerKeyDoesNotDependOnTheKeysLength(t *testing.T) {
@@ -79,7 +79,7 @@ func BenchmarkBytesPerKey(b *testing.B) {
 	}
 }
 
-// BenchmarkTake charges known keys, 10,000 of them, under fixed_window.
+// BenchmarkTake charges 10,000 known keys with fixed_window.
 func BenchmarkTake(b *testing.B) {
 	const keys = 10_000
 	for name, allOrNone := range map[string]bool{"": false, "all-or-none/": true} {
@@ -121,7 +121,7 @@ func BenchmarkAlgorithms(b *testing.B) {
 	}
 }
 
-// BenchmarkFlood charges a new key each time while the bound is reached.
+// BenchmarkFlood charges only new keys after the bound is reached.
 func BenchmarkFlood(b *testing.B) {
 	l, lim := New(Options{}), hourly(b, limit.FixedWindow, 10)
 	var buf []byte
@@ -161,14 +161,14 @@ func BenchmarkGrowth(b *testing.B) {
 	for b.Loop() {
 		l := New(Options{MaxKeys: 2_000_000})
 		var buf []byte
-		var longest time.Duration
+		var longestTake time.Duration
 		for i := range 1_000_000 {
 			buf = appendNumber(buf, i)
 			start := time.Now()
 			charge(l, noon, buf, lim, 1)
-			longest = max(longest, time.Since(start))
+			longestTake = max(longestTake, time.Since(start))
 		}
-		b.ReportMetric(float64(longest.Microseconds()), "longest-µs")
+		b.ReportMetric(float64(longestTake.Microseconds()), "longest-µs")
 		b.ReportMetric(float64(l.Bytes())/1e6, "B/key")
 	}
 }

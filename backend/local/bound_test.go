@@ -15,7 +15,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// flood charges one hit to each of n keys that no other test code uses.
+// flood charges one hit to each of n new keys.
 func flood(l *Limiter, now time.Time, lim *limit.Limit, n int) {
 	buf := []byte("flood")
 	for i := range n {
@@ -67,22 +67,22 @@ func TestFloodDoesNotEvictCallerAtItsLimit(t *testing.T) {
 		for _, maxKeys := range []int{10, 300, 2_000} {
 			t.Run(fmt.Sprintf("%v, %d keys", a, maxKeys), func(t *testing.T) {
 				l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, a, 5)
-				heavy := []byte("heavy")
-				require.True(t, charge(l, noon, heavy, lim, 5).Allowed)
+				heavyKey := []byte("heavy")
+				require.True(t, charge(l, noon, heavyKey, lim, 5).Allowed)
 				for i := range 10 * maxKeys {
 					charge(l, noon, appendNumber([]byte("flood"), i), lim, 1)
 					if i%(maxKeys/2) == 0 {
-						require.False(t, charge(l, noon.Add(time.Minute), heavy, lim, 1).Allowed, "after %d keys", i)
+						require.False(t, charge(l, noon.Add(time.Minute), heavyKey, lim, 1).Allowed, "after %d keys", i)
 					}
 				}
-				assert.False(t, charge(l, noon.Add(time.Minute), heavy, lim, 1).Allowed)
+				assert.False(t, charge(l, noon.Add(time.Minute), heavyKey, lim, 1).Allowed)
 				assert.Greater(t, l.Evictions(), int64(8*maxKeys), "the flood exceeds the bound")
 			})
 		}
 	}
 }
 
-// Many callers at their limits stay too, as long as callers with less spent outnumber them.
+// Many callers at their limits stay too, if more callers have spent less.
 func TestFloodDoesNotEvictManyCallersAtTheirLimits(t *testing.T) {
 	const maxKeys, heavyCallers = 20_000, 2_000
 	l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.FixedWindow, 5)
@@ -90,13 +90,13 @@ func TestFloodDoesNotEvictManyCallersAtTheirLimits(t *testing.T) {
 		charge(l, noon, fmt.Appendf(nil, "heavy %d", i), lim, 5)
 	}
 	flood(l, noon, lim, 10*maxKeys)
-	forgotten := 0
+	forgottenKeys := 0
 	for i := range heavyCallers {
 		if charge(l, noon, fmt.Appendf(nil, "heavy %d", i), lim, 1).Allowed {
-			forgotten++
+			forgottenKeys++
 		}
 	}
-	assert.LessOrEqual(t, forgotten, heavyCallers/100)
+	assert.LessOrEqual(t, forgottenKeys, heavyCallers/100)
 }
 
 func TestExpiredKeysAreEvictedFirst(t *testing.T) {
@@ -105,14 +105,14 @@ func TestExpiredKeysAreEvictedFirst(t *testing.T) {
 	for i := range maxKeys / 2 {
 		charge(l, noon, fmt.Appendf(nil, "old %d", i), lim, 5)
 	}
-	later := noon.Add(time.Hour)
+	laterTime := noon.Add(time.Hour)
 	for i := range maxKeys {
-		charge(l, later, fmt.Appendf(nil, "new %d", i), lim, 1)
+		charge(l, laterTime, fmt.Appendf(nil, "new %d", i), lim, 1)
 	}
 	assert.Equal(t, maxKeys, l.Keys())
 	assert.Zero(t, l.Evictions())
 	for i := range maxKeys {
-		assert.Equal(t, int64(3), charge(l, later, fmt.Appendf(nil, "new %d", i), lim, 1).Remaining)
+		assert.Equal(t, int64(3), charge(l, laterTime, fmt.Appendf(nil, "new %d", i), lim, 1).Remaining)
 	}
 }
 
@@ -127,8 +127,8 @@ func TestEarlierExpiryIsEvictedIfSpentIsEqual(t *testing.T) {
 	assert.Equal(t, int64(5), charge(l, noon, []byte("b"), hour, 0).Remaining)
 }
 
-// If a new key were evicted at once, new callers would never be counted while all others are
-// at their limits.
+// If a new key were evicted at once, no new caller would be counted while all other callers are at
+// their limits.
 func TestNewKeyIsKeptAmongKeysAtTheirLimits(t *testing.T) {
 	for _, maxKeys := range []int{1, 2, 5, 1000} {
 		l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.FixedWindow, 5)
@@ -159,14 +159,14 @@ func TestKeysWithNothingSpentUseNoMemory(t *testing.T) {
 func TestLogsReduceTheNumberOfKeys(t *testing.T) {
 	const maxKeys = 1000
 	l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.SlidingLog, 1_000_000)
-	light := hourly(t, limit.FixedWindow, 5)
-	flood(l, noon, light, maxKeys)
+	smallLimit := hourly(t, limit.FixedWindow, 5)
+	flood(l, noon, smallLimit, maxKeys)
 	keysBefore := l.Keys()
-	for i := range maxKeys { // the weight of a quarter of the keys
+	for i := range maxKeys { // these logs count as a quarter of the keys
 		charge(l, noon.Add(time.Duration(i)*time.Millisecond), []byte("log"), lim, 1)
 	}
 	assert.Equal(t, int64(maxKeys/entriesPerKey), l.memory.logs.Load())
-	flood(l, noon, light, 5*maxKeys)
+	flood(l, noon, smallLimit, 5*maxKeys)
 	assert.InDelta(t, keysBefore*3/4, l.Keys(), maxKeys/10)
 	assert.Equal(t, int64(1_000_000-maxKeys), charge(l, noon.Add(time.Second), []byte("log"), lim, 0).Remaining, "the log is still whole")
 
@@ -201,22 +201,22 @@ func TestKeysAndLogsTogetherStayWithinMaxKeys(t *testing.T) {
 
 func TestLogsAreBoundedInMemory(t *testing.T) {
 	const maxKeys = 10_000
-	var before, after runtime.MemStats
+	var statsBefore, statsAfter runtime.MemStats
 	runtime.GC()
 	runtime.GC() // the second run frees the memory of pools
-	runtime.ReadMemStats(&before)
+	runtime.ReadMemStats(&statsBefore)
 	l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.SlidingLog, 1000)
 	var buf []byte
-	for i := range 200_000 { // 200 hits of each of 1,000 keys weigh as much as 50,000 keys
+	for i := range 200_000 { // the logs of 1,000 keys with 200 hits count as 50,000 keys
 		buf = appendNumber(buf, i%1000)
 		charge(l, noon.Add(time.Duration(i)*time.Microsecond), buf, lim, 1)
 	}
 	sweepAll(l, noon)
 	runtime.GC()
-	runtime.ReadMemStats(&after)
+	runtime.ReadMemStats(&statsAfter)
 	assert.LessOrEqual(t, int64(l.Keys())+l.memory.logs.Load(), int64(maxKeys))
-	grown := int64(after.HeapAlloc) - int64(before.HeapAlloc) // may be negative
-	assert.Less(t, float64(grown)/maxKeys, 150.0, "bytes for each of MaxKeys")
+	heapGrowth := int64(statsAfter.HeapAlloc) - int64(statsBefore.HeapAlloc) // may be negative
+	assert.Less(t, float64(heapGrowth)/maxKeys, 150.0, "bytes for each of MaxKeys")
 }
 
 func TestBoundIsKeptUnderConcurrency(t *testing.T) {
@@ -242,17 +242,17 @@ func TestBoundIsKeptUnderConcurrency(t *testing.T) {
 	assert.LessOrEqual(t, int64(l.Keys())+l.memory.logs.Load(), int64(maxKeys))
 }
 
-// A log without a bound would take 16 MB here.
+// Without the bound, the log would take 16 MB.
 func TestOneLogIsBoundedInMemory(t *testing.T) {
 	l, lim := New(Options{}), hourly(t, limit.SlidingLog, 10_000_000)
-	var before, after runtime.MemStats
+	var statsBefore, statsAfter runtime.MemStats
 	runtime.GC()
-	runtime.ReadMemStats(&before)
+	runtime.ReadMemStats(&statsBefore)
 	for i := range 200_000 {
 		charge(l, noon.Add(time.Duration(i)*time.Millisecond), []byte("key"), lim, 1)
 	}
 	runtime.GC()
-	runtime.ReadMemStats(&after)
-	assert.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(1<<20))
+	runtime.ReadMemStats(&statsAfter)
+	assert.Less(t, int64(statsAfter.HeapAlloc)-int64(statsBefore.HeapAlloc), int64(1<<20))
 	assert.LessOrEqual(t, l.memory.logs.Load(), int64(limit.MaxLogEntries/entriesPerKey))
 }

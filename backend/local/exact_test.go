@@ -24,7 +24,7 @@ func TestSpendAtLeastRaisesAndNeverLowers(t *testing.T) {
 	}
 }
 
-// The sample of an eviction starts at a random counter, so each case is tried often.
+// The sample of an eviction starts at a random counter, so the test repeats each case often.
 func TestEvictionChoosesTheLeastSpentThenTheFirstToExpire(t *testing.T) {
 	hour, day := hourly(t, limit.FixedWindow, 9), newLimit(t, limit.Spec{Requests: 9, Unit: limit.Day})
 	type counter struct {
@@ -69,9 +69,9 @@ func TestOnlyNewKeysAndLogsEvictAndAtMostTwoEach(t *testing.T) {
 	l, light := New(Options{MaxKeys: maxKeys}), hourly(t, limit.FixedWindow, 1000)
 	require.Greater(t, len(l.stripes), 1)
 	flood(l, noon, light, maxKeys)
-	long := hourly(t, limit.SlidingLog, 1_000_000)
+	longLog := hourly(t, limit.SlidingLog, 1_000_000)
 	for i := range maxKeys {
-		charge(l, noon.Add(time.Duration(i)*time.Millisecond), []byte("log"), long, 1)
+		charge(l, noon.Add(time.Duration(i)*time.Millisecond), []byte("log"), longLog, 1)
 	}
 	evictions := l.Evictions()
 	now := noon.Add(time.Second)
@@ -81,14 +81,14 @@ func TestOnlyNewKeysAndLogsEvictAndAtMostTwoEach(t *testing.T) {
 			charge(l, now, key, light, 1)
 			charge(l, now, key, light, -1)
 		}
-		charge(l, now, []byte("log"), long, 0)
+		charge(l, now, []byte("log"), longLog, 0)
 	}
 	require.Equal(t, evictions, l.Evictions(), "a known key needs no room")
 	shrunk := 0
 	for i := range 40 {
-		before := l.Keys()
+		keysBefore := l.Keys()
 		charge(l, now, fmt.Append(nil, "new", i), light, 1)
-		change := l.Keys() - before
+		change := l.Keys() - keysBefore
 		assert.Contains(t, []int{-1, 0}, change, "one more key, and at most two fewer")
 		shrunk -= change
 	}
@@ -133,39 +133,39 @@ func TestNewKeysAndSweepsAllocateRarely(t *testing.T) {
 		l.Sweep(noon)
 		assert.Zero(t, testing.AllocsPerRun(5, func() { l.Sweep(noon) }), "a sweep of %d keys", keys)
 	}
-	var before, after runtime.MemStats
+	var statsBefore, statsAfter runtime.MemStats
 	l, lim := New(Options{}), hourly(t, limit.FixedWindow, 5)
 	buf := make([]byte, 100)
-	runtime.ReadMemStats(&before)
+	runtime.ReadMemStats(&statsBefore)
 	for i := range 100_000 {
 		charge(l, noon, appendNumber(buf, i), lim, 1)
 	}
-	runtime.ReadMemStats(&after)
-	assert.Less(t, after.Mallocs-before.Mallocs, uint64(20_000))
+	runtime.ReadMemStats(&statsAfter)
+	assert.Less(t, statsAfter.Mallocs-statsBefore.Mallocs, uint64(20_000))
 }
 
-// The numbers are those of a table with 64 bytes for an entry, and half to two thirds of its cells used.
-func TestBytesAreThoseOfEntriesCellsAndLogs(t *testing.T) {
-	grown := func(a limit.Algorithm, keys int) float64 {
+// The numbers hold for a table with entries of 64 bytes, and with half to two thirds of its cells in use.
+func TestBytesCountEntriesCellsAndLogs(t *testing.T) {
+	growthPerKey := func(a limit.Algorithm, keys int) float64 {
 		l, lim := New(Options{}), hourly(t, a, 5)
-		empty := l.Bytes()
-		assert.GreaterOrEqual(t, empty, int64(128*len(l.stripes)))
-		assert.Less(t, empty, int64(1024*len(l.stripes)))
+		emptyBytes := l.Bytes()
+		assert.GreaterOrEqual(t, emptyBytes, int64(128*len(l.stripes)))
+		assert.Less(t, emptyBytes, int64(1024*len(l.stripes)))
 		buf := make([]byte, 100)
 		for i := range keys {
 			charge(l, noon, appendNumber(buf, i), lim, 1)
 		}
 		assert.Equal(t, keys, l.Keys())
-		return float64(l.Bytes()-empty) / float64(keys)
+		return float64(l.Bytes()-emptyBytes) / float64(keys)
 	}
 	for _, keys := range []int{80_000, 120_000, 160_000, 200_000} {
-		assert.InDelta(t, 64+8*1.75, grown(limit.FixedWindow, keys), 6, "%d keys", keys)
+		assert.InDelta(t, 64+8*1.75, growthPerKey(limit.FixedWindow, keys), 6, "%d keys", keys)
 	}
-	windows, logs := grown(limit.FixedWindow, 100_000), grown(limit.SlidingLog, 100_000)
+	windows, logs := growthPerKey(limit.FixedWindow, 100_000), growthPerKey(limit.SlidingLog, 100_000)
 	assert.InDelta(t, windows+entriesPerKey*bytesPerLogEntry+8*1.25, logs, 3, "a log is also in a list of pointers")
 }
 
-func TestResetByPrefixWaitsForTheFirstListedResetToEnd(t *testing.T) {
+func TestResetByPrefixFailsWhileTooManyResetsAreRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Options{})
 		hour, day := hourly(t, limit.SlidingLog, 100), newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 100, Unit: limit.Day})

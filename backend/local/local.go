@@ -2,7 +2,7 @@
 // number of keys.
 //
 // A counter is stored under a 128-bit fingerprint of its name. The counters are spread over stripes, and each stripe
-// is a hash table behind a mutex. If the memory bound is reached, a stripe evicts an expired counter, or else a
+// is a hash table behind a mutex. If the memory bound is reached, a stripe evicts an expired counter, or a
 // counter that has spent little. The limit of an evicted counter then admits its hits again.
 package local
 
@@ -20,8 +20,8 @@ import (
 // DefaultMaxKeys is the default of Options.MaxKeys.
 const DefaultMaxKeys = 1_000_000
 
-// The number of stripes. Each stripe is so large that random keys fill all stripes evenly, and so small that growing
-// or sweeping a stripe takes less than a millisecond.
+// The constants for the number of stripes. A stripe must be large, so that random keys fill all stripes evenly. It must
+// also be small, so that it grows in less than a millisecond, and a sweep takes less than a millisecond.
 const (
 	defaultStripes   = 256
 	minKeysPerStripe = 256
@@ -29,10 +29,10 @@ const (
 	maxStripes       = 1 << 14
 )
 
-// Options of a Limiter. The zero value means the defaults.
+// Options are the settings of a Limiter. A zero value means the default.
 type Options struct {
 	// MaxKeys bounds the counters; default DefaultMaxKeys. A counter takes about 80 bytes. Four log entries of
-	// a sliding_log counter weigh as much as a key. Each stripe has an equal part of the bound.
+	// a sliding_log counter count as one counter. Each stripe has an equal part of the bound.
 	MaxKeys int
 }
 
@@ -42,7 +42,7 @@ type Limiter struct {
 	stripes []stripe
 	memory  memoryBound
 	resets  resetList
-	sweeps  atomic.Uint64 // calls of Sweep so far
+	sweeps  atomic.Uint64 // the number of calls of Sweep
 }
 
 var _ backend.Limiter = (*Limiter)(nil)
@@ -93,12 +93,12 @@ func (l *Limiter) Take(_ context.Context, now time.Time, hits []backend.Hit, res
 
 // Keys returns the number of counters, including expired counters that are not swept yet.
 func (l *Limiter) Keys() (n int) {
-	l.eachStripe(func(s *stripe) { n += s.size })
+	l.forEachStripe(func(s *stripe) { n += s.size })
 	return n
 }
 
-// eachStripe calls f with each stripe, which is locked.
-func (l *Limiter) eachStripe(f func(*stripe)) {
+// forEachStripe locks one stripe after the other, and calls f with it.
+func (l *Limiter) forEachStripe(f func(*stripe)) {
 	for i := range l.stripes {
 		s := &l.stripes[i]
 		s.mu.Lock()
@@ -110,11 +110,11 @@ func (l *Limiter) eachStripe(f func(*stripe)) {
 // Bytes returns the memory of the counters. The memory of logs is an estimate.
 func (l *Limiter) Bytes() int64 {
 	n := int64(len(l.stripes)) * int64(unsafe.Sizeof(stripe{}))
-	l.eachStripe(func(s *stripe) { n += s.bytes() })
+	l.forEachStripe(func(s *stripe) { n += s.bytes() })
 	return n + l.memory.logs.Load()*entriesPerKey*bytesPerLogEntry
 }
 
-// bytesPerLogEntry is the memory of a log entry with its share of the log's spare capacity.
+// bytesPerLogEntry is the memory of a log entry, with its part of the unused capacity.
 const bytesPerLogEntry = 32
 
 // Evictions returns how many counters were evicted before they had expired.
@@ -132,12 +132,12 @@ func (l *Limiter) SpendAtLeast(now time.Time, key []byte, lim *limit.Limit, n in
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	micros := now.UnixMicro()
-	if missing := n - lim.Spent(s.take(id, lim, counterChange{now: micros})); missing > 0 {
-		s.take(id, lim, counterChange{now: micros, n: missing})
+	if missingHits := n - lim.Spent(s.take(id, lim, counterChange{now: micros})); missingHits > 0 {
+		s.take(id, lim, counterChange{now: micros, n: missingHits})
 	}
 }
 
-// Run sweeps until ctx ends, a stripe at a time, and all stripes once in each interval.
+// Run sweeps one stripe after the other until ctx ends. It sweeps each stripe once in each interval.
 func (l *Limiter) Run(ctx context.Context, interval time.Duration) {
 	tick := time.NewTicker(max(interval/time.Duration(len(l.stripes)), 1))
 	defer tick.Stop()
@@ -160,9 +160,9 @@ func (l *Limiter) Sweep(now time.Time) {
 }
 
 func (s *stripe) sweep(now int64) {
-	// The order is backwards because the last entry moves to the place of a removed one.
+	// The order is backwards, because a removal moves the last entry to the place of the removed entry.
 	for index := s.size - 1; index >= 0; index-- {
-		if s.at(index).expires <= now {
+		if s.at(index).expiry <= now {
 			s.forget(index)
 		}
 	}

@@ -14,17 +14,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestLimiter(t *testing.T) {
+func TestCountersInThisProcessPassTheSuite(t *testing.T) {
 	backendtest.Run(t, func(*testing.T) backend.Limiter { return New(Options{}) })
 }
 
-func TestLimiterAllOrNone(t *testing.T) {
+func TestCountersInThisProcessPassTheSuiteOfGroups(t *testing.T) {
 	backendtest.RunAllOrNone(t, func(*testing.T) backend.Limiter { return New(Options{}) })
 }
 
 func TestBytesGrowWithKeysAndLogs(t *testing.T) {
 	l := New(Options{MaxKeys: 1000})
-	empty := l.Bytes()
+	emptyBytes := l.Bytes()
 	take := func(key string, a limit.Algorithm, n int) {
 		lim := backendtest.NewLimit(t, limit.Spec{Algorithm: a, Requests: 1000, Unit: limit.Day})
 		for i := range n {
@@ -33,7 +33,7 @@ func TestBytesGrowWithKeysAndLogs(t *testing.T) {
 	}
 	take("a", limit.FixedWindow, 5)
 	oneKey := l.Bytes()
-	assert.Greater(t, oneKey, empty)
+	assert.Greater(t, oneKey, emptyBytes)
 	take("a", limit.FixedWindow, 5)
 	assert.Equal(t, oneKey, l.Bytes())
 	take("b", limit.SlidingLog, 100)

@@ -11,20 +11,20 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// maxResets bounds the resets by prefix that are remembered. Each hit is compared with all of them.
+// maxResets bounds the remembered resets by prefix. Each hit is compared with all these resets.
 const maxResets = 64
 
-// resetList has the resets by prefix. A counter has no name, so a hit finds out whether a reset came after its
-// counter was added.
+// resetList has the resets by prefix. A counter has no name, so a reset can't find its counters. Instead, the next hit on
+// a counter applies the resets that are newer than the counter.
 type resetList struct {
-	changes sync.Mutex                    // held while the list changes
-	list    atomic.Pointer[[]prefixReset] // nil for none
+	changes sync.Mutex                    // held during changes of the list
+	list    atomic.Pointer[[]prefixReset] // nil before the first reset
 }
 
 type prefixReset struct {
 	prefix backend.KeyPrefix
 	number uint32 // from 1
-	ends   int64  // time from which on no older counter is left, in microseconds
+	end    int64  // when all older counters have expired, in microseconds since 1970
 }
 
 var _ backend.PrefixResetter = (*Limiter)(nil)
@@ -39,29 +39,29 @@ func (l *Limiter) ResetPrefix(_ context.Context, p backend.KeyPrefix, _ int, dry
 	defer l.resets.changes.Unlock()
 	now := time.Now().UnixMicro()
 	var resets []prefixReset
-	if old := l.resets.list.Load(); old != nil {
-		resets = slices.DeleteFunc(slices.Clone(*old), func(r prefixReset) bool { return r.ends <= now || r.prefix == p })
+	if oldList := l.resets.list.Load(); oldList != nil {
+		resets = slices.DeleteFunc(slices.Clone(*oldList), func(r prefixReset) bool { return r.end <= now || r.prefix == p })
 	}
 	if len(resets) == maxResets {
-		first := slices.MinFunc(resets, func(a, b prefixReset) int { return int(a.ends - b.ends) })
+		firstReset := slices.MinFunc(resets, func(a, b prefixReset) int { return int(a.end - b.end) })
 		return r, fmt.Errorf("got more than %d resets by prefix, want fewer until the oldest counters end in %v; reset single counters, or a shorter prefix",
-			maxResets, time.Duration(first.ends-now)*time.Microsecond)
+			maxResets, time.Duration(firstReset.end-now)*time.Microsecond)
 	}
-	resets = append(resets, prefixReset{prefix: p, number: l.memory.resets.Add(1), ends: l.lastExpiry()})
+	resets = append(resets, prefixReset{prefix: p, number: l.memory.resets.Add(1), end: l.lastExpiry()})
 	l.resets.list.Store(&resets)
 	return r, nil
 }
 
-func (l *Limiter) lastExpiry() (last int64) {
-	l.eachStripe(func(s *stripe) {
+func (l *Limiter) lastExpiry() (expiry int64) {
+	l.forEachStripe(func(s *stripe) {
 		for index := range s.size {
-			last = max(last, s.at(index).expires)
+			expiry = max(expiry, s.at(index).expiry)
 		}
 	})
-	return last
+	return expiry
 }
 
-// applyResets forgets the counters of hits that were reset by prefix.
+// applyResets forgets the counters of hits if a reset by prefix concerns them.
 func (l *Limiter) applyResets(hits []backend.Hit) {
 	resets := l.resets.list.Load()
 	if resets == nil {

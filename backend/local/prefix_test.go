@@ -43,7 +43,7 @@ func TestResetByPrefixResetsOnlyOlderCountersWithThePrefix(t *testing.T) {
 			assert.EqualValues(t, 100, remaining("d|a=12", 0))
 			assert.EqualValues(t, 100, remaining("d|a=1", 0))
 
-			remaining("d|x=1", 1) // a reset is remembered as long as a counter is older
+			remaining("d|x=1", 1) // the reset is remembered while an older counter exists
 			for i := range maxResets - 2 {
 				reset(backend.KeyPrefix{Start: fmt.Sprintf("d|a=%d", i)}, false)
 			}

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	sampleSize    = 8 // entries among which evict chooses
-	entriesPerKey = 4 // log entries that weigh as much as a key
+	sampleSize    = 8 // the entries among which evict chooses
+	entriesPerKey = 4 // the log entries that count as one key
 )
 
 // stripe is a part of the counters behind one mutex.
@@ -21,7 +21,7 @@ type stripe struct {
 	table
 	memory *memoryBound
 
-	state limit.State // of the key of the current Take; a local variable would be allocated
+	state limit.State // the state of the current counter; a local variable would be allocated
 
 	_ [128]byte // keeps the next stripe out of this stripe's cache lines
 }
@@ -29,9 +29,9 @@ type stripe struct {
 // memoryBound is the bound that all stripes share. Each log lowers the bound of all stripes equally.
 type memoryBound struct {
 	maxKeys, stripes int64
-	logs             atomic.Int64  // weight of all logs, in keys
-	resets           atomic.Uint32 // resets by prefix so far
-	evictions        atomic.Int64  // unexpired counters evicted so far
+	logs             atomic.Int64  // the weight of all logs, in keys
+	resets           atomic.Uint32 // the number of resets by prefix
+	evictions        atomic.Int64  // the number of evicted counters that had not expired
 }
 
 // keysPerStripe returns how many keys a stripe may hold now: at least one.
@@ -48,8 +48,8 @@ type counterChange struct {
 	now, n       int64
 	hold         string // see backend.Hit.HoldID
 	chargeDenied bool
-	undo         bool  // refunds an admitted charge that was made at the time now
-	oldExpiry    int64 // used only with undo; see limit.Limit.Undo
+	isUndo       bool  // the change refunds an admitted charge of the same now
+	oldExpiry    int64 // used only if isUndo is set; see limit.Limit.Undo
 }
 
 func (s *stripe) lockAndTake(id fingerprint.ID, h *backend.Hit, now int64) limit.Result {
@@ -70,7 +70,7 @@ func (s *stripe) take(id fingerprint.ID, l *limit.Limit, c counterChange) limit.
 	oldWeight := logWeight(state)
 	var r limit.Result
 	switch {
-	case c.undo:
+	case c.isUndo:
 		r = l.Undo(state, c.now, c.n, c.hold, c.oldExpiry)
 	case c.hold != "":
 		r = l.TakeHold(state, c.now, c.n, c.hold)
@@ -96,18 +96,18 @@ func (s *stripe) take(id fingerprint.ID, l *limit.Limit, c counterChange) limit.
 		e.resets = s.memory.resets.Load()
 	}
 	s.setState(e, state)
-	e.expires = max(c.now+r.ResetAfter, state.LastExpiry())
-	*state = limit.State{} // so that the log can be freed when its entry is removed
+	e.expiry = max(c.now+r.ResetAfter, state.LastExpiry())
+	*state = limit.State{} // otherwise state would keep the log after the removal of its entry
 	e.spent = l.Spent(r)
-	// This Take added at most one key and one log entry or hold, so two evictions make room for both.
+	// take has added at most a key and a log entry or a hold, so two evictions are enough.
 	for i := 0; i < 2 && (isNew || growth > 0) && s.size > s.memory.keysPerStripe(); i++ {
 		s.evict(id, c.now)
 	}
 	return r
 }
 
-// evict removes one entry other than currentID from a sample: an expired entry, or else an entry with the least
-// spent hits. The sample starts at a random entry and is spread evenly.
+// evict removes an entry of a sample, but not the entry of currentID. It prefers an expired entry, and then the entry with
+// the fewest spent hits. The sample starts at a random entry and has entries at equal distances.
 func (s *stripe) evict(currentID fingerprint.ID, now int64) {
 	n := s.size
 	stride := max(n/sampleSize, 1)
@@ -116,7 +116,7 @@ func (s *stripe) evict(currentID fingerprint.ID, now int64) {
 		e := s.at(index)
 		switch {
 		case e.id == currentID:
-		case e.expires <= now:
+		case e.expiry <= now:
 			s.forget(index)
 			return
 		case victim < 0 || e.isEvictedBefore(s.at(victim)):
@@ -130,10 +130,10 @@ func (s *stripe) evict(currentID fingerprint.ID, now int64) {
 }
 
 func (e *entry) isEvictedBefore(other *entry) bool {
-	return e.spent < other.spent || e.spent == other.spent && e.expires < other.expires
+	return e.spent < other.spent || e.spent == other.spent && e.expiry < other.expiry
 }
 
-// forget removes an entry with its log, and takes the weight of the log off memory.logs.
+// forget removes an entry with its log, and subtracts the weight of the log from memory.logs.
 func (s *stripe) forget(index int) {
 	if e := s.at(index); e.log != 0 {
 		state := s.stateOf(e)

@@ -35,14 +35,14 @@ func TestEachSweepFreesOneStripe(t *testing.T) {
 	l, lim := New(Options{}), hourly(t, limit.FixedWindow, 5)
 	flood(l, noon, lim, 10_000)
 	for range l.stripes {
-		before := l.Keys()
+		keysBefore := l.Keys()
 		l.Sweep(noon.Add(time.Hour))
-		assert.InDelta(t, 10_000/len(l.stripes), before-l.Keys(), 40)
+		assert.InDelta(t, 10_000/len(l.stripes), keysBefore-l.Keys(), 40)
 	}
 	assert.Zero(t, l.Keys())
 }
 
-// Logs take room from the keys of all stripes. A stripe without traffic evicts keys only in a sweep.
+// Logs lower the number of keys in all stripes. A stripe without traffic evicts keys only in a sweep.
 func TestSweepEvictsKeysToMakeRoomForLogs(t *testing.T) {
 	const maxKeys = 10_000
 	l := New(Options{MaxKeys: maxKeys})
@@ -83,14 +83,14 @@ func TestSweepsChangeNoAnswer(t *testing.T) {
 			newLimit(t, limit.Spec{Algorithm: a, Requests: 7, Unit: limit.Second, ChargeDenied: true}))
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		swept, unswept, now := New(Options{MaxKeys: 100}), New(Options{MaxKeys: 100}), noon
+		sweptLimiter, unsweptLimiter, now := New(Options{MaxKeys: 100}), New(Options{MaxKeys: 100}), noon
 		for range rapid.IntRange(1, 50).Draw(t, "takes") {
 			now = now.Add(time.Duration(rapid.OneOf(
 				rapid.Int64Range(0, 2e6), rapid.Int64Range(0, 7200e6)).Draw(t, "microseconds")) * time.Microsecond)
-			sweepAll(swept, now)
+			sweepAll(sweptLimiter, now)
 			lim := rapid.SampledFrom(limits).Draw(t, "limit")
 			n := rapid.Int64Range(-2, 5).Draw(t, "n")
-			require.Equal(t, charge(unswept, now, []byte("key"), lim, n), charge(swept, now, []byte("key"), lim, n))
+			require.Equal(t, charge(unsweptLimiter, now, []byte("key"), lim, n), charge(sweptLimiter, now, []byte("key"), lim, n))
 		}
 	})
 }
@@ -101,10 +101,10 @@ func TestRunSweepsAllStripesInItsIntervalUntilItsContextEnds(t *testing.T) {
 		flood(l, time.Now(), lim, 10_000)
 		time.Sleep(time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
+		runEnded := make(chan struct{})
 		go func() {
 			l.Run(ctx, time.Minute)
-			close(ended)
+			close(runEnded)
 		}()
 		time.Sleep(30*time.Second + time.Millisecond)
 		synctest.Wait()
@@ -113,6 +113,6 @@ func TestRunSweepsAllStripesInItsIntervalUntilItsContextEnds(t *testing.T) {
 		synctest.Wait()
 		assert.Zero(t, l.Keys())
 		cancel()
-		<-ended
+		<-runEnded
 	})
 }

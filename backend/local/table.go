@@ -7,17 +7,17 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// table is a hash table of counters. It has no pointers to counters, so the garbage collector reads none of them.
+// table is a hash table of counters. The counters have no pointers, so the garbage collector does not read them.
 //
-// The entries lie in blocks, so a table grows without a copy of its entries, and a random sample is cheap. cells
-// find the entries by open addressing with linear probing. A removal moves later cells back.
+// The entries are in blocks, so a table grows without a copy of its entries, and a random sample is cheap. The cells
+// are a hash table with open addressing and linear probing. A removal moves later cells back.
 type table struct {
-	size   int      // entries
-	blocks []*block // with the entries, and at most one empty block
+	size   int      // the number of entries
+	blocks []*block // have the entries; at most one block is empty
 	cells  []cell
 
-	logs     []*limit.Log // of entries; unused elements are nil
-	freeLogs []uint32     // unused elements of logs
+	logs     []*limit.Log // the logs of entries; unused elements are nil
+	freeLogs []uint32     // the unused elements of logs; each number is a place in logs + 1
 }
 
 // blockSize is the number of entries in a block of one KiB.
@@ -28,17 +28,17 @@ type block [blockSize]entry
 // entry is a counter. It fills one cache line of 64 bytes.
 type entry struct {
 	id      fingerprint.ID
-	numbers limit.Numbers // of its State
-	expires int64         // microseconds since the epoch; the state is zero from then on
-	spent   int64         // hits, as of the last Take
-	log     uint32        // place in logs + 1; 0 for no log
-	resets  uint32        // number of resets by prefix before the counter was added
+	numbers limit.Numbers // the numbers of the State
+	expiry  int64         // microseconds since 1970; from this time on, nothing is spent
+	spent   int64         // the spent hits at the last Take
+	log     uint32        // the place in logs + 1; 0 means no log
+	resets  uint32        // the number of resets by prefix before the counter was added
 }
 
 // cell refers to an entry. The hash determines the home of the cell.
 type cell struct {
-	hash uint32 // lower half of ID.Lo
-	ref  uint32 // index + 1; 0 for an empty cell
+	hash uint32 // the lower half of ID.Lo
+	ref  uint32 // the index of the entry + 1; 0 for an empty cell
 }
 
 // bytes returns the memory of the table, without logs.
@@ -79,14 +79,14 @@ func (t *table) add(id fingerprint.ID) int {
 // remove removes an entry with its log, and gives the index of the entry to the last entry.
 func (t *table) remove(index int) {
 	t.setLog(t.at(index), nil)
-	t.backshift(t.cellOf(index))
-	last := t.size - 1
-	if index != last {
-		t.cells[t.cellOf(last)].ref = uint32(index + 1)
-		*t.at(index) = *t.at(last)
+	t.emptyCell(t.cellOf(index))
+	lastIndex := t.size - 1
+	if index != lastIndex {
+		t.cells[t.cellOf(lastIndex)].ref = uint32(index + 1)
+		*t.at(index) = *t.at(lastIndex)
 	}
-	*t.at(last) = entry{}
-	t.size = last
+	*t.at(lastIndex) = entry{}
+	t.size = lastIndex
 	t.freeBlocks(1)
 }
 
@@ -124,9 +124,9 @@ func (t *table) setLog(e *entry, log *limit.Log) {
 	case e.log != 0:
 		t.logs[e.log-1] = log
 	case len(t.freeLogs) > 0:
-		last := len(t.freeLogs) - 1
-		e.log = t.freeLogs[last]
-		t.freeLogs = t.freeLogs[:last]
+		lastPlace := len(t.freeLogs) - 1
+		e.log = t.freeLogs[lastPlace]
+		t.freeLogs = t.freeLogs[:lastPlace]
 		t.logs[e.log-1] = log
 	default:
 		t.logs = append(t.logs, log)
@@ -145,7 +145,7 @@ func (t *table) resizeCells(n int) {
 	}
 }
 
-// place puts c into the first empty cell from its home on.
+// place puts c into the first empty cell at or after its home.
 func (t *table) place(c cell) {
 	i := t.home(c.hash)
 	for t.cells[i].ref != 0 {
@@ -163,8 +163,8 @@ func (t *table) cellOf(index int) int {
 	return i
 }
 
-// backshift empties cell i. It moves later cells back so that each can be reached from its home.
-func (t *table) backshift(i int) {
+// emptyCell empties cell i. It moves later cells back, so that find still reaches each cell from the home of the cell.
+func (t *table) emptyCell(i int) {
 	for j := t.next(i); t.cells[j].ref != 0; j = t.next(j) {
 		if t.distance(t.home(t.cells[j].hash), j) >= t.distance(i, j) {
 			t.cells[i] = t.cells[j]

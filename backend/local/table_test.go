@@ -15,8 +15,8 @@ var logs [200]limit.Log
 // logOf returns the log of the counter that step i adds.
 func logOf(i int) *limit.Log { return &logs[i] }
 
-// The fingerprints of this test have few homes, the last cell among them. So cells are moved
-// along, also past the end.
+// The fingerprints of this test have few homes, and one home is the last cell. So the table moves cells, also from
+// the start to the end.
 func TestTableFindsItsEntriesAndNoOthers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		id := rapid.Custom(func(t *rapid.T) fingerprint.ID {

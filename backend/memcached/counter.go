@@ -20,11 +20,12 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
+// counter is a counter in memcached, with the hit that charges it. Times are in microseconds.
 type counter struct {
 	name             string
 	limit            *limit.Limit
 	now, n           int64
-	window, untilEnd int64 // the start of the window and the microseconds until its end, for an algorithm with CountsWindows
+	window, untilEnd int64 // the start of the window, and the time until its end; 0 without windows
 	chargesDenied    bool
 	isAllOrNone      bool
 }
@@ -39,8 +40,8 @@ func (l *Limiter) counterOf(h *backend.Hit, now int64) counter {
 	return c
 }
 
-// A layout is the format of the value of a counter. If a later version changes the format, it also
-// changes the layout in the counter's name.
+// A layout is the format of the value of a counter. The name of the counter has the layout, so versions of rls with
+// different formats can share a memcached.
 const (
 	layoutState = "v1:" // see limit.State.Append
 	layoutCount = "v2:" // the count of one window, a whole number
@@ -51,7 +52,7 @@ const (
 //	<prefix><layout><tag of the limit>:<key>[@<start of the window>]
 //	<prefix><layout><tag of the limit>#<SHA-256 of key>[@<start of the window>]
 //
-// The second form replaces names that memcached does not allow.
+// If memcached does not allow a name, the counter gets the second form.
 func (l *Limiter) nameOf(h *backend.Hit, window int64) string {
 	const maxKey = 250
 	layout, suffix := layoutState, ""
@@ -71,7 +72,7 @@ func isSafe(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7F })
 }
 
-// isIncrement reports whether c is charged whatever its count is, so one command charges c.
+// isIncrement reports whether any count of c leads to a charge. If so, one command charges c.
 func (c *counter) isIncrement() bool {
 	return c.limit.Algorithm.CountsWindows() && c.chargesDenied && c.n > 0
 }
@@ -80,16 +81,16 @@ func (c *counter) resultOf(r limit.Result) backend.Result {
 	return backend.Result{Result: r, Source: source, Window: c.window, MayEndEarly: c.isAllOrNone && !r.Allowed}
 }
 
-// items are values that were read, by the names of their counters. A counter that was charged since has no item.
+// items has the values that were read; the key is the name of the counter. A charge deletes the item of its counter.
 type items map[string]*memcache.Item
 
 func (l *Limiter) read(names []string) (items, error) {
-	found, err := l.client.GetMulti(names)
-	all := make(items, len(names))
+	values, err := l.client.GetMulti(names)
+	items := make(items, len(names))
 	for _, name := range names {
-		all[name] = found[name]
+		items[name] = values[name] // nil for a new counter
 	}
-	return all, err
+	return items, err
 }
 
 // maxTries bounds the tries of a charge. A try fails if another replica changes the counter at the same time.
@@ -107,7 +108,7 @@ func (l *Limiter) charge(ctx context.Context, c *counter, items items) backend.R
 	charge := l.increment
 	if !c.isIncrement() {
 		charge = l.change
-		mu := &l.changes[hash(c.name)%len(l.changes)] // hits of this replica don't disturb each other
+		mu := &l.changes[hash(c.name)%len(l.changes)] // hits of this replica must not make each other fail
 		mu.Lock()
 		defer mu.Unlock()
 	}
@@ -133,7 +134,7 @@ func (l *Limiter) increment(c *counter, _ items) (limit.Result, error) {
 	count, err := l.client.Increment(c.name, uint64(c.n))
 	if errors.Is(err, memcache.ErrCacheMiss) {
 		count = uint64(c.n)
-		err = changed(l.client.Add(&memcache.Item{Key: c.name, Value: strconv.AppendUint(nil, count, 10), Expiration: l.expiration(c.untilEnd)}))
+		err = asErrChanged(l.client.Add(&memcache.Item{Key: c.name, Value: strconv.AppendUint(nil, count, 10), Expiration: l.expiration(c.untilEnd)}))
 	}
 	if err == nil && count > limit.MaxHits {
 		_, err = l.client.Decrement(c.name, count-limit.MaxHits)
@@ -142,7 +143,8 @@ func (l *Limiter) increment(c *counter, _ items) (limit.Result, error) {
 	return v.take(c, c.n), err
 }
 
-// change charges c in the value of memcached, unless another replica changes the value in between.
+// change reads the value of c, charges it, and writes it. It returns errChanged if another replica changes the value in
+// between.
 func (l *Limiter) change(c *counter, items items) (limit.Result, error) {
 	item, isRead := items[c.name]
 	if !isRead {
@@ -155,27 +157,27 @@ func (l *Limiter) change(c *counter, items items) (limit.Result, error) {
 	if err != nil {
 		return limit.Result{}, err
 	}
-	before, r := c.encode(&v), v.take(c, c.n)
-	next := &memcache.Item{Key: c.name, Value: c.encode(&v), Expiration: l.expiration(max(r.ResetAfter, c.untilEnd))}
+	oldValue, r := c.encode(&v), v.take(c, c.n)
+	newItem := &memcache.Item{Key: c.name, Value: c.encode(&v), Expiration: l.expiration(max(r.ResetAfter, c.untilEnd))}
 	switch {
-	case bytes.Equal(before, next.Value):
+	case bytes.Equal(oldValue, newItem.Value):
 		return r, nil
 	case item == nil:
-		return r, changed(l.client.Add(next))
+		return r, asErrChanged(l.client.Add(newItem))
 	}
-	next.CasID = item.CasID
-	return r, changed(l.client.CompareAndSwap(next))
+	newItem.CasID = item.CasID
+	return r, asErrChanged(l.client.CompareAndSwap(newItem))
 }
 
-// changed returns errChanged if err says that another replica has changed a counter, else err.
-func changed(err error) error {
+// asErrChanged returns errChanged if err says that another replica has changed a counter, and otherwise err.
+func asErrChanged(err error) error {
 	if errors.Is(err, memcache.ErrNotStored) || errors.Is(err, memcache.ErrCASConflict) || errors.Is(err, memcache.ErrCacheMiss) {
 		return errChanged
 	}
 	return err
 }
 
-// value is the value of a counter: a count for an algorithm with CountsWindows, else a state.
+// value is the value of a counter: a count for an algorithm with CountsWindows, and otherwise a state.
 type value struct {
 	count int64
 	state limit.State
@@ -189,7 +191,7 @@ func (v *value) take(c *counter, n int64) (r limit.Result) {
 	return r
 }
 
-// parse returns the value of item. Without an item, nothing is spent.
+// parse returns the value of item. If item is nil, nothing is spent.
 func (c *counter) parse(item *memcache.Item) (v value, err error) {
 	switch {
 	case c.limit.Algorithm.HasHolds():
@@ -213,8 +215,8 @@ func (c *counter) encode(v *value) []byte {
 	return v.state.Append(nil)
 }
 
-// expiration returns the expiration of a key that is needed for some microseconds. memcached counts whole seconds,
-// and takes a number above 30 days as a time since 1970.
+// expiration returns the expiration of a key that must live for this time in microseconds. memcached counts whole
+// seconds. It takes a number above 30 days as a time since 1970.
 func (l *Limiter) expiration(micros int64) int32 {
 	const maxRelative = 30 * 86_400
 	life := time.Duration(micros)*time.Microsecond + rand.N(l.options.Jitter+1)

@@ -38,9 +38,9 @@ func TestFixedWindowIsANumberWithTheStartOfTheWindow(t *testing.T) {
 	l := open(t, memcached.Options{Servers: []string{s.Addr}, KeyPrefix: "p:"})
 	now := time.UnixMicro(1_900_000_034_500_000)
 	minute := backendtest.NewLimit(t, limit.Spec{Requests: 10, Unit: limit.Minute, ChargeDenied: true})
-	short := backendtest.NewLimit(t, limit.Spec{Requests: 10, Unit: limit.Millisecond, Multiplier: 250, ChargeDenied: true})
+	quarterSecond := backendtest.NewLimit(t, limit.Spec{Requests: 10, Unit: limit.Millisecond, Multiplier: 250, ChargeDenied: true})
 	key := []byte("shop|tenant=acme")
-	r := take(l, now, backend.Hit{Key: key, Limit: minute, N: 3}, backend.Hit{Key: key, Limit: short, N: 4})
+	r := take(l, now, backend.Hit{Key: key, Limit: minute, N: 3}, backend.Hit{Key: key, Limit: quarterSecond, N: 4})
 	assert.Equal(t, []int64{7, 6}, []int64{r[0].Remaining, r[1].Remaining})
 	assert.Equal(t, "memcached", r[0].Source.String())
 	assert.Equal(t, map[string]string{"p:v2:fw60:shop|tenant=acme@1900000020": "3", "p:v2:fw250ms:shop|tenant=acme@1900000034500": "4"}, values(t, s))
@@ -54,11 +54,11 @@ func TestFixedWindowIsANumberWithTheStartOfTheWindow(t *testing.T) {
 
 // values returns the values of all keys.
 func values(t *testing.T, s *memcachedtest.Server) map[string]string {
-	all := map[string]string{}
+	valueByKey := map[string]string{}
 	for key := range s.Keys(t) {
-		all[key] = s.Get(t, key)
+		valueByKey[key] = s.Get(t, key)
 	}
-	return all
+	return valueByKey
 }
 
 func TestKeysExpireAfterTheirWindow(t *testing.T) {
@@ -69,13 +69,13 @@ func TestKeysExpireAfterTheirWindow(t *testing.T) {
 		jitter   time.Duration
 		min, max int64 // seconds
 	}{
-		"second":                       {limit.Spec{Unit: limit.Second}, 0, 1, 2},
-		"hour":                         {limit.Spec{Unit: limit.Hour}, 0, 1, 3601},
-		"day of the state":             {limit.Spec{Unit: limit.Day, Algorithm: limit.FirstHitWindow}, 0, day - 5, day + 1},
-		"beyond 30 days":               {limit.Spec{Unit: limit.Year, Algorithm: limit.SlidingLog}, 0, 365*day - 5, 365*day + 1},
-		"ten years":                    {limit.Spec{Unit: limit.Year, Multiplier: 10, Algorithm: limit.FirstHitWindow}, 0, 3650*day - 5, 3650*day + 1},
-		"jitter":                       {limit.Spec{Unit: limit.Day, Algorithm: limit.FirstHitWindow}, 300 * time.Second, day - 5, day + 301},
-		"jitter makes more of 30 days": {limit.Spec{Unit: limit.Month, Algorithm: limit.SlidingLog}, 300 * time.Second, 30*day - 5, 30*day + 301},
+		"second":                 {limit.Spec{Unit: limit.Second}, 0, 1, 2},
+		"hour":                   {limit.Spec{Unit: limit.Hour}, 0, 1, 3601},
+		"day with a state":       {limit.Spec{Unit: limit.Day, Algorithm: limit.FirstHitWindow}, 0, day - 5, day + 1},
+		"beyond 30 days":         {limit.Spec{Unit: limit.Year, Algorithm: limit.SlidingLog}, 0, 365*day - 5, 365*day + 1},
+		"ten years":              {limit.Spec{Unit: limit.Year, Multiplier: 10, Algorithm: limit.FirstHitWindow}, 0, 3650*day - 5, 3650*day + 1},
+		"jitter":                 {limit.Spec{Unit: limit.Day, Algorithm: limit.FirstHitWindow}, 300 * time.Second, day - 5, day + 301},
+		"jitter exceeds 30 days": {limit.Spec{Unit: limit.Month, Algorithm: limit.SlidingLog}, 300 * time.Second, 30*day - 5, 30*day + 301},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := memcachedtest.Start(t)
@@ -104,7 +104,7 @@ func TestCounterIsKeptUntilItsWindowEnds(t *testing.T) {
 	l := open(t, memcached.Options{Servers: []string{s.Addr}})
 	for _, a := range []limit.Algorithm{limit.FixedWindow, limit.FirstHitWindow} {
 		lim, key := backendtest.NewLimit(t, limit.Spec{Algorithm: a, Requests: 1, Unit: limit.Second, Multiplier: 2}), backendtest.Key()
-		start := time.Now()
+		start := time.Now().Truncate(time.Microsecond) // the Limiter counts whole microseconds
 		end := start.Add(time.Duration(take(l, start, backend.Hit{Key: key, Limit: lim, N: 1})[0].ResetAfter) * time.Microsecond)
 		for now := time.Now(); now.Before(end); now = time.Now() {
 			require.False(t, take(l, now, backend.Hit{Key: key, Limit: lim, N: 1})[0].Allowed, a)
@@ -125,14 +125,14 @@ func TestKeysThatMemcachedForbidsAreHashed(t *testing.T) {
 			assert.Equal(t, int64(3), r.Remaining)
 		}
 	}
-	hashed := 0
+	hashedKeys := 0
 	for key := range s.Keys(t) {
 		require.True(t, strings.HasPrefix(key, prefix+"v"))
 		if strings.Contains(key, "#") {
-			hashed++
+			hashedKeys++
 		}
 	}
-	assert.Equal(t, 8, hashed, "all but the empty key")
+	assert.Equal(t, 8, hashedKeys, "all but the empty key")
 }
 
 func TestForeignValueIsAnError(t *testing.T) {
@@ -158,21 +158,21 @@ func TestForeignValueIsAnError(t *testing.T) {
 	}
 }
 
-func TestHoldsAreAnErrorThatTripsNoBreaker(t *testing.T) {
+func TestHoldsAreAnErrorThatOpensNoBreaker(t *testing.T) {
 	t.Parallel()
 	s := memcachedtest.Start(t)
 	l := open(t, memcached.Options{Servers: []string{s.Addr}})
 	slots := backendtest.NewLimit(t, limit.Spec{Algorithm: limit.Concurrency, Requests: 5})
-	other := backendtest.NewLimit(t, limit.Spec{Requests: 5, Unit: limit.Day})
+	otherLimit := backendtest.NewLimit(t, limit.Spec{Requests: 5, Unit: limit.Day})
 	for _, allOrNone := range []bool{false, true} {
-		r := take(l, time.Now(), backend.Hit{Key: backendtest.Key(), Limit: slots, N: 1, AllOrNone: allOrNone}, backend.Hit{Key: backendtest.Key(), Limit: other, N: 1, AllOrNone: allOrNone})
+		r := take(l, time.Now(), backend.Hit{Key: backendtest.Key(), Limit: slots, N: 1, AllOrNone: allOrNone}, backend.Hit{Key: backendtest.Key(), Limit: otherLimit, N: 1, AllOrNone: allOrNone})
 		assert.ErrorContains(t, r[0].Err, "algorithm concurrency needs Redis")
 		assert.True(t, backend.IsNotSent(r[0].Err))
 		assert.Equal(t, int64(4), r[1].Remaining, "the other hit is charged")
 	}
 }
 
-// TestReplicasAreExactTogether has several replicas change one counter at once.
+// TestReplicasAreExactTogether lets several replicas change one counter at the same time.
 func TestReplicasAreExactTogether(t *testing.T) {
 	t.Parallel()
 	s := memcachedtest.Start(t)
@@ -181,7 +181,7 @@ func TestReplicasAreExactTogether(t *testing.T) {
 			continue
 		}
 		lim, key, now := backendtest.NewLimit(t, limit.Spec{Algorithm: a, Requests: 100, Unit: limit.Day}), backendtest.Key(), backendtest.Start()
-		var admitted, failed atomic.Int64
+		var admittedHits, failedHits atomic.Int64
 		done := make(chan struct{})
 		const replicas, calls = 3, 100
 		for range replicas {
@@ -192,9 +192,9 @@ func TestReplicasAreExactTogether(t *testing.T) {
 					switch {
 					case r.Err != nil:
 						assert.Equal(t, backend.ReasonOverload, backend.ReasonOf(r.Err))
-						failed.Add(1)
+						failedHits.Add(1)
 					case r.Allowed:
-						admitted.Add(1)
+						admittedHits.Add(1)
 					}
 				}
 				done <- struct{}{}
@@ -203,9 +203,9 @@ func TestReplicasAreExactTogether(t *testing.T) {
 		for range replicas {
 			<-done
 		}
-		assert.LessOrEqual(t, admitted.Load(), int64(100), a)
-		if failed.Load() == 0 {
-			assert.Equal(t, int64(100), admitted.Load(), a)
+		assert.LessOrEqual(t, admittedHits.Load(), int64(100), a)
+		if failedHits.Load() == 0 {
+			assert.Equal(t, int64(100), admittedHits.Load(), a)
 		}
 	}
 }
@@ -214,12 +214,12 @@ func TestDeniedGroupChargesNothingWhenTheDenialComesLate(t *testing.T) {
 	t.Parallel()
 	s := memcachedtest.Start(t)
 	l := open(t, memcached.Options{Servers: []string{s.Addr}})
-	// Both windows charge denied hits, so the charge of another caller can come between the trial and the charge.
-	wide := backendtest.NewLimit(t, limit.Spec{Requests: 1000, Unit: limit.Day, ChargeDenied: true})
-	tight := backendtest.NewLimit(t, limit.Spec{Requests: 50, Unit: limit.Day, ChargeDenied: true})
+	// Both limits charge denied hits, so another caller can charge a counter between the trial and the charge.
+	largeLimit := backendtest.NewLimit(t, limit.Spec{Requests: 1000, Unit: limit.Day, ChargeDenied: true})
+	smallLimit := backendtest.NewLimit(t, limit.Spec{Requests: 50, Unit: limit.Day, ChargeDenied: true})
 	now := backendtest.Start()
-	hits := []backend.Hit{{Key: backendtest.Key(), Limit: wide, N: 1, AllOrNone: true}, {Key: backendtest.Key(), Limit: tight, N: 1, AllOrNone: true}}
-	var admitted atomic.Int64
+	hits := []backend.Hit{{Key: backendtest.Key(), Limit: largeLimit, N: 1, AllOrNone: true}, {Key: backendtest.Key(), Limit: smallLimit, N: 1, AllOrNone: true}}
+	var admittedCalls atomic.Int64
 	done := make(chan struct{})
 	const callers = 16
 	for range callers {
@@ -227,7 +227,7 @@ func TestDeniedGroupChargesNothingWhenTheDenialComesLate(t *testing.T) {
 			for range 10 {
 				r := take(l, now, hits...)
 				if r[0].Allowed && r[1].Allowed {
-					admitted.Add(1)
+					admittedCalls.Add(1)
 				}
 				assert.Equal(t, !r[1].Allowed, r[1].MayEndEarly, "other groups may be refunded")
 			}
@@ -237,10 +237,10 @@ func TestDeniedGroupChargesNothingWhenTheDenialComesLate(t *testing.T) {
 	for range callers {
 		<-done
 	}
-	assert.Equal(t, int64(50), admitted.Load())
+	assert.Equal(t, int64(50), admittedCalls.Load())
 	hits[0].N, hits[1].N = 0, 0
-	left := take(l, now, hits...)
-	assert.Equal(t, []int64{950, 0}, []int64{left[0].Remaining, left[1].Remaining})
+	peeks := take(l, now, hits...)
+	assert.Equal(t, []int64{950, 0}, []int64{peeks[0].Remaining, peeks[1].Remaining})
 }
 
 func TestTakeEndsWithinItsBudgetWhileTheServerHangs(t *testing.T) {
@@ -294,13 +294,13 @@ func TestServerIsUsedAgainAfterItsRestart(t *testing.T) {
 
 func TestServersOfSRVRecordsAreRefreshed(t *testing.T) {
 	t.Parallel()
-	first, second := memcachedtest.Start(t), memcachedtest.Start(t)
-	var current atomic.Pointer[memcachedtest.Server]
-	current.Store(first)
+	firstServer, secondServer := memcachedtest.Start(t), memcachedtest.Start(t)
+	var currentServer atomic.Pointer[memcachedtest.Server]
+	currentServer.Store(firstServer)
 	o := memcached.Options{
 		SRV: "_memcache._tcp.test", SRVRefresh: 5 * time.Millisecond, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		LookupSRV: func(_ context.Context, _, _, name string) (string, []*net.SRV, error) {
-			host, port, _ := net.SplitHostPort(current.Load().Addr)
+			host, port, _ := net.SplitHostPort(currentServer.Load().Addr)
 			number, _ := strconv.Atoi(port)
 			assert.Equal(t, "_memcache._tcp.test", name)
 			return "", []*net.SRV{{Target: host, Port: uint16(number)}}, nil
@@ -310,11 +310,11 @@ func TestServersOfSRVRecordsAreRefreshed(t *testing.T) {
 	lim := backendtest.NewLimit(t, limit.Spec{Requests: 5, Unit: limit.Day})
 	charge := func() { take(l, time.Now(), backend.Hit{Key: []byte("k"), Limit: lim, N: 1}) }
 	charge()
-	assert.NotEmpty(t, first.Keys(t))
-	current.Store(second)
+	assert.NotEmpty(t, firstServer.Keys(t))
+	currentServer.Store(secondServer)
 	polltest.Until(t, 10*time.Second, func() bool {
 		charge()
-		return len(second.Keys(t)) > 0
+		return len(secondServer.Keys(t)) > 0
 	})
 }
 
@@ -360,9 +360,9 @@ func TestServersOverTLSAreVerified(t *testing.T) {
 	lim := backendtest.NewLimit(t, limit.Spec{Requests: 5, Unit: limit.Day})
 	hit := backend.Hit{Key: backendtest.Key(), Limit: lim, N: 1}
 	assert.NoError(t, take(open(t, memcached.Options{Servers: []string{s.Addr}, TLS: conf}), time.Now(), hit)[0].Err)
-	other, err := clienttls.Files{CA: certtest.New(t).File, ServerName: "localhost"}.Config()
+	otherConf, err := clienttls.Files{CA: certtest.New(t).File, ServerName: "localhost"}.Config()
 	require.NoError(t, err)
-	assert.ErrorContains(t, take(open(t, memcached.Options{Servers: []string{s.Addr}, TLS: other}), time.Now(), hit)[0].Err, "certificate")
+	assert.ErrorContains(t, take(open(t, memcached.Options{Servers: []string{s.Addr}, TLS: otherConf}), time.Now(), hit)[0].Err, "certificate")
 }
 
 func TestWrongOptionsAreErrors(t *testing.T) {

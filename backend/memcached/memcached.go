@@ -1,8 +1,8 @@
 // Package memcached is a backend.Limiter that counts in memcached, with the clock of the service.
 //
-// A fixed window is a number that memcached increments. Other counters are states of package limit. The Limiter
-// reads a state, changes it, and writes it if no other replica has changed it meanwhile. After a broken connection,
-// no command is sent again, because memcached may have executed it.
+// A fixed window is a number that memcached increments. Other counters are states of package limit. The Limiter reads a
+// state, changes it, and writes the new state if no other replica has changed the old state meanwhile. After a broken
+// connection, the Limiter sends no command again, because memcached may have executed the command.
 package memcached
 
 import (
@@ -21,14 +21,14 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Options of a Limiter.
+// Options are the settings of a Limiter.
 type Options struct {
-	Servers     []string      // host:port, or paths of sockets; the same in all replicas
-	SRV         string        // in place of Servers: a name with SRV records, such as _memcache._tcp.example.com
-	SRVRefresh  time.Duration // pause between two lookups of SRV; 0 means that there is one lookup
-	Connections int           // maximum of connections to each server
+	Servers     []string      // host:port, or paths of sockets; all replicas need the same list
+	SRV         string        // a name with SRV records, which replaces Servers, such as _memcache._tcp.example.com
+	SRVRefresh  time.Duration // pause between two lookups of SRV; 0 means a single lookup
+	Connections int           // maximum number of connections to each server
 	TLS         *tls.Config   // nil means plain text
-	KeyPrefix   string        // of all keys: at most 64 bytes, without spaces and control characters
+	KeyPrefix   string        // start of all keys; at most 64 bytes, without spaces and control characters
 	Jitter      time.Duration // maximum of the random time that is added to the time to live of a key
 	Timeout     time.Duration // budget of a Take, and of each command
 	Log         *slog.Logger  // gets a line if a later lookup of SRV fails
@@ -43,14 +43,14 @@ type Limiter struct {
 	options Options
 	servers *servers
 	client  *memcache.Client
-	shards  int            // servers at the start
-	changes [64]sync.Mutex // held during changes of a counter, by the hash of its name
+	shards  int            // see Shards
+	changes [64]sync.Mutex // one mutex is held during the change of a counter; the hash of the name chooses the mutex
 	stop    context.CancelFunc
 }
 
 var source = backend.NewSource("memcached")
 
-// New returns a Limiter. The servers need not be reachable, but SRV must have records.
+// New returns a Limiter. It needs no reachable servers, but SRV must have records.
 func New(o Options) (*Limiter, error) {
 	if len(o.KeyPrefix) > 64 || !isSafe(o.KeyPrefix) {
 		return nil, fmt.Errorf("memcached: key prefix: got %q, want at most 64 bytes without spaces and control characters", o.KeyPrefix)
@@ -85,7 +85,7 @@ func (l *Limiter) ResetPrefix(context.Context, backend.KeyPrefix, int, bool) (ba
 	return backend.PrefixReset{}, errors.New("memcached can't list its keys; reset single counters")
 }
 
-// unavailable returns nil, or an error that is a *backend.Error.
+// unavailable returns err if err is nil or a *backend.Error, and otherwise a *backend.Error with the cause err.
 func unavailable(err error) error {
 	if err == nil || errors.Is(err, backend.ErrUnavailable) {
 		return err
@@ -93,20 +93,20 @@ func unavailable(err error) error {
 	return &backend.Error{Reason: backend.ReasonOutage, Cause: fmt.Errorf("memcached: %w", err)}
 }
 
-// unbounded is a Limiter whose Takes have no deadline.
+// unbounded is a Limiter. Its Takes have no deadline.
 type unbounded struct{ *Limiter }
 
 // Take implements backend.Limiter. It answers the hits one after the other.
 func (l unbounded) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	counters, hasGroup := make([]counter, len(hits)), backend.HasGroup(hits)
-	var read []string // the counters whose values decide their hits
+	var names []string // the names of counters with a value that decides a hit
 	for i := range hits {
 		c := l.counterOf(&hits[i], now.UnixMicro())
 		if counters[i] = c; hasGroup || !c.isIncrement() {
-			read = append(read, c.name)
+			names = append(names, c.name)
 		}
 	}
-	items, err := l.read(read)
+	items, err := l.read(names)
 	for i := range counters {
 		if results[i] = (backend.Result{Err: unavailable(err)}); err == nil && !hasGroup {
 			results[i] = l.charge(ctx, &counters[i], items)
@@ -117,11 +117,11 @@ func (l unbounded) Take(ctx context.Context, now time.Time, hits []backend.Hit, 
 	}
 }
 
-// takeGroup is Take for hits with a group. memcached can't change several keys in one step. So the items that were
-// read decide the group first. If another caller has charged a counter meanwhile, a hit can still be denied. Then
-// the group is refunded, and other callers see the charges until then.
+// takeGroup is Take for hits with a group. memcached can't change several keys in one step. So takeGroup first decides
+// the group with items, without a charge. If another caller charges a counter meanwhile, the charge of a hit can still
+// be denied. takeGroup then refunds the group, and other callers see the charges until the refund.
 func (l *Limiter) takeGroup(ctx context.Context, counters []counter, hits []backend.Hit, results []backend.Result, items items) {
-	unchanged, tried := make([]limit.Result, len(hits)), map[string]*value{}
+	peeks, trialValues := make([]limit.Result, len(hits)), map[string]*value{}
 	for i := range counters {
 		c := &counters[i]
 		v, err := c.parse(items[c.name])
@@ -129,15 +129,15 @@ func (l *Limiter) takeGroup(ctx context.Context, counters []counter, hits []back
 			results[i].Err = unavailable(err)
 			continue
 		}
-		unchanged[i] = v.take(c, 0)
-		if tried[c.name] == nil {
-			tried[c.name] = &v
+		peeks[i] = v.take(c, 0)
+		if trialValues[c.name] == nil {
+			trialValues[c.name] = &v
 		}
-		results[i] = c.resultOf(tried[c.name].take(c, c.n))
+		results[i] = c.resultOf(trialValues[c.name].take(c, c.n))
 	}
-	wasDenied := backend.IsGroupDenied(hits, results)
+	isTrialDenied := backend.IsGroupDenied(hits, results)
 	for i := range counters {
-		if results[i].Err == nil && (!wasDenied || !hits[i].InGroup()) {
+		if results[i].Err == nil && (!isTrialDenied || !hits[i].InGroup()) {
 			results[i] = l.charge(ctx, &counters[i], items)
 		}
 	}
@@ -149,15 +149,14 @@ func (l *Limiter) takeGroup(ctx context.Context, counters []counter, hits []back
 		if r.Err != nil || !r.Allowed || !hits[i].InGroup() {
 			continue
 		}
-		if !wasDenied {
-			refund := counters[i]
-			refund.n = -refund.n
-			refunded := l.charge(context.WithoutCancel(ctx), &refund, items)
-			if refunded.Err != nil {
+		if !isTrialDenied {
+			counters[i].n *= -1
+			refund := l.charge(context.WithoutCancel(ctx), &counters[i], items)
+			if refund.Err != nil {
 				continue // the hits stay charged
 			}
-			unchanged[i] = refunded.Result
+			peeks[i] = refund.Result
 		}
-		r.Remaining, r.ResetAfter = unchanged[i].Remaining, unchanged[i].ResetAfter
+		r.Remaining, r.ResetAfter = peeks[i].Remaining, peeks[i].ResetAfter
 	}
 }

@@ -39,7 +39,7 @@ func runSuites(t *testing.T, o memcached.Options) {
 	backendtest.RunAllOrNone(t, opener)
 }
 
-func TestServerIsALimiter(t *testing.T) {
+func TestServerAnswersAsALimiter(t *testing.T) {
 	t.Parallel()
 	s := memcachedtest.Start(t)
 	runSuites(t, memcached.Options{Servers: []string{s.Addr}, KeyPrefix: "test:"})
@@ -50,7 +50,7 @@ func TestServerIsALimiter(t *testing.T) {
 	}
 }
 
-func TestSeveralServersAreALimiter(t *testing.T) {
+func TestSeveralServersAnswerAsALimiter(t *testing.T) {
 	t.Parallel()
 	a, b := memcachedtest.Start(t), memcachedtest.Start(t)
 	runSuites(t, memcached.Options{Servers: []string{a.Addr, b.Addr}})

@@ -14,7 +14,7 @@ import (
 // Kind is the kind of a Redis deployment.
 type Kind string
 
-// The kinds.
+// The kinds of deployments.
 const (
 	Single   Kind = "single"
 	Sentinel Kind = "sentinel"
@@ -33,7 +33,7 @@ type Server struct {
 	//
 	// Each host:port may also be redis://user:password@host:port, or rediss://… for
 	// TLS. /db may follow the address of a single Redis. The first node's user and
-	// password apply to all nodes. In the URL of a sentinel they are the sentinels'.
+	// password apply to all nodes. In a URL of sentinels, they are for the sentinels only.
 	URL string
 
 	// SocketType is "tcp", or "unix" if the URL of a single Redis is a path.
@@ -43,8 +43,8 @@ type Server struct {
 	// the user and password of the URL.
 	Auth string
 
-	// AuthFile, if not empty, is a file with the Auth. It is read for each new connection. If it can't be
-	// read, the last login that was read applies.
+	// AuthFile, if not empty, is a file with the Auth. rls reads the file for each new connection. If rls can't
+	// read the file, it uses the last login.
 	AuthFile string
 
 	// SentinelAuth is the Auth of sentinels.
@@ -53,8 +53,8 @@ type Server struct {
 	// TLS, if not nil, secures the connections.
 	TLS *tls.Config
 
-	// PoolSize is the maximum number of connections to a node; default enough for all batches that can be in
-	// flight. A Cluster has at least one connection for each partition.
+	// PoolSize is the maximum number of connections to a node. The default is enough for all batches that can be
+	// in flight. A Cluster has at least one connection for each partition.
 	PoolSize int
 }
 
@@ -65,15 +65,16 @@ func (s Server) Check() error {
 }
 
 type address struct {
-	kind             Kind
-	network          string // tcp or unix
-	nodes            []string
-	master           string // its name in Sentinel
-	db               int
-	login, sentinels login
-	authFile         string
-	tls              *tls.Config
-	poolSize         int
+	kind          Kind
+	network       string // tcp or unix
+	nodes         []string
+	master        string // the name of the master in Sentinel
+	db            int
+	login         login
+	sentinelLogin login
+	authFile      string
+	tls           *tls.Config
+	poolSize      int
 }
 
 type login struct{ user, password string }
@@ -119,8 +120,8 @@ func parse(s Server) (address, error) {
 		}
 	}
 	if a.kind == Sentinel {
-		a.sentinels, a.login = a.login, login{}
-		a.sentinels.override(s.SentinelAuth)
+		a.sentinelLogin, a.login = a.login, login{}
+		a.sentinelLogin.override(s.SentinelAuth)
 	}
 	a.login.override(s.Auth)
 	return a, nil
@@ -128,20 +129,20 @@ func parse(s Server) (address, error) {
 
 // addNode parses one node of the URL, and adds its address. The login comes from the first node.
 func (a *address) addNode(node string, isFirst bool) error {
-	scheme, _, found := strings.Cut(node, "://")
+	scheme, _, hasScheme := strings.Cut(node, "://")
 	switch {
-	case !found && strings.Contains(node, "?"):
+	case !hasScheme && strings.Contains(node, "?"):
 		return errors.New("got a ? without redis:// or unix://, want redis://host:port?password=…, or the password in its own setting")
 	case strings.HasPrefix(node, "//"):
 		return errors.New("got // without redis: in front, want redis://host:port")
-	case !found && (a.network == "unix" || a.kind == Single && strings.HasPrefix(node, "/")):
+	case !hasScheme && (a.network == "unix" || a.kind == Single && strings.HasPrefix(node, "/")):
 		a.network, a.nodes = "unix", append(a.nodes, node)
 		return nil
-	case !found:
+	case !hasScheme:
 		return a.addHost(node)
 	}
 	u, err := url.Parse(node)
-	if err != nil { // err quotes the URL, and so the password
+	if err != nil { // err would quote the URL with its password
 		return errors.New("got an invalid URL; escape @ : / # % in a password, such as %40 for @")
 	}
 	query := u.Query()
@@ -192,7 +193,7 @@ func (a *address) setDB(db string) error {
 	}
 	n, err := strconv.Atoi(db)
 	if err != nil || n < 0 {
-		return errors.New("got a database that is not a number; escape / in a password as %2F") // it can be a part of the password
+		return errors.New("got a database that is not a number; escape / in a password as %2F") // an error with db could quote the password
 	}
 	if n > 0 && a.kind != Single {
 		return fmt.Errorf("got database %d, which needs type %s", n, Single)
@@ -201,10 +202,10 @@ func (a *address) setDB(db string) error {
 	return nil
 }
 
-// override replaces the user and password that auth has.
+// override replaces the user and the password, if auth has them.
 func (l *login) override(auth string) {
-	user, password, found := strings.Cut(auth, ":")
-	if !found {
+	user, password, hasUser := strings.Cut(auth, ":")
+	if !hasUser {
 		user, password = "", auth
 	}
 	*l = login{cmp.Or(user, l.user), cmp.Or(password, l.password)}

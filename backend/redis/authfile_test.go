@@ -26,8 +26,8 @@ func TestPasswordChangesUnderLoadWithoutAFailedCall(t *testing.T) {
 	load := startLoad(l, lim, 4, 100)
 	defer load.stop()
 	admitMore := func() {
-		before := load.admitted.Load()
-		polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > before+1000 })
+		admittedBefore := load.admitted.Load()
+		polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > admittedBefore+1000 })
 	}
 
 	admitMore()

@@ -13,18 +13,18 @@ import (
 type Observer interface {
 	BatchDone(Batch)
 
-	// Failed is called for each error of a batch or of one hit, even if the batch is then sent again.
+	// Failed is called for each error of a batch or of one hit, even if rls sends the batch again.
 	Failed(Role, ErrorKind)
 }
 
 // Batch describes a batch that was answered or has failed.
 type Batch struct {
-	Role   Role
-	Hits   int           // hits in the batch
-	Queued int           // hits that waited in the queue when the batch was sent
-	Wait   time.Duration // time from the first hit's Take until the batch was sent
-	Took   time.Duration // time from the sending of the batch until the answer of Redis
-	Err    error         // nil if Redis has executed the batch
+	Role       Role
+	Hits       int           // hits in the batch
+	QueuedHits int           // hits that stayed in the queue when the batch was sent
+	Wait       time.Duration // time from the first Take with a hit in the batch until rls sent the batch
+	Duration   time.Duration // time until the answer of Redis
+	Err        error         // nil if Redis has executed the batch
 
 	// ReplicasMissing reports whether fewer Redis replicas than Options.WaitReplicas have the charges.
 	ReplicasMissing bool
@@ -39,42 +39,43 @@ func (noObserver) Failed(Role, ErrorKind) {}
 type batch struct {
 	queue      *partitionQueue
 	hits       []*pendingHit
-	queued     int       // the number of hits that wait in the queue
+	queuedHits int       // see Batch.QueuedHits
 	firstStart time.Time // the earliest start of a Take that has hits in the batch
 
 	deadline       time.Time // the latest deadline of the calls
-	answerDeadline time.Time // when the batch stops waiting for Redis; after deadline if the batch waits for a late answer
+	answerDeadline time.Time // when the batch stops waiting for Redis; later than deadline if the batch waits for a late answer
 	lateWatch      lateWatch // starts another worker if the answer is late
 
-	now                 int64         // in microseconds since 1970; the time of hits of requests without a time of their own
+	now                 int64         // microseconds since 1970; the time of the hits, unless their request has a time
 	counters            counterSet    // the counters of all hits
 	scriptHits          []*pendingHit // the hits that the script decides
 	script              scriptCall
 	hasDistinctCounters bool // each of the scriptHits has its own counter
-	isScriptDone        bool // no scriptHits wait for an answer
-	mustSendScript      bool // Redis does not know the script yet, and needs its text
+	isScriptDone        bool // all scriptHits have an answer
+	mustSendScript      bool // Redis needs the text of the script
 	hasGroups           bool // some hits are all-or-none
 	mayRefund           bool // some charges may be refunded; see pendingHit.mayBeRefunded
-	hasOneKey           bool // all hits have one key, and each command is sent alone, so that the client follows redirects
+	hasOneKey           bool // all hits have one key; rls sends each command alone, so that the client follows redirects
 	commands            []goredis.Cmder
-	readMark            *goredis.StringCmd // reads the refundableMark; nil if no group is charged in several steps
-	batchError          error              // the first error of more than one key
+	readMarkCommand     *goredis.StringCmd // reads the refundableMark; nil before the first use
+	batchError          error              // the first error that is not about a single key
 	replicasMissing     bool               // see Batch.ReplicasMissing
 	reportedKinds       uint32             // a bit for each ErrorKind that this attempt has passed to the Observer
 }
 
-// run sends the calls, and then answers and finishes them. It reports whether another worker has replaced this one.
-func (b *batch) run(ctx context.Context, calls []*call) (replaced bool) {
+// run sends the calls, and then answers and finishes them. It reports whether another worker has replaced the worker
+// of b.
+func (b *batch) run(ctx context.Context, calls []*call) (isReplaced bool) {
 	start := time.Now()
 	b.collectHits(calls, start)
 	if len(b.hits) > 0 {
-		replaced = b.sendWatched(ctx, start)
+		isReplaced = b.sendWatched(ctx, start)
 	}
 	clear(b.hits)
 	for _, c := range calls {
 		c.finish()
 	}
-	return replaced
+	return isReplaced
 }
 
 // collectHits sets the hits of the batch. It leaves out abandoned calls, calls after their sendDeadline, and large
@@ -103,7 +104,7 @@ func (b *batch) collectHits(calls []*call, now time.Time) {
 }
 
 // sendWatched sends the hits. It reports whether another worker has replaced the worker of b at the deadline.
-func (b *batch) sendWatched(ctx context.Context, start time.Time) (replaced bool) {
+func (b *batch) sendWatched(ctx context.Context, start time.Time) (isReplaced bool) {
 	b.answerDeadline = b.deadline
 	isWatched := b.lateWatch.start(ctx, b.queue, b.deadline)
 	if isWatched {
@@ -113,21 +114,21 @@ func (b *batch) sendWatched(ctx context.Context, start time.Time) (replaced bool
 	sendCtx, cancel := context.WithDeadline(ctx, b.answerDeadline)
 	err := b.send(sendCtx)
 	cancel()
-	took := time.Since(start)
-	b.queue.pace.end(took, len(b.hits), err)
+	duration := time.Since(start)
+	b.queue.pace.end(duration, len(b.hits), err)
 	if isWatched {
-		replaced = b.lateWatch.end(b.queue)
+		isReplaced = b.lateWatch.end(b.queue)
 	}
 	sentBatch := Batch{
-		Role: b.queue.instance.role, Hits: len(b.hits), Queued: b.queued, Wait: start.Sub(b.firstStart), Took: took, Err: err,
+		Role: b.queue.instance.role, Hits: len(b.hits), QueuedHits: b.queuedHits, Wait: start.Sub(b.firstStart), Duration: duration, Err: err,
 		ReplicasMissing: b.replicasMissing,
 	}
 	b.queue.limiter.options.Observer.BatchDone(sentBatch)
 	b.sendToTracer(sentBatch, start)
-	return replaced
+	return isReplaced
 }
 
-func eachCall(hits []*pendingHit, f func([]*pendingHit)) {
+func forEachCall(hits []*pendingHit, f func([]*pendingHit)) {
 	for len(hits) > 0 {
 		n := 1
 		for n < len(hits) && hits[n].call == hits[0].call {
@@ -138,8 +139,8 @@ func eachCall(hits []*pendingHit, f func([]*pendingHit)) {
 	}
 }
 
-// markCharged sets isCharged for the all-or-none hits of a call, unless one of them denies the others. A hit that
-// renews its hold charges nothing.
+// markCharged sets isCharged of the all-or-none hits of a call, unless a hit denies the group. A hit that renews its
+// hold charges nothing.
 func markCharged(hits []*pendingHit) {
 	for _, h := range hits {
 		if h.DeniesGroup(&h.answer.Result) {
@@ -154,8 +155,8 @@ func markCharged(hits []*pendingHit) {
 // Tracer receives each batch, right after the Observer. It is called by the workers of all queues at once and must
 // not block.
 type Tracer interface {
-	// BatchAnswered receives a batch that was sent at start. calls has the contexts of its Takes, of which
-	// some may have returned already.
+	// BatchAnswered receives a batch that was sent at start. calls has the contexts of the Takes with hits in the
+	// batch. Some of these Takes may have returned already.
 	BatchAnswered(b Batch, start time.Time, calls []context.Context)
 }
 
@@ -173,8 +174,8 @@ func (b *batch) sendToTracer(sentBatch Batch, start time.Time) {
 	t.BatchAnswered(sentBatch, start, calls)
 }
 
-// lateWatch watches a batch of a worker. At the deadline of the batch, another worker replaces the worker, which then
-// waits for the late answer.
+// lateWatch watches the batch of a worker. If the batch has no answer at its deadline, the worker waits for the late
+// answer, and another worker takes its place.
 type lateWatch struct {
 	timer *time.Timer
 	state *atomic.Int32 // the state of the batch in flight
@@ -187,8 +188,8 @@ const (
 	batchLate // another worker has replaced the worker of the batch
 )
 
-// start begins to watch a batch. If too many batches could be late, start returns false, and the batch must not wait
-// longer than its deadline.
+// start begins to watch a batch. If too many batches could become late, start returns false. Then the batch must not
+// wait longer than until its deadline.
 func (l *lateWatch) start(ctx context.Context, q *partitionQueue, deadline time.Time) bool {
 	if r := q.instance; r.lateBatches.Add(1) > r.maxLateBatches {
 		r.lateBatches.Add(-1)
@@ -211,7 +212,7 @@ func (l *lateWatch) start(ctx context.Context, q *partitionQueue, deadline time.
 func (l *lateWatch) isLate() bool { return l.state != nil && l.state.Load() == batchLate }
 
 // end ends the watch. It reports whether another worker has replaced the worker of the batch.
-func (l *lateWatch) end(q *partitionQueue) (replaced bool) {
+func (l *lateWatch) end(q *partitionQueue) (isReplaced bool) {
 	q.instance.lateBatches.Add(-1)
 	if !l.timer.Stop() {
 		l.timer = nil // the function of the timer runs, and must not see the next batch

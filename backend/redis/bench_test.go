@@ -57,7 +57,7 @@ func benchmark(b *testing.B, o redis.Options, callers, hits int, clients ...*gor
 	if r := take(l, hit("first", lim, 1))[0]; r.Err != nil {
 		b.Fatal(r.Err)
 	}
-	before := cpuMicros(b, clients)
+	microsBefore := cpuMicros(b, clients)
 	var seed atomic.Int64
 	b.ReportAllocs()
 	b.SetParallelism(max(1, callers/2))
@@ -74,7 +74,7 @@ func benchmark(b *testing.B, o redis.Options, callers, hits int, clients ...*gor
 			}
 		})
 	}
-	b.ReportMetric((cpuMicros(b, clients)-before)/float64(b.N), "redis-us/op")
+	b.ReportMetric((cpuMicros(b, clients)-microsBefore)/float64(b.N), "redis-us/op")
 }
 
 func one(b *testing.B, l *redis.Limiter, lim *limit.Limit, keys [][]byte, seed int, hits []backend.Hit, results []backend.Result) {

@@ -32,10 +32,10 @@ var Checks = [...]string{
 	CheckConnection, CheckRights, CheckVersion, CheckRole, CheckMemory, CheckPersistence, CheckReplicas, CheckClock, CheckTimeout, CheckCluster,
 }
 
-// Level is the weight of a Finding.
+// Level says how serious a Finding is.
 type Level string
 
-// The levels.
+// The levels of a Finding.
 const (
 	LevelProblem Level = "problem" // rls can't count, or not all of the time
 	LevelWarning Level = "warning" // rls counts, but may lose counters or decide late
@@ -45,26 +45,23 @@ const (
 // Finding is something about a Redis that operators should know.
 type Finding struct {
 	Role    Role
-	Address string // of the server, without secrets
+	Address string // the address of the server, without secrets
 	Check   string // one of Checks
 	Level   Level
-	Text    string // a sentence without a capital letter and without a full stop
-	Advice  string // how to repair it, or ""
+	Text    string // a sentence in lower case without a full stop
+	Advice  string // how to repair the cause, or ""
 }
 
 const (
 	oldestVersion      = 5           // the oldest major version of Redis that rls supports
-	maxClockDifference = time.Second // between the clocks of Redis and of this machine, without a Finding
+	maxClockDifference = time.Second // a larger difference between the clocks of Redis and of this machine is a Finding
 )
 
 // checkKey is the end of the keys that Limiter.Check writes.
 const checkKey = "rls:check"
 
-// noContext is the context of commands that get their real context when they are sent.
-var noContext = context.Background()
-
-// Check examines each server of each Redis: the rights of the user, the settings and the state. It writes only two
-// keys of its own, and deletes them.
+// Check examines each server of each Redis: the rights of the user, the settings and the state. It writes two keys only,
+// and deletes these keys.
 func (l *Limiter) Check(ctx context.Context) []Finding {
 	var findings []Finding
 	l.MeasureRoundTrip(ctx)
@@ -151,8 +148,8 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 	for _, layout := range []string{layoutState, layoutCount} {
 		names := c.names(layout)
 		for _, r := range rights {
-			isForOtherRole := r.Use == RightOfOverrides && c.instance.role != RoleMain
-			if !r.isNeeded(c.options, c.instance.address) || layout == layoutCount && !r.hasKeys || isForOtherRole || r.Command == "subscribe" {
+			isForMainOnly := r.Use == RightOfOverrides && c.instance.role != RoleMain
+			if !r.isNeeded(c.options, c.instance.address) || layout == layoutCount && !r.hasKeys || isForMainOnly || r.Command == "subscribe" {
 				continue
 			}
 			run := r.run(names)
@@ -160,37 +157,37 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 		}
 	}
 	c.server.execute(ctx, commands)
-	reply := map[string]*goredis.Cmd{} // the last reply to each command
+	replies := map[string]*goredis.Cmd{} // the last reply to each command; the key is Right.Command
 	var missing missingRights
 	for _, run := range runs {
 		if err := run.cmd.Err(); err != nil && errorCode(err) == "" && !errors.Is(err, goredis.Nil) {
 			return []Finding{connectionFinding(err)}
 		}
 		missing.add(run.cmd.Err(), run.Command, run.rule)
-		reply[run.Command] = run.cmd
+		replies[run.Command] = run.cmd
 	}
 	if c.options.Overrides && c.instance.role == RoleMain {
 		channel := c.names("")["CHANNEL"]
 		missing.add(c.subscribe(ctx, channel.value), "subscribe", channel.rule)
 	}
-	if isNoPerm(reply["set"].Err()) {
+	if isNoPerm(replies["set"].Err()) {
 		missing.hasExpire = c.expireKeys(ctx)
 	}
 	if f, ok := missing.finding(c.instance.address.login.user); ok {
 		c.findings = append(c.findings, f)
 	}
-	if err := reply["ping"].Err(); err != nil && KindOf(err) != KindNoPerm {
+	if err := replies["ping"].Err(); err != nil && KindOf(err) != KindNoPerm {
 		return append(c.findings, connectionFinding(err)) // for example NOAUTH or LOADING
 	}
-	c.checkWrite(reply["set"].Err())
+	c.checkWrite(replies["set"].Err())
 	c.checkClock()
 	c.checkTimeout()
 	c.checkCoverage(ctx)
-	c.checkInfo(infoOf(reply["hello"], reply["info"]))
+	c.checkInfo(infoOf(replies["hello"], replies["info"]))
 	return c.findings
 }
 
-// expireKeys sets the time to live of the keys of the check with EXPIRE. It reports whether the user may do so.
+// expireKeys sets the time to live of the keys of the check with EXPIRE. It reports whether the user has this right.
 func (c *serverCheck) expireKeys(ctx context.Context) bool {
 	var commands []goredis.Cmder
 	for _, layout := range []string{layoutState, layoutCount} {
@@ -200,7 +197,7 @@ func (c *serverCheck) expireKeys(ctx context.Context) bool {
 	return commands[0].Err() == nil
 }
 
-// names returns the names for the harmless runs of rights, with the key of the check in this layout.
+// names returns the names for the harmless runs of rights. The key of the check has this layout.
 func (c *serverCheck) names(layout string) map[string]runName {
 	start, prefix := string(c.keyspace)+layout, c.options.KeyPrefix
 	pattern := start + "*"
@@ -240,15 +237,15 @@ func (c *serverCheck) checkWrite(err error) {
 
 // checkClock compares the measured clock of Redis with the clock of this machine.
 func (c *serverCheck) checkClock() {
-	ahead := time.Until(time.UnixMicro(c.server.clock.now()))
-	if !c.server.clock.isUsable() || ahead.Abs()-c.server.clock.roundTrip()/2 <= maxClockDifference {
+	lead := time.Until(time.UnixMicro(c.server.clock.now()))
+	if !c.server.clock.isUsable() || lead.Abs()-c.server.clock.roundTrip()/2 <= maxClockDifference {
 		return
 	}
 	direction := "ahead of"
-	if ahead < 0 {
+	if lead < 0 {
 		direction = "behind"
 	}
-	c.add(CheckClock, LevelWarning, fmt.Sprintf("the clock of Redis is %v %s the clock of this machine", ahead.Abs().Round(time.Second), direction),
+	c.add(CheckClock, LevelWarning, fmt.Sprintf("the clock of Redis is %v %s the clock of this machine", lead.Abs().Round(time.Second), direction),
 		"set both clocks with NTP; windows begin and end by the clock of Redis")
 }
 
@@ -260,7 +257,7 @@ func (c *serverCheck) checkTimeout() {
 	}
 }
 
-// checkCoverage counts the slots that have a master.
+// checkCoverage counts the hash slots that have a master.
 func (c *serverCheck) checkCoverage(ctx context.Context) {
 	if c.instance.address.kind != Cluster {
 		return
@@ -276,7 +273,7 @@ func (c *serverCheck) checkCoverage(ctx context.Context) {
 	}
 }
 
-// infoOf returns the fields of INFO. Without the right to run it, HELLO has some of them.
+// infoOf returns the fields of INFO. If the user may not run INFO, infoOf takes some of the fields from HELLO.
 func infoOf(hello, info *goredis.Cmd) map[string]string {
 	fields := map[string]string{}
 	if pairs, err := hello.Slice(); err == nil {
@@ -310,7 +307,7 @@ func (c *serverCheck) checkInfo(info map[string]string) {
 	if info["role"] == "slave" {
 		c.add(CheckRole, LevelProblem, "this server is a replica, which rejects writes", "set REDIS_URL to the master, or use REDIS_TYPE=sentinel")
 	}
-	if info["hello_server"] == "envoy-redis-proxy" { // its INFO is of a Cluster in any case
+	if info["hello_server"] == "envoy-redis-proxy" { // the INFO of this proxy always claims a Cluster
 		c.add(CheckCluster, LevelNote, "Envoy's redis_proxy is before Redis; it sends each script to the server of the first key",
 			"give the proxy one server only, or let rls connect to the Cluster itself")
 	} else if info["cluster_enabled"] == "1" && c.instance.address.kind != Cluster {

@@ -21,7 +21,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-// ownKeys are the first rules of a user with the prefix myprefix:.
+// ownKeys has the first rules of a user with the prefix myprefix:.
 const ownKeys = "resetkeys ~myprefix:* resetchannels -@all"
 
 // rulesFor returns the ACL rules for the rights of these uses.
@@ -47,34 +47,34 @@ func TestDocumentedRightsAreThoseInUse(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/redis.md")
 	require.NoError(t, err)
-	section := between(t, string(page), "\n## Rights\n", "\n## ")
-	commands := func(text string) (all []string) {
+	section := textBetween(t, string(page), "\n## Rights\n", "\n## ")
+	commands := func(text string) (commands []string) {
 		for word := range strings.FieldsSeq(text) {
 			if name, ok := strings.CutPrefix(strings.Trim(word, "`."), "+"); ok {
-				all = append(all, "+"+name)
+				commands = append(commands, "+"+name)
 			}
 		}
-		return all
+		return commands
 	}
 	assert.ElementsMatch(t, strings.Fields(strings.TrimPrefix(rights, ownKeys)),
-		commands(between(t, section, "ACL SETUSER rls", "\n\n")))
-	assert.ElementsMatch(t, strings.Fields(clusterRights), commands(between(t, section, "A Cluster also needs", ".")))
-	assert.ElementsMatch(t, strings.Fields(rulesFor(redis.RightOfOverrides)), commands(between(t, section, "also need:", "")))
+		commands(textBetween(t, section, "ACL SETUSER rls", "\n\n")))
+	assert.ElementsMatch(t, strings.Fields(clusterRights), commands(textBetween(t, section, "A Cluster also needs", ".")))
+	assert.ElementsMatch(t, strings.Fields(rulesFor(redis.RightOfOverrides)), commands(textBetween(t, section, "also need:", "")))
 
 	// The user of docs/production.md has all rights except those of a Cluster.
 	page, err = os.ReadFile("../../docs/production.md")
 	require.NoError(t, err)
-	var all []string
+	var wantCommands []string
 	for _, r := range redis.Rights() {
 		if r.Use != redis.RightOfCluster {
-			all = append(all, "+"+r.Command)
+			wantCommands = append(wantCommands, "+"+r.Command)
 		}
 	}
-	assert.ElementsMatch(t, all, commands(between(t, string(page), "\nuser rls on ", "\n")))
+	assert.ElementsMatch(t, wantCommands, commands(textBetween(t, string(page), "\nuser rls on ", "\n")))
 }
 
-// between returns the part of text after start and before the next end.
-func between(t *testing.T, text, start, end string) string {
+// textBetween returns the text after start, until the next end.
+func textBetween(t *testing.T, text, start, end string) string {
 	t.Helper()
 	_, text, ok := strings.Cut(text, start)
 	require.True(t, ok, start)
@@ -112,21 +112,21 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 		}
 		setUser(t, c, rights+" -"+command[1:])
 		require.NoError(t, c.Do(t.Context(), "CLIENT", "KILL", "USER", "rls").Err())
-		found := problems(t, open(t, o))
-		if assert.Len(t, found, 1, command) {
-			assert.Equal(t, redis.CheckRights, found[0].Check)
-			assert.Contains(t, found[0].Text, "may not run "+command[1:])
-			assert.Equal(t, "run ACL SETUSER rls "+command, found[0].Advice)
+		findings := problems(t, open(t, o))
+		if assert.Len(t, findings, 1, command) {
+			assert.Equal(t, redis.CheckRights, findings[0].Check)
+			assert.Contains(t, findings[0].Text, "may not run "+command[1:])
+			assert.Equal(t, "run ACL SETUSER rls "+command, findings[0].Advice)
 			isOptional := command == "+info" || strings.Contains(rulesFor(redis.RightOfHolds)+" ", " "+command+" ")
-			assert.Equal(t, isOptional, found[0].Level == redis.LevelWarning, command)
+			assert.Equal(t, isOptional, findings[0].Level == redis.LevelWarning, command)
 		}
 	}
 
 	for _, c2 := range []struct{ keys, missing string }{{"~myprefix:v2:*", "~myprefix:v1:*"}, {"~myprefix:v1:*", "~myprefix:v2:*"}} {
 		setUser(t, c, strings.Replace(rights, "~myprefix:*", c2.keys, 1))
-		found := problems(t, open(t, o))
-		if assert.Len(t, found, 1) {
-			assert.Equal(t, "run ACL SETUSER rls "+c2.missing, found[0].Advice)
+		findings := problems(t, open(t, o))
+		if assert.Len(t, findings, 1) {
+			assert.Equal(t, "run ACL SETUSER rls "+c2.missing, findings[0].Advice)
 		}
 	}
 
@@ -138,26 +138,26 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 	assert.NotContains(t, c.Info(t.Context(), "keyspace").Val(), "db1", "the check leaves no override")
 	for rule := range strings.FieldsSeq(own) {
 		setUser(t, c, keys+own+pattern+channel+" -"+rule[1:])
-		found := problems(t, open(t, o))
-		if assert.Len(t, found, 1, rule) {
-			assert.Equal(t, "run ACL SETUSER rls "+rule, found[0].Advice)
+		findings := problems(t, open(t, o))
+		if assert.Len(t, findings, 1, rule) {
+			assert.Equal(t, "run ACL SETUSER rls "+rule, findings[0].Advice)
 		}
 	}
 	for rules, missing := range map[string]string{keys + own + channel: pattern, keys + own + pattern: channel} {
 		setUser(t, c, rules)
-		found := problems(t, open(t, o))
-		if assert.Len(t, found, 1, missing) {
-			assert.Equal(t, "run ACL SETUSER rls"+missing, found[0].Advice)
+		findings := problems(t, open(t, o))
+		if assert.Len(t, findings, 1, missing) {
+			assert.Equal(t, "run ACL SETUSER rls"+missing, findings[0].Advice)
 		}
 	}
 	o.Overrides = false
 
 	o.Main.Auth = "rls:secret-2"
-	found := problems(t, open(t, o))
-	if assert.Len(t, found, 1) {
-		assert.Equal(t, redis.CheckConnection, found[0].Check)
-		assert.Contains(t, found[0].Advice, "REDIS_AUTH")
-		assert.NotContains(t, found[0].Text, "secret")
+	findings := problems(t, open(t, o))
+	if assert.Len(t, findings, 1) {
+		assert.Equal(t, redis.CheckConnection, findings[0].Check)
+		assert.Contains(t, findings[0].Advice, "REDIS_AUTH")
+		assert.NotContains(t, findings[0].Text, "secret")
 	}
 }
 
@@ -181,9 +181,9 @@ func TestDocumentedRightsSufficeForOverridesAndResets(t *testing.T) {
 		},
 	})
 	ctx, stop := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = store.Run(ctx, func(u source.Update) error { updates <- u; return nil }) })
-	defer running.Wait()
+	var callerGroup sync.WaitGroup
+	callerGroup.Go(func() { _ = store.Run(ctx, func(u source.Update) error { updates <- u; return nil }) })
+	defer callerGroup.Wait()
 	defer stop()
 	for _, w := range []changes.Write{{Field: "target", Value: new("value")}, {Field: "old", Value: new("expired")}, {Field: "target"}} {
 		_, err = store.MakeChange(ctx, changes.Change{Action: changes.Put, Writes: []changes.Write{w}})
@@ -210,19 +210,19 @@ func TestCheckNamesMissingRightsInACluster(t *testing.T) {
 	l := open(t, o)
 	require.Empty(t, problems(t, l))
 
-	broken := cluster.Masters[1]
-	setUser(t, broken.Client(t), rights+clusterRights+" -asking -mget")
-	found := problems(t, l)
-	require.Len(t, found, 1)
-	assert.Equal(t, broken.Addr, found[0].Address)
-	assert.Contains(t, found[0].Text, "may not run mget, asking")
+	brokenMaster := cluster.Masters[1]
+	setUser(t, brokenMaster.Client(t), rights+clusterRights+" -asking -mget")
+	findings := problems(t, l)
+	require.Len(t, findings, 1)
+	assert.Equal(t, brokenMaster.Addr, findings[0].Address)
+	assert.Contains(t, findings[0].Text, "may not run mget, asking")
 
-	setUser(t, broken.Client(t), strings.Replace(rights, "~myprefix:*", "~other:*", 1)+clusterRights)
-	found = problems(t, l)
-	require.Len(t, found, 1)
-	assert.Equal(t, "run ACL SETUSER rls ~myprefix:{*", found[0].Advice)
+	setUser(t, brokenMaster.Client(t), strings.Replace(rights, "~myprefix:*", "~other:*", 1)+clusterRights)
+	findings = problems(t, l)
+	require.Len(t, findings, 1)
+	assert.Equal(t, "run ACL SETUSER rls ~myprefix:{*", findings[0].Advice)
 
-	setUser(t, broken.Client(t), rights+clusterRights)
+	setUser(t, brokenMaster.Client(t), rights+clusterRights)
 	require.NoError(t, cluster.Masters[0].Client(t).Do(t.Context(), "CLUSTER", "DELSLOTS", "0", "1").Err())
 	polltest.Until(t, testTimeout, func() bool {
 		return slices.ContainsFunc(problems(t, l), func(f redis.Finding) bool {
@@ -231,41 +231,41 @@ func TestCheckNamesMissingRightsInACluster(t *testing.T) {
 	})
 }
 
-func TestCheckFindsUnfitServers(t *testing.T) {
+func TestCheckReportsServersThatCannotCountSafely(t *testing.T) {
 	t.Parallel()
-	plain, full := redistest.Start(t), redistest.Start(t, "--maxmemory", "1kb")
+	defaultServer, fullServer := redistest.Start(t), redistest.Start(t, "--maxmemory", "1kb")
 	evicting := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
-	durable := redistest.Start(t, "--appendonly", "yes")
-	replica := plain.StartReplica(t)
+	durableServer := redistest.Start(t, "--appendonly", "yes")
+	replica := defaultServer.StartReplica(t)
 	needsReplica := redistest.Start(t, "--min-replicas-to-write", "1")
 	node := redistest.Start(t, "--cluster-enabled", "yes")
-	dead := redistest.Start(t)
-	dead.Kill()
-	plain.AwaitReplica(t)
+	deadServer := redistest.Start(t)
+	deadServer.Kill()
+	defaultServer.AwaitReplica(t)
 	for _, c := range []struct {
 		name    string
 		options redis.Options
-		want    []string // level, check and the start of the text
+		want    []string // level, check and start of the text of each finding
 	}{
-		{"fit", redis.Options{Main: redis.Server{URL: durable.Addr}}, nil},
+		{"fit", redis.Options{Main: redis.Server{URL: durableServer.Addr}}, nil},
 		{"without files", redis.Options{Main: redis.Server{URL: evicting.Addr}}, []string{
 			"warning memory a full Redis deletes counters (maxmemory-policy allkeys-lru)", "note persistence Redis has no append-only file",
 		}},
-		{"full", redis.Options{Main: redis.Server{URL: full.Addr}}, []string{"problem memory Redis has no memory left", "note persistence "}},
+		{"full", redis.Options{Main: redis.Server{URL: fullServer.Addr}}, []string{"problem memory Redis has no memory left", "note persistence "}},
 		{"replica", redis.Options{Main: redis.Server{URL: replica.Addr}}, []string{"problem role this server is a replica", "note persistence "}},
 		{"too few replicas for Redis", redis.Options{Main: redis.Server{URL: needsReplica.Addr}}, []string{"problem replicas Redis rejects writes", "note persistence "}},
-		{"too few replicas", redis.Options{Main: redis.Server{URL: plain.Addr}, WaitReplicas: 2}, []string{"warning replicas got 1 replicas, want 2"}},
+		{"too few replicas", redis.Options{Main: redis.Server{URL: defaultServer.Addr}, WaitReplicas: 2}, []string{"warning replicas got 1 replicas, want 2"}},
 		{"node of a Cluster", redis.Options{Main: redis.Server{URL: node.Addr}}, []string{
 			"problem cluster Redis rejects writes: CLUSTERDOWN", "problem cluster this server is a node of a Cluster", "note persistence ",
 		}},
-		{"dead", redis.Options{Main: redis.Server{URL: dead.Addr}}, []string{"problem connection Redis can't be used"}},
-		{"two servers", redis.Options{Main: redis.Server{URL: durable.Addr}, PerSecond: &redis.Server{URL: dead.Addr}}, []string{"problem connection "}},
+		{"dead", redis.Options{Main: redis.Server{URL: deadServer.Addr}}, []string{"problem connection Redis can't be used"}},
+		{"two servers", redis.Options{Main: redis.Server{URL: durableServer.Addr}, PerSecond: &redis.Server{URL: deadServer.Addr}}, []string{"problem connection "}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.options.Timeout = testTimeout
-			found := open(t, c.options).Check(t.Context())
-			require.Len(t, found, len(c.want), "%+v", found)
-			for i, f := range found {
+			findings := open(t, c.options).Check(t.Context())
+			require.Len(t, findings, len(c.want), "%+v", findings)
+			for i, f := range findings {
 				assert.Contains(t, string(f.Level)+" "+f.Check+" "+f.Text, c.want[i])
 				assert.NotEmpty(t, f.Advice)
 				assert.NotEmpty(t, f.Address)
@@ -274,13 +274,13 @@ func TestCheckFindsUnfitServers(t *testing.T) {
 	}
 }
 
-// An operator who has set the rights of an older version notices nothing but a note.
-func TestMissingRightForIncrIsOnlyNoted(t *testing.T) {
+// If a user has only the rights of an older version, the check reports a note.
+func TestMissingRightForIncrIsANote(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	setUser(t, s.Client(t), rights+" -incr")
 	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, KeyPrefix: "myprefix:", Timeout: testTimeout})
-	lim := charging(t, 5)
+	lim := newPlainLimit(t, 5)
 	for _, want := range []int64{4, 3} {
 		got := take(l, hit("key", lim, 1))[0]
 		require.NoError(t, got.Err)

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	maxRedirects   = 8 // MOVED and ASK replies that a script follows
-	maxConnections = 4 // that Connect opens to a node
+	maxRedirects   = 8 // the most MOVED and ASK replies that the client follows for a command
+	maxConnections = 4 // the most connections of a client of Connect to a node
 )
 
-// Connect returns a client of s for everything but counting: for few commands, which may run twice. timeout bounds
-// each attempt, and is at least 1 ms. The name describes s in logs. Name and errors hold no secrets.
+// Connect returns a client of s that does not count. The client is for few commands, and may run a command twice.
+// timeout bounds each attempt, and is at least 1 ms. name describes s in logs. name and err hold no secrets.
 func Connect(s Server, timeout time.Duration) (client goredis.UniversalClient, name string, err error) {
 	a, err := parse(s)
 	if err != nil {
@@ -34,13 +34,13 @@ func (a address) options(timeout time.Duration, poolSize int) *goredis.Universal
 	o := &goredis.UniversalOptions{
 		Addrs: a.nodes, DB: a.db, MasterName: a.master, TLSConfig: a.tls,
 		Username: a.login.user, Password: a.login.password,
-		SentinelUsername: a.sentinels.user, SentinelPassword: a.sentinels.password,
+		SentinelUsername: a.sentinelLogin.user, SentinelPassword: a.sentinelLogin.password,
 		DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout, PoolTimeout: timeout,
 		PoolSize: poolSize, ContextTimeoutEnabled: true, Protocol: 2, DisableIdentity: true, DialerRetries: 1,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 	if a.authFile != "" {
-		o.CredentialsProviderContext = loginOf(a.authFile, a.login)
+		o.CredentialsProviderContext = newLoginReader(a.authFile, a.login)
 		o.ConnMaxLifetime = maxLoginAge
 	}
 	o.Dialer = boundReplies(defaultDial(o))
@@ -51,18 +51,18 @@ func (a address) options(timeout time.Duration, poolSize int) *goredis.Universal
 // that logged in with a token 12 hours ago.
 const maxLoginAge = 11 * time.Hour
 
-// loginOf returns a function that reads the login in file, which overrides that of the URL. If the file can't be read,
-// the function returns the last login.
-func loginOf(file string, ofURL login) func(context.Context) (user, password string, err error) {
-	var last atomic.Pointer[login]
+// newLoginReader returns a function that reads the login in file, which overrides urlLogin. If the function can't read
+// the file, it returns the last login.
+func newLoginReader(file string, urlLogin login) func(context.Context) (user, password string, err error) {
+	var lastLogin atomic.Pointer[login]
 	return func(context.Context) (user, password string, err error) {
 		auth, err := ReadAuthFile(file)
 		if err == nil {
-			l := ofURL
+			l := urlLogin
 			l.override(auth)
-			last.Store(&l)
+			lastLogin.Store(&l)
 		}
-		if l := last.Load(); l != nil {
+		if l := lastLogin.Load(); l != nil {
 			return l.user, l.password, nil
 		}
 		return "", "", err
@@ -93,8 +93,8 @@ func ReadAuthFile(path string) (string, error) {
 const maxDefaultConnections = 64
 
 // connectionsAndBatches returns the number of connections to a node, and the number of batches of a partition that can
-// be in flight. Each batch has a connection, even if one node has all partitions. So hits wait in the queue, and a
-// wait for a connection can't look like a failure of Redis.
+// be in flight. Each batch has a connection, even if one node has all partitions. So hits wait in the queue only. A
+// wait for a connection would look like a failure of Redis.
 func (a address) connectionsAndBatches(o Options) (connections, batches int) {
 	partitions := 1
 	if a.kind == Cluster {
@@ -102,18 +102,18 @@ func (a address) connectionsAndBatches(o Options) (connections, batches int) {
 	}
 	connections = a.poolSize
 	if connections == 0 {
-		most := o.MaxInflightBatches * partitions
-		connections = max(min(max(2*most, 4), maxDefaultConnections), most)
+		maxBatches := o.MaxInflightBatches * partitions
+		connections = max(min(max(2*maxBatches, 4), maxDefaultConnections), maxBatches)
 	}
 	connections = max(connections, partitions)
 	return connections, min(o.MaxInflightBatches, connections/partitions)
 }
 
-// limiterOptions returns the options of a client for batches. It must not run a script twice.
+// limiterOptions returns the options of a client for batches. This client must not run a script twice.
 func (a address) limiterOptions(o Options) *goredis.UniversalOptions {
 	size, _ := a.connectionsAndBatches(o)
 	c := a.options(o.Timeout, size)
-	c.ReadTimeout = o.Timeout + lateAnswerTime // the context of a batch ends earlier
+	c.ReadTimeout = o.Timeout + lateAnswerTime // the context of a batch ends the wait earlier
 	c.DialTimeout = c.ReadTimeout
 	dial := dialFunc(o.Dial)
 	if dial == nil {

@@ -13,28 +13,28 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// serverClock is the clock of a Redis server, estimated by this process. It adds an offset to the time since the
-// start of the process, so changes of this machine's clock have no effect.
+// serverClock estimates the clock of a Redis server. It adds an offset to the time since the start of this process, so
+// changes of this machine's clock have no effect.
 //
-// A measurement is a TIME command. The server has read its clock between the start and the end of the command. The
-// estimate is the middle of the shortest of the last measurements.
+// A measurement is a TIME command. The server reads its clock between the start and the end of the command. The
+// estimated offset is the middle of the shortest of the last measurements.
 type serverClock struct {
-	offset     atomic.Int64 // microseconds from the time since processStart to the server's time
-	measuredAt atomic.Int64 // time of the last measurement, in microseconds since processStart, or 0
+	offset      atomic.Int64 // what must be added to the time since processStart, in microseconds
+	measureTime atomic.Int64 // time of the last measurement, in microseconds since processStart, or 0
 
 	mu           sync.Mutex    // guards the field below
 	measurements []measurement // the newest first
 }
 
-// measurement is a range that contains the offset, in microseconds.
+// measurement is a range that contains the offset. Both numbers are in microseconds.
 type measurement struct{ minOffset, maxOffset int64 }
 
 // Times are in microseconds.
 const (
-	maxMeasurements = 8                    // from which the shortest is chosen
-	measureInterval = 2 * microsPerSecond  // after which a busy clock is measured again
-	maxClockAge     = 60 * microsPerSecond // after which a clock must be measured before its next use
-	maxDrift        = 2000                 // between two measurements, unless somebody has set the server's clock
+	maxMeasurements = 8                    // the number of measurements that are kept
+	measureInterval = 2 * microsPerSecond  // the pause between two measurements of a busy clock
+	maxClockAge     = 60 * microsPerSecond // the age at which a clock must be measured before its next use
+	maxDrift        = 2000                 // a larger change of the offset means that somebody has set the server's clock
 )
 
 var processStart = time.Now()
@@ -46,32 +46,32 @@ func microsSinceProcessStart() int64 { return time.Since(processStart).Microseco
 func (c *serverClock) now() int64 { return microsSinceProcessStart() + c.offset.Load() }
 
 func (c *serverClock) isDue() bool {
-	return microsSinceProcessStart()-c.measuredAt.Load() >= measureInterval
+	return microsSinceProcessStart()-c.measureTime.Load() >= measureInterval
 }
 
 func (c *serverClock) isUsable() bool {
-	measuredAt := c.measuredAt.Load()
-	return measuredAt != 0 && microsSinceProcessStart()-measuredAt < maxClockAge
+	measureTime := c.measureTime.Load()
+	return measureTime != 0 && microsSinceProcessStart()-measureTime < maxClockAge
 }
 
 // expire makes isUsable false until the next measurement.
-func (c *serverClock) expire() { c.measuredAt.Store(0) }
+func (c *serverClock) expire() { c.measureTime.Store(0) }
 
 // add adds a measurement: the server has read serverMicros between the moments start and end.
 func (c *serverClock) add(start, end, serverMicros int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	newest := measurement{serverMicros - end, serverMicros - start}
-	wasSet := func(m measurement) bool { // somebody has set the server's clock since m
-		return newest.minOffset > m.maxOffset+maxDrift || newest.maxOffset < m.minOffset-maxDrift
+	newestMeasurement := measurement{serverMicros - end, serverMicros - start}
+	isFromOldClock := func(m measurement) bool { // somebody has set the server's clock after m
+		return newestMeasurement.minOffset > m.maxOffset+maxDrift || newestMeasurement.maxOffset < m.minOffset-maxDrift
 	}
-	if slices.ContainsFunc(c.measurements, wasSet) {
+	if slices.ContainsFunc(c.measurements, isFromOldClock) {
 		c.measurements = nil
 	}
-	c.measurements = slices.Insert(c.measurements[:min(len(c.measurements), maxMeasurements-1)], 0, newest)
-	shortest := c.shortest()
-	c.offset.Store(shortest.minOffset + (shortest.maxOffset-shortest.minOffset)/2)
-	c.measuredAt.Store(end)
+	c.measurements = slices.Insert(c.measurements[:min(len(c.measurements), maxMeasurements-1)], 0, newestMeasurement)
+	shortestMeasurement := c.shortest()
+	c.offset.Store(shortestMeasurement.minOffset + (shortestMeasurement.maxOffset-shortestMeasurement.minOffset)/2)
+	c.measureTime.Store(end)
 }
 
 // addReply adds the measurement of a TIME command that was sent at start. If the user of Redis may not run TIME, the
@@ -113,9 +113,9 @@ func microsOf(cmd *goredis.Cmd) (int64, error) {
 }
 
 const (
-	defaultTimeout = 50 * time.Millisecond  // of Options, and the least timeout of AutoTimeout
-	maxAutoTimeout = 500 * time.Millisecond // of AutoTimeout
-	tripsInTimeout = 3                      // for the batch before a hit, for its own batch, and for a redirect
+	defaultTimeout = 50 * time.Millisecond  // the default of Options.Timeout, and the least timeout of AutoTimeout
+	maxAutoTimeout = 500 * time.Millisecond // the largest timeout of AutoTimeout
+	tripsInTimeout = 3                      // one for the earlier batch, one for the batch of the hit, one for a redirect
 )
 
 // neededTimeout returns the least timeout for this round trip, in steps of 10 ms.
@@ -124,7 +124,8 @@ func neededTimeout(roundTrip time.Duration) time.Duration {
 	return max((tripsInTimeout*roundTrip + step - 1).Truncate(step), step)
 }
 
-// isTooShort reports whether timeout is shorter than two round trips. A hit can wait for the batch before its own.
+// isTooShort reports whether timeout is shorter than two round trips. A hit can wait for the batch before the batch of
+// the hit.
 func isTooShort(timeout, roundTrip time.Duration) bool { return timeout < 2*roundTrip }
 
 // Timeout returns the budget of a Take.
@@ -136,22 +137,22 @@ func (l *Limiter) Timeout() time.Duration {
 }
 
 // adaptTimeout sets the timeout of AutoTimeout after a measurement of c. It reports whether the timeout is still too
-// short for this measurement. Then the next batch measures c again, until new measurements have replaced shorter ones.
+// short for this measurement. If so, the next batch measures c again, until c has forgotten the shorter measurements.
 func (l *Limiter) adaptTimeout(c *serverClock) (stillTooShort bool) {
 	if !l.options.AutoTimeout {
 		return false
 	}
 	l.autoTimeout.Store(int64(min(max(neededTimeout(l.RoundTrip()), defaultTimeout), maxAutoTimeout)))
-	_, newest := c.roundTrips()
-	stillTooShort = isTooShort(l.Timeout(), newest)
+	_, newestTrip := c.roundTrips()
+	stillTooShort = isTooShort(l.Timeout(), newestTrip)
 	if stillTooShort {
-		c.measuredAt.Add(-measureInterval) // isDue until the next measurement
+		c.measureTime.Add(-measureInterval) // isDue returns true until the next measurement
 	}
 	return stillTooShort
 }
 
 // fitTimeout makes the timeout of AutoTimeout long enough for the server of q, if a probe of q took longer than the
-// timeout. It measures the round trip until a measurement fits the timeout, or until all measurements are new.
+// timeout. It measures the round trip until a measurement fits the timeout, or until no old measurement is left.
 func (l *Limiter) fitTimeout(ctx context.Context, q *partitionQueue, probeTime time.Duration) {
 	if !l.options.AutoTimeout || probeTime <= l.Timeout() {
 		return
@@ -164,26 +165,26 @@ func (l *Limiter) fitTimeout(ctx context.Context, q *partitionQueue, probeTime t
 	}
 }
 
-// RoundTrip returns the time of a round trip to the slowest of all servers, or 0 if none has been measured. For each
-// server, the shortest of the last eight round trips counts.
+// RoundTrip returns the time of a round trip to the slowest of all servers, or 0 if none has been measured. It uses
+// the shortest of the last eight round trips to each server.
 func (l *Limiter) RoundTrip() time.Duration {
-	slowest := time.Duration(0)
+	slowestTrip := time.Duration(0)
 	for _, instance := range l.instances {
-		slowest = max(slowest, instance.client.roundTrip())
+		slowestTrip = max(slowestTrip, instance.client.roundTrip())
 	}
-	return slowest
+	return slowestTrip
 }
 
 func (s *servers) roundTrip() time.Duration {
 	if s.single != nil {
 		return s.single.clock.roundTrip()
 	}
-	slowest := time.Duration(0)
+	slowestTrip := time.Duration(0)
 	s.masters.Range(func(_, master any) bool {
-		slowest = max(slowest, master.(*server).clock.roundTrip())
+		slowestTrip = max(slowestTrip, master.(*server).clock.roundTrip())
 		return true
 	})
-	return slowest
+	return slowestTrip
 }
 
 // shortest returns the shortest measurement. The caller holds c.mu.
@@ -192,12 +193,12 @@ func (c *serverClock) shortest() measurement {
 }
 
 func (c *serverClock) roundTrip() time.Duration {
-	shortest, _ := c.roundTrips()
-	return shortest
+	shortestTrip, _ := c.roundTrips()
+	return shortestTrip
 }
 
 // roundTrips returns the lengths of the shortest and of the newest measurement, or 0 if there is none.
-func (c *serverClock) roundTrips() (shortest, newest time.Duration) {
+func (c *serverClock) roundTrips() (shortestTrip, newestTrip time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.measurements) == 0 {
@@ -215,7 +216,7 @@ func (l *Limiter) MeasureRoundTrip(ctx context.Context) time.Duration {
 	for _, instance := range l.instances {
 		servers, _ := l.serversOf(ctx, instance)
 		for _, s := range servers {
-			for range 2 { // the first measurement may contain the time to connect
+			for range 2 { // the first measurement may include the opening of a connection
 				_ = s.measureClock(ctx)
 			}
 			l.adaptTimeout(&s.clock)

@@ -22,10 +22,10 @@ func TestClockErrorIsAtMostHalfTheShortestRoundTrip(t *testing.T) {
 		var c serverClock
 		offset := rapid.Int64Range(-1e15, 1e15).Draw(t, "offset")
 		shortest := int64(1e9)
-		for at := int64(1); len(c.measurements) < maxMeasurements; at += measureInterval {
-			there, back := rapid.Int64Range(1, 50_000).Draw(t, "there"), rapid.Int64Range(1, 50_000).Draw(t, "back")
-			c.add(at, at+there+back, at+there+offset)
-			shortest = min(shortest, there+back)
+		for moment := int64(1); len(c.measurements) < maxMeasurements; moment += measureInterval {
+			requestTime, replyTime := rapid.Int64Range(1, 50_000).Draw(t, "there"), rapid.Int64Range(1, 50_000).Draw(t, "back")
+			c.add(moment, moment+requestTime+replyTime, moment+requestTime+offset)
+			shortest = min(shortest, requestTime+replyTime)
 			if e := c.offset.Load() - offset; max(e, -e) > shortest/2+1 {
 				t.Fatalf("error %d µs, shortest round trip %d µs", e, shortest)
 			}
@@ -33,7 +33,7 @@ func TestClockErrorIsAtMostHalfTheShortestRoundTrip(t *testing.T) {
 	})
 }
 
-func TestTimeOfServer(t *testing.T) {
+func TestTimeReplyHasSecondsAndMicroseconds(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		reply []any
@@ -85,7 +85,7 @@ func TestClockIsMeasuredAgain(t *testing.T) {
 	})
 }
 
-// openWithSkew returns a Limiter over Redis whose estimate of the clock of Redis is wrong by skew.
+// openWithSkew returns a Limiter over Redis. Its estimate of the clock of Redis is wrong by skew.
 func openWithSkew(t *testing.T, db redistest.DB, skew *time.Duration) *Limiter {
 	l, err := New(Options{Main: Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: 10 * time.Second})
 	require.NoError(t, err)
@@ -95,7 +95,7 @@ func openWithSkew(t *testing.T, db redistest.DB, skew *time.Duration) *Limiter {
 	return l
 }
 
-// skewedServer is a server whose clock seems to be wrong by skew.
+// skewedServer is a server. Its clock seems to be wrong by skew.
 type skewedServer struct {
 	pipeliner
 	skew *time.Duration
@@ -124,8 +124,7 @@ func (p skewedPipeline) Exec(ctx context.Context) ([]goredis.Cmder, error) {
 	return commands, err
 }
 
-// Replicas with wrong clocks put hits into neighbouring windows. The count of each window is
-// exact in any case.
+// Replicas with wrong clocks put hits into the window before or after. Still, the count of each window is exact.
 func TestWindowsAreExactWithClocksApart(t *testing.T) {
 	db := redistest.Open(t)
 	lim, err := limit.New(limit.Spec{Requests: 10, Unit: limit.Hour, Multiplier: 24 * 30, ChargeDenied: true})
@@ -137,7 +136,7 @@ func TestWindowsAreExactWithClocksApart(t *testing.T) {
 	for _, skew := range skews {
 		replicas = append(replicas, openWithSkew(t, db, skew))
 	}
-	admitted := func(l *Limiter) (n int) {
+	admitHits := func(l *Limiter) (n int) {
 		for range 12 {
 			results := make([]backend.Result, 1)
 			l.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte("key"), Limit: lim, N: 1}}, results)
@@ -151,13 +150,13 @@ func TestWindowsAreExactWithClocksApart(t *testing.T) {
 		return n
 	}
 	for _, l := range replicas {
-		assert.Equal(t, 10, admitted(l), "each replica sees another window")
+		assert.Equal(t, 10, admitHits(l), "each replica sees another window")
 	}
 	assert.Len(t, db.Keys(t), 3)
 	for i, l := range replicas {
 		*skews[i] = 0
 		l.instances[0].client.(*servers).single.clock.expire()
-		assert.Zero(t, admitted(l), "all replicas see the same window")
+		assert.Zero(t, admitHits(l), "all replicas see the same window")
 	}
 	client := db.Client(t)
 	for _, key := range db.Keys(t) {
@@ -181,21 +180,21 @@ func TestRefundOfADeniedCallGoesToTheWindowOfItsCharge(t *testing.T) {
 		require.NoError(t, results[0].Err)
 		return lim.Spent(results[0].Result)
 	}
-	first := time.Now()
-	second := first.Add(time.Hour)
-	charged := l.newRequest(first, time.Now(), l.options.Timeout)
-	charged.add(l.queues[0], 0, &hits[0], hits[0].N)
-	charged.send()
-	require.NoError(t, charged.wait(t.Context()))
-	require.Equal(t, int64(3), spentAt(first, 0))
-	require.Equal(t, int64(2), spentAt(second, 2))
+	firstHour := time.Now()
+	secondHour := firstHour.Add(time.Hour)
+	chargedRequest := l.newRequest(firstHour, time.Now(), l.options.Timeout)
+	chargedRequest.add(l.queues[0], 0, &hits[0], hits[0].N)
+	chargedRequest.send()
+	require.NoError(t, chargedRequest.wait(t.Context()))
+	require.Equal(t, int64(3), spentAt(firstHour, 0))
+	require.Equal(t, int64(2), spentAt(secondHour, 2))
 
-	l.refund(t.Context(), second, charged, hits, results)
-	assert.Zero(t, spentAt(first, 0))
-	assert.Equal(t, int64(2), spentAt(second, 0))
+	l.refund(t.Context(), secondHour, chargedRequest, hits, results)
+	assert.Zero(t, spentAt(firstHour, 0))
+	assert.Equal(t, int64(2), spentAt(secondHour, 0))
 }
 
-// Near the end of a window, clocks that differ by less than a margin still find the key.
+// If clocks differ by less than a margin, they still find the key near the end of its window.
 func TestKeyOutlivesItsWindowByTheMargin(t *testing.T) {
 	db := redistest.Open(t)
 	lim, err := limit.New(limit.Spec{Requests: 10, Unit: limit.Second, ChargeDenied: true})
@@ -217,23 +216,23 @@ func TestTTLTableRemembersKeysUntilItIsFull(t *testing.T) {
 		table.add(table.hash(name(i)))
 		assert.True(t, table.contains(table.hash(name(i))), "the newest key is known")
 	}
-	known := 0
+	keysFound := 0
 	for i := range 32 {
 		if table.contains(table.hash(name(i))) {
-			known++
+			keysFound++
 		}
 	}
-	assert.Greater(t, known, 24, "half a table forgets few keys")
+	assert.Greater(t, keysFound, 24, "half a table forgets few keys")
 	for i := range 10_000 {
 		table.add(table.hash(name(i)))
 	}
-	known = 0
+	keysFound = 0
 	for i := range 10_000 {
 		if table.contains(table.hash(name(i))) {
-			known++
+			keysFound++
 		}
 	}
-	assert.LessOrEqual(t, known, 64)
+	assert.LessOrEqual(t, keysFound, 64)
 }
 
 func TestKeysWithoutTTLAreSentUntilRedisConfirms(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-func TestConnect(t *testing.T) {
+func TestConnectReachesEachKindOfRedis(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir() + "/redis.sock"
 	single := redistest.Start(t, "--unixsocket", path)
@@ -20,22 +20,22 @@ func TestConnect(t *testing.T) {
 	certs := redistest.NewCerts(t, "redis.test")
 	conf, err := clienttls.Files{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey, SkipHostname: true}.Config()
 	require.NoError(t, err)
-	secure := redistest.StartTLS(t, certs)
+	tlsServer := redistest.StartTLS(t, certs)
 	cluster, sentinels := redistest.StartCluster(t, 3, false), redistest.StartSentinels(t)
 	for _, c := range []struct {
-		name  string
-		in    redis.Server
-		named string
+		name   string
+		server redis.Server
+		named  string
 	}{
 		{"password", redis.Server{URL: single.Addr, Auth: "secret-1"}, single.Addr},
 		{"URL", redis.Server{URL: "redis://:secret-1@" + single.Addr + "/3"}, single.Addr},
 		{"socket", redis.Server{URL: path, Auth: "secret-1", PoolSize: 1}, path},
-		{"TLS", redis.Server{URL: secure.Addr, TLS: conf}, secure.Addr},
+		{"TLS", redis.Server{URL: tlsServer.Addr, TLS: conf}, tlsServer.Addr},
 		{"cluster", redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, cluster.URL()},
 		{"sentinels", redis.Server{Kind: redis.Sentinel, URL: sentinels.URL()}, sentinels.URL()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			client, name, err := redis.Connect(c.in, testTimeout)
+			client, name, err := redis.Connect(c.server, testTimeout)
 			require.NoError(t, err)
 			defer client.Close()
 			assert.Equal(t, c.named, name)
@@ -46,12 +46,12 @@ func TestConnect(t *testing.T) {
 }
 
 func TestConnectRejectsBadServers(t *testing.T) {
-	for says, s := range map[string]redis.Server{
+	for wantText, s := range map[string]redis.Server{
 		"URL: got none":                   {},
 		"redis://user:password@host:port": {URL: "user:secret-1@a:1"},
 	} {
 		_, _, err := redis.Connect(s, time.Second)
-		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, err, wantText)
 		assert.NotContains(t, err.Error(), "secret")
 	}
 }

@@ -19,19 +19,19 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestTLS(t *testing.T) {
+func TestConnectionsOverTLSAreVerified(t *testing.T) {
 	t.Parallel()
 	certs := redistest.NewCerts(t, "redis.test")
-	other := redistest.NewCerts(t, "redis.test")
+	otherCerts := redistest.NewCerts(t, "redis.test")
 	s := redistest.StartTLS(t, certs)
 	for _, c := range []struct {
-		name  string
-		files clienttls.Files
-		fails string
+		name      string
+		files     clienttls.Files
+		wantError string
 	}{
 		{"any name", clienttls.Files{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey, SkipHostname: true}, ""},
 		{"another name", clienttls.Files{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey}, "127.0.0.1"},
-		{"another authority", clienttls.Files{CA: other.CA, Cert: certs.ClientCert, Key: certs.ClientKey, SkipHostname: true}, "unknown authority"},
+		{"another authority", clienttls.Files{CA: otherCerts.CA, Cert: certs.ClientCert, Key: certs.ClientKey, SkipHostname: true}, "unknown authority"},
 		{"no client certificate", clienttls.Files{CA: certs.CA, SkipHostname: true}, " "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -39,17 +39,17 @@ func TestTLS(t *testing.T) {
 			require.NoError(t, err)
 			l := open(t, redis.Options{Main: redis.Server{URL: s.Addr, TLS: conf}, Timeout: testTimeout})
 			got := take(l, hit("key", perDay(t, 5), 1))[0]
-			if c.fails == "" {
+			if c.wantError == "" {
 				require.NoError(t, got.Err)
 				return
 			}
 			require.ErrorIs(t, got.Err, backend.ErrUnavailable)
-			assert.ErrorContains(t, got.Err, c.fails)
+			assert.ErrorContains(t, got.Err, c.wantError)
 		})
 	}
 }
 
-func TestUnixSocket(t *testing.T) {
+func TestRedisIsReachedOverAUnixSocket(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir() + "/redis.sock"
 	redistest.Start(t, "--unixsocket", path)
@@ -85,7 +85,7 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 	}
 	require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
 	for range 2 { // Redis has lost a key
-		require.NoError(t, take(l, hit("key", charging(t, 5), 1))[0].Err)
+		require.NoError(t, take(l, hit("key", newPlainLimit(t, 5), 1))[0].Err)
 		assert.Equal(t, 1, redistest.RequireAllExpire(t, s))
 		require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
 	}
@@ -123,7 +123,7 @@ func TestDocumentedRightsSufficeInACluster(t *testing.T) {
 	require.NoError(t, l.Ping(t.Context()))
 }
 
-func TestPasswordOnly(t *testing.T) {
+func TestPasswordWithoutAUserIsEnough(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	require.NoError(t, s.Client(t).ConfigSet(t.Context(), "requirepass", "secret-1").Err())
@@ -139,21 +139,21 @@ func TestPerSecondRedisCountsLimitsPerSecond(t *testing.T) {
 	t.Parallel()
 	main, perSecond := redistest.Start(t), redistest.Start(t)
 	l := open(t, redis.Options{Main: redis.Server{URL: main.Addr}, PerSecond: &redis.Server{URL: perSecond.Addr}, Timeout: testTimeout, Jitter: time.Hour})
-	second := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Second})
-	two := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Second, Multiplier: 2})
-	for _, r := range take(l, hit("a", second, 1), hit("a", two, 1), hit("a", perDay(t, 5), 1)) {
+	perSecondLimit := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Second})
+	twoSecondLimit := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Second, Multiplier: 2})
+	for _, r := range take(l, hit("a", perSecondLimit, 1), hit("a", twoSecondLimit, 1), hit("a", perDay(t, 5), 1)) {
 		require.NoError(t, r.Err)
 	}
 	assert.Equal(t, []string{"v2:fw1:a"}, countersWithoutWindow(perSecond.Client(t).Keys(t.Context(), "*").Val()))
 	assert.ElementsMatch(t, []string{"v2:fw2:a", "v2:fw86400:a"}, countersWithoutWindow(main.Client(t).Keys(t.Context(), "*").Val()))
 
 	perSecond.Kill()
-	got := take(l, hit("a", second, 1), hit("a", two, 1))
+	got := take(l, hit("a", perSecondLimit, 1), hit("a", twoSecondLimit, 1))
 	assert.ErrorIs(t, got[0].Err, backend.ErrUnavailable)
 	assert.NoError(t, got[1].Err, "the others are counted")
 }
 
-func TestSentinelFailover(t *testing.T) {
+func TestSentinelCountsAgainAfterAFailover(t *testing.T) {
 	s := redistest.StartSentinels(t)
 	server := redis.Server{Kind: redis.Sentinel, URL: s.URL()}
 	l, patient := open(t, redis.Options{Main: server}), open(t, redis.Options{Main: server, Timeout: testTimeout})
@@ -167,26 +167,26 @@ func TestSentinelFailover(t *testing.T) {
 	defer load.stop()
 	polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > 0 })
 	s.Master.Kill()
-	killed := time.Now()
+	killTime := time.Now()
 	polltest.Until(t, failover, func() bool { return take(patient, hit("other", lim, 1))[0].Err == nil })
-	t.Logf("a new master after %v", time.Since(killed))
+	t.Logf("a new master after %v", time.Since(killTime))
 	awaitProgress(t, load)
 	load.stop()
 	load.requireInTime(t) // callers do not wait for the failover
 	assert.Equal(t, left, take(patient, hit("key", lim, 0))[0].Remaining, "the replica has the counts")
 }
 
-// failover is a timeout for a failover.
+// failover is the timeout of a test for a failover.
 const failover = 60 * time.Second
 
-// awaitProgress waits until hits of the load are decided again.
+// awaitProgress waits until Redis decides hits of the load again.
 func awaitProgress(t *testing.T, load *load) {
 	t.Helper()
-	before := load.admitted.Load()
-	polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > before+100 })
+	admittedBefore := load.admitted.Load()
+	polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > admittedBefore+100 })
 }
 
-func TestClusterFailover(t *testing.T) {
+func TestClusterCountsAgainAfterAFailover(t *testing.T) {
 	c := redistest.StartCluster(t, 3, true)
 	server := redis.Server{Kind: redis.Cluster, URL: c.URL()}
 	l, patient := open(t, redis.Options{Main: server}), open(t, redis.Options{Main: server, Timeout: testTimeout})
@@ -218,7 +218,7 @@ func countersWithoutWindow(names []string) (counters []string) {
 	return counters
 }
 
-// counterSlots returns the slots of the existing keys that contain prefix.
+// counterSlots returns the hash slots of the existing keys that contain prefix.
 func counterSlots(t *testing.T, c *goredis.Client, prefix string) map[int64]bool {
 	slots := map[int64]bool{}
 	for _, key := range c.Keys(t.Context(), "*"+prefix+"*").Val() {
@@ -271,7 +271,7 @@ func TestRightsOfTheIncumbentSufficeForFixedWindows(t *testing.T) {
 	for _, first := range []int64{0, 1, 3} {
 		l := open(t, redis.Options{Main: redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, KeyPrefix: fmt.Sprint(first), Timeout: testTimeout})
 		require.NoError(t, l.Ping(t.Context()))
-		lim := charging(t, 10)
+		lim := newPlainLimit(t, 10)
 		count := int64(0)
 		for _, n := range []int64{first, 1, 0, 3, 1, 20, 0} {
 			r := take(l, hit("key", lim, n))[0]
@@ -285,11 +285,11 @@ func TestRightsOfTheIncumbentSufficeForFixedWindows(t *testing.T) {
 		assert.Equal(t, backend.ReasonOutage, backend.ReasonOf(err), "the fallback decides")
 		assert.True(t, backend.IsNotSent(err), "and its breaker stays closed for the other hits")
 
-		found := problems(t, l)
-		require.Len(t, found, 1)
-		assert.Equal(t, redis.LevelProblem, found[0].Level)
-		assert.Contains(t, found[0].Text, "Redis counts only limits with fixed_window")
-		assert.Contains(t, found[0].Advice, "run ACL SETUSER rls +eval +evalsha +time +set +incr")
+		findings := problems(t, l)
+		require.Len(t, findings, 1)
+		assert.Equal(t, redis.LevelProblem, findings[0].Level)
+		assert.Contains(t, findings[0].Text, "Redis counts only limits with fixed_window")
+		assert.Contains(t, findings[0].Advice, "run ACL SETUSER rls +eval +evalsha +time +set +incr")
 
 		setUser(t, s.Client(t), rights+" +eval")
 		assert.Contains(t, problems(t, l)[0].Text, "may not run evalsha")

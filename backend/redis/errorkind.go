@@ -17,7 +17,7 @@ import (
 // ErrorKind is the kind of a failure of Redis, a label of a metric.
 type ErrorKind uint8
 
-// The kinds.
+// The kinds of failures.
 const (
 	KindOther       ErrorKind = iota
 	KindTimeout               // no answer in time
@@ -26,13 +26,13 @@ const (
 	KindUnreachable           // no address, or no route to it
 	KindTLS                   // no secure connection
 	KindAuth                  // wrong user or password
-	KindNoPerm                // user without the right for a command or key
+	KindNoPerm                // user has no right for a command or key
 	KindCluster               // hash slots that are moved, or have no master
 	KindLoading               // Redis reads its data, or has no link to its master
 	KindReadOnly              // a Redis replica, which can't write
 	KindOOM                   // out of memory
-	KindNoScript              // script not known; sent with its text again
-	KindWrongType             // key in use for something else
+	KindNoScript              // script unknown; rls sends the text of the script
+	KindWrongType             // the key has a value of another type
 	KindProtocol              // reply that can't be read
 )
 
@@ -41,13 +41,13 @@ var errorKinds = [...]string{
 	"noscript", "wrongtype", "protocol",
 }
 
-// ErrorKinds lists the names of all kinds, by kind.
+// ErrorKinds lists the names of all kinds, in the order of the constants.
 func ErrorKinds() []string { return errorKinds[:] }
 
 // String returns the name used in metrics and logs.
 func (k ErrorKind) String() string { return errorKinds[k] }
 
-// kindByCode has the kinds of the error codes with which Redis answers.
+// kindByCode has the kind of each error code of Redis.
 var kindByCode = map[string]ErrorKind{
 	"NOAUTH": KindAuth, "WRONGPASS": KindAuth, "NOPERM": KindNoPerm,
 	"MOVED": KindCluster, "ASK": KindCluster, "TRYAGAIN": KindCluster, "CROSSSLOT": KindCluster, "CLUSTERDOWN": KindCluster,
@@ -85,10 +85,10 @@ func KindOf(err error) ErrorKind {
 	return KindOther
 }
 
-// isNoPerm reports whether err says that the user may not run a command, or not with this key.
-func isNoPerm(err error) bool { return err != nil && err != goredis.Nil && KindOf(err) == KindNoPerm } //nolint:errorlint // fast; a reply is never wrapped
+// isNoPerm reports whether err says that the user may not run a command, or may not use a key.
+func isNoPerm(err error) bool { return err != nil && err != goredis.Nil && KindOf(err) == KindNoPerm } //nolint:errorlint // faster; the error of a reply is never wrapped
 
-// isAboutKey reports whether err, which isNoPerm, is about the keys or channels of the command.
+// isAboutKey reports whether err says that the user may not use a key or a channel. err must satisfy isNoPerm.
 func isAboutKey(err error) bool { return strings.Contains(err.Error(), "access") }
 
 // replyOutcome is what a reply means for the hits of its command.

@@ -18,32 +18,32 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Three replicas with 32 callers each use one counter.
-func TestReplicasShareABudgetExactly(t *testing.T) {
+// Three replicas share one counter. Each replica has 32 callers.
+func TestReplicasShareALimitExactly(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	for _, a := range limit.Algorithms() {
 		for _, charge := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, denied charged %v", a, charge), func(t *testing.T) {
 				lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 500, Unit: limit.Year, ChargeDenied: charge})
-				var admitted atomic.Int64
-				var running sync.WaitGroup
+				var admittedHits atomic.Int64
+				var callerGroup sync.WaitGroup
 				key := t.Name()
 				for range 3 {
 					l := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout})
 					for range 32 {
-						running.Go(func() {
+						callerGroup.Go(func() {
 							for range 10 {
 								r := take(l, hit(key, lim, 1))[0]
 								if assert.NoError(t, r.Err) && r.Allowed {
-									admitted.Add(1)
+									admittedHits.Add(1)
 								}
 							}
 						})
 					}
 				}
-				running.Wait()
-				assert.Equal(t, int64(500), admitted.Load())
+				callerGroup.Wait()
+				assert.Equal(t, int64(500), admittedHits.Load())
 			})
 		}
 	}
@@ -65,8 +65,8 @@ func TestTheClockOfRedisDecides(t *testing.T) {
 	}
 }
 
-// A history is linearizable if one order of the calls explains all answers, and each call has
-// its place in the order between its start and its end.
+// A history is linearizable if the calls have an order that explains all answers, and each call takes effect
+// between its start and its end.
 func TestConcurrentAnswersAreLinearizable(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
@@ -76,11 +76,11 @@ func TestConcurrentAnswersAreLinearizable(t *testing.T) {
 			lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 20, Unit: limit.Year, ChargeDenied: a.DefaultChargeDenied()})
 			var mu sync.Mutex
 			var history []porcupine.Operation
-			var running sync.WaitGroup
+			var callerGroup sync.WaitGroup
 			start := time.Now()
 			for caller := range callers {
 				l := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout})
-				running.Go(func() {
+				callerGroup.Go(func() {
 					for i := range calls {
 						n := []int64{1, 2, 0, -1}[(caller+i)%4]
 						op := porcupine.Operation{ClientId: caller, Input: n, Call: int64(time.Since(start))}
@@ -93,14 +93,14 @@ func TestConcurrentAnswersAreLinearizable(t *testing.T) {
 					}
 				})
 			}
-			running.Wait()
+			callerGroup.Wait()
 			assert.True(t, porcupine.CheckOperations(counterModel(lim), history))
 		})
 	}
 }
 
-// counterModel is a counter of lim in a time too short to forget hits. Its state is the number
-// of spent hits.
+// counterModel is a model of a counter of lim that forgets no hits, because the test is short. Its state is the
+// number of spent hits.
 func counterModel(lim *limit.Limit) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return int64(0) },

@@ -16,12 +16,12 @@ import (
 
 const minWindowMargin = 10 * time.Second
 
-// windowMargin returns the least time for which a key lives after its window. In this time, a replica with a wrong
-// estimate of the clock can still charge the old window.
+// windowMargin returns how long a key lives after its window, at least. During this time, a replica with a wrong
+// estimate of the clock of Redis can still charge the old window.
 func (o *Options) windowMargin() time.Duration { return max(minWindowMargin, 2*o.Timeout) }
 
-// windowTTL returns the time to live, in milliseconds, of the key of a window of l that ends after untilEnd
-// microseconds. Windows shorter than a second get no jitter, because they have many keys.
+// windowTTL returns the time to live of the key of a window, in milliseconds. The limit is l, and the window ends in untilEnd
+// microseconds. Windows shorter than a second get no jitter, because jitter would keep too many of their keys.
 func (o *Options) windowTTL(l *limit.Limit, untilEnd int64) int64 {
 	ttl := (untilEnd+999)/1000 + o.windowMargin().Milliseconds()
 	if l.Period() >= microsPerSecond {
@@ -33,7 +33,8 @@ func (o *Options) windowTTL(l *limit.Limit, untilEnd int64) int64 {
 // randomJitter returns a random part of Jitter, in milliseconds.
 func (o *Options) randomJitter() int64 { return rand.Int64N(o.Jitter.Milliseconds() + 1) }
 
-// setTTL sets the time to live of new keys whose charges had no SET: Redis has lost keys that this process remembers.
+// setTTL sends commands that set the time to live of new keys. These keys were charged without SET, because this process
+// remembered a time to live, but Redis has lost the key.
 func (b *batch) setTTL(ctx context.Context, s *server, commands []goredis.Cmder) {
 	if len(commands) > 0 {
 		s.execute(ctx, commands)
@@ -43,7 +44,7 @@ func (b *batch) setTTL(ctx context.Context, s *server, commands []goredis.Cmder)
 
 // newTTLCommand returns the command that sets the time to live of a key to ttl, in milliseconds.
 func (r *redisInstance) newTTLCommand(name string, ttl int64) goredis.Cmder {
-	if r.setForbidden.Load() {
+	if r.isSetForbidden.Load() {
 		return goredis.NewBoolCmd(context.Background(), "EXPIRE", name, ttlSeconds(ttl))
 	}
 	return goredis.NewBoolCmd(context.Background(), "PEXPIRE", name, ttl)
@@ -52,11 +53,11 @@ func (r *redisInstance) newTTLCommand(name string, ttl int64) goredis.Cmder {
 func ttlSeconds(ttl int64) int64 { return (ttl + 999) / 1000 }
 
 // ttlTable remembers the hashes of keys that have a time to live in Redis, so that their charges don't set it again.
-// A full bucket forgets one of its keys. If two keys have the same hash, the batch sees that the second key is new,
-// because its count is 0, and then sets the time to live.
+// A full bucket forgets one of its keys. If a second key has the same hash, its first count is 0, so the batch sets its
+// time to live all the same.
 type ttlTable struct {
 	seed    maphash.Seed
-	buckets []ttlBucket // a power of two
+	buckets []ttlBucket // the number is a power of two
 }
 
 // ttlBucket has the size of a cache line.
@@ -102,20 +103,20 @@ func (t *ttlTable) add(hash uint64) {
 	bucket[rand.IntN(len(bucket))].Store(hash)
 }
 
-// keysWithoutTTL has the commands that set the time to live of keys that may lack one: Redis lost the key after SET,
-// or Redis did not answer a charge, and may execute it after the key has expired. The next batches send a command
-// until Redis executes it.
+// keysWithoutTTL has commands for keys that may lack a time to live: Redis lost the key after SET, or Redis did not
+// answer a charge, and may execute the charge after the key has expired. Each command sets the time to live of a key.
+// The next batches send the command until Redis executes it.
 type keysWithoutTTL struct {
 	mu             sync.Mutex // guards the fields below
 	commands       []goredis.Cmder
-	sendAfter      time.Time // the commands are not sent earlier
+	sendAfter      time.Time // no command is sent earlier
 	lastUnanswered time.Time // when a command was last added after an unanswered charge
 }
 
 const (
-	maxKeysWithoutTTL = 4096                   // further commands are dropped
-	lateChargeTime    = time.Second            // in which Redis may still execute an unanswered charge
-	resendPause       = 250 * time.Millisecond // before the commands are sent again
+	maxKeysWithoutTTL = 4096                   // the most commands; rls drops further commands
+	lateChargeTime    = time.Second            // the time in which Redis may still execute an unanswered charge
+	resendPause       = 250 * time.Millisecond // the pause before rls sends the commands again
 )
 
 // addUnanswered adds the command for a key whose charge was sent and not answered.
@@ -145,16 +146,17 @@ func (k *keysWithoutTTL) takeCommands() (commands []goredis.Cmder) {
 	return commands
 }
 
-// addForResend adds the sent commands that failed, or all of them while Redis may still execute an unanswered charge.
+// addForResend adds the sent commands that failed. While Redis may still execute an unanswered charge, it adds all sent
+// commands.
 func (k *keysWithoutTTL) addForResend(commands []goredis.Cmder) {
 	if len(commands) == 0 {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	isEarly := time.Since(k.lastUnanswered) < lateChargeTime
+	mayChargeLate := time.Since(k.lastUnanswered) < lateChargeTime
 	for _, cmd := range commands {
-		if isEarly || cmd.Err() != nil {
+		if mayChargeLate || cmd.Err() != nil {
 			cmd.SetErr(nil)
 			k.add(cmd)
 		}

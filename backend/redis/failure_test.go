@@ -22,7 +22,7 @@ func TestScriptFlushUnderLoadChargesOnce(t *testing.T) {
 	s := redistest.Start(t)
 	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout}), perDay(t, 1_000_000_000)
 	client := s.Client(t)
-	load, plain := startLoad(l, lim, 16, 10), startLoad(l, charging(t, 1_000_000_000), 4, 10)
+	load, plain := startLoad(l, lim, 16, 10), startLoad(l, newPlainLimit(t, 1_000_000_000), 4, 10)
 	defer load.stop()
 	defer plain.stop()
 	polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > 0 })
@@ -72,11 +72,11 @@ func TestFrozenRedisFailsHitsWithinBudgetAndRecovers(t *testing.T) {
 	awaitRecovery(t, l, lim)
 	s.Pause()
 	defer s.Resume()
-	before := runtime.NumGoroutine()
+	goroutinesBefore := runtime.NumGoroutine()
 	load := startLoad(l, lim, 32, 10)
 	defer load.stop()
 	time.Sleep(400 * time.Millisecond)
-	assert.Less(t, runtime.NumGoroutine(), before+32+20, "no goroutines pile up")
+	assert.Less(t, runtime.NumGoroutine(), goroutinesBefore+32+20, "no goroutines pile up")
 	polltest.Until(t, testTimeout, func() bool { return load.failed.Load() > 0 })
 	load.stop()
 	assert.Zero(t, load.admitted.Load())
@@ -134,8 +134,8 @@ func TestTakeReturnsBeforeTheCallersDeadline(t *testing.T) {
 	assert.ErrorIs(t, results[0].Err, backend.ErrUnavailable, "another Limiter may decide")
 }
 
-// deadlineOnly is a context that has a deadline and does not end at it. So a Take that
-// returns in time does so because of its own budget.
+// deadlineOnly is a context that has a deadline, but does not end at the deadline. So if a Take returns
+// in time, the reason is its own budget.
 type deadlineOnly struct {
 	context.Context
 	at time.Time
@@ -154,7 +154,7 @@ func TestFullQueueFailsHitsAtOnce(t *testing.T) {
 	for range 10 {
 		go func() { results <- take(l, hit("key", lim, 1))[0].Err }()
 	}
-	for range 7 { // one is in flight, two wait
+	for range 7 { // one Take is in flight, and two Takes wait
 		select {
 		case err := <-results:
 			require.Equal(t, backend.ReasonOverload, backend.ReasonOf(err))

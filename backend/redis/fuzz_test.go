@@ -16,7 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// repliesConn is a connection to a server that sends bytes, whatever it is asked, and hangs up.
+// repliesConn is a connection to a server that ignores the commands, sends bytes, and closes the connection.
 type repliesConn struct {
 	net.Conn // nil: other methods are not used
 	replies  *bytes.Reader
@@ -31,16 +31,16 @@ func (c repliesConn) SetDeadline(time.Time) error      { return nil }
 func (c repliesConn) SetReadDeadline(time.Time) error  { return nil }
 func (c repliesConn) SetWriteDeadline(time.Time) error { return nil }
 
-// FuzzReplies answers a Take with arbitrary bytes of a server. Each hit is decided, or has an
-// error of the backend.
+// FuzzReplies answers a Take with arbitrary bytes. Each hit must get a decision, or an error of the
+// backend.
 func FuzzReplies(f *testing.F) {
 	f.Add([]byte("+OK\r\n:1\r\n+OK\r\n:7\r\n$-1\r\n$4\r\n\x93\x01\x00\x00\r\n"))
 	f.Add([]byte("+OK\r\n:1\r\n+OK\r\n-WRONGTYPE a list\r\n$3\r\nabc\r\n$1\r\n\x90\r\n"))
 	f.Add([]byte("$-1\r\n:9223372036854775807\r\n+OK\r\n:-9223372036854775808\r\n*1\r\n:1\r\n-NOSCRIPT\r\n"))
 	f.Add([]byte("-LOADING\r\n"))
 	f.Add([]byte(":1\r\n"))
-	counted, scripted := newLimit(f, limit.Spec{Requests: 5, Unit: limit.Day, ChargeDenied: true}), newLimit(f, limit.Spec{Requests: 5, Unit: limit.Day, Algorithm: limit.SlidingWindow})
-	hits := []backend.Hit{{Key: []byte("a"), Limit: counted, N: 1}, {Key: []byte("b"), Limit: counted, N: 2}, {Key: []byte("c"), Limit: counted}, {Key: []byte("d"), Limit: scripted, N: 1}}
+	plainLimit, scriptLimit := newLimit(f, limit.Spec{Requests: 5, Unit: limit.Day, ChargeDenied: true}), newLimit(f, limit.Spec{Requests: 5, Unit: limit.Day, Algorithm: limit.SlidingWindow})
+	hits := []backend.Hit{{Key: []byte("a"), Limit: plainLimit, N: 1}, {Key: []byte("b"), Limit: plainLimit, N: 2}, {Key: []byte("c"), Limit: plainLimit}, {Key: []byte("d"), Limit: scriptLimit, N: 1}}
 	f.Fuzz(func(t *testing.T, replies []byte) {
 		l, err := New(Options{
 			Main: Server{URL: "127.0.0.1:1"}, Timeout: 20 * time.Millisecond, CallersClock: true,
@@ -62,7 +62,7 @@ func FuzzReplies(f *testing.F) {
 	})
 }
 
-// valuesNode is a Redis that has values of another program.
+// valuesNode is a Redis with the values of another program.
 type valuesNode struct {
 	client
 	values map[string]string
@@ -79,8 +79,8 @@ func (n valuesNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	return nil
 }
 
-// FuzzForeignValues reads counters whose keys hold values of another program. Only the hits on
-// a key that holds no number fail, with the name of the key.
+// FuzzForeignValues reads counters with values of another program. A hit must fail only if the value
+// is no number. Its error must have the name of the key.
 func FuzzForeignValues(f *testing.F) {
 	f.Add("7", "x")
 	f.Add("-3", "9223372036854775808")
@@ -89,10 +89,10 @@ func FuzzForeignValues(f *testing.F) {
 		names, values := []string{"v2:fw86400:a@0", "v2:fw86400:b@0"}, []string{first, second}
 		l := newUnitLimiter(valuesNode{values: map[string]string{names[0]: first, names[1]: second}})
 		r := l.newRequest(unitTime, time.Now(), time.Minute)
-		counted := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day, ChargeDenied: true})
+		plainLimit := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day, ChargeDenied: true})
 		b := &batch{queue: l.queues[0], deadline: time.Now().Add(time.Minute)}
 		for i, key := range []string{"a", "b"} {
-			r.add(l.queues[0], i, &backend.Hit{Key: []byte(key), Limit: counted}, 0)
+			r.add(l.queues[0], i, &backend.Hit{Key: []byte(key), Limit: plainLimit}, 0)
 		}
 		for i := range names {
 			h := &r.calls[0].hits[i]

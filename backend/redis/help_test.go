@@ -48,31 +48,31 @@ func take(l backend.Limiter, hits ...backend.Hit) []backend.Result {
 	return results
 }
 
-// load is a number of callers that take one hit at a time, on a number of keys, until stop.
+// load counts the results of callers. Each caller takes one hit after the other, until stop.
 type load struct {
 	admitted, failed atomic.Int64
 	slowest          atomic.Int64 // nanoseconds
-	stalled          atomic.Int64 // the longest sleep of a millisecond, nanoseconds
+	longestStall     atomic.Int64 // how long the longest sleep of 1 ms took, in nanoseconds
 	firstError       atomic.Pointer[error]
 	stop             func()
 }
 
 func startLoad(l *redis.Limiter, lim *limit.Limit, callers, keys int) *load {
-	var running sync.WaitGroup
-	stopped := make(chan struct{})
+	var callerGroup sync.WaitGroup
+	stopSignal := make(chan struct{})
 	load := &load{}
 	for i := range callers {
-		running.Go(func() {
+		callerGroup.Go(func() {
 			for n := i; ; n++ {
 				select {
-				case <-stopped:
+				case <-stopSignal:
 					return
 				default:
 				}
 				start := time.Now()
 				r := take(l, hit(fmt.Sprint("key", n%keys), lim, 1))[0]
-				took := int64(time.Since(start))
-				for slowest := load.slowest.Load(); took > slowest && !load.slowest.CompareAndSwap(slowest, took); {
+				duration := int64(time.Since(start))
+				for slowest := load.slowest.Load(); duration > slowest && !load.slowest.CompareAndSwap(slowest, duration); {
 					slowest = load.slowest.Load()
 				}
 				switch {
@@ -85,27 +85,27 @@ func startLoad(l *redis.Limiter, lim *limit.Limit, callers, keys int) *load {
 			}
 		})
 	}
-	running.Go(func() {
+	callerGroup.Go(func() {
 		for {
 			start := time.Now()
 			select {
-			case <-stopped:
+			case <-stopSignal:
 				return
 			case <-time.After(time.Millisecond):
-				load.stalled.Store(max(load.stalled.Load(), int64(time.Since(start))))
+				load.longestStall.Store(max(load.longestStall.Load(), int64(time.Since(start))))
 			}
 		}
 	})
-	load.stop = sync.OnceFunc(func() { close(stopped); running.Wait() })
+	load.stop = sync.OnceFunc(func() { close(stopSignal); callerGroup.Wait() })
 	return load
 }
 
-// requireInTime requires that no call took longer than the default timeout, plus what a
-// busy machine adds.
+// requireInTime requires that each call ended within the default timeout, plus the delay of a
+// busy machine.
 func (l *load) requireInTime(tb testing.TB) {
 	tb.Helper()
-	slowest, stalled := time.Duration(l.slowest.Load()), time.Duration(l.stalled.Load())
-	require.Less(tb, slowest, 50*time.Millisecond+slack+4*stalled, "a sleep of a millisecond took up to %v", stalled)
+	slowest, longestStall := time.Duration(l.slowest.Load()), time.Duration(l.longestStall.Load())
+	require.Less(tb, slowest, 50*time.Millisecond+slack+4*longestStall, "a sleep of a millisecond took up to %v", longestStall)
 }
 
 // requireNoErrors requires that every hit was decided.

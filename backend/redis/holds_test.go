@@ -22,8 +22,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// holderEnv is the environment variable with the address of a Redis. A process of this test binary
-// with it renews a hold until it is killed.
+// holderEnv is the environment variable with the address of a Redis. A process of this test binary with
+// this variable renews a hold until it is killed.
 const holderEnv = "RLS_TEST_HOLDER"
 
 const holderID = "lost-worker"
@@ -64,10 +64,10 @@ func TestKilledHolderFreesItsSlotWhenItsHoldExpires(t *testing.T) {
 	client := s.Client(t)
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), holderEnv+"="+s.Addr)
-	out, err := cmd.StdoutPipe()
+	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	lines := bufio.NewReader(out)
+	lines := bufio.NewReader(stdout)
 	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout}), oneSlot()
 	for range 5 { // longer than a hold
 		_, err = lines.ReadString('\n')
@@ -79,17 +79,17 @@ func TestKilledHolderFreesItsSlotWhenItsHoldExpires(t *testing.T) {
 
 	expiry := time.UnixMicro(int64(client.ZScore(t.Context(), "v1:cc:key", "i"+holderID).Val()) / 2)
 	polltest.Until(t, testTimeout, func() bool {
-		before := client.Time(t.Context()).Val()
+		timeBefore := client.Time(t.Context()).Val()
 		r := take(l, named("key", lim, 1, "next"))[0]
 		require.NoError(t, r.Err)
 		if r.Allowed {
 			assert.False(t, client.Time(t.Context()).Val().Before(expiry), "the slot is not free too soon")
 			return true
 		}
-		assert.True(t, before.Before(expiry), "the slot is free at once")
+		assert.True(t, timeBefore.Before(expiry), "the slot is free at once")
 		return false
 	})
-	// The renewal of the killed process would come too late, and so does its release.
+	// A release in the name of the killed process comes too late, as a renewal would.
 	assert.True(t, take(l, named("key", lim, -1, holderID))[0].Allowed)
 	assert.False(t, take(l, named("key", lim, 1, holderID))[0].Allowed)
 }
@@ -99,12 +99,12 @@ func TestHoldersOfAllReplicasNeverExceedTheLimit(t *testing.T) {
 	const slots = 4
 	db := redistest.Open(t)
 	lim := newLimit(t, limit.Spec{Algorithm: limit.Concurrency, Requests: slots, Hold: limit.MaxHold})
-	var holders, most, admitted atomic.Int64
-	var running sync.WaitGroup
+	var holders, maxHolders, admitted atomic.Int64
+	var callerGroup sync.WaitGroup
 	for replica := range 3 {
 		l := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout})
 		for caller := range 8 {
-			running.Go(func() {
+			callerGroup.Go(func() {
 				for i := range 30 {
 					h := hit("key", lim, 1)
 					if caller%2 == 0 {
@@ -115,7 +115,7 @@ func TestHoldersOfAllReplicasNeverExceedTheLimit(t *testing.T) {
 						continue
 					}
 					n := holders.Add(1)
-					for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+					for oldMax := maxHolders.Load(); n > oldMax && !maxHolders.CompareAndSwap(oldMax, n); oldMax = maxHolders.Load() {
 					}
 					admitted.Add(1)
 					time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond)
@@ -129,8 +129,8 @@ func TestHoldersOfAllReplicasNeverExceedTheLimit(t *testing.T) {
 			})
 		}
 	}
-	running.Wait()
-	assert.LessOrEqual(t, most.Load(), int64(slots))
+	callerGroup.Wait()
+	assert.LessOrEqual(t, maxHolders.Load(), int64(slots))
 	assert.Greater(t, admitted.Load(), int64(slots))
 	l := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout})
 	assert.Equal(t, int64(slots), take(l, hit("key", lim, 0))[0].Remaining, "all slots are free")
@@ -149,9 +149,9 @@ func TestOtherLimitsWorkWithoutTheRightsForHolds(t *testing.T) {
 	require.NoError(t, got[1].Err)
 	assert.True(t, got[1].Allowed)
 
-	found := l.Check(context.Background())
+	findings := l.Check(context.Background())
 	var texts []string
-	for _, f := range found {
+	for _, f := range findings {
 		if f.Check == redis.CheckRights {
 			texts = append(texts, fmt.Sprint(f.Level, ": ", f.Text))
 		}

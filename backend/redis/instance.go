@@ -25,13 +25,13 @@ type redisInstance struct {
 	firstShard        int
 	partitions        int
 
-	inflightBatches int // of each partition; MaxInflightBatches at most
+	inflightBatches int // batches of each partition in flight; at most MaxInflightBatches
 
-	incrForbidden atomic.Bool // the user may not run INCR
-	setForbidden  atomic.Bool // the user may not run SET or GET, so INCRBY and EXPIRE take their place
+	isIncrForbidden atomic.Bool // the user may not run INCR
+	isSetForbidden  atomic.Bool // the user may not run SET or GET, so INCRBY and EXPIRE take their place
 
 	lateBatches    atomic.Int64 // batches that may wait for a late answer
-	maxLateBatches int64        // so that a connection is left for each worker
+	maxLateBatches int64        // the other connections are enough for all workers
 }
 
 func (l *Limiter) addInstance(ctx context.Context, s Server) error {
@@ -65,7 +65,7 @@ func (l *Limiter) Shards() int { return len(l.queues) }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// ShardOf returns the shard of h, from 0. All counters of a key in one Redis lie in one shard.
+// ShardOf returns the shard of h, from 0. In one Redis, all counters of a key are in the same shard.
 func (l *Limiter) ShardOf(h *backend.Hit) int {
 	instance := l.instances[0]
 	if len(l.instances) > 1 && h.Limit.Unit == limit.Second && h.Limit.Multiplier == 1 {
@@ -77,7 +77,7 @@ func (l *Limiter) ShardOf(h *backend.Hit) int {
 	return instance.firstShard + int(crc32.Checksum(h.Key, castagnoli)%uint32(instance.partitions))
 }
 
-// Counter returns the Redis that has the counter of h, and the key of the counter at this time.
+// Counter returns the Redis that has the counter of h, and the current key of the counter.
 func (l *Limiter) Counter(h *backend.Hit) (server, key string) {
 	q := l.queues[l.ShardOf(h)]
 	return q.instance.name, string(q.keyspace.appendCounter(nil, h, time.Now()))
@@ -86,7 +86,7 @@ func (l *Limiter) Counter(h *backend.Hit) (server, key string) {
 // Role is the use of a Redis.
 type Role uint8
 
-// The roles.
+// The roles of a Redis.
 const (
 	RoleMain      Role = iota
 	RolePerSecond      // counts the limits of one second
@@ -98,7 +98,7 @@ var Roles = [...]Role{RoleMain, RolePerSecond}
 // String returns the name used in metrics and logs.
 func (r Role) String() string { return [...]string{"main", "per_second"}[r] }
 
-// ShardName returns the Redis of a shard, and the number of the shard there, from 0.
+// ShardName returns the Redis of a shard, and the number of the shard in this Redis, from 0.
 func (l *Limiter) ShardName(shard int) (role Role, partition int) {
 	instance := l.queues[shard].instance
 	return instance.role, shard - instance.firstShard
@@ -112,7 +112,7 @@ type PoolStats struct {
 
 	Opened   int64         // connections that were ever opened
 	Waits    int64         // commands that had to wait for a connection
-	WaitTime time.Duration // total time of these waits
+	WaitTime time.Duration // the total time of the Waits
 	Timeouts int64         // commands that got no connection in time
 
 	RoundTrip time.Duration // see Limiter.RoundTrip, for this Redis
@@ -138,10 +138,11 @@ func (l *Limiter) QueuedHits(shard int) int {
 	q := l.queues[shard]
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.hits
+	return q.hitCount
 }
 
-// probes charges a counter of this process in each shard, which falls if Redis loses it or the day ends.
+// probes has the hit with which this process probes the shards. Each shard has a counter for the hit. The count only falls
+// if Redis loses the counter, or when the day ends.
 type probes struct {
 	hit    backend.Hit
 	shards []probedShard
@@ -165,11 +166,11 @@ func newProbes(shards int) *probes {
 	}
 }
 
-// maxProbeTime bounds a probe, so that a probe of a Redis that hangs does not keep calls in the queue.
+// maxProbeTime bounds the time of a probe. Otherwise a Redis that hangs would keep calls in the queue.
 const maxProbeTime = time.Second
 
-// Probe charges a counter of its own in a shard, and returns nil if Redis answers within the timeout and within a
-// second. With AutoTimeout, Probe waits for up to the largest timeout, and then sets the timeout to fit the round trip.
+// Probe charges the counter of the probes in a shard. It returns nil if Redis answers within the timeout and within a
+// second. With AutoTimeout, Probe waits for up to the largest timeout, and then adapts the timeout to the round trip.
 func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	now := time.Now()
 	r := l.newRequest(now, now, min(l.options.Timeout, maxProbeTime))
@@ -184,13 +185,13 @@ func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	if result.Err == nil {
 		s := &l.probes.shards[shard]
 		count := l.probes.hit.Limit.Spent(result.Result)
-		previous := s.count.Swap(count)
-		s.isKept.Store(previous > 0 && count > previous)
+		previousCount := s.count.Swap(count)
+		s.isKept.Store(previousCount > 0 && count > previousCount)
 		l.fitTimeout(ctx, l.queues[shard], time.Since(now))
 	}
 	return result.Err
 }
 
 // KeepsCounters reports whether the shard has certainly kept its counters between the last two successful probes. It
-// is false after the first probe of a day and of the process.
+// returns false after the first probe of a day and after the first probe of the process.
 func (l *Limiter) KeepsCounters(shard int) bool { return l.probes.shards[shard].isKept.Load() }

@@ -9,8 +9,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// A layout is the format of the value of a counter, in the counter's name. So versions with different formats can
-// share a Redis.
+// A layout is the format of the value of a counter. The name of the counter has the layout, so versions of rls with
+// different formats can share a Redis.
 const (
 	layoutState = "v1:" // the state of an algorithm, as the scripts store it
 	layoutCount = "v2:" // the count of one window, a whole number
@@ -18,8 +18,8 @@ const (
 
 const maxKey = 200
 
-// maxWindowName is the length of the longest name of a window: an @ and a number of seconds. Until the year 2286, a
-// number of milliseconds has at most as many digits.
+// maxWindowName is the length of the longest name of a window: an @ and a number of seconds. A number of milliseconds
+// has no more digits until the year 2286.
 const maxWindowName = len("@9223372036854")
 
 var hashLen = base64.RawURLEncoding.EncodedLen(sha256.Size)
@@ -29,16 +29,16 @@ var hashLen = base64.RawURLEncoding.EncodedLen(sha256.Size)
 //	<prefix>[{hash tag}]<layout><tag of the limit>:<key>[@<start of the window>]
 //	<prefix>[{hash tag}]<layout><tag of the limit>#<SHA-256 of key>:<start of key>[@<start of the window>]
 //
-// The second form replaces names of more than maxKey bytes. No two counters have the same name: the tag of a limit has
-// only letters and digits, and determines whether a window follows.
+// Names of more than maxKey bytes have the second form. Two counters never have the same name: the tag of a limit has
+// only letters and digits, and the tag determines whether a window follows.
 type keyspace string
 
-// refundableMark returns the key that the partition has while charges in it may be refunded (refundTime). A batch sets
-// the mark before such charges, and reads it after plain commands: without a mark, none of their denials ends early.
-// The tag of a limit is not "rls", so no counter has this name.
+// refundableMark returns a key that Redis has while charges in the partition may be refunded (refundTime). A batch sets
+// the mark before such charges. Another batch reads the mark after plain commands: without the mark, the denials of
+// these commands can't end early. No limit has the tag "rls", so no counter has the name of the mark.
 func (k keyspace) refundableMark() string { return string(k) + layoutState + "rls:refundable" }
 
-// append appends the name of a counter of l to b, without a window. It leaves room for a window.
+// append appends the name of a counter of l to b, without the window.
 func (k keyspace) append(b []byte, l *limit.Limit, key []byte) []byte {
 	tag, layout, space := l.Tag(), layoutState, maxKey
 	if l.Algorithm.CountsWindows() {
@@ -65,15 +65,15 @@ const microsPerSecond = 1_000_000
 
 const hashSlotCount = 16384
 
-// hashTags returns n hash tags such as "{7}". Each n-th part of all hash slots has one tag. If each master owns one
-// range of hash slots, the numbers of partitions of two masters differ by at most two.
+// hashTags returns n hash tags such as "{7}". If all hash slots are divided into n ranges, each range has one of these
+// tags. If each master owns one range of hash slots, two masters differ by at most two partitions.
 func hashTags(n int) []string {
 	tags := make([]string, n)
-	for i, found := 0, 0; found < n; i++ {
+	for i, tagCount := 0, 0; tagCount < n; i++ {
 		number := strconv.Itoa(i)
 		if part := hashSlot(number) * n / hashSlotCount; tags[part] == "" {
 			tags[part] = "{" + number + "}"
-			found++
+			tagCount++
 		}
 	}
 	return tags

@@ -7,20 +7,20 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// lastCounts remembers the last answer of Redis about each counter, for the fallback. A full bucket forgets the
-// counter with the lowest level.
+// lastCounts remembers the last answer of Redis about each counter, so that the fallback can continue from there. A full
+// bucket forgets the counter with the lowest level.
 type lastCounts struct {
 	mu      sync.Mutex
-	buckets []countBucket // a power of two; nil for a table that remembers nothing
+	buckets []countBucket // the number is a power of two; nil if the table remembers nothing
 }
 
 type countBucket [4]lastCount
 
-// lastCount is the last answer about a counter, or an end of 0. Times are in microseconds since 1970.
+// lastCount is the last answer about a counter. If there is no answer, end is 0. Times are in microseconds since 1970.
 type lastCount struct {
 	hash  uint64 // see ttlTable.hash
-	time  int64  // time of the answer; for an algorithm with ResetsAtOnce, the start of the window
-	end   int64  // when everything spent is forgotten
+	time  int64  // when the answer came; for an algorithm with ResetsAtOnce, the start of the window
+	end   int64  // when the counter has nothing spent any more
 	spent uint32 // hits; at most the capacity
 	level uint32 // spent / capacity, in thousandths
 }
@@ -40,7 +40,7 @@ func (t *lastCounts) remember(b *batch) {
 	now := time.Now().UnixMicro()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, c := range b.counters.all {
+	for _, c := range b.counters.list {
 		h := c.hits[len(c.hits)-1]
 		r, l := h.answer.Result, h.Limit
 		if r.Err != nil || l.Capacity() == 0 {
@@ -58,11 +58,11 @@ func (t *lastCounts) remember(b *batch) {
 	}
 }
 
-// set keeps n in place of an earlier answer about the same counter, or else of an answer that has ended, or else of
-// the answer with the lowest level, unless n has a lower level. The caller holds t.mu.
+// set keeps n. If the bucket has an earlier answer about the same counter, n replaces it. Otherwise n replaces an answer
+// that has ended, or the answer with the lowest level. If n has the lowest level, set drops n. The caller holds t.mu.
 func (t *lastCounts) set(n lastCount, now int64) {
 	bucket := t.bucket(n.hash)
-	lowest := &bucket[0]
+	lowestAnswer := &bucket[0]
 	for i := range bucket {
 		e := &bucket[i]
 		if e.hash == n.hash {
@@ -72,12 +72,12 @@ func (t *lastCounts) set(n lastCount, now int64) {
 		if e.end <= now {
 			e.level, e.end = 0, 0
 		}
-		if e.level < lowest.level {
-			lowest = e
+		if e.level < lowestAnswer.level {
+			lowestAnswer = e
 		}
 	}
-	if lowest.end == 0 || lowest.level <= n.level {
-		*lowest = n
+	if lowestAnswer.end == 0 || lowestAnswer.level <= n.level {
+		*lowestAnswer = n
 	}
 }
 
@@ -85,7 +85,7 @@ func (t *lastCounts) bucket(hash uint64) *countBucket {
 	return &t.buckets[hash&uint64(len(t.buckets)-1)]
 }
 
-// take returns and forgets the answer about the counter with this hash, unless it has ended at now.
+// take returns and forgets the answer about the counter with this hash. ok is false if the answer has ended at now.
 func (t *lastCounts) take(hash uint64, now int64) (c lastCount, ok bool) {
 	if t.buckets == nil {
 		return c, false
@@ -102,9 +102,9 @@ func (t *lastCounts) take(hash uint64, now int64) (c lastCount, ok bool) {
 	return c, false
 }
 
-// TakeLastCount returns spent, the count in the last answer of Redis about the counter of h, and forgets the answer.
-// since is the time of the answer, or the start of the window for an algorithm with ResetsAtOnce. ok is false if there
-// is no answer, or if its count has ended at now.
+// TakeLastCount returns and forgets the last answer of Redis about the counter of h. spent is the count in the answer.
+// since is the time of the answer, or the start of the window for an algorithm with ResetsAtOnce. ok is false without an
+// answer, or if the window of the answer has ended at now.
 func (l *Limiter) TakeLastCount(now time.Time, h *backend.Hit) (spent int64, since time.Time, ok bool) {
 	q := l.queues[l.ShardOf(h)]
 	var space [maxKey]byte

@@ -15,24 +15,24 @@ import (
 
 func TestLateAnswerOfAllOrNoneHitsSaysWhetherTheyAreCharged(t *testing.T) {
 	s := redistest.Start(t)
-	ungrouped := open(t, redis.Options{Main: redis.Server{URL: s.Addr}})
-	l := backendtest.AllOrNone(ungrouped)
-	wide, narrow := perDay(t, 100), perDay(t, 2)
-	awaitRecovery(t, ungrouped, wide)
+	plainLimiter := open(t, redis.Options{Main: redis.Server{URL: s.Addr}})
+	l := backendtest.AllOrNone(plainLimiter)
+	largeLimit, smallLimit := perDay(t, 100), perDay(t, 2)
+	awaitRecovery(t, plainLimiter, largeLimit)
 	for _, c := range []struct {
 		hitsOnNarrow int64
 		isCharged    bool
 	}{{2, true}, {1, false}} {
 		s.Pause()
-		results := take(l, hit("wide", wide, 1), hit("narrow", narrow, c.hitsOnNarrow))
+		results := take(l, hit("wide", largeLimit, 1), hit("narrow", smallLimit, c.hitsOnNarrow))
 		s.Resume()
 		for i, r := range results {
-			var late *backend.LateError
-			require.ErrorAs(t, r.Err, &late)
-			arrived := make(chan backend.Result, 1)
-			late.OnArrival(func(r backend.Result) { arrived <- r })
+			var lateError *backend.LateError
+			require.ErrorAs(t, r.Err, &lateError)
+			lateResults := make(chan backend.Result, 1)
+			lateError.OnArrival(func(r backend.Result) { lateResults <- r })
 			select {
-			case answer := <-arrived:
+			case answer := <-lateResults:
 				assert.NoError(t, answer.Err)
 				assert.Equal(t, c.isCharged, answer.Allowed, "hit %d", i)
 			case <-time.After(testTimeout):
@@ -40,5 +40,5 @@ func TestLateAnswerOfAllOrNoneHitsSaysWhetherTheyAreCharged(t *testing.T) {
 			}
 		}
 	}
-	assert.Equal(t, wide.Max()-1, take(l, hit("wide", wide, 0))[0].Remaining)
+	assert.Equal(t, largeLimit.Max()-1, take(l, hit("wide", largeLimit, 0))[0].Remaining)
 }

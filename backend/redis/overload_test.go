@@ -17,11 +17,11 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// slowNode answers each script after a pause. A pause of 0 means never.
+// slowNode answers each script after a pause. With a pause of 0, it never answers.
 type slowNode struct {
 	client
 	pause time.Duration
-	hits  atomic.Int64 // received
+	hits  atomic.Int64 // the received hits
 }
 
 func (n *slowNode) masterOf(context.Context, string) (*server, error) {
@@ -50,8 +50,8 @@ func (n *slowNode) Process(ctx context.Context, cmd goredis.Cmder) error {
 	return nil
 }
 
-// outcomes counts the results of single hits.
-type outcomes struct{ answered, overloaded, stalled, failed int }
+// outcomes has the numbers of hits with each kind of result.
+type outcomes struct{ answeredHits, overloadedHits, stalledHits, failedHits int }
 
 // takeForOneSecond starts a Take of one hit, waits for interval, and repeats this for a
 // second. It returns the outcomes.
@@ -72,13 +72,13 @@ func takeForOneSecond(t *testing.T, node *slowNode, o Options, interval time.Dur
 			defer mu.Unlock()
 			switch err := results[0].Err; {
 			case err == nil:
-				got.answered++
+				got.answeredHits++
 			case backend.ReasonOf(err) == backend.ReasonOverload:
-				got.overloaded++
+				got.overloadedHits++
 			case backend.IsNotSent(err):
-				got.stalled++
+				got.stalledHits++
 			case errors.Is(err, backend.ErrUnavailable):
-				got.failed++
+				got.failedHits++
 			}
 		})
 	}
@@ -89,37 +89,36 @@ func takeForOneSecond(t *testing.T, node *slowNode, o Options, interval time.Dur
 	return got
 }
 
-// A batch holds 10 hits and takes 10 ms. In 10 ms, 20 hits arrive.
+// A batch has 10 hits and takes 10 ms, but 20 hits arrive in 10 ms.
 func TestLongQueueIsNoFailureOfRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := &slowNode{pause: 10 * time.Millisecond}
 		got := takeForOneSecond(t, node, Options{MaxBatchSize: 10, MaxInflightBatches: 1, MaxQueueSize: 4096}, 500*time.Microsecond)
-		assert.Zero(t, got.failed)
-		assert.Greater(t, got.overloaded, 500)
-		assert.Greater(t, got.answered, 500, "Redis answers half of the hits")
-		assert.EqualValues(t, got.answered, node.hits.Load(), "hits without time left are not sent")
+		assert.Zero(t, got.failedHits)
+		assert.Greater(t, got.overloadedHits, 500)
+		assert.Greater(t, got.answeredHits, 500, "Redis answers half of the hits")
+		assert.EqualValues(t, got.answeredHits, node.hits.Load(), "hits without time left are not sent")
 	})
 }
 
 func TestFullQueueIsNoFailureOfRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		got := takeForOneSecond(t, &slowNode{pause: 10 * time.Millisecond}, Options{MaxBatchSize: 10, MaxInflightBatches: 1, MaxQueueSize: 10}, 500*time.Microsecond)
-		assert.Zero(t, got.failed)
-		assert.Greater(t, got.overloaded, 500)
+		assert.Zero(t, got.failedHits)
+		assert.Greater(t, got.overloadedHits, 500)
 	})
 }
 
-// Each hit that Redis has received fails after its own timeout. The length of the queue
-// doesn't matter.
+// Each hit that Redis has received fails after its timeout, even if the queue is long.
 func TestHangingRedisFailsHitsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, interval := range []time.Duration{100 * time.Microsecond, time.Millisecond, 20 * time.Millisecond} {
 			node := &slowNode{}
 			got := takeForOneSecond(t, node, Options{MaxBatchSize: 10, MaxInflightBatches: 1, MaxQueueSize: 4096}, interval)
-			assert.Zero(t, got.answered)
-			assert.GreaterOrEqual(t, got.failed, 20, "in a second, with a hit each %v", interval)
-			assert.Zero(t, got.overloaded, "hits behind a batch without an answer wait for Redis")
-			assert.EqualValues(t, got.failed, node.hits.Load(), "hits that were never sent do not count")
+			assert.Zero(t, got.answeredHits)
+			assert.GreaterOrEqual(t, got.failedHits, 20, "in a second, with a hit each %v", interval)
+			assert.Zero(t, got.overloadedHits, "hits behind a batch without an answer wait for Redis")
+			assert.EqualValues(t, got.failedHits, node.hits.Load(), "hits that were never sent do not count")
 		}
 	})
 }
@@ -136,9 +135,9 @@ func (r *recorder) Failed(_ Role, kind ErrorKind) { r.errors = append(r.errors, 
 func TestObserverLearnsOfEachBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
-			node *slowNode
-			took time.Duration
-			err  error
+			node     *slowNode
+			duration time.Duration
+			err      error
 		}{
 			{&slowNode{pause: 10 * time.Millisecond}, 10 * time.Millisecond, nil},
 			{&slowNode{}, 50 * time.Millisecond, backend.ErrUnavailable},
@@ -149,15 +148,15 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 			b, queuedCall := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
 			now := time.Now()
 			queuedCall.start, queuedCall.sendDeadline, queuedCall.deadline = now, now.Add(time.Second), now.Add(3*time.Millisecond+50*time.Millisecond)
-			queuedCall.users.Store(1 + takeUses) // one unanswered call, and the Take that waits
-			b.queued = 7
+			queuedCall.users.Store(1 + takeWeight) // one unanswered call, and the Take that waits
+			b.queuedHits = 7
 			time.Sleep(3 * time.Millisecond)
 			b.run(t.Context(), []*call{queuedCall})
 			if assert.Len(t, got.batches, 1) {
 				assert.ErrorIs(t, got.batches[0].Err, c.err)
 				assert.Equal(t, c.err != nil, len(got.errors) == 1)
 				got.batches[0].Err = nil
-				assert.Equal(t, Batch{Hits: 2, Queued: 7, Wait: 3 * time.Millisecond, Took: c.took}, got.batches[0])
+				assert.Equal(t, Batch{Hits: 2, QueuedHits: 7, Wait: 3 * time.Millisecond, Duration: c.duration}, got.batches[0])
 			}
 		}
 	})
@@ -167,12 +166,12 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 func TestStarvedProcessIsNoFailureOfRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
-			deadline time.Duration // before the moment of its notice
+			deadline time.Duration // how long before the notice the deadline was
 			reason   backend.Reason
 		}{
 			{0, backend.ReasonLate},
-			{starvedAfter, backend.ReasonLate},
-			{starvedAfter + time.Millisecond, backend.ReasonOverload},
+			{starvedDelay, backend.ReasonLate},
+			{starvedDelay + time.Millisecond, backend.ReasonOverload},
 		} {
 			l := newUnitLimiter(&slowNode{})
 			now := time.Now()
@@ -191,7 +190,7 @@ func TestStarvedProcessIsNoFailureOfRedis(t *testing.T) {
 	})
 }
 
-// lateNode answers after a time for each hit.
+// lateNode answers a script after a time that grows with the number of hits.
 type lateNode struct {
 	slowNode
 	perHit time.Duration
@@ -259,7 +258,7 @@ func TestLargeCallsDelayOthersByOneBatch(t *testing.T) {
 		push(1)
 	}
 	var got [][]int
-	for q.hits > 0 {
+	for q.hitCount > 0 {
 		batch, queued := q.pop(nil)
 		var sizes []int
 		for _, c := range batch {
@@ -270,7 +269,7 @@ func TestLargeCallsDelayOthersByOneBatch(t *testing.T) {
 			sizes = append(sizes, len(c.hits))
 		}
 		got = append(got, sizes)
-		assert.Equal(t, q.hits, queued)
+		assert.Equal(t, q.hitCount, queued)
 	}
 	assert.Equal(t, [][]int{{64}, {256}, {36}, {256}, {256}, {256}, {256}}, got)
 }

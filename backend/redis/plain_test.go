@@ -17,7 +17,7 @@ import (
 )
 
 // countingNode is a Redis that executes plain commands. refuse returns the error for a command of
-// a pipeline, or nil. Commands that come alone are always executed.
+// a pipeline, or nil. It always executes a command outside of a pipeline.
 type countingNode struct {
 	client
 	refuse func(name string) error
@@ -131,14 +131,14 @@ func TestKeyWithoutExpiryGetsOneAtOnce(t *testing.T) {
 	assert.Empty(t, l.queues[0].keysWithoutTTL.takeCommands())
 }
 
-// The results must equal those of the script, which stops at MaxHits.
+// The results must equal the results of the script, which stops at MaxHits.
 func TestPlainCountStopsAtMaxHits(t *testing.T) {
 	l := newUnitLimiter(nil)
 	b, c := batchOf(l, perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), "a", "a")
 	c.hits[0].N, c.hits[1].N = limit.MaxHits, 0
 	b.divideHits()
-	require.Len(t, b.counters.all, 1)
-	b.counters.all[0].answerHits(3*limit.MaxHits, false)
+	require.Len(t, b.counters.list, 1)
+	b.counters.list[0].answerHits(3*limit.MaxHits, false)
 	for _, h := range c.hits {
 		assert.Equal(t, int64(5-limit.MaxHits), h.answer.Remaining)
 		assert.False(t, h.answer.Allowed)
@@ -159,5 +159,5 @@ func TestChargesUseIncrbyIfTheUserMayNotRunIncr(t *testing.T) {
 		assert.Equal(t, int64(4), h.answer.Remaining)
 	}
 	assert.Equal(t, map[string]int64{"v2:fw86400:a@0": 1, "v2:fw86400:b@0": 1}, node.counts, "each hit is charged once")
-	assert.True(t, l.queues[0].instance.incrForbidden.Load(), "later charges don't try INCR")
+	assert.True(t, l.queues[0].instance.isIncrForbidden.Load(), "later charges don't try INCR")
 }

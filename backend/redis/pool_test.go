@@ -31,8 +31,8 @@ func dialSlowly(ctx context.Context, network, address string) (net.Conn, error) 
 	return slowConn{conn}, err
 }
 
-// Far more batches could be in flight than the pool has connections. If each batch waited for a
-// connection in turn, most batches would wait longer than the timeout.
+// The options allow far more batches in flight than the pool has connections. If batches waited for
+// connections, most batches would wait longer than the timeout.
 func TestSmallPoolIsNoFailureOfRedis(t *testing.T) {
 	t.Parallel()
 	single := redistest.Start(t)
@@ -46,14 +46,14 @@ func TestSmallPoolIsNoFailureOfRedis(t *testing.T) {
 			o.Timeout, o.Dial = 20*slowTrip, dialSlowly
 			l, lim := open(t, o), perDay(t, 100)
 			awaitRecovery(t, l, lim)
-			var answered atomic.Int64
+			var answeredHits atomic.Int64
 			var callers sync.WaitGroup
 			for i := range 60 {
 				callers.Go(func() {
 					for range 2 {
 						switch err := take(l, hit(fmt.Sprint("key", i), lim, 1))[0].Err; {
 						case err == nil:
-							answered.Add(1)
+							answeredHits.Add(1)
 						case !backend.IsNotSent(err) && backend.ReasonOf(err) != backend.ReasonOverload:
 							assert.NoError(t, err, "opens the breaker")
 						}
@@ -61,7 +61,7 @@ func TestSmallPoolIsNoFailureOfRedis(t *testing.T) {
 				})
 			}
 			callers.Wait()
-			assert.Greater(t, answered.Load(), int64(10))
+			assert.Greater(t, answeredHits.Load(), int64(10))
 		})
 	}
 }

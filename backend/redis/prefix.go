@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	scanCount       = 1000 // keys that Redis looks at in one step of a search
-	deleteCount     = 500  // keys that are deleted in one step
-	maxPatternBytes = 40   // of the start of a key in the pattern of a search; shortened names have more of their key
+	scanCount       = 1000 // keys that Redis examines in one step of a search
+	deleteCount     = 500  // keys that rls deletes in one step
+	maxPatternBytes = 40   // bytes of a key in the pattern of a search; each shortened name has more bytes of its key
 )
 
 var _ backend.PrefixResetter = (*Limiter)(nil)
 
-// ResetPrefix implements backend.PrefixResetter. It searches all keys of each Redis. Hits that are charged meanwhile
-// can miss the reset.
+// ResetPrefix implements backend.PrefixResetter. It searches all keys of each Redis. The reset can miss hits
+// that are charged during the search.
 func (l *Limiter) ResetPrefix(ctx context.Context, p backend.KeyPrefix, maxCounters int, dryRun bool) (backend.PrefixReset, error) {
 	s := &prefixSearch{prefix: p, keyPrefix: l.options.KeyPrefix, maxCounters: maxCounters, counters: map[string]bool{}, unclearCounters: map[string]bool{}}
 	keys := make([][]string, len(l.instances))
@@ -51,7 +51,7 @@ func (l *Limiter) ResetPrefix(ctx context.Context, p backend.KeyPrefix, maxCount
 	return r, nil
 }
 
-// prefixError returns the error of a reset, with its remedy.
+// prefixError returns the error of a reset, with a remedy.
 func prefixError(step string, instance *redisInstance, err error) error {
 	if errors.Is(err, backend.ErrTooManyCounters) {
 		return err
@@ -82,23 +82,23 @@ type prefixSearch struct {
 	maxCounters int
 
 	mu                        sync.Mutex      // guards the fields below
-	counters, unclearCounters map[string]bool // names without their windows; unclear: the name has too little of the key
+	counters, unclearCounters map[string]bool // names without their windows; the name of an unclear counter does not have enough of the key
 	keys                      []string        // names of the counters in one Redis
 }
 
 // search adds the counters in instance. It ends early if there are too many.
 func (s *prefixSearch) search(ctx context.Context, instance *redisInstance) error {
-	pattern := escapeGlob(s.keyPrefix) + "*:" + escapeGlob(s.prefix.Start[:min(len(s.prefix.Start), maxPatternBytes)]) + "*"
+	pattern := globEscapes.Replace(s.keyPrefix) + "*:" + globEscapes.Replace(s.prefix.Start[:min(len(s.prefix.Start), maxPatternBytes)]) + "*"
 	return instance.client.eachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
 		for cursor := uint64(0); ; {
-			names, next, err := node.Scan(ctx, cursor, pattern, scanCount).Result()
+			names, nextCursor, err := node.Scan(ctx, cursor, pattern, scanCount).Result()
 			if err != nil {
 				return err
 			}
-			if !s.add(names) || next == 0 {
+			if !s.add(names) || nextCursor == 0 {
 				return nil
 			}
-			cursor = next
+			cursor = nextCursor
 		}
 	})
 }
@@ -108,13 +108,13 @@ func (s *prefixSearch) add(names []string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range names {
-		counter, key, isWhole, ok := parseName(s.keyPrefix, name)
+		counter, key, isWholeKey, ok := parseName(s.keyPrefix, name)
 		switch {
 		case !ok:
-		case isWhole && s.prefix.Matches(key), !isWhole && len(key) > len(s.prefix.Start) && s.prefix.Matches(key):
+		case isWholeKey && s.prefix.Matches(key), !isWholeKey && len(key) > len(s.prefix.Start) && s.prefix.Matches(key):
 			s.counters[counter] = true
 			s.keys = append(s.keys, name)
-		case !isWhole && len(key) <= len(s.prefix.Start) && strings.HasPrefix(s.prefix.Start, key):
+		case !isWholeKey && len(key) <= len(s.prefix.Start) && strings.HasPrefix(s.prefix.Start, key):
 			s.unclearCounters[counter] = true
 		}
 	}
@@ -124,9 +124,9 @@ func (s *prefixSearch) add(names []string) bool {
 // counterPattern matches the name of a counter after Options.KeyPrefix; see keyspace.
 var counterPattern = regexp.MustCompile(`(?s)^(?:\{[^}]*\})?(?:` + layoutState + `[0-9A-Za-z]+([:#])(.*)|` + layoutCount + `[0-9A-Za-z]+([:#])(.*)(@[^@]*))$`)
 
-// parseName parses the name of a counter. counter is the name without the window. key is the key of the hits, or its
-// start if isWhole is false.
-func parseName(keyPrefix, name string) (counter, key string, isWhole, ok bool) {
+// parseName parses the name of a counter. counter is the name without the window. key is the key of the hits if isWholeKey
+// is true, and the start of the key otherwise.
+func parseName(keyPrefix, name string) (counter, key string, isWholeKey, ok bool) {
 	text, ok := strings.CutPrefix(name, keyPrefix)
 	match := counterPattern.FindStringSubmatch(text)
 	if !ok || match == nil {
@@ -142,7 +142,5 @@ func parseName(keyPrefix, name string) (counter, key string, isWhole, ok bool) {
 	}
 	return "", "", false, false
 }
-
-func escapeGlob(text string) string { return globEscapes.Replace(text) }
 
 var globEscapes = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)

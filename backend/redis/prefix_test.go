@@ -26,8 +26,8 @@ func TestResetByPrefixResetsOnlyCountersWithThePrefix(t *testing.T) {
 			l, err := redis.New(o)
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = l.Close() })
-			long := strings.Repeat("x", 300)
-			keys := []string{"shop|tenant=a", "shop|tenant=a|path=/@1", "shop|tenant=a|path=" + long, "shop|tenant=acme", "shop|tenant=b", "bank|tenant=a", "shop|tenant=" + long}
+			longKey := strings.Repeat("x", 300)
+			keys := []string{"shop|tenant=a", "shop|tenant=a|path=/@1", "shop|tenant=a|path=" + longKey, "shop|tenant=acme", "shop|tenant=b", "bank|tenant=a", "shop|tenant=" + longKey}
 			for i := range 40 {
 				keys = append(keys, fmt.Sprintf("shop|user=%d", i))
 			}
@@ -44,7 +44,7 @@ func TestResetByPrefixResetsOnlyCountersWithThePrefix(t *testing.T) {
 				}
 			}
 			spend()
-			spent := func() (all []string) {
+			spentNames := func() (all []string) {
 				for _, key := range keys {
 					for _, lim := range limits {
 						r := take(l, hit(key, lim, 0))[0]
@@ -57,7 +57,7 @@ func TestResetByPrefixResetsOnlyCountersWithThePrefix(t *testing.T) {
 				}
 				return all
 			}
-			other := func(prefix string) (all []string) {
+			otherKeys := func(prefix string) (all []string) {
 				for _, key := range keys {
 					if key != prefix && !strings.HasPrefix(key, prefix+"|") {
 						all = append(all, key)
@@ -69,26 +69,26 @@ func TestResetByPrefixResetsOnlyCountersWithThePrefix(t *testing.T) {
 			r, err := l.ResetPrefix(t.Context(), tenant, 100, true)
 			require.NoError(t, err)
 			assert.Equal(t, backend.PrefixReset{Counters: 9}, r)
-			assert.Equal(t, keys, spent(), "a dry run resets nothing")
+			assert.Equal(t, keys, spentNames(), "a dry run resets nothing")
 
 			_, err = l.ResetPrefix(t.Context(), tenant, 8, false)
 			require.ErrorIs(t, err, backend.ErrTooManyCounters)
-			assert.Equal(t, keys, spent(), "too many counters are not reset")
+			assert.Equal(t, keys, spentNames(), "too many counters are not reset")
 
 			r, err = l.ResetPrefix(t.Context(), tenant, 9, false)
 			require.NoError(t, err)
 			assert.Equal(t, 9, r.Counters)
-			assert.Equal(t, other("shop|tenant=a"), spent())
+			assert.Equal(t, otherKeys("shop|tenant=a"), spentNames())
 
-			r, err = l.ResetPrefix(t.Context(), backend.KeyPrefix{Start: "shop|tenant=" + long}, 9, false)
+			r, err = l.ResetPrefix(t.Context(), backend.KeyPrefix{Start: "shop|tenant=" + longKey}, 9, false)
 			require.NoError(t, err)
 			assert.Equal(t, backend.PrefixReset{Unclear: 3}, r, "a shortened name does not show the prefix")
 
 			_, err = l.ResetPrefix(t.Context(), backend.KeyPrefix{Start: "shop|", EndsAnywhere: true}, 1000, false)
 			require.NoError(t, err)
-			assert.Equal(t, []string{"bank|tenant=a"}, spent())
+			assert.Equal(t, []string{"bank|tenant=a"}, spentNames())
 			spend()
-			assert.Equal(t, keys, spent(), "counters start again")
+			assert.Equal(t, keys, spentNames(), "counters start again")
 		})
 	}
 }

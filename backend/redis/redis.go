@@ -1,7 +1,7 @@
 // Package redis is a backend.Limiter that counts in Redis, so that all replicas share one counter. It uses scripts
 // (package lua) and the clock of Redis. docs/design.md lists the steps of a hit.
 //
-//   - partition: the keys that one script may touch; each hash tag of a Cluster has one (key.go);
+//   - partition: the keys that one script may touch; each hash tag of a Cluster has its own partition (key.go);
 //   - request: a Take in progress; its calls go to the queues of the partitions (request.go, queue.go);
 //   - batch: the hits of many requests that one worker sends, mostly in one attempt (batch.go, send.go);
 //   - plain commands: INCR and other commands that charge a fixed window without the script (counters.go).
@@ -22,39 +22,39 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// Options of a Limiter. A zero value means the default. The caller keeps the bounds that the fields state.
+// Options are the settings of a Limiter. A zero value means the default. The caller checks the bounds that the fields state.
 type Options struct {
 	Main      Server        // the Redis that counts
 	PerSecond *Server       // a second Redis, for the limits with a window of exactly one second
-	KeyPrefix string        // of all keys: at most 64 bytes, and no braces in a Cluster
+	KeyPrefix string        // the start of all keys; at most 64 bytes, and no braces in a Cluster
 	Jitter    time.Duration // maximum of the random time that is added to the time to live of a key; at most a year
 
 	// Partitions is the number of hash tags of a Cluster; default 12, at most 1024. All replicas need the same
-	// number, because another number means other keys.
+	// number, because the number determines the keys.
 	Partitions int
 
-	// Timeout is the budget of a Take, at least 1 ms; default 50 ms. AutoTimeout makes it follow the measured
-	// round trip, from 50 to 500 ms.
+	// Timeout is the budget of a Take, at least 1 ms; default 50 ms. With AutoTimeout, the budget follows the
+	// measured round trip, from 50 to 500 ms.
 	Timeout     time.Duration
 	AutoTimeout bool
 
-	MaxBatchSize       int // of hits; default 256, at most 4096; a request with more hits is one batch
-	MaxInflightBatches int // of one partition; default 1
-	MaxQueueSize       int // of hits of one partition; default 4096; further hits fail
+	MaxBatchSize       int // hits in a batch; default 256, at most 4096; a request with more hits is one batch
+	MaxInflightBatches int // batches of one partition at the same time; default 1
+	MaxQueueSize       int // hits in the queue of one partition; default 4096; further hits fail
 
-	// WaitReplicas is the number of replicas that must have the charges of a batch before its answer; default
-	// 0. If they take longer than a quarter of Timeout, the answer comes without them. Then the batch has
-	// ReplicasMissing, and batches of the next second don't wait.
+	// WaitReplicas is the number of Redis replicas that must have the charges of a batch before the answer;
+	// default 0. If the replicas need more than a quarter of Timeout, rls answers before the replicas have the
+	// charges. rls then sets ReplicasMissing of the batch, and batches of the next second don't wait.
 	WaitReplicas int
 
 	Overrides    bool // Check examines the rights for overrides, which are in Main
-	CallersClock bool // Redis uses the now of Take as the time, for tests
+	CallersClock bool // Redis uses the argument now of Take as the time; for tests
 
-	// Dial opens the connections, with TLS if necessary; default those of the operating system.
+	// Dial opens the connections, with TLS if necessary; the default uses the network of this machine.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	Observer Observer // default none
-	Tracer   Tracer   // default none
+	Observer Observer // nil means none
+	Tracer   Tracer   // nil means none
 }
 
 func (o *Options) setDefaults() {
@@ -64,7 +64,7 @@ func (o *Options) setDefaults() {
 	o.MaxQueueSize = cmp.Or(o.MaxQueueSize, 4096)
 	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
 	if o.AutoTimeout {
-		o.Timeout = maxAutoTimeout // for the options of connections, which can't change later
+		o.Timeout = maxAutoTimeout // the connections need the maximum, because their options can't change later
 	}
 	if o.Observer == nil {
 		o.Observer = noObserver{}
@@ -74,12 +74,12 @@ func (o *Options) setDefaults() {
 // Limiter is a backend.Limiter over Redis. It is safe for concurrent use.
 type Limiter struct {
 	options   Options
-	instances []*redisInstance  // the main Redis, then the Redis for limits per second if there is one
+	instances []*redisInstance  // the main Redis, and then the Redis for limits per second if it exists
 	queues    []*partitionQueue // the queue of each shard
 	requests  sync.Pool
 	probes    *probes
 
-	autoTimeout atomic.Int64 // nanoseconds; see Timeout
+	autoTimeout atomic.Int64 // the current timeout of AutoTimeout in nanoseconds
 
 	stop    context.CancelFunc
 	workers sync.WaitGroup
@@ -121,7 +121,7 @@ func (l *Limiter) Close() error {
 	return errors.Join(errs...)
 }
 
-// minPingTime is the least time of a ping. A new connection takes several round trips.
+// minPingTime is the least time that Ping waits. A ping on a new connection takes several round trips.
 const minPingTime = time.Second
 
 // Ping returns nil if every Redis answers.

@@ -44,14 +44,14 @@ func runSuites(t *testing.T, o redis.Options) {
 	backendtest.RunAllOrNone(t, opener(o))
 }
 
-func TestSingleIsALimiter(t *testing.T) {
+func TestSingleRedisAnswersAsALimiter(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	runSuites(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix})
 	require.NotZero(t, db.RequireAllExpire(t))
 }
 
-func TestClusterIsALimiter(t *testing.T) {
+func TestClusterAnswersAsALimiter(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, false)
 	runSuites(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}})
@@ -60,7 +60,7 @@ func TestClusterIsALimiter(t *testing.T) {
 	}
 }
 
-func TestClusterWithReplicasIsALimiter(t *testing.T) {
+func TestClusterWithReplicasAnswersAsALimiter(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, true)
 	runSuites(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, WaitReplicas: 1})

@@ -15,7 +15,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// The replica that denies is not the replica that charges a group in two steps.
+// One replica charges a group in two steps. Another replica denies hits meanwhile.
 func TestDenialMayEndEarlyOnlyWhileAGroupMayBeRefunded(t *testing.T) {
 	t.Parallel()
 	main, perSecond := redistest.Start(t), redistest.Start(t)
@@ -27,29 +27,29 @@ func TestDenialMayEndEarlyOnlyWhileAGroupMayBeRefunded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o.Timeout = time.Second
-			denying, charging := open(t, o), open(t, o)
+			denyingReplica, chargingReplica := open(t, o), open(t, o)
 			perDay := newLimit(t, limit.Spec{Requests: 2, Unit: limit.Day, ChargeDenied: true})
 			byScript := newLimit(t, limit.Spec{Requests: 2, Unit: limit.Day}) // on the same counters
 			perSecond := newLimit(t, limit.Spec{Requests: 1000, Unit: limit.Second, ChargeDenied: true})
 
-			require.True(t, take(denying, hit("spent", perDay, 2))[0].Allowed)
-			denial := take(denying, hit("spent", perDay, 1))[0]
+			require.True(t, take(denyingReplica, hit("spent", perDay, 2))[0].Allowed)
+			denial := take(denyingReplica, hit("spent", perDay, 1))[0]
 			require.False(t, denial.Allowed)
 			assert.False(t, denial.MayEndEarly, "no group was charged")
 
-			group := []backend.Hit{hit("shared", perDay, 2), hit(keyInOtherPartition(denying, "shared", perDay, perSecond), perSecond, 1)}
+			group := []backend.Hit{hit("shared", perDay, 2), hit(keyInOtherPartition(denyingReplica, "shared", perDay, perSecond), perSecond, 1)}
 			for i := range group {
 				group[i].AllOrNone = true
 			}
-			require.True(t, take(charging, group...)[0].Allowed)
-			denial = take(denying, hit("shared", perDay, 1))[0]
+			require.True(t, take(chargingReplica, group...)[0].Allowed)
+			denial = take(denyingReplica, hit("shared", perDay, 1))[0]
 			require.False(t, denial.Allowed)
 			assert.True(t, denial.MayEndEarly, "the group may be refunded")
-			assert.True(t, take(denying, hit("shared", byScript, 1))[0].MayEndEarly)
-			assert.False(t, take(denying, hit("spent", byScript, 1))[0].MayEndEarly, "the script knows that the group is on another counter")
+			assert.True(t, take(denyingReplica, hit("shared", byScript, 1))[0].MayEndEarly)
+			assert.False(t, take(denyingReplica, hit("spent", byScript, 1))[0].MayEndEarly, "the script knows that the group is on another counter")
 
 			for _, lim := range []*limit.Limit{perDay, byScript} {
-				polltest.Until(t, 10*time.Second, func() bool { return !take(denying, hit("shared", lim, 1))[0].MayEndEarly })
+				polltest.Until(t, 10*time.Second, func() bool { return !take(denyingReplica, hit("shared", lim, 1))[0].MayEndEarly })
 			}
 		})
 	}
@@ -57,11 +57,11 @@ func TestDenialMayEndEarlyOnlyWhileAGroupMayBeRefunded(t *testing.T) {
 
 // keyInOtherPartition returns a key whose counter of other is in another partition than the counter of key and lim.
 func keyInOtherPartition(l *redis.Limiter, key string, lim, other *limit.Limit) string {
-	first := hit(key, lim, 1)
+	firstHit := hit(key, lim, 1)
 	for i := 0; ; i++ {
-		second := hit(fmt.Sprint("other", i), other, 1)
-		if l.ShardOf(&second) != l.ShardOf(&first) {
-			return string(second.Key)
+		secondHit := hit(fmt.Sprint("other", i), other, 1)
+		if l.ShardOf(&secondHit) != l.ShardOf(&firstHit) {
+			return string(secondHit.Key)
 		}
 	}
 }

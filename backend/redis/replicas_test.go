@@ -15,7 +15,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestWaitsForReplicas(t *testing.T) {
+func TestAnswerComesAfterTheReplicaHasTheCharge(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	replica := s.StartReplica(t)
@@ -38,7 +38,7 @@ func TestWaitsForReplicas(t *testing.T) {
 	assert.Less(t, time.Since(start), testTimeout/2)
 }
 
-func TestMissingReplicasCostNoDecision(t *testing.T) {
+func TestHitsAreDecidedWithoutMissingReplicas(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
@@ -56,31 +56,31 @@ func TestMissingReplicasCostNoDecision(t *testing.T) {
 			t.Parallel()
 			s := redistest.Start(t, "--hz", "1", "--dynamic-hz", "no") // WAIT of an idle Redis ends up to a second late
 			replica := c.start(t, s)
-			seen := &replicasRecorder{}
-			l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, WaitReplicas: 1, Timeout: time.Second, Observer: seen})
+			batchRecorder := &replicasRecorder{}
+			l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, WaitReplicas: 1, Timeout: time.Second, Observer: batchRecorder})
 			lim := perDay(t, 1000)
 			start := time.Now()
 			calls := int64(0)
 			for time.Since(start) < 3*time.Second { // several pauses and waits
 				calls++
-				for key, a := range map[string]*limit.Limit{"script": lim, "plain": charging(t, 1000)} {
+				for key, a := range map[string]*limit.Limit{"script": lim, "plain": newPlainLimit(t, 1000)} {
 					r := take(l, hit(key, a, 1))[0]
 					require.NoError(t, r.Err)
 					require.Equal(t, 1000-min(calls, 1000), r.Remaining)
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
-			assert.Equal(t, 2*calls, seen.batches.Load())
-			assert.Equal(t, 2*calls, seen.replicasMissing.Load(), "each batch is counted")
+			assert.Equal(t, 2*calls, batchRecorder.batches.Load())
+			assert.Equal(t, 2*calls, batchRecorder.replicasMissing.Load(), "each batch is counted")
 			if replica == nil {
 				return
 			}
 			replica.Resume()
 			s.AwaitReplica(t)
 			polltest.Until(t, testTimeout, func() bool {
-				before := seen.replicasMissing.Load()
+				missingBefore := batchRecorder.replicasMissing.Load()
 				require.NoError(t, take(l, hit("other", lim, 1))[0].Err)
-				return seen.replicasMissing.Load() == before
+				return batchRecorder.replicasMissing.Load() == missingBefore
 			})
 		})
 	}

@@ -14,18 +14,18 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// The bounds on a reply. go-redis allocates memory for a text or an array before the content arrives, and calls
-// itself for an array in an array. So without bounds, a wrong reply could take all memory.
+// The bounds on a reply. go-redis allocates the memory of a text or an array before the content arrives, and reads an
+// array in an array by recursion. So without bounds, a wrong reply could take all memory.
 const (
-	maxReplyText     = 4 << 20  // bytes of a text
+	maxReplyText     = 4 << 20  // bytes in a text
 	maxReplyLine     = 64 << 10 // bytes of a line, such as an error
-	maxReplyElements = 1 << 20  // elements of all arrays that have begun, without those that have arrived
+	maxReplyElements = 1 << 20  // elements that have not arrived, in all arrays that have begun
 	maxReplyArrays   = 1 << 17  // arrays of a reply
 )
 
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// boundReplies returns a function that dials with dial. Its connections bound the replies.
+// boundReplies returns a function that opens connections with dial. These connections bound the replies.
 func boundReplies(dial dialFunc) dialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		raw, err := dial(ctx, network, address)
@@ -44,7 +44,7 @@ func defaultDial(o *goredis.UniversalOptions) dialFunc {
 	return goredis.NewDialer(&goredis.Options{DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig})
 }
 
-// replyConn is a connection whose reads fail if a reply exceeds a bound.
+// replyConn is a connection. Its reads fail if a reply exceeds a bound.
 type replyConn struct {
 	net.Conn
 	scanner replyScanner
@@ -65,20 +65,20 @@ func (c *replyConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// The first bytes of lines, by what follows the byte. Sentinels reply with RESP 3.
+// The kinds of lines. The first byte of a line is its kind. Sentinels reply with RESP 3.
 const (
-	lineKinds  = "+-:_,#(" // the rest of the line, and nothing after the line
-	textKinds  = "$!="     // the length of a text; the text follows the line
-	arrayKinds = "*~>"     // the number of elements; they follow the line
-	mapKinds   = "%|"      // the number of pairs of elements; they follow the line
+	lineKinds  = "+-:_,#(" // the value is on the line
+	textKinds  = "$!="     // the line has the length of the text that follows
+	arrayKinds = "*~>"     // the line has the number of elements that follow
+	mapKinds   = "%|"      // the line has the number of pairs that follow
 )
 
 // replyScanner follows the replies of a connection (https://redis.io/docs/latest/develop/reference/protocol-spec).
 // The zero value expects a reply.
 type replyScanner struct {
-	line          []byte // the start of a line whose end has not arrived
+	line          []byte // the start of a line, until the end of the line arrives
 	textBytesLeft int    // bytes of the text that have not arrived
-	elementsLeft  int64  // elements of the reply whose line has not arrived
+	elementsLeft  int64  // elements of the reply that have not arrived
 	arrays        int64  // arrays of the reply that have begun
 	err           error
 }
@@ -114,7 +114,7 @@ func (s *replyScanner) scanLine(line []byte) error {
 	if !isOneOf(lineKinds + textKinds + arrayKinds + mapKinds) {
 		return fmt.Errorf("%w: got a line that begins with %.1q", errReply, line)
 	}
-	if s.elementsLeft == 0 { // the reply before has ended
+	if s.elementsLeft == 0 { // a new reply begins
 		s.elementsLeft, s.arrays = 1, 0
 	}
 	s.elementsLeft--
@@ -125,9 +125,9 @@ func (s *replyScanner) scanLine(line []byte) error {
 	if err != nil && !errors.Is(err, strconv.ErrRange) || line[1] == '+' {
 		return fmt.Errorf("%w: got the length %.20q, want a number", errReply, line[1:])
 	}
-	n = min(n, math.MaxInt32) // more than each bound
+	n = min(n, math.MaxInt32) // MaxInt32 exceeds each bound
 	switch {
-	case n < 0: // there is no text and no array
+	case n < 0: // a missing value
 		return nil
 	case isOneOf(mapKinds):
 		s.elementsLeft, s.arrays = s.elementsLeft+2*n, s.arrays+1

@@ -39,7 +39,7 @@ func drawReply(t *rapid.T, depth int) string {
 	return kind
 }
 
-func TestRepliesWithinBoundsPassInAnyPieces(t *testing.T) {
+func TestRepliesWithinBoundsPassInPiecesOfAnySize(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var replies strings.Builder
 		for range rapid.IntRange(1, 3).Draw(t, "replies") {
@@ -110,12 +110,12 @@ func TestLargeReplyIsRejectedBeforeItsMemoryIsAllocated(t *testing.T) {
 	for _, reply := range []string{"$1000000000\r\nxx", "*100000000\r\n:1\r\n"} {
 		client, _, err := Connect(Server{URL: startReplying(t, reply)}, time.Second)
 		require.NoError(t, err)
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
+		var statsBefore, statsAfter runtime.MemStats
+		runtime.ReadMemStats(&statsBefore)
 		err = client.Get(t.Context(), "key").Err()
-		runtime.ReadMemStats(&after)
+		runtime.ReadMemStats(&statsAfter)
 		assert.ErrorContains(t, err, "the reply of Redis can't be read")
-		assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(100<<20))
+		assert.Less(t, statsAfter.TotalAlloc-statsBefore.TotalAlloc, uint64(100<<20))
 		require.NoError(t, client.Close())
 	}
 }
@@ -127,8 +127,8 @@ func TestIdleConnectionsCanStillBeChecked(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	assert.Implements(t, (*syscall.Conn)(nil), conn)
 	conn, err = boundReplies(func(context.Context, string, string) (net.Conn, error) {
-		near, far := net.Pipe()
-		return near, far.Close()
+		nearEnd, farEnd := net.Pipe()
+		return nearEnd, farEnd.Close()
 	})(t.Context(), "tcp", addr)
 	require.NoError(t, err)
 	_, isSystemConn := conn.(syscall.Conn)

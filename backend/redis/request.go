@@ -13,66 +13,66 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// request is one Take in progress, with a call for each queue of its hits. The Take and the workers share the
-// request, and the last user recycles it.
+// request is one Take in progress. It has a call for each queue that gets hits of the Take. The Take and the workers
+// share the request, and the last user recycles it.
 type request struct {
 	ctx          context.Context // the context of the Take; nil for a probe
-	calls        []*call         // a call for each queue; the capacity has further calls for reuse
-	now          int64           // the time of the hits in microseconds since 1970; 0 for the clock of Redis
+	calls        []*call         // the calls; the capacity has further calls for reuse
+	now          int64           // the time of the hits in microseconds since 1970; 0 means the clock of Redis
 	start        time.Time
-	sendDeadline time.Time // after this time, calls in a queue are not sent
+	sendDeadline time.Time // workers send no call later
 	deadline     time.Time
 
-	users       atomic.Int32  // the number of unanswered calls, plus takeUses while the Take waits
+	users       atomic.Int32  // the number of unanswered calls, plus takeWeight while the Take waits
 	allAnswered chan struct{} // receives a value when all calls are answered while the Take waits
 	timer       *time.Timer   // measures the wait of the Take
 }
 
-// takeUses is the share of a waiting Take in users. It is more than the number of calls.
-const takeUses = 1 << 30
+// takeWeight is what a waiting Take adds to users. It exceeds the number of calls.
+const takeWeight = 1 << 30
 
 type call struct {
 	*request
 	queue      *partitionQueue
 	stage      atomic.Int32
-	names      []byte // the names of the hits' counters in Redis, one after the other
+	names      []byte // the names of the hits' counters in Redis, concatenated
 	hits       []pendingHit
-	lateErrors []*backend.LateError // an error for each hit, if the Take has abandoned the call in stageSent
+	lateErrors []*backend.LateError // an error for each hit, after the Take has abandoned the call in stageSent
 }
 
 // The stages of a call. Either the worker ends a call with stageAnswered, or the Take with stageAbandoned.
 const (
 	stageQueued    int32 = iota
 	stageSent            // the worker has sent the call
-	stageAnswered        // the worker has answered the call; the Take uses the answers
-	stageAbandoned       // the Take does not wait any more, and uses no answer of the call
+	stageAnswered        // the worker has answered the call, and the Take uses the answers
+	stageAbandoned       // the Take has stopped waiting, and ignores the answers
 )
 
 // pendingHit is a hit of a call, with its answer.
 type pendingHit struct {
-	backend.Hit        // without its Key; N is from -limit.MaxHits to limit.MaxHits
+	backend.Hit        // without Key; N is from -limit.MaxHits to limit.MaxHits
 	call               *call
 	answer             answer // the Take reads the answer only in stageAnswered
-	index              int    // place of the hit in the Take
-	nameStart, nameEnd int    // the place of the counter's name in call.names
-	windowPlace        int    // the place in call.names where the window's name starts; 0 without a window
-	chargedWindow      int64  // start of the window; set by setWindow
-	untilEnd           int64  // microseconds until the window ends; set by setWindow
-	refundedHoldExpiry int64  // expiry of the anonymous hold that this refund ends, in microseconds since 1970, or 0
+	index              int    // the place of the hit in the Take
+	nameStart, nameEnd int    // where the counter's name starts and ends in call.names
+	windowPlace        int    // where the window's name starts in call.names; 0 without a window
+	chargedWindow      int64  // the start of the window; setWindow sets it
+	untilEnd           int64  // microseconds until the end of the window; setWindow sets it
+	refundedHoldExpiry int64  // when the anonymous hold of this refund expires, in microseconds since 1970; 0 for other hits
 }
 
 type answer struct {
 	backend.Result
 	isCharged bool  // the hit is all-or-none and Redis has charged the hit
-	decidedAt int64 // the script's time, in microseconds since 1970; 0 without a script
+	decidedAt int64 // the time that the script used, in microseconds since 1970; 0 without the script
 }
 
 func (h *pendingHit) counterName() []byte { return h.call.names[h.nameStart:h.nameEnd] }
 
 func (h *pendingHit) hasWindow() bool { return h.windowPlace > 0 }
 
-// setWindow completes the name of h's counter with the window that the caller has named, or else that contains now,
-// in microseconds since 1970. A second call replaces the window.
+// setWindow appends a window to the name of h's counter. If h names no window, it is the window that contains now, in
+// microseconds since 1970. A second call of setWindow replaces the window.
 func (h *pendingHit) setWindow(now int64) {
 	start, end := h.Limit.WindowAt(cmp.Or(h.Window, now))
 	h.nameEnd = len(h.Limit.AppendWindow(h.call.names[:h.windowPlace], start))
@@ -92,11 +92,11 @@ func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *reques
 	return r
 }
 
-// maxQueuePercent bounds the wait of a hit in the queue to a part of its budget. After this time the hit is not
-// sent, so a long queue does not look like a failure of Redis.
+// maxQueuePercent is the part of its budget that a hit may wait in the queue. Workers send no hit that has waited longer,
+// so a long queue does not look like a failure of Redis.
 const maxQueuePercent = 75
 
-// add adds n hits of h, hit number index of a Take, to the call for q. The result is valid until the next add.
+// add adds n hits of h to the call for q. index is the place of h in the Take. The result is valid until the next add.
 func (r *request) add(q *partitionQueue, index int, h *backend.Hit, n int64) *pendingHit {
 	c := r.callOf(q)
 	start := len(c.names)
@@ -137,7 +137,7 @@ func (r *request) callOf(q *partitionQueue) *call {
 }
 
 func (r *request) send() {
-	r.users.Store(int32(len(r.calls)) + takeUses)
+	r.users.Store(int32(len(r.calls)) + takeWeight)
 	for _, c := range r.calls {
 		if err := c.queue.push(c); err != nil {
 			c.fail(err)
@@ -159,7 +159,7 @@ func (c *call) finish() {
 		c.deliverLate()
 	}
 	switch c.users.Add(-1) {
-	case takeUses:
+	case takeWeight:
 		c.allAnswered <- struct{}{}
 	case 0:
 		c.queue.limiter.recycle(c.request)
@@ -172,19 +172,19 @@ var (
 )
 
 const (
-	// starvedAfter bounds the normal delay after a deadline. If a deadline is noticed later, this process got
-	// no CPU time, and the answer of Redis may wait in its socket.
-	starvedAfter = 10 * time.Millisecond
+	// starvedDelay is the longest normal delay after a deadline. After a longer delay, this process got no CPU
+	// time, and the socket may already have the answer of Redis.
+	starvedDelay = 10 * time.Millisecond
 
 	// starvedGrace is the further wait of a Take in a process that got no CPU time.
 	starvedGrace = 10 * time.Millisecond
 )
 
-// isStarved reports whether a deadline that has passed was noticed late.
-func isStarved(deadline time.Time) bool { return time.Since(deadline) > starvedAfter }
+// isStarved reports whether the process noticed late that a deadline has passed.
+func isStarved(deadline time.Time) bool { return time.Since(deadline) > starvedDelay }
 
-// isStarvedAfterYield yields once, then reports whether a deadline was noticed late. In a process with many busy
-// goroutines, the yield takes long, and the goroutines that talk to Redis wait just as long.
+// isStarvedAfterYield yields once, and then does what isStarved does. With many busy goroutines, the yield takes long, and
+// the goroutines that read the answers of Redis wait just as long.
 func isStarvedAfterYield(deadline time.Time) bool {
 	if !isStarved(deadline) {
 		runtime.Gosched()
@@ -192,8 +192,9 @@ func isStarvedAfterYield(deadline time.Time) bool {
 	return isStarved(deadline)
 }
 
-// wait returns nil once all calls are answered, and errLate after the deadline. In a process that got no CPU time,
-// it first waits for starvedGrace. If ctx ends, it returns another error. After an error, the caller calls abandon.
+// wait returns nil once all calls are answered. After the deadline it returns errLate. If the process got no CPU time, it
+// first waits for starvedGrace, and then returns errStarved. If ctx ends, it returns another error. After an error, the
+// caller calls abandon.
 func (r *request) wait(ctx context.Context) error {
 	err := r.waitFor(ctx, time.Until(r.deadline))
 	if !errors.Is(err, errLate) || !isStarvedAfterYield(r.deadline) {
@@ -233,12 +234,12 @@ func (c *call) copyResults(results []backend.Result) {
 	}
 }
 
-// abandon ends the wait of a Take before all calls are answered. Calls in their queue are then not sent.
+// abandon ends the wait of a Take before all calls are answered. Workers then don't send the calls in their queues.
 func (r *request) abandon(l *Limiter) {
 	for _, c := range r.calls {
 		c.stage.CompareAndSwap(stageQueued, stageAbandoned)
 	}
-	if r.users.Add(-takeUses) == 0 { // the last answer came just now
+	if r.users.Add(-takeWeight) == 0 { // meanwhile, the last answer has come
 		<-r.allAnswered
 		l.recycle(r)
 	}
@@ -296,19 +297,19 @@ func (c *call) abandonSent(results []backend.Result, err error) bool {
 	if !c.stage.CompareAndSwap(stageSent, stageAbandoned) {
 		return false
 	}
-	for i, late := range c.lateErrors {
-		results[c.hits[i].index] = backend.Result{Err: late}
+	for i, lateError := range c.lateErrors {
+		results[c.hits[i].index] = backend.Result{Err: lateError}
 	}
 	return true
 }
 
-// deliverLate passes the answers to the LateErrors of the hits. A late answer denies an all-or-none hit that was not
-// charged.
+// deliverLate passes the answers to the LateErrors of the hits. To an all-or-none hit that was not charged, it passes a
+// denial.
 func (c *call) deliverLate() {
-	for i, late := range c.lateErrors {
+	for i, lateError := range c.lateErrors {
 		h := &c.hits[i]
 		r := h.answer.Result
 		r.Allowed = r.Allowed && (!h.InGroup() || h.answer.isCharged)
-		late.Arrive(r)
+		lateError.Arrive(r)
 	}
 }

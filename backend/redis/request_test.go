@@ -16,31 +16,31 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// An abandoned request is recycled for another Take, which must not find an old answer.
+// Another Take uses the memory of an abandoned request. It must not find an old answer.
 func TestAbandonedRequestLeaksNoResult(t *testing.T) {
 	const calls = 3
-	for answered := range calls + 1 { // before the Take cancels
+	for answeredCalls := range calls + 1 { // the calls that are answered before the Take cancels
 		l := &Limiter{}
 		r := l.newRequest(time.Now(), time.Now(), time.Second)
 		for range calls {
 			r.calls = append(r.calls, &call{request: r, queue: &partitionQueue{limiter: l}})
 		}
-		r.users.Store(calls + takeUses)
+		r.users.Store(calls + takeWeight)
 		for i, c := range append([]*call(nil), r.calls...) {
-			if i == answered {
+			if i == answeredCalls {
 				r.abandon(l)
 			}
 			c.finish()
 		}
-		if answered == calls {
+		if answeredCalls == calls {
 			r.abandon(l)
 		}
-		assert.Empty(t, r.allAnswered, "abandoned after %d answers", answered)
+		assert.Empty(t, r.allAnswered, "abandoned after %d answers", answeredCalls)
 		assert.Empty(t, r.calls, "recycled")
 	}
 }
 
-// newUnitLimiter returns a Limiter without workers over node. All its hits come at unitTime.
+// newUnitLimiter returns a Limiter without workers over node. The time of all hits is unitTime.
 func newUnitLimiter(node client) *Limiter {
 	l := &Limiter{options: Options{Timeout: time.Second, Observer: noObserver{}, CallersClock: true}}
 	l.queues = []*partitionQueue{{limiter: l, instance: &redisInstance{name: "node", client: node}, keysWithTTL: newTTLTable(8)}}
@@ -50,8 +50,7 @@ func newUnitLimiter(node client) *Limiter {
 // unitTime is a time on the first day of 1970.
 var unitTime = time.Unix(100, 0)
 
-// newLimit and perDay return a limit that does not charge denied hits, unless s says so. Hits
-// of n > 0 then need the script.
+// newLimit and perDay return a limit. Unless s charges denied hits, hits with a positive N need the script.
 func newLimit(t require.TestingT, s limit.Spec) *limit.Limit {
 	l, err := limit.New(s)
 	require.NoError(t, err)
@@ -104,7 +103,7 @@ func batchOf(l *Limiter, lim *limit.Limit, keys ...string) (*batch, *call) {
 	return b, r.calls[0]
 }
 
-// movingNode is a node whose slot is being moved. It has only one key of each script.
+// movingNode is a node with a hash slot that moves to another node. The node has only one key of each script.
 type movingNode struct {
 	client
 	mu   sync.Mutex
@@ -151,7 +150,7 @@ func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
 	l := newUnitLimiter(nil)
 	for name, c := range map[string]struct {
 		reply string
-		errs  []string // of hits a and b; empty for none
+		errs  []string // the errors of hits a and b; an empty text means no error
 	}{
 		"complete":                  {"\x97\x01\x00\x00\x02\x00\x00\x09", []string{"", ""}},
 		"short":                     {"\x93\x01\x00\x00", []string{"", `counter "v2:fw86400:b@0": rate limit backend unavailable: the reply of Redis can't be read: it ends before this hit`}},
@@ -180,16 +179,16 @@ func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
 
 func TestEqualLimitsAreSentOnce(t *testing.T) {
 	l := newUnitLimiter(nil)
-	ten, twenty := perDay(t, limit.Spec{Requests: 10}), perDay(t, limit.Spec{Requests: 20})
-	b, c := batchOf(l, ten, "a", "b", "c", "d")
-	c.hits[1].Limit = twenty
-	c.hits[2].Limit = perDay(t, limit.Spec{Requests: 10}) // as a request brings it
+	limitOf10, limitOf20 := perDay(t, limit.Spec{Requests: 10}), perDay(t, limit.Spec{Requests: 20})
+	b, c := batchOf(l, limitOf10, "a", "b", "c", "d")
+	c.hits[1].Limit = limitOf20
+	c.hits[2].Limit = perDay(t, limit.Spec{Requests: 10}) // each request has its own copy of a limit
 	c.hits[3].AllOrNone = true
 	args := b.script.encode(b.hits, 0, 0, false, true, 0)
-	assert.Equal(t, []int64{1, 2, 1, 3}, b.script.rowOf)
+	assert.Equal(t, []int64{1, 2, 1, 3}, b.script.rowNumbers)
 	assert.Len(t, args, 3+4+2)
-	many := make([]string, 100)
-	b, c = batchOf(l, ten, many...)
+	keys := make([]string, 100)
+	b, c = batchOf(l, limitOf10, keys...)
 	for i := range c.hits {
 		c.hits[i].Limit = perDay(t, limit.Spec{Requests: uint32(i % 50)})
 	}
@@ -200,9 +199,9 @@ func TestEqualLimitsAreSentOnce(t *testing.T) {
 func TestQueuedCallIsNotSentLate(t *testing.T) {
 	l := newUnitLimiter(nil)
 	b, c := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a")
-	c.request.users.Store(1 + takeUses)
+	c.request.users.Store(1 + takeWeight)
 	c.request.sendDeadline = time.Now().Add(-time.Millisecond)
-	b.run(t.Context(), []*call{c}) // the nil client would panic
+	b.run(t.Context(), []*call{c}) // a call of the nil client would panic
 	assert.Equal(t, backend.ReasonOverload, backend.ReasonOf(c.hits[0].answer.Err))
 }
 

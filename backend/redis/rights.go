@@ -2,6 +2,7 @@ package redis
 
 import (
 	"cmp"
+	"context"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,32 +13,32 @@ import (
 // RightUse is the feature that needs a right.
 type RightUse uint8
 
-// The uses.
+// The uses of rights.
 const (
-	RightOfAll        RightUse = iota // needed in each deployment
-	RightOfDatabase                   // for a database other than 0
-	RightOfReplicas                   // for Options.WaitReplicas
-	RightOfChecks                     // for Limiter.Check only
-	RightOfCluster                    // in a Cluster
-	RightOfOverrides                  // for package overrides, on its own keys and channels
-	RightOfPrefixes                   // for Limiter.ResetPrefix only
-	RightOfHolds                      // for limits with holds only
-	RightOfIncrements                 // for charges that cost Redis less
-	RightOfWindows                    // for plain charges; EXPIRE takes their place
-	RightOfScripts                    // for all that plain charges can't do
+	RightOfAll        RightUse = iota // each deployment needs it
+	RightOfDatabase                   // a database other than 0 needs it
+	RightOfReplicas                   // Options.WaitReplicas needs it
+	RightOfChecks                     // only Limiter.Check needs it
+	RightOfCluster                    // a Cluster needs it
+	RightOfOverrides                  // overrides need it, with their own keys and channels
+	RightOfPrefixes                   // only Limiter.ResetPrefix needs it
+	RightOfHolds                      // only limits with holds need it
+	RightOfIncrements                 // it makes charges cheaper for Redis
+	RightOfWindows                    // plain charges use it; INCRBY and EXPIRE can take its place
+	RightOfScripts                    // the script needs it
 )
 
 // Right is the right to run a command.
 type Right struct {
-	Command string // in lower case; a subcommand follows a bar
+	Command string // the command in lower case; a subcommand follows a bar
 	Use     RightUse
 
-	args    string // of a harmless run; see runName
-	hasKeys bool   // args has the key of the check
+	args    string // the arguments of a harmless run; see runName
+	hasKeys bool   // args contains the key of the check
 }
 
-// runName stands in the harmless runs for a word: KEY is the key of the check, DB the number of the database, HASH
-// the key of the overrides, and CHANNEL a channel without subscribers.
+// runName replaces a word in the arguments of a harmless run. KEY stands for the key of the check, DB for the number of
+// the database, HASH for the key of the overrides, and CHANNEL for a channel without subscribers.
 type runName struct {
 	value string
 	rule  string // the ACL rule for the value and for similar names, or ""
@@ -49,13 +50,13 @@ type rightRun struct {
 	rule string // the ACL rule for the key or the channel
 }
 
-// rights lists all commands that rls sends. In the harmless runs, SET gives the key of the check a time to live,
-// and DEL comes last.
+// rights lists all commands that rls sends. Among the harmless runs, SET gives the key of the check a time to live, and
+// DEL deletes the key at the end.
 var rights = []Right{
 	{Command: "ping"},
 	{Command: "hello"},
 	{Command: "select", Use: RightOfDatabase, args: "DB"},
-	{Command: "eval", Use: RightOfScripts, args: "return 0"}, // the script is return,
+	{Command: "eval", Use: RightOfScripts, args: "return 0"}, // the script is the word return
 	{Command: "evalsha", Use: RightOfScripts, args: "0000000000000000000000000000000000000000 0"},
 	{Command: "time", Use: RightOfWindows},
 	{Command: "set", Use: RightOfWindows, args: "KEY 0 PX 60000", hasKeys: true},
@@ -86,16 +87,16 @@ var rights = []Right{
 	{Command: "asking", Use: RightOfCluster},
 	{Command: "hgetall", Use: RightOfOverrides, args: "HASH"},
 	{Command: "hget", Use: RightOfOverrides, args: "HASH rls:check"},
-	{Command: "hset", Use: RightOfOverrides, args: "HASH rls:check 0 rls:check"}, // without the last value, so Redis sets nothing
+	{Command: "hset", Use: RightOfOverrides, args: "HASH rls:check 0 rls:check"}, // the last value is missing, so Redis sets nothing
 	{Command: "hdel", Use: RightOfOverrides, args: "HASH rls:check"},
 	{Command: "publish", Use: RightOfOverrides, args: "CHANNEL 0"},
-	{Command: "subscribe", Use: RightOfOverrides}, // needs a connection of its own; see serverCheck.subscribe
+	{Command: "subscribe", Use: RightOfOverrides}, // needs its own connection; see serverCheck.subscribe
 }
 
 // Rights returns all rights that rls can need.
 func Rights() []Right { return slices.Clone(rights) }
 
-// run returns the harmless run of r with these names.
+// run returns the harmless run of r. The key of names is the word that the name replaces.
 func (r Right) run(names map[string]runName) rightRun {
 	run := rightRun{Right: r}
 	var args []any
@@ -108,7 +109,7 @@ func (r Right) run(names map[string]runName) rightRun {
 		}
 		args = append(args, word)
 	}
-	run.cmd = goredis.NewCmd(noContext, args...)
+	run.cmd = goredis.NewCmd(context.Background(), args...) // execute gets the real context
 	return run
 }
 
@@ -133,14 +134,14 @@ type missingRights struct {
 	commands []string
 	patterns []string // ACL rules for keys and channels
 
-	hasExpire bool // the user may run EXPIRE, which RightOfWindows can do without
+	hasExpire bool // the user may run EXPIRE, so rls can count without the rights of RightOfWindows
 }
 
 // deniedCommand matches the name of the command in a refusal of Redis.
 var deniedCommand = regexp.MustCompile(`'([a-z|]+)' command`)
 
-// add adds the right that is missing according to err. pattern is the ACL rule for the key or
-// channel of the command.
+// add adds the right that err says is missing. pattern is the ACL rule for the key or the channel
+// of the command.
 func (m *missingRights) add(err error, command, pattern string) {
 	if !isNoPerm(err) {
 		return
@@ -159,7 +160,7 @@ func (m *missingRights) add(err error, command, pattern string) {
 	}
 }
 
-// finding returns what is missing, and the ACL rules that repair it.
+// finding returns the Finding about the missing rights. Its Advice has the ACL rules. ok is false if no right is missing.
 func (m *missingRights) finding(user string) (f Finding, ok bool) {
 	var rules, texts []string
 	if len(m.commands) > 0 {
@@ -181,22 +182,22 @@ func (m *missingRights) finding(user string) (f Finding, ok bool) {
 	if len(m.patterns) > 0 {
 		return f, true
 	}
-	worst, effects := LevelNote, ""
+	worstLevel, effects := LevelNote, ""
 	for _, use := range m.uses() {
 		e, ok := missingEffects[use]
 		if !ok || use == RightOfWindows && !m.hasExpire {
 			return f, true
 		}
 		effects += ", so " + e.text
-		if worst == LevelNote || e.level == LevelProblem {
-			worst = e.level
+		if worstLevel == LevelNote || e.level == LevelProblem {
+			worstLevel = e.level
 		}
 	}
-	f.Level, f.Text = worst, f.Text+effects
+	f.Level, f.Text = worstLevel, f.Text+effects
 	return f, len(rules) > 0
 }
 
-// missingEffects says what rls does without the rights for a use. Without the rights for another use, rls can't count.
+// missingEffects says what rls does without the rights for a use. rls can't count if a right for any other use is missing.
 var missingEffects = map[RightUse]struct {
 	level Level
 	text  string

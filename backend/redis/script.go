@@ -19,12 +19,12 @@ var (
 	scriptDigest = goredis.NewScript(scriptText).Hash()
 )
 
-// scriptCall encodes hits as a call of the script, and decodes the reply. lua/take.lua documents arguments and reply.
+// scriptCall encodes hits as a call of the script, and decodes the reply. lua/take.lua explains both.
 type scriptCall struct {
-	names        []string // names of the hits' counters, in the memory of their calls
+	names        []string // the names of the hits' counters; the calls own the memory
 	args         []any
 	rows         []limitRow
-	rowOf        []int64 // for each hit: the place of its limit in rows, from 1
+	rowNumbers   []int64 // the place of each hit's limit in rows, from 1
 	packedArgs   []byte  // ARGV[1]
 	packedGroups []byte  // ARGV[2]
 }
@@ -44,19 +44,19 @@ const (
 	modeRefundable   = 8 // added to modeGroup
 )
 
-// retryHeld is the retry time of an allowed hit whose hold existed. An allowed hit with a RetryAfter of r has the
-// retry time retryHeld - r.
-const retryHeld = -2
+// heldRetryTime is the retry time in the reply for an allowed hit that renews a hold. For another allowed hit with a
+// RetryAfter of r, the retry time in the reply is heldRetryTime - r.
+const heldRetryTime = -2
 
-// maxRowSearch bounds the rows among which encode looks for an equal row. Rows may repeat.
+// maxRowSearch is the number of rows among which encode looks for an equal row. If it finds none, it repeats the row.
 const maxRowSearch = 16
 
 // firstKey is the place of the first key in EVALSHA digest numkeys key...
 const firstKey = 3
 
-// encode returns the arguments of the command that runs the script for hits. hasDistinctCounters reports whether each
-// hit has its own counter. The arguments are valid until the next encode. They point to the names of the counters, in
-// the memory of the calls, which go-redis writes before the command is done.
+// encode returns the arguments of the command that runs the script for hits. hasDistinctCounters means that each hit has
+// its own counter. The next encode changes the arguments. The calls own the names of the counters, and keep them until
+// the command is done.
 func (s *scriptCall) encode(hits []*pendingHit, now, jitter int64, mustSendScript, hasDistinctCounters bool, refundTime int64) []any {
 	s.args, s.names = s.args[:0], s.names[:0]
 	if mustSendScript {
@@ -66,11 +66,11 @@ func (s *scriptCall) encode(hits []*pendingHit, now, jitter int64, mustSendScrip
 	}
 	s.args = append(s.args, len(hits))
 
-	s.rows, s.rowOf = s.rows[:0], s.rowOf[:0]
+	s.rows, s.rowNumbers = s.rows[:0], s.rowNumbers[:0]
 	hasGroups := false
 	for _, h := range hits {
 		s.names = append(s.names, asString(h.counterName()))
-		s.rowOf = append(s.rowOf, s.row(h))
+		s.rowNumbers = append(s.rowNumbers, s.rowNumber(h))
 		hasGroups = hasGroups || h.InGroup() && (len(h.call.hits) > 1 || h.call.hasOtherCalls())
 	}
 	for i := range s.names {
@@ -78,13 +78,13 @@ func (s *scriptCall) encode(hits []*pendingHit, now, jitter int64, mustSendScrip
 	}
 
 	b := msgp.AppendArrayHeader(s.packedArgs[:0], uint32(5+5*len(s.rows)+2*len(hits)))
-	b = appendInts(b, now, jitter, oneIf(hasDistinctCounters), refundTime, int64(len(s.rows)))
+	b = appendInts(b, now, jitter, boolToInt(hasDistinctCounters), refundTime, int64(len(s.rows)))
 	for _, r := range s.rows {
 		b = msgp.AppendString(b, r.algorithm.String())
 		b = appendInts(b, r.max, r.period, r.capacity, int64(r.mode))
 	}
 	for i, h := range hits {
-		b = msgp.AppendInt64(b, s.rowOf[i])
+		b = msgp.AppendInt64(b, s.rowNumbers[i])
 		b = appendHits(b, h)
 	}
 	s.packedArgs = b
@@ -92,15 +92,16 @@ func (s *scriptCall) encode(hits []*pendingHit, now, jitter int64, mustSendScrip
 	s.packedGroups = s.packedGroups[:0]
 	if hasGroups {
 		n := uint32(0)
-		eachCall(hits, func([]*pendingHit) { n++ })
+		forEachCall(hits, func([]*pendingHit) { n++ })
 		s.packedGroups = msgp.AppendArrayHeader(s.packedGroups, n)
-		eachCall(hits, func(group []*pendingHit) { s.packedGroups = msgp.AppendInt64(s.packedGroups, int64(len(group))) })
+		forEachCall(hits, func(group []*pendingHit) { s.packedGroups = msgp.AppendInt64(s.packedGroups, int64(len(group))) })
 	}
 	s.args = append(s.args, asString(s.packedArgs), asString(s.packedGroups))
 	return s.args
 }
 
-// appendHits appends the number of h's hits, and the id or the expiry of the hold that h names or refunds.
+// appendHits appends the number of hits of h. If h names or refunds a hold, it also appends the id or the expiry of
+// the hold.
 func appendHits(b []byte, h *pendingHit) []byte {
 	if !h.Limit.Algorithm.HasHolds() || h.HoldID == "" && h.refundedHoldExpiry == 0 {
 		return msgp.AppendInt64(b, h.N)
@@ -113,8 +114,8 @@ func appendHits(b []byte, h *pendingHit) []byte {
 	return msgp.AppendString(b, h.HoldID)
 }
 
-// row returns the place of h's limit in s.rows, from 1. It adds a row if none is equal.
-func (s *scriptCall) row(h *pendingHit) int64 {
+// rowNumber returns the place of h's limit in s.rows, from 1. It adds a row if no row has this limit.
+func (s *scriptCall) rowNumber(h *pendingHit) int64 {
 	r := limitRow{algorithm: h.Limit.Algorithm, max: h.Limit.Max(), period: h.Limit.Period(), capacity: h.Limit.Capacity()}
 	if h.Limit.HasBurst() {
 		r.capacity = -r.capacity
@@ -150,7 +151,7 @@ func appendInts(b []byte, numbers ...int64) []byte {
 	return b
 }
 
-func oneIf(b bool) int64 {
+func boolToInt(b bool) int64 {
 	if b {
 		return 1
 	}
@@ -160,7 +161,7 @@ func oneIf(b bool) int64 {
 // asString returns b as a string without a copy. The string is valid as long as b does not change.
 func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// errReply is wrapped by the errors of a reply that does not have the expected form.
+// errReply is in the chain of each error about a reply without the expected form.
 var errReply = errors.New("the reply of Redis can't be read")
 
 var errShortReply = fmt.Errorf("%w: it ends before this hit", errReply)
@@ -171,10 +172,10 @@ type keyError string
 func (e keyError) Error() string { return string(e) }
 func (keyError) RedisError()     {}
 
-// decode sets the answers of hits from the script's reply. A hit without an answer gets an error.
+// decode sets the answers of hits from the reply of the script. A hit without an answer in reply gets an error.
 func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
 	size, rest, err := msgp.ReadArrayHeaderBytes(reply)
-	next := func() (n int64) {
+	nextInt := func() (n int64) {
 		if err == nil {
 			n, rest, err = msgp.ReadInt64Bytes(rest)
 		}
@@ -185,27 +186,27 @@ func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
 			h.fail(server, errShortReply)
 			continue
 		}
-		spent, reset, retry := next(), next(), next()
+		spent, reset, retry := nextInt(), nextInt(), nextInt()
 		mayEndEarly := reset < 0
 		if mayEndEarly {
 			reset = -1 - reset
 		}
 		h.answer = answer{Result: backend.Result{Source: backend.SourceRedis, MayEndEarly: mayEndEarly, Result: limit.Result{
-			Allowed: retry == 0 || retry <= retryHeld, Remaining: h.Limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
-			Held: retry == retryHeld,
+			Allowed: retry == 0 || retry <= heldRetryTime, Remaining: h.Limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
+			Held: retry == heldRetryTime,
 		}}}
-		if retry <= retryHeld {
-			h.answer.RetryAfter = retryHeld - retry
+		if retry <= heldRetryTime {
+			h.answer.RetryAfter = heldRetryTime - retry
 		}
 	}
 	if int(size) > 3*len(hits) {
-		now := next()
+		now := nextInt()
 		for _, h := range hits {
 			h.answer.decidedAt = now
 		}
 	}
 	for elementsLeft := int(size) - 3*len(hits) - 1; elementsLeft > 0 && err == nil; elementsLeft -= 2 {
-		i, text := next(), ""
+		i, text := nextInt(), ""
 		if err == nil {
 			text, rest, err = msgp.ReadStringBytes(rest)
 		}
@@ -216,7 +217,7 @@ func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
 			hits[i-1].fail(server, keyError(text))
 		}
 	}
-	if err != nil { // any hit may be one of the failed hits
+	if err != nil { // the error can concern any hit
 		err = fmt.Errorf("%w: %w", errReply, err)
 		for _, h := range hits {
 			if h.answer.Err == nil {

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	maxRetryPause = 16 * time.Millisecond // before hits that Redis has refused are sent again
-	maxParts      = 8                     // of a batch that are in flight at once after redirects
+	maxRetryPause = 16 * time.Millisecond // the longest pause before rls sends refused hits again
+	maxParts      = 8                     // the most parts of a redirected batch in flight at once
 )
 
-// send executes the hits in Redis and answers them. While Redis refuses some of the hits, send sends these hits again
-// until ctx ends. It returns the first error of the whole batch. An error of one key goes only to that key's hits.
+// send lets Redis execute the hits, and answers them. If Redis refuses some of the hits, send sends these hits again
+// until ctx ends. It returns the first error of the whole batch. An error of one key goes only to the hits of this key.
 func (b *batch) send(ctx context.Context) error {
 	b.batchError, b.mustSendScript, b.replicasMissing = nil, false, false
 	s, err := b.findServer(ctx)
@@ -57,7 +57,7 @@ func (b *batch) send(ctx context.Context) error {
 	}
 	b.queue.counts.remember(b)
 	if b.hasGroups {
-		eachCall(b.hits, markCharged)
+		forEachCall(b.hits, markCharged)
 	}
 	return b.batchError
 }
@@ -83,17 +83,17 @@ func (b *batch) setNow(ctx context.Context, s *server) error {
 // attempt is one pipeline to a server, with the hits of a batch that have no answer yet.
 type attempt struct {
 	server *server
-	script noRetryString // the call of the script; its StringCmd is nil if no hit needs the script
-	clock  *goredis.Cmd  // nil if the clock of the server is not measured
+	script noRetryString // the call of the script; script.StringCmd is nil if no hit needs the script
+	clock  *goredis.Cmd  // the TIME command; nil if the attempt does not measure the clock
 
-	earlierTTLCommands []goredis.Cmder // set the times to live of keys that earlier batches have charged
-	newTTLCommands     []goredis.Cmder // set the times to live of keys that this attempt has charged
-	redirected         []*pendingHit   // hits whose key is on another server
-	refusal            error           // an error of commands that Redis can execute later, or nil
+	oldTTLCommands []goredis.Cmder // set the times to live of keys that earlier batches have charged
+	newTTLCommands []goredis.Cmder // set the times to live of keys that this attempt has charged
+	redirected     []*pendingHit   // hits with a key on another server
+	refusal        error           // an error of commands that Redis can execute later, or nil
 }
 
-// sendOnce sends the hits without an answer to s, and answers the hits that Redis decides. It returns the error of
-// hits that Redis can decide only later.
+// sendOnce sends the hits without an answer to s, and answers the hits that Redis decides. If Redis can decide some
+// hits only later, sendOnce returns the error of these hits.
 func (b *batch) sendOnce(ctx context.Context, s *server) (refusal error) {
 	a := attempt{server: s}
 	b.buildCommands(ctx, &a)
@@ -102,7 +102,7 @@ func (b *batch) sendOnce(ctx context.Context, s *server) (refusal error) {
 	if a.clock != nil && s.clock.addReply(start, a.clock) == nil {
 		b.queue.limiter.adaptTimeout(&s.clock)
 	}
-	b.queue.keysWithoutTTL.addForResend(a.earlierTTLCommands)
+	b.queue.keysWithoutTTL.addForResend(a.oldTTLCommands)
 	b.reportedKinds = 0
 	b.applyCounterReplies(&a)
 	b.applyScriptReply(&a)
@@ -115,17 +115,17 @@ func (b *batch) sendOnce(ctx context.Context, s *server) (refusal error) {
 func (b *batch) buildCommands(ctx context.Context, a *attempt) {
 	q := b.queue
 	b.commands = b.commands[:0]
-	for _, c := range b.counters.all {
+	for _, c := range b.counters.list {
 		if !c.isDone {
 			b.commands = c.encode(b.commands, q.keysWithTTL.contains(c.hash), q.instance)
 		}
 	}
 	if len(b.commands) > 0 && q.limiter.chargesInSteps() {
-		if b.readMark == nil {
-			b.readMark = goredis.NewStringCmd(context.Background(), "GET", q.keyspace.refundableMark())
+		if b.readMarkCommand == nil {
+			b.readMarkCommand = goredis.NewStringCmd(context.Background(), "GET", q.keyspace.refundableMark())
 		}
-		b.readMark.SetErr(nil)
-		b.commands = append(b.commands, b.readMark)
+		b.readMarkCommand.SetErr(nil)
+		b.commands = append(b.commands, b.readMarkCommand)
 	}
 	if !b.isScriptDone {
 		if b.mayRefund {
@@ -140,12 +140,12 @@ func (b *batch) buildCommands(ctx context.Context, a *attempt) {
 		a.clock = newTimeCommand(ctx)
 		b.commands = append(b.commands, a.clock)
 	}
-	a.earlierTTLCommands = q.keysWithoutTTL.takeCommands()
-	b.commands = append(b.commands, a.earlierTTLCommands...)
+	a.oldTTLCommands = q.keysWithoutTTL.takeCommands()
+	b.commands = append(b.commands, a.oldTTLCommands...)
 }
 
-// scriptTime returns the time for the script: the time of the requests, or the time of the batch if all hits have
-// windows, or 0 for the clock of Redis.
+// scriptTime returns the time that the script uses: the time of the requests, or the time of the batch if all hits have
+// windows, or 0. With 0, the script reads the clock of Redis.
 func (b *batch) scriptTime() int64 {
 	if now := b.scriptHits[0].call.now; now != 0 {
 		return now
@@ -177,7 +177,7 @@ func (b *batch) sendCommands(ctx context.Context, s *server) {
 func (b *batch) applyCounterReplies(a *attempt) {
 	q := b.queue
 	mayEndEarly := b.hasRefundableMark()
-	for _, c := range b.counters.all {
+	for _, c := range b.counters.list {
 		if c.isDone {
 			continue
 		}
@@ -200,7 +200,7 @@ func (b *batch) applyCounterReplies(a *attempt) {
 				h.fail(q.instance.name, err)
 			}
 		default:
-			if outcome == outcomeUnanswered && !c.plain.isRead {
+			if outcome == outcomeUnanswered && !c.commands.isPeek {
 				q.keysWithoutTTL.addUnanswered(q.instance.newTTLCommand(string(c.name), c.ttl))
 			}
 			c.isDone = b.applyFailure(a, c.hits, outcome, err)
@@ -208,13 +208,13 @@ func (b *batch) applyCounterReplies(a *attempt) {
 	}
 }
 
-// hasRefundableMark reports whether the partition may have its refundableMark. A user who may not read the mark may
-// not run the script, which alone charges groups.
+// hasRefundableMark reports whether the partition may have its refundableMark. Without the right to read the mark, it
+// returns false: a user without this right can't run the script, and only the script charges groups.
 func (b *batch) hasRefundableMark() bool {
-	if b.readMark == nil {
+	if b.readMarkCommand == nil {
 		return false
 	}
-	err := b.readMark.Err()
+	err := b.readMarkCommand.Err()
 	return err == nil || !errors.Is(err, goredis.Nil) && KindOf(err) != KindNoPerm
 }
 
@@ -231,7 +231,7 @@ func (b *batch) applyScriptReply(a *attempt) {
 	case isNoPerm(err) && !isAboutKey(err): // the user may not run EVALSHA
 		b.reportError(err)
 		b.isScriptDone = true
-		for _, h := range b.scriptHits { // no failure of Redis, which counts other hits
+		for _, h := range b.scriptHits { // Redis has not failed, because it counts other hits
 			h.answer = answer{Result: backend.Result{Err: &backend.Error{Reason: backend.ReasonOutage, NotSent: true, Cause: err}}}
 		}
 	case outcome == outcomeUnknownScript && !b.mustSendScript:
@@ -242,8 +242,8 @@ func (b *batch) applyScriptReply(a *attempt) {
 	}
 }
 
-// applyFailure handles the error of a command. It fails the hits of the command and returns true, or it leaves them
-// to a later attempt and returns false. Hits that were redirected are sent key by key.
+// applyFailure handles the error of a command. It fails the hits of the command and returns true, or it leaves these
+// hits to a later attempt and returns false. It returns true for redirected hits too, which sendEachKey sends.
 func (b *batch) applyFailure(a *attempt, hits []*pendingHit, outcome replyOutcome, err error) (isDone bool) {
 	b.reportError(err)
 	switch {
@@ -266,26 +266,26 @@ func (b *batch) sendEachKey(ctx context.Context, hits []*pendingHit) {
 	if len(hits) == 0 {
 		return
 	}
-	b.replicasMissing = b.replicasMissing || b.queue.limiter.options.WaitReplicas > 0 // no part waits for replicas
-	byName := map[string][]*pendingHit{}
+	b.replicasMissing = b.replicasMissing || b.queue.limiter.options.WaitReplicas > 0 // the parts don't wait for replicas
+	hitsByName := map[string][]*pendingHit{}
 	for _, h := range hits {
 		name := string(h.counterName())
-		byName[name] = append(byName[name], h)
+		hitsByName[name] = append(hitsByName[name], h)
 	}
-	var running sync.WaitGroup
+	var senders sync.WaitGroup
 	semaphore := make(chan struct{}, maxParts)
-	for _, hits := range byName {
+	for _, hits := range hitsByName {
 		semaphore <- struct{}{}
-		running.Go(func() {
-			part := batch{queue: b.queue, hits: hits, hasOneKey: true, deadline: b.deadline, answerDeadline: b.answerDeadline}
-			_ = part.send(ctx) // the hits have the error
+		senders.Go(func() {
+			partBatch := batch{queue: b.queue, hits: hits, hasOneKey: true, deadline: b.deadline, answerDeadline: b.answerDeadline}
+			_ = partBatch.send(ctx) // send also sets the error in the hits
 			<-semaphore
 		})
 	}
-	running.Wait()
+	senders.Wait()
 }
 
-// reconnect looks for the servers again, because server s has not answered. s is nil if it is not known.
+// reconnect looks for the servers again after server s has not answered. s is nil if the server is unknown.
 func (b *batch) reconnect(s *server) {
 	if s != nil {
 		s.clock.expire()
@@ -293,7 +293,7 @@ func (b *batch) reconnect(s *server) {
 	b.queue.instance.client.findServersAgain(s)
 }
 
-// reportError passes an error of more than one key to the Observer, each kind once in an attempt.
+// reportError passes an error to the Observer, but each kind only once in an attempt.
 func (b *batch) reportError(err error) {
 	kind := KindOf(err)
 	if kind == KindTimeout && b.lateWatch.isLate() {
@@ -333,19 +333,19 @@ func hitsText(n int) string {
 }
 
 const (
-	replicaPause = time.Second      // without WAIT, after too few replicas had the charges of a batch
-	waitMargin   = time.Millisecond // that Redis gets to send its answer after the timeout of WAIT
+	replicaPause = time.Second      // how long rls sends no WAIT after a WAIT with too few replicas
+	waitMargin   = time.Millisecond // the time for the answer of Redis after the timeout of WAIT
 )
 
-// sendAndAwaitReplicas sends the commands of the batch, and then waits until enough replicas have the charges. The
-// wait ends early enough for the answers to reach their callers.
+// sendAndAwaitReplicas sends the commands of the batch, and then waits until enough replicas have the charges. It ends
+// the wait early, so that the answers still reach their callers.
 func (b *batch) sendAndAwaitReplicas(ctx context.Context, s *server) {
 	if microsSinceProcessStart() < s.noWaitUntil.Load() {
 		b.replicasMissing = true
 		s.execute(ctx, b.commands)
 		return
 	}
-	conn := s.node.Conn() // WAIT concerns the writes of its own connection
+	conn := s.node.Conn() // WAIT waits only for the writes of its connection
 	defer func() { _ = conn.Close() }()
 	runPipeline(ctx, conn, b.commands)
 	if !b.awaitReplicas(ctx, conn) {
@@ -354,8 +354,8 @@ func (b *batch) sendAndAwaitReplicas(ctx context.Context, s *server) {
 	}
 }
 
-// awaitReplicas reports whether enough replicas have the charges of the connection. It takes at most a quarter of
-// Timeout, and half of the time that is left for the batch.
+// awaitReplicas reports whether enough replicas have the charges that conn has sent. It waits at most a quarter of
+// Timeout, and at most half of the time that is left for the batch.
 func (b *batch) awaitReplicas(ctx context.Context, conn *goredis.Conn) bool {
 	o := &b.queue.limiter.options
 	waitTime := min(b.queue.limiter.Timeout()/4, time.Until(b.deadline)/2) - waitMargin

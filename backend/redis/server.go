@@ -18,7 +18,7 @@ type client interface {
 	Close() error
 	pipeliner
 
-	// masterOf returns the server that has key.
+	// masterOf returns the master that has key.
 	masterOf(ctx context.Context, key string) (*server, error)
 
 	// eachMaster calls f with each master, possibly at the same time. It returns the first error.
@@ -27,15 +27,15 @@ type client interface {
 	// roundTrip returns the time of a round trip to the slowest server, or 0 if none has been measured.
 	roundTrip() time.Duration
 
-	// findServersAgain looks for the servers again, in the background, and forgets the failed server if any.
-	findServersAgain(failed *server)
+	// findServersAgain looks for the servers again in the background. It forgets failedServer, unless it is nil.
+	findServersAgain(failedServer *server)
 }
 
 type server struct {
 	pipeliner
 	node        *goredis.Client // the same client as pipeliner
 	clock       serverClock
-	noWaitUntil atomic.Int64 // result of microsSinceProcessStart; no WAIT for replicas is sent earlier
+	noWaitUntil atomic.Int64 // a result of microsSinceProcessStart; rls sends no WAIT earlier
 }
 
 // pipeliner opens pipelines to one server. It is a client or a connection of go-redis.
@@ -57,7 +57,7 @@ type servers struct {
 	cluster *goredis.ClusterClient // nil without a Cluster
 	single  *server                // nil in a Cluster
 
-	masters sync.Map // *server by the *goredis.Client of each master of a Cluster
+	masters sync.Map // the *server of each master of a Cluster; the key is the *goredis.Client
 }
 
 func newServers(c goredis.UniversalClient) *servers {
@@ -111,12 +111,12 @@ func (s *servers) eachMaster(ctx context.Context, f func(ctx context.Context, no
 	return s.cluster.ForEachMaster(ctx, f)
 }
 
-// findServersAgain implements client. go-redis itself reloads the hash slots of a Cluster only for commands that it may
-// repeat.
-func (s *servers) findServersAgain(failed *server) {
+// findServersAgain implements client. It is needed because go-redis itself reloads the hash slots of a Cluster only for
+// commands that it may repeat.
+func (s *servers) findServersAgain(failedServer *server) {
 	if s.cluster != nil {
-		if failed != nil {
-			s.masters.Delete(failed.node)
+		if failedServer != nil {
+			s.masters.Delete(failedServer.node)
 		}
 		s.cluster.ReloadState(context.Background())
 	}

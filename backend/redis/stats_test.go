@@ -84,11 +84,11 @@ func TestErrorsOfRealRedisHaveTheirKind(t *testing.T) {
 			observer := new(kindRecorder)
 			l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Observer: observer}), perDay(t, 100)
 			awaitRecovery(t, l, lim)
-			before := observer.count(c.kind)
+			countBefore := observer.count(c.kind)
 			c.breaks(t, s)
 			polltest.Until(t, testTimeout, func() bool {
 				take(l, hit("key", lim, 1))
-				return observer.count(c.kind) > before
+				return observer.count(c.kind) > countBefore
 			})
 			assert.Zero(t, observer.count(redis.KindOther))
 		})
@@ -169,7 +169,7 @@ func TestProbesNoticeLostCounters(t *testing.T) {
 	assert.False(t, probe())
 	assert.True(t, probe())
 
-	other := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout})
-	require.NoError(t, other.Probe(t.Context(), 0))
-	assert.False(t, other.KeepsCounters(0), "each process has its own counter")
+	otherLimiter := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout})
+	require.NoError(t, otherLimiter.Probe(t.Context(), 0))
+	assert.False(t, otherLimiter.KeepsCounters(0), "each process has its own counter")
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// Take implements backend.Limiter. It returns as soon as ctx ends or the budget is used up. Then the caller does not
-// know whether Redis charges the hits in flight.
+// Take implements backend.Limiter. It returns as soon as ctx ends or the budget is used up. In both cases, the caller
+// does not know whether Redis charges the hits in flight.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	if len(hits) == 0 {
 		return
@@ -44,8 +44,8 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 // chargesInSteps reports whether a group can be charged in several steps, because its hits are in several partitions.
 func (l *Limiter) chargesInSteps() bool { return len(l.queues) > 1 }
 
-// refundTime returns the time in milliseconds in which a charge can be refunded, or 0 if no group is charged in
-// several steps. A late Redis can execute the refund after the end of the Take.
+// refundTime returns for how many milliseconds Redis can still execute the refund of a charge, or 0 if no group is
+// charged in several steps. A late Redis can execute a refund after the end of the Take.
 func (l *Limiter) refundTime() int64 {
 	if !l.chargesInSteps() {
 		return 0
@@ -53,8 +53,8 @@ func (l *Limiter) refundTime() int64 {
 	return (2*l.options.Timeout + lateAnswerTime).Milliseconds()
 }
 
-// budget returns how long a Take may last: the timeout, or at most three quarters of the time until the caller's
-// deadline, so that another Limiter can still decide. By default Envoy waits 20 ms.
+// budget returns how long a Take may last: at most the timeout, and at most three quarters of the time until the
+// caller's deadline, so that another Limiter can still decide. By default, Envoy waits 20 ms.
 func (l *Limiter) budget(ctx context.Context, now time.Time) time.Duration {
 	if end, ok := ctx.Deadline(); ok {
 		return min(l.Timeout(), end.Sub(now)*3/4)
@@ -62,8 +62,8 @@ func (l *Limiter) budget(ctx context.Context, now time.Time) time.Duration {
 	return l.Timeout()
 }
 
-// refund takes back the charges of a Take in other partitions if a hit denies the group. Other callers see the
-// charges until the refund arrives. refund skips a charge whose window may have ended.
+// refund refunds the charges of chargedRequest after a hit has denied the group. Other callers see the charges until
+// the refund arrives. refund skips a charge if its window may have ended.
 func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *request, hits []backend.Hit, results []backend.Result) {
 	var r *request
 	for _, c := range chargedRequest.calls {

@@ -16,10 +16,10 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-// distance is the way to a Redis. Its connections delay what they write.
+// distance is a network to a distant Redis. Its connections delay their writes.
 type distance struct {
 	roundTrip atomic.Int64 // nanoseconds
-	slowOnce  atomic.Int64 // nanoseconds; of the next write only
+	slowOnce  atomic.Int64 // nanoseconds; only the next write has this delay
 }
 
 type distantConn struct {
@@ -37,7 +37,7 @@ func (d *distance) dial(ctx context.Context, network, address string) (net.Conn,
 	return distantConn{conn, d}, err
 }
 
-// openNear returns a Limiter with AutoTimeout that has measured short round trips only.
+// openNear returns a Limiter with AutoTimeout. It has measured only short round trips.
 func openNear(t *testing.T) (*redis.Limiter, *distance) {
 	way := &distance{}
 	l := open(t, redis.Options{Main: redis.Server{URL: redistest.Start(t).Addr}, AutoTimeout: true, Dial: way.dial})
@@ -48,32 +48,32 @@ func openNear(t *testing.T) (*redis.Limiter, *distance) {
 	return l, way
 }
 
-func TestProbeFitsTimeoutToLongerRoundTrip(t *testing.T) {
+func TestTimeoutGrowsWithTheRoundTripOfAProbe(t *testing.T) {
 	t.Parallel()
-	l, way := openNear(t)
-	way.roundTrip.Store(int64(60 * time.Millisecond))
+	l, distance := openNear(t)
+	distance.roundTrip.Store(int64(60 * time.Millisecond))
 	require.NoError(t, l.Probe(t.Context(), 0))
 	assert.GreaterOrEqual(t, l.Timeout(), 180*time.Millisecond)
 	polltest.Until(t, 30*time.Second, func() bool { return take(l, hit("a", perDay(t, 9), 1))[0].Err == nil }, "a call has time for the round trip")
 
-	way.roundTrip.Store(0)
+	distance.roundTrip.Store(0)
 	l.MeasureRoundTrip(t.Context())
 	assert.Less(t, l.Timeout(), 180*time.Millisecond)
 }
 
-func TestOneSlowProbeKeepsTimeout(t *testing.T) {
+func TestOneSlowProbeDoesNotRaiseTheTimeout(t *testing.T) {
 	t.Parallel()
-	l, way := openNear(t)
-	way.slowOnce.Store(int64(100 * time.Millisecond))
+	l, distance := openNear(t)
+	distance.slowOnce.Store(int64(100 * time.Millisecond))
 	require.NoError(t, l.Probe(t.Context(), 0))
 	assert.Less(t, l.Timeout(), 180*time.Millisecond)
 }
 
-// A breaker that stays closed because some calls are in time leaves the timeout to the calls.
-func TestCallsFitTimeoutToLongerRoundTrip(t *testing.T) {
+// If some calls are in time, the breaker stays closed, and no probe adapts the timeout. Calls must adapt it.
+func TestTimeoutGrowsWithTheRoundTripOfCalls(t *testing.T) {
 	t.Parallel()
-	l, way := openNear(t)
-	way.roundTrip.Store(int64(60 * time.Millisecond))
+	l, distance := openNear(t)
+	distance.roundTrip.Store(int64(60 * time.Millisecond))
 	l.MeasureRoundTrip(t.Context())
 	require.Equal(t, 50*time.Millisecond, l.Timeout())
 	for i := 0; i < 40 && l.Timeout() < 180*time.Millisecond; i++ {

@@ -17,7 +17,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestParseServer(t *testing.T) {
+func TestEachFormOfAURLIsParsed(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		in   Server
@@ -35,8 +35,8 @@ func TestParseServer(t *testing.T) {
 		{"user and password", Server{URL: "a:1", Auth: "u:p:q"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, login: login{"u", "p:q"}}},
 		{"auth wins", Server{URL: "redis://u:p@a:1", Auth: "q"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, login: login{"u", "q"}}},
 		{"cluster", Server{Kind: Cluster, URL: "redis://u:p@a:1, b:2", SocketType: "unix"}, address{kind: Cluster, network: "tcp", nodes: []string{"a:1", "b:2"}, login: login{"u", "p"}}},
-		{"sentinels", Server{Kind: Sentinel, URL: "m,redis://u:p@a:1,b:2", Auth: "q"}, address{kind: Sentinel, network: "tcp", master: "m", nodes: []string{"a:1", "b:2"}, login: login{"", "q"}, sentinels: login{"u", "p"}}},
-		{"sentinel auth", Server{Kind: Sentinel, URL: "m,a:1", SentinelAuth: "u:p"}, address{kind: Sentinel, network: "tcp", master: "m", nodes: []string{"a:1"}, sentinels: login{"u", "p"}}},
+		{"sentinels", Server{Kind: Sentinel, URL: "m,redis://u:p@a:1,b:2", Auth: "q"}, address{kind: Sentinel, network: "tcp", master: "m", nodes: []string{"a:1", "b:2"}, login: login{"", "q"}, sentinelLogin: login{"u", "p"}}},
+		{"sentinel auth", Server{Kind: Sentinel, URL: "m,a:1", SentinelAuth: "u:p"}, address{kind: Sentinel, network: "tcp", master: "m", nodes: []string{"a:1"}, sentinelLogin: login{"u", "p"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := parse(c.in)
@@ -44,15 +44,15 @@ func TestParseServer(t *testing.T) {
 			assert.Equal(t, c.want, got)
 		})
 	}
-	secure, err := parse(Server{URL: "rediss://a:1"})
+	tlsAddress, err := parse(Server{URL: "rediss://a:1"})
 	require.NoError(t, err)
-	assert.NotNil(t, secure.tls)
+	assert.NotNil(t, tlsAddress.tls)
 }
 
-func TestParseServerErrors(t *testing.T) {
+func TestBadURLsAreErrorsWithoutSecrets(t *testing.T) {
 	for _, c := range []struct {
-		in   Server
-		says string
+		in       Server
+		wantText string
 	}{
 		{Server{}, "URL: got none"},
 		{Server{URL: "a"}, "host:port"},
@@ -70,7 +70,7 @@ func TestParseServerErrors(t *testing.T) {
 		{Server{URL: "unix:///a", Kind: Cluster}, "unix://"},
 	} {
 		_, err := parse(c.in)
-		if assert.ErrorContains(t, err, c.says, c.in.URL) {
+		if assert.ErrorContains(t, err, c.wantText, c.in.URL) {
 			assert.NotContains(t, err.Error(), "secret")
 			assert.NotContains(t, err.Error(), "sec/ret")
 		}
@@ -98,7 +98,7 @@ func TestEachBatchHasAConnection(t *testing.T) {
 	}
 }
 
-// The bounds of CACHE_KEY_PREFIX and REDIS_CLUSTER_PARTITIONS.
+// The test uses the bounds of CACHE_KEY_PREFIX and REDIS_CLUSTER_PARTITIONS.
 const maxPrefix, maxPartitions = 64, 1024
 
 func TestNewRejectsBadAddresses(t *testing.T) {
@@ -112,11 +112,11 @@ func TestBudgetIsLessThanTheCallersDeadline(t *testing.T) {
 	now := time.Now()
 	l := &Limiter{options: Options{Timeout: 50 * time.Millisecond}}
 	assert.Equal(t, 50*time.Millisecond, l.budget(t.Context(), now))
-	for within, want := range map[time.Duration]time.Duration{
+	for roundTrip, want := range map[time.Duration]time.Duration{
 		time.Second:           50 * time.Millisecond,
 		20 * time.Millisecond: 15 * time.Millisecond,
 	} {
-		ctx, cancel := context.WithDeadline(t.Context(), now.Add(within))
+		ctx, cancel := context.WithDeadline(t.Context(), now.Add(roundTrip))
 		defer cancel()
 		assert.Equal(t, want, l.budget(ctx, now))
 	}
@@ -134,15 +134,15 @@ func TestLongKeysAreHashed(t *testing.T) {
 		if l.Algorithm.CountsWindows() {
 			room = maxWindowName
 		}
-		longest := strings.Repeat("x", maxKey-room-len(start+":"))
-		assert.Equal(t, start+":"+longest, name(l, longest))
-		hashed := name(l, longest+"y")
-		assert.Len(t, hashed, maxKey-room)
-		assert.Regexp(t, "^"+regexp.QuoteMeta(start)+`#[\w-]{43}:x+$`, hashed)
+		longestKey := strings.Repeat("x", maxKey-room-len(start+":"))
+		assert.Equal(t, start+":"+longestKey, name(l, longestKey))
+		hashedName := name(l, longestKey+"y")
+		assert.Len(t, hashedName, maxKey-room)
+		assert.Regexp(t, "^"+regexp.QuoteMeta(start)+`#[\w-]{43}:x+$`, hashedName)
 	}
 }
 
-func TestWindowEndsTheName(t *testing.T) {
+func TestNameOfACounterEndsWithTheWindow(t *testing.T) {
 	minute, quarter := newLimit(t, limit.Spec{Unit: limit.Minute}), newLimit(t, limit.Spec{Unit: limit.Millisecond, Multiplier: 250})
 	assert.Equal(t, "name@1763784000", string(minute.AppendWindow([]byte("name"), 1_763_784_000_000_000)))
 	assert.Equal(t, "name@1763784000250", string(quarter.AppendWindow([]byte("name"), 1_763_784_000_250_000)))
@@ -164,7 +164,7 @@ func TestNoTwoCountersHaveOneName(t *testing.T) {
 		}
 		return name
 	}
-	seen := map[string]string{}
+	counterByName := map[string]string{}
 	rapid.Check(t, func(t *rapid.T) {
 		l := rapid.SampledFrom(limits).Draw(t, "limit")
 		window := rapid.Int64Range(0, 30).Draw(t, "window")
@@ -182,10 +182,10 @@ func TestNoTwoCountersHaveOneName(t *testing.T) {
 		if l.Algorithm.CountsWindows() {
 			counter += fmt.Sprint("\x00", window)
 		}
-		if other, ok := seen[name]; ok && other != counter {
+		if other, ok := counterByName[name]; ok && other != counter {
 			t.Fatalf("%q and %q share %q", other, counter, name)
 		}
-		seen[name] = counter
+		counterByName[name] = counter
 		if len(name) > maxKey {
 			t.Fatalf("%d bytes: %q", len(name), name)
 		}
@@ -207,7 +207,7 @@ func TestHashTagsAreSpreadEvenly(t *testing.T) {
 	}
 }
 
-// replyError is an error that Redis replied with.
+// replyError is an error in a reply of Redis.
 type replyError string
 
 func (e replyError) Error() string { return string(e) }
@@ -229,7 +229,7 @@ func TestErrorCodeIsEmptyIfTheScriptMayHaveRun(t *testing.T) {
 }
 
 // A probe that does not charge would succeed on a read-only Redis.
-func TestProbeChargesEvenIfDenied(t *testing.T) {
+func TestProbeChargesItsCounterInAnyCase(t *testing.T) {
 	hit := newProbes(1).hit
 	assert.Positive(t, hit.N)
 	assert.True(t, hit.Limit.ChargeDenied)
@@ -239,12 +239,12 @@ func TestProbeChargesEvenIfDenied(t *testing.T) {
 func TestCheckComparesClocks(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		ahead, took time.Duration
-		want        string
+		lead, duration time.Duration
+		want           string
 	}{
 		{0, 0, ""},
 		{900 * time.Millisecond, 0, ""},
-		{1500 * time.Millisecond, 2 * time.Second, ""}, // the difference may be 0.5 s only
+		{1500 * time.Millisecond, 2 * time.Second, ""}, // the real difference can be as small as 0.5 s
 		{5 * time.Second, 0, "the clock of Redis is 5s ahead of the clock of this machine"},
 		{-time.Hour, 0, "the clock of Redis is 1h0m0s behind the clock of this machine"},
 	} {
@@ -252,7 +252,7 @@ func TestCheckComparesClocks(t *testing.T) {
 		check.checkClock()
 		require.Empty(t, check.findings, "the clock of Redis is not known")
 		end := microsSinceProcessStart()
-		check.server.clock.add(end-c.took.Microseconds(), end, time.Now().Add(c.ahead-c.took/2).UnixMicro())
+		check.server.clock.add(end-c.duration.Microseconds(), end, time.Now().Add(c.lead-c.duration/2).UnixMicro())
 		check.checkClock()
 		var got []string
 		for _, f := range check.findings {

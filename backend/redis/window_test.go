@@ -27,9 +27,9 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// charging returns a fixed_window limit of n per day that charges denied hits. Plain commands
+// newPlainLimit returns a fixed_window limit of n per day that charges denied hits. Plain commands
 // decide its hits, and a script decides those of perDay.
-func charging(tb testing.TB, n uint32) *limit.Limit {
+func newPlainLimit(tb testing.TB, n uint32) *limit.Limit {
 	return newLimit(tb, limit.Spec{Requests: n, Unit: limit.Day, ChargeDenied: true})
 }
 
@@ -37,7 +37,7 @@ func TestCounterIsANumberThatGetShows(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	l := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout})
-	lim := charging(t, 5)
+	lim := newPlainLimit(t, 5)
 	for range 7 {
 		require.NoError(t, take(l, hit("key", lim, 2))[0].Err)
 	}
@@ -63,7 +63,7 @@ func commandCalls(t *testing.T, s *redistest.Server) map[string]int {
 func TestKnownKeyCostsOneCommand(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout}), charging(t, 1000)
+	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout}), newPlainLimit(t, 1000)
 	for range 50 {
 		require.NoError(t, take(l, hit("key", lim, 1))[0].Err)
 	}
@@ -83,7 +83,7 @@ func TestKeyThatRedisLosesGetsATimeToLiveAgain(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout})
-	lim, client := charging(t, 1000), s.Client(t)
+	lim, client := newPlainLimit(t, 1000), s.Client(t)
 	for i := range 4 {
 		for j := range 3 {
 			require.NoError(t, take(l, hit(fmt.Sprint("key", j), lim, 1), hit("other", lim, int64(j)))[0].Err)
@@ -96,7 +96,7 @@ func TestKeyThatRedisLosesGetsATimeToLiveAgain(t *testing.T) {
 func TestForeignValuesFailOnlyTheirPlainHits(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	l, lim := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout}), charging(t, 5)
+	l, lim := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout}), newPlainLimit(t, 5)
 	client := db.Client(t)
 	addForeignSet(t, client, windowName(db.Prefix+"v2:fw86400:set", lim))
 	require.NoError(t, client.Set(t.Context(), windowName(db.Prefix+"v2:fw86400:text", lim), "text", time.Hour).Err())
@@ -116,7 +116,7 @@ func TestRefusedConnectionFailsPlainHits(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	setUser(t, s.Client(t), rights)
-	lim := charging(t, 5)
+	lim := newPlainLimit(t, 5)
 	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr, Auth: "rls:wrong"}, Timeout: testTimeout})
 	for _, r := range take(l, hit("a", lim, 1), hit("b", lim, 1)) {
 		require.ErrorIs(t, r.Err, backend.ErrUnavailable)
@@ -124,9 +124,9 @@ func TestRefusedConnectionFailsPlainHits(t *testing.T) {
 	}
 }
 
-// Replicas charge the same counters by plain commands and by scripts, all or none, with
-// peeks and refunds between. Nothing is admitted beyond the limits.
-func TestBothPathsShareCountersExactly(t *testing.T) {
+// One replica uses plain commands, and the other replica uses scripts with groups. Both charge the same counters, with
+// peeks and refunds between. They must admit no hits beyond the limits.
+func TestPlainCommandsAndScriptShareCountersExactly(t *testing.T) {
 	t.Parallel()
 	single := redistest.Start(t)
 	cluster := redistest.StartCluster(t, 3, false)
@@ -136,8 +136,8 @@ func TestBothPathsShareCountersExactly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.Timeout = testTimeout
-			plain, grouped := open(t, o), backendtest.AllOrNone(open(t, o))
-			rapid.Check(t, func(rt *rapid.T) { checkSharedCounters(rt, plain, grouped) })
+			plainReplica, groupReplica := open(t, o), backendtest.AllOrNone(open(t, o))
+			rapid.Check(t, func(rt *rapid.T) { checkSharedCounters(rt, plainReplica, groupReplica) })
 		})
 	}
 	for _, s := range cluster.Masters {
@@ -145,12 +145,12 @@ func TestBothPathsShareCountersExactly(t *testing.T) {
 	}
 }
 
-func checkSharedCounters(t *rapid.T, plain, grouped backend.Limiter) {
+func checkSharedCounters(t *rapid.T, plainReplica, groupReplica backend.Limiter) {
 	const callers = 8
-	most := rapid.Uint32Range(0, 60).Draw(t, "limit")
+	maxHits := rapid.Uint32Range(0, 60).Draw(t, "limit")
 	var limits []*limit.Limit
 	for _, charge := range []bool{true, true, false} {
-		limits = append(limits, backendtest.NewLimit(t, limit.Spec{Requests: most, Unit: limit.Year, Multiplier: 10, ChargeDenied: charge}))
+		limits = append(limits, backendtest.NewLimit(t, limit.Spec{Requests: maxHits, Unit: limit.Year, Multiplier: 10, ChargeDenied: charge}))
 	}
 	keys := [2][]byte{backendtest.Key(), backendtest.Key()}
 	hit := rapid.Custom(func(t *rapid.T) backend.Hit {
@@ -162,13 +162,13 @@ func checkSharedCounters(t *rapid.T, plain, grouped backend.Limiter) {
 		}
 	})
 	request := rapid.SliceOfN(hit, 1, 4)
-	var admitted [2]atomic.Int64
-	var running sync.WaitGroup
+	var admittedHits [2]atomic.Int64
+	var callerGroup sync.WaitGroup
 	for caller := range callers {
 		requests := rapid.SliceOfN(request, 1, 4).Draw(t, "requests")
 		isGrouped := caller%2 == 1
-		replica := []backend.Limiter{plain, grouped}[caller%2]
-		running.Go(func() {
+		replica := []backend.Limiter{plainReplica, groupReplica}[caller%2]
+		callerGroup.Go(func() {
 			for _, hits := range requests {
 				results := make([]backend.Result, len(hits))
 				replica.Take(context.Background(), time.Now(), hits, results)
@@ -179,22 +179,22 @@ func checkSharedCounters(t *rapid.T, plain, grouped backend.Limiter) {
 				}
 				for i, r := range results {
 					if r.Allowed && (!groupIsDenied || hits[i].N <= 0 || hits[i].Shadow) {
-						admitted[slices.IndexFunc(keys[:], func(k []byte) bool { return bytes.Equal(k, hits[i].Key) })].Add(hits[i].N)
+						admittedHits[slices.IndexFunc(keys[:], func(k []byte) bool { return bytes.Equal(k, hits[i].Key) })].Add(hits[i].N)
 					}
 				}
 			}
 		})
 	}
-	running.Wait()
+	callerGroup.Wait()
 	for i := range keys {
-		if got := admitted[i].Load(); got > int64(most) {
-			t.Fatalf("%d hits admitted, limit %d", got, most)
+		if got := admittedHits[i].Load(); got > int64(maxHits) {
+			t.Fatalf("%d hits admitted, limit %d", got, maxHits)
 		}
 	}
 }
 
-// endlessLoadEnv is the environment variable with the address of a Redis. A process of this
-// test binary with it charges new keys until it is killed.
+// endlessLoadEnv is the environment variable with the address of a Redis. A process of this test binary
+// with this variable charges new keys until it is killed.
 const endlessLoadEnv = "RLS_TEST_ENDLESS_LOAD"
 
 // runEndlessLoad charges new keys in batches of any size. A batch of a thousand hits takes
@@ -224,22 +224,22 @@ func runEndlessLoad(addr string) {
 	select {}
 }
 
-func TestKillLeavesNoKeyWithoutTimeToLive(t *testing.T) {
+func TestKilledProcessLeavesNoKeyWithoutTimeToLive(t *testing.T) {
 	s := redistest.Start(t)
 	client := s.Client(t)
 	for round := range 10 {
 		cmd := exec.CommandContext(t.Context(), os.Args[0])
 		cmd.Env = append(os.Environ(), endlessLoadEnv+"="+s.Addr)
-		out, err := cmd.StdoutPipe()
+		stdout, err := cmd.StdoutPipe()
 		require.NoError(t, err)
 		require.NoError(t, cmd.Start())
-		_, err = bufio.NewReader(out).ReadString('\n')
+		_, err = bufio.NewReader(stdout).ReadString('\n')
 		require.NoError(t, err)
 		polltest.Until(t, testTimeout, func() bool { return client.DBSize(t.Context()).Val() > 100 })
 		time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond) // kills at any place of a batch
 		require.NoError(t, cmd.Process.Kill())
 		_ = cmd.Wait() // the error is the kill
-		// Redis has read all that the process had sent once it has closed the connections.
+		// When Redis has closed the connections, it has read all commands of the process.
 		polltest.Until(t, testTimeout, func() bool {
 			return strings.Count(client.ClientList(t.Context()).Val(), "\n") == 1
 		})

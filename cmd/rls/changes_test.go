@@ -98,7 +98,7 @@ func TestRollbackAndStatusWorkOnACluster(t *testing.T) {
 	}
 	var status string
 	polltest.Until(t, maxWait, func() bool {
-		status = run(replicas[2], "limits", "list", "--replicas")
+		status = run(replicas[2], "limits", "show", "--replicas")
 		return strings.Count(status, "current") == 3
 	})
 	assert.Len(t, regexp.MustCompile(`current +2 `).FindAllString(status, -1), 3, "all replicas have version 2: %s", status)

@@ -10,11 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/status"
 
 	"github.com/seed-81f232ab/rls/client"
 	"github.com/seed-81f232ab/rls/internal/server"
@@ -63,9 +65,10 @@ func newAcquire() *cobra.Command {
 			return f.run(cmd.Context(), cmd.ErrOrStderr(), args[0], args[1:])
 		},
 	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return acquireFailure(suggestFlag(cmd, err)) })
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return acquireFailure(flagError(cmd, err)) })
 	fs := cmd.Flags()
-	f.add(fs)
+	f.add(cmd)
+	cmd.Flag("domain").Usage += " (required)"
 	fs.IntVarP(&f.permits, "permits", "n", 1, "number of permits that the command needs")
 	fs.DurationVar(&f.timeout, "timeout", 0, "how long to wait for the permits, such as 90s or 1h (default: no bound)")
 	return cmd
@@ -132,9 +135,22 @@ func (f *acquireFlags) acquire(ctx context.Context, c *client.Client, d client.D
 	case ctx.Err() != nil:
 		return nil, interruptedError(endingSignal(ctx), "before the permit came")
 	case errors.Is(err, context.DeadlineExceeded):
-		return nil, &codedError{exitTimedOut, err}
+		return nil, &codedError{exitTimedOut, f.timeoutError(err)}
 	}
 	return nil, acquireFailure(err)
+}
+
+// timeoutError says why no permit came. err has the last outage, if there was one.
+func (f *acquireFlags) timeoutError(err error) error {
+	if late, isLate := errors.AsType[*client.WaitError](err); isLate {
+		return fmt.Errorf("permits come in %s at the earliest, after the deadline of --timeout", late.Wait.Round(time.Millisecond))
+	}
+	problem := fmt.Sprintf("no permit came within %s; ", f.timeout)
+	if s, isOutage := status.FromError(err); isOutage {
+		_, outage, _ := strings.Cut(s.Message(), "the last call failed: ")
+		return fmt.Errorf("%s%w", problem, connectionError(f.addr, true, status.Error(s.Code(), outage)))
+	}
+	return fmt.Errorf("%srls hit shows whether %s answers", problem, f.addr)
 }
 
 // interruptedError returns the error for a signal that came at this moment, before the command.

@@ -40,19 +40,19 @@ func TestAcquireHasExitCodesOfTimeout(t *testing.T) {
 		"success":                     {[]string{"api=x", "--", "echo", "-n", "hello"}, 0, "hello", ""},
 		"code of the command":         {[]string{"api=x", "--", "sh", "-c", "exit 3"}, 3, "", ""},
 		"killed command":              {[]string{"api=x", "--", "sh", "-c", "kill -9 $$"}, 137, "", ""},
-		"no permit in time":           {[]string{"queue=full", "--timeout", "20s", "--", "echo", "ran"}, 124, "", "after the deadline"},
+		"no permit in time":           {[]string{"queue=full", "--timeout", "20s", "--", "echo", "ran"}, 124, "", "at the earliest, after the deadline of --timeout"},
 		"weight above the limit":      {[]string{"queue=x", "-n", "3", "--", "echo", "ran"}, 125, "", "can never pass"},
 		"command that is a directory": {[]string{"api=x", "--", "/"}, 126, "", "command /: "},
 		"command that is not found":   {[]string{"api=x", "--", "no-such-command"}, 127, "", "command no-such-command: "},
 		"no command":                  {[]string{"api=x"}, 125, "", "want KEY=VALUE -- COMMAND"},
 		"no descriptor":               {[]string{"--", "true"}, 125, "", "want KEY=VALUE -- COMMAND"},
 		"wrong descriptor":            {[]string{"api", "--", "true"}, 125, "", "KEY=VALUE"},
-		"wrong timeout":               {[]string{"api=x", "--timeout", "1y", "--", "true"}, 125, "", `invalid argument "1y" for "--timeout" flag`},
+		"wrong timeout":               {[]string{"api=x", "--timeout", "1y", "--", "true"}, 125, "", `--timeout: got "1y", want a duration such as 90s or 1h`},
 		"wrong number":                {[]string{"api=x", "-n", "0", "--", "true"}, 125, "", "-n: got 0"},
 		"unknown flag":                {[]string{"api=x", "--maybe", "--", "true"}, 125, "", "unknown flag"},
 		"no rule":                     {[]string{"api2=x", "--", "echo", "-n", "ran"}, 0, "ran", "no rule of domain jobs limits api2=x"},
 		"no domain":                   {[]string{"-d", "", "api=x", "--", "true"}, 125, "", "domain: got none"},
-		"service away":                {[]string{"-a", "127.0.0.1:1", "api=x", "--timeout", "2s", "--", "true"}, 124, "", "connection refused"},
+		"service away":                {[]string{"-a", "127.0.0.1:1", "api=x", "--timeout", "2s", "--", "true"}, 124, "", "no permit came within 2s; 127.0.0.1:1: connection refused; set --addr"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"io"
+	"math"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +24,7 @@ func newCheck() *cobra.Command {
 			"loads them. The PATH - is the standard input. Prints the tree of limits, or every problem\n" +
 			"with its file, line and column.\n" +
 			"Exit code: 0 if the service would load the files, else 1.",
-		Args: cobra.MinimumNArgs(1),
+		Args: argCount(1, math.MaxInt),
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			files, skipped, errs := readLimits(cmd.InOrStdin(), paths, ignoreDotFiles)
 			c, config := newLimitsCheck(files, errs, strict, parseOptions)

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"syscall"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -94,7 +93,7 @@ func (c *adminClient) call(ctx context.Context, method, path string, query url.V
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
 	if err != nil {
-		return c.connectError(resp.Request.URL, err)
+		return connectionError(resp.Request.URL.Host, false, err)
 	}
 	return decodeAnswer(resp, text, answer)
 }
@@ -122,22 +121,9 @@ func (c *adminClient) open(ctx context.Context, method, path string, query url.V
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, c.connectError(u, err)
+		return nil, connectionError(u.Host, false, err)
 	}
 	return resp, nil
-}
-
-func (c *adminClient) connectError(u *url.URL, err error) error {
-	if urlErr := (*url.Error)(nil); errors.As(err, &urlErr) {
-		err = urlErr.Err
-	}
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%s: connection refused; set --admin to the debug listener of the service (DEBUG_PORT)", u.Host)
-	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%s: no answer within --timeout", u.Host)
-	}
-	return fmt.Errorf("%s: %w", u.Host, err)
 }
 
 func decodeAnswer(resp *http.Response, text []byte, answer any) error {
@@ -151,7 +137,7 @@ func decodeAnswer(resp *http.Response, text []byte, answer any) error {
 		return fmt.Errorf("%s: got %s, want an answer of the admin API; check that --admin is the debug listener, that the service has ADMIN_TOKEN, and that http or https is right", host, resp.Status)
 	case resp.StatusCode == http.StatusOK:
 		if err := json.Unmarshal(text, answer); err != nil {
-			return fmt.Errorf("%s: invalid answer: %w", host, err)
+			return fmt.Errorf("%s: invalid answer; check that rls and the service have the same version (rls --version)", host)
 		}
 		return nil
 	}

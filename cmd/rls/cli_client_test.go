@@ -106,7 +106,7 @@ func TestTokenIsTakenFromFlagOrEnvironment(t *testing.T) {
 		"no token":                 {"ADMIN_TOKEN=", nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, errOut, code := r.runWith([]string{c.env}, append([]string{"limits", "list", "--admin", r.url}, c.args...)...)
+			_, errOut, code := r.runWith([]string{c.env}, append([]string{"limits", "show", "--changes", "--admin", r.url}, c.args...)...)
 			assert.Equal(t, c.code, code, errOut)
 			if code != 0 {
 				assert.Contains(t, errOut, "unauthorized: set --token or ADMIN_TOKEN")
@@ -135,12 +135,12 @@ func TestClientReportsWhyCallFailed(t *testing.T) {
 		want string
 	}{
 		"nothing listens":     {[]string{"--admin", "127.0.0.1:1"}, "127.0.0.1:1: connection refused; set --admin to the debug listener of the service (DEBUG_PORT)"},
-		"bad port":            {[]string{"--admin", "127.0.0.1:99999"}, "127.0.0.1:99999: dial tcp"},
+		"bad port":            {[]string{"--admin", "127.0.0.1:99999"}, "127.0.0.1:99999: the port must be from 1 to 65535; check --admin"},
 		"empty address":       {[]string{"--admin", ""}, "--admin must be"},
 		"other scheme":        {[]string{"--admin", "ftp://host"}, "--admin must be"},
 		"password in address": {[]string{"--admin", "http://u:" + opsToken + "@host"}, "--admin must be"},
 		"address with path":   {[]string{"--admin", r.url + "/admin/"}, "--admin must be"},
-		"https to http":       {[]string{"--admin", strings.Replace(r.url, "http", "https", 1)}, "server gave HTTP response to HTTPS client"},
+		"https to http":       {[]string{"--admin", strings.Replace(r.url, "http", "https", 1)}, ": the listener has no TLS; write --admin http://host:port"},
 		"http with a CA":      {[]string{"--admin", r.url, "--ca", "ca.pem"}, "--ca, --cert and --key need https"},
 		"missing CA file":     {[]string{"--ca", "/no/such/file"}, "/no/such/file"},
 		"no answer":           {[]string{"--admin", stuck.URL, "--timeout", "50ms"}, "no answer within --timeout"},
@@ -151,7 +151,7 @@ func TestClientReportsWhyCallFailed(t *testing.T) {
 		"control characters":  {[]string{"--admin", other(400, "application/json", `{"problems": ["\u001b[2J", "two"]}`)}, "\"\\x1b[2J\"\ntwo\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, errOut, code := r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, append([]string{"limits", "list"}, c.args...)...)
+			out, errOut, code := r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, append([]string{"limits", "show", "--changes"}, c.args...)...)
 			assert.Equal(t, 1, code)
 			assert.Empty(t, out)
 			assert.Contains(t, errOut, c.want)
@@ -167,18 +167,18 @@ func TestClientUsesTLS(t *testing.T) {
 		cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
 		return srv
 	})
-	out, _, code := r.run("limits", "list", "--ca", file(t, "ca.pem", string(cert)))
+	out, _, code := r.run("limits", "show", "--changes", "--ca", file(t, "ca.pem", string(cert)))
 	assert.Zero(t, code)
 	assert.Equal(t, "no overrides, rules or switches\n", out)
 
 	t.Run("--ca implies https", func(t *testing.T) {
-		_, _, code := r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, "limits", "list", "--ca", file(t, "ca.pem", string(cert)), "--admin", strings.TrimPrefix(r.url, "https://"))
+		_, _, code := r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, "limits", "show", "--changes", "--ca", file(t, "ca.pem", string(cert)), "--admin", strings.TrimPrefix(r.url, "https://"))
 		assert.Zero(t, code)
 	})
 	t.Run("unknown authority", func(t *testing.T) {
-		_, errOut, code := r.run("limits", "list")
+		_, errOut, code := r.run("limits", "show", "--changes")
 		assert.Equal(t, 1, code)
-		assert.Contains(t, errOut, "certificate")
+		assert.Contains(t, errOut, ": the authority of the server's certificate is unknown; give its file with --ca")
 	})
 }
 
@@ -200,16 +200,16 @@ func TestClientCertificateAuthorizes(t *testing.T) {
 		want string // in the error; empty if authorized
 	}{
 		"right authority":         {ca.Issue("ops.example"), ""},
-		"other authority":         {other.Issue("ops.example"), "unknown certificate authority"},
+		"other authority":         {other.Issue("ops.example"), "the server does not trust the authority of the certificate; give another --cert"},
 		"certificate without key": {certtest.Pair{CertFile: trust}, "got only one, want both or none"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, errOut, code := r.runWith(nil, "limits", "list", "--admin", r.url, "--ca", trust, "--cert", c.pair.CertFile, "--key", c.pair.KeyFile)
+			_, errOut, code := r.runWith(nil, "limits", "show", "--changes", "--admin", r.url, "--ca", trust, "--cert", c.pair.CertFile, "--key", c.pair.KeyFile)
 			assert.Equal(t, c.want != "", code != 0)
 			assert.Contains(t, errOut, c.want)
 		})
 	}
-	_, errOut, code := r.runWith(nil, "limits", "list", "--admin", r.url, "--ca", trust)
+	_, errOut, code := r.runWith(nil, "limits", "show", "--changes", "--admin", r.url, "--ca", trust)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errOut, "or --cert and --key")
 }

@@ -17,17 +17,19 @@ import (
 // generatedPages returns the function that writes each page of docs that comes from the code.
 func generatedPages() map[string]func(io.Writer) error {
 	return map[string]func(io.Writer) error{
-		"cli":           writeCommandPage,
+		"cli":           commandPages(commandsTemplate),
 		"limits-fields": limitsfile.WriteFieldsPage,
 		"settings":      env.WriteDocs,
 	}
 }
 
-// newDocs returns the hidden command rls docs. `make docs` uses it.
+// newDocs returns the hidden command rls docs. `make docs` uses it, and the build of packages for the manual page.
 func newDocs() *cobra.Command {
-	return printOneOf(generatedPages(), &cobra.Command{
+	pages := generatedPages()
+	pages["man"] = commandPages(manualTemplate)
+	return printOneOf(pages, &cobra.Command{
 		Use: "docs", Short: "Print a page of docs that comes from the code", Hidden: true,
-		ValidArgs: []string{"cli", "limits-fields", "settings"},
+		ValidArgs: []string{"cli", "limits-fields", "man", "settings"},
 	})
 }
 
@@ -49,17 +51,25 @@ func printOneOf(contents map[string]func(io.Writer) error, cmd *cobra.Command) *
 //go:embed cli.md.tmpl
 var commandsTemplate string
 
-// writeCommandPage writes docs/cli.md: the help of each command.
-func writeCommandPage(w io.Writer) error {
-	root := newRoot()
-	commands := visibleCommands(root)
-	root.InitDefaultHelpCmd()
-	root.InitDefaultCompletionCmd()
-	for _, cmd := range commands {
-		cmd.InitDefaultHelpFlag()
+//go:embed rls.1.tmpl
+var manualTemplate string
+
+// commandPages returns a function that writes the help of each command by a template: docs/cli.md, or rls(1).
+func commandPages(pageTemplate string) func(io.Writer) error {
+	return func(w io.Writer) error {
+		root := newRoot()
+		commands := visibleCommands(root)
+		root.InitDefaultHelpCmd()
+		root.InitDefaultCompletionCmd()
+		for _, cmd := range commands {
+			cmd.InitDefaultHelpFlag()
+		}
+		functions := template.FuncMap{
+			"anchor": func(title string) string { return strings.ReplaceAll(title, " ", "-") },
+			"roff":   strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n.", "\n\\&.", "\n'", "\n\\&'").Replace,
+		}
+		return template.Must(template.New("").Funcs(functions).Parse(pageTemplate)).Execute(w, commands)
 	}
-	functions := template.FuncMap{"anchor": func(title string) string { return strings.ReplaceAll(title, " ", "-") }}
-	return template.Must(template.New("").Funcs(functions).Parse(commandsTemplate)).Execute(w, commands)
 }
 
 // visibleCommands returns cmd and all commands below it that users see.

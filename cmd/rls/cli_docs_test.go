@@ -19,9 +19,19 @@ func TestPagesInDocsComeFromTheCode(t *testing.T) {
 	}
 }
 
+func TestManualPageHasEachCommand(t *testing.T) {
+	t.Parallel()
+	out, _, code := rls(t, "docs", "man")
+	assert.Zero(t, code)
+	assert.Contains(t, out, "\n.SH rls limits show\n.nf\nShows each rule in force")
+	assert.Contains(t, out, `\-\-admin string`)
+	assert.Contains(t, out, `Write \e, for a comma`)
+	assert.NotContains(t, out, "rls limits list")
+}
+
 func TestDocsCommandNamesThePages(t *testing.T) {
 	t.Parallel()
 	_, errOut, code := rls(t, "docs", "setings")
 	assert.Equal(t, 1, code)
-	assert.Contains(t, errOut, `got "setings", want cli, limits-fields or settings; did you mean settings?`)
+	assert.Contains(t, errOut, `got "setings", want cli, limits-fields, man or settings; did you mean settings?`)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -181,7 +182,9 @@ func (d *doctor) checkListener(setting, address string, isRLS func(address strin
 	case isRLS(address):
 		d.addResult(levelOK, area, subject, "rls serves it", "")
 	default:
-		d.addResult(redis.LevelProblem, area, subject, "another program uses it", "end the program, or set another port")
+		port, _ := server.ParseAddr(address)
+		program := cmp.Or(server.PortHolder(port.Port), "another program")
+		d.addResult(redis.LevelProblem, area, subject, program+" uses it", "end the program, or set another port")
 	}
 }
 

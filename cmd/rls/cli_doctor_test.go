@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -95,7 +96,7 @@ func TestDoctorNamesEachProblem(t *testing.T) {
 	}
 	has(redis.LevelWarning, "settings", "MEMCACHE_SRV", "", "")
 	has(redis.LevelProblem, "limits", limits, "kex", "")
-	has(redis.LevelProblem, "listeners", "PORT 127.0.0.1:"+port, "another program uses it", "set another port")
+	has(redis.LevelProblem, "listeners", "PORT 127.0.0.1:"+port, fmt.Sprintf(" (process %d) uses it", os.Getpid()), "set another port")
 	has(redis.LevelProblem, "redis", s.Addr+" rights", "may not run evalsha", "ACL SETUSER default +evalsha")
 
 	out, code = runDoctor(t, []string{"REDIS_URL=" + s.Addr, "REDIS_TIMEOUT=x"}, "--limits", limits)

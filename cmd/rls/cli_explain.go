@@ -62,6 +62,8 @@ func newExplain() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	addDomainFlag(cmd, &domain)
+	_ = cmd.MarkFlagRequired("domain")
+	cmd.ValidArgsFunction = completeDescriptor
 	fs.StringSliceVar(&files, "limits", nil, "limits files, or directories of limits files; the command then asks no service")
 	fs.BoolVar(&parseOptions.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG; with --limits)")
 	fs.StringVar(&ownLimit, "limit", "", "limit that the request contains for each descriptor, such as 100/minute")

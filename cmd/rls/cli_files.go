@@ -7,7 +7,6 @@ import (
 	"math"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -18,24 +17,12 @@ import (
 
 const stdinPath = "-"
 
-const testFileSuffix = "_test.yaml"
-
 // takePaths makes cmd take one path or more. A mistake in the command line is an inputError.
 func takePaths(cmd *cobra.Command) {
 	cmd.Args = func(cmd *cobra.Command, paths []string) error {
 		return inputError(argCount(1, math.MaxInt)(cmd, paths))
 	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return inputError(suggestFlag(cmd, err)) })
-}
-
-// argCount returns a check of the number of arguments. The error shows how to use the command.
-func argCount(least, most int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) < least || len(args) > most {
-			return fmt.Errorf("got %d arguments, want %s", len(args), cmd.UseLine())
-		}
-		return nil
-	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return inputError(flagError(cmd, err)) })
 }
 
 // inputError returns err with the exit code of a command whose input has mistakes.
@@ -46,16 +33,12 @@ func inputError(err error) error {
 	return &codedError{2, err}
 }
 
-// loadLimits reads the limits files in all paths. A test file beside limits files is no limits
-// file. The path - is stdin, unless stdin is nil.
+// loadLimits reads the limits files in all paths. The path - is stdin, unless stdin is nil.
 func loadLimits(stdin io.Reader, paths []string, o limitsfile.Options) (*descriptors.Config, error) {
 	files, _, errs := readLimits(stdin, paths, false)
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	files = slices.DeleteFunc(files, func(f limitsfile.File) bool {
-		return strings.HasSuffix(f.Name, testFileSuffix) && !slices.Contains(paths, f.Name)
-	})
 	set, err := filesource.Parse(files, o)
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,11 +15,10 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/seed-81f232ab/rls/internal/admin/page"
@@ -36,6 +36,7 @@ type hitFlags struct {
 	rate    float64
 	timeout time.Duration
 	quiet   bool
+	asJSON  bool
 }
 
 // grpcFlags are the flags of a connection to the gRPC listener, and the domain of the limits.
@@ -45,9 +46,11 @@ type grpcFlags struct {
 	tls          clienttls.Files
 }
 
-func (f *grpcFlags) add(fs *pflag.FlagSet) {
-	fs.StringVarP(&f.addr, "addr", "a", "localhost:8081", "the service's gRPC address, host:port or unix:///path")
-	fs.StringVarP(&f.domain, "domain", "d", "", "the domain of the limits (required)")
+func (f *grpcFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVarP(&f.addr, "addr", "a", "localhost:8081", "gRPC listener of the service (GRPC_PORT): host:port or unix:///path")
+	addDomainFlag(cmd, &f.domain)
+	cmd.ValidArgsFunction = completeDescriptor
 	fs.BoolVar(&f.useTLS, "tls", false, "use TLS")
 	addTLSFlags(fs, &f.tls, "with --tls")
 	fs.StringVar(&f.tls.ServerName, "server-name", "", "name that the certificate of the server must have (with --tls)")
@@ -63,7 +66,7 @@ func newHit() *cobra.Command {
 			"Exit code: 0 if every call was OK, 2 if a call was over its limit, 1 on errors.",
 		Example: "  rls hit -d shop remote_address=10.0.0.1 -n 6\n" +
 			"  rls hit -d shop service=checkout,path=/orders tenant=acme --rate 50",
-		Args: cobra.MinimumNArgs(1),
+		Args: argCount(1, math.MaxInt),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.calls < 0 || !(f.rate >= 0) { // NaN is not >= 0
 				return errors.New("-n and --rate must be at least 0")
@@ -72,15 +75,20 @@ func newHit() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return f.run(cmd.Context(), cmd.OutOrStdout(), req)
+			out := cmd.OutOrStdout()
+			if !f.asJSON {
+				out = painted(out)
+			}
+			return f.run(cmd.Context(), out, req)
 		},
 	}
 	fs := cmd.Flags()
-	f.add(fs)
+	f.add(cmd)
 	fs.Int64Var(&f.hits, "hits", 1, "hits_addend of each descriptor; 0 charges nothing, a negative number refunds hits")
 	fs.IntVarP(&f.calls, "times", "n", 0, "number of calls (default 1, or with --rate until interrupted)")
 	fs.Float64Var(&f.rate, "rate", 0, "calls per second; if 0, each call is sent after the previous answer")
 	fs.DurationVar(&f.timeout, "timeout", time.Second, "how long to wait for an answer")
+	fs.BoolVar(&f.asJSON, "json", false, "print each answer as a line of JSON, and no summary")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print the summary only")
 	_ = cmd.MarkFlagRequired("domain")
 	return cmd
@@ -142,11 +150,24 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 		if ctx.Err() != nil {
 			break
 		}
+		if err != nil {
+			err = connectionError(f.addr, true, err)
+		}
 		stats.add(resp, err, time.Since(start))
+		if f.asJSON {
+			fmt.Fprintf(out, "%s\n", callJSON(resp, err))
+			continue
+		}
 		isUnmatched = printCall(callsOut, i, req, resp, switchesOf(trailer), err) || isUnmatched
+	}
+	if f.asJSON {
+		out = io.Discard // the answers are enough for a program
 	}
 	if err := stats.print(out); err != nil {
 		return err
+	}
+	if f.quiet && stats.lastErr != nil {
+		fmt.Fprintf(out, "last error: %v\n", stats.lastErr)
 	}
 	if isUnmatched {
 		fmt.Fprint(out, "to see why no rule limits a descriptor: rls explain -d ", page.ShellWord(req.Domain))
@@ -156,20 +177,28 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 		fmt.Fprintln(out)
 	}
 	switch {
-	case stats.failed > 0:
+	case stats.failureCount > 0:
 		return exitCode(1)
-	case stats.overLimit > 0:
+	case stats.overLimitCount > 0:
 		return exitOverLimit
 	}
 	return nil
+}
+
+// callJSON returns the answer to a call in the JSON of the protocol, or its error.
+func callJSON(resp *rlsv3.RateLimitResponse, err error) []byte {
+	text, _ := protojson.Marshal(resp)
+	if err != nil {
+		text, _ = json.Marshal(map[string]string{"error": err.Error()})
+	}
+	return text
 }
 
 // printCall prints the answer to a call: the overall code, and for each descriptor the
 // deciding limit with its remaining hits and its reset. It reports whether a descriptor has no limit.
 func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse, switches map[int]*service.Switch, err error) (isUnmatched bool) {
 	if err != nil {
-		s := status.Convert(err)
-		fmt.Fprintf(out, "%4d  ERROR       %s: %s\n", i, s.Code(), s.Message())
+		fmt.Fprintf(out, "%4d  ERROR       %v\n", i, err)
 		return false
 	}
 	fmt.Fprintf(out, "%4d  %-10s", i, resp.OverallCode)
@@ -200,7 +229,7 @@ func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.Ra
 	return isUnmatched
 }
 
-// switchesOf returns the switches in the trailer of an answer, by descriptor. A service of an
+// switchesOf returns the switches in the trailer of an answer. The key is the index of the descriptor. A service of an
 // earlier version sends none.
 func switchesOf(trailer metadata.MD) map[int]*service.Switch {
 	switches := map[int]*service.Switch{}
@@ -218,9 +247,9 @@ func switchesOf(trailer metadata.MD) map[int]*service.Switch {
 func limitText(l *rlsv3.RateLimitResponse_RateLimit) string {
 	unit := "per " + strings.ToLower(l.Unit.String())
 	switch m := l.UnitMultiplier; {
-	case l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN && m == nil: // windows of milliseconds have at least ten
+	case l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN && m == nil: // a concurrency limit: a window of milliseconds has a multiplier
 		unit = "at a time"
-	case l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN: // milliseconds, which Envoy does not have
+	case l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN: // Envoy has no unit for milliseconds
 		unit = "per window"
 	case m.GetValue() > 1:
 		unit = fmt.Sprintf("per %d %ss", m.GetValue(), strings.ToLower(l.Unit.String()))
@@ -233,18 +262,18 @@ func limitText(l *rlsv3.RateLimitResponse_RateLimit) string {
 }
 
 type callStats struct {
-	overLimit, failed int
-	durations         []time.Duration
-	lastErr           error
+	overLimitCount, failureCount int
+	durations                    []time.Duration
+	lastErr                      error
 }
 
 func (s *callStats) add(resp *rlsv3.RateLimitResponse, err error, duration time.Duration) {
 	s.durations = append(s.durations, duration)
 	if err != nil {
-		s.failed++
+		s.failureCount++
 		s.lastErr = err
 	} else if resp.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT {
-		s.overLimit++
+		s.overLimitCount++
 	}
 }
 
@@ -257,9 +286,6 @@ func (s *callStats) print(out io.Writer) error {
 		return s.durations[int(q*float64(len(s.durations)-1))].Round(time.Microsecond)
 	}
 	fmt.Fprintf(out, "%d calls: %d OK, %d OVER_LIMIT, %d errors; p50 %s, p99 %s, max %s\n",
-		len(s.durations), len(s.durations)-s.overLimit-s.failed, s.overLimit, s.failed, quantile(0.5), quantile(0.99), quantile(1))
-	if s.lastErr != nil {
-		fmt.Fprintf(out, "last error: %v\n", s.lastErr)
-	}
+		len(s.durations), len(s.durations)-s.overLimitCount-s.failureCount, s.overLimitCount, s.failureCount, quantile(0.5), quantile(0.99), quantile(1))
 	return nil
 }

@@ -17,15 +17,16 @@ import (
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/base/entrytext"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
 func newLimitsCLI() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "limits",
-		Short: "Change limits of a running service",
-		Long: "Changes limits on all replicas, until the change is deleted or expires. Overrides change\n" +
-			"the limits of a descriptor, rules add limits, and switches turn limits off.\n" +
-			"Limits files stay as they are.",
+		Short: "Show and change limits of a running service",
+		Long: "Shows the limits in force, and changes limits on all replicas, until the change is deleted or\n" +
+			"expires. Overrides change the limits of a descriptor, rules add limits, and switches turn limits\n" +
+			"off. Limits files stay as they are.",
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -41,34 +42,56 @@ func newLimitsCLI() *cobra.Command {
 	client := &adminClient{}
 	client.addFlags(cmd.PersistentFlags())
 	client.addAnswerFlags(cmd.PersistentFlags())
-	cmd.AddCommand(newLimitsList(client), newLimitsSet(client), newLimitsUnset(client),
+	cmd.AddCommand(newLimitsShow(client), newLimitsSet(client), newLimitsUnset(client),
 		newLimitsOff(client), newLimitsOn(client), newLimitsHistory(client), newLimitsRollback(client))
 	return cmd
 }
 
+// addDomainFlag adds --domain, which the shell completes.
 func addDomainFlag(cmd *cobra.Command, domain *string) {
-	cmd.Flags().StringVarP(domain, "domain", "d", "", "domain of the limits (required)")
-	_ = cmd.MarkFlagRequired("domain")
+	cmd.Flags().StringVarP(domain, "domain", "d", "", "domain of the limits")
+	_ = cmd.RegisterFlagCompletionFunc("domain", completeDomain)
 }
 
-func newLimitsList(client *adminClient) *cobra.Command {
-	var listsReplicas bool
+func newLimitsShow(client *adminClient) *cobra.Command {
+	var showsChanges, showsReplicas bool
 	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the overrides, rules and switches, or which replica has which limits",
-		Long: "Lists the overrides, rules and switches.\n" +
+		Use:   "show [TEXT]",
+		Short: "Show the limits in force, the changes at run time, or which replica has which limits",
+		Long: "Shows each rule in force with its limits, from limits files and from changes at run time. With\n" +
+			"TEXT, the command shows only rules whose path or limit contains TEXT.\n" +
+			"With --changes, the command shows the overrides, rules and switches that were set at run time.\n" +
 			"With --replicas, the command shows the switches and each replica, the version of the last change that\n" +
 			"the replica has in force, and the hash of its limits. Replicas with equal limits have equal hashes.\n" +
 			"If a replica has not reported itself for 15 seconds, it is lost. After a minute the replica leaves the list.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if listsReplicas {
-				return client.run(cmd, http.MethodGet, "status", nil, nil, new(admin.Status), "replicas")
+		Example:           "  rls limits show 'tenant=acme'\n  rls limits show --changes",
+		Args:              argCount(0, 1),
+		ValidArgsFunction: completeRule,
+		Aliases:           []string{"list"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.CalledAs() == "list" {
+				fmt.Fprintln(cmd.ErrOrStderr(), "rls: rls limits list is now rls limits show --changes or --replicas")
+				showsChanges = !showsReplicas
 			}
-			return client.run(cmd, http.MethodGet, "limits", nil, nil, new(admin.List), "limits")
+			switch {
+			case len(args) > 0 && (showsChanges || showsReplicas):
+				return errors.New("--changes and --replicas show all of them; leave out TEXT")
+			case showsReplicas:
+				return client.run(cmd, http.MethodGet, "status", nil, nil, new(admin.Status), "replicas")
+			case showsChanges:
+				return client.run(cmd, http.MethodGet, "limits", nil, nil, new(admin.List), "limits")
+			}
+			rules := new(live.RulesAnswer)
+			query := url.Values{"filter": {strings.Join(args, "")}}
+			if err := client.call(cmd.Context(), http.MethodGet, live.RulesPath, query, nil, rules); err != nil {
+				return err
+			}
+			return printAnswer(cmd.OutOrStdout(), client.asJSON, rules, "rules in force")
 		},
 	}
-	cmd.Flags().BoolVar(&listsReplicas, "replicas", false, "show which replica has which limits")
+	cmd.Flags().BoolVar(&showsChanges, "changes", false, "show the overrides, rules and switches that were set at run time")
+	cmd.Flags().BoolVar(&showsReplicas, "replicas", false, "show which replica has which limits")
+	cmd.MarkFlagsMutuallyExclusive("changes", "replicas")
 	return cmd
 }
 
@@ -129,9 +152,9 @@ func newLimitsUnset(client *adminClient) *cobra.Command {
 		},
 	}
 	c.addTargetFlags(cmd, "delete a rule that was created at run time")
-	cmd.Flags().StringVar(&c.target, "target", "", "target as rls limits list shows it, valid or not")
+	cmd.Flags().StringVar(&c.target, "target", "", "target as rls limits show --changes prints it, valid or not")
 	addReasonFlag(cmd, &c.reason)
-	cmd.Flags().StringVar(&c.ifMatch, "if-match", "", "delete only the value with this ETag, which rls limits list shows")
+	cmd.Flags().StringVar(&c.ifMatch, "if-match", "", "delete only the value with this ETag, which rls limits show --changes prints")
 	return cmd
 }
 
@@ -147,7 +170,8 @@ func newLimitsOff(client *adminClient) *cobra.Command {
 			"counted. When the duration ends, or after rls limits on, the limits are in force again.\n" + switchHelp,
 		Example: "  rls limits off 'shop > tenant=acme' --for 1h --reason 'wrong limit'\n" +
 			"  rls limits off --all --for 15m --reason incident",
-		Args: cobra.MaximumNArgs(1),
+		Args:              argCount(0, 1),
+		ValidArgsFunction: completeRule,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			target, err := switchTarget(args, c.isAll)
 			if err != nil {
@@ -167,11 +191,12 @@ func newLimitsOff(client *adminClient) *cobra.Command {
 func newLimitsOn(client *adminClient) *cobra.Command {
 	c := change{client: client}
 	cmd := &cobra.Command{
-		Use:     "on {RULE | DOMAIN | --all}",
-		Short:   "End a switch of rls limits off",
-		Long:    "Ends a switch. The limits are then in force again.\n" + switchHelp,
-		Example: "  rls limits on 'shop > tenant=acme'\n  rls limits on --all",
-		Args:    cobra.MaximumNArgs(1),
+		Use:               "on {RULE | DOMAIN | --all}",
+		Short:             "End a switch of rls limits off",
+		Long:              "Ends a switch. The limits are then in force again.\n" + switchHelp,
+		Example:           "  rls limits on 'shop > tenant=acme'\n  rls limits on --all",
+		Args:              argCount(0, 1),
+		ValidArgsFunction: completeRule,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			target, err := switchTarget(args, c.isAll)
 			if err != nil {
@@ -208,7 +233,7 @@ func switchTarget(args []string, all bool) (string, error) {
 type change struct {
 	client *adminClient
 
-	domain, target string // target is as rls limits list shows it
+	domain, target string // target is as rls limits show --changes prints it
 	isRule, isAll  bool
 
 	duration        time.Duration
@@ -218,7 +243,8 @@ type change struct {
 
 // addTargetFlags adds the flags that say what to change. ruleHelp describes --rule.
 func (c *change) addTargetFlags(cmd *cobra.Command, ruleHelp string) {
-	cmd.Flags().StringVarP(&c.domain, "domain", "d", "", "domain of the limits")
+	addDomainFlag(cmd, &c.domain)
+	cmd.ValidArgsFunction = completeDescriptor
 	cmd.Flags().BoolVar(&c.isRule, "rule", false, ruleHelp)
 	cmd.Flags().BoolVar(&c.isAll, "all", false, "all requests, in place of a descriptor: replaces SHADOW_MODE")
 	cmd.MarkFlagsMutuallyExclusive("all", "domain")
@@ -231,7 +257,7 @@ func (c *change) addPutFlags(cmd *cobra.Command, endHelp string) {
 	fs.DurationVar(&c.duration, "for", 0, "duration of the change, such as 90s or 1h"+endHelp)
 	addReasonFlag(cmd, &c.reason)
 	fs.BoolVar(&c.isDryRun, "dry-run", false, "print the change without making it")
-	fs.StringVar(&c.ifMatch, "if-match", "", "change only the value with this ETag, which rls limits list shows")
+	fs.StringVar(&c.ifMatch, "if-match", "", "change only the value with this ETag, which rls limits show --changes prints")
 	fs.BoolVar(&c.isNew, "new", false, "fail if the target already has a value")
 }
 
@@ -364,7 +390,7 @@ func newLimitsHistory(client *adminClient) *cobra.Command {
 		},
 	}
 	cmd.Flags().IntVar(&count, "count", 20, "number of changes, at most 500")
-	cmd.Flags().StringVar(&target, "target", "", "only changes of this target, as rls limits list shows it")
+	cmd.Flags().StringVar(&target, "target", "", "only changes of this target, as rls limits show --changes prints it")
 	return cmd
 }
 

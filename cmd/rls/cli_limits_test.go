@@ -17,7 +17,7 @@ import (
 func TestLimitsSetListAndUnset(t *testing.T) {
 	t.Parallel()
 	r := newTestAPI(t, httptest.NewServer)
-	out, _, code := r.run("limits", "list")
+	out, _, code := r.run("limits", "show", "--changes")
 	assert.Zero(t, code)
 	assert.Equal(t, "no overrides, rules or switches\n", out)
 
@@ -35,7 +35,7 @@ func TestLimitsSetListAndUnset(t *testing.T) {
 	_, _, code = r.run("limits", "set", "-d", "shop", "ip", `rate_limits=[{"requests_per_unit": 20}, {}]`)
 	require.Zero(t, code)
 	r.overrides.Store("shop|trial", `{"factor": 2}`)
-	out, _, code = r.run("limits", "list")
+	out, _, code = r.run("limits", "show", "--changes")
 	assert.Zero(t, code)
 	lines := strings.Split(out, "\n")
 	require.Len(t, lines, 6)
@@ -48,7 +48,7 @@ func TestLimitsSetListAndUnset(t *testing.T) {
 		assert.Equal(t, strings.Index(lines[0], "VALUE"), strings.Index(line, "{"), "in columns")
 	}
 
-	out, _, code = r.run("limits", "list", "--json")
+	out, _, code = r.run("limits", "show", "--changes", "--json")
 	assert.Zero(t, code)
 	var list admin.List
 	require.NoError(t, json.Unmarshal([]byte(out), &list))
@@ -105,7 +105,7 @@ func TestUnsetDeletesExpiredOverride(t *testing.T) {
 	t.Parallel()
 	r := newTestAPI(t, httptest.NewServer)
 	r.overrides.Store("shop|tenant=acme", `{"factor": 2, "expires_at": "2020-01-01T00:00:00Z"}`)
-	out, _, code := r.run("limits", "list")
+	out, _, code := r.run("limits", "show", "--changes")
 	assert.Zero(t, code)
 	assert.Regexp(t, `expired +\d+d(\d+h)? ago +- +[0-9a-f]{16}\n$`, out)
 	out, _, code = r.run("limits", "unset", "-d", "shop", "tenant=acme")
@@ -118,7 +118,7 @@ func TestListShowsLastValidValue(t *testing.T) {
 	r := newTestAPI(t, httptest.NewServer)
 	r.overrides.Store("shop|tenant=acme", `{"factor": 2}`)
 	r.overrides.Store("shop|tenant=acme", `{"factr": 3}`)
-	out, _, _ := r.run("limits", "list")
+	out, _, _ := r.run("limits", "show", "--changes")
 	assert.Contains(t, out, "\n  the last valid value stays in force: 200 per minute\n")
 }
 
@@ -140,7 +140,7 @@ func TestLimitsRejectsBadArguments(t *testing.T) {
 		"unknown domain":   {[]string{"limits", "set", "-d", "shpo", "tenant=acme", "factor=2"}, "unknown domain shpo"},
 		"several problems": {set("tenant=acme", "factr=2", "algorithm=slow"), "token_bucket, first_hit_window or concurrency\noverride shop|tenant=acme: unknown key \"factr\"; did you mean factor?"},
 		"bad number":       {set("tenant=acme", "requests_per_unit=1_000"), "want a whole number"},
-		"unknown command":  {[]string{"limits", "show"}, `unknown command "show"; want history, list`},
+		"unknown command":  {[]string{"limits", "get"}, `unknown command "get"; want history, off`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, errOut, code := r.run(c.args...)
@@ -174,7 +174,7 @@ func TestJSONFlagPrintsAnswers(t *testing.T) {
 		want string // a part
 	}{
 		{[]string{"limits", "set", "-d", "shop", "tenant=acme", "factor=2"}, &admin.Override{}, `"base_limits": "100 per minute"`},
-		{[]string{"limits", "list"}, &admin.List{}, `"target": "shop|tenant=acme"`},
+		{[]string{"limits", "show", "--changes"}, &admin.List{}, `"target": "shop|tenant=acme"`},
 		{[]string{"limits", "unset", "-d", "shop", "tenant=acme"}, &admin.Override{}, `"state": "deleted"`},
 		{[]string{"reset", "-d", "shop", "ip=10.0.0.1"}, &admin.Reset{}, `"published": false`},
 	} {
@@ -185,4 +185,30 @@ func TestJSONFlagPrintsAnswers(t *testing.T) {
 		d.DisallowUnknownFields()
 		assert.NoError(t, d.Decode(test.into), "%v", test.args)
 	}
+}
+
+func TestLimitsShowListsRulesInForce(t *testing.T) {
+	t.Parallel()
+	r := start(t, []string{"ADMIN_TOKEN=" + adminToken}, "--limits", file(t, "limits.yaml", nestedLimits))
+	show := func(args ...string) string {
+		out, errOut, code := rls(t, append([]string{"limits", "show", "--admin", r.debug}, args...)...)
+		require.Zero(t, code, errOut)
+		return out
+	}
+	assert.Regexp(t, `^RULE +LIMITS +STATE +PLACE\nshop > tenant=acme +2 per minute +in force +\S+limits.yaml:4\n(.*\n){2}$`, show())
+	assert.Equal(t, 2, strings.Count(show("path"), "\n"))
+	assert.Equal(t, "no such rule is in force\n", show("other"))
+	assert.Contains(t, show("--json"), `"path": "shop > tenant=acme"`)
+	_, errOut, code := rls(t, "limits", "show", "--admin", r.debug, "path", "--changes")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errOut, "leave out TEXT")
+}
+
+func TestFormerNameListPrintsChangesAndItsNewName(t *testing.T) {
+	t.Parallel()
+	r := newTestAPI(t, httptest.NewServer)
+	out, errOut, code := r.run("limits", "list")
+	assert.Zero(t, code)
+	assert.Equal(t, "no overrides, rules or switches\n", out)
+	assert.Contains(t, errOut, "rls limits show --changes or --replicas")
 }

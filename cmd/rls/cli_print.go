@@ -34,6 +34,7 @@ var answers = template.Must(template.New("").Funcs(template.FuncMap{
 	"kind":    kindText,
 	"field":   fieldText,
 	"counted": live.Count[int],
+	"join":    strings.Join,
 	"entries": decisionlog.FormatEntries,
 	"off":     offText,
 	"notes":   func(o admin.Override) string { return switchNotes(o.SetBy, o.Reason, timeOf(o.ExpiresAt), time.Now()) },
@@ -56,7 +57,7 @@ func printAs(out io.Writer, asJSON bool, v any, printText func(io.Writer) error)
 	if asJSON {
 		return reports.JSON(out, v)
 	}
-	return printText(out)
+	return printText(painted(out))
 }
 
 // printAnswer prints v as JSON, or by a template of answers. The cells of a table stand in columns.

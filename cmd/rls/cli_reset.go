@@ -61,6 +61,8 @@ func newReset() *cobra.Command {
 		},
 	}
 	addDomainFlag(cmd, &domain)
+	_ = cmd.MarkFlagRequired("domain")
+	cmd.ValidArgsFunction = completeDescriptor
 	client.addFlags(cmd.Flags())
 	client.addAnswerFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&isPrefix, "prefix", false, "reset all counters that start with these entries")

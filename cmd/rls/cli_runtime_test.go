@@ -44,7 +44,7 @@ func TestSecondOfTwoCollidingSetsFails(t *testing.T) {
 	set := []string{"limits", "set", "-d", "shop", "tenant=acme"}
 	_, errOut, code := r.run(append(set, "factor=2", "--new")...)
 	require.Zero(t, code, errOut)
-	out, _, _ := r.run("limits", "list")
+	out, _, _ := r.run("limits", "show", "--changes")
 	tag := regexp.MustCompile(`[0-9a-f]{16}\n$`).FindString(out)[:16]
 	_, errOut, code = r.run(append(set, "factor=3", "--if-match", tag, "--reason", "sale")...)
 	require.Zero(t, code, errOut)

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
@@ -45,14 +44,16 @@ func newTail() *cobra.Command {
 				return err
 			}
 			t.out, t.notes = cmd.OutOrStdout(), cmd.ErrOrStderr()
-			t.colour = isColourTerminal(t.out)
+			t.hasColours = isColourTerminal(t.out)
 			return t.run(cmd.Context())
 		},
 	}
 	fs := cmd.Flags()
 	t.addFlags(fs)
-	fs.StringVarP(&domain, "domain", "d", "", "only this domain")
+	addDomainFlag(cmd, &domain)
+	cmd.Flag("domain").Usage = "only this domain"
 	fs.StringVar(&rule, "rule", "", "only rules whose path contains this text, such as 'shop > tenant'")
+	_ = cmd.RegisterFlagCompletionFunc("rule", completeRule)
 	fs.StringVar(&code, "code", "", "only this code: OK, OVER_LIMIT or ERROR")
 	fs.StringVar(&source, "source", "", "only decisions of this source, such as deny_cache or fallback")
 	fs.StringArrayVar(&entries, "entry", nil, "only descriptors with this entry, KEY or KEY=VALUE; can be given more than once")
@@ -60,16 +61,11 @@ func newTail() *cobra.Command {
 	return cmd
 }
 
-// isColourTerminal reports whether out shows colours. See no-color.org.
-func isColourTerminal(out io.Writer) bool {
-	return os.Getenv("NO_COLOR") == "" && isScreen(out)
-}
-
 type tail struct {
 	adminClient
 	query      url.Values // of decisionlog.ParseFilter
 	out, notes io.Writer
-	colour     bool
+	hasColours bool
 	reconnect  wait.Backoff
 }
 
@@ -108,11 +104,12 @@ func (t *tail) stream(ctx context.Context, isFirst bool) (wasConnected bool, err
 	}
 	defer resp.Body.Close()
 	host := resp.Request.URL.Host
-	if resp.StatusCode != http.StatusOK {
+	isFound, isStream := resp.StatusCode != http.StatusNotFound, resp.Header.Get("Content-Type") == decisionlog.ContentType
+	if isFound && resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
 		return false, fmt.Errorf("%w: %s: %s", errRefused, host, printable(strings.TrimSpace(string(text))))
 	}
-	if resp.Header.Get("Content-Type") != decisionlog.ContentType {
+	if !isFound || !isStream {
 		return false, fmt.Errorf("%w: %s: got no stream of decisions; check that --admin is the debug listener of an rls with %s", errRefused, host, decisionsPath)
 	}
 	if !isFirst {
@@ -143,7 +140,7 @@ func (t *tail) printLine(line []byte) error {
 	}
 	var l decisionlog.Line
 	if err := json.Unmarshal(line, &l); err != nil {
-		return fmt.Errorf("invalid line: %w", err)
+		return errors.New("invalid line; check that rls and the service have the same version (rls --version)")
 	}
 	var err error
 	switch {
@@ -159,11 +156,6 @@ func (t *tail) printLine(line []byte) error {
 	return err
 }
 
-const (
-	red, green, yellow, magenta, dim = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[35m", "\x1b[2m"
-	noColour                         = "\x1b[0m"
-)
-
 // lineText returns a line of text about r.
 func (t *tail) lineText(r *decisionlog.Record) string {
 	colour := green
@@ -175,18 +167,11 @@ func (t *tail) lineText(r *decisionlog.Record) string {
 	case r.Code == decisionlog.OverLimit:
 		colour = red
 	}
-	code := inColour(t.colour, colour, fmt.Sprintf("%-10s", printable(string(r.Code))))
+	code := inColour(t.hasColours, colour, fmt.Sprintf("%-10s", printable(string(r.Code))))
 	var line strings.Builder
-	line.WriteString(inColour(t.colour, dim, formatTime(r.Time)) + "  " + code + "  ")
+	line.WriteString(inColour(t.hasColours, dim, formatTime(r.Time)) + "  " + code + "  ")
 	_ = answers.ExecuteTemplate(&line, "decision", r) // it fails only if the template does not fit Record
 	return line.String()
-}
-
-func inColour(isOn bool, colour, text string) string {
-	if !isOn {
-		return text
-	}
-	return colour + text + noColour
 }
 
 func formatTime(at time.Time) string { return at.Local().Format("15:04:05.000") }

@@ -88,7 +88,7 @@ func TestTailPrintsOneLineForEachDecision(t *testing.T) {
 func TestTailInColourMarksTheCode(t *testing.T) {
 	t.Parallel()
 	shadowed := strings.Replace(deniedLine, `"shadow":false`, `"shadow":true`, 1)
-	out, _, _ := runTail(t, func(c *tail) { c.colour = true }, deniedLine+"\n"+shadowed)
+	out, _, _ := runTail(t, func(c *tail) { c.hasColours = true }, deniedLine+"\n"+shadowed)
 	assert.Contains(t, out, "\x1b[31mOVER_LIMIT\x1b[0m")
 	assert.Contains(t, out, "\x1b[33mOVER_LIMIT\x1b[0m")
 	assert.NotContains(t, out, "\x1b[2Ja")

@@ -164,8 +164,8 @@ func TestHitRejectsBadArguments(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no domain":       {[]string{"hit", "k=v"}, `required flag(s) "domain" not set`},
-		"no descriptor":   {[]string{"hit", "-d", "d"}, "requires at least 1 arg"},
+		"no domain":       {[]string{"hit", "k=v"}, "--domain is missing; want the domain of the limits, such as -d shop"},
+		"no descriptor":   {[]string{"hit", "-d", "d"}, "got 0 arguments, want rls hit -d DOMAIN KEY=VALUE"},
 		"empty entry":     {[]string{"hit", "-d", "d", "a=1,,b=2"}, `"a=1,,b=2" is not a descriptor`},
 		"comma in value":  {[]string{"hit", "-d", "d", "tenant=a,b"}, `entry 2 has no =; write each entry as KEY=VALUE, and a comma in a value as '\,'`},
 		"missing CA file": {[]string{"hit", "-d", "d", "--tls", "--ca", "/no/such/file", "k=v"}, "/no/such/file"},
@@ -180,9 +180,19 @@ func TestHitRejectsBadArguments(t *testing.T) {
 	t.Run("no service", func(t *testing.T) {
 		out, _, code := rls(t, "hit", "-a", "127.0.0.1:1", "-d", "d", "k=v")
 		assert.Equal(t, 1, code)
-		assert.Contains(t, out, "Unavailable")
+		assert.Contains(t, out, "127.0.0.1:1: connection refused; set --addr to the gRPC listener of the service (GRPC_PORT)")
+		assert.NotContains(t, out, "dial tcp")
 		assert.Contains(t, out, "1 calls: 0 OK, 0 OVER_LIMIT, 1 errors")
 	})
+}
+
+func TestFormerCommandsRunAndPrintTheirNewNames(t *testing.T) {
+	t.Parallel()
+	for _, c := range formerCommands {
+		_, errOut, code := rls(t, append(strings.Fields(c.former), "--help")...)
+		assert.Zero(t, code, errOut)
+		assert.Equal(t, "rls: rls "+c.former+" is now rls "+c.current+"\n", errOut)
+	}
 }
 
 func TestHitPeeksWithZeroAndRefundsNegative(t *testing.T) {
@@ -195,6 +205,20 @@ func TestHitPeeksWithZeroAndRefundsNegative(t *testing.T) {
 	assert.Contains(t, hit("2"), "remaining 1")
 	assert.Contains(t, hit("0"), "remaining 1")
 	assert.Contains(t, hit("-1"), "remaining 2")
+}
+
+func TestHitPrintsJSON(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4", "--json")
+	assert.EqualValues(t, exitOverLimit, code)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.Len(t, lines, 4)
+	var answer struct{ OverallCode string }
+	require.NoError(t, json.Unmarshal([]byte(lines[3]), &answer))
+	assert.Equal(t, "OVER_LIMIT", answer.OverallCode)
+	out, _, _ = rls(t, "hit", "-a", "127.0.0.1:1", "-d", "shop", "tenant=acme", "--json")
+	assert.Regexp(t, `^\{"error":"127.0.0.1:1: connection refused; .+"\}\n$`, out)
 }
 
 func TestHitAcceptsAnyValue(t *testing.T) {

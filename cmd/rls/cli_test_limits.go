@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	filesource "github.com/seed-81f232ab/rls/internal/source/file"
 	"github.com/seed-81f232ab/rls/internal/whatif/limitstest"
 )
 
@@ -57,14 +58,14 @@ func (o *testOptions) run(ctx context.Context, paths []string) error {
 	if err != nil {
 		return inputError(err)
 	}
-	failed := false
+	hasUnreadableFile := false
 	var coverage limitstest.Coverage
 	var reports []limitstest.FileReport
 	for _, path := range testFiles {
 		f, config, err := loadTest(path)
 		if err != nil {
 			reports = append(reports, limitstest.FileReport{File: path, Error: err.Error()})
-			failed = true
+			hasUnreadableFile = true
 			continue
 		}
 		reports = append(reports, f.Run(ctx, config, &coverage))
@@ -77,7 +78,7 @@ func (o *testOptions) run(ctx context.Context, paths []string) error {
 	switch {
 	case err != nil:
 		return inputError(err)
-	case failed:
+	case hasUnreadableFile:
 		return exitCode(2)
 	case report.Coverage.Percent < o.coverageMin:
 		fmt.Fprintf(o.errOut, "coverage: got %.1f %%, want at least %g %%\n", report.Coverage.Percent, o.coverageMin)
@@ -95,14 +96,14 @@ func findTestFiles(paths []string) ([]string, error) {
 	for _, path := range paths {
 		before := len(found)
 		err := filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
-			isTest := err == nil && !entry.IsDir() && (name == path || strings.HasSuffix(name, testFileSuffix))
+			isTest := err == nil && !entry.IsDir() && (name == path || strings.HasSuffix(name, filesource.TestFileSuffix))
 			if isTest {
 				found = append(found, filepath.Clean(name))
 			}
 			return err
 		})
 		if err == nil && len(found) == before {
-			err = fmt.Errorf("%s: got no test file, want a file *%s", path, testFileSuffix)
+			err = fmt.Errorf("%s: got no test file, want a file *%s", path, filesource.TestFileSuffix)
 		}
 		if notFound, ok := errors.AsType[*fs.PathError](err); ok {
 			err = fmt.Errorf("%s: %w", notFound.Path, notFound.Err)

@@ -13,15 +13,14 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/mod/module"
 
-	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/server"
 )
 
@@ -56,7 +55,10 @@ func run(args []string) int {
 	if code, isSilent := errors.AsType[exitCode](err); isSilent {
 		return int(code)
 	}
-	fmt.Fprintln(os.Stderr, "rls:", err)
+	if strings.HasPrefix(err.Error(), `required flag(s) "domain"`) {
+		err = errors.New("--domain is missing; want the domain of the limits, such as -d shop")
+	}
+	fmt.Fprintln(painted(os.Stderr), "rls:", err)
 	if failure, isCoded := errors.AsType[*codedError](err); isCoded {
 		return failure.code
 	}
@@ -85,7 +87,25 @@ func commandArgs(args []string) []string {
 			return []string{}
 		}
 	}
-	return args[min(len(args), 1):]
+	args = args[min(len(args), 1):]
+	for _, c := range formerCommands {
+		if former := strings.Fields(c.former); len(args) >= len(former) && slices.Equal(args[:len(former)], former) {
+			fmt.Fprintf(os.Stderr, "rls: rls %s is now rls %s\n", c.former, c.current)
+			return append(strings.Fields(c.current), args[len(former):]...)
+		}
+	}
+	return args
+}
+
+// formerCommands are commands of earlier versions, which scripts may call, and what they are now.
+var formerCommands = []struct{ former, current string }{
+	{"counter get", "explain"},
+	{"counter reset", "reset"},
+	{"limits create", "limits set --rule"},
+	{"limits delete", "limits unset"},
+	{"limits status", "limits show --replicas"},
+	{"settings", "doctor --settings"},
+	{"version", "--version"},
 }
 
 // newRoot returns the command rls.
@@ -122,22 +142,8 @@ func newRoot() *cobra.Command {
 		}
 	}
 	root.AddCommand(newDocs())
-	root.SetFlagErrorFunc(suggestFlag)
+	root.SetFlagErrorFunc(flagError)
 	return root
-}
-
-// suggestFlag adds the nearest flag of cmd to the error of an unknown flag.
-func suggestFlag(cmd *cobra.Command, err error) error {
-	unknown, isUnknown := errors.AsType[*pflag.NotExistError](err)
-	if !isUnknown {
-		return err
-	}
-	var names []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	if near := fields.Nearest(unknown.GetSpecifiedName(), names); near != "" && unknown.GetSpecifiedShortnames() == "" {
-		return fmt.Errorf("%w; did you mean --%s?", err, near)
-	}
-	return fmt.Errorf("%w; %s --help lists the flags", err, cmd.CommandPath())
 }
 
 // version, commit and date are set by the build (deploy/scripts/ldflags).

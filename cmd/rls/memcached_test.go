@@ -218,7 +218,7 @@ func TestAdminSaysWhatNeedsRedis(t *testing.T) {
 		out, _ := cmd.CombinedOutput()
 		return string(out)
 	}
-	assert.Contains(t, admin("limits", "list"), "OVERRIDES_ENABLED")
+	assert.Contains(t, admin("limits", "show", "--changes"), "OVERRIDES_ENABLED")
 	_, _, _ = rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4")
 	assert.Contains(t, admin("reset", "-d", "shop", "tenant=acme"), "4 -> 0")
 	out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")

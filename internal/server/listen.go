@@ -11,7 +11,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -41,13 +44,46 @@ func ParseAddr(text string) (Addr, error) {
 	return Addr{}, fmt.Errorf("%q is not host:port with a port from 0 to 65535; for example :9090", text)
 }
 
-// listenTCP listens on a. The error has advice if the address is in use.
+// listenTCP listens on a. If the address is in use, the error names the program and the next step.
 func listenTCP(a Addr) (net.Listener, error) {
 	l, err := net.Listen("tcp", a.String())
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("%w; end the program that uses it (lsof -i :%d shows it), or change %s", err, a.Port, cmp.Or(a.Setting, "the port"))
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return l, err
 	}
-	return l, err
+	program, step := PortHolder(a.Port), "end this program"
+	name, _, _ := strings.Cut(program, " ")
+	switch name {
+	case "":
+		program, step = "another program", fmt.Sprintf("end it (lsof -i :%d shows it)", a.Port)
+	case "rls", "rlsd", "ratelimit":
+		step = "wait for its end if it drains (at most DRAIN_DELAY + DRAIN_TIMEOUT)"
+	}
+	return nil, fmt.Errorf("%s: %w by %s; %s, or change %s", a, syscall.EADDRINUSE, program, step, cmp.Or(a.Setting, "the port"))
+}
+
+// PortHolder returns the program that listens on a TCP port, such as "rls (process 4711)". It knows only programs of
+// this user on Linux, and returns an empty text for others.
+func PortHolder(port int) string {
+	const listening, stateColumn, inodeColumn = "0A", 3, 9
+	var sockets []string
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		text, _ := os.ReadFile(table)
+		for line := range strings.Lines(string(text)) {
+			columns := strings.Fields(line)
+			if len(columns) > inodeColumn && columns[stateColumn] == listening && strings.HasSuffix(columns[1], fmt.Sprintf(":%04X", port)) {
+				sockets = append(sockets, "socket:["+columns[inodeColumn]+"]")
+			}
+		}
+	}
+	files, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	for _, file := range files {
+		if target, err := os.Readlink(file); err == nil && slices.Contains(sockets, target) {
+			process := filepath.Dir(filepath.Dir(file))
+			name, _ := os.ReadFile(filepath.Join(process, "comm"))
+			return fmt.Sprintf("%s (process %s)", strings.TrimSpace(string(name)), filepath.Base(process))
+		}
+	}
+	return ""
 }
 
 // listenGRPC listens on the address or the socket file of o. Closing the listener removes the file.

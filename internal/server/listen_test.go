@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 
@@ -102,6 +103,9 @@ func TestNewFailsIfPortIsInUse(t *testing.T) {
 		take(&o)
 		_, err := New(o)
 		assert.ErrorIs(t, err, syscall.EADDRINUSE, listener)
+		if runtime.GOOS == "linux" {
+			assert.ErrorContains(t, err, fmt.Sprintf(" (process %d); end this program, or change ", os.Getpid()), listener)
+		}
 		assert.ErrorContains(t, err, listener+" listener")
 		assert.ErrorContains(t, err, "or change SOME_PORT")
 		assert.NoFileExists(t, socket, "what was bound before is released")

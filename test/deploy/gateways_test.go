@@ -24,7 +24,7 @@ func (o object) field(t *testing.T, names ...string) any {
 func TestEmissaryExampleFitsLimits(t *testing.T) {
 	service := objects(t, read(t, "examples/emissary/rls.yaml"))[0]
 	assert.Equal(t, "rls.rls:8081", service.field(t, "spec", "service"))
-	domain := compile(t, template(t, read(t, "examples/emissary/limits.yaml")).limits()["limits.yaml"]).Domains()[0]
+	domain := compile(t, template(t, exampleImage+read(t, "examples/emissary/limits.yaml")).limits()["limits.yaml"]).Domains()[0]
 	assert.Equal(t, domain.Name, service.field(t, "spec", "domain"))
 	for _, mapping := range objects(t, read(t, "examples/emissary/mapping.yaml")) {
 		assert.Equal(t, service.APIVersion, mapping.APIVersion)

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -28,11 +29,13 @@ func TestChartPassesLint(t *testing.T) {
 }
 
 // shopFile is the minimum of values that the chart accepts.
-const shopFile = `limits: {shop.yaml: "domain: shop"}`
+const shopFile = exampleImage + `limits: {shop.yaml: "domain: shop"}`
+
+const exampleImage = "image: {registry: registry.example}\n"
 
 // withOwnEnv returns settings, with those that every pod has.
 func withOwnEnv(settings map[string]string) map[string]string {
-	env := map[string]string{"DRAIN_DELAY": "8s", "DRAIN_TIMEOUT": "15s", "USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": ":9090"}
+	env := map[string]string{"DRAIN_DELAY": "40s", "DRAIN_TIMEOUT": "15s", "USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": ":9090"}
 	maps.Copy(env, settings)
 	return env
 }
@@ -138,13 +141,13 @@ func TestImageHasRegistryTagAndDigest(t *testing.T) {
 	const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	version := loadChart(t).Metadata.AppVersion
 	for values, want := range map[string]string{
-		"{}": "rls:" + version,
-		"{registry: r.example, repository: a/rls}": "r.example/a/rls:" + version,
-		"{tag: v2}": "rls:v2",
-		"{registry: r.example, digest: " + digest + "}": "r.example/rls@" + digest,
-		"{tag: v2, digest: " + digest + "}":             "rls:v2@" + digest,
+		"{pullPolicy: Never}":                                  "rls:" + version,
+		"{registry: r.example, repository: a/rls}":             "r.example/a/rls:" + version,
+		"{pullPolicy: Never, tag: v2}":                         "rls:v2",
+		"{registry: r.example, digest: " + digest + "}":        "r.example/rls@" + digest,
+		"{pullPolicy: Never, tag: v2, digest: " + digest + "}": "rls:v2@" + digest,
 	} {
-		m := template(t, shopFile+"\nimage: "+values)
+		m := template(t, strings.TrimPrefix(shopFile, exampleImage)+"\nimage: "+values)
 		assert.Equal(t, want, m.deployment.Spec.Template.Spec.Containers[0].Image, values)
 		assert.Equal(t, want, m.test.Spec.Containers[0].Image, values)
 	}
@@ -225,7 +228,7 @@ func TestServiceNameFollowsReleaseName(t *testing.T) {
 
 func TestChartAcceptsValuesOfExamples(t *testing.T) {
 	for gateway, domain := range map[string]string{"istio": "mesh", "contour": "contour", "emissary": "emissary", "gloo": "custom"} {
-		m := template(t, read(t, "examples/"+gateway+"/limits.yaml"))
+		m := template(t, exampleImage+read(t, "examples/"+gateway+"/limits.yaml"))
 		domains := compile(t, m.limits()["limits.yaml"]).Domains()
 		require.Len(t, domains, 1)
 		assert.Equal(t, domain, domains[0].Name)
@@ -258,7 +261,7 @@ func TestNotesWarnAboutCountersOfEachPod(t *testing.T) {
 }
 
 func TestHelmTestCallsTheService(t *testing.T) {
-	m := template(t, `
+	m := template(t, exampleImage+`
 limits: {a.yaml: "domain: shop"}
 tls: {secret: grpc-tls}
 tests: {serverName: rls.example}

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -24,9 +25,11 @@ func kustomize(t *testing.T, folder string) manifests {
 // TestKustomizeBaseEqualsChart compares the base with the default values of the chart.
 func TestKustomizeBaseEqualsChart(t *testing.T) {
 	base := kustomize(t, "deploy/kustomize/base")
-	r, err := render(t, "rls", "limits: {limits.yaml: \"domain: example\"}")
+	r, err := render(t, "rls", exampleImage+"limits: {limits.yaml: \"domain: example\"}")
 	require.NoError(t, err)
 	chart := readManifests(t, r.Manifest)
+	image := &chart.deployment.Spec.Template.Spec.Containers[0].Image
+	*image = strings.TrimPrefix(*image, "registry.example/") // an overlay of the base names the registry
 	assert.Equal(t, chart.deployment.Spec, base.deployment.Spec)
 	assert.Equal(t, chart.service.Spec, base.service.Spec)
 	assert.Equal(t, chart.pdb.Spec, base.pdb.Spec)

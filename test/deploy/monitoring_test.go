@@ -103,7 +103,7 @@ func TestDashboardConfigMapHasDashboardOfDeployFolder(t *testing.T) {
 // TestChartHasCopiesOfDeployFolder compares the files of the chart with their sources. `make docs`
 // copies them.
 func TestChartHasCopiesOfDeployFolder(t *testing.T) {
-	for file, source := range map[string]string{"alerts.yaml": "deploy/prometheus/alerts.yaml", "dashboard.json": "deploy/grafana/rls.json"} {
+	for file, source := range map[string]string{"alerts.yaml": "deploy/prometheus/alerts.yaml", "dashboard.json": "deploy/grafana/rls.json", "limits-schema.json": "docs/schema/limits.json"} {
 		assert.True(t, read(t, source) == read(t, chartFolder+"/files/"+file), "run make docs: %s of the chart is no copy of %s", file, source)
 	}
 	assert.Equal(t, settingNames(t), strings.Fields(read(t, chartFolder+"/files/settings.txt")), "run make docs: settings.txt differs from docs/settings.md")

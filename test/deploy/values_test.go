@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -17,7 +18,7 @@ func TestChartRejectsWrongValues(t *testing.T) {
 		shopFile + "\nredis: {type: sentinels}":                      "at '/redis/type': value must be one of 'single', 'sentinel', 'cluster'",
 		shopFile + "\nredis: {tls: {enable: true}}":                  "additional properties 'enable' not allowed",
 		shopFile + "\nreplicas: two":                                 "at '/replicas': got string, want integer",
-		shopFile + "\nimage: {digest: v1}":                           "at '/image/digest': 'v1' does not match pattern",
+		"image: {digest: v1}":                                        "at '/image/digest': 'v1' does not match pattern",
 		shopFile + "\nserviceMonitor: {interval: 15}":                "at '/serviceMonitor/interval': got number, want string",
 		shopFile + "\npodDisruptionBudget: {minAvailable: 2}":        "additional properties 'minAvailable' not allowed",
 		shopFile + "\npodDisruptionBudget: {maxUnavailable: 0}":      "at '/podDisruptionBudget/maxUnavailable'",
@@ -33,16 +34,25 @@ func TestChartRejectsWrongValues(t *testing.T) {
 		shopFile + "\nprobes: {liveness: {httpGet: {path: /other}}}": "additional properties 'httpGet' not allowed",
 
 		// The templates find these.
-		"":                                                 "limits: got none, want limits files",
-		"limits: {}":                                       "limits: got none, want limits files",
-		"env: {CONFIG_TYPE: FILE}":                         "limits: got none, want limits files",
-		shopFile + "\nlimitsConfigMap: shop":               "limitsConfigMap: got a name beside limits",
-		shopFile + "\nxds: {server: \"a:1\"}":              "limits: got limits files and an xDS server",
-		shopFile + "\nxds: {nodeID: a}":                    "xds: got settings without xds.server",
-		shopFile + "\noverrides: true":                     "overrides: got true without Redis, want redis.url",
-		shopFile + "\nredis: {type: cluster}":              "redis: got settings without redis.url",
-		shopFile + "\nredis: {authSecret: a}":              "redis: got settings without redis.url",
-		shopFile + "\nredis: {url: \"a:1\", urlSecret: a}": "redis.urlSecret: got a name beside redis.url",
+		"":                                    "limits: got none, want limits files",
+		"limits: {}":                          "limits: got none, want limits files",
+		"env: {CONFIG_TYPE: FILE}":            "limits: got none, want limits files",
+		shopFile + "\nlimitsConfigMap: shop":  "limitsConfigMap: got a name beside limits",
+		shopFile + "\nxds: {server: \"a:1\"}": "limits: got limits files and an xDS server",
+		"limitsConfigMap: a":                  "image.registry: got none, want the registry to which you pushed the image rls:0.1.0, or image.pullPolicy=Never",
+		shopFile + "\nredis: {url: \"rediss://rls:secret@redis:6379\"}": "redis.url: got a password, which the release would store in plain text; want a secret: redis.urlSecret or redis.authSecret",
+		shopFile + "\nenv: {REDIS_URL: \"redis://:secret@redis:6379\"}": "env.REDIS_URL: got a password",
+		limitsFile(`domain: [`):                                                           "limits.shop.yaml: got no valid YAML, want a limits file: ",
+		limitsFile(`{descriptors: []}`):                                                   "limits.shop.yaml: got no field domain, want one",
+		limitsFile(`{domain: a, rules: []}`):                                              `limits.shop.yaml: got the unknown field "rules", want one of defaults, descriptors, domain`,
+		limitsFile(`{domain: a, descriptors: [{key: b}, {value: c}]}`):                    "limits.shop.yaml.descriptors[1]: got no field key, want one",
+		limitsFile(`{domain: a, descriptors: [{key: b, rate_limit: {uint: second}}]}`):    `limits.shop.yaml.descriptors[0].rate_limit: got the unknown field "uint", want one of algorithm, burst`,
+		limitsFile(`{domain: a, defaults: {algorithm: slow}}`):                            "limits.shop.yaml.defaults.algorithm: got slow, want one of fixed_window, sliding_window",
+		shopFile + "\nxds: {nodeID: a}":                                                   "xds: got settings without xds.server",
+		shopFile + "\noverrides: true":                                                    "overrides: got true without Redis, want redis.url",
+		shopFile + "\nredis: {type: cluster}":                                             "redis: got settings without redis.url",
+		shopFile + "\nredis: {authSecret: a}":                                             "redis: got settings without redis.url",
+		shopFile + "\nredis: {url: \"a:1\", urlSecret: a}":                                "redis.urlSecret: got a name beside redis.url",
 		shopFile + "\nredis: {url: \"a:1\", sentinelAuthSecret: a}":                       "redis.sentinelAuthSecret: got a name with type single, want type sentinel",
 		shopFile + "\nredis: {url: \"a:1\", tls: {secret: a}}":                            "redis.tls: got a certificate without redis.tls.enabled",
 		shopFile + "\nredis: {url: \"a:1\", tls: {enabled: true, clientCert: true}}":      "redis.tls.clientCert: got true without redis.tls.secret",
@@ -70,12 +80,15 @@ func TestChartAcceptsUnusualValues(t *testing.T) {
 	for _, values := range []string{
 		shopFile + "\noverrides: true\nenv: {REDIS_URL: \"redis.example:6379\"}",
 		shopFile + "\noverrides: true\nextraEnv: [{name: REDIS_URL, valueFrom: {secretKeyRef: {name: a, key: b}}}]",
-		"env: {CONFIG_TYPE: GRPC_XDS_SOTW, CONFIG_GRPC_XDS_SERVER_URL: \"control-plane:18000\"}",
-		"env: {LIMITS_PATH: /baked}\nextraVolumes: [{name: baked, emptyDir: {}}]\nextraVolumeMounts: [{name: baked, mountPath: /baked}]",
+		exampleImage + "env: {CONFIG_TYPE: GRPC_XDS_SOTW, CONFIG_GRPC_XDS_SERVER_URL: \"control-plane:18000\"}",
+		exampleImage + "env: {LIMITS_PATH: /baked}\nextraVolumes: [{name: baked, emptyDir: {}}]\nextraVolumeMounts: [{name: baked, mountPath: /baked}]",
 		shopFile + "\nenv: {OTEL_EXPORTER_OTLP_ENDPOINT: \"http://collector:4318\", TRACING_ENABLED: true}",
 		shopFile + "\nglobal: {registry: a}\nenabled: true",
 		shopFile + "\nservice: {type: LoadBalancer, headless: false}",
-		"limitsConfigMap: shop-limits",
+		exampleImage + "limitsConfigMap: shop-limits",
+		"image: {pullPolicy: Never}\nlimitsConfigMap: shop-limits",
+		"image: {repository: registry.example/rls}\nlimitsConfigMap: shop-limits",
+		shopFile + "\nredis: {url: \"rediss://rls@redis.example:6379\"}",
 	} {
 		template(t, values)
 	}
@@ -120,4 +133,14 @@ func compareSchema(t *testing.T, place string, values map[string]any, node schem
 			compareSchema(t, place+"."+name, inner, node.Properties[name], definitions)
 		}
 	}
+}
+
+func TestChartChecksNoTestFiles(t *testing.T) {
+	_, err := render(t, "shop", exampleImage+"limits: {shop_test.yaml: \"tests: []\", shop.yaml: \"domain: shop\"}")
+	assert.NoError(t, err)
+}
+
+// limitsFile returns values with a limits file.
+func limitsFile(text string) string {
+	return exampleImage + "limits: {shop.yaml: " + strconv.Quote(text) + "}"
 }

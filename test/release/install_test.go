@@ -26,7 +26,7 @@ run_unit() {
   wait $service
   echo "exit code $?"
 }
-files() { stat -c '%U:%G %a %n' /usr/bin/rls /etc/rls /etc/rls/rls.env /etc/rls/limits/limits.yaml /usr/lib/systemd/system/rls.service; }
+files() { stat -c '%U:%G %a %n' /usr/bin/rls /etc/rls /etc/rls/rls.env /etc/rls/limits/limits.yaml /usr/lib/systemd/system/rls.service /usr/share/man/man1/rls.1.gz /usr/share/bash-completion/completions/rls; readlink /usr/bin/rlsd; }
 `
 
 const installedFiles = `root:root 755 /usr/bin/rls
@@ -34,6 +34,9 @@ root:root 755 /etc/rls
 root:rls 640 /etc/rls/rls.env
 root:root 644 /etc/rls/limits/limits.yaml
 root:root 644 /usr/lib/systemd/system/rls.service
+root:root 644 /usr/share/man/man1/rls.1.gz
+root:root 644 /usr/share/bash-completion/completions/rls
+/usr/bin/rls
 `
 
 func TestDebInstallsServiceThatRunsAsItsUser(t *testing.T) {

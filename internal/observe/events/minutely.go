@@ -28,7 +28,7 @@ func (e *Events) Batches(recorder *live.Recorder, replicas int, roles ...redis.R
 
 func (o *batchObserver) BatchDone(b redis.Batch) {
 	o.Observer.BatchDone(b)
-	o.recorder.RedisAnswered(b.Took)
+	o.recorder.RedisAnswered(b.Duration)
 	if !b.ReplicasMissing {
 		return
 	}

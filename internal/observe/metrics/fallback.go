@@ -139,7 +139,7 @@ func (s scrape) breakers(shards []Shard, breakers []fallback.BreakerStatus) {
 	for i, b := range breakers {
 		counts[stateOfShard{shards[i], b.State}]++
 		for _, state := range fallback.BreakerStates {
-			seconds[stateOfShard{shards[i], state}] += b.TimeIn[state].Seconds()
+			seconds[stateOfShard{shards[i], state}] += b.TimeByState[state].Seconds()
 		}
 	}
 	for key, sum := range seconds {

@@ -85,7 +85,7 @@ rls_outage_start_timestamp_seconds 1.7000000005e+09
 
 func TestBreakersHaveTheirStateAndTime(t *testing.T) {
 	m := New()
-	open := fallback.BreakerStatus{State: fallback.Open, TimeIn: [3]time.Duration{time.Minute, time.Second, 2 * time.Second}}
+	open := fallback.BreakerStatus{State: fallback.Open, TimeByState: [3]time.Duration{time.Minute, time.Second, 2 * time.Second}}
 	m.FallbackStatus([]Shard{{"main", "0"}, {"main", "1"}}, func() fallback.Status {
 		return fallback.Status{Breakers: []fallback.BreakerStatus{{}, open}}
 	})

@@ -56,9 +56,9 @@ func (m *Metrics) Redis(roles ...redis.Role) redis.Observer {
 func (r *redisServers) BatchDone(b redis.Batch) {
 	s := r[b.Role]
 	s.hits.Observe(float64(b.Hits))
-	s.queuedHits.Observe(float64(b.Queued))
+	s.queuedHits.Observe(float64(b.QueuedHits))
 	s.waitTime.Observe(b.Wait.Seconds())
-	s.duration.Observe(b.Took.Seconds())
+	s.duration.Observe(b.Duration.Seconds())
 	if b.Err != nil {
 		s.failedBatches.Inc()
 	}

@@ -15,8 +15,8 @@ import (
 func TestBatchesAreMeasuredForEachRedis(t *testing.T) {
 	m := New()
 	r := m.Redis(redis.Roles[:]...)
-	r.BatchDone(redis.Batch{Hits: 3, Queued: 20, Wait: 125 * time.Millisecond, Took: 125 * time.Millisecond})
-	r.BatchDone(redis.Batch{Hits: 1, Wait: time.Second, Took: 500 * time.Millisecond, Err: errors.New("broken")})
+	r.BatchDone(redis.Batch{Hits: 3, QueuedHits: 20, Wait: 125 * time.Millisecond, Duration: 125 * time.Millisecond})
+	r.BatchDone(redis.Batch{Hits: 1, Wait: time.Second, Duration: 500 * time.Millisecond, Err: errors.New("broken")})
 	r.BatchDone(redis.Batch{Role: redis.RolePerSecond, Hits: 5})
 	families, err := m.registry.Gather()
 	require.NoError(t, err)

@@ -43,7 +43,7 @@ func (t *Tracer) BatchAnswered(b redis.Batch, start time.Time, calls []context.C
 			attribute.String("rls.redis.server", b.Role.String()),
 			attribute.Int("rls.batch.calls", len(calls)),
 			attribute.Int("rls.batch.hits", b.Hits),
-			attribute.Int("rls.batch.queued_hits", b.Queued),
+			attribute.Int("rls.batch.queued_hits", b.QueuedHits),
 			attribute.Int64("rls.batch.wait_us", b.Wait.Microseconds()),
 		))
 	for _, other := range others {
@@ -52,5 +52,5 @@ func (t *Tracer) BatchAnswered(b redis.Batch, start time.Time, calls []context.C
 	if b.Err != nil {
 		span.SetStatus(codes.Error, b.Err.Error())
 	}
-	span.End(trace.WithTimestamp(start.Add(b.Took)))
+	span.End(trace.WithTimestamp(start.Add(b.Duration)))
 }

@@ -188,7 +188,7 @@ func TestSpanOfABatchLinksToItsCalls(t *testing.T) {
 	dropped := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
 		TraceID: firstSpan.SpanContext().TraceID(), SpanID: trace.SpanID{1},
 	}))
-	tracer.BatchAnswered(redis.Batch{Role: redis.RolePerSecond, Hits: 5, Queued: 7, Wait: time.Millisecond, Took: 3 * time.Millisecond, Err: errors.New("no connection")},
+	tracer.BatchAnswered(redis.Batch{Role: redis.RolePerSecond, Hits: 5, QueuedHits: 7, Wait: time.Millisecond, Duration: 3 * time.Millisecond, Err: errors.New("no connection")},
 		start, []context.Context{dropped, first, first, second, t.Context()})
 	firstSpan.End()
 	secondSpan.End()

@@ -5,8 +5,8 @@
 //
 // - place: the file or the directories that the settings name;
 // - look: taking the fingerprint, a hash of the metadata of all files at a place;
-// - settled: two looks in a row found the same, so nobody is writing, or at the start, files that did not change
-// for a while.
+// - settled: two looks in a row found the same, so nobody is writing. The first look at the start counts as two, so
+// that the start does not wait.
 package file
 
 import (
@@ -55,7 +55,7 @@ type Source struct {
 var _ source.Source = (*Source)(nil)
 
 const (
-	// settlePause is the time between two looks at the start and after Reload.
+	// settlePause is the time between two looks after Reload, and at the start while the files change.
 	settlePause = 200 * time.Millisecond
 
 	// startTries bounds the looks before the first read.
@@ -95,7 +95,7 @@ func (s *Source) Run(ctx context.Context, apply func(source.Update) error) error
 
 // fingerprint returns the fingerprint of the limits files and of their lists.
 func (s *Source) fingerprint() fingerprint {
-	places, _ := s.options.Place.fingerprint()
+	places := s.options.Place.fingerprint()
 	if len(s.lists) == 0 {
 		return places
 	}
@@ -116,9 +116,7 @@ func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleSame fu
 		unsettledLooks                   int // in a row
 		firstReadDone                    bool
 	)
-	if f, changed := s.options.Place.fingerprint(); !changed.IsZero() && time.Since(changed) > settlePause {
-		lastFingerprint = f // as if a look had found the files that long ago
-	}
+	lastFingerprint = s.fingerprint()
 	for reloadRequested := true; ; looksSinceRead++ {
 		currentFingerprint := s.fingerprint()
 		if currentFingerprint == lastFingerprint {

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
@@ -52,7 +51,7 @@ type Place struct {
 func (p Place) Path() string { return filepath.Join(p.Root, p.Subdirectory, p.AppDirectory) }
 
 // Read returns the limits files at p, sorted by path, and the entries that it skipped. In a directory, these are
-// the files that end in .yaml, .yml or .json or have no extension, except backup and swap files of editors. Read
+// the files that end in .yaml, .yml or .json or have no extension, except test files, and backup and swap files of editors. Read
 // follows symbolic links to files, and to directories if p names them or they belong to a Kubernetes ConfigMap.
 //
 // The error lists everything that can't be read. It wraps fs.ErrNotExist if p doesn't exist, and ErrNoFiles if
@@ -70,15 +69,17 @@ func (p Place) Read() ([]limitsfile.File, []Skipped, error) {
 	return w.files, w.skipped, nil
 }
 
+// TestFileSuffix is the end of the names of test files. In a directory of limits files, they are skipped.
+const TestFileSuffix = "_test.yaml"
+
 // fingerprint is a hash of the metadata at a place, and of everything else that a walker reports.
 type fingerprint [sha256.Size]byte
 
-// fingerprint also returns the time of the last change of a file or directory.
-func (p Place) fingerprint() (f fingerprint, changed time.Time) {
+func (p Place) fingerprint() fingerprint {
 	w := walker{place: p, stats: sha256.New()}
 	w.run()
 	fmt.Fprintf(w.stats, "%q %q", w.skipped, w.errs)
-	return fingerprint(w.stats.Sum(nil)), w.changed
+	return fingerprint(w.stats.Sum(nil))
 }
 
 // walker visits the limits files at a place.
@@ -89,9 +90,8 @@ type walker struct {
 	files   []limitsfile.File
 	skipped []Skipped
 	errs    []error
-	entries int       // listed so far
-	bytes   int       // read so far
-	changed time.Time // the latest change of a file or directory
+	entries int // listed so far
+	bytes   int // read so far
 }
 
 func (w *walker) run() {
@@ -109,12 +109,6 @@ func (w *walker) run() {
 		case strings.HasPrefix(e.Name(), base+"."):
 			w.entry(path, e)
 		}
-	}
-}
-
-func (w *walker) addChange(info fs.FileInfo) {
-	if changed := info.ModTime(); changed.After(w.changed) {
-		w.changed = changed
 	}
 }
 
@@ -149,9 +143,6 @@ func (w *walker) list(dir string) []fs.DirEntry {
 	if w.entries > maxEntries {
 		return nil
 	}
-	if info, err := os.Stat(dir); err == nil {
-		w.addChange(info)
-	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		w.fail(withoutOperation(dir, err))
@@ -171,6 +162,10 @@ func (w *walker) entry(path string, e fs.DirEntry) {
 	link := e.Type()&fs.ModeSymlink != 0
 	if e.IsDir() || link && isConfigMapDirectory(path) {
 		w.directory(path)
+		return
+	}
+	if strings.HasSuffix(name, TestFileSuffix) {
+		w.skip(path, "a test file of rls test: its name ends in %s", TestFileSuffix)
 		return
 	}
 	ext := strings.ToLower(filepath.Ext(name))
@@ -210,7 +205,6 @@ func isConfigMapDirectory(link string) bool {
 }
 
 func (w *walker) file(path string, info fs.FileInfo) {
-	w.addChange(info)
 	if w.stats != nil {
 		writeStats(w.stats, path, info)
 	} else if w.bytes <= maxTotalBytes {

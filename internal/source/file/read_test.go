@@ -69,6 +69,12 @@ func TestReadDirectory(t *testing.T) {
 			skipped: []string{".gitignore", "README.md", "a.yaml.bak"},
 		},
 		{
+			name:    "test files are skipped",
+			files:   map[string]string{"a.yaml": "", "a_test.yaml": "", "test.yaml": ""},
+			read:    []string{"a.yaml", "test.yaml"},
+			skipped: []string{"a_test.yaml"},
+		},
+		{
 			name:  "backup and swap files of editors are ignored",
 			files: map[string]string{"a.yaml": "", "a.yaml~": "", "b~": "", ".a.yaml.swp": "", ".a.yaml.swx": "", ".#a.yaml": ""},
 			read:  []string{"a.yaml"},

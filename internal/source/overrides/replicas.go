@@ -61,7 +61,7 @@ func (s *Store) reportAll(ctx context.Context) {
 		}
 		err := reportScript.Run(ctx, s.options.Client, []string{s.replicas}, r.Name, text, keepReport.Milliseconds(), prune).Err()
 		if err != nil && ctx.Err() == nil && n == 0 {
-			s.options.Log.Warn("replica not reported; rls limits list --replicas does not show it", "error", err)
+			s.options.Log.Warn("replica not reported; rls limits show --replicas does not show it", "error", err)
 		}
 		if !s.waitForReport(ctx) {
 			break

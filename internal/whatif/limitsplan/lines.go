@@ -56,13 +56,13 @@ func (r *lineReader) nextObject(v any, wanted string) error {
 		d.UseNumber()
 		err := d.Decode(v)
 		if _, end := d.Token(); err == nil && !errors.Is(end, io.EOF) {
-			err = errors.New("the line has more than one object")
+			return r.errorf("%s: the line has more than one object", wanted)
 		}
 		if err == nil {
 			return nil
 		}
 		if text[0] != '{' || !errors.Is(err, io.ErrUnexpectedEOF) {
-			return r.errorf("%s: %w", wanted, err)
+			return r.errorf("%s", wanted)
 		}
 		if r.cutLines++; r.cutLines == 1 {
 			r.firstCutLine = r.number

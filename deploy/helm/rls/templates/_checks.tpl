@@ -1,6 +1,7 @@
 {{- /* rls.check rejects values with which the pods would not start, or would not do what the values say. */}}
 {{- define "rls.check" -}}
 {{- include "rls.checkLimits" . }}
+{{- include "rls.checkLimitsFiles" . }}
 {{- include "rls.checkRedis" . }}
 {{- include "rls.checkTLS" . }}
 {{- include "rls.checkEnv" . }}
@@ -20,6 +21,15 @@
 {{- end }}
 {{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.from) }}
 {{- fail "networkPolicy.from: got no peers, want the pods of Envoy, such as [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: envoy}}}]" }}
+{{- end }}
+{{- include "rls.checkImage" . }}
+{{- end }}
+
+{{- define "rls.checkImage" -}}
+{{- with .Values.image }}
+{{- if not (or .registry (contains "/" .repository) (eq .pullPolicy "Never")) }}
+{{- fail (printf "image.registry: got none, want the registry to which you pushed the image %s, or image.pullPolicy=Never for an image that the nodes have" (include "rls.image" $)) }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -42,6 +52,11 @@
 {{- end }}
 
 {{- define "rls.checkRedis" -}}
+{{- range $name, $url := dict "redis.url" .Values.redis.url "env.REDIS_URL" .Values.env.REDIS_URL "env.REDIS_PERSECOND_URL" .Values.env.REDIS_PERSECOND_URL }}
+{{- if regexMatch "//[^/@]*:.*@" (toString $url) }}
+{{- fail (printf "%s: got a password, which the release would store in plain text; want a secret: redis.urlSecret or redis.authSecret (or valueFrom in extraEnv)" $name) }}
+{{- end }}
+{{- end }}
 {{- with .Values.redis }}
 {{- if and .url .urlSecret }}
 {{- fail "redis.urlSecret: got a name beside redis.url, want only one of both" }}

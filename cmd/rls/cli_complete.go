@@ -1,0 +1,79 @@
+package main
+
+import (
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
+)
+
+// rulePaths returns the paths of the rules in force: those of the limits files of --limits, else of the service at
+// --admin, else of the limits files of LIMITS_PATH.
+func rulePaths(cmd *cobra.Command, filter string) (paths []string) {
+	client, files := adminClient{addr: "localhost:6070", timeout: time.Second}, []string{os.Getenv("LIMITS_PATH")}
+	if flag := cmd.Flag("admin"); flag != nil {
+		client.addr = flag.Value.String()
+	}
+	flag, answer := cmd.Flag("limits"), live.RulesAnswer{}
+	if flag != nil && flag.Changed {
+		files, _ = cmd.Flags().GetStringSlice("limits")
+		slices.Sort(files) // cobra has read the flags twice
+	} else if client.call(cmd.Context(), http.MethodGet, live.RulesPath, url.Values{"filter": {filter}}, nil, &answer) == nil {
+		for _, r := range answer.Rules {
+			paths = append(paths, r.Path)
+		}
+		return paths
+	}
+	if config, err := loadLimits(nil, slices.Compact(files), limitsfile.Options{MergeDomains: true}); err == nil {
+		config.EachDescriptor(func(domain string, trail []*limitsfile.Descriptor) {
+			paths = append(paths, limitsfile.Path(domain, trail))
+		})
+	}
+	return paths
+}
+
+// completeDomain completes --domain.
+func completeDomain(cmd *cobra.Command, _ []string, start string) (domains []string, _ cobra.ShellCompDirective) {
+	for _, path := range rulePaths(cmd, start) {
+		domain, _, _ := strings.Cut(path, " > ")
+		domains = append(domains, domain)
+	}
+	return completions(domains, start), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeRule completes the path of a rule.
+func completeRule(cmd *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
+	return completions(rulePaths(cmd, start), start), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeDescriptor completes the last entry of a descriptor of --domain, if a rule has the entries before it.
+func completeDescriptor(cmd *cobra.Command, _ []string, start string) (found []string, _ cobra.ShellCompDirective) {
+	domain, typed := cmd.Flag("domain").Value.String(), strings.Split(start, ",")
+	last := len(typed) - 1
+	isSameEntry := func(text, ofRule string) bool { return text == ofRule || strings.HasPrefix(text, ofRule+"=") }
+	for _, path := range rulePaths(cmd, domain) {
+		entries := strings.Split(path, " > ")[1:]
+		if !strings.HasPrefix(path, domain+" > ") || len(entries) <= last || !slices.EqualFunc(typed[:last], entries[:last], isSameEntry) {
+			continue
+		}
+		entry := entries[last]
+		if !strings.Contains(entry, "=") {
+			entry += "=" // the rule is for any value of the key
+		}
+		found = append(found, strings.Join(append(typed[:last:last], entry), ","))
+	}
+	return completions(found, start), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+}
+
+// completions returns the texts that begin with start, each once.
+func completions(texts []string, start string) []string {
+	slices.Sort(texts)
+	return slices.DeleteFunc(slices.Compact(texts), func(text string) bool { return !strings.HasPrefix(text, start) })
+}
