@@ -119,7 +119,7 @@ vulnerabilities: ## Look for known vulnerabilities in the code that each module 
 		(cd $$module && $(GOVULNCHECK) ./...) || exit 1; \
 	done
 
-bench: ## Measure the hot path; docs/benchmarks.md explains the figures
+bench: ## Measure the hot path; docs/lab/benchmarks.md explains the figures
 	$(GO) test -run '^$$' -bench . -benchmem ./limit ./descriptors ./descriptors/override ./backend/local ./backend/denycache ./service ./test/bench
 
 # WITH_INCUMBENT names the programs that the benchmarks compare. Without a program of the
@@ -129,9 +129,9 @@ WITH_INCUMBENT = RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls RLS_BENCH_INCUMBENT=$$(ls $
 incumbent:
 	@GOBIN=$(CURDIR)/.tools $(GO) install $(INCUMBENT) || echo "envoyproxy/ratelimit does not build here; measuring rls only"
 
-BENCH_REDIS = $(WITH_INCUMBENT) RLS_BENCH_TABLE=$(CURDIR)/docs/benchmarks.md $(GO) test -tags redis -count 1 -timeout 20m -v -run TestRedisTable ./test/bench
+BENCH_REDIS = $(WITH_INCUMBENT) RLS_BENCH_TABLE=$(CURDIR)/docs/lab/benchmarks.md $(GO) test -tags redis -count 1 -timeout 20m -v -run TestRedisTable ./test/bench
 
-bench-redis: build incumbent ## Measure rls and envoyproxy/ratelimit with Redis; updates docs/benchmarks.md
+bench-redis: build incumbent ## Measure rls and envoyproxy/ratelimit with Redis; updates docs/lab/benchmarks.md
 	@deploy/scripts/test-tools
 	$(BENCH_REDIS)
 
@@ -141,10 +141,10 @@ bench-redis-versions: build incumbent ## Measure the same with Valkey 9.1 and Re
 	RLS_TEST_REDIS_SERVER=$(CURDIR)/.tools/redis-versions/redis-server-6.2 $(BENCH_REDIS)
 
 # A short run (BENCH_QUICK=1) takes 2 minutes.
-bench-curves: build incumbent ## Measure latency and cost over load in 20 minutes; updates docs/bench, docs/benchmarks.md, docs/scale.md
+bench-curves: build incumbent ## Measure latency and cost over load in 20 minutes; updates docs/lab/bench, docs/lab/benchmarks.md, docs/lab/scale.md
 	@deploy/scripts/test-tools
-	@mkdir -p docs/bench
-	$(WITH_INCUMBENT) RLS_BENCH_CURVES=$(CURDIR)/docs/bench/curves.json $(GO) test -tags redis -count 1 -timeout 1h -v -run TestCurves ./test/bench
+	@mkdir -p docs/lab/bench
+	$(WITH_INCUMBENT) RLS_BENCH_CURVES=$(CURDIR)/docs/lab/bench/curves.json $(GO) test -tags redis -count 1 -timeout 1h -v -run TestCurves ./test/bench
 	@$(MAKE) simulate-scale bench-plots
 
 # The page and the plots go to the folder bench-peers.
@@ -155,13 +155,13 @@ bench-peers: build incumbent ## Measure other servers beside rls: PEERS='name=ho
 	$(WITH_INCUMBENT) RLS_BENCH_CURVES=$(CURDIR)/bench-peers/curves.json $(GO) test -tags redis -count 1 -timeout 1h -v -run TestCurves ./test/bench
 	cd test/bench/plots && $(GO) run . -run $(CURDIR)/bench-peers/curves.json -plots $(CURDIR)/bench-peers -page $(CURDIR)/bench-peers/README.md
 
-bench-plots: ## Draw the plots and write the tables again from the figures in docs/bench
-	cd test/bench/plots && $(GO) test . && $(GO) run . -run $(CURDIR)/docs/bench/curves.json -scale $(CURDIR)/docs/bench/scale.json -plots $(CURDIR)/docs/bench -page $(CURDIR)/docs/benchmarks.md
+bench-plots: ## Draw the plots and write the tables again from the figures in docs/lab/bench
+	cd test/bench/plots && $(GO) test . && $(GO) run . -run $(CURDIR)/docs/lab/bench/curves.json -scale $(CURDIR)/docs/lab/bench/scale.json -plots $(CURDIR)/docs/lab/bench -page $(CURDIR)/docs/lab/benchmarks.md
 
-simulate-scale: ## Simulate 100 replicas and 1,000,000 calls/s with the figures in docs/bench; updates docs/scale.md
-	$(GO) run ./test/bench/scale -run docs/bench/curves.json -out docs/bench/scale.json -page docs/scale.md
+simulate-scale: ## Simulate 100 replicas and 1,000,000 calls/s with the figures in docs/lab/bench; updates docs/lab/scale.md
+	$(GO) run ./test/bench/scale -run docs/lab/bench/curves.json -out docs/lab/bench/scale.json -page docs/lab/scale.md
 
-bench-leases: build ## Measure what leases save; prints a table for docs/benchmarks.md
+bench-leases: build ## Measure what leases save; prints a table for docs/lab/benchmarks.md
 	@deploy/scripts/test-tools
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestLeases ./test/bench
 
@@ -178,25 +178,25 @@ bench-observers: build ## Compare a build that observes no calls with this one: 
 	$(GO) test -run '^$$' -bench BenchmarkObservers -count 5 -cpu 1 ./cmd/rls
 
 .PHONY: bench-partitions
-bench-partitions: build ## Measure what the number of partitions costs a Redis Cluster; docs/redis.md has the table
+bench-partitions: build ## Measure what the number of partitions costs a Redis Cluster; docs/lab/costs.md has the table
 	@deploy/scripts/test-tools
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestPartitions ./test/bench
 
 .PHONY: bench-rules
-bench-rules: build ## Measure memory, load and reload of 100,000 rules; docs/benchmarks.md explains the figures
+bench-rules: build ## Measure memory, load and reload of 100,000 rules; docs/lab/benchmarks.md explains the figures
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestManyRules ./test/bench
 
 .PHONY: bench-client
-bench-client: build ## Let three processes wait for the permits of one limit; prints the table of docs/client.md
+bench-client: build ## Let three processes wait for the permits of one limit; prints the table of docs/lab/costs.md
 	@deploy/scripts/test-tools
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run 'TestClient$$' ./test/bench
 
 .PHONY: bench-changes
-bench-changes: ## Measure how long changes of run time take to reach three replicas; docs/overrides.md has the table
+bench-changes: ## Measure how long changes of run time take to reach three replicas; docs/lab/costs.md has the table
 	@deploy/scripts/test-tools
 	RLS_TEST_FULL=1 $(GO) test -count=1 -v -run TestChangesReachAllReplicas ./cmd/rls | grep p50
 
-faults: ## Break real Redis servers in all ways of docs/failure.md at full length, and print the tables
+faults: ## Break real Redis servers in all ways of docs/lab/faults.md at full length, and print the tables
 	@deploy/scripts/test-tools
 	@cd test/faults && $(GO) test -count=1 -timeout 10m -run 'Faults|Prices|Distant' -args -full
 
@@ -218,7 +218,7 @@ spec: ## Compare TRACES (1000000) random traces of the service with a sequential
 
 SEEDS ?= 1-1000
 
-simulate: ## Run the simulation of docs/simulation.md with SEEDS (1-1000); TRACE=FILE keeps the events of the last seed
+simulate: ## Run the simulation of docs/lab/simulation.md with SEEDS (1-1000); TRACE=FILE keeps the events of the last seed
 	@cd test/simulate && $(GO) test -count=1 -timeout 3h -v -run TestEachSeedKeepsThePromises . -args -seeds $(SEEDS) -schedule "$(SCHEDULE)" -trace "$(TRACE)"
 
 simulate-mutants: ## Put known defects into the code, and check that the simulation finds each; SEARCH=1-20 lists which of these seeds find it
@@ -231,7 +231,7 @@ MUTANTS_SINCE ?= HEAD~1
 mutants: ## Change the code of PACKAGES (those changed since MUTANTS_SINCE, for 150 s) in small ways, and check that its tests notice
 	@nice $(GO) run ./test/mutants -since $(MUTANTS_SINCE) $(if $(PACKAGES),,-for 150s) $(MUTANTS_FLAGS) $(PACKAGES)
 
-attacks: ## Attack the running service with hostile clients, and print the table of docs/security.md
+attacks: ## Attack the running service with hostile clients, and print the table of docs/lab/attacks.md
 	@deploy/scripts/test-tools
 	@test/e2e/need-envoy
 	RLS_ATTACKS=10s $(GO) test -count=1 -timeout 10m -v -tags attacks ./test/attacks

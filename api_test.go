@@ -41,7 +41,7 @@ func TestPromisedAPIHasNotChanged(t *testing.T) {
 		importer := newImporter(t)
 		changes := apidiff.Changes(checkTypes(t, importer, pkg, promised), checkTypes(t, importer, pkg, current))
 		assert.Fail(t, "the API of package "+pkg+" has changed",
-			"%v\nAn incompatible change breaks the programs of users: undo the change, or follow docs/compatibility.md and add a line to\n"+
+			"%v\nAn incompatible change breaks the programs of users: undo the change, or follow docs/migrate.md and add a line to\n"+
 				"CHANGELOG.md. Then `go test . -run PromisedAPI -promise` writes %s.", changes, file)
 	}
 }

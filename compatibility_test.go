@@ -31,7 +31,7 @@ var promisedNames = []struct {
 }
 
 // TestNoPromisedNameIsRemoved compares the names of this version with those of the last versions.
-// docs/compatibility.md explains the promises.
+// docs/migrate.md explains the promises.
 func TestNoPromisedNameIsRemoved(t *testing.T) {
 	current := map[string]bool{}
 	for _, p := range promisedNames {
@@ -59,7 +59,7 @@ func TestNoPromisedNameIsRemoved(t *testing.T) {
 	}
 	require.Greater(t, len(promised), 100)
 	for name := range promised {
-		assert.True(t, current[name], "The %s is gone. This breaks upgrades: keep the name, or follow docs/compatibility.md", name)
+		assert.True(t, current[name], "The %s is gone. This breaks upgrades: keep the name, or follow docs/migrate.md", name)
 	}
 }
 

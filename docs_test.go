@@ -25,7 +25,10 @@ func TestLinksInDocsResolve(t *testing.T) {
 	pages, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)
 	require.NotEmpty(t, pages)
-	for _, page := range append(pages, "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md") {
+	lab, err := filepath.Glob("docs/lab/*.md")
+	require.NoError(t, err)
+	require.NotEmpty(t, lab)
+	for _, page := range append(append(pages, lab...), "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md") {
 		for _, link := range markdownLink.FindAllStringSubmatch(readPage(t, page), -1) {
 			if strings.Contains(link[1], "://") {
 				continue

@@ -30,10 +30,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// maxMemory is the promise of docs/security.md for the resident memory under each attack.
+// maxMemory is the promise of docs/lab/attacks.md for the resident memory under each attack.
 const maxMemory = 200 << 20
 
-// The other promises of docs/security.md: the p99 of the other client, and how much more than
+// The other promises of docs/lab/attacks.md: the p99 of the other client, and how much more than
 // without an attack it waits during large calls.
 const (
 	maxP99     = 100 * time.Millisecond

@@ -32,7 +32,7 @@ descriptors:
 `
 
 // TestClient lets three processes acquire 1,000 permits of 100 a second, from two replicas with
-// one Redis. It prints a table for docs/client.md.
+// one Redis. It prints a table for docs/lab/costs.md.
 func TestClient(t *testing.T) {
 	const processes, permits, perSecond = 3, 1000, 100
 	path := filepath.Join(t.TempDir(), "limits.yaml")

@@ -45,12 +45,12 @@ func TestAlertsUseExportedMetrics(t *testing.T) {
 }
 
 func TestAlertsHaveSeverityAndRunbook(t *testing.T) {
-	page := read(t, "docs/observability.md")
+	page := read(t, "docs/monitoring.md")
 	for name, a := range readAlerts(t) {
 		assert.Contains(t, []string{"critical", "warning", "info"}, a.Labels["severity"], name)
 		assert.NotEmpty(t, a.Annotations["summary"], name)
-		assert.Equal(t, "docs/observability.md#"+strings.ToLower(name), a.Annotations["runbook"], name)
-		assert.True(t, strings.Contains(page, "\n### "+name+"\n"), "docs/observability.md does not explain %s", name)
+		assert.Equal(t, "docs/monitoring.md#"+strings.ToLower(name), a.Annotations["runbook"], name)
+		assert.True(t, strings.Contains(page, "\n### "+name+"\n"), "docs/monitoring.md does not explain %s", name)
 	}
 }
 
@@ -59,9 +59,9 @@ func TestMonitoringPageListsEachAlert(t *testing.T) {
 	for name, a := range readAlerts(t) {
 		wait := "at once"
 		if a.For > 0 {
-			wait = a.For.String()
+			wait = "after " + a.For.String()
 		}
-		row := regexp.MustCompile(`(?m)^\| \[` + name + `\]\(observability\.md#` + strings.ToLower(name) + `\) \| .+ \| ` + wait + ` \| ` + a.Labels["severity"] + ` \|$`)
+		row := regexp.MustCompile(`(?m)^### ` + name + `\n\n\*\*` + a.Labels["severity"] + `\*\* ` + wait + `: .+`)
 		assert.Regexp(t, row, page, name)
 	}
 }

@@ -10,7 +10,7 @@ import (
 // checkDocument returns the document of the HTTP listener.
 func checkDocument() (document, error) {
 	d := newDocument("rls",
-		"Checks of rate limits over HTTP, for programs without gRPC. docs/http.md explains them.",
+		"Checks of rate limits over HTTP, for programs without gRPC. docs/client.md explains them.",
 		object{"url": "http://localhost:8080", "description": "the HTTP listener (HOST, PORT)"})
 	request, requestErr := d.schemaOf(check.Request{}, true)
 	answers, answersErr := d.schemaOf(check.Response{}, false)

@@ -26,7 +26,7 @@ type run struct {
 	seed     uint64
 }
 
-// mutants are the defects that the simulation is known to find. docs/simulation.md lists them. In
+// mutants are the defects that the simulation is known to find. docs/lab/simulation.md lists them. In
 // new code, isMutant reports whether the run is one of this mutant, and choose returns its second
 // argument if the first one is true, and its third argument otherwise.
 var mutants = []mutant{

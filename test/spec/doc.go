@@ -1,6 +1,6 @@
 // Package spec compares the whole service with a sequential reference, from both sides: the service
 // never admits more than the reference, and never denies what the reference admits, beyond the bounds
-// of the docs. docs/simulation.md explains how to run it.
+// of the docs. docs/lab/simulation.md explains how to run it.
 //
 // The reference is written from the docs and not from the code. It has no caches, batches, leases or
 // threads, and its counters are lists of charges:

@@ -1,3 +1,3 @@
-// Package upgrade checks that two versions of rls can share one Redis. docs/compatibility.md
+// Package upgrade checks that two versions of rls can share one Redis. docs/migrate.md
 // has the promises.
 package upgrade

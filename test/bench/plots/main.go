@@ -1,6 +1,6 @@
 // Command plots draws the figures of `make bench-curves`, and writes their tables into a page.
 //
-//	plots -run docs/bench/curves.json -plots docs/bench -page docs/benchmarks.md
+//	plots -run docs/lab/bench/curves.json -plots docs/lab/bench -page docs/lab/benchmarks.md
 //	plots -patterns docs/patterns -page docs/concepts.md
 //
 // With -patterns, it draws what each algorithm admits of a burst, a ramp and a boundary, and the calls in
@@ -21,10 +21,10 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	run := flag.String("run", "docs/bench/curves.json", "file with the figures")
-	folder := flag.String("plots", "docs/bench", "folder for the plots")
+	run := flag.String("run", "docs/lab/bench/curves.json", "file with the figures")
+	folder := flag.String("plots", "docs/lab/bench", "folder for the plots")
 	scale := flag.String("scale", "", "file with the simulated figures; if empty, they are not drawn")
-	page := flag.String("page", "docs/benchmarks.md", "page for the tables, between the marks bench-curves or patterns")
+	page := flag.String("page", "docs/lab/benchmarks.md", "page for the tables, between the marks bench-curves or patterns")
 	patternFolder := flag.String("patterns", "", "folder for the pictures of the algorithms; if set, nothing else is drawn")
 	flag.Parse()
 	if *patternFolder != "" {

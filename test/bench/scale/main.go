@@ -2,7 +2,7 @@
 // or a Cluster. Its costs come from the figures of `make bench-curves`. A seed makes each run
 // the same.
 //
-//	scale -run docs/bench/curves.json -out docs/bench/scale.json -page docs/scale.md
+//	scale -run docs/lab/bench/curves.json -out docs/lab/bench/scale.json -page docs/lab/scale.md
 package main
 
 import (
@@ -27,9 +27,9 @@ type outcome struct {
 
 func main() {
 	log.SetFlags(0)
-	run := flag.String("run", "docs/bench/curves.json", "file with the measured figures")
-	out := flag.String("out", "docs/bench/scale.json", "file for the simulated figures")
-	page := flag.String("page", "docs/scale.md", "page for the tables, between the marks scale")
+	run := flag.String("run", "docs/lab/bench/curves.json", "file with the measured figures")
+	out := flag.String("out", "docs/lab/bench/scale.json", "file for the simulated figures")
+	page := flag.String("page", "docs/lab/scale.md", "page for the tables, between the marks scale")
 	seed := flag.Uint64("seed", 1, "seed of the random numbers")
 	flag.Parse()
 	if err := write(*run, *out, *page, *seed); err != nil {

@@ -493,7 +493,7 @@ function showOverrides(s) {
   const o = s.overrides, text = JSON.stringify(o);
   if (text === shownOverrides) return;
   shownOverrides = text;
-  setText(byId('overrides-note'), !o.enabled ? 'Off' : !o.shown.length ? 'None' : o.more ? formatCount(o.more) + ' more; rls limits list shows all' : formatCount(o.shown.length));
+  setText(byId('overrides-note'), !o.enabled ? 'Off' : !o.shown.length ? 'None' : o.more ? formatCount(o.more) + ' more; rls limits show --changes shows all' : formatCount(o.shown.length));
   byId('overrides-table').hidden = !o.shown.length;
   byId('overrides').replaceChildren(...o.shown.map(x => {
     const tr = byId('override-template').content.firstElementChild.cloneNode(true);
