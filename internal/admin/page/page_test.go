@@ -170,13 +170,15 @@ func TestLimitedKeysStandBelowTheState(t *testing.T) {
 		"no limited key":        {func(s *live.Snapshot) { s.Keys.Denied = s.Keys.Denied[7:] }, []string{"No key is limited", "<table id=\"limited-table\" hidden>"}, nil},
 		"many keys": {
 			func(s *live.Snapshot) { s.Keys.Denied = append(s.Keys.Denied, s.Keys.Denied[:6]...) },
-			[]string{"The most denied keys."}, nil,
+			[]string{"The most denied keys."},
+			nil,
 		},
 		"shadow mode":  {func(s *live.Snapshot) { s.State.ShadowMode = true }, []string{"the whole service is in shadow mode"}, []string{"203.0.113"}},
 		"keys are off": {func(s *live.Snapshot) { s.Keys.Mode, s.Keys.Denied = live.KeysOff, nil }, []string{"Keys are off"}, nil},
 		"hidden values": {
 			func(s *live.Snapshot) { s.Keys.Mode, s.Keys.Hidden = live.KeysHashed, true },
-			[]string{`data-hidden-note>Values are hidden. <a href="/signin">Sign in</a> to see them.`}, []string{"#explain"},
+			[]string{`data-hidden-note>Values are hidden. <a href="/signin">Sign in</a> to see them.`},
+			[]string{"#explain"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
