@@ -29,6 +29,7 @@ var connectionProblems = []struct{ text, problem, grpcStep, adminStep string }{
 	{"first record does not look like a TLS handshake", "the listener has no TLS", "leave out --tls, or check --addr", ""},
 	{"server gave HTTP response to HTTPS client", "the listener has no TLS", "", "write --admin http://host:port"},
 	{"malformed HTTP", "the listener is not the debug listener", "", "set --admin to the debug listener of the service (DEBUG_PORT)"},
+	{"readLoopPeekFail", "the listener is not the debug listener", "", "set --admin to the debug listener of the service (DEBUG_PORT)"}, // it spoke first
 	{"unexpected HTTP status", "the listener is not the gRPC listener", "set --addr to the gRPC listener of the service (GRPC_PORT)", ""},
 	{"error reading server preface", "the listener does not answer gRPC without TLS", "give --tls, or set --addr to the gRPC listener of the service (GRPC_PORT)", ""},
 	{"EOF", "the listener closed the connection without an answer", "give --tls if it has TLS", "write --admin https://host:port if it has TLS"},
