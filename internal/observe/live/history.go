@@ -87,7 +87,7 @@ func (h *history) currentFigures() Figures {
 		P50: quantile(&c.latency, &last.latency, 0.5), P99: quantile(&c.latency, &last.latency, 0.99),
 		RedisP50: quantile(&h.current.redis, &h.last.redis, 0.5), RedisP99: quantile(&h.current.redis, &h.last.redis, 0.99),
 		RedisMax: quantile(&h.current.redis, &h.last.redis, 1), RedisStalls: perSecond(c.redisStalls, last.redisStalls),
-		WithoutRedis: perSecond(c.withoutRedis, last.withoutRedis), Unmatched: perSecond(c.unmatched, last.unmatched),
+		WithoutRedis: perSecond(c.fallbackDecisions, last.fallbackDecisions), Unmatched: perSecond(c.unmatched, last.unmatched),
 		CPU: Series{Now: Value(h.perSecond(h.current.cpuTime.Seconds(), h.last.cpuTime.Seconds()))},
 	}
 }

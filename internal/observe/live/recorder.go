@@ -68,7 +68,7 @@ type callCounts struct {
 	givenUp               uint64 // calls that the callers gave up; rls may have answered too late
 	redisStalls           uint64 // batches that waited because Redis stood still
 	decisions             uint64
-	withoutRedis          uint64 // decisions of the fallback
+	fallbackDecisions     uint64 // decisions of the fallback
 	unmatched             uint64 // descriptors that no rule limits
 	latency               histogram
 }
@@ -80,7 +80,7 @@ func (c *callCounts) add(other *callCounts) {
 	c.givenUp += other.givenUp
 	c.redisStalls += other.redisStalls
 	c.decisions += other.decisions
-	c.withoutRedis += other.withoutRedis
+	c.fallbackDecisions += other.fallbackDecisions
 	c.unmatched += other.unmatched
 	c.latency.add(&other.latency)
 }
@@ -199,7 +199,7 @@ func (r *Recorder) count(c *service.Call, random int) {
 		if d := c.Decision(i); d.Result.Err == nil {
 			s.decisions++
 			if d.Result.Degraded() {
-				s.withoutRedis++
+				s.fallbackDecisions++
 			}
 		}
 	}

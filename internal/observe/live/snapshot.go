@@ -304,7 +304,7 @@ type OverrideList struct {
 // Override describes an override.
 type Override struct {
 	Target string     `json:"target"`
-	Path   string     `json:"path,omitempty"`        // of the descriptor
+	Path   string     `json:"path,omitempty"`        // the path of the descriptor that the override changes
 	State  string     `json:"state"`                 // "in force", "rejected" or "expired"
 	Limits string     `json:"limits,omitempty"`      // the limits with the override
 	Base   string     `json:"base_limits,omitempty"` // the limits without the override

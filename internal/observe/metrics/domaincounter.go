@@ -19,7 +19,7 @@ func (m *Metrics) newDomainCounter(name, help string, maxDomains int) *domainCou
 func (d *domainCounter) count(domain string, descriptors int) {
 	var counter *prometheus.Counter
 	if len(domain) <= maxMetricKey {
-		counter = d.domains.find([]byte(domain), func() *prometheus.Counter { return new(d.vec.WithLabelValues(validText(domain))) })
+		counter = d.domains.findOrCreate([]byte(domain), func() *prometheus.Counter { return new(d.vec.WithLabelValues(validText(domain))) })
 	}
 	if counter == nil {
 		counter = new(d.vec.WithLabelValues(otherValue))

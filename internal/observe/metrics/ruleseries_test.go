@@ -205,7 +205,7 @@ func TestFloodOfRandomValuesLeavesSeriesBounded(t *testing.T) {
 	assert.Less(t, grown, int64(maxBytes))
 	assert.Len(t, limit.valueSeries.values.all(), 1000)
 	assert.EqualValues(t, values+1, f.Rules()[0].Total)
-	assert.Greater(t, limit.valueSeries.other.Load().within.Load(), uint64(values-1000))
+	assert.Greater(t, limit.valueSeries.otherSeries.Load().within.Load(), uint64(values-1000))
 }
 
 // heapBytes returns the bytes that are in use after a garbage collection.
