@@ -304,7 +304,7 @@ func TestDrainWarnsOfCallsAtTheEndOfTheDelay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log logBuffer
-				s := &Server{opts: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}
+				s := &Server{options: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}
 				go func() {
 					for range tt.callsUntil / (100 * time.Millisecond) {
 						s.inflight.beginCall()

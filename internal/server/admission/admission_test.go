@@ -160,7 +160,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	require.NotNil(t, f.connect("10.0.0.2"))
 	require.NotNil(t, f.connect(""))
 	require.NotNil(t, f.connect(""))
-	assert.Nil(t, f.connect("10.0.0.3"), "the sixth of all connections")
+	assert.Nil(t, f.connect("10.0.0.3"), "the sixth connection of all addresses")
 	assert.Equal(t, []Reason{PeerConnections, Connections}, f.reasons)
 	assert.Equal(t, 5, f.gate.Connections())
 
@@ -241,7 +241,7 @@ func TestSmallWholeRequestsAreNotPending(t *testing.T) {
 	assert.Empty(t, f.reasons)
 }
 
-// maxResetsOfTests is the bound on resets in tests: 1,500 frames in a second.
+// maxResetsOfTests is the bound on resets in tests. It allows 1,500 frames in a second.
 const maxResetsOfTests = 250
 
 var reset = frame{length: 4, kind: frameReset, stream: 1}

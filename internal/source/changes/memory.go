@@ -16,7 +16,7 @@ type Memory struct {
 	// IsExpired reports whether a value has expired at now. Run deletes expired values each minute.
 	IsExpired func(value string, now time.Time) bool
 
-	// Report returns the report of this process without Version.
+	// Report returns the report of this process. Memory sets the field Version.
 	Report func() Replica
 
 	mu      sync.Mutex

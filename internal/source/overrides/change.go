@@ -23,7 +23,7 @@ func listName(prefix, list string) string {
 }
 
 // changeScript makes a change if all conditions of the change hold. It adds the change to the history, notifies all
-// replicas and returns the old values. If Redis does not permit PUBLISH, replicas find the change by full reads.
+// replicas and returns the old values. If Redis forbids PUBLISH, the other replicas find the change by full reads.
 //
 // KEYS: the hash, the history. ARGV: channel; the maximum length of the history; the entry of the history as JSON
 // without its end; then six arguments for each write: the field; "yes" if the field must exist, "no" if it must not
