@@ -69,8 +69,8 @@ type conditionObserver struct {
 
 // Conditions returns the observer of conditions.
 func (e *Events) Conditions() descriptors.Observer {
-	failed, notTested := e.Metrics.Conditions()
-	return &conditionObserver{log: e.Log, countFailed: failed, countNotTested: notTested}
+	countFailed, countNotTested := e.Metrics.Conditions()
+	return &conditionObserver{log: e.Log, countFailed: countFailed, countNotTested: countNotTested}
 }
 
 func (o *conditionObserver) ExpressionFailed(domain string, d *limitsfile.Descriptor, err error) {

@@ -128,21 +128,21 @@ func TestStreamSendsASnapshotEachSecond(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	s := r.serve()
-	running, stop := context.WithCancel(t.Context())
+	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); r.Run(running) }()
+	go func() { defer close(done); r.Run(ctx) }()
 	defer func() { stop(); <-done }()
 	r.call("tenant=secret")
 	private, public := open(t, t.Context(), s.URL+StreamPath, true), open(t, t.Context(), s.URL+StreamPath, false) //nolint:bodyclose // open closes them
 	assert.Equal(t, "text/event-stream", private.Header.Get("Content-Type"))
 	privateEvents, publicEvents := newScanner(private.Body), newScanner(public.Body)
-	last := readEvent(t, privateEvents)
+	lastSnapshot := readEvent(t, privateEvents)
 	for range 2 {
-		next := readEvent(t, privateEvents)
-		assert.True(t, next.Time.After(last.Time))
-		last = next
+		nextSnapshot := readEvent(t, privateEvents)
+		assert.True(t, nextSnapshot.Time.After(lastSnapshot.Time))
+		lastSnapshot = nextSnapshot
 	}
-	assert.Equal(t, "shop|tenant=secret", last.Keys.Hottest[0].Key)
+	assert.Equal(t, "shop|tenant=secret", lastSnapshot.Keys.Hottest[0].Key)
 	readEvent(t, publicEvents)
 	assert.Equal(t, KeysHashed, readEvent(t, publicEvents).Keys.Mode)
 }

@@ -155,14 +155,14 @@ func TestBusiestKeysOfSampledCallsAreFound(t *testing.T) {
 		require.EqualValues(t, perSecond, counts.decisions)
 	}
 	assert.InDelta(t, 0.1, r.sampledShare(), 0.01)
-	found := 0
+	foundCount := 0
 	top := r.hottest.top(20, nil)
 	for i := range top {
 		if number, _ := strconv.Atoi(string(top[i].key)); number < 20 {
-			found++
+			foundCount++
 		}
 	}
-	assert.GreaterOrEqual(t, found, 17, "a sample can swap keys near the end of the list")
+	assert.GreaterOrEqual(t, foundCount, 17, "a sample can swap keys near the end of the list")
 	assert.InEpsilon(t, perSecond*z.share(0), top[0].rate, 0.1)
 }
 
@@ -175,7 +175,7 @@ func (z *zipf) share(k int) float64 {
 }
 
 func TestRecorderMemoryIsBoundedUnderFloodOfKeys(t *testing.T) {
-	before := heapBytes()
+	bytesBefore := heapBytes()
 	r := NewRecorder(allHits, true)
 	r.stripes = make([]stripe, maxStripes)
 	rule, rateLimit := &descriptors.Rule{}, &descriptors.RateLimit{}
@@ -185,9 +185,9 @@ func TestRecorderMemoryIsBoundedUnderFloodOfKeys(t *testing.T) {
 		r.addEvent(&event{rule: rule, limit: rateLimit, hits: 1, denied: 1}, key)
 	}
 	r.collect(1)
-	used := heapBytes() - before
-	assert.Less(t, used, 4<<20)
-	t.Logf("a Recorder uses %.2f MiB after 1M random keys of %d bytes", float64(used)/(1<<20), len(key))
+	usedBytes := heapBytes() - bytesBefore
+	assert.Less(t, usedBytes, 4<<20)
+	t.Logf("a Recorder uses %.2f MiB after 1M random keys of %d bytes", float64(usedBytes)/(1<<20), len(key))
 	assert.Len(t, r.hottest.entries, sketchKeys)
 	assert.Len(t, r.denied.entries, sketchKeys)
 	runtime.KeepAlive(r)
@@ -343,13 +343,13 @@ func TestExamplesAreHiddenIfKeysAreOff(t *testing.T) {
 func TestFloodOfDescriptorsWithoutARuleIsBounded(t *testing.T) {
 	r := newRig(t, nil)
 	recorder := r.options.Recorder
-	before := heapBytes()
+	bytesBefore := heapBytes()
 	for i := range 20_000 {
 		r.call(fmt.Sprintf("x%d=%s", i, strings.Repeat("ü", 10*maxKeyBytes)), "common=1")
 	}
 	recorder.collect(1)
-	assert.Less(t, heapBytes()-before, 1<<20)
-	assert.EqualValues(t, 10, recorder.sampleInterval.Load(), "one of ten calls is used from now on")
+	assert.Less(t, heapBytes()-bytesBefore, 1<<20)
+	assert.EqualValues(t, 10, recorder.sampleInterval.Load(), "the sketches get one of ten calls from now on")
 	assert.Len(t, recorder.examples.entries, exampleKeys)
 	examples := r.topKeys(nil).Unmatched
 	require.Len(t, examples, maxExamples)

@@ -39,13 +39,13 @@ func (z *zipf) draw() int {
 
 // recall returns how many of the n most frequent numbers are among the n top keys of s, as a share from 0 to 1.
 func recall(s *sketch, n int) float64 {
-	found := 0
+	foundCount := 0
 	for _, e := range s.top(n, nil) {
 		if int(e.hash) < n {
-			found++
+			foundCount++
 		}
 	}
-	return float64(found) / float64(n)
+	return float64(foundCount) / float64(n)
 }
 
 func TestBusiestKeysOfZipfTrafficAreFound(t *testing.T) {
@@ -143,7 +143,7 @@ func TestFloodOfKeysLeavesSketchBounded(t *testing.T) {
 	key := make([]byte, 2*maxKeyBytes)
 	rule, limit := &descriptors.Rule{}, &descriptors.RateLimit{}
 	heavy := 0
-	before := heapBytes()
+	bytesBefore := heapBytes()
 	for i := range 1_000_000 {
 		binary.LittleEndian.PutUint64(key, uint64(i))
 		s.add(&event{hash: uint64(i) + 1<<32, rule: rule, limit: limit, hits: 1}, key[:maxKeyBytes], 1)
@@ -155,10 +155,10 @@ func TestFloodOfKeysLeavesSketchBounded(t *testing.T) {
 			s.advance(1)
 		}
 	}
-	used := heapBytes() - before
+	usedBytes := heapBytes() - bytesBefore
 	assert.Len(t, s.entries, sketchKeys)
-	assert.Less(t, used, 3<<20, "bytes of one sketch")
-	t.Logf("a sketch uses %.2f MiB after 1M random keys of %d bytes", float64(used)/(1<<20), maxKeyBytes)
+	assert.Less(t, usedBytes, 3<<20, "bytes of one sketch")
+	t.Logf("a sketch uses %.2f MiB after 1M random keys of %d bytes", float64(usedBytes)/(1<<20), maxKeyBytes)
 	assert.Equal(t, 1.0, recall(s, 20), "the flood does not hide 20 keys that have a thousandth of the hits each")
 	runtime.KeepAlive(s)
 }

@@ -61,13 +61,13 @@ func (h hits) compare(other hits) int {
 // endsStep is true, a step of stepLength seconds ends.
 func (t *traffic) addCounts(counts iter.Seq[metrics.RuleCounts], endsStep bool, stepLength float64) {
 	t.lastReading++
-	current := &ruleTraffic{} // the rule whose limits counts yields now
-	var newHits hits          // the most hits on a limit of current
+	currentRule := &ruleTraffic{} // the rule whose limits counts yields now
+	var newHits hits              // the most hits on a limit of currentRule
 	for c := range counts {
 		r := t.rule(c.Rule)
-		if r != current {
-			current.stepHits.add(newHits)
-			current, newHits = r, hits{}
+		if r != currentRule {
+			currentRule.stepHits.add(newHits)
+			currentRule, newHits = r, hits{}
 		}
 		r.lastReading = t.lastReading
 		total, last := limitTotal{c.Limit, c.WithinLimit, c.NearLimit, c.OverLimit - c.Shadow, c.Shadow}, r.lastTotal(c.Limit)
@@ -80,7 +80,7 @@ func (t *traffic) addCounts(counts iter.Seq[metrics.RuleCounts], endsStep bool, 
 			newHits = added
 		}
 	}
-	current.stepHits.add(newHits)
+	currentRule.stepHits.add(newHits)
 	if endsStep {
 		t.endStep(float32(stepLength))
 	}
@@ -164,15 +164,15 @@ func (r *ruleTraffic) isQuiet() bool {
 
 // rates returns the hits per second of a rule in the last five seconds.
 func (r *ruleTraffic) rates(clock *stepClock) Rates {
-	var last hits
+	var lastRates hits
 	if len(r.points) > 0 {
-		last = r.points[len(r.points)-1]
+		lastRates = r.points[len(r.points)-1]
 	}
 	rate := func(stepHits, lastRate float32) Value {
 		return Value(clock.perSecond(float64(stepHits), float64(lastRate)*clock.lastLength))
 	}
 	h := r.stepHits
-	return Rates{OK: rate(h.ok, last.ok), Near: rate(h.near, last.near), Denied: rate(h.denied, last.denied), Shadow: rate(h.shadow, last.shadow)}
+	return Rates{OK: rate(h.ok, lastRates.ok), Near: rate(h.near, lastRates.near), Denied: rate(h.denied, lastRates.denied), Shadow: rate(h.shadow, lastRates.shadow)}
 }
 
 func (t *traffic) addUses(uses map[string]float64) {

@@ -69,10 +69,10 @@ func (t *limitTable) markRemoved(now time.Time) {
 // all returns all limits. The limits of a rule follow each other.
 func (t *limitTable) all(now time.Time) []*limitSeries {
 	t.mu.Lock()
-	all := make([]*limitSeries, 0, len(t.byRule))
+	limits := make([]*limitSeries, 0, len(t.byRule))
 	t.mu.Unlock()
-	t.walk(now, func(l *limitSeries) { all = append(all, l) })
-	return all
+	t.walk(now, func(l *limitSeries) { limits = append(limits, l) })
+	return limits
 }
 
 // walk deletes the limits that were removed more than removedRuleTTL before now, and calls f with each remaining limit.

@@ -100,21 +100,21 @@ func (m *Metrics) OverHits(d service.Decision) int64 {
 // Rules returns the counts of the limits that have had a hit. The limits of a rule follow each other.
 func (m *Metrics) Rules() iter.Seq[RuleCounts] {
 	return func(yield func(RuleCounts) bool) {
-		all := m.rules.limits.all(time.Now())
-		for rules := 1; len(all) > 0; rules++ {
+		limits := m.rules.limits.all(time.Now())
+		for rules := 1; len(limits) > 0; rules++ {
 			if rules%rulesPerStep == 0 {
 				runtime.Gosched() // lets calls run, because there can be many rules
 			}
-			end := slices.IndexFunc(all, func(l *limitSeries) bool { return l.name.rule != all[0].name.rule })
+			end := slices.IndexFunc(limits, func(l *limitSeries) bool { return l.name.rule != limits[0].name.rule })
 			if end < 0 {
-				end = len(all)
+				end = len(limits)
 			}
-			for _, c := range m.rules.countsOf(all[:end]) {
+			for _, c := range m.rules.countsOf(limits[:end]) {
 				if !yield(c) {
 					return
 				}
 			}
-			all = all[end:]
+			limits = limits[end:]
 		}
 	}
 }

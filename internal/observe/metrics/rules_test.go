@@ -233,8 +233,8 @@ func TestCountsSurviveReloads(t *testing.T) {
 		f.hit(1, "a", "x")
 		assertTotal := func(want uint64) {
 			t.Helper()
-			if all := f.Rules(); assert.Len(t, all, 1) {
-				assert.Equal(t, want, all[0].Total)
+			if counts := f.Rules(); assert.Len(t, counts, 1) {
+				assert.Equal(t, want, counts[0].Total)
 			}
 		}
 		assertTotal(2)

@@ -89,9 +89,9 @@ func TestChangedFlagsStartNewSeries(t *testing.T) {
 	assertMetrics(t, f.Metrics, totalHits+`{domain="d",key1="user",key2="",rule="d > user"} 2
 `+totalHits+`{domain="d",key1="user_x",key2="",rule="d > user=x"} 1
 `, totalHits)
-	all := f.Rules()
-	require.Len(t, all, 1)
-	assert.EqualValues(t, 3, all[0].Total)
+	counts := f.Rules()
+	require.Len(t, counts, 1)
+	assert.EqualValues(t, 3, counts[0].Total)
 }
 
 func TestValuesBeyondTheMaximumCountAsOther(t *testing.T) {
@@ -227,9 +227,9 @@ func TestConcurrentHitsOfOneValueHaveOneSeries(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	all := f.Rules()
-	require.Len(t, all, 1)
-	assert.EqualValues(t, 8000, all[0].Total)
+	counts := f.Rules()
+	require.Len(t, counts, 1)
+	assert.EqualValues(t, 8000, counts[0].Total)
 	flags := f.store.Load().Domain("d").Match(entriesOf("user", "x")).MetricFlags()
 	assert.Len(t, f.rules.limits.find(limitName{rule: "d > user", flags: flags}).valueSeries.values.all(), 50)
 }

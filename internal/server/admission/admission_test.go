@@ -44,15 +44,15 @@ func TestScannerFindsFramesInAnyPieces(t *testing.T) {
 			data = appendFrame(data, f)
 		}
 		s := frameScanner{skip: len(clientPreface)}
-		var found []frame
+		var scanned []frame
 		for len(data) > 0 {
 			n := rapid.IntRange(1, len(data)).Draw(t, "piece")
-			s.scan(data[:n], func(f frame) { found = append(found, f) })
+			s.scan(data[:n], func(f frame) { scanned = append(scanned, f) })
 			data = data[n:]
 		}
-		assert.Equal(t, len(frames), len(found))
-		for i := range found {
-			assert.Equal(t, frames[i], found[i])
+		assert.Equal(t, len(frames), len(scanned))
+		for i := range scanned {
+			assert.Equal(t, frames[i], scanned[i])
 		}
 	})
 }

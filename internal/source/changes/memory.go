@@ -115,14 +115,14 @@ func (m *Memory) Replicas(context.Context) ([]Replica, error) {
 
 // ApplyWrites returns a copy of fields with the changes of writes.
 func ApplyWrites(fields map[string]string, writes []Write) map[string]string {
-	all := map[string]string{}
-	maps.Copy(all, fields)
+	newFields := map[string]string{}
+	maps.Copy(newFields, fields)
 	for _, w := range writes {
 		if w.Value == nil {
-			delete(all, w.Field)
+			delete(newFields, w.Field)
 		} else {
-			all[w.Field] = *w.Value
+			newFields[w.Field] = *w.Value
 		}
 	}
-	return all
+	return newFields
 }

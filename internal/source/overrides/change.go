@@ -152,10 +152,10 @@ func (s *Store) applyWrites(ctx context.Context, writes []changes.Write) {
 		_ = s.readAll(ctx) // after a failure, Run retries
 		return
 	}
-	all := changes.ApplyWrites(s.appliedValues, writes)
-	if !maps.Equal(s.appliedValues, all) {
-		s.appliedValues = all
-		_ = s.apply(source.Update{Overrides: all, Outage: s.outage})
+	newValues := changes.ApplyWrites(s.appliedValues, writes)
+	if !maps.Equal(s.appliedValues, newValues) {
+		s.appliedValues = newValues
+		_ = s.apply(source.Update{Overrides: newValues, Outage: s.outage})
 	}
 	s.requestReport()
 }

@@ -108,9 +108,9 @@ func TestSilentSubscriptionThatAnswersPingsIsKept(t *testing.T) {
 	}
 	// On a busy machine, some pings can time out.
 	polltest.Until(t, timeout, func() bool {
-		before := subscriber()
+		firstID := subscriber()
 		awaitCalls(t, c, "ping", 2) // the first ping was answered
-		return before != "" && subscriber() == before
+		return firstID != "" && subscriber() == firstID
 	})
 }
 

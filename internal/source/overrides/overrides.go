@@ -93,7 +93,7 @@ func (s *Store) PublishReset(ctx context.Context, counter string) error {
 
 // readAll reads all overrides and applies changes. The caller holds the mutex.
 func (s *Store) readAll(ctx context.Context) error {
-	all, err := s.options.Client.HGetAll(ctx, s.hash).Result()
+	values, err := s.options.Client.HGetAll(ctx, s.hash).Result()
 	if err != nil {
 		err = s.explain("read all overrides", err)
 		if s.outage == nil && ctx.Err() == nil {
@@ -103,14 +103,14 @@ func (s *Store) readAll(ctx context.Context) error {
 		}
 		return err
 	}
-	if version, err := strconv.ParseInt(all[changes.VersionField], 10, 64); err == nil {
+	if version, err := strconv.ParseInt(values[changes.VersionField], 10, 64); err == nil {
 		s.version.Store(version)
 	}
-	delete(all, changes.VersionField)
-	s.deleteExpired(ctx, all)
+	delete(values, changes.VersionField)
+	s.deleteExpired(ctx, values)
 	var u source.Update
-	if s.appliedValues == nil || !maps.Equal(s.appliedValues, all) {
-		s.appliedValues, u.Overrides = all, all
+	if s.appliedValues == nil || !maps.Equal(s.appliedValues, values) {
+		s.appliedValues, u.Overrides = values, values
 	}
 	if s.outage != nil {
 		s.options.Log.Info("overrides can be read again")
@@ -136,9 +136,9 @@ return redis.status_reply('OK')
 
 // deleteExpired deletes the overrides that have expired by the clock of this process and by the clock of Redis. So no
 // override is deleted too early, even if the clock of this process is ahead. It keeps a target whose value has changed.
-func (s *Store) deleteExpired(ctx context.Context, all map[string]string) {
+func (s *Store) deleteExpired(ctx context.Context, values map[string]string) {
 	const maxDeletions = 1000 // more deletions would block Redis for too long
-	expired := s.expiredOverrides(all, time.Now())
+	expired := s.expiredOverrides(values, time.Now())
 	if len(expired) == 0 {
 		return
 	}
@@ -158,7 +158,7 @@ func (s *Store) deleteExpired(ctx context.Context, all map[string]string) {
 	}
 	if err == nil {
 		s.hasWarnedOfExpired = false
-		maps.DeleteFunc(all, func(target, _ string) bool { _, isExpired := expired[target]; return isExpired })
+		maps.DeleteFunc(values, func(target, _ string) bool { _, isExpired := expired[target]; return isExpired })
 	} else if ctx.Err() == nil && !s.hasWarnedOfExpired {
 		s.hasWarnedOfExpired = true
 		s.options.Log.Warn("expired overrides not deleted from Redis; they stay out of force", "error", err)

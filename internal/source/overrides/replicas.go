@@ -97,12 +97,12 @@ func (s *Store) Replicas(ctx context.Context) ([]changes.Replica, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the reports of replicas: %w", err)
 	}
-	all, err := s.options.Client.HGetAll(ctx, s.replicas).Result()
+	reports, err := s.options.Client.HGetAll(ctx, s.replicas).Result()
 	if err != nil {
 		return nil, fmt.Errorf("read the reports of replicas: %w", err)
 	}
 	var replicas []changes.Replica
-	for _, value := range all {
+	for _, value := range reports {
 		seconds, text, _ := strings.Cut(value, " ")
 		reportedAt, err := strconv.ParseInt(seconds, 10, 64)
 		var r changes.Replica

@@ -45,13 +45,13 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 				return ctx.Err()
 			}
 		}
-		began := time.Now()
+		start := time.Now()
 		err := s.lock(ctx)
 		if err == nil {
 			err = s.readAll(ctx)
 			s.unlock()
 		}
-		earliestRead = time.Now().Add(min(3*time.Since(began), maxReadPause))
+		earliestRead = time.Now().Add(min(3*time.Since(start), maxReadPause))
 		if err == nil {
 			retry.Reset()
 			// A random interval keeps replicas that start together from reading together.
