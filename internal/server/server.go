@@ -147,7 +147,7 @@ type Server struct {
 
 	grpc         *grpc.Server
 	grpcListener net.Listener
-	http         *httpListener
+	http         *httpListener   // serves /json, /v1/check and /healthcheck
 	optional     []*httpListener // the debug listener and the metrics listener, if the server has them
 
 	inflight inflight // the calls of gRPC, /json and /v1/check

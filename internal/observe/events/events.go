@@ -37,7 +37,7 @@ func New(o Options) *Events {
 	return e
 }
 
-// details returns details of an event. pairs are names and values in turn. details leaves out a name with an empty value.
+// details returns details of an event. pairs are names and values in turn. details leaves out pairs with an empty value.
 func details(pairs ...any) []timeline.Attr {
 	var attrs []timeline.Attr
 	for i := 0; i < len(pairs); i += 2 {

@@ -92,8 +92,8 @@ func isSameServer(f, g redis.Finding) bool { return f.Role == g.Role && f.Addres
 // findingLevels are the levels of log lines about findings. Other findings have LevelInfo.
 var findingLevels = map[redis.Level]slog.Level{redis.LevelProblem: slog.LevelError, redis.LevelWarning: slog.LevelWarn}
 
-// writeLog logs the new findings and the repaired findings. It does not log that a server is unreachable, because the log
-// has a line about the outage.
+// writeLog logs the new findings and the repaired findings. It does not log that a server is unreachable, because the
+// log has a line about the outage.
 func (c *RedisCheck) writeLog(ctx context.Context, findings []redis.Finding) {
 	var logged []redis.Finding
 	for _, f := range findings {

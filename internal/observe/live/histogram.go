@@ -44,8 +44,8 @@ func (h *histogram) add(other *histogram) {
 	}
 }
 
-// quantile returns the quantile q of the durations, in seconds: with a q of 0.99, 99 % of the durations are shorter. quantile
-// returns Unknown if there are no durations. A duration in last counts as lastShare durations.
+// quantile returns the quantile q of the durations, in seconds: with a q of 0.99, 99 % of the durations are shorter. If
+// there are no durations, quantile returns Unknown. A duration in last counts as lastShare durations.
 func (h *histogram) quantile(q float64, last *histogram, lastShare float64) Value {
 	var counts [histogramBuckets]float64
 	total := 0.0

@@ -23,7 +23,7 @@ import (
 
 // Bounds of the memory of a Recorder. docs/observability.md has the resulting memory.
 const (
-	maxStripes  = 64
+	maxStripes  = 64   // stripes of call counts
 	sketchKeys  = 2560 // keys with the most hits, and as many keys with the most denied hits
 	exampleKeys = 100  // descriptors without a rule
 	callerKeys  = 500  // callers
@@ -35,14 +35,14 @@ const maxEventsPerSecond = 4000
 
 // Recorder counts calls and finds the busiest keys. It is a service.Observer.
 type Recorder struct {
-	overHits func(service.Decision) int64 // see NewRecorder
-	keepKeys bool                         // false: the sketches stay empty
+	overHits func(service.Decision) int64 // returns how many hits of a denied decision are beyond its limit
+	keepKeys bool                         // false means that the sketches stay empty
 	seed     maphash.Seed
-	stripes  []stripe // their number is a power of two
+	stripes  []stripe // their number is a power of two, so that a bit mask can choose a stripe
 
-	sampleInterval atomic.Uint32 // with an interval of n, the sketches get one of n calls
+	sampleInterval atomic.Uint32 // 10 means that the sketches get one of ten calls
 
-	givenUp, redisStalls atomic.Uint64 // since the last collect
+	givenUp, redisStalls atomic.Uint64 // the counts since the last collect
 
 	redisMu    sync.Mutex
 	redisTrips histogram // round trips to Redis since the last collect
@@ -64,7 +64,7 @@ type stripe struct {
 
 // callCounts has the numbers of calls and decisions in a span of time.
 type callCounts struct {
-	calls, denied, errors uint64
+	calls, denied, errors uint64 // all calls, denied calls and failed calls
 	givenUp               uint64 // calls that the callers gave up; rls may have answered too late
 	redisStalls           uint64 // batches that waited because Redis stood still
 	decisions             uint64
@@ -89,7 +89,7 @@ func (c *callCounts) add(other *callCounts) {
 type event struct {
 	hash         uint64
 	rule         *descriptors.Rule      // nil if no rule limits the descriptor
-	limit        *descriptors.RateLimit // the limit that is spent most
+	limit        *descriptors.RateLimit // the limit with the highest use
 	hits, denied float64                // include the hits of calls that are not in the sample; denied hits are also in hits
 	spent        int64                  // hits that limit counts now
 	capacity     int64                  // hits that limit can count; 0 if spent is unknown

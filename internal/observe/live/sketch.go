@@ -37,8 +37,8 @@ type entry struct {
 
 	isDomainUnknown bool // the key has no rule, because its domain has no limits
 
-	// spent and capacity are counts of limit: those with the highest use since the last advance.
-	// If the key had no hit since then, hasUse is false, and spent and capacity are older.
+	// spent and capacity are the counts of limit at the hit with the highest use since the last
+	// advance. If the key had no hit since then, hasUse is false, and spent and capacity are older.
 	spent    int64
 	capacity int64 // 0 if spent is unknown
 	hasUse   bool
@@ -176,7 +176,7 @@ type rankedEntry struct {
 }
 
 // top returns the n entries with the highest counts, the highest first. A count that can be too high ranks by its lower
-// bound. If accept is not nil, top returns only entries for which accept returns true. The result shares no memory with s.
+// bound. If accept is not nil, top returns only entries for which accept returns true. The result is a copy.
 func (s *sketch) top(n int, accept func(*entry) bool) []rankedEntry {
 	lowerBound := func(e *entry) float64 { return e.count - e.overcount }
 	var entries []*entry

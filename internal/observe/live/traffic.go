@@ -71,13 +71,13 @@ func (t *traffic) addCounts(counts iter.Seq[metrics.RuleCounts], endsStep bool, 
 		}
 		r.lastReading = t.lastReading
 		total, last := limitTotal{c.Limit, c.WithinLimit, c.NearLimit, c.OverLimit - c.Shadow, c.Shadow}, r.lastTotal(c.Limit)
-		added := hits{
+		limitHits := hits{
 			ok: increase(total.ok, last.ok), near: increase(total.near, last.near),
 			denied: increase(total.denied, last.denied), shadow: increase(total.shadow, last.shadow),
 		}
 		*last = total
-		if added.compare(newHits) > 0 {
-			newHits = added
+		if limitHits.compare(newHits) > 0 {
+			newHits = limitHits
 		}
 	}
 	currentRule.stepHits.add(newHits)
@@ -94,7 +94,7 @@ func (t *traffic) addCounts(counts iter.Seq[metrics.RuleCounts], endsStep bool, 
 // endStep appends a point to each rule for a step of that many seconds. If maxHistories rules have several points, the
 // new point of a further rule replaces its only point.
 func (t *traffic) endStep(seconds float32) {
-	histories := 0
+	histories := 0 // the number of rules with several points
 	for _, r := range t.rules {
 		if len(r.points) > 1 {
 			histories++

@@ -8,7 +8,7 @@ type domainCounter struct {
 	domains boundedMap[prometheus.Counter]
 }
 
-// newDomainCounter registers a counter. The first maxDomains domains have a series. All further domains count as "other".
+// newDomainCounter registers a counter. The first maxDomains domains have a series. Further domains count as "other".
 func (m *Metrics) newDomainCounter(name, help string, maxDomains int) *domainCounter {
 	return &domainCounter{
 		vec:     m.newCounters(name, help, "domain"),

@@ -35,8 +35,8 @@ func TestLimitWithAFirstHitDuringAReloadIsNotRemoved(t *testing.T) {
 	assert.Same(t, newLimit, table.find(newLimit.name))
 }
 
-// TestWalkFindsAllLimitsWhileOthersAreAdded adds limits while two goroutines walk over the table. A walk must find each limit
-// that was in the table before the walk.
+// TestWalkFindsAllLimitsWhileOthersAreAdded adds limits while two goroutines walk over the table. A walk must find each
+// limit that was in the table before the walk.
 func TestWalkFindsAllLimitsWhileOthersAreAdded(t *testing.T) {
 	const rules = 20 * rulesPerStep
 	table, now := newLimitTable(), time.Now()

@@ -32,7 +32,7 @@ import (
 type ruleFixture struct {
 	*Metrics
 	t       testing.TB
-	ctx     context.Context // of the calls
+	ctx     context.Context // the context of all calls
 	store   *descriptors.Store
 	service *service.Service
 }

@@ -188,24 +188,24 @@ func TestFloodOfRandomValuesLeavesSeriesBounded(t *testing.T) {
 	rule := f.store.Load().Domain("d").Match(entriesOf("user", "x"))
 	f.hit(1, "user", "first")
 	limit := rule.Limits[0].Metrics.Load().(*limitSeries)
-	before := heapBytes()
+	bytesBefore := heapBytes()
 	var running sync.WaitGroup
 	for caller := range callers {
 		running.Go(func() {
 			entries := entriesOf("user", "")
 			for i := range values / callers {
 				entries[0].Value = fmt.Sprintf("00000000-0000-0000-0000-%d-%010d", caller, i)
-				f.rules.seriesOf(limit, "d", rule, entries).within.Add(1)
+				f.rules.seriesOf(limit, "d", rule, entries).withinLimit.Add(1)
 			}
 		})
 	}
 	running.Wait()
-	grown := heapBytes() - before
-	t.Logf("%d bytes for %d values", grown, values)
-	assert.Less(t, grown, int64(maxBytes))
+	growth := heapBytes() - bytesBefore
+	t.Logf("%d bytes for %d values", growth, values)
+	assert.Less(t, growth, int64(maxBytes))
 	assert.Len(t, limit.valueSeries.values.all(), 1000)
 	assert.EqualValues(t, values+1, f.Rules()[0].Total)
-	assert.Greater(t, limit.valueSeries.otherSeries.Load().within.Load(), uint64(values-1000))
+	assert.Greater(t, limit.valueSeries.otherSeries.Load().withinLimit.Load(), uint64(values-1000))
 }
 
 // heapBytes returns the bytes that are in use after a garbage collection.

@@ -43,11 +43,11 @@ func scrapeOf(t *testing.T, m *Metrics) prometheus.Gatherer {
 	})
 }
 
-// newLibraryRegistry returns a registry with metrics of each kind, and a copy that also has the counts of
-// rules of f. They have no metric that changes from scrape to scrape.
+// newLibraryRegistry returns a registry with a metric of each kind, and a second registry that also has the counts of
+// the rules of f. No metric changes from scrape to scrape.
 func newLibraryRegistry(f *ruleFixture) (otherMetrics, allMetrics *prometheus.Registry) {
 	otherMetrics, allMetrics = prometheus.NewRegistry(), prometheus.NewRegistry()
-	both := func(c prometheus.Collector) { otherMetrics.MustRegister(c); allMetrics.MustRegister(c) }
+	registerInBoth := func(c prometheus.Collector) { otherMetrics.MustRegister(c); allMetrics.MustRegister(c) }
 	counter := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ratelimit_service_rate_limit_over", Help: "Sorted among the rules."}, []string{"text"})
 	counter.WithLabelValues("a\\b\n\"c\" é").Add(1.5)
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "a_gauge", Help: "Help with \\ and\nlines."})
@@ -56,11 +56,11 @@ func newLibraryRegistry(f *ruleFixture) (otherMetrics, allMetrics *prometheus.Re
 	histogram.Observe(0.5)
 	summary := prometheus.NewSummary(prometheus.SummaryOpts{Name: "m_summary", Help: "Seconds.", Objectives: map[float64]float64{0.5: 0.01}})
 	summary.Observe(3)
-	both(counter)
-	both(gauge)
-	both(histogram)
-	both(summary)
-	both(prometheus.NewUntypedFunc(prometheus.UntypedOpts{Name: "b_untyped"}, func() float64 { return 7 }))
+	registerInBoth(counter)
+	registerInBoth(gauge)
+	registerInBoth(histogram)
+	registerInBoth(summary)
+	registerInBoth(prometheus.NewUntypedFunc(prometheus.UntypedOpts{Name: "b_untyped"}, func() float64 { return 7 }))
 	allMetrics.MustRegister(prometheus.CollectorFunc(func(metrics chan<- prometheus.Metric) {
 		for _, m := range RuleMetrics {
 			desc := prometheus.NewDesc("ratelimit_service_rate_limit_"+m.Name, m.Help, []string{"domain", "key1", "key2", "rule"}, nil)
@@ -208,7 +208,7 @@ func TestScrapesFollowEachOther(t *testing.T) {
 	})
 }
 
-// A client that does not read holds its scrape until the write deadline.
+// The scrape of a client that does not read lasts until the write deadline.
 func TestClientThatDoesNotReadEndsWithItsScrape(t *testing.T) {
 	f := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{})
 	for i := range 1000 {

@@ -15,8 +15,8 @@ const packetBytes = 1432 // most networks carry packets of this size without spl
 
 const sendTimeout = 2 * time.Second // the time to connect to the server, and then to send all points
 
-// maxCallsPerLine bounds the calls in one line of a timer. The sample rate of 10,000 calls is 0.0001. A smaller rate would
-// lose digits, because a line has only six decimals.
+// maxCallsPerLine bounds the calls in one line of a timer. The sample rate of 10,000 calls is 0.0001. A smaller rate
+// would lose digits, because a line has only six decimals.
 const maxCallsPerLine = 10_000
 
 // serverSink is a sink that opens a connection for each flush, so that it notices a new address of the server.

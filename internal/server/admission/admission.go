@@ -165,7 +165,7 @@ func (g *Gate) release(c *conn) {
 	}
 }
 
-// addPendingBytes adds n pending bytes. If the sum exceeds the bound, it cuts the connection with the most pending bytes.
+// addPendingBytes adds n pending bytes. If the sum exceeds the bound, it cuts the connection with the most such bytes.
 func (g *Gate) addPendingBytes(n int64) {
 	total := g.pendingBytes.Add(n)
 	if n < 0 || g.options.MaxPendingBytes == 0 || total <= g.options.MaxPendingBytes {

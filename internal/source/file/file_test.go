@@ -385,11 +385,11 @@ func TestFilesThatKeepChangingCauseAnError(t *testing.T) {
 
 func TestFirstReadDoesNotWait(t *testing.T) {
 	t.Parallel()
-	for _, age := range []time.Duration{time.Hour, settlePause / 2, 0, -time.Hour} { // the last one is of another clock
+	for _, age := range []time.Duration{time.Hour, settlePause / 2, 0, -time.Hour} { // a file from the future has the time of another clock
 		synctest.Test(t, func(t *testing.T) {
 			root := newTree(t, map[string]string{"in/a.yaml": "a"})
-			modTimeOfFile := time.Now().Add(-age)
-			require.NoError(t, os.Chtimes(filepath.Join(root, "in/a.yaml"), modTimeOfFile, modTimeOfFile))
+			fileTime := time.Now().Add(-age)
+			require.NoError(t, os.Chtimes(filepath.Join(root, "in/a.yaml"), fileTime, fileTime))
 			start := time.Now()
 			f := startSource(t, root, Place{Root: "in"})
 			assert.Equal(t, map[string]string{"in/a.yaml": "a"}, f.contents(f.nextSnapshot()))

@@ -126,7 +126,7 @@ func (s *Store) changeArgs(c changes.Change) []any {
 		}
 		tags := strings.Join(w.Condition.Tags, " ")
 		if w.Condition.Exists && w.Condition.Absent || w.Condition.Tags != nil && tags == "" {
-			exists, tags = "yes", "none" // no value has this tag
+			exists, tags = "yes", "none" // a condition that never holds, because no value has the tag "none"
 		}
 		if w.Value != nil {
 			operation, value = "set", *w.Value

@@ -315,12 +315,12 @@ func TestUndecodableResourceRejectsTheResponse(t *testing.T) {
 	<-answers // the subscription
 	for _, want := range []struct {
 		version, nonce string
-		bad            bool
+		isNACK         bool
 	}{{"v1", "n1", false}, {"v1", "n2", true}, {"v1", "n3", true}, {"v1", "n4", true}} {
 		got := <-answers
 		assert.Equal(t, want.version, got.GetVersionInfo())
 		assert.Equal(t, want.nonce, got.GetResponseNonce())
-		assert.Equal(t, want.bad, got.GetErrorDetail() != nil)
+		assert.Equal(t, want.isNACK, got.GetErrorDetail() != nil)
 	}
 	assert.Len(t, s.awaitLines(1, "xDS response ignored"), 1)
 }
