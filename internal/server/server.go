@@ -243,9 +243,9 @@ func (s *Server) Serve(ctx context.Context) error {
 		})
 	}
 	s.options.Log.Info("listening", addrs...)
-	stopped := make(chan error, 2)
-	running.Go(func() { stopped <- s.serveGRPC() })
-	running.Go(func() { stopped <- s.http.serve() })
+	listenerErrors := make(chan error, 2)
+	running.Go(func() { listenerErrors <- s.serveGRPC() })
+	running.Go(func() { listenerErrors <- s.http.serve() })
 	for _, certs := range s.certs {
 		running.Go(func() { certs.files.Watch(s.drainCtx) })
 	}
@@ -253,7 +253,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	var err error
 	select {
 	case <-ctx.Done():
-	case err = <-stopped:
+	case err = <-listenerErrors:
 	}
 	delay := s.options.DrainDelay
 	if errors.Is(context.Cause(ctx), ErrInterrupted) {
