@@ -38,7 +38,7 @@ func NewHealth() *Health {
 func (h *Health) Set(component string, ok bool, detail string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	wasReady := len(h.faults) == 0
+	wasHealthy := len(h.faults) == 0
 	if ok {
 		delete(h.faults, component)
 	} else {
@@ -51,7 +51,7 @@ func (h *Health) Set(component string, ok bool, detail string) {
 	for _, name := range healthServices {
 		h.grpc.SetServingStatus(name, state)
 	}
-	if isReady := len(h.faults) == 0; h.log != nil && isReady != wasReady {
+	if isHealthy := len(h.faults) == 0; h.log != nil && isHealthy != wasHealthy {
 		h.logState()
 	}
 }

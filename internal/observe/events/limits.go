@@ -21,7 +21,7 @@ const (
 
 // limitsObserver is a reload.Observer that reports changes of the limits in force.
 type limitsObserver struct {
-	reload.Observer // the metrics
+	reload.Observer // reports to the metrics
 	*Events
 	needsDomain bool
 }

@@ -15,7 +15,7 @@ import (
 // batchObserver reports batches to the metrics and to the Recorder. The log gets stalled batches, and batches that
 // replicas of Redis have not confirmed.
 type batchObserver struct {
-	redis.Observer // the metrics
+	redis.Observer // reports to the metrics
 	recorder       *live.Recorder
 	log            *slog.Logger
 	replicas       int

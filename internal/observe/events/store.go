@@ -32,7 +32,7 @@ type StoreOptions struct {
 
 // Store reports outages of a store. It implements fallback.Observer.
 type Store struct {
-	fallback.Observer // the metrics
+	fallback.Observer // reports to the metrics
 	*Events
 	StoreOptions
 
