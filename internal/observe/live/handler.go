@@ -114,7 +114,7 @@ func (h Handlers) Stream(w http.ResponseWriter, r *http.Request) {
 	response := http.NewResponseController(w)
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	for retry := "retry: 2000\n\n"; ; retry = "" {
+	for retry := "retry: 2000\n\n"; ; retry = "" { // a browser that loses the stream connects again after 2,000 ms
 		event := retry + "event: snapshot\ndata: " + string(encode(h.SnapshotFor(r))) + "\n\n"
 		_ = response.SetWriteDeadline(time.Now().Add(writeTimeout))
 		if _, err := w.Write([]byte(event)); err != nil || response.Flush() != nil {

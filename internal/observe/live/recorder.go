@@ -177,6 +177,7 @@ func appendCaller(b []byte, ctx context.Context) []byte {
 	return b
 }
 
+// count counts c in the stripe that random chooses.
 func (r *Recorder) count(c *service.Call, random int) {
 	bucket := bucketOf(time.Since(c.Start))
 	s := r.lockStripe(random)

@@ -44,18 +44,19 @@ type RuleCounts struct {
 type rules struct {
 	hitClassifier
 	options        RuleOptions
-	unknownDomains *domainCounter
-	unmatched      *domainCounter
+	unknownDomains *domainCounter // counts descriptors of domains without limits
+	unmatched      *domainCounter // counts descriptors that no rule of their domain limits
 	limits         limitTable
 }
 
+// limitName identifies a limit. rule is the path of the rule.
 type limitName struct {
 	rule, limit string
-	flags       string // see descriptors.Rule.MetricFlags
+	flags       string // the settings of the rule that change its series, from Rule.MetricFlags
 }
 
-// limitSeries has the series of one limit. RateLimit.Metrics points to it, so a call needs no lookup. The counts of a
-// series come first, so two limits never share a cache line.
+// limitSeries has the series of one limit. RateLimit.Metrics points to the limitSeries, so a call needs no lookup. The
+// counts come first, so that the counts of two limits are never in one cache line, which would slow down calls.
 type limitSeries struct {
 	onlySeries  series         // has no meaning if valueSeries is not nil
 	valueSeries *varyingSeries // nil if all requests count in onlySeries
