@@ -362,7 +362,7 @@ func sparkline(points []live.Value, columns int) string {
 func highest(points []live.Value) float64 {
 	value := -1.0
 	for _, p := range points {
-		if p.Known() {
+		if p.IsKnown() {
 			value = max(value, float64(p))
 		}
 	}

@@ -122,7 +122,7 @@ func TestTopFollowsTheServiceAndItsLoss(t *testing.T) {
 	top := &top{adminClient: adminClient{addr: s.URL, timeout: maxWait}}
 	first, err := top.fetch(t.Context())
 	require.NoError(t, err)
-	assert.False(t, first.Figures.P99.Now.Known())
+	assert.False(t, first.Figures.P99.Now.IsKnown())
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var width atomic.Int64

@@ -36,7 +36,7 @@ var formats = map[string]func(live.Value) string{"rate": FormatRate, "share": Fo
 func newSpark(name, format string, f *live.Figures, points, denied []live.Value) spark {
 	highest, text := 0.0, "no values"
 	for _, v := range slices.Concat(points, denied) {
-		if v.Known() {
+		if v.IsKnown() {
 			highest = max(highest, float64(v))
 			text = "highest " + formats[format](live.Value(highest))
 		}
@@ -62,12 +62,12 @@ func sparkLine(points []live.Value, f *live.Figures, highest float64) string {
 	for _, v := range points {
 		y := sparkHeight - 1 - roundHalfUp(numberOrZero(v)/highest*(sparkHeight-4))
 		switch {
-		case v.Known() && drawing:
+		case v.IsKnown() && drawing:
 			fmt.Fprintf(&b, " 1 %d", y-last)
-		case v.Known():
+		case v.IsKnown():
 			fmt.Fprintf(&b, "M%d %dh.1l0 0", x, y) // a lone point is a dash
 		}
-		drawing, last = v.Known(), y
+		drawing, last = v.IsKnown(), y
 		x++
 	}
 	return b.String()
@@ -111,7 +111,7 @@ func formatDecimals(x float64, decimals int) string {
 // FormatRate returns a rate with at most three significant digits and with separators of thousands,
 // or a dash if it is unknown.
 func FormatRate(v live.Value) string {
-	if !v.Known() {
+	if !v.IsKnown() {
 		return "–"
 	}
 	return formatNumber(float64(v))
@@ -119,7 +119,7 @@ func FormatRate(v live.Value) string {
 
 // FormatShare returns a share of 1 as a percentage.
 func FormatShare(v live.Value) string {
-	if !v.Known() {
+	if !v.IsKnown() {
 		return "–"
 	}
 	return formatNumber(float64(v)*100) + thinSpace + "%"
@@ -129,7 +129,7 @@ func FormatShare(v live.Value) string {
 func formatSeconds(v live.Value) [2]string {
 	seconds := float64(v)
 	switch {
-	case !v.Known():
+	case !v.IsKnown():
 		return [2]string{"–", ""}
 	case seconds < 0.0009995:
 		return [2]string{formatNumber(seconds * 1e6), "µs"}

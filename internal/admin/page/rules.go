@@ -119,7 +119,7 @@ func sum(points []live.Value) (total float64) {
 
 // numberOrZero returns v, or 0 if v is unknown.
 func numberOrZero(v live.Value) float64 {
-	if v.Known() {
+	if v.IsKnown() {
 		return float64(v)
 	}
 	return 0

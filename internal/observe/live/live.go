@@ -205,10 +205,10 @@ func (l *Live) refreshLimits() {
 		const maxShown = 5
 		switches := config.OffSwitches()
 		for _, o := range switches[:min(len(switches), maxShown)] {
-			s.Off = append(s.Off, o.Path+o.Notes.String())
+			s.SwitchedOff = append(s.SwitchedOff, o.Path+o.Notes.String())
 		}
 		if len(switches) > maxShown {
-			s.Off = append(s.Off, "and more")
+			s.SwitchedOff = append(s.SwitchedOff, "and more")
 		}
 		s.ShadowMode = config.IsShadow(l.options.ShadowMode)
 		s.Limits.Loaded, s.Limits.Hash, s.Limits.Rules = true, config.Hash(), config.Rules()

@@ -47,8 +47,8 @@ func TestFiguresShowTheLastSecondsAndFiveMinutes(t *testing.T) {
 		f = r.Snapshot().Figures
 		assert.Len(t, f.Calls.Points, historySteps)
 		assert.Zero(t, float64(f.Calls.Now))
-		assert.False(t, f.DeniedShare.Now.Known())
-		assert.False(t, f.P99.Points[0].Known())
+		assert.False(t, f.DeniedShare.Now.IsKnown())
+		assert.False(t, f.P99.Points[0].IsKnown())
 	})
 }
 
@@ -271,7 +271,7 @@ func TestSnapshotIsJSONWithoutNumbersThatJSONCannotExpress(t *testing.T) {
 		var read Snapshot
 		require.NoError(t, json.Unmarshal(text, &read))
 		assert.Equal(t, "shop|tenant=</script>%1B[31m", read.Keys.Hottest[0].Key)
-		assert.False(t, read.Figures.RedisP50.Now.Known())
+		assert.False(t, read.Figures.RedisP50.Now.IsKnown())
 		assert.InDelta(t, 3, float64(read.Figures.Calls.Now), 0.01)
 	})
 }

@@ -277,7 +277,7 @@ func BenchmarkAnswered(b *testing.B) {
 func TestQuantilesAreExactToABucket(t *testing.T) {
 	t.Parallel()
 	var h histogram
-	assert.False(t, h.quantile(0.5, new(histogram), 0).Known())
+	assert.False(t, h.quantile(0.5, new(histogram), 0).IsKnown())
 	for i := 1; i <= 1000; i++ {
 		h[bucketOf(time.Duration(i)*time.Millisecond)]++
 	}

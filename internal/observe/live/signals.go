@@ -45,7 +45,7 @@ func (s signals) describe(now time.Time, addPart func(Level, string), addDetail 
 func mean(points []Value) float64 {
 	sum, count := 0.0, 0
 	for _, p := range points {
-		if p.Known() {
+		if p.IsKnown() {
 			sum, count = sum+float64(p), count+1
 		}
 	}
@@ -61,7 +61,7 @@ type callRates struct{ total, denied float64 }
 func newCallRates(calls, deniedShare []Value) callRates {
 	r := callRates{total: mean(calls)}
 	for i, share := range deniedShare {
-		if share.Known() {
+		if share.IsKnown() {
 			r.denied += float64(calls[i]*share) / float64(len(calls))
 		}
 	}

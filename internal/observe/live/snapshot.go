@@ -66,10 +66,10 @@ type State struct {
 	Replicas int    `json:"replicas,omitempty"` // replicas seen, with this one; 0 if unknown
 	Limits   Limits `json:"limits"`
 
-	Candidate  *Candidate `json:"candidate,omitempty"` // nil without LIMITS_CANDIDATE
-	Draining   bool       `json:"draining,omitempty"`
-	ShadowMode bool       `json:"shadow_mode,omitempty"` // the whole service is in shadow mode
-	Off        []string   `json:"off,omitempty"`         // the limits that switches have taken out of force
+	Candidate   *Candidate `json:"candidate,omitempty"` // nil without LIMITS_CANDIDATE
+	Draining    bool       `json:"draining,omitempty"`
+	ShadowMode  bool       `json:"shadow_mode,omitempty"` // the whole service is in shadow mode
+	SwitchedOff []string   `json:"off,omitempty"`         // the paths of the limits that are switched off
 }
 
 // Candidate describes limits that are tried on live calls. The counts start when the candidate changes.
@@ -182,7 +182,7 @@ type Series struct {
 func (s *Series) Max() Value {
 	highest := s.Now
 	for _, v := range s.Points {
-		if v.Known() && !(highest >= v) {
+		if v.IsKnown() && !(highest >= v) {
 			highest = v
 		}
 	}
@@ -322,12 +322,12 @@ type Value float64
 // Unknown is the Value of a figure if there was no traffic.
 var Unknown = Value(math.NaN())
 
-// Known reports whether v is a number.
-func (v Value) Known() bool { return !math.IsNaN(float64(v)) }
+// IsKnown reports whether v is a number.
+func (v Value) IsKnown() bool { return !math.IsNaN(float64(v)) }
 
 // MarshalJSON implements json.Marshaler.
 func (v Value) MarshalJSON() ([]byte, error) {
-	if !v.Known() || math.IsInf(float64(v), 0) {
+	if !v.IsKnown() || math.IsInf(float64(v), 0) {
 		return []byte("null"), nil
 	}
 	return strconv.AppendFloat(nil, float64(v), 'g', 4, 64), nil

@@ -41,7 +41,7 @@ func (s *State) setSummary(now time.Time, sig signals) {
 	if s.Draining {
 		addPart(Warning, "stopping")
 	}
-	for _, path := range s.Off {
+	for _, path := range s.SwitchedOff {
 		addPart(Warning, "switched off: "+path)
 	}
 	if s.ShadowMode {
