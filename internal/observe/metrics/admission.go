@@ -9,7 +9,7 @@ import (
 // Admission registers the metrics of the connections to one listener. Call it before the listeners open.
 func (m *Metrics) Admission(listener string, connections func() int, pendingBytes func() int64) {
 	m.connections[listener] = connections
-	m.atScrape(func(s scrape) {
+	m.registerReader(func(s scrape) {
 		s.sendGauge("rls_connections", "Open connections of clients.", float64(connections()), "listener", listener)
 		s.sendGauge("rls_pending_request_bytes", "Request bytes of unanswered calls. Whole requests up to 4 KiB do not count.", float64(pendingBytes()), "listener", listener)
 	})
@@ -29,7 +29,7 @@ func (m *Metrics) Connections(listeners ...string) (sum int) {
 func (m *Metrics) Refused(listener string) func(admission.Reason) {
 	var counters [len(admission.Reasons)]prometheus.Counter
 	for _, reason := range admission.Reasons {
-		counters[reason] = m.auto.NewCounter(prometheus.CounterOpts{
+		counters[reason] = m.factory.NewCounter(prometheus.CounterOpts{
 			Name:        "rls_connections_refused_total",
 			Help:        "Connections that were refused or cut, because a client exceeded a bound.",
 			ConstLabels: prometheus.Labels{"listener": listener, "reason": reason.String()},

@@ -4,7 +4,7 @@ import "github.com/seed-81f232ab/rls/internal/observe/candidate"
 
 // Candidate registers the metrics of package candidate. Each scrape reads status.
 func (m *Metrics) Candidate(status func() candidate.Status) {
-	m.atScrape(func(s scrape) {
+	m.registerReader(func(s scrape) {
 		c := status()
 		s.sendGauge("rls_candidate_valid", "1 if the newest candidate limits are evaluated, else 0.", oneIf(c.Problem == nil))
 		for _, r := range candidate.Results {

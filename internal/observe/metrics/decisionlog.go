@@ -4,7 +4,7 @@ import "github.com/seed-81f232ab/rls/internal/observe/decisionlog"
 
 // DecisionLog registers the metrics of the decision log. Each scrape reads stats.
 func (m *Metrics) DecisionLog(stats func() decisionlog.Stats) {
-	m.atScrape(func(s scrape) {
+	m.registerReader(func(s scrape) {
 		l := stats()
 		s.sendCounter("rls_decision_log_records_total", "Records that were written to the decision log.", float64(l.Written))
 		for reason, count := range l.Dropped {

@@ -11,8 +11,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// outages is a fallback.Observer that measures outages of Redis.
-type outages struct {
+// outageObserver is a fallback.Observer that measures outages of Redis.
+type outageObserver struct {
 	up                              prometheus.Gauge
 	downCount, upCount              prometheus.Counter // changes of up
 	servedHits, replayedHits, blips prometheus.Counter
@@ -25,7 +25,7 @@ type outages struct {
 // Fallback registers the metrics of package fallback and returns its Observer.
 func (m *Metrics) Fallback() fallback.Observer {
 	changes := m.newCounters("rls_redis_state_changes_total", "Changes of rls_redis_up, by the new state.", "state")
-	o := &outages{
+	o := &outageObserver{
 		up:           m.newGauge("rls_redis_up", "1 if all Redis breakers are closed, else 0. Without traffic, probes find out."),
 		downCount:    changes.WithLabelValues("down"),
 		upCount:      changes.WithLabelValues("up"),
@@ -34,14 +34,14 @@ func (m *Metrics) Fallback() fallback.Observer {
 		blips:        m.newCounter("rls_redis_blips_total", "Short times with decisions without Redis in which no breaker opened. Blips within ten seconds count once."),
 	}
 	o.up.Set(1)
-	m.atScrape(func(s scrape) {
+	m.registerReader(func(s scrape) {
 		s.sendCounter("rls_redis_down_seconds_total", "Time for which rls_redis_up was 0.", o.downSeconds())
 	})
 	m.fallbackDecisions = m.newFallbackDecisions()
 	return o
 }
 
-func (o *outages) StateChanged(c fallback.StateChange) {
+func (o *outageObserver) StateChanged(c fallback.StateChange) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if c.Down {
@@ -57,7 +57,7 @@ func (o *outages) StateChanged(c fallback.StateChange) {
 }
 
 // downSeconds returns the length of all outages, including the outage in progress.
-func (o *outages) downSeconds() float64 {
+func (o *outageObserver) downSeconds() float64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.downSince.IsZero() {
@@ -67,13 +67,13 @@ func (o *outages) downSeconds() float64 {
 }
 
 // BreakerChanged implements fallback.Observer. The metrics of breakers come from their status.
-func (o *outages) BreakerChanged(fallback.BreakerChange) {}
+func (o *outageObserver) BreakerChanged(fallback.BreakerChange) {}
 
-func (o *outages) BlipEnded(fallback.Outage) { o.blips.Inc() }
+func (o *outageObserver) BlipEnded(fallback.Outage) { o.blips.Inc() }
 
-func (o *outages) Served(hits int) { o.servedHits.Add(float64(hits)) }
+func (o *outageObserver) Served(hits int) { o.servedHits.Add(float64(hits)) }
 
-func (o *outages) Replayed(hits int64) { o.replayedHits.Add(float64(hits)) }
+func (o *outageObserver) Replayed(hits int64) { o.replayedHits.Add(float64(hits)) }
 
 // fallbackDecisions counts decisions without Redis. The indexes are the backend.Reason and the limit.FailureMode. The
 // key of the map is true for denied hits.
@@ -105,7 +105,7 @@ func (w *fallbackDecisions) count(r *backend.Result, isShadow bool) {
 // FallbackStatus registers the metrics of the breakers and of the price of an outage. Each scrape calls status.
 func (m *Metrics) FallbackStatus(shards []Shard, status func() fallback.Status) {
 	shards = boundedShards(shards)
-	m.atScrape(func(s scrape) {
+	m.registerReader(func(s scrape) {
 		f := status()
 		s.sendBreakers(shards, f.Breakers)
 		s.sendOutage(&f.Outage)

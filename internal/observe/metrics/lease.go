@@ -4,7 +4,7 @@ import "github.com/seed-81f232ab/rls/backend/lease"
 
 // Leases registers the metrics of package lease. Each scrape reads stats.
 func (m *Metrics) Leases(stats func() lease.Stats) {
-	m.atScrape(func(s scrape) {
+	m.registerReader(func(s scrape) {
 		l := stats()
 		s.sendGauge("rls_lease_counters", "Counters for which this replica can hold permits.", float64(l.Leases))
 		s.sendGauge("rls_lease_permits_held", "Permits that this replica holds: charged in Redis and not used yet.", float64(l.Held))

@@ -18,7 +18,7 @@ import (
 // Metrics holds all metrics of the process. Each package in use registers its metrics once, through its method.
 type Metrics struct {
 	registry *prometheus.Registry
-	auto     promauto.Factory // makes metrics and registers them
+	factory  promauto.Factory // makes metrics and registers them
 	rules    *rules
 	scraping chan struct{} // has a value while a scrape is in progress
 
@@ -35,7 +35,7 @@ func New() *Metrics {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return &Metrics{
-		registry: r, auto: promauto.With(r), rules: &rules{limits: limitTable{byRule: map[string]*limitSeries{}}}, scraping: make(chan struct{}, 1),
+		registry: r, factory: promauto.With(r), rules: &rules{limits: limitTable{byRule: map[string]*limitSeries{}}}, scraping: make(chan struct{}, 1),
 		connections: map[string]func() int{},
 	}
 }
@@ -45,24 +45,24 @@ func New() *Metrics {
 func (m *Metrics) Gather() ([]*dto.MetricFamily, error) { return m.registry.Gather() }
 
 func (m *Metrics) newCounter(name, help string) prometheus.Counter {
-	return m.auto.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	return m.factory.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 }
 
 func (m *Metrics) newCounters(name, help string, labels ...string) *prometheus.CounterVec {
-	return m.auto.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	return m.factory.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 }
 
 func (m *Metrics) newGauge(name, help string) prometheus.Gauge {
-	return m.auto.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	return m.factory.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 }
 
 func (m *Metrics) newGauges(name, help string, labels ...string) *prometheus.GaugeVec {
-	return m.auto.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	return m.factory.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
 }
 
-// atScrape registers metrics that have no stored value. At each scrape, read sends the current values. Several scrapes
-// may call read at the same time.
-func (m *Metrics) atScrape(read func(scrape)) {
+// registerReader registers read, which sends the current values of metrics at each scrape. Several scrapes may call read
+// at the same time.
+func (m *Metrics) registerReader(read func(scrape)) {
 	m.registry.MustRegister(scrapeReader(read))
 }
 
@@ -74,7 +74,7 @@ func (scrapeReader) Describe(chan<- *prometheus.Desc) {}
 
 func (r scrapeReader) Collect(out chan<- prometheus.Metric) { r(out) }
 
-// scrape receives the metrics that atScrape has registered. In its methods, labels are names and values in turn.
+// scrape receives the metrics of a scrapeReader. The parameter labels of the methods has names and values in turn.
 type scrape chan<- prometheus.Metric
 
 func (s scrape) sendGauge(name, help string, value float64, labels ...string) {

@@ -25,7 +25,7 @@ type redisServer struct {
 // Redis registers the metrics of package redis, for each Redis in use, and returns its Observer.
 func (m *Metrics) Redis(roles ...redis.Role) redis.Observer {
 	newHistogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
-		return m.auto.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"server"})
+		return m.factory.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"server"})
 	}
 	counts := prometheus.ExponentialBuckets(1, 4, 7)        // 1 to 4096
 	seconds := prometheus.ExponentialBuckets(0.0001, 2, 12) // 0.1 to 205 ms
@@ -87,7 +87,7 @@ type RedisStatus interface {
 // RedisStatus registers the metrics of queues and connections. Each scrape reads status.
 func (m *Metrics) RedisStatus(status RedisStatus) {
 	var closed closedConnections
-	m.atScrape(func(s scrape) {
+	m.registerReader(func(s scrape) {
 		queued := map[Shard]int{}
 		for i, shard := range boundedShards(ShardsOf(status)) {
 			queued[shard] += status.QueuedHits(i)

@@ -23,7 +23,7 @@ func toMillis(h *dto.Histogram) {
 // Server registers the metrics of package server and returns its server.Options.ObserveMethod.
 func (m *Metrics) Server() func(method string) (observeCall func(duration time.Duration)) {
 	requests := m.newCounters("ratelimit_service_total_requests", "Unary gRPC calls.", "grpc_method")
-	times := m.auto.NewHistogramVec(prometheus.HistogramOpts{
+	times := m.factory.NewHistogramVec(prometheus.HistogramOpts{
 		Name: responseTimeName, Help: "Time from the arrival of a unary gRPC call until its answer.", Buckets: responseTimes,
 	}, []string{"grpc_method"})
 	return func(method string) func(time.Duration) {

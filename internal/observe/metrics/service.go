@@ -12,8 +12,8 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// calls is a service.Observer that counts calls, errors and decisions.
-type calls struct {
+// callObserver is a service.Observer that counts calls, errors and decisions.
+type callObserver struct {
 	okDecisions, deniedDecisions, shadowedDecisions []prometheus.Counter // the index is the backend.Source
 
 	redisErrors, serviceErrors prometheus.Counter
@@ -32,7 +32,7 @@ func (m *Metrics) Service() service.Observer {
 		"Failed calls. service_error is an invalid request, or a call before limits are loaded; given_up is a gRPC call that its caller cancelled, or whose deadline passed, before the caller got the answer; redis_error is any other failure.", "err_type")
 	m.givenUpCalls = errors.WithLabelValues("given_up")
 	callsByCode := m.newCounters("rls_calls_total", "Answered calls by their code: ok or over_limit. A call over a limit in shadow mode is ok.", "code")
-	d := &calls{
+	d := &callObserver{
 		okCalls:       callsByCode.WithLabelValues("ok"),
 		deniedCalls:   callsByCode.WithLabelValues("over_limit"),
 		metrics:       m,
@@ -55,7 +55,7 @@ func (m *Metrics) CallGivenUp() {
 	}
 }
 
-func (d *calls) Answered(_ context.Context, c *service.Call) {
+func (d *callObserver) Answered(_ context.Context, c *service.Call) {
 	switch status.Code(c.Err) {
 	case codes.OK:
 		if c.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
