@@ -17,7 +17,7 @@ func TestHoldsAreTakenRenewedAndReleased(t *testing.T) {
 		n       int64
 		id      string
 		allowed bool
-		held    bool
+		held    bool  // the named hold existed already
 		free    int64 // the number of free slots
 		reset   int64 // seconds
 		retry   int64 // seconds, or Never
@@ -63,7 +63,7 @@ func TestHoldsAreTakenRenewedAndReleased(t *testing.T) {
 			{time: 5, n: 0, id: otherID, free: 0, reset: 25, retry: 25},
 			{time: 30, n: 0, id: id, allowed: true, free: 4},
 		},
-		"a hit on more slots than the limit has never passes": {
+		"a hit of more slots than the limit never passes": {
 			{time: 0, n: 5, id: id, free: 4, retry: Never},
 		},
 	} {

@@ -148,7 +148,7 @@ func TestForeignValueIsAnError(t *testing.T) {
 		spec.Requests = 10
 		lim := backendtest.NewLimit(t, spec)
 		name := "v1:" + lim.Tag() + ":k"
-		if spec.Algorithm.CountsWindows() {
+		if spec.Algorithm.CountsByWindow() {
 			name = "v2:" + lim.Tag() + ":k@1900000020"
 		}
 		s.Set(t, name, "hello")

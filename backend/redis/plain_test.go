@@ -63,7 +63,7 @@ func (n *countingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	return nil
 }
 
-func sendPlain(t *testing.T, node *countingNode, keys ...string) (*Limiter, *call, error) {
+func sendPlain(t *testing.T, node *countingNode, keys ...string) (*Limiter, *requestPart, error) {
 	l := newUnitLimiter(node)
 	b, c := batchOf(l, perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), keys...)
 	b.deadline = time.Now().Add(time.Second)

@@ -131,7 +131,7 @@ func TestLongKeysAreHashed(t *testing.T) {
 	} {
 		assert.Equal(t, start+":shop|ip=1", name(l, "shop|ip=1"))
 		room := 0
-		if l.Algorithm.CountsWindows() {
+		if l.Algorithm.CountsByWindow() {
 			room = maxWindowName
 		}
 		longestKey := strings.Repeat("x", maxKey-room-len(start+":"))
@@ -159,7 +159,7 @@ func TestNoTwoCountersHaveOneName(t *testing.T) {
 	}
 	nameOf := func(l *limit.Limit, key []byte, window int64) []byte {
 		name := k.append(nil, l, key)
-		if l.Algorithm.CountsWindows() {
+		if l.Algorithm.CountsByWindow() {
 			name = l.AppendWindow(name, window*l.Period())
 		}
 		return name
@@ -179,7 +179,7 @@ func TestNoTwoCountersHaveOneName(t *testing.T) {
 		).Draw(t, "key")
 		name := string(nameOf(l, key, window))
 		counter := l.Tag() + "\x00" + string(key)
-		if l.Algorithm.CountsWindows() {
+		if l.Algorithm.CountsByWindow() {
 			counter += fmt.Sprint("\x00", window)
 		}
 		if other, ok := counterByName[name]; ok && other != counter {
