@@ -31,7 +31,7 @@ func TestPriceOfAnOutageByMode(t *testing.T) {
 		admittedCalls, admittedHits, maxExcess int64
 	}{
 		{name: "the share is admitted", n: 1, admittedCalls: 50, admittedHits: 50, maxExcess: 50},
-		{name: "several hits a call", n: 20, admittedCalls: 2, admittedHits: 40, maxExcess: 40},
+		{name: "several hits in each call", n: 20, admittedCalls: 2, admittedHits: 40, maxExcess: 40},
 		{name: "all hits are admitted", mode: limit.FailAllow, n: 3, admittedCalls: 70, admittedHits: 210, maxExcess: 210},
 		{name: "no hit is admitted", mode: limit.FailDeny, n: 1},
 		{name: "a peek costs nothing", n: 0, admittedCalls: 70},
@@ -77,11 +77,11 @@ func TestCallIsAdmittedIfNoHitIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
 		r.primary.SetError(errDown)
-		allow, deny := newLimit(t, 10, limit.Day), newLimit(t, 0, limit.Day)
+		allowLimit, denyLimit := newLimit(t, 10, limit.Day), newLimit(t, 0, limit.Day)
 		for _, hits := range [][]backend.Hit{
-			{{Key: []byte("a"), Limit: allow, N: 1}, {Key: []byte("b"), Limit: allow, N: 1}},
-			{{Key: []byte("a"), Limit: allow, N: 1}, {Key: []byte("b"), Limit: deny, N: 1}},
-			{{Key: []byte("a"), Limit: allow, N: 1}, {Key: []byte("b"), Limit: deny, N: 1, Shadow: true}},
+			{{Key: []byte("a"), Limit: allowLimit, N: 1}, {Key: []byte("b"), Limit: allowLimit, N: 1}},
+			{{Key: []byte("a"), Limit: allowLimit, N: 1}, {Key: []byte("b"), Limit: denyLimit, N: 1}},
+			{{Key: []byte("a"), Limit: allowLimit, N: 1}, {Key: []byte("b"), Limit: denyLimit, N: 1, Shadow: true}},
 		} {
 			r.Take(t.Context(), time.Now(), hits, make([]backend.Result, 2))
 		}
@@ -94,7 +94,7 @@ func TestCallIsAdmittedIfNoHitIsDenied(t *testing.T) {
 	})
 }
 
-// takeRule takes n hits of a limit of the rule, each on its own key.
+// takeRule takes n hits on a limit of the rule. Each hit has its own key.
 func (r *fixture) takeRule(t *testing.T, rule string, lim *limit.Limit, n int) {
 	for i := range n {
 		hits := []backend.Hit{{Key: fmt.Append(nil, rule, lim, i), Limit: lim, Rule: rule, N: 1}}

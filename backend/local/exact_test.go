@@ -84,15 +84,15 @@ func TestOnlyNewKeysAndLogsEvictAndAtMostTwoEach(t *testing.T) {
 		charge(l, now, []byte("log"), longLog, 0)
 	}
 	require.Equal(t, evictions, l.Evictions(), "a known key needs no room")
-	shrunk := 0
+	shrinkCount := 0
 	for i := range 40 {
 		keysBefore := l.Keys()
 		charge(l, now, fmt.Append(nil, "new", i), lightLimit, 1)
 		change := l.Keys() - keysBefore
 		assert.Contains(t, []int{-1, 0}, change, "one more key, and at most two fewer")
-		shrunk -= change
+		shrinkCount -= change
 	}
-	assert.Positive(t, shrunk)
+	assert.Positive(t, shrinkCount)
 }
 
 func TestSweepOfAFullLimiterEvictsNothing(t *testing.T) {
