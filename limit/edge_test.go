@@ -88,12 +88,12 @@ func TestBucketCountsPartsOfAMicrosecond(t *testing.T) {
 	require.True(t, fastBucket.Take(&s, epoch, 10).Allowed)
 	assert.Equal(t, fastBucket.Capacity()-1, fastBucket.Take(&s, epoch, -9).Remaining, "one token refills in a third of a nanosecond")
 
-	old, changed := mustNew(t, Spec{Algorithm: TokenBucket, Requests: 3, Unit: Second}), mustNew(t, Spec{Algorithm: TokenBucket, Requests: 4, Unit: Second})
+	oldLimit, newLimit := mustNew(t, Spec{Algorithm: TokenBucket, Requests: 3, Unit: Second}), mustNew(t, Spec{Algorithm: TokenBucket, Requests: 4, Unit: Second})
 	s = State{}
-	require.True(t, old.Take(&s, epoch, 1).Allowed)
+	require.True(t, oldLimit.Take(&s, epoch, 1).Allowed)
 	// A third of the bucket is spent. After 83,333 µs, 1.0000013 of 4 tokens are spent.
-	assert.Equal(t, int64(2), changed.Take(&s, epoch+83_333, 0).Remaining)
-	assert.Equal(t, int64(3), changed.Take(&s, epoch+83_334, 0).Remaining)
+	assert.Equal(t, int64(2), newLimit.Take(&s, epoch+83_333, 0).Remaining)
+	assert.Equal(t, int64(3), newLimit.Take(&s, epoch+83_334, 0).Remaining)
 }
 
 func TestSlidingWindowHasExactTicks(t *testing.T) {

@@ -526,18 +526,18 @@ func TestGroupIsChargedAllOrNone(t *testing.T) {
 			r := openRedis(t)
 			now := time.Now().UnixMicro()
 			l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour, ChargeDenied: true})
-			grouped := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true} }
-			single := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n} }
-			remaining := func(key string) int64 { return r.take(now, nil, single(key, 0))[0].Remaining }
+			groupHit := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true} }
+			singleHit := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n} }
+			remaining := func(key string) int64 { return r.take(now, nil, singleHit(key, 0))[0].Remaining }
 
-			got := r.take(now, []int64{2, 2}, grouped("a", 4), grouped("b", 5), grouped("a", 6), grouped("c", 1))
+			got := r.take(now, []int64{2, 2}, groupHit("a", 4), groupHit("b", 5), groupHit("a", 6), groupHit("c", 1))
 			for i, want := range []int64{6, 5, 0, 9} {
 				assert.True(t, got[i].Allowed)
 				assert.Equal(t, want, got[i].Remaining)
 			}
 
 			// b has 5 left, so c is not charged. The next group is separate.
-			got = r.take(now, []int64{2, 1}, grouped("c", 2), grouped("b", 6), grouped("c", 1))
+			got = r.take(now, []int64{2, 1}, groupHit("c", 2), groupHit("b", 6), groupHit("c", 1))
 			assert.True(t, got[0].Allowed)
 			assert.Equal(t, int64(9), got[0].Remaining)
 			assert.Zero(t, got[0].RetryAfter)
@@ -547,20 +547,20 @@ func TestGroupIsChargedAllOrNone(t *testing.T) {
 			assert.Equal(t, int64(8), got[2].Remaining)
 
 			// If a group has a counter twice, the second hit sees the charge of the first hit.
-			got = r.take(now, []int64{2}, grouped("d", 6), grouped("d", 6))
+			got = r.take(now, []int64{2}, groupHit("d", 6), groupHit("d", 6))
 			assert.True(t, got[0].Allowed)
 			assert.False(t, got[1].Allowed)
 			assert.Equal(t, int64(10), remaining("d"))
-			got = r.take(now, []int64{2}, grouped("d", 5), grouped("d", 5))
+			got = r.take(now, []int64{2}, groupHit("d", 5), groupHit("d", 5))
 			assert.True(t, got[1].Allowed)
 			assert.Equal(t, int64(0), remaining("d"))
 
 			// Other hits do not deny the group and are charged in any case.
-			got = r.take(now, []int64{2}, single("d", 1), grouped("e", 1))
+			got = r.take(now, []int64{2}, singleHit("d", 1), groupHit("e", 1))
 			assert.False(t, got[0].Allowed)
 			assert.True(t, got[1].Allowed)
 			assert.Equal(t, int64(9), remaining("e"))
-			got = r.take(now, []int64{4}, grouped("b", 6), grouped("e", 1), single("e", 2), single("e", -1))
+			got = r.take(now, []int64{4}, groupHit("b", 6), groupHit("e", 1), singleHit("e", 2), singleHit("e", -1))
 			assert.False(t, got[0].Allowed)
 			assert.Equal(t, int64(9), got[1].Remaining)
 			assert.Equal(t, int64(7), got[2].Remaining)
@@ -575,7 +575,7 @@ func TestShadowHitIsChargedWithItsGroupAndDoesNotDenyIt(t *testing.T) {
 			r := openRedis(t)
 			now := time.Now().UnixMicro()
 			l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour, ChargeDenied: true})
-			grouped := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true} }
+			groupHit := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true} }
 			shadow := func(key string, n int64) hit {
 				return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true, shadow: true}
 			}
@@ -583,17 +583,17 @@ func TestShadowHitIsChargedWithItsGroupAndDoesNotDenyIt(t *testing.T) {
 				return r.take(now, nil, hit{key: key + l.Tag(), limit: l})[0].Remaining
 			}
 
-			got := r.take(now, []int64{2}, grouped("a", 4), shadow("b", 11))
+			got := r.take(now, []int64{2}, groupHit("a", 4), shadow("b", 11))
 			assert.True(t, got[0].Allowed)
 			assert.False(t, got[1].Allowed)
 			assert.Equal(t, []int64{6, 10}, []int64{remaining("a"), remaining("b")})
 
-			got = r.take(now, []int64{2}, grouped("a", 7), shadow("b", 1))
+			got = r.take(now, []int64{2}, groupHit("a", 7), shadow("b", 1))
 			assert.False(t, got[0].Allowed)
 			assert.True(t, got[1].Allowed)
 			assert.Equal(t, []int64{6, 10}, []int64{remaining("a"), remaining("b")})
 
-			got = r.take(now, []int64{2}, grouped("a", 6), shadow("b", 1))
+			got = r.take(now, []int64{2}, groupHit("a", 6), shadow("b", 1))
 			assert.True(t, got[0].Allowed)
 			assert.Equal(t, []int64{0, 9}, []int64{remaining("a"), remaining("b")})
 		})
