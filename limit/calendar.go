@@ -11,7 +11,7 @@ import (
 
 // calendar divides time into windows of a time zone. Each window starts at midnight of a local day. If clocks go back and
 // midnight comes twice, it starts at the first midnight. If clocks jump over midnight, it starts right after the jump. A
-// zone can skip a whole day, as Pacific/Apia skipped 2011-12-30. Such a day is in no window.
+// zone can skip a whole day, as Pacific/Apia skipped 2011-12-30. No window starts on such a day.
 type calendar struct {
 	zone         *time.Location
 	months, days int64  // the length of a window, in months or in days; the other number is 0

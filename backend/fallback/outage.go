@@ -78,8 +78,8 @@ const (
 
 // outageCounts has the counts of an outage, or of a blip.
 type outageCounts struct {
-	start                time.Time
-	lastNanos            atomic.Int64 // the time from start to the last decision
+	start                time.Time    // the time of the first decision
+	lastNanos            atomic.Int64 // the time from start to the last decision, in nanoseconds
 	calls, admittedCalls atomic.Int64
 	byReason             [len(backend.Reasons) + 1]atomic.Int64
 	replayed             atomic.Int64

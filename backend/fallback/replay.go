@@ -49,9 +49,9 @@ func (b *breaker) replayUntilEmpty() {
 	}
 }
 
-// replay empties the log and charges the primary with the entries. It sends an entry again only if
-// the entry was certainly not sent the first time. If the breaker opens meanwhile, replay puts the other entries back
-// into the log. keepsCounters means that the primary has kept its counters in the outage.
+// replay empties the log and charges the primary with the entries. It sends an entry again only if the entry was
+// certainly not sent the first time. If the breaker opens meanwhile, replay puts the other entries back into the log.
+// keepsCounters means that the primary has kept its counters in the outage.
 func (b *breaker) replay(keepsCounters bool) {
 	ctx := b.limiter.ctx
 	for batch := range slices.Chunk(b.log.takeAll(), replayBatchSize) {

@@ -25,7 +25,7 @@ const (
 	minTripPermits = 2 // the least number of permits that a trip takes
 )
 
-// account names the shared counter and the budget of a lease. It makes the hits on both.
+// account names the shared counter and the budget of a lease. Its methods return the hits on them.
 type account struct {
 	key, budgetKey []byte
 	limit          *limit.Limit
@@ -41,6 +41,7 @@ func (a *account) budgetHit(n int64) backend.Hit {
 	return backend.Hit{Key: a.budgetKey, Limit: a.budget, N: n, Window: a.window, Shadow: true}
 }
 
+// lease has the permits and the allowance of one counter.
 type lease struct {
 	account
 	epoch uint32 // how often all permits were dropped; a reservation or a trip of an older epoch changes no permits
@@ -48,7 +49,7 @@ type lease struct {
 	permits    int64 // the permits that no hit has reserved
 	reserved   int64 // the permits that hits have reserved until the decision about their call
 	allowance  int64 // the permits that this replica may have
-	freeBudget int64 // the permits that no replica held at the last answer, or unknownBudget
+	freeBudget int64 // the part of the budget that no replica had taken at the last answer, or unknownBudget
 
 	windowEnd int64 // the earliest time at which the allowance's window can end; the permits expire then; 0 if unknown
 
@@ -69,6 +70,7 @@ type lease struct {
 // unknownBudget is the freeBudget before the first answer in a window.
 const unknownBudget = -1
 
+// newLease returns a lease without permits for the counter of h.
 func newLease(h *backend.Hit, now int64) *lease {
 	budgetKey := append([]byte(Namespace), h.Key...)
 	return &lease{

@@ -30,7 +30,7 @@ type batchCounter struct {
 type counterSet struct {
 	list      []*batchCounter // all counters; the elements beyond the length are for reuse
 	byHit     []*batchCounter // the counter of each hit, in the order of the hits
-	hashTable []int32         // each element is the place of a counter in list, from 1, or 0; the index follows from the hash of the name
+	hashTable []int32         // the places of the counters in list, from 1; the hash of a name chooses the index; 0 is a free element
 }
 
 // reset removes all counters, and makes space for the counters of n hits.

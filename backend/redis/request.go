@@ -63,6 +63,7 @@ type pendingHit struct {
 	refundedHoldExpiry int64  // when the anonymous hold of this refund expires, in microseconds since 1970; 0 for other hits
 }
 
+// answer is the decision about a pendingHit.
 type answer struct {
 	backend.Result
 	isCharged bool  // the hit is all-or-none and Redis has charged the hit
@@ -81,6 +82,7 @@ func (h *pendingHit) setWindow(now int64) {
 	h.chargedWindow, h.untilEnd = start, max(end-now, 1)
 }
 
+// newRequest returns a request without hits, which began at start. It uses the memory of a recycled request.
 func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *request {
 	r, ok := l.requests.Get().(*request)
 	if !ok {
