@@ -66,7 +66,7 @@ func TestCertificateBindsCallerToDomains(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(callers, []byte("callers: ["), 0o600))
 	polltest.Until(t, maxWait, func() bool { return strings.Contains(metrics(), "rls_callers_file_valid 0\n") })
-	assert.Contains(t, r.logged(), "callers rejected")
+	assert.Contains(t, r.logText(), "callers rejected")
 	assert.Equal(t, codes.OK, code("shop"), "the last valid file is in force")
 
 	require.NoError(t, os.WriteFile(callers, []byte("callers:\n- {uri: 'spiffe://test/*', domains: [bank]}\n"), 0o600))

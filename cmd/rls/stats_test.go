@@ -76,5 +76,5 @@ func TestDeadStatsdDoesNotStopTheService(t *testing.T) {
 	out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "100", "--rate", "200")
 	assert.Contains(t, out, "3 OK, 97 OVER_LIMIT, 0 errors")
 	require.NoError(t, r.stop())
-	assert.Equal(t, 1, strings.Count(r.logged(), "metrics not sent"))
+	assert.Equal(t, 1, strings.Count(r.logText(), "metrics not sent"))
 }
