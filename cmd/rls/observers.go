@@ -141,7 +141,7 @@ func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidate.C
 		return nil, nil, nil
 	}
 	o := candidate.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
-	x := explain.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
+	explainOptions := explain.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
 	switch keyPrefix := s.CacheKeyPrefix + "candidate:"; s.Backend() {
 	case env.BackendRedis:
 		// The candidate has its own connections and its own queue, so that it never delays a call.
@@ -150,7 +150,7 @@ func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidate.C
 			return nil, nil, err
 		}
 		p.addCloser(func() { _ = client.Close() })
-		o.Limiter, x.RedisKey = client, client.Counter
+		o.Limiter, explainOptions.RedisKey = client, client.Counter
 	case env.BackendMemcache:
 		client, err := newMemcached(s, keyPrefix, e.Log)
 		if err != nil {
@@ -163,7 +163,7 @@ func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidate.C
 	}
 	c := candidate.New(o)
 	e.Metrics.Candidate(c.Status)
-	x.Limits, x.Layer = c.Store(), backend.Counters{Limiter: o.Limiter}
+	explainOptions.Limits, explainOptions.Layer = c.Store(), backend.Counters{Limiter: o.Limiter}
 	files := filesource.New(filesource.Options{
 		Place:    filesource.Place{Root: s.LimitsCandidate, IgnoreDotFiles: s.RuntimeIgnoreDotFiles},
 		Interval: s.SourcePollInterval,
@@ -172,5 +172,5 @@ func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidate.C
 	})
 	p.start(func(ctx context.Context) { c.Follow(ctx, files, e.Log) })
 	p.start(c.Run)
-	return c, explain.New(x), nil
+	return c, explain.New(explainOptions), nil
 }

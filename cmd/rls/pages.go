@@ -30,29 +30,29 @@ import (
 	"github.com/seed-81f232ab/rls/service/callers"
 )
 
-// privatePages makes pages that show values of requests. Only callers of the admin API may open
-// these pages. If the settings allow no such callers, every caller on this host may open them.
-type privatePages struct {
+// pageAccess decides who may open private pages, which show values of requests. Only callers of the admin API may
+// open these pages. If the settings allow no such callers, every caller on this host may open them.
+type pageAccess struct {
 	*admin.Callers
 	log *slog.Logger
 }
 
-// newPage returns a page with a check of its callers.
-func (p privatePages) newPage(page server.Page) server.Page {
+// protect returns the page with a check of its callers.
+func (a pageAccess) protect(page server.Page) server.Page {
 	page.AnyHost = true // the handler below checks the callers
 	innerHandler, path := page.Handler, page.Path
-	refusal, _ := p.refusal()
+	refusal, _ := a.refusal()
 	logs := rate.NewLimiter(rate.Every(time.Second), 1)
 	page.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if p.mayOpen(r) {
+		if a.mayOpen(r) {
 			innerHandler.ServeHTTP(w, r)
 			return
 		}
 		if logs.Allow() {
-			p.log.Warn("page refused", "path", path, "method", r.Method, "from", r.RemoteAddr, "remedy", refusal)
+			a.log.Warn("page refused", "path", path, "method", r.Method, "from", r.RemoteAddr, "remedy", refusal)
 		}
 		code := http.StatusForbidden
-		if p.CanAuthorize() {
+		if a.CanAuthorize() {
 			code = http.StatusUnauthorized
 			w.Header().Set("WWW-Authenticate", `Bearer realm="rls admin"`)
 		}
@@ -62,13 +62,13 @@ func (p privatePages) newPage(page server.Page) server.Page {
 }
 
 // mayOpen reports whether the caller may open private pages.
-func (p privatePages) mayOpen(r *http.Request) bool {
-	return p.MayReadPages(r) || !p.CanAuthorize() && server.IsLocal(r)
+func (a pageAccess) mayOpen(r *http.Request) bool {
+	return a.MayReadPages(r) || !a.CanAuthorize() && server.IsLocal(r)
 }
 
 // refusal returns the text for callers that may not open a private page, and the help in the list of pages.
-func (p privatePages) refusal() (text, help string) {
-	if p.CanAuthorize() {
+func (a pageAccess) refusal() (text, help string) {
+	if a.CanAuthorize() {
 		return "send a token of ADMIN_TOKEN as Authorization: Bearer TOKEN, or use a client certificate", "needs a token or a client certificate"
 	}
 	return "only callers on the same host may open this page; use kubectl port-forward, or set ADMIN_TOKEN", "only for callers on the same host"
@@ -78,8 +78,8 @@ func (p privatePages) refusal() (text, help string) {
 // pages of the debug listener.
 const signInPath = "/signin"
 
-func (p privatePages) signIn(w http.ResponseWriter, r *http.Request) {
-	if p.mayOpen(r) {
+func (a pageAccess) signIn(w http.ResponseWriter, r *http.Request) {
+	if a.mayOpen(r) {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
 		return
 	}
@@ -87,14 +87,14 @@ func (p privatePages) signIn(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, "Unauthorized: enter a token of ADMIN_TOKEN as the password of any user", http.StatusUnauthorized)
 }
 
-func livePage(s *env.Settings, private privatePages, h live.Handlers, x *explain.Explainer) []server.Page {
+func livePage(s *env.Settings, access pageAccess, h live.Handlers, x *explain.Explainer) []server.Page {
 	o := page.Options{
 		Snapshot: h.SnapshotFor,
 		Rules:    h.Live.Rules,
 		Rule:     h.RuleFor,
 		Explain: func(r *http.Request, domain, descriptor string) (*explain.Report, error) {
-			if !private.mayOpen(r) {
-				refusal, _ := private.refusal()
+			if !access.mayOpen(r) {
+				refusal, _ := access.refusal()
 				return nil, errors.New("explain shows counters: " + refusal + ". Sign in, or use the command rls explain --admin URL")
 			}
 			req, err := explain.NewRequest(domain, []string{descriptor}, "")
@@ -103,7 +103,7 @@ func livePage(s *env.Settings, private privatePages, h live.Handlers, x *explain
 			}
 			return x.Explain(r.Context(), req), nil
 		},
-		Log: private.log,
+		Log: access.log,
 	}
 	switch {
 	case s.GRPCUDS != "":
@@ -112,10 +112,10 @@ func livePage(s *env.Settings, private privatePages, h live.Handlers, x *explain
 		o.GRPCAddr = fmt.Sprintf("localhost:%d", s.GRPCPort)
 	}
 	var pages []server.Page
-	if len(private.Tokens) > 0 || private.File != nil {
+	if len(access.Tokens) > 0 || access.File != nil {
 		o.SignIn = signInPath
 		help := "asks a browser for a token of ADMIN_TOKEN, as the password of any user"
-		pages = append(pages, server.Page{Path: signInPath, Help: help, Handler: http.HandlerFunc(private.signIn)})
+		pages = append(pages, server.Page{Path: signInPath, Help: help, Handler: http.HandlerFunc(access.signIn)})
 	}
 	return append(pages,
 		server.Page{Path: page.Path, Help: "live page: state, traffic, rules, keys and changes", Handler: page.New(o)},

@@ -108,30 +108,30 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	}
 	rateLimitService := newRateLimitService(s, limits, counters, callObservers(s, e, observers...)...)
 	checkOptions := check.Options{Service: rateLimitService, Refunds: s.JSONRefunds, MaxChecks: s.MaxDescriptors}
-	var rateLimit rlsv3.RateLimitServiceServer = rateLimitService
+	var rateLimitServer rlsv3.RateLimitServiceServer = rateLimitService
 	if tracer != nil {
-		rateLimit, checkOptions.StartCall, options.HTTPContext = tracer.Service(rateLimit), tracer.StartCall, tracer.HTTPContext
+		rateLimitServer, checkOptions.StartCall, options.HTTPContext = tracer.Service(rateLimitServer), tracer.StartCall, tracer.HTTPContext
 	}
-	if rateLimit, checkOptions.CheckDomain, err = bindCallers(p, s, rateLimit, e); err != nil {
+	if rateLimitServer, checkOptions.CheckDomain, err = bindCallers(p, s, rateLimitServer, e); err != nil {
 		return err
 	}
-	options.JSON, options.JSONRefunds = rateLimit, s.JSONRefunds
+	options.JSON, options.JSONRefunds = rateLimitServer, s.JSONRefunds
 	options.Check = check.New(checkOptions)
 	options.HTTPPages = []server.Page{{Path: openapi.CheckPath, Handler: http.HandlerFunc(openapi.CheckHandler)}}
 	options.Services = []func(grpc.ServiceRegistrar){
-		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
+		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimitServer) },
 	}
-	private := privatePages{callers, log}
-	_, help := private.refusal()
-	liveHandlers := live.Handlers{Live: newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, e), SeesKeys: private.mayOpen}
-	x := counters.explain
-	x.Limits, x.Candidate = limits.store, candidateExplainer
-	x.AllOrNone, x.ShadowMode, x.QuotaMode = s.AllOrNone, s.ShadowMode, s.QuotaMode
-	explainer := explain.New(x)
-	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, private, liveHandlers, explainer), adminPages(callers, limits, counters, overrides, log),
+	access := pageAccess{callers, log}
+	_, help := access.refusal()
+	liveHandlers := live.Handlers{Live: newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, e), SeesKeys: access.mayOpen}
+	explainOptions := counters.explain
+	explainOptions.Limits, explainOptions.Candidate = limits.store, candidateExplainer
+	explainOptions.AllOrNone, explainOptions.ShadowMode, explainOptions.QuotaMode = s.AllOrNone, s.ShadowMode, s.QuotaMode
+	explainer := explain.New(explainOptions)
+	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, access, liveHandlers, explainer), adminPages(callers, limits, counters, overrides, log),
 		[]server.Page{
-			private.newPage(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: explainer}),
-			private.newPage(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + help, Handler: hub, Stream: true}),
+			access.protect(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: explainer}),
+			access.protect(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + help, Handler: hub, Stream: true}),
 		})
 	if counters.pinged != nil { // the first calls then need not wait until rls has connected to the store
 		select {
