@@ -112,7 +112,7 @@ func TestStoppedReplicaReturnsItsPermits(t *testing.T) {
 				}
 			})
 			polltest.Until(t, maxWait, func() bool {
-				report := explained(t, "tenant=acme", "--admin", r.debug, "--timeout", maxWait.String())
+				report := runExplain(t, "tenant=acme", "--admin", r.debug, "--timeout", maxWait.String())
 				return r.usedPermits() > 0 && report.Descriptors[0].Limits[0].Counter.Permits > 0
 			})
 			stopCalls()
