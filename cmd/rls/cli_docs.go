@@ -14,7 +14,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// generatedPages returns the function that writes each page of docs that comes from the code.
+// generatedPages returns a function for each page of docs that comes from the code. The function writes the page.
 func generatedPages() map[string]func(io.Writer) error {
 	return map[string]func(io.Writer) error{
 		"cli":           commandPages(commandsTemplate),
@@ -33,7 +33,7 @@ func newDocs() *cobra.Command {
 	})
 }
 
-// printOneOf completes cmd, whose argument names what it prints: one of ValidArgs.
+// printOneOf makes cmd print one of the contents: the command has one argument, the key in contents.
 func printOneOf(contents map[string]func(io.Writer) error, cmd *cobra.Command) *cobra.Command {
 	name := cmd.Use
 	cmd.Use += " " + strings.Join(cmd.ValidArgs, "|")
@@ -72,13 +72,13 @@ func commandPages(pageTemplate string) func(io.Writer) error {
 	}
 }
 
-// visibleCommands returns cmd and all commands below it that users see.
+// visibleCommands returns cmd and all its subcommands that are not hidden.
 func visibleCommands(cmd *cobra.Command) []*cobra.Command {
-	all := []*cobra.Command{cmd}
+	commands := []*cobra.Command{cmd}
 	for _, child := range cmd.Commands() {
 		if !child.Hidden {
-			all = append(all, visibleCommands(child)...)
+			commands = append(commands, visibleCommands(child)...)
 		}
 	}
-	return all
+	return commands
 }
