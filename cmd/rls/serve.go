@@ -281,7 +281,7 @@ func metricsHandler(s *env.Settings, e *events.Events) http.Handler {
 	return e.Metrics.Handler(s.ExtraTags)
 }
 
-// newGate returns the gate of a listener, which admits connections. newGate adds the bounds on connections to o.
+// newGate returns the gate of a listener. The gate refuses connections beyond the bounds that newGate adds to o.
 func newGate(listener string, o admission.Options, s *env.Settings, e *events.Events) *admission.Gate {
 	o.Listener, o.Log = listener, e.Log
 	o.MaxConnections, o.MaxPeerConnections = s.MaxConnections, s.MaxPeerConnections
