@@ -214,7 +214,7 @@ func (r *rules) seriesOf(l *limitSeries, domain string, rule *descriptors.Rule, 
 	if other := l.valueSeries.other.Load(); other != nil {
 		return other
 	}
-	if l.valueSeries.other.CompareAndSwap(nil, newSeries(l, rule, rule.OtherEntries(entries, otherValue))) {
+	if l.valueSeries.other.CompareAndSwap(nil, newSeries(l, rule, rule.ReplaceVaryingTexts(entries, otherValue))) {
 		r.options.Log.Warn("metrics limited", "rule", l.name.rule, "setting", "METRICS_MAX_SERIES", "max_series", r.options.MaxSeries,
 			"reason", "further values of requests count as "+otherValue)
 	}
