@@ -212,7 +212,7 @@ func TestLongMessagesAreCut(t *testing.T) {
 		}
 	})
 	_, body := h.post(`{"checks": [{"domain": "` + strings.Repeat("ä", 60_000) + `"}]}`)
-	assert.Less(t, len(body), 2*maxMessage)
+	assert.Less(t, len(body), 2*maxMessageBytes)
 	assert.Contains(t, body, "…")
 }
 
