@@ -22,8 +22,8 @@ const retryPolicy = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 	"maxAttempts": 5, "initialBackoff": "0.02s", "maxBackoff": "0.5s", "backoffMultiplier": 2,
 	"retryableStatusCodes": ["UNAVAILABLE"]}}]}`
 
-// service calls a service of rls, remote or in this process. md has keys and values in turn, which are the metadata of
-// the call. service returns the answer with its header.
+// service calls a rate-limit service, remote or in this process, and returns the response with its header. md has the
+// metadata of the call, keys and values in turn.
 type service func(ctx context.Context, md []string, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, metadata.MD, error)
 
 // decide implements decider.
@@ -69,6 +69,7 @@ type Limits interface {
 	NewService(ratio float64, now func() time.Time) rlsv3.RateLimitServiceServer
 }
 
+// newLocal returns a service in this process with these limits.
 func newLocal(limits Limits, ratio float64, clock Clock) (service, error) {
 	if limits == nil {
 		return nil, errors.New("options: Limits: got none, want limits of package client/local")

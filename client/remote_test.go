@@ -297,7 +297,7 @@ func TestNewRejectsInvalidOptions(t *testing.T) {
 		"Failure: got 7":              {Failure: 7},
 		"Limits: got none":            {Failure: client.FailLocal},
 		"LocalRatio: got 1.5":         {Failure: client.FailLocal, Limits: localLimits, LocalRatio: 1.5},
-		"want none without FailLocal": {Limits: localLimits},
+		"are only for FailLocal": {Limits: localLimits},
 	} {
 		_, err := client.New("localhost:8081", o)
 		assert.ErrorContains(t, err, want)

@@ -219,7 +219,7 @@ func newCallers(p *process, s *env.Settings, log *slog.Logger) (*admin.Callers, 
 	}
 	callers.File = &admin.TokenFile{}
 	apply := func(contents [][]byte) error { return callers.File.Set(contents[0]) }
-	file, err := watchfile.Read(watchfile.Options{Paths: []string{s.AdminTokensFile}, Content: "admin tokens", Apply: apply, Log: log})
+	file, err := watchfile.Read(watchfile.Options{Paths: []string{s.AdminTokensFile}, ContentName: "admin tokens", Apply: apply, Log: log})
 	if err != nil {
 		return nil, fmt.Errorf("ADMIN_TOKENS_FILE=%q: %w", s.AdminTokensFile, err)
 	}

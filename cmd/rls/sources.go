@@ -195,7 +195,7 @@ const (
 // resets applies the counter resets of all replicas.
 func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, log *slog.Logger) (*runtimeOverrides, error) {
 	isExpired := func(value string, now time.Time) bool {
-		return override.NotesOf(value).Ended(now.Add(-expiredRetention))
+		return override.NotesOf(value).HasExpired(now.Add(-expiredRetention))
 	}
 	r := &runtimeOverrides{limits: l}
 	switch s.OverridesPlace() {

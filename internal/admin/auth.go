@@ -145,7 +145,7 @@ var tokenFields = []fields.Field{
 // mistakes, and the former callers stay.
 func (f *TokenFile) Set(data []byte) error {
 	callers, lines := map[tokenHash]Caller{}, map[string]int{}
-	file := fields.File{Name: "tokens", Data: data, MaxBytes: maxTokenBytes, Things: "tokens", IsSecret: true}
+	file := fields.File{Name: "tokens", Data: data, MaxBytes: maxTokenBytes, ItemsName: "tokens", IsSecret: true}
 	err := file.Read(func(r *fields.Reader, root *yaml.Node) {
 		list := fields.Field{
 			Name: "file", Kind: fields.List, Want: "a list with items such as {name: alice, token: SECRET, access: read, domains: [shop]}",
@@ -189,11 +189,11 @@ func readToken(r *fields.Reader, n *yaml.Node) (Caller, tokenHash) {
 	return c, hash
 }
 
-func hashOfToken(token, hashText fields.Given) (h tokenHash, err error) {
+func hashOfToken(token, hashText fields.FieldValue) (h tokenHash, err error) {
 	switch {
-	case token.Is() == hashText.Is():
+	case token.IsPresent() == hashText.IsPresent():
 		return h, errors.New("want token or token_sha256")
-	case hashText.Is():
+	case hashText.IsPresent():
 		decoded, err := hex.DecodeString(strings.TrimSpace(hashText.Text))
 		if err != nil || len(decoded) != len(h) {
 			return h, fmt.Errorf("token_sha256: want %d hexadecimal digits, as sha256sum prints them", 2*len(h))

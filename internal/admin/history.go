@@ -191,7 +191,7 @@ const noVersion = -1
 // planRollback returns the version to restore and the writes that restore it. If version is
 // noVersion, planRollback chooses the newest version whose limits differ from the limits in force.
 func planRollback(history []changes.Entry, version int64) (int64, []changes.Write, error) {
-	hasEnded := func(value string) bool { return override.NotesOf(value).Ended(time.Now()) }
+	hasEnded := func(value string) bool { return override.NotesOf(value).HasExpired(time.Now()) }
 	isChosen := version != noVersion
 	if !isChosen && len(history) > 0 {
 		version = history[0].Version

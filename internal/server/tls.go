@@ -59,7 +59,7 @@ func newTLSReloader(opts TLS, observe func(subject string, err error), log *slog
 	r := &tlsReloader{options: opts}
 	var err error
 	r.files, err = watchfile.Read(watchfile.Options{
-		Paths: paths, Content: "TLS files", Apply: r.apply, Interval: cmp.Or(opts.ReloadEvery, 500*time.Millisecond), Log: log,
+		Paths: paths, ContentName: "TLS files", Apply: r.apply, Interval: cmp.Or(opts.ReloadEvery, 500*time.Millisecond), Log: log,
 		Details: func() []any { return []any{"subject", r.leaf().Subject.String(), "not_after", r.leaf().NotAfter} },
 		Observe: func(err error) {
 			if err != nil {

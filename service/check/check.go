@@ -58,6 +58,7 @@ func New(o Options) *Handler {
 	return &Handler{o}
 }
 
+// refusalCodes has the status code of gRPC for each kind of Refusal. The key is the status code of HTTP.
 var refusalCodes = map[int]codes.Code{
 	http.StatusBadRequest:            codes.InvalidArgument,
 	http.StatusForbidden:             codes.PermissionDenied,
@@ -86,6 +87,7 @@ func (h *Handler) ServeBody(w http.ResponseWriter, r *http.Request, body []byte)
 	respond(w, http.StatusOK, Response{h.decideChecks(r.Context(), req)})
 }
 
+// decideChecks returns the answers to the checks of req, in their order.
 func (h *Handler) decideChecks(ctx context.Context, req *Request) []Answer {
 	answers := make([]Answer, len(req.Checks))
 	var items []service.Item
@@ -163,12 +165,11 @@ func newAnswer(c *service.Call, withRule bool) Answer {
 	return a
 }
 
-// maxMessage bounds the message of an Error, in bytes.
-const maxMessage = 1024
+const maxMessageBytes = 1024 // bounds the message of an Error
 
 func newError(err error) *Error {
 	s := status.Convert(err)
-	return &Error{Code: code.Code(s.Code()).String(), Message: fields.Cut(s.Message(), maxMessage)}
+	return &Error{Code: code.Code(s.Code()).String(), Message: fields.Cut(s.Message(), maxMessageBytes)}
 }
 
 func respond(w http.ResponseWriter, httpCode int, answer any) {

@@ -216,7 +216,7 @@ func (r *rules) seriesOf(l *limitSeries, domain string, rule *descriptors.Rule, 
 	if other := l.valueSeries.otherSeries.Load(); other != nil {
 		return other
 	}
-	if l.valueSeries.otherSeries.CompareAndSwap(nil, newSeries(l, rule, rule.OtherEntries(entries, otherValue))) {
+	if l.valueSeries.otherSeries.CompareAndSwap(nil, newSeries(l, rule, rule.ReplaceVaryingTexts(entries, otherValue))) {
 		r.options.Log.Warn("metrics limited", "rule", l.name.rule, "setting", "METRICS_MAX_SERIES", "max_series", r.options.MaxSeries,
 			"reason", "further values of requests count as "+otherValue)
 	}

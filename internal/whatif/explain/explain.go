@@ -118,7 +118,7 @@ func (w *reporter) Answered(_ context.Context, c *service.Call) {
 		}
 	}
 	if s := w.config.ShadowMode(); s != nil {
-		r.Switches = append(r.Switches, fmt.Sprintf("SHADOW_MODE is switched to %t%s", s.On, s.Notes))
+		r.Switches = append(r.Switches, fmt.Sprintf("SHADOW_MODE is switched to %t%s", s.IsOn, s.Notes))
 	}
 	for i := range c.Request.Descriptors {
 		r.Descriptors = append(r.Descriptors, w.explainDescriptor(c, i))

@@ -30,7 +30,7 @@ func objectSchema(list []fields.Field) map[string]any {
 		property := fieldSchema(f)
 		property["description"] = fieldHelp[f.Name]
 		properties[f.Name] = property
-		if isRequired := f.Remedy != ""; isRequired { // the Remedy is the advice if a required field is missing
+		if f.IsRequired() {
 			required = append(required, f.Name)
 		}
 	}
@@ -88,7 +88,7 @@ func fieldSchema(f fields.Field) map[string]any {
 		return map[string]any{"type": "array", "minItems": 1, "items": reference(itemNames[f.Name])}
 	case f.Kind == fields.Object:
 		return reference(f.Name)
-	case f.Kind == fields.Free:
+	case f.Kind == fields.AnyMapping:
 		return map[string]any{"type": "object", "additionalProperties": text}
 	case f.Kind == fields.Flag:
 		return map[string]any{"type": "boolean"}
