@@ -80,7 +80,7 @@ func commandPages(pageTemplate string) func(io.Writer) error {
 				return own.FlagUsages()
 			},
 			"withoutDescriptorNote": func(help string) string { return strings.ReplaceAll(help, "\n"+descriptorHelp, "") },
-			"roff":   strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n.", "\n\\&.", "\n'", "\n\\&'").Replace,
+			"roff":                  strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n.", "\n\\&.", "\n'", "\n\\&'").Replace,
 		}
 		return template.Must(template.New("").Funcs(functions).Parse(pageTemplate)).Execute(w, commands)
 	}
