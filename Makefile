@@ -43,9 +43,18 @@ test: ## Run the tests with the race detector
 	@$(GOTESTSUM) $(TEST_FLAGS) ./test/spec
 
 test-full: export RLS_TEST_FULL = 1
-test-full: test ## Run the tests at full size, break real Redis servers, and attack the service
+test-full: test test-faults test-simulate test-attacks ## Run the tests at full size, break real Redis servers, and attack the service
+
+.PHONY: test-faults test-simulate test-attacks
+test-faults:
+	@deploy/scripts/test-tools
 	@cd test/faults && $(GOTESTSUM) $(TEST_FLAGS) -race -shuffle=on -count=1 ./...
+
+test-simulate:
 	@cd test/simulate && $(GOTESTSUM) $(TEST_FLAGS) -count=1 ./...
+
+test-attacks:
+	@deploy/scripts/test-tools
 	@test/e2e/need-envoy
 	@$(GOTESTSUM) $(TEST_FLAGS) -count=1 -tags attacks ./test/attacks
 

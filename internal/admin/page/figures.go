@@ -141,7 +141,11 @@ func formatSeconds(v live.Value) [2]string {
 
 // processText says what the process uses of its host.
 func processText(s *live.Snapshot) string {
-	return "CPU " + FormatRate(s.Figures.CPU.Now) + " of " + live.Count(s.Process.Cores, "core") + " · memory " +
+	text := "Given up " + FormatRate(s.Figures.GivenUp.Now) + "/s · "
+	if s.State.Redis != nil {
+		text += "slowest of Redis " + FormatDuration(s.Figures.RedisMax.Max()) + " · "
+	}
+	return text + "CPU " + FormatRate(s.Figures.CPU.Now) + " of " + live.Count(s.Process.Cores, "core") + " · memory " +
 		formatNumber(float64(s.Process.MemoryBytes)/1e6) + thinSpace + "MB · " + live.Count(s.Process.Connections, "connection") + " of clients"
 }
 

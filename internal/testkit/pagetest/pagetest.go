@@ -30,8 +30,8 @@ func Quiet() *live.Snapshot {
 			Limits: live.Limits{Loaded: true, Since: &loaded, Hash: "9f4e11aa02", Source: "file", Domains: []string{"shop", "partner"}, Rules: 16, Problems: []string{}},
 		},
 		Figures: live.Figures{
-			StepSeconds: 5, Calls: none(), DeniedShare: none(), Errors: none(), P50: none(), P99: none(),
-			RedisP50: none(), RedisP99: none(), WithoutRedis: none(), Unmatched: none(), CPU: none(),
+			StepSeconds: 5, Calls: none(), DeniedShare: none(), Errors: none(), GivenUp: none(), P50: none(), P99: none(),
+			RedisP50: none(), RedisP99: none(), RedisMax: none(), RedisStalls: none(), WithoutRedis: none(), Unmatched: none(), CPU: none(),
 		},
 		Rules: live.RuleList{Total: 16, Shown: []live.Rule{}, Quiet: 16},
 		Keys:  live.TopKeys{Mode: live.KeysOn, Hottest: []live.Key{}, Denied: []live.Key{}, Unmatched: []live.Key{}, Callers: []live.Key{}, SampledShare: 1},
@@ -47,7 +47,7 @@ func Unmatched() *live.Snapshot {
 	s := Quiet()
 	s.Figures.Calls, s.Figures.DeniedShare, s.Figures.Errors = wave(18.4, 0.2), wave(0, 0), wave(0, 0)
 	s.Figures.P50, s.Figures.P99 = wave(0.000021, 0.1), wave(0.00009, 0.4)
-	s.Figures.Unmatched = wave(19.1, 0.2)
+	s.Figures.GivenUp, s.Figures.Unmatched = wave(0, 0), wave(19.1, 0.2)
 	s.Keys.Unmatched = []live.Key{
 		{Key: "shop|remote_addr=10.0.0.1", Rule: "shop > remote_addr", Limit: "no rule", Rate: 12.6, Share: 0.66},
 		{Key: "shop|path=/login|method=POST", Rule: "shop > path > method", Limit: "no rule", Rate: 5.5, Share: 0.29},
@@ -62,9 +62,10 @@ func Busy() *live.Snapshot {
 	s.State.Details = []string{"Last outage of Redis ended at 13:21 UTC and lasted 41.2s: 1,204 calls decided without Redis, at most 310 hits too many"}
 	s.Figures.Calls = wave(1240, 0.2)
 	s.Figures.DeniedShare = wave(0.032, 0.6)
-	s.Figures.Errors = wave(0, 0)
+	s.Figures.Errors, s.Figures.GivenUp = wave(0, 0), wave(0, 0)
 	s.Figures.P50, s.Figures.P99 = wave(0.000048, 0.1), wave(0.00021, 0.4)
 	s.Figures.RedisP50, s.Figures.RedisP99 = wave(0.00041, 0.1), wave(0.0012, 0.4)
+	s.Figures.RedisMax, s.Figures.RedisStalls = wave(0.0031, 0.4), wave(0, 0)
 	s.Figures.WithoutRedis, s.Figures.Unmatched = wave(0, 0), wave(0, 0)
 	s.Figures.CPU = wave(0.42, 0.2)
 	for i, name := range []string{"10.4.0.17 envoy.edge.shop.example", "10.4.1.9 envoy.edge.shop.example", "10.4.2.30"} {

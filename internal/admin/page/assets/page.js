@@ -146,18 +146,18 @@ function showFigure(id, value, unit, second, points, denied, name, format, f) {
 }
 function showFigures(s) {
   const f = s.figures, share = f.denied_share.now, calls = f.calls.now;
-  showFigure('calls', formatRate(calls), '/s', `${formatRate(f.errors.now)}, ${formatRate(f.given_up.now)}`, f.calls.points, null, 'Calls per second', formatRate, f);
+  showFigure('calls', formatRate(calls), '/s', formatRate(f.errors.now), f.calls.points, null, 'Calls per second', formatRate, f);
   showFigure('denied', isKnown(share) ? formatNumber(share * 100) : '–', '%', isKnown(share) && isKnown(calls) ? formatNumber(share * calls) : '–',
     null, f.denied_share.points, 'Denied share of the calls', formatShare, f);
   field(byId('figure-denied'), 'value').className = share > 0 ? 'hot' : '';
-  setText(byId('process'), `CPU ${formatRate(f.cpu.now)} of ${counted(s.process.cores, 'core')} · memory ${formatNumber(s.process.memory_bytes / 1e6)}${thinSpace}MB · ${counted(s.process.connections, 'connection')} of clients`);
+  setText(byId('process'), `Given up ${formatRate(f.given_up.now)}/s · ${s.state.redis ? `slowest of Redis ${formatDuration(highest(f.redis_max_seconds))} · ` : ''}CPU ${formatRate(f.cpu.now)} of ${counted(s.process.cores, 'core')} · memory ${formatNumber(s.process.memory_bytes / 1e6)}${thinSpace}MB · ${counted(s.process.connections, 'connection')} of clients`);
   for (const [id, p50, p99] of [['duration', f.p50_seconds, f.p99_seconds], ['redis', f.redis_p50_seconds, f.redis_p99_seconds]]) {
     const figure = byId('figure-' + id);
     if (!figure) continue; // Redis is not in use
     const away = id === 'redis' && s.state.redis && !s.state.redis.up;
-    showFigure(id, ...(away ? ['away', ''] : formatSeconds(p50.now)), away ? formatRate(f.without_redis.now) : id === 'redis' ? `${formatDuration(p99.now)}, ${formatDuration(highest(f.redis_max_seconds))}` : formatDuration(p99.now),
+    showFigure(id, ...(away ? ['away', ''] : formatSeconds(p50.now)), away ? formatRate(f.without_redis.now) : formatDuration(p99.now),
       p50.points, null, figure.querySelector('h2').textContent, formatDuration, f);
-    setText(figure.querySelector('.second span'), away ? 'decided here/s' : id === 'redis' ? 'p99, slowest' : 'p99');
+    setText(figure.querySelector('.second span'), away ? 'decided here/s' : 'p99');
     field(figure, 'value').className = away ? 'failed' : '';
   }
 }
