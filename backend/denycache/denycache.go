@@ -1,5 +1,5 @@
 // Package denycache remembers denials. If a caller comes again before the hits can pass, the cache repeats the denial,
-// and the backend gets no call. docs/redis.md#deny-cache says which denials the cache remembers, and for how long.
+// and the backend gets no call. docs/lab/internals.md#deny-cache says which denials the cache remembers, and for how long.
 //
 // The answers are the answers of the next Layer, with four exceptions:
 //
