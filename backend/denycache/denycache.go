@@ -1,5 +1,5 @@
 // Package denycache remembers denials. If a caller sends the hits again before they can pass, the cache repeats the
-// denial without the backend. docs/redis.md#deny-cache says which denials the cache remembers, and for how long.
+// denial without the backend. docs/lab/internals.md#deny-cache says which denials the cache remembers, and for how long.
 //
 // The answers are the answers of the next Layer, with four exceptions:
 //

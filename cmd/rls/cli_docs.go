@@ -4,10 +4,12 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/template"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
@@ -65,11 +67,35 @@ func commandPages(pageTemplate string) func(io.Writer) error {
 			cmd.InitDefaultHelpFlag()
 		}
 		functions := template.FuncMap{
-			"anchor": func(title string) string { return strings.ReplaceAll(title, " ", "-") },
-			"roff":   strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n.", "\n\\&.", "\n'", "\n\\&'").Replace,
+			"sharedFlags": func(commands []*cobra.Command) string {
+				shared := pflag.NewFlagSet("", pflag.ContinueOnError)
+				for _, cmd := range commands {
+					addFlags(shared, cmd, true)
+				}
+				return shared.FlagUsages()
+			},
+			"ownFlags": func(cmd *cobra.Command) string {
+				own := pflag.NewFlagSet("", pflag.ContinueOnError)
+				addFlags(own, cmd, false)
+				return own.FlagUsages()
+			},
+			"withoutDescriptorNote": func(help string) string { return strings.ReplaceAll(help, "\n"+descriptorHelp, "") },
+			"roff":                  strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n.", "\n\\&.", "\n'", "\n\\&'").Replace,
 		}
 		return template.Must(template.New("").Funcs(functions).Parse(pageTemplate)).Execute(w, commands)
 	}
+}
+
+// sharedFlagNames are the flags that mean the same for each command. docs/cli.md has them once.
+var sharedFlagNames = []string{"addr", "admin", "ca", "cert", "help", "key", "server-name", "tls", "token"}
+
+// addFlags adds the flags of cmd to flags: the shared flags or all other flags.
+func addFlags(flags *pflag.FlagSet, cmd *cobra.Command, shared bool) {
+	cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+		if slices.Contains(sharedFlagNames, f.Name) == shared && flags.Lookup(f.Name) == nil {
+			flags.AddFlag(f)
+		}
+	})
 }
 
 // visibleCommands returns cmd and all its subcommands that are not hidden.

@@ -136,16 +136,36 @@ This page lists all fields of a limits file. ` + "`make docs`" + ` writes this p
 [limits.md](limits.md) explains how the fields work together. Fields marked + exist only in rls, and
 not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`domain`, `key` and `unit`" + `.
 ` + "With `algorithm: concurrency`, `unit` is an error.\n")
+	listed := map[string]bool{}
 	for i, place := range objectNames {
 		t := objectType(1 << i)
 		if t&fileObjects == 0 {
 			continue
 		}
-		fmt.Fprintf(&b, "\n## Fields of %s\n\n| field | values | meaning |\n|---|---|---|\n", place)
+		var known []string
+		var rows []schemaField
 		for _, r := range schema {
 			if r.objects&t == 0 {
 				continue
 			}
+			if name := "`" + r.Name + "`"; listed[name+r.help] {
+				known = append(known, name)
+			} else {
+				rows = append(rows, r)
+				listed[name+r.help] = true
+			}
+		}
+		fmt.Fprintf(&b, "\n## Fields of %s\n\n", place)
+		if known != nil {
+			fmt.Fprintf(&b, "As above: %s.\n", strings.Join(known, ", "))
+		}
+		if rows != nil && known != nil {
+			b.WriteString("\n")
+		}
+		if rows != nil {
+			b.WriteString("| field | values | meaning |\n|---|---|---|\n")
+		}
+		for _, r := range rows {
 			mark := ""
 			if r.isExtension {
 				mark = " +"
