@@ -294,7 +294,6 @@ func (q *queue) grantBatch(batch []*waiter, g *answer) {
 	}
 }
 
-// finishBatch ends the waits of a batch with err.
 func (q *queue) finishBatch(batch []*waiter, err error) {
 	q.client.mu.Lock()
 	defer q.client.mu.Unlock()

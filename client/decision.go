@@ -41,7 +41,6 @@ type Decision struct {
 	Degraded bool
 }
 
-// call is a call of a service, remote or in this process.
 type call struct {
 	request *Request // the call does not use request.N
 	n       int      // the number of hits: 0 for a peek, negative for a refund

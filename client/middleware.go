@@ -50,7 +50,6 @@ func (c *Client) Middleware(request func(*http.Request) *Request) func(http.Hand
 	}
 }
 
-// wholeSeconds returns d in seconds, rounded up.
 func wholeSeconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }

@@ -69,7 +69,6 @@ type Limits interface {
 	NewService(ratio float64, now func() time.Time) rlsv3.RateLimitServiceServer
 }
 
-// newLocal returns a service in this process with these limits.
 func newLocal(limits Limits, ratio float64, clock Clock) (service, error) {
 	if limits == nil {
 		return nil, errors.New("options: Limits: got none, want limits of package client/local")

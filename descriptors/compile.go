@@ -40,7 +40,6 @@ func Compile(set *limitsfile.Set) *Config {
 	return c
 }
 
-// compiler is the state of one Compile.
 type compiler struct {
 	responses    responses
 	hasOffSwitch bool // a switch has taken limits of a descriptor out of force
@@ -150,7 +149,6 @@ type responseKey struct {
 	name  string
 }
 
-// newResponse returns the current_limit of responses about l.
 func newResponse(l *limit.Limit, name string) *rlsv3.RateLimitResponse_RateLimit {
 	response := &rlsv3.RateLimitResponse_RateLimit{Name: name, RequestsPerUnit: l.Requests}
 	if l.Unit != limit.Millisecond { // Envoy has no such unit

@@ -84,7 +84,6 @@ type Headers struct {
 	Limit, Remaining, Reset string
 }
 
-// values returns the headers that describe st.
 func (h *Headers) values(st *rlsv3.RateLimitResponse_DescriptorStatus) []*corev3.HeaderValue {
 	reset := st.DurationUntilReset.Seconds
 	if st.DurationUntilReset.Nanos > 0 {

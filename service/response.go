@@ -58,7 +58,6 @@ func denialRank(l *limit.Limit, r limit.Result) int64 {
 	return rank
 }
 
-// setStatus sets the status of a descriptor to the result of hit j. duration is the memory for DurationUntilReset.
 func (c *Call) setStatus(status *rlsv3.RateLimitResponse_DescriptorStatus, duration *durationpb.Duration, j int) {
 	l, r := c.hits[j].Limit, c.results[j].Result
 	if !r.Allowed && !c.hits[j].Shadow {

@@ -76,7 +76,6 @@ func (l *Limits) NewService(ratio float64, now func() time.Time) rlsv3.RateLimit
 	return service.New(service.Options{Limits: store, Limiter: s.counters, Observers: []service.Observer{s}, Now: now})
 }
 
-// scaleSet returns set with each limit multiplied by ratio.
 func scaleSet(set *limitsfile.Set, ratio float64) *limitsfile.Set {
 	if ratio == 1 {
 		return set
@@ -112,7 +111,6 @@ func scaleDescriptors(list []*limitsfile.Descriptor, ratio float64) []*limitsfil
 // callsPerSweep is the number of calls after which the sweeper frees a part of the expired counters.
 const callsPerSweep = 256
 
-// sweeper is an Observer that frees expired counters.
 type sweeper struct {
 	counters *counters.Limiter
 	calls    atomic.Uint64

@@ -193,7 +193,6 @@ func addresses(networks []string) []string {
 	return texts
 }
 
-// These constants bound the work of exampleOf.
 const (
 	maxExampleDepth = 100
 	maxExampleBytes = 4096

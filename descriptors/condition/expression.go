@@ -283,7 +283,6 @@ func (x *expression) addPattern(call ast.CallExpr) error {
 	return nil
 }
 
-// constantText returns the text of e if e is a text in quotes.
 func constantText(e ast.Expr) (text string, ok bool) {
 	if e.Kind() != ast.LiteralKind {
 		return "", false

@@ -155,7 +155,6 @@ func (l *List) Summary() string {
 	return fmt.Sprintf("%s has %d entries, digest %s", l.file, len(l.entries), l.digest())
 }
 
-// digest returns a short hash of the entries.
 func (l *List) digest() string {
 	h := sha256.New()
 	for _, e := range l.entries {

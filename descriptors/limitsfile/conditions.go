@@ -173,7 +173,6 @@ func (d *document) listCondition(pos *place, v value) *condition.Condition {
 	return c
 }
 
-// entries returns the entries of the list v.
 func (d *document) entries(pos *place, v value) (entries []condition.Entry) {
 	if len(v.node.Content) == 0 {
 		d.errorf(v.node, pos, "%s: got an empty list, want at least one entry", v.schema.Name)
@@ -228,7 +227,6 @@ func (d *document) conditionOfListFile(pos *place, v value) *condition.Condition
 	return list.condition
 }
 
-// fileList is the condition with the list in a file.
 type fileList struct {
 	condition          *condition.Condition // nil if the list has problems
 	err                error                // the error of reading the file

@@ -116,7 +116,6 @@ func fieldSetOf(names ...string) (s fieldSet) {
 	return s
 }
 
-// names returns the names of the fields in s, in the order of the schema.
 func (s fieldSet) names() []string {
 	var names []string
 	for ; s != 0; s &= s - 1 {

@@ -56,7 +56,6 @@ func RuntimeJSONSchemas() map[string]any {
 	return schemas
 }
 
-// objectSchema returns the JSON Schema of an object of type t.
 func objectSchema(t objectType) map[string]any {
 	properties := map[string]any{}
 	for i := range schema {

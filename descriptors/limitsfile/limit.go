@@ -180,7 +180,6 @@ func (d *document) checkUnlimited(pos *place, o *object) {
 	}
 }
 
-// readReplaces reads the names of the limits that l replaces.
 func (d *document) readReplaces(pos *place, o *object, l *Limit) {
 	for _, item := range d.items(o.field("replaces"), pos) {
 		switch name := d.object(replacesObject, pos, item).field("name"); {

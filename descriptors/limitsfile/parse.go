@@ -47,7 +47,6 @@ const (
 	maxProblems = 1000
 )
 
-// parseState is the state that all files of one Parse share.
 type parseState struct {
 	options     Options
 	lists       map[[3]string]*fileList // the key has the field, the name in the limits file, and the path of the list
@@ -198,7 +197,6 @@ func (d *document) parse(f File) *yaml.Node {
 	return content.Root
 }
 
-// yamlError reports err, an error of package boundedyaml.
 func (d *document) yamlError(err error) {
 	if p, ok := errors.AsType[*boundedyaml.Problem](err); ok {
 		d.errorf(&yaml.Node{Line: p.Line, Column: p.Column}, nil, "%s", p.Reason)

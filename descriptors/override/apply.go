@@ -86,18 +86,15 @@ func (o *Override) order() int {
 	return 0
 }
 
-// problem returns a problem of o at path.
 func (o *Override) problem(path, format string, args ...any) fields.Problem {
 	return limitsfile.TargetProblem(o.Kind.noun(), o.Target.String(), path, fmt.Sprintf(format, args...))
 }
 
-// finder finds the descriptors that targets match.
 type finder struct {
 	domains map[string]*limitsfile.Domain                  // the key is the name
 	indexes map[**limitsfile.Descriptor]*descriptors.Index // the key is the address of the first element of a list
 }
 
-// find returns the match of o, or a problem.
 func (f *finder) find(o *Override) (*match, *fields.Problem) {
 	m, t := &match{Override: o}, o.Target
 	fail := func(format string, args ...any) (*match, *fields.Problem) {
@@ -174,7 +171,6 @@ func build(base *limitsfile.Set, matches []*match) *limitsfile.Set {
 	return set
 }
 
-// builder makes the changed descriptors of one domain.
 type builder struct {
 	domain     *limitsfile.Domain
 	copiesLeft *int // the number of copies that the builders may still make
@@ -270,7 +266,6 @@ func (b *builder) copyFor(m activeMatch, original, changed *limitsfile.Descripto
 	return d
 }
 
-// descriptorCount returns the number of descriptors in list and below.
 func descriptorCount(list []*limitsfile.Descriptor) int {
 	n := len(list)
 	for _, d := range list {
@@ -328,7 +323,6 @@ func ownPatterns(patterns []string, singleValues []int) []string {
 	return own
 }
 
-// entryText returns key=value, or only the key if the value is empty.
 func entryText(e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	if e.GetValue() == "" {
 		return e.GetKey()

@@ -16,7 +16,6 @@ var ErrNoLimits = errors.New("no limits are loaded yet")
 // Table has all overrides, rules and switches that are set at run time, valid or not. It isn't safe for concurrent use.
 type Table struct{ records map[string]*record } // the key is the field
 
-// record is one override, rule or switch of a Table.
 type record struct {
 	value            string // the JSON in Redis
 	notes            limitsfile.Notes

@@ -216,7 +216,6 @@ func switchOff(set *limitsfile.Set, o *Override, out *outcome) {
 	out.BaseLimits, out.Limits, out.CountersKept = fmt.Sprintf("%d rules", rules), "off", true
 }
 
-// countRules returns the number of descriptors with limits in list and below.
 func countRules(list []*limitsfile.Descriptor) int {
 	n := 0
 	for _, d := range list {

@@ -46,7 +46,6 @@ type ruleAdder struct {
 
 type descriptorName struct{ key, value string }
 
-// add adds the rule o. If o does not fit, out gets the problem.
 func (a *ruleAdder) add(o *Override, out *outcome) {
 	domain := a.domain(o, out)
 	out.Path = pathOf(o.Target, len(o.Target.Entries))
@@ -94,7 +93,6 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 	out.Limits = d.Summary()
 }
 
-// domain returns the copy of the domain of o. It makes a copy or a new domain if necessary.
 func (a *ruleAdder) domain(o *Override, out *outcome) *limitsfile.Domain {
 	name := o.Target.Domain
 	if d := a.domains[name]; d != nil {
@@ -139,7 +137,6 @@ func (a *ruleAdder) child(list *[]*limitsfile.Descriptor, name descriptorName) *
 	return d
 }
 
-// placesIn returns the index of each descriptor in list.
 func (a *ruleAdder) placesIn(list *[]*limitsfile.Descriptor) map[descriptorName]int {
 	if a.places[list] == nil {
 		a.places[list] = map[descriptorName]int{}

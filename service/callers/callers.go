@@ -62,7 +62,6 @@ func (b Bindings) Allows(c *x509.Certificate, domain string) bool {
 	return slices.ContainsFunc(b[domain], namesCaller) || slices.ContainsFunc(b[allDomains], namesCaller)
 }
 
-// matches reports whether b names a caller with certificate c.
 func (b binding) matches(c *x509.Certificate) bool {
 	if c == nil || b.field == fieldWithoutCertificate {
 		return c == nil && b.field == fieldWithoutCertificate

@@ -87,7 +87,6 @@ func (h *Handler) ServeBody(w http.ResponseWriter, r *http.Request, body []byte)
 	respond(w, http.StatusOK, Response{h.decideChecks(r.Context(), req)})
 }
 
-// decideChecks returns the answers to the checks of req, in their order.
 func (h *Handler) decideChecks(ctx context.Context, req *Request) []Answer {
 	answers := make([]Answer, len(req.Checks))
 	var items []service.Item

@@ -250,7 +250,6 @@ func (d *Document) parseRemainingItems(handledItems int, pieceError error, f fun
 	return pieceError
 }
 
-// shiftLines subtracts lineShift from the lines of n and of all nodes below n.
 func shiftLines(n *yaml.Node, lineShift int) {
 	n.Line -= lineShift
 	for _, child := range n.Content {
@@ -307,7 +306,6 @@ func (c *aliasCounter) size(n *yaml.Node) (int, error) {
 	return total, err
 }
 
-// treeSize is size for a node that is not an alias.
 func (c *aliasCounter) treeSize(n *yaml.Node) (int, error) {
 	total := 1
 	for _, child := range n.Content {
@@ -320,7 +318,6 @@ func (c *aliasCounter) treeSize(n *yaml.Node) (int, error) {
 	return total, nil
 }
 
-// aliasSize returns the number of nodes that the alias n repeats.
 func (c *aliasCounter) aliasSize(n *yaml.Node) (int, error) {
 	size := c.anchors[n.Value].size
 	if size == 0 {

@@ -69,7 +69,6 @@ func countUnreadBytes(data []byte) int {
 	return len(r.rest)
 }
 
-// causeFinder searches for the cause why the parser rejects data.
 type causeFinder struct {
 	data        []byte
 	unreadBytes int    // the number of bytes after the line where the parser stops
