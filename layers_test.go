@@ -16,9 +16,9 @@ import (
 
 const module = "github.com/seed-81f232ab/rls/"
 
-// floors lists the rooms of this module, from the highest floor to the lowest. A package may import
-// packages of its own room and of lower floors. docs/design.md draws the rooms.
-var floors = [][]string{
+// layers lists the rooms of this module, from the highest layer to the lowest. A package may import
+// packages of its own room and of lower layers. docs/design.md draws the rooms.
+var layers = [][]string{
 	{"cmd", "deploy", "test"},
 	{"internal/admin"},
 	{"internal/whatif"},
@@ -41,10 +41,10 @@ var testOnly = []string{"backend/backendtest", "client/clienttest", "internal/ad
 // redisClients lists the packages that may import go-redis.
 var redisClients = []string{"backend/redis", "internal/testkit/redistest", "internal/source/overrides"}
 
-func TestPackagesImportOnlyTheirRoomAndLowerFloors(t *testing.T) {
+func TestPackagesImportOnlyTheirRoomAndLowerLayers(t *testing.T) {
 	for pkg, imported := range goList(t, `{{join .Imports " "}}`) {
-		room, floor := roomOf(pkg)
-		if !assert.NotEmpty(t, room, "floors has no room for %s", pkg) {
+		room, layer := roomOf(pkg)
+		if !assert.NotEmpty(t, room, "layers has no room for %s", pkg) {
 			continue
 		}
 		for _, path := range imported {
@@ -58,18 +58,18 @@ func TestPackagesImportOnlyTheirRoomAndLowerFloors(t *testing.T) {
 			if !ok || room == testRoom {
 				continue
 			}
-			otherRoom, otherFloor := roomOf(name)
-			assert.True(t, otherRoom == room || otherFloor > floor, "%s must not import %s", pkg, name)
+			otherRoom, otherLayer := roomOf(name)
+			assert.True(t, otherRoom == room || otherLayer > layer, "%s must not import %s", pkg, name)
 		}
 	}
 }
 
-// roomOf returns the room of pkg, and the index of its floor.
-func roomOf(pkg string) (room string, floor int) {
+// roomOf returns the room of pkg, and the index of its layer.
+func roomOf(pkg string) (room string, layer int) {
 	if pkg == strings.TrimSuffix(module, "/") { // the package of this test
 		return "test", 0
 	}
-	for i, rooms := range append(floors, []string{testRoom}) {
+	for i, rooms := range append(layers, []string{testRoom}) {
 		for _, room := range rooms {
 			if pkg == room || strings.HasPrefix(pkg, room+"/") {
 				return room, i

@@ -18,17 +18,17 @@ type Hit struct {
 	Limit  *limit.Limit
 	Rule   string // the path of the rule that has Limit; only reports use it, and it can be empty
 	N      int64  // the number of hits to charge; 0 peeks, a negative N refunds
-	HoldID string // the id of the hold that the hit takes, renews or ends, or empty; see limit.Limit.TakeHold
+	HoldID string // the id of the hold that the hit takes, renews or ends; empty for an anonymous hold; see limit.Limit.TakeHold
 
-	// Window is the start of the fixed window that the hit must change, in microseconds since 1970. 0 means
-	// the window of now. A backend in this process ignores Window.
+	// Window is the start of the fixed window whose count the hit must change, in microseconds since 1970. 0 means
+	// the window that contains now. A backend in this process ignores Window.
 	Window int64
 
 	Shadow bool // a denial of the hit does not deny the request
 
 	// AllOrNone puts the hit into the group of its Take, if N is positive. If a hit denies the group, no hit of
-	// the group is charged, even if its limit charges denied hits. The hits of the group within their own
-	// limits are still answered as allowed, and their Remaining excludes the charges of the group.
+	// the group is charged, even if its limit charges denied hits. A hit of the group that its own limit does not
+	// deny is still answered as allowed, and its Remaining excludes the charges of the group.
 	AllOrNone bool
 }
 
@@ -83,7 +83,7 @@ type Reason uint8
 
 // The reasons of a decision without the backend.
 const (
-	ReasonNone        Reason = iota // the backend decided, or a layer that remembers its answers
+	ReasonNone        Reason = iota // the backend decided the hit, or a layer that remembers answers of the backend
 	ReasonOutage                    // no connection to the backend, or an error
 	ReasonBreakerOpen               // the backend was not asked, because it kept failing
 	ReasonLate                      // the backend did not answer this hit, or hits before it, in time
@@ -106,7 +106,7 @@ type Result struct {
 	Source Source
 
 	// Window is the start of the fixed window that a shared backend has charged, in microseconds since 1970.
-	// It is 0 without such a window.
+	// It is 0 for other algorithms and other backends.
 	Window int64
 
 	// Reason and Mode are set if Source is SourceFallback. Reason is why the backend did not
@@ -117,8 +117,8 @@ type Result struct {
 	// Share is the limit that the fallback has applied if Mode is FailLocal, and nil otherwise.
 	Share *limit.Limit
 
-	// MayEndEarly marks a denial that may end before RetryAfter. Then the counter may have charges of a group
-	// that is charged in several steps, and a later step can still deny the group.
+	// MayEndEarly marks a denial that may end before RetryAfter, because the counter may have charges of a group
+	// that is charged in several steps. A later step can still deny the group, and the charges are then refunded.
 	MayEndEarly bool
 
 	// Err is set if nobody could decide. The other fields are then undefined. If another Limiter may decide,
@@ -132,7 +132,7 @@ func (r Result) Degraded() bool { return r.Source == SourceFallback }
 // Limiter decides and charges hits. Implementations are safe for concurrent use.
 type Limiter interface {
 	// Take decides the hits of one request at now and sets results[i] for hits[i]; both slices have the same
-	// length. A later hit on a counter sees the charge of an earlier one. An error concerns its own hit only.
+	// length. A later hit on a counter sees the charge of an earlier hit. An error concerns its own hit only.
 	// An implementation that shares a clock with other replicas may use that clock in place of now.
 	Take(ctx context.Context, now time.Time, hits []Hit, results []Result)
 }

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// Bounded bounds the time of each Take of a Limiter with a client that can't end a call early. A Take ends
-// when its context ends or its budget is used up. After the budget, each hit has a LateError, and Bounded
-// still waits for the Limiter, whose context is done.
+// Bounded bounds the time of each Take of another Limiter, which can't end its Takes early. A Take of Bounded ends when
+// its context ends or its budget is used up. After the budget, each hit has a LateError. Bounded then waits in the
+// background for the other Limiter, and passes its answers to the LateErrors.
 type Bounded struct {
 	next   Limiter
 	budget time.Duration
-	slots  chan struct{} // an element for each Take in flight
+	slots  chan struct{} // has an element for each Take of next in flight
 }
 
 var _ Limiter = (*Bounded)(nil)
 
-// NewBounded returns a Bounded over next. At most maxInFlight Takes run at the same time. Others wait.
+// NewBounded returns a Bounded over next. At most maxInFlight Takes of next run at the same time. Other Takes wait.
 func NewBounded(next Limiter, budget time.Duration, maxInFlight int) *Bounded {
 	return &Bounded{next: next, budget: budget, slots: make(chan struct{}, maxInFlight)}
 }
@@ -76,7 +76,7 @@ func (b *Bounded) Take(ctx context.Context, now time.Time, hits []Hit, results [
 	errorsToDeliver <- lateErrors
 }
 
-// deliverLate passes the Results to lateErrors, which is empty if the Results came in time.
+// deliverLate passes the Results to lateErrors. lateErrors is empty if the Results came in time.
 func (s *SubBatch) deliverLate(lateErrors []*LateError) {
 	isDenied := IsGroupDenied(s.Hits, s.Results)
 	for i, e := range lateErrors {

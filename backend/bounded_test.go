@@ -16,8 +16,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// slow answers as l does, but later. The end of a context does not shorten the delay.
-func slow(d time.Duration, l backend.Limiter) backend.Limiter {
+// newSlow returns a Limiter that answers as l does, but later. The end of a context does not shorten the delay.
+func newSlow(d time.Duration, l backend.Limiter) backend.Limiter {
 	return backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 		time.Sleep(d)
 		l.Take(ctx, now, hits, results)
@@ -42,7 +42,7 @@ func TestBoundedTakeEndsWithItsBudget(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := backend.NewBounded(slow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
+				l := backend.NewBounded(newSlow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
 				ctx := t.Context()
 				if c.timeout > 0 {
 					callerCtx, cancel := context.WithTimeout(ctx, c.timeout)
@@ -69,7 +69,7 @@ func boundedHit(t *testing.T, n int64) backend.Hit {
 
 func TestLateAnswerOfABoundedTakeArrives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := backend.NewBounded(slow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
+		l := backend.NewBounded(newSlow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
 		hits, results := []backend.Hit{boundedHit(t, 3), boundedHit(t, 3)}, make([]backend.Result, 2)
 		l.Take(t.Context(), time.Now(), hits, results)
 		copy(hits[0].Key, "x") // after Take, the caller may change the key
@@ -89,11 +89,11 @@ func TestLateAnswerOfABoundedTakeArrives(t *testing.T) {
 
 func TestLateAnswerOfADeniedGroupIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := backend.NewBounded(slow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
-		fits, exceeds := boundedHit(t, 1), boundedHit(t, 9)
-		fits.AllOrNone, exceeds.AllOrNone, exceeds.Key = true, true, []byte("other")
+		l := backend.NewBounded(newSlow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
+		allowedHit, deniedHit := boundedHit(t, 1), boundedHit(t, 9)
+		allowedHit.AllOrNone, deniedHit.AllOrNone, deniedHit.Key = true, true, []byte("other")
 		results := make([]backend.Result, 2)
-		l.Take(t.Context(), time.Now(), []backend.Hit{fits, exceeds}, results)
+		l.Take(t.Context(), time.Now(), []backend.Hit{allowedHit, deniedHit}, results)
 		lateError, _ := errors.AsType[*backend.LateError](results[0].Err)
 		var answer backend.Result
 		lateError.OnArrival(func(r backend.Result) { answer = r })
@@ -106,7 +106,7 @@ func TestLateAnswerOfADeniedGroupIsDenied(t *testing.T) {
 
 func TestBoundedTakeWaitsForOthersWithinItsBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := backend.NewBounded(slow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
+		l := backend.NewBounded(newSlow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
 		hits, results := []backend.Hit{boundedHit(t, 1)}, make([]backend.Result, 1)
 		l.Take(t.Context(), time.Now(), hits, results)
 		l.Take(t.Context(), time.Now(), hits, results)
@@ -120,7 +120,7 @@ func TestBoundedTakeWaitsForOthersWithinItsBudget(t *testing.T) {
 
 func TestCancelledBoundedTakeReturnsTheCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := backend.NewBounded(slow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
+		l := backend.NewBounded(newSlow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(10*time.Millisecond, cancel)
 		start, results := time.Now(), make([]backend.Result, 1)

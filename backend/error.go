@@ -56,8 +56,8 @@ func IsNotSent(err error) bool {
 	return ok && e.NotSent
 }
 
-// LateError is the error of a hit that was sent and not answered in time. If the answer still comes, the caller
-// of Take can learn whether the hit was charged. It is safe for concurrent use.
+// LateError is the error of a hit that was sent and not answered in time. If the answer still comes, OnArrival tells the
+// caller of Take whether the hit was charged. A LateError is safe for concurrent use.
 type LateError struct {
 	cause error
 
@@ -76,7 +76,7 @@ func (e *LateError) Error() string { return e.cause.Error() }
 func (e *LateError) Unwrap() error { return e.cause }
 
 // Arrive sets the answer to the hit. It is called at most once. If r.Allowed is set, the hit was charged. If
-// IsNotSent(r.Err), the hit was not charged. With another error, nobody knows.
+// IsNotSent(r.Err), the hit was not charged. With another error, nobody knows whether the hit was charged.
 func (e *LateError) Arrive(r Result) {
 	e.mu.Lock()
 	e.answer = &r
@@ -87,8 +87,8 @@ func (e *LateError) Arrive(r Result) {
 	}
 }
 
-// OnArrival calls f with the answer, now or as soon as the answer comes. OnArrival is called at most once, and f must
-// return at once.
+// OnArrival calls f with the answer: at once if the answer has come, and otherwise when it comes. OnArrival is called at
+// most once, and f must not block.
 func (e *LateError) OnArrival(f func(Result)) {
 	e.mu.Lock()
 	e.onArrival = f

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Layer is a Limiter in front of another Layer. It decides some hits, and passes all others to that Layer. The last
-// Layer is Counters.
+// Layer is a Limiter in front of another Layer. It decides some hits, and passes all other hits to the other Layer. The
+// last Layer is Counters, which has no other Layer behind it.
 type Layer interface {
 	Limiter
 

@@ -14,8 +14,8 @@ type Scopes struct{ Global, Instance Layer }
 
 var _ Layer = Scopes{}
 
-// Take implements Limiter. It first takes the hits of scope instance. If these hits deny the group, other replicas see
-// no charge.
+// Take implements Limiter. It first takes the hits of scope instance. If one of them denies the group, the
+// group charges no shared counter, so other replicas see no charge.
 func (s Scopes) Take(ctx context.Context, now time.Time, hits []Hit, results []Result) {
 	isInstance := func(i int) bool { return hits[i].Limit.Scope == limit.Instance }
 	TakePart(ctx, now, s.Instance, hits, results, isInstance)
@@ -103,12 +103,12 @@ type PrefixReset struct {
 	// Counters is the number of counters with the prefix, or -1 if the backend can't count them.
 	Counters int
 
-	// Unclear is the number of counters with a shortened name that may have the prefix. They are not reset.
+	// Unclear is the number of counters with shortened names that may have the prefix. These counters are not reset.
 	Unclear int
 }
 
-// ErrTooManyCounters is in the error of a reset of more counters than the caller allows. The reset has changed
-// nothing.
+// ErrTooManyCounters is in the error of ResetPrefix if more counters have the prefix than the caller allows. The reset
+// has changed nothing.
 var ErrTooManyCounters = errors.New("too many counters have the prefix")
 
 // ScopePrefixes resets counters of both scopes by prefix.

@@ -33,7 +33,7 @@ func TestHitsGoToTheLimiterOfTheirScope(t *testing.T) {
 		require.NoError(t, err)
 		return l
 	}
-	global, instance := newLimit(limit.Global), newLimit(limit.Instance)
+	globalLimit, instanceLimit := newLimit(limit.Global), newLimit(limit.Instance)
 	errDown := errors.New("down")
 	l := newScopes(
 		backendtest.Func(func(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
@@ -44,9 +44,9 @@ func TestHitsGoToTheLimiterOfTheirScope(t *testing.T) {
 		}),
 	)
 	for name, limits := range map[string][]*limit.Limit{
-		"global only":   {global, global},
-		"instance only": {instance, instance},
-		"mixed":         {global, instance, instance, global},
+		"scope global only":   {globalLimit, globalLimit},
+		"scope instance only": {instanceLimit, instanceLimit},
+		"both scopes":         {globalLimit, instanceLimit, instanceLimit, globalLimit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			hits, results := make([]backend.Hit, len(limits)), make([]backend.Result, len(limits))
@@ -56,8 +56,8 @@ func TestHitsGoToTheLimiterOfTheirScope(t *testing.T) {
 			l.Take(t.Context(), time.Now(), hits, results)
 			remaining := int64(10)
 			for i, lim := range limits {
-				if lim == global {
-					assert.ErrorIs(t, results[i].Err, errDown, "does not affect the other scope")
+				if lim == globalLimit {
+					assert.ErrorIs(t, results[i].Err, errDown, "an error of scope global concerns only its own hits")
 					continue
 				}
 				remaining--
@@ -75,8 +75,8 @@ func TestGroupOverBothScopesIsChargedCompletelyOrNotAtAll(t *testing.T) {
 		return l
 	}
 	for name, c := range map[string]struct {
-		global, instance uint32
-		want             [2]int64 // spent hits of scope global and instance after a request with 2 hits each
+		globalMax, instanceMax uint32
+		want                   [2]int64 // the spent hits of scope global and of scope instance, after 2 hits on each scope
 	}{
 		"both admit":            {5, 5, [2]int64{2, 2}},
 		"scope instance denies": {5, 1, [2]int64{0, 0}},
@@ -84,19 +84,19 @@ func TestGroupOverBothScopesIsChargedCompletelyOrNotAtAll(t *testing.T) {
 		"both deny":             {1, 1, [2]int64{0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			global, instance := newLimit(c.global, limit.Global), newLimit(c.instance, limit.Instance)
+			globalLimit, instanceLimit := newLimit(c.globalMax, limit.Global), newLimit(c.instanceMax, limit.Instance)
 			l := newScopes(local.New(local.Options{}))
 			take := func(n int64) [2]backend.Result {
 				results := make([]backend.Result, 2)
 				l.Take(t.Context(), time.Now(), []backend.Hit{
-					{Key: []byte("a"), Limit: global, N: n, AllOrNone: true}, {Key: []byte("a"), Limit: instance, N: n, AllOrNone: true},
+					{Key: []byte("a"), Limit: globalLimit, N: n, AllOrNone: true}, {Key: []byte("a"), Limit: instanceLimit, N: n, AllOrNone: true},
 				}, results)
 				return [2]backend.Result(results)
 			}
 			got := take(2)
-			assert.Equal(t, []bool{c.global >= 2, c.instance >= 2}, []bool{got[0].Allowed, got[1].Allowed})
+			assert.Equal(t, []bool{c.globalMax >= 2, c.instanceMax >= 2}, []bool{got[0].Allowed, got[1].Allowed})
 			left := take(0)
-			assert.Equal(t, c.want, [2]int64{global.Spent(left[0].Result), instance.Spent(left[1].Result)})
+			assert.Equal(t, c.want, [2]int64{globalLimit.Spent(left[0].Result), instanceLimit.Spent(left[1].Result)})
 		})
 	}
 }
@@ -104,10 +104,10 @@ func TestGroupOverBothScopesIsChargedCompletelyOrNotAtAll(t *testing.T) {
 // forgetter is a Layer that records the calls of Forget.
 type forgetter struct {
 	backend.Counters
-	forgotten []*backend.Hit
+	forgottenHits []*backend.Hit
 }
 
-func (f *forgetter) Forget(h *backend.Hit) { f.forgotten = append(f.forgotten, h) }
+func (f *forgetter) Forget(h *backend.Hit) { f.forgottenHits = append(f.forgottenHits, h) }
 
 func TestPeekAndForgetGoToTheLayerOfTheScope(t *testing.T) {
 	newLimit := func(requests uint32, s limit.Scope) *limit.Limit {
@@ -132,6 +132,6 @@ func TestPeekAndForgetGoToTheLayerOfTheScope(t *testing.T) {
 	l.Forget(&hits[1])
 	l.Forget(&hits[2])
 	l.Forget(nil)
-	assert.Equal(t, []*backend.Hit{&hits[2], nil}, global.forgotten)
-	assert.Equal(t, []*backend.Hit{&hits[1], nil}, instance.forgotten)
+	assert.Equal(t, []*backend.Hit{&hits[2], nil}, global.forgottenHits)
+	assert.Equal(t, []*backend.Hit{&hits[1], nil}, instance.forgottenHits)
 }

@@ -85,8 +85,8 @@ func IsGroupDenied(hits []Hit, results []Result) bool {
 	return false
 }
 
-// TakeDeniedGroup is TakePart for a group that another hit has already denied. l does not get this hit, and charges no
-// hits of the group.
+// TakeDeniedGroup is TakePart for hits of a group that is already denied, because a hit outside of the part denied it. l
+// gets the hits of the group as peeks, so it does not charge them.
 func TakeDeniedGroup(ctx context.Context, now time.Time, l Limiter, hits []Hit, results []Result, isIncluded func(i int) bool) {
 	s := NewSubBatch()
 	defer s.Release()

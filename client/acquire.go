@@ -36,7 +36,7 @@ func (c *Client) wait(ctx context.Context, r *Request, holdID string) (*answer, 
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	w := &waiter{permits: r.n(), holdID: holdID, done: make(chan error, 1)}
+	w := &waiter{permits: r.n(), holdID: holdID, result: make(chan error, 1)}
 	if deadline, ok := ctx.Deadline(); ok {
 		w.deadline = c.clock.Now().Add(time.Until(deadline))
 	}
@@ -45,13 +45,14 @@ func (c *Client) wait(ctx context.Context, r *Request, holdID string) (*answer, 
 		return nil, err
 	}
 	select {
-	case err = <-w.done:
+	case err = <-w.result:
 	case <-ctx.Done():
 		err = q.leave(w, ctx.Err())
 	}
 	return w.grant, err
 }
 
+// enqueue adds w to the queue of r. If there is no such queue, it starts one.
 func (c *Client) enqueue(r *Request, w *waiter) (*queue, error) {
 	key := r.key()
 	if w.holdID != "" {
@@ -59,7 +60,7 @@ func (c *Client) enqueue(r *Request, w *waiter) (*queue, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.isClosed {
 		return nil, ErrClosed
 	}
 	q := c.queues[key]
@@ -80,12 +81,13 @@ func (q *queue) leave(w *waiter, err error) error {
 	c.mu.Lock()
 	if w.element == nil {
 		c.mu.Unlock()
-		return <-w.done
+		return <-w.result
 	}
 	isFirst := q.waiters.Front() == w.element
 	q.waiters.Remove(w.element)
 	w.element = nil
-	if next := q.waiters.Front(); isFirst && (next == nil || next.Value.(*waiter).permits != w.permits) {
+	// The pause is the wait for the permits of the first waiter. Another number of permits can come earlier.
+	if newFirst := q.waiters.Front(); isFirst && (newFirst == nil || newFirst.Value.(*waiter).permits != w.permits) {
 		q.endPause()
 	}
 	c.mu.Unlock()
@@ -95,10 +97,11 @@ func (q *queue) leave(w *waiter, err error) error {
 	return err
 }
 
+// refund gives the permits of r back in a goroutine. g is the answer that granted the permits.
 func (c *Client) refund(r *Request, holdID string, g *answer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.isClosed {
 		return
 	}
 	c.goroutines.Add(1)
@@ -111,10 +114,10 @@ func (c *Client) refund(r *Request, holdID string, g *answer) {
 	}()
 }
 
-// giveBack gives the permits of r back, unless the permits count for no limit any more.
+// giveBack gives the permits of r back, unless they count for no limit any more. g is the answer that granted the permits.
 func (c *Client) giveBack(ctx context.Context, r *Request, holdID string, g *answer) error {
 	if g.holdTime == 0 {
-		holdID = "" // no limit counts holders
+		holdID = "" // no limit counts holds
 	}
 	if holdID == "" && c.clock.Now().Sub(g.calledAt) >= g.resetAfter {
 		return nil
@@ -140,13 +143,16 @@ func (c *Client) endPauses(r *Request) {
 
 // Bounds of the calls of a queue.
 const (
-	maxBatchWaiters    = 64                    // the most waiters that share a call
+	maxBatchWaiters    = 64                    // the maximum number of waiters that share a call
 	firstOutagePause   = 50 * time.Millisecond // the first pause between calls while the service fails
 	longestOutagePause = 5 * time.Second
 	firstSlotPause     = 20 * time.Millisecond // the first pause between calls for a slot of a concurrency limit
 	longestSlotPause   = time.Second
-	longestJitter      = time.Second
-	shortestJitter     = time.Millisecond
+
+	// A pause until a reset gets a random delay. The delay is below 5 % of the pause plus minDelayBound, and below
+	// maxDelayBound.
+	minDelayBound = time.Millisecond
+	maxDelayBound = time.Second
 )
 
 // queue has the callers that wait for permits of one request, in the order of their calls. The goroutine of the queue
@@ -157,8 +163,8 @@ type queue struct {
 	request *Request // the queue does not use N
 	isHold  bool     // the waiters want holds, and each waiter has a hold id
 	waiters list.List
-	wakeUps chan struct{} // a signal ends a pause of the goroutine
-	denial  *answer       // the denial for which the goroutine pauses; nil without such a pause
+	wakeUps chan struct{} // a signal in this channel ends a pause of the goroutine
+	denial  *answer       // the denial because of which the goroutine pauses; nil without such a pause
 }
 
 // waiter is a caller in a queue.
@@ -167,12 +173,12 @@ type waiter struct {
 	holdID    string
 	deadline  time.Time     // zero without a deadline
 	element   *list.Element // the place in the queue; nil after the end of the wait
-	done      chan error    // gets the result; nil means granted permits
-	grant     *answer       // is set before done gets nil
+	result    chan error    // gets one error when the wait ends; a nil error means granted permits
+	grant     *answer       // the answer that granted the permits; set before result gets nil
 	outageErr error         // the last error of the service in an outage
 }
 
-// batchBound bounds the waiters of a batch, and the sum of their permits.
+// batchBound bounds the number of waiters in a batch, and the sum of the permits that these waiters want.
 type batchBound struct {
 	waiters int
 	permits int64
@@ -223,7 +229,7 @@ func (q *queue) run() {
 		case a.holdTime > 0: // only slots are missing, so ask often: a holder can release a slot at any time
 			q.pause(min(slotPauses.NextBackOff(), max(a.retryAfter, firstSlotPause)), nil)
 		default:
-			q.pause(a.retryAfter+jitter(a.retryAfter), a)
+			q.pause(a.retryAfter+randomDelay(a.retryAfter), a)
 		}
 		outagePauses.Reset()
 	}
@@ -235,9 +241,9 @@ func newBackoff(first, longest time.Duration) *backoff.ExponentialBackOff {
 	return b
 }
 
-// jitter returns a random delay, so that not all processes that wait for the same reset call at once.
-func jitter(wait time.Duration) time.Duration {
-	return rand.N(min(shortestJitter+wait/20, longestJitter))
+// randomDelay returns a random delay, so that not all processes that wait for the same reset call at the same time.
+func randomDelay(wait time.Duration) time.Duration {
+	return rand.N(min(minDelayBound+wait/20, maxDelayBound))
 }
 
 // nextBatch returns the first waiters within bound, and the sum of their permits. The batch always has the first
@@ -246,7 +252,7 @@ func (q *queue) nextBatch(bound batchBound) (batch []*waiter, permits int) {
 	c := q.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.isClosed {
 		for e := q.waiters.Front(); e != nil; e = q.waiters.Front() {
 			q.finishWaiter(e.Value.(*waiter), ErrClosed)
 		}
@@ -270,20 +276,20 @@ func (q *queue) nextBatch(bound batchBound) (batch []*waiter, permits int) {
 
 // grantBatch grants the permits of a batch. It refunds the permits of the waiters that have left the queue.
 func (q *queue) grantBatch(batch []*waiter, g *answer) {
-	unused := 0
+	unusedPermits := 0
 	q.client.mu.Lock()
 	for _, w := range batch {
-		if w.element == nil {
-			unused += w.permits
+		if w.element == nil { // w has left the queue
+			unusedPermits += w.permits
 			continue
 		}
 		w.grant = g
 		q.finishWaiter(w, nil)
 	}
 	q.client.mu.Unlock()
-	if unused > 0 {
+	if unusedPermits > 0 {
 		r := *q.request
-		r.N = unused
+		r.N = unusedPermits
 		q.client.refund(&r, batch[0].holdID, g)
 	}
 }
@@ -298,14 +304,14 @@ func (q *queue) finishBatch(batch []*waiter, err error) {
 	}
 }
 
-// finishWaiter ends the wait of w. The caller holds client.mu.
+// finishWaiter ends the wait of w. err is nil if w has its permits. The caller has locked client.mu.
 func (q *queue) finishWaiter(w *waiter, err error) {
 	q.waiters.Remove(w.element)
 	w.element = nil
-	w.done <- err
+	w.result <- err
 }
 
-// recordOutage logs err. A waiter that gives up during the outage also returns err.
+// recordOutage logs err and keeps it for the waiters, because a waiter that gives up during the outage returns it too.
 func (q *queue) recordOutage(err error) {
 	q.client.log.Warn("rls failed", "error", err)
 	q.client.mu.Lock()
@@ -322,9 +328,9 @@ func (q *queue) pause(d time.Duration, denial *answer) {
 	c := q.client
 	c.mu.Lock()
 	q.denial = denial
-	first := q.waiters.Front()
+	firstElement := q.waiters.Front()
 	q.rejectLateWaiters()
-	mustWait := first != nil && q.waiters.Front() == first
+	mustWait := firstElement != nil && q.waiters.Front() == firstElement
 	c.mu.Unlock()
 	if mustWait {
 		timer, stop := c.clock.NewTimer(d)
@@ -341,7 +347,7 @@ func (q *queue) pause(d time.Duration, denial *answer) {
 }
 
 // rejectLateWaiters ends the wait of each waiter that would get its permits after its deadline. If it rejects the first
-// waiter, it rejects no other waiter, because q.denial is the denial of the first waiter. The caller holds client.mu.
+// waiter, it rejects no other waiter, because q.denial is the denial of the first waiter. The caller has locked client.mu.
 func (q *queue) rejectLateWaiters() {
 	if q.denial == nil {
 		return
@@ -373,6 +379,7 @@ func (q *queue) rejectLateWaiters() {
 	}
 }
 
+// endPause ends a pause of the goroutine of q, so that the goroutine asks again at once.
 func (q *queue) endPause() {
 	select {
 	case q.wakeUps <- struct{}{}:

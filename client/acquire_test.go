@@ -29,7 +29,7 @@ func TestAcquireWaitsUntilReset(t *testing.T) {
 		assert.Zero(t, time.Since(begin))
 		require.NoError(t, c.Acquire(t.Context(), "shop", tenant))
 		assert.GreaterOrEqual(t, time.Since(begin), time.Minute)
-		assert.LessOrEqual(t, time.Since(begin), time.Minute+5*time.Second, "the jitter is small")
+		assert.LessOrEqual(t, time.Since(begin), time.Minute+5*time.Second, "the random delay is small")
 		assert.Equal(t, 9, remaining(t, c, tenant))
 	})
 }
@@ -91,7 +91,7 @@ func TestDeadlineIsComparedWithTheClockOfTheClient(t *testing.T) {
 	clock.WaitForTimers(1)
 	clock.Advance(time.Minute)
 	require.NoError(t, other.AcquireN(t.Context(), 10, "shop", tenant))
-	clock.Advance(time.Second) // the jitter
+	clock.Advance(time.Second) // the random delay
 	var waitError *client.WaitError
 	require.ErrorAs(t, <-acquired, &waitError, "9 of 70 s are left, and the next window starts in 59 s")
 }
@@ -298,7 +298,7 @@ func TestBurstAboveRateCanBeAcquired(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- c.AcquireN(t.Context(), 30, "shop", bucket) }()
 	clock.WaitForTimers(1)
-	clock.Advance(3 * time.Second) // 25 permits need 2.5 s, and the jitter needs some time
+	clock.Advance(3 * time.Second) // 25 permits need 2.5 s, and the random delay needs some time
 	require.NoError(t, <-done)
 }
 

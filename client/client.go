@@ -48,7 +48,7 @@ type Options struct {
 
 	// Timeout bounds the time of one call of the service with its retries. The default is DefaultTimeout. If the
 	// service can't be reached, or the connection breaks before the answer, the client repeats the call up to four
-	// times within Timeout. If the connection breaks, the service may charge the hits twice.
+	// times within Timeout. If the connection breaks, the service may charge the permits twice.
 	Timeout time.Duration
 
 	// Failure says how the client decides while the service does not answer.
@@ -84,12 +84,12 @@ type Client struct {
 	endLifetime context.CancelFunc
 
 	mu         sync.Mutex
-	queues     map[string]*queue // the queues of waiting callers; the key is Request.key
+	queues     map[string]*queue // the queues of waiting callers; the key is queue.key
 	goroutines sync.WaitGroup    // the goroutines of queues and of holds
-	closed     bool
+	isClosed   bool
 }
 
-// decider decides calls. A decider is a service, or the limits in this process.
+// decider decides calls. A Client has a failover, or for NewLocal a service in this process.
 type decider interface {
 	decide(ctx context.Context, c *call) (*answer, error)
 }
@@ -145,7 +145,7 @@ func newClient(o Options) *Client {
 func (c *Client) Close() error {
 	c.mu.Lock()
 	closers := c.closers
-	c.closed, c.closers = true, nil
+	c.isClosed, c.closers = true, nil
 	c.mu.Unlock()
 	c.endLifetime()
 	c.goroutines.Wait()
@@ -179,7 +179,7 @@ func (c *Client) Peek(ctx context.Context, domain string, ds ...Descriptor) (Dec
 	return a.decision(), nil
 }
 
-// send checks the request of k, and asks for the permits of the request.
+// send checks the request of k, and asks the decider for the permits of the request. It sets k.n.
 func (c *Client) send(ctx context.Context, k call) (*answer, error) {
 	if err := k.request.check(); err != nil {
 		return nil, err
@@ -188,6 +188,7 @@ func (c *Client) send(ctx context.Context, k call) (*answer, error) {
 	return c.decide(ctx, k)
 }
 
+// decide lets the decider decide k within c.timeout.
 func (c *Client) decide(ctx context.Context, k call) (*answer, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -18,7 +18,7 @@ type Decision struct {
 	Allowed bool
 
 	// Limited reports whether a limit counts the request. If Limited is false, no rule matches, and
-	// the fields below are 0. A common reason is a wrong domain.
+	// the fields below are zero. A common reason is a wrong domain.
 	Limited bool
 
 	// Name, Limit and Window describe the limit that denies the request, or the limit with the fewest permits left: its
@@ -37,13 +37,13 @@ type Decision struct {
 	// Never reports that the request is denied and can never pass. Reset then has no meaning.
 	Never bool
 
-	// Degraded reports that the service did not decide. See Failure.
+	// Degraded reports that Options.Failure decided, because the service did not answer.
 	Degraded bool
 }
 
 type call struct {
-	request *Request
-	n       int // the hits: 0 for a peek, negative for a refund
+	request *Request // the call does not use request.N
+	n       int      // the number of hits: 0 for a peek, negative for a refund
 
 	chargesNothingIfDenied bool   // if the call is denied, it charges no limit
 	grantedWithoutService  bool   // Options.Failure granted the permits that the call refunds
@@ -64,7 +64,7 @@ type answer struct {
 	// holders, or if another limit denies the call.
 	holdTime time.Duration
 
-	calledAt time.Time // the time before the call
+	calledAt time.Time // the time when the client made the call
 }
 
 func (a *answer) decision() Decision {
@@ -94,17 +94,17 @@ func (a *answer) addStatus(st *rlsv3.RateLimitResponse_DescriptorStatus, isDenie
 	}
 }
 
-// newAnswer returns the answer of a service. A service other than rls sends no header.
+// newAnswer returns the answer of a service to c. header has the times that rls adds; other services send no such header.
 func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answer {
 	a := &answer{Decision: Decision{Allowed: resp.GetOverallCode() != rlsv3.RateLimitResponse_OVER_LIMIT}}
-	exceedsMax := false
+	exceedsLimit := false // the call asks for more permits than a limit has in a window
 	for _, st := range resp.GetStatuses() {
 		l := st.GetCurrentLimit()
 		if l == nil {
 			continue
 		}
 		isDenied := st.GetCode() == rlsv3.RateLimitResponse_OVER_LIMIT
-		exceedsMax = exceedsMax || isDenied && int64(c.n) > int64(l.GetRequestsPerUnit())
+		exceedsLimit = exceedsLimit || isDenied && int64(c.n) > int64(l.GetRequestsPerUnit())
 		a.addStatus(st, isDenied)
 	}
 	if reset, ok := headerSeconds(header, limit.ResetAfterKey); ok {
@@ -116,7 +116,7 @@ func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answ
 	}
 	switch retry := header.Get(limit.RetryAfterKey); {
 	case len(retry) == 0:
-		a.Never = exceedsMax
+		a.Never = exceedsLimit
 	case retry[0] == limit.RetryNever:
 		a.Never = true
 	default:
@@ -130,6 +130,8 @@ func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answ
 // maxWindow is the longest window of rls.
 const maxWindow = limit.MaxPeriod * time.Microsecond
 
+// headerSeconds returns the time in the header with this key, which is a number of seconds such as 1.5. ok is false if the
+// header is missing or invalid.
 func headerSeconds(header metadata.MD, key string) (time.Duration, bool) {
 	values := header.Get(key)
 	if len(values) != 1 {
@@ -165,7 +167,7 @@ func windowOf(l *rlsv3.RateLimitResponse_RateLimit) time.Duration {
 // WaitError is the error of an Acquire that can't get its permits before the deadline of its context. Acquire returns a
 // WaitError at once, and charges nothing. errors.Is reports that a WaitError is context.DeadlineExceeded.
 type WaitError struct {
-	// Wait is the shortest time until the permits can come. Other callers can make it longer.
+	// Wait is the shortest time until the permits can come. Hits of other callers can make the time longer.
 	Wait time.Duration
 }
 

@@ -17,10 +17,10 @@ import (
 type Failure int
 
 const (
-	// FailClosed grants nothing and returns the error of the service. But Acquire waits until its context ends.
+	// FailClosed grants no permits and returns the error of the service. But Acquire tries again until its context ends.
 	FailClosed Failure = iota
 
-	// FailOpen grants everything.
+	// FailOpen grants all permits.
 	FailOpen
 
 	// FailLocal decides in this process, with Options.Limits and Options.LocalRatio.
@@ -30,6 +30,7 @@ const (
 // probePause is the time between two calls that test whether a failed service answers again.
 const probePause = time.Second
 
+// failover calls the service, and decides in place of the service while the service does not answer.
 type failover struct {
 	remote service
 	mode   Failure
@@ -37,11 +38,13 @@ type failover struct {
 	clock  Clock
 	log    *slog.Logger
 
-	// minOutageTime is the shortest time after which a call that misses its deadline counts as an outage. Otherwise
-	// a caller with very short deadlines could open the limits of other callers.
+	// minOutageTime is the shortest time after which a call that misses its deadline counts as an outage. A missed
+	// deadline that was shorter does not show that the service fails: with such deadlines, one caller could cause
+	// decisions without the service for all callers of the Client.
 	minOutageTime time.Duration
 
-	// nextProbe is the time of the next call while the service fails, in nanoseconds; 0 while the service answers.
+	// nextProbe is the time of the next probe while the service fails, in nanoseconds since 1970; 0 while the service
+	// answers.
 	nextProbe atomic.Int64
 }
 
@@ -58,7 +61,7 @@ func newFailover(remote service, o Options, clock Clock, log *slog.Logger) (*fai
 	case o.Failure < FailClosed || o.Failure > FailLocal:
 		return nil, fmt.Errorf("options: Failure: got %d, want FailClosed, FailOpen or FailLocal", o.Failure)
 	case o.Limits != nil || o.LocalRatio != 0:
-		return nil, errors.New("options: Limits and LocalRatio: got a value, want none without FailLocal")
+		return nil, errors.New("options: Limits and LocalRatio are only for FailLocal; remove them, or set Failure to FailLocal")
 	}
 	return f, nil
 }
@@ -72,7 +75,7 @@ func (f *failover) decide(ctx context.Context, c *call) (*answer, error) {
 	}
 	begin := time.Now()
 	a, err := f.remote.decide(ctx, c)
-	if isAnswered(err) && f.nextProbe.Swap(0) != 0 {
+	if hasServiceAnswered(err) && f.nextProbe.Swap(0) != 0 {
 		f.log.Info("rls answers again")
 	}
 	switch {
@@ -89,7 +92,8 @@ func (f *failover) decide(ctx context.Context, c *call) (*answer, error) {
 	return f.decideWithoutService(ctx, c)
 }
 
-// mayCall reports whether the caller may call the service. While it fails, one caller in each probePause may.
+// mayCall reports whether the caller may call the service. While the service fails, only one caller in each probePause may
+// call the service, as a probe.
 func (f *failover) mayCall() bool {
 	nextProbe := f.nextProbe.Load()
 	now := f.clock.Now()
@@ -121,13 +125,14 @@ func isOutage(err error) bool {
 	return false
 }
 
-// isAnswered reports whether the service has answered. An error about the request is an answer too.
-func isAnswered(err error) bool {
+// hasServiceAnswered reports whether the service has answered the call that returned err. An error about the request, such
+// as INVALID_ARGUMENT, is an answer too.
+func hasServiceAnswered(err error) bool {
 	s, isStatus := status.FromError(err) // a nil err has the code OK
 	return isStatus && s.Code() != codes.Canceled && !isOutage(err)
 }
 
-// isMissedDeadline reports whether the call of err has missed its deadline.
+// isMissedDeadline reports whether the call that returned err has missed its deadline.
 func isMissedDeadline(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-const holdKeyPrefix = "hold "
+const holdKeyPrefix = "hold " // starts the keys of queues for holds
 
 // errSlotTaken is the reason for the loss of a hold after the service has denied its renewal.
 var errSlotTaken = errors.New("renewal denied, because other holders have the slots")
@@ -19,8 +19,8 @@ type Hold struct {
 	client  *Client
 	request *Request
 	id      string
-	grant   *answer
-	lost    chan struct{}
+	grant   *answer       // the answer that granted the slot
+	lost    chan struct{} // is closed when the hold is lost
 
 	// stopRenewal ends the renewal. It does not cancel a call in flight.
 	stopRenewal context.CancelFunc
@@ -61,7 +61,7 @@ func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descr
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.isClosed {
 		return nil, ErrClosed
 	}
 	h.recordGrant(h.grant.Degraded)
@@ -76,13 +76,14 @@ func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descr
 	return h, nil
 }
 
+// recordGrant records who has granted a slot: the service, or Options.Failure if isDegraded is true.
 func (h *Hold) recordGrant(isDegraded bool) {
 	h.grantedWithoutService = h.grantedWithoutService || isDegraded
 	h.grantedByService = h.grantedByService || !isDegraded
 }
 
-// renew renews h until ctx ends or h is lost. It does not cancel a call in flight, because the service could execute
-// the call after the release, and take the slot again.
+// renew renews h until ctx ends or h is lost. When ctx ends, renew waits for a call in flight and does not cancel it.
+// Otherwise the service could execute the call after the release, and take the slot again.
 func (h *Hold) renew(ctx context.Context) {
 	c, holdTime := h.client, h.grant.holdTime
 	validUntil := h.grant.calledAt.Add(holdTime)

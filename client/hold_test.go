@@ -71,7 +71,7 @@ func TestAcquireHoldAsksOnceWhenTheOtherLimitHasAPermit(t *testing.T) {
 		clock.Advance(10 * time.Minute)
 	}
 	clock.WaitForTimers(1)
-	clock.Advance(15 * time.Minute) // the last 10 minutes of the hour, and the jitter
+	clock.Advance(15 * time.Minute) // the last 10 minutes of the hour, and the random delay
 	require.NoError(t, <-acquired)
 	assert.EqualValues(t, 2, s.calls.Load()-callsBefore)
 }

@@ -22,8 +22,8 @@ const retryPolicy = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 	"maxAttempts": 5, "initialBackoff": "0.02s", "maxBackoff": "0.5s", "backoffMultiplier": 2,
 	"retryableStatusCodes": ["UNAVAILABLE"]}}]}`
 
-// service calls a service of rls, remote or in this process. md has keys and values in turn, which are the metadata of
-// the call. service returns the answer with its header.
+// service calls a rate-limit service, remote or in this process, and returns the response with its header. md has the
+// metadata of the call, keys and values in turn.
 type service func(ctx context.Context, md []string, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, metadata.MD, error)
 
 // decide implements decider.

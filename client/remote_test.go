@@ -293,11 +293,11 @@ func TestNewRejectsInvalidOptions(t *testing.T) {
 	localLimits, err := local.ParseLimits("limits.yaml", limits)
 	require.NoError(t, err)
 	for want, o := range map[string]client.Options{
-		"Timeout: got -1s":            {Timeout: -time.Second},
-		"Failure: got 7":              {Failure: 7},
-		"Limits: got none":            {Failure: client.FailLocal},
-		"LocalRatio: got 1.5":         {Failure: client.FailLocal, Limits: localLimits, LocalRatio: 1.5},
-		"want none without FailLocal": {Limits: localLimits},
+		"Timeout: got -1s":       {Timeout: -time.Second},
+		"Failure: got 7":         {Failure: 7},
+		"Limits: got none":       {Failure: client.FailLocal},
+		"LocalRatio: got 1.5":    {Failure: client.FailLocal, Limits: localLimits, LocalRatio: 1.5},
+		"are only for FailLocal": {Limits: localLimits},
 	} {
 		_, err := client.New("localhost:8081", o)
 		assert.ErrorContains(t, err, want)

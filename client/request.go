@@ -70,6 +70,7 @@ func (r *Request) n() int {
 // noPermits is the Request.N of a caller that asks for 0 permits, because an N of 0 means 1.
 const noPermits = math.MinInt
 
+// rejectZero returns n, or noPermits for 0. check rejects noPermits.
 func rejectZero(n int) int {
 	if n == 0 {
 		return noPermits

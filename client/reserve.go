@@ -17,7 +17,7 @@ import (
 type Reservation struct {
 	client  *Client
 	request *Request
-	grant   *answer
+	grant   *answer // the answer to the request; it can be a denial
 
 	mu      sync.Mutex
 	isFinal bool // Commit or Cancel has succeeded

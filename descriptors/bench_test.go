@@ -10,8 +10,9 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// rulesAndRequests returns a domain of n rules, and requests that match some of them.
-func rulesAndRequests(n, requested int, value func(i int) string, requestValue func(i int) string) (*Domain, [][]*ratelimitv3.RateLimitDescriptor_Entry) {
+// rulesAndRequests returns a domain of n rules, and requests with the values of random rules. value returns the value of
+// rule i, and requestValue returns the value of a request for rule i.
+func rulesAndRequests(n, requestCount int, value func(i int) string, requestValue func(i int) string) (*Domain, [][]*ratelimitv3.RateLimitDescriptor_Entry) {
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n")
 	for i := range n {
@@ -23,17 +24,17 @@ func rulesAndRequests(n, requested int, value func(i int) string, requestValue f
 	}
 	c := Compile(set)
 	var requests [][]*ratelimitv3.RateLimitDescriptor_Entry
-	for i := range requested {
+	for i := range requestCount {
 		requests = append(requests, entries("path", requestValue(i*7919%n)))
 	}
 	return c.Domain("d"), requests
 }
 
-// benchmarkMatch measures Match of requests, which must all match if want is true.
-func benchmarkMatch(b *testing.B, d *Domain, requests [][]*ratelimitv3.RateLimitDescriptor_Entry, want bool) {
+// benchmarkMatch measures Match of requests. If hasRule is true, each request must match a rule, otherwise no request.
+func benchmarkMatch(b *testing.B, d *Domain, requests [][]*ratelimitv3.RateLimitDescriptor_Entry, hasRule bool) {
 	for _, r := range requests {
-		if (d.Match(r) != nil) != want {
-			b.Fatalf("%v: matched is not %v", r, want)
+		if (d.Match(r) != nil) != hasRule {
+			b.Fatalf("%v: a rule matches: got %v, want %v", r, !hasRule, hasRule)
 		}
 	}
 	b.ReportAllocs()
@@ -46,14 +47,14 @@ func benchmarkMatch(b *testing.B, d *Domain, requests [][]*ratelimitv3.RateLimit
 	}
 }
 
-// With few requests the index stays in the processor's caches. With many random requests
-// a large index does not, which costs about four cache misses.
+// With few requests, the index stays in the caches of the processor. With many random requests, a large
+// index does not fit into the caches, so each match costs about four cache misses.
 func BenchmarkMatchExact(b *testing.B) {
 	value := func(i int) string { return fmt.Sprintf("/api/v1/items/%06d", i) }
 	for _, n := range []int{10, 1000, 100_000} {
-		for _, requested := range []int{1024, 65536} {
-			b.Run(fmt.Sprintf("%d/requests=%d", n, requested), func(b *testing.B) {
-				d, requests := rulesAndRequests(n, requested, value, value)
+		for _, requestCount := range []int{1024, 65536} {
+			b.Run(fmt.Sprintf("%d/requests=%d", n, requestCount), func(b *testing.B) {
+				d, requests := rulesAndRequests(n, requestCount, value, value)
 				benchmarkMatch(b, d, requests, true)
 			})
 		}

@@ -11,11 +11,11 @@ import (
 type Changes struct {
 	Added, Changed, Removed []string
 
-	// NewCounters reports that a changed limit starts new counters.
+	// NewCounters reports that a changed limit counts in new counters, which start at zero.
 	NewCounters bool
 }
 
-// Rules returns the number of descriptors with limits in force.
+// Rules returns the number of rules, which are the descriptors with limits in force.
 func (c *Config) Rules() int {
 	count := 0
 	c.EachRule(func(*Rule) { count++ })
@@ -31,7 +31,7 @@ func (c *Config) EachRule(f func(*Rule)) {
 	})
 }
 
-// ChangesFrom returns the difference of c from old. A nil old has no descriptors.
+// ChangesFrom returns the changes that turn old into c. If old is nil, all descriptors of c are added.
 func (c *Config) ChangesFrom(old *Config) Changes {
 	var changes Changes
 	c.eachChange(old, func(changed, previous *node, p path) {
@@ -48,7 +48,8 @@ func (c *Config) ChangesFrom(old *Config) Changes {
 	return changes
 }
 
-// ValueChange is a change of the limits of a path. Old is empty for an added path, and New for a removed path.
+// ValueChange is a change of the limits at a path. Old and New are the limits in words, such as "100 per minute". Old is
+// empty for an added path, and New is empty for a removed path.
 type ValueChange struct{ Path, Old, New string }
 
 // String returns `shop > tenant: 100 per minute → 0 per minute`.
@@ -59,7 +60,7 @@ func (v ValueChange) String() string {
 	return v.Path + ": " + v.Old + " → " + v.New
 }
 
-// ValueChangesFrom returns the changed limits of c with their values in old, removed limits last.
+// ValueChangesFrom returns the changes that turn old into c, with the limits in words. Removed paths come last.
 func (c *Config) ValueChangesFrom(old *Config) (values []ValueChange) {
 	c.eachChange(old, func(changed, previous *node, p path) {
 		v := ValueChange{Path: p.String()}
@@ -74,7 +75,8 @@ func (c *Config) ValueChangesFrom(old *Config) (values []ValueChange) {
 	return values
 }
 
-// eachChange calls f with each path whose limits differ in c and old. A node can be nil or without limits.
+// eachChange calls f with each path that has other limits in c than in old. changed is the node of c, and previous is the
+// node of old. At an added or removed path, one of these nodes is nil or has no limits.
 func (c *Config) eachChange(old *Config, f func(changed, previous *node, p path)) {
 	c.eachPair(old, func(changed, previous *node, p path) {
 		isSame := previous.hasLimits() && (previous.Descriptor == changed.Descriptor ||
@@ -94,9 +96,9 @@ func (c *Config) eachChange(old *Config, f func(changed, previous *node, p path)
 
 func (n *node) hasLimits() bool { return n != nil && len(n.Limits) > 0 }
 
-// eachPair calls f with each node of c, the node of other with the same keys and values, and the path. pair is nil if
-// other has no such node. f gets parents before their children. other can be nil.
-func (c *Config) eachPair(other *Config, f func(n, pair *node, p path)) {
+// eachPair calls f with each node of c. counterpart is the node of other with the same keys and values, or nil. f gets
+// parents before their children. other can be nil.
+func (c *Config) eachPair(other *Config, f func(n, counterpart *node, p path)) {
 	for _, d := range c.domainsInFileOrder {
 		var s *siblingNodes
 		if other != nil && other.domains[d.Name] != nil {
@@ -106,20 +108,20 @@ func (c *Config) eachPair(other *Config, f func(n, pair *node, p path)) {
 	}
 }
 
-func (s *siblingNodes) eachPair(other *siblingNodes, parent path, f func(n, pair *node, p path)) {
+func (s *siblingNodes) eachPair(other *siblingNodes, parent path, f func(n, counterpart *node, p path)) {
 	for i := range s.nodes {
 		letCallsRun(i)
 		n := &s.nodes[i]
 		p := parent.child(n.Descriptor)
-		pair := other.findExact(n.Key, n.Value)
-		f(n, pair, p)
-		// Compare shared children only below the original, unless pair has its own children.
-		if s.ownChildren(n) != nil || n.children != nil && pair != nil && other.ownChildren(pair) != nil {
-			var pairChildren *siblingNodes
-			if pair != nil {
-				pairChildren = pair.children
+		counterpart := other.findExact(n.Key, n.Value)
+		f(n, counterpart, p)
+		// Compare shared children only below the original, unless the counterpart has its own children.
+		if s.ownChildren(n) != nil || n.children != nil && counterpart != nil && other.ownChildren(counterpart) != nil {
+			var otherChildren *siblingNodes
+			if counterpart != nil {
+				otherChildren = counterpart.children
 			}
-			n.children.eachPair(pairChildren, p, f)
+			n.children.eachPair(otherChildren, p, f)
 		}
 	}
 }
@@ -134,7 +136,7 @@ func (c *Config) Hash() string {
 	return c.hash
 }
 
-// EachDescriptor calls f with each descriptor that has limits, in force or not, in file order.
+// EachDescriptor calls f with each descriptor that has limits, in file order. The limits can be off.
 // trail has the descriptors from the root of the domain to the descriptor. f must not keep trail.
 func (c *Config) EachDescriptor(f func(domain string, trail []*limitsfile.Descriptor)) {
 	c.eachPair(nil, func(n, _ *node, p path) {

@@ -33,7 +33,7 @@ descriptors:
 `
 	old, changed := compileFiles(t, before), compileFiles(t, after)
 	assert.Equal(t, 6, old.Rules())
-	assert.Equal(t, 5, changed.Rules(), "with limits in force")
+	assert.Equal(t, 5, changed.Rules(), "a descriptor with limits that are off is no rule")
 	assert.Equal(t, Changes{
 		Added:   []string{"shop > new"},
 		Changed: []string{"shop > edited", "shop > parent > child=x", "shop > parent > child", "shop > metadata"},
@@ -59,7 +59,7 @@ func TestChangesReportNewCounters(t *testing.T) {
 		"share_threshold": {old + "\nshare_threshold: true", true},
 		"a second limit":  {"value: a*\nrate_limits: [{unit: hour, requests_per_unit: 1}, {unit: day, requests_per_unit: 1}]", true},
 	} {
-		changes := compileFiles(t, one(test.changed)).ChangesFrom(compileFiles(t, one(old)))
+		changes := compileFiles(t, oneDescriptor(test.changed)).ChangesFrom(compileFiles(t, oneDescriptor(old)))
 		assert.Equal(t, Changes{Changed: []string{"d > k=a*"}, NewCounters: test.newCounters}, changes, name)
 	}
 }

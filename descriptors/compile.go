@@ -16,7 +16,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// letCallsRun lets waiting calls run after each 100 descriptors of a list. 100 descriptors take about 0.1 ms.
+// letCallsRun yields the processor to waiting calls after each 100 descriptors of a list. i is the index of a descriptor.
+// 100 descriptors take about 0.1 ms.
 func letCallsRun(i int) {
 	if i%100 == 99 {
 		runtime.Gosched()
@@ -51,7 +52,7 @@ type path struct {
 	trail         []*limitsfile.Descriptor
 }
 
-// child returns the path to d below p. The result is valid until the next call for p.
+// child returns the path to d below p. The next call of child for p can overwrite the result.
 func (p path) child(d *limitsfile.Descriptor) path {
 	p.trail = append(p.trail, d)
 	return p
@@ -65,8 +66,8 @@ func (c *compiler) compile(list []*limitsfile.Descriptor, parent path) siblingNo
 	for i, d := range list {
 		letCallsRun(i)
 		n, p := &s.nodes[i], parent.child(d)
-		if off := d.OffSwitch(); off != nil {
-			n.offSwitch, c.hasOffSwitch = &OffSwitch{p.String(), off.Notes}, true
+		if override := d.OffSwitch(); override != nil {
+			n.offSwitch, c.hasOffSwitch = &OffSwitch{p.String(), override.Notes}, true
 		}
 		n.rule = c.newRule(d, p)
 		original := s.originalOf(d)
@@ -83,6 +84,7 @@ func (c *compiler) compile(list []*limitsfile.Descriptor, parent path) siblingNo
 	return s
 }
 
+// newRule returns the rule of d, or nil if no limit of d is in force.
 func (c *compiler) newRule(d *limitsfile.Descriptor, p path) *Rule {
 	var limits []*RateLimit
 	for _, l := range d.Limits {
@@ -107,7 +109,8 @@ func (c *compiler) newRule(d *limitsfile.Descriptor, p path) *Rule {
 // hasHolds reports whether l has holds, even if l is off, because callers still release the holds that they have.
 func hasHolds(l *limitsfile.Limit) bool { return !l.Unlimited && l.Limit.Algorithm.HasHolds() }
 
-// sharedValues returns Rule.sharedValues. The text of a condition starts with a =, so no pattern has the same text.
+// sharedValues returns the field sharedValues of the rule at the end of trail. The text of a condition gets a = at its
+// start, which patterns have only escaped, so no pattern has the same text.
 func sharedValues(trail []*limitsfile.Descriptor) []string {
 	patterns := limitsfile.CounterPatterns(trail)
 	if len(patterns) == 0 {
@@ -138,7 +141,7 @@ func (c responses) newRateLimit(l *limitsfile.Limit) *RateLimit {
 	return r
 }
 
-// responses has the current_limit of responses. Limits with the same Limit and name share a current_limit.
+// responses has the messages current_limit of responses. Limits with the same Limit and name share a message.
 type responses map[responseKey]*rlsv3.RateLimitResponse_RateLimit
 
 type responseKey struct {

@@ -28,12 +28,13 @@ descriptors:
 - {key: plan, DAY, descriptors: [{key: size, cel: "entries.plan == 'free' && int(value) > 10", DAY}, {key: size, DAY}]}
 `
 
-func withDay(yaml string) string {
+// expandDay replaces each DAY in yaml by a limit of 1 per day.
+func expandDay(yaml string) string {
 	return strings.ReplaceAll(yaml, "DAY", "rate_limit: {unit: day, requests_per_unit: 1}")
 }
 
 func TestConditionsComeAfterExactValuesAndBeforePatterns(t *testing.T) {
-	d := compileFiles(t, withDay(conditions)).Domain("d")
+	d := compileFiles(t, expandDay(conditions)).Domain("d")
 	for _, c := range []struct {
 		request []string
 		want    string
@@ -57,7 +58,7 @@ func TestConditionsComeAfterExactValuesAndBeforePatterns(t *testing.T) {
 		{[]string{"plan", "free", "size", "large"}, "plan > size"}, // int fails
 		{[]string{"plan", "gold", "size", "11"}, "plan > size"},
 	} {
-		assert.Equal(t, c.want, matched(d, c.request...), c.request)
+		assert.Equal(t, c.want, matchedPath(d, c.request...), c.request)
 		trace := d.Trace(entries(c.request...))
 		assert.Equal(t, d.Match(entries(c.request...)), trace.Rule, c.request)
 		for _, step := range trace.Steps {
@@ -70,8 +71,8 @@ func TestConditionsComeAfterExactValuesAndBeforePatterns(t *testing.T) {
 	}
 }
 
-func TestCounterOfAConditionIsOfTheValueOrShared(t *testing.T) {
-	c := compileFiles(t, withDay(`domain: d
+func TestEachValueOfAConditionHasItsCounterUnlessShared(t *testing.T) {
+	c := compileFiles(t, expandDay(`domain: d
 descriptors:
 - {key: ip, cidr: [10.0.0.0/8], DAY}
 - {key: ip, not: {in: [a|b, c*]}, share_threshold: true, DAY}
@@ -83,7 +84,7 @@ descriptors:
 }
 
 func TestMetricsOfAConditionHaveItsText(t *testing.T) {
-	c := compileFiles(t, withDay(`domain: d
+	c := compileFiles(t, expandDay(`domain: d
 descriptors:
 - {key: ip, cidr: [10.0.0.0/8], DAY}
 - {key: user, prefix: a, value_to_metric: true, DAY}
@@ -96,11 +97,11 @@ descriptors:
 	assert.False(t, c.Match(entries("ip", "10.1.1.1")).MetricKeyVaries())
 }
 
-func TestChangedListIsAChange(t *testing.T) {
+func TestChangedListFileChangesTheRule(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "deny.txt")
 	compileList := func(list string) *Config {
 		require.NoError(t, os.WriteFile(path, []byte(list), 0o600))
-		set, err := limitsfile.Parse([]limitsfile.File{{Name: path + ".yaml", Data: []byte(withDay("domain: d\ndescriptors: [{key: ip, in: {file: deny.txt}, DAY}]"))}},
+		set, err := limitsfile.Parse([]limitsfile.File{{Name: path + ".yaml", Data: []byte(expandDay("domain: d\ndescriptors: [{key: ip, in: {file: deny.txt}, DAY}]"))}},
 			limitsfile.Options{ReadList: os.ReadFile})
 		require.NoError(t, err)
 		return Compile(set)
@@ -113,7 +114,7 @@ func TestChangedListIsAChange(t *testing.T) {
 }
 
 func TestFailedExpressionDoesNotMatchAndIsObserved(t *testing.T) {
-	c := compileFiles(t, withDay(`domain: d
+	c := compileFiles(t, expandDay(`domain: d
 descriptors:
 - {key: size, not: {cel: int(value) > 10}, DAY}
 - {key: size, DAY}
@@ -122,10 +123,10 @@ descriptors:
 	store := &Store{Observer: observer}
 	store.Set(c)
 	d := store.Load().Domain("d")
-	assert.Equal(t, "size=not cel(int(value) > 10)", matched(d, "size", "9"))
-	assert.Equal(t, "size", matched(d, "size", "11"))
+	assert.Equal(t, "size=not cel(int(value) > 10)", matchedPath(d, "size", "9"))
+	assert.Equal(t, "size", matchedPath(d, "size", "11"))
 	assert.Empty(t, observer.texts)
-	assert.Equal(t, "size", matched(d, "size", "large"))
+	assert.Equal(t, "size", matchedPath(d, "size", "large"))
 	require.Len(t, observer.texts, 1)
 	assert.Contains(t, observer.texts[0], "d size=not cel(int(value) > 10): type conversion error")
 
@@ -135,7 +136,7 @@ descriptors:
 	assert.Len(t, observer.texts, 1, "a trace is not observed")
 }
 
-// failureObserver keeps the failures of expressions.
+// failureObserver records the conditions that failed or were not tested.
 type failureObserver struct{ texts []string }
 
 func (o *failureObserver) ExpressionFailed(domain string, d *limitsfile.Descriptor, err error) {
@@ -147,15 +148,15 @@ func (o *failureObserver) ConditionNotTested(domain string, d *limitsfile.Descri
 }
 
 func TestConditionMatchDoesNotAllocate(t *testing.T) {
-	d := compileFiles(t, withDay(conditions)).Domain("d")
+	d := compileFiles(t, expandDay(conditions)).Domain("d")
 	for _, request := range [][]string{{"ip", "10.1.2.3"}, {"ip", "2001:db8::1"}, {"method", "GET"}, {"version", "v1"}} {
 		es := entries(request...)
 		assert.Zero(t, testing.AllocsPerRun(100, func() { d.Match(es) }), request)
 	}
 }
 
-// BenchmarkMatchCondition measures a match of each kind of condition. "exact" is the same match
-// without a condition, and "beside" is an exact match beside conditions.
+// BenchmarkMatchCondition measures a match of each kind of condition. "exact" measures an exact match in a
+// file without conditions, and "beside" measures an exact match in a file with a condition.
 func BenchmarkMatchCondition(b *testing.B) {
 	var addresses, values strings.Builder
 	for i := range 100_000 {
@@ -182,7 +183,7 @@ func BenchmarkMatchCondition(b *testing.B) {
 			if bench.name != "exact" {
 				yaml += "- {key: k, cidr: [172.16.0.0/12], DAY}\n"
 			}
-			set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte(withDay(yaml))}}, limitsfile.Options{ReadList: read})
+			set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte(expandDay(yaml))}}, limitsfile.Options{ReadList: read})
 			require.NoError(b, err)
 			benchmarkMatch(b, Compile(set).Domain("d"), [][]*ratelimitv3.RateLimitDescriptor_Entry{entries("k", bench.value)}, true)
 		})

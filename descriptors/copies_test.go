@@ -10,10 +10,10 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// withCopies compiles a file with a copy of its last descriptor for the value "one", as an override makes it.
-// change changes the copy.
-func withCopies(t *testing.T, yaml string, change func(*limitsfile.Descriptor)) *Config {
-	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(withDay(yaml))}}, limitsfile.Options{})
+// compileWithCopy compiles a file, and adds a copy of its last descriptor for the value "one", as an override does.
+// change changes the copy. change can be nil.
+func compileWithCopy(t *testing.T, yaml string, change func(*limitsfile.Descriptor)) *Config {
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(expandDay(yaml))}}, limitsfile.Options{})
 	require.NoError(t, err)
 	list := set.Domains[0].Descriptors
 	original := list[len(list)-1]
@@ -26,61 +26,64 @@ func withCopies(t *testing.T, yaml string, change func(*limitsfile.Descriptor)) 
 	return Compile(set)
 }
 
-func paths(c *Config) (all []string) {
-	c.EachRule(func(r *Rule) { all = append(all, strings.TrimPrefix(r.Path, "d > ")) })
-	return all
+// rulePaths returns the paths of all rules without the domain.
+func rulePaths(c *Config) (paths []string) {
+	c.EachRule(func(r *Rule) { paths = append(paths, strings.TrimPrefix(r.Path, "d > ")) })
+	return paths
 }
 
-const copied = `domain: d
+const tenantFile = `domain: d
 descriptors:
 - {key: tenant, DAY, descriptors: [{key: path, DAY}, {key: user, DAY}]}
 `
 
 func TestCopyForOneValueHasTheRulesBelowItsOriginal(t *testing.T) {
-	other := compileFiles(t, withDay(`domain: d
+	other := compileFiles(t, expandDay(`domain: d
 descriptors: [{key: other, DAY, descriptors: [{key: x, DAY}]}]`)).Domain("d").Source().Descriptors[0].Descriptors
 	for _, c := range []struct {
 		name, yaml string
 		change     func(*limitsfile.Descriptor)
-		rules      []string // of the Config
-		below      []string // of these keys below the copy
+		rules      []string // the paths of all rules
+		copyKeys   []string // the keys of the rules that requests match below the copy
 	}{
-		{"the same list", copied, nil, []string{"tenant", "tenant > path", "tenant > user", "tenant=one"}, []string{"path", "user"}},
-		{"another list", copied, func(d *limitsfile.Descriptor) { d.Descriptors = other }, []string{"tenant", "tenant > path", "tenant > user", "tenant=one", "tenant=one > x"}, []string{"x"}},
-		{"no list", copied, func(d *limitsfile.Descriptor) { d.Descriptors = nil }, []string{"tenant", "tenant > path", "tenant > user", "tenant=one"}, nil},
-		{"a list only below the copy", "domain: d\ndescriptors: [{key: tenant, DAY}]", func(d *limitsfile.Descriptor) { d.Descriptors = other }, []string{"tenant", "tenant=one", "tenant=one > x"}, []string{"x"}},
+		{"the same children", tenantFile, nil, []string{"tenant", "tenant > path", "tenant > user", "tenant=one"}, []string{"path", "user"}},
+		{"other children", tenantFile, func(d *limitsfile.Descriptor) { d.Descriptors = other }, []string{"tenant", "tenant > path", "tenant > user", "tenant=one", "tenant=one > x"}, []string{"x"}},
+		{"no children", tenantFile, func(d *limitsfile.Descriptor) { d.Descriptors = nil }, []string{"tenant", "tenant > path", "tenant > user", "tenant=one"}, nil},
+		{"children only below the copy", "domain: d\ndescriptors: [{key: tenant, DAY}]", func(d *limitsfile.Descriptor) { d.Descriptors = other }, []string{"tenant", "tenant=one", "tenant=one > x"}, []string{"x"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			config := withCopies(t, c.yaml, c.change)
-			assert.Equal(t, c.rules, paths(config), "shared rules are listed once")
+			config := compileWithCopy(t, c.yaml, c.change)
+			assert.Equal(t, c.rules, rulePaths(config), "shared rules are listed once")
 			for _, key := range []string{"path", "user", "x"} {
 				rule := config.Domain("d").Match(entries("tenant", "one", key, "v"))
-				assert.Equal(t, strings.Contains(strings.Join(c.below, " "), key), rule != nil, key)
+				assert.Equal(t, strings.Contains(strings.Join(c.copyKeys, " "), key), rule != nil, key)
 			}
 		})
 	}
 }
 
 func TestChangesBelowACopyAreListed(t *testing.T) {
-	changed := strings.Replace(copied, "{key: user, DAY}", "{key: user, rate_limit: {unit: day, requests_per_unit: 2}}", 1)
-	own := func(c *Config) func(*limitsfile.Descriptor) {
+	changed := strings.Replace(tenantFile, "{key: user, DAY}", "{key: user, rate_limit: {unit: day, requests_per_unit: 2}}", 1)
+	// withChildrenOf returns a function that gives a copy the children of the first descriptor of c.
+	withChildrenOf := func(c *Config) func(*limitsfile.Descriptor) {
 		list := c.Domain("d").Source().Descriptors[0].Descriptors
 		return func(d *limitsfile.Descriptor) { d.Descriptors = list }
 	}
-	shared, ownList := withCopies(t, copied, nil), withCopies(t, copied, own(compileFiles(t, withDay(changed))))
+	sharedChildren := compileWithCopy(t, tenantFile, nil)
+	ownChildren := compileWithCopy(t, tenantFile, withChildrenOf(compileFiles(t, expandDay(changed))))
 	for _, c := range []struct {
 		name     string
 		old, new *Config
 		want     Changes
 	}{
-		{"both share", shared, withCopies(t, copied, nil), Changes{}},
-		{"the original", shared, withCopies(t, changed, nil), Changes{Changed: []string{"d > tenant > user"}}},
-		{"to a list of its own", shared, ownList, Changes{Changed: []string{"d > tenant=one > user"}}},
-		{"from a list of its own", ownList, shared, Changes{Changed: []string{"d > tenant=one > user"}}},
-		{"the copy is new", compileFiles(t, withDay(copied)), shared, Changes{Added: []string{"d > tenant=one"}}},
-		{"the copy is gone", shared, compileFiles(t, withDay(copied)), Changes{Removed: []string{"d > tenant=one"}}},
+		{"equal files", sharedChildren, compileWithCopy(t, tenantFile, nil), Changes{}},
+		{"a shared child changes", sharedChildren, compileWithCopy(t, changed, nil), Changes{Changed: []string{"d > tenant > user"}}},
+		{"the copy gets its own children", sharedChildren, ownChildren, Changes{Changed: []string{"d > tenant=one > user"}}},
+		{"the copy loses its own children", ownChildren, sharedChildren, Changes{Changed: []string{"d > tenant=one > user"}}},
+		{"the copy is new", compileFiles(t, expandDay(tenantFile)), sharedChildren, Changes{Added: []string{"d > tenant=one"}}},
+		{"the copy is removed", sharedChildren, compileFiles(t, expandDay(tenantFile)), Changes{Removed: []string{"d > tenant=one"}}},
 		{
-			"the copy with a list of its own is gone", ownList, compileFiles(t, withDay(copied)),
+			"the copy with its own children is removed", ownChildren, compileFiles(t, expandDay(tenantFile)),
 			Changes{Removed: []string{"d > tenant=one", "d > tenant=one > path", "d > tenant=one > user"}},
 		},
 	} {
@@ -88,8 +91,8 @@ func TestChangesBelowACopyAreListed(t *testing.T) {
 	}
 }
 
-func TestIndexFindsWhatMatches(t *testing.T) {
-	list := compileFiles(t, withDay(`domain: d
+func TestIndexFindsExactAndMatchingDescriptors(t *testing.T) {
+	list := compileFiles(t, expandDay(`domain: d
 descriptors:
 - {key: user, value: alice, DAY}
 - {key: user, value: 'a*', DAY}
@@ -101,7 +104,7 @@ descriptors:
 	index := NewIndex(list)
 	for _, c := range []struct {
 		key, value string
-		found      int // -1 for none
+		wantIndex  int // the index in list; -1 if no descriptor is found
 		isExact    bool
 	}{
 		{"user", "alice", 0, true},
@@ -120,10 +123,10 @@ descriptors:
 	} {
 		d, isExact := index.Find(entries("before", "x", c.key, c.value))
 		assert.Equal(t, c.isExact, isExact, "%s=%s", c.key, c.value)
-		if c.found < 0 {
+		if c.wantIndex < 0 {
 			assert.Nil(t, d, "%s=%s", c.key, c.value)
 		} else {
-			assert.Same(t, list[c.found], d, "%s=%s", c.key, c.value)
+			assert.Same(t, list[c.wantIndex], d, "%s=%s", c.key, c.value)
 		}
 	}
 	assert.Same(t, list[5], index.ConditionOnOtherEntries("plan"))
@@ -132,8 +135,8 @@ descriptors:
 	assert.Nil(t, index.ConditionOnOtherEntries("other"))
 }
 
-func TestQuotaModeIsThatOfTheMatch(t *testing.T) {
-	d := compileFiles(t, withDay(`domain: d
+func TestQuotaModeComesFromTheMatchingDescriptor(t *testing.T) {
+	d := compileFiles(t, expandDay(`domain: d
 descriptors:
 - {key: quota, quota_mode: true, DAY}
 - {key: off, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1, enabled: false}}
@@ -144,7 +147,7 @@ descriptors:
 	for _, c := range []struct {
 		key, value string
 		want       bool
-	}{{"quota", "x", true}, {"off", "x", true}, {"plain", "x", false}, {"none", "x", false}, {"untested", "x", true}, {"untested", long, false}} {
+	}{{"quota", "x", true}, {"off", "x", true}, {"plain", "x", false}, {"none", "x", false}, {"untested", "x", true}, {"untested", longValue, false}} {
 		assert.Equal(t, c.want, d.MatchesQuotaMode(new(Budget), entries(c.key, c.value)), "%s=%.9s", c.key, c.value)
 	}
 }

@@ -1,4 +1,5 @@
-// Package descriptors compiles limits files to an immutable Config. A Config finds rules and the names of counters.
+// Package descriptors compiles limits files to an immutable Config. A Config finds the rule for the entries of a request.
+// A rule makes the names of its counters and its metric keys.
 //
 // A wildcard is a descriptor with a * in its key or value. The * matches any number of any characters. This package
 // compares keys and values separately. envoyproxy/ratelimit first joins a key and a value with _, so there the entry
@@ -26,7 +27,7 @@ type Config struct {
 	domainsInFileOrder []*Domain
 
 	shadowMode   *limitsfile.ShadowMode // nil if no switch replaces SHADOW_MODE
-	hasOffSwitch bool                   // a switch has taken limits out of force
+	hasOffSwitch bool                   // a switch has taken some limits out of force
 
 	hashOnce sync.Once
 	hash     string // the result of Hash
@@ -45,10 +46,11 @@ func (c *Config) Domains() []*Domain {
 // ShadowMode returns the switch that replaces SHADOW_MODE, or nil.
 func (c *Config) ShadowMode() *limitsfile.ShadowMode { return c.shadowMode }
 
-// IsShadow reports whether the service answers OK to all requests. setting is SHADOW_MODE.
+// IsShadow reports whether the service answers OK to all requests. setting is the value of SHADOW_MODE, which has an effect
+// only if no switch replaces it.
 func (c *Config) IsShadow(setting bool) bool {
 	if c.shadowMode != nil {
-		return c.shadowMode.On
+		return c.shadowMode.IsOn
 	}
 	return setting
 }
@@ -58,9 +60,10 @@ type Domain struct {
 	Name string
 
 	root   siblingNodes
-	source *limitsfile.Domain
+	source *limitsfile.Domain // the domain before it was compiled
 
-	// requestSpec has the defaults for limits in requests. They have effect if allowsRequestLimits is true.
+	// requestSpec has the defaults for limits that are part of requests. allowsRequestLimits reports whether such limits
+	// have an effect. requestMetrics has the counts of their metrics.
 	requestSpec         limit.Spec
 	allowsRequestLimits bool
 	requestMetrics      Attachment
@@ -77,8 +80,8 @@ func (d *Domain) Match(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
 	return d.match(&lookup{domain: d}, entries)
 }
 
-// MatchWithin is Match for a descriptor of a call. All descriptors of the call share b. If b has too few steps left to
-// test a descriptor that can deny, MatchWithin returns UntestedRule, which denies.
+// MatchWithin is Match with a Budget that all descriptors of one call share. If b has too few steps left to test a
+// condition that can deny, MatchWithin returns UntestedRule, which denies.
 func (d *Domain) MatchWithin(b *Budget, entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
 	l := lookup{budget: *b, domain: d}
 	rule := d.match(&l, entries)
@@ -86,7 +89,7 @@ func (d *Domain) MatchWithin(b *Budget, entries []*ratelimitv3.RateLimitDescript
 	return rule
 }
 
-// MatchesQuotaMode reports whether entries match a descriptor with quota_mode. The limits need not be in force.
+// MatchesQuotaMode reports whether entries match a descriptor with quota_mode, even if its limits are off.
 func (d *Domain) MatchesQuotaMode(b *Budget, entries []*ratelimitv3.RateLimitDescriptor_Entry) bool {
 	l := lookup{budget: *b}
 	n := d.find(&l, entries)
@@ -120,7 +123,7 @@ func (d *Domain) find(l *lookup, entries []*ratelimitv3.RateLimitDescriptor_Entr
 	return nil
 }
 
-// Rule has the limits of a descriptor. It is immutable once in force.
+// Rule has the limits of a descriptor in a limits file, or the limit that is part of a request. When it is in force, it is immutable.
 type Rule struct {
 	// Path is the path to the rule in its file: `shop > service=checkout > path`.
 	Path string
@@ -130,17 +133,18 @@ type Rule struct {
 
 	limitsfile.RuleFields
 
-	// HasHolds reports whether a limit has holds. Refunds then only release holds.
+	// HasHolds reports whether a limit of the descriptor has holds. Then a refund only releases holds.
 	HasHolds bool
 
-	// sharedValues has a text for each entry: the escaped pattern or condition that replaces the value in the name of
-	// the counter, or "" if the name has the value. It is nil without share_threshold.
+	// sharedValues has a text for each entry of a request: the escaped pattern or condition that replaces the value in the
+	// name of the counter, such as "/api/*". The text is "" if the name has the value. sharedValues is nil if no descriptor
+	// has share_threshold.
 	sharedValues []string
 
 	isUntested bool // the rule is the UntestedRule of its domain
 
 	enforcement enforcement
-	metricKey   *metricKey
+	metricKey   *metricKey // nil for the limit of a request
 }
 
 // ExceedsMaxHits reports whether n hits are more than MaxHits.
@@ -158,7 +162,7 @@ func AdjustHitsForHolds(l *limit.Limit, n int64) int64 {
 	return max(n, -limit.MaxHits+1)
 }
 
-// RateLimit is one limit of a rule. It is immutable once in force.
+// RateLimit is one limit of a rule. When it is in force, it is immutable.
 type RateLimit struct {
 	*limit.Limit // nil if Unlimited
 	Unlimited    bool
@@ -178,10 +182,11 @@ type RateLimit struct {
 
 // Observer gets the events of limits in force. Calls may overlap. Each method must return at once.
 type Observer interface {
-	// ExpressionFailed reports that d did not match because the evaluation of its expression failed.
+	// ExpressionFailed reports that d did not match, because its expression failed with err.
 	ExpressionFailed(domain string, d *limitsfile.Descriptor, err error)
 
-	// ConditionNotTested reports d, the first descriptor of a call with a condition that exceeds the Budget.
+	// ConditionNotTested reports that the condition of d was not tested, because the Budget of the call was spent. For each
+	// descriptor of a request, only the first such d is reported.
 	ConditionNotTested(domain string, d *limitsfile.Descriptor)
 }
 
@@ -210,7 +215,7 @@ func (s *Store) Set(c *Config) {
 	s.config.Store(c)
 }
 
-// Attachment keeps a value of an observer with a limit. It is safe for concurrent use.
+// Attachment keeps a value that an observer attaches to a limit. It is safe for concurrent use.
 type Attachment struct{ value atomic.Value }
 
 // Load returns the value, or nil before the first Store.
@@ -222,13 +227,13 @@ func (a *Attachment) Store(value any) { a.value.Store(value) }
 // Budget bounds the work of the conditions of one call. Its zero value is a full budget.
 type Budget = condition.Budget
 
-// ErrNotTested is the Failure of a Candidate with a condition that needs more steps than the Budget has left.
+// ErrNotTested is the Failure of a Candidate if the Budget has too few steps left to test its condition.
 var ErrNotTested = condition.ErrNotTested
 
 // lookup is the state of one search for the rule of a descriptor.
 type lookup struct {
 	budget Budget
-	domain *Domain // its observer gets the conditions that fail; nil if nobody observes the search
+	domain *Domain // the observer of domain gets the conditions that fail; nil if nobody observes the search
 
 	untestedNodes []*node // the nodes with conditions that were not tested, because the budget was spent
 	isDenied      bool    // a node of untestedNodes can deny, so the descriptor is denied
@@ -236,10 +241,10 @@ type lookup struct {
 
 // addUntested records that the condition of n was not tested.
 //
-// If n can deny, the descriptor is denied, so that no client can avoid the limits of n, or of stricter
-// siblings, with a long value. If n can't deny, n does not match, so its siblings can still deny.
+// If n can deny, the descriptor of the request is denied. Otherwise a client could avoid the limits of n, or of stricter
+// siblings, with a long value. If n can't deny, n does not match, so siblings of n can still match and deny.
 func (l *lookup) addUntested(n *node) {
-	if slices.Contains(l.untestedNodes, n) { // an earlier comparison has added n
+	if slices.Contains(l.untestedNodes, n) { // the search has tried n before
 		return
 	}
 	l.untestedNodes = append(l.untestedNodes, n)
@@ -249,6 +254,7 @@ func (l *lookup) addUntested(n *node) {
 	}
 }
 
+// canDeny reports whether r, or a rule in or below children, can deny. r and children can be nil.
 func canDeny(r *Rule, children *siblingNodes) bool {
 	if r != nil && !r.ShadowMode && slices.ContainsFunc(r.Limits, func(l *RateLimit) bool { return !l.Unlimited }) {
 		return true
@@ -256,7 +262,7 @@ func canDeny(r *Rule, children *siblingNodes) bool {
 	return children != nil && slices.ContainsFunc(children.nodes, func(n node) bool { return n.canDeny })
 }
 
-// untestedLimit denies all hits, even if Redis fails.
+// untestedLimit is the limit of all UntestedRules. It admits 0 requests per second, and denies while Redis fails.
 var untestedLimit = func() *limit.Limit {
 	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Unit: limit.Second, OnBackendFailure: limit.FailDeny})
 	if err != nil {
@@ -265,7 +271,7 @@ var untestedLimit = func() *limit.Limit {
 	return l
 }()
 
-// newUntestedRule returns the rule of UntestedRule. All its descriptors share one counter and one metric key.
+// newUntestedRule returns the UntestedRule of a domain. All descriptors with this rule share one counter and one metric key.
 func newUntestedRule(domain string) *Rule {
 	l := &RateLimit{Limit: untestedLimit, Metrics: new(Attachment), Response: newResponse(untestedLimit, "")}
 	return &Rule{Path: fields.Printable(domain) + " > a condition that was not tested", Limits: []*RateLimit{l}, isUntested: true}

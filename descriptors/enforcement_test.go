@@ -17,7 +17,7 @@ func TestEnforcementGrowsWithItsPercentage(t *testing.T) {
 		key := rapid.SliceOf(rapid.Byte()).Draw(t, "key")
 		few, many := &Rule{enforcement: newEnforcement(small)}, &Rule{enforcement: newEnforcement(large)}
 		if !few.InShadow(key) {
-			assert.False(t, many.InShadow(key), "a key that %v %% has", small)
+			assert.False(t, many.InShadow(key), "%v %% of the keys include this key", small)
 		}
 	})
 }
@@ -38,7 +38,7 @@ func TestEnforcementHasItsShareOfTheKeys(t *testing.T) {
 }
 
 // Replicas of all versions must choose the same keys.
-func TestEnforcementChoosesTheseKeys(t *testing.T) {
+func TestAllVersionsEnforceTheSameKeys(t *testing.T) {
 	rule := &Rule{enforcement: newEnforcement(10)}
 	var enforced []int
 	for i := range 40 {

@@ -14,10 +14,10 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// Any file compiles, or has problems that can be shown. A Config can be matched and printed.
+// Each file compiles, or has problems that can be shown. Requests can be matched with each Config, and it can be printed.
 func FuzzCompile(f *testing.F) {
-	f.Add([]byte(printed), true)
-	f.Add([]byte(one("value: a*b\n"+tenAMinute)), false)
+	f.Add([]byte(exampleFile), true)
+	f.Add([]byte(oneDescriptor("value: a*b\n"+tenAMinute)), false)
 	f.Add([]byte("domain: d\ndescriptors: &a\n- {<<: {key: k}, descriptors: *a, metadata: {x: [1.5, ~]}}"), false)
 	f.Fuzz(func(t *testing.T, data []byte, merge bool) {
 		files := []limitsfile.File{{Name: "a", Data: data}, {Name: "b", Data: []byte("domain: d\ndescriptors: [{key: b}]")}}
@@ -50,14 +50,14 @@ func FuzzCompile(f *testing.F) {
 	})
 }
 
-// checkSiblings checks that every rule is matched by its own key and value, and that its responses can be sent.
+// checkSiblings checks that the key and value of each rule match this rule, and that responses about the rule can be sent.
 func checkSiblings(t *testing.T, d *Domain, s *siblingNodes, parent path, parentEntries []*ratelimitv3.RateLimitDescriptor_Entry) {
 	for i := range s.nodes {
 		n := &s.nodes[i]
-		at := parent.child(n.Descriptor)
+		nodePath := parent.child(n.Descriptor)
 		entryList := append(parentEntries[:len(parentEntries):len(parentEntries)], entries(n.Key, n.Value)...)
 		if got := s.find(entryList, &lookup{}); got != n && (n.Value != "" || got == nil || !got.WildcardKey && !got.HasManyValues()) && n.Condition == nil {
-			t.Fatalf("%s: got %v for its own key and value", at, got)
+			t.Fatalf("%s: got %v for its own key and value", nodePath, got)
 		}
 		if r := n.rule; r != nil {
 			r.AppendKey(nil, d.Name, entryList)
@@ -65,8 +65,8 @@ func checkSiblings(t *testing.T, d *Domain, s *siblingNodes, parent path, parent
 			if path := r.MetricPath(entryList); !r.MetricKeyVaries() && path != r.Path {
 				t.Fatalf("got %q, want %q", path, r.Path)
 			}
-			if others := r.OtherEntries(entryList, "other"); len(others) != len(entryList) {
-				t.Fatalf("%s: got %d entries, want %d", at, len(others), len(entryList))
+			if replaced := r.ReplaceVaryingTexts(entryList, "other"); len(replaced) != len(entryList) {
+				t.Fatalf("%s: got %d entries, want %d", nodePath, len(replaced), len(entryList))
 			}
 			for _, limit := range r.Limits {
 				if _, err := proto.Marshal(limit.Response); err != nil {
@@ -78,12 +78,12 @@ func checkSiblings(t *testing.T, d *Domain, s *siblingNodes, parent path, parent
 			}
 		}
 		if n.children != nil {
-			checkSiblings(t, d, n.children, at, entryList)
+			checkSiblings(t, d, n.children, nodePath, entryList)
 		}
 	}
 }
 
-// naiveMatch reports whether pattern, in which * stands for any text, matches text.
+// naiveMatch reports whether pattern matches text. It is a simple but slow form of Pattern.Match.
 func naiveMatch(pattern, text string) bool {
 	if pattern == "" {
 		return text == ""
@@ -94,35 +94,35 @@ func naiveMatch(pattern, text string) bool {
 	return text != "" && text[0] == pattern[0] && naiveMatch(pattern[1:], text[1:])
 }
 
-// wildcards.first returns the same with filters, without filters, and as naiveMatch.
+// wildcards.first finds the same wildcard with filters and without filters: the first wildcard that matches by naiveMatch.
 func FuzzWildcard(f *testing.F) {
 	f.Add("a*b", "axb", "k")
 	f.Add("*\x00a*\x00*b\x00a**b\x00*ab*ab*", "aabab", "*")
 	f.Add("/api/*\x00/api/v1/*\x00*v1*\x00*/v1/x\x00/api*x", "/api/v1/x", "k*")
 	f.Fuzz(func(t *testing.T, patterns, text, key string) {
 		if len(patterns) > 64 || len(text) > 64 || len(key) > 64 || strings.Count(patterns, "*") > 10 {
-			return // the naive way takes too long
+			return // naiveMatch would take too long
 		}
 		var w wildcards
-		var first string
-		found := false
+		var want string // the first pattern that matches text
+		hasMatch := false
 		for i, p := range strings.Split(patterns, "\x00") {
-			g, kg := limitsfile.NewPattern(p), limitsfile.NewPattern(key)
-			w.add(wildcard{kg, g, i, &node{Descriptor: &limitsfile.Descriptor{Value: p}}})
-			if match := naiveMatch(p, text); match != g.Match(text) {
-				t.Fatalf("%q matches %q: %v", p, text, !match)
-			} else if match && !found {
-				first, found = p, true
+			valuePattern, keyPattern := limitsfile.NewPattern(p), limitsfile.NewPattern(key)
+			w.add(wildcard{keyPattern, valuePattern, i, &node{Descriptor: &limitsfile.Descriptor{Value: p}}})
+			if matches := naiveMatch(p, text); matches != valuePattern.Match(text) {
+				t.Fatalf("%q matches %q: %v", p, text, !matches)
+			} else if matches && !hasMatch {
+				want, hasMatch = p, true
 			}
 		}
-		for _, filtered := range []bool{false, true} {
-			if filtered {
+		for _, hasFilters := range []bool{false, true} {
+			if hasFilters {
 				w.addFilters()
 			}
 			for _, k := range []string{key, strings.ReplaceAll(key, "*", ""), strings.ReplaceAll(key, "*", "xy")} {
 				got := w.first(k, text, 1<<30)
-				if (got != nil) != found || found && got.node.Value != first {
-					t.Fatalf("first of %q for %q: got %v, want %q", patterns, text, got, first)
+				if (got != nil) != hasMatch || hasMatch && got.node.Value != want {
+					t.Fatalf("first of %q for %q: got %v, want %q", patterns, text, got, want)
 				}
 			}
 		}
@@ -173,7 +173,7 @@ func decodeKey(key []byte) (domain string, kv []string, err error) {
 	return domain, kv, nil
 }
 
-// A key can be decoded, so different entries have different keys.
+// The domain and the entries can be read from a key, so different entries have different keys.
 func FuzzAppendKey(f *testing.F) {
 	f.Add("d", "k", "v", "l", "", uint8(2))
 	f.Add("d|a=b", "a=b|c", "%7C", "*", "\xff\x00 ü", uint8(2))

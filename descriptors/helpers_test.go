@@ -10,7 +10,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// entries returns a request descriptor of keys and values in turn.
+// entries returns the entries of a request descriptor. kv has keys and values in turn.
 func entries(kv ...string) []*ratelimitv3.RateLimitDescriptor_Entry {
 	var es []*ratelimitv3.RateLimitDescriptor_Entry
 	for i := 0; i+1 < len(kv); i += 2 {
@@ -19,21 +19,21 @@ func entries(kv ...string) []*ratelimitv3.RateLimitDescriptor_Entry {
 	return es
 }
 
-// compileFiles compiles limits files that must be right.
+// compileFiles compiles valid limits files.
 func compileFiles(t testing.TB, files ...string) *Config {
 	t.Helper()
-	var all []limitsfile.File
+	var limitsFiles []limitsfile.File
 	for _, yaml := range files {
-		all = append(all, limitsfile.File{Name: "limits.yaml", Data: []byte(yaml)})
+		limitsFiles = append(limitsFiles, limitsfile.File{Name: "limits.yaml", Data: []byte(yaml)})
 	}
-	set, err := limitsfile.Parse(all, limitsfile.Options{})
+	set, err := limitsfile.Parse(limitsFiles, limitsfile.Options{})
 	require.NoError(t, err)
 	return Compile(set)
 }
 
 const tenAMinute = "rate_limit: {unit: minute, requests_per_unit: 10}"
 
-// one returns a file with one descriptor, whose fields are given.
-func one(fields string) string {
+// oneDescriptor returns a limits file with one descriptor, which has the key k and these fields.
+func oneDescriptor(fields string) string {
 	return "domain: d\ndescriptors:\n  - key: k\n    " + strings.ReplaceAll(fields, "\n", "\n    ") + "\n"
 }

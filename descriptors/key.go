@@ -7,10 +7,10 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
 
-// AppendKey appends the name of the counter of r for entries: domain|key=value|key=value. With share_threshold, the
-// name has the pattern, or a = and the condition, in place of the value. Special bytes are escaped as %XX.
+// AppendKey appends the name of the counter of r for entries: domain|key=value|key=value. In place of the value of a
+// descriptor with share_threshold, the name has the pattern, or a = and the condition. Special bytes are escaped as %XX.
 //
-// The name does not contain the Tag of a limit. Limits with the same Tag and name share a counter.
+// All limits of r have the same name. A counter is identified by this name and by the Tag of the limit.
 func (r *Rule) AppendKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
 	dst = appendEscaped(dst, domain, &escapedInValue)
 	if r.isUntested {
@@ -29,18 +29,19 @@ func (r *Rule) AppendKey(dst []byte, domain string, entries []*ratelimitv3.RateL
 	return dst
 }
 
-// AppendCutKey is AppendKey for a rule without share_threshold. When dst has no free capacity, it cuts the name off.
+// AppendCutKey is AppendKey for a rule without share_threshold. It never allocates: if the name is longer than the free
+// capacity of dst, it appends only the start of the name.
 func AppendCutKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
-	appendMark := func(mark byte) {
+	appendSeparator := func(separator byte) {
 		if len(dst) < cap(dst) {
-			dst = append(dst, mark)
+			dst = append(dst, separator)
 		}
 	}
 	dst = appendCut(dst, domain)
 	for i := 0; i < len(entries) && len(dst) < cap(dst); i++ {
-		appendMark('|')
+		appendSeparator('|')
 		dst = appendCut(dst, entries[i].GetKey())
-		appendMark('=')
+		appendSeparator('=')
 		dst = appendCut(dst, entries[i].GetValue())
 	}
 	return dst
@@ -49,14 +50,15 @@ func AppendCutKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDes
 // appendCut appends s, escaped as a value, until dst has no free capacity.
 func appendCut(dst []byte, s string) []byte {
 	for i := 0; i < len(s) && len(dst) < cap(dst); i++ {
-		var memory [3]byte
-		escaped := appendEscaped(memory[:0], s[i:i+1], &escapedInValue)
+		var buffer [3]byte // an escaped byte has 3 bytes: %XX
+		escaped := appendEscaped(buffer[:0], s[i:i+1], &escapedInValue)
 		dst = append(dst, escaped[:min(len(escaped), cap(dst)-len(dst))]...)
 	}
 	return dst
 }
 
-// escapedInValue and escapedInPattern are true for the bytes that appendEscaped escapes in a value or in a pattern.
+// escapedInValue[c] reports whether appendEscaped escapes the byte c in a value. escapedInPattern is for patterns, which keep
+// their *.
 var escapedInValue, escapedInPattern = func() (value, pattern [256]bool) {
 	for c := range value {
 		value[c] = c <= ' ' || c > '~' || c == '|' || c == '=' || c == '%' || c == '*'
@@ -66,24 +68,25 @@ var escapedInValue, escapedInPattern = func() (value, pattern [256]bool) {
 	return value, pattern
 }()
 
-func appendEscaped(dst []byte, s string, escape *[256]bool) []byte {
+// appendEscaped appends s, with each byte c of isEscaped[c] as %XX.
+func appendEscaped(dst []byte, s string, isEscaped *[256]bool) []byte {
 	const hex = "0123456789ABCDEF"
-	appended := 0
+	rest := 0 // the index of the first byte that is not appended
 	for i := range len(s) {
-		if c := s[i]; escape[c] {
-			dst = append(dst, s[appended:i]...)
+		if c := s[i]; isEscaped[c] {
+			dst = append(dst, s[rest:i]...)
 			dst = append(dst, '%', hex[c>>4], hex[c&15])
-			appended = i + 1
+			rest = i + 1
 		}
 	}
-	return append(dst, s[appended:]...)
+	return append(dst, s[rest:]...)
 }
 
 // enforcement chooses the keys of a rule that can be denied. All replicas choose the same keys. A larger percentage
-// chooses all keys that a smaller percentage chooses.
+// also chooses all keys that a smaller percentage chooses.
 type enforcement struct {
 	percent float64 // 0 means 100
-	end     uint64  // keys with a smaller hash can be denied
+	hashEnd uint64  // keys with a hash below hashEnd can be denied; 0 means all keys
 }
 
 func newEnforcement(percent float64) enforcement {
@@ -93,15 +96,15 @@ func newEnforcement(percent float64) enforcement {
 	return enforcement{percent, uint64(percent / 100 * math.MaxUint64)}
 }
 
-// InShadow reports whether requests pass although the counter with the name key denies them.
+// InShadow reports whether requests pass even if the counter with the name key denies them.
 func (r *Rule) InShadow(key []byte) bool {
-	if r.ShadowMode || r.enforcement.end == 0 {
+	if r.ShadowMode || r.enforcement.hashEnd == 0 {
 		return r.ShadowMode
 	}
-	return xxhash.Sum64(key) >= r.enforcement.end
+	return xxhash.Sum64(key) >= r.enforcement.hashEnd
 }
 
-// EnforcedPercent returns the percentage of the keys that can be denied, above 0.
+// EnforcedPercent returns the percentage of the keys that can be denied: above 0, and at most 100.
 func (r *Rule) EnforcedPercent() float64 {
 	if r.enforcement.percent == 0 {
 		return 100

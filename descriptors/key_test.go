@@ -31,13 +31,13 @@ descriptors:
 		{"special bytes are escaped in the domain", "a|b=%", []string{"k", "v"}, "a%7Cb%3D%25|k=v"},
 		{"a * of the request is escaped", "d", []string{"u", "a*"}, "d|u=a%2A"},
 		{"each value of a wildcard has its counter", "d", []string{"u", "ab"}, "d|u=ab"},
-		{"shared: the pattern", "d", []string{"r", "api/1"}, "d|r=api/*"},
-		{"shared: the text of the pattern", "d", []string{"r", "api/*"}, "d|r=api/*"},
-		{"shared by position", "d", []string{"r", "api/1", "s", "q"}, "d|r=api/*|s=q"},
-		{"shared at two positions", "d", []string{"r", "api/1", "t", "x-y-"}, "d|r=api/*|t=x*y*"},
-		{"shared with a * key: by key", "d", []string{"kw1", "a"}, "d|kw1=*"},
-		{"shared with a * key and a value", "d", []string{"z1", "v"}, "d|z1=v"},
-		{"a pattern is escaped but for its *", "d", []string{"p", "50%|=1"}, "d|p=50%25%7C%3D*"},
+		{"share_threshold: the pattern replaces the value", "d", []string{"r", "api/1"}, "d|r=api/*"},
+		{"share_threshold: a value with the text of the pattern", "d", []string{"r", "api/*"}, "d|r=api/*"},
+		{"share_threshold of a parent only", "d", []string{"r", "api/1", "s", "q"}, "d|r=api/*|s=q"},
+		{"share_threshold of parent and child", "d", []string{"r", "api/1", "t", "x-y-"}, "d|r=api/*|t=x*y*"},
+		{"share_threshold with a * in the key: a counter for each key", "d", []string{"kw1", "a"}, "d|kw1=*"},
+		{"share_threshold with a * in the key, and an exact value", "d", []string{"z1", "v"}, "d|z1=v"},
+		{"special bytes of a pattern are escaped, except its *", "d", []string{"p", "50%|=1"}, "d|p=50%25%7C%3D*"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			es := entries(test.request...)
@@ -47,14 +47,14 @@ descriptors:
 			assert.Equal(t, "x"+test.want, string(r.AppendKey([]byte("x"), test.domain, es)), "appends")
 		})
 	}
-	override := &Rule{}
-	assert.Equal(t, "d", string(override.AppendKey(nil, "d", nil)))
-	assert.Equal(t, "d|r=api/%2A", string(override.AppendKey(nil, "d", entries("r", "api/*"))), "no pattern")
+	requestRule := &Rule{} // the rule of a limit in a request
+	assert.Equal(t, "d", string(requestRule.AppendKey(nil, "d", nil)))
+	assert.Equal(t, "d|r=api/%2A", string(requestRule.AppendKey(nil, "d", entries("r", "api/*"))), "a * of the request is no pattern")
 }
 
 func TestCutKeyIsTheStartOfTheKey(t *testing.T) {
-	long := strings.Repeat("a|ü", 100)
-	for _, kv := range [][]string{{}, {"k", "v"}, {"k", ""}, {"k", long, long, "v"}, {"k=1", "%v", "*", " "}} {
+	longText := strings.Repeat("a|ü", 100)
+	for _, kv := range [][]string{{}, {"k", "v"}, {"k", ""}, {"k", longText, longText, "v"}, {"k=1", "%v", "*", " "}} {
 		whole := (&Rule{}).AppendKey(nil, "d|", entries(kv...))
 		for size := range 50 {
 			got := AppendCutKey(make([]byte, 0, size), "d|", entries(kv...))

@@ -12,8 +12,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// matched returns the path of the rule that kv matches, without the domain, or "".
-func matched(d *Domain, kv ...string) string {
+// matchedPath returns the path of the rule that a request matches, without the domain. It returns "" if no rule matches.
+func matchedPath(d *Domain, kv ...string) string {
 	r := d.Match(entries(kv...))
 	if r == nil {
 		return ""
@@ -59,13 +59,13 @@ descriptors:
 		{"no entries", nil, ""},
 		{"unknown key", []string{"nope", "x"}, ""},
 		{"any value", []string{"service", "x"}, "service"},
-		{"any value, empty", []string{"service", ""}, "service"},
-		{"an inner limit is for requests of its depth only", []string{"service", "x", "path", "/a"}, "service > path=/a"},
-		{"exact before any", []string{"service", "x", "path", "/b"}, "service > path"},
-		{"deeper than the rules", []string{"service", "x", "path", "/a", "more", "z"}, ""},
-		{"shallower than the rule", []string{"service", "x", "method", "GET"}, ""},
-		{"as deep as the rule", []string{"service", "x", "method", "GET", "user", "u"}, "service > method > user"},
-		{"order of entries counts", []string{"path", "/a", "service", "x"}, ""},
+		{"an empty value matches any value", []string{"service", ""}, "service"},
+		{"a child matches requests of its depth", []string{"service", "x", "path", "/a"}, "service > path=/a"},
+		{"any value if no exact value matches", []string{"service", "x", "path", "/b"}, "service > path"},
+		{"a request deeper than the rules", []string{"service", "x", "path", "/a", "more", "z"}, ""},
+		{"a request shallower than the rule", []string{"service", "x", "method", "GET"}, ""},
+		{"a request as deep as the rule", []string{"service", "x", "method", "GET", "user", "u"}, "service > method > user"},
+		{"the order of entries matters", []string{"path", "/a", "service", "x"}, ""},
 		{"a rule without a limit", []string{"service", "internal"}, ""},
 		{"no backtracking from an exact match", []string{"service", "internal", "path", "/a"}, ""},
 		{"no backtracking if no child matches", []string{"service", "gold", "path", "/a"}, ""},
@@ -73,50 +73,50 @@ descriptors:
 
 		{"wildcards in file order, not by length", []string{"w", "foobar1"}, "w=foo*"},
 		{"* matches the empty text", []string{"w", "foo"}, "w=foo*"},
-		{"exact before wildcard", []string{"w", "fooexact"}, "w=fooexact"},
-		{"the text of a pattern is exact", []string{"w", "foobar*"}, "w=foobar*"},
+		{"an exact value comes before wildcards", []string{"w", "fooexact"}, "w=fooexact"},
+		{"a value with the text of a pattern is an exact match", []string{"w", "foobar*"}, "w=foobar*"},
 		{"no backtracking from a wildcard", []string{"w", "other"}, ""},
-		{"below a wildcard", []string{"w", "other", "x", "y"}, "w=* > x"},
+		{"a child of a wildcard", []string{"w", "other", "x", "y"}, "w=* > x"},
 		{"* matches the empty value", []string{"w", "", "x", "y"}, "w=* > x"},
 		{"wildcards are case-sensitive", []string{"l", "A1"}, ""},
-		{"first of two", []string{"l", "ab1"}, "l=a*"},
+		{"the first of two wildcards", []string{"l", "ab1"}, "l=a*"},
 		{"* in the middle", []string{"m", "a--b--c"}, "m=a*b*c"},
 		{"* in the middle matches the empty text", []string{"m", "abc"}, "m=a*b*c"},
-		{"anchored at the start", []string{"m", "xabc"}, ""},
-		{"anchored at the end", []string{"m", "abcx"}, ""},
-		{"parts don't overlap", []string{"m", "ac"}, ""},
+		{"a pattern matches from the start of the value", []string{"m", "xabc"}, ""},
+		{"a pattern matches to the end of the value", []string{"m", "abcx"}, ""},
+		{"the parts of a pattern match different parts of the value", []string{"m", "ac"}, ""},
 		{"* at the start", []string{"n", "the end"}, "n=*end"},
 		{"* at both ends", []string{"n", "begin"}, "n=*in*"},
 
 		{"* in the key", []string{"kw1", "any"}, "kw*"},
 		{"* in the key matches the empty text", []string{"kw", ""}, "kw*"},
-		{"a * key before a * value, by file order", []string{"kwx", "v2"}, "kw*"},
-		{"a * key that is exact", []string{"kw*", "v1"}, "kw*=v1"},
+		{"wildcards in keys and values in file order", []string{"kwx", "v2"}, "kw*"},
+		{"a key with the text of a * key is an exact match", []string{"kw*", "v1"}, "kw*=v1"},
 		{"a * key with a value", []string{"retail", "x"}, "*tail=x"},
 		{"a * key with another value", []string{"retail", "y"}, ""},
 
 		{"keys and values are compared separately", []string{"a_b", "c"}, ""},
 		{"the value of a key with _", []string{"a", "b_c"}, "a=b_c"},
-		{"separately in wildcards", []string{"w_foo", "x"}, ""},
-		{"separately with an empty value", []string{"e", ""}, ""},
+		{"wildcards compare keys and values separately", []string{"w_foo", "x"}, ""},
+		{"an empty value does not join the key", []string{"e", ""}, ""},
 
 		{"limits that are off", []string{"off", "x"}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			assert.Equal(t, test.want, matched(d, test.request...))
+			assert.Equal(t, test.want, matchedPath(d, test.request...))
 		})
 	}
 }
 
 func TestMatchAcceptsUnusualRequests(t *testing.T) {
-	d := compileFiles(t, one("value: a*\n"+tenAMinute)).Domain("d")
+	d := compileFiles(t, oneDescriptor("value: a*\n"+tenAMinute)).Domain("d")
 	assert.Nil(t, d.Match([]*ratelimitv3.RateLimitDescriptor_Entry{nil}))
 	assert.Nil(t, d.Match(make([]*ratelimitv3.RateLimitDescriptor_Entry, 10_000)))
 	assert.NotNil(t, d.Match(entries("k", "a"+strings.Repeat("x", 1<<20))))
 	assert.Nil(t, compileFiles(t, "domain: d").Domain("d").Match(entries("k", "v")))
 }
 
-// Filters rule out most of many wildcards.
+// With so many wildcards, filters rule out most wildcards before a comparison.
 func TestMatchFindsTheFirstOfManyWildcards(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n")
@@ -128,14 +128,14 @@ func TestMatchFindsTheFirstOfManyWildcards(t *testing.T) {
 	b.WriteString("- {key: 'p*', value: 'y*', " + tenAMinute + "}\n")
 	d := compileFiles(t, b.String()).Domain("d")
 	for i := range 300 {
-		assert.Equal(t, fmt.Sprintf("path=/api/v1/service-%04d/*", i), matched(d, "path", fmt.Sprintf("/api/v1/service-%04d/items", i)))
-		assert.Equal(t, fmt.Sprintf("*-%04d=*x*", i), matched(d, fmt.Sprintf("key-%04d", i), "axb"))
+		assert.Equal(t, fmt.Sprintf("path=/api/v1/service-%04d/*", i), matchedPath(d, "path", fmt.Sprintf("/api/v1/service-%04d/items", i)))
+		assert.Equal(t, fmt.Sprintf("*-%04d=*x*", i), matchedPath(d, fmt.Sprintf("key-%04d", i), "axb"))
 	}
-	assert.Equal(t, "path=*", matched(d, "path", "/api/v1/service-0300/"))
-	assert.Equal(t, "path=*", matched(d, "path", ""))
-	assert.Equal(t, "path=*", matched(d, "path", strings.Repeat("long", 1000)))
-	assert.Equal(t, "p*=y*", matched(d, "pat", "y"))
-	assert.Equal(t, "", matched(d, "key-0300", "x"))
+	assert.Equal(t, "path=*", matchedPath(d, "path", "/api/v1/service-0300/"))
+	assert.Equal(t, "path=*", matchedPath(d, "path", ""))
+	assert.Equal(t, "path=*", matchedPath(d, "path", strings.Repeat("long", 1000)))
+	assert.Equal(t, "p*=y*", matchedPath(d, "pat", "y"))
+	assert.Equal(t, "", matchedPath(d, "key-0300", "x"))
 }
 
 func TestMatchDoesNotAllocate(t *testing.T) {
@@ -174,7 +174,7 @@ descriptors:
 	assert.Equal(t, "d > a", r.Path)
 	assert.True(t, r.ShadowMode && r.QuotaMode)
 	assert.Equal(t, map[string]any{"tier": "gold", "n": 5.0}, r.Metadata.AsMap())
-	require.Len(t, r.Limits, 3, "the one that is off is left out")
+	require.Len(t, r.Limits, 3, "a limit that is off is left out")
 
 	fast := r.Limits[0]
 	assert.Equal(t, limit.Spec{
@@ -226,7 +226,7 @@ descriptors:
 
 func TestResponseHasTheUnitOfTheLimit(t *testing.T) {
 	for _, unit := range limit.UnitNames() {
-		c := compileFiles(t, one("rate_limit: {unit: "+unit+", unit_multiplier: 10, requests_per_unit: 1}"))
+		c := compileFiles(t, oneDescriptor("rate_limit: {unit: "+unit+", unit_multiplier: 10, requests_per_unit: 1}"))
 		r := c.Domain("d").Match(entries("k", "v"))
 		want := strings.ToUpper(unit)
 		if unit == limit.Millisecond.String() {

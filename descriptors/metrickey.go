@@ -12,11 +12,11 @@ import (
 
 // metricKey makes the metric keys of a rule. It is nil for the limit of a request.
 type metricKey struct {
-	// trail has the descriptors from the root of the domain to the rule. In place of a copy for a single value, it has
-	// the original, so an override does not rename metrics.
+	// trail has the descriptors from the root of the domain to the rule. In place of a copy that an override made for a
+	// single value, trail has the original, so that an override does not rename metrics.
 	trail []*limitsfile.Descriptor
 
-	// labels has the domain and the label of each descriptor. It is nil if the key contains no text of the request.
+	// labels has the domain and the label of each descriptor. It is nil if all requests have the same metric key.
 	labels []string
 }
 
@@ -34,8 +34,10 @@ func newMetricKey(p path) *metricKey {
 	return k
 }
 
+// varies reports whether the metric key has texts of the request.
 func (k *metricKey) varies() bool { return k.labels != nil }
 
+// isDetailed reports whether the rule has detailed_metric. Then its metric key has the values of all entries.
 func (k *metricKey) isDetailed() bool { return k.trail[len(k.trail)-1].DetailedMetric }
 
 // segmentVaries reports whether the segment of d contains texts of the request.
@@ -54,7 +56,8 @@ func (r *Rule) MetricKeyVaries() bool {
 	return !r.isUntested && (r.metricKey == nil || r.metricKey.varies())
 }
 
-// MetricFlags returns a text for the flags that change the metric key, or "" without such flags.
+// MetricFlags returns a text for the flags of the rule that change the metric key. Rules with the same path but other flags
+// have other texts. The text is "" if no flag changes the key.
 func (r *Rule) MetricFlags() string {
 	hasFlag := func(d *limitsfile.Descriptor) bool { return d.ValueToMetric || d.ShareThreshold }
 	if r.metricKey == nil || !r.metricKey.isDetailed() && !slices.ContainsFunc(r.metricKey.trail, hasFlag) {
@@ -77,7 +80,7 @@ func (r *Rule) MetricFlags() string {
 }
 
 // AppendMetricKey appends the metric key of r to dst, as envoyproxy/ratelimit writes it: the domain and a segment for
-// each entry, separated by dots. It escapes nothing. entries must match r.
+// each entry, separated by dots, such as shop.tenant_acme.path. It escapes nothing. entries must match r.
 func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
 	dst = append(dst, domain...)
 	if r.isUntested {
@@ -103,8 +106,8 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []*ratelimitv3
 	return dst
 }
 
-// detailedValue returns the text after the key in a segment of a rule with detailed_metric. ok is false if the segment
-// has only the key. An empty value has a _ unless a descriptor of the rule shares its counter.
+// detailedValue returns the text after key_ in a segment of a rule with detailed_metric. ok is false if the segment has
+// only the key, without a _. An empty value keeps the _ unless a descriptor of the rule has share_threshold.
 func detailedValue(d *limitsfile.Descriptor, key, value string, sharesCounter bool) (text string, ok bool) {
 	if d.ShareThreshold && matchesAsWildcard(d, key, value) {
 		return metricPattern(d), true
@@ -123,7 +126,8 @@ func metricValue(d *limitsfile.Descriptor, key, value string) (text string, ok b
 	return metricPattern(d), true
 }
 
-// matchesAsWildcard reports whether an entry that matches d matches only a pattern or condition of d, not its exact text.
+// matchesAsWildcard reports whether an entry matches d only through a * or a condition. It is false if the entry has the
+// same text as d. The entry must match d.
 func matchesAsWildcard(d *limitsfile.Descriptor, key, value string) bool {
 	return d.WildcardKey && (d.Value == "" || key != d.Key || value != d.Value) || d.HasManyValues() && value != d.Value
 }
@@ -139,7 +143,8 @@ func metricPattern(d *limitsfile.Descriptor) string {
 	return d.Key + "_" + d.Value
 }
 
-// MetricPath returns the path of r, with the texts of the request that are in the metric key: `shop > user=alice`.
+// MetricPath returns the path of r. In the path, the texts of the request that are in the metric key replace the texts of
+// the file: `shop > user=alice`.
 func (r *Rule) MetricPath(entries []*ratelimitv3.RateLimitDescriptor_Entry) string {
 	if !r.MetricKeyVaries() {
 		return r.Path
@@ -156,36 +161,37 @@ func (r *Rule) MetricPath(entries []*ratelimitv3.RateLimitDescriptor_Entry) stri
 
 // label returns the part of the path for e, the i-th entry of a request. k is nil for the limit of a request.
 func (k *metricKey) label(i int, e *ratelimitv3.RateLimitDescriptor_Entry) string {
-	labelled := limitsfile.Descriptor{Key: e.GetKey(), Value: e.GetValue()}
+	shown := limitsfile.Descriptor{Key: e.GetKey(), Value: e.GetValue()}
 	if k == nil {
-		return labelled.Label()
+		return shown.Label()
 	}
 	switch d := k.trail[i]; {
 	case !k.segmentVaries(d):
 		return k.labels[i+1]
 	case k.valueVaries(d):
-		return fields.Printable(labelled.Key + "=" + labelled.Value)
+		return fields.Printable(shown.Key + "=" + shown.Value)
 	default:
-		labelled.Value = d.Value
-		return labelled.Label()
+		shown.Value = d.Value
+		return shown.Label()
 	}
 }
 
-// OtherEntries returns a copy of entries. In the copy, text replaces the texts that vary in the metric key of r.
-func (r *Rule) OtherEntries(entries []*ratelimitv3.RateLimitDescriptor_Entry, text string) []*ratelimitv3.RateLimitDescriptor_Entry {
+// ReplaceVaryingTexts returns a copy of entries. In the copy, text replaces the keys and values that vary in the metric
+// key of r. All requests of r then have the same metric key.
+func (r *Rule) ReplaceVaryingTexts(entries []*ratelimitv3.RateLimitDescriptor_Entry, text string) []*ratelimitv3.RateLimitDescriptor_Entry {
 	if r.metricKey == nil {
 		return []*ratelimitv3.RateLimitDescriptor_Entry{{Key: text}}
 	}
-	others := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(entries))
+	replaced := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(entries))
 	for i, e := range entries {
 		d := r.metricKey.trail[i]
-		others[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.GetKey(), Value: e.GetValue()}
+		replaced[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.GetKey(), Value: e.GetValue()}
 		if d.WildcardKey {
-			others[i].Key = text
+			replaced[i].Key = text
 		}
 		if r.metricKey.valueVaries(d) {
-			others[i].Value = text
+			replaced[i].Value = text
 		}
 	}
-	return others
+	return replaced
 }

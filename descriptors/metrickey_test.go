@@ -29,13 +29,13 @@ descriptors:
 - {key: fixed, value: v, detailed_metric: true, DAY}
 `
 
-func TestMetricKeyIsThatOfTheIncumbent(t *testing.T) {
+func TestMetricKeyEqualsTheKeyOfTheIncumbent(t *testing.T) {
 	d := compileFiles(t, strings.ReplaceAll(metricKeyLimits, "DAY", tenAMinute)).Domain("d")
 	for _, c := range []struct {
-		name            string
-		request         []string
-		key, path       string
-		otherKey, other string // empty if the key does not vary
+		name                string
+		request             []string
+		key, path           string
+		otherKey, otherPath string // the key and path after ReplaceVaryingTexts with "other"; empty if the key does not vary
 	}{
 		{"exact value", []string{"exact", "v"}, "d.exact_v", "d > exact=v", "", ""},
 		{"wildcard with share_threshold", []string{"route", "api/1"}, "d.route_api/*", "d > route=api/*", "", ""},
@@ -89,9 +89,9 @@ func TestMetricKeyIsThatOfTheIncumbent(t *testing.T) {
 			assert.Equal(t, c.path, r.MetricPath(request))
 			assert.Equal(t, c.otherKey != "", r.MetricKeyVaries())
 			if c.otherKey != "" {
-				others := r.OtherEntries(request, "other")
-				assert.Equal(t, c.otherKey, string(r.AppendMetricKey(nil, "d", others)))
-				assert.Equal(t, c.other, r.MetricPath(others))
+				replaced := r.ReplaceVaryingTexts(request, "other")
+				assert.Equal(t, c.otherKey, string(r.AppendMetricKey(nil, "d", replaced)))
+				assert.Equal(t, c.otherPath, r.MetricPath(replaced))
 			} else {
 				assert.Equal(t, r.Path, r.MetricPath(request))
 			}
@@ -100,15 +100,15 @@ func TestMetricKeyIsThatOfTheIncumbent(t *testing.T) {
 }
 
 func TestMetricKeyOfALimitInTheRequestHasAllValues(t *testing.T) {
-	d := compileFiles(t, one(tenAMinute)).Domain("d")
+	d := compileFiles(t, oneDescriptor(tenAMinute)).Domain("d")
 	r, err := d.RequestOverride(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: 1})
 	require.NoError(t, err)
 	request := entries("k", "v", "l", "")
 	assert.True(t, r.MetricKeyVaries())
 	assert.Equal(t, "d.k_v.l", string(r.AppendMetricKey(nil, "d", request)))
 	assert.Equal(t, "d > the request's own limit > k=v > l", r.MetricPath(request))
-	assert.Equal(t, "d.other", string(r.AppendMetricKey(nil, "d", r.OtherEntries(request, "other"))))
-	assert.Equal(t, "d > the request's own limit > other", r.MetricPath(r.OtherEntries(request, "other")))
+	assert.Equal(t, "d.other", string(r.AppendMetricKey(nil, "d", r.ReplaceVaryingTexts(request, "other"))))
+	assert.Equal(t, "d > the request's own limit > other", r.MetricPath(r.ReplaceVaryingTexts(request, "other")))
 }
 
 func TestMetricFlagsTellRulesApart(t *testing.T) {
@@ -117,7 +117,7 @@ func TestMetricFlagsTellRulesApart(t *testing.T) {
 		"value: a*\n", "value: a*\nvalue_to_metric: true\n", "value: a*\ndetailed_metric: true\n", "value: a*\nshare_threshold: true\n",
 		"value: a*\nshare_threshold: true\nvalue_to_metric: true\n", "value: a*\nshare_threshold: true\ndetailed_metric: true\n",
 	} {
-		flags := compileFiles(t, one(fields+tenAMinute)).Domain("d").Match(entries("k", "ab")).MetricFlags()
+		flags := compileFiles(t, oneDescriptor(fields+tenAMinute)).Domain("d").Match(entries("k", "ab")).MetricFlags()
 		assert.NotContains(t, seen, flags)
 		seen[flags] = fields
 	}

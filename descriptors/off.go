@@ -17,16 +17,17 @@ type OffSwitch struct {
 
 const allDomains = "all domains"
 
-// OffSwitches returns the switches in force: the switch of all domains, or else those of domains and then of rules.
+// OffSwitches returns the switches in force. If all domains are switched off, it returns only this switch. Otherwise it
+// returns the switches of domains, and then the switches of rules.
 func (c *Config) OffSwitches() []OffSwitch {
 	var switches []OffSwitch
 	for _, d := range c.domainsInFileOrder {
-		switch off := d.offSwitch(); {
-		case off == nil:
-		case off.Path == allDomains:
-			return []OffSwitch{*off}
+		switch s := d.offSwitch(); {
+		case s == nil:
+		case s.Path == allDomains:
+			return []OffSwitch{*s}
 		default:
-			switches = append(switches, *off)
+			switches = append(switches, *s)
 		}
 	}
 	c.eachPair(nil, func(n, _ *node, _ path) {
@@ -42,20 +43,20 @@ func (c *Config) HasOffSwitch() bool { return c.hasOffSwitch }
 
 // offSwitch returns the switch that has taken all limits of d out of force, or nil.
 func (d *Domain) offSwitch() *OffSwitch {
-	switch off := d.source.OffSwitch; {
-	case off == nil:
+	switch s := d.source.OffSwitch; {
+	case s == nil:
 		return nil
-	case off.Target == "":
-		return &OffSwitch{allDomains, off.Notes}
+	case s.Target == "":
+		return &OffSwitch{allDomains, s.Notes}
 	default:
-		return &OffSwitch{fields.Printable(d.Name), off.Notes}
+		return &OffSwitch{fields.Printable(d.Name), s.Notes}
 	}
 }
 
 // OffSwitchAt returns the switch that has taken the limits for entries out of force, or nil.
 func (d *Domain) OffSwitchAt(entries []*ratelimitv3.RateLimitDescriptor_Entry) *OffSwitch {
-	if off := d.offSwitch(); off != nil {
-		return off
+	if s := d.offSwitch(); s != nil {
+		return s
 	}
 	l := lookup{}
 	if n := d.find(&l, entries); n != nil && !l.isDenied {
@@ -64,8 +65,8 @@ func (d *Domain) OffSwitchAt(entries []*ratelimitv3.RateLimitDescriptor_Entry) *
 	return nil
 }
 
-// origin returns the changes at run time that made d, as fields of a line of /rlconfig.
-func origin(domain *limitsfile.Domain, d *limitsfile.Descriptor) string {
+// runtimeChanges returns the changes at run time that made d, in the form of /rlconfig: `, override=shop|tenant by alice`.
+func runtimeChanges(domain *limitsfile.Domain, d *limitsfile.Descriptor) string {
 	text := ""
 	addChange := func(name, cause string, n limitsfile.Notes) {
 		text += ", " + name + "=" + fields.Printable(strings.TrimSpace(cause+n.String()))
@@ -73,12 +74,12 @@ func origin(domain *limitsfile.Domain, d *limitsfile.Descriptor) string {
 	if d.Created != nil {
 		addChange("created", "at run time", *d.Created)
 	}
-	for _, o := range d.Overrides {
+	for _, override := range d.Overrides {
 		name := "override"
-		if o.IsSwitch {
+		if override.IsSwitch {
 			name = "off"
 		}
-		addChange(name, o.Target, o.Notes)
+		addChange(name, override.Target, override.Notes)
 	}
 	if domain.OffSwitch != nil {
 		addChange("off", "domain", domain.OffSwitch.Notes)

@@ -10,7 +10,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-func TestSwitchIsFoundAtTheLimitsItTakesOutOfForce(t *testing.T) {
+func TestOffSwitchIsFoundForTheEntriesThatItAffects(t *testing.T) {
 	const limits = `domain: d
 descriptors:
 - key: a
@@ -25,10 +25,10 @@ descriptors:
 	}
 	for name, c := range map[string]struct {
 		change                func(d *limitsfile.Domain)
-		outer, inner, unknown string // paths of the switches at a=1, at a=1,b=2 and at c=3
-		all                   []OffSwitch
+		outer, inner, unknown string      // the paths of the switches for the entries a=1, for a=1,b=2 and for c=3
+		switches              []OffSwitch // all switches in force
 	}{
-		"nothing":     {func(*limitsfile.Domain) {}, "", "", "", nil},
+		"no switch":   {func(*limitsfile.Domain) {}, "", "", "", nil},
 		"outer rule":  {func(d *limitsfile.Domain) { offRule(d.Descriptors[0]) }, "d > a", "", "", []OffSwitch{{"d > a", notes}}},
 		"inner rule":  {func(d *limitsfile.Domain) { offRule(d.Descriptors[0].Descriptors[0]) }, "", "d > a > b", "", []OffSwitch{{"d > a > b", notes}}},
 		"domain":      {func(d *limitsfile.Domain) { d.OffSwitch = &limitsfile.AppliedOverride{Target: "d", Notes: notes} }, "d", "d", "d", []OffSwitch{{"d", notes}}},
@@ -39,8 +39,8 @@ descriptors:
 			require.NoError(t, err)
 			c.change(set.Domains[0])
 			config := Compile(set)
-			assert.Equal(t, c.all, config.OffSwitches())
-			assert.Equal(t, c.all != nil, config.HasOffSwitch())
+			assert.Equal(t, c.switches, config.OffSwitches())
+			assert.Equal(t, c.switches != nil, config.HasOffSwitch())
 			for text, want := range map[string]string{"a=1": c.outer, "a=1,b=2": c.inner, "c=3": c.unknown, "a=1,b=2,c=3": c.unknown} {
 				off := config.Domain("d").OffSwitchAt(entries(strings.FieldsFunc(text, func(c rune) bool { return c == '=' || c == ',' })...))
 				if want == "" {
@@ -54,7 +54,7 @@ descriptors:
 	}
 }
 
-func TestOnlyHitsAboveMaxHitsAreTooMany(t *testing.T) {
+func TestOnlyMoreHitsThanMaxHitsExceedMaxHits(t *testing.T) {
 	for _, c := range []struct {
 		maxHits uint32
 		n       int64
@@ -76,7 +76,7 @@ func TestSwitchReplacesTheSettingOfShadowMode(t *testing.T) {
 	for _, setting := range []bool{false, true} {
 		assert.Equal(t, setting, (&Config{}).IsShadow(setting))
 		for _, isOn := range []bool{false, true} {
-			assert.Equal(t, isOn, (&Config{shadowMode: &limitsfile.ShadowMode{On: isOn}}).IsShadow(setting))
+			assert.Equal(t, isOn, (&Config{shadowMode: &limitsfile.ShadowMode{IsOn: isOn}}).IsShadow(setting))
 		}
 	}
 }

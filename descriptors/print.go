@@ -15,7 +15,7 @@ import (
 func (c *Config) WriteTree(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	if c.shadowMode != nil {
-		fmt.Fprintln(b, "SHADOW_MODE:", c.shadowMode.On)
+		fmt.Fprintln(b, "SHADOW_MODE:", c.shadowMode.IsOn)
 	}
 	for _, d := range c.Domains() {
 		name := fields.Printable(d.Name)
@@ -34,17 +34,17 @@ func (c *Config) WriteTree(w io.Writer) error {
 	return b.Flush()
 }
 
-// WriteLines writes a line for each limit, in file order, like /rlconfig of envoyproxy/ratelimit.
+// WriteLines writes a line for each limit, in file order. The lines have the form of /rlconfig of envoyproxy/ratelimit.
 func (c *Config) WriteLines(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	if s := c.shadowMode; s != nil {
-		fmt.Fprintf(b, "# SHADOW_MODE is %t%s\n", s.On, s.Notes)
+		fmt.Fprintf(b, "# SHADOW_MODE is %t%s\n", s.IsOn, s.Notes)
 	}
-	for _, off := range c.OffSwitches() {
-		fmt.Fprintf(b, "# off: %s%s\n", off.Path, off.Notes)
+	for _, offSwitch := range c.OffSwitches() {
+		fmt.Fprintf(b, "# off: %s%s\n", offSwitch.Path, offSwitch.Notes)
 	}
 	c.eachPair(nil, func(n, _ *node, p path) {
-		changes := origin(c.domains[p.domain].source, n.Descriptor)
+		changes := runtimeChanges(c.domains[p.domain].source, n.Descriptor)
 		for _, l := range n.Limits {
 			state := ""
 			if !l.Enabled || n.rule == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const printed = `domain: shop
+const exampleFile = `domain: shop
 descriptors:
 - key: service
   value: checkout
@@ -28,7 +28,7 @@ descriptors:
 `
 
 func TestWriteTreeShowsAllDescriptors(t *testing.T) {
-	c := compileFiles(t, printed, "domain: empty")
+	c := compileFiles(t, exampleFile, "domain: empty")
 	var b strings.Builder
 	require.NoError(t, c.WriteTree(&b))
 	assert.Equal(t, `empty
@@ -45,7 +45,7 @@ shop
 }
 
 func TestWriteLinesShowsLimitsInForceAndOff(t *testing.T) {
-	c := compileFiles(t, "domain: z\ndescriptors: [{key: k, "+tenAMinute+"}]", printed)
+	c := compileFiles(t, "domain: z\ndescriptors: [{key: k, "+tenAMinute+"}]", exampleFile)
 	var b strings.Builder
 	require.NoError(t, c.WriteLines(&b))
 	assert.Equal(t, `z.k: unit=MINUTE requests_per_unit=10, shadow_mode: false, quota_mode: false
@@ -60,7 +60,7 @@ shop.old: unit=HOUR requests_per_unit=5, shadow_mode: false, quota_mode: false, 
 }
 
 func TestWriteLinesShowsEachLimitOfARule(t *testing.T) {
-	c := compileFiles(t, one("rate_limits:\n- {unit: second, requests_per_unit: 1, enabled: false}\n- {unit: minute, requests_per_unit: 2}\n- {unit: hour, requests_per_unit: 3, enabled: false}\n- {unit: day, requests_per_unit: 4}"))
+	c := compileFiles(t, oneDescriptor("rate_limits:\n- {unit: second, requests_per_unit: 1, enabled: false}\n- {unit: minute, requests_per_unit: 2}\n- {unit: hour, requests_per_unit: 3, enabled: false}\n- {unit: day, requests_per_unit: 4}"))
 	var b strings.Builder
 	require.NoError(t, c.WriteLines(&b))
 	assert.Equal(t, `d.k: unit=SECOND requests_per_unit=1, shadow_mode: false, quota_mode: false, enabled=false

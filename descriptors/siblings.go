@@ -17,14 +17,14 @@ type node struct {
 	rule      *Rule         // nil if no limit is in force
 	offSwitch *OffSwitch    // nil if no switch has taken the limits out of force
 	children  *siblingNodes // nil without children
-	canDeny   bool          // rule or a rule below this node can deny
+	canDeny   bool          // the rule of this node, or a rule below, can deny
 }
 
 // siblingNodes is an index of the descriptors below one parent.
 type siblingNodes struct {
-	nodes     []node // the nodes in file order
-	keys      map[string]*keyNodes
-	wildcards wildcards // the nodes with a * in the key
+	nodes     []node               // all siblings, in file order
+	keys      map[string]*keyNodes // the key is the key of the descriptors, even if it has a *
+	wildcards wildcards            // the siblings with a * in the key
 }
 
 // keyNodes has the siblings with one key.
@@ -47,6 +47,7 @@ func newSiblingNodes(descriptors []*limitsfile.Descriptor) siblingNodes {
 	return s
 }
 
+// add adds n to the index. i is the index of n in s.nodes.
 func (s *siblingNodes) add(n *node, i int) {
 	k := s.keys[n.Key]
 	if k == nil {
@@ -67,7 +68,7 @@ func (s *siblingNodes) add(n *node, i int) {
 	if !n.WildcardKey && !n.WildcardValue {
 		return
 	}
-	value := anything
+	value := anyText
 	if n.Value != "" {
 		value = limitsfile.NewPattern(n.Value)
 	}
@@ -75,7 +76,7 @@ func (s *siblingNodes) add(n *node, i int) {
 	case n.WildcardKey:
 		s.wildcards.add(wildcard{limitsfile.NewPattern(n.Key), value, i, n})
 	case n.WildcardValue:
-		k.wildcards.add(wildcard{anything, value, i, n})
+		k.wildcards.add(wildcard{anyText, value, i, n})
 	}
 }
 
@@ -138,7 +139,7 @@ func (s *siblingNodes) findExact(key, value string) *node {
 
 // find returns the node that the last entry matches, or nil. It looks for these nodes in turn: the node with the key
 // and value of the entry, the first node with a condition that the entry meets, the first wildcard that matches, the
-// node with the key and no value. A condition does not match if the budget of l has too few steps left to test it.
+// node with the key and no value. find skips a condition if the budget of l has too few steps left to test the condition.
 func (s *siblingNodes) find(entries []*ratelimitv3.RateLimitDescriptor_Entry, l *lookup) *node {
 	e := entries[len(entries)-1]
 	key, value := e.GetKey(), e.GetValue()
@@ -191,6 +192,7 @@ func (l *lookup) firstMetCondition(nodes []*node, entries []*ratelimitv3.RateLim
 	return nil
 }
 
+// originalOf returns the node of the original of d. If d is not a copy, it returns nil.
 func (s *siblingNodes) originalOf(d *limitsfile.Descriptor) *node {
 	if d.Original == nil {
 		return nil
@@ -206,11 +208,12 @@ func (s *siblingNodes) ownChildren(n *node) *siblingNodes {
 	return n.children
 }
 
-var anything = limitsfile.NewPattern("*")
+var anyText = limitsfile.NewPattern("*")
 
+// wildcard is a node with a * in its key or value.
 type wildcard struct {
 	key, value limitsfile.Pattern
-	order      int // the place among all siblings
+	order      int // the index among all siblings in file order
 	node       *node
 }
 
@@ -219,7 +222,7 @@ func (w *wildcard) matches(key, value string) bool { return w.value.Match(value)
 // wildcards is a list of wildcards in file order.
 type wildcards struct {
 	list    []wildcard
-	filters []bigramFilter // has a filter for each wildcard; nil for fewer than minFiltered wildcards
+	filters []bigramFilter // has a filter for each wildcard in list; nil if list has fewer than minFiltered wildcards
 }
 
 func (ws *wildcards) add(w wildcard) {
@@ -248,10 +251,10 @@ func (ws *wildcards) first(key, value string, maxOrder int) *wildcard {
 		}
 		return nil
 	}
-	var text bigramFilter
-	text.addText(key, keyEdge, keyEdge)
-	text.addText(value, valueEdge, valueEdge)
-	missing0, missing1 := ^text[0], ^text[1]
+	var entryPairs bigramFilter
+	entryPairs.addText(key, keyEdge, keyEdge)
+	entryPairs.addText(value, valueEdge, valueEdge)
+	missing0, missing1 := ^entryPairs[0], ^entryPairs[1] // the bits that the entry lacks
 	for i := range ws.filters {
 		if f := &ws.filters[i]; f[0]&missing0|f[1]&missing1 != 0 {
 			continue
@@ -279,6 +282,7 @@ const (
 	keyEdge, valueEdge = 256, 257
 )
 
+// addPair adds the pair of a and b, which are bytes, keyEdge or valueEdge.
 func (f *bigramFilter) addPair(a, b uint32) {
 	h := (a<<9 ^ b) * 0x9E3779B1 >> 25
 	f[h>>6] |= 1 << (h & 63)

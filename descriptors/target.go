@@ -20,7 +20,8 @@ type Target struct {
 	Entries []*ratelimitv3.RateLimitDescriptor_Entry
 }
 
-// ParseTarget parses the text that String returns. It rejects other texts, so each target has only one text.
+// ParseTarget parses a text that String returns. It rejects other forms of a target, such as a * that is escaped, so each
+// target has only one text.
 func ParseTarget(text string) (Target, error) {
 	parts := strings.Split(text, "|")
 	if len(parts) < 2 {
@@ -77,8 +78,8 @@ func (t Target) Keys() []string {
 	return keys
 }
 
-// ParseRequestTarget parses the target of a request. Here a key with an empty value can have a =. hasAllValues reports
-// whether each key has a =.
+// ParseRequestTarget parses a target whose entries are the entries of a request: domain|key=value|key=. Unlike in
+// ParseTarget, a key with an empty value can have a =. hasAllValues reports whether each key has a =.
 func ParseRequestTarget(text string) (t Target, hasAllValues bool, err error) {
 	parts := strings.Split(text, "|")
 	hasAllValues = true
@@ -115,14 +116,14 @@ func (t Target) String() string {
 	return string(b)
 }
 
-// CounterPrefix describes all counters of requests with descriptors that start with Entries.
+// CounterPrefix describes the counters of all request descriptors that start with the same entries.
 type CounterPrefix struct {
 	Domain string
 
-	// Entries are the first entries of the descriptors. Without Entries, the prefix describes all counters of the domain.
+	// Entries are these first entries. Without Entries, the prefix describes all counters of the domain.
 	Entries []*ratelimitv3.RateLimitDescriptor_Entry
 
-	// AnyValue reports that the last entry means all values of its key.
+	// AnyValue reports that the last entry means all values of its key. The value of the entry is then empty.
 	AnyValue bool
 }
 
@@ -156,8 +157,8 @@ func ParseCounterPrefix(text string) (CounterPrefix, error) {
 	return p, nil
 }
 
-// KeyStart returns the start of the keys of the counters. If endsAnywhere is false, a key is equal to start, or
-// continues with a | and more entries.
+// KeyStart returns the start of the keys of the counters. If endsAnywhere is true, any text can follow start in a key, as
+// after "shop|tenant=". Otherwise a key is start, or start with a | and more entries.
 func (p CounterPrefix) KeyStart() (start string, endsAnywhere bool) {
 	rule := &Rule{}
 	start = string(rule.AppendKey(nil, p.Domain, p.Entries))

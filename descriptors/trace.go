@@ -29,7 +29,7 @@ type Trace struct {
 	Trail []*limitsfile.Descriptor
 }
 
-// Step is the comparison of one entry with the descriptors of one level.
+// Step is the comparison of one entry with the descriptors of one level, which have the same parent.
 type Step struct {
 	Entry *ratelimitv3.RateLimitDescriptor_Entry
 
@@ -46,6 +46,8 @@ type Step struct {
 	Winner *Candidate
 }
 
+// maxCandidates bounds the candidates of a step beside the winner. maxOtherValues bounds the candidates with the difference
+// OtherValue, and the candidates with the difference SimilarValue.
 const maxCandidates, maxOtherValues = 20, 3
 
 // Candidate is a descriptor that matches an entry or comes close.
@@ -55,10 +57,10 @@ type Candidate struct {
 	// Kind is the way in which the descriptor matches, or NoMatch.
 	Kind MatchKind
 
-	// Difference is set if Kind is NoMatch.
+	// Difference says how the entry differs from the descriptor, if Kind is NoMatch.
 	Difference Difference
 
-	// Failure is the error of the condition of the descriptor, or nil.
+	// Failure is the error because of which the condition of the descriptor was not tested or failed, or nil.
 	Failure error
 }
 
@@ -99,8 +101,8 @@ func (d *Domain) TraceWithin(b *Budget, entries []*ratelimitv3.RateLimitDescript
 			n = nil
 			t.Rule = d.untestedRule
 		}
-		candidates := lookup{untestedNodes: l.untestedNodes}
-		t.Steps = append(t.Steps, list.step(entries[:i+1], n, &candidates))
+		candidateLookup := lookup{untestedNodes: l.untestedNodes} // has a full budget, to test all candidates
+		t.Steps = append(t.Steps, list.step(entries[:i+1], n, &candidateLookup))
 		if n == nil {
 			break
 		}
@@ -114,7 +116,7 @@ func (d *Domain) TraceWithin(b *Budget, entries []*ratelimitv3.RateLimitDescript
 	return t
 }
 
-// step returns the comparison of the last entry with s. winner can be nil.
+// step returns the comparison of the last entry with s. winner is the node that find has returned, or nil.
 func (s *siblingNodes) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, winner *node, l *lookup) Step {
 	e := entries[len(entries)-1]
 	step := Step{Entry: e, Siblings: len(s.nodes)}
@@ -125,9 +127,9 @@ func (s *siblingNodes) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, wi
 		c.Kind, c.Failure = n.matchKind(entries, l)
 		if c.Kind == NoMatch {
 			c.Difference = difference(e, n.Descriptor)
-			// If the entry has exactly the value of the winner, a similar value of another descriptor is not a misspelling.
-			isMisspelling := winner == nil || winner.Value != e.GetValue()
-			if c.Difference == SimilarValue && (!isMisspelling || similarValues == maxOtherValues) {
+			// If the entry has exactly the value of the winner, its value is not a misspelling of a similar value.
+			canBeMisspelling := winner == nil || winner.Value != e.GetValue()
+			if c.Difference == SimilarValue && (!canBeMisspelling || similarValues == maxOtherValues) {
 				c.Difference = OtherValue
 			}
 			switch c.Difference {
@@ -200,7 +202,8 @@ func Label(e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	return text
 }
 
-// Quoted returns text, in quotes if a terminal does not show all characters, or text starts or ends with a space.
+// Quoted returns text. If text starts or ends with a space, or has characters that a terminal can't show, Quoted returns
+// text in quotes.
 func Quoted(text string) string {
 	if strings.TrimSpace(text) != text {
 		return strconv.Quote(text)

@@ -18,7 +18,7 @@ func TestTraceNamesDifferenceOfEachCandidate(t *testing.T) {
 		"other case of a pattern":    {"key: tenant, value: 'Acme*'", "tenant", "acme1", OtherCase},
 		"space in the request":       {"key: tenant, value: acme", "tenant", "acme ", ExtraSpace},
 		"space in the file":          {"key: tenant, value: ' acme'", "tenant", "acme", ExtraSpace},
-		"divided in another place":   {"key: a, value: b_c", "a_b", "c", JoinedText},
+		"joined text is the same":    {"key: a, value: b_c", "a_b", "c", JoinedText},
 		"start of a pattern":         {"key: path, value: '/api/*/x'", "path", "/api/y", PartOfPattern},
 		"end of a pattern":           {"key: path, value: 'a*.html'", "path", "b.html", PartOfPattern},
 		"pattern without last slash": {"key: path, value: '/api/*'", "path", "/api", PartOfPattern},
@@ -27,7 +27,7 @@ func TestTraceNamesDifferenceOfEachCandidate(t *testing.T) {
 		"similar key, other value":   {"key: tenant, value: big", "tenat", "acme", Unrelated},
 		"other value":                {"key: tenant, value: big", "tenant", "acme", OtherValue},
 		"short values":               {"key: k, value: a", "k", "b", OtherValue},
-		"nothing alike":              {"key: tenant", "path", "/", Unrelated},
+		"unrelated entry":            {"key: tenant", "path", "/", Unrelated},
 
 		"joined text without a value in the request": {"key: a, value: b_", "a_b", "", Unrelated},
 		"joined text without a value in the file":    {"key: a_b", "a", "b_", Unrelated},
@@ -68,10 +68,10 @@ func TestTraceListsFewCandidatesBesideTheWinner(t *testing.T) {
 	}
 	winner := "- {key: k, value: " + strings.Repeat("a", 40) + ", DAY}\n"
 	step := func(descriptors, value string) Step {
-		d := compileFiles(t, withDay("domain: d\ndescriptors:\n"+descriptors)).Domain("d")
+		d := compileFiles(t, expandDay("domain: d\ndescriptors:\n"+descriptors)).Domain("d")
 		return d.Trace(entries("k", value)).Steps[0]
 	}
-	kinds := func(s Step, kind MatchKind, difference Difference) (n int) {
+	countCandidates := func(s Step, kind MatchKind, difference Difference) (n int) {
 		for _, c := range s.Candidates {
 			if c.Kind == kind && c.Difference == difference {
 				n++
@@ -83,17 +83,17 @@ func TestTraceListsFewCandidatesBesideTheWinner(t *testing.T) {
 		s := step(descriptors, strings.Repeat("a", 40))
 		require.NotNil(t, s.Winner)
 		assert.Equal(t, ExactMatch, s.Winner.Kind)
-		assert.Equal(t, maxCandidates, kinds(s, PatternMatch, Unrelated))
+		assert.Equal(t, maxCandidates, countCandidates(s, PatternMatch, Unrelated))
 		assert.Len(t, s.Candidates, maxCandidates+1)
 	}
 	s := step(values.String(), "unlike")
 	assert.Equal(t, 30, s.OtherValues)
-	assert.Equal(t, maxOtherValues, kinds(s, NoMatch, OtherValue))
+	assert.Equal(t, maxOtherValues, countCandidates(s, NoMatch, OtherValue))
 	s = step(winner+values.String(), strings.Repeat("a", 40))
 	assert.Equal(t, 30, s.OtherValues)
 	assert.Len(t, s.Candidates, 1, "with a winner, other values are only counted")
 	s = step(similar.String(), "tenant-xx")
-	assert.Equal(t, maxOtherValues, kinds(s, NoMatch, SimilarValue))
+	assert.Equal(t, maxOtherValues, countCandidates(s, NoMatch, SimilarValue))
 	assert.Equal(t, 27, s.OtherValues)
 	s = step(similar.String(), "tenant-07")
 	assert.Len(t, s.Candidates, 1, "a similar value is no misspelling of another exact value")
@@ -119,7 +119,7 @@ func TestTraceNamesTheKindOfEachMatch(t *testing.T) {
 		{"key: 'k*', value: 'v*'", "l", "vw", NoMatch},
 		{"key: k, prefix: v", "k", "vw", ConditionMatch},
 	} {
-		d := compileFiles(t, withDay("domain: d\ndescriptors: [{"+c.descriptor+", DAY}]")).Domain("d")
+		d := compileFiles(t, expandDay("domain: d\ndescriptors: [{"+c.descriptor+", DAY}]")).Domain("d")
 		got := NoMatch
 		if step := d.Trace(entries(c.key, c.value)).Steps[0]; step.Winner != nil {
 			got = step.Winner.Kind

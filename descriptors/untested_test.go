@@ -10,10 +10,10 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// long is a value that the conditions of these tests can't be tested with.
-var long = strings.Repeat("a", 100_000)
+// longValue is so long that the conditions of these tests take too many steps for it.
+var longValue = strings.Repeat("a", 100_000)
 
-func TestLongValueIsNoWayAroundALimit(t *testing.T) {
+func TestLongValueCannotAvoidALimit(t *testing.T) {
 	const denied = "a condition that was not tested"
 	for _, c := range []struct{ name, descriptors, want string }{
 		{"a limit", "- {key: k, regex: '.*a.{500}', DAY}", denied},
@@ -30,14 +30,14 @@ func TestLongValueIsNoWayAroundALimit(t *testing.T) {
 		{"a limit that is off", "- {key: k, regex: '.*a.{500}', rate_limit: {unit: day, requests_per_unit: 1, enabled: false}}\n- {key: k, DAY}", "k"},
 		{"an allow list before a limit", "- {key: k, regex: '.*a.{500}'}\n- {key: k, not: {regex: '.*a.{500}'}, DAY}", denied},
 		{"a condition that is met before", "- {key: k, prefix: aaa, DAY}\n- {key: k, regex: '.*a.{500}', MANY}", "k=prefix(aaa)"},
-		{"an exact value", "- {key: k, value: LONG, DAY}\n- {key: k, regex: '.*a.{500}', MANY}", "k=" + long},
+		{"an exact value", "- {key: k, value: LONG, DAY}\n- {key: k, regex: '.*a.{500}', MANY}", "k=" + longValue},
 		{"a pattern after an allow list", "- {key: k, regex: '.*a.{500}'}\n- {key: k, value: 'a*', DAY}", "k=a*"},
 		{"another prefix", "- {key: k, regex: 'b.*a.{500}', MANY}\n- {key: k, DAY}", "k"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			yaml := strings.NewReplacer("LONG", long, "MANY", "rate_limit: {unit: second, requests_per_unit: 1000}").Replace(c.descriptors)
-			d := compileFiles(t, withDay("domain: d\ndescriptors:\n"+yaml)).Domain("d")
-			for _, request := range [][]string{{"k", long}, {"k", long, "l", "x"}} {
+			yaml := strings.NewReplacer("LONG", longValue, "MANY", "rate_limit: {unit: second, requests_per_unit: 1000}").Replace(c.descriptors)
+			d := compileFiles(t, expandDay("domain: d\ndescriptors:\n"+yaml)).Domain("d")
+			for _, request := range [][]string{{"k", longValue}, {"k", longValue, "l", "x"}} {
 				es := entries(request...)
 				rule := d.Match(es)
 				assert.Equal(t, rule, d.Trace(es).Rule)
@@ -60,14 +60,14 @@ func TestLongValueIsNoWayAroundALimit(t *testing.T) {
 }
 
 func TestTraceShowsConditionsThatAreNotTested(t *testing.T) {
-	d := compileFiles(t, withDay(`domain: d
+	d := compileFiles(t, expandDay(`domain: d
 descriptors:
 - {key: k, regex: '.*b.{500}'}
 - {key: k, regex: '.*a.{500}', DAY}
 - {key: k, prefix: a, DAY}
 - {key: k, DAY}
 `)).Domain("d")
-	trace := d.Trace(entries("k", long))
+	trace := d.Trace(entries("k", longValue))
 	require.Len(t, trace.Steps, 1)
 	step := trace.Steps[0]
 	assert.Nil(t, step.Winner)
@@ -81,10 +81,10 @@ descriptors:
 }
 
 func TestDescriptorsOfACallShareABudget(t *testing.T) {
-	c := compileFiles(t, withDay("domain: d\ndescriptors: [{key: k, regex: '.*a.{200}', DAY}]"))
+	c := compileFiles(t, expandDay("domain: d\ndescriptors: [{key: k, regex: '.*a.{200}', DAY}]"))
 	observer := &failureObserver{}
 	(&Store{Observer: observer}).Set(c)
-	d, b, request := c.Domain("d"), new(Budget), entries("k", long[:1000])
+	d, b, request := c.Domain("d"), new(Budget), entries("k", longValue[:1000])
 	trace := new(Budget)
 	denied := 0
 	for range 10 {

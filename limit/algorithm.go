@@ -3,7 +3,7 @@ package limit
 // Algorithm is a way of counting.
 type Algorithm uint8
 
-// The algorithms. Each one is documented at its function.
+// The algorithms. The comment of its function documents each algorithm, such as fixedWindow.
 const (
 	FixedWindow Algorithm = iota
 	SlidingWindow
@@ -16,14 +16,15 @@ const (
 // DefaultAlgorithm is the algorithm of limits without an algorithm.
 const DefaultAlgorithm = FixedWindow
 
-// algorithms has one row for each algorithm. Other code asks for traits and does not compare algorithms.
+// algorithms has one element for each algorithm. Other code asks for traits, such as HasHolds, and compares no
+// algorithms.
 var algorithms = [...]struct {
 	name string // the name in limits files; lua/<name>.lua is the script of the algorithm
-	tag  string // the Tag of a counter starts with tag
+	tag  string // the start of Limit.Tag
 	take func(s *State, l *Limit, now, n int64, chargeDenied bool) Result
 	traits
 }{
-	FixedWindow:    {"fixed_window", "fw", fixedWindow, traits{defaultChargeDenied: true, resetsAtOnce: true, alignsWindows: true, countsWindows: true, allowsLeases: true}},
+	FixedWindow:    {"fixed_window", "fw", fixedWindow, traits{defaultChargeDenied: true, resetsAtOnce: true, alignsWindows: true, countsByWindow: true, allowsLeases: true}},
 	SlidingWindow:  {"sliding_window", "sw", slidingWindow, traits{}},
 	SlidingLog:     {"sliding_log", "sl", slidingLog, traits{}},
 	TokenBucket:    {"token_bucket", "tb", tokenBucket, traits{usesBurst: true, allowsLeases: true}},
@@ -33,7 +34,7 @@ var algorithms = [...]struct {
 
 // traits are properties of an algorithm. The methods of Algorithm explain each trait.
 type traits struct {
-	usesBurst, defaultChargeDenied, resetsAtOnce, alignsWindows, countsWindows, allowsLeases, hasHolds bool
+	usesBurst, defaultChargeDenied, resetsAtOnce, alignsWindows, countsByWindow, allowsLeases, hasHolds bool
 }
 
 // Algorithms returns all algorithms in the order of their constants.
@@ -48,8 +49,8 @@ func Algorithms() []Algorithm {
 // AlgorithmNames returns the names of all algorithms in the order of their constants.
 func AlgorithmNames() []string {
 	names := make([]string, len(algorithms))
-	for i, row := range algorithms {
-		names[i] = row.name
+	for i, a := range algorithms {
+		names[i] = a.name
 	}
 	return names
 }
@@ -70,17 +71,17 @@ func (a Algorithm) DefaultChargeDenied() bool { return algorithms[a].defaultChar
 // hits make no caller wait longer. A peek is allowed as long as the count does not exceed the limit.
 func (a Algorithm) ResetsAtOnce() bool { return algorithms[a].resetsAtOnce }
 
-// AlignsWindows reports whether the windows of all keys start at the same times. ResetAfter is then always the end
-// of the window. Windows of a second or more end at a whole second.
+// AlignsWindows reports whether the windows of all keys start at the same times. ResetAfter is then always the time
+// until the window ends. Windows of a second or more end at a whole second.
 func (a Algorithm) AlignsWindows() bool { return algorithms[a].alignsWindows }
 
-// CountsWindows reports whether the state is one count for each aligned window. The count of a new window is 0.
-// A store can then keep one number for each window and decide with Limit.CountHits.
-func (a Algorithm) CountsWindows() bool { return algorithms[a].countsWindows }
+// CountsByWindow reports whether the state is only the count of the current aligned window. The count of a new window
+// is 0. A store can then keep one number for each window and decide with Limit.CountHits.
+func (a Algorithm) CountsByWindow() bool { return algorithms[a].countsByWindow }
 
 // AllowsLeases reports whether replicas can lease permits of a limit of this algorithm.
 func (a Algorithm) AllowsLeases() bool { return algorithms[a].allowsLeases }
 
-// HasHolds reports whether hits take slots until a release, or until their hold expires. Slots can become free
-// at any time, so the next hit can be admitted after a denial.
+// HasHolds reports whether hits take slots until a release, or until their hold expires. A release can come at any time,
+// so a hit can be admitted right after a denial.
 func (a Algorithm) HasHolds() bool { return algorithms[a].hasHolds }

@@ -9,32 +9,33 @@ import (
 	"time"
 )
 
-// calendar divides time into windows of a time zone. Each window starts at the first moment of a local day: at
-// the first midnight, or at the end of a gap that hides midnight. A day that the zone skipped has no window.
+// calendar divides time into windows of a time zone. Each window starts at midnight of a local day. If clocks go back and
+// midnight comes twice, it starts at the first midnight. If clocks jump over midnight, it starts right after the jump. A
+// zone can skip a whole day, as Pacific/Apia skipped 2011-12-30. No window starts on such a day.
 type calendar struct {
 	zone         *time.Location
-	months, days int64  // the length of a window: months or days, the other number is 0
-	offset       int64  // the days from the start of the window that has 1970-01-01 to that day
-	tag          string // the window in the Tag, in letters and digits only
+	months, days int64  // the length of a window, in months or in days; the other number is 0
+	offset       int64  // how many days before 1970-01-01 the window with 1970-01-01 starts; used only with days
+	tag          string // the part of Limit.Tag for the window, such as EuropeBerlinday1
 	lastWindow   atomic.Pointer[window]
 }
 
 // window is a span of time in microseconds. The end is not part of it.
 type window struct{ start, end int64 }
 
-// maxZoneOffset is more than any local time differs from UTC.
+// maxZoneOffset is longer than the largest difference between a local time and UTC.
 const maxZoneOffset = 26 * time.Hour
 
 // CanHaveTimezone reports whether windows of s can follow the calendar of a time zone.
 func (s *Spec) CanHaveTimezone() bool {
-	return s.Algorithm.CountsWindows() && (s.Unit == Day || s.Unit == Week || s.Unit == Month || s.Unit == Year)
+	return s.Algorithm.CountsByWindow() && (s.Unit == Day || s.Unit == Week || s.Unit == Month || s.Unit == Year)
 }
 
 func newCalendar(s *Spec) (*calendar, error) {
 	switch {
 	case s.Timezone == "":
 		return nil, nil
-	case !s.Algorithm.CountsWindows():
+	case !s.Algorithm.CountsByWindow():
 		return nil, fmt.Errorf("timezone is only for algorithm %s, not %s", FixedWindow, s.Algorithm)
 	case !s.CanHaveTimezone():
 		return nil, fmt.Errorf("timezone is only for units day, week, month and year, not %s", s.Unit)
@@ -57,7 +58,8 @@ func newCalendar(s *Spec) (*calendar, error) {
 	return c, nil
 }
 
-// zoneTagReplacer turns names of zones into texts of letters and digits. Different names give different texts.
+// zoneTagReplacer turns the name of a zone into letters and digits, such as EtcGMTPlus5. Different names give different
+// texts.
 var zoneTagReplacer = strings.NewReplacer("/", "", "_", "", "+", "Plus", "-", "Minus")
 
 var zones sync.Map // the loaded zones, each a *time.Location; the key is the name of the zone
@@ -74,13 +76,13 @@ func loadZone(name string) (*time.Location, error) {
 	return zone, nil
 }
 
-// windowAt returns the window that contains now. c keeps this window, because most calls ask for the same window again.
+// windowAt returns the window that contains now. c keeps this window, because most calls need the same window again.
 func (c *calendar) windowAt(now int64) (start, end int64) {
 	if w := c.lastWindow.Load(); w != nil && w.start <= now && now < w.end {
 		return w.start, w.end
 	}
 	local := time.UnixMicro(now).In(c.zone)
-	number := c.windowNumber(local) // the number of an earlier window, if local clocks went back across midnight
+	number := c.windowNumber(local) // too small if clocks went back across midnight; the loop below corrects it
 	start, end = c.windowStart(number), c.windowStart(number+1)
 	for end <= now {
 		number++
@@ -100,22 +102,24 @@ func (c *calendar) windowNumber(t time.Time) int64 {
 	return floorDiv(days+c.offset, c.days)
 }
 
+// windowStart returns the start of the window with this number.
 func (c *calendar) windowStart(number int64) int64 {
 	month, day := time.January+time.Month(number*c.months), 1+int(number*c.days-c.offset)
 	return firstMoment(time.Date(1970, month, day, 0, 0, 0, 0, time.UTC), c.zone)
 }
 
-// firstMoment returns the first moment at which clocks in zone show this midnight or a later time. midnight is in UTC.
+// firstMoment returns the first moment at which clocks in zone show the time of midnight or a later time. midnight has
+// the wanted date and time in UTC.
 func firstMoment(midnight time.Time, zone *time.Location) int64 {
 	for t := midnight.Add(-maxZoneOffset).In(zone); ; {
 		_, offset := t.Zone()
 		moment := midnight.Add(-time.Duration(offset) * time.Second)
-		_, offsetEnd := t.ZoneBounds() // the moment at which the zone changes this offset
+		_, offsetEnd := t.ZoneBounds() // when the offset changes
 		if !offsetEnd.IsZero() && !offsetEnd.After(t) {
 			offsetEnd = t.Add(time.Hour) // ZoneBounds is wrong on 31 December 2040 and in later leap years
 		}
 		switch {
-		case !moment.After(t): // a gap hides midnight
+		case !moment.After(t): // the clocks jumped over midnight at t
 			return t.UnixMicro()
 		case offsetEnd.IsZero() || moment.Before(offsetEnd):
 			return moment.UnixMicro()
@@ -124,6 +128,7 @@ func firstMoment(midnight time.Time, zone *time.Location) int64 {
 	}
 }
 
+// floorDiv returns a / b, rounded down.
 func floorDiv(a, b int64) int64 {
 	q := a / b
 	if a%b < 0 {

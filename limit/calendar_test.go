@@ -22,6 +22,7 @@ func calendarLimit(t require.TestingT, zone string, unit Unit, multiplier uint32
 	return l
 }
 
+// micros returns the microseconds since 1970 of a time such as 2026-03-29T12:00:00Z.
 func micros(t *testing.T, text string) int64 {
 	moment, err := time.Parse(time.RFC3339, text)
 	require.NoError(t, err)
@@ -37,8 +38,8 @@ func TestCalendarWindowsStartAtLocalMidnight(t *testing.T) {
 	}{
 		{"a day of 23 hours", "Europe/Berlin", Day, 1, "2026-03-29T12:00:00Z", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z"},
 		{"a day of 25 hours", "Europe/Berlin", Day, 1, "2026-10-25T12:00:00Z", "2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z"},
-		{"DST of half an hour", "Australia/Lord_Howe", Day, 1, "2026-10-04T00:00:00Z", "2026-10-03T13:30:00Z", "2026-10-04T13:00:00Z"},
-		{"a gap at midnight", "America/Sao_Paulo", Day, 1, "2018-11-04T12:00:00Z", "2018-11-04T03:00:00Z", "2018-11-05T02:00:00Z"},
+		{"a change of the clocks by half an hour", "Australia/Lord_Howe", Day, 1, "2026-10-04T00:00:00Z", "2026-10-03T13:30:00Z", "2026-10-04T13:00:00Z"},
+		{"clocks jump over midnight", "America/Sao_Paulo", Day, 1, "2018-11-04T12:00:00Z", "2018-11-04T03:00:00Z", "2018-11-05T02:00:00Z"},
 		{"clocks go back to 23:01", "America/St_Johns", Day, 1, "2010-11-07T02:45:00Z", "2010-11-07T02:30:00Z", "2010-11-08T03:30:00Z"},
 		{"midnight comes twice", "America/Havana", Day, 1, "2026-11-01T05:30:00Z", "2026-11-01T04:00:00Z", "2026-11-02T05:00:00Z"},
 		{"the day before a skipped day", "Pacific/Apia", Day, 1, "2011-12-30T09:59:59Z", "2011-12-29T10:00:00Z", "2011-12-30T10:00:00Z"},
@@ -49,7 +50,7 @@ func TestCalendarWindowsStartAtLocalMidnight(t *testing.T) {
 		{"a year", "Asia/Kathmandu", Year, 1, "2026-05-15T12:00:00Z", "2025-12-31T18:15:00Z", "2026-12-31T18:15:00Z"},
 		{"the last day of a leap year", "Europe/Berlin", Day, 1, "2040-12-31T12:00:00Z", "2040-12-30T23:00:00Z", "2040-12-31T23:00:00Z"},
 		{"clocks go back to the last hour of a day", "America/Sao_Paulo", Day, 1, "2018-02-18T02:00:00Z", "2018-02-17T02:00:00Z", "2018-02-18T03:00:00Z"},
-		{"a gap from 23:30", "America/Toronto", Day, 1, "1919-03-31T12:00:00Z", "1919-03-31T04:30:00Z", "1919-04-01T04:00:00Z"},
+		{"clocks jump from 23:30 over midnight", "America/Toronto", Day, 1, "1919-03-31T12:00:00Z", "1919-03-31T04:30:00Z", "1919-04-01T04:00:00Z"},
 		{"days before 1970", "UTC", Day, 3, "1969-12-30T12:00:00Z", "1969-12-29T00:00:00Z", "1970-01-01T00:00:00Z"},
 		{"the start of three days before 1970", "UTC", Day, 3, "1969-12-29T00:00:00Z", "1969-12-29T00:00:00Z", "1970-01-01T00:00:00Z"},
 		{"a month before 1970", "UTC", Month, 1, "1969-12-15T00:00:00Z", "1969-12-01T00:00:00Z", "1970-01-01T00:00:00Z"},

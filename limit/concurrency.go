@@ -8,11 +8,11 @@ import (
 
 // The bounds of holds.
 const (
-	DefaultHold    = 30 * second     // the Hold of a limit that states no Hold
+	DefaultHold    = 30 * second     // the Hold of a Spec with a Hold of 0
 	MinHold        = second / 10     // the shortest Hold
 	MaxHold        = 86_400 * second // the longest Hold
 	MaxHoldID      = 64              // the most bytes in the id of a hold
-	maxHoldMembers = 100_000         // the most members that the holds of a key have in the sorted set in Redis
+	maxHoldMembers = 100_000         // the most members of the sorted set in which Redis keeps the holds of a key
 )
 
 // CheckHoldID returns an error unless id has 1 to MaxHoldID visible ASCII characters.
@@ -28,30 +28,32 @@ func CheckHoldID(id string) error {
 	return nil
 }
 
-// logEntriesPerHold is the number of log entries that need as much memory as a hold. An id in the map expiries needs
-// as much memory as well.
+// logEntriesPerHold is the number of log entries that need as much memory as a hold. An element of the map expiries
+// needs as much memory as a hold.
 const logEntriesPerHold = 2
 
+// hold has the slots of one holder. The expiry is in microseconds since 1970.
 type hold struct {
 	expiry, slots int64
 	id            string // empty for an anonymous hold; anonymous holds with the same expiry are one hold
 }
 
+// holdSet has the holds of one key.
 type holdSet struct {
 	holds    []hold           // sorted by expiry; of holds with the same expiry, the anonymous hold comes first
 	expiries map[string]int64 // the expiries of the named holds; the key is the id
-	members  int64            // the members that the holds have in the sorted set in Redis
+	members  int64            // the number of members that lua/concurrency.lua would store for the holds in Redis
 }
 
-// concurrency counts the holders of a key. A hit of n takes n slots. The slots are free again after
+// concurrency counts the slots that holders of a key have taken. A hit of n takes n slots. The slots are free again after
 // a release, or when Hold has passed. At most Max slots are taken at any time.
 //
 // If a hold with this id exists, the hit renews the hold: it then expires at now + Hold, and takes no further
 // slot. A negative n with an id ends exactly the hold with this id, whatever n is.
 //
-// A negative n without an id ends -n slots of the anonymous holds that expire first. No slot becomes free too
+// A negative n without an id frees -n slots of the anonymous holds that expire first. No slot becomes free too
 // early if each holder releases before its own hold expires. Example: A's hold expires at 10 s and B's at 20 s.
-// B's release removes the hold of 10 s. The hold of 20 s then counts for A, which releases before 10 s.
+// B's release removes the hold that expires at 10 s. The other hold then stands for A, which releases before 10 s.
 //
 // An n of -MaxHits is a reset, so it ends the named holds as well. Denied hits are never charged.
 //
@@ -125,8 +127,9 @@ func (l *Limit) Undo(s *State, now, n int64, id string, oldExpiry int64) Result 
 	return l.TakeHold(s, now, 0, id)
 }
 
-// removeAnonymous removes up to n slots of the anonymous hold with this expiry, and returns their number. A release
-// would remove the hold that expires first. If its holder has crashed, a slot would then stay taken for too long.
+// removeAnonymous removes up to n slots of the anonymous hold with this expiry, and returns the number of removed slots.
+// Undo does not use release, because release removes the hold that expires first. If the holder of that hold has crashed,
+// a slot would then stay taken for too long.
 func (set *holdSet) removeAnonymous(expiry, n int64) int64 {
 	i := set.searchExpiry(expiry)
 	if i == len(set.holds) || set.holds[i].expiry != expiry || set.holds[i].id != "" {
@@ -153,6 +156,7 @@ func (set *holdSet) searchExpiry(expiry int64) int {
 	return sort.Search(len(set.holds), func(i int) bool { return set.holds[i].expiry >= expiry })
 }
 
+// find returns the index of the hold with this id.
 func (set *holdSet) find(id string) (i int, exists bool) {
 	expiry, exists := set.expiries[id]
 	if !exists {
@@ -174,8 +178,8 @@ func (set *holdSet) expire(now int64) (slots int64) {
 	return slots
 }
 
-// release ends the hold with this id. Without an id, it ends -n slots of anonymous holds, and a reset ends all
-// holds. It returns the number of slots that became free.
+// release ends the hold with this id. Without an id, it frees -n slots of anonymous holds, or all slots if n is a reset.
+// It returns the number of slots that became free.
 func (set *holdSet) release(n int64, id string) (slots int64) {
 	if id != "" {
 		if i, exists := set.find(id); exists {
@@ -245,6 +249,7 @@ func (set *holdSet) setSlots(i int, slots int64) {
 	}
 }
 
+// members returns the number of members that lua/concurrency.lua would store for h in Redis.
 func (h hold) members() int64 {
 	if h.slots > 1 {
 		return 2
@@ -252,7 +257,7 @@ func (h hold) members() int64 {
 	return 1
 }
 
-// expiryAfter returns the time at which at least this number of slots has expired. At least as many must be taken.
+// expiryAfter returns the time at which at least this number of slots has expired. At least this number must be taken.
 func (set *holdSet) expiryAfter(slots int64) (expiry int64) {
 	for i := 0; slots > 0; i++ {
 		expiry = set.holds[i].expiry

@@ -17,7 +17,7 @@ func TestHoldsAreTakenRenewedAndReleased(t *testing.T) {
 		n       int64
 		id      string
 		allowed bool
-		held    bool
+		held    bool  // the named hold existed already
 		free    int64 // the number of free slots
 		reset   int64 // seconds
 		retry   int64 // seconds, or Never
@@ -63,7 +63,7 @@ func TestHoldsAreTakenRenewedAndReleased(t *testing.T) {
 			{time: 5, n: 0, id: otherID, free: 0, reset: 25, retry: 25},
 			{time: 30, n: 0, id: id, allowed: true, free: 4},
 		},
-		"a hit on more slots than the limit has never passes": {
+		"a hit of more slots than the limit never passes": {
 			{time: 0, n: 5, id: id, free: 4, retry: Never},
 		},
 	} {
@@ -95,7 +95,7 @@ func TestHoldersNeverExceedTheLimit(t *testing.T) {
 		l := mustNew(t, Spec{Algorithm: Concurrency, Requests: rapid.Uint32Range(1, 12).Draw(t, "slots"), Hold: 10 * second})
 		var s State
 		var holders []slotHolder
-		now, ids, everyHoldHasID := int64(epoch), 0, true
+		now, idCount, everyHoldHasID := int64(epoch), 0, true
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
 			now += rapid.Int64Range(0, 4*second).Draw(t, "time")
 			holders = liveHolders(holders, now)
@@ -104,8 +104,8 @@ func TestHoldersNeverExceedTheLimit(t *testing.T) {
 			case action == "take" || len(holders) == 0:
 				h := slotHolder{slots: rapid.Int64Range(1, 3).Draw(t, "n"), expiry: now + l.Period()}
 				if rapid.Bool().Draw(t, "named") {
-					ids++
-					h.id = fmt.Sprint("id", ids)
+					idCount++
+					h.id = fmt.Sprint("id", idCount)
 				} else {
 					everyHoldHasID = false
 				}
@@ -137,13 +137,13 @@ func TestHoldersNeverExceedTheLimit(t *testing.T) {
 }
 
 // liveHolders returns the holders with holds that have not expired.
-func liveHolders(holders []slotHolder, now int64) (live []slotHolder) {
+func liveHolders(holders []slotHolder, now int64) (liveHolders []slotHolder) {
 	for _, h := range holders {
 		if h.expiry > now {
-			live = append(live, h)
+			liveHolders = append(liveHolders, h)
 		}
 	}
-	return live
+	return liveHolders
 }
 
 func TestHoldIDsAreVisibleASCII(t *testing.T) {

@@ -67,12 +67,12 @@ func TestLimitsAtTheEdgeOf64BitsAreExact(t *testing.T) {
 		assert.Equal(t, int64(MaxHits), l.RefilledTokens(int64(shiftedQuotient(second, math.MaxUint32))))
 	})
 	t.Run("a change of the rate", func(t *testing.T) {
-		old := mustNew(t, Spec{Algorithm: TokenBucket, Requests: math.MaxUint32, Unit: Year, Multiplier: 10, Burst: math.MaxUint32})
+		oldLimit := mustNew(t, Spec{Algorithm: TokenBucket, Requests: math.MaxUint32, Unit: Year, Multiplier: 10, Burst: math.MaxUint32})
 		rate, _ := bits.Mul64(MaxPeriod, math.MaxUint32)
-		changed := mustNew(t, Spec{Algorithm: TokenBucket, Requests: uint32(rate), Unit: Year, Multiplier: 10, Burst: uint32(rate)})
+		newLimit := mustNew(t, Spec{Algorithm: TokenBucket, Requests: uint32(rate), Unit: Year, Multiplier: 10, Burst: uint32(rate)})
 		var s State
-		require.True(t, old.Take(&s, epoch, old.Capacity()).Allowed)
-		assert.Zero(t, changed.Take(&s, epoch, 0).Remaining)
+		require.True(t, oldLimit.Take(&s, epoch, oldLimit.Capacity()).Allowed)
+		assert.Zero(t, newLimit.Take(&s, epoch, 0).Remaining)
 	})
 	t.Run("spent tokens", func(t *testing.T) {
 		l := mustNew(t, Spec{Algorithm: TokenBucket, Requests: math.MaxUint32, Unit: Second, Multiplier: 1 << 27, Burst: 1<<31 + 5})
@@ -88,12 +88,12 @@ func TestBucketCountsPartsOfAMicrosecond(t *testing.T) {
 	require.True(t, fastBucket.Take(&s, epoch, 10).Allowed)
 	assert.Equal(t, fastBucket.Capacity()-1, fastBucket.Take(&s, epoch, -9).Remaining, "one token refills in a third of a nanosecond")
 
-	old, changed := mustNew(t, Spec{Algorithm: TokenBucket, Requests: 3, Unit: Second}), mustNew(t, Spec{Algorithm: TokenBucket, Requests: 4, Unit: Second})
+	oldLimit, newLimit := mustNew(t, Spec{Algorithm: TokenBucket, Requests: 3, Unit: Second}), mustNew(t, Spec{Algorithm: TokenBucket, Requests: 4, Unit: Second})
 	s = State{}
-	require.True(t, old.Take(&s, epoch, 1).Allowed)
+	require.True(t, oldLimit.Take(&s, epoch, 1).Allowed)
 	// A third of the bucket is spent. After 83,333 µs, 1.0000013 of 4 tokens are spent.
-	assert.Equal(t, int64(2), changed.Take(&s, epoch+83_333, 0).Remaining)
-	assert.Equal(t, int64(3), changed.Take(&s, epoch+83_334, 0).Remaining)
+	assert.Equal(t, int64(2), newLimit.Take(&s, epoch+83_333, 0).Remaining)
+	assert.Equal(t, int64(3), newLimit.Take(&s, epoch+83_334, 0).Remaining)
 }
 
 func TestSlidingWindowHasExactTicks(t *testing.T) {

@@ -5,8 +5,9 @@ import (
 	"errors"
 )
 
-// Append appends the encoding of s to b: a, b and c as unsigned varints, then the log, oldest entry first. An
-// entry is the time since the previous entry and the number of hits. s must not belong to an algorithm with HasHolds.
+// Append appends the encoding of s to b: the numbers a, b and c, and then the entries of the log, oldest entry first. An
+// entry is the time since the previous entry, and the number of hits. All numbers are unsigned varints. s must not belong
+// to an algorithm with HasHolds.
 func (s *State) Append(b []byte) []byte {
 	for _, n := range []int64{s.a, s.b, s.c} {
 		b = binary.AppendUvarint(b, uint64(n))
@@ -14,11 +15,11 @@ func (s *State) Append(b []byte) []byte {
 	if s.log == nil {
 		return b
 	}
-	var lastTime int64
+	var previousTime int64
 	for _, e := range s.log.entries[s.log.head:] {
-		b = binary.AppendUvarint(b, uint64(e.time-lastTime))
+		b = binary.AppendUvarint(b, uint64(e.time-previousTime))
 		b = binary.AppendUvarint(b, uint64(e.n))
-		lastTime = e.time
+		previousTime = e.time
 	}
 	return b
 }

@@ -36,8 +36,8 @@ func (l *Limit) WindowAt(now int64) (start, end int64) {
 	return start, start + l.period
 }
 
-// AppendWindow appends the name of the window of l that starts at start to b: an @ and the start in seconds, or in
-// milliseconds if a window can start within a second. The Tag of l shows the unit.
+// AppendWindow appends the name of the window of l that starts at start to b, such as @1700000040. The number is the
+// start in seconds since 1970, or in milliseconds if windows can start within a second.
 func (l *Limit) AppendWindow(b []byte, start int64) []byte {
 	unit := int64(second)
 	if l.period%second != 0 {
@@ -55,7 +55,8 @@ func (l *Limit) WindowStart(end int64) int64 {
 	return end - l.period
 }
 
-// CountHits decides n hits on the count of a window that ends timeLeft microseconds from now. It returns the new count.
+// CountHits decides n hits on a window with this count. The window ends in timeLeft microseconds. It returns the new
+// count.
 func (l *Limit) CountHits(count, n, timeLeft int64, chargeDenied bool) (int64, Result) {
 	r := Result{ResetAfter: timeLeft}
 	r.Allowed = n < 0 || count+n <= l.max

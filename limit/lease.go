@@ -8,9 +8,9 @@ import (
 
 // The bounds of leases.
 const (
-	DefaultLeaseWaste = 0.01 // the LeaseWaste of a limit that states no LeaseWaste
+	DefaultLeaseWaste = 0.01 // the LeaseWaste of a Spec with a LeaseWaste of 0
 	MaxLeaseWaste     = 0.5  // the largest LeaseWaste
-	MinLeasePermits   = 2    // with fewer LeasePermits, a lease has no effect
+	MinLeasePermits   = 2    // a limit with fewer LeasePermits gets no lease
 )
 
 // CanLease reports whether a limit of this spec can have a lease.
@@ -18,7 +18,7 @@ func (s *Spec) CanLease() bool {
 	return s.Algorithm.AllowsLeases() && s.Scope == Global && s.Timezone == "" && s.Unit != Millisecond
 }
 
-// WasteShare returns LeaseWaste, or the default.
+// WasteShare returns LeaseWaste, or DefaultLeaseWaste if LeaseWaste is 0.
 func (s *Spec) WasteShare() float64 {
 	return cmp.Or(s.LeaseWaste, DefaultLeaseWaste)
 }
@@ -45,10 +45,11 @@ func (s *Spec) checkLease() (errs []error) {
 }
 
 // LeasePermits returns how many permits of l all replicas together may hold, or 0 if l has no lease.
-// The Capacity of a token bucket does not contain these permits. So the bucket can be full while the replicas
-// hold all permits, and a burst still never exceeds the Burst of the Spec.
+// The Capacity of a token bucket is the Burst minus these permits. So even if the bucket is full while the
+// replicas hold all permits, no more than the Burst can pass at once.
 func (l *Limit) LeasePermits() int64 { return l.leasePermits }
 
+// burstPermits returns how much the Capacity is below the Burst.
 func (l *Limit) burstPermits() int64 {
 	if l.Algorithm.UsesBurst() {
 		return l.leasePermits
@@ -64,7 +65,7 @@ func (s *Spec) leasePermitsOf(capacity int64) int64 {
 	return permits
 }
 
-// LeaseBudget returns the limit on the permits that all replicas hold: LeasePermits in a window of l.
+// LeaseBudget returns the limit on the permits of l that all replicas hold: LeasePermits in each window.
 func (l *Limit) LeaseBudget() *Limit {
 	budget, _ := New(Spec{Requests: uint32(l.LeasePermits()), Unit: l.Unit, Multiplier: l.Multiplier}) // New can't fail, because l has the same window
 	return budget

@@ -21,11 +21,11 @@ const (
 	MaxHits   = 1 << 34                    // the most hits in one Take and in a counter; a refund of MaxHits is a reset
 	minPeriod = 10_000                     // the shortest window
 	MaxPeriod = 10 * 365 * 86_400 * second // the longest window, and the longest time to fill a token bucket: ten years
-	Never     = -1                         // the RetryAfter of hits that can't pass at any time
+	Never     = -1                         // the RetryAfter of hits that can never pass
 	second    = 1_000_000
 )
 
-// Spec is a limit as its author states it.
+// Spec has the numbers of a limit as a limits file states them.
 type Spec struct {
 	Algorithm Algorithm
 
@@ -41,7 +41,7 @@ type Spec struct {
 
 	Burst uint32 // the capacity of a token bucket; 0 means Requests
 
-	// ChargeDenied charges denied hits as well. The debt is at most Requests. If the algorithm has
+	// ChargeDenied means that denied hits are charged too. The debt is at most Requests. If the algorithm has
 	// ResetsAtOnce, the debt has no bound, but it ends with the window.
 	ChargeDenied bool
 
@@ -53,12 +53,13 @@ type Spec struct {
 	FallbackRatio float64
 
 	// Lease lets a replica take permits from the backend in batches. LeaseWaste is the largest share of the
-	// capacity that all replicas may hold unused: at most MaxLeaseWaste. 0 means DefaultLeaseWaste.
+	// capacity that all replicas together may hold as unused permits: at most MaxLeaseWaste. 0 means
+	// DefaultLeaseWaste.
 	Lease      bool
 	LeaseWaste float64
 
-	// Hold is the time after which a hold expires. 0 means DefaultHold. Only Concurrency has a Hold, and it
-	// ignores Unit, Multiplier and ChargeDenied.
+	// Hold is the time after which a hold expires, in microseconds. 0 means DefaultHold. Only Concurrency uses Hold.
+	// Concurrency ignores Unit, Multiplier and ChargeDenied.
 	Hold int64
 }
 
@@ -66,11 +67,11 @@ type Spec struct {
 type Limit struct {
 	Spec
 
-	period       int64 // the length of the window, or Hold, in microseconds
-	max          int64 // Requests
-	capacity     int64
-	leasePermits int64
-	tag          string
+	period       int64  // the length of the window, or Hold, in microseconds
+	max          int64  // Requests
+	capacity     int64  // the most hits that can be spent at once
+	leasePermits int64  // the permits that all replicas together may hold
+	tag          string // such as fw60
 
 	calendar *calendar // nil without a Timezone
 
@@ -78,7 +79,7 @@ type Limit struct {
 	ticks    int64 // the number of ticks in a window of slidingWindow
 	tick     int64 // the length of a tick of slidingWindow, in microseconds
 
-	lastScaled    atomic.Pointer[scaledLimit] // the last result of Scaled
+	lastScaled    atomic.Pointer[scaledLimit] // the last result of Scaled, with its ratio
 	chargeVariant atomic.Pointer[Limit]       // the limit with the other ChargeDenied; see WithChargeDenied
 }
 
@@ -191,11 +192,12 @@ func (l *Limit) Max() int64 { return l.max }
 // Capacity returns the largest number of hits that can be spent at once.
 func (l *Limit) Capacity() int64 { return l.capacity }
 
-// Tag returns the kind of counter: algorithm, window, and an i for one counter per replica ("fw60", "tb1i",
-// "cc"). It has letters and digits only. Two limits with the same Tag and key share a counter.
+// Tag returns the part of a counter's name that says how it counts: the algorithm, the window, and an i for one counter
+// per replica. Examples are "fw60", "tb1i" and "cc". A Tag has letters and digits only. Two limits with the same Tag and
+// key share a counter.
 func (l *Limit) Tag() string { return l.tag }
 
-// PerWindow returns "per minute" or a similar text, or "at a time" with Concurrency.
+// PerWindow returns the text that follows the number of a limit: "per minute", or "at a time" with Concurrency.
 func (l *Limit) PerWindow() string {
 	if l.Algorithm.HasHolds() {
 		return "at a time"
@@ -235,24 +237,24 @@ func (l *Limit) String() string {
 
 // State is the state of the counter of one key, for limits of one Tag. The zero value has spent nothing.
 type State struct {
-	a, b, c int64 // under "State:", the function of each algorithm explains its numbers
+	a, b, c int64 // their meaning depends on the algorithm; the comment of its function explains them under "State:"
 	log     *Log  // nil except for slidingLog and concurrency
 }
 
 // Numbers is a State without its log. It has no pointers, so the garbage collector reads no tables of Numbers.
 type Numbers struct{ a, b, c int64 }
 
-// Split returns the two parts of s. The Log is nil except for SlidingLog and Concurrency.
+// Split returns the numbers and the log of s. The Log is nil except for SlidingLog and Concurrency.
 func (s *State) Split() (Numbers, *Log) { return Numbers{s.a, s.b, s.c}, s.log }
 
-// Join returns the State that Split has split into n and log.
+// Join returns the State with n and log. It undoes Split.
 func (n Numbers) Join(log *Log) State { return State{n.a, n.b, n.c, log} }
 
 // IsZero reports whether the key has spent nothing. A store can forget such a State.
 func (s *State) IsZero() bool { return *s == State{} }
 
 // Entries returns the number of log entries of s, at most MaxLogEntries. For Concurrency, it is the number of
-// log entries that take as much memory as the holds of s.
+// log entries that need as much memory as the holds of s.
 func (s *State) Entries() int {
 	switch {
 	case s.log == nil:
@@ -268,7 +270,7 @@ type Result struct {
 	// Allowed reports whether the hits pass. Either all hits of a Take pass or none.
 	Allowed bool
 
-	// Remaining is the capacity less the spent hits after this Take. It is negative if there is a debt.
+	// Remaining is the capacity minus the hits that are spent after this Take. It is negative if there is a debt.
 	Remaining int64
 
 	// ResetAfter is the time in microseconds until all spent hits are forgotten. For aligned windows,
@@ -277,14 +279,15 @@ type Result struct {
 	ResetAfter int64
 
 	// RetryAfter is the time in microseconds until the same hits would pass if no other hits came, or
-	// Never if they exceed the capacity. If the hits passed, RetryAfter is an input of Limit.NextAfter.
+	// Never if they exceed the capacity. If the hits passed, only Limit.NextAfter uses RetryAfter.
 	RetryAfter int64
 
-	// Held reports whether the hits or the peek named a hold that existed already. Such hits only renew the hold.
+	// Held reports whether the hits or the peek named a hold that existed already. Such hits renew the hold, and take
+	// no further slots.
 	Held bool
 }
 
-// Spent returns the number of spent hits of a counter that answered r.
+// Spent returns the number of spent hits of a counter with the answer r.
 func (l *Limit) Spent(r Result) int64 { return l.capacity - r.Remaining }
 
 // Take decides whether n hits pass at time now and charges them to s. An n beyond ±MaxHits counts as ±MaxHits.
@@ -314,7 +317,7 @@ func (l *Limit) TakeWith(s *State, now, n int64, chargeDenied bool) Result {
 }
 
 // ForgottenAfter returns the time in microseconds until l has forgotten the hits of an allowed Take with the
-// Result r. With holds, r.ResetAfter does not say so, because it can be about another anonymous hold.
+// Result r. With holds, r.ResetAfter can be about another anonymous hold, so ForgottenAfter returns Hold.
 func (l *Limit) ForgottenAfter(r Result) int64 {
 	if l.Algorithm.HasHolds() {
 		return l.Hold
@@ -330,7 +333,7 @@ func (l *Limit) NextAfter(n int64, r Result) int64 {
 		return r.RetryAfter
 	case n <= r.Remaining || n <= 0 || r.Held:
 		return 0
-	case n > l.capacity: // the fallback or permits of a lease have admitted the hits
+	case n > l.capacity: // l denies so many hits; the fallback or permits of a lease have admitted them
 		return Never
 	case l.Algorithm.ResetsAtOnce():
 		return r.ResetAfter

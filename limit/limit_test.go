@@ -23,14 +23,14 @@ const ms = time.Millisecond
 
 func TestTakeDecidesAsItsAlgorithmDocuments(t *testing.T) {
 	tenPerSecond := Spec{Requests: 10, Unit: Second}
-	changed := func(s Spec, change func(*Spec)) Spec { change(&s); return s }
+	withChange := func(s Spec, change func(*Spec)) Spec { change(&s); return s }
 	chargeDenied := func(s *Spec) { s.ChargeDenied = true }
 
 	for name, c := range map[string]struct {
 		spec  Spec
 		steps []step
 	}{
-		"fixed window: denied hits are charged, as in envoyproxy/ratelimit": {changed(tenPerSecond, chargeDenied), []step{
+		"fixed window: denied hits are charged, as in envoyproxy/ratelimit": {withChange(tenPerSecond, chargeDenied), []step{
 			{time: 0, n: 7, allowed: true, remaining: 3, reset: 1000 * ms},
 			{time: 100 * ms, n: 3, allowed: true, remaining: 0, reset: 900 * ms},
 			{time: 100 * ms, n: 0, allowed: true, remaining: 0, reset: 900 * ms}, // a peek passes at exactly the limit
@@ -38,7 +38,7 @@ func TestTakeDecidesAsItsAlgorithmDocuments(t *testing.T) {
 			{time: 200 * ms, n: 0, remaining: -3, reset: 800 * ms, retry: 800 * ms},
 			{time: 1000 * ms, n: 1, allowed: true, remaining: 9, reset: 1000 * ms},
 		}},
-		"fixed window: a charged call above the limit exhausts the limit": {changed(tenPerSecond, chargeDenied), []step{
+		"fixed window: a charged call above the limit exhausts the limit": {withChange(tenPerSecond, chargeDenied), []step{
 			{time: 0, n: 15, remaining: -5, reset: 1000 * ms, retry: -1},
 			{time: 0, n: 1, remaining: -6, reset: 1000 * ms, retry: 1000 * ms},
 		}},
@@ -49,11 +49,11 @@ func TestTakeDecidesAsItsAlgorithmDocuments(t *testing.T) {
 			{time: 0, n: 2, allowed: true, remaining: 0, reset: 1000 * ms},
 			{time: 0, n: -100, allowed: true, remaining: 10, reset: 1000 * ms},
 		}},
-		"fixed window: a limit of 0 denies hits and allows peeks": {changed(tenPerSecond, func(s *Spec) { s.Requests = 0 }), []step{
+		"fixed window: a limit of 0 denies hits and allows peeks": {withChange(tenPerSecond, func(s *Spec) { s.Requests = 0 }), []step{
 			{time: 0, n: 0, allowed: true, reset: 1000 * ms},
 			{time: 0, n: 1, reset: 1000 * ms, retry: -1},
 		}},
-		"sliding window: hits of the previous window count less over time": {changed(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingWindow }), []step{
+		"sliding window: hits of the previous window count less over time": {withChange(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingWindow }), []step{
 			{time: 0, n: 10, allowed: true, remaining: 0, reset: 2000 * ms},
 			{time: 900 * ms, n: 1, remaining: 0, reset: 1100 * ms, retry: 200 * ms}, // until a tenth of the next window has passed
 			{time: 1100 * ms, n: 1, allowed: true, remaining: 0, reset: 1900 * ms},
@@ -62,14 +62,14 @@ func TestTakeDecidesAsItsAlgorithmDocuments(t *testing.T) {
 			{time: 1600 * ms, n: 11, remaining: 0, reset: 1400 * ms, retry: -1},
 			{time: 4000 * ms, n: 0, allowed: true, remaining: 10},
 		}},
-		"sliding window: charged denied hits make a debt of at most a window": {changed(changed(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingWindow }), chargeDenied), []step{
+		"sliding window: charged denied hits make a debt of at most a window": {withChange(withChange(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingWindow }), chargeDenied), []step{
 			{time: 0, n: 8, allowed: true, remaining: 2, reset: 2000 * ms},
 			{time: 500 * ms, n: 3, remaining: -1, reset: 1500 * ms, retry: 863_638 * time.Microsecond},
 			{time: 500 * ms, n: 1_000_000, remaining: -10, reset: 1500 * ms, retry: -1},
 			{time: 1000 * ms, n: 4, remaining: -10, reset: 1000 * ms, retry: 700 * ms},
 			{time: 1500 * ms, n: 100, remaining: -10, reset: 1500 * ms, retry: -1},
 		}},
-		"sliding log: each hit stops counting after one window": {changed(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingLog }), []step{
+		"sliding log: each hit stops counting after one window": {withChange(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingLog }), []step{
 			{time: 0, n: 4, allowed: true, remaining: 6, reset: 1000 * ms},
 			{time: 600 * ms, n: 6, allowed: true, remaining: 0, reset: 1000 * ms},
 			{time: 700 * ms, n: 0, remaining: 0, reset: 900 * ms, retry: 300 * ms},
@@ -78,13 +78,13 @@ func TestTakeDecidesAsItsAlgorithmDocuments(t *testing.T) {
 			{time: 1000 * ms, n: 4, allowed: true, remaining: 0, reset: 1000 * ms},
 			{time: 1000 * ms, n: -5, allowed: true, remaining: 5, reset: 600 * ms}, // a refund removes the newest hits first
 		}},
-		"sliding log: charged denied hits keep the limit exceeded": {changed(changed(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingLog }), chargeDenied), []step{
+		"sliding log: charged denied hits keep the limit exceeded": {withChange(withChange(tenPerSecond, func(s *Spec) { s.Algorithm = SlidingLog }), chargeDenied), []step{
 			{time: 0, n: 10, allowed: true, remaining: 0, reset: 1000 * ms},
 			{time: 900 * ms, n: 10, remaining: 0, reset: 1000 * ms, retry: 1000 * ms},
 			{time: 1100 * ms, n: 1, remaining: -1, reset: 1000 * ms, retry: 800 * ms},
 			{time: 1900 * ms, n: 1, allowed: true, remaining: 8, reset: 1000 * ms},
 		}},
-		"token bucket: a burst passes, then hits at the rate": {changed(tenPerSecond, func(s *Spec) { s.Algorithm, s.Burst = TokenBucket, 20 }), []step{
+		"token bucket: a burst passes, then hits at the rate": {withChange(tenPerSecond, func(s *Spec) { s.Algorithm, s.Burst = TokenBucket, 20 }), []step{
 			{time: 0, n: 20, allowed: true, remaining: 0, reset: 2000 * ms},
 			{time: 0, n: 1, remaining: 0, reset: 2000 * ms, retry: 100 * ms},
 			{time: 0, n: 21, remaining: 0, reset: 2000 * ms, retry: -1},
@@ -93,7 +93,7 @@ func TestTakeDecidesAsItsAlgorithmDocuments(t *testing.T) {
 			{time: 150 * ms, n: -3, allowed: true, remaining: 3, reset: 1650 * ms},
 			{time: 1800 * ms, n: 0, allowed: true, remaining: 20},
 		}},
-		"token bucket: charged denied hits make a debt of at most a window": {changed(changed(tenPerSecond, func(s *Spec) { s.Algorithm = TokenBucket }), chargeDenied), []step{
+		"token bucket: charged denied hits make a debt of at most a window": {withChange(withChange(tenPerSecond, func(s *Spec) { s.Algorithm = TokenBucket }), chargeDenied), []step{
 			{time: 0, n: 1_000_000, remaining: -10, reset: 2000 * ms, retry: -1},
 			{time: 500 * ms, n: 0, remaining: -5, reset: 1500 * ms, retry: 600 * ms},
 			{time: 1100 * ms, n: 1, allowed: true, remaining: 0, reset: 1000 * ms},

@@ -2,8 +2,8 @@ package limit
 
 // Keys of gRPC metadata between rls and clients that wait for permits. docs/client.md describes their values.
 const (
-	// AcquireKey marks a call that wants one of the headers below in its answer. With the value "true", the call charges
-	// nothing if it is denied.
+	// AcquireKey marks a call that wants one of the headers below in its answer. With the value "true", the call
+	// charges nothing if it is denied.
 	AcquireKey = "rls-acquire"
 
 	// RetryAfterKey is the time in seconds until a denied call can pass, such as "0.25", or RetryNever.

@@ -35,9 +35,9 @@ func (m *model) spent(now int64) *big.Rat {
 		})
 	case SlidingLog, Concurrency:
 		return m.sum(func(h charge) *big.Rat { return weight(h.time+p > now) })
-	default: // token bucket: drain between hits
+	default: // a token bucket refills between hits; level is the number of spent tokens
 		level, lastTime := new(big.Rat), int64(0)
-		drain := func(until int64) {
+		refill := func(until int64) {
 			level.Sub(level, new(big.Rat).Mul(big.NewRat(m.l.max, p), big.NewRat(until-lastTime, 1)))
 			if level.Sign() < 0 {
 				level.SetInt64(0)
@@ -45,10 +45,10 @@ func (m *model) spent(now int64) *big.Rat {
 			lastTime = until
 		}
 		for _, h := range m.hits {
-			drain(h.time)
+			refill(h.time)
 			level.Add(level, big.NewRat(h.n, 1))
 		}
-		drain(now)
+		refill(now)
 		return level
 	}
 }

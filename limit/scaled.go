@@ -1,6 +1,6 @@
 package limit
 
-// rounding is added to a product that is then rounded down: 100 × 0.29 is 28.999… in floating point.
+// rounding is added to a product before it is rounded down, because 100 × 0.29 is 28.999… in floating point.
 const rounding = 1e-6
 
 type scaledLimit struct {

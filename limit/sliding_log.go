@@ -8,14 +8,14 @@ const (
 	logTicks        = 2047
 )
 
-// Log is a list of charged hits, oldest first. With Concurrency, it has holds instead.
+// Log is a list of charged hits, oldest first. The Log of Concurrency has holds instead.
 type Log struct {
-	entries []hitEntry // entries[:head] have expired
+	entries []hitEntry // entries[:head] have expired, and entries[head:] are live
 	head    int
 	holds   *holdSet
 }
 
-// hitEntry is an entry of a log: n hits, and the time of the newest of them.
+// hitEntry is an entry of a log: n hits, and the time of the newest of these hits.
 type hitEntry struct{ time, n int64 }
 
 // emptyLog is the log of a key that has spent nothing. No code may change emptyLog.
@@ -91,8 +91,9 @@ func (log *Log) advance(now, period int64) int64 {
 }
 
 // charge adds n hits and returns the new total. time is not before the newest entry. The hits join the newest
-// entry if it has the same time, or in a long log the same tick. A log with maxHits hits denies every further
-// hit. So an entry has at most maxHits, and charge drops old entries once the newer entries have maxHits.
+// entry if it has the same time, or in a long log the same tick. A log with maxHits hits denies all further
+// hits, and more hits change no decision. So an entry gets at most maxHits, and charge drops old entries once the newer
+// entries have maxHits.
 func (log *Log) charge(time, n, total, maxHits, tick int64) int64 {
 	if log.len() > 0 && (log.newest().time == time || log.len() >= exactLogEntries && log.newest().time/tick == time/tick) {
 		n += log.newest().n
@@ -129,8 +130,8 @@ func (log *Log) refund(n int64) int64 {
 	return n - remaining
 }
 
-// retryAt returns the time of an entry. When this entry and all older entries have expired, at most maxSpent of the
-// total hits remain.
+// retryAt returns the time of an entry: the first entry for which at most maxSpent of the total hits remain after the
+// entry and all older entries have expired.
 func (log *Log) retryAt(total, maxSpent int64) int64 {
 	i := log.head
 	for ; total > maxSpent; i++ {

@@ -61,7 +61,7 @@ func slidingWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	return r
 }
 
-// slidingRetryAt returns the earliest time at which the estimate is at most maxSpent.
+// slidingRetryAt returns the earliest time at which the estimated hits are at most maxSpent.
 func (l *Limit) slidingRetryAt(start, current, previous, maxSpent int64) int64 {
 	if current > maxSpent { // the current window ends before the hits pass
 		start, current, previous = start+l.period, 0, current
@@ -73,4 +73,5 @@ func (l *Limit) slidingRetryAt(start, current, previous, maxSpent int64) int64 {
 	return start + min((l.ticks-coveredTicks)*l.tick, l.period)
 }
 
+// ceilDiv returns a / b, rounded up.
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }

@@ -15,7 +15,7 @@ import (
 func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	if l.max == 0 {
 		if n < 0 {
-			if n == -MaxHits { // a reset ends also hits that a limit with another Max charged
+			if n == -MaxHits { // a reset also forgets hits that a limit with another Max has charged
 				*s = State{}
 			}
 			return Result{Allowed: true}
@@ -59,7 +59,7 @@ func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	return r
 }
 
-// timeToFull returns the time until the bucket is full, at most maxSpentTime, even if the clock was set back.
+// timeToFull returns the time until the bucket is full. It is at most maxSpentTime, even if the clock was set back.
 func (l *Limit) timeToFull(s *State, now int64) span {
 	tat := span{s.a, s.b}
 	isOtherRate := s.c != l.max
@@ -79,8 +79,8 @@ func (l *Limit) timeToFull(s *State, now int64) span {
 	return minSpan(spentTime, l.fillTime)
 }
 
-// HasBurst reports whether l has a burst of its own. If the rate changes, a bucket with HasBurst keeps its spent
-// tokens, and a bucket without HasBurst keeps its spent time.
+// HasBurst reports whether the Spec of l states a Burst. If the rate of a limit changes, a bucket with HasBurst keeps its
+// spent tokens, and a bucket without HasBurst keeps the time until it is full.
 func (l *Limit) HasBurst() bool { return l.Burst > 0 }
 
 // convertSpentTime returns the time in which l refills as many tokens as a limit with oldMax refills in spentTime.
@@ -112,6 +112,7 @@ func mulAddDiv(a, b, c, d int64) (quotient, remainder int64) {
 // span is an exact span of time: us + frac/parts microseconds with 0 ≤ frac < parts. parts is the Max of the limit.
 type span struct{ us, frac int64 }
 
+// add returns a + b.
 func (a span) add(b span, parts int64) span {
 	c := span{a.us + b.us, a.frac + b.frac}
 	switch {
@@ -146,6 +147,7 @@ func (a span) withParts(oldParts, newParts int64) span {
 	return span{a.us, 0}.add(span{0, frac}, newParts)
 }
 
+// ceil returns a in whole microseconds, rounded up.
 func (a span) ceil() int64 {
 	if a.frac > 0 {
 		return a.us + 1

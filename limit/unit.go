@@ -2,7 +2,7 @@ package limit
 
 import "strings"
 
-// Unit is a unit of time. Envoy's RateLimitResponse has the same numbers for the units up to Week. 0 is not a unit.
+// Unit is a unit of time. The numbers of all units up to Week are those of Envoy's RateLimitResponse. 0 is no unit.
 type Unit uint8
 
 // The units. A month has 30 days, and a year has 365 days.
@@ -14,7 +14,7 @@ const (
 	Month
 	Year
 	Week
-	Millisecond // Envoy does not have it
+	Millisecond // Envoy has no such unit
 )
 
 var unitNames = []string{

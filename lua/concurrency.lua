@@ -1,45 +1,45 @@
 -- concurrency computes the same as limit.concurrency, which documents the algorithm.
 --
--- The holds are stored as a sorted set. A member has one of these names:
+-- Redis stores the holds as a sorted set. The expiry code of a hold is twice its expiry in microseconds since 1970, plus
+-- 1 if the hold has several slots. Expiry codes are exact until the year 2112. A member has one of these names:
 --
---   i<id>        a named hold; the score is the mark of the hold
---   a<expiry>    an anonymous hold; the score is the negative mark of the hold
---   w<member>    a hold with several slots; the score is the negative number of these slots
+--   i<id>        a named hold; the score is the expiry code
+--   a<expiry>    an anonymous hold; the score is the negative expiry code
+--   w<member>    the hold of this member has several slots; the score is the negative number of these slots
 --   x            the score is the negative number of the slots of all holds
 --
--- A mark is twice the expiry in microseconds, plus 1 if the hold has several slots. Marks are exact until the year
--- 2112. The score of an anonymous hold is always below the score of every w<member> and of x.
+-- The score of an anonymous hold is always below the score of every w<member> and of x.
 --
--- State s: save writes the holds in s.newHolds, which are new or have changed. s.obsoleteSlots has the slots of the
--- holds in Redis that have changed or ended. The keys of both tables are members.
+-- s is the state of one key. s.newHolds has the holds that are new or have changed, which save writes. s.obsoleteSlots has
+-- the numbers of slots of the holds in Redis that have changed or ended. The keys of both tables are members.
 
-local maxMembers, resetHits = 100000, 2 ^ 34 -- equal to maxHoldMembers and MaxHits of package limit
-local lowestSlotsScore = -2 ^ 34             -- the scores of anonymous holds are below it
+local maxMembers = 100000        -- equal to maxHoldMembers of package limit
+local lowestSlotsScore = -2 ^ 34 -- the scores of anonymous holds are below this score
 
 -- Returns the number of members of hold in the sorted set.
 local function membersOf(hold) return hold.slots > 1 and 2 or 1 end
 
 -- Returns the hold that a member of the sorted set stands for.
 local function holdOf(s, member, score)
-  local mark = math.abs(tonumber(score))
-  local hold = { member = member, expiry = math.floor(mark / 2), slots = 1, isStored = true }
-  if mark % 2 == 1 then hold.slots = -(tonumber(redis.call('ZSCORE', s.key, 'w' .. member) or -1)) end
+  local expiryCode = math.abs(tonumber(score))
+  local hold = { member = member, expiry = math.floor(expiryCode / 2), slots = 1, isStored = true }
+  if expiryCode % 2 == 1 then hold.slots = -(tonumber(redis.call('ZSCORE', s.key, 'w' .. member) or -1)) end
   return hold
 end
 
 -- Returns the list of the anonymous holds or of the named holds. storedHolds has the holds that were fetched from Redis,
--- and newHolds has the new and the changed holds.
--- Both tables start with the hold that expires first. The holds before storedHolds[firstIndex] no longer exist.
-local function newList(command, minScore, maxScore)
+-- and newHolds has the new and the changed holds. Both tables start with the hold that expires first. The holds before
+-- storedHolds[firstIndex] no longer exist. command reads the holds from Redis: those with a score between the two scores.
+local function newList(command, firstScore, lastScore)
   return {
-    command = command, minScore = minScore, maxScore = maxScore, storedHolds = {}, newHolds = {}, firstIndex = 1, pageSize = 8,
+    command = command, firstScore = firstScore, lastScore = lastScore, storedHolds = {}, newHolds = {}, firstIndex = 1, pageSize = 8,
   }
 end
 
--- Returns stored hold i of list, or nil. Fetches the hold if necessary.
+-- Returns stored hold i of list, or nil. Fetches further holds from Redis if necessary.
 local function storedHold(s, list, i)
   while i > #list.storedHolds and not list.isComplete do
-    local reply = redis.call(list.command, s.key, list.minScore, list.maxScore, 'WITHSCORES', 'LIMIT', #list.storedHolds, list.pageSize)
+    local reply = redis.call(list.command, s.key, list.firstScore, list.lastScore, 'WITHSCORES', 'LIMIT', #list.storedHolds, list.pageSize)
     for j = 1, #reply, 2 do list.storedHolds[#list.storedHolds + 1] = holdOf(s, reply[j], reply[j + 1]) end
     list.isComplete = #reply < 2 * list.pageSize
     list.pageSize = 2 * list.pageSize
@@ -69,6 +69,7 @@ end
 -- Returns the list that has the hold of member.
 local function listOf(s, member) return member:byte() == 97 and s.anonymous or s.named end -- 97 is the letter a
 
+-- Removes hold from s.
 local function remove(s, hold)
   s.slots, s.members = s.slots - hold.slots, s.members - membersOf(hold)
   if hold.isStored then
@@ -82,6 +83,7 @@ local function remove(s, hold)
   end
 end
 
+-- Adds a new hold to s.
 local function add(s, member, expiry, slots)
   local hold = { member = member, expiry = expiry, slots = slots }
   s.slots, s.members = s.slots + slots, s.members + membersOf(hold)
@@ -100,7 +102,7 @@ local function find(s, member)
   return score and holdOf(s, member, score)
 end
 
--- Does what holdSet.expire does.
+-- Removes the holds that have expired at now.
 local function expire(s, now)
   for _, list in ipairs({ s.anonymous, s.named }) do
     local hold = firstHold(s, list)
@@ -111,7 +113,7 @@ local function expire(s, now)
   end
 end
 
--- Does what holdSet.removeAnonymous does.
+-- Removes up to this number of slots of the anonymous hold with this expiry.
 local function removeAnonymous(s, slots, expiry)
   local hold = find(s, string.format('a%d', expiry))
   if not hold then return end
@@ -119,7 +121,7 @@ local function removeAnonymous(s, slots, expiry)
   if hold.slots > slots then add(s, hold.member, expiry, hold.slots - slots) end
 end
 
--- Removes slots of anonymous holds.
+-- Removes this number of slots of the anonymous holds that expire first.
 local function releaseAnonymous(s, slots)
   local hold = firstHold(s, s.anonymous)
   while hold and slots > 0 do
@@ -130,7 +132,8 @@ local function releaseAnonymous(s, slots)
   end
 end
 
--- Does what holdSet.expiryAfter does. If another program has removed holds from Redis, returns the last expiry, or now.
+-- Returns the time at which at least this number of slots has expired. If the holds have fewer slots, because another
+-- program has removed holds from Redis, returns the last expiry, or now.
 local function expiryAfter(s, slots, now)
   local cursors = {}
   for _, list in ipairs({ s.anonymous, s.named }) do
@@ -161,8 +164,8 @@ end
 -- Appends the scores and members of hold to scores, as ZADD needs them.
 local function appendScores(scores, hold)
   local hasSeveralSlots = hold.slots > 1
-  local mark = 2 * hold.expiry + (hasSeveralSlots and 1 or 0)
-  scores[#scores + 1] = string.format('%d', hold.member:byte() == 97 and -mark or mark)
+  local expiryCode = 2 * hold.expiry + (hasSeveralSlots and 1 or 0)
+  scores[#scores + 1] = string.format('%d', hold.member:byte() == 97 and -expiryCode or expiryCode)
   scores[#scores + 1] = hold.member
   if hasSeveralSlots then
     scores[#scores + 1] = string.format('%d', -hold.slots)
@@ -171,7 +174,7 @@ local function appendScores(scores, hold)
 end
 
 return {
-  -- Returns the state of key. The state has err if the value of key is no set of holds.
+  -- Returns the state of key. If the value of key is no set of holds, the state has the error message err.
   open = function(key)
     local score, size = redis.pcall('ZSCORE', key, 'x'), redis.pcall('ZCARD', key)
     local err = errorOf(score) or errorOf(size)
@@ -185,10 +188,11 @@ return {
     }
   end,
 
-  -- hit is the n of take.lua: a number, or an array of a number and an id or an expiry.
+  -- Decides a hit. hit is the n of take.lua: a number, or an array of a number and an id or an expiry. Returns the numbers
+  -- spent, reset and retry of the reply of take.
   step = function(s, now, hit, max, period)
     if not s.isExpireDone then expire(s, now) end
-    s.isExpireDone = true -- all hits of a call have the same now
+    s.isExpireDone = true -- all hits of a call of the script have the same now
     local n, member, expiry = hit, nil, nil
     if type(hit) == 'table' then
       n = hit[1]
@@ -205,7 +209,7 @@ return {
         if namedHold then remove(s, namedHold) end
       elseif expiry then
         removeAnonymous(s, -n, expiry)
-      elseif n == -resetHits then
+      elseif n == -maxHits then -- a reset
         expire(s, math.huge)
       else
         releaseAnonymous(s, -n)
@@ -223,7 +227,7 @@ return {
         local slots = n
         expiry = now + period
         local name = member or string.format('a%d', expiry)
-        local sameHold = not member and find(s, name) -- anonymous holds with the same expiry are one hold
+        local sameHold = not member and find(s, name) -- anonymous holds with the same expiry are stored as one hold
         if sameHold then
           remove(s, sameHold)
           slots = n + sameHold.slots
@@ -254,7 +258,7 @@ return {
     local err = runInParts('ZADD', key, scores)
     if err then return err end
     if lastExpiry > 0 and redis.call('PTTL', key) < tonumber(ttl(lastExpiry)) then
-      err = errorOf(redis.pcall('PEXPIRE', key, ttl(lastExpiry + expiryStep))) -- expiryStep saves the PEXPIRE of most writes
+      err = errorOf(redis.pcall('PEXPIRE', key, ttl(lastExpiry + expiryStep))) -- so most later writes need no PEXPIRE
       if err then return err end
     end
     local obsoleteMembers = {}

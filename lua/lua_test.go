@@ -110,33 +110,33 @@ func (r *redis) take(now int64, groups []int64, hits ...hit) []answer {
 
 func (r *redis) args(now int64, groups []int64, hits []hit) []any {
 	args := []any{"EVALSHA", r.sha, len(hits)}
-	var rows, numbers []any
-	rowNumbers := map[[5]any]int64{}
+	var limitValues, hitValues []any
+	limitNumbers := map[[5]any]int64{} // the place of a limit among the limits, from 1
 	for _, h := range hits {
 		args = append(args, r.prefix+h.key)
 		period := h.limit.Period()
-		if h.limit.Algorithm.CountsWindows() {
+		if h.limit.Algorithm.CountsByWindow() {
 			period = timeToWindowEnd(h.limit, now)
 		}
-		row := [5]any{cmp.Or(h.script, h.limit.Algorithm.String()), h.limit.Max(), period, h.limit.Capacity(), int64(0)}
+		l := [5]any{cmp.Or(h.script, h.limit.Algorithm.String()), h.limit.Max(), period, h.limit.Capacity(), int64(0)}
 		if h.limit.HasBurst() {
-			row[3] = -h.limit.Capacity()
+			l[3] = -h.limit.Capacity()
 		}
 		switch {
 		case h.allOrNone:
-			row[4] = int64(2)
+			l[4] = int64(2)
 			if h.shadow {
-				row[4] = int64(2 + 4)
+				l[4] = int64(2 + 4)
 			}
 			if h.refundable {
-				row[4] = row[4].(int64) + 8
+				l[4] = l[4].(int64) + 8
 			}
 		case h.limit.ChargeDenied:
-			row[4] = int64(1)
+			l[4] = int64(1)
 		}
-		if rowNumbers[row] == 0 {
-			rowNumbers[row] = int64(len(rowNumbers) + 1)
-			rows = append(rows, row[:]...)
+		if limitNumbers[l] == 0 {
+			limitNumbers[l] = int64(len(limitNumbers) + 1)
+			limitValues = append(limitValues, l[:]...)
 		}
 		var n any = h.n
 		if h.hold != "" {
@@ -145,7 +145,7 @@ func (r *redis) args(now int64, groups []int64, hits []hit) []any {
 		if h.refundedExpiry != 0 {
 			n = []any{h.n, h.refundedExpiry}
 		}
-		numbers = append(numbers, rowNumbers[row], n)
+		hitValues = append(hitValues, limitNumbers[l], n)
 	}
 	packedGroups := ""
 	if groups != nil {
@@ -162,8 +162,8 @@ func (r *redis) args(now int64, groups []int64, hits []hit) []any {
 		}
 		keys[h.key] = true
 	}
-	head := []any{now, jitter.Milliseconds(), distinct, int64(2000), int64(len(rowNumbers))}
-	return append(args, pack(slices.Concat(head, rows, numbers)...), packedGroups)
+	head := []any{now, jitter.Milliseconds(), distinct, int64(2000), int64(len(limitNumbers))}
+	return append(args, pack(slices.Concat(head, limitValues, hitValues)...), packedGroups)
 }
 
 // timeToWindowEnd returns the time until the window of l ends, in microseconds. A now of 0 is the
@@ -242,7 +242,7 @@ func (r *redis) requireKeys(states map[string]*limit.State, a limit.Algorithm) {
 	require.NoError(r.t, err)
 	for key, s := range states {
 		switch ttl := ttls[key].Val(); {
-		case !s.IsZero() || a.CountsWindows() && ttl != -2:
+		case !s.IsZero() || a.CountsByWindow() && ttl != -2:
 			require.Positive(r.t, ttl, "the time to live of %s", key)
 		default:
 			require.Equal(r.t, time.Duration(-2), ttl, "%s is absent", key)
@@ -255,29 +255,29 @@ var traces = []struct {
 	name       string
 	period     limit.Unit
 	multiplier uint32
-	max        []uint32
-	burst      []uint32
+	maxHits    []uint32
+	bursts     []uint32
 }{
-	{"small", limit.Second, 1, []uint32{5}, []uint32{0}},
-	{"one", limit.Minute, 1, []uint32{1}, []uint32{0, 3}},
-	{"changing", limit.Minute, 7, []uint32{10, 3, 0, 17}, []uint32{0, 5, 40}},
-	{"odd rates", limit.Hour, 3, []uint32{7, 999_983, 1_000_003}, []uint32{0, 123_457}},
-	{"huge", limit.Day, 365, []uint32{math.MaxUint32, 4_000_000_007, 3_999_999_979}, []uint32{0, 2_147_483_647}},
-	{"ten years", limit.Year, 10, []uint32{math.MaxUint32, 12_345_678, 3}, []uint32{0}},
+	{"a small limit", limit.Second, 1, []uint32{5}, []uint32{0}},
+	{"a limit of 1", limit.Minute, 1, []uint32{1}, []uint32{0, 3}},
+	{"a small limit that changes", limit.Minute, 7, []uint32{10, 3, 0, 17}, []uint32{0, 5, 40}},
+	{"rates with fractions of a microsecond", limit.Hour, 3, []uint32{7, 999_983, 1_000_003}, []uint32{0, 123_457}},
+	{"the largest limits", limit.Day, 365, []uint32{math.MaxUint32, 4_000_000_007, 3_999_999_979}, []uint32{0, 2_147_483_647}},
+	{"the longest window", limit.Year, 10, []uint32{math.MaxUint32, 12_345_678, 3}, []uint32{0}},
 }
 
 func TestScriptsAnswerAsPackageLimit(t *testing.T) {
 	steps := 240
 	for _, a := range limit.Algorithms() {
 		for _, trace := range traces {
-			for _, chargeCase := range []string{"denied hits not charged", "denied hits charged", "both"} {
+			for _, chargeCase := range []string{"denied hits not charged", "denied hits charged", "a change of charge_denied"} {
 				t.Run(fmt.Sprintf("%s/%s/%s", a, trace.name, chargeCase), func(t *testing.T) {
 					t.Parallel()
 					for seed := range uint64(3) {
 						rnd := rand.New(rand.NewPCG(seed, 7))
 						var limits []*limit.Limit
-						for _, m := range trace.max {
-							for _, burst := range trace.burst {
+						for _, m := range trace.maxHits {
+							for _, burst := range trace.bursts {
 								for _, c := range []bool{false, true} {
 									if !a.UsesBurst() {
 										burst = 0
@@ -309,22 +309,22 @@ func compare(t *testing.T, r *redis, rnd *rand.Rand, limits []*limit.Limit, step
 	period := limits[0].Period()
 	now := time.Now().UnixMicro()
 	states := map[string]*limit.State{}
-	current, restarts := limits[0], 0
+	currentLimit, restarts := limits[0], 0
 	for step := range steps {
 		if now += clockStep(rnd, period); now > year2100 {
-			r.requireKeys(states, current.Algorithm)
+			r.requireKeys(states, currentLimit.Algorithm)
 			now, restarts, states = time.Now().UnixMicro(), restarts+1, map[string]*limit.State{}
 		}
 		var hits []hit
 		for range 1 + rnd.IntN(maxHits) {
 			if rnd.IntN(10) == 0 {
-				current = limits[rnd.IntN(len(limits))]
+				currentLimit = limits[rnd.IntN(len(limits))]
 			}
-			key := fmt.Sprintf("%d:%d:%d:%s", steps, restarts, rnd.IntN(2), current.Tag())
-			if current.Algorithm.CountsWindows() {
+			key := fmt.Sprintf("%d:%d:%d:%s", steps, restarts, rnd.IntN(2), currentLimit.Tag())
+			if currentLimit.Algorithm.CountsByWindow() {
 				key = fmt.Sprintf("%s@%d", key, now/period)
 			}
-			hits = append(hits, hit{key: key, limit: current, n: randomHits(rnd, current)})
+			hits = append(hits, hit{key: key, limit: currentLimit, n: randomHits(rnd, currentLimit)})
 		}
 		got := r.take(now, nil, hits...)
 		chargedStates := map[string]*limit.State{}
@@ -340,12 +340,12 @@ func compare(t *testing.T, r *redis, rnd *rand.Rand, limits []*limit.Limit, step
 			require.Empty(t, got[i].err)
 			require.Equal(t, want, got[i].Result, "step %d, hit %d of %d: %d hits at %d of %v, charge denied %v, state %+v", step, i, len(hits), h.n, now, h.limit, h.limit.ChargeDenied, oldState)
 		}
-		r.requireKeys(chargedStates, current.Algorithm)
+		r.requireKeys(chargedStates, currentLimit.Algorithm)
 	}
-	r.requireKeys(states, current.Algorithm)
+	r.requireKeys(states, currentLimit.Algorithm)
 }
 
-// year2100 is the time at which a trace starts again with the present. Microseconds fit into 2^53 until 2255.
+// year2100 is the time after which a trace starts again at the present time, because microseconds exceed 2^53 in 2255.
 const year2100 = 4_102_444_800_000_000
 
 // clockStep returns the time until the next call. It is usually short, sometimes longer than a
@@ -526,18 +526,18 @@ func TestGroupIsChargedAllOrNone(t *testing.T) {
 			r := openRedis(t)
 			now := time.Now().UnixMicro()
 			l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour, ChargeDenied: true})
-			grouped := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true} }
-			single := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n} }
-			remaining := func(key string) int64 { return r.take(now, nil, single(key, 0))[0].Remaining }
+			groupHit := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true} }
+			singleHit := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n} }
+			remaining := func(key string) int64 { return r.take(now, nil, singleHit(key, 0))[0].Remaining }
 
-			got := r.take(now, []int64{2, 2}, grouped("a", 4), grouped("b", 5), grouped("a", 6), grouped("c", 1))
+			got := r.take(now, []int64{2, 2}, groupHit("a", 4), groupHit("b", 5), groupHit("a", 6), groupHit("c", 1))
 			for i, want := range []int64{6, 5, 0, 9} {
 				assert.True(t, got[i].Allowed)
 				assert.Equal(t, want, got[i].Remaining)
 			}
 
 			// b has 5 left, so c is not charged. The next group is separate.
-			got = r.take(now, []int64{2, 1}, grouped("c", 2), grouped("b", 6), grouped("c", 1))
+			got = r.take(now, []int64{2, 1}, groupHit("c", 2), groupHit("b", 6), groupHit("c", 1))
 			assert.True(t, got[0].Allowed)
 			assert.Equal(t, int64(9), got[0].Remaining)
 			assert.Zero(t, got[0].RetryAfter)
@@ -547,20 +547,20 @@ func TestGroupIsChargedAllOrNone(t *testing.T) {
 			assert.Equal(t, int64(8), got[2].Remaining)
 
 			// If a group has a counter twice, the second hit sees the charge of the first hit.
-			got = r.take(now, []int64{2}, grouped("d", 6), grouped("d", 6))
+			got = r.take(now, []int64{2}, groupHit("d", 6), groupHit("d", 6))
 			assert.True(t, got[0].Allowed)
 			assert.False(t, got[1].Allowed)
 			assert.Equal(t, int64(10), remaining("d"))
-			got = r.take(now, []int64{2}, grouped("d", 5), grouped("d", 5))
+			got = r.take(now, []int64{2}, groupHit("d", 5), groupHit("d", 5))
 			assert.True(t, got[1].Allowed)
 			assert.Equal(t, int64(0), remaining("d"))
 
 			// Other hits do not deny the group and are charged in any case.
-			got = r.take(now, []int64{2}, single("d", 1), grouped("e", 1))
+			got = r.take(now, []int64{2}, singleHit("d", 1), groupHit("e", 1))
 			assert.False(t, got[0].Allowed)
 			assert.True(t, got[1].Allowed)
 			assert.Equal(t, int64(9), remaining("e"))
-			got = r.take(now, []int64{4}, grouped("b", 6), grouped("e", 1), single("e", 2), single("e", -1))
+			got = r.take(now, []int64{4}, groupHit("b", 6), groupHit("e", 1), singleHit("e", 2), singleHit("e", -1))
 			assert.False(t, got[0].Allowed)
 			assert.Equal(t, int64(9), got[1].Remaining)
 			assert.Equal(t, int64(7), got[2].Remaining)
@@ -575,7 +575,7 @@ func TestShadowHitIsChargedWithItsGroupAndDoesNotDenyIt(t *testing.T) {
 			r := openRedis(t)
 			now := time.Now().UnixMicro()
 			l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour, ChargeDenied: true})
-			grouped := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true} }
+			groupHit := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true} }
 			shadow := func(key string, n int64) hit {
 				return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true, shadow: true}
 			}
@@ -583,17 +583,17 @@ func TestShadowHitIsChargedWithItsGroupAndDoesNotDenyIt(t *testing.T) {
 				return r.take(now, nil, hit{key: key + l.Tag(), limit: l})[0].Remaining
 			}
 
-			got := r.take(now, []int64{2}, grouped("a", 4), shadow("b", 11))
+			got := r.take(now, []int64{2}, groupHit("a", 4), shadow("b", 11))
 			assert.True(t, got[0].Allowed)
 			assert.False(t, got[1].Allowed)
 			assert.Equal(t, []int64{6, 10}, []int64{remaining("a"), remaining("b")})
 
-			got = r.take(now, []int64{2}, grouped("a", 7), shadow("b", 1))
+			got = r.take(now, []int64{2}, groupHit("a", 7), shadow("b", 1))
 			assert.False(t, got[0].Allowed)
 			assert.True(t, got[1].Allowed)
 			assert.Equal(t, []int64{6, 10}, []int64{remaining("a"), remaining("b")})
 
-			got = r.take(now, []int64{2}, grouped("a", 6), shadow("b", 1))
+			got = r.take(now, []int64{2}, groupHit("a", 6), shadow("b", 1))
 			assert.True(t, got[0].Allowed)
 			assert.Equal(t, []int64{0, 9}, []int64{remaining("a"), remaining("b")})
 		})

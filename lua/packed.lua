@@ -3,14 +3,15 @@ local function errorOf(reply)
   if type(reply) == 'table' and reply.err then return (reply.err:gsub('^@user_script: %d+: %-', '')) end
 end
 
--- Returns the error message in the reply to a write, or nil. MGET does not return a key of another
--- type. SET NX then finds this key, and returns nothing.
+-- Returns the error message in the reply to a write, or nil. If the key has another type, MGET returned no value, and SET
+-- NX wrote nothing and returned false.
 local function writeError(reply)
   if not reply then return 'WRONGTYPE the key holds another type' end
   return errorOf(reply)
 end
 
--- Runs a command once for each 1000 values. Returns an error message if the command failed.
+-- Runs a command once for each 1000 values, because unpack can't return all values of a long list. Returns an error message
+-- if the command failed.
 local function runInParts(command, key, values)
   for i = 1, #values, 1000 do
     local err = errorOf(redis.pcall(command, key, unpack(values, i, math.min(i + 999, #values))))
@@ -19,12 +20,12 @@ local function runInParts(command, key, values)
 end
 
 -- stringAlgorithm adds the functions open and save to an algorithm that stores a state in one string. slow_path.lua
--- needs open and save for keys that occur more than once. For other keys, slow_path.lua calls read, encode and write,
--- with one table for all states.
+-- needs open and save for keys that occur more than once. For other keys, slow_path.lua calls read, encode and write, and
+-- uses one table for all states.
 local function stringAlgorithm(algorithm)
   local read, encode, write = algorithm.read, algorithm.encode, algorithm.write
 
-  -- Returns the state stored in raw. The state has err if raw can't be used.
+  -- Returns the state stored in raw. If raw can't be used, the state has the error message err.
   algorithm.open = function(_, raw)
     local s = {}
     s.err = read(s, raw)
@@ -41,7 +42,7 @@ local function stringAlgorithm(algorithm)
 end
 
 -- packedAlgorithm returns an algorithm with a packed state: two or three numbers a, b and c, which Redis stores as a
--- string of little-endian doubles. storedA, storedB and storedC are the numbers in Redis. If a is 0, Redis has no key.
+-- string of little-endian doubles. storedA, storedB and storedC are the numbers in Redis. If storedA is 0, Redis has no key.
 --
 -- format  the format of the string for struct.pack
 -- size    the length of the string in bytes
@@ -98,7 +99,7 @@ local function packedAlgorithm(format, size, expiry, step)
   })
 end
 
-local maxHits = 2 ^ 34 -- the maximum of a count
+local maxHits = 2 ^ 34 -- the maximum of a count; equal to MaxHits of package limit
 
 -- Does what limit.Limit.CountHits does. Returns the new count, and the number retry of the reply of take.
 local function countHits(count, n, max, timeLeft, chargeDenied)

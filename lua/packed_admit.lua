@@ -1,6 +1,6 @@
 -- packed_admit admits the hits from firstHit to lastHit. All these hits have the same limit, and each has a counter of
 -- its own with a packed state. The loop decides as the step of the algorithm does, and stores the state as
--- packedAlgorithm does. It calls none of their functions, because the calls would take a third of the time of a hit.
+-- packedAlgorithm does. It calls no function of either, because such calls would take a third of the time of a hit.
 --
 -- Take inserts the two parts of the script NAME_admit here. The first part prepares the limit, and sets format and
 -- size. The second part decides n hits on the state a, b, c. If n is above 0 and the hits are admitted, this part sets

@@ -4,15 +4,15 @@
 -- microseconds, and the sum of all hits up to this entry. base is the sum before the first entry. With sums, bisection
 -- finds an entry and does not need to read all entries. Sums are modulo 2^40, and a log has at most 2^33 hits.
 --
--- State s: the log has the entries s.oldest to s.newest. Redis has s.storedSize entries. The entries up to s.lastStored
--- are equal in Redis and in s. s.storedTime is the time of the newest entry in Redis, or nil. s.times[i] and s.sums[i]
--- are nil until fetch reads entry i.
+-- s is the state of one key. Its log has the entries s.oldest to s.newest. Redis has s.storedSize entries, with the numbers
+-- 1 to s.storedSize. The entries up to s.lastStored are equal in Redis and in s. s.storedTime is the time of the newest
+-- entry in Redis, or nil. s.times[i] and s.sums[i] are nil until fetch reads entry i.
 
-local sumModulus = 2 ^ 40
+local sumModulus = 2 ^ 40 -- sums are modulo this number
 
 local exactEntries, ticks = 2048, 2047 -- equal to exactLogEntries and logTicks in limit/sliding_log.go
 
--- Reads entry i and the sum before it from Redis. Values that s already has stay, because they may be newer.
+-- Reads entry i and the sum before entry i from Redis. Keeps the values that s already has, because they may be newer.
 local function fetch(s, i)
   local stored = redis.call('LRANGE', s.key, 2 * i - 2, 2 * i)
   s.sums[i - 1] = s.sums[i - 1] or tonumber(stored[1])
@@ -20,6 +20,7 @@ local function fetch(s, i)
   s.sums[i] = s.sums[i] or tonumber(stored[3])
 end
 
+-- Returns the time of entry i.
 local function timeOf(s, i)
   if not s.times[i] then fetch(s, i) end
   return s.times[i]
@@ -31,8 +32,8 @@ local function hitsUpTo(s, i)
   return (s.sums[i] - s.sums[s.oldest - 1]) % sumModulus
 end
 
--- Returns the oldest entry i with isReached(s, i, goal), or newest + 1. If isReached is true for an entry, it must be
--- true for all newer entries too. Usually i is near oldest.
+-- Returns the number of the oldest entry i for which isReached(s, i, goal) is true, or newest + 1. If isReached is true for
+-- an entry, it must be true for all newer entries too. The search is fast if i is near oldest, as it usually is.
 local function find(s, isReached, goal)
   local low, high, stride = s.oldest, s.newest + 1, 1
   while low < high do -- i is in low..high
@@ -49,18 +50,20 @@ end
 local function reachesHits(s, i, goal) return hitsUpTo(s, i) >= goal end
 local function isAfter(s, i, goal) return timeOf(s, i) > goal end
 
+-- Appends an entry of n hits.
 local function push(s, time, n)
   local sum = (s.sums[s.newest] + n) % sumModulus
   s.newest = s.newest + 1
   s.times[s.newest], s.sums[s.newest] = time, sum
 end
 
--- Removes the entries after newest.
+-- Removes the entries after entry newest.
 local function truncate(s, newest)
   s.newest, s.lastStored = newest, math.min(s.lastStored, newest)
 end
 
--- Does what Log.advance does.
+-- Returns now, or the time of the newest entry if that time is later. If the clock was set back by more than a period,
+-- first moves all hits into one entry at now, as limit.Log.advance does.
 local function advance(s, now, period)
   if s.newest < s.oldest or timeOf(s, s.newest) <= now then return now end
   if timeOf(s, s.newest) - now > period then
@@ -115,7 +118,7 @@ local function refund(s, n, total)
 end
 
 return {
-  -- Returns the state of key. The state has err if the value of key is not a log.
+  -- Returns the state of key. If the value of key is not a log, the state has the error message err.
   open = function(key)
     local size = redis.pcall('LLEN', key)
     if errorOf(size) then return { err = errorOf(size) } end

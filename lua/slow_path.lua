@@ -1,5 +1,5 @@
 -- slow_path decides the hits that packed_admit does not admit: denied hits, peeks, refunds, hits that
--- share a counter, hits of other algorithms, and groups. It is the body of makeSlowPath in take.
+-- share a counter, hits of algorithms without a packed state, and groups. It is the body of makeSlowPath in take.
 
 --[[algorithms]]
 
@@ -21,11 +21,11 @@ local function findAlgorithm(name)
   return algorithm
 end
 
--- Decides the hits from firstHit to lastHit that have no reply. All hits have the limit at args[row]. Each hit has
+-- Decides the hits from firstHit to lastHit that have no reply. All hits have the limit at args[limitIndex]. Each hit has
 -- a counter of its own, with a state in one string.
-local function decideDistinct(algorithm, row, firstHit, lastHit)
+local function decideDistinct(algorithm, limitIndex, firstHit, lastHit)
   local step, read, encode, write = algorithm.step, algorithm.read, algorithm.encode, algorithm.write
-  local max, period, capacity, chargeDenied = args[row + 1], args[row + 2], args[row + 3], args[row + 4] == 1
+  local max, period, capacity, chargeDenied = args[limitIndex + 1], args[limitIndex + 2], args[limitIndex + 3], args[limitIndex + 4] == 1
   local state = {} -- read overwrites the state for each hit
   for i = firstHit, lastHit do
     if not reply[3 * i] then
@@ -43,18 +43,18 @@ local function decideDistinct(algorithm, row, firstHit, lastHit)
 end
 
 -- The functions below are for hits that share a counter, are in a group, or have a state of several values.
-local states, firstHits = {}, {} -- the state of each key, and the first hit of each state
+local states, firstHits = {}, {} -- states has the state of each key; firstHits has the first hit of each key
 local isGroupDenied = {} -- isGroupDenied[i] is true if the group of hit i is denied
 
--- Returns the index in args of the first value of the limit of hit i: the name of the script.
-local function rowOf(i) return 5 * args[hitOffset + 2 * i - 1] + 1 end
+-- Returns the index in args of the first value of the limit of hit i: the name of the algorithm.
+local function limitIndexOf(i) return 5 * args[hitOffset + 2 * i - 1] + 1 end
 
--- Returns the state of the counter of hit i. The state has err if the counter can't be used.
+-- Returns the state of the counter of hit i. If the counter can't be used, the state has the error message err.
 local function openState(i)
   local key = keys[i]
   local state = states[key]
   if not state then
-    local name = args[rowOf(i)]
+    local name = args[limitIndexOf(i)]
     local algorithm = findAlgorithm(name)
     if algorithm then
       state = algorithm.open(key, storedValues[i])
@@ -69,13 +69,13 @@ end
 
 -- Decides n hits with the limit and the counter of hit i, and sets the reply.
 local function decide(i, n)
-  local row, state = rowOf(i), openState(i)
+  local limitIndex, state = limitIndexOf(i), openState(i)
   if state.err then return setReply(i, 0, 0, 0) end
-  local max, period, capacity, mode = unpack(args, row + 1, row + 4)
-  setReply(i, algorithms[args[row]].step(state, now, n, max, period, capacity, mode == 1))
+  local max, period, capacity, mode = unpack(args, limitIndex + 1, limitIndex + 4)
+  setReply(i, algorithms[args[limitIndex]].step(state, now, n, max, period, capacity, mode == 1))
 end
 
--- Returns a deep copy of a value. copies has the copies that exist already; the key is the copied table.
+-- Returns a deep copy of a value. copies has the copies of the tables that were copied already; the key is the table.
 local function copy(value, copies)
   if type(value) ~= 'table' then return value end
   if not copies[value] then
@@ -88,10 +88,10 @@ end
 -- Writes all states to Redis. Returns an error only if the server can't write at all.
 local function save()
   for _, i in ipairs(firstHits) do
-    local key, row = keys[i], rowOf(i)
+    local key, limitIndex = keys[i], limitIndexOf(i)
     local state = states[key]
     if not state.err then
-      state.err = algorithms[args[row]].save(state, key, storedValues[i], args[row + 2], ttl)
+      state.err = algorithms[args[limitIndex]].save(state, key, storedValues[i], args[limitIndex + 2], ttl)
       if state.err and state.err:find('^READONLY') then return state.err end
     end
   end
@@ -101,26 +101,27 @@ local function save()
   end
 end
 
--- Decides the hits from firstHit to lastHit that have no reply. All hits have the limit at args[row].
-local function decideRun(row, firstHit, lastHit)
-  local algorithm = isDistinct and findAlgorithm(args[row])
-  if algorithm and algorithm.read then return decideDistinct(algorithm, row, firstHit, lastHit) end
+-- Decides the hits from firstHit to lastHit that have no reply. All hits have the limit at args[limitIndex].
+local function decideRun(limitIndex, firstHit, lastHit)
+  local algorithm = isDistinct and findAlgorithm(args[limitIndex])
+  if algorithm and algorithm.read then return decideDistinct(algorithm, limitIndex, firstHit, lastHit) end
   for i = firstHit, lastHit do decide(i, args[hitOffset + 2 * i]) end
 end
 
+-- Reports whether the reply denies hit i.
 local function isDenied(i) return reply[3 * i] > 0 or reply[3 * i] == -1 end
 
 -- Decides the hits of all groups.
 local function decideGroups()
-  local function isInGroup(i) return args[rowOf(i) + 4] >= 2 end
+  local function isInGroup(i) return args[limitIndexOf(i) + 4] >= 2 end
 
   -- A hit in shadow mode (6 or 14) does not deny its group.
   local function deniesGroup(i)
-    local mode = args[rowOf(i) + 4]
+    local mode = args[limitIndexOf(i) + 4]
     return (mode == 2 or mode == 10) and isDenied(i)
   end
 
-  -- Returns the peek that replaces n, for the same hold.
+  -- Returns the n of a peek for the same hold as n.
   local function peekOf(n) return type(n) == 'table' and { 0, n[2] } or 0 end
 
   local firstHit = 1
@@ -151,15 +152,15 @@ end
 -- The key can't be a counter, because the name of a counter has two hexadecimal digits after each %.
 local refundableSuffix = '%refundable'
 
--- Marks the counters that hits with mode 8 have charged. If a counter has a mark and denies a hit, its reset time in
--- the reply says that the denial may end early (see take.lua).
+-- Sets the key with refundableSuffix for each counter that a hit with mode 8 has charged. If a counter has this key and
+-- denies a hit, the reset time in the reply becomes negative: the denial may end early (see take.lua).
 local function markRefundable()
   for i = 1, hitCount do
-    local mark = keys[i] .. refundableSuffix
+    local refundableKey = keys[i] .. refundableSuffix
     if isDenied(i) then
-      if redis.pcall('GET', mark) ~= false then reply[3 * i - 1] = -1 - reply[3 * i - 1] end
-    elseif args[rowOf(i) + 4] >= 8 and not isGroupDenied[i] then
-      redis.pcall('SET', mark, '', 'PX', args[4])
+      if redis.pcall('GET', refundableKey) ~= false then reply[3 * i - 1] = -1 - reply[3 * i - 1] end
+    elseif args[limitIndexOf(i) + 4] >= 8 and not isGroupDenied[i] then
+      redis.pcall('SET', refundableKey, '', 'PX', args[4])
     end
   end
 end

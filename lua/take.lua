@@ -5,7 +5,7 @@
 -- ARGV[1]  MessagePack array: now, jitter, distinct, refundable, L, then 5 values for each of L limits,
 --          then 2 values for each hit.
 --            now       microseconds since 1970, or 0 for the clock of this Redis
---            jitter    milliseconds to add to each time to live
+--            jitter    milliseconds that are added to each time to live
 --            distinct  1 if no key occurs twice, otherwise 0
 --            refundable  the milliseconds in which a charge of mode 8 can be refunded, or 0
 --          The values of a limit:
@@ -13,10 +13,10 @@
 --            max       hits per window, below 2^32
 --            period    the window in microseconds, at most ten years; for fixed_window the time until the
 --                      window of the key ends; for concurrency the time until a hold expires
---            capacity  the most hits that can be spent at once, below 2^32; negative for a
---                      token_bucket with a burst of its own
---            mode      0, 1 if denied hits are charged, or 2 if the hits are in a group. To a mode of 2, add 4
---                      if the hits are in shadow mode, and 8 if other scripts have hits of the group too
+--            capacity  the most hits that can be spent at once, below 2^32; the negative of this number for
+--                      a token_bucket with a burst of its own
+--            mode      0, 1 if denied hits are charged, or 2 if the hits are in a group. A mode of 2 is raised by
+--                      4 if the hits are in shadow mode, and by 8 if other calls of a script have hits of the group
 --          The values of a hit:
 --            limit     the number of its limit among the L limits, from 1
 --            n         -2^34 to 2^34 hits; 0 peeks, a negative n refunds. For concurrency, also an
@@ -27,16 +27,16 @@
 --          or more are neither charged nor counted in spent. The reply still allows the hits of the group
 --          that no limit denies.
 --
--- Reply: MessagePack array of 3 numbers for each hit, then the time now in microseconds, then 2
--- values for each failed hit.
+-- Reply: MessagePack array of 3 numbers for each hit, then now in microseconds since 1970, then 2 values for
+-- each failed hit.
 --          spent     hits that the counter has spent now
 --          reset     microseconds until nothing is spent, as limit.Result.ResetAfter. For a denial
---                    that may end early (backend.Result.MayEndEarly), -1 minus this number
+--                    that may end early (backend.Result.MayEndEarly), -1 minus these microseconds
 --          retry     microseconds, as limit.Result.RetryAfter, or -1 for limit.Never. An
 --                    allowed hit has 0, or -2 if its hold existed (limit.Result.Held). If its
 --                    RetryAfter is r > 0, it has -2 - r
 --          A failed hit has its index in KEYS, from 1, and an error. The script charges nothing for it.
--- A read-only replica of Redis charges nothing and fails the whole call (READONLY).
+-- If Redis is a read-only replica, the script charges nothing and returns the error READONLY.
 --
 -- The script decides all hits before it writes the first key. So an error before the first write charges nothing.
 
@@ -50,7 +50,8 @@ if now == 0 then
   now = time[1] * 1000000 + time[2]
 end
 
-local function ttl(expiry) -- %d is exact on 64 bits, and twice as fast as %.0f
+-- Returns the time to live, in milliseconds, of a key with this expiry. %d is twice as fast as %.0f, and as exact.
+local function ttl(expiry)
   return string.format('%d', math.ceil((expiry - now) / 1000) + jitter)
 end
 
@@ -58,14 +59,14 @@ end
 local storedValues = redis.call('MGET', unpack(keys))
 
 -- A key can live up to expiryStep microseconds longer than its state. So most writes don't change the
--- time to live. Such a change would cost Redis as much as the write.
+-- time to live. A change of the time to live would cost Redis as much as the write.
 local expiryStep = 2 ^ 22
 
 local reply = {}
 
 -- These tables are for hits that change a counter of their own; the key is the index of the hit. values has the value to
--- write, expiries has the new expiry if the time to live changes, and writes has the function that writes for a hit of
--- the slow path.
+-- write. expiries has the new expiry if the time to live changes. writes has the function that writes the value, if the
+-- slow path has decided the hit.
 local values, expiries, writes = {}, {}, {}
 
 -- Returns the functions of the slow path, which decides the hits that the fast path (packed_admit) does not admit. Redis
@@ -85,8 +86,8 @@ else
   while i <= hitCount do
     local firstHit, limit = i, args[hitOffset + 2 * i - 1]
     repeat i = i + 1 until i > hitCount or args[hitOffset + 2 * i - 1] ~= limit
-    local lastHit, row = i - 1, 5 * limit + 1
-    local name, max, period, capacity = args[row], args[row + 1], args[row + 2], args[row + 3]
+    local lastHit, limitIndex = i - 1, 5 * limit + 1
+    local name, max, period, capacity = args[limitIndex], args[limitIndex + 1], args[limitIndex + 2], args[limitIndex + 3]
     local needsSlowPath = true
     if not isDistinct then
       -- packed_admit is only for hits that have a counter of their own
@@ -94,7 +95,7 @@ else
     end
     if needsSlowPath then
       slowPath = slowPath or makeSlowPath()
-      slowPath.decideRun(row, firstHit, lastHit)
+      slowPath.decideRun(limitIndex, firstHit, lastHit)
     end
   end
 end

@@ -5,11 +5,12 @@
 --   b  the fraction of a microsecond in this time: b/c microseconds
 --   c  max at the last hit
 --
--- A span of time is two numbers here: us + frac/max microseconds with 0 <= frac < max.
+-- A span of time is two numbers here, us and frac: us + frac/max microseconds with 0 <= frac < max.
 
-local digitBase = 2 ^ 20 -- base of the long division in refillTime
+local digitBase = 2 ^ 20 -- the base of the digits in the long division of refillTime
 local floor = math.floor
 
+-- Returns a / b rounded down, and the remainder.
 local function divmod(a, b)
   local r = a % b
   return (a - r) / b, r

@@ -16,8 +16,9 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// chargeNothingIfDenied makes the hits of c one group, so that a denied call charges nothing. In quota mode or shadow
-// mode, a call can pass although a hit is denied. Then the hits are no group, and respond refunds them.
+// chargeNothingIfDenied makes the hits of c one all-or-none group, so that a denied call charges nothing. But in quota mode
+// or shadow mode, a call can pass although a hit is denied. Then the hits are no group, and if the call is denied, respond
+// refunds the hits that were charged.
 func (s *Service) chargeNothingIfDenied(c *Call) {
 	isGroup := !c.config.IsShadow(s.options.ShadowMode)
 	for j := range c.hits {
@@ -32,6 +33,8 @@ func (s *Service) chargeNothingIfDenied(c *Call) {
 	}
 }
 
+// sendWait sends a header with the time until the answer can change: until a denied call can pass, or until the hits of a
+// call that passed count for no limit.
 func (s *Service) sendWait(ctx context.Context, c *Call, code rlsv3.RateLimitResponse_Code) {
 	key, text := limit.ResetAfterKey, ""
 	if code == rlsv3.RateLimitResponse_OVER_LIMIT {
@@ -64,7 +67,8 @@ func (s *Service) refundAdmitted(ctx context.Context, c *Call) {
 	}
 }
 
-// hasDeniedGroup reports whether a hit denied its group. For a hit above max_hits, the Limiter got only a peek.
+// hasDeniedGroup reports whether a hit has denied its all-or-none group. It skips hits above max_hits, because the Limiter
+// got only peeks for them.
 func (c *Call) hasDeniedGroup() bool {
 	for j := range c.hits {
 		isPeekOnly := c.exceedsMaxHits && c.hitExceedsMaxHits(j)
@@ -78,10 +82,11 @@ func (c *Call) hasDeniedGroup() bool {
 // isCharged reports whether hit j was charged. The renewal of a hold charges nothing.
 func (c *Call) isCharged(j int) bool {
 	h, r := &c.hits[j], &c.results[j]
-	isUndone := c.isGroupDenied && h.InGroup()
-	return r.Allowed && !r.Held && h.N > 0 && !c.isPeek && !isUndone
+	groupDenied := c.isGroupDenied && h.InGroup()
+	return r.Allowed && !r.Held && h.N > 0 && !c.isPeek && !groupDenied
 }
 
+// secondsText returns microseconds in seconds: 1500000 becomes "1.5".
 func secondsText(micros int64) string {
 	return strconv.FormatFloat(float64(micros)/secondMicros, 'f', -1, 64)
 }
@@ -106,8 +111,8 @@ func (c *Call) setHoldIDs(ctx context.Context) error {
 	return nil
 }
 
-// sendHold sends the shortest hold time of the limits that count holds with an id. If another limit denies the call, a
-// released slot can't help the caller, so sendHold sends nothing.
+// sendHold sends a header with the shortest hold time of the limits that count the hold of the call, if the hold has an id.
+// If another limit denies the call, a released slot can't help the caller, so sendHold sends nothing.
 func (c *Call) sendHold(ctx context.Context, code rlsv3.RateLimitResponse_Code) {
 	shortestHold := int64(math.MaxInt64)
 	for j := range c.hits {

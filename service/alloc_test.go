@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestOneAllocationPerCall(t *testing.T) {
+func TestCallAllocatesOnlyTheResponse(t *testing.T) {
 	r := newFixture(t, tenPerMinute, func(o *Options) { o.Observers = []Observer{new(decisionCounter)} })
 	req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: repeat(1, desc("k=v"))}
 	call := func() { _, _ = r.svc.ShouldRateLimit(context.Background(), req) }

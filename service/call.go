@@ -21,32 +21,34 @@ const (
 	maxPooledHits     = 1 << 10
 )
 
-// Call is a call of the service and its answer. An Observer must not keep a Call, because later calls use it again.
+// Call is a call of the service and its answer. An Observer must not keep a Call, because later calls reuse its memory.
 type Call struct {
 	Request *rlsv3.RateLimitRequest
 	Start   time.Time // the time of the decisions
 
-	// DomainFound reports whether the limits in force have the domain of the request.
+	// DomainFound reports whether a limits file in force has the domain of the request.
 	DomainFound bool
 
-	// Rules has the rule of each descriptor, or nil if no rule matches. A rejected request can have fewer rules.
+	// Rules has an element for each descriptor: the rule that matches, or nil. A rejected request can have fewer rules.
 	Rules []*descriptors.Rule
 
 	// Response is the answer, or nil if Err is set.
 	Response *rlsv3.RateLimitResponse
 	Err      error
 
-	// GlobalShadow reports that Options.ShadowMode, or a switch, has replaced the code OVER_LIMIT by OK.
+	// GlobalShadow reports that the shadow mode of the whole service has replaced the code OVER_LIMIT by OK.
 	GlobalShadow bool
 
 	config *descriptors.Config // the limits in force
 	budget descriptors.Budget  // the steps that the conditions of this call may still take
 
-	// replacedNames has the names of the limits that a limit of this call replaces, even if that limit gets no hits.
+	// replacedNames has the names of the limits that a limit of this call replaces. A replaced limit gets no hits. A limit that
+	// is replaced itself still replaces other limits.
 	replacedNames map[string]bool
 
-	// The slices below have one element for each hit. The hits of a descriptor are
-	// neighbours, in the order of the limits of its rule.
+	// The slices below have one element for each hit, and each counted limit gets one hit. The hits of a descriptor are
+	// neighbours, in the order of the limits of its rule. In this package, i is the index of a descriptor, and j is the index
+	// of a hit.
 	hits           []backend.Hit
 	results        []backend.Result
 	hitDescriptors []int // the index of the descriptor of the hit
@@ -55,11 +57,11 @@ type Call struct {
 	keys []byte // memory of the keys of hits
 
 	exceedsMaxHits bool // a hit exceeds the max_hits of its rule
-	isPeek         bool // the Limiter gets peeks only, because a hit above max_hits denies the call
+	isPeek         bool // the Limiter gets only peeks, which charge nothing, because a hit above max_hits denies the call
 	hasHolds       bool // the limit of a hit has holds
-	isAcquire      bool // the call charges nothing if it is denied
+	isAcquire      bool // the caller waits for permits, so the call charges nothing if it is denied
 	wantsWait      bool // the caller asks in a header for the wait until the answer can change
-	isGroupDenied  bool // a denied all-or-none hit has kept the other all-or-none hits from being charged
+	isGroupDenied  bool // no all-or-none hit was charged, because one of them was denied
 	keepsCharges   bool // the Service does not refund the admitted hits
 }
 
@@ -87,12 +89,14 @@ func (c *Call) returnToPool() {
 	calls.Put(c)
 }
 
-// hitsEnd returns the end of the hits of descriptor i. start is the index of its first hit.
-func (c *Call) hitsEnd(i, start int) int {
-	for start < len(c.hits) && c.hitDescriptors[start] == i {
-		start++
+// hitsEnd returns the index after the last hit of descriptor i. firstHit is the index of the first hit of descriptor i, or
+// of the next descriptor if descriptor i has no hits.
+func (c *Call) hitsEnd(i, firstHit int) int {
+	end := firstHit
+	for end < len(c.hits) && c.hitDescriptors[end] == i {
+		end++
 	}
-	return start
+	return end
 }
 
 // match finds the rule of each descriptor of req and prepares the hits.
@@ -154,7 +158,8 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest, al
 	return nil
 }
 
-// checkRefunds returns an error if a counted limit allows no refund of the request, or if rejectsAll is true.
+// checkRefunds returns an error if the request has a refund that the rule does not allow. If rejectsAll is true, it rejects
+// all refunds.
 func (c *Call) checkRefunds(rejectsAll bool) error {
 	for j := range c.hits {
 		i := c.hitDescriptors[j]

@@ -51,7 +51,7 @@ func TestDurationUntilResetIsBetweenOneSecondAndTheWindow(t *testing.T) {
 // step is one request of a sequence on one descriptor.
 type step struct {
 	d         *ratelimitv3.RateLimitDescriptor
-	addend    uint32 // of the request
+	addend    uint32 // the hits_addend of the request
 	code      rlsv3.RateLimitResponse_Code
 	remaining uint32
 }

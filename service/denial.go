@@ -11,8 +11,8 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// addDenial adds the body and the headers of the rule of a denied descriptor to resp. If the descriptor of headerStatus
-// is denied, addDenial takes its rule. Otherwise it takes the rule of the last denied descriptor.
+// addDenial adds the body and the headers that a limits file has for denials to resp. They come from the rule of the
+// descriptor of headerStatus if this descriptor is denied, otherwise from the rule of the last denied descriptor.
 func (c *Call) addDenial(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus) {
 	deniedIndex := -1
 	for i, st := range resp.Statuses {
@@ -33,8 +33,9 @@ func (c *Call) addDenial(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.Rate
 // maxPolicies bounds the limits that the policy headers describe.
 const maxPolicies = 16
 
-// addPolicyHeaders adds the headers RateLimit-Policy and RateLimit. They have an item for each counted limit that can
-// deny the request, for at most maxPolicies limits. A denied request also gets Retry-After, unless it can never pass.
+// addPolicyHeaders adds the headers RateLimit-Policy and RateLimit, such as "api";q=100;w=60 and "api";r=42;t=7. They have
+// an item for each counted limit that can deny the request, but at most maxPolicies items. A denied request also gets
+// Retry-After, unless it can never pass.
 func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse, quotaMode bool) {
 	var policies, states []byte
 	var names []string
@@ -77,8 +78,8 @@ func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse, quotaMode bool) {
 	}
 }
 
-// policyName returns the name of l, or the window of l if l has no name. The result is a string of structured fields
-// (RFC 9651), which has only visible ASCII characters and spaces.
+// policyName returns the name of l. If l has no name, it returns the window in words, such as "per minute". The result is a string in the syntax of
+// structured fields (RFC 9651): in quotes, with only visible ASCII characters and spaces.
 func policyName(l *descriptors.RateLimit) string {
 	quoted := []byte{'"'}
 	for _, c := range cmp.Or(l.Name, l.PerWindow()) {

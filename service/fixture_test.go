@@ -82,7 +82,7 @@ func withRefund(n uint64, d *ratelimitv3.RateLimitDescriptor) *ratelimitv3.RateL
 	return withHits(n, d)
 }
 
-// repeat returns n references to d.
+// repeat returns a list that has d n times.
 func repeat(n int, d *ratelimitv3.RateLimitDescriptor) []*ratelimitv3.RateLimitDescriptor {
 	ds := make([]*ratelimitv3.RateLimitDescriptor, n)
 	for i := range ds {

@@ -51,6 +51,7 @@ func descriptorMetadata(d *ratelimitv3.RateLimitDescriptor) map[string]any {
 	return m
 }
 
+// addMissing adds the fields of src that dst lacks to dst. If both have a map under one name, it merges the maps likewise.
 func addMissing(dst, src map[string]any) {
 	for name, value := range src {
 		existing, exists := dst[name]
@@ -71,6 +72,7 @@ const (
 	decisionsField = "decisions" // the decision about each descriptor, in the order of the request
 )
 
+// addRuleMetadata adds the decisions to the dynamic metadata of resp. See Options.RuleMetadata.
 func (c *Call) addRuleMetadata(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus) {
 	if resp.DynamicMetadata == nil {
 		resp.DynamicMetadata = &structpb.Struct{Fields: map[string]*structpb.Value{}}

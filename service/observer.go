@@ -8,7 +8,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// Observer gets the calls of a Service. Calls of Answered may overlap.
+// Observer gets the answered calls of a Service. Several goroutines can call Answered at the same time.
 type Observer interface {
 	// Answered gets each call just before the answer, even a rejected or failed call. It must return at once, must not
 	// allocate, and must not change or keep the Call.
@@ -17,14 +17,15 @@ type Observer interface {
 
 // Decision is the decision of one limit about one descriptor. It is valid as long as the Call.
 type Decision struct {
-	Descriptor int // the place of the descriptor in the request
+	Descriptor int // the index of the descriptor in the request
 	Rule       *descriptors.Rule
 	Limit      *descriptors.RateLimit // the limit of Rule; it is never unlimited
 
 	// Hit is the charge on the counter of Limit.
 	*backend.Hit
 
-	// ChargesDenied reports that denied hits are charged. It is false for hits in a group or above max_hits.
+	// ChargesDenied reports that the hits are charged even if the limit denies them. It is false for hits in an all-or-none
+	// group and for hits above max_hits.
 	ChargesDenied bool
 
 	// Result is the result of the hits. If Result has an Err, the Limiter could not decide the hits.

@@ -37,8 +37,9 @@ func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus,
 	return rlsv3.RateLimitResponse_OK, headerStatus
 }
 
-// isDeniedBy reports whether c is denied. That is, a descriptor that is not in quota mode, or all descriptors in quota
-// mode, are over their limits. isOver reports this for descriptor i, which has the hits in [start, end).
+// isDeniedBy reports whether c is denied. c is denied if a descriptor that is not in quota mode is over its limit, or if
+// all descriptors in quota mode are over their limits. isOver reports whether descriptor i, which has the hits in
+// [start, end), is over its limit.
 func (c *Call) isDeniedBy(quotaMode bool, isOver func(i, start, end int) bool) bool {
 	hit, quotaCount, overQuotaCount := 0, 0, 0
 	for i, rule := range c.Rules {
@@ -57,10 +58,10 @@ func (c *Call) isDeniedBy(quotaMode bool, isOver func(i, start, end int) bool) b
 	return c.coversAllQuotas(overQuotaCount, quotaCount)
 }
 
-// isInQuotaMode reports whether a descriptor with this rule is in quota mode. hasLimit reports whether a limit of
-// the rule was counted. If other limits replace all limits of the rule, its quota_mode has no effect.
-func isInQuotaMode(rule *descriptors.Rule, hasLimit, quotaMode bool) bool {
-	return quotaMode || rule != nil && rule.QuotaMode && (hasLimit || rule.IsUnlimited())
+// isInQuotaMode reports whether a descriptor with this rule is in quota mode. hasHit reports whether a limit of the rule
+// gets a hit. If other limits replace all limits of the rule, its quota_mode has no effect. quotaMode is QUOTA_MODE.
+func isInQuotaMode(rule *descriptors.Rule, hasHit, quotaMode bool) bool {
+	return quotaMode || rule != nil && rule.QuotaMode && (hasHit || rule.IsUnlimited())
 }
 
 // coversAllQuotas reports whether deniedCount is the number of all descriptors in quota mode. quotaCount is the number
@@ -95,8 +96,8 @@ func (h *Headers) values(st *rlsv3.RateLimitResponse_DescriptorStatus) []*corev3
 	}
 }
 
-// take lets the Limiter decide the hits of c, and denies hits above the max_hits of their rule. If such hits deny the
-// call, the call charges nothing. Otherwise the call charges all hits except the hits above max_hits.
+// take lets the Limiter decide and charge the hits of c, but denies hits above the max_hits of their rule. If such hits
+// deny the call, the call charges nothing. Otherwise the call charges all hits except the hits above max_hits.
 func (s *Service) take(ctx context.Context, c *Call) {
 	if !c.exceedsMaxHits {
 		s.options.Limiter.Take(ctx, c.Start, c.hits, c.results)
@@ -128,7 +129,7 @@ func (c *Call) hitExceedsMaxHits(j int) bool {
 	return c.Rules[c.hitDescriptors[j]].ExceedsMaxHits(c.hits[j].N)
 }
 
-// isDeniedByMaxHits reports whether the max_hits of the rules deny c. It does not depend on the counters.
+// isDeniedByMaxHits reports whether the max_hits of the rules deny c, whatever the counters say.
 func (c *Call) isDeniedByMaxHits(quotaMode bool) bool {
 	return c.isDeniedBy(quotaMode, func(_, start, end int) bool {
 		for j := start; j < end; j++ {

@@ -48,7 +48,8 @@ func (c *Call) mostRestrictiveHit(start, end int) int {
 	return best
 }
 
-// denialRank returns a larger rank for a denial with a longer wait. Hits that never pass have the largest ranks.
+// denialRank returns the rank of a denial. A denial with a longer wait has a larger rank. Denials of hits that never pass
+// have the largest ranks.
 func denialRank(l *limit.Limit, r limit.Result) int64 {
 	rank := l.DurationUntilReset(r)
 	if r.RetryAfter == limit.Never {
@@ -74,8 +75,9 @@ func setDuration(d *durationpb.Duration, micros int64) {
 }
 
 // roundWait rounds a wait in microseconds up to whole seconds. Envoy cuts off fractions in Retry-After and
-// x-ratelimit-reset, so with a fraction, clients would come back too early. A wait below a second stays exact for
-// clients other than Envoy. But in aligned windows of whole seconds it is rounded too, as in envoyproxy/ratelimit.
+// x-ratelimit-reset, so with a fraction, clients would come back too early. A wait below a second stays exact, for
+// clients other than Envoy. But if the windows of l start at whole seconds, roundWait also rounds a wait below a second, as
+// envoyproxy/ratelimit does.
 func roundWait(l *limit.Limit, wait int64) int64 {
 	if wait < secondMicros && (!l.Algorithm.AlignsWindows() || l.Period()%secondMicros != 0) {
 		return wait
@@ -83,7 +85,7 @@ func roundWait(l *limit.Limit, wait int64) int64 {
 	return (wait + secondMicros - 1) / secondMicros * secondMicros
 }
 
-// allocResponse returns a response and the memory of n statuses, in one allocation if n is at most 4.
+// allocResponse returns a response with memory for n statuses. If n is at most 4, it makes only one allocation.
 func allocResponse(n int) (resp *rlsv3.RateLimitResponse, statuses []rlsv3.RateLimitResponse_DescriptorStatus, durations []durationpb.Duration) {
 	switch {
 	case n <= 1:
@@ -99,6 +101,7 @@ func allocResponse(n int) (resp *rlsv3.RateLimitResponse, statuses []rlsv3.RateL
 	return resp, make([]rlsv3.RateLimitResponse_DescriptorStatus, n), make([]durationpb.Duration, n)
 }
 
+// slab1 is a response with memory for one status. slab4 has memory for four statuses.
 type slab1 struct {
 	resp      rlsv3.RateLimitResponse
 	pointers  [1]*rlsv3.RateLimitResponse_DescriptorStatus
@@ -113,10 +116,10 @@ type slab4 struct {
 	durations [4]durationpb.Duration
 }
 
-const neverWait = math.MaxInt64
+const neverWait = math.MaxInt64 // the wait for hits that never pass
 
-// retryAfter returns the microseconds until the same call passes if nobody else sends hits. It counts the hits that this
-// call has charged. Limits with holds count only if withSlots is true, or if they never admit the call.
+// retryAfter returns the microseconds until the same call passes if nobody else sends hits. The hits that this call has
+// charged count. If withSlots is false, retryAfter skips waits for slots, unless the limit never admits the call.
 func (c *Call) retryAfter(quotaMode, withSlots bool) int64 {
 	var longestWait int64
 	quotas, shortestQuotaWait := 0, int64(neverWait)
@@ -141,8 +144,8 @@ func (c *Call) retryAfter(quotaMode, withSlots bool) int64 {
 	return longestWait
 }
 
-// wait returns the microseconds until the limit of hit j admits the same hits. If this call has charged the hits, the
-// limit must admit them a second time. wait returns 0 if the limit can't deny the call.
+// wait returns the microseconds until the limit of hit j admits the same hits. If this call has charged the hits, this is
+// the wait until the limit admits the hits a second time. wait returns 0 if the limit can't deny the call.
 func (c *Call) wait(j int) int64 {
 	h, r := &c.hits[j], &c.results[j]
 	isCharged := c.keepsCharges && c.isCharged(j)
@@ -156,7 +159,7 @@ func (c *Call) wait(j int) int64 {
 	return wait
 }
 
-// raiseWaits raises the duration of each denied status to the time until all limits admit the hits.
+// raiseWaits raises DurationUntilReset of each denied status to the time until all limits of the descriptor admit its hits.
 func (c *Call) raiseWaits(statuses []*rlsv3.RateLimitResponse_DescriptorStatus) {
 	for j := range c.hits {
 		st := statuses[c.hitDescriptors[j]]

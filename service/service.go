@@ -19,7 +19,7 @@ import (
 
 // Options configure a Service. Limits and Limiter are required.
 type Options struct {
-	// Limits holds the limits in force.
+	// Limits has the limits in force.
 	Limits *descriptors.Store
 
 	// Limiter decides and charges hits.
@@ -41,7 +41,7 @@ type Options struct {
 	// bounds the entries of all descriptors of a request. 0 means no bound.
 	MaxDescriptors, MaxEntries, MaxAllEntries int
 
-	// NoRefunds rejects requests with a refund.
+	// NoRefunds rejects all requests with a refund.
 	NoRefunds bool
 
 	// AllOrNone charges either all hits of a request or no hit. Hits in shadow mode are charged in any case.
@@ -110,7 +110,7 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 	return s.respond(ctx, c)
 }
 
-// prepare finds the rules and the hits of c.Request. For an invalid request, it returns an error, and c has no hits.
+// prepare sets the rules and the hits of c. If c.Request is invalid, prepare returns an error, and c has no hits.
 func (s *Service) prepare(ctx context.Context, c *Call) error {
 	req := c.Request
 	c.config = s.options.Limits.Load()
@@ -224,8 +224,9 @@ type Item struct {
 	OnAnswer func(*Call) // gets the answered Call, which is valid only until OnAnswer returns
 }
 
-// AnswerAll answers independent requests in their order. The answers are like answers of ShouldRateLimit. The Limiter
-// gets the hits of all requests in one Take. Hits of one all-or-none request, or above max_hits, get their own Take.
+// AnswerAll answers independent requests in their order, as ShouldRateLimit would answer them. To save time, the Limiter
+// gets the hits of all requests in one Take. Only all-or-none requests, and requests with a hit above max_hits, need a Take
+// of their own.
 func (s *Service) AnswerAll(ctx context.Context, items []Item) {
 	now := s.options.Now()
 	batchCalls := make([]*Call, len(items))
@@ -266,4 +267,5 @@ func (s *Service) AnswerAll(ctx context.Context, items []Item) {
 	}
 }
 
+// needsOwnTake reports whether the hits of c can't be in one Take with the hits of other requests.
 func (s *Service) needsOwnTake(c *Call) bool { return s.options.AllOrNone || c.exceedsMaxHits }

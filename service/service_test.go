@@ -24,7 +24,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// limiterFunc is a func as a Limiter.
+// limiterFunc is a Limiter that calls a function.
 type limiterFunc func(hits []backend.Hit, results []backend.Result)
 
 func (f limiterFunc) Take(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
@@ -262,8 +262,8 @@ descriptors:
 		descriptors []*ratelimitv3.RateLimitDescriptor
 		code        rlsv3.RateLimitResponse_Code
 		codes       []rlsv3.RateLimitResponse_Code
-		remaining   []uint32 // in the answer
-		spent       []uint32 // afterwards
+		remaining   []uint32 // the remaining hits in each status
+		spent       []uint32 // the hits that the limit of each descriptor has counted after the call
 	}{
 		"at the bound":                               {[]*ratelimitv3.RateLimitDescriptor{withHits(10, desc("tokens=x"))}, ok, []rlsv3.RateLimitResponse_Code{ok}, []uint32{90}, []uint32{10}},
 		"beyond the bound":                           {[]*ratelimitv3.RateLimitDescriptor{withHits(11, desc("tokens=x"))}, over, []rlsv3.RateLimitResponse_Code{over}, []uint32{100}, []uint32{0}},

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// These constants are names in the metadata of gRPC. A client that sends AskSwitches gets the Switches of its request as
-// JSON in TrailerSwitches. Envoy does not send AskSwitches.
+// These constants are names in the metadata of gRPC. If a client sends AskSwitches, the trailer TrailerSwitches of the
+// answer has the Switches of the request as JSON. Envoy does not send AskSwitches.
 const (
 	AskSwitches     = "rls-ask-switches"
 	TrailerSwitches = "rls-switches-bin"
@@ -18,7 +18,7 @@ const (
 
 // Switch is a switch at run time that has taken the limits of a descriptor out of force.
 type Switch struct {
-	// Descriptor is the place of the descriptor in the request.
+	// Descriptor is the index of the descriptor in the request.
 	Descriptor int `json:"descriptor"`
 
 	// Path is the path of the rule or of the domain that is switched off, or "all domains".

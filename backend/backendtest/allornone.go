@@ -56,7 +56,7 @@ func RunAllOrNone(t *testing.T, open func(t *testing.T) backend.Limiter) {
 				}
 				t.Run(s.name, func(t *testing.T) { s.run(t, l, a) })
 			}
-			t.Run("64 callers never split a request", func(t *testing.T) { testRequestsWhole(t, l, a) })
+			t.Run("64 callers: each request is charged completely or not at all", func(t *testing.T) { testRequestsWhole(t, l, a) })
 		})
 	}
 	t.Run("a denied request prolongs no lost hold", func(t *testing.T) { testLostHold(t, AllOrNone(open(t))) })
@@ -87,59 +87,59 @@ type requestStory struct {
 const shadow = true
 
 var requestStories = []requestStory{
-	{"all are charged when all pass", [][]storyHit{
+	{"all hits are charged if no hit is denied", [][]storyHit{
 		{{"a", 2, !shadow, ok, 3}, {"b", 1, !shadow, ok, 4}},
 		{{"a", 2, !shadow, ok, 1}, {"b", 1, !shadow, ok, 3}},
 	}},
-	{"none is charged when one is denied, whichever is first", [][]storyHit{
+	{"no hit is charged if the first or a later hit is denied", [][]storyHit{
 		{{"a", 2, !shadow, ok, 3}, {"small", 1, !shadow, ok, 0}},
 		{{"a", 2, !shadow, ok, 3}, {"small", 1, !shadow, no, 0}, {"b", 1, !shadow, ok, 5}},
 		{{"small", 1, !shadow, no, 0}, {"a", 3, !shadow, ok, 3}},
 		{{"a", 3, !shadow, ok, 0}, {"b", 5, !shadow, ok, 0}},
 	}},
-	{"a denied hit costs nothing though its limit charges denied hits", [][]storyHit{
+	{"a denied hit is not charged although its limit charges denied hits", [][]storyHit{
 		{{"small!", 1, !shadow, ok, 0}},
 		{{"small!", 1, !shadow, no, 0}, {"a!", 1, !shadow, ok, 5}},
 		{{"small!", 1, !shadow, no, 0}},
 		{{"small!", -1, !shadow, ok, 1}},
 		{{"small!", 1, !shadow, ok, 0}, {"a!", 1, !shadow, ok, 4}},
 	}},
-	{"more hits than a capacity deny the others", [][]storyHit{
+	{"a hit of more than the capacity denies the other hits", [][]storyHit{
 		{{"a", 1, !shadow, ok, 5}, {"b", 6, !shadow, no, 5}},
 		{{"a", 1, !shadow, ok, 5}, {"b", math.MaxInt64, !shadow, no, 5}},
 		{{"a", 5, !shadow, ok, 0}, {"b", 5, !shadow, ok, 0}},
 	}},
-	{"a denied shadow hit denies nobody", [][]storyHit{
+	{"a denied shadow hit denies no other hit", [][]storyHit{
 		{{"small", 1, shadow, ok, 0}, {"a", 1, !shadow, ok, 4}},
 		{{"small", 1, shadow, no, 0}, {"a", 1, !shadow, ok, 3}},
 	}},
-	{"a shadow hit is charged though another is denied", [][]storyHit{
+	{"a shadow hit is charged although another hit is denied", [][]storyHit{
 		{{"small", 1, !shadow, ok, 0}},
 		{{"a", 1, shadow, ok, 4}, {"small", 1, !shadow, no, 0}, {"b", 1, shadow, ok, 4}},
 		{{"a", 1, shadow, ok, 3}, {"b", 1, !shadow, ok, 3}},
 	}},
-	{"a denied shadow hit is charged where its limit says so", [][]storyHit{
+	{"a denied shadow hit is charged if its limit charges denied hits", [][]storyHit{
 		{{"a!", 4, shadow, ok, 1}},
 		{{"a!", 2, shadow, no, -1}, {"b", 1, !shadow, ok, 4}},
 	}},
-	{"a denied peek denies nobody", [][]storyHit{
+	{"a denied peek denies no other hit", [][]storyHit{
 		{{"a!", 4, shadow, ok, 1}},
 		{{"a!", 2, shadow, no, -1}},
 		{{"a!", 0, !shadow, no, -1}, {"b", 1, !shadow, ok, 4}},
 	}},
-	{"a refund is charged though another hit is denied", [][]storyHit{
+	{"a refund takes effect although another hit is denied", [][]storyHit{
 		{{"small", 1, !shadow, ok, 0}, {"a", 3, !shadow, ok, 2}},
 		{{"small", 1, !shadow, no, 0}, {"a", -1, !shadow, ok, 3}},
 		{{"a", 0, !shadow, ok, 3}},
 	}},
-	{"one counter twice, with room for both", [][]storyHit{
+	{"two hits on one counter, with room for both", [][]storyHit{
 		{{"a", 2, !shadow, ok, 3}, {"a", 3, !shadow, ok, 0}},
 	}},
-	{"one counter twice, with room for one", [][]storyHit{
+	{"two hits on one counter, with room for one hit", [][]storyHit{
 		{{"a", 3, !shadow, ok, anyRemaining}, {"a", 3, !shadow, no, anyRemaining}, {"b", 1, !shadow, ok, 5}},
 		{{"a", 5, !shadow, ok, 0}, {"b", 5, !shadow, ok, 0}},
 	}},
-	{"one counter twice, and another is denied", [][]storyHit{
+	{"two hits on one counter, and a hit on another counter is denied", [][]storyHit{
 		{{"small", 1, !shadow, ok, 0}, {"a", 1, !shadow, ok, 4}},
 		{{"a", 1, !shadow, ok, anyRemaining}, {"small", 1, !shadow, no, 0}, {"a", 1, !shadow, ok, anyRemaining}},
 		{{"a", 4, !shadow, ok, 0}},
@@ -198,8 +198,7 @@ func testRequestsWhole(t *testing.T, l backend.Limiter, a limit.Algorithm) {
 }
 
 // histories is a simple Limiter that charges all or none. It remembers all charges of each
-// counter and replays them for every answer. So it can drop a charge. It is for one
-// goroutine.
+// counter, and computes every answer from these charges. So it can drop a charge. Only one goroutine may use it.
 type histories map[string][]func(*limit.State)
 
 // take decides one hit and remembers its charge.
@@ -208,7 +207,7 @@ func (m histories) take(h backend.Hit, now time.Time) limit.Result {
 	if h.InGroup() {
 		spec := lim.Spec
 		spec.ChargeDenied = false
-		lim, _ = limit.New(spec) // it stays valid
+		lim, _ = limit.New(spec) // New can't fail, because only ChargeDenied has changed
 	}
 	var s limit.State
 	for _, charge := range m[counter(h)] {
@@ -218,7 +217,7 @@ func (m histories) take(h backend.Hit, now time.Time) limit.Result {
 	return lim.TakeHold(&s, now.UnixMicro(), h.N, h.HoldID)
 }
 
-// request decides a request and reports whether one of its hits denied the others.
+// request decides a request and reports whether a hit has denied the group.
 func (m histories) request(now time.Time, hits []backend.Hit) (results []limit.Result, denied bool) {
 	for _, h := range hits {
 		h.AllOrNone = !h.Shadow
@@ -245,7 +244,7 @@ func (m histories) request(now time.Time, hits []backend.Hit) (results []limit.R
 	return results, true
 }
 
-// testLostHold uses many counters, so that some requests have counters in two partitions.
+// testLostHold repeats the test with many counters, so that some requests have counters in two partitions.
 func testLostHold(t *testing.T, l backend.Limiter) {
 	skipWithoutHolds(t, l)
 	lim, start := NewLimit(t, limit.Spec{Algorithm: limit.Concurrency, Requests: 3, Hold: time.Hour.Microseconds()}), Start()
@@ -261,8 +260,8 @@ func testLostHold(t *testing.T, l backend.Limiter) {
 
 func counter(h backend.Hit) string { return h.Limit.Tag() + " " + string(h.Key) }
 
-// testRequestTraces uses separate keys for shadow hits and refunds. The contract does not
-// say whether such a hit sees a charge on its counter that is refunded later.
+// testRequestTraces uses separate keys for shadow hits and refunds, because the contract does not say whether such a hit
+// sees a charge on its counter that is refunded later.
 func testRequestTraces(t *testing.T, l backend.Limiter) {
 	limits, start := traceLimits(t, l), Start()
 	rapid.Check(t, func(t *rapid.T) {
@@ -278,22 +277,22 @@ func testRequestTraces(t *testing.T, l backend.Limiter) {
 			}
 			return h
 		})
-		want, at := histories{}, time.Duration(0)
+		want, elapsed := histories{}, time.Duration(0)
 		for range rapid.IntRange(1, 15).Draw(t, "requests") {
-			at += time.Duration(rapid.IntRange(0, 40).Draw(t, "minutes")) * time.Minute
+			elapsed += time.Duration(rapid.IntRange(0, 40).Draw(t, "minutes")) * time.Minute
 			hits := rapid.SliceOfN(hit, 1, 4).Draw(t, "hits")
 			times := map[string]int{}
 			for _, h := range hits {
 				times[counter(h)]++
 			}
-			answers, denied := want.request(start.Add(at), hits)
-			for i, r := range take(t, l, start, at, hits...) {
-				require.Equal(t, answers[i].Allowed, r.Allowed, "hit %d at %v: allowed", i+1, at)
+			answers, denied := want.request(start.Add(elapsed), hits)
+			for i, r := range take(t, l, start, elapsed, hits...) {
+				require.Equal(t, answers[i].Allowed, r.Allowed, "hit %d at %v: allowed", i+1, elapsed)
 				if !denied {
-					require.Equal(t, answers[i], r.Result, "hit %d at %v", i+1, at)
+					require.Equal(t, answers[i], r.Result, "hit %d at %v", i+1, elapsed)
 				} else if times[counter(hits[i])] == 1 {
-					require.Equal(t, answers[i].Remaining, r.Remaining, "hit %d at %v: remaining", i+1, at)
-					require.Equal(t, hits[i].Limit.NextAfter(hits[i].N, answers[i]), hits[i].Limit.NextAfter(hits[i].N, r.Result), "hit %d at %v: retry", i+1, at)
+					require.Equal(t, answers[i].Remaining, r.Remaining, "hit %d at %v: remaining", i+1, elapsed)
+					require.Equal(t, hits[i].Limit.NextAfter(hits[i].N, answers[i]), hits[i].Limit.NextAfter(hits[i].N, r.Result), "hit %d at %v: retry", i+1, elapsed)
 				}
 			}
 		}

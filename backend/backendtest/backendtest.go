@@ -40,16 +40,16 @@ func Run(t *testing.T, open func(t *testing.T) backend.Limiter) {
 		{"random traces are answered as by limit.Take", testTraces},
 		{"a Take of many hits answers each", testManyHits},
 		{"a Take of no hits does nothing", testNoHits},
-		{"a later hit of a Take sees the earlier one's charge", testSameCounterTwice},
-		{"keys of any bytes and length are apart", testKeys},
-		{"an empty key is a key", testEmptyKey},
-		{"a key's bytes can be used again after Take", testKeyIsBorrowed},
-		{"limits of different tags count apart", testTagsApart},
-		{"limits of one tag count together", testTagsTogether},
+		{"a later hit of a Take sees the charge of an earlier hit", testSameCounterTwice},
+		{"keys of any bytes and length have separate counters", testKeys},
+		{"an empty key has a counter", testEmptyKey},
+		{"the caller can change the bytes of a key after Take", testKeyIsBorrowed},
+		{"limits with different tags have separate counters", testTagsApart},
+		{"limits with the same tag share a counter", testTagsTogether},
 		{"named holds are answered as by limit.TakeHold", testHolds},
 		{"a change of algorithm admits at most the old and the new limit", testChangedAlgorithm},
 		{"a changed bucket keeps the spent tokens", testChangedBuckets},
-		{"changed numbers admit at most the largest", testReloads},
+		{"a limit that changes often admits at most its largest number", testReloads},
 		{"a cancelled call returns", testCancelled},
 		{"64 callers of one key are admitted exactly to the limit", testContention},
 		{"64 callers with many hits are never admitted beyond the limit", testContentionOfMany},
@@ -85,18 +85,18 @@ func algorithmsOf(l backend.Limiter) []limit.Algorithm {
 func Start() time.Time { return time.Now().UTC().Truncate(time.Hour).Add(time.Hour) }
 
 var (
-	run  = newRun()
-	keys atomic.Int64
+	runID    = newRunID()
+	keyCount atomic.Int64 // the number of keys that Key has returned
 )
 
-func newRun() string {
+func newRunID() string {
 	b := make([]byte, 8)
 	rand.Read(b) // never fails
 	return hex.EncodeToString(b)
 }
 
 // Key returns a new key. No test has used it, even in earlier runs.
-func Key() []byte { return fmt.Appendf(nil, "backendtest/%s/%d/", run, keys.Add(1)) }
+func Key() []byte { return fmt.Appendf(nil, "backendtest/%s/%d/", runID, keyCount.Add(1)) }
 
 // NewLimit is limit.New for valid specs. If the algorithm has holds, each hold lasts as many hours as the
 // window of s.
@@ -111,14 +111,14 @@ func NewLimit(t require.TestingT, s limit.Spec) *limit.Limit {
 
 var errStale = errors.New("stale result of an earlier Take")
 
-// take calls l.Take at start + at. Before the call, the results have wrong values.
-func take(t require.TestingT, l backend.Limiter, start time.Time, at time.Duration, hits ...backend.Hit) []backend.Result {
+// take calls l.Take at start + elapsed. Before the call, the results have wrong values, which Take must replace.
+func take(t require.TestingT, l backend.Limiter, start time.Time, elapsed time.Duration, hits ...backend.Hit) []backend.Result {
 	results := make([]backend.Result, len(hits))
 	for i := range results {
 		results[i].Err = errStale
 		results[i].Result = limit.Result{Allowed: i%2 == 0, Remaining: 77, ResetAfter: 77, RetryAfter: 77}
 	}
-	l.Take(context.Background(), start.Add(at), hits, results)
+	l.Take(context.Background(), start.Add(elapsed), hits, results)
 	for i := range results {
 		require.NoError(t, results[i].Err, "hit %d of %d", i+1, len(hits))
 	}
@@ -142,19 +142,19 @@ func (m model) Take(_ context.Context, now time.Time, hits []backend.Hit, result
 
 // takeBoth calls take on l and on m, requires equal answers, and returns them. The sources of
 // the answers can differ.
-func takeBoth(t require.TestingT, l backend.Limiter, m model, start time.Time, at time.Duration, hits ...backend.Hit) []backend.Result {
-	got, want := take(t, l, start, at, hits...), take(t, m, start, at, hits...)
+func takeBoth(t require.TestingT, l backend.Limiter, m model, start time.Time, elapsed time.Duration, hits ...backend.Hit) []backend.Result {
+	got, want := take(t, l, start, elapsed, hits...), take(t, m, start, elapsed, hits...)
 	for i, h := range hits {
 		if got[i].Source.IsBackend() {
 			want[i].Source = got[i].Source
 		}
-		want[i].MayEndEarly = got[i].MayEndEarly // it depends on other hits of the same moment
+		want[i].MayEndEarly = got[i].MayEndEarly // MayEndEarly depends on other hits at the same moment
 		if got[i].Window != 0 {
-			now := start.Add(at).UnixMicro()
+			now := start.Add(elapsed).UnixMicro()
 			want[i].Window = now - now%h.Limit.Period()
 		}
 		require.Equal(t, want[i], got[i], "hit %d of %d: at %v, %d hits, %v, charge_denied %v",
-			i+1, len(hits), at, h.N, h.Limit, h.Limit.ChargeDenied)
+			i+1, len(hits), elapsed, h.N, h.Limit, h.Limit.ChargeDenied)
 	}
 	return got
 }

@@ -81,14 +81,14 @@ func (f *Flaky) Take(ctx context.Context, now time.Time, hits []backend.Hit, res
 		f.next.Take(ctx, now, hits, results)
 		return
 	}
-	var passed backend.SubBatch
+	var passedHits backend.SubBatch
 	for i, h := range hits {
 		if err := fail(h); err != nil {
 			results[i] = backend.Result{Err: err}
 		} else {
-			passed.Add(i, h)
+			passedHits.Add(i, h)
 		}
 	}
-	passed.Take(ctx, now, f.next)
-	passed.CopyResults(results)
+	passedHits.Take(ctx, now, f.next)
+	passedHits.CopyResults(results)
 }

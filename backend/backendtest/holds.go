@@ -23,10 +23,10 @@ func testHolds(t *testing.T, l backend.Limiter) {
 	start := Start()
 	rapid.Check(t, func(t *rapid.T) {
 		keys := [][]byte{Key(), Key()}
-		states, at := model{}, time.Duration(0)
+		states, elapsed := model{}, time.Duration(0)
 		for range rapid.IntRange(1, 25).Draw(t, "takes") {
-			at += time.Duration(rapid.IntRange(0, 40).Draw(t, "minutes")) * time.Minute
-			takeBoth(t, l, states, start, at, rapid.SliceOfN(holdHit(keys, limits, -3), 1, 6).Draw(t, "hits")...)
+			elapsed += time.Duration(rapid.IntRange(0, 40).Draw(t, "minutes")) * time.Minute
+			takeBoth(t, l, states, start, elapsed, rapid.SliceOfN(holdHit(keys, limits, -3), 1, 6).Draw(t, "hits")...)
 		}
 	})
 }
@@ -38,22 +38,22 @@ func testHoldRequests(t *testing.T, l backend.Limiter) {
 	limits, start := []*limit.Limit{NewLimit(t, limit.Spec{Algorithm: limit.Concurrency, Requests: 4})}, Start()
 	rapid.Check(t, func(t *rapid.T) {
 		keys := [][]byte{Key(), Key()}
-		want, at := histories{}, time.Duration(0)
+		want, elapsed := histories{}, time.Duration(0)
 		for range rapid.IntRange(1, 15).Draw(t, "requests") {
-			at += time.Duration(rapid.IntRange(0, 3).Draw(t, "minutes")) * time.Minute
+			elapsed += time.Duration(rapid.IntRange(0, 3).Draw(t, "minutes")) * time.Minute
 			hits := rapid.SliceOfN(holdHit(keys, limits, 1), 1, 4).Draw(t, "hits")
-			answers, denied := want.request(start.Add(at), hits)
-			for i, r := range take(t, l, start, at, hits...) {
-				require.Equal(t, answers[i].Allowed, r.Allowed, "hit %d at %v", i+1, at)
+			answers, denied := want.request(start.Add(elapsed), hits)
+			for i, r := range take(t, l, start, elapsed, hits...) {
+				require.Equal(t, answers[i].Allowed, r.Allowed, "hit %d at %v", i+1, elapsed)
 				if !denied {
-					require.Equal(t, answers[i].Remaining, r.Remaining, "hit %d at %v", i+1, at)
+					require.Equal(t, answers[i].Remaining, r.Remaining, "hit %d at %v", i+1, elapsed)
 				}
 			}
 		}
 		for _, key := range keys { // a denied request has left no trace
 			peek := backend.Hit{Key: key, Limit: limits[0]}
-			answer, _ := want.request(start.Add(at), []backend.Hit{peek})
-			assert.Equal(t, answer[0].Remaining, take(t, l, start, at, peek)[0].Remaining)
+			answer, _ := want.request(start.Add(elapsed), []backend.Hit{peek})
+			assert.Equal(t, answer[0].Remaining, take(t, l, start, elapsed, peek)[0].Remaining)
 		}
 	})
 }

@@ -16,12 +16,12 @@ import (
 // testChangedAlgorithm checks the bound of docs/limits.md: in the window of the change, the
 // admitted hits are at most the sum of the old and the new limit.
 func testChangedAlgorithm(t *testing.T, l backend.Limiter) {
-	for _, before := range perHour(t, l, 10, false) {
-		for _, after := range perHour(t, l, 20, false) {
-			if before.Algorithm == after.Algorithm {
+	for _, oldLimit := range perHour(t, l, 10, false) {
+		for _, newLimit := range perHour(t, l, 20, false) {
+			if oldLimit.Algorithm == newLimit.Algorithm {
 				continue
 			}
-			t.Run(fmt.Sprintf("%s to %s", before.Algorithm, after.Algorithm), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s to %s", oldLimit.Algorithm, newLimit.Algorithm), func(t *testing.T) {
 				start, key := Start(), Key()
 				countAdmitted := func(lim *limit.Limit) (n int) {
 					for range 50 {
@@ -31,10 +31,10 @@ func testChangedAlgorithm(t *testing.T, l backend.Limiter) {
 					}
 					return n
 				}
-				assert.Equal(t, 10, countAdmitted(before))
-				assert.Equal(t, 20, countAdmitted(after), "the new counter starts with nothing spent")
-				assert.Zero(t, countAdmitted(before), "the old counter stays as it was")
-				assert.Zero(t, countAdmitted(after))
+				assert.Equal(t, 10, countAdmitted(oldLimit))
+				assert.Equal(t, 20, countAdmitted(newLimit), "the new counter starts with nothing spent")
+				assert.Zero(t, countAdmitted(oldLimit), "the old counter has not changed")
+				assert.Zero(t, countAdmitted(newLimit))
 			})
 		}
 	}
@@ -77,20 +77,20 @@ func testChangedBuckets(t *testing.T, l backend.Limiter) {
 }
 
 // testReloads charges one key for less than an hour, under limits per hour that change
-// at random. Each algorithm has its own counter. Under one counter a changed number
-// admits no more than the largest number does, whatever the sequence of changes.
+// at random. Each algorithm has its own counter. A counter admits at most the largest number of its limits, whatever the
+// sequence of changes.
 //
-// There are two exceptions. A token bucket with a burst, and a sliding log that charges denied
-// hits, may forget as many hits as their number is lowered by. A sequence may have one of the
-// exceptions, or none.
+// There are two exceptions. If the number of a token bucket with a burst, or of a sliding log that charges denied hits,
+// is lowered, the counter may forget as many hits as the difference. A sequence of changes may have one of the
+// exceptions, both or none.
 func testReloads(t *testing.T, l backend.Limiter) {
 	const maxRequests = 20
-	type spending struct{ largest, fastest, last, lowered, refunded, admitted int64 }
+	type counterHistory struct{ maxCapacity, maxRate, lastCapacity, loweredBy, refundedHits, admittedHits int64 }
 	rapid.Check(t, func(rt *rapid.T) {
 		start, key, elapsed := Start(), Key(), time.Duration(0)
-		bursts, chargesDenied := rapid.Bool().Draw(rt, "bursts"), rapid.Bool().Draw(rt, "some charge denied hits")
-		forgetful := map[limit.Algorithm]bool{limit.TokenBucket: bursts, limit.SlidingLog: chargesDenied}
-		counters := map[string]*spending{}
+		hasBursts, chargesDenied := rapid.Bool().Draw(rt, "bursts"), rapid.Bool().Draw(rt, "some charge denied hits")
+		mayForgetHits := map[limit.Algorithm]bool{limit.TokenBucket: hasBursts, limit.SlidingLog: chargesDenied}
+		counters := map[string]*counterHistory{}
 		var currentLimit *limit.Limit
 		take := func(n int64) limit.Result {
 			return take(rt, l, start, elapsed, backend.Hit{Key: key, Limit: currentLimit, N: n})[0].Result
@@ -102,20 +102,20 @@ func testReloads(t *testing.T, l backend.Limiter) {
 				Requests:     rapid.Uint32Range(0, maxRequests).Draw(rt, "requests"),
 				ChargeDenied: chargesDenied && rapid.Bool().Draw(rt, "charge denied"),
 			}
-			if bursts && s.Algorithm.UsesBurst() {
+			if hasBursts && s.Algorithm.UsesBurst() {
 				s.Burst = rapid.Uint32Range(0, 40).Draw(rt, "burst")
 			}
 			currentLimit = NewLimit(rt, s)
 			c := counters[currentLimit.Tag()]
 			if c == nil {
-				c = &spending{}
+				c = &counterHistory{}
 				counters[currentLimit.Tag()] = c
 			}
-			if forgetful[s.Algorithm] {
-				c.lowered += max(c.last-currentLimit.Capacity(), 0)
+			if mayForgetHits[s.Algorithm] {
+				c.loweredBy += max(c.lastCapacity-currentLimit.Capacity(), 0)
 			}
-			c.last = currentLimit.Capacity()
-			c.largest, c.fastest = max(c.largest, c.last), max(c.fastest, currentLimit.Max())
+			c.lastCapacity = currentLimit.Capacity()
+			c.maxCapacity, c.maxRate = max(c.maxCapacity, c.lastCapacity), max(c.maxRate, currentLimit.Max())
 		}
 		reload(rt)
 		rt.Repeat(map[string]func(*rapid.T){
@@ -126,13 +126,13 @@ func testReloads(t *testing.T, l backend.Limiter) {
 			"take": func(rt *rapid.T) {
 				c, n := counters[currentLimit.Tag()], rapid.Int64Range(1, 8).Draw(rt, "n")
 				if take(n).Allowed {
-					c.admitted += n
+					c.admittedHits += n
 				}
-				bound := c.largest + c.lowered + c.refunded
+				bound := c.maxCapacity + c.loweredBy + c.refundedHits
 				if currentLimit.Algorithm == limit.TokenBucket {
-					bound += (c.fastest*elapsed.Microseconds() + time.Hour.Microseconds() - 1) / time.Hour.Microseconds()
+					bound += (c.maxRate*elapsed.Microseconds() + time.Hour.Microseconds() - 1) / time.Hour.Microseconds()
 				}
-				require.LessOrEqual(rt, c.admitted, bound, currentLimit.Tag())
+				require.LessOrEqual(rt, c.admittedHits, bound, currentLimit.Tag())
 			},
 			"refund": func(rt *rapid.T) {
 				n := rapid.Int64Range(1, 8).Draw(rt, "n")
@@ -140,12 +140,12 @@ func testReloads(t *testing.T, l backend.Limiter) {
 				if currentLimit.Algorithm == limit.TokenBucket { // a bucket keeps the spent share, which is more hits at a higher rate
 					n = n * maxRequests / max(currentLimit.Max(), 1)
 				}
-				counters[currentLimit.Tag()].refunded += n
+				counters[currentLimit.Tag()].refundedHits += n
 			},
 			"reset": func(rt *rapid.T) {
 				take(-limit.MaxHits)
 				require.Equal(rt, currentLimit.Capacity(), take(0).Remaining)
-				counters[currentLimit.Tag()] = &spending{largest: currentLimit.Capacity(), fastest: currentLimit.Max(), last: currentLimit.Capacity()}
+				counters[currentLimit.Tag()] = &counterHistory{maxCapacity: currentLimit.Capacity(), maxRate: currentLimit.Max(), lastCapacity: currentLimit.Capacity()}
 			},
 		})
 	})

@@ -30,7 +30,7 @@ type story struct {
 }
 
 type step struct {
-	at        time.Duration // since Start
+	elapsed   time.Duration // since Start
 	n         int64
 	allowed   bool
 	remaining int64
@@ -58,8 +58,8 @@ var anyAlgorithm = []struct {
 	}},
 	{"charges denied hits if the limit says so", true, []step{
 		{n: 4, allowed: ok, remaining: 1},
-		{at: 1 * m, n: 2, allowed: no, remaining: -1},
-		{at: 2 * m, n: 1, allowed: no, remaining: -2},
+		{elapsed: 1 * m, n: 2, allowed: no, remaining: -1},
+		{elapsed: 2 * m, n: 1, allowed: no, remaining: -2},
 	}},
 	{"refunds", false, []step{
 		{n: 5, allowed: ok, remaining: 0},
@@ -69,9 +69,9 @@ var anyAlgorithm = []struct {
 	}},
 	{"refunds debt first", true, []step{
 		{n: 5, allowed: ok, remaining: 0},
-		{at: 1 * m, n: 1, allowed: no, remaining: -1},
-		{at: 2 * m, n: -2, allowed: ok, remaining: 1},
-		{at: 2 * m, n: 1, allowed: ok, remaining: 0},
+		{elapsed: 1 * m, n: 1, allowed: no, remaining: -1},
+		{elapsed: 2 * m, n: -2, allowed: ok, remaining: 1},
+		{elapsed: 2 * m, n: 1, allowed: ok, remaining: 0},
 	}},
 	{"refunds at most what was charged", false, []step{
 		{n: -1, allowed: ok, remaining: 5},
@@ -272,7 +272,7 @@ func testPeeksAtTheLimit(t *testing.T, l backend.Limiter) {
 func runSteps(t *testing.T, l backend.Limiter, lim *limit.Limit, steps []step, timed func(step) bool) {
 	key, start, states := Key(), Start(), model{}
 	for i, s := range steps {
-		r := takeBoth(t, l, states, start, s.at, backend.Hit{Key: key, Limit: lim, N: s.n})[0]
+		r := takeBoth(t, l, states, start, s.elapsed, backend.Hit{Key: key, Limit: lim, N: s.n})[0]
 		assert.Equal(t, s.allowed, r.Allowed, "step %d: allowed", i+1)
 		assert.Equal(t, s.remaining, r.Remaining, "step %d: remaining", i+1)
 		if timed(s) && !s.allowed {

@@ -19,14 +19,14 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// traceLimits returns the limits of random traces. Some limits share a tag, as the
-// limits before and after a reload. Traces use whole minutes, so that every counter has seconds to live.
+// traceLimits returns the limits of random traces. Some limits have the same tag, like the limits before and after a
+// reload. Traces use whole minutes, so that no counter is in the last seconds of its life.
 func traceLimits(t require.TestingT, l backend.Limiter) []*limit.Limit {
-	hits := slices.Concat(perHour(t, l, 4, false), perHour(t, l, 6, true), perHour(t, l, 0, true))
+	limits := slices.Concat(perHour(t, l, 4, false), perHour(t, l, 6, true), perHour(t, l, 0, true))
 	for _, a := range algorithmsOf(l) {
-		hits = append(hits, NewLimit(t, limit.Spec{Algorithm: a, Requests: 7, Unit: limit.Hour, Multiplier: 2}))
+		limits = append(limits, NewLimit(t, limit.Spec{Algorithm: a, Requests: 7, Unit: limit.Hour, Multiplier: 2}))
 	}
-	return append(hits,
+	return append(limits,
 		NewLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 3, Unit: limit.Hour, Multiplier: 2, Burst: 9, ChargeDenied: true, Scope: limit.Instance}))
 }
 
@@ -43,10 +43,10 @@ func testTraces(t *testing.T, l backend.Limiter) {
 				Shadow: rapid.Bool().Draw(t, "shadow"),
 			}
 		})
-		states, at := model{}, time.Duration(0)
+		states, elapsed := model{}, time.Duration(0)
 		for range rapid.IntRange(1, 25).Draw(t, "takes") {
-			at += time.Duration(rapid.OneOf(rapid.Just(0), rapid.IntRange(0, 20), rapid.IntRange(0, 200)).Draw(t, "minutes")) * time.Minute
-			takeBoth(t, l, states, start, at, rapid.SliceOfN(hit, 1, 6).Draw(t, "hits")...)
+			elapsed += time.Duration(rapid.OneOf(rapid.Just(0), rapid.IntRange(0, 20), rapid.IntRange(0, 200)).Draw(t, "minutes")) * time.Minute
+			takeBoth(t, l, states, start, elapsed, rapid.SliceOfN(hit, 1, 6).Draw(t, "hits")...)
 		}
 	})
 }
@@ -112,9 +112,9 @@ func testKeys(t *testing.T, l backend.Limiter) {
 	}
 	longKey := bytes.Repeat([]byte("0123456789abcdef"), 1<<16) // 1 MB
 	keys = append(keys, longKey, append(slices.Clone(longKey), 'x'), append([]byte{'x'}, longKey...))
-	middle := slices.Clone(longKey)
-	middle[len(middle)/2]++
-	keys = append(keys, middle)
+	otherLongKey := slices.Clone(longKey)
+	otherLongKey[len(otherLongKey)/2]++
+	keys = append(keys, otherLongKey)
 
 	lim := NewLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 10_000, Unit: limit.Hour})
 	start, prefix := Start(), Key()
@@ -276,13 +276,13 @@ func testContentionOfMany(t *testing.T, l backend.Limiter) {
 			})
 			for i := range admittedHits {
 				assert.LessOrEqual(t, admittedHits[i].Load(), int64(200))
-				assert.Greater(t, admittedHits[i].Load(), int64(200-4), "only the last few hits may not fit")
+				assert.Greater(t, admittedHits[i].Load(), int64(200-4), "a call that exceeds the rest is denied, so at most 4 hits remain")
 			}
 		})
 	}
 }
 
-// quietTake is take for further goroutines of a test, which must not call FailNow.
+// quietTake is take for goroutines that a test starts, because such goroutines must not call FailNow.
 func quietTake(l backend.Limiter, now time.Time, hits ...backend.Hit) ([]backend.Result, error) {
 	results := make([]backend.Result, len(hits))
 	l.Take(context.Background(), now, hits, results)

@@ -1,15 +1,15 @@
-// Package denycache remembers denials. If a caller comes again before the hits can pass, the cache repeats the denial,
-// and the backend gets no call. docs/redis.md#deny-cache says which denials the cache remembers, and for how long.
+// Package denycache remembers denials. If a caller sends the hits again before they can pass, the cache repeats the
+// denial without the backend. docs/lab/internals.md#deny-cache says which denials the cache remembers, and for how long.
 //
 // The answers are the answers of the next Layer, with four exceptions:
 //
 //   - A refund or a reset through another replica takes effect here later.
-//   - A repeated denial is not charged, even if the limit charges denied hits. If the algorithm resets at once, the
+//   - A repeated denial is not charged, even if the limit charges denied hits. If the algorithm has ResetsAtOnce, the
 //     charge would delay nobody. With another algorithm, the charge would prolong the denial, so the cache remembers
-//     no denials of such limits.
+//     no denials of limits that charge denied hits.
 //   - Remaining is 0, or negative for a debt, because other hits can have spent the remaining hits.
-//   - If a later call asks for more hits than the denied call, RetryAfter is the earliest time at which they
-//     might pass.
+//   - If a later call has more hits than the denied call, RetryAfter is only a lower bound: the time at which the
+//     denied hits can pass.
 package denycache
 
 import (
@@ -36,7 +36,7 @@ type Observer interface {
 	Denied(*backend.Hit)
 }
 
-// Limiter is a backend.Layer that denies hits from its cache and sends all others to another Layer.
+// Limiter is a backend.Layer that denies hits from its cache and sends all other hits to another Layer.
 type Limiter struct {
 	options Options
 	next    backend.Layer
@@ -70,6 +70,7 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, p
 	}
 }
 
+// denial returns the remembered denial with which Take would answer h, or nil.
 func (l *Limiter) denial(now time.Time, h *backend.Hit) *backend.RememberedDenial {
 	id, micros := l.table.seeds.ID(h.Key, h.Limit.Tag()), now.UnixMicro()
 	s, set := l.table.lock(id)
@@ -82,6 +83,7 @@ func (l *Limiter) denial(now time.Time, h *backend.Hit) *backend.RememberedDenia
 	return &backend.RememberedDenial{Result: r, Since: time.UnixMicro(e.start), Until: time.UnixMicro(e.askAt)}
 }
 
+// lookup is what the table knows about the counter of a hit.
 type lookup struct {
 	id         fingerprint.ID
 	generation uint32 // the generation of the stripe at the time of the lookup
@@ -89,7 +91,7 @@ type lookup struct {
 	hasEntry   bool   // the table has an entry of the counter
 }
 
-// Take implements backend.Limiter. All calls must take now from one clock.
+// Take implements backend.Limiter. The times now of all calls must come from one clock.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var space [16]lookup // requests with more hits allocate
 	lookups := space[:0]
@@ -132,7 +134,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		case h.N < 0: // meanwhile, another Take may have added a denial from before the refund
 			l.table.invalidate(hitLookup.id)
 		case hitLookup.isDenied || r.Err != nil || r.Degraded() || h.Limit.Algorithm.HasHolds():
-		case isGroupDenied && h.InGroup(): // next got only a peek
+		case isGroupDenied && h.InGroup(): // TakeDeniedGroup sent only a peek, so r is no denial of h
 		case r.Allowed:
 			if hitLookup.hasEntry {
 				l.table.invalidate(hitLookup.id)

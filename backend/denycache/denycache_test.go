@@ -60,9 +60,10 @@ func hit(key string, l *limit.Limit, n int64) backend.Hit {
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func take(l backend.Limiter, at time.Duration, hits ...backend.Hit) []backend.Result {
+// take calls l.Take at start + elapsed.
+func take(l backend.Limiter, elapsed time.Duration, hits ...backend.Hit) []backend.Result {
 	results := make([]backend.Result, len(hits))
-	l.Take(context.Background(), start.Add(at), hits, results)
+	l.Take(context.Background(), start.Add(elapsed), hits, results)
 	return results
 }
 
@@ -81,12 +82,12 @@ func TestDenialEndsAfterRetryAfter(t *testing.T) {
 			denial := take(l, time.Minute, hit("a", lim, 1))[0]
 			require.False(t, denial.Allowed)
 			hitsBefore := nextLimiter.hits
-			for _, after := range []time.Duration{0, time.Second - time.Microsecond} {
-				got := take(l, time.Minute+after, hit("a", lim, 1))[0]
+			for _, pause := range []time.Duration{0, time.Second - time.Microsecond} {
+				got := take(l, time.Minute+pause, hit("a", lim, 1))[0]
 				want := denial
 				want.Source = backend.SourceDenyCache
-				want.RetryAfter -= after.Microseconds()
-				want.ResetAfter -= after.Microseconds()
+				want.RetryAfter -= pause.Microseconds()
+				want.ResetAfter -= pause.Microseconds()
 				assert.Equal(t, want, got)
 			}
 			assert.Equal(t, hitsBefore, nextLimiter.hits, "the cache answers")
@@ -123,11 +124,11 @@ func TestDenialAnswersOnlyHitsThatAreDeniedToo(t *testing.T) {
 		{"fewer hits, which are denied too", limit.FixedWindow, false, 7, 5, 4, true},
 		{"fewer hits, which pass", limit.FixedWindow, false, 7, 5, 3, false},
 		{"a peek at the limit", limit.FixedWindow, false, 10, 1, 0, false},
-		{"one hit, denied hits charged", limit.FixedWindow, true, 7, 5, 1, true},
-		{"a peek, denied hits charged", limit.FixedWindow, true, 7, 5, 0, true},
+		{"one hit, and denied hits are charged", limit.FixedWindow, true, 7, 5, 1, true},
+		{"a peek, and denied hits are charged", limit.FixedWindow, true, 7, 5, 0, true},
 		{"fewer hits, which are denied too", limit.FirstHitWindow, false, 7, 5, 4, true},
 		{"a peek at the limit", limit.FirstHitWindow, false, 10, 1, 0, false},
-		{"one hit, denied hits charged", limit.FirstHitWindow, true, 7, 5, 1, true},
+		{"one hit, and denied hits are charged", limit.FirstHitWindow, true, 7, 5, 1, true},
 		{"denied hits prolong the denial", limit.SlidingLog, true, 10, 1, 1, false},
 		{"denied hits prolong the denial", limit.SlidingWindow, true, 10, 1, 1, false},
 		{"denied hits prolong the denial", limit.TokenBucket, true, 10, 1, 1, false},
@@ -180,7 +181,7 @@ func TestDenialFromBeforeARefundIsNotRemembered(t *testing.T) {
 }
 
 func TestRaisedLimitTakesEffectAtOnce(t *testing.T) {
-	for _, raised := range []limit.Spec{
+	for _, raisedSpec := range []limit.Spec{
 		{Algorithm: limit.TokenBucket, Requests: 3, Burst: 2},
 		{Algorithm: limit.TokenBucket, Requests: 2, Burst: 3},
 	} {
@@ -190,7 +191,7 @@ func TestRaisedLimitTakesEffectAtOnce(t *testing.T) {
 		take(l, 0, hit("a", lim, 2))
 		require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
 		hitsBefore := nextLimiter.hits
-		take(l, 0, hit("a", newLimit(t, raised), 1))
+		take(l, 0, hit("a", newLimit(t, raisedSpec), 1))
 		assert.Greater(t, nextLimiter.hits, hitsBefore)
 	}
 	nextLimiter := newCounter()
@@ -214,9 +215,9 @@ func TestClockSetBackDropsDenials(t *testing.T) {
 }
 
 // recorder is an Observer that keeps the keys of denied hits.
-type recorder struct{ denied []string }
+type recorder struct{ deniedKeys []string }
 
-func (r *recorder) Denied(h *backend.Hit) { r.denied = append(r.denied, string(h.Key)) }
+func (r *recorder) Denied(h *backend.Hit) { r.deniedKeys = append(r.deniedKeys, string(h.Key)) }
 
 func TestOnlyUndecidedHitsGoToTheBackend(t *testing.T) {
 	nextLimiter, events := newCounter(), new(recorder)
@@ -230,7 +231,7 @@ func TestOnlyUndecidedHitsGoToTheBackend(t *testing.T) {
 	assert.True(t, got[0].Allowed)
 	assert.False(t, got[1].Allowed)
 	assert.True(t, got[2].Allowed)
-	assert.Equal(t, []string{"a"}, events.denied)
+	assert.Equal(t, []string{"a"}, events.deniedKeys)
 }
 
 func TestErrorsAreNotRemembered(t *testing.T) {

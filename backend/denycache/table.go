@@ -13,11 +13,11 @@ import (
 // 1970. An entry is free if its end is 0.
 type entry struct {
 	id        fingerprint.ID
-	start     int64 // when the counter began to deny
-	askAt     int64 // when a call asks the next Layer again; at most end
-	end       int64 // when the denied hits can pass
-	resetTime int64 // when the counter has nothing spent
-	remaining int32
+	start     int64  // when the counter began to deny
+	askAt     int64  // from this time on, hits go to the next Layer again; at most end
+	end       int64  // when the denied hits can pass
+	resetTime int64  // when the counter has nothing spent
+	remaining int32  // the Remaining of the denial
 	minHits   uint32 // the smallest number of hits that is denied; with 0, peeks are denied too
 	max       uint32 // the Max of the limit
 	capacity  uint32 // the Capacity of the limit
@@ -39,7 +39,7 @@ type table struct {
 type stripe struct {
 	mu         sync.Mutex
 	sets       [][setSize]entry
-	generation uint32   // how often entries were invalidated
+	generation uint32   // how often an entry was invalidated; see add
 	_          [24]byte // keeps stripes in separate cache lines
 }
 
@@ -52,6 +52,7 @@ func newTable(bytes int) *table {
 	return t
 }
 
+// lock locks the stripe of id, and returns the stripe and the set that can have the entry of id.
 func (t *table) lock(id fingerprint.ID) (*stripe, *[setSize]entry) {
 	s := &t.stripes[id.Lo%uint64(len(t.stripes))]
 	set := &s.sets[id.Hi%uint64(len(s.sets))]
@@ -72,8 +73,8 @@ func (t *table) find(id fingerprint.ID, h *backend.Hit, now int64, r *limit.Resu
 	return l
 }
 
-// denies reports whether e denies h at now. It returns false if the denial has ended, if the clock was set back before the
-// denial, if h has fewer hits than e denies, or if the limit was raised.
+// denies reports whether e denies h at now. It returns false if the denial has ended, if the clock was set back before
+// the denial, if h has fewer hits than e denies, or if the limit was raised.
 func (e *entry) denies(h *backend.Hit, now int64) bool {
 	n := h.N
 	if !h.Limit.Algorithm.ResetsAtOnce() {
@@ -91,7 +92,8 @@ func (e *entry) result(h *backend.Hit, now int64) limit.Result {
 	return r
 }
 
-// add remembers the denial r of h, unless the stripe was invalidated since the lookup.
+// add remembers the denial r of h, unless an entry of the stripe was invalidated since the lookup. The denial may be
+// older than the refund that invalidated the entry.
 func (t *table) add(l *lookup, h *backend.Hit, r limit.Result, now int64) {
 	resetsAtOnce := h.Limit.Algorithm.ResetsAtOnce()
 	wait := r.RetryAfter
@@ -99,7 +101,7 @@ func (t *table) add(l *lookup, h *backend.Hit, r limit.Result, now int64) {
 		wait = r.ResetAfter
 	}
 	minHits := max(h.N, 1)
-	if resetsAtOnce { // the window denies every number above Remaining
+	if resetsAtOnce { // until the window ends, every number of hits above Remaining is denied
 		minHits = max(r.Remaining+1, 0)
 	}
 	if wait <= 0 || h.Limit.ChargeDenied && !resetsAtOnce || minHits > math.MaxUint32 || r.Remaining > math.MaxInt32 {
@@ -145,7 +147,7 @@ func (t *table) invalidateAll() {
 	}
 }
 
-// invalidate drops the entry of id. If another Take is about to add a denial, it drops this denial too.
+// invalidate drops the entry of id. A Take that has looked up an entry of the stripe before adds no denial afterwards.
 func (t *table) invalidate(id fingerprint.ID) {
 	s, set := t.lock(id)
 	defer s.mu.Unlock()

@@ -23,7 +23,7 @@ func TestTakeAllocatesNothingWithClosedOrOpenBreaker(t *testing.T) {
 			return ctx.Err()
 		}
 	})
-	r.o.Primary = r.primaryCounters
+	r.options.Primary = r.primaryCounters
 	var hits []backend.Hit
 	for i := range 3 {
 		hits = append(hits, backend.Hit{Key: fmt.Append(nil, "k", i), Limit: newLimit(t, 1_000_000, limit.Year), N: 1})
@@ -33,7 +33,7 @@ func TestTakeAllocatesNothingWithClosedOrOpenBreaker(t *testing.T) {
 		return testing.AllocsPerRun(100, func() { r.Take(context.Background(), time.Now(), hits, results) })
 	}
 	assert.Zero(t, allocs(), "closed")
-	r.o.Primary = r.primary
+	r.options.Primary = r.primary
 	r.openBreakers(hits[0].Limit, "k0")
 	time.Sleep(2 * firstProbePause)
 	assert.Zero(t, allocs(), "open")

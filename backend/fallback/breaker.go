@@ -10,8 +10,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
-// breaker stops the calls to one shard of the primary. The breakers of libraries are no alternative: they lock in each
-// call, and use a caller's call as the probe.
+// breaker stops the Takes of one shard of the primary. This package has its own breaker, because the breakers of
+// libraries lock a mutex in each call, and use the call of a caller as the probe.
 type breaker struct {
 	limiter *Limiter
 	shard   int
@@ -21,11 +21,11 @@ type breaker struct {
 	isReplaying atomic.Bool  // replayUntilEmpty is running
 
 	mu           sync.Mutex                        // guards the fields below
-	failures     int                               // the number of failures without a success between; see failureMemory
-	failingSince time.Time                         // the time of the first of the failures
-	lastFailure  time.Time                         // the time of the last of the failures
+	failureCount int                               // the number of failures since the last success; a failure counts for failureMemory
+	failingSince time.Time                         // the time of the first of these failures
+	lastFailure  time.Time                         // the time of the last of these failures
 	isInOutage   bool                              // awaitRecovery is running
-	stateSince   time.Time                         // the time of the last change of state
+	stateSince   time.Time                         // the time of the last change of the state
 	timeByState  [len(breakerStates)]time.Duration // the time spent in each state, until stateSince
 }
 
@@ -35,7 +35,7 @@ type BreakerState int32
 // The states of a breaker.
 const (
 	Closed  BreakerState = iota // hits go to the primary
-	Failing                     // hits go to the primary, which has failed since its last success
+	Failing                     // hits go to the primary, but the last hits failed
 	Open                        // hits bypass the primary until a probe succeeds
 )
 
@@ -47,19 +47,19 @@ func (s BreakerState) String() string { return breakerStates[s] }
 // BreakerStates lists all states.
 var BreakerStates = [...]BreakerState{Closed, Failing, Open}
 
-// A breaker opens after minFailures without a success between, if the first failure is at least openAfter ago.
+// A breaker opens after minFailures failures without a success, if the first of them was at least openAfter ago.
 const (
 	minFailures = 3
 	openAfter   = 50 * time.Millisecond
 )
 
-// failureMemory is how long a failure counts. If a call starts later and fails, its failure counts as the first, so two
-// separate faults do not open the breaker together.
+// failureMemory is how long a failure counts. If a Take starts later than failureMemory after the last failure and fails,
+// the count begins again at 1. So two separate faults do not open the breaker together.
 const failureMemory = time.Second
 
 const (
 	firstProbePause   = 50 * time.Millisecond  // each further pause is twice as long
-	maxProbePause     = 500 * time.Millisecond // an outage ends once the breaker has been closed for maxProbePause
+	maxProbePause     = 500 * time.Millisecond // the longest pause; an outage ends once the breaker has been closed for this time
 	minIdleProbePause = 50 * time.Millisecond  // the pause between the probes of two shards
 )
 
@@ -78,7 +78,7 @@ func (b *breaker) recordSuccess() {
 	}
 }
 
-// recordFailure records that a call of the primary, which started at start, has failed.
+// recordFailure records that a Take or a probe of the primary has failed with err. It had started at start.
 func (b *breaker) recordFailure(start time.Time, err error) {
 	if b.isOpen() {
 		return
@@ -88,14 +88,14 @@ func (b *breaker) recordFailure(start time.Time, err error) {
 	defer b.mu.Unlock()
 	state := b.loadState()
 	if state == Closed || start.Sub(b.lastFailure) > failureMemory {
-		b.failures, b.failingSince = 0, now
+		b.failureCount, b.failingSince = 0, now
 	}
-	b.failures++
+	b.failureCount++
 	b.lastFailure = now
 	switch {
 	case state == Closed:
 		b.setState(Failing, err)
-	case state == Failing && b.failures >= minFailures && now.Sub(b.failingSince) >= openAfter:
+	case state == Failing && b.failureCount >= minFailures && now.Sub(b.failingSince) >= openAfter:
 		b.setState(Open, err)
 		b.beginOutage(err)
 	}
@@ -117,9 +117,9 @@ func (b *breaker) setState(newState BreakerState, err error) {
 	}
 	switch {
 	case newState == Open:
-		b.limiter.o.Observer.BreakerChanged(BreakerChange{Shard: b.shard, Open: true, Err: err})
+		b.limiter.options.Observer.BreakerChanged(BreakerChange{Shard: b.shard, Open: true, Err: err})
 	case oldState == Open:
-		b.limiter.o.Observer.BreakerChanged(BreakerChange{Shard: b.shard, OpenFor: stateDuration})
+		b.limiter.options.Observer.BreakerChanged(BreakerChange{Shard: b.shard, OpenFor: stateDuration})
 	}
 }
 
@@ -131,7 +131,7 @@ func (b *breaker) status() BreakerStatus {
 	return s
 }
 
-// beginOutage starts the probes of b, unless an outage is in progress. The caller holds b.mu.
+// beginOutage starts the outage of b and its probes, unless the outage is in progress. The caller holds b.mu.
 func (b *breaker) beginOutage(err error) {
 	if b.isInOutage {
 		return
@@ -147,24 +147,24 @@ func (b *breaker) beginOutage(err error) {
 	l.shardsDown++
 	if l.shardsDown == 1 {
 		l.outageError = err
-		l.o.Observer.StateChanged(StateChange{Down: true, Outage: Outage{Start: l.currentTallyLocked().start, Err: err}})
+		l.options.Observer.StateChanged(StateChange{Down: true, Outage: Outage{Start: l.currentCountsLocked().start, Err: err}})
 	}
 }
 
-// awaitRecovery probes the shard. Once a probe succeeds, it closes b and replays the log. If b then stays closed, it
-// ends the outage. Otherwise it probes again.
+// awaitRecovery probes the shard until a probe succeeds. It then closes b and replays the log. If b stays closed for
+// maxProbePause, awaitRecovery ends the outage. Otherwise it probes again.
 func (b *breaker) awaitRecovery() {
 	l, keepsCounters := b.limiter, true
 	for pause := firstProbePause; ; pause = min(2*pause, maxProbePause) {
 		if !wait.Sleep(l.ctx, withJitter(pause)) {
 			return
 		}
-		if l.o.Probe(l.ctx, b.shard) != nil || l.ctx.Err() != nil {
+		if l.options.Probe(l.ctx, b.shard) != nil || l.ctx.Err() != nil {
 			continue
 		}
 		closedAt := time.Now()
-		if keepsCounters = keepsCounters && l.o.KeepsCounters != nil && l.o.KeepsCounters(b.shard); !keepsCounters {
-			l.currentTally().countersLost.Store(true)
+		if keepsCounters = keepsCounters && l.options.KeepsCounters != nil && l.options.KeepsCounters(b.shard); !keepsCounters {
+			l.currentCounts().countersLost.Store(true)
 		}
 		b.mu.Lock()
 		b.setState(Closed, nil)
@@ -173,14 +173,15 @@ func (b *breaker) awaitRecovery() {
 		if !wait.Sleep(l.ctx, maxProbePause) {
 			return
 		}
-		b.replay(keepsCounters) // charges hits of calls that saw the breaker open
+		b.replay(keepsCounters) // charges the hits of Takes that began before the breaker closed
 		if b.endOutage(closedAt) {
 			return
 		}
 	}
 }
 
-// endOutage ends the outage of b, unless b is open again. It reports whether it ended the outage.
+// endOutage ends the outage of b, unless b is open again, and reports whether the outage has ended. closedAt is when b
+// closed.
 func (b *breaker) endOutage(closedAt time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -193,20 +194,20 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 	defer l.mu.Unlock()
 	l.shardsDown--
 	if l.shardsDown == 0 {
-		t := l.currentTallyLocked()
-		l.lastOutage = t.price()
-		l.lastOutage.CountersKept = !t.countersLost.Load()
+		c := l.currentCountsLocked()
+		l.lastOutage = c.price()
+		l.lastOutage.CountersKept = !c.countersLost.Load()
 		l.lastOutage.End, l.lastOutage.Err = closedAt, l.outageError
-		l.tally.Store(nil)
-		l.o.Observer.StateChanged(StateChange{Outage: l.lastOutage})
+		l.counts.Store(nil)
+		l.options.Observer.StateChanged(StateChange{Outage: l.lastOutage})
 	}
 	return true
 }
 
-// probeIdleShards probes one shard after the other, so that each shard gets a probe in each Options.IdleProbe. The first
-// round is faster.
+// probeIdleShards probes one shard after the other, so that each shard gets a probe in each Options.IdleProbe. In the
+// first round, the pauses are minIdleProbePause, so that a fault at the start is found soon.
 func (l *Limiter) probeIdleShards() {
-	for pause := minIdleProbePause; ; pause = max(l.o.IdleProbe/time.Duration(len(l.breakers)), minIdleProbePause) {
+	for pause := minIdleProbePause; ; pause = max(l.options.IdleProbe/time.Duration(len(l.breakers)), minIdleProbePause) {
 		for _, b := range l.breakers {
 			if !wait.Sleep(l.ctx, withJitter(pause)) {
 				return
@@ -216,11 +217,11 @@ func (l *Limiter) probeIdleShards() {
 	}
 }
 
-// probeClosed probes the shard unless the breaker is open, until a probe succeeds or the breaker opens.
+// probeClosed probes the shard until a probe succeeds or the breaker is open.
 func (b *breaker) probeClosed() {
 	for l := b.limiter; !b.isOpen(); {
 		start := time.Now()
-		err := l.o.Probe(l.ctx, b.shard)
+		err := l.options.Probe(l.ctx, b.shard)
 		switch {
 		case l.ctx.Err() != nil || backend.ReasonOf(err) == backend.ReasonOverload:
 			return

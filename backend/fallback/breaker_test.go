@@ -27,7 +27,7 @@ func TestBreakerOpensAfterMinFailuresAndOpenAfter(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		steps []step
-		opens bool
+		opens bool // the breaker opens
 	}{
 		{"one failure", []step{{0, fail}}, false},
 		{"many failures within 49 ms", []step{{0, fail}, {0, fail}, {0, fail}, {0, fail}, {49 * ms, fail}}, false},
@@ -99,7 +99,7 @@ func TestFrozenPrimaryDelaysOnlyTheFirstCalls(t *testing.T) {
 		}
 		r := newFixture(t, func(o *Options) { o.Primary = backendtest.Func(frozenPrimary) })
 		lim := newLimit(t, 1_000_000, limit.Day)
-		slow := 0
+		slowCalls := 0
 		var mu sync.Mutex
 		var callers sync.WaitGroup
 		for range 32 {
@@ -111,7 +111,7 @@ func TestFrozenPrimaryDelaysOnlyTheFirstCalls(t *testing.T) {
 					mu.Lock()
 					assert.LessOrEqual(t, duration, timeout)
 					if duration > 0 {
-						slow++
+						slowCalls++
 					}
 					mu.Unlock()
 					time.Sleep(time.Millisecond)
@@ -119,7 +119,7 @@ func TestFrozenPrimaryDelaysOnlyTheFirstCalls(t *testing.T) {
 			})
 		}
 		callers.Wait()
-		assert.LessOrEqual(t, slow, 32*2, "of 32,000")
+		assert.LessOrEqual(t, slowCalls, 32*2, "of 32,000")
 	})
 }
 

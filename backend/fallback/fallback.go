@@ -1,6 +1,10 @@
-// Package fallback decides hits in this process while the primary Limiter can't, as docs/failure.md says. The
-// secondary Limiter grants a share of each limit, with counters of this replica. Each shard of the primary has a
-// breaker. The breaker stops the calls to a shard that keeps failing, and closes once the shard answers a probe.
+// Package fallback decides hits in this process while the shared counters can't be reached, as docs/failure.md says.
+//
+//   - primary: the Limiter with the counters that all replicas share, such as those in Redis;
+//   - secondary: the Limiter with counters in this process, which grants a share of each limit.
+//
+// Each shard of the primary has a breaker. The breaker stops the Takes of a shard that keeps failing, and closes once the
+// shard answers a probe.
 package fallback
 
 import (
@@ -17,33 +21,34 @@ import (
 // Namespace is the prefix of the fallback's keys in the secondary. The secondary has other keys too.
 const Namespace = "redis_fallback:"
 
-// Options configure a Limiter. All but Mode, IdleProbe, KeepsCounters and LastCount are required.
+// Options configure a Limiter. Mode, IdleProbe, KeepsCounters and LastCount are optional.
 type Options struct {
-	// Primary bounds the time of its Takes. If an answer can still come after the end of a Take, the error is a
-	// backend.LateError.
+	// Primary has the shared counters. It bounds the time of its Takes. If an answer can still come after the end of
+	// a Take, the error is a backend.LateError.
 	Primary   backend.Limiter
 	Secondary Secondary
 
-	Ratio float64           // the ratio of limits without their own: above 0 and at most 1
-	Mode  limit.FailureMode // the failure mode of limits without their own; default FailLocal
+	Ratio float64           // the ratio of limits that state no ratio: above 0 and at most 1
+	Mode  limit.FailureMode // the failure mode of limits that state no mode; default FailLocal
 
 	Shards  int                    // the number of shards of the primary
 	ShardOf func(*backend.Hit) int // the shard of a hit, from 0 to Shards-1
 
-	// Probe returns nil if a shard of the primary works again. It must charge a counter, because a shard
-	// can answer reads and refuse writes.
+	// Probe returns nil if a shard of the primary works. It must charge a counter, because a shard can answer reads
+	// and refuse writes.
 	Probe func(ctx context.Context, shard int) error
 
-	// IdleProbe is the pause between two probes of each shard with a closed breaker. These probes find an outage
-	// without traffic. 0 means no such probes.
+	// IdleProbe is the pause between two probes of a shard with a closed breaker. These probes find an outage while
+	// no hits come. 0 means that only shards with an open breaker are probed.
 	IdleProbe time.Duration
 
-	// KeepsCounters reports after a successful Probe whether the shard has certainly kept its counters since
-	// the previous successful Probe. If so, the answers to the replay lower the price of the outage.
+	// KeepsCounters is called after a successful Probe. It reports whether the shard has certainly kept its counters
+	// since the previous successful Probe. If so, the answers to the replay lower the price of the outage.
 	KeepsCounters func(shard int) bool
 
-	// LastCount returns and forgets the last count that the primary has answered for the counter of a hit.
-	// since is the time of the answer, or the start of the window if the algorithm resets at once.
+	// LastCount returns and forgets the last count that the primary has answered for the counter of a hit. since is
+	// the time of the answer, or the start of the window if the algorithm has ResetsAtOnce. ok is false without a
+	// count.
 	LastCount func(now time.Time, h *backend.Hit) (spent int64, since time.Time, ok bool)
 
 	Observer Observer
@@ -71,30 +76,30 @@ type Observer interface {
 // until all breakers have been closed for half a second.
 type StateChange struct {
 	Down   bool
-	Outage Outage // the outage that has ended; if Down is set, it has only Start and Err
+	Outage Outage // if Down is set, the outage that begins, with Start and Err only; otherwise the outage that has ended
 }
 
 // BreakerChange reports that a breaker opened or closed.
 type BreakerChange struct {
 	Shard   int
 	Open    bool
-	Err     error         // the last failure if Open is set
-	OpenFor time.Duration // the time for which the breaker was open if Open is not set
+	Err     error         // the failure that opened the breaker, or nil if it closes
+	OpenFor time.Duration // how long the breaker was open, if it closes
 }
 
-// Limiter is a backend.Layer that decides even if its primary fails. It still returns an error if another Limiter would
-// fail as well, for example after the caller's cancellation.
+// Limiter is a backend.Layer that decides even if its primary fails. It returns an error only if the secondary would fail
+// as well, for example after the caller's cancellation.
 type Limiter struct {
-	o                Options
+	options          Options
 	breakers         []*breaker   // the breaker of each shard
 	unclosedBreakers atomic.Int32 // breakers that are failing or open
-	lastHoldEnd      atomic.Int64 // see noteHold
+	lastHoldEnd      atomic.Int64 // when the last anonymous hold in the secondary expires; 0 means no such hold
 
-	excess atomic.Int64          // see Status.MaxExcessHits
-	tally  atomic.Pointer[tally] // the tally of the outage or blip in progress; changed under mu only
+	excess atomic.Int64                 // the excess since the start of this process
+	counts atomic.Pointer[outageCounts] // the counts of the outage or blip in progress, or nil; changed under mu only
 
 	mu             sync.Mutex  // guards the fields below
-	shardsDown     int         // shards in an outage; an outage ends after the replay
+	shardsDown     int         // the number of shards in an outage; the outage of a shard ends after its replay
 	outageError    error       // the failure that opened the first breaker of the outage in progress
 	lastOutage     Outage      // the last outage that has ended
 	blipTimer      *time.Timer // runs reportBlip; nil before the first blip
@@ -113,7 +118,7 @@ func New(o Options) *Limiter {
 	if o.Mode == limit.FailDefault {
 		o.Mode = limit.FailLocal
 	}
-	l := &Limiter{o: o}
+	l := &Limiter{options: o}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	logBytes := new(atomic.Int64)
 	for i := range o.Shards {
@@ -145,7 +150,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	l.takeWithHolds(ctx, now, hits, results)
 }
 
-// take is Take without the release of holds in the secondary.
+// take is Take for hits that release no hold in the secondary.
 func (l *Limiter) take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	l.askPrimary(ctx, now, hits, results)
 	hasError := func(r backend.Result) bool { return r.Err != nil }
@@ -154,13 +159,13 @@ func (l *Limiter) take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	}
 }
 
-// askPrimary lets the primary decide hits, unless their breaker is open. Hits with an open breaker get errBreakerOpen.
+// askPrimary lets the primary decide the hits whose breaker is not open. The other hits get errBreakerOpen.
 func (l *Limiter) askPrimary(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	if l.unclosedBreakers.Load() == 0 {
-		l.o.Primary.Take(ctx, now, hits, results)
+		l.options.Primary.Take(ctx, now, hits, results)
 		return
 	}
-	backend.TakePart(ctx, now, l.o.Primary, hits, results, func(i int) bool {
+	backend.TakePart(ctx, now, l.options.Primary, hits, results, func(i int) bool {
 		isOpen := l.breakerOf(&hits[i]).isOpen()
 		if isOpen {
 			results[i] = backend.Result{Err: errBreakerOpen}
@@ -171,4 +176,4 @@ func (l *Limiter) askPrimary(ctx context.Context, now time.Time, hits []backend.
 
 var errBreakerOpen = &backend.Error{Reason: backend.ReasonBreakerOpen, NotSent: true}
 
-func (l *Limiter) breakerOf(h *backend.Hit) *breaker { return l.breakers[l.o.ShardOf(h)] }
+func (l *Limiter) breakerOf(h *backend.Hit) *breaker { return l.breakers[l.options.ShardOf(h)] }

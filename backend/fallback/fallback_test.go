@@ -27,14 +27,14 @@ func TestSecondaryAnswersAsALimiter(t *testing.T) {
 	backendtest.RunWrapper(t, func(t *testing.T) backend.Limiter {
 		r := newFixture(t, func(o *Options) { o.Ratio = 1 })
 		r.primary.SetError(errDown)
-		return sourceHidden{r}
+		return withoutSource{r}
 	})
 }
 
-// sourceHidden clears the fields that only the fallback sets, because the suite does not expect them.
-type sourceHidden struct{ next backend.Limiter }
+// withoutSource is a Limiter that clears the fields that only the fallback sets, because the suite does not expect them.
+type withoutSource struct{ next backend.Limiter }
 
-func (l sourceHidden) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+func (l withoutSource) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	l.next.Take(ctx, now, hits, results)
 	for i := range results {
 		results[i] = backend.Result{Result: results[i].Result, Err: results[i].Err}
@@ -72,9 +72,9 @@ func TestModeAndRatioDetermineTheAdmittedHits(t *testing.T) {
 		{name: "ratio of the limit", ratio: 0.2, change: func(s *limit.Spec) { s.FallbackRatio = 0.7 }, admittedHits: 70},
 		{name: "ratio 1", ratio: 1, admittedHits: 100},
 		{name: "ratio without an exact float64", ratio: 0.29, admittedHits: 29},
-		{name: "at least 1", ratio: 0.001, admittedHits: 1},
+		{name: "a share is at least 1", ratio: 0.001, admittedHits: 1},
 		{name: "limit of 0", ratio: 0.5, change: func(s *limit.Spec) { s.Requests = 0 }, admittedHits: 0},
-		{name: "burst", ratio: 0.5, change: func(s *limit.Spec) { s.Algorithm, s.Burst = limit.TokenBucket, 30 }, admittedHits: 15},
+		{name: "share of a burst", ratio: 0.5, change: func(s *limit.Spec) { s.Algorithm, s.Burst = limit.TokenBucket, 30 }, admittedHits: 15},
 		{name: "service allows", ratio: 0.5, mode: limit.FailAllow, admittedHits: 200},
 		{name: "service denies", ratio: 0.5, mode: limit.FailDeny, admittedHits: 0},
 		{name: "limit allows", ratio: 0.5, mode: limit.FailDeny, change: func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow }, admittedHits: 200},
@@ -89,18 +89,18 @@ func TestModeAndRatioDetermineTheAdmittedHits(t *testing.T) {
 			if c.change != nil {
 				c.change(&spec)
 			}
-			lim, granted := backendtest.NewLimit(t, spec), int64(0)
+			lim, admittedHits := backendtest.NewLimit(t, spec), int64(0)
 			for range 200 {
 				got := r.take("k", lim, 1)
 				require.NoError(t, got.Err)
 				require.True(t, got.Degraded())
 				if got.Allowed {
-					granted++
+					admittedHits++
 				} else {
 					assert.Positive(t, lim.DurationUntilReset(got.Result))
 				}
 			}
-			assert.Equal(t, c.admittedHits, granted)
+			assert.Equal(t, c.admittedHits, admittedHits)
 		})
 	}
 }

@@ -21,8 +21,9 @@ import (
 // A group can have hits that the primary decides, and hits of a shard that has failed.
 func TestGroupOverPrimaryAndSecondaryIsChargedCompletelyOrNotAtAll(t *testing.T) {
 	for name, c := range map[string]struct {
-		upHits, downHits int64    // hits on a limit of 10, of which the secondary grants 5
-		want             [2]int64 // the spent hits in the primary, and in the secondary
+		upHits   int64    // the hits on a limit of 10 in a shard that works
+		downHits int64    // the hits on a limit of 10 in a shard that has failed; the secondary grants 5
+		want     [2]int64 // the spent hits in the primary, and in the secondary
 	}{
 		"both admit":       {2, 2, [2]int64{2, 2}},
 		"primary denies":   {11, 2, [2]int64{0, 0}},
@@ -74,8 +75,8 @@ func TestGroupWithAFixedDenialChargesNothing(t *testing.T) {
 
 // partHit is a hit that the primary or the secondary decides. Each partHit has its own counter.
 type partHit struct {
-	n, spent                           int64 // of a limit of 10, of which the secondary grants 5
-	isDown, isGroup, isShadow, isFixed bool  // isFixed: with on_backend_failure: allow
+	n, spent                           int64 // the hits, and the earlier spent hits, of a limit of 10, of which the secondary grants 5
+	isDown, isGroup, isShadow, isFixed bool  // isFixed means that the limit has on_backend_failure: allow
 }
 
 // A group changes all of its counters or none, and no other counters, in the primary and in the secondary.

@@ -16,10 +16,10 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// latePrimary answers each hit too late: each Take fails, and arrive delivers the answers.
+// latePrimary answers each hit too late: each Take fails, and deliver delivers the answers.
 type latePrimary struct {
-	next    backend.Limiter
-	pending []func()
+	next       backend.Limiter
+	deliveries []func() // each function delivers the answer to one hit
 }
 
 func (p *latePrimary) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
@@ -27,16 +27,16 @@ func (p *latePrimary) Take(ctx context.Context, now time.Time, hits []backend.Hi
 		lateError := backend.NewLateError(&backend.Error{Reason: backend.ReasonLate})
 		answer := make([]backend.Result, 1)
 		p.next.Take(ctx, now, []backend.Hit{h}, answer)
-		p.pending = append(p.pending, func() { lateError.Arrive(answer[0]) })
+		p.deliveries = append(p.deliveries, func() { lateError.Arrive(answer[0]) })
 		results[i] = backend.Result{Err: lateError}
 	}
 }
 
-func (p *latePrimary) arrive() {
-	for _, f := range p.pending {
+func (p *latePrimary) deliver() {
+	for _, f := range p.deliveries {
 		f()
 	}
-	p.pending = nil
+	p.deliveries = nil
 }
 
 func TestLateAnswerCorrectsChargesAndPrice(t *testing.T) {
@@ -47,20 +47,20 @@ func TestLateAnswerCorrectsChargesAndPrice(t *testing.T) {
 		answerError                            error
 		wantPrimary, wantSecondary, wantExcess int64 // the spent hits of the primary and of the secondary, and the excess
 	}{
-		"within the limit":      {limit.FailLocal, 10, 5, nil, 15, 0, 0},
-		"beyond the limit":      {limit.FailLocal, 98, 5, nil, 98, 5, 5},
-		"answer is lost":        {limit.FailLocal, 10, 5, backend.ErrUnavailable, 15, 5, 5},
-		"hit was never sent":    {limit.FailLocal, 10, 5, errNotSent, 15 + 5, 5, 5},
-		"secondary denies":      {limit.FailLocal, 10, 60, nil, 10, 0, 0},
-		"mode allow":            {limit.FailAllow, 10, 5, nil, 15, 0, 0},
-		"mode allow, beyond":    {limit.FailAllow, 98, 5, nil, 98, 0, 5},
-		"mode deny":             {limit.FailDeny, 10, 5, nil, 10, 0, 0},
-		"mode deny, never sent": {limit.FailDeny, 10, 5, errNotSent, 15, 0, 0},
+		"within the limit":             {limit.FailLocal, 10, 5, nil, 15, 0, 0},
+		"beyond the limit":             {limit.FailLocal, 98, 5, nil, 98, 5, 5},
+		"answer is lost":               {limit.FailLocal, 10, 5, backend.ErrUnavailable, 15, 5, 5},
+		"hit was never sent":           {limit.FailLocal, 10, 5, errNotSent, 15 + 5, 5, 5},
+		"secondary denies":             {limit.FailLocal, 10, 60, nil, 10, 0, 0},
+		"mode allow":                   {limit.FailAllow, 10, 5, nil, 15, 0, 0},
+		"mode allow, beyond the limit": {limit.FailAllow, 98, 5, nil, 98, 0, 5},
+		"mode deny":                    {limit.FailDeny, 10, 5, nil, 10, 0, 0},
+		"mode deny, never sent":        {limit.FailDeny, 10, 5, errNotSent, 15, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, primary := newFixture(t, nil), &latePrimary{}
-				r.o.Primary = primary
+				r.options.Primary = primary
 				primary.next = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 					r.primary.Take(ctx, now, hits, results)
 					results[0].Err = c.answerError
@@ -68,8 +68,8 @@ func TestLateAnswerCorrectsChargesAndPrice(t *testing.T) {
 				lim := newLimit(t, 100, limit.Year, func(s *limit.Spec) { s.OnBackendFailure = c.mode })
 				takeOne(r.primaryCounters, "k", lim, c.spentBefore)
 				r.take("k", lim, c.n)
-				r.o.Primary = r.primary // for the replay
-				primary.arrive()
+				r.options.Primary = r.primary // for the replay
+				primary.deliver()
 				time.Sleep(time.Second)
 				assert.Equal(t, c.wantPrimary, spent(r.primaryCounters, "k", lim), "in the primary")
 				assert.Equal(t, c.wantSecondary, spent(r.secondary, Namespace+"k", r.share(lim)), "in the secondary")
@@ -159,12 +159,12 @@ func TestLateAnswerCorrectsTheChargesOfAGroup(t *testing.T) {
 						r.primaryCounters.Take(ctx, now, hits, results)
 					}
 				})}
-				r.o.Primary = primary
+				r.options.Primary = primary
 				a, b := newLimit(t, 100, limit.Year), newLimit(t, 10, limit.Year)
 				hits := []backend.Hit{{Key: []byte("a"), Limit: a, N: 1, AllOrNone: true}, {Key: []byte("b"), Limit: b, N: c.hitsOfB, AllOrNone: true}}
 				r.Take(t.Context(), time.Now(), hits, make([]backend.Result, 2))
-				r.o.Primary = r.primaryCounters // for the replay
-				primary.arrive()
+				r.options.Primary = r.primaryCounters // for the replay
+				primary.deliver()
 				time.Sleep(time.Second)
 				assert.Equal(t, c.wantPrimary, [2]int64{spent(r.primaryCounters, "a", a), spent(r.primaryCounters, "b", b)}, "in the primary")
 				assert.Equal(t, c.wantSecondary, [2]int64{spent(secondary, Namespace+"a", r.share(a)), spent(secondary, Namespace+"b", r.share(b))}, "in the secondary")
@@ -216,7 +216,7 @@ func TestLateAnswerLeavesOtherChargesAlone(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, primary := newFixture(t, nil), &latePrimary{}
-				r.o.Primary = primary
+				r.options.Primary = primary
 				primary.next = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 					r.primary.Take(ctx, now, hits, results) // even if the answer differs
 					results[0].Err = c.answerError
@@ -229,12 +229,12 @@ func TestLateAnswerLeavesOtherChargesAlone(t *testing.T) {
 				share := r.share(lim)
 				assert.True(t, takeOne(r.secondary, Namespace+"k", share, c.admittedBefore).Allowed)
 				r.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: c.lateHits, Shadow: c.shadow}}, make([]backend.Result, 1))
-				r.o.Primary = r.primary // for the replay
+				r.options.Primary = r.primary // for the replay
 				time.Sleep(c.pause)
 				if c.pause >= time.Hour {
 					takeOne(r.secondary, Namespace+"k", share, 3) // in the next window
 				}
-				primary.arrive()
+				primary.deliver()
 				time.Sleep(time.Second)
 				assert.Equal(t, c.wantPrimary, spent(r.primaryCounters, "k", lim), "in the primary")
 				assert.Equal(t, c.wantSecondary, spent(r.secondary, Namespace+"k", share), "in the secondary")

@@ -14,8 +14,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Outage is a time with decisions without the primary. It includes the price of these decisions. docs/failure.md explains
-// why MaxExcessHits is an upper bound.
+// Outage is a time in which the fallback decided hits without the primary, with the price of these decisions.
+// docs/failure.md explains why MaxExcessHits is an upper bound.
 type Outage struct {
 	Start time.Time // when the first hit was decided without the primary
 	End   time.Time // zero while the outage lasts; for a blip, when its last hit was decided
@@ -23,19 +23,18 @@ type Outage struct {
 	// Err is the failure that opened the first breaker. It is nil if no breaker opened.
 	Err error
 
-	// Calls is the number of Takes with a decision without the primary. AdmittedCalls counts these Takes without
-	// the Takes that such a decision denied.
+	// Calls is the number of Takes for which the fallback decided a hit. AdmittedCalls is the number of these Takes
+	// that the fallback did not deny.
 	Calls, AdmittedCalls int64
 
-	Decisions     int64                           // hits decided without the primary
+	Decisions     int64                           // the hits that the fallback decided
 	ByReason      [len(backend.Reasons) + 1]int64 // the Decisions for each backend.Reason
 	AdmittedHits  int64                           // the sum of N of the admitted hits
 	MaxExcessHits int64                           // the most hits that this process can have admitted beyond the limits
 	Replayed      int64                           // the hits that the replay has charged to the primary
 	Limits        []LimitPrice                    // the limit with the highest price comes first
 
-	// CountersKept reports that the primary has kept its counters. It is false while the outage lasts, and if
-	// the fallback does not know.
+	// CountersKept reports that the primary has certainly kept its counters. It is false while the outage lasts.
 	CountersKept bool
 }
 
@@ -48,7 +47,8 @@ type LimitPrice struct {
 	MaxExcessHits int64  `json:"max_excess_hits"`
 }
 
-// PriceText names up to three limits with the most hits that can be too many.
+// PriceText names up to three limits with the most excess, such as "shop.path (10 per minute): 12". limits must begin
+// with the highest price.
 func PriceText(limits []LimitPrice) string {
 	const maxLimits = 3
 	var texts []string
@@ -72,39 +72,41 @@ func (o *Outage) Duration() time.Duration {
 }
 
 const (
-	maxPricedLimits  = 1000                // limits with their own LimitPrice
-	maxTallyPointers = 4 * maxPricedLimits // the size of tally.byPointer; each request with a limit in it adds a pointer
+	maxPricedLimits  = 1000                // how many limits have a LimitPrice of their own
+	maxLimitPointers = 4 * maxPricedLimits // the most keys of outageCounts.byPointer; a limit that came with a request is a new key each time
 )
 
-// tally counts the decisions of an outage, or of a blip.
-type tally struct {
-	start                time.Time
-	lastNanos            atomic.Int64 // the time from start to the last decision
+// outageCounts has the counts of an outage, or of a blip.
+type outageCounts struct {
+	start                time.Time    // the time of the first decision
+	lastNanos            atomic.Int64 // the time from start to the last decision, in nanoseconds
 	calls, admittedCalls atomic.Int64
 	byReason             [len(backend.Reasons) + 1]atomic.Int64
 	replayed             atomic.Int64
-	countersLost         atomic.Bool   // see Outage.CountersKept
-	totalExcess          *atomic.Int64 // the excess of all tallies
+	countersLost         atomic.Bool   // the primary may have lost its counters
+	totalExcess          *atomic.Int64 // Limiter.excess
 
-	byPointer sync.Map   // *limitTally; the key is a *limit.Limit, and most calls find their limit here without mu
+	byPointer sync.Map   // *limitCounts; the key is a *limit.Limit, and most calls find their limit here without mu
 	mu        sync.Mutex // guards the fields below
 	pointers  int        // the number of keys in byPointer
-	byName    map[limitName]*limitTally
+	byName    map[limitName]*limitCounts
 }
 
 type limitName struct{ rule, limit string }
 
-type limitTally struct {
+// limitCounts has the counts of one limit.
+type limitCounts struct {
 	decisions, admittedHits, excessHits atomic.Int64
-	total                               *atomic.Int64 // the excess of all limits since the start
+	totalExcess                         *atomic.Int64 // Limiter.excess
 }
 
-func (t *limitTally) addExcess(n int64) {
-	t.excessHits.Add(n)
-	t.total.Add(n)
+func (c *limitCounts) addExcess(n int64) {
+	c.excessHits.Add(n)
+	c.totalExcess.Add(n)
 }
 
-// excessOf returns how many of h's hits can be beyond the limit. In shadow mode, no hit is beyond the limit.
+// excessOf returns how many hits beyond the limit the admission of h can cause: all, or none in shadow mode, because a
+// limit in shadow mode denies no hit.
 func excessOf(h *backend.Hit) int64 {
 	if h.Shadow {
 		return 0
@@ -112,86 +114,87 @@ func excessOf(h *backend.Hit) int64 {
 	return h.N
 }
 
-// record adds the decisions of the fallback in one Take to the tally. If the secondary admitted a hit and the primary has
-// certainly not charged it, record adds the hit to the log for the replay. The replay leaves out holds: most holds end
-// soon, and their holders release them here. If the primary may have charged a hit, the late answer settles the hit.
+// record adds the decisions of the fallback in one Take to the current counts. If the secondary admitted a hit and the
+// primary has certainly not charged the hit, record adds the hit to the log for the replay. The replay leaves out
+// holds, because most holds end soon, and releaseHold ends them in the secondary. If the primary may have charged a
+// hit, record waits for the late answer, and settle then corrects the counts.
 func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failedHits []failedHit) {
-	t := l.currentTally()
+	c := l.currentCounts()
 	isCallAdmitted, isGroupDenied := true, backend.IsGroupDenied(hits, results)
 	for _, f := range failedHits {
 		h, r := &hits[f.index], &results[f.index]
 		if r.Err != nil {
 			continue
 		}
-		t.byReason[r.Reason].Add(1)
-		lt := t.limitTallyOf(h)
-		lt.decisions.Add(1)
+		c.byReason[r.Reason].Add(1)
+		lc := c.limitCountsOf(h)
+		lc.decisions.Add(1)
 		isAdmitted := r.Allowed && (!isGroupDenied || !h.InGroup())
 		switch {
 		case !isAdmitted:
 			isCallAdmitted = isCallAdmitted && h.Shadow
 		case h.N > 0:
-			lt.admittedHits.Add(h.N)
-			lt.addExcess(excessOf(h))
+			lc.admittedHits.Add(h.N)
+			lc.addExcess(excessOf(h))
 			switch {
 			case r.Mode != limit.FailLocal:
 			case h.Limit.Algorithm.HasHolds():
 				l.noteHold(h)
 			case r.Reason == backend.ReasonBreakerOpen:
-				l.breakerOf(h).log.add(h.Key, pendingCharge{limit: h.Limit, n: h.N, tally: lt, excess: excessOf(h)})
+				l.breakerOf(h).log.add(h.Key, pendingCharge{limit: h.Limit, n: h.N, counts: lc, excess: excessOf(h)})
 			case backend.IsNotSent(f.err):
-				l.breakerOf(h).replayLater(h, lt)
+				l.breakerOf(h).replayLater(h, lc)
 			}
 		}
 		if r.Reason != backend.ReasonBreakerOpen && h.N > 0 {
 			if lateError := (*backend.LateError)(nil); errors.As(f.err, &lateError) {
-				l.awaitLateAnswer(lateError, &lateHit{hit: *h, mode: r.Mode, isAdmitted: isAdmitted, chargeEnd: chargeEnd(h, r), tally: lt})
+				l.awaitLateAnswer(lateError, &lateHit{hit: *h, mode: r.Mode, isAdmitted: isAdmitted, chargeEnd: chargeEnd(h, r), counts: lc})
 			}
 		}
 	}
-	t.lastNanos.Store(int64(time.Since(t.start)))
-	t.calls.Add(1)
+	c.lastNanos.Store(int64(time.Since(c.start)))
+	c.calls.Add(1)
 	if isCallAdmitted {
-		t.admittedCalls.Add(1)
+		c.admittedCalls.Add(1)
 	}
 }
 
-// limitTallyOf returns the counts of h's limit. A reloaded limit keeps its counts.
-func (t *tally) limitTallyOf(h *backend.Hit) *limitTally {
-	if knownTally, ok := t.byPointer.Load(h.Limit); ok {
-		return knownTally.(*limitTally)
+// limitCountsOf returns the counts of h's limit. After a reload, a limit with the same text keeps its counts.
+func (c *outageCounts) limitCountsOf(h *backend.Hit) *limitCounts {
+	if knownCounts, ok := c.byPointer.Load(h.Limit); ok {
+		return knownCounts.(*limitCounts)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	name := limitName{h.Rule, h.Limit.String()}
-	if t.byName[name] == nil && len(t.byName) >= maxPricedLimits {
+	if c.byName[name] == nil && len(c.byName) >= maxPricedLimits {
 		name = limitName{rule: OtherRules}
 	}
-	lt := t.byName[name]
-	if lt == nil {
-		lt = &limitTally{total: t.totalExcess}
-		t.byName[name] = lt
+	lc := c.byName[name]
+	if lc == nil {
+		lc = &limitCounts{totalExcess: c.totalExcess}
+		c.byName[name] = lc
 	}
-	if t.pointers < maxTallyPointers {
-		t.pointers++
-		t.byPointer.Store(h.Limit, lt)
+	if c.pointers < maxLimitPointers {
+		c.pointers++
+		c.byPointer.Store(h.Limit, lc)
 	}
-	return lt
+	return lc
 }
 
-// price returns t as an Outage without End.
-func (t *tally) price() Outage {
-	o := Outage{Start: t.start, Calls: t.calls.Load(), AdmittedCalls: t.admittedCalls.Load(), Replayed: t.replayed.Load()}
-	for i := range t.byReason {
-		o.ByReason[i] = t.byReason[i].Load()
+// price returns the counts as an Outage without End.
+func (c *outageCounts) price() Outage {
+	o := Outage{Start: c.start, Calls: c.calls.Load(), AdmittedCalls: c.admittedCalls.Load(), Replayed: c.replayed.Load()}
+	for i := range c.byReason {
+		o.ByReason[i] = c.byReason[i].Load()
 		o.Decisions += o.ByReason[i]
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for name, lt := range t.byName {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, lc := range c.byName {
 		p := LimitPrice{
 			Rule: name.rule, Limit: name.limit,
-			Decisions: lt.decisions.Load(), AdmittedHits: lt.admittedHits.Load(), MaxExcessHits: lt.excessHits.Load(),
+			Decisions: lc.decisions.Load(), AdmittedHits: lc.admittedHits.Load(), MaxExcessHits: lc.excessHits.Load(),
 		}
 		o.AdmittedHits += p.AdmittedHits
 		o.MaxExcessHits += p.MaxExcessHits
@@ -203,50 +206,50 @@ func (t *tally) price() Outage {
 	return o
 }
 
-// A blip is a short time with decisions without the primary in which no breaker opens. The report comes blipReportDelay
-// after the first decision of the blip, and at least blipReportPause after the previous report. If a breaker opens before
-// the report, the blip is the start of the outage.
+// A blip is a short time in which the fallback decides hits, but no breaker opens. The report comes blipReportDelay after
+// the first decision of the blip, and at least blipReportPause after the previous report. If a breaker opens before the
+// report, the blip is the start of the outage.
 const (
 	blipReportDelay = time.Second
 	blipReportPause = 10 * time.Second
 )
 
-// currentTally returns the tally of the outage or the blip in progress. After a quiet time, it starts a blip.
-func (l *Limiter) currentTally() *tally {
-	if t := l.tally.Load(); t != nil {
-		return t
+// currentCounts returns the outageCounts of the outage or the blip in progress. If there is none, it starts a blip.
+func (l *Limiter) currentCounts() *outageCounts {
+	if c := l.counts.Load(); c != nil {
+		return c
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.currentTallyLocked()
+	return l.currentCountsLocked()
 }
 
-// currentTallyLocked is currentTally for a caller that holds l.mu.
-func (l *Limiter) currentTallyLocked() *tally {
-	if t := l.tally.Load(); t != nil {
-		return t
+// currentCountsLocked is currentCounts for a caller that holds l.mu.
+func (l *Limiter) currentCountsLocked() *outageCounts {
+	if c := l.counts.Load(); c != nil {
+		return c
 	}
 	now := time.Now()
-	t := &tally{start: now, byName: map[limitName]*limitTally{}, totalExcess: &l.excess}
-	l.tally.Store(t)
+	c := &outageCounts{start: now, byName: map[limitName]*limitCounts{}, totalExcess: &l.excess}
+	l.counts.Store(c)
 	if l.ctx.Err() == nil {
 		delay := max(blipReportDelay, l.lastBlipReport.Add(blipReportPause).Sub(now))
-		l.blipTimer = time.AfterFunc(delay, func() { l.reportBlip(t) })
+		l.blipTimer = time.AfterFunc(delay, func() { l.reportBlip(c) })
 	}
-	return t
+	return c
 }
 
-// reportBlip ends and reports the blip of t, unless t has become an outage.
-func (l *Limiter) reportBlip(t *tally) {
+// reportBlip ends and reports the blip of c, unless c has become an outage.
+func (l *Limiter) reportBlip(c *outageCounts) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ctx.Err() != nil || l.shardsDown > 0 || l.tally.Load() != t {
+	if l.ctx.Err() != nil || l.shardsDown > 0 || l.counts.Load() != c {
 		return
 	}
-	l.tally.Store(nil)
-	l.lastBlip, l.lastBlipReport = t.price(), time.Now()
-	l.lastBlip.End = t.start.Add(time.Duration(t.lastNanos.Load()))
-	l.o.Observer.BlipEnded(l.lastBlip)
+	l.counts.Store(nil)
+	l.lastBlip, l.lastBlipReport = c.price(), time.Now()
+	l.lastBlip.End = c.start.Add(time.Duration(c.lastNanos.Load()))
+	l.options.Observer.BlipEnded(l.lastBlip)
 }
 
 // Status is a snapshot of a Limiter.
@@ -278,7 +281,7 @@ func (l *Limiter) Status() Status {
 	defer l.mu.Unlock()
 	s.Down, s.Outage, s.Blip = l.shardsDown > 0, l.lastOutage, l.lastBlip
 	if s.Down {
-		s.Outage = l.currentTallyLocked().price()
+		s.Outage = l.currentCountsLocked().price()
 		s.Outage.Err = l.outageError
 	}
 	return s

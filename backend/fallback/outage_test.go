@@ -31,7 +31,7 @@ func TestPriceOfAnOutageByMode(t *testing.T) {
 		admittedCalls, admittedHits, maxExcess int64
 	}{
 		{name: "the share is admitted", n: 1, admittedCalls: 50, admittedHits: 50, maxExcess: 50},
-		{name: "several hits a call", n: 20, admittedCalls: 2, admittedHits: 40, maxExcess: 40},
+		{name: "several hits in each call", n: 20, admittedCalls: 2, admittedHits: 40, maxExcess: 40},
 		{name: "all hits are admitted", mode: limit.FailAllow, n: 3, admittedCalls: 70, admittedHits: 210, maxExcess: 210},
 		{name: "no hit is admitted", mode: limit.FailDeny, n: 1},
 		{name: "a peek costs nothing", n: 0, admittedCalls: 70},
@@ -77,11 +77,11 @@ func TestCallIsAdmittedIfNoHitIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
 		r.primary.SetError(errDown)
-		allow, deny := newLimit(t, 10, limit.Day), newLimit(t, 0, limit.Day)
+		allowLimit, denyLimit := newLimit(t, 10, limit.Day), newLimit(t, 0, limit.Day)
 		for _, hits := range [][]backend.Hit{
-			{{Key: []byte("a"), Limit: allow, N: 1}, {Key: []byte("b"), Limit: allow, N: 1}},
-			{{Key: []byte("a"), Limit: allow, N: 1}, {Key: []byte("b"), Limit: deny, N: 1}},
-			{{Key: []byte("a"), Limit: allow, N: 1}, {Key: []byte("b"), Limit: deny, N: 1, Shadow: true}},
+			{{Key: []byte("a"), Limit: allowLimit, N: 1}, {Key: []byte("b"), Limit: allowLimit, N: 1}},
+			{{Key: []byte("a"), Limit: allowLimit, N: 1}, {Key: []byte("b"), Limit: denyLimit, N: 1}},
+			{{Key: []byte("a"), Limit: allowLimit, N: 1}, {Key: []byte("b"), Limit: denyLimit, N: 1, Shadow: true}},
 		} {
 			r.Take(t.Context(), time.Now(), hits, make([]backend.Result, 2))
 		}
@@ -94,7 +94,7 @@ func TestCallIsAdmittedIfNoHitIsDenied(t *testing.T) {
 	})
 }
 
-// takeRule takes n hits of a limit of the rule, each on its own key.
+// takeRule takes n hits on a limit of the rule. Each hit has its own key.
 func (r *fixture) takeRule(t *testing.T, rule string, lim *limit.Limit, n int) {
 	for i := range n {
 		hits := []backend.Hit{{Key: fmt.Append(nil, rule, lim, i), Limit: lim, Rule: rule, N: 1}}
@@ -128,20 +128,20 @@ func TestPricesOfManyLimitsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
 		r.primary.SetError(errDown)
-		for range maxTallyPointers + 50 { // each request brings its own limit
+		for range maxLimitPointers + 50 { // each request brings its own limit
 			r.takeRule(t, "shop > the request's own limit", newLimit(t, 10, limit.Day), 1)
 		}
 		for n := range maxPricedLimits + 50 {
 			r.takeRule(t, fmt.Sprint("rule ", n), newLimit(t, 10, limit.Day), 1)
 		}
-		assert.Equal(t, maxTallyPointers, r.tally.Load().pointers)
-		assert.Len(t, r.tally.Load().byName, maxPricedLimits+1)
+		assert.Equal(t, maxLimitPointers, r.counts.Load().pointers)
+		assert.Len(t, r.counts.Load().byName, maxPricedLimits+1)
 		time.Sleep(blipReportDelay)
 		synctest.Wait()
 		limits := r.Status().Blip.Limits
 		assert.Len(t, limits, maxPricedLimits+1)
 		assert.Equal(t, LimitPrice{Rule: OtherRules, Decisions: 51, AdmittedHits: 51, MaxExcessHits: 51}, limits[0])
-		assert.Equal(t, int64(maxTallyPointers+50), limits[1].Decisions, limits[1].Rule)
+		assert.Equal(t, int64(maxLimitPointers+50), limits[1].Decisions, limits[1].Rule)
 	})
 }
 
@@ -316,10 +316,10 @@ func TestChargeInANewWindowDoesNotLowerThePrice(t *testing.T) {
 		{59 * second, 1 * second, 10}, // the window of the primary has just begun
 		{1 * second, 59 * second, 10},
 	} {
-		e := &pendingCharge{limit: lim, n: 10, tally: &limitTally{total: new(atomic.Int64)}, excess: 10}
-		e.tally.excessHits.Store(10)
+		e := &pendingCharge{limit: lim, n: 10, counts: &limitCounts{totalExcess: new(atomic.Int64)}, excess: 10}
+		e.counts.excessHits.Store(10)
 		e.lowerPrice(10, limit.Result{Remaining: 50, ResetAfter: c.chargeReset}, limit.Result{ResetAfter: c.peekReset})
-		assert.Equal(t, c.want, e.tally.excessHits.Load())
+		assert.Equal(t, c.want, e.counts.excessHits.Load())
 	}
 }
 

@@ -15,10 +15,10 @@ import (
 
 const (
 	replayBatchSize  = 64                    // the most counters in one Take of a replay
-	firstReplayPause = 20 * time.Millisecond // the pause before the replay of a closed breaker
+	firstReplayPause = 20 * time.Millisecond // the pause before startReplay replays a log
 )
 
-// startReplay replays the log of b in the background, once the primary answers.
+// startReplay starts replayUntilEmpty in the background, unless it is running.
 func (b *breaker) startReplay() {
 	if b.isReplaying.Load() || !b.isReplaying.CompareAndSwap(false, true) {
 		return
@@ -31,17 +31,17 @@ func (b *breaker) startReplay() {
 	}
 }
 
-// replayUntilEmpty replays the log of b until the log is empty. While the breaker is open, it waits.
+// replayUntilEmpty replays the log of b until the log is empty. It replays only while the shard answers probes.
 func (b *breaker) replayUntilEmpty() {
 	l := b.limiter
 	for pause := firstReplayPause; ; pause = min(2*pause, maxProbePause) {
 		if !wait.Sleep(l.ctx, withJitter(pause)) {
 			return
 		}
-		if b.isOpen() || l.o.Probe(l.ctx, b.shard) != nil {
+		if b.isOpen() || l.options.Probe(l.ctx, b.shard) != nil {
 			continue
 		}
-		b.replay(l.o.KeepsCounters != nil && l.o.KeepsCounters(b.shard))
+		b.replay(l.options.KeepsCounters != nil && l.options.KeepsCounters(b.shard))
 		b.isReplaying.Store(false)
 		if b.log.isEmpty() || !b.isReplaying.CompareAndSwap(false, true) {
 			return
@@ -49,12 +49,12 @@ func (b *breaker) replayUntilEmpty() {
 	}
 }
 
-// replay empties the log and charges the primary with the entries. It never sends a batch twice, because the primary may
-// have charged the hits. It puts entries that it does not send back into the log. keepsCounters means that the primary
-// has kept its counters in the outage.
+// replay empties the log and charges the primary with the entries. It sends an entry again only if the entry was
+// certainly not sent the first time. If the breaker opens meanwhile, replay puts the other entries back into the log.
+// keepsCounters means that the primary has kept its counters in the outage.
 func (b *breaker) replay(keepsCounters bool) {
 	ctx := b.limiter.ctx
-	for batch := range slices.Chunk(b.log.drain(), replayBatchSize) {
+	for batch := range slices.Chunk(b.log.takeAll(), replayBatchSize) {
 		if !b.isOpen() && ctx.Err() == nil {
 			b.limiter.replayBatch(ctx, batch, keepsCounters)
 			continue
@@ -65,9 +65,9 @@ func (b *breaker) replay(keepsCounters bool) {
 	}
 }
 
-// replayBatch charges the primary with the hits of the entries that still count: for each counter, at most the hits that
-// the secondary has spent now. The secondary keeps these hits, so a second outage soon after does not grant the share
-// again.
+// replayBatch charges the primary with the logged hits. Each counter is charged with at most the hits that are still
+// spent in the secondary, because older hits no longer count. The secondary keeps these hits, so that a second outage
+// soon after does not grant the share again. A logged refund is sent until its refundUntil.
 func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, keepsCounters bool) {
 	peeks, charges := backend.NewSubBatch(), backend.NewSubBatch()
 	defer peeks.Release()
@@ -75,17 +75,17 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, kee
 	for i, e := range entries {
 		peeks.AddWithPrefix(Namespace, i, backend.Hit{Key: []byte(e.key), Limit: l.share(e.limit)})
 	}
-	peeks.Take(ctx, time.Now(), l.o.Secondary)
+	peeks.Take(ctx, time.Now(), l.options.Secondary)
 
 	for i, e := range entries {
 		capacity := peeks.Hits[i].Limit.Capacity()
 		spentHits := capacity - peeks.Results[i].Remaining
-		n := min(e.n, spentHits, capacity) // spent exceeds the capacity if denied hits are charged
+		n := min(e.n, spentHits, capacity) // spentHits exceeds the capacity if denied hits are charged
 		if n > 0 && peeks.Results[i].Err == nil || n < 0 && time.Now().Before(e.refundUntil) {
 			charges.Add(i, backend.Hit{Key: []byte(e.key), Limit: e.limit.WithChargeDenied(true), N: n, Shadow: true})
 		}
 	}
-	charges.Take(ctx, time.Now(), l.o.Primary)
+	charges.Take(ctx, time.Now(), l.options.Primary)
 	for j, h := range charges.Hits {
 		i, r := charges.Index[j], &charges.Results[j]
 		switch {
@@ -95,10 +95,10 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, kee
 			b.startReplay()
 		case r.Err != nil || h.N < 0:
 		default:
-			if t := l.tally.Load(); t != nil { // it is nil after the report of a blip
-				t.replayed.Add(h.N)
+			if c := l.counts.Load(); c != nil { // after the report of a blip, no counts are in progress
+				c.replayed.Add(h.N)
 			}
-			l.o.Observer.Replayed(h.N)
+			l.options.Observer.Replayed(h.N)
 			if keepsCounters {
 				entries[i].lowerPrice(h.N, r.Result, peeks.Results[i].Result)
 			}
@@ -107,24 +107,25 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, kee
 }
 
 // lowerPrice subtracts hits from the price of the outage if they are certainly within the limit. charge is the answer of
-// the primary to n hits, and peek the earlier answer of the secondary. The count of an aligned window has all hits of
-// this window, so only hits beyond the limit are excess. Other counts fall during the outage, so their price stays.
+// the primary to n hits, and peek is the earlier answer of the secondary. The count of an aligned window has
+// all hits of this window, so the answer tells how many hits are beyond the limit. Other counts became smaller during the
+// outage, so their answers prove nothing, and the price stays.
 func (e *pendingCharge) lowerPrice(n int64, charge, peek limit.Result) {
 	isSameWindow := max(charge.ResetAfter-peek.ResetAfter, peek.ResetAfter-charge.ResetAfter) < e.limit.Period()/2
 	if !e.limit.Algorithm.AlignsWindows() || !isSameWindow {
 		return
 	}
 	excess := min(max(-charge.Remaining, 0), n)
-	e.tally.addExcess(-min(n-excess, e.excess))
+	e.counts.addExcess(-min(n-excess, e.excess))
 }
 
 // lateHit is a hit that was decided here while the answer of the primary may still come.
 type lateHit struct {
-	hit        backend.Hit // has a copy of the Key
+	hit        backend.Hit // the Key is a copy, because a Key is valid only during Take
 	mode       limit.FailureMode
-	isAdmitted bool
-	chargeEnd  time.Time // when the secondary forgets the charge of the hit
-	tally      *limitTally
+	isAdmitted bool         // the fallback has admitted the hit
+	chargeEnd  time.Time    // when the secondary forgets the charge of the hit
+	counts     *limitCounts // the counts of the hit's limit
 }
 
 // chargeEnd returns when the secondary forgets the charge of h. r is the answer of the secondary.
@@ -153,12 +154,12 @@ func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 	switch {
 	case backend.IsNotSent(answer.Err):
 		if h.isAdmitted && h.mode == limit.FailLocal && !hasHolds {
-			b.replayLater(&h.hit, h.tally)
+			b.replayLater(&h.hit, h.counts)
 		}
 	case answer.Err != nil || !answer.Allowed:
 		// Either nobody knows whether the primary has charged the hit, or the hit is beyond the limit.
 	case h.isAdmitted:
-		h.tally.addExcess(-excessOf(&h.hit))
+		h.counts.addExcess(-excessOf(&h.hit))
 		if h.mode == limit.FailLocal && time.Now().Before(h.chargeEnd) {
 			l.refundSecondary(&h.hit)
 		}
@@ -167,16 +168,17 @@ func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 	}
 }
 
+// refundSecondary refunds the charge of h in the secondary.
 func (l *Limiter) refundSecondary(h *backend.Hit) {
 	refund := backend.NewSubBatch()
 	defer refund.Release()
 	refund.AddWithPrefix(Namespace, 0, backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: -h.N, HoldID: h.HoldID})
-	refund.Take(l.ctx, time.Now(), l.o.Secondary)
+	refund.Take(l.ctx, time.Now(), l.options.Secondary)
 }
 
 // replayLater lets the replay charge the primary with an admitted hit. The primary has certainly not charged the hit.
-func (b *breaker) replayLater(h *backend.Hit, lt *limitTally) {
-	b.log.add(h.Key, pendingCharge{limit: h.Limit, n: h.N, tally: lt, excess: excessOf(h)})
+func (b *breaker) replayLater(h *backend.Hit, lc *limitCounts) {
+	b.log.add(h.Key, pendingCharge{limit: h.Limit, n: h.N, counts: lc, excess: excessOf(h)})
 	b.startReplay()
 }
 
@@ -186,9 +188,10 @@ func (b *breaker) refundLater(h *backend.Hit, end time.Time) {
 	b.startReplay()
 }
 
-// replayLog collects the charges and refunds that one shard must still get. It drops hits that exceed maxLogBytes.
+// replayLog collects the charges and refunds that one shard must still get. It drops the hits on new counters if its
+// memory would exceed maxLogBytes.
 type replayLog struct {
-	bytes *atomic.Int64 // the memory of all logs of the Limiter
+	bytes *atomic.Int64 // the memory of the logs of all shards
 
 	mu      sync.Mutex
 	charges map[counterName]*pendingCharge
@@ -200,19 +203,19 @@ type counterName struct{ key, tag string }
 type pendingCharge struct {
 	key    string
 	limit  *limit.Limit
-	n      int64       // the number of hits; negative for a refund
-	tally  *limitTally // the counts of the limit in the outage
-	excess int64       // the part of n that tally.excessHits includes
+	n      int64        // the number of hits; negative for a refund
+	counts *limitCounts // the counts of the limit in the last outage
+	excess int64        // the part of n that counts.excessHits includes
 
-	refundUntil time.Time // no refund is sent later
+	refundUntil time.Time // after this time, no refund is sent
 }
 
 const (
-	maxLogBytes   = 32 << 20 // the memory of a Limiter's logs, enough for about 100,000 counters
+	maxLogBytes   = 32 << 20 // the largest memory of the logs of all shards, enough for about 100,000 counters
 	entryOverhead = 200      // the bytes of an entry without its key
 )
 
-// add adds c to the entry of key. It ignores c.key.
+// add adds c to the entry of key. It does not use c.key.
 func (g *replayLog) add(key []byte, c pendingCharge) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -230,8 +233,8 @@ func (g *replayLog) add(key []byte, c pendingCharge) {
 		g.charges[counterName{e.key, c.limit.Tag()}] = e
 	}
 	e.limit, e.n = c.limit, min(e.n+min(c.n, limit.MaxHits), limit.MaxHits)
-	if e.tally != c.tally && c.tally != nil {
-		e.tally, e.excess = c.tally, 0
+	if e.counts != c.counts && c.counts != nil {
+		e.counts, e.excess = c.counts, 0
 	}
 	if c.refundUntil.After(e.refundUntil) {
 		e.refundUntil = c.refundUntil
@@ -245,7 +248,8 @@ func (g *replayLog) isEmpty() bool {
 	return len(g.charges) == 0
 }
 
-func (g *replayLog) drain() []*pendingCharge {
+// takeAll removes and returns all entries.
+func (g *replayLog) takeAll() []*pendingCharge {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for name := range g.charges {

@@ -246,13 +246,13 @@ func TestReplayLogIsBounded(t *testing.T) {
 	}
 	assert.LessOrEqual(t, log.bytes.Load(), int64(maxLogBytes))
 	assert.Greater(t, log.bytes.Load(), int64(maxLogBytes-2000))
-	entries := log.drain()
+	entries := log.takeAll()
 	assert.InDelta(t, maxLogBytes/(900+5+entryOverhead), len(entries), 2000)
 	assert.Zero(t, log.bytes.Load())
 	for _, e := range entries {
 		log.add([]byte(e.key), *e)
 	}
-	assert.Len(t, log.drain(), len(entries), "the log has room again")
+	assert.Len(t, log.takeAll(), len(entries), "the log has room again")
 }
 
 func TestReplayLogSumsTheHitsOfEachKeyAndTag(t *testing.T) {
@@ -261,7 +261,7 @@ func TestReplayLogSumsTheHitsOfEachKeyAndTag(t *testing.T) {
 	log.add([]byte("k"), pendingCharge{limit: lim, n: limit.MaxHits * 2})
 	log.add([]byte("k"), pendingCharge{limit: lim, n: limit.MaxHits})
 	log.add([]byte("k"), pendingCharge{limit: newLimit(t, 7, limit.Day), n: 1})
-	entries := log.drain()
+	entries := log.takeAll()
 	require.Len(t, entries, 2, "one entry for each Tag")
 	assert.Equal(t, int64(limit.MaxHits), max(entries[0].n, entries[1].n), "bounded")
 }
@@ -302,13 +302,13 @@ func TestRefundAfterItsTimeIsDropped(t *testing.T) {
 	for _, wait := range []time.Duration{time.Second, 61 * time.Minute} { // the charge has ended with its window
 		synctest.Test(t, func(t *testing.T) {
 			r, primary := newFixture(t, nil), &latePrimary{}
-			primary.next, r.o.Primary = r.primaryCounters, primary
+			primary.next, r.options.Primary = r.primaryCounters, primary
 			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
 			lim := newLimit(t, 100, limit.Hour)
 			r.take("k", lim, 60) // the secondary denies the hits, and the primary admits them
-			r.o.Primary = r.primary
+			r.options.Primary = r.primary
 			r.primary.SetError(errNotSent)
-			primary.arrive()
+			primary.deliver()
 			time.Sleep(wait)
 			assert.True(t, takeOne(r.primaryCounters, "k", lim, 10).Allowed)
 			r.primary.SetError(nil)
@@ -325,7 +325,7 @@ func TestReplayLogTakesExactlyItsBound(t *testing.T) {
 		log := &replayLog{bytes: new(atomic.Int64)}
 		log.add(make([]byte, maxLogBytes-entryOverhead+extra), pendingCharge{limit: lim, n: 1})
 		assert.Equal(t, want == 0, log.isEmpty())
-		assert.Len(t, log.drain(), want)
+		assert.Len(t, log.takeAll(), want)
 		assert.True(t, log.isEmpty())
 	}
 }

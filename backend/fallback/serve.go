@@ -11,7 +11,7 @@ import (
 )
 
 // serveFailedHits reports the outcome of each hit to its breaker, and decides the hits that the primary could not
-// decide. It leaves an error if the caller caused the error, or if another Limiter would fail as well.
+// decide. It leaves the error of a hit if the caller caused the error, or if the secondary would fail as well.
 func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var localBatch *backend.SubBatch
 	var space [8]failedHit // requests with more hits allocate
@@ -41,7 +41,7 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 	if len(failedHits) == 0 {
 		return
 	}
-	l.o.Observer.Served(len(failedHits))
+	l.options.Observer.Served(len(failedHits))
 	if localBatch != nil {
 		l.serveLocal(ctx, now, localBatch, hits, results)
 		localBatch.Release()
@@ -52,15 +52,15 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 	l.record(hits, results, failedHits)
 }
 
-// canServe reports whether the fallback decides a hit that the primary did not decide for this reason. With ReasonNone,
-// another Limiter would fail as well.
+// canServe reports whether the fallback decides a hit that the primary did not decide for this reason. ReasonNone is the
+// reason of an error for which the secondary would fail as well.
 func canServe(ctx context.Context, reason backend.Reason) bool {
 	return reason == backend.ReasonBreakerOpen || reason != backend.ReasonNone && ctx.Err() == nil
 }
 
-// undoGroup refunds hits of a denied group. If only the primary denies the group, the secondary has charged its part of
-// the group, and undoGroup refunds this part. If only the secondary denies the group, undoGroup refunds the hits of the
-// primary. Other callers see the charges until the refund.
+// undoGroup refunds hits of a denied group. If only the primary denies the group, the secondary has charged its hits of
+// the group, and undoGroup refunds these hits. If only the secondary denies the group, undoGroup refunds the hits that
+// the primary has charged. Other callers see the charges until the refund.
 func (l *Limiter) undoGroup(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var isDenied, primaryDenies, secondaryDenies bool
 	for i := range hits {
@@ -87,20 +87,22 @@ func (l *Limiter) undoGroup(ctx context.Context, now time.Time, hits []backend.H
 			l.refundSecondary(&h)
 		}
 	}
-	refunds.Take(context.WithoutCancel(ctx), now, l.o.Primary)
+	refunds.Take(context.WithoutCancel(ctx), now, l.options.Primary)
 }
 
+// failedHit is a hit that the primary did not decide.
 type failedHit struct {
-	index int
-	err   error
+	index int   // the place of the hit in the Take
+	err   error // the error of the primary
 }
 
-// localHit returns the hit that the secondary gets for h. Its Limit is the share of h's limit.
+// localHit returns the hit that the secondary gets in place of h. Its Limit is the share of h's limit.
 func (l *Limiter) localHit(h *backend.Hit) backend.Hit {
 	return backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: h.N, HoldID: h.HoldID, Shadow: h.Shadow, AllOrNone: h.AllOrNone}
 }
 
-// fixedAnswer returns the answer to h if its mode is FailAllow or FailDeny.
+// fixedAnswer returns the answer to h if its mode is FailAllow or FailDeny. The retry time of a denial
+// is the longest pause between two probes.
 func (l *Limiter) fixedAnswer(h *backend.Hit, reason backend.Reason) backend.Result {
 	r := backend.Result{Source: backend.SourceFallback, Reason: reason, Mode: l.mode(h.Limit)}
 	if r.Mode == limit.FailAllow {
@@ -120,7 +122,7 @@ func (l *Limiter) serveLocal(ctx context.Context, now time.Time, localBatch *bac
 	for j, i := range localBatch.Index {
 		l.startFromLastCount(now, &hits[i], &localBatch.Hits[j])
 	}
-	localBatch.Take(ctx, now, l.o.Secondary)
+	localBatch.Take(ctx, now, l.options.Secondary)
 	for j, i := range localBatch.Index {
 		r := localBatch.Results[j]
 		r.Source, r.Reason, r.Mode = backend.SourceFallback, backend.ReasonOf(results[i].Err), limit.FailLocal
@@ -133,11 +135,11 @@ func (l *Limiter) mode(lim *limit.Limit) limit.FailureMode {
 	if lim.OnBackendFailure != limit.FailDefault {
 		return lim.OnBackendFailure
 	}
-	return l.o.Mode
+	return l.options.Mode
 }
 
 func (l *Limiter) share(lim *limit.Limit) *limit.Limit {
-	return lim.Scaled(cmp.Or(lim.FallbackRatio, l.o.Ratio))
+	return lim.Scaled(cmp.Or(lim.FallbackRatio, l.options.Ratio))
 }
 
 // Peek implements backend.Layer. It changes no breaker and counts no decision.
@@ -148,6 +150,7 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, p
 // Forget implements backend.Layer. It keeps the counters of the secondary.
 func (l *Limiter) Forget(*backend.Hit) {}
 
+// takePeeks answers hits with an N of 0.
 func (l *Limiter) takePeeks(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	l.askPrimary(ctx, now, hits, results)
 	localBatch := backend.NewSubBatch()
@@ -166,7 +169,8 @@ func (l *Limiter) takePeeks(ctx context.Context, now time.Time, hits []backend.H
 	l.serveLocal(ctx, now, localBatch, hits, results)
 }
 
-// FailingSince returns when the breaker of h left the state Closed, or the zero Time if the breaker is closed.
+// FailingSince returns the start of the breaker's state, if the breaker of h is failing or open. Otherwise it returns the
+// zero Time.
 func (l *Limiter) FailingSince(h *backend.Hit) time.Time {
 	if s := l.breakerOf(h).status(); s.State != Closed {
 		return s.Since
@@ -178,24 +182,25 @@ func (l *Limiter) FailingSince(h *backend.Hit) time.Time {
 type Secondary interface {
 	backend.Limiter
 
-	// SpendAtLeast raises the spent hits of a counter to n, which is at most the capacity of l.
+	// SpendAtLeast raises the spent hits of a counter to n, or changes nothing if more hits are spent. n is at most
+	// the capacity of l.
 	SpendAtLeast(now time.Time, key []byte, l *limit.Limit, n int64)
 }
 
-// startFromLastCount lets the secondary's counter of h start from the last count of the primary. If half of the limit
-// was spent, half of the share is spent then. localHit is what localHit returns for h.
+// startFromLastCount lets the secondary's counter of h start from the last count of the primary. Example: if half of the
+// limit was spent, half of the share is spent at the start. localHit is the result of the method localHit for h.
 func (l *Limiter) startFromLastCount(now time.Time, h, localHit *backend.Hit) {
-	if l.o.LastCount == nil || h.Limit.Algorithm.HasHolds() { // a hold of the last count has no holder that could release it
+	if l.options.LastCount == nil || h.Limit.Algorithm.HasHolds() { // nobody would release the holds that a last count stands for
 		return
 	}
-	spentHits, since, ok := l.o.LastCount(now, h)
+	spentHits, since, ok := l.options.LastCount(now, h)
 	if !ok || spentHits <= 0 {
 		return
 	}
 	if h.Limit.Algorithm.AlignsWindows() {
-		since = now // the clock of the primary can differ, but the window is the same
+		since = now // the clock of the primary can differ from the clock of this machine, but both are in the same window
 	}
 	spentPart := min(float64(spentHits)/float64(h.Limit.Capacity()), 1)
 	share := localHit.Limit
-	l.o.Secondary.SpendAtLeast(since, localHit.Key, share, int64(math.Floor(spentPart*float64(share.Capacity()))))
+	l.options.Secondary.SpendAtLeast(since, localHit.Key, share, int64(math.Floor(spentPart*float64(share.Capacity()))))
 }

@@ -10,7 +10,7 @@ import (
 
 const (
 	sweepPause = 500 * time.Millisecond // the pause between two searches for idle leases
-	idleTime   = second                 // a lease without hits for this time gives back permits and allowance
+	idleTime   = second                 // a lease without hits for this time gives back its permits and its allowance
 	forgetTime = 10 * second            // an empty lease without hits for this time is forgotten
 	maxReturns = 128                    // the most leases that give back permits in one trip
 )
@@ -23,7 +23,7 @@ type permitReturn struct {
 	isLost    bool // the trip with the permits has failed
 }
 
-// removePermits removes the permits and the allowance of e, and appends both to returns.
+// removePermits removes the permits and the allowance of e, and appends both to returns as one permitReturn.
 func (e *lease) removePermits(returns []permitReturn) []permitReturn {
 	if e.permits > 0 || e.allowance > 0 {
 		returns = append(returns, permitReturn{account: e.account, permits: e.permits, allowance: e.allowance})
@@ -46,8 +46,8 @@ func (l *Limiter) giveBack(returns []permitReturn, now int64) {
 	}
 }
 
-// giveBackPart gives back the permits in one trip, and the allowances in a second trip. Lost permits stay charged to the
-// budget.
+// giveBackPart gives back the permits in one trip, and the allowances in a second trip. Permits that could not be given
+// back stay charged to the budget.
 func (l *Limiter) giveBackPart(returns []permitReturn, now int64) {
 	permitBatch := backend.NewSubBatch()
 	defer permitBatch.Release()
@@ -103,7 +103,7 @@ func (l *Limiter) Sweep(now time.Time) {
 // sweep removes the permits and allowances of idle leases, and returns them. The caller holds the mutex.
 func (s *stripe) sweep(now int64) (returns []permitReturn) {
 	for id, e := range s.leases {
-		if e.hasEnded(now) && e.limit.Algorithm.CountsWindows() {
+		if e.hasEnded(now) && e.limit.Algorithm.CountsByWindow() {
 			s.stats.Lapsed += e.dropPermits()
 		}
 		switch unusedTime := now - e.lastHitAt; {

@@ -1,5 +1,6 @@
-// Package lease admits hits with permits. This replica takes many permits from a shared counter in one trip, and a hit
-// with a permit needs no trip. Only limits with Limit.Lease have leases. docs/glossary.md explains the terms.
+// Package lease admits hits with permits. A permit is a hit that this replica has charged in advance. This replica takes
+// many permits from a shared counter in one trip, and a hit with a permit needs no trip. Only limits with Limit.Lease
+// have leases. docs/glossary.md explains the terms.
 //
 // The budget of a counter is the number of permits that all replicas together may hold in a window. The backend
 // has a second counter for the budget. Its key starts with Namespace. Each replica takes its allowance from the
@@ -32,38 +33,38 @@ type Options struct {
 	// Source has the shared counters with the permits. It has no fallback.
 	Source backend.Limiter
 
-	// IsFailing reports whether Source can't decide this hit at the moment. If so, leases take no permits. By
-	// default, Source never fails.
+	// IsFailing reports whether Source can't decide this hit at the moment. If so, leases take no permits. nil means
+	// that Source never fails.
 	IsFailing func(*backend.Hit) bool
 }
 
 // maxLeases bounds the counters with a lease. The hits of further counters go to Next.
 const maxLeases = 1 << 16
 
-// Limiter is a backend.Layer that admits hits with permits, and sends all others to another Layer.
+// Limiter is a backend.Layer that admits hits with permits, and sends all other hits to another Layer.
 type Limiter struct {
-	options Options
-	seeds   fingerprint.Seeds
-	start   time.Time
-	stripes [stripeCount]stripe
-	ctx     context.Context // the context of background trips
-	cancel  context.CancelFunc
-	workers sync.WaitGroup
+	options   Options
+	seeds     fingerprint.Seeds
+	createdAt time.Time
+	stripes   [stripeCount]stripe
+	ctx       context.Context // the context of background trips
+	cancel    context.CancelFunc
+	workers   sync.WaitGroup
 
 	sweepMutex sync.Mutex // only one Sweep or Close runs at a time
 
-	// spawn runs a function in the background. Tests replace it.
+	// spawn runs a function in the background. Tests replace spawn.
 	spawn func(func())
 }
 
 var _ backend.Layer = (*Limiter)(nil)
 
-// New returns a Limiter without permits. The caller should let Run return idle permits, and call Close at the end.
+// New returns a Limiter without permits. The caller should call Run, which gives back idle permits, and Close at the end.
 func New(o Options) *Limiter {
 	if o.IsFailing == nil {
 		o.IsFailing = func(*backend.Hit) bool { return false }
 	}
-	l := &Limiter{options: o, seeds: fingerprint.NewSeeds(), start: time.Now()}
+	l := &Limiter{options: o, seeds: fingerprint.NewSeeds(), createdAt: time.Now()}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.spawn = l.workers.Go
 	for i := range l.stripes {
@@ -73,7 +74,7 @@ func New(o Options) *Limiter {
 }
 
 // micros returns the microseconds from New to now. A change of this machine's clock has no effect on the result.
-func (l *Limiter) micros(now time.Time) int64 { return now.Sub(l.start).Microseconds() }
+func (l *Limiter) micros(now time.Time) int64 { return now.Sub(l.createdAt).Microseconds() }
 
 func hasLease(lim *limit.Limit) bool { return lim.LeasePermits() > 0 }
 
@@ -89,7 +90,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	}
 	var space [8]reservation // requests with more hits allocate
 	reservations := space[:0]
-	hitsForNext := 0 // hits that Next decides
+	hitsForNext := 0 // the number of hits that Next decides
 	micros := l.micros(now)
 	for i := range hits {
 		r := l.reserve(micros, &hits[i], &results[i], len(hits) == 1)
@@ -109,7 +110,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	l.settle(micros, hits, results, reservations)
 }
 
-// sendToNext sends the hits without enough permits to Next. Their N is lower by the permits that they have.
+// sendToNext sends the hits without enough permits to Next. A hit of 5 with 2 permits goes to Next as a hit of 3.
 func (l *Limiter) sendToNext(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result, reservations []reservation) {
 	if !slices.ContainsFunc(reservations, func(r reservation) bool { return r.permits > 0 }) {
 		l.options.Next.Take(ctx, now, hits, results)
@@ -127,7 +128,7 @@ func (l *Limiter) sendToNext(ctx context.Context, now time.Time, hits []backend.
 	batch.CopyResults(results)
 }
 
-// settle ends all reservations. It uses up the permits of admitted hits, and frees all other permits.
+// settle ends all reservations. It uses up the permits of admitted hits, and frees all other reserved permits.
 func (l *Limiter) settle(now int64, hits []backend.Hit, results []backend.Result, reservations []reservation) {
 	isDenied := backend.IsGroupDenied(hits, results)
 	for i := range hits {
@@ -150,7 +151,7 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, p
 	}
 }
 
-// correctPeek adds the permits of h's counter to r. r is the answer to h with an N of 0.
+// correctPeek adds the permits of h's counter to r. r is the answer of Next to a peek of the counter.
 func (l *Limiter) correctPeek(now int64, h backend.Hit, r *backend.Result) {
 	s, e := l.lockLease(&h)
 	defer s.mu.Unlock()

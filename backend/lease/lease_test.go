@@ -46,13 +46,13 @@ func startWithPermits(t *testing.T, lim *limit.Limit) (*sharedCounters, *replica
 func TestHitsWithPermitsMakeNoTrip(t *testing.T) {
 	lim := perHour(t)
 	c, r := startWithPermits(t, lim)
-	trips, held := c.trips, r.Stats().Held
+	tripsBefore, heldBefore := c.trips, r.Stats().Held
 	result := r.hit(c, lim, 3)
 	assert.True(t, result.Allowed)
 	assert.Equal(t, backend.SourceLease, result.Source)
 	assert.Equal(t, lim.Max()-203, result.Remaining, "one replica alone knows the exact number")
-	assert.Equal(t, held-3, r.Stats().Held)
-	assert.Equal(t, trips, c.trips)
+	assert.Equal(t, heldBefore-3, r.Stats().Held)
+	assert.Equal(t, tripsBefore, c.trips)
 }
 
 func TestRarelyHitCounterTakesNoLease(t *testing.T) {
@@ -90,10 +90,10 @@ func TestResetDuringCloseStartsNoWork(t *testing.T) {
 	c, r := startWithPermits(t, lim)
 	hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: -limit.MaxHits}}
 	results := make([]backend.Result, 1)
-	res := r.reserve(r.micros(c.now), &hits[0], &results[0], true)
-	require.NotNil(t, res.stripe)
-	res.stripe.isClosed = true
-	r.settle(r.micros(c.now), hits, results, []reservation{res})
+	heldReservation := r.reserve(r.micros(c.now), &hits[0], &results[0], true)
+	require.NotNil(t, heldReservation.stripe)
+	heldReservation.stripe.isClosed = true
+	r.settle(r.micros(c.now), hits, results, []reservation{heldReservation})
 	assert.Empty(t, r.background)
 	r.closeAt(c.now)
 	assert.Zero(t, r.Stats().Held)

@@ -12,13 +12,13 @@ import (
 
 var epoch = time.Unix(1_795_000_000, 0)
 
-// sharedCounters is a backend.Limiter with the counters of Redis. Like Redis, it has its own clock, and a
-// hit on a fixed window can name its window.
+// sharedCounters is a backend.Limiter that stands for Redis. It has its own clock, like Redis. A hit can say with
+// Hit.Window which fixed window it charges.
 type sharedCounters struct {
 	now                time.Time
-	counts             map[string]int64 // the key has tag, key and window
-	buckets            map[string]*limit.State
-	trips              int // the number of Takes
+	counts             map[string]int64        // the counts of windows; the key is a counterName
+	buckets            map[string]*limit.State // the other counters; the key is the tag with the key of the hit
+	trips              int                     // the number of Takes
 	err                error
 	chargesBeforeError bool // a Take charges its hits before it fails
 }
@@ -46,7 +46,7 @@ func (c *sharedCounters) Take(ctx context.Context, _ time.Time, hits []backend.H
 
 func (c *sharedCounters) take(h *backend.Hit) backend.Result {
 	now := c.now.UnixMicro()
-	if !h.Limit.Algorithm.CountsWindows() {
+	if !h.Limit.Algorithm.CountsByWindow() {
 		name := h.Limit.Tag() + string(h.Key)
 		if c.buckets[name] == nil {
 			c.buckets[name] = &limit.State{}
@@ -67,7 +67,7 @@ func counterName(h *backend.Hit, window int64) string {
 	return fmt.Sprintf("%s:%s@%d", h.Limit.Tag(), h.Key, window)
 }
 
-// count returns the count of the window of now.
+// count returns the count of the window that contains c.now.
 func (c *sharedCounters) count(lim *limit.Limit, key string) int64 {
 	now := c.now.UnixMicro()
 	return c.counts[counterName(&backend.Hit{Limit: lim, Key: []byte(key)}, now-now%lim.Period())]
@@ -81,12 +81,12 @@ type replica struct {
 
 func newReplica(c *sharedCounters) *replica {
 	r := &replica{Limiter: New(Options{Next: backend.Counters{Limiter: c}, Source: c})}
-	r.start = epoch.Add(-time.Hour)
+	r.createdAt = epoch.Add(-time.Hour) // so that the times of the lease and of sharedCounters differ
 	r.spawn = func(f func()) { r.background = append(r.background, f) }
 	return r
 }
 
-// work runs the waiting background work.
+// work runs the background work, and the background work that this work starts.
 func (r *replica) work() {
 	for len(r.background) > 0 {
 		f := r.background[0]

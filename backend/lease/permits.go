@@ -8,7 +8,7 @@ import (
 // Times and durations are in microseconds. Times count from New.
 const (
 	second       = 1_000_000
-	maxHorizon   = second  // a lease has permits for the expected hits of this time at most
+	maxHorizon   = second  // a lease has at most the permits for the hits that are expected in this time
 	rateInterval = 20_000  // the shortest time for a measurement of the rate of a counter
 	retryPause   = 50_000  // the pause after a failed trip
 	budgetPause  = 250_000 // the pause after a trip that found no free permits in the budget
@@ -25,7 +25,7 @@ const (
 	minTripPermits = 2 // the least number of permits that a trip takes
 )
 
-// account names the shared counter and the budget of a lease. It makes the hits on both.
+// account names the shared counter and the budget of a lease. Its methods return the hits on them.
 type account struct {
 	key, budgetKey []byte
 	limit          *limit.Limit
@@ -41,34 +41,36 @@ func (a *account) budgetHit(n int64) backend.Hit {
 	return backend.Hit{Key: a.budgetKey, Limit: a.budget, N: n, Window: a.window, Shadow: true}
 }
 
+// lease has the permits and the allowance of one counter.
 type lease struct {
 	account
-	epoch uint32 // how often all permits were dropped
+	epoch uint32 // how often all permits were dropped; a reservation or a trip of an older epoch changes no permits
 
-	permits    int64 // the free permits, which are not reserved
-	reserved   int64 // the permits of hits in calls without a decision
+	permits    int64 // the permits that no hit has reserved
+	reserved   int64 // the permits that hits have reserved until the decision about their call
 	allowance  int64 // the permits that this replica may have
-	freeBudget int64 // the permits left in the budget at the last answer, or unknownBudget
+	freeBudget int64 // the part of the budget that no replica had taken at the last answer, or unknownBudget
 
-	windowEnd int64 // the earliest end of the allowance's window, when the permits expire; 0 if unknown
+	windowEnd int64 // the earliest time at which the allowance's window can end; the permits expire then; 0 if unknown
 
-	remaining  int64 // the hits that remained in the shared counter at the last answer
+	remaining  int64 // the Remaining of the shared counter in its last answer
 	answeredAt int64 // the time of the last answer
 	resetAt    int64 // when the shared counter has nothing spent
 
 	isRefilling bool  // a refill is running
-	retryAt     int64 // the lease makes no trip earlier
-	lowMark     int64 // the lease takes more permits if it has lowMark permits or fewer
-	lastHitAt   int64
+	retryAt     int64 // before this time, the lease makes no trip
+	lowPermits  int64 // the lease takes more permits if it has lowPermits or fewer
+	lastHitAt   int64 // the time of the last hit
 
-	demand    int64   // the hits since rateStart
+	demand    int64   // the number of hits since rateStart
 	rateStart int64   // when the measurement of the rate began
-	rate      float64 // hits in a microsecond
+	rate      float64 // the last measured rate, in hits per microsecond
 }
 
 // unknownBudget is the freeBudget before the first answer in a window.
 const unknownBudget = -1
 
+// newLease returns a lease without permits for the counter of h.
 func newLease(h *backend.Hit, now int64) *lease {
 	budgetKey := append([]byte(Namespace), h.Key...)
 	return &lease{
@@ -93,6 +95,7 @@ func (e *lease) countDemand(now, n int64) {
 // hasEnded reports whether the window of the lease may have ended at now.
 func (e *lease) hasEnded(now int64) bool { return e.windowEnd > 0 && now >= e.windowEnd }
 
+// dropPermits drops the permits and the allowance. It returns the number of permits that no hit had reserved.
 func (e *lease) dropPermits() (permits int64) {
 	permits = e.permits
 	e.epoch++
@@ -101,12 +104,15 @@ func (e *lease) dropPermits() (permits int64) {
 	return permits
 }
 
+// permitsAndReserved returns all permits of the lease.
 func (e *lease) permitsAndReserved() int64 { return e.permits + e.reserved }
 
+// recordAnswer records an answer of the shared counter.
 func (e *lease) recordAnswer(now int64, r *limit.Result) {
 	e.remaining, e.answeredAt, e.resetAt = r.Remaining, now, now+r.ResetAfter
 }
 
+// answer returns the answer to a hit that permits have admitted.
 func (e *lease) answer(now int64) limit.Result {
 	return limit.Result{Allowed: true, Remaining: max(e.remaining, 0) + e.permits, ResetAfter: max(e.resetAt-now, 0)}
 }
@@ -120,10 +126,10 @@ func (e *lease) addPermits(h *backend.Hit, r *limit.Result) {
 	}
 }
 
-// trip has the hits of one trip of a refill. If the trip takes permits, it has a hit on the shared counter. It always has
-// a hit on the budget, which changes the allowance or reads how much is free.
+// trip describes one trip of a refill. If the trip takes permits, it has a hit on the shared counter. It always has a hit
+// on the budget. This hit changes the allowance, or reads how much of the budget is free.
 type trip struct {
-	account                // the account of the lease, but its limit charges no denied hits
+	account                // the account of the lease, with a limit that charges no denied hits
 	epoch           uint32 // the epoch of the lease before the trip
 	permits         int64  // the permits to take; 0 means no hit on the shared counter
 	allowanceChange int64  // a negative change gives back a part of the allowance
@@ -134,8 +140,8 @@ func (e *lease) planTrip(now int64) (t trip, ok bool) {
 	if e.isRefilling || now < e.retryAt {
 		return t, false
 	}
-	want := e.wantedPermits(now)
-	if want < minTripPermits || e.demandIn(maxHorizon) < min(minDemand, e.limit.LeasePermits()) {
+	wantedPermits := e.wantedPermits(now)
+	if wantedPermits < minTripPermits || e.demandIn(maxHorizon) < min(minDemand, e.limit.LeasePermits()) {
 		return t, false
 	}
 	if e.budget == nil {
@@ -144,12 +150,12 @@ func (e *lease) planTrip(now int64) (t trip, ok bool) {
 	t = trip{account: e.account, epoch: e.epoch}
 	t.limit = e.limit.WithChargeDenied(false)
 	if e.freeBudget == unknownBudget {
-		t.allowanceChange = min(want, (e.budget.Max()+2)/3) // a third of the budget; later trips ask for more
+		t.allowanceChange = min(wantedPermits, (e.budget.Max()+2)/3) // a third of the budget; later trips ask for more
 		return t, true
 	}
 	// Each replica leaves a quarter of the free budget to others, so a new replica finds a free part.
 	newAllowance := max(min(e.demandIn(maxHorizon), (e.allowance+e.freeBudget)*3/4), e.permitsAndReserved(), 1)
-	target := min(want, newAllowance, e.allowance)
+	target := min(wantedPermits, newAllowance, e.allowance)
 	if target >= minTripPermits && e.permitsAndReserved() <= target/4 {
 		t.permits = target - e.permitsAndReserved()
 	}
@@ -167,13 +173,13 @@ func (e *lease) wantedPermits(now int64) int64 {
 		horizon = min(horizon, e.windowEnd-now)
 	}
 	remaining := e.remaining
-	if !e.limit.Algorithm.CountsWindows() {
+	if !e.limit.Algorithm.CountsByWindow() {
 		remaining = min(remaining+e.limit.RefilledTokens(now-e.answeredAt), e.limit.Capacity())
 	}
 	return min(e.demandIn(horizon), remaining/remainingDivisor)
 }
 
-// demandIn returns the expected hits in this number of microseconds, but at most LeasePermits.
+// demandIn returns the number of hits that are expected in this number of microseconds, but at most LeasePermits.
 func (e *lease) demandIn(micros int64) int64 {
 	return int64(min(e.rate*float64(micros), float64(e.limit.LeasePermits())))
 }

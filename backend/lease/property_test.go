@@ -21,13 +21,13 @@ func newLimit(t require.TestingT, s limit.Spec) *limit.Limit {
 // admission has the number of hits that were admitted at a time.
 type admission struct{ time, n int64 }
 
-// scenario has replicas that share counters, and the admitted hits.
+// scenario has replicas that share counters, and remembers the admitted hits.
 type scenario struct {
-	t        *rapid.T
-	counters *sharedCounters
-	limit    *limit.Limit
-	replicas []*replica
-	admitted []admission
+	t          *rapid.T
+	counters   *sharedCounters
+	limit      *limit.Limit
+	replicas   []*replica
+	admissions []admission
 }
 
 func (s *scenario) drawReplica() int {
@@ -45,7 +45,7 @@ func (s *scenario) step() {
 		for range rapid.IntRange(1, 40).Draw(s.t, "calls") {
 			n := rapid.SampledFrom([]int64{1, 1, 1, 2, 5, s.limit.Capacity()}).Draw(s.t, "n")
 			if a := r.hit(s.counters, s.limit, n); a.Err == nil && a.Allowed {
-				s.admitted = append(s.admitted, admission{s.counters.now.UnixMicro(), n})
+				s.admissions = append(s.admissions, admission{s.counters.now.UnixMicro(), n})
 			}
 			s.counters.now = s.counters.now.Add(time.Duration(rapid.IntRange(0, 4000).Draw(s.t, "micros")) * time.Microsecond)
 		}
@@ -62,7 +62,7 @@ func (s *scenario) step() {
 		r.work()
 		r.closeAt(s.counters.now)
 		s.replicas[i] = newReplica(s.counters)
-	case "crash": // the trips that wait are lost
+	case "crash": // the background work that waits is lost
 		s.replicas[i] = newReplica(s.counters)
 	case "outage":
 		s.counters.err, s.counters.chargesBeforeError = nil, false
@@ -90,7 +90,7 @@ func TestFixedWindowNeverAdmitsMoreAndWastesLittle(t *testing.T) {
 		for range 40 {
 			s.step()
 			admittedByWindow := map[int64]int64{}
-			for _, a := range s.admitted {
+			for _, a := range s.admissions {
 				admittedByWindow[a.time-a.time%s.limit.Period()] += a.n
 			}
 			for window, admitted := range admittedByWindow {
@@ -109,9 +109,9 @@ func TestTokenBucketNeverAdmitsMoreThanItsBurstAndRate(t *testing.T) {
 			s.step()
 		}
 		maxBurst := s.limit.Capacity() + s.limit.LeasePermits()
-		for i, firstAdmission := range s.admitted {
+		for i, firstAdmission := range s.admissions {
 			sum := int64(0)
-			for _, a := range s.admitted[i:] {
+			for _, a := range s.admissions[i:] {
 				sum += a.n
 				assert.LessOrEqual(t, sum, maxBurst+s.limit.RefilledTokens(a.time-firstAdmission.time))
 			}
@@ -134,7 +134,7 @@ func TestAllReplicasTogetherHoldAtMostTheBudget(t *testing.T) {
 			}
 			now := s.counters.now.UnixMicro()
 			admittedHits := int64(0)
-			for _, a := range s.admitted {
+			for _, a := range s.admissions {
 				if a.time/s.limit.Period() == now/s.limit.Period() {
 					admittedHits += a.n
 				}

@@ -8,13 +8,13 @@ import (
 )
 
 const (
-	maxTrips    = 3           // a refill asks for the allowance, for permits, and once more if it got less
-	tripTimeout = time.Second // normally, Source has a shorter timeout
+	maxTrips    = 3           // a refill makes one trip for the allowance, one for permits, and another one if it got too few permits
+	tripTimeout = time.Second // bounds a trip if Source has no shorter timeout
 )
 
-// refillIfLow starts a refill of e in the background if e has lowMark permits or fewer.
+// refillIfLow starts a refill of e in the background if e has lowPermits or fewer.
 func (l *Limiter) refillIfLow(s *stripe, e *lease, now int64) {
-	if e.isRefilling || e.permits > e.lowMark {
+	if e.isRefilling || e.permits > e.lowPermits {
 		return
 	}
 	t, ok := e.planTrip(now)
@@ -25,8 +25,8 @@ func (l *Limiter) refillIfLow(s *stripe, e *lease, now int64) {
 	l.spawn(func() { l.refill(s, e, t, now) })
 }
 
-// refill makes trip t, and further trips until e needs no trip. All trips use now, the time before the first trip, so
-// permits never expire too late.
+// refill makes trip t, and further trips until e needs no trip. All trips use now, the time before the first trip. So
+// windowEnd is never too late, and no permit is used after its window.
 func (l *Limiter) refill(s *stripe, e *lease, t trip, now int64) {
 	for i := 1; ; i++ {
 		permits, budget := l.sendTrip(t, now)
@@ -45,6 +45,8 @@ func (l *Limiter) refill(s *stripe, e *lease, t trip, now int64) {
 	}
 }
 
+// sendTrip sends the hits of t. permits is the answer of the shared counter, and budget the answer of the budget's
+// counter.
 func (l *Limiter) sendTrip(t trip, now int64) (permits, budget backend.Result) {
 	b := backend.NewSubBatch()
 	defer b.Release()
@@ -61,7 +63,7 @@ func (l *Limiter) sendTrip(t trip, now int64) (permits, budget backend.Result) {
 func (l *Limiter) send(b *backend.SubBatch, now int64) {
 	ctx, cancel := context.WithTimeout(l.ctx, tripTimeout)
 	defer cancel()
-	b.Take(ctx, l.start.Add(time.Duration(now)*time.Microsecond), l.options.Source)
+	b.Take(ctx, l.createdAt.Add(time.Duration(now)*time.Microsecond), l.options.Source)
 }
 
 // applyAnswers updates e with the answers to trip t, which was sent after now. The caller holds the mutex.
@@ -94,7 +96,7 @@ func (l *Limiter) applyAnswers(s *stripe, e *lease, t trip, now int64, permits, 
 	switch {
 	case t.permits == 0:
 	case permits.Err != nil:
-		if !backend.IsNotSent(permits.Err) { // the permits may be charged and lost
+		if !backend.IsNotSent(permits.Err) { // the permits may be charged, but this replica can't use them
 			e.allowance = max(e.allowance-t.permits, 0)
 		}
 		e.retryAt = now + retryPause
@@ -104,5 +106,5 @@ func (l *Limiter) applyAnswers(s *stripe, e *lease, t trip, now int64, permits, 
 	default:
 		e.recordAnswer(now, &permits.Result)
 	}
-	e.lowMark = e.permits / 4
+	e.lowPermits = e.permits / 4
 }

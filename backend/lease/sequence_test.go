@@ -24,10 +24,10 @@ type sequence struct {
 	t        require.TestingT
 	now      time.Time
 	counters *local.Limiter
-	calls    int             // the calls that reached the counters, without background trips
-	trips    [][]backend.Hit // the background trips
-	err      func(h *backend.Hit) error
-	fallback *backend.Result // answers all hits if it is not nil
+	calls    int                        // the number of calls that reached the counters, without background trips
+	trips    [][]backend.Hit            // the background trips
+	err      func(h *backend.Hit) error // returns the error of a hit, or nil; nil if no hit fails
+	fallback *backend.Result            // answers all hits if it is not nil
 }
 
 // newSequence returns a sequence. It begins at the start of a window of an hour.
@@ -50,23 +50,24 @@ func newSequence(t require.TestingT, o Options) *sequence {
 		s.answer(ctx, now, hits, results)
 	})
 	s.replica = &replica{Limiter: New(o)}
-	s.start = s.now.Add(-time.Hour)
+	s.createdAt = s.now.Add(-time.Hour)
 	s.spawn = func(f func()) { s.background = append(s.background, f) }
 	return s
 }
 
-// answer answers as the counters do. The answer of a hit that mustFail has numbers that mean nothing.
+// answer answers as the counters do. If err returns an error for a hit, the answer has this error, and numbers that the
+// replica must not use.
 func (s *sequence) answer(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	var passed backend.SubBatch
+	var passedHits backend.SubBatch
 	for i, h := range hits {
 		if s.err != nil && s.err(&h) != nil {
 			results[i] = backend.Result{Result: limit.Result{Allowed: true, Remaining: 77_777, ResetAfter: 7}, Err: s.err(&h)}
 		} else {
-			passed.Add(i, h)
+			passedHits.Add(i, h)
 		}
 	}
-	passed.Take(ctx, now, s.counters)
-	passed.CopyResults(results)
+	passedHits.Take(ctx, now, s.counters)
+	passedHits.CopyResults(results)
 	for i := range results {
 		if s.fallback != nil {
 			results[i] = *s.fallback
@@ -74,7 +75,7 @@ func (s *sequence) answer(ctx context.Context, now time.Time, hits []backend.Hit
 	}
 }
 
-// work runs the waiting background work, which makes at most a few trips.
+// work runs the waiting background work. Each function makes one to maxTrips trips.
 func (s *sequence) work() {
 	for len(s.background) > 0 {
 		f := s.background[0]
@@ -86,6 +87,7 @@ func (s *sequence) work() {
 	}
 }
 
+// advance runs the background work, and then sets the clock forward by d.
 func (s *sequence) advance(d time.Duration) {
 	s.work()
 	s.now = s.now.Add(d)
@@ -111,13 +113,14 @@ func (s *sequence) spent(lim *limit.Limit, key string) int64 {
 	return lim.Spent(results[0].Result)
 }
 
-func (s *sequence) held(lim *limit.Limit) int64 {
+// heldPermits returns the permits that the replica holds of the counter k.
+func (s *sequence) heldPermits(lim *limit.Limit) int64 {
 	return s.HeldPermits(s.now, &backend.Hit{Key: []byte("k"), Limit: lim})
 }
 
 // warmUp sends hits at a rate until the replica has permits.
 func (s *sequence) warmUp(lim *limit.Limit, pause time.Duration) (hits int64) {
-	for s.held(lim) < 10 {
+	for s.heldPermits(lim) < 10 {
 		require.Less(s.t, hits, int64(2000), "a busy counter gets permits")
 		require.True(s.t, s.hit(lim, 1).Allowed)
 		hits++
@@ -126,14 +129,14 @@ func (s *sequence) warmUp(lim *limit.Limit, pause time.Duration) (hits int64) {
 	return hits
 }
 
-// check compares the permits with the shared counters.
-func (s *sequence) check(lim *limit.Limit, admitted int64) {
-	heldPermits, stats := s.held(lim), s.Stats()
-	assert.Equal(s.t, admitted+heldPermits, s.spent(lim, "k"), "the counter has the admitted hits and the permits")
+// check compares the permits with the shared counters. admittedHits is the number of hits that were admitted until now.
+func (s *sequence) check(lim *limit.Limit, admittedHits int64) {
+	heldPermits, stats := s.heldPermits(lim), s.Stats()
+	assert.Equal(s.t, admittedHits+heldPermits, s.spent(lim, "k"), "the counter has the admitted hits and the permits")
 	budget := s.spent(lim.LeaseBudget(), Namespace+"k")
 	assert.LessOrEqual(s.t, heldPermits, budget, "permits are part of the allowance")
 	assert.LessOrEqual(s.t, budget, lim.LeasePermits())
-	assert.Equal(s.t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed+stats.Held, "each permit has one end")
+	assert.Equal(s.t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed+stats.Held, "each permit is used, returned, lapsed or still held")
 }
 
 // A single replica gives the same answers as the counters alone, in any sequence of calls.
@@ -216,7 +219,8 @@ func TestSingleReplicaAnswersAsTheCountersWould(t *testing.T) {
 	})
 }
 
-// A bucket refills the tokens of permits before the permits are used. So a lease denies no hit that the bucket would admit.
+// A bucket refills the tokens of permits before the permits are used. So a lease denies no hit that the bucket would
+// admit.
 func TestSingleReplicaDeniesNoHitThatTheBucketWouldAdmit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lim := newLimit(t, limit.Spec{
@@ -230,7 +234,7 @@ func TestSingleReplicaDeniesNoHitThatTheBucketWouldAdmit(t *testing.T) {
 			pause := time.Duration(rapid.IntRange(0, 3000).Draw(t, "micros")) * time.Microsecond
 			for range rapid.IntRange(1, 60).Draw(t, "calls") {
 				remaining := lim.Take(&bucket, s.now.UnixMicro(), 0).Remaining
-				late := s.Stats().Held - s.held(lim) // the window of these permits has ended, and the next hit gives them back
+				late := s.Stats().Held - s.heldPermits(lim) // the window of these permits has ended, and the next hit gives them back
 				r := s.hit(lim, n)
 				if r.Allowed {
 					lim.TakeWith(&bucket, s.now.UnixMicro(), n, true)
@@ -246,8 +250,8 @@ func TestSingleReplicaDeniesNoHitThatTheBucketWouldAdmit(t *testing.T) {
 				s.Sweep(s.now)
 			}
 			stats := s.Stats()
-			assert.Equal(t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed+stats.Held, "each permit has one end")
-			assert.LessOrEqual(t, s.held(lim), s.spent(lim.LeaseBudget(), Namespace+"k"))
+			assert.Equal(t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed+stats.Held, "each permit is used, returned, lapsed or still held")
+			assert.LessOrEqual(t, s.heldPermits(lim), s.spent(lim.LeaseBudget(), Namespace+"k"))
 		}
 	})
 }
@@ -283,7 +287,7 @@ func TestOnlyAnswersOfTheCounterChangeTheRemainingHits(t *testing.T) {
 	lim := perHour(t)
 	s := newSequence(t, Options{})
 	admittedHits := s.warmUp(lim, time.Millisecond)
-	heldPermits := s.held(lim)
+	heldPermits := s.heldPermits(lim)
 	s.err = func(*backend.Hit) error { return errDown }
 	assert.ErrorIs(t, s.hit(lim, heldPermits+1).Err, backend.ErrUnavailable)
 	peeks := make([]backend.Peek, 2)
@@ -309,12 +313,12 @@ func TestOnlyAnswersOfTheCounterChangeTheRemainingHits(t *testing.T) {
 func TestHeldPermitsEndWithTheirWindow(t *testing.T) {
 	lim := perHour(t)
 	s := newSequence(t, Options{})
-	assert.Zero(t, s.held(lim))
+	assert.Zero(t, s.heldPermits(lim))
 	s.warmUp(lim, time.Millisecond)
 	s.now = epoch.Truncate(time.Hour).Add(time.Hour - time.Microsecond)
-	assert.Positive(t, s.held(lim))
+	assert.Positive(t, s.heldPermits(lim))
 	s.now = s.now.Add(time.Microsecond)
-	assert.Zero(t, s.held(lim))
+	assert.Zero(t, s.heldPermits(lim))
 	peeks := make([]backend.Peek, 1)
 	s.Peek(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: lim}}, peeks)
 	assert.Equal(t, lim.Max(), peeks[0].Remaining)
@@ -327,7 +331,7 @@ func TestPermitsAllowAPeekOfAnEmptyBucket(t *testing.T) {
 	results := make([]backend.Result, 1)
 	s.counters.Take(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: lim.Capacity() - s.spent(lim, "k")}}, results)
 	require.True(t, results[0].Allowed)
-	heldPermits := s.held(lim)
+	heldPermits := s.heldPermits(lim)
 	r := s.hit(lim, 0)
 	assert.True(t, r.Allowed, "a permit would admit a hit")
 	assert.Equal(t, heldPermits, r.Remaining)
@@ -415,7 +419,7 @@ func TestTripsAskForWhatTheCounterNeeds(t *testing.T) {
 					}
 				}
 				if i > 2*rate {
-					assert.Positive(t, s.held(lim), "a refill comes before the permits are used")
+					assert.Positive(t, s.heldPermits(lim), "a refill comes before the permits are used")
 				}
 			}
 			assert.Less(t, int64(s.calls), 2*rate, "permits admit most hits")
@@ -581,12 +585,12 @@ func TestPermitsWhoseReturnFailsStayInTheBudget(t *testing.T) {
 	s.warmUp(lim, time.Millisecond)
 	spentBudget := func() int64 { return s.spent(lim.LeaseBudget(), Namespace+"k") }
 	for range 500 {
-		if s.held(lim) < spentBudget() {
+		if s.heldPermits(lim) < spentBudget() {
 			s.hit(lim, 1)
 			s.advance(time.Millisecond)
 		}
 	}
-	heldPermits, budgetBefore := s.held(lim), spentBudget()
+	heldPermits, budgetBefore := s.heldPermits(lim), spentBudget()
 	require.Equal(t, heldPermits, budgetBefore, "a refill has filled the allowance")
 	s.err = func(h *backend.Hit) error {
 		if string(h.Key) == "k" {
@@ -607,7 +611,7 @@ func TestRefundOfUnspentHitsAdmitsAtMostThePermitsBeyondTheLimit(t *testing.T) {
 	lim := perHour(t)
 	s := newSequence(t, Options{})
 	s.warmUp(lim, time.Millisecond)
-	heldPermits := s.held(lim)
+	heldPermits := s.heldPermits(lim)
 	s.hit(lim, -lim.Max())
 	require.Zero(t, s.spent(lim, "k"))
 	admittedHits := int64(0)

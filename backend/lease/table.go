@@ -11,6 +11,7 @@ import (
 
 const stripeCount = 64
 
+// stripe has a part of the leases.
 type stripe struct {
 	mu       sync.Mutex // guards all fields, and the fields of the leases
 	leases   map[fingerprint.ID]*lease
@@ -19,7 +20,7 @@ type stripe struct {
 	_        [32]byte // keeps the mutexes in separate cache lines
 }
 
-// reservation has the permits that a hit reserves until the decision about its call.
+// reservation has the permits that one hit has reserved until the decision about its call.
 type reservation struct {
 	stripe    *stripe // nil if the hit can't use permits
 	lease     *lease  // nil if the counter has no lease
@@ -122,11 +123,12 @@ func (l *Limiter) settleHit(now int64, h *backend.Hit, result *backend.Result, r
 	}
 }
 
-// changeLimit sets the limit of e. If the new limit differs, e gives back its permits and starts again.
+// changeLimit sets the limit of e. If the Spec of the new limit differs, e gives back its permits and starts again.
 //
-// If the new limit has a burst, the refund uses the new limit: with an old limit of a smaller burst, the refund would
-// forget tokens that others have spent. Without a burst, the refund uses the old limit: when its limit changes, a
-// bucket keeps the spent share, and a permit is the same share under the old limit only.
+// The refund of the permits must lower the counter by as much as the permits raised it. A bucket with a burst keeps its
+// spent tokens when its limit changes, so the refund uses the new limit: under an old limit with a smaller burst, the
+// refund would forget tokens that others have spent. A bucket without a burst keeps its spent share, and a permit is the
+// right share only under the old limit, so the refund uses the old limit.
 func (l *Limiter) changeLimit(e *lease, lim *limit.Limit, now int64) {
 	if e.limit.Spec != lim.Spec {
 		if lim.HasBurst() {
@@ -138,9 +140,10 @@ func (l *Limiter) changeLimit(e *lease, lim *limit.Limit, now int64) {
 	e.limit = lim
 }
 
-// endWindow drops the permits of a window that has ended. It gives the permits of a token bucket back to the bucket.
+// endWindow ends the window of e. The permits of a fixed window are dropped, and the permits of a token bucket are given
+// back to the bucket.
 func (l *Limiter) endWindow(s *stripe, e *lease, now int64) {
-	if e.limit.Algorithm.CountsWindows() {
+	if e.limit.Algorithm.CountsByWindow() {
 		s.stats.Lapsed += e.dropPermits()
 		return
 	}
@@ -190,13 +193,13 @@ type Stats struct {
 	Leases int64 // counters with a lease, even if the lease has no permits
 	Held   int64 // permits that this replica holds
 
-	// The sums since New. Except during trips, Taken = Used + Returned + Lapsed + Held.
+	// The sums since New. While no trip is in flight, Taken = Used + Returned + Lapsed + Held.
 	Taken    int64 // permits taken from the shared counters
 	Used     int64 // permits that admitted a hit
-	Returned int64 // permits that went back
+	Returned int64 // permits that were given back to the shared counters
 	Lapsed   int64 // permits that expired, or that a failed trip has lost
 
-	SavedTrips int64 // calls that needed no trip
+	SavedTrips int64 // calls that needed no trip because of permits
 }
 
 // Stats returns the sums over all leases.

@@ -7,11 +7,11 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fingerprint"
 )
 
-// takeAllOrNone charges the hits one after the other. If a hit denies the group, it refunds the other hits of the group.
-// It holds the mutexes of their stripes, so other callers never see the charges.
+// takeAllOrNone charges the hits one after the other. If a hit denies the group, takeAllOrNone refunds the other hits of
+// the group. It holds the mutexes of all their stripes meanwhile, so other callers never see the refunded charges.
 //
-// A refunded charge has two effects. A later Shadow hit on the same counter has seen the charge, and may be denied without
-// need. A long log may count earlier hits up to a tick longer.
+// A refunded charge has two effects. A later Shadow hit on the same counter has seen the charge, and may be denied
+// because of it. In a long log, the charge may have joined earlier hits, which then count up to a tick longer.
 func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend.Result) {
 	var idSpace [16]fingerprint.ID
 	ids := idSpace[:0]
@@ -59,8 +59,8 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	}
 }
 
-// lock locks each stripe of ids once, in the order of the stripes. It appends the indexes of the stripes to buf, and
-// returns buf.
+// lock locks each stripe of ids once. It appends the indexes of these stripes to buf, and returns buf. The order of the
+// indexes is the order of locking, so that two calls never wait for each other.
 func (l *Limiter) lock(ids []fingerprint.ID, buf []int) []int {
 	for _, id := range ids {
 		buf = append(buf, l.stripeIndex(id))

@@ -17,9 +17,9 @@ import (
 func TestSpendAtLeastRaisesAndNeverLowers(t *testing.T) {
 	for _, a := range limit.Algorithms() {
 		l, lim := New(Options{}), hourly(t, a, 10)
-		for _, step := range []struct{ atLeast, want int64 }{{0, 0}, {4, 4}, {3, 4}, {4, 4}, {9, 9}, {-1, 9}, {10, 10}} {
-			l.SpendAtLeast(noon, []byte("key"), lim, step.atLeast)
-			assert.Equal(t, step.want, lim.Spent(charge(l, noon, []byte("key"), lim, 0)), "%v: at least %d", a, step.atLeast)
+		for _, step := range []struct{ n, want int64 }{{0, 0}, {4, 4}, {3, 4}, {4, 4}, {9, 9}, {-1, 9}, {10, 10}} {
+			l.SpendAtLeast(noon, []byte("key"), lim, step.n)
+			assert.Equal(t, step.want, lim.Spent(charge(l, noon, []byte("key"), lim, 0)), "%v: at least %d", a, step.n)
 		}
 	}
 }
@@ -32,9 +32,9 @@ func TestEvictionChoosesTheLeastSpentThenTheFirstToExpire(t *testing.T) {
 		n     int64
 	}
 	for _, test := range []struct {
-		name     string
-		counters []counter
-		evicted  int
+		name         string
+		counters     []counter
+		evictedIndex int
 	}{
 		{"the least spent is first", []counter{{hour, 1}, {hour, 5}, {hour, 6}}, 0},
 		{"the least spent is last", []counter{{hour, 6}, {hour, 5}, {hour, 1}}, 2},
@@ -53,7 +53,7 @@ func TestEvictionChoosesTheLeastSpentThenTheFirstToExpire(t *testing.T) {
 				require.Equal(t, int64(1), l.Evictions())
 				for i, c := range test.counters {
 					want := c.n
-					if i == test.evicted {
+					if i == test.evictedIndex {
 						want = 0
 					}
 					require.Equal(t, want, c.limit.Spent(charge(l, noon, []byte{byte(i)}, c.limit, 0)), "counter %d", i)
@@ -66,9 +66,9 @@ func TestEvictionChoosesTheLeastSpentThenTheFirstToExpire(t *testing.T) {
 // A log of one stripe lowers the bound of the other stripes, which then have too many keys.
 func TestOnlyNewKeysAndLogsEvictAndAtMostTwoEach(t *testing.T) {
 	const maxKeys = 1000
-	l, light := New(Options{MaxKeys: maxKeys}), hourly(t, limit.FixedWindow, 1000)
+	l, lightLimit := New(Options{MaxKeys: maxKeys}), hourly(t, limit.FixedWindow, 1000)
 	require.Greater(t, len(l.stripes), 1)
-	flood(l, noon, light, maxKeys)
+	flood(l, noon, lightLimit, maxKeys)
 	longLog := hourly(t, limit.SlidingLog, 1_000_000)
 	for i := range maxKeys {
 		charge(l, noon.Add(time.Duration(i)*time.Millisecond), []byte("log"), longLog, 1)
@@ -77,22 +77,22 @@ func TestOnlyNewKeysAndLogsEvictAndAtMostTwoEach(t *testing.T) {
 	now := noon.Add(time.Second)
 	for i := range maxKeys {
 		key := appendNumber([]byte("flood"), i)
-		if charge(l, now, key, light, 0).Remaining < 1000 {
-			charge(l, now, key, light, 1)
-			charge(l, now, key, light, -1)
+		if charge(l, now, key, lightLimit, 0).Remaining < 1000 {
+			charge(l, now, key, lightLimit, 1)
+			charge(l, now, key, lightLimit, -1)
 		}
 		charge(l, now, []byte("log"), longLog, 0)
 	}
 	require.Equal(t, evictions, l.Evictions(), "a known key needs no room")
-	shrunk := 0
+	shrinkCount := 0
 	for i := range 40 {
 		keysBefore := l.Keys()
-		charge(l, now, fmt.Append(nil, "new", i), light, 1)
+		charge(l, now, fmt.Append(nil, "new", i), lightLimit, 1)
 		change := l.Keys() - keysBefore
 		assert.Contains(t, []int{-1, 0}, change, "one more key, and at most two fewer")
-		shrunk -= change
+		shrinkCount -= change
 	}
-	assert.Positive(t, shrunk)
+	assert.Positive(t, shrinkCount)
 }
 
 func TestSweepOfAFullLimiterEvictsNothing(t *testing.T) {

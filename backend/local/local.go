@@ -20,8 +20,8 @@ import (
 // DefaultMaxKeys is the default of Options.MaxKeys.
 const DefaultMaxKeys = 1_000_000
 
-// The constants for the number of stripes. A stripe must be large, so that random keys fill all stripes evenly. It must
-// also be small, so that it grows in less than a millisecond, and a sweep takes less than a millisecond.
+// The constants for the number of stripes. A stripe must have many keys, so that random keys fill all stripes evenly.
+// But it must not have too many keys, so that its growth and its sweep each take less than a millisecond.
 const (
 	defaultStripes   = 256
 	minKeysPerStripe = 256
@@ -41,13 +41,13 @@ type Limiter struct {
 	seeds   fingerprint.Seeds
 	stripes []stripe
 	memory  memoryBound
-	resets  resetList
+	resets  resetList     // the resets by prefix
 	sweeps  atomic.Uint64 // the number of calls of Sweep
 }
 
 var _ backend.Limiter = (*Limiter)(nil)
 
-// New returns an empty Limiter. The caller should let Run free expired counters.
+// New returns an empty Limiter. The caller should call Run, which frees expired counters.
 func New(o Options) *Limiter {
 	if o.MaxKeys <= 0 {
 		o.MaxKeys = DefaultMaxKeys
@@ -114,7 +114,7 @@ func (l *Limiter) Bytes() int64 {
 	return n + l.memory.logs.Load()*entriesPerKey*bytesPerLogEntry
 }
 
-// bytesPerLogEntry is the memory of a log entry, with its part of the unused capacity.
+// bytesPerLogEntry is the estimated memory of a log entry: 16 bytes, and as much unused capacity.
 const bytesPerLogEntry = 32
 
 // Evictions returns how many counters were evicted before they had expired.
@@ -124,7 +124,8 @@ func (l *Limiter) stripeOf(id fingerprint.ID) *stripe { return &l.stripes[l.stri
 
 func (l *Limiter) stripeIndex(id fingerprint.ID) int { return int(id.Hi) & (len(l.stripes) - 1) }
 
-// SpendAtLeast raises the spent hits of a counter to n, which is at most the capacity of lim.
+// SpendAtLeast raises the spent hits of a counter to n, or changes nothing if more hits are spent. n is at most the
+// capacity of lim.
 func (l *Limiter) SpendAtLeast(now time.Time, key []byte, lim *limit.Limit, n int64) {
 	l.applyResets([]backend.Hit{{Key: key, Limit: lim}})
 	id := l.seeds.ID(key, lim.Tag())
@@ -159,6 +160,7 @@ func (l *Limiter) Sweep(now time.Time) {
 	s.sweep(now.UnixMicro())
 }
 
+// sweep is the Sweep of one stripe.
 func (s *stripe) sweep(now int64) {
 	// The order is backwards, because a removal moves the last entry to the place of the removed entry.
 	for index := s.size - 1; index >= 0; index-- {

@@ -14,8 +14,8 @@ import (
 // maxResets bounds the remembered resets by prefix. Each hit is compared with all these resets.
 const maxResets = 64
 
-// resetList has the resets by prefix. A counter has no name, so a reset can't find its counters. Instead, the next hit on
-// a counter applies the resets that are newer than the counter.
+// resetList has the resets by prefix. A table has only the fingerprints of names, so a reset can't find its counters.
+// Instead, the next hit on a counter applies the resets that are newer than the counter.
 type resetList struct {
 	changes sync.Mutex                    // held during changes of the list
 	list    atomic.Pointer[[]prefixReset] // nil before the first reset
@@ -23,13 +23,13 @@ type resetList struct {
 
 type prefixReset struct {
 	prefix backend.KeyPrefix
-	number uint32 // from 1
-	end    int64  // when all older counters have expired, in microseconds since 1970
+	number uint32 // the first reset of the process has number 1
+	end    int64  // when all counters older than the reset have expired, in microseconds since 1970
 }
 
 var _ backend.PrefixResetter = (*Limiter)(nil)
 
-// ResetPrefix implements backend.PrefixResetter. It can't count the counters.
+// ResetPrefix implements backend.PrefixResetter. It can't count the counters, so Counters of the result is -1.
 func (l *Limiter) ResetPrefix(_ context.Context, p backend.KeyPrefix, _ int, dryRun bool) (backend.PrefixReset, error) {
 	r := backend.PrefixReset{Counters: -1}
 	if dryRun {
@@ -52,6 +52,7 @@ func (l *Limiter) ResetPrefix(_ context.Context, p backend.KeyPrefix, _ int, dry
 	return r, nil
 }
 
+// lastExpiry returns when the last counter expires.
 func (l *Limiter) lastExpiry() (expiry int64) {
 	l.forEachStripe(func(s *stripe) {
 		for index := range s.size {
@@ -77,7 +78,7 @@ func (l *Limiter) applyResets(hits []backend.Hit) {
 	}
 }
 
-// forgetBefore forgets the counter of h if it was added before the reset of this number.
+// forgetBefore forgets the counter of h if the counter was added before the reset with this number.
 func (l *Limiter) forgetBefore(h *backend.Hit, number uint32) {
 	id := l.seeds.ID(h.Key, h.Limit.Tag())
 	s := l.stripeOf(id)

@@ -12,7 +12,7 @@ import (
 
 const (
 	sampleSize    = 8 // the entries among which evict chooses
-	entriesPerKey = 4 // the log entries that count as one key
+	entriesPerKey = 4 // the log entries that count as one counter
 )
 
 // stripe is a part of the counters behind one mutex.
@@ -21,44 +21,47 @@ type stripe struct {
 	table
 	memory *memoryBound
 
-	state limit.State // the state of the current counter; a local variable would be allocated
+	state limit.State // the state that take works on; a local variable would be allocated
 
 	_ [128]byte // keeps the next stripe out of this stripe's cache lines
 }
 
-// memoryBound is the bound that all stripes share. Each log lowers the bound of all stripes equally.
+// memoryBound bounds the counters of all stripes. Each log takes the place of some counters, so all stripes may have
+// fewer.
 type memoryBound struct {
 	maxKeys, stripes int64
-	logs             atomic.Int64  // the weight of all logs, in keys
-	resets           atomic.Uint32 // the number of resets by prefix
+	logs             atomic.Int64  // the number of counters that all logs count as
+	resets           atomic.Uint32 // the number of the last reset by prefix
 	evictions        atomic.Int64  // the number of evicted counters that had not expired
 }
 
-// keysPerStripe returns how many keys a stripe may hold now: at least one.
+// keysPerStripe returns how many counters a stripe may have now: at least one.
 func (b *memoryBound) keysPerStripe() int {
 	return int(max((b.maxKeys-b.logs.Load())/b.stripes, 1))
 }
 
-// logWeight returns the weight of the log of s, in keys.
+// logWeight returns the number of counters that the log of s counts as. It rounds up.
 func logWeight(s *limit.State) int64 {
 	return int64(s.Entries()+entriesPerKey-1) / entriesPerKey
 }
 
+// counterChange is a charge, a peek or a refund of one counter.
 type counterChange struct {
-	now, n       int64
-	hold         string // see backend.Hit.HoldID
+	now, n       int64  // the time in microseconds since 1970, and the number of hits
+	hold         string // the id of the hold, or empty
 	chargeDenied bool
-	isUndo       bool  // the change refunds an admitted charge of the same now
-	oldExpiry    int64 // used only if isUndo is set; see limit.Limit.Undo
+	isUndo       bool  // the change refunds an admitted charge with the same now
+	oldExpiry    int64 // only with isUndo: the expiry that a renewed hold had before the charge, or 0
 }
 
+// lockAndTake decides h with the counter of id.
 func (s *stripe) lockAndTake(id fingerprint.ID, h *backend.Hit, now int64) limit.Result {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.take(id, h.Limit, counterChange{now: now, n: h.N, hold: h.HoldID, chargeDenied: h.Limit.ChargeDenied && !h.InGroup()})
 }
 
-// take charges the counter of id, which belongs to l. The caller holds the mutex.
+// take applies c to the counter of id, under the limit l. The caller holds the mutex.
 func (s *stripe) take(id fingerprint.ID, l *limit.Limit, c counterChange) limit.Result {
 	state := &s.state
 	index := s.find(id)
@@ -99,15 +102,16 @@ func (s *stripe) take(id fingerprint.ID, l *limit.Limit, c counterChange) limit.
 	e.expiry = max(c.now+r.ResetAfter, state.LastExpiry())
 	*state = limit.State{} // otherwise state would keep the log after the removal of its entry
 	e.spent = l.Spent(r)
-	// take has added at most a key and a log entry or a hold, so two evictions are enough.
+	// take has added at most a counter and a log entry or a hold, so two evictions are enough.
 	for i := 0; i < 2 && (isNew || growth > 0) && s.size > s.memory.keysPerStripe(); i++ {
 		s.evict(id, c.now)
 	}
 	return r
 }
 
-// evict removes an entry of a sample, but not the entry of currentID. It prefers an expired entry, and then the entry with
-// the fewest spent hits. The sample starts at a random entry and has entries at equal distances.
+// evict looks at a sample of entries, and removes one of them. It never removes the entry of currentID. It prefers an
+// expired entry, and then the entry with the fewest spent hits. The sample starts at a random entry, and its entries are
+// at equal distances.
 func (s *stripe) evict(currentID fingerprint.ID, now int64) {
 	n := s.size
 	stride := max(n/sampleSize, 1)

@@ -17,7 +17,7 @@ type table struct {
 	cells  []cell
 
 	logs     []*limit.Log // the logs of entries; unused elements are nil
-	freeLogs []uint32     // the unused elements of logs; each number is a place in logs + 1
+	freeLogs []uint32     // the index + 1 of each unused element of logs
 }
 
 // blockSize is the number of entries in a block of one KiB.
@@ -31,11 +31,11 @@ type entry struct {
 	numbers limit.Numbers // the numbers of the State
 	expiry  int64         // microseconds since 1970; from this time on, nothing is spent
 	spent   int64         // the spent hits at the last Take
-	log     uint32        // the place in logs + 1; 0 means no log
-	resets  uint32        // the number of resets by prefix before the counter was added
+	log     uint32        // the index in logs + 1; 0 means no log
+	resets  uint32        // the number of the last reset by prefix before the counter was added
 }
 
-// cell refers to an entry. The hash determines the home of the cell.
+// cell refers to an entry. The hash determines the home of the cell: the place where a search for the cell begins.
 type cell struct {
 	hash uint32 // the lower half of ID.Lo
 	ref  uint32 // the index of the entry + 1; 0 for an empty cell
@@ -48,6 +48,7 @@ func (t *table) bytes() int64 {
 
 func (t *table) at(index int) *entry { return &t.blocks[index/blockSize][index%blockSize] }
 
+// find returns the index of the entry of id, or -1.
 func (t *table) find(id fingerprint.ID) int {
 	if t.size == 0 {
 		return -1
@@ -76,7 +77,7 @@ func (t *table) add(id fingerprint.ID) int {
 	return index
 }
 
-// remove removes an entry with its log, and gives the index of the entry to the last entry.
+// remove removes an entry with its log. The last entry moves to the index of the removed entry.
 func (t *table) remove(index int) {
 	t.setLog(t.at(index), nil)
 	t.emptyCell(t.cellOf(index))
@@ -90,9 +91,9 @@ func (t *table) remove(index int) {
 	t.freeBlocks(1)
 }
 
-// freeBlocks frees the empty blocks except for a number of spare blocks.
-func (t *table) freeBlocks(spare int) {
-	if n := (t.size+blockSize-1)/blockSize + spare; n < len(t.blocks) {
+// freeBlocks frees the empty blocks, but keeps up to spareBlocks of them.
+func (t *table) freeBlocks(spareBlocks int) {
+	if n := (t.size+blockSize-1)/blockSize + spareBlocks; n < len(t.blocks) {
 		clear(t.blocks[n:])
 		t.blocks = t.blocks[:n]
 	}
@@ -134,7 +135,7 @@ func (t *table) setLog(e *entry, log *limit.Log) {
 	}
 }
 
-// resizeCells makes cells for n entries. n must be at least the number of entries.
+// resizeCells makes new cells for up to n entries, and places the old cells in them. n is at least the number of entries.
 func (t *table) resizeCells(n int) {
 	oldCells := t.cells
 	t.cells = make([]cell, n+n/2+1)
@@ -174,11 +175,13 @@ func (t *table) emptyCell(i int) {
 	t.cells[i] = cell{}
 }
 
-// home returns the cell at which the search for hash begins: hash/2^32 of all cells.
+// home returns the cell at which the search for hash begins. It is proportional to hash: hash/2^32 of the number of
+// cells.
 func (t *table) home(hash uint32) int {
 	return int(uint64(hash) * uint64(len(t.cells)) >> 32)
 }
 
+// next returns the cell after cell i. Cell 0 comes after the last cell.
 func (t *table) next(i int) int {
 	if i++; i < len(t.cells) {
 		return i

@@ -24,15 +24,15 @@ import (
 type counter struct {
 	name             string
 	limit            *limit.Limit
-	now, n           int64
-	window, untilEnd int64 // the start of the window, and the time until its end; 0 without windows
+	now, n           int64 // the time since 1970, and the number of hits
+	window, untilEnd int64 // the start of the window, and the time until its end; 0 unless the algorithm has CountsByWindow
 	chargesDenied    bool
 	isAllOrNone      bool
 }
 
 func (l *Limiter) counterOf(h *backend.Hit, now int64) counter {
 	c := counter{limit: h.Limit, now: now, n: min(max(h.N, -limit.MaxHits), limit.MaxHits), chargesDenied: h.Limit.ChargeDenied && !h.InGroup(), isAllOrNone: h.AllOrNone}
-	if c.limit.Algorithm.CountsWindows() {
+	if c.limit.Algorithm.CountsByWindow() {
 		start, end := h.Limit.WindowAt(cmp.Or(h.Window, now))
 		c.window, c.untilEnd = start, max(end-now, 1)
 	}
@@ -43,7 +43,7 @@ func (l *Limiter) counterOf(h *backend.Hit, now int64) counter {
 // A layout is the format of the value of a counter. The name of the counter has the layout, so versions of rls with
 // different formats can share a memcached.
 const (
-	layoutState = "v1:" // see limit.State.Append
+	layoutState = "v1:" // the state of an algorithm, as limit.State.Append encodes it
 	layoutCount = "v2:" // the count of one window, a whole number
 )
 
@@ -56,7 +56,7 @@ const (
 func (l *Limiter) nameOf(h *backend.Hit, window int64) string {
 	const maxKey = 250
 	layout, suffix := layoutState, ""
-	if h.Limit.Algorithm.CountsWindows() {
+	if h.Limit.Algorithm.CountsByWindow() {
 		layout, suffix = layoutCount, string(h.Limit.AppendWindow(nil, window))
 	}
 	start := l.options.KeyPrefix + layout + h.Limit.Tag()
@@ -67,14 +67,14 @@ func (l *Limiter) nameOf(h *backend.Hit, window int64) string {
 	return start + "#" + base64.RawURLEncoding.EncodeToString(sum[:]) + suffix
 }
 
-// isSafe reports whether a key of memcached can contain text.
+// isSafe reports whether memcached allows text in a key.
 func isSafe(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7F })
 }
 
-// isIncrement reports whether any count of c leads to a charge. If so, one command charges c.
+// isIncrement reports whether the hit is charged whatever the count is. If so, the command incr charges c.
 func (c *counter) isIncrement() bool {
-	return c.limit.Algorithm.CountsWindows() && c.chargesDenied && c.n > 0
+	return c.limit.Algorithm.CountsByWindow() && c.chargesDenied && c.n > 0
 }
 
 func (c *counter) resultOf(r limit.Result) backend.Result {
@@ -97,13 +97,13 @@ func (l *Limiter) read(names []string) (items, error) {
 const maxTries = 10
 
 var (
-	errAbandoned = &backend.Error{Reason: backend.ReasonLate, NotSent: true, Cause: errors.New("memcached: time is up")}
+	errAbandoned = &backend.Error{Reason: backend.ReasonLate, NotSent: true, Cause: errors.New("memcached: time was up before the hit was sent")}
 	errHolds     = &backend.Error{Reason: backend.ReasonOutage, NotSent: true, Cause: fmt.Errorf("memcached: algorithm %s needs Redis", limit.Concurrency)}
 	errContended = &backend.Error{Reason: backend.ReasonOverload, Cause: fmt.Errorf("memcached: other replicas have changed the counter %d times", maxTries)}
 	errChanged   = errors.New("counter changed by another replica")
 )
 
-// charge charges c and decides its hit. It charges nothing after ctx is done.
+// charge charges c and decides its hit. After the end of ctx, it charges nothing and returns errAbandoned.
 func (l *Limiter) charge(ctx context.Context, c *counter, items items) backend.Result {
 	charge := l.increment
 	if !c.isIncrement() {
@@ -143,8 +143,8 @@ func (l *Limiter) increment(c *counter, _ items) (limit.Result, error) {
 	return v.take(c, c.n), err
 }
 
-// change reads the value of c, charges it, and writes it. It returns errChanged if another replica changes the value in
-// between.
+// change reads the value of c, charges it, and writes it. It returns errChanged if another replica has changed the value
+// between the read and the write.
 func (l *Limiter) change(c *counter, items items) (limit.Result, error) {
 	item, isRead := items[c.name]
 	if !isRead {
@@ -177,14 +177,14 @@ func asErrChanged(err error) error {
 	return err
 }
 
-// value is the value of a counter: a count for an algorithm with CountsWindows, and otherwise a state.
+// value is the value of a counter: a count for an algorithm with CountsByWindow, and otherwise a state.
 type value struct {
 	count int64
 	state limit.State
 }
 
 func (v *value) take(c *counter, n int64) (r limit.Result) {
-	if !c.limit.Algorithm.CountsWindows() {
+	if !c.limit.Algorithm.CountsByWindow() {
 		return c.limit.TakeWith(&v.state, c.now, n, c.chargesDenied)
 	}
 	v.count, r = c.limit.CountHits(v.count, n, c.untilEnd, c.chargesDenied)
@@ -197,7 +197,7 @@ func (c *counter) parse(item *memcache.Item) (v value, err error) {
 	case c.limit.Algorithm.HasHolds():
 		return v, errHolds
 	case item == nil:
-	case c.limit.Algorithm.CountsWindows():
+	case c.limit.Algorithm.CountsByWindow():
 		v.count, err = strconv.ParseInt(string(bytes.TrimRight(item.Value, " ")), 10, 64) // Decrement pads with spaces
 	default:
 		v.state, err = limit.DecodeState(item.Value)
@@ -209,7 +209,7 @@ func (c *counter) parse(item *memcache.Item) (v value, err error) {
 }
 
 func (c *counter) encode(v *value) []byte {
-	if c.limit.Algorithm.CountsWindows() {
+	if c.limit.Algorithm.CountsByWindow() {
 		return strconv.AppendInt(nil, v.count, 10)
 	}
 	return v.state.Append(nil)

@@ -67,12 +67,12 @@ func TestKeysExpireAfterTheirWindow(t *testing.T) {
 	for name, c := range map[string]struct {
 		spec     limit.Spec
 		jitter   time.Duration
-		min, max int64 // seconds
+		min, max int64 // the bounds of the remaining life of the keys, in seconds
 	}{
-		"second":                 {limit.Spec{Unit: limit.Second}, 0, 1, 2},
-		"hour":                   {limit.Spec{Unit: limit.Hour}, 0, 1, 3601},
+		"window of a second":     {limit.Spec{Unit: limit.Second}, 0, 1, 2},
+		"window of an hour":      {limit.Spec{Unit: limit.Hour}, 0, 1, 3601},
 		"day with a state":       {limit.Spec{Unit: limit.Day, Algorithm: limit.FirstHitWindow}, 0, day - 5, day + 1},
-		"beyond 30 days":         {limit.Spec{Unit: limit.Year, Algorithm: limit.SlidingLog}, 0, 365*day - 5, 365*day + 1},
+		"more than 30 days":      {limit.Spec{Unit: limit.Year, Algorithm: limit.SlidingLog}, 0, 365*day - 5, 365*day + 1},
 		"ten years":              {limit.Spec{Unit: limit.Year, Multiplier: 10, Algorithm: limit.FirstHitWindow}, 0, 3650*day - 5, 3650*day + 1},
 		"jitter":                 {limit.Spec{Unit: limit.Day, Algorithm: limit.FirstHitWindow}, 300 * time.Second, day - 5, day + 301},
 		"jitter exceeds 30 days": {limit.Spec{Unit: limit.Month, Algorithm: limit.SlidingLog}, 300 * time.Second, 30*day - 5, 30*day + 301},
@@ -148,7 +148,7 @@ func TestForeignValueIsAnError(t *testing.T) {
 		spec.Requests = 10
 		lim := backendtest.NewLimit(t, spec)
 		name := "v1:" + lim.Tag() + ":k"
-		if spec.Algorithm.CountsWindows() {
+		if spec.Algorithm.CountsByWindow() {
 			name = "v2:" + lim.Tag() + ":k@1900000020"
 		}
 		s.Set(t, name, "hello")

@@ -43,7 +43,7 @@ type Limiter struct {
 	options Options
 	servers *servers
 	client  *memcache.Client
-	shards  int            // see Shards
+	shards  int            // the number of shards
 	changes [64]sync.Mutex // one mutex is held during the change of a counter; the hash of the name chooses the mutex
 	stop    context.CancelFunc
 }
@@ -93,7 +93,7 @@ func unavailable(err error) error {
 	return &backend.Error{Reason: backend.ReasonOutage, Cause: fmt.Errorf("memcached: %w", err)}
 }
 
-// unbounded is a Limiter. Its Takes have no deadline.
+// unbounded is a Limiter without the bound of backend.Bounded: a Take lasts until memcached has answered.
 type unbounded struct{ *Limiter }
 
 // Take implements backend.Limiter. It answers the hits one after the other.

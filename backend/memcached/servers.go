@@ -18,7 +18,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
-// servers is a memcache.ServerSelector of names of hosts. So each new connection looks up the IP address of its host.
+// servers is a memcache.ServerSelector. It has the names of hosts, so each new connection looks up the IP address of its
+// host.
 type servers struct{ addresses atomic.Pointer[[]string] }
 
 // server is a net.Addr: host:port, or the path of a socket.

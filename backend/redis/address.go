@@ -64,6 +64,7 @@ func (s Server) Check() error {
 	return err
 }
 
+// address is a checked Server.
 type address struct {
 	kind          Kind
 	network       string // tcp or unix

@@ -21,7 +21,7 @@ type Observer interface {
 type Batch struct {
 	Role       Role
 	Hits       int           // hits in the batch
-	QueuedHits int           // hits that stayed in the queue when the batch was sent
+	QueuedHits int           // hits that stayed in the queue when a worker took the batch
 	Wait       time.Duration // time from the first Take with a hit in the batch until rls sent the batch
 	Duration   time.Duration // time until the answer of Redis
 	Err        error         // nil if Redis has executed the batch
@@ -40,18 +40,18 @@ type noObserver struct{}
 func (noObserver) BatchDone(Batch)        {}
 func (noObserver) Failed(Role, ErrorKind) {}
 
-// batch sends hits of many calls to Redis in one step. It belongs to one worker and reuses its memory.
+// batch sends hits of many requests to Redis in one step. It belongs to one worker and reuses its memory.
 type batch struct {
 	queue      *partitionQueue
 	hits       []*pendingHit
-	queuedHits int       // see Batch.QueuedHits
+	queuedHits int       // the hits that stayed in the queue
 	firstStart time.Time // the earliest start of a Take that has hits in the batch
 
-	deadline       time.Time // the latest deadline of the calls
+	deadline       time.Time // the latest deadline of the requests
 	answerDeadline time.Time // when the batch stops waiting for Redis; later than deadline if the batch waits for a late answer
 	lateWatch      lateWatch // starts another worker if the answer is late
 
-	now                 int64         // microseconds since 1970; the time of the hits, unless their request has a time
+	now                 int64         // the time of the hits in microseconds since 1970; a request.now other than 0 takes its place
 	counters            counterSet    // the counters of all hits
 	scriptHits          []*pendingHit // the hits that the script decides
 	script              scriptCall
@@ -60,50 +60,50 @@ type batch struct {
 	mustSendScript      bool // Redis needs the text of the script
 	hasGroups           bool // some hits are all-or-none
 	mayRefund           bool // some charges may be refunded; see pendingHit.mayBeRefunded
-	hasOneKey           bool // all hits have one key; rls sends each command alone, so that the client follows redirects
+	hasOneKey           bool // all hits have one key; rls sends each command alone, because the client follows redirects only then
 	commands            []goredis.Cmder
 	readMarkCommand     *goredis.StringCmd // reads the refundableMark; nil before the first use
 	batchError          error              // the first error that is not about a single key
-	replicasMissing     bool               // see Batch.ReplicasMissing
+	replicasMissing     bool               // too few Redis replicas have the charges
 	reportedKinds       uint32             // a bit for each ErrorKind that this attempt has passed to the Observer
 }
 
-// run sends the calls, and then answers and finishes them. It reports whether another worker has replaced the worker
-// of b.
-func (b *batch) run(ctx context.Context, calls []*call) (isReplaced bool) {
+// run sends the hits of the parts, and then answers and finishes the parts. It reports whether another worker has
+// replaced the worker of b.
+func (b *batch) run(ctx context.Context, parts []*requestPart) (isReplaced bool) {
 	start := time.Now()
-	b.collectHits(calls, start)
+	b.collectHits(parts, start)
 	if len(b.hits) > 0 {
 		isReplaced = b.sendWatched(ctx, start)
 	}
 	clear(b.hits)
-	for _, c := range calls {
-		c.finish()
+	for _, p := range parts {
+		p.finish()
 	}
 	return isReplaced
 }
 
-// collectHits sets the hits of the batch. It leaves out abandoned calls, calls after their sendDeadline, and large
-// calls that would take too long.
-func (b *batch) collectHits(calls []*call, now time.Time) {
+// collectHits sets the hits of the batch. It leaves out abandoned parts, and fails parts after their sendDeadline and
+// large parts that would take too long.
+func (b *batch) collectHits(parts []*requestPart, now time.Time) {
 	b.hits, b.deadline = b.hits[:0], time.Time{}
-	for _, c := range calls {
-		isTooLarge := len(c.hits) > maxSmallCallHits && now.Add(b.queue.pace.expectedTime(len(b.hits)+len(c.hits))).After(c.deadline)
+	for _, p := range parts {
+		isTooLarge := len(p.hits) > maxSmallPartHits && now.Add(b.queue.pace.expectedTime(len(b.hits)+len(p.hits))).After(p.deadline)
 		switch {
-		case now.After(c.sendDeadline) || isTooLarge:
-			c.fail(c.notSentError(nil))
+		case now.After(p.sendDeadline) || isTooLarge:
+			p.fail(p.notSentError(nil))
 			continue
-		case !c.stage.CompareAndSwap(stageQueued, stageSent): // the Take has abandoned the call
+		case !p.stage.CompareAndSwap(stageQueued, stageSent): // the Take has abandoned the part
 			continue
 		}
-		if len(b.hits) == 0 || c.start.Before(b.firstStart) {
-			b.firstStart = c.start
+		if len(b.hits) == 0 || p.start.Before(b.firstStart) {
+			b.firstStart = p.start
 		}
-		if c.deadline.After(b.deadline) {
-			b.deadline = c.deadline
+		if p.deadline.After(b.deadline) {
+			b.deadline = p.deadline
 		}
-		for i := range c.hits {
-			b.hits = append(b.hits, &c.hits[i])
+		for i := range p.hits {
+			b.hits = append(b.hits, &p.hits[i])
 		}
 	}
 }
@@ -134,10 +134,11 @@ func (b *batch) sendWatched(ctx context.Context, start time.Time) (isReplaced bo
 	return isReplaced
 }
 
-func forEachCall(hits []*pendingHit, f func([]*pendingHit)) {
+// forEachPart calls f with the hits of each requestPart. hits has the hits of a part one after the other.
+func forEachPart(hits []*pendingHit, f func([]*pendingHit)) {
 	for len(hits) > 0 {
 		n := 1
-		for n < len(hits) && hits[n].call == hits[0].call {
+		for n < len(hits) && hits[n].part == hits[0].part {
 			n++
 		}
 		f(hits[:n])
@@ -145,8 +146,8 @@ func forEachCall(hits []*pendingHit, f func([]*pendingHit)) {
 	}
 }
 
-// markCharged sets isCharged of the all-or-none hits of a call, unless a hit denies the group. A hit that renews its
-// hold charges nothing.
+// markCharged sets isCharged of the all-or-none hits of one requestPart, unless a hit denies the group. A hit that renews
+// a hold is not charged.
 func markCharged(hits []*pendingHit) {
 	for _, h := range hits {
 		if h.DeniesGroup(&h.answer.Result) {
@@ -161,9 +162,9 @@ func markCharged(hits []*pendingHit) {
 // Tracer receives each batch, right after the Observer. It is called by the workers of all queues at once and must
 // not block.
 type Tracer interface {
-	// BatchAnswered receives a batch that was sent at start. calls has the contexts of the Takes with hits in the
-	// batch. Some of these Takes may have returned already.
-	BatchAnswered(b Batch, start time.Time, calls []context.Context)
+	// BatchAnswered receives a batch that was sent at start. takeContexts has the contexts of the Takes with hits in
+	// the batch. Some of these Takes may have returned already.
+	BatchAnswered(b Batch, start time.Time, takeContexts []context.Context)
 }
 
 func (b *batch) sendToTracer(sentBatch Batch, start time.Time) {
@@ -171,17 +172,17 @@ func (b *batch) sendToTracer(sentBatch Batch, start time.Time) {
 	if t == nil {
 		return
 	}
-	var calls []context.Context
+	var takeContexts []context.Context
 	for i, h := range b.hits {
-		if h.call.ctx != nil && (i == 0 || h.call != b.hits[i-1].call) {
-			calls = append(calls, h.call.ctx)
+		if h.part.ctx != nil && (i == 0 || h.part != b.hits[i-1].part) {
+			takeContexts = append(takeContexts, h.part.ctx)
 		}
 	}
-	t.BatchAnswered(sentBatch, start, calls)
+	t.BatchAnswered(sentBatch, start, takeContexts)
 }
 
 // lateWatch watches the batch of a worker. If the batch has no answer at its deadline, the worker waits for the late
-// answer, and another worker takes its place.
+// answer, and another worker sends the next batches.
 type lateWatch struct {
 	timer *time.Timer
 	state *atomic.Int32 // the state of the batch in flight
@@ -194,8 +195,8 @@ const (
 	batchLate // another worker has replaced the worker of the batch
 )
 
-// start begins to watch a batch. If too many batches could become late, start returns false. Then the batch must not
-// wait longer than until its deadline.
+// start begins to watch a batch. It returns false if too many batches are watched already, because each late batch keeps
+// a connection. Then the batch must stop waiting at its deadline.
 func (l *lateWatch) start(ctx context.Context, q *partitionQueue, deadline time.Time) bool {
 	if r := q.instance; r.lateBatches.Add(1) > r.maxLateBatches {
 		r.lateBatches.Add(-1)

@@ -37,7 +37,7 @@ type Level string
 
 // The levels of a Finding.
 const (
-	LevelProblem Level = "problem" // rls can't count, or not all of the time
+	LevelProblem Level = "problem" // rls can't count, or can't count all of the time
 	LevelWarning Level = "warning" // rls counts, but may lose counters or decide late
 	LevelNote    Level = "note"    // a choice that operators should know
 )
@@ -46,7 +46,7 @@ const (
 type Finding struct {
 	Role    Role
 	Address string // the address of the server, without secrets
-	Check   string // one of Checks
+	Check   string // the check with this Finding; one of Checks
 	Level   Level
 	Text    string // a sentence in lower case without a full stop
 	Advice  string // how to repair the cause, or ""
@@ -60,8 +60,8 @@ const (
 // checkKey is the end of the keys that Limiter.Check writes.
 const checkKey = "rls:check"
 
-// Check examines each server of each Redis: the rights of the user, the settings and the state. It writes two keys only,
-// and deletes these keys.
+// Check examines each server of each Redis: the rights of the user, the settings and the state. It writes two keys, and
+// deletes them.
 func (l *Limiter) Check(ctx context.Context) []Finding {
 	var findings []Finding
 	l.MeasureRoundTrip(ctx)
@@ -78,6 +78,7 @@ func (l *Limiter) Check(ctx context.Context) []Finding {
 	return findings
 }
 
+// partitionServer is a server with the keyspace of one of its partitions.
 type partitionServer struct {
 	*server
 	keyspace keyspace
@@ -103,6 +104,7 @@ func (r *redisInstance) addressOf(s *server) string {
 	return r.name
 }
 
+// setServer sets the Redis and the address of each finding, and returns the findings.
 func (r *redisInstance) setServer(address string, findings ...Finding) []Finding {
 	for i := range findings {
 		findings[i].Role, findings[i].Address = r.role, address
@@ -130,6 +132,7 @@ func AdviceFor(err error) string {
 	return cmp.Or(adviceByKind[KindOf(err)], "check that Redis runs, and that REDIS_URL has its address")
 }
 
+// serverCheck examines one server, and collects the findings.
 type serverCheck struct {
 	options  *Options
 	timeout  time.Duration
@@ -177,7 +180,7 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 		c.findings = append(c.findings, f)
 	}
 	if err := replies["ping"].Err(); err != nil && KindOf(err) != KindNoPerm {
-		return append(c.findings, connectionFinding(err)) // for example NOAUTH or LOADING
+		return append(c.findings, connectionFinding(err)) // Redis answers commands with an error, such as NOAUTH or LOADING
 	}
 	c.checkWrite(replies["set"].Err())
 	c.checkClock()
@@ -187,7 +190,7 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 	return c.findings
 }
 
-// expireKeys sets the time to live of the keys of the check with EXPIRE. It reports whether the user has this right.
+// expireKeys sets the time to live of the keys of the check. It reports whether the user has the right to run EXPIRE.
 func (c *serverCheck) expireKeys(ctx context.Context) bool {
 	var commands []goredis.Cmder
 	for _, layout := range []string{layoutState, layoutCount} {
@@ -197,7 +200,7 @@ func (c *serverCheck) expireKeys(ctx context.Context) bool {
 	return commands[0].Err() == nil
 }
 
-// names returns the names for the harmless runs of rights. The key of the check has this layout.
+// names returns the names for the harmless runs of rights; see runName. The name of the key has this layout.
 func (c *serverCheck) names(layout string) map[string]runName {
 	start, prefix := string(c.keyspace)+layout, c.options.KeyPrefix
 	pattern := start + "*"
@@ -212,6 +215,7 @@ func (c *serverCheck) names(layout string) map[string]runName {
 	}
 }
 
+// subscribe subscribes to the channel on a connection of its own, and returns the error of Redis.
 func (c *serverCheck) subscribe(ctx context.Context, channel string) error {
 	subscription := c.server.node.Subscribe(ctx)
 	defer func() { _ = subscription.Close() }()
@@ -273,7 +277,7 @@ func (c *serverCheck) checkCoverage(ctx context.Context) {
 	}
 }
 
-// infoOf returns the fields of INFO. If the user may not run INFO, infoOf takes some of the fields from HELLO.
+// infoOf returns the fields of INFO. If the user has no right to run INFO, infoOf takes some of the fields from HELLO.
 func infoOf(hello, info *goredis.Cmd) map[string]string {
 	fields := map[string]string{}
 	if pairs, err := hello.Slice(); err == nil {

@@ -24,7 +24,7 @@ import (
 // ownKeys has the first rules of a user with the prefix myprefix:.
 const ownKeys = "resetkeys ~myprefix:* resetchannels -@all"
 
-// rulesFor returns the ACL rules for the rights of these uses.
+// rulesFor returns the ACL rules for the rights that these uses need, such as " +get +set".
 func rulesFor(uses ...redis.RightUse) string {
 	var rules strings.Builder
 	for _, r := range redis.Rights() {
@@ -85,14 +85,14 @@ func textBetween(t *testing.T, text, start, end string) string {
 	return text
 }
 
-// problems returns the findings without notes.
-func problems(t *testing.T, l *redis.Limiter) (found []redis.Finding) {
+// problems returns the findings of Check that are more serious than a note.
+func problems(t *testing.T, l *redis.Limiter) (findings []redis.Finding) {
 	for _, f := range l.Check(t.Context()) {
 		if f.Level != redis.LevelNote {
-			found = append(found, f)
+			findings = append(findings, f)
 		}
 	}
-	return found
+	return findings
 }
 
 func TestCheckNamesEachMissingRight(t *testing.T) {

@@ -19,7 +19,7 @@ const (
 	maxConnections = 4 // the most connections of a client of Connect to a node
 )
 
-// Connect returns a client of s that does not count. The client is for few commands, and may run a command twice.
+// Connect returns a client of s that does not count hits. The client is for few commands, and may run a command twice.
 // timeout bounds each attempt, and is at least 1 ms. name describes s in logs. name and err hold no secrets.
 func Connect(s Server, timeout time.Duration) (client goredis.UniversalClient, name string, err error) {
 	a, err := parse(s)
@@ -51,8 +51,8 @@ func (a address) options(timeout time.Duration, poolSize int) *goredis.Universal
 // that logged in with a token 12 hours ago.
 const maxLoginAge = 11 * time.Hour
 
-// newLoginReader returns a function that reads the login in file, which overrides urlLogin. If the function can't read
-// the file, it returns the last login.
+// newLoginReader returns a function that reads the login in file. The login in file overrides urlLogin. If the function
+// can't read the file, it returns the last login that it has read.
 func newLoginReader(file string, urlLogin login) func(context.Context) (user, password string, err error) {
 	var lastLogin atomic.Pointer[login]
 	return func(context.Context) (user, password string, err error) {
@@ -93,8 +93,8 @@ func ReadAuthFile(path string) (string, error) {
 const maxDefaultConnections = 64
 
 // connectionsAndBatches returns the number of connections to a node, and the number of batches of a partition that can
-// be in flight. Each batch has a connection, even if one node has all partitions. So hits wait in the queue only. A
-// wait for a connection would look like a failure of Redis.
+// be in flight. Each batch gets a connection at once, even if one node has all partitions. A wait for a connection would
+// look like a failure of Redis.
 func (a address) connectionsAndBatches(o Options) (connections, batches int) {
 	partitions := 1
 	if a.kind == Cluster {

@@ -16,20 +16,20 @@ import (
 // serverClock estimates the clock of a Redis server. It adds an offset to the time since the start of this process, so
 // changes of this machine's clock have no effect.
 //
-// A measurement is a TIME command. The server reads its clock between the start and the end of the command. The
-// estimated offset is the middle of the shortest of the last measurements.
+// A measurement sends a TIME command. The server reads its clock between the start and the end of the command, so the
+// offset lies in a range. The estimate is the middle of the shortest range of the last measurements.
 type serverClock struct {
-	offset      atomic.Int64 // what must be added to the time since processStart, in microseconds
+	offset      atomic.Int64 // clock of the server - time since processStart, in microseconds
 	measureTime atomic.Int64 // time of the last measurement, in microseconds since processStart, or 0
 
 	mu           sync.Mutex    // guards the field below
-	measurements []measurement // the newest first
+	measurements []measurement // the newest measurement comes first
 }
 
-// measurement is a range that contains the offset. Both numbers are in microseconds.
+// measurement is the range of the possible offsets. Both numbers are in microseconds.
 type measurement struct{ minOffset, maxOffset int64 }
 
-// Times are in microseconds.
+// The constants of a serverClock. Times are in microseconds.
 const (
 	maxMeasurements = 8                    // the number of measurements that are kept
 	measureInterval = 2 * microsPerSecond  // the pause between two measurements of a busy clock
@@ -45,10 +45,12 @@ func microsSinceProcessStart() int64 { return time.Since(processStart).Microseco
 // now returns the time of the server in microseconds since 1970.
 func (c *serverClock) now() int64 { return microsSinceProcessStart() + c.offset.Load() }
 
+// isDue reports whether the next batch should measure the clock.
 func (c *serverClock) isDue() bool {
 	return microsSinceProcessStart()-c.measureTime.Load() >= measureInterval
 }
 
+// isUsable reports whether the last measurement is new enough for now.
 func (c *serverClock) isUsable() bool {
 	measureTime := c.measureTime.Load()
 	return measureTime != 0 && microsSinceProcessStart()-measureTime < maxClockAge
@@ -74,8 +76,8 @@ func (c *serverClock) add(start, end, serverMicros int64) {
 	c.measureTime.Store(end)
 }
 
-// addReply adds the measurement of a TIME command that was sent at start. If the user of Redis may not run TIME, the
-// clock of this machine counts, as in envoyproxy/ratelimit.
+// addReply adds the measurement of a TIME command that was sent at start. If the user of Redis has no right to run TIME,
+// addReply uses the clock of this machine, as envoyproxy/ratelimit does.
 func (c *serverClock) addReply(start int64, cmd *goredis.Cmd) error {
 	now, err := microsOf(cmd)
 	if KindOf(err) == KindNoPerm {
@@ -115,7 +117,7 @@ func microsOf(cmd *goredis.Cmd) (int64, error) {
 const (
 	defaultTimeout = 50 * time.Millisecond  // the default of Options.Timeout, and the least timeout of AutoTimeout
 	maxAutoTimeout = 500 * time.Millisecond // the largest timeout of AutoTimeout
-	tripsInTimeout = 3                      // one for the earlier batch, one for the batch of the hit, one for a redirect
+	tripsInTimeout = 3                      // a hit can wait for one trip of the previous batch, one of its own batch, and one of a redirect
 )
 
 // neededTimeout returns the least timeout for this round trip, in steps of 10 ms.
@@ -124,8 +126,8 @@ func neededTimeout(roundTrip time.Duration) time.Duration {
 	return max((tripsInTimeout*roundTrip + step - 1).Truncate(step), step)
 }
 
-// isTooShort reports whether timeout is shorter than two round trips. A hit can wait for the batch before the batch of
-// the hit.
+// isTooShort reports whether timeout is shorter than two round trips, because a hit can wait for the previous batch
+// first.
 func isTooShort(timeout, roundTrip time.Duration) bool { return timeout < 2*roundTrip }
 
 // Timeout returns the budget of a Take.
@@ -137,7 +139,8 @@ func (l *Limiter) Timeout() time.Duration {
 }
 
 // adaptTimeout sets the timeout of AutoTimeout after a measurement of c. It reports whether the timeout is still too
-// short for this measurement. If so, the next batch measures c again, until c has forgotten the shorter measurements.
+// short for this measurement, because older measurements were shorter. If so, the next batch measures c again, until c
+// has forgotten the older measurements.
 func (l *Limiter) adaptTimeout(c *serverClock) (stillTooShort bool) {
 	if !l.options.AutoTimeout {
 		return false
@@ -152,7 +155,8 @@ func (l *Limiter) adaptTimeout(c *serverClock) (stillTooShort bool) {
 }
 
 // fitTimeout makes the timeout of AutoTimeout long enough for the server of q, if a probe of q took longer than the
-// timeout. It measures the round trip until a measurement fits the timeout, or until no old measurement is left.
+// timeout. It measures the round trip until a measurement fits the timeout, or until it has replaced all old
+// measurements.
 func (l *Limiter) fitTimeout(ctx context.Context, q *partitionQueue, probeTime time.Duration) {
 	if !l.options.AutoTimeout || probeTime <= l.Timeout() {
 		return
@@ -175,6 +179,7 @@ func (l *Limiter) RoundTrip() time.Duration {
 	return slowestTrip
 }
 
+// roundTrip implements client.
 func (s *servers) roundTrip() time.Duration {
 	if s.single != nil {
 		return s.single.clock.roundTrip()
@@ -197,7 +202,7 @@ func (c *serverClock) roundTrip() time.Duration {
 	return shortestTrip
 }
 
-// roundTrips returns the lengths of the shortest and of the newest measurement, or 0 if there is none.
+// roundTrips returns the lengths of the shortest and of the newest measurement, or 0 before the first measurement.
 func (c *serverClock) roundTrips() (shortestTrip, newestTrip time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -207,6 +212,7 @@ func (c *serverClock) roundTrips() (shortestTrip, newestTrip time.Duration) {
 	return c.shortest().length(), c.measurements[0].length()
 }
 
+// length returns the duration of the TIME command: one round trip.
 func (m measurement) length() time.Duration {
 	return time.Duration(m.maxOffset-m.minOffset) * time.Microsecond
 }

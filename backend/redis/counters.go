@@ -16,23 +16,24 @@ import (
 // batchCounter is a counter in Redis, with the hits of a batch on this counter. With fixed_window, each window has its
 // own counter.
 type batchCounter struct {
-	name       []byte // the key in Redis, in the memory of a call
+	name       []byte // the key in Redis, in the memory of requestPart.names
 	hash       uint64 // the hash of name in keysWithTTL
 	ttl        int64  // time to live of a new key, in milliseconds
 	hits       []*pendingHit
 	n          int64 // the sum of N of the hits
-	usesScript bool  // the script decides all hits, because it must decide one of them
-	isDone     bool  // no plain command must be sent any more
+	usesScript bool  // the script decides all hits of the counter, because it must decide one of them
+	isDone     bool  // the counter needs no further plain commands
 	commands   plainCommands
 }
 
-// counterSet has the windowCounters of a batch. It reuses its memory.
+// counterSet has the counters of a batch. It reuses its memory.
 type counterSet struct {
-	list      []*batchCounter // all counters; the capacity has further counters for reuse
+	list      []*batchCounter // all counters; the elements beyond the length are for reuse
 	byHit     []*batchCounter // the counter of each hit, in the order of the hits
-	hashTable []int32         // a hash table of places in list, from 1
+	hashTable []int32         // the places of the counters in list, from 1; the hash of a name chooses the index; 0 is a free element
 }
 
+// reset removes all counters, and makes space for the counters of n hits.
 func (s *counterSet) reset(n int) {
 	clear(s.byHit)
 	for _, c := range s.list {
@@ -78,13 +79,13 @@ func (s *counterSet) find(name []byte, hash uint64) *batchCounter {
 	return c
 }
 
-// needsScript reports whether the script must decide h: the counter is more than a number, or h is a refund, which must
-// not lower the count below 0, or h is charged only if it is admitted.
+// needsScript reports whether the script must decide h, because plain commands can't: the counter is more than a number,
+// or h is a refund, which must not lower the count below 0, or h is charged only if it is admitted.
 func needsScript(h *pendingHit) bool {
 	return !h.hasWindow() || h.N < 0 || h.N > 0 && (h.InGroup() || !h.Limit.ChargeDenied)
 }
 
-// divideHits finds the counter of each hit. It chooses which hits the script decides. Plain commands decide all others.
+// divideHits finds the counter of each hit, and sets scriptHits. Plain commands decide all other hits.
 func (b *batch) divideHits() {
 	s := &b.counters
 	s.reset(len(b.hits))
@@ -93,7 +94,7 @@ func (b *batch) divideHits() {
 		b.hasGroups = b.hasGroups || h.InGroup()
 		b.mayRefund = b.mayRefund || h.mayBeRefunded()
 		if h.hasWindow() {
-			h.setWindow(cmp.Or(h.call.now, b.now))
+			h.setWindow(cmp.Or(h.part.now, b.now))
 		}
 		name := h.counterName()
 		c := s.find(name, b.queue.keysWithTTL.hash(name))
@@ -132,8 +133,8 @@ func (b *batch) hitsWithoutAnswer() (hits []*pendingHit) {
 //	INCRBY name n          for several hits
 //	GET name               if all hits are peeks
 //
-// If the user of Redis has the rights for envoyproxy/ratelimit only, INCRBY name 0 takes the place of GET, and
-// EXPIRE name seconds, after the charge, takes the place of SET.
+// If the user of Redis may run only the commands of envoyproxy/ratelimit, INCRBY name 0 takes the place of GET, and
+// EXPIRE name seconds, which follows the charge, takes the place of SET.
 //
 // SET comes first, so the key has a time to live even if this process dies between SET and INCRBY. The commands point
 // to name, n and ttl, so each batch can reuse the commands.
@@ -164,10 +165,10 @@ func (noRetryStatus) NoRetry() bool { return true }
 func (noRetryInt) NoRetry() bool    { return true }
 func (noRetryString) NoRetry() bool { return true }
 
-// encode appends the commands of c to commands. The next encode changes them. hasTTL means that this process knows that
-// the key has a time to live. encode prefers INCR to INCRBY, because INCR costs Redis less.
-func (c *batchCounter) encode(commands []goredis.Cmder, hasTTL bool, r *redisInstance) []goredis.Cmder {
-	p, maySet := &c.commands, !r.isSetForbidden.Load()
+// encode appends the commands of c to commands. The next encode of c changes the same commands. hasTTL means that this
+// process knows that the key has a time to live. encode prefers INCR to INCRBY, because INCR costs Redis less.
+func (c *batchCounter) encode(commands []goredis.Cmder, hasTTL bool, instance *redisInstance) []goredis.Cmder {
+	p, maySet := &c.commands, !instance.isSetForbidden.Load()
 	if p.add.IntCmd == nil {
 		ctx := context.Background()
 		p.set = noRetryStatus{goredis.NewStatusCmd(ctx, "SET", &p.name, "0", "PX", &p.ttl, "NX")}
@@ -188,7 +189,7 @@ func (c *batchCounter) encode(commands []goredis.Cmder, hasTTL bool, r *redisIns
 		commands = append(commands, p.set)
 	}
 	p.lastCharge = p.add
-	if c.n == 1 && maySet && !r.isIncrForbidden.Load() {
+	if c.n == 1 && maySet && !instance.isIncrForbidden.Load() {
 		p.lastCharge = p.increment
 	}
 	p.lastCharge.SetErr(nil)
@@ -221,17 +222,17 @@ func (c *batchCounter) decode() (count int64, hasTTL bool, err error) {
 	return count, count != 0, nil // a key with a count of 0 may be new
 }
 
-// adaptTo records in r which of the last commands the user of Redis may not run. err is the error of these commands.
-// adaptTo reports whether Redis charged nothing, and other commands can take the place of these commands.
-func (c *batchCounter) adaptTo(r *redisInstance, err error) bool {
+// adaptTo records in instance which of the last commands the user of Redis has no right to run. err is the error of these
+// commands. adaptTo reports whether Redis charged nothing, so that the next attempt can use other commands.
+func (c *batchCounter) adaptTo(instance *redisInstance, err error) bool {
 	p := &c.commands
 	isForbidden := isNoPerm(err)
 	if p.ttlCommand == p.set && isNoPerm(p.set.Err()) || p.isPeek && isForbidden {
-		r.isSetForbidden.Store(true)
+		instance.isSetForbidden.Store(true)
 	}
 	usesIncr := c.n == 1 && !p.isPeek && p.lastCharge == p.increment
 	if usesIncr && isForbidden {
-		r.isIncrForbidden.Store(true)
+		instance.isIncrForbidden.Store(true)
 	}
 	return isForbidden && (p.isPeek || usesIncr)
 }

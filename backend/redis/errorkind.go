@@ -25,15 +25,15 @@ const (
 	KindReset                 // connection broken
 	KindUnreachable           // no address, or no route to it
 	KindTLS                   // no secure connection
-	KindAuth                  // wrong user or password
-	KindNoPerm                // user has no right for a command or key
-	KindCluster               // hash slots that are moved, or have no master
+	KindAuth                  // wrong user or wrong password
+	KindNoPerm                // the user has no right for a command or a key
+	KindCluster               // a hash slot is being moved, or has no master
 	KindLoading               // Redis reads its data, or has no link to its master
-	KindReadOnly              // a Redis replica, which can't write
+	KindReadOnly              // the server is a replica, which rejects writes
 	KindOOM                   // out of memory
-	KindNoScript              // script unknown; rls sends the text of the script
+	KindNoScript              // Redis does not have the script; rls sends the text
 	KindWrongType             // the key has a value of another type
-	KindProtocol              // reply that can't be read
+	KindProtocol              // a reply that rls can't read
 )
 
 var errorKinds = [...]string{
@@ -85,10 +85,10 @@ func KindOf(err error) ErrorKind {
 	return KindOther
 }
 
-// isNoPerm reports whether err says that the user may not run a command, or may not use a key.
+// isNoPerm reports whether err says that the user has no right to run a command, or to use a key.
 func isNoPerm(err error) bool { return err != nil && err != goredis.Nil && KindOf(err) == KindNoPerm } //nolint:errorlint // faster; the error of a reply is never wrapped
 
-// isAboutKey reports whether err says that the user may not use a key or a channel. err must satisfy isNoPerm.
+// isAboutKey reports whether err says that the user has no right to use a key or a channel. err must satisfy isNoPerm.
 func isAboutKey(err error) bool { return strings.Contains(err.Error(), "access") }
 
 // replyOutcome is what a reply means for the hits of its command.
@@ -101,7 +101,7 @@ const (
 	outcomeRedirect                   // another server has the key
 	outcomeTryLater                   // Redis can't execute the command now, but may execute it in a moment
 	outcomeBadKey                     // Redis can't use the key of the command
-	outcomeFailed                     // Redis executes no command like this
+	outcomeFailed                     // Redis refuses the command, and would refuse it again
 )
 
 func outcomeOf(err error) replyOutcome {
@@ -123,7 +123,8 @@ func outcomeOf(err error) replyOutcome {
 	return outcomeFailed
 }
 
-// errorCode returns the code of an error with which Redis refused a command, or "" if Redis may have executed it.
+// errorCode returns the first word of an error with which Redis refused a command, such as "WRONGTYPE". It returns "" if
+// Redis may have executed the command.
 func errorCode(err error) string {
 	var reply goredis.Error
 	if !errors.As(err, &reply) {

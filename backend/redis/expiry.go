@@ -14,27 +14,28 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
+// minWindowMargin is the least windowMargin.
 const minWindowMargin = 10 * time.Second
 
-// windowMargin returns how long a key lives after its window, at least. During this time, a replica with a wrong
+// windowMargin returns the least time for which a key lives after its window. During this time, a replica with a wrong
 // estimate of the clock of Redis can still charge the old window.
 func (o *Options) windowMargin() time.Duration { return max(minWindowMargin, 2*o.Timeout) }
 
-// windowTTL returns the time to live of the key of a window, in milliseconds. The limit is l, and the window ends in untilEnd
+// windowTTL returns the time to live of the key of a window of l, in milliseconds. The window ends in untilEnd
 // microseconds. Windows shorter than a second get no jitter, because jitter would keep too many of their keys.
 func (o *Options) windowTTL(l *limit.Limit, untilEnd int64) int64 {
 	ttl := (untilEnd+999)/1000 + o.windowMargin().Milliseconds()
 	if l.Period() >= microsPerSecond {
-		ttl += o.randomJitter()
+		ttl += o.randomJitterMillis()
 	}
 	return ttl
 }
 
-// randomJitter returns a random part of Jitter, in milliseconds.
-func (o *Options) randomJitter() int64 { return rand.Int64N(o.Jitter.Milliseconds() + 1) }
+// randomJitterMillis returns a random time from 0 to Jitter, in milliseconds.
+func (o *Options) randomJitterMillis() int64 { return rand.Int64N(o.Jitter.Milliseconds() + 1) }
 
-// setTTL sends commands that set the time to live of new keys. These keys were charged without SET, because this process
-// remembered a time to live, but Redis has lost the key.
+// setTTL sends commands that set the time to live of new keys. The batch has charged these keys without a SET, because
+// ttlTable had them, but Redis has lost the old keys.
 func (b *batch) setTTL(ctx context.Context, s *server, commands []goredis.Cmder) {
 	if len(commands) > 0 {
 		s.execute(ctx, commands)
@@ -52,12 +53,12 @@ func (r *redisInstance) newTTLCommand(name string, ttl int64) goredis.Cmder {
 
 func ttlSeconds(ttl int64) int64 { return (ttl + 999) / 1000 }
 
-// ttlTable remembers the hashes of keys that have a time to live in Redis, so that their charges don't set it again.
-// A full bucket forgets one of its keys. If a second key has the same hash, its first count is 0, so the batch sets its
-// time to live all the same.
+// ttlTable remembers the hashes of keys that have a time to live in Redis. Charges of these keys don't set the time to
+// live again. A full bucket forgets one of its keys. If two keys have the same hash, the second key seems to have a
+// time to live. But its count before the first charge is 0, so the batch sets its time to live all the same (setTTL).
 type ttlTable struct {
 	seed    maphash.Seed
-	buckets []ttlBucket // the number is a power of two
+	buckets []ttlBucket // the length is a power of two
 }
 
 // ttlBucket has the size of a cache line.
@@ -103,13 +104,13 @@ func (t *ttlTable) add(hash uint64) {
 	bucket[rand.IntN(len(bucket))].Store(hash)
 }
 
-// keysWithoutTTL has commands for keys that may lack a time to live: Redis lost the key after SET, or Redis did not
-// answer a charge, and may execute the charge after the key has expired. Each command sets the time to live of a key.
-// The next batches send the command until Redis executes it.
+// keysWithoutTTL has commands for keys that may lack a time to live. A key lacks it if Redis lost the key after SET, or
+// if Redis executes an unanswered charge after the key has expired. Each command sets the time to live of a key. The
+// next batches send the command until Redis executes it.
 type keysWithoutTTL struct {
 	mu             sync.Mutex // guards the fields below
 	commands       []goredis.Cmder
-	sendAfter      time.Time // no command is sent earlier
+	sendAfter      time.Time // before this time, no command is sent
 	lastUnanswered time.Time // when a command was last added after an unanswered charge
 }
 
@@ -119,7 +120,7 @@ const (
 	resendPause       = 250 * time.Millisecond // the pause before rls sends the commands again
 )
 
-// addUnanswered adds the command for a key whose charge was sent and not answered.
+// addUnanswered adds the command for a key after a charge that Redis did not answer.
 func (k *keysWithoutTTL) addUnanswered(command goredis.Cmder) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -22,19 +22,19 @@ func TestScriptFlushUnderLoadChargesOnce(t *testing.T) {
 	s := redistest.Start(t)
 	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout}), perDay(t, 1_000_000_000)
 	client := s.Client(t)
-	load, plain := startLoad(l, lim, 16, 10), startLoad(l, newPlainLimit(t, 1_000_000_000), 4, 10)
-	defer load.stop()
-	defer plain.stop()
-	polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > 0 })
+	scriptLoad, plainLoad := startLoad(l, lim, 16, 10), startLoad(l, newPlainLimit(t, 1_000_000_000), 4, 10)
+	defer scriptLoad.stop()
+	defer plainLoad.stop()
+	polltest.Until(t, testTimeout, func() bool { return scriptLoad.admitted.Load() > 0 })
 	for range 50 {
 		require.NoError(t, client.ScriptFlush(t.Context()).Err())
 		time.Sleep(5 * time.Millisecond)
 	}
-	load.stop()
-	plain.stop()
-	load.requireNoErrors(t)
-	plain.requireNoErrors(t)
-	assert.Equal(t, load.admitted.Load()+plain.admitted.Load(), totalSpent(t, l, lim, 10), "both count on the same counters")
+	scriptLoad.stop()
+	plainLoad.stop()
+	scriptLoad.requireNoErrors(t)
+	plainLoad.requireNoErrors(t)
+	assert.Equal(t, scriptLoad.admitted.Load()+plainLoad.admitted.Load(), totalSpent(t, l, lim, 10), "both loads charge the same counters")
 }
 
 // slack is the time that a busy machine may add to a timeout.
@@ -76,7 +76,7 @@ func TestFrozenRedisFailsHitsWithinBudgetAndRecovers(t *testing.T) {
 	load := startLoad(l, lim, 32, 10)
 	defer load.stop()
 	time.Sleep(400 * time.Millisecond)
-	assert.Less(t, runtime.NumGoroutine(), goroutinesBefore+32+20, "no goroutines pile up")
+	assert.Less(t, runtime.NumGoroutine(), goroutinesBefore+32+20, "the number of goroutines does not grow with the hits")
 	polltest.Until(t, testTimeout, func() bool { return load.failed.Load() > 0 })
 	load.stop()
 	assert.Zero(t, load.admitted.Load())

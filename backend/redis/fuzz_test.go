@@ -95,12 +95,12 @@ func FuzzForeignValues(f *testing.F) {
 			r.add(l.queues[0], i, &backend.Hit{Key: []byte(key), Limit: plainLimit}, 0)
 		}
 		for i := range names {
-			h := &r.calls[0].hits[i]
+			h := &r.parts[0].hits[i]
 			h.setWindow(r.now)
 			b.hits = append(b.hits, h)
 		}
 		require.NoError(t, b.send(t.Context()), "the values concern one key each")
-		for i, h := range r.calls[0].hits {
+		for i, h := range r.parts[0].hits {
 			a := h.answer
 			count, err := strconv.ParseInt(values[i], 10, 64)
 			if err != nil {

@@ -22,16 +22,16 @@ type redisInstance struct {
 	role              Role
 	openedConnections atomic.Int64 // connections that were ever opened
 	client            client
-	firstShard        int
+	firstShard        int // the number of its first shard; its other shards follow
 	partitions        int
 
-	inflightBatches int // batches of each partition in flight; at most MaxInflightBatches
+	inflightBatches int // the most batches of each partition in flight
 
-	isIncrForbidden atomic.Bool // the user may not run INCR
-	isSetForbidden  atomic.Bool // the user may not run SET or GET, so INCRBY and EXPIRE take their place
+	isIncrForbidden atomic.Bool // the user has no right to run INCR
+	isSetForbidden  atomic.Bool // the user has no right to run SET or GET, so rls sends INCRBY and EXPIRE instead
 
-	lateBatches    atomic.Int64 // batches that may wait for a late answer
-	maxLateBatches int64        // the other connections are enough for all workers
+	lateBatches    atomic.Int64 // the batches in flight that wait even for a late answer
+	maxLateBatches int64        // the bound of lateBatches; it leaves a connection for each worker
 }
 
 func (l *Limiter) addInstance(ctx context.Context, s Server) error {
@@ -59,8 +59,8 @@ func (l *Limiter) addInstance(ctx context.Context, s Server) error {
 	return nil
 }
 
-// Shards returns the number of shards. A shard is a set of counters that fail together:
-// a partition of the main Redis, or of the Redis for limits per second.
+// Shards returns the number of shards. A shard is a set of counters that fail together: a partition of the main Redis,
+// or a partition of the Redis for limits per second.
 func (l *Limiter) Shards() int { return len(l.queues) }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -77,7 +77,7 @@ func (l *Limiter) ShardOf(h *backend.Hit) int {
 	return instance.firstShard + int(crc32.Checksum(h.Key, castagnoli)%uint32(instance.partitions))
 }
 
-// Counter returns the Redis that has the counter of h, and the current key of the counter.
+// Counter returns the name of the Redis that has the counter of h, and the current key of the counter in this Redis.
 func (l *Limiter) Counter(h *backend.Hit) (server, key string) {
 	q := l.queues[l.ShardOf(h)]
 	return q.instance.name, string(q.keyspace.appendCounter(nil, h, time.Now()))
@@ -108,15 +108,15 @@ func (l *Limiter) ShardName(shard int) (role Role, partition int) {
 type PoolStats struct {
 	Role        Role
 	Connections int // open connections
-	Idle        int // connections without a command
+	Idle        int // open connections that no command uses
 
 	Opened   int64         // connections that were ever opened
 	Waits    int64         // commands that had to wait for a connection
 	WaitTime time.Duration // the total time of the Waits
 	Timeouts int64         // commands that got no connection in time
 
-	RoundTrip time.Duration // see Limiter.RoundTrip, for this Redis
-	Budget    time.Duration // see Limiter.Timeout
+	RoundTrip time.Duration // the time of a round trip to the slowest server of this Redis
+	Budget    time.Duration // the budget of a Take
 }
 
 // PoolStats returns the statistics of each Redis.
@@ -141,16 +141,16 @@ func (l *Limiter) QueuedHits(shard int) int {
 	return q.hitCount
 }
 
-// probes has the hit with which this process probes the shards. Each shard has a counter for the hit. The count only falls
-// if Redis loses the counter, or when the day ends.
+// probes has the hit with which this process probes the shards. Each shard has a counter for the hit. The count becomes
+// smaller only if Redis loses the counter, or when the day ends.
 type probes struct {
 	hit    backend.Hit
 	shards []probedShard
 }
 
 type probedShard struct {
-	count  atomic.Int64 // the count after the last successful probe; 0 before the first
-	isKept atomic.Bool  // see Limiter.KeepsCounters
+	count  atomic.Int64 // the count after the last successful probe; 0 before the first probe
+	isKept atomic.Bool  // the last two successful probes prove that the shard has kept its counters
 }
 
 func newProbes(shards int) *probes {
@@ -166,7 +166,7 @@ func newProbes(shards int) *probes {
 	}
 }
 
-// maxProbeTime bounds the time of a probe. Otherwise a Redis that hangs would keep calls in the queue.
+// maxProbeTime bounds the time of a probe. Otherwise a Redis that does not answer would keep many hits in the queue.
 const maxProbeTime = time.Second
 
 // Probe charges the counter of the probes in a shard. It returns nil if Redis answers within the timeout and within a
@@ -180,7 +180,7 @@ func (l *Limiter) Probe(ctx context.Context, shard int) error {
 		r.abandon(l)
 		return err
 	}
-	result := r.calls[0].hits[0].answer.Result
+	result := r.parts[0].hits[0].answer.Result
 	l.recycle(r)
 	if result.Err == nil {
 		s := &l.probes.shards[shard]

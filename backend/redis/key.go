@@ -16,6 +16,7 @@ const (
 	layoutCount = "v2:" // the count of one window, a whole number
 )
 
+// maxKey is the largest length of the name of a counter, in bytes.
 const maxKey = 200
 
 // maxWindowName is the length of the longest name of a window: an @ and a number of seconds. A number of milliseconds
@@ -33,15 +34,15 @@ var hashLen = base64.RawURLEncoding.EncodedLen(sha256.Size)
 // only letters and digits, and the tag determines whether a window follows.
 type keyspace string
 
-// refundableMark returns a key that Redis has while charges in the partition may be refunded (refundTime). A batch sets
-// the mark before such charges. Another batch reads the mark after plain commands: without the mark, the denials of
-// these commands can't end early. No limit has the tag "rls", so no counter has the name of the mark.
+// refundableMark returns the name of a key, the mark. The mark exists while charges in the partition may be refunded. A
+// batch sets the mark before such charges. Another batch reads the mark after its plain commands. If the mark does not
+// exist, the denials of these commands can't end early. No limit has the tag "rls", so no counter has this name.
 func (k keyspace) refundableMark() string { return string(k) + layoutState + "rls:refundable" }
 
 // append appends the name of a counter of l to b, without the window.
 func (k keyspace) append(b []byte, l *limit.Limit, key []byte) []byte {
 	tag, layout, space := l.Tag(), layoutState, maxKey
-	if l.Algorithm.CountsWindows() {
+	if l.Algorithm.CountsByWindow() {
 		layout, space = layoutCount, maxKey-maxWindowName
 	}
 	b = append(b, k...)
@@ -59,20 +60,21 @@ func (k keyspace) append(b []byte, l *limit.Limit, key []byte) []byte {
 	return append(b, key[:space-hashLen-1]...)
 }
 
+// emptyWindow has the place for the name of a window, which setWindow writes later.
 var emptyWindow = strings.Repeat(" ", maxWindowName)
 
 const microsPerSecond = 1_000_000
 
 const hashSlotCount = 16384
 
-// hashTags returns n hash tags such as "{7}". If all hash slots are divided into n ranges, each range has one of these
-// tags. If each master owns one range of hash slots, two masters differ by at most two partitions.
+// hashTags returns n hash tags such as "{7}". It divides all hash slots into n equal ranges, and returns one tag for each
+// range. So if all masters have equally many slots, their numbers of partitions differ by at most two.
 func hashTags(n int) []string {
 	tags := make([]string, n)
 	for i, tagCount := 0, 0; tagCount < n; i++ {
 		number := strconv.Itoa(i)
-		if part := hashSlot(number) * n / hashSlotCount; tags[part] == "" {
-			tags[part] = "{" + number + "}"
+		if place := hashSlot(number) * n / hashSlotCount; tags[place] == "" {
+			tags[place] = "{" + number + "}"
 			tagCount++
 		}
 	}

@@ -11,16 +11,16 @@ import (
 // bucket forgets the counter with the lowest level.
 type lastCounts struct {
 	mu      sync.Mutex
-	buckets []countBucket // the number is a power of two; nil if the table remembers nothing
+	buckets []countBucket // the length is a power of two; nil if the table remembers nothing
 }
 
 type countBucket [4]lastCount
 
-// lastCount is the last answer about a counter. If there is no answer, end is 0. Times are in microseconds since 1970.
+// lastCount is the last answer about a counter. In an empty lastCount, end is 0. Times are in microseconds since 1970.
 type lastCount struct {
-	hash  uint64 // see ttlTable.hash
+	hash  uint64 // the ttlTable.hash of the counter's name
 	time  int64  // when the answer came; for an algorithm with ResetsAtOnce, the start of the window
-	end   int64  // when the counter has nothing spent any more
+	end   int64  // from this time on, the counter has nothing spent
 	spent uint32 // hits; at most the capacity
 	level uint32 // spent / capacity, in thousandths
 }
@@ -33,6 +33,7 @@ func newLastCounts(size int) []countBucket {
 	return make([]countBucket, powerOfTwo(size/len(countBucket{})))
 }
 
+// remember keeps the answer to the last hit on each counter of b.
 func (t *lastCounts) remember(b *batch) {
 	if t.buckets == nil {
 		return
@@ -46,8 +47,8 @@ func (t *lastCounts) remember(b *batch) {
 		if r.Err != nil || l.Capacity() == 0 {
 			continue
 		}
-		if h.call.now != 0 {
-			now = h.call.now
+		if h.part.now != 0 {
+			now = h.part.now
 		}
 		spent := min(max(l.Spent(r.Result), 0), l.Capacity())
 		n := lastCount{hash: c.hash, time: now, end: now + r.ResetAfter, spent: uint32(spent), level: uint32(spent * 1000 / l.Capacity())}
@@ -58,8 +59,9 @@ func (t *lastCounts) remember(b *batch) {
 	}
 }
 
-// set keeps n. If the bucket has an earlier answer about the same counter, n replaces it. Otherwise n replaces an answer
-// that has ended, or the answer with the lowest level. If n has the lowest level, set drops n. The caller holds t.mu.
+// set keeps n. If the bucket has an earlier answer about the same counter, n replaces this answer. Otherwise n replaces
+// an answer that has ended, or the answer with the lowest level. If n has the lowest level, set drops n. The caller
+// holds t.mu.
 func (t *lastCounts) set(n lastCount, now int64) {
 	bucket := t.bucket(n.hash)
 	lowestAnswer := &bucket[0]
@@ -116,7 +118,7 @@ func (l *Limiter) TakeLastCount(now time.Time, h *backend.Hit) (spent int64, sin
 // appendCounter appends the name that the counter of h has at now.
 func (k keyspace) appendCounter(b []byte, h *backend.Hit, now time.Time) []byte {
 	b = k.append(b, h.Limit, h.Key)
-	if h.Limit.Algorithm.CountsWindows() {
+	if h.Limit.Algorithm.CountsByWindow() {
 		start, _ := h.Limit.WindowAt(now.UnixMicro())
 		b = h.Limit.AppendWindow(b, start)
 	}

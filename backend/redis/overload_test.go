@@ -52,7 +52,7 @@ func (n *slowNode) Process(ctx context.Context, cmd goredis.Cmder) error {
 	return nil
 }
 
-// outcomes has the numbers of hits with each kind of result.
+// outcomes has the number of hits with each kind of result.
 type outcomes struct{ answeredHits, overloadedHits, stalledHits, failedHits int }
 
 // takeForOneSecond starts a Take of one hit, waits for interval, and repeats this for a
@@ -119,7 +119,7 @@ func TestHangingRedisFailsHitsInFlight(t *testing.T) {
 			got := takeForOneSecond(t, node, Options{MaxBatchSize: 10, MaxInflightBatches: 1, MaxQueueSize: 4096}, interval)
 			assert.Zero(t, got.answeredHits)
 			assert.GreaterOrEqual(t, got.failedHits, 20, "in a second, with a hit each %v", interval)
-			assert.Zero(t, got.overloadedHits, "hits behind a batch without an answer wait for Redis")
+			assert.Zero(t, got.overloadedHits, "hits that wait for an unanswered batch fail because of Redis")
 			assert.EqualValues(t, got.failedHits, node.hits.Load(), "hits that were never sent do not count")
 		}
 	})
@@ -147,13 +147,13 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 			l := newUnitLimiter(c.node)
 			got := &recorder{}
 			l.options.Observer = got
-			b, queuedCall := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
+			b, queuedPart := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
 			now := time.Now()
-			queuedCall.start, queuedCall.sendDeadline, queuedCall.deadline = now, now.Add(time.Second), now.Add(3*time.Millisecond+50*time.Millisecond)
-			queuedCall.users.Store(1 + takeWeight) // one unanswered call, and the Take that waits
+			queuedPart.start, queuedPart.sendDeadline, queuedPart.deadline = now, now.Add(time.Second), now.Add(3*time.Millisecond+50*time.Millisecond)
+			queuedPart.users.Store(1 + takeWeight) // one unanswered part, and the Take that waits
 			b.queuedHits = 7
 			time.Sleep(3 * time.Millisecond)
-			b.run(t.Context(), []*call{queuedCall})
+			b.run(t.Context(), []*requestPart{queuedPart})
 			if assert.Len(t, got.batches, 1) {
 				assert.ErrorIs(t, got.batches[0].Err, c.err)
 				assert.Equal(t, c.err != nil, len(got.errors) == 1)
@@ -181,10 +181,10 @@ func TestStarvedProcessIsNoFailureOfRedis(t *testing.T) {
 			err := r.wait(t.Context())
 			assert.Equal(t, c.reason, backend.ReasonOf(err), "the Take, %v", c.deadline)
 
-			b, queuedCall := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a")
+			b, queuedPart := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a")
 			b.answerDeadline = now.Add(-c.deadline)
 			b.failHits(b.hits, context.DeadlineExceeded)
-			err = queuedCall.hits[0].answer.Err
+			err = queuedPart.hits[0].answer.Err
 			assert.ErrorIs(t, err, backend.ErrUnavailable)
 			assert.ErrorContains(t, err, ": 1 hit: ")
 			assert.Equal(t, c.reason, backend.ReasonOf(err), "the batch, %v", c.deadline)
@@ -251,7 +251,7 @@ func TestLargeCallsThatTakeTooLongAreNotCharged(t *testing.T) {
 func TestLargeCallsDelayOthersByOneBatch(t *testing.T) {
 	q := &partitionQueue{limiter: &Limiter{options: Options{MaxBatchSize: 64, MaxQueueSize: 4096}}}
 	push := func(hits int) {
-		assert.NoError(t, q.push(&call{request: &request{}, hits: make([]pendingHit, hits)}))
+		assert.NoError(t, q.push(&requestPart{request: &request{}, hits: make([]pendingHit, hits)}))
 	}
 	for range 5 {
 		push(256)
@@ -279,7 +279,7 @@ func TestLargeCallsDelayOthersByOneBatch(t *testing.T) {
 func TestBatchTakesSmallAndLargeCallsThatFit(t *testing.T) {
 	q := &partitionQueue{limiter: &Limiter{options: Options{MaxBatchSize: 64, MaxQueueSize: 4096}}}
 	for _, hits := range []int{20, 1, 30, 2} {
-		assert.NoError(t, q.push(&call{request: &request{}, hits: make([]pendingHit, hits)}))
+		assert.NoError(t, q.push(&requestPart{request: &request{}, hits: make([]pendingHit, hits)}))
 	}
 	batch, queued := q.pop(nil)
 	assert.Len(t, batch, 4)

@@ -63,23 +63,24 @@ func (n *countingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	return nil
 }
 
-func sendPlain(t *testing.T, node *countingNode, keys ...string) (*Limiter, *call, error) {
+// sendPlain sends a batch with a hit for each key to node. All hits are charged by plain commands.
+func sendPlain(t *testing.T, node *countingNode, keys ...string) (*Limiter, *requestPart, error) {
 	l := newUnitLimiter(node)
-	b, c := batchOf(l, perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), keys...)
+	b, part := batchOf(l, perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), keys...)
 	b.deadline = time.Now().Add(time.Second)
 	ctx, cancel := context.WithDeadline(t.Context(), b.deadline)
 	defer cancel()
-	return l, c, b.send(ctx)
+	return l, part, b.send(ctx)
 }
 
 func TestPlainHitsFollowRedirectsKeyByKey(t *testing.T) {
 	for _, redirect := range []error{replyError("MOVED 1 127.0.0.1:1"), replyError("ASK 1 127.0.0.1:1"), replyError("TRYAGAIN later")} {
 		node := &countingNode{refuse: func(string) error { return redirect }}
-		_, c, err := sendPlain(t, node, "a", "b", "a")
+		_, part, err := sendPlain(t, node, "a", "b", "a")
 		require.NoError(t, err)
 		for i, want := range []int64{4, 4, 3} {
-			require.NoError(t, c.hits[i].answer.Err)
-			assert.Equal(t, want, c.hits[i].answer.Remaining)
+			require.NoError(t, part.hits[i].answer.Err)
+			assert.Equal(t, want, part.hits[i].answer.Remaining)
 		}
 		assert.ElementsMatch(t, []string{"SET v2:fw86400:a@0", "INCRBY v2:fw86400:a@0", "SET v2:fw86400:b@0", "INCR v2:fw86400:b@0"}, node.commands)
 	}
@@ -94,10 +95,10 @@ func TestRefusedPlainHitsAreSentAgain(t *testing.T) {
 		}
 		return nil
 	}}
-	_, c, err := sendPlain(t, node, "a", "b")
+	_, part, err := sendPlain(t, node, "a", "b")
 	require.NoError(t, err)
-	assert.Equal(t, int64(4), c.hits[0].answer.Remaining)
-	assert.Equal(t, int64(4), c.hits[1].answer.Remaining)
+	assert.Equal(t, int64(4), part.hits[0].answer.Remaining)
+	assert.Equal(t, int64(4), part.hits[1].answer.Remaining)
 	assert.Equal(t, map[string]int64{"v2:fw86400:a@0": 1, "v2:fw86400:b@0": 1}, node.counts, "each hit is charged once")
 }
 
@@ -108,9 +109,9 @@ func TestUnansweredPlainHitsAreNotSentAgain(t *testing.T) {
 		}
 		return nil
 	}}
-	l, c, err := sendPlain(t, node, "a", "b")
+	l, part, err := sendPlain(t, node, "a", "b")
 	require.ErrorIs(t, err, backend.ErrUnavailable)
-	for _, h := range c.hits {
+	for _, h := range part.hits {
 		assert.ErrorIs(t, h.answer.Err, backend.ErrUnavailable)
 	}
 	assert.Empty(t, node.counts)
@@ -124,9 +125,9 @@ func TestKeyWithoutExpiryGetsOneAtOnce(t *testing.T) {
 		}
 		return nil
 	}}
-	l, c, err := sendPlain(t, node, "a")
+	l, part, err := sendPlain(t, node, "a")
 	require.NoError(t, err)
-	assert.NoError(t, c.hits[0].answer.Err)
+	assert.NoError(t, part.hits[0].answer.Err)
 	assert.Equal(t, []string{"INCR v2:fw86400:a@0", "PEXPIRE v2:fw86400:a@0"}, node.commands)
 	assert.Empty(t, l.queues[0].keysWithoutTTL.takeCommands())
 }
@@ -134,12 +135,12 @@ func TestKeyWithoutExpiryGetsOneAtOnce(t *testing.T) {
 // The results must equal the results of the script, which stops at MaxHits.
 func TestPlainCountStopsAtMaxHits(t *testing.T) {
 	l := newUnitLimiter(nil)
-	b, c := batchOf(l, perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), "a", "a")
-	c.hits[0].N, c.hits[1].N = limit.MaxHits, 0
+	b, part := batchOf(l, perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), "a", "a")
+	part.hits[0].N, part.hits[1].N = limit.MaxHits, 0
 	b.divideHits()
 	require.Len(t, b.counters.list, 1)
 	b.counters.list[0].answerHits(3*limit.MaxHits, false)
-	for _, h := range c.hits {
+	for _, h := range part.hits {
 		assert.Equal(t, int64(5-limit.MaxHits), h.answer.Remaining)
 		assert.False(t, h.answer.Allowed)
 	}
@@ -152,9 +153,9 @@ func TestChargesUseIncrbyIfTheUserMayNotRunIncr(t *testing.T) {
 		}
 		return nil
 	}}
-	l, c, err := sendPlain(t, node, "a", "b")
+	l, part, err := sendPlain(t, node, "a", "b")
 	require.NoError(t, err)
-	for _, h := range c.hits {
+	for _, h := range part.hits {
 		require.NoError(t, h.answer.Err)
 		assert.Equal(t, int64(4), h.answer.Remaining)
 	}

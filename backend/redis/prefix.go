@@ -17,7 +17,7 @@ import (
 const (
 	scanCount       = 1000 // keys that Redis examines in one step of a search
 	deleteCount     = 500  // keys that rls deletes in one step
-	maxPatternBytes = 40   // bytes of a key in the pattern of a search; each shortened name has more bytes of its key
+	maxPatternBytes = 40   // the most bytes of a key in the pattern of a search; a shortened name has more bytes of its key, so it matches too
 )
 
 var _ backend.PrefixResetter = (*Limiter)(nil)
@@ -42,8 +42,8 @@ func (l *Limiter) ResetPrefix(ctx context.Context, p backend.KeyPrefix, maxCount
 		return r, nil
 	}
 	for i, instance := range l.instances {
-		for part := range slices.Chunk(keys[i], deleteCount) {
-			if err := instance.deleteKeys(ctx, part); err != nil {
+		for chunk := range slices.Chunk(keys[i], deleteCount) {
+			if err := instance.deleteKeys(ctx, chunk); err != nil {
 				return r, prefixError("delete", instance, err)
 			}
 		}
@@ -81,12 +81,13 @@ type prefixSearch struct {
 	keyPrefix   string // Options.KeyPrefix
 	maxCounters int
 
-	mu                        sync.Mutex      // guards the fields below
-	counters, unclearCounters map[string]bool // names without their windows; the name of an unclear counter does not have enough of the key
-	keys                      []string        // names of the counters in one Redis
+	mu              sync.Mutex      // guards the fields below
+	counters        map[string]bool // the counters with the prefix; the key is the name without the window
+	unclearCounters map[string]bool // counters that may have the prefix: their shortened names end before the prefix ends
+	keys            []string        // names of the counters in one Redis
 }
 
-// search adds the counters in instance. It ends early if there are too many.
+// search adds the counters in instance. If it finds more than maxCounters, it ends early.
 func (s *prefixSearch) search(ctx context.Context, instance *redisInstance) error {
 	pattern := globEscapes.Replace(s.keyPrefix) + "*:" + globEscapes.Replace(s.prefix.Start[:min(len(s.prefix.Start), maxPatternBytes)]) + "*"
 	return instance.client.eachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
@@ -103,7 +104,7 @@ func (s *prefixSearch) search(ctx context.Context, instance *redisInstance) erro
 	})
 }
 
-// add adds the counters of these names. It returns false if there are too many.
+// add adds the counters with these names. It returns false if s has more than maxCounters then.
 func (s *prefixSearch) add(names []string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,18 +125,18 @@ func (s *prefixSearch) add(names []string) bool {
 // counterPattern matches the name of a counter after Options.KeyPrefix; see keyspace.
 var counterPattern = regexp.MustCompile(`(?s)^(?:\{[^}]*\})?(?:` + layoutState + `[0-9A-Za-z]+([:#])(.*)|` + layoutCount + `[0-9A-Za-z]+([:#])(.*)(@[^@]*))$`)
 
-// parseName parses the name of a counter. counter is the name without the window. key is the key of the hits if isWholeKey
-// is true, and the start of the key otherwise.
+// parseName parses the name of a counter. counter is the name without the window. key is the key of the hits if
+// isWholeKey is true, and the start of the key otherwise.
 func parseName(keyPrefix, name string) (counter, key string, isWholeKey, ok bool) {
 	text, ok := strings.CutPrefix(name, keyPrefix)
 	match := counterPattern.FindStringSubmatch(text)
 	if !ok || match == nil {
 		return "", "", false, false
 	}
-	mark, key, window := match[1]+match[3], match[2]+match[4], match[5]
+	separator, key, window := match[1]+match[3], match[2]+match[4], match[5]
 	counter = strings.TrimSuffix(name, window)
 	switch {
-	case mark == ":":
+	case separator == ":":
 		return counter, key, true, true
 	case len(key) > hashLen && key[hashLen] == ':':
 		return counter, key[hashLen+1:], false, true

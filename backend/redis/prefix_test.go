@@ -44,26 +44,26 @@ func TestResetByPrefixResetsOnlyCountersWithThePrefix(t *testing.T) {
 				}
 			}
 			spend()
-			spentNames := func() (all []string) {
+			spentNames := func() (names []string) {
 				for _, key := range keys {
 					for _, lim := range limits {
 						r := take(l, hit(key, lim, 0))[0]
 						require.NoError(t, r.Err)
 						if r.Remaining < 100 {
-							all = append(all, key)
+							names = append(names, key)
 							break
 						}
 					}
 				}
-				return all
+				return names
 			}
-			otherKeys := func(prefix string) (all []string) {
+			otherKeys := func(prefix string) (names []string) {
 				for _, key := range keys {
 					if key != prefix && !strings.HasPrefix(key, prefix+"|") {
-						all = append(all, key)
+						names = append(names, key)
 					}
 				}
-				return all
+				return names
 			}
 			tenant := backend.KeyPrefix{Start: "shop|tenant=a"}
 			r, err := l.ResetPrefix(t.Context(), tenant, 100, true)

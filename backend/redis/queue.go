@@ -13,13 +13,14 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// maxCallHits bounds the hits of a call, and so the keys of a script. Lua can pass about 8,000 values to a function.
-const maxCallHits = 4096
+// maxPartHits bounds the hits of a requestPart, and so the keys of a script, because Lua can pass only about 8,000 values
+// to a function.
+const maxPartHits = 4096
 
 // The errors of hits that were never sent.
 var (
 	errQueueFull   = notSent(backend.ReasonOverload, "too many hits are waiting")
-	errTooManyHits = notSent(backend.ReasonOverload, fmt.Sprintf("more than %d hits at once", maxCallHits))
+	errTooManyHits = notSent(backend.ReasonOverload, fmt.Sprintf("more than %d hits at once", maxPartHits))
 	errExpired     = notSent(backend.ReasonOverload, "time was up before the hits were sent")
 	errStalled     = notSent(backend.ReasonLate, "earlier hits have no answer yet")
 	errClosed      = failed(errors.New("redis: closed"))
@@ -31,7 +32,7 @@ func notSent(reason backend.Reason, text string) error {
 
 func failed(err error) error { return &backend.Error{Reason: backend.ReasonOutage, Cause: err} }
 
-// partitionQueue has the calls of one partition. A worker takes as many calls as fit in a batch, and sends them.
+// partitionQueue has the request parts of one partition. A worker takes as many parts as fit in a batch, and sends them.
 type partitionQueue struct {
 	limiter        *Limiter
 	instance       *redisInstance
@@ -41,31 +42,31 @@ type partitionQueue struct {
 	pace           pace
 	counts         lastCounts
 
-	mu           sync.Mutex // guards the fields below
-	callsChanged sync.Cond  // tells workers that there is a call, or that the queue is closed
-	smallCalls   []*call    // calls of at most maxSmallCallHits
-	largeCalls   []*call    // the other calls
-	hitCount     int        // hits of all calls
-	isLargeFirst bool       // the next batch begins with large calls; batches alternate, so large calls delay small calls by one batch at most
+	mu           sync.Mutex     // guards the fields below
+	partsChanged sync.Cond      // tells workers that the queue has parts, or is closed
+	smallParts   []*requestPart // parts of at most maxSmallPartHits
+	largeParts   []*requestPart // the other parts
+	hitCount     int            // hits of all parts
+	isLargeFirst bool           // the next batch begins with large parts; batches alternate, so large parts delay a small part by one batch at most
 	isClosed     bool
 }
 
-// maxSmallCallHits is the largest number of hits of a small call. Nearly all calls of Envoy are small.
-const maxSmallCallHits = 16
+// maxSmallPartHits is the largest number of hits of a small part. Nearly all requests of Envoy are small.
+const maxSmallPartHits = 16
 
 func (l *Limiter) startQueue(ctx context.Context, instance *redisInstance, k keyspace) *partitionQueue {
 	q := &partitionQueue{limiter: l, instance: instance, keyspace: k, keysWithTTL: newTTLTable(maxKnownKeys / instance.partitions)}
 	q.counts.buckets = newLastCounts(maxLastCounts / instance.partitions)
-	q.callsChanged.L = &q.mu
+	q.partsChanged.L = &q.mu
 	for range instance.inflightBatches {
 		l.workers.Go(func() { q.work(ctx) })
 	}
 	return q
 }
 
-// push hands a call to the workers, who answer and finish it, unless push returns an error.
-func (q *partitionQueue) push(c *call) error {
-	if len(c.hits) > maxCallHits {
+// push adds p to the queue. The workers answer p and finish it, unless push returns an error.
+func (q *partitionQueue) push(p *requestPart) error {
+	if len(p.hits) > maxPartHits {
 		return errTooManyHits
 	}
 	q.mu.Lock()
@@ -73,55 +74,55 @@ func (q *partitionQueue) push(c *call) error {
 	switch {
 	case q.isClosed:
 		return errClosed
-	case q.hitCount > 0 && q.hitCount+len(c.hits) > q.limiter.options.MaxQueueSize:
+	case q.hitCount > 0 && q.hitCount+len(p.hits) > q.limiter.options.MaxQueueSize:
 		return errQueueFull
 	}
-	if len(c.hits) <= maxSmallCallHits {
-		q.smallCalls = append(q.smallCalls, c)
+	if len(p.hits) <= maxSmallPartHits {
+		q.smallParts = append(q.smallParts, p)
 	} else {
-		q.largeCalls = append(q.largeCalls, c)
+		q.largeParts = append(q.largeParts, p)
 	}
-	q.hitCount += len(c.hits)
-	q.callsChanged.Signal()
+	q.hitCount += len(p.hits)
+	q.partsChanged.Signal()
 	return nil
 }
 
-// pop waits for calls, appends calls for one batch to batch, and returns batch. batch is empty if the queue is closed
-// and empty. hitsLeft is the number of hits that stay in the queue.
-func (q *partitionQueue) pop(batch []*call) (_ []*call, hitsLeft int) {
+// pop waits until the queue has parts, appends the parts of one batch to batch, and returns batch. The result is empty
+// if the queue is closed and empty. hitsLeft is the number of hits that stay in the queue.
+func (q *partitionQueue) pop(batch []*requestPart) (_ []*requestPart, hitsLeft int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.awaitCalls()
+	q.awaitParts()
 	q.yield()
-	q.awaitCalls() // another worker may have taken the calls
-	firstList, secondList := &q.smallCalls, &q.largeCalls
+	q.awaitParts() // another worker may have taken the parts
+	firstList, secondList := &q.smallParts, &q.largeParts
 	if q.isLargeFirst {
 		firstList, secondList = secondList, firstList
 	}
-	q.isLargeFirst = !q.isLargeFirst && len(q.largeCalls) > 0
+	q.isLargeFirst = !q.isLargeFirst && len(q.largeParts) > 0
 	hitsBefore := q.hitCount
 	batch = q.move(batch, firstList, hitsBefore)
 	batch = q.move(batch, secondList, hitsBefore)
 	return batch, q.hitCount
 }
 
-// awaitCalls waits until the queue has calls or is closed. The caller holds q.mu.
-func (q *partitionQueue) awaitCalls() {
+// awaitParts waits until the queue has parts or is closed. The caller holds q.mu.
+func (q *partitionQueue) awaitParts() {
 	for q.hitCount == 0 && !q.isClosed {
-		q.callsChanged.Wait()
+		q.partsChanged.Wait()
 	}
 }
 
-// move moves calls from the front of list to batch. batch gets at most MaxBatchSize hits, or a single larger
-// call. hitsBefore is the number of hits that the queue had before the batch. The caller holds q.mu.
-func (q *partitionQueue) move(batch []*call, list *[]*call, hitsBefore int) []*call {
+// move moves parts from the front of list to batch. batch gets at most MaxBatchSize hits, or a single larger
+// part. hitsBefore is the number of hits that the queue had before the batch. The caller holds q.mu.
+func (q *partitionQueue) move(batch []*requestPart, list *[]*requestPart, hitsBefore int) []*requestPart {
 	n := 0
-	for _, c := range *list {
-		if hitsBefore-q.hitCount+len(c.hits) > q.limiter.options.MaxBatchSize && len(batch) > 0 {
+	for _, p := range *list {
+		if hitsBefore-q.hitCount+len(p.hits) > q.limiter.options.MaxBatchSize && len(batch) > 0 {
 			break
 		}
-		q.hitCount -= len(c.hits)
-		batch = append(batch, c)
+		q.hitCount -= len(p.hits)
+		batch = append(batch, p)
 		n++
 	}
 	*list = slices.Delete(*list, 0, n)
@@ -131,7 +132,7 @@ func (q *partitionQueue) move(batch []*call, list *[]*call, hitsBefore int) []*c
 // yieldCount is how often a worker yields before it takes a batch.
 const yieldCount = 2
 
-// yield lets other goroutines push their calls before the worker takes a batch. In a busy process, this makes the batch
+// yield lets other goroutines push their parts before the worker takes a batch. In a busy process, this makes the batch
 // twice as large. The caller holds q.mu, and yield releases q.mu for a moment.
 func (q *partitionQueue) yield() {
 	if q.isClosed || q.hitCount >= q.limiter.options.MaxBatchSize {
@@ -147,11 +148,11 @@ func (q *partitionQueue) yield() {
 // work sends batches until the queue is closed, or until another worker replaces this worker.
 func (q *partitionQueue) work(ctx context.Context) {
 	b := &batch{queue: q}
-	var calls []*call
+	var parts []*requestPart
 	for {
-		clear(calls)
-		calls, b.queuedHits = q.pop(calls[:0])
-		if len(calls) == 0 || b.run(ctx, calls) {
+		clear(parts)
+		parts, b.queuedHits = q.pop(parts[:0])
+		if len(parts) == 0 || b.run(ctx, parts) {
 			return
 		}
 	}
@@ -169,26 +170,26 @@ func (q *partitionQueue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.isClosed = true
-	q.callsChanged.Broadcast()
+	q.partsChanged.Broadcast()
 }
 
 // pace records how fast Redis answers batches. It tells whether hits wait because Redis is slow, or because there are
-// too many hits. A moment is a result of microsSinceProcessStart, or 0 for never.
+// too many hits. A moment is a result of microsSinceProcessStart, or 0 if nothing has happened yet.
 type pace struct {
 	batchesInFlight atomic.Int64
 	lastAnswer      atomic.Int64 // the moment at which Redis last answered a batch
 	lastFailure     atomic.Int64 // the moment at which a batch last failed
-	slowestTime     atomic.Int64 // microseconds that the slowest recent batch took; a batch of 40 ms counts as recent for 40 ms after its end
+	slowestTime     atomic.Int64 // how long the slowest recent batch took, in microseconds; a batch of 40 ms counts as recent for 40 ms after its end
 	slowestEnd      atomic.Int64 // the moment at which the slowest recent batch ended
 
-	hitCost         atomic.Int64 // time for each hit of the last large batch, in nanoseconds
-	previousHitCost atomic.Int64 // hitCost of the large batch before; 0 if that batch ended more than costTime earlier
+	hitCost         atomic.Int64 // the duration of the last large batch, divided by its hits, in nanoseconds
+	previousHitCost atomic.Int64 // the hitCost of the previous large batch; 0 if this batch ended more than costTime earlier
 	hitCostMoment   atomic.Int64 // the moment at which hitCost was measured
 }
 
 const (
-	largeBatchHits = 64      // the least hits of a large batch; the time of a smaller batch hardly depends on its hits
-	costTime       = 300_000 // how long a measured cost of a hit counts, in microseconds
+	largeBatchHits = 64      // the least hits of a large batch; the duration of a smaller batch hardly depends on its hits
+	costTime       = 300_000 // how long a hitCost is used after its measurement, in microseconds
 )
 
 func (p *pace) begin() { p.batchesInFlight.Add(1) }
@@ -209,8 +210,8 @@ func (p *pace) end(duration time.Duration, hits int, err error) {
 	}
 }
 
-// recordHitCost records the cost of a hit of a large batch. The cost counts twice after a failure, because the answer
-// would have come later.
+// recordHitCost records the cost of a hit of a large batch. After a failure it doubles the cost, because the answer would
+// have come later.
 func (p *pace) recordHitCost(duration time.Duration, hits int, err error) {
 	if hits < largeBatchHits {
 		return
@@ -236,8 +237,8 @@ func (p *pace) expectedTime(hits int) time.Duration {
 	return time.Duration(min(p.hitCost.Load(), p.previousHitCost.Load()) * int64(hits))
 }
 
-// isStalled reports whether Redis caused a wait in the queue that ends now: one batch took at least half of the wait,
-// or Redis answered no batch.
+// isStalled reports whether Redis caused a wait in the queue that ends now: either one batch took at least half of the
+// wait, or Redis answered no batch during the wait.
 func (p *pace) isStalled(waitTime time.Duration) bool {
 	waitStart := microsSinceProcessStart() - waitTime.Microseconds()
 	isDuringWait := func(moment int64) bool { return moment != 0 && moment > waitStart }

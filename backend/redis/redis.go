@@ -2,8 +2,8 @@
 // (package lua) and the clock of Redis. docs/design.md lists the steps of a hit.
 //
 //   - partition: the keys that one script may touch; each hash tag of a Cluster has its own partition (key.go);
-//   - request: a Take in progress; its calls go to the queues of the partitions (request.go, queue.go);
-//   - batch: the hits of many requests that one worker sends, mostly in one attempt (batch.go, send.go);
+//   - request: a Take in progress; its parts go to the queues of the partitions (request.go, queue.go);
+//   - batch: the hits of many requests that one worker sends together (batch.go, send.go);
 //   - plain commands: INCR and other commands that charge a fixed window without the script (counters.go).
 //
 // A command is sent again only if Redis has refused to execute it. If a connection breaks, the hits of the batch fail.
@@ -22,7 +22,8 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// Options are the settings of a Limiter. A zero value means the default. The caller checks the bounds that the fields state.
+// Options are the settings of a Limiter. A zero value means the default. The caller checks the bounds that the fields
+// state.
 type Options struct {
 	Main      Server        // the Redis that counts
 	PerSecond *Server       // a second Redis, for the limits with a window of exactly one second
@@ -75,7 +76,7 @@ func (o *Options) setDefaults() {
 type Limiter struct {
 	options   Options
 	instances []*redisInstance  // the main Redis, and then the Redis for limits per second if it exists
-	queues    []*partitionQueue // the queue of each shard
+	queues    []*partitionQueue // the queue of each shard; the index is the number of the shard
 	requests  sync.Pool
 	probes    *probes
 

@@ -19,21 +19,21 @@ func TestAnswerComesAfterTheReplicaHasTheCharge(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	replica := s.StartReplica(t)
-	master, copied := s.Client(t), replica.Client(t)
+	masterClient, replicaClient := s.Client(t), replica.Client(t)
 	s.AwaitReplica(t)
 	l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, WaitReplicas: 1, Timeout: testTimeout}), perDay(t, 1000)
 	for i := range 100 {
 		key := fmt.Sprint("key", i)
 		require.NoError(t, take(l, hit(key, lim, 1))[0].Err)
-		require.NotEmpty(t, copied.Get(t.Context(), windowName("v2:fw86400:"+key, lim)).Val(), "answered before the replica had it")
+		require.NotEmpty(t, replicaClient.Get(t.Context(), windowName("v2:fw86400:"+key, lim)).Val(), "the answer came before the replica had the charge")
 	}
-	require.NoError(t, master.ScriptFlush(t.Context()).Err())
+	require.NoError(t, masterClient.ScriptFlush(t.Context()).Err())
 	require.NoError(t, take(l, hit("key", lim, 1))[0].Err)
 
 	replica.Kill()
 	start := time.Now()
 	got := take(l, hit("key", lim, 1))[0]
-	require.NoError(t, got.Err, "what is charged is charged")
+	require.NoError(t, got.Err, "a charge without a replica is answered too")
 	assert.Equal(t, int64(998), got.Remaining)
 	assert.Less(t, time.Since(start), testTimeout/2)
 }

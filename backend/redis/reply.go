@@ -19,8 +19,8 @@ import (
 const (
 	maxReplyText     = 4 << 20  // bytes in a text
 	maxReplyLine     = 64 << 10 // bytes of a line, such as an error
-	maxReplyElements = 1 << 20  // elements that have not arrived, in all arrays that have begun
-	maxReplyArrays   = 1 << 17  // arrays of a reply
+	maxReplyElements = 1 << 20  // elements of a reply that have not arrived yet
+	maxReplyArrays   = 1 << 17  // arrays in a reply
 )
 
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
@@ -44,7 +44,7 @@ func defaultDial(o *goredis.UniversalOptions) dialFunc {
 	return goredis.NewDialer(&goredis.Options{DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig})
 }
 
-// replyConn is a connection. Its reads fail if a reply exceeds a bound.
+// replyConn is a connection to Redis. A read fails if a reply exceeds a bound.
 type replyConn struct {
 	net.Conn
 	scanner replyScanner
@@ -127,7 +127,7 @@ func (s *replyScanner) scanLine(line []byte) error {
 	}
 	n = min(n, math.MaxInt32) // MaxInt32 exceeds each bound
 	switch {
-	case n < 0: // a missing value
+	case n < 0: // -1 stands for a missing value
 		return nil
 	case isOneOf(mapKinds):
 		s.elementsLeft, s.arrays = s.elementsLeft+2*n, s.arrays+1

@@ -13,72 +13,76 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// request is one Take in progress. It has a call for each queue that gets hits of the Take. The Take and the workers
-// share the request, and the last user recycles it.
+// request is one Take in progress. It has a requestPart for each queue that gets hits of the Take. The Take and the
+// workers share the request. The last of them to finish recycles the request.
 type request struct {
 	ctx          context.Context // the context of the Take; nil for a probe
-	calls        []*call         // the calls; the capacity has further calls for reuse
+	parts        []*requestPart  // the elements beyond the length are parts of earlier requests, for reuse
 	now          int64           // the time of the hits in microseconds since 1970; 0 means the clock of Redis
-	start        time.Time
-	sendDeadline time.Time // workers send no call later
-	deadline     time.Time
+	start        time.Time       // when the Take began
+	sendDeadline time.Time       // after this time, workers send no part
+	deadline     time.Time       // when the Take stops waiting
 
-	users       atomic.Int32  // the number of unanswered calls, plus takeWeight while the Take waits
-	allAnswered chan struct{} // receives a value when all calls are answered while the Take waits
+	users       atomic.Int32  // the number of unanswered parts, plus takeWeight while the Take waits
+	allAnswered chan struct{} // receives a value when all parts are answered while the Take waits
 	timer       *time.Timer   // measures the wait of the Take
 }
 
-// takeWeight is what a waiting Take adds to users. It exceeds the number of calls.
+// takeWeight is what a waiting Take adds to users. It exceeds the number of parts, so users tells whether the Take waits.
 const takeWeight = 1 << 30
 
-type call struct {
+// requestPart has the hits of a request for one queue.
+type requestPart struct {
 	*request
 	queue      *partitionQueue
 	stage      atomic.Int32
 	names      []byte // the names of the hits' counters in Redis, concatenated
 	hits       []pendingHit
-	lateErrors []*backend.LateError // an error for each hit, after the Take has abandoned the call in stageSent
+	lateErrors []*backend.LateError // an error for each hit; nil unless the Take has abandoned the part in stageSent
 }
 
-// The stages of a call. Either the worker ends a call with stageAnswered, or the Take with stageAbandoned.
+// The stages of a requestPart. Either the worker ends the part with stageAnswered, or the Take ends it with
+// stageAbandoned.
 const (
 	stageQueued    int32 = iota
-	stageSent            // the worker has sent the call
-	stageAnswered        // the worker has answered the call, and the Take uses the answers
+	stageSent            // the worker has sent the part
+	stageAnswered        // the worker has answered the part, and the Take uses the answers
 	stageAbandoned       // the Take has stopped waiting, and ignores the answers
 )
 
-// pendingHit is a hit of a call, with its answer.
+// pendingHit is a hit of a requestPart, with its answer.
 type pendingHit struct {
 	backend.Hit        // without Key; N is from -limit.MaxHits to limit.MaxHits
-	call               *call
+	part               *requestPart
 	answer             answer // the Take reads the answer only in stageAnswered
 	index              int    // the place of the hit in the Take
-	nameStart, nameEnd int    // where the counter's name starts and ends in call.names
-	windowPlace        int    // where the window's name starts in call.names; 0 without a window
+	nameStart, nameEnd int    // where the counter's name starts and ends in part.names
+	windowPlace        int    // where the window's name starts in part.names; 0 without a window
 	chargedWindow      int64  // the start of the window; setWindow sets it
 	untilEnd           int64  // microseconds until the end of the window; setWindow sets it
 	refundedHoldExpiry int64  // when the anonymous hold of this refund expires, in microseconds since 1970; 0 for other hits
 }
 
+// answer is the decision about a pendingHit.
 type answer struct {
 	backend.Result
 	isCharged bool  // the hit is all-or-none and Redis has charged the hit
 	decidedAt int64 // the time that the script used, in microseconds since 1970; 0 without the script
 }
 
-func (h *pendingHit) counterName() []byte { return h.call.names[h.nameStart:h.nameEnd] }
+func (h *pendingHit) counterName() []byte { return h.part.names[h.nameStart:h.nameEnd] }
 
 func (h *pendingHit) hasWindow() bool { return h.windowPlace > 0 }
 
-// setWindow appends a window to the name of h's counter. If h names no window, it is the window that contains now, in
-// microseconds since 1970. A second call of setWindow replaces the window.
+// setWindow appends the window of h to the name of h's counter. If h names no window, setWindow uses the window that
+// contains now, which is in microseconds since 1970. A second call of setWindow replaces the window.
 func (h *pendingHit) setWindow(now int64) {
 	start, end := h.Limit.WindowAt(cmp.Or(h.Window, now))
-	h.nameEnd = len(h.Limit.AppendWindow(h.call.names[:h.windowPlace], start))
+	h.nameEnd = len(h.Limit.AppendWindow(h.part.names[:h.windowPlace], start))
 	h.chargedWindow, h.untilEnd = start, max(end-now, 1)
 }
 
+// newRequest returns a request without hits, which began at start. It uses the memory of a recycled request.
 func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *request {
 	r, ok := l.requests.Get().(*request)
 	if !ok {
@@ -92,77 +96,79 @@ func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *reques
 	return r
 }
 
-// maxQueuePercent is the part of its budget that a hit may wait in the queue. Workers send no hit that has waited longer,
-// so a long queue does not look like a failure of Redis.
+// maxQueuePercent is how much of its budget a hit may wait in the queue, in percent. Workers send no hit that has waited
+// longer. Otherwise its answer would come too late, and a long queue would look like a failure of Redis.
 const maxQueuePercent = 75
 
-// add adds n hits of h to the call for q. index is the place of h in the Take. The result is valid until the next add.
+// add adds n hits of h to the part for q. index is the place of h in the Take. The result is valid until the next add.
 func (r *request) add(q *partitionQueue, index int, h *backend.Hit, n int64) *pendingHit {
-	c := r.callOf(q)
-	start := len(c.names)
-	c.names = q.keyspace.append(c.names, h.Limit, h.Key)
-	end, windowPlace := len(c.names), 0
-	if h.Limit.Algorithm.CountsWindows() {
+	p := r.partFor(q)
+	start := len(p.names)
+	p.names = q.keyspace.append(p.names, h.Limit, h.Key)
+	end, windowPlace := len(p.names), 0
+	if h.Limit.Algorithm.CountsByWindow() {
 		windowPlace = end
-		c.names = append(c.names, emptyWindow...)
+		p.names = append(p.names, emptyWindow...)
 	}
-	pending := pendingHit{Hit: *h, call: c, index: index, nameStart: start, nameEnd: end, windowPlace: windowPlace}
+	pending := pendingHit{Hit: *h, part: p, index: index, nameStart: start, nameEnd: end, windowPlace: windowPlace}
 	pending.Key, pending.N = nil, min(max(n, -limit.MaxHits), limit.MaxHits)
-	c.hits = append(c.hits, pending)
-	return &c.hits[len(c.hits)-1]
+	p.hits = append(p.hits, pending)
+	return &p.hits[len(p.hits)-1]
 }
 
-// hasOtherCalls reports whether the request of c has calls for other queues too.
-func (c *call) hasOtherCalls() bool { return len(c.calls) > 1 }
+// hasSeveralParts reports whether the request has hits for several queues.
+func (r *request) hasSeveralParts() bool { return len(r.parts) > 1 }
 
 // mayBeRefunded reports whether the charge of h is refunded if a hit in another partition denies the group.
-func (h *pendingHit) mayBeRefunded() bool { return h.InGroup() && h.call.hasOtherCalls() }
+func (h *pendingHit) mayBeRefunded() bool { return h.InGroup() && h.part.request.hasSeveralParts() }
 
-func (r *request) callOf(q *partitionQueue) *call {
-	for _, c := range r.calls {
-		if c.queue == q {
-			return c
+// partFor returns the part of r for q. If r has no such part, partFor adds it.
+func (r *request) partFor(q *partitionQueue) *requestPart {
+	for _, p := range r.parts {
+		if p.queue == q {
+			return p
 		}
 	}
-	n := len(r.calls)
-	if n < cap(r.calls) && r.calls[:n+1][n] != nil {
-		r.calls = r.calls[:n+1]
+	n := len(r.parts)
+	if n < cap(r.parts) && r.parts[:n+1][n] != nil {
+		r.parts = r.parts[:n+1]
 	} else {
-		r.calls = append(r.calls, &call{request: r})
+		r.parts = append(r.parts, &requestPart{request: r})
 	}
-	c := r.calls[n]
-	c.queue, c.names, c.hits, c.lateErrors = q, c.names[:0], c.hits[:0], nil
-	c.stage.Store(stageQueued)
-	return c
+	p := r.parts[n]
+	p.queue, p.names, p.hits, p.lateErrors = q, p.names[:0], p.hits[:0], nil
+	p.stage.Store(stageQueued)
+	return p
 }
 
+// send puts each part into its queue.
 func (r *request) send() {
-	r.users.Store(int32(len(r.calls)) + takeWeight)
-	for _, c := range r.calls {
-		if err := c.queue.push(c); err != nil {
-			c.fail(err)
-			c.finish()
+	r.users.Store(int32(len(r.parts)) + takeWeight)
+	for _, p := range r.parts {
+		if err := p.queue.push(p); err != nil {
+			p.fail(err)
+			p.finish()
 		}
 	}
 }
 
-func (c *call) fail(err error) {
-	for i := range c.hits {
-		c.hits[i].answer = answer{Result: backend.Result{Err: err}}
+func (p *requestPart) fail(err error) {
+	for i := range p.hits {
+		p.hits[i].answer = answer{Result: backend.Result{Err: err}}
 	}
 }
 
-// finish ends an answered call, or delivers late answers if the Take has abandoned the call. After the last call of a
-// request, it wakes the Take, or recycles an abandoned request.
-func (c *call) finish() {
-	if !c.stage.CompareAndSwap(stageSent, stageAnswered) && !c.stage.CompareAndSwap(stageQueued, stageAnswered) {
-		c.deliverLate()
+// finish ends an answered part, or delivers late answers if the Take has abandoned the part. After the last part of a
+// request, finish wakes the Take, or recycles an abandoned request.
+func (p *requestPart) finish() {
+	if !p.stage.CompareAndSwap(stageSent, stageAnswered) && !p.stage.CompareAndSwap(stageQueued, stageAnswered) {
+		p.deliverLate()
 	}
-	switch c.users.Add(-1) {
+	switch p.users.Add(-1) {
 	case takeWeight:
-		c.allAnswered <- struct{}{}
+		p.allAnswered <- struct{}{}
 	case 0:
-		c.queue.limiter.recycle(c.request)
+		p.queue.limiter.recycle(p.request)
 	}
 }
 
@@ -172,19 +178,19 @@ var (
 )
 
 const (
-	// starvedDelay is the longest normal delay after a deadline. After a longer delay, this process got no CPU
-	// time, and the socket may already have the answer of Redis.
+	// starvedDelay is the longest delay with which a process with enough CPU time notices a deadline. After a
+	// longer delay, the socket may already have the answer of Redis.
 	starvedDelay = 10 * time.Millisecond
 
-	// starvedGrace is the further wait of a Take in a process that got no CPU time.
+	// starvedGrace is how much longer a Take waits in a process that got no CPU time.
 	starvedGrace = 10 * time.Millisecond
 )
 
-// isStarved reports whether the process noticed late that a deadline has passed.
+// isStarved reports whether this process got no CPU time at the deadline, so that it noticed the deadline too late.
 func isStarved(deadline time.Time) bool { return time.Since(deadline) > starvedDelay }
 
-// isStarvedAfterYield yields once, and then does what isStarved does. With many busy goroutines, the yield takes long, and
-// the goroutines that read the answers of Redis wait just as long.
+// isStarvedAfterYield yields once, and then does what isStarved does. With many busy goroutines, the yield takes long.
+// The goroutines that read the answers of Redis wait just as long, so their answers may still come.
 func isStarvedAfterYield(deadline time.Time) bool {
 	if !isStarved(deadline) {
 		runtime.Gosched()
@@ -192,9 +198,9 @@ func isStarvedAfterYield(deadline time.Time) bool {
 	return isStarved(deadline)
 }
 
-// wait returns nil once all calls are answered. After the deadline it returns errLate. If the process got no CPU time, it
-// first waits for starvedGrace, and then returns errStarved. If ctx ends, it returns another error. After an error, the
-// caller calls abandon.
+// wait returns nil once all parts are answered. After the deadline, wait returns errLate. If the process got no CPU time,
+// wait first waits for starvedGrace, and then returns errStarved. If ctx ends, wait returns the cause. After an error,
+// the caller calls abandon.
 func (r *request) wait(ctx context.Context) error {
 	err := r.waitFor(ctx, time.Until(r.deadline))
 	if !errors.Is(err, errLate) || !isStarvedAfterYield(r.deadline) {
@@ -219,25 +225,25 @@ func (r *request) waitFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// copyResults copies the answers to results. All calls must be answered.
+// copyResults copies the answers to results. All parts must be answered.
 func (r *request) copyResults(results []backend.Result) {
-	for _, c := range r.calls {
-		c.copyResults(results)
+	for _, p := range r.parts {
+		p.copyResults(results)
 	}
 }
 
-func (c *call) copyResults(results []backend.Result) {
-	for i := range c.hits {
-		h := &c.hits[i]
+func (p *requestPart) copyResults(results []backend.Result) {
+	for i := range p.hits {
+		h := &p.hits[i]
 		results[h.index] = h.answer.Result
 		results[h.index].Window = h.chargedWindow
 	}
 }
 
-// abandon ends the wait of a Take before all calls are answered. Workers then don't send the calls in their queues.
+// abandon ends the wait of a Take before all parts are answered. Workers then don't send the parts that are still queued.
 func (r *request) abandon(l *Limiter) {
-	for _, c := range r.calls {
-		c.stage.CompareAndSwap(stageQueued, stageAbandoned)
+	for _, p := range r.parts {
+		p.stage.CompareAndSwap(stageQueued, stageAbandoned)
 	}
 	if r.users.Add(-takeWeight) == 0 { // meanwhile, the last answer has come
 		<-r.allAnswered
@@ -245,15 +251,16 @@ func (r *request) abandon(l *Limiter) {
 	}
 }
 
+// maxRecycledHits is the largest capacity for hits in a part that is reused. Larger parts would keep too much memory.
 const maxRecycledHits = 256
 
 func (l *Limiter) recycle(r *request) {
-	for _, c := range r.calls {
-		if cap(c.hits) > maxRecycledHits {
+	for _, p := range r.parts {
+		if cap(p.hits) > maxRecycledHits {
 			return
 		}
 	}
-	r.calls = r.calls[:0]
+	r.parts = r.parts[:0]
 	r.ctx = nil
 	l.requests.Put(r)
 }
@@ -264,50 +271,49 @@ const lateAnswerTime = time.Second
 // setLateResults sets the results of a Take after its deadline. A hit that was sent and has no answer gets a
 // LateError with err.
 func (r *request) setLateResults(results []backend.Result, err error) {
-	for _, c := range r.calls {
+	for _, p := range r.parts {
 		switch {
-		case c.stage.CompareAndSwap(stageQueued, stageAbandoned):
-			notSent := backend.Result{Err: c.notSentError(err)}
-			for i := range c.hits {
-				results[c.hits[i].index] = notSent
+		case p.stage.CompareAndSwap(stageQueued, stageAbandoned):
+			notSent := backend.Result{Err: p.notSentError(err)}
+			for i := range p.hits {
+				results[p.hits[i].index] = notSent
 			}
-		case c.abandonSent(results, err):
+		case p.abandonSent(results, err):
 		default:
-			c.copyResults(results)
+			p.copyResults(results)
 		}
 	}
 }
 
-// notSentError returns the error of a call that was not sent in time: errStalled if Redis is the cause, otherwise
+// notSentError returns the error of a part that was not sent in time: errStalled if Redis is the cause, otherwise
 // errExpired. err is the error of the Take, or nil.
-func (c *call) notSentError(err error) error {
-	if backend.ReasonOf(err) != backend.ReasonOverload && c.queue.pace.isStalled(time.Since(c.start)) {
+func (p *requestPart) notSentError(err error) error {
+	if backend.ReasonOf(err) != backend.ReasonOverload && p.queue.pace.isStalled(time.Since(p.start)) {
 		return errStalled
 	}
 	return errExpired
 }
 
-// abandonSent abandons a call that was sent, and gives each of its hits a LateError. It returns false if the call has
+// abandonSent abandons a part that was sent, and gives each of its hits a LateError. It returns false if the part has
 // been answered meanwhile.
-func (c *call) abandonSent(results []backend.Result, err error) bool {
-	c.lateErrors = make([]*backend.LateError, len(c.hits))
-	for i := range c.lateErrors {
-		c.lateErrors[i] = backend.NewLateError(err)
+func (p *requestPart) abandonSent(results []backend.Result, err error) bool {
+	p.lateErrors = make([]*backend.LateError, len(p.hits))
+	for i := range p.lateErrors {
+		p.lateErrors[i] = backend.NewLateError(err)
 	}
-	if !c.stage.CompareAndSwap(stageSent, stageAbandoned) {
+	if !p.stage.CompareAndSwap(stageSent, stageAbandoned) {
 		return false
 	}
-	for i, lateError := range c.lateErrors {
-		results[c.hits[i].index] = backend.Result{Err: lateError}
+	for i, lateError := range p.lateErrors {
+		results[p.hits[i].index] = backend.Result{Err: lateError}
 	}
 	return true
 }
 
-// deliverLate passes the answers to the LateErrors of the hits. To an all-or-none hit that was not charged, it passes a
-// denial.
-func (c *call) deliverLate() {
-	for i, lateError := range c.lateErrors {
-		h := &c.hits[i]
+// deliverLate passes the answers to the LateErrors of the hits. An all-or-none hit that was not charged gets a denial.
+func (p *requestPart) deliverLate() {
+	for i, lateError := range p.lateErrors {
+		h := &p.hits[i]
 		r := h.answer.Result
 		r.Allowed = r.Allowed && (!h.InGroup() || h.answer.isCharged)
 		lateError.Arrive(r)

@@ -18,25 +18,25 @@ import (
 
 // Another Take uses the memory of an abandoned request. It must not find an old answer.
 func TestAbandonedRequestLeaksNoResult(t *testing.T) {
-	const calls = 3
-	for answeredCalls := range calls + 1 { // the calls that are answered before the Take cancels
+	const parts = 3
+	for answeredParts := range parts + 1 { // the parts that are answered before the Take cancels
 		l := &Limiter{}
 		r := l.newRequest(time.Now(), time.Now(), time.Second)
-		for range calls {
-			r.calls = append(r.calls, &call{request: r, queue: &partitionQueue{limiter: l}})
+		for range parts {
+			r.parts = append(r.parts, &requestPart{request: r, queue: &partitionQueue{limiter: l}})
 		}
-		r.users.Store(calls + takeWeight)
-		for i, c := range append([]*call(nil), r.calls...) {
-			if i == answeredCalls {
+		r.users.Store(parts + takeWeight)
+		for i, p := range append([]*requestPart(nil), r.parts...) {
+			if i == answeredParts {
 				r.abandon(l)
 			}
-			c.finish()
+			p.finish()
 		}
-		if answeredCalls == calls {
+		if answeredParts == parts {
 			r.abandon(l)
 		}
-		assert.Empty(t, r.allAnswered, "abandoned after %d answers", answeredCalls)
-		assert.Empty(t, r.calls, "recycled")
+		assert.Empty(t, r.allAnswered, "abandoned after %d answers", answeredParts)
+		assert.Empty(t, r.parts, "recycled")
 	}
 }
 
@@ -50,7 +50,7 @@ func newUnitLimiter(node client) *Limiter {
 // unitTime is a time on the first day of 1970.
 var unitTime = time.Unix(100, 0)
 
-// newLimit and perDay return a limit. Unless s charges denied hits, hits with a positive N need the script.
+// newLimit returns a limit. Unless s charges denied hits, hits with a positive N need the script.
 func newLimit(t require.TestingT, s limit.Spec) *limit.Limit {
 	l, err := limit.New(s)
 	require.NoError(t, err)
@@ -88,22 +88,22 @@ func (p *fakePipeline) Exec(ctx context.Context) ([]goredis.Cmder, error) {
 	return p.commands, nil
 }
 
-// batchOf returns a batch of the hits of one request, a hit for each key.
-func batchOf(l *Limiter, lim *limit.Limit, keys ...string) (*batch, *call) {
+// batchOf returns a batch with one hit for each key. All hits are in one part of one request.
+func batchOf(l *Limiter, lim *limit.Limit, keys ...string) (*batch, *requestPart) {
 	r := l.newRequest(unitTime, time.Now(), time.Minute)
 	for i, key := range keys {
 		r.add(l.queues[0], i, &backend.Hit{Key: []byte(key), Limit: lim, N: 1}, 1)
 	}
 	b := &batch{queue: l.queues[0]}
-	for i := range r.calls[0].hits {
-		h := &r.calls[0].hits[i]
+	for i := range r.parts[0].hits {
+		h := &r.parts[0].hits[i]
 		h.setWindow(r.now)
 		b.hits = append(b.hits, h)
 	}
-	return b, r.calls[0]
+	return b, r.parts[0]
 }
 
-// movingNode is a node with a hash slot that moves to another node. The node has only one key of each script.
+// movingNode is a node with a hash slot that moves to another node. It rejects scripts with several keys.
 type movingNode struct {
 	client
 	mu   sync.Mutex
@@ -134,13 +134,13 @@ func (m *movingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 func TestBatchIsSplitByKeyWhileItsSlotMoves(t *testing.T) {
 	node := &movingNode{}
 	l := newUnitLimiter(node)
-	b, c := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
+	b, part := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
 	b.deadline = time.Now().Add(10 * time.Second)
 	ctx, cancel := context.WithDeadline(t.Context(), b.deadline)
 	defer cancel()
 	require.NoError(t, b.send(ctx))
 	assert.ElementsMatch(t, []string{"v2:fw86400:a@0", "v2:fw86400:b@0"}, node.keys)
-	for _, h := range c.hits {
+	for _, h := range part.hits {
 		assert.NoError(t, h.answer.Err)
 		assert.Equal(t, int64(4), h.answer.Remaining)
 	}
@@ -153,7 +153,7 @@ func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
 		errs  []string // the errors of hits a and b; an empty text means no error
 	}{
 		"complete":                  {"\x97\x01\x00\x00\x02\x00\x00\x09", []string{"", ""}},
-		"short":                     {"\x93\x01\x00\x00", []string{"", `counter "v2:fw86400:b@0": rate limit backend unavailable: the reply of Redis can't be read: it ends before this hit`}},
+		"short":                     {"\x93\x01\x00\x00", []string{"", `counter "v2:fw86400:b@0": rate limit backend unavailable: the reply of Redis can't be read: the reply ends before this hit`}},
 		"cut off":                   {"\x96\x01\x00\x00\x02", []string{"can't be read", `counter "v2:fw86400:b@0"`}},
 		"empty":                     {"", []string{"ends before this hit", "ends before this hit"}},
 		"another type":              {"\x96\x01\x00\x00\xa1x\x00\x00", []string{"can't be read", "can't be read"}},
@@ -162,13 +162,13 @@ func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
 		"an error without its text": {"\x98\x01\x00\x00\x00\x00\x00\x09\x02", []string{"can't be read", "can't be read"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, call := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
+			b, part := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
 			b.script.decode([]byte(c.reply), b.hits, "node")
 			for i, want := range c.errs {
-				if err := call.hits[i].answer.Err; want == "" {
+				if err := part.hits[i].answer.Err; want == "" {
 					assert.NoError(t, err)
-					assert.True(t, call.hits[i].answer.Allowed)
-					assert.Equal(t, int64(4-i), call.hits[i].answer.Remaining+int64(0))
+					assert.True(t, part.hits[i].answer.Allowed)
+					assert.Equal(t, int64(4-i), part.hits[i].answer.Remaining)
 				} else if assert.ErrorContains(t, err, want) {
 					assert.ErrorIs(t, err, backend.ErrUnavailable)
 				}
@@ -180,29 +180,29 @@ func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
 func TestEqualLimitsAreSentOnce(t *testing.T) {
 	l := newUnitLimiter(nil)
 	limitOf10, limitOf20 := perDay(t, limit.Spec{Requests: 10}), perDay(t, limit.Spec{Requests: 20})
-	b, c := batchOf(l, limitOf10, "a", "b", "c", "d")
-	c.hits[1].Limit = limitOf20
-	c.hits[2].Limit = perDay(t, limit.Spec{Requests: 10}) // each request has its own copy of a limit
-	c.hits[3].AllOrNone = true
+	b, part := batchOf(l, limitOf10, "a", "b", "c", "d")
+	part.hits[1].Limit = limitOf20
+	part.hits[2].Limit = perDay(t, limit.Spec{Requests: 10}) // each request has its own copy of a limit
+	part.hits[3].AllOrNone = true
 	args := b.script.encode(b.hits, 0, 0, false, true, 0)
-	assert.Equal(t, []int64{1, 2, 1, 3}, b.script.rowNumbers)
+	assert.Equal(t, []int64{1, 2, 1, 3}, b.script.limitNumbers)
 	assert.Len(t, args, 3+4+2)
 	keys := make([]string, 100)
-	b, c = batchOf(l, limitOf10, keys...)
-	for i := range c.hits {
-		c.hits[i].Limit = perDay(t, limit.Spec{Requests: uint32(i % 50)})
+	b, part = batchOf(l, limitOf10, keys...)
+	for i := range part.hits {
+		part.hits[i].Limit = perDay(t, limit.Spec{Requests: uint32(i % 50)})
 	}
 	b.script.encode(b.hits, 0, 0, false, true, 0)
-	assert.LessOrEqual(t, len(b.script.rows), 100, "rows may repeat, as encode compares with few of them")
+	assert.LessOrEqual(t, len(b.script.limits), 100, "a limit can repeat, because encode compares it only with the last limits")
 }
 
-func TestQueuedCallIsNotSentLate(t *testing.T) {
+func TestPartIsNotSentAfterItsSendDeadline(t *testing.T) {
 	l := newUnitLimiter(nil)
-	b, c := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a")
-	c.request.users.Store(1 + takeWeight)
-	c.request.sendDeadline = time.Now().Add(-time.Millisecond)
-	b.run(t.Context(), []*call{c}) // a call of the nil client would panic
-	assert.Equal(t, backend.ReasonOverload, backend.ReasonOf(c.hits[0].answer.Err))
+	b, part := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a")
+	part.request.users.Store(1 + takeWeight)
+	part.request.sendDeadline = time.Now().Add(-time.Millisecond)
+	b.run(t.Context(), []*requestPart{part}) // a use of the nil client would panic
+	assert.Equal(t, backend.ReasonOverload, backend.ReasonOf(part.hits[0].answer.Err))
 }
 
 func FuzzDecode(f *testing.F) {

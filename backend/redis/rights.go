@@ -13,19 +13,19 @@ import (
 // RightUse is the feature that needs a right.
 type RightUse uint8
 
-// The uses of rights.
+// The features that need a right.
 const (
-	RightOfAll        RightUse = iota // each deployment needs it
-	RightOfDatabase                   // a database other than 0 needs it
-	RightOfReplicas                   // Options.WaitReplicas needs it
-	RightOfChecks                     // only Limiter.Check needs it
-	RightOfCluster                    // a Cluster needs it
-	RightOfOverrides                  // overrides need it, with their own keys and channels
-	RightOfPrefixes                   // only Limiter.ResetPrefix needs it
-	RightOfHolds                      // only limits with holds need it
-	RightOfIncrements                 // it makes charges cheaper for Redis
-	RightOfWindows                    // plain charges use it; INCRBY and EXPIRE can take its place
-	RightOfScripts                    // the script needs it
+	RightOfAll        RightUse = iota // each deployment needs the right
+	RightOfDatabase                   // a database other than 0 needs the right
+	RightOfReplicas                   // Options.WaitReplicas needs the right
+	RightOfChecks                     // only Limiter.Check needs the right
+	RightOfCluster                    // a Cluster needs the right
+	RightOfOverrides                  // overrides need the right, for their own keys and channels
+	RightOfPrefixes                   // only Limiter.ResetPrefix needs the right
+	RightOfHolds                      // only limits with holds need the right
+	RightOfIncrements                 // the right makes charges cheaper for Redis
+	RightOfWindows                    // plain charges use the right; INCRBY and EXPIRE can take the place of the command
+	RightOfScripts                    // the script needs the right
 )
 
 // Right is the right to run a command.
@@ -33,7 +33,7 @@ type Right struct {
 	Command string // the command in lower case; a subcommand follows a bar
 	Use     RightUse
 
-	args    string // the arguments of a harmless run; see runName
+	args    string // the arguments of a harmless run, such as "KEY 0"; see runName
 	hasKeys bool   // args contains the key of the check
 }
 
@@ -41,9 +41,10 @@ type Right struct {
 // the database, HASH for the key of the overrides, and CHANNEL for a channel without subscribers.
 type runName struct {
 	value string
-	rule  string // the ACL rule for the value and for similar names, or ""
+	rule  string // the ACL rule for the value and for similar names, such as "~rls:*", or ""
 }
 
+// rightRun is a harmless run of a command, which finds out whether the user has the right.
 type rightRun struct {
 	Right
 	cmd  *goredis.Cmd
@@ -87,7 +88,7 @@ var rights = []Right{
 	{Command: "asking", Use: RightOfCluster},
 	{Command: "hgetall", Use: RightOfOverrides, args: "HASH"},
 	{Command: "hget", Use: RightOfOverrides, args: "HASH rls:check"},
-	{Command: "hset", Use: RightOfOverrides, args: "HASH rls:check 0 rls:check"}, // the last value is missing, so Redis sets nothing
+	{Command: "hset", Use: RightOfOverrides, args: "HASH rls:check 0 rls:check"}, // the second field has no value, so Redis sets nothing
 	{Command: "hdel", Use: RightOfOverrides, args: "HASH rls:check"},
 	{Command: "publish", Use: RightOfOverrides, args: "CHANNEL 0"},
 	{Command: "subscribe", Use: RightOfOverrides}, // needs its own connection; see serverCheck.subscribe
@@ -125,11 +126,12 @@ func (r Right) isNeeded(o *Options, a address) bool {
 	case RightOfOverrides:
 		return o.Overrides
 	case RightOfPrefixes:
-		return false // a reset without the right fails with a remedy
+		return false // without the right, the error of ResetPrefix has a remedy
 	}
 	return true
 }
 
+// missingRights collects the rights that the user of Redis lacks.
 type missingRights struct {
 	commands []string
 	patterns []string // ACL rules for keys and channels
@@ -140,8 +142,8 @@ type missingRights struct {
 // deniedCommand matches the name of the command in a refusal of Redis.
 var deniedCommand = regexp.MustCompile(`'([a-z|]+)' command`)
 
-// add adds the right that err says is missing. pattern is the ACL rule for the key or the channel
-// of the command.
+// add adds the missing right if err is about a missing right. pattern is the ACL rule for the key or the channel of the
+// command.
 func (m *missingRights) add(err error, command, pattern string) {
 	if !isNoPerm(err) {
 		return
@@ -197,7 +199,8 @@ func (m *missingRights) finding(user string) (f Finding, ok bool) {
 	return f, len(rules) > 0
 }
 
-// missingEffects says what rls does without the rights for a use. rls can't count if a right for any other use is missing.
+// missingEffects says what rls does without the rights for a use. If a right for a use outside of this map is missing,
+// rls can't count.
 var missingEffects = map[RightUse]struct {
 	level Level
 	text  string

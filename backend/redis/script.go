@@ -19,45 +19,50 @@ var (
 	scriptDigest = goredis.NewScript(scriptText).Hash()
 )
 
-// scriptCall encodes hits as a call of the script, and decodes the reply. lua/take.lua explains both.
+// scriptCall encodes hits as a call of the script, and decodes the reply. The head of lua/take.lua documents the
+// arguments and the reply.
 type scriptCall struct {
-	names        []string // the names of the hits' counters; the calls own the memory
+	names        []string // the names of the hits' counters, in the memory of requestPart.names
 	args         []any
-	rows         []limitRow
-	rowNumbers   []int64 // the place of each hit's limit in rows, from 1
+	limits       []scriptLimit
+	limitNumbers []int64 // the place of each hit's limit in limits, from 1
 	packedArgs   []byte  // ARGV[1]
 	packedGroups []byte  // ARGV[2]
 }
 
-// limitRow is a limit in the script's arguments, which lua/take.lua explains.
-type limitRow struct {
-	algorithm             limit.Algorithm
-	mode                  uint8
-	max, period, capacity int64
+// scriptLimit is a limit as the script gets it.
+type scriptLimit struct {
+	algorithm limit.Algorithm
+	mode      uint8
+	maxHits   int64 // the hits that a window admits
+	period    int64 // in microseconds
+	capacity  int64 // the most hits that can be spent at once; differs from maxHits only with a burst, and is negative then
 }
 
-// Modes of a limitRow. lua/take.lua explains them.
+// The modes of a scriptLimit.
 const (
-	modeChargeDenied = 1
-	modeGroup        = 2
-	modeShadow       = 4 // added to modeGroup
-	modeRefundable   = 8 // added to modeGroup
+	modeChargeDenied = 1 // denied hits are charged
+	modeAllOrNone    = 2 // the hit is charged only if no hit of its group denies the group
+	modeShadow       = 4 // the hit does not deny its group; added to modeAllOrNone
+	modeRefundable   = 8 // the group has hits in other partitions, so the charge may be refunded; added to modeAllOrNone
 )
 
 // heldRetryTime is the retry time in the reply for an allowed hit that renews a hold. For another allowed hit with a
-// RetryAfter of r, the retry time in the reply is heldRetryTime - r.
+// RetryAfter above 0, the retry time in the reply is heldRetryTime - RetryAfter: a RetryAfter of 5 is sent as -7, because
+// a positive retry time means a denial.
 const heldRetryTime = -2
 
-// maxRowSearch is the number of rows among which encode looks for an equal row. If it finds none, it repeats the row.
-const maxRowSearch = 16
+// maxLimitSearch is the number of earlier limits among which encode looks for an equal limit. If encode finds no equal
+// limit, it appends the limit again, because a longer search would cost more than the copy.
+const maxLimitSearch = 16
 
-// firstKey is the place of the first key in EVALSHA digest numkeys key...
+// firstKey is the place of the first key in the command EVALSHA digest numkeys key..., where EVALSHA has place 0.
 const firstKey = 3
 
-// encode returns the arguments of the command that runs the script for hits. hasDistinctCounters means that each hit has
-// its own counter. The next encode changes the arguments. The calls own the names of the counters, and keep them until
-// the command is done.
-func (s *scriptCall) encode(hits []*pendingHit, now, jitter int64, mustSendScript, hasDistinctCounters bool, refundTime int64) []any {
+// encode returns the arguments of the command that runs the script for hits. now is in microseconds since 1970, and
+// jitterMillis is added to the time to live of each key. hasDistinctCounters means that each hit has its own counter.
+// Charges with modeRefundable can be refunded for refundMillis. The next encode changes the arguments.
+func (s *scriptCall) encode(hits []*pendingHit, now, jitterMillis int64, mustSendScript, hasDistinctCounters bool, refundMillis int64) []any {
 	s.args, s.names = s.args[:0], s.names[:0]
 	if mustSendScript {
 		s.args = append(s.args, "EVAL", scriptText)
@@ -66,25 +71,25 @@ func (s *scriptCall) encode(hits []*pendingHit, now, jitter int64, mustSendScrip
 	}
 	s.args = append(s.args, len(hits))
 
-	s.rows, s.rowNumbers = s.rows[:0], s.rowNumbers[:0]
+	s.limits, s.limitNumbers = s.limits[:0], s.limitNumbers[:0]
 	hasGroups := false
 	for _, h := range hits {
 		s.names = append(s.names, asString(h.counterName()))
-		s.rowNumbers = append(s.rowNumbers, s.rowNumber(h))
-		hasGroups = hasGroups || h.InGroup() && (len(h.call.hits) > 1 || h.call.hasOtherCalls())
+		s.limitNumbers = append(s.limitNumbers, s.limitNumber(h))
+		hasGroups = hasGroups || h.InGroup() && (len(h.part.hits) > 1 || h.part.request.hasSeveralParts())
 	}
 	for i := range s.names {
 		s.args = append(s.args, &s.names[i])
 	}
 
-	b := msgp.AppendArrayHeader(s.packedArgs[:0], uint32(5+5*len(s.rows)+2*len(hits)))
-	b = appendInts(b, now, jitter, boolToInt(hasDistinctCounters), refundTime, int64(len(s.rows)))
-	for _, r := range s.rows {
-		b = msgp.AppendString(b, r.algorithm.String())
-		b = appendInts(b, r.max, r.period, r.capacity, int64(r.mode))
+	b := msgp.AppendArrayHeader(s.packedArgs[:0], uint32(5+5*len(s.limits)+2*len(hits)))
+	b = appendInts(b, now, jitterMillis, boolToInt(hasDistinctCounters), refundMillis, int64(len(s.limits)))
+	for _, l := range s.limits {
+		b = msgp.AppendString(b, l.algorithm.String())
+		b = appendInts(b, l.maxHits, l.period, l.capacity, int64(l.mode))
 	}
 	for i, h := range hits {
-		b = msgp.AppendInt64(b, s.rowNumbers[i])
+		b = msgp.AppendInt64(b, s.limitNumbers[i])
 		b = appendHits(b, h)
 	}
 	s.packedArgs = b
@@ -92,9 +97,9 @@ func (s *scriptCall) encode(hits []*pendingHit, now, jitter int64, mustSendScrip
 	s.packedGroups = s.packedGroups[:0]
 	if hasGroups {
 		n := uint32(0)
-		forEachCall(hits, func([]*pendingHit) { n++ })
+		forEachPart(hits, func([]*pendingHit) { n++ })
 		s.packedGroups = msgp.AppendArrayHeader(s.packedGroups, n)
-		forEachCall(hits, func(group []*pendingHit) { s.packedGroups = msgp.AppendInt64(s.packedGroups, int64(len(group))) })
+		forEachPart(hits, func(group []*pendingHit) { s.packedGroups = msgp.AppendInt64(s.packedGroups, int64(len(group))) })
 	}
 	s.args = append(s.args, asString(s.packedArgs), asString(s.packedGroups))
 	return s.args
@@ -114,34 +119,34 @@ func appendHits(b []byte, h *pendingHit) []byte {
 	return msgp.AppendString(b, h.HoldID)
 }
 
-// rowNumber returns the place of h's limit in s.rows, from 1. It adds a row if no row has this limit.
-func (s *scriptCall) rowNumber(h *pendingHit) int64 {
-	r := limitRow{algorithm: h.Limit.Algorithm, max: h.Limit.Max(), period: h.Limit.Period(), capacity: h.Limit.Capacity()}
+// limitNumber returns the place of h's limit in s.limits, from 1. If s.limits lacks the limit, limitNumber adds it.
+func (s *scriptCall) limitNumber(h *pendingHit) int64 {
+	l := scriptLimit{algorithm: h.Limit.Algorithm, maxHits: h.Limit.Max(), period: h.Limit.Period(), capacity: h.Limit.Capacity()}
 	if h.Limit.HasBurst() {
-		r.capacity = -r.capacity
+		l.capacity = -l.capacity
 	}
 	if h.hasWindow() {
-		r.period = h.untilEnd
+		l.period = h.untilEnd
 	}
 	switch {
 	case h.InGroup():
-		r.mode = modeGroup
+		l.mode = modeAllOrNone
 		if h.Shadow {
-			r.mode += modeShadow
+			l.mode += modeShadow
 		}
 		if h.mayBeRefunded() {
-			r.mode += modeRefundable
+			l.mode += modeRefundable
 		}
 	case h.Limit.ChargeDenied:
-		r.mode = modeChargeDenied
+		l.mode = modeChargeDenied
 	}
-	for i := len(s.rows); i > max(len(s.rows)-maxRowSearch, 0); i-- {
-		if s.rows[i-1] == r {
+	for i := len(s.limits); i > max(len(s.limits)-maxLimitSearch, 0); i-- {
+		if s.limits[i-1] == l {
 			return int64(i)
 		}
 	}
-	s.rows = append(s.rows, r)
-	return int64(len(s.rows))
+	s.limits = append(s.limits, l)
+	return int64(len(s.limits))
 }
 
 func appendInts(b []byte, numbers ...int64) []byte {
@@ -158,15 +163,15 @@ func boolToInt(b bool) int64 {
 	return 0
 }
 
-// asString returns b as a string without a copy. The string is valid as long as b does not change.
+// asString returns b as a string that shares the memory of b, so b must not change.
 func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // errReply is in the chain of each error about a reply without the expected form.
 var errReply = errors.New("the reply of Redis can't be read")
 
-var errShortReply = fmt.Errorf("%w: it ends before this hit", errReply)
+var errShortReply = fmt.Errorf("%w: the reply ends before this hit", errReply)
 
-// keyError is an error of one key. It implements goredis.Error.
+// keyError is an error of one key, such as "WRONGTYPE the key holds another string". It implements goredis.Error.
 type keyError string
 
 func (e keyError) Error() string { return string(e) }
@@ -217,7 +222,7 @@ func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
 			hits[i-1].fail(server, keyError(text))
 		}
 	}
-	if err != nil { // the error can concern any hit
+	if err != nil { // the error can concern every hit without an answer
 		err = fmt.Errorf("%w: %w", errReply, err)
 		for _, h := range hits {
 			if h.answer.Err == nil {
@@ -229,6 +234,6 @@ func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
 
 // fail sets the answer of h to err, and passes err to the Observer.
 func (h *pendingHit) fail(server string, err error) {
-	h.call.queue.limiter.options.Observer.Failed(h.call.queue.instance.role, KindOf(err))
+	h.part.queue.limiter.options.Observer.Failed(h.part.queue.instance.role, KindOf(err))
 	h.answer = answer{Result: backend.Result{Err: fmt.Errorf("redis %s: counter %q: %w", server, h.counterName(), failed(err))}}
 }

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	maxRetryPause = 16 * time.Millisecond // the longest pause before rls sends refused hits again
-	maxParts      = 8                     // the most parts of a redirected batch in flight at once
+	maxRetryPause = 16 * time.Millisecond // the longest pause before rls sends hits again that Redis has refused
+	maxKeyBatches = 8                     // the most batches of sendEachKey in flight at once
 )
 
 // send lets Redis execute the hits, and answers them. If Redis refuses some of the hits, send sends these hits again
@@ -57,7 +57,7 @@ func (b *batch) send(ctx context.Context) error {
 	}
 	b.queue.counts.remember(b)
 	if b.hasGroups {
-		forEachCall(b.hits, markCharged)
+		forEachPart(b.hits, markCharged)
 	}
 	return b.batchError
 }
@@ -129,9 +129,9 @@ func (b *batch) buildCommands(ctx context.Context, a *attempt) {
 	}
 	if !b.isScriptDone {
 		if b.mayRefund {
-			b.commands = append(b.commands, goredis.NewStatusCmd(ctx, "SET", q.keyspace.refundableMark(), "", "PX", q.limiter.refundTime()))
+			b.commands = append(b.commands, goredis.NewStatusCmd(ctx, "SET", q.keyspace.refundableMark(), "", "PX", q.limiter.refundMillis()))
 		}
-		args := b.script.encode(b.scriptHits, b.scriptTime(), q.limiter.options.randomJitter(), b.mustSendScript, b.hasDistinctCounters, q.limiter.refundTime())
+		args := b.script.encode(b.scriptHits, b.scriptTime(), q.limiter.options.randomJitterMillis(), b.mustSendScript, b.hasDistinctCounters, q.limiter.refundMillis())
 		a.script = noRetryString{goredis.NewStringCmd(ctx, args...)}
 		a.script.SetFirstKeyPos(firstKey)
 		b.commands = append(b.commands, a.script)
@@ -147,7 +147,7 @@ func (b *batch) buildCommands(ctx context.Context, a *attempt) {
 // scriptTime returns the time that the script uses: the time of the requests, or the time of the batch if all hits have
 // windows, or 0. With 0, the script reads the clock of Redis.
 func (b *batch) scriptTime() int64 {
-	if now := b.scriptHits[0].call.now; now != 0 {
+	if now := b.scriptHits[0].part.now; now != 0 {
 		return now
 	}
 	for _, h := range b.scriptHits {
@@ -172,8 +172,8 @@ func (b *batch) sendCommands(ctx context.Context, s *server) {
 	}
 }
 
-// applyCounterReplies answers the hits of the counters for which Redis has executed plain commands. It fails the hits
-// of other counters, or leaves them to a later attempt.
+// applyCounterReplies answers the hits of the counters for which Redis has executed plain commands. It fails the other
+// hits, or leaves them to a later attempt.
 func (b *batch) applyCounterReplies(a *attempt) {
 	q := b.queue
 	mayEndEarly := b.hasRefundableMark()
@@ -209,7 +209,7 @@ func (b *batch) applyCounterReplies(a *attempt) {
 }
 
 // hasRefundableMark reports whether the partition may have its refundableMark. Without the right to read the mark, it
-// returns false: a user without this right can't run the script, and only the script charges groups.
+// returns false, because a user without this right can't run the script, and only the script charges groups.
 func (b *batch) hasRefundableMark() bool {
 	if b.readMarkCommand == nil {
 		return false
@@ -218,7 +218,7 @@ func (b *batch) hasRefundableMark() bool {
 	return err == nil || !errors.Is(err, goredis.Nil) && KindOf(err) != KindNoPerm
 }
 
-// applyScriptReply answers the hits of the script, fails them, or leaves them to a later attempt.
+// applyScriptReply answers the hits of the script, fails these hits, or leaves them to a later attempt.
 func (b *batch) applyScriptReply(a *attempt) {
 	if a.script.StringCmd == nil {
 		return
@@ -228,7 +228,7 @@ func (b *batch) applyScriptReply(a *attempt) {
 	case outcome == outcomeExecuted:
 		b.isScriptDone = true
 		b.script.decode(reply, b.scriptHits, b.queue.instance.name)
-	case isNoPerm(err) && !isAboutKey(err): // the user may not run EVALSHA
+	case isNoPerm(err) && !isAboutKey(err): // the user of Redis has no right to run EVALSHA
 		b.reportError(err)
 		b.isScriptDone = true
 		for _, h := range b.scriptHits { // Redis has not failed, because it counts other hits
@@ -260,32 +260,32 @@ func (b *batch) applyFailure(a *attempt, hits []*pendingHit, outcome replyOutcom
 	return true
 }
 
-// sendEachKey sends hits of a hash slot that has moved or is being moved. The hits of each key are a batch of their
-// own, so that the client can follow redirects.
+// sendEachKey sends hits of a hash slot that has moved or is being moved. It sends one batch for each key, because the
+// client follows redirects only for commands that it sends alone.
 func (b *batch) sendEachKey(ctx context.Context, hits []*pendingHit) {
 	if len(hits) == 0 {
 		return
 	}
-	b.replicasMissing = b.replicasMissing || b.queue.limiter.options.WaitReplicas > 0 // the parts don't wait for replicas
+	b.replicasMissing = b.replicasMissing || b.queue.limiter.options.WaitReplicas > 0 // the batches below don't wait for replicas
 	hitsByName := map[string][]*pendingHit{}
 	for _, h := range hits {
 		name := string(h.counterName())
 		hitsByName[name] = append(hitsByName[name], h)
 	}
 	var senders sync.WaitGroup
-	semaphore := make(chan struct{}, maxParts)
+	semaphore := make(chan struct{}, maxKeyBatches)
 	for _, hits := range hitsByName {
 		semaphore <- struct{}{}
 		senders.Go(func() {
-			partBatch := batch{queue: b.queue, hits: hits, hasOneKey: true, deadline: b.deadline, answerDeadline: b.answerDeadline}
-			_ = partBatch.send(ctx) // send also sets the error in the hits
+			keyBatch := batch{queue: b.queue, hits: hits, hasOneKey: true, deadline: b.deadline, answerDeadline: b.answerDeadline}
+			_ = keyBatch.send(ctx) // send also sets the error in the hits
 			<-semaphore
 		})
 	}
 	senders.Wait()
 }
 
-// reconnect looks for the servers again after server s has not answered. s is nil if the server is unknown.
+// reconnect lets the client look for the servers again, because s did not answer. s is nil if no server was found.
 func (b *batch) reconnect(s *server) {
 	if s != nil {
 		s.clock.expire()
@@ -333,12 +333,12 @@ func hitsText(n int) string {
 }
 
 const (
-	replicaPause = time.Second      // how long rls sends no WAIT after a WAIT with too few replicas
-	waitMargin   = time.Millisecond // the time for the answer of Redis after the timeout of WAIT
+	replicaPause = time.Second      // how long rls sends no WAIT after too few replicas have answered a WAIT
+	waitMargin   = time.Millisecond // the time in which the answer of Redis must come after the timeout of WAIT
 )
 
-// sendAndAwaitReplicas sends the commands of the batch, and then waits until enough replicas have the charges. It ends
-// the wait early, so that the answers still reach their callers.
+// sendAndAwaitReplicas sends the commands of the batch, and then waits until enough replicas have the charges. It waits
+// less than the rest of the budget, so that the answers still reach their callers in time.
 func (b *batch) sendAndAwaitReplicas(ctx context.Context, s *server) {
 	if microsSinceProcessStart() < s.noWaitUntil.Load() {
 		b.replicasMissing = true

@@ -9,6 +9,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
+// client is the connection pool of a redisInstance.
 type client interface {
 	// Process sends cmd and follows the redirects of a Cluster.
 	Process(ctx context.Context, cmd goredis.Cmder) error
@@ -31,11 +32,12 @@ type client interface {
 	findServersAgain(failedServer *server)
 }
 
+// server is one Redis server that executes commands: a single Redis, or a master.
 type server struct {
-	pipeliner
-	node        *goredis.Client // the same client as pipeliner
+	pipeliner   // the same client as node
+	node        *goredis.Client
 	clock       serverClock
-	noWaitUntil atomic.Int64 // a result of microsSinceProcessStart; rls sends no WAIT earlier
+	noWaitUntil atomic.Int64 // before this result of microsSinceProcessStart, rls sends no WAIT
 }
 
 // pipeliner opens pipelines to one server. It is a client or a connection of go-redis.
@@ -52,6 +54,7 @@ func (s *server) measureClock(ctx context.Context) error {
 	return s.clock.addReply(start, cmd)
 }
 
+// servers implements client.
 type servers struct {
 	goredis.UniversalClient
 	cluster *goredis.ClusterClient // nil without a Cluster
@@ -72,6 +75,7 @@ func newServers(c goredis.UniversalClient) *servers {
 
 func newServer(c *goredis.Client) *server { return &server{pipeliner: c, node: c} }
 
+// runPipeline sends commands in one step, and sets the reply or the error of each command.
 func runPipeline(ctx context.Context, p pipeliner, commands []goredis.Cmder) {
 	pipe := p.Pipeline()
 	_ = pipe.BatchProcess(ctx, commands...)
@@ -84,7 +88,7 @@ func runPipeline(ctx context.Context, p pipeliner, commands []goredis.Cmder) {
 			return
 		}
 	}
-	for _, cmd := range commands { // Redis refused the connection
+	for _, cmd := range commands { // no command has an error, so no connection was opened
 		cmd.SetErr(err)
 	}
 }
@@ -111,8 +115,8 @@ func (s *servers) eachMaster(ctx context.Context, f func(ctx context.Context, no
 	return s.cluster.ForEachMaster(ctx, f)
 }
 
-// findServersAgain implements client. It is needed because go-redis itself reloads the hash slots of a Cluster only for
-// commands that it may repeat.
+// findServersAgain implements client. go-redis looks for the new servers of a Cluster only after errors of commands that
+// it may repeat, and it must not repeat the commands of rls.
 func (s *servers) findServersAgain(failedServer *server) {
 	if s.cluster != nil {
 		if failedServer != nil {

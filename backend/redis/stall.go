@@ -16,11 +16,11 @@ import (
 // Redis delays all batches, so that the round trip of its clock is long too.
 const (
 	minStall        = 20 * time.Millisecond // the least time of a stalled batch
-	tripsInStall    = 10                    // the least time of a stalled batch in round trips
-	wakePause       = 20 * time.Millisecond // between two wake-ups of wakeWatch
+	tripsInStall    = 10                    // a stalled batch takes at least this number of round trips
+	wakePause       = 20 * time.Millisecond // the pause between two wake-ups of wakeWatch
 	maxWakeDelay    = 10 * time.Millisecond // if a wake-up is later, this process lacks CPU time
 	stallWatchTime  = 2 * time.Second       // the time in which FindStalls sends pings
-	stallWatchPause = 5 * time.Millisecond  // between two pings
+	stallWatchPause = 5 * time.Millisecond  // the pause between two pings
 )
 
 // AdviceForStalls says what to do about a Redis that stands still.
@@ -30,14 +30,17 @@ func isStall(duration, roundTrip time.Duration) bool {
 	return duration >= minStall && roundTrip > 0 && duration >= tripsInStall*roundTrip
 }
 
-// wakeWatch wakes up all the time, to find out whether this process gets CPU time. The times are in microseconds since
-// processStart.
-type wakeWatch struct{ wokeAt, lateAt atomic.Int64 }
+// wakeWatch wakes up after each wakePause, to find out whether this process gets CPU time. Times are in microseconds
+// since processStart.
+type wakeWatch struct {
+	lastWake     atomic.Int64 // the time of the last wake-up
+	lastLateWake atomic.Int64 // the time of the last wake-up that came too late; 0 if none was late
+}
 
 func (w *wakeWatch) run(ctx context.Context) {
 	for isRunning := true; isRunning; isRunning = wait.Sleep(ctx, wakePause) {
-		if now := microsSinceProcessStart(); now-w.wokeAt.Swap(now) > (wakePause + maxWakeDelay).Microseconds() {
-			w.lateAt.Store(now)
+		if now := microsSinceProcessStart(); now-w.lastWake.Swap(now) > (wakePause + maxWakeDelay).Microseconds() {
+			w.lastLateWake.Store(now)
 		}
 	}
 }
@@ -45,10 +48,10 @@ func (w *wakeWatch) run(ctx context.Context) {
 // wasStarved reports whether this process has lacked CPU time in the last span of time.
 func (w *wakeWatch) wasStarved(span time.Duration) bool {
 	now := microsSinceProcessStart()
-	return now-w.wokeAt.Load() > (wakePause+maxWakeDelay).Microseconds() || now-w.lateAt.Load() < span.Microseconds()
+	return now-w.lastWake.Load() > (wakePause+maxWakeDelay).Microseconds() || now-w.lastLateWake.Load() < span.Microseconds()
 }
 
-// setStalled sets Stalled and RoundTrip.
+// setStalled sets Stalled and RoundTrip, if Redis stood still during b.
 func (b *Batch) setStalled(l *Limiter) {
 	if b.Duration < minStall || b.ReplicasMissing || b.Err != nil && KindOf(b.Err) != KindTimeout {
 		return
@@ -58,7 +61,7 @@ func (b *Batch) setStalled(l *Limiter) {
 	}
 }
 
-// FindStalls sends pings to each server for two seconds, and compares the slowest answers with the usual one.
+// FindStalls sends pings to each server for two seconds, and compares the slowest answer with the usual answer.
 func (l *Limiter) FindStalls(ctx context.Context) []Finding {
 	var findings []Finding
 	for _, instance := range l.instances {
@@ -87,12 +90,12 @@ func findStall(ctx context.Context, s *server, w *wakeWatch) (_ Finding, ok bool
 		return Finding{}, false
 	}
 	slices.Sort(times)
-	usual, slowest := times[len(times)/2], times[len(times)-1]
+	usualTime, slowestTime := times[len(times)/2], times[len(times)-1]
 	f := Finding{
 		Check: CheckTimeout, Level: LevelNote,
-		Text: fmt.Sprintf("of %d round trips in two seconds, the usual one took %v, the slowest %v", len(times), usual.Round(10*time.Microsecond), slowest.Round(10*time.Microsecond)),
+		Text: fmt.Sprintf("of %d round trips in two seconds, the usual one took %v, the slowest %v", len(times), usualTime.Round(10*time.Microsecond), slowestTime.Round(10*time.Microsecond)),
 	}
-	if isStall(slowest, usual) { // a note only, because two seconds say little
+	if isStall(slowestTime, usualTime) { // the level stays LevelNote, because two seconds prove little
 		f.Text, f.Advice = "Redis stands still, the network doesn't: "+f.Text, AdviceForStalls
 	}
 	return f, true

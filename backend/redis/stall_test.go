@@ -30,8 +30,8 @@ func TestStalledBatchIsMuchSlowerThanRoundTrip(t *testing.T) {
 			server.clock.add(0, c.roundTrip.Microseconds(), 0)
 		}
 		now := microsSinceProcessStart()
-		l.wakes.wokeAt.Store(now)
-		l.wakes.lateAt.Store(now - time.Hour.Microseconds())
+		l.wakes.lastWake.Store(now)
+		l.wakes.lastLateWake.Store(now - time.Hour.Microseconds())
 		c.batch.setStalled(l)
 		assert.Equal(t, c.want, c.batch.Stalled, name)
 	}
@@ -39,12 +39,12 @@ func TestStalledBatchIsMuchSlowerThanRoundTrip(t *testing.T) {
 
 func TestBatchOfAStarvedProcessIsNotStalled(t *testing.T) {
 	w, now := &wakeWatch{}, microsSinceProcessStart()
-	w.lateAt.Store(now - time.Hour.Microseconds())
-	w.wokeAt.Store(now)
+	w.lastLateWake.Store(now - time.Hour.Microseconds())
+	w.lastWake.Store(now)
 	assert.False(t, w.wasStarved(time.Second))
-	w.lateAt.Store(now - 60_000)
+	w.lastLateWake.Store(now - 60_000)
 	assert.True(t, w.wasStarved(70*time.Millisecond), "a late wake-up while Redis had the batch")
 	assert.False(t, w.wasStarved(50*time.Millisecond), "a late wake-up before the batch")
-	w.wokeAt.Store(now - 40_000)
+	w.lastWake.Store(now - 40_000)
 	assert.True(t, w.wasStarved(50*time.Millisecond), "the wake-up is due")
 }

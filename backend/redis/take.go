@@ -9,7 +9,7 @@ import (
 )
 
 // Take implements backend.Limiter. It returns as soon as ctx ends or the budget is used up. In both cases, the caller
-// does not know whether Redis charges the hits in flight.
+// does not know whether Redis charges the hits that were already sent.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	if len(hits) == 0 {
 		return
@@ -44,9 +44,9 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 // chargesInSteps reports whether a group can be charged in several steps, because its hits are in several partitions.
 func (l *Limiter) chargesInSteps() bool { return len(l.queues) > 1 }
 
-// refundTime returns for how many milliseconds Redis can still execute the refund of a charge, or 0 if no group is
-// charged in several steps. A late Redis can execute a refund after the end of the Take.
-func (l *Limiter) refundTime() int64 {
+// refundMillis returns for how many milliseconds after a charge Redis can still execute the refund, or 0 if no group is
+// charged in several steps. A slow Redis can execute a refund after the end of the Take.
+func (l *Limiter) refundMillis() int64 {
 	if !l.chargesInSteps() {
 		return 0
 	}
@@ -54,7 +54,7 @@ func (l *Limiter) refundTime() int64 {
 }
 
 // budget returns how long a Take may last: at most the timeout, and at most three quarters of the time until the
-// caller's deadline, so that another Limiter can still decide. By default, Envoy waits 20 ms.
+// caller's deadline, so that the fallback can still decide. Envoy's default deadline is 20 ms, of which a Take gets 15.
 func (l *Limiter) budget(ctx context.Context, now time.Time) time.Duration {
 	if end, ok := ctx.Deadline(); ok {
 		return min(l.Timeout(), end.Sub(now)*3/4)
@@ -63,12 +63,12 @@ func (l *Limiter) budget(ctx context.Context, now time.Time) time.Duration {
 }
 
 // refund refunds the charges of chargedRequest after a hit has denied the group. Other callers see the charges until
-// the refund arrives. refund skips a charge if its window may have ended.
+// the refund arrives. refund skips a charge that may have expired, because the refund would lower a new count.
 func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *request, hits []backend.Hit, results []backend.Result) {
 	var r *request
-	for _, c := range chargedRequest.calls {
-		for i := range c.hits {
-			h := &c.hits[i]
+	for _, p := range chargedRequest.parts {
+		for i := range p.hits {
+			h := &p.hits[i]
 			chargeLife, anonymousHoldExpiry := h.answer.ResetAfter, int64(0)
 			if h.Limit.Algorithm.HasHolds() {
 				chargeLife = h.Limit.Period()
@@ -84,7 +84,7 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *req
 				r = l.newRequest(now, start, chargedRequest.deadline.Sub(start))
 				r.ctx = ctx
 			}
-			refund := r.add(c.queue, h.index, &hits[h.index], -h.N)
+			refund := r.add(p.queue, h.index, &hits[h.index], -h.N)
 			refund.refundedHoldExpiry, refund.Window = anonymousHoldExpiry, h.chargedWindow
 		}
 	}
@@ -96,9 +96,9 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *req
 		r.abandon(l) // the hits stay charged, and the results say so
 		return
 	}
-	for _, c := range r.calls {
-		for i := range c.hits {
-			if h := &c.hits[i]; h.answer.Err == nil {
+	for _, p := range r.parts {
+		for i := range p.hits {
+			if h := &p.hits[i]; h.answer.Err == nil {
 				results[h.index] = h.answer.Result
 			}
 		}

@@ -16,19 +16,19 @@ import (
 
 type callName struct{}
 
-// contextRecorder is a Tracer that keeps the names of the calls of each batch.
+// contextRecorder is a Tracer that keeps the names of the Takes of each batch.
 type contextRecorder struct {
 	mu    sync.Mutex
 	hits  int
 	names [][]string
 }
 
-func (r *contextRecorder) BatchAnswered(b redis.Batch, _ time.Time, calls []context.Context) {
+func (r *contextRecorder) BatchAnswered(b redis.Batch, _ time.Time, takeContexts []context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.hits += b.Hits
 	var names []string
-	for _, ctx := range calls {
+	for _, ctx := range takeContexts {
 		names = append(names, ctx.Value(callName{}).(string))
 	}
 	r.names = append(r.names, names)
@@ -47,6 +47,6 @@ func TestTracerReceivesTheCallsOfEachBatch(t *testing.T) {
 	}
 	assert.NoError(t, l.Probe(t.Context(), 0))
 	assert.NoError(t, l.Close())
-	assert.Equal(t, [][]string{{"first"}, {"second"}, nil}, tracer.names, "a probe belongs to no call")
+	assert.Equal(t, [][]string{{"first"}, {"second"}, nil}, tracer.names, "a probe has no context of a Take")
 	assert.Equal(t, 5, tracer.hits)
 }

@@ -19,9 +19,9 @@ import (
 
 func TestEachFormOfAURLIsParsed(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		in   Server
-		want address
+		name   string
+		server Server
+		want   address
 	}{
 		{"host and port", Server{URL: "a:1"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}}},
 		{"IPv6", Server{URL: "[::1]:1"}, address{kind: Single, network: "tcp", nodes: []string{"[::1]:1"}}},
@@ -29,17 +29,17 @@ func TestEachFormOfAURLIsParsed(t *testing.T) {
 		{"relative path", Server{URL: "redis.sock", SocketType: "unix"}, address{kind: Single, network: "unix", nodes: []string{"redis.sock"}}},
 		{"unix URL", Server{URL: "unix://:p@/run/redis.sock?db=2"}, address{kind: Single, network: "unix", nodes: []string{"/run/redis.sock"}, db: 2, login: login{"", "p"}}},
 		{"redis URL", Server{URL: "redis://u:p%40@a:1/3"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, db: 3, login: login{"u", "p@"}}},
-		{"query", Server{URL: "redis://a:1?username=u&password=p&db=4"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, db: 4, login: login{"u", "p"}}},
+		{"user, password and database in the query", Server{URL: "redis://a:1?username=u&password=p&db=4"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, db: 4, login: login{"u", "p"}}},
 		{"default port", Server{URL: "redis://a"}, address{kind: Single, network: "tcp", nodes: []string{"a:6379"}}},
 		{"password", Server{URL: "a:1", Auth: "p"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, login: login{"", "p"}}},
 		{"user and password", Server{URL: "a:1", Auth: "u:p:q"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, login: login{"u", "p:q"}}},
-		{"auth wins", Server{URL: "redis://u:p@a:1", Auth: "q"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, login: login{"u", "q"}}},
+		{"Auth overrides the login of the URL", Server{URL: "redis://u:p@a:1", Auth: "q"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, login: login{"u", "q"}}},
 		{"cluster", Server{Kind: Cluster, URL: "redis://u:p@a:1, b:2", SocketType: "unix"}, address{kind: Cluster, network: "tcp", nodes: []string{"a:1", "b:2"}, login: login{"u", "p"}}},
 		{"sentinels", Server{Kind: Sentinel, URL: "m,redis://u:p@a:1,b:2", Auth: "q"}, address{kind: Sentinel, network: "tcp", master: "m", nodes: []string{"a:1", "b:2"}, login: login{"", "q"}, sentinelLogin: login{"u", "p"}}},
 		{"sentinel auth", Server{Kind: Sentinel, URL: "m,a:1", SentinelAuth: "u:p"}, address{kind: Sentinel, network: "tcp", master: "m", nodes: []string{"a:1"}, sentinelLogin: login{"u", "p"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := parse(c.in)
+			got, err := parse(c.server)
 			require.NoError(t, err)
 			assert.Equal(t, c.want, got)
 		})
@@ -51,7 +51,7 @@ func TestEachFormOfAURLIsParsed(t *testing.T) {
 
 func TestBadURLsAreErrorsWithoutSecrets(t *testing.T) {
 	for _, c := range []struct {
-		in       Server
+		server   Server
 		wantText string
 	}{
 		{Server{}, "URL: got none"},
@@ -69,8 +69,8 @@ func TestBadURLsAreErrorsWithoutSecrets(t *testing.T) {
 		{Server{URL: "redis://a:1/2", Kind: Cluster}, "database"},
 		{Server{URL: "unix:///a", Kind: Cluster}, "unix://"},
 	} {
-		_, err := parse(c.in)
-		if assert.ErrorContains(t, err, c.wantText, c.in.URL) {
+		_, err := parse(c.server)
+		if assert.ErrorContains(t, err, c.wantText, c.server.URL) {
 			assert.NotContains(t, err.Error(), "secret")
 			assert.NotContains(t, err.Error(), "sec/ret")
 		}
@@ -131,7 +131,7 @@ func TestLongKeysAreHashed(t *testing.T) {
 	} {
 		assert.Equal(t, start+":shop|ip=1", name(l, "shop|ip=1"))
 		room := 0
-		if l.Algorithm.CountsWindows() {
+		if l.Algorithm.CountsByWindow() {
 			room = maxWindowName
 		}
 		longestKey := strings.Repeat("x", maxKey-room-len(start+":"))
@@ -159,7 +159,7 @@ func TestNoTwoCountersHaveOneName(t *testing.T) {
 	}
 	nameOf := func(l *limit.Limit, key []byte, window int64) []byte {
 		name := k.append(nil, l, key)
-		if l.Algorithm.CountsWindows() {
+		if l.Algorithm.CountsByWindow() {
 			name = l.AppendWindow(name, window*l.Period())
 		}
 		return name
@@ -179,7 +179,7 @@ func TestNoTwoCountersHaveOneName(t *testing.T) {
 		).Draw(t, "key")
 		name := string(nameOf(l, key, window))
 		counter := l.Tag() + "\x00" + string(key)
-		if l.Algorithm.CountsWindows() {
+		if l.Algorithm.CountsByWindow() {
 			counter += fmt.Sprint("\x00", window)
 		}
 		if other, ok := counterByName[name]; ok && other != counter {

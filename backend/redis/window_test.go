@@ -28,7 +28,7 @@ import (
 )
 
 // newPlainLimit returns a fixed_window limit of n per day that charges denied hits. Plain commands
-// decide its hits, and a script decides those of perDay.
+// decide its hits, and a script decides the hits of perDay.
 func newPlainLimit(tb testing.TB, n uint32) *limit.Limit {
 	return newLimit(tb, limit.Spec{Requests: n, Unit: limit.Day, ChargeDenied: true})
 }
@@ -72,7 +72,7 @@ func TestKnownKeyCostsOneCommand(t *testing.T) {
 	}
 	calls := commandCalls(t, s)
 	assert.Equal(t, 50, calls["incr"])
-	assert.Equal(t, 1, calls["incrby"], "one for all hits of a batch on one key")
+	assert.Equal(t, 1, calls["incrby"], "one command charges all hits of a batch on one key")
 	assert.Equal(t, 1, calls["set"], "the key gets its time to live once")
 	assert.Zero(t, calls["eval"]+calls["evalsha"])
 	assert.Equal(t, int64(944), take(l, hit("key", lim, 0))[0].Remaining)

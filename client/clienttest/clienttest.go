@@ -34,22 +34,22 @@ func New(t testing.TB, limits string, clock *Clock) *client.Client {
 
 // Clock is a clock that stands still until Advance. Deadlines of contexts don't follow a Clock.
 type Clock struct {
-	mu      sync.Mutex
-	changed sync.Cond // signals with mu that timers has grown
-	now     time.Time
-	timers  []*timer
+	mu         sync.Mutex
+	timerAdded sync.Cond // signals that timers has grown; its lock is mu
+	now        time.Time
+	timers     []*timer
 }
 
 // timer is a timer that has not ended.
 type timer struct {
 	endTime time.Time
-	ch      chan time.Time
+	ch      chan time.Time // gets the time at the end
 }
 
 // NewClock returns a Clock that shows now.
 func NewClock(now time.Time) *Clock {
 	c := &Clock{now: now}
-	c.changed.L = &c.mu
+	c.timerAdded.L = &c.mu
 	return c
 }
 
@@ -70,7 +70,7 @@ func (c *Clock) NewTimer(d time.Duration) (<-chan time.Time, func()) {
 		return t.ch, func() {}
 	}
 	c.timers = append(c.timers, t)
-	c.changed.Broadcast()
+	c.timerAdded.Broadcast()
 	return t.ch, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -78,7 +78,7 @@ func (c *Clock) NewTimer(d time.Duration) (<-chan time.Time, func()) {
 	}
 }
 
-// Advance moves the Clock forward by d. It ends the timers of this time, the earliest timer first.
+// Advance moves the Clock forward by d. It ends the timers whose time has come, the earliest timer first.
 func (c *Clock) Advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,6 +96,6 @@ func (c *Clock) WaitForTimers(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.timers) < n {
-		c.changed.Wait()
+		c.timerAdded.Wait()
 	}
 }

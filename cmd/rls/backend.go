@@ -31,11 +31,11 @@ import (
 type counterBackend struct {
 	backend.Layer
 
-	prefixes   backend.PrefixResetter
-	perReplica bool               // each replica has its own counters
-	state      func() *live.Redis // nil if the counters are local
-	explain    explain.Options    // without the limits and the settings of the service
-	pinged     <-chan struct{}    // is closed after the first ping of the store; nil if the counters are local
+	prefixResetter backend.PrefixResetter
+	isPerReplica   bool               // each replica has its own counters
+	storeState     func() *live.Redis // the state of the store for the live page; nil if the counters are local
+	explain        explain.Options    // serve adds the limits and the settings of the service
+	pinged         <-chan struct{}    // is closed after the first ping of the store; nil if the counters are local
 }
 
 func newBackend(p *process, s *env.Settings, e *events.Events, recorder *live.Recorder, tracer *tracing.Tracer) (*counterBackend, error) {
@@ -49,7 +49,7 @@ func newBackend(p *process, s *env.Settings, e *events.Events, recorder *live.Re
 	}
 	e.Log.Info("counting in this process; each replica counts alone", "max_keys", s.LocalMaxKeys)
 	layer := backend.Counters{Limiter: counters}
-	return &counterBackend{Layer: layer, prefixes: counters, perReplica: true, explain: explain.Options{Layer: layer}}, nil
+	return &counterBackend{Layer: layer, prefixResetter: counters, isPerReplica: true, explain: explain.Options{Layer: layer}}, nil
 }
 
 func newLocalCounters(p *process, s *env.Settings) *local.Limiter {
@@ -58,7 +58,7 @@ func newLocalCounters(p *process, s *env.Settings) *local.Limiter {
 	return counters
 }
 
-// store is a place of counters that all replicas share.
+// store keeps counters that all replicas share: Redis or memcached.
 type store interface {
 	backend.Limiter
 	backend.PrefixResetter
@@ -69,18 +69,18 @@ type store interface {
 	Close() error
 }
 
-// sharedStore is a store, and what differs between stores.
+// sharedStore is a store with the options and functions that differ between Redis and memcached.
 type sharedStore struct {
 	store
 	events    events.StoreOptions
 	fallback  fallback.Options
-	connected func(context.Context)                    // is called after the first answer of the store
-	findings  func() []redis.Finding                   // of the self-check
-	addLeases func(*counterBackend, *fallback.Limiter) // adds leases to the layers; may be nil
+	onConnect func(context.Context)                    // is called after the first answer of the store
+	findings  func() []redis.Finding                   // returns the problems that the check of Redis has found
+	addLeases func(*counterBackend, *fallback.Limiter) // adds leases to the layers; nil for memcached
 }
 
-// idleProbePause is the pause between two probes of a store without failures. They find an
-// outage of the store before the next call does.
+// idleProbePause is the pause between two probes of a store that works. Such a probe can find an
+// outage of the store before a call does.
 const idleProbePause = 10 * time.Second
 
 // newStoreBackend returns a backend that counts in a store. While the store is down, the backend counts in
@@ -92,18 +92,18 @@ func newStoreBackend(p *process, s *env.Settings, e *events.Events, shared share
 	store, o := shared.store, shared.fallback
 	o.Primary, o.Shards, o.ShardOf, o.Probe = store, store.Shards(), store.ShardOf, store.Probe
 	o.Secondary, o.Ratio, o.Mode, o.IdleProbe, o.Observer = localCounters, s.RedisFallbackRatio, mode, idleProbePause, observer
-	withFallback := fallback.New(o)
-	e.Metrics.FallbackStatus(observer.Shards, withFallback.Status)
-	p.start(func(ctx context.Context) { observer.LogProgress(ctx, withFallback.Status) })
-	p.atEnd(func() { withFallback.Close(); _ = store.Close() })
+	storeWithFallback := fallback.New(o)
+	e.Metrics.FallbackStatus(observer.Shards, storeWithFallback.Status)
+	p.start(func(ctx context.Context) { observer.LogProgress(ctx, storeWithFallback.Status) })
+	p.addCloser(func() { storeWithFallback.Close(); _ = store.Close() })
 
-	// A failed ping has no log line, because the line about the outage has the cause.
+	// connect logs no failed ping, because the log line about the outage has the cause.
 	connect := func(ctx context.Context) bool {
 		if store.Ping(ctx) != nil || ctx.Err() != nil {
 			return false
 		}
 		observer.Connected()
-		shared.connected(ctx)
+		shared.onConnect(ctx)
 		return true
 	}
 	pinged := make(chan struct{})
@@ -115,17 +115,17 @@ func newStoreBackend(p *process, s *env.Settings, e *events.Events, shared share
 		}
 	})
 
-	b := &counterBackend{Layer: withFallback, pinged: pinged}
-	b.state = func() *live.Redis { return observer.State(withFallback.Status(), shared.findings()) }
+	b := &counterBackend{Layer: storeWithFallback, pinged: pinged}
+	b.storeState = func() *live.Redis { return observer.State(storeWithFallback.Status(), shared.findings()) }
 	if s.DenyCacheBytes > 0 {
 		b.Layer = denycache.New(b.Layer, denycache.Options{SizeBytes: s.DenyCacheBytes, Observer: e.Metrics.DenyCache()})
 	}
 	if shared.addLeases != nil {
-		shared.addLeases(b, withFallback)
+		shared.addLeases(b, storeWithFallback)
 	}
 	b.Layer = backend.Scopes{Global: b.Layer, Instance: backend.Counters{Limiter: localCounters}}
-	b.prefixes = backend.ScopePrefixes{Global: store, Instance: localCounters}
-	b.explain.Layer, b.explain.FailingSince = b.Layer, withFallback.FailingSince
+	b.prefixResetter = backend.ScopePrefixes{Global: store, Instance: localCounters}
+	b.explain.Layer, b.explain.FailingSince = b.Layer, storeWithFallback.FailingSince
 	return b
 }
 
@@ -150,7 +150,7 @@ func newRedisBackend(p *process, s *env.Settings, e *events.Events, localCounter
 		events:   events.StoreOptions{Name: "Redis", Advice: redis.AdviceFor, OutageEnded: check.OutageEnded, Shards: metrics.ShardsOf(client)},
 		fallback: fallback.Options{KeepsCounters: client.KeepsCounters, LastCount: client.TakeLastCount},
 		findings: check.Findings,
-		connected: func(ctx context.Context) {
+		onConnect: func(ctx context.Context) {
 			roundTrip := client.MeasureRoundTrip(ctx)
 			e.Log.Info("counting in Redis", "round_trip", roundTrip.Round(10*time.Microsecond), "timeout", client.Timeout())
 		},
@@ -161,7 +161,7 @@ func newRedisBackend(p *process, s *env.Settings, e *events.Events, localCounter
 			})
 			e.Metrics.Leases(leases.Stats)
 			p.start(leases.Run)
-			p.atEnd(leases.Close)
+			p.addCloser(leases.Close)
 			b.Layer, b.explain.HeldPermits = leases, leases.HeldPermits
 		},
 	}, localCounters)
@@ -185,7 +185,7 @@ func newMemcachedBackend(p *process, s *env.Settings, e *events.Events, localCou
 		store:     client,
 		events:    o,
 		findings:  func() []redis.Finding { return nil },
-		connected: func(context.Context) { e.Log.Info("counting in memcached", "servers", client.Shards()) },
+		onConnect: func(context.Context) { e.Log.Info("counting in memcached", "servers", client.Shards()) },
 	}, localCounters), nil
 }
 
@@ -212,7 +212,7 @@ func newMemcached(s *env.Settings, keyPrefix string, log *slog.Logger) (*memcach
 
 // newRedis returns a client whose keys begin with keyPrefix.
 func newRedis(s *env.Settings, keyPrefix string, observer redis.Observer, tracer redis.Tracer) (*redis.Limiter, error) {
-	mainServer, err := withTLS(s, s.Redis(), s.RedisTLS)
+	mainServer, err := addTLS(s, s.Redis(), s.RedisTLS)
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +232,7 @@ func newRedis(s *env.Settings, keyPrefix string, observer redis.Observer, tracer
 		Tracer:             tracer,
 	}
 	if s.PerSecond {
-		perSecond, err := withTLS(s, s.PerSecondRedis(), s.PerSecondTLS)
+		perSecond, err := addTLS(s, s.PerSecondRedis(), s.PerSecondTLS)
 		if err != nil {
 			return nil, err
 		}
@@ -241,17 +241,17 @@ func newRedis(s *env.Settings, keyPrefix string, observer redis.Observer, tracer
 	return redis.New(o)
 }
 
-// withTLS returns r, which uses the files of REDIS_TLS_… if useTLS is true.
-func withTLS(s *env.Settings, r redis.Server, useTLS bool) (_ redis.Server, err error) {
+// addTLS returns r. If useTLS is true, r connects with the files of REDIS_TLS_….
+func addTLS(s *env.Settings, r redis.Server, useTLS bool) (_ redis.Server, err error) {
 	r.TLS, err = clientTLS(useTLS, "redis", clienttls.Files{
 		CA: s.RedisTLSCACert, Cert: s.RedisTLSClientCert, Key: s.RedisTLSClientKey, SkipHostname: s.RedisTLSSkipHostname,
 	})
 	return r, err
 }
 
-// clientTLS returns the configuration of connections to a store, or nil without TLS.
-func clientTLS(isOn bool, store string, files clienttls.Files) (*tls.Config, error) {
-	if !isOn {
+// clientTLS returns the configuration of connections to a store, or nil if useTLS is false.
+func clientTLS(useTLS bool, store string, files clienttls.Files) (*tls.Config, error) {
+	if !useTLS {
 		return nil, nil
 	}
 	config, err := files.Config()

@@ -23,7 +23,7 @@ import (
 func TestCertificateBindsCallerToDomains(t *testing.T) {
 	t.Parallel()
 	authority := certtest.New(t)
-	own := authority.IssueNamed("rls")
+	serverPair := authority.IssueNamed("rls")
 	callers := file(t, "callers.yaml", "callers:\n- {uri: 'spiffe://test/shop', domains: [shop]}\n- {without_certificate: true, domains: [public]}\n")
 	limits := t.TempDir()
 	for _, domain := range []string{"shop", "bank", "public"} {
@@ -32,12 +32,12 @@ func TestCertificateBindsCallerToDomains(t *testing.T) {
 	}
 	r := start(t, []string{
 		"LIMITS_PATH=" + limits, "CALLER_DOMAINS_FILE=" + callers,
-		"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=" + own.CertFile, "GRPC_SERVER_TLS_KEY=" + own.KeyFile, "GRPC_CLIENT_TLS_CACERT=" + authority.File,
+		"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=" + serverPair.CertFile, "GRPC_SERVER_TLS_KEY=" + serverPair.KeyFile, "GRPC_CLIENT_TLS_CACERT=" + authority.File,
 	})
 	pair := authority.IssueURI("spiffe://test/shop")
-	shown, err := tls.LoadX509KeyPair(pair.CertFile, pair.KeyFile)
+	clientCert, err := tls.LoadX509KeyPair(pair.CertFile, pair.KeyFile)
 	require.NoError(t, err)
-	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: authority.Pool(), Certificates: []tls.Certificate{shown}})))
+	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: authority.Pool(), Certificates: []tls.Certificate{clientCert}})))
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
 	code := func(domain string) codes.Code {
@@ -66,7 +66,7 @@ func TestCertificateBindsCallerToDomains(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(callers, []byte("callers: ["), 0o600))
 	polltest.Until(t, maxWait, func() bool { return strings.Contains(metrics(), "rls_callers_file_valid 0\n") })
-	assert.Contains(t, r.logged(), "callers rejected")
+	assert.Contains(t, r.logText(), "callers rejected")
 	assert.Equal(t, codes.OK, code("shop"), "the last valid file is in force")
 
 	require.NoError(t, os.WriteFile(callers, []byte("callers:\n- {uri: 'spiffe://test/*', domains: [bank]}\n"), 0o600))

@@ -27,7 +27,7 @@ func TestCandidateIsEvaluatedBesideLiveCalls(t *testing.T) {
 			t.Parallel()
 			path := writeLimits(t, strings.Replace(threePerYear, "3,", "1,", 1))
 			r := start(t, append([]string{"LIMITS_CANDIDATE=" + path}, env...), "--limits", writeLimits(t, threePerYear))
-			polltest.Until(t, maxWait, func() bool { return strings.Contains(r.logged(), "candidate limits evaluated") })
+			polltest.Until(t, maxWait, func() bool { return strings.Contains(r.logText(), "candidate limits evaluated") })
 			for range 4 {
 				rls(t, "hit", "-d", "shop", "-a", r.grpc, "tenant=acme")
 			}
@@ -46,7 +46,7 @@ func TestCandidateIsEvaluatedBesideLiveCalls(t *testing.T) {
 
 			require.NoError(t, os.WriteFile(path, []byte("domain: ["), 0o600))
 			polltest.Until(t, maxWait, func() bool { return liveState(t, r).Candidate.Problem != "" })
-			assert.Contains(t, r.logged(), "candidate limits rejected; the last good candidate is still evaluated")
+			assert.Contains(t, r.logText(), "candidate limits rejected; the last good candidate is still evaluated")
 		})
 	}
 }

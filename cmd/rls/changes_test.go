@@ -33,11 +33,11 @@ func startReplicasOn(t *testing.T, n int, env []string, limits string) []*testSe
 	t.Helper()
 	path := file(t, "limits.yaml", limits)
 	env = append([]string{"REDIS_TIMEOUT=20s", "OVERRIDES_ENABLED=true", "ADMIN_TOKEN=tester:" + adminToken}, env...)
-	var all []*testService
+	var replicas []*testService
 	for range n {
-		all = append(all, start(t, env, "--limits", path))
+		replicas = append(replicas, start(t, env, "--limits", path))
 	}
-	return all
+	return replicas
 }
 
 // TestChangesReachAllReplicas makes changes through one of three replicas and waits until all of
@@ -55,15 +55,15 @@ func TestChangesReachAllReplicas(t *testing.T) {
 			for _, r := range replicas {
 				readers = append(readers, r.limitReader())
 			}
-			took := map[string][]time.Duration{}
+			durations := map[string][]time.Duration{}
 			change := func(i int, name, method, path, body string, want uint32) {
-				began := time.Now()
+				start := time.Now()
 				code, answer := replicas[i%3].admin(method, path, target, body)
 				require.Equal(t, http.StatusOK, code, answer)
 				for _, read := range readers {
 					polltest.Until(t, maxWait, func() bool { return read() == want })
 				}
-				took[name] = append(took[name], time.Since(began))
+				durations[name] = append(durations[name], time.Since(start))
 			}
 			for i := range changes {
 				limit := uint32(1000 + i)
@@ -73,10 +73,10 @@ func TestChangesReachAllReplicas(t *testing.T) {
 				change(i, "rule deleted", http.MethodDelete, "rules", "", 5)
 			}
 			for _, name := range []string{"rule created", "kill switch", "switched on", "rule deleted"} {
-				all := took[name]
-				slices.Sort(all)
-				t.Logf("%s, %s: %d changes on 3 replicas, p50 %v, p99 %v, max %v", d.name, name, len(all),
-					all[len(all)/2].Round(10*time.Microsecond), all[len(all)*99/100].Round(10*time.Microsecond), all[len(all)-1].Round(10*time.Microsecond))
+				sorted := durations[name]
+				slices.Sort(sorted)
+				t.Logf("%s, %s: %d changes on 3 replicas, p50 %v, p99 %v, max %v", d.name, name, len(sorted),
+					sorted[len(sorted)/2].Round(10*time.Microsecond), sorted[len(sorted)*99/100].Round(10*time.Microsecond), sorted[len(sorted)-1].Round(10*time.Microsecond))
 			}
 		})
 	}
@@ -166,7 +166,7 @@ descriptors:
 			assert.True(t, isAdmitted(replicas[0], "tenant=a,path=/x"))
 			assert.False(t, isAdmitted(replicas[0], "tenant=ab"))
 			assert.Equal(t, "reset 3 counters that start with shop|tenant\n", reset("tenant"))
-			assert.Contains(t, replicas[0].logged(), `action=reset_prefix`)
+			assert.Contains(t, replicas[0].logText(), `action=reset_prefix`)
 		})
 	}
 }

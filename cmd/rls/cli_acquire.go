@@ -22,7 +22,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/server"
 )
 
-// Exit codes of rls acquire, which are those of timeout(1).
+// The exit codes of rls acquire are the same as those of timeout(1).
 const (
 	exitTimedOut      = 124
 	exitFailed        = 125
@@ -56,7 +56,7 @@ func newAcquire() *cobra.Command {
 			"127 if the command was not found. Signals are passed on to the command.",
 		Example: "  rls acquire -d jobs queue=reports --timeout 1m -- ./report.sh\n" +
 			"  rls acquire -d partner api=orders -n 5 -- curl https://partner.example/orders",
-		Args: cobra.ArbitraryArgs, // a wrong argument has the exit code 125, too
+		Args: cobra.ArbitraryArgs, // RunE checks the arguments, so that a mistake has the exit code 125
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dash := cmd.ArgsLenAtDash()
 			if dash != 1 || len(args) < 2 {
@@ -140,7 +140,7 @@ func (f *acquireFlags) acquire(ctx context.Context, c *client.Client, d client.D
 	return nil, acquireFailure(err)
 }
 
-// timeoutError says why no permit came. err has the last outage, if there was one.
+// timeoutError says why no permit came. If the last call failed, err has the reason.
 func (f *acquireFlags) timeoutError(err error) error {
 	if late, isLate := errors.AsType[*client.WaitError](err); isLate {
 		return fmt.Errorf("permits come in %s at the earliest, after the deadline of --timeout", late.Wait.Round(time.Millisecond))
@@ -153,7 +153,8 @@ func (f *acquireFlags) timeoutError(err error) error {
 	return fmt.Errorf("%srls hit shows whether %s answers", problem, f.addr)
 }
 
-// interruptedError returns the error for a signal that came at this moment, before the command.
+// interruptedError returns the error for a signal that came before the command. moment says when, such as "before the
+// permit came".
 func interruptedError(s os.Signal, moment string) error {
 	code := exitSignal
 	if number, ok := s.(syscall.Signal); ok {
@@ -169,9 +170,9 @@ func endingSignal(ctx context.Context) syscall.Signal {
 	return syscall.SIGTERM
 }
 
-// runCommand runs the command at path to its end and returns its exit code as an error. endSignals are the signals
-// that end rls before the command starts. runCommand stops them. Signals that come after the end of the command have
-// no effect, so that rls can release the hold and exit with the code of the command.
+// runCommand runs the command at path to its end and returns its exit code as an error. Before the command starts, a
+// signal in endSignals ends rls. Then runCommand passes signals to the command. Signals after the end of the command
+// have no effect, so that rls can release the hold and exit with the code of the command.
 func runCommand(stderr io.Writer, path string, command []string, hold *client.Hold, endSignals chan os.Signal) error {
 	passesSignals.Store(true)
 	defer passesSignals.Store(false)
@@ -190,17 +191,17 @@ func runCommand(stderr io.Writer, path string, command []string, hold *client.Ho
 	if err := cmd.Start(); err != nil {
 		return startError(command[0], err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	lost := hold.Lost()
+	commandEnd := make(chan error, 1)
+	go func() { commandEnd <- cmd.Wait() }()
+	holdLost := hold.Lost()
 	for {
 		select {
 		case s := <-signals:
-			_ = cmd.Process.Signal(s) // it fails only if the command has ended
-		case <-lost:
-			lost = nil
+			_ = cmd.Process.Signal(s) // Signal fails only if the command has ended
+		case <-holdLost:
+			holdLost = nil
 			fmt.Fprintln(stderr, "rls: the permit is lost, so another holder can get it; the command goes on")
-		case err := <-ended:
+		case err := <-commandEnd:
 			return commandError(cmd.ProcessState, err)
 		}
 	}

@@ -72,7 +72,7 @@ type acquireResult struct {
 	code           int
 }
 
-// acquireIn runs rls acquire with the domain jobs of service.
+// acquireIn runs rls acquire with the domain jobs, and returns when the command has ended.
 func acquireIn(t *testing.T, service *testService, args ...string) acquireResult {
 	t.Helper()
 	cmd := command(t, os.Environ(), append([]string{"acquire", "-a", service.grpc, "-d", "jobs"}, args...)...)
@@ -117,13 +117,13 @@ func TestSignalAfterGrantStartsNoCommand(t *testing.T) {
 	touch, err := exec.LookPath("touch")
 	require.NoError(t, err)
 	err = runCommand(io.Discard, touch, []string{"touch", path}, new(client.Hold), endSignals)
-	var coded *codedError
-	require.ErrorAs(t, err, &coded)
-	assert.Equal(t, 143, coded.code)
+	var failure *codedError
+	require.ErrorAs(t, err, &failure)
+	assert.Equal(t, 143, failure.code)
 	assert.NoFileExists(t, path)
 }
 
-// The windows of Redis charge with plain commands, which a denied rls acquire must not use.
+// Fixed windows in Redis are charged by plain commands, which charge denied hits too. So rls acquire must not use them.
 func TestDeniedAcquireChargesNothingInRedis(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
@@ -164,7 +164,7 @@ descriptors:
 	})
 	t.Run("the hold is renewed while the command runs", func(t *testing.T) {
 		t.Parallel()
-		cmd := holder(t, service, "job=long")
+		cmd := startHolder(t, service, "job=long")
 		assert.Equal(t, exitTimedOut, slotOf("long", "--timeout", "8s", "--", "true"), "longer than a hold")
 		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 		_ = cmd.Wait()
@@ -172,7 +172,7 @@ descriptors:
 	})
 	t.Run("the slot of a killed holder is free after its hold", func(t *testing.T) {
 		t.Parallel()
-		cmd := holder(t, service, "job=killed")
+		cmd := startHolder(t, service, "job=killed")
 		require.NoError(t, cmd.Process.Kill())
 		_ = cmd.Wait()
 		assert.Equal(t, exitTimedOut, slotOf("killed", "--timeout", "100ms", "--", "true"))
@@ -180,9 +180,9 @@ descriptors:
 	})
 }
 
-// holder starts rls acquire with a command that runs until it is killed, and returns when the
+// startHolder starts rls acquire with a command that runs until a signal ends it. It returns when the
 // command runs.
-func holder(t *testing.T, service *testService, descriptor string) *exec.Cmd {
+func startHolder(t *testing.T, service *testService, descriptor string) *exec.Cmd {
 	t.Helper()
 	cmd := command(t, os.Environ(), "acquire", "-a", service.grpc, "-d", "jobs", descriptor, "--", "sh", "-c", "echo ready; exec sleep 20")
 	stdout, err := cmd.StdoutPipe()

@@ -15,7 +15,7 @@ import (
 )
 
 func newCheck() *cobra.Command {
-	var strict, ignoreDotFiles, asJSON bool
+	var isStrict, ignoreDotFiles, asJSON bool
 	var parseOptions limitsfile.Options
 	cmd := &cobra.Command{
 		Use:   "check PATH…",
@@ -27,7 +27,7 @@ func newCheck() *cobra.Command {
 		Args: argCount(1, math.MaxInt),
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			files, skipped, errs := readLimits(cmd.InOrStdin(), paths, ignoreDotFiles)
-			c, config := newLimitsCheck(files, errs, strict, parseOptions)
+			c, config := newLimitsCheck(files, errs, isStrict, parseOptions)
 			c.Skipped = skipped
 			err := printAs(cmd.OutOrStdout(), asJSON, c, func(out io.Writer) error {
 				return c.writeText(out, cmd.ErrOrStderr(), config)
@@ -38,7 +38,7 @@ func newCheck() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&strict, "strict", false, "treat warnings as problems")
+	cmd.Flags().BoolVar(&isStrict, "strict", false, "treat warnings as problems")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print problems, warnings and rules as JSON")
 	cmd.Flags().BoolVar(&parseOptions.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG)")
 	cmd.Flags().BoolVar(&ignoreDotFiles, "ignore-dot-files", false, "skip files and directories whose names start with a dot (RUNTIME_IGNOREDOTFILES)")
@@ -46,11 +46,11 @@ func newCheck() *cobra.Command {
 }
 
 type limitsCheck struct {
-	OK       bool             `json:"ok"` // the service would load the files, or with --strict no warning either
+	OK       bool             `json:"ok"` // the service would load the files; with --strict, there is no warning either
 	Problems []fields.Problem `json:"problems"`
 	Warnings []fields.Problem `json:"warnings"`
-	Skipped  []string         `json:"skipped,omitempty"` // files that are no limits files, with the reason
-	Rules    []checkedRule    `json:"rules,omitempty"`   // in file order, if there are no problems
+	Skipped  []string         `json:"skipped,omitempty"` // the files that are no limits files, with the reasons
+	Rules    []checkedRule    `json:"rules,omitempty"`   // in the order of the files; empty if there are problems
 	IsStrict bool             `json:"-"`                 // a warning is a problem
 }
 
@@ -62,8 +62,8 @@ type checkedRule struct {
 
 // newLimitsCheck checks limits files. errs are the errors of files that can't be read. It returns the limits, or nil
 // after a problem.
-func newLimitsCheck(files []limitsfile.File, errs []error, strict bool, o limitsfile.Options) (*limitsCheck, *descriptors.Config) {
-	c := &limitsCheck{Problems: []fields.Problem{}, Warnings: []fields.Problem{}, IsStrict: strict}
+func newLimitsCheck(files []limitsfile.File, errs []error, isStrict bool, o limitsfile.Options) (*limitsCheck, *descriptors.Config) {
+	c := &limitsCheck{Problems: []fields.Problem{}, Warnings: []fields.Problem{}, IsStrict: isStrict}
 	set, err := filesource.Parse(files, o)
 	for _, err := range append(errs, err) {
 		if list := fields.Problems(nil); errors.As(err, &list) {
@@ -78,7 +78,7 @@ func newLimitsCheck(files []limitsfile.File, errs []error, strict bool, o limits
 	if len(c.Problems) > 0 {
 		return c, nil
 	}
-	c.OK = !strict || len(c.Warnings) == 0
+	c.OK = !isStrict || len(c.Warnings) == 0
 	config := descriptors.Compile(set)
 	config.EachDescriptor(func(domain string, trail []*limitsfile.Descriptor) {
 		d := trail[len(trail)-1]
@@ -87,7 +87,8 @@ func newLimitsCheck(files []limitsfile.File, errs []error, strict bool, o limits
 	return c, config
 }
 
-// writeText writes the limits to out, and all else to errOut. config is nil if there is a problem.
+// writeText writes the limits to out, and skipped files, problems and warnings to errOut. config is nil if there is a
+// problem.
 func (c *limitsCheck) writeText(out, errOut io.Writer, config *descriptors.Config) error {
 	if err := reports.Text(errOut, answers.Lookup("check"), c); err != nil || !c.OK {
 		return err

@@ -46,11 +46,11 @@ func (c *adminClient) addAnswerFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.asJSON, "json", false, "print the answer of the API as JSON")
 }
 
-// addTLSFlags adds flags that set files. needs is what the help says that they need, such as "with --tls".
-func addTLSFlags(fs *pflag.FlagSet, files *clienttls.Files, needs string) {
-	fs.StringVar(&files.CA, "ca", "", "PEM file of more authorities to trust, besides the authorities of the system ("+needs+")")
-	fs.StringVar(&files.Cert, "cert", "", "PEM file of the client's certificate ("+needs+")")
-	fs.StringVar(&files.Key, "key", "", "PEM file of the key of --cert ("+needs+")")
+// addTLSFlags adds flags that set files. The help shows condition, such as "with --tls", behind each flag.
+func addTLSFlags(fs *pflag.FlagSet, files *clienttls.Files, condition string) {
+	fs.StringVar(&files.CA, "ca", "", "PEM file of more authorities to trust, besides the authorities of the system ("+condition+")")
+	fs.StringVar(&files.Cert, "cert", "", "PEM file of the client's certificate ("+condition+")")
+	fs.StringVar(&files.Key, "key", "", "PEM file of the key of --cert ("+condition+")")
 }
 
 // baseURL returns the address as a URL, and the TLS configuration to connect.
@@ -73,7 +73,7 @@ func (c *adminClient) baseURL() (*url.URL, *tls.Config, error) {
 	return u, t, err
 }
 
-// run sends a call to a path of the admin API and prints the answer by a template.
+// run sends a call to a path of the admin API, and prints the answer with a template.
 func (c *adminClient) run(cmd *cobra.Command, method, path string, query url.Values, body []byte, answer any, template string) error {
 	if err := c.call(cmd.Context(), method, admin.Prefix+path, query, body, answer); err != nil {
 		return err
@@ -81,8 +81,8 @@ func (c *adminClient) run(cmd *cobra.Command, method, path string, query url.Val
 	return printAnswer(cmd.OutOrStdout(), c.asJSON, answer, template)
 }
 
-// call sends a call to a path of the debug listener and decodes the answer. The error lists the
-// problems that the service answers, one a line.
+// call sends a call to a path of the debug listener and decodes the answer. The error has the
+// problems that the service reports, one on each line.
 func (c *adminClient) call(ctx context.Context, method, path string, query url.Values, body []byte, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()

@@ -128,8 +128,8 @@ func TestClientReportsWhyCallFailed(t *testing.T) {
 		t.Cleanup(srv.Close)
 		return srv.URL
 	}
-	stuck := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }))
-	t.Cleanup(stuck.Close)
+	silentServer := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }))
+	t.Cleanup(silentServer.Close)
 	for name, c := range map[string]struct {
 		args []string
 		want string
@@ -143,7 +143,7 @@ func TestClientReportsWhyCallFailed(t *testing.T) {
 		"https to http":       {[]string{"--admin", strings.Replace(r.url, "http", "https", 1)}, ": the listener has no TLS; write --admin http://host:port"},
 		"http with a CA":      {[]string{"--admin", r.url, "--ca", "ca.pem"}, "--ca, --cert and --key need https"},
 		"missing CA file":     {[]string{"--ca", "/no/such/file"}, "/no/such/file"},
-		"no answer":           {[]string{"--admin", stuck.URL, "--timeout", "50ms"}, "no answer within --timeout"},
+		"no answer":           {[]string{"--admin", silentServer.URL, "--timeout", "50ms"}, "no answer within --timeout"},
 		"text answer":         {[]string{"--admin", other(200, "text/plain", "/rlconfig")}, "got 200 OK, want an answer of the admin API"},
 		"bad JSON":            {[]string{"--admin", other(200, "application/json", "no")}, "invalid answer"},
 		"no problems":         {[]string{"--admin", other(500, "application/json", "{}")}, "500 Internal Server Error"},

@@ -17,34 +17,35 @@ func isColourTerminal(out io.Writer) bool {
 	return os.Getenv("NO_COLOR") == "" && isScreen(out)
 }
 
-func inColour(hasColours bool, colour, text string) string {
+func addColour(hasColours bool, colour, text string) string {
 	if !hasColours {
 		return text
 	}
 	return colour + text + noColour
 }
 
-// goodOrBad matches the words that say how well things are: codes anywhere, and others at the start of a text.
-var goodOrBad = regexp.MustCompile(`\b(OK|OVER_LIMIT|ERROR)\b|(?m)^(?:(?:ok|problem|warning|note|FAIL|tighter|mixed|looser|rejected)\b|rls:)`)
+// stateWords matches the words that get a colour: codes such as OK anywhere, and words such as problem at the start of
+// a line.
+var stateWords = regexp.MustCompile(`\b(OK|OVER_LIMIT|ERROR)\b|(?m)^(?:(?:ok|problem|warning|note|FAIL|tighter|mixed|looser|rejected)\b|rls:)`)
 
 var wordColours = map[string]string{
 	"OK": green, "ok": green, "looser": green, "warning": yellow, "note": yellow, "mixed": yellow,
 }
 
-// painter writes text with its words of goodOrBad in colour.
-type painter struct{ out io.Writer }
+// colourWriter writes text, with its stateWords in colour.
+type colourWriter struct{ out io.Writer }
 
-func (p painter) Write(text []byte) (int, error) {
-	_, err := p.out.Write(goodOrBad.ReplaceAllFunc(text, func(word []byte) []byte {
-		return []byte(inColour(true, cmp.Or(wordColours[string(word)], red), string(word)))
+func (w colourWriter) Write(text []byte) (int, error) {
+	_, err := w.out.Write(stateWords.ReplaceAllFunc(text, func(word []byte) []byte {
+		return []byte(addColour(true, cmp.Or(wordColours[string(word)], red), string(word)))
 	}))
 	return len(text), err
 }
 
-// painted returns a writer to out, which is in colour if out shows colours.
-func painted(out io.Writer) io.Writer {
+// newColourWriter returns a colourWriter to out, or out itself if out shows no colours.
+func newColourWriter(out io.Writer) io.Writer {
 	if isColourTerminal(out) {
-		return painter{out}
+		return colourWriter{out}
 	}
 	return out
 }

@@ -19,11 +19,11 @@ func TestPainterColoursWordsThatSayHowWellThingsAre(t *testing.T) {
 		"okay, problems":              "okay, problems",
 	} {
 		var out bytes.Buffer
-		n, err := painter{&out}.Write([]byte(text))
+		n, err := colourWriter{&out}.Write([]byte(text))
 		require.NoError(t, err)
 		assert.Equal(t, len(text), n)
 		assert.Equal(t, want, out.String())
 	}
 	var file bytes.Buffer
-	assert.Equal(t, &file, painted(&file), "only a terminal gets colours")
+	assert.Equal(t, &file, newColourWriter(&file), "only a terminal gets colours")
 }

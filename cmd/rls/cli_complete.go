@@ -14,8 +14,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
-// rulePaths returns the paths of the rules in force: those of the limits files of --limits, else of the service at
-// --admin, else of the limits files of LIMITS_PATH.
+// rulePaths returns the paths of rules. With --limits, they are the rules of these files. Else they are the rules in
+// force in the service at --admin. If the service does not answer, they are the rules of the files at LIMITS_PATH.
 func rulePaths(cmd *cobra.Command, filter string) (paths []string) {
 	client, files := adminClient{addr: "localhost:6070", timeout: time.Second}, []string{os.Getenv("LIMITS_PATH")}
 	if flag := cmd.Flag("admin"); flag != nil {
@@ -24,7 +24,7 @@ func rulePaths(cmd *cobra.Command, filter string) (paths []string) {
 	flag, answer := cmd.Flag("limits"), live.RulesAnswer{}
 	if flag != nil && flag.Changed {
 		files, _ = cmd.Flags().GetStringSlice("limits")
-		slices.Sort(files) // cobra has read the flags twice
+		slices.Sort(files) // cobra reads flags twice, so each file is here twice; Compact below removes one of them
 	} else if client.call(cmd.Context(), http.MethodGet, live.RulesPath, url.Values{"filter": {filter}}, nil, &answer) == nil {
 		for _, r := range answer.Rules {
 			paths = append(paths, r.Path)
@@ -54,22 +54,22 @@ func completeRule(cmd *cobra.Command, _ []string, start string) ([]string, cobra
 }
 
 // completeDescriptor completes the last entry of a descriptor of --domain, if a rule has the entries before it.
-func completeDescriptor(cmd *cobra.Command, _ []string, start string) (found []string, _ cobra.ShellCompDirective) {
-	domain, typed := cmd.Flag("domain").Value.String(), strings.Split(start, ",")
-	last := len(typed) - 1
-	isSameEntry := func(text, ofRule string) bool { return text == ofRule || strings.HasPrefix(text, ofRule+"=") }
+func completeDescriptor(cmd *cobra.Command, _ []string, start string) (descriptors []string, _ cobra.ShellCompDirective) {
+	domain, typedEntries := cmd.Flag("domain").Value.String(), strings.Split(start, ",")
+	last := len(typedEntries) - 1
+	isSameEntry := func(typed, inRule string) bool { return typed == inRule || strings.HasPrefix(typed, inRule+"=") }
 	for _, path := range rulePaths(cmd, domain) {
 		entries := strings.Split(path, " > ")[1:]
-		if !strings.HasPrefix(path, domain+" > ") || len(entries) <= last || !slices.EqualFunc(typed[:last], entries[:last], isSameEntry) {
+		if !strings.HasPrefix(path, domain+" > ") || len(entries) <= last || !slices.EqualFunc(typedEntries[:last], entries[:last], isSameEntry) {
 			continue
 		}
 		entry := entries[last]
 		if !strings.Contains(entry, "=") {
-			entry += "=" // the rule is for any value of the key
+			entry += "=" // the rule is for any value of the key, and the user types a value
 		}
-		found = append(found, strings.Join(append(typed[:last:last], entry), ","))
+		descriptors = append(descriptors, strings.Join(append(typedEntries[:last:last], entry), ","))
 	}
-	return completions(found, start), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	return completions(descriptors, start), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 }
 
 // completions returns the texts that begin with start, each once.

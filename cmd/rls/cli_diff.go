@@ -28,15 +28,15 @@ func newDiff() *cobra.Command {
 			if args[0] == stdinPath && args[1] == stdinPath {
 				return errors.New("the path - is given twice; want it once")
 			}
-			old, err := loadLimits(cmd.InOrStdin(), args[:1], o)
+			oldLimits, err := loadLimits(cmd.InOrStdin(), args[:1], o)
 			if err != nil {
 				return fmt.Errorf("old limits files have mistakes:\n%w", err)
 			}
-			current, err := loadLimits(cmd.InOrStdin(), args[1:], o)
+			newLimits, err := loadLimits(cmd.InOrStdin(), args[1:], o)
 			if err != nil {
 				return fmt.Errorf("new limits files have mistakes:\n%w", err)
 			}
-			r := limitsdiff.Compare(old, current)
+			r := limitsdiff.Compare(oldLimits, newLimits)
 			if err := printAs(cmd.OutOrStdout(), asJSON, r, r.WriteText); err != nil || len(r.Changes) == 0 {
 				return err
 			}

@@ -4,17 +4,19 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/template"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// generatedPages returns the function that writes each page of docs that comes from the code.
+// generatedPages returns a function for each page of docs that comes from the code. The function writes the page.
 func generatedPages() map[string]func(io.Writer) error {
 	return map[string]func(io.Writer) error{
 		"cli":           commandPages(commandsTemplate),
@@ -33,7 +35,7 @@ func newDocs() *cobra.Command {
 	})
 }
 
-// printOneOf completes cmd, whose argument names what it prints: one of ValidArgs.
+// printOneOf makes cmd print one of the contents: the command has one argument, the key in contents.
 func printOneOf(contents map[string]func(io.Writer) error, cmd *cobra.Command) *cobra.Command {
 	name := cmd.Use
 	cmd.Use += " " + strings.Join(cmd.ValidArgs, "|")
@@ -65,20 +67,44 @@ func commandPages(pageTemplate string) func(io.Writer) error {
 			cmd.InitDefaultHelpFlag()
 		}
 		functions := template.FuncMap{
-			"anchor": func(title string) string { return strings.ReplaceAll(title, " ", "-") },
-			"roff":   strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n.", "\n\\&.", "\n'", "\n\\&'").Replace,
+			"sharedFlags": func(commands []*cobra.Command) string {
+				shared := pflag.NewFlagSet("", pflag.ContinueOnError)
+				for _, cmd := range commands {
+					addFlags(shared, cmd, true)
+				}
+				return shared.FlagUsages()
+			},
+			"ownFlags": func(cmd *cobra.Command) string {
+				own := pflag.NewFlagSet("", pflag.ContinueOnError)
+				addFlags(own, cmd, false)
+				return own.FlagUsages()
+			},
+			"withoutDescriptorNote": func(help string) string { return strings.ReplaceAll(help, "\n"+descriptorHelp, "") },
+			"roff":                  strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n.", "\n\\&.", "\n'", "\n\\&'").Replace,
 		}
 		return template.Must(template.New("").Funcs(functions).Parse(pageTemplate)).Execute(w, commands)
 	}
 }
 
-// visibleCommands returns cmd and all commands below it that users see.
+// sharedFlagNames are the flags that mean the same for each command. docs/cli.md has them once.
+var sharedFlagNames = []string{"addr", "admin", "ca", "cert", "help", "key", "server-name", "tls", "token"}
+
+// addFlags adds the flags of cmd to flags: the shared flags or all other flags.
+func addFlags(flags *pflag.FlagSet, cmd *cobra.Command, shared bool) {
+	cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+		if slices.Contains(sharedFlagNames, f.Name) == shared && flags.Lookup(f.Name) == nil {
+			flags.AddFlag(f)
+		}
+	})
+}
+
+// visibleCommands returns cmd and all its subcommands that are not hidden.
 func visibleCommands(cmd *cobra.Command) []*cobra.Command {
-	all := []*cobra.Command{cmd}
+	commands := []*cobra.Command{cmd}
 	for _, child := range cmd.Commands() {
 		if !child.Hidden {
-			all = append(all, visibleCommands(child)...)
+			commands = append(commands, visibleCommands(child)...)
 		}
 	}
-	return all
+	return commands
 }

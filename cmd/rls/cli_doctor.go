@@ -32,7 +32,7 @@ import (
 )
 
 func newDoctor() *cobra.Command {
-	var asJSON, strict, listsSettings bool
+	var asJSON, isStrict, listsSettings bool
 	var limits string
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -64,7 +64,7 @@ func newDoctor() *cobra.Command {
 			}
 			err := printAnswer(cmd.OutOrStdout(), asJSON, d.results, "diagnoses")
 			isBad := func(d diagnosis) bool {
-				return d.Level == redis.LevelProblem || strict && d.Level == redis.LevelWarning
+				return d.Level == redis.LevelProblem || isStrict && d.Level == redis.LevelWarning
 			}
 			if err == nil && slices.ContainsFunc(d.results, isBad) {
 				return exitCode(1)
@@ -73,13 +73,13 @@ func newDoctor() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().BoolVar(&strict, "strict", false, "treat warnings as problems")
+	cmd.Flags().BoolVar(&isStrict, "strict", false, "treat warnings as problems")
 	cmd.Flags().BoolVar(&listsSettings, "settings", false, "print all settings with their values, and check nothing else")
 	cmd.Flags().StringVar(&limits, "limits", "", "limits file, or directory of limits files (LIMITS_PATH)")
 	return cmd
 }
 
-// levelOK is the level of a diagnosis that needs no attention. The other levels are those of package redis.
+// levelOK is the level of a diagnosis that needs no attention. Package redis has the other levels.
 const levelOK redis.Level = "ok"
 
 type diagnosis struct {
@@ -145,11 +145,11 @@ func (d *doctor) checkLimits() {
 	}
 }
 
-// checkListeners examines whether the addresses of the service are free, or rls serves them.
+// checkListeners checks that each address of the service is free, or that rls serves it.
 func (d *doctor) checkListeners(ctx context.Context) {
 	s := d.settings
-	answers := func(scheme, path, want string) func(string) bool {
-		return func(address string) bool { return isAnswer(ctx, scheme+"://"+address+path, want) }
+	isRLSOverHTTP := func(scheme, path, want string) func(address string) bool {
+		return func(address string) bool { return answerContains(ctx, scheme+"://"+address+path, want) }
 	}
 	isRLSOverGRPC := func(address string) bool { return isHealthy(ctx, address, s.GRPCServerUseTLS) }
 	if s.GRPCUDS != "" {
@@ -157,18 +157,18 @@ func (d *doctor) checkListeners(ctx context.Context) {
 	} else {
 		d.checkListener("GRPC_PORT", server.Addr{Host: s.GRPCHost, Port: s.GRPCPort}.String(), isRLSOverGRPC)
 	}
-	d.checkListener("PORT", server.Addr{Host: s.Host, Port: s.Port}.String(), answers("http", "/json", "Bad Request: proto:"))
+	d.checkListener("PORT", server.Addr{Host: s.Host, Port: s.Port}.String(), isRLSOverHTTP("http", "/json", "Bad Request: proto:"))
 	scheme := "http"
 	if s.DebugTLSCert != "" {
 		scheme = "https"
 	}
-	d.checkListener("DEBUG_PORT", server.Addr{Host: s.DebugHost, Port: s.DebugPort}.String(), answers(scheme, "/metrics", "rls_build_info"))
+	d.checkListener("DEBUG_PORT", server.Addr{Host: s.DebugHost, Port: s.DebugPort}.String(), isRLSOverHTTP(scheme, "/metrics", "rls_build_info"))
 	if s.UsePrometheus && !s.DisableStats {
-		d.checkListener("PROMETHEUS_ADDR", s.PrometheusAddr, answers("http", s.PrometheusPath, "rls_build_info"))
+		d.checkListener("PROMETHEUS_ADDR", s.PrometheusAddr, isRLSOverHTTP("http", s.PrometheusPath, "rls_build_info"))
 	}
 }
 
-// checkListener examines an address, which is the value of setting.
+// checkListener checks an address. setting is the name of the setting that has the address.
 func (d *doctor) checkListener(setting, address string, isRLS func(address string) bool) {
 	const area = "listeners"
 	subject := setting + " " + address
@@ -188,7 +188,7 @@ func (d *doctor) checkListener(setting, address string, isRLS func(address strin
 	}
 }
 
-// checkSocket examines the path of a unix socket. It does not listen, as this would replace the socket.
+// checkSocket checks the path of a unix socket. It does not listen there, because that would replace the socket.
 func (d *doctor) checkSocket(setting, path string, isRLS func(address string) bool) {
 	const area = "listeners"
 	subject, directory := setting+" "+path, filepath.Dir(path)
@@ -210,8 +210,8 @@ func (d *doctor) checkSocket(setting, path string, isRLS func(address string) bo
 
 const listenerTimeout = 3 * time.Second
 
-// isHealthy reports whether rls serves gRPC at an address. A server that rejects the certificate of this client
-// counts as rls if it needs TLS.
+// isHealthy reports whether rls serves gRPC at an address. If useTLS is true, a server that asks for a client
+// certificate also counts as rls, because the doctor has none.
 func isHealthy(ctx context.Context, address string, useTLS bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, listenerTimeout)
 	defer cancel()
@@ -228,8 +228,9 @@ func isHealthy(ctx context.Context, address string, useTLS bool) bool {
 	return err == nil || useTLS && strings.Contains(err.Error(), "certificate required")
 }
 
-func isAnswer(ctx context.Context, address, want string) bool {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+// answerContains reports whether the page at url contains the text want.
+func answerContains(ctx context.Context, url, want string) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return false
 	}
@@ -243,7 +244,8 @@ func isAnswer(ctx context.Context, address, want string) bool {
 	return strings.Contains(string(body), want)
 }
 
-// anyCertificate accepts each server. The doctor sends no secret, and only asks who listens on this machine.
+// anyCertificate accepts the certificate of every server. The doctor sends no secret, and only asks who listens on this
+// machine.
 var anyCertificate = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // see above
 
 func (d *doctor) checkCertificates() {
@@ -263,7 +265,7 @@ func (d *doctor) checkCertificates() {
 	}
 }
 
-// checkCertificate examines the dates of all certificates in a PEM file.
+// checkCertificate checks the dates of all certificates in a PEM file.
 func (d *doctor) checkCertificate(subject, path string) {
 	const area = "certificates"
 	data, err := os.ReadFile(path)
@@ -271,7 +273,7 @@ func (d *doctor) checkCertificate(subject, path string) {
 		d.addResult(redis.LevelProblem, area, subject, err.Error(), "check the path, and let the user of rls read it")
 		return
 	}
-	var start, end time.Time // of the time in which all certificates are valid
+	var start, end time.Time // all certificates are valid from start to end
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
 			continue

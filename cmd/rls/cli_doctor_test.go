@@ -65,19 +65,19 @@ func TestDoctorNamesEachProblem(t *testing.T) {
 	s, limits := redistest.Start(t), doctorLimits(t)
 	require.NoError(t, s.Client(t).Do(t.Context(), "ACL", "SETUSER", "default", "-evalsha").Err())
 	require.NoError(t, os.WriteFile(limits, []byte("domain: shop\ndescriptors:\n  - kex: ip\n"), 0o600))
-	other, err := net.Listen("tcp", "127.0.0.1:0")
+	otherListener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer other.Close()
+	defer otherListener.Close()
 	go func() {
 		for {
-			c, err := other.Accept()
+			c, err := otherListener.Accept()
 			if err != nil {
 				return
 			}
 			_ = c.Close()
 		}
 	}()
-	_, port, err := net.SplitHostPort(other.Addr().String())
+	_, port, err := net.SplitHostPort(otherListener.Addr().String())
 	require.NoError(t, err)
 	out, code := runDoctor(t, []string{
 		"REDIS_URL=redis://" + s.Addr, "REDIS_TIMEOUT=10s", "PORT=" + port, "MEMCACHE_SRV=x",
@@ -85,7 +85,7 @@ func TestDoctorNamesEachProblem(t *testing.T) {
 	assert.Equal(t, 1, code)
 	var results []diagnosis
 	require.NoError(t, json.Unmarshal([]byte(out), &results), out)
-	has := func(level redis.Level, area, subject, text, advice string) {
+	assertResult := func(level redis.Level, area, subject, text, advice string) {
 		t.Helper()
 		for _, r := range results {
 			if r.Level == level && r.Area == area && strings.Contains(r.Subject, subject) && strings.Contains(r.Text, text) && strings.Contains(r.Advice, advice) {
@@ -94,10 +94,10 @@ func TestDoctorNamesEachProblem(t *testing.T) {
 		}
 		assert.Fail(t, "result missing", "%s %s %s\n%s", area, subject, text, out)
 	}
-	has(redis.LevelWarning, "settings", "MEMCACHE_SRV", "", "")
-	has(redis.LevelProblem, "limits", limits, "kex", "")
-	has(redis.LevelProblem, "listeners", "PORT 127.0.0.1:"+port, fmt.Sprintf(" (process %d) uses it", os.Getpid()), "set another port")
-	has(redis.LevelProblem, "redis", s.Addr+" rights", "may not run evalsha", "ACL SETUSER default +evalsha")
+	assertResult(redis.LevelWarning, "settings", "MEMCACHE_SRV", "", "")
+	assertResult(redis.LevelProblem, "limits", limits, "kex", "")
+	assertResult(redis.LevelProblem, "listeners", "PORT 127.0.0.1:"+port, fmt.Sprintf(" (process %d) uses it", os.Getpid()), "set another port")
+	assertResult(redis.LevelProblem, "redis", s.Addr+" rights", "may not run evalsha", "ACL SETUSER default +evalsha")
 
 	out, code = runDoctor(t, []string{"REDIS_URL=" + s.Addr, "REDIS_TIMEOUT=x"}, "--limits", limits)
 	assert.Equal(t, 1, code)
@@ -109,40 +109,40 @@ func TestDoctorExaminesSocket(t *testing.T) {
 	directory, limits := t.TempDir(), doctorLimits(t)
 	socket, file := filepath.Join(directory, "rls.sock"), filepath.Join(directory, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	look := func(path string) string {
+	diagnose := func(path string) string {
 		out, _ := runDoctor(t, []string{"GRPC_UDS=" + path}, "--limits", limits)
 		return out
 	}
-	assert.Contains(t, look(socket), "ok       listeners: GRPC_UDS "+socket+": it is free")
-	assert.Contains(t, look(file), "problem  listeners: GRPC_UDS "+file+": the path has a file that is no socket")
-	assert.Contains(t, look(directory+"/none/rls.sock"), "the directory of the socket does not exist")
+	assert.Contains(t, diagnose(socket), "ok       listeners: GRPC_UDS "+socket+": it is free")
+	assert.Contains(t, diagnose(file), "problem  listeners: GRPC_UDS "+file+": the path has a file that is no socket")
+	assert.Contains(t, diagnose(directory+"/none/rls.sock"), "the directory of the socket does not exist")
 	start(t, []string{"GRPC_UDS=" + socket}, "--limits", limits)
-	assert.Contains(t, look(socket), "ok       listeners: GRPC_UDS "+socket+": rls serves it")
+	assert.Contains(t, diagnose(socket), "ok       listeners: GRPC_UDS "+socket+": rls serves it")
 }
 
 func TestDoctorChecksCertificates(t *testing.T) {
 	t.Parallel()
 	ca := certtest.New(t)
-	pair, other := ca.Issue("rls.test"), ca.Issue("rls.test")
+	pair, otherPair := ca.Issue("rls.test"), ca.Issue("rls.test")
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	require.NoError(t, os.Chmod(pair.KeyFile, 0o600))
 	for _, c := range []struct {
 		name      string
 		cert, key string
-		after     time.Duration // from now until the doctor looks
-		want      []string      // level and start of the text
+		delay     time.Duration // the time from now until the doctor checks the files
+		want      []string      // the level and the start of the text
 	}{
 		{"good", pair.CertFile, pair.KeyFile, 0, []string{"warning a certificate expires in "}},
 		{"expired", pair.CertFile, pair.KeyFile, 10 * 365 * 24 * time.Hour, []string{"problem a certificate has expired at "}},
 		{"not yet valid", pair.CertFile, pair.KeyFile, -10 * 365 * 24 * time.Hour, []string{"problem a certificate is valid only from "}},
-		{"key of another certificate", pair.CertFile, other.KeyFile, 0, []string{"warning a certificate expires in ", "problem the key can't be used"}},
+		{"key of another certificate", pair.CertFile, otherPair.KeyFile, 0, []string{"warning a certificate expires in ", "problem the key can't be used"}},
 		{"missing", empty + "x", pair.KeyFile, 0, []string{"problem open ", "problem the key can't be used"}},
 		{"empty", empty, pair.KeyFile, 0, []string{"problem the file has no certificate", "problem the key can't be used"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			require.NoError(t, os.Chmod(other.KeyFile, 0o600))
-			d := &doctor{settings: &env.Settings{DebugTLSCert: c.cert, DebugTLSKey: c.key}, now: time.Now().Add(c.after)}
+			require.NoError(t, os.Chmod(otherPair.KeyFile, 0o600))
+			d := &doctor{settings: &env.Settings{DebugTLSCert: c.cert, DebugTLSKey: c.key}, now: time.Now().Add(c.delay)}
 			d.checkCertificates()
 			require.Len(t, d.results, len(c.want), "%+v", d.results)
 			for i, r := range d.results {

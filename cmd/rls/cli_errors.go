@@ -14,8 +14,9 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// connectionProblems explain the errors of connections. The first one whose text is in an error applies. gRPC has
-// only the text of the cause, so the type of an error does not help.
+// connectionProblems explain the errors of connections. The first row applies whose text the error contains. The step
+// says what the user can do; a row without a step does not apply to that listener. connectionProblems compares texts,
+// because gRPC keeps only the text of a cause, and not its type.
 var connectionProblems = []struct{ text, problem, grpcStep, adminStep string }{
 	{"connection refused", "connection refused", "set --addr to the gRPC listener of the service (GRPC_PORT), and check that the service runs", "set --admin to the debug listener of the service (DEBUG_PORT), and check that the service runs"},
 	{"no such file or directory", "the socket does not exist", "set --addr to the socket of the service (GRPC_UDS)", ""},
@@ -29,7 +30,7 @@ var connectionProblems = []struct{ text, problem, grpcStep, adminStep string }{
 	{"first record does not look like a TLS handshake", "the listener has no TLS", "leave out --tls, or check --addr", ""},
 	{"server gave HTTP response to HTTPS client", "the listener has no TLS", "", "write --admin http://host:port"},
 	{"malformed HTTP", "the listener is not the debug listener", "", "set --admin to the debug listener of the service (DEBUG_PORT)"},
-	{"readLoopPeekFail", "the listener is not the debug listener", "", "set --admin to the debug listener of the service (DEBUG_PORT)"}, // it spoke first
+	{"readLoopPeekFail", "the listener is not the debug listener", "", "set --admin to the debug listener of the service (DEBUG_PORT)"}, // the listener has sent something before the request
 	{"unexpected HTTP status", "the listener is not the gRPC listener", "set --addr to the gRPC listener of the service (GRPC_PORT)", ""},
 	{"error reading server preface", "the listener does not answer gRPC without TLS", "give --tls, or set --addr to the gRPC listener of the service (GRPC_PORT)", ""},
 	{"EOF", "the listener closed the connection without an answer", "give --tls if it has TLS", "write --admin https://host:port if it has TLS"},
@@ -46,7 +47,7 @@ func connectionError(addr string, isGRPC bool, err error) error {
 	if s, isStatus := status.FromError(err); isStatus {
 		text = s.Code().String() + ": " + s.Message()
 		if s.Code() != codes.Unavailable && s.Code() != codes.DeadlineExceeded && !strings.Contains(text, "unexpected HTTP status") {
-			return fmt.Errorf("%s: %s", addr, printable(text)) // the service sent it
+			return fmt.Errorf("%s: %s", addr, printable(text)) // the service sent this error
 		}
 	}
 	for _, p := range connectionProblems {

@@ -25,8 +25,8 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 100, algorithm: sliding_log}
 `
 
-// explained runs rls explain --json and returns the report.
-func explained(t *testing.T, args ...string) *explain.Report {
+// runExplain runs rls explain --json and returns the report.
+func runExplain(t *testing.T, args ...string) *explain.Report {
 	t.Helper()
 	out, errOut, code := rls(t, append([]string{"explain", "--json", "-d", "shop"}, args...)...)
 	require.Zero(t, code, errOut)
@@ -44,7 +44,7 @@ func writeLimits(t *testing.T, text string) (path string) {
 func TestExplainAsksLimitsFiles(t *testing.T) {
 	t.Parallel()
 	path := writeLimits(t, explainLimits)
-	report := explained(t, "tenant=a,path=/", "tenent=a", "--limits", path)
+	report := runExplain(t, "tenant=a,path=/", "tenent=a", "--limits", path)
 	assert.True(t, report.Offline)
 	assert.Equal(t, "shop > tenant > path", report.Descriptors[0].Rule)
 	assert.Equal(t, path+":6", report.Descriptors[0].Place)
@@ -59,7 +59,7 @@ func TestExplainAsksLimitsFiles(t *testing.T) {
 		"bad file":         {[]string{"tenant=a", "--limits", writeLimits(t, "domain: [")}, "limits files have problems:\n"},
 		"two origins":      {[]string{"tenant=a", "--limits", path, "--admin", "localhost:1"}, "--limits and --admin are both given; want one of them"},
 		"bad descriptor":   {[]string{"tenant", "--limits", path}, "entry 1 has no ="},
-		"bad own limit":    {[]string{"tenant=a", "--limits", path, "--limit", "many"}, "limit: got many, want NUMBER/UNIT such as 100/minute"},
+		"bad limit":        {[]string{"tenant=a", "--limits", path, "--limit", "many"}, "limit: got many, want NUMBER/UNIT such as 100/minute"},
 		"nothing listens":  {[]string{"tenant=a", "--admin", "127.0.0.1:1"}, "set --admin to the debug listener"},
 		"no descriptor":    {nil, "got 0 arguments, want rls explain -d DOMAIN KEY=VALUE"},
 		"two bad limits":   {[]string{"tenant=a", "--limits", path, "--limit", "1/week", "--limit", "x"}, "limit: got x"},
@@ -87,15 +87,15 @@ func TestExplainAsksServiceAndChangesNothing(t *testing.T) {
 	redis := redistest.Start(t)
 	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "ADMIN_TOKEN=", "LOCAL_CACHE_SIZE_IN_BYTES=65536"}, "--limits", writeLimits(t, explainLimits))
 	ask := func(descriptor string) (*explain.Descriptor, explain.Limit) {
-		report := explained(t, descriptor, "--admin", r.debug, "--timeout", maxWait.String())
+		report := runExplain(t, descriptor, "--admin", r.debug, "--timeout", maxWait.String())
 		d := &report.Descriptors[0]
 		require.NotEmpty(t, d.Limits, d.Summary)
 		return d, d.Limits[0]
 	}
 	_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=a", "-n", "3")
 	require.Zero(t, code)
-	before := r.decisionMetrics()
-	require.NotEmpty(t, before)
+	oldMetrics := r.decisionMetrics()
+	require.NotEmpty(t, oldMetrics)
 
 	for range 3 {
 		d, l := ask("tenant=a")
@@ -111,7 +111,7 @@ func TestExplainAsksServiceAndChangesNothing(t *testing.T) {
 	exists, err := redis.Client(t).Exists(t.Context(), l.Counter.Key).Result()
 	require.NoError(t, err)
 	assert.Zero(t, exists, "a peek makes no counter")
-	assert.Equal(t, before, r.decisionMetrics())
+	assert.Equal(t, oldMetrics, r.decisionMetrics())
 
 	polltest.Until(t, maxWait, func() bool { // a replica remembers a first denial for a second
 		_, _, code = rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=a")

@@ -46,20 +46,20 @@ func loadLimits(stdin io.Reader, paths []string, o limitsfile.Options) (*descrip
 	return descriptors.Compile(set), nil
 }
 
-// readLimits returns the limits files in all paths, other files with the reason why they were skipped, and an error
-// for each path that can't be read. The path - is stdin, unless stdin is nil.
+// readLimits returns the limits files in all paths, the skipped files with the reasons, and an error for each path
+// that it can't read. The path - is stdin, unless stdin is nil.
 func readLimits(stdin io.Reader, paths []string, ignoreDotFiles bool) (files []limitsfile.File, skipped []string, errs []error) {
 	for i, path := range paths {
 		switch {
 		case path != stdinPath || stdin == nil:
-			found, others, err := filesource.Place{Root: path, IgnoreDotFiles: ignoreDotFiles}.Read()
-			for _, s := range others {
+			newFiles, newSkipped, err := filesource.Place{Root: path, IgnoreDotFiles: ignoreDotFiles}.Read()
+			for _, s := range newSkipped {
 				skipped = append(skipped, fmt.Sprint(s))
 			}
 			if err != nil {
 				errs = append(errs, err)
 			}
-			files = append(files, found...)
+			files = append(files, newFiles...)
 		case slices.Contains(paths[:i], stdinPath):
 			errs = append(errs, errors.New("the path - is given twice; want it once"))
 		default:
@@ -73,6 +73,7 @@ func readLimits(stdin io.Reader, paths []string, ignoreDotFiles bool) (files []l
 	return files, skipped, errs
 }
 
+// readBounded reads a file of at most maxBytes.
 func readBounded(path string, maxBytes int64) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -35,7 +35,7 @@ type hitFlags struct {
 	calls   int
 	rate    float64
 	timeout time.Duration
-	quiet   bool
+	isQuiet bool
 	asJSON  bool
 }
 
@@ -77,7 +77,7 @@ func newHit() *cobra.Command {
 			}
 			out := cmd.OutOrStdout()
 			if !f.asJSON {
-				out = painted(out)
+				out = newColourWriter(out)
 			}
 			return f.run(cmd.Context(), out, req)
 		},
@@ -89,7 +89,7 @@ func newHit() *cobra.Command {
 	fs.Float64Var(&f.rate, "rate", 0, "calls per second; if 0, each call is sent after the previous answer")
 	fs.DurationVar(&f.timeout, "timeout", time.Second, "how long to wait for an answer")
 	fs.BoolVar(&f.asJSON, "json", false, "print each answer as a line of JSON, and no summary")
-	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print the summary only")
+	fs.BoolVarP(&f.isQuiet, "quiet", "q", false, "print the summary only")
 	_ = cmd.MarkFlagRequired("domain")
 	return cmd
 }
@@ -111,7 +111,7 @@ func (f *hitFlags) request(args []string) (*rlsv3.RateLimitRequest, error) {
 	return req, nil
 }
 
-// run sends calls and prints their answers and a summary.
+// run sends calls, and prints the answers and a summary.
 func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitRequest) error {
 	var files *clienttls.Files // nil means plain text
 	if f.useTLS {
@@ -135,7 +135,7 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 	}
 	var stats callStats
 	isUnmatched, callsOut := false, out
-	if f.quiet {
+	if f.isQuiet {
 		callsOut = io.Discard
 	}
 	for i := 1; calls == 0 || i <= calls; i++ {
@@ -166,7 +166,7 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 	if err := stats.print(out); err != nil {
 		return err
 	}
-	if f.quiet && stats.lastErr != nil {
+	if f.isQuiet && stats.lastErr != nil {
 		fmt.Fprintf(out, "last error: %v\n", stats.lastErr)
 	}
 	if isUnmatched {
@@ -194,8 +194,8 @@ func callJSON(resp *rlsv3.RateLimitResponse, err error) []byte {
 	return text
 }
 
-// printCall prints the answer to a call: the overall code, and for each descriptor the
-// deciding limit with its remaining hits and its reset. It reports whether a descriptor has no limit.
+// printCall prints the answer to call number i: the overall code, and for each descriptor the limit that
+// decided, with the remaining hits and the reset time. It reports whether no rule matched a descriptor.
 func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse, switches map[int]*service.Switch, err error) (isUnmatched bool) {
 	if err != nil {
 		fmt.Fprintf(out, "%4d  ERROR       %v\n", i, err)
@@ -210,13 +210,13 @@ func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.Ra
 		switch l := st.CurrentLimit; {
 		case l != nil:
 			text = fmt.Sprintf("%s %s, remaining %d, reset %s", st.Code, limitText(l), st.LimitRemaining, st.DurationUntilReset.AsDuration())
-		case st.LimitRemaining > 0: // without a rule it is 0
+		case st.LimitRemaining > 0: // without a rule, LimitRemaining is 0
 			text = "OK, unlimited"
 		case switches[j] != nil:
 			text = "OK, " + offText(switches[j], time.Now())
 		default:
 			isUnmatched = true
-			if len(req.Descriptors) > 1 { // a limit replaces only limits of other descriptors
+			if len(req.Descriptors) > 1 { // only a limit of another descriptor can replace the limits of this descriptor
 				text += ", or other limits of the request replace its limits"
 			}
 		}
@@ -230,7 +230,7 @@ func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.Ra
 }
 
 // switchesOf returns the switches in the trailer of an answer. The key is the index of the descriptor. A service of an
-// earlier version sends none.
+// earlier version sends no switches.
 func switchesOf(trailer metadata.MD) map[int]*service.Switch {
 	switches := map[int]*service.Switch{}
 	for _, text := range trailer.Get(service.TrailerSwitches) {
@@ -247,7 +247,7 @@ func switchesOf(trailer metadata.MD) map[int]*service.Switch {
 func limitText(l *rlsv3.RateLimitResponse_RateLimit) string {
 	unit := "per " + strings.ToLower(l.Unit.String())
 	switch m := l.UnitMultiplier; {
-	case l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN && m == nil: // a concurrency limit: a window of milliseconds has a multiplier
+	case l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN && m == nil: // a concurrency limit; a limit with a window of milliseconds has a multiplier
 		unit = "at a time"
 	case l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN: // Envoy has no unit for milliseconds
 		unit = "per window"

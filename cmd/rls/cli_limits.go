@@ -135,15 +135,15 @@ func newLimitsUnset(client *adminClient) *cobra.Command {
 	c := change{client: client}
 	cmd := &cobra.Command{
 		Use:   "unset {-d DOMAIN KEY[=VALUE][,KEY[=VALUE]…] | --target TARGET | --all}",
-		Short: "Undo rls limits set: the limits and settings of before are in force again",
+		Short: "Undo rls limits set: the old limits and settings are in force again",
 		Long: "Deletes the override of a descriptor. The limits of the files are then in force again.\n" + descriptorHelp + "\n" +
 			"With --rule, the command deletes a rule that rls limits set --rule has created. With --all, SHADOW_MODE\n" +
 			"of each replica applies again.",
 		Example: "  rls limits unset -d shop tenant=acme\n  rls limits unset -d shop --rule plan=trial",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path, target, others, err := c.locate(args)
-			if err == nil && len(others) > 0 {
-				err = fmt.Errorf("got %q behind the target; want nothing", others[0])
+			path, target, otherArgs, err := c.locate(args)
+			if err == nil && len(otherArgs) > 0 {
+				err = fmt.Errorf("got %q behind the target; want nothing", otherArgs[0])
 			}
 			if err != nil {
 				return err
@@ -210,11 +210,12 @@ func newLimitsOn(client *adminClient) *cobra.Command {
 	return cmd
 }
 
-func switchTarget(args []string, all bool) (string, error) {
-	if all == (len(args) == 1) || !all && args[0] == "" {
+// switchTarget returns the target of a switch: a rule, a domain, or all domains.
+func switchTarget(args []string, isAll bool) (string, error) {
+	if isAll == (len(args) == 1) || !isAll && args[0] == "" {
 		return "", errors.New("give a rule, a domain or --all")
 	}
-	if all {
+	if isAll {
 		return "", nil
 	}
 	domain, path, isPath := strings.Cut(args[0], " > ")
@@ -265,8 +266,8 @@ func addReasonFlag(cmd *cobra.Command, reason *string) {
 	cmd.Flags().StringVar(reason, "reason", "", "reason of the change; the history and rls explain show it")
 }
 
-// locate returns the path of the target in the admin API, its query, and the arguments behind the descriptor.
-func (c *change) locate(args []string) (path string, query url.Values, others []string, err error) {
+// locate returns the path and the query of the target in the admin API, and the arguments after the descriptor.
+func (c *change) locate(args []string) (path string, query url.Values, otherArgs []string, err error) {
 	path = "overrides"
 	if c.isRule {
 		path = "rules"
@@ -297,7 +298,7 @@ func (c *change) put(cmd *cobra.Command, path string, query url.Values, fields [
 	}
 	var err error
 	if path == "rules" {
-		if fields, err = intoRateLimit(fields); err != nil {
+		if fields, err = nestLimitFields(fields); err != nil {
 			return err
 		}
 	}
@@ -329,22 +330,24 @@ func (c *change) send(cmd *cobra.Command, method, path string, query url.Values,
 	return client.run(cmd, method, path, query, value, new(admin.Override), "change")
 }
 
-func intoRateLimit(fields []string) ([]string, error) {
-	var others, ofLimit []string
+// nestLimitFields replaces the arguments for fields of a limit, such as unit=minute, by one argument rate_limit={…}.
+func nestLimitFields(fields []string) ([]string, error) {
+	var otherFields, limitFields []string
 	for _, field := range fields {
 		if name, _, _ := strings.Cut(field, "="); limitsfile.IsLimitField(name) {
-			ofLimit = append(ofLimit, field)
+			limitFields = append(limitFields, field)
 		} else {
-			others = append(others, field)
+			otherFields = append(otherFields, field)
 		}
 	}
-	if len(ofLimit) == 0 {
-		return others, nil
+	if len(limitFields) == 0 {
+		return otherFields, nil
 	}
-	value, err := overrideJSON(ofLimit)
-	return append(others, "rate_limit="+string(value)), err
+	value, err := overrideJSON(limitFields)
+	return append(otherFields, "rate_limit="+string(value)), err
 }
 
+// overrideJSON returns a JSON object with the fields of FIELD=VALUE arguments.
 func overrideJSON(args []string) ([]byte, error) {
 	fields := make([]string, len(args))
 	seen := map[string]bool{}
@@ -368,7 +371,7 @@ func overrideJSON(args []string) ([]byte, error) {
 }
 
 func quoteJSON(text string) string {
-	quoted, _ := json.Marshal(text) // a string never fails
+	quoted, _ := json.Marshal(text) // Marshal of a string returns no error
 	return string(quoted)
 }
 

@@ -18,11 +18,11 @@ type planOptions struct {
 	limitsplan.Options
 	limitsfile limitsfile.Options
 
-	from       []string // paths of logs
-	accessLog  string   // path of a mapping file
-	html       string
-	asJSON     bool
-	conditions []string
+	logPaths    []string
+	mappingPath string // the mapping of an access log; empty for a decision log
+	htmlPath    string // empty: no web page
+	asJSON      bool
+	conditions  []string // such as "denied > 1%"
 }
 
 func newPlan() *cobra.Command {
@@ -58,10 +58,10 @@ func newPlan() *cobra.Command {
 	}
 	takePaths(cmd)
 	fs := cmd.Flags()
-	fs.StringArrayVar(&o.from, "from", nil, "`LOG` with the recorded calls, or - for the standard input; gzip works; give the flag once for each replica")
-	fs.StringVar(&o.accessLog, "access-log", "", "read the logs as JSON access logs; `FILE` maps their fields to descriptors")
+	fs.StringArrayVar(&o.logPaths, "from", nil, "`LOG` with the recorded calls, or - for the standard input; gzip works; give the flag once for each replica")
+	fs.StringVar(&o.mappingPath, "access-log", "", "read the logs as JSON access logs; `FILE` maps their fields to descriptors")
 	fs.StringArrayVar(&o.conditions, "fail-if", nil, "exit with 1 if the `CONDITION` holds: denied, newly_denied, newly_admitted or newly_denied_keys, > and a number or percentage")
-	fs.StringVar(&o.html, "html", "", "write the report to `FILE` as a web page")
+	fs.StringVar(&o.htmlPath, "html", "", "write the report to `FILE` as a web page")
 	fs.BoolVar(&o.asJSON, "json", false, "print the report as JSON")
 	fs.IntVar(&o.MaxKeys, "keys", 20, "maximum number of keys in the report")
 	fs.BoolVar(&o.ShadowMode, "shadow-mode", false, "the service is in shadow mode (SHADOW_MODE)")
@@ -81,7 +81,7 @@ func (o *planOptions) run(cmd *cobra.Command, paths []string) (*limitsplan.Repor
 		}
 		conditions = append(conditions, c)
 	}
-	if len(o.from) == 0 {
+	if len(o.logPaths) == 0 {
 		return nil, nil, errors.New("--from is missing; want the path of a decision log or an access log")
 	}
 	config, err := loadLimits(cmd.InOrStdin(), paths, o.limitsfile)
@@ -102,34 +102,34 @@ func (o *planOptions) run(cmd *cobra.Command, paths []string) (*limitsplan.Repor
 		return nil, nil, err
 	}
 	err = printAs(cmd.OutOrStdout(), o.asJSON, report, report.WriteText)
-	if err == nil && o.html != "" {
+	if err == nil && o.htmlPath != "" {
 		var page bytes.Buffer
 		if err = report.WriteHTML(&page, strings.Join(paths, " ")); err == nil {
-			err = os.WriteFile(o.html, page.Bytes(), 0o644)
+			err = os.WriteFile(o.htmlPath, page.Bytes(), 0o644)
 		}
 	}
 	return report, conditions, err
 }
 
-// openLogs opens all logs. The caller must call closeLogs, after an error too.
+// openLogs opens all logs. The caller must call closeLogs, even after an error.
 func (o *planOptions) openLogs(stdin io.Reader) (readers []limitsplan.Reader, closeLogs func(), err error) {
 	var files []*os.File
 	closeLogs = func() {
 		for _, f := range files {
-			_ = f.Close() // it was only read
+			_ = f.Close() // the file was only read, so an error loses nothing
 		}
 	}
 	var mapping *limitsplan.Mapping
-	if o.accessLog != "" {
-		data, err := readBounded(o.accessLog, limitsplan.MaxMappingBytes)
+	if o.mappingPath != "" {
+		data, err := readBounded(o.mappingPath, limitsplan.MaxMappingBytes)
 		if err != nil {
 			return nil, closeLogs, err
 		}
-		if mapping, err = limitsplan.ParseMapping(o.accessLog, data); err != nil {
+		if mapping, err = limitsplan.ParseMapping(o.mappingPath, data); err != nil {
 			return nil, closeLogs, err
 		}
 	}
-	for _, path := range o.from {
+	for _, path := range o.logPaths {
 		in := stdin
 		if path != stdinPath {
 			f, err := os.Open(path)

@@ -48,19 +48,19 @@ var answers = template.Must(template.New("").Funcs(template.FuncMap{
 		}
 		return "never"
 	},
-	"seconds": func(seconds float64) string { return formatDuration(time.Duration(math.Ceil(seconds)) * time.Second) },
-	"micros":  func(micros int64) string { return (time.Duration(micros) * time.Microsecond).String() },
-	"before":  func(version int64) int64 { return version - 1 },
+	"seconds":       func(seconds float64) string { return formatDuration(time.Duration(math.Ceil(seconds)) * time.Second) },
+	"micros":        func(micros int64) string { return (time.Duration(micros) * time.Microsecond).String() },
+	"versionBefore": func(version int64) int64 { return version - 1 },
 }).Parse(answersTemplate))
 
 func printAs(out io.Writer, asJSON bool, v any, printText func(io.Writer) error) error {
 	if asJSON {
 		return reports.JSON(out, v)
 	}
-	return printText(painted(out))
+	return printText(newColourWriter(out))
 }
 
-// printAnswer prints v as JSON, or by a template of answers. The cells of a table stand in columns.
+// printAnswer prints v as JSON, or as text by the template name of answers. It aligns the columns of a table.
 func printAnswer(out io.Writer, asJSON bool, v any, name string) error {
 	return printAs(out, asJSON, v, func(out io.Writer) error {
 		table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -73,7 +73,7 @@ func printAnswer(out io.Writer, asJSON bool, v any, name string) error {
 
 func kindText(k override.Kind) string { return printable(strings.ReplaceAll(string(k), "_", " ")) }
 
-// fieldText names an override by its target, and others by their kind and target.
+// fieldText names an override by its target, and every other change by its kind and target.
 func fieldText(k override.Kind, target string) string {
 	if k == override.KindOverride {
 		return printable(target)
@@ -101,11 +101,11 @@ func offText(s *service.Switch, now time.Time) string {
 	return "OFF: " + printable(s.Path) + switchNotes(s.Author, s.Reason, s.Expires, now)
 }
 
-// switchNotes describes who set a switch, when it ends, and why. A zero ends means never.
-func switchNotes(author, reason string, ends, now time.Time) string {
+// switchNotes describes who set a switch, when the switch ends, and why it was set. A zero end means never.
+func switchNotes(author, reason string, end, now time.Time) string {
 	text := ", by " + orDash(author) + ", without an end"
-	if !ends.IsZero() {
-		text = ", by " + orDash(author) + ", ends " + relativeTime(ends.Sub(now))
+	if !end.IsZero() {
+		text = ", by " + orDash(author) + ", ends " + relativeTime(end.Sub(now))
 	}
 	if reason != "" {
 		text += ", reason: " + printable(reason)
@@ -113,13 +113,13 @@ func switchNotes(author, reason string, ends, now time.Time) string {
 	return text
 }
 
-// timeOf parses a time of an answer. It returns the zero Time if stamp has none.
+// timeOf parses a time of an answer. It returns the zero Time if stamp is empty or invalid.
 func timeOf(stamp string) time.Time {
 	at, _ := time.Parse(time.RFC3339, stamp)
 	return at
 }
 
-// relativeTime describes the time after d, such as "in 59m" or "12s ago".
+// relativeTime describes the moment d from now, such as "in 59m" or, for a negative d, "12s ago".
 func relativeTime(d time.Duration) string {
 	if d < 0 {
 		return formatDuration(-d) + " ago"

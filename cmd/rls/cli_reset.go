@@ -19,15 +19,16 @@ import (
 func newReset() *cobra.Command {
 	client := &adminClient{}
 	var domain string
-	var isPrefix, dryRun bool
+	var isPrefix, isDryRun bool
 	var maxCounters int
 	cmd := &cobra.Command{
 		Use:   "reset -d DOMAIN KEY=VALUE[,KEY=VALUE…] | reset -d DOMAIN --prefix [KEY=VALUE,KEY…]",
 		Short: "Reset the counters of a request, or all counters that start with its entries",
 		Long: "Resets the counters of a request. The descriptor has the keys and values of the request.\n" +
 			descriptorHelp + "\n" +
-			"With --prefix, the entries are the first ones of the requests. A last key without a value stands for\n" +
-			"all its values. Without entries, the prefix is the whole domain. --dry-run only counts the counters.\n" +
+			"With --prefix, the command resets each counter whose first entries are these entries. If the last key\n" +
+			"has no value, it stands for all its values. Without entries, the command resets all counters of the\n" +
+			"domain. With --dry-run, the command only counts the counters.\n" +
 			"rls explain shows the counters.",
 		Example: "  rls reset -d shop remote_address=10.0.0.1,path=/login\n" +
 			"  rls reset -d shop --prefix tenant=acme --dry-run",
@@ -35,7 +36,7 @@ func newReset() *cobra.Command {
 			if isPrefix {
 				return argCount(0, 1)(cmd, args)
 			}
-			if dryRun || cmd.Flags().Changed("max") {
+			if isDryRun || cmd.Flags().Changed("max") {
 				return errors.New("--dry-run and --max need --prefix")
 			}
 			return argCount(1, 1)(cmd, args)
@@ -53,7 +54,7 @@ func newReset() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			query := url.Values{"prefix": {prefix.String()}, "max": {strconv.Itoa(maxCounters)}, "dry_run": {strconv.FormatBool(dryRun)}}
+			query := url.Values{"prefix": {prefix.String()}, "max": {strconv.Itoa(maxCounters)}, "dry_run": {strconv.FormatBool(isDryRun)}}
 			if !cmd.Flag("timeout").Changed {
 				client.timeout = time.Minute // Redis may have many keys
 			}
@@ -66,12 +67,12 @@ func newReset() *cobra.Command {
 	client.addFlags(cmd.Flags())
 	client.addAnswerFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&isPrefix, "prefix", false, "reset all counters that start with these entries")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "with --prefix: count the counters and reset none")
+	cmd.Flags().BoolVar(&isDryRun, "dry-run", false, "with --prefix: count the counters and reset none")
 	cmd.Flags().IntVar(&maxCounters, "max", admin.DefaultMaxCounters, "with --prefix: reset nothing if there are more counters")
 	return cmd
 }
 
-// parseCounterPrefix returns the prefix of a domain and of the entries in args, which can be empty.
+// parseCounterPrefix returns the prefix with a domain and the entries in args. Without args, it has no entries.
 func parseCounterPrefix(domain string, args []string) (descriptors.CounterPrefix, error) {
 	p := descriptors.CounterPrefix{Domain: domain}
 	if len(args) == 0 {

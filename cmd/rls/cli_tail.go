@@ -43,7 +43,7 @@ func newTail() *cobra.Command {
 			if _, err := decisionlog.ParseFilter(t.query); err != nil {
 				return err
 			}
-			t.out, t.notes = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			t.out, t.errOut = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			t.hasColours = isColourTerminal(t.out)
 			return t.run(cmd.Context())
 		},
@@ -63,13 +63,13 @@ func newTail() *cobra.Command {
 
 type tail struct {
 	adminClient
-	query      url.Values // of decisionlog.ParseFilter
-	out, notes io.Writer
-	hasColours bool
-	reconnect  wait.Backoff
+	query       url.Values // the filters; see decisionlog.ParseFilter
+	out, errOut io.Writer
+	hasColours  bool
+	reconnect   wait.Backoff
 }
 
-// run prints until ctx is done. It returns an error if the first connection fails, or if
+// run prints decisions until ctx is done. It returns an error if the first connection fails, or if
 // the service refuses the stream.
 func (t *tail) run(ctx context.Context) error {
 	pauses := t.reconnect.Start()
@@ -82,7 +82,7 @@ func (t *tail) run(ctx context.Context) error {
 			return err
 		case wasConnected:
 			pauses.Reset()
-			fmt.Fprintf(t.notes, "rls: %v; connecting again\n", err)
+			fmt.Fprintf(t.errOut, "rls: %v; connecting again\n", err)
 		}
 		if !wait.Sleep(ctx, pauses.NextBackOff()) {
 			return nil
@@ -92,11 +92,11 @@ func (t *tail) run(ctx context.Context) error {
 
 // stream prints the lines of one connection. wasConnected reports whether the stream had begun.
 func (t *tail) stream(ctx context.Context, isFirst bool) (wasConnected bool, err error) {
-	// A stream without even a heartbeat is dead.
+	// A connection is lost if it brings neither decisions nor heartbeats.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	silence := time.AfterFunc(3*decisionlog.HeartbeatPause, func() { cancel(errors.New("no data from the service")) })
-	defer silence.Stop()
+	silenceTimer := time.AfterFunc(3*decisionlog.HeartbeatPause, func() { cancel(errors.New("no data from the service")) })
+	defer silenceTimer.Stop()
 
 	resp, err := t.open(ctx, http.MethodGet, decisionsPath, t.query, nil)
 	if err != nil {
@@ -113,12 +113,12 @@ func (t *tail) stream(ctx context.Context, isFirst bool) (wasConnected bool, err
 		return false, fmt.Errorf("%w: %s: got no stream of decisions; check that --admin is the debug listener of an rls with %s", errRefused, host, decisionsPath)
 	}
 	if !isFirst {
-		fmt.Fprintln(t.notes, "rls: connected again")
+		fmt.Fprintln(t.errOut, "rls: connected again")
 	}
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		silence.Reset(3 * decisionlog.HeartbeatPause)
+		silenceTimer.Reset(3 * decisionlog.HeartbeatPause)
 		if err := t.printLine(lines.Bytes()); err != nil {
 			return true, fmt.Errorf("%w: %w", errRefused, err)
 		}
@@ -133,7 +133,7 @@ func (t *tail) stream(ctx context.Context, isFirst bool) (wasConnected bool, err
 	return true, fmt.Errorf("%s: %w", host, err)
 }
 
-// printLine prints a line of the stream. The error is that of writing, or of an invalid line.
+// printLine prints a line of the stream. It returns an error if the line is invalid or the write fails.
 func (t *tail) printLine(line []byte) error {
 	if len(line) == 0 { // a heartbeat
 		return nil
@@ -167,10 +167,10 @@ func (t *tail) lineText(r *decisionlog.Record) string {
 	case r.Code == decisionlog.OverLimit:
 		colour = red
 	}
-	code := inColour(t.hasColours, colour, fmt.Sprintf("%-10s", printable(string(r.Code))))
+	code := addColour(t.hasColours, colour, fmt.Sprintf("%-10s", printable(string(r.Code))))
 	var line strings.Builder
-	line.WriteString(inColour(t.hasColours, dim, formatTime(r.Time)) + "  " + code + "  ")
-	_ = answers.ExecuteTemplate(&line, "decision", r) // it fails only if the template does not fit Record
+	line.WriteString(addColour(t.hasColours, dim, formatTime(r.Time)) + "  " + code + "  ")
+	_ = answers.ExecuteTemplate(&line, "decision", r) // ExecuteTemplate fails only if the template does not fit Record
 	return line.String()
 }
 

@@ -60,14 +60,14 @@ func runTail(t *testing.T, change func(*tail), lines ...string) (out, notes stri
 	t.Helper()
 	s := httptest.NewServer(&lineServer{lines: lines})
 	defer s.Close()
-	var outBuffer, notesBuffer syncBuffer
-	c := &tail{out: &outBuffer, notes: &notesBuffer, reconnect: wait.Backoff{Initial: time.Millisecond, Max: time.Millisecond}}
+	var outBuffer, errBuffer syncBuffer
+	c := &tail{out: &outBuffer, errOut: &errBuffer, reconnect: wait.Backoff{Initial: time.Millisecond, Max: time.Millisecond}}
 	c.addr = s.URL
 	if change != nil {
 		change(c)
 	}
 	err = c.run(t.Context())
-	return strings.ReplaceAll(outBuffer.String(), s.URL, "URL"), strings.ReplaceAll(notesBuffer.String(), strings.TrimPrefix(s.URL, "http://"), "HOST"), err
+	return strings.ReplaceAll(outBuffer.String(), s.URL, "URL"), strings.ReplaceAll(errBuffer.String(), strings.TrimPrefix(s.URL, "http://"), "HOST"), err
 }
 
 func TestTailPrintsOneLineForEachDecision(t *testing.T) {
@@ -123,7 +123,7 @@ func TestTailKeepsConnectingUntilInterrupted(t *testing.T) {
 	}))
 	defer s.Close()
 	var out, notes syncBuffer
-	c := &tail{out: &out, notes: &notes, reconnect: wait.Backoff{Initial: time.Millisecond, Max: time.Millisecond}}
+	c := &tail{out: &out, errOut: &notes, reconnect: wait.Backoff{Initial: time.Millisecond, Max: time.Millisecond}}
 	c.addr = s.URL
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)

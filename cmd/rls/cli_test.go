@@ -66,11 +66,11 @@ func TestCheckFailsOnWarningsOnlyIfStrict(t *testing.T) {
 
 func TestCheckLoadsAllPathsTogether(t *testing.T) {
 	t.Parallel()
-	one, two := file(t, "one.yaml", "domain: d\n"), file(t, "two.yaml", "domain: d\n")
-	_, errOut, code := rls(t, "check", one, two)
+	firstFile, secondFile := file(t, "one.yaml", "domain: d\n"), file(t, "two.yaml", "domain: d\n")
+	_, errOut, code := rls(t, "check", firstFile, secondFile)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errOut, "two.yaml")
-	_, _, code = rls(t, "check", "--merge", one, two)
+	_, _, code = rls(t, "check", "--merge", firstFile, secondFile)
 	assert.Zero(t, code)
 }
 
@@ -149,11 +149,11 @@ func TestCheckSpeaksJSON(t *testing.T) {
 	assert.Equal(t, "d > k=a", c.Problems[1].Path)
 	assert.Equal(t, [2]int{2, 34}, [2]int{c.Problems[1].Line, c.Problems[1].Column})
 
-	const warned = "domain: d\nunit: day\n"
-	c, _, code = check(warned)
+	const fileWithWarning = "domain: d\nunit: day\n"
+	c, _, code = check(fileWithWarning)
 	assert.Zero(t, code)
 	assert.Len(t, c.Warnings, 1)
-	c, _, code = check(warned, "--strict")
+	c, _, code = check(fileWithWarning, "--strict")
 	assert.Equal(t, 1, code)
 	assert.False(t, c.OK)
 }
@@ -189,9 +189,9 @@ func TestHitRejectsBadArguments(t *testing.T) {
 func TestFormerCommandsRunAndPrintTheirNewNames(t *testing.T) {
 	t.Parallel()
 	for _, c := range formerCommands {
-		_, errOut, code := rls(t, append(strings.Fields(c.former), "--help")...)
+		_, errOut, code := rls(t, append(strings.Fields(c.oldName), "--help")...)
 		assert.Zero(t, code, errOut)
-		assert.Equal(t, "rls: rls "+c.former+" is now rls "+c.current+"\n", errOut)
+		assert.Equal(t, "rls: rls "+c.oldName+" is now rls "+c.newName+"\n", errOut)
 	}
 }
 

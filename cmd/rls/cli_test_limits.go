@@ -40,16 +40,16 @@ func newTest() *cobra.Command {
 	}
 	takePaths(cmd)
 	fs := cmd.Flags()
-	fs.BoolVarP(&o.verbose, "verbose", "v", false, "list passed tests too")
+	fs.BoolVarP(&o.isVerbose, "verbose", "v", false, "list passed tests too")
 	fs.BoolVar(&o.asJSON, "json", false, "print the report as JSON")
 	fs.Float64Var(&o.coverageMin, "coverage-min", 0, "smallest percentage of the rules that the tests must use")
 	return cmd
 }
 
 type testOptions struct {
-	out, errOut     io.Writer
-	verbose, asJSON bool
-	coverageMin     float64
+	out, errOut       io.Writer
+	isVerbose, asJSON bool
+	coverageMin       float64
 }
 
 // run runs the tests.
@@ -74,7 +74,7 @@ func (o *testOptions) run(ctx context.Context, paths []string) error {
 		return ctx.Err()
 	}
 	report := limitstest.NewReport(reports, &coverage)
-	err = printAs(o.out, o.asJSON, report, func(out io.Writer) error { return report.WriteText(out, o.verbose) })
+	err = printAs(o.out, o.asJSON, report, func(out io.Writer) error { return report.WriteText(out, o.isVerbose) })
 	switch {
 	case err != nil:
 		return inputError(err)
@@ -91,18 +91,18 @@ func (o *testOptions) run(ctx context.Context, paths []string) error {
 
 // findTestFiles returns the test files in all paths, each once. The error names every path without test files.
 func findTestFiles(paths []string) ([]string, error) {
-	var found []string
+	var testFiles []string
 	var errs []error
 	for _, path := range paths {
-		before := len(found)
+		oldCount := len(testFiles)
 		err := filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
 			isTest := err == nil && !entry.IsDir() && (name == path || strings.HasSuffix(name, filesource.TestFileSuffix))
 			if isTest {
-				found = append(found, filepath.Clean(name))
+				testFiles = append(testFiles, filepath.Clean(name))
 			}
 			return err
 		})
-		if err == nil && len(found) == before {
+		if err == nil && len(testFiles) == oldCount {
 			err = fmt.Errorf("%s: got no test file, want a file *%s", path, filesource.TestFileSuffix)
 		}
 		if notFound, ok := errors.AsType[*fs.PathError](err); ok {
@@ -110,8 +110,8 @@ func findTestFiles(paths []string) ([]string, error) {
 		}
 		errs = append(errs, err)
 	}
-	slices.Sort(found)
-	return slices.Compact(found), errors.Join(errs...)
+	slices.Sort(testFiles)
+	return slices.Compact(testFiles), errors.Join(errs...)
 }
 
 func loadTest(path string) (*limitstest.File, *descriptors.Config, error) {

@@ -27,7 +27,7 @@ import (
 
 func newTop() *cobra.Command {
 	t := &top{}
-	var once bool
+	var printsOnce bool
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Show the state and the traffic of a running service",
@@ -40,17 +40,17 @@ func newTop() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := cmd.OutOrStdout()
-			if t.asJSON || once || !isScreen(out) {
+			if t.asJSON || printsOnce || !isScreen(out) {
 				return t.printOnce(cmd.Context(), out)
 			}
-			t.colour = isColourTerminal(out)
+			t.hasColours = isColourTerminal(out)
 			return t.run(cmd.Context(), os.Stdin, out.(*os.File))
 		},
 	}
 	fs := cmd.Flags()
 	t.addFlags(fs)
 	t.addAnswerFlags(fs)
-	fs.BoolVar(&once, "once", false, "print one screen as plain text")
+	fs.BoolVar(&printsOnce, "once", false, "print one screen as plain text")
 	return cmd
 }
 
@@ -62,7 +62,7 @@ func isScreen(out io.Writer) bool {
 
 type top struct {
 	adminClient
-	colour bool
+	hasColours bool
 }
 
 func (t *top) fetch(ctx context.Context) (*live.Snapshot, error) {
@@ -83,20 +83,20 @@ func (t *top) printOnce(ctx context.Context, out io.Writer) error {
 }
 
 const (
-	openScreen  = "\x1b[?1049h\x1b[?25l" // alternate screen, no cursor
+	openScreen  = "\x1b[?1049h\x1b[?25l" // shows the alternate screen and hides the cursor
 	closeScreen = "\x1b[?25h\x1b[?1049l"
 	cursorHome  = "\x1b[H"
 	clearLine   = "\x1b[K"
 	clearBelow  = "\x1b[J"
 )
 
-// run shows snapshots until ctx is done or a key quits. It returns an error if there is no first snapshot.
+// run shows snapshots until ctx is done or the user quits with a key. It returns an error if it gets no first snapshot.
 func (t *top) run(ctx context.Context, in, out *os.File) error {
-	first, err := t.fetch(ctx)
+	firstSnapshot, err := t.fetch(ctx)
 	if err != nil {
 		return err
 	}
-	if state, err := term.MakeRaw(int(in.Fd())); err == nil { // else keys need a newline
+	if state, err := term.MakeRaw(int(in.Fd())); err == nil { // in raw mode, a key works without Enter
 		defer func() { _ = term.Restore(int(in.Fd()), state) }()
 	}
 	_, _ = io.WriteString(out, openScreen)
@@ -112,12 +112,12 @@ func (t *top) run(ctx context.Context, in, out *os.File) error {
 		}
 		return width, height
 	}
-	return t.showScreens(ctx, first, size, out)
+	return t.showScreens(ctx, firstSnapshot, size, out)
 }
 
 // showScreens draws s and further snapshots until ctx is done.
 func (t *top) showScreens(ctx context.Context, s *live.Snapshot, size func() (width, height int), out io.Writer) error {
-	screen := topScreen{hasColours: t.colour, location: time.Local}
+	screen := topScreen{hasColours: t.hasColours, location: time.Local}
 	problem := ""
 	for {
 		screen.width, screen.height = size()
@@ -127,19 +127,19 @@ func (t *top) showScreens(ctx context.Context, s *live.Snapshot, size func() (wi
 		if !wait.Sleep(ctx, time.Second) {
 			return nil
 		}
-		newer, err := t.fetch(ctx)
+		newSnapshot, err := t.fetch(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
 			problem = err.Error()
 		default:
-			s, problem = newer, ""
+			s, problem = newSnapshot, ""
 		}
 	}
 }
 
-// quitOnKey calls quit when q, Ctrl-C or Ctrl-D is read from in, or when in ends with an error other than its end.
+// quitOnKey calls quit when it reads q, Ctrl-C or Ctrl-D from in, or when a read fails. At the end of in, it returns.
 func quitOnKey(in io.Reader, quit func()) {
 	key := make([]byte, 1)
 	for {
@@ -157,7 +157,7 @@ func quitOnKey(in io.Reader, quit func()) {
 //go:embed top.tmpl
 var topTemplate string
 
-// sections has a template for each section of a screen but the keys.
+// sections has a template for each section of a screen, except the lists of keys, which keyLines makes.
 var sections = template.Must(template.New("").Funcs(template.FuncMap{
 	"red":       func() string { return red },
 	"yellow":    func() string { return yellow },
@@ -190,41 +190,41 @@ type topScreen struct {
 	location   *time.Location
 }
 
-// topView is what the templates show.
+// topView has the values that the templates show.
 type topView struct {
 	topScreen
 	*live.Snapshot
-	Problem string // why the snapshot is old, or empty
+	Problem string // the reason why the snapshot is old, or empty
 }
 
-// Age returns the time since the process has started.
+// Age returns the time since the start of the process.
 func (v topView) Age() time.Duration { return v.Time.Sub(v.Started).Round(time.Second) }
 
-// TitleWidth returns the columns beside the clock.
+// TitleWidth returns the width of the title: the clock takes the other columns of the line.
 func (v topView) TitleWidth() int { return v.width - len(v.Clock(v.Time)) - 1 }
 
 // Clock returns a time of day.
 func (v topView) Clock(at time.Time) string { return at.In(v.location).Format("15:04:05") }
 
-// RuleRow returns the columns of a rule.
+// RuleRow returns the line of a rule in the table of rules.
 func (v topView) RuleRow(path, limit, ok, denied, shadow, use string) string {
-	const numbersWidth = 56 // of the columns behind the limit
+	const numbersWidth = 56 // the width of all columns after the limit
 	limitWidth := min(max(v.width/5, 12), 28)
 	pathWidth := max(v.width-limitWidth-numbersWidth-2, 16)
 	return fmt.Sprintf("%s %s %8s %8s %8s %5s", padEnd(path, pathWidth), pad(limit, limitWidth), ok, denied, shadow, use)
 }
 
-// section returns the lines of a template, cut to the width of the screen.
+// section returns the lines of a template. It cuts lines that are wider than the screen.
 func (v topView) section(name string) []string {
 	var text strings.Builder
-	_ = reports.Text(&text, sections.Lookup(name), v) // it fails only if the template does not fit the view
+	_ = reports.Text(&text, sections.Lookup(name), v) // Text fails only if the template does not fit topView
 	var lines []string
 	for line := range strings.Lines(text.String()) {
 		line, colour := strings.TrimSuffix(line, "\n"), ""
 		if end := strings.IndexByte(line, 'm') + 1; strings.HasPrefix(line, "\x1b[") {
 			colour, line = line[:end], line[end:]
 		}
-		lines = append(lines, inColour(v.hasColours && colour != "", colour, truncate(line, v.width)))
+		lines = append(lines, addColour(v.hasColours && colour != "", colour, truncate(line, v.width)))
 	}
 	return lines
 }
@@ -244,17 +244,17 @@ func (t *topScreen) draw(out io.Writer, s *live.Snapshot, problem string) error 
 	return err
 }
 
-// lines returns the lines of a screen. problem is the reason why s is old, or empty.
+// lines returns the lines of a screen. problem is as topView.Problem.
 func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
 	v := topView{*t, s, problem}
 	lines := slices.Concat(v.section("state"), []string{""}, v.section("figures"), []string{""})
 	rules, keys, changes := v.section("rules"), t.keyLines(&s.Keys), v.section("changes")
 	if t.height > 0 {
-		// The changes get a quarter of the remaining lines, and the keys get a third. The rules get all others.
-		rest := max(t.height-len(lines)-2, 0)
-		changes = changes[:min(len(changes), max(rest/4, 2))]
-		keys = keys[:min(len(keys), max(rest/3, 2))]
-		rules = rules[:min(len(rules), max(rest-len(keys)-len(changes), 2))]
+		// The changes get a quarter of the free lines, and the keys get a third. The rules get all others.
+		freeLines := max(t.height-len(lines)-2, 0)
+		changes = changes[:min(len(changes), max(freeLines/4, 2))]
+		keys = keys[:min(len(keys), max(freeLines/3, 2))]
+		rules = rules[:min(len(rules), max(freeLines-len(keys)-len(changes), 2))]
 	}
 	lines = slices.Concat(lines, rules, []string{""}, keys, []string{""}, changes)
 	if t.height > 0 {
@@ -287,7 +287,7 @@ func (t *topScreen) keyLines(keys *live.TopKeys) []string {
 			lines[i] += "  " + denied[i]
 		}
 	}
-	lines[0] = inColour(t.hasColours, dim, lines[0])
+	lines[0] = addColour(t.hasColours, dim, lines[0])
 	return lines
 }
 
@@ -318,21 +318,21 @@ func keyListLines(title, rateName string, mode live.KeyMode, keys []live.Key, co
 // cells measures text in columns of a terminal, in the same way in all locales.
 var cells = &runewidth.Condition{StrictEmojiNeutral: true}
 
-// pad cuts text or adds spaces, so that the text takes as many columns as given.
+// pad cuts text or adds spaces, so that the result is exactly that many columns wide.
 func pad(text string, columns int) string { return cells.FillRight(truncate(text, columns), columns) }
 
-// padEnd does the same as pad, but it cuts the start of text. The end of a rule's path matters most.
+// padEnd does the same as pad, but it cuts the start of text, because the end of a rule's path matters most.
 func padEnd(text string, columns int) string {
 	return cells.FillRight(cells.TruncatePrefix(replaceControls(text), columns, "…"), columns)
 }
 
-// truncate shortens text to at most the given columns. It also replaces runes that could control the terminal.
+// truncate cuts text that is wider than columns. It also replaces runes that could control the terminal.
 func truncate(text string, columns int) string {
 	return cells.Truncate(replaceControls(text), columns, "…")
 }
 
 // replaceControls replaces each rune that could control a terminal or change the order of other
-// runes. Lines become parts of one line.
+// runes. It joins lines with semicolons.
 func replaceControls(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsGraphic(r) || unicode.Is(unicode.Bidi_Control, r) {
@@ -342,10 +342,10 @@ func replaceControls(text string) string {
 	}, strings.ReplaceAll(text, "\n", "; "))
 }
 
-// sparkline draws the last points with one bar a column. Unknown points are spaces.
+// sparkline draws the points of the last five minutes as bars, one bar in each column. A bar of unknown points is a space.
 func sparkline(points []live.Value, columns int) string {
 	levels := []rune("▁▂▃▄▅▆▇█")
-	pointsPerColumn := 60 / columns
+	pointsPerColumn := 60 / columns // there is a point for each five seconds
 	scale := max(highest(points), math.SmallestNonzeroFloat64)
 	text := make([]rune, columns)
 	for i := range text {
@@ -358,23 +358,23 @@ func sparkline(points []live.Value, columns int) string {
 	return string(text)
 }
 
-// highest returns the highest of the known points, or -1 without one.
+// highest returns the highest known point, or -1 if no point is known.
 func highest(points []live.Value) float64 {
 	value := -1.0
 	for _, p := range points {
-		if p.Known() {
+		if p.IsKnown() {
 			value = max(value, float64(p))
 		}
 	}
 	return value
 }
 
-// The texts of figures have the digits of the live page. Their units follow without a space.
+// Figures have the same digits as on the live page, but no space before the unit.
 
 func rateText(v live.Value) string     { return page.FormatRate(v) }
-func percentText(v live.Value) string  { return withoutSpace(page.FormatShare(v)) }
-func durationText(v live.Value) string { return withoutSpace(page.FormatDuration(v)) }
+func percentText(v live.Value) string  { return removeSpaces(page.FormatShare(v)) }
+func durationText(v live.Value) string { return removeSpaces(page.FormatDuration(v)) }
 
-func withoutSpace(text string) string {
+func removeSpaces(text string) string {
 	return strings.Join(strings.FieldsFunc(text, unicode.IsSpace), "")
 }

@@ -120,9 +120,9 @@ func TestTopFollowsTheServiceAndItsLoss(t *testing.T) {
 	}))
 	defer s.Close()
 	top := &top{adminClient: adminClient{addr: s.URL, timeout: maxWait}}
-	first, err := top.fetch(t.Context())
+	firstSnapshot, err := top.fetch(t.Context())
 	require.NoError(t, err)
-	assert.False(t, first.Figures.P99.Now.Known())
+	assert.False(t, firstSnapshot.Figures.P99.Now.IsKnown())
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var width atomic.Int64
@@ -130,7 +130,7 @@ func TestTopFollowsTheServiceAndItsLoss(t *testing.T) {
 	out := &syncBuffer{}
 	done := make(chan error)
 	go func() {
-		done <- top.showScreens(ctx, first, func() (int, int) { return int(width.Load()), 30 }, out)
+		done <- top.showScreens(ctx, firstSnapshot, func() (int, int) { return int(width.Load()), 30 }, out)
 	}()
 	await := func(text string) {
 		t.Helper()
@@ -140,7 +140,7 @@ func TestTopFollowsTheServiceAndItsLoss(t *testing.T) {
 	isBroken.Store(true)
 	await("trying again")
 	width.Store(30)
-	await("figures of " + first.Time.In(time.Local).Format("15:04:05") + ", trying a…")
+	await("figures of " + firstSnapshot.Time.In(time.Local).Format("15:04:05") + ", trying a…")
 	cancel()
 	require.NoError(t, <-done)
 }

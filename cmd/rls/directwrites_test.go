@@ -19,6 +19,6 @@ func TestWriteToRedisWithoutTheAPIIsAudited(t *testing.T) {
 	require.NoError(t, client.HSet(t.Context(), "rls:overrides", "shop|tenant=other", `{"requests_per_unit": 30}`).Err())
 	require.NoError(t, client.Publish(t.Context(), "rls:overrides", "shop|tenant=other").Err())
 	r.awaitLog(`level=WARN msg=audit action="direct write" by=unknown outcome=set`)
-	assert.Contains(t, r.logged(), `target="shop|tenant=other"`)
+	assert.Contains(t, r.logText(), `target="shop|tenant=other"`)
 	assert.Equal(t, 1, r.count("direct write"), "the write of the API is not one")
 }

@@ -22,7 +22,7 @@ func TestReplicasSurviveOutageOfRedis(t *testing.T) {
 		replicas = append(replicas, start(t, []string{"REDIS_URL=" + redis.Addr, "LOCAL_CACHE_SIZE_IN_BYTES=0"}, "--limits", limits))
 	}
 	for _, r := range replicas {
-		polltest.Until(t, maxWait, func() bool { return strings.Contains(r.logged(), "counting in Redis") })
+		polltest.Until(t, maxWait, func() bool { return strings.Contains(r.logText(), "counting in Redis") })
 	}
 
 	redis.Kill()
@@ -40,7 +40,7 @@ func TestReplicasSurviveOutageOfRedis(t *testing.T) {
 
 	redis.Restart(t)
 	for _, r := range replicas {
-		polltest.Until(t, maxWait, func() bool { return strings.Contains(r.logged(), "Redis outage ended") })
+		polltest.Until(t, maxWait, func() bool { return strings.Contains(r.logText(), "Redis outage ended") })
 		assert.Equal(t, 1, r.count("Redis outage started"))
 		assert.Equal(t, 1, r.count("msg=\"Redis outage ended"))
 		status, body := get(t, "http://"+r.http+"/healthcheck")
@@ -57,7 +57,7 @@ func TestCallersWithShortDeadlinesAreAnswered(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=1m"}, "--limits", file(t, "limits.yaml", tenPerYear))
-	polltest.Until(t, maxWait, func() bool { return strings.Contains(r.logged(), "counting in Redis") })
+	polltest.Until(t, maxWait, func() bool { return strings.Contains(r.logText(), "counting in Redis") })
 	redis.Pause()
 	defer redis.Resume()
 	out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4", "--timeout", "2s")

@@ -24,7 +24,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// limitOfEachAlgorithm is a limits file with a rule for each algorithm, and one with a lease.
+// limitOfEachAlgorithm returns a limits file with a rule for each algorithm, and a rule with a lease.
 func limitOfEachAlgorithm() string {
 	text := "domain: shop\ndescriptors:\n- {key: leased, rate_limit: {unit: day, requests_per_unit: 1000000, lease: true}}\n"
 	for _, a := range limit.Algorithms() {
@@ -37,17 +37,17 @@ func limitOfEachAlgorithm() string {
 	return text
 }
 
-// loadUntilItEnds calls r from several callers, with new keys, until r answers no more. wait waits for
-// the end of the callers.
-func (r *testService) loadUntilItEnds() (wait func()) {
+// callUntilItEnds starts several callers that call r with new keys until a call fails. waitForCallers returns when all
+// callers have ended.
+func (r *testService) callUntilItEnds() (waitForCallers func()) {
 	const callers = 8
 	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { _ = conn.Close() })
 	client := rlsv3.NewRateLimitServiceClient(conn)
-	var running sync.WaitGroup
+	var callerGroup sync.WaitGroup
 	for range callers {
-		running.Go(func() {
+		callerGroup.Go(func() {
 			for {
 				value := fmt.Sprint(rand.Int64())
 				req := &rlsv3.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{
@@ -58,7 +58,7 @@ func (r *testService) loadUntilItEnds() (wait func()) {
 					req.Descriptors = append(req.Descriptors, &ratelimitv3.RateLimitDescriptor{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{entry}})
 				}
 				ctx := context.Background()
-				if rand.IntN(2) == 0 { // the other holds have no id
+				if rand.IntN(2) == 0 { // holds of the other calls have no id
 					ctx = metadata.AppendToOutgoingContext(ctx, "rls-hold", value)
 				}
 				if _, err := client.ShouldRateLimit(ctx, req); err != nil {
@@ -67,7 +67,7 @@ func (r *testService) loadUntilItEnds() (wait func()) {
 			}
 		})
 	}
-	return running.Wait
+	return callerGroup.Wait
 }
 
 func TestKilledServiceLeavesNoKeyWithoutTimeToLive(t *testing.T) {
@@ -86,21 +86,21 @@ func TestKilledServiceLeavesNoKeyWithoutTimeToLive(t *testing.T) {
 			for _, s := range d.servers {
 				clients = append(clients, s.Client(t))
 			}
-			keys := func() (all []string) {
+			keys := func() (names []string) {
 				for _, c := range clients {
-					all = append(all, c.Keys(t.Context(), "*").Val()...)
+					names = append(names, c.Keys(t.Context(), "*").Val()...)
 				}
-				return all
+				return names
 			}
 			for round := range 3 {
 				r := startReplicasOn(t, 1, d.env, limitOfEachAlgorithm())[0]
-				wait := r.loadUntilItEnds()
+				waitForCallers := r.callUntilItEnds()
 				polltest.Until(t, maxWait, func() bool { return r.usedPermits() > 0 && len(keys()) > 500 })
-				time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond) // kills at any place of a batch
+				time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond) // so that the kill comes at any place of a batch
 				require.NoError(t, r.cmd.Process.Kill())
-				wait()
+				waitForCallers()
 				for _, c := range clients {
-					// Redis has read all that the service had sent once it has closed the connections.
+					// When Redis has closed the connections, it has read all that the service has sent.
 					polltest.Until(t, maxWait, func() bool { return strings.Count(c.ClientList(t.Context()).Val(), "\n") == 1 })
 				}
 				for _, part := range []string{":fw", ":fh", ":sw", ":sl", ":tb", ":cc", ":lease:"} {

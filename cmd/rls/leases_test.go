@@ -28,7 +28,7 @@ descriptors:
 
 // tenantCaller returns a function that sends a hit of tenant acme, and reports whether r admits
 // it. An error means that r does not answer.
-func (r *testService) tenantCaller() func() (admitted bool, err error) {
+func (r *testService) tenantCaller() func() (isAdmitted bool, err error) {
 	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { _ = conn.Close() })
@@ -50,9 +50,9 @@ func (r *testService) usedPermits() int {
 
 // number returns the number that a pattern finds in text.
 func number(t *testing.T, pattern, text string) int {
-	found := regexp.MustCompile(pattern).FindStringSubmatch(text)
-	require.NotEmpty(t, found, text)
-	n, err := strconv.ParseFloat(found[1], 64)
+	match := regexp.MustCompile(pattern).FindStringSubmatch(text)
+	require.NotEmpty(t, match, text)
+	n, err := strconv.ParseFloat(match[1], 64)
 	require.NoError(t, err)
 	return int(n)
 }
@@ -92,7 +92,8 @@ func TestKilledReplicaWastesAtMostTheLeaseWaste(t *testing.T) {
 
 func TestStoppedReplicaReturnsItsPermits(t *testing.T) {
 	t.Parallel()
-	for algorithm, refilled := range map[string]int{"fixed_window": 0, "token_bucket": 60} { // hits that the bucket may have forgotten
+	// A token bucket refills during the test, so that up to 60 admitted hits no longer count as spent.
+	for algorithm, maxRefill := range map[string]int{"fixed_window": 0, "token_bucket": 60} {
 		t.Run(algorithm, func(t *testing.T) {
 			t.Parallel()
 			redis := redistest.Start(t)
@@ -101,7 +102,7 @@ func TestStoppedReplicaReturnsItsPermits(t *testing.T) {
 			admitted := 0
 			ctx, stopCalls := context.WithCancel(t.Context())
 			var calls sync.WaitGroup
-			calls.Go(func() { // goes on during the explanation, because idle permits go back
+			calls.Go(func() { // the calls go on during the explanation, because the replica returns idle permits
 				for ctx.Err() == nil {
 					ok, err := call()
 					if !assert.NoError(t, err) || !assert.True(t, ok) {
@@ -111,18 +112,18 @@ func TestStoppedReplicaReturnsItsPermits(t *testing.T) {
 				}
 			})
 			polltest.Until(t, maxWait, func() bool {
-				report := explained(t, "tenant=acme", "--admin", r.debug, "--timeout", maxWait.String())
+				report := runExplain(t, "tenant=acme", "--admin", r.debug, "--timeout", maxWait.String())
 				return r.usedPermits() > 0 && report.Descriptors[0].Limits[0].Counter.Permits > 0
 			})
 			stopCalls()
 			calls.Wait()
 			require.NoError(t, r.stop())
-			next := startReplicas(t, 1, redis, fmt.Sprintf(leasedLimits, 100_000, algorithm), "OVERRIDES_ENABLED=false")[0]
-			code, answer := next.admin("GET", "counters", "shop|tenant=acme", "")
+			newReplica := startReplicas(t, 1, redis, fmt.Sprintf(leasedLimits, 100_000, algorithm), "OVERRIDES_ENABLED=false")[0]
+			code, answer := newReplica.admin("GET", "counters", "shop|tenant=acme", "")
 			assert.Equal(t, 200, code)
 			spent := number(t, `"spent": (\d+)`, answer)
 			assert.LessOrEqual(t, spent, admitted)
-			assert.GreaterOrEqual(t, spent, admitted-refilled)
+			assert.GreaterOrEqual(t, spent, admitted-maxRefill)
 			for _, key := range redis.Client(t).Keys(t.Context(), "*lease:*").Val() {
 				assert.Equal(t, "0", redis.Client(t).Get(t.Context(), key).Val(), "the allowance is back")
 				assert.Positive(t, redis.Client(t).PTTL(t.Context(), key).Val())

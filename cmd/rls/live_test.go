@@ -53,7 +53,7 @@ var knownHits = map[string]struct{ total, ok, near, denied, shadow float64 }{
 	"shop > bulk":   {total: 12, ok: 8, near: 2, denied: 2},
 }
 
-// Each second of sendKnownLoad has so many calls. The last two have no rule.
+// The numbers of calls in each second of sendKnownLoad: all calls, denied calls, and calls without a rule.
 const (
 	knownCalls, knownDeniedCalls = 12 + 5 + 3 + 2, 4 + 1
 
@@ -228,7 +228,7 @@ func dataText(html, name string) string {
 	return m[1]
 }
 
-// countersOf returns a function that sums the counters of a name that have a label.
+// countersOf returns a function that returns the sum of the metrics with a name and a label.
 func countersOf(t *testing.T, meter *metrics.Metrics) func(name, label, value string) float64 {
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(body(meter.Handler(nil), "/metrics")))
@@ -256,26 +256,26 @@ func TestLivePageCountsTheReplicasThatOthersSee(t *testing.T) {
 
 func TestNumberOfReplicasIsUnknownAfterAFailedRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var seen atomic.Int32 // or -1 for a failure
-		seen.Store(3)
+		var replicaCount atomic.Int32 // -1 makes the read fail
+		replicaCount.Store(3)
 		p := newProcess(t.Context())
 		defer p.end()
 		count := countReplicas(p, func(context.Context) ([]runtimechanges.Replica, error) {
-			if n := seen.Load(); n >= 0 {
+			if n := replicaCount.Load(); n >= 0 {
 				return make([]runtimechanges.Replica, n), nil
 			}
 			return nil, assert.AnError
 		})
-		after := func(d time.Duration) int {
+		countAfter := func(d time.Duration) int {
 			time.Sleep(d)
 			synctest.Wait()
 			return count()
 		}
-		assert.Equal(t, 3, after(0))
-		seen.Store(4)
-		assert.Equal(t, 3, after(replicasPause-1))
-		assert.Equal(t, 4, after(1))
-		seen.Store(-1)
-		assert.Zero(t, after(replicasPause))
+		assert.Equal(t, 3, countAfter(0))
+		replicaCount.Store(4)
+		assert.Equal(t, 3, countAfter(replicasPause-1))
+		assert.Equal(t, 4, countAfter(1))
+		replicaCount.Store(-1)
+		assert.Zero(t, countAfter(replicasPause))
 	})
 }

@@ -58,7 +58,7 @@ func run(args []string) int {
 	if strings.HasPrefix(err.Error(), `required flag(s) "domain"`) {
 		err = errors.New("--domain is missing; want the domain of the limits, such as -d shop")
 	}
-	fmt.Fprintln(painted(os.Stderr), "rls:", err)
+	fmt.Fprintln(newColourWriter(os.Stderr), "rls:", err)
 	if failure, isCoded := errors.AsType[*codedError](err); isCoded {
 		return failure.code
 	}
@@ -78,9 +78,9 @@ type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// commandArgs returns the arguments of the command line. A name of the incumbent's program, as the program or as the
-// first argument, starts the service, because deployments have the command /bin/ratelimit. Further arguments are
-// ignored, as the incumbent does.
+// commandArgs returns the arguments of the command line, with the names that commands have now. If the program or its
+// first argument has a name of the incumbent's program, commandArgs returns no arguments, so that rls serves:
+// deployments have the command /bin/ratelimit. The incumbent ignores further arguments too.
 func commandArgs(args []string) []string {
 	for _, arg := range args[:min(len(args), 2)] {
 		if slices.Contains([]string{"ratelimit", "service_cmd"}, filepath.Base(arg)) {
@@ -89,16 +89,16 @@ func commandArgs(args []string) []string {
 	}
 	args = args[min(len(args), 1):]
 	for _, c := range formerCommands {
-		if former := strings.Fields(c.former); len(args) >= len(former) && slices.Equal(args[:len(former)], former) {
-			fmt.Fprintf(os.Stderr, "rls: rls %s is now rls %s\n", c.former, c.current)
-			return append(strings.Fields(c.current), args[len(former):]...)
+		if oldWords := strings.Fields(c.oldName); len(args) >= len(oldWords) && slices.Equal(args[:len(oldWords)], oldWords) {
+			fmt.Fprintf(os.Stderr, "rls: rls %s is now rls %s\n", c.oldName, c.newName)
+			return append(strings.Fields(c.newName), args[len(oldWords):]...)
 		}
 	}
 	return args
 }
 
-// formerCommands are commands of earlier versions, which scripts may call, and what they are now.
-var formerCommands = []struct{ former, current string }{
+// formerCommands are the commands of earlier versions, which scripts may still use, with their new names.
+var formerCommands = []struct{ oldName, newName string }{
 	{"counter get", "explain"},
 	{"counter reset", "reset"},
 	{"limits create", "limits set --rule"},
@@ -151,9 +151,9 @@ var version, commit, date string
 
 // build says which source the program is built from.
 type build struct {
-	Version string // of the last tag, or that of the module
-	Commit  string // the hash
-	Date    string // of the commit, as RFC 3339 in UTC
+	Version string // the last tag, such as v1.2.0, or the version of the module
+	Commit  string // the hash of the commit
+	Date    string // the time of the commit, in RFC 3339 and UTC
 }
 
 const unknownBuild = "unknown"
@@ -163,31 +163,31 @@ var thisBuild = sync.OnceValue(func() build {
 	return newBuild(build{Version: version, Commit: commit, Date: date}, info)
 })
 
-// newBuild completes the values of the linker with what the Go command records. In a clone,
-// go build records the commit. go install of a version without a tag records a pseudo-version, which
-// contains the time and the start of the hash. info may be nil.
-func newBuild(linked build, info *debug.BuildInfo) build {
-	var recorded build
+// newBuild returns the build that the linker has set, and fills its empty fields from info, which the Go command has
+// recorded. In a clone, go build records the commit. If a version has no tag, go install records a pseudo-version,
+// which contains the time and the start of the hash. info may be nil.
+func newBuild(linkerBuild build, info *debug.BuildInfo) build {
+	var goBuild build
 	if info != nil {
-		recorded.Version = info.Main.Version
-		if module.IsPseudoVersion(recorded.Version) {
-			recorded.Commit, _ = module.PseudoVersionRev(recorded.Version)
-			if t, err := module.PseudoVersionTime(recorded.Version); err == nil {
-				recorded.Date = t.UTC().Format(time.RFC3339)
+		goBuild.Version = info.Main.Version
+		if module.IsPseudoVersion(goBuild.Version) {
+			goBuild.Commit, _ = module.PseudoVersionRev(goBuild.Version)
+			if t, err := module.PseudoVersionTime(goBuild.Version); err == nil {
+				goBuild.Date = t.UTC().Format(time.RFC3339)
 			}
 		}
 		for _, s := range info.Settings {
 			switch s.Key {
 			case "vcs.revision":
-				recorded.Commit = s.Value
+				goBuild.Commit = s.Value
 			case "vcs.time":
-				recorded.Date = s.Value
+				goBuild.Date = s.Value
 			}
 		}
 	}
 	return build{
-		Version: cmp.Or(linked.Version, recorded.Version, unknownBuild),
-		Commit:  cmp.Or(linked.Commit, recorded.Commit, unknownBuild),
-		Date:    cmp.Or(linked.Date, recorded.Date, unknownBuild),
+		Version: cmp.Or(linkerBuild.Version, goBuild.Version, unknownBuild),
+		Commit:  cmp.Or(linkerBuild.Commit, goBuild.Commit, unknownBuild),
+		Date:    cmp.Or(linkerBuild.Date, goBuild.Date, unknownBuild),
 	}
 }

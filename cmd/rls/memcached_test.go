@@ -22,14 +22,14 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// startOn starts a service that counts in memcached, and waits until it has connected.
-func startOn(t *testing.T, servers string, env []string, limits string) *testService {
+// startOnMemcached starts a service that counts in memcached, and waits until it has connected.
+func startOnMemcached(t *testing.T, servers string, env []string, limits string) *testService {
 	r := start(t, append([]string{"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT=" + servers}, env...), "--limits", file(t, "limits.yaml", limits))
 	r.awaitLog("counting in memcached")
 	return r
 }
 
-// limitOfEachAlgorithmWithoutHolds is a limits file with a rule for each algorithm that memcached can count.
+// limitOfEachAlgorithmWithoutHolds returns a limits file with a rule for each algorithm that memcached can count.
 func limitOfEachAlgorithmWithoutHolds(requests int) (text string, names []string) {
 	text = "domain: shop\ndescriptors:\n"
 	for _, a := range limit.Algorithms() {
@@ -48,7 +48,7 @@ func TestReplicasShareOneBudgetInMemcached(t *testing.T) {
 	limits, algorithms := limitOfEachAlgorithmWithoutHolds(capacity)
 	var clients []rlsv3.RateLimitServiceClient
 	for range replicas {
-		r := startOn(t, servers, []string{"REDIS_TIMEOUT=20s", "LOCAL_CACHE_SIZE_IN_BYTES=0"}, limits)
+		r := startOnMemcached(t, servers, []string{"REDIS_TIMEOUT=20s", "LOCAL_CACHE_SIZE_IN_BYTES=0"}, limits)
 		conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
@@ -81,15 +81,15 @@ func TestReplicasShareOneBudgetInMemcached(t *testing.T) {
 func TestMemcachedCountsAsTheIncumbentsUsersExpect(t *testing.T) {
 	t.Parallel()
 	s := memcachedtest.Start(t)
-	r := startOn(t, s.Addr, []string{"REDIS_TIMEOUT=20s", "CACHE_KEY_PREFIX=p:", "EXPIRATION_JITTER_MAX_SECONDS=0", "NEAR_LIMIT_RATIO=0.5"}, `domain: shop
+	r := startOnMemcached(t, s.Addr, []string{"REDIS_TIMEOUT=20s", "CACHE_KEY_PREFIX=p:", "EXPIRATION_JITTER_MAX_SECONDS=0", "NEAR_LIMIT_RATIO=0.5"}, `domain: shop
 descriptors:
   - {key: year, rate_limit: {unit: year, requests_per_unit: 10}}
   - {key: second, rate_limit: {unit: second, requests_per_unit: 50000}}
 `)
 	counter := func(window string) (value string) {
-		for key, life := range s.Keys(t) {
+		for key, timeToLive := range s.Keys(t) {
 			if strings.HasPrefix(key, "p:v2:fw"+window+":") {
-				assert.Positive(t, life, "%s never expires", key)
+				assert.Positive(t, timeToLive, "%s never expires", key)
 				value = s.Get(t, key)
 			}
 		}
@@ -129,7 +129,7 @@ func TestOutageOfMemcachedIsServedByTheFallback(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := memcachedtest.Start(t)
 			limits, algorithms := limitOfEachAlgorithmWithoutHolds(100)
-			r := startOn(t, s.Addr, []string{"LOCAL_CACHE_SIZE_IN_BYTES=0", "REDIS_TIMEOUT=100ms"}, limits)
+			r := startOnMemcached(t, s.Addr, []string{"LOCAL_CACHE_SIZE_IN_BYTES=0", "REDIS_TIMEOUT=100ms"}, limits)
 			conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = conn.Close() })
@@ -180,18 +180,18 @@ func TestOutageOfMemcachedIsServedByTheFallback(t *testing.T) {
 func TestHealthFollowsMemcachedIfConfigured(t *testing.T) {
 	t.Parallel()
 	s := memcachedtest.Start(t)
-	r := startOn(t, s.Addr, []string{"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, threePerYear)
-	isHealth := func(want int) {
+	r := startOnMemcached(t, s.Addr, []string{"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, threePerYear)
+	awaitHealth := func(want int) {
 		polltest.Until(t, maxWait, func() bool {
 			status, _, err := fetch("http://" + r.http + "/healthcheck")
 			return err == nil && status == want
 		})
 	}
-	isHealth(http.StatusOK)
+	awaitHealth(http.StatusOK)
 	s.Kill()
-	isHealth(http.StatusInternalServerError)
+	awaitHealth(http.StatusInternalServerError)
 	s.Restart(t)
-	isHealth(http.StatusOK)
+	awaitHealth(http.StatusOK)
 }
 
 func TestHoldsInMemcachedAreAProblemOfTheLimitsFile(t *testing.T) {
@@ -202,17 +202,17 @@ func TestHoldsInMemcachedAreAProblemOfTheLimitsFile(t *testing.T) {
 	require.Error(t, err)
 	assert.Contains(t, string(out), "shop > a: algorithm: got concurrency, whose holds memcached can't keep; want scope: instance, another algorithm, or counters in Redis (BACKEND_TYPE=redis)")
 
-	r := startOn(t, s.Addr, nil, "domain: shop\ndescriptors:\n  - {key: a, rate_limit: {algorithm: concurrency, requests_per_unit: 4, scope: instance}}\n"+
+	r := startOnMemcached(t, s.Addr, nil, "domain: shop\ndescriptors:\n  - {key: a, rate_limit: {algorithm: concurrency, requests_per_unit: 4, scope: instance}}\n"+
 		"  - {key: b, rate_limit: {unit: day, requests_per_unit: 4000, lease: true}}\n")
 	hits, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "a=x")
 	assert.Contains(t, hits, "remaining 3")
-	assert.Contains(t, r.logged(), "lease has no effect, because memcached can't keep leases; remove lease, or count in Redis (BACKEND_TYPE=redis)")
+	assert.Contains(t, r.logText(), "lease has no effect, because memcached can't keep leases; remove lease, or count in Redis (BACKEND_TYPE=redis)")
 }
 
 func TestAdminSaysWhatNeedsRedis(t *testing.T) {
 	t.Parallel()
 	s := memcachedtest.Start(t)
-	r := startOn(t, s.Addr, []string{"REDIS_TIMEOUT=20s", "ADMIN_TOKEN=secret"}, threePerYear)
+	r := startOnMemcached(t, s.Addr, []string{"REDIS_TIMEOUT=20s", "ADMIN_TOKEN=secret"}, threePerYear)
 	admin := func(args ...string) string {
 		cmd := command(t, []string{"ADMIN_TOKEN=secret"}, append(args, "--admin", "http://"+r.debug)...)
 		out, _ := cmd.CombinedOutput()

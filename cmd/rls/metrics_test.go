@@ -43,7 +43,7 @@ func TestFallbackMetricsGrowDuringTheOutage(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	r := start(t, []string{"REDIS_URL=" + redis.Addr}, "--limits", file(t, "limits.yaml", threePerYear))
-	polltest.Until(t, maxWait, func() bool { return strings.Contains(r.logged(), "counting in Redis") })
+	polltest.Until(t, maxWait, func() bool { return strings.Contains(r.logText(), "counting in Redis") })
 	redis.Kill()
 	hits := 0
 	polltest.Until(t, maxWait, func() bool {
@@ -67,7 +67,7 @@ func TestFallbackMetricsGrowDuringTheOutage(t *testing.T) {
 
 	redis.Restart(t)
 	r.awaitLog("Redis outage ended")
-	assert.Regexp(t, `Redis outage ended.* calls=[1-9].* most_beyond_limits=[1-9].* counters_kept=false`, r.logged(), "Redis has lost its counters")
+	assert.Regexp(t, `Redis outage ended.* calls=[1-9].* most_beyond_limits=[1-9].* counters_kept=false`, r.logText(), "Redis has lost its counters")
 }
 
 func TestLateAnswersHaveAPriceAndALogLine(t *testing.T) {
@@ -82,7 +82,7 @@ func TestLateAnswersHaveAPriceAndALogLine(t *testing.T) {
 	assert.Regexp(t, `rls_decisions_without_redis_total{code="OK",mode="local",reason="(late|overload)"} 1\n`, metrics, "counted while they happen")
 	// One call is a blip. With failed probes it can be an outage. If its late answer comes within a second, the price is 0.
 	price := regexp.MustCompile(`(for a short time|outage ended).* calls=1 calls_admitted=1 hits_admitted=1 most_beyond_limits=[01] (late|overload)=1`)
-	polltest.Until(t, maxWait, func() bool { return price.MatchString(r.logged()) })
+	polltest.Until(t, maxWait, func() bool { return price.MatchString(r.logText()) })
 }
 
 func TestDocsHaveTheTypeOfEachMetricOfTheProgram(t *testing.T) {

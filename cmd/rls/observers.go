@@ -23,10 +23,10 @@ import (
 )
 
 // observers is "off" in a build that observes no calls. `make bench-observers` compares such
-// a build with an ordinary one.
+// a build with a normal build.
 var observers string
 
-// callObservers returns the observers of calls: those given and the metrics.
+// callObservers returns the observers of calls: the others, and the observers that count metrics.
 func callObservers(s *env.Settings, e *events.Events, others ...service.Observer) []service.Observer {
 	if observers == "off" {
 		return nil
@@ -38,7 +38,8 @@ func callObservers(s *env.Settings, e *events.Events, others ...service.Observer
 // closeTimeout bounds the time in which the last records of the decision log and the last spans are written.
 const closeTimeout = 3 * time.Second
 
-// newDecisions returns the observers that describe decisions, the first for subscribers. It starts the decision log.
+// newDecisions starts the decision log. It returns the observers that describe decisions. One of them is the hub, which
+// sends live decisions to its subscribers, such as rls tail.
 func newDecisions(p *process, s *env.Settings, e *events.Events) (*decisionlog.Hub, []service.Observer) {
 	hash := decisionlog.NewHash(s.DecisionLogHashKey)
 	hub := decisionlog.NewHub(nil, hash)
@@ -57,7 +58,7 @@ func newDecisions(p *process, s *env.Settings, e *events.Events) (*decisionlog.H
 	})
 	e.Metrics.DecisionLog(l.Stats)
 	if s.DecisionLogPath == "" {
-		// Without this, the end of the reader of stdout would end the service.
+		// If the reader of stdout ends, SIGPIPE must not end the service.
 		signal.Ignore(syscall.SIGPIPE)
 	} else {
 		p.onHangup(l.Reopen)
@@ -68,7 +69,7 @@ func newDecisions(p *process, s *env.Settings, e *events.Events) (*decisionlog.H
 		defer close(done)
 		l.Run(ctx)
 	}()
-	p.atEnd(func() {
+	p.addCloser(func() {
 		cancel()
 		select {
 		case <-done:
@@ -102,7 +103,7 @@ func startTracing(p *process, s *env.Settings, log *slog.Logger) (*tracing.Trace
 		return nil, err
 	}
 	log.Info("calls traced", "protocol", o.Protocol)
-	p.atEnd(func() {
+	p.addCloser(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
 		if err := tracer.Close(ctx); err != nil {
@@ -126,21 +127,21 @@ func sendStats(p *process, s *env.Settings, e *events.Events) {
 	case env.SinkStatsd:
 		o.Server = &statsd.Server{Network: s.StatsdProtocol, Host: s.StatsdHost, Port: s.StatsdPort}
 	case env.SinkDogStatsd:
-		mogrifiers, _ := s.Mogrifiers() // package env has checked them
+		mogrifiers, _ := s.Mogrifiers() // package env has reported errors at the start
 		o.Server = &statsd.Server{Network: "udp", Host: s.StatsdHost, Port: s.StatsdPort, DogStatsD: true, Mogrifiers: mogrifiers}
 	}
 	e.Log.Info("metrics sent at intervals", "to", s.StatsSink(), "interval", s.StatsFlushInterval)
-	p.atEnd(statsd.New(o).Close)
+	p.addCloser(statsd.New(o).Close)
 }
 
-// startCandidate evaluates the limits at LIMITS_CANDIDATE until p ends, and explains them. It returns nil without the
-// setting.
+// startCandidate evaluates the limits at LIMITS_CANDIDATE until p ends. It returns the candidate and its Explainer, or
+// nil if LIMITS_CANDIDATE is empty.
 func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidate.Candidate, *explain.Explainer, error) {
 	if s.LimitsCandidate == "" {
 		return nil, nil, nil
 	}
 	o := candidate.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
-	x := explain.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
+	explainOptions := explain.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
 	switch keyPrefix := s.CacheKeyPrefix + "candidate:"; s.Backend() {
 	case env.BackendRedis:
 		// The candidate has its own connections and its own queue, so that it never delays a call.
@@ -148,21 +149,21 @@ func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidate.C
 		if err != nil {
 			return nil, nil, err
 		}
-		p.atEnd(func() { _ = client.Close() })
-		o.Limiter, x.RedisKey = client, client.Counter
+		p.addCloser(func() { _ = client.Close() })
+		o.Limiter, explainOptions.RedisKey = client, client.Counter
 	case env.BackendMemcache:
 		client, err := newMemcached(s, keyPrefix, e.Log)
 		if err != nil {
 			return nil, nil, err
 		}
-		p.atEnd(func() { _ = client.Close() })
+		p.addCloser(func() { _ = client.Close() })
 		o.Limiter = client
 	default:
 		o.Limiter = newLocalCounters(p, s)
 	}
 	c := candidate.New(o)
 	e.Metrics.Candidate(c.Status)
-	x.Limits, x.Layer = c.Store(), backend.Counters{Limiter: o.Limiter}
+	explainOptions.Limits, explainOptions.Layer = c.Store(), backend.Counters{Limiter: o.Limiter}
 	files := filesource.New(filesource.Options{
 		Place:    filesource.Place{Root: s.LimitsCandidate, IgnoreDotFiles: s.RuntimeIgnoreDotFiles},
 		Interval: s.SourcePollInterval,
@@ -171,5 +172,5 @@ func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidate.C
 	})
 	p.start(func(ctx context.Context) { c.Follow(ctx, files, e.Log) })
 	p.start(c.Run)
-	return c, explain.New(x), nil
+	return c, explain.New(explainOptions), nil
 }

@@ -35,16 +35,16 @@ descriptors:
   - {key: denied, rate_limit: {unit: year, requests_per_unit: 0}}
 `
 
-// newObservedCall returns a call of a service that counts in this process. If observed is
-// true, the call has the observers that serve gives it.
-func newObservedCall(t testing.TB, observed bool) func(*rlsv3.RateLimitRequest) {
+// newCall returns a function that calls a service, which counts in this process. If isObserved is
+// true, the service has the observers that rls serve gives it.
+func newCall(t testing.TB, isObserved bool) func(*rlsv3.RateLimitRequest) {
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(observedLimits)}}, limitsfile.Options{})
 	require.NoError(t, err)
 	meter := metrics.New()
 	store := &descriptors.Store{Prepare: meter.PrepareRules}
 	store.Set(descriptors.Compile(set))
 	o := service.Options{Limits: store, Limiter: local.New(local.Options{})}
-	if observed {
+	if isObserved {
 		s, _, err := env.Load()
 		require.NoError(t, err)
 		e := events.New(events.Options{Metrics: meter, Health: server.NewHealth(), Log: slog.New(slog.DiscardHandler)})
@@ -56,7 +56,7 @@ func newObservedCall(t testing.TB, observed bool) func(*rlsv3.RateLimitRequest) 
 	}
 	svc := service.New(o)
 	call := func(req *rlsv3.RateLimitRequest) { _, _ = svc.ShouldRateLimit(context.Background(), req) }
-	if !observed {
+	if !isObserved {
 		return call
 	}
 	observeCall := meter.Server()("ShouldRateLimit")
@@ -78,7 +78,7 @@ func requestFor(key string, descriptors int) *rlsv3.RateLimitRequest {
 }
 
 func TestObserversDoNotAllocate(t *testing.T) {
-	off, on := newObservedCall(t, false), newObservedCall(t, true)
+	plainCall, observedCall := newCall(t, false), newCall(t, true)
 	for _, key := range []string{"any", "value", "denied"} {
 		allocs := func(call func(*rlsv3.RateLimitRequest)) float64 {
 			req := requestFor(key, 2)
@@ -87,7 +87,7 @@ func TestObserversDoNotAllocate(t *testing.T) {
 			}
 			return testing.AllocsPerRun(1000, func() { call(req) })
 		}
-		assert.Equal(t, allocs(off), allocs(on), key)
+		assert.Equal(t, allocs(plainCall), allocs(observedCall), key)
 	}
 }
 
@@ -95,15 +95,15 @@ func TestObserversDoNotAllocate(t *testing.T) {
 // less sensitive to other programs than time.
 func BenchmarkObservers(b *testing.B) {
 	for _, key := range []string{"any", "value", "denied"} {
-		for _, observed := range []bool{false, true} {
-			b.Run(fmt.Sprintf("%s/observed=%t", key, observed), func(b *testing.B) {
-				call, req := newObservedCall(b, observed), requestFor(key, 1)
+		for _, isObserved := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%s/observed=%t", key, isObserved), func(b *testing.B) {
+				call, req := newCall(b, isObserved), requestFor(key, 1)
 				b.ReportAllocs()
-				before := cpuTime()
+				startCPU := cpuTime()
 				for b.Loop() {
 					call(req)
 				}
-				b.ReportMetric(float64(cpuTime()-before)/float64(b.N), "cpu-ns/op")
+				b.ReportMetric(float64(cpuTime()-startCPU)/float64(b.N), "cpu-ns/op")
 			})
 		}
 	}

@@ -80,26 +80,26 @@ func TestOverrideReachesAllReplicasSoon(t *testing.T) {
 	for _, r := range replicas {
 		readers = append(readers, r.limitReader())
 	}
-	round := func(first uint32) (p99 time.Duration) {
-		var took []time.Duration
+	measure := func(first uint32) (p99 time.Duration) {
+		var durations []time.Duration
 		for i := range changes {
-			want, began := first+uint32(i), time.Now()
+			want, start := first+uint32(i), time.Now()
 			writer := replicas[i%len(replicas)]
 			writer.override("shop|tenant=acme", fmt.Sprintf(`{"requests_per_unit": %d}`, want))
 			require.Equal(t, want, readers[i%len(replicas)](), "in force on the replica that answers")
 			for _, read := range readers {
 				polltest.Until(t, maxWait, func() bool { return read() == want })
 			}
-			took = append(took, time.Since(began))
+			durations = append(durations, time.Since(start))
 		}
-		slices.Sort(took)
-		p99 = took[len(took)*99/100]
-		t.Logf("%d overrides to %d replicas: p50 %v, p99 %v, max %v", changes, len(replicas), took[len(took)/2], p99, took[len(took)-1])
+		slices.Sort(durations)
+		p99 = durations[len(durations)*99/100]
+		t.Logf("%d overrides to %d replicas: p50 %v, p99 %v, max %v", changes, len(replicas), durations[len(durations)/2], p99, durations[len(durations)-1])
 		return p99
 	}
-	p99 := round(1000)
+	p99 := measure(1000)
 	for i := uint32(2); p99 >= time.Second && i < 5; i++ {
-		p99 = round(1000 * i)
+		p99 = measure(1000 * i)
 	}
 	assert.Less(t, p99, time.Second)
 }

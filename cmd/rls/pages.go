@@ -30,29 +30,29 @@ import (
 	"github.com/seed-81f232ab/rls/service/callers"
 )
 
-// privatePages makes pages that show values of requests. Callers of the admin API may open
-// them. If there are none, callers on this host may.
-type privatePages struct {
+// pageAccess decides who may open private pages, which show values of requests. Only callers of the admin API may
+// open these pages. If the settings allow no such callers, every caller on this host may open them.
+type pageAccess struct {
 	*admin.Callers
 	log *slog.Logger
 }
 
-// newPage returns a page with a check of its callers.
-func (p privatePages) newPage(page server.Page) server.Page {
-	page.AnyHost = true // the callers are checked here
-	next, path := page.Handler, page.Path
-	refusal, _ := p.refusal()
+// protect returns the page with a check of its callers.
+func (a pageAccess) protect(page server.Page) server.Page {
+	page.AnyHost = true // the handler below checks the callers
+	innerHandler, path := page.Handler, page.Path
+	refusal, _ := a.refusal()
 	logs := rate.NewLimiter(rate.Every(time.Second), 1)
 	page.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if p.admits(r) {
-			next.ServeHTTP(w, r)
+		if a.mayOpen(r) {
+			innerHandler.ServeHTTP(w, r)
 			return
 		}
 		if logs.Allow() {
-			p.log.Warn("page refused", "path", path, "method", r.Method, "from", r.RemoteAddr, "remedy", refusal)
+			a.log.Warn("page refused", "path", path, "method", r.Method, "from", r.RemoteAddr, "remedy", refusal)
 		}
 		code := http.StatusForbidden
-		if p.CanAuthorize() {
+		if a.CanAuthorize() {
 			code = http.StatusUnauthorized
 			w.Header().Set("WWW-Authenticate", `Bearer realm="rls admin"`)
 		}
@@ -61,14 +61,14 @@ func (p privatePages) newPage(page server.Page) server.Page {
 	return page
 }
 
-// admits reports whether the caller may see values of requests.
-func (p privatePages) admits(r *http.Request) bool {
-	return p.MayReadPages(r) || !p.CanAuthorize() && server.IsLocal(r)
+// mayOpen reports whether the caller may open private pages.
+func (a pageAccess) mayOpen(r *http.Request) bool {
+	return a.MayReadPages(r) || !a.CanAuthorize() && server.IsLocal(r)
 }
 
-// refusal says who may open a private page. help says the same in the list of pages.
-func (p privatePages) refusal() (text, help string) {
-	if p.CanAuthorize() {
+// refusal returns the text for callers that may not open a private page, and the help in the list of pages.
+func (a pageAccess) refusal() (text, help string) {
+	if a.CanAuthorize() {
 		return "send a token of ADMIN_TOKEN as Authorization: Bearer TOKEN, or use a client certificate", "needs a token or a client certificate"
 	}
 	return "only callers on the same host may open this page; use kubectl port-forward, or set ADMIN_TOKEN", "only for callers on the same host"
@@ -78,8 +78,8 @@ func (p privatePages) refusal() (text, help string) {
 // pages of the debug listener.
 const signInPath = "/signin"
 
-func (p privatePages) signIn(w http.ResponseWriter, r *http.Request) {
-	if p.admits(r) {
+func (a pageAccess) signIn(w http.ResponseWriter, r *http.Request) {
+	if a.mayOpen(r) {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
 		return
 	}
@@ -87,14 +87,14 @@ func (p privatePages) signIn(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, "Unauthorized: enter a token of ADMIN_TOKEN as the password of any user", http.StatusUnauthorized)
 }
 
-func livePage(s *env.Settings, private privatePages, h live.Handlers, x *explain.Explainer) []server.Page {
+func livePage(s *env.Settings, access pageAccess, h live.Handlers, x *explain.Explainer) []server.Page {
 	o := page.Options{
 		Snapshot: h.SnapshotFor,
 		Rules:    h.Live.Rules,
 		Rule:     h.RuleFor,
 		Explain: func(r *http.Request, domain, descriptor string) (*explain.Report, error) {
-			if !private.admits(r) {
-				refusal, _ := private.refusal()
+			if !access.mayOpen(r) {
+				refusal, _ := access.refusal()
 				return nil, errors.New("explain shows counters: " + refusal + ". Sign in, or use the command rls explain --admin URL")
 			}
 			req, err := explain.NewRequest(domain, []string{descriptor}, "")
@@ -103,27 +103,27 @@ func livePage(s *env.Settings, private privatePages, h live.Handlers, x *explain
 			}
 			return x.Explain(r.Context(), req), nil
 		},
-		Log: private.log,
+		Log: access.log,
 	}
 	switch {
 	case s.GRPCUDS != "":
 		o.GRPCAddr = "unix://" + s.GRPCUDS
-	case s.GRPCPort != 8081 && s.GRPCPort != 0: // rls hit asks 8081 by default
+	case s.GRPCPort != 8081 && s.GRPCPort != 0: // rls hit uses port 8081 by default
 		o.GRPCAddr = fmt.Sprintf("localhost:%d", s.GRPCPort)
 	}
 	var pages []server.Page
-	if len(private.Tokens) > 0 || private.File != nil {
+	if len(access.Tokens) > 0 || access.File != nil {
 		o.SignIn = signInPath
 		help := "asks a browser for a token of ADMIN_TOKEN, as the password of any user"
-		pages = append(pages, server.Page{Path: signInPath, Help: help, Handler: http.HandlerFunc(private.signIn)})
+		pages = append(pages, server.Page{Path: signInPath, Help: help, Handler: http.HandlerFunc(access.signIn)})
 	}
 	return append(pages,
 		server.Page{Path: page.Path, Help: "live page: state, traffic, rules, keys and changes", Handler: page.New(o)},
 		server.Page{Path: page.AssetsPath, Handler: page.Assets()})
 }
 
-// newLive returns the Live of the process, which samples until p ends. The service
-// drains when ctx is done. overrides is nil without OVERRIDES_ENABLED.
+// newLive returns the live view of the process, which takes samples until p ends. The service
+// drains when ctx is done. overrides is nil if the settings turn overrides off.
 func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counters *counterBackend, overrides *runtimeOverrides, candidate *candidate.Candidate, recorder *live.Recorder, e *events.Events) *live.Live {
 	host, _ := os.Hostname()
 	o := live.Options{
@@ -141,7 +141,7 @@ func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counter
 		Draining: func() bool { return ctx.Err() != nil },
 		Events:   e.Timeline,
 		Keys:     live.KeyMode(s.TopKeys),
-		Redis:    counters.state,
+		Redis:    counters.storeState,
 		CPUTime:  cpuTime,
 		Process: func() live.Process {
 			return live.Process{Cores: runtime.GOMAXPROCS(0), MemoryBytes: heap.ProcessBytes(), Connections: e.Metrics.Connections("grpc", "http")}
@@ -164,14 +164,14 @@ func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counter
 // replicasPause is the pause between two reads of the replicas.
 const replicasPause = 5 * time.Second
 
-// countReplicas reads the replicas until p ends. It returns a function with the last number of them,
-// or 0 if the last read failed.
+// countReplicas reads the replicas again and again until p ends. It returns a function that returns the last number
+// of replicas, or 0 if the last read failed.
 func countReplicas(p *process, read func(context.Context) ([]runtimechanges.Replica, error)) func() int {
 	var count atomic.Int64
 	p.start(func(ctx context.Context) {
 		for isRunning := true; isRunning; isRunning = wait.Sleep(ctx, replicasPause) {
-			limited, cancel := context.WithTimeout(ctx, overrideTimeout)
-			replicas, _ := read(limited)
+			readCtx, cancel := context.WithTimeout(ctx, overrideTimeout)
+			replicas, _ := read(readCtx)
 			cancel()
 			count.Store(int64(len(replicas)))
 		}
@@ -182,35 +182,36 @@ func countReplicas(p *process, read func(context.Context) ([]runtimechanges.Repl
 func livePages(h live.Handlers) []server.Page {
 	return []server.Page{
 		{Path: live.SnapshotPath, Help: "the state and the traffic of this moment, as JSON", Handler: http.HandlerFunc(h.Snapshot)},
-		{Path: live.StreamPath, Help: "the same each second, as server-sent events", Handler: http.HandlerFunc(h.Stream), Stream: true},
+		{Path: live.StreamPath, Help: "the state and the traffic each second, as server-sent events", Handler: http.HandlerFunc(h.Stream), Stream: true},
 		{Path: live.RulesPath, Help: "rules and their traffic, as JSON; ?filter=TEXT", Handler: http.HandlerFunc(h.Rules)},
 		{Path: live.RulePath, Help: "a rule and its busiest keys, as JSON; ?path=PATH", Handler: http.HandlerFunc(h.Rule)},
 	}
 }
 
-// bindCallers returns next, or a service in front of next that refuses domains to callers. It also returns the
-// function that refuses domains, or nil. It follows the file of the callers until p ends.
+// bindCallers returns a service in front of next that refuses a call if its caller may not use the domain. It also
+// returns the function that checks a domain. It reads the file of the callers again when the file changes, until p
+// ends. Without CALLER_DOMAINS_FILE, it returns next and no function.
 func bindCallers(p *process, s *env.Settings, next rlsv3.RateLimitServiceServer, e *events.Events) (
 	_ rlsv3.RateLimitServiceServer, checkDomain func(context.Context, string) error, _ error,
 ) {
 	if s.CallerDomainsFile == "" {
 		return next, nil, nil
 	}
-	refused, reloaded := e.Metrics.Callers()
+	countRefusal, countReload := e.Metrics.Callers()
 	file, err := callers.Open(s.CallerDomainsFile, func(err error) {
-		reloaded(err)
+		countReload(err)
 		e.CallersReloaded(s.CallerDomainsFile, err)
 	}, e.Log)
 	if err != nil {
 		return nil, nil, err
 	}
 	p.start(file.Run)
-	bound := callers.NewService(next, file, refused, e.Log)
-	return bound, bound.CheckDomain, nil
+	checkedService := callers.NewService(next, file, countRefusal, e.Log)
+	return checkedService, checkedService.CheckDomain, nil
 }
 
-// newCallers returns the callers that may use the admin API. It keeps those of
-// ADMIN_TOKENS_FILE up to date until p ends.
+// newCallers returns the callers that may use the admin API. If the file ADMIN_TOKENS_FILE changes, the
+// callers change too, until p ends.
 func newCallers(p *process, s *env.Settings, log *slog.Logger) (*admin.Callers, error) {
 	callers := &admin.Callers{Tokens: s.AdminTokens, ClientCerts: s.DebugTLSClientCACert != ""}
 	if s.AdminTokensFile == "" {
@@ -218,7 +219,7 @@ func newCallers(p *process, s *env.Settings, log *slog.Logger) (*admin.Callers, 
 	}
 	callers.File = &admin.TokenFile{}
 	apply := func(contents [][]byte) error { return callers.File.Set(contents[0]) }
-	file, err := watchfile.Read(watchfile.Options{Paths: []string{s.AdminTokensFile}, Content: "admin tokens", Apply: apply, Log: log})
+	file, err := watchfile.Read(watchfile.Options{Paths: []string{s.AdminTokensFile}, ContentName: "admin tokens", Apply: apply, Log: log})
 	if err != nil {
 		return nil, fmt.Errorf("ADMIN_TOKENS_FILE=%q: %w", s.AdminTokensFile, err)
 	}
@@ -226,8 +227,8 @@ func newCallers(p *process, s *env.Settings, log *slog.Logger) (*admin.Callers, 
 	return callers, nil
 }
 
-// adminPages returns the page of the admin API, or none if no caller could be authorized.
-// overrides is nil if there are none.
+// adminPages returns the page of the admin API, or no page if the settings allow no callers.
+// overrides is nil if the settings turn overrides off.
 func adminPages(callers *admin.Callers, l limits, counters *counterBackend, overrides *runtimeOverrides, log *slog.Logger) []server.Page {
 	if !callers.CanAuthorize() {
 		return nil
@@ -237,8 +238,8 @@ func adminPages(callers *admin.Callers, l limits, counters *counterBackend, over
 		Counters: admin.Counters{
 			Limits:     l.store,
 			Layer:      counters.Layer,
-			PerReplica: counters.perReplica,
-			Prefixes:   counters.prefixes,
+			PerReplica: counters.isPerReplica,
+			Prefixes:   counters.prefixResetter,
 		},
 		Log: log,
 	}

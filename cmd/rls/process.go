@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// process owns the goroutines of the service, and what must be closed at its end.
+// process owns the goroutines of the service, and the functions that close things when the service ends.
 type process struct {
 	ctx        context.Context // is done when the process ends
 	cancel     context.CancelFunc
@@ -18,7 +18,8 @@ type process struct {
 	closers    []func()
 }
 
-// newProcess returns a process without goroutines. Calls in flight outlive ctx, and so does the process.
+// newProcess returns a process without goroutines. If ctx ends, the process goes on until end, because calls are still
+// in flight.
 func newProcess(ctx context.Context) *process {
 	p := &process{}
 	p.ctx, p.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -30,32 +31,32 @@ func (p *process) start(f func(ctx context.Context)) {
 	p.goroutines.Go(func() { f(p.ctx) })
 }
 
-// atEnd calls f after the goroutines have ended. The last function that was given is called first.
-func (p *process) atEnd(f func()) { p.closers = append(p.closers, f) }
+// addCloser makes end call f after the goroutines have ended. end calls the last closer first.
+func (p *process) addCloser(f func()) { p.closers = append(p.closers, f) }
 
-// joinTime bounds the time that goroutines have to end before anything closes. A command of Redis goes on
-// until its timeout or until its client closes, although its context is done.
+// joinTime is how long end waits for the goroutines before it calls the closers. A command to Redis goes on
+// until its timeout or until its client closes, even if its context is done.
 const joinTime = time.Second
 
-// end waits for the goroutines, and then closes everything.
+// end waits for the goroutines, and calls all closers.
 func (p *process) end() {
 	p.cancel()
-	ended := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
 		p.goroutines.Wait()
-		close(ended)
+		close(done)
 	}()
 	select {
-	case <-ended:
+	case <-done:
 	case <-time.After(joinTime):
 	}
 	for _, f := range slices.Backward(p.closers) {
 		f()
 	}
-	<-ended
+	<-done
 }
 
-// onHangup calls f on each SIGHUP. SIGHUP then does not end the process.
+// onHangup makes each SIGHUP call f, so that SIGHUP does not end the process.
 func (p *process) onHangup(f func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)

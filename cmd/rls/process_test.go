@@ -12,8 +12,8 @@ func TestGoroutinesEndBeforeAnythingCloses(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	p := newProcess(ctx)
 	var steps []string
-	p.atEnd(func() { steps = append(steps, "first closed") })
-	p.atEnd(func() { steps = append(steps, "second closed") })
+	p.addCloser(func() { steps = append(steps, "first closed") })
+	p.addCloser(func() { steps = append(steps, "second closed") })
 	started := make(chan bool)
 	p.start(func(ctx context.Context) {
 		close(started)

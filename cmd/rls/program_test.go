@@ -65,13 +65,13 @@ type testService struct {
 	cmd               *exec.Cmd
 	grpc, http, debug string
 	done              chan struct{}
-	err               error // of Wait, once done
+	err               error // the error of Wait; set when done is closed
 
 	mu  sync.Mutex
 	log bytes.Buffer
 }
 
-var listening = regexp.MustCompile(`msg=listening grpc=(\S+) http=(\S+) debug=(\S+)`)
+var listeningLine = regexp.MustCompile(`msg=listening grpc=(\S+) http=(\S+) debug=(\S+)`)
 
 // start runs rls serve on free ports and returns when it listens.
 func start(t *testing.T, env []string, args ...string) *testService {
@@ -85,7 +85,7 @@ func startAs(t *testing.T, name string, env []string, args ...string) *testServi
 	return startProgram(t, name, nil, env, args...)
 }
 
-// startProgram is startAs with a stdout.
+// startProgram does the same as startAs, and the program writes to stdout.
 func startProgram(t *testing.T, name string, stdout io.Writer, env []string, args ...string) *testService {
 	t.Helper()
 	env = append([]string{
@@ -97,15 +97,15 @@ func startProgram(t *testing.T, name string, stdout io.Writer, env []string, arg
 	stderr, err := r.cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, r.cmd.Start())
-	up := make(chan []string, 1)
+	addresses := make(chan []string, 1)
 	go func() {
 		lines := bufio.NewScanner(stderr)
 		for lines.Scan() {
 			r.mu.Lock()
 			r.log.WriteString(lines.Text() + "\n")
 			r.mu.Unlock()
-			if m := listening.FindStringSubmatch(lines.Text()); m != nil {
-				up <- m
+			if m := listeningLine.FindStringSubmatch(lines.Text()); m != nil {
+				addresses <- m
 			}
 		}
 		r.err = r.cmd.Wait()
@@ -115,22 +115,22 @@ func startProgram(t *testing.T, name string, stdout io.Writer, env []string, arg
 		_ = r.cmd.Process.Kill()
 		<-r.done
 		if t.Failed() {
-			t.Logf("the service's log:\n%s", r.logged())
+			t.Logf("the service's log:\n%s", r.logText())
 		}
 	})
 	select {
-	case m := <-up:
+	case m := <-addresses:
 		r.grpc, r.http, r.debug = m[1], m[2], m[3]
 	case <-r.done:
-		require.FailNow(t, "the service ended", "%v\n%s", r.err, r.logged())
+		require.FailNow(t, "the service ended", "%v\n%s", r.err, r.logText())
 	case <-time.After(maxWait):
-		require.FailNow(t, "the service doesn't listen", r.logged())
+		require.FailNow(t, "the service doesn't listen", r.logText())
 	}
 	return r
 }
 
-// logged returns the log so far.
-func (r *testService) logged() string {
+// logText returns what the service has logged.
+func (r *testService) logText() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.log.String()

@@ -92,8 +92,8 @@ func TestServeStartsWithoutRedisAndConnectsLater(t *testing.T) {
 	assert.Contains(t, out, "10 per year", "answers have the configured limit")
 	r.awaitLog("Redis outage started")
 	assert.Regexp(t, `level=ERROR msg="Redis outage started" kind=refused error=".*connection refused" `+
-		`hits="counted here, up to 0.4 of each limit" advice="check that Redis runs, and that REDIS_URL has its address"`, r.logged())
-	assert.Equal(t, 1, r.count("connection refused"), "one line about the dead Redis: %s", r.logged())
+		`hits="counted here, up to 0.4 of each limit" advice="check that Redis runs, and that REDIS_URL has its address"`, r.logText())
+	assert.Equal(t, 1, r.count("connection refused"), "one line about the dead Redis: %s", r.logText())
 	status, _ := get(t, "http://"+r.http+"/healthcheck")
 	assert.Equal(t, http.StatusOK, status, "a lost Redis does not make the service unhealthy")
 
@@ -108,17 +108,17 @@ func TestHealthFollowsRedisIfConfigured(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, "--limits", file(t, "limits.yaml", threePerYear))
-	healthy := func(want int) {
+	awaitHealth := func(want int) {
 		polltest.Until(t, maxWait, func() bool {
 			status, _, err := fetch("http://" + r.http + "/healthcheck")
 			return err == nil && status == want
 		})
 	}
-	healthy(http.StatusOK)
+	awaitHealth(http.StatusOK)
 	redis.Kill()
-	healthy(http.StatusInternalServerError)
+	awaitHealth(http.StatusInternalServerError)
 	redis.Restart(t)
-	healthy(http.StatusOK)
+	awaitHealth(http.StatusOK)
 }
 
 func TestHealthFailsOnRedisTimeout(t *testing.T) {
@@ -224,8 +224,8 @@ func TestSettingsWithoutEffectAreLogged(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_POOL_ON_EMPTY_BEHAVIOR=CREATE", "REDIS_PIPELINE_WINDOW=75us"}, "--limits", file(t, "limits.yaml", threePerYear))
-	assert.Contains(t, r.logged(), "setting=REDIS_POOL_ON_EMPTY_BEHAVIOR")
-	assert.Contains(t, r.logged(), "setting=REDIS_PIPELINE_WINDOW")
+	assert.Contains(t, r.logText(), "setting=REDIS_POOL_ON_EMPTY_BEHAVIOR")
+	assert.Contains(t, r.logText(), "setting=REDIS_PIPELINE_WINDOW")
 }
 
 func TestCounterGetShowsDenialsFromMemory(t *testing.T) {

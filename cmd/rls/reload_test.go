@@ -49,21 +49,21 @@ func (r *testService) awaitPeek(want string) {
 // awaitLog waits until the log contains want.
 func (r *testService) awaitLog(want string) {
 	r.t.Helper()
-	polltest.Until(r.t, maxWait, func() bool { return strings.Contains(r.logged(), want) }, want)
+	polltest.Until(r.t, maxWait, func() bool { return strings.Contains(r.logText(), want) }, want)
 }
 
 // count returns how often the log contains text.
-func (r *testService) count(text string) int { return strings.Count(r.logged(), text) }
+func (r *testService) count(text string) int { return strings.Count(r.logText(), text) }
 
 // editedService is a service whose limit for tenant acme, n a year, changes while it runs.
 type editedService struct {
 	*testService
 	setLimit    func(n int)
 	breakLimit  func() // makes the limit invalid
-	wantProblem string // after breakLimit
+	wantProblem string // the problem that the service reports after breakLimit
 }
 
-// waysToEdit start a service with a limit of 100,000, by the way to edit the limit.
+// waysToEdit has a function for each way to edit a limit. The function starts a service with a limit of 100,000.
 var waysToEdit = map[string]func(t *testing.T) editedService{
 	"a file": func(t *testing.T) editedService {
 		path := file(t, "limits.yaml", perYear(100_000))
@@ -158,9 +158,9 @@ func TestEditsDontDisturbCalls(t *testing.T) {
 			r.awaitPeek("100000 per year")
 			var charged atomic.Int64
 			stop := make(chan struct{})
-			var calling sync.WaitGroup
+			var callerGroup sync.WaitGroup
 			for range 4 {
-				calling.Go(func() {
+				callerGroup.Go(func() {
 					for {
 						select {
 						case <-stop:
@@ -185,7 +185,7 @@ func TestEditsDontDisturbCalls(t *testing.T) {
 			r.awaitPeek("50000 per year")
 			r.breakLimit()
 			polltest.Until(t, maxWait, func() bool { return strings.Contains(problems(), r.wantProblem) }, r.wantProblem)
-			quoted := strings.ReplaceAll(r.wantProblem, `"`, `\"`)
+			problemInLog := strings.ReplaceAll(r.wantProblem, `"`, `\"`)
 			_, metrics := get(t, "http://"+r.debug+"/metrics")
 			assert.Contains(t, metrics, fmt.Sprintf("rls_config_problems %d\n", strings.Count(problems(), "\n")))
 			assert.Contains(t, r.peek(), "50000 per year", "the last good limit stays in force")
@@ -196,10 +196,10 @@ func TestEditsDontDisturbCalls(t *testing.T) {
 			assert.Empty(t, problems())
 
 			close(stop)
-			calling.Wait()
+			callerGroup.Wait()
 			_, metrics = get(t, "http://"+r.debug+"/metrics")
 			assert.Contains(t, metrics, "rls_config_problems 0\n")
-			assert.Equal(t, 1, r.count(quoted), "logged once")
+			assert.Equal(t, 1, r.count(problemInLog), "logged once")
 			st, err := call(1)
 			require.NoError(t, err)
 			assert.Equal(t, 100_000-uint32(charged.Load())-1, st.LimitRemaining, "all hits are counted")
@@ -217,10 +217,10 @@ func TestChangedBucketKeepsTheSpentTokens(t *testing.T) {
 		"both-up": {200, 500}, "both-down": {5, 20},
 		"rate-up-burst-down": {200, 20}, "rate-down-burst-up": {5, 500},
 	}
-	limits := func(change bool) string {
+	limits := func(isChanged bool) string {
 		text := "domain: shop\ndescriptors:\n"
 		for name, c := range changes {
-			if !change {
+			if !isChanged {
 				c.rate, c.burst = 10, 50
 			}
 			for _, lease := range []bool{false, true} {
@@ -312,14 +312,14 @@ func TestLimitsMayArriveAfterTheStart(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "not", "yet", "there")
 	r := start(t, []string{"LIMITS_PATH=" + dir, "FORCE_START_WITHOUT_INITIAL_CONFIG=true", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true"})
-	health := func(want int) {
+	awaitHealth := func(want int) {
 		t.Helper()
 		polltest.Until(t, maxWait, func() bool {
 			code, _, err := fetch("http://" + r.http + "/healthcheck")
 			return err == nil && code == want
 		})
 	}
-	health(http.StatusInternalServerError)
+	awaitHealth(http.StatusInternalServerError)
 	assert.Contains(t, r.peek(), "FailedPrecondition")
 	_, page := get(t, "http://"+r.debug+"/rlconfig/problems")
 	assert.Contains(t, page, "no such file or directory")
@@ -327,9 +327,9 @@ func TestLimitsMayArriveAfterTheStart(t *testing.T) {
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "shop.yaml"), []byte(perYear(3)), 0o600))
 	r.awaitPeek("3 per year")
-	health(http.StatusOK)
+	awaitHealth(http.StatusOK)
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "shop.yaml"), []byte(invalidLimits), 0o600))
 	r.awaitLog("fortnight")
-	health(http.StatusOK)
+	awaitHealth(http.StatusOK)
 }

@@ -60,7 +60,7 @@ func TestReconnectDropsCachesAfterMissedReset(t *testing.T) {
 	redis := redistest.Start(t)
 	r := startReplicas(t, 1, redis, perYear(5))[0]
 	waitForSubscribers(t, redis, 1)
-	var end time.Time // of the denial that the replica remembers
+	var end time.Time // the end of the denial that the replica remembers
 	polltest.Until(t, maxWait, func() bool {
 		_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "8")
 		require.Equal(t, 2, code)

@@ -23,7 +23,7 @@ import (
 // secretText is a part of every secret of the tests below.
 const secretText = "PLANTED"
 
-// secretSettings are valid settings that contain secrets, but for the address of Redis.
+// secretSettings are valid settings that contain secrets. They leave out the address of Redis.
 var secretSettings = []string{
 	"ADMIN_TOKEN=alice:PLANTED-token,bob:PLANTED-other", "DECISION_LOG_HASH_KEY=PLANTED-hash", "DECISION_LOG=all",
 	"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=authorization:PLANTED-xds",
@@ -67,7 +67,7 @@ func assertNoSecret(t *testing.T, place, text string) {
 func TestNoOutputOfCommandsHasASecret(t *testing.T) {
 	t.Parallel()
 	limits := file(t, "limits.yaml", "domain: d\n")
-	bad := map[string][]string{
+	settingsByName := map[string][]string{
 		"bad tokens":         {"ADMIN_TOKEN=alice:PLANTED,alice:PLANTED2", "REDIS_URL=127.0.0.1:1"},
 		"bad xDS headers":    {"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=PLANTED", "REDIS_URL=127.0.0.1:1"},
 		"bad OTLP endpoint":  {"OTEL_EXPORTER_OTLP_ENDPOINT=user:PLANTED@collector:4318", "REDIS_URL=127.0.0.1:1"},
@@ -79,9 +79,9 @@ func TestNoOutputOfCommandsHasASecret(t *testing.T) {
 		"secret as mistyped": {"REDIS_PASSWORD=PLANTED", "REDIS_URL=127.0.0.1:1"},
 	}
 	for name, settings := range redisSecrets {
-		bad[name] = settings
+		settingsByName[name] = settings
 	}
-	for name, settings := range bad {
+	for name, settings := range settingsByName {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, args := range [][]string{{"doctor", "--settings"}, {"doctor", "--settings", "--json"}, {"doctor"}, {"doctor", "--json"}, {"explain", "-d", "d", "k=v"}, {"explain", "-d", "d", "k=v", "--limits", limits}} {
@@ -95,13 +95,13 @@ func TestNoOutputOfCommandsHasASecret(t *testing.T) {
 
 func TestNoOutputOfServiceHasASecret(t *testing.T) {
 	t.Parallel()
-	working := redistest.Start(t)
-	require.NoError(t, working.Client(t).Do(t.Context(), "ACL", "SETUSER", "user", "on", ">PLANTED-auth", "~*", "&*", "+@all").Err())
-	all := map[string][]string{"working Redis": {"REDIS_URL=redis://:PLANTED@" + working.Addr}}
+	workingRedis := redistest.Start(t)
+	require.NoError(t, workingRedis.Client(t).Do(t.Context(), "ACL", "SETUSER", "user", "on", ">PLANTED-auth", "~*", "&*", "+@all").Err())
+	settingsByName := map[string][]string{"working Redis": {"REDIS_URL=redis://:PLANTED@" + workingRedis.Addr}}
 	for _, name := range []string{"URL", "URL with parameter", "Sentinel", "Cluster", "unix"} {
-		all[name] = redisSecrets[name]
+		settingsByName[name] = redisSecrets[name]
 	}
-	for name, settings := range all {
+	for name, settings := range settingsByName {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limits := file(t, "limits.yaml", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1}}]\n")
@@ -138,9 +138,9 @@ func TestNoOutputOfServiceHasASecret(t *testing.T) {
 			_, health := get(t, "http://"+r.http+"/healthcheck")
 			assertNoSecret(t, "/healthcheck", health)
 			_ = r.stop()
-			assertNoSecret(t, "log", strings.ReplaceAll(r.logged(), "/admin/PLANTED-not-found", ""))
+			assertNoSecret(t, "log", strings.ReplaceAll(r.logText(), "/admin/PLANTED-not-found", ""))
 			assertNoSecret(t, "stdout", stdout.String())
-			assert.Contains(t, r.logged(), "service started")
+			assert.Contains(t, r.logText(), "service started")
 		})
 	}
 }

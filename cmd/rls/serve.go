@@ -108,32 +108,32 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	}
 	rateLimitService := newRateLimitService(s, limits, counters, callObservers(s, e, observers...)...)
 	checkOptions := check.Options{Service: rateLimitService, Refunds: s.JSONRefunds, MaxChecks: s.MaxDescriptors}
-	var rateLimit rlsv3.RateLimitServiceServer = rateLimitService
+	var rateLimitServer rlsv3.RateLimitServiceServer = rateLimitService
 	if tracer != nil {
-		rateLimit, checkOptions.StartCall, options.HTTPContext = tracer.Service(rateLimit), tracer.StartCall, tracer.HTTPContext
+		rateLimitServer, checkOptions.StartCall, options.HTTPContext = tracer.Service(rateLimitServer), tracer.StartCall, tracer.HTTPContext
 	}
-	if rateLimit, checkOptions.CheckDomain, err = bindCallers(p, s, rateLimit, e); err != nil {
+	if rateLimitServer, checkOptions.CheckDomain, err = bindCallers(p, s, rateLimitServer, e); err != nil {
 		return err
 	}
-	options.JSON, options.JSONRefunds = rateLimit, s.JSONRefunds
+	options.JSON, options.JSONRefunds = rateLimitServer, s.JSONRefunds
 	options.Check = check.New(checkOptions)
 	options.HTTPPages = []server.Page{{Path: openapi.CheckPath, Handler: http.HandlerFunc(openapi.CheckHandler)}}
 	options.Services = []func(grpc.ServiceRegistrar){
-		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimit) },
+		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimitServer) },
 	}
-	private := privatePages{callers, log}
-	_, help := private.refusal()
-	liveHandlers := live.Handlers{Live: newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, e), SeesKeys: private.admits}
-	x := counters.explain
-	x.Limits, x.Candidate = limits.store, candidateExplainer
-	x.AllOrNone, x.ShadowMode, x.QuotaMode = s.AllOrNone, s.ShadowMode, s.QuotaMode
-	explainer := explain.New(x)
-	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, private, liveHandlers, explainer), adminPages(callers, limits, counters, overrides, log),
+	access := pageAccess{callers, log}
+	_, help := access.refusal()
+	liveHandlers := live.Handlers{Live: newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, e), SeesKeys: access.mayOpen}
+	explainOptions := counters.explain
+	explainOptions.Limits, explainOptions.Candidate = limits.store, candidateExplainer
+	explainOptions.AllOrNone, explainOptions.ShadowMode, explainOptions.QuotaMode = s.AllOrNone, s.ShadowMode, s.QuotaMode
+	explainer := explain.New(explainOptions)
+	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, access, liveHandlers, explainer), adminPages(callers, limits, counters, overrides, log),
 		[]server.Page{
-			private.newPage(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: explainer}),
-			private.newPage(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + help, Handler: hub, Stream: true}),
+			access.protect(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: explainer}),
+			access.protect(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + help, Handler: hub, Stream: true}),
 		})
-	if counters.pinged != nil { // so that the first calls need not wait
+	if counters.pinged != nil { // the first calls then need not wait until rls has connected to the store
 		select {
 		case <-counters.pinged:
 		case <-time.After(time.Second):
@@ -155,11 +155,11 @@ func newEvents(s *env.Settings, log *slog.Logger) *events.Events {
 	meter := metrics.New()
 	meter.ResponseTimeMillis = s.ResponseTimeMillis
 	meter.Build(metrics.BuildInfo{Version: b.Version, Commit: b.Commit, Date: b.Date, GoVersion: runtime.Version()})
-	var changed []any
+	var changedSettings []any
 	for _, v := range s.ChangedVariables() {
-		changed = append(changed, slog.String(v.Name, v.Value))
+		changedSettings = append(changedSettings, slog.String(v.Name, v.Value))
 	}
-	log.Info("service started", "version", b.Version, "commit", b.Commit, "date", b.Date, "go", runtime.Version(), "cores", runtime.GOMAXPROCS(0), slog.Group("settings", changed...))
+	log.Info("service started", "version", b.Version, "commit", b.Commit, "date", b.Date, "go", runtime.Version(), "cores", runtime.GOMAXPROCS(0), slog.Group("settings", changedSettings...))
 	return events.New(events.Options{Metrics: meter, Health: server.NewHealth(), Log: log, Version: b.Version, Backend: s.Backend()})
 }
 
@@ -168,7 +168,7 @@ func setMemoryLimits(ctx context.Context, log *slog.Logger) {
 		heap.Bound(ctx)
 	}
 	// The limit is GOMEMLIMIT, or nine tenths of the container's memory. Near the limit, the
-	// collector runs more often.
+	// garbage collector runs more often.
 	limit, err := memlimit.Set()
 	switch {
 	case errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
@@ -201,7 +201,7 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 	return service.New(o)
 }
 
-// serverOptions returns the options of the listeners, without services and without pages of limits.
+// serverOptions returns the options of the listeners. The function serve adds the services and most debug pages.
 func serverOptions(s *env.Settings, e *events.Events, recorder *live.Recorder) server.Options {
 	o := server.Options{
 		Health:   e.Health,
@@ -281,7 +281,7 @@ func metricsHandler(s *env.Settings, e *events.Events) http.Handler {
 	return e.Metrics.Handler(s.ExtraTags)
 }
 
-// newGate returns the gate of a listener. It adds the bounds on connections to o.
+// newGate returns the gate of a listener. The gate refuses connections beyond the bounds that newGate adds to o.
 func newGate(listener string, o admission.Options, s *env.Settings, e *events.Events) *admission.Gate {
 	o.Listener, o.Log = listener, e.Log
 	o.MaxConnections, o.MaxPeerConnections = s.MaxConnections, s.MaxPeerConnections

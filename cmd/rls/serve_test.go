@@ -57,7 +57,7 @@ func TestServeLimitsAsFileDeclares(t *testing.T) {
 	assert.Contains(t, body, "\nratelimit_service_config_load_success 1\n")
 
 	assert.NoError(t, r.stop(), "exit code 0")
-	assert.Contains(t, r.logged(), `msg="service stopped"`)
+	assert.Contains(t, r.logText(), `msg="service stopped"`)
 }
 
 func TestServeReadsIncumbentsLayoutUnderItsName(t *testing.T) {
@@ -72,7 +72,7 @@ func TestServeReadsIncumbentsLayoutUnderItsName(t *testing.T) {
 	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
 	assert.Zero(t, code)
 	assert.Contains(t, out, "remaining 2")
-	assert.Contains(t, r.logged(), "README.md")
+	assert.Contains(t, r.logText(), "README.md")
 }
 
 func TestIncumbentsNameIgnoresArguments(t *testing.T) {
@@ -217,19 +217,19 @@ func TestEachProblemAtStartIsLogged(t *testing.T) {
 			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 			require.Len(t, lines, len(c.want), "%s", out)
 			for i, line := range lines {
-				var logged struct {
+				var logLine struct {
 					Level   string `json:"level"`
 					Message string `json:"@message"`
 					Problem string `json:"problem"`
 				}
-				require.NoError(t, json.Unmarshal([]byte(line), &logged), line)
-				assert.Equal(t, "error", logged.Level)
-				assert.Contains(t, logged.Problem, c.want[i])
+				require.NoError(t, json.Unmarshal([]byte(line), &logLine), line)
+				assert.Equal(t, "error", logLine.Level)
+				assert.Contains(t, logLine.Problem, c.want[i])
 				message := "service failed"
-				if strings.Contains(logged.Problem, "bad.yaml") {
+				if strings.Contains(logLine.Problem, "bad.yaml") {
 					message = "limits rejected; no limits are in force"
 				}
-				assert.Equal(t, message, logged.Message)
+				assert.Equal(t, message, logLine.Message)
 			}
 		})
 	}

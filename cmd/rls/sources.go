@@ -29,11 +29,11 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/xds"
 )
 
-// limits are the limits in force and what keeps them up to date.
+// limits has the limits in force, and the Reloader that puts new limits in force.
 type limits struct {
 	*reload.Reloader
 	store  *descriptors.Store
-	source string // the source of the limits, besides overrides
+	source string // events.SourceFile or events.SourceXDS; overrides are a second source
 }
 
 func newLimits(s *env.Settings, e *events.Events) limits {
@@ -52,7 +52,7 @@ func newLimits(s *env.Settings, e *events.Events) limits {
 	return l
 }
 
-// hash returns the hash of the limits in force, or an empty text without limits.
+// hash returns the hash of the limits in force, or an empty text if no limits are loaded.
 func (l limits) hash() string {
 	if config := l.store.Load(); config != nil {
 		return config.Hash()
@@ -75,7 +75,7 @@ func textPage(write func(io.Writer)) http.Handler {
 	})
 }
 
-// followLimits keeps l up to date until p ends. Limits files are in force when it returns.
+// followLimits keeps l up to date until p ends. When it returns without an error, limits files are in force.
 func followLimits(p *process, s *env.Settings, l limits, e *events.Events) error {
 	if s.ConfigType == env.ConfigXDS {
 		client, err := xds.New(xdsOptions(s, e.Log))
@@ -155,21 +155,21 @@ type runtimeOverrides struct {
 	limitsVersions func(context.Context) ([]runtimechanges.LimitsVersion, error)
 }
 
-// keepVersions keeps each version of the limits in the store, so that the history has changes of files, too.
+// keepVersions stores each version of the limits without overrides, so that the history also shows changes of files.
 func (l limits) keepVersions(ctx context.Context, store *overrides.Store) {
 	const pause = 2 * time.Second
-	var kept *limitsfile.Set
+	var storedSet *limitsfile.Set
 	for isRunning := true; isRunning; isRunning = wait.Sleep(ctx, pause) {
 		base := l.Base()
-		if base == nil || base == kept {
+		if base == nil || base == storedSet {
 			continue
 		}
 		v := runtimechanges.LimitsVersion{LoadedAt: time.Now().UTC(), Source: l.source, Limits: map[string]string{}}
 		for _, limit := range descriptors.Compile(base).ValueChangesFrom(nil) {
 			v.Limits[limit.Path] = limit.New
 		}
-		if store.AddLimitsVersion(ctx, v) == nil { // else it tries again
-			kept = base
+		if store.AddLimitsVersion(ctx, v) == nil { // after an error, the next turn tries again
+			storedSet = base
 		}
 	}
 }
@@ -183,19 +183,19 @@ type overrideStore interface {
 }
 
 const (
-	// overrideTimeout bounds each command for overrides.
+	// overrideTimeout bounds each command to Redis about overrides.
 	overrideTimeout = time.Second
 
-	// keepExpired is the time for which an expired override stays in Redis, so that a
+	// expiredRetention is the time for which an expired override stays in Redis, so that a
 	// replica whose clock is behind doesn't lose it early.
-	keepExpired = time.Minute
+	expiredRetention = time.Minute
 )
 
 // newOverrides keeps the overrides of l up to date until p ends. It returns nil if the settings turn overrides off.
 // resets applies the counter resets of all replicas.
 func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, log *slog.Logger) (*runtimeOverrides, error) {
 	isExpired := func(value string, now time.Time) bool {
-		return override.NotesOf(value).Ended(now.Add(-keepExpired))
+		return override.NotesOf(value).HasExpired(now.Add(-expiredRetention))
 	}
 	r := &runtimeOverrides{limits: l}
 	switch s.OverridesPlace() {
@@ -204,7 +204,7 @@ func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, lo
 	case env.OverridesInMemory:
 		r.overrideStore = &runtimechanges.Memory{IsExpired: isExpired, Report: l.report}
 	default:
-		mainServer, err := withTLS(s, s.Redis(), s.RedisTLS)
+		mainServer, err := addTLS(s, s.Redis(), s.RedisTLS)
 		if err != nil {
 			return nil, err
 		}
@@ -218,21 +218,21 @@ func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, lo
 			Resync:         s.OverridesResync,
 			IsExpired:      isExpired,
 			Report:         l.report,
-			OnReset:        resets.DropCounter,
-			OnMissedResets: resets.DropAll,
+			OnReset:        resets.ForgetCounter,
+			OnMissedResets: resets.ForgetAll,
 			Log:            log.With("redis", name),
 		})
 		r.overrideStore, r.publishReset, r.limitsVersions = store, store.PublishReset, store.LimitsVersions
 		p.start(func(ctx context.Context) { l.keepVersions(ctx, store) })
-		p.atEnd(func() { _ = client.Close() })
+		p.addCloser(func() { _ = client.Close() })
 	}
 	started := make(chan error, 1)
 	p.start(func(ctx context.Context) {
-		// The store reports an outage itself, so the error is left out.
+		// The store logs its outages, so the error is not needed here.
 		_ = l.Follow(ctx, events.SourceOverrides, r.overrideStore, started)
 	})
-	// Wait for the overrides, so that they are in force at the first call. An outage of Redis does not
-	// stop the start.
+	// Wait for the overrides, so that they are in force at the first call. In an outage of Redis, the service
+	// starts without them.
 	select {
 	case <-started:
 	case <-time.After(overrideTimeout):

@@ -17,43 +17,43 @@ func TestStatsdReceivesAllCounts(t *testing.T) {
 	t.Parallel()
 	server, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	received := make(chan string)
+	packets := make(chan string)
 	go func() {
-		defer close(received)
+		defer close(packets)
 		for {
 			conn, err := server.Accept()
 			if err != nil {
 				return
 			}
 			lines, _ := io.ReadAll(conn)
-			received <- string(lines)
+			packets <- string(lines)
 		}
 	}()
 	r := start(t, []string{
 		"USE_STATSD=true", "STATSD_HOST=127.0.0.1", fmt.Sprintf("STATSD_PORT=%d", server.Addr().(*net.TCPAddr).Port),
 		"STATS_FLUSH_INTERVAL=100ms", "EXTRA_TAGS=dc:eu.1",
 	}, "--limits", file(t, "limits.yaml", "domain: shop\ndescriptors: [{key: ip, value: 10.0.0.1, rate_limit: {unit: year, requests_per_unit: 2}}]"))
-	all := make(chan string)
+	allLines := make(chan string)
 	go func() {
 		var lines strings.Builder
-		for packet := range received {
+		for packet := range packets {
 			lines.WriteString(packet)
 		}
-		all <- lines.String()
+		allLines <- lines.String()
 	}()
 	rls(t, "hit", "-a", r.grpc, "-d", "shop", "ip=10.0.0.1", "-n", "4")
 	require.NoError(t, r.stop())
 	require.NoError(t, server.Close())
 
 	sums := map[string]int{}
-	for line := range strings.Lines(<-all) {
+	for line := range strings.Lines(<-allLines) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
 		if count, isCounter := strings.CutSuffix(value, "|c"); isCounter && strings.HasPrefix(name, "ratelimit") {
 			var n int
 			_, err := fmt.Sscan(count, &n)
 			require.NoError(t, err)
-			name, tagged := strings.CutSuffix(name, ".__dc=eu_1")
-			require.True(t, tagged, line)
+			name, hasTag := strings.CutSuffix(name, ".__dc=eu_1")
+			require.True(t, hasTag, line)
 			sums[name] += n
 		}
 	}
@@ -67,14 +67,14 @@ func TestStatsdReceivesAllCounts(t *testing.T) {
 
 func TestDeadStatsdDoesNotStopTheService(t *testing.T) {
 	t.Parallel()
-	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	closedListener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	require.NoError(t, dead.Close())
+	require.NoError(t, closedListener.Close())
 	r := start(t, []string{
-		"USE_STATSD=true", "STATSD_HOST=127.0.0.1", fmt.Sprintf("STATSD_PORT=%d", dead.Addr().(*net.TCPAddr).Port), "STATS_FLUSH_INTERVAL=100ms",
+		"USE_STATSD=true", "STATSD_HOST=127.0.0.1", fmt.Sprintf("STATSD_PORT=%d", closedListener.Addr().(*net.TCPAddr).Port), "STATS_FLUSH_INTERVAL=100ms",
 	}, "--limits", file(t, "limits.yaml", threePerYear))
 	out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "100", "--rate", "200")
 	assert.Contains(t, out, "3 OK, 97 OVER_LIMIT, 0 errors")
 	require.NoError(t, r.stop())
-	assert.Equal(t, 1, strings.Count(r.logged(), "metrics not sent"))
+	assert.Equal(t, 1, strings.Count(r.logText(), "metrics not sent"))
 }

@@ -37,8 +37,8 @@ descriptors:
 }
 
 // requester returns a function that sends a request with one hit for each key, and reports whether r
-// admits it. All descriptors have the same value.
-func (r *testService) requester(value string, md ...string) func(keys ...string) (admitted bool) {
+// admits the request. All descriptors have the same value.
+func (r *testService) requester(value string, md ...string) func(keys ...string) (isAdmitted bool) {
 	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { _ = conn.Close() })
@@ -58,7 +58,7 @@ func (r *testService) requester(value string, md ...string) func(keys ...string)
 	}
 }
 
-// Denials that another hit's charge has caused must end when this charge is refunded.
+// If the charge of a hit has caused denials of other hits, these denials must end when the charge is refunded.
 func TestTemporaryChargeCausesNoLaterDenial(t *testing.T) {
 	t.Parallel()
 	single := redistest.Start(t)
@@ -69,7 +69,7 @@ func TestTemporaryChargeCausesNoLaterDenial(t *testing.T) {
 	for name, c := range map[string]struct {
 		env      []string
 		metadata []string
-		other    string // the limit that denies most requests
+		otherKey string // the key of the limit that denies most requests
 	}{
 		"acquires, single Redis":               {[]string{"REDIS_URL=" + single.Addr}, acquire, "rarely"},
 		"all or none, single Redis":            {[]string{"REDIS_URL=" + single.Addr, allOrNone}, nil, "once"},
@@ -94,7 +94,7 @@ func TestTemporaryChargeCausesNoLaterDenial(t *testing.T) {
 					request := replicas[i%3].requester(a.String(), c.metadata...)
 					callers.Go(func() {
 						for range 10 {
-							if admitted.Load() < 6 && request(c.other, a.String()) {
+							if admitted.Load() < 6 && request(c.otherKey, a.String()) {
 								admitted.Add(1)
 							}
 						}
@@ -112,7 +112,7 @@ func TestTemporaryChargeCausesNoLaterDenial(t *testing.T) {
 	}
 }
 
-// In one group, the first hit can take what the second hit needs. Then neither is charged.
+// In an all-or-none group, the first hit can take the hit that the second hit needs. Then Redis charges neither of them.
 func TestGroupOnOneCounterCausesNoLaterDenial(t *testing.T) {
 	t.Parallel()
 	for name, env := range map[string][]string{

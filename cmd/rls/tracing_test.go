@@ -75,17 +75,17 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = c.Export(r.Context(), &req)
 }
 
-// named returns the spans of a name.
-func (c *collector) named(name string) []*tracepb.Span {
+// spansByName returns the spans with this name.
+func (c *collector) spansByName(name string) []*tracepb.Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var named []*tracepb.Span
+	var spans []*tracepb.Span
 	for _, s := range c.spans {
 		if s.Name == name {
-			named = append(named, s)
+			spans = append(spans, s)
 		}
 	}
-	return named
+	return spans
 }
 
 func TestCallsAndBatchesAreTraced(t *testing.T) {
@@ -103,8 +103,8 @@ func TestCallsAndBatchesAreTraced(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			received, db := startCollector(t), redistest.Open(t)
-			env := append(c.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint(received), "REDIS_URL="+db.Addr, "CACHE_KEY_PREFIX="+db.Prefix, "REDIS_TIMEOUT=10s")
+			collector, db := startCollector(t), redistest.Open(t)
+			env := append(c.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint(collector), "REDIS_URL="+db.Addr, "CACHE_KEY_PREFIX="+db.Prefix, "REDIS_TIMEOUT=10s")
 			r := start(t, env, "--limits", file(t, "limits.yaml", threePerYear))
 			r.awaitLog("counting in Redis")
 
@@ -118,8 +118,8 @@ func TestCallsAndBatchesAreTraced(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, r.stop(), "the end exports the last spans")
 
-			calls := received.named("envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
-			batches := received.named("redis batch")
+			calls := collector.spansByName("envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
+			batches := collector.spansByName("redis batch")
 			require.Len(t, calls, 1)
 			require.Len(t, batches, 1)
 			assert.Equal(t, "\x00\xf0\x67\xaa\x0b\xa9\x02\xb7", string(calls[0].ParentSpanId))
@@ -129,7 +129,7 @@ func TestCallsAndBatchesAreTraced(t *testing.T) {
 			for _, want := range []string{`"shop"`, `"shop > tenant"`, `"OK"`, `"redis"`} {
 				assert.Contains(t, text, want)
 			}
-			resource := strings.Join(received.resources, "\n")
+			resource := strings.Join(collector.resources, "\n")
 			for _, want := range []string{c.service, "edge", "service.instance.id"} {
 				assert.Contains(t, resource, want)
 			}
@@ -148,8 +148,8 @@ func TestCollectorThatIsDownDelaysNothing(t *testing.T) {
 
 func TestTracesOfJSONCallsHaveTheirParent(t *testing.T) {
 	t.Parallel()
-	received := startCollector(t)
-	r := start(t, []string{"TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=" + received.http, "OTEL_BSP_SCHEDULE_DELAY=50"}, "--limits", file(t, "limits.yaml", threePerYear))
+	collector := startCollector(t)
+	r := start(t, []string{"TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.http, "OTEL_BSP_SCHEDULE_DELAY=50"}, "--limits", file(t, "limits.yaml", threePerYear))
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.http+"/json", strings.NewReader(`{"domain":"shop","descriptors":[{"entries":[{"key":"tenant","value":"acme"}]}]}`))
 	require.NoError(t, err)
 	req.Header.Set("b3", "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-1")
@@ -157,7 +157,7 @@ func TestTracesOfJSONCallsHaveTheirParent(t *testing.T) {
 	require.NoError(t, err)
 	resp.Body.Close()
 	polltest.Until(t, maxWait, func() bool {
-		return len(received.named("envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")) == 1
+		return len(collector.spansByName("envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")) == 1
 	})
-	assert.Equal(t, "\x00\xf0\x67\xaa\x0b\xa9\x02\xb7", string(received.named("envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")[0].ParentSpanId))
+	assert.Equal(t, "\x00\xf0\x67\xaa\x0b\xa9\x02\xb7", string(collector.spansByName("envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")[0].ParentSpanId))
 }

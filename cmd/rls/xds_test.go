@@ -53,7 +53,7 @@ func (r *testService) awaitLimits(want string) {
 	polltest.Until(r.t, maxWait, func() bool {
 		_, body = get(r.t, "http://"+r.debug+"/rlconfig")
 		return body == want
-	}, "%s\n%s", want, r.logged())
+	}, "%s\n%s", want, r.logText())
 }
 
 func perDay(domain, n string) string {
@@ -81,7 +81,7 @@ func TestEnvoyGatewayPod(t *testing.T) {
 			return strings.Contains(body, want)
 		}, "%s\n%s", want, body)
 	}
-	metrics := "http://" + regexp.MustCompile(`msg=listening .* metrics=(\S+)`).FindStringSubmatch(r.logged())[1] + "/metrics"
+	metrics := "http://" + regexp.MustCompile(`msg=listening .* metrics=(\S+)`).FindStringSubmatch(r.logText())[1] + "/metrics"
 	problems := "http://" + r.debug + "/rlconfig/problems"
 	awaitPage(metrics, "ratelimit_service_config_load_success 0")
 	awaitPage(problems, `is connected, but has sent nothing for node "envoy-ratelimit"`)

@@ -30,7 +30,7 @@ type Condition struct {
 	text      string
 
 	list        *List          // the list of a cidr or in condition; otherwise nil
-	prefix      string         // the prefix of a prefix condition; for a regex, all values that match start with it
+	prefix      string         // the prefix of a prefix condition; for a regex, a prefix of all values that match
 	wholeRegex  *regexp.Regexp // the regular expression of a regex condition; it matches only whole values
 	regexSyntax *syntax.Regexp // the syntax tree of a regex condition
 	size        patternSize    // the size of the regular expressions in a regex or cel condition
@@ -38,7 +38,7 @@ type Condition struct {
 	expression *expression // the expression of a cel condition
 }
 
-// kind selects the test of a condition. With an interface, each value would escape to the heap.
+// kind selects the test of a condition. An interface in place of kind would cost an allocation for each Value.
 type kind uint8
 
 const (
@@ -49,12 +49,12 @@ const (
 	celKind
 )
 
-// Value is a value of a request. It parses its address only once for all conditions.
+// Value is a value of a request. It keeps the parsed address, because several conditions can test one value.
 type Value struct {
 	text     string
 	entries  []*ratelimitv3.RateLimitDescriptor_Entry // the last entry has the value
-	addr     netip.Addr                               // invalid if the text is not an address
-	isParsed bool
+	addr     netip.Addr                               // the text as an address; invalid if the text is not an address
+	isParsed bool                                     // addr is set
 }
 
 // NewValue returns the Value of the last entry. entries are the first entries of a descriptor in a request.
@@ -75,7 +75,7 @@ func (v *Value) address() netip.Addr {
 }
 
 // Match reports whether v meets c. It takes the steps of the test from b. If b has too few steps left, Match returns
-// ErrNotTested. If an expression fails, Match returns the error, even if c is negated.
+// ErrNotTested. If an expression fails, Match returns its error. After an error, isMet is false even if c is negated.
 func (c *Condition) Match(v *Value, b *Budget) (isMet bool, err error) {
 	switch c.kind {
 	case cidrKind:
@@ -134,7 +134,8 @@ func (c *Condition) Examples() []string {
 	return append(values, "~", "192.0.2.1", "2001:db8::1")
 }
 
-// Differences returns values that can meet only one of a and b. Both have the same text, but other list files.
+// Differences returns values that can meet only one of a and b. a and b have the same text, but the contents of their list
+// files differ.
 func Differences(a, b *Condition) []string {
 	if a.list == nil || b.list == nil {
 		return nil
@@ -181,6 +182,7 @@ func Regex(expression string, p *Patterns) (*Condition, error) {
 	return &Condition{kind: regexKind, wholeRegex: wholeRegex, regexSyntax: parsed, size: size, prefix: prefixOf(parsed), text: "regex(" + shorten(expression) + ")"}, nil
 }
 
+// addresses returns the first address of each network.
 func addresses(networks []string) []string {
 	var texts []string
 	for _, text := range networks {
@@ -196,7 +198,7 @@ const (
 	maxExampleBytes = 4096
 )
 
-// exampleOf returns a text that e matches. With \b or \B in e, or a very long text, e may not match.
+// exampleOf returns a text that e matches. If e has \b or \B, or matches only very long texts, e may not match the result.
 func exampleOf(e *syntax.Regexp, depth int) string {
 	if depth > maxExampleDepth {
 		return ""

@@ -20,24 +20,24 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
 
-// maxCost bounds the cost of an expression when the limits load, and in each evaluation. A unit of the cost is about one
-// operation, or ten bytes of a text. A unit takes up to 100 ns.
+// maxCost bounds the estimated cost of an expression when the limits load, and the cost of each evaluation. One unit of
+// cost is about one operation, or ten bytes of a text. A unit takes up to 100 ns.
 const maxCost = 5000
 
 // The names that an expression can use.
 const (
 	valueName   = "value"   // the value of the entry that the descriptor matches
-	entriesName = "entries" // a map with the values of this entry and of the entries before it; the key is the key of the entry
+	entriesName = "entries" // a map with the values of the same entry and of the entries before it; the keys are the keys of the entries
 )
 
 // expression is a compiled expression in CEL. It is immutable and safe for concurrent use.
 type expression struct {
 	program      cel.Program
-	cost         int // the estimate of the cost when the limits load
-	patterns     patternSizes
-	readsEntries bool     // the expression uses the name entries
-	entryKeys    []string // the keys in the expression, as in entries.tenant
-	texts        []string // the texts in the expression
+	cost         int          // the estimated cost
+	patterns     patternSizes // the regular expressions in calls of matches
+	readsEntries bool         // the expression uses the name entries
+	entryKeys    []string     // the constant keys of entries, such as tenant in entries.tenant
+	texts        []string     // the constant texts, such as "gold"
 }
 
 // CEL returns a condition that a value meets if the expression in CEL is true. CEL adds the regular expressions of the
@@ -60,7 +60,7 @@ func CEL(text string, p *Patterns) (*Condition, error) {
 // ReadsEntries reports whether c depends on more than the value.
 func (c *Condition) ReadsEntries() bool { return c.kind == celKind && c.expression.readsEntries }
 
-// EntryKeys returns the keys of the entries that c names. A request must have them.
+// EntryKeys returns the constant keys in the expression of c, such as tenant in entries.tenant.
 func (c *Condition) EntryKeys() []string {
 	if c.kind != celKind {
 		return nil
@@ -68,7 +68,8 @@ func (c *Condition) EntryKeys() []string {
 	return c.expression.entryKeys
 }
 
-// isTrue reports whether the expression is true for v. The last expression of a call can exceed b by maxCost.
+// isTrue reports whether the expression is true for v. It takes the steps from b after the evaluation, so the last expression
+// of a call can exceed b by the steps of maxCost.
 func (x *expression) isTrue(v *Value, b *Budget) (bool, error) {
 	if b.spent >= MaxCallSteps {
 		return false, ErrNotTested
@@ -127,8 +128,8 @@ func (in *input) release() {
 // maxNesting bounds the depth of brackets and operators in an expression.
 const maxNesting = 32
 
-// environment returns the names and functions that expressions can use. It is made only if limits have an expression,
-// because it needs much memory.
+// environment returns the names and functions that expressions can use. Only the first expression makes the environment,
+// because the environment needs much memory.
 var environment = sync.OnceValues(func() (*cel.Env, error) {
 	return cel.NewEnv(
 		cel.Variable(valueName, cel.StringType),
@@ -182,6 +183,7 @@ func newExpression(text string, p *Patterns) (*expression, error) {
 	return e, nil
 }
 
+// firstIssue returns the first problem that the compiler of cel-go has found, with its place and a remedy.
 func firstIssue(issues *cel.Issues) error {
 	first := issues.Errors()[0]
 	message, _, _ := strings.Cut(first.Message, "\n")
@@ -259,8 +261,8 @@ func entryKey(entries ast.NavigableExpr) (key string, ok bool) {
 	return "", false
 }
 
-// addPattern checks and adds the regular expression of a call of matches. The regular expression must be a constant,
-// because each request would have to compile a pattern from the request.
+// addPattern checks and adds the regular expression of a call of matches. The regular expression must be a constant.
+// Otherwise each evaluation would have to compile it.
 func (x *expression) addPattern(call ast.CallExpr) error {
 	args := call.Args()
 	text, ok := constantText(args[len(args)-1])
@@ -289,6 +291,7 @@ func constantText(e ast.Expr) (text string, ok bool) {
 	return string(literal), ok
 }
 
+// parsePattern parses a regular expression. It returns an error if the expression is too large.
 func parsePattern(text string) (*syntax.Regexp, patternSize, error) {
 	parsed, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
@@ -312,6 +315,7 @@ func (s patternSizes) size() (sum patternSize) {
 	return sum
 }
 
+// costOf returns the cost of matching a text of so many bytes with pattern.
 func (s patternSizes) costOf(pattern string, bytes int) int {
 	return 1 + patternSteps(s[pattern].instructions, bytes)/stepsPerCost
 }
@@ -328,7 +332,8 @@ func (s patternSizes) matchCost(args []ref.Val, result ref.Val) *uint64 {
 	return &units
 }
 
-// boundedMatches returns implementations of matches. If a call costs more than maxCost, they return ErrNotTested.
+// boundedMatches returns implementations of the CEL function matches. They return ErrNotTested if a call would cost more
+// than maxCost.
 func boundedMatches(sizes patternSizes) []*interpreter.RegexOptimization {
 	factory := func(call interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
 		compiled, err := regexp.Compile(pattern)

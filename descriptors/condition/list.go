@@ -107,6 +107,7 @@ func In(file string, entries []Entry) (c *Condition, problems, warnings fields.P
 	return &Condition{kind: inKind, text: "in" + l.text(), list: l}, nil, nil
 }
 
+// newList returns the list of entries. readEntry returns the text of a valid entry, or an error.
 func newList(file string, entries []Entry, readEntry func(Entry) (string, error)) (l *List, problems fields.Problems) {
 	if len(entries) > MaxEntries {
 		return nil, fields.Problems{entries[MaxEntries].problem("the list has %d entries; maximum is %d", len(entries), MaxEntries)}
@@ -127,11 +128,11 @@ func newList(file string, entries []Entry, readEntry func(Entry) (string, error)
 }
 
 func parseNetwork(text string) (netip.Prefix, error) {
-	want := fmt.Errorf("got %s, want a network such as 10.0.0.0/8 or 2001:db8::/32, or an address", strconv.Quote(text))
+	invalidErr := fmt.Errorf("got %s, want a network such as 10.0.0.0/8 or 2001:db8::/32, or an address", strconv.Quote(text))
 	if !strings.Contains(text, "/") {
 		addr, err := netip.ParseAddr(text)
 		if err != nil || addr.Zone() != "" {
-			return netip.Prefix{}, want
+			return netip.Prefix{}, invalidErr
 		}
 		addr = addr.Unmap()
 		return netip.PrefixFrom(addr, addr.BitLen()), nil
@@ -139,14 +140,14 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	network, err := netip.ParsePrefix(text)
 	switch {
 	case err != nil:
-		return netip.Prefix{}, want
+		return netip.Prefix{}, invalidErr
 	case network.Addr().Is4In6():
 		return netip.Prefix{}, errors.New("got an IPv4 network in IPv6 form, want the IPv4 form such as 10.0.0.0/8")
 	}
 	return network, nil
 }
 
-// Summary describes a list from a file, or is empty: "deny.txt has 3 entries, digest 1a2b3c4d".
+// Summary describes the list of a file: "deny.txt has 3 entries, digest 1a2b3c4d". If l is not from a file, it is empty.
 func (l *List) Summary() string {
 	if l == nil || l.file == "" {
 		return ""

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// MaxCallSteps bounds the steps of all conditions of a call. So many steps take about 2 ms of CPU time. A step is
-	// the work of one instruction of a regular expression at one byte of a value. For a small regular expression,
-	// package regexp is four times as fast, so four instructions count as one step.
+	// MaxCallSteps bounds the steps of all conditions of a call. A step is the work of one instruction of a regular
+	// expression at one byte of a value. For a small regular expression, package regexp is four times as fast, so four
+	// instructions count as one step. MaxCallSteps steps take about 2 ms of CPU time.
 	MaxCallSteps = 256_000
 
 	// stepsPerCost is the number of steps that take as long as a unit of the cost of an expression.
@@ -25,7 +25,7 @@ const (
 	maxInstructions = MaxCallSteps / assumedBytes
 
 	// maxPatternSize bounds the memory of one regular expression. maxPatternSizes bounds the memory of all regular
-	// expressions of a Set or of a domain. A unit is up to 150 bytes.
+	// expressions of a Set or of a domain. The unit is an instruction, which takes up to 150 bytes.
 	maxPatternSize  = 20_000
 	maxPatternSizes = 500_000
 )
@@ -33,9 +33,10 @@ const (
 // ErrNotTested is the error of Match if the test would take too many steps.
 var ErrNotTested = errors.New("not tested, because the test takes too many steps for the length of the values")
 
-// Budget bounds the steps of one call. Its zero value is full. It is not safe for concurrent use.
+// Budget bounds the steps of one call. In its zero value, no step is spent. It is not safe for concurrent use.
 type Budget struct{ spent int }
 
+// spend takes steps from b. If b has too few steps left, spend takes none and returns false.
 func (b *Budget) spend(steps int) bool {
 	if steps > MaxCallSteps-b.spent {
 		return false
@@ -85,8 +86,8 @@ func (c *Condition) estimatedSteps() int {
 	return 0
 }
 
-// patternSteps returns the largest number of steps of a match. Package regexp is four times as fast if its memory has a
-// bit for each instruction at each byte.
+// patternSteps returns the largest number of steps to match a value of so many bytes. Package regexp is four times as fast
+// if the expression and the value are small enough for a bit table of instructions and bytes.
 func patternSteps(instructions, bytes int) int {
 	const maxFastInstructions, maxFastBits = 500, 256 << 10
 	steps := instructions * bytes
@@ -108,6 +109,7 @@ func (s patternSize) plus(other patternSize) patternSize {
 
 func (s patternSize) times(n int) patternSize { return patternSize{s.instructions * n, s.runes * n} }
 
+// memory returns the memory of the compiled expression, in the unit of maxPatternSize.
 func (s patternSize) memory() int { return s.instructions + s.runes/10 }
 
 // check returns an error if s is too large for one condition.
@@ -121,7 +123,7 @@ func (s patternSize) check() error {
 	return nil
 }
 
-// sizeOf returns the size of e after compilation, or a little more.
+// sizeOf estimates the size of e after compilation. The estimate is exact or a little too large.
 func sizeOf(e *syntax.Regexp) patternSize {
 	size := patternSize{instructions: 1}
 	switch e.Op {
@@ -146,7 +148,7 @@ func sizeOf(e *syntax.Regexp) patternSize {
 	return size
 }
 
-// prefixOf returns a prefix that all texts have if e matches the whole text. The prefix can be empty.
+// prefixOf returns a prefix of all texts that e matches from start to end. The prefix can be empty.
 func prefixOf(e *syntax.Regexp) string {
 	switch e.Op {
 	case syntax.OpCapture:
@@ -167,8 +169,8 @@ func prefixOf(e *syntax.Regexp) string {
 	return ""
 }
 
-// Patterns bounds the memory of all regular expressions of a Set or of a domain. Its zero value is empty.
-type Patterns struct{ memory int }
+// Patterns bounds the memory of all regular expressions of a Set or of a domain. In its zero value, no memory is used.
+type Patterns struct{ memory int } // in the unit of maxPatternSize
 
 // Add adds the regular expressions of c. If they exceed the bound, Add returns an error.
 func (p *Patterns) Add(c *Condition) error { return p.add(c.size) }

@@ -20,7 +20,7 @@ import (
 const (
 	maxDenialBytes = 16 << 10 // bounds a message or a body
 	maxHeaders     = 20
-	maxHeaderBytes = 1024 // bounds a name or a value
+	maxHeaderBytes = 1024 // bounds the name or the value of a header
 )
 
 // Denial is the addition of a rule to the responses that deny a request. Nobody may change it.
@@ -37,12 +37,12 @@ func (d *Denial) equal(other *Denial) bool {
 	return bytes.Equal(d.Body, other.Body) && slices.EqualFunc(d.Headers, other.Headers, sameHeader)
 }
 
-// forbiddenHeaders are headers that belong to the connection or that the proxy sets.
+// forbiddenHeaders are headers that a denial can't set, because they belong to the connection or the proxy sets them.
 var forbiddenHeaders = []string{
 	"connection", "content-length", "host", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 }
 
-// denial reads a denial. If it reports a problem, it returns nil.
+// denial reads the field denial of a rule. If it reports a problem, it returns nil.
 func (d *document) denial(pos *place, o *object) *Denial {
 	errorsBefore := d.errorCount
 	message, body := o.field("message"), o.field("body")
@@ -55,7 +55,7 @@ func (d *document) denial(pos *place, o *object) *Denial {
 		if body.isPresent() {
 			v = body
 		}
-		d.errorf(v.node, pos, "%s: got %d bytes, want at most %d", v.row.Name, len(denial.Body), maxDenialBytes)
+		d.errorf(v.node, pos, "%s: got %d bytes, want at most %d", v.schema.Name, len(denial.Body), maxDenialBytes)
 	}
 	if v := o.field("headers"); v.isValid() {
 		denial.Headers = d.headers(pos, v.mappings[0])
@@ -85,10 +85,10 @@ func (d *document) headers(pos *place, n *yaml.Node) []*corev3.HeaderValue {
 			break
 		}
 		name := fields.Resolve(n.Content[i])
-		item := row{Field: fields.Field{Name: "header " + fields.Display(name), Kind: fields.Text}}
+		item := schemaField{Field: fields.Field{Name: "header " + fields.Display(name), Kind: fields.Text}}
 		v := d.value(&item, pos, fields.Resolve(n.Content[i+1]))
 		h := &corev3.HeaderValue{Key: name.Value, Value: v.Text}
-		isSame := func(other *corev3.HeaderValue) bool { return strings.EqualFold(other.Key, h.Key) }
+		hasSameName := func(other *corev3.HeaderValue) bool { return strings.EqualFold(other.Key, h.Key) }
 		switch {
 		case v.hasError:
 		case v.node == nil:
@@ -99,7 +99,7 @@ func (d *document) headers(pos *place, n *yaml.Node) []*corev3.HeaderValue {
 			d.errorf(n.Content[i], pos, "headers: %s belongs to the connection; leave it out", h.Key)
 		case !httpguts.ValidHeaderFieldValue(h.Value) || len(h.Value) > maxHeaderBytes:
 			d.errorf(v.node, pos, "%s: got a value of %d bytes, want at most %d bytes in one line without control characters", item.Name, len(h.Value), maxHeaderBytes)
-		case slices.ContainsFunc(headers, isSame):
+		case slices.ContainsFunc(headers, hasSameName):
 			d.errorf(n.Content[i], pos, "%s is given twice; want it once", item.Name)
 		default:
 			headers = append(headers, h)

@@ -20,7 +20,7 @@ func TestLimitsPerMonthFollowTheCalendarOfUTC(t *testing.T) {
 		"unit: year":                             "",
 	} {
 		t.Run(fields, func(t *testing.T) {
-			files := []File{{Name: "f", Data: []byte(one("rate_limit: {requests_per_unit: 4, " + fields + "}"))}}
+			files := []File{{Name: "f", Data: []byte(oneDescriptor("rate_limit: {requests_per_unit: 4, " + fields + "}"))}}
 			set, err := Parse(files, calendarMonths)
 			require.NoError(t, err)
 			assert.Equal(t, want, set.Domains[0].Descriptors[0].Limits[0].Timezone)
@@ -44,7 +44,7 @@ func TestLimitsPerMonthOfXDSFollowTheCalendar(t *testing.T) {
 }
 
 func TestChangedUnitFollowsTheCalendar(t *testing.T) {
-	set, err := Parse([]File{{Name: "f", Data: []byte(one("rate_limit: {unit: day, requests_per_unit: 4}"))}}, calendarMonths)
+	set, err := Parse([]File{{Name: "f", Data: []byte(oneDescriptor("rate_limit: {unit: day, requests_per_unit: 4}"))}}, calendarMonths)
 	require.NoError(t, err)
 	p, err := ParsePatch("d|k", []byte(`{"unit": "month"}`))
 	require.NoError(t, err)

@@ -26,14 +26,15 @@ func Parse(files []File, o Options) (*Set, error) {
 
 type reader struct {
 	*parseState
-	isResponse  bool // the documents are resources of one xDS response
+	isXDS       bool // the documents are the resources of one xDS response
 	set         *Set
 	docs        []*document
-	domains     map[string]*Domain // the key is the name
-	descriptors map[descriptorName]*Descriptor
-	conditions  map[descriptorName]*conditionGroup // the key has a list and a key, but no value
+	domains     map[string]*Domain                 // the key is the name
+	descriptors map[descriptorName]*Descriptor     // the descriptors that were read, to find duplicates
+	conditions  map[descriptorName]*conditionGroup // the name has a list and a key, but no value
 }
 
+// descriptorName identifies a descriptor by its list of siblings, its key and its value.
 type descriptorName struct {
 	list       *[]*Descriptor
 	key, value string
@@ -46,14 +47,14 @@ func newReader(o Options) *reader {
 	}
 }
 
-// read checks the open documents. The Set has the descriptors without problems.
+// read reads the descriptors of the open documents. The Set has the descriptors without problems.
 func (r *reader) read() (*Set, fields.Problems) {
 	var errs fields.Problems
 	for i, d := range r.docs {
-		if r.isResponse && i > 0 {
+		if r.isXDS && i > 0 {
 			d.rules = r.docs[i-1].rules // the bound is for all resources of the response
 		}
-		if d.root != nil && (d.errorCount == 0 || !r.isResponse) { // a problem of the root concerns all descriptors
+		if d.root != nil && (d.errorCount == 0 || !r.isXDS) { // a problem of the root concerns all descriptors
 			r.readRoot(d)
 		}
 		d.root, d.pieces = nil, nil
@@ -94,7 +95,7 @@ func (r *reader) openDocument(d *document, root *yaml.Node) {
 	}
 	// The reader reads the file even if the set can't have its domain, to find all problems of the file.
 	d.rootPlace = &place{}
-	d.root = d.object(rootLevel, d.rootPlace, root)
+	d.root = d.object(rootObject, d.rootPlace, root)
 	name := d.root.field("domain")
 	d.rootPlace.domain = fields.Printable(name.Text)
 	d.domain = &Domain{Name: name.Text, File: d.file, Line: name.node.Line, calendarMonths: r.options.CalendarMonths}
@@ -114,7 +115,7 @@ func (r *reader) openDocument(d *document, root *yaml.Node) {
 		if other := d.domain.defaults; other != nil {
 			d.errorf(v.node, d.rootPlace, "duplicate defaults: the domain has defaults in %s", fields.FileLine(d.domain.defaultsFile, other.node.Line))
 		} else {
-			d.domain.defaults = d.object(defaultsLevel, d.rootPlace, v.mappings...)
+			d.domain.defaults = d.object(defaultsObject, d.rootPlace, v.mappings...)
 			d.domain.defaultsFile = d.file
 		}
 	}
@@ -126,9 +127,9 @@ func (r *reader) readRoot(d *document) {
 		r.readDescriptors(d, list, d.rootPlace, d.root.field("descriptors"), 1)
 		return
 	}
-	row, itemCount := findRow("descriptors"), 0
+	listField, itemCount := findField("descriptors"), 0
 	err := d.pieces(func(items []*yaml.Node) bool {
-		mappings := d.mappings(row, items, d.rootPlace)
+		mappings := d.mappings(listField, items, d.rootPlace)
 		r.readItems(d, list, d.rootPlace, mappings, itemCount, 1)
 		itemCount += len(mappings)
 		if r.options.Pause != nil {
@@ -153,15 +154,15 @@ func (r *reader) readDescriptors(d *document, list *[]*Descriptor, parent *place
 	r.readItems(d, list, parent, d.items(v, parent), 0, depth)
 }
 
-// readItems adds the descriptors in items to list. first is the number of the first descriptor below parent.
-func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, items []*yaml.Node, first, depth int) {
+// readItems adds the descriptors in items to list, the list below parent. firstIndex is the index of items[0] in the list.
+func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, items []*yaml.Node, firstIndex, depth int) {
 	for i, item := range items {
 		if !d.countRules(item, 1) {
 			return
 		}
 		desc, errorsBefore := &Descriptor{File: d.file, Line: item.Line}, d.errorCount
-		pos := &place{parent: parent, number: first + i, descriptor: desc}
-		o := d.object(descriptorLevel, pos, item)
+		pos := &place{parent: parent, index: firstIndex + i, descriptor: desc}
+		o := d.object(descriptorObject, pos, item)
 		key, value := o.field("key"), o.field("value")
 		desc.Key, desc.Value = key.Text, value.Text
 		isConditionValid := d.readCondition(desc, pos, o)
@@ -223,7 +224,7 @@ func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
 		d.errorf(shareThreshold.node, pos, "share_threshold needs a key or value with a *, or a condition such as cidr")
 	}
 	if v := o.field("denial"); v.isValid() {
-		desc.Denial = d.denial(pos, d.object(denialLevel, pos, v.mappings...))
+		desc.Denial = d.denial(pos, d.object(denialObject, pos, v.mappings...))
 	}
 	if v := o.field("metadata"); v.isValid() {
 		desc.Metadata = d.metadata(pos, v.node)
@@ -236,7 +237,7 @@ func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
 		if !d.countLimit(v.node, pos) {
 			return
 		}
-		if l := d.limit(pos, d.object(rateLimitLevel, pos, v.mappings...)); l != nil {
+		if l := d.limit(pos, d.object(rateLimitObject, pos, v.mappings...)); l != nil {
 			desc.Limits = append(desc.Limits, l)
 		}
 	}
@@ -247,7 +248,7 @@ func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
 		if !d.countLimit(item, pos) {
 			return
 		}
-		l := d.limit(pos, d.object(rateLimitLevel, pos, item))
+		l := d.limit(pos, d.object(rateLimitObject, pos, item))
 		switch {
 		case l == nil:
 		case l.Unlimited && len(limitList.node.Content) > 1:
@@ -285,6 +286,7 @@ func limitWithSameCounter(limits []*Limit, l *Limit) *Limit {
 	return nil
 }
 
+// lineText returns "in line 7". If the line is unknown, lineText returns "there".
 func lineText(line int) string {
 	if line == 0 {
 		return "there"

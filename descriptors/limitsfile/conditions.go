@@ -14,6 +14,7 @@ import (
 )
 
 const (
+	// maxListProblems bounds the reported problems, and the reported warnings, of one list file.
 	maxListProblems = 20
 
 	// maxConditions bounds the conditions of one key below one parent.
@@ -42,7 +43,7 @@ func checkConditions(conditions []*condition.Condition) error {
 }
 
 // conditionFields are the names of the fields of conditions. The last name is "not".
-var conditionFields = append(fieldsAt(notLevel), "not")
+var conditionFields = append(fieldsOf(notObject), "not")
 
 // readCondition sets the condition of desc if o has a condition. If readCondition reports a problem, it returns false.
 func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
@@ -52,9 +53,9 @@ func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
 	case !field.isPresent():
 		return true
 	case value.isPresent() && value.Text != "":
-		d.errorf(value.node, pos, "value and %s are both given; want one of them", field.row.Name)
+		d.errorf(value.node, pos, "value and %s are both given; want one of them", field.schema.Name)
 	case strings.Contains(desc.Key, "*"):
-		d.errorf(field.node, pos, "%s needs a key without a *", field.row.Name)
+		d.errorf(field.node, pos, "%s needs a key without a *", field.schema.Name)
 	}
 	if d.errorCount > errorsBefore || c == nil {
 		return false
@@ -71,7 +72,7 @@ func (d *document) condition(pos *place, o *object) (c *condition.Condition, fie
 		case !v.isPresent():
 			continue
 		case field.isPresent():
-			d.errorf(v.node, pos, "%s and %s are both given; want one of them", field.row.Name, name)
+			d.errorf(v.node, pos, "%s and %s are both given; want one of them", field.schema.Name, name)
 			return nil, field
 		}
 		field = v
@@ -89,12 +90,12 @@ func (d *document) condition(pos *place, o *object) (c *condition.Condition, fie
 		case "cel":
 			c, err = d.expressions.condition(v.Text, d.patterns)
 		case "not":
-			inner := d.object(notLevel, pos, v.mappings...)
+			inner := d.object(notObject, pos, v.mappings...)
 			negated, innerField := d.condition(pos, inner)
 			if negated != nil {
 				c = negated.Not()
 			} else if !innerField.isPresent() && !inner.hasError() {
-				d.errorf(v.node, pos, "not is empty; want %s in it", fields.JoinOr(fieldsAt(notLevel)))
+				d.errorf(v.node, pos, "not is empty; want %s in it", fields.JoinOr(fieldsOf(notObject)))
 			}
 		}
 		if err != nil {
@@ -107,7 +108,8 @@ func (d *document) condition(pos *place, o *object) (c *condition.Condition, fie
 	return c, field
 }
 
-// checkEntryKeys checks that each entry in the expression of c has one of keys. If not, it reports a problem.
+// checkEntryKeys reports whether keys has each key that the expression of c names. If a key is missing, it reports a
+// problem. A key with a * stands for all keys that it matches.
 func (d *document) checkEntryKeys(c *condition.Condition, pos *place, o *object, keys []string) bool {
 	field := o.field("cel")
 	if !field.isPresent() {
@@ -146,6 +148,7 @@ func (c expressionCache) condition(text string, p *condition.Patterns) (*conditi
 	return compiled, err
 }
 
+// newListCondition has the functions that make conditions of lists. The key is the name of the field.
 var newListCondition = map[string]func(file string, entries []condition.Entry) (c *condition.Condition, problems, warnings fields.Problems){
 	"cidr": condition.CIDR, "in": condition.In,
 }
@@ -160,21 +163,21 @@ func (d *document) listCondition(pos *place, v value) *condition.Condition {
 	if d.errorCount > errorsBefore {
 		return nil
 	}
-	c, problems, warnings := newListCondition[v.row.Name]("", entries)
+	c, problems, warnings := newListCondition[v.schema.Name]("", entries)
 	for _, p := range problems {
-		d.errorf(&yaml.Node{Line: p.Line, Column: p.Column}, pos, "%s: %s", v.row.Name, p.Reason)
+		d.errorf(&yaml.Node{Line: p.Line, Column: p.Column}, pos, "%s: %s", v.schema.Name, p.Reason)
 	}
 	for _, p := range warnings {
-		d.warnf(&yaml.Node{Line: p.Line, Column: p.Column}, pos, "%s: %s", v.row.Name, p.Reason)
+		d.warnf(&yaml.Node{Line: p.Line, Column: p.Column}, pos, "%s: %s", v.schema.Name, p.Reason)
 	}
 	return c
 }
 
 func (d *document) entries(pos *place, v value) (entries []condition.Entry) {
 	if len(v.node.Content) == 0 {
-		d.errorf(v.node, pos, "%s: got an empty list, want at least one entry", v.row.Name)
+		d.errorf(v.node, pos, "%s: got an empty list, want at least one entry", v.schema.Name)
 	}
-	item := row{Field: fields.Field{Name: "entry of " + v.row.Name, Kind: fields.Text}}
+	item := schemaField{Field: fields.Field{Name: "entry of " + v.schema.Name, Kind: fields.Text}}
 	for _, n := range v.node.Content {
 		if !d.countNode(n) {
 			break
@@ -189,29 +192,30 @@ func (d *document) entries(pos *place, v value) (entries []condition.Entry) {
 	return entries
 }
 
+// conditionOfListFile returns the condition with the list in the file that v names, such as {file: deny.txt}.
 func (d *document) conditionOfListFile(pos *place, v value) *condition.Condition {
-	file := d.object(listLevel, pos, v.node).field("file")
+	file := d.object(listObject, pos, v.node).field("file")
 	switch {
 	case file.hasError:
 		return nil
 	case file.Text == "":
-		d.errorf(v.node, pos, "%s: the name of the file is missing; want {file: list.txt}", v.row.Name)
+		d.errorf(v.node, pos, "%s: the name of the file is missing; want {file: list.txt}", v.schema.Name)
 		return nil
 	case d.options.ReadList == nil:
-		d.errorf(file.node, pos, "%s: a list can be in a file only if the limits are in a file; write the entries here", v.row.Name)
+		d.errorf(file.node, pos, "%s: a list can be in a file only if the limits are in a file; write the entries here", v.schema.Name)
 		return nil
 	}
 	path := file.Text
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(filepath.Dir(d.file), path)
 	}
-	list := d.list(v.row.Name, file.Text, path)
+	list := d.list(v.schema.Name, file.Text, path)
 	if list.err != nil {
-		d.errorf(file.node, pos, "%s: %v", v.row.Name, list.err)
+		d.errorf(file.node, pos, "%s: %v", v.schema.Name, list.err)
 	}
 	for i, p := range list.problems {
 		if i == maxListProblems {
-			d.errorf(file.node, pos, "%s: %d more lines of %s have problems", v.row.Name, len(list.problems)-i, fields.Printable(path))
+			d.errorf(file.node, pos, "%s: %d more lines of %s have problems", v.schema.Name, len(list.problems)-i, fields.Printable(path))
 			break
 		}
 		d.errorCount++

@@ -59,10 +59,10 @@ func TestConditionProblemsHavePlaceAndRemedy(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := Parse([]File{{"lists/f", []byte(one(c.fields))}}, Options{ReadList: read})
+			_, err := Parse([]File{{"lists/f", []byte(oneDescriptor(c.fields))}}, Options{ReadList: read})
 			text := fmt.Sprint(err)
 			if err == nil {
-				set, _ := Parse([]File{{"lists/f", []byte(one(c.fields))}}, Options{ReadList: read})
+				set, _ := Parse([]File{{"lists/f", []byte(oneDescriptor(c.fields))}}, Options{ReadList: read})
 				text = set.Warnings.Error()
 			}
 			assert.Contains(t, strings.ReplaceAll(text, "lists/f:", "f:"), c.want)
@@ -115,7 +115,7 @@ func TestConditionsOfAKeyHaveBounds(t *testing.T) {
 
 func TestConditionsWarnAboutHostBits(t *testing.T) {
 	t.Parallel()
-	_, errs, warnings := load(one("cidr: [10.1.2.3/8]\n"+tenAMinute), Options{})
+	_, errs, warnings := load(oneDescriptor("cidr: [10.1.2.3/8]\n"+tenAMinute), Options{})
 	assert.Empty(t, errs)
 	assert.Equal(t, "f:4:12: d > k=cidr(10.0.0.0/8): cidr: 10.1.2.3/8 has bits behind its length; it means 10.0.0.0/8", warnings)
 }
@@ -123,7 +123,7 @@ func TestConditionsWarnAboutHostBits(t *testing.T) {
 func TestSummaryDescribesListOfFile(t *testing.T) {
 	t.Parallel()
 	read := func(string) ([]byte, error) { return []byte("a\nb\na\n"), nil }
-	set, err := Parse([]File{{"f", []byte(one("in: {file: deny.txt}\n" + tenAMinute))}}, Options{ReadList: read})
+	set, err := Parse([]File{{"f", []byte(oneDescriptor("in: {file: deny.txt}\n" + tenAMinute))}}, Options{ReadList: read})
 	assert.NoError(t, err)
 	assert.Regexp(t, `^d > k=in\(file deny.txt\): 10 per minute \[deny.txt has 2 entries, digest [0-9a-f]{8}\]$`, summaries(set))
 }

@@ -32,7 +32,7 @@ func TestDenialProblemsHavePlaceAndRemedy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, errs, _ := load(one("denial: "+c.denial), Options{})
+			_, errs, _ := load(oneDescriptor("denial: "+c.denial), Options{})
 			assert.Contains(t, errs, c.want)
 		})
 	}
@@ -40,7 +40,7 @@ func TestDenialProblemsHavePlaceAndRemedy(t *testing.T) {
 
 func TestMessageIsPlainTextUnlessHeadersSayOtherwise(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, &Denial{[]byte("a"), []*corev3.HeaderValue{{Key: "x", Value: "1"}, {Key: "content-type", Value: "text/plain; charset=utf-8"}}}, first(t, one("denial: {message: a, headers: {x: 1}}")).Denial)
-	assert.Equal(t, &Denial{[]byte("a"), []*corev3.HeaderValue{{Key: "Content-Type", Value: "text/html"}}}, first(t, one("denial: {message: a, headers: {Content-Type: text/html}}")).Denial)
-	assert.Equal(t, &Denial{[]byte("a"), nil}, first(t, one("denial: {body: a}")).Denial)
+	assert.Equal(t, &Denial{[]byte("a"), []*corev3.HeaderValue{{Key: "x", Value: "1"}, {Key: "content-type", Value: "text/plain; charset=utf-8"}}}, first(t, oneDescriptor("denial: {message: a, headers: {x: 1}}")).Denial)
+	assert.Equal(t, &Denial{[]byte("a"), []*corev3.HeaderValue{{Key: "Content-Type", Value: "text/html"}}}, first(t, oneDescriptor("denial: {message: a, headers: {Content-Type: text/html}}")).Denial)
+	assert.Equal(t, &Denial{[]byte("a"), nil}, first(t, oneDescriptor("denial: {body: a}")).Denial)
 }

@@ -26,8 +26,8 @@ func (d *Descriptor) Summary() string {
 	}
 	var flags []string
 	for _, flag := range []struct {
-		on   bool
-		name string
+		isShown bool
+		name    string
 	}{
 		{d.ShadowMode, "shadow_mode"},
 		{d.QuotaMode, "quota_mode"},
@@ -41,7 +41,7 @@ func (d *Descriptor) Summary() string {
 		{list != "", fields.Printable(list)},
 		{d.MaxHits > 0, fmt.Sprintf("max_hits: %d", d.MaxHits)},
 	} {
-		if flag.on {
+		if flag.isShown {
 			flags = append(flags, flag.name)
 		}
 	}
@@ -72,8 +72,9 @@ func (l *Limit) summary() string {
 	return text
 }
 
-// ExtraFields returns a text for each field of l that l.String leaves out. form gets the name and the value.
-func ExtraFields(l *limit.Limit, form string) []string {
+// ExtraFields returns a text for each field of l that l.String leaves out. format is a format for the name and the value
+// of the field, such as ", %s=%v".
+func ExtraFields(l *limit.Limit, format string) []string {
 	var texts []string
 	for _, f := range []struct {
 		name    string
@@ -87,21 +88,21 @@ func ExtraFields(l *limit.Limit, form string) []string {
 		{"lease_waste", l.LeaseWaste, l.LeaseWaste != 0},
 	} {
 		if f.isShown {
-			texts = append(texts, fmt.Sprintf(form, f.name, f.value))
+			texts = append(texts, fmt.Sprintf(format, f.name, f.value))
 		}
 	}
 	return texts
 }
 
-// fieldSet is a set of fields. Bit i is set if the set has the field of row i of the schema.
+// fieldSet is a set of fields. Bit i is set if the set has the field schema[i].
 type fieldSet uint64
 
-const _ = uint(64 - len(schema)) // a fieldSet has a bit for each row
+const _ = uint(64 - len(schema)) // a fieldSet needs a bit for each field of the schema
 
 func (o *object) fieldSet() fieldSet {
 	var names []string
 	for _, v := range o.allValues() {
-		names = append(names, v.row.Name)
+		names = append(names, v.schema.Name)
 	}
 	return fieldSetOf(names...)
 }
@@ -123,6 +124,7 @@ func (s fieldSet) names() []string {
 	return names
 }
 
+// fieldsFrom returns the fields of o that have an effect on l.
 func (l *Limit) fieldsFrom(o *object) fieldSet {
 	s := o.fieldSet()
 	switch {
@@ -155,7 +157,7 @@ func (l *Limit) DefaultFields() []string {
 // OverrideFields returns the names of the fields that come from an override.
 func (l *Limit) OverrideFields() []string { return l.overrideFields.names() }
 
-// setOverrideFields records the fields of an override. A factor sets the numbers.
+// setOverrideFields records that the fields in o, an override, set fields of l. A factor sets requests_per_unit and burst.
 func (l *Limit) setOverrideFields(o *object) {
 	s := o.fieldSet()
 	if factor := fieldSetOf("factor"); s&factor != 0 {
@@ -168,7 +170,7 @@ func (l *Limit) setOverrideFields(o *object) {
 	l.defaultFields &^= s
 }
 
-// DefaultsPlace returns the place of the defaults of d, or an empty file name if d has none.
+// DefaultsPlace returns the place of the defaults of d. Without defaults, file is empty.
 func (d *Domain) DefaultsPlace() (file string, line int) {
 	if d.defaults == nil {
 		return "", 0
@@ -176,7 +178,7 @@ func (d *Domain) DefaultsPlace() (file string, line int) {
 	return d.defaultsFile, d.defaults.node.Line
 }
 
-// RequestLimitDefaults returns the names of the defaults for limits of requests.
+// RequestLimitDefaults returns the names of the defaults that have an effect on limits in requests.
 func (d *Domain) RequestLimitDefaults() []string {
 	spec, _ := d.RequestLimit()
 	return (d.defaults.fieldSet() &^ fieldsWithoutEffect(spec)).names()

@@ -10,8 +10,8 @@ import (
 
 const tenAMinute = "rate_limit: {unit: minute, requests_per_unit: 10}"
 
-// one returns a file with one descriptor, whose fields are given.
-func one(fields string) string {
+// oneDescriptor returns a limits file with one descriptor, which has the key k and these fields.
+func oneDescriptor(fields string) string {
 	return "domain: d\ndescriptors:\n  - key: k\n    " + strings.ReplaceAll(fields, "\n", "\n    ") + "\n"
 }
 

@@ -66,11 +66,11 @@ func TestHostileFilesAreRejectedSoon(t *testing.T) {
 		{"aliases of descriptors", bomb, tooManyCopies},
 		{"merge keys", merges, tooManyCopies},
 		{"an anchor within itself", "domain: d\ndescriptors: &a\n- {key: k, descriptors: *a}", "f:3:25: alias *a is inside its own anchor"},
-		{"an anchor within itself in metadata", one("metadata: &a {b: *a}"), "alias *a is inside its own anchor"},
+		{"an anchor within itself in metadata", oneDescriptor("metadata: &a {b: *a}"), "alias *a is inside its own anchor"},
 		{"an anchor within itself by merging", "domain: d\ndescriptors:\n- &a {key: k, <<: *a}", "f:3:19: alias *a is inside its own anchor"},
 		{"an anchor that is its own value", "domain: &a *a", "not valid YAML"},
 		{"deep descriptors", nested(513), "f:2:11790: d > k: descriptors are nested more than 512 deep"},
-		{"deep metadata", one("metadata: " + strings.Repeat("{a: ", 102) + strings.Repeat("}", 102)), "metadata is nested more than 100 deep"},
+		{"deep metadata", oneDescriptor("metadata: " + strings.Repeat("{a: ", 102) + strings.Repeat("}", 102)), "metadata is nested more than 100 deep"},
 		{"deep lists", "domain: " + strings.Repeat("[", 20_000*min(scale, 5)), "not valid YAML: "},
 		{"deep mappings", "domain: " + strings.Repeat("{a: ", 20_000*min(scale, 5)), "not valid YAML: "},
 		{"deep blocks", strings.Repeat("- ", 20_000*min(scale, 5)), "not valid YAML: "},
@@ -124,10 +124,10 @@ func TestFileBeyondDefaultBoundsIsRejected(t *testing.T) {
 	}
 	for _, test := range []struct{ name, yaml, want string }{
 		{"a square of descriptors", square, "f:4:30: file has more than 320000 descriptors and limits (aliases count at each use); split the file"},
-		{"a square of metadata", one("metadata: {l: &a " + words(700, "x", "") + ", m: " + strings.Replace(strings.Repeat("*a, ", 700), "*a", "[*a", 1) + "]}"), "file has more than 400000 values in metadata (aliases count at each use); split the file"},
+		{"a square of metadata", oneDescriptor("metadata: {l: &a " + words(700, "x", "") + ", m: " + strings.Replace(strings.Repeat("*a, ", 700), "*a", "[*a", 1) + "]}"), "file has more than 400000 values in metadata (aliases count at each use); split the file"},
 		{"bare keys", "domain: d\n" + strings.Repeat("a:\n", 250_001), "f:250000: more than 500000 keys and values to parse at once; split the file"},
 		{"items in brackets", "domain: d\ndescriptors: [" + strings.Repeat("{},", 500_001) + "]", "f:2: more than 500000 keys and values to parse at once; split the file"},
-		{"a value with many keys", one("metadata: {" + strings.Repeat("a,", 250_001) + "}"), "f:4: more than 500000 keys and values to parse at once; split the file"},
+		{"a value with many keys", oneDescriptor("metadata: {" + strings.Repeat("a,", 250_001) + "}"), "f:4: more than 500000 keys and values to parse at once; split the file"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

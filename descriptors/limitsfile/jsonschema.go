@@ -15,20 +15,20 @@ const JSONSchemaDialect = "https://json-schema.org/draft/2020-12/schema"
 
 // JSONSchema returns the JSON Schema of limits files. It allows all files that Parse reads without a warning.
 func JSONSchema() map[string]any {
-	schema := levelSchema(rootLevel)
+	schema := objectSchema(rootObject)
 	schema["$schema"] = JSONSchemaDialect
 	schema["title"] = "Limits file of rls"
 	schema["required"] = []string{"domain"}
-	descriptor := levelSchema(descriptorLevel)
+	descriptor := objectSchema(descriptorObject)
 	descriptor["required"] = []string{"key"}
 	schema["$defs"] = map[string]any{
 		"descriptor": descriptor,
-		"rate_limit": levelSchema(rateLimitLevel),
-		"replaces":   levelSchema(replacesLevel),
-		"defaults":   levelSchema(defaultsLevel),
-		"not":        levelSchema(notLevel),
-		"list_file":  levelSchema(listLevel),
-		"denial":     levelSchema(denialLevel),
+		"rate_limit": objectSchema(rateLimitObject),
+		"replaces":   objectSchema(replacesObject),
+		"defaults":   objectSchema(defaultsObject),
+		"not":        objectSchema(notObject),
+		"list_file":  objectSchema(listObject),
+		"denial":     objectSchema(denialObject),
 	}
 	return schema
 }
@@ -44,22 +44,22 @@ const (
 // RuntimeJSONSchemas returns the schemas of changes at run time, and the schemas that they refer to with #/$defs/.
 func RuntimeJSONSchemas() map[string]any {
 	schemas := JSONSchema()["$defs"].(map[string]any)
-	override := levelSchema(overrideLevel)
+	override := objectSchema(overrideObject)
 	override["properties"].(map[string]any)["rate_limits"].(map[string]any)["items"] = reference("override_limit")
-	shadowMode := levelSchema(shadowModeLevel)
+	shadowMode := objectSchema(shadowModeObject)
 	shadowMode["properties"].(map[string]any)["shadow_mode"] = map[string]any{"type": "boolean", "description": "Whether all requests pass."}
 	shadowMode["required"] = []string{"shadow_mode"}
 	maps.Copy(schemas, map[string]any{
-		OverrideSchema: override, "override_limit": levelSchema(overrideItemLevel),
-		RuleSchema: levelSchema(ruleLevel), SwitchSchema: levelSchema(switchLevel), ShadowModeSchema: shadowMode,
+		OverrideSchema: override, "override_limit": objectSchema(overrideItemObject),
+		RuleSchema: objectSchema(ruleObject), SwitchSchema: objectSchema(switchObject), ShadowModeSchema: shadowMode,
 	})
 	return schemas
 }
 
-func levelSchema(l level) map[string]any {
+func objectSchema(t objectType) map[string]any {
 	properties := map[string]any{}
 	for i := range schema {
-		if r := &schema[i]; r.levels&l != 0 {
+		if r := &schema[i]; r.objects&t != 0 {
 			property := r.jsonSchema()
 			property["description"] = r.help
 			properties[r.Name] = property
@@ -68,7 +68,7 @@ func levelSchema(l level) map[string]any {
 	return map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
 }
 
-func (r *row) jsonSchema() map[string]any {
+func (r *schemaField) jsonSchema() map[string]any {
 	switch r.Kind {
 	case fields.Text:
 		if r.Name == "unit" {
@@ -104,7 +104,7 @@ func (r *row) jsonSchema() map[string]any {
 	return map[string]any{"type": []string{"object", "null"}}
 }
 
-// itemNames has the definition of the items of each list.
+// itemNames maps the name of a list to the name of the definition of its items in $defs.
 var itemNames = map[string]string{"descriptors": "descriptor", "rate_limits": "rate_limit", "replaces": "replaces"}
 
 func reference(name string) map[string]any { return map[string]any{"$ref": "#/$defs/" + name} }
@@ -135,21 +135,41 @@ This page lists all fields of a limits file. ` + "`make docs`" + ` writes this p
 [limits.md](limits.md) explains how the fields work together. Fields marked + exist only in rls, and
 not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`domain`, `key` and `unit`" + `.
 ` + "With `algorithm: concurrency`, `unit` is an error.\n")
-	for i, place := range levelNames {
-		l := level(1 << i)
-		if l&fileLevels == 0 {
+	listed := map[string]bool{}
+	for i, place := range objectNames {
+		t := objectType(1 << i)
+		if t&fileObjects == 0 {
 			continue
 		}
-		fmt.Fprintf(&b, "\n## Fields of %s\n\n| field | values | meaning |\n|---|---|---|\n", place)
+		var known []string
+		var rows []schemaField
 		for _, r := range schema {
-			if r.levels&l == 0 {
+			if r.objects&t == 0 {
 				continue
 			}
+			if name := "`" + r.Name + "`"; listed[name+r.help] {
+				known = append(known, name)
+			} else {
+				rows = append(rows, r)
+				listed[name+r.help] = true
+			}
+		}
+		fmt.Fprintf(&b, "\n## Fields of %s\n\n", place)
+		if known != nil {
+			fmt.Fprintf(&b, "As above: %s.\n", strings.Join(known, ", "))
+		}
+		if rows != nil && known != nil {
+			b.WriteString("\n")
+		}
+		if rows != nil {
+			b.WriteString("| field | values | meaning |\n|---|---|---|\n")
+		}
+		for _, r := range rows {
 			mark := ""
 			if r.isExtension {
 				mark = " +"
 			}
-			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", r.Name, mark, r.Values(), r.help)
+			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", r.Name, mark, r.ValidValues(), r.help)
 		}
 	}
 	_, err := io.WriteString(w, b.String())

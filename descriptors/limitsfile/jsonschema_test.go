@@ -11,7 +11,7 @@ import (
 func TestEachFieldHasHelpForEditors(t *testing.T) {
 	for _, r := range schema {
 		assert.NotEmpty(t, r.help, r.Name)
-		if r.Kind == fields.List && r.levels&fileLevels != 0 {
+		if r.Kind == fields.List && r.objects&fileObjects != 0 {
 			assert.Contains(t, itemNames, r.Name)
 		}
 	}

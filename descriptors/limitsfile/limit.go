@@ -29,8 +29,8 @@ func (d *document) limit(pos *place, o *object) *Limit {
 	if d.errorCount > errorsBefore || o.hasError() {
 		return nil
 	}
-	if s := l.fieldsFrom(d.domain.defaults); s != 0 {
-		l.defaultFields = s &^ o.fieldSet()
+	if defaults := l.fieldsFrom(d.domain.defaults); defaults != 0 {
+		l.defaultFields = defaults &^ o.fieldSet()
 	}
 	return l
 }
@@ -64,7 +64,8 @@ func (d *document) checkLease(pos *place, o *object, l *limit.Limit) {
 	}
 }
 
-// spec returns the spec of o without the invalid fields, so that limit.New reports only other problems.
+// spec returns the spec of o. It leaves out invalid fields, whose problems are reported, so that limit.New reports only
+// other problems.
 func (d *document) spec(pos *place, o *object) limit.Spec {
 	spec := d.domain.newSpec(o)
 	if o.fieldOr(d.domain.defaults, "algorithm").hasError {
@@ -80,7 +81,7 @@ func (d *document) spec(pos *place, o *object) limit.Spec {
 	}
 	d.checkHolds(pos, o, spec)
 	if spec.Unit == 0 {
-		spec.Unit, spec.Multiplier = limit.Second, 1 // a valid window
+		spec.Unit, spec.Multiplier = limit.Second, 1 // any valid window, because a missing unit is reported already
 	}
 	if !o.field("requests_per_unit").isPresent() {
 		d.warnf(o.node, pos, "requests_per_unit is missing, so no request passes; write requests_per_unit: 0 if that is meant")
@@ -88,7 +89,8 @@ func (d *document) spec(pos *place, o *object) limit.Spec {
 	return spec
 }
 
-// checkHolds reports the fields of o that a limit with holds can't have, and a store that can't keep holds.
+// checkHolds checks a limit with holds. It reports the fields of o that such a limit can't have, and a LimitedStore, which
+// can't keep shared holds.
 func (d *document) checkHolds(pos *place, o *object, spec limit.Spec) {
 	a := spec.Algorithm
 	if !a.HasHolds() {
@@ -132,7 +134,7 @@ func changeSpec(s limit.Spec, o, defaults *object) limit.Spec {
 	followsAlgorithm := s.ChargeDenied == s.Algorithm.DefaultChargeDenied()
 	for _, object := range []*object{defaults, o} {
 		for _, v := range object.allValues() {
-			if set := specFields[v.row.Name]; set != nil {
+			if set := specFields[v.schema.Name]; set != nil {
 				set(&s, v)
 			}
 		}
@@ -148,7 +150,8 @@ func changeSpec(s limit.Spec, o, defaults *object) limit.Spec {
 	return s
 }
 
-// dependentFields are the fields of a limit that have an effect only together with other fields.
+// dependentFields are the fields of a limit that have an effect only with certain values of other fields. For example, burst
+// has an effect only with an algorithm that uses bursts.
 var dependentFields = []struct {
 	name      string
 	hasEffect func(*limit.Spec) bool
@@ -169,9 +172,9 @@ func (d *document) checkUnlimited(pos *place, o *object) {
 		_, isUnit := limit.ParseUnit(v.Text)
 		switch {
 		case v.hasError:
-		case v.row.Name == "unit" && isUnit, v.row.isExtension && v.row.Name != "enabled":
-			d.errorf(v.node, pos, "%s has no meaning beside unlimited: true", v.row.Name)
-		case v.row.Name == "unit" && v.Text != "":
+		case v.schema.Name == "unit" && isUnit, v.schema.isExtension && v.schema.Name != "enabled":
+			d.errorf(v.node, pos, "%s has no meaning beside unlimited: true", v.schema.Name)
+		case v.schema.Name == "unit" && v.Text != "":
 			d.warnf(v.node, pos, "unit %s is unknown, and has no meaning beside unlimited: true", fields.Display(v.node))
 		}
 	}
@@ -179,7 +182,7 @@ func (d *document) checkUnlimited(pos *place, o *object) {
 
 func (d *document) readReplaces(pos *place, o *object, l *Limit) {
 	for _, item := range d.items(o.field("replaces"), pos) {
-		switch name := d.object(replacesLevel, pos, item).field("name"); {
+		switch name := d.object(replacesObject, pos, item).field("name"); {
 		case name.hasError:
 		case name.Text == "":
 			d.errorf(name.node, pos, "an item of replaces needs the name of a limit")

@@ -19,8 +19,7 @@ import (
 
 // File is the content of one limits file.
 type File struct {
-	// Name is the name in problems. It is usually a path.
-	Name string
+	Name string // names the file in problems; usually a path
 	Data []byte
 }
 
@@ -67,7 +66,7 @@ type Domain struct {
 	Name        string
 	Descriptors []*Descriptor // the descriptors in file order
 
-	// File and Line are the first place of the domain in the files.
+	// File and Line are the place of the domain. If several files have the domain, the place is in the first file.
 	File string
 	Line int
 
@@ -77,28 +76,29 @@ type Domain struct {
 	defaults       *object // nil without defaults
 	defaultsFile   string
 	calendarMonths bool // the value of Options.CalendarMonths
-	hasProblems    bool // set by ParseXDS if a resource of the domain has problems
+	hasProblems    bool // a resource of the domain has problems; only ParseXDS sets this field
 }
 
 // ShadowMode is a switch in force that replaces SHADOW_MODE.
 type ShadowMode struct {
-	On bool
+	IsOn bool
 	Notes
 }
 
 // RequestLimit returns the defaults for a limit that is part of a request. isEnabled reports whether such limits are in
 // force. Such a limit has a window, so it does not use a default algorithm with holds.
 func (d *Domain) RequestLimit() (spec limit.Spec, isEnabled bool) {
-	v := d.defaults.field("enabled")
+	enabled := d.defaults.field("enabled")
 	spec = d.newSpec(nil)
 	if spec.Algorithm.HasHolds() {
 		spec.Algorithm, spec.Hold = limit.DefaultAlgorithm, 0
 		spec.ChargeDenied = limit.DefaultAlgorithm.DefaultChargeDenied()
 	}
-	return spec, !v.isPresent() || v.Flag
+	return spec, !enabled.isPresent() || enabled.Flag
 }
 
-// WithCalendar returns s with its default time zone.
+// WithCalendar returns s. If s counts months without a time zone, and Options.CalendarMonths is true, the result has the
+// time zone UTC.
 func (d *Domain) WithCalendar(s limit.Spec) limit.Spec {
 	if d.calendarMonths && s.Unit == limit.Month && s.Timezone == "" && s.CanHaveTimezone() {
 		s.Timezone = "UTC"
@@ -108,7 +108,8 @@ func (d *Domain) WithCalendar(s limit.Spec) limit.Spec {
 
 // Descriptor is a descriptor of a limits file, or a copy of such a descriptor for a single value.
 type Descriptor struct {
-	// Key and Value are those of matching entries, or patterns. With a Condition, Value is the text of Condition.
+	// Key and Value are the key and value of the entries that match, or patterns. With a Condition, Value is the text of
+	// the Condition, such as "cidr(10.0.0.0/8)". An empty Value matches any value.
 	Key, Value string
 
 	// Condition is the test that replaces the value, or nil.
@@ -128,7 +129,7 @@ type Descriptor struct {
 	// Original is the original of a copy that an override made, or nil.
 	Original *Descriptor
 
-	// CounterPatterns is the result of function CounterPatterns after an override; nil without an override.
+	// CounterPatterns is the result of the function CounterPatterns if an override has changed the descriptor, otherwise nil.
 	CounterPatterns []string
 
 	// Overrides has the overrides that changed the descriptor, in the order in which they apply. Switches are last.
@@ -161,11 +162,11 @@ type RuleFields struct {
 
 // AppliedOverride is an override of a descriptor, or a switch of the limits of a descriptor or a domain.
 type AppliedOverride struct {
-	Target string // empty for the switch of all domains
+	Target string // such as "shop|tenant=acme"; empty for the switch of all domains
 	Notes
 	IsSwitch bool // the override is a switch
 
-	// BaseLimits is the Summary of the descriptor without the override; empty for a domain.
+	// BaseLimits is the Summary of the descriptor without the override. It is empty for the switch of a domain.
 	BaseLimits string
 }
 
@@ -228,7 +229,7 @@ func (d *Descriptor) HasSameAnswers(other *Descriptor) bool {
 	return proto.Equal(d.Metadata, other.Metadata) && d.Denial.equal(other.Denial)
 }
 
-// CounterPatterns returns a text for each descriptor of trail, which has the descriptors from the root of a domain to one
+// CounterPatterns returns a text for each descriptor of trail. trail has the descriptors from the root of a domain to one
 // descriptor. The text is the pattern or condition that replaces the value in the names of counters, or "" if the names
 // have the value. CounterPatterns returns nil if no descriptor has share_threshold.
 //
@@ -258,11 +259,12 @@ func Path(domain string, trail []*Descriptor) string {
 	return strings.Join(parts, " > ")
 }
 
-// place is the place of a descriptor in its file. The path is computed last, because the key can follow a problem.
+// place is the place of a descriptor in its file. The path of a problem is computed after the file was read, because a
+// problem can stand before the key of its descriptor.
 type place struct {
 	parent     *place      // nil for the domain
 	domain     string      // the domain in the path; empty for a descriptor
-	number     int         // the number of the descriptor below parent; the first descriptor is 0
+	index      int         // the index of the descriptor in the list below parent
 	descriptor *Descriptor // nil for the domain
 }
 
@@ -280,7 +282,7 @@ func (p *place) path() string {
 		case p.descriptor == nil:
 			labels = append(labels, p.domain)
 		case p.descriptor.Key == "":
-			labels = append(labels, fmt.Sprintf("descriptor %d", p.number+1))
+			labels = append(labels, fmt.Sprintf("descriptor %d", p.index+1))
 		default:
 			labels = append(labels, p.descriptor.Label())
 		}
@@ -347,5 +349,5 @@ func (p *Pattern) Match(text string) bool {
 	return true
 }
 
-// MatchesAll reports whether p matches every text. Such a pattern has only *.
+// MatchesAll reports whether p matches every text, as * and ** do.
 func (p *Pattern) MatchesAll() bool { return !p.Literal && p.minBytes == 0 }

@@ -22,7 +22,7 @@ func TestMetadataBecomesAStruct(t *testing.T) {
 		{"{a: 1, a: 2}", `{"a":2}`},
 	} {
 		t.Run(test.yaml, func(t *testing.T) {
-			r := first(t, one("metadata: "+test.yaml))
+			r := first(t, oneDescriptor("metadata: "+test.yaml))
 			got, err := protojson.Marshal(r.Metadata)
 			require.NoError(t, err)
 			assert.JSONEq(t, test.want, string(got))
@@ -34,8 +34,8 @@ func TestMetadataBecomesAStruct(t *testing.T) {
 		"{a: !!binary '/w=='}": `f:4:19: d > k: metadata: got "/w==", want text in UTF-8`,
 		"{<<: 5}":              "f:4:20: d > k: merge key (<<): got 5, want a mapping or a list of mappings",
 	} {
-		_, errs, _ := load(one("metadata: "+yaml), Options{})
+		_, errs, _ := load(oneDescriptor("metadata: "+yaml), Options{})
 		assert.Equal(t, want, errs)
 	}
-	assert.Nil(t, first(t, one(tenAMinute)).Metadata)
+	assert.Nil(t, first(t, oneDescriptor(tenAMinute)).Metadata)
 }

@@ -16,35 +16,37 @@ type object struct {
 
 // value is one field of an object. A field that is null has no node.
 type value struct {
-	row      *row // the row in the schema; nil if the object lacks the field
+	schema   *schemaField // nil if the object lacks the field
 	node     *yaml.Node
 	hasError bool // a problem of the field is reported, and Value is zero
 
 	fields.Value
 
-	// mappings has all mappings of a field of kind fields.Object. A file can have a field twice, or beside a merge key.
+	// mappings has all mappings of a field of kind fields.Object. An object has a field several times if the file repeats
+	// the field, or if a merge key (<<) adds a mapping with the same field.
 	mappings []*yaml.Node
 }
 
-func (v value) isPresent() bool { return v.row != nil }
+func (v value) isPresent() bool { return v.schema != nil }
 
 // isValid reports whether the object has the field and the field has no problem.
-func (v value) isValid() bool { return v.row != nil && !v.hasError }
+func (v value) isValid() bool { return v.schema != nil && !v.hasError }
 
-// field returns the field with this name. If o lacks the field, the result has only the node of o.
+// field returns the field of o with this name. If o lacks the field, the result has only the node of o, as the place of
+// the problem that the field is missing.
 func (o *object) field(name string) value {
 	if o == nil {
 		return value{}
 	}
 	for i := range o.values {
-		if o.values[i].row.Name == name {
+		if o.values[i].schema.Name == name {
 			return o.values[i]
 		}
 	}
 	return value{node: o.node}
 }
 
-// allValues returns the fields of o. o can be nil.
+// allValues returns all fields of o. o can be nil.
 func (o *object) allValues() []value {
 	if o == nil {
 		return nil
@@ -65,14 +67,14 @@ func (o *object) hasError() bool {
 
 // set sets a field, or removes it if v.node is nil.
 func (o *object) set(v value) {
-	i := slices.IndexFunc(o.values, func(old value) bool { return old.row == v.row })
+	i := slices.IndexFunc(o.values, func(old value) bool { return old.schema == v.schema })
 	switch {
 	case i < 0 && v.node != nil:
 		o.values = append(o.values, v)
 	case i >= 0 && v.node == nil:
 		o.values = slices.Delete(o.values, i, i+1)
 	case i >= 0:
-		if v.row.Kind == fields.Object {
+		if v.schema.Kind == fields.Object {
 			v.mappings = append(o.values[i].mappings, v.mappings...)
 		}
 		o.values[i] = v
@@ -80,53 +82,53 @@ func (o *object) set(v value) {
 }
 
 // object reads the mappings in nodes as one mapping. If a field occurs several times, the last field wins.
-func (d *document) object(l level, pos *place, nodes ...*yaml.Node) *object {
+func (d *document) object(t objectType, pos *place, nodes ...*yaml.Node) *object {
 	o := &object{node: nodes[0]}
 	for _, n := range nodes {
 		n = fields.Resolve(n)
 		if n.Kind != yaml.MappingNode {
-			d.errorf(n, pos, "%s: got %s, want a mapping", l, fields.Display(n))
+			d.errorf(n, pos, "%s: got %s, want a mapping", t, fields.Display(n))
 			continue
 		}
-		d.fill(o, l, pos, n, 0)
+		d.fill(o, t, pos, n, 0)
 	}
 	return o
 }
 
 // fill sets the fields of mapping n in their order. Like in go-yaml v2, a merge key overrides the fields before it.
-func (d *document) fill(o *object, l level, pos *place, n *yaml.Node, depth int) {
+func (d *document) fill(o *object, t objectType, pos *place, n *yaml.Node, depth int) {
 	if depth > maxNesting {
 		d.errorf(n, pos, "merge keys (<<) are nested more than %d deep", maxNesting)
 		return
 	}
 	o.values = slices.Grow(o.values, len(n.Content)/2)
-	seen := make([]*row, 0, 8)
+	readFields := make([]*schemaField, 0, 8)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if !d.countNode(n) {
 			return
 		}
 		key, node := fields.Resolve(n.Content[i]), fields.Resolve(n.Content[i+1])
 		if key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" {
-			if len(seen) > 0 {
+			if len(readFields) > 0 {
 				d.warnf(key, pos, "<< overrides the fields before it, as in envoyproxy/ratelimit; put it first")
 			}
 			for _, m := range d.mergeSources(pos, node) {
-				d.fill(o, l, pos, m, depth+1)
+				d.fill(o, t, pos, m, depth+1)
 			}
 			continue
 		}
-		r := d.row(l, pos, n.Content[i], key)
-		if r == nil {
+		f := d.schemaField(t, pos, n.Content[i], key)
+		if f == nil {
 			continue
 		}
-		v := d.value(r, pos, node)
+		v := d.value(f, pos, node)
 		switch {
-		case !slices.Contains(seen, r):
-			seen = append(seen, r)
-		case r.Kind == fields.Object && v.node != nil: // set merges them
-			d.warnf(n.Content[i], pos, "%s is given twice; of equal fields the last one counts", r.Name)
+		case !slices.Contains(readFields, f):
+			readFields = append(readFields, f)
+		case f.Kind == fields.Object && v.node != nil: // set merges the mappings
+			d.warnf(n.Content[i], pos, "%s is given twice; of equal fields the last one counts", f.Name)
 		default:
-			d.warnf(n.Content[i], pos, "%s is given twice; the last one counts", r.Name)
+			d.warnf(n.Content[i], pos, "%s is given twice; the last one counts", f.Name)
 		}
 		o.set(v)
 	}
@@ -152,63 +154,65 @@ func (d *document) mergeSources(pos *place, n *yaml.Node) []*yaml.Node {
 	return mappings
 }
 
-// row returns the row of a key at level l. A key without meaning there is a problem. keyNode can be an alias.
-func (d *document) row(l level, pos *place, keyNode, key *yaml.Node) *row {
+// schemaField returns the field of the schema with the name key. If objects of type t can't have the field, it reports a
+// problem and returns nil. keyNode is the place of the key in the file, perhaps an alias.
+func (d *document) schemaField(t objectType, pos *place, keyNode, key *yaml.Node) *schemaField {
 	if key.Kind != yaml.ScalarNode {
 		d.errorf(keyNode, pos, "key: got %s, want a word", fields.Display(key))
 		return nil
 	}
-	r := findRow(key.Value)
-	if l == ruleLevel {
+	f := findField(key.Value)
+	if t == ruleObject {
 		if reason := remedyForFieldOutsideRule(key.Value); reason != "" {
 			d.errorf(keyNode, pos, "%s %s", key.Value, reason)
 			return nil
 		}
 	}
 	switch {
-	case r == nil || r.levels&l.sameFormat() == 0:
-		advice := "want " + fields.JoinOr(fieldsAt(l))
-		if suggestion := fields.Nearest(key.Value, fieldsAt(l)); suggestion != "" {
+	case f == nil || f.objects&t.sameFormat() == 0:
+		advice := "want " + fields.JoinOr(fieldsOf(t))
+		if suggestion := fields.Nearest(key.Value, fieldsOf(t)); suggestion != "" {
 			advice = "did you mean " + suggestion + "?"
-		} else if suggestion := fields.Nearest(key.Value, fieldsAt(l.sameFormat())); suggestion != "" {
-			advice = "did you mean " + suggestion + ", which belongs in " + (findRow(suggestion).levels & l.sameFormat()).String() + "?"
+		} else if suggestion := fields.Nearest(key.Value, fieldsOf(t.sameFormat())); suggestion != "" {
+			advice = "did you mean " + suggestion + ", which belongs in " + (findField(suggestion).objects & t.sameFormat()).String() + "?"
 		}
 		d.errorf(keyNode, pos, "unknown key %s; %s", fields.Display(key), advice)
-	case r.levels&l != 0:
-		return r
-	case r.isExtension:
-		d.errorf(keyNode, pos, "%s has no meaning in %s; it belongs in %s", r.Name, l, r.levels&l.sameFormat())
+	case f.objects&t != 0:
+		return f
+	case f.isExtension:
+		d.errorf(keyNode, pos, "%s has no meaning in %s; it belongs in %s", f.Name, t, f.objects&t.sameFormat())
 	default:
-		d.warnf(keyNode, pos, "%s has no meaning in %s and is ignored; it belongs in %s", r.Name, l, r.levels&l.sameFormat())
+		d.warnf(keyNode, pos, "%s has no meaning in %s and is ignored; it belongs in %s", f.Name, t, f.objects&t.sameFormat())
 	}
 	return nil
 }
 
-// value checks n against r. For a null, it returns a value without a node.
-func (d *document) value(r *row, pos *place, n *yaml.Node) value {
+// value reads n, the value of the field f. For a null, it returns a value without a node.
+func (d *document) value(f *schemaField, pos *place, n *yaml.Node) value {
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
-		return value{row: r}
+		return value{schema: f}
 	}
-	v := value{row: r, node: n}
+	v := value{schema: f, node: n}
 	var reason string
-	if v.Value, reason = r.Read(n); reason != "" {
-		d.errorf(n, pos, "%s: %s", r.Name, reason)
+	if v.Value, reason = f.Read(n); reason != "" {
+		d.errorf(n, pos, "%s: %s", f.Name, reason)
 		v.hasError = true
-	} else if r.Kind == fields.Object || r.Kind == fields.Free {
+	} else if f.Kind == fields.Object || f.Kind == fields.AnyMapping {
 		v.mappings = []*yaml.Node{n}
 	}
 	return v
 }
 
-// items returns the mappings of a list.
+// items returns the items of the list v. Each item must be a mapping.
 func (d *document) items(v value, pos *place) []*yaml.Node {
 	if !v.isValid() {
 		return nil
 	}
-	return d.mappings(v.row, v.node.Content, pos)
+	return d.mappings(v.schema, v.node.Content, pos)
 }
 
-func (d *document) mappings(r *row, items []*yaml.Node, pos *place) []*yaml.Node {
+// mappings returns the items of the field list that are mappings. It reports a problem for each other item.
+func (d *document) mappings(list *schemaField, items []*yaml.Node, pos *place) []*yaml.Node {
 	var mappings []*yaml.Node
 	for _, n := range items {
 		if !d.countNode(n) {
@@ -217,7 +221,7 @@ func (d *document) mappings(r *row, items []*yaml.Node, pos *place) []*yaml.Node
 		if m := fields.Resolve(n); m.Kind == yaml.MappingNode {
 			mappings = append(mappings, m)
 		} else {
-			d.errorf(n, pos, "item of %s: got %s, want a mapping", r.Name, fields.Display(m))
+			d.errorf(n, pos, "item of %s: got %s, want a mapping", list.Name, fields.Display(m))
 		}
 	}
 	return mappings

@@ -25,7 +25,7 @@ const (
 	DefaultMaxNodes = 2_000_000
 
 	// maxRules bounds the descriptors and limits of one file. maxMetadata bounds the values in the metadata of a file.
-	// Both count the content behind an alias at each use. A descriptor or limit takes about ruleBytes.
+	// Both count the content behind an alias at each use. A descriptor or limit takes about ruleBytes of memory.
 	maxRules    = 320_000
 	ruleBytes   = 400
 	maxMetadata = 400_000
@@ -36,8 +36,8 @@ const (
 	// maxNesting is the maximum depth of nested metadata, and of merge keys.
 	maxNesting = 100
 
-	// pieceNodes is the number of nodes in a piece of a file, about 50 rules. A call can wait for about a millisecond
-	// while a piece is parsed.
+	// pieceNodes is the number of nodes in a piece of a file: about 50 rules. It is small, because calls wait while a piece
+	// is parsed, which takes about a millisecond.
 	pieceNodes = 500
 
 	// maxLimits bounds the limits of one descriptor.
@@ -49,7 +49,7 @@ const (
 
 type parseState struct {
 	options     Options
-	lists       map[[3]string]*fileList // the key has the field, the name in the limits file, and the path
+	lists       map[[3]string]*fileList // the key has the field, the name in the limits file, and the path of the list
 	expressions expressionCache
 	patterns    *condition.Patterns
 }
@@ -77,19 +77,21 @@ type document struct {
 
 	limits map[limit.Spec]*limit.Limit // the limits that were read; limits with the same spec share a Limit
 
-	errs, warns []pendingProblem
-	errorCount  int // the number of all errors, with the errors beyond maxProblems
+	errs, warns []pendingProblem // errors reject the file; warnings do not
+	errorCount  int              // the number of all errors, even of the errors that errs has no room for
 }
 
 func newDocument(file string, s *parseState) *document {
 	return &document{parseState: s, file: file, limits: map[limit.Spec]*limit.Limit{}}
 }
 
+// pendingProblem is a problem without its path, which is computed after the file was read.
 type pendingProblem struct {
 	fields.Problem
 	pos *place
 }
 
+// errorf reports an error at the place of n. pos is the place of the descriptor, or nil for a problem of the whole file.
 func (d *document) errorf(n *yaml.Node, pos *place, format string, args ...any) {
 	d.errorCount++
 	d.errs = d.addProblem(d.errs, n, pos, fmt.Sprintf(format, args...))
@@ -100,7 +102,7 @@ func (d *document) warnf(n *yaml.Node, pos *place, format string, args ...any) {
 }
 
 func (d *document) addProblem(list []pendingProblem, n *yaml.Node, pos *place, reason string) []pendingProblem {
-	if len(list) > maxProblems || d.nodes > d.options.MaxNodes { // after maxNodes, unread fields would be reported as missing
+	if len(list) > maxProblems || d.nodes > d.options.MaxNodes { // beyond MaxNodes, fields that were not read would seem to be missing
 		return list
 	}
 	p := pendingProblem{fields.Problem{File: d.file, Reason: reason}, pos}
@@ -144,7 +146,8 @@ func (d *document) mustStop() bool {
 	return d.nodes > d.options.MaxNodes || len(d.errs) > maxProblems
 }
 
-// countLimit counts limit n. A limit keeps its path in memory, so a long path counts as several limits.
+// countLimit counts the limit n. A limit keeps its path in memory, so a limit with a long path counts as several limits. It
+// returns false if the caller must stop reading.
 func (d *document) countLimit(n *yaml.Node, pos *place) bool {
 	return d.countRules(n, 1+pos.pathBytes()/ruleBytes)
 }
@@ -154,10 +157,11 @@ func (d *document) countRules(n *yaml.Node, count int) bool {
 	return d.checkCount(n, d.rules, maxRules, "descriptors and limits")
 }
 
-// checkCount reports a problem if count exceeds maximum. It returns false if the caller must stop reading.
-func (d *document) checkCount(n *yaml.Node, count, maximum int, things string) bool {
+// checkCount reports a problem if count exceeds maximum. itemsName says what was counted, such as "descriptors and limits".
+// checkCount returns false if the caller must stop reading.
+func (d *document) checkCount(n *yaml.Node, count, maximum int, itemsName string) bool {
 	if count > maximum && !d.mustStop() {
-		d.errorf(n, nil, "file has more than %d %s (aliases count at each use); split the file", maximum, things)
+		d.errorf(n, nil, "file has more than %d %s (aliases count at each use); split the file", maximum, itemsName)
 		d.stop()
 	}
 	return !d.mustStop()
@@ -166,7 +170,7 @@ func (d *document) checkCount(n *yaml.Node, count, maximum int, things string) b
 // stop stops reading after a problem that would cause many more problems.
 func (d *document) stop() { d.nodes = d.options.MaxNodes + 1 }
 
-// parse returns the root of the first YAML document of f, or nil after reporting a mistake.
+// parse returns the root of the first YAML document of f. If parse reports a problem, it returns nil.
 func (d *document) parse(f File) *yaml.Node {
 	if len(f.Data) > d.options.MaxFileBytes {
 		d.errorf(nil, nil, "file is %d bytes; maximum is %d", len(f.Data), d.options.MaxFileBytes)
@@ -175,7 +179,7 @@ func (d *document) parse(f File) *yaml.Node {
 	if !d.checkBytes(f.Data) {
 		return nil
 	}
-	bounds := boundedyaml.Bounds{MaxRepeated: d.options.MaxNodes / 2, PieceNodes: pieceNodes, Parsers: 1}
+	bounds := boundedyaml.Bounds{MaxRepeatedNodes: d.options.MaxNodes / 2, PieceNodes: pieceNodes, Parsers: 1}
 	if d.options.Pause == nil {
 		bounds.Parsers = runtime.GOMAXPROCS(0)
 	}
@@ -184,8 +188,8 @@ func (d *document) parse(f File) *yaml.Node {
 		d.yamlError(err)
 		return nil
 	}
-	if content.Second != nil {
-		d.warnf(content.Second, nil, "rls reads only the first YAML document of a file; the other documents have no effect")
+	if content.SecondRoot != nil {
+		d.warnf(content.SecondRoot, nil, "rls reads only the first YAML document of a file; the other documents have no effect")
 	}
 	if content.InPieces() {
 		d.pieces = content.Items
@@ -201,7 +205,8 @@ func (d *document) yamlError(err error) {
 	d.errorf(nil, nil, "%v: domain is missing", err)
 }
 
-// checkBytes reports the first byte that YAML doesn't allow, and returns false. The YAML library checks UTF-16.
+// checkBytes returns false, and reports a problem, if data has a byte that YAML doesn't allow. It accepts all data in UTF-16,
+// because the YAML library checks UTF-16.
 func (d *document) checkBytes(data []byte) bool {
 	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
 		return true

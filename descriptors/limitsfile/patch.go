@@ -23,20 +23,20 @@ const MaxPatchBytes = 64 << 10
 type Patch struct {
 	Notes
 
-	name  string // the name in problems
-	root  *object
+	name  string    // names the override in problems, such as "override shop|tenant"
+	root  *object   // the whole JSON object
 	items []*object // the items of rate_limits; nil without rate_limits
 }
 
 // ParsePatch reads a patch from a JSON object (docs/overrides.md), or from a whole number, the new requests_per_unit.
-// Problems have target in their names. The error is Problems.
+// The error is Problems, which name target.
 func ParsePatch(target string, value []byte) (*Patch, error) {
 	p := &Patch{name: nameInProblems("override", target)}
 	if number := bytes.TrimSpace(value); isCount(number) {
 		value = fmt.Appendf(nil, `{"requests_per_unit": %s}`, cmp.Or(string(bytes.TrimLeft(number, "0")), "0"))
 	}
 	var err error
-	p.Notes, err = parseChange(p.name, overrideLevel, value, `{"requests_per_unit": 100, "expires_at": "2030-01-31T12:00:00Z"}`, p.read)
+	p.Notes, err = parseChange(p.name, overrideObject, value, `{"requests_per_unit": 100, "expires_at": "2030-01-31T12:00:00Z"}`, p.read)
 	return p, err
 }
 
@@ -45,7 +45,8 @@ func TargetProblem(kind, target, path, reason string) fields.Problem {
 	return fields.Problem{File: nameInProblems(kind, target), Path: path, Reason: reason}
 }
 
-// problemsAt returns the errors and the warnings with this path, because in a change at run time, a warning is an error.
+// problemsAt returns the errors and the warnings of d as problems of the descriptor at path. Both reject a change at run
+// time.
 func (d *document) problemsAt(path string) fields.Problems {
 	list := sortedProblems(append(d.errs, d.warns...))
 	for i := range list {
@@ -54,7 +55,7 @@ func (d *document) problemsAt(path string) fields.Problems {
 	return list
 }
 
-// readJSON reads a JSON object. If it reports a problem, it returns nil. example is a valid object for problems.
+// readJSON reads a JSON object. If it reports a problem, it returns nil. example is a valid object that problems show.
 func (d *document) readJSON(text []byte, example string) *yaml.Node {
 	if len(text) > MaxPatchBytes {
 		d.errorf(nil, nil, "value is %d bytes; maximum is %d", len(text), MaxPatchBytes)
@@ -85,13 +86,13 @@ func (p *Patch) read(d *document, o *object) {
 	if list.isValid() {
 		p.items = []*object{}
 		for _, item := range d.limitItems(nil, list) {
-			p.items = append(p.items, d.object(overrideItemLevel, nil, item))
+			p.items = append(p.items, d.object(overrideItemObject, nil, item))
 		}
-		if others := p.root.onlyAllowedAt(overrideItemLevel); len(others.values) > 0 {
-			d.errorf(others.values[0].node, nil, "%s is beside rate_limits; put it into the items of rate_limits", others.values[0].row.Name)
+		if others := p.root.onlyFieldsOf(overrideItemObject); len(others.values) > 0 {
+			d.errorf(others.values[0].node, nil, "%s is beside rate_limits; put it into the items of rate_limits", others.values[0].schema.Name)
 		}
-	} else if len(d.errs)+len(d.warns) == 0 && !slices.ContainsFunc(p.root.values, func(v value) bool { return v.row.levels != levelsWithNotes }) {
-		changes := slices.DeleteFunc(fieldsAt(overrideLevel), func(name string) bool { return findRow(name).levels == levelsWithNotes })
+	} else if len(d.errs)+len(d.warns) == 0 && !slices.ContainsFunc(p.root.values, func(v value) bool { return v.schema.objects != objectsWithNotes }) {
+		changes := slices.DeleteFunc(fieldsOf(overrideObject), func(name string) bool { return findField(name).objects == objectsWithNotes })
 		d.errorf(o.node, nil, "override changes nothing; want %s", fields.JoinOr(changes))
 	}
 	for _, o := range append(slices.Clip(p.items), p.root) {
@@ -106,9 +107,9 @@ func (p *Patch) read(d *document, o *object) {
 	}
 }
 
-// onlyAllowedAt returns o with only the fields that level l allows.
-func (o *object) onlyAllowedAt(l level) *object {
-	values := slices.DeleteFunc(slices.Clone(o.values), func(v value) bool { return v.row.levels&l == 0 })
+// onlyFieldsOf returns o with only the fields that objects of type t can have.
+func (o *object) onlyFieldsOf(t objectType) *object {
+	values := slices.DeleteFunc(slices.Clone(o.values), func(v value) bool { return v.schema.objects&t == 0 })
 	return &object{o.node, values}
 }
 
@@ -134,11 +135,11 @@ func (p *Patch) Apply(domain *Domain, path string, old *Descriptor) (*Descriptor
 func (p *Patch) limits(d *document, old []*Limit) []*Limit {
 	items := p.items
 	if items == nil {
-		o := p.root.onlyAllowedAt(overrideItemLevel)
+		o := p.root.onlyFieldsOf(overrideItemObject)
 		if len(old) > 1 {
-			if i := slices.IndexFunc(o.values, func(v value) bool { return !slices.Contains(fieldsOfSeveralLimits, v.row.Name) }); i >= 0 {
+			if i := slices.IndexFunc(o.values, func(v value) bool { return !slices.Contains(fieldsOfSeveralLimits, v.schema.Name) }); i >= 0 {
 				v := o.values[i]
-				d.errorf(v.node, nil, "the descriptor has %d limits; put %s into rate_limits, a list with an item for each limit ({} keeps a limit as it is)", len(old), v.row.Name)
+				d.errorf(v.node, nil, "the descriptor has %d limits; put %s into rate_limits, a list with an item for each limit ({} keeps a limit as it is)", len(old), v.schema.Name)
 				return nil
 			}
 		}
@@ -173,7 +174,7 @@ var fieldsOfSeveralLimits = []string{"factor", "enabled", "charge_denied", "scop
 func (d *document) patchLimit(o *object, old *Limit) *Limit {
 	factor, unlimited := o.field("factor"), o.field("unlimited")
 	hasNumber := o.field("requests_per_unit").isPresent() || factor.isPresent() || unlimited.isPresent() && !unlimited.Flag
-	var spec *limit.Spec // the numbers that the changes start from
+	var spec *limit.Spec // the old spec; nil if the descriptor has never had a limit with a number
 	switch {
 	case old == nil:
 	case old.Unlimited:

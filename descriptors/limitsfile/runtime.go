@@ -13,9 +13,9 @@ import (
 type RuntimeRule struct {
 	Notes
 
-	name        string // the name in problems
-	root        *object
-	expressions expressionCache // keeps the expressions for the next call of Descriptor
+	name        string          // names the rule in problems, such as "rule shop|tenant"
+	root        *object         // the whole JSON object
+	expressions expressionCache // keeps compiled expressions for later calls of Descriptor
 }
 
 const ruleExample = `{"rate_limit": {"unit": "minute", "requests_per_unit": 100}}`
@@ -24,7 +24,7 @@ const ruleExample = `{"rate_limit": {"unit": "minute", "requests_per_unit": 100}
 func ParseRule(target string, value []byte) (*RuntimeRule, error) {
 	r := &RuntimeRule{name: nameInProblems("rule", target), expressions: expressionCache{}}
 	var err error
-	r.Notes, err = parseChange(r.name, ruleLevel, value, ruleExample, func(_ *document, o *object) { r.root = o })
+	r.Notes, err = parseChange(r.name, ruleObject, value, ruleExample, func(_ *document, o *object) { r.root = o })
 	return r, err
 }
 
@@ -43,13 +43,13 @@ func remedyForFieldOutsideRule(name string) string {
 
 // IsLimitField reports whether a field belongs in rate_limit and not in the descriptor.
 func IsLimitField(name string) bool {
-	r := findRow(name)
-	return r != nil && r.levels&rateLimitLevel != 0 && r.levels&descriptorLevel == 0
+	f := findField(name)
+	return f != nil && f.objects&rateLimitObject != 0 && f.objects&descriptorObject == 0
 }
 
-// Descriptor returns the descriptor of the rule, with the keys and the value of its target. It checks the descriptor as in
-// a limits file, and applies the defaults of the domain. patterns has the regular expressions of the domain, and Descriptor
-// adds the regular expressions of the rule. Calls must not overlap.
+// Descriptor returns the descriptor of the rule. keys are the keys of the target of the rule, and value is the last value
+// of the target. Descriptor checks the descriptor as in a limits file, and applies the defaults of the domain. patterns has
+// the regular expressions of the domain, and Descriptor adds the regular expressions of the rule. Calls must not overlap.
 func (r *RuntimeRule) Descriptor(domain *Domain, path string, keys []string, value string, patterns *condition.Patterns) (*Descriptor, fields.Problems) {
 	d := newDocument(r.name, newParseState(Options{}))
 	d.domain, d.expressions, d.patterns = domain, r.expressions, patterns
@@ -121,15 +121,15 @@ type Notes struct {
 	// Expires is the time at which the change expires. The zero Time means never.
 	Expires time.Time `json:"expires_at"`
 
-	// Author made the change at the time SetAt. Both are zero if they are unknown.
+	// Author made the change at the time SetAt. An unknown author is empty, and an unknown time is zero.
 	Author string    `json:"set_by"`
 	SetAt  time.Time `json:"set_at"`
 
 	Reason string `json:"reason"`
 }
 
-// Ended reports whether the change has expired at now.
-func (n Notes) Ended(now time.Time) bool { return !n.Expires.IsZero() && !now.Before(n.Expires) }
+// HasExpired reports whether the change has expired at now.
+func (n Notes) HasExpired(now time.Time) bool { return !n.Expires.IsZero() && !now.Before(n.Expires) }
 
 // String returns the notes in words: ` by alice until 2030-01-31T12:00:00Z, reason "spike"`.
 func (n Notes) String() string {
@@ -166,17 +166,17 @@ func (d *document) time(v value) time.Time {
 	}
 	t, err := time.Parse(time.RFC3339, v.Text)
 	if err != nil {
-		d.errorf(v.node, nil, "%s: got %s, want a time such as 2030-01-31T12:00:00Z", v.row.Name, fields.Display(v.node))
+		d.errorf(v.node, nil, "%s: got %s, want a time such as 2030-01-31T12:00:00Z", v.schema.Name, fields.Display(v.node))
 	}
 	return t
 }
 
-// parseChange reads the value of a change at run time: a JSON object with notes and other fields of level l. check checks
-// the other fields. example is a valid value for problems.
-func parseChange(file string, l level, value []byte, example string, check func(d *document, o *object)) (n Notes, err error) {
-	d := newDocument(file, newParseState(Options{}))
+// parseChange reads the value of a change at run time: a JSON object of type t, with notes and other fields. check checks
+// the other fields. name names the change in problems. example is a valid value that problems show.
+func parseChange(name string, t objectType, value []byte, example string, check func(d *document, o *object)) (n Notes, err error) {
+	d := newDocument(name, newParseState(Options{}))
 	if root := d.readJSON(value, example); root != nil {
-		o := d.object(l, nil, root)
+		o := d.object(t, nil, root)
 		n = d.notes(o)
 		check(d, o)
 	}
@@ -188,12 +188,12 @@ func parseChange(file string, l level, value []byte, example string, check func(
 
 // ParseSwitch reads the notes of a switch from a JSON object. The error is Problems.
 func ParseSwitch(name string, value []byte) (Notes, error) {
-	return parseChange(name, switchLevel, value, `{"reason": "incident", "expires_at": "2030-01-31T12:00:00Z"}`, func(*document, *object) {})
+	return parseChange(name, switchObject, value, `{"reason": "incident", "expires_at": "2030-01-31T12:00:00Z"}`, func(*document, *object) {})
 }
 
 // ParseShadowMode reads the switch of SHADOW_MODE: a JSON object with notes and shadow_mode.
 func ParseShadowMode(name string, value []byte) (isOn bool, n Notes, err error) {
-	n, err = parseChange(name, shadowModeLevel, value, `{"shadow_mode": true}`, func(d *document, o *object) {
+	n, err = parseChange(name, shadowModeObject, value, `{"shadow_mode": true}`, func(d *document, o *object) {
 		mode := o.field("shadow_mode")
 		if !mode.isPresent() {
 			d.errorf(o.node, nil, "shadow_mode is missing; want true or false")

@@ -8,65 +8,67 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// level is a place of a field in a limits file or an override, or a set of places.
-type level uint16
+// objectType is a type of object in a limits file or in a change at run time, or a set of such types. Each type allows
+// other fields.
+type objectType uint16
 
 const (
-	rootLevel level = 1 << iota
-	descriptorLevel
-	rateLimitLevel
-	replacesLevel
-	defaultsLevel
-	overrideLevel     // the root of an override
-	overrideItemLevel // an item of rate_limits in an override
-	notLevel          // the condition in a not
-	listLevel         // the file with the list of a condition
-	switchLevel       // the root of a switch
-	denialLevel
-	ruleLevel       // the root of a rule that is created at run time
-	shadowModeLevel // the root of the switch that replaces SHADOW_MODE
+	rootObject objectType = 1 << iota
+	descriptorObject
+	rateLimitObject
+	replacesObject
+	defaultsObject
+	overrideObject     // the root of an override
+	overrideItemObject // an item of rate_limits in an override
+	notObject          // the condition in a not
+	listObject         // the file with the list of a condition
+	switchObject       // the root of a switch
+	denialObject
+	ruleObject       // the root of a rule that is created at run time
+	shadowModeObject // the root of the switch that replaces SHADOW_MODE
 
-	overrideLevels  = overrideLevel | overrideItemLevel | switchLevel | shadowModeLevel
-	levelsWithNotes = overrideLevel | switchLevel | shadowModeLevel | ruleLevel
-	fileLevels      = ^overrideLevels &^ ruleLevel
-	ruleLevels      = descriptorLevel | ruleLevel
+	overrideObjects  = overrideObject | overrideItemObject | switchObject | shadowModeObject
+	objectsWithNotes = overrideObject | switchObject | shadowModeObject | ruleObject
+	fileObjects      = ^overrideObjects &^ ruleObject
+	ruleObjects      = descriptorObject | ruleObject
 
-	limitLevels = rateLimitLevel | overrideLevel | overrideItemLevel
+	limitObjects = rateLimitObject | overrideObject | overrideItemObject
 
-	defaultLevels = limitLevels | defaultsLevel
+	defaultObjects = limitObjects | defaultsObject
 )
 
-// sameFormat returns all levels of the format that has l: overrides, rules that are created at run time, or files.
-func (l level) sameFormat() level {
+// sameFormat returns all object types of the format that has t. The formats are overrides with switches, rules that are
+// created at run time, and files.
+func (t objectType) sameFormat() objectType {
 	switch {
-	case l&overrideLevels != 0:
-		return overrideLevels
-	case l == ruleLevel:
-		return fileLevels&^descriptorLevel | ruleLevel
+	case t&overrideObjects != 0:
+		return overrideObjects
+	case t == ruleObject:
+		return fileObjects&^descriptorObject | ruleObject
 	}
-	return fileLevels
+	return fileObjects
 }
 
-var levelNames = []string{
+var objectNames = []string{
 	"the root of the file", "the descriptor", "rate_limit", "an item of replaces", "defaults",
 	"the override", "an item of rate_limits", "not", "a list in a file", "the switch", "denial", "the rule", "the switch",
 }
 
-// String returns the levels in words.
-func (l level) String() string {
+// String returns the object types in words: "rate_limit or defaults".
+func (t objectType) String() string {
 	var names []string
-	for i, name := range levelNames {
-		if l&(1<<i) != 0 {
+	for i, name := range objectNames {
+		if t&(1<<i) != 0 {
 			names = append(names, name)
 		}
 	}
 	return strings.Join(names, " or ")
 }
 
-// row describes one field. A field with the value null counts as absent.
-type row struct {
+// schemaField describes a field that objects can have. A field with the value null counts as absent.
+type schemaField struct {
 	fields.Field
-	levels      level
+	objects     objectType
 	isExtension bool   // envoyproxy/ratelimit lacks the field
 	help        string // the help that editors and docs show
 }
@@ -90,8 +92,8 @@ func choice(name string, choices ...string) fields.Field {
 	return fields.Field{Name: name, Kind: fields.Choice, Choices: choices}
 }
 
-func rowOf(f fields.Field, levels level, isExtension bool, help string) row {
-	return row{f, levels, isExtension, help}
+func newField(f fields.Field, objects objectType, isExtension bool, help string) schemaField {
+	return schemaField{f, objects, isExtension, help}
 }
 
 var unit = fields.Field{Name: "unit", Kind: fields.Text, Want: fields.JoinOr(limit.UnitNames())}
@@ -102,82 +104,82 @@ var hold = fields.Field{
 }
 
 // schema has all fields. The defaults of a domain can't have unit_multiplier, because people must see it beside the unit.
-var schema = [...]row{
-	rowOf(text("domain"), rootLevel, incumbentField, "Domain of the rate-limit requests, as in Envoy's filter."),
-	rowOf(fieldOf("defaults", fields.Object), rootLevel, extensionField,
+var schema = [...]schemaField{
+	newField(text("domain"), rootObject, incumbentField, "Domain of the rate-limit requests, as in Envoy's filter."),
+	newField(fieldOf("defaults", fields.Object), rootObject, extensionField,
 		"Fields of all limits of the domain that do not set them."),
-	rowOf(fieldOf("descriptors", fields.List), rootLevel|descriptorLevel, incumbentField,
+	newField(fieldOf("descriptors", fields.List), rootObject|descriptorObject, incumbentField,
 		"Rules. A nested list has the rules for the next entry of a descriptor."),
 
-	rowOf(text("key"), descriptorLevel, incumbentField, "Key of the entry. A * matches any text."),
-	rowOf(text("value"), descriptorLevel, incumbentField,
+	newField(text("key"), descriptorObject, incumbentField, "Key of the entry. A * matches any text."),
+	newField(text("value"), descriptorObject, incumbentField,
 		"Value of the entry. Without this field, each value has its own counter. A * matches any text."),
-	rowOf(fieldOf("cidr", fields.Entries), ruleLevels|notLevel, extensionField,
+	newField(fieldOf("cidr", fields.Entries), ruleObjects|notObject, extensionField,
 		"Condition: the value is an IP address in one of these networks."),
-	rowOf(fieldOf("in", fields.Entries), ruleLevels|notLevel, extensionField, "Condition: the value is in this list."),
-	rowOf(text("prefix"), ruleLevels|notLevel, extensionField, "Condition: the value starts with this text."),
-	rowOf(text("regex"), ruleLevels|notLevel, extensionField,
+	newField(fieldOf("in", fields.Entries), ruleObjects|notObject, extensionField, "Condition: the value is in this list."),
+	newField(text("prefix"), ruleObjects|notObject, extensionField, "Condition: the value starts with this text."),
+	newField(text("regex"), ruleObjects|notObject, extensionField,
 		"Condition: this regular expression (RE2) matches the whole value."),
-	rowOf(text("cel"), ruleLevels|notLevel, extensionField,
+	newField(text("cel"), ruleObjects|notObject, extensionField,
 		"Condition: this expression in CEL is true. It can use value and entries."),
-	rowOf(fieldOf("not", fields.Object), ruleLevels, extensionField, "Condition: the value does not meet the nested condition."),
-	rowOf(text("file"), listLevel, extensionField,
+	newField(fieldOf("not", fields.Object), ruleObjects, extensionField, "Condition: the value does not meet the nested condition."),
+	newField(text("file"), listObject, extensionField,
 		"File with one entry a line. A relative path starts at the directory of the limits file."),
-	rowOf(fieldOf("rate_limit", fields.Object), ruleLevels, incumbentField, "Limit of the rule."),
-	rowOf(fieldOf("rate_limits", fields.List), ruleLevels|overrideLevel, extensionField,
+	newField(fieldOf("rate_limit", fields.Object), ruleObjects, incumbentField, "Limit of the rule."),
+	newField(fieldOf("rate_limits", fields.List), ruleObjects|overrideObject, extensionField,
 		"Limits of the rule. All of them must admit a request."),
-	rowOf(flag("shadow_mode"), ruleLevels|overrideLevel|shadowModeLevel, incumbentField,
+	newField(flag("shadow_mode"), ruleObjects|overrideObject|shadowModeObject, incumbentField,
 		"Count and report denials, but let the requests pass."),
-	rowOf(flag("quota_mode"), ruleLevels, incumbentField,
+	newField(flag("quota_mode"), ruleObjects, incumbentField,
 		"Deny a request only if all its descriptors in quota mode are over their limits."),
-	rowOf(flag("detailed_metric"), ruleLevels, incumbentField, "Metrics of the rule have all entries of the descriptor."),
-	rowOf(flag("value_to_metric"), ruleLevels, incumbentField, "Metrics of the rule have the value of this entry."),
-	rowOf(flag("share_threshold"), ruleLevels, incumbentField, "All values that match the * share one counter."),
-	rowOf(fieldOf("metadata", fields.Free), ruleLevels, incumbentField,
+	newField(flag("detailed_metric"), ruleObjects, incumbentField, "Metrics of the rule have all entries of the descriptor."),
+	newField(flag("value_to_metric"), ruleObjects, incumbentField, "Metrics of the rule have the value of this entry."),
+	newField(flag("share_threshold"), ruleObjects, incumbentField, "All values that match the * share one counter."),
+	newField(fieldOf("metadata", fields.AnyMapping), ruleObjects, incumbentField,
 		"Metadata that the answer has when the rule lets a request pass."),
-	rowOf(flag("refunds"), ruleLevels, extensionField, "false rejects requests that refund hits of a limit that counts."),
-	rowOf(ratio("enforce", 100), ruleLevels|overrideLevel, extensionField,
+	newField(flag("refunds"), ruleObjects, extensionField, "false rejects requests that refund hits of a limit that counts."),
+	newField(ratio("enforce", 100), ruleObjects|overrideObject, extensionField,
 		"Percentage of the keys whose denials count. The rule is in shadow mode for all other keys."),
-	rowOf(count("max_hits", 1), ruleLevels, extensionField,
+	newField(count("max_hits", 1), ruleObjects, extensionField,
 		"Largest number of hits of one call. A call with more hits is denied and charges nothing."),
 
-	rowOf(fieldOf("denial", fields.Object), ruleLevels, extensionField,
+	newField(fieldOf("denial", fields.Object), ruleObjects, extensionField,
 		"Body and headers of the response to a request that the rule denies."),
-	rowOf(text("message"), denialLevel, extensionField, "Plain text of the body."),
-	rowOf(text("body"), denialLevel, extensionField, "Body as it is, for example JSON. Its content-type belongs in headers."),
-	rowOf(fieldOf("headers", fields.Free), denialLevel, extensionField, "Names and values of headers."),
+	newField(text("message"), denialObject, extensionField, "Plain text of the body."),
+	newField(text("body"), denialObject, extensionField, "Body as it is, for example JSON. Its content-type belongs in headers."),
+	newField(fieldOf("headers", fields.AnyMapping), denialObject, extensionField, "Names and values of headers."),
 
-	rowOf(unit, limitLevels, incumbentField, "Window of the limit."),
-	rowOf(count("requests_per_unit", 0), limitLevels, incumbentField, "Hits that a window admits, from 0 to 4294967295."),
-	rowOf(flag("unlimited"), limitLevels, incumbentField, "true admits all requests without a counter."),
-	rowOf(text("name"), limitLevels|replacesLevel, incumbentField, "Name of the limit, in metrics and for replaces."),
-	rowOf(fieldOf("replaces", fields.List), limitLevels, incumbentField, "Names of the limits that this limit replaces."),
+	newField(unit, limitObjects, incumbentField, "Window of the limit."),
+	newField(count("requests_per_unit", 0), limitObjects, incumbentField, "Hits that a window admits, from 0 to 4294967295."),
+	newField(flag("unlimited"), limitObjects, incumbentField, "true admits all requests without a counter."),
+	newField(text("name"), limitObjects|replacesObject, incumbentField, "Name of the limit, in metrics and for replaces."),
+	newField(fieldOf("replaces", fields.List), limitObjects, incumbentField, "Names of the limits that this limit replaces."),
 
-	rowOf(count("unit_multiplier", 1), limitLevels, extensionField, "Number of units in a window."),
-	rowOf(text("timezone"), defaultLevels, extensionField,
+	newField(count("unit_multiplier", 1), limitObjects, extensionField, "Number of units in a window."),
+	newField(text("timezone"), defaultObjects, extensionField,
 		"Time zone, such as Europe/Berlin. Windows are days, weeks, months or years of its calendar."),
-	rowOf(choice("algorithm", limit.AlgorithmNames()...), defaultLevels, extensionField, "How hits are counted."),
-	rowOf(hold, defaultLevels, extensionField,
+	newField(choice("algorithm", limit.AlgorithmNames()...), defaultObjects, extensionField, "How hits are counted."),
+	newField(hold, defaultObjects, extensionField,
 		"Time after which a hold of algorithm concurrency expires unless it is renewed, such as 30s."),
-	rowOf(count("burst", 1), defaultLevels, extensionField, "Hits that token_bucket admits at once."),
-	rowOf(choice("scope", limit.Global.String(), limit.Instance.String()), defaultLevels, extensionField,
+	newField(count("burst", 1), defaultObjects, extensionField, "Hits that token_bucket admits at once."),
+	newField(choice("scope", limit.Global.String(), limit.Instance.String()), defaultObjects, extensionField,
 		"global counts over all replicas, instance counts in each replica."),
-	rowOf(choice("on_backend_failure", limit.FailLocal.String(), limit.FailAllow.String(), limit.FailDeny.String()), defaultLevels, extensionField,
+	newField(choice("on_backend_failure", limit.FailLocal.String(), limit.FailAllow.String(), limit.FailDeny.String()), defaultObjects, extensionField,
 		"How the limit decides while Redis is down."),
-	rowOf(ratio("fallback_ratio", 1), defaultLevels, extensionField,
+	newField(ratio("fallback_ratio", 1), defaultObjects, extensionField,
 		"Share of the limit that each replica admits while Redis is down."),
-	rowOf(flag("charge_denied"), defaultLevels, extensionField, "Whether a denied request is charged."),
-	rowOf(flag("lease"), defaultLevels, extensionField,
+	newField(flag("charge_denied"), defaultObjects, extensionField, "Whether a denied request is charged."),
+	newField(flag("lease"), defaultObjects, extensionField,
 		"Replicas take permits from Redis in batches and admit hits without a trip to Redis."),
-	rowOf(ratio("lease_waste", limit.MaxLeaseWaste), defaultLevels, extensionField,
+	newField(ratio("lease_waste", limit.MaxLeaseWaste), defaultObjects, extensionField,
 		"Largest share of the limit that replicas may hold unused."),
-	rowOf(flag("enabled"), defaultLevels, extensionField, "false turns the limit off."),
+	newField(flag("enabled"), defaultObjects, extensionField, "false turns the limit off."),
 
-	rowOf(ratio("factor", 1_000_000), overrideLevel|overrideItemLevel, extensionField, "Multiplies requests_per_unit and burst."),
-	rowOf(text("expires_at"), levelsWithNotes, extensionField, "End of the change (RFC 3339)."),
-	rowOf(text("reason"), levelsWithNotes, extensionField, "Why the author makes the change."),
-	rowOf(text("set_by"), levelsWithNotes, extensionField, "Author of the change. The admin API sets it."),
-	rowOf(text("set_at"), levelsWithNotes, extensionField, "Time of the change. The admin API sets it."),
+	newField(ratio("factor", 1_000_000), overrideObject|overrideItemObject, extensionField, "Multiplies requests_per_unit and burst."),
+	newField(text("expires_at"), objectsWithNotes, extensionField, "End of the change (RFC 3339)."),
+	newField(text("reason"), objectsWithNotes, extensionField, "Why the author makes the change."),
+	newField(text("set_by"), objectsWithNotes, extensionField, "Author of the change. The admin API sets it."),
+	newField(text("set_at"), objectsWithNotes, extensionField, "Time of the change. The admin API sets it."),
 }
 
 var specFields = map[string]func(s *limit.Spec, v value){
@@ -196,7 +198,7 @@ var specFields = map[string]func(s *limit.Spec, v value){
 	"lease_waste":        func(s *limit.Spec, v value) { s.LeaseWaste = v.Ratio },
 }
 
-func findRow(name string) *row {
+func findField(name string) *schemaField {
 	for i := range schema {
 		if schema[i].Name == name {
 			return &schema[i]
@@ -205,10 +207,10 @@ func findRow(name string) *row {
 	return nil
 }
 
-func fieldsAt(l level) []string {
+func fieldsOf(t objectType) []string {
 	var names []string
 	for _, r := range schema {
-		if r.levels&l != 0 {
+		if r.objects&t != 0 {
 			names = append(names, r.Name)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// warnValue warns about a value or a condition that certainly matches fewer values than its author wants.
+// warnValue warns about a value or a condition of desc that certainly matches fewer values than the author wants.
 func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
 	if key := o.field("key"); hasOuterSpace(key.Text) {
 		d.warnf(key.node, pos, "key: got %q with spaces around it, which are part of the key; remove them", key.Text)
@@ -28,7 +28,7 @@ func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
 	}
 	conditionObject := o
 	if not := o.field("not"); not.isValid() {
-		conditionObject = d.object(notLevel, pos, not.mappings...)
+		conditionObject = d.object(notObject, pos, not.mappings...)
 	}
 	if v := conditionObject.field("cidr"); v.isPresent() && desc.Key == "masked_remote_address" {
 		d.warnf(v.node, pos, "cidr matches no value of masked_remote_address, which is a network and no address; want in, or the key remote_address")
@@ -47,6 +47,8 @@ func hasOuterSpace(text string) bool { return len(text) != len(strings.TrimSpace
 // isAddressKey reports whether Envoy fills key with an address or a network.
 func isAddressKey(key string) bool { return key == "remote_address" || key == "masked_remote_address" }
 
+// warnText warns about text, a value or an entry of a list, if its author probably means another text or a condition. field
+// names the text in the warning.
 func (d *document) warnText(key, field, text string, n *yaml.Node, pos *place) {
 	prefix, prefixErr := netip.ParsePrefix(text)
 	switch {
@@ -109,7 +111,7 @@ func (l *Limit) isTighter(other *Limit) bool {
 	if a.Algorithm != b.Algorithm || a.Scope != b.Scope || a.OnBackendFailure != b.OnBackendFailure || a.FallbackRatio != b.FallbackRatio || a.Lease || b.Lease {
 		return false
 	}
-	period, otherPeriod := l.Period(), other.Period() // of the tighter limit and of the other limit
+	period, otherPeriod := l.Period(), other.Period()
 	switch a.Algorithm {
 	case limit.FixedWindow:
 		if period >= otherPeriod {
@@ -167,7 +169,7 @@ func (r *reader) warnZeroLimits(domain *Domain) {
 	})
 }
 
-// countZeroLimits counts the limits that can deny, and those of them that admit nothing.
+// countZeroLimits returns the number of limits that can deny, and the number of limits that deny all requests.
 func countZeroLimits(list []*Descriptor) (zeroCount, count int) {
 	for _, d := range list {
 		for _, l := range d.Limits {
@@ -184,6 +186,7 @@ func countZeroLimits(list []*Descriptor) (zeroCount, count int) {
 	return zeroCount, count
 }
 
+// wildcard is a descriptor with a * in its key or value.
 type wildcard struct {
 	*Descriptor
 	key, value Pattern

@@ -22,11 +22,11 @@ const XDSExtension = "rls"
 
 // ParseXDS reads xDS resources like limits files with the same content. The error is Problems without lines.
 //
-// If a domain has problems, the Set has the domain of old. If old lacks the domain, or has it with problems, the Set has
-// the new descriptors that have no problem.
+// If a domain has problems, the Set keeps the domain of old, the last Set. If the domain is missing in old, or had problems
+// there too, the Set has the new descriptors without problems.
 func ParseXDS(resources []*confv3.RateLimitConfig, old *Set, o Options) (*Set, error) {
 	r := newReader(o)
-	r.isResponse = true
+	r.isXDS = true
 	for i, resource := range resources {
 		d := newDocument(fields.Printable(cmp.Or(resource.GetName(), fmt.Sprintf("resource %d", i+1))), r.parseState)
 		x := &xdsReader{d: d, domainPlace: &place{domain: fields.Printable(resource.GetDomain())}}
@@ -44,6 +44,7 @@ func ParseXDS(resources []*confv3.RateLimitConfig, old *Set, o Options) (*Set, e
 	return set, errs
 }
 
+// keepDomains replaces the domains with problems by the domains of old, and removes empty domains with problems.
 func (r *reader) keepDomains(old *Set) {
 	for _, d := range r.docs {
 		if d.errorCount > 0 && d.domain != nil && r.domains[d.domain.Name] != nil {
@@ -55,8 +56,8 @@ func (r *reader) keepDomains(old *Set) {
 		oldDomains = old.Domains
 	}
 	for i, d := range r.set.Domains {
-		isGood := func(old *Domain) bool { return old.Name == d.Name && !old.hasProblems }
-		if k := slices.IndexFunc(oldDomains, isGood); d.hasProblems && k >= 0 {
+		isUsable := func(old *Domain) bool { return old.Name == d.Name && !old.hasProblems }
+		if k := slices.IndexFunc(oldDomains, isUsable); d.hasProblems && k >= 0 {
 			r.set.Domains[i] = oldDomains[k]
 		}
 	}
@@ -70,7 +71,7 @@ func (r *reader) keepDomains(old *Set) {
 }
 
 const (
-	// xdsPieceRules is the number of rules after which a piece ends. Only one piece has YAML nodes.
+	// xdsPieceRules is the number of rules after which a piece ends. Only one piece at a time has YAML nodes in memory.
 	xdsPieceRules = 400
 
 	// maxXDSPieceRules bounds the descriptors and limits of one descriptor of a domain.
@@ -116,7 +117,7 @@ func (x *xdsReader) eachPiece(list []*confv3.RateLimitDescriptor, f func([]*yaml
 }
 
 func (x *xdsReader) place(parent *place, i int, d *confv3.RateLimitDescriptor) *place {
-	return &place{parent: parent, number: i, descriptor: &Descriptor{Key: d.GetKey(), Value: d.GetValue()}}
+	return &place{parent: parent, index: i, descriptor: &Descriptor{Key: d.GetKey(), Value: d.GetValue()}}
 }
 
 func countXDSRules(d *confv3.RateLimitDescriptor) int {
@@ -130,8 +131,8 @@ func countXDSRules(d *confv3.RateLimitDescriptor) int {
 	return n
 }
 
-// descriptor returns d in the form in which encoding/json would decode it from a limits file. The fields of XDSExtension in
-// the metadata override other fields.
+// descriptor returns d as encoding/json would decode the same descriptor from a limits file. The fields that the metadata
+// has below XDSExtension override other fields.
 func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *place, depth int) map[string]any {
 	m := map[string]any{
 		"key": d.GetKey(), "value": d.GetValue(), "shadow_mode": d.GetShadowMode(), "quota_mode": d.GetQuotaMode(),
@@ -171,6 +172,7 @@ func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *place, depth 
 	return m
 }
 
+// xdsPolicy returns p as encoding/json would decode the same limit from a limits file.
 func xdsPolicy(p *confv3.RateLimitPolicy) map[string]any {
 	if p == nil {
 		return nil
@@ -190,9 +192,10 @@ func xdsPolicy(p *confv3.RateLimitPolicy) map[string]any {
 	return m
 }
 
+// isAbsentInProto3 reports whether v is "" or false. A message of proto3 has these values for absent fields.
 func isAbsentInProto3(_ string, v any) bool { return v == "" || v == false }
 
-// yamlNode returns the node of v, without lines. v is a value in the form in which encoding/json decodes it.
+// yamlNode returns the node of v, without lines. v is a value that encoding/json has decoded.
 func yamlNode(v any) *yaml.Node {
 	switch v := v.(type) {
 	case map[string]any:

@@ -43,7 +43,7 @@ func TestXDSResourceEqualsLimitsFile(t *testing.T) {
 				{key: mo, rate_limit: {unit: month, requests_per_unit: 6}},
 				{key: y, rate_limit: {unit: year, requests_per_unit: 4294967295}}]}`,
 		},
-		"everything the API has": {
+		"all fields of the xDS API": {
 			`{"domain":"d","descriptors":[{"key":"a","value":"yes","shadow_mode":true,"detailed_metric":true,
 				"rate_limit":{"unit":"DAY","requests_per_unit":0,"name":"n","replaces":[{"name":"x"},{"name":"y"}]},
 				"descriptors":[{"key":"b","value":"1.5*","rate_limit":{"unlimited":true}},{"key":"c","quota_mode":true,
@@ -55,7 +55,7 @@ func TestXDSResourceEqualsLimitsFile(t *testing.T) {
 					rate_limit: {unit: hour, requests_per_unit: 7}}]},
 				{key: allowed}]}`,
 		},
-		"ours beside the API's": {
+		"fields of rls beside fields of the xDS API": {
 			`{"domain":"d","descriptors":[{"key":"a","value":"*","rate_limit":{"unit":"MINUTE","requests_per_unit":9},"metadata":{"rls":{
 				"share_threshold":true,"value_to_metric":true,
 				"rate_limit":{"algorithm":"token_bucket","unit_multiplier":15,"burst":20,"scope":"instance","charge_denied":false,
@@ -116,7 +116,7 @@ func limitsOf(set *Set) (all []string) {
 	return all
 }
 
-func TestXDSMetadataLosesOurFields(t *testing.T) {
+func TestXDSMetadataLosesTheFieldsOfRLS(t *testing.T) {
 	c, err := ParseXDS([]*confv3.RateLimitConfig{resource(t, "r", `{"domain":"d","descriptors":[
 		{"key":"both","rate_limit":{"unit":"DAY","requests_per_unit":1},
 		 "metadata":{"rls":{"value_to_metric":true},"a":"text","b":5,"c":1.5,"d":true,"e":null,"f":[1,{"g":"yes"}],"h":{"rls":{"x":1}},"<<":"m"}},

@@ -20,7 +20,7 @@ const maxCopies = 100_000
 // outcome is the result of applying one override. Its State has no field and no value.
 type outcome struct {
 	State
-	hazards fields.Problems // the problems of a rule if the rule is new; an existing rule is in force
+	hazards fields.Problems // the problems that reject a new rule; if the rule exists already, it stays in force
 }
 
 // apply returns base with overrides, rules and switches of different fields, and the outcome of each of them. It leaves
@@ -28,9 +28,9 @@ type outcome struct {
 //
 // Rules apply first, so overrides can change them. Switches apply last.
 //
-// Several overrides can apply to one request. An override for any value applies before an override for a single
-// value. If two targets have several entries, their order depends on the first entry that is a single value in only one
-// of the targets. The target with this single value applies last: tenant > path=/a applies before tenant=acme > path.
+// Several overrides can apply to one request. An override for any value, such as tenant, applies before an override for a
+// single value, such as tenant=acme. If two targets have several entries, the first entry that is a single value in only
+// one of them decides. The target with this single value applies last: tenant > path=/a applies before tenant=acme > path.
 func apply(base *limitsfile.Set, overrides []*Override) (*limitsfile.Set, []outcome) {
 	outcomes := make([]outcome, len(overrides))
 	base = addRules(base, overrides, outcomes)
@@ -73,11 +73,12 @@ type match struct {
 	// trail has a descriptor of the base for each entry of the target.
 	trail []*limitsfile.Descriptor
 
-	// singleValues has an element for each entry of the target: 1 for a single value of many, otherwise 0.
+	// singleValues has an element for each entry of the target. It is 1 if the descriptor of trail matches many values and
+	// the entry has a single one of these values. Otherwise it is 0.
 	singleValues []int
 }
 
-// order returns 1 for a switch, otherwise 0. Switches apply after overrides.
+// order returns 1 for a switch, otherwise 0. The overrides with a smaller order apply first.
 func (o *Override) order() int {
 	if o.Kind == KindSwitch {
 		return 1
@@ -142,6 +143,7 @@ func unknownDomain(domain string, names []string) string {
 	return fmt.Sprintf("unknown domain %s; %s", fields.Printable(domain), advice)
 }
 
+// pathOf returns the path of the first n entries of t.
 func pathOf(t descriptors.Target, n int) string {
 	var trail []*limitsfile.Descriptor
 	for _, e := range t.Entries[:n] {
@@ -150,7 +152,7 @@ func pathOf(t descriptors.Target, n int) string {
 	return limitsfile.Path(t.Domain, trail)
 }
 
-// build returns base with the matches applied in their order. The outcomes get the problems.
+// build returns base with the matches applied in their order. If a match does not fit, its outcome gets the problem.
 func build(base *limitsfile.Set, matches []*match) *limitsfile.Set {
 	set := &limitsfile.Set{Warnings: base.Warnings}
 	copiesLeft := maxCopies
@@ -174,16 +176,17 @@ type builder struct {
 	copiesLeft *int // the number of copies that the builders may still make
 }
 
-// activeMatch is a match that applies at or below the descriptor that the builder builds.
+// activeMatch is a match that applies at or below the descriptor that the builder makes.
 type activeMatch struct {
 	*match
 
-	// isOnTarget is false if the match is for any value, but the builder builds a copy for a single value.
+	// isOnTarget reports whether the builder makes a descriptor of the target of the match. It is false if the match is for
+	// any value, but the builder makes a copy for a single value.
 	isOnTarget bool
 }
 
-// children returns list with the matches and the copies for single values. trail has the descriptors from the root of the
-// domain to the parent of list.
+// children returns list with the matches applied, and with copies for single values at the end. trail has the descriptors
+// from the root of the domain to the parent of list.
 func (b *builder) children(list, trail []*limitsfile.Descriptor, matches []activeMatch) []*limitsfile.Descriptor {
 	if len(matches) == 0 {
 		return list
@@ -327,6 +330,7 @@ func entryText(e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	return e.GetKey() + "=" + e.GetValue()
 }
 
+// adviceForUnknown says which descriptors of list the author of e can have meant.
 func adviceForUnknown(list []*limitsfile.Descriptor, e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	const maxNames = 10
 	if strings.Contains(e.GetKey()+e.GetValue(), "*") {

@@ -46,8 +46,8 @@ descriptors:
 
 func TestApplyChangesLimits(t *testing.T) {
 	type match struct {
-		want string
-		kv   []string
+		want string   // the limits in words
+		kv   []string // the keys and values of the request, in turn
 	}
 	for _, test := range []struct {
 		name      string
@@ -86,7 +86,7 @@ func TestApplyChangesLimits(t *testing.T) {
 			{"1 per second", []string{"tenant", "other", "path", "/a"}},
 			{"5 per second", []string{"tenant", "acme", "path", "/b"}},
 		}},
-		{"the same, and the child of a single value", []string{
+		{"a single value, its child, and a single value of the child for any parent", []string{
 			"shop|tenant=acme|path", `{"factor": 5}`, "shop|tenant=acme", `{"factor": 2}`, "shop|tenant|path=/a", `{"requests_per_unit": 1}`,
 		}, []match{
 			{"200 per minute", []string{"tenant", "acme"}},
@@ -158,29 +158,29 @@ func TestApplyChangesLimits(t *testing.T) {
 			base := compile(t, shopLimits)
 			var overrides []*Override
 			for i := 0; i < len(test.overrides); i += 2 {
-				overrides = append(overrides, override(t, test.overrides[i], test.overrides[i+1]))
+				overrides = append(overrides, mustParse(t, test.overrides[i], test.overrides[i+1]))
 			}
-			changed, outcomes := base.with(overrides...)
+			changed, outcomes := base.withOverrides(overrides...)
 			for _, out := range outcomes {
 				assert.Empty(t, out.Problem)
 				assert.NotEqual(t, out.BaseLimits, out.Limits)
 			}
 			for _, m := range test.matches {
-				assert.Equal(t, m.want, matched(changed.Config, "shop", m.kv...), "%v", m.kv)
+				assert.Equal(t, m.want, matchedLimits(changed.Config, "shop", m.kv...), "%v", m.kv)
 			}
 			for _, untouched := range []limits{base, compile(t, shopLimits)} {
-				assert.Equal(t, "100 per minute", matched(untouched.Config, "shop", "tenant", "acme"))
-				assert.Equal(t, "5 per second", matched(untouched.Config, "shop", "tenant", "acme", "path", "/"))
-				assert.Equal(t, "10 per second and 1000 per day", matched(untouched.Config, "shop", "two", "v"))
+				assert.Equal(t, "100 per minute", matchedLimits(untouched.Config, "shop", "tenant", "acme"))
+				assert.Equal(t, "5 per second", matchedLimits(untouched.Config, "shop", "tenant", "acme", "path", "/"))
+				assert.Equal(t, "10 per second and 1000 per day", matchedLimits(untouched.Config, "shop", "two", "v"))
 			}
 		})
 	}
 }
 
 func TestApplyKeepsOtherFields(t *testing.T) {
-	changed, out := compile(t, shopLimits).with(
-		override(t, "shop|tenant=acme|path", `{"requests_per_unit": 50}`),
-		override(t, "shop|free=v", `{"unit": "hour", "requests_per_unit": 9}`),
+	changed, out := compile(t, shopLimits).withOverrides(
+		mustParse(t, "shop|tenant=acme|path", `{"requests_per_unit": 50}`),
+		mustParse(t, "shop|free=v", `{"unit": "hour", "requests_per_unit": 9}`),
 	)
 	rule := changed.Domain("shop").Match(entries("tenant", "acme", "path", "/"))
 	assert.Equal(t, "path", rule.Limits[0].Name)
@@ -200,9 +200,9 @@ func TestApplyKeepsOtherFields(t *testing.T) {
 
 func TestChangedNumberKeepsKeyAndTag(t *testing.T) {
 	base := compile(t, shopLimits)
-	changed, _ := base.with(
-		override(t, "shop|tenant=acme", `{"factor": 10}`),
-		override(t, "shop|tenant=big", `{"algorithm": "token_bucket"}`),
+	changed, _ := base.withOverrides(
+		mustParse(t, "shop|tenant=acme", `{"factor": 10}`),
+		mustParse(t, "shop|tenant=big", `{"algorithm": "token_bucket"}`),
 	)
 	for _, kv := range [][]string{{"tenant", "acme"}, {"tenant", "other"}, {"tenant", "acme", "path", "/"}} {
 		before, after := base.Domain("shop").Match(entries(kv...)), changed.Domain("shop").Match(entries(kv...))
@@ -231,17 +231,17 @@ func TestOutcomeReportsKeptCounters(t *testing.T) {
 		{"shop|api=/v1/a", `{"factor": 2}`, false}, // the value leaves the shared counter
 		{"shop|none", `{"unit": "day", "requests_per_unit": 3}`, false},
 	} {
-		_, outcomes := compile(t, shopLimits).with(override(t, test.target, test.value))
+		_, outcomes := compile(t, shopLimits).withOverrides(mustParse(t, test.target, test.value))
 		require.Empty(t, outcomes[0].Problem)
 		assert.Equal(t, test.kept, outcomes[0].CountersKept, "%s %s", test.target, test.value)
 	}
 }
 
 func TestChangedAlgorithmBesideOtherOverridesStartsNewCounter(t *testing.T) {
-	_, outcomes := compile(t, shopLimits).with(
-		override(t, "shop|tenant=acme|path=/a", `{"algorithm": "token_bucket"}`),
-		override(t, "shop|tenant=acme|path", `{"factor": 2}`),
-		override(t, "shop|tenant|path=/a", `{"factor": 2}`),
+	_, outcomes := compile(t, shopLimits).withOverrides(
+		mustParse(t, "shop|tenant=acme|path=/a", `{"algorithm": "token_bucket"}`),
+		mustParse(t, "shop|tenant=acme|path", `{"factor": 2}`),
+		mustParse(t, "shop|tenant|path=/a", `{"factor": 2}`),
 	)
 	require.Empty(t, outcomes[0].Problem)
 	assert.False(t, outcomes[0].CountersKept)
@@ -259,9 +259,9 @@ descriptors:
 `
 
 func TestOverrideForAnyValueKeepsSharedCounterOfCopy(t *testing.T) {
-	changed, outcomes := compile(t, sharedLimits).with(
-		override(t, "shop|api=/v1/*", `{"factor": 2}`),
-		override(t, "shop|api=/v1/a|method", `{"factor": 2}`),
+	changed, outcomes := compile(t, sharedLimits).withOverrides(
+		mustParse(t, "shop|api=/v1/*", `{"factor": 2}`),
+		mustParse(t, "shop|api=/v1/a|method", `{"factor": 2}`),
 	)
 	require.Empty(t, outcomes[1].Problem)
 	request := entries("api", "/v1/a")
@@ -278,7 +278,7 @@ func TestOverrideBelowSharedCounterKeepsOtherValuesInIt(t *testing.T) {
 		"shop|api=/v1/a":            {true, false, false, false},
 		"shop|api=/v1/*|method=GET": {false, false, false, false},
 	} {
-		changed, outcomes := base.with(override(t, target, `{"factor": 2}`))
+		changed, outcomes := base.withOverrides(mustParse(t, target, `{"factor": 2}`))
 		require.Empty(t, outcomes[0].Problem)
 		for i, kv := range all {
 			request := entries(kv...)
@@ -312,7 +312,7 @@ func TestApplyLeavesOutOverridesThatDoNotFit(t *testing.T) {
 		{"shop|none", `{"unit": "day"}`, "requests_per_unit is missing"},
 	} {
 		base := compile(t, shopLimits)
-		changed, outcomes := base.with(override(t, test.target, test.value), override(t, "shop|tenant=good", `{"requests_per_unit": 1}`))
+		changed, outcomes := base.withOverrides(mustParse(t, test.target, test.value), mustParse(t, "shop|tenant=good", `{"requests_per_unit": 1}`))
 		if test.want == "" {
 			assert.Empty(t, outcomes[0].Problem, test.value)
 			continue
@@ -321,8 +321,8 @@ func TestApplyLeavesOutOverridesThatDoNotFit(t *testing.T) {
 		assert.ErrorContains(t, outcomes[0].Problem, "override "+test.target+":", test.value)
 		assert.Empty(t, outcomes[0].Limits)
 		assert.Empty(t, outcomes[1].Problem, "the other override is in force")
-		assert.Equal(t, "1 per minute", matched(changed.Config, "shop", "tenant", "good"))
-		assert.Equal(t, "100 per minute", matched(changed.Config, "shop", "tenant", "acme"))
+		assert.Equal(t, "1 per minute", matchedLimits(changed.Config, "shop", "tenant", "good"))
+		assert.Equal(t, "100 per minute", matchedLimits(changed.Config, "shop", "tenant", "acme"))
 	}
 }
 
@@ -368,9 +368,9 @@ func TestParseErrors(t *testing.T) {
 
 func TestChangesListCopiesForSingleValues(t *testing.T) {
 	base := compile(t, shopLimits)
-	tenant, path := override(t, "shop|tenant=acme", `{"factor": 2}`), override(t, "shop|tenant=acme|path", `{"factor": 2}`)
-	one, _ := base.with(tenant)
-	both, _ := base.with(tenant, path)
+	tenant, path := mustParse(t, "shop|tenant=acme", `{"factor": 2}`), mustParse(t, "shop|tenant=acme|path", `{"factor": 2}`)
+	one, _ := base.withOverrides(tenant)
+	both, _ := base.withOverrides(tenant, path)
 	assert.Equal(t, descriptors.Changes{Added: []string{"shop > tenant=acme"}}, one.ChangesFrom(base.Config))
 	assert.Equal(t, descriptors.Changes{Added: []string{"shop > tenant=acme", "shop > tenant=acme > path"}}, both.ChangesFrom(base.Config))
 	assert.Equal(t, []string{"shop > tenant=acme > path"}, both.ChangesFrom(one.Config).Changed)
@@ -386,8 +386,8 @@ func TestMisspeltFieldHasOneProblem(t *testing.T) {
 }
 
 func TestParseReadsAnyJSON(t *testing.T) {
-	o := override(t, "shop|tenant", "\n{\n\t\"name\"\n:\n\"a\\/b \\ud83d\\ude00 <<\", \"requests_per_unit\":7 }\n\t")
-	c, out := compile(t, shopLimits).with(o)
+	o := mustParse(t, "shop|tenant", "\n{\n\t\"name\"\n:\n\"a\\/b \\ud83d\\ude00 <<\", \"requests_per_unit\":7 }\n\t")
+	c, out := compile(t, shopLimits).withOverrides(o)
 	require.Empty(t, out[0].Problem)
 	assert.Equal(t, "a/b 😀 <<", c.Domain("shop").Match(entries("tenant", "acme")).Limits[0].Name)
 
@@ -412,7 +412,7 @@ func FuzzOverride(f *testing.F) {
 		if err != nil || o.Kind != KindOverride { // FuzzFields has the other kinds
 			return
 		}
-		changed, outcomes := base.with(o)
+		changed, outcomes := base.withOverrides(o)
 		if outcomes[0].Problem == nil {
 			assert.NotNil(t, changed.Domain(o.Target.Domain))
 			changed.ChangesFrom(base.Config)
@@ -422,7 +422,7 @@ func FuzzOverride(f *testing.F) {
 
 func TestApplyOfNoOverridesChangesNothing(t *testing.T) {
 	base := compile(t, shopLimits)
-	changed, _ := base.with()
+	changed, _ := base.withOverrides()
 	for _, write := range []func(*descriptors.Config, *strings.Builder) error{
 		func(c *descriptors.Config, b *strings.Builder) error { return c.WriteTree(b) },
 		func(c *descriptors.Config, b *strings.Builder) error { return c.WriteLines(b) },
@@ -445,8 +445,8 @@ func TestCopiesForSingleValuesAreBounded(t *testing.T) {
 	base := compile(t, text.String())
 	var forTenants, forKeys []*Override
 	for i := range 102 {
-		forTenants = append(forTenants, override(t, fmt.Sprintf("d|tenant=%03d", i), `{"factor": 2}`))
-		forKeys = append(forKeys, override(t, fmt.Sprintf("d|tenant=%03d|k=v7", i), `{"factor": 2}`))
+		forTenants = append(forTenants, mustParse(t, fmt.Sprintf("d|tenant=%03d", i), `{"factor": 2}`))
+		forKeys = append(forKeys, mustParse(t, fmt.Sprintf("d|tenant=%03d|k=v7", i), `{"factor": 2}`))
 	}
 	rejected := func(outcomes []outcome) (n int) {
 		for _, out := range outcomes {
@@ -457,13 +457,13 @@ func TestCopiesForSingleValuesAreBounded(t *testing.T) {
 		}
 		return n
 	}
-	_, outcomes := base.with(forTenants...)
+	_, outcomes := base.withOverrides(forTenants...)
 	assert.Zero(t, rejected(outcomes), "children are shared")
-	c, outcomes := base.with(forKeys...)
+	c, outcomes := base.withOverrides(forKeys...)
 	assert.Equal(t, 2, rejected(outcomes))
-	assert.Equal(t, "1 per day", matched(c.Config, "d", "tenant", "000", "k", "v8"))
-	assert.Equal(t, "2 per day", matched(c.Config, "d", "tenant", "000", "k", "v7"))
-	assert.Equal(t, "1 per day", matched(c.Config, "d", "tenant", "101", "k", "v7"))
+	assert.Equal(t, "1 per day", matchedLimits(c.Config, "d", "tenant", "000", "k", "v8"))
+	assert.Equal(t, "2 per day", matchedLimits(c.Config, "d", "tenant", "000", "k", "v7"))
+	assert.Equal(t, "1 per day", matchedLimits(c.Config, "d", "tenant", "101", "k", "v7"))
 }
 
 func TestOrderOfOverridesDoesNotMatter(t *testing.T) {
@@ -498,10 +498,10 @@ func TestOrderOfOverridesDoesNotMatter(t *testing.T) {
 			require.NoError(t, err)
 			overrides = append(overrides, o)
 		}
-		one, outcomes := base.with(overrides...)
-		other, _ := base.with(rapid.Permutation(overrides).Draw(t, "order")...)
+		one, outcomes := base.withOverrides(overrides...)
+		other, _ := base.withOverrides(rapid.Permutation(overrides).Draw(t, "order")...)
 		for _, r := range requests {
-			assert.Equal(t, matched(one.Config, "shop", r...), matched(other.Config, "shop", r...), "%v", r)
+			assert.Equal(t, matchedLimits(one.Config, "shop", r...), matchedLimits(other.Config, "shop", r...), "%v", r)
 		}
 		assert.Equal(t, descriptors.Changes{}, one.ChangesFrom(other.Config))
 		// The limits of an outcome are those of a request with its target.
@@ -513,7 +513,7 @@ func TestOrderOfOverridesDoesNotMatter(t *testing.T) {
 			if slices.Contains(kv, "") || strings.Contains(o.Target.String(), "*") {
 				continue
 			}
-			assert.Contains(t, outcomes[i].Limits, strings.Split(matched(one.Config, "shop", kv...), ",")[0])
+			assert.Contains(t, outcomes[i].Limits, strings.Split(matchedLimits(one.Config, "shop", kv...), ",")[0])
 		}
 	})
 }
@@ -549,7 +549,7 @@ descriptors:
 			require.NoError(t, err)
 			overrides = append(overrides, o)
 		}
-		c, _ := base.with(overrides...)
+		c, _ := base.withOverrides(overrides...)
 		for i := range 3 + 9 + 27 {
 			var request []string
 			depth, digits := 1, i
@@ -572,7 +572,7 @@ descriptors:
 					want *= factors[o.Target.String()]
 				}
 			}
-			assert.Equal(t, fmt.Sprintf("%d per day", want), matched(c.Config, "d", request...), "%v", request)
+			assert.Equal(t, fmt.Sprintf("%d per day", want), matchedLimits(c.Config, "d", request...), "%v", request)
 		}
 	})
 }
@@ -590,7 +590,7 @@ func TestOverrideOfASingleValueKeepsTheMetricKey(t *testing.T) {
 		{"shop|x1=y", []string{"x1", "y"}, "shop > x1"},
 	} {
 		t.Run(c.target, func(t *testing.T) {
-			changed, outcomes := base.with(override(t, c.target, `{"requests_per_unit": 9}`))
+			changed, outcomes := base.withOverrides(mustParse(t, c.target, `{"requests_per_unit": 9}`))
 			require.Empty(t, outcomes[0].Problem)
 			request := entries(c.request...)
 			before, after := base.Domain("shop").Match(request), changed.Domain("shop").Match(request)
@@ -603,18 +603,18 @@ func TestOverrideOfASingleValueKeepsTheMetricKey(t *testing.T) {
 
 func TestOverrideOfConditionNamesItsTextOrOneValue(t *testing.T) {
 	l := compile(t, "domain: d\ndescriptors: [{key: ip, cidr: [10.0.0.0/8, '::1'], share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 5}}]")
-	rule, outcomes := l.with(override(t, "d|ip=cidr(10.0.0.0/8%20::1)", `{"requests_per_unit": 7}`))
+	rule, outcomes := l.withOverrides(mustParse(t, "d|ip=cidr(10.0.0.0/8%20::1)", `{"requests_per_unit": 7}`))
 	require.Empty(t, outcomes[0].Problem)
-	assert.Equal(t, "7 per minute", matched(rule.Config, "d", "ip", "10.1.1.1"))
+	assert.Equal(t, "7 per minute", matchedLimits(rule.Config, "d", "ip", "10.1.1.1"))
 	assert.True(t, outcomes[0].CountersKept)
 
-	single, outcomes := l.with(override(t, "d|ip=10.1.1.1", `{"requests_per_unit": 9}`))
+	single, outcomes := l.withOverrides(mustParse(t, "d|ip=10.1.1.1", `{"requests_per_unit": 9}`))
 	require.Empty(t, outcomes[0].Problem)
-	assert.Equal(t, "9 per minute", matched(single.Config, "d", "ip", "10.1.1.1"))
-	assert.Equal(t, "5 per minute", matched(single.Config, "d", "ip", "10.1.1.2"))
+	assert.Equal(t, "9 per minute", matchedLimits(single.Config, "d", "ip", "10.1.1.1"))
+	assert.Equal(t, "5 per minute", matchedLimits(single.Config, "d", "ip", "10.1.1.2"))
 	assert.Equal(t, "d > ip=10.1.1.1", outcomes[0].Path)
 
-	_, outcomes = l.with(override(t, "d|ip=192.0.2.1", `{"requests_per_unit": 9}`))
+	_, outcomes = l.withOverrides(mustParse(t, "d|ip=192.0.2.1", `{"requests_per_unit": 9}`))
 	assert.Contains(t, outcomes[0].Problem.Error(), "want ip=cidr(10.0.0.0/8 ::1)")
 	_, err := Parse("d|ip", []byte(`{"cidr": ["10.0.0.0/8"]}`))
 	assert.ErrorContains(t, err, "unknown key \"cidr\"")
@@ -629,16 +629,16 @@ descriptors:
   - {key: path, rate_limit: {unit: minute, requests_per_unit: 50}}
 - {key: user, cel: 'size(value) > 3', rate_limit: {unit: minute, requests_per_unit: 5}}
 `)
-	rule, outcomes := l.with(override(t, `d|plan|path=cel(entries.plan%20%3D%3D%20"free")`, `{"requests_per_unit": 7}`))
+	rule, outcomes := l.withOverrides(mustParse(t, `d|plan|path=cel(entries.plan%20%3D%3D%20"free")`, `{"requests_per_unit": 7}`))
 	require.Empty(t, outcomes[0].Problem)
-	assert.Equal(t, "7 per minute", matched(rule.Config, "d", "plan", "free", "path", "/a"))
-	assert.Equal(t, "50 per minute", matched(rule.Config, "d", "plan", "gold", "path", "/a"))
+	assert.Equal(t, "7 per minute", matchedLimits(rule.Config, "d", "plan", "free", "path", "/a"))
+	assert.Equal(t, "50 per minute", matchedLimits(rule.Config, "d", "plan", "gold", "path", "/a"))
 
-	_, outcomes = l.with(override(t, "d|plan|path=/a", `{"requests_per_unit": 7}`))
+	_, outcomes = l.withOverrides(mustParse(t, "d|plan|path=/a", `{"requests_per_unit": 7}`))
 	assert.Contains(t, outcomes[0].Problem.Error(), `the value alone does not decide whether path=/a matches, because its expression reads other entries; want the target of a descriptor, such as path=cel(entries.plan == "free")`)
 
-	single, outcomes := l.with(override(t, "d|user=anna", `{"requests_per_unit": 9}`))
+	single, outcomes := l.withOverrides(mustParse(t, "d|user=anna", `{"requests_per_unit": 9}`))
 	require.Empty(t, outcomes[0].Problem)
-	assert.Equal(t, "9 per minute", matched(single.Config, "d", "user", "anna"))
-	assert.Equal(t, "5 per minute", matched(single.Config, "d", "user", "bert"))
+	assert.Equal(t, "9 per minute", matchedLimits(single.Config, "d", "user", "anna"))
+	assert.Equal(t, "5 per minute", matchedLimits(single.Config, "d", "user", "bert"))
 }

@@ -17,7 +17,7 @@ type limits struct {
 	set *limitsfile.Set
 }
 
-// compile compiles one limits file that must be right.
+// compile compiles one valid limits file.
 func compile(t testing.TB, yaml string) limits {
 	t.Helper()
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(yaml)}}, limitsfile.Options{})
@@ -25,14 +25,14 @@ func compile(t testing.TB, yaml string) limits {
 	return limits{descriptors.Compile(set), set}
 }
 
-// with returns l with overrides, and the outcome of each.
-func (l limits) with(overrides ...*Override) (limits, []outcome) {
+// withOverrides returns l with overrides, and the outcome of each.
+func (l limits) withOverrides(overrides ...*Override) (limits, []outcome) {
 	set, outcomes := apply(l.set, overrides)
 	return limits{descriptors.Compile(set), set}, outcomes
 }
 
-// override parses an override that must be well-formed.
-func override(t testing.TB, target, value string) *Override {
+// mustParse parses a valid override.
+func mustParse(t testing.TB, target, value string) *Override {
 	t.Helper()
 	o, err := Parse(target, []byte(value))
 	require.NoError(t, err)
@@ -48,21 +48,21 @@ func entries(kv ...string) []*ratelimitv3.RateLimitDescriptor_Entry {
 	return es
 }
 
-// matched returns the limits that a request of keys and values matches, in words.
-func matched(c *descriptors.Config, domain string, kv ...string) string {
+// matchedLimits returns the limits that a request of keys and values matches, in words.
+func matchedLimits(c *descriptors.Config, domain string, kv ...string) string {
 	rule := c.Domain(domain).Match(entries(kv...))
 	if rule == nil {
 		return "nothing"
 	}
-	var all []string
+	var texts []string
 	for _, l := range rule.Limits {
 		if l.Unlimited {
-			all = append(all, "unlimited")
+			texts = append(texts, "unlimited")
 		} else {
-			all = append(all, l.Limit.String())
+			texts = append(texts, l.Limit.String())
 		}
 	}
-	text := strings.Join(all, " and ")
+	text := strings.Join(texts, " and ")
 	if rule.ShadowMode {
 		text += ", shadow"
 	}

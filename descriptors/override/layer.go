@@ -17,13 +17,13 @@ var ErrNoLimits = errors.New("no limits are loaded yet")
 type Table struct{ records map[string]*record } // the key is the field
 
 type record struct {
-	value            string
+	value            string // the JSON in Redis
 	notes            limitsfile.Notes
 	override         *Override // nil if value is invalid
 	parseErr         error
 	lastGoodOverride *Override // the last override that was in force, or nil
 	state            State
-	hazards          fields.Problems // the hazards of the outcome
+	hazards          fields.Problems // the hazards of the last outcome
 }
 
 // State is the state of one override, rule or switch.
@@ -33,7 +33,8 @@ type State struct {
 	// Target and Kind make the name of the field in Redis. Value is the value of the field.
 	Target, Value string
 
-	// Problem keeps Value out of force, or is nil. Waiting reports that Value waits for limits, a domain or a descriptor.
+	// Problem is the reason why Value is not in force, or nil. Waiting reports that Value can come into force later, when
+	// the limits have the domain and the descriptor of Target.
 	Problem error
 	Waiting bool
 
@@ -43,14 +44,14 @@ type State struct {
 	// Expired reports that Value has expired.
 	Expired bool
 
-	// Path is the path to the descriptor. BaseLimits describes the limits without the override. Limits describes the
-	// limits with Value, or with the last good value. Limits is empty if neither value is in force.
+	// Path is the path to the descriptor. BaseLimits has the limits without the override, in words. Limits has the limits
+	// with Value, or with the last good value, in words. Limits is empty if neither value is in force.
 	Path, BaseLimits, Limits string
 
 	// CountersKept reports that the limits use the same counters with and without the override.
 	CountersKept bool
 
-	// ProblemsOfOthers is set by DryRun. It has the problems of the other overrides that would no longer fit.
+	// ProblemsOfOthers has the problems of the other overrides that would no longer fit. Only DryRun sets ProblemsOfOthers.
 	ProblemsOfOthers []error
 }
 
@@ -71,10 +72,11 @@ func (r *record) newState(field string, problem error) State {
 	return State{Kind: kind, Target: target, Value: r.value, Notes: r.notes, Problem: problem, Waiting: errors.Is(problem, ErrNoLimits)}
 }
 
-// Set replaces all values. The key of values is the field.
-func (l *Table) Set(values map[string]string) {
-	oldRecords := l.records
-	l.records = map[string]*record{}
+// Set replaces all overrides, rules and switches by values. The key of values is the field. If a value changes, its record
+// keeps the last good override.
+func (t *Table) Set(values map[string]string) {
+	oldRecords := t.records
+	t.records = map[string]*record{}
 	for field, value := range values {
 		r := oldRecords[field]
 		if r == nil || r.value != value {
@@ -83,25 +85,25 @@ func (l *Table) Set(values map[string]string) {
 				r.lastGoodOverride = oldRecords[field].lastGoodOverride
 			}
 		}
-		l.records[field] = r
+		t.records[field] = r
 	}
 }
 
 // Apply returns base with the overrides that are in force at now. nextEnd is the time at which the next override expires,
-// or the zero Time. If an override is invalid or doesn't fit base, the last good override of its field stays in force
-// until it expires.
-func (l *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set, nextEnd time.Time) {
-	names := slices.Sorted(maps.Keys(l.records))
-	chosen := make([]*Override, len(names)) // the override to apply for each name, or nil
+// or the zero Time. If an override is invalid or doesn't fit base, the last good override of the same field stays in force
+// until this last good override expires.
+func (t *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set, nextEnd time.Time) {
+	names := slices.Sorted(maps.Keys(t.records))
+	chosen := make([]*Override, len(names)) // the override to apply for each field, or nil
 	for i, field := range names {
-		r := l.records[field]
+		r := t.records[field]
 		r.state = r.newState(field, r.parseErr)
 		if r.override == nil {
 			chosen[i] = r.lastGoodOverride
-		} else if chosen[i] = r.override; r.override.Ended(now) {
+		} else if chosen[i] = r.override; r.override.HasExpired(now) {
 			r.state.Expired, r.lastGoodOverride = true, nil
 		}
-		if chosen[i] != nil && chosen[i].Ended(now) {
+		if chosen[i] != nil && chosen[i].HasExpired(now) {
 			chosen[i] = nil
 		}
 	}
@@ -114,7 +116,7 @@ func (l *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 			if chosen[i] == nil {
 				continue
 			}
-			r, out := l.records[field], outcomes[0]
+			r, out := t.records[field], outcomes[0]
 			outcomes = outcomes[1:]
 			r.state.Path, r.state.BaseLimits, r.state.Limits = out.Path, out.BaseLimits, out.Limits
 			r.state.CountersKept, r.hazards = out.CountersKept, out.hazards
@@ -124,7 +126,7 @@ func (l *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 			if r.state.Problem == nil {
 				r.state.Problem, r.state.Waiting = out.Problem, out.Waiting
 			}
-			if chosen[i] == r.lastGoodOverride || r.lastGoodOverride == nil || r.lastGoodOverride.Ended(now) {
+			if chosen[i] == r.lastGoodOverride || r.lastGoodOverride == nil || r.lastGoodOverride.HasExpired(now) {
 				chosen[i] = nil
 			} else {
 				chosen[i], mustRetry = r.lastGoodOverride, true
@@ -132,7 +134,7 @@ func (l *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 		}
 	}
 	for i, field := range names {
-		r := l.records[field]
+		r := t.records[field]
 		if r.override != nil {
 			nextEnd = r.override.earlierEnd(nextEnd, now)
 		}
@@ -146,28 +148,29 @@ func (l *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 	return set, nextEnd
 }
 
-// earlierEnd returns the time at which o expires if this time is between now and nextEnd. Otherwise it returns nextEnd.
+// earlierEnd returns the time at which o expires, if this time is after now and before nextEnd. Otherwise it returns
+// nextEnd. The zero Time of nextEnd means no end.
 func (o *Override) earlierEnd(nextEnd, now time.Time) time.Time {
-	if o.Expires.IsZero() || o.Ended(now) || !nextEnd.IsZero() && nextEnd.Before(o.Expires) {
+	if o.Expires.IsZero() || o.HasExpired(now) || !nextEnd.IsZero() && nextEnd.Before(o.Expires) {
 		return nextEnd
 	}
 	return o.Expires
 }
 
 // States returns the states after the last Apply, sorted by field.
-func (l *Table) States() []State {
+func (t *Table) States() []State {
 	var states []State
-	for _, field := range slices.Sorted(maps.Keys(l.records)) {
-		states = append(states, l.records[field].state)
+	for _, field := range slices.Sorted(maps.Keys(t.records)) {
+		states = append(states, t.records[field].state)
 	}
 	return states
 }
 
 // DryRun returns the state that a field would have if somebody set value now. It changes nothing. If a new rule would take
 // requests from other rules, the state has a problem.
-func (l *Table) DryRun(base *limitsfile.Set, field, value string, now time.Time) State {
+func (t *Table) DryRun(base *limitsfile.Set, field, value string, now time.Time) State {
 	dryRunTable := Table{records: map[string]*record{}}
-	for f, r := range l.records {
+	for f, r := range t.records {
 		clone := *r
 		dryRunTable.records[f] = &clone
 	}
@@ -181,7 +184,7 @@ func (l *Table) DryRun(base *limitsfile.Set, field, value string, now time.Time)
 		r.state.Problem, r.state.Limits = r.hazards, ""
 	}
 	for _, otherState := range dryRunTable.States() {
-		if current := l.records[otherState.Field()]; otherState.Field() != field && otherState.Problem != nil && current.state.Problem == nil {
+		if current := t.records[otherState.Field()]; otherState.Field() != field && otherState.Problem != nil && current.state.Problem == nil {
 			r.state.ProblemsOfOthers = append(r.state.ProblemsOfOthers, otherState.Problem)
 		}
 	}

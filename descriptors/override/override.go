@@ -3,7 +3,7 @@
 //
 // Terms that are not in the glossary:
 //
-// - field: the name of an override, a rule or a switch in Redis; the name has the kind and the target;
+// - field: the name under which Redis keeps an override, a rule or a switch, such as `|rule|shop|tenant`;
 // - copy: a copy of a descriptor that an override made for a single value.
 package override
 
@@ -31,10 +31,10 @@ type Override struct {
 
 	limitsfile.Notes
 
-	*limitsfile.Patch                         // the change of an override, or of the switch of a rule; otherwise nil
-	rule              *limitsfile.RuntimeRule // nil unless Kind is KindRule
+	*limitsfile.Patch                         // the change that an override, or the switch of a rule, makes; otherwise nil
+	rule              *limitsfile.RuntimeRule // the rule if Kind is KindRule; otherwise nil
 	shadowMode        bool                    // the value of the switch that replaces SHADOW_MODE
-	isNew             bool                    // the rule is not stored yet
+	isNew             bool                    // the rule is not stored in Redis yet; only DryRun sets isNew
 }
 
 // Parse reads the value of a field. The error is fields.Problems.
@@ -72,6 +72,7 @@ func Parse(field string, value []byte) (*Override, error) {
 	return o, nil
 }
 
+// parseTarget parses the target of a change of this kind. Only switches can have a target without entries.
 func parseTarget(kind Kind, target string) (descriptors.Target, error) {
 	switch {
 	case kind == KindShadowMode && target == "", kind == KindSwitch && target == "":
@@ -132,6 +133,7 @@ func WithoutAuthor(value string) string {
 	return value
 }
 
+// authorSuffix returns the end of the JSON of WithAuthor: the fields set_by and set_at, and the closing bracket.
 func authorSuffix(author string, setAt time.Time) string {
 	name, _ := json.Marshal(author)
 	return fmt.Sprintf(`, "set_by": %s, "set_at": "%s"}`, name, setAt.UTC().Format(time.RFC3339))
@@ -144,7 +146,7 @@ type Kind string
 const (
 	KindOverride   Kind = "override"
 	KindRule       Kind = "rule"
-	KindSwitch     Kind = "switch"      // takes a rule, a domain or all limits out of force
+	KindSwitch     Kind = "switch"      // takes the limits of a rule, of a domain or of all domains out of force
 	KindShadowMode Kind = "shadow_mode" // replaces SHADOW_MODE
 )
 
@@ -153,7 +155,8 @@ func (k Kind) noun() string { return strings.ReplaceAll(string(k), "_", " ") }
 // IsDomain reports whether the target of a switch is a whole domain.
 func IsDomain(target string) bool { return target != "" && !strings.Contains(target, "|") }
 
-// Field returns the name of a field in Redis. An override has its target as the name, which never starts with a |.
+// Field returns the field of a change with this kind and target. The field of an override is its target, which never starts
+// with a |. The fields of other kinds start with a |, such as |rule|shop|tenant.
 func Field(k Kind, target string) string {
 	if k == KindOverride {
 		return target
@@ -171,13 +174,14 @@ func SplitField(field string) (k Kind, target string) {
 	return KindOverride, field
 }
 
-// applySwitches applies the switches of domains, of all domains, and of SHADOW_MODE to set.
+// applySwitches applies the switches of domains, of all domains, and of SHADOW_MODE to set. outcomes has the outcome of
+// each override.
 func applySwitches(set *limitsfile.Set, overrides []*Override, outcomes []outcome) {
 	for i, o := range overrides {
 		out := &outcomes[i]
 		switch {
 		case o.Kind == KindShadowMode:
-			set.ShadowMode = &limitsfile.ShadowMode{On: o.shadowMode, Notes: o.Notes}
+			set.ShadowMode = &limitsfile.ShadowMode{IsOn: o.shadowMode, Notes: o.Notes}
 			out.Path, out.BaseLimits, out.Limits, out.CountersKept = "SHADOW_MODE", "the setting", fmt.Sprint(o.shadowMode), true
 		case o.Kind == KindSwitch && len(o.Target.Entries) == 0:
 			switchOff(set, o, out)
@@ -185,7 +189,8 @@ func applySwitches(set *limitsfile.Set, overrides []*Override, outcomes []outcom
 	}
 }
 
-// switchOff takes the limits of a domain, or of all domains, out of force. The switch of all domains comes first.
+// switchOff takes the limits of a domain, or of all domains, out of force. A domain keeps its first switch, which is the
+// switch of all domains if there is one.
 func switchOff(set *limitsfile.Set, o *Override, out *outcome) {
 	rules, isFound := 0, false
 	var names []string

@@ -36,12 +36,12 @@ type ruleAdder struct {
 	set     *limitsfile.Set
 	domains map[string]*limitsfile.Domain // the copied domains; the key is the name
 
-	// places has the place of each descriptor in the lists of owned parents.
+	// places has the index of each descriptor in its list, for the lists that the ruleAdder has changed.
 	places map[*[]*limitsfile.Descriptor]map[descriptorName]int
 
-	isOwned map[*limitsfile.Descriptor]bool // true for copied and new descriptors
+	isOwned map[*limitsfile.Descriptor]bool // true for copied and new descriptors, which the ruleAdder may change
 
-	patterns map[*limitsfile.Domain]condition.Patterns // the regular expressions of each domain, with added rules
+	patterns map[*limitsfile.Domain]condition.Patterns // the regular expressions of each domain and of its added rules
 }
 
 type descriptorName struct{ key, value string }
@@ -65,7 +65,7 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 		a.addHazard(o, out, depth, *list)
 		list = &a.child(list, descriptorName{e.GetKey(), e.GetValue()}).Descriptors
 	}
-	if err := limitsfile.CheckSiblings(d, *list); err != nil { // an error means that list is not the list of a new parent
+	if err := limitsfile.CheckSiblings(d, *list); err != nil { // list then has conditions, so child has not made a new parent
 		out.Problem = fields.Problems{o.problem(out.Path, "%v", err)}
 		return
 	}
@@ -152,8 +152,8 @@ func (a *ruleAdder) append(list *[]*limitsfile.Descriptor, d *limitsfile.Descrip
 	*list = append(*list, d)
 }
 
-// addHazard adds a hazard to out if a new rule would take requests from the descriptor that now matches the entry at
-// depth. It returns the limits of that descriptor in words.
+// addHazard adds a hazard to out if the new rule o would take requests from another descriptor, which matches the entry of
+// the target at depth now. It returns the limits of this other descriptor in words.
 func (a *ruleAdder) addHazard(o *Override, out *outcome, depth int, list []*limitsfile.Descriptor) (limits string) {
 	const none = "no limit"
 	e := o.Target.Entries[depth]
@@ -171,10 +171,10 @@ func (a *ruleAdder) addHazard(o *Override, out *outcome, depth int, list []*limi
 		return none
 	}
 	isLast := depth == len(o.Target.Entries)-1
-	switch parent := o.Target.String(); {
+	switch target := o.Target.String(); {
 	case isLast && len(d.Descriptors) > 0:
 		out.hazards = append(out.hazards, o.problem(out.Path, "%s matches %s now, and its children would no longer apply; set an override of %s, which keeps them",
-			d.Label(), fields.Printable(entryText(e)), parent))
+			d.Label(), fields.Printable(entryText(e)), target))
 	case !isLast:
 		t := descriptors.Target{Domain: o.Target.Domain, Entries: o.Target.Entries[:depth+1]}
 		out.hazards = append(out.hazards, o.problem(out.Path, "%s matches %s now, and would no longer apply; create a rule for %s first",

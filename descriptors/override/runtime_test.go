@@ -32,11 +32,11 @@ descriptors:
 
 // apply returns the limits with the values of fields, and the state of each field.
 func (l limits) apply(fields map[string]string) (*descriptors.Config, map[string]State) {
-	var layer Table
-	layer.Set(fields)
-	set, _ := layer.Apply(l.set, time.Now())
+	var table Table
+	table.Set(fields)
+	set, _ := table.Apply(l.set, time.Now())
 	states := map[string]State{}
-	for _, s := range layer.States() {
+	for _, s := range table.States() {
 		states[s.Field()] = s
 	}
 	return descriptors.Compile(set), states
@@ -72,10 +72,10 @@ func TestRulesAddLimitsLikeFiles(t *testing.T) {
 			config, states := base.apply(map[string]string{c.field: c.value})
 			require.NoError(t, states[c.field].Problem)
 			words := strings.Fields(c.request)
-			assert.Equal(t, c.want, matched(config, words[0], words[1:]...))
+			assert.Equal(t, c.want, matchedLimits(config, words[0], words[1:]...))
 		})
 	}
-	assert.Equal(t, "nothing", matched(base.Config, "shop", "user", "a"), "the base stays as it is")
+	assert.Equal(t, "nothing", matchedLimits(base.Config, "shop", "user", "a"), "the base stays as it is")
 }
 
 func TestInvalidRulesAreRejected(t *testing.T) {
@@ -101,9 +101,9 @@ func TestInvalidRulesAreRejected(t *testing.T) {
 		"a lost limit of a path": {"shop|tenant=acme|user", aDay, "tenant matches tenant=acme now, and would no longer apply; create a rule for shop|tenant=acme first"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var layer Table
-			layer.Apply(base.set, time.Now())
-			s := layer.DryRun(base.set, Field(KindRule, c.target), c.value, time.Now())
+			var table Table
+			table.Apply(base.set, time.Now())
+			s := table.DryRun(base.set, Field(KindRule, c.target), c.value, time.Now())
 			require.Error(t, s.Problem)
 			assert.ErrorContains(t, s.Problem, c.want)
 			assert.Empty(t, s.Limits)
@@ -162,8 +162,8 @@ func TestConditionsOfRulesHaveTheBoundsOfAFile(t *testing.T) {
 
 func TestOverrideOfRule(t *testing.T) {
 	config, states := compile(t, twoDomains).apply(map[string]string{"|rule|shop|user": aDay, "shop|user": "9", "shop|user=a": `{"factor": 2}`})
-	assert.Equal(t, "9 per day, sliding_window", matched(config, "shop", "user", "b"))
-	assert.Equal(t, "18 per day, sliding_window", matched(config, "shop", "user", "a"))
+	assert.Equal(t, "9 per day, sliding_window", matchedLimits(config, "shop", "user", "b"))
+	assert.Equal(t, "18 per day, sliding_window", matchedLimits(config, "shop", "user", "a"))
 	assert.Equal(t, "9 per day, sliding_window", states["shop|user"].Limits)
 }
 
@@ -189,7 +189,7 @@ func TestSwitchesTakeLimitsOutOfForce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			config, _ := base.apply(c.fields)
-			assert.Equal(t, c.want, matched(config, "shop", strings.Fields(c.request)...))
+			assert.Equal(t, c.want, matchedLimits(config, "shop", strings.Fields(c.request)...))
 		})
 	}
 	config, states := base.apply(map[string]string{

@@ -5,8 +5,8 @@
 //
 //   - target: the name of a descriptor (descriptors.Target) in the query parameter
 //     target, such as shop|tenant=acme. The target of an override has keys and values of
-//     limits files or requests. The target of a counter has those of a request.
-//   - change, version, history, tag: as in package changes;
+//     limits files or requests. The target of a counter has keys and values of a request.
+//   - change, version, history, tag: have the same meaning as in package changes.
 //   - caller: a client with a token, or with a client certificate that TLS has verified.
 //   - audit: a log line for each change, and for each refused change, with the name of the caller.
 //
@@ -39,14 +39,15 @@ const MaxTarget = 4 << 10
 
 // Options are the options of New.
 type Options struct {
-	Callers             // may use the API
+	Callers             // the callers that may use the API
 	Overrides Overrides // if nil, calls about overrides are answered with 501
 	Counters  Counters
 
-	// LimitsVersions returns the last versions of the limits without overrides, the newest first. Nil: there are none.
+	// LimitsVersions returns the last versions of the limits without overrides, the newest first. It is nil if nobody
+	// stores these versions.
 	LimitsVersions func(context.Context) ([]changes.LimitsVersion, error)
 
-	Log *slog.Logger // gets the audit and unauthorized calls; default none
+	Log *slog.Logger // gets the audit, and lines about unauthorized calls; if nil, rls logs neither
 }
 
 // Overrides stores overrides, rules and switches for all replicas.
@@ -96,7 +97,7 @@ type call struct {
 	kind      override.Kind
 	condition changes.Condition // of If-Match and If-None-Match
 
-	// The parameters that are no target.
+	// The other parameters of the query.
 	isDryRun, isForced bool
 	count, maxCounters int64
 	version            int64 // noVersion without the parameter
@@ -173,11 +174,11 @@ func respond(w http.ResponseWriter, a answer) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(a.code)
-	_ = reports.JSON(w, a.body) // an error means that the caller has gone
+	_ = reports.JSON(w, a.body) // an error means that the caller has closed the connection
 }
 
 func problem(code int, format string, args ...any) answer {
 	return answer{code: code, body: Problems{Problems: []string{fmt.Sprintf(format, args...)}}}
 }
 
-func ok(body any) answer { return answer{code: http.StatusOK, body: body} }
+func okAnswer(body any) answer { return answer{code: http.StatusOK, body: body} }

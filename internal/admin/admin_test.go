@@ -36,7 +36,7 @@ func TestUnauthenticatedGets401(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newTestAPI(t, func(o *admin.Options) { o.Tokens = map[string]string{"ops": token, "nobody": ""} })
-			first := ""
+			firstBody := ""
 			for _, path := range []string{"/admin/", "/admin/overrides", "/admin/counters?target=shop%7Ctenant=acme", "/admin/nothing"} {
 				for _, method := range []string{"GET", "PUT", "DELETE", "PATCH"} {
 					req := httptest.NewRequest(method, path, strings.NewReader("{}"))
@@ -47,16 +47,16 @@ func TestUnauthenticatedGets401(t *testing.T) {
 					assert.Equal(t, http.StatusUnauthorized, resp.Code)
 					assert.Equal(t, `Bearer realm="rls admin"`, resp.Header().Get("WWW-Authenticate"))
 					assert.Equal(t, "no-store", resp.Header().Get("Cache-Control"))
-					if first == "" {
-						first = resp.Body.String()
+					if firstBody == "" {
+						firstBody = resp.Body.String()
 					}
-					assert.Equal(t, first, resp.Body.String())
+					assert.Equal(t, firstBody, resp.Body.String())
 				}
 			}
-			assert.Contains(t, first, "ADMIN_TOKEN")
-			logged := r.log.String()
-			assert.Contains(t, logged, "from=192.0.2.1:1234 method=GET path=/admin/")
-			assert.NotContains(t, logged, token[:4])
+			assert.Contains(t, firstBody, "ADMIN_TOKEN")
+			logText := r.log.String()
+			assert.Contains(t, logText, "from=192.0.2.1:1234 method=GET path=/admin/")
+			assert.NotContains(t, logText, token[:4])
 		})
 	}
 }
@@ -90,31 +90,31 @@ func TestAuditShowsNameOfToken(t *testing.T) {
 func TestVerifiedClientCertificateAuthorizes(t *testing.T) {
 	spiffe := &url.URL{Scheme: "spiffe", Host: "cluster.local", Path: "/ops"}
 	for name, c := range map[string]struct {
-		off  bool
-		cert *x509.Certificate // verified, unless nil
-		by   string            // the name in the audit; empty if unauthorized
+		isOff    bool              // certificates authorize nobody
+		cert     *x509.Certificate // the verified certificate; nil if TLS has verified none
+		wantName string            // the name in the audit; empty if the caller is unauthorized
 	}{
-		"named by common name":    {cert: &x509.Certificate{Subject: pkix.Name{CommonName: "deploy"}, DNSNames: []string{"dns"}}, by: "deploy"},
-		"named by DNS name":       {cert: &x509.Certificate{DNSNames: []string{"ops.example"}, URIs: []*url.URL{spiffe}}, by: "ops.example"},
-		"named by URI":            {cert: &x509.Certificate{URIs: []*url.URL{spiffe}}, by: "spiffe://cluster.local/ops"},
-		"named by serial number":  {cert: &x509.Certificate{SerialNumber: big.NewInt(7)}, by: `"certificate 7"`},
-		"certificates turned off": {off: true, cert: &x509.Certificate{Subject: pkix.Name{CommonName: "deploy"}}},
+		"named by common name":    {cert: &x509.Certificate{Subject: pkix.Name{CommonName: "deploy"}, DNSNames: []string{"dns"}}, wantName: "deploy"},
+		"named by DNS name":       {cert: &x509.Certificate{DNSNames: []string{"ops.example"}, URIs: []*url.URL{spiffe}}, wantName: "ops.example"},
+		"named by URI":            {cert: &x509.Certificate{URIs: []*url.URL{spiffe}}, wantName: "spiffe://cluster.local/ops"},
+		"named by serial number":  {cert: &x509.Certificate{SerialNumber: big.NewInt(7)}, wantName: `"certificate 7"`},
+		"certificates turned off": {isOff: true, cert: &x509.Certificate{Subject: pkix.Name{CommonName: "deploy"}}},
 		"not verified":            {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newTestAPI(t, func(o *admin.Options) { o.ClientCerts = !c.off })
+			r := newTestAPI(t, func(o *admin.Options) { o.ClientCerts = !c.isOff })
 			req := httptest.NewRequest(http.MethodPut, "/admin/overrides?target=shop%7Ctenant=acme", strings.NewReader(`{"factor": 2}`))
 			req.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{c.cert}}
 			if c.cert != nil {
 				req.TLS.VerifiedChains = [][]*x509.Certificate{{c.cert}}
 			}
 			resp := r.send(req)
-			if c.by == "" {
+			if c.wantName == "" {
 				assert.Equal(t, http.StatusUnauthorized, resp.Code)
 				return
 			}
 			assert.Equal(t, http.StatusOK, resp.Code)
-			assert.Contains(t, r.audits()[0], "by="+c.by+" ")
+			assert.Contains(t, r.audits()[0], "by="+c.wantName+" ")
 		})
 	}
 }

@@ -24,7 +24,7 @@ type State string
 const (
 	InForce  State = "in force"
 	Rejected State = "rejected" // Problems has the reasons
-	Waiting  State = "waiting"  // for a domain or a descriptor, which Problems names
+	Waiting  State = "waiting"  // the override waits for a domain or a descriptor, which Problems names
 	Expired  State = "expired"
 	Deleted  State = "deleted" // only in the answer to a DELETE
 )
@@ -42,23 +42,23 @@ type Override struct {
 	Kind   override.Kind `json:"kind"`
 	Target string        `json:"target"`
 
-	Override json.RawMessage `json:"override,omitempty"` // as stored; a JSON string if it is no JSON or has too many brackets
-	ETag     string          `json:"etag,omitempty"`     // of the stored value, for If-Match
-	Version  int64           `json:"version,omitempty"`  // of the change, in the answer to a change
+	Override json.RawMessage `json:"override,omitempty"` // the stored value; a JSON string if the value is not JSON or has too many brackets
+	ETag     string          `json:"etag,omitempty"`     // the ETag of the stored value, for If-Match
+	Version  int64           `json:"version,omitempty"`  // the version of the change; only in the answer to a change
 
 	State        State    `json:"state"`
 	Problems     []string `json:"problems,omitempty"`
 	AlsoRejected []string `json:"also_rejected,omitempty"` // problems of other overrides that a PUT makes invalid
 	DryRun       bool     `json:"dry_run,omitempty"`       // nothing was stored
 
-	Path       string `json:"path,omitempty"`        // of the descriptor, such as "shop > tenant=acme"
-	BaseLimits string `json:"base_limits,omitempty"` // without the override; in the answer to a DELETE, until then
-	Limits     string `json:"limits,omitempty"`      // in force; if the override is rejected, those of its last valid value
-	Counters   string `json:"counters,omitempty"`    // kept if Limits and BaseLimits use the same counters, or else new
+	Path       string `json:"path,omitempty"`        // the path of the descriptor, such as "shop > tenant=acme"
+	BaseLimits string `json:"base_limits,omitempty"` // the limits without the override; in the answer to a DELETE, the limits before the DELETE
+	Limits     string `json:"limits,omitempty"`      // the limits in force; if the override is rejected, the limits of its last valid value
+	Counters   string `json:"counters,omitempty"`    // kept if Limits and BaseLimits use the same counters, otherwise new
 
-	ExpiresAt string `json:"expires_at,omitempty"` // in UTC (RFC 3339)
-	SetBy     string `json:"set_by,omitempty"`     // the caller, if the override was set through this API
-	SetAt     string `json:"set_at,omitempty"`     // in UTC (RFC 3339)
+	ExpiresAt string `json:"expires_at,omitempty"` // the end of the override, in UTC (RFC 3339)
+	SetBy     string `json:"set_by,omitempty"`     // the name of the caller, if the override was set through this API
+	SetAt     string `json:"set_at,omitempty"`     // the time of the change, in UTC (RFC 3339)
 	Reason    string `json:"reason,omitempty"`
 
 	OldOverride json.RawMessage `json:"old_override,omitempty"` // the JSON that a change has replaced or deleted
@@ -67,27 +67,27 @@ type Override struct {
 // Counter is an answer with the counters of requests.
 type Counter struct {
 	Target     string  `json:"target"`
-	Path       string  `json:"path"`                  // of the rule that matches the requests
-	Key        string  `json:"key"`                   // of the counter
+	Path       string  `json:"path"`                  // the path of the rule that matches the requests
+	Key        string  `json:"key"`                   // the key of the counter
 	ShadowMode bool    `json:"shadow_mode,omitempty"` // the rule denies no request
-	Limits     []Limit `json:"limits"`                // in the order of the rule
-	Note       string  `json:"note,omitempty"`        // what a reset did not reach, or that a cache contradicts the counter
+	Limits     []Limit `json:"limits"`                // the limits of the rule, in the same order as in the rule
+	Note       string  `json:"note,omitempty"`        // says what a reset did not reach, or that a cache contradicts the counter
 }
 
 // Reset is the answer to the reset of a counter.
 type Reset struct {
 	Counter
-	LimitsBefore []Limit `json:"before"`    // before the reset
-	Published    bool    `json:"published"` // the other replicas know it; otherwise their caches may deny for a while
+	LimitsBefore []Limit `json:"before"`    // the limits before the reset
+	Published    bool    `json:"published"` // the other replicas know about the reset; otherwise their caches may deny for a while
 }
 
 // ResetByPrefix is the answer to a reset by prefix.
 type ResetByPrefix struct {
 	Prefix    string `json:"prefix"`
 	DryRun    bool   `json:"dry_run,omitempty"` // nothing was reset
-	Counters  *int   `json:"counters"`          // with the prefix; nil if the backend can't count them
-	Unclear   int    `json:"unclear,omitempty"` // counters that may have the prefix, and that were left alone
-	Published bool   `json:"published"`         // the other replicas know it; otherwise their caches may deny for a while
+	Counters  *int   `json:"counters"`          // the number of counters with the prefix; null if the backend can't count them
+	Unclear   int    `json:"unclear,omitempty"` // the number of counters that may have the prefix, and that were not reset
+	Published bool   `json:"published"`         // the other replicas know about the reset; otherwise their caches may deny for a while
 	Note      string `json:"note,omitempty"`
 }
 
@@ -102,18 +102,18 @@ type Limit struct {
 	Capacity     int64   `json:"capacity"`
 	Spent        int64   `json:"spent"`         // can exceed Capacity
 	Remaining    int64   `json:"remaining"`     // at least 0
-	ResetSeconds float64 `json:"reset_seconds"` // until the whole capacity is free again
+	ResetSeconds float64 `json:"reset_seconds"` // the time until the whole capacity is free again
 	Over         bool    `json:"over"`          // the next hit is over the limit
-	Degraded     bool    `json:"degraded"`      // counted in this replica, because the backend is down
+	Degraded     bool    `json:"degraded"`      // the numbers come from this replica, because the backend is down
 
-	CachedDenial *CachedDenial `json:"cached_denial,omitempty"` // that this replica answers from its memory, without asking Redis
+	CachedDenial *CachedDenial `json:"cached_denial,omitempty"` // a denial that this replica answers from its memory, without asking Redis
 }
 
 // CachedDenial is a denial that one replica remembers.
 type CachedDenial struct {
-	Source        string    `json:"source"` // deny_cache
+	Source        string    `json:"source"` // always deny_cache
 	Since         time.Time `json:"since"`
-	EndsInSeconds float64   `json:"ends_in_seconds"` // until the replica asks Redis again
+	EndsInSeconds float64   `json:"ends_in_seconds"` // the time until the replica asks Redis again
 }
 
 func overrideAnswer(s *override.State) Override {
@@ -173,7 +173,7 @@ func storedJSON(value *string) json.RawMessage {
 	if brackets <= maxBrackets && json.Valid([]byte(text)) && utf8.ValidString(text) {
 		return json.RawMessage(text)
 	}
-	quoted, _ := json.Marshal(text) // a string never fails
+	quoted, _ := json.Marshal(text) // Marshal of a string returns no error
 	return quoted
 }
 

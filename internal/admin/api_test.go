@@ -52,12 +52,12 @@ type testAPI struct {
 	*testing.T
 	overrides *admintest.Overrides
 	counters  backend.Limiter
-	now       time.Time // of the counters
+	now       time.Time // the time at which the API reads and resets counters
 	log       *bytes.Buffer
 	handler   http.Handler
 }
 
-// newTestAPI returns an API. change modifies the options of the API.
+// newTestAPI returns an API. Each change modifies the options of the API.
 func newTestAPI(t *testing.T, change ...func(*admin.Options)) *testAPI {
 	t.Helper()
 	r := &testAPI{
@@ -91,8 +91,8 @@ func (r *testAPI) send(req *http.Request) *httptest.ResponseRecorder {
 	return w
 }
 
-// call sends a call with the token to a path below /admin/. It decodes the answer into
-// answer, unless nil, and returns the status.
+// call sends a call with the token to a path below /admin/, and returns the status. If answer is not nil, call
+// decodes the body into answer.
 func (r *testAPI) call(method, path, target, body string, answer any) int {
 	r.Helper()
 	u := admin.Prefix + path
@@ -117,7 +117,7 @@ func (r *testAPI) callURL(method, u, body string, answer any) int {
 	return resp.Code
 }
 
-// problems sends a call and returns the status and the problems, one a line.
+// problems sends a call and returns the status and the problems, one on each line.
 func (r *testAPI) problems(method, path, target, body string) (int, string) {
 	r.Helper()
 	var p admin.Problems

@@ -22,7 +22,7 @@ import (
 
 // Caller is a client that may use the API.
 type Caller struct {
-	Name     string   // in the audit, in the history and beside what the caller has set
+	Name     string   // the name in the audit, in the history, and in the overrides that the caller has set
 	ReadOnly bool     // the caller may change nothing
 	Domains  []string // the only domains that the caller may use; all if empty
 }
@@ -37,12 +37,13 @@ func (c *Caller) mayUseField(field string) bool {
 	return err == nil && domain != "" && slices.Contains(c.Domains, domain)
 }
 
-// Callers are the callers that are authorized.
+// Callers has the callers that may use the API.
 type Callers struct {
-	Tokens map[string]string // by name; an empty token authorizes nobody
+	Tokens map[string]string // the key is the name of the caller; an empty token authorizes nobody
 	File   *TokenFile        // more callers, which can change at any time; may be nil
 
-	ClientCerts bool // also authorizes callers whose certificate TLS has verified; certName finds their name
+	// ClientCerts makes each client a caller whose certificate TLS has verified. certName returns the caller's name.
+	ClientCerts bool
 }
 
 // CanAuthorize reports whether any caller can be authorized.
@@ -61,8 +62,8 @@ func (c *Callers) Authorize(r *http.Request) (caller Caller, ok bool) {
 
 // MayReadPages reports whether the caller, or a browser, may read pages. Pages show all domains.
 //
-// Browsers can send a token only as the password of basic authentication. They add it to each
-// request, also for pages of other sites. So it authorizes nothing but reading.
+// Browsers can send a token only as the password of basic authentication. A browser adds the password to each
+// request, even if a page of another site makes the request. So a password allows only reading.
 func (c *Callers) MayReadPages(r *http.Request) bool {
 	isRead := r.Method == http.MethodGet || r.Method == http.MethodHead
 	caller, ok := c.Authorize(r)
@@ -76,7 +77,7 @@ func (c *Callers) MayReadPages(r *http.Request) bool {
 func (c *Callers) callerOfToken(token string) (caller Caller, ok bool) {
 	hash := sha256.Sum256([]byte(token))
 	for _, name := range slices.Sorted(maps.Keys(c.Tokens)) {
-		if known := c.Tokens[name]; known != "" && hash == sha256.Sum256([]byte(known)) {
+		if knownToken := c.Tokens[name]; knownToken != "" && hash == sha256.Sum256([]byte(knownToken)) {
 			return Caller{Name: name}, true
 		}
 	}
@@ -144,7 +145,7 @@ var tokenFields = []fields.Field{
 // mistakes, and the former callers stay.
 func (f *TokenFile) Set(data []byte) error {
 	callers, lines := map[tokenHash]Caller{}, map[string]int{}
-	file := fields.File{Name: "tokens", Data: data, MaxBytes: maxTokenBytes, Things: "tokens", IsSecret: true}
+	file := fields.File{Name: "tokens", Data: data, MaxBytes: maxTokenBytes, ItemsName: "tokens", IsSecret: true}
 	err := file.Read(func(r *fields.Reader, root *yaml.Node) {
 		list := fields.Field{
 			Name: "file", Kind: fields.List, Want: "a list with items such as {name: alice, token: SECRET, access: read, domains: [shop]}",
@@ -188,12 +189,12 @@ func readToken(r *fields.Reader, n *yaml.Node) (Caller, tokenHash) {
 	return c, hash
 }
 
-func hashOfToken(token, hashed fields.Given) (h tokenHash, err error) {
+func hashOfToken(token, hashText fields.FieldValue) (h tokenHash, err error) {
 	switch {
-	case token.Is() == hashed.Is():
+	case token.IsPresent() == hashText.IsPresent():
 		return h, errors.New("want token or token_sha256")
-	case hashed.Is():
-		decoded, err := hex.DecodeString(strings.TrimSpace(hashed.Text))
+	case hashText.IsPresent():
+		decoded, err := hex.DecodeString(strings.TrimSpace(hashText.Text))
 		if err != nil || len(decoded) != len(h) {
 			return h, fmt.Errorf("token_sha256: want %d hexadecimal digits, as sha256sum prints them", 2*len(h))
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
-// conditional sends a call with one header. It decodes the answer and returns the response.
-func (r *testAPI) conditional(method, target, body, header, value string, answer any) *httptest.ResponseRecorder {
+// callWithHeader sends a call with one more header. It decodes the answer and returns the response.
+func (r *testAPI) callWithHeader(method, target, body, header, value string, answer any) *httptest.ResponseRecorder {
 	r.Helper()
 	req := httptest.NewRequest(method, admin.Prefix+"overrides?"+url.Values{"target": {target}}.Encode(), strings.NewReader(body))
 	req.Header.Set("Authorization", "Bearer "+token)
@@ -30,18 +30,18 @@ func TestSecondOfTwoCollidingCallersGets412(t *testing.T) {
 	r := newTestAPI(t)
 	var first, second admin.Override
 	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 10}`, &first))
-	read := r.conditional("GET", acme, "", "Accept", "*/*", &first)
-	tag := read.Header().Get("ETag")
+	resp := r.callWithHeader("GET", acme, "", "Accept", "*/*", &first)
+	tag := resp.Header().Get("ETag")
 	assert.Equal(t, `"`+first.ETag+`"`, tag)
 
-	resp := r.conditional("PUT", acme, `{"requests_per_unit": 20, "reason": "spike"}`, "If-Match", tag, &second)
+	resp = r.callWithHeader("PUT", acme, `{"requests_per_unit": 20, "reason": "spike"}`, "If-Match", tag, &second)
 	require.Equal(t, http.StatusOK, resp.Code)
 	assert.Equal(t, `"`+second.ETag+`"`, resp.Header().Get("ETag"))
 	assert.NotEqual(t, first.ETag, second.ETag)
 
 	for _, method := range []string{"PUT", "DELETE"} {
 		var conflict admin.Conflict
-		assert.Equal(t, http.StatusPreconditionFailed, r.conditional(method, acme, `{"requests_per_unit": 30}`, "If-Match", tag, &conflict).Code)
+		assert.Equal(t, http.StatusPreconditionFailed, r.callWithHeader(method, acme, `{"requests_per_unit": 30}`, "If-Match", tag, &conflict).Code)
 		require.Len(t, conflict.Problems, 1)
 		assert.Contains(t, conflict.Problems[0], "override shop|tenant=acme: ops set it at "+second.SetAt+`, reason "spike"; limits now: 20 per minute. Nothing was changed`)
 		assert.Equal(t, second.ETag, conflict.Current.ETag)
@@ -54,7 +54,7 @@ func TestSecondOfTwoCollidingCallersGets412(t *testing.T) {
 
 	require.Equal(t, http.StatusOK, r.callURL("DELETE", "/admin/overrides?target=shop%7Ctenant=acme&reason=over", "", nil))
 	var conflict admin.Conflict
-	assert.Equal(t, http.StatusPreconditionFailed, r.conditional("PUT", acme, `{"requests_per_unit": 30}`, "If-Match", tag, &conflict).Code)
+	assert.Equal(t, http.StatusPreconditionFailed, r.callWithHeader("PUT", acme, `{"requests_per_unit": 30}`, "If-Match", tag, &conflict).Code)
 	assert.Contains(t, conflict.Problems[0], "ops deleted it at ")
 	assert.Contains(t, conflict.Problems[0], `reason "over"`)
 	assert.Nil(t, conflict.Current)
@@ -64,7 +64,7 @@ func TestConditionsAreHTTPConditions(t *testing.T) {
 	const value = `{"requests_per_unit": 10}`
 	for name, c := range map[string]struct {
 		exists        bool
-		header, value string // TAG stands for the tag
+		header, value string // TAG in value stands for the ETag of the stored value
 		code          int
 	}{
 		"create if absent":                      {false, "If-None-Match", "*", http.StatusOK},
@@ -88,7 +88,7 @@ func TestConditionsAreHTTPConditions(t *testing.T) {
 				r.overrides.Store(acme, value)
 			}
 			var answer admin.Override
-			code := r.conditional("PUT", acme, `{"factor": 2}`, c.header, strings.ReplaceAll(c.value, "TAG", changes.Tag(value)), &answer).Code
+			code := r.callWithHeader("PUT", acme, `{"factor": 2}`, c.header, strings.ReplaceAll(c.value, "TAG", changes.Tag(value)), &answer).Code
 			assert.Equal(t, c.code, code, answer.Problems)
 			if code == http.StatusBadRequest {
 				assert.Contains(t, answer.Problems[0], c.header+": got ")

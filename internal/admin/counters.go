@@ -18,29 +18,29 @@ import (
 
 // Counters are the options for endpoints of counters.
 type Counters struct {
-	Limits     *descriptors.Store     // in force
-	Layer      backend.Layer          // of the service; reads and resets counters
-	Prefixes   backend.PrefixResetter // nil if counters can't be reset by prefix
+	Limits     *descriptors.Store     // the limits in force
+	Layer      backend.Layer          // the layer of the service, which reads and resets counters
+	Prefixes   backend.PrefixResetter // nil if the backend can't reset counters by prefix
 	PerReplica bool                   // each replica has its own counters
-	Now        func() time.Time       // default time.Now
+	Now        func() time.Time       // the default is time.Now
 
-	// PublishReset sends the target of a reset counter to the other replicas. It is nil if they can't be reached.
+	// PublishReset sends the target of a reset counter to the other replicas. It is nil if this replica can't reach them.
 	PublishReset func(ctx context.Context, target string) error
 }
 
-// counter is a counter, which has a state for each limit of its rule.
+// counter is the counter of a target. It has a state for each limit of its rule.
 type counter struct {
 	target descriptors.Target
 	rule   *descriptors.Rule
 	key    []byte
 }
 
-// limited returns the limits of the rule that are not unlimited.
-func (ctr *counter) limited() []*descriptors.RateLimit {
+// countedLimits returns the limits of the rule that have a state: all except unlimited ones.
+func (ctr *counter) countedLimits() []*descriptors.RateLimit {
 	return slices.DeleteFunc(slices.Clone(ctr.rule.Limits), func(l *descriptors.RateLimit) bool { return l.Unlimited })
 }
 
-// newCounter returns the counter of requests with the keys and values of t, or nil if they have no limit.
+// newCounter returns the counter of requests with the keys and values of t, or nil if no rule limits such requests.
 func newCounter(limits *descriptors.Config, t descriptors.Target) *counter {
 	if d := limits.Domain(t.Domain); d != nil {
 		if rule := d.Match(t.Entries); rule != nil {
@@ -50,16 +50,16 @@ func newCounter(limits *descriptors.Config, t descriptors.Target) *counter {
 	return nil
 }
 
-// hits returns a hit for each limit that is not unlimited.
+// hits returns n hits for each of the countedLimits.
 func (ctr *counter) hits(n int64) []backend.Hit {
 	var hits []backend.Hit
-	for _, l := range ctr.limited() {
+	for _, l := range ctr.countedLimits() {
 		hits = append(hits, backend.Hit{Key: ctr.key, Limit: l.Limit, N: n})
 	}
 	return hits
 }
 
-// findCounter returns the counter of a call. Without a counter, it returns nil and the answer to the call.
+// findCounter returns the counter of a call. If there is none, it returns nil and the answer to the call.
 func (h *handler) findCounter(c *call) (*counter, answer) {
 	t, hasAllValues, err := descriptors.ParseRequestTarget(c.target())
 	switch {
@@ -107,7 +107,7 @@ func (h *handler) getCounter(c *call) answer {
 	if slices.ContainsFunc(limits, func(l Limit) bool { return l.CachedDenial != nil && !l.Over }) {
 		body.Note = "this replica still denies hits from memory, although the counter has hits left; a reset makes all replicas forget their denials"
 	}
-	return ok(body)
+	return okAnswer(body)
 }
 
 func (h *handler) resetCounter(c *call) answer {
@@ -136,21 +136,22 @@ func (h *handler) resetCounter(c *call) answer {
 	}
 	limitsAfter := ctr.limits(now, peeks)
 	reset := Reset{Counter: ctr.answer(limitsAfter), LimitsBefore: limitsBefore, Published: isPublished}
-	notes := h.unreached(isPublished)
+	notes := h.unreachedNotes(isPublished)
 	isInstance := func(l Limit) bool { return l.Scope == limit.Instance.String() }
 	if !h.options.Counters.PerReplica && slices.ContainsFunc(limitsAfter, isInstance) {
 		notes = append(notes, "limits per instance were reset on this replica only")
 	}
 	reset.Note = strings.Join(notes, "; ")
 	h.audit(c, "reset", "path", ctr.rule.Path, "before", spentList(limitsBefore), "after", spentList(limitsAfter))
-	return ok(reset)
+	return okAnswer(reset)
 }
 
-// resetFailure returns which limits are reset and which may not be. It is empty if all are reset.
+// resetFailure returns a text with the limits that are reset, and the limits that are perhaps not reset. The text is
+// empty if all limits are reset.
 func (ctr *counter) resetFailure(results []backend.Result) string {
 	var resetLimits, otherLimits []string
 	reason := "the backend is down"
-	for i, l := range ctr.limited() {
+	for i, l := range ctr.countedLimits() {
 		if err := results[i].Err; err != nil {
 			reason = err.Error()
 		} else if !results[i].Degraded() {
@@ -170,7 +171,7 @@ func (ctr *counter) resetFailure(results []backend.Result) string {
 }
 
 // publishReset sends the reset of a target, or of allCounters, to the other replicas. It reports
-// whether it succeeded.
+// whether rls has sent the reset.
 func (h *handler) publishReset(c *call, target string) bool {
 	if h.options.Counters.PublishReset == nil || h.options.Counters.PerReplica {
 		return false
@@ -182,8 +183,8 @@ func (h *handler) publishReset(c *call, target string) bool {
 	return true
 }
 
-// readLimits returns the limits of a counter, with the denials of a single hit that this replica remembers.
-// It charges nothing.
+// readLimits returns the limits of a counter. A limit has a CachedDenial if this replica would deny a single hit from
+// memory. readLimits charges nothing.
 func (h *handler) readLimits(ctx context.Context, ctr *counter) ([]Limit, error) {
 	hits, now := ctr.hits(1), h.options.Counters.Now()
 	peeks := make([]backend.Peek, len(hits))
@@ -208,15 +209,15 @@ func (ctr *counter) answer(limits []Limit) Counter {
 
 // limits returns the limits of the rule at now. peeks has the result for each hit of ctr.hits.
 func (ctr *counter) limits(now time.Time, peeks []backend.Peek) []Limit {
-	all := make([]Limit, len(ctr.rule.Limits))
+	list := make([]Limit, len(ctr.rule.Limits))
 	for i, l := range ctr.rule.Limits {
 		if l.Unlimited {
-			all[i] = Limit{Limit: "unlimited", Name: l.Name, Unlimited: true}
+			list[i] = Limit{Limit: "unlimited", Name: l.Name, Unlimited: true}
 			continue
 		}
 		p := peeks[0]
 		peeks = peeks[1:]
-		all[i] = Limit{
+		list[i] = Limit{
 			Limit:        l.String(),
 			Name:         l.Name,
 			Tag:          l.Tag(),
@@ -227,13 +228,13 @@ func (ctr *counter) limits(now time.Time, peeks []backend.Peek) []Limit {
 			Degraded:     p.Degraded(),
 		}
 		if !p.Degraded() { // a degraded result is for a share of the limit
-			all[i].Capacity, all[i].Spent = l.Capacity(), l.Spent(p.Result.Result)
+			list[i].Capacity, list[i].Spent = l.Capacity(), l.Spent(p.Result.Result)
 		}
 		if d := p.Denial; d != nil {
-			all[i].CachedDenial = &CachedDenial{Source: d.Source.String(), Since: d.Since.UTC(), EndsInSeconds: d.Until.Sub(now).Seconds()}
+			list[i].CachedDenial = &CachedDenial{Source: d.Source.String(), Since: d.Since.UTC(), EndsInSeconds: d.Until.Sub(now).Seconds()}
 		}
 	}
-	return all
+	return list
 }
 
 // spentList describes what is spent of each limit, for the audit log.
@@ -254,8 +255,8 @@ const (
 	prefixTimeout      = time.Minute
 )
 
-// resetCounters resets the counters of ?target= or of ?prefix=. One of them must be given, so that a
-// descriptor is never mistaken for a prefix.
+// resetCounters resets the counters of ?target= or of ?prefix=. A call must have exactly one of these parameters, so
+// that rls never takes a descriptor for a prefix.
 func (h *handler) resetCounters(c *call) answer {
 	hasTarget, hasPrefix := c.query.Has("target"), c.query.Has("prefix")
 	switch {
@@ -306,15 +307,15 @@ func (h *handler) resetPrefix(c *call) answer {
 	}
 	if !c.isDryRun {
 		reset.Published = h.forgetDenials(c)
-		notes = append(notes, h.unreached(reset.Published)...)
+		notes = append(notes, h.unreachedNotes(reset.Published)...)
 		h.audit(c, "reset_prefix", "counters", counters)
 	}
 	reset.Note = strings.Join(notes, "; ")
-	return ok(reset)
+	return okAnswer(reset)
 }
 
-// unreached says which replicas a reset did not reach.
-func (h *handler) unreached(isPublished bool) []string {
+// unreachedNotes returns a note if a reset did not reach the other replicas.
+func (h *handler) unreachedNotes(isPublished bool) []string {
 	switch {
 	case h.options.Counters.PerReplica:
 		return []string{"each replica has its own counters; only those of this replica were reset"}
@@ -334,17 +335,17 @@ func (h *handler) forgetDenials(c *call) bool {
 // Resets makes the Layers of this replica forget the counters that another replica reset.
 type Resets struct {
 	Limits *descriptors.Store // the limits in force
-	Layer  backend.Layer      // of the service
+	Layer  backend.Layer      // the layer of the service
 }
 
-// allCounters is the target that a replica publishes after a reset by prefix. It is no valid target,
-// so a replica of an earlier version ignores it.
+// allCounters is the target that a replica publishes after a reset by prefix. A replica of an earlier version ignores
+// it, because it is not a valid target.
 const allCounters = "*"
 
-// DropCounter drops a counter. target is the target that the other replica published.
-func (r Resets) DropCounter(target string) {
+// ForgetCounter makes the layer forget a counter. target is the target that the other replica has published.
+func (r Resets) ForgetCounter(target string) {
 	if target == allCounters {
-		r.DropAll()
+		r.ForgetAll()
 		return
 	}
 	t, err := descriptors.ParseTarget(target)
@@ -361,5 +362,5 @@ func (r Resets) DropCounter(target string) {
 	}
 }
 
-// DropAll drops all counters. It is for a reset by prefix, and for a replica that may have missed resets.
-func (r Resets) DropAll() { r.Layer.Forget(nil) }
+// ForgetAll makes the layer forget all counters, after a reset by prefix, or if this replica may have missed resets.
+func (r Resets) ForgetAll() { r.Layer.Forget(nil) }

@@ -209,9 +209,9 @@ func TestResetReportsCountersPerReplica(t *testing.T) {
 
 // A reset drops the counter of the algorithm in force. Another algorithm's counter stays.
 func TestResetDropsCounterOfAlgorithmInForce(t *testing.T) {
-	for _, old := range limit.Algorithms() {
-		for _, changed := range limit.Algorithms() {
-			t.Run(old.String()+" to "+changed.String(), func(t *testing.T) {
+	for _, oldAlgorithm := range limit.Algorithms() {
+		for _, newAlgorithm := range limit.Algorithms() {
+			t.Run(oldAlgorithm.String()+" to "+newAlgorithm.String(), func(t *testing.T) {
 				r := newTestAPI(t)
 				put := func(a limit.Algorithm) {
 					window := `"unit": "hour"`
@@ -220,22 +220,22 @@ func TestResetDropsCounterOfAlgorithmInForce(t *testing.T) {
 					}
 					require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 50, `+window+`, "algorithm": "`+a.String()+`"}`, nil))
 				}
-				put(old)
+				put(oldAlgorithm)
 				r.now = time.Now()
 				r.spend(acme, 40)
-				put(changed)
+				put(newAlgorithm)
 				r.now = time.Now()
 				r.spend(acme, 5)
 
 				var reset admin.Reset
 				require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", &reset))
 				spent, spentUnderOld := 5, 40
-				if old == changed {
+				if oldAlgorithm == newAlgorithm {
 					spent, spentUnderOld = 45, 0
 				}
 				assert.EqualValues(t, spent, reset.LimitsBefore[0].Spent)
 				assert.Zero(t, reset.Limits[0].Spent)
-				put(old)
+				put(oldAlgorithm)
 				var got admin.Counter
 				require.Equal(t, http.StatusOK, r.call("GET", "counters", acme, "", &got))
 				assert.EqualValues(t, spentUnderOld, got.Limits[0].Spent)
@@ -252,15 +252,15 @@ func TestResetInvalidatesCachedDenial(t *testing.T) {
 	r.counters = cached
 	r.spend(acme, 100)
 	r.spend(acme, 1)
-	denied := func() bool {
+	isDenied := func() bool {
 		rule := r.overrides.Limits.Load().Domain("shop").Match(target(t, acme).Entries)
 		results := make([]backend.Result, 1)
 		cached.Take(t.Context(), r.now, []backend.Hit{{Key: []byte(acme), Limit: rule.Limits[0].Limit, N: 1}}, results)
 		return !results[0].Allowed
 	}
-	require.True(t, denied())
+	require.True(t, isDenied())
 	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", nil))
-	assert.False(t, denied())
+	assert.False(t, isDenied())
 }
 
 func target(t *testing.T, text string) descriptors.Target {
@@ -275,37 +275,37 @@ type noEvents struct{ fallback.Observer }
 func (noEvents) Served(int)                {}
 func (noEvents) BlipEnded(fallback.Outage) {}
 
-// withReads is a Layer that peeks in another Layer.
-type withReads struct {
+// splitLayer is a Layer that peeks in another Layer.
+type splitLayer struct {
 	backend.Layer
-	reads backend.Layer
+	peekLayer backend.Layer
 }
 
-func (l withReads) Peek(ctx context.Context, now time.Time, hits []backend.Hit, peeks []backend.Peek) {
-	l.reads.Peek(ctx, now, hits, peeks)
+func (l splitLayer) Peek(ctx context.Context, now time.Time, hits []backend.Hit, peeks []backend.Peek) {
+	l.peekLayer.Peek(ctx, now, hits, peeks)
 }
 
 func TestCountersWhileBackendIsDown(t *testing.T) {
 	down := backendtest.NewFlaky(local.New(local.Options{}))
-	withFallback := fallback.New(fallback.Options{
+	fallbackLayer := fallback.New(fallback.Options{
 		Primary: down, Secondary: local.New(local.Options{}), Ratio: 0.5, Observer: noEvents{},
 		Shards: 1, ShardOf: func(*backend.Hit) int { return 0 },
 	})
-	defer withFallback.Close()
+	defer fallbackLayer.Close()
 	for name, c := range map[string]struct {
-		read backend.Layer
-		get  int
+		peekLayer backend.Layer
+		getCode   int
 	}{
-		"without fallback":    {backend.Counters{Limiter: down}, http.StatusServiceUnavailable},
-		"with fallback":       {withFallback, http.StatusOK},
-		"only after the read": {backend.Counters{Limiter: local.New(local.Options{})}, http.StatusOK},
+		"without fallback":         {backend.Counters{Limiter: down}, http.StatusServiceUnavailable},
+		"with fallback":            {fallbackLayer, http.StatusOK},
+		"down only after the read": {backend.Counters{Limiter: local.New(local.Options{})}, http.StatusOK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			down.SetError(backend.ErrUnavailable)
-			r := newTestAPI(t, func(o *admin.Options) { o.Counters.Layer = withReads{withFallback, c.read} })
+			r := newTestAPI(t, func(o *admin.Options) { o.Counters.Layer = splitLayer{fallbackLayer, c.peekLayer} })
 			var got admin.Counter
-			require.Equal(t, c.get, r.call("GET", "counters", acme, "", &got))
-			if c.read == withFallback {
+			require.Equal(t, c.getCode, r.call("GET", "counters", acme, "", &got))
+			if c.peekLayer == fallbackLayer {
 				assert.True(t, got.Limits[0].Degraded)
 				assert.EqualValues(t, 50, got.Limits[0].Remaining)
 				assert.Zero(t, got.Limits[0].Capacity)
@@ -314,7 +314,7 @@ func TestCountersWhileBackendIsDown(t *testing.T) {
 			code, text := r.problems("DELETE", "counters", acme, "")
 			assert.Equal(t, http.StatusServiceUnavailable, code)
 			assert.Regexp(t, "^counter not (known to be )?reset: ", text)
-			if name == "only after the read" {
+			if name == "down only after the read" {
 				require.Len(t, r.audits(), 1, "some counters may be reset")
 				assert.Contains(t, r.audits()[0], "outcome=unknown")
 			} else {
@@ -324,7 +324,7 @@ func TestCountersWhileBackendIsDown(t *testing.T) {
 	}
 	t.Run("the reset without fallback", func(t *testing.T) {
 		r := newTestAPI(t, func(o *admin.Options) {
-			o.Counters.Layer = withReads{backend.Counters{Limiter: down}, o.Counters.Layer}
+			o.Counters.Layer = splitLayer{backend.Counters{Limiter: down}, o.Counters.Layer}
 		})
 		code, text := r.problems("DELETE", "counters", acme, "")
 		assert.Equal(t, http.StatusServiceUnavailable, code)
@@ -332,17 +332,17 @@ func TestCountersWhileBackendIsDown(t *testing.T) {
 	})
 }
 
-// partlyDown decides the second hit of each call without Redis.
-type partlyDown struct{ backend.Layer }
+// partlyDownLayer decides the second hit of each call without Redis.
+type partlyDownLayer struct{ backend.Layer }
 
-func (d partlyDown) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+func (d partlyDownLayer) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	d.Layer.Take(ctx, now, hits[:1], results[:1])
 	d.Layer.Take(ctx, now, hits[2:], results[2:])
 	results[1] = backend.Result{Source: backend.SourceFallback}
 }
 
 func TestFailedResetSaysWhichLimitsAreReset(t *testing.T) {
-	r := newTestAPI(t, func(o *admin.Options) { o.Counters.Layer = partlyDown{o.Counters.Layer} })
+	r := newTestAPI(t, func(o *admin.Options) { o.Counters.Layer = partlyDownLayer{o.Counters.Layer} })
 	const ip = "shop|ip=10.0.0.1"
 	r.spend(ip, 4)
 	code, text := r.problems("DELETE", "counters", ip, "")

@@ -26,18 +26,18 @@ type Endpoint struct {
 	Answers []any
 
 	serve         func(h *handler, c *call) answer
-	isForCounters bool // needs no Overrides
-	hasTarget     bool // a caller needs access to the domain of the target
+	isForCounters bool // the endpoint works without Options.Overrides
+	hasTarget     bool // the caller must have the right to use the domain of the target
 }
 
 // Param is a parameter of the query.
 type Param struct {
 	Name, Help string
-	Type       string // of JSON Schema
+	Type       string // a type of JSON Schema, such as integer
 	Required   bool
 
-	want string                          // the valid values
-	read func(c *call, text string) bool // sets the parameter of a call, or reports that text is invalid; nil for any text
+	want string                          // the valid values, such as "true or false"
+	read func(c *call, text string) bool // sets the parameter of a call, and reports whether text is valid; nil if all texts are valid
 }
 
 var (
@@ -59,25 +59,25 @@ var (
 	}
 )
 
-func numberParam(name, help, want string, lowest, highest int64, of func(*call) *int64) Param {
+func numberParam(name, help, want string, lowest, highest int64, valueOf func(*call) *int64) Param {
 	return Param{Name: name, Type: "integer", Help: help, want: want, read: func(c *call, text string) bool {
 		n, err := strconv.ParseInt(text, 10, 64)
-		*of(c) = n
+		*valueOf(c) = n
 		return err == nil && lowest <= n && n <= highest
 	}}
 }
 
-func flagParam(name, help string, of func(*call) *bool) Param {
+func flagParam(name, help string, valueOf func(*call) *bool) Param {
 	return Param{Name: name, Type: "boolean", Help: help, want: "true or false", read: func(c *call, text string) bool {
 		isSet, err := strconv.ParseBool(text)
-		*of(c) = isSet
+		*valueOf(c) = isSet
 		return err == nil
 	}}
 }
 
 var endpoints = slices.Concat(
 	[]Endpoint{
-		newEndpoint("GET", "limits", "returns all overrides, rules and switches", func(h *handler, c *call) answer { return ok(h.listFields(c)) }, nil, List{}),
+		newEndpoint("GET", "limits", "returns all overrides, rules and switches", func(h *handler, c *call) answer { return okAnswer(h.listFields(c)) }, nil, List{}),
 		newEndpoint("GET", "status", "returns the replicas, the version of each, and the switches", (*handler).getStatus, nil, Status{}),
 		newEndpoint("GET", "history", "returns the last changes, the newest first; ?target= of one target, ?count=20",
 			(*handler).getHistory, []Param{targetParam, countParam}, History{}),
@@ -111,29 +111,30 @@ func (e Endpoint) forCounters() Endpoint {
 	return e
 }
 
-// fieldEndpoints returns the methods of the path of a kind of fields. Without targets, the kind has a single field.
+// fieldEndpoints returns the endpoints for one kind of fields, such as overrides. If hasTargets is false, the kind has
+// a single field.
 func fieldEndpoints(kind override.Kind, path string, hasTargets bool, getHelp, putHelp, deleteHelp string) []Endpoint {
-	get, getAnswers := []Param{targetParam}, []any{List{}, Override{}}
-	put, remove := []Param{requiredTargetParam, dryRunParam}, []Param{requiredTargetParam, reasonParam}
+	getParams, getAnswers := []Param{targetParam}, []any{List{}, Override{}}
+	putParams, deleteParams := []Param{requiredTargetParam, dryRunParam}, []Param{requiredTargetParam, reasonParam}
 	if !hasTargets {
-		get, put, remove, getAnswers = nil, put[1:], remove[1:], getAnswers[1:]
+		getParams, putParams, deleteParams, getAnswers = nil, putParams[1:], deleteParams[1:], getAnswers[1:]
 	}
-	all := []Endpoint{
-		newEndpoint("GET", path, getHelp, (*handler).getFields, get, getAnswers...),
-		newEndpoint("PUT", path, putHelp+"; ?dry_run=true changes nothing", (*handler).putField, put, Override{}),
-		newEndpoint("DELETE", path, deleteHelp, (*handler).deleteField, remove, Override{}),
+	list := []Endpoint{
+		newEndpoint("GET", path, getHelp, (*handler).getFields, getParams, getAnswers...),
+		newEndpoint("PUT", path, putHelp+"; ?dry_run=true changes nothing", (*handler).putField, putParams, Override{}),
+		newEndpoint("DELETE", path, deleteHelp, (*handler).deleteField, deleteParams, Override{}),
 	}
-	for i := range all {
-		all[i].Kind, all[i].hasTarget, all[i].IsConditional = kind, true, i > 0
+	for i := range list {
+		list[i].Kind, list[i].hasTarget, list[i].IsConditional = kind, true, i > 0
 	}
-	return all
+	return list
 }
 
 // Endpoints returns all methods of all paths.
 func Endpoints() []Endpoint { return slices.Clone(endpoints) }
 
-// read reads the parameters and the conditions of a call. It rejects unknown parameters, so that a misspelt one
-// changes nothing.
+// read reads the parameters and the conditions of a call. It rejects unknown parameters, so that a call with a
+// misspelt parameter changes nothing.
 func (c *call) read(e *Endpoint) (err error) {
 	if c.query, err = url.ParseQuery(c.URL.RawQuery); err != nil {
 		return fmt.Errorf("invalid query: %w", err)

@@ -15,16 +15,16 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
-// storeTimeout is shorter than callers wait for the answer.
+// storeTimeout bounds a call to the store of overrides. Callers wait longer for an answer, so they get the error.
 const storeTimeout = 2 * time.Second
 
 func (c *call) field() string { return override.Field(c.kind, c.target()) }
 
 func (h *handler) findState(field string) *override.State {
-	all := h.options.Overrides.States()
-	for i := range all {
-		if all[i].Field() == field {
-			return &all[i]
+	states := h.options.Overrides.States()
+	for i := range states {
+		if states[i].Field() == field {
+			return &states[i]
 		}
 	}
 	return nil
@@ -56,16 +56,16 @@ func (l *List) listOfKind(k override.Kind) *[]Override {
 
 func (h *handler) getFields(c *call) answer {
 	if !c.query.Has("target") && c.kind != override.KindShadowMode {
-		all, kindList := h.listFields(c), List{}
-		*kindList.listOfKind(c.kind) = *all.listOfKind(c.kind)
-		return ok(kindList)
+		allFields, kindList := h.listFields(c), List{}
+		*kindList.listOfKind(c.kind) = *allFields.listOfKind(c.kind)
+		return okAnswer(kindList)
 	}
 	s := h.findState(c.field())
 	if s == nil {
 		return noFieldAnswer(c)
 	}
 	o := overrideAnswer(s)
-	return ok(o)
+	return okAnswer(o)
 }
 
 func noFieldAnswer(c *call) answer {
@@ -102,22 +102,22 @@ func (h *handler) putField(c *call) answer {
 		if !c.condition.Holds(old) {
 			return h.answerConflict(c, &changes.ConflictError{Field: c.field(), Current: old})
 		}
-		return ok(o)
+		return okAnswer(o)
 	}
-	stored := override.WithAuthor(value, c.caller.Name, time.Now())
-	if len(stored) > override.MaxBytes {
+	storedValue := override.WithAuthor(value, c.caller.Name, time.Now())
+	if len(storedValue) > override.MaxBytes {
 		return problem(http.StatusRequestEntityTooLarge, "body with the name of the caller: want at most %d bytes", override.MaxBytes)
 	}
-	notes := override.NotesOf(stored)
+	notes := override.NotesOf(storedValue)
 	o.setNotes(notes)
 	result, err := h.store(c, changes.Change{
 		Action: changes.Put, Reason: notes.Reason,
-		Writes: []changes.Write{{Field: c.field(), Value: &stored, Condition: c.condition}},
+		Writes: []changes.Write{{Field: c.field(), Value: &storedValue, Condition: c.condition}},
 	})
 	if err != nil {
-		return h.storeFailed(c, "put", value, err)
+		return h.answerStoreError(c, "put", value, err)
 	}
-	o.Version, o.ETag = result.Version, changes.Tag(stored)
+	o.Version, o.ETag = result.Version, changes.Tag(storedValue)
 	limitsBefore, oldText := o.BaseLimits, ""
 	if old := result.OldValues[0]; old != nil {
 		oldText = *old
@@ -125,7 +125,7 @@ func (h *handler) putField(c *call) answer {
 		limitsBefore = cmp.Or(h.replacedState(oldState, c.field(), oldText).Limits, limitsBefore)
 	}
 	h.auditChange(c, "put", oldText, value, limitsBefore, &o)
-	return ok(o)
+	return okAnswer(o)
 }
 
 // store makes a change in the name of the caller.
@@ -149,7 +149,7 @@ func (h *handler) deleteField(c *call) answer {
 		return noFieldAnswer(c)
 	}
 	if err != nil {
-		return h.storeFailed(c, "delete", "", err)
+		return h.answerStoreError(c, "delete", "", err)
 	}
 	old := *result.OldValues[0]
 	oldState = h.replacedState(oldState, c.field(), old)
@@ -158,7 +158,7 @@ func (h *handler) deleteField(c *call) answer {
 		BaseLimits: cmp.Or(oldState.Limits, oldState.BaseLimits), Limits: oldState.BaseLimits, Counters: countersWord(oldState),
 	}
 	h.auditChange(c, "delete", old, "", deleted.BaseLimits, &deleted, "reason", c.reason)
-	return ok(deleted)
+	return okAnswer(deleted)
 }
 
 func (h *handler) auditChange(c *call, action, old, value, limitsBefore string, o *Override, moreAttrs ...string) {
@@ -177,8 +177,9 @@ func (h *handler) replacedState(readState *override.State, field, old string) *o
 	return &state
 }
 
-// storeFailed audits and answers a change that was refused, or that Redis has possibly not stored.
-func (h *handler) storeFailed(c *call, action, value string, err error) answer {
+// answerStoreError audits and answers a change that was refused because of its condition, or that Redis has perhaps not
+// stored.
+func (h *handler) answerStoreError(c *call, action, value string, err error) answer {
 	if conflict := (*changes.ConflictError)(nil); errors.As(err, &conflict) {
 		h.audit(c, action, "outcome", "refused", "new", value, "problem", "the value has changed since the caller read it")
 		return h.answerConflict(c, conflict)
@@ -191,13 +192,14 @@ func (h *handler) storeFailed(c *call, action, value string, err error) answer {
 type Conflict struct {
 	Problems   []string  `json:"problems"`
 	Current    *Override `json:"current,omitempty"`     // the value in force
-	LastChange *Change   `json:"last_change,omitempty"` // wrote or deleted the value, if the history still has it
+	LastChange *Change   `json:"last_change,omitempty"` // the change that wrote or deleted the value; missing if the history no longer has the change
 }
 
 // tagPattern matches an ETag, which can be weak.
 var tagPattern = regexp.MustCompile(`^(W/)?"([^" ]*)"$`)
 
-// readTags reads the ETags of a header. isAny reports that the header is *. tags is nil then, and without the header.
+// readTags reads the ETags of a header. isAny reports whether the header is *. If isAny is true, or if there is no such
+// header, tags is nil.
 func readTags(h http.Header, name string) (tags []string, isAny bool, err error) {
 	values := h.Values(name)
 	if len(values) == 0 {
@@ -238,7 +240,7 @@ func (h *handler) answerConflict(c *call, conflict *changes.ConflictError) answe
 			body.LastChange = &change
 		}
 	}
-	by := func(author, action, at, reason string) string {
+	changeText := func(author, action, at, reason string) string {
 		text := author + " " + action + " at " + at
 		if reason != "" {
 			text += fmt.Sprintf(", reason %q", reason)
@@ -253,13 +255,13 @@ func (h *handler) answerConflict(c *call, conflict *changes.ConflictError) answe
 		body.Current = &current
 		text = "it exists, and its author is unknown"
 		if current.SetBy != "" {
-			text = by(current.SetBy, "set it", current.SetAt, current.Reason)
+			text = changeText(current.SetBy, "set it", current.SetAt, current.Reason)
 		}
 		if current.Limits != "" {
 			text += "; limits now: " + current.Limits
 		}
 	case last != nil && last.Action != changes.Put:
-		text = by(last.Author, "deleted it", last.ChangedAt.UTC().Format(time.RFC3339), last.Reason)
+		text = changeText(last.Author, "deleted it", last.ChangedAt.UTC().Format(time.RFC3339), last.Reason)
 	}
 	body.Problems = []string{name + ": " + text + ". Nothing was changed; read it again before you repeat the call"}
 	return answer{code: http.StatusPreconditionFailed, body: body}

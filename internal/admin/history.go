@@ -27,7 +27,7 @@ type Change struct {
 	Version         int64          `json:"version"`
 	ChangedAt       time.Time      `json:"at"`
 	Author          string         `json:"by"`
-	Address         string         `json:"from,omitempty"` // of the caller
+	Address         string         `json:"from,omitempty"` // the address of the caller
 	Action          changes.Action `json:"action"`
 	Reason          string         `json:"reason,omitempty"`
 	RestoredVersion int64          `json:"restored,omitempty"` // the version that a rollback restored
@@ -64,13 +64,13 @@ func (h *handler) getHistory(c *call) answer {
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "history not read: %s", err)
 	}
-	all := h.limitsChanges(c)
+	allChanges := h.limitsChanges(c)
 	for i := range history {
-		all = append(all, newChange(&history[i], c.caller.mayUseField))
+		allChanges = append(allChanges, newChange(&history[i], c.caller.mayUseField))
 	}
-	slices.SortStableFunc(all, func(a, b Change) int { return b.ChangedAt.Compare(a.ChangedAt) })
+	slices.SortStableFunc(allChanges, func(a, b Change) int { return b.ChangedAt.Compare(a.ChangedAt) })
 	list := History{Changes: []Change{}}
-	for _, change := range all {
+	for _, change := range allChanges {
 		if c.query.Has("target") {
 			change.Fields = slices.DeleteFunc(change.Fields, func(w FieldChange) bool { return w.Target != c.target() })
 		}
@@ -82,7 +82,7 @@ func (h *handler) getHistory(c *call) answer {
 			list.Changes = append(list.Changes, change)
 		}
 	}
-	return ok(list)
+	return okAnswer(list)
 }
 
 // KindLimits is the Kind of a FieldChange of limits that come from a file or another source.
@@ -92,19 +92,19 @@ const KindLimits override.Kind = "limits"
 const maxLimitsFields = 100
 
 // limitsChanges returns the differences between the last versions of the limits, the newest first. Without Redis,
-// there are none.
+// it returns nothing.
 func (h *handler) limitsChanges(c *call) (list []Change) {
 	if h.options.LimitsVersions == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
 	defer cancel()
-	versions, _ := h.options.LimitsVersions(ctx) // the history has other changes
+	versions, _ := h.options.LimitsVersions(ctx) // after an error, the history still shows the other changes
 	storedLimits := func(v changes.LimitsVersion, path string) json.RawMessage {
 		if v.Limits[path] == "" {
 			return nil
 		}
-		text, _ := json.Marshal(v.Limits[path]) // a text never fails
+		text, _ := json.Marshal(v.Limits[path]) // Marshal of a string returns no error
 		return text
 	}
 	for i := 0; i+1 < len(versions); i++ {
@@ -135,12 +135,12 @@ func (h *handler) history(c *call) ([]changes.Entry, error) {
 
 // Rollback is the answer of POST /admin/rollback.
 type Rollback struct {
-	Version         int64 `json:"version,omitempty"` // of the rollback itself
+	Version         int64 `json:"version,omitempty"` // the version of the rollback itself
 	RestoredVersion int64 `json:"restored"`          // the version whose limits are in force again
 	DryRun          bool  `json:"dry_run,omitempty"`
 
-	UndoneChanges []Change   `json:"undone"` // since RestoredVersion, the newest first, of fields that the caller may use
-	Fields        []Override `json:"fields"` // which the rollback wrote
+	UndoneChanges []Change   `json:"undone"` // the changes after RestoredVersion, the newest first; only fields that the caller may use
+	Fields        []Override `json:"fields"` // the fields that the rollback has written
 }
 
 func (h *handler) rollBack(c *call) answer {
@@ -148,7 +148,7 @@ func (h *handler) rollBack(c *call) answer {
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "history not read: %s", err)
 	}
-	version, writes, err := rollbackPlan(history, c.version)
+	version, writes, err := planRollback(history, c.version)
 	if err != nil {
 		return problem(http.StatusConflict, "rollback: %s", err)
 	}
@@ -175,7 +175,7 @@ func (h *handler) rollBack(c *call) answer {
 			Action: changes.Rollback, Reason: c.reason, RestoredVersion: version, Writes: writes,
 		})
 		if err != nil {
-			return h.storeFailed(c, "rollback", "", err)
+			return h.answerStoreError(c, "rollback", "", err)
 		}
 		rollback.Version = result.Version
 		h.audit(c, "rollback", "restored", strconv.FormatInt(version, 10), "version", strconv.FormatInt(result.Version, 10), "reason", c.reason)
@@ -183,20 +183,20 @@ func (h *handler) rollBack(c *call) answer {
 	for _, write := range writes {
 		rollback.Fields = append(rollback.Fields, h.fieldAfterRollback(write, c.isDryRun))
 	}
-	return ok(rollback)
+	return okAnswer(rollback)
 }
 
 const noVersion = -1
 
-// rollbackPlan returns the version to restore and the writes that restore it. If version is
-// noVersion, rollbackPlan chooses the newest version whose limits differ from the limits in force.
-func rollbackPlan(history []changes.Entry, version int64) (int64, []changes.Write, error) {
-	hasEnded := func(value string) bool { return override.NotesOf(value).Ended(time.Now()) }
+// planRollback returns the version to restore and the writes that restore it. If version is
+// noVersion, planRollback chooses the newest version whose limits differ from the limits in force.
+func planRollback(history []changes.Entry, version int64) (int64, []changes.Write, error) {
+	hasEnded := func(value string) bool { return override.NotesOf(value).HasExpired(time.Now()) }
 	isChosen := version != noVersion
 	if !isChosen && len(history) > 0 {
 		version = history[0].Version
 	}
-	for { // skip versions with the limits that are in force
+	for { // skip versions whose limits are the same as the limits in force
 		var err error
 		if !isChosen {
 			if version, err = changes.PreviousVersion(history, version); err != nil {
@@ -233,16 +233,16 @@ func (h *handler) fieldAfterRollback(write changes.Write, isDryRun bool) Overrid
 
 // Status is the answer of GET /admin/status.
 type Status struct {
-	Version    int64      `json:"version"`     // of the last change that any replica knows
+	Version    int64      `json:"version"`     // the version of the last change that any replica knows
 	Replicas   []Replica  `json:"replicas"`    // sorted by name
-	Switches   []Override `json:"switches"`    // in force or not
-	ShadowMode []Override `json:"shadow_mode"` // at most one, in force or not
+	Switches   []Override `json:"switches"`    // all switches, in force or not
+	ShadowMode []Override `json:"shadow_mode"` // at most one switch, in force or not
 }
 
 // Replica is a replica as it has reported itself.
 type Replica struct {
 	changes.Replica
-	SeenSeconds float64      `json:"seen_seconds"` // since its last report
+	SeenSeconds float64      `json:"seen_seconds"` // the time since its last report
 	State       ReplicaState `json:"state"`
 }
 
@@ -253,8 +253,8 @@ type ReplicaState string
 const (
 	Current     ReplicaState = "current"
 	Behind      ReplicaState = "behind"       // a change has not arrived yet
-	OtherLimits ReplicaState = "other limits" // other limits files, or another problem
-	Lost        ReplicaState = "lost"         // no report for lostAfter
+	OtherLimits ReplicaState = "other limits" // most replicas have limits with another hash
+	Lost        ReplicaState = "lost"         // the replica has not reported itself for lostAfter
 )
 
 // lostAfter is the time after which a replica without a report counts as lost.
@@ -268,11 +268,11 @@ func (h *handler) getStatus(c *call) answer {
 		return problem(http.StatusServiceUnavailable, "status not read: %s", err)
 	}
 	l := h.listFields(c)
-	return ok(newStatus(replicas, &l))
+	return okAnswer(newStatus(replicas, &l))
 }
 
-// newStatus compares replicas. Among the replicas of the last version, the limits that most
-// replicas have are the right ones.
+// newStatus compares replicas. A replica has OtherLimits if its limits differ from the usual limits: those that most
+// replicas of the last version have.
 func newStatus(replicas []changes.Replica, l *List) Status {
 	s := Status{Replicas: []Replica{}, Switches: l.Switches, ShadowMode: l.ShadowMode}
 	for _, r := range replicas {

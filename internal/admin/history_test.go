@@ -47,7 +47,7 @@ func TestHistoryHasAuthorReasonAndValues(t *testing.T) {
 	assert.Equal(t, override.KindSwitch, h.Changes[1].Fields[0].Kind)
 	assert.Equal(t, changes.Delete, h.Changes[0].Action)
 
-	t.Run("of one target", func(t *testing.T) {
+	t.Run("history of one target", func(t *testing.T) {
 		h := r.history(url.Values{"target": {acme}, "count": {"1"}}.Encode())
 		require.Len(t, h.Changes, 1)
 		assert.EqualValues(t, 3, h.Changes[0].Version)
@@ -74,11 +74,11 @@ func TestRollbackUndoesTheLastChanges(t *testing.T) {
 	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 20}`, nil))
 	require.Equal(t, http.StatusOK, r.callURL("PUT", "/admin/switches?target=", `{}`, nil))
 
-	code, dry := r.rollBack("dry_run=true")
+	code, dryRun := r.rollBack("dry_run=true")
 	require.Equal(t, http.StatusOK, code)
-	assert.EqualValues(t, 2, dry.RestoredVersion)
-	require.Len(t, dry.Fields, 1)
-	assert.Equal(t, admin.Deleted, dry.Fields[0].State)
+	assert.EqualValues(t, 2, dryRun.RestoredVersion)
+	require.Len(t, dryRun.Fields, 1)
+	assert.Equal(t, admin.Deleted, dryRun.Fields[0].State)
 	assert.NotNil(t, r.overrides.Limits.Load().Domain("shop").Source().OffSwitch, "a dry run changes nothing")
 
 	code, a := r.rollBack("reason=wrong+switch")
@@ -130,14 +130,14 @@ func TestRollbackKeepsChangesThatTheHistoryDoesNotHave(t *testing.T) {
 
 func TestRollbackSkipsChangesWithoutEffect(t *testing.T) {
 	r := newTestAPI(t)
-	ended := `{"factor": 2, "expires_at": "2020-01-01T00:00:00Z"}`
+	expiredOverride := `{"factor": 2, "expires_at": "2020-01-01T00:00:00Z"}`
 	_, err := r.overrides.MakeChange(t.Context(), changes.Change{Action: changes.Put, Writes: []changes.Write{{Field: acme, Value: new("10")}}})
 	require.NoError(t, err)
-	_, err = r.overrides.MakeChange(t.Context(), changes.Change{Action: changes.Put, Writes: []changes.Write{{Field: "shop|ip", Value: &ended}}})
+	_, err = r.overrides.MakeChange(t.Context(), changes.Change{Action: changes.Put, Writes: []changes.Write{{Field: "shop|ip", Value: &expiredOverride}}})
 	require.NoError(t, err)
 	code, a := r.rollBack("")
 	require.Equal(t, http.StatusOK, code)
-	assert.EqualValues(t, 0, a.RestoredVersion, "the ended override needs no rollback")
+	assert.EqualValues(t, 0, a.RestoredVersion, "the expired override needs no rollback")
 	assert.Len(t, a.Fields, 1)
 }
 

@@ -96,15 +96,15 @@ func TestConcurrentPutsAreAuditedExactly(t *testing.T) {
 	r := newTestAPI(t)
 	const callers, calls = 4, 25
 	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 1000}`, nil))
-	var putting sync.WaitGroup
+	var puts sync.WaitGroup
 	for i := range callers {
-		putting.Go(func() {
+		puts.Go(func() {
 			for n := range calls {
 				assert.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, fmt.Sprintf(`{"requests_per_unit": %d}`, 1001+i*calls+n), nil))
 			}
 		})
 	}
-	putting.Wait()
+	puts.Wait()
 	lines := r.audits()[1:]
 	require.Len(t, lines, callers*calls)
 	pattern := regexp.MustCompile(`old="{\\"requests_per_unit\\": (\d+)}" new="{\\"requests_per_unit\\": (\d+)}".* limits_before="(\d+) per minute" limits="(\d+) per minute"`)
@@ -122,14 +122,14 @@ func TestConcurrentPutsAreAuditedExactly(t *testing.T) {
 func TestInvalidOverrideIsNotStored(t *testing.T) {
 	for name, c := range map[string]struct {
 		target, value string
-		want          []string // of the problems
+		want          []string // parts of the problems
 	}{
 		"no target":           {"", `{"factor": 2}`, []string{"want DOMAIN|KEY=VALUE"}},
 		"an unknown domain":   {"shpo|tenant=acme", `{"factor": 2}`, []string{"unknown domain shpo; want shop; did you mean shop?"}},
 		"an unknown key":      {"shop|tenat=acme", `{"factor": 2}`, []string{"unknown descriptor tenat=acme; want tenant, ip, free, trial or quiet; did you mean tenant?"}},
-		"an odd target":       {"shop|tenant=a b", `{"factor": 2}`, []string{"want shop|tenant=a%20b"}},
+		"an unescaped space":  {"shop|tenant=a b", `{"factor": 2}`, []string{"want shop|tenant=a%20b"}},
 		"a long target":       {"shop|tenant=" + strings.Repeat("x", admin.MaxTarget), `{"factor": 2}`, []string{"target: got 4108 bytes, want at most 4096"}},
-		"nothing":             {acme, ``, []string{"value is not JSON"}},
+		"an empty value":      {acme, ``, []string{"value is not JSON"}},
 		"a list":              {acme, `[]`, []string{"got a list, want a JSON object"}},
 		"no change":           {acme, `{}`, []string{"changes nothing"}},
 		"several mistakes":    {acme, `{"factr": 2, "unit": "minutes", "algorithm": "slow"}`, []string{"did you mean factor?", "slow"}},
@@ -139,9 +139,9 @@ func TestInvalidOverrideIsNotStored(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newTestAPI(t)
-			for _, dry := range []string{"", "&dry_run=true"} {
+			for _, dryRunParam := range []string{"", "&dry_run=true"} {
 				var got admin.Override
-				u := "/admin/overrides?target=" + strings.NewReplacer("|", "%7C", "%", "%25", " ", "%20").Replace(c.target) + dry
+				u := "/admin/overrides?target=" + strings.NewReplacer("|", "%7C", "%", "%25", " ", "%20").Replace(c.target) + dryRunParam
 				assert.Equal(t, http.StatusBadRequest, r.callURL("PUT", u, c.value, &got))
 				for _, want := range c.want {
 					assert.Contains(t, strings.Join(got.Problems, "\n"), want)
@@ -195,7 +195,7 @@ func TestStoredOverridesAreShownEvenIfInvalid(t *testing.T) {
 			[]string{"faster!"},
 			admin.Override{State: admin.Rejected, Override: []byte(`"faster!"`)},
 		},
-		"after a valid one, which stays": {
+		"invalid after a valid value, which stays in force": {
 			acme,
 			[]string{`{"factor": 2}`, `{"factr": 3}`},
 			admin.Override{State: admin.Rejected, Override: []byte(`{"factr": 3}`), Path: "shop > tenant=acme", BaseLimits: "100 per minute", Limits: "200 per minute", Counters: "kept"},

@@ -14,14 +14,14 @@ import (
 	"github.com/seed-81f232ab/rls/internal/admin"
 )
 
-// fakePrefixes is a backend.PrefixResetter with a number of counters.
-type fakePrefixes struct {
+// fakePrefixResetter is a backend.PrefixResetter. Each prefix has the same number of counters.
+type fakePrefixResetter struct {
 	counters, unclear int
 	err               error
 	resets            []backend.KeyPrefix
 }
 
-func (f *fakePrefixes) ResetPrefix(_ context.Context, p backend.KeyPrefix, maxCounters int, dryRun bool) (backend.PrefixReset, error) {
+func (f *fakePrefixResetter) ResetPrefix(_ context.Context, p backend.KeyPrefix, maxCounters int, dryRun bool) (backend.PrefixReset, error) {
 	r := backend.PrefixReset{Counters: f.counters, Unclear: f.unclear}
 	if f.counters > maxCounters {
 		return r, backend.ErrTooManyCounters
@@ -32,21 +32,21 @@ func (f *fakePrefixes) ResetPrefix(_ context.Context, p backend.KeyPrefix, maxCo
 	return r, f.err
 }
 
-// fakeCache counts how often everything was dropped.
+// fakeCache counts the calls that make it forget all counters.
 type fakeCache struct {
 	backend.Layer
-	dropped int
+	forgetAllCount int
 }
 
 func (c *fakeCache) Forget(h *backend.Hit) {
 	if h == nil {
-		c.dropped++
+		c.forgetAllCount++
 	}
 }
 
 func TestResetByPrefixIsExplicitCountedAndBounded(t *testing.T) {
 	var published []string
-	prefixes, cache := &fakePrefixes{counters: 3, unclear: 1}, &fakeCache{}
+	prefixes, cache := &fakePrefixResetter{counters: 3, unclear: 1}, &fakeCache{}
 	r := newTestAPI(t, func(o *admin.Options) {
 		o.Counters.Prefixes, o.Counters.Layer = prefixes, cache
 		o.Counters.PublishReset = func(_ context.Context, target string) error {
@@ -80,7 +80,7 @@ func TestResetByPrefixIsExplicitCountedAndBounded(t *testing.T) {
 	assert.Equal(t, []backend.KeyPrefix{
 		{Start: "shop|tenant=acme"}, {Start: "shop|tenant=", EndsAnywhere: true}, {Start: "shop|", EndsAnywhere: true},
 	}, prefixes.resets)
-	assert.Equal(t, 3, cache.dropped)
+	assert.Equal(t, 3, cache.forgetAllCount)
 	assert.Equal(t, []string{"*", "*", "*"}, published)
 	assert.Contains(t, r.audits()[0], `action=reset_prefix by=ops`)
 	assert.Contains(t, r.audits()[0], `target="shop|tenant=acme" counters=3`)
@@ -88,12 +88,12 @@ func TestResetByPrefixIsExplicitCountedAndBounded(t *testing.T) {
 	prefixes.err = errors.New("connection lost")
 	_, code = reset(url.Values{"prefix": {"shop"}})
 	assert.Equal(t, http.StatusServiceUnavailable, code)
-	assert.Equal(t, 4, cache.dropped, "a failed reset may have reset a part")
+	assert.Equal(t, 4, cache.forgetAllCount, "a failed reset may have reset a part")
 	assert.Contains(t, r.audits()[3], "outcome=unknown")
 }
 
 func TestResetRejectsAmbiguousRequests(t *testing.T) {
-	r := newTestAPI(t, func(o *admin.Options) { o.Counters.Prefixes = &fakePrefixes{} })
+	r := newTestAPI(t, func(o *admin.Options) { o.Counters.Prefixes = &fakePrefixResetter{} })
 	for query, want := range map[string]string{
 		"target=shop%7Ctenant%3Dacme&prefix=shop": "either as target",
 		"target=shop%7Ctenant%3Dacme&max=5":       "max and dry_run are for a prefix",
@@ -111,7 +111,7 @@ func TestResetRejectsAmbiguousRequests(t *testing.T) {
 }
 
 func TestTokenOfADomainResetsOnlyItsPrefixes(t *testing.T) {
-	prefixes := &fakePrefixes{counters: 1}
+	prefixes := &fakePrefixResetter{counters: 1}
 	r := newTestAPI(t, func(o *admin.Options) { o.Counters.Prefixes, o.File = prefixes, newTokenFile(t) })
 	for query, want := range map[string]int{
 		"prefix=shop":             http.StatusOK,

@@ -26,7 +26,8 @@ func hashOf(token string) string {
 	return hex.EncodeToString(hash[:])
 }
 
-// newTokenFile returns callers that may read, use the domain shop, or use the domain bank.
+// newTokenFile returns a file with a caller that may only read, a caller for the domain shop, and a caller for the
+// domains bank and b|c.
 func newTokenFile(t *testing.T) *admin.TokenFile {
 	t.Helper()
 	f := &admin.TokenFile{}

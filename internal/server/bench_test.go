@@ -22,19 +22,19 @@ import (
 // The server is a separate process, and server-µs/op is the CPU time of the server. With 64 calls in flight, compare
 // server-µs/op, because most of ns/op is time of the client. With 1 call in flight, ns/op is the latency.
 //
-//	GOGC=400 go test -run='^$' -bench=ServerCPU -benchtime=40000x -count=12 ./server
+//	GOGC=400 go test -run='^$' -bench=ServerCPU -benchtime=40000x -count=12 ./internal/server
 //
 // Medians on two shared cores (Xeon, Go 1.26, grpc 1.85), in µs of CPU:
 //
-//	64 in flight  stock  ours
-//	GOGC=400       15.9  11.9
-//	GOGC=100       21.4  18.5
+//	64 in flight  defaults  ours
+//	GOGC=400          15.9  11.9
+//	GOGC=100          21.4  18.5
 //	1 in flight, GOGC=400
-//	CPU            34.9  30.8
-//	latency        71.5  66.2
+//	CPU               34.9  30.8
+//	latency           71.5  66.2
 func BenchmarkServerCPU(b *testing.B) {
 	for _, inFlight := range []int{64, 1} {
-		for _, variant := range []string{"stock", "ours"} {
+		for _, variant := range []string{"defaults", "ours"} {
 			b.Run(fmt.Sprintf("%s/in_flight=%d", variant, inFlight), func(b *testing.B) {
 				benchmarkServer(b, variant, inFlight, 4)
 			})
@@ -90,7 +90,7 @@ const benchServerEnv = "RLS_BENCH_SERVER"
 func benchServer(variant string) {
 	var s *grpc.Server
 	switch variant {
-	case "stock":
+	case "defaults":
 		s = grpc.NewServer()
 		rlsv3.RegisterRateLimitServiceServer(s, alwaysOK)
 	case "ours":

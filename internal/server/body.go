@@ -31,7 +31,7 @@ const (
 
 // bodyReader reads the bodies for all handlers. The handlers share the bounds of the bodyReader.
 type bodyReader struct {
-	maxBytes   int64
+	maxBytes   int64         // the size of the largest accepted body
 	largeSlots chan struct{} // has an element for each large body that the server is reading
 	turns      *turns
 	inflight   *inflight
@@ -127,7 +127,8 @@ func newTurns() *turns {
 	return &turns{bytes: semaphore.NewWeighted(maxAnsweringBytes), peers: map[string]*peerTurns{}}
 }
 
-// wait waits for the turn of a request. If ctx ends first, wait fails. The caller must call end after the answer.
+// wait waits for the turn of a request. If ctx ends first, wait returns an error. The caller must call end after the
+// answer.
 func (t *turns) wait(ctx context.Context, address string, bodyBytes int) (end func(), err error) {
 	n := int64(min(bodyBytes+requestOverhead, maxPeerAnsweringBytes))
 	p := t.join(address)
@@ -168,6 +169,7 @@ func (w *turnWriter) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
+// join counts one more request of address, and returns the turns of this address.
 func (t *turns) join(address string) *peerTurns {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -180,6 +182,7 @@ func (t *turns) join(address string) *peerTurns {
 	return p
 }
 
+// leave removes a request that join has counted.
 func (t *turns) leave(address string, p *peerTurns) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

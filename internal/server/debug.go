@@ -36,8 +36,8 @@ var pprofPages = []Page{
 	{Path: "/debug/pprof/trace", Help: "execution trace; ?seconds=1", Handler: onlyLocal(pprof.Trace), AnyHost: true},
 }
 
-// debugHandler serves pages and pprof. "/endpoints" lists them, and "/" does so too if no page has this path. Streams
-// end when streamCtx is done. Requests may address names.
+// debugHandler serves pages and pprof. "/endpoints" lists all of them. "/" shows the same list if no page has this path.
+// Streams end when streamCtx is done. Requests may address names, as Options.DebugNames says.
 func debugHandler(pages []Page, names []string, streamCtx context.Context) http.Handler { //nolint:revive // streamCtx is not the context of a call
 	pages = slices.Concat(pages, pprofPages)
 	slices.SortFunc(pages, func(a, b Page) int { return cmp.Compare(a.address(), b.address()) })

@@ -14,31 +14,31 @@ import (
 // DrainDelay.
 var ErrInterrupted = errors.New("interrupted")
 
-// drain stops the listeners in order. The debug and the metrics listener stop last, so an operator can see a drain that
-// hangs, and the metrics of the last calls.
+// drain stops the listeners in order. The debug and the metrics listener stop last, so that an operator can see a drain
+// that hangs, and the metrics of the last calls.
 func (s *Server) drain(delay time.Duration) {
 	start, callsInFlight, firstTotal := time.Now(), s.inflight.count.Load(), s.inflight.total.Load()
-	s.opts.Log.Info("drain started", "calls_in_flight", callsInFlight, "drain_delay", delay, "drain_timeout", s.opts.DrainTimeout)
-	s.opts.Observer.DrainStarted(callsInFlight)
-	s.opts.Health.Set("server", false, "shutting down")
+	s.options.Log.Info("drain started", "calls_in_flight", callsInFlight, "drain_delay", delay, "drain_timeout", s.options.DrainTimeout)
+	s.options.Observer.DrainStarted(callsInFlight)
+	s.options.Health.Set("server", false, "shutting down")
 	if delay > 0 {
 		s.serveDelay(delay)
-		s.opts.Log.Info("drain delay ended", "calls_in_flight", s.inflight.count.Load(), "calls_since_start", s.inflight.total.Load()-firstTotal)
+		s.options.Log.Info("drain delay ended", "calls_in_flight", s.inflight.count.Load(), "calls_since_start", s.inflight.total.Load()-firstTotal)
 	}
 
 	s.startDrain()
-	ctx, cancel := context.WithTimeout(context.Background(), s.opts.DrainTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.options.DrainTimeout)
 	defer cancel()
 	var cutCalls int64 // the calls in flight at the timeout
 	countCutCalls := sync.OnceFunc(func() { cutCalls = s.inflight.count.Load() })
 	var stopping sync.WaitGroup
 	stopping.Go(func() { s.stopGRPC(ctx, countCutCalls) })
 	if s.http.stop(ctx, countCutCalls) != nil {
-		s.opts.Log.Warn("HTTP requests cut at the drain timeout", "drain_timeout", s.opts.DrainTimeout)
+		s.options.Log.Warn("HTTP requests cut at the drain timeout", "drain_timeout", s.options.DrainTimeout)
 	}
 	stopping.Wait()
-	s.opts.Log.Info("drain finished", "took", time.Since(start).Round(time.Millisecond), "calls_cut", cutCalls)
-	s.opts.Observer.DrainFinished(cutCalls)
+	s.options.Log.Info("drain finished", "took", time.Since(start).Round(time.Millisecond), "calls_cut", cutCalls)
+	s.options.Observer.DrainFinished(cutCalls)
 
 	ctx, cancelOptional := context.WithTimeout(context.Background(), optionalTimeout)
 	defer cancelOptional()
@@ -48,7 +48,8 @@ func (s *Server) drain(delay time.Duration) {
 	stopping.Wait()
 }
 
-// maxDelayEnd is the longest end of a drain delay in which no more calls should arrive.
+// maxDelayEnd bounds the last part of the drain delay, in which no more calls should arrive. This part is at most half
+// of the delay.
 const maxDelayEnd = time.Second
 
 // serveDelay waits for delay while the server still answers calls. It warns if calls arrive at the end of delay.
@@ -58,7 +59,7 @@ func (s *Server) serveDelay(delay time.Duration) {
 	firstTotal := s.inflight.total.Load()
 	time.Sleep(delayEnd)
 	if lateCalls := s.inflight.total.Load() - firstTotal; lateCalls > 0 {
-		s.opts.Log.Warn("calls still arrive at the end of the drain delay",
+		s.options.Log.Warn("calls still arrive at the end of the drain delay",
 			"reason", "clients reconnect only now, or DRAIN_DELAY is too short", "calls", lateCalls, "in", delayEnd, "drain_delay", delay)
 	}
 }
@@ -67,7 +68,7 @@ func (s *Server) serveDelay(delay time.Duration) {
 // time they cut the requests, such as a long profile.
 const optionalTimeout = 3 * time.Second
 
-// stopGRPC waits for calls in flight. When ctx is done, it calls beforeCut and cuts them.
+// stopGRPC waits for calls in flight. When ctx is done, it calls beforeCut and cuts the calls.
 func (s *Server) stopGRPC(ctx context.Context, beforeCut func()) {
 	done := make(chan struct{})
 	go func() {
@@ -78,7 +79,7 @@ func (s *Server) stopGRPC(ctx context.Context, beforeCut func()) {
 	case <-done:
 	case <-ctx.Done():
 		beforeCut()
-		s.opts.Log.Warn("gRPC calls cut at the drain timeout", "drain_timeout", s.opts.DrainTimeout)
+		s.options.Log.Warn("gRPC calls cut at the drain timeout", "drain_timeout", s.options.DrainTimeout)
 		// Stop does not wait for the handlers, but GracefulStop does.
 		s.grpc.Stop()
 	}

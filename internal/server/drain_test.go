@@ -150,14 +150,14 @@ func (r *eventRecorder) add(format string, args ...any) {
 	r.events = append(r.events, fmt.Sprintf(format, args...))
 }
 
-func (r *eventRecorder) all() []string {
+func (r *eventRecorder) recorded() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.events)
 }
 
-func (r *eventRecorder) DrainStarted(calls int64) { r.add("drain started: %d", calls) }
-func (r *eventRecorder) DrainFinished(cut int64)  { r.add("drain finished: %d", cut) }
+func (r *eventRecorder) DrainStarted(calls int64)     { r.add("drain started: %d", calls) }
+func (r *eventRecorder) DrainFinished(cutCalls int64) { r.add("drain finished: %d", cutCalls) }
 func (r *eventRecorder) TLSReloaded(listener, subject string, err error) {
 	r.add("%s %s %t", listener, subject, err == nil)
 }
@@ -180,7 +180,7 @@ func TestDrainTimeoutCutsCalls(t *testing.T) {
 	assert.Equal(t, codes.Unavailable, status.Code(<-results))
 	assert.Contains(t, r.log.String(), "gRPC calls cut at the drain timeout")
 	assert.Regexp(t, `msg="drain finished" took=\S+ calls_cut=1\n`, r.log.String())
-	assert.Equal(t, []string{"drain started: 1", "drain finished: 1"}, events.all())
+	assert.Equal(t, []string{"drain started: 1", "drain finished: 1"}, events.recorded())
 }
 
 func TestDrainTimeoutCutsHTTPRequests(t *testing.T) {
@@ -304,7 +304,7 @@ func TestDrainWarnsOfCallsAtTheEndOfTheDelay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log logBuffer
-				s := &Server{opts: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}
+				s := &Server{options: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}
 				go func() {
 					for range tt.callsUntil / (100 * time.Millisecond) {
 						s.inflight.beginCall()

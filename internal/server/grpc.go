@@ -43,7 +43,7 @@ func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx con
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(o.GRPC.MaxStreams),
 		grpc.ForceServerCodecV2(codec.New(o.GRPC.MaxDescriptors, o.GRPC.MaxAllEntries)),
-		// With windows of a fixed size, grpc doesn't send a ping and a window update with most calls.
+		// With windows of a fixed size, grpc need not send a ping and a window update with most calls.
 		grpc.StaticStreamWindowSize(streamWindowBytes),
 		grpc.StaticConnWindowSize(connWindowBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
@@ -86,8 +86,8 @@ func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx con
 	return s
 }
 
-// callRegistrar registers services. It observes their unary calls, and recovers from a panic in a call. It wraps the
-// handlers, because an interceptor would cost each call two allocations and 0.3 µs.
+// callRegistrar registers services. It observes the unary calls of the services, and recovers from a panic in a call. It
+// wraps the handlers, because an interceptor would cost each call two allocations and 0.3 µs.
 type callRegistrar struct {
 	grpc.ServiceRegistrar
 	observeMethod func(name string) (observeCall func(duration time.Duration))

@@ -11,7 +11,8 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// healthServices are names in gRPC health: "" means the whole server. The incumbent has "ratelimit".
+// healthServices are the service names for which gRPC health answers. "" means the whole server, and "ratelimit" is the
+// name in the incumbent.
 var healthServices = []string{"", "ratelimit"}
 
 // Health is the state of the process. The process is healthy if no component has a fault. Health answers gRPC health
@@ -25,19 +26,19 @@ type Health struct {
 	notes  map[string]string // the key is the name of a component
 }
 
-// NewHealth returns a healthy Health without components.
+// NewHealth returns a Health without faults and notes.
 func NewHealth() *Health {
 	h := &Health{grpc: health.NewServer(), faults: make(map[string]string), notes: make(map[string]string)}
-	h.Set("server", true, "") // publishes that the process is healthy
+	h.Set("server", true, "") // makes gRPC health answer SERVING
 	return h
 }
 
-// Set records the state of a component. /healthcheck shows detail if ok is false. Watchers of gRPC health see changes in
-// the order of the calls of Set.
+// Set records whether a component has no fault. If ok is false, /healthcheck shows detail as the fault. Clients that
+// watch gRPC health see changes in the order of the calls of Set.
 func (h *Health) Set(component string, ok bool, detail string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	wasReady := len(h.faults) == 0
+	wasHealthy := len(h.faults) == 0
 	if ok {
 		delete(h.faults, component)
 	} else {
@@ -50,12 +51,12 @@ func (h *Health) Set(component string, ok bool, detail string) {
 	for _, name := range healthServices {
 		h.grpc.SetServingStatus(name, state)
 	}
-	if isReady := len(h.faults) == 0; h.log != nil && isReady != wasReady {
+	if isHealthy := len(h.faults) == 0; h.log != nil && isHealthy != wasHealthy {
 		h.logState()
 	}
 }
 
-// logTo logs the present faults to log, and later changes of the state of the process.
+// logTo logs the current faults to log. From then on, Set logs to log when the process becomes healthy or unhealthy.
 func (h *Health) logTo(log *slog.Logger) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

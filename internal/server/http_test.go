@@ -60,15 +60,15 @@ func TestJSONAnswersWithStatusOfDecision(t *testing.T) {
 		OverallCode: rlsv3.RateLimitResponse_OK,
 		Statuses:    []*rlsv3.RateLimitResponse_DescriptorStatus{{Code: rlsv3.RateLimitResponse_OK, LimitRemaining: 7}},
 	}
-	weekly := &rlsv3.RateLimitResponse{
+	fivePerWeek := &rlsv3.RateLimitResponse{
 		OverallCode: rlsv3.RateLimitResponse_OK,
 		Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{{
 			CurrentLimit:   &rlsv3.RateLimitResponse_RateLimit{RequestsPerUnit: 5, Unit: rlsv3.RateLimitResponse_RateLimit_WEEK},
 			LimitRemaining: 3,
 		}},
 	}
-	minutely := proto.CloneOf(weekly)
-	minutely.Statuses[0].CurrentLimit.Unit = rlsv3.RateLimitResponse_RateLimit_MINUTE
+	fivePerMinute := proto.CloneOf(fivePerWeek)
+	fivePerMinute.Statuses[0].CurrentLimit.Unit = rlsv3.RateLimitResponse_RateLimit_MINUTE
 
 	for _, tt := range []struct {
 		name, method, body string
@@ -86,16 +86,16 @@ func TestJSONAnswersWithStatusOfDecision(t *testing.T) {
 		},
 		{name: "answer without a code", body: `{"domain":"unknown"}`, code: 500, want: &rlsv3.RateLimitResponse{}},
 		{
-			name: "camel case, enum by number, 64 bits as text", code: 200, want: weekly,
+			name: "camel case, enum by number, 64 bits as text", code: 200, want: fivePerWeek,
 			body: `{"domain":"shop","descriptors":[{"entries":[{"key":"a","value":"b"}],"limit":{"requestsPerUnit":5,"unit":7},"hitsAddend":"3"}]}`,
 		},
 		{
-			name: "original names, enum by name, 64 bits as number", code: 200, want: minutely,
+			name: "original names, enum by name, 64 bits as number", code: 200, want: fivePerMinute,
 			body: `{"domain":"shop","descriptors":[{"entries":[{"key":"a"}],"limit":{"requests_per_unit":5,"unit":"MINUTE"},"hits_addend":3}]}`,
 		},
 
-		{name: "call fails", body: `{"domain":"refused"}`, code: 400, reason: "redis is gone"},
-		{name: "call fails without status", body: `{"domain":"broken"}`, code: 400, reason: "no status in here"},
+		{name: "call that fails", body: `{"domain":"refused"}`, code: 400, reason: "redis is gone"},
+		{name: "call that fails without a gRPC status", body: `{"domain":"broken"}`, code: 400, reason: "no status in here"},
 		{name: "empty body", body: ``, code: 400, reason: "unexpected token"},
 		{name: "not JSON", body: `domain=shop`, code: 400, reason: "syntax error"},
 		{name: "an array", body: `[]`, code: 400, reason: "unexpected token"},
@@ -111,7 +111,7 @@ func TestJSONAnswersWithStatusOfDecision(t *testing.T) {
 		{name: "body at the limit", body: `{"domain":"` + strings.Repeat("x", 1000-13) + `"}`, code: 200, want: ok},
 		{name: "body over the limit", body: `{"domain":"` + strings.Repeat("x", 1000-12) + `"}`, code: 413, reason: "exceeds 1000 bytes"},
 
-		{name: "answer is not valid JSON", body: `{"domain":"not-utf8"}`, code: 500, reason: "UTF-8"},
+		{name: "answer that JSON can't express", body: `{"domain":"not-utf8"}`, code: 500, reason: "UTF-8"},
 		{name: "panic", body: `{"domain":"panic"}`, code: 500, reason: "internal error"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestPostsOfOtherSitesAreRejected(t *testing.T) {
 func TestJSONBoundsLargeBodiesThatAreReadAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	r := start(t, Options{Services: register(answerByDomain), JSON: answerByDomain, GRPC: GRPC{MaxMessageBytes: maxLargeBodyBytes / 2}})
-	large := `{"domain":"` + strings.Repeat("x", 2*maxSmallBody) + `"}`
+	largeBody := `{"domain":"` + strings.Repeat("x", 2*maxSmallBody) + `"}`
 	postWithoutLastByte := func() *io.PipeWriter {
 		body, writer := io.Pipe()
 		go func() {
@@ -207,13 +207,13 @@ func TestJSONBoundsLargeBodiesThatAreReadAtTheSameTime(t *testing.T) {
 				_ = resp.Body.Close()
 			}
 		}()
-		_, err := io.WriteString(writer, large[:len(large)-1])
+		_, err := io.WriteString(writer, largeBody[:len(largeBody)-1])
 		require.NoError(t, err)
 		return writer
 	}
 	first, second := postWithoutLastByte(), postWithoutLastByte()
 	polltest.Until(t, maxWait, func() bool {
-		code, _, _ := request(t, http.MethodPost, r.HTTPAddr(), "/json", large)
+		code, _, _ := request(t, http.MethodPost, r.HTTPAddr(), "/json", largeBody)
 		return code == http.StatusServiceUnavailable
 	}, "both slots are in use")
 	code, _, _ := request(t, http.MethodPost, r.HTTPAddr(), "/json", `{"domain":"shop"}`)
@@ -222,7 +222,7 @@ func TestJSONBoundsLargeBodiesThatAreReadAtTheSameTime(t *testing.T) {
 	_ = first.Close()
 	_ = second.CloseWithError(io.ErrUnexpectedEOF)
 	polltest.Until(t, maxWait, func() bool {
-		code, _, _ := request(t, http.MethodPost, r.HTTPAddr(), "/json", large)
+		code, _, _ := request(t, http.MethodPost, r.HTTPAddr(), "/json", largeBody)
 		return code == http.StatusOK
 	}, "the server has read or lost both bodies, so the slots are free")
 }

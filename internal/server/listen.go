@@ -61,8 +61,8 @@ func listenTCP(a Addr) (net.Listener, error) {
 	return nil, fmt.Errorf("%s: %w by %s; %s, or change %s", a, syscall.EADDRINUSE, program, step, cmp.Or(a.Setting, "the port"))
 }
 
-// PortHolder returns the program that listens on a TCP port, such as "rls (process 4711)". It knows only programs of
-// this user on Linux, and returns an empty text for others.
+// PortHolder returns the program that listens on a TCP port, such as "rls (process 4711)". It finds only programs of
+// this user on Linux. It returns "" if it finds no program.
 func PortHolder(port int) string {
 	const listening, stateColumn, inodeColumn = "0A", 3, 9
 	var sockets []string
@@ -115,7 +115,7 @@ func removeStaleSocket(path string) error {
 		_ = conn.Close()
 		return fmt.Errorf("%s is in use by another process", path)
 	case !errors.Is(err, syscall.ECONNREFUSED):
-		// The backlog may be full or a permission may be missing.
+		// The queue of the socket may be full, or a permission may be missing.
 		return fmt.Errorf("%s exists and may be in use: %w", path, err)
 	}
 	return os.Remove(path)
@@ -166,7 +166,7 @@ func (l *httpListener) close() {
 	_ = l.listener.Close()
 }
 
-// stop waits for requests in flight. When ctx is done, it calls beforeCut, cuts the requests and returns an error.
+// stop waits for requests in flight. When ctx is done, stop calls beforeCut, cuts the requests and returns an error.
 func (l *httpListener) stop(ctx context.Context, beforeCut func()) error {
 	err := l.server.Shutdown(ctx)
 	if err != nil {

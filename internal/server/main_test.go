@@ -136,7 +136,7 @@ func (r *testServer) client(t *testing.T) rlsv3.RateLimitServiceClient {
 	return rlsv3.NewRateLimitServiceClient(dial(t, r.GRPCAddr().String()))
 }
 
-// dial connects to target. opts come after the default, which is plain text.
+// dial connects to target. The connection uses plain text, unless opts contains other credentials.
 func dial(t testing.TB, target string, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	opts = append([]grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, opts...)
@@ -178,7 +178,7 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
-// DebugAddr returns the address of the debug pages, or nil if it was in use.
+// DebugAddr returns the address of the debug listener, or nil if the address was in use.
 func (s *Server) DebugAddr() net.Addr { return s.addrOf("debug") }
 
 // MetricsAddr returns the address of the metrics listener, or nil without Options.Metrics.
@@ -191,7 +191,7 @@ func (s *Server) addrOf(name string) net.Addr {
 	return nil
 }
 
-// optionalListener returns the listener of that name, or nil.
+// optionalListener returns the listener with this name, or nil.
 func (s *Server) optionalListener(name string) *httpListener {
 	for _, l := range s.optional {
 		if l.name == name {

@@ -1,6 +1,6 @@
 // Package server runs the listeners of a rate-limit service: gRPC for Envoy, HTTP for /json, /v1/check and
 // /healthcheck, a debug listener for operators, and an optional listener for metrics only. It protects the listeners
-// from bad requests, and stops them without cutting calls. It knows nothing of limits.
+// from bad requests. When the process stops, the package lets calls finish. It knows nothing of limits.
 package server
 
 import (
@@ -37,14 +37,14 @@ type Options struct {
 	// HTTPPages are more pages of the HTTP listener.
 	HTTPPages []Page
 
-	// HTTPContext returns the context for a call of JSON or Check; default the context of the request.
+	// HTTPContext returns the context for a call of JSON or Check. By default, this is the context of the request.
 	HTTPContext func(context.Context, http.Header) context.Context
 
-	// Health answers probes; the default is healthy until shutdown.
+	// Health answers probes. The default Health is healthy until the server stops.
 	Health *Health
 
 	GRPC GRPC
-	HTTP Addr // of /json, /v1/check and /healthcheck
+	HTTP Addr // the address of /json, /v1/check and /healthcheck
 
 	// HTTPGate and DebugGate bound the connections of the HTTP listener and of the debug listener; nil means no bound.
 	HTTPGate, DebugGate *admission.Gate
@@ -66,11 +66,11 @@ type Options struct {
 	// DrainDelay is the time in which the server still accepts calls after health has turned NOT_SERVING; default 0.
 	DrainDelay time.Duration
 
-	// DrainTimeout bounds the time of calls in flight after DrainDelay. Then the server cuts the calls; default 20s. A
-	// client that never finishes connecting can add 5s.
+	// DrainTimeout is the time that calls in flight have after DrainDelay; default 20s. Then the server cuts the calls.
+	// A client that never finishes its handshake can delay the end of the drain by 5s.
 	DrainTimeout time.Duration
 
-	// Observer gets rare events; default none.
+	// Observer gets rare events. The default ignores the events.
 	Observer Observer
 
 	Log *slog.Logger // default slog.Default()
@@ -85,8 +85,8 @@ type GRPC struct {
 	// MaxMessageBytes is the size of the largest request over gRPC or HTTP; default 1 MiB.
 	MaxMessageBytes int
 
-	// MaxDescriptors and MaxAllEntries bound the descriptors of a request, and the entries of all its descriptors. The
-	// service rejects a larger request, so the server only counts its parts. 0 means no bound.
+	// MaxDescriptors bounds the descriptors of a request. MaxAllEntries bounds the entries of all these descriptors
+	// together. The service rejects a larger request, so the server need not decode the request. 0 means no bound.
 	MaxDescriptors, MaxAllEntries int
 
 	// MaxStreams is the number of calls that a connection can have in flight; default 1024.
@@ -142,13 +142,13 @@ func (noObserver) TLSReloaded(string, string, error) {}
 
 // Server is a set of listeners. New makes a Server, and Serve runs the Server once.
 type Server struct {
-	opts  Options
-	certs []*tlsReloader // the certificates of all listeners
+	options Options
+	certs   []*tlsReloader // the certificates of all listeners
 
 	grpc         *grpc.Server
 	grpcListener net.Listener
-	http         *httpListener
-	optional     []*httpListener // the debug listener, unless its address was in use, and the metrics listener
+	http         *httpListener   // serves /json, /v1/check and /healthcheck
+	optional     []*httpListener // the debug listener and the metrics listener, if the server has them
 
 	inflight inflight // the calls of gRPC, /json and /v1/check
 
@@ -166,7 +166,7 @@ func New(o Options) (_ *Server, err error) {
 		return nil, errors.New("server: got no Options.Services, want at least one")
 	}
 	o.setDefaults()
-	s := &Server{opts: o}
+	s := &Server{options: o}
 	s.drainCtx, s.startDrain = context.WithCancel(context.Background())
 	s.streamCtx, s.endStreams = context.WithCancel(context.Background())
 	defer func() {
@@ -214,7 +214,7 @@ func (s *Server) readTLS(listener string, o *TLS) (*tlsReloader, error) {
 	if o == nil {
 		return nil, nil
 	}
-	certs, err := newTLSReloader(*o, func(subject string, err error) { s.opts.Observer.TLSReloaded(listener, subject, err) }, s.opts.Log.With("listener", listener))
+	certs, err := newTLSReloader(*o, func(subject string, err error) { s.options.Observer.TLSReloaded(listener, subject, err) }, s.options.Log.With("listener", listener))
 	if err != nil {
 		return nil, fmt.Errorf("%s TLS: %w", listener, err)
 	}
@@ -228,9 +228,9 @@ func (s *Server) GRPCAddr() net.Addr { return s.grpcListener.Addr() }
 // HTTPAddr returns the address of /json, /v1/check and /healthcheck.
 func (s *Server) HTTPAddr() net.Addr { return s.http.listener.Addr() }
 
-// Serve answers calls until ctx is done or the gRPC or HTTP listener fails. Then it drains: it turns health to
-// NOT_SERVING, waits DrainDelay unless the cause of ctx is ErrInterrupted, refuses new calls, and lets the calls in
-// flight finish within DrainTimeout. It returns the error of the failed listener.
+// Serve answers calls until ctx is done, or until the gRPC or HTTP listener fails. Then Serve drains. It turns health to
+// NOT_SERVING, and waits DrainDelay unless the cause of ctx is ErrInterrupted. After that, it refuses new calls, and
+// lets the calls in flight finish within DrainTimeout. Serve returns the error of the failed listener, or nil.
 func (s *Server) Serve(ctx context.Context) error {
 	var running sync.WaitGroup
 	addrs := []any{"grpc", s.GRPCAddr().String(), "http", s.HTTPAddr().String()}
@@ -238,14 +238,14 @@ func (s *Server) Serve(ctx context.Context) error {
 		addrs = append(addrs, l.name, l.listener.Addr().String())
 		running.Go(func() {
 			if err := l.serve(); err != nil {
-				s.opts.Log.Error("listener failed; serving without it", "error", err)
+				s.options.Log.Error("listener failed; serving without it", "error", err)
 			}
 		})
 	}
-	s.opts.Log.Info("listening", addrs...)
-	stopped := make(chan error, 2)
-	running.Go(func() { stopped <- s.serveGRPC() })
-	running.Go(func() { stopped <- s.http.serve() })
+	s.options.Log.Info("listening", addrs...)
+	listenerErrors := make(chan error, 2)
+	running.Go(func() { listenerErrors <- s.serveGRPC() })
+	running.Go(func() { listenerErrors <- s.http.serve() })
 	for _, certs := range s.certs {
 		running.Go(func() { certs.files.Watch(s.drainCtx) })
 	}
@@ -253,9 +253,9 @@ func (s *Server) Serve(ctx context.Context) error {
 	var err error
 	select {
 	case <-ctx.Done():
-	case err = <-stopped:
+	case err = <-listenerErrors:
 	}
-	delay := s.opts.DrainDelay
+	delay := s.options.DrainDelay
 	if errors.Is(context.Cause(ctx), ErrInterrupted) {
 		delay = 0
 	}

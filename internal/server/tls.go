@@ -30,14 +30,15 @@ type TLS struct {
 	// wildcards; empty means any name. It needs ClientCAFile.
 	ClientSAN string
 
-	// ReloadEvery is the interval at which the listener reads the files; default 0.5s. A change must be found twice.
+	// ReloadEvery is the interval at which the listener reads the files; default 0.5s. A change comes into force when
+	// two reads in a row have found the same change, because somebody may still be writing the files.
 	ReloadEvery time.Duration
 }
 
-// tlsReloader keeps the TLS configuration for the next handshake. It replaces the pemfile provider of grpc, which starts
-// even if the files are missing, and logs the private key of a bad pair.
+// tlsReloader keeps the TLS configuration for the next handshake. The pemfile provider of grpc would start even if the
+// files are missing. If key and certificate do not match, it would log the private key.
 type tlsReloader struct {
-	opts    TLS
+	options TLS
 	files   *watchfile.Files
 	current atomic.Pointer[tls.Config]
 }
@@ -55,10 +56,10 @@ func newTLSReloader(opts TLS, observe func(subject string, err error), log *slog
 	if opts.CertFile == "" || opts.KeyFile == "" {
 		return nil, errors.New("certificate and key are both required")
 	}
-	r := &tlsReloader{opts: opts}
+	r := &tlsReloader{options: opts}
 	var err error
 	r.files, err = watchfile.Read(watchfile.Options{
-		Paths: paths, Content: "TLS files", Apply: r.apply, Interval: cmp.Or(opts.ReloadEvery, 500*time.Millisecond), Log: log,
+		Paths: paths, ContentName: "TLS files", Apply: r.apply, Interval: cmp.Or(opts.ReloadEvery, 500*time.Millisecond), Log: log,
 		Details: func() []any { return []any{"subject", r.leaf().Subject.String(), "not_after", r.leaf().NotAfter} },
 		Observe: func(err error) {
 			if err != nil {
@@ -88,23 +89,23 @@ func (r *tlsReloader) apply(files [][]byte) error {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	pair, err := tls.X509KeyPair(files[0], files[1])
 	if err != nil {
-		return fmt.Errorf("certificate %s with key %s: %w", r.opts.CertFile, r.opts.KeyFile, err)
+		return fmt.Errorf("certificate %s with key %s: %w", r.options.CertFile, r.options.KeyFile, err)
 	}
 	config.Certificates = []tls.Certificate{pair}
 
 	if len(files) == 3 {
 		config.ClientAuth = tls.RequireAndVerifyClientCert
-		if r.opts.ClientCertOptional {
+		if r.options.ClientCertOptional {
 			config.ClientAuth = tls.VerifyClientCertIfGiven
 		}
 		config.ClientCAs = x509.NewCertPool()
 		if !config.ClientCAs.AppendCertsFromPEM(files[2]) {
-			return fmt.Errorf("client CA %s contains no certificate", r.opts.ClientCAFile)
+			return fmt.Errorf("client CA %s contains no certificate", r.options.ClientCAFile)
 		}
 	}
-	if r.opts.ClientSAN != "" {
+	if r.options.ClientSAN != "" {
 		// Unlike VerifyPeerCertificate, VerifyConnection also runs for resumed sessions.
-		config.VerifyConnection = requireSAN(r.opts.ClientSAN)
+		config.VerifyConnection = requireSAN(r.options.ClientSAN)
 	}
 	r.current.Store(config)
 	return nil

@@ -127,7 +127,7 @@ func TestClientCertificateNeedsRightAuthorityAndName(t *testing.T) {
 		name string
 		san  string
 		pair [][]byte
-		ok   bool
+		isOK bool
 	}{
 		{"right CA", "", pair(clientCA), true},
 		{"no certificate", "", nil, false},
@@ -149,7 +149,7 @@ func TestClientCertificateNeedsRightAuthorityAndName(t *testing.T) {
 			r := start(t, Options{GRPC: GRPC{TLS: &files}})
 
 			_, err := callTLS(t, r, clientTLS(t, ca, tt.pair...))
-			if tt.ok {
+			if tt.isOK {
 				assert.NoError(t, err)
 			} else {
 				assert.Equal(t, codes.Unavailable, status.Code(err), err)
@@ -220,7 +220,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 
 	replace(t, files.CertFile, []byte("no certificate"))
 	r.waitForLog(t, "failed to find any PEM data")
-	assert.Equal(t, []string{"gRPC CN=second true", "gRPC  false"}, events.all())
+	assert.Equal(t, []string{"gRPC CN=second true", "gRPC  false"}, events.recorded())
 	waitForCertificate("second")
 	require.NoError(t, os.Remove(files.KeyFile))
 	r.waitForLog(t, "no such file")
@@ -294,7 +294,7 @@ func TestNewFailsOnBadTLSFiles(t *testing.T) {
 		{"no CA", cert, key, nil, nil, "ROOT: no such file"},
 		{"paths not set", cert, key, nil, func(o *TLS) { *o = TLS{} }, "certificate and key"},
 		{"not PEM", []byte("x"), key, content(t, ca.File), nil, "certificate CERT with key KEY: tls: failed to find any PEM data"},
-		{"key of another", cert, otherKey, content(t, ca.File), nil, "private key does not match public key"},
+		{"key of another certificate", cert, otherKey, content(t, ca.File), nil, "private key does not match public key"},
 		{"CA without certificate", cert, key, []byte("x"), nil, "client CA ROOT contains no certificate"},
 		{"name without CA", cert, key, nil, func(o *TLS) { o.ClientCAFile, o.ClientSAN = "", "envoy.example" }, "a client SAN needs a client CA"},
 		{"optional without CA", cert, key, nil, func(o *TLS) { o.ClientCAFile, o.ClientCertOptional = "", true }, "optional client certificates need a client CA"},

@@ -17,8 +17,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 )
 
-// startRequests starts n requests, which wait for their turns. admitted is the number of requests that get their turn
-// at once. end ends all n requests.
+// startRequests starts n requests of an address. admitted is the number of requests whose turn comes at once. The other
+// requests wait. end ends all n requests.
 func startRequests(t *testing.T, turns *turns, n int, address string, bodyBytes int) (admitted int64, end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -53,7 +53,7 @@ func TestRequestsWaitBeyondBounds(t *testing.T) {
 		endSecond()
 		synctest.Wait()
 		admitted, endFourth := startRequests(t, turns, 1, "10.0.0.4", 0)
-		assert.EqualValues(t, 1, admitted, "requests of another address wait, and don't delay this request")
+		assert.EqualValues(t, 1, admitted, "the waiting requests of another address do not delay this request")
 		endFourth()
 		endFirst()
 		synctest.Wait()

@@ -1,4 +1,4 @@
-// Package callers decides which domains a caller may ask. The decision depends on the names in the client certificate of
+// Package callers decides which domains a caller may use. The decision depends on the names in the client certificate of
 // the caller: URIs, DNS names and the common name. A file binds names to domains.
 package callers
 
@@ -47,18 +47,19 @@ var (
 	}
 )
 
-// Bindings are the bindings of a file. The key is the domain. Bindings are immutable.
+// Bindings has the bindings of each domain in a file. The key is the domain, or * for all domains. Bindings are immutable.
 type Bindings map[string][]binding
 
 const allDomains = "*"
 
-// binding is a name of callers that may ask a domain. A * at the end of the name matches any text.
+// binding names the callers that may use a domain. field says which name of a certificate must match, such as "dns". A *
+// at the end of name matches any text.
 type binding struct{ field, name string }
 
-// Allows reports whether a caller with certificate c may ask domain. c is nil for a caller without a certificate.
+// Allows reports whether a caller with certificate c may use domain. c is nil for a caller without a certificate.
 func (b Bindings) Allows(c *x509.Certificate, domain string) bool {
-	isCaller := func(item binding) bool { return item.matches(c) }
-	return slices.ContainsFunc(b[domain], isCaller) || slices.ContainsFunc(b[allDomains], isCaller)
+	namesCaller := func(item binding) bool { return item.matches(c) }
+	return slices.ContainsFunc(b[domain], namesCaller) || slices.ContainsFunc(b[allDomains], namesCaller)
 }
 
 func (b binding) matches(c *x509.Certificate) bool {
@@ -87,7 +88,7 @@ func matchesName(pattern, name string) bool {
 // Parse reads a file. The error is fields.Problems.
 func Parse(file string, data []byte) (Bindings, error) {
 	bindings := Bindings{}
-	f := fields.File{Name: file, Data: data, MaxBytes: MaxFileBytes, Things: "callers", Missing: "callers is missing"}
+	f := fields.File{Name: file, Data: data, MaxBytes: MaxFileBytes, ItemsName: "callers", EmptyProblem: "callers is missing"}
 	err := f.Read(func(r *fields.Reader, root *yaml.Node) {
 		for _, item := range r.Items(r.Object(root, "file", fileFields)[fieldCallers]) {
 			values := r.Object(item, "item of callers", bindingFields)
@@ -104,10 +105,11 @@ func Parse(file string, data []byte) (Bindings, error) {
 	return bindings, nil
 }
 
+// readName returns the binding in values, the fields of the item n. An item must have one name.
 func readName(r *fields.Reader, n *yaml.Node, values fields.Values) (b binding) {
 	for _, field := range nameFields {
 		switch name := values[field]; {
-		case !name.Is():
+		case !name.IsPresent():
 		case b.field != "":
 			r.Errorf(name.Node, "%s and %s are both given; write an item for each of them", b.field, field)
 		default:
@@ -121,7 +123,7 @@ func readName(r *fields.Reader, n *yaml.Node, values fields.Values) (b binding) 
 	return b
 }
 
-func checkName(r *fields.Reader, name fields.Given) {
+func checkName(r *fields.Reader, name fields.FieldValue) {
 	switch {
 	case name.Text == "": // the Reader has reported this problem
 	case name.Name == fieldWithoutCertificate && name.Text != "true":
@@ -139,7 +141,7 @@ type File struct {
 	bindings atomic.Pointer[Bindings]
 }
 
-// Open reads the file. onChange gets nil after each change that came into force, or the error of a change that was
+// Open reads the file. onChange gets nil after each change that came into force, and the error of each change that was
 // rejected. onChange and log can be nil.
 func Open(path string, onChange func(err error), log *slog.Logger) (*File, error) {
 	f := new(File)
@@ -152,12 +154,12 @@ func Open(path string, onChange func(err error), log *slog.Logger) (*File, error
 	}
 	var err error
 	f.files, err = watchfile.Read(watchfile.Options{
-		Paths: []string{path}, Content: "callers", Apply: putInForce, Observe: onChange, Log: log,
+		Paths: []string{path}, ContentName: "callers", Apply: putInForce, Observe: onChange, Log: log,
 	})
 	return f, err
 }
 
-// Check returns an error if a file is invalid.
+// Check returns an error if the file at path is invalid.
 func Check(path string) error {
 	_, err := Open(path, nil, nil)
 	return err

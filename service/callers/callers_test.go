@@ -73,21 +73,21 @@ func TestCallersAskOnlyTheirDomains(t *testing.T) {
 	}
 }
 
-func TestMistakesHaveTheirPlaceAndRemedy(t *testing.T) {
+func TestProblemsHaveTheirPlaceAndRemedy(t *testing.T) {
 	for _, test := range []struct{ name, yaml, want string }{
-		{"empty", "", "f: file is empty: callers is missing"},
+		{"an empty file", "", "f: file is empty: callers is missing"},
 		{"no YAML", "callers: [", "not valid YAML"},
 		{"no callers", "{}", "f:1:1: callers is missing; write a list, each item with uri, dns, common_name or without_certificate, and domains"},
 		{"no mapping", "[]", "f:1:1: file: got a list, want a mapping with callers"},
-		{"misspelt", "callers:\n- url: x:y\n  domains: [d]", "f:2:3: unknown key url in item of callers; want uri, dns, common_name, without_certificate or domains; did you mean uri?"},
+		{"a misspelt name", "callers:\n- url: x:y\n  domains: [d]", "f:2:3: unknown key url in item of callers; want uri, dns, common_name, without_certificate or domains; did you mean uri?"},
 		{"no name", "callers:\n- domains: [d]", "f:2:3: name is missing; want uri, dns, common_name or without_certificate"},
 		{"two names", "callers:\n- {uri: x:y, dns: z, domains: [d]}", "f:2:19: uri and dns are both given; write an item for each of them"},
-		{"twice", "callers:\n- {dns: x, dns: z, domains: [d]}", "f:2:12: dns is given twice; remove one"},
+		{"a name twice", "callers:\n- {dns: x, dns: z, domains: [d]}", "f:2:12: dns is given twice; remove one"},
 		{"no domains", "callers:\n- dns: x", `f:2:3: domains is missing; want a list of domains, or ["*"] for all`},
 		{"a domain that is a list", "callers:\n- {dns: x, domains: [[d]]}", "f:2:22: item of domains: got a list, want text"},
 		{"a star in the middle", "callers:\n- {dns: a*b, domains: [d]}", "f:2:9: dns: got a*b, want a * only at the end"},
-		{"no URI", "callers:\n- {uri: envoy, domains: [d]}", "f:2:9: uri: got envoy, want a URI such as spiffe://"},
-		{"not without a certificate", "callers:\n- {without_certificate: false, domains: [d]}", "without_certificate: got false, want true"},
+		{"an invalid URI", "callers:\n- {uri: envoy, domains: [d]}", "f:2:9: uri: got envoy, want a URI such as spiffe://"},
+		{"without_certificate is false", "callers:\n- {without_certificate: false, domains: [d]}", "without_certificate: got false, want true"},
 		{"an alias bomb", "a: &a [x, x, x, x, x, x, x, x, x, x]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a, *a]\nc: &c [*b, *b, *b, *b, *b, *b, *b, *b, *b, *b]\nd: &d [*c, *c, *c, *c, *c, *c, *c, *c, *c, *c]\ne: &e [*d, *d, *d, *d, *d, *d, *d, *d, *d, *d]\nf: [*e, *e, *e, *e, *e, *e, *e, *e, *e, *e]", "aliases repeat more than 1000000 keys and values"},
 		{"a large file", strings.Repeat("#", MaxFileBytes+1), "f: file is 1048577 bytes; maximum is 1048576"},
 	} {
@@ -169,7 +169,7 @@ func TestForbiddenCallIsRefusedAndCounted(t *testing.T) {
 	for range 3 {
 		_, err = s.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "shop"})
 		assert.Equal(t, codes.PermissionDenied, status.Code(err))
-		assert.ErrorContains(t, err, `domain "shop": the caller may not ask this domain; got certificate of dns=envoy.partner.example`)
+		assert.ErrorContains(t, err, `domain "shop": the caller may not use this domain; got certificate of dns=envoy.partner.example`)
 	}
 	_, err = s.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "shop"})
 	assert.ErrorContains(t, err, "got no client certificate")

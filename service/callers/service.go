@@ -14,14 +14,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Service answers only calls with a domain that the caller may ask.
+// Service answers only calls with a domain that the caller may use.
 type Service struct {
 	rlsv3.UnimplementedRateLimitServiceServer
-	inner     rlsv3.RateLimitServiceServer
+	inner     rlsv3.RateLimitServiceServer // answers the calls that are not refused
 	file      *File
 	onRefusal func()
 	log       *slog.Logger
-	logRate   *rate.Limiter
+	logRate   *rate.Limiter // bounds the log lines about refused calls to one per minute
 }
 
 // NewService returns a Service in front of inner. The Service calls onRefusal for each refused call.
@@ -37,7 +37,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 	return s.inner.ShouldRateLimit(ctx, req)
 }
 
-// CheckDomain checks that the caller may ask the domain. Otherwise it reports a refused call, and returns an error.
+// CheckDomain returns nil if the caller of ctx may use domain. Otherwise it calls onRefusal and returns PERMISSION_DENIED.
 func (s *Service) CheckDomain(ctx context.Context, domain string) error {
 	cert, address := callerOf(ctx)
 	if s.file.Bindings().Allows(cert, domain) {
@@ -47,7 +47,7 @@ func (s *Service) CheckDomain(ctx context.Context, domain string) error {
 	if s.logRate.Allow() {
 		s.log.Warn("call refused; CALLER_DOMAINS_FILE does not bind the caller to the domain", "domain", domain, "caller", names(cert), "from", address)
 	}
-	return status.Errorf(codes.PermissionDenied, "domain %q: the caller may not ask this domain; got %s", domain, names(cert))
+	return status.Errorf(codes.PermissionDenied, "domain %q: the caller may not use this domain; got %s", domain, names(cert))
 }
 
 // callerOf returns the certificate and the address of the caller. A caller over HTTP has neither.
@@ -65,6 +65,7 @@ func callerOf(ctx context.Context) (cert *x509.Certificate, address string) {
 	return cert, address
 }
 
+// names returns the names in c for messages: "certificate of uri=… dns=…".
 func names(c *x509.Certificate) string {
 	if c == nil {
 		return "no client certificate"

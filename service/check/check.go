@@ -58,6 +58,7 @@ func New(o Options) *Handler {
 	return &Handler{o}
 }
 
+// refusalCodes has the status code of gRPC for each kind of Refusal. The key is the status code of HTTP.
 var refusalCodes = map[int]codes.Code{
 	http.StatusBadRequest:            codes.InvalidArgument,
 	http.StatusForbidden:             codes.PermissionDenied,
@@ -163,12 +164,11 @@ func newAnswer(c *service.Call, withRule bool) Answer {
 	return a
 }
 
-// maxMessage bounds the message of an Error, in bytes.
-const maxMessage = 1024
+const maxMessageBytes = 1024 // bounds the message of an Error
 
 func newError(err error) *Error {
 	s := status.Convert(err)
-	return &Error{Code: code.Code(s.Code()).String(), Message: fields.Cut(s.Message(), maxMessage)}
+	return &Error{Code: code.Code(s.Code()).String(), Message: fields.Cut(s.Message(), maxMessageBytes)}
 }
 
 func respond(w http.ResponseWriter, httpCode int, answer any) {

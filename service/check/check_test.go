@@ -94,7 +94,7 @@ func TestBadCheckLeavesTheOthers(t *testing.T) {
 	refuses := func(o *Options) {
 		o.CheckDomain = func(_ context.Context, domain string) error {
 			if domain == "secret" {
-				return status.Error(codes.PermissionDenied, "the caller may not ask this domain")
+				return status.Error(codes.PermissionDenied, "the caller may not use this domain")
 			}
 			return nil
 		}
@@ -107,7 +107,7 @@ func TestBadCheckLeavesTheOthers(t *testing.T) {
 		"many entries":     {`{"domain": "shop", "descriptor": [{"key":"a"},{"key":"b"},{"key":"c"}]}`, "INVALID_ARGUMENT", "got 3, want at most 2 (MAX_ENTRIES)"},
 		"many hits":        {`{"domain": "shop", "hits": 17179869185, ` + descriptor + `}`, "INVALID_ARGUMENT", "hits: got 17179869185, want -17179869184 to 17179869184"},
 		"negative hits":    {`{"domain": "shop", "hits": -1, ` + descriptor + `}`, "PERMISSION_DENIED", "JSON_REFUNDS=true turns them on"},
-		"forbidden domain": {`{"domain": "secret", ` + descriptor + `}`, "PERMISSION_DENIED", "the caller may not ask this domain"},
+		"forbidden domain": {`{"domain": "secret", ` + descriptor + `}`, "PERMISSION_DENIED", "the caller may not use this domain"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, body := newHandler(t, refuses).post(`{"checks": [` + c.check + `, {"domain": "shop", ` + descriptor + `}]}`)
@@ -212,7 +212,7 @@ func TestLongMessagesAreCut(t *testing.T) {
 		}
 	})
 	_, body := h.post(`{"checks": [{"domain": "` + strings.Repeat("ä", 60_000) + `"}]}`)
-	assert.Less(t, len(body), 2*maxMessage)
+	assert.Less(t, len(body), 2*maxMessageBytes)
 	assert.Contains(t, body, "…")
 }
 

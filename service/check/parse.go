@@ -17,7 +17,7 @@ func parse(body []byte, maxChecks int) (*Request, error) {
 	if !utf8.Valid(body) {
 		return nil, errors.New("body: got invalid UTF-8, want JSON")
 	}
-	var envelope struct { // the fields of Request; with Request itself, errors would have its name
+	var envelope struct { // has the fields of Request; errors of package json would show the name of the type Request
 		Domain string            `json:"domain"`
 		Rules  bool              `json:"rules"`
 		Checks []json.RawMessage `json:"checks"`
@@ -72,6 +72,7 @@ func decode(text []byte, place string, v any) error {
 	return fmt.Errorf("body: want a JSON object: %w", err)
 }
 
+// kindName describes the values that the field of typeErr can have.
 func kindName(typeErr *json.UnmarshalTypeError) string {
 	switch kind := typeErr.Type.Kind().String(); kind {
 	case "struct":

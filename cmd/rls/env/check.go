@@ -22,15 +22,15 @@ import (
 // problems collects errors, each with the name of a variable.
 type problems []error
 
-// addIf adds an error if bad is true.
-func (ps *problems) addIf(bad bool, format string, args ...any) {
-	if bad {
+// addIf adds an error if isProblem is true.
+func (ps *problems) addIf(isProblem bool, format string, args ...any) {
+	if isProblem {
 		*ps = append(*ps, fmt.Errorf(format, args...))
 	}
 }
 
-// check returns the conflicts between settings and the problems of the files that settings name. A field whose value
-// is not allowed is zero here, and its problem is already known. Unused settings are not checked.
+// check returns the conflicts between settings, and the problems of the files that settings name. If parse has rejected
+// the value of a field, the field is zero here. check leaves out settings that have no effect.
 func (s *Settings) check() []error {
 	var ps problems
 	for _, f := range s.TLSFiles() {
@@ -86,7 +86,7 @@ func (s *Settings) checkMemcached(ps *problems) {
 func (s *Settings) checkRedis(ps *problems) {
 	const example = "for example 127.0.0.1:6379"
 	if s.RedisURL == "" {
-		variables := variablesFor("REDIS_")
+		variables := nonEmptyVariablesWithPrefix("REDIS_")
 		ps.addIf(s.BackendType == BackendRedis, "BACKEND_TYPE=redis needs REDIS_URL, %s", example)
 		ps.addIf(os.Getenv("BACKEND_TYPE") == "" && variables != "",
 			"%s: REDIS_URL is empty; set REDIS_URL, or set BACKEND_TYPE=local, with which each replica counts alone", strings.ReplaceAll(variables, ",", ", "))
@@ -108,7 +108,7 @@ func (s *Settings) checkRedis(ps *problems) {
 
 // checkServer checks the URL and the password of a Redis, whose variables begin with prefix.
 func (ps *problems) checkServer(prefix string, r redis.Server) {
-	if r.URL != "" && r.Kind != "" { // a kind that is not allowed is reported already
+	if r.URL != "" && r.Kind != "" { // parse has reported a kind that is not allowed
 		err := r.Check()
 		ps.addIf(err != nil, "%s_URL: %w", prefix, err)
 	}
@@ -137,7 +137,7 @@ type TLSFiles struct {
 	Cert, Key, CA File
 
 	isUsed bool
-	reason string // why the files are not used, unless empty
+	reason string // the reason why the files are not used, if isUsed is false
 }
 
 // TLSFiles returns the files for which TLS is on or could be turned on.
@@ -197,18 +197,19 @@ func (ps *problems) read(f File) []byte {
 	return content
 }
 
-func variablesFor(prefix string, except ...string) string {
+// nonEmptyVariablesWithPrefix returns the names of the variables of Settings that begin with prefix and are set.
+func nonEmptyVariablesWithPrefix(prefix string, except ...string) string {
 	var names []string
 	for _, f := range settings {
 		if name := f.Tag.Get("envconfig"); strings.HasPrefix(name, prefix) && !slices.Contains(except, name) {
 			names = append(names, name)
 		}
 	}
-	return setVariables(names...)
+	return nonEmptyVariables(names...)
 }
 
-// setTracingVariables returns the names of set variables that only describe traces.
-func setTracingVariables() string {
+// nonEmptyTracingVariables returns the names of the variables that are set and have an effect only on traces.
+func nonEmptyTracingVariables() string {
 	var names []string
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
@@ -217,18 +218,18 @@ func setTracingVariables() string {
 		}
 	}
 	slices.Sort(names)
-	return setVariables(names...)
+	return nonEmptyVariables(names...)
 }
 
-func setVariables(names ...string) string {
-	unset := func(name string) bool { return os.Getenv(name) == "" }
-	return strings.Join(slices.DeleteFunc(names, unset), ",")
+func nonEmptyVariables(names ...string) string {
+	isEmpty := func(name string) bool { return os.Getenv(name) == "" }
+	return strings.Join(slices.DeleteFunc(names, isEmpty), ",")
 }
 
-// trueVariables returns those of the names that are set to true.
+// trueVariables returns the names of the variables with the value true.
 func trueVariables(names ...string) string {
-	notTrue := func(name string) bool { isTrue, _ := strconv.ParseBool(os.Getenv(name)); return !isTrue }
-	return strings.Join(slices.DeleteFunc(names, notTrue), ",")
+	isNotTrue := func(name string) bool { isTrue, _ := strconv.ParseBool(os.Getenv(name)); return !isTrue }
+	return strings.Join(slices.DeleteFunc(names, isNotTrue), ",")
 }
 
 // warnings returns warnings about settings that other settings turn off, and about a long REDIS_TIMEOUT.
@@ -245,22 +246,22 @@ func (s *Settings) warnings() []Warning {
 		}
 	}
 	isMemcached, sendsStats := s.Backend() == BackendMemcache, !s.DisableStats
-	add(s.BackendType == BackendLocal && !s.OverridesEnabled, variablesFor("REDIS_"), "BACKEND_TYPE=local counts in this process")
+	add(s.BackendType == BackendLocal && !s.OverridesEnabled, nonEmptyVariablesWithPrefix("REDIS_"), "BACKEND_TYPE=local counts in this process")
 	add(isMemcached && !s.OverridesEnabled,
-		variablesFor("REDIS_", "REDIS_TIMEOUT", "REDIS_FALLBACK_RATIO", "REDIS_FAILURE_MODE", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"),
+		nonEmptyVariablesWithPrefix("REDIS_", "REDIS_TIMEOUT", "REDIS_FALLBACK_RATIO", "REDIS_FAILURE_MODE", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"),
 		"BACKEND_TYPE=memcache counts in memcached")
-	add(!isMemcached, variablesFor("MEMCACHE_"), "BACKEND_TYPE is not memcache")
-	add(s.DecisionLog == DecisionLogOff, setVariables("DECISION_LOG_PATH"), "DECISION_LOG is off; set denied or all")
-	add(true, setVariables("LOCAL_GUARD_RATIO"), "the guard is removed, because the deny cache denies hot keys too; remove the setting")
+	add(!isMemcached, nonEmptyVariablesWithPrefix("MEMCACHE_"), "BACKEND_TYPE is not memcache")
+	add(s.DecisionLog == DecisionLogOff, nonEmptyVariables("DECISION_LOG_PATH"), "DECISION_LOG is off; set denied or all")
+	add(true, nonEmptyVariables("LOCAL_GUARD_RATIO"), "the guard is removed, because the deny cache denies hot keys too; remove the setting")
 	add(!sendsStats, trueVariables("USE_DOG_STATSD", "USE_PROMETHEUS", "USE_STATSD"), "DISABLE_STATS=true turns them off")
-	add(sendsStats && !s.UseStatsd && !s.UseDogStatsd, setVariables("STATSD_HOST", "STATSD_PORT", "STATSD_PROTOCOL", "USE_DOG_STATSD_MOGRIFIERS"),
+	add(sendsStats && !s.UseStatsd && !s.UseDogStatsd, nonEmptyVariables("STATSD_HOST", "STATSD_PORT", "STATSD_PROTOCOL", "USE_DOG_STATSD_MOGRIFIERS"),
 		"neither USE_STATSD nor USE_DOG_STATSD is true")
-	add(sendsStats && s.UseStatsd, setVariables("USE_DOG_STATSD_MOGRIFIERS"), "USE_DOG_STATSD is not true")
-	add(sendsStats && s.UseDogStatsd && s.StatsdProtocol != "udp", setVariables("STATSD_PROTOCOL"), "DogStatsD is always reached over UDP")
-	add(s.ConfigType == ConfigXDS, setVariables("LIMITS_PATH"), "limits come from the xDS server (CONFIG_TYPE)")
-	add(!s.TracesCalls(), setTracingVariables(), "tracing is off (TRACING_ENABLED, OTEL_TRACES_EXPORTER, OTEL_SDK_DISABLED)")
+	add(sendsStats && s.UseStatsd, nonEmptyVariables("USE_DOG_STATSD_MOGRIFIERS"), "USE_DOG_STATSD is not true")
+	add(sendsStats && s.UseDogStatsd && s.StatsdProtocol != "udp", nonEmptyVariables("STATSD_PROTOCOL"), "DogStatsD is always reached over UDP")
+	add(s.ConfigType == ConfigXDS, nonEmptyVariables("LIMITS_PATH"), "limits come from the xDS server (CONFIG_TYPE)")
+	add(!s.TracesCalls(), nonEmptyTracingVariables(), "tracing is off (TRACING_ENABLED, OTEL_TRACES_EXPORTER, OTEL_SDK_DISABLED)")
 	for _, f := range s.TLSFiles() {
-		add(!f.isUsed, setVariables(f.Cert.Setting, f.Key.Setting, f.CA.Setting), f.reason)
+		add(!f.isUsed, nonEmptyVariables(f.Cert.Setting, f.Key.Setting, f.CA.Setting), f.reason)
 	}
 	return warnings
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// read loads settings from an environment that contains only vars.
+// read loads the settings from an environment in which only the variables vars are set.
 func read(t *testing.T, vars map[string]string) (*Settings, []Warning, error) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
 		name := f.Tag.Get("envconfig")
@@ -58,12 +58,12 @@ func TestAdminTokensAreParsedWithNames(t *testing.T) {
 }
 
 func TestEmptySettingHasItsDefault(t *testing.T) {
-	none, _, err := read(t, nil)
+	unsetSettings, _, err := read(t, nil)
 	require.NoError(t, err)
-	empty, _, err := read(t, map[string]string{"GRPC_PORT": "", "DRAIN_TIMEOUT": "", "REDIS_TLS": "", "REDIS_AUTH": "", "RUNTIME_APPDIRECTORY": ""})
+	emptySettings, _, err := read(t, map[string]string{"GRPC_PORT": "", "DRAIN_TIMEOUT": "", "REDIS_TLS": "", "REDIS_AUTH": "", "RUNTIME_APPDIRECTORY": ""})
 	require.NoError(t, err)
-	assert.Equal(t, none, empty)
-	assert.Equal(t, 8081, none.GRPCPort)
+	assert.Equal(t, unsetSettings, emptySettings)
+	assert.Equal(t, 8081, unsetSettings.GRPCPort)
 }
 
 func TestLoadReportsAllBadValues(t *testing.T) {
@@ -121,10 +121,10 @@ func TestUnusedSettingsAreReportedByReason(t *testing.T) {
 }
 
 func TestUnusedBooleansThatMatchBehaviorAreNotReported(t *testing.T) {
-	for variable, reported := range map[string]bool{
+	for variable, isReported := range map[string]bool{
 		"GOSTATS_LOGGING_SINK_DISABLED=False": false, "GOSTATS_LOGGING_SINK_DISABLED=no": true,
 	} {
-		assert.Equal(t, reported, len(unusedWarnings([]string{variable})) > 0, variable)
+		assert.Equal(t, isReported, len(unusedWarnings([]string{variable})) > 0, variable)
 	}
 }
 

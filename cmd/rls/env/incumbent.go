@@ -18,7 +18,7 @@ const (
 	OnlyRls   Comparison = "only in rls" // the incumbent does not have the variable
 )
 
-// remark is what to know about variables of the incumbent.
+// remark is a note about one or more variables of the incumbent, such as "PORT GRPC_PORT".
 type remark struct{ Variables, Text string }
 
 // changedSettings are the variables whose effect or default differs from the incumbent's.
@@ -56,7 +56,7 @@ var changedSettings = []remark{
 	{"REDIS_URL REDIS_PERSECOND_URL", "no default, in place of the path of a socket. Without REDIS_URL, rls counts in the process"},
 	{"REDIS_SOCKET_TYPE REDIS_PERSECOND_SOCKET_TYPE", "the URL decides by default, in place of unix. Only tcp and unix are allowed"},
 	{"REDIS_TIMEOUT", "the time limit of a whole operation, 50ms by default. In the incumbent, the time to connect, 10s by default"},
-	{"REDIS_POOL_SIZE REDIS_PERSECOND_POOL_SIZE", "0 by default, in place of 10, which means enough connections for all batches"},
+	{"REDIS_POOL_SIZE REDIS_PERSECOND_POOL_SIZE", "0 by default, which means enough connections for all batches, in place of 10"},
 	{"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "unhealthy while a breaker is open. In the incumbent, while no connection is open"},
 	{"REDIS_PERSECOND", "a call uses both Redis at the same time. The incumbent uses one after the other"},
 	{"RESPONSE_DYNAMIC_METADATA", "works for rules with detailed_metric and value_to_metric too"},
@@ -81,8 +81,8 @@ func Compare(variable string) (Comparison, string) {
 	if reason := textAbout(variable, unusedSettings); reason != "" {
 		return NoEffect, reason
 	}
-	isIncumbents := func(f reflect.StructField) bool { return f.Tag.Get("envconfig") == variable && f.Tag.Get("only") == "" }
-	if strings.HasPrefix(variable, mogrifierPrefix) || slices.ContainsFunc(settings, isIncumbents) {
+	isOfIncumbent := func(f reflect.StructField) bool { return f.Tag.Get("envconfig") == variable && f.Tag.Get("only") == "" }
+	if strings.HasPrefix(variable, mogrifierPrefix) || slices.ContainsFunc(settings, isOfIncumbent) {
 		return Same, ""
 	}
 	return OnlyRls, ""
@@ -109,7 +109,8 @@ var unusedSettings = []remark{
 // redundantIfFalse is the unused setting that needs no warning if it is false, because rls does the same.
 const redundantIfFalse = "GOSTATS_LOGGING_SINK_DISABLED"
 
-// unusedWarnings returns a warning for each reason why variables, as of os.Environ, have no effect.
+// unusedWarnings returns one warning for each reason why variables have no effect. variables are texts NAME=VALUE, as
+// os.Environ returns them.
 func unusedWarnings(variables []string) []Warning {
 	var warnings []Warning
 	for _, variable := range variables {

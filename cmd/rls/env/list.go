@@ -15,15 +15,15 @@ import (
 // Variable is a variable of the environment that has a meaning for the service.
 type Variable struct {
 	Name  string `json:"name"`
-	Value string `json:"value"` // in effect; a secret is masked
+	Value string `json:"value"` // the value in effect; maskedSecret for a secret
 	IsSet bool   `json:"is_set"`
 
 	Comparison Comparison `json:"compared_with_ratelimit"`
-	Note       string     `json:"note,omitempty"` // the difference, or why there is no effect
+	Note       string     `json:"note,omitempty"` // the difference, or the reason why the variable has no effect
 	Meaning    string     `json:"meaning,omitempty"`
 }
 
-// maskedSecret is shown in place of a secret.
+// maskedSecret is the text that rls shows in place of a secret.
 const maskedSecret = "(secret)"
 
 // WithoutLogin returns text with a mask in place of a user and password before an @.
@@ -39,8 +39,8 @@ func WithoutLogin(text string) string {
 	return scheme + maskedSecret + text[at:]
 }
 
-// Variables returns all variables: those of Settings, and variables of the incumbent
-// that have no effect. Variables without effect have a value only if they are set.
+// Variables returns all variables: the variables of Settings, and variables of the incumbent
+// that have no effect. A variable without effect has a value only if it is set.
 func (s *Settings) Variables() []Variable {
 	var list []Variable
 	for _, f := range settings {
@@ -73,7 +73,7 @@ func (s *Settings) Variables() []Variable {
 	return list
 }
 
-// ChangedVariables returns the variables of Settings that are set to another value than their default.
+// ChangedVariables returns the variables of Settings with a value that differs from their default.
 func (s *Settings) ChangedVariables() []Variable {
 	defaults := map[string]string{}
 	for _, f := range settings {
@@ -88,7 +88,7 @@ func (s *Settings) ChangedVariables() []Variable {
 	})
 }
 
-// shownValue returns the value of a field as its variable would have it. A list is shown as it is in the environment.
+// shownValue returns the value of a field in the form of its variable. For a list, it returns the text of the variable.
 func (s *Settings) shownValue(field reflect.Value, name string) string {
 	switch {
 	case name == "BACKEND_TYPE":

@@ -28,8 +28,8 @@ import (
 // serviceLink matches the values of variables that Kubernetes sets: NAME_PORT for each service NAME of the namespace.
 var serviceLink = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 
-// parse sets all fields of s, and returns all errors. A variable
-// that is empty or a service link counts as unset. envconfig alone would use its value.
+// parse sets all fields of s, and returns all errors. For parse, a variable that is empty or a service link has no
+// value. For envconfig, it has a value, so parse removes such a variable before it calls envconfig.
 func parse(s *Settings) (warnings []Warning, errs []error) {
 	v := reflect.ValueOf(s).Elem()
 	for _, f := range settings {
@@ -43,10 +43,10 @@ func parse(s *Settings) (warnings []Warning, errs []error) {
 		if text == "" {
 			_ = os.Unsetenv(name)
 		}
-		single := reflect.New(reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}}))
-		value := single.Elem().Field(0)
-		switch err := envconfig.Process("", single.Interface()); {
-		case err == nil && allowed(value, f.Tag):
+		oneField := reflect.New(reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}}))
+		value := oneField.Elem().Field(0)
+		switch err := envconfig.Process("", oneField.Interface()); {
+		case err == nil && isAllowed(value, f.Tag):
 			v.FieldByIndex(f.Index).Set(value)
 		case f.Tag.Get("secret") != "":
 			errs = append(errs, fmt.Errorf("%s: want %s", name, allowedValues(f.Type, f.Tag)))
@@ -57,9 +57,9 @@ func parse(s *Settings) (warnings []Warning, errs []error) {
 	return warnings, errs
 }
 
-// allowed reports whether v is one of the words of its tag and within its bounds. It sets
-// a word to the case that the word has in the tag.
-func allowed(v reflect.Value, tag reflect.StructTag) bool {
+// isAllowed reports whether v is one of the words in its tag, or within the bounds in its tag. It replaces a
+// word by the word in the tag, which can have another case.
+func isAllowed(v reflect.Value, tag reflect.StructTag) bool {
 	var n float64 // the value of a number, or the bytes of a string
 	switch {
 	case v.Kind() == reflect.String:
@@ -67,10 +67,10 @@ func allowed(v reflect.Value, tag reflect.StructTag) bool {
 	case v.CanInt() || v.CanFloat():
 		n = v.Convert(reflect.TypeFor[float64]()).Float()
 	}
-	within := n >= bound(tag.Get("min"), math.Inf(-1)) && n > bound(tag.Get("above"), math.Inf(-1)) && n <= bound(tag.Get("max"), math.Inf(1))
+	isWithinBounds := n >= bound(tag.Get("min"), math.Inf(-1)) && n > bound(tag.Get("above"), math.Inf(-1)) && n <= bound(tag.Get("max"), math.Inf(1))
 	words := strings.Fields(tag.Get("oneof"))
 	if len(words) == 0 || v.String() == "" {
-		return within
+		return isWithinBounds
 	}
 	i := slices.IndexFunc(words, func(word string) bool { return strings.EqualFold(word, v.String()) })
 	if i >= 0 {
@@ -154,7 +154,7 @@ func (m *nodeMetadata) Decode(text string) error { //nolint:unparam // the inter
 	return nil
 }
 
-// adminTokens are tokens by name, written name:token,name:token. A token without a name is called admin.
+// adminTokens are tokens, written name:token,name:token. The key is the name. A token without a name has the name admin.
 type adminTokens map[string]string
 
 // Decode implements envconfig.Decoder.
@@ -178,8 +178,8 @@ func AdminToken() string {
 }
 
 func splitToken(item string) (name, token string) {
-	name, token, named := strings.Cut(item, ":")
-	if !named {
+	name, token, hasName := strings.Cut(item, ":")
+	if !hasName {
 		name, token = "admin", item
 	}
 	return strings.TrimSpace(name), strings.TrimSpace(token)

@@ -28,8 +28,8 @@ const (
 )
 
 // Settings are the settings of the service. The tags of a field name its variable, its
-// default and the values it allows (parse.go). File check.go checks what settings need of
-// each other. `make docs` writes docs/settings.md from the tags.
+// default and the values that it allows (parse.go). File check.go finds settings that do not fit
+// together. `make docs` writes docs/settings.md from the tags.
 type Settings struct {
 	GRPCHost                  string        `envconfig:"GRPC_HOST" default:"0.0.0.0" desc:"Address of the gRPC listener. :: listens on IPv6 and IPv4."`
 	GRPCPort                  int           `envconfig:"GRPC_PORT" default:"8081" min:"0" max:"65535" desc:"Port of the gRPC listener."`
@@ -217,7 +217,7 @@ const noEffect = "setting without effect"
 func Load() (s *Settings, warnings []Warning, err error) {
 	s = new(Settings)
 	warnings, errs := parse(s)
-	if os.Getenv("USE_STATSD") == "" && setVariables("STATSD_HOST", "STATSD_PORT") != "" {
+	if os.Getenv("USE_STATSD") == "" && nonEmptyVariables("STATSD_HOST", "STATSD_PORT") != "" {
 		s.UseStatsd = !s.UseDogStatsd && !s.UsePrometheus
 	}
 	errs = append(errs, s.check()...)
@@ -225,7 +225,7 @@ func Load() (s *Settings, warnings []Warning, err error) {
 	return s, append(warnings, unusedWarnings(os.Environ())...), errors.Join(errs...)
 }
 
-// Backend returns where counters are: BackendRedis, BackendMemcache or BackendLocal.
+// Backend returns the place of the counters: BackendRedis, BackendMemcache or BackendLocal.
 func (s *Settings) Backend() string {
 	if s.BackendType == "" && s.RedisURL != "" {
 		return BackendRedis
@@ -242,30 +242,30 @@ func (s *Settings) LimitsOptions() limitsfile.Options {
 	return o
 }
 
-// OverridesPlace is the place of overrides, rules and switches of run time.
+// OverridesPlace says where rls stores overrides, rules and switches that are set at run time.
 type OverridesPlace uint8
 
 // The places.
 const (
 	OverridesOff OverridesPlace = iota
 	OverridesInRedis
-	OverridesInMemory // of this process
+	OverridesInMemory // in the memory of this process
 )
 
 // OverridesPlace returns the place of overrides. Without Redis, no other replica shares the
 // counters, so overrides in memory are enough for the admin API.
 func (s *Settings) OverridesPlace() OverridesPlace {
-	hasAdmin := len(s.AdminTokens) > 0 || s.AdminTokensFile != "" || s.DebugTLSClientCACert != ""
+	hasAdminAPI := len(s.AdminTokens) > 0 || s.AdminTokensFile != "" || s.DebugTLSClientCACert != ""
 	switch {
 	case s.OverridesEnabled:
 		return OverridesInRedis
-	case s.Backend() == BackendLocal && hasAdmin:
+	case s.Backend() == BackendLocal && hasAdminAPI:
 		return OverridesInMemory
 	}
 	return OverridesOff
 }
 
-// Redis returns the Redis of REDIS_URL, without TLS.
+// Redis returns the Redis of REDIS_URL. The caller adds TLS.
 func (s *Settings) Redis() redis.Server {
 	return redis.Server{
 		Kind:         redis.Kind(s.RedisType),
@@ -278,7 +278,7 @@ func (s *Settings) Redis() redis.Server {
 	}
 }
 
-// PerSecondRedis returns the Redis of REDIS_PERSECOND_URL, without TLS.
+// PerSecondRedis returns the Redis of REDIS_PERSECOND_URL. The caller adds TLS.
 func (s *Settings) PerSecondRedis() redis.Server {
 	return redis.Server{
 		Kind:         redis.Kind(s.PerSecondType),
@@ -291,10 +291,10 @@ func (s *Settings) PerSecondRedis() redis.Server {
 	}
 }
 
-// TracesCalls reports whether calls are traced.
+// TracesCalls reports whether the service sends traces of calls.
 func (s *Settings) TracesCalls() bool {
-	on := s.TracingEnabled || s.OTELTracesExporter == "otlp"
-	return on && s.OTELTracesExporter != "none" && !s.OTELSDKDisabled
+	isRequested := s.TracingEnabled || s.OTELTracesExporter == "otlp"
+	return isRequested && s.OTELTracesExporter != "none" && !s.OTELSDKDisabled
 }
 
 // TracingProtocol returns the protocol of the collector, http or grpc.

@@ -24,7 +24,7 @@ type Overrides struct {
 	base   *limitsfile.Set
 	memory changes.Memory
 	layer  override.Table
-	err    error // of MakeChange and History
+	err    error // the error that MakeChange and History return
 }
 
 var _ admin.Overrides = (*Overrides)(nil)

@@ -10,64 +10,65 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
+// figure is a number at the top of the page, with a second number and a spark.
 type figure struct {
 	ID, Name           string
 	Value, Unit        string
-	Class              string // of Value
+	Class              string // the CSS class of Value
 	SecondName, Second string
 	Spark              spark
 }
 
-// spark is a line of the last five minutes, or two lines.
+// spark is a chart of the last five minutes, with one or two lines.
 type spark struct {
-	Text             string // for screen readers
-	Highest          string // the scale: the highest value in words
+	Text             string // the text for screen readers
+	Highest          string // the highest value, such as "highest 12"
 	Width            int
 	Line, DeniedLine string // paths of SVG
 }
 
-// sparkHeight is the height of a spark in units of its own. The width of a step is 1.
+// sparkHeight is the height of a spark in the units of its SVG. The distance between two points is one unit.
 const sparkHeight = 40
 
-// formats format the values of sparks.
+// formats has the functions that format the values of sparks.
 var formats = map[string]func(live.Value) string{"rate": FormatRate, "share": FormatShare, "duration": FormatDuration}
 
-// newSpark returns the spark of two series of one scale. Either can be nil.
+// newSpark returns the spark of two series with the same scale. Each series can be nil.
 func newSpark(name, format string, f *live.Figures, points, denied []live.Value) spark {
 	highest, text := 0.0, "no values"
 	for _, v := range slices.Concat(points, denied) {
-		if v.Known() {
+		if v.IsKnown() {
 			highest = max(highest, float64(v))
 			text = "highest " + formats[format](live.Value(highest))
 		}
 	}
 	return spark{
-		Text: name + " in the last five minutes: " + text, Highest: text, Width: slots(f) - 1,
+		Text: name + " in the last five minutes: " + text, Highest: text, Width: pointCount(f) - 1,
 		Line: sparkLine(points, f, highest), DeniedLine: sparkLine(denied, f, highest),
 	}
 }
 
-// slots returns the number of points in five minutes.
-func slots(f *live.Figures) int { return max(300/max(f.StepSeconds, 1), 2) }
+// pointCount returns the number of points in five minutes.
+func pointCount(f *live.Figures) int { return max(300/max(f.StepSeconds, 1), 2) }
 
-// sparkLine returns the path of points, or nothing if all are 0. The newest point is at the
-// right edge. Unknown points are gaps.
+// sparkLine returns the SVG path of points, or an empty text if all points are 0. The newest point is at the
+// right edge. An unknown point is a gap.
 func sparkLine(points []live.Value, f *live.Figures, highest float64) string {
 	if highest == 0 || sum(points) == 0 {
 		return ""
 	}
 	var b strings.Builder
-	x, last := slots(f)-len(points), 0
-	drawing := false
+	x, lastY := pointCount(f)-len(points), 0
+	isInLine := false
 	for _, v := range points {
 		y := sparkHeight - 1 - roundHalfUp(numberOrZero(v)/highest*(sparkHeight-4))
 		switch {
-		case v.Known() && drawing:
-			fmt.Fprintf(&b, " 1 %d", y-last)
-		case v.Known():
-			fmt.Fprintf(&b, "M%d %dh.1l0 0", x, y) // a lone point is a dash
+		case v.IsKnown() && isInLine:
+			fmt.Fprintf(&b, " 1 %d", y-lastY)
+		case v.IsKnown():
+			fmt.Fprintf(&b, "M%d %dh.1l0 0", x, y) // a single point is a short line
 		}
-		drawing, last = v.Known(), y
+		isInLine, lastY = v.IsKnown(), y
 		x++
 	}
 	return b.String()
@@ -75,7 +76,7 @@ func sparkLine(points []live.Value, f *live.Figures, highest float64) string {
 
 func roundHalfUp(x float64) int { return int(math.Floor(x + 0.5)) }
 
-// File assets/page.js has the same functions, so that the script shows the same texts. rls top uses
+// File assets/page.js has the functions below too, so that the script shows the same texts. rls top uses
 // the exported functions.
 
 // thinSpace stands between a number and its unit. A line never breaks there.
@@ -101,7 +102,7 @@ func formatNumber(x float64) string {
 	return live.Thousands(int64(math.Floor(x/unit+0.5) * unit))
 }
 
-// formatDecimals returns x with up to the given number of decimals, without zeros at the end.
+// formatDecimals returns x with at most that many decimals, and without zeros at the end.
 func formatDecimals(x float64, decimals int) string {
 	scale := math.Pow10(decimals)
 	text := strconv.FormatFloat(math.Floor(x*scale+0.5)/scale, 'f', decimals, 64)
@@ -111,15 +112,15 @@ func formatDecimals(x float64, decimals int) string {
 // FormatRate returns a rate with at most three significant digits and with separators of thousands,
 // or a dash if it is unknown.
 func FormatRate(v live.Value) string {
-	if !v.Known() {
+	if !v.IsKnown() {
 		return "–"
 	}
 	return formatNumber(float64(v))
 }
 
-// FormatShare returns a share of 1 as a percentage.
+// FormatShare returns a share from 0 to 1 as a percentage.
 func FormatShare(v live.Value) string {
-	if !v.Known() {
+	if !v.IsKnown() {
 		return "–"
 	}
 	return formatNumber(float64(v)*100) + thinSpace + "%"
@@ -129,7 +130,7 @@ func FormatShare(v live.Value) string {
 func formatSeconds(v live.Value) [2]string {
 	seconds := float64(v)
 	switch {
-	case !v.Known():
+	case !v.IsKnown():
 		return [2]string{"–", ""}
 	case seconds < 0.0009995:
 		return [2]string{formatNumber(seconds * 1e6), "µs"}
@@ -139,7 +140,7 @@ func formatSeconds(v live.Value) [2]string {
 	return [2]string{formatNumber(seconds), "s"}
 }
 
-// processText says what the process uses of its host.
+// processText says how much CPU, memory and connections the process uses.
 func processText(s *live.Snapshot) string {
 	text := "Given up " + FormatRate(s.Figures.GivenUp.Now) + "/s · "
 	if s.State.Redis != nil {

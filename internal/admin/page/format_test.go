@@ -40,7 +40,7 @@ func TestKeysAreReadable(t *testing.T) {
 		"raw=%FF":                               "raw=%FF",            // not UTF-8
 		"cut=%4":                                "cut=%4",
 	} {
-		assert.Equal(t, want, readable(part))
+		assert.Equal(t, want, readableText(part))
 	}
 }
 

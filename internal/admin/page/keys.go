@@ -21,14 +21,14 @@ type keyList struct {
 
 type keyRow struct {
 	live.Key
-	ListRate   live.Value // hits or denied hits, as the list has them
+	ListRate   live.Value // the hits per second; in the list most-denied, the denied hits per second
 	Text, Used string
-	Href       string // address of explain with this key; empty if the key is hashed
-	PassesNow  bool   // the wait of a limited key is over
+	Href       string // the address of the page with this key in the form of explain; empty if the key is a hash
+	PassesNow  bool   // the key was limited, and its next hit passes
 }
 
-// newKeyList returns a list of keys. The list most-denied has their rates of denied hits. The list unmatched-keys has
-// the reasons why no rule limits them, and the list callers has the rates of denied calls.
+// newKeyList returns a list of keys. In the list unmatched-keys, Used is the reason why no rule limits the key. In the
+// list callers, Used is the rate of denied calls.
 func newKeyList(id, caption, keyName, rateName, usedName string, mode live.KeyMode, keys []live.Key) keyList {
 	l := keyList{id, caption, keyName, rateName, usedName, mode, nil}
 	for _, k := range keys {
@@ -53,7 +53,7 @@ func newKeyRow(mode live.KeyMode, k live.Key) keyRow {
 		parts := strings.Split(rest, "|")
 		row.Href = explainHref(unescape(domain), descriptorOf(parts))
 		for i, part := range parts {
-			parts[i] = readable(part)
+			parts[i] = readableText(part)
 		}
 		row.Text = strings.Join(parts, ", ")
 	}
@@ -63,18 +63,18 @@ func newKeyRow(mode live.KeyMode, k live.Key) keyRow {
 	return row
 }
 
-// maxLimited is the maximum number of rows under "Limited now".
-const maxLimited = 8
+// maxLimitedKeys is the maximum number of rows under "Limited now".
+const maxLimitedKeys = 8
 
-// limitedTable has the keys under "Limited now".
-type limitedTable struct {
+// limitedKeys is the table under "Limited now".
+type limitedKeys struct {
 	Note string
 	Rows []keyRow
 }
 
-// newLimitedTable returns the keys that are limited now, the most denied first.
-func newLimitedTable(s *live.Snapshot) limitedTable {
-	t := limitedTable{Note: "No key is limited"}
+// newLimitedKeys returns the table of the keys that are limited now. The most denied key comes first.
+func newLimitedKeys(s *live.Snapshot) limitedKeys {
+	t := limitedKeys{Note: "No key is limited"}
 	switch {
 	case s.State.ShadowMode:
 		t.Note = "No key: the whole service is in shadow mode"
@@ -91,15 +91,15 @@ func newLimitedTable(s *live.Snapshot) limitedTable {
 		}
 	}
 	switch n := len(t.Rows); {
-	case n > maxLimited:
-		t.Note, t.Rows = "The most denied keys. Most denied, below, has more", t.Rows[:maxLimited]
+	case n > maxLimitedKeys:
+		t.Note, t.Rows = "The most denied keys. Most denied, below, has more", t.Rows[:maxLimitedKeys]
 	case n > 0:
 		t.Note = live.Count(n, "key")
 	}
 	return t
 }
 
-// keysNote says what the lists of keys leave out.
+// keysNote says why the lists of keys are not complete.
 func keysNote(k live.TopKeys) string {
 	var notes []string
 	switch {
@@ -114,10 +114,10 @@ func keysNote(k live.TopKeys) string {
 	return strings.Join(notes, " · ")
 }
 
-// readable returns the text of a part of a key. If the text has invisible characters or
-// characters that change the direction of others, the result is part, which has %XX instead.
-func readable(part string) string {
-	const zeroWidthJoiner = '\u200d' // joins emojis to one
+// readableText returns the text of a part of a key. If the text has characters that are invisible or change the
+// direction of other characters, it returns part, in which %XX stands for each such character.
+func readableText(part string) string {
+	const zeroWidthJoiner = '\u200d' // joins several emojis to one emoji, so it does no harm
 	isHidden := func(r rune) bool {
 		return r != zeroWidthJoiner && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp)
 	}
@@ -128,7 +128,7 @@ func readable(part string) string {
 	return text
 }
 
-// descriptorOf returns the descriptor with these parts of the name of a counter, as the form of explain takes it.
+// descriptorOf returns the text of a descriptor for the form of explain. parts are the entries in the name of a counter.
 func descriptorOf(parts []string) string {
 	entries := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(parts))
 	for i, part := range parts {
@@ -138,7 +138,7 @@ func descriptorOf(parts []string) string {
 	return entrytext.Format(entries)
 }
 
-// unescape returns the text of a part of the name of a counter.
+// unescape replaces each %XX in a part of the name of a counter. It returns an invalid part unchanged.
 func unescape(part string) string {
 	text, err := url.PathUnescape(part)
 	if err != nil {
@@ -147,16 +147,16 @@ func unescape(part string) string {
 	return text
 }
 
-// explainHref returns the address of the page with the form of explain filled in.
+// explainHref returns the address of the page with these values in the form of explain.
 func explainHref(domain, descriptor string) string {
 	return "/?" + url.Values{"domain": {domain}, "descriptor": {descriptor}}.Encode() + "#explain"
 }
 
-// escapeEntry escapes an entry for the form of explain and makes up text for a wildcard.
+// escapeEntry escapes an entry for the form of explain, and replaces each wildcard by the text "example".
 var escapeEntry = strings.NewReplacer(`\`, `\\`, ",", `\,`, "*", "example")
 
-// exampleDescriptor returns a descriptor that the rule of path matches, for the form of
-// explain: a value is made up where the rule takes any.
+// exampleDescriptor returns a descriptor that the rule with this path matches, for the form of explain. If the rule
+// matches any value, the value is "example".
 func exampleDescriptor(path string) string {
 	parts := strings.Split(path, separator)[1:]
 	for i, part := range parts {

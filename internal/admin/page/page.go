@@ -23,23 +23,23 @@ import (
 
 // Options are the options of New. Explain, GRPCAddr and SignIn can be empty.
 type Options struct {
-	// Snapshot returns what the page shows to a caller. The page does not change it.
+	// Snapshot returns the snapshot that a caller may see. The page does not change the snapshot.
 	Snapshot func(*http.Request) *live.Snapshot
 
-	// Rules returns rules whose path or limit contains the filter. Quiet rules are included.
-	// more is the number of further rules.
+	// Rules returns rules whose path or limit contains the filter, even rules without recent traffic.
+	// more is the number of such rules that are not in the list.
 	Rules func(filter string) (rules []live.Rule, more int)
 
-	// Rule returns the rule of a path and its busiest keys, as the caller may see them.
-	Rule func(r *http.Request, path string) (rule live.Rule, keys live.TopKeys, known bool)
+	// Rule returns the rule with a path and its busiest keys, as the caller may see them.
+	Rule func(r *http.Request, path string) (rule live.Rule, keys live.TopKeys, isKnown bool)
 
-	// Explain explains a request with one descriptor, or returns why the caller may not
-	// ask or why the descriptor can't be parsed.
+	// Explain explains a request with one descriptor. The error says that the caller may not use
+	// explain, or that the descriptor is invalid.
 	Explain func(r *http.Request, domain, descriptor string) (*explain.Report, error)
 
-	GRPCAddr string       // of the service, if rls hit does not reach it by default
-	SignIn   string       // path of the page that asks for a token; empty without tokens
-	Log      *slog.Logger // gets the error of a page that can't be rendered
+	GRPCAddr string       // the address that rls hit needs; empty if its default address works
+	SignIn   string       // the path of the page that asks for a token; empty if there are no tokens
+	Log      *slog.Logger // gets the error of a page that the server can't render
 }
 
 // Paths of the page and of its assets on the debug listener.
@@ -51,7 +51,7 @@ const (
 //go:embed assets page.html
 var files embed.FS
 
-// spareText matches indents and lines of comments, which browsers need not load.
+// spareText matches indents and lines with comments. Assets removes them, because browsers do not need them.
 var spareText = regexp.MustCompile(`(?m)^ +(//.*\n)?|^//.*\n`)
 
 // policy lets the page load from its own server only, and keeps other sites from framing it.
@@ -59,53 +59,53 @@ const policy = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; for
 
 // Page is the live page.
 type Page struct {
-	o        Options
+	options  Options
 	template *template.Template
 }
 
 // New returns the page.
 func New(o Options) *Page {
-	return &Page{o: o, template: template.Must(template.New("").Funcs(functions).ParseFS(files, "page.html"))}
+	return &Page{options: o, template: template.Must(template.New("").Funcs(functions).ParseFS(files, "page.html"))}
 }
 
 // ServeHTTP serves the page. With part=rule in the query, it serves the details of the open rule only.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	c := parseChoice(query)
+	choice := parseChoice(query)
 	var details *ruleDetails
-	if c.Rule != "" {
-		rule, keys, known := p.o.Rule(r, c.Rule)
-		if !known {
-			rule = live.Rule{Path: c.Rule}
+	if choice.Rule != "" {
+		rule, keys, isKnown := p.options.Rule(r, choice.Rule)
+		if !isKnown {
+			rule = live.Rule{Path: choice.Rule}
 		}
 		details = newRuleDetails(&rule, &keys)
-		details.Effective = p.effectiveLimits(r, &rule)
+		details.EffectiveLimits = p.effectiveLimits(r, &rule)
 	}
 	if query.Get("part") == "rule" {
 		p.render(w, "opened", details)
 		return
 	}
-	s := p.o.Snapshot(r)
+	s := p.options.Snapshot(r)
 	rules, more := s.Rules.Shown, s.Rules.More
-	if c.Quiet || c.Filter != "" {
+	if choice.ShowsQuietRules || choice.Filter != "" {
 		var filtered []live.Rule
-		filtered, more = p.o.Rules(c.Filter)
+		filtered, more = p.options.Rules(choice.Filter)
 		rules = slices.Concat(rules, filtered)
 	}
 	p.render(w, "page", &view{
-		Snapshot:   s,
-		Choice:     c,
-		Limited:    newLimitedTable(s),
-		Rules:      newRuleTable(s, rules, more, details, c),
-		SignIn:     p.o.SignIn,
-		HitCommand: p.hitCommand,
-		Explain:    p.explain(r, query.Get("domain"), query.Get("descriptor")),
+		Snapshot:    s,
+		Choice:      choice,
+		LimitedKeys: newLimitedKeys(s),
+		Rules:       newRuleTable(s, rules, more, details, choice),
+		SignIn:      p.options.SignIn,
+		HitCommand:  p.hitCommand,
+		Explain:     p.explain(r, query.Get("domain"), query.Get("descriptor")),
 	})
 }
 
 // hitCommand returns a command that sends calls to a rule, or an empty text if no rule can deny calls.
 func (p *Page) hitCommand() string {
-	rules, _ := p.o.Rules("")
+	rules, _ := p.options.Rules("")
 	i := slices.IndexFunc(rules, func(r live.Rule) bool {
 		return slices.ContainsFunc(r.Limits, func(l live.Limit) bool { return !l.Unlimited && !l.Disabled })
 	})
@@ -113,8 +113,8 @@ func (p *Page) hitCommand() string {
 		return ""
 	}
 	command := "rls hit "
-	if p.o.GRPCAddr != "" {
-		command += "-a " + ShellWord(p.o.GRPCAddr) + " "
+	if p.options.GRPCAddr != "" {
+		command += "-a " + ShellWord(p.options.GRPCAddr) + " "
 	}
 	return command + "-d " + ShellWord(rules[i].Domain) + " " + ShellWord(exampleDescriptor(rules[i].Path)) + " -n 8"
 }
@@ -122,7 +122,7 @@ func (p *Page) hitCommand() string {
 // plainWord matches a word that a shell takes as it is.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_=,./:@%+-]+$`)
 
-// ShellWord quotes a word for a shell if needed.
+// ShellWord returns word as a shell reads it. It quotes a word with special characters.
 func ShellWord(word string) string {
 	if plainWord.MatchString(word) {
 		return word
@@ -133,10 +133,10 @@ func ShellWord(word string) string {
 // effectiveLimits returns the limits of a rule with the origin of their fields. It returns
 // nil if the caller has no right to use explain, or if another rule limits the example.
 func (p *Page) effectiveLimits(r *http.Request, rule *live.Rule) []explain.Limit {
-	if p.o.Explain == nil {
+	if p.options.Explain == nil {
 		return nil
 	}
-	report, err := p.o.Explain(r, rule.Domain, exampleDescriptor(rule.Path))
+	report, err := p.options.Explain(r, rule.Domain, exampleDescriptor(rule.Path))
 	if err != nil || len(report.Descriptors) == 0 || report.Descriptors[0].Rule != rule.Path {
 		return nil
 	}
@@ -146,10 +146,10 @@ func (p *Page) effectiveLimits(r *http.Request, rule *live.Rule) []explain.Limit
 // explain returns the form of explain, and the answer if the form is filled in.
 func (p *Page) explain(r *http.Request, domain, descriptor string) explainForm {
 	f := explainForm{Domain: domain, Descriptor: descriptor}
-	if p.o.Explain == nil || domain == "" && descriptor == "" {
+	if p.options.Explain == nil || domain == "" && descriptor == "" {
 		return f
 	}
-	report, err := p.o.Explain(r, domain, descriptor)
+	report, err := p.options.Explain(r, domain, descriptor)
 	if err != nil {
 		f.Problem = err.Error()
 	} else {
@@ -168,7 +168,7 @@ type explainForm struct {
 func (p *Page) render(w http.ResponseWriter, name string, data any) {
 	var body bytes.Buffer
 	if err := p.template.ExecuteTemplate(&body, name, data); err != nil {
-		p.o.Log.Error("live page not rendered", "error", err)
+		p.options.Log.Error("live page not rendered", "error", err)
 		http.Error(w, "the page could not be rendered; the log has the reason", http.StatusInternalServerError)
 		return
 	}
@@ -191,24 +191,24 @@ func Assets() http.Handler {
 		}
 		text = spareText.ReplaceAll(text, nil)
 		w.Header().Set("ETag", fmt.Sprintf(`"%x"`, sha256.Sum256(text)))
-		w.Header().Set("Cache-Control", "no-cache") // the browser asks with the tag
+		w.Header().Set("Cache-Control", "no-cache") // the browser asks each time whether the ETag is still the same
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		http.ServeContent(w, r, r.URL.Path, time.Time{}, bytes.NewReader(text))
 	})
 }
 
-// view is what the template shows. File assets/page.js makes the same texts from a snapshot.
+// view has the values that the template shows. File assets/page.js makes the same texts from a snapshot.
 type view struct {
 	*live.Snapshot
-	Choice     choice
-	SignIn     string
-	Limited    limitedTable
-	Rules      ruleTable
-	HitCommand func() string
-	Explain    explainForm
+	Choice      userChoice
+	SignIn      string
+	LimitedKeys limitedKeys
+	Rules       ruleTable
+	HitCommand  func() string
+	Explain     explainForm
 }
 
-// asTime returns the time that a text of an event consists of, or nil.
+// asTime returns the time that text states, such as "2026-01-01T09:30:00Z", or nil if text is not such a time.
 func asTime(text string) *time.Time {
 	if at, err := time.Parse(time.RFC3339, text); err == nil && strings.HasSuffix(text, "Z") {
 		return &at
@@ -216,7 +216,7 @@ func asTime(text string) *time.Time {
 	return nil
 }
 
-// functions are the functions of the template. The empty values fill the templates from which the script makes rows.
+// functions are the functions of the template. The functions empty… return empty rows, which the script copies and fills.
 var functions = template.FuncMap{
 	"figure": func(id, name, value, unit, class, secondName, second string, s spark) figure {
 		return figure{id, name, value, unit, class, secondName, second, s}
@@ -242,7 +242,7 @@ var functions = template.FuncMap{
 	"join":    func(texts []string) string { return strings.Join(texts, ", ") },
 	"rate":    FormatRate,
 	"share":   FormatShare,
-	"rateClass": func(v live.Value, class string) string { // class is for rates above 0
+	"rateClass": func(v live.Value, class string) string { // returns class for a rate above 0
 		if v > 0 {
 			return class
 		}

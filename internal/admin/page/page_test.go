@@ -158,8 +158,8 @@ func TestLimitedKeysStandBelowTheState(t *testing.T) {
 		return section
 	}
 	for name, c := range map[string]struct {
-		change        func(*live.Snapshot)
-		texts, absent []string
+		change             func(*live.Snapshot)
+		texts, absentTexts []string
 	}{
 		"keys": {
 			func(*live.Snapshot) {},
@@ -186,7 +186,7 @@ func TestLimitedKeysStandBelowTheState(t *testing.T) {
 			for _, text := range c.texts {
 				assert.Contains(t, section, text)
 			}
-			for _, text := range c.absent {
+			for _, text := range c.absentTexts {
 				assert.NotContains(t, section, text)
 			}
 		})
@@ -204,18 +204,18 @@ func TestPageNamesNoSettingAsACaption(t *testing.T) {
 
 func TestExplainAnswersTheForm(t *testing.T) {
 	o := optionsFor(pagetest.Busy())
-	asked := ""
+	explainedRequest := ""
 	o.Explain = func(_ *http.Request, domain, descriptor string) (*explain.Report, error) {
-		asked = domain + "|" + descriptor
+		explainedRequest = domain + "|" + descriptor
 		if descriptor == "bad" {
 			return nil, errors.New("no = found")
 		}
 		return &explain.Report{UnknownDomain: &explain.UnknownDomain{Nearest: "shop"}}, nil
 	}
 	_, _ = get(t, o, "/")
-	assert.Empty(t, asked, "an empty form explains nothing")
+	assert.Empty(t, explainedRequest, "an empty form explains nothing")
 	_, body := get(t, o, "/?domain=shp&descriptor=a%3Db")
-	assert.Equal(t, "shp|a=b", asked)
+	assert.Equal(t, "shp|a=b", explainedRequest)
 	assert.Contains(t, body, "The nearest domain is")
 	_, body = get(t, o, "/?domain=shop&descriptor=bad")
 	assert.Contains(t, body, "no = found")

@@ -15,9 +15,9 @@ import (
 const maxRows = 200
 
 type ruleTable struct {
-	Seen int // rules with traffic
-	Rows []*ruleRow
-	More int // rules that match too and have no row
+	RulesWithTraffic int
+	Rows             []*ruleRow
+	More             int // the number of matching rules that have no row
 }
 
 type ruleRow struct {
@@ -27,38 +27,38 @@ type ruleRow struct {
 	Spark   spark
 }
 
-// choice has the choices of a viewer. The query of the page's address contains them.
-type choice struct {
-	Filter string
-	Sort   string // denied, ok, use or rule
-	Quiet  bool
-	Rule   string // the path of the open rule
+// userChoice says which rules the user wants to see. The query of the page's address contains the choice.
+type userChoice struct {
+	Filter          string
+	Sort            string // denied, ok, use or rule
+	ShowsQuietRules bool   // also show rules without recent traffic
+	Rule            string // the path of the open rule
 }
 
-func parseChoice(query url.Values) choice {
-	c := choice{Filter: query.Get("filter"), Sort: query.Get("sort"), Quiet: query.Get("quiet") == "show", Rule: query.Get("rule")}
+func parseChoice(query url.Values) userChoice {
+	c := userChoice{Filter: query.Get("filter"), Sort: query.Get("sort"), ShowsQuietRules: query.Get("quiet") == "show", Rule: query.Get("rule")}
 	if !slices.Contains([]string{"denied", "ok", "use", "rule"}, c.Sort) {
 		c.Sort = "denied"
 	}
 	return c
 }
 
-// QuietToggled returns the address of the page that shows quiet rules if this one hides them, or the reverse.
-func (c choice) QuietToggled() string {
-	c.Quiet = !c.Quiet
+// QuietRulesHref returns the address of the page that shows quiet rules, or hides them if c shows them.
+func (c userChoice) QuietRulesHref() string {
+	c.ShowsQuietRules = !c.ShowsQuietRules
 	return c.href()
 }
 
-// SortedBy returns the address of the page with another order.
-func (c choice) SortedBy(order string) string {
+// SortHref returns the address of the page with another order.
+func (c userChoice) SortHref(order string) string {
 	c.Sort = order
 	return c.href()
 }
 
-// href returns the address of the page with c.
-func (c choice) href() string {
+// href returns the address of the page with the choice c.
+func (c userChoice) href() string {
 	query := url.Values{"filter": {c.Filter}, "sort": {strings.TrimPrefix(c.Sort, "denied")}, "quiet": {""}, "rule": {c.Rule}}
-	if c.Quiet {
+	if c.ShowsQuietRules {
 		query.Set("quiet", "show")
 	}
 	maps.DeleteFunc(query, func(_ string, values []string) bool { return values[0] == "" })
@@ -68,38 +68,38 @@ func (c choice) href() string {
 	return "/?" + query.Encode() + "#rules"
 }
 
-// newRuleTable returns the table of the rules that c chooses. rules can have a rule twice. more is the number
-// of rules that match too, but are not in rules. details describes the open rule. It is nil if no rule is open.
-func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDetails, c choice) ruleTable {
-	t := ruleTable{Seen: len(s.Rules.Shown) + s.Rules.More}
-	var chosen []*live.Rule
-	known, filter := map[string]bool{}, strings.ToLower(c.Filter)
+// newRuleTable returns the table of the rules that c chooses from rules. rules can have a rule twice. more is the number
+// of matching rules that are not in rules. details describes the open rule. It is nil if no rule is open.
+func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDetails, c userChoice) ruleTable {
+	t := ruleTable{RulesWithTraffic: len(s.Rules.Shown) + s.Rules.More}
+	var chosenRules []*live.Rule
+	seenPaths, filter := map[string]bool{}, strings.ToLower(c.Filter)
 	for i := range rules {
-		if r := &rules[i]; !known[r.Path] && r.Contains(filter) {
-			known[r.Path] = true
-			chosen = append(chosen, r)
+		if r := &rules[i]; !seenPaths[r.Path] && r.Contains(filter) {
+			seenPaths[r.Path] = true
+			chosenRules = append(chosenRules, r)
 		}
 	}
-	c.sort(chosen)
-	rows := treeRows(chosen)
+	c.sort(chosenRules)
+	rows := treeRows(chosenRules)
 	for _, position := range rows[:min(len(rows), maxRows)] {
 		row := &ruleRow{treeRow: position}
 		row.Spark = newSpark("OK and denied hits per second", "rate", &s.Figures, row.OKPoints, row.DeniedPoints)
-		linked := c
-		linked.Rule = row.Path
+		nextChoice := c // a click on the row opens the rule, or closes an open rule
+		nextChoice.Rule = row.Path
 		if c.Rule == row.Path {
-			linked.Rule = ""
+			nextChoice.Rule = ""
 			row.Details = details
 		}
-		row.Href = linked.href()
+		row.Href = nextChoice.href()
 		t.Rows = append(t.Rows, row)
 	}
 	t.More = max(len(rows)-maxRows, 0) + more
 	return t
 }
 
-// sort sorts rules as the viewer chooses. Without a choice they stay in the order of a snapshot: by denied hits.
-func (c choice) sort(rules []*live.Rule) {
+// sort sorts rules as the user chooses. By default, rules stay in the order of the snapshot: by denied hits.
+func (c userChoice) sort(rules []*live.Rule) {
 	switch c.Sort {
 	case "ok":
 		slices.SortStableFunc(rules, func(a, b *live.Rule) int { return cmp.Compare(sum(b.OKPoints), sum(a.OKPoints)) })
@@ -119,7 +119,7 @@ func sum(points []live.Value) (total float64) {
 
 // numberOrZero returns v, or 0 if v is unknown.
 func numberOrZero(v live.Value) float64 {
-	if v.Known() {
+	if v.IsKnown() {
 		return float64(v)
 	}
 	return 0
@@ -128,19 +128,19 @@ func numberOrZero(v live.Value) float64 {
 // ruleDetails has the details in an open row.
 type ruleDetails struct {
 	*live.Rule
-	Keys    []keyRow
-	Explain string // address of explain with this rule filled in
+	Keys        []keyRow
+	ExplainHref string // the address of the page with a request of this rule in the form of explain
 
-	// Effective has the limits with the origin of their fields. It is nil if the caller has no right to use explain.
-	Effective []explain.Limit
+	// EffectiveLimits has the limits with the origin of their fields. It is nil if the caller may not use explain.
+	EffectiveLimits []explain.Limit
 }
 
 func newRuleDetails(r *live.Rule, keys *live.TopKeys) *ruleDetails {
-	d := &ruleDetails{Rule: r, Explain: explainHref(r.Domain, exampleDescriptor(r.Path))}
-	seen := map[string]bool{}
+	d := &ruleDetails{Rule: r, ExplainHref: explainHref(r.Domain, exampleDescriptor(r.Path))}
+	hasRow := map[string]bool{}
 	for _, k := range slices.Concat(keys.Denied, keys.Hottest) {
-		if name := k.Key + " " + k.Limit; !seen[name] {
-			seen[name] = true
+		if name := k.Key + " " + k.Limit; !hasRow[name] {
+			hasRow[name] = true
 			d.Keys = append(d.Keys, newKeyRow(keys.Mode, k))
 		}
 	}
@@ -152,27 +152,28 @@ const separator = " > "
 // branch is a rule in the tree of the rules that the page shows.
 type branch struct {
 	rule     *live.Rule
-	place    int // in the list of the chosen rules, later the first place of the rule and of the rules below
+	index    int // the index of the rule in chosenRules; after sort, the lowest index of the rule and of all rules below it
 	children []*branch
 }
 
-// treeRow is a row of the table of rules. PathStart and Label make up the path without the path of
-// the parent row. Label is the last part.
+// treeRow is a row of the table of rules. PathStart and Label together are the path without the path of
+// the parent row. Label is the last part of the path, such as tenant=acme.
 type treeRow struct {
 	*live.Rule
 	Depth            int
 	PathStart, Label string
 }
 
-// treeRows returns the rows of a tree with the chosen rules, which have different paths. A rule stands below the next
-// rule on its path that is chosen too. Rules at one level have the order of the first of the rule and the rules below it.
-func treeRows(chosen []*live.Rule) []treeRow {
+// treeRows returns the rows of a tree with the chosen rules, which have different paths. The parent of a rule is the
+// chosen rule with the longest path that begins the rule's path. Rules with the same parent are in the order of
+// branch.index.
+func treeRows(chosenRules []*live.Rule) []treeRow {
 	root := &branch{}
-	byPath := make(map[string]*branch, len(chosen))
-	for place, rule := range chosen {
-		byPath[rule.Path] = &branch{rule: rule, place: place}
+	byPath := make(map[string]*branch, len(chosenRules))
+	for i, rule := range chosenRules {
+		byPath[rule.Path] = &branch{rule: rule, index: i}
 	}
-	for _, rule := range chosen {
+	for _, rule := range chosenRules {
 		parent := cmp.Or(parentOf(byPath, rule.Path), root)
 		parent.children = append(parent.children, byPath[rule.Path])
 	}
@@ -180,7 +181,7 @@ func treeRows(chosen []*live.Rule) []treeRow {
 	return root.appendRows(nil, "", 0)
 }
 
-// parentOf returns the next branch on the path, or nil.
+// parentOf returns the branch with the longest path that begins path, or nil.
 func parentOf(byPath map[string]*branch, path string) *branch {
 	for end := strings.LastIndex(path, separator); end >= 0; end = strings.LastIndex(path[:end], separator) {
 		if b := byPath[path[:end]]; b != nil {
@@ -190,21 +191,21 @@ func parentOf(byPath map[string]*branch, path string) *branch {
 	return nil
 }
 
-// sort sorts the children of b and sets its place.
+// sort sorts the children of b and sets the index of b.
 func (b *branch) sort() {
 	for _, child := range b.children {
 		child.sort()
-		b.place = min(b.place, child.place)
+		b.index = min(b.index, child.index)
 	}
-	slices.SortFunc(b.children, func(x, y *branch) int { return x.place - y.place })
+	slices.SortFunc(b.children, func(x, y *branch) int { return x.index - y.index })
 }
 
-// appendRows appends the rows of the children of b. start is the start of their paths.
-func (b *branch) appendRows(rows []treeRow, start string, depth int) []treeRow {
+// appendRows appends the rows of the children of b. parentPath is the start of the paths of these rules.
+func (b *branch) appendRows(rows []treeRow, parentPath string, depth int) []treeRow {
 	for _, child := range b.children {
-		rest := strings.TrimPrefix(child.rule.Path, start)
-		label := rest[strings.LastIndex(separator+rest, separator):]
-		rows = append(rows, treeRow{child.rule, depth, strings.TrimSuffix(rest, label), label})
+		ownPath := strings.TrimPrefix(child.rule.Path, parentPath)
+		label := ownPath[strings.LastIndex(separator+ownPath, separator):]
+		rows = append(rows, treeRow{child.rule, depth, strings.TrimSuffix(ownPath, label), label})
 		rows = child.appendRows(rows, child.rule.Path+separator, min(depth+1, 4))
 	}
 	return rows

@@ -1,6 +1,6 @@
-// Package boundedyaml parses YAML files in bounded memory. The tree of a file takes up to a hundred times the size
-// of the file, and aliases can multiply the tree. So this package counts the nodes before it makes a tree, counts
-// the nodes behind aliases before anybody follows an alias, and parses a long list in pieces.
+// Package boundedyaml parses YAML files in bounded memory. The tree of nodes that a parser makes of a file takes up to a
+// hundred times the memory of the file, and aliases can multiply the tree. So this package counts the nodes before it
+// makes a tree, counts the nodes behind aliases before anybody follows an alias, and parses a long list in pieces.
 //
 // An error of the parser names no remedy, so this package looks for the cause itself. The parser of goccy/go-yaml does
 // not help: of the 50 mistakes in cause_test.go, it accepts 3 and puts 22 in a wrong place.
@@ -8,7 +8,7 @@
 // Terms:
 //
 // - node: a key, a value, a list or a mapping;
-// - piece: some items of a list; the items are one tree.
+// - piece: some neighbouring items of a long list, which are parsed as one tree.
 package boundedyaml
 
 import (
@@ -24,11 +24,11 @@ import (
 
 // Bounds are the bounds of a file. 0 means the default.
 type Bounds struct {
-	// MaxNodes bounds the nodes in one tree. Each piece of the list of Open is a tree.
+	// MaxNodes bounds the nodes of one tree. A tree is a whole document, or one piece of the list of Open.
 	MaxNodes int
 
-	// MaxRepeated bounds the nodes behind all aliases.
-	MaxRepeated int
+	// MaxRepeatedNodes bounds the nodes behind all aliases. They count again at each use of an alias.
+	MaxRepeatedNodes int
 
 	// PieceNodes is the number of nodes after which a piece ends; default 20,000.
 	PieceNodes int
@@ -41,13 +41,13 @@ const (
 	// DefaultMaxNodes is about the number of nodes in 45,000 rules. A node takes 200 bytes.
 	DefaultMaxNodes = 500_000
 
-	// DefaultMaxRepeated is about the number of nodes that 200,000 rules repeat if all rules have an alias of one limit.
-	DefaultMaxRepeated = 1_000_000
+	// DefaultMaxRepeatedNodes is about the number of nodes that 200,000 rules repeat if all rules have an alias of one limit.
+	DefaultMaxRepeatedNodes = 1_000_000
 
 	defaultPieceNodes = 20_000
 )
 
-// Problem says why a file can't be parsed.
+// Problem is the reason why a file can't be parsed, with its place in the file.
 type Problem struct {
 	Line, Column int // Column is 0 if the column is unknown
 	Reason       string
@@ -65,17 +65,17 @@ var ErrEmpty = errors.New("file is empty")
 
 // Document is the first document of a file.
 type Document struct {
-	// Root is the root node. In a document of Open, Root lacks the items of the list.
+	// Root is the root node. If InPieces is true, Root lacks the items of the list of Open.
 	Root *yaml.Node
 
-	// Second is the root node of the second document of the file; nil if the file has one document.
-	Second *yaml.Node
+	// SecondRoot is the root node of the second document of the file; nil if the file has one document.
+	SecondRoot *yaml.Node
 
-	data    []byte
-	field   string
+	data    []byte // the whole file
+	field   string // the name of the list of Open; empty in a document of Parse
 	bounds  Bounds
 	aliases aliasCounter
-	decoder *yaml.Decoder // parses all pieces in their order; nil if each piece is parsed alone
+	decoder *yaml.Decoder // parses all pieces in their order, because anchors can be in other pieces; nil without anchors
 	pieces  []piece       // nil if Root has all items
 }
 
@@ -85,8 +85,8 @@ func Parse(data []byte, b Bounds) (*Document, error) {
 	return d, d.parseWhole()
 }
 
-// Open parses the first document of a file without the items of field, a list at the root. Items returns the items. If
-// Open can't cut the list into pieces, it parses the whole document.
+// Open parses the first document of a file, except the items of field, a list at the root. Items parses the items later.
+// If Open can't cut the list into pieces, it parses the whole document.
 func Open(data []byte, field string, b Bounds) (*Document, error) {
 	d := newDocument(data, field, b)
 	head, pieces, ok := cutList(data, field, d.bounds.PieceNodes)
@@ -98,7 +98,7 @@ func Open(data []byte, field string, b Bounds) (*Document, error) {
 
 func newDocument(data []byte, field string, b Bounds) *Document {
 	b.MaxNodes = cmp.Or(b.MaxNodes, DefaultMaxNodes)
-	b.MaxRepeated = cmp.Or(b.MaxRepeated, DefaultMaxRepeated)
+	b.MaxRepeatedNodes = cmp.Or(b.MaxRepeatedNodes, DefaultMaxRepeatedNodes)
 	b.PieceNodes = cmp.Or(b.PieceNodes, defaultPieceNodes)
 	return &Document{data: data, field: field, bounds: b, aliases: newAliasCounter(b)}
 }
@@ -109,14 +109,14 @@ func (d *Document) parseWhole() error {
 		return err
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(d.data))
-	var doc, secondDoc yaml.Node
+	var doc, secondDoc yaml.Node // the parents of the root nodes
 	if err := decoder.Decode(&doc); errors.Is(err, io.EOF) {
 		return ErrEmpty
 	} else if err != nil {
 		return d.syntaxProblem(err, 0)
 	}
 	if err := decoder.Decode(&secondDoc); !errors.Is(err, io.EOF) {
-		d.Second = &secondDoc
+		d.SecondRoot = &secondDoc
 	}
 	if len(doc.Content) == 0 {
 		return ErrEmpty
@@ -126,7 +126,7 @@ func (d *Document) parseWhole() error {
 	return err
 }
 
-// checkCount returns an error if data has too many nodes for one tree. firstLine is the line of data in the file.
+// checkCount returns an error if data has too many nodes for one tree. firstLine is the line in the file where data starts.
 func (d *Document) checkCount(data []byte, firstLine int) error {
 	count, line := countNodes(data, d.bounds.MaxNodes)
 	if count <= d.bounds.MaxNodes {
@@ -146,7 +146,7 @@ func (d *Document) openPieces(head []byte, pieces []piece) error {
 	decoder := yaml.NewDecoder(bytes.NewReader(head))
 	if mayHaveAnchors(d.data) {
 		readers := []io.Reader{bytes.NewReader(head)}
-		for _, p := range pieces { // each piece is a document after a line "---"; shiftLines subtracts these lines
+		for _, p := range pieces { // each piece follows a line "---", which the file does not have; shiftLines subtracts these lines
 			readers = append(readers, strings.NewReader("---\n"), bytes.NewReader(p.data))
 		}
 		decoder = yaml.NewDecoder(io.MultiReader(readers...))
@@ -169,8 +169,8 @@ func (d *Document) openPieces(head []byte, pieces []piece) error {
 // InPieces reports whether Items returns the items of the list. Otherwise Root has the items.
 func (d *Document) InPieces() bool { return d.pieces != nil }
 
-// Items calls f with the items of each piece until f returns false. If f keeps no nodes, only a few pieces at a time
-// are in memory. The error is a *Problem.
+// Items parses the pieces of the list, and calls f with the items of each piece until f returns false. If f keeps no nodes,
+// only a few pieces at a time are in memory. The error is a *Problem.
 func (d *Document) Items(f func(items []*yaml.Node) bool) error {
 	if handledItems, err := d.eachPiece(f); err != nil {
 		return d.parseRemainingItems(handledItems, err, f)
@@ -232,8 +232,9 @@ func (d *Document) parsePiece(i int) ([]*yaml.Node, error) {
 	return list.Content, err
 }
 
-// parseRemainingItems parses the whole document, because a cut in a wrong place also makes a piece invalid. It calls f
-// with the items after the first handledItems. If the document is too large, parseRemainingItems returns pieceError.
+// parseRemainingItems parses the whole document after pieceError, the error of a piece. A piece of a valid document is
+// invalid if cutList has cut inside quotes or brackets. parseRemainingItems calls f with the items after the first
+// handledItems. If the document is too large for one tree, it returns pieceError.
 func (d *Document) parseRemainingItems(handledItems int, pieceError error, f func([]*yaml.Node) bool) error {
 	if d.checkCount(d.data, 1) != nil {
 		return pieceError
@@ -258,23 +259,23 @@ func shiftLines(n *yaml.Node, lineShift int) {
 
 // aliasCounter counts the nodes behind aliases, at each use of an alias.
 type aliasCounter struct {
-	bounds   Bounds
-	anchors  map[string]anchor // the key is the name of the anchor
-	nodes    int               // the number of counted nodes, without repetitions
-	repeated int               // the number of nodes behind all counted aliases
+	bounds        Bounds
+	anchors       map[string]anchor // the key is the name of the anchor
+	nodes         int               // the number of counted nodes, without repetitions
+	repeatedNodes int               // the number of nodes behind all counted aliases
 
-	// anchored is the number of nodes at and below anchors. The parser keeps these nodes until the end of the file.
-	anchored      int
-	isBelowAnchor bool
+	// anchoredNodes is the number of nodes at and below anchors. The parser keeps these nodes until the end of the file.
+	anchoredNodes int
+	isBelowAnchor bool // size is counting the nodes below an anchor
 }
 
 // anchor is a node that aliases can repeat.
 type anchor struct {
 	node *yaml.Node
-	size int // the number of nodes, with repetitions; 0 until all nodes are counted
+	size int // the number of nodes at and below node, with repetitions; 0 until all these nodes are counted
 }
 
-const maxSize = 1 << 40
+const maxSize = 1 << 40 // bounds sums of sizes, so that nested aliases can't make an int overflow
 
 func newAliasCounter(b Bounds) aliasCounter {
 	return aliasCounter{bounds: b, anchors: map[string]anchor{}}
@@ -297,9 +298,9 @@ func (c *aliasCounter) size(n *yaml.Node) (int, error) {
 		c.anchors[n.Anchor] = anchor{n, total}
 	}
 	if !wasBelowAnchor {
-		c.anchored += 1 + c.nodes - nodesBefore
+		c.anchoredNodes += 1 + c.nodes - nodesBefore
 	}
-	if err == nil && c.anchored > c.bounds.MaxNodes {
+	if err == nil && c.anchoredNodes > c.bounds.MaxNodes {
 		err = problemAt(n, "more than %d keys and values have anchors (&); remove the anchors that no alias uses", c.bounds.MaxNodes)
 	}
 	return total, err
@@ -322,8 +323,8 @@ func (c *aliasCounter) aliasSize(n *yaml.Node) (int, error) {
 	if size == 0 {
 		return 0, problemAt(n, "alias *%s is inside its own anchor", n.Value)
 	}
-	if c.repeated = min(c.repeated+size, maxSize); c.repeated > c.bounds.MaxRepeated {
-		return 0, problemAt(n, "aliases repeat more than %d keys and values (each use of an alias counts); write them out, or split the file", c.bounds.MaxRepeated)
+	if c.repeatedNodes = min(c.repeatedNodes+size, maxSize); c.repeatedNodes > c.bounds.MaxRepeatedNodes {
+		return 0, problemAt(n, "aliases repeat more than %d keys and values (each use of an alias counts); write them out, or split the file", c.bounds.MaxRepeatedNodes)
 	}
 	return size, nil
 }

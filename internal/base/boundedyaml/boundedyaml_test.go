@@ -120,7 +120,7 @@ func TestProblemsHaveTheirLine(t *testing.T) {
 		{"a mistake in a large file", "list:\n" + strings.Repeat("- x\n", 200) + "- {x\n- y\n", "line 202: not valid YAML"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, _, err := readItems(t, test.data, Bounds{PieceNodes: 1, MaxNodes: 100, MaxRepeated: 100})
+			_, _, err := readItems(t, test.data, Bounds{PieceNodes: 1, MaxNodes: 100, MaxRepeatedNodes: 100})
 			var p *Problem
 			require.ErrorAs(t, err, &p)
 			assert.Contains(t, err.Error(), test.want)
@@ -133,8 +133,8 @@ func TestProblemsHaveTheirLine(t *testing.T) {
 func TestSecondDocumentIsReported(t *testing.T) {
 	d, err := Open([]byte("list:\n- x\n---\na: b\n"), "list", smallPieces)
 	require.NoError(t, err)
-	require.NotNil(t, d.Second)
-	assert.Equal(t, 3, d.Second.Line)
+	require.NotNil(t, d.SecondRoot)
+	assert.Equal(t, 3, d.SecondRoot.Line)
 }
 
 // size returns the number of nodes of n.

@@ -15,16 +15,16 @@ import (
 )
 
 // findCause returns the likely cause why the parser rejects data, or nil. It tries small edits near the place where the
-// parser stops. If the parser reads more lines after an edit, the edit shows the cause.
+// parser stops. If the parser gets further with an edit, the edit has removed the cause.
 func findCause(data []byte) *Problem {
-	if bytes.IndexByte(data, 0) >= 0 || len(data) > maxParsed/2 {
+	if bytes.IndexByte(data, 0) >= 0 || len(data) > maxParsedBytes/2 {
 		return nil // data is UTF-16 or too large
 	}
-	unread := unreadBytes(data)
-	if unread < 0 {
+	unreadBytes := countUnreadBytes(data)
+	if unreadBytes < 0 {
 		return nil
 	}
-	f := &causeFinder{data: data, unread: unread, bytesLeft: maxParsed - len(data), triedEdits: map[edit]bool{}}
+	f := &causeFinder{data: data, unreadBytes: unreadBytes, bytesLeft: maxParsedBytes - len(data), triedEdits: map[edit]bool{}}
 	f.lines = f.readLines()
 	lines := f.lines
 	lastLines := lines[:min(len(lines), maxLastLines)]
@@ -37,9 +37,9 @@ func findCause(data []byte) *Problem {
 }
 
 const (
-	maxParsed = 4 << 20 // bounds the bytes that the parser reads in all attempts
+	maxParsedBytes = 4 << 20 // bounds the bytes that the parser reads in all attempts
 
-	maxLastLines    = 3   // most mistakes are in the last lines that the parser has read
+	maxLastLines    = 3   // the number of lines before the place where the parser stops; most mistakes are in these lines
 	maxBracketLines = 100 // the number of lines in which tryBrackets looks for an open bracket
 )
 
@@ -60,8 +60,8 @@ func (r *lineReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// unreadBytes returns the number of bytes after the line where the parser stops, or -1 for valid data.
-func unreadBytes(data []byte) int {
+// countUnreadBytes returns the number of bytes after the line where the parser stops, or -1 for valid data.
+func countUnreadBytes(data []byte) int {
 	r := &lineReader{data}
 	if err := yaml.NewDecoder(r).Decode(new(yaml.Node)); err == nil || errors.Is(err, io.EOF) {
 		return -1
@@ -70,29 +70,30 @@ func unreadBytes(data []byte) int {
 }
 
 type causeFinder struct {
-	data       []byte
-	unread     int    // the number of bytes after the line where the parser stops
-	lines      []line // the lines that the parser has read, from the last to the first
-	bytesLeft  int    // the number of bytes that the parser may still read
-	triedEdits map[edit]bool
-	cause      *Problem // nil until an edit shows the cause
+	data        []byte
+	unreadBytes int    // the number of bytes after the line where the parser stops
+	lines       []line // the lines that the parser has read, from the last to the first
+	bytesLeft   int    // the number of bytes that the parser may still read in further attempts
+	triedEdits  map[edit]bool
+	cause       *Problem // nil until an edit shows the cause
 }
 
-// edit replaces the bytes from start to end.
+// edit replaces the bytes of data from start to end by text.
 type edit struct {
 	start, end int
 	text       string
 }
 
-// try reports whether the parser reads more lines after the edit. The cause is then at offset.
-func (f *causeFinder) try(offset int, e edit, reason string) bool {
+// tryEdit parses the data with edit e. If the parser reads more lines than before, tryEdit sets f.cause to reason at offset,
+// and returns true.
+func (f *causeFinder) tryEdit(offset int, e edit, reason string) bool {
 	if f.triedEdits[e] || f.bytesLeft < len(f.data) {
 		return false
 	}
 	f.triedEdits[e] = true
 	f.bytesLeft -= len(f.data)
 	edited := slices.Concat(f.data[:e.start], []byte(e.text), f.data[e.end:])
-	if unreadBytes(edited) >= f.unread {
+	if countUnreadBytes(edited) >= f.unreadBytes {
 		return false
 	}
 	start := bytes.LastIndexByte(f.data[:offset], '\n') + 1
@@ -106,7 +107,7 @@ func (f *causeFinder) lineNumber(offset int) int {
 
 // line is a line with content, without its line break.
 type line struct {
-	start int
+	start int // the offset of the line in the data
 	text  string
 }
 
@@ -114,7 +115,7 @@ func (l line) end() int { return l.start + len(l.text) }
 
 // readLines returns the lines with content that the parser has read, from the last to the first.
 func (f *causeFinder) readLines() (lines []line) {
-	for rest := f.data[:len(f.data)-f.unread]; len(rest) > 0; {
+	for rest := f.data[:len(f.data)-f.unreadBytes]; len(rest) > 0; {
 		start := bytes.LastIndexByte(rest[:len(rest)-1], '\n') + 1
 		text := strings.TrimRight(string(rest[start:]), "\r\n")
 		if content := strings.TrimSpace(text); content != "" && content[0] != '#' {
@@ -125,8 +126,8 @@ func (f *causeFinder) readLines() (lines []line) {
 	return lines
 }
 
-// pattern describes a mistake in a line. The group "at" is the place of the mistake. fixes are templates of package
-// regexp for the line without the mistake. The reason can refer to groups.
+// pattern describes a mistake in a line. mistake matches a line with the mistake, and its group "at" is the place of the
+// mistake. fixes are templates of package regexp for the line without the mistake. reason can name groups, such as $at.
 type pattern struct {
 	mistake *regexp.Regexp
 	reason  string
@@ -175,6 +176,7 @@ var fallbackPatterns = []pattern{
 	newPattern(`^(?P<before> *)(?P<at>["'{\[\w][^\s,]*)`, "no comma before $at; want a comma between two values", "${before}, ${at}"),
 }
 
+// tryPatterns tries the fixes of the patterns that match line l. It returns true if a fix shows the cause.
 func (f *causeFinder) tryPatterns(l line, patterns []pattern) bool {
 	for _, p := range patterns {
 		m := p.mistake.FindStringSubmatchIndex(l.text)
@@ -189,9 +191,9 @@ func (f *causeFinder) tryPatterns(l line, patterns []pattern) bool {
 			}
 			return string(text)
 		}
-		at := m[2*p.mistake.SubexpIndex("at")]
+		mistakeStart := m[2*p.mistake.SubexpIndex("at")]
 		for _, fix := range p.fixes {
-			if f.try(l.start+at, edit{l.start, l.end(), p.mistake.ReplaceAllString(l.text, fix)}, os.Expand(p.reason, group)) {
+			if f.tryEdit(l.start+mistakeStart, edit{l.start, l.end(), p.mistake.ReplaceAllString(l.text, fix)}, os.Expand(p.reason, group)) {
 				return true
 			}
 		}
@@ -202,8 +204,9 @@ func (f *causeFinder) tryPatterns(l line, patterns []pattern) bool {
 // entryStart matches the start of a line: the spaces of its indentation, and the dashes of items.
 var entryStart = regexp.MustCompile(`^( *)((?:- +)*)`)
 
-// tryIndent tries the indentations of the lines above l.
+// tryIndent gives l the indentations of the lines above l, one after the other. It returns true if one shows the cause.
 func (f *causeFinder) tryIndent(l line) bool {
+	// indents returns the number of spaces before the text of l, and the number of spaces and dashes before its key.
 	indents := func(l line) (spaces, beforeKey int) {
 		m := entryStart.FindStringSubmatch(l.text)
 		return len(m[1]), len(m[0])
@@ -224,7 +227,7 @@ func (f *causeFinder) tryIndent(l line) bool {
 			unit = "space"
 		}
 		reason := fmt.Sprintf("wrong indentation: got %d %s, want %d as in line %d", got, unit, want, f.lineNumber(above.start))
-		if f.try(l.start+got, edit{l.start, l.start + got, strings.Repeat(" ", want)}, reason) {
+		if f.tryEdit(l.start+got, edit{l.start, l.start + got, strings.Repeat(" ", want)}, reason) {
 			return true
 		}
 		if spaces == 0 {
@@ -234,10 +237,10 @@ func (f *causeFinder) tryIndent(l line) bool {
 	return false
 }
 
-// tryBrackets tries to close, to change or to remove a bracket after start.
+// tryBrackets tries to close, to change or to remove a bracket after start. It returns true if an edit shows the cause.
 func (f *causeFinder) tryBrackets(start int) bool {
-	var open []int // the offsets of the open brackets
-	for i := start; i < len(f.data)-f.unread; i++ {
+	var openBrackets []int // the offsets of the brackets that are not closed
+	for i := start; i < len(f.data)-f.unreadBytes; i++ {
 		switch c := f.data[i]; c {
 		case '"', '\'':
 			if end := bytes.IndexByte(f.data[i+1:], c); end >= 0 && !isWordByte(f.data[max(i-1, 0)]) {
@@ -248,33 +251,33 @@ func (f *causeFinder) tryBrackets(start int) bool {
 				i += len(bytes.SplitN(f.data[i:], []byte("\n"), 2)[0])
 			}
 		case '[', '{':
-			open = append(open, i)
+			openBrackets = append(openBrackets, i)
 		case ']', '}':
-			if len(open) == 0 {
-				return f.try(i, edit{i, i + 1, ""}, fmt.Sprintf("%c has no opening bracket or quote before it; remove it, or put the value into quotes", c))
+			if len(openBrackets) == 0 {
+				return f.tryEdit(i, edit{i, i + 1, ""}, fmt.Sprintf("%c has no opening bracket or quote before it; remove it, or put the value into quotes", c))
 			}
-			top := open[len(open)-1]
-			if want := closingBracket(f.data[top]); want != string(c) {
-				reason := fmt.Sprintf("%c opens here, and %c in line %d closes it; want %s", f.data[top], c, f.lineNumber(i), want)
-				return f.try(top, edit{i, i, want}, reason) || f.try(top, edit{i, i + 1, want}, reason)
+			innermost := openBrackets[len(openBrackets)-1]
+			if want := closingBracket(f.data[innermost]); want != string(c) {
+				reason := fmt.Sprintf("%c opens here, and %c in line %d closes it; want %s", f.data[innermost], c, f.lineNumber(i), want)
+				return f.tryEdit(innermost, edit{i, i, want}, reason) || f.tryEdit(innermost, edit{i, i + 1, want}, reason)
 			}
-			open = open[:len(open)-1]
+			openBrackets = openBrackets[:len(openBrackets)-1]
 		}
 	}
-	if len(open) == 0 {
+	if len(openBrackets) == 0 {
 		return false
 	}
 	closing := ""
-	for _, offset := range slices.Backward(open) {
+	for _, offset := range slices.Backward(openBrackets) {
 		closing += closingBracket(f.data[offset])
 	}
-	top := open[len(open)-1]
-	reason := fmt.Sprintf("%c opens here and is not closed; want %s", f.data[top], closingBracket(f.data[top]))
+	innermost := openBrackets[len(openBrackets)-1]
+	reason := fmt.Sprintf("%c opens here and is not closed; want %s", f.data[innermost], closingBracket(f.data[innermost]))
 	end := len(f.data)
-	if i := bytes.IndexAny(f.data[top:], "\r\n"); i >= 0 {
-		end = top + i
+	if i := bytes.IndexAny(f.data[innermost:], "\r\n"); i >= 0 {
+		end = innermost + i
 	}
-	return f.try(top, edit{end, end, closing}, reason) || f.try(top, edit{len(f.data), len(f.data), closing}, reason)
+	return f.tryEdit(innermost, edit{end, end, closing}, reason) || f.tryEdit(innermost, edit{len(f.data), len(f.data), closing}, reason)
 }
 
 func closingBracket(open byte) string {
@@ -286,12 +289,13 @@ func closingBracket(open byte) string {
 
 const notYAML = "not valid YAML: "
 
-// blockError matches the errors that name the line before the block with the mistake.
+// blockError matches the errors of the parser that name the line before the block with the mistake, not its first line.
 var blockError = regexp.MustCompile(`^did not find expected (key|'-' indicator|',' or|node content|<)`)
 
 var unknownAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
 
-// syntaxProblem returns the problem in an error of the parser. Lines in err are higher by lineShift.
+// syntaxProblem returns the problem that an error of the parser reports. A line in err is the line in the file plus
+// lineShift.
 func (d *Document) syntaxProblem(err error, lineShift int) error {
 	p := &Problem{Reason: strings.TrimPrefix(err.Error(), "yaml: ")}
 	if _, scanErr := fmt.Sscanf(p.Reason, "line %d:", &p.Line); scanErr == nil {

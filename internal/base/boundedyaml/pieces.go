@@ -9,17 +9,17 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// piece is a part of a list. It has whole items.
+// piece is the text of some neighbouring items of a list.
 type piece struct {
 	data []byte
 	line int // the line of the first byte of data; the first line of the file is 1
 }
 
-// cutList splits a document in which field is the last field at the root, and is a list in block style. head is the
-// document without the items.
+// cutList splits the document in data. head is the document without the items of field, and pieces have the items. ok is
+// false unless field is the last field at the root, and is a list in block style. A piece ends after pieceNodes nodes.
 //
-// cutList cuts at a line break before an item. Such a line break can also stand inside quotes or brackets. A cut there
-// makes invalid YAML, and the caller then parses the whole document.
+// cutList cuts at a line break before an item. A line inside quotes or brackets can look like an item. A cut before such a
+// line makes an invalid piece, so the caller then parses the whole document.
 func cutList(data []byte, field string, pieceNodes int) (head []byte, pieces []piece, ok bool) {
 	start := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(field) + `:[ \t]*([ \t]#.*)?\r?\n`).FindIndex(data)
 	if start == nil {
@@ -31,11 +31,11 @@ func cutList(data []byte, field string, pieceNodes int) (head []byte, pieces []p
 	current := piece{rest[:0], line}
 	nodes := 0
 	for len(rest) > 0 {
-		text := rest
+		text := rest // the next line
 		if end := bytes.IndexByte(rest, '\n'); end >= 0 {
 			text = rest[:end+1]
 		}
-		content := bytes.TrimLeft(text, " ")
+		content := bytes.TrimLeft(text, " ") // the line without its indentation
 		column := len(text) - len(content)
 		isItem := bytes.HasPrefix(content, []byte("-")) && (len(content) == 1 || content[1] <= ' ')
 		switch {
@@ -81,7 +81,8 @@ type parsedPiece struct {
 	err   error
 }
 
-// parseAhead parses several pieces at the same time. Each call of nextItems returns the items of the next piece.
+// parseAhead starts goroutines that parse several pieces at the same time. Each call of nextItems returns the items of the
+// next piece. The caller must call stop at the end.
 func (d *Document) parseAhead() (nextItems func(i int) ([]*yaml.Node, error), stop func()) {
 	queue := make(chan chan parsedPiece, d.bounds.Parsers-1) // has a channel for each piece, in the order of the pieces
 	stopped := make(chan struct{})
@@ -110,10 +111,11 @@ func (d *Document) parseAhead() (nextItems func(i int) ([]*yaml.Node, error), st
 	}
 }
 
-// countNodes estimates the number of nodes that the parser makes of data. It stops in line when count exceeds maxCount.
+// countNodes estimates the number of nodes that the parser makes of data. When count exceeds maxCount, it stops. line is
+// the line where it has stopped.
 //
-// The count is exact for rules in block style and in JSON. The count is too high for punctuation in text. For lists of
-// pairs such as [a: b], the count is too low by a third.
+// The count is exact for rules in block style and in JSON. The count is too high if texts have punctuation such as commas.
+// For lists of pairs such as [a: b], the count is too low by a third.
 func countNodes(data []byte, maxCount int) (count, line int) {
 	count, line = 1, 1
 	hasText, hasColon := false, false // describe the current item of a list in brackets

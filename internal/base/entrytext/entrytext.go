@@ -10,7 +10,7 @@ import (
 )
 
 // Parse splits a descriptor of the command line into entries: key=value,key=value. A comma in an entry, a = in a key
-// and a \ need a \ before them. hasValue reports for each entry whether it has a =.
+// and a \ need a \ before them. hasValue[i] reports whether entry i has a =.
 func Parse(text string) (entries []*ratelimitv3.RateLimitDescriptor_Entry, hasValue []bool, err error) {
 	var part []byte // the start of the key or value that is being read
 	e := &ratelimitv3.RateLimitDescriptor_Entry{}

@@ -19,27 +19,27 @@ type Kind uint8
 
 // The kinds of fields.
 const (
-	Text     Kind = iota // any scalar except a float, as the file has it
-	Word                 // any scalar that is not empty, as the file has it
-	Flag                 // a boolean
-	Count                // an integer from Min to Max
-	Ratio                // a number above 0, at most MaxRatio
-	Choice               // one of Choices
-	List                 // a list of at least Min items
-	Object               // a mapping with known fields
-	Free                 // a mapping with any fields
-	Entries              // a list of texts, or a mapping with the name of a file
-	Duration             // a duration from Min to Max microseconds, like 30s
-	Any                  // any value
+	Text       Kind = iota // any scalar except a float, as the file has it
+	Word                   // any scalar that is not empty, as the file has it
+	Flag                   // a boolean
+	Count                  // an integer from Min to Max
+	Ratio                  // a number above 0, at most MaxRatio
+	Choice                 // one of Choices
+	List                   // a list of at least Min items
+	Object                 // a mapping with known fields
+	AnyMapping             // a mapping with any fields
+	Entries                // a list of texts, or a mapping with the name of a file
+	Duration               // a duration from Min to Max microseconds, like 30s
+	Any                    // any value
 )
 
 // Field describes a field of an object.
 type Field struct {
 	Name     string
 	Kind     Kind
-	Choices  []string
-	Min, Max int64 // the bounds of a Count or Duration; Min is also the smallest number of items of a List
-	MaxRatio float64
+	Choices  []string // the valid values of a Choice
+	Min, Max int64    // the bounds of a Count or Duration; Min is also the smallest number of items of a List
+	MaxRatio float64  // the largest value of a Ratio
 
 	// Want describes the valid values in messages. If Want is empty, the description comes from Kind.
 	Want string
@@ -48,7 +48,10 @@ type Field struct {
 	Remedy string
 }
 
-// Value is the value of a field. The fields for other kinds are zero.
+// IsRequired reports whether each object must have the field.
+func (f *Field) IsRequired() bool { return f.Remedy != "" }
+
+// Value is the value of a field. Only the field for its Kind is set; the value of a List or an Object is in its node.
 type Value struct {
 	Text   string // the value of a Text, Word or Choice
 	Flag   bool
@@ -56,7 +59,7 @@ type Value struct {
 	Ratio  float64
 }
 
-// Read reads the value of a field that is not null. problem is empty, or like "got 1, want true or false".
+// Read reads n, a value of f that is not null. If n is invalid, problem is a text such as "got 1, want true or false".
 func (f *Field) Read(n *yaml.Node) (v Value, problem string) {
 	isScalar := n.Kind == yaml.ScalarNode
 	ok := true
@@ -65,7 +68,7 @@ func (f *Field) Read(n *yaml.Node) (v Value, problem string) {
 		tag = Tag(n)
 	}
 	switch f.Kind {
-	case Object, Free:
+	case Object, AnyMapping:
 		ok = n.Kind == yaml.MappingNode
 	case List:
 		ok = n.Kind == yaml.SequenceNode
@@ -103,27 +106,28 @@ func (f *Field) Read(n *yaml.Node) (v Value, problem string) {
 	if ok {
 		return v, ""
 	}
-	return Value{}, "got " + Display(n) + ", want " + f.valuesFor(n)
+	return Value{}, "got " + Display(n) + ", want " + f.validValuesFor(n)
 }
 
-// valuesFor describes the valid values of f to the author of n.
-func (f *Field) valuesFor(n *yaml.Node) string {
+// validValuesFor describes the valid values of f for the problem of n, an invalid value. It can add a hint: "without
+// quotes", or the choice that the author of n probably meant.
+func (f *Field) validValuesFor(n *yaml.Node) string {
 	switch {
 	case f.Kind == Choice && f.Want == "":
 		return OneOf(n.Value, f.Choices)
 	case n.Kind == yaml.ScalarNode && !IsPlain(n) && (f.Kind == Flag || f.Kind == Count || f.Kind == Ratio):
-		return f.Values() + " without quotes"
+		return f.ValidValues() + " without quotes"
 	}
-	return f.Values()
+	return f.ValidValues()
 }
 
-// Values describes the valid values of f.
-func (f *Field) Values() string {
+// ValidValues describes the valid values of f, such as "a whole number from 1 to 9".
+func (f *Field) ValidValues() string {
 	if f.Want != "" {
 		return f.Want
 	}
 	switch f.Kind {
-	case Object, Free:
+	case Object, AnyMapping:
 		return "a mapping"
 	case List:
 		return "a list"
@@ -168,7 +172,8 @@ func Nearest(s string, names []string) string {
 	return nearest
 }
 
-// OneOf returns names as a choice, and the name that the author of s probably meant.
+// OneOf returns names as a choice, and adds the name that the author of s probably meant: "read or write; did you mean
+// write?"
 func OneOf(s string, names []string) string {
 	if nearest := Nearest(s, names); nearest != "" {
 		return JoinOr(names) + "; did you mean " + nearest + "?"

@@ -30,24 +30,24 @@ type Reader struct {
 
 // File is a file to read.
 type File struct {
-	Name     string // the name in problems
+	Name     string // names the file in problems; usually a path
 	Data     []byte
 	MaxBytes int
 
-	// Things is the name of the contents in messages, such as "tokens".
-	Things string
+	// ItemsName says in problems what the file has, such as "tokens".
+	ItemsName string
 
-	// Missing says what an empty file lacks. If Missing is empty, the file may be empty.
-	Missing string
+	// EmptyProblem is the problem of an empty file, such as "callers is missing". Without EmptyProblem, the file may be empty.
+	EmptyProblem string
 
-	// IsSecret reports that problems must not show a value.
+	// IsSecret reports that the file has secrets, so problems show no value.
 	IsSecret bool
 }
 
-// Read calls read with the root of the file. The error has type Problems. For invalid YAML, it has one problem.
-func (f File) Read(read func(r *Reader, root *yaml.Node)) error {
+// Read calls readRoot with the root of the file. The error is Problems. If the file is not YAML, the error has one problem.
+func (f File) Read(readRoot func(r *Reader, root *yaml.Node)) error {
 	r := &Reader{file: f}
-	r.parse(read)
+	r.parse(readRoot)
 	if len(r.problems) == 0 {
 		return nil
 	}
@@ -55,7 +55,7 @@ func (f File) Read(read func(r *Reader, root *yaml.Node)) error {
 	return slices.Compact(r.problems)
 }
 
-func (r *Reader) parse(read func(r *Reader, root *yaml.Node)) {
+func (r *Reader) parse(readRoot func(r *Reader, root *yaml.Node)) {
 	f := r.file
 	if len(f.Data) > f.MaxBytes {
 		r.Errorf(nil, "file is %d bytes; maximum is %d", len(f.Data), f.MaxBytes)
@@ -68,17 +68,17 @@ func (r *Reader) parse(read func(r *Reader, root *yaml.Node)) {
 		r.Errorf(&yaml.Node{Line: problem.Line}, "not valid YAML; want quotes around each value, and the same indentation in each line")
 	case isProblem:
 		r.Errorf(&yaml.Node{Line: problem.Line, Column: problem.Column}, "%s", problem.Reason)
-	case err != nil && f.Missing != "":
-		r.Errorf(nil, "%v: %s", err, f.Missing)
+	case err != nil && f.EmptyProblem != "":
+		r.Errorf(nil, "%v: %s", err, f.EmptyProblem)
 	case err == nil:
-		if doc.Second != nil {
-			r.Errorf(doc.Second, "file has a second YAML document; put all %s into one", f.Things)
+		if doc.SecondRoot != nil {
+			r.Errorf(doc.SecondRoot, "file has a second YAML document; put all %s into one", f.ItemsName)
 		}
-		read(r, Resolve(doc.Root))
+		readRoot(r, Resolve(doc.Root))
 	}
 }
 
-// Errorf adds a problem at n. n is nil if the problem has no place.
+// Errorf adds a problem at the place of n. If n is nil, the problem has no place.
 func (r *Reader) Errorf(n *yaml.Node, format string, args ...any) {
 	if len(r.problems) >= maxProblems {
 		return
@@ -91,83 +91,86 @@ func (r *Reader) Errorf(n *yaml.Node, format string, args ...any) {
 }
 
 // Values are the fields of an object. The key is the name of the field.
-type Values map[string]Given
+type Values map[string]FieldValue
 
-// Given is a field of an object with its value. It is zero if the object lacks the field.
-type Given struct {
+// FieldValue is a field with its value in an object. If the object lacks the field, the FieldValue is zero.
+type FieldValue struct {
 	*Field
 	Value
 	Node *yaml.Node
 }
 
-// Is reports whether the object has the field, even if the value is invalid.
-func (g Given) Is() bool { return g.Node != nil }
+// IsPresent reports whether the object has the field, even if the value is invalid.
+func (v FieldValue) IsPresent() bool { return v.Node != nil }
 
-// Object reads the fields of a mapping. If n is not a mapping, it returns nil. Messages name the mapping level.
-func (r *Reader) Object(n *yaml.Node, level string, known []Field) Values {
-	names := Names(known)
+// Object reads n, a mapping with some of fields. If n is not a mapping, Object returns nil. objectName names the mapping in
+// problems, such as "item of callers".
+func (r *Reader) Object(n *yaml.Node, objectName string, fields []Field) Values {
+	names := Names(fields)
 	if n.Kind != yaml.MappingNode {
 		got := Display(n)
 		if r.file.IsSecret && n.Kind == yaml.ScalarNode {
 			got = "a text"
 		}
-		r.Errorf(n, "%s: got %s, want a mapping with %s", level, got, strings.Join(names, ", "))
+		r.Errorf(n, "%s: got %s, want a mapping with %s", objectName, got, strings.Join(names, ", "))
 		return nil
 	}
 	values := Values{}
 	for i := 0; i+1 < len(n.Content) && r.countNode(n); i += 2 {
 		key, value := Resolve(n.Content[i]), Resolve(n.Content[i+1])
-		field := slices.Index(names, key.Value)
+		i := slices.Index(names, key.Value)
 		switch {
-		case key.Kind != yaml.ScalarNode || field < 0:
-			r.Errorf(key, "unknown key%s in %s; want %s", r.keyText(key), level, OneOf(key.Value, names))
-		case values[key.Value].Is():
+		case key.Kind != yaml.ScalarNode || i < 0:
+			r.Errorf(key, "unknown key%s in %s; want %s", r.keyText(key), objectName, OneOf(key.Value, names))
+		case values[key.Value].IsPresent():
 			r.Errorf(key, "%s is given twice; remove one", key.Value)
 		default:
-			values[key.Value] = r.value(value, &known[field])
+			values[key.Value] = r.readValue(value, &fields[i])
 		}
 	}
-	for _, f := range known {
-		if f.Remedy != "" && !values[f.Name].Is() {
+	for _, f := range fields {
+		if f.IsRequired() && !values[f.Name].IsPresent() {
 			r.Errorf(n, "%s is missing; %s", f.Name, f.Remedy)
 		}
 	}
 	return values
 }
 
-func (r *Reader) value(n *yaml.Node, f *Field) Given {
-	g := Given{Field: f, Node: n}
+func (r *Reader) readValue(n *yaml.Node, f *Field) FieldValue {
+	v := FieldValue{Field: f, Node: n}
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
 		r.Errorf(n, "%s has no value", f.Name)
-		return g
+		return v
 	}
 	var problem string
-	switch g.Value, problem = f.Read(n); {
+	switch v.Value, problem = f.Read(n); {
 	case f.Kind == List && problem == "" && int64(len(n.Content)) < f.Min:
 		r.Errorf(n, "%s is empty; want %s", f.Name, cmp.Or(f.Want, "at least one item"))
 	case problem != "" && f.Kind == Word && n.Kind == yaml.ScalarNode:
 		r.Errorf(n, "%s is empty", f.Name)
 	case problem != "" && r.file.IsSecret:
-		r.Errorf(n, "%s: want %s", f.Name, f.valuesFor(&yaml.Node{}))
+		r.Errorf(n, "%s: want %s", f.Name, f.validValuesFor(&yaml.Node{}))
 	case problem != "":
 		r.Errorf(n, "%s: %s", f.Name, problem)
 	}
-	return g
+	return v
 }
 
-// Read reads a value outside an object, such as an item of a list.
-func (r *Reader) Read(n *yaml.Node, f Field) Value { return r.value(Resolve(n), &f).Value }
+// Read reads a value that is not a field of an object, such as an item of a list. f describes the value.
+func (r *Reader) Read(n *yaml.Node, f Field) Value { return r.readValue(Resolve(n), &f).Value }
 
-// List returns the items of n, a list outside an object.
-func (r *Reader) List(n *yaml.Node, f Field) []*yaml.Node { return r.Items(r.value(Resolve(n), &f)) }
+// List returns the items of n, a list that is not a field of an object. f describes the list.
+func (r *Reader) List(n *yaml.Node, f Field) []*yaml.Node {
+	return r.Items(r.readValue(Resolve(n), &f))
+}
 
-// Items returns the items of a list.
-func (r *Reader) Items(g Given) []*yaml.Node {
-	if !g.Is() || g.Node.Kind != yaml.SequenceNode {
-		return nil // the problem is reported
+// Items returns the items of list. If the object lacks the field, or the field is no list, Items returns nil.
+func (r *Reader) Items(list FieldValue) []*yaml.Node {
+	if !list.IsPresent() || list.Node.Kind != yaml.SequenceNode {
+		return nil // readValue has reported the problem
 	}
 	var items []*yaml.Node
-	for _, item := range g.Node.Content {
+	for _, item := range list.Node.Content {
 		if !r.countNode(item) {
 			break
 		}
@@ -185,7 +188,8 @@ func (r *Reader) countNode(n *yaml.Node) bool {
 	return r.nodes <= maxNodes && len(r.problems) < maxProblems
 }
 
-// keyText returns the text of a key for a message. It hides a key that can be a secret: {token:SECRET} has such a key.
+// keyText returns the text of a key for a problem, after a space. It returns "" for a key that can be a secret, such as
+// token:SECRET in {token:SECRET}, where the space after the colon is missing.
 func (r *Reader) keyText(key *yaml.Node) string {
 	const maxKeyBytes = 15
 	if r.file.IsSecret && (len(key.Value) > maxKeyBytes || strings.Contains(key.Value, ":")) {
@@ -202,7 +206,7 @@ func Resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// Problem is a mistake in a file. A field of Problem is zero if its value is unknown.
+// Problem is a mistake in a file. Unknown fields are zero.
 type Problem struct {
 	File   string `json:"file,omitempty"`
 	Line   int    `json:"line,omitempty"`   // the first line is 1

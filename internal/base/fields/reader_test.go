@@ -16,7 +16,7 @@ var testFields = []Field{
 }
 
 func readTestObject(data string, isSecret bool) (values Values, err error) {
-	f := File{Name: "f", Data: []byte(data), MaxBytes: 100, Things: "callers", Missing: "name is missing", IsSecret: isSecret}
+	f := File{Name: "f", Data: []byte(data), MaxBytes: 100, ItemsName: "callers", EmptyProblem: "name is missing", IsSecret: isSecret}
 	err = f.Read(func(r *Reader, root *yaml.Node) { values = r.Object(root, "caller", testFields) })
 	return values, err
 }
@@ -27,8 +27,8 @@ func TestObjectReturnsFieldsWithTheirValues(t *testing.T) {
 	assert.Equal(t, Value{Text: "1.0"}, values["name"].Value)
 	assert.Equal(t, Value{Number: 9}, values["count"].Value)
 	assert.Equal(t, Value{Text: "read"}, values["access"].Value)
-	assert.True(t, values["list"].Is())
-	assert.False(t, values["other"].Is())
+	assert.True(t, values["list"].IsPresent())
+	assert.False(t, values["other"].IsPresent())
 }
 
 func TestProblemsHavePlaceAndRemedy(t *testing.T) {

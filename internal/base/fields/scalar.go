@@ -10,9 +10,10 @@ import (
 )
 
 // envoyproxy/ratelimit reads YAML 1.1 with go-yaml v2. This package uses go-yaml v3, which reads fewer plain words as
-// booleans. The functions below read the same words as booleans as v2.
+// booleans. The functions below read all these words as booleans, as v2 does.
 
-// Tag returns the type of scalar n: !!null, !!bool, !!int, !!float, !!str, or a tag that the file has.
+// Tag returns the type of the scalar n: !!null, !!bool, !!int, !!float or !!str. If the file has a tag at n, Tag returns
+// that tag.
 func Tag(n *yaml.Node) string {
 	tag := n.ShortTag()
 	if tag == "!!str" && IsPlain(n) {
@@ -46,7 +47,7 @@ func ParseInt(s string) (int64, bool) {
 	return n, err == nil
 }
 
-// ParseText returns the text of a scalar that isn't null. It decodes the text if the tag is !!binary.
+// ParseText returns the text of n, a scalar that isn't null. If n has the tag !!binary, ParseText decodes the text.
 func ParseText(n *yaml.Node) (string, bool) {
 	if n.ShortTag() != "!!binary" {
 		return n.Value, utf8.ValidString(n.Value)
@@ -55,7 +56,7 @@ func ParseText(n *yaml.Node) (string, bool) {
 	return string(b), err == nil && utf8.Valid(b)
 }
 
-// Display returns n for a message.
+// Display describes n for a problem: "a mapping", "a list", or the text of a scalar.
 func Display(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:

@@ -12,20 +12,22 @@ import (
 )
 
 const (
-	// maxPercent is GOGC for a small heap. Calls leave much garbage, so fewer collections save CPU time.
+	// maxPercent is GOGC for a small heap: a collection starts when the garbage is four times as large as the live heap.
+	// Calls leave much garbage, so fewer collections save CPU time.
 	maxPercent = 400
 
-	// minPercent is GOGC for a large heap, because a collection of a large heap takes long.
+	// minPercent is GOGC for a large heap. A smaller GOGC would cause more collections, and each collection of a large heap
+	// takes long.
 	minPercent = 25
 
-	// maxGarbage is the garbage, in bytes, that a heap of medium size may have before a collection.
+	// maxGarbage is the garbage, in bytes, that may wait for a collection while GOGC is between minPercent and maxPercent.
 	maxGarbage = 32 << 20
 
 	// maxLoadHeap is the size in bytes to which the heap may grow during a load. A load makes much garbage.
 	maxLoadHeap = 128 << 20
 
-	// minHeapToFree is the smallest heap, in bytes, after which a load returns memory to the system. This takes some
-	// milliseconds.
+	// minHeapToFree is the smallest heap, in bytes, from which a load returns memory to the system at its end. Smaller heaps
+	// are not worth the milliseconds that the return takes.
 	minHeapToFree = 64 << 20
 
 	// interval is the time between two measurements of the heap. It is short, because a few large calls can make the
@@ -41,25 +43,25 @@ func ProcessBytes() int64 {
 
 // pacer sets GOGC.
 type pacer struct {
-	mu        sync.Mutex // guards the fields below
-	followers int        // the number of goroutines that adapt GOGC to the live heap
-	loads     int        // the number of loads that are running; each load has a follower
-	percent   int        // GOGC, while the pacer has followers
-	original  int        // GOGC before the first follower
+	mu              sync.Mutex // guards the fields below
+	followers       int        // the number of goroutines that adapt GOGC to the live heap
+	loads           int        // the number of loads that are running; each load has a follower
+	percent         int        // GOGC as long as the pacer has followers
+	originalPercent int        // GOGC before the first follower, which the pacer restores after the last follower
 }
 
 var processPacer pacer
 
-// Bound adapts GOGC to the live heap until ctx is done: 400 for a small heap, less for a larger heap.
+// Bound adapts GOGC to the live heap until ctx is done: 400 % for a small heap, down to 25 % for a large heap.
 func Bound(ctx context.Context) { processPacer.bound(ctx) }
 
 // BeginLoad lets the heap grow to maxLoadHeap while a set of limits is loaded. The caller must call done after the
 // load. done returns the memory of the garbage to the system.
-func BeginLoad() (done func()) { return processPacer.load() }
+func BeginLoad() (done func()) { return processPacer.beginLoad() }
 
 func (p *pacer) bound(ctx context.Context) { context.AfterFunc(ctx, p.follow(interval, 0)) }
 
-func (p *pacer) load() (done func()) {
+func (p *pacer) beginLoad() (done func()) {
 	stop := p.follow(loadInterval, 1)
 	return sync.OnceFunc(func() {
 		if size("/memory/classes/heap/objects:bytes")+size("/memory/classes/heap/free:bytes") > minHeapToFree {
@@ -90,12 +92,12 @@ func (p *pacer) follow(interval time.Duration, loads int) (stop func()) {
 func (p *pacer) addFollowers(followers, loads int) {
 	p.mu.Lock()
 	if p.followers == 0 {
-		p.original, p.percent = debug.SetGCPercent(maxPercent), maxPercent
+		p.originalPercent, p.percent = debug.SetGCPercent(maxPercent), maxPercent
 	}
 	p.followers += followers
 	p.loads += loads
 	if p.followers == 0 {
-		debug.SetGCPercent(p.original)
+		debug.SetGCPercent(p.originalPercent)
 	}
 	p.mu.Unlock()
 	if followers > 0 {
@@ -117,11 +119,12 @@ func (p *pacer) applyPercent() {
 	}
 }
 
-// percentFor returns GOGC for a heap with so many live bytes and so many bytes of garbage.
-func percentFor(live uint64, garbage int64) int {
-	return int(min(max(garbage*100/max(int64(live), 1), minPercent), maxPercent))
+// percentFor returns the GOGC with which garbage can grow to garbageBytes beside liveBytes.
+func percentFor(liveBytes uint64, garbageBytes int64) int {
+	return int(min(max(garbageBytes*100/max(int64(liveBytes), 1), minPercent), maxPercent))
 }
 
+// size returns the size in bytes that package runtime/metrics has under name.
 func size(name string) uint64 {
 	sample := []metrics.Sample{{Name: name}}
 	metrics.Read(sample)

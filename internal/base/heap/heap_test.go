@@ -39,20 +39,20 @@ func currentPercent() int {
 func TestEndOfLoadRestoresGOGCOfTheUser(t *testing.T) {
 	var p pacer
 	defer debug.SetGCPercent(debug.SetGCPercent(300))
-	endFirst, endSecond := p.load(), p.load()
+	endFirst, endSecond := p.beginLoad(), p.beginLoad()
 	assert.Equal(t, 400, currentPercent())
 	endFirst()
 	assert.Equal(t, 400, currentPercent(), "the second load is running")
 	endSecond()
 	assert.Equal(t, 300, currentPercent())
-	p.load()()
+	p.beginLoad()()
 	assert.Equal(t, 300, currentPercent(), "after one more load")
 }
 
 func TestLoadAdaptsGOGCToTheLiveHeap(t *testing.T) {
 	var p pacer
 	defer debug.SetGCPercent(debug.SetGCPercent(300))
-	done := p.load()
+	done := p.beginLoad()
 	limits := make([]byte, maxLoadHeap/2)
 	runtime.GC()
 	p.applyPercent()
@@ -73,7 +73,7 @@ func TestBoundAfterLoadSetsGOGCAgain(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		runtime.GC()
-		done := p.load()
+		done := p.beginLoad()
 		done()
 		done()
 		assert.Equal(t, 100, currentPercent())
@@ -104,7 +104,7 @@ func TestLoadDuringBoundKeepsGOGCOfBound(t *testing.T) {
 		runtime.GC()
 		p.bound(ctx)
 		assert.Equal(t, 400, currentPercent(), "this test needs little memory")
-		p.load()()
+		p.beginLoad()()
 		assert.Equal(t, 400, currentPercent())
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// Sleep waits for d. It reports false if ctx was done first.
+// Sleep waits for d and returns true. If ctx is done earlier, Sleep returns false at once.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

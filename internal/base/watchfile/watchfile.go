@@ -22,13 +22,13 @@ const maxFileBytes = 1 << 20
 type Options struct {
 	Paths []string // the paths of the files; all files come into force together
 
-	// Content is the name of the content of the files in log lines, such as "tokens".
-	Content string
+	// ContentName says in log lines what the files have, such as "tokens".
+	ContentName string
 
 	// Apply puts the contents of all files in force. If the contents are invalid, Apply returns an error.
 	Apply func(contents [][]byte) error
 
-	// Observe gets nil after each change that came into force, or the error of a change that was rejected.
+	// Observe gets nil after each change that came into force, and the error of each change that was rejected.
 	Observe func(err error)
 
 	// Details returns attributes for the log line of a change.
@@ -39,13 +39,13 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Files are files in force. A change is in force within two intervals. If a file is invalid or missing, the last
-// valid content of all files stays in force.
+// Files are files in force. A change comes into force after at most two intervals. If a file is invalid or missing, the
+// last valid contents of all files stay in force.
 type Files struct {
-	o               Options
+	options         Options
 	appliedContents [][]byte
 	lastContents    [][]byte // the contents that the last read found
-	loggedError     string   // the error that was logged last; empty after a change that came into force
+	loggedError     string   // the error of the last log line; empty if a change has come into force since that line
 }
 
 // Read reads the files and puts them in force.
@@ -58,7 +58,7 @@ func Read(o Options) (*Files, error) {
 	if o.Details == nil {
 		o.Details = func() []any { return nil }
 	}
-	f := &Files{o: o}
+	f := &Files{options: o}
 	contents, err := f.read()
 	if err != nil {
 		return nil, err
@@ -69,29 +69,29 @@ func Read(o Options) (*Files, error) {
 
 // Watch calls Reload at each interval until ctx is done.
 func (f *Files) Watch(ctx context.Context) {
-	for wait.Sleep(ctx, f.o.Interval) {
+	for wait.Sleep(ctx, f.options.Interval) {
 		f.Reload()
 	}
 }
 
-// Reload reads the files. It applies a change only when two reads in a row have found the same contents, because after
-// one read, somebody may still be writing.
+// Reload reads the files. It applies a change only when two reads in a row have found the same contents, because during
+// one read, somebody may still be writing the files.
 func (f *Files) Reload() {
-	changed, err := f.reload()
-	attrs := []any{"file", strings.Join(f.o.Paths, ", ")}
+	isChanged, err := f.reload()
+	attrs := []any{"file", strings.Join(f.options.Paths, ", ")}
 	switch {
 	case err != nil && err.Error() != f.loggedError:
 		f.loggedError = err.Error()
-		f.o.Log.Error(fmt.Sprintf("%s rejected; the last %s stay in force", f.o.Content, f.o.Content), append(attrs, "error", err)...)
-		f.o.Observe(err)
-	case changed:
+		f.options.Log.Error(fmt.Sprintf("%s rejected; the last %s stay in force", f.options.ContentName, f.options.ContentName), append(attrs, "error", err)...)
+		f.options.Observe(err)
+	case isChanged:
 		f.loggedError = ""
-		f.o.Log.Info(f.o.Content+" reloaded", append(attrs, f.o.Details()...)...)
-		f.o.Observe(nil)
+		f.options.Log.Info(f.options.ContentName+" reloaded", append(attrs, f.options.Details()...)...)
+		f.options.Observe(nil)
 	}
 }
 
-func (f *Files) reload() (changed bool, err error) {
+func (f *Files) reload() (isChanged bool, err error) {
 	contents, err := f.read()
 	if err != nil {
 		return false, err
@@ -101,7 +101,7 @@ func (f *Files) reload() (changed bool, err error) {
 	if !isComplete || equal(contents, f.appliedContents) && f.loggedError == "" {
 		return false, nil
 	}
-	if err := f.o.Apply(contents); err != nil {
+	if err := f.options.Apply(contents); err != nil {
 		return false, err
 	}
 	f.appliedContents = contents
@@ -111,7 +111,7 @@ func (f *Files) reload() (changed bool, err error) {
 func equal(a, b [][]byte) bool { return slices.EqualFunc(a, b, bytes.Equal) }
 
 func (f *Files) read() (contents [][]byte, err error) {
-	for _, path := range f.o.Paths {
+	for _, path := range f.options.Paths {
 		file, err := os.Open(path)
 		if err != nil {
 			return nil, err

@@ -49,7 +49,7 @@ func TestChangedFileComesIntoForceIfItIsValid(t *testing.T) {
 		var log lockedBuffer
 		var inForce []string // guarded by the mutex of log
 		f, err := Read(Options{
-			Paths: []string{path}, Content: "tokens", Log: slog.New(slog.NewTextHandler(&log, nil)),
+			Paths: []string{path}, ContentName: "tokens", Log: slog.New(slog.NewTextHandler(&log, nil)),
 			Apply: func(contents [][]byte) error {
 				data := contents[0]
 				if string(data) == "bad" {

@@ -1,11 +1,11 @@
-// Package candidate evaluates limits that are not in force on live calls, beside the limits in
-// force. It counts in counters of its own and changes no answer.
+// Package candidate tries limits on live calls before they come into force. The limits have their
+// own counters, and change no answer.
 //
 // Terms:
 //
 //   - candidate: the limits that are evaluated;
-//   - newly denied: admitted by the limits in force, denied by the candidate;
-//   - newly admitted: denied by the limits in force, admitted by the candidate.
+//   - newly denied: the limits in force admit the call, and the candidate denies the call;
+//   - newly admitted: the limits in force deny the call, and the candidate admits the call.
 package candidate
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// Bounds of the work for a candidate. If the queue is full, a call is not evaluated.
+// Bounds of the work for a candidate. If the queue is full, further calls are not evaluated.
 const (
 	queueSize = 4096 // the most calls that wait for their evaluation
 	workers   = 16   // the most calls that are evaluated at the same time
@@ -56,10 +56,10 @@ func (r Result) String() string {
 
 // Candidate evaluates a candidate. It is a service.Observer and safe for concurrent use.
 type Candidate struct {
-	o     Options
-	store descriptors.Store
-	queue chan *evaluation
-	stats stats
+	options Options
+	store   descriptors.Store
+	queue   chan *evaluation
+	stats   stats
 }
 
 var _ service.Observer = (*Candidate)(nil)
@@ -69,13 +69,13 @@ type evaluation struct {
 	candidate          *Candidate
 	start              time.Time
 	request            *rlsv3.RateLimitRequest
-	isDenied           bool   // reports whether the limits in force deny the call
-	isDescriptorDenied []bool // reports for each descriptor whether the limits in force deny it
+	isDenied           bool   // the limits in force deny the call
+	isDescriptorDenied []bool // the limits in force deny the descriptor; the index is the descriptor
 }
 
 // New returns a Candidate without limits. It evaluates no call before Run.
 func New(o Options) *Candidate {
-	return &Candidate{o: o, queue: make(chan *evaluation, queueSize), stats: stats{rules: map[string]uint64{}}}
+	return &Candidate{options: o, queue: make(chan *evaluation, queueSize), stats: stats{rules: map[string]uint64{}}}
 }
 
 // Store returns the store with the limits of the candidate.
@@ -123,8 +123,8 @@ func (c *Candidate) Run(ctx context.Context) {
 func (e *evaluation) run(ctx context.Context) {
 	c := e.candidate
 	s := service.New(service.Options{
-		Limits: &c.store, Limiter: c.o.Limiter, Observers: []service.Observer{e},
-		AllOrNone: c.o.AllOrNone, QuotaMode: c.o.QuotaMode, Now: func() time.Time { return e.start },
+		Limits: &c.store, Limiter: c.options.Limiter, Observers: []service.Observer{e},
+		AllOrNone: c.options.AllOrNone, QuotaMode: c.options.QuotaMode, Now: func() time.Time { return e.start },
 	})
 	_, _ = s.ShouldRateLimit(ctx, e.request) // Answered gets the answer
 }

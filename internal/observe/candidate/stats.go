@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-const maxRules = 1000 // the most rules that a Status counts one by one; OtherRules counts all other rules together
+const maxRules = 1000 // a Status counts so many rules one by one; OtherRules counts all further rules together
 
-// OtherRules stands for all rules with new denials beyond the first 1,000 rules.
+// OtherRules is the path of the RuleCount for all rules after the first 1,000 rules.
 const OtherRules = "other"
 
 // Status describes the evaluation of a candidate.
@@ -30,12 +30,14 @@ type RuleCount struct {
 	NewlyDenied uint64 `json:"newly_denied"`
 }
 
+// stats has the counts of a Status.
 type stats struct {
-	mu              sync.Mutex
-	since           time.Time
-	problem         error
-	calls, oldCalls [len(Results)]uint64 // the calls since the start of the process; the calls of earlier candidates
-	rules           map[string]uint64
+	mu       sync.Mutex
+	since    time.Time
+	problem  error
+	calls    [len(Results)]uint64 // the calls since the start of the process
+	oldCalls [len(Results)]uint64 // the calls of earlier candidates
+	rules    map[string]uint64    // the descriptors that are newly denied; the key is the path of the rule
 }
 
 func (s *stats) reset(now time.Time) {

@@ -27,8 +27,8 @@ func subscribe(t *testing.T, h *Hub, f Filter, buffer int) *Subscription {
 	return s
 }
 
-// drain takes all records from the buffer of s and returns them.
-func drain(s *Subscription) []Record {
+// takeRecords takes all records from the buffer of s and returns the records.
+func takeRecords(s *Subscription) []Record {
 	var records []Record
 	for len(s.records) > 0 {
 		records = append(records, <-s.records)
@@ -49,7 +49,7 @@ func TestRecordDescribesItsDecision(t *testing.T) {
 		Rule: "shop > tenant", Limit: "2 per minute", LimitName: "two", RequestsPerUnit: 2,
 		Code: OK, OverallCode: OK, Hits: 1, Remaining: 1, Source: "local", DurationMicros: 1000,
 		TraceID: "ab000000000000000000000000000000",
-	}}, drain(s))
+	}}, takeRecords(s))
 }
 
 func TestRecordOfDescriptorWithoutRuleHasIndexAndHits(t *testing.T) {
@@ -60,7 +60,7 @@ func TestRecordOfDescriptorWithoutRuleHasIndexAndHits(t *testing.T) {
 	req.HitsAddend = 3
 	_, err := newService(t, now, nil, h).ShouldRateLimit(t.Context(), req)
 	require.NoError(t, err)
-	records := drain(s)
+	records := takeRecords(s)
 	require.Len(t, records, 2)
 	assert.Equal(t, 1, records[1].DescriptorIndex)
 	assert.Equal(t, int64(3), records[1].Hits)
@@ -76,7 +76,7 @@ func TestRecordHasTheHoldAndWhetherTheCallerWaits(t *testing.T) {
 		require.NoError(t, err)
 		_, err = rateLimiter.ShouldRateLimit(t.Context(), request("slot=y"))
 		require.NoError(t, err)
-		records := drain(s)
+		records := takeRecords(s)
 		require.Len(t, records, 3)
 		id := "holder"
 		if hash != nil {
@@ -124,7 +124,7 @@ func TestEachDecisionAndEachDescriptorWithoutDecisionHasARecord(t *testing.T) {
 			s := subscribe(t, h, Filter{}, 10)
 			_, err := newService(t, nil, c.change, h).ShouldRateLimit(t.Context(), c.req)
 			var rows []row
-			for _, r := range drain(s) {
+			for _, r := range takeRecords(s) {
 				rows = append(rows, row{r.Rule, r.LimitName, r.Code, r.OverallCode, r.Shadow})
 				assert.Equal(t, err != nil, r.Error != "")
 			}
@@ -157,7 +157,7 @@ func TestRecordOfAFallbackHasItsReason(t *testing.T) {
 	rateLimiter := newService(t, nil, func(o *service.Options) { o.Limiter = fallbackLimiter{} }, h)
 	_, err := rateLimiter.ShouldRateLimit(t.Context(), request("tenant=x"))
 	require.NoError(t, err)
-	r := drain(s)[0]
+	r := takeRecords(s)[0]
 	assert.True(t, r.Degraded)
 	assert.Equal(t, []string{"fallback", "breaker_open", limit.FailDeny.String()}, []string{r.Source, r.Reason, r.Mode})
 	assert.Zero(t, r.Remaining)
@@ -192,7 +192,7 @@ func TestFilterSelectsRecords(t *testing.T) {
 			_, err = rateLimiter.ShouldRateLimit(t.Context(), request("tenant=a", "tenant=b", "both=x", "none=1,user=u"))
 			require.NoError(t, err)
 			var keys []string
-			for _, r := range drain(s) {
+			for _, r := range takeRecords(s) {
 				key := ""
 				if r.Rule != "" {
 					key = r.Descriptor[0].Key
@@ -227,9 +227,9 @@ func TestFullBufferDropsRecords(t *testing.T) {
 		_, err := rateLimiter.ShouldRateLimit(t.Context(), request("tenant=x"))
 		require.NoError(t, err)
 	}
-	assert.Len(t, drain(slowSubscriber), 2)
+	assert.Len(t, takeRecords(slowSubscriber), 2)
 	assert.EqualValues(t, 3, slowSubscriber.Dropped())
-	assert.Len(t, drain(fastSubscriber), 5)
+	assert.Len(t, takeRecords(fastSubscriber), 5)
 	assert.Zero(t, fastSubscriber.Dropped())
 }
 

@@ -15,12 +15,12 @@ import (
 
 // LogOptions are the options of NewLog.
 type LogOptions struct {
-	All          bool         // writes all records, and not only denials and errors
+	All          bool         // the log gets all records; without All, only denials and errors
 	Sample       float64      // the share of calls with written records, from 0 to 1
 	MaxPerSecond int          // the most records per second; 0 means no maximum
 	Path         string       // the path of the file; the log appends to this file
 	Writer       io.Writer    // gets the lines if Path is empty
-	Hash         *Hash        // replaces values in records; nil replaces nothing
+	Hash         *Hash        // replaces values of requests by hashes; nil replaces nothing
 	Log          *slog.Logger // gets the errors of writes
 }
 

@@ -95,8 +95,8 @@ func decodeLines(t *testing.T, text string) []Line {
 
 func TestLogHasDenialsOrAllDecisions(t *testing.T) {
 	for name, c := range map[string]struct {
-		all  bool
-		want []Code
+		logsAll bool
+		want    []Code
 	}{
 		"denials":       {false, []Code{OverLimit, OverLimit}},
 		"all decisions": {true, []Code{OK, OK, OverLimit, OverLimit, OK}},
@@ -104,7 +104,7 @@ func TestLogHasDenialsOrAllDecisions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var out bytes.Buffer
-				f := startLog(t, LogOptions{All: c.all, Sample: 1, Writer: &out})
+				f := startLog(t, LogOptions{All: c.logsAll, Sample: 1, Writer: &out})
 				f.call("tenant=a", "tenant=a", "tenant=a", "trial=x", "other=x")
 				f.stop()
 				var codes []Code

@@ -13,11 +13,12 @@ type output struct {
 	writer io.Writer // nil if the file is not open
 	log    *slog.Logger
 
-	isFailureLogged    bool // reports whether the last write failed and log has the error
-	endsWithPartOfLine bool // reports whether the last written line is not complete
+	isFailureLogged    bool // the last write failed, and log has the error
+	endsWithPartOfLine bool // the last written line is incomplete
 }
 
-const filePermissions = 0o640 // the owner may read and write, the group may read; no others, because the log has values of requests
+// filePermissions lets the owner read and write, and the group read. Other users may not read values of requests.
+const filePermissions = 0o640
 
 func (o *output) reopen() {
 	if o.path == "" {

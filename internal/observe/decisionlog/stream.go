@@ -19,8 +19,8 @@ const (
 	// perSecondParam is the parameter of the query with the maximum of records per second.
 	perSecondParam = "per_second"
 
-	// dropsPause is the time between two reports of dropped records. It must be a second, because
-	// the stream counts the records for perSecondParam between two reports.
+	// dropsPause is the time between two reports of dropped records. It must be a second, because at
+	// each report the stream starts again to count records for perSecondParam.
 	dropsPause = time.Second
 
 	// HeartbeatPause is the time after which a stream without records sends an empty line.
@@ -31,7 +31,8 @@ const (
 )
 
 // ServeHTTP streams live records as lines of JSON until the client closes the connection. ParseFilter reads the query.
-// With per_second=N in the query, the stream sends at most N records per second. A line tells the number of drops.
+// With per_second=N in the query, the stream sends at most N records per second. If it drops records, a line has their
+// number.
 func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		w.Header().Set("Allow", http.MethodGet)

@@ -1,5 +1,5 @@
-// Package events reports what the parts of the service observe: as log lines, as events of the timeline, as notes
-// of /healthcheck, as metrics, and as the state that the live page shows.
+// Package events reports what the parts of the service observe. It writes log lines, events of the timeline, notes of
+// /healthcheck and metrics, and describes the state for the live page.
 package events
 
 import (
@@ -13,13 +13,13 @@ import (
 	"github.com/seed-81f232ab/rls/internal/server"
 )
 
-// Options are the places that get events, and what describes the events.
+// Options are the options of New.
 type Options struct {
 	Metrics *metrics.Metrics
 	Health  *server.Health
 	Log     *slog.Logger
 
-	Version, Backend string // of the service
+	Version, Backend string // details of the first event
 }
 
 // Events reports events. It is safe for concurrent use.
@@ -28,7 +28,7 @@ type Events struct {
 	Options
 }
 
-const maxTimelineEvents = 200 // that the timeline keeps
+const maxTimelineEvents = 200 // the timeline keeps so many events
 
 // New returns an Events, whose first event is the start of the service.
 func New(o Options) *Events {
@@ -37,7 +37,7 @@ func New(o Options) *Events {
 	return e
 }
 
-// details returns details of an event. pairs are names and values; a name without a value is left out.
+// details returns details of an event. pairs are names and values in turn. details leaves out pairs with an empty value.
 func details(pairs ...any) []timeline.Attr {
 	var attrs []timeline.Attr
 	for i := 0; i < len(pairs); i += 2 {
@@ -48,7 +48,7 @@ func details(pairs ...any) []timeline.Attr {
 	return attrs
 }
 
-// record logs a line, and adds the same to the timeline. attrs are names and values.
+// record logs a line, and adds an event with the same text to the timeline. attrs are names and values in turn.
 func (e *Events) record(level slog.Level, event timeline.Event, attrs ...any) {
 	e.Log.Log(context.Background(), level, event.Text, attrs...)
 	event.Failed, event.Attrs = level >= slog.LevelError, details(attrs...)
@@ -61,8 +61,8 @@ func (e *Events) DrainStarted(callsInFlight int64) {
 }
 
 // DrainFinished implements server.Observer.
-func (e *Events) DrainFinished(cut int64) {
-	e.Add(timeline.Event{Kind: timeline.Drain, Failed: cut > 0, Text: "drain finished", Attrs: details("calls cut", cut)})
+func (e *Events) DrainFinished(cutCalls int64) {
+	e.Add(timeline.Event{Kind: timeline.Drain, Failed: cutCalls > 0, Text: "drain finished", Attrs: details("calls cut", cutCalls)})
 }
 
 // TLSReloaded implements server.Observer.
@@ -70,15 +70,15 @@ func (e *Events) TLSReloaded(listener, subject string, err error) {
 	e.addReload("TLS files reloaded: "+listener, details("subject", subject), "TLS files rejected: "+listener, err)
 }
 
-// CallersReloaded reports that the file of the callers has changed.
+// CallersReloaded reports that the new content of the file of callers is in force, or the error of rejected content.
 func (e *Events) CallersReloaded(file string, err error) {
 	e.addReload("callers reloaded", details("file", file), "callers rejected", err)
 }
 
-// addReload records that a file came into force, or that it was rejected if err is not nil.
-func (e *Events) addReload(text string, attrs []timeline.Attr, rejected string, err error) {
+// addReload adds an event with text and attrs. If err is not nil, addReload adds an event with errText and err instead.
+func (e *Events) addReload(text string, attrs []timeline.Attr, errText string, err error) {
 	if err != nil {
-		text, attrs = rejected, details("error", err)
+		text, attrs = errText, details("error", err)
 	}
 	e.Add(timeline.Event{Kind: timeline.Certificate, Failed: err != nil, Text: text, Attrs: attrs})
 }

@@ -21,7 +21,7 @@ const (
 
 // limitsObserver is a reload.Observer that reports changes of the limits in force.
 type limitsObserver struct {
-	reload.Observer // the metrics
+	reload.Observer // reports to the metrics
 	*Events
 	needsDomain bool
 }
@@ -65,7 +65,7 @@ func (o limitsObserver) LimitsChanged(c reload.LimitsChange) {
 	)})
 }
 
-// valuesText returns the first of paths with their old and new limits, one a line.
+// valuesText returns a line for each of the first ten paths, with the old and the new limits of the path.
 func valuesText(c *reload.LimitsChange, paths []string) string {
 	const maxPaths = 10
 	var lines []string
@@ -86,22 +86,22 @@ func (o limitsObserver) LimitsRejected(err error) {
 	o.Add(timeline.Event{Kind: timeline.Refusal, Failed: true, Text: "limits rejected", Attrs: details("problem", err)})
 }
 
-// OverridesChanged implements reload.Observer. Many changes at once make one event.
-func (o limitsObserver) OverridesChanged(all []reload.OverrideChange) {
-	o.Observer.OverridesChanged(all)
-	o.auditDirectWrites(all)
+// OverridesChanged implements reload.Observer. If more than ten overrides change at once, it adds a single event.
+func (o limitsObserver) OverridesChanged(changes []reload.OverrideChange) {
+	o.Observer.OverridesChanged(changes)
+	o.auditDirectWrites(changes)
 	const maxEvents = 10
-	if len(all) <= maxEvents {
-		for _, change := range all {
+	if len(changes) <= maxEvents {
+		for _, change := range changes {
 			o.Add(overrideEvent(change))
 		}
 		return
 	}
 	counts := map[reload.Action]int{}
-	for _, change := range all {
+	for _, change := range changes {
 		counts[change.Action]++
 	}
-	e := timeline.Event{Kind: timeline.Override, Text: fmt.Sprintf("%d overrides changed", len(all))}
+	e := timeline.Event{Kind: timeline.Override, Text: fmt.Sprintf("%d overrides changed", len(changes))}
 	for _, action := range []reload.Action{reload.OverrideSet, reload.OverrideChanged, reload.OverrideDeleted, reload.OverrideExpired, reload.OverrideRejected} {
 		if counts[action] > 0 {
 			e.Attrs = append(e.Attrs, details(string(action), counts[action])...)
@@ -121,25 +121,25 @@ func overrideEvent(change reload.OverrideChange) timeline.Event {
 		Text:  strings.ReplaceAll(string(s.Kind), "_", " ") + " " + string(change.Action) + ": " + cmp.Or(s.Target, "all"),
 		Attrs: details("set by", s.Author, "reason", s.Reason, "until", until),
 	}
-	var more []timeline.Attr
+	var limits []timeline.Attr
 	switch change.Action {
 	case reload.OverrideDeleted, reload.OverrideExpired:
-		more = details("limits", s.BaseLimits)
+		limits = details("limits", s.BaseLimits)
 	case reload.OverrideRejected:
 		e.Kind, e.Failed = timeline.Refusal, true
-		more = details("problem", s.Problem, "limits", s.Limits, "without", s.BaseLimits)
+		limits = details("problem", s.Problem, "limits", s.Limits, "without", s.BaseLimits)
 	default:
-		more = details("limits", s.Limits, "without", s.BaseLimits)
+		limits = details("limits", s.Limits, "without", s.BaseLimits)
 	}
-	e.Attrs = append(e.Attrs, more...)
+	e.Attrs = append(e.Attrs, limits...)
 	return e
 }
 
-// auditDirectWrites logs each change that somebody has written to Redis without the API, which adds the name of the
-// caller to each value. Each replica logs the write.
-func (o limitsObserver) auditDirectWrites(all []reload.OverrideChange) {
+// auditDirectWrites logs each change that somebody has written to Redis without the API. The value of such a change has
+// no author, because only the API adds the name of the caller. Each replica logs the write.
+func (o limitsObserver) auditDirectWrites(changes []reload.OverrideChange) {
 	writes := []reload.Action{reload.OverrideSet, reload.OverrideChanged, reload.OverrideRejected}
-	for _, change := range all {
+	for _, change := range changes {
 		s := &change.State
 		if !slices.Contains(writes, change.Action) || s.Author != "" {
 			continue

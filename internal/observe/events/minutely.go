@@ -12,18 +12,21 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
-// batchObserver reports batches to the metrics, to the Recorder, and, if replicas of Redis miss one, to the log.
+// batchObserver reports batches to the metrics and to the Recorder. The log gets stalled batches, and batches that
+// replicas of Redis have not confirmed.
 type batchObserver struct {
-	redis.Observer // the metrics
+	redis.Observer // reports to the metrics
 	recorder       *live.Recorder
 	log            *slog.Logger
 	replicas       int
-	missing        [len(redis.Roles)]minuteLog    // by redis.Role
-	stalled        [len(redis.Roles)]minuteLog    // by redis.Role
-	slowest        [len(redis.Roles)]atomic.Int64 // nanoseconds of the slowest stalled batch since the last line
+
+	// The index is the redis.Role.
+	unconfirmedLogs [len(redis.Roles)]minuteLog
+	stallLogs       [len(redis.Roles)]minuteLog
+	slowestStalls   [len(redis.Roles)]atomic.Int64 // nanoseconds of the slowest stalled batch since the last line
 }
 
-// Batches returns the observer of batches to Redis. Each batch waits for that number of replicas of Redis.
+// Batches returns the observer of batches to Redis. replicas is the number of replicas of Redis that confirm each batch.
 func (e *Events) Batches(recorder *live.Recorder, replicas int, roles ...redis.Role) redis.Observer {
 	return &batchObserver{Observer: e.Metrics.Redis(roles...), recorder: recorder, log: e.Log, replicas: replicas}
 }
@@ -37,7 +40,7 @@ func (o *batchObserver) BatchDone(b redis.Batch) {
 	if !b.ReplicasMissing {
 		return
 	}
-	if batches, isDue := o.missing[b.Role].add(); isDue {
+	if batches, isDue := o.unconfirmedLogs[b.Role].add(); isDue {
 		o.log.Warn("charges not confirmed by replicas of Redis",
 			"server", b.Role.String(), "batches", batches, "replicas_wanted", o.replicas,
 			"advice", "check the replicas (INFO replication) and the right +wait; until then a failover can lose charges")
@@ -46,33 +49,33 @@ func (o *batchObserver) BatchDone(b redis.Batch) {
 
 func (o *batchObserver) reportStall(b redis.Batch) {
 	o.recorder.RedisStalled()
-	slowest := &o.slowest[b.Role]
+	slowest := &o.slowestStalls[b.Role]
 	for old := slowest.Load(); int64(b.Duration) > old && !slowest.CompareAndSwap(old, int64(b.Duration)); old = slowest.Load() {
 	}
-	if batches, isDue := o.stalled[b.Role].add(); isDue {
+	if batches, isDue := o.stallLogs[b.Role].add(); isDue {
 		o.log.Warn("Redis stands still, the network doesn't", "server", b.Role.String(), "batches", batches,
 			"slowest", time.Duration(slowest.Swap(0)).Round(100*time.Microsecond), "round_trip", b.RoundTrip.Round(10*time.Microsecond),
 			"advice", redis.AdviceForStalls)
 	}
 }
 
-// conditionObserver is a descriptors.Observer that reports conditions to the metrics, and to the log in at most one
-// line of each kind a minute.
+// conditionObserver is a descriptors.Observer that reports conditions to the metrics and to the log. The log gets at
+// most one line a minute about failed expressions, and one line about conditions that were not tested.
 type conditionObserver struct {
 	log                         *slog.Logger
 	countFailed, countNotTested func(domain string)
-	failedLines, notTestedLines minuteLog
+	failureLog, notTestedLog    minuteLog
 }
 
 // Conditions returns the observer of conditions.
 func (e *Events) Conditions() descriptors.Observer {
-	failed, notTested := e.Metrics.Conditions()
-	return &conditionObserver{log: e.Log, countFailed: failed, countNotTested: notTested}
+	countFailed, countNotTested := e.Metrics.Conditions()
+	return &conditionObserver{log: e.Log, countFailed: countFailed, countNotTested: countNotTested}
 }
 
 func (o *conditionObserver) ExpressionFailed(domain string, d *limitsfile.Descriptor, err error) {
 	o.countFailed(domain)
-	if failures, isDue := o.failedLines.add(); isDue {
+	if failures, isDue := o.failureLog.add(); isDue {
 		o.log.Warn("expression not evaluated", "domain", domain, "descriptor", d.Label(), "place", fields.FileLine(d.File, d.Line),
 			"error", err, "failures", failures, "advice", "the descriptor did not match; rls explain shows the failure of a request")
 	}
@@ -80,24 +83,25 @@ func (o *conditionObserver) ExpressionFailed(domain string, d *limitsfile.Descri
 
 func (o *conditionObserver) ConditionNotTested(domain string, d *limitsfile.Descriptor) {
 	o.countNotTested(domain)
-	if count, isDue := o.notTestedLines.add(); isDue {
+	if count, isDue := o.notTestedLog.add(); isDue {
 		o.log.Warn("condition not tested", "domain", domain, "descriptor", d.Label(), "place", fields.FileLine(d.File, d.Line), "count", count,
 			"advice", "the values are too long for the conditions, so requests are denied; let Envoy send shorter values, or make the conditions simpler")
 	}
 }
 
-// minuteLog decides when a frequent event is logged: at most once a minute. It is safe for concurrent use.
+// minuteLog lets a frequent event have at most one log line a minute. It is safe for concurrent use.
 type minuteLog struct {
-	events atomic.Int64 // since the last line
-	logged atomic.Int64 // time of the last line in nanoseconds since 1970, or 0
+	events   atomic.Int64 // the number of events since the last line
+	loggedAt atomic.Int64 // the time of the last line as Unix time in nanoseconds; 0 before the first line
 }
 
-// add counts an event. If a line is due, it returns the number of events since the last line.
+// add counts an event. isDue reports whether the caller must log a line now. events is then the number of events since
+// the last line.
 func (l *minuteLog) add() (events int64, isDue bool) {
 	now := time.Now().UnixNano()
 	l.events.Add(1)
-	logged := l.logged.Load()
-	if logged != 0 && now-logged < int64(time.Minute) || !l.logged.CompareAndSwap(logged, now) {
+	loggedAt := l.loggedAt.Load()
+	if loggedAt != 0 && now-loggedAt < int64(time.Minute) || !l.loggedAt.CompareAndSwap(loggedAt, now) {
 		return 0, false
 	}
 	return l.events.Swap(0), true

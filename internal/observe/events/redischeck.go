@@ -15,24 +15,25 @@ const (
 	// redisCheckPause is the pause between two checks of Redis.
 	redisCheckPause = time.Minute
 
-	// RedisCheckTimeout bounds a check of Redis. REDIS_TIMEOUT bounds each step.
+	// RedisCheckTimeout bounds a whole check of Redis. REDIS_TIMEOUT bounds each step of the check.
 	RedisCheckTimeout = 10 * time.Second
 )
 
-// RedisCheck reports findings about Redis: new ones to the log, and all to metrics, live page and /healthcheck.
+// RedisCheck checks Redis and reports the findings. The log gets the new findings. The metrics, the live page and
+// /healthcheck get all findings.
 type RedisCheck struct {
 	*Events
 	check  func(context.Context) []redis.Finding
-	report func([]redis.Finding) // the metrics
+	report func([]redis.Finding) // sets the metrics
 
-	again  chan struct{}                   // has an element if Redis should be checked before the pause ends
-	latest atomic.Pointer[[]redis.Finding] // of the last check; nil before it
-	logged []redis.Finding                 // the findings of the last check that have a line in the log
+	requests chan struct{}                   // has an element if Run should check Redis before the pause ends
+	findings atomic.Pointer[[]redis.Finding] // the findings of the last check; nil before the first check
+	logged   []redis.Finding                 // the findings of the last check that have a line in the log
 }
 
-// NewRedisCheck returns a RedisCheck of the servers with these roles.
+// NewRedisCheck returns a RedisCheck. roles are the Redis servers in use.
 func (e *Events) NewRedisCheck(check func(context.Context) []redis.Finding, roles ...redis.Role) *RedisCheck {
-	return &RedisCheck{Events: e, check: check, report: e.Metrics.RedisCheck(roles...), again: make(chan struct{}, 1)}
+	return &RedisCheck{Events: e, check: check, report: e.Metrics.RedisCheck(roles...), requests: make(chan struct{}, 1)}
 }
 
 // Run checks Redis now, every minute and after each outage, until ctx is done.
@@ -43,47 +44,47 @@ func (c *RedisCheck) Run(ctx context.Context) {
 		c.runOnce(ctx)
 		select {
 		case <-pause.C:
-		case <-c.again:
+		case <-c.requests:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// OutageEnded makes Run check Redis at once, because the last findings are about the outage.
+// OutageEnded makes Run check Redis at once, because the last findings describe the outage.
 func (c *RedisCheck) OutageEnded() {
 	select {
-	case c.again <- struct{}{}:
+	case c.requests <- struct{}{}:
 	default:
 	}
 }
 
 // Findings returns the findings of the last check. c can be nil.
 func (c *RedisCheck) Findings() []redis.Finding {
-	if c == nil || c.latest.Load() == nil {
+	if c == nil || c.findings.Load() == nil {
 		return nil
 	}
-	return *c.latest.Load()
+	return *c.findings.Load()
 }
 
 func (c *RedisCheck) runOnce(ctx context.Context) {
-	limited, cancel := context.WithTimeout(ctx, RedisCheckTimeout)
+	checkCtx, cancel := context.WithTimeout(ctx, RedisCheckTimeout)
 	defer cancel()
-	found := c.check(limited)
+	findings := c.check(checkCtx)
 	if ctx.Err() != nil {
 		return
 	}
 	for _, f := range c.Findings() {
-		// Nobody knows what has changed in a Redis that does not answer.
-		isAway := slices.ContainsFunc(found, func(g redis.Finding) bool { return g.IsUnreachable() && isSameServer(f, g) })
-		if isAway && !f.IsUnreachable() {
-			found = append(found, f)
+		// If a server does not answer, its earlier findings stay, because the check could not repeat them.
+		isUnreachable := slices.ContainsFunc(findings, func(g redis.Finding) bool { return g.IsUnreachable() && isSameServer(f, g) })
+		if isUnreachable && !f.IsUnreachable() {
+			findings = append(findings, f)
 		}
 	}
-	c.report(found)
-	c.writeLog(ctx, found)
-	c.latest.Store(&found)
-	c.Health.Note("redis check", findingNote(found))
+	c.report(findings)
+	c.writeLog(ctx, findings)
+	c.findings.Store(&findings)
+	c.Health.Note("redis check", findingNote(findings))
 }
 
 func isSameServer(f, g redis.Finding) bool { return f.Role == g.Role && f.Address == g.Address }
@@ -91,10 +92,11 @@ func isSameServer(f, g redis.Finding) bool { return f.Role == g.Role && f.Addres
 // findingLevels are the levels of log lines about findings. Other findings have LevelInfo.
 var findingLevels = map[redis.Level]slog.Level{redis.LevelProblem: slog.LevelError, redis.LevelWarning: slog.LevelWarn}
 
-// writeLog logs what has changed since the last check. The line about an outage stands for a server without an answer.
-func (c *RedisCheck) writeLog(ctx context.Context, found []redis.Finding) {
+// writeLog logs the new findings and the repaired findings. It does not log that a server is unreachable, because the
+// log has a line about the outage.
+func (c *RedisCheck) writeLog(ctx context.Context, findings []redis.Finding) {
 	var logged []redis.Finding
-	for _, f := range found {
+	for _, f := range findings {
 		if f.IsUnreachable() {
 			continue
 		}
@@ -109,24 +111,24 @@ func (c *RedisCheck) writeLog(ctx context.Context, found []redis.Finding) {
 		logged = append(logged, f)
 	}
 	for _, f := range c.logged {
-		if !slices.ContainsFunc(found, func(g redis.Finding) bool { return isSameServer(f, g) && g.Check == f.Check }) {
+		if !slices.ContainsFunc(findings, func(g redis.Finding) bool { return isSameServer(f, g) && g.Check == f.Check }) {
 			c.Log.Info("Redis check passed again", "check", f.Check, "server", f.Role.String(), "address", f.Address)
 		}
 	}
 	c.logged = logged
 }
 
-// findingNote returns the note of /healthcheck, or "" without problems and warnings. Anyone can
-// read /healthcheck, so only the log has addresses and users.
-func findingNote(all []redis.Finding) string {
-	var failed []string
-	for _, f := range all {
-		if f.Level != redis.LevelNote && !slices.Contains(failed, f.Check) {
-			failed = append(failed, f.Check)
+// findingNote returns the note of /healthcheck, or "" if there is no problem and no warning. Anyone can read
+// /healthcheck, so the note has no addresses and no users.
+func findingNote(findings []redis.Finding) string {
+	var checks []string
+	for _, f := range findings {
+		if f.Level != redis.LevelNote && !slices.Contains(checks, f.Check) {
+			checks = append(checks, f.Check)
 		}
 	}
-	if len(failed) == 0 {
+	if len(checks) == 0 {
 		return ""
 	}
-	return "failed: " + strings.Join(failed, ", ") + "; the log has advice"
+	return "failed: " + strings.Join(checks, ", ") + "; the log has advice"
 }

@@ -17,32 +17,32 @@ import (
 
 func TestRedisCheckLogsOnceAndAgainAfterChange(t *testing.T) {
 	var out bytes.Buffer
-	var found, reported []redis.Finding
-	c := newEvents(&out).NewRedisCheck(func(context.Context) []redis.Finding { return found })
-	c.report = func(all []redis.Finding) { reported = all }
-	rights := redis.Finding{Address: "a:1", Check: redis.CheckRights, Level: redis.LevelProblem, Text: "may not run mget", Advice: "allow mget"}
-	changed := rights
-	changed.Text = "may not run mget, set"
+	var findings, reported []redis.Finding
+	c := newEvents(&out).NewRedisCheck(func(context.Context) []redis.Finding { return findings })
+	c.report = func(f []redis.Finding) { reported = f }
+	missingRight := redis.Finding{Address: "a:1", Check: redis.CheckRights, Level: redis.LevelProblem, Text: "may not run mget", Advice: "allow mget"}
+	twoMissingRights := missingRight
+	twoMissingRights.Text = "may not run mget, set"
 	note := redis.Finding{Address: "a:1", Check: redis.CheckPersistence, Level: redis.LevelNote, Text: "no append-only file", Advice: "set appendonly yes"}
-	away := redis.Finding{Address: "a:1", Check: redis.CheckConnection, Level: redis.LevelProblem, Text: "no answer"}
+	unreachable := redis.Finding{Address: "a:1", Check: redis.CheckConnection, Level: redis.LevelProblem, Text: "no answer"}
 	for _, step := range []struct {
-		name  string
-		found []redis.Finding
-		lines []string
+		name     string
+		findings []redis.Finding
+		lines    []string
 	}{
-		{"nothing", nil, nil},
-		{"a problem", []redis.Finding{rights}, []string{`level=ERROR msg="Redis check failed" check=rights server=main address=a:1 finding="may not run mget" advice="allow mget"`}},
-		{"the same", []redis.Finding{rights}, nil},
-		{"more", []redis.Finding{changed}, []string{`finding="may not run mget, set"`}},
-		{"no answer, which the line about the outage says", []redis.Finding{away}, nil},
-		{"an answer", []redis.Finding{changed}, nil},
-		{"repaired, with a note", []redis.Finding{note}, []string{`level=INFO msg="Redis check passed with a note" check=persistence`, `level=INFO msg="Redis check passed again" check=rights`}},
+		{"no findings", nil, nil},
+		{"a problem", []redis.Finding{missingRight}, []string{`level=ERROR msg="Redis check failed" check=rights server=main address=a:1 finding="may not run mget" advice="allow mget"`}},
+		{"the same problem", []redis.Finding{missingRight}, nil},
+		{"the problem has grown", []redis.Finding{twoMissingRights}, []string{`finding="may not run mget, set"`}},
+		{"no answer: the outage has its own line", []redis.Finding{unreachable}, nil},
+		{"an answer with the same problem", []redis.Finding{twoMissingRights}, nil},
+		{"the problem is repaired, and there is a note", []redis.Finding{note}, []string{`level=INFO msg="Redis check passed with a note" check=persistence`, `level=INFO msg="Redis check passed again" check=rights`}},
 		{"the note is gone", nil, []string{`level=INFO msg="Redis check passed again" check=persistence`}},
 	} {
 		out.Reset()
-		found = step.found
+		findings = step.findings
 		c.runOnce(t.Context())
-		assert.GreaterOrEqual(t, len(reported), len(step.found))
+		assert.GreaterOrEqual(t, len(reported), len(step.findings))
 		assert.Equal(t, reported, c.Findings())
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		if len(step.lines) == 0 {

@@ -46,56 +46,56 @@ func outage(o *fallback.Outage) *live.Outage {
 	if o.Start.IsZero() {
 		return nil
 	}
-	out := &live.Outage{
+	summary := &live.Outage{
 		Start: o.Start, End: TimeOrNil(o.End), Seconds: live.Value(o.Duration().Seconds()),
 		Calls: o.Calls, AdmittedCalls: o.AdmittedCalls, Decisions: o.Decisions, ByReason: map[string]int64{},
 		AdmittedHits: o.AdmittedHits, MaxExcessHits: o.MaxExcessHits, Replayed: o.Replayed, Limits: []fallback.LimitPrice{},
 	}
 	if o.Err != nil {
-		out.Error = o.Err.Error()
+		summary.Error = o.Err.Error()
 	}
 	for _, reason := range backend.Reasons {
 		if n := o.ByReason[reason]; n > 0 {
-			out.ByReason[reason.String()] = n
+			summary.ByReason[reason.String()] = n
 		}
 	}
 	const maxLimits = 10
-	out.Limits = append(out.Limits, o.Limits[:min(len(o.Limits), maxLimits)]...)
-	out.MoreLimits = len(o.Limits) - len(out.Limits)
-	return out
+	summary.Limits = append(summary.Limits, o.Limits[:min(len(o.Limits), maxLimits)]...)
+	summary.MoreLimits = len(o.Limits) - len(summary.Limits)
+	return summary
 }
 
 // Overrides describes overrides for the live page.
 func Overrides(states []override.State) []live.Override {
-	all := make([]live.Override, len(states))
+	overrides := make([]live.Override, len(states))
 	for i := range states {
 		s := &states[i]
-		all[i] = live.Override{
+		overrides[i] = live.Override{
 			Target: s.Target, Path: s.Path, State: "in force", Limits: s.Limits, Base: s.BaseLimits,
 			Author: s.Author, SetAt: TimeOrNil(s.SetAt), ExpiresAt: TimeOrNil(s.Expires),
 		}
 		switch {
 		case s.Problem != nil:
-			all[i].State, all[i].Problem = "rejected", s.Problem.Error()
+			overrides[i].State, overrides[i].Problem = "rejected", s.Problem.Error()
 		case s.Expired:
-			all[i].State = "expired"
+			overrides[i].State = "expired"
 		}
 	}
-	return all
+	return overrides
 }
 
 // Candidate describes candidate limits for the live page.
 func Candidate(status candidate.Status) *live.Candidate {
-	out := &live.Candidate{Since: TimeOrNil(status.Since), Rules: []candidate.RuleCount{}}
+	c := &live.Candidate{Since: TimeOrNil(status.Since), Rules: []candidate.RuleCount{}}
 	if status.Problem != nil {
-		out.Problem = status.Problem.Error()
+		c.Problem = status.Problem.Error()
 	}
-	out.NewlyDenied, out.NewlyAdmitted = status.Calls[candidate.NewlyDenied], status.Calls[candidate.NewlyAdmitted]
-	out.Compared = status.Calls[candidate.Same] + out.NewlyDenied + out.NewlyAdmitted
-	out.NotCompared = status.Calls[candidate.Failed] + status.Calls[candidate.Dropped]
+	c.NewlyDenied, c.NewlyAdmitted = status.Calls[candidate.NewlyDenied], status.Calls[candidate.NewlyAdmitted]
+	c.Compared = status.Calls[candidate.Same] + c.NewlyDenied + c.NewlyAdmitted
+	c.NotCompared = status.Calls[candidate.Failed] + status.Calls[candidate.Dropped]
 	const maxRules = 20
-	out.Rules = append(out.Rules, status.Rules[:min(len(status.Rules), maxRules)]...)
-	return out
+	c.Rules = append(c.Rules, status.Rules[:min(len(status.Rules), maxRules)]...)
+	return c
 }
 
 // TimeOrNil returns the address of t, or nil if t is zero.

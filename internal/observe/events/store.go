@@ -17,38 +17,38 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// StoreOptions describe a store of counters.
+// StoreOptions describe a store. A store is the server that keeps the counters, such as Redis.
 type StoreOptions struct {
-	Name   string             // such as Redis
-	Advice func(error) string // what to do about an error
+	Name   string             // the name in texts, such as Redis
+	Advice func(error) string // says what an operator can do about an error
 	Shards []metrics.Shard
 
-	Mode  limit.FailureMode // of hits without the store
-	Ratio float64           // in mode local
+	Mode  limit.FailureMode // how hits are decided while the store is down
+	Ratio float64           // the share of each limit that this process admits in mode local
 
 	NeedsStore  bool   // the process is unhealthy while the store is down
-	OutageEnded func() // may be nil
+	OutageEnded func() // is called after each outage; may be nil
 }
 
 // Store reports outages of a store. It implements fallback.Observer.
 type Store struct {
-	fallback.Observer // the metrics
+	fallback.Observer // reports to the metrics
 	*Events
 	StoreOptions
 
 	mu             sync.Mutex
-	loggedOpenings map[int]loggedOpening // by shard
+	loggedOpenings map[int]loggedOpening // the key is the shard
 }
 
-// loggedOpening is the last line in the log that says that a breaker opened.
+// loggedOpening describes the last log line about the opening of a breaker.
 type loggedOpening struct {
 	openedAt time.Time
-	isOpen   bool // no later line says that the breaker closed
+	isOpen   bool // the log has no line about the end of this opening yet
 }
 
 const (
-	progressPause   = time.Minute      // between two log lines about the current outage
-	breakerLogPause = 10 * time.Second // at least, between two log lines about openings of a breaker
+	progressPause   = time.Minute      // the time between two log lines about the current outage
+	breakerLogPause = 10 * time.Second // the least time between two log lines about openings of the same breaker
 )
 
 // NewStore returns the observer of a store that has not answered yet.
@@ -87,7 +87,7 @@ func (s *Store) StateChanged(c fallback.StateChange) {
 		append(price(o), "hits_replayed", o.Replayed, "counters_kept", o.CountersKept)...)
 }
 
-// decidedHits returns how the service decides hits without the store.
+// decidedHits says how the service decides hits without the store, such as "admitted".
 func (s *Store) decidedHits() string {
 	switch s.Mode {
 	case limit.FailAllow:
@@ -113,7 +113,8 @@ func (s *Store) BlipEnded(blip fallback.Outage) {
 	s.record(slog.LevelWarn, timeline.Event{Kind: timeline.Breaker, Text: "hits decided without " + s.Name + " for a short time"}, price(&blip)...)
 }
 
-// BreakerChanged implements fallback.Observer. A single breaker has no lines, because those of outages tell the same.
+// BreakerChanged implements fallback.Observer. With a single breaker, it logs nothing, because each opening is an outage
+// and has its own lines.
 func (s *Store) BreakerChanged(c fallback.BreakerChange) {
 	s.Observer.BreakerChanged(c)
 	if len(s.Shards) == 1 {
@@ -133,7 +134,7 @@ func (s *Store) BreakerChanged(c fallback.BreakerChange) {
 	}
 }
 
-// price describes the price of an outage, as names and values.
+// price describes the price of an outage, as names and values in turn.
 func price(o *fallback.Outage) []any {
 	attrs := []any{
 		"lasted", o.Duration().Round(time.Millisecond), "calls", o.Calls, "calls_admitted", o.AdmittedCalls,

@@ -44,7 +44,7 @@ type rig struct {
 	events   *timeline.Timeline
 	counts   []metrics.RuleCounts
 	redis    *Redis
-	result   *backend.Result // of all hits, instead of counting
+	result   *backend.Result // if it is not nil, all hits get this result, and nothing is counted
 	draining bool
 	cpuTime  time.Duration
 }
@@ -116,7 +116,7 @@ func request(texts ...string) *rlsv3.RateLimitRequest {
 	return req
 }
 
-// tick lets n seconds pass.
+// tick lets n seconds pass, with a sample in each second.
 func (r *rig) tick(n int) {
 	for range n {
 		time.Sleep(time.Second)

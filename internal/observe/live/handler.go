@@ -23,7 +23,7 @@ type RulesAnswer struct {
 // RuleAnswer is the answer of RuleHandler.
 type RuleAnswer struct {
 	Rule Rule    `json:"rule"`
-	Keys TopKeys `json:"keys"` // of this rule
+	Keys TopKeys `json:"keys"` // the busiest keys of this rule
 }
 
 // Handlers answer viewers. SeesKeys reports whether the caller may see values of requests and not only hashes.
@@ -55,13 +55,13 @@ func (h Handlers) keysFor(r *http.Request, keys TopKeys) TopKeys {
 // Snapshot answers with the Snapshot as JSON.
 func (h Handlers) Snapshot(w http.ResponseWriter, r *http.Request) { respond(w, h.SnapshotFor(r)) }
 
-// Rules answers with the rules whose path or limit contains the parameter filter, quiet rules too.
+// Rules answers with the rules that have the parameter filter in their path or in a limit. Quiet rules are included.
 func (h Handlers) Rules(w http.ResponseWriter, r *http.Request) {
 	rules, more := h.Live.Rules(r.URL.Query().Get("filter"))
 	respond(w, RulesAnswer{append([]Rule{}, rules...), more})
 }
 
-// Rule answers with the rule of the parameter path, and with its busiest keys.
+// Rule answers with the rule whose path is the parameter path, and with the busiest keys of that rule.
 func (h Handlers) Rule(w http.ResponseWriter, r *http.Request) {
 	rule, keys, isKnown := h.RuleFor(r, r.URL.Query().Get("path"))
 	if !isKnown {
@@ -110,11 +110,11 @@ func (h Handlers) Stream(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	setHeaders(w, "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // for proxies
+	w.Header().Set("X-Accel-Buffering", "no") // proxies pass each event on at once
 	response := http.NewResponseController(w)
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	for retry := "retry: 2000\n\n"; ; retry = "" {
+	for retry := "retry: 2000\n\n"; ; retry = "" { // a browser that loses the stream connects again after 2,000 ms
 		event := retry + "event: snapshot\ndata: " + string(encode(h.SnapshotFor(r))) + "\n\n"
 		_ = response.SetWriteDeadline(time.Now().Add(writeTimeout))
 		if _, err := w.Write([]byte(event)); err != nil || response.Flush() != nil {

@@ -31,10 +31,11 @@ func (r *rig) serve() *httptest.Server {
 	return s
 }
 
-func open(t testing.TB, ctx context.Context, url string, private bool) *http.Response {
+// open gets url and returns the response, which stays open until the test ends.
+func open(t testing.TB, ctx context.Context, url string, isPrivate bool) *http.Response {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	require.NoError(t, err)
-	if private {
+	if isPrivate {
 		req.Header.Set("Private", "yes")
 	}
 	resp, err := http.DefaultClient.Do(req)
@@ -43,8 +44,9 @@ func open(t testing.TB, ctx context.Context, url string, private bool) *http.Res
 	return resp
 }
 
-func get(t testing.TB, url string, private bool, answer any) (code int, header http.Header) {
-	resp := open(t, t.Context(), url, private) //nolint:bodyclose // open closes it at the end of the test
+// get gets url and decodes the JSON of a good response into answer.
+func get(t testing.TB, url string, isPrivate bool, answer any) (code int, header http.Header) {
+	resp := open(t, t.Context(), url, isPrivate) //nolint:bodyclose // open closes it at the end of the test
 	text, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
 	if resp.StatusCode == http.StatusOK {
@@ -59,7 +61,7 @@ func TestOnlyPrivateCallersSeeKeys(t *testing.T) {
 	r.call("tenant=secret")
 	r.takeSample(time.Now())
 	s := r.serve()
-	var private, public, again Snapshot
+	var private, public, secondPublic Snapshot
 	_, header := get(t, s.URL+SnapshotPath, true, &private)
 	assert.Equal(t, "application/json", header.Get("Content-Type"))
 	assert.Equal(t, "no-store", header.Get("Cache-Control"))
@@ -70,8 +72,8 @@ func TestOnlyPrivateCallersSeeKeys(t *testing.T) {
 	assert.True(t, public.Keys.Hidden)
 	assert.False(t, private.Keys.Hidden)
 	assert.Regexp(t, "^#[0-9a-f]{16}$", public.Keys.Hottest[0].Key)
-	get(t, s.URL+SnapshotPath, false, &again)
-	assert.Equal(t, public.Keys.Hottest[0].Key, again.Keys.Hottest[0].Key)
+	get(t, s.URL+SnapshotPath, false, &secondPublic)
+	assert.Equal(t, public.Keys.Hottest[0].Key, secondPublic.Keys.Hottest[0].Key)
 
 	var rule RuleAnswer
 	get(t, s.URL+RulePath+"?path=shop+%3E+tenant", true, &rule)
@@ -82,12 +84,12 @@ func TestOnlyPrivateCallersSeeKeys(t *testing.T) {
 	code, _ := get(t, s.URL+RulePath+"?path=none", true, nil)
 	assert.Equal(t, http.StatusNotFound, code)
 
-	hashed := newRig(t, func(o *Options) { o.Keys = KeysHashed })
-	hashed.call("tenant=secret")
-	hashed.takeSample(time.Now())
-	get(t, hashed.serve().URL+SnapshotPath, false, &private)
+	hashedRig := newRig(t, func(o *Options) { o.Keys = KeysHashed })
+	hashedRig.call("tenant=secret")
+	hashedRig.takeSample(time.Now())
+	get(t, hashedRig.serve().URL+SnapshotPath, false, &private)
 	assert.False(t, private.Keys.Hidden, "a token shows hashes too")
-	get(t, hashed.serve().URL+SnapshotPath, true, &private)
+	get(t, hashedRig.serve().URL+SnapshotPath, true, &private)
 	assert.Equal(t, KeysHashed, private.Keys.Mode)
 	assert.NotEqual(t, public.Keys.Hottest[0].Key, private.Keys.Hottest[0].Key, "each process has its own hashes")
 }
@@ -128,21 +130,21 @@ func TestStreamSendsASnapshotEachSecond(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	s := r.serve()
-	running, stop := context.WithCancel(t.Context())
+	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); r.Run(running) }()
+	go func() { defer close(done); r.Run(ctx) }()
 	defer func() { stop(); <-done }()
 	r.call("tenant=secret")
 	private, public := open(t, t.Context(), s.URL+StreamPath, true), open(t, t.Context(), s.URL+StreamPath, false) //nolint:bodyclose // open closes them
 	assert.Equal(t, "text/event-stream", private.Header.Get("Content-Type"))
 	privateEvents, publicEvents := newScanner(private.Body), newScanner(public.Body)
-	last := readEvent(t, privateEvents)
+	lastSnapshot := readEvent(t, privateEvents)
 	for range 2 {
-		next := readEvent(t, privateEvents)
-		assert.True(t, next.Time.After(last.Time))
-		last = next
+		nextSnapshot := readEvent(t, privateEvents)
+		assert.True(t, nextSnapshot.Time.After(lastSnapshot.Time))
+		lastSnapshot = nextSnapshot
 	}
-	assert.Equal(t, "shop|tenant=secret", last.Keys.Hottest[0].Key)
+	assert.Equal(t, "shop|tenant=secret", lastSnapshot.Keys.Hottest[0].Key)
 	readEvent(t, publicEvents)
 	assert.Equal(t, KeysHashed, readEvent(t, publicEvents).Keys.Mode)
 }

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// histogram counts durations from 1 µs to 17 s. A quantile is exact to 12.5 %, the growth of the buckets.
+// histogram counts durations from 1 µs to 17 s. The error of a quantile is at most 12.5 %, because each power of two
+// has eight buckets.
 type histogram [histogramBuckets]uint32
 
 const (
@@ -15,6 +16,7 @@ const (
 	histogramBuckets = (maxDurationBits-minDurationBits)<<bucketBits + 2
 )
 
+// bucketOf returns the index of the bucket that counts d.
 func bucketOf(d time.Duration) int {
 	if d < 1<<minDurationBits {
 		return 0
@@ -42,8 +44,8 @@ func (h *histogram) add(other *histogram) {
 	}
 }
 
-// quantile returns the duration in seconds that the share q of all durations does not exceed, or Unknown.
-// Durations in last count by the share lastShare.
+// quantile returns the quantile q of the durations, in seconds: with a q of 0.99, 99 % of the durations are shorter. If
+// there are no durations, quantile returns Unknown. A duration in last counts as lastShare durations.
 func (h *histogram) quantile(q float64, last *histogram, lastShare float64) Value {
 	var counts [histogramBuckets]float64
 	total := 0.0
@@ -56,7 +58,7 @@ func (h *histogram) quantile(q float64, last *histogram, lastShare float64) Valu
 	}
 	rank := q * total
 	for i, n := range counts {
-		if n < rank-1e-6 || n == 0 { // the counts can be inexact
+		if n < rank-1e-6 || n == 0 { // rank has a rounding error
 			rank -= n
 			continue
 		}

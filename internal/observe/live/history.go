@@ -11,14 +11,15 @@ const (
 	historySteps = 60 // five minutes
 )
 
-// stepClock divides time into steps of about stepSeconds. A figure of this moment describes the last stepSeconds: the
-// step in progress and the end of the step before, whose hits count as even over its time.
+// stepClock divides time into steps of about stepSeconds. The current value of a figure describes the last stepSeconds:
+// the step in progress and the end of the step before. The clock assumes that the hits of the step before were spread
+// evenly over that step.
 type stepClock struct {
-	elapsed    float64 // seconds of the step in progress
-	lastLength float64 // seconds of the step before; 0 if there is none
+	elapsed    float64 // the seconds since the start of the step in progress
+	lastLength float64 // the seconds of the step before; 0 in the first step
 }
 
-// advance adds seconds, and reports whether they end a step.
+// advance moves the clock forward by seconds, and reports whether a step ends.
 func (c *stepClock) advance(seconds float64) bool {
 	c.elapsed += seconds
 	if c.elapsed < stepSeconds-0.5 {
@@ -28,11 +29,11 @@ func (c *stepClock) advance(seconds float64) bool {
 	return true
 }
 
-// lastShare returns the share of the step before that belongs to this moment.
+// lastShare returns the share of the step before that is in the last stepSeconds: 0.4 if 3 of 5 seconds have elapsed.
 func (c *stepClock) lastShare() float64 { return max(1-c.elapsed/stepSeconds, 0) }
 
-// perSecond returns the rate at this moment, from the counts of the step in progress and of the step before. It is
-// NaN before the first second.
+// perSecond returns the current rate, from the count in the step in progress and the count in the step before. The
+// rate is NaN before the clock advances for the first time.
 func (c *stepClock) perSecond(current, last float64) float64 {
 	return (current + c.lastShare()*last) / (c.elapsed + c.lastShare()*c.lastLength)
 }
@@ -40,36 +41,36 @@ func (c *stepClock) perSecond(current, last float64) float64 {
 // history has the figures of the last five minutes.
 type history struct {
 	stepClock
-	current, last sample  // the step in progress and the step before
-	steps         Figures // the points of past steps
+	current, last sample  // the samples of the step in progress and of the step before
+	steps         Figures // has only the points, which describe past steps
 }
 
-// sample is what happened in a span of time.
+// sample describes what happened in a span of time.
 type sample struct {
-	calls callCounts
-	redis histogram // round trips
-	cpu   time.Duration
+	calls   callCounts
+	redis   histogram // the durations of round trips to Redis
+	cpuTime time.Duration
 }
 
-// add adds what happened in the last seconds, and reports whether a step ends.
+// add adds the sample of that many seconds, and reports whether a step ends.
 func (h *history) add(s *sample, seconds float64) (endsStep bool) {
 	h.current.calls.add(&s.calls)
 	h.current.redis.add(&s.redis)
-	h.current.cpu += s.cpu
+	h.current.cpuTime += s.cpuTime
 	if !h.advance(seconds) {
 		return false
 	}
 	h.last, h.current = h.current, sample{}
 	figures := h.currentFigures()
-	current := figures.all()
-	for i, past := range h.steps.all() {
+	current := figures.series()
+	for i, past := range h.steps.series() {
 		past.Points = append(past.Points, current[i].Now)
 		past.Points = slices.Delete(past.Points, 0, max(len(past.Points)-historySteps, 0))
 	}
 	return true
 }
 
-// currentFigures returns the figures of this moment, without points.
+// currentFigures returns the current values of the figures, without points.
 func (h *history) currentFigures() Figures {
 	c, last := &h.current.calls, &h.last.calls
 	perSecond := func(n, last uint64) Series { return Series{Now: Value(h.perSecond(float64(n), float64(last)))} }
@@ -86,16 +87,16 @@ func (h *history) currentFigures() Figures {
 		P50: quantile(&c.latency, &last.latency, 0.5), P99: quantile(&c.latency, &last.latency, 0.99),
 		RedisP50: quantile(&h.current.redis, &h.last.redis, 0.5), RedisP99: quantile(&h.current.redis, &h.last.redis, 0.99),
 		RedisMax: quantile(&h.current.redis, &h.last.redis, 1), RedisStalls: perSecond(c.redisStalls, last.redisStalls),
-		WithoutRedis: perSecond(c.withoutRedis, last.withoutRedis), Unmatched: perSecond(c.unmatched, last.unmatched),
-		CPU: Series{Now: Value(h.perSecond(h.current.cpu.Seconds(), h.last.cpu.Seconds()))},
+		WithoutRedis: perSecond(c.fallbackDecisions, last.fallbackDecisions), Unmatched: perSecond(c.unmatched, last.unmatched),
+		CPU: Series{Now: Value(h.perSecond(h.current.cpuTime.Seconds(), h.last.cpuTime.Seconds()))},
 	}
 }
 
-// figures returns the figures with their history.
+// figures returns the current values of the figures, with their points.
 func (h *history) figures() Figures {
 	figures := h.currentFigures()
-	past := h.steps.all()
-	for i, series := range figures.all() {
+	past := h.steps.series()
+	for i, series := range figures.series() {
 		series.Points = append([]Value{}, past[i].Points...)
 	}
 	return figures

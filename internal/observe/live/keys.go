@@ -5,33 +5,33 @@ import (
 	"time"
 )
 
-// KeyMode is what TopKeys shows of keys.
+// KeyMode says how TopKeys shows keys.
 type KeyMode string
 
 // The modes.
 const (
-	KeysOn     KeyMode = "on"
-	KeysHashed KeyMode = "hashed" // an HMAC of each key, with a key of the process
-	KeysOff    KeyMode = "off"
+	KeysOn     KeyMode = "on"     // TopKeys shows the keys
+	KeysHashed KeyMode = "hashed" // TopKeys shows a hash of each key, which only this process can make
+	KeysOff    KeyMode = "off"    // TopKeys is empty
 )
 
-// topKeys returns the busiest keys that accept reports true for. A nil accept accepts all.
+// topKeys returns the busiest keys. If accept is not nil, topKeys returns only keys for which accept returns true.
 func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
-	r := l.o.Recorder
-	top := TopKeys{Mode: l.o.Keys, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, Callers: []Key{}, SampledShare: Value(r.sampledShare())}
-	if l.o.Keys == KeysOff {
+	r := l.options.Recorder
+	top := TopKeys{Mode: l.options.Keys, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, Callers: []Key{}, SampledShare: Value(r.sampledShare())}
+	if l.options.Keys == KeysOff {
 		return top
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	describe := func(list []Key, s *sketch, n int) []Key {
+	appendTop := func(list []Key, s *sketch, n int) []Key {
 		for _, e := range s.top(n, accept) {
 			list = append(list, l.newKey(&e))
 		}
 		return list
 	}
-	top.Hottest, top.Denied = describe(top.Hottest, r.hottest, maxKeys), describe(top.Denied, r.denied, maxKeys)
-	top.Unmatched = describe(top.Unmatched, r.examples, maxExamples)
+	top.Hottest, top.Denied = appendTop(top.Hottest, r.hottest, maxKeys), appendTop(top.Denied, r.denied, maxKeys)
+	top.Unmatched = appendTop(top.Unmatched, r.examples, maxExamples)
 	for _, e := range r.callers.top(maxCallers, nil) {
 		top.Callers = append(top.Callers, Key{Key: l.keyText(e.key), Rate: Value(e.rate), DeniedRate: Value(e.deniedRate), Share: Value(e.share)})
 	}
@@ -52,7 +52,7 @@ func (l *Live) newKey(e *rankedEntry) Key {
 		k.Spent, k.Capacity = &e.spent, &e.capacity
 	}
 	if d := e.denials; d.areActive(time.Now().UnixMicro()) {
-		k.LimitedSince = new(time.UnixMicro(d.since).UTC())
+		k.LimitedSince = new(time.UnixMicro(d.first).UTC())
 		if d.passesAt != neverPasses {
 			k.PassesAt = new(time.UnixMicro(d.passesAt).UTC())
 		}
@@ -60,7 +60,8 @@ func (l *Live) newKey(e *rankedEntry) Key {
 	return k
 }
 
-// pathOf returns the domain and the keys of a descriptor as the path of a rule, with the escapes of key.
+// pathOf returns the domain and the entry keys of a descriptor like the path of a rule: "shop|tenant=acme" gives
+// "shop > tenant". Escaped characters of key stay escaped.
 func pathOf(key []byte) string {
 	parts := strings.Split(string(key), "|")
 	for i, part := range parts {
@@ -69,21 +70,22 @@ func pathOf(key []byte) string {
 	return strings.Join(parts, " > ")
 }
 
-// keyText returns what viewers see of a key.
+// keyText returns the text that viewers see for a key: the key or its hash.
 func (l *Live) keyText(key []byte) string {
 	text := strings.ToValidUTF8(string(key), "�")
 	if len(key) == maxKeyBytes {
 		text += "…"
 	}
-	if l.o.Keys == KeysHashed {
+	if l.options.Keys == KeysHashed {
 		return l.hashKeyText(text)
 	}
 	return text
 }
 
-// hashKeyText returns the hash of a key. Only this process makes the same hash of the same key.
+// hashKeyText returns the hash of a key. Another process makes another hash of the same key.
 func (l *Live) hashKeyText(text string) string { return "#" + l.hash.Value(text) }
 
+// hashedKeys returns a copy of top with hashes in place of the keys.
 func (l *Live) hashedKeys(top TopKeys) TopKeys {
 	if top.Mode != KeysOn {
 		return top

@@ -18,29 +18,29 @@ type Options struct {
 	Version, Instance string
 
 	Backend    string // the place of the counters: "redis" or "local"
-	ShadowMode bool   // of the service
+	ShadowMode bool   // the whole service is in shadow mode
 
 	Recorder *Recorder          // observes the calls of the service
 	Store    *descriptors.Store // has the limits in force
-	Limits   func() Limits      // the source of the limits, when they came into force, and their problems
+	Limits   func() Limits      // sets only Source, Since and Problems; Live sets the other fields
 
-	Counts    func() iter.Seq[metrics.RuleCounts] // of all limits; the limits of a rule follow each other
-	CPUTime   func() time.Duration                // of the process since its start
-	Process   func() Process                      // what the process uses of its host
-	Redis     func() *Redis                       // nil if the backend is local
-	Overrides func() []Override                   // sorted by target; nil without overrides
-	Candidate func() *Candidate                   // nil without a candidate
-	Replicas  func() int                          // replicas seen, or 0 if unknown; nil without shared overrides
-	Draining  func() bool                         // whether the process stops
-	Events    *timeline.Timeline                  // the changes of the process
-	Keys      KeyMode                             // of TopKeys
+	Counts    func() iter.Seq[metrics.RuleCounts] // yields the hits on all limits; the limits of a rule follow each other
+	CPUTime   func() time.Duration                // returns the CPU time of the process since its start
+	Process   func() Process                      // describes what the process uses of its host
+	Redis     func() *Redis                       // describes Redis; the func is nil if the backend is local
+	Overrides func() []Override                   // returns the overrides sorted by target; nil if overrides are not in use
+	Candidate func() *Candidate                   // describes the candidate; nil if no candidate is in use
+	Replicas  func() int                          // returns the number of replicas, or 0 if it is unknown; nil without shared overrides
+	Draining  func() bool                         // reports whether the process stops
+	Events    *timeline.Timeline                  // has the changes of the process
+	Keys      KeyMode                             // says whether TopKeys shows keys, hashes of keys, or nothing
 }
 
 // Bounds of a Snapshot.
 const (
 	maxRules     = 100
-	maxKeys      = 20 // of each list
-	maxExamples  = 5  // of descriptors without a rule
+	maxKeys      = 20 // in each list of TopKeys
+	maxExamples  = 5  // descriptors without a rule
 	maxCallers   = 10
 	maxEvents    = 100
 	maxOverrides = 200
@@ -49,10 +49,10 @@ const (
 
 // Live makes snapshots of the process.
 type Live struct {
-	o       Options
-	hash    *decisionlog.Hash // of keys
-	started time.Time
-	viewers chan struct{} // has a value for each viewer of the stream
+	options   Options
+	hash      *decisionlog.Hash // hashes the keys for viewers who must not see values of requests
+	startTime time.Time
+	viewers   chan struct{} // has a value for each viewer of the stream
 
 	mu           sync.Mutex // guards the fields below
 	lastSample   time.Time
@@ -60,20 +60,20 @@ type Live struct {
 	history      history
 	denials      denialWatch
 	traffic      *traffic
-	rules        ruleBook
-	inForce      State        // what changes only with the limits in force
-	overrides    OverrideList // of the limits in force
-	countsReadAt time.Time    // of the counts of rules
-	viewedAt     time.Time
-	snapshot     *Snapshot // the last one
+	rules        ruleIndex
+	limitsState  State        // has only the fields that change with the limits in force
+	overrides    OverrideList // the overrides of the limits in force
+	countsReadAt time.Time    // when the hits on all limits were last read
+	viewedAt     time.Time    // when somebody last looked at a snapshot or at rules
+	snapshot     *Snapshot    // the last snapshot, or nil
 }
 
 // New returns a Live. Its figures are empty until Run runs.
 func New(o Options) *Live {
 	now := time.Now()
 	return &Live{
-		o: o, hash: decisionlog.NewHash(rand.Text()), viewers: make(chan struct{}, maxViewers), traffic: &traffic{rules: map[string]*ruleTraffic{}},
-		started: now, lastSample: now, countsReadAt: now,
+		options: o, hash: decisionlog.NewHash(rand.Text()), viewers: make(chan struct{}, maxViewers), traffic: &traffic{rules: map[string]*ruleTraffic{}},
+		startTime: now, lastSample: now, countsReadAt: now,
 	}
 }
 
@@ -97,8 +97,8 @@ func (l *Live) takeSample(now time.Time) {
 	l.addSample(now)
 }
 
-// viewerTimeout is how long after a view the counts of rules are read with each sample. Without viewers, they are
-// read once in each step, because there can be many rules.
+// viewerTimeout is how long after a view the hits on all limits are read with each sample. Without viewers, the hits
+// are read only once in each step, because there can be many rules.
 const viewerTimeout = 10 * time.Second
 
 // addSample does the work of takeSample. The caller holds l.mu.
@@ -108,16 +108,16 @@ func (l *Live) addSample(now time.Time) {
 		return
 	}
 	l.lastSample = now
-	calls, redis, uses := l.o.Recorder.collect(seconds)
+	calls, redis, uses := l.options.Recorder.collect(seconds)
 	l.traffic.addUses(uses)
-	cpuTime := l.o.CPUTime()
+	cpuTime := l.options.CPUTime()
 	endsStep := l.history.add(&sample{calls, redis, cpuTime - l.lastCPUTime}, seconds)
 	l.lastCPUTime = cpuTime
 	if endsStep {
-		l.denials.update(now, &l.history.steps, l.o.Events)
+		l.denials.update(now, &l.history.steps, l.options.Events)
 	}
 	if endsStep || now.Sub(l.viewedAt) < viewerTimeout {
-		l.traffic.addCounts(l.o.Counts(), endsStep, l.history.lastLength)
+		l.traffic.addCounts(l.options.Counts(), endsStep, l.history.lastLength)
 		l.countsReadAt = now
 	}
 }
@@ -134,7 +134,7 @@ func (l *Live) Snapshot() *Snapshot {
 		l.snapshot = l.newSnapshot(now)
 	}
 	if len(l.snapshot.Rules.Shown) == 0 || now.Sub(l.countsReadAt) > 2*time.Second {
-		// The first hits after a pause are shown at once.
+		// The counts are old, because nobody was looking. A new sample lets the viewer see the latest hits at once.
 		l.addSample(now)
 		l.snapshot = l.newSnapshot(now)
 	}
@@ -143,13 +143,13 @@ func (l *Live) Snapshot() *Snapshot {
 
 func (l *Live) newSnapshot(now time.Time) *Snapshot {
 	l.refreshLimits()
-	events := l.o.Events.Events()
+	events := l.options.Events.Events()
 	return &Snapshot{
 		Time:      now,
-		Started:   l.started,
-		Version:   l.o.Version,
-		Instance:  l.o.Instance,
-		Process:   l.o.Process(),
+		Started:   l.startTime,
+		Version:   l.options.Version,
+		Instance:  l.options.Instance,
+		Process:   l.options.Process(),
 		State:     l.state(now),
 		Figures:   l.history.figures(),
 		Rules:     l.ruleList(),
@@ -160,26 +160,26 @@ func (l *Live) newSnapshot(now time.Time) *Snapshot {
 }
 
 func (l *Live) state(now time.Time) State {
-	s, limits := l.inForce, l.o.Limits()
+	s, limits := l.limitsState, l.options.Limits()
 	s.Limits.Source, s.Limits.Since = limits.Source, limits.Since
 	s.Limits.Problems = append([]string{}, limits.Problems[:min(len(limits.Problems), maxProblems)]...)
 	s.Limits.MoreProblems = len(limits.Problems) - len(s.Limits.Problems)
-	s.Draining = l.o.Draining()
-	if l.o.Redis != nil {
-		s.Redis = l.o.Redis()
+	s.Draining = l.options.Draining()
+	if l.options.Redis != nil {
+		s.Redis = l.options.Redis()
 	}
-	if l.o.Candidate != nil {
-		s.Candidate = l.o.Candidate()
+	if l.options.Candidate != nil {
+		s.Candidate = l.options.Candidate()
 	}
-	if l.o.Replicas != nil {
-		s.Replicas = l.o.Replicas()
+	if l.options.Replicas != nil {
+		s.Replicas = l.options.Replicas()
 	}
 	s.setSummary(now, signals{figures: l.history.steps, denials: l.denials.alarm})
 	return s
 }
 
 func (l *Live) ruleList() RuleList {
-	list := RuleList{Total: l.inForce.Limits.Rules, Shown: []Rule{}}
+	list := RuleList{Total: l.limitsState.Limits.Rules, Shown: []Rule{}}
 	paths, more := l.traffic.busiest(maxRules)
 	list.More, list.Quiet = more, len(l.rules.rules)-more
 	for _, path := range paths {
@@ -194,44 +194,44 @@ func (l *Live) ruleList() RuleList {
 	return list
 }
 
-// refreshLimits reads what changes only with the limits in force.
+// refreshLimits sets the state, the overrides and the rules again if other limits are in force.
 func (l *Live) refreshLimits() {
-	config := l.o.Store.Load()
+	config := l.options.Store.Load()
 	if config == l.rules.config && l.overrides.Shown != nil {
 		return
 	}
-	l.inForce = State{Backend: l.o.Backend, ShadowMode: l.o.ShadowMode, Limits: Limits{Domains: []string{}}}
-	if s := &l.inForce; config != nil {
+	l.limitsState = State{Backend: l.options.Backend, ShadowMode: l.options.ShadowMode, Limits: Limits{Domains: []string{}}}
+	if s := &l.limitsState; config != nil {
 		const maxShown = 5
-		off := config.OffSwitches()
-		for _, o := range off[:min(len(off), maxShown)] {
-			s.Off = append(s.Off, o.Path+o.Notes.String())
+		switches := config.OffSwitches()
+		for _, o := range switches[:min(len(switches), maxShown)] {
+			s.SwitchedOff = append(s.SwitchedOff, o.Path+o.Notes.String())
 		}
-		if len(off) > maxShown {
-			s.Off = append(s.Off, "and more")
+		if len(switches) > maxShown {
+			s.SwitchedOff = append(s.SwitchedOff, "and more")
 		}
-		s.ShadowMode = config.IsShadow(l.o.ShadowMode)
+		s.ShadowMode = config.IsShadow(l.options.ShadowMode)
 		s.Limits.Loaded, s.Limits.Hash, s.Limits.Rules = true, config.Hash(), config.Rules()
 		for _, d := range config.Domains() {
 			s.Limits.Domains = append(s.Limits.Domains, d.Name)
 		}
 	}
-	authors := map[string]string{}
+	authors := map[string]string{} // the key is the target of the override
 	l.overrides = OverrideList{Shown: []Override{}}
-	if l.o.Overrides != nil {
-		all := l.o.Overrides()
-		l.overrides = OverrideList{Enabled: true, Shown: append([]Override{}, all[:min(len(all), maxOverrides)]...), More: max(len(all)-maxOverrides, 0)}
-		for _, o := range all {
+	if l.options.Overrides != nil {
+		overrides := l.options.Overrides()
+		l.overrides = OverrideList{Enabled: true, Shown: append([]Override{}, overrides[:min(len(overrides), maxOverrides)]...), More: max(len(overrides)-maxOverrides, 0)}
+		for _, o := range overrides {
 			authors[o.Target] = o.Author
 		}
 	}
-	l.rules = newRuleBook(config, authors)
+	l.rules = newRuleIndex(config, authors)
 }
 
 const maxFoundRules = 500
 
-// Rules returns the rules of the limits whose path or limit contains text, in any case: up to 500
-// of them in file order, quiet ones too, and the number of further rules.
+// Rules returns the rules with a path or a limit that contains text. Upper and lower case are the same. Rules returns
+// the first 500 of these rules in file order, also the quiet rules, and the number of further rules.
 func (l *Live) Rules(text string) (rules []Rule, more int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -244,7 +244,8 @@ func (l *Live) Rules(text string) (rules []Rule, more int) {
 	return rules, more
 }
 
-// Rule returns the rule of that path and its busiest keys. isKnown is false if it is not in force and had no hits.
+// Rule returns the rule with this path, and its busiest keys. isKnown is false if the rule is not in force and had no
+// hits in the last five minutes.
 func (l *Live) Rule(path string) (rule Rule, keys TopKeys, isKnown bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -25,7 +25,7 @@ func TestFiguresShowTheLastSecondsAndFiveMinutes(t *testing.T) {
 			for i := range 30 {
 				r.call(fmt.Sprintf("tenant=%d", i%2)) // 10 of each in a minute pass
 			}
-			r.o.Recorder.RedisAnswered(3 * time.Millisecond)
+			r.options.Recorder.RedisAnswered(3 * time.Millisecond)
 			r.tick(1)
 		}
 		f := r.Snapshot().Figures
@@ -47,17 +47,17 @@ func TestFiguresShowTheLastSecondsAndFiveMinutes(t *testing.T) {
 		f = r.Snapshot().Figures
 		assert.Len(t, f.Calls.Points, historySteps)
 		assert.Zero(t, float64(f.Calls.Now))
-		assert.False(t, f.DeniedShare.Now.Known())
-		assert.False(t, f.P99.Points[0].Known())
+		assert.False(t, f.DeniedShare.Now.IsKnown())
+		assert.False(t, f.P99.Points[0].IsKnown())
 	})
 }
 
-func paths(rules []Rule) string {
-	var all []string
+func labels(rules []Rule) string {
+	var names []string
 	for _, r := range rules {
-		all = append(all, r.Label)
+		names = append(names, r.Label)
 	}
-	return strings.Join(all, " ")
+	return strings.Join(names, " ")
 }
 
 func TestRulesAreSortedByDenialsAndQuietRulesAreCounted(t *testing.T) {
@@ -74,7 +74,7 @@ func TestRulesAreSortedByDenialsAndQuietRulesAreCounted(t *testing.T) {
 		}
 		r.tick(5)
 		list := r.Snapshot().Rules
-		assert.Equal(t, "path trial tenant rule", paths(list.Shown))
+		assert.Equal(t, "path trial tenant rule", labels(list.Shown))
 		assert.Equal(t, 2, list.Quiet)
 		assert.Zero(t, list.More)
 		path, tenant := list.Shown[0], list.Shown[2]
@@ -92,7 +92,7 @@ func TestRulesAreSortedByDenialsAndQuietRulesAreCounted(t *testing.T) {
 		r.counts = r.counts[:4]
 		r.tick(5)
 		list = r.Snapshot().Rules
-		assert.Equal(t, "path trial tenant", paths(list.Shown), "rules that the metrics forget are gone")
+		assert.Equal(t, "path trial tenant", labels(list.Shown), "rules that the metrics forget are gone")
 		assert.Zero(t, float64(list.Shown[0].Denied))
 		r.tick(historySteps * stepSeconds)
 		list = r.Snapshot().Rules
@@ -143,17 +143,17 @@ func TestRuleHasItsOwnBusiestKeys(t *testing.T) {
 			r.call("tenant=a", "tenant=a,path=/x", "trial=1")
 		}
 		r.tick(1)
-		rule, keys, known := r.Rule("shop > trial")
-		require.True(t, known)
+		rule, keys, isKnown := r.Rule("shop > trial")
+		require.True(t, isKnown)
 		assert.Equal(t, "trial", rule.Label)
 		require.Len(t, keys.Hottest, 1)
 		assert.Equal(t, "shop|trial=1", keys.Hottest[0].Key)
 		assert.InDelta(t, 1.0/3, float64(keys.Hottest[0].Share), 0.01)
 		assert.Empty(t, keys.Denied, "shadow mode denies nothing")
-		_, _, known = r.Rule("shop > nothing")
-		assert.False(t, known)
-		rule, _, known = r.Rule("shop > old")
-		assert.True(t, known)
+		_, _, isKnown = r.Rule("shop > nothing")
+		assert.False(t, isKnown)
+		rule, _, isKnown = r.Rule("shop > old")
+		assert.True(t, isKnown)
 		assert.Equal(t, []string{"disabled"}, rule.Marks)
 		assert.True(t, rule.Limits[0].Disabled)
 		rule, _, _ = r.Rule("shop > free")
@@ -196,12 +196,12 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 		want    string
 		details []string
 	}{
-		"all well":    {State{Redis: up, Limits: loaded, Replicas: 3}, Well, "Counting in Redis · 3 replicas seen · limits of 14:02 UTC in force", nil},
-		"one replica": {State{Redis: up, Limits: loaded, Replicas: 1}, Well, "Counting in Redis · 1 replica seen · limits of 14:02 UTC in force", nil},
-		"local":       {State{Limits: loaded}, Well, "Counting in this process · limits of 14:02 UTC in force", nil},
-		"no limits":   {State{Redis: up}, Trouble, "No limits loaded: calls fail until valid limits arrive", nil},
-		"draining":    {State{Limits: loaded, Draining: true}, Warning, "Stopping · counting in this process · limits of 14:02 UTC in force", nil},
-		"global shadow": {
+		"Redis is up":   {State{Redis: up, Limits: loaded, Replicas: 3}, Well, "Counting in Redis · 3 replicas seen · limits of 14:02 UTC in force", nil},
+		"one replica":   {State{Redis: up, Limits: loaded, Replicas: 1}, Well, "Counting in Redis · 1 replica seen · limits of 14:02 UTC in force", nil},
+		"local backend": {State{Limits: loaded}, Well, "Counting in this process · limits of 14:02 UTC in force", nil},
+		"no limits":     {State{Redis: up}, Trouble, "No limits loaded: calls fail until valid limits arrive", nil},
+		"draining":      {State{Limits: loaded, Draining: true}, Warning, "Stopping · counting in this process · limits of 14:02 UTC in force", nil},
+		"shadow mode of the service": {
 			State{Limits: loaded, ShadowMode: true},
 			Warning,
 			"The whole service is in shadow mode: it denies nothing · counting in this process · limits of 14:02 UTC in force", nil,
@@ -240,7 +240,7 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 				"Redis a:1: the clock of Redis is 5s ahead; set both clocks with NTP",
 			},
 		},
-		"refused limits": {
+		"rejected limits": {
 			State{Limits: Limits{Loaded: true, Since: &start, Problems: []string{"a.yaml:1: wrong"}, MoreProblems: 2}},
 			Warning,
 			"Newest limits or overrides rejected · counting in this process · limits of 14:02 UTC in force",
@@ -271,7 +271,7 @@ func TestSnapshotIsJSONWithoutNumbersThatJSONCannotExpress(t *testing.T) {
 		var read Snapshot
 		require.NoError(t, json.Unmarshal(text, &read))
 		assert.Equal(t, "shop|tenant=</script>%1B[31m", read.Keys.Hottest[0].Key)
-		assert.False(t, read.Figures.RedisP50.Now.Known())
+		assert.False(t, read.Figures.RedisP50.Now.IsKnown())
 		assert.InDelta(t, 3, float64(read.Figures.Calls.Now), 0.01)
 	})
 }
@@ -293,7 +293,7 @@ func TestProblemsAndOverridesAreBounded(t *testing.T) {
 	})
 }
 
-// TestFirstViewOfManyRulesIsFresh has a first view between two readings of the counts of rules.
+// TestFirstViewOfManyRulesIsFresh lets the first viewer come between two readings of the counts of rules.
 func TestFirstViewOfManyRulesIsFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
@@ -303,7 +303,7 @@ func TestFirstViewOfManyRulesIsFresh(t *testing.T) {
 		r.tick(2 * stepSeconds)
 		r.counts[7].OverLimit += 30
 		r.tick(3)
-		time.Sleep(100 * time.Millisecond) // the view comes between two ticks
+		time.Sleep(100 * time.Millisecond) // the viewer comes between two samples
 		first := r.Snapshot().Rules.Shown[0]
 		assert.Equal(t, "shop > k7", first.Path)
 		assert.Positive(t, float64(first.Denied))

@@ -23,35 +23,36 @@ import (
 
 // Bounds of the memory of a Recorder. docs/observability.md has the resulting memory.
 const (
-	maxStripes  = 64
-	sketchKeys  = 2560 // hottest keys, and as many most denied keys
-	exampleKeys = 100  // keys of descriptors without a rule
-	callerKeys  = 500
+	maxStripes  = 64   // stripes of call counts
+	sketchKeys  = 2560 // keys with the most hits, and as many keys with the most denied hits
+	exampleKeys = 100  // descriptors without a rule
+	callerKeys  = 500  // callers
 )
 
-// maxEventsPerSecond bounds what the sketches cost. If there are more decisions, they get a sample of the calls.
+// maxEventsPerSecond bounds the CPU time of the sketches. If there are more decisions, the sketches get only a random
+// sample of the calls.
 const maxEventsPerSecond = 4000
 
 // Recorder counts calls and finds the busiest keys. It is a service.Observer.
 type Recorder struct {
-	overHits func(service.Decision) int64
-	keepKeys bool
+	overHits func(service.Decision) int64 // returns how many hits of a denied decision are beyond its limit
+	keepKeys bool                         // false means that the sketches stay empty
 	seed     maphash.Seed
-	stripes  []stripe // their number is a power of two
+	stripes  []stripe // their number is a power of two, so that a bit mask can choose a stripe
 
-	sampleInterval atomic.Uint32 // with an interval of n, the sketches get one of n calls
+	sampleInterval atomic.Uint32 // 10 means that the sketches get one of ten calls
 
-	givenUp, redisStalls atomic.Uint64 // since the last collect
+	givenUp, redisStalls atomic.Uint64 // the counts since the last collect
 
 	redisMu    sync.Mutex
 	redisTrips histogram // round trips to Redis since the last collect
 
 	mu       sync.Mutex         // guards the fields below
-	hottest  *sketch            // keys by hits
-	denied   *sketch            // keys by denied hits
-	examples *sketch            // descriptors without a rule
-	callers  *sketch            // by calls
-	ruleUses map[string]float64 // highest use of each rule since the last collect, by path
+	hottest  *sketch            // the keys with the most hits
+	denied   *sketch            // the keys with the most denied hits
+	examples *sketch            // the most frequent descriptors without a rule
+	callers  *sketch            // the callers with the most calls
+	ruleUses map[string]float64 // the highest use of each rule since the last collect; the key is the path of the rule
 }
 
 // stripe is a part of a Recorder. A call uses a random stripe, so that calls hardly wait for each other.
@@ -63,11 +64,11 @@ type stripe struct {
 
 // callCounts has the numbers of calls and decisions in a span of time.
 type callCounts struct {
-	calls, denied, errors uint64
-	givenUp               uint64 // calls that their callers gave up; rls can have answered them
+	calls, denied, errors uint64 // all calls, denied calls and failed calls
+	givenUp               uint64 // calls that the callers gave up; rls may have answered too late
 	redisStalls           uint64 // batches that waited because Redis stood still
 	decisions             uint64
-	withoutRedis          uint64 // decisions of the fallback
+	fallbackDecisions     uint64 // decisions of the fallback
 	unmatched             uint64 // descriptors that no rule limits
 	latency               histogram
 }
@@ -79,27 +80,28 @@ func (c *callCounts) add(other *callCounts) {
 	c.givenUp += other.givenUp
 	c.redisStalls += other.redisStalls
 	c.decisions += other.decisions
-	c.withoutRedis += other.withoutRedis
+	c.fallbackDecisions += other.fallbackDecisions
 	c.unmatched += other.unmatched
 	c.latency.add(&other.latency)
 }
 
-// event is what a call does to one key.
+// event describes the hits of one call on one key.
 type event struct {
 	hash         uint64
 	rule         *descriptors.Rule      // nil if no rule limits the descriptor
-	limit        *descriptors.RateLimit // the limit that is spent most
-	hits, denied float64                // hits that the event stands for; denied hits are also in hits
-	spent        int64
-	capacity     int64 // 0 if spent is unknown
+	limit        *descriptors.RateLimit // the limit with the highest use
+	hits, denied float64                // include the hits of calls that are not in the sample; denied hits are also in hits
+	spent        int64                  // hits that limit counts now
+	capacity     int64                  // hits that limit can count; 0 if spent is unknown
 
-	time     int64 // Unix time in microseconds
-	passesAt int64 // the same, when denied hits pass; 0 if no hit is denied
+	time     int64 // the start of the call, as Unix time in microseconds
+	passesAt int64 // when the denied hits pass, as Unix time in microseconds; 0 if no hit is denied
 
 	isDomainUnknown bool // the domain has no limits
 }
 
-// NewRecorder returns a Recorder. overHits returns how many hits of a decision are over its limit.
+// NewRecorder returns a Recorder. overHits returns how many hits of a denied decision are beyond its limit. Without
+// keepKeys, the Recorder keeps no keys of requests and no callers.
 func NewRecorder(overHits func(service.Decision) int64, keepKeys bool) *Recorder {
 	stripes := min(1<<bits.Len(uint(4*runtime.GOMAXPROCS(0)-1)), maxStripes)
 	r := &Recorder{
@@ -134,7 +136,7 @@ func (r *Recorder) Answered(ctx context.Context, c *service.Call) {
 	}
 }
 
-// addCaller adds a call, which stands for weight calls, to its caller.
+// addCaller counts weight calls of the caller of c: c itself, and the calls that are not in the sample.
 func (r *Recorder) addCaller(ctx context.Context, c *service.Call, weight float64) {
 	var memory [maxKeyBytes]byte
 	key := appendCaller(memory[:0], ctx)
@@ -165,7 +167,7 @@ func appendCaller(b []byte, ctx context.Context) []byte {
 		return b
 	}
 	switch c := tls.State.VerifiedChains[0][0]; {
-	case len(c.URIs) > 0: // of SPIFFE
+	case len(c.URIs) > 0: // a SPIFFE ID, such as spiffe://example.org/shop
 		b = append(append(append(append(append(b, ' '), c.URIs[0].Scheme...), "://"...), c.URIs[0].Host...), c.URIs[0].Path...)
 	case len(c.DNSNames) > 0:
 		b = append(append(b, ' '), c.DNSNames[0]...)
@@ -175,6 +177,7 @@ func appendCaller(b []byte, ctx context.Context) []byte {
 	return b
 }
 
+// count counts c in the stripe that random chooses.
 func (r *Recorder) count(c *service.Call, random int) {
 	bucket := bucketOf(time.Since(c.Start))
 	s := r.lockStripe(random)
@@ -197,13 +200,13 @@ func (r *Recorder) count(c *service.Call, random int) {
 		if d := c.Decision(i); d.Result.Err == nil {
 			s.decisions++
 			if d.Result.Degraded() {
-				s.withoutRedis++
+				s.fallbackDecisions++
 			}
 		}
 	}
 }
 
-// addExample adds descriptor i, which no rule limits and which stands for weight descriptors.
+// addExample counts descriptor i of c, which no rule limits, weight times.
 func (r *Recorder) addExample(c *service.Call, i int, weight float64) {
 	var memory [maxKeyBytes]byte
 	key := descriptors.AppendCutKey(memory[:0], c.Request.GetDomain(), c.Request.GetDescriptors()[i].GetEntries())
@@ -217,10 +220,10 @@ func (r *Recorder) CallGivenUp() { r.givenUp.Add(1) }
 func (r *Recorder) RedisStalled() { r.redisStalls.Add(1) }
 
 // RedisAnswered records the time of a round trip to Redis.
-func (r *Recorder) RedisAnswered(took time.Duration) {
+func (r *Recorder) RedisAnswered(duration time.Duration) {
 	r.redisMu.Lock()
 	defer r.redisMu.Unlock()
-	r.redisTrips[bucketOf(took)]++
+	r.redisTrips[bucketOf(duration)]++
 }
 
 func (r *Recorder) lockStripe(random int) *stripe {
@@ -229,7 +232,8 @@ func (r *Recorder) lockStripe(random int) *stripe {
 	return s
 }
 
-// addDescriptor adds the decisions about one descriptor, from decision i on. It returns the first decision after them.
+// addDescriptor adds the decisions of c on one descriptor. The first of these decisions has the index i. addDescriptor
+// returns the index of the first decision on the next descriptor.
 func (r *Recorder) addDescriptor(c *service.Call, i int, weight float64) int {
 	first := c.Decision(i)
 	ev := event{rule: first.Rule, limit: first.Limit, hits: weight * float64(max(first.N, 0)), time: c.Start.UnixMicro()}
@@ -258,7 +262,7 @@ func (r *Recorder) addDescriptor(c *service.Call, i int, weight float64) int {
 	return i
 }
 
-// addEvent adds an event on a key with a rule. The caller holds r.mu.
+// addEvent adds an event of a key that a rule limits. The caller holds r.mu.
 func (r *Recorder) addEvent(ev *event, key []byte) {
 	if use := useOf(ev.spent, ev.capacity); use > r.ruleUses[ev.rule.Path] {
 		r.ruleUses[ev.rule.Path] = use
@@ -272,7 +276,7 @@ func (r *Recorder) addEvent(ev *event, key []byte) {
 	r.denied.add(ev, key, ev.denied)
 }
 
-// passesAt returns when the denied hits of d pass.
+// passesAt returns when the denied hits of d pass, as Unix time in microseconds.
 func passesAt(d *service.Decision, now int64) int64 {
 	if d.Result.RetryAfter == limit.Never {
 		return neverPasses
@@ -288,7 +292,8 @@ func useOf(spent, capacity int64) float64 {
 	return float64(spent) / float64(capacity)
 }
 
-// spentAndCapacity returns the spent hits and the capacity of the limit of d, or 0 and 0 if nobody counts.
+// spentAndCapacity returns the spent hits and the capacity of the limit of d. If the fallback decided, these are the
+// hits and the capacity of the share of this replica, or 0 and 0 if the fallback counts nothing.
 func spentAndCapacity(d *service.Decision) (spent, capacity int64) {
 	l := d.Limit.Limit
 	if d.Result.Degraded() {
@@ -299,8 +304,9 @@ func spentAndCapacity(d *service.Decision) (spent, capacity int64) {
 	return max(l.Spent(d.Result.Result), 0), l.Capacity()
 }
 
-// collect returns what happened since the last call of collect, which was this number of seconds ago.
-func (r *Recorder) collect(seconds float64) (counts callCounts, redis histogram, uses map[string]float64) {
+// collect returns the counts, the round trips to Redis and the highest use of each rule since the last call of collect.
+// The last call was this number of seconds ago.
+func (r *Recorder) collect(seconds float64) (counts callCounts, redisTrips histogram, uses map[string]float64) {
 	for i := range r.stripes {
 		s := &r.stripes[i]
 		s.mu.Lock()
@@ -310,7 +316,7 @@ func (r *Recorder) collect(seconds float64) (counts callCounts, redis histogram,
 	}
 	counts.givenUp, counts.redisStalls = r.givenUp.Swap(0), r.redisStalls.Swap(0)
 	r.redisMu.Lock()
-	redis, r.redisTrips = r.redisTrips, histogram{}
+	redisTrips, r.redisTrips = r.redisTrips, histogram{}
 	r.redisMu.Unlock()
 	eventsPerSecond := float64(counts.decisions+counts.unmatched) / max(seconds, 1)
 	r.sampleInterval.Store(uint32(max(math.Ceil(eventsPerSecond/maxEventsPerSecond), 1)))
@@ -320,7 +326,7 @@ func (r *Recorder) collect(seconds float64) (counts callCounts, redis histogram,
 		s.advance(seconds)
 	}
 	uses, r.ruleUses = r.ruleUses, make(map[string]float64, len(r.ruleUses))
-	return counts, redis, uses
+	return counts, redisTrips, uses
 }
 
 // sampledShare returns the share of the calls that is in the sketches.

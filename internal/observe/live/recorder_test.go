@@ -37,13 +37,13 @@ func TestCallsAreCounted(t *testing.T) {
 			r.call("tenant=acme", "unknown=1")
 		}
 		r.call()
-		counts, _, uses := r.o.Recorder.collect(1)
+		counts, _, uses := r.options.Recorder.collect(1)
 		assert.EqualValues(t, 16, counts.calls)
 		assert.EqualValues(t, 5, counts.denied)
 		assert.EqualValues(t, 1, counts.errors)
 		assert.EqualValues(t, 15, counts.decisions)
 		assert.Equal(t, map[string]float64{"shop > tenant": 1.5}, uses)
-		counts, _, uses = r.o.Recorder.collect(1)
+		counts, _, uses = r.options.Recorder.collect(1)
 		assert.Zero(t, counts.calls)
 		assert.Empty(t, uses)
 	})
@@ -109,8 +109,8 @@ func TestKeysAreForgottenIfOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(o *Options) { o.Keys, o.Recorder = KeysOff, NewRecorder(allHits, false) })
 		r.call("tenant=secret")
-		assert.Empty(t, r.o.Recorder.hottest.heap)
-		assert.Empty(t, r.o.Recorder.denied.heap)
+		assert.Empty(t, r.options.Recorder.hottest.heap)
+		assert.Empty(t, r.options.Recorder.denied.heap)
 		r.tick(5)
 		assert.Equal(t, TopKeys{Mode: KeysOff, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, Callers: []Key{}, SampledShare: 1}, r.Snapshot().Keys)
 		_, keys, _ := r.Rule("shop > tenant")
@@ -120,8 +120,8 @@ func TestKeysAreForgottenIfOff(t *testing.T) {
 	})
 }
 
-// TestBusiestKeysOfSampledCallsAreFound has ten times more decisions than the sketches
-// take, so that a tenth of the calls is sampled.
+// TestBusiestKeysOfSampledCallsAreFound makes ten times maxEventsPerSecond decisions, so that the sketches get a tenth
+// of the calls.
 func TestBusiestKeysOfSampledCallsAreFound(t *testing.T) {
 	t.Parallel()
 	const keys, seconds, perSecond = 1_000_000, 15, 10 * maxEventsPerSecond
@@ -155,14 +155,14 @@ func TestBusiestKeysOfSampledCallsAreFound(t *testing.T) {
 		require.EqualValues(t, perSecond, counts.decisions)
 	}
 	assert.InDelta(t, 0.1, r.sampledShare(), 0.01)
-	found := 0
+	foundCount := 0
 	top := r.hottest.top(20, nil)
 	for i := range top {
 		if number, _ := strconv.Atoi(string(top[i].key)); number < 20 {
-			found++
+			foundCount++
 		}
 	}
-	assert.GreaterOrEqual(t, found, 17, "a sample can swap keys near the end of the list")
+	assert.GreaterOrEqual(t, foundCount, 17, "a sample can swap keys near the end of the list")
 	assert.InEpsilon(t, perSecond*z.share(0), top[0].rate, 0.1)
 }
 
@@ -175,7 +175,7 @@ func (z *zipf) share(k int) float64 {
 }
 
 func TestRecorderMemoryIsBoundedUnderFloodOfKeys(t *testing.T) {
-	before := heapBytes()
+	bytesBefore := heapBytes()
 	r := NewRecorder(allHits, true)
 	r.stripes = make([]stripe, maxStripes)
 	rule, rateLimit := &descriptors.Rule{}, &descriptors.RateLimit{}
@@ -185,16 +185,16 @@ func TestRecorderMemoryIsBoundedUnderFloodOfKeys(t *testing.T) {
 		r.addEvent(&event{rule: rule, limit: rateLimit, hits: 1, denied: 1}, key)
 	}
 	r.collect(1)
-	used := heapBytes() - before
-	assert.Less(t, used, 4<<20)
-	t.Logf("a Recorder uses %.2f MiB after 1M random keys of %d bytes", float64(used)/(1<<20), len(key))
+	usedBytes := heapBytes() - bytesBefore
+	assert.Less(t, usedBytes, 4<<20)
+	t.Logf("a Recorder uses %.2f MiB after 1M random keys of %d bytes", float64(usedBytes)/(1<<20), len(key))
 	assert.Len(t, r.hottest.entries, sketchKeys)
 	assert.Len(t, r.denied.entries, sketchKeys)
 	runtime.KeepAlive(r)
 }
 
-// answered calls f with an answered call.
-func (r *rig) answered(f func(*service.Call), texts ...string) {
+// withAnsweredCall calls f with a call that the service has answered.
+func (r *rig) withAnsweredCall(f func(*service.Call), texts ...string) {
 	s := service.New(service.Options{
 		Limits: r.store, Limiter: local.New(local.Options{MaxKeys: 10}), Observers: []service.Observer{answeredFunc(f)},
 	})
@@ -209,9 +209,9 @@ func (f answeredFunc) Answered(_ context.Context, c *service.Call) { f(c) }
 
 func TestAnsweredAllocatesNothing(t *testing.T) {
 	r := newRig(t, nil)
-	r.answered(func(c *service.Call) {
+	r.withAnsweredCall(func(c *service.Call) {
 		ctx := callerContext("10.0.0.1", &x509.Certificate{URIs: []*url.URL{{Scheme: "spiffe", Host: "shop", Path: "/envoy"}}})
-		assert.Zero(t, testing.AllocsPerRun(10_000, func() { r.o.Recorder.Answered(ctx, c) }))
+		assert.Zero(t, testing.AllocsPerRun(10_000, func() { r.options.Recorder.Answered(ctx, c) }))
 	}, "tenant=acme", "tenant=acme,path=/a")
 }
 
@@ -260,13 +260,13 @@ func BenchmarkAnswered(b *testing.B) {
 	for _, interval := range []uint32{1, 10} {
 		b.Run(fmt.Sprintf("one of %d calls sampled", interval), func(b *testing.B) {
 			r := newRig(b, nil)
-			r.o.Recorder.sampleInterval.Store(interval)
-			r.answered(func(c *service.Call) {
+			r.options.Recorder.sampleInterval.Store(interval)
+			r.withAnsweredCall(func(c *service.Call) {
 				b.ReportAllocs()
 				b.ResetTimer()
 				b.RunParallel(func(pb *testing.PB) {
 					for pb.Next() {
-						r.o.Recorder.Answered(context.Background(), c)
+						r.options.Recorder.Answered(context.Background(), c)
 					}
 				})
 			}, "tenant=acme")
@@ -277,7 +277,7 @@ func BenchmarkAnswered(b *testing.B) {
 func TestQuantilesAreExactToABucket(t *testing.T) {
 	t.Parallel()
 	var h histogram
-	assert.False(t, h.quantile(0.5, new(histogram), 0).Known())
+	assert.False(t, h.quantile(0.5, new(histogram), 0).IsKnown())
 	for i := 1; i <= 1000; i++ {
 		h[bucketOf(time.Duration(i)*time.Millisecond)]++
 	}
@@ -332,7 +332,7 @@ func TestExamplesAreHiddenIfKeysAreOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(o *Options) { o.Keys, o.Recorder = KeysOff, NewRecorder(allHits, false) })
 		r.call("tennant=secret")
-		assert.Empty(t, r.o.Recorder.examples.heap)
+		assert.Empty(t, r.options.Recorder.examples.heap)
 		r.tick(1)
 		s := r.Snapshot()
 		assert.EqualValues(t, 1, s.Figures.Unmatched.Now)
@@ -342,14 +342,14 @@ func TestExamplesAreHiddenIfKeysAreOff(t *testing.T) {
 
 func TestFloodOfDescriptorsWithoutARuleIsBounded(t *testing.T) {
 	r := newRig(t, nil)
-	recorder := r.o.Recorder
-	before := heapBytes()
+	recorder := r.options.Recorder
+	bytesBefore := heapBytes()
 	for i := range 20_000 {
 		r.call(fmt.Sprintf("x%d=%s", i, strings.Repeat("ü", 10*maxKeyBytes)), "common=1")
 	}
 	recorder.collect(1)
-	assert.Less(t, heapBytes()-before, 1<<20)
-	assert.EqualValues(t, 10, recorder.sampleInterval.Load(), "one of ten calls is used from now on")
+	assert.Less(t, heapBytes()-bytesBefore, 1<<20)
+	assert.EqualValues(t, 10, recorder.sampleInterval.Load(), "the sketches get one of ten calls from now on")
 	assert.Len(t, recorder.examples.entries, exampleKeys)
 	examples := r.topKeys(nil).Unmatched
 	require.Len(t, examples, maxExamples)
@@ -357,7 +357,7 @@ func TestFloodOfDescriptorsWithoutARuleIsBounded(t *testing.T) {
 	for _, e := range recorder.examples.heap {
 		assert.LessOrEqual(t, len(e.key), maxKeyBytes)
 	}
-	r.answered(func(c *service.Call) {
+	r.withAnsweredCall(func(c *service.Call) {
 		assert.Zero(t, testing.AllocsPerRun(1000, func() { recorder.Answered(t.Context(), c) }))
 	}, "nothing="+strings.Repeat("x", 1000))
 }
@@ -387,12 +387,12 @@ func TestKeyHasTheSameNumbersInEachList(t *testing.T) {
 func TestLimitedKeysSaySinceWhenAndForHowLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
-		denied := func() Key {
+		deniedKey := func() Key {
 			keys := r.Snapshot().Keys
 			require.Len(t, keys.Denied, 1)
 			return keys.Denied[0]
 		}
-		at := func(at time.Time) *time.Time { return new(at.UTC()) }
+		utc := func(t time.Time) *time.Time { return new(t.UTC()) }
 		windowEnd := time.Now().Truncate(time.Minute).Add(time.Minute)
 		r.tick(2)
 		for range 11 {
@@ -402,20 +402,20 @@ func TestLimitedKeysSaySinceWhenAndForHowLong(t *testing.T) {
 		r.tick(3)
 		r.call("tenant=acme")
 		r.tick(1)
-		assert.Equal(t, at(start), denied().LimitedSince, "the first denial of several")
-		assert.Equal(t, at(windowEnd), denied().PassesAt)
+		assert.Equal(t, utc(start), deniedKey().LimitedSince, "the first denial of several")
+		assert.Equal(t, utc(windowEnd), deniedKey().PassesAt)
 
 		time.Sleep(time.Until(windowEnd))
 		r.call("tenant=acme")
 		r.tick(1)
-		assert.Nil(t, denied().LimitedSince, "the last denial is long ago, and a hit has passed")
+		assert.Nil(t, deniedKey().LimitedSince, "the last denial is long ago, and a hit has passed")
 
 		for range 10 {
 			r.call("tenant=acme")
 		}
 		newStart := time.Now()
 		r.tick(1)
-		assert.Equal(t, at(newStart), denied().LimitedSince, "a new denial")
+		assert.Equal(t, utc(newStart), deniedKey().LimitedSince, "a new denial")
 	})
 }
 

@@ -8,16 +8,17 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// ruleBook has the rules of the limits in force.
-type ruleBook struct {
-	config *descriptors.Config
-	rules  []Rule         // without traffic, in file order
-	places map[string]int // in rules, by path
+// ruleIndex finds the rules of the limits in force.
+type ruleIndex struct {
+	config  *descriptors.Config
+	rules   []Rule         // have no traffic, and are in file order
+	indexes map[string]int // the indexes in rules; the key is the path of the rule
 }
 
-// newRuleBook returns the rules of config, which can be nil. authors has the authors of overrides by target.
-func newRuleBook(config *descriptors.Config, authors map[string]string) ruleBook {
-	b := ruleBook{config: config, places: map[string]int{}}
+// newRuleIndex returns the rules of config, which can be nil. authors has the authors of overrides; the key is the
+// target of the override.
+func newRuleIndex(config *descriptors.Config, authors map[string]string) ruleIndex {
+	b := ruleIndex{config: config, indexes: map[string]int{}}
 	if config == nil {
 		return b
 	}
@@ -26,7 +27,7 @@ func newRuleBook(config *descriptors.Config, authors map[string]string) ruleBook
 		if r.Override != nil {
 			r.Override.Author = authors[r.Override.Target]
 		}
-		b.places[r.Path] = len(b.rules)
+		b.indexes[r.Path] = len(b.rules)
 		b.rules = append(b.rules, r)
 	})
 	return b
@@ -78,21 +79,23 @@ func newLimit(l *limitsfile.Limit) Limit {
 	if l.Unlimited {
 		return Limit{Text: "unlimited", Name: l.Name, Unlimited: true, Disabled: !l.Enabled}
 	}
-	text := strings.Replace(l.String(), ", "+l.Algorithm.String(), "", 1) // Algorithm has it
+	text := strings.Replace(l.String(), ", "+l.Algorithm.String(), "", 1) // the field Algorithm has the algorithm
 	return Limit{Text: text, Name: l.Name, Algorithm: l.Algorithm.String(), Disabled: !l.Enabled}
 }
 
-// ruleAt returns the rule of that path. If it is not in force, such as the limit of a request, only its names are set.
-func (b *ruleBook) ruleAt(path string) (rule Rule, isKnown bool) {
-	if place, ok := b.places[path]; ok {
-		return b.rules[place], true
+// ruleAt returns the rule with this path. If no such rule is in force, ruleAt sets only the names of the rule: hits on
+// the limit of a request, for example, have a path without a rule.
+func (b *ruleIndex) ruleAt(path string) (rule Rule, isKnown bool) {
+	if i, ok := b.indexes[path]; ok {
+		return b.rules[i], true
 	}
 	domain, label, _ := strings.Cut(path, " > ")
 	return Rule{Domain: domain, Path: path, Label: label, Depth: 1, Limits: []Limit{}, Marks: []string{}, Use: Unknown}, false
 }
 
-// search returns the first n rules whose path or limit contains text, in any case, and the number of further ones.
-func (b *ruleBook) search(text string, n int) (found []Rule, more int) {
+// search returns the first n rules with a path or a limit that contains text, and the number of further such rules.
+// Upper and lower case are the same.
+func (b *ruleIndex) search(text string, n int) (found []Rule, more int) {
 	text = strings.ToLower(text)
 	for i := range b.rules {
 		switch r := &b.rules[i]; {

@@ -8,29 +8,29 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
 
-// Bounds of the signals. Rates are per second.
+// Bounds of the signals. A jump is a sudden growth of the share of denied calls.
 const (
-	recentSteps      = 30 / stepSeconds // of which the rates are compared with those before
-	minSignalRate    = 1                // of given up calls, or of calls whose denials are judged
-	minStalls        = 3                // in five minutes
-	jumpDeniedShare  = 0.5              // the least share of denied calls after a jump
-	jumpDifference   = 0.3              // the least growth of this share
-	mostDeniedShare  = 0.9              // the share of denied calls that is worth a warning without a jump
-	causeTime        = 10 * time.Minute // how long before a jump a change can be its cause
-	minCompareSteps  = 2 * recentSteps  // without them, there is no rate before
-	admittedFallRate = 0.5              // below this part of the admitted calls before, limits deny what they admitted before
+	recentSteps      = 30 / stepSeconds // the steps of the last 30 seconds, which are compared with the steps before
+	minSignalRate    = 1                // calls per second; fewer calls, or fewer given up calls, cause no signal
+	minStalls        = 3                // fewer stalls of Redis in five minutes cause no signal
+	jumpDeniedShare  = 0.5              // after a jump, at least this share of the calls is denied
+	jumpDifference   = 0.3              // in a jump, the share grows by at least this value
+	mostDeniedShare  = 0.9              // if this share of the calls is denied, there is a warning even without a jump
+	causeTime        = 10 * time.Minute // a change can cause a jump that comes within this time
+	minCompareSteps  = 2 * recentSteps  // with fewer steps, nothing is compared
+	admittedFallRate = 0.5              // if the admitted calls fall below this part, limits deny what they admitted before
 )
 
-// signals are what the figures say about the state.
+// signals are figures that can make the state worse.
 type signals struct {
-	figures Figures // of past steps
+	figures Figures // has only the points, which describe past steps
 	denials denialAlarm
 }
 
-// describe passes the parts of the headline and the details to functions of State.setSummary.
+// describe calls addPart with each part of the headline, and addDetail with each detail.
 func (s signals) describe(now time.Time, addPart func(Level, string), addDetail func(Level, string, ...any)) {
 	s.denials.describe(now, addPart, addDetail)
-	if givenUp := mean(recent(s.figures.GivenUp.Points)); givenUp >= minSignalRate {
+	if givenUp := mean(recentPoints(s.figures.GivenUp.Points)); givenUp >= minSignalRate {
 		addPart(Trouble, fmt.Sprintf("Callers gave up %.1f calls a second before they got the answer", givenUp))
 		addDetail(Trouble, "Envoy counts a call that it gave up as ratelimit.error, and lets the request pass unless failure_mode_deny is set. Give rls more CPU or replicas, or raise the timeout in Envoy")
 	}
@@ -41,71 +41,72 @@ func (s signals) describe(now time.Time, addPart func(Level, string), addDetail 
 	}
 }
 
-// mean returns the mean of the known points, or 0 without one.
+// mean returns the mean of the known points, or 0 if no point is known.
 func mean(points []Value) float64 {
 	sum, count := 0.0, 0
 	for _, p := range points {
-		if p.Known() {
+		if p.IsKnown() {
 			sum, count = sum+float64(p), count+1
 		}
 	}
 	return sum / max(float64(count), 1)
 }
 
-func recent(points []Value) []Value { return points[max(len(points)-recentSteps, 0):] }
+func recentPoints(points []Value) []Value { return points[max(len(points)-recentSteps, 0):] }
 
 // callRates are the calls per second in a span of time.
-type callRates struct{ all, denied float64 }
+type callRates struct{ total, denied float64 }
 
-// newCallRates returns the rates in steps with these points.
+// newCallRates returns the mean rates of some steps. calls and deniedShare have a point for each step.
 func newCallRates(calls, deniedShare []Value) callRates {
-	r := callRates{all: mean(calls)}
+	r := callRates{total: mean(calls)}
 	for i, share := range deniedShare {
-		if share.Known() {
+		if share.IsKnown() {
 			r.denied += float64(calls[i]*share) / float64(len(calls))
 		}
 	}
 	return r
 }
 
-func (r callRates) admitted() float64    { return r.all - r.denied }
-func (r callRates) deniedShare() float64 { return r.denied / max(r.all, 1e-9) }
+func (r callRates) admitted() float64    { return r.total - r.denied }
+func (r callRates) deniedShare() float64 { return r.denied / max(r.total, 1e-9) }
 
 // denialAlarm describes denials of most calls. It is zero while most calls are admitted.
 type denialAlarm struct {
 	since      time.Time // zero if most calls are admitted
 	now        callRates
-	before     callRates // before the share jumped
-	isJump     bool      // the share was clearly lower before
-	lastChange string    // the last change of the limits before the jump, or empty
+	before     callRates // the rates before the alarm
+	isJump     bool      // the share of denied calls was clearly lower before the alarm
+	lastChange string    // the last change of the limits before the alarm, or empty
 }
 
-// isMassDenial reports whether limits deny what they admitted before. In a flood, limits admit as much as before.
+// isMassDenial reports whether limits deny calls that they admitted before. A flood of new calls is no mass denial,
+// because the limits still admit as many calls as before.
 func (a *denialAlarm) isMassDenial() bool {
 	return a.isJump && a.now.admitted() < admittedFallRate*a.before.admitted() || !a.isJump && a.lastChange != ""
 }
 
-// denialWatch compares the denied calls of the last steps with those before.
+// denialWatch compares the denied calls of the recent steps with the denied calls before.
 type denialWatch struct{ alarm denialAlarm }
 
-// update sets the alarm after a step.
+// update sets or ends the alarm after a step.
 func (w *denialWatch) update(now time.Time, f *Figures, events *timeline.Timeline) {
 	calls, shares := f.Calls.Points, f.DeniedShare.Points
 	split := max(len(calls)-recentSteps, 0)
 	current, before := newCallRates(calls[split:], shares[split:]), newCallRates(calls[:split], shares[:split])
 	share := current.deniedShare()
-	if current.all < minSignalRate || share < jumpDeniedShare {
+	if current.total < minSignalRate || share < jumpDeniedShare {
 		w.alarm = denialAlarm{}
 		return
 	}
-	isJump := len(calls) >= minCompareSteps && before.all >= minSignalRate && share >= before.deniedShare()+jumpDifference
+	isJump := len(calls) >= minCompareSteps && before.total >= minSignalRate && share >= before.deniedShare()+jumpDifference
 	if w.alarm.since.IsZero() && (isJump || share >= mostDeniedShare) {
 		w.alarm = denialAlarm{since: now, before: before, isJump: isJump, lastChange: lastChange(now, events.Events())}
 	}
 	w.alarm.now = current
 }
 
-// lastChange describes the last change of the limits, or returns nothing if no limits changed within causeTime.
+// lastChange describes the last change of the limits. It returns "" if no limits have changed within causeTime.
 func lastChange(now time.Time, events []timeline.Event) string {
 	i := slices.IndexFunc(events, func(e timeline.Event) bool {
 		return (e.Kind == timeline.Reload && len(e.Attrs) > 2 || e.Kind == timeline.Override) && now.Sub(e.Time) < causeTime

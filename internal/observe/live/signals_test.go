@@ -11,10 +11,10 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
 
-// run sends calls for n seconds: this many a second of each value of tenant.
-func (r *rig) run(n, perSecond int, tenants ...string) {
-	for range n {
-		for range perSecond {
+// run sends calls for some seconds. Each tenant sends callsPerSecond.
+func (r *rig) run(seconds, callsPerSecond int, tenants ...string) {
+	for range seconds {
+		for range callsPerSecond {
 			for _, tenant := range tenants {
 				r.call("tenant=" + tenant)
 			}
@@ -23,6 +23,7 @@ func (r *rig) run(n, perSecond int, tenants ...string) {
 	}
 }
 
+// limitsOf returns limits that admit n calls of each tenant a second.
 func limitsOf(n int) string {
 	return fmt.Sprintf("domain: shop\ndescriptors:\n  - {key: tenant, rate_limit: {unit: second, requests_per_unit: %d}}\n", n)
 }
@@ -45,7 +46,7 @@ func TestMassDenialIsTroubleWithinTwoMinutes(t *testing.T) {
 		assert.Contains(t, fmt.Sprint(state.Details), "changed shop > tenant: 100 per second → 0 per second")
 
 		r.run(600, 1, "a", "b")
-		assert.Equal(t, Trouble, r.Snapshot().State.Level, "as long as the denials last")
+		assert.Equal(t, Trouble, r.Snapshot().State.Level, "the trouble lasts as long as the denials")
 		r.load(limitsOf(100))
 		r.run(60, 5, "a", "b")
 		assert.Equal(t, Well, r.Snapshot().State.Level)
@@ -105,8 +106,8 @@ func TestCallsThatCallersGaveUpAreTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
 		for range 40 {
-			r.o.Recorder.CallGivenUp()
-			r.o.Recorder.CallGivenUp()
+			r.options.Recorder.CallGivenUp()
+			r.options.Recorder.CallGivenUp()
 			r.run(1, 50, "a", "b", "c") // answered calls must not dilute the signal
 		}
 		s := r.Snapshot()
@@ -121,14 +122,14 @@ func TestStallsOfRedisAreAWarningForFiveMinutes(t *testing.T) {
 		r := newRig(t, nil)
 		for range 60 {
 			for range 10 {
-				r.o.Recorder.RedisAnswered(300 * time.Microsecond)
+				r.options.Recorder.RedisAnswered(300 * time.Microsecond)
 			}
 			r.tick(1)
 		}
 		assert.Equal(t, Well, r.Snapshot().State.Level)
 		for range 4 {
-			r.o.Recorder.RedisAnswered(63 * time.Millisecond)
-			r.o.Recorder.RedisStalled()
+			r.options.Recorder.RedisAnswered(63 * time.Millisecond)
+			r.options.Recorder.RedisStalled()
 		}
 		r.tick(5)
 		s := r.Snapshot()

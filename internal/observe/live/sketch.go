@@ -9,53 +9,59 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// sketch finds the keys with the highest counts of the last minutes in bounded memory, by the space-saving
+// sketch finds the keys with the highest counts of the last minutes in bounded memory. It uses the space-saving
 // algorithm: in a full sketch, a new key takes the place and the count of the key with the lowest count. So a
-// count can be too high, and a key can be missing if its count is below total / maxKeys. Old counts decay.
+// count can be too high, and a key can be missing if its count is below total / maxKeys. All counts decay with time,
+// so that old hits count less than new hits.
 type sketch struct {
 	maxKeys int
-	entries map[uint64]*entry // by hash
+	entries map[uint64]*entry // the key is the hash
 	heap    entryHeap
 	total   float64 // the sum of all counts, also of keys that have left the sketch
 	clock   stepClock
 }
 
+// entry is a key in a sketch.
 type entry struct {
 	hash             uint64
-	count, overcount float64 // decayed; the real count is at least count - overcount
-	heapPlace        int     // index in the heap
+	count, overcount float64 // the real count of the key is from count - overcount to count
+	heapIndex        int     // the index of the entry in the heap
 
-	newHits, hits, lastHits keyHits // since the last advance, in the step in progress before, and in the step before that
+	newHits  keyHits // hits since the last advance
+	hits     keyHits // earlier hits in the step in progress
+	lastHits keyHits // hits in the step before
 
-	key   []byte // cut after maxKeyBytes
+	key   []byte // has at most maxKeyBytes; the rest is cut off
 	rule  *descriptors.Rule
 	limit *descriptors.RateLimit
 
 	isDomainUnknown bool // the key has no rule, because its domain has no limits
 
-	// spent and capacity belong to limit. They have the highest use since the last advance.
-	// Without a hit since then, hasUse is false, and the old values stay.
+	// spent and capacity are the counts of limit at the hit with the highest use since the last
+	// advance. If the key had no hit since then, hasUse is false, and spent and capacity are older.
 	spent    int64
 	capacity int64 // 0 if spent is unknown
 	hasUse   bool
 
-	denials denials // in the sketch of denied keys
+	denials denials // is set only in the sketch of denied keys
 }
 
-// denials describes the last denials of a key. The times are Unix times in microseconds.
-type denials struct{ since, last, passesAt int64 }
+// denials describes the last denials of a key, in Unix times in microseconds: the first and the last of these denials,
+// and when denied hits pass.
+type denials struct{ first, last, passesAt int64 }
 
 const (
-	neverPasses  = math.MaxInt64 // the passesAt of hits that exceed the capacity
-	limitedPause = 10_000_000    // a key stays limited for this time after a denial, in microseconds
+	neverPasses   = math.MaxInt64 // the passesAt of hits that exceed the capacity
+	limitedMicros = 10_000_000    // a key stays limited for at least 10 seconds after a denial
 )
 
-// areActive reports whether the key is still limited at now.
+// areActive reports whether the key is limited at now.
 func (d denials) areActive(now int64) bool {
-	return d.since != 0 && (now < d.last+limitedPause || now < d.passesAt && d.passesAt != neverPasses)
+	return d.first != 0 && (now < d.last+limitedMicros || now < d.passesAt && d.passesAt != neverPasses)
 }
 
-// add adds a denial at now, after which the hits pass at passesAt. A passesAt of 0 means that the hits have passed.
+// add adds the answer to hits at now. If passesAt is 0, the hits were admitted, so denied hits pass now as well.
+// Otherwise the hits were denied, and they pass at passesAt.
 func (d *denials) add(now, passesAt int64) {
 	switch {
 	case passesAt == 0:
@@ -63,14 +69,14 @@ func (d *denials) add(now, passesAt int64) {
 	case d.areActive(now):
 		d.last, d.passesAt = now, passesAt
 	default:
-		*d = denials{since: now, last: now, passesAt: passesAt}
+		*d = denials{first: now, last: now, passesAt: passesAt}
 	}
 }
 
-// keyHits are hits on a key. Denied hits are also in all.
-type keyHits struct{ all, denied float32 }
+// keyHits are hits on a key. Denied hits are also in total.
+type keyHits struct{ total, denied float32 }
 
-const maxKeyBytes = 400 // the part of a key that a sketch keeps
+const maxKeyBytes = 400 // a sketch cuts longer keys
 
 // entryHeap has the entry with the lowest count first. It implements heap.Interface.
 type entryHeap []*entry
@@ -80,11 +86,11 @@ func (h entryHeap) Less(i, j int) bool { return h[i].count < h[j].count }
 
 func (h entryHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].heapPlace, h[j].heapPlace = i, j
+	h[i].heapIndex, h[j].heapIndex = i, j
 }
 
 func (h *entryHeap) Push(e any) {
-	e.(*entry).heapPlace = len(*h)
+	e.(*entry).heapIndex = len(*h)
 	*h = append(*h, e.(*entry))
 }
 
@@ -99,7 +105,7 @@ func newSketch(maxKeys int) *sketch {
 	return &sketch{maxKeys: maxKeys, entries: make(map[uint64]*entry, maxKeys), heap: make(entryHeap, 0, maxKeys)}
 }
 
-// add adds n to the count of a key, and the hits of ev to its hits. If n is 0, a new key stays out.
+// add adds n to the count of a key, and the hits of ev to its hits. If n is 0, add ignores a key that is not in s.
 func (s *sketch) add(ev *event, key []byte, n float64) {
 	e := s.entries[ev.hash]
 	if e == nil {
@@ -110,8 +116,8 @@ func (s *sketch) add(ev *event, key []byte, n float64) {
 	}
 	s.total += n
 	e.count += n
-	heap.Fix(&s.heap, e.heapPlace)
-	e.newHits.all += float32(ev.hits)
+	heap.Fix(&s.heap, e.heapIndex)
+	e.newHits.total += float32(ev.hits)
 	e.newHits.denied += float32(ev.denied)
 	e.denials.add(ev.time, ev.passesAt)
 	if use := useOf(ev.spent, ev.capacity); !e.hasUse || use > useOf(e.spent, e.capacity) {
@@ -119,7 +125,7 @@ func (s *sketch) add(ev *event, key []byte, n float64) {
 	}
 }
 
-// newEntry returns an entry for a new key, in a full sketch in the place of the entry with the lowest count.
+// newEntry adds an entry for a new key. In a full sketch, the new entry replaces the entry with the lowest count.
 func (s *sketch) newEntry(hash uint64, key []byte) *entry {
 	var e *entry
 	if len(s.heap) < s.maxKeys {
@@ -134,11 +140,13 @@ func (s *sketch) newEntry(hash uint64, key []byte) *entry {
 	return e
 }
 
-const countHalfLife = 60 // of counts, in seconds
+const countHalfLife = 60 // a count halves in 60 seconds
 
-const minCount = 1.0 / 64 // a lower count is forgotten; a single hit stays for six minutes
+// minCount is the lowest count of a key in a sketch. A single hit keeps its key for six minutes: 1/64 is six halvings.
+const minCount = 1.0 / 64
 
-// advance lets counts decay for seconds, adds the new hits to their step, and removes forgotten keys.
+// advance moves the clock forward by seconds: counts decay, and new hits become hits of the step in progress. advance
+// removes the keys whose count falls below minCount.
 func (s *sketch) advance(seconds float64) {
 	if seconds <= 0 {
 		return
@@ -147,7 +155,7 @@ func (s *sketch) advance(seconds float64) {
 	s.total *= decay
 	endsStep := s.clock.advance(seconds)
 	for _, e := range s.heap {
-		e.hits.all += e.newHits.all
+		e.hits.total += e.newHits.total
 		e.hits.denied += e.newHits.denied
 		if endsStep {
 			e.lastHits, e.hits = e.hits, keyHits{}
@@ -163,29 +171,29 @@ func (s *sketch) advance(seconds float64) {
 
 type rankedEntry struct {
 	entry
-	share            float64 // of the counts of the last minutes
-	rate, deniedRate float64 // hits per second at this moment
+	share            float64 // the count of the key divided by the sum of all counts
+	rate, deniedRate float64 // hits per second in the last five seconds
 }
 
-// top returns up to n entries that accept, if there is one, reports true for. Those with the highest lower bounds
-// of their counts come first. The result shares no memory with s.
+// top returns the n entries with the highest counts, the highest first. A count that can be too high ranks by its lower
+// bound. If accept is not nil, top returns only entries for which accept returns true. The result is a copy.
 func (s *sketch) top(n int, accept func(*entry) bool) []rankedEntry {
-	bound := func(e *entry) float64 { return e.count - e.overcount }
-	var accepted []*entry
+	lowerBound := func(e *entry) float64 { return e.count - e.overcount }
+	var entries []*entry
 	for _, e := range s.heap {
-		if bound(e) > 0 && (accept == nil || accept(e)) {
-			accepted = append(accepted, e)
+		if lowerBound(e) > 0 && (accept == nil || accept(e)) {
+			entries = append(entries, e)
 		}
 	}
-	slices.SortFunc(accepted, func(a, b *entry) int {
-		return cmp.Or(cmp.Compare(bound(b), bound(a)), cmp.Compare(a.hash, b.hash))
+	slices.SortFunc(entries, func(a, b *entry) int {
+		return cmp.Or(cmp.Compare(lowerBound(b), lowerBound(a)), cmp.Compare(a.hash, b.hash))
 	})
-	top := make([]rankedEntry, min(len(accepted), n))
+	top := make([]rankedEntry, min(len(entries), n))
 	for i := range top {
-		e := accepted[i]
+		e := entries[i]
 		top[i] = rankedEntry{
-			entry: *e, share: bound(e) / s.total,
-			rate:       s.clock.perSecond(float64(e.hits.all), float64(e.lastHits.all)),
+			entry: *e, share: lowerBound(e) / s.total,
+			rate:       s.clock.perSecond(float64(e.hits.total), float64(e.lastHits.total)),
 			deniedRate: s.clock.perSecond(float64(e.hits.denied), float64(e.lastHits.denied)),
 		}
 		top[i].key = slices.Clone(e.key)

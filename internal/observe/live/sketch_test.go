@@ -15,7 +15,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// zipf draws numbers below n, whose k-th has a probability in proportion to 1/(k+1)^s.
+// zipf draws numbers below n. The probability of number k is proportional to 1/(k+1)^s.
 type zipf struct {
 	cumulative []float64
 	random     *rand.Rand
@@ -37,15 +37,15 @@ func (z *zipf) draw() int {
 	return place
 }
 
-// recall returns the share of the n most frequent numbers that are among the n top keys.
+// recall returns how many of the n most frequent numbers are among the n top keys of s, as a share from 0 to 1.
 func recall(s *sketch, n int) float64 {
-	found := 0
+	foundCount := 0
 	for _, e := range s.top(n, nil) {
 		if int(e.hash) < n {
-			found++
+			foundCount++
 		}
 	}
-	return float64(found) / float64(n)
+	return float64(foundCount) / float64(n)
 }
 
 func TestBusiestKeysOfZipfTrafficAreFound(t *testing.T) {
@@ -67,13 +67,13 @@ func TestBusiestKeysOfZipfTrafficAreFound(t *testing.T) {
 func TestRatesFollowTraffic(t *testing.T) {
 	t.Parallel()
 	s := newSketch(10)
-	second := func(hits, denied float64) {
+	addSecond := func(hits, denied float64) {
 		s.add(&event{hash: 1, hits: hits, denied: denied}, []byte("a"), hits)
 		s.add(&event{hash: 2, hits: 100}, []byte("b"), 100)
 		s.advance(1)
 	}
 	for range 20 {
-		second(300, 200)
+		addSecond(300, 200)
 	}
 	top := s.top(5, nil)
 	require.Len(t, top, 2)
@@ -85,13 +85,13 @@ func TestRatesFollowTraffic(t *testing.T) {
 	assertRates(300, 200)
 	assert.InDelta(t, 0.75, top[0].share, 0.001)
 	for range 5 {
-		second(10, 0)
+		addSecond(10, 0)
 	}
 	top = s.top(5, nil)
 	assertRates(10, 0)
-	assert.Equal(t, "a", string(top[0].key), "the order is that of the last minutes")
+	assert.Equal(t, "a", string(top[0].key), "keys are sorted by the hits of the last minutes")
 	for range 120 {
-		second(10, 0)
+		addSecond(10, 0)
 	}
 	assert.Equal(t, "b", string(s.top(1, nil)[0].key))
 }
@@ -115,7 +115,7 @@ func TestKeyWithoutHitsIsForgotten(t *testing.T) {
 func checkSketch(t *testing.T, s *sketch) {
 	t.Helper()
 	for place, e := range s.heap {
-		require.Equal(t, place, e.heapPlace)
+		require.Equal(t, place, e.heapIndex)
 		require.Same(t, e, s.entries[e.hash])
 		require.LessOrEqual(t, s.heap[max(place-1, 0)/2].count, e.count)
 	}
@@ -143,7 +143,7 @@ func TestFloodOfKeysLeavesSketchBounded(t *testing.T) {
 	key := make([]byte, 2*maxKeyBytes)
 	rule, limit := &descriptors.Rule{}, &descriptors.RateLimit{}
 	heavy := 0
-	before := heapBytes()
+	bytesBefore := heapBytes()
 	for i := range 1_000_000 {
 		binary.LittleEndian.PutUint64(key, uint64(i))
 		s.add(&event{hash: uint64(i) + 1<<32, rule: rule, limit: limit, hits: 1}, key[:maxKeyBytes], 1)
@@ -155,10 +155,10 @@ func TestFloodOfKeysLeavesSketchBounded(t *testing.T) {
 			s.advance(1)
 		}
 	}
-	used := heapBytes() - before
+	usedBytes := heapBytes() - bytesBefore
 	assert.Len(t, s.entries, sketchKeys)
-	assert.Less(t, used, 3<<20, "bytes of one sketch")
-	t.Logf("a sketch uses %.2f MiB after 1M random keys of %d bytes", float64(used)/(1<<20), maxKeyBytes)
+	assert.Less(t, usedBytes, 3<<20, "bytes of one sketch")
+	t.Logf("a sketch uses %.2f MiB after 1M random keys of %d bytes", float64(usedBytes)/(1<<20), maxKeyBytes)
 	assert.Equal(t, 1.0, recall(s, 20), "the flood does not hide 20 keys that have a thousandth of the hits each")
 	runtime.KeepAlive(s)
 }
@@ -194,10 +194,10 @@ func BenchmarkSketch(b *testing.B) {
 	}
 }
 
-// TestDeniedKeyKeepsItsHitsUnderFlood has more keys with many hits than the sketch by hits takes.
+// TestDeniedKeyKeepsItsHitsUnderFlood has more keys with many hits than a sketch of the hottest keys could keep.
 func TestDeniedKeyKeepsItsHitsUnderFlood(t *testing.T) {
 	t.Parallel()
-	s := newSketch(10) // by denied hits
+	s := newSketch(10) // a sketch of the most denied keys
 	for range 20 {
 		s.add(&event{hash: 1, hits: 4}, []byte("denied"), 0)
 		s.add(&event{hash: 1, hits: 8, denied: 8}, []byte("denied"), 8)

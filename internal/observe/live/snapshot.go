@@ -5,7 +5,7 @@
 // Terms:
 //
 //   - snapshot: a description of one moment, which all viewers of this moment share;
-//   - step: the time between two points of a sparkline;
+//   - step: five seconds; a chart has one point for each step;
 //   - quiet: a rule is quiet if it had no hits in the last five minutes;
 //   - use: the share of a limit that its busiest key has spent; 1 is the whole limit.
 package live
@@ -38,11 +38,11 @@ type Snapshot struct {
 	Overrides OverrideList     `json:"overrides"`
 }
 
-// Process is what the process uses of its host. Figures.CPU has its CPU time.
+// Process describes what the process uses of its host. Figures.CPU has the CPU time.
 type Process struct {
-	Cores       int   `json:"cores"` // that the process may use
+	Cores       int   `json:"cores"` // the cores that the process may use
 	MemoryBytes int64 `json:"memory_bytes"`
-	Connections int   `json:"connections"` // of clients that ask for decisions
+	Connections int   `json:"connections"` // open connections of clients that ask for decisions
 }
 
 // Level is the state in one word.
@@ -66,10 +66,10 @@ type State struct {
 	Replicas int    `json:"replicas,omitempty"` // replicas seen, with this one; 0 if unknown
 	Limits   Limits `json:"limits"`
 
-	Candidate  *Candidate `json:"candidate,omitempty"` // nil without LIMITS_CANDIDATE
-	Draining   bool       `json:"draining,omitempty"`
-	ShadowMode bool       `json:"shadow_mode,omitempty"` // of the whole service
-	Off        []string   `json:"off,omitempty"`         // the limits that switches have taken out of force
+	Candidate   *Candidate `json:"candidate,omitempty"` // nil without LIMITS_CANDIDATE
+	Draining    bool       `json:"draining,omitempty"`
+	ShadowMode  bool       `json:"shadow_mode,omitempty"` // the whole service is in shadow mode
+	SwitchedOff []string   `json:"off,omitempty"`         // the paths of the limits that are switched off
 }
 
 // Candidate describes limits that are tried on live calls. The counts start when the candidate changes.
@@ -77,10 +77,10 @@ type Candidate struct {
 	Since   *time.Time `json:"since,omitempty"` // nil before the first valid candidate
 	Problem string     `json:"problem,omitempty"`
 
-	Compared      uint64 `json:"compared"` // calls
-	NewlyDenied   uint64 `json:"newly_denied"`
-	NewlyAdmitted uint64 `json:"newly_admitted"`
-	NotCompared   uint64 `json:"not_compared"` // calls for which the queue was full or the backend failed
+	Compared      uint64 `json:"compared"`       // calls that the candidate decided as well
+	NewlyDenied   uint64 `json:"newly_denied"`   // calls that only the candidate denied
+	NewlyAdmitted uint64 `json:"newly_admitted"` // calls that only the candidate admitted
+	NotCompared   uint64 `json:"not_compared"`   // calls for which the queue was full or the backend failed
 
 	Rules []candidate.RuleCount `json:"rules"` // the most newly denied descriptors first
 }
@@ -88,16 +88,16 @@ type Candidate struct {
 // Redis is the state of Redis, as the calls of this process see it.
 type Redis struct {
 	Up       bool       `json:"up"`
-	Since    *time.Time `json:"since,omitempty"` // start of this state, if Redis was ever down
-	Error    string     `json:"error,omitempty"` // of the outage in progress
+	Since    *time.Time `json:"since,omitempty"` // when Redis came up or went down; nil if Redis was never down
+	Error    string     `json:"error,omitempty"` // the error of the outage in progress
 	Mode     string     `json:"mode"`            // how calls are decided without Redis: local, allow or deny
-	Ratio    float64    `json:"ratio"`           // share of each limit in mode local
+	Ratio    float64    `json:"ratio"`           // the share of each limit that this process admits in mode local
 	Breakers Breakers   `json:"breakers"`
 
-	Outage *Outage `json:"outage,omitempty"` // in progress if Up is false, else the last one, if any
+	Outage *Outage `json:"outage,omitempty"` // the outage in progress, or else the last outage; nil before the first outage
 	Blip   *Outage `json:"blip,omitempty"`   // the last short time in which calls were decided without Redis
 
-	Findings []RedisFinding `json:"findings"` // of the last self-check
+	Findings []RedisFinding `json:"findings"` // the findings of the last self-check
 }
 
 // RedisFinding is a finding of the self-check of Redis.
@@ -127,7 +127,7 @@ type Outage struct {
 	Calls         int64                 `json:"calls"`
 	AdmittedCalls int64                 `json:"admitted_calls"`
 	Decisions     int64                 `json:"decisions"`
-	ByReason      map[string]int64      `json:"by_reason"`
+	ByReason      map[string]int64      `json:"by_reason"` // decisions; the key is the reason, such as timeout
 	AdmittedHits  int64                 `json:"admitted_hits"`
 	MaxExcessHits int64                 `json:"max_excess_hits"` // upper bound of the hits admitted beyond the limits
 	Replayed      int64                 `json:"replayed"`
@@ -135,7 +135,7 @@ type Outage struct {
 	MoreLimits    int                   `json:"more_limits,omitempty"`
 }
 
-// Limits describes the limits in force, and the problems for which newer limits were rejected.
+// Limits describes the limits in force, and the problems because of which newer limits were rejected.
 type Limits struct {
 	Loaded  bool       `json:"loaded"`
 	Since   *time.Time `json:"since,omitempty"` // when the limits came into force
@@ -152,26 +152,27 @@ type Limits struct {
 type Figures struct {
 	StepSeconds int `json:"step_seconds"`
 
-	Calls        Series `json:"calls"`        // per second
-	DeniedShare  Series `json:"denied_share"` // of the calls, from 0 to 1
-	Errors       Series `json:"errors"`       // per second
-	GivenUp      Series `json:"given_up"`     // calls per second whose callers gave up before they got the answer
-	P50          Series `json:"p50_seconds"`  // of the time of a call
-	P99          Series `json:"p99_seconds"`  // of the time of a call
-	RedisP50     Series `json:"redis_p50_seconds"`
-	RedisP99     Series `json:"redis_p99_seconds"`
+	Calls        Series `json:"calls"`             // calls per second
+	DeniedShare  Series `json:"denied_share"`      // the share of the calls that were denied, from 0 to 1
+	Errors       Series `json:"errors"`            // failed calls per second
+	GivenUp      Series `json:"given_up"`          // calls per second whose callers gave up before they got the answer
+	P50          Series `json:"p50_seconds"`       // half of the calls take less time
+	P99          Series `json:"p99_seconds"`       // 99 % of the calls take less time
+	RedisP50     Series `json:"redis_p50_seconds"` // half of the round trips to Redis take less time
+	RedisP99     Series `json:"redis_p99_seconds"` // 99 % of the round trips to Redis take less time
 	RedisMax     Series `json:"redis_max_seconds"` // the slowest round trip of a step
 	RedisStalls  Series `json:"redis_stalls"`      // batches per second that waited because Redis stood still
-	WithoutRedis Series `json:"without_redis"`     // decisions per second
+	WithoutRedis Series `json:"without_redis"`     // decisions of the fallback per second
 	Unmatched    Series `json:"unmatched"`         // descriptors per second that no rule limits
 	CPU          Series `json:"cpu"`               // cores in use
 }
 
-func (f *Figures) all() []*Series {
+// series returns all series of f.
+func (f *Figures) series() []*Series {
 	return []*Series{&f.Calls, &f.DeniedShare, &f.Errors, &f.GivenUp, &f.P50, &f.P99, &f.RedisP50, &f.RedisP99, &f.RedisMax, &f.RedisStalls, &f.WithoutRedis, &f.Unmatched, &f.CPU}
 }
 
-// Series is a figure and its history. A value without traffic is null.
+// Series is a figure and its history. A value is null if there was no traffic.
 type Series struct {
 	Now    Value   `json:"now"`
 	Points []Value `json:"points"`
@@ -181,7 +182,7 @@ type Series struct {
 func (s *Series) Max() Value {
 	highest := s.Now
 	for _, v := range s.Points {
-		if v.Known() && !(highest >= v) {
+		if v.IsKnown() && !(highest >= v) {
 			highest = v
 		}
 	}
@@ -205,16 +206,16 @@ type RuleList struct {
 // Rule is a rule and its traffic. Rates are hits per second.
 type Rule struct {
 	Domain string `json:"domain"`
-	Path   string `json:"path"`  // `shop > service=checkout > path`; names the rule
+	Path   string `json:"path"`  // names the rule, such as `shop > service=checkout > path`
 	Label  string `json:"label"` // the last part of the path
-	Depth  int    `json:"depth"` // 1 for the rules below a domain
+	Depth  int    `json:"depth"` // the number of descriptors in the path; 1 for a rule directly below its domain
 
 	Limits []Limit `json:"limits"` // in file order
-	Rates          // of the limit with the most denied hits
+	Rates          // the rates of the limit with the most denied hits
 	Use    Value   `json:"use"` // null if no hit was counted in the last ten seconds
 
-	OKPoints     []Value `json:"ok_points,omitempty"`     // rates for each step of Figures; empty for a quiet rule
-	DeniedPoints []Value `json:"denied_points,omitempty"` // the same
+	OKPoints     []Value `json:"ok_points,omitempty"`     // the rate of admitted hits in each step; empty for a quiet rule
+	DeniedPoints []Value `json:"denied_points,omitempty"` // the rate of denied hits in each step; empty for a quiet rule
 
 	Marks    []string      `json:"marks"` // such as "shadow", "quota", "unlimited", "disabled" and "override", or only "off"
 	Override *RuleOverride `json:"override,omitempty"`
@@ -223,7 +224,7 @@ type Rule struct {
 	Line int    `json:"line,omitempty"`
 }
 
-// Rates are hits per second. Hits that a limit in shadow mode lets pass are in Shadow only.
+// Rates are hits per second. Hits beyond a limit that pass because of shadow mode are in Shadow only.
 type Rates struct {
 	OK     Value `json:"ok"`
 	Near   Value `json:"near"` // the part of OK that is near the limit
@@ -231,7 +232,7 @@ type Rates struct {
 	Shadow Value `json:"shadow"`
 }
 
-// Contains reports whether the path or a limit of r contains text, which is in lower case.
+// Contains reports whether the path or a limit of r contains text. text must be in lower case.
 func (r *Rule) Contains(text string) bool {
 	return strings.Contains(strings.ToLower(r.Path), text) ||
 		slices.ContainsFunc(r.Limits, func(l Limit) bool { return strings.Contains(strings.ToLower(l.Text), text) })
@@ -250,45 +251,45 @@ type Limit struct {
 type RuleOverride struct {
 	Target    string     `json:"target"`
 	Author    string     `json:"author,omitempty"`
-	ExpiresAt *time.Time `json:"until,omitempty"` // nil: without end
+	ExpiresAt *time.Time `json:"until,omitempty"` // nil if the override stays until somebody deletes it
 }
 
 // TopKeys has the keys with the most hits and the most denied hits of the last minutes.
 type TopKeys struct {
 	Mode    KeyMode `json:"mode"`
-	Hidden  bool    `json:"hidden,omitempty"` // Mode is KeysHashed, because this caller may not see values of requests
+	Hidden  bool    `json:"hidden,omitempty"` // Mode is KeysHashed because this caller may not see values of requests
 	Hottest []Key   `json:"hottest"`
 	Denied  []Key   `json:"denied"`
 
-	// Unmatched has the most frequent descriptors that no rule limits. Their Rule is the domain
-	// and the keys of the entries, and their Limit is "no rule" or "unknown domain".
+	// Unmatched has the most frequent descriptors that no rule limits. Key.Rule is the domain
+	// and the keys of the entries, and Key.Limit is "no rule" or "unknown domain".
 	Unmatched []Key `json:"unmatched"`
 
-	// Callers has the callers over gRPC with the most calls. Their Key is the address and the name in the client's
-	// certificate, and their rates are calls per second.
+	// Callers has the callers over gRPC with the most calls. Key.Key is the address and the name in the client's
+	// certificate, and the rates are calls per second.
 	Callers []Key `json:"callers"`
 
-	SampledShare Value `json:"sampled_share"` // of the decisions; below 1 if there are very many
+	SampledShare Value `json:"sampled_share"` // the share of the calls that the lists describe; 1 unless there are very many calls
 }
 
 // Key is a key of requests. Rates are hits per second.
 type Key struct {
-	Key   string `json:"key"`  // name of the counter: `shop|remote_address=10.0.0.1`; a hash in mode KeysHashed
+	Key   string `json:"key"`  // the name of the counter, such as `shop|remote_address=10.0.0.1`, or a hash in mode KeysHashed
 	Rule  string `json:"rule"` // the path of the rule
 	Limit string `json:"limit"`
 
 	Rate       Value `json:"rate"`
 	DeniedRate Value `json:"denied_rate"`
-	Share      Value `json:"share"` // of all hits of the last minutes; in TopKeys.Denied, of all denied hits
+	Share      Value `json:"share"` // the share of all hits of the last minutes; in TopKeys.Denied, the share of all denied hits
 
-	// Spent and Capacity are the count of the limit in the last second with hits. They are
+	// Spent and Capacity are the count of the limit in the last second with hits. Both are
 	// null if nobody counted, because the fallback admits or denies all hits.
 	Spent    *int64 `json:"spent"`
 	Capacity *int64 `json:"capacity"`
 
-	// LimitedSince is the start of the denials of a key that is limited now: its last hits were denied, and the wait
-	// for them or ten seconds have not passed. PassesAt is the end of the wait. PassesAt is null if the hits exceed
-	// the limit, so that they never pass.
+	// LimitedSince is the time of the first denial of a key that is limited now, else null. A key is limited from a
+	// denial until the denied hits would pass, and for at least ten seconds. PassesAt is when the denied hits pass. It
+	// is null if the hits exceed the limit, so that they never pass.
 	LimitedSince *time.Time `json:"limited_since,omitempty"`
 	PassesAt     *time.Time `json:"passes_at,omitempty"`
 }
@@ -303,14 +304,14 @@ type OverrideList struct {
 // Override describes an override.
 type Override struct {
 	Target string     `json:"target"`
-	Path   string     `json:"path,omitempty"` // of the descriptor
-	State  string     `json:"state"`          // "in force", "rejected" or "expired"
-	Limits string     `json:"limits,omitempty"`
-	Base   string     `json:"base_limits,omitempty"` // without the override
+	Path   string     `json:"path,omitempty"`        // the path of the descriptor that the override changes
+	State  string     `json:"state"`                 // "in force", "rejected" or "expired"
+	Limits string     `json:"limits,omitempty"`      // the limits with the override
+	Base   string     `json:"base_limits,omitempty"` // the limits without the override
 	Author string     `json:"author,omitempty"`
 	SetAt  *time.Time `json:"set,omitempty"`
 
-	ExpiresAt *time.Time `json:"until,omitempty"` // nil: without end
+	ExpiresAt *time.Time `json:"until,omitempty"` // nil if the override stays until somebody deletes it
 
 	Problem string `json:"problem,omitempty"`
 }
@@ -318,15 +319,15 @@ type Override struct {
 // Value is a number with four significant digits. NaN means unknown and is null in JSON.
 type Value float64
 
-// Unknown is the Value of a figure without traffic.
+// Unknown is the Value of a figure if there was no traffic.
 var Unknown = Value(math.NaN())
 
-// Known reports whether v is a number.
-func (v Value) Known() bool { return !math.IsNaN(float64(v)) }
+// IsKnown reports whether v is a number.
+func (v Value) IsKnown() bool { return !math.IsNaN(float64(v)) }
 
 // MarshalJSON implements json.Marshaler.
 func (v Value) MarshalJSON() ([]byte, error) {
-	if !v.Known() || math.IsInf(float64(v), 0) {
+	if !v.IsKnown() || math.IsInf(float64(v), 0) {
 		return []byte("null"), nil
 	}
 	return strconv.AppendFloat(nil, float64(v), 'g', 4, 64), nil

@@ -11,19 +11,19 @@ import (
 )
 
 // setSummary sets the level, the headline and the details of s.
-func (s *State) setSummary(now time.Time, found signals) {
+func (s *State) setSummary(now time.Time, sig signals) {
 	s.Level, s.Details = Well, []string{}
-	parts := map[Level][]string{}
+	parts := map[Level][]string{} // the parts of the headline
 	addPart := func(level Level, text string) {
-		s.Level = worse(s.Level, level)
+		s.Level = worseLevel(s.Level, level)
 		parts[level] = append(parts[level], text)
 	}
 	addDetail := func(level Level, format string, args ...any) {
-		s.Level = worse(s.Level, level)
+		s.Level = worseLevel(s.Level, level)
 		s.Details = append(s.Details, fmt.Sprintf(format, args...))
 	}
 
-	found.describe(now, addPart, addDetail)
+	sig.describe(now, addPart, addDetail)
 	switch {
 	case !s.Limits.Loaded:
 		addPart(Trouble, "no limits loaded: calls fail until valid limits arrive")
@@ -41,8 +41,8 @@ func (s *State) setSummary(now time.Time, found signals) {
 	if s.Draining {
 		addPart(Warning, "stopping")
 	}
-	for _, off := range s.Off {
-		addPart(Warning, "switched off: "+off)
+	for _, path := range s.SwitchedOff {
+		addPart(Warning, "switched off: "+path)
 	}
 	if s.ShadowMode {
 		addPart(Warning, "the whole service is in shadow mode: it denies nothing")
@@ -53,7 +53,7 @@ func (s *State) setSummary(now time.Time, found signals) {
 	if s.Limits.Loaded && s.Limits.Since != nil {
 		addPart(Well, "limits of "+clockText(*s.Limits.Since, now)+" in force")
 	}
-	// The worst comes first.
+	// The worst parts come first.
 	headline := strings.Join(slices.Concat(parts[Trouble], parts[Warning], parts[Well]), " · ")
 	s.Headline = strings.ToUpper(headline[:1]) + headline[1:]
 
@@ -83,19 +83,19 @@ func (s *State) setSummary(now time.Time, found signals) {
 		addDetail(level, "%s", c.describe(now))
 	}
 	if problems > 0 {
-		what := "the newest limits or overrides are not in force"
+		consequence := "the newest limits or overrides are not in force"
 		if !s.Limits.Loaded {
-			what = "there are no limits"
+			consequence = "there are no limits"
 		}
-		addDetail(Warning, "%s, so %s: %s", Count(problems, "problem"), what, s.Limits.Problems[0])
+		addDetail(Warning, "%s, so %s: %s", Count(problems, "problem"), consequence, s.Limits.Problems[0])
 	}
 }
 
-// findingLevels are the levels of the findings that State.Details describes.
+// findingLevels maps the level of a finding to its level in State.Details, which leaves out notes.
 var findingLevels = map[string]Level{"problem": Trouble, "warning": Warning}
 
-// worse returns the worse one of two levels.
-func worse(a, b Level) Level {
+// worseLevel returns the worseLevel one of two levels.
+func worseLevel(a, b Level) Level {
 	if a == Trouble || b == Well {
 		return a
 	}
@@ -163,7 +163,7 @@ func shareText(x float64) string {
 	return strconv.FormatFloat(x*100, 'g', 3, 64) + " %"
 }
 
-// Count returns n with separators of thousands and with its noun.
+// Count returns n with its noun in singular or plural, such as "1 call" and "12,000 calls".
 func Count[N int | int64 | uint64](n N, noun string) string {
 	if n != 1 {
 		noun += "s"
@@ -171,7 +171,7 @@ func Count[N int | int64 | uint64](n N, noun string) string {
 	return Thousands(int64(n)) + " " + noun
 }
 
-// Thousands returns n with separators of thousands.
+// Thousands returns n with a comma before each three digits, such as "12,000".
 func Thousands(n int64) string {
 	text := strconv.FormatInt(n, 10)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
@@ -180,7 +180,7 @@ func Thousands(n int64) string {
 	return text
 }
 
-// clockText returns the time of day, with the date unless it is less than a day ago.
+// clockText returns the time of day. If t is a day ago or more, clockText adds the date.
 func clockText(t, now time.Time) string {
 	if now.Sub(t) < 24*time.Hour {
 		return t.UTC().Format("15:04 UTC")
@@ -188,6 +188,7 @@ func clockText(t, now time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04 UTC")
 }
 
+// stopwatchText returns d in minutes and seconds, such as "04:05", or also in hours, such as "2:04:05".
 func stopwatchText(d time.Duration) string {
 	start := time.Time{}.Add(max(d, 0))
 	if d < time.Hour {
@@ -196,7 +197,7 @@ func stopwatchText(d time.Duration) string {
 	return strconv.Itoa(int(d.Hours())) + start.Format(":04:05")
 }
 
-// secondsText returns a duration with three digits or so.
+// secondsText returns a duration, rounded for a reader: "1m20s", "3.4s" or "120ms".
 func secondsText(v Value) string {
 	d := time.Duration(float64(v) * float64(time.Second))
 	precision := time.Millisecond

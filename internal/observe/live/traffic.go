@@ -10,32 +10,33 @@ import (
 
 // traffic has the hits of each rule in the last five minutes.
 type traffic struct {
-	rules       map[string]*ruleTraffic
-	lastReading uint64 // number of the last reading
+	rules       map[string]*ruleTraffic // the key is the path of the rule
+	lastReading uint64                  // the number of the last call of addCounts, from 1 on
 }
 
-// ruleTraffic is the traffic of a rule. A hit counts on each limit of its rule, so each reading adds
-// the hits of only one limit: the limit with the most denied hits. A step is a point of the charts.
+// ruleTraffic is the traffic of a rule. Each limit of a rule counts the same hits, so addCounts adds the hits of only
+// one limit: the limit with the most denied hits.
 type ruleTraffic struct {
-	totals      []limitTotal // of the last reading, one for each limit
-	lastReading uint64       // number of the last reading with the rule
+	totals      []limitTotal // the counts of each limit at the last reading
+	lastReading uint64       // the number of the last reading that had the rule
 
-	stepHits hits   // of the step in progress
-	points   []hits // hits per second of past steps, the newest last; nil for a quiet rule
+	stepHits hits   // the hits in the step in progress
+	points   []hits // the hits per second in past steps, the newest last; nil for a quiet rule
 
-	// The use of a limit is the part of it that is spent. stepUse is the highest use of a limit in
-	// the step in progress, and oldStepUse in the step before. 0 is unknown.
+	// stepUse is the highest use of a limit in the step in progress, and oldStepUse in the step
+	// before. 0 means that the use is unknown.
 	stepUse, oldStepUse float64
 }
 
+// limitTotal has the hits on one limit since the process started.
 type limitTotal struct {
 	limit                    string
 	ok, near, denied, shadow uint64
 }
 
-const maxHistories = 5000 // rules with several points; further rules have a single point
+const maxHistories = 5000 // so many rules keep all points of five minutes; further rules keep only their last point
 
-// hits has the numbers of hits in a span of time. Hits in near are also in ok.
+// hits has the numbers of hits in a span of time, or the hits per second. Hits in near are also in ok.
 type hits struct{ ok, near, denied, shadow float32 }
 
 func (h *hits) add(other hits) {
@@ -45,57 +46,62 @@ func (h *hits) add(other hits) {
 	h.shadow += other.shadow
 }
 
-// per returns the hits in each unit of time, if h has the hits of n units.
-func (h hits) per(n float32) hits { return hits{h.ok / n, h.near / n, h.denied / n, h.shadow / n} }
+// perSecond returns the hits per second. h has the hits of that many seconds.
+func (h hits) perSecond(seconds float32) hits {
+	return hits{h.ok / seconds, h.near / seconds, h.denied / seconds, h.shadow / seconds}
+}
 
-// compare returns a positive number if h has more denied hits than other, or else more hits.
+// compare returns a positive number if h has more denied hits than other. If both have as many, compare compares the
+// hits that only shadow mode admitted, and then the other admitted hits.
 func (h hits) compare(other hits) int {
 	return cmp.Or(cmp.Compare(h.denied, other.denied), cmp.Compare(h.shadow, other.shadow), cmp.Compare(h.ok, other.ok))
 }
 
-// addCounts adds the counts of all limits. endsStep reports that a step of stepLength seconds ends.
+// addCounts adds the hits since the last reading. counts yields the hits on each limit since the process started. If
+// endsStep is true, a step of stepLength seconds ends.
 func (t *traffic) addCounts(counts iter.Seq[metrics.RuleCounts], endsStep bool, stepLength float64) {
 	t.lastReading++
-	current := &ruleTraffic{} // the rule of the last counts
-	var newHits hits          // of current
+	currentRule := &ruleTraffic{} // the rule whose limits counts yields now
+	var newHits hits              // the most hits on a limit of currentRule
 	for c := range counts {
 		r := t.rule(c.Rule)
-		if r != current {
-			current.stepHits.add(newHits)
-			current, newHits = r, hits{}
+		if r != currentRule {
+			currentRule.stepHits.add(newHits)
+			currentRule, newHits = r, hits{}
 		}
 		r.lastReading = t.lastReading
 		total, last := limitTotal{c.Limit, c.WithinLimit, c.NearLimit, c.OverLimit - c.Shadow, c.Shadow}, r.lastTotal(c.Limit)
-		added := hits{
+		limitHits := hits{
 			ok: increase(total.ok, last.ok), near: increase(total.near, last.near),
 			denied: increase(total.denied, last.denied), shadow: increase(total.shadow, last.shadow),
 		}
 		*last = total
-		if added.compare(newHits) > 0 {
-			newHits = added
+		if limitHits.compare(newHits) > 0 {
+			newHits = limitHits
 		}
 	}
-	current.stepHits.add(newHits)
+	currentRule.stepHits.add(newHits)
 	if endsStep {
 		t.endStep(float32(stepLength))
 	}
 	for path, r := range t.rules {
-		if r.lastReading != t.lastReading && r.stepUse+r.oldStepUse == 0 { // the rule is gone
+		if r.lastReading != t.lastReading && r.stepUse+r.oldStepUse == 0 { // counts no longer yields the rule
 			delete(t.rules, path)
 		}
 	}
 }
 
-// endStep appends a point to each rule for a step of that many seconds, unless there are maxHistories already.
+// endStep appends a point to each rule for a step of that many seconds. If maxHistories rules have several points, the
+// new point of a further rule replaces its only point.
 func (t *traffic) endStep(seconds float32) {
-	histories := 0
+	histories := 0 // the number of rules with several points
 	for _, r := range t.rules {
 		if len(r.points) > 1 {
 			histories++
 		}
 	}
 	for _, r := range t.rules {
-		point := r.stepHits.per(seconds)
+		point := r.stepHits.perSecond(seconds)
 		r.stepHits = hits{}
 		r.stepUse, r.oldStepUse = 0, r.stepUse
 		switch {
@@ -123,7 +129,7 @@ func (t *traffic) rule(path string) *ruleTraffic {
 	return r
 }
 
-// increase returns the growth of a counter. A counter that starts again counts from 0.
+// increase returns the growth of a counter. A counter that is lower than before has started again from 0.
 func increase(newCount, oldCount uint64) float32 {
 	if newCount < oldCount {
 		return float32(newCount)
@@ -141,9 +147,9 @@ func (r *ruleTraffic) lastTotal(limit string) *limitTotal {
 	return &r.totals[i]
 }
 
-// sum returns the sum of the rates of all steps in the last five minutes, to compare rules.
+// sum returns the sum of the rates of all steps in the last five minutes. The sum serves only to compare rules.
 func (r *ruleTraffic) sum() hits {
-	sum := r.stepHits.per(stepSeconds)
+	sum := r.stepHits.perSecond(stepSeconds)
 	for _, p := range r.points {
 		sum.add(p)
 	}
@@ -156,17 +162,17 @@ func (r *ruleTraffic) isQuiet() bool {
 	return s.ok+s.denied+s.shadow == 0
 }
 
-// rates returns the rates of a rule at the moment of clock.
+// rates returns the hits per second of a rule in the last five seconds.
 func (r *ruleTraffic) rates(clock *stepClock) Rates {
-	var last hits
+	var lastRates hits
 	if len(r.points) > 0 {
-		last = r.points[len(r.points)-1]
+		lastRates = r.points[len(r.points)-1]
 	}
-	rate := func(now, last float32) Value {
-		return Value(clock.perSecond(float64(now), float64(last)*clock.lastLength))
+	rate := func(stepHits, lastRate float32) Value {
+		return Value(clock.perSecond(float64(stepHits), float64(lastRate)*clock.lastLength))
 	}
 	h := r.stepHits
-	return Rates{OK: rate(h.ok, last.ok), Near: rate(h.near, last.near), Denied: rate(h.denied, last.denied), Shadow: rate(h.shadow, last.shadow)}
+	return Rates{OK: rate(h.ok, lastRates.ok), Near: rate(h.near, lastRates.near), Denied: rate(h.denied, lastRates.denied), Shadow: rate(h.shadow, lastRates.shadow)}
 }
 
 func (t *traffic) addUses(uses map[string]float64) {
@@ -176,7 +182,7 @@ func (t *traffic) addUses(uses map[string]float64) {
 	}
 }
 
-// setTraffic sets the traffic of rule at the moment of clock. The use is the highest of the last five to ten seconds.
+// setTraffic sets the rates, the points and the use of rule. The use is the highest use in the last five to ten seconds.
 func (t *traffic) setTraffic(rule *Rule, clock *stepClock) {
 	rule.Use = Unknown
 	r := t.rules[rule.Path]
@@ -193,21 +199,22 @@ func (t *traffic) setTraffic(rule *Rule, clock *stepClock) {
 	}
 }
 
-// busiest returns the n rules with the most denied hits, then the most hits, and the number of others with hits.
+// busiest returns the paths of the n busiest rules, in the order of hits.compare, and the number of further rules with
+// hits in the last five minutes.
 func (t *traffic) busiest(n int) (paths []string, otherCount int) {
 	type ruleSum struct {
 		path string
 		hits
 	}
-	var all []ruleSum
+	var sums []ruleSum
 	for path, r := range t.rules {
 		if !r.isQuiet() {
-			all = append(all, ruleSum{path, r.sum()})
+			sums = append(sums, ruleSum{path, r.sum()})
 		}
 	}
-	slices.SortFunc(all, func(a, b ruleSum) int { return cmp.Or(b.compare(a.hits), cmp.Compare(a.path, b.path)) })
-	for _, r := range all[:min(len(all), n)] {
-		paths = append(paths, r.path)
+	slices.SortFunc(sums, func(a, b ruleSum) int { return cmp.Or(b.compare(a.hits), cmp.Compare(a.path, b.path)) })
+	for _, s := range sums[:min(len(sums), n)] {
+		paths = append(paths, s.path)
 	}
-	return paths, max(len(all)-n, 0)
+	return paths, max(len(sums)-n, 0)
 }

@@ -9,13 +9,13 @@ import (
 // Admission registers the metrics of the connections to one listener. Call it before the listeners open.
 func (m *Metrics) Admission(listener string, connections func() int, pendingBytes func() int64) {
 	m.connections[listener] = connections
-	m.atScrape(func(s scrape) {
-		s.gauge("rls_connections", "Open connections of clients.", float64(connections()), "listener", listener)
-		s.gauge("rls_pending_request_bytes", "Request bytes of unanswered calls. Whole requests up to 4 KiB do not count.", float64(pendingBytes()), "listener", listener)
+	m.registerReader(func(s scrape) {
+		s.sendGauge("rls_connections", "Open connections of clients.", float64(connections()), "listener", listener)
+		s.sendGauge("rls_pending_request_bytes", "Request bytes of unanswered calls. Whole requests up to 4 KiB do not count.", float64(pendingBytes()), "listener", listener)
 	})
 }
 
-// Connections returns the number of open connections to the listeners of that name.
+// Connections returns the number of open connections to the listeners with these names.
 func (m *Metrics) Connections(listeners ...string) (sum int) {
 	for _, name := range listeners {
 		if connections := m.connections[name]; connections != nil {
@@ -25,11 +25,11 @@ func (m *Metrics) Connections(listeners ...string) (sum int) {
 	return sum
 }
 
-// Refused registers the count of refused connections to one listener, and returns the function that counts.
+// Refused registers the count of refused connections to one listener. The returned function counts a refusal.
 func (m *Metrics) Refused(listener string) func(admission.Reason) {
 	var counters [len(admission.Reasons)]prometheus.Counter
 	for _, reason := range admission.Reasons {
-		counters[reason] = m.auto.NewCounter(prometheus.CounterOpts{
+		counters[reason] = m.factory.NewCounter(prometheus.CounterOpts{
 			Name:        "rls_connections_refused_total",
 			Help:        "Connections that were refused or cut, because a client exceeded a bound.",
 			ConstLabels: prometheus.Labels{"listener": listener, "reason": reason.String()},

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// boundedMap maps a bounded number of texts of requests to values.
+// boundedMap maps texts of requests to values. It takes at most maxTexts texts.
 type boundedMap[T any] struct {
 	maxTexts int
 
@@ -14,8 +14,9 @@ type boundedMap[T any] struct {
 	values map[string]*T
 }
 
-// find returns the value of text. A new text gets the result of create, or nil if the map is full.
-func (m *boundedMap[T]) find(text []byte, create func() *T) *T {
+// findOrCreate returns the value of text. If text is new, its value is the result of create. If text is new and the map
+// is full, findOrCreate returns nil.
+func (m *boundedMap[T]) findOrCreate(text []byte, create func() *T) *T {
 	m.mu.RLock()
 	value, isFull := m.values[string(text)], len(m.values) >= m.maxTexts
 	m.mu.RUnlock()

@@ -8,7 +8,7 @@ type domainCounter struct {
 	domains boundedMap[prometheus.Counter]
 }
 
-// newDomainCounter registers a counter. Domains beyond maxDomains count as the domain "other".
+// newDomainCounter registers a counter. The first maxDomains domains have a series. Further domains count as "other".
 func (m *Metrics) newDomainCounter(name, help string, maxDomains int) *domainCounter {
 	return &domainCounter{
 		vec:     m.newCounters(name, help, "domain"),
@@ -19,7 +19,7 @@ func (m *Metrics) newDomainCounter(name, help string, maxDomains int) *domainCou
 func (d *domainCounter) count(domain string, descriptors int) {
 	var counter *prometheus.Counter
 	if len(domain) <= maxMetricKey {
-		counter = d.domains.find([]byte(domain), func() *prometheus.Counter { return new(d.vec.WithLabelValues(validText(domain))) })
+		counter = d.domains.findOrCreate([]byte(domain), func() *prometheus.Counter { return new(d.vec.WithLabelValues(validText(domain))) })
 	}
 	if counter == nil {
 		counter = new(d.vec.WithLabelValues(otherValue))

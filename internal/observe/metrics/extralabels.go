@@ -10,10 +10,10 @@ import (
 
 var notInLabelName = regexp.MustCompile(`[^a-zA-Z0-9_]`)
 
-// extraLabels are labels that all metrics get, unless they have a label of the same name.
+// extraLabels are labels that each metric gets, unless the metric has a label with the same name.
 type extraLabels []*dto.LabelPair
 
-// extraLabelsOf returns labels for tags. Underscores replace what the name of a label can't have.
+// extraLabelsOf returns labels for tags. Underscores replace the characters that the name of a label can't have.
 func extraLabelsOf(tags map[string]string) extraLabels {
 	byName := map[string]string{}
 	for name, value := range tags {
@@ -30,18 +30,18 @@ func extraLabelsOf(tags map[string]string) extraLabels {
 	return labels
 }
 
-// addTo returns own with the extra labels, sorted. It does not change own, which metrics share.
+// addTo returns own and the extra labels, sorted by name. It does not change own, because metrics share own.
 func (e extraLabels) addTo(own []*dto.LabelPair) []*dto.LabelPair {
 	if len(e) == 0 {
 		return own
 	}
-	all := slices.Clone(own)
+	labels := slices.Clone(own)
 	for _, extra := range e {
 		hasName := func(l *dto.LabelPair) bool { return l.GetName() == extra.GetName() }
 		if !slices.ContainsFunc(own, hasName) {
-			all = append(all, extra)
+			labels = append(labels, extra)
 		}
 	}
-	slices.SortFunc(all, func(a, b *dto.LabelPair) int { return cmp.Compare(a.GetName(), b.GetName()) })
-	return all
+	slices.SortFunc(labels, func(a, b *dto.LabelPair) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	return labels
 }

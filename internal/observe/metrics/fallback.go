@@ -11,21 +11,21 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// outages is a fallback.Observer that measures outages of Redis.
-type outages struct {
+// outageObserver is a fallback.Observer that measures outages of Redis.
+type outageObserver struct {
 	up                              prometheus.Gauge
 	downCount, upCount              prometheus.Counter // changes of up
 	servedHits, replayedHits, blips prometheus.Counter
 
 	mu        sync.Mutex
 	downSince time.Time     // zero if Redis is up
-	downTotal time.Duration // of past outages
+	downTotal time.Duration // the length of all past outages
 }
 
 // Fallback registers the metrics of package fallback and returns its Observer.
 func (m *Metrics) Fallback() fallback.Observer {
 	changes := m.newCounters("rls_redis_state_changes_total", "Changes of rls_redis_up, by the new state.", "state")
-	o := &outages{
+	o := &outageObserver{
 		up:           m.newGauge("rls_redis_up", "1 if all Redis breakers are closed, else 0. Without traffic, probes find out."),
 		downCount:    changes.WithLabelValues("down"),
 		upCount:      changes.WithLabelValues("up"),
@@ -34,14 +34,14 @@ func (m *Metrics) Fallback() fallback.Observer {
 		blips:        m.newCounter("rls_redis_blips_total", "Short times with decisions without Redis in which no breaker opened. Blips within ten seconds count once."),
 	}
 	o.up.Set(1)
-	m.atScrape(func(s scrape) {
-		s.counter("rls_redis_down_seconds_total", "Time for which rls_redis_up was 0.", o.downSeconds())
+	m.registerReader(func(s scrape) {
+		s.sendCounter("rls_redis_down_seconds_total", "Time for which rls_redis_up was 0.", o.downSeconds())
 	})
-	m.withoutRedis = m.newWithoutRedis()
+	m.fallbackDecisions = m.newFallbackDecisions()
 	return o
 }
 
-func (o *outages) StateChanged(c fallback.StateChange) {
+func (o *outageObserver) StateChanged(c fallback.StateChange) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if c.Down {
@@ -56,8 +56,8 @@ func (o *outages) StateChanged(c fallback.StateChange) {
 	o.upCount.Inc()
 }
 
-// downSeconds returns the length of all outages. It grows during an outage.
-func (o *outages) downSeconds() float64 {
+// downSeconds returns the length of all outages, including the outage in progress.
+func (o *outageObserver) downSeconds() float64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.downSince.IsZero() {
@@ -67,22 +67,23 @@ func (o *outages) downSeconds() float64 {
 }
 
 // BreakerChanged implements fallback.Observer. The metrics of breakers come from their status.
-func (o *outages) BreakerChanged(fallback.BreakerChange) {}
+func (o *outageObserver) BreakerChanged(fallback.BreakerChange) {}
 
-func (o *outages) BlipEnded(fallback.Outage) { o.blips.Inc() }
+func (o *outageObserver) BlipEnded(fallback.Outage) { o.blips.Inc() }
 
-func (o *outages) Served(hits int) { o.servedHits.Add(float64(hits)) }
+func (o *outageObserver) Served(hits int) { o.servedHits.Add(float64(hits)) }
 
-func (o *outages) Replayed(hits int64) { o.replayedHits.Add(float64(hits)) }
+func (o *outageObserver) Replayed(hits int64) { o.replayedHits.Add(float64(hits)) }
 
-// withoutRedis counts decisions by backend.Reason, by limit.FailureMode, and by whether the hits were denied.
-type withoutRedis [len(backend.Reasons) + 1][limit.FailDeny + 1]map[bool]prometheus.Counter
+// fallbackDecisions counts decisions without Redis. The indexes are the backend.Reason and the limit.FailureMode. The
+// key of the map is true for denied hits.
+type fallbackDecisions [len(backend.Reasons) + 1][limit.FailDeny + 1]map[bool]prometheus.Counter
 
-func (m *Metrics) newWithoutRedis() *withoutRedis {
+func (m *Metrics) newFallbackDecisions() *fallbackDecisions {
 	decisions := m.newCounters("rls_decisions_without_redis_total",
 		"Decisions that this process made without Redis, counted while they happen, by their reason, by the failure mode of the limit, and by their code.",
 		"reason", "mode", "code")
-	w := &withoutRedis{}
+	w := &fallbackDecisions{}
 	for _, reason := range backend.Reasons {
 		for _, mode := range []limit.FailureMode{limit.FailLocal, limit.FailAllow, limit.FailDeny} {
 			w[reason][mode] = map[bool]prometheus.Counter{
@@ -95,8 +96,8 @@ func (m *Metrics) newWithoutRedis() *withoutRedis {
 }
 
 // count counts a decision of the fallback. A denial by a limit in shadow mode has the code OK.
-func (w *withoutRedis) count(r *backend.Result, isShadow bool) {
-	if counter := w[r.Reason][r.Mode][!r.Allowed && !isShadow]; counter != nil { // the decision has a reason and a mode
+func (w *fallbackDecisions) count(r *backend.Result, isShadow bool) {
+	if counter := w[r.Reason][r.Mode][!r.Allowed && !isShadow]; counter != nil { // nil if the decision has no reason or no mode
 		counter.Inc()
 	}
 }
@@ -104,33 +105,33 @@ func (w *withoutRedis) count(r *backend.Result, isShadow bool) {
 // FallbackStatus registers the metrics of the breakers and of the price of an outage. Each scrape calls status.
 func (m *Metrics) FallbackStatus(shards []Shard, status func() fallback.Status) {
 	shards = boundedShards(shards)
-	m.atScrape(func(s scrape) {
+	m.registerReader(func(s scrape) {
 		f := status()
-		s.breakers(shards, f.Breakers)
-		s.outage(&f.Outage)
-		s.gauge("rls_max_excess_hits", "The most hits that this process can have admitted beyond the limits since its start, in outages and in blips. A late answer of Redis can lower it.", float64(f.MaxExcessHits))
+		s.sendBreakers(shards, f.Breakers)
+		s.sendOutage(&f.Outage)
+		s.sendGauge("rls_max_excess_hits", "The most hits that this process can have admitted beyond the limits since its start, in outages and in blips. A late answer of Redis can lower it.", float64(f.MaxExcessHits))
 	})
 }
 
-func (s scrape) outage(o *fallback.Outage) {
+func (s scrape) sendOutage(o *fallback.Outage) {
 	start, seconds := 0.0, 0.0
 	if !o.Start.IsZero() {
 		start, seconds = float64(o.Start.UnixMilli())/1000, o.Duration().Seconds()
 	}
-	const last = " in the current outage, or else in the last outage."
-	s.gauge("rls_outage_start_timestamp_seconds", "Start of the current outage of Redis, or else of the last outage. 0 if there was none.", start)
-	s.gauge("rls_outage_duration_seconds", "Length of the current outage of Redis, or else of the last outage.", seconds)
-	s.gauge("rls_outage_calls", "Calls with a decision without Redis"+last, float64(o.Calls))
-	s.gauge("rls_outage_admitted_calls", "Calls that no decision without Redis denied"+last, float64(o.AdmittedCalls))
-	s.gauge("rls_outage_admitted_hits", "Hits admitted without Redis"+last, float64(o.AdmittedHits))
-	s.gauge("rls_outage_max_excess_hits", "The most hits that this process can have admitted beyond the limits"+last, float64(o.MaxExcessHits))
+	const period = " in the current outage, or else in the last outage."
+	s.sendGauge("rls_outage_start_timestamp_seconds", "Start of the current outage of Redis, or else of the last outage. 0 if there was none.", start)
+	s.sendGauge("rls_outage_duration_seconds", "Length of the current outage of Redis, or else of the last outage.", seconds)
+	s.sendGauge("rls_outage_calls", "Calls with a decision without Redis"+period, float64(o.Calls))
+	s.sendGauge("rls_outage_admitted_calls", "Calls that no decision without Redis denied"+period, float64(o.AdmittedCalls))
+	s.sendGauge("rls_outage_admitted_hits", "Hits admitted without Redis"+period, float64(o.AdmittedHits))
+	s.sendGauge("rls_outage_max_excess_hits", "The most hits that this process can have admitted beyond the limits"+period, float64(o.MaxExcessHits))
 	for _, l := range o.Limits {
-		s.gauge("rls_outage_limit_max_excess_hits", "The most hits that this process can have admitted beyond each limit"+last, float64(l.MaxExcessHits), "rule", l.Rule, "limit", l.Limit)
+		s.sendGauge("rls_outage_limit_max_excess_hits", "The most hits that this process can have admitted beyond each limit"+period, float64(l.MaxExcessHits), "rule", l.Rule, "limit", l.Limit)
 	}
 }
 
-// breakers sends the states of breakers. Shards with the same labels are summed up.
-func (s scrape) breakers(shards []Shard, breakers []fallback.BreakerStatus) {
+// sendBreakers sends the states of breakers. It adds up the breakers of shards with the same labels.
+func (s scrape) sendBreakers(shards []Shard, breakers []fallback.BreakerStatus) {
 	type stateOfShard struct {
 		Shard
 		state fallback.BreakerState
@@ -144,7 +145,7 @@ func (s scrape) breakers(shards []Shard, breakers []fallback.BreakerStatus) {
 	}
 	for key, sum := range seconds {
 		labels := []string{"server", key.Server, "shard", key.Name, "state", key.state.String()}
-		s.gauge("rls_redis_breakers", "Breakers in each state.", float64(counts[key]), labels...)
-		s.counter("rls_redis_breaker_seconds_total", "Time that the breaker has spent in each state.", sum, labels...)
+		s.sendGauge("rls_redis_breakers", "Breakers in each state.", float64(counts[key]), labels...)
+		s.sendCounter("rls_redis_breaker_seconds_total", "Time that the breaker has spent in each state.", sum, labels...)
 	}
 }

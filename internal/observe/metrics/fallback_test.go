@@ -22,12 +22,12 @@ func TestDecisionsWithoutRedisAreCountedByReason(t *testing.T) {
 	degraded := func(reason backend.Reason, mode limit.FailureMode, allowed bool) backend.Result {
 		return backend.Result{Source: backend.SourceFallback, Reason: reason, Mode: mode, Result: limit.Result{Allowed: allowed}}
 	}
-	answer(t, s, "plain", backend.Result{Source: backend.SourceRedis})
-	answer(t, s, "plain", degraded(backend.ReasonLate, limit.FailLocal, true))
-	answer(t, s, "plain", degraded(backend.ReasonLate, limit.FailLocal, true))
-	answer(t, s, "plain", degraded(backend.ReasonOverload, limit.FailLocal, false))
-	answer(t, s, "plain", degraded(backend.ReasonBreakerOpen, limit.FailDeny, false))
-	answer(t, s, "shadow", degraded(backend.ReasonOutage, limit.FailDeny, false))
+	observeCall(t, s, "plain", backend.Result{Source: backend.SourceRedis})
+	observeCall(t, s, "plain", degraded(backend.ReasonLate, limit.FailLocal, true))
+	observeCall(t, s, "plain", degraded(backend.ReasonLate, limit.FailLocal, true))
+	observeCall(t, s, "plain", degraded(backend.ReasonOverload, limit.FailLocal, false))
+	observeCall(t, s, "plain", degraded(backend.ReasonBreakerOpen, limit.FailDeny, false))
+	observeCall(t, s, "shadow", degraded(backend.ReasonOutage, limit.FailDeny, false))
 	families, err := m.registry.Gather()
 	require.NoError(t, err)
 	counts := map[string]float64{}

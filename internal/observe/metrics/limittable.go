@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// limitTable has the series of all limits that had a hit. Calls wait for its lock, so nothing holds it for long.
+// limitTable has the series of all limits that had a hit. Calls wait for the lock, so no method holds the lock for long.
 type limitTable struct {
 	mu sync.Mutex
 
-	byRule      map[string]*limitSeries // the first limit of each rule, which knows the next one
-	configCount uint32                  // configurations so far
+	byRule      map[string]*limitSeries // the first limit of each rule; limitSeries.next is the next limit
+	configCount uint32                  // how many configurations there were
 }
 
-const rulesPerStep = 100 // the number of rules after which a walk lets calls have the lock
+const rulesPerStep = 100 // after this number of rules, a walk releases the lock for a moment, so that calls can go on
 
-// find returns the limit of that name, or nil. The caller holds the lock.
+// find returns the limit with this name, or nil. The caller holds the lock.
 func (t *limitTable) find(name limitName) *limitSeries {
 	l := t.byRule[name.rule]
 	for l != nil && l.name != name {
@@ -25,7 +25,7 @@ func (t *limitTable) find(name limitName) *limitSeries {
 	return l
 }
 
-// findOrAdd returns the limit of that name. If there is none, it adds the result of create.
+// findOrAdd returns the limit with this name. If there is no such limit, findOrAdd adds the result of create.
 func (t *limitTable) findOrAdd(name limitName, create func() *limitSeries) *limitSeries {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -45,7 +45,8 @@ func (t *limitTable) beginConfig() {
 	t.configCount++
 }
 
-// keep marks the limit of that name as a part of the newest configuration and returns it, or nil.
+// keep marks the limit with this name as a part of the newest configuration, and returns the limit. If there is no such
+// limit, keep returns nil.
 func (t *limitTable) keep(name limitName) *limitSeries {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,7 +57,7 @@ func (t *limitTable) keep(name limitName) *limitSeries {
 	return l
 }
 
-// markRemoved marks the limits outside the newest configuration as removed at now.
+// markRemoved marks the limits that are not in the newest configuration as removed at now.
 func (t *limitTable) markRemoved(now time.Time) {
 	t.walk(now, func(l *limitSeries) {
 		if l.config != t.configCount && l.removedAt == 0 {
@@ -68,13 +69,14 @@ func (t *limitTable) markRemoved(now time.Time) {
 // all returns all limits. The limits of a rule follow each other.
 func (t *limitTable) all(now time.Time) []*limitSeries {
 	t.mu.Lock()
-	all := make([]*limitSeries, 0, len(t.byRule))
+	limits := make([]*limitSeries, 0, len(t.byRule))
 	t.mu.Unlock()
-	t.walk(now, func(l *limitSeries) { all = append(all, l) })
-	return all
+	t.walk(now, func(l *limitSeries) { limits = append(limits, l) })
+	return limits
 }
 
-// walk deletes the limits that are too old at now, and calls f with all others while it holds the lock.
+// walk deletes the limits that were removed more than removedRuleTTL before now, and calls f with each remaining limit.
+// walk holds the lock when it calls f.
 func (t *limitTable) walk(now time.Time, f func(*limitSeries)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,8 +100,8 @@ func (t *limitTable) walk(now time.Time, f func(*limitSeries)) {
 	}
 }
 
-// deleteOldLimits deletes old limits from l and the next limits, and the series of idle values. It returns the first
-// limit that is left.
+// deleteOldLimits deletes old limits from the list that starts with l, and the series of idle values. It returns the
+// first limit of the remaining list.
 func (l *limitSeries) deleteOldLimits(now time.Time) *limitSeries {
 	if l == nil {
 		return nil

@@ -19,25 +19,25 @@ func (t *limitTable) add(name limitName) *limitSeries {
 
 func TestLimitWithAFirstHitDuringAReloadIsNotRemoved(t *testing.T) {
 	table, now := newLimitTable(), time.Now()
-	removed := table.add(limitName{rule: "d > a"})
-	kept := table.add(limitName{rule: "d > b"})
+	removedLimit := table.add(limitName{rule: "d > a"})
+	keptLimit := table.add(limitName{rule: "d > b"})
 	table.beginConfig()
-	require.Same(t, kept, table.keep(kept.name))
-	added := table.add(limitName{rule: "d > a", flags: "d"})
+	require.Same(t, keptLimit, table.keep(keptLimit.name))
+	newLimit := table.add(limitName{rule: "d > a", flags: "d"})
 	table.markRemoved(now)
-	assert.NotZero(t, removed.removedAt)
-	assert.Zero(t, kept.removedAt)
-	assert.Zero(t, added.removedAt)
+	assert.NotZero(t, removedLimit.removedAt)
+	assert.Zero(t, keptLimit.removedAt)
+	assert.Zero(t, newLimit.removedAt)
 
 	assert.Len(t, table.all(now.Add(removedRuleTTL-1)), 3)
-	assert.ElementsMatch(t, []*limitSeries{kept, added}, table.all(now.Add(removedRuleTTL)))
-	assert.Nil(t, table.find(removed.name))
-	assert.Same(t, added, table.find(added.name))
+	assert.ElementsMatch(t, []*limitSeries{keptLimit, newLimit}, table.all(now.Add(removedRuleTTL)))
+	assert.Nil(t, table.find(removedLimit.name))
+	assert.Same(t, newLimit, table.find(newLimit.name))
 }
 
-// TestLimitsAreAddedAndReadTogether adds limits while two others walk over the table. Each
-// limit that was there before a walk is in its result.
-func TestLimitsAreAddedAndReadTogether(t *testing.T) {
+// TestWalkFindsAllLimitsWhileOthersAreAdded adds limits while two goroutines walk over the table. A walk must find each
+// limit that was in the table before the walk.
+func TestWalkFindsAllLimitsWhileOthersAreAdded(t *testing.T) {
 	const rules = 20 * rulesPerStep
 	table, now := newLimitTable(), time.Now()
 	add := func(i int) { table.add(limitName{rule: fmt.Sprint(i)}) }

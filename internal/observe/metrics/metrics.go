@@ -2,8 +2,8 @@
 // metrics of one package and implements the Observer of that package. A new metric of an
 // event that an Observer already receives belongs into one file here.
 //
-// Metrics that envoyproxy/ratelimit has as well keep its names. Names of our own begin
-// with rls_.
+// A metric that envoyproxy/ratelimit has as well keeps its name. The names of all other
+// metrics begin with rls_.
 package metrics
 
 import (
@@ -18,14 +18,14 @@ import (
 // Metrics holds all metrics of the process. Each package in use registers its metrics once, through its method.
 type Metrics struct {
 	registry *prometheus.Registry
-	auto     promauto.Factory // registers what it makes
+	factory  promauto.Factory // makes metrics and registers them
 	rules    *rules
 	scraping chan struct{} // has a value while a scrape is in progress
 
 	connections map[string]func() int // open connections; the key is the name of the listener
 
-	withoutRedis *withoutRedis      // nil until Fallback is called
-	givenUpCalls prometheus.Counter // nil until Service is called
+	fallbackDecisions *fallbackDecisions // nil until Fallback is called
+	givenUpCalls      prometheus.Counter // nil until Service is called
 
 	ResponseTimeMillis bool // report response times to Prometheus in milliseconds; set it before the first scrape
 }
@@ -35,32 +35,34 @@ func New() *Metrics {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return &Metrics{
-		registry: r, auto: promauto.With(r), rules: &rules{limits: limitTable{byRule: map[string]*limitSeries{}}}, scraping: make(chan struct{}, 1),
+		registry: r, factory: promauto.With(r), rules: &rules{limits: limitTable{byRule: map[string]*limitSeries{}}}, scraping: make(chan struct{}, 1),
 		connections: map[string]func() int{},
 	}
 }
 
-// Gather implements prometheus.Gatherer. It returns all metrics but those of rules, which can be many.
+// Gather implements prometheus.Gatherer. It returns all metrics except the metrics of rules, because there can be many
+// rules.
 func (m *Metrics) Gather() ([]*dto.MetricFamily, error) { return m.registry.Gather() }
 
 func (m *Metrics) newCounter(name, help string) prometheus.Counter {
-	return m.auto.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	return m.factory.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 }
 
 func (m *Metrics) newCounters(name, help string, labels ...string) *prometheus.CounterVec {
-	return m.auto.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	return m.factory.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 }
 
 func (m *Metrics) newGauge(name, help string) prometheus.Gauge {
-	return m.auto.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	return m.factory.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 }
 
 func (m *Metrics) newGauges(name, help string, labels ...string) *prometheus.GaugeVec {
-	return m.auto.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	return m.factory.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
 }
 
-// atScrape registers metrics whose values read sends at each scrape. Calls of read may overlap.
-func (m *Metrics) atScrape(read func(scrape)) {
+// registerReader registers read, which sends the current values of metrics at each scrape. Several scrapes may call read
+// at the same time.
+func (m *Metrics) registerReader(read func(scrape)) {
 	m.registry.MustRegister(scrapeReader(read))
 }
 
@@ -72,14 +74,14 @@ func (scrapeReader) Describe(chan<- *prometheus.Desc) {}
 
 func (r scrapeReader) Collect(out chan<- prometheus.Metric) { r(out) }
 
-// scrape gets the values of metrics that are read at a scrape. labels are names and values in turn.
+// scrape receives the metrics of a scrapeReader. The parameter labels of the methods has names and values in turn.
 type scrape chan<- prometheus.Metric
 
-func (s scrape) gauge(name, help string, value float64, labels ...string) {
+func (s scrape) sendGauge(name, help string, value float64, labels ...string) {
 	s.send(prometheus.GaugeValue, name, help, value, labels)
 }
 
-func (s scrape) counter(name, help string, value float64, labels ...string) {
+func (s scrape) sendCounter(name, help string, value float64, labels ...string) {
 	s.send(prometheus.CounterValue, name, help, value, labels)
 }
 
@@ -91,6 +93,7 @@ func (s scrape) send(kind prometheus.ValueType, name, help string, value float64
 	s <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, names, nil), kind, value, values...)
 }
 
+// oneIf returns 1 if condition is true, else 0.
 func oneIf(condition bool) float64 {
 	if condition {
 		return 1

@@ -48,8 +48,8 @@ func assertMetrics(t *testing.T, m *Metrics, want string, names ...string) {
 	assert.NoError(t, testutil.GatherAndCompare(scrape, strings.NewReader(help+want), names...))
 }
 
-// answer lets o observe a call with one descriptor, key=x. The backend answers with result.
-func answer(t *testing.T, o service.Observer, key string, result backend.Result) {
+// observeCall lets o observe a call with one descriptor, key=x. The backend answers with result.
+func observeCall(t *testing.T, o service.Observer, key string, result backend.Result) {
 	t.Helper()
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(`
 domain: d
@@ -72,12 +72,12 @@ func TestDecisionsAreCountedByResultAndSource(t *testing.T) {
 	m := New()
 	allowed := limit.Result{Allowed: true}
 	s := m.Service()
-	answer(t, s, "plain", backend.Result{Source: backend.SourceRedis, Result: allowed})
-	answer(t, s, "plain", backend.Result{Source: backend.SourceLease, Result: allowed})
-	answer(t, s, "plain", backend.Result{Source: backend.SourceRedis})
-	answer(t, s, "shadow", backend.Result{Result: allowed})
-	answer(t, s, "shadow", backend.Result{Source: backend.SourceDenyCache})
-	answer(t, s, "shadow", backend.Result{Source: backend.SourceDenyCache})
+	observeCall(t, s, "plain", backend.Result{Source: backend.SourceRedis, Result: allowed})
+	observeCall(t, s, "plain", backend.Result{Source: backend.SourceLease, Result: allowed})
+	observeCall(t, s, "plain", backend.Result{Source: backend.SourceRedis})
+	observeCall(t, s, "shadow", backend.Result{Result: allowed})
+	observeCall(t, s, "shadow", backend.Result{Source: backend.SourceDenyCache})
+	observeCall(t, s, "shadow", backend.Result{Source: backend.SourceDenyCache})
 	assertMetrics(t, m, `
 rls_decisions_total{result="ok",source="deny_cache"} 0
 rls_decisions_total{result="ok",source="fallback"} 0
@@ -254,8 +254,8 @@ rls_decision_log_records_total 7
 `, "rls_candidate_calls_total", "rls_candidate_newly_denied_total", "rls_candidate_valid", "rls_decision_log_dropped_total", "rls_decision_log_records_total")
 }
 
-// newFull returns the Metrics of all packages, with at least one series for each metric.
-func newFull(t *testing.T) *Metrics {
+// newCompleteMetrics returns the Metrics of all packages, with at least one series for each metric.
+func newCompleteMetrics(t *testing.T) *Metrics {
 	f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{})
 	f.hit(1, "a", "x")
 	f.sendTo("unknown", &ratelimitv3.RateLimitDescriptor{})
@@ -291,7 +291,7 @@ func newFull(t *testing.T) *Metrics {
 }
 
 func TestNamesFollowPrometheusRules(t *testing.T) {
-	problems, err := testutil.GatherAndLint(scrapeOf(t, newFull(t)))
+	problems, err := testutil.GatherAndLint(scrapeOf(t, newCompleteMetrics(t)))
 	require.NoError(t, err)
 	for _, p := range problems {
 		assert.True(t, strings.HasPrefix(p.Metric, "ratelimit_"), "only names of envoyproxy/ratelimit may break the rules: %s: %s", p.Metric, p.Text)
@@ -308,7 +308,7 @@ func TestDocsListAllMetricsWithTypeAndLabels(t *testing.T) {
 	for _, row := range docRow.FindAllStringSubmatch(string(docs), -1) {
 		documented[row[1]] = row[3] + " " + row[2]
 	}
-	families, err := scrapeOf(t, newFull(t)).Gather()
+	families, err := scrapeOf(t, newCompleteMetrics(t)).Gather()
 	require.NoError(t, err)
 	exported := map[string]string{}
 	for _, f := range families {

@@ -9,11 +9,12 @@ import (
 	"github.com/seed-81f232ab/rls/backend/redis"
 )
 
-// redisServers is a redis.Observer that measures the batches that are sent to each Redis.
+// redisServers is a redis.Observer that measures the batches to each Redis. The index is the redis.Role.
 type redisServers [len(redis.Roles)]*redisServer
 
+// redisServer has the metrics of one Redis.
 type redisServer struct {
-	errors             []prometheus.Counter // by redis.ErrorKind
+	errors             []prometheus.Counter // the index is the redis.ErrorKind
 	failedBatches      prometheus.Counter
 	unconfirmedBatches prometheus.Counter
 	stalledBatches     prometheus.Counter
@@ -24,7 +25,7 @@ type redisServer struct {
 // Redis registers the metrics of package redis, for each Redis in use, and returns its Observer.
 func (m *Metrics) Redis(roles ...redis.Role) redis.Observer {
 	newHistogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
-		return m.auto.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"server"})
+		return m.factory.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"server"})
 	}
 	counts := prometheus.ExponentialBuckets(1, 4, 7)        // 1 to 4096
 	seconds := prometheus.ExponentialBuckets(0.0001, 2, 12) // 0.1 to 205 ms
@@ -86,47 +87,47 @@ type RedisStatus interface {
 // RedisStatus registers the metrics of queues and connections. Each scrape reads status.
 func (m *Metrics) RedisStatus(status RedisStatus) {
 	var closed closedConnections
-	m.atScrape(func(s scrape) {
+	m.registerReader(func(s scrape) {
 		queued := map[Shard]int{}
 		for i, shard := range boundedShards(ShardsOf(status)) {
 			queued[shard] += status.QueuedHits(i)
 		}
 		for shard, hits := range queued {
-			s.gauge("rls_redis_queue_hits", "Hits that wait for a batch now.", float64(hits), "server", shard.Server, "shard", shard.Name)
+			s.sendGauge("rls_redis_queue_hits", "Hits that wait for a batch now.", float64(hits), "server", shard.Server, "shard", shard.Name)
 		}
 		for _, p := range status.PoolStats() {
-			s.pool(&p, closed.update(p))
+			s.sendPool(&p, closed.update(p))
 		}
 	})
 }
 
-func (s scrape) pool(p *redis.PoolStats, closed int64) {
+func (s scrape) sendPool(p *redis.PoolStats, closed int64) {
 	const connections = "Connections to Redis that are in use or idle."
 	server := p.Role.String()
-	s.gauge("rls_redis_connections", connections, float64(p.Connections-p.Idle), "server", server, "state", "in_use")
-	s.gauge("rls_redis_connections", connections, float64(p.Idle), "server", server, "state", "idle")
-	s.counter("rls_redis_connections_opened_total", "Connections to Redis that were opened.", float64(p.Opened), "server", server)
-	s.counter("rls_redis_connection_waits_total", "Batches that waited for a connection.", float64(p.Waits), "server", server)
-	s.counter("rls_redis_connection_wait_seconds_total", "Time that batches waited for a connection.", p.WaitTime.Seconds(), "server", server)
-	s.counter("rls_redis_connection_timeouts_total", "Batches that got no connection in time.", float64(p.Timeouts), "server", server)
-	s.gauge("rls_redis_round_trip_seconds", "Shortest of the last measured round trips, to the slowest server of this Redis. 0 before the first.", p.RoundTrip.Seconds(), "server", server)
-	s.gauge("rls_redis_timeout_seconds", "Time limit of an operation (REDIS_TIMEOUT). With auto it follows the round trip.", p.Budget.Seconds(), "server", server)
+	s.sendGauge("rls_redis_connections", connections, float64(p.Connections-p.Idle), "server", server, "state", "in_use")
+	s.sendGauge("rls_redis_connections", connections, float64(p.Idle), "server", server, "state", "idle")
+	s.sendCounter("rls_redis_connections_opened_total", "Connections to Redis that were opened.", float64(p.Opened), "server", server)
+	s.sendCounter("rls_redis_connection_waits_total", "Batches that waited for a connection.", float64(p.Waits), "server", server)
+	s.sendCounter("rls_redis_connection_wait_seconds_total", "Time that batches waited for a connection.", p.WaitTime.Seconds(), "server", server)
+	s.sendCounter("rls_redis_connection_timeouts_total", "Batches that got no connection in time.", float64(p.Timeouts), "server", server)
+	s.sendGauge("rls_redis_round_trip_seconds", "Shortest of the last measured round trips, to the slowest server of this Redis. 0 before the first.", p.RoundTrip.Seconds(), "server", server)
+	s.sendGauge("rls_redis_timeout_seconds", "Time limit of an operation (REDIS_TIMEOUT). With auto it follows the round trip.", p.Budget.Seconds(), "server", server)
 	prefix := "ratelimit_redis_pool_" // envoyproxy/ratelimit has these metrics too
 	if p.Role == redis.RolePerSecond {
 		prefix = "ratelimit_redis_per_second_pool_"
 	}
-	s.gauge(prefix+"cx_active", "Open connections to this Redis.", float64(p.Connections))
-	s.counter(prefix+"cx_total", "Connections to this Redis that were opened.", float64(p.Opened))
-	s.counter(prefix+"cx_local_close", "Connections to this Redis that were closed.", float64(closed))
+	s.sendGauge(prefix+"cx_active", "Open connections to this Redis.", float64(p.Connections))
+	s.sendCounter(prefix+"cx_total", "Connections to this Redis that were opened.", float64(p.Opened))
+	s.sendCounter(prefix+"cx_local_close", "Connections to this Redis that were closed.", float64(closed))
 }
 
-// closedConnections has the highest number of closed connections so far.
+// closedConnections computes how many connections were closed.
 type closedConnections struct {
 	mu    sync.Mutex
-	count [len(redis.Roles)]int64
+	count [len(redis.Roles)]int64 // the highest number that update has returned; the index is the redis.Role
 }
 
-// update returns the number of connections that were closed. It never falls, though a connection can open meanwhile.
+// update returns how many connections were closed. The number never falls, even if a connection opened while p was read.
 func (c *closedConnections) update(p redis.PoolStats) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,7 +135,7 @@ func (c *closedConnections) update(p redis.PoolStats) int64 {
 	return c.count[p.Role]
 }
 
-// Shard has the labels of a shard: the server "main" or "per_second", and a name that is unique there.
+// Shard has the labels of a shard: the server "main" or "per_second", and a name that is unique on this server.
 type Shard struct{ Server, Name string }
 
 // ShardsOf returns the labels of each shard.
@@ -147,9 +148,9 @@ func ShardsOf(status RedisStatus) []Shard {
 	return shards
 }
 
-const maxShardSeries = 64 // shards of a server with series of their own
+const maxShardSeries = 64 // a server with more shards has the series of a single shard, "all"
 
-// boundedShards returns shards. If a server has more than maxShardSeries shards, their name is "all".
+// boundedShards returns shards, but with the name "all" for the shards of a server that has more than maxShardSeries.
 func boundedShards(shards []Shard) []Shard {
 	count := map[string]int{}
 	for _, s := range shards {

@@ -6,18 +6,20 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/reload"
 )
 
-// reloads is a reload.Observer that counts changes of the limits and describes their state.
-type reloads struct {
+// reloadObserver is a reload.Observer that counts changes of the limits and describes their state.
+type reloadObserver struct {
 	loadedSets, rejectedSets prometheus.Counter
 	problems, domains, rules prometheus.Gauge
 	inForceTime              prometheus.Gauge // Unix time in seconds
-	overrides, off, sourceUp *prometheus.GaugeVec
+	overrides, switches      *prometheus.GaugeVec
+	sourceUp                 *prometheus.GaugeVec
 	sourceReadTime           *prometheus.GaugeVec // Unix time in seconds
 }
 
-// Reload registers the metrics of package reload and returns its Observer. The sources in use are down at first.
+// Reload registers the metrics of package reload and returns its Observer. sources are the names of the sources in use.
+// All sources are down at first.
 func (m *Metrics) Reload(sources ...string) reload.Observer {
-	r := &reloads{
+	r := &reloadObserver{
 		loadedSets:   m.newCounter("ratelimit_service_config_load_success", "Sets of limits that came into force."),
 		rejectedSets: m.newCounter("ratelimit_service_config_load_error", "Sets of limits that were rejected."),
 		problems:     m.newGauge("rls_config_problems", "Problems that keep the newest limits or overrides out of force. /rlconfig/problems lists them."),
@@ -26,7 +28,7 @@ func (m *Metrics) Reload(sources ...string) reload.Observer {
 		inForceTime:  m.newGauge("rls_config_in_force_timestamp_seconds", "Time at which the limits in force were loaded, or were last changed by overrides."),
 		overrides: m.newGauges("rls_overrides",
 			"Overrides, rules and switches of run time that are in force, rejected, or wait for a descriptor. One is in force and rejected if its previous value stays in force.", "state"),
-		off:            m.newGauges("rls_limits_off", "Switches that turn limits off, by scope: of a rule, of a domain, or of all domains.", "scope"),
+		switches:       m.newGauges("rls_limits_off", "Switches that turn limits off, by scope: of a rule, of a domain, or of all domains.", "scope"),
 		sourceUp:       m.newGauges("rls_source_up", "1 if the source of limits or overrides can be read, else 0.", "source"),
 		sourceReadTime: m.newGauges("rls_source_last_success_timestamp_seconds", "Time of the last good read of the source. 0 if there was none.", "source"),
 	}
@@ -38,45 +40,45 @@ func (m *Metrics) Reload(sources ...string) reload.Observer {
 	return r
 }
 
-func (r *reloads) LimitsLoaded(domains int) {
+func (r *reloadObserver) LimitsLoaded(domains int) {
 	r.loadedSets.Inc()
 	r.domains.Set(float64(domains))
 	r.inForceTime.SetToCurrentTime()
 }
 
-func (r *reloads) LimitsChanged(c reload.LimitsChange) {
+func (r *reloadObserver) LimitsChanged(c reload.LimitsChange) {
 	r.rules.Set(float64(c.Rules))
 	r.inForceTime.Set(float64(c.Time.UnixMilli()) / 1000)
 }
 
-func (r *reloads) LimitsRejected(error) { r.rejectedSets.Inc() }
+func (r *reloadObserver) LimitsRejected(error) { r.rejectedSets.Inc() }
 
-func (r *reloads) OverridesChanged([]reload.OverrideChange) {}
+func (r *reloadObserver) OverridesChanged([]reload.OverrideChange) {}
 
-func (r *reloads) ConfigProblems(count int) { r.problems.Set(float64(count)) }
+func (r *reloadObserver) ConfigProblems(count int) { r.problems.Set(float64(count)) }
 
-func (r *reloads) Overrides(c reload.OverrideCounts) {
+func (r *reloadObserver) Overrides(c reload.OverrideCounts) {
 	r.overrides.WithLabelValues("in_force").Set(float64(c.InForce))
 	r.overrides.WithLabelValues("rejected").Set(float64(c.Rejected))
 	r.overrides.WithLabelValues("waiting").Set(float64(c.Waiting))
-	r.off.WithLabelValues("rule").Set(float64(c.OffRules))
-	r.off.WithLabelValues("domain").Set(float64(c.OffDomains))
-	r.off.WithLabelValues("all").Set(float64(c.OffAll))
+	r.switches.WithLabelValues("rule").Set(float64(c.OffRules))
+	r.switches.WithLabelValues("domain").Set(float64(c.OffDomains))
+	r.switches.WithLabelValues("all").Set(float64(c.OffAll))
 }
 
-func (r *reloads) SourceRead(source string) {
+func (r *reloadObserver) SourceRead(source string) {
 	r.sourceReadTime.WithLabelValues(source).SetToCurrentTime()
 }
 
-func (r *reloads) SourceState(source string, err error) {
+func (r *reloadObserver) SourceState(source string, err error) {
 	r.sourceUp.WithLabelValues(source).Set(oneIf(err == nil))
 }
 
 // ConfigHash registers the metric of the limits in force. hash returns "" before the first limits.
 func (m *Metrics) ConfigHash(hash func() string) {
-	m.atScrape(func(s scrape) {
-		if inForce := hash(); inForce != "" {
-			s.gauge("rls_config_info", "1 for the hash of the limits in force. Replicas with equal limits have equal hashes.", 1, "hash", inForce)
+	m.registerReader(func(s scrape) {
+		if currentHash := hash(); currentHash != "" {
+			s.sendGauge("rls_config_info", "1 for the hash of the limits in force. Replicas with equal limits have equal hashes.", 1, "hash", currentHash)
 		}
 	})
 }

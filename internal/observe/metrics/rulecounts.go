@@ -9,32 +9,32 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// hitCounts counts the hits of one limit.
+// hitCounts counts the hits on one limit. HitSums describes the counts.
 type hitCounts struct {
-	within, near, over, overLocal, shadowed, refunded atomic.Uint64
+	withinLimit, nearLimit, overLimit, overLocal, shadowed, refunded atomic.Uint64
 
-	// others are the hits that are in neither within nor over: hits of failed calls, and
-	// the part of denied hits that was still within the limit.
-	others atomic.Uint64
+	// otherHits are the hits that count neither as withinLimit nor as overLimit: the hits of failed
+	// calls, and the first of several denied hits if the limit had room for a part of these hits.
+	otherHits atomic.Uint64
 }
 
-// HitSums are the sums of several hitCounts, or the values of one.
+// HitSums are the values of one hitCounts, or the sums of several hitCounts.
 type HitSums struct {
-	Total       uint64 // all hits, without peeks and refunds
-	WithinLimit uint64 // that passed
-	NearLimit   uint64 // between NEAR_LIMIT_RATIO × the limit and the limit
-	OverLimit   uint64 // beyond the limit
-	OverLocal   uint64 // those of OverLimit that the deny cache denied
-	Shadow      uint64 // those of OverLimit that passed because the rule is in shadow mode
-	Refunded    uint64 // that refunds have taken off
+	Total       uint64 // all hits except peeks and refunds
+	WithinLimit uint64 // hits that passed
+	NearLimit   uint64 // hits between NEAR_LIMIT_RATIO × the limit and the limit
+	OverLimit   uint64 // hits beyond the limit
+	OverLocal   uint64 // the hits of OverLimit that the deny cache denied
+	Shadow      uint64 // the hits of OverLimit that passed because the rule is in shadow mode
+	Refunded    uint64 // hits that refunds have taken off
 }
 
-// sums returns the values of c. It reads shadowed before over, so Shadow never exceeds OverLimit.
+// sums returns the values of c. It reads shadowed before overLimit, so that Shadow never exceeds OverLimit.
 func (c *hitCounts) sums() HitSums {
 	s := HitSums{Shadow: c.shadowed.Load()}
-	s.WithinLimit, s.OverLimit = c.within.Load(), c.over.Load()
-	s.Total = s.WithinLimit + s.OverLimit + c.others.Load()
-	s.NearLimit, s.OverLocal, s.Refunded = c.near.Load(), c.overLocal.Load(), c.refunded.Load()
+	s.WithinLimit, s.OverLimit = c.withinLimit.Load(), c.overLimit.Load()
+	s.Total = s.WithinLimit + s.OverLimit + c.otherHits.Load()
+	s.NearLimit, s.OverLocal, s.Refunded = c.nearLimit.Load(), c.overLocal.Load(), c.refunded.Load()
 	return s
 }
 
@@ -53,27 +53,27 @@ type hitClassifier struct {
 	nearRatio float32
 }
 
-// count counts the hits of d like envoyproxy/ratelimit. The decision is no peek.
+// count counts the hits of d as envoyproxy/ratelimit counts them. d must not be a peek.
 func (h *hitClassifier) count(c *hitCounts, d *service.Decision) {
 	n, r := d.N, &d.Result
 	switch {
 	case n < 0:
 		c.refunded.Add(uint64(-n))
 	case r.Err != nil:
-		c.others.Add(uint64(n))
+		c.otherHits.Add(uint64(n))
 	case r.Allowed:
-		c.within.Add(uint64(n))
+		c.withinLimit.Add(uint64(n))
 		if near := min(n, h.nearHits(d.Limit.Limit, r)); near > 0 {
-			c.near.Add(uint64(near))
+			c.nearLimit.Add(uint64(near))
 		}
 	default:
 		over, near := h.overHits(d)
-		c.over.Add(uint64(over))
+		c.overLimit.Add(uint64(over))
 		if near > 0 {
-			c.near.Add(uint64(near))
+			c.nearLimit.Add(uint64(near))
 		}
 		if over < n {
-			c.others.Add(uint64(n - over))
+			c.otherHits.Add(uint64(n - over))
 		}
 		if r.Source == backend.SourceDenyCache {
 			c.overLocal.Add(uint64(over))
@@ -84,8 +84,8 @@ func (h *hitClassifier) count(c *hitCounts, d *service.Decision) {
 	}
 }
 
-// nearHits returns how far the counter of l is beyond the near limit, if r allowed hits. The
-// fallback knows only the counter of this replica, so its near limit is a share of the limit.
+// nearHits returns how many hits the counter of l has beyond the near limit, after r has allowed hits. The fallback
+// knows only the counter of this replica, so nearHits compares this counter with the share of this replica.
 func (h *hitClassifier) nearHits(l *limit.Limit, r *backend.Result) int64 {
 	if r.Source == backend.SourceFallback {
 		if r.Share == nil {
@@ -96,8 +96,8 @@ func (h *hitClassifier) nearHits(l *limit.Limit, r *backend.Result) int64 {
 	return l.Spent(r.Result) - h.nearLimit(l)
 }
 
-// overHits returns how many of the denied hits of d are beyond the limit, and how many of the others are near it. If
-// denied hits are charged, the first of them can fill the limit up.
+// overHits returns how many of the denied hits of d are beyond the limit, and how many of the other hits are near the
+// limit. If denied hits are charged, there can be other hits: those for which the limit still had room.
 func (h *hitClassifier) overHits(d *service.Decision) (over, near int64) {
 	l, n, r := d.Limit.Limit, d.N, &d.Result
 	if !d.ChargesDenied {
@@ -112,15 +112,16 @@ func (h *hitClassifier) overHits(d *service.Decision) (over, near int64) {
 		}
 		l = r.Share
 	}
-	after := l.Spent(r.Result)
-	before := after - n
-	if before >= l.Capacity() {
+	spentAfter := l.Spent(r.Result)
+	spentBefore := spentAfter - n
+	if spentBefore >= l.Capacity() {
 		return n, 0
 	}
-	return after - l.Capacity(), l.Capacity() - max(h.nearLimit(l), before)
+	return spentAfter - l.Capacity(), l.Capacity() - max(h.nearLimit(l), spentBefore)
 }
 
-// nearLimit returns the count from which hits on l are near it, in the precision of envoyproxy/ratelimit.
+// nearLimit returns the count above which hits are near the limit: 8 for a limit of 10 and a ratio of 0.8. It rounds
+// with 32 bits, as envoyproxy/ratelimit does.
 func (h *hitClassifier) nearLimit(l *limit.Limit) int64 {
 	return int64(math.Floor(float64(float32(l.Capacity()) * h.nearRatio)))
 }

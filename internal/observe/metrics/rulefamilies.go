@@ -16,7 +16,7 @@ import (
 type RuleMetric struct {
 	Name, Help string
 	Value      func(*HitSums) uint64
-	isSparse   bool // leaves out series with the value 0
+	isSparse   bool // a series with the value 0 is left out
 }
 
 // RuleMetrics have the names of envoyproxy/ratelimit.
@@ -30,12 +30,13 @@ var RuleMetrics = []RuleMetric{
 	{"total_negative_hits", "Hits that refunds have taken off.", func(s *HitSums) uint64 { return s.Refunded }, true},
 }
 
+// ruleSample has the counts of one series of the metrics of rules.
 type ruleSample struct {
 	labels ruleLabels
 	HitSums
 }
 
-// families returns the metrics of rules that isWanted accepts. All have the counts of the same moment.
+// families returns the metrics of rules for which isWanted returns true. All of them describe the same moment.
 func (r *rules) families(labels extraLabels, isWanted func(name string) bool) []family {
 	var families []family
 	var samples []ruleSample
@@ -48,7 +49,7 @@ func (r *rules) families(labels extraLabels, isWanted func(name string) bool) []
 			samples = r.samples(time.Now())
 		}
 		if !slices.ContainsFunc(samples, func(s ruleSample) bool { return !m.isSparse || m.Value(&s.HitSums) > 0 }) {
-			continue // Prometheus does not want a metric without series
+			continue // Prometheus expects at least one series of a metric
 		}
 		families = append(families, family{name, func(w io.Writer) error {
 			return m.write(w, name, samples, labels)
@@ -57,7 +58,7 @@ func (r *rules) families(labels extraLabels, isWanted func(name string) bool) []
 	return families
 }
 
-// samples returns the counts of all series, sorted by labels. Series with the same labels are added.
+// samples returns the counts of all series, sorted by labels. It adds up series with the same labels.
 func (r *rules) samples(now time.Time) []ruleSample {
 	limits := r.limits.all(now)
 	samples := make([]ruleSample, 0, len(limits))
@@ -84,13 +85,13 @@ func (r *rules) samples(now time.Time) []ruleSample {
 
 var labelEscaper = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 
-// write writes the lines of a metric. The library would need several times the memory of the rules.
+// write writes the lines of a metric itself, because the library would need several times the memory of the rules.
 func (m *RuleMetric) write(w io.Writer, name string, samples []ruleSample, extra extraLabels) error {
-	var own []*dto.LabelPair
+	var ownLabels []*dto.LabelPair
 	for _, label := range ruleLabelNames {
-		own = append(own, &dto.LabelPair{Name: &label})
+		ownLabels = append(ownLabels, &dto.LabelPair{Name: &label})
 	}
-	labels := extra.addTo(own)
+	labels := extra.addTo(ownLabels)
 	out := bufio.NewWriter(w)
 	fmt.Fprintf(out, "# HELP %s %s\n# TYPE %s counter\n", name, m.Help, name)
 	var line []byte
@@ -105,9 +106,9 @@ func (m *RuleMetric) write(w io.Writer, name string, samples []ruleSample, extra
 			line = append(line, separator)
 			line = append(line, l.GetName()...)
 			line = append(line, `="`...)
-			value := l.GetValue() // of an extra label
-			if own := slices.Index(ruleLabelNames[:], l.GetName()); own >= 0 {
-				value = samples[i].labels[own]
+			value := l.GetValue()
+			if index := slices.Index(ruleLabelNames[:], l.GetName()); index >= 0 { // otherwise l is an extra label
+				value = samples[i].labels[index]
 			}
 			line = append(line, labelEscaper.Replace(value)...)
 			line = append(line, '"')

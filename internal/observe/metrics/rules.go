@@ -21,21 +21,22 @@ import (
 // removedRuleTTL is how long the counts of a removed rule stay, for Prometheus and if the rule comes back.
 const removedRuleTTL = 10 * time.Minute
 
-const idleValueTTL = time.Hour // without a hit, before another value of requests can take the series
+// idleValueTTL is how long a value of requests has no hit before another value can take its series.
+const idleValueTTL = time.Hour
 
 // RuleOptions configure the metrics of rules.
 type RuleOptions struct {
-	NearLimitRatio float32 // × the limit is the count at which hits begin to be near the limit
-	MaxSeries      int     // maximum of values of requests with series of their own, for each limit
-	NoRuleLabel    bool    // leave out the label rule for Prometheus, and add the series that differ in it only
+	NearLimitRatio float32 // 0.8: hits are near a limit of 10 when the count is above 8
+	MaxSeries      int     // for each limit, the most values of requests that have a series; further values share one series
+	NoRuleLabel    bool    // leave out the label rule for Prometheus, and add up the series that differ only in this label
 	Log            *slog.Logger
 }
 
-// RuleCounts are the hits on one limit since the start. They survive reloads if the rule keeps its path.
+// RuleCounts are the hits on one limit since the process started. A reload keeps the counts if the rule keeps its path.
 type RuleCounts struct {
 	Domain string
 	Rule   string // the path of the rule
-	Limit  string // its name, or its window and algorithm; empty if the rule has a single limit
+	Limit  string // the name of the limit, or its window and algorithm; empty if the rule has a single limit
 	HitSums
 }
 
@@ -43,42 +44,43 @@ type RuleCounts struct {
 type rules struct {
 	hitClassifier
 	options        RuleOptions
-	unknownDomains *domainCounter
-	unmatched      *domainCounter
+	unknownDomains *domainCounter // counts descriptors of domains without limits
+	unmatched      *domainCounter // counts descriptors that no rule of their domain limits
 	limits         limitTable
 }
 
+// limitName identifies a limit. rule is the path of the rule.
 type limitName struct {
 	rule, limit string
-	flags       string // see descriptors.Rule.MetricFlags
+	flags       string // the settings of the rule that change its series, from Rule.MetricFlags
 }
 
-// limitSeries has the series of one limit. RateLimit.Metrics points to it, so a call needs no lookup. The counts of a
-// series come first, so two limits never share a cache line.
+// limitSeries has the series of one limit. RateLimit.Metrics points to the limitSeries, so a call needs no lookup. The
+// counts come first, so that the counts of two limits are never in one cache line, which would slow down calls.
 type limitSeries struct {
-	single      series         // unused if valueSeries is set
-	valueSeries *varyingSeries // nil unless the series vary with the values of requests
+	onlySeries  series         // has no meaning if valueSeries is not nil
+	valueSeries *varyingSeries // nil if all requests count in onlySeries
 
 	domain string
 	name   limitName
 
 	// The mutex of limitTable guards the fields below.
 
-	next   *limitSeries // of the same rule
-	config uint32       // number of the last configuration with the limit
+	next   *limitSeries // the next limit of the same rule, or nil
+	config uint32       // the number of the last configuration that had the limit
 
-	removedAt int64 // Unix time in nanoseconds, or 0 if the limit is in force
+	removedAt int64 // when the limit was removed, as Unix time in nanoseconds; 0 if the limit is in force
 }
 
-// varyingSeries has the series of a limit whose metric key has values of requests.
+// varyingSeries has the series of a limit whose metric key contains values of requests.
 type varyingSeries struct {
-	values boundedMap[series]     // by metric key
-	other  atomic.Pointer[series] // of the hits without a place in values; made by the first such hit
+	values      boundedMap[series]     // the key is the metric key
+	otherSeries atomic.Pointer[series] // counts the hits of values for which there is no room; nil before such a hit
 
 	// The mutex of limitTable guards the fields below.
 
-	checkedAt   time.Time // of the last check for idle values, or zero
-	deletedSums HitSums   // of the series that checks have deleted
+	checkedAt   time.Time // when deleteIdleValues last ran, or zero
+	deletedSums HitSums   // the counts of the series that deleteIdleValues has deleted
 }
 
 // RuleObserver registers the metrics of rules and returns their Observer.
@@ -90,7 +92,7 @@ func (m *Metrics) RuleObserver(o RuleOptions) service.Observer {
 	return m.rules
 }
 
-// OverHits returns how many hits of d, which are denied, count in OverLimit.
+// OverHits returns how many of the hits of d are beyond the limit. d is a denied decision.
 func (m *Metrics) OverHits(d service.Decision) int64 {
 	over, _ := m.rules.overHits(&d)
 	return over
@@ -99,26 +101,26 @@ func (m *Metrics) OverHits(d service.Decision) int64 {
 // Rules returns the counts of the limits that have had a hit. The limits of a rule follow each other.
 func (m *Metrics) Rules() iter.Seq[RuleCounts] {
 	return func(yield func(RuleCounts) bool) {
-		all := m.rules.limits.all(time.Now())
-		for rules := 1; len(all) > 0; rules++ {
+		limits := m.rules.limits.all(time.Now())
+		for rules := 1; len(limits) > 0; rules++ {
 			if rules%rulesPerStep == 0 {
-				runtime.Gosched() // calls may run
+				runtime.Gosched() // lets calls run, because there can be many rules
 			}
-			end := slices.IndexFunc(all, func(l *limitSeries) bool { return l.name.rule != all[0].name.rule })
+			end := slices.IndexFunc(limits, func(l *limitSeries) bool { return l.name.rule != limits[0].name.rule })
 			if end < 0 {
-				end = len(all)
+				end = len(limits)
 			}
-			for _, c := range m.rules.countsOf(all[:end]) {
+			for _, c := range m.rules.countsOf(limits[:end]) {
 				if !yield(c) {
 					return
 				}
 			}
-			all = all[end:]
+			limits = limits[end:]
 		}
 	}
 }
 
-// countsOf returns the counts of the limits of one rule. Limits that differ in flags only are one limit.
+// countsOf returns the counts of the limits of one rule. It adds up limits that differ only in flags.
 func (r *rules) countsOf(limits []*limitSeries) []RuleCounts {
 	var counts []RuleCounts
 	for _, l := range limits {
@@ -145,8 +147,8 @@ func (m *Metrics) KeyCounts() iter.Seq[KeyCounts] {
 		for _, l := range m.rules.limits.all(time.Now()) {
 			for s := range l.series() {
 				c := KeyCounts{Key: s.key, ID: s.path + l.name.flags, HitSums: s.sums()}
-				if l.valueSeries != nil && s == l.valueSeries.other.Load() {
-					c.ID += " and further values" // because a value can have the text of otherValue
+				if l.valueSeries != nil && s == l.valueSeries.otherSeries.Load() {
+					c.ID += " and further values" // a value of a request can be "other" as well
 				}
 				if !yield(c) {
 					return
@@ -156,7 +158,7 @@ func (m *Metrics) KeyCounts() iter.Seq[KeyCounts] {
 	}
 }
 
-// PrepareRules connects the limits of c, which is not in force yet, with their counts.
+// PrepareRules lets the limits of c find their counts. The caller puts c in force afterwards.
 func (m *Metrics) PrepareRules(c *descriptors.Config) { m.rules.prepare(c, time.Now()) }
 
 func (r *rules) Answered(_ context.Context, c *service.Call) {
@@ -178,7 +180,7 @@ func (r *rules) Answered(_ context.Context, c *service.Call) {
 		if l == nil {
 			l = r.addLimit(c.Request, &d)
 		}
-		s := &l.single
+		s := &l.onlySeries
 		if l.valueSeries != nil {
 			s = r.seriesOf(l, c.Request.GetDomain(), d.Rule, c.Request.GetDescriptors()[d.Descriptor].GetEntries())
 		}
@@ -195,7 +197,7 @@ func (r *rules) addLimit(req *rlsv3.RateLimitRequest, d *service.Decision) *limi
 			l.valueSeries = &varyingSeries{}
 			l.valueSeries.values.maxTexts = r.options.MaxSeries
 		} else {
-			l.single.setNames(l, d.Rule, req.GetDescriptors()[d.Descriptor].GetEntries())
+			l.onlySeries.setNames(l, d.Rule, req.GetDescriptors()[d.Descriptor].GetEntries())
 		}
 		return l
 	})
@@ -203,25 +205,25 @@ func (r *rules) addLimit(req *rlsv3.RateLimitRequest, d *service.Decision) *limi
 	return l
 }
 
-// seriesOf returns the series of l for the entries of a request, which match rule.
+// seriesOf returns the series of l that counts a request with these entries. The entries match rule.
 func (r *rules) seriesOf(l *limitSeries, domain string, rule *descriptors.Rule, entries []*ratelimitv3.RateLimitDescriptor_Entry) *series {
 	var memory [maxMetricKey]byte
 	if key := rule.AppendMetricKey(memory[:0], domain, entries); len(key) <= maxMetricKey {
-		if s := l.valueSeries.values.find(key, func() *series { return newSeries(l, rule, entries) }); s != nil {
+		if s := l.valueSeries.values.findOrCreate(key, func() *series { return newSeries(l, rule, entries) }); s != nil {
 			return s
 		}
 	}
-	if other := l.valueSeries.other.Load(); other != nil {
+	if other := l.valueSeries.otherSeries.Load(); other != nil {
 		return other
 	}
-	if l.valueSeries.other.CompareAndSwap(nil, newSeries(l, rule, rule.OtherEntries(entries, otherValue))) {
+	if l.valueSeries.otherSeries.CompareAndSwap(nil, newSeries(l, rule, rule.ReplaceVaryingTexts(entries, otherValue))) {
 		r.options.Log.Warn("metrics limited", "rule", l.name.rule, "setting", "METRICS_MAX_SERIES", "max_series", r.options.MaxSeries,
 			"reason", "further values of requests count as "+otherValue)
 	}
-	return l.valueSeries.other.Load()
+	return l.valueSeries.otherSeries.Load()
 }
 
-// sumsOf returns the sums of all series that l has or had.
+// sumsOf returns the sums of all series of l, including the deleted series.
 func (r *rules) sumsOf(l *limitSeries) HitSums {
 	r.limits.mu.Lock()
 	defer r.limits.mu.Unlock()
@@ -238,7 +240,7 @@ func (r *rules) sumsOf(l *limitSeries) HitSums {
 func (l *limitSeries) series() iter.Seq[*series] {
 	return func(yield func(*series) bool) {
 		if l.valueSeries == nil {
-			yield(&l.single)
+			yield(&l.onlySeries)
 			return
 		}
 		for _, s := range l.valueSeries.values.all() {
@@ -246,13 +248,13 @@ func (l *limitSeries) series() iter.Seq[*series] {
 				return
 			}
 		}
-		if other := l.valueSeries.other.Load(); other != nil {
+		if other := l.valueSeries.otherSeries.Load(); other != nil {
 			yield(other)
 		}
 	}
 }
 
-// prepare attaches the counts to the limits of c, and marks the other limits as removed, while calls go on.
+// prepare attaches the counts to the limits of c, and marks all other limits as removed. Calls go on meanwhile.
 func (r *rules) prepare(c *descriptors.Config, now time.Time) {
 	r.limits.beginConfig()
 	attach := func(name limitName, a *descriptors.Attachment) {
@@ -286,25 +288,26 @@ func (v *varyingSeries) deleteIdleValues(now time.Time) {
 	})
 }
 
-// nameOf returns the name of l, which is a limit of rule.
+// nameOf returns the name of limit l of rule.
 func nameOf(rule *descriptors.Rule, l *descriptors.RateLimit) limitName {
 	name := limitName{rule: rule.Path, flags: rule.MetricFlags()}
 	if len(rule.Limits) == 1 {
 		return name
 	}
-	sameName := 0
+	sameNameCount := 0
 	for _, other := range rule.Limits {
 		if other.Name == l.Name {
-			sameName++
+			sameNameCount++
 		}
 	}
-	if name.limit = l.Name; l.Name == "" || sameName > 1 {
+	if name.limit = l.Name; l.Name == "" || sameNameCount > 1 {
 		name.limit = kindOf(l.Limit)
 	}
 	return name
 }
 
-// kindOf returns the window, algorithm and scope of l, in which two limits of a rule differ.
+// kindOf returns the window, algorithm and scope of l, such as "per hour, token_bucket". Two limits of a rule differ in
+// at least one of them.
 func kindOf(l *limit.Limit) string {
 	kind := l.PerWindow()
 	if l.Algorithm != limit.DefaultAlgorithm {

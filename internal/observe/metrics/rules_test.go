@@ -32,7 +32,7 @@ import (
 type ruleFixture struct {
 	*Metrics
 	t       testing.TB
-	ctx     context.Context // of the calls
+	ctx     context.Context // the context of all calls
 	store   *descriptors.Store
 	service *service.Service
 }
@@ -233,8 +233,8 @@ func TestCountsSurviveReloads(t *testing.T) {
 		f.hit(1, "a", "x")
 		assertTotal := func(want uint64) {
 			t.Helper()
-			if all := f.Rules(); assert.Len(t, all, 1) {
-				assert.Equal(t, want, all[0].Total)
+			if counts := f.Rules(); assert.Len(t, counts, 1) {
+				assert.Equal(t, want, counts[0].Total)
 			}
 		}
 		assertTotal(2)

@@ -10,19 +10,19 @@ import (
 )
 
 const (
-	// maxMetricKey bounds the memory of a series in bytes. Longer keys count as otherValue.
+	// maxMetricKey is the length of the longest metric key in bytes. Requests with a longer key count as otherValue.
 	maxMetricKey = 256
 
-	// otherValue takes the place of the values for which there is no series.
+	// otherValue replaces the values that have no series of their own.
 	otherValue = "other"
 )
 
 // series has the counts that share one set of labels.
 type series struct {
 	hitCounts
-	checkedTotal uint64 // at the last check for idle values; the mutex of limitTable guards it
-	key          string // the metric key without the characters that statsd gives a meaning
-	path         string // of the rule, with the values of requests in place of patterns
+	checkedTotal uint64 // the total at the last check for idle values; the mutex of limitTable guards it
+	key          string // the metric key after PlainKey
+	path         string // the path of the rule, with values of requests in place of patterns
 }
 
 // ruleLabels are the labels of a series of a rule, in the order of ruleLabelNames.
@@ -30,7 +30,7 @@ type ruleLabels [len(ruleLabelNames)]string
 
 var ruleLabelNames = [...]string{"domain", "key1", "key2", "rule"}
 
-const ruleLabel = 3 // the index of rule
+const ruleLabel = 3 // the index of the label rule
 
 func newSeries(l *limitSeries, rule *descriptors.Rule, entries []*ratelimitv3.RateLimitDescriptor_Entry) *series {
 	s := &series{}
@@ -38,7 +38,7 @@ func newSeries(l *limitSeries, rule *descriptors.Rule, entries []*ratelimitv3.Ra
 	return s
 }
 
-// setNames sets the key and path of s, which is a series of l for requests with entries.
+// setNames sets the key and the path of s. s is a series of l, for requests with these entries.
 func (s *series) setNames(l *limitSeries, rule *descriptors.Rule, entries []*ratelimitv3.RateLimitDescriptor_Entry) {
 	var memory [maxMetricKey]byte
 	s.key = PlainKey(string(rule.AppendMetricKey(memory[:0], l.domain, entries)))
@@ -48,7 +48,8 @@ func (s *series) setNames(l *limitSeries, rule *descriptors.Rule, entries []*rat
 	}
 }
 
-// labels returns the labels of envoyproxy/ratelimit for the key of s: the first three parts between its dots.
+// labels returns the labels that envoyproxy/ratelimit has for s: the domain, key1 and key2 are the first three parts of
+// the key, which dots separate.
 func (s *series) labels() (l ruleLabels) {
 	rest := validText(s.key)
 	for i := range ruleLabel {

@@ -89,9 +89,9 @@ func TestChangedFlagsStartNewSeries(t *testing.T) {
 	assertMetrics(t, f.Metrics, totalHits+`{domain="d",key1="user",key2="",rule="d > user"} 2
 `+totalHits+`{domain="d",key1="user_x",key2="",rule="d > user=x"} 1
 `, totalHits)
-	all := f.Rules()
-	require.Len(t, all, 1)
-	assert.EqualValues(t, 3, all[0].Total)
+	counts := f.Rules()
+	require.Len(t, counts, 1)
+	assert.EqualValues(t, 3, counts[0].Total)
 }
 
 func TestValuesBeyondTheMaximumCountAsOther(t *testing.T) {
@@ -188,24 +188,24 @@ func TestFloodOfRandomValuesLeavesSeriesBounded(t *testing.T) {
 	rule := f.store.Load().Domain("d").Match(entriesOf("user", "x"))
 	f.hit(1, "user", "first")
 	limit := rule.Limits[0].Metrics.Load().(*limitSeries)
-	before := heapBytes()
+	bytesBefore := heapBytes()
 	var running sync.WaitGroup
 	for caller := range callers {
 		running.Go(func() {
 			entries := entriesOf("user", "")
 			for i := range values / callers {
 				entries[0].Value = fmt.Sprintf("00000000-0000-0000-0000-%d-%010d", caller, i)
-				f.rules.seriesOf(limit, "d", rule, entries).within.Add(1)
+				f.rules.seriesOf(limit, "d", rule, entries).withinLimit.Add(1)
 			}
 		})
 	}
 	running.Wait()
-	grown := heapBytes() - before
-	t.Logf("%d bytes for %d values", grown, values)
-	assert.Less(t, grown, int64(maxBytes))
+	growth := heapBytes() - bytesBefore
+	t.Logf("%d bytes for %d values", growth, values)
+	assert.Less(t, growth, int64(maxBytes))
 	assert.Len(t, limit.valueSeries.values.all(), 1000)
 	assert.EqualValues(t, values+1, f.Rules()[0].Total)
-	assert.Greater(t, limit.valueSeries.other.Load().within.Load(), uint64(values-1000))
+	assert.Greater(t, limit.valueSeries.otherSeries.Load().withinLimit.Load(), uint64(values-1000))
 }
 
 // heapBytes returns the bytes that are in use after a garbage collection.
@@ -227,9 +227,9 @@ func TestConcurrentHitsOfOneValueHaveOneSeries(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	all := f.Rules()
-	require.Len(t, all, 1)
-	assert.EqualValues(t, 8000, all[0].Total)
+	counts := f.Rules()
+	require.Len(t, counts, 1)
+	assert.EqualValues(t, 8000, counts[0].Total)
 	flags := f.store.Load().Domain("d").Match(entriesOf("user", "x")).MetricFlags()
 	assert.Len(t, f.rules.limits.find(limitName{rule: "d > user", flags: flags}).valueSeries.values.all(), 50)
 }

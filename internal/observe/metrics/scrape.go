@@ -21,24 +21,24 @@ const (
 	// of a scrape in Prometheus.
 	maxScrapeWait = 10 * time.Second
 
-	// maxScrapeTime bounds a scrape, so a client that does not read can't stop further scrapes for long.
+	// maxScrapeTime bounds a scrape, so that a client that does not read can't block further scrapes for long.
 	maxScrapeTime = 15 * time.Second
 )
 
 // family is the series of one metric.
 type family struct {
 	name  string
-	write func(io.Writer) error // in the text format
+	write func(io.Writer) error // writes the series in the text format
 }
 
-// Handler returns the handler for Prometheus. Each tag becomes a label of all metrics. With parameters name[], the
-// answer has only these metrics. The handlers of m serve one scrape at a time, so that scrapes together don't need
-// more memory than one. Another scrape waits for maxScrapeWait at most, and then gets a 503.
+// Handler returns the handler for Prometheus. Each tag becomes a label of all metrics. If the query has parameters
+// name[], the answer has only the metrics with these names. The handlers of m serve one scrape at a time, because each
+// scrape needs memory. Another scrape waits for at most maxScrapeWait, and then gets the code 503.
 func (m *Metrics) Handler(extraTags map[string]string) http.Handler {
 	return m.handler(extraTags, maxScrapeTime, nil)
 }
 
-// Mapper returns other metrics in the place of families and of the metrics of rules.
+// Mapper returns metrics that replace families and the metrics of rules.
 type Mapper func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error)
 
 // MappedHandler returns a Handler for the metrics that f returns.
@@ -55,7 +55,7 @@ func (m *Metrics) handler(extraTags map[string]string, maxTime time.Duration, f 
 			return
 		}
 		defer m.endScrape()
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxTime)) // until the server has sent the answer
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxTime)) // the deadline also holds after the handler has returned
 		families, err := m.families(labels, r.URL.Query()["name[]"], f)
 		if err != nil {
 			http.Error(w, "An error has occurred while serving metrics:\n\n"+err.Error(), http.StatusInternalServerError)
@@ -79,7 +79,7 @@ func (m *Metrics) beginScrape(ctx context.Context) bool {
 
 func (m *Metrics) endScrape() { <-m.scraping }
 
-// families returns the metrics of these names, or all metrics if there is no name, sorted by name.
+// families returns the metrics with these names, sorted by name. If names is empty, families returns all metrics.
 func (m *Metrics) families(labels extraLabels, names []string, f Mapper) ([]family, error) {
 	gathered, err := m.registry.Gather()
 	if err == nil && f != nil {

@@ -43,11 +43,11 @@ func scrapeOf(t *testing.T, m *Metrics) prometheus.Gatherer {
 	})
 }
 
-// newLibraryRegistry returns a registry with metrics of each kind, and a copy that also has the counts of
-// rules of f. They have no metric that changes from scrape to scrape.
-func newLibraryRegistry(f *ruleFixture) (others, all *prometheus.Registry) {
-	others, all = prometheus.NewRegistry(), prometheus.NewRegistry()
-	both := func(c prometheus.Collector) { others.MustRegister(c); all.MustRegister(c) }
+// newLibraryRegistry returns a registry with a metric of each kind, and a second registry that also has the counts of
+// the rules of f. No metric changes from scrape to scrape.
+func newLibraryRegistry(f *ruleFixture) (otherMetrics, allMetrics *prometheus.Registry) {
+	otherMetrics, allMetrics = prometheus.NewRegistry(), prometheus.NewRegistry()
+	registerInBoth := func(c prometheus.Collector) { otherMetrics.MustRegister(c); allMetrics.MustRegister(c) }
 	counter := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ratelimit_service_rate_limit_over", Help: "Sorted among the rules."}, []string{"text"})
 	counter.WithLabelValues("a\\b\n\"c\" é").Add(1.5)
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "a_gauge", Help: "Help with \\ and\nlines."})
@@ -56,12 +56,12 @@ func newLibraryRegistry(f *ruleFixture) (others, all *prometheus.Registry) {
 	histogram.Observe(0.5)
 	summary := prometheus.NewSummary(prometheus.SummaryOpts{Name: "m_summary", Help: "Seconds.", Objectives: map[float64]float64{0.5: 0.01}})
 	summary.Observe(3)
-	both(counter)
-	both(gauge)
-	both(histogram)
-	both(summary)
-	both(prometheus.NewUntypedFunc(prometheus.UntypedOpts{Name: "b_untyped"}, func() float64 { return 7 }))
-	all.MustRegister(prometheus.CollectorFunc(func(metrics chan<- prometheus.Metric) {
+	registerInBoth(counter)
+	registerInBoth(gauge)
+	registerInBoth(histogram)
+	registerInBoth(summary)
+	registerInBoth(prometheus.NewUntypedFunc(prometheus.UntypedOpts{Name: "b_untyped"}, func() float64 { return 7 }))
+	allMetrics.MustRegister(prometheus.CollectorFunc(func(metrics chan<- prometheus.Metric) {
 		for _, m := range RuleMetrics {
 			desc := prometheus.NewDesc("ratelimit_service_rate_limit_"+m.Name, m.Help, []string{"domain", "key1", "key2", "rule"}, nil)
 			values := map[ruleLabels]float64{}
@@ -79,7 +79,7 @@ func newLibraryRegistry(f *ruleFixture) (others, all *prometheus.Registry) {
 			}
 		}
 	}))
-	return others, all
+	return otherMetrics, allMetrics
 }
 
 // taggedGatherer adds labels to all metrics of a registry.
@@ -109,8 +109,8 @@ func TestScrapeHasTheBytesOfTheLibrary(t *testing.T) {
 	}
 	f.hit(11, "both", "x")
 	f.hit(2, "plain", "x", "b", "y", "c", "z")
-	others, all := newLibraryRegistry(f)
-	f.registry = others
+	otherMetrics, allMetrics := newLibraryRegistry(f)
+	f.registry = otherMetrics
 	ours := httptest.NewServer(nil)
 	library := httptest.NewServer(nil)
 	defer ours.Close()
@@ -138,7 +138,7 @@ func TestScrapeHasTheBytesOfTheLibrary(t *testing.T) {
 	const prometheusAccept = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
 	for _, tags := range []map[string]string{nil, {"dc": "eu\n1", "rule": "not this", "zone": "z"}} {
 		ours.Config.Handler = f.Handler(tags)
-		library.Config.Handler = promhttp.HandlerFor(taggedGatherer{all, extraLabelsOf(tags)}, promhttp.HandlerOpts{})
+		library.Config.Handler = promhttp.HandlerFor(taggedGatherer{allMetrics, extraLabelsOf(tags)}, promhttp.HandlerOpts{})
 		requests := []struct{ query, accept, encoding string }{
 			{"", prometheusAccept, "gzip"},
 			{"", "", ""},
@@ -192,23 +192,23 @@ func TestScrapesFollowEachOther(t *testing.T) {
 			}
 			return page.Code
 		}
-		var waiting sync.WaitGroup
-		waiting.Go(func() { assert.Equal(t, http.StatusOK, code(t.Context())) })
+		var secondScrape sync.WaitGroup
+		secondScrape.Go(func() { assert.Equal(t, http.StatusOK, code(t.Context())) })
 		time.Sleep(maxScrapeWait / 2)
 		m.endScrape()
-		waiting.Wait()
+		secondScrape.Wait()
 
 		require.True(t, m.beginScrape(t.Context()))
 		start := time.Now()
 		assert.Equal(t, http.StatusServiceUnavailable, code(t.Context()))
 		assert.Equal(t, maxScrapeWait, time.Since(start))
-		left, cancel := context.WithCancel(t.Context())
+		leftCtx, cancel := context.WithCancel(t.Context())
 		cancel()
-		assert.Equal(t, http.StatusServiceUnavailable, code(left), "a client that has left does not wait")
+		assert.Equal(t, http.StatusServiceUnavailable, code(leftCtx), "a client that has left does not wait")
 	})
 }
 
-// A client that does not read holds its scrape until the write deadline.
+// The scrape of a client that does not read lasts until the write deadline.
 func TestClientThatDoesNotReadEndsWithItsScrape(t *testing.T) {
 	f := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{})
 	for i := range 1000 {
@@ -263,8 +263,8 @@ func TestScrapeOfManyRulesAllocatesAFractionOfTheLibrary(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		return after.TotalAlloc - before.TotalAlloc
 	}
-	_, all := newLibraryRegistry(f)
-	ours, library := allocatedBy(f.Handler(nil)), allocatedBy(promhttp.HandlerFor(all, promhttp.HandlerOpts{}))
+	_, allMetrics := newLibraryRegistry(f)
+	ours, library := allocatedBy(f.Handler(nil)), allocatedBy(promhttp.HandlerFor(allMetrics, promhttp.HandlerOpts{}))
 	t.Logf("%d bytes for each set of labels; the library needs %d", ours/series, library/series)
 	assert.Less(t, 5*ours, library)
 }

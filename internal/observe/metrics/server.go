@@ -21,23 +21,23 @@ func toMillis(h *dto.Histogram) {
 }
 
 // Server registers the metrics of package server and returns its server.Options.ObserveMethod.
-func (m *Metrics) Server() func(method string) (observeCall func(took time.Duration)) {
+func (m *Metrics) Server() func(method string) (observeCall func(duration time.Duration)) {
 	requests := m.newCounters("ratelimit_service_total_requests", "Unary gRPC calls.", "grpc_method")
-	times := m.auto.NewHistogramVec(prometheus.HistogramOpts{
+	times := m.factory.NewHistogramVec(prometheus.HistogramOpts{
 		Name: responseTimeName, Help: "Time from the arrival of a unary gRPC call until its answer.", Buckets: responseTimes,
 	}, []string{"grpc_method"})
 	return func(method string) func(time.Duration) {
 		count, times := requests.WithLabelValues(method), times.WithLabelValues(method)
-		return func(took time.Duration) {
+		return func(duration time.Duration) {
 			count.Inc()
-			times.Observe(took.Seconds())
+			times.Observe(duration.Seconds())
 		}
 	}
 }
 
 // BuildInfo has the labels of the metric of the build.
 type BuildInfo struct {
-	Version, Commit, Date string // of rls
+	Version, Commit, Date string // the version, the commit and the date of rls
 	GoVersion             string
 }
 

@@ -12,15 +12,15 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// calls is a service.Observer that counts decisions by source, and calls that were not answered as usual.
-type calls struct {
-	ok, overLimit, shadowed []prometheus.Counter // by source
+// callObserver is a service.Observer that counts calls, errors and decisions.
+type callObserver struct {
+	okDecisions, deniedDecisions, shadowedDecisions []prometheus.Counter // the index is the backend.Source
 
 	redisErrors, serviceErrors prometheus.Counter
 	okCalls, deniedCalls       prometheus.Counter
 	globalShadows              prometheus.Counter
 
-	metrics *Metrics // has withoutRedis
+	metrics *Metrics // has the fallbackDecisions, which Fallback can set later
 }
 
 // Service registers the metrics of package service and returns its Observer.
@@ -32,7 +32,7 @@ func (m *Metrics) Service() service.Observer {
 		"Failed calls. service_error is an invalid request, or a call before limits are loaded; given_up is a gRPC call that its caller cancelled, or whose deadline passed, before the caller got the answer; redis_error is any other failure.", "err_type")
 	m.givenUpCalls = errors.WithLabelValues("given_up")
 	callsByCode := m.newCounters("rls_calls_total", "Answered calls by their code: ok or over_limit. A call over a limit in shadow mode is ok.", "code")
-	d := &calls{
+	d := &callObserver{
 		okCalls:       callsByCode.WithLabelValues("ok"),
 		deniedCalls:   callsByCode.WithLabelValues("over_limit"),
 		metrics:       m,
@@ -41,21 +41,21 @@ func (m *Metrics) Service() service.Observer {
 		globalShadows: m.newCounter("ratelimit_service_global_shadow_mode", "Calls over a limit that passed because of SHADOW_MODE."),
 	}
 	for _, source := range backend.Sources() {
-		d.ok = append(d.ok, decisions.WithLabelValues("ok", source.String()))
-		d.overLimit = append(d.overLimit, decisions.WithLabelValues("over_limit", source.String()))
-		d.shadowed = append(d.shadowed, decisions.WithLabelValues("shadowed", source.String()))
+		d.okDecisions = append(d.okDecisions, decisions.WithLabelValues("ok", source.String()))
+		d.deniedDecisions = append(d.deniedDecisions, decisions.WithLabelValues("over_limit", source.String()))
+		d.shadowedDecisions = append(d.shadowedDecisions, decisions.WithLabelValues("shadowed", source.String()))
 	}
 	return d
 }
 
 // CallGivenUp counts a gRPC call whose caller gave up before the caller got the answer, even if rls has answered.
 func (m *Metrics) CallGivenUp() {
-	if m.givenUpCalls != nil { // the process observes calls
+	if m.givenUpCalls != nil { // nil if the process does not observe calls
 		m.givenUpCalls.Inc()
 	}
 }
 
-func (d *calls) Answered(_ context.Context, c *service.Call) {
+func (d *callObserver) Answered(_ context.Context, c *service.Call) {
 	switch status.Code(c.Err) {
 	case codes.OK:
 		if c.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
@@ -79,14 +79,14 @@ func (d *calls) Answered(_ context.Context, c *service.Call) {
 		case r.Err != nil:
 			continue
 		case r.Allowed:
-			d.ok[r.Source].Inc()
+			d.okDecisions[r.Source].Inc()
 		case decision.Shadow:
-			d.shadowed[r.Source].Inc()
+			d.shadowedDecisions[r.Source].Inc()
 		default:
-			d.overLimit[r.Source].Inc()
+			d.deniedDecisions[r.Source].Inc()
 		}
-		if r.Degraded() && d.metrics.withoutRedis != nil {
-			d.metrics.withoutRedis.count(r, decision.Shadow)
+		if r.Degraded() && d.metrics.fallbackDecisions != nil {
+			d.metrics.fallbackDecisions.count(r, decision.Shadow)
 		}
 	}
 }

@@ -21,8 +21,8 @@ func LoadMapping(file string) (*mapper.MetricMapper, error) {
 	return m, m.InitFromFile(file)
 }
 
-// FamilyMapper returns a function that replaces the metrics of envoyproxy/ratelimit in families. m makes the new metrics from
-// the names of the old metrics in statsd, as statsd_exporter does.
+// FamilyMapper returns a function that replaces the metrics of envoyproxy/ratelimit in families. Like statsd_exporter, m
+// makes the new metrics from the names that the old metrics have in statsd.
 func FamilyMapper(m *mapper.MetricMapper, rules func() iter.Seq[metrics.KeyCounts]) func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
 	return func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
 		reader := pointReader{gatherer: prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return families, nil }), rules: rules}
@@ -55,7 +55,7 @@ type mappedFamily struct {
 type mappedSeries struct {
 	labels []*dto.LabelPair
 	value  float64
-	calls  map[float64]int // the numbers of calls; the key is their duration
+	calls  map[float64]int // the numbers of calls; the key is the duration of the calls, in milliseconds unless a mapping has a scale
 }
 
 var statsdTypes = map[kind]mapper.MetricType{counter: mapper.MetricTypeCounter, gauge: mapper.MetricTypeGauge, timer: mapper.MetricTypeObserver}

@@ -14,7 +14,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 )
 
-// mappedText returns the metrics of p after a mapping, in the text format without comments.
+// mappedText applies a mapping to the metrics of p. It returns the metrics in the text format, without comments.
 func mappedText(t *testing.T, p *process, mapping string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "mapping.yaml")

@@ -5,15 +5,16 @@ import (
 	"strconv"
 )
 
-// Mogrifier renames metrics for DogStatsD. Parts of the old name can become tags.
+// Mogrifier renames metrics for DogStatsD. Parts of the old name can become tags. The incumbent uses the word mogrifier.
 type Mogrifier struct {
 	Pattern *regexp.Regexp
 	Name    string // $0 stands for the text that Pattern matches, $1 for the first group
 	Tags    []Tag  // the values can contain $0, $1 and so on
 }
 
-// mogrify returns the name and the tags that the first Mogrifier with a matching Pattern gives to a metric.
-func mogrify(mogrifiers []Mogrifier, name string) (string, []Tag) {
+// applyMogrifiers returns the new name and the tags of a metric, which the first Mogrifier with a matching Pattern sets.
+// If no Pattern matches, the metric keeps its name.
+func applyMogrifiers(mogrifiers []Mogrifier, name string) (string, []Tag) {
 	for _, m := range mogrifiers {
 		groups := m.Pattern.FindStringSubmatch(name)
 		if groups == nil {
@@ -30,7 +31,7 @@ func mogrify(mogrifiers []Mogrifier, name string) (string, []Tag) {
 
 var groupNumber = regexp.MustCompile(`\$\d+`)
 
-// expand replaces $0, $1 and so on by the groups. It does not replace a number without a group.
+// expand replaces $0, $1 and so on by the groups of a match. $9 stays if there is no group 9.
 func expand(text string, groups []string) string {
 	return groupNumber.ReplaceAllStringFunc(text, func(reference string) string {
 		i, err := strconv.Atoi(reference[1:])

@@ -102,7 +102,8 @@ func (r *pointReader) readFamilies(families []*dto.MetricFamily, add func(point)
 	r.counts = counts
 }
 
-// readDenyCache calls add with the gauges that envoyproxy/ratelimit has for its local cache, if the deny cache is on.
+// readDenyCache calls add with the hits and misses of the deny cache, if the deny cache is on. The gauges have the names
+// that envoyproxy/ratelimit gives to its local cache.
 func readDenyCache(families []*dto.MetricFamily, add func(point)) {
 	isOn, hits, misses := false, 0.0, 0.0
 	for _, f := range families {
@@ -124,14 +125,15 @@ func readDenyCache(families []*dto.MetricFamily, add func(point)) {
 	}
 }
 
-// keepsName reports whether a metric is sent under its own name. Info metrics are not sent: their value is always 1.
+// keepsName reports whether a metric is sent under the name that it has in Prometheus. Metrics such as rls_config_info
+// are not sent, because their value is always 1.
 func keepsName(name string) bool {
 	return strings.HasPrefix(name, "rls_") && !strings.HasSuffix(name, "_info")
 }
 
 const separator = "\xff" // separates the parts of a key; no part contains separator
 
-// growth returns the growth of a counter since the last flush. If the value is lower now, the counter restarted at 0.
+// growth returns the growth of a counter since the last flush. A value that is lower than before has restarted at 0.
 func (r *pointReader) growth(counts map[string]float64, key string, value float64) float64 {
 	counts[key] = value
 	if lastValue := r.counts[key]; value >= lastValue {

@@ -15,10 +15,11 @@ const packetBytes = 1432 // most networks carry packets of this size without spl
 
 const sendTimeout = 2 * time.Second // the time to connect to the server, and then to send all points
 
-// maxCallsPerLine is the most calls in one line of a timer, because the sample rate in a line has six decimals.
+// maxCallsPerLine bounds the calls in one line of a timer. The sample rate of 10,000 calls is 0.0001. A smaller rate
+// would lose digits, because a line has only six decimals.
 const maxCallsPerLine = 10_000
 
-// serverSink is a sink that opens a connection for each flush. So it follows a change of the server's address.
+// serverSink is a sink that opens a connection for each flush, so that it notices a new address of the server.
 type serverSink struct {
 	*Server
 	extraTags []Tag
@@ -49,7 +50,8 @@ func (s *serverSink) flush(ctx context.Context, readPoints func() (iter.Seq[poin
 	return errors.Join(readErr, packet.Flush())
 }
 
-// values returns the texts of the lines of p: value, type and sample rate.
+// values returns, for each line of p, the part after the name: the value, the type and the sample rate, such as
+// "5|ms|@0.5".
 func (p *point) values() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		switch p.kind {
@@ -82,11 +84,12 @@ func tagsText(tags []Tag) string {
 	return text
 }
 
+// rename returns the name and the tags of p in a line for the server.
 func (s *serverSink) rename(p point) (string, []Tag) {
 	if !s.DogStatsD {
 		return oneLine(plainName(p.name, p.tags, s.extraTags)), nil
 	}
-	name, tags := mogrify(s.Mogrifiers, p.name)
+	name, tags := applyMogrifiers(s.Mogrifiers, p.name)
 	tags = slices.Concat(s.extraTags, p.tags, tags)
 	for i := range tags {
 		tags[i].Value = oneLine(dogSeparators.Replace(tags[i].Value))

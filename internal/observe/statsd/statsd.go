@@ -42,9 +42,9 @@ func (s *Server) address() string { return net.JoinHostPort(s.Host, strconv.Itoa
 
 // sink receives the points of each flush.
 type sink interface {
-	// flush sends the points that readPoints returns. If flush fails before it calls readPoints, the
-	// next flush sends these changes too. After a later error the points are lost, because the server
-	// would count hits twice if it got points twice.
+	// flush sends the points that readPoints returns. If flush fails before it calls readPoints, no
+	// point is lost: the next flush sends the points. After a later error the points are lost,
+	// because the server would count hits twice if it got points twice.
 	flush(ctx context.Context, readPoints func() (iter.Seq[point], error)) error
 }
 

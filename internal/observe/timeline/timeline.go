@@ -30,8 +30,8 @@ type Event struct {
 	Time   time.Time `json:"time"` // if it is zero, Add sets it to the current time
 	Kind   Kind      `json:"kind"`
 	Text   string    `json:"text"`             // one line in words, such as "limits in force"
-	Failed bool      `json:"failed,omitempty"` // the event is bad news
-	Attrs  []Attr    `json:"attrs,omitempty"`  // in the order in which to show them
+	Failed bool      `json:"failed,omitempty"` // the event is bad news, such as an outage
+	Attrs  []Attr    `json:"attrs,omitempty"`  // details; viewers show them in this order
 }
 
 // Attr is a detail of an Event. Value can have several lines.
@@ -43,10 +43,10 @@ type Attr struct {
 // Bounds of an event.
 const (
 	maxAttrs     = 20
-	maxTextBytes = 2 << 10 // of Text and of each Value
+	maxTextBytes = 2 << 10 // longer texts and values are cut
 )
 
-// Timeline is a ring of the last events. It is safe for concurrent use.
+// Timeline keeps the last events. It is safe for concurrent use.
 type Timeline struct {
 	mu     sync.Mutex
 	events []Event // oldest first
@@ -57,7 +57,7 @@ type Timeline struct {
 // New returns a Timeline that keeps the last size events.
 func New(size int) *Timeline { return &Timeline{size: size} }
 
-// Add appends an event. Add cuts long texts.
+// Add appends an event. If the Timeline is full, Add removes the oldest event. Add cuts long texts.
 func (t *Timeline) Add(e Event) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()

@@ -18,10 +18,10 @@ func TestLastEventsAreKeptNewestFirst(t *testing.T) {
 			events.Add(Event{Kind: Reload, Text: text})
 			time.Sleep(time.Second)
 		}
-		all := events.Events()
-		require.Len(t, all, 3)
+		got := events.Events()
+		require.Len(t, got, 3)
 		for i, text := range []string{"e", "d", "c"} {
-			assert.Equal(t, Event{ID: uint64(5 - i), Time: time.Now().Add(-time.Duration(i+1) * time.Second), Kind: Reload, Text: text}, all[i])
+			assert.Equal(t, Event{ID: uint64(5 - i), Time: time.Now().Add(-time.Duration(i+1) * time.Second), Kind: Reload, Text: text}, got[i])
 		}
 	})
 }

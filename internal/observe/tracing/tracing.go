@@ -103,7 +103,7 @@ func newResource(o Options) *resource.Resource {
 	return r
 }
 
-// Close exports the spans that are in the queue. It returns an error when ctx is done before.
+// Close exports the spans that are in the queue. It returns an error if ctx is done before all spans are exported.
 func (t *Tracer) Close(ctx context.Context) error {
 	if err := t.provider.Shutdown(ctx); err != nil {
 		return fmt.Errorf("tracing: %w", err)

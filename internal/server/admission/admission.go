@@ -1,7 +1,7 @@
-// Package admission bounds the resources that the clients of a listener can use: connections and, with gRPC, the
-// request bytes in memory and the frames that no answer follows. If a client exceeds a bound, the package cuts the
-// connection: it closes the connection at once. The package grpc has bounds for one message and for the streams of
-// one connection, but none for all connections together.
+// Package admission bounds the resources that the clients of a listener can use. These are connections and, with gRPC,
+// the request bytes in memory and the frames of calls that get no answer. If a client exceeds a bound, the package cuts
+// the connection: it closes the connection at once. The package grpc bounds one message and the streams of one
+// connection, but not all connections together.
 package admission
 
 import (
@@ -65,24 +65,24 @@ func (r Reason) String() string {
 
 // Gate admits the connections of one listener and bounds the resources that they use.
 type Gate struct {
-	o Options
+	options Options
 
 	pendingBytes atomic.Int64
-	cutMu        sync.Mutex // held while the Gate cuts a connection for its pending bytes
+	cutMu        sync.Mutex // is locked while the Gate cuts a connection because of pending bytes
 
 	mu    sync.Mutex // guards the fields below
 	conns map[*conn]struct{}
 	peers map[string]int // the number of open connections; the key is the address
 
 	cuts      map[string]int // the number of connections that were cut in cutSecond; the key is the address
-	cutSecond int64          // a Unix time
+	cutSecond int64          // the Unix time of the last cut, in seconds
 
 	refusalLogs [len(Reasons)]refusalLog // the index is the Reason
 }
 
-// maxPeerCuts bounds the cut connections of one address in a second. After that, the Gate refuses connections of the
-// address until the second ends, because a connection costs CPU time before it is cut. If another connection of the
-// address has got an answer, the Gate does not refuse the address, because a good client can share the address.
+// maxPeerCuts bounds the cut connections of one address in a second. With more cuts, the Gate refuses connections of the
+// address until the second ends, because a connection costs CPU time before it is cut. The Gate still admits connections
+// of the address if another connection of the address has got an answer, because a good client can share the address.
 const maxPeerCuts = 8
 
 // New returns a Gate without connections.
@@ -93,7 +93,7 @@ func New(o Options) *Gate {
 	if o.OnReset == nil {
 		o.OnReset = func() {}
 	}
-	g := &Gate{o: o, conns: map[*conn]struct{}{}, peers: map[string]int{}}
+	g := &Gate{options: o, conns: map[*conn]struct{}{}, peers: map[string]int{}}
 	for i := range g.refusalLogs {
 		g.refusalLogs[i].timer.Interval = time.Minute
 	}
@@ -138,9 +138,9 @@ func (g *Gate) refusalReason(address string) (_ Reason, isRefused bool) {
 	switch {
 	case hasAddress && g.cutSecond == time.Now().Unix() && g.cuts[address] > maxPeerCuts && !g.hasAnswered(address):
 		return PeerCuts, true
-	case g.o.MaxConnections > 0 && len(g.conns) >= g.o.MaxConnections:
+	case g.options.MaxConnections > 0 && len(g.conns) >= g.options.MaxConnections:
 		return Connections, true
-	case hasAddress && g.o.MaxPeerConnections > 0 && g.peers[address] >= g.o.MaxPeerConnections:
+	case hasAddress && g.options.MaxPeerConnections > 0 && g.peers[address] >= g.options.MaxPeerConnections:
 		return PeerConnections, true
 	}
 	return 0, false
@@ -165,15 +165,15 @@ func (g *Gate) release(c *conn) {
 	}
 }
 
-// addPendingBytes adds n pending bytes. If the sum exceeds the bound, it cuts the connection with the most of them.
+// addPendingBytes adds n pending bytes. If the sum exceeds the bound, it cuts the connection with the most such bytes.
 func (g *Gate) addPendingBytes(n int64) {
 	total := g.pendingBytes.Add(n)
-	if n < 0 || g.o.MaxPendingBytes == 0 || total <= g.o.MaxPendingBytes {
+	if n < 0 || g.options.MaxPendingBytes == 0 || total <= g.options.MaxPendingBytes {
 		return
 	}
 	g.cutMu.Lock()
 	defer g.cutMu.Unlock()
-	if g.pendingBytes.Load() <= g.o.MaxPendingBytes {
+	if g.pendingBytes.Load() <= g.options.MaxPendingBytes {
 		return // another call has cut a connection
 	}
 	if c := g.largestConn(); c != nil {
@@ -210,11 +210,11 @@ func (g *Gate) cut(c *conn, reason Reason) {
 
 // reportRefusal counts a refusal, and logs at most one line a minute for each reason.
 func (g *Gate) reportRefusal(reason Reason, address string) {
-	g.o.OnRefusal(reason)
+	g.options.OnRefusal(reason)
 	l := &g.refusalLogs[reason]
 	l.count.Add(1)
 	l.timer.Do(func() {
-		g.o.Log.Warn("connections refused", "reason", reason.String(), "count", l.count.Swap(0), "listener", g.o.Listener, "last_address", address)
+		g.options.Log.Warn("connections refused", "reason", reason.String(), "count", l.count.Swap(0), "listener", g.options.Listener, "last_address", address)
 	})
 }
 

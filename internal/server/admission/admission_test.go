@@ -44,15 +44,15 @@ func TestScannerFindsFramesInAnyPieces(t *testing.T) {
 			data = appendFrame(data, f)
 		}
 		s := frameScanner{skip: len(clientPreface)}
-		var found []frame
+		var scanned []frame
 		for len(data) > 0 {
 			n := rapid.IntRange(1, len(data)).Draw(t, "piece")
-			s.scan(data[:n], func(f frame) { found = append(found, f) })
+			s.scan(data[:n], func(f frame) { scanned = append(scanned, f) })
 			data = data[n:]
 		}
-		assert.Equal(t, len(frames), len(found))
-		for i := range found {
-			assert.Equal(t, frames[i], found[i])
+		assert.Equal(t, len(frames), len(scanned))
+		for i := range scanned {
+			assert.Equal(t, frames[i], scanned[i])
 		}
 	})
 }
@@ -160,7 +160,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	require.NotNil(t, f.connect("10.0.0.2"))
 	require.NotNil(t, f.connect(""))
 	require.NotNil(t, f.connect(""))
-	assert.Nil(t, f.connect("10.0.0.3"), "the sixth of all connections")
+	assert.Nil(t, f.connect("10.0.0.3"), "the sixth connection of all addresses")
 	assert.Equal(t, []Reason{PeerConnections, Connections}, f.reasons)
 	assert.Equal(t, 5, f.gate.Connections())
 
@@ -241,10 +241,10 @@ func TestSmallWholeRequestsAreNotPending(t *testing.T) {
 	assert.Empty(t, f.reasons)
 }
 
-// maxResetsOfTests is the bound on resets in tests: 1,500 frames in a second.
+// maxResetsOfTests is the bound on resets in tests. It allows 1,500 frames in a second.
 const maxResetsOfTests = 250
 
-var reset = frame{length: 4, kind: frameReset, stream: 1}
+var resetFrame = frame{length: 4, kind: frameReset, stream: 1}
 
 // sendEvenly sends n frames in a second of the fake clock, and returns the first error.
 func (c *client) sendEvenly(n int, f frame) error {
@@ -259,7 +259,7 @@ func (c *client) sendEvenly(n int, f frame) error {
 
 func TestFloodOfFramesCutsItsConnectionOnly(t *testing.T) {
 	for name, flood := range map[string]frame{
-		"resets":                        reset,
+		"resets":                        resetFrame,
 		"pings":                         {length: 8, kind: 6},
 		"settings":                      {length: 6, kind: 4},
 		"window updates":                {length: 4, kind: 8},
@@ -277,10 +277,10 @@ func TestFloodOfFramesCutsItsConnectionOnly(t *testing.T) {
 					require.NoError(t, attacker.sendEvenly(300, flood))
 				}
 				assert.Empty(t, f.reasons, "fewer frames than the bound")
-				require.NoError(t, innocent.send(reset))
+				require.NoError(t, innocent.send(resetFrame))
 				assert.Error(t, attacker.sendEvenly(10_000, flood))
 				assert.Equal(t, []Reason{Frames}, f.reasons)
-				require.NoError(t, innocent.send(reset), "the connections of an address have bounds of their own")
+				require.NoError(t, innocent.send(resetFrame), "the connections of an address have bounds of their own")
 			})
 		})
 	}
@@ -329,7 +329,7 @@ func TestAnsweredCallsAllowResets(t *testing.T) {
 			for range 10 {
 				envoy.answer(3)
 			}
-			require.NoError(t, envoy.sendEvenly(1500, reset))
+			require.NoError(t, envoy.sendEvenly(1500, resetFrame))
 		}
 		assert.Empty(t, f.reasons)
 	})
@@ -349,7 +349,7 @@ func TestResetsAfterStallAreNoFlood(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			for range 2000 {
-				require.NoError(t, c.send(append(call, reset)...))
+				require.NoError(t, c.send(append(call, resetFrame)...))
 			}
 		}
 		assert.Empty(t, f.reasons)
@@ -370,17 +370,17 @@ func TestNewConnectionCanHaveAllItsCallsInFlight(t *testing.T) {
 		}
 		assert.Empty(t, f.reasons)
 		for range 400 {
-			_ = c.send(reset)
+			_ = c.send(resetFrame)
 		}
 		assert.Empty(t, f.reasons, "the answers saved frames for the resets")
-		assert.Error(t, c.send(slices.Repeat([]frame{reset}, 3000)...))
+		assert.Error(t, c.send(slices.Repeat([]frame{resetFrame}, 3000)...))
 	})
 }
 
 func TestZeroMaxResetsAllowsAnyNumberOfResets(t *testing.T) {
 	f := newGateFixture(t, Options{})
 	c := f.connect("10.0.0.1")
-	require.NoError(t, c.send(slices.Repeat([]frame{reset}, 100_000)...))
+	require.NoError(t, c.send(slices.Repeat([]frame{resetFrame}, 100_000)...))
 	assert.Empty(t, f.reasons)
 }
 

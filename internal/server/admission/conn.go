@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Listener returns l with the bounds on connections. The Gate closes the connections that it refuses.
+// Listener returns a listener that accepts the connections of l within the bounds of the Gate.
 func (g *Gate) Listener(l net.Listener) net.Listener { return &listener{l, g} }
 
 type listener struct {
@@ -58,7 +58,7 @@ func (t gatedCredentials) Clone() credentials.TransportCredentials {
 	return gatedCredentials{t.TransportCredentials.Clone()}
 }
 
-// conn is an admitted connection. With TLS, its bytes are encrypted.
+// conn is an admitted connection. With TLS, the bytes of Read and Write are encrypted.
 type conn struct {
 	net.Conn
 	gate    *Gate
@@ -119,7 +119,7 @@ func newStreamConn(decrypted net.Conn, admittedConn *conn) *streamConn {
 	return &streamConn{
 		Conn: decrypted, admittedConn: admittedConn,
 		readFrames:  frameScanner{skip: len(clientPreface)},
-		frameBudget: newFrameBudget(&admittedConn.gate.o, time.Now()),
+		frameBudget: newFrameBudget(&admittedConn.gate.options, time.Now()),
 		streamBytes: map[uint32]int64{},
 	}
 }
@@ -152,7 +152,7 @@ func (c *streamConn) countRequest(f frame) {
 	case frameReset:
 		c.removeStream(f.stream)
 		frames = resetFrames
-		c.admittedConn.gate.o.OnReset()
+		c.admittedConn.gate.options.OnReset()
 	}
 	if a := c.admittedConn; !c.frameBudget.take(frames) && !c.frameBudget.refillAndTake(frames, a.answers.Load(), time.Now()) {
 		a.gate.cut(a, Frames)
@@ -285,9 +285,9 @@ const (
 
 // frameBudget bounds the frames that a client sends without an answer, because each frame costs CPU time.
 type frameBudget struct {
-	perSecond  float64 // 0 means no bound
+	perSecond  float64 // the frames that the budget gets in each second; 0 means no bound
 	callFrames float64 // the frames of all calls that can be in flight
-	framesLeft int64
+	framesLeft int64   // the frames that the client can send before the next refill
 	refilledAt time.Time
 	answers    int64 // the number of answered calls of the connection at refilledAt
 }
@@ -298,6 +298,7 @@ func newFrameBudget(o *Options, now time.Time) frameBudget {
 	return b
 }
 
+// take takes n frames from the budget. It returns false if fewer frames are left.
 func (b *frameBudget) take(n int64) bool {
 	if b.framesLeft < n {
 		return false

@@ -1,5 +1,5 @@
 // Package codec encodes and decodes the messages of ShouldRateLimit faster than the general code of protobuf, and
-// with fewer allocations. The general code handles all other messages, and messages with rare fields.
+// with fewer allocations. The general code handles all other messages, and messages with fields that Envoy rarely sets.
 package codec
 
 import (
@@ -16,7 +16,7 @@ import (
 )
 
 // maxFastRequestBytes is the size of the largest request that decodeRequest decodes. All strings of such a request
-// share one piece of memory. So a string that outlives its call keeps the memory of the whole request.
+// share one piece of memory, so a string that outlives the call keeps the memory of the whole request.
 const maxFastRequestBytes = 1 << 10
 
 // Codec is a codec of gRPC for protobuf.
@@ -26,8 +26,8 @@ type Codec struct {
 }
 
 // New returns a Codec. The service rejects a request that has more than maxDescriptors descriptors, or more than
-// maxEntries entries in all its descriptors. It needs only their number. So the codec only counts the descriptors or
-// entries of such a request, and makes them empty. 0 means no bound.
+// maxEntries entries in all descriptors together. 0 means no bound. To reject the request, the service needs only the
+// number of descriptors or entries. So the codec gives the service that number of empty descriptors or entries.
 func New(maxDescriptors, maxEntries int) Codec {
 	return Codec{encoding.GetCodecV2(proto.Name), maxDescriptors, maxEntries}
 }
@@ -119,7 +119,7 @@ var calls = sync.Pool{New: func() any {
 	return c
 }}
 
-// Begin returns a Call. ctx and decode come from the handler of grpc. The caller must call End after the answer.
+// Begin returns a Call. ctx and decode are the arguments of grpc's handler. The caller must call End after the answer.
 func Begin(ctx context.Context, decode func(any) error) *Call {
 	c := calls.Get().(*Call)
 	c.ctx, c.grpcDecode = ctx, decode
@@ -135,6 +135,7 @@ func (c *Call) End() {
 	calls.Put(c)
 }
 
+// waitTurn waits until largeTurns has room for a request of this size. A small request does not wait.
 func (c *Call) waitTurn(bytes, descriptors int) error {
 	if bytes <= maxSmallBytes && descriptors <= maxSmallDescriptors {
 		return nil

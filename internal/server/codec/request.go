@@ -135,7 +135,7 @@ func cutField(data string) (f field, rest string, ok bool) {
 	return f, rest, ok
 }
 
-// requestMemory is the free memory for the parts of a request. decodeDescriptor cuts off the memory that it uses.
+// requestMemory is the unused memory for the parts of a request. decodeDescriptor cuts off the memory that it uses.
 type requestMemory struct {
 	descriptors        []ratelimitv3.RateLimitDescriptor
 	descriptorPointers []*ratelimitv3.RateLimitDescriptor // pointers to descriptors
@@ -183,6 +183,7 @@ func newRequestMemory(descriptors, entries int) (m requestMemory) {
 	return m
 }
 
+// decodeDescriptor decodes data into the first unused descriptor. ok is false if data is invalid or has a rare field.
 func (m *requestMemory) decodeDescriptor(data string) (ok bool) {
 	n := 0
 	for ; data != ""; n++ {

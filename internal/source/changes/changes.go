@@ -32,7 +32,7 @@ type LimitsVersion struct {
 	Tag      string            `json:"tag"` // equal limits have equal tags
 	LoadedAt time.Time         `json:"at"`
 	Source   string            `json:"source"`
-	Limits   map[string]string `json:"limits"` // the limits in short; the key is the path of the rule
+	Limits   map[string]string `json:"limits"` // texts such as "10 per minute"; the key is the path of the rule
 }
 
 // Change is a change to make.
@@ -167,7 +167,7 @@ type Replica struct {
 	Build   string    `json:"build,omitempty"`
 	Started time.Time `json:"started"`
 
-	// SeenAgo is the time since the last report, by the clock of Redis.
+	// SeenAgo is the time since the last report. It is measured with the clock of Redis.
 	SeenAgo time.Duration `json:"-"`
 }
 

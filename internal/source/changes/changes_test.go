@@ -94,8 +94,8 @@ func TestRollbackToVersionOutsideHistoryFails(t *testing.T) {
 func TestRollbackRestoresNoExpiredValue(t *testing.T) {
 	isExpired := func(value string) bool { return value == "expired" }
 	for name, c := range map[string]struct {
-		old, current string
-		want         []Write
+		oldValue, newValue string
+		want               []Write
 	}{
 		"an expired old value": {"expired", "1", []Write{{Field: "a", Condition: Condition{Tags: []string{Tag("1")}}}}},
 		"two expired values":   {"expired", "expired", nil},
@@ -103,7 +103,7 @@ func TestRollbackRestoresNoExpiredValue(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var m Memory
-			for _, value := range []string{c.old, c.current} {
+			for _, value := range []string{c.oldValue, c.newValue} {
 				_, err := m.MakeChange(context.Background(), Change{Action: Put, Writes: []Write{{Field: "a", Value: &value}}})
 				require.NoError(t, err)
 			}

@@ -16,7 +16,7 @@ type Memory struct {
 	// IsExpired reports whether a value has expired at now. Run deletes expired values each minute.
 	IsExpired func(value string, now time.Time) bool
 
-	// Report returns the report of this process without Version.
+	// Report returns the report of this process. Memory sets the field Version.
 	Report func() Replica
 
 	mu      sync.Mutex
@@ -115,14 +115,14 @@ func (m *Memory) Replicas(context.Context) ([]Replica, error) {
 
 // ApplyWrites returns a copy of fields with the changes of writes.
 func ApplyWrites(fields map[string]string, writes []Write) map[string]string {
-	all := map[string]string{}
-	maps.Copy(all, fields)
+	newFields := map[string]string{}
+	maps.Copy(newFields, fields)
 	for _, w := range writes {
 		if w.Value == nil {
-			delete(all, w.Field)
+			delete(newFields, w.Field)
 		} else {
-			all[w.Field] = *w.Value
+			newFields[w.Field] = *w.Value
 		}
 	}
-	return all
+	return newFields
 }

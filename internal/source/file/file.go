@@ -182,6 +182,7 @@ func (s *Source) apply(n *snapshot, apply func(source.Update) error) bool {
 	return err == nil
 }
 
+// logSkipped logs the skipped entries that the previous snapshot did not have.
 func (s *Source) logSkipped(skipped []SkippedEntry) {
 	logged := map[SkippedEntry]bool{}
 	for _, entry := range skipped {
@@ -198,7 +199,7 @@ type snapshot struct {
 	skipped []SkippedEntry
 	err     error             // the error of a file that can't be read; files is then empty
 	digest  [sha256.Size]byte // the digest of files
-	lists   listDigests       // the current content of the lists that the last parsed limits have
+	lists   listDigests       // the digests of the lists that the last parsed limits name
 }
 
 func (s *Source) takeSnapshot() *snapshot {
@@ -224,7 +225,8 @@ func (n *snapshot) equal(o *snapshot) bool {
 	return n.digest == o.digest && maps.Equal(n.lists, o.lists) && slices.Equal(n.skipped, o.skipped)
 }
 
-// ReadList returns the content of a file with a list. A result of a too large file has one byte more than allowed.
+// ReadList returns the content of a file with a list. If the file is too large, the result has one byte more than
+// allowed, so that the parser can reject the list.
 func ReadList(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -385,15 +385,15 @@ func TestFilesThatKeepChangingCauseAnError(t *testing.T) {
 
 func TestFirstReadDoesNotWait(t *testing.T) {
 	t.Parallel()
-	for _, age := range []time.Duration{time.Hour, settlePause / 2, 0, -time.Hour} { // the last one is of another clock
+	for _, age := range []time.Duration{time.Hour, settlePause / 2, 0, -time.Hour} { // a file from the future has the time of another clock
 		synctest.Test(t, func(t *testing.T) {
 			root := newTree(t, map[string]string{"in/a.yaml": "a"})
-			changed := time.Now().Add(-age)
-			require.NoError(t, os.Chtimes(filepath.Join(root, "in/a.yaml"), changed, changed))
-			began := time.Now()
+			fileTime := time.Now().Add(-age)
+			require.NoError(t, os.Chtimes(filepath.Join(root, "in/a.yaml"), fileTime, fileTime))
+			start := time.Now()
 			f := startSource(t, root, Place{Root: "in"})
 			assert.Equal(t, map[string]string{"in/a.yaml": "a"}, f.contents(f.nextSnapshot()))
-			assert.Zero(t, time.Since(began), "changed %s ago", age)
+			assert.Zero(t, time.Since(start), "changed %s ago", age)
 		})
 	}
 }
@@ -460,17 +460,17 @@ func TestReloadAppliesUnchangedFilesSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := startSettledSource(t, newTree(t, map[string]string{"a.yaml": "a"}), Place{})
-		began := time.Now()
+		start := time.Now()
 		f.Reload()
 		assert.Equal(t, map[string]string{"a.yaml": "a"}, f.contents(f.nextSnapshot()))
-		assert.Equal(t, settlePause, time.Since(began))
+		assert.Equal(t, settlePause, time.Since(start))
 		f.requireNoSnapshot()
 
 		writeFile(t, f.root+"/a.yaml", "new")
-		began = time.Now()
+		start = time.Now()
 		f.Reload()
 		assert.Equal(t, map[string]string{"a.yaml": "new"}, f.contents(f.nextSnapshot()))
-		assert.Equal(t, settlePause, time.Since(began), "the read waits until the writer may have finished")
+		assert.Equal(t, settlePause, time.Since(start), "the read waits until the writer may have finished")
 	})
 }
 
@@ -527,12 +527,12 @@ func TestUnchangedFilesAreReportedAsRead(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "limits.yaml")
 				require.NoError(t, os.WriteFile(path, []byte(c.text), 0o600))
 				ctx, cancel := context.WithCancel(t.Context())
-				unchanged := 0
+				unchangedReads := 0
 				var running sync.WaitGroup
 				running.Go(func() {
 					_ = New(Options{Place: Place{Root: path}}).Run(ctx, func(u source.Update) error {
 						if u.Limits == nil && u.Problem == nil {
-							unchanged++
+							unchangedReads++
 						}
 						return u.Problem
 					})
@@ -540,7 +540,7 @@ func TestUnchangedFilesAreReportedAsRead(t *testing.T) {
 				time.Sleep(2*looksPerFullRead*time.Second + time.Minute)
 				cancel()
 				running.Wait()
-				assert.Equal(t, c.want, unchanged >= 2, "%d reads", unchanged)
+				assert.Equal(t, c.want, unchangedReads >= 2, "%d reads", unchangedReads)
 			})
 		})
 	}

@@ -228,7 +228,8 @@ func (w *walker) read(path string) {
 	}
 }
 
-// readFile returns the content of a file. If the file is too large, the result has one byte more than allowed.
+// readFile returns the content of a file. If the file is too large, the result has one byte more than allowed, so that
+// the caller can reject the file.
 func readFile(path string) ([]byte, error) {
 	// If path has become a pipe, O_NONBLOCK opens the pipe without waiting for a writer.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)

@@ -211,8 +211,8 @@ func TestReadSkipsPipes(t *testing.T) {
 	require.NoError(t, syscall.Mkfifo(filepath.Join(root, "pipe"), 0o644))
 	files, skipped, err := Place{Root: root}.Read()
 	require.NoError(t, err)
-	read, skippedPaths := pathsBelow(t, root, files, skipped)
-	assert.Equal(t, []string{"a.yaml"}, read)
+	readPaths, skippedPaths := pathsBelow(t, root, files, skipped)
+	assert.Equal(t, []string{"a.yaml"}, readPaths)
 	assert.Equal(t, []string{"pipe"}, skippedPaths)
 	assert.Equal(t, "not a regular file", skipped[0].Reason)
 }
@@ -260,8 +260,8 @@ func TestWatchRootAddsSiblingsOfAppDirectory(t *testing.T) {
 			test.place.Root = root
 			files, skipped, err := test.place.Read()
 			require.NoError(t, err)
-			read, skippedPaths := pathsBelow(t, root, files, skipped)
-			assert.Equal(t, test.read, read)
+			readPaths, skippedPaths := pathsBelow(t, root, files, skipped)
+			assert.Equal(t, test.read, readPaths)
 			assert.Equal(t, test.skipped, skippedPaths)
 		})
 	}

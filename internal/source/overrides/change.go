@@ -23,7 +23,7 @@ func listName(prefix, list string) string {
 }
 
 // changeScript makes a change if all conditions of the change hold. It adds the change to the history, notifies all
-// replicas and returns the old values. If Redis does not permit PUBLISH, replicas find the change by full reads.
+// replicas and returns the old values. If Redis forbids PUBLISH, the other replicas find the change by full reads.
 //
 // KEYS: the hash, the history. ARGV: channel; the maximum length of the history; the entry of the history as JSON
 // without its end; then six arguments for each write: the field; "yes" if the field must exist, "no" if it must not
@@ -126,7 +126,7 @@ func (s *Store) changeArgs(c changes.Change) []any {
 		}
 		tags := strings.Join(w.Condition.Tags, " ")
 		if w.Condition.Exists && w.Condition.Absent || w.Condition.Tags != nil && tags == "" {
-			exists, tags = "yes", "none" // no value has this tag
+			exists, tags = "yes", "none" // a condition that never holds, because no value has the tag "none"
 		}
 		if w.Value != nil {
 			operation, value = "set", *w.Value
@@ -152,10 +152,10 @@ func (s *Store) applyWrites(ctx context.Context, writes []changes.Write) {
 		_ = s.readAll(ctx) // after a failure, Run retries
 		return
 	}
-	all := changes.ApplyWrites(s.appliedValues, writes)
-	if !maps.Equal(s.appliedValues, all) {
-		s.appliedValues = all
-		_ = s.apply(source.Update{Overrides: all, Outage: s.outage})
+	newValues := changes.ApplyWrites(s.appliedValues, writes)
+	if !maps.Equal(s.appliedValues, newValues) {
+		s.appliedValues = newValues
+		_ = s.apply(source.Update{Overrides: newValues, Outage: s.outage})
 	}
 	s.requestReport()
 }

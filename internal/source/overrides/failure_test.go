@@ -30,7 +30,7 @@ func TestReadsResumeAfterRestartOfRedis(t *testing.T) {
 	r.await(func() bool { return len(r.outageChanges()) > 0 })
 	_, _, err = r.Put(t.Context(), "b", "2")
 	require.Error(t, err)
-	assert.Equal(t, values{"a": "1"}, r.current(), "the last overrides stay")
+	assert.Equal(t, values{"a": "1"}, r.current(), "the last overrides stay in force")
 
 	s.Restart(t)
 	r.awaitOverrides(values{}) // Redis restarts without data
@@ -57,7 +57,7 @@ func TestOverridesAreReadIfRedisComesUpAfterStart(t *testing.T) {
 	r.awaitOverrides(values{})
 }
 
-func TestPutBeforeFirstFullReadAppliesAll(t *testing.T) {
+func TestPutAppliesNothingBeforeFirstFullRead(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := s.Client(t)
@@ -68,7 +68,7 @@ func TestPutBeforeFirstFullReadAppliesAll(t *testing.T) {
 	r.await(func() bool { return len(r.outageChanges()) > 0 })
 	_, _, err := r.Put(t.Context(), "b", "2")
 	require.NoError(t, err)
-	assert.Zero(t, r.applyCount(), "a part of the overrides is never applied")
+	assert.Zero(t, r.applyCount(), "overrides are applied only after all of them were read")
 
 	require.NoError(t, c.Do(t.Context(), "ACL", "SETUSER", "default", "+hgetall").Err())
 	_, _, err = r.Put(t.Context(), "b", "3")
@@ -108,9 +108,9 @@ func TestSilentSubscriptionThatAnswersPingsIsKept(t *testing.T) {
 	}
 	// On a busy machine, some pings can time out.
 	polltest.Until(t, timeout, func() bool {
-		before := subscriber()
+		firstID := subscriber()
 		awaitCalls(t, c, "ping", 2) // the first ping was answered
-		return before != "" && subscriber() == before
+		return firstID != "" && subscriber() == firstID
 	})
 }
 

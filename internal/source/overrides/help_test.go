@@ -226,8 +226,8 @@ func countCommands(tb testing.TB, c *goredis.Client, command string) (n int) {
 // awaitCalls waits until Redis got a command n more times.
 func awaitCalls(tb testing.TB, c *goredis.Client, command string, n int) {
 	tb.Helper()
-	before := countCommands(tb, c, command)
-	polltest.Until(tb, timeout, func() bool { return countCommands(tb, c, command) >= before+n }, "%d more commands %s", n, command)
+	firstCount := countCommands(tb, c, command)
+	polltest.Until(tb, timeout, func() bool { return countCommands(tb, c, command) >= firstCount+n }, "%d more commands %s", n, command)
 }
 
 // Put sets the value of a field, and returns the old value.
@@ -250,7 +250,7 @@ func (r *replica) write(ctx context.Context, w changes.Write) (oldValue string, 
 
 // storedValues returns the values in Redis.
 func storedValues(c *goredis.Client, prefix string) map[string]string {
-	all := c.HGetAll(context.Background(), prefix+"rls:overrides").Val()
-	delete(all, changes.VersionField)
-	return all
+	stored := c.HGetAll(context.Background(), prefix+"rls:overrides").Val()
+	delete(stored, changes.VersionField)
+	return stored
 }

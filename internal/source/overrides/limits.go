@@ -20,7 +20,7 @@ redis.call('LTRIM', KEYS[1], 0, ARGV[3] - 1)
 return 1
 `)
 
-const maxLimitsVersionBytes = 256 << 10 // a larger version is kept without its limits
+const maxLimitsVersionBytes = 256 << 10 // of a larger version, Redis keeps only the tag, the time and the source
 
 // AddLimitsVersion keeps v in Redis, unless v is the version that was added last.
 func (s *Store) AddLimitsVersion(ctx context.Context, v changes.LimitsVersion) error {

@@ -3,8 +3,8 @@
 //
 // Terms:
 //
-// - message: a message names a changed field, or a counter that was reset. Changed fields are on a channel with the
-// name of the hash;
+// - message: a message in a channel of Redis. The channel for changed fields is named like the hash: each message names
+// a field that has changed. Another channel has resets: each message names a counter that was reset;
 // - full read: HGETALL of the hash. A replica makes a full read after each message, after each subscription and at
 // each resync interval, because messages can get lost.
 package overrides
@@ -39,13 +39,14 @@ type Options struct {
 	// IsExpired reports whether value has expired at now. A full read deletes expired values.
 	IsExpired func(value string, now time.Time) bool
 
-	// Report returns the report of this replica without Version. If Report is nil, the replica makes no reports.
+	// Report returns the report of this replica. The Store sets its field Version. If Report is nil, the replica makes
+	// no reports.
 	Report func() changes.Replica
 
 	// OnReset gets each counter that any replica passes to PublishReset.
 	OnReset func(counter string)
 
-	// OnMissedResets is called when the Store may have missed messages about reset counters.
+	// OnMissedResets is called after each new subscription, because the Store may have missed messages about resets.
 	OnMissedResets func()
 
 	// Log gets each problem and the end of the problem. It never gets a value.
@@ -64,7 +65,7 @@ type Store struct {
 
 	reportRequests chan struct{} // has an element if Run should report this replica soon
 
-	mutex              chan struct{}             // full while a goroutine uses the fields below
+	mutex              chan struct{}             // has an element while a goroutine uses the fields below
 	apply              func(source.Update) error // nil while Run isn't running
 	appliedValues      map[string]string         // the values that apply got last, or nil; the map is never modified
 	version            atomic.Int64              // the version of the last change that was read or made
@@ -92,7 +93,7 @@ func (s *Store) PublishReset(ctx context.Context, counter string) error {
 
 // readAll reads all overrides and applies changes. The caller holds the mutex.
 func (s *Store) readAll(ctx context.Context) error {
-	all, err := s.options.Client.HGetAll(ctx, s.hash).Result()
+	values, err := s.options.Client.HGetAll(ctx, s.hash).Result()
 	if err != nil {
 		err = s.explain("read all overrides", err)
 		if s.outage == nil && ctx.Err() == nil {
@@ -102,14 +103,14 @@ func (s *Store) readAll(ctx context.Context) error {
 		}
 		return err
 	}
-	if version, err := strconv.ParseInt(all[changes.VersionField], 10, 64); err == nil {
+	if version, err := strconv.ParseInt(values[changes.VersionField], 10, 64); err == nil {
 		s.version.Store(version)
 	}
-	delete(all, changes.VersionField)
-	s.deleteExpired(ctx, all)
+	delete(values, changes.VersionField)
+	s.deleteExpired(ctx, values)
 	var u source.Update
-	if s.appliedValues == nil || !maps.Equal(s.appliedValues, all) {
-		s.appliedValues, u.Overrides = all, all
+	if s.appliedValues == nil || !maps.Equal(s.appliedValues, values) {
+		s.appliedValues, u.Overrides = values, values
 	}
 	if s.outage != nil {
 		s.options.Log.Info("overrides can be read again")
@@ -133,11 +134,11 @@ end
 return redis.status_reply('OK')
 `)
 
-// deleteExpired deletes the overrides that have expired by the clock of this process and by the clock of Redis. So a
-// replica with a clock that is ahead deletes no override too early. If a target has got a new value, it keeps the value.
-func (s *Store) deleteExpired(ctx context.Context, all map[string]string) {
+// deleteExpired deletes the overrides that have expired by the clock of this process and by the clock of Redis. So no
+// override is deleted too early, even if the clock of this process is ahead. It keeps a target whose value has changed.
+func (s *Store) deleteExpired(ctx context.Context, values map[string]string) {
 	const maxDeletions = 1000 // more deletions would block Redis for too long
-	expired := s.expiredOverrides(all, time.Now())
+	expired := s.expiredOverrides(values, time.Now())
 	if len(expired) == 0 {
 		return
 	}
@@ -157,7 +158,7 @@ func (s *Store) deleteExpired(ctx context.Context, all map[string]string) {
 	}
 	if err == nil {
 		s.hasWarnedOfExpired = false
-		maps.DeleteFunc(all, func(target, _ string) bool { _, isExpired := expired[target]; return isExpired })
+		maps.DeleteFunc(values, func(target, _ string) bool { _, isExpired := expired[target]; return isExpired })
 	} else if ctx.Err() == nil && !s.hasWarnedOfExpired {
 		s.hasWarnedOfExpired = true
 		s.options.Log.Warn("expired overrides not deleted from Redis; they stay out of force", "error", err)
@@ -185,6 +186,7 @@ func (s *Store) lock(ctx context.Context) error {
 
 func (s *Store) unlock() { <-s.mutex }
 
+// explain returns err with the operation that failed, and with advice if the key in Redis is no hash.
 func (s *Store) explain(operation string, err error) error {
 	// Redis before 7 writes the code of an error in a script into the middle of the text, so search the whole text.
 	if strings.Contains(err.Error(), "WRONGTYPE") {

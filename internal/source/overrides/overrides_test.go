@@ -242,13 +242,13 @@ func TestPutReturnsWhenItsContextEnds(t *testing.T) {
 	r := startReplica(t, overrides.Options{Client: client, Resync: 50 * time.Millisecond})
 	s.Pause()
 	defer s.Resume()
-	for range 3 { // the last two wait for a read that hangs
+	for range 3 { // the second and the third Put wait for a read that hangs
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		began := time.Now()
+		start := time.Now()
 		_, _, err := r.Put(ctx, "a", "1")
 		cancel()
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.Less(t, time.Since(began), timeout)
+		assert.Less(t, time.Since(start), timeout)
 	}
 }
 

@@ -57,18 +57,18 @@ func TestReadsAfterMessagesHavePauses(t *testing.T) {
 	i := 0
 	polltest.Until(t, timeout, func() bool {
 		time.Sleep(600 * time.Millisecond) // longer than the pause
-		began := time.Now()
+		start := time.Now()
 		i++
 		change(i)
 		<-notified
-		return time.Since(began) < 250*time.Millisecond
+		return time.Since(start) < 250*time.Millisecond
 	}, "a read after a time without messages has no pause")
 
-	before, began := applied.Load(), time.Now()
-	for time.Since(began) < 2*time.Second {
+	firstCount, start := applied.Load(), time.Now()
+	for time.Since(start) < 2*time.Second {
 		i++
 		change(i)
 	}
-	updates, maxUpdates := applied.Load()-before, 2+time.Since(began)/(400*time.Millisecond)
+	updates, maxUpdates := applied.Load()-firstCount, 2+time.Since(start)/(400*time.Millisecond)
 	assert.LessOrEqual(t, updates, int64(maxUpdates), "many messages cause few reads")
 }

@@ -20,7 +20,7 @@ const (
 	// reportInterval is the interval of reports. After a change, the next report comes earlier.
 	reportInterval = 5 * time.Second
 
-	maxReportAge = time.Minute
+	maxReportAge = time.Minute // an older report does not count, because its replica has probably ended
 
 	// reportsPerPrune is the number of reports after which a replica deletes the reports older than maxReportAge.
 	reportsPerPrune = 12
@@ -34,11 +34,11 @@ local now = tonumber(redis.call('TIME')[1])
 redis.call('HSET', KEYS[1], ARGV[1], string.format('%d ', now) .. ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 if ARGV[4] == 'prune' then
-  local all = redis.call('HGETALL', KEYS[1])
-  for i = 1, #all, 2 do
-    local at = tonumber(string.match(all[i + 1], '^%d+') or '')
-    if not at or now - at > ARGV[3] / 1000 then
-      redis.call('HDEL', KEYS[1], all[i])
+  local reports = redis.call('HGETALL', KEYS[1]) -- names and reports in turn
+  for i = 1, #reports, 2 do
+    local reported_at = tonumber(string.match(reports[i + 1], '^%d+') or '')
+    if not reported_at or now - reported_at > ARGV[3] / 1000 then
+      redis.call('HDEL', KEYS[1], reports[i])
     end
   end
 end
@@ -97,12 +97,12 @@ func (s *Store) Replicas(ctx context.Context) ([]changes.Replica, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the reports of replicas: %w", err)
 	}
-	all, err := s.options.Client.HGetAll(ctx, s.replicas).Result()
+	reports, err := s.options.Client.HGetAll(ctx, s.replicas).Result()
 	if err != nil {
 		return nil, fmt.Errorf("read the reports of replicas: %w", err)
 	}
 	var replicas []changes.Replica
-	for _, value := range all {
+	for _, value := range reports {
 		seconds, text, _ := strings.Cut(value, " ")
 		reportedAt, err := strconv.ParseInt(seconds, 10, 64)
 		var r changes.Replica

@@ -45,13 +45,13 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 				return ctx.Err()
 			}
 		}
-		began := time.Now()
+		start := time.Now()
 		err := s.lock(ctx)
 		if err == nil {
 			err = s.readAll(ctx)
 			s.unlock()
 		}
-		earliestRead = time.Now().Add(min(3*time.Since(began), maxReadPause))
+		earliestRead = time.Now().Add(min(3*time.Since(start), maxReadPause))
 		if err == nil {
 			retry.Reset()
 			// A random interval keeps replicas that start together from reading together.
@@ -90,7 +90,7 @@ func (s *Store) followMessages(ctx context.Context) {
 		if !isLost {
 			isLost = true
 			s.options.Log.Warn("override subscription lost; overrides are read at each interval", "interval", s.options.Resync, "error", err)
-			s.requestRead() // the read finds out whether Redis is down for reads too
+			s.requestRead() // if Redis is down, the read reports an outage
 		}
 		if !wait.Sleep(ctx, retry.NextBackOff()) {
 			return
@@ -109,7 +109,8 @@ func pingInterval(resync time.Duration) time.Duration {
 	return min(max(resync/2, minPingInterval), maxPingInterval)
 }
 
-// subscribe handles messages until the subscription fails. wasSubscribed reports whether Redis confirmed it.
+// subscribe handles messages until the subscription fails. wasSubscribed reports whether Redis confirmed the
+// subscription.
 func (s *Store) subscribe(ctx context.Context) (wasSubscribed bool, err error) {
 	sub := s.options.Client.Subscribe(ctx) // without a channel, this call sends nothing and can't fail
 	interval := pingInterval(s.options.Resync)
@@ -117,7 +118,7 @@ func (s *Store) subscribe(ctx context.Context) (wasSubscribed bool, err error) {
 	var pinging sync.WaitGroup
 	pinging.Go(func() {
 		for wait.Sleep(ctx, interval) {
-			_ = sub.Ping(ctx) // a failure also ends ReceiveTimeout
+			_ = sub.Ping(ctx) // after a failed ping, ReceiveTimeout returns an error too
 		}
 		_ = sub.Close()
 	})

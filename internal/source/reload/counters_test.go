@@ -57,7 +57,7 @@ func limitsWith(fields string) string {
 }
 
 // TestChangedNumberKeepsCounter loads a limit, charges 60 hits, and then loads one limit after the other. Each step has
-// the effect of the new limit on the counter.
+// the hits that then remain, and says whether the limit keeps its counter.
 func TestChangedNumberKeepsCounter(t *testing.T) {
 	t.Parallel()
 	forEachBackend(t, func(t *testing.T, counters backend.Limiter) {

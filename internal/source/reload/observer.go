@@ -90,20 +90,20 @@ func (r *Reloader) reportOverrides() {
 	var changes []OverrideChange
 	states, newProblems := map[string]override.State{}, 0
 	for _, s := range r.overrides.States() {
-		old, isKnown := r.overrideStates[s.Field()]
+		oldState, isKnown := r.overrideStates[s.Field()]
 		states[s.Field()] = s
 		counts.add(&s)
-		if s.Problem != nil && (old.Problem == nil || old.Problem.Error() != s.Problem.Error()) {
+		if s.Problem != nil && (oldState.Problem == nil || oldState.Problem.Error() != s.Problem.Error()) {
 			if newProblems++; newProblems <= maxLoggedProblems {
 				r.logProblem(&s)
 			}
 		}
-		if isSwitched(&s) && (!isSwitched(&old) || old.Value != s.Value) {
+		if isSwitched(&s) && (!isSwitched(&oldState) || oldState.Value != s.Value) {
 			r.logSwitch(&s)
 		}
 		action := OverrideSet
 		switch {
-		case isKnown && old.Value == s.Value && old.Expired == s.Expired && (old.Problem == nil) == (s.Problem == nil):
+		case isKnown && oldState.Value == s.Value && oldState.Expired == s.Expired && (oldState.Problem == nil) == (s.Problem == nil):
 			continue
 		case s.Problem != nil:
 			action = OverrideRejected
@@ -115,13 +115,13 @@ func (r *Reloader) reportOverrides() {
 		changes = append(changes, OverrideChange{action, s})
 	}
 	for _, field := range slices.Sorted(maps.Keys(r.overrideStates)) {
-		old := r.overrideStates[field]
+		oldState := r.overrideStates[field]
 		s, exists := states[field]
-		if isSwitched(&old) && !isSwitched(&s) {
-			r.logSwitchEnd(&old)
+		if isSwitched(&oldState) && !isSwitched(&s) {
+			r.logSwitchEnd(&oldState)
 		}
-		if !exists && !old.Expired { // an expired override was reported before
-			changes = append(changes, OverrideChange{OverrideDeleted, old})
+		if !exists && !oldState.Expired { // an expired override was reported before
+			changes = append(changes, OverrideChange{OverrideDeleted, oldState})
 		}
 	}
 	if newProblems > maxLoggedProblems {

@@ -117,16 +117,16 @@ func (r *Reloader) setOutage(name string, err error) {
 // replaceLimits puts the base with the overrides in force. cause is the name of the source with the update, or empty
 // if an override has expired. replaceLimits returns log attributes for the rules that have changed.
 func (r *Reloader) replaceLimits(cause string) []slog.Attr {
-	old := r.options.Store.Load()
+	oldConfig := r.options.Store.Load()
 	set, nextExpiry := r.overrides.Apply(r.base, time.Now())
 	cfg := descriptors.Compile(set)
 	r.options.Store.Set(cfg)
 	r.scheduleExpiry(nextExpiry)
 	r.reportOverrides()
 	r.options.Observer.ConfigProblems(len(r.problems()))
-	change := LimitsChange{Time: time.Now(), Cause: cause, First: old == nil, Domains: len(cfg.Domains()), Rules: cfg.Rules()}
+	change := LimitsChange{Time: time.Now(), Cause: cause, First: oldConfig == nil, Domains: len(cfg.Domains()), Rules: cfg.Rules()}
 	if !change.First {
-		change.Changes, change.Values = cfg.ChangesFrom(old), cfg.ValueChangesFrom(old)
+		change.Changes, change.Values = cfg.ChangesFrom(oldConfig), cfg.ValueChangesFrom(oldConfig)
 	}
 	attrs := changeAttrs(change.Changes)
 	if change.First || len(attrs) > 0 {

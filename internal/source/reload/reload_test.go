@@ -29,7 +29,7 @@ type rig struct {
 	log   bytes.Buffer
 
 	loaded, rejected, problems int
-	overrides                  string // two numbers: overrides in force, and rejected or waiting
+	overrides                  string // two numbers such as "2 1": the overrides in force, and the overrides rejected or waiting
 	states, reads              []string
 	limitsChanges              []reload.LimitsChange
 	overrideChanges            []string // action and target
@@ -74,18 +74,18 @@ func (r *rig) load(text string) {
 	require.NoError(r.t, r.Apply("file", source.Update{Limits: set, Attrs: []slog.Attr{slog.Int("files", 1)}}))
 }
 
-// override applies overrides, given as targets and values by turns.
+// override applies overrides. pairs are targets and values in turn.
 func (r *rig) override(pairs ...string) {
 	r.t.Helper()
-	all := map[string]string{}
+	overrides := map[string]string{}
 	for i := 0; i < len(pairs); i += 2 {
-		all[pairs[i]] = pairs[i+1]
+		overrides[pairs[i]] = pairs[i+1]
 	}
-	require.NoError(r.t, r.Apply("overrides", source.Update{Overrides: all}))
+	require.NoError(r.t, r.Apply("overrides", source.Update{Overrides: overrides}))
 }
 
-// inForce returns the limits in force, one line each.
-func (r *rig) inForce() string {
+// limitsInForce returns a line for each domain and each limit in force.
+func (r *rig) limitsInForce() string {
 	var b strings.Builder
 	if cfg := r.store.Load(); cfg != nil {
 		require.NoError(r.t, cfg.WriteTree(&b))
@@ -115,10 +115,10 @@ func TestLimitsComeIntoForceAndChangesAreLogged(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.load(perYear(5))
-	assert.Equal(t, "shop\n  tenant: 5 per year\n", r.inForce())
+	assert.Equal(t, "shop\n  tenant: 5 per year\n", r.limitsInForce())
 	assert.Equal(t, `"limits in force" files=1 domains=1 rules=1`, r.lastLine())
 	r.load(perYear(6))
-	assert.Equal(t, "shop\n  tenant: 6 per year\n", r.inForce())
+	assert.Equal(t, "shop\n  tenant: 6 per year\n", r.limitsInForce())
 	assert.Contains(t, r.lastLine(), `"limits in force" files=1 domains=1 rules=1 changed="shop > tenant" counters=kept`)
 	r.load(strings.ReplaceAll(perYear(6), "tenant", "user"))
 	assert.Contains(t, r.lastLine(), `added="shop > user" removed="shop > tenant"`)
@@ -138,7 +138,7 @@ func TestRejectedLimitsKeepLastGoodLimitsInForce(t *testing.T) {
 	assert.Zero(t, r.problems)
 	assert.Equal(t, bad, r.Apply("file", source.Update{Problem: bad}))
 	assert.Equal(t, `"limits rejected; the last good limits stay in force" problem="b.yaml:3:4: wrong, too"`, r.lastLine())
-	assert.Equal(t, "shop\n  tenant: 5 per year\n", r.inForce())
+	assert.Equal(t, "shop\n  tenant: 5 per year\n", r.limitsInForce())
 	assert.Equal(t, bad.Error()+"\n", r.problemsPage())
 	assert.Equal(t, 2, r.problems)
 	assert.Equal(t, 2, r.rejected)
@@ -244,7 +244,7 @@ func TestSourceThatIsDownIsReportedOnce(t *testing.T) {
 	}
 	assert.Equal(t, []string{"file: <nil>", "file: port 1"}, r.states)
 	assert.Equal(t, "port 2\n", r.problemsPage(), "the newest reason")
-	assert.Equal(t, "shop\n  tenant: 5 per year\n", r.inForce())
+	assert.Equal(t, "shop\n  tenant: 5 per year\n", r.limitsInForce())
 	assert.Zero(t, r.problems, "an outage is no problem of the limits")
 	require.NoError(t, r.Apply("file", source.Update{}))
 	assert.Equal(t, []string{"file: <nil>", "file: port 1", "file: <nil>"}, r.states)
@@ -257,9 +257,9 @@ func TestOverridesApplyToReloadedLimits(t *testing.T) {
 	r.override("shop|tenant=acme", `{"factor": 10}`)
 	assert.Nil(t, r.store.Load(), "there are no limits to override")
 	r.load(perYear(5))
-	assert.Contains(t, r.inForce(), "tenant=acme: 50 per year")
+	assert.Contains(t, r.limitsInForce(), "tenant=acme: 50 per year")
 	r.load(perYear(6))
-	assert.Contains(t, r.inForce(), "tenant=acme: 60 per year")
+	assert.Contains(t, r.limitsInForce(), "tenant=acme: 60 per year")
 
 	r.load(strings.ReplaceAll(perYear(7), "tenant", "user"))
 	assert.Contains(t, r.log.String(), `msg="override waiting" problem="override shop|tenant=acme: shop: unknown descriptor tenant=acme; want user"`)
@@ -268,11 +268,11 @@ func TestOverridesApplyToReloadedLimits(t *testing.T) {
 	assert.Equal(t, 1, r.problems)
 
 	r.load(perYear(8))
-	assert.Contains(t, r.inForce(), "tenant=acme: 80 per year")
+	assert.Contains(t, r.limitsInForce(), "tenant=acme: 80 per year")
 	assert.Equal(t, "1 0", r.overrides)
 	assert.Zero(t, r.problems)
 	r.override()
-	assert.Equal(t, "shop\n  tenant: 8 per year\n", r.inForce())
+	assert.Equal(t, "shop\n  tenant: 8 per year\n", r.limitsInForce())
 }
 
 func TestInvalidOverrideIsRejectedAlone(t *testing.T) {
@@ -284,8 +284,8 @@ func TestInvalidOverrideIsRejectedAlone(t *testing.T) {
 	for range 2 {
 		r.override("shop|tenant=acme", `{"requests_per_unit": "x"}`, "shop|tenant=other", `{"requests_per_unit": 9}`, "nonsense", "{}")
 	}
-	assert.Contains(t, r.inForce(), "tenant=acme: 7 per year")
-	assert.Contains(t, r.inForce(), "tenant=other: 9 per year")
+	assert.Contains(t, r.limitsInForce(), "tenant=acme: 7 per year")
+	assert.Contains(t, r.limitsInForce(), "tenant=other: 9 per year")
 	assert.Equal(t, "2 2", r.overrides)
 	assert.Contains(t, r.log.String(), `effect="the previous value stays in force: 7 per year"`)
 	assert.Equal(t, 1, strings.Count(r.log.String(), `problem="override nonsense:`), "logged once")
@@ -301,16 +301,16 @@ func TestOverrideExpires(t *testing.T) {
 		r.override("shop|tenant=acme", fmt.Sprintf(`{"factor": 10, "expires_at": %q}`, end.Format(time.RFC3339Nano)))
 		time.Sleep(time.Until(end) - 1)
 		synctest.Wait()
-		assert.Contains(t, r.inForce(), "tenant=acme: 50 per year")
+		assert.Contains(t, r.limitsInForce(), "tenant=acme: 50 per year")
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
-		assert.Equal(t, "shop\n  tenant: 5 per year\n", r.inForce())
+		assert.Equal(t, "shop\n  tenant: 5 per year\n", r.limitsInForce())
 		assert.Contains(t, r.lastLine(), `"limits in force" reason="override expired"`)
 		r.override()
 	})
 }
 
-// slowRig is a rig whose report of a source lasts until a time.
+// slowRig is a rig that blocks SourceState until reportEnds.
 type slowRig struct {
 	*rig
 	reportEnds time.Time
@@ -334,7 +334,7 @@ func TestOverrideThatEndsEarlierReplacesATimerThatFires(t *testing.T) {
 		require.NoError(t, r.Apply("other", source.Update{Overrides: map[string]string{"shop|tenant=acme": until(end)}}))
 		time.Sleep(time.Until(end))
 		synctest.Wait()
-		assert.Equal(t, "shop\n  tenant: 5 per year\n", r.inForce())
+		assert.Equal(t, "shop\n  tenant: 5 per year\n", r.limitsInForce())
 		r.override()
 	})
 }
@@ -348,7 +348,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 	assert.NoError(t, state.Problem)
 	assert.Equal(t, "10 per year", state.Limits)
 	assert.Empty(t, r.States())
-	assert.Equal(t, "shop\n  tenant: 5 per year\n", r.inForce())
+	assert.Equal(t, "shop\n  tenant: 5 per year\n", r.limitsInForce())
 }
 
 // updates is a source with a fixed list of updates.
@@ -391,7 +391,7 @@ func TestGoodReadsOfSourcesAreReported(t *testing.T) {
 	assert.Equal(t, []string{"file", "file", "overrides"}, r.reads)
 }
 
-func TestPartOfTheNewestLimits(t *testing.T) {
+func TestValidPartOfTheNewestLimitsComesIntoForce(t *testing.T) {
 	r := newRig(t)
 	r.load(`{domain: a, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]}`)
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "g.yaml", Data: []byte(`domain: b`)}}, limitsfile.Options{})

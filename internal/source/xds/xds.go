@@ -80,13 +80,13 @@ func (c *Client) Run(ctx context.Context, apply func(source.Update) error) error
 	c.apply = apply
 	retry := c.Backoff.Start()
 	for {
-		began := time.Now()
+		start := time.Now()
 		s := &stream{client: c, nackBackoff: c.nackBackoff.Start()}
 		err := s.run(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if s.hasBroughtLimits || s.isConnected && time.Since(began) >= c.Backoff.Max {
+		if s.hasBroughtLimits || s.isConnected && time.Since(start) >= c.Backoff.Max {
 			retry.Reset()
 		}
 		pause := retry.NextBackOff()

@@ -145,7 +145,7 @@ func TestRepeatedNACKsAreDelayed(t *testing.T) {
 	const updates = 20
 	nackTime := make(chan time.Duration, 1) // gets the time until all responses have a NACK
 	addr := serveScript(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-		began := time.Now()
+		start := time.Now()
 		for i := range updates {
 			_, err := stream.Recv()
 			if err != nil {
@@ -162,7 +162,7 @@ func TestRepeatedNACKsAreDelayed(t *testing.T) {
 			}
 		}
 		_, err := stream.Recv()
-		nackTime <- time.Since(began)
+		nackTime <- time.Since(start)
 		return err
 	})
 	s := run(t, addr, Options{Backoff: wait.Backoff{Initial: time.Hour, Max: time.Hour}})
@@ -232,9 +232,9 @@ func TestStreamWithValidLimitsResetsBackoff(t *testing.T) {
 	p = xdstest.Serve(t, p.Addr)
 	p.Set("1", xdstest.Config("a", 1))
 	s.nextUpdate()
-	before := len(s.log.linesWith("retry_in"))
+	lineCount := len(s.log.linesWith("retry_in"))
 	p.Stop()
-	assert.Equal(t, 2*ms, retryPauses(t, s.awaitLines(before+1, "retry_in"))[before])
+	assert.Equal(t, 2*ms, retryPauses(t, s.awaitLines(lineCount+1, "retry_in"))[lineCount])
 }
 
 func TestBackoffIsJittered(t *testing.T) {
@@ -276,7 +276,7 @@ func wrap(t *testing.T, configs ...*confv3.RateLimitConfig) (resources []*anypb.
 
 func TestUndecodableResourceRejectsTheResponse(t *testing.T) {
 	t.Parallel()
-	other, err := anypb.New(&confv3.RateLimitPolicy{})
+	otherResource, err := anypb.New(&confv3.RateLimitPolicy{})
 	require.NoError(t, err)
 	garbage := &anypb.Any{TypeUrl: typeURL, Value: []byte("\x0a\xff")}
 	valid := wrap(t, xdstest.Config("a", 1))
@@ -285,7 +285,7 @@ func TestUndecodableResourceRejectsTheResponse(t *testing.T) {
 		for i, r := range []*discoveryv3.DiscoveryResponse{
 			{VersionInfo: "v1", Nonce: "n1", TypeUrl: typeURL, Resources: valid},
 			{VersionInfo: "v2", Nonce: "n2", TypeUrl: typeURL, Resources: []*anypb.Any{valid[0], garbage}},
-			{VersionInfo: "v3", Nonce: "n3", TypeUrl: typeURL, Resources: []*anypb.Any{other, valid[0]}},
+			{VersionInfo: "v3", Nonce: "n3", TypeUrl: typeURL, Resources: []*anypb.Any{otherResource, valid[0]}},
 			{VersionInfo: "v4", Nonce: "n4", TypeUrl: typeURL, Resources: []*anypb.Any{valid[0], nil}},
 			{VersionInfo: "", Nonce: "n5", TypeUrl: typeURL, Resources: wrap(t, xdstest.Config("b", 1))},
 		} {
@@ -315,12 +315,12 @@ func TestUndecodableResourceRejectsTheResponse(t *testing.T) {
 	<-answers // the subscription
 	for _, want := range []struct {
 		version, nonce string
-		bad            bool
+		isNACK         bool
 	}{{"v1", "n1", false}, {"v1", "n2", true}, {"v1", "n3", true}, {"v1", "n4", true}} {
 		got := <-answers
 		assert.Equal(t, want.version, got.GetVersionInfo())
 		assert.Equal(t, want.nonce, got.GetResponseNonce())
-		assert.Equal(t, want.bad, got.GetErrorDetail() != nil)
+		assert.Equal(t, want.isNACK, got.GetErrorDetail() != nil)
 	}
 	assert.Len(t, s.awaitLines(1, "xDS response ignored"), 1)
 }

@@ -44,7 +44,7 @@ type Options struct {
 
 // Explainer explains requests. It is safe for concurrent use.
 type Explainer struct {
-	o Options
+	options Options
 
 	mu sync.Mutex // allows one explanation at a time, because an explanation compares all rules of a level
 }
@@ -54,14 +54,14 @@ func New(o Options) *Explainer {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Explainer{o: o}
+	return &Explainer{options: o}
 }
 
 // Explain returns the report about a request.
 func (x *Explainer) Explain(ctx context.Context, req *rlsv3.RateLimitRequest) *Report {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	o := x.o
+	o := x.options
 	now := o.Now()
 	r := &Report{
 		Domain: req.Domain, Time: now.UTC(), Descriptors: []Descriptor{},
@@ -75,14 +75,14 @@ func (x *Explainer) Explain(ctx context.Context, req *rlsv3.RateLimitRequest) *R
 	if config != nil {
 		fixedStore.Set(config)
 	}
-	p := &peeker{o: &o}
-	w := &reporter{o: &o, now: now, report: r, peeker: p, config: config}
+	p := &peeker{options: &o}
+	w := &reporter{options: &o, now: now, report: r, peeker: p, config: config}
 	s := service.New(service.Options{
 		Limits: &fixedStore, Limiter: p, Observers: []service.Observer{w}, Now: func() time.Time { return now },
 		ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, AllOrNone: o.AllOrNone,
 	})
 	_, _ = s.ShouldRateLimit(ctx, req) // the reporter gets the response
-	if c := o.Candidate; c != nil && c.o.Limits.Load() != nil {
+	if c := o.Candidate; c != nil && c.options.Limits.Load() != nil {
 		r.Candidate = c.Explain(ctx, req)
 	}
 	return r
@@ -90,13 +90,13 @@ func (x *Explainer) Explain(ctx context.Context, req *rlsv3.RateLimitRequest) *R
 
 // reporter is a service.Observer that fills the report.
 type reporter struct {
-	o      *Options
-	now    time.Time
-	report *Report
-	peeker *peeker
-	config *descriptors.Config
-	domain *descriptors.Domain // nil if the domain is unknown
-	budget descriptors.Budget  // the budget of the traces; it starts with the same value as the budget of the call
+	options *Options
+	now     time.Time
+	report  *Report
+	peeker  *peeker
+	config  *descriptors.Config
+	domain  *descriptors.Domain // nil if the domain is unknown
+	budget  descriptors.Budget  // the budget of the traces; it starts with the same value as the budget of the call
 }
 
 func (w *reporter) Answered(_ context.Context, c *service.Call) {
@@ -118,7 +118,7 @@ func (w *reporter) Answered(_ context.Context, c *service.Call) {
 		}
 	}
 	if s := w.config.ShadowMode(); s != nil {
-		r.Switches = append(r.Switches, fmt.Sprintf("SHADOW_MODE is switched to %t%s", s.On, s.Notes))
+		r.Switches = append(r.Switches, fmt.Sprintf("SHADOW_MODE is switched to %t%s", s.IsOn, s.Notes))
 	}
 	for i := range c.Request.Descriptors {
 		r.Descriptors = append(r.Descriptors, w.explainDescriptor(c, i))
@@ -162,7 +162,7 @@ func (w *reporter) explainDescriptor(c *service.Call, i int) Descriptor {
 		}
 	}
 	if rule != nil {
-		d.Rule, d.ShadowMode, d.QuotaMode, d.MaxHits = rule.Path, rule.ShadowMode, rule.QuotaMode || w.o.QuotaMode, rule.MaxHits
+		d.Rule, d.ShadowMode, d.QuotaMode, d.MaxHits = rule.Path, rule.ShadowMode, rule.QuotaMode || w.options.QuotaMode, rule.MaxHits
 	}
 	d.Enforcement = newEnforcement(c, i, rule)
 	if fileDescriptor != nil {
@@ -328,11 +328,11 @@ func replacingLimit(c *service.Call, name string) string {
 func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 	lim := d.Limit.Limit
 	l.Counter = &Counter{Name: string(d.Key), Tag: lim.Tag()}
-	if w.o.RedisKey != nil && lim.Scope == limit.Global {
-		l.Counter.Server, l.Counter.Key = w.o.RedisKey(d.Hit)
+	if w.options.RedisKey != nil && lim.Scope == limit.Global {
+		l.Counter.Server, l.Counter.Key = w.options.RedisKey(d.Hit)
 	}
-	if w.o.HeldPermits != nil {
-		l.Counter.Permits = w.o.HeldPermits(w.now, d.Hit)
+	if w.options.HeldPermits != nil {
+		l.Counter.Permits = w.options.HeldPermits(w.now, d.Hit)
 	}
 	switch r := p.Result; {
 	case r.Err != nil, r.Degraded() && r.Share == nil:
@@ -369,8 +369,8 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 		a.By = "Redis"
 	case backend.SourceFallback:
 		a.By = "the fallback in this replica"
-		if w.o.FailingSince != nil {
-			a.Since = utcOrNil(w.o.FailingSince(d.Hit))
+		if w.options.FailingSince != nil {
+			a.Since = utcOrNil(w.options.FailingSince(d.Hit))
 		}
 	case backend.SourceDenyCache:
 		a.By, a.Since, a.Until = "the deny cache of this replica", utcOrNil(p.Denial.Since), a.RetryAt

@@ -10,8 +10,8 @@ import (
 
 // peeker is a backend.Limiter that answers as the service would, and charges nothing.
 type peeker struct {
-	o     *Options
-	peeks []peek // the peeks of the last Take, one for each hit
+	options *Options
+	peeks   []peek // the peeks of the last Take, one for each hit
 }
 
 // peek is the answer of Options.Layer about one hit.
@@ -24,7 +24,7 @@ var _ backend.Limiter = (*peeker)(nil)
 
 func (p *peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	layerPeeks := make([]backend.Peek, len(hits))
-	p.o.Layer.Peek(ctx, now, hits, layerPeeks)
+	p.options.Layer.Peek(ctx, now, hits, layerPeeks)
 	p.peeks = make([]peek, len(hits))
 	isGroupDenied := false
 	for i := range hits {

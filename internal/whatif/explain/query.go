@@ -52,8 +52,9 @@ func ParseQuery(q url.Values) (*rlsv3.RateLimitRequest, error) {
 	return NewRequest(q.Get(DomainParam), q[DescriptorParam], q.Get(LimitParam))
 }
 
-// NewRequest returns the request that the texts of a query describe; see ParseQuery. ownLimit can be empty.
-func NewRequest(domain string, descriptorTexts []string, ownLimit string) (*rlsv3.RateLimitRequest, error) {
+// NewRequest returns the request that the texts of a query describe; see ParseQuery. If limitText is empty, the request
+// states no limit.
+func NewRequest(domain string, descriptorTexts []string, limitText string) (*rlsv3.RateLimitRequest, error) {
 	switch {
 	case domain == "":
 		return nil, errors.New("domain is missing")
@@ -63,9 +64,9 @@ func NewRequest(domain string, descriptorTexts []string, ownLimit string) (*rlsv
 		return nil, fmt.Errorf("descriptors: got %d, want at most %d", len(descriptorTexts), maxDescriptors)
 	}
 	var requestLimit *ratelimitv3.RateLimitDescriptor_RateLimitOverride
-	if ownLimit != "" {
+	if limitText != "" {
 		var err error
-		if requestLimit, err = ParseLimit(ownLimit); err != nil {
+		if requestLimit, err = ParseLimit(limitText); err != nil {
 			return nil, err
 		}
 	}

@@ -34,7 +34,7 @@ var textFuncs = template.FuncMap{
 	"unlisted":  Level.unlistedValues,
 	"extra":     Limit.extraFields,
 	"origins":   Limit.origins,
-	"place":     inBrackets,
+	"place":     bracketedPlace,
 }
 
 // timeFuncs returns the functions that depend on r.
@@ -47,8 +47,8 @@ func (r *Report) WriteText(w io.Writer) error {
 	return reports.Text(w, template.Must(textTemplate.Clone()).Funcs(timeFuncs(r)), r)
 }
 
-// inBrackets returns " (place)", or "" without a place.
-func inBrackets(place string) string {
+// bracketedPlace returns a place such as " (limits.yaml:3)", or an empty text if the place is empty.
+func bracketedPlace(place string) string {
 	if place == "" {
 		return ""
 	}
@@ -80,14 +80,14 @@ func (l Level) unlistedValues() int {
 	return n
 }
 
-// origins says which fields of l come from an override, and which from the defaults.
+// origins says which fields of l come from an override, and which fields come from the defaults.
 func (l Limit) origins() string {
 	var notes []string
 	if len(l.FromOverride) > 0 {
 		notes = append(notes, strings.Join(l.FromOverride, ", ")+" from the override")
 	}
 	if len(l.FromDefaults) > 0 {
-		notes = append(notes, fmt.Sprintf("%s from the defaults%s", strings.Join(l.FromDefaults, ", "), inBrackets(l.DefaultsPlace)))
+		notes = append(notes, fmt.Sprintf("%s from the defaults%s", strings.Join(l.FromDefaults, ", "), bracketedPlace(l.DefaultsPlace)))
 	}
 	return strings.Join(notes, "; ")
 }

@@ -25,49 +25,49 @@ func (d *differences) add(kind Kind, format string, args ...any) {
 }
 
 // compareDescriptors compares the limits and flags of two descriptors. A nil descriptor limits nothing.
-func compareDescriptors(old, current *limitsfile.Descriptor) (Kind, []string) {
+func compareDescriptors(oldDescriptor, newDescriptor *limitsfile.Descriptor) (Kind, []string) {
 	d := &differences{kind: Same, reasons: []string{}}
-	oldLimits, newLimits := countedLimits(old), countedLimits(current)
-	old, current = cmp.Or(old, &limitsfile.Descriptor{}), cmp.Or(current, &limitsfile.Descriptor{})
+	oldLimits, newLimits := countedLimits(oldDescriptor), countedLimits(newDescriptor)
+	oldDescriptor, newDescriptor = cmp.Or(oldDescriptor, &limitsfile.Descriptor{}), cmp.Or(newDescriptor, &limitsfile.Descriptor{})
 	d.compareLimits(oldLimits, newLimits)
 	for _, flag := range []struct {
 		name                     string
-		old, new                 bool
+		isOldSet, isNewSet       bool
 		kindIfSet, kindIfRemoved Kind
 		textIfSet, textIfRemoved string
 	}{
-		{"shadow_mode", old.ShadowMode, current.ShadowMode, Looser, Tighter, "the rule only counts and no longer denies", "the rule denies now"},
-		{"quota_mode", old.QuotaMode, current.QuotaMode, Looser, Tighter, "the rule denies only if all rules in quota mode are over their limits", "the rule denies by itself now"},
-		{"refunds: false", old.NoRefunds, current.NoRefunds, Tighter, Looser, "refunds are rejected", "refunds are accepted"},
-		{"share_threshold", old.ShareThreshold, current.ShareThreshold, Tighter, Looser, "all values share one counter", "each value has its own counter"},
+		{"shadow_mode", oldDescriptor.ShadowMode, newDescriptor.ShadowMode, Looser, Tighter, "the rule only counts and no longer denies", "the rule denies now"},
+		{"quota_mode", oldDescriptor.QuotaMode, newDescriptor.QuotaMode, Looser, Tighter, "the rule denies only if all rules in quota mode are over their limits", "the rule denies by itself now"},
+		{"refunds: false", oldDescriptor.NoRefunds, newDescriptor.NoRefunds, Tighter, Looser, "refunds are rejected", "refunds are accepted"},
+		{"share_threshold", oldDescriptor.ShareThreshold, newDescriptor.ShareThreshold, Tighter, Looser, "all values share one counter", "each value has its own counter"},
 	} {
 		switch {
-		case len(oldLimits) == 0 || len(newLimits) == 0 || flag.old == flag.new: // a flag has no effect without a limit
-		case flag.new:
+		case len(oldLimits) == 0 || len(newLimits) == 0 || flag.isOldSet == flag.isNewSet: // a flag has no effect without a limit
+		case flag.isNewSet:
 			d.add(flag.kindIfSet, "%s is set: %s", flag.name, flag.textIfSet)
 		default:
 			d.add(flag.kindIfRemoved, "%s is gone: %s", flag.name, flag.textIfRemoved)
 		}
 	}
-	switch wasQuotaOnly, isQuotaOnly := old.QuotaMode && len(oldLimits) == 0, current.QuotaMode && len(newLimits) == 0; {
+	switch wasQuotaOnly, isQuotaOnly := oldDescriptor.QuotaMode && len(oldLimits) == 0, newDescriptor.QuotaMode && len(newLimits) == 0; {
 	case isQuotaOnly && !wasQuotaOnly:
 		d.add(Looser, "quota_mode without a limit: other rules in quota mode no longer deny these requests")
 	case wasQuotaOnly && !isQuotaOnly:
 		d.add(Tighter, "quota_mode without a limit is gone: other rules in quota mode can deny these requests")
 	}
-	oldPercent, newPercent := cmp.Or(old.EnforcedPercent, 100), cmp.Or(current.EnforcedPercent, 100)
+	oldPercent, newPercent := cmp.Or(oldDescriptor.EnforcedPercent, 100), cmp.Or(newDescriptor.EnforcedPercent, 100)
 	if oldPercent != newPercent && len(oldLimits) > 0 && len(newLimits) > 0 {
 		d.add(kindOf(cmp.Compare(oldPercent, newPercent)), "enforce: %v %% of the keys become %v %%", oldPercent, newPercent)
 	}
-	if len(oldLimits) > 0 && len(newLimits) > 0 && old.MaxHits != current.MaxHits {
-		d.compareMaxHits(old.MaxHits, current.MaxHits)
+	if len(oldLimits) > 0 && len(newLimits) > 0 && oldDescriptor.MaxHits != newDescriptor.MaxHits {
+		d.compareMaxHits(oldDescriptor.MaxHits, newDescriptor.MaxHits)
 	}
-	if !proto.Equal(old.Metadata, current.Metadata) {
+	if !proto.Equal(oldDescriptor.Metadata, newDescriptor.Metadata) {
 		d.add(Same, "metadata differs")
-	} else if !old.HasSameAnswers(current) {
+	} else if !oldDescriptor.HasSameAnswers(newDescriptor) {
 		d.add(Same, "the body or the headers of denials differ")
 	}
-	if old.DetailedMetric != current.DetailedMetric || old.ValueToMetric != current.ValueToMetric {
+	if oldDescriptor.DetailedMetric != newDescriptor.DetailedMetric || oldDescriptor.ValueToMetric != newDescriptor.ValueToMetric {
 		d.add(Same, "the names of metrics differ")
 	}
 	return d.kind, d.reasons
@@ -94,52 +94,52 @@ func countedLimits(d *limitsfile.Descriptor) []*limitsfile.Limit {
 
 // compareLimits compares limits in pairs: first limits with the same counter, then limits with the same name, then the
 // other limits.
-func (d *differences) compareLimits(old, current []*limitsfile.Limit) {
-	old, current = slices.Clone(old), slices.Clone(current)
+func (d *differences) compareLimits(oldLimits, newLimits []*limitsfile.Limit) {
+	oldLimits, newLimits = slices.Clone(oldLimits), slices.Clone(newLimits)
 	for _, isPair := range []func(a, b *limitsfile.Limit) bool{
 		func(a, b *limitsfile.Limit) bool { return a.Tag() == b.Tag() },
 		func(a, b *limitsfile.Limit) bool { return a.Name != "" && a.Name == b.Name },
 		func(_, _ *limitsfile.Limit) bool { return true },
 	} {
-		for i := 0; i < len(current); i++ {
-			j := slices.IndexFunc(old, func(l *limitsfile.Limit) bool { return isPair(l, current[i]) })
+		for i := 0; i < len(newLimits); i++ {
+			j := slices.IndexFunc(oldLimits, func(l *limitsfile.Limit) bool { return isPair(l, newLimits[i]) })
 			if j >= 0 {
-				d.comparePair(old[j], current[i])
-				old, current = slices.Delete(old, j, j+1), slices.Delete(current, i, i+1)
+				d.comparePair(oldLimits[j], newLimits[i])
+				oldLimits, newLimits = slices.Delete(oldLimits, j, j+1), slices.Delete(newLimits, i, i+1)
 				i--
 			}
 		}
 	}
-	for _, l := range current {
+	for _, l := range newLimits {
 		d.add(Tighter, "new limit: %s", l)
 	}
-	for _, l := range old {
+	for _, l := range oldLimits {
 		d.add(Looser, "limit gone: %s", l)
 	}
 }
 
-func (d *differences) comparePair(old, current *limitsfile.Limit) {
-	if kind := compareNumbers(old.Limit, current.Limit); old.String() != current.String() {
-		d.add(kind, "%s becomes %s", old, current)
+func (d *differences) comparePair(oldLimit, newLimit *limitsfile.Limit) {
+	if kind := compareNumbers(oldLimit.Limit, newLimit.Limit); oldLimit.String() != newLimit.String() {
+		d.add(kind, "%s becomes %s", oldLimit, newLimit)
 	}
-	bothHaveDefault := old.ChargeDenied == old.Algorithm.DefaultChargeDenied() && current.ChargeDenied == current.Algorithm.DefaultChargeDenied()
+	bothHaveDefault := oldLimit.ChargeDenied == oldLimit.Algorithm.DefaultChargeDenied() && newLimit.ChargeDenied == newLimit.Algorithm.DefaultChargeDenied()
 	switch {
-	case old.ChargeDenied == current.ChargeDenied || bothHaveDefault:
-	case current.ChargeDenied:
+	case oldLimit.ChargeDenied == newLimit.ChargeDenied || bothHaveDefault:
+	case newLimit.ChargeDenied:
 		d.add(Tighter, "denied hits are charged now")
 	default:
 		d.add(Looser, "denied hits are no longer charged")
 	}
-	if old.OnBackendFailure != current.OnBackendFailure || old.FallbackRatio != current.FallbackRatio {
-		d.add(Mixed, "while the backend fails, the limit decides in another way (%s → %s)", failureWords(old.Limit), failureWords(current.Limit))
+	if oldLimit.OnBackendFailure != newLimit.OnBackendFailure || oldLimit.FallbackRatio != newLimit.FallbackRatio {
+		d.add(Mixed, "while the backend fails, the limit decides in another way (%s → %s)", failureWords(oldLimit.Limit), failureWords(newLimit.Limit))
 	}
-	if oldWords, words := leaseWords(old.Limit), leaseWords(current.Limit); oldWords != words {
-		d.add(Same, "replicas take permits in another way (%s → %s)", oldWords, words)
+	if oldWords, newWords := leaseWords(oldLimit.Limit), leaseWords(newLimit.Limit); oldWords != newWords {
+		d.add(Same, "replicas take permits in another way (%s → %s)", oldWords, newWords)
 	}
-	if old.Name != current.Name {
-		d.add(Same, "the name of the limit becomes %s", fields.Printable(cmp.Or(current.Name, "empty")))
+	if oldLimit.Name != newLimit.Name {
+		d.add(Same, "the name of the limit becomes %s", fields.Printable(cmp.Or(newLimit.Name, "empty")))
 	}
-	if !slices.Equal(old.Replaces, current.Replaces) {
+	if !slices.Equal(oldLimit.Replaces, newLimit.Replaces) {
 		d.add(Mixed, "the limit replaces other limits than before")
 	}
 }
@@ -160,17 +160,17 @@ func leaseWords(l *limit.Limit) string {
 }
 
 // compareNumbers compares the hits that two limits admit at once, and the hits that they admit over a long time.
-func compareNumbers(old, current *limit.Limit) Kind {
-	if (current.Max() == 0) != (old.Max() == 0) {
-		return kindOf(cmp.Compare(current.Max(), old.Max()))
+func compareNumbers(oldLimit, newLimit *limit.Limit) Kind {
+	if (newLimit.Max() == 0) != (oldLimit.Max() == 0) {
+		return kindOf(cmp.Compare(newLimit.Max(), oldLimit.Max()))
 	}
-	kind := kindOf(cmp.Compare(current.Capacity(), old.Capacity()))
-	kind = joinKinds(kind, kindOf(rate(current).Cmp(rate(old))))
-	kind = joinKinds(kind, kindOf(looseness(current.Algorithm)-looseness(old.Algorithm)))
-	if looseness(current.Algorithm) == looseness(old.Algorithm) && current.Algorithm != old.Algorithm {
+	kind := kindOf(cmp.Compare(newLimit.Capacity(), oldLimit.Capacity()))
+	kind = joinKinds(kind, kindOf(rate(newLimit).Cmp(rate(oldLimit))))
+	kind = joinKinds(kind, kindOf(looseness(newLimit.Algorithm)-looseness(oldLimit.Algorithm)))
+	if looseness(newLimit.Algorithm) == looseness(oldLimit.Algorithm) && newLimit.Algorithm != oldLimit.Algorithm {
 		kind = Mixed
 	}
-	return joinKinds(kind, kindOf(int(current.Scope)-int(old.Scope))) // with scope instance, each replica admits the whole limit
+	return joinKinds(kind, kindOf(int(newLimit.Scope)-int(oldLimit.Scope))) // with scope instance, each replica admits the whole limit
 }
 
 // kindOf returns Looser for a positive sign, Tighter for a negative sign, and Same for 0.

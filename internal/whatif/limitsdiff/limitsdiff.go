@@ -68,17 +68,17 @@ type Rule struct {
 
 const maxRequests = 1_000_000 // the most requests that Compare compares
 
-// Compare returns the changes from old to current.
-func Compare(old, current *descriptors.Config) *Report {
+// Compare returns the changes from oldConfig to newConfig.
+func Compare(oldConfig, newConfig *descriptors.Config) *Report {
 	c := &comparison{report: &Report{Changes: []Change{}}, reported: map[[3]string]bool{}, indexes: map[*limitsfile.Descriptor]*descriptors.Index{}}
 	comparedDomains := map[string]bool{}
-	for _, d := range slices.Concat(current.Domains(), old.Domains()) {
+	for _, d := range slices.Concat(newConfig.Domains(), oldConfig.Domains()) {
 		if comparedDomains[d.Name] {
 			continue
 		}
 		comparedDomains[d.Name] = true
 		c.domain = d.Name
-		oldDomain, newDomain := sourceDomain(old, d.Name), sourceDomain(current, d.Name)
+		oldDomain, newDomain := sourceDomain(oldConfig, d.Name), sourceDomain(newConfig, d.Name)
 		c.compareRequestLimits(oldDomain, newDomain)
 		c.walk(treePosition{list: oldDomain.Descriptors}, treePosition{list: newDomain.Descriptors}, nil, nil)
 	}
@@ -138,10 +138,10 @@ func (c *comparison) advance(p treePosition, entries []*ratelimitv3.RateLimitDes
 	return treePosition{d.Descriptors, append(slices.Clip(p.trail), d)}
 }
 
-// walk compares all requests that begin with entries. The descriptors in path match these entries. old and current are
-// the positions after entries.
-func (c *comparison) walk(old, current treePosition, path []*limitsfile.Descriptor, entries []*ratelimitv3.RateLimitDescriptor_Entry) {
-	list := slices.Concat(current.list, old.list)
+// walk compares all requests that begin with entries. The descriptors in path match these entries. oldPosition and
+// newPosition are the positions after entries.
+func (c *comparison) walk(oldPosition, newPosition treePosition, path []*limitsfile.Descriptor, entries []*ratelimitv3.RateLimitDescriptor_Entry) {
+	list := slices.Concat(newPosition.list, oldPosition.list)
 	overlapping, examples := overlapDescriptors(list), conditionExamples(list)
 	comparedLabels := map[[2]string]bool{}
 	for i, d := range slices.Concat(list, overlapping, examples) {
@@ -160,7 +160,7 @@ func (c *comparison) walk(old, current treePosition, path []*limitsfile.Descript
 			e = exampleEntry(d, entries)
 		}
 		nextEntries, nextPath := append(slices.Clip(entries), e), append(slices.Clip(path), d)
-		oldNext, newNext := c.advance(old, nextEntries), c.advance(current, nextEntries)
+		oldNext, newNext := c.advance(oldPosition, nextEntries), c.advance(newPosition, nextEntries)
 		c.compareRules(oldNext.trail, newNext.trail, nextPath, i >= len(list))
 		c.walk(oldNext, newNext, nextPath, nextEntries)
 	}
@@ -287,9 +287,9 @@ func (c *comparison) describeRule(trail []*limitsfile.Descriptor) *Rule {
 	return &Rule{Path: limitsfile.Path(c.domain, trail), Place: fmt.Sprintf("%s:%d", d.File, d.Line), Limits: d.Summary()}
 }
 
-func (c *comparison) compareRequestLimits(old, current *limitsfile.Domain) {
-	oldSpec, isOldEnabled := old.RequestLimit()
-	newSpec, isNewEnabled := current.RequestLimit()
+func (c *comparison) compareRequestLimits(oldDomain, newDomain *limitsfile.Domain) {
+	oldSpec, isOldEnabled := oldDomain.RequestLimit()
+	newSpec, isNewEnabled := newDomain.RequestLimit()
 	if oldSpec == newSpec && isOldEnabled == isNewEnabled {
 		return
 	}

@@ -67,11 +67,11 @@ func (o OtherCause) String() string {
 }
 
 // eventOf returns the first event of descriptor i of a recorded call, in the order of causes, or noEvent.
-func eventOf(recorded *Call, rule *descriptors.Rule, i int) cause {
+func eventOf(recordedCall *Call, rule *descriptors.Rule, i int) cause {
 	first := noEvent
-	for _, d := range recorded.decisions {
+	for _, d := range recordedCall.decisions {
 		switch {
-		case d.DescriptorIndex != recorded.indexes[i]:
+		case d.DescriptorIndex != recordedCall.indexes[i]:
 		case d.Code == decisionlog.Failed:
 			first = failureEvent
 		case d.Degraded:
@@ -88,15 +88,16 @@ func eventOf(recorded *Call, rule *descriptors.Rule, i int) cause {
 	return first
 }
 
-// differsUnderSameLimits reports whether the call met the same limits when it was recorded, and a limit decided otherwise.
-func differsUnderSameLimits(recorded *Call, replayed *service.Call) bool {
-	if len(recorded.decisions) != replayed.Decisions() {
+// differsUnderSameLimits reports whether the replayed call met the same limits as the recorded call, but a limit decided
+// otherwise.
+func differsUnderSameLimits(recordedCall *Call, replayedCall *service.Call) bool {
+	if len(recordedCall.decisions) != replayedCall.Decisions() {
 		return false
 	}
 	isDifferent := false
-	for i := range recorded.decisions {
-		record, decision := recorded.decisions[i], replayed.Decision(i)
-		if recorded.indexes[decision.Descriptor] != record.DescriptorIndex || record.Rule != decision.Rule.Path ||
+	for i := range recordedCall.decisions {
+		record, decision := recordedCall.decisions[i], replayedCall.Decision(i)
+		if recordedCall.indexes[decision.Descriptor] != record.DescriptorIndex || record.Rule != decision.Rule.Path ||
 			record.LimitName != decision.Limit.Name || record.Limit != decision.Limit.String() {
 			return false
 		}
@@ -106,25 +107,25 @@ func differsUnderSameLimits(recorded *Call, replayed *service.Call) bool {
 }
 
 // causeOf returns the first possible cause of a different answer. event is the first event of the keys of the call.
-func (c *counts) causeOf(recorded *Call, replayed *service.Call, event cause) cause {
+func (c *counts) causeOf(recordedCall *Call, replayedCall *service.Call, event cause) cause {
 	switch {
 	case event != noEvent:
 		return event
-	case recorded.Denied && c.isInFirstWindow(replayed):
+	case recordedCall.Denied && c.isInFirstWindow(replayedCall):
 		return unknownStart
 	}
 	return inexactTime
 }
 
 // isInFirstWindow reports whether the window of a limit of the call can have begun before the log.
-func (c *counts) isInFirstWindow(replayed *service.Call) bool {
-	for i := range replayed.Decisions() {
-		l := replayed.Decision(i).Limit.Limit
+func (c *counts) isInFirstWindow(replayedCall *service.Call) bool {
+	for i := range replayedCall.Decisions() {
+		l := replayedCall.Decision(i).Limit.Limit
 		windows := int64(1)
 		if l.Algorithm == limit.SlidingWindow {
 			windows = 2 // the previous window counts too
 		}
-		if replayed.Start.Sub(c.start).Microseconds() < windows*l.Period() {
+		if replayedCall.Start.Sub(c.start).Microseconds() < windows*l.Period() {
 			return true
 		}
 	}

@@ -53,23 +53,23 @@ func newCounts(maxKeys int) counts {
 }
 
 // add counts a recorded call and its replay.
-func (c *counts) add(recorded *Call, replayed *service.Call) {
-	if replayed.Err != nil {
+func (c *counts) add(recordedCall *Call, replayedCall *service.Call) {
+	if replayedCall.Err != nil {
 		c.failureCount++
 		if c.firstFailure == nil {
-			c.firstFailure = replayed.Err
+			c.firstFailure = replayedCall.Err
 		}
 		return
 	}
 	if c.start.IsZero() {
-		c.start = replayed.Start
+		c.start = replayedCall.Start
 	}
-	c.end = replayed.Start
-	bucket := c.timeline.bucket(replayed.Start)
-	isDenied := replayed.Response.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT
-	c.calls.add(recorded.Denied, isDenied)
+	c.end = replayedCall.Start
+	bucket := c.timeline.bucket(replayedCall.Start)
+	isDenied := replayedCall.Response.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT
+	c.calls.add(recordedCall.Denied, isDenied)
 	c.total[bucket]++
-	if recorded.Denied {
+	if recordedCall.Denied {
 		c.deniedBefore[bucket]++
 	}
 	if isDenied {
@@ -77,30 +77,30 @@ func (c *counts) add(recorded *Call, replayed *service.Call) {
 	}
 	decisionIndex := 0
 	event := noEvent
-	for i, rule := range replayed.Rules {
+	for i, rule := range replayedCall.Rules {
 		isOverLimit, isOverInShadow, firstDecision := false, false, decisionIndex
-		for ; decisionIndex < replayed.Decisions(); decisionIndex++ {
-			d := replayed.Decision(decisionIndex)
+		for ; decisionIndex < replayedCall.Decisions(); decisionIndex++ {
+			d := replayedCall.Decision(decisionIndex)
 			if d.Descriptor != i {
 				break
 			}
 			isOverLimit = isOverLimit || !d.Result.Allowed && !d.Shadow
-			isOverInShadow = isOverInShadow || !d.Result.Allowed && (d.Shadow || replayed.GlobalShadow)
+			isOverInShadow = isOverInShadow || !d.Result.Allowed && (d.Shadow || replayedCall.GlobalShadow)
 		}
 		// A descriptor in quota mode can be over its limit although the call passes.
-		wasDenied, isNowDenied := recorded.isOverLimit[i] && recorded.Denied, isOverLimit && isDenied
+		wasDenied, isNowDenied := recordedCall.isOverLimit[i] && recordedCall.Denied, isOverLimit && isDenied
 		c.addDescriptor(rule, bucket, wasDenied, isNowDenied, isOverInShadow)
 		if decisionIndex > firstDecision {
-			keyEvent := eventOf(recorded, rule, i)
-			if key := c.addKey(rule, replayed.Decision(firstDecision).Key, replayed.Start, wasDenied, isNowDenied); key != nil {
+			keyEvent := eventOf(recordedCall, rule, i)
+			if key := c.addKey(rule, replayedCall.Decision(firstDecision).Key, replayedCall.Start, wasDenied, isNowDenied); key != nil {
 				key.event = min(key.event, keyEvent)
 				keyEvent = key.event
 			}
 			event = min(event, keyEvent)
 		}
 	}
-	if recorded.Denied != isDenied && differsUnderSameLimits(recorded, replayed) {
-		c.otherCauses[c.causeOf(recorded, replayed, event)]++
+	if recordedCall.Denied != isDenied && differsUnderSameLimits(recordedCall, replayedCall) {
+		c.otherCauses[c.causeOf(recordedCall, replayedCall, event)]++
 	}
 }
 

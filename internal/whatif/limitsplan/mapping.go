@@ -51,11 +51,11 @@ var (
 // ParseMapping reads a mapping file. The error is fields.Problems.
 func ParseMapping(name string, data []byte) (*Mapping, error) {
 	m := new(Mapping)
-	f := fields.File{Name: name, Data: data, MaxBytes: MaxMappingBytes, Things: "fields", Missing: "time, domain and descriptors are missing"}
+	f := fields.File{Name: name, Data: data, MaxBytes: MaxMappingBytes, ItemsName: "fields", EmptyProblem: "time, domain and descriptors are missing"}
 	err := f.Read(func(r *fields.Reader, root *yaml.Node) {
 		values := r.Object(root, "mapping file", mappingFields)
 		m.Time, m.Domain, m.Hits = values["time"].Text, values["domain"].Text, values["hits"].Text
-		if denied := values["denied"]; denied.Is() {
+		if denied := values["denied"]; denied.IsPresent() {
 			c := r.Object(denied.Node, "denied", conditionFields)
 			m.Denied = &Condition{c["field"].Text, c["equals"].Text}
 		}
@@ -63,7 +63,7 @@ func ParseMapping(name string, data []byte) (*Mapping, error) {
 			var descriptor []EntryMapping
 			for _, n := range r.List(entries, fields.Field{Name: "descriptor", Kind: fields.List, Min: 1, Want: "a list of entries"}) {
 				e := r.Object(n, "entry", entryFields)
-				if e["field"].Is() == e["value"].Is() && e != nil {
+				if e["field"].IsPresent() == e["value"].IsPresent() && e != nil {
 					r.Errorf(n, "entry: want either field or value")
 				}
 				descriptor = append(descriptor, EntryMapping{e["key"].Text, e["field"].Text, e["value"].Text})

@@ -34,7 +34,7 @@ type replay struct {
 	counts   counts
 	call     *Call
 	service  *service.Service
-	counters map[int]*local.Limiter // the counters of each replica for limits with scope instance, and the shared counters at allReplicas
+	counters map[int]*local.Limiter // the counters of each replica for limits with scope instance; the key allReplicas has the shared counters
 }
 
 // Run replays all calls of r against config. It fails if r has no calls, or if no call meets a rule.
@@ -71,7 +71,7 @@ func Run(ctx context.Context, config *descriptors.Config, r Reader, o Options) (
 			firstCall = c
 		}
 		if c.Time.Before(now) {
-			lateCalls++ // the replay of c is late, because the clock does not go back
+			lateCalls++ // c is replayed after its time, because the clock does not go back
 		} else {
 			now = c.Time
 		}

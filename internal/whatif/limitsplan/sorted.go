@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-const maxSorted = 1 << 14 // the most records by which a record may be late in its log
+const maxSorted = 1 << 14 // the most records that can stand before a record in its log, although they are later
 
 // sorter returns the records of read in the order of time. A log is nearly in this order: a line is written at the end of
 // a call, but has the time of the start of the call. So a new record belongs near the end of the queue.

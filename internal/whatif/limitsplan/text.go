@@ -67,7 +67,8 @@ func (r RuleReport) limitsText() string {
 	return r.Limits
 }
 
-// otherCausesText returns a sentence with the number of calls that can differ for another cause than the new limits.
+// otherCausesText returns a sentence with the number of calls whose answer can have changed for another reason than the
+// new limits.
 func (r *Report) otherCausesText() string {
 	n := uint64(0)
 	for _, o := range r.OtherCauses {

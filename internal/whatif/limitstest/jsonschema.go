@@ -30,7 +30,7 @@ func objectSchema(list []fields.Field) map[string]any {
 		property := fieldSchema(f)
 		property["description"] = fieldHelp[f.Name]
 		properties[f.Name] = property
-		if f.Remedy != "" {
+		if f.IsRequired() {
 			required = append(required, f.Name)
 		}
 	}
@@ -60,7 +60,7 @@ var fieldHelp = map[string]string{
 	"repeat":           "Number of equal requests.",
 	"every":            "Time between equal requests.",
 	"hits":             "Number of hits; 0 is a peek, and a negative number is a refund.",
-	"limit":            "In a request: its own limit. In a wanted answer: name or words of the limit.",
+	"limit":            "In a request: the limit that the request states. In a wanted answer: the name or the text of the limit, such as 100 per minute.",
 	"want":             "Wanted answer.",
 	"code":             "Wanted code.",
 	"error":            "Part of the wanted error.",
@@ -74,7 +74,7 @@ var fieldHelp = map[string]string{
 	"statuses":         "Wanted answer for each descriptor.",
 }
 
-// itemNames has the name of the definition of items. The key is the name of the list. Items of these lists are objects.
+// itemNames maps the name of a list of objects to the definition of its items in $defs.
 var itemNames = map[string]string{"tests": "test", "requests": "request", "statuses": "status"}
 
 func fieldSchema(f fields.Field) map[string]any {
@@ -88,7 +88,7 @@ func fieldSchema(f fields.Field) map[string]any {
 		return map[string]any{"type": "array", "minItems": 1, "items": reference(itemNames[f.Name])}
 	case f.Kind == fields.Object:
 		return reference(f.Name)
-	case f.Kind == fields.Free:
+	case f.Kind == fields.AnyMapping:
 		return map[string]any{"type": "object", "additionalProperties": text}
 	case f.Kind == fields.Flag:
 		return map[string]any{"type": "boolean"}

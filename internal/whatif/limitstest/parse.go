@@ -39,7 +39,7 @@ var defaultStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // Parse reads a test file. The error is fields.Problems: all problems with their places.
 func Parse(name string, data []byte) (*File, error) {
 	file := &File{Name: name}
-	f := fields.File{Name: name, Data: data, MaxBytes: MaxFileBytes, Things: "tests", Missing: "limits and tests are missing"}
+	f := fields.File{Name: name, Data: data, MaxBytes: MaxFileBytes, ItemsName: "tests", EmptyProblem: "limits and tests are missing"}
 	err := f.Read(func(r *fields.Reader, root *yaml.Node) {
 		p := &parser{Reader: r, file: file, start: defaultStart}
 		p.parseFile(root)
@@ -111,7 +111,7 @@ var (
 	wantFields = append(statusFields[:len(statusFields):len(statusFields)], []fields.Field{
 		{Name: "statuses", Kind: fields.List, Min: 1},
 		{Name: "body", Kind: fields.Word},
-		{Name: "headers", Kind: fields.Free, Want: "a mapping of names to values"},
+		{Name: "headers", Kind: fields.AnyMapping, Want: "a mapping of names to values"},
 		{Name: "admitted", Kind: fields.Count, Max: MaxRepeat},
 		{Name: "error", Kind: fields.Word},
 	}...)
@@ -126,12 +126,12 @@ const wantDescriptor = "write descriptor: key=value,key=value"
 func (p *parser) parseFile(root *yaml.Node) {
 	f := p.file
 	m := p.Object(root, "test file", fileFields)
-	if limits := m["limits"]; limits.Is() {
+	if limits := m["limits"]; limits.IsPresent() {
 		f.Limits = p.parseLimits(limits)
 	}
 	f.Merge, p.domain = m["merge"].Flag, m["domain"].Text
 	p.start = p.parseTime(m["start"], p.start)
-	if n := m["settings"]; n.Is() {
+	if n := m["settings"]; n.IsPresent() {
 		s := p.Object(n.Node, "settings", settingFields)
 		f.Settings = service.Options{ShadowMode: s["shadow_mode"].Flag, QuotaMode: s["quota_mode"].Flag, AllOrNone: s["all_or_none"].Flag}
 	}
@@ -148,7 +148,7 @@ func (p *parser) parseFile(root *yaml.Node) {
 }
 
 // parseLimits reads a path, or a list of paths.
-func (p *parser) parseLimits(v fields.Given) (paths []string) {
+func (p *parser) parseLimits(v fields.FieldValue) (paths []string) {
 	path := fields.Field{Name: "limits", Kind: fields.Word, Min: 1}
 	items := []*yaml.Node{v.Node}
 	if v.Node.Kind == yaml.SequenceNode {
@@ -186,7 +186,7 @@ func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time)
 	if m == nil {
 		return r
 	}
-	if atField := m["at"]; atField.Is() {
+	if atField := m["at"]; atField.IsPresent() {
 		if r.At = p.parseTime(atField, start); r.At.Before(now) {
 			p.Errorf(atField.Node, "at: got %s, which is before the request above (%s); put the requests in the order of their times", atField.Text, now.Sub(start))
 		}
@@ -195,7 +195,7 @@ func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time)
 	if p.requests += r.Repeat; p.requests > MaxRequests && p.requests-r.Repeat <= MaxRequests {
 		p.Errorf(n, "file has more than %d requests, with repetitions; split the file", MaxRequests)
 	}
-	if everyField := m["every"]; everyField.Is() {
+	if everyField := m["every"]; everyField.IsPresent() {
 		if r.Repeat == 1 {
 			p.Errorf(everyField.Node, "every has no meaning without repeat")
 		}
@@ -207,11 +207,11 @@ func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time)
 	}
 	var targets []*yaml.Node
 	switch descriptor, list := m["descriptor"], m["descriptors"]; {
-	case descriptor.Is() && list.Is():
+	case descriptor.IsPresent() && list.IsPresent():
 		p.Errorf(list.Node, "descriptor and descriptors are both given; put all descriptors into descriptors")
-	case descriptor.Is():
+	case descriptor.IsPresent():
 		targets = []*yaml.Node{descriptor.Node}
-	case list.Is():
+	case list.IsPresent():
 		targets = p.Items(list)
 	default:
 		p.Errorf(n, "descriptor is missing; "+wantDescriptor)
@@ -219,22 +219,22 @@ func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time)
 	for _, target := range targets {
 		p.parseTarget(&r, target, m["hits"], m["limit"])
 	}
-	if want := m["want"]; want.Is() {
+	if want := m["want"]; want.IsPresent() {
 		p.parseWant(&r, want.Node)
 	}
 	return r
 }
 
 // parseTarget adds a descriptor to r. hits and ownLimit are the fields of the request.
-func (p *parser) parseTarget(r *Request, n *yaml.Node, hits, ownLimit fields.Given) {
+func (p *parser) parseTarget(r *Request, n *yaml.Node, hits, ownLimit fields.FieldValue) {
 	var descriptor string
 	if n.Kind == yaml.MappingNode {
 		m := p.Object(n, "descriptor", targetFields)
 		descriptor = m["descriptor"].Text
-		if field := m["hits"]; field.Is() {
+		if field := m["hits"]; field.IsPresent() {
 			hits = field
 		}
-		if field := m["limit"]; field.Is() {
+		if field := m["limit"]; field.IsPresent() {
 			ownLimit = field
 		}
 		n = cmp.Or(m["descriptor"].Node, n)
@@ -254,7 +254,7 @@ func (p *parser) parseTarget(r *Request, n *yaml.Node, hits, ownLimit fields.Giv
 			p.Errorf(ownLimit.Node, "%v", err)
 		}
 	}
-	if hits.Is() {
+	if hits.IsPresent() {
 		d.IsNegativeHits = hits.Number < 0
 		d.HitsAddend = wrapperspb.UInt64(uint64(max(hits.Number, -hits.Number)))
 	}
@@ -272,10 +272,10 @@ func (p *parser) parseWant(r *Request, n *yaml.Node) {
 		v := m[f.Name]
 		isStatusField := f.Name != "code" && slices.Contains(fields.Names(statusFields), f.Name)
 		switch {
-		case !v.Is():
-		case f.Name != "error" && m["error"].Is():
+		case !v.IsPresent():
+		case f.Name != "error" && m["error"].IsPresent():
 			p.Errorf(v.Node, "%s has no meaning beside error, because a failed call has no answer", f.Name)
-		case isStatusField && m["statuses"].Is():
+		case isStatusField && m["statuses"].IsPresent():
 			p.Errorf(v.Node, "%s has no meaning beside statuses; it belongs in an item of statuses", f.Name)
 		case isStatusField && len(r.Descriptors) > 1:
 			p.Errorf(n, "the request has %d descriptors; write statuses: and one item for each of them", len(r.Descriptors))
@@ -304,7 +304,7 @@ func (p *parser) parseStatuses(r *Request, items []*yaml.Node) {
 		}
 		status := p.Object(item, "status", statusFields)
 		for _, f := range statusFields {
-			if v := status[f.Name]; v.Is() {
+			if v := status[f.Name]; v.IsPresent() {
 				r.Want = append(r.Want, Want{Field: f.Name, Label: label + f.Name, Descriptor: i, Text: p.wantedText(v)})
 			}
 		}
@@ -320,7 +320,7 @@ func (p *parser) parseHeaders(r *Request, n *yaml.Node) {
 }
 
 // wantedText returns a wanted value in the same form as the values of answers.
-func (p *parser) wantedText(v fields.Given) string {
+func (p *parser) wantedText(v fields.FieldValue) string {
 	switch {
 	case v.Name == "reset":
 		return p.parseDuration(v).String()
@@ -333,13 +333,13 @@ func (p *parser) wantedText(v fields.Given) string {
 }
 
 // reject reports a text that is not allowed in its field. An empty text means that p has reported the value already.
-func (p *parser) reject(v fields.Given) {
+func (p *parser) reject(v fields.FieldValue) {
 	if v.Text != "" {
 		p.Errorf(v.Node, "%s: got %s, want %s", v.Name, fields.Display(v.Node), v.Want)
 	}
 }
 
-func (p *parser) parseDuration(v fields.Given) time.Duration {
+func (p *parser) parseDuration(v fields.FieldValue) time.Duration {
 	d, ok := parseDuration(v.Text)
 	if !ok {
 		p.reject(v)
@@ -366,8 +366,8 @@ func parseDuration(text string) (time.Duration, bool) {
 }
 
 // parseTime reads the field start, or the field at, which can also be a duration since start. The default is start.
-func (p *parser) parseTime(v fields.Given, start time.Time) time.Time {
-	if !v.Is() {
+func (p *parser) parseTime(v fields.FieldValue, start time.Time) time.Time {
+	if !v.IsPresent() {
 		return start
 	}
 	t, err := time.Parse(time.RFC3339, v.Text)

@@ -87,21 +87,21 @@ var reportText string
 var reportTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"printable": fields.Printable,
 	"join":      func(descriptors []string) string { return strings.Join(descriptors, " ") },
-	"indented":  indented,
+	"indented":  indentedText,
 	"maxUnmet":  func() int { return maxUnmet },
 	"more":      func(rules []UnmetRule) int { return max(len(rules)-maxUnmet, 0) },
 }).Parse(reportText))
 
-// WriteText writes r for people. Without verbose, it lists only failed tests.
-func (r *Report) WriteText(out io.Writer, verbose bool) error {
+// WriteText writes r for people. If isVerbose is false, it lists only failed tests.
+func (r *Report) WriteText(out io.Writer, isVerbose bool) error {
 	return reports.Text(out, reportTemplate, struct {
 		*Report
 		Verbose bool
-	}{r, verbose})
+	}{r, isVerbose})
 }
 
-// indented returns the lines of an explanation with an indent.
-func indented(r *explain.Report) string {
+// indentedText returns the lines of an explanation with an indent.
+func indentedText(r *explain.Report) string {
 	var text strings.Builder
 	_ = r.WriteText(&text) // a Builder returns no error
 	return "      " + strings.ReplaceAll(text.String(), "\n", "\n      ")

@@ -1,6 +1,5 @@
-// Keeps the live page up to date. The server has rendered the page; this script writes the
-// same texts from the stream of snapshots. The functions of figures.go
-// and rules.go have the same names here.
+// This script keeps the live page up to date. The server has rendered the page, and the script writes the
+// same texts from the stream of snapshots. A function of figures.go, keys.go or rules.go has the same name here.
 'use strict';
 
 const byId = id => document.getElementById(id);
@@ -9,7 +8,7 @@ const isKnown = v => v !== null && v !== undefined;
 const sum = points => (points || []).reduce((total, v) => total + known(v), 0);
 const roundHalfUp = x => Math.floor(x + 0.5);
 
-// Writes only what has changed, so that selections and readers are left alone.
+// setText and setAttribute write only what has changed, so that they disturb no selection and no screen reader.
 function setText(element, text) {
   if (element && element.textContent !== text) element.textContent = text;
 }
@@ -55,8 +54,8 @@ const clockFormat = new Intl.DateTimeFormat(undefined, {hour: '2-digit', minute:
 const minuteFormat = new Intl.DateTimeFormat(undefined, {hour: '2-digit', minute: '2-digit', hourCycle: 'h23'});
 const dayFormat = new Intl.DateTimeFormat(undefined, {month: 'short', day: 'numeric'});
 function formatClock(date) {
-  const other = date.toDateString() !== new Date().toDateString();
-  return (other ? dayFormat.format(date) + ' ' : '') + clockFormat.format(date);
+  const isOtherDay = date.toDateString() !== new Date().toDateString();
+  return (isOtherDay ? dayFormat.format(date) + ' ' : '') + clockFormat.format(date);
 }
 function setTime(element, stamp) {
   const date = new Date(stamp);
@@ -77,7 +76,7 @@ function localTimes(root) {
 // ---- Sparks
 
 const sparkHeight = 40;
-const slots = f => Math.max(Math.floor(300 / Math.max(f.step_seconds, 1)), 2);
+const pointCount = f => Math.max(Math.floor(300 / Math.max(f.step_seconds, 1)), 2);
 
 const sparks = new WeakMap(); // the values of each spark
 function setSpark(svg, name, f, format, points, denied) {
@@ -86,19 +85,19 @@ function setSpark(svg, name, f, format, points, denied) {
   sparks.set(svg, {f, format, points, denied});
   setAttribute(svg, 'aria-label', name + ' in the last five minutes: ' + scale);
   setText(svg.nextElementSibling?.querySelector('[data-scale]'), scale);
-  setAttribute(svg, 'viewBox', `0 0 ${slots(f) - 1} ${sparkHeight}`);
-  setAttribute(svg.querySelector('.floor'), 'd', `M0 39.500H${slots(f) - 1}`);
+  setAttribute(svg, 'viewBox', `0 0 ${pointCount(f) - 1} ${sparkHeight}`);
+  setAttribute(svg.querySelector('.floor'), 'd', `M0 39.500H${pointCount(f) - 1}`);
   setAttribute(field(svg, 'line'), 'd', sparkLine(points || [], f, highest));
   setAttribute(field(svg, 'denied-line'), 'd', sparkLine(denied || [], f, highest));
 }
 function sparkLine(points, f, highest) {
   if (highest === 0 || sum(points) === 0) return '';
-  let path = '', x = slots(f) - points.length, last = 0, drawing = false;
+  let path = '', x = pointCount(f) - points.length, lastY = 0, isInLine = false;
   for (const v of points) {
     const y = sparkHeight - 1 - roundHalfUp(known(v) / highest * (sparkHeight - 4));
-    if (isKnown(v)) path += drawing ? ` 1 ${y - last}` : `M${x} ${y}h.1l0 0`;
-    drawing = isKnown(v);
-    last = y;
+    if (isKnown(v)) path += isInLine ? ` 1 ${y - lastY}` : `M${x} ${y}h.1l0 0`;
+    isInLine = isKnown(v);
+    lastY = y;
     x++;
   }
   return path;
@@ -109,7 +108,7 @@ function showReadout(event) {
   const svg = event.target.closest?.('.spark'), spark = svg && sparks.get(svg), readout = byId('readout'), cursor = byId('cursor');
   readout.hidden = cursor.hidden = !spark;
   if (!spark) return;
-  const {f, format, points, denied} = spark, box = svg.getBoundingClientRect(), last = slots(f) - 1;
+  const {f, format, points, denied} = spark, box = svg.getBoundingClientRect(), last = pointCount(f) - 1;
   const age = last - Math.min(Math.max(Math.round((event.clientX - box.left) / box.width * last), 0), last);
   const value = list => format(list[list.length - 1 - age]);
   const text = points && denied ? `OK ${value(points)}, denied ${value(denied)}` : value(points || denied);
@@ -166,20 +165,20 @@ function showFigures(s) {
 
 const maxRows = 200;
 const separator = ' > ';
-const reorderPause = 10000; // rows don't change places more often, so that they can be read
+const reorderPause = 10000; // ms; rows keep their order for this time, so that people can read them
 const query = new URLSearchParams(location.search);
 const choice = {
   filter: query.get('filter') || '',
   sort: ['ok', 'use', 'rule'].includes(query.get('sort')) ? query.get('sort') : 'denied',
   quiet: query.get('quiet') === 'show',
 };
-let found = {rules: [], more: 0}; // rules that the filter finds or that are quiet; fetched if the viewer wants them
-let ordered = 0; // time of the last order of rows
+let foundRules = {rules: [], more: 0}; // rules that the filter finds, or quiet rules; loaded when the user asks for them
+let orderTime = 0; // when the rows last got a new order
 
 function treeRows(rules) {
   const byPath = new Map();
-  for (const rule of rules) if (!byPath.has(rule.path)) byPath.set(rule.path, {rule, path: rule.path, place: byPath.size, children: []});
-  const root = {path: '', place: 0, children: []};
+  for (const rule of rules) if (!byPath.has(rule.path)) byPath.set(rule.path, {rule, path: rule.path, index: byPath.size, children: []});
+  const root = {path: '', index: 0, children: []};
   for (const branch of byPath.values()) {
     let parent = null, path = branch.path, end;
     while (!parent && (end = path.lastIndexOf(separator)) >= 0) {
@@ -191,9 +190,9 @@ function treeRows(rules) {
   const sortBranch = branch => {
     for (const child of branch.children) {
       sortBranch(child);
-      branch.place = Math.min(branch.place, child.place);
+      branch.index = Math.min(branch.index, child.index);
     }
-    branch.children.sort((a, b) => a.place - b.place);
+    branch.children.sort((a, b) => a.index - b.index);
   };
   sortBranch(root);
   const rows = [];
@@ -210,7 +209,7 @@ function treeRows(rules) {
   return rows;
 }
 
-// sortRules sorts rules. Without a choice they stay in the order of a snapshot: by denied hits.
+// sortRules sorts rules as the user chooses. By default, rules stay in the order of the snapshot: by denied hits.
 function sortRules(rules, sort) {
   switch (sort) {
     case 'ok': return rules.sort((a, b) => sum(b.ok_points) - sum(a.ok_points));
@@ -224,7 +223,7 @@ function chosenRules(s) {
   let rules = s.rules.shown;
   if (choice.quiet || choice.filter) {
     const shown = new Set(rules.map(r => r.path));
-    rules = rules.concat(found.rules.filter(r => !shown.has(r.path)));
+    rules = rules.concat(foundRules.rules.filter(r => !shown.has(r.path)));
   }
   const filter = choice.filter.toLowerCase();
   const contains = r => [r.path, ...r.limits.map(l => l.text)].some(text => text.toLowerCase().includes(filter));
@@ -243,11 +242,11 @@ function address(changes) {
 function showRules(s, now) {
   const body = byId('rules-body');
   const all = chosenRules(s), rows = all.slice(0, maxRows);
-  const free = now || !body.children.length || (Date.now() - ordered > reorderPause && !body.matches(':hover, :focus-within'));
+  const canReorder = now || !body.children.length || (Date.now() - orderTime > reorderPause && !body.matches(':hover, :focus-within'));
   const current = new Map([...body.children].filter(tr => tr.dataset.path !== undefined).map(tr => [tr.dataset.path, tr]));
   const wanted = new Set(rows.map(r => r.rule.path));
-  if (free) {
-    ordered = Date.now();
+  if (canReorder) {
+    orderTime = Date.now();
     for (const [path, tr] of current) {
       if (wanted.has(path)) continue;
       closeRule(tr);
@@ -255,7 +254,7 @@ function showRules(s, now) {
       current.delete(path);
     }
   }
-  let last = null; // the row after which the next one stands
+  let last = null; // the row of the previous rule
   for (const row of rows) {
     let tr = current.get(row.rule.path);
     const isNew = !tr;
@@ -264,8 +263,8 @@ function showRules(s, now) {
       tr.dataset.path = row.rule.path;
     }
     fillRule(tr, row, s);
-    if (isNew || free) {
-      const next = last ? after(last) : body.firstElementChild;
+    if (isNew || canReorder) {
+      const next = last ? rowAfter(last) : body.firstElementChild;
       if (next !== tr) {
         const details = opened(tr);
         body.insertBefore(tr, next);
@@ -276,7 +275,7 @@ function showRules(s, now) {
   }
   byId('rules-table').hidden = !body.children.length;
   setText(byId('rules-count'), `${formatCount(s.rules.shown.length + s.rules.more)} of ${formatCount(s.rules.total)} with traffic`);
-  const more = all.length - rows.length + (choice.quiet || choice.filter ? found.more : s.rules.more);
+  const more = all.length - rows.length + (choice.quiet || choice.filter ? foundRules.more : s.rules.more);
   byId('rules-more').hidden = more <= 0;
   setText(byId('rules-more'), more > 0 ? counted(more, 'more rule') + '. The filter finds all rules.' : '');
   byId('rules-quiet').hidden = !s.rules.quiet || choice.filter !== '';
@@ -292,8 +291,8 @@ function showRules(s, now) {
   }
 }
 
-// after returns the row behind tr and its details.
-function after(tr) { return (opened(tr) || tr).nextElementSibling; }
+// rowAfter returns the row after tr and after the details of tr.
+function rowAfter(tr) { return (opened(tr) || tr).nextElementSibling; }
 function opened(tr) {
   const next = tr.nextElementSibling;
   return next && next.classList.contains('opened') ? next : null;
@@ -365,7 +364,7 @@ async function findRules() {
   const filter = choice.filter;
   const response = await fetch('/live/rules?filter=' + encodeURIComponent(filter)).catch(() => null);
   if (!response?.ok || filter !== choice.filter) return;
-  found = await response.json();
+  foundRules = await response.json();
   if (snapshot) showRules(snapshot, true);
 }
 
@@ -384,12 +383,12 @@ function choose(changes) {
 
 // ---- Keys, changes, overrides
 
-function readable(part) {
+function readableText(part) {
   let text;
   try { text = decodeURIComponent(part); } catch { return part; }
   return /[\p{Cc}\p{Cf}\p{Co}\p{Cs}\p{Zl}\p{Zp}]/u.test(text.replaceAll('\u200d', '')) ? part : text;
 }
-// keyAddress returns the address of explain for a key, or null if the key is hashed.
+// keyAddress returns the address of explain for a key, or null if the key is a hash.
 function keyAddress(key) {
   const escape = (text, pattern) => decodeURIComponent(text).replace(pattern, '\\$&');
   try {
@@ -401,14 +400,14 @@ function keyAddress(key) {
     return '/?' + new URLSearchParams({descriptor, domain}) + '#explain';
   } catch { return null; }
 }
-const maxLimited = 8;
+const maxLimitedKeys = 8;
 function showLimited(s) {
   const isOff = s.state.shadow_mode || s.keys.mode === 'off';
   const all = isOff ? [] : s.keys.denied.filter(k => k.limited_since), body = byId('limited-body');
   setText(byId('limited-note'), s.state.shadow_mode ? 'No key: the whole service is in shadow mode'
     : s.keys.mode === 'off' ? 'Keys are off. The table of rules begins with the rules that deny most'
-    : !all.length ? 'No key is limited' : all.length > maxLimited ? 'The most denied keys. Most denied, below, has more' : counted(all.length, 'key'));
-  fillRows(body, all.slice(0, maxLimited), 'limited', (tr, k) => {
+    : !all.length ? 'No key is limited' : all.length > maxLimitedKeys ? 'The most denied keys. Most denied, below, has more' : counted(all.length, 'key'));
+  fillRows(body, all.slice(0, maxLimitedKeys), 'limited', (tr, k) => {
     fillKeyName(tr, k, s.keys.mode);
     setText(field(tr, 'limit'), k.limit);
     setText(field(tr, 'rate'), formatRate(k.denied_rate));
@@ -423,7 +422,7 @@ function setTimeCell(cell, stamp, otherwise) {
   if (!cell.firstElementChild) cell.replaceChildren(timeNode(stamp));
   else setTime(cell.firstElementChild, stamp);
 }
-// fillRows makes the rows of body fit items. The template of that name has an empty row.
+// fillRows gives body one row for each item. The template NAME-template has an empty row.
 function fillRows(body, items, name, fill) {
   items.forEach((item, i) => fill(body.children[i] || body.appendChild(byId(name + '-template').content.firstElementChild.cloneNode(true)), item));
   while (body.children.length > items.length) body.lastElementChild.remove();
@@ -458,7 +457,7 @@ function fillCaller(tr, k) {
   fillKey(tr, k, k.rate, 'hashed', formatRate(k.denied_rate));
 }
 function fillKeyName(tr, k, mode) {
-  const text = mode === 'on' ? k.key.split('|').slice(1).map(readable).join(', ') : k.key;
+  const text = mode === 'on' ? k.key.split('|').slice(1).map(readableText).join(', ') : k.key;
   setText(field(tr, 'text'), text);
   setAttribute(field(tr, 'title'), 'title', text);
   const href = mode === 'on' && keyAddress(k.key);
@@ -511,7 +510,7 @@ function showOverrides(s) {
 
 // ---- The stream of snapshots
 
-const silence = 5000; // without a snapshot for so long, the connection counts as lost
+const maxSilence = 5000; // ms; after this time without a snapshot, the connection counts as lost
 let snapshot = null;
 let received = Date.now();
 let refusal = '';
@@ -539,7 +538,7 @@ function connect() {
   });
   source.onerror = async () => {
     if (source.readyState !== EventSource.CLOSED) return; // the browser tries again
-    setTimeout(connect, silence);
+    setTimeout(connect, maxSilence);
     const abort = new AbortController();
     try {
       const response = await fetch('/live/stream', {signal: abort.signal});
@@ -552,7 +551,7 @@ function connect() {
 
 function checkConnection() {
   const notice = byId('connection');
-  const lost = refusal !== '' || Date.now() - received > silence;
+  const lost = refusal !== '' || Date.now() - received > maxSilence;
   if (lost) setText(notice, `Figures of ${byId('figures-time').textContent}, trying again.` + (refusal ? ' ' + refusal : ''));
   if (notice.hidden !== !lost) {
     notice.hidden = !lost;
@@ -582,7 +581,7 @@ function showDecision(d) {
   setText(field(tr, 'took'), formatDuration(d.duration_us / 1e6));
   return tr;
 }
-// visible writes characters that hide or turn text as \u{…}.
+// visible replaces each invisible character, and each character that changes the direction of text, by \u{…}.
 function visible(text) {
   return (text || '').replace(/[\p{Cc}\p{Cf}\p{Co}\p{Cs}\p{Zl}\p{Zp}]/gu, c => c === '\u200d' ? c : '\\u{' + c.codePointAt(0).toString(16) + '}');
 }
@@ -673,7 +672,7 @@ function listen() {
     byId('decisions').replaceChildren();
     readDecisions();
   };
-  let pause; // typing does not reconnect for each letter
+  let pause; // waits for the end of typing, so that not every letter starts a new connection
   form.addEventListener('input', () => {
     clearTimeout(pause);
     pause = setTimeout(restart, 300);
