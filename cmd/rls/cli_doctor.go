@@ -183,7 +183,7 @@ func (d *doctor) checkListener(setting, address string, isRLS func(address strin
 		d.addResult(levelOK, area, subject, "rls serves it", "")
 	default:
 		port, _ := server.ParseAddr(address)
-		program := cmp.Or(server.PortHolder(port.Port), "another program")
+		program := cmp.Or(server.ListeningProgram(port.Port), "another program")
 		d.addResult(redis.LevelProblem, area, subject, program+" uses it", "end the program, or set another port")
 	}
 }

@@ -39,7 +39,7 @@ type pageAccess struct {
 
 // protect returns the page with a check of its callers.
 func (a pageAccess) protect(page server.Page) server.Page {
-	page.AnyHost = true // the handler below checks the callers
+	page.AllowsAnyHost = true // the handler below checks the callers
 	innerHandler, path := page.Handler, page.Path
 	refusal, _ := a.refusal()
 	logs := rate.NewLimiter(rate.Every(time.Second), 1)
@@ -182,7 +182,7 @@ func countReplicas(p *process, read func(context.Context) ([]runtimechanges.Repl
 func livePages(h live.Handlers) []server.Page {
 	return []server.Page{
 		{Path: live.SnapshotPath, Help: "the state and the traffic of this moment, as JSON", Handler: http.HandlerFunc(h.Snapshot)},
-		{Path: live.StreamPath, Help: "the state and the traffic each second, as server-sent events", Handler: http.HandlerFunc(h.Stream), Stream: true},
+		{Path: live.StreamPath, Help: "the state and the traffic each second, as server-sent events", Handler: http.HandlerFunc(h.Stream), IsStream: true},
 		{Path: live.RulesPath, Help: "rules and their traffic, as JSON; ?filter=TEXT", Handler: http.HandlerFunc(h.Rules)},
 		{Path: live.RulePath, Help: "a rule and its busiest keys, as JSON; ?path=PATH", Handler: http.HandlerFunc(h.Rule)},
 	}
@@ -246,5 +246,5 @@ func adminPages(callers *admin.Callers, l limits, counters *counterBackend, over
 	if overrides != nil {
 		o.Overrides, o.Counters.PublishReset, o.LimitsVersions = overrides, overrides.publishReset, overrides.limitsVersions
 	}
-	return []server.Page{{Path: admin.Prefix, Help: "overrides of limits, rules, switches and counters; needs a token or a client certificate", Handler: admin.New(o), AnyHost: true}}
+	return []server.Page{{Path: admin.Prefix, Help: "overrides of limits, rules, switches and counters; needs a token or a client certificate", Handler: admin.New(o), AllowsAnyHost: true}}
 }

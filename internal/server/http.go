@@ -18,9 +18,9 @@ import (
 )
 
 // httpHandler serves /json, /v1/check, /healthcheck and the pages of o.
-func httpHandler(o *Options, inflight *inflight) http.Handler {
+func httpHandler(o *Options, calls *callCounter) http.Handler {
 	mux := http.NewServeMux()
-	reader := newBodyReader(o, inflight)
+	reader := newBodyReader(o, calls)
 	if o.JSON != nil {
 		// A page of another site must not use the browser of a visitor to spend limits.
 		mux.Handle("/json", http.NewCrossOriginProtection().Handler(reader.handler(&jsonHandler{o.JSON, o.JSONRefunds})))
