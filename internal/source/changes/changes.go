@@ -199,9 +199,9 @@ func PlanRollback(history []Entry, version int64, isExpired func(value string) b
 	if len(history) == 0 {
 		return nil, ErrNothingToRollBack
 	}
-	newest, oldest := history[0].Version, history[len(history)-1].Version-1
-	if version < oldest || version >= newest {
-		return nil, fmt.Errorf("version: got %d, want %d to %d", version, oldest, newest-1)
+	newestVersion, oldestVersion := history[0].Version, history[len(history)-1].Version-1
+	if version < oldestVersion || version >= newestVersion {
+		return nil, fmt.Errorf("version: got %d, want %d to %d", version, oldestVersion, newestVersion-1)
 	}
 	type values struct{ current, restored *string }
 	valuesByField := map[string]*values{}
@@ -222,7 +222,7 @@ func PlanRollback(history []Entry, version int64, isExpired func(value string) b
 		if v.restored != nil && isExpired(*v.restored) {
 			v.restored = nil
 		}
-		if equal(v.current, v.restored) || hasExpired && v.restored == nil {
+		if needsNoWrite := equal(v.current, v.restored) || hasExpired && v.restored == nil; needsNoWrite {
 			continue
 		}
 		w := Write{Field: field, Value: v.restored, Condition: Condition{Absent: v.current == nil}}
