@@ -68,16 +68,16 @@ func commandPages(pageTemplate string) func(io.Writer) error {
 		}
 		functions := template.FuncMap{
 			"sharedFlags": func(commands []*cobra.Command) string {
-				shared := pflag.NewFlagSet("", pflag.ContinueOnError)
+				flagSet := pflag.NewFlagSet("", pflag.ContinueOnError)
 				for _, cmd := range commands {
-					addFlags(shared, cmd, true)
+					addFlags(flagSet, cmd, true)
 				}
-				return shared.FlagUsages()
+				return flagSet.FlagUsages()
 			},
 			"ownFlags": func(cmd *cobra.Command) string {
-				own := pflag.NewFlagSet("", pflag.ContinueOnError)
-				addFlags(own, cmd, false)
-				return own.FlagUsages()
+				flagSet := pflag.NewFlagSet("", pflag.ContinueOnError)
+				addFlags(flagSet, cmd, false)
+				return flagSet.FlagUsages()
 			},
 			"withoutDescriptorNote": func(help string) string { return strings.ReplaceAll(help, "\n"+descriptorHelp, "") },
 			"roff":                  strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n.", "\n\\&.", "\n'", "\n\\&'").Replace,
@@ -90,9 +90,9 @@ func commandPages(pageTemplate string) func(io.Writer) error {
 var sharedFlagNames = []string{"addr", "admin", "ca", "cert", "help", "key", "server-name", "tls", "token"}
 
 // addFlags adds the flags of cmd to flags: the shared flags or all other flags.
-func addFlags(flags *pflag.FlagSet, cmd *cobra.Command, shared bool) {
+func addFlags(flags *pflag.FlagSet, cmd *cobra.Command, wantsShared bool) {
 	cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
-		if slices.Contains(sharedFlagNames, f.Name) == shared && flags.Lookup(f.Name) == nil {
+		if slices.Contains(sharedFlagNames, f.Name) == wantsShared && flags.Lookup(f.Name) == nil {
 			flags.AddFlag(f)
 		}
 	})

@@ -133,9 +133,9 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 			access.protect(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: explainer}),
 			access.protect(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + help, Handler: hub, IsStream: true}),
 		})
-	if counters.pinged != nil { // the first calls then need not wait until rls has connected to the store
+	if counters.firstPing != nil { // the first calls then need not wait until rls has connected to the store
 		select {
-		case <-counters.pinged:
+		case <-counters.firstPing:
 		case <-time.After(time.Second):
 		}
 	}

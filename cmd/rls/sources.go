@@ -96,9 +96,9 @@ func followLimits(p *process, s *env.Settings, l limits, e *events.Events) error
 		Log:      e.Log,
 	})
 	p.onHangup(files.Reload)
-	started := make(chan error, 1)
-	p.start(func(ctx context.Context) { _ = l.Follow(ctx, l.source, files, started) })
-	err := <-started
+	firstResult := make(chan error, 1)
+	p.start(func(ctx context.Context) { _ = l.Follow(ctx, l.source, files, firstResult) })
+	err := <-firstResult
 	switch {
 	case err == nil:
 		return nil
@@ -226,15 +226,15 @@ func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, lo
 		p.start(func(ctx context.Context) { l.keepVersions(ctx, store) })
 		p.addCloser(func() { _ = client.Close() })
 	}
-	started := make(chan error, 1)
+	firstResult := make(chan error, 1)
 	p.start(func(ctx context.Context) {
 		// The store logs its outages, so the error is not needed here.
-		_ = l.Follow(ctx, events.SourceOverrides, r.overrideStore, started)
+		_ = l.Follow(ctx, events.SourceOverrides, r.overrideStore, firstResult)
 	})
 	// Wait for the overrides, so that they are in force at the first call. In an outage of Redis, the service
 	// starts without them.
 	select {
-	case <-started:
+	case <-firstResult:
 	case <-time.After(overrideTimeout):
 	}
 	return r, nil
