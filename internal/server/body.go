@@ -158,13 +158,11 @@ type releasingWriter struct {
 // Unwrap gives http.ResponseController the wrapped writer.
 func (w *releasingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// WriteHeader implements http.ResponseWriter.
 func (w *releasingWriter) WriteHeader(code int) {
 	w.release()
 	w.ResponseWriter.WriteHeader(code)
 }
 
-// Write implements http.ResponseWriter.
 func (w *releasingWriter) Write(b []byte) (int, error) {
 	w.release()
 	return w.ResponseWriter.Write(b)

@@ -115,7 +115,6 @@ func cancelStreams(isStream map[string]bool, drainCtx context.Context) tap.Serve
 	}
 }
 
-// callCounter counts calls.
 type callCounter struct {
 	inFlight atomic.Int64 // the number of calls in flight
 	total    atomic.Int64 // the number of calls since the start of the server

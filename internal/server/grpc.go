@@ -95,7 +95,6 @@ type callRegistrar struct {
 	log           *slog.Logger
 }
 
-// RegisterService implements grpc.ServiceRegistrar.
 func (r callRegistrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	service := *desc
 	service.Methods = slices.Clone(desc.Methods)

@@ -48,12 +48,10 @@ type jsonHandler struct {
 
 var holdHeader = http.CanonicalHeaderKey(limit.HoldKey)
 
-// Refuse implements BodyHandler.
 func (*jsonHandler) Refuse(w http.ResponseWriter, code int, reason string) {
 	httpError(w, code, reason)
 }
 
-// ServeBody implements BodyHandler.
 func (j *jsonHandler) ServeBody(w http.ResponseWriter, r *http.Request, body []byte) {
 	var req rlsv3.RateLimitRequest
 	if err := protojson.Unmarshal(body, &req); err != nil {

@@ -157,12 +157,11 @@ func (d *Document) openPieces(head []byte, pieces []piece) error {
 		return err
 	}
 	root := doc.Content[0]
-	isLastField := false // the list is the last field at the root
+	var lastKey yaml.Node // the key of the last field at the root
 	if n := len(root.Content); root.Kind == yaml.MappingNode && n >= 2 {
-		key := root.Content[n-2]
-		isLastField = key.Value == d.field && key.Line == pieces[0].line-1
+		lastKey = *root.Content[n-2]
 	}
-	if !isLastField {
+	if lastKey.Value != d.field || lastKey.Line != pieces[0].line-1 {
 		return errors.New("the list is not in the first document")
 	}
 	d.Root, d.pieces = root, pieces

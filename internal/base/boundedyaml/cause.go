@@ -46,7 +46,6 @@ const (
 // lineReader returns one line at a time, so the parser reads at most one line after the mistake.
 type lineReader struct{ unread []byte }
 
-// Read implements io.Reader.
 func (r *lineReader) Read(p []byte) (int, error) {
 	if len(r.unread) == 0 {
 		return 0, io.EOF

@@ -20,7 +20,6 @@ type listener struct {
 	gate *Gate
 }
 
-// Accept implements net.Listener.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		rawConn, err := l.Listener.Accept()
@@ -44,7 +43,6 @@ type gatedCredentials struct {
 	credentials.TransportCredentials
 }
 
-// ServerHandshake implements credentials.TransportCredentials.
 func (t gatedCredentials) ServerHandshake(rawConn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	decryptedConn, info, err := t.TransportCredentials.ServerHandshake(rawConn)
 	if c, ok := rawConn.(*conn); ok && err == nil {
@@ -53,7 +51,6 @@ func (t gatedCredentials) ServerHandshake(rawConn net.Conn) (net.Conn, credentia
 	return decryptedConn, info, err
 }
 
-// Clone implements credentials.TransportCredentials.
 func (t gatedCredentials) Clone() credentials.TransportCredentials {
 	return gatedCredentials{t.TransportCredentials.Clone()}
 }
@@ -127,7 +124,6 @@ func newStreamConn(decryptedConn net.Conn, admittedConn *conn) *streamConn {
 // clientPreface is the text that an HTTP/2 client sends before the first frame (RFC 9113, 3.4).
 const clientPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// Read implements net.Conn.
 func (c *streamConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.readFrames.scan(p[:n], c.countRequest)
@@ -137,7 +133,6 @@ func (c *streamConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn.
 func (c *streamConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	c.writeFrames.scan(p[:n], c.countResponse)

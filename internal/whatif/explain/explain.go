@@ -211,7 +211,6 @@ func newOverride(applied limitsfile.AppliedOverride) Override {
 	}
 }
 
-// utcOrNil returns t in UTC, or nil if t is zero.
 func utcOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
