@@ -702,6 +702,12 @@ setInterval(() => {
   checkConnection();
   showDecisions();
 }, 500);
+setInterval(async () => {
+  const replicas = await fetch('/?part=replicas').catch(() => null);
+  if (!replicas?.ok) return;
+  byId('replicas').innerHTML = await replicas.text(); // escaped by the server
+  localTimes(byId('replicas'));
+}, 5000);
 setInterval(() => {
   for (const link of document.querySelectorAll('.c-rule a[aria-expanded="true"]')) fetchPart(link.closest('tr'));
 }, 5000);
