@@ -51,8 +51,8 @@ const (
 //go:embed assets page.html
 var files embed.FS
 
-// spareText matches indents and lines with comments. Assets removes them, because browsers do not need them.
-var spareText = regexp.MustCompile(`(?m)^ +(//.*\n)?|^//.*\n`)
+// spareText matches indents, empty lines, and lines with comments. Assets removes them, because browsers do not need them.
+var spareText = regexp.MustCompile(`(?m)^ *(//.*|/\*.*\*/)?\n|^ +`)
 
 // policy lets the page load from its own server only, and keeps other sites from framing it.
 const policy = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'"

@@ -703,11 +703,10 @@ setInterval(() => {
   showDecisions();
 }, 500);
 setInterval(async () => {
-  const replicas = await fetch('/?part=replicas').catch(() => null);
-  if (!replicas?.ok) return;
-  byId('replicas').innerHTML = await replicas.text(); // escaped by the server
-  localTimes(byId('replicas'));
-}, 5000);
-setInterval(() => {
   for (const link of document.querySelectorAll('.c-rule a[aria-expanded="true"]')) fetchPart(link.closest('tr'));
+  const response = await fetch('/?part=replicas').catch(() => null), section = byId('replicas');
+  if (!response?.ok) return;
+  // The server has escaped the text.
+  section.innerHTML = await response.text();
+  localTimes(section);
 }, 5000);
