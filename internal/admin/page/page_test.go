@@ -163,7 +163,7 @@ func TestLimitedKeysStandBelowTheState(t *testing.T) {
 	}{
 		"keys": {
 			func(*live.Snapshot) {},
-			[]string{"6 keys", "remote_address=203.0.113.0, path=/login", "12:41:31 UTC", "14:02:35 UTC", "<td>now\n", `path%3D%2Flogin&amp;domain=shop#explain"`},
+			[]string{"6 keys", "remote_address=203.0.113.0, path=/login", "12:41:31 UTC", "14:02:35 UTC", ">now<", `path%3D%2Flogin&amp;domain=shop#explain"`},
 			[]string{"203.0.113.248"}, // it is denied, but not now
 		},
 		"hits beyond the limit": {func(s *live.Snapshot) { s.Keys.Denied[0].PassesAt = nil }, []string{"never: more hits than the limit"}, nil},
@@ -204,7 +204,7 @@ func TestPageShowsAllReplicas(t *testing.T) {
 	}
 	busy := section(pagetest.Busy())
 	for _, text := range []string{
-		"rls-7d9f-x2k4p/1", "1,240", "39.7", "0.42", "84.3\u202fMB", "v0.9.0", "9f4e11aa<", ">now<",
+		"rls-7d9f-x2k4p/1", "1,240", "39.7", "0.42", "84.3\u202fMB", "v0.9.0", "9f4e11aa<", "<td>now\n",
 		"rls-7d9f-8rq2m/1", "3 s ago", `<bdi class="cut">rls-7d9f-v6c9d/1</bdi><td><td>`, `<td class="failed">lost, 34 s ago`,
 	} {
 		assert.Contains(t, busy, text)
