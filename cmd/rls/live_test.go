@@ -243,11 +243,12 @@ func countersOf(t *testing.T, meter *metrics.Metrics) func(name, label, value st
 	}
 }
 
-func TestLivePageCountsTheReplicasThatOthersSee(t *testing.T) {
+func TestReplicaReportsItsFigures(t *testing.T) {
 	t.Parallel()
 	r := startReplicas(t, 1, redistest.Start(t), perYear(5))[0]
 	polltest.Until(t, maxWait, func() bool {
 		_, snapshot := get(t, "http://"+r.debug+live.SnapshotPath)
-		return strings.Contains(snapshot, "1 replica seen")
+		report, _, _ := rls(t, "limits", "show", "--replicas", "--json", "--admin", r.debug, "--token", adminToken)
+		return strings.Contains(snapshot, "1 replica seen") && strings.Contains(report, "calls_per_second")
 	})
 }

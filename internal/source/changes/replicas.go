@@ -19,7 +19,7 @@ type Replica struct {
 	Build   string    `json:"build,omitempty"`
 	Started time.Time `json:"started"`
 
-	// Figures is nil in the first seconds of a replica.
+	// Figures is missing in the first seconds of a replica.
 	Figures *ReplicaFigures `json:"figures,omitempty"`
 
 	// SeenAgo is the time since the last report. It is measured with the clock of Redis.
