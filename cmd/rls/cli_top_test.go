@@ -44,6 +44,7 @@ func testSnapshot() *live.Snapshot {
 			Mode:    live.KeysOn,
 			Hottest: []live.Key{{Key: "shop|tenant=\u202eevil", Rate: 1e6, Share: 0.25, Spent: &spent, Capacity: &capacity}},
 			Denied:  []live.Key{{Key: "shop|denied", DeniedRate: 5, Share: 1}},
+			Callers: []live.Key{{Key: "10.0.0.1 envoy\x1b[2J", Rate: 1200, DeniedRate: 300, Share: 0.9}},
 			Unmatched: []live.Key{
 				{Key: "shop|pth=\x1b[2J", Rule: "shop > pth", Limit: "no rule"}, {Key: "edge|path=/", Rule: "edge > path", Limit: "unknown domain"},
 			},
@@ -60,7 +61,7 @@ func TestTopScreenShowsTheSnapshot(t *testing.T) {
 		"1,200/s", "▁█", "p50    240µs  p99        –", "12.5%", "Redis       away",
 		"日本", "20 per minute and 5 per day", "3.46", "99.5", "105%", "override until 14:02", "> end",
 		"No rule      0.5/s", "shop|pth=�[2J (no rule), edge|path=/ (unknown domain)",
-		"2 more rules with traffic, 41 quiet rules", "1,000,000", "25%", "21/20", "shop|denied", "DENIED/s  SHARE", "14:02:00 limits rejected · problem a; b",
+		"2 more rules with traffic, 41 quiet rules", "1,000,000", "25%", "21/20", "shop|denied", "DENIED/s  SHARE", "10.0.0.1 envoy�[2J", "1,200    90%         300", "14:02:00 limits rejected · problem a; b",
 	} {
 		assert.Contains(t, text, want)
 	}
@@ -74,6 +75,7 @@ func TestTopScreenFitsTheTerminal(t *testing.T) {
 	for range 50 {
 		s.Rules.Shown = append(s.Rules.Shown, s.Rules.Shown[0])
 		s.Keys.Hottest = append(s.Keys.Hottest, s.Keys.Hottest[0])
+		s.Keys.Callers = append(s.Keys.Callers, s.Keys.Callers[0])
 		s.Events = append(s.Events, s.Events[0])
 	}
 	for _, size := range [][2]int{{200, 60}, {100, 24}, {80, 24}, {40, 12}, {20, 5}, {1, 1}} {
@@ -85,7 +87,7 @@ func TestTopScreenFitsTheTerminal(t *testing.T) {
 		}
 		if size[0] >= 80 {
 			text := strings.Join(lines, "\n")
-			for _, want := range []string{"figures of 14:03:30, trying again: connection refused", "RULE", "DENIED KEYS", "CHANGES"} {
+			for _, want := range []string{"figures of 14:03:30, trying again: connection refused", "RULE", "CALLERS", "DENIED KEYS", "CHANGES"} {
 				assert.Contains(t, text, want, size)
 			}
 		}
