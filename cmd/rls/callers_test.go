@@ -123,7 +123,7 @@ func TestCallerThatSendsTooManyCallsIsRefusedAndShown(t *testing.T) {
 	const descriptor = `[{"entries":[{"key":"k","value":"v"}]}]`
 	polltest.Until(t, maxWait, func() bool {
 		code, text := post("/json", `{"domain":"shop","descriptors":`+descriptor+`}`)
-		return code == http.StatusTooManyRequests && strings.Contains(text, "caller 127.0.0.1 hog: got more than 1 calls in a second")
+		return code == http.StatusTooManyRequests && strings.Contains(text, "calls of this caller: got more than 1 in a second")
 	})
 	polltest.Until(t, maxWait, func() bool {
 		code, text := post("/v1/check", `{"checks":[{"domain":"shop","hold":"a","descriptor":[{"key":"k","value":"v"}]}]}`)

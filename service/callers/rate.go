@@ -16,6 +16,7 @@ import (
 type RateBound struct {
 	perSecond int
 	header    string // has the name that a caller sends
+	refusal   error  // does not name the caller, because the decision log can have only hashes of callers
 	onRefusal func(caller string)
 	seed      maphash.Seed
 	stripes   [callerStripes]callerStripe
@@ -36,7 +37,8 @@ type callerStripe struct {
 // NewRateBound returns a RateBound that admits perSecond calls of a caller in a second. A caller that paused can send the
 // calls of one second at once. header is as in AppendCaller. The RateBound calls onRefusal for each refused call.
 func NewRateBound(perSecond int, header string, onRefusal func(caller string)) *RateBound {
-	b := &RateBound{perSecond: perSecond, header: header, onRefusal: onRefusal, seed: maphash.MakeSeed()}
+	refusal := status.Errorf(codes.ResourceExhausted, "calls of this caller: got more than %d in a second, want at most %[1]d (MAX_CALLER_CALLS_PER_SECOND)", perSecond)
+	b := &RateBound{perSecond: perSecond, header: header, refusal: refusal, onRefusal: onRefusal, seed: maphash.MakeSeed()}
 	for i := range b.stripes {
 		b.stripes[i].limiters = map[uint64]*rate.Limiter{}
 	}
@@ -50,10 +52,8 @@ func (b *RateBound) Admit(ctx context.Context, now time.Time) error {
 	if b.limiterOf(maphash.Bytes(b.seed, name), now).AllowN(now, 1) {
 		return nil
 	}
-	caller := string(AppendCaller(nil, ctx, b.header))
-	b.onRefusal(caller)
-	return status.Errorf(codes.ResourceExhausted, "caller %s: got more than %d calls in a second, want at most %d (MAX_CALLER_CALLS_PER_SECOND)",
-		caller, b.perSecond, b.perSecond)
+	b.onRefusal(string(AppendCaller(nil, ctx, b.header)))
+	return b.refusal
 }
 
 func (b *RateBound) limiterOf(caller uint64, now time.Time) *rate.Limiter {

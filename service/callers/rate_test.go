@@ -23,7 +23,7 @@ func TestCallerIsRefusedBeyondItsRateAndOthersAreNot(t *testing.T) {
 		assert.Equal(t, i >= 10, err != nil, "call %d", i)
 		if err != nil {
 			assert.Equal(t, codes.ResourceExhausted, status.Code(err))
-			assert.ErrorContains(t, err, "caller 10.0.0.1 hog: got more than 10 calls in a second, want at most 10 (MAX_CALLER_CALLS_PER_SECOND)")
+			assert.ErrorContains(t, err, "calls of this caller: got more than 10 in a second, want at most 10 (MAX_CALLER_CALLS_PER_SECOND)")
 		}
 	}
 	assert.Equal(t, slices.Repeat([]string{"10.0.0.1 hog"}, 5), refused)

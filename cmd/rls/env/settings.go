@@ -100,7 +100,7 @@ type Settings struct {
 	DecisionLogSample       float64 `envconfig:"DECISION_LOG_SAMPLE" only:"rls" default:"1" min:"0" max:"1" desc:"Share of the calls whose decisions are written, from 0 to 1."`
 	DecisionLogMaxPerSecond int     `envconfig:"DECISION_LOG_MAX_PER_SECOND" only:"rls" default:"1000" min:"0" max:"1000000" desc:"Maximum number of lines in a second. The busiest keys lose their lines first. The log says how many lines were dropped. 0 means no maximum."`
 	TopKeys                 string  `envconfig:"TOP_KEYS" only:"rls" default:"on" oneof:"on hashed off" desc:"Busiest keys on the live page and in rls top: on, hashed (HMAC with a key of the process) or off. Callers who may not see values of requests get hashes in any case. See docs/observability.md."`
-	DecisionLogHashKey      string  `envconfig:"DECISION_LOG_HASH_KEY" only:"rls" secret:"true" desc:"Secret key. If set, the decision log, live decisions and debug lines have a hash (HMAC-SHA256) in place of each value of a descriptor."`
+	DecisionLogHashKey      string  `envconfig:"DECISION_LOG_HASH_KEY" only:"rls" secret:"true" desc:"Secret key. If set, the decision log, live decisions and debug lines have a hash (HMAC-SHA256) in place of each value of a descriptor, and of each caller."`
 
 	TracingEnabled           bool    `envconfig:"TRACING_ENABLED" default:"false" desc:"Send traces of calls to a collector (OTLP). OTEL_TRACES_EXPORTER=otlp does the same. The variables OTEL_… of the OpenTelemetry SDK also apply, such as OTEL_EXPORTER_OTLP_ENDPOINT. See docs/observability.md."`
 	TracingServiceName       string  `envconfig:"TRACING_SERVICE_NAME" desc:"Service name in traces. If empty, OTEL_SERVICE_NAME, or else RateLimit."`
