@@ -211,6 +211,7 @@ var sections = template.Must(template.New("").Funcs(template.FuncMap{
 	"megabytes": func(bytes int64) float64 { return float64(bytes) / 1e6 },
 	"perSecond": func(x float64) string { return rateText(live.Value(x)) },
 	"join":      strings.Join,
+	"keysTitle": keysTitle,
 	"limits": func(limits []live.Limit) string {
 		var texts []string
 		for _, l := range limits {
@@ -259,6 +260,11 @@ func (v topView) ReplicaRow(name, calls, denied, cpu, memory, blips, version, li
 	return fmt.Sprintf("%s %8s %8s %6s %8s %6s %s %s %s", pad(name, max(v.width-othersWidth, 16)), calls, denied, cpu, memory, blips, pad(version, 16), pad(limits, 9), seen)
 }
 
+// KeyRow returns the line of a key in a list that is as wide as the screen.
+func (v topView) KeyRow(key, perSecond, share, last string) string {
+	return keyRow(v.width, key, perSecond, share, last)
+}
+
 // section returns the lines of a template. It cuts lines that are wider than the screen.
 func (v topView) section(name string) []string {
 	var text strings.Builder
@@ -293,7 +299,7 @@ func (t *topScreen) draw(out io.Writer, s *live.Snapshot, problem string) error 
 func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
 	v := topView{*t, s, problem}
 	lines := slices.Concat(v.section("state"), []string{""}, v.section("figures"), []string{""})
-	rules, keys, changes := v.section("rules"), t.keyLines(&s.Keys), v.section("changes")
+	rules, callers, keys, changes := v.section("rules"), v.section("callers"), t.keyLines(&s.Keys), v.section("changes")
 	if f := &s.Fleet; len(f.Replicas) > 1 || f.UnknownSince != nil {
 		replicas := v.section("replicas")
 		if t.height > 0 {
@@ -302,13 +308,15 @@ func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
 		lines = slices.Concat(lines, replicas, []string{""})
 	}
 	if t.height > 0 {
-		// The changes get a quarter of the free lines, and the keys get a third. The rules get all others.
-		freeLines := max(t.height-len(lines)-2, 0)
+		// The callers get up to four of the free lines. The changes get a quarter of the others, and the keys get a third.
+		// The rules get the rest.
+		callers = callers[:min(len(callers), 4)]
+		freeLines := max(t.height-len(lines)-len(callers)-3, 0)
 		changes = changes[:min(len(changes), max(freeLines/4, 2))]
 		keys = keys[:min(len(keys), max(freeLines/3, 2))]
 		rules = rules[:min(len(rules), max(freeLines-len(keys)-len(changes), 2))]
 	}
-	lines = slices.Concat(lines, rules, []string{""}, keys, []string{""}, changes)
+	lines = slices.Concat(lines, rules, []string{""}, callers, []string{""}, keys, []string{""}, changes)
 	if t.height > 0 {
 		lines = lines[:min(len(lines), t.height)]
 	}
@@ -344,27 +352,38 @@ func (t *topScreen) keyLines(keys *live.TopKeys) []string {
 }
 
 func keyListLines(title, rateName string, mode live.KeyMode, keys []live.Key, columns int, keyRate func(*live.Key) live.Value) []string {
-	switch mode {
-	case live.KeysOff:
-		return []string{title + " (off: TOP_KEYS)"}
-	case live.KeysHashed:
-		title += " (hashed)"
+	title = keysTitle(title, mode)
+	if mode == live.KeysOff {
+		return []string{title}
 	}
-	row := func(key, perSecond, share, used string) string {
-		return fmt.Sprintf("%s %9s %6s %11s", pad(key, max(columns-29, 8)), perSecond, share, used)
-	}
-	lines := []string{row(title, rateName, "SHARE", "USED")}
+	lines := []string{keyRow(columns, title, rateName, "SHARE", "USED")}
 	for i := range keys {
 		k, used := &keys[i], "–"
 		if k.Spent != nil && k.Capacity != nil {
 			used = fmt.Sprintf("%d/%d", *k.Spent, *k.Capacity)
 		}
-		lines = append(lines, row(k.Key, rateText(keyRate(k)), percentText(k.Share), used))
+		lines = append(lines, keyRow(columns, k.Key, rateText(keyRate(k)), percentText(k.Share), used))
 	}
 	if len(keys) == 0 {
 		lines = append(lines, "none in the last minutes")
 	}
 	return lines
+}
+
+// keysTitle returns the title of a list of keys, with the mode unless viewers see the keys.
+func keysTitle(title string, mode live.KeyMode) string {
+	switch mode {
+	case live.KeysOff:
+		title += " (off: TOP_KEYS)"
+	case live.KeysHashed:
+		title += " (hashed)"
+	}
+	return title
+}
+
+// keyRow returns a line of a list of keys that is that many columns wide. last is the last column.
+func keyRow(columns int, key, perSecond, share, last string) string {
+	return fmt.Sprintf("%s %9s %6s %11s", pad(key, max(columns-29, 8)), perSecond, share, last)
 }
 
 // cells measures text in columns of a terminal, in the same way in all locales.

@@ -45,6 +45,7 @@ func testSnapshot() *live.Snapshot {
 			Mode:    live.KeysOn,
 			Hottest: []live.Key{{Key: "shop|tenant=\u202eevil", Rate: 1e6, Share: 0.25, Spent: &spent, Capacity: &capacity}},
 			Denied:  []live.Key{{Key: "shop|denied", DeniedRate: 5, Share: 1}},
+			Callers: []live.Key{{Key: "10.0.0.1 envoy\x1b[2J", Rate: 1200, DeniedRate: 300, Share: 0.9}},
 			Unmatched: []live.Key{
 				{Key: "shop|pth=\x1b[2J", Rule: "shop > pth", Limit: "no rule"}, {Key: "edge|path=/", Rule: "edge > path", Limit: "unknown domain"},
 			},
@@ -67,7 +68,7 @@ func TestTopScreenShowsTheSnapshot(t *testing.T) {
 		"No rule      0.5/s", "shop|pth=�[2J (no rule), edge|path=/ (unknown domain)",
 		"pod-1/1  ", "1,200      151   0.25    23 MB      4 v1               01234567  now",
 		"pod-2/1�[2J", "–        –      –        –      – v0               no limits lost, 31 s ago", "3 more replicas",
-		"2 more rules with traffic, 41 quiet rules", "1,000,000", "25%", "21/20", "shop|denied", "DENIED/s  SHARE", "14:02:00 limits rejected · problem a; b",
+		"2 more rules with traffic, 41 quiet rules", "1,000,000", "25%", "21/20", "shop|denied", "DENIED/s  SHARE", "10.0.0.1 envoy�[2J", "1,200    90%         300", "14:02:00 limits rejected · problem a; b",
 	} {
 		assert.Contains(t, text, want)
 	}
@@ -81,6 +82,7 @@ func TestTopScreenFitsTheTerminal(t *testing.T) {
 	for range 50 {
 		s.Rules.Shown = append(s.Rules.Shown, s.Rules.Shown[0])
 		s.Keys.Hottest = append(s.Keys.Hottest, s.Keys.Hottest[0])
+		s.Keys.Callers = append(s.Keys.Callers, s.Keys.Callers[0])
 		s.Events = append(s.Events, s.Events[0])
 	}
 	for _, size := range [][2]int{{200, 60}, {100, 24}, {80, 24}, {40, 12}, {20, 5}, {1, 1}} {
@@ -92,7 +94,7 @@ func TestTopScreenFitsTheTerminal(t *testing.T) {
 		}
 		if size[0] >= 80 {
 			text := strings.Join(lines, "\n")
-			for _, want := range []string{"figures of 14:03:30, trying again: connection refused", "REPLICA", "RULE", "DENIED KEYS", "CHANGES"} {
+			for _, want := range []string{"figures of 14:03:30, trying again: connection refused", "REPLICA", "RULE", "CALLERS", "DENIED KEYS", "CHANGES"} {
 				assert.Contains(t, text, want, size)
 			}
 		}

@@ -35,7 +35,7 @@ type bodyReader struct {
 	largeSlots   chan struct{} // has an element for each large body that the server is reading
 	answerBounds *answerBounds
 	calls        *callCounter
-	newContext   func(context.Context, http.Header) context.Context // may be nil
+	newContext   func(*http.Request) context.Context // may be nil
 }
 
 func newBodyReader(o *Options, calls *callCounter) *bodyReader {
@@ -93,7 +93,7 @@ func (b *bodyReader) handler(next BodyHandler) http.Handler {
 		answer := &releasingWriter{ResponseWriter: w, release: sync.OnceFunc(release)}
 		defer answer.release()
 		if b.newContext != nil {
-			r = r.WithContext(b.newContext(r.Context(), r.Header))
+			r = r.WithContext(b.newContext(r))
 		}
 		next.ServeBody(answer, r, body)
 	})

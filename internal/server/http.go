@@ -64,14 +64,18 @@ func (j *jsonHandler) ServeBody(w http.ResponseWriter, r *http.Request, body []b
 	}
 	ctx := r.Context()
 	if ids := r.Header[holdHeader]; len(ids) > 0 {
-		ctx = metadata.NewIncomingContext(ctx, metadata.MD{limit.HoldKey: ids})
+		sent, _ := metadata.FromIncomingContext(ctx)
+		ctx = metadata.NewIncomingContext(ctx, metadata.Join(sent, metadata.MD{limit.HoldKey: ids}))
 	}
 	resp, err := j.service.ShouldRateLimit(ctx, &req)
 	if err != nil {
-		// The incumbent answers 400 to every failed call. It has no forbidden calls.
+		// The incumbent answers 400 to every failed call. It has no forbidden calls, and refuses no callers.
 		code := http.StatusBadRequest
-		if status.Code(err) == codes.PermissionDenied {
+		switch status.Code(err) {
+		case codes.PermissionDenied:
 			code = http.StatusForbidden
+		case codes.ResourceExhausted:
+			code = http.StatusTooManyRequests
 		}
 		httpError(w, code, status.Convert(err).Message())
 		return

@@ -38,7 +38,7 @@ type Options struct {
 	HTTPPages []Page
 
 	// HTTPContext returns the context for a call of JSON or Check. By default, this is the context of the request.
-	HTTPContext func(context.Context, http.Header) context.Context
+	HTTPContext func(*http.Request) context.Context
 
 	// Health answers probes. The default Health is healthy until the server stops.
 	Health *Health

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/internal/server"
 	"github.com/seed-81f232ab/rls/service/callers"
@@ -49,6 +51,7 @@ func (s *Settings) check() []error {
 		err := callers.Check(s.CallerDomainsFile)
 		ps.addIf(err != nil, "CALLER_DOMAINS_FILE: %w", err)
 	}
+	ps.addIf(s.CallerHeader != "" && !httpguts.ValidHeaderFieldName(s.CallerHeader), "CALLER_HEADER: got %q, want the name of a header, such as x-envoy-node", s.CallerHeader)
 	ps.addIf(s.DebugTLSClientCACert != "" && s.DebugTLSCert == "" && s.DebugTLSKey == "",
 		"DEBUG_TLS_CLIENT_CACERT needs DEBUG_TLS_CERT and DEBUG_TLS_KEY, because without TLS there are no client certificates")
 	if s.UsePrometheus && !s.DisableStats {

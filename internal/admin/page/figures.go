@@ -140,9 +140,9 @@ func formatSeconds(v live.Value) [2]string {
 	return [2]string{formatNumber(seconds), "s"}
 }
 
-// processText says how much CPU, memory and connections the process uses.
+// processText says how many calls callers gave up and rls refused, and how much CPU, memory and connections the process uses.
 func processText(s *live.Snapshot) string {
-	text := "Given up " + FormatRate(s.Figures.GivenUp.Now) + "/s · "
+	text := "Given up " + FormatRate(s.Figures.GivenUp.Now) + "/s · refused " + FormatRate(s.Figures.Refused.Now) + "/s · "
 	if s.State.Redis != nil {
 		text += "slowest of Redis " + FormatDuration(s.Figures.RedisMax.Max()) + " · "
 	}

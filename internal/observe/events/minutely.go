@@ -10,6 +10,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
 
 // batchObserver reports batches to the metrics and to the Recorder. The log gets stalled batches, and batches that
@@ -86,6 +87,21 @@ func (o *conditionObserver) ConditionNotTested(domain string, d *limitsfile.Desc
 	if count, isDue := o.notTestedLog.add(); isDue {
 		o.log.Warn("condition not tested", "domain", domain, "descriptor", d.Label(), "place", fields.FileLine(d.File, d.Line), "count", count,
 			"advice", "the values are too long for the conditions, so requests are denied; let Envoy send shorter values, or make the conditions simpler")
+	}
+}
+
+// RefusedCalls returns a function that reports a call of a caller that sent too many calls. The log and the timeline get
+// at most one line a minute. The timeline does not name the caller, because viewers see it who may not see callers.
+func (e *Events) RefusedCalls() func(caller string) {
+	var refusalLog minuteLog
+	return func(caller string) {
+		calls, isDue := refusalLog.add()
+		if !isDue {
+			return
+		}
+		const text = "calls refused; a caller sent too many"
+		e.Log.Warn(text, "setting", "MAX_CALLER_CALLS_PER_SECOND", "calls", calls, "last_caller", caller)
+		e.Add(timeline.Event{Kind: timeline.Refusal, Text: text, Attrs: details("calls", calls, "advice", "the list of callers shows who sends most")})
 	}
 }
 

@@ -157,6 +157,7 @@ type Figures struct {
 	Calls        Series `json:"calls"`             // calls per second
 	DeniedShare  Series `json:"denied_share"`      // the share of the calls that were denied, from 0 to 1
 	Errors       Series `json:"errors"`            // failed calls per second
+	Refused      Series `json:"refused"`           // calls per second of callers that sent too many calls
 	GivenUp      Series `json:"given_up"`          // calls per second whose callers gave up before they got the answer
 	P50          Series `json:"p50_seconds"`       // half of the calls take less time
 	P99          Series `json:"p99_seconds"`       // 99 % of the calls take less time
@@ -171,7 +172,7 @@ type Figures struct {
 
 // series returns all series of f.
 func (f *Figures) series() []*Series {
-	return []*Series{&f.Calls, &f.DeniedShare, &f.Errors, &f.GivenUp, &f.P50, &f.P99, &f.RedisP50, &f.RedisP99, &f.RedisMax, &f.RedisStalls, &f.WithoutRedis, &f.Unmatched, &f.CPU}
+	return []*Series{&f.Calls, &f.DeniedShare, &f.Errors, &f.Refused, &f.GivenUp, &f.P50, &f.P99, &f.RedisP50, &f.RedisP99, &f.RedisMax, &f.RedisStalls, &f.WithoutRedis, &f.Unmatched, &f.CPU}
 }
 
 // Series is a figure and its history. A value is null if there was no traffic.
@@ -267,8 +268,8 @@ type TopKeys struct {
 	// and the keys of the entries, and Key.Limit is "no rule" or "unknown domain".
 	Unmatched []Key `json:"unmatched"`
 
-	// Callers has the callers over gRPC with the most calls. Key.Key is the address and the name in the client's
-	// certificate, and the rates are calls per second.
+	// Callers has the callers with the most calls. Key.Key is the address, the name in the client's certificate and the
+	// name that the caller sends. The rates are calls per second. Denied calls are also the calls that were refused.
 	Callers []Key `json:"callers"`
 
 	SampledShare Value `json:"sampled_share"` // the share of the calls that the lists describe; 1 unless there are very many calls

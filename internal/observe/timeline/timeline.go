@@ -16,7 +16,7 @@ type Kind string
 const (
 	Start       Kind = "start"
 	Reload      Kind = "reload"      // limits came into force
-	Refusal     Kind = "refusal"     // limits or an override were rejected
+	Refusal     Kind = "refusal"     // limits, an override or calls were refused
 	Override    Kind = "override"    // an override was set, changed or ended
 	Breaker     Kind = "breaker"     // Redis went down or came up
 	Source      Kind = "source"      // a source of limits went down or came up
