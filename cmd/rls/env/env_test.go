@@ -120,6 +120,16 @@ func TestUnusedSettingsAreReportedByReason(t *testing.T) {
 	}, warnings)
 }
 
+func TestMisspeltSettingsAreReported(t *testing.T) {
+	warnings := misspeltWarnings([]string{
+		"REDIS_TIMOUT=3s", "DRAIN_DELLAY=", "REDIS_TIMEOUT=3s", "LIMITS_PATHS=x", "HOSTS=x", "REDIS_PIPELINE_LIMIT=5", "REDIS_SERVICE_HOST=10.0.0.1",
+	})
+	assert.Equal(t, []Warning{
+		{"unknown setting", "REDIS_TIMOUT", "did you mean REDIS_TIMEOUT?"},
+		{"unknown setting", "LIMITS_PATHS", "did you mean LIMITS_PATH?"},
+	}, warnings)
+}
+
 func TestUnusedBooleansThatMatchBehaviorAreNotReported(t *testing.T) {
 	for variable, isReported := range map[string]bool{
 		"GOSTATS_LOGGING_SINK_DISABLED=False": false, "GOSTATS_LOGGING_SINK_DISABLED=no": true,

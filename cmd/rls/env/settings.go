@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -223,7 +224,7 @@ func Load() (s *Settings, warnings []Warning, err error) {
 	}
 	errs = append(errs, s.check()...)
 	warnings = append(warnings, s.warnings()...)
-	return s, append(warnings, unusedWarnings(os.Environ())...), errors.Join(errs...)
+	return s, slices.Concat(warnings, unusedWarnings(os.Environ()), misspeltWarnings(os.Environ())), errors.Join(errs...)
 }
 
 // Backend returns the place of the counters: BackendRedis, BackendMemcache or BackendLocal.
