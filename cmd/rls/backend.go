@@ -223,7 +223,6 @@ func newRedis(s *env.Settings, keyPrefix string, observer redis.Observer, tracer
 		Jitter:             time.Duration(max(s.ExpirationJitterMax, 0)) * time.Second,
 		Timeout:            time.Duration(s.RedisTimeout),
 		AutoTimeout:        s.RedisTimeout == env.AutoTimeout,
-		MaxBatchSize:       s.RedisMaxBatchSize,
 		MaxInflightBatches: s.RedisMaxInflightBatches,
 		MaxQueueSize:       s.RedisMaxQueueSize,
 		WaitReplicas:       s.RedisWaitReplicas,

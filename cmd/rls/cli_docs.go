@@ -79,6 +79,11 @@ func commandPages(pageTemplate string) func(io.Writer) error {
 				addFlags(flagSet, cmd, false)
 				return flagSet.FlagUsages()
 			},
+			// A command and its subcommands share a block of docs/cli.md, except for rls itself.
+			"isLast": func(cmd *cobra.Command) bool {
+				i := slices.Index(commands, cmd) + 1
+				return i == len(commands) || commands[i].Parent() == root
+			},
 			"withoutDescriptorNote": func(help string) string { return strings.ReplaceAll(help, "\n"+descriptorHelp, "") },
 			"roff":                  strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n.", "\n\\&.", "\n'", "\n\\&'").Replace,
 		}
@@ -87,7 +92,7 @@ func commandPages(pageTemplate string) func(io.Writer) error {
 }
 
 // sharedFlagNames are the flags that mean the same for each command. docs/cli.md has them once.
-var sharedFlagNames = []string{"addr", "admin", "ca", "cert", "help", "key", "server-name", "tls", "token"}
+var sharedFlagNames = []string{"addr", "admin", "ca", "cert", "help", "key", "merge", "new", "reason", "server-name", "strict", "tls", "token"}
 
 // addFlags adds the flags of cmd to flags: the shared flags or all other flags.
 func addFlags(flags *pflag.FlagSet, cmd *cobra.Command, wantsShared bool) {

@@ -222,7 +222,7 @@ func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, lo
 		store := overrides.New(overrides.Options{
 			Client:         client,
 			Prefix:         s.CacheKeyPrefix,
-			Resync:         s.OverridesResync,
+			Resync:         30 * time.Second,
 			IsExpired:      isExpired,
 			Report:         l.report,
 			OnReset:        resets.ForgetCounter,

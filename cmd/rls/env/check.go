@@ -255,7 +255,9 @@ func (s *Settings) warnings() []Warning {
 		"BACKEND_TYPE=memcache counts in memcached")
 	warnIf(!isMemcached, nonEmptyVariablesWithPrefix("MEMCACHE_"), "BACKEND_TYPE is not memcache")
 	warnIf(s.DecisionLog == DecisionLogOff, nonEmptyVariables("DECISION_LOG_PATH"), "DECISION_LOG is off; set denied or all")
-	warnIf(true, nonEmptyVariables("LOCAL_GUARD_RATIO"), "the guard is removed, because the deny cache denies hot keys too; remove the setting")
+	warnIf(true, nonEmptyVariables("LOCAL_GUARD_RATIO"), "it is deprecated; the deny cache denies hot keys; remove the setting")
+	warnIf(true, nonEmptyVariables("OVERRIDES_RESYNC_INTERVAL"), "it is deprecated; a replica reads all overrides every 30s; remove the setting")
+	warnIf(true, nonEmptyVariables("REDIS_MAX_BATCH_SIZE"), "it is deprecated; a batch has at most 256 hits; remove the setting")
 	warnIf(!sendsStats, trueVariables("USE_DOG_STATSD", "USE_PROMETHEUS", "USE_STATSD"), "DISABLE_STATS=true turns them off")
 	warnIf(sendsStats && !s.UseStatsd && !s.UseDogStatsd, nonEmptyVariables("STATSD_HOST", "STATSD_PORT", "STATSD_PROTOCOL", "USE_DOG_STATSD_MOGRIFIERS"),
 		"neither USE_STATSD nor USE_DOG_STATSD is true")

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agnivade/levenshtein"
 	"github.com/kelseyhightower/envconfig"
 )
 
@@ -55,6 +56,30 @@ func parse(s *Settings) (warnings []Warning, errs []error) {
 		}
 	}
 	return warnings, errs
+}
+
+// misspeltWarnings returns a warning for each variable whose name differs from the name of a setting by one or two
+// characters. variables are texts NAME=VALUE, as os.Environ returns them.
+func misspeltWarnings(variables []string) []Warning {
+	const maxDistance, minLength = 2, 8 // shorter names, such as HOST, are like names of other programs
+	var warnings []Warning
+	for _, variable := range variables {
+		name, value, _ := strings.Cut(variable, "=")
+		if comparison, _ := Compare(name); comparison != OnlyRls || len(name) < minLength || value == "" {
+			continue // a setting of the incumbent, too
+		}
+		nearest, smallest := "", maxDistance+1
+		for _, f := range settings {
+			setting := f.Tag.Get("envconfig")
+			if d := levenshtein.ComputeDistance(name, setting); d < smallest && len(setting) >= minLength {
+				nearest, smallest = setting, d
+			}
+		}
+		if nearest != "" && nearest != name {
+			warnings = append(warnings, Warning{"unknown setting", name, "did you mean " + nearest + "?"})
+		}
+	}
+	return warnings
 }
 
 // isAllowed reports whether v is one of the words in its tag, or within the bounds in its tag. It replaces a
