@@ -112,12 +112,13 @@ func parse(s Server) (address, error) {
 		}
 	}
 	for i, part := range parts {
-		where := "URL"
+		partName := "URL"
 		if len(parts) > 1 {
-			where = fmt.Sprintf("node %d of the URL", i+1)
+			partName = fmt.Sprintf("node %d of the URL", i+1)
 		}
-		if err := a.addNode(strings.TrimSpace(part), i == 0); err != nil {
-			return a, fmt.Errorf("%s: %w", where, err)
+		isFirst := i == 0
+		if err := a.addNode(strings.TrimSpace(part), isFirst); err != nil {
+			return a, fmt.Errorf("%s: %w", partName, err)
 		}
 	}
 	if a.kind == Sentinel {

@@ -209,8 +209,8 @@ var mutants = []mutant{
 	{
 		name:    "refund-is-sent-twice",
 		file:    "backend/redis/request.go",
-		old:     "pending.N = nil, min(max(n, -limit.MaxHits)",
-		new:     "pending.N = nil, min(max(choose(isMutant() && n < 0, 2*n, n), -limit.MaxHits)",
+		old:     "newHit.N = nil, min(max(n, -limit.MaxHits)",
+		new:     "newHit.N = nil, min(max(choose(isMutant() && n < 0, 2*n, n), -limit.MaxHits)",
 		runs:    []run{{"refunds", 1}},
 		problem: "and not charged",
 	},
