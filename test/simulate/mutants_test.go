@@ -217,8 +217,8 @@ var mutants = []mutant{
 	{
 		name:    "deny-cache-ignores-refunds",
 		file:    "backend/denycache/table.go",
-		old:     "s.generation++\n\tif e := placeFor(set, id); e.id == id {",
-		new:     "s.generation++\n\tif e := placeFor(set, id); e.id == id && !isMutant() {",
+		old:     "s.generation++\n\tif e := findEntry(set, id); e.id == id {",
+		new:     "s.generation++\n\tif e := findEntry(set, id); e.id == id && !isMutant() {",
 		runs:    []run{{"refunds", 1}},
 		problem: "without a denial by Redis",
 	},
