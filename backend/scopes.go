@@ -69,8 +69,7 @@ func (s Scopes) layer(scope limit.Scope) Layer {
 	return s.Global
 }
 
-// refundInstance refunds the hits of scope instance in the group after a hit of scope global has denied
-// the group.
+// refundInstance refunds the hits of scope instance in the group after a hit of scope global has denied the group.
 func (s Scopes) refundInstance(ctx context.Context, now time.Time, hits []Hit, results []Result) {
 	refunds := NewSubBatch()
 	defer refunds.Release()

@@ -16,8 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// batchSize is the number of descriptors that a loop handles before it lets calls run: about 0.1 ms of work.
-const batchSize = 100
+const batchSize = 100 // the number of descriptors that take about 0.1 ms
 
 // letCallsRun lets the goroutines of calls run after each batchSize descriptors. i is the index of a descriptor.
 func letCallsRun(i int) {

@@ -52,9 +52,8 @@ type Spec struct {
 	// above 0 and at most 1. 0 means the default of the service.
 	FallbackRatio float64
 
-	// Lease lets a replica take permits from the backend in batches. LeaseWaste is the largest share of the
-	// capacity that all replicas together may hold as unused permits: at most MaxLeaseWaste. 0 means
-	// DefaultLeaseWaste.
+	// Lease lets a replica take permits from the backend in batches. LeaseWaste is the largest share of the capacity
+	// that all replicas together may hold as unused permits: at most MaxLeaseWaste. 0 means DefaultLeaseWaste.
 	Lease      bool
 	LeaseWaste float64
 

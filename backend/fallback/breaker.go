@@ -163,7 +163,7 @@ func (b *breaker) awaitRecovery() {
 			continue
 		}
 		closedAt := time.Now()
-		keepsCounters = keepsCounters && b.keepsCounters()
+		keepsCounters = keepsCounters && l.options.KeepsCounters(b.shard)
 		if !keepsCounters {
 			l.currentCounts().mayHaveLostCounters.Store(true)
 		}
@@ -179,12 +179,6 @@ func (b *breaker) awaitRecovery() {
 			return
 		}
 	}
-}
-
-// keepsCounters reports whether the shard has certainly kept its counters between the last two successful probes.
-func (b *breaker) keepsCounters() bool {
-	o := &b.limiter.options
-	return o.KeepsCounters != nil && o.KeepsCounters(b.shard)
 }
 
 // endOutage ends the outage of b, and returns true. If b is open again, it returns false. closedAt is the time at which b

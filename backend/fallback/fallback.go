@@ -118,6 +118,9 @@ func New(o Options) *Limiter {
 	if o.Mode == limit.FailDefault {
 		o.Mode = limit.FailLocal
 	}
+	if o.KeepsCounters == nil {
+		o.KeepsCounters = func(int) bool { return false }
+	}
 	l := &Limiter{options: o}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	logBytes := new(atomic.Int64)

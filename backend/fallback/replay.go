@@ -41,7 +41,7 @@ func (b *breaker) replayUntilEmpty() {
 		if b.isOpen() || l.options.Probe(l.ctx, b.shard) != nil {
 			continue
 		}
-		b.replay(b.keepsCounters())
+		b.replay(l.options.KeepsCounters(b.shard))
 		b.isReplaying.Store(false)
 		if b.log.isEmpty() || !b.isReplaying.CompareAndSwap(false, true) {
 			return

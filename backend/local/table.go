@@ -27,13 +27,12 @@ type block [blockSize]entry
 
 // entry is a counter. It fills one cache line of 64 bytes.
 type entry struct {
-	id      fingerprint.ID
-	numbers limit.Numbers // the numbers of the State
-	expiry  int64         // the time at which the counter has no spent hits, in microseconds since 1970
-	spent   int64         // the spent hits after the last Take
-
-	logNumber uint32 // the index of the log in logs, plus 1; 0 means no log
-	lastReset uint32 // the number of the last reset by prefix before the counter was added
+	id        fingerprint.ID
+	numbers   limit.Numbers // the numbers of the State
+	expiry    int64         // the time at which the counter has no spent hits, in microseconds since 1970
+	spent     int64         // the spent hits after the last Take
+	logNumber uint32        // the index of the log in logs, plus 1; 0 means no log
+	lastReset uint32        // the number of the last reset by prefix before the counter was added
 }
 
 // cell refers to an entry. The hash determines the home of the cell: the place where a search for the cell begins.
@@ -97,8 +96,7 @@ func (t *table) remove(index int) {
 
 // freeBlocks frees the empty blocks, but keeps up to spareBlocks of them.
 func (t *table) freeBlocks(spareBlocks int) {
-	usedBlocks := (t.size + blockSize - 1) / blockSize
-	if maxBlocks := usedBlocks + spareBlocks; maxBlocks < len(t.blocks) {
+	if maxBlocks := (t.size+blockSize-1)/blockSize + spareBlocks; maxBlocks < len(t.blocks) {
 		clear(t.blocks[maxBlocks:])
 		t.blocks = t.blocks[:maxBlocks]
 	}

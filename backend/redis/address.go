@@ -39,8 +39,7 @@ type Server struct {
 	// SocketType is "tcp", or "unix" if the URL of a single Redis is a path.
 	SocketType string
 
-	// Auth is "password" or "user:password", split at the first colon. It overrides
-	// the user and password of the URL.
+	// Auth is "password" or "user:password", split at the first colon. It overrides the user and password of the URL.
 	Auth string
 
 	// AuthFile, if not empty, is a file with the Auth. rls reads the file for each new connection. If rls can't

@@ -178,14 +178,9 @@ var (
 	errStarved = &backend.Error{Reason: backend.ReasonOverload, Cause: errors.New("redis: this process got no CPU time")}
 )
 
-const (
-	// starvedDelay is the longest delay with which a process with enough CPU time notices a deadline.
-	starvedDelay = 10 * time.Millisecond
-
-	// starvedGrace is the time that a Take waits after its deadline in a process that got no CPU time, because the
-	// socket may already have the answer of Redis.
-	starvedGrace = 10 * time.Millisecond
-)
+// A process with enough CPU time notices a deadline within starvedDelay. Another process may not have read the answer of
+// Redis yet, so its Takes wait for starvedGrace after their deadline.
+const starvedDelay, starvedGrace = 10 * time.Millisecond, 10 * time.Millisecond
 
 // isStarved reports whether this process got no CPU time at the deadline, so that it noticed the deadline too late.
 func isStarved(deadline time.Time) bool { return time.Since(deadline) > starvedDelay }

@@ -58,13 +58,8 @@ const maxLimitSearch = 16
 // firstKeyPlace is the index of the first key in the command EVALSHA digest numkeys key...
 const firstKeyPlace = 3
 
-// The lengths of the parts of ARGV[1] and of the reply.
-const (
-	headValues  = 5 // values at the start of ARGV[1]
-	limitValues = 5 // values of a limit
-	hitValues   = 2 // values of a hit
-	replyValues = 3 // numbers in the reply for each hit
-)
+// The numbers of values in ARGV[1], of a limit and of a hit in ARGV[1], and of a hit in the reply.
+const headValues, limitValues, hitValues, replyValues = 5, 5, 2, 3
 
 // encode returns the arguments of the command that runs the script for hits. The next encode reuses their memory. now is
 // in microseconds since 1970. The script adds jitterMillis to the time to live of each key. hasDistinctCounters means
