@@ -127,7 +127,6 @@ func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answ
 	return a
 }
 
-// maxWindow is the longest window of rls.
 const maxWindow = limit.MaxPeriod * time.Microsecond
 
 // headerSeconds returns the time in the header with this key, which is a number of seconds such as 1.5. ok is false if the

@@ -27,7 +27,6 @@ type siblingNodes struct {
 	wildcards wildcards            // the siblings with a * in the key
 }
 
-// keyNodes has the siblings with one key.
 type keyNodes struct {
 	values     map[string]*node // the nodes with a value; the key is the value or the pattern
 	conditions []*node          // the nodes with a condition, in file order

@@ -102,7 +102,6 @@ func (c *calendar) windowNumber(t time.Time) int64 {
 	return floorDiv(days+c.epochDay, c.days)
 }
 
-// windowStart returns the start of the window with this number.
 func (c *calendar) windowStart(number int64) int64 {
 	month, day := time.January+time.Month(number*c.months), 1+int(number*c.days-c.epochDay)
 	return firstMoment(time.Date(1970, month, day, 0, 0, 0, 0, time.UTC), c.zone)
@@ -128,7 +127,6 @@ func firstMoment(midnight time.Time, zone *time.Location) int64 {
 	}
 }
 
-// floorDiv returns a / b, rounded down.
 func floorDiv(a, b int64) int64 {
 	quotient := a / b
 	if a%b < 0 {

@@ -73,5 +73,4 @@ func (l *Limit) slidingRetryAt(start, current, previous, maxSpent int64) int64 {
 	return start + min((l.ticks-coveredTicks)*l.tick, l.period)
 }
 
-// ceilDiv returns a / b, rounded up.
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }

@@ -147,7 +147,6 @@ func (a span) withParts(oldParts, newParts int64) span {
 	return span{a.us, 0}.add(span{0, frac}, newParts)
 }
 
-// ceil returns a in whole microseconds, rounded up.
 func (a span) ceil() int64 {
 	if a.frac > 0 {
 		return a.us + 1

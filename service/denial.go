@@ -16,12 +16,11 @@ import (
 func (c *Call) addDenial(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus) {
 	deniedIndex := -1
 	for i, st := range resp.Statuses {
-		if st.Code != rlsv3.RateLimitResponse_OVER_LIMIT {
-			continue
-		}
-		deniedIndex = i
-		if st == headerStatus {
-			break
+		if st.Code == rlsv3.RateLimitResponse_OVER_LIMIT {
+			deniedIndex = i
+			if st == headerStatus {
+				break
+			}
 		}
 	}
 	if deniedIndex < 0 || c.Rules[deniedIndex] == nil || c.Rules[deniedIndex].Denial == nil {
@@ -32,7 +31,6 @@ func (c *Call) addDenial(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.Rate
 	resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd, denial.Headers...)
 }
 
-// maxPolicies bounds the limits that the policy headers describe.
 const maxPolicies = 16
 
 // addPolicyHeaders adds the headers RateLimit-Policy and RateLimit, such as "api";q=100;w=60 and "api";r=42;t=7. Both have
@@ -106,5 +104,4 @@ func uniqueName(names []string, name string) string {
 	return unique
 }
 
-// wholeSeconds rounds microseconds up to seconds.
 func wholeSeconds(micros int64) int64 { return (micros + secondMicros - 1) / secondMicros }

@@ -42,7 +42,6 @@ func (l *Limiter) takeWithHolds(ctx context.Context, now time.Time, hits []backe
 	backend.TakePart(ctx, now, takeFunc(l.take), hits, results, func(i int) bool { return !isReleased[i] })
 }
 
-// hasCounterOf reports whether one of hits is on the counter of h.
 func hasCounterOf(hits []backend.Hit, h *backend.Hit) bool {
 	return slices.ContainsFunc(hits, func(other backend.Hit) bool {
 		return bytes.Equal(other.Key, h.Key) && other.Limit.Tag() == h.Limit.Tag()
@@ -76,7 +75,6 @@ func (l *Limiter) releaseHold(ctx context.Context, now time.Time, h *backend.Hit
 	return true
 }
 
-// takeFunc is a function that is a backend.Limiter.
 type takeFunc func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result)
 
 // Take implements backend.Limiter.

@@ -94,7 +94,6 @@ type outageCounts struct {
 
 type limitName struct{ rule, limit string }
 
-// limitCounts has the counts of one limit.
 type limitCounts struct {
 	decisions, admittedHits, excessHits atomic.Int64
 	totalExcess                         *atomic.Int64 // Limiter.excess

@@ -169,7 +169,6 @@ func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 	}
 }
 
-// refundSecondary refunds the charge of h in the secondary.
 func (l *Limiter) refundSecondary(h *backend.Hit) {
 	refund := backend.NewSubBatch()
 	defer refund.Release()
@@ -249,7 +248,6 @@ func (g *replayLog) isEmpty() bool {
 	return len(g.charges) == 0
 }
 
-// takeAll removes and returns all entries.
 func (g *replayLog) takeAll() []*loggedCharge {
 	g.mu.Lock()
 	defer g.mu.Unlock()

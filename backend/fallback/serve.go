@@ -90,7 +90,6 @@ func (l *Limiter) undoGroup(ctx context.Context, now time.Time, hits []backend.H
 	refunds.Take(context.WithoutCancel(ctx), now, l.options.Primary)
 }
 
-// failedHit is a hit that the primary did not decide.
 type failedHit struct {
 	index int   // the place of the hit in the Take
 	err   error // the error of the primary

@@ -41,7 +41,6 @@ func (a *account) budgetHit(n int64) backend.Hit {
 	return backend.Hit{Key: a.budgetKey, Limit: a.budget, N: n, Window: a.window, Shadow: true}
 }
 
-// lease has the permits and the allowance of one counter.
 type lease struct {
 	account
 	epoch uint32 // the number of calls of dropPermits; a reservation or a trip of an older epoch changes no permits
@@ -107,7 +106,6 @@ func (e *lease) dropPermits() (permits int64) {
 // allPermits returns the number of permits, with the reserved permits.
 func (e *lease) allPermits() int64 { return e.permits + e.reservedPermits }
 
-// recordAnswer records an answer of the shared counter.
 func (e *lease) recordAnswer(now int64, r *limit.Result) {
 	e.remaining, e.answeredAt, e.resetAt = r.Remaining, now, now+r.ResetAfter
 }

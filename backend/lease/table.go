@@ -11,7 +11,6 @@ import (
 
 const stripeCount = 64
 
-// stripe has a part of the leases.
 type stripe struct {
 	mu       sync.Mutex // guards all fields, and the fields of the leases
 	leases   map[fingerprint.ID]*lease
@@ -178,7 +177,6 @@ func (l *Limiter) Forget(h *backend.Hit) {
 	l.options.Next.Forget(h)
 }
 
-// forEachStripe locks one stripe after the other, and calls f with it.
 func (l *Limiter) forEachStripe(f func(*stripe)) {
 	for i := range l.stripes {
 		s := &l.stripes[i]
@@ -224,7 +222,6 @@ func (s *stripe) countSavedTrip() {
 	s.mu.Unlock()
 }
 
-// countReturn counts the permits of g as returned or as lapsed.
 func (l *Limiter) countReturn(g *permitReturn) {
 	s, _ := l.lockLease(&backend.Hit{Key: g.key, Limit: g.limit})
 	if g.isLost {

@@ -97,7 +97,6 @@ func (l *Limiter) Keys() (n int) {
 	return n
 }
 
-// forEachStripe locks one stripe after the other, and calls f with it.
 func (l *Limiter) forEachStripe(f func(*stripe)) {
 	for i := range l.stripes {
 		s := &l.stripes[i]

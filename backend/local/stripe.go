@@ -15,7 +15,6 @@ const (
 	entriesPerKey = 4 // the number of log entries that count as one counter
 )
 
-// stripe is a part of the counters behind one mutex.
 type stripe struct {
 	mu sync.Mutex
 	table
@@ -54,7 +53,6 @@ type counterChange struct {
 	oldExpiry    int64 // the expiry of a renewed hold before the charge, or 0; only with isUndo
 }
 
-// lockAndTake decides h with the counter of id.
 func (s *stripe) lockAndTake(id fingerprint.ID, h *backend.Hit, now int64) limit.Result {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -117,7 +117,6 @@ func (t *table) setState(e *entry, s *limit.State) {
 	}
 }
 
-// setLog sets the log of e; nil means no log.
 func (t *table) setLog(e *entry, log *limit.Log) {
 	switch {
 	case log == nil && e.logNumber == 0:

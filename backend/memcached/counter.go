@@ -126,8 +126,7 @@ func (l *Limiter) charge(ctx context.Context, c *counter, items items) backend.R
 		case !errors.Is(err, errChanged):
 			return backend.Result{Err: unavailableError(err)}
 		}
-		maxPause := time.Duration(try+1) * time.Millisecond / 4
-		time.Sleep(rand.N(maxPause))
+		time.Sleep(rand.N(time.Duration(try+1) * time.Millisecond / 4))
 	}
 	return backend.Result{Err: errContended}
 }

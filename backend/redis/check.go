@@ -104,7 +104,6 @@ func (r *redisInstance) addressOf(s *server) string {
 	return r.name
 }
 
-// setServer sets the Redis and the address of each finding, and returns the findings.
 func (r *redisInstance) setServer(address string, findings ...Finding) []Finding {
 	for i := range findings {
 		findings[i].Role, findings[i].Address = r.role, address
@@ -132,7 +131,6 @@ func AdviceFor(err error) string {
 	return cmp.Or(adviceByKind[KindOf(err)], "check that Redis runs, and that REDIS_URL has its address")
 }
 
-// serverCheck examines one server, and collects the findings.
 type serverCheck struct {
 	options  *Options
 	timeout  time.Duration
@@ -241,7 +239,6 @@ func (c *serverCheck) checkWrite(err error) {
 	}
 }
 
-// checkClock compares the measured clock of Redis with the clock of this machine.
 func (c *serverCheck) checkClock() {
 	lead := time.Until(time.UnixMicro(c.server.clock.now()))
 	if !c.server.clock.isUsable() || lead.Abs()-c.server.clock.roundTrip()/2 <= maxClockDifference {

@@ -178,7 +178,6 @@ func (l *Limiter) RoundTrip() time.Duration {
 	return slowestTrip
 }
 
-// roundTrip implements client.
 func (s *servers) roundTrip() time.Duration {
 	if s.single != nil {
 		return s.single.clock.roundTrip()

@@ -30,7 +30,6 @@ func (o *Options) windowTTL(l *limit.Limit, microsToWindowEnd int64) int64 {
 	return ttl
 }
 
-// randomJitterMillis returns a random time from 0 to Jitter, in milliseconds.
 func (o *Options) randomJitterMillis() int64 { return rand.Int64N(o.Jitter.Milliseconds() + 1) }
 
 // setTTL sends commands that set the time to live of keys. Redis has lost these keys while ttlTable remembered them, so

@@ -28,7 +28,6 @@ type lastCount struct {
 // maxLastCounts is the number of counters in all tables of one Redis. The tables take 2 MB.
 const maxLastCounts = 1 << 16
 
-// newLastCounts returns the buckets of a table for at least size counters.
 func newLastCounts(size int) []countBucket {
 	return make([]countBucket, powerOfTwo(size/len(countBucket{})))
 }

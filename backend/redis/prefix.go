@@ -51,7 +51,6 @@ func (l *Limiter) ResetPrefix(ctx context.Context, p backend.KeyPrefix, maxCount
 	return r, nil
 }
 
-// prefixError returns the error of a reset, with a remedy.
 func prefixError(step string, instance *redisInstance, err error) error {
 	if errors.Is(err, backend.ErrTooManyCounters) {
 		return err

@@ -64,7 +64,6 @@ type pendingHit struct {
 	refundedHoldExpiry int64  // when the anonymous hold of this refund expires, in microseconds since 1970; 0 for other hits
 }
 
-// answer is the decision about a pendingHit.
 type answer struct {
 	backend.Result
 	isCharged bool  // Redis has charged the hit; only for all-or-none hits
@@ -117,7 +116,6 @@ func (r *request) add(q *partitionQueue, index int, h *backend.Hit, n int64) *pe
 	return &p.hits[len(p.hits)-1]
 }
 
-// hasSeveralParts reports whether the request has hits for several queues.
 func (r *request) hasSeveralParts() bool { return len(r.parts) > 1 }
 
 // mayBeRefunded reports whether the Take refunds the charge of h if a hit in another partition denies the group.
@@ -142,7 +140,6 @@ func (r *request) findOrAddPart(q *partitionQueue) *requestPart {
 	return p
 }
 
-// send puts each part into its queue.
 func (r *request) send() {
 	r.userCount.Store(int32(len(r.parts)) + takeWeight)
 	for _, p := range r.parts {

@@ -114,7 +114,6 @@ func (r Right) newTest(argumentOf map[string]argument) rightTest {
 	return test
 }
 
-// isNeeded reports whether a Limiter with these options needs r for this Redis.
 func (r Right) isNeeded(o *Options, a address) bool {
 	switch r.Use {
 	case RightOfDatabase:
@@ -131,7 +130,6 @@ func (r Right) isNeeded(o *Options, a address) bool {
 	return true
 }
 
-// missingRights collects the rights that the user of Redis lacks.
 type missingRights struct {
 	commands []string
 	patterns []string // ACL rules for keys and channels

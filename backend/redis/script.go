@@ -13,7 +13,6 @@ import (
 	"github.com/seed-81f232ab/rls/lua"
 )
 
-// scriptText is the script of all algorithms.
 var (
 	scriptText   = lua.Take(limit.AlgorithmNames()...)
 	scriptDigest = goredis.NewScript(scriptText).Hash()
@@ -30,7 +29,6 @@ type scriptCall struct {
 	packedGroups []byte  // ARGV[2]
 }
 
-// scriptLimit is a limit as the script gets it.
 type scriptLimit struct {
 	algorithm limit.Algorithm
 	mode      uint8
@@ -235,7 +233,6 @@ func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
 	}
 }
 
-// fail sets the answer of h to err, and passes err to the Observer.
 func (h *pendingHit) fail(server string, err error) {
 	h.part.queue.limiter.options.Observer.Failed(h.part.queue.instance.role, KindOf(err))
 	h.answer = answer{Result: backend.Result{Err: fmt.Errorf("redis %s: counter %q: %w", server, h.counterName(), newOutageError(err))}}

@@ -97,7 +97,6 @@ func patternSteps(instructions, bytes int) int {
 	return steps
 }
 
-// patternSize is the size of a compiled regular expression.
 type patternSize struct {
 	instructions int
 	runes        int // the number of first and last characters of all ranges in the instructions
