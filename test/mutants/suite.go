@@ -178,7 +178,7 @@ const (
 // try runs the tests that cover m, until one of them fails: quick tests together, then each other test.
 // Tests that have killed many mutants come first.
 func (s *suite) try(ctx context.Context, m mutant) outcome {
-	const quick, slack, factor = 200 * time.Millisecond, 20 * time.Second, 10
+	const quick, slack, factor = 200 * time.Millisecond, 5 * time.Second, 10
 	var runs [][]*test
 	together := -1 // index of the quick tests in runs
 	slices.SortStableFunc(s.tests, func(a, b *test) int { return cmp.Compare(b.kills, a.kills) })
