@@ -59,7 +59,7 @@ type Options struct {
 	// PolicyHeaders adds RateLimit and RateLimit-Policy, and Retry-After to denied requests.
 	PolicyHeaders bool
 
-	// DynamicMetadata adds the request, and the metadata of the rules that let it pass, to the response.
+	// DynamicMetadata adds the request and the metadata of its rules to the response.
 	DynamicMetadata bool
 
 	// RuleMetadata adds the rule and the decision of each descriptor to the dynamic metadata.
@@ -106,9 +106,10 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 	}
 	if len(c.hits) > 0 {
 		// A caller that waits for permits repeats a denied call, so a denied call must charge nothing.
-		acquire := metadata.ValueFromIncomingContext(ctx, limit.AcquireKey)
-		c.wantsWait = len(acquire) == 1
-		if c.isAcquire = c.wantsWait && acquire[0] == "true"; c.isAcquire {
+		values := metadata.ValueFromIncomingContext(ctx, limit.AcquireKey)
+		c.wantsWait = len(values) == 1
+		c.isAcquire = c.wantsWait && values[0] == "true"
+		if c.isAcquire {
 			s.chargeNothingIfDenied(c)
 		}
 		s.take(ctx, c)
@@ -237,8 +238,8 @@ type Item struct {
 }
 
 // AnswerAll answers independent requests in their order, as ShouldRateLimit would answer them. To save time, the Limiter
-// gets the hits of all requests in one Take. Only all-or-none requests, and requests with a hit above max_hits, need a Take
-// of their own.
+// gets the hits of all requests in one Take. An all-or-none request, or a request with a hit above max_hits, needs a Take
+// of its own.
 func (s *Service) AnswerAll(ctx context.Context, items []Item) {
 	now := s.options.Now()
 	batchCalls := make([]*Call, len(items))

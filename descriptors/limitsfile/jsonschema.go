@@ -135,27 +135,27 @@ This page lists all fields of a limits file. ` + "`make docs`" + ` writes this p
 [limits.md](limits.md) explains how the fields work together. Fields marked + exist only in rls, and
 not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`domain`, `key` and `unit`" + `.
 ` + "With `algorithm: concurrency`, `unit` is an error.\n")
-	listed := map[string]bool{}
+	isListed := map[string]bool{} // the key is the name and the help of a field
 	for i, place := range objectNames {
 		t := objectType(1 << i)
 		if t&fileObjects == 0 {
 			continue
 		}
-		var known []string
+		var listedNames []string
 		var rows []schemaField
 		for _, r := range schema {
 			if r.objects&t == 0 {
 				continue
 			}
-			if name := "`" + r.Name + "`"; listed[name+r.help] {
-				known = append(known, name)
+			if name := "`" + r.Name + "`"; isListed[name+r.help] {
+				listedNames = append(listedNames, name)
 			} else {
 				rows = append(rows, r)
-				listed[name+r.help] = true
+				isListed[name+r.help] = true
 			}
 		}
-		if known != nil {
-			fmt.Fprintf(&b, "\n**%s** has, as above: %s.\n", place, strings.Join(known, ", "))
+		if listedNames != nil {
+			fmt.Fprintf(&b, "\n**%s** has, as above: %s.\n", place, strings.Join(listedNames, ", "))
 		}
 		if rows != nil {
 			fmt.Fprintf(&b, "\n## Fields of %s\n\n| field | values | meaning |\n|---|---|---|\n", place)
