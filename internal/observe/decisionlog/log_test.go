@@ -210,9 +210,9 @@ func TestBusyKeyLosesItsOwnRecordsOnly(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct {
-		hogs       []string // descriptors of which 1,000 records come first
-		changeHog  func(*service.Options)
-		others     int // other keys with three records each
+		hogs      []string // descriptors of which 1,000 records come first
+		changeHog func(*service.Options)
+		others    int // other keys with three records each
 	}{
 		"one hog":                         {[]string{"trial=hog"}, nil, 10},
 		"two hogs":                        {[]string{"trial=hog", "trial=hog2"}, nil, 8},
