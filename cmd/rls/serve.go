@@ -136,11 +136,11 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, access, liveHandlers, explainer), adminPages(adminCallers, limits, counters, overrides, log),
 		[]server.Page{
 			access.protect(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: explainer}),
-			access.protect(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + help, Handler: hub, Stream: true}),
+			access.protect(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + help, Handler: hub, IsStream: true}),
 		})
-	if counters.pinged != nil { // the first calls then need not wait until rls has connected to the store
+	if counters.firstPing != nil { // the first calls then need not wait until rls has connected to the store
 		select {
-		case <-counters.pinged:
+		case <-counters.firstPing:
 		case <-time.After(time.Second):
 		}
 	}
@@ -241,7 +241,7 @@ func serverOptions(s *env.Settings, e *events.Events, recorder *live.Recorder) s
 		DebugGate: newGate("debug", admission.Options{}, s, e),
 		DebugPages: []server.Page{{
 			Path: "/metrics", Help: "metrics for Prometheus", Handler: e.Metrics.Handler(s.ExtraTags),
-			AnyHost: true, // metrics have no secrets, and Prometheus uses any name
+			AllowsAnyHost: true, // metrics have no secrets, and Prometheus uses any name
 		}, {
 			Path: "/stats", Help: "metrics with their names in statsd", Handler: statsd.Handler(e.Metrics, e.Metrics.KeyCounts, s.ExtraTags),
 		}},

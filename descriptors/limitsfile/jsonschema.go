@@ -154,15 +154,11 @@ not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`do
 				listed[name+r.help] = true
 			}
 		}
-		fmt.Fprintf(&b, "\n## Fields of %s\n\n", place)
 		if known != nil {
-			fmt.Fprintf(&b, "As above: %s.\n", strings.Join(known, ", "))
-		}
-		if rows != nil && known != nil {
-			b.WriteString("\n")
+			fmt.Fprintf(&b, "\n**%s** has, as above: %s.\n", place, strings.Join(known, ", "))
 		}
 		if rows != nil {
-			b.WriteString("| field | values | meaning |\n|---|---|---|\n")
+			fmt.Fprintf(&b, "\n## Fields of %s\n\n| field | values | meaning |\n|---|---|---|\n", place)
 		}
 		for _, r := range rows {
 			mark := ""

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -127,8 +128,7 @@ type Settings struct {
 	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start even without valid limits files. Calls fail with FAILED_PRECONDITION until valid limits arrive. With xDS the service always starts without limits. If true, it is healthy before the first update."`
 	HealthyWithAtLeastOneConfigLoad bool          `envconfig:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" default:"false" desc:"Be healthy only while at least one domain is loaded."`
 
-	OverridesEnabled bool          `envconfig:"OVERRIDES_ENABLED" only:"rls" default:"false" desc:"Read overrides, rules and switches of run time from Redis (REDIS_URL). Without Redis, each process has its own if the admin API is on. See docs/overrides.md."`
-	OverridesResync  time.Duration `envconfig:"OVERRIDES_RESYNC_INTERVAL" only:"rls" default:"30s" min:"100ms" desc:"Interval at which a replica reads all overrides, because a message about a change can get lost."`
+	OverridesEnabled bool `envconfig:"OVERRIDES_ENABLED" only:"rls" default:"false" desc:"Read overrides, rules and switches of run time from Redis (REDIS_URL). Without Redis, each process has its own if the admin API is on. See docs/overrides.md."`
 
 	ConfigType         string        `envconfig:"CONFIG_TYPE" default:"FILE" oneof:"FILE GRPC_XDS_SOTW" desc:"Source of limits: FILE, or GRPC_XDS_SOTW for an xDS server."`
 	XDSServer          string        `envconfig:"CONFIG_GRPC_XDS_SERVER_URL" default:"localhost:18000" desc:"Address of the xDS server, host:port."`
@@ -161,7 +161,6 @@ type Settings struct {
 	AllOrNone    bool   `envconfig:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"Charge either all descriptors of a request, or none if one is over its limit. See docs/redis.md."`
 
 	DenyCacheBytes          int     `envconfig:"LOCAL_CACHE_SIZE_IN_BYTES" default:"4194304" max:"17179869184" desc:"Memory for cached denials, up to 16 GiB. The process answers a cached denial without Redis until the denial ends. A denial takes 64 bytes. 0 means no cache."`
-	LocalGuardRatio         string  `envconfig:"LOCAL_GUARD_RATIO" only:"rls" desc:"Deprecated and without effect, because the deny cache denies hot keys. Remove it."`
 	CacheKeyPrefix          string  `envconfig:"CACHE_KEY_PREFIX" max:"64" desc:"Prefix of every key in Redis or memcached, up to 64 bytes."`
 	ExpirationJitterMax     int64   `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Maximum of the random time that is added to the expiry of a key in Redis or memcached, in seconds. So keys do not expire together."`
 	RedisType               string  `envconfig:"REDIS_TYPE" default:"single" oneof:"single sentinel cluster" desc:"single, sentinel or cluster."`
@@ -175,7 +174,6 @@ type Settings struct {
 	RedisFallbackRatio      float64 `envconfig:"REDIS_FALLBACK_RATIO" only:"rls" default:"0.5" above:"0" max:"1" desc:"Share of each limit that each replica admits while Redis or memcached is down; above 0, at most 1. See docs/failure.md."`
 	RedisFailureMode        string  `envconfig:"REDIS_FAILURE_MODE" only:"rls" default:"local" oneof:"local allow deny" desc:"Effect of limits while Redis or memcached is down: local (count in this process), allow or deny. See docs/failure.md."`
 	RedisPartitions         int     `envconfig:"REDIS_CLUSTER_PARTITIONS" only:"rls" default:"12" min:"1" max:"1024" desc:"Number of partitions of the keys in a cluster. All replicas need the same value. See docs/redis.md."`
-	RedisMaxBatchSize       int     `envconfig:"REDIS_MAX_BATCH_SIZE" only:"rls" default:"256" min:"1" max:"4096" desc:"Maximum number of hits in a batch."`
 	RedisMaxInflightBatches int     `envconfig:"REDIS_MAX_INFLIGHT_BATCHES" only:"rls" default:"1" min:"1" max:"1024" desc:"Maximum number of batches in flight to Redis. In a cluster, the maximum for each partition."`
 	RedisMaxQueueSize       int     `envconfig:"REDIS_MAX_QUEUE_SIZE" only:"rls" default:"4096" min:"1" max:"1048576" desc:"Maximum number of hits that wait for a batch. In a cluster, the maximum for each partition. Further hits are decided without Redis, but do not count as a failure of Redis."`
 	RedisWaitReplicas       int     `envconfig:"REDIS_WAIT_REPLICAS" only:"rls" default:"0" min:"0" desc:"Number of Redis replicas that must have a charge before the call is answered. A failover then loses fewer charges. The wait takes at most a quarter of REDIS_TIMEOUT. See docs/failure.md."`
@@ -204,6 +202,10 @@ type Settings struct {
 	MemcacheTLSClientKey    string        `envconfig:"MEMCACHE_TLS_CLIENT_KEY" desc:"PEM file of the key of MEMCACHE_TLS_CLIENT_CERT."`
 	MemcacheTLSCACert       string        `envconfig:"MEMCACHE_TLS_CACERT" desc:"PEM file of certificate authorities to trust, in addition to the authorities of the system."`
 	MemcacheTLSSkipHostname bool          `envconfig:"MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not its name."`
+
+	LocalGuardRatio   string `envconfig:"LOCAL_GUARD_RATIO" only:"rls" desc:"The deny cache denies hot keys."`
+	OverridesResync   string `envconfig:"OVERRIDES_RESYNC_INTERVAL" only:"rls" desc:"A replica reads all overrides every 30s."`
+	RedisMaxBatchSize string `envconfig:"REDIS_MAX_BATCH_SIZE" only:"rls" desc:"A batch has at most 256 hits."`
 }
 
 var settings = reflect.VisibleFields(reflect.TypeFor[Settings]())
@@ -224,7 +226,7 @@ func Load() (s *Settings, warnings []Warning, err error) {
 	}
 	errs = append(errs, s.check()...)
 	warnings = append(warnings, s.warnings()...)
-	return s, append(warnings, unusedWarnings(os.Environ())...), errors.Join(errs...)
+	return s, slices.Concat(warnings, unusedWarnings(os.Environ()), misspeltWarnings(os.Environ())), errors.Join(errs...)
 }
 
 // Backend returns the place of the counters: BackendRedis, BackendMemcache or BackendLocal.

@@ -105,7 +105,7 @@ func (e *Events) RefusedCalls() func(caller string) {
 	}
 }
 
-// minuteLog lets a frequent event have at most one log line a minute. It is safe for concurrent use.
+// minuteLog bounds the log lines about a frequent event to one line a minute. It is safe for concurrent use.
 type minuteLog struct {
 	events   atomic.Int64 // the number of events since the last line
 	loggedAt atomic.Int64 // the time of the last line as Unix time in nanoseconds; 0 before the first line

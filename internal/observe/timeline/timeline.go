@@ -30,7 +30,7 @@ type Event struct {
 	Time   time.Time `json:"time"` // if it is zero, Add sets it to the current time
 	Kind   Kind      `json:"kind"`
 	Text   string    `json:"text"`             // one line in words, such as "limits in force"
-	Failed bool      `json:"failed,omitempty"` // the event is bad news, such as an outage
+	Failed bool      `json:"failed,omitempty"` // the event is a problem, such as an outage
 	Attrs  []Attr    `json:"attrs,omitempty"`  // details; viewers show them in this order
 }
 
