@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"text/template"
 	"time"
 	"unicode"
@@ -34,9 +35,13 @@ func newTop() *cobra.Command {
 		Long: "Shows the state of a running service, its traffic, its busiest rules and keys, and its last\n" +
 			"changes. The screen changes each second. The key q ends the command. With --once, or if the\n" +
 			"output is not a terminal, rls top prints one screen.\n" +
+			"REPLICAS lists all replicas, if OVERRIDES_ENABLED is set and Redis can be read. With several\n" +
+			"addresses in --admin, it lists the replicas at these addresses. The first replica that\n" +
+			"answers gives all other parts of the screen.\n" +
 			"The screen is in colour, unless NO_COLOR is set.",
 		Example: "  rls top\n" +
-			"  rls top --admin https://rls:6070 --once",
+			"  rls top --admin https://rls:6070 --once\n" +
+			"  rls top --admin 10.0.0.1:6070,10.0.0.2:6070",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := cmd.OutOrStdout()
@@ -50,6 +55,7 @@ func newTop() *cobra.Command {
 	fs := cmd.Flags()
 	t.addFlags(fs)
 	t.addAnswerFlags(fs)
+	fs.Lookup("admin").Usage = fmt.Sprintf("debug listeners of up to %d replicas, separated by commas: host:port, http://host:port or https://host:port", maxTopReplicas)
 	fs.BoolVar(&printsOnce, "once", false, "print one screen as plain text")
 	return cmd
 }
@@ -65,9 +71,41 @@ type top struct {
 	hasColours bool
 }
 
+const maxTopReplicas = 50
+
+// fetch asks all addresses at once, and returns the snapshot of the first replica that answers. If there are several
+// addresses, the fleet of the snapshot is the replicas at these addresses.
 func (t *top) fetch(ctx context.Context) (*live.Snapshot, error) {
-	s := &live.Snapshot{}
-	return s, t.call(ctx, http.MethodGet, live.SnapshotPath, nil, nil, s)
+	addrs := strings.Split(t.addr, ",")
+	if len(addrs) > maxTopReplicas {
+		return nil, fmt.Errorf("--admin: got %d addresses, want at most %d", len(addrs), maxTopReplicas)
+	}
+	snapshots, errs := make([]live.Snapshot, len(addrs)), make([]error, len(addrs))
+	var calls sync.WaitGroup
+	for i := range addrs {
+		client := t.adminClient
+		client.addr = strings.TrimSpace(addrs[i])
+		calls.Go(func() { errs[i] = client.call(ctx, http.MethodGet, live.SnapshotPath, nil, nil, &snapshots[i]) })
+	}
+	calls.Wait()
+	first := slices.Index(errs, nil)
+	if first < 0 {
+		return nil, errs[0]
+	}
+	s := &snapshots[first]
+	if len(addrs) > 1 {
+		var replicas []live.Replica
+		var problems []string
+		for i := range snapshots {
+			if errs[i] != nil {
+				problems = append(problems, "No answer from "+addrs[i]+": "+strings.TrimPrefix(errs[i].Error(), addrs[i]+": "))
+			} else if f := &snapshots[i].Fleet; len(f.Replicas) > 0 {
+				replicas = append(replicas, f.Replicas[0])
+			}
+		}
+		s.SetFleet(live.NewFleet(replicas, 0, problems...))
+	}
+	return s, nil
 }
 
 func (t *top) printOnce(ctx context.Context, out io.Writer) error {
@@ -171,6 +209,7 @@ var sections = template.Must(template.New("").Funcs(template.FuncMap{
 	"spark":     func(x live.Series) string { return sparkline(x.Points, 20) },
 	"counted":   live.Count[int],
 	"megabytes": func(bytes int64) float64 { return float64(bytes) / 1e6 },
+	"perSecond": func(x float64) string { return rateText(live.Value(x)) },
 	"join":      strings.Join,
 	"limits": func(limits []live.Limit) string {
 		var texts []string
@@ -214,6 +253,12 @@ func (v topView) RuleRow(path, limit, ok, denied, shadow, use string) string {
 	return fmt.Sprintf("%s %s %8s %8s %8s %5s", padEnd(path, pathWidth), pad(limit, limitWidth), ok, denied, shadow, use)
 }
 
+// ReplicaRow returns the line of a replica in the table of replicas.
+func (v topView) ReplicaRow(name, calls, denied, cpu, memory, blips, version, limits, seen string) string {
+	const othersWidth = 84 // the width of all other columns
+	return fmt.Sprintf("%s %8s %8s %6s %8s %6s %s %s %s", pad(name, max(v.width-othersWidth, 16)), calls, denied, cpu, memory, blips, pad(version, 16), pad(limits, 9), seen)
+}
+
 // section returns the lines of a template. It cuts lines that are wider than the screen.
 func (v topView) section(name string) []string {
 	var text strings.Builder
@@ -249,6 +294,13 @@ func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
 	v := topView{*t, s, problem}
 	lines := slices.Concat(v.section("state"), []string{""}, v.section("figures"), []string{""})
 	rules, keys, changes := v.section("rules"), t.keyLines(&s.Keys), v.section("changes")
+	if f := &s.Fleet; len(f.Replicas) > 1 || f.UnknownSince != nil {
+		replicas := v.section("replicas")
+		if t.height > 0 {
+			replicas = replicas[:min(len(replicas), max(t.height/4, 2))]
+		}
+		lines = slices.Concat(lines, replicas, []string{""})
+	}
 	if t.height > 0 {
 		// The changes get a quarter of the free lines, and the keys get a third. The rules get all others.
 		freeLines := max(t.height-len(lines)-2, 0)

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"runtime"
-	"sync/atomic"
 	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -19,13 +18,11 @@ import (
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/admin/page"
 	"github.com/seed-81f232ab/rls/internal/base/heap"
-	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/base/watchfile"
 	"github.com/seed-81f232ab/rls/internal/observe/candidate"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/server"
-	runtimechanges "github.com/seed-81f232ab/rls/internal/source/changes"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/service/callers"
 )
@@ -129,6 +126,7 @@ func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counter
 	o := live.Options{
 		Version:    thisBuild().Version,
 		Instance:   cmp.Or(host, "unknown"),
+		Name:       replicaName(),
 		Backend:    s.Backend(),
 		ShadowMode: s.ShadowMode,
 		Recorder:   recorder,
@@ -152,31 +150,12 @@ func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counter
 	}
 	if overrides != nil {
 		o.Overrides = func() []live.Override { return events.Overrides(l.States()) }
-		if s.OverridesPlace() == env.OverridesInRedis {
-			o.Replicas = countReplicas(p, overrides.Replicas)
-		}
+		o.Reports = overrides.lastReports
 	}
 	liveView := live.New(o)
+	l.live.Store(liveView)
 	p.start(liveView.Run)
 	return liveView
-}
-
-// replicasPause is the pause between two reads of the replicas.
-const replicasPause = 5 * time.Second
-
-// countReplicas reads the replicas again and again until p ends. It returns a function that returns the last number
-// of replicas, or 0 if the last read failed.
-func countReplicas(p *process, read func(context.Context) ([]runtimechanges.Replica, error)) func() int {
-	var count atomic.Int64
-	p.start(func(ctx context.Context) {
-		for isRunning := true; isRunning; isRunning = wait.Sleep(ctx, replicasPause) {
-			readCtx, cancel := context.WithTimeout(ctx, overrideTimeout)
-			replicas, _ := read(readCtx)
-			cancel()
-			count.Store(int64(len(replicas)))
-		}
-	})
-	return func() int { return int(count.Load()) }
 }
 
 func livePages(h live.Handlers) []server.Page {

@@ -254,11 +254,8 @@ const (
 	Current     ReplicaState = "current"
 	Behind      ReplicaState = "behind"       // a change has not arrived yet
 	OtherLimits ReplicaState = "other limits" // most replicas have limits with another hash
-	Lost        ReplicaState = "lost"         // the replica has not reported itself for lostAfter
+	Lost        ReplicaState = "lost"         // the replica has not reported itself for 15 s
 )
-
-// lostAfter is the time after which a replica without a report counts as lost.
-const lostAfter = 15 * time.Second
 
 func (h *handler) getStatus(c *call) answer {
 	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
@@ -280,7 +277,7 @@ func newStatus(replicas []changes.Replica, l *List) Status {
 	}
 	replicasByLimits, usualLimits := map[string]int{}, ""
 	for _, r := range replicas {
-		if r.Version == s.Version && r.SeenAgo <= lostAfter {
+		if r.Version == s.Version && !r.IsLost() {
 			if replicasByLimits[r.Limits]++; usualLimits == "" || replicasByLimits[r.Limits] > replicasByLimits[usualLimits] {
 				usualLimits = r.Limits
 			}
@@ -289,7 +286,7 @@ func newStatus(replicas []changes.Replica, l *List) Status {
 	for _, r := range replicas {
 		state := Current
 		switch {
-		case r.SeenAgo > lostAfter:
+		case r.IsLost():
 			state = Lost
 		case r.Version < s.Version:
 			state = Behind

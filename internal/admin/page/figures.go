@@ -147,8 +147,10 @@ func processText(s *live.Snapshot) string {
 		text += "slowest of Redis " + FormatDuration(s.Figures.RedisMax.Max()) + " · "
 	}
 	return text + "CPU " + FormatRate(s.Figures.CPU.Now) + " of " + live.Count(s.Process.Cores, "core") + " · memory " +
-		formatNumber(float64(s.Process.MemoryBytes)/1e6) + thinSpace + "MB · " + live.Count(s.Process.Connections, "connection") + " of clients"
+		formatMegabytes(s.Process.MemoryBytes) + " · " + live.Count(s.Process.Connections, "connection") + " of clients"
 }
+
+func formatMegabytes(bytes int64) string { return formatNumber(float64(bytes)/1e6) + thinSpace + "MB" }
 
 // FormatDuration returns a duration with its unit.
 func FormatDuration(v live.Value) string {

@@ -15,7 +15,7 @@ import (
 func (s *Store) State(status fallback.Status, findings []redis.Finding) *live.Redis {
 	r := &live.Redis{
 		Up: !status.Down, Mode: s.Mode.String(), Ratio: s.Ratio,
-		Outage: outageSummary(&status.Outage), Blip: outageSummary(&status.Blip), Findings: make([]live.RedisFinding, len(findings)),
+		Outage: outageSummary(&status.Outage), Blip: outageSummary(&status.Blip), Blips: status.Blips, Findings: make([]live.RedisFinding, len(findings)),
 	}
 	for i, f := range findings {
 		r.Findings[i] = live.RedisFinding{Level: string(f.Level), Check: f.Check, Server: f.Role.String(), Address: f.Address, Text: f.Text, Advice: f.Advice}

@@ -36,6 +36,7 @@ type Snapshot struct {
 	Keys      TopKeys          `json:"keys"`
 	Events    []timeline.Event `json:"events"` // newest first
 	Overrides OverrideList     `json:"overrides"`
+	Fleet     Fleet            `json:"fleet"`
 }
 
 // Process describes what the process uses of its host. Figures.CPU has the CPU time.
@@ -63,7 +64,7 @@ type State struct {
 
 	Backend  string `json:"backend"`            // "redis" or "local"
 	Redis    *Redis `json:"redis,omitempty"`    // nil if the backend is local
-	Replicas int    `json:"replicas,omitempty"` // replicas seen, with this one; 0 if unknown
+	Replicas int    `json:"replicas,omitempty"` // replicas seen, with this one and without lost replicas; 0 if unknown
 	Limits   Limits `json:"limits"`
 
 	Candidate   *Candidate `json:"candidate,omitempty"` // nil without LIMITS_CANDIDATE
@@ -96,6 +97,7 @@ type Redis struct {
 
 	Outage *Outage `json:"outage,omitempty"` // the outage in progress, or else the last outage; nil before the first outage
 	Blip   *Outage `json:"blip,omitempty"`   // the last short time in which calls were decided without Redis
+	Blips  int64   `json:"blips"`            // the number of such times since the start of the process
 
 	Findings []RedisFinding `json:"findings"` // the findings of the last self-check
 }

@@ -150,27 +150,6 @@ func LastChangeOf(history []Entry, field string) *Entry {
 	return nil
 }
 
-// Replica is the report of a replica.
-type Replica struct {
-	// Name is unique among the replicas that are running.
-	Name string `json:"name"`
-
-	// Version is the version of the last change that the replica knows.
-	Version int64 `json:"version"`
-
-	// Limits is the hash of the limits in force.
-	Limits string `json:"limits"`
-
-	// Problems is the number of problems of limits and overrides.
-	Problems int `json:"problems"`
-
-	Build   string    `json:"build,omitempty"`
-	Started time.Time `json:"started"`
-
-	// SeenAgo is the time since the last report. It is measured with the clock of Redis.
-	SeenAgo time.Duration `json:"-"`
-}
-
 // ErrNothingToRollBack is the error of a rollback if the history has no change.
 var ErrNothingToRollBack = errors.New("history has no change to roll back")
 

@@ -64,6 +64,7 @@ type Store struct {
 	readRequests  chan struct{} // has an element if Run should read soon
 
 	reportRequests chan struct{} // has an element if Run should report this replica soon
+	lastReports    atomic.Pointer[changes.Reports]
 
 	mutex              chan struct{}             // has an element while a goroutine uses the fields below
 	apply              func(source.Update) error // nil while Run isn't running

@@ -702,6 +702,11 @@ setInterval(() => {
   checkConnection();
   showDecisions();
 }, 500);
-setInterval(() => {
+setInterval(async () => {
   for (const link of document.querySelectorAll('.c-rule a[aria-expanded="true"]')) fetchPart(link.closest('tr'));
+  const response = await fetch('/?part=replicas').catch(() => null), section = byId('replicas');
+  if (!response?.ok) return;
+  // The server has escaped the text.
+  section.innerHTML = await response.text();
+  localTimes(section);
 }, 5000);
