@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
@@ -34,7 +35,7 @@ func callContext(address string, cert *x509.Certificate, name string) context.Co
 
 func TestCallerHasAddressAndNames(t *testing.T) {
 	uri := &x509.Certificate{URIs: []*url.URL{{Scheme: "spiffe", Host: "shop", Path: "/envoy"}}, DNSNames: []string{"no"}}
-	overHTTP := httptest.NewRequest("POST", "/json", nil)
+	overHTTP := httptest.NewRequest(http.MethodPost, "/json", nil)
 	overHTTP.RemoteAddr = "[::ffff:10.0.0.9]:4711"
 	overHTTP.Header.Set("X-Envoy-Node", "batch job")
 	for name, c := range map[string]struct {

@@ -213,6 +213,7 @@ type Timeout time.Duration
 // AutoTimeout is the Timeout that follows a measurement, written auto.
 const AutoTimeout Timeout = 0
 
+// Decode implements envconfig.Decoder.
 func (t *Timeout) Decode(text string) error {
 	if strings.EqualFold(text, "auto") {
 		*t = AutoTimeout
