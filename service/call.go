@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/service/callers"
 )
 
 // These constants bound the memory of a call in the pool. Larger calls don't return to the pool.
@@ -38,6 +40,8 @@ type Call struct {
 
 	// GlobalShadow reports that the shadow mode of the whole service has replaced the code OVER_LIMIT by OK.
 	GlobalShadow bool
+
+	callerHeader string // has the name that the caller sends
 
 	config *descriptors.Config // the limits in force
 	budget descriptors.Budget  // the steps that the conditions of this call may still take
@@ -69,6 +73,15 @@ type Call struct {
 func (c *Call) IsGivenUp() bool {
 	code := status.Code(c.Err)
 	return code == codes.Canceled || code == codes.DeadlineExceeded
+}
+
+// IsRefused reports whether the call failed because its caller had sent too many calls.
+func (c *Call) IsRefused() bool { return status.Code(c.Err) == codes.ResourceExhausted }
+
+// AppendCaller appends the address of the caller, the name in its client certificate and the name that it sends, as
+// callers.AppendCaller does. ctx is the context of the call.
+func (c *Call) AppendCaller(b []byte, ctx context.Context) []byte {
+	return callers.AppendCaller(b, ctx, c.callerHeader)
 }
 
 var calls = sync.Pool{New: func() any { return &Call{replacedNames: map[string]bool{}} }}

@@ -104,6 +104,7 @@ type Limiter struct {
 	lastOutage     Outage      // the last outage that has ended
 	blipTimer      *time.Timer // runs reportBlip; nil before the first blip
 	lastBlip       Outage      // the last reported blip
+	blips          int64       // the number of reported blips
 	lastBlipReport time.Time
 
 	ctx     context.Context // the context of the probes

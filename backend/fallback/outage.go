@@ -248,6 +248,7 @@ func (l *Limiter) reportBlip(c *outageCounts) {
 	}
 	l.counts.Store(nil)
 	l.lastBlip, l.lastBlipReport = c.price(), time.Now()
+	l.blips++
 	l.lastBlip.End = c.start.Add(time.Duration(c.lastNanos.Load()))
 	l.options.Observer.BlipEnded(l.lastBlip)
 }
@@ -257,6 +258,7 @@ type Status struct {
 	Down     bool            // an outage is in progress
 	Outage   Outage          // the outage in progress, or else the last outage; Start is zero before the first outage
 	Blip     Outage          // the last blip; Start is zero before the first blip
+	Blips    int64           // the number of reported blips
 	Breakers []BreakerStatus // the breaker of each shard
 
 	// MaxExcessHits is the most hits that this process can have admitted beyond the limits since its start. A
@@ -279,7 +281,7 @@ func (l *Limiter) Status() Status {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.Down, s.Outage, s.Blip = l.shardsDown > 0, l.lastOutage, l.lastBlip
+	s.Down, s.Outage, s.Blip, s.Blips = l.shardsDown > 0, l.lastOutage, l.lastBlip, l.blips
 	if s.Down {
 		s.Outage = l.currentCountsLocked().price()
 		s.Outage.Err = l.outageError

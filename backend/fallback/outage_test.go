@@ -181,6 +181,7 @@ func TestBlipsAreReportedTogether(t *testing.T) {
 		time.Sleep(time.Hour)
 		assert.Len(t, r.recordedBlips(), 2, "a quiet time has no report")
 		assert.Zero(t, r.Status().Outage.Start)
+		assert.Equal(t, int64(len(r.recordedBlips())), r.Status().Blips)
 	})
 }
 

@@ -29,10 +29,10 @@ import (
 // serviceLink matches the values of variables that Kubernetes sets: NAME_PORT for each service NAME of the namespace.
 var serviceLink = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 
-// parse sets all fields of s, and returns all errors. For parse, a variable that is empty or a service link has no
-// value. For envconfig, it has a value, so parse removes such a variable before it calls envconfig.
+// parse sets all fields of s, and returns all errors. A variable that is empty or a service link counts as not set. parse
+// removes such a variable before it calls envconfig, because envconfig would use the value.
 func parse(s *Settings) (warnings []Warning, errs []error) {
-	v := reflect.ValueOf(s).Elem()
+	settingsValue := reflect.ValueOf(s).Elem()
 	for _, f := range settings {
 		name := f.Tag.Get("envconfig")
 		text := os.Getenv(name)
@@ -44,11 +44,11 @@ func parse(s *Settings) (warnings []Warning, errs []error) {
 		if text == "" {
 			_ = os.Unsetenv(name)
 		}
-		oneField := reflect.New(reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}}))
-		value := oneField.Elem().Field(0)
-		switch err := envconfig.Process("", oneField.Interface()); {
+		wrapper := reflect.New(reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}}))
+		value := wrapper.Elem().Field(0)
+		switch err := envconfig.Process("", wrapper.Interface()); {
 		case err == nil && isAllowed(value, f.Tag):
-			v.FieldByIndex(f.Index).Set(value)
+			settingsValue.FieldByIndex(f.Index).Set(value)
 		case f.Tag.Get("secret") != "":
 			errs = append(errs, fmt.Errorf("%s: want %s", name, allowedValues(f.Type, f.Tag)))
 		default:
@@ -152,7 +152,6 @@ func allowedValues(t reflect.Type, tag reflect.StructTag) string {
 // headers are HTTP headers, written name:value,name:value.
 type headers map[string]string
 
-// Decode implements envconfig.Decoder.
 func (h *headers) Decode(text string) error {
 	*h = headers{}
 	for item := range strings.SplitSeq(text, ",") {
@@ -165,10 +164,9 @@ func (h *headers) Decode(text string) error {
 	return nil
 }
 
-// nodeMetadata is written name=value,name=value. Like the incumbent, it ignores other items.
+// nodeMetadata has names and values, written name=value,name=value. Like the incumbent, it ignores other items.
 type nodeMetadata map[string]string
 
-// Decode implements envconfig.Decoder.
 func (m *nodeMetadata) Decode(text string) error { //nolint:unparam // the interface has it
 	*m = nodeMetadata{}
 	for item := range strings.SplitSeq(text, ",") {
@@ -182,7 +180,6 @@ func (m *nodeMetadata) Decode(text string) error { //nolint:unparam // the inter
 // adminTokens are tokens, written name:token,name:token. The key is the name. A token without a name has the name admin.
 type adminTokens map[string]string
 
-// Decode implements envconfig.Decoder.
 func (t *adminTokens) Decode(text string) error {
 	*t = adminTokens{}
 	for item := range strings.SplitSeq(text, ",") {
@@ -216,7 +213,6 @@ type Timeout time.Duration
 // AutoTimeout is the Timeout that follows a measurement, written auto.
 const AutoTimeout Timeout = 0
 
-// Decode implements envconfig.Decoder.
 func (t *Timeout) Decode(text string) error {
 	if strings.EqualFold(text, "auto") {
 		*t = AutoTimeout
