@@ -300,7 +300,9 @@ func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
 	v := topView{*t, s, problem}
 	lines := slices.Concat(v.section("state"), []string{""}, v.section("figures"), []string{""})
 	rules, callers, keys, changes := v.section("rules"), v.section("callers"), t.keyLines(&s.Keys), v.section("changes")
-	if f := &s.Fleet; len(f.Replicas) > 1 || f.UnknownSince != nil {
+	const minReplicasHeight = 32 // on a lower screen, only the state tells how replicas differ
+	hasSpace := t.height == 0 || t.height >= minReplicasHeight
+	if f := &s.Fleet; hasSpace && (len(f.Replicas) > 1 || f.UnknownSince != nil) {
 		replicas := v.section("replicas")
 		if t.height > 0 {
 			replicas = replicas[:min(len(replicas), max(t.height/4, 2))]

@@ -154,9 +154,6 @@ not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`do
 				isListed[name+r.help] = true
 			}
 		}
-		if listedNames != nil {
-			fmt.Fprintf(&b, "\n**%s** has, as above: %s.\n", place, strings.Join(listedNames, ", "))
-		}
 		if rows != nil {
 			fmt.Fprintf(&b, "\n## Fields of %s\n\n| field | values | meaning |\n|---|---|---|\n", place)
 		}
@@ -166,6 +163,9 @@ not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`do
 				mark = " +"
 			}
 			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", r.Name, mark, r.ValidValues(), r.help)
+		}
+		if listedNames != nil {
+			fmt.Fprintf(&b, "\nFields of %s, as above: %s.\n", place, strings.Join(listedNames, ", "))
 		}
 	}
 	_, err := io.WriteString(w, b.String())
