@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
@@ -21,16 +20,13 @@ import (
 	"github.com/seed-81f232ab/rls/test/envoyconf"
 )
 
-// TestLocalLimitKeepsAFloodFromRls runs the configuration of docs/envoy.md with slower buckets: each address has 40
+// TestLocalLimitKeepsAFloodFromRls runs examples/envoy-local-limit.yaml with slower buckets: each address has 40
 // requests, and all addresses have 60.
 func TestLocalLimitKeepsAFloodFromRls(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(root, "docs/envoy.md"))
+	text, err := os.ReadFile(filepath.Join(root, "examples/envoy-local-limit.yaml"))
 	require.NoError(t, err)
-	_, text, _ := strings.Cut(string(page), "<!-- local limit -->\n```yaml\n")
-	text, _, ok := strings.Cut(text, "```")
-	require.True(t, ok, "docs/envoy.md has the configuration")
 	c := config{t, new(bootstrapv3.Bootstrap)}
-	require.NoError(t, envoyconf.Unmarshal([]byte(text), c.Bootstrap))
+	require.NoError(t, envoyconf.Unmarshal(text, c.Bootstrap))
 	address := c.StaticResources.Listeners[0].Address.GetSocketAddress()
 	address.Address, address.PortSpecifier = "127.0.0.1", &corev3.SocketAddress_PortValue{}
 	c.Admin = &bootstrapv3.Admin{Address: socketAddress("127.0.0.1:0")}
