@@ -115,7 +115,7 @@ type member struct {
 	*Holder
 	isOwn       bool // the holder has a stream to this replica
 	hasReported bool
-	isReturning bool
+	isWaiting   bool // a returning holder has no grant yet
 	isChanged   bool
 	target      int64
 }
@@ -252,14 +252,10 @@ func (t *turn) growCredit() {
 	l := &t.limit
 	maxRates, maxBursts := t.sums()
 	if elapsed := t.now - t.time; t.time > 0 && elapsed > 0 && maxRates < l.Rate && !t.isFrozen {
-		unused := mulDiv(l.Rate-maxRates, min(elapsed, l.Interval)*nano/l.Interval, 1)
-		if elapsed > l.Interval {
-			unused = mulDiv(unused, elapsed, l.Interval)
-		}
-		t.credit = min(t.credit, l.Burst*nano) + min(unused, l.Burst*nano)
+		t.credit += min(mulDiv((l.Rate-maxRates)*nano, elapsed, l.Interval), l.Burst*nano)
 	}
-	t.credit = max(min(t.credit, (l.Burst-l.reserve(l.Burst)-maxBursts)*nano), 0)
 	if !t.isFrozen {
+		t.credit = max(min(t.credit, (l.Burst-l.reserve(l.Burst)-maxBursts)*nano), 0)
 		t.frozenRate = l.reserve(l.Rate)
 	}
 }
@@ -285,8 +281,8 @@ func (t *turn) enroll(u Update) {
 	for i := range t.holders {
 		h := &t.holders[i]
 		isReturning, isOwn := own[h.ID]
-		isWaiting := h.SentAt == 0 && (isReturning || h.ReportedAt > 0)
-		t.members[i] = member{Holder: h, isOwn: isOwn, isReturning: isWaiting}
+		isWaiting := h.SentAt == 0 && (isReturning || h.ReportedAt > 0) && t.now < h.JoinedAt+t.limit.TTL+t.limit.Delay
+		t.members[i] = member{Holder: h, isOwn: isOwn, isWaiting: isWaiting}
 	}
 }
 
@@ -305,23 +301,15 @@ func (t *turn) countReports(reports []Report) {
 			continue
 		}
 		m.hasReported = true
-		span := max(t.now-m.ReportedAt, minSpan)
+		span, assumed := max(t.now-m.ReportedAt, minSpan), int64(0)
 		if m.ReportedAt == 0 {
-			span = returningSpan
-		}
-		demand := mulDiv(n+n/10+1, l.Interval, span)
-		demand = min(demand, max(2*m.Rate, equalShare))
-		if m.ReportedAt == 0 {
-			assumed := part(l.Rate, l.Headroom)
-			if !m.isReturning {
-				demand = 0
+			span, assumed = returningSpan, part(l.Rate, l.Headroom)
+			if !m.isWaiting {
+				n = 0 // the report covers no span
 			}
-			demand = max(demand, assumed)
 		}
-		m.Demands = [2]int64{demand, m.Demands[0]}
-		if n == 0 && m.ReportedAt > 0 {
-			m.Demands[0] = 0
-		}
+		demand := min(mulDivUp(n*11, l.Interval, span*10), max(2*m.Rate, equalShare))
+		m.Demands = [2]int64{max(demand, assumed), m.Demands[0]}
 		m.ReportedAt = t.now
 		if t.now >= m.ReducedAt+l.Delay {
 			m.MaxRate, m.MaxBurst = m.Rate, m.Burst
@@ -338,7 +326,7 @@ func (t *turn) setTargets() {
 		return
 	}
 	left := l.divisible()
-	floor := min(part(l.Rate/n, l.MinShare), left/n)
+	floor := min(max(part(l.Rate, l.MinShare)/n, 1), left/n)
 	demandOf := func(m *member) int64 { return max(m.Demand(), floor) }
 	sorted := make([]*member, n)
 	for i := range t.members {
@@ -360,11 +348,10 @@ func (t *turn) setTargets() {
 
 // isWorthIt reports whether the change of a grant is large enough for a message.
 func (m *member) isWorthIt(change, of int64) bool {
-	divisor := int64(pushedPart)
 	if m.hasReported {
-		divisor = reportedPart
+		return change > of/reportedPart
 	}
-	return change > of/divisor
+	return change > of/pushedPart+1
 }
 
 func (t *turn) lowerRates() {
@@ -375,8 +362,9 @@ func (t *turn) lowerRates() {
 		}
 		rate := min(m.Rate, m.target)
 		burst := min(m.Burst, t.limit.burstOf(rate))
+		isLarge := m.Rate-rate > m.Rate/reducedPart || m.Burst-burst > m.Burst/reducedPart
 		switch {
-		case m.isReduced() && m.Rate-rate < m.Rate/reducedPart && m.Burst-burst < m.Burst/reducedPart:
+		case m.isReduced() && !isLarge:
 		case m.isWorthIt(m.Rate-rate, m.Rate):
 			t.lower(m, rate, burst)
 		case m.isWorthIt(m.Burst-burst, m.Burst):
@@ -426,14 +414,14 @@ func (t *turn) admitNewcomers() {
 	for i, m := range newcomers {
 		others := int64(len(newcomers) - i)
 		rate := min(m.target, (pool+others-1)/others)
+		if m.isWaiting {
+			rate = min(m.target, pool)
+		}
 		burst := min(l.burstOf(rate), (t.credit/nano+others-1)/others)
-		if isPatient := m.isReturning && t.now < m.JoinedAt+l.TTL+l.Delay; isPatient && rate < m.target/2 {
+		if burst == 0 || m.isWaiting && rate < m.target/2 {
 			continue
 		}
-		if rate == 0 || burst == 0 {
-			continue
-		}
-		m.isReturning = false
+		m.isWaiting = false
 		m.Rate, m.MaxRate, m.Burst, m.MaxBurst, m.isChanged = rate, rate, burst, max(m.MaxBurst, burst), true
 		t.credit -= burst * nano
 		pool -= rate
@@ -501,7 +489,7 @@ func (t *turn) grants() []Grant {
 	var grants []Grant
 	for i := range t.members {
 		m := &t.members[i]
-		if m.isChanged || m.hasReported && !m.isReturning {
+		if m.isChanged || m.hasReported && !m.isWaiting {
 			m.SentAt = t.now
 			grants = append(grants, Grant{Holder: m.ID, Rate: m.Rate, Burst: m.Burst})
 		}
