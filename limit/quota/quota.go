@@ -46,9 +46,10 @@ type Limit struct {
 type HolderID uint64
 
 // Report has the requests of a holder since its last report: the admitted requests and the denied ones.
+// The replica must not lose a report of an open stream.
 type Report struct {
-	Holder   HolderID
-	Requests int64
+	Holder           HolderID
+	Requests, Denied int64 // Requests includes Denied
 	// IsReturning says that the first report in a stream covers more than a second: the Envoy had another stream before,
 	// and may still enforce a grant. Apply gives no grant to the holder until it can give half of the share.
 	IsReturning bool
@@ -104,6 +105,9 @@ const (
 	// returningSpan is the time that the first report of a returning holder covers: Envoy's interval of reports.
 	returningSpan = 5 * second
 
+	// smallBurst is a burst that denies few requests that the rate would admit.
+	smallBurst = 10
+
 	// A grant changes if the change is larger than one part in so many.
 	pushedPart   = 50  // if the holder gets an extra message
 	reportedPart = 200 // if the holder gets an answer anyway
@@ -136,12 +140,14 @@ func (s *State) Apply(l *Limit, now int64, u Update) []Grant {
 	t.start(u.IsFrozen)
 	t.restore(u.Known)
 	t.isFrozen = u.IsFrozen || now < s.frozenUntil
-	t.growCredit()
+	t.grow()
 	t.dropExpired()
 	t.enroll(u)
 	t.countReports(u.Reports)
-	t.setTargets()
+	t.raiseCredit()
+	t.setTargets(func(m *member) bool { return !m.isWaiting })
 	t.lowerRates()
+	t.setTargets(func(*member) bool { return true })
 	t.payRenewals()
 	t.admitNewcomers()
 	t.raiseRates()
@@ -178,6 +184,7 @@ func (t *turn) start(isFrozen bool) {
 	if s.time == 0 {
 		s.frozenRate = l.reserve(l.Rate)
 		s.credit = (l.Burst - l.reserve(l.Burst)) * nano
+		s.level = l.Burst * nano
 		if isFrozen {
 			s.freeze(l, t.now)
 		}
@@ -193,6 +200,7 @@ func (t *turn) start(isFrozen bool) {
 func (s *State) freeze(l *Limit, now int64) {
 	s.frozenUntil = now + l.TTL + l.Delay
 	s.credit = min(s.credit, max(l.reserve(l.Burst), 1)*nano)
+	s.level = 0
 }
 
 // convert rounds rates up, and moves times after now to now: what was sent was sent before now on each clock.
@@ -235,9 +243,7 @@ func (s *State) find(id HolderID) (int, bool) {
 	return slices.BinarySearchFunc(s.holders, id, func(h Holder, id HolderID) int { return cmp.Compare(h.ID, id) })
 }
 
-func (t *turn) hasExpired(h *Holder) bool {
-	return max(h.SentAt, h.ReportedAt)+t.limit.TTL+t.limit.Delay <= t.now
-}
+func (t *turn) hasExpired(h *Holder) bool { return h.expiry(&t.limit) <= t.now }
 
 func (s *State) sums() (maxRates, maxBursts int64) {
 	for i := range s.holders {
@@ -247,21 +253,49 @@ func (s *State) sums() (maxRates, maxBursts int64) {
 	return maxRates, maxBursts
 }
 
-// growCredit adds the tokens that no holder could use since the last Apply.
-func (t *turn) growCredit() {
+// grow adds the tokens that came into being since the last Apply.
+func (t *turn) grow() {
 	l := &t.limit
-	maxRates, maxBursts := t.sums()
-	if elapsed := t.now - t.time; t.time > 0 && elapsed > 0 && maxRates < l.Rate && !t.isFrozen {
-		t.credit += min(mulDiv((l.Rate-maxRates)*nano, elapsed, l.Interval), l.Burst*nano)
+	if elapsed := t.now - t.time; t.time > 0 && elapsed > 0 && !t.isFrozen {
+		maxRates, _ := t.sums()
+		t.credit += min(mulDiv(max(l.Rate-maxRates, 0)*nano, elapsed, l.Interval), l.Burst*nano)
+		t.level = min(t.level, l.Burst*nano) + min(mulDiv(l.Rate*nano, elapsed, l.Interval), l.Burst*nano)
 	}
+	t.level = min(t.level, l.Burst*nano)
 	if !t.isFrozen {
-		t.credit = max(min(t.credit, (l.Burst-l.reserve(l.Burst)-maxBursts)*nano), 0)
 		t.frozenRate = l.reserve(l.Rate)
 	}
 }
 
 func (t *turn) dropExpired() {
-	t.holders = slices.DeleteFunc(t.holders, func(h Holder) bool { return t.hasExpired(&h) })
+	t.holders = slices.DeleteFunc(t.holders, func(h Holder) bool {
+		hasExpired := t.hasExpired(&h)
+		if hasExpired {
+			t.spend(t.unreported(&h))
+		}
+		return hasExpired
+	})
+}
+
+// unreported returns the most that a holder may have admitted since its last report and may admit from a full bucket.
+func (t *turn) unreported(h *Holder) int64 {
+	return h.MaxBurst + mulDivUp(h.MaxRate, t.now-h.ReportedAt+t.limit.Delay, t.limit.Interval)
+}
+
+func (s *State) spend(tokens int64) { s.level = max(s.level-min(tokens, maxTokens)*nano, 0) }
+
+// raiseCredit raises the credit to the tokens that are provably in no bucket: the level that the reports leave, without what
+// the holders may have admitted since. So a burst that one holder gave back, or that ended with it, is there for others.
+func (t *turn) raiseCredit() {
+	if t.isFrozen {
+		return
+	}
+	l, free := &t.limit, t.level
+	for i := range t.holders {
+		free = max(free-min(t.unreported(&t.holders[i]), maxTokens)*nano, 0)
+	}
+	_, maxBursts := t.sums()
+	t.credit = max(min(max(t.credit, free), (l.Burst-l.reserve(l.Burst)-maxBursts)*nano), 0)
 }
 
 // enroll adds new holders to the state, and fills members.
@@ -290,7 +324,9 @@ func (t *turn) enroll(u Update) {
 func (t *turn) countReports(reports []Report) {
 	requests := make(map[HolderID]int64, len(reports))
 	for _, r := range reports {
-		requests[r.Holder] = min(requests[r.Holder]+min(max(r.Requests, 0), maxTokens), maxTokens)
+		n := min(max(r.Requests, 0), maxTokens)
+		requests[r.Holder] = min(requests[r.Holder]+n, maxTokens)
+		t.spend(n - min(max(r.Denied, 0), n))
 	}
 	l := &t.limit
 	equalShare := l.Rate / int64(max(len(t.members), 1))
@@ -308,7 +344,7 @@ func (t *turn) countReports(reports []Report) {
 				n = 0 // the report covers no span
 			}
 		}
-		demand := min(mulDivUp(n*11, l.Interval, span*10), max(2*m.Rate, equalShare))
+		demand := min(mulDivUp(n*11, l.Interval, span*10), max(min(2*m.Rate, l.Rate), equalShare))
 		m.Demands = [2]int64{max(demand, assumed), m.Demands[0]}
 		m.ReportedAt = t.now
 		if t.now >= m.ReducedAt+l.Delay {
@@ -317,21 +353,19 @@ func (t *turn) countReports(reports []Report) {
 	}
 }
 
-// setTargets divides the limit by demand: nobody gets more than the demand while another holder has less than its demand
-// and less than the others. What is left is divided equally.
-func (t *turn) setTargets() {
+// setTargets divides the limit by demand between the members that take part: nobody gets more than the demand while another
+// holder has less than its demand and less than the others. What is left is divided equally.
+func (t *turn) setTargets(takesPart func(*member) bool) {
 	l := &t.limit
-	n := int64(len(t.members))
-	if n == 0 {
-		return
-	}
-	left := l.divisible()
-	floor := min(max(part(l.Rate, l.MinShare)/n, 1), left/n)
-	demandOf := func(m *member) int64 { return max(m.Demand(), floor) }
-	sorted := make([]*member, n)
+	var sorted []*member
 	for i := range t.members {
-		sorted[i] = &t.members[i]
+		if m := &t.members[i]; takesPart(m) {
+			sorted = append(sorted, m)
+		}
 	}
+	n, left := int64(len(sorted)), l.divisible()
+	floor := min(max(part(l.Rate, l.MinShare)/max(n, 1), 1), left/max(n, 1))
+	demandOf := func(m *member) int64 { return max(m.Demand(), floor) }
 	slices.SortFunc(sorted, func(a, b *member) int {
 		return cmp.Or(cmp.Compare(demandOf(a), demandOf(b)), cmp.Compare(a.ID, b.ID))
 	})
@@ -392,6 +426,7 @@ func (t *turn) payRenewals() {
 			t.lower(m, m.Rate, paid)
 		}
 		t.credit -= m.Burst * nano
+		t.spend(m.Burst)
 	}
 }
 
@@ -417,7 +452,7 @@ func (t *turn) admitNewcomers() {
 		if m.isWaiting {
 			rate = min(m.target, pool)
 		}
-		burst := min(l.burstOf(rate), (t.credit/nano+others-1)/others)
+		burst := min(l.burstOf(rate), (t.credit/nano/4+others)/others, t.credit/nano)
 		if burst == 0 || m.isWaiting && rate < m.target/2 {
 			continue
 		}
@@ -461,7 +496,8 @@ func (t *turn) raiseRates() {
 	}
 }
 
-// raiseBursts lets bursts grow with the rates, as far as the credit pays. One part of the credit is for newcomers.
+// raiseBursts lets bursts grow with the rates, as far as the credit pays. Small bursts grow first. The others leave most of
+// the credit to newcomers.
 func (t *turn) raiseBursts() {
 	if t.isFrozen {
 		return
@@ -473,15 +509,23 @@ func (t *turn) raiseBursts() {
 			raised = append(raised, m)
 		}
 	}
-	kept := max(part(t.limit.Burst, t.limit.Headroom), 1)
 	for i, m := range raised {
-		affordable := (t.credit/nano - kept) / int64(len(raised)-i)
-		if growth := min(t.limit.burstOf(m.Rate)-m.Burst, affordable); growth > 0 {
-			m.Burst += growth
-			m.MaxBurst, m.isChanged = max(m.MaxBurst, m.Burst), true
-			t.credit -= growth * nano
-		}
+		t.raiseBurst(m, min(smallBurst-m.Burst, (t.credit/nano-1)/int64(len(raised)-i)))
 	}
+	for i, m := range raised {
+		t.raiseBurst(m, t.credit/nano/4/int64(len(raised)-i))
+	}
+}
+
+func (t *turn) raiseBurst(m *member, affordable int64) {
+	growth := min(t.limit.burstOf(m.Rate)-m.Burst, affordable)
+	if growth <= 0 {
+		return
+	}
+	maxBurst := max(m.MaxBurst, m.Burst+growth)
+	t.spend(growth - (maxBurst - m.MaxBurst))
+	t.credit -= growth * nano
+	m.Burst, m.MaxBurst, m.isChanged = m.Burst+growth, maxBurst, true
 }
 
 // grants returns a grant for each holder that reported, or whose grant changed.
@@ -502,21 +546,27 @@ func part(n int64, share float64) int64 { return int64(float64(n) * min(max(shar
 
 // mulDiv returns a × b / c rounded down, at most 2^63 - 1. No number is negative.
 func mulDiv(a, b, c int64) int64 {
-	hi, lo := bits.Mul64(uint64(a), uint64(b))
-	if hi >= uint64(c) {
-		return math.MaxInt64
-	}
-	quotient, _ := bits.Div64(hi, lo, uint64(c))
-	return int64(min(quotient, math.MaxInt64))
+	quotient, _ := divide(a, b, c)
+	return quotient
 }
 
 // mulDivUp returns a × b / c rounded up.
 func mulDivUp(a, b, c int64) int64 {
-	quotient := mulDiv(a, b, c)
-	if hi, lo := bits.Mul64(uint64(a), uint64(b)); hi < uint64(c) {
-		if _, remainder := bits.Div64(hi, lo, uint64(c)); remainder > 0 {
-			quotient++
-		}
+	quotient, remainder := divide(a, b, c)
+	if remainder > 0 {
+		quotient++
 	}
 	return quotient
+}
+
+func divide(a, b, c int64) (quotient, remainder int64) {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	if hi >= uint64(c) {
+		return math.MaxInt64, 0
+	}
+	q, r := bits.Div64(hi, lo, uint64(c))
+	if q >= math.MaxInt64 {
+		return math.MaxInt64, 0
+	}
+	return int64(q), int64(r)
 }

@@ -11,6 +11,9 @@ type State struct {
 	time     int64 // of the last Apply; 0 for a new state
 	interval int64
 	credit   int64 // billionths of a token
+	// level has the tokens of a single bucket with the Rate and Burst of the limit, from which each report takes what was
+	// admitted. It is in billionths of a token.
+	level int64
 	// frozenUntil is the time until which no rate is raised, and frozenRate is what new holders may take until then.
 	frozenUntil, frozenRate int64
 	holders                 []Holder // sorted by ID
@@ -18,6 +21,20 @@ type State struct {
 
 // Holders returns a copy of all holders, sorted by ID.
 func (s *State) Holders() []Holder { return slices.Clone(s.holders) }
+
+// Expiry returns the time at which the first holder expires, or 0 without holders. If nobody reports, the replicas should
+// call Apply at that time, so that the rate of the holder goes to the others.
+func (s *State) Expiry(l *Limit) int64 {
+	first := int64(0)
+	for i := range s.holders {
+		if at := s.holders[i].expiry(l); first == 0 || at < first {
+			first = at
+		}
+	}
+	return first
+}
+
+func (h *Holder) expiry(l *Limit) int64 { return max(h.SentAt, h.ReportedAt) + l.TTL + l.Delay }
 
 // layout is the first byte of an encoded state.
 const layout = 1
@@ -28,7 +45,7 @@ var ErrState = errors.New("quota: the state has a wrong layout; want the bytes o
 // Append appends the encoded state to b. A holder takes about 40 bytes.
 func (s *State) Append(b []byte) []byte {
 	b = append(b, layout)
-	for _, n := range []int64{s.time, s.interval, s.credit, max(s.frozenUntil-s.time, 0), s.frozenRate, int64(len(s.holders))} {
+	for _, n := range []int64{s.time, s.interval, s.credit, s.level, max(s.frozenUntil-s.time, 0), s.frozenRate, int64(len(s.holders))} {
 		b = binary.AppendUvarint(b, uint64(n))
 	}
 	for i := range s.holders {
@@ -58,7 +75,8 @@ func Decode(b []byte) (*State, error) {
 		return s, nil
 	}
 	r := reader{b[1:], b[0] == layout}
-	s.time, s.interval, s.credit = r.number(1<<60), r.number(1<<60), r.number(maxTokens*nano)
+	s.time, s.interval = r.number(1<<60), r.number(1<<60)
+	s.credit, s.level = r.number(maxTokens*nano), r.number(maxTokens*nano)
 	s.frozenUntil, s.frozenRate = s.time+r.number(1<<60), r.number(maxTokens)
 	count := r.number(int64(len(r.left)) / 18) // the shortest holder has 18 bytes
 	s.holders = make([]Holder, count)
