@@ -128,6 +128,9 @@ func (p *Patch) Apply(domain *Domain, path string, old *Descriptor) (*Descriptor
 	if changed.rejectsReleases() {
 		d.errorf(p.root.field("algorithm").node, nil, refundsFalseReason)
 	}
+	if reason := changed.quotaProblem(); reason != "" && d.errorCount == 0 {
+		d.errorf(p.root.node, nil, "%s", reason)
+	}
 	return &changed, d.problemsAt(path)
 }
 
