@@ -48,6 +48,7 @@ type message struct {
 // after the receipt of the last grant. Without a grant it denies.
 type envoy struct {
 	demand     float64 // requests a second
+	asksForAll bool    // more requests than any limit admits
 	waiting    float64 // a part of a request that has not come yet
 	stream     HolderID
 	replica    int // -1 without a stream
@@ -200,7 +201,9 @@ func (f *fleet) step(elapsed int64) {
 			f.report(e, false)
 		}
 		e.waiting += e.demand * float64(elapsed) / second * 2 * f.random.Float64()
-		if n := math.Floor(e.waiting); n > 0 {
+		if e.asksForAll {
+			e.request(1e6, f)
+		} else if n := math.Floor(e.waiting); n > 0 {
 			e.waiting -= n
 			e.request(n, f)
 		} else {
