@@ -74,7 +74,11 @@ func (l *Limiter) ShardOf(h *backend.Hit) int {
 	if instance.partitions == 1 {
 		return instance.firstShard
 	}
-	return instance.firstShard + int(crc32.Checksum(h.Key, castagnoliTable)%uint32(instance.partitions))
+	return instance.firstShard + partitionOf(h.Key, instance.partitions)
+}
+
+func partitionOf(key []byte, partitions int) int {
+	return int(crc32.Checksum(key, castagnoliTable) % uint32(partitions))
 }
 
 // Counter returns the name of the Redis that has the counter of h, and the current key of the counter in this Redis.

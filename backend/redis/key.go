@@ -41,10 +41,21 @@ func (k keyspace) refundMarkName() string { return string(k) + layoutState + "rl
 
 // append appends the name of a counter of l to b, without the window.
 func (k keyspace) append(b []byte, l *limit.Limit, key []byte) []byte {
-	tag, layout, maxName := l.Tag(), layoutState, maxKey
 	if l.Algorithm.CountsByWindow() {
-		layout, maxName = layoutCount, maxKey-maxWindowName
+		return k.appendName(b, layoutCount, l.Tag(), key, maxKey-maxWindowName)
 	}
+	return k.appendName(b, layoutState, l.Tag(), key, maxKey)
+}
+
+// quotaState returns the name of the state of a quota. Tags of counters have no _, so no counter has such a name.
+func (k keyspace) quotaState(key []byte) string {
+	return string(k.appendName(nil, layoutState, "quota_state", key, maxKey))
+}
+
+// quotaMark returns the name of the mark of Quotas.
+func (k keyspace) quotaMark() string { return string(k) + layoutState + "quota_mark" }
+
+func (k keyspace) appendName(b []byte, layout, tag string, key []byte, maxName int) []byte {
 	b = append(b, k...)
 	b = append(b, layout...)
 	b = append(b, tag...)

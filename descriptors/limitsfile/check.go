@@ -111,6 +111,7 @@ func (r *reader) openDocument(d *document, root *yaml.Node) {
 	default:
 		d.errorf(name.node, nil, "domain %s is already in %s, and merging domains is off", fields.Printable(name.Text), fields.FileLine(existing.File, existing.Line))
 	}
+	d.readQuotaOrder(d.root.field("quota_order"))
 	if v := d.root.field("defaults"); v.isValid() {
 		if other := d.domain.defaults; other != nil {
 			d.errorf(v.node, d.rootPlace, "duplicate defaults: the domain has defaults in %s", fields.FileLine(d.domain.defaultsFile, other.node.Line))
@@ -205,6 +206,7 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 
 // readDescriptor reads the fields of a descriptor, except its key, its value and its children.
 func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
+	errorsBefore := d.errorCount
 	desc.ShadowMode, desc.QuotaMode = o.field("shadow_mode").Flag, o.field("quota_mode").Flag
 	desc.DetailedMetric, desc.ValueToMetric = o.field("detailed_metric").Flag, o.field("value_to_metric").Flag
 	desc.WildcardKey = strings.Contains(desc.Key, "*")
@@ -259,6 +261,9 @@ func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
 		default:
 			desc.Limits = append(desc.Limits, l)
 		}
+	}
+	if v := o.field("quota"); v.isPresent() && v.node != nil && d.errorCount == errorsBefore {
+		d.quota(desc, pos, v)
 	}
 	if desc.rejectsReleases() {
 		d.errorf(refunds.node, pos, refundsFalseReason)

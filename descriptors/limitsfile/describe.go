@@ -39,6 +39,7 @@ func (d *Descriptor) Summary() string {
 		{d.EnforcedPercent > 0, fmt.Sprintf("enforce: %v", d.EnforcedPercent)},
 		{d.Denial != nil, "denial"},
 		{list != "", fields.Printable(list)},
+		{d.Quota != nil, "quota"},
 		{d.MaxHits > 0, fmt.Sprintf("max_hits: %d", d.MaxHits)},
 	} {
 		if flag.isShown {

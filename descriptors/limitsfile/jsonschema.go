@@ -29,6 +29,8 @@ func JSONSchema() map[string]any {
 		"not":        objectSchema(notObject),
 		"list_file":  objectSchema(listObject),
 		"denial":     objectSchema(denialObject),
+		"quota":      objectSchema(quotaObject),
+		"quota_key":  map[string]any{"type": []string{"string", "integer", "boolean"}},
 	}
 	return schema
 }
@@ -96,6 +98,8 @@ func (r *schemaField) jsonSchema() map[string]any {
 			choices = append(choices, c)
 		}
 		return map[string]any{"enum": choices}
+	case fields.Any:
+		return map[string]any{"anyOf": []any{reference(r.Name), map[string]any{"type": []string{"boolean", "null"}}}}
 	case fields.List:
 		return map[string]any{"type": []string{"array", "null"}, "items": reference(itemNames[r.Name])}
 	case fields.Object:
@@ -105,7 +109,7 @@ func (r *schemaField) jsonSchema() map[string]any {
 }
 
 // itemNames maps the name of a list to the name of the definition of its items in $defs.
-var itemNames = map[string]string{"descriptors": "descriptor", "rate_limits": "rate_limit", "replaces": "replaces"}
+var itemNames = map[string]string{"descriptors": "descriptor", "rate_limits": "rate_limit", "replaces": "replaces", "quota_order": "quota_key"}
 
 func reference(name string) map[string]any { return map[string]any{"$ref": "#/$defs/" + name} }
 

@@ -73,6 +73,9 @@ type Domain struct {
 	// OffSwitch is the switch that takes all limits of the domain out of force, or nil.
 	OffSwitch *AppliedOverride
 
+	// QuotaOrder has the keys of quota buckets that come first in their descriptors.
+	QuotaOrder []string
+
 	defaults       *object // nil without defaults
 	defaultsFile   string
 	calendarMonths bool // the value of Options.CalendarMonths
@@ -158,6 +161,9 @@ type RuleFields struct {
 
 	// Metadata is the metadata of responses. All responses share it, so nobody may change it.
 	Metadata *structpb.Struct
+
+	// Quota says how Envoys share the limit, or is nil.
+	Quota *Quota
 }
 
 // AppliedOverride is an override of a descriptor, or a switch of the limits of a descriptor or a domain.

@@ -28,7 +28,7 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"syntax", "domain: d\ndescriptors:\n\t- key: k\n", "f:3:1: not valid YAML: a tab is in the indentation; want spaces only"},
 		{"invalid UTF-8", "domain: d\ndescriptors:\n- key: a\xffb\n", "f:3:9: byte 0xFF is not UTF-8"},
 		{"control character", "domain: d\x01", "f:1:10: control character 0x01 is not allowed"},
-		{"unknown key at the root", "domain: d\nfoo: 1", "f:2:1: d: unknown key foo; want domain, defaults or descriptors"},
+		{"unknown key at the root", "domain: d\nfoo: 1", "f:2:1: d: unknown key foo; want domain, defaults, quota_order or descriptors"},
 		{"unknown key", oneDescriptor("valeu: v"), "f:4:5: d > k: unknown key valeu; did you mean value?"},
 		{"keys are case-sensitive", oneDescriptor("Value: v"), "f:4:5: d > k: unknown key Value; did you mean value?"},
 		{"unknown key in rate_limit", oneDescriptor("rate_limit: {unit: minute, requests_per_units: 1}"), "f:4:32: d > k: unknown key requests_per_units; did you mean requests_per_unit?"},

@@ -127,6 +127,9 @@ func (p *Patch) Apply(domain *Domain, path string, original *Descriptor) (*Descr
 	if result.rejectsReleases() {
 		d.errorf(p.root.field("algorithm").node, nil, refundsFalseReason)
 	}
+	if reason := result.quotaProblem(); reason != "" && d.errorCount == 0 {
+		d.errorf(p.root.node, nil, "%s", reason)
+	}
 	return &result, d.problemsAt(path)
 }
 

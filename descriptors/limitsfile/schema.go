@@ -26,6 +26,7 @@ const (
 	denialObject
 	ruleObject       // the root of a rule that is created at run time
 	shadowModeObject // the root of the switch that replaces SHADOW_MODE
+	quotaObject
 
 	overrideObjects  = overrideObject | overrideItemObject | switchObject | shadowModeObject
 	objectsWithNotes = overrideObject | switchObject | shadowModeObject | ruleObject
@@ -52,6 +53,7 @@ func (t objectType) sameFormat() objectType {
 var objectNames = []string{
 	"the root of the file", "the descriptor", "rate_limit", "an item of replaces", "defaults",
 	"the override", "an item of rate_limits", "not", "a list in a file", "the switch", "denial", "the rule", "the switch",
+	"quota",
 }
 
 // String returns the object types in words: "rate_limit or defaults".
@@ -103,11 +105,18 @@ var hold = fields.Field{
 	Want: fmt.Sprintf("a time from %s to %s, such as 30s", limit.DurationText(limit.MinHold), limit.DurationText(limit.MaxHold)),
 }
 
+var quotaTTL = fields.Field{
+	Name: "ttl", Kind: fields.Duration, Min: minQuotaTTL, Max: maxQuotaTTL,
+	Want: fmt.Sprintf("a time from %s to %s, such as 30s", limit.DurationText(minQuotaTTL), limit.DurationText(maxQuotaTTL)),
+}
+
 // schema has all fields. The defaults of a domain can't have unit_multiplier, because people must see it beside the unit.
 var schema = [...]schemaField{
 	newField(text("domain"), rootObject, incumbentField, "Domain of the rate-limit requests, as in Envoy's filter."),
 	newField(fieldOf("defaults", fields.Object), rootObject, extensionField,
 		"Fields of all limits of the domain that do not set them."),
+	newField(fieldOf("quota_order", fields.List), rootObject, extensionField,
+		"Order of the keys of quota buckets, to match them with nested descriptors. Other keys follow in alphabetical order."),
 	newField(fieldOf("descriptors", fields.List), rootObject|descriptorObject, incumbentField,
 		"Rules. A nested list has the rules for the next entry of a descriptor."),
 
@@ -143,6 +152,11 @@ var schema = [...]schemaField{
 	newField(count("max_hits", 1), ruleObjects, extensionField,
 		"Largest number of hits of one call. A call with more hits is denied and charges nothing."),
 
+	newField(fields.Field{Name: "quota", Kind: fields.Any, Want: "true or false, or a mapping"}, ruleObjects, extensionField,
+		"Envoys with the filter rate_limit_quota share the limit, without a call per request."),
+	newField(ratio("min_share", 1), quotaObject, extensionField, "Part of an equal share that each bucket gets without demand; default 0.01."),
+	newField(ratio("headroom", maxHeadroom), quotaObject, extensionField, "Part of the limit that stays free for new buckets; default 0.01."),
+	newField(quotaTTL, quotaObject, extensionField, "Time for which an assignment lasts; default 15s."),
 	newField(fieldOf("denial", fields.Object), ruleObjects, extensionField,
 		"Body and headers of the response to a request that the rule denies."),
 	newField(text("message"), denialObject, extensionField, "Plain text of the body."),

@@ -33,6 +33,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/reload"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/service"
+	"github.com/seed-81f232ab/rls/service/quota"
 )
 
 // assertMetrics checks the samples of the named metrics. It ignores their help.
@@ -157,6 +158,30 @@ rls_lease_permits_used_total 40
 rls_lease_trips_saved_total 35
 `, "rls_lease_counters", "rls_lease_permits_held", "rls_lease_permits_lapsed_total", "rls_lease_permits_returned_total",
 		"rls_lease_permits_taken_total", "rls_lease_permits_used_total", "rls_lease_trips_saved_total")
+}
+
+func TestQuotasAreCounted(t *testing.T) {
+	m := New()
+	m.Quotas(func() quota.Stats {
+		return quota.Stats{
+			Counts:  quota.Counts{Updates: 1, Failures: 2, Conflicts: 3, Ignored: 4, Blocked: 5, Lateness: 1500 * time.Millisecond},
+			Streams: 6, Buckets: 7, Fallbacks: 8, Rules: []quota.RuleStats{{Path: "shop > tenant", Granted: 9.5, Demanded: 10}},
+		}
+	})
+	assertMetrics(t, m, `
+rls_quota_buckets 7
+rls_quota_demanded{rule="shop > tenant"} 10
+rls_quota_fallbacks 8
+rls_quota_granted{rule="shop > tenant"} 9.5
+rls_quota_reports_ignored_total 4
+rls_quota_streams 6
+rls_quota_streams_blocked_total 5
+rls_quota_update_conflicts_total 3
+rls_quota_update_failures_total 2
+rls_quota_update_seconds_total 1.5
+rls_quota_updates_total 1
+`, "rls_quota_buckets", "rls_quota_demanded", "rls_quota_fallbacks", "rls_quota_granted", "rls_quota_reports_ignored_total", "rls_quota_streams",
+		"rls_quota_streams_blocked_total", "rls_quota_update_conflicts_total", "rls_quota_update_failures_total", "rls_quota_update_seconds_total", "rls_quota_updates_total")
 }
 
 func TestObserversDoNotAllocate(t *testing.T) {

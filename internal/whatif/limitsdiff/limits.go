@@ -39,6 +39,7 @@ func compareDescriptors(oldDescriptor, newDescriptor *limitsfile.Descriptor) (Ki
 		{"shadow_mode", oldDescriptor.ShadowMode, newDescriptor.ShadowMode, Looser, Tighter, "the rule only counts and no longer denies", "the rule denies now"},
 		{"quota_mode", oldDescriptor.QuotaMode, newDescriptor.QuotaMode, Looser, Tighter, "the rule denies only if all rules in quota mode are over their limits", "the rule denies by itself now"},
 		{"refunds: false", oldDescriptor.NoRefunds, newDescriptor.NoRefunds, Tighter, Looser, "refunds are rejected", "refunds are accepted"},
+		{"quota", oldDescriptor.Quota != nil, newDescriptor.Quota != nil, Same, Same, "Envoys with the filter rate_limit_quota share the limit", "Envoys with the filter rate_limit_quota have no limit"},
 		{"share_threshold", oldDescriptor.ShareThreshold, newDescriptor.ShareThreshold, Tighter, Looser, "all values share one counter", "each value has its own counter"},
 	} {
 		switch {

@@ -1,0 +1,57 @@
+package local
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+)
+
+// Quotas is a backend.QuotaStore in this process.
+type Quotas struct {
+	created int64
+
+	mu       sync.Mutex // guards the fields below
+	states   map[string]quotaState
+	swept    int64 // the time of the last removal of expired states
+	nowMicro func() int64
+}
+
+type quotaState struct {
+	bytes  []byte
+	expiry int64
+}
+
+// NewQuotas returns an empty store.
+func NewQuotas() *Quotas {
+	now := func() int64 { return time.Now().UnixMicro() }
+	return &Quotas{created: now(), states: map[string]quotaState{}, nowMicro: now}
+}
+
+// sweepInterval is the time between two removals of expired states, in microseconds.
+const sweepInterval = 60_000_000
+
+// Update implements backend.QuotaStore.
+func (q *Quotas) Update(_ context.Context, changes []*backend.QuotaChange) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.nowMicro()
+	if now-q.swept > sweepInterval {
+		q.swept = now
+		for key, state := range q.states {
+			if state.expiry <= now {
+				delete(q.states, key)
+			}
+		}
+	}
+	for _, c := range changes {
+		old := q.states[string(c.Key)]
+		if old.expiry <= now {
+			old.bytes = nil
+		}
+		next, ttl := c.Apply(old.bytes, q.created, now)
+		q.states[string(c.Key)] = quotaState{next, now + ttl.Microseconds()}
+		c.Err, c.Conflicts = nil, 0
+	}
+}

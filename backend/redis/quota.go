@@ -1,0 +1,180 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
+)
+
+// Quotas is a backend.QuotaStore in Redis. The names of its keys are in keyspace.quotaState.
+//
+// Each hash tag has a mark beside its states: the time at which Redis had no mark. If Redis loses its data, it loses the
+// mark too, so the next change sees a new time.
+type Quotas struct {
+	client    goredis.UniversalClient
+	keyspaces []keyspace
+	timeout   time.Duration
+}
+
+const (
+	quotaHashTags   = 64
+	maxQuotaRounds  = 5   // the trips of one change, if other replicas are always faster
+	maxQuotaChanges = 256 // in one pipeline
+	quotaMarkTTL    = 24 * time.Hour
+)
+
+// NewQuotas returns a store of quotas in s. timeout bounds each trip. Redis need not be reachable.
+func NewQuotas(s Server, keyPrefix string, timeout time.Duration) (*Quotas, error) {
+	a, err := parse(s)
+	if err != nil {
+		return nil, fmt.Errorf("redis: %w", err)
+	}
+	o := a.options(timeout, maxConnections)
+	o.MaxRetries = -1 // the counts of a report must not be added twice
+	q := &Quotas{client: a.open(o), timeout: timeout}
+	tags := []string{""}
+	if a.kind == Cluster {
+		tags = hashTags(quotaHashTags)
+	}
+	for _, tag := range tags {
+		q.keyspaces = append(q.keyspaces, keyspace(keyPrefix+tag))
+	}
+	return q, nil
+}
+
+// Close closes all connections.
+func (q *Quotas) Close() error { return q.client.Close() }
+
+// readQuota returns the time of Redis, the state and the mark. KEYS: the state, the mark.
+const readQuota = `
+local t = redis.call('TIME')
+return {t[1], t[2], redis.call('GET', KEYS[1]) or '', redis.call('GET', KEYS[2]) or ''}`
+
+// storeQuota stores a new state if Redis still has the old state and the old mark, and returns whether it did.
+// KEYS: the state, the mark. ARGV: the old state, the old mark, the new state, its time to live in milliseconds, the new
+// mark, and the time to live of the mark.
+const storeQuota = `
+if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] or (redis.call('GET', KEYS[2]) or '') ~= ARGV[2] then return 0 end
+redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
+redis.call('SET', KEYS[2], ARGV[5], 'PX', ARGV[6])
+return 1`
+
+// keepMark writes a mark if Redis has none, and renews its time to live. KEYS: the mark. ARGV: the time to live.
+const keepMark = `
+local t = redis.call('TIME')
+redis.call('SET', KEYS[1], t[1] .. string.format('%06d', t[2]), 'NX', 'PX', ARGV[1])
+return redis.call('PEXPIRE', KEYS[1], ARGV[1])`
+
+// quotaMarkPause is the time between two renewals of the marks. A failed renewal is repeated after quotaMarkRetry.
+const quotaMarkPause, quotaMarkRetry = time.Hour, time.Second
+
+// KeepMarks keeps the marks in Redis until ctx is done. Without it, the first Envoys would wait: a limit without a mark
+// looks like a limit whose state is lost.
+func (q *Quotas) KeepMarks(ctx context.Context) {
+	for pause := time.Duration(0); wait.Sleep(ctx, pause); {
+		var commands []goredis.Cmder
+		for _, space := range q.keyspaces {
+			commands = append(commands, newEval(ctx, keepMark, []string{space.quotaMark()}, quotaMarkTTL.Milliseconds()))
+		}
+		runPipeline(ctx, q.client, commands)
+		pause = quotaMarkPause
+		for _, cmd := range commands {
+			if cmd.Err() != nil {
+				pause = quotaMarkRetry
+			}
+		}
+	}
+}
+
+// quotaRound is one try of a change.
+type quotaRound struct {
+	*backend.QuotaChange
+	keys []string // of the state and of the mark
+}
+
+var errQuotaConflicts = errors.New("other replicas have changed the quota at the same time")
+
+// Update implements backend.QuotaStore.
+func (q *Quotas) Update(ctx context.Context, changes []*backend.QuotaChange) {
+	for len(changes) > 0 {
+		n := min(len(changes), maxQuotaChanges)
+		rounds := make([]quotaRound, n)
+		for i, c := range changes[:n] {
+			space := q.keyspaceOf(c.Key)
+			rounds[i] = quotaRound{c, []string{space.quotaState(c.Key), space.quotaMark()}}
+			c.Conflicts = 0
+		}
+		for range maxQuotaRounds {
+			if rounds = q.tryOnce(ctx, rounds); len(rounds) == 0 {
+				break
+			}
+		}
+		changes = changes[n:]
+	}
+}
+
+func (q *Quotas) keyspaceOf(key []byte) keyspace {
+	return q.keyspaces[partitionOf(key, len(q.keyspaces))]
+}
+
+// tryOnce reads the states, applies the changes and stores the results. It returns the rounds with a conflict.
+func (q *Quotas) tryOnce(ctx context.Context, rounds []quotaRound) (conflicts []quotaRound) {
+	ctx, cancel := context.WithTimeout(ctx, 2*q.timeout)
+	defer cancel()
+	reads := make([]goredis.Cmder, len(rounds))
+	for i, r := range rounds {
+		reads[i] = newEval(ctx, readQuota, r.keys)
+	}
+	runPipeline(ctx, q.client, reads)
+
+	var stores []goredis.Cmder
+	var storedRounds []quotaRound
+	for i, r := range rounds {
+		reply, err := reads[i].(*goredis.Cmd).StringSlice()
+		if err == nil && len(reply) != 4 {
+			err = fmt.Errorf("the script replied %d texts, want 4", len(reply))
+		}
+		if r.Err = err; err != nil {
+			continue
+		}
+		seconds, _ := strconv.ParseInt(reply[0], 10, 64)
+		micros, _ := strconv.ParseInt(reply[1], 10, 64)
+		now := seconds*microsPerSecond + micros
+		created, err := strconv.ParseInt(reply[3], 10, 64)
+		if err != nil || created > now { // no mark, or the clock of Redis went back
+			created = now
+		}
+		next, ttl := r.Apply([]byte(reply[2]), created, now)
+		stores = append(stores, newEval(ctx, storeQuota, r.keys, reply[2], reply[3], next, ttl.Milliseconds()+1, created, quotaMarkTTL.Milliseconds()))
+		storedRounds = append(storedRounds, r)
+	}
+	if len(stores) > 0 {
+		runPipeline(ctx, q.client, stores)
+	}
+	for i, r := range storedRounds {
+		var isStored bool
+		if isStored, r.Err = stores[i].(*goredis.Cmd).Bool(); r.Err == nil && !isStored {
+			r.Conflicts++
+			r.Err = errQuotaConflicts
+			conflicts = append(conflicts, r)
+		}
+	}
+	return conflicts
+}
+
+func newEval(ctx context.Context, script string, keys []string, args ...any) *goredis.Cmd {
+	all := []any{"EVAL", script, len(keys)}
+	for _, key := range keys {
+		all = append(all, key)
+	}
+	cmd := goredis.NewCmd(ctx, append(all, args...)...)
+	cmd.SetFirstKeyPos(3)
+	return cmd
+}

@@ -1,0 +1,131 @@
+package redis_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
+)
+
+func openQuotas(t *testing.T, s redis.Server, prefix string) *redis.Quotas {
+	t.Helper()
+	q, err := redis.NewQuotas(s, prefix, testTimeout)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = q.Close() })
+	return q
+}
+
+func TestQuotas(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	s := redis.Server{URL: db.Addr}
+	backendtest.RunQuotas(t, openQuotas(t, s, db.Prefix), openQuotas(t, s, db.Prefix))
+	assert.Greater(t, db.RequireAllExpire(t), 600)
+	assert.Contains(t, db.Keys(t), db.Prefix+"v1:quota_state:last")
+	assert.Contains(t, db.Keys(t), db.Prefix+"v1:quota_mark")
+}
+
+func TestQuotasInACluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 3, false)
+	for _, s := range c.Masters {
+		setUser(t, s.Client(t), rights+clusterRights)
+	}
+	s := redis.Server{Kind: redis.Cluster, URL: c.URL(), Auth: "rls:secret-1"}
+	backendtest.RunQuotas(t, openQuotas(t, s, "myprefix:"), openQuotas(t, s, "myprefix:"))
+	for _, master := range c.Masters {
+		assert.Greater(t, redistest.RequireAllExpire(t, master), 100, "each master has states and marks")
+	}
+}
+
+// touch changes a state and returns what the store said.
+func touch(t *testing.T, q *redis.Quotas) (created, now int64, old string, err error) {
+	c := &backend.QuotaChange{Key: []byte("shop|a=b")}
+	c.Apply = func(o []byte, c, n int64) ([]byte, time.Duration) {
+		created, now, old = c, n, string(o)
+		return []byte("state"), time.Minute
+	}
+	q.Update(t.Context(), []*backend.QuotaChange{c})
+	return created, now, old, c.Err
+}
+
+func TestQuotasNoticeLostDataAndOutages(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	setUser(t, s.Client(t), rights)
+	q := openQuotas(t, redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, "myprefix:")
+	_, firstNow, old, err := touch(t, q)
+	require.NoError(t, err)
+	assert.Empty(t, old)
+	created, _, old, err := touch(t, q)
+	require.NoError(t, err)
+	assert.Equal(t, firstNow, created)
+	assert.Equal(t, "state", old)
+
+	require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
+	created, now, old, err := touch(t, q)
+	require.NoError(t, err)
+	assert.Equal(t, now, created, "the store says since when it has certainly lost no data")
+	assert.Empty(t, old)
+
+	s.Kill()
+	_, _, _, err = touch(t, q)
+	require.Error(t, err)
+	s.Restart(t)
+	setUser(t, s.Client(t), rights)
+	require.Eventually(t, func() bool {
+		created, now, _, err = touch(t, q)
+		return err == nil
+	}, 10*time.Second, 10*time.Millisecond)
+	assert.Equal(t, now, created)
+}
+
+func TestMarksAreKeptWithoutQuotas(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 3, false)
+	for _, s := range c.Masters {
+		setUser(t, s.Client(t), rights+clusterRights)
+	}
+	q := openQuotas(t, redis.Server{Kind: redis.Cluster, URL: c.URL(), Auth: "rls:secret-1"}, "myprefix:")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		q.KeepMarks(ctx)
+		close(done)
+	}()
+	defer func() { <-done }()
+	defer cancel()
+	require.Eventually(t, func() bool {
+		marks := 0
+		for _, master := range c.Masters {
+			expiring, lasting := redistest.Keys(t, master)
+			assert.Empty(t, lasting)
+			marks += len(expiring)
+		}
+		return marks == 64
+	}, 10*time.Second, 20*time.Millisecond)
+	before := time.Now().UnixMicro()
+	created, now, _, err := touch(t, q)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, created, before)
+	assert.Greater(t, now, created)
+}
+
+func TestPrefixResetKeepsQuotas(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	s := redis.Server{URL: db.Addr}
+	_, _, _, err := touch(t, openQuotas(t, s, db.Prefix))
+	require.NoError(t, err)
+	reset, err := open(t, redis.Options{Main: s, KeyPrefix: db.Prefix, Timeout: testTimeout}).ResetPrefix(t.Context(), backend.KeyPrefix{Start: "shop|"}, 10, false)
+	require.NoError(t, err)
+	assert.Zero(t, reset.Counters)
+	assert.Contains(t, db.Keys(t), db.Prefix+"v1:quota_state:shop|a=b")
+}

@@ -1,0 +1,572 @@
+// Package quota divides one limit between many holders, by demand. A holder is a bucket of one Envoy. It enforces the
+// rate that it was granted, without a call per request, and reports its requests every few seconds.
+//
+// Bound: in each interval of length t, all holders together admit at most Rate × t + Burst. The proof has two parts.
+//
+//   - MaxRate of a holder is the largest rate that the holder may still enforce. If Rate decreases, MaxRate keeps the old
+//     value until a report proves that the holder has received the new rate, or until the last grant has expired. Apply
+//     raises a rate only if the sum of all MaxRate stays within the limit.
+//   - A token that no rate creates comes from credit. The credit grows by the part of the limit that no MaxRate uses. It
+//     pays for the first tokens of a bucket, and for each growth of a bucket. credit + the sum of all MaxBurst ≤ Burst.
+//
+// So the tokens in all buckets and the credit are at most Burst, and they grow by at most Rate.
+//
+// The proof needs these assumptions:
+//
+//   - A message passes a stream in order, or the stream ends. Delay is at least the time from Apply to the receipt of the
+//     grants, plus the time from a report to the Apply that counts the report. It includes the drift of the clocks.
+//   - A grant expires TTL after its receipt. Without a grant, a holder admits nothing.
+//   - The store keeps its writes. If it has lost all of them, IsFrozen bounds the rates until the old grants have expired.
+//     Nobody knows what a store lost that goes back to an older state; Known restores the holders of this replica only.
+//   - The limit does not become lower. If it does, the old rates last until the holders have received lower ones.
+package quota
+
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// Limit is what the holders share. Times are microseconds.
+type Limit struct {
+	// Rate is the number of tokens per Interval, and Burst the number of tokens in a full bucket. Both are below 2^32.
+	Rate, Interval, Burst int64
+	// MinShare is the part of an equal share that each holder gets without demand.
+	MinShare float64
+	// Headroom is the part of Rate that is free for new holders. The other holders share the rest.
+	Headroom float64
+	// TTL is the time that a grant lasts after its receipt. It should be at least two intervals of reports plus Delay.
+	TTL int64
+	// Delay is the longest way of a grant to its holder plus the longest way of a report back.
+	Delay int64
+}
+
+// HolderID names a holder. It is random, and new for each stream.
+type HolderID uint64
+
+// Report has the requests of a holder since its last report: the admitted requests and the denied ones.
+// The replica must not lose a report of an open stream.
+type Report struct {
+	Holder           HolderID
+	Requests, Denied int64 // Requests includes Denied
+	// IsReturning says that the first report in a stream covers more than a second: the Envoy had another stream before,
+	// and may still enforce a grant. Apply gives no grant to the holder until it can give half of the share.
+	IsReturning bool
+}
+
+// Grant is what a holder must be sent. Rate 0 means: deny all.
+type Grant struct {
+	Holder      HolderID
+	Rate, Burst int64
+}
+
+// Update is what one replica knows when it calls Apply.
+type Update struct {
+	Reports []Report
+	// Known has the holders of the open streams of this replica, with the grants that the replica has sent: the result of
+	// Holders after the last Apply whose result was stored. Only this replica changes them.
+	Known []Holder
+	// IsFrozen says that the store may have lost data less than TTL + Delay ago.
+	IsFrozen bool
+}
+
+// Holder is what the state has about a holder. Times are microseconds of the clock of the store; 0 means never.
+type Holder struct {
+	ID          HolderID
+	Rate, Burst int64 // what it was granted last
+	// MaxRate and MaxBurst are the largest values that the holder may still enforce.
+	MaxRate, MaxBurst int64
+	// Demands has what the holder asked for in its last two reports, in tokens per Interval. The newest is first.
+	Demands [2]int64
+	// JoinedAt is the time of the first report, and ReportedAt the time of the last one.
+	JoinedAt, ReportedAt int64
+	// SentAt is the time of the last grant. It is 0 if the holder waits for its first grant.
+	SentAt int64
+	// ReducedAt is the time of the last grant that was lower than the grant before.
+	ReducedAt int64
+	// Interval is the time in which Rate, MaxRate and Demands count tokens.
+	Interval int64
+}
+
+// Demand returns the larger one of the last two demands.
+func (h *Holder) Demand() int64 { return max(h.Demands[0], h.Demands[1]) }
+
+// isReduced reports whether the holder may still enforce more than its last grant.
+func (h *Holder) isReduced() bool { return h.MaxRate > h.Rate || h.MaxBurst > h.Burst }
+
+const (
+	maxTokens = 1<<32 - 1 // of a rate or a burst: Envoy's fields have 32 bits
+	nano      = 1e9       // credit is in billionths of a token
+	second    = 1_000_000
+
+	// minSpan is the shortest time that a report is taken to cover: a single request right after a report is no demand.
+	minSpan = second
+	// returningSpan is the time that the first report of a returning holder covers: Envoy's interval of reports.
+	returningSpan = 5 * second
+
+	// smallBurst is a burst that denies few requests that the rate would admit.
+	smallBurst = 10
+
+	// A grant changes if the change is larger than one part in so many.
+	pushedPart   = 50  // if the holder gets an extra message
+	reportedPart = 200 // if the holder gets an answer anyway
+	reducedPart  = 4   // if a decrease before this one is not confirmed yet: each decrease delays the confirmation
+)
+
+// member is a holder during one Apply.
+type member struct {
+	*Holder
+	isOwn       bool // the holder has a stream to this replica
+	hasReported bool
+	isWaiting   bool // a returning holder has no grant yet
+	isChanged   bool
+	target      int64
+}
+
+// turn is one Apply.
+type turn struct {
+	*State
+	limit    Limit
+	now      int64
+	isFrozen bool
+	members  []member
+}
+
+// Apply counts reports, divides the limit again, and returns the grants that the replica must send after it has stored s.
+// now is the time of the store. If the store refuses s, because it has a newer state, Apply starts again from that state.
+func (s *State) Apply(l *Limit, now int64, u Update) []Grant {
+	t := &turn{State: s, limit: l.bounded(), now: now}
+	t.start(u.IsFrozen)
+	t.restore(u.Known)
+	t.isFrozen = u.IsFrozen || now < s.frozenUntil
+	t.grow()
+	t.dropExpired()
+	t.enroll(u)
+	t.countReports(u.Reports)
+	t.raiseCredit()
+	t.setTargets(func(m *member) bool { return !m.isWaiting })
+	t.lowerRates()
+	t.setTargets(func(*member) bool { return true })
+	t.payRenewals()
+	t.admitNewcomers()
+	t.raiseRates()
+	t.raiseBursts()
+	s.time = now
+	return t.grants()
+}
+
+func (l *Limit) bounded() Limit {
+	b := *l
+	b.Rate = min(max(l.Rate, 0), maxTokens)
+	b.Burst = min(max(l.Burst, 0), maxTokens)
+	b.Interval = max(l.Interval, 1)
+	return b
+}
+
+// reserve returns the part of Rate or Burst that stays free until a store has lost its data. New holders then use it.
+func (l *Limit) reserve(tokens int64) int64 { return part(tokens, l.Headroom/2) }
+
+// divisible returns the rate that the holders share.
+func (l *Limit) divisible() int64 { return l.Rate - part(l.Rate, l.Headroom) }
+
+// burstOf returns the burst that belongs to a rate.
+func (l *Limit) burstOf(rate int64) int64 {
+	if rate == 0 || l.Burst == 0 {
+		return 0
+	}
+	return max(mulDiv(min(rate, l.Rate), l.Burst, l.Rate), 1)
+}
+
+// start converts the state to the interval of the limit and to a clock that went back, or fills a new state.
+func (t *turn) start(isFrozen bool) {
+	s, l := t.State, &t.limit
+	if s.time == 0 {
+		s.frozenRate = l.reserve(l.Rate)
+		s.credit = (l.Burst - l.reserve(l.Burst)) * nano
+		s.level = l.Burst * nano
+		if isFrozen {
+			s.freeze(l, t.now)
+		}
+	}
+	for i := range s.holders {
+		t.convert(&s.holders[i])
+	}
+	s.interval = l.Interval
+	s.frozenUntil = min(s.frozenUntil, t.now+l.TTL+l.Delay)
+}
+
+// freeze stops all raises until the grants that s may not know have expired. New holders share the reserve.
+func (s *State) freeze(l *Limit, now int64) {
+	s.frozenUntil = now + l.TTL + l.Delay
+	s.credit = min(s.credit, max(l.reserve(l.Burst), 1)*nano)
+	s.level = 0
+}
+
+// convert rounds rates up, and moves times after now to now: what was sent was sent before now on each clock.
+func (t *turn) convert(h *Holder) {
+	if h.Interval != t.limit.Interval {
+		for _, rate := range []*int64{&h.Rate, &h.MaxRate, &h.Demands[0], &h.Demands[1]} {
+			*rate = min(mulDivUp(*rate, t.limit.Interval, max(h.Interval, 1)), maxTokens)
+		}
+		h.Interval = t.limit.Interval
+	}
+	for _, time := range []*int64{&h.JoinedAt, &h.ReportedAt, &h.SentAt, &h.ReducedAt} {
+		*time = min(*time, t.now)
+	}
+}
+
+// restore puts the holders of this replica into the state as the replica remembers them. The replica knows what it has
+// sent, and the state may not know it: the store lost a write, or stored a write whose answer was lost.
+func (t *turn) restore(known []Holder) {
+	isLost := false
+	for _, k := range known {
+		t.convert(&k)
+		i, isFound := t.find(k.ID)
+		if !isFound {
+			isLost = isLost || k.MaxRate > 0 && !t.hasExpired(&k)
+			t.holders = slices.Insert(t.holders, i, k)
+			continue
+		}
+		h := &t.holders[i]
+		if h.Rate == k.Rate && h.Burst == k.Burst && h.ReducedAt == k.ReducedAt {
+			k.MaxRate, k.MaxBurst = min(k.MaxRate, h.MaxRate), min(k.MaxBurst, h.MaxBurst)
+		}
+		*h = k
+	}
+	if isLost {
+		t.freeze(&t.limit, t.now)
+	}
+}
+
+func (s *State) find(id HolderID) (int, bool) {
+	return slices.BinarySearchFunc(s.holders, id, func(h Holder, id HolderID) int { return cmp.Compare(h.ID, id) })
+}
+
+func (t *turn) hasExpired(h *Holder) bool { return h.expiry(&t.limit) <= t.now }
+
+func (s *State) sums() (maxRates, maxBursts int64) {
+	for i := range s.holders {
+		maxRates += s.holders[i].MaxRate
+		maxBursts += s.holders[i].MaxBurst
+	}
+	return maxRates, maxBursts
+}
+
+// grow adds the tokens that came into being since the last Apply.
+func (t *turn) grow() {
+	l := &t.limit
+	if elapsed := t.now - t.time; t.time > 0 && elapsed > 0 && !t.isFrozen {
+		maxRates, _ := t.sums()
+		t.credit += min(mulDiv(max(l.Rate-maxRates, 0)*nano, elapsed, l.Interval), l.Burst*nano)
+		t.level = min(t.level, l.Burst*nano) + min(mulDiv(l.Rate*nano, elapsed, l.Interval), l.Burst*nano)
+	}
+	t.level = min(t.level, l.Burst*nano)
+	if !t.isFrozen {
+		t.frozenRate = l.reserve(l.Rate)
+	}
+}
+
+func (t *turn) dropExpired() {
+	t.holders = slices.DeleteFunc(t.holders, func(h Holder) bool {
+		hasExpired := t.hasExpired(&h)
+		if hasExpired {
+			t.spend(t.unreported(&h))
+		}
+		return hasExpired
+	})
+}
+
+// unreported returns the most that a holder may have admitted since its last report and may admit from a full bucket.
+func (t *turn) unreported(h *Holder) int64 {
+	return h.MaxBurst + mulDivUp(h.MaxRate, t.now-h.ReportedAt+t.limit.Delay, t.limit.Interval)
+}
+
+func (s *State) spend(tokens int64) { s.level = max(s.level-min(tokens, maxTokens)*nano, 0) }
+
+// raiseCredit raises the credit to the tokens that are provably in no bucket: the level that the reports leave, without what
+// the holders may have admitted since. So a burst that one holder gave back, or that ended with it, is there for others.
+func (t *turn) raiseCredit() {
+	if t.isFrozen {
+		return
+	}
+	l, free := &t.limit, t.level
+	for i := range t.holders {
+		free = max(free-min(t.unreported(&t.holders[i]), maxTokens)*nano, 0)
+	}
+	_, maxBursts := t.sums()
+	t.credit = max(min(max(t.credit, free), (l.Burst-l.reserve(l.Burst)-maxBursts)*nano), 0)
+}
+
+// enroll adds new holders to the state, and fills members.
+func (t *turn) enroll(u Update) {
+	own := make(map[HolderID]bool, len(u.Known)+len(u.Reports)) // the value says whether the holder is returning
+	for _, k := range u.Known {
+		own[k.ID] = false
+	}
+	for _, r := range u.Reports {
+		own[r.Holder] = r.IsReturning
+		if i, isFound := t.find(r.Holder); !isFound {
+			h := Holder{ID: r.Holder, JoinedAt: t.now, Interval: t.limit.Interval}
+			t.holders = slices.Insert(t.holders, i, h)
+		}
+	}
+	t.members = make([]member, len(t.holders))
+	for i := range t.holders {
+		h := &t.holders[i]
+		isReturning, isOwn := own[h.ID]
+		isWaiting := h.SentAt == 0 && (isReturning || h.ReportedAt > 0) && t.now < h.JoinedAt+t.limit.TTL+t.limit.Delay
+		t.members[i] = member{Holder: h, isOwn: isOwn, isWaiting: isWaiting}
+	}
+}
+
+// countReports computes the demands, and confirms decreases.
+func (t *turn) countReports(reports []Report) {
+	requests := make(map[HolderID]int64, len(reports))
+	for _, r := range reports {
+		n := min(max(r.Requests, 0), maxTokens)
+		requests[r.Holder] = min(requests[r.Holder]+n, maxTokens)
+		t.spend(n - min(max(r.Denied, 0), n))
+	}
+	l := &t.limit
+	equalShare := l.Rate / int64(max(len(t.members), 1))
+	for i := range t.members {
+		m := &t.members[i]
+		n, hasReported := requests[m.ID]
+		if !hasReported {
+			continue
+		}
+		m.hasReported = true
+		span, assumed := max(t.now-m.ReportedAt, minSpan), int64(0)
+		if m.ReportedAt == 0 {
+			span, assumed = returningSpan, part(l.Rate, l.Headroom)
+			if !m.isWaiting {
+				n = 0 // the report covers no span
+			}
+		}
+		demand := min(mulDivUp(n*11, l.Interval, span*10), max(min(2*m.Rate, l.Rate), equalShare))
+		m.Demands = [2]int64{max(demand, assumed), m.Demands[0]}
+		m.ReportedAt = t.now
+		if t.now >= m.ReducedAt+l.Delay {
+			m.MaxRate, m.MaxBurst = m.Rate, m.Burst
+		}
+	}
+}
+
+// setTargets divides the limit by demand between the members that take part: nobody gets more than the demand while another
+// holder has less than its demand and less than the others. What is left is divided equally.
+func (t *turn) setTargets(takesPart func(*member) bool) {
+	l := &t.limit
+	var sorted []*member
+	for i := range t.members {
+		if m := &t.members[i]; takesPart(m) {
+			sorted = append(sorted, m)
+		}
+	}
+	n, left := int64(len(sorted)), l.divisible()
+	floor := min(max(part(l.Rate, l.MinShare)/max(n, 1), 1), left/max(n, 1))
+	demandOf := func(m *member) int64 { return max(m.Demand(), floor) }
+	slices.SortFunc(sorted, func(a, b *member) int {
+		return cmp.Or(cmp.Compare(demandOf(a), demandOf(b)), cmp.Compare(a.ID, b.ID))
+	})
+	for i, m := range sorted {
+		m.target = min(demandOf(m), left/(n-int64(i)))
+		left -= m.target
+	}
+	for i, m := range sorted {
+		extra := left / (n - int64(i))
+		m.target += extra
+		left -= extra
+	}
+}
+
+// isWorthIt reports whether the change of a grant is large enough for a message.
+func (m *member) isWorthIt(change, of int64) bool {
+	if m.hasReported {
+		return change > of/reportedPart
+	}
+	return change > of/pushedPart+1
+}
+
+func (t *turn) lowerRates() {
+	for i := range t.members {
+		m := &t.members[i]
+		if !m.isOwn {
+			continue
+		}
+		rate := min(m.Rate, m.target)
+		burst := min(m.Burst, t.limit.burstOf(rate))
+		isLarge := m.Rate-rate > m.Rate/reducedPart || m.Burst-burst > m.Burst/reducedPart
+		switch {
+		case m.isReduced() && !isLarge:
+		case m.isWorthIt(m.Rate-rate, m.Rate):
+			t.lower(m, rate, burst)
+		case m.isWorthIt(m.Burst-burst, m.Burst):
+			t.lower(m, m.Rate, burst)
+		}
+	}
+}
+
+func (t *turn) lower(m *member, rate, burst int64) {
+	if burst == 0 {
+		rate = 0
+	}
+	m.Rate, m.Burst, m.ReducedAt, m.isChanged = rate, burst, t.now, true
+}
+
+// payRenewals pays for the buckets of holders whose last grant may expire before the next one arrives: they start full.
+func (t *turn) payRenewals() {
+	for i := range t.members {
+		m := &t.members[i]
+		mayHaveExpired := m.SentAt > 0 && t.now+t.limit.Delay > m.SentAt+t.limit.TTL
+		if !m.isOwn || !mayHaveExpired || m.Burst == 0 || !m.hasReported && !m.isChanged {
+			continue
+		}
+		if paid := min(t.credit/nano, m.Burst); paid < m.Burst {
+			t.lower(m, m.Rate, paid)
+		}
+		t.credit -= m.Burst * nano
+		t.spend(m.Burst)
+	}
+}
+
+// admitNewcomers gives first rates to holders that have none.
+func (t *turn) admitNewcomers() {
+	l := &t.limit
+	var newcomers []*member
+	for i := range t.members {
+		if m := &t.members[i]; m.isOwn && m.Rate == 0 && m.MaxRate == 0 && m.target > 0 {
+			newcomers = append(newcomers, m)
+		}
+	}
+	maxRates, _ := t.sums()
+	free := max(l.divisible()-maxRates, 0)
+	reserved := max(l.Rate-l.reserve(l.Rate)-maxRates-free, 0)
+	pool := free + (reserved+3)/4 // the rest of the reserve is for newcomers that come next
+	if t.isFrozen {
+		pool = max(min((t.frozenRate+3)/4, l.Rate-maxRates), 0)
+	}
+	for i, m := range newcomers {
+		others := int64(len(newcomers) - i)
+		rate := min(m.target, (pool+others-1)/others)
+		if m.isWaiting {
+			rate = min(m.target, pool)
+		}
+		burst := min(l.burstOf(rate), (t.credit/nano/4+others)/others, t.credit/nano)
+		if burst == 0 || m.isWaiting && rate < m.target/2 {
+			continue
+		}
+		m.isWaiting = false
+		m.Rate, m.MaxRate, m.Burst, m.MaxBurst, m.isChanged = rate, rate, burst, max(m.MaxBurst, burst), true
+		t.credit -= burst * nano
+		pool -= rate
+		if t.isFrozen {
+			t.frozenRate -= rate
+		}
+	}
+}
+
+// raiseRates raises rates as far as the limit has room. If the room is too small, each holder gets a part.
+func (t *turn) raiseRates() {
+	if t.isFrozen {
+		return
+	}
+	var raised []*member
+	var missing int64
+	for i := range t.members {
+		m := &t.members[i]
+		if m.isOwn && m.Rate > 0 && m.isWorthIt(m.target-m.Rate, m.Rate) {
+			raised = append(raised, m)
+			missing += max(m.target-m.MaxRate, 0)
+		}
+	}
+	maxRates, _ := t.sums()
+	room := max(t.limit.divisible()-maxRates, 0)
+	for _, m := range raised {
+		want := max(m.target-m.MaxRate, 0)
+		extra := want
+		if missing > room {
+			extra = mulDiv(want, room, missing)
+		}
+		missing -= want
+		if rate := min(m.target, m.MaxRate+extra); m.isWorthIt(rate-m.Rate, m.Rate) {
+			m.Rate, m.MaxRate, m.isChanged = rate, max(m.MaxRate, rate), true
+			room -= extra
+		}
+	}
+}
+
+// raiseBursts lets bursts grow with the rates, as far as the credit pays. Small bursts grow first. The others leave most of
+// the credit to newcomers.
+func (t *turn) raiseBursts() {
+	if t.isFrozen {
+		return
+	}
+	var raised []*member
+	for i := range t.members {
+		m := &t.members[i]
+		if m.isOwn && m.Rate > 0 && (m.hasReported || m.isChanged) && m.isWorthIt(t.limit.burstOf(m.Rate)-m.Burst, m.Burst) {
+			raised = append(raised, m)
+		}
+	}
+	for i, m := range raised {
+		t.raiseBurst(m, min(smallBurst-m.Burst, (t.credit/nano-1)/int64(len(raised)-i)))
+	}
+	for i, m := range raised {
+		t.raiseBurst(m, t.credit/nano/4/int64(len(raised)-i))
+	}
+}
+
+func (t *turn) raiseBurst(m *member, affordable int64) {
+	growth := min(t.limit.burstOf(m.Rate)-m.Burst, affordable)
+	if growth <= 0 {
+		return
+	}
+	maxBurst := max(m.MaxBurst, m.Burst+growth)
+	t.spend(growth - (maxBurst - m.MaxBurst))
+	t.credit -= growth * nano
+	m.Burst, m.MaxBurst, m.isChanged = m.Burst+growth, maxBurst, true
+}
+
+// grants returns a grant for each holder that reported, or whose grant changed.
+func (t *turn) grants() []Grant {
+	var grants []Grant
+	for i := range t.members {
+		m := &t.members[i]
+		if m.isChanged || m.hasReported && !m.isWaiting {
+			m.SentAt = t.now
+			grants = append(grants, Grant{Holder: m.ID, Rate: m.Rate, Burst: m.Burst})
+		}
+	}
+	return grants
+}
+
+// part returns n × share, rounded down.
+func part(n int64, share float64) int64 { return int64(float64(n) * min(max(share, 0), 1)) }
+
+// mulDiv returns a × b / c rounded down, at most 2^63 - 1. No number is negative.
+func mulDiv(a, b, c int64) int64 {
+	quotient, _ := divide(a, b, c)
+	return quotient
+}
+
+// mulDivUp returns a × b / c rounded up.
+func mulDivUp(a, b, c int64) int64 {
+	quotient, remainder := divide(a, b, c)
+	if remainder > 0 {
+		quotient++
+	}
+	return quotient
+}
+
+func divide(a, b, c int64) (quotient, remainder int64) {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	if hi >= uint64(c) {
+		return math.MaxInt64, 0
+	}
+	q, r := bits.Div64(hi, lo, uint64(c))
+	if q >= math.MaxInt64 {
+		return math.MaxInt64, 0
+	}
+	return int64(q), int64(r)
+}

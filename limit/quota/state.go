@@ -1,0 +1,125 @@
+package quota
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+)
+
+// State is the state of one limit: its holders, and the tokens that nobody has. The zero State is a new limit.
+type State struct {
+	time     int64 // of the last Apply; 0 for a new state
+	interval int64
+	credit   int64 // billionths of a token
+	// level has the tokens of a single bucket with the Rate and Burst of the limit, from which each report takes what was
+	// admitted. It is in billionths of a token.
+	level int64
+	// frozenUntil is the time until which no rate is raised, and frozenRate is what new holders may take until then.
+	frozenUntil, frozenRate int64
+	holders                 []Holder // sorted by ID
+}
+
+// Holders returns a copy of all holders, sorted by ID.
+func (s *State) Holders() []Holder { return slices.Clone(s.holders) }
+
+// Expiry returns the time at which the first holder expires, or 0 without holders. If nobody reports, the replicas should
+// call Apply at that time, so that the rate of the holder goes to the others.
+func (s *State) Expiry(l *Limit) int64 {
+	first := int64(0)
+	for i := range s.holders {
+		if at := s.holders[i].expiry(l); first == 0 || at < first {
+			first = at
+		}
+	}
+	return first
+}
+
+func (h *Holder) expiry(l *Limit) int64 { return max(h.SentAt, h.ReportedAt) + l.TTL + l.Delay }
+
+// layout is the first byte of an encoded state.
+const layout = 1
+
+// ErrState says that bytes are no state.
+var ErrState = errors.New("quota: the state has a wrong layout; want the bytes of Append")
+
+// Append appends the encoded state to b. A holder takes about 40 bytes.
+func (s *State) Append(b []byte) []byte {
+	b = append(b, layout)
+	for _, n := range []int64{s.time, s.interval, s.credit, s.level, max(s.frozenUntil-s.time, 0), s.frozenRate, int64(len(s.holders))} {
+		b = binary.AppendUvarint(b, uint64(n))
+	}
+	for i := range s.holders {
+		h := &s.holders[i]
+		b = binary.LittleEndian.AppendUint64(b, uint64(h.ID))
+		for _, n := range []int64{h.Rate, h.Burst, h.MaxRate - h.Rate, h.MaxBurst - h.Burst, h.Demands[0], h.Demands[1],
+			s.age(h.JoinedAt), s.age(h.ReportedAt), s.age(h.SentAt), s.age(h.ReducedAt)} {
+			b = binary.AppendUvarint(b, uint64(n))
+		}
+	}
+	return b
+}
+
+// age returns how long ago a time was, plus 1, or 0 for never.
+func (s *State) age(time int64) int64 {
+	if time == 0 {
+		return 0
+	}
+	return s.time - time + 1
+}
+
+// Decode returns the state that Append encoded, or a new state for no bytes. After an error, the caller can go on with a
+// new state and with IsFrozen, which has the effect of lost data.
+func Decode(b []byte) (*State, error) {
+	s := &State{}
+	if len(b) == 0 {
+		return s, nil
+	}
+	r := reader{b[1:], b[0] == layout}
+	s.time, s.interval = r.number(1<<60), r.number(1<<60)
+	s.credit, s.level = r.number(maxTokens*nano), r.number(maxTokens*nano)
+	s.frozenUntil, s.frozenRate = s.time+r.number(1<<60), r.number(maxTokens)
+	count := r.number(int64(len(r.left)) / 18) // the shortest holder has 18 bytes
+	s.holders = make([]Holder, count)
+	for i := range s.holders {
+		h := &s.holders[i]
+		h.ID, h.Interval = r.id(), s.interval
+		h.Rate, h.Burst = r.number(maxTokens), r.number(maxTokens)
+		h.MaxRate, h.MaxBurst = h.Rate+r.number(maxTokens), h.Burst+r.number(maxTokens)
+		h.Demands = [2]int64{r.number(maxTokens), r.number(maxTokens)}
+		for _, time := range []*int64{&h.JoinedAt, &h.ReportedAt, &h.SentAt, &h.ReducedAt} {
+			if age := r.number(s.time); age > 0 {
+				*time = s.time - age + 1
+			}
+		}
+		r.isValid = r.isValid && (i == 0 || s.holders[i-1].ID < h.ID)
+	}
+	if !r.isValid || len(r.left) > 0 || s.time == 0 {
+		return &State{}, ErrState
+	}
+	return s, nil
+}
+
+// reader reads numbers. After a wrong number it returns zeros.
+type reader struct {
+	left    []byte
+	isValid bool
+}
+
+// number reads a number of at most largest.
+func (r *reader) number(largest int64) int64 {
+	n, size := binary.Uvarint(r.left)
+	if r.isValid = r.isValid && size > 0 && n <= uint64(largest); !r.isValid {
+		return 0
+	}
+	r.left = r.left[size:]
+	return int64(n)
+}
+
+func (r *reader) id() HolderID {
+	if r.isValid = r.isValid && len(r.left) >= 8; !r.isValid {
+		return 0
+	}
+	id := binary.LittleEndian.Uint64(r.left)
+	r.left = r.left[8:]
+	return HolderID(id)
+}

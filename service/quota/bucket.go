@@ -1,0 +1,241 @@
+package quota
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/seed-81f232ab/rls/descriptors"
+	division "github.com/seed-81f232ab/rls/limit/quota"
+)
+
+// bucket has the requests with one bucket id in one Envoy.
+type bucket struct {
+	stream *stream
+	key    string // names the bucket in its stream
+	id     *rlqsv3.BucketId
+	domain string
+
+	group  *group            // nil if the same answer holds for all Envoys
+	holder division.HolderID // names the bucket in its group
+	rule   rule              // the answer without a group
+
+	// requests and denied count since the last report that was passed to the group. Requests include the denied ones.
+	requests, denied int64
+	reportedAt       time.Time // the last report
+	hasReport        bool      // the next update of the group counts the report
+	isReturning      bool      // the Envoy had another stream before
+	isAnswered       bool      // the bucket has got a share in this group
+	usedAt           time.Time // the last report with a request
+}
+
+// rule is an answer that needs no division.
+type rule uint8
+
+const (
+	noAnswer rule = iota // no limits are loaded
+	allowAll
+	denyAll
+)
+
+// The bounds of a bucket id, in bytes, and of the requests in one report.
+const (
+	maxIDBytes  = 4 << 10
+	maxRequests = math.MaxUint32
+)
+
+// blanketTTL is the time to live of answers without a share.
+const blanketTTL = 15 * time.Second
+
+// newStreamTime is the longest time that the first report of a bucket covers in a new Envoy. A longer time means that the
+// Envoy had another stream before.
+const newStreamTime = time.Second
+
+// bucketOf returns the bucket with this id. It adds new buckets. reason says why there is none.
+func (s *Service) bucketOf(st *stream, id *rlqsv3.BucketId, now time.Time) (b *bucket, reason string) {
+	entries := id.GetBucket()
+	if len(entries) == 0 {
+		return nil, "bucket_id: got no entry, want at least one"
+	}
+	if bound := s.options.MaxEntries; bound > 0 && len(entries) > bound {
+		return nil, fmt.Sprintf("bucket_id: got %d entries, want at most %d (MAX_ENTRIES)", len(entries), bound)
+	}
+	var key strings.Builder
+	key.WriteString(st.domain)
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
+		value := entries[name]
+		if key.Len()+len(name)+len(value) > maxIDBytes {
+			return nil, fmt.Sprintf("bucket_id: got more than %d bytes", maxIDBytes)
+		}
+		for _, text := range [...]string{name, value} {
+			key.WriteString("|" + strconv.Itoa(len(text)) + ":" + text)
+		}
+	}
+	if b := st.buckets[key.String()]; b != nil {
+		return b, ""
+	}
+	if len(st.buckets) >= s.options.MaxBuckets {
+		return nil, fmt.Sprintf("stream: got more than %d buckets (QUOTA_MAX_BUCKETS)", s.options.MaxBuckets)
+	}
+	b = &bucket{stream: st, key: key.String(), id: id, domain: st.domain, usedAt: now}
+	st.buckets[b.key] = b
+	s.evaluate(b)
+	return b, ""
+}
+
+// count adds a report to b.
+func (b *bucket) count(usage *rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage, now time.Time) {
+	denied := int64(min(usage.GetNumRequestsDenied(), maxRequests))
+	requests := denied + int64(min(usage.GetNumRequestsAllowed(), maxRequests))
+	if b.reportedAt.IsZero() {
+		b.isReturning = usage.GetTimeElapsed().AsDuration() > newStreamTime
+	}
+	b.requests = min(b.requests+requests, maxRequests)
+	b.denied = min(b.denied+denied, maxRequests)
+	b.reportedAt, b.hasReport = now, true
+	if requests > 0 {
+		b.usedAt = now
+	}
+}
+
+// entriesOf returns the descriptor of a bucket id. The keys of order come first, then the other keys in alphabetical order.
+func entriesOf(id map[string]string, order []string) []*ratelimitv3.RateLimitDescriptor_Entry {
+	var entries []*ratelimitv3.RateLimitDescriptor_Entry
+	add := func(key string) {
+		if value, ok := id[key]; ok {
+			entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: key, Value: value})
+		}
+	}
+	for _, key := range order {
+		add(key)
+	}
+	for _, key := range slices.Sorted(maps.Keys(id)) {
+		if !slices.Contains(order, key) {
+			add(key)
+		}
+	}
+	return entries
+}
+
+// evaluate finds the answer for b in the limits in force. It sends a changed answer, or makes the next tick update the
+// group.
+func (s *Service) evaluate(b *bucket) {
+	found, key, answer := s.match(b)
+	if found == nil {
+		if b.group != nil {
+			s.leaveGroup(b)
+		}
+		if b.rule != answer {
+			b.rule = answer
+			b.sendRule()
+		}
+		return
+	}
+	b.rule = noAnswer
+	if b.group == nil || b.group.key != key {
+		s.leaveGroup(b)
+		s.joinGroup(b, key, found)
+	}
+	b.group.setRule(found)
+	s.markDue(b.group)
+}
+
+// match returns the rule whose limit b shares, and the name of its counter. Without such a rule, it returns the answer.
+func (s *Service) match(b *bucket) (_ *descriptors.Rule, key string, _ rule) {
+	if s.config == nil {
+		return nil, "", noAnswer
+	}
+	domain := s.config.Domain(b.domain)
+	if domain == nil || s.config.IsShadow(s.options.ShadowMode) {
+		return nil, "", allowAll
+	}
+	entries := entriesOf(b.id.GetBucket(), domain.Source().QuotaOrder)
+	var budget descriptors.Budget
+	found := domain.MatchWithin(&budget, entries)
+	switch {
+	case found == domain.UntestedRule():
+		return nil, "", denyAll
+	case found == nil || found.Quota == nil || found.IsUnlimited() || len(found.Limits) != 1:
+		return nil, "", allowAll
+	}
+	name := found.AppendKey(nil, b.domain, entries)
+	switch {
+	case found.InShadow(name):
+		return nil, "", allowAll
+	case found.Limits[0].Requests == 0:
+		return nil, "", denyAll
+	}
+	return found, string(name), noAnswer
+}
+
+// sendRule sends the answer without a share.
+func (b *bucket) sendRule() {
+	b.requests, b.denied, b.hasReport = 0, 0, false
+	b.sendBlanket(b.rule, blanketTTL)
+}
+
+func (b *bucket) sendBlanket(r rule, ttl time.Duration) {
+	if r == noAnswer {
+		return
+	}
+	blanket := typev3.RateLimitStrategy_ALLOW_ALL
+	if r == denyAll {
+		blanket = typev3.RateLimitStrategy_DENY_ALL
+	}
+	b.assign(&typev3.RateLimitStrategy{Strategy: &typev3.RateLimitStrategy_BlanketRule_{BlanketRule: blanket}}, ttl)
+}
+
+// sendGrant sends a share. Without a rate, the share denies all.
+func (b *bucket) sendGrant(g division.Grant, l *division.Limit) {
+	b.isAnswered = true
+	ttl := time.Duration(l.TTL) * time.Microsecond
+	if g.Rate == 0 || g.Burst == 0 {
+		b.sendBlanket(denyAll, ttl)
+		return
+	}
+	b.assign(&typev3.RateLimitStrategy{Strategy: &typev3.RateLimitStrategy_TokenBucket{TokenBucket: &typev3.TokenBucket{
+		MaxTokens: uint32(g.Burst), TokensPerFill: wrapperspb.UInt32(uint32(g.Rate)),
+		FillInterval: durationpb.New(time.Duration(l.Interval) * time.Microsecond),
+	}}}, ttl)
+}
+
+func (b *bucket) assign(strategy *typev3.RateLimitStrategy, ttl time.Duration) {
+	b.stream.queue(b, &rlqsv3.RateLimitQuotaResponse_BucketAction{BucketAction: &rlqsv3.RateLimitQuotaResponse_BucketAction_QuotaAssignmentAction_{
+		QuotaAssignmentAction: &rlqsv3.RateLimitQuotaResponse_BucketAction_QuotaAssignmentAction{
+			AssignmentTimeToLive: durationpb.New(ttl), RateLimitStrategy: strategy,
+		},
+	}})
+}
+
+// abandonIdleBuckets tells Envoys to forget the buckets that had no request for idleTime.
+func (s *Service) abandonIdleBuckets(now time.Time) {
+	if now.Before(s.nextIdle) {
+		return
+	}
+	s.nextIdle = now.Add(idleInterval)
+	for st := range s.streams {
+		for key, b := range st.buckets {
+			if now.Sub(b.usedAt) > idleTime {
+				st.queue(b, &rlqsv3.RateLimitQuotaResponse_BucketAction{BucketAction: &rlqsv3.RateLimitQuotaResponse_BucketAction_AbandonAction_{
+					AbandonAction: &rlqsv3.RateLimitQuotaResponse_BucketAction_AbandonAction{},
+				}})
+				s.leaveGroup(b)
+				delete(st.buckets, key)
+			}
+		}
+	}
+}
+
+// newHolder returns a random name.
+func newHolder() division.HolderID { return division.HolderID(rand.Uint64()) }

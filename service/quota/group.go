@@ -1,0 +1,208 @@
+package quota
+
+import (
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/limit"
+	division "github.com/seed-81f232ab/rls/limit/quota"
+)
+
+// group has the buckets of this replica that share a counter.
+type group struct {
+	key     string
+	path    string // of the rule
+	limit   division.Limit
+	failure limit.FailureMode
+	ratio   float64 // the part of the limit that this replica divides while the store fails
+	buckets map[division.HolderID]*bucket
+	isDue   bool
+
+	known     []division.Holder // the holders of this replica, with the grants that they were sent
+	updatedAt time.Time         // the last successful update
+	storeTime int64             // the time of the store at updatedAt, in microseconds
+
+	// isFallback says that the store has failed for so long that all grants have expired. fallback is the division of this
+	// replica then.
+	isFallback bool
+	fallback   *division.State
+}
+
+func (s *Service) joinGroup(b *bucket, key string, r *descriptors.Rule) {
+	g := s.groups[key]
+	if g == nil {
+		g = &group{key: key, buckets: map[division.HolderID]*bucket{}, updatedAt: s.lastStore}
+		g.storeTime = g.updatedAt.UnixMicro()
+		s.groups[key] = g
+	}
+	b.group, b.holder, b.isAnswered, b.hasReport = g, newHolder(), false, true
+	b.isReturning = b.isReturning && b.reportedAt.IsZero() // a report with another answer proves that no grant is in force
+	g.buckets[b.holder] = b
+}
+
+func (s *Service) leaveGroup(b *bucket) {
+	g := b.group
+	if g == nil {
+		return
+	}
+	delete(g.buckets, b.holder)
+	b.group = nil
+	if len(g.buckets) == 0 {
+		delete(s.groups, g.key)
+	}
+}
+
+// setRule takes the numbers of the rule.
+func (g *group) setRule(r *descriptors.Rule) {
+	l := r.Limits[0].Limit
+	g.path, g.failure, g.ratio = r.Path, l.OnBackendFailure, l.FallbackRatio
+	g.limit = limitOf(l, r)
+}
+
+// The interval of the fill rates. Envoy fills a bucket continuously with tokens per interval, and both are whole numbers.
+const (
+	second      = 1_000_000
+	minInterval = 60 * second
+	minTokens   = 1000 // in an interval, so that three Envoys can have equal shares
+	maxTokens   = 1<<32 - 1
+)
+
+// limitOf returns the limit of a rule in whole tokens of an interval.
+func limitOf(l *limit.Limit, r *descriptors.Rule) division.Limit {
+	requests, period := l.Max(), l.Period()
+	interval := int64(minInterval)
+	if needed := (minTokens*period + requests - 1) / requests; needed > interval {
+		interval = (needed + minInterval - 1) / minInterval * minInterval
+	}
+	tokens := float64(requests) * float64(interval) / float64(period)
+	if tokens > maxTokens {
+		interval = second
+		tokens = float64(requests) * second / float64(period)
+	}
+	q := r.Quota
+	return division.Limit{
+		Rate: int64(tokens), Interval: interval, Burst: l.Capacity(),
+		MinShare: q.MinShare, Headroom: q.Headroom, TTL: q.TTL, Delay: delay.Microseconds(),
+	}
+}
+
+// groupUpdate is an update of a group in progress.
+type groupUpdate struct {
+	backend.QuotaChange
+	group       *group
+	reports     []division.Report
+	firstReport time.Time
+
+	// The last call of Apply has set the fields below.
+	grants  []division.Grant
+	holders []division.Holder
+	now     int64
+}
+
+// collect takes the reports of g.
+func (g *group) collect(now time.Time) *groupUpdate {
+	u := &groupUpdate{group: g, firstReport: now}
+	for id, b := range g.buckets {
+		if !b.hasReport || b.isAnswered && now.Sub(b.reportedAt) > maxReportAge {
+			// A late report does not prove that the Envoy has received the last grant, so the next report has its requests.
+			b.hasReport = false
+			continue
+		}
+		if age := now.Sub(b.reportedAt); age <= maxReportAge && age > now.Sub(u.firstReport) {
+			u.firstReport = b.reportedAt
+		}
+		u.reports = append(u.reports, division.Report{Holder: id, Requests: b.requests, Denied: b.denied, IsReturning: b.isReturning && !b.isAnswered})
+		b.requests, b.denied, b.hasReport = 0, 0, false
+	}
+	l, known := g.limit, g.known
+	u.Key = []byte(g.key)
+	u.Apply = func(old []byte, created, now int64) ([]byte, time.Duration) {
+		state, err := division.Decode(old)
+		isFrozen := err != nil || now < created+l.TTL+l.Delay
+		u.grants = state.Apply(&l, now, division.Update{Reports: u.reports, Known: known, IsFrozen: isFrozen})
+		u.holders, u.now = state.Holders(), now
+		return state.Append(nil), stateTTL(&l)
+	}
+	return u
+}
+
+// stateTTL returns how long a state without changes must be kept: until all grants have expired and the burst is there
+// again.
+func stateTTL(l *division.Limit) time.Duration {
+	fill := float64(l.Burst) / float64(max(l.Rate, 1)) * float64(l.Interval)
+	return time.Duration(l.TTL+l.Delay+minInterval+int64(fill)) * time.Microsecond
+}
+
+// accept takes the result of an update that is stored, and sends the grants.
+func (s *Service) accept(u *groupUpdate, now time.Time) {
+	g := u.group
+	for _, b := range g.buckets {
+		if g.isFallback && !b.isAnswered { // the fallback has answered without a share
+			b.hasReport = true
+			s.markDue(g)
+		}
+	}
+	g.updatedAt, g.storeTime, g.isFallback, g.fallback = now, u.now, false, nil
+	g.send(u.grants, u.holders, &g.limit)
+}
+
+// send remembers the holders of this replica and sends the grants.
+func (g *group) send(grants []division.Grant, holders []division.Holder, l *division.Limit) {
+	g.known = g.known[:0:0]
+	for _, h := range holders {
+		if g.buckets[h.ID] != nil {
+			g.known = append(g.known, h)
+		}
+	}
+	for _, grant := range grants {
+		if b := g.buckets[grant.Holder]; b != nil {
+			b.sendGrant(grant, l)
+		}
+	}
+}
+
+// fail gives the reports of an update that was not stored back to their buckets. If all grants have expired, the fallback
+// begins.
+func (s *Service) fail(u *groupUpdate, now time.Time) {
+	g := u.group
+	for _, r := range u.reports {
+		if b := g.buckets[r.Holder]; b != nil {
+			b.requests, b.denied, b.hasReport = min(b.requests+r.Requests, maxRequests), min(b.denied+r.Denied, maxRequests), true
+			s.markDue(g)
+		}
+	}
+	if !g.isFallback && now.Sub(g.updatedAt) > time.Duration(g.limit.TTL+g.limit.Delay)*time.Microsecond {
+		g.isFallback, g.fallback = true, &division.State{}
+		for _, b := range g.buckets {
+			b.isAnswered, b.hasReport = false, true
+		}
+		s.fallBack(g, now)
+	}
+}
+
+// fallBack answers the reports of g without the store: this replica divides a part of the limit among its own buckets.
+func (s *Service) fallBack(g *group, now time.Time) {
+	l, mode, ratio := g.limit, g.failure, g.ratio
+	if mode == limit.FailDefault {
+		mode = s.options.FailureMode
+	}
+	if ratio == 0 {
+		ratio = s.options.FallbackRatio
+	}
+	u := g.collect(now)
+	if mode == limit.FailAllow || mode == limit.FailDeny {
+		answer := allowAll
+		if mode == limit.FailDeny {
+			answer = denyAll
+		}
+		for _, r := range u.reports {
+			g.buckets[r.Holder].sendBlanket(answer, time.Duration(l.TTL)*time.Microsecond)
+		}
+		return
+	}
+	l.Rate, l.Burst = int64(float64(l.Rate)*ratio), max(int64(float64(l.Burst)*ratio), 1)
+	storeTime := g.storeTime + now.Sub(g.updatedAt).Microseconds()
+	grants := g.fallback.Apply(&l, storeTime, division.Update{Reports: u.reports, Known: g.known})
+	g.send(grants, g.fallback.Holders(), &l)
+}

@@ -1,0 +1,468 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+const sharedLimits = `
+domain: shop
+descriptors:
+- key: tenant
+  quota: true
+  rate_limit: {unit: second, requests_per_unit: 100, burst: 100, algorithm: token_bucket}
+`
+
+func putInForce(t *testing.T, store *descriptors.Store, yaml string) {
+	t.Helper()
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte(yaml)}}, limitsfile.Options{})
+	require.NoError(t, err)
+	store.Set(descriptors.Compile(set))
+}
+
+func newOptions(t *testing.T, store backend.QuotaStore, yaml string) Options {
+	t.Helper()
+	limits := &descriptors.Store{}
+	if yaml != "" {
+		putInForce(t, limits, yaml)
+	}
+	return Options{
+		Limits: limits, Store: store, FallbackRatio: 0.5, MaxBuckets: 1000, MaxEntries: 10,
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	}
+}
+
+// start runs a replica until the test ends, or until stop is called.
+func start(t *testing.T, o Options) (s *Service, stop func()) {
+	t.Helper()
+	s = New(o)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		s.Run(ctx)
+		close(done)
+	}()
+	stop = func() {
+		cancel()
+		<-done
+	}
+	t.Cleanup(stop)
+	return s, stop
+}
+
+// connect opens a stream of e to s.
+func connect(t *testing.T, e *fakeEnvoy, s *Service) {
+	t.Helper()
+	p, closeStream, _ := open(t, s)
+	e.connect(&pipeLink{p, closeStream})
+}
+
+// closeAll ends the streams before the replicas end.
+func closeAll(envoys ...*fakeEnvoy) {
+	for _, e := range envoys {
+		e.link.close()
+	}
+}
+
+func TestEnvoysShareOneLimitByDemand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := local.NewQuotas()
+		a, _ := start(t, newOptions(t, store, sharedLimits))
+		b, _ := start(t, newOptions(t, store, sharedLimits))
+		m := newMeter(100, 100)
+		envoys := []*fakeEnvoy{newFakeEnvoy(m, 150), newFakeEnvoy(m, 20), newFakeEnvoy(m, 5)}
+		for i, s := range []*Service{a, b, a} {
+			connect(t, envoys[i], s)
+			go envoys[i].run(t.Context())
+			time.Sleep(700 * time.Millisecond)
+		}
+		time.Sleep(20 * time.Second)
+		assert.GreaterOrEqual(t, m.use(30*time.Second), 0.95)
+
+		envoys[0].set(5)
+		envoys[2].set(150)
+		time.Sleep(20 * time.Second)
+		assert.GreaterOrEqual(t, m.use(30*time.Second), 0.95, "after a swap of the demand")
+
+		envoys[2].link.close() // the Envoy is gone
+		envoys[2].set(0)
+		envoys[0].set(150)
+		time.Sleep(45 * time.Second) // its share is free after 16 s, and two reports later the others have it
+		assert.GreaterOrEqual(t, m.use(30*time.Second), 0.95, "without the third Envoy")
+
+		connect(t, envoys[0], b) // its replica is gone
+		connect(t, envoys[1], a)
+		time.Sleep(30 * time.Second)
+		assert.GreaterOrEqual(t, m.use(30*time.Second), 0.95, "on other replicas")
+		requireBound(t, m, 0)
+		closeAll(envoys...)
+	})
+}
+
+// brokenStore fails, hangs, or forgets its states.
+type brokenStore struct {
+	inner    atomic.Pointer[local.Quotas]
+	isBroken atomic.Bool
+	hangs    atomic.Bool
+}
+
+func (b *brokenStore) Update(ctx context.Context, changes []*backend.QuotaChange) {
+	if b.hangs.Load() {
+		<-ctx.Done()
+	}
+	if b.isBroken.Load() || b.hangs.Load() {
+		for _, c := range changes {
+			c.Err = errors.New("broken")
+		}
+		return
+	}
+	b.inner.Load().Update(ctx, changes)
+}
+
+func TestLimitHoldsWhileTheStoreFails(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		t.Run(fmt.Sprintf("hangs=%v", hangs), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &brokenStore{}
+				store.inner.Store(local.NewQuotas())
+				a, _ := start(t, newOptions(t, store, sharedLimits))
+				b, _ := start(t, newOptions(t, store, sharedLimits))
+				m := newMeter(100, 100)
+				envoys := []*fakeEnvoy{newFakeEnvoy(m, 200), newFakeEnvoy(m, 60)}
+				connect(t, envoys[0], a)
+				connect(t, envoys[1], b)
+				for _, e := range envoys {
+					go e.run(t.Context())
+				}
+				time.Sleep(40 * time.Second)
+				assert.GreaterOrEqual(t, m.use(20*time.Second), 0.95)
+				requireBound(t, m, 0)
+
+				store.isBroken.Store(true)
+				store.hangs.Store(hangs)
+				time.Sleep(30 * time.Second)
+				assert.InDelta(t, 0.98, m.use(20*time.Second), 0.04, "each of two replicas divides half of the limit")
+
+				store.inner.Store(local.NewQuotas()) // the store has lost its states
+				store.isBroken.Store(false)
+				store.hangs.Store(false)
+				time.Sleep(40 * time.Second)
+				assert.GreaterOrEqual(t, m.use(30*time.Second), 0.95, "the store works again")
+				requireBound(t, m, 100) // the fallback may admit one more burst
+				closeAll(envoys...)
+			})
+		})
+	}
+}
+
+func TestLostStatesKeepTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &brokenStore{}
+		store.inner.Store(local.NewQuotas())
+		a, _ := start(t, newOptions(t, store, sharedLimits))
+		b, _ := start(t, newOptions(t, store, sharedLimits))
+		m := newMeter(100, 100)
+		envoys := []*fakeEnvoy{newFakeEnvoy(m, 200), newFakeEnvoy(m, 60), newFakeEnvoy(m, 10)}
+		for i, s := range []*Service{a, b, b} {
+			connect(t, envoys[i], s)
+			go envoys[i].run(t.Context())
+		}
+		for i := range 6 {
+			time.Sleep(time.Duration(7+i) * time.Second)
+			store.inner.Store(local.NewQuotas())
+			envoys[i%3].set(float64(50 * i))
+		}
+		time.Sleep(30 * time.Second)
+		requireBound(t, m, 0)
+		assert.GreaterOrEqual(t, m.use(30*time.Second), 0.95)
+		closeAll(envoys...)
+	})
+}
+
+// answer waits for the next response of p and returns the only assignment, as text.
+func answer(t *testing.T, p *pipe) string {
+	t.Helper()
+	select {
+	case m := <-p.responses:
+		require.Len(t, m.GetBucketAction(), 1)
+		if m.GetBucketAction()[0].GetAbandonAction() != nil {
+			return "abandon"
+		}
+		assignment := m.GetBucketAction()[0].GetQuotaAssignmentAction()
+		assert.Equal(t, 15*time.Second, assignment.GetAssignmentTimeToLive().AsDuration())
+		if b := assignment.GetRateLimitStrategy().GetTokenBucket(); b != nil {
+			return fmt.Sprintf("%d of %d in %s", b.TokensPerFill.GetValue(), b.MaxTokens, b.FillInterval.AsDuration())
+		}
+		return assignment.GetRateLimitStrategy().GetBlanketRule().String()
+	case <-time.After(10 * time.Second):
+		return "no answer"
+	}
+}
+
+func usage(id map[string]string, requests uint64) *rlqsv3.RateLimitQuotaUsageReports {
+	return &rlqsv3.RateLimitQuotaUsageReports{Domain: "shop", BucketQuotaUsages: []*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{{
+		BucketId: &rlqsv3.BucketId{Bucket: id}, NumRequestsAllowed: requests, TimeElapsed: durationpb.New(0),
+	}}}
+}
+
+func TestBucketsGetTheAnswerOfTheirRule(t *testing.T) {
+	const rules = `
+domain: shop
+quota_order: [tenant, path]
+descriptors:
+- {key: shared, quota: true, rate_limit: {unit: minute, requests_per_unit: 6000, algorithm: token_bucket}}
+- {key: slow, quota: true, rate_limit: {unit: hour, requests_per_unit: 100, burst: 10, algorithm: token_bucket}}
+- {key: zero, quota: true, rate_limit: {unit: minute, requests_per_unit: 0, algorithm: token_bucket}}
+- {key: free, quota: true, rate_limit: {unlimited: true}}
+- {key: shadow, quota: true, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 5, algorithm: token_bucket}}
+- {key: "off", quota: true, rate_limit: {unit: minute, requests_per_unit: 5, algorithm: token_bucket, enabled: false}}
+- {key: asked, rate_limit: {unit: minute, requests_per_unit: 5}}
+- key: tenant
+  descriptors:
+  - key: path
+    descriptors:
+    - {key: a, quota: true, rate_limit: {unit: second, requests_per_unit: 50, algorithm: token_bucket}}
+`
+	for name, test := range map[string]struct {
+		id   map[string]string
+		want string
+	}{
+		"a shared limit":       {map[string]string{"shared": "x"}, "5925 of 98"},
+		"a slow limit":         {map[string]string{"slow": "x"}, "in 10h0m0s"},
+		"a limit of 0":         {map[string]string{"zero": "x"}, "DENY_ALL"},
+		"no limit":             {map[string]string{"free": "x"}, "ALLOW_ALL"},
+		"shadow mode":          {map[string]string{"shadow": "x"}, "ALLOW_ALL"},
+		"a disabled limit":     {map[string]string{"off": "x"}, "ALLOW_ALL"},
+		"a rule without quota": {map[string]string{"asked": "x"}, "ALLOW_ALL"},
+		"an unknown bucket":    {map[string]string{"unknown": "x"}, "ALLOW_ALL"},
+		"the order of keys":    {map[string]string{"a": "1", "path": "p", "tenant": "t"}, "in 1m0s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, _ := start(t, newOptions(t, local.NewQuotas(), rules))
+				p, closeStream, _ := open(t, s)
+				p.reports <- usage(test.id, 1)
+				got := answer(t, p)
+				if !strings.Contains(test.want, "of") || strings.HasPrefix(test.want, "in") {
+					assert.Contains(t, got, test.want)
+				} else {
+					assert.Contains(t, got, " of ")
+				}
+				closeStream()
+			})
+		})
+	}
+}
+
+func TestReportIsNotAnsweredBeforeLimitsAreLoaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOptions(t, local.NewQuotas(), "")
+		s, _ := start(t, o)
+		p, closeStream, _ := open(t, s)
+		p.reports <- usage(map[string]string{"tenant": "a"}, 1)
+		assert.Equal(t, "no answer", answer(t, p))
+		putInForce(t, o.Limits, sharedLimits)
+		assert.Contains(t, answer(t, p), "in 1m0s")
+		closeStream()
+	})
+}
+
+func TestChangedLimitsAreSentAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOptions(t, local.NewQuotas(), sharedLimits)
+		s, _ := start(t, o)
+		p, closeStream, _ := open(t, s)
+		id := map[string]string{"tenant": "a"}
+		p.reports <- usage(id, 1)
+		first := answer(t, p)
+		for range 10 {
+			time.Sleep(5 * time.Second)
+			p.reports <- usage(id, 1000)
+			first = answer(t, p)
+		}
+		for _, step := range []struct{ limits, want string }{
+			{strings.ReplaceAll(sharedLimits, "100", "10"), "in 2m0s"},
+			{"domain: shop", "ALLOW_ALL"},
+			{sharedLimits + "  shadow_mode: false", ""},
+			{sharedLimits + "  shadow_mode: true", "ALLOW_ALL"},
+			{strings.ReplaceAll(sharedLimits, "requests_per_unit: 100, burst: 100", "requests_per_unit: 0"), "DENY_ALL"},
+		} {
+			changed := time.Now()
+			putInForce(t, o.Limits, step.limits)
+			got := answer(t, p)
+			assert.Contains(t, got, step.want, "%s: first %s", step.limits, first)
+			assert.Less(t, time.Since(changed), time.Second)
+		}
+		closeStream()
+	})
+}
+
+func TestMalformedAndTooManyBucketsAreIgnored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOptions(t, local.NewQuotas(), sharedLimits)
+		var log strings.Builder
+		o.Log = slog.New(slog.NewTextHandler(&log, nil))
+		o.MaxBuckets = 100
+		s, _ := start(t, o)
+		p, closeStream, _ := open(t, s)
+		go func() {
+			for range p.responses { // the client reads
+			}
+		}()
+		for _, id := range []map[string]string{nil, {}, {"k": strings.Repeat("x", maxIDBytes)}, tooManyEntries()} {
+			p.reports <- usage(id, 1)
+		}
+		many := &rlqsv3.RateLimitQuotaUsageReports{Domain: "shop", BucketQuotaUsages: []*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{nil}}
+		for i := range 10_000 {
+			many.BucketQuotaUsages = append(many.BucketQuotaUsages, usage(map[string]string{"tenant": fmt.Sprint(i)}, 1<<63).BucketQuotaUsages...)
+		}
+		p.reports <- many
+		p.reports <- usage(map[string]string{"tenant": "0"}, 1)
+		time.Sleep(time.Second)
+		stats := s.Stats()
+		assert.Equal(t, 100, stats.Buckets)
+		assert.Equal(t, uint64(4+1+9_900), stats.Ignored)
+		assert.Equal(t, 1, strings.Count(log.String(), "quota report ignored"), "the log has a line a minute")
+		assert.Contains(t, log.String(), "bucket_id: got no entry")
+
+		other, closeOther, _ := open(t, s)
+		other.reports <- usage(map[string]string{"tenant": "z"}, 1)
+		assert.NotEqual(t, "no answer", answer(t, other), "other streams are not hurt")
+		closeOther()
+		closeStream()
+		time.Sleep(time.Second)
+		assert.Zero(t, s.Stats().Buckets)
+		assert.Zero(t, s.Stats().Streams)
+		close(p.responses)
+	})
+}
+
+func tooManyEntries() map[string]string {
+	id := map[string]string{}
+	for i := range 11 {
+		id[fmt.Sprint(i)] = "x"
+	}
+	return id
+}
+
+func TestStreamWithoutDomainIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOptions(t, local.NewQuotas(), sharedLimits)
+		o.CheckDomain = func(_ context.Context, domain string) error {
+			if domain != "shop" {
+				return status.Error(codes.PermissionDenied, "not yours")
+			}
+			return nil
+		}
+		s, _ := start(t, o)
+		for domain, want := range map[string]codes.Code{"": codes.InvalidArgument, "other": codes.PermissionDenied} {
+			p, _, ended := open(t, s)
+			m := usage(map[string]string{"tenant": "a"}, 1)
+			m.Domain = domain
+			p.reports <- m
+			assert.Equal(t, want, status.Code(<-ended), domain)
+		}
+		p, closeStream, _ := open(t, s)
+		p.reports <- usage(map[string]string{"tenant": "a"}, 1)
+		assert.NotEqual(t, "no answer", answer(t, p))
+		m := usage(map[string]string{"tenant": "a"}, 1)
+		m.Domain = ""
+		p.reports <- m
+		assert.NotEqual(t, "no answer", answer(t, p), "the domain of the first report holds for later reports")
+		closeStream()
+	})
+}
+
+func TestStreamThatNeverReadsIsClosedAndHurtsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := start(t, newOptions(t, local.NewQuotas(), sharedLimits))
+		blocked, _, ended := open(t, s)
+		start := time.Now()
+		var err error
+		for err == nil {
+			select {
+			case blocked.reports <- usage(map[string]string{"tenant": "a"}, 1):
+			case err = <-ended:
+			}
+			other, closeOther, _ := open(t, s)
+			other.reports <- usage(map[string]string{"tenant": "b"}, 1)
+			assert.NotEqual(t, "no answer", answer(t, other))
+			closeOther()
+			time.Sleep(time.Second)
+		}
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
+		assert.Less(t, time.Since(start), 40*time.Second)
+		assert.Equal(t, uint64(1), s.Stats().Blocked)
+	})
+}
+
+func TestUnusedBucketsAreAbandoned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := start(t, newOptions(t, local.NewQuotas(), sharedLimits))
+		p, closeStream, _ := open(t, s)
+		id := map[string]string{"tenant": "a"}
+		p.reports <- usage(id, 1)
+		assert.NotEqual(t, "abandon", answer(t, p))
+		for begin := time.Now(); ; time.Sleep(5 * time.Second) {
+			p.reports <- usage(id, 0)
+			if answer(t, p) == "abandon" {
+				assert.InDelta(t, idleTime.Seconds(), time.Since(begin).Seconds(), 20)
+				break
+			}
+			require.Less(t, time.Since(begin), 2*idleTime)
+		}
+		assert.Zero(t, s.Stats().Buckets)
+		closeStream()
+	})
+}
+
+func TestFailureModesAnswerAllWhileTheStoreFails(t *testing.T) {
+	for mode, want := range map[limit.FailureMode]typev3.RateLimitStrategy_BlanketRule{
+		limit.FailAllow: typev3.RateLimitStrategy_ALLOW_ALL, limit.FailDeny: typev3.RateLimitStrategy_DENY_ALL,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &brokenStore{}
+			store.inner.Store(local.NewQuotas())
+			store.isBroken.Store(true)
+			o := newOptions(t, store, sharedLimits)
+			o.FailureMode = mode
+			s, _ := start(t, o)
+			p, closeStream, _ := open(t, s)
+			id := map[string]string{"tenant": "a"}
+			p.reports <- usage(id, 1)
+			assert.Equal(t, "no answer", answer(t, p), "old assignments may still be in force")
+			time.Sleep(10 * time.Second)
+			assert.Equal(t, want.String(), answer(t, p))
+			p.reports <- usage(id, 1)
+			assert.Equal(t, want.String(), answer(t, p))
+			store.isBroken.Store(false)
+			time.Sleep(20 * time.Second)
+			p.reports <- usage(id, 1)
+			assert.Equal(t, want.String(), answer(t, p))
+			assert.Contains(t, answer(t, p), "in 1m0s", "the store works again")
+			closeStream()
+		})
+	}
+}

@@ -1,0 +1,207 @@
+// Package quota implements Envoy's RateLimitQuotaService. Each Envoy reports its requests in a stream and gets a share of
+// a limit, which the Envoy enforces without a call per request. Package limit/quota divides the limits.
+//
+//   - stream: a stream of one Envoy; it has buckets (stream.go);
+//   - bucket: the requests with one bucket id in one Envoy (bucket.go);
+//   - group: all buckets of this replica that share a counter (group.go).
+//
+// Each tick updates the groups with new reports. Between ticks, streams only collect reports.
+package quota
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	"golang.org/x/time/rate"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// Options are the settings of a Service.
+type Options struct {
+	Limits *descriptors.Store
+	Store  backend.QuotaStore
+
+	// ShadowMode is the setting SHADOW_MODE: all requests pass.
+	ShadowMode bool
+
+	// FailureMode and FallbackRatio say what happens while the Store fails. Limits can have their own values.
+	FailureMode   limit.FailureMode
+	FallbackRatio float64
+
+	MaxBuckets int // bounds the buckets of a stream
+	MaxEntries int // bounds the entries of a bucket id; 0 means no bound
+
+	// CheckDomain returns an error if the caller may not use a domain. It can be nil.
+	CheckDomain func(ctx context.Context, domain string) error
+
+	Log *slog.Logger
+}
+
+// Service is Envoy's RateLimitQuotaService.
+type Service struct {
+	rlqsv3.UnimplementedRateLimitQuotaServiceServer
+	options Options
+
+	failureLog, ignoredLog *rate.Limiter // bound the log lines to one a minute
+
+	workers sync.WaitGroup // the goroutines of streams
+
+	mu        sync.Mutex          // guards the fields below, and the buckets and groups
+	config    *descriptors.Config // the limits with which all buckets were evaluated
+	streams   map[*stream]bool
+	groups    map[string]*group // the key is the name of the counter
+	due       []*group          // the groups that the next tick updates
+	lastStore time.Time         // the last successful update of any group
+	nextIdle  time.Time         // the next search for idle buckets
+	counts    Counts
+}
+
+// Counts are the counts since the start.
+type Counts struct {
+	Updates   uint64        // stored updates of groups
+	Failures  uint64        // updates that the store did not take in time
+	Conflicts uint64        // updates that started again, because another replica was faster
+	Ignored   uint64        // reports without a valid bucket id, or beyond MaxBuckets
+	Blocked   uint64        // streams that were closed, because they did not read
+	Lateness  time.Duration // the sum of the times from the first report of an update to its answer
+}
+
+// The times of the service.
+const (
+	tickInterval = 250 * time.Millisecond
+
+	// delay is the Delay of package limit/quota. maxUpdateTime bounds the time from the collection of the reports to the
+	// answer, and maxReportAge the time from a report to the collection. So the network has a quarter of delay for both ways.
+	delay         = time.Second
+	maxUpdateTime = delay / 2
+	maxReportAge  = delay * 3 / 8
+
+	idleTime     = 10 * time.Minute // a bucket without a request for this time is abandoned
+	idleInterval = 10 * time.Second
+
+	maxGroupsInUpdate = 256
+)
+
+// New returns a Service. The caller must call Run.
+func New(o Options) *Service {
+	everyMinute := func() *rate.Limiter { return rate.NewLimiter(rate.Every(time.Minute), 1) }
+	return &Service{
+		options: o, streams: map[*stream]bool{}, groups: map[string]*group{}, lastStore: time.Now(),
+		failureLog: everyMinute(), ignoredLog: everyMinute(),
+	}
+}
+
+// Run updates the groups until ctx is done. Then it waits for the goroutines of the streams, so the server must have ended
+// all streams.
+func (s *Service) Run(ctx context.Context) {
+	ticker := time.NewTicker(tickInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			s.workers.Wait()
+			return
+		case <-ticker.C:
+			s.tick(ctx)
+		}
+	}
+}
+
+func (s *Service) tick(ctx context.Context) {
+	s.mu.Lock()
+	s.followLimits()
+	s.abandonIdleBuckets(time.Now())
+	due := s.due
+	s.due = nil
+	s.mu.Unlock()
+	hasFailed := false
+	for len(due) > 0 && ctx.Err() == nil {
+		n := min(len(due), maxGroupsInUpdate)
+		hasFailed = !s.update(ctx, due[:n], hasFailed)
+		due = due[n:]
+	}
+}
+
+// followLimits evaluates all buckets again if the limits in force have changed.
+func (s *Service) followLimits() {
+	config := s.options.Limits.Load()
+	if config == s.config {
+		return
+	}
+	s.config = config
+	for st := range s.streams {
+		for _, b := range st.buckets {
+			s.evaluate(b)
+		}
+	}
+}
+
+var errSkipped = errors.New("the store has failed for other quotas a moment ago")
+
+// update updates the groups, and sends the answers. If skipStore is true, the updates fail. update reports whether the store
+// took at least one update.
+func (s *Service) update(ctx context.Context, groups []*group, skipStore bool) (isStored bool) {
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, maxUpdateTime)
+	defer cancel()
+	s.mu.Lock()
+	updates := make([]*groupUpdate, 0, len(groups))
+	changes := make([]*backend.QuotaChange, 0, len(groups))
+	for _, g := range groups {
+		g.isDue = false
+		if s.groups[g.key] == g {
+			if g.isFallback {
+				s.fallBack(g, start) // the answers do not wait for the store
+			}
+			u := g.collect(start)
+			updates, changes = append(updates, u), append(changes, &u.QuotaChange)
+		}
+	}
+	s.mu.Unlock()
+	if skipStore {
+		for _, c := range changes {
+			c.Err = errSkipped
+		}
+	} else {
+		s.options.Store.Update(ctx, changes)
+	}
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, u := range updates {
+		s.counts.Conflicts += uint64(u.Conflicts)
+		err := u.Err
+		if err == nil && now.Sub(start) > maxUpdateTime {
+			err = context.DeadlineExceeded // the holders could get the grants too late
+		}
+		if err == nil {
+			isStored = true
+			s.counts.Updates++
+			s.counts.Lateness += now.Sub(u.firstReport)
+			s.lastStore = now
+			s.accept(u, now)
+			continue
+		}
+		s.counts.Failures++
+		if s.failureLog.Allow() {
+			s.options.Log.Warn("quotas not updated; Envoys keep their shares until they expire", "error", err)
+		}
+		s.fail(u, now)
+	}
+	return isStored
+}
+
+// markDue makes the next tick update g.
+func (s *Service) markDue(g *group) {
+	if !g.isDue {
+		g.isDue = true
+		s.due = append(s.due, g)
+	}
+}

@@ -1,0 +1,171 @@
+package quota
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+type connection = grpc.BidiStreamingServer[rlqsv3.RateLimitQuotaUsageReports, rlqsv3.RateLimitQuotaResponse]
+
+// stream is the stream of one Envoy.
+type stream struct {
+	conn    connection
+	address string             // of the Envoy
+	domain  string             // the domain of the last report
+	buckets map[string]*bucket // guarded by the mutex of the Service
+
+	sendingSince atomic.Int64  // the time at which the current Send began, in nanoseconds since 1970; 0 without a Send
+	wake         chan struct{} // has an element if waiting is not empty
+
+	mu      sync.Mutex                                             // guards waiting
+	waiting map[string]*rlqsv3.RateLimitQuotaResponse_BucketAction // the newest action for each bucket that was not sent
+}
+
+// maxSendTime bounds the time of a Send. A client that does not read loses its stream. Its assignments have expired then.
+const maxSendTime = 15 * time.Second
+
+// StreamRateLimitQuotas implements rlqsv3.RateLimitQuotaServiceServer.
+func (s *Service) StreamRateLimitQuotas(conn connection) error {
+	st := &stream{
+		conn: conn, address: "unknown", buckets: map[string]*bucket{}, wake: make(chan struct{}, 1),
+		waiting: map[string]*rlqsv3.RateLimitQuotaResponse_BucketAction{},
+	}
+	ctx := conn.Context()
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		st.address = p.Addr.String()
+	}
+	s.mu.Lock()
+	s.streams[st] = true
+	s.mu.Unlock()
+	defer s.remove(st)
+	reports := make(chan *rlqsv3.RateLimitQuotaUsageReports)
+	ended := make(chan error, 2)
+	s.workers.Go(func() { ended <- receive(conn, reports) })
+	s.workers.Go(func() { ended <- st.send() })
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case m := <-reports:
+			if err := s.report(ctx, st, m); err != nil {
+				return err
+			}
+		case err := <-ended:
+			return err
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		case <-ticker.C:
+			if since := st.sendingSince.Load(); since != 0 && time.Since(time.Unix(0, since)) > maxSendTime {
+				s.mu.Lock()
+				s.counts.Blocked++
+				s.mu.Unlock()
+				return status.Errorf(codes.DeadlineExceeded, "stream: the client has read nothing for %s", maxSendTime)
+			}
+		}
+	}
+}
+
+// receive receives reports until the stream ends.
+func receive(conn connection, reports chan<- *rlqsv3.RateLimitQuotaUsageReports) error {
+	for {
+		m, err := conn.Recv()
+		if err != nil {
+			return err
+		}
+		select {
+		case reports <- m:
+		case <-conn.Context().Done():
+			return conn.Context().Err()
+		}
+	}
+}
+
+// send sends the waiting actions until the stream ends.
+func (st *stream) send() error {
+	for {
+		select {
+		case <-st.wake:
+		case <-st.conn.Context().Done():
+			return st.conn.Context().Err()
+		}
+		st.mu.Lock()
+		waiting := st.waiting
+		st.waiting = map[string]*rlqsv3.RateLimitQuotaResponse_BucketAction{}
+		st.mu.Unlock()
+		response := &rlqsv3.RateLimitQuotaResponse{}
+		for _, action := range waiting {
+			response.BucketAction = append(response.BucketAction, action)
+		}
+		st.sendingSince.Store(time.Now().UnixNano())
+		if err := st.conn.Send(response); err != nil {
+			return err
+		}
+		st.sendingSince.Store(0)
+	}
+}
+
+// queue sends action soon. It replaces a waiting action of the same bucket.
+func (st *stream) queue(b *bucket, action *rlqsv3.RateLimitQuotaResponse_BucketAction) {
+	action.BucketId = b.id
+	st.mu.Lock()
+	st.waiting[b.key] = action
+	st.mu.Unlock()
+	select {
+	case st.wake <- struct{}{}:
+	default:
+	}
+}
+
+// report takes the reports of a message.
+func (s *Service) report(ctx context.Context, st *stream, m *rlqsv3.RateLimitQuotaUsageReports) error {
+	if domain := m.GetDomain(); domain != "" && domain != st.domain {
+		if check := s.options.CheckDomain; check != nil {
+			if err := check(ctx, domain); err != nil {
+				return err
+			}
+		}
+		st.domain = domain
+	}
+	if st.domain == "" {
+		return status.Error(codes.InvalidArgument, "domain: got none, want the domain of a limits file in the first report")
+	}
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, usage := range m.GetBucketQuotaUsages() {
+		b, reason := s.bucketOf(st, usage.GetBucketId(), now)
+		if b == nil {
+			s.counts.Ignored++
+			if s.ignoredLog.Allow() {
+				s.options.Log.Warn("quota report ignored", "from", st.address, "domain", st.domain, "reason", reason)
+			}
+			continue
+		}
+		b.count(usage, now)
+		if b.group != nil {
+			s.markDue(b.group)
+		} else {
+			b.sendRule()
+		}
+	}
+	return nil
+}
+
+// remove forgets st. Its holders stay in the store until their grants have expired.
+func (s *Service) remove(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.streams, st)
+	for _, b := range st.buckets {
+		s.leaveGroup(b)
+	}
+	st.buckets = nil
+}
