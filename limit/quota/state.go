@@ -51,8 +51,10 @@ func (s *State) Append(b []byte) []byte {
 	for i := range s.holders {
 		h := &s.holders[i]
 		b = binary.LittleEndian.AppendUint64(b, uint64(h.ID))
-		for _, n := range []int64{h.Rate, h.Burst, h.MaxRate - h.Rate, h.MaxBurst - h.Burst, h.Demands[0], h.Demands[1],
-			s.age(h.JoinedAt), s.age(h.ReportedAt), s.age(h.SentAt), s.age(h.ReducedAt)} {
+		for _, n := range []int64{
+			h.Rate, h.Burst, h.MaxRate - h.Rate, h.MaxBurst - h.Burst, h.Demands[0], h.Demands[1],
+			s.age(h.JoinedAt), s.age(h.ReportedAt), s.age(h.SentAt), s.age(h.ReducedAt),
+		} {
 			b = binary.AppendUvarint(b, uint64(n))
 		}
 	}
