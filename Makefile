@@ -243,7 +243,7 @@ mutants: ## Change the code of PACKAGES (those changed since MUTANTS_SINCE, for 
 .PHONY: simulate-quota
 simulate-quota: ## Simulate FLEET (1000) Envoys that share a limit by quotas; docs/quota.md has the figures
 	$(GO) test -count=1 -v -run TestFleetUsesLimit ./limit/quota -args -fleet $(or $(FLEET),1000)
-	$(GO) test -count=1 ./limit/quota -args -seeds 2000 -worlds 2000000
+	$(GO) test -count=1 ./limit/quota -args -seeds 2000 -worlds 500000
 
 attacks: ## Attack the running service with hostile clients, and print the table of docs/lab/attacks.md
 	@deploy/scripts/test-tools
