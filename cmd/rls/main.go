@@ -132,7 +132,7 @@ func newRoot() *cobra.Command {
 		{"service", "Serve:", []*cobra.Command{serve, newDoctor()}},
 		{"files", "Check limits files before they are in force:", []*cobra.Command{newCheck(), newTest(), newDiff(), newPlan(), newSchema()}},
 		{"requests", "Send requests to a running service:", []*cobra.Command{newHit(), newAcquire()}},
-		{"see", "See what a running service does, and why:", []*cobra.Command{newExplain(), newTop(), newTail()}},
+		{"see", "See what a running service does, and why:", []*cobra.Command{newExplain(), newTop(), newTail(), newQuota()}},
 		{"change", "Change a running service:", []*cobra.Command{newLimitsCLI(), newReset()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})

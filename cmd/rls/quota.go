@@ -2,9 +2,16 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
 	"time"
 
 	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
 	"github.com/seed-81f232ab/rls/backend/local"
@@ -21,7 +28,7 @@ const quotaTimeout = 200 * time.Millisecond
 
 // addQuotas adds Envoy's RateLimitQuotaService to o. The service ends with p. memcached can't keep quotas, so with
 // memcached there is no such service, and limits files with quotas are invalid.
-func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, checkDomain func(context.Context, string) error, o *server.Options) error {
+func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, access pageAccess, checkDomain func(context.Context, string) error, o *server.Options) error {
 	options := quota.Options{
 		Limits: l.store, ShadowMode: s.ShadowMode, FallbackRatio: s.RedisFallbackRatio,
 		MaxBuckets: s.QuotaMaxBuckets, MaxEntries: s.MaxEntries, CheckDomain: checkDomain, Log: e.Log,
@@ -49,5 +56,72 @@ func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, checkDom
 	e.Metrics.Quotas(quotas.Stats)
 	p.start(quotas.Run)
 	o.Services = append(o.Services, func(r grpc.ServiceRegistrar) { rlqsv3.RegisterRateLimitQuotaServiceServer(r, quotas) })
+	_, help := access.refusal()
+	o.DebugPages = append(o.DebugPages, access.protect(server.Page{
+		Path: quotaPath, Help: "which Envoys share which limits, as JSON; ?filter=TEXT; " + help, Handler: sharesHandler(quotas),
+	}))
 	return nil
+}
+
+// quotaPath is the path of the page about shares. The page shows at most maxShownCounters.
+const (
+	quotaPath        = "/quota"
+	filterParam      = "filter"
+	maxShownCounters = 1000
+)
+
+func sharesHandler(quotas *quota.Service) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(quotas.Shares(r.URL.Query().Get(filterParam), maxShownCounters))
+	})
+}
+
+func newQuota() *cobra.Command {
+	client := &adminClient{}
+	cmd := &cobra.Command{
+		Use:   "quota [TEXT]",
+		Short: "Show which Envoys share which limits",
+		Long: "Shows the shares of Envoys with the filter rate_limit_quota, in requests a second. TEXT chooses\n" +
+			"the counters whose names contain it. Each replica shows the Envoys that are connected to it.",
+		Example: "  rls quota 'shop|tenant=acme'\n" +
+			"  rls quota --admin https://rls:6070 --json",
+		Args: argCount(0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var counters []quota.CounterShares
+			query := url.Values{filterParam: {strings.Join(args, "")}}
+			if err := client.call(cmd.Context(), http.MethodGet, quotaPath, query, nil, &counters); err != nil {
+				return err
+			}
+			return printAs(cmd.OutOrStdout(), client.asJSON, counters, func(w io.Writer) error { return writeShares(w, counters) })
+		},
+	}
+	client.addFlags(cmd.Flags())
+	client.addAnswerFlags(cmd.Flags())
+	return cmd
+}
+
+func writeShares(out io.Writer, counters []quota.CounterShares) error {
+	var w strings.Builder
+	if len(counters) == 0 {
+		fmt.Fprintln(&w, "no Envoy shares a limit")
+	}
+	for _, c := range counters {
+		fmt.Fprintf(&w, "%s: %.4g requests a second\n", c.Counter, c.Limit)
+		if c.IsFallback {
+			fmt.Fprintln(&w, "  Redis is down, so this replica divides a part of the limit alone")
+		}
+		for _, s := range c.Shares {
+			fmt.Fprintf(&w, "  %s asks for %.4g and may admit %.4g", s.Envoy, s.Demanded, s.Granted)
+			if s.Enforced > s.Granted {
+				fmt.Fprintf(&w, "; until it confirms this share, it may admit %.4g", s.Enforced)
+			}
+			fmt.Fprintln(&w)
+		}
+		if c.OtherEnvoys > 0 {
+			fmt.Fprintf(&w, "  %d Envoys that are not connected to this replica may admit %.4g\n", c.OtherEnvoys, c.OtherGranted)
+		}
+	}
+	_, err := io.WriteString(out, w.String())
+	return err
 }

@@ -126,10 +126,10 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimitServer) },
 	}
-	if err := addQuotas(p, s, e, limits, checkOptions.CheckDomain, &options); err != nil {
+	access := pageAccess{adminCallers, log}
+	if err := addQuotas(p, s, e, limits, access, checkOptions.CheckDomain, &options); err != nil {
 		return err
 	}
-	access := pageAccess{adminCallers, log}
 	_, help := access.refusal()
 	liveHandlers := live.Handlers{Live: newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, e), SeesKeys: access.mayOpen}
 	explainOptions := counters.explain

@@ -19,9 +19,13 @@ type group struct {
 	buckets map[division.HolderID]*bucket
 	isDue   bool
 
-	known     []division.Holder // the holders of this replica, with the grants that they were sent
-	updatedAt time.Time         // the last successful update
-	storeTime int64             // the time of the store at updatedAt, in microseconds
+	known []division.Holder // the holders of this replica, with the grants that they were sent
+	// otherHolders is the number of all other holders. Together they may admit otherGranted requests a second.
+	otherHolders int
+	otherGranted float64
+
+	updatedAt time.Time // the last successful update
+	storeTime int64     // the time of the store at updatedAt, in microseconds
 
 	// isFallback says that the store has failed for so long that all grants have expired. fallback is the division of this
 	// replica then.
@@ -149,10 +153,13 @@ func (s *Service) accept(u *groupUpdate, now time.Time) {
 
 // send remembers the holders of this replica and sends the grants.
 func (g *group) send(grants []division.Grant, holders []division.Holder, l *division.Limit) {
-	g.known = g.known[:0:0]
+	g.known, g.otherHolders, g.otherGranted = nil, 0, 0
 	for _, h := range holders {
 		if g.buckets[h.ID] != nil {
 			g.known = append(g.known, h)
+		} else {
+			g.otherHolders++
+			g.otherGranted += perSecond(&h, h.MaxRate)
 		}
 	}
 	for _, grant := range grants {

@@ -101,6 +101,20 @@ func TestEnvoysShareOneLimitByDemand(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		assert.GreaterOrEqual(t, m.use(30*time.Second), 0.95)
 
+		assert.Empty(t, a.Shares("other", 10))
+		counters := a.Shares("acme", 10)
+		require.Len(t, counters, 1)
+		assert.Equal(t, "shop|tenant=acme", counters[0].Counter)
+		assert.Equal(t, "shop > tenant", counters[0].Rule)
+		assert.InDelta(t, 100, counters[0].Limit, 0)
+		assert.Equal(t, 1, counters[0].OtherEnvoys)
+		require.Len(t, counters[0].Shares, 2)
+		granted := counters[0].OtherGranted
+		for _, share := range counters[0].Shares {
+			granted += share.Granted
+		}
+		assert.InDelta(t, 99, granted, 1.5)
+
 		envoys[0].set(5)
 		envoys[2].set(150)
 		time.Sleep(20 * time.Second)

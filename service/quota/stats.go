@@ -3,6 +3,7 @@ package quota
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	division "github.com/seed-81f232ab/rls/limit/quota"
 )
@@ -54,4 +55,54 @@ func (s *Service) Stats() Stats {
 // perSecond returns the requests a second of a number of tokens in the interval of h.
 func perSecond(h *division.Holder, tokens int64) float64 {
 	return float64(tokens) * second / float64(max(h.Interval, 1))
+}
+
+// CounterShares says which Envoys share a limit. Rates are requests a second.
+type CounterShares struct {
+	Counter      string  `json:"counter"`
+	Rule         string  `json:"rule"`
+	Limit        float64 `json:"limit"`
+	IsFallback   bool    `json:"is_fallback"`   // this replica divides a part of the limit alone, because the store fails
+	OtherEnvoys  int     `json:"other_envoys"`  // Envoys with streams to other replicas, and Envoys that have left
+	OtherGranted float64 `json:"other_granted"` // what these Envoys may still admit
+	Shares       []Share `json:"shares"`        // of the Envoys with streams to this replica
+}
+
+// Share is the part of one Envoy.
+type Share struct {
+	Envoy    string  `json:"envoy"` // its address
+	Granted  float64 `json:"granted"`
+	Enforced float64 `json:"enforced"` // the largest rate that the Envoy may still enforce
+	Demanded float64 `json:"demanded"`
+	Burst    int64   `json:"burst"`
+}
+
+// Shares returns the shares of the limits with counters that contain filter, sorted by counter, and at most limit of them.
+func (s *Service) Shares(filter string, limit int) []CounterShares {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var keys []string
+	for key := range s.groups {
+		if strings.Contains(key, filter) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	counters := []CounterShares{}
+	for _, key := range keys[:min(len(keys), limit)] {
+		g := s.groups[key]
+		c := CounterShares{
+			Counter: key, Rule: g.path, IsFallback: g.isFallback, OtherEnvoys: g.otherHolders, OtherGranted: g.otherGranted,
+			Limit: float64(g.limit.Rate) * second / float64(g.limit.Interval), Shares: []Share{},
+		}
+		for i := range g.known {
+			h := &g.known[i]
+			if b := g.buckets[h.ID]; b != nil {
+				c.Shares = append(c.Shares, Share{b.stream.address, perSecond(h, h.Rate), perSecond(h, h.MaxRate), perSecond(h, h.Demand()), h.Burst})
+			}
+		}
+		slices.SortFunc(c.Shares, func(a, b Share) int { return cmp.Compare(a.Envoy, b.Envoy) })
+		counters = append(counters, c)
+	}
+	return counters
 }
