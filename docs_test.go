@@ -16,6 +16,7 @@ var (
 	heading      = regexp.MustCompile(`(?m)^#+ (.+)$`)
 	// folderInTable matches a folder such as `internal/base/`.
 	folderInTable = regexp.MustCompile("`([a-z][a-z/]*/)`")
+	anchorOfRow   = regexp.MustCompile(`<a id="([\w-]+)"></a>`)
 	notInAnchor   = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
@@ -74,12 +75,15 @@ func readPage(t *testing.T, name string) string {
 	return string(text)
 }
 
-// anchors returns the anchors that GitHub gives to the headings of a page.
+// anchors returns the anchors that GitHub gives to the headings of a page, and those of rows such as <a id="row"></a>.
 func anchors(page string) []string {
 	var found []string
 	for _, h := range heading.FindAllStringSubmatch(page, -1) {
 		title := notInAnchor.ReplaceAllString(strings.ToLower(h[1]), "")
 		found = append(found, strings.ReplaceAll(title, " ", "-"))
+	}
+	for _, row := range anchorOfRow.FindAllStringSubmatch(page, -1) {
+		found = append(found, row[1])
 	}
 	return found
 }

@@ -1,5 +1,5 @@
-// Package backend is the contract between the service and the implementations that count hits. It also
-// has the helpers that implementations share.
+// Package backend has the interfaces between the service and the implementations that count hits, and helpers that
+// implementations share.
 package backend
 
 import (
@@ -109,20 +109,20 @@ type Result struct {
 	// It is 0 for other algorithms and other backends.
 	Window int64
 
-	// Reason and Mode are set if Source is SourceFallback. Reason is why the backend did not
-	// decide, and Mode is how the fallback decided: FailLocal, FailAllow or FailDeny.
+	// Reason and Mode are set if Source is SourceFallback. Reason says why the backend did not decide. Mode says how
+	// the fallback decided: FailLocal, FailAllow or FailDeny.
 	Reason Reason
 	Mode   limit.FailureMode
 
 	// Share is the limit that the fallback has applied if Mode is FailLocal, and nil otherwise.
 	Share *limit.Limit
 
-	// MayEndEarly marks a denial that may end before RetryAfter, because the counter may have charges of a group
-	// that is charged in several steps. A later step can still deny the group, and the charges are then refunded.
+	// MayEndEarly means that a denial may end before RetryAfter, because some charges of the counter may be refunded.
+	// A backend that charges a group in several steps refunds the first charges if a later step denies the group.
 	MayEndEarly bool
 
-	// Err is set if nobody could decide. The other fields are then undefined. If another Limiter may decide,
-	// Err is or wraps an *Error.
+	// Err is set if nobody could decide, and the other fields are then undefined. If another Limiter may decide the
+	// hit, Err has an *Error in its chain.
 	Err error
 }
 

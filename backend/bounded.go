@@ -7,32 +7,32 @@ import (
 )
 
 // Bounded bounds the time of each Take of another Limiter, which can't end its Takes early. A Take of Bounded ends when
-// its context ends or its budget is used up. After the budget, each hit has a LateError. Bounded then waits in the
-// background for the other Limiter, and passes its answers to the LateErrors.
+// its context ends or its budget is used up. After the budget, each hit gets a LateError. Bounded then waits in the
+// background for the answers of the other Limiter, and passes these answers to the LateErrors.
 type Bounded struct {
 	next   Limiter
 	budget time.Duration
-	slots  chan struct{} // has an element for each Take of next in flight
+	takes  chan struct{} // has an element for each Take of next in flight
 }
 
 var _ Limiter = (*Bounded)(nil)
 
 // NewBounded returns a Bounded over next. At most maxInFlight Takes of next run at the same time. Other Takes wait.
 func NewBounded(next Limiter, budget time.Duration, maxInFlight int) *Bounded {
-	return &Bounded{next: next, budget: budget, slots: make(chan struct{}, maxInFlight)}
+	return &Bounded{next: next, budget: budget, takes: make(chan struct{}, maxInFlight)}
 }
 
 var (
 	errLate    = &Error{Reason: ReasonLate}
-	errWaiting = &Error{Reason: ReasonLate, NotSent: true, Cause: errors.New("earlier calls have no answer yet")}
+	errNotSent = &Error{Reason: ReasonLate, NotSent: true, Cause: errors.New("earlier calls have no answer yet")}
 )
 
 // Take implements Limiter. If the caller has a deadline, the budget is at most three quarters of the time left,
 // so that another Limiter can still decide.
 func (b *Bounded) Take(ctx context.Context, now time.Time, hits []Hit, results []Result) {
 	budget := b.budget
-	if end, ok := ctx.Deadline(); ok {
-		budget = min(budget, time.Until(end)*3/4)
+	if deadline, ok := ctx.Deadline(); ok {
+		budget = min(budget, time.Until(deadline)*3/4)
 	}
 	takeCtx, stop := context.WithTimeout(ctx, budget)
 	defer stop()
@@ -45,9 +45,9 @@ func (b *Bounded) Take(ctx context.Context, now time.Time, hits []Hit, results [
 		}
 	}
 	select {
-	case b.slots <- struct{}{}:
+	case b.takes <- struct{}{}:
 	case <-takeCtx.Done():
-		fail(errWaiting)
+		fail(errNotSent)
 		return
 	}
 	s := NewSubBatch()
@@ -57,9 +57,9 @@ func (b *Bounded) Take(ctx context.Context, now time.Time, hits []Hit, results [
 	done, errorsToDeliver := make(chan struct{}), make(chan []*LateError, 1)
 	go func() {
 		s.Take(takeCtx, now, b.next)
-		<-b.slots
+		<-b.takes
 		close(done)
-		s.deliverLate(<-errorsToDeliver)
+		s.deliverLateAnswers(<-errorsToDeliver)
 		s.Release()
 	}()
 	var lateErrors []*LateError
@@ -76,19 +76,19 @@ func (b *Bounded) Take(ctx context.Context, now time.Time, hits []Hit, results [
 	errorsToDeliver <- lateErrors
 }
 
-// deliverLate passes the Results to lateErrors. lateErrors is empty if the Results came in time.
-func (s *SubBatch) deliverLate(lateErrors []*LateError) {
-	isDenied := IsGroupDenied(s.Hits, s.Results)
+// deliverLateAnswers passes the Results to lateErrors. lateErrors is empty if the Results came in time.
+func (s *SubBatch) deliverLateAnswers(lateErrors []*LateError) {
+	isGroupDenied := IsGroupDenied(s.Hits, s.Results)
 	for i, e := range lateErrors {
 		r := s.Results[i]
-		r.Allowed = r.Allowed && (!isDenied || !s.Hits[i].InGroup())
+		r.Allowed = r.Allowed && (!isGroupDenied || !s.Hits[i].InGroup())
 		e.Arrive(r)
 	}
 }
 
 // Close waits for the Takes in flight. Later Takes fail.
 func (b *Bounded) Close() {
-	for range cap(b.slots) {
-		b.slots <- struct{}{}
+	for range cap(b.takes) {
+		b.takes <- struct{}{}
 	}
 }

@@ -5,8 +5,7 @@ import (
 	"sync"
 )
 
-// Error is the error of a hit that another Limiter may decide. The error of a Result is an *Error or
-// wraps one.
+// Error is the error of a hit that another Limiter may decide.
 type Error struct {
 	// Reason says why the backend did not decide. With ReasonOverload, the backend itself can be healthy.
 	Reason Reason
@@ -75,8 +74,8 @@ func (e *LateError) Error() string { return e.cause.Error() }
 // Unwrap returns the cause.
 func (e *LateError) Unwrap() error { return e.cause }
 
-// Arrive sets the answer to the hit. It is called at most once. If r.Allowed is set, the hit was charged. If
-// IsNotSent(r.Err), the hit was not charged. With another error, nobody knows whether the hit was charged.
+// Arrive sets the answer to the hit. It is called at most once. If r.Allowed is true, the hit was charged. If
+// IsNotSent(r.Err) is true, the hit was not charged. With another error, nobody knows whether the hit was charged.
 func (e *LateError) Arrive(r Result) {
 	e.mu.Lock()
 	e.answer = &r
@@ -87,8 +86,8 @@ func (e *LateError) Arrive(r Result) {
 	}
 }
 
-// OnArrival calls f with the answer: at once if the answer has come, and otherwise when it comes. OnArrival is called at
-// most once, and f must not block.
+// OnArrival calls f with the answer, at once or when the answer comes. OnArrival is called at most once, and f must not
+// block.
 func (e *LateError) OnArrival(f func(Result)) {
 	e.mu.Lock()
 	e.onArrival = f

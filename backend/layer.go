@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Layer is a Limiter in front of another Layer. It decides some hits, and passes all other hits to the other Layer. The
-// last Layer is Counters, which has no other Layer behind it.
+// Layer is a Limiter that decides some hits, and passes all other hits to the next Layer. The last Layer is Counters,
+// which has the counters.
 type Layer interface {
 	Limiter
 
 	// Peek sets peeks[i] to the answer that Take would give to hits[i]. It changes nothing.
 	Peek(ctx context.Context, now time.Time, hits []Hit, peeks []Peek)
 
-	// Forget is called after a reset through another replica. The Layer and the Layers behind it forget the
-	// counter of h, or all counters if h is nil.
+	// Forget is called after a reset through another replica. The Layer and all next Layers forget what they know
+	// about the counter of h, or about all counters if h is nil.
 	Forget(h *Hit)
 }
 
@@ -28,8 +28,8 @@ type Peek struct {
 // RememberedDenial is an answer that a Layer gives from its memory, without a counter.
 type RememberedDenial struct {
 	Result
-	Since time.Time // when the counter first denied
-	Until time.Time // when the Layer asks the counter again
+	Since time.Time // the time of the first denial by the counter
+	Until time.Time // the time at which the Layer asks the counter again
 }
 
 // Counters is the Layer of a Limiter that keeps the counters. It remembers no answers.

@@ -69,8 +69,7 @@ func (s Scopes) layer(scope limit.Scope) Layer {
 	return s.Global
 }
 
-// refundInstance refunds the hits of scope instance in the group after a hit of scope global has denied
-// the group.
+// refundInstance refunds the hits of scope instance in the group after a hit of scope global has denied the group.
 func (s Scopes) refundInstance(ctx context.Context, now time.Time, hits []Hit, results []Result) {
 	refunds := NewSubBatch()
 	defer refunds.Release()
@@ -85,8 +84,8 @@ func (s Scopes) refundInstance(ctx context.Context, now time.Time, hits []Hit, r
 	refunds.CopyResults(results)
 }
 
-// KeyPrefix matches all keys that start with Start. Unless EndsAnywhere is set, the key must end after Start, or go on
-// with a | and further entries.
+// KeyPrefix matches keys that start with Start. If EndsAnywhere is false, the key must end after Start, or a | and further
+// entries must follow.
 type KeyPrefix struct {
 	Start        string
 	EndsAnywhere bool
@@ -94,8 +93,8 @@ type KeyPrefix struct {
 
 // Matches reports whether key has the prefix.
 func (p KeyPrefix) Matches(key string) bool {
-	rest, ok := strings.CutPrefix(key, p.Start)
-	return ok && (p.EndsAnywhere || rest == "" || rest[0] == '|')
+	suffix, ok := strings.CutPrefix(key, p.Start)
+	return ok && (p.EndsAnywhere || suffix == "" || suffix[0] == '|')
 }
 
 // PrefixReset is the outcome of a reset by prefix.

@@ -58,8 +58,8 @@ func (s *SubBatch) Take(ctx context.Context, now time.Time, l Limiter) {
 
 // CopyResults copies Results to their places in the results of the whole batch.
 func (s *SubBatch) CopyResults(results []Result) {
-	for j, i := range s.Index {
-		results[i] = s.Results[j]
+	for place, i := range s.Index {
+		results[i] = s.Results[place]
 	}
 }
 
@@ -85,8 +85,8 @@ func IsGroupDenied(hits []Hit, results []Result) bool {
 	return false
 }
 
-// TakeDeniedGroup is TakePart for hits of a group that is already denied, because a hit outside of the part denied it. l
-// gets the hits of the group as peeks, so it does not charge them.
+// TakeDeniedGroup does what TakePart does, after a hit outside of the part has denied the group. l gets the hits of the
+// group as peeks, so that it does not charge them.
 func TakeDeniedGroup(ctx context.Context, now time.Time, l Limiter, hits []Hit, results []Result, isIncluded func(i int) bool) {
 	s := NewSubBatch()
 	defer s.Release()
@@ -100,8 +100,8 @@ func TakeDeniedGroup(ctx context.Context, now time.Time, l Limiter, hits []Hit, 
 		s.Add(i, h)
 	}
 	s.Take(ctx, now, l)
-	for j, i := range s.Index {
-		if h, r := &hits[i], &s.Results[j]; h.InGroup() && r.Err == nil {
+	for place, i := range s.Index {
+		if h, r := &hits[i], &s.Results[place]; h.InGroup() && r.Err == nil {
 			r.Result = h.Limit.FromPeek(r.Result, h.N)
 		}
 	}

@@ -28,7 +28,7 @@ func (c *Client) AcquireN(ctx context.Context, n int, domain string, ds ...Descr
 	return err
 }
 
-// wait waits until the permits of r are granted. holdID is the id of a hold, or "" without a hold.
+// wait waits until the service grants the permits of r. holdID is the id of a hold, or "" without a hold.
 func (c *Client) wait(ctx context.Context, r *Request, holdID string) (*answer, error) {
 	if err := r.check(); err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func (c *Client) wait(ctx context.Context, r *Request, holdID string) (*answer, 
 	select {
 	case err = <-w.result:
 	case <-ctx.Done():
-		err = q.leave(w, ctx.Err())
+		err = q.removeWaiter(w, ctx.Err())
 	}
 	return w.grant, err
 }
@@ -75,8 +75,8 @@ func (c *Client) enqueue(r *Request, w *waiter) (*queue, error) {
 	return q, nil
 }
 
-// leave ends the wait of w with err. If w already has a result, leave returns the result.
-func (q *queue) leave(w *waiter, err error) error {
+// removeWaiter ends the wait of w with err. If w already has a result, removeWaiter returns the result.
+func (q *queue) removeWaiter(w *waiter, err error) error {
 	c := q.client
 	c.mu.Lock()
 	if w.element == nil {
@@ -86,7 +86,7 @@ func (q *queue) leave(w *waiter, err error) error {
 	isFirst := q.waiters.Front() == w.element
 	q.waiters.Remove(w.element)
 	w.element = nil
-	// The pause is the wait for the permits of the first waiter. Another number of permits can come earlier.
+	// The queue pauses until the permits of the first waiter come. Another number of permits can come earlier.
 	if newFirst := q.waiters.Front(); isFirst && (newFirst == nil || newFirst.Value.(*waiter).permits != w.permits) {
 		q.endPause()
 	}
@@ -97,8 +97,8 @@ func (q *queue) leave(w *waiter, err error) error {
 	return err
 }
 
-// refund gives the permits of r back in a goroutine. g is the answer that granted the permits.
-func (c *Client) refund(r *Request, holdID string, g *answer) {
+// refund gives the permits of r back in a goroutine. grant is the answer that granted the permits.
+func (c *Client) refund(r *Request, holdID string, grant *answer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.isClosed {
@@ -107,22 +107,23 @@ func (c *Client) refund(r *Request, holdID string, g *answer) {
 	c.goroutines.Add(1)
 	go func() {
 		defer c.goroutines.Done()
-		err := c.giveBack(context.WithoutCancel(c.lifetime), r, holdID, g)
+		err := c.giveBack(context.WithoutCancel(c.lifetime), r, holdID, grant)
 		if err != nil && !errors.Is(err, ErrClosed) {
 			c.log.Warn("refund failed", "error", err)
 		}
 	}()
 }
 
-// giveBack gives the permits of r back, unless they count for no limit any more. g is the answer that granted the permits.
-func (c *Client) giveBack(ctx context.Context, r *Request, holdID string, g *answer) error {
-	if g.holdTime == 0 {
+// giveBack gives the permits of r back. If all limits have forgotten the permits, giveBack does nothing. grant is the
+// answer that granted the permits.
+func (c *Client) giveBack(ctx context.Context, r *Request, holdID string, grant *answer) error {
+	if grant.holdTime == 0 {
 		holdID = "" // no limit counts holds
 	}
-	if holdID == "" && c.clock.Now().Sub(g.calledAt) >= g.resetAfter {
+	if holdID == "" && c.clock.Now().Sub(grant.calledAt) >= grant.resetAfter {
 		return nil
 	}
-	_, err := c.decide(ctx, call{request: r, n: -r.n(), grantedWithoutService: g.Degraded, holdID: holdID})
+	_, err := c.decide(ctx, call{request: r, n: -r.n(), isGrantDegraded: grant.Degraded, holdID: holdID})
 	if err == nil {
 		c.endPauses(r)
 	}
@@ -141,7 +142,7 @@ func (c *Client) endPauses(r *Request) {
 	}
 }
 
-// Bounds of the calls of a queue.
+// The bounds on the calls of a queue.
 const (
 	maxBatchWaiters    = 64                    // the maximum number of waiters that share a call
 	firstOutagePause   = 50 * time.Millisecond // the first pause between calls while the service fails
@@ -149,10 +150,10 @@ const (
 	firstSlotPause     = 20 * time.Millisecond // the first pause between calls for a slot of a concurrency limit
 	longestSlotPause   = time.Second
 
-	// A pause until a reset gets a random delay. The delay is below 5 % of the pause plus minDelayBound, and below
-	// maxDelayBound.
-	minDelayBound = time.Millisecond
-	maxDelayBound = time.Second
+	// A pause until a reset gets a random delay. The delay is at most 5 % of the pause plus extraDelay, and at most
+	// maxDelay.
+	extraDelay = time.Millisecond
+	maxDelay   = time.Second
 )
 
 // queue has the callers that wait for permits of one request, in the order of their calls. The goroutine of the queue
@@ -163,7 +164,7 @@ type queue struct {
 	request *Request // the queue does not use N
 	isHold  bool     // the waiters want holds, and each waiter has a hold id
 	waiters list.List
-	wakeUps chan struct{} // a signal in this channel ends a pause of the goroutine
+	wakeUps chan struct{} // an element in this channel ends a pause of the goroutine
 	denial  *answer       // the denial because of which the goroutine pauses; nil without such a pause
 }
 
@@ -226,7 +227,7 @@ func (q *queue) run() {
 			bound = batchBound{waiters: len(batch) / 2, permits: int64(a.Remaining)}
 		case a.Never:
 			q.finishBatch(batch, newWeightError(permits, a))
-		case a.holdTime > 0: // only slots are missing, so ask often: a holder can release a slot at any time
+		case a.holdTime > 0: // only a slot is missing, which a holder can release at any time
 			q.pause(min(slotPauses.NextBackOff(), max(a.retryAfter, firstSlotPause)), nil)
 		default:
 			q.pause(a.retryAfter+randomDelay(a.retryAfter), a)
@@ -243,7 +244,7 @@ func newBackoff(first, longest time.Duration) *backoff.ExponentialBackOff {
 
 // randomDelay returns a random delay, so that not all processes that wait for the same reset call at the same time.
 func randomDelay(wait time.Duration) time.Duration {
-	return rand.N(min(minDelayBound+wait/20, maxDelayBound))
+	return rand.N(min(extraDelay+wait/20, maxDelay))
 }
 
 // nextBatch returns the first waiters within bound, and the sum of their permits. The batch always has the first
@@ -268,14 +269,14 @@ func (q *queue) nextBatch(bound batchBound) (batch []*waiter, permits int) {
 		delete(c.queues, q.key)
 	}
 	select {
-	case <-q.wakeUps: // the next call already sees the permits that this signal announced
+	case <-q.wakeUps: // the next call comes at once, so the goroutine needs no wake-up
 	default:
 	}
 	return batch, permits
 }
 
 // grantBatch grants the permits of a batch. It refunds the permits of the waiters that have left the queue.
-func (q *queue) grantBatch(batch []*waiter, g *answer) {
+func (q *queue) grantBatch(batch []*waiter, grant *answer) {
 	unusedPermits := 0
 	q.client.mu.Lock()
 	for _, w := range batch {
@@ -283,14 +284,14 @@ func (q *queue) grantBatch(batch []*waiter, g *answer) {
 			unusedPermits += w.permits
 			continue
 		}
-		w.grant = g
+		w.grant = grant
 		q.finishWaiter(w, nil)
 	}
 	q.client.mu.Unlock()
 	if unusedPermits > 0 {
 		r := *q.request
 		r.N = unusedPermits
-		q.client.refund(&r, batch[0].holdID, g)
+		q.client.refund(&r, batch[0].holdID, grant)
 	}
 }
 
@@ -311,7 +312,7 @@ func (q *queue) finishWaiter(w *waiter, err error) {
 	w.result <- err
 }
 
-// recordOutage logs err and keeps it for the waiters, because a waiter that gives up during the outage returns it too.
+// recordOutage logs err, and sets the outageErr of all waiters. A waiter whose context ends returns this error too.
 func (q *queue) recordOutage(err error) {
 	q.client.log.Warn("rls failed", "error", err)
 	q.client.mu.Lock()
@@ -322,8 +323,8 @@ func (q *queue) recordOutage(err error) {
 }
 
 // pause waits for d, or until endPause. denial is the denial of the first waiter, or nil after another failure. If the
-// permits come after the deadline of the first waiter, pause rejects the waiter and returns at once, because the next
-// waiter may need fewer permits.
+// first waiter can't get its permits before its deadline, pause rejects the waiter and returns at once, because the
+// next waiter may need fewer permits.
 func (q *queue) pause(d time.Duration, denial *answer) {
 	c := q.client
 	c.mu.Lock()
@@ -354,7 +355,7 @@ func (q *queue) rejectLateWaiters() {
 	}
 	now := q.client.clock.Now()
 	firstWait := q.denial.calledAt.Add(q.denial.retryAfter).Sub(now)
-	var permits int64 // the permits of the waiters after the first waiter, up to w
+	var permits int64 // the sum of the permits from the second waiter to w
 	for e := q.waiters.Front(); e != nil; {
 		w, isFirst, wait := e.Value.(*waiter), e.Prev() == nil, firstWait
 		e = e.Next()
@@ -383,6 +384,6 @@ func (q *queue) rejectLateWaiters() {
 func (q *queue) endPause() {
 	select {
 	case q.wakeUps <- struct{}{}:
-	default: // the goroutine has a signal already
+	default: // the channel has an element already
 	}
 }

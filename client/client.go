@@ -8,15 +8,15 @@
 //
 // Each method has a variant with N, which takes n permits at once. The client gets all n permits, or no permit.
 //
-// A limit is named by a domain and by descriptors, as in the limits file of the service:
+// A domain and descriptors name a limit, as in the limits file of the service:
 //
 //	c, err := client.New("rls:8081", client.Options{})
 //	…
 //	err = c.Acquire(ctx, "shop", client.NewDescriptor("tenant", "acme").Add("path", "/orders"))
 //
-// Several descriptors are one request. The request gets its permits if all descriptors have enough
-// permits. If no rule of the service matches a descriptor, the descriptor has no limit, as with
-// Envoy. Check reports this case in Decision.Limited.
+// A call can have several descriptors. It gets its permits if all descriptors have enough permits.
+// If no rule of the service matches a descriptor, the descriptor has no limit, as with Envoy.
+// Decision.Limited then tells a caller of Check that no limit counts the request.
 //
 // Allow and Check charge denied hits as the rule states. A denied Acquire, Reserve or AcquireHold
 // charges nothing, as long as the service is rls.
@@ -117,7 +117,8 @@ func New(target string, o Options) (*Client, error) {
 	return c, nil
 }
 
-// NewLocal returns a Client without a service: limits decide in this process. It uses o.LocalRatio, o.Log and o.Clock.
+// NewLocal returns a Client without a service, which decides in this process with limits. Of the Options, it uses only
+// LocalRatio, Log and Clock.
 func NewLocal(limits Limits, o Options) (*Client, error) {
 	c := newClient(o)
 	l, err := newLocal(limits, o.LocalRatio, c.clock)
@@ -179,17 +180,17 @@ func (c *Client) Peek(ctx context.Context, domain string, ds ...Descriptor) (Dec
 	return a.decision(), nil
 }
 
-// send checks the request of k, and asks the decider for the permits of the request. It sets k.n.
-func (c *Client) send(ctx context.Context, k call) (*answer, error) {
-	if err := k.request.check(); err != nil {
+// send checks the request of newCall, and asks the decider for the permits of the request.
+func (c *Client) send(ctx context.Context, newCall call) (*answer, error) {
+	if err := newCall.request.check(); err != nil {
 		return nil, err
 	}
-	k.n = k.request.n()
-	return c.decide(ctx, k)
+	newCall.n = newCall.request.n()
+	return c.decide(ctx, newCall)
 }
 
-// decide lets the decider decide k within c.timeout.
-func (c *Client) decide(ctx context.Context, k call) (*answer, error) {
+// decide lets the decider decide newCall within c.timeout.
+func (c *Client) decide(ctx context.Context, newCall call) (*answer, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -199,7 +200,7 @@ func (c *Client) decide(ctx context.Context, k call) (*answer, error) {
 	callCtx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	calledAt := c.clock.Now()
-	a, err := c.decider.decide(callCtx, &k)
+	a, err := c.decider.decide(callCtx, &newCall)
 	switch {
 	case err == nil:
 		a.calledAt = calledAt

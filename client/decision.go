@@ -45,8 +45,8 @@ type call struct {
 	request *Request // the call does not use request.N
 	n       int      // the number of hits: 0 for a peek, negative for a refund
 
-	chargesNothingIfDenied bool   // if the call is denied, it charges no limit
-	grantedWithoutService  bool   // Options.Failure granted the permits that the call refunds
+	chargesNothingIfDenied bool   // a denied call charges no limit
+	isGrantDegraded        bool   // Options.Failure has granted the permits that the call refunds
 	holdID                 string // the id of a hold of a concurrency limit; "" without a hold
 }
 
@@ -57,11 +57,11 @@ type answer struct {
 	// retryAfter is the time until a denied call can pass.
 	retryAfter time.Duration
 
-	// resetAfter is the time until the hits of an allowed call count for no limit.
+	// resetAfter is the time until all limits have forgotten the hits of an allowed call.
 	resetAfter time.Duration
 
-	// holdTime is the time after which the service frees a slot that nobody renews. It is 0 if no limit counts
-	// holders, or if another limit denies the call.
+	// holdTime is the time after which the service frees a slot that nobody renews. If no limit counts holders, or if
+	// another limit denies the call, holdTime is 0.
 	holdTime time.Duration
 
 	calledAt time.Time // the time when the client made the call
@@ -79,15 +79,15 @@ func (a *answer) decision() Decision {
 // is denied, a describes the descriptor with the fewest permits left.
 func (a *answer) addStatus(st *rlsv3.RateLimitResponse_DescriptorStatus, isDenied bool) {
 	reset := st.GetDurationUntilReset().AsDuration()
-	isClosest := !a.Limited || a.retryAfter == 0 && st.GetLimitRemaining() < a.Remaining
+	describesAnswer := !a.Limited || a.retryAfter == 0 && st.GetLimitRemaining() < a.Remaining
 	if isDenied {
-		isClosest = a.retryAfter == 0 || reset >= a.retryAfter
+		describesAnswer = a.retryAfter == 0 || reset >= a.retryAfter
 		a.retryAfter = max(a.retryAfter, reset, time.Microsecond)
 	} else {
 		a.resetAfter = max(a.resetAfter, reset)
 	}
 	a.Limited = true
-	if isClosest {
+	if describesAnswer {
 		l := st.GetCurrentLimit()
 		a.Name, a.Limit, a.Window = l.GetName(), l.GetRequestsPerUnit(), windowOf(l)
 		a.Remaining, a.Reset = st.GetLimitRemaining(), reset
@@ -127,7 +127,6 @@ func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answ
 	return a
 }
 
-// maxWindow is the longest window of rls.
 const maxWindow = limit.MaxPeriod * time.Microsecond
 
 // headerSeconds returns the time in the header with this key, which is a number of seconds such as 1.5. ok is false if the

@@ -38,9 +38,8 @@ type failover struct {
 	clock  Clock
 	log    *slog.Logger
 
-	// minOutageTime is the shortest time after which a call that misses its deadline counts as an outage. A missed
-	// deadline that was shorter does not show that the service fails: with such deadlines, one caller could cause
-	// decisions without the service for all callers of the Client.
+	// minOutageTime is the least duration of a call whose missed deadline counts as an outage. With shorter deadlines,
+	// one caller could otherwise cause decisions without the service for all callers of the Client.
 	minOutageTime time.Duration
 
 	// nextProbe is the time of the next probe while the service fails, in nanoseconds since 1970; 0 while the service
@@ -68,12 +67,12 @@ func newFailover(remote service, o Options, clock Clock, log *slog.Logger) (*fai
 
 func (f *failover) decide(ctx context.Context, c *call) (*answer, error) {
 	switch isRefund := c.n < 0; {
-	case f.mode == FailClosed, isRefund && !c.grantedWithoutService:
+	case f.mode == FailClosed, isRefund && !c.isGrantDegraded:
 		return f.remote.decide(ctx, c)
 	case isRefund, !f.mayCall():
 		return f.decideWithoutService(ctx, c)
 	}
-	begin := time.Now()
+	start := time.Now()
 	a, err := f.remote.decide(ctx, c)
 	if hasServiceAnswered(err) && f.nextProbe.Swap(0) != 0 {
 		f.log.Info("rls answers again")
@@ -83,7 +82,7 @@ func (f *failover) decide(ctx context.Context, c *call) (*answer, error) {
 		return a, nil
 	case !isOutage(err):
 		return nil, err
-	case isMissedDeadline(err) && time.Since(begin) < f.minOutageTime:
+	case isMissedDeadline(err) && time.Since(start) < f.minOutageTime:
 		return f.decideWithoutService(ctx, c)
 	}
 	if f.nextProbe.Swap(f.clock.Now().Add(probePause).UnixNano()) == 0 {

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-const holdKeyPrefix = "hold " // starts the keys of queues for holds
+const holdKeyPrefix = "hold " // the start of the keys of queues for holds
 
 // errSlotTaken is the reason for the loss of a hold after the service has denied its renewal.
 var errSlotTaken = errors.New("renewal denied, because other holders have the slots")
@@ -25,10 +25,10 @@ type Hold struct {
 	// stopRenewal ends the renewal. It does not cancel a call in flight.
 	stopRenewal context.CancelFunc
 
-	// grantedByService is true if the service has granted a slot. grantedWithoutService is true if
-	// Options.Failure has granted a slot. Only the goroutine of the renewal writes these fields.
-	// Other goroutines may read them after renewalEnded is closed.
-	grantedByService, grantedWithoutService bool
+	// isGrantedByService is true if the service has granted a slot. isGrantedWithoutService is true
+	// if Options.Failure has granted a slot. Only the goroutine of the renewal writes these fields.
+	// Other goroutines may read the fields after renewalEnded is closed.
+	isGrantedByService, isGrantedWithoutService bool
 
 	renewalEnded chan struct{} // is closed when the renewal has ended
 
@@ -78,8 +78,8 @@ func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descr
 
 // recordGrant records who has granted a slot: the service, or Options.Failure if isDegraded is true.
 func (h *Hold) recordGrant(isDegraded bool) {
-	h.grantedWithoutService = h.grantedWithoutService || isDegraded
-	h.grantedByService = h.grantedByService || !isDegraded
+	h.isGrantedWithoutService = h.isGrantedWithoutService || isDegraded
+	h.isGrantedByService = h.isGrantedByService || !isDegraded
 }
 
 // renew renews h until ctx ends or h is lost. When ctx ends, renew waits for a call in flight and does not cancel it.
@@ -140,12 +140,13 @@ func (h *Hold) Release() error {
 	if h.isReleased {
 		return nil
 	}
+	const toService, toLocalLimits = false, true
 	var localErr, serviceErr error
-	if h.grantedWithoutService {
-		localErr = h.giveBack(true)
+	if h.isGrantedWithoutService {
+		localErr = h.giveBack(toLocalLimits)
 	}
-	if h.grantedByService {
-		serviceErr = h.giveBack(false)
+	if h.isGrantedByService {
+		serviceErr = h.giveBack(toService)
 	}
 	err := errors.Join(localErr, serviceErr)
 	h.isReleased = err == nil
@@ -154,7 +155,7 @@ func (h *Hold) Release() error {
 
 // giveBack gives the slot back to the service, or to the limits of this process if isDegraded is true.
 func (h *Hold) giveBack(isDegraded bool) error {
-	g := *h.grant
-	g.Degraded = isDegraded
-	return h.client.giveBack(context.Background(), h.request, h.id, &g)
+	grant := *h.grant
+	grant.Degraded = isDegraded
+	return h.client.giveBack(context.Background(), h.request, h.id, &grant)
 }

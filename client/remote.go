@@ -26,7 +26,6 @@ const retryPolicy = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 // metadata of the call, keys and values in turn.
 type service func(ctx context.Context, md []string, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, metadata.MD, error)
 
-// decide implements decider.
 func (s service) decide(ctx context.Context, c *call) (*answer, error) {
 	md := []string{limit.AcquireKey, strconv.FormatBool(c.chargesNothingIfDenied)}
 	if c.holdID != "" {

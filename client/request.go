@@ -118,12 +118,12 @@ func (r *Request) key() string {
 func (r *Request) proto(n int64) *rlsv3.RateLimitRequest {
 	req := &rlsv3.RateLimitRequest{Domain: r.Domain}
 	for _, d := range r.Descriptors {
-		pd := &ratelimitv3.RateLimitDescriptor{Entries: d.entries()}
+		descriptor := &ratelimitv3.RateLimitDescriptor{Entries: d.entries()}
 		if n != 1 {
-			pd.HitsAddend = wrapperspb.UInt64(uint64(max(n, -n)))
-			pd.IsNegativeHits = n < 0
+			descriptor.HitsAddend = wrapperspb.UInt64(uint64(max(n, -n)))
+			descriptor.IsNegativeHits = n < 0
 		}
-		req.Descriptors = append(req.Descriptors, pd)
+		req.Descriptors = append(req.Descriptors, descriptor)
 	}
 	return req
 }

@@ -60,8 +60,8 @@ func (r *Reservation) Commit() {
 	r.isFinal = true
 }
 
-// Cancel gives the permits back, unless they are committed or not granted. Only the first successful Cancel gives the
-// permits back. When the permits count for no limit any more, Cancel does nothing.
+// Cancel gives granted permits back. After Commit or after a successful Cancel, it does nothing. It also does nothing if
+// all limits have forgotten the permits.
 func (r *Reservation) Cancel() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -24,7 +24,7 @@ func (c *Config) Rules() int {
 
 // EachRule calls f with each rule in file order.
 func (c *Config) EachRule(f func(*Rule)) {
-	c.eachPair(nil, func(n, _ *node, _ path) {
+	c.forEachPair(nil, func(n, _ *node, _ path) {
 		if n.rule != nil {
 			f(n.rule)
 		}
@@ -34,7 +34,7 @@ func (c *Config) EachRule(f func(*Rule)) {
 // ChangesFrom returns the changes that turn old into c. If old is nil, all descriptors of c are added.
 func (c *Config) ChangesFrom(old *Config) Changes {
 	var changes Changes
-	c.eachChange(old, func(changed, previous *node, p path) {
+	c.forEachChange(old, func(changed, previous *node, p path) {
 		switch {
 		case !changed.hasLimits():
 			changes.Removed = append(changes.Removed, p.String())
@@ -62,7 +62,7 @@ func (v ValueChange) String() string {
 
 // ValueChangesFrom returns the changes that turn old into c, with the limits in words. Removed paths come last.
 func (c *Config) ValueChangesFrom(old *Config) (values []ValueChange) {
-	c.eachChange(old, func(changed, previous *node, p path) {
+	c.forEachChange(old, func(changed, previous *node, p path) {
 		v := ValueChange{Path: p.String()}
 		if previous.hasLimits() {
 			v.Old = previous.Summary()
@@ -75,18 +75,18 @@ func (c *Config) ValueChangesFrom(old *Config) (values []ValueChange) {
 	return values
 }
 
-// eachChange calls f with each path that has other limits in c than in old. changed is the node of c, and previous is the
+// forEachChange calls f with each path that has other limits in c than in old. changed is the node of c, and previous is the
 // node of old. At an added or removed path, one of these nodes is nil or has no limits.
-func (c *Config) eachChange(old *Config, f func(changed, previous *node, p path)) {
-	c.eachPair(old, func(changed, previous *node, p path) {
-		isSame := previous.hasLimits() && (previous.Descriptor == changed.Descriptor ||
+func (c *Config) forEachChange(old *Config, f func(changed, previous *node, p path)) {
+	c.forEachPair(old, func(changed, previous *node, p path) {
+		hasSameLimits := previous.hasLimits() && (previous.Descriptor == changed.Descriptor ||
 			previous.Summary() == changed.Summary() && previous.HasSameAnswers(changed.Descriptor))
-		if changed.hasLimits() && !isSame {
+		if changed.hasLimits() && !hasSameLimits {
 			f(changed, previous, p)
 		}
 	})
 	if old != nil {
-		old.eachPair(c, func(previous, current *node, p path) {
+		old.forEachPair(c, func(previous, current *node, p path) {
 			if previous.hasLimits() && !current.hasLimits() {
 				f(current, previous, p)
 			}
@@ -96,32 +96,34 @@ func (c *Config) eachChange(old *Config, f func(changed, previous *node, p path)
 
 func (n *node) hasLimits() bool { return n != nil && len(n.Limits) > 0 }
 
-// eachPair calls f with each node of c. counterpart is the node of other with the same keys and values, or nil. f gets
+// forEachPair calls f with each node of c. counterpart is the node of other with the same keys and values, or nil. f gets
 // parents before their children. other can be nil.
-func (c *Config) eachPair(other *Config, f func(n, counterpart *node, p path)) {
+func (c *Config) forEachPair(other *Config, f func(n, counterpart *node, p path)) {
 	for _, d := range c.domainsInFileOrder {
 		var s *siblingNodes
 		if other != nil && other.domains[d.Name] != nil {
 			s = &other.domains[d.Name].root
 		}
-		d.root.eachPair(s, path{domain: d.Name}, f)
+		d.root.forEachPair(s, path{domain: d.Name}, f)
 	}
 }
 
-func (s *siblingNodes) eachPair(other *siblingNodes, parent path, f func(n, counterpart *node, p path)) {
+func (s *siblingNodes) forEachPair(other *siblingNodes, parent path, f func(n, counterpart *node, p path)) {
 	for i := range s.nodes {
 		letCallsRun(i)
 		n := &s.nodes[i]
 		p := parent.child(n.Descriptor)
 		counterpart := other.findExact(n.Key, n.Value)
 		f(n, counterpart, p)
-		// Compare shared children only below the original, unless the counterpart has its own children.
-		if s.ownChildren(n) != nil || n.children != nil && counterpart != nil && other.ownChildren(counterpart) != nil {
+		// A copy can share the children of its original. Shared children are compared only below the original, unless the
+		// counterpart of the copy has children of its own.
+		counterpartHasOwn := counterpart != nil && other.ownChildren(counterpart) != nil
+		if s.ownChildren(n) != nil || n.children != nil && counterpartHasOwn {
 			var otherChildren *siblingNodes
 			if counterpart != nil {
 				otherChildren = counterpart.children
 			}
-			n.children.eachPair(otherChildren, p, f)
+			n.children.forEachPair(otherChildren, p, f)
 		}
 	}
 }
@@ -139,7 +141,7 @@ func (c *Config) Hash() string {
 // EachDescriptor calls f with each descriptor that has limits, in file order. The limits can be off.
 // trail has the descriptors from the root of the domain to the descriptor. f must not keep trail.
 func (c *Config) EachDescriptor(f func(domain string, trail []*limitsfile.Descriptor)) {
-	c.eachPair(nil, func(n, _ *node, p path) {
+	c.forEachPair(nil, func(n, _ *node, p path) {
 		if n.hasLimits() {
 			f(p.domain, p.trail)
 		}

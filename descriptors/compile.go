@@ -16,10 +16,11 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// letCallsRun yields the processor to waiting calls after each 100 descriptors of a list. i is the index of a descriptor.
-// 100 descriptors take about 0.1 ms.
+const batchSize = 100 // the number of descriptors that take about 0.1 ms
+
+// letCallsRun lets the goroutines of calls run after each batchSize descriptors. i is the index of a descriptor.
 func letCallsRun(i int) {
-	if i%100 == 99 {
+	if i%batchSize == batchSize-1 {
 		runtime.Gosched()
 	}
 }
@@ -60,7 +61,8 @@ func (p path) child(d *limitsfile.Descriptor) path {
 
 func (p path) String() string { return limitsfile.Path(p.domain, p.trail) }
 
-// compile returns the nodes of list, the descriptors below parent. A copy can share the children of its original.
+// compile returns the nodes of list, which has the descriptors below parent. A copy that an override has made can share
+// the children of its original.
 func (c *compiler) compile(list []*limitsfile.Descriptor, parent path) siblingNodes {
 	s := newSiblingNodes(list)
 	for i, d := range list {
@@ -109,8 +111,8 @@ func (c *compiler) newRule(d *limitsfile.Descriptor, p path) *Rule {
 // hasHolds reports whether l has holds, even if l is off, because callers still release the holds that they have.
 func hasHolds(l *limitsfile.Limit) bool { return !l.Unlimited && l.Limit.Algorithm.HasHolds() }
 
-// sharedValues returns the field sharedValues of the rule at the end of trail. The text of a condition gets a = at its
-// start, which patterns have only escaped, so no pattern has the same text.
+// sharedValues returns the Rule.sharedValues of the rule at the end of trail. It adds a = in front of the text of a
+// condition. Patterns have a = only in escaped form, so no pattern has the same text.
 func sharedValues(trail []*limitsfile.Descriptor) []string {
 	patterns := limitsfile.CounterPatterns(trail)
 	if len(patterns) == 0 {
@@ -177,7 +179,9 @@ func (d *Domain) RequestOverride(o *ratelimitv3.RateLimitDescriptor_RateLimitOve
 	}
 	spec := d.requestSpec
 	spec.Requests = o.GetRequestsPerUnit()
-	if spec.Unit = limit.Unit(o.GetUnit()); int32(spec.Unit) != int32(o.GetUnit()) || spec.Unit < limit.Second || spec.Unit > limit.Week {
+	spec.Unit = limit.Unit(o.GetUnit())
+	isKnownUnit := int32(spec.Unit) == int32(o.GetUnit()) && limit.Second <= spec.Unit && spec.Unit <= limit.Week
+	if !isKnownUnit {
 		return nil, fmt.Errorf("limit: unit: got %d, want SECOND (1), MINUTE (2), HOUR (3), DAY (4), MONTH (5), YEAR (6) or WEEK (7)", o.GetUnit())
 	}
 	if m := o.GetUnitMultiplier(); m != nil {

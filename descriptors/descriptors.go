@@ -80,8 +80,8 @@ func (d *Domain) Match(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
 	return d.match(&lookup{domain: d}, entries)
 }
 
-// MatchWithin is Match with a Budget that all descriptors of one call share. If b has too few steps left to test a
-// condition that can deny, MatchWithin returns UntestedRule, which denies.
+// MatchWithin does what Match does, within the Budget of a call. If b has too few steps left to test a condition that can
+// deny, MatchWithin returns UntestedRule, which denies.
 func (d *Domain) MatchWithin(b *Budget, entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
 	l := lookup{budget: *b, domain: d}
 	rule := d.match(&l, entries)
@@ -116,7 +116,8 @@ func (d *Domain) find(l *lookup, entries []*ratelimitv3.RateLimitDescriptor_Entr
 		if n == nil || l.isDenied || i == len(entries)-1 {
 			return n
 		}
-		if list = n.children; list == nil {
+		list = n.children
+		if list == nil {
 			return nil
 		}
 	}
@@ -133,7 +134,7 @@ type Rule struct {
 
 	limitsfile.RuleFields
 
-	// HasHolds reports whether a limit of the descriptor has holds. Then a refund only releases holds.
+	// HasHolds reports whether a limit of the descriptor has holds. If so, refunds only release holds.
 	HasHolds bool
 
 	// sharedValues has a text for each entry of a request: the escaped pattern or condition that replaces the value in the
@@ -185,8 +186,8 @@ type Observer interface {
 	// ExpressionFailed reports that d did not match, because its expression failed with err.
 	ExpressionFailed(domain string, d *limitsfile.Descriptor, err error)
 
-	// ConditionNotTested reports that the condition of d was not tested, because the Budget of the call was spent. For each
-	// descriptor of a request, only the first such d is reported.
+	// ConditionNotTested reports that the condition of d was not tested, because the Budget of the call was spent. It is
+	// called at most once for each descriptor of a request.
 	ConditionNotTested(domain string, d *limitsfile.Descriptor)
 }
 
@@ -241,10 +242,10 @@ type lookup struct {
 
 // addUntested records that the condition of n was not tested.
 //
-// If n can deny, the descriptor of the request is denied. Otherwise a client could avoid the limits of n, or of stricter
-// siblings, with a long value. If n can't deny, n does not match, so siblings of n can still match and deny.
+// If n can deny, the descriptor of the request is denied, because a client could otherwise avoid limits with a long value.
+// If n can't deny, n does not match, so siblings of n can still match and deny.
 func (l *lookup) addUntested(n *node) {
-	if slices.Contains(l.untestedNodes, n) { // the search has tried n before
+	if slices.Contains(l.untestedNodes, n) {
 		return
 	}
 	l.untestedNodes = append(l.untestedNodes, n)

@@ -29,8 +29,8 @@ func (r *Rule) AppendKey(dst []byte, domain string, entries []*ratelimitv3.RateL
 	return dst
 }
 
-// AppendCutKey is AppendKey for a rule without share_threshold. It never allocates: if the name is longer than the free
-// capacity of dst, it appends only the start of the name.
+// AppendCutKey does what AppendKey does, for a rule without share_threshold. It never allocates: if the name is longer
+// than the free capacity of dst, it appends only the start of the name.
 func AppendCutKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
 	appendSeparator := func(separator byte) {
 		if len(dst) < cap(dst) {
@@ -71,15 +71,15 @@ var escapedInValue, escapedInPattern = func() (value, pattern [256]bool) {
 // appendEscaped appends s, with each byte c of isEscaped[c] as %XX.
 func appendEscaped(dst []byte, s string, isEscaped *[256]bool) []byte {
 	const hex = "0123456789ABCDEF"
-	rest := 0 // the index of the first byte that is not appended
+	nextIndex := 0 // the index of the first byte that is not appended
 	for i := range len(s) {
 		if c := s[i]; isEscaped[c] {
-			dst = append(dst, s[rest:i]...)
+			dst = append(dst, s[nextIndex:i]...)
 			dst = append(dst, '%', hex[c>>4], hex[c&15])
-			rest = i + 1
+			nextIndex = i + 1
 		}
 	}
-	return append(dst, s[rest:]...)
+	return append(dst, s[nextIndex:]...)
 }
 
 // enforcement chooses the keys of a rule that can be denied. All replicas choose the same keys. A larger percentage

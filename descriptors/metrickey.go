@@ -34,10 +34,10 @@ func newMetricKey(p path) *metricKey {
 	return k
 }
 
-// varies reports whether the metric key has texts of the request.
+// varies reports whether the metric key has keys or values of the request.
 func (k *metricKey) varies() bool { return k.labels != nil }
 
-// isDetailed reports whether the rule has detailed_metric. Then its metric key has the values of all entries.
+// isDetailed reports whether the rule has detailed_metric. If so, its metric key has the values of all entries.
 func (k *metricKey) isDetailed() bool { return k.trail[len(k.trail)-1].DetailedMetric }
 
 // segmentVaries reports whether the segment of d contains texts of the request.
@@ -56,8 +56,8 @@ func (r *Rule) MetricKeyVaries() bool {
 	return !r.isUntested && (r.metricKey == nil || r.metricKey.varies())
 }
 
-// MetricFlags returns a text for the flags of the rule that change the metric key. Rules with the same path but other flags
-// have other texts. The text is "" if no flag changes the key.
+// MetricFlags returns a text for the fields of the rule that change the metric key, such as value_to_metric. Two rules with
+// one path and different fields have different texts. The text is "" if no field changes the key.
 func (r *Rule) MetricFlags() string {
 	hasFlag := func(d *limitsfile.Descriptor) bool { return d.ValueToMetric || d.ShareThreshold }
 	if r.metricKey == nil || !r.metricKey.isDetailed() && !slices.ContainsFunc(r.metricKey.trail, hasFlag) {
@@ -65,12 +65,12 @@ func (r *Rule) MetricFlags() string {
 	}
 	flags := make([]byte, len(r.metricKey.trail)+1)
 	for i, d := range r.metricKey.trail {
-		flags[i] = '0'
+		flags[i] = '0' // the digit is 1 for value_to_metric, plus 2 for share_threshold
 		if d.ValueToMetric {
-			flags[i] |= 1
+			flags[i]++
 		}
 		if d.ShareThreshold {
-			flags[i] |= 2
+			flags[i] += 2
 		}
 	}
 	if r.metricKey.isDetailed() {
@@ -107,7 +107,7 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []*ratelimitv3
 }
 
 // detailedValue returns the text after key_ in a segment of a rule with detailed_metric. ok is false if the segment has
-// only the key, without a _. An empty value keeps the _ unless a descriptor of the rule has share_threshold.
+// only the key, without a _. If no descriptor of the rule has share_threshold, an empty value keeps the _.
 func detailedValue(d *limitsfile.Descriptor, key, value string, sharesCounter bool) (text string, ok bool) {
 	if d.ShareThreshold && matchesAsWildcard(d, key, value) {
 		return metricPattern(d), true
@@ -115,7 +115,7 @@ func detailedValue(d *limitsfile.Descriptor, key, value string, sharesCounter bo
 	return value, value != "" || !sharesCounter
 }
 
-// metricValue is detailedValue for a rule without detailed_metric.
+// metricValue does what detailedValue does, for a rule without detailed_metric.
 func metricValue(d *limitsfile.Descriptor, key, value string) (text string, ok bool) {
 	switch isWildcard := matchesAsWildcard(d, key, value); {
 	case !isWildcard && d.Value == "" && d.ValueToMetric, isWildcard && d.ValueToMetric && !d.ShareThreshold:
@@ -126,8 +126,8 @@ func metricValue(d *limitsfile.Descriptor, key, value string) (text string, ok b
 	return metricPattern(d), true
 }
 
-// matchesAsWildcard reports whether an entry matches d only through a * or a condition. It is false if the entry has the
-// same text as d. The entry must match d.
+// matchesAsWildcard reports whether an entry matches d only through a * or a condition, because the text of the entry
+// differs from the text of d. The entry must match d.
 func matchesAsWildcard(d *limitsfile.Descriptor, key, value string) bool {
 	return d.WildcardKey && (d.Value == "" || key != d.Key || value != d.Value) || d.HasManyValues() && value != d.Value
 }
@@ -161,18 +161,18 @@ func (r *Rule) MetricPath(entries []*ratelimitv3.RateLimitDescriptor_Entry) stri
 
 // label returns the part of the path for e, the i-th entry of a request. k is nil for the limit of a request.
 func (k *metricKey) label(i int, e *ratelimitv3.RateLimitDescriptor_Entry) string {
-	shown := limitsfile.Descriptor{Key: e.GetKey(), Value: e.GetValue()}
+	requestEntry := limitsfile.Descriptor{Key: e.GetKey(), Value: e.GetValue()}
 	if k == nil {
-		return shown.Label()
+		return requestEntry.Label()
 	}
 	switch d := k.trail[i]; {
 	case !k.segmentVaries(d):
 		return k.labels[i+1]
 	case k.valueVaries(d):
-		return fields.Printable(shown.Key + "=" + shown.Value)
+		return fields.Printable(requestEntry.Key + "=" + requestEntry.Value)
 	default:
-		shown.Value = d.Value
-		return shown.Label()
+		requestEntry.Value = d.Value
+		return requestEntry.Label()
 	}
 }
 
@@ -182,16 +182,16 @@ func (r *Rule) ReplaceVaryingTexts(entries []*ratelimitv3.RateLimitDescriptor_En
 	if r.metricKey == nil {
 		return []*ratelimitv3.RateLimitDescriptor_Entry{{Key: text}}
 	}
-	replaced := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(entries))
+	newEntries := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(entries))
 	for i, e := range entries {
 		d := r.metricKey.trail[i]
-		replaced[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.GetKey(), Value: e.GetValue()}
+		newEntries[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.GetKey(), Value: e.GetValue()}
 		if d.WildcardKey {
-			replaced[i].Key = text
+			newEntries[i].Key = text
 		}
 		if r.metricKey.valueVaries(d) {
-			replaced[i].Value = text
+			newEntries[i].Value = text
 		}
 	}
-	return replaced
+	return newEntries
 }

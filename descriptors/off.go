@@ -30,7 +30,7 @@ func (c *Config) OffSwitches() []OffSwitch {
 			switches = append(switches, *s)
 		}
 	}
-	c.eachPair(nil, func(n, _ *node, _ path) {
+	c.forEachPair(nil, func(n, _ *node, _ path) {
 		if n.offSwitch != nil {
 			switches = append(switches, *n.offSwitch)
 		}

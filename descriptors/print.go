@@ -23,7 +23,7 @@ func (c *Config) WriteTree(w io.Writer) error {
 			name += " (off)"
 		}
 		fmt.Fprintln(b, name)
-		d.root.eachPair(nil, path{domain: d.Name}, func(n, _ *node, p path) {
+		d.root.forEachPair(nil, path{domain: d.Name}, func(n, _ *node, p path) {
 			b.WriteString(strings.Repeat("  ", len(p.trail)) + n.Label())
 			if text := n.Summary(); text != "" {
 				b.WriteString(": " + text)
@@ -43,7 +43,7 @@ func (c *Config) WriteLines(w io.Writer) error {
 	for _, offSwitch := range c.OffSwitches() {
 		fmt.Fprintf(b, "# off: %s%s\n", offSwitch.Path, offSwitch.Notes)
 	}
-	c.eachPair(nil, func(n, _ *node, p path) {
+	c.forEachPair(nil, func(n, _ *node, p path) {
 		changes := runtimeChanges(c.domains[p.domain].source, n.Descriptor)
 		for _, l := range n.Limits {
 			state := ""

@@ -17,7 +17,7 @@ type node struct {
 	rule      *Rule         // nil if no limit is in force
 	offSwitch *OffSwitch    // nil if no switch has taken the limits out of force
 	children  *siblingNodes // nil without children
-	canDeny   bool          // the rule of this node, or a rule below, can deny
+	canDeny   bool          // the rule of this node, or of a node below it, can deny
 }
 
 // siblingNodes is an index of the descriptors below one parent.
@@ -27,7 +27,6 @@ type siblingNodes struct {
 	wildcards wildcards            // the siblings with a * in the key
 }
 
-// keyNodes has the siblings with one key.
 type keyNodes struct {
 	values     map[string]*node // the nodes with a value; the key is the value or the pattern
 	conditions []*node          // the nodes with a condition, in file order
@@ -88,8 +87,8 @@ func NewIndex(descriptors []*limitsfile.Descriptor) *Index {
 	return &Index{newSiblingNodes(descriptors)}
 }
 
-// Find returns the descriptor with the key and value of the last entry, and isExact is true. If no descriptor has them,
-// Find returns the descriptor that matches a request with these entries, or nil.
+// Find returns the descriptor with the key and value of the last entry, and isExact is true. If there is none, Find returns
+// the descriptor that matches a request with these entries, or nil.
 func (x *Index) Find(entries []*ratelimitv3.RateLimitDescriptor_Entry) (d *limitsfile.Descriptor, isExact bool) {
 	e := entries[len(entries)-1]
 	key, value := e.GetKey(), e.GetValue()
@@ -137,9 +136,9 @@ func (s *siblingNodes) findExact(key, value string) *node {
 	return k.values[value]
 }
 
-// find returns the node that the last entry matches, or nil. It looks for these nodes in turn: the node with the key
-// and value of the entry, the first node with a condition that the entry meets, the first wildcard that matches, the
-// node with the key and no value. find skips a condition if the budget of l has too few steps left to test the condition.
+// find returns the node that the last entry matches, or nil. It looks for these nodes, in this order: the node with the key
+// and value of the entry, the first node with a condition that the entry meets, the first wildcard that matches, and the
+// node with the key and no value. find skips a condition if the budget of l has too few steps left for the test.
 func (s *siblingNodes) find(entries []*ratelimitv3.RateLimitDescriptor_Entry, l *lookup) *node {
 	e := entries[len(entries)-1]
 	key, value := e.GetKey(), e.GetValue()
@@ -222,7 +221,7 @@ func (w *wildcard) matches(key, value string) bool { return w.value.Match(value)
 // wildcards is a list of wildcards in file order.
 type wildcards struct {
 	list    []wildcard
-	filters []bigramFilter // has a filter for each wildcard in list; nil if list has fewer than minFiltered wildcards
+	filters []bigramFilter // the filter of each wildcard in list; nil if list has fewer than minFiltered wildcards
 }
 
 func (ws *wildcards) add(w wildcard) {
@@ -254,9 +253,9 @@ func (ws *wildcards) first(key, value string, maxOrder int) *wildcard {
 	var entryPairs bigramFilter
 	entryPairs.addText(key, keyEdge, keyEdge)
 	entryPairs.addText(value, valueEdge, valueEdge)
-	missing0, missing1 := ^entryPairs[0], ^entryPairs[1] // the bits that the entry lacks
+	missingBits0, missingBits1 := ^entryPairs[0], ^entryPairs[1] // the bits of pairs that the entry lacks
 	for i := range ws.filters {
-		if f := &ws.filters[i]; f[0]&missing0|f[1]&missing1 != 0 {
+		if f := &ws.filters[i]; f[0]&missingBits0|f[1]&missingBits1 != 0 {
 			continue
 		}
 		if w := &ws.list[i]; w.order < maxOrder && w.matches(key, value) {
@@ -271,7 +270,7 @@ func (ws *wildcards) first(key, value string, maxOrder int) *wildcard {
 type bigramFilter [2]uint64
 
 const (
-	// minFiltered is the number of wildcards from which a filter saves time.
+	// minFiltered is the least number of wildcards for which filters save time.
 	minFiltered = 4
 
 	// maxFilteredBytes bounds the texts that use the filter. The pairs of a longer text set nearly all bits, so the filter
@@ -280,40 +279,42 @@ const (
 
 	// keyEdge and valueEdge stand for the byte before and after a key or a value.
 	keyEdge, valueEdge = 256, 257
+
+	unknownByte = -1 // an unknown neighbour of a text
 )
 
 // addPair adds the pair of a and b, which are bytes, keyEdge or valueEdge.
 func (f *bigramFilter) addPair(a, b uint32) {
-	h := (a<<9 ^ b) * 0x9E3779B1 >> 25
-	f[h>>6] |= 1 << (h & 63)
+	bit := (a<<9 ^ b) * 0x9E3779B1 >> 25 // Fibonacci hashing: 2^32 divided by the golden ratio, and the upper 7 bits
+	f[bit>>6] |= 1 << (bit & 63)
 }
 
-// addText adds the pairs of text. before and after are the neighbours of text, or -1 if they are unknown.
-func (f *bigramFilter) addText(text string, before, after int) {
+// addText adds the pairs of text. previous and next are the neighbours of text, or unknownByte.
+func (f *bigramFilter) addText(text string, previous, next int) {
 	for i := range len(text) {
-		if before >= 0 {
-			f.addPair(uint32(before), uint32(text[i]))
+		if previous >= 0 {
+			f.addPair(uint32(previous), uint32(text[i]))
 		}
-		before = int(text[i])
+		previous = int(text[i])
 	}
-	if before >= 0 && after >= 0 {
-		f.addPair(uint32(before), uint32(after))
+	if previous >= 0 && next >= 0 {
+		f.addPair(uint32(previous), uint32(next))
 	}
 }
 
-// addPattern adds the pairs that each text has if it matches p. edge is the neighbour at both ends of the text.
+// addPattern adds the pairs of all texts that match p. edge is the neighbour at both ends of such a text.
 func (f *bigramFilter) addPattern(p *limitsfile.Pattern, edge int) {
 	if p.Literal {
 		f.addText(p.Prefix, edge, edge)
 		return
 	}
 	if p.Prefix != "" {
-		f.addText(p.Prefix, edge, -1)
+		f.addText(p.Prefix, edge, unknownByte)
 	}
 	for _, part := range p.Middle {
-		f.addText(part, -1, -1)
+		f.addText(part, unknownByte, unknownByte)
 	}
 	if p.Suffix != "" {
-		f.addText(p.Suffix, -1, edge)
+		f.addText(p.Suffix, unknownByte, edge)
 	}
 }

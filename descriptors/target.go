@@ -20,8 +20,8 @@ type Target struct {
 	Entries []*ratelimitv3.RateLimitDescriptor_Entry
 }
 
-// ParseTarget parses a text that String returns. It rejects other forms of a target, such as a * that is escaped, so each
-// target has only one text.
+// ParseTarget parses a text that String returns. It rejects other forms, such as an escaped *, so that each target has only
+// one text.
 func ParseTarget(text string) (Target, error) {
 	parts := strings.Split(text, "|")
 	if len(parts) < 2 {
@@ -30,10 +30,10 @@ func ParseTarget(text string) (Target, error) {
 	if len(parts)-1 > limitsfile.MaxDepth {
 		return Target{}, fmt.Errorf("target has %d entries; maximum is %d", len(parts)-1, limitsfile.MaxDepth)
 	}
-	ok := true
+	isValid := true
 	unescape := func(part string) string {
 		s, err := url.PathUnescape(part)
-		ok = ok && err == nil && utf8.ValidString(s)
+		isValid = isValid && err == nil && utf8.ValidString(s)
 		return s
 	}
 	t := Target{Domain: unescape(parts[0])}
@@ -41,7 +41,7 @@ func ParseTarget(text string) (Target, error) {
 		key, value, _ := strings.Cut(part, "=")
 		t.Entries = append(t.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: unescape(key), Value: unescape(value)})
 	}
-	if !ok {
+	if !isValid {
 		return Target{}, fmt.Errorf("target %s: want UTF-8 text, and two hexadecimal digits in capitals after each %%; write %%25 for a %%", fields.Printable(text))
 	}
 	if err := t.Check(); err != nil {
@@ -78,8 +78,8 @@ func (t Target) Keys() []string {
 	return keys
 }
 
-// ParseRequestTarget parses a target whose entries are the entries of a request: domain|key=value|key=. Unlike in
-// ParseTarget, a key with an empty value can have a =. hasAllValues reports whether each key has a =.
+// ParseRequestTarget parses a target with the entries of a request: domain|key=value|key=. A key with an empty value can
+// have a =, which ParseTarget rejects. hasAllValues reports whether each key has a =.
 func ParseRequestTarget(text string) (t Target, hasAllValues bool, err error) {
 	parts := strings.Split(text, "|")
 	hasAllValues = true
@@ -120,10 +120,11 @@ func (t Target) String() string {
 type CounterPrefix struct {
 	Domain string
 
-	// Entries are these first entries. Without Entries, the prefix describes all counters of the domain.
+	// Entries are the first entries of the request descriptors. If Entries is empty, the prefix describes all counters of
+	// the domain.
 	Entries []*ratelimitv3.RateLimitDescriptor_Entry
 
-	// AnyValue reports that the last entry means all values of its key. The value of the entry is then empty.
+	// AnyValue means that the last entry stands for all values of its key. The value of the entry is then empty.
 	AnyValue bool
 }
 
@@ -158,7 +159,7 @@ func ParseCounterPrefix(text string) (CounterPrefix, error) {
 }
 
 // KeyStart returns the start of the keys of the counters. If endsAnywhere is true, any text can follow start in a key, as
-// after "shop|tenant=". Otherwise a key is start, or start with a | and more entries.
+// after "shop|tenant=". Otherwise the key ends after start, or a | and more entries follow.
 func (p CounterPrefix) KeyStart() (start string, endsAnywhere bool) {
 	rule := &Rule{}
 	start = string(rule.AppendKey(nil, p.Domain, p.Entries))

@@ -46,8 +46,8 @@ type Step struct {
 	Winner *Candidate
 }
 
-// maxCandidates bounds the candidates of a step beside the winner. maxOtherValues bounds the candidates with the difference
-// OtherValue, and the candidates with the difference SimilarValue.
+// maxCandidates bounds the candidates of a step, without the winner. maxOtherValues bounds the candidates with the
+// difference OtherValue, and also the candidates with the difference SimilarValue.
 const maxCandidates, maxOtherValues = 20, 3
 
 // Candidate is a descriptor that matches an entry or comes close.
@@ -127,9 +127,8 @@ func (s *siblingNodes) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, wi
 		c.Kind, c.Failure = n.matchKind(entries, l)
 		if c.Kind == NoMatch {
 			c.Difference = difference(e, n.Descriptor)
-			// If the entry has exactly the value of the winner, its value is not a misspelling of a similar value.
-			canBeMisspelling := winner == nil || winner.Value != e.GetValue()
-			if c.Difference == SimilarValue && (!canBeMisspelling || similarValues == maxOtherValues) {
+			isMisspelling := winner == nil || winner.Value != e.GetValue() // the entry may be meant for a similar value
+			if c.Difference == SimilarValue && (!isMisspelling || similarValues == maxOtherValues) {
 				c.Difference = OtherValue
 			}
 			switch c.Difference {
@@ -138,7 +137,8 @@ func (s *siblingNodes) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, wi
 			case SimilarValue:
 				similarValues++
 			case OtherValue:
-				if step.OtherValues++; winner != nil || step.OtherValues > maxOtherValues {
+				step.OtherValues++
+				if winner != nil || step.OtherValues > maxOtherValues {
 					continue
 				}
 			}
@@ -286,7 +286,7 @@ func matchesPattern(pattern, text string) bool {
 	return p.Match(text)
 }
 
-// partlyMatches reports whether text starts or ends like pattern. /api is a part of /api/*.
+// partlyMatches reports whether text starts or ends like pattern, as /api does for /api/*.
 func partlyMatches(pattern, text string) bool {
 	p := limitsfile.NewPattern(pattern)
 	return p.Prefix != "" && strings.HasPrefix(text, p.Prefix) ||
@@ -296,9 +296,10 @@ func partlyMatches(pattern, text string) bool {
 
 // isSimilar reports whether b could be a misspelling of a.
 func isSimilar(a, b string) bool {
-	const maxBytes = 64
-	if len(a) > maxBytes || len(b) > maxBytes || min(len(a), len(b)) < 3 || max(len(a), len(b))-min(len(a), len(b)) > 2 {
+	const minBytes, maxBytes, maxDistance = 3, 64, 2
+	shortest, longest := min(len(a), len(b)), max(len(a), len(b))
+	if shortest < minBytes || longest > maxBytes || longest-shortest > maxDistance {
 		return false
 	}
-	return levenshtein.ComputeDistance(a, b) <= min(2, len(a)/3)
+	return levenshtein.ComputeDistance(a, b) <= min(maxDistance, len(a)/3)
 }

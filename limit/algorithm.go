@@ -3,7 +3,7 @@ package limit
 // Algorithm is a way of counting.
 type Algorithm uint8
 
-// The algorithms. The comment of its function documents each algorithm, such as fixedWindow.
+// The algorithms. The function of each algorithm, such as fixedWindow, has the documentation.
 const (
 	FixedWindow Algorithm = iota
 	SlidingWindow

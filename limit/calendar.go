@@ -10,17 +10,17 @@ import (
 )
 
 // calendar divides time into windows of a time zone. Each window starts at midnight of a local day. If clocks go back and
-// midnight comes twice, it starts at the first midnight. If clocks jump over midnight, it starts right after the jump. A
-// zone can skip a whole day, as Pacific/Apia skipped 2011-12-30. No window starts on such a day.
+// midnight comes twice, the window starts at the first midnight. If clocks jump over midnight, the window starts right
+// after the jump. A zone can skip a whole day, as Pacific/Apia skipped 2011-12-30. No window starts on such a day.
 type calendar struct {
 	zone         *time.Location
 	months, days int64  // the length of a window, in months or in days; the other number is 0
-	offset       int64  // how many days before 1970-01-01 the window with 1970-01-01 starts; used only with days
+	epochDay     int64  // the place of 1970-01-01 in its window, in days from 0; only with days
 	tag          string // the part of Limit.Tag for the window, such as EuropeBerlinday1
 	lastWindow   atomic.Pointer[window]
 }
 
-// window is a span of time in microseconds. The end is not part of it.
+// window is a span of time in microseconds since 1970, without the end.
 type window struct{ start, end int64 }
 
 // maxZoneOffset is longer than the largest difference between a local time and UTC.
@@ -49,7 +49,7 @@ func newCalendar(s *Spec) (*calendar, error) {
 	case Day:
 		c.days = length
 	case Week:
-		c.days, c.offset = 7*length, 3 // 1970-01-01 was a Thursday
+		c.days, c.epochDay = 7*length, 3 // 1970-01-01 was a Thursday
 	case Month:
 		c.months = length
 	case Year:
@@ -62,7 +62,7 @@ func newCalendar(s *Spec) (*calendar, error) {
 // texts.
 var zoneTagReplacer = strings.NewReplacer("/", "", "_", "", "+", "Plus", "-", "Minus")
 
-var zones sync.Map // the loaded zones, each a *time.Location; the key is the name of the zone
+var zones sync.Map // the loaded zones; the key is the name of the zone, and the value is a *time.Location
 
 func loadZone(name string) (*time.Location, error) {
 	if zone, ok := zones.Load(name); ok {
@@ -81,8 +81,8 @@ func (c *calendar) windowAt(now int64) (start, end int64) {
 	if w := c.lastWindow.Load(); w != nil && w.start <= now && now < w.end {
 		return w.start, w.end
 	}
-	local := time.UnixMicro(now).In(c.zone)
-	number := c.windowNumber(local) // too small if clocks went back across midnight; the loop below corrects it
+	localTime := time.UnixMicro(now).In(c.zone)
+	number := c.windowNumber(localTime) // if clocks went back across midnight, number is too small until the loop below
 	start, end = c.windowStart(number), c.windowStart(number+1)
 	for end <= now {
 		number++
@@ -99,12 +99,11 @@ func (c *calendar) windowNumber(t time.Time) int64 {
 		return floorDiv(int64(year-1970)*12+int64(month-1), c.months)
 	}
 	days := time.Date(year, month, day, 0, 0, 0, 0, time.UTC).Unix() / 86_400
-	return floorDiv(days+c.offset, c.days)
+	return floorDiv(days+c.epochDay, c.days)
 }
 
-// windowStart returns the start of the window with this number.
 func (c *calendar) windowStart(number int64) int64 {
-	month, day := time.January+time.Month(number*c.months), 1+int(number*c.days-c.offset)
+	month, day := time.January+time.Month(number*c.months), 1+int(number*c.days-c.epochDay)
 	return firstMoment(time.Date(1970, month, day, 0, 0, 0, 0, time.UTC), c.zone)
 }
 
@@ -114,7 +113,7 @@ func firstMoment(midnight time.Time, zone *time.Location) int64 {
 	for t := midnight.Add(-maxZoneOffset).In(zone); ; {
 		_, offset := t.Zone()
 		moment := midnight.Add(-time.Duration(offset) * time.Second)
-		_, offsetEnd := t.ZoneBounds() // when the offset changes
+		_, offsetEnd := t.ZoneBounds() // the time of the next change of the offset
 		if !offsetEnd.IsZero() && !offsetEnd.After(t) {
 			offsetEnd = t.Add(time.Hour) // ZoneBounds is wrong on 31 December 2040 and in later leap years
 		}
@@ -128,11 +127,10 @@ func firstMoment(midnight time.Time, zone *time.Location) int64 {
 	}
 }
 
-// floorDiv returns a / b, rounded down.
 func floorDiv(a, b int64) int64 {
-	q := a / b
+	quotient := a / b
 	if a%b < 0 {
-		q--
+		quotient--
 	}
-	return q
+	return quotient
 }

@@ -28,8 +28,7 @@ func CheckHoldID(id string) error {
 	return nil
 }
 
-// logEntriesPerHold is the number of log entries that need as much memory as a hold. An element of the map expiries
-// needs as much memory as a hold.
+// logEntriesPerHold is the number of log entries that need as much memory as a hold, or as an element of expiries.
 const logEntriesPerHold = 2
 
 // hold has the slots of one holder. The expiry is in microseconds since 1970.
@@ -38,7 +37,6 @@ type hold struct {
 	id            string // empty for an anonymous hold; anonymous holds with the same expiry are one hold
 }
 
-// holdSet has the holds of one key.
 type holdSet struct {
 	holds    []hold           // sorted by expiry; of holds with the same expiry, the anonymous hold comes first
 	expiries map[string]int64 // the expiries of the named holds; the key is the id
@@ -48,14 +46,14 @@ type holdSet struct {
 // concurrency counts the slots that holders of a key have taken. A hit of n takes n slots. The slots are free again after
 // a release, or when Hold has passed. At most Max slots are taken at any time.
 //
-// If a hold with this id exists, the hit renews the hold: it then expires at now + Hold, and takes no further
-// slot. A negative n with an id ends exactly the hold with this id, whatever n is.
+// If a hold with this id exists, the hit renews the hold: the hold then expires at now + Hold, and takes no further
+// slot. Any negative n with an id ends the hold with this id.
 //
 // A negative n without an id frees -n slots of the anonymous holds that expire first. No slot becomes free too
-// early if each holder releases before its own hold expires. Example: A's hold expires at 10 s and B's at 20 s.
-// B's release removes the hold that expires at 10 s. The other hold then stands for A, which releases before 10 s.
+// early if each holder releases before its own hold expires. For example, A's hold expires at 10 s and B's at 20 s. B's
+// release removes the hold that expires at 10 s. The other hold then stands for A, which releases before 10 s.
 //
-// An n of -MaxHits is a reset, so it ends the named holds as well. Denied hits are never charged.
+// An n of -MaxHits is a reset, and ends the named holds too. Denied hits are never charged.
 //
 // State: a is the number of taken slots, and log.holds has the holds.
 func concurrency(s *State, l *Limit, now, n int64, id string) Result {
@@ -67,7 +65,7 @@ func concurrency(s *State, l *Limit, now, n int64, id string) Result {
 	total := s.a - set.expire(now)
 
 	var r Result
-	i, exists := set.find(id)
+	i, exists := set.findIndex(id)
 	switch {
 	case n < 0:
 		r.Allowed = true
@@ -91,8 +89,8 @@ func concurrency(s *State, l *Limit, now, n int64, id string) Result {
 	r.Remaining = l.max - total
 	if !r.Allowed || n > max(r.Remaining, 0) && id == "" {
 		r.RetryAfter = Never
-		if maxTaken := l.max - max(n, 1); maxTaken >= 0 {
-			r.RetryAfter = set.expiryAfter(max(total-maxTaken, 1)) - now
+		if maxSlots := l.max - max(n, 1); maxSlots >= 0 { // the most taken slots with which the hit passes
+			r.RetryAfter = set.expiryAfter(max(total-maxSlots, 1)) - now
 		}
 	}
 	if len(set.holds) == 0 {
@@ -112,14 +110,14 @@ func concurrencyWithoutID(s *State, l *Limit, now, n int64, _ bool) Result {
 	return concurrency(s, l, now, n, "")
 }
 
-// Undo reverts an admitted Take or TakeHold of n hits at the same now. oldExpiry is the previous expiry of the
-// hold that the hits have renewed, or 0.
+// Undo reverts an admitted Take or TakeHold of n hits at the same now. oldExpiry is the expiry of a renewed hold before
+// the hits, or 0.
 func (l *Limit) Undo(s *State, now, n int64, id string, oldExpiry int64) Result {
 	if !l.Algorithm.HasHolds() || s.log == nil || id != "" && oldExpiry == 0 {
 		return l.TakeHold(s, now, -n, id)
 	}
 	set := s.log.holds
-	if i, exists := set.find(id); exists {
+	if i, exists := set.findIndex(id); exists {
 		set.setExpiry(i, oldExpiry)
 	} else if id == "" {
 		s.a -= set.removeAnonymous(now+l.period, n)
@@ -128,8 +126,8 @@ func (l *Limit) Undo(s *State, now, n int64, id string, oldExpiry int64) Result 
 }
 
 // removeAnonymous removes up to n slots of the anonymous hold with this expiry, and returns the number of removed slots.
-// Undo does not use release, because release removes the hold that expires first. If the holder of that hold has crashed,
-// a slot would then stay taken for too long.
+// Undo does not call release, because release removes the hold that expires first. If the holder of this hold has
+// crashed, its slots must become free at this expiry, and not later.
 func (set *holdSet) removeAnonymous(expiry, n int64) int64 {
 	i := set.searchExpiry(expiry)
 	if i == len(set.holds) || set.holds[i].expiry != expiry || set.holds[i].id != "" {
@@ -156,8 +154,7 @@ func (set *holdSet) searchExpiry(expiry int64) int {
 	return sort.Search(len(set.holds), func(i int) bool { return set.holds[i].expiry >= expiry })
 }
 
-// find returns the index of the hold with this id.
-func (set *holdSet) find(id string) (i int, exists bool) {
+func (set *holdSet) findIndex(id string) (i int, exists bool) {
 	expiry, exists := set.expiries[id]
 	if !exists {
 		return 0, false
@@ -182,7 +179,7 @@ func (set *holdSet) expire(now int64) (slots int64) {
 // It returns the number of slots that became free.
 func (set *holdSet) release(n int64, id string) (slots int64) {
 	if id != "" {
-		if i, exists := set.find(id); exists {
+		if i, exists := set.findIndex(id); exists {
 			slots = set.holds[i].slots
 			set.setSlots(i, 0)
 		}
@@ -257,7 +254,7 @@ func (h hold) members() int64 {
 	return 1
 }
 
-// expiryAfter returns the time at which at least this number of slots has expired. At least this number must be taken.
+// expiryAfter returns the time at which at least this number of slots has expired. The set must have as many slots.
 func (set *holdSet) expiryAfter(slots int64) (expiry int64) {
 	for i := 0; slots > 0; i++ {
 		expiry = set.holds[i].expiry

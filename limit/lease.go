@@ -44,12 +44,12 @@ func (s *Spec) checkLease() (errs []error) {
 	return errs
 }
 
-// LeasePermits returns how many permits of l all replicas together may hold, or 0 if l has no lease.
-// The Capacity of a token bucket is the Burst minus these permits. So even if the bucket is full while the
-// replicas hold all permits, no more than the Burst can pass at once.
+// LeasePermits returns the most permits of l that all replicas together may hold, or 0 if l has no lease. The Capacity of
+// a token bucket is the Burst minus these permits. So if the bucket is full and the replicas hold all permits, no more
+// than the Burst can pass at once.
 func (l *Limit) LeasePermits() int64 { return l.leasePermits }
 
-// burstPermits returns how much the Capacity is below the Burst.
+// burstPermits returns the difference between the Burst and the Capacity.
 func (l *Limit) burstPermits() int64 {
 	if l.Algorithm.UsesBurst() {
 		return l.leasePermits

@@ -1,5 +1,5 @@
-// Package limit is the domain of rls: limits, the hits that a key has spent, and whether the next hits pass. It is
-// pure arithmetic without clock, I/O or wire format. The scripts in lua/ do the same arithmetic inside Redis.
+// Package limit has limits and algorithms, which decide whether hits pass. It is pure arithmetic without clock, I/O or
+// wire format. The scripts in lua/ do the same arithmetic inside Redis.
 //
 // docs/glossary.md explains the terms. All times and spans are whole microseconds, and times count from the
 // Unix epoch. Lua must compute the same numbers exactly, and its numbers are whole only up to 2^53.
@@ -52,9 +52,8 @@ type Spec struct {
 	// above 0 and at most 1. 0 means the default of the service.
 	FallbackRatio float64
 
-	// Lease lets a replica take permits from the backend in batches. LeaseWaste is the largest share of the
-	// capacity that all replicas together may hold as unused permits: at most MaxLeaseWaste. 0 means
-	// DefaultLeaseWaste.
+	// Lease lets a replica take permits from the backend in batches. LeaseWaste is the largest share of the capacity
+	// that all replicas together may hold as unused permits: at most MaxLeaseWaste. 0 means DefaultLeaseWaste.
 	Lease      bool
 	LeaseWaste float64
 
@@ -80,7 +79,7 @@ type Limit struct {
 	tick     int64 // the length of a tick of slidingWindow, in microseconds
 
 	lastScaled    atomic.Pointer[scaledLimit] // the last result of Scaled, with its ratio
-	chargeVariant atomic.Pointer[Limit]       // the limit with the other ChargeDenied; see WithChargeDenied
+	chargeVariant atomic.Pointer[Limit]       // an equal limit with the other ChargeDenied; see WithChargeDenied
 }
 
 // New checks s and returns its Limit. The error joins one error for each wrong field. Such an error starts with the
@@ -278,8 +277,8 @@ type Result struct {
 	// the named hold of the hits expires, or else until the first hold expires.
 	ResetAfter int64
 
-	// RetryAfter is the time in microseconds until the same hits would pass if no other hits came, or
-	// Never if they exceed the capacity. If the hits passed, only Limit.NextAfter uses RetryAfter.
+	// RetryAfter is the time in microseconds until the same hits pass if no other hits come. It is Never if the hits
+	// exceed the capacity. If Allowed is true, only Limit.NextAfter uses RetryAfter.
 	RetryAfter int64
 
 	// Held reports whether the hits or the peek named a hold that existed already. Such hits renew the hold, and take
@@ -303,7 +302,7 @@ func (l *Limit) Take(s *State, now, n int64) Result {
 	return l.TakeWith(s, now, n, l.ChargeDenied)
 }
 
-// TakeHold is Take for the hold with this id. If id is empty or the algorithm has no holds, TakeHold is Take.
+// TakeHold does what Take does, for the hold with this id. Without an id or without holds, it calls Take.
 func (l *Limit) TakeHold(s *State, now, n int64, id string) Result {
 	if id == "" || !l.Algorithm.HasHolds() {
 		return l.Take(s, now, n)
@@ -311,7 +310,7 @@ func (l *Limit) TakeHold(s *State, now, n int64, id string) Result {
 	return concurrency(s, l, now, min(max(n, -MaxHits), MaxHits), id)
 }
 
-// TakeWith is Take with chargeDenied in place of l.ChargeDenied.
+// TakeWith does what Take does, with chargeDenied in place of l.ChargeDenied.
 func (l *Limit) TakeWith(s *State, now, n int64, chargeDenied bool) Result {
 	return algorithms[l.Algorithm].take(s, l, now, min(max(n, -MaxHits), MaxHits), chargeDenied)
 }
@@ -326,7 +325,7 @@ func (l *Limit) ForgottenAfter(r Result) int64 {
 }
 
 // NextAfter returns the time in microseconds until n further hits pass. r is the Result of n hits that l has just
-// charged or denied. The time is Never if the hits can't pass. For a token bucket, it can be a microsecond too long.
+// charged or denied. The time is Never if the hits can't pass. It can be a microsecond too long for a token bucket.
 func (l *Limit) NextAfter(n int64, r Result) int64 {
 	switch {
 	case !r.Allowed:

@@ -1,7 +1,7 @@
 package limit
 
-// MaxLogEntries is the maximum number of entries of a log. A log of exactLogEntries or more combines the hits of
-// one tick into one entry. A window is as long as logTicks ticks, and can touch logTicks + 1 ticks.
+// MaxLogEntries is the maximum number of entries of a log. A log with at least exactLogEntries combines the hits of one
+// tick into one entry. A window is as long as logTicks ticks, and can overlap logTicks + 1 ticks.
 const (
 	MaxLogEntries   = exactLogEntries + logTicks + 1
 	exactLogEntries = 2048
@@ -32,9 +32,9 @@ func slidingLog(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	if log == nil {
 		log = &emptyLog
 	}
-	t := log.advance(now, l.period)
+	time := log.advance(now, l.period)
 	total := s.a
-	for log.len() > 0 && log.oldest().time+l.period <= t {
+	for log.len() > 0 && log.oldest().time+l.period <= time {
 		total -= log.oldest().n
 		log.head++
 	}
@@ -50,7 +50,7 @@ func slidingLog(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 			if s.log == nil {
 				log = &Log{}
 			}
-			total = log.charge(t, n, total, l.max, ceilDiv(l.period, logTicks))
+			total = log.charge(time, n, total, l.max, ceilDiv(l.period, logTicks))
 		}
 	}
 	r.Remaining = l.max - total
@@ -73,8 +73,8 @@ func (log *Log) len() int          { return len(log.entries) - log.head }
 func (log *Log) oldest() *hitEntry { return &log.entries[log.head] }
 func (log *Log) newest() *hitEntry { return &log.entries[len(log.entries)-1] }
 
-// advance returns now, or the time of the newest entry if that time is later. If the clock was set back by more
-// than a period, advance first moves all hits into one entry at now.
+// advance returns now or the time of the newest entry, whichever is later. If the clock was set back by more than a
+// period, advance first moves all hits into one entry at now.
 func (log *Log) advance(now, period int64) int64 {
 	if log.len() == 0 || log.newest().time <= now {
 		return now
@@ -90,10 +90,9 @@ func (log *Log) advance(now, period int64) int64 {
 	return log.newest().time
 }
 
-// charge adds n hits and returns the new total. time is not before the newest entry. The hits join the newest
-// entry if it has the same time, or in a long log the same tick. A log with maxHits hits denies all further
-// hits, and more hits change no decision. So an entry gets at most maxHits, and charge drops old entries once the newer
-// entries have maxHits.
+// charge adds n hits and returns the new total. time is not before the newest entry. If the newest entry has the same
+// time, or in a long log the same tick, the hits become a part of this entry. More than maxHits hits change no decision.
+// So an entry gets at most maxHits, and charge drops old entries once the newer entries have maxHits.
 func (log *Log) charge(time, n, total, maxHits, tick int64) int64 {
 	if log.len() > 0 && (log.newest().time == time || log.len() >= exactLogEntries && log.newest().time/tick == time/tick) {
 		n += log.newest().n
@@ -106,7 +105,7 @@ func (log *Log) charge(time, n, total, maxHits, tick int64) int64 {
 		log.head++
 	}
 	switch liveEntries := log.len(); {
-	case cap(log.entries) > 64 && liveEntries < cap(log.entries)/4: // give memory back after a rush
+	case cap(log.entries) > maxSpareEntries && liveEntries < cap(log.entries)/4:
 		log.entries, log.head = append(make([]hitEntry, 0, 2*liveEntries+1), log.entries[log.head:]...), 0
 	case len(log.entries) == cap(log.entries) && log.head >= liveEntries:
 		log.entries, log.head = log.entries[:copy(log.entries, log.entries[log.head:])], 0
@@ -115,23 +114,25 @@ func (log *Log) charge(time, n, total, maxHits, tick int64) int64 {
 	return total + n
 }
 
+// maxSpareEntries is the capacity of a log from which on charge gives unused memory back.
+const maxSpareEntries = 64
+
 // refund removes up to n hits from the newest entries and returns the number of removed hits.
 func (log *Log) refund(n int64) int64 {
-	remaining := n
-	for remaining > 0 && log.len() > 0 {
+	hitsLeft := n
+	for hitsLeft > 0 && log.len() > 0 {
 		e := log.newest()
-		if e.n > remaining {
-			e.n -= remaining
+		if e.n > hitsLeft {
+			e.n -= hitsLeft
 			return n
 		}
-		remaining -= e.n
+		hitsLeft -= e.n
 		log.entries = log.entries[:len(log.entries)-1]
 	}
-	return n - remaining
+	return n - hitsLeft
 }
 
-// retryAt returns the time of an entry: the first entry for which at most maxSpent of the total hits remain after the
-// entry and all older entries have expired.
+// retryAt returns the time of the entry after whose expiry at most maxSpent of the total hits are left.
 func (log *Log) retryAt(total, maxSpent int64) int64 {
 	i := log.head
 	for ; total > maxSpent; i++ {

@@ -5,12 +5,12 @@ package limit
 const maxTicks = 1 << 19
 
 // slidingWindow estimates the hits in a sliding window from two aligned windows: all hits of the current window,
-// and the part of the previous window that the sliding window still covers. Cloudflare described this in "How we
-// built rate limiting capable of scaling to millions of domains" (2017).
+// and the part of the previous window that the sliding window still covers. Cloudflare described this algorithm in "How
+// we built rate limiting capable of scaling to millions of domains" (2017).
 //
 // Bound: at most Max hits in an aligned window. If all hits of the previous window came at its end, a span of a
-// window's length can admit almost 2 × Max. The part is counted in ticks of period/2^19 (at least a microsecond)
-// and rounded up, so rounding never admits more.
+// window's length can admit almost 2 × Max. The covered part is a number of ticks of period/2^19 (at least a
+// microsecond). It is rounded up, so rounding never admits more.
 //
 // State: a is the current window's start, b its count, c the previous window's count.
 func slidingWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
@@ -73,5 +73,4 @@ func (l *Limit) slidingRetryAt(start, current, previous, maxSpent int64) int64 {
 	return start + min((l.ticks-coveredTicks)*l.tick, l.period)
 }
 
-// ceilDiv returns a / b, rounded up.
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }

@@ -5,13 +5,12 @@ import (
 	"math/bits"
 )
 
-// tokenBucket is a bucket of Capacity tokens that refills at Max per period. It uses the generic cell rate
-// algorithm (GCRA, ITU-T I.371): the state is the theoretical arrival time (TAT) at which the bucket is full
-// again. A hit costs period/Max.
+// tokenBucket is a bucket of Capacity tokens that refills at Max per period. It uses the generic cell rate algorithm
+// (GCRA, ITU-T I.371): the state is the time at which the bucket is full again. A hit moves this time by period/Max.
 //
-// Bound: at most Capacity + Max × t / period hits in any span of t. The TAT is an exact fraction.
+// Bound: at most Capacity + Max × t / period hits in any span of t. The state is an exact fraction.
 //
-// State: the TAT is a + b/c microseconds. c is the Max of the limit that charged last.
+// State: the bucket is full at a + b/c microseconds. c is the Max of the limit that charged last.
 func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	if l.max == 0 {
 		if n < 0 {
@@ -61,17 +60,17 @@ func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 
 // timeToFull returns the time until the bucket is full. It is at most maxSpentTime, even if the clock was set back.
 func (l *Limit) timeToFull(s *State, now int64) span {
-	tat := span{s.a, s.b}
-	isOtherRate := s.c != l.max
-	if isOtherRate && tat.frac > 0 && !l.HasBurst() { // frac is in parts of the old Max
-		tat = tat.withParts(s.c, l.max)
+	fullTime := span{s.a, s.b}
+	hasNewRate := s.c != l.max
+	if hasNewRate && fullTime.frac > 0 && !l.HasBurst() { // frac is in parts of the old Max
+		fullTime = fullTime.withParts(s.c, l.max)
 	}
-	if tat.us < now {
+	if fullTime.us < now {
 		return span{}
 	}
-	spentTime := span{tat.us - now, tat.frac}
+	spentTime := span{fullTime.us - now, fullTime.frac}
 	switch {
-	case !isOtherRate:
+	case !hasNewRate:
 		return minSpan(spentTime, l.maxSpentTime())
 	case l.HasBurst():
 		spentTime = l.convertSpentTime(spentTime, s.c)
@@ -100,19 +99,20 @@ func (l *Limit) refillTime(n int64) span {
 
 // mulAddDiv returns the quotient, at most 2^63 - 1, and the remainder of (a × b + c) / d. No number is negative.
 func mulAddDiv(a, b, c, d int64) (quotient, remainder int64) {
-	hi, lo := bits.Mul64(uint64(a), uint64(b))
-	lo, carry := bits.Add64(lo, uint64(c), 0)
-	if hi += carry; hi >= uint64(d) {
+	high, low := bits.Mul64(uint64(a), uint64(b))
+	low, carry := bits.Add64(low, uint64(c), 0)
+	high += carry
+	if high >= uint64(d) {
 		return math.MaxInt64, 0
 	}
-	q, r := bits.Div64(hi, lo, uint64(d))
+	q, r := bits.Div64(high, low, uint64(d))
 	return int64(min(q, math.MaxInt64)), int64(r)
 }
 
 // span is an exact span of time: us + frac/parts microseconds with 0 ≤ frac < parts. parts is the Max of the limit.
 type span struct{ us, frac int64 }
 
-// add returns a + b.
+// add returns a + b, in fractions of 1/parts.
 func (a span) add(b span, parts int64) span {
 	c := span{a.us + b.us, a.frac + b.frac}
 	switch {
@@ -147,7 +147,6 @@ func (a span) withParts(oldParts, newParts int64) span {
 	return span{a.us, 0}.add(span{0, frac}, newParts)
 }
 
-// ceil returns a in whole microseconds, rounded up.
 func (a span) ceil() int64 {
 	if a.frac > 0 {
 		return a.us + 1

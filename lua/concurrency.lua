@@ -10,10 +10,11 @@
 --
 -- The score of an anonymous hold is always below the score of every w<member> and of x.
 --
--- s is the state of one key. s.newHolds has the holds that are new or have changed, which save writes. s.obsoleteSlots has
--- the numbers of slots of the holds in Redis that have changed or ended. The keys of both tables are members.
+-- s is the state of one key. s.newHolds has the new and the changed holds, which save writes. s.obsoleteSlots has the
+-- holds in Redis that have changed or ended, with the numbers of their slots. The keys of both tables are members.
 
 local maxMembers = 100000        -- equal to maxHoldMembers of package limit
+local anonymousByte = 97         -- the letter a, with which the members of anonymous holds begin
 local lowestSlotsScore = -2 ^ 34 -- the scores of anonymous holds are below this score
 
 -- Returns the number of members of hold in the sorted set.
@@ -27,16 +28,16 @@ local function holdOf(s, member, score)
   return hold
 end
 
--- Returns the list of the anonymous holds or of the named holds. storedHolds has the holds that were fetched from Redis,
--- and newHolds has the new and the changed holds. Both tables start with the hold that expires first. The holds before
--- storedHolds[firstIndex] no longer exist. command reads the holds from Redis: those with a score between the two scores.
+-- Returns a list for the anonymous holds or for the named holds. command reads the holds of the list from Redis: the holds
+-- with a score between the two scores. storedHolds has the holds that were read, and newHolds has the new and the changed
+-- holds. Both tables start with the hold that expires first. The holds before storedHolds[firstIndex] have ended.
 local function newList(command, firstScore, lastScore)
   return {
     command = command, firstScore = firstScore, lastScore = lastScore, storedHolds = {}, newHolds = {}, firstIndex = 1, pageSize = 8,
   }
 end
 
--- Returns stored hold i of list, or nil. Fetches further holds from Redis if necessary.
+-- Returns stored hold i of list, or nil. Reads further holds from Redis if necessary.
 local function storedHold(s, list, i)
   while i > #list.storedHolds and not list.isComplete do
     local reply = redis.call(list.command, s.key, list.firstScore, list.lastScore, 'WITHSCORES', 'LIMIT', #list.storedHolds, list.pageSize)
@@ -47,7 +48,7 @@ local function storedHold(s, list, i)
   return list.storedHolds[i]
 end
 
--- Finds the first stored hold that still exists, from hold i on. Returns the index of this hold, and the hold or nil.
+-- Finds the first stored hold from hold i on that still exists. Returns the index of this hold, and the hold or nil.
 local function findStored(s, list, i)
   local hold = storedHold(s, list, i)
   while hold and s.obsoleteSlots[hold.member] do
@@ -67,7 +68,7 @@ local function firstHold(s, list)
 end
 
 -- Returns the list that has the hold of member.
-local function listOf(s, member) return member:byte() == 97 and s.anonymous or s.named end -- 97 is the letter a
+local function listOf(s, member) return member:byte() == anonymousByte and s.anonymous or s.named end
 
 -- Removes hold from s.
 local function remove(s, hold)
@@ -132,8 +133,8 @@ local function releaseAnonymous(s, slots)
   end
 end
 
--- Returns the time at which at least this number of slots has expired. If the holds have fewer slots, because another
--- program has removed holds from Redis, returns the last expiry, or now.
+-- Returns the time at which at least this number of slots has expired. If another program has removed holds from Redis,
+-- the holds can have fewer slots. Then returns the last expiry, or now.
 local function expiryAfter(s, slots, now)
   local cursors = {}
   for _, list in ipairs({ s.anonymous, s.named }) do
@@ -165,7 +166,7 @@ end
 local function appendScores(scores, hold)
   local hasSeveralSlots = hold.slots > 1
   local expiryCode = 2 * hold.expiry + (hasSeveralSlots and 1 or 0)
-  scores[#scores + 1] = string.format('%d', hold.member:byte() == 97 and -expiryCode or expiryCode)
+  scores[#scores + 1] = string.format('%d', hold.member:byte() == anonymousByte and -expiryCode or expiryCode)
   scores[#scores + 1] = hold.member
   if hasSeveralSlots then
     scores[#scores + 1] = string.format('%d', -hold.slots)
@@ -188,8 +189,8 @@ return {
     }
   end,
 
-  -- Decides a hit. hit is the n of take.lua: a number, or an array of a number and an id or an expiry. Returns the numbers
-  -- spent, reset and retry of the reply of take.
+  -- Decides a hit. hit is the n of a hit as take.lua describes it: a number, or an array of a number and an id or an
+  -- expiry. Returns the numbers spent, reset and retry of the reply of take.
   step = function(s, now, hit, max, period)
     if not s.isExpireDone then expire(s, now) end
     s.isExpireDone = true -- all hits of a call of the script have the same now
@@ -234,12 +235,15 @@ return {
         end
         add(s, name, expiry, slots)
         namedHold = member and s.newHolds[name]
-        if not member and s.slots + n > max then retry = -2 - expiryAfter(s, s.slots + n - max, now) + now end
+        if not member and s.slots + n > max then
+          local nextAfter = expiryAfter(s, s.slots + n - max, now) - now
+          retry = -2 - nextAfter -- see the reply in take.lua
+        end
       end
     else
-      retry = -1
-      local maxTaken = max - math.max(n, 1)
-      if maxTaken >= 0 then retry = expiryAfter(s, math.max(s.slots - maxTaken, 1), now) - now end
+      retry = -1 -- never
+      local maxSlots = max - math.max(n, 1) -- the most taken slots with which the hit passes
+      if maxSlots >= 0 then retry = expiryAfter(s, math.max(s.slots - maxSlots, 1), now) - now end
     end
     local resetTime = namedHold and namedHold.expiry or s.slots > 0 and expiryAfter(s, 1, now)
     return s.slots, resetTime and resetTime - now or 0, retry
@@ -254,11 +258,11 @@ return {
       appendScores(scores, hold)
       lastExpiry = math.max(lastExpiry, hold.expiry)
     end
-    -- The key must not be absent between two commands, so the removals come last.
+    -- ZADD comes before ZREM, because the key must exist between two commands.
     local err = runInParts('ZADD', key, scores)
     if err then return err end
     if lastExpiry > 0 and redis.call('PTTL', key) < tonumber(ttl(lastExpiry)) then
-      err = errorOf(redis.pcall('PEXPIRE', key, ttl(lastExpiry + expiryStep))) -- so most later writes need no PEXPIRE
+      err = errorOf(redis.pcall('PEXPIRE', key, ttl(lastExpiry + expiryStep))) -- expiryStep spares later writes a PEXPIRE
       if err then return err end
     end
     local obsoleteMembers = {}

@@ -1,9 +1,8 @@
--- fixed_window decides as limit.Limit.CountHits does. The state is the count of one window. The key
--- names the window, so each window has a counter of its own. Its value is a whole number, which
--- INCRBY and GET understand.
+-- fixed_window decides as limit.Limit.CountHits does. The key names a window, so each window has a counter of its own. The
+-- value of the key is the count: a whole number, which INCRBY and GET understand.
 --
--- period is the time until this window ends, in microseconds. The caller knows this time, because
--- the caller has named the window.
+-- period is the time until the window of the key ends, in microseconds. The service knows this time, because it has
+-- named the window.
 
 local function step(s, now, n, max, period, capacity, chargeDenied)
   local retry

@@ -3,8 +3,8 @@ local function errorOf(reply)
   if type(reply) == 'table' and reply.err then return (reply.err:gsub('^@user_script: %d+: %-', '')) end
 end
 
--- Returns the error message in the reply to a write, or nil. If the key has another type, MGET returned no value, and SET
--- NX wrote nothing and returned false.
+-- Returns the error message in the reply to a write, or nil. A key of another type looks to MGET like a missing key. SET NX
+-- then writes nothing and returns false.
 local function writeError(reply)
   if not reply then return 'WRONGTYPE the key holds another type' end
   return errorOf(reply)
@@ -19,9 +19,9 @@ local function runInParts(command, key, values)
   end
 end
 
--- stringAlgorithm adds the functions open and save to an algorithm that stores a state in one string. slow_path.lua
--- needs open and save for keys that occur more than once. For other keys, slow_path.lua calls read, encode and write, and
--- uses one table for all states.
+-- stringAlgorithm adds the functions open and save to an algorithm that stores a state in one string. slow_path.lua calls
+-- open and save for keys that occur more than once. For other keys, it calls read, encode and write, and uses one table
+-- for all states.
 local function stringAlgorithm(algorithm)
   local read, encode, write = algorithm.read, algorithm.encode, algorithm.write
 

@@ -1,11 +1,11 @@
--- packed_admit admits the hits from firstHit to lastHit. All these hits have the same limit, and each has a counter of
+-- packed_admit admits the hits from firstHit to lastHit. All these hits have the same limit, and each hit has a counter of
 -- its own with a packed state. The loop decides as the step of the algorithm does, and stores the state as
--- packedAlgorithm does. It calls no function of either, because such calls would take a third of the time of a hit.
+-- packedAlgorithm does. It calls no functions for this, because the calls would take a third of the time of a hit.
 --
 -- Take inserts the two parts of the script NAME_admit here. The first part prepares the limit, and sets format and
--- size. The second part decides n hits on the state a, b, c. If n is above 0 and the hits are admitted, this part sets
--- newA, newB, newC and spent, and the times oldEnd and newEnd at which the old and the new state are forgotten. It can
--- set nextAfter, the time until the same hits pass once more.
+-- size. The second part decides n hits on the state a, b, c. If n is above 0 and the limit admits the hits, the second part
+-- sets newA, newB, newC and spent. It also sets oldEnd and newEnd, the times at which the old and the new state are
+-- forgotten, and can set nextAfter, the time until the same hits pass once more.
 needsSlowPath = false
 local format, size
 --[[prepare]]

@@ -1,18 +1,18 @@
 -- sliding_log computes the same as limit.slidingLog, which documents the algorithm.
 --
--- Redis stores the log as a list: base, time1, sum1, time2, sum2, … An entry is the time of its newest hit in
--- microseconds, and the sum of all hits up to this entry. base is the sum before the first entry. With sums, bisection
--- finds an entry and does not need to read all entries. Sums are modulo 2^40, and a log has at most 2^33 hits.
+-- Redis stores the log as a list: base, time1, sum1, time2, sum2, … An entry has the time of its newest hit in
+-- microseconds, and the sum of all hits up to this entry. base is the sum before the first entry. Because of the sums, a
+-- bisection finds an entry, and reads only a few entries.
 --
--- s is the state of one key. Its log has the entries s.oldest to s.newest. Redis has s.storedSize entries, with the numbers
--- 1 to s.storedSize. The entries up to s.lastStored are equal in Redis and in s. s.storedTime is the time of the newest
+-- s is the state of one key. Its log has the entries s.oldestIndex to s.newestIndex. Redis has the entries 1 to
+-- s.storedSize. The entries up to s.unchangedIndex are equal in Redis and in s. s.storedTime is the time of the newest
 -- entry in Redis, or nil. s.times[i] and s.sums[i] are nil until fetch reads entry i.
 
-local sumModulus = 2 ^ 40 -- sums are modulo this number
+local sumModulus = 2 ^ 40 -- sums are modulo this number, which is larger than the 2^33 hits that a log can have
 
 local exactEntries, ticks = 2048, 2047 -- equal to exactLogEntries and logTicks in limit/sliding_log.go
 
--- Reads entry i and the sum before entry i from Redis. Keeps the values that s already has, because they may be newer.
+-- Reads entry i and the sum of entry i - 1 from Redis. If s already has a value, keeps it, because it may be newer.
 local function fetch(s, i)
   local stored = redis.call('LRANGE', s.key, 2 * i - 2, 2 * i)
   s.sums[i - 1] = s.sums[i - 1] or tonumber(stored[1])
@@ -26,60 +26,61 @@ local function timeOf(s, i)
   return s.times[i]
 end
 
--- Returns the number of hits in the entries from oldest to i, or 0 if i is oldest - 1.
+-- Returns the number of hits in the entries from the oldest entry to entry i, or 0 if i is s.oldestIndex - 1.
 local function hitsUpTo(s, i)
   if not s.sums[i] then fetch(s, i) end
-  return (s.sums[i] - s.sums[s.oldest - 1]) % sumModulus
+  return (s.sums[i] - s.sums[s.oldestIndex - 1]) % sumModulus
 end
 
--- Returns the number of the oldest entry i for which isReached(s, i, goal) is true, or newest + 1. If isReached is true for
--- an entry, it must be true for all newer entries too. The search is fast if i is near oldest, as it usually is.
-local function find(s, isReached, goal)
-  local low, high, stride = s.oldest, s.newest + 1, 1
-  while low < high do -- i is in low..high
-    local middle = math.min(low + stride - 1, math.floor((low + high) / 2))
+-- Returns the index of the oldest entry for which isReached(s, i, goal) is true, or s.newestIndex + 1. If isReached is true
+-- for an entry, it must be true for all newer entries too. The search starts near the oldest entry, where the result
+-- usually is.
+local function findIndex(s, isReached, goal)
+  local lowest, highest, stepLength = s.oldestIndex, s.newestIndex + 1, 1
+  while lowest < highest do -- the result is from lowest to highest
+    local middle = math.min(lowest + stepLength - 1, math.floor((lowest + highest) / 2))
     if isReached(s, middle, goal) then
-      high = middle
+      highest = middle
     else
-      low, stride = middle + 1, stride * 2
+      lowest, stepLength = middle + 1, stepLength * 2
     end
   end
-  return low
+  return lowest
 end
 
-local function reachesHits(s, i, goal) return hitsUpTo(s, i) >= goal end
-local function isAfter(s, i, goal) return timeOf(s, i) > goal end
+local function hasHitsUpTo(s, i, hits) return hitsUpTo(s, i) >= hits end
+local function isAfter(s, i, time) return timeOf(s, i) > time end
 
 -- Appends an entry of n hits.
 local function push(s, time, n)
-  local sum = (s.sums[s.newest] + n) % sumModulus
-  s.newest = s.newest + 1
-  s.times[s.newest], s.sums[s.newest] = time, sum
+  local sum = (s.sums[s.newestIndex] + n) % sumModulus
+  s.newestIndex = s.newestIndex + 1
+  s.times[s.newestIndex], s.sums[s.newestIndex] = time, sum
 end
 
--- Removes the entries after entry newest.
-local function truncate(s, newest)
-  s.newest, s.lastStored = newest, math.min(s.lastStored, newest)
+-- Removes the entries after entry i.
+local function removeAfter(s, i)
+  s.newestIndex, s.unchangedIndex = i, math.min(s.unchangedIndex, i)
 end
 
--- Returns now, or the time of the newest entry if that time is later. If the clock was set back by more than a period,
--- first moves all hits into one entry at now, as limit.Log.advance does.
+-- Returns now or the time of the newest entry, whichever is later. If the clock was set back by more than a period, first
+-- moves all hits into one entry at now, as limit.Log.advance does.
 local function advance(s, now, period)
-  if s.newest < s.oldest or timeOf(s, s.newest) <= now then return now end
-  if timeOf(s, s.newest) - now > period then
-    local total = hitsUpTo(s, s.newest)
-    truncate(s, s.oldest - 1)
+  if s.newestIndex < s.oldestIndex or timeOf(s, s.newestIndex) <= now then return now end
+  if timeOf(s, s.newestIndex) - now > period then
+    local total = hitsUpTo(s, s.newestIndex)
+    removeAfter(s, s.oldestIndex - 1)
     push(s, now, total)
   end
-  return timeOf(s, s.newest)
+  return timeOf(s, s.newestIndex)
 end
 
--- Reports whether hits at this time join the newest entry.
+-- Reports whether hits at this time become a part of the newest entry.
 local function joinsNewest(s, time, period)
-  if s.newest < s.oldest then return false end
-  local newest = timeOf(s, s.newest)
+  if s.newestIndex < s.oldestIndex then return false end
+  local newest = timeOf(s, s.newestIndex)
   if newest == time then return true end
-  if s.newest - s.oldest + 1 < exactEntries then return false end
+  if s.newestIndex - s.oldestIndex + 1 < exactEntries then return false end
   local tick = math.ceil(period / ticks)
   return newest - newest % tick == time - time % tick
 end
@@ -87,14 +88,14 @@ end
 -- Adds n hits, and drops the oldest entries that no decision needs. Returns the new total.
 local function charge(s, time, n, total, maxHits, period)
   if joinsNewest(s, time, period) then
-    local earlierTotal = hitsUpTo(s, s.newest - 1)
+    local earlierTotal = hitsUpTo(s, s.newestIndex - 1)
     n, total = n + total - earlierTotal, earlierTotal
-    truncate(s, s.newest - 1)
+    removeAfter(s, s.newestIndex - 1)
   end
   n = math.min(n, maxHits)
   if total + n > maxHits then
-    s.oldest = find(s, reachesHits, total + n - maxHits + 1)
-    total = hitsUpTo(s, s.newest)
+    s.oldestIndex = findIndex(s, hasHitsUpTo, total + n - maxHits + 1)
+    total = hitsUpTo(s, s.newestIndex)
   end
   push(s, time, n)
   return total + n
@@ -104,14 +105,14 @@ end
 local function refund(s, n, total)
   local newTotal = math.max(total - n, 0)
   if newTotal == 0 then
-    truncate(s, s.oldest - 1)
+    removeAfter(s, s.oldestIndex - 1)
   elseif newTotal < total then
-    local i = find(s, reachesHits, newTotal)
+    local i = findIndex(s, hasHitsUpTo, newTotal)
     local excess = hitsUpTo(s, i) - newTotal
-    truncate(s, i)
+    removeAfter(s, i)
     if excess > 0 then
       s.sums[i] = (s.sums[i] - excess) % sumModulus
-      s.lastStored = math.min(s.lastStored, i - 1)
+      s.unchangedIndex = math.min(s.unchangedIndex, i - 1)
     end
   end
   return newTotal
@@ -127,7 +128,7 @@ return {
     size = (size - size % 2) / 2
     local s = {
       key = key, times = {}, sums = {},
-      oldest = 1, newest = size, lastStored = size, storedSize = size,
+      oldestIndex = 1, newestIndex = size, unchangedIndex = size, storedSize = size,
     }
     if size == 0 then
       s.sums[0] = 0
@@ -143,10 +144,10 @@ return {
   -- Decides n hits. Returns the numbers spent, reset and retry of the reply of take.
   step = function(s, now, n, max, period, capacity, chargeDenied)
     local time = advance(s, now, period)
-    if s.newest >= s.oldest and timeOf(s, s.oldest) + period <= time then
-      s.oldest = find(s, isAfter, time - period)
+    if s.newestIndex >= s.oldestIndex and timeOf(s, s.oldestIndex) + period <= time then
+      s.oldestIndex = findIndex(s, isAfter, time - period)
     end
-    local total = hitsUpTo(s, s.newest)
+    local total = hitsUpTo(s, s.newestIndex)
 
     local allowed, retry, reset = true, 0, 0
     if n < 0 then
@@ -161,36 +162,36 @@ return {
     if n >= 0 and total > maxSpent then
       retry = -1 -- never
       if maxSpent >= 0 then
-        retry = timeOf(s, find(s, reachesHits, total - maxSpent)) + period - now
+        retry = timeOf(s, findIndex(s, hasHitsUpTo, total - maxSpent)) + period - now
         if allowed then retry = -2 - retry end -- see the reply in take.lua
       end
     end
-    if s.newest >= s.oldest then reset = timeOf(s, s.newest) + period - now end
+    if s.newestIndex >= s.oldestIndex then reset = timeOf(s, s.newestIndex) + period - now end
     return total, reset, retry
   end,
 
   -- Writes the changes to Redis. Returns an error message if the write failed.
   save = function(s, key, raw, period, ttl)
-    local oldest, newest, lastStored = s.oldest, s.newest, s.lastStored
+    local oldest, newest, unchanged = s.oldestIndex, s.newestIndex, s.unchangedIndex
     if newest < oldest then return errorOf(s.storedSize > 0 and redis.pcall('DEL', key)) end
     -- The key must exist between two commands, because Redis rejects writes of missing keys while it moves a hash
     -- slot. So RPUSH appends the new values first, and LTRIM then removes the old values.
-    local values, oldValues = {}, 0
-    if lastStored < oldest then
-      lastStored = oldest - 1
-      values[1] = string.format('%d', s.sums[lastStored])
-      if s.storedSize > 0 then oldValues = 2 * s.storedSize + 1 end
+    local values, oldValueCount = {}, 0
+    if unchanged < oldest then
+      unchanged = oldest - 1
+      values[1] = string.format('%d', s.sums[unchanged])
+      if s.storedSize > 0 then oldValueCount = 2 * s.storedSize + 1 end
       s.storedTime = nil
-    elseif oldest > 1 or lastStored < s.storedSize then
-      redis.call('LTRIM', key, 2 * oldest - 2, 2 * lastStored)
+    elseif oldest > 1 or unchanged < s.storedSize then
+      redis.call('LTRIM', key, 2 * oldest - 2, 2 * unchanged)
     end
-    for i = lastStored + 1, newest do
+    for i = unchanged + 1, newest do
       values[#values + 1] = string.format('%d', s.times[i])
       values[#values + 1] = string.format('%d', s.sums[i])
     end
     local err = runInParts('RPUSH', key, values)
     if err then return err end
-    if oldValues > 0 then redis.call('LTRIM', key, oldValues, -1) end
+    if oldValueCount > 0 then redis.call('LTRIM', key, oldValueCount, -1) end
     if s.times[newest] ~= s.storedTime then
       return errorOf(redis.pcall('PEXPIRE', key, ttl(s.times[newest] + period)))
     end

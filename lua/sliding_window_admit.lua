@@ -29,7 +29,7 @@ elseif alignedStart > start then
 elseif start - now > period then
   start = alignedStart
 end
-local coveredTicks, previousHits = ticks, 0 -- the part of the previous window that still counts, and the hits in this part
+local coveredTicks, previousHits = ticks, 0 -- the ticks of the previous window that still count, and the hits in these ticks
 if previous > 0 then
   if now > start then coveredTicks = ticks - floor((now - start) / tick) end
   previousHits = floor((previous * coveredTicks + ticks - 1) / ticks)

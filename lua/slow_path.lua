@@ -75,7 +75,7 @@ local function decide(i, n)
   setReply(i, algorithms[args[limitIndex]].step(state, now, n, max, period, capacity, mode == 1))
 end
 
--- Returns a deep copy of a value. copies has the copies of the tables that were copied already; the key is the table.
+-- Returns a deep copy of a value. copies has the copy of each table that was copied already; the key is the table.
 local function copy(value, copies)
   if type(value) ~= 'table' then return value end
   if not copies[value] then
@@ -148,8 +148,8 @@ local function decideGroups()
   end
 end
 
--- While charges of a counter may still be refunded, Redis has a key with the name of the counter and this suffix.
--- The key can't be a counter, because the name of a counter has two hexadecimal digits after each %.
+-- While charges of a counter may still be refunded, Redis has a key with the name of the counter and this suffix. No
+-- counter has such a name, because two hexadecimal digits follow each % in the name of a counter.
 local refundableSuffix = '%refundable'
 
 -- Sets the key with refundableSuffix for each counter that a hit with mode 8 has charged. If a counter has this key and

@@ -6,7 +6,7 @@
 --          then 2 values for each hit.
 --            now       microseconds since 1970, or 0 for the clock of this Redis
 --            jitter    milliseconds that are added to each time to live
---            distinct  1 if no key occurs twice, otherwise 0
+--            distinct  1 if all keys differ, otherwise 0
 --            refundable  the milliseconds in which a charge of mode 8 can be refunded, or 0
 --          The values of a limit:
 --            name      the name of its algorithm
@@ -15,26 +15,24 @@
 --                      window of the key ends; for concurrency the time until a hold expires
 --            capacity  the most hits that can be spent at once, below 2^32; the negative of this number for
 --                      a token_bucket with a burst of its own
---            mode      0, 1 if denied hits are charged, or 2 if the hits are in a group. A mode of 2 is raised by
---                      4 if the hits are in shadow mode, and by 8 if other calls of a script have hits of the group
+--            mode      the sum of 1 if denied hits are charged, 2 if the hits are in a group, 4 if hits of a group
+--                      are in shadow mode, and 8 if other calls of the script have hits of the same group
 --          The values of a hit:
 --            limit     the number of its limit among the L limits, from 1
 --            n         -2^34 to 2^34 hits; 0 peeks, a negative n refunds. For concurrency, also an
 --                      array of this number and the id of the hold, or the expiry of the anonymous
 --                      hold that is refunded
 -- ARGV[2]  '' or a MessagePack array: the sizes of groups that divide the hits in order.
---          If one hit with mode 2 or 10 of a group is denied, the hits of the group with a mode of 2
---          or more are neither charged nor counted in spent. The reply still allows the hits of the group
---          that no limit denies.
+--          If a hit with mode 2 or 10 is denied, no hit of its group with a mode of 2 or more is charged.
+--          The reply still allows the hits of the group that their own limits allow.
 --
 -- Reply: MessagePack array of 3 numbers for each hit, then now in microseconds since 1970, then 2 values for
 -- each failed hit.
 --          spent     hits that the counter has spent now
 --          reset     microseconds until nothing is spent, as limit.Result.ResetAfter. For a denial
 --                    that may end early (backend.Result.MayEndEarly), -1 minus these microseconds
---          retry     microseconds, as limit.Result.RetryAfter, or -1 for limit.Never. An
---                    allowed hit has 0, or -2 if its hold existed (limit.Result.Held). If its
---                    RetryAfter is r > 0, it has -2 - r
+--          retry     microseconds, as limit.Result.RetryAfter, or -1 for limit.Never. For an allowed hit: 0, or
+--                    -2 if its hold existed (limit.Result.Held), or -2 - r if its RetryAfter is r > 0
 --          A failed hit has its index in KEYS, from 1, and an error. The script charges nothing for it.
 -- If Redis is a read-only replica, the script charges nothing and returns the error READONLY.
 --
@@ -59,7 +57,7 @@ end
 local storedValues = redis.call('MGET', unpack(keys))
 
 -- A key can live up to expiryStep microseconds longer than its state. So most writes don't change the
--- time to live. A change of the time to live would cost Redis as much as the write.
+-- time to live. Such a change would cost Redis as much as the write.
 local expiryStep = 2 ^ 22
 
 local reply = {}

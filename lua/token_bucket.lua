@@ -5,7 +5,7 @@
 --   b  the fraction of a microsecond in this time: b/c microseconds
 --   c  max at the last hit
 --
--- A span of time is two numbers here, us and frac: us + frac/max microseconds with 0 <= frac < max.
+-- A span of time has two numbers, us and frac: us + frac/max microseconds with 0 <= frac < max.
 
 local digitBase = 2 ^ 20 -- the base of the digits in the long division of refillTime
 local floor = math.floor
@@ -22,10 +22,10 @@ local function refillTime(n, max, period)
   if n == max then return period, 0 end
   if n * period < maxExact then return divmod(n * period, max) end
   local us, remainder = divmod(period, max)
-  local high, low = divmod(n, digitBase)
-  local q1, r1 = divmod(high * remainder, max)
-  local q0, r0 = divmod(r1 * digitBase + low * remainder, max)
-  return n * us + q1 * digitBase + q0, r0
+  local highDigit, lowDigit = divmod(n, digitBase)
+  local highQuotient, highRemainder = divmod(highDigit * remainder, max)
+  local lowQuotient, frac = divmod(highRemainder * digitBase + lowDigit * remainder, max)
+  return n * us + highQuotient * digitBase + lowQuotient, frac
 end
 
 local function isShorter(us, frac, us2, frac2)
@@ -70,7 +70,7 @@ local function step(s, now, n, max, period, capacity, chargeDenied)
   local hasBurst = capacity < 0
 --[[admit]]
   if max == 0 then
-    if n == -2 ^ 34 then s.a, s.b, s.c = 0, 0, 0 end -- a reset
+    if n == -maxHits then s.a, s.b, s.c = 0, 0, 0 end -- a reset
     return 0, 0, n < 0 and 0 or -1
   end
   if fullUs < 0 then fullUs, fullFrac = refillTime(capacity, max, period) end

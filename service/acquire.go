@@ -16,9 +16,9 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// chargeNothingIfDenied makes the hits of c one all-or-none group, so that a denied call charges nothing. But in quota mode
-// or shadow mode, a call can pass although a hit is denied. Then the hits are no group, and if the call is denied, respond
-// refunds the hits that were charged.
+// chargeNothingIfDenied makes the hits of c one all-or-none group, so that a denied call charges nothing. In quota mode or
+// shadow mode, a call can pass although a hit is denied. Then the hits can't be a group, and respond refunds the charged
+// hits of a denied call.
 func (s *Service) chargeNothingIfDenied(c *Call) {
 	isGroup := !c.config.IsShadow(s.options.ShadowMode)
 	for j := range c.hits {
@@ -33,14 +33,16 @@ func (s *Service) chargeNothingIfDenied(c *Call) {
 	}
 }
 
-// sendWait sends a header with the time until the answer can change: until a denied call can pass, or until the hits of a
-// call that passed count for no limit.
+// sendWait sends a header with the time until a denied call can pass, or until all limits have forgotten the hits of an
+// admitted call.
 func (s *Service) sendWait(ctx context.Context, c *Call, code rlsv3.RateLimitResponse_Code) {
 	key, text := limit.ResetAfterKey, ""
 	if code == rlsv3.RateLimitResponse_OVER_LIMIT {
-		// A slot can become free before its hold expires, so this wait counts only if no other limit denies the call.
-		wait := cmp.Or(c.retryAfter(s.options.QuotaMode, false), c.retryAfter(s.options.QuotaMode, true))
-		if key, text = limit.RetryAfterKey, secondsText(wait); wait == neverWait {
+		// A slot can become free before its hold expires. So the wait for a slot counts only if no other limit denies the call.
+		const withoutSlots, withSlots = false, true
+		wait := cmp.Or(c.retryAfter(s.options.QuotaMode, withoutSlots), c.retryAfter(s.options.QuotaMode, withSlots))
+		key, text = limit.RetryAfterKey, secondsText(wait)
+		if wait == neverWait {
 			text = limit.RetryNever
 		}
 	} else {
@@ -82,8 +84,8 @@ func (c *Call) hasDeniedGroup() bool {
 // isCharged reports whether hit j was charged. The renewal of a hold charges nothing.
 func (c *Call) isCharged(j int) bool {
 	h, r := &c.hits[j], &c.results[j]
-	groupDenied := c.isGroupDenied && h.InGroup()
-	return r.Allowed && !r.Held && h.N > 0 && !c.isPeek && !groupDenied
+	isInDeniedGroup := c.isGroupDenied && h.InGroup()
+	return r.Allowed && !r.Held && h.N > 0 && !c.isPeek && !isInDeniedGroup
 }
 
 // secondsText returns microseconds in seconds: 1500000 becomes "1.5".
@@ -111,8 +113,8 @@ func (c *Call) setHoldIDs(ctx context.Context) error {
 	return nil
 }
 
-// sendHold sends a header with the shortest hold time of the limits that count the hold of the call, if the hold has an id.
-// If another limit denies the call, a released slot can't help the caller, so sendHold sends nothing.
+// sendHold sends a header with the time until the hold of the call expires, if the hold has an id. With several limits, the
+// shortest time counts. If another limit denies the call, the call has no hold, and sendHold sends nothing.
 func (c *Call) sendHold(ctx context.Context, code rlsv3.RateLimitResponse_Code) {
 	shortestHold := int64(math.MaxInt64)
 	for j := range c.hits {
@@ -125,7 +127,7 @@ func (c *Call) sendHold(ctx context.Context, code rlsv3.RateLimitResponse_Code) 
 		}
 	}
 	if shortestHold < math.MaxInt64 {
-		_ = grpc.SetHeader(ctx, metadata.Pairs(limit.HoldKey, secondsText(shortestHold))) // it fails only over HTTP, where the answer has no such header
+		_ = grpc.SetHeader(ctx, metadata.Pairs(limit.HoldKey, secondsText(shortestHold))) // it fails only without a gRPC call, which has no headers
 	}
 }
 

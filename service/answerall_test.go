@@ -8,6 +8,8 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
@@ -52,6 +54,37 @@ func (r *fixture) answerAll(requests []*rlsv3.RateLimitRequest) (responses []*rl
 	require.Len(r.t, responses, len(requests))
 	return responses, errs
 }
+
+func TestRefusedCallsChargeAndMatchNothing(t *testing.T) {
+	isRefused := true
+	r := newFixture(t, tenPerMinute, func(o *Options) {
+		o.AdmitCaller = func(_ context.Context, now time.Time) error {
+			assert.Equal(t, start, now)
+			if isRefused {
+				return status.Error(codes.ResourceExhausted, "too many calls")
+			}
+			return nil
+		}
+		o.Observers = []Observer{observerFunc(func(c *Call) {
+			assert.Equal(t, isRefused, c.IsRefused())
+			assert.Equal(t, isRefused, len(c.Rules) == 0)
+		})}
+	})
+	req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: repeat(1, desc("k=v"))}
+	_, err := r.svc.ShouldRateLimit(t.Context(), req)
+	assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+	_, errs := r.answerAll([]*rlsv3.RateLimitRequest{req, req})
+	for _, err := range errs {
+		assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+	}
+	isRefused = false
+	assert.EqualValues(t, 9, r.send(req).Statuses[0].LimitRemaining)
+}
+
+// observerFunc is an Observer.
+type observerFunc func(*Call)
+
+func (f observerFunc) Answered(_ context.Context, c *Call) { f(c) }
 
 // Requests that are answered together get the answers that they would get one after the other.
 func TestAnswerAllAnswersAsSingleCallsDo(t *testing.T) {

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -13,9 +14,10 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/limit"
+	"github.com/seed-81f232ab/rls/service/callers"
 )
 
-// These constants bound the memory of a call in the pool. Larger calls don't return to the pool.
+// The bounds on a call in the pool. Larger calls don't return to the pool.
 const (
 	maxPooledKeyBytes = 64 << 10
 	maxPooledHits     = 1 << 10
@@ -39,15 +41,17 @@ type Call struct {
 	// GlobalShadow reports that the shadow mode of the whole service has replaced the code OVER_LIMIT by OK.
 	GlobalShadow bool
 
+	callerHeader string // has the name that the caller sends
+
 	config *descriptors.Config // the limits in force
 	budget descriptors.Budget  // the steps that the conditions of this call may still take
 
-	// replacedNames has the names of the limits that a limit of this call replaces. A replaced limit gets no hits. A limit that
-	// is replaced itself still replaces other limits.
+	// replacedNames has the names of the limits that limits of this call replace. A replaced limit gets no hits, but still
+	// replaces other limits.
 	replacedNames map[string]bool
 
-	// The slices below have one element for each hit, and each counted limit gets one hit. The hits of a descriptor are
-	// neighbours, in the order of the limits of its rule. In this package, i is the index of a descriptor, and j is the index
+	// The slices below have one element for each hit. Each counted limit has a hit. The hits of a descriptor are
+	// neighbours, in the order of the limits of its rule. In this package, i is the index of a descriptor, and j the index
 	// of a hit.
 	hits           []backend.Hit
 	results        []backend.Result
@@ -60,15 +64,24 @@ type Call struct {
 	isPeek         bool // the Limiter gets only peeks, which charge nothing, because a hit above max_hits denies the call
 	hasHolds       bool // the limit of a hit has holds
 	isAcquire      bool // the caller waits for permits, so the call charges nothing if it is denied
-	wantsWait      bool // the caller asks in a header for the wait until the answer can change
-	isGroupDenied  bool // no all-or-none hit was charged, because one of them was denied
+	wantsWait      bool // the caller wants the header of sendWait
+	isGroupDenied  bool // no all-or-none hit was charged, because a hit has denied the group
 	keepsCharges   bool // the Service does not refund the admitted hits
 }
 
-// IsGivenUp reports whether the call failed because its caller cancelled it, or because its deadline passed.
+// IsGivenUp reports whether the call failed because its caller canceled it, or because its deadline passed.
 func (c *Call) IsGivenUp() bool {
 	code := status.Code(c.Err)
 	return code == codes.Canceled || code == codes.DeadlineExceeded
+}
+
+// IsRefused reports whether the call failed because its caller had sent too many calls.
+func (c *Call) IsRefused() bool { return status.Code(c.Err) == codes.ResourceExhausted }
+
+// AppendCaller appends the address of the caller, the name in its client certificate and the name that it sends, as
+// callers.AppendCaller does. ctx is the context of the call.
+func (c *Call) AppendCaller(b []byte, ctx context.Context) []byte {
+	return callers.AppendCaller(b, ctx, c.callerHeader)
 }
 
 var calls = sync.Pool{New: func() any { return &Call{replacedNames: map[string]bool{}} }}
@@ -89,8 +102,8 @@ func (c *Call) returnToPool() {
 	calls.Put(c)
 }
 
-// hitsEnd returns the index after the last hit of descriptor i. firstHit is the index of the first hit of descriptor i, or
-// of the next descriptor if descriptor i has no hits.
+// hitsEnd returns the index after the last hit of descriptor i. firstHit is the index of the first hit of descriptor i. If
+// descriptor i has no hits, firstHit belongs to a later descriptor, and hitsEnd returns firstHit.
 func (c *Call) hitsEnd(i, firstHit int) int {
 	end := firstHit
 	for end < len(c.hits) && c.hitDescriptors[end] == i {
@@ -124,7 +137,7 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest, al
 			}
 		}
 	}
-	// All replaced names are known now, so the hits can be added.
+	// The first loop has found all replaced names, so the second loop can add the hits.
 	for i, rule := range c.Rules {
 		if rule == nil {
 			continue

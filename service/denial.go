@@ -11,13 +11,14 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// addDenial adds the body and the headers that a limits file has for denials to resp. They come from the rule of the
-// descriptor of headerStatus if this descriptor is denied, otherwise from the rule of the last denied descriptor.
+// addDenial adds the body and the headers of a rule for its denials to resp. If the descriptor of headerStatus is denied,
+// addDenial uses the rule of this descriptor. Otherwise it uses the rule of the last denied descriptor.
 func (c *Call) addDenial(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus) {
 	deniedIndex := -1
 	for i, st := range resp.Statuses {
 		if st.Code == rlsv3.RateLimitResponse_OVER_LIMIT {
-			if deniedIndex = i; st == headerStatus {
+			deniedIndex = i
+			if st == headerStatus {
 				break
 			}
 		}
@@ -30,14 +31,13 @@ func (c *Call) addDenial(resp *rlsv3.RateLimitResponse, headerStatus *rlsv3.Rate
 	resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd, denial.Headers...)
 }
 
-// maxPolicies bounds the limits that the policy headers describe.
 const maxPolicies = 16
 
-// addPolicyHeaders adds the headers RateLimit-Policy and RateLimit, such as "api";q=100;w=60 and "api";r=42;t=7. They have
+// addPolicyHeaders adds the headers RateLimit-Policy and RateLimit, such as "api";q=100;w=60 and "api";r=42;t=7. Both have
 // an item for each counted limit that can deny the request, but at most maxPolicies items. A denied request also gets
-// Retry-After, unless it can never pass.
+// Retry-After, unless the request can never pass.
 func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse, quotaMode bool) {
-	var policies, states []byte
+	var policies, states []byte // the values of the two headers
 	var names []string
 	for j := range c.hits {
 		if c.hits[j].Shadow || len(names) == maxPolicies {
@@ -53,7 +53,7 @@ func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse, quotaMode bool) {
 		policies = append(policies, name...)
 		policies = append(policies, ";q="...)
 		policies = strconv.AppendInt(policies, l.Max(), 10)
-		if !l.Algorithm.HasHolds() && l.Period()%secondMicros == 0 { // w has whole seconds, and is optional
+		if !l.Algorithm.HasHolds() && l.Period()%secondMicros == 0 { // w is optional, and can't have a fraction
 			policies = append(policies, ";w="...)
 			policies = strconv.AppendInt(policies, l.Period()/secondMicros, 10)
 		}
@@ -78,8 +78,8 @@ func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse, quotaMode bool) {
 	}
 }
 
-// policyName returns the name of l. If l has no name, it returns the window in words, such as "per minute". The result is a string in the syntax of
-// structured fields (RFC 9651): in quotes, with only visible ASCII characters and spaces.
+// policyName returns the name of l, or else the window in words, such as "per minute". The result is a string in the
+// syntax of structured fields (RFC 9651): in quotes, with only visible ASCII characters and spaces.
 func policyName(l *descriptors.RateLimit) string {
 	quoted := []byte{'"'}
 	for _, c := range cmp.Or(l.Name, l.PerWindow()) {
@@ -104,5 +104,4 @@ func uniqueName(names []string, name string) string {
 	return unique
 }
 
-// wholeSeconds rounds microseconds up to seconds.
 func wholeSeconds(micros int64) int64 { return (micros + secondMicros - 1) / secondMicros }

@@ -11,7 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// dynamicMetadata returns a description of the request. The field "metadata" merges the metadata of the rules of all
+// dynamicMetadata returns a description of the request. Its field "metadata" has the metadata of the rules of all
 // descriptors that passed. If two rules have the same field, the first value wins, but maps are merged.
 func dynamicMetadata(req *rlsv3.RateLimitRequest, rules []*descriptors.Rule, statuses []*rlsv3.RateLimitResponse_DescriptorStatus) *structpb.Struct {
 	descriptorList, ruleMetadata := make([]any, len(req.Descriptors)), map[string]any{}
@@ -51,7 +51,8 @@ func descriptorMetadata(d *ratelimitv3.RateLimitDescriptor) map[string]any {
 	return m
 }
 
-// addMissing adds the fields of src that dst lacks to dst. If both have a map under one name, it merges the maps likewise.
+// addMissing adds each field of src to dst, unless dst has a field with this name. If both fields are maps, it merges the
+// maps in the same way.
 func addMissing(dst, src map[string]any) {
 	for name, value := range src {
 		existing, exists := dst[name]
@@ -87,8 +88,8 @@ func (c *Call) addRuleMetadata(resp *rlsv3.RateLimitResponse, headerStatus *rlsv
 		switch {
 		case st == headerStatus:
 			fields[decisionField] = decision
-		case headerStatus == nil && fields[decisionField] == nil && c.Rules[i] != nil:
-			fields[decisionField] = decision // without a counted limit, show the first unlimited or replaced rule
+		case headerStatus == nil && fields[decisionField] == nil && c.Rules[i] != nil: // no limit was counted
+			fields[decisionField] = decision // the decision of the first rule
 		}
 		firstHit = nextHit
 	}

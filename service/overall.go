@@ -12,9 +12,9 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// overallCode returns the overall code of a request with these statuses. headerStatus is the status that response
-// headers describe: the status of the last descriptor over its limit that is not in quota mode. Without such a
-// descriptor, it is the first status with the least remaining, or nil if no limit was counted.
+// overallCode returns the overall code of a request with these statuses. headerStatus is the status that response headers
+// describe. It is the status of the last descriptor over its limit that is not in quota mode, or else the first status
+// with the least remaining. If no limit was counted, headerStatus is nil.
 func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quotaMode bool) (
 	code rlsv3.RateLimitResponse_Code, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus,
 ) {
@@ -37,9 +37,9 @@ func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus,
 	return rlsv3.RateLimitResponse_OK, headerStatus
 }
 
-// isDeniedBy reports whether c is denied. c is denied if a descriptor that is not in quota mode is over its limit, or if
-// all descriptors in quota mode are over their limits. isOver reports whether descriptor i, which has the hits in
-// [start, end), is over its limit.
+// isDeniedBy reports whether c is denied: if a descriptor that is not in quota mode is over its limit, or if all
+// descriptors in quota mode are over their limits. isOver reports whether descriptor i is over its limit. The hits of this
+// descriptor have the indexes from start to end-1.
 func (c *Call) isDeniedBy(quotaMode bool, isOver func(i, start, end int) bool) bool {
 	hit, quotaCount, overQuotaCount := 0, 0, 0
 	for i, rule := range c.Rules {
@@ -73,7 +73,7 @@ func (c *Call) coversAllQuotas(deniedCount, quotaCount int) bool {
 	domain := c.config.Domain(c.Request.Domain)
 	for i, rule := range c.Rules {
 		if rule == nil && domain != nil && domain.MatchesQuotaMode(&c.budget, c.Request.Descriptors[i].GetEntries()) {
-			return false // no limit of the descriptor is in force
+			return false // the descriptor in quota mode has no limit in force, so it is not denied
 		}
 	}
 	return true
@@ -129,7 +129,7 @@ func (c *Call) hitExceedsMaxHits(j int) bool {
 	return c.Rules[c.hitDescriptors[j]].ExceedsMaxHits(c.hits[j].N)
 }
 
-// isDeniedByMaxHits reports whether the max_hits of the rules deny c, whatever the counters say.
+// isDeniedByMaxHits reports whether the max_hits of the rules are enough to deny c.
 func (c *Call) isDeniedByMaxHits(quotaMode bool) bool {
 	return c.isDeniedBy(quotaMode, func(_, start, end int) bool {
 		for j := start; j < end; j++ {

@@ -32,8 +32,8 @@ func (c *Call) newResponse() *rlsv3.RateLimitResponse {
 	return resp
 }
 
-// mostRestrictiveHit returns the hit in [start, end) that the status of the descriptor describes: the first denied hit
-// with the longest wait. If no hit is denied, it returns the first hit with the least remaining.
+// mostRestrictiveHit returns the index of the hit that the status of the descriptor describes: the first denied hit with
+// the longest wait, or else the first hit with the least remaining. The hits have the indexes from start to end-1.
 func (c *Call) mostRestrictiveHit(start, end int) int {
 	best := start
 	for j := start + 1; j < end; j++ {
@@ -74,10 +74,9 @@ func setDuration(d *durationpb.Duration, micros int64) {
 	d.Seconds, d.Nanos = micros/secondMicros, int32(micros%secondMicros*1000)
 }
 
-// roundWait rounds a wait in microseconds up to whole seconds. Envoy cuts off fractions in Retry-After and
-// x-ratelimit-reset, so with a fraction, clients would come back too early. A wait below a second stays exact, for
-// clients other than Envoy. But if the windows of l start at whole seconds, roundWait also rounds a wait below a second, as
-// envoyproxy/ratelimit does.
+// roundWait rounds a wait in microseconds up to whole seconds, because Envoy drops the fraction in Retry-After and
+// x-ratelimit-reset, and its clients would come back too early. A wait below a second stays exact for other clients. If
+// the windows of l start at whole seconds, roundWait rounds all waits, as envoyproxy/ratelimit does.
 func roundWait(l *limit.Limit, wait int64) int64 {
 	if wait < secondMicros && (!l.Algorithm.AlignsWindows() || l.Period()%secondMicros != 0) {
 		return wait
@@ -89,27 +88,27 @@ func roundWait(l *limit.Limit, wait int64) int64 {
 func allocResponse(n int) (resp *rlsv3.RateLimitResponse, statuses []rlsv3.RateLimitResponse_DescriptorStatus, durations []durationpb.Duration) {
 	switch {
 	case n <= 1:
-		s := new(slab1)
-		s.resp.Statuses = s.pointers[:n]
-		return &s.resp, s.statuses[:n], s.durations[:n]
+		m := new(responseMemory1)
+		m.resp.Statuses = m.pointers[:n]
+		return &m.resp, m.statuses[:n], m.durations[:n]
 	case n <= 4:
-		s := new(slab4)
-		s.resp.Statuses = s.pointers[:n]
-		return &s.resp, s.statuses[:n], s.durations[:n]
+		m := new(responseMemory4)
+		m.resp.Statuses = m.pointers[:n]
+		return &m.resp, m.statuses[:n], m.durations[:n]
 	}
 	resp = &rlsv3.RateLimitResponse{Statuses: make([]*rlsv3.RateLimitResponse_DescriptorStatus, n)}
 	return resp, make([]rlsv3.RateLimitResponse_DescriptorStatus, n), make([]durationpb.Duration, n)
 }
 
-// slab1 is a response with memory for one status. slab4 has memory for four statuses.
-type slab1 struct {
+// responseMemory1 is a response with memory for one status. responseMemory4 has memory for four statuses.
+type responseMemory1 struct {
 	resp      rlsv3.RateLimitResponse
 	pointers  [1]*rlsv3.RateLimitResponse_DescriptorStatus
 	statuses  [1]rlsv3.RateLimitResponse_DescriptorStatus
 	durations [1]durationpb.Duration
 }
 
-type slab4 struct {
+type responseMemory4 struct {
 	resp      rlsv3.RateLimitResponse
 	pointers  [4]*rlsv3.RateLimitResponse_DescriptorStatus
 	statuses  [4]rlsv3.RateLimitResponse_DescriptorStatus
@@ -118,11 +117,11 @@ type slab4 struct {
 
 const neverWait = math.MaxInt64 // the wait for hits that never pass
 
-// retryAfter returns the microseconds until the same call passes if nobody else sends hits. The hits that this call has
-// charged count. If withSlots is false, retryAfter skips waits for slots, unless the limit never admits the call.
+// retryAfter returns the microseconds until the same call passes if nobody else sends hits. If withSlots is false,
+// retryAfter skips waits for slots, unless the limit never admits the call.
 func (c *Call) retryAfter(quotaMode, withSlots bool) int64 {
 	var longestWait int64
-	quotas, shortestQuotaWait := 0, int64(neverWait)
+	quotaCount, shortestQuotaWait := 0, int64(neverWait)
 	hit := 0
 	for i, rule := range c.Rules {
 		firstHit, wait := hit, int64(0)
@@ -132,13 +131,13 @@ func (c *Call) retryAfter(quotaMode, withSlots bool) int64 {
 			}
 		}
 		if isInQuotaMode(rule, hit > firstHit, quotaMode) {
-			quotas++
+			quotaCount++
 			shortestQuotaWait = min(shortestQuotaWait, wait)
 		} else {
 			longestWait = max(longestWait, wait)
 		}
 	}
-	if c.coversAllQuotas(quotas, quotas) {
+	if c.coversAllQuotas(quotaCount, quotaCount) {
 		longestWait = max(longestWait, shortestQuotaWait)
 	}
 	return longestWait
@@ -166,13 +165,13 @@ func (c *Call) raiseWaits(statuses []*rlsv3.RateLimitResponse_DescriptorStatus) 
 		if st.Code != rlsv3.RateLimitResponse_OVER_LIMIT {
 			continue
 		}
-		w := c.wait(j)
-		if w == neverWait {
+		wait := c.wait(j)
+		if wait == neverWait {
 			continue // setStatus has set the end of the window
 		}
-		w = roundWait(c.hits[j].Limit, w)
-		if d := st.DurationUntilReset; w > d.Seconds*secondMicros+int64(d.Nanos)/1000 {
-			setDuration(d, w)
+		wait = roundWait(c.hits[j].Limit, wait)
+		if d := st.DurationUntilReset; wait > d.Seconds*secondMicros+int64(d.Nanos)/1000 {
+			setDuration(d, wait)
 		}
 	}
 }

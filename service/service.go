@@ -31,6 +31,12 @@ type Options struct {
 	// Now is the clock. Each call reads the clock once. The default is time.Now.
 	Now func() time.Time
 
+	// CallerHeader is the key of gRPC metadata in which a caller sends its name, or empty.
+	CallerHeader string
+
+	// AdmitCaller returns the error of a call whose caller has sent too many calls. Nil admits all calls.
+	AdmitCaller func(ctx context.Context, now time.Time) error
+
 	// ShadowMode replaces the overall code OVER_LIMIT by OK, unless a switch at run time replaces this setting.
 	ShadowMode bool
 
@@ -53,7 +59,7 @@ type Options struct {
 	// PolicyHeaders adds RateLimit and RateLimit-Policy, and Retry-After to denied requests.
 	PolicyHeaders bool
 
-	// DynamicMetadata adds the request, and the metadata of the rules that let it pass, to the response.
+	// DynamicMetadata adds the request and the metadata of its rules to the response.
 	DynamicMetadata bool
 
 	// RuleMetadata adds the rule and the decision of each descriptor to the dynamic metadata.
@@ -81,12 +87,12 @@ var (
 )
 
 // ShouldRateLimit implements rlsv3.RateLimitServiceServer. It returns INVALID_ARGUMENT for an invalid request,
-// FAILED_PRECONDITION while no limits are loaded, and PERMISSION_DENIED for a refund that is turned off. If the Limiter
-// could not decide a hit, ShouldRateLimit returns UNAVAILABLE, or the code for the end of ctx.
+// FAILED_PRECONDITION while no limits are loaded, PERMISSION_DENIED for a refund that is turned off, and the error of
+// AdmitCaller. If the Limiter could not decide a hit, ShouldRateLimit returns UNAVAILABLE, or the code for the end of ctx.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	c := calls.Get().(*Call)
 	defer c.returnToPool()
-	c.Request, c.Start = req, s.options.Now()
+	c.Request, c.Start, c.callerHeader = req, s.options.Now(), s.options.CallerHeader
 	c.Response, c.Err = s.answer(ctx, c)
 	for _, o := range s.options.Observers {
 		o.Answered(ctx, c)
@@ -100,9 +106,10 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 	}
 	if len(c.hits) > 0 {
 		// A caller that waits for permits repeats a denied call, so a denied call must charge nothing.
-		acquire := metadata.ValueFromIncomingContext(ctx, limit.AcquireKey)
-		c.wantsWait = len(acquire) == 1
-		if c.isAcquire = c.wantsWait && acquire[0] == "true"; c.isAcquire {
+		values := metadata.ValueFromIncomingContext(ctx, limit.AcquireKey)
+		c.wantsWait = len(values) == 1
+		c.isAcquire = c.wantsWait && values[0] == "true"
+		if c.isAcquire {
 			s.chargeNothingIfDenied(c)
 		}
 		s.take(ctx, c)
@@ -110,10 +117,16 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 	return s.respond(ctx, c)
 }
 
-// prepare sets the rules and the hits of c. If c.Request is invalid, prepare returns an error, and c has no hits.
+// prepare sets the rules and the hits of c. If c.Request is invalid, or the caller has sent too many calls, prepare returns
+// an error, and c has no hits.
 func (s *Service) prepare(ctx context.Context, c *Call) error {
 	req := c.Request
 	c.config = s.options.Limits.Load()
+	if s.options.AdmitCaller != nil {
+		if err := s.options.AdmitCaller(ctx, c.Start); err != nil {
+			return err
+		}
+	}
 	switch {
 	case req.GetDomain() == "":
 		return errNoDomain
@@ -225,8 +238,8 @@ type Item struct {
 }
 
 // AnswerAll answers independent requests in their order, as ShouldRateLimit would answer them. To save time, the Limiter
-// gets the hits of all requests in one Take. Only all-or-none requests, and requests with a hit above max_hits, need a Take
-// of their own.
+// gets the hits of all requests in one Take. An all-or-none request, or a request with a hit above max_hits, needs a Take
+// of its own.
 func (s *Service) AnswerAll(ctx context.Context, items []Item) {
 	now := s.options.Now()
 	batchCalls := make([]*Call, len(items))
@@ -236,7 +249,7 @@ func (s *Service) AnswerAll(ctx context.Context, items []Item) {
 	for i, item := range items {
 		c := calls.Get().(*Call)
 		batchCalls[i] = c
-		c.Request, c.Start, c.budget = item.Request, now, budget
+		c.Request, c.Start, c.callerHeader, c.budget = item.Request, now, s.options.CallerHeader, budget
 		c.Err = s.prepare(item.Context, c)
 		budget = c.budget
 		if c.Err != nil || s.needsOwnTake(c) {

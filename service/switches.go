@@ -61,6 +61,6 @@ func (c *Call) sendSwitches(ctx context.Context) {
 		}
 	}
 	if text, err := json.Marshal(switches); err == nil && len(switches) > 0 {
-		_ = grpc.SetTrailer(ctx, metadata.Pairs(TrailerSwitches, string(text))) // only a client of gRPC gets it
+		_ = grpc.SetTrailer(ctx, metadata.Pairs(TrailerSwitches, string(text))) // it fails only without a gRPC call, which has no trailers
 	}
 }

@@ -3,13 +3,13 @@
 //
 // The answers are the answers of the next Layer, with four exceptions:
 //
-//   - A refund or a reset through another replica takes effect here later.
+//   - A refund or a reset through another replica takes effect later.
 //   - A repeated denial is not charged, even if the limit charges denied hits. If the algorithm has ResetsAtOnce, the
 //     charge would delay nobody. With another algorithm, the charge would prolong the denial, so the cache remembers
 //     no denials of limits that charge denied hits.
 //   - Remaining is 0, or negative for a debt, because other hits can have spent the remaining hits.
-//   - If a later call has more hits than the denied call, RetryAfter is only a lower bound: the time at which the
-//     denied hits can pass.
+//   - If a later call has more hits than the denied call, the hits can need longer than RetryAfter, which is the time
+//     of the denied call.
 package denycache
 
 import (
@@ -64,18 +64,16 @@ func (l *Limiter) Forget(h *backend.Hit) {
 func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, peeks []backend.Peek) {
 	l.next.Peek(ctx, now, hits, peeks)
 	for i := range hits {
-		if d := l.denial(now, &hits[i]); d != nil {
-			peeks[i].Denial = d
-		}
+		peeks[i].Denial = l.findDenial(now, &hits[i])
 	}
 }
 
-// denial returns the remembered denial with which Take would answer h, or nil.
-func (l *Limiter) denial(now time.Time, h *backend.Hit) *backend.RememberedDenial {
+// findDenial returns the remembered denial with which Take would answer h, or nil.
+func (l *Limiter) findDenial(now time.Time, h *backend.Hit) *backend.RememberedDenial {
 	id, micros := l.table.seeds.ID(h.Key, h.Limit.Tag()), now.UnixMicro()
 	s, set := l.table.lock(id)
 	defer s.mu.Unlock()
-	e := placeFor(set, id)
+	e := findEntry(set, id)
 	if h.N < 0 || e.id != id || !e.denies(h, micros) {
 		return nil
 	}
@@ -91,7 +89,7 @@ type lookup struct {
 	hasEntry   bool   // the table has an entry of the counter
 }
 
-// Take implements backend.Limiter. The times now of all calls must come from one clock.
+// Take implements backend.Limiter. The arguments now of all calls must come from one clock.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var space [16]lookup // requests with more hits allocate
 	lookups := space[:0]
@@ -131,7 +129,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	for i := range hits {
 		h, hitLookup, r := &hits[i], &lookups[i], &results[i]
 		switch {
-		case h.N < 0: // meanwhile, another Take may have added a denial from before the refund
+		case h.N < 0: // another Take may have added a denial that is older than the refund
 			l.table.invalidate(hitLookup.id)
 		case hitLookup.isDenied || r.Err != nil || r.Degraded() || h.Limit.Algorithm.HasHolds():
 		case isGroupDenied && h.InGroup(): // TakeDeniedGroup sent only a peek, so r is no denial of h
@@ -139,7 +137,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 			if hitLookup.hasEntry {
 				l.table.invalidate(hitLookup.id)
 			}
-		case followsGroupHit(hits, lookups, i): // the charge of the earlier hit may have been undone
+		case followsGroupHit(hits, lookups, i): // the charge of the earlier hit, which caused the denial, may have been refunded
 		case r.MayEndEarly:
 			l.table.invalidate(hitLookup.id)
 		default:

@@ -13,21 +13,22 @@ import (
 // 1970. An entry is free if its end is 0.
 type entry struct {
 	id        fingerprint.ID
-	start     int64  // when the counter began to deny
-	askAt     int64  // from this time on, hits go to the next Layer again; at most end
-	end       int64  // when the denied hits can pass
-	resetTime int64  // when the counter has nothing spent
+	start     int64  // the time of the first denial by the counter
+	askAt     int64  // the time at which hits go to the next Layer again; at most end
+	end       int64  // the time at which the denied hits can pass
+	resetTime int64  // the time at which the counter has no spent hits
 	remaining int32  // the Remaining of the denial
-	minHits   uint32 // the smallest number of hits that is denied; with 0, peeks are denied too
+	minHits   uint32 // the smallest number of hits that the entry denies; with 0, it denies peeks too
 	max       uint32 // the Max of the limit
 	capacity  uint32 // the Capacity of the limit
 }
 
 const (
-	firstDenialTime = 1_000_000 // how long the cache remembers the first denial of a counter, in microseconds
-	entryBytes      = 64
-	setSize         = 8 // entries in a set
-	maxStripes      = 64
+	firstDenialTime  = 1_000_000 // the time for which the cache remembers the first denial of a counter, in microseconds
+	entryBytes       = 64
+	setSize          = 8 // entries in a set
+	minSetsPerStripe = 8
+	maxStripes       = 64
 )
 
 // table is a set-associative cache of denials. A new entry in a full set evicts the entry that ends first.
@@ -39,15 +40,15 @@ type table struct {
 type stripe struct {
 	mu         sync.Mutex
 	sets       [][setSize]entry
-	generation uint32   // how often an entry was invalidated; see add
+	generation uint32   // the number of calls of invalidate and invalidateAll; see add
 	_          [24]byte // keeps stripes in separate cache lines
 }
 
 func newTable(bytes int) *table {
-	sets := max(bytes/(entryBytes*setSize), 8)
-	t := &table{seeds: fingerprint.NewSeeds(), stripes: make([]stripe, min(sets/8, maxStripes))}
+	setCount := max(bytes/(entryBytes*setSize), minSetsPerStripe)
+	t := &table{seeds: fingerprint.NewSeeds(), stripes: make([]stripe, min(setCount/minSetsPerStripe, maxStripes))}
 	for i := range t.stripes {
-		t.stripes[i].sets = make([][setSize]entry, sets/len(t.stripes))
+		t.stripes[i].sets = make([][setSize]entry, setCount/len(t.stripes))
 	}
 	return t
 }
@@ -65,9 +66,10 @@ func (t *table) find(id fingerprint.ID, h *backend.Hit, now int64, r *limit.Resu
 	s, set := t.lock(id)
 	defer s.mu.Unlock()
 	l = lookup{id: id, generation: s.generation}
-	e := placeFor(set, id)
+	e := findEntry(set, id)
 	l.hasEntry = e.id == id
-	if l.isDenied = l.hasEntry && e.denies(h, now); l.isDenied {
+	l.isDenied = l.hasEntry && e.denies(h, now)
+	if l.isDenied {
 		*r = e.result(h, now)
 	}
 	return l
@@ -92,8 +94,8 @@ func (e *entry) result(h *backend.Hit, now int64) limit.Result {
 	return r
 }
 
-// add remembers the denial r of h, unless an entry of the stripe was invalidated since the lookup. The denial may be
-// older than the refund that invalidated the entry.
+// add remembers the denial r of h. If an entry of the stripe was invalidated since the lookup, add does nothing, because
+// the denial may be older than the refund that invalidated the entry.
 func (t *table) add(l *lookup, h *backend.Hit, r limit.Result, now int64) {
 	resetsAtOnce := h.Limit.Algorithm.ResetsAtOnce()
 	wait := r.RetryAfter
@@ -116,25 +118,26 @@ func (t *table) add(l *lookup, h *backend.Hit, r limit.Result, now int64) {
 	if s.generation != l.generation {
 		return
 	}
-	place := placeFor(set, l.id)
-	if place.id == l.id && place.start <= now && now < place.end && place.minHits <= newEntry.minHits {
-		newEntry.start = place.start
+	oldEntry := findEntry(set, l.id)
+	isDenying := oldEntry.id == l.id && oldEntry.start <= now && now < oldEntry.end
+	if isDenying && oldEntry.minHits <= newEntry.minHits {
+		newEntry.start = oldEntry.start
 	}
 	newEntry.askAt = min(newEntry.end, now+max(now-newEntry.start, firstDenialTime))
-	*place = newEntry
+	*oldEntry = newEntry
 }
 
-// placeFor returns the entry of id. If the set has no such entry, it returns the entry that ends first.
-func placeFor(set *[setSize]entry, id fingerprint.ID) *entry {
-	place := &set[0]
+// findEntry returns the entry of id. If the set has no such entry, it returns the entry that ends first.
+func findEntry(set *[setSize]entry, id fingerprint.ID) *entry {
+	firstToEnd := &set[0]
 	for i := range set {
 		if e := &set[i]; e.id == id {
 			return e
-		} else if e.end < place.end {
-			place = e
+		} else if e.end < firstToEnd.end {
+			firstToEnd = e
 		}
 	}
-	return place
+	return firstToEnd
 }
 
 func (t *table) invalidateAll() {
@@ -147,12 +150,12 @@ func (t *table) invalidateAll() {
 	}
 }
 
-// invalidate drops the entry of id. A Take that has looked up an entry of the stripe before adds no denial afterwards.
+// invalidate drops the entry of id. A Take with an earlier lookup in the stripe then adds no denial.
 func (t *table) invalidate(id fingerprint.ID) {
 	s, set := t.lock(id)
 	defer s.mu.Unlock()
 	s.generation++
-	if e := placeFor(set, id); e.id == id {
+	if e := findEntry(set, id); e.id == id {
 		*e = entry{}
 	}
 }

@@ -21,9 +21,9 @@ type breaker struct {
 	isReplaying atomic.Bool  // replayUntilEmpty is running
 
 	mu           sync.Mutex                        // guards the fields below
-	failureCount int                               // the number of failures since the last success; a failure counts for failureMemory
-	failingSince time.Time                         // the time of the first of these failures
-	lastFailure  time.Time                         // the time of the last of these failures
+	failureCount int                               // the number of failures since the last success or the last pause of failureMemory
+	firstFailure time.Time                         // the time of the first counted failure
+	lastFailure  time.Time                         // the time of the last failure
 	isInOutage   bool                              // awaitRecovery is running
 	stateSince   time.Time                         // the time of the last change of the state
 	timeByState  [len(breakerStates)]time.Duration // the time spent in each state, until stateSince
@@ -47,20 +47,20 @@ func (s BreakerState) String() string { return breakerStates[s] }
 // BreakerStates lists all states.
 var BreakerStates = [...]BreakerState{Closed, Failing, Open}
 
-// A breaker opens after minFailures failures without a success, if the first of them was at least openAfter ago.
+// A breaker opens after minFailures failures without a success, if the first failure was at least minFailingTime ago.
 const (
-	minFailures = 3
-	openAfter   = 50 * time.Millisecond
+	minFailures    = 3
+	minFailingTime = 50 * time.Millisecond
 )
 
-// failureMemory is how long a failure counts. If a Take starts later than failureMemory after the last failure and fails,
-// the count begins again at 1. So two separate faults do not open the breaker together.
+// failureMemory is the time that a failure counts. If a Take fails that started more than failureMemory after the last
+// failure, the count begins again at 1. So two separate faults do not open the breaker together.
 const failureMemory = time.Second
 
 const (
-	firstProbePause   = 50 * time.Millisecond  // each further pause is twice as long
-	maxProbePause     = 500 * time.Millisecond // the longest pause; an outage ends once the breaker has been closed for this time
-	minIdleProbePause = 50 * time.Millisecond  // the pause between the probes of two shards
+	firstProbePause   = 50 * time.Millisecond  // the first pause between two probes; each further pause is twice as long
+	maxProbePause     = 500 * time.Millisecond // the longest pause; an outage ends when the breaker has been closed for this time
+	minIdleProbePause = 50 * time.Millisecond  // the least pause of probeIdleShards
 )
 
 func (b *breaker) loadState() BreakerState { return BreakerState(b.state.Load()) }
@@ -78,7 +78,7 @@ func (b *breaker) recordSuccess() {
 	}
 }
 
-// recordFailure records that a Take or a probe of the primary has failed with err. It had started at start.
+// recordFailure records that a Take or a probe of the primary has failed with err. start is the time at which it began.
 func (b *breaker) recordFailure(start time.Time, err error) {
 	if b.isOpen() {
 		return
@@ -88,21 +88,21 @@ func (b *breaker) recordFailure(start time.Time, err error) {
 	defer b.mu.Unlock()
 	state := b.loadState()
 	if state == Closed || start.Sub(b.lastFailure) > failureMemory {
-		b.failureCount, b.failingSince = 0, now
+		b.failureCount, b.firstFailure = 0, now
 	}
 	b.failureCount++
 	b.lastFailure = now
 	switch {
 	case state == Closed:
 		b.setState(Failing, err)
-	case state == Failing && b.failureCount >= minFailures && now.Sub(b.failingSince) >= openAfter:
+	case state == Failing && b.failureCount >= minFailures && now.Sub(b.firstFailure) >= minFailingTime:
 		b.setState(Open, err)
 		b.beginOutage(err)
 	}
 }
 
-// setState changes the state, and adjusts unclosedBreakers. It reports to the Observer that the breaker opens or closes.
-// err is the failure that causes the change, or nil. The caller holds b.mu.
+// setState changes the state. If the breaker opens or closes, setState tells the Observer. err is the failure that causes
+// the change, or nil. The caller holds b.mu.
 func (b *breaker) setState(newState BreakerState, err error) {
 	now := time.Now()
 	oldState := BreakerState(b.state.Swap(int32(newState)))
@@ -163,8 +163,9 @@ func (b *breaker) awaitRecovery() {
 			continue
 		}
 		closedAt := time.Now()
-		if keepsCounters = keepsCounters && l.options.KeepsCounters != nil && l.options.KeepsCounters(b.shard); !keepsCounters {
-			l.currentCounts().countersLost.Store(true)
+		keepsCounters = keepsCounters && l.options.KeepsCounters(b.shard)
+		if !keepsCounters {
+			l.currentCounts().mayHaveLostCounters.Store(true)
 		}
 		b.mu.Lock()
 		b.setState(Closed, nil)
@@ -180,7 +181,7 @@ func (b *breaker) awaitRecovery() {
 	}
 }
 
-// endOutage ends the outage of b, unless b is open again, and reports whether the outage has ended. closedAt is when b
+// endOutage ends the outage of b, and returns true. If b is open again, it returns false. closedAt is the time at which b
 // closed.
 func (b *breaker) endOutage(closedAt time.Time) bool {
 	b.mu.Lock()
@@ -196,7 +197,7 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 	if l.shardsDown == 0 {
 		c := l.currentCountsLocked()
 		l.lastOutage = c.price()
-		l.lastOutage.CountersKept = !c.countersLost.Load()
+		l.lastOutage.CountersKept = !c.mayHaveLostCounters.Load()
 		l.lastOutage.End, l.lastOutage.Err = closedAt, l.outageError
 		l.counts.Store(nil)
 		l.options.Observer.StateChanged(StateChange{Outage: l.lastOutage})
@@ -204,21 +205,21 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 	return true
 }
 
-// probeIdleShards probes one shard after the other, so that each shard gets a probe in each Options.IdleProbe. In the
-// first round, the pauses are minIdleProbePause, so that a fault at the start is found soon.
+// probeIdleShards probes one shard after the other. Each shard gets a probe in each Options.IdleProbe. In the first
+// round, the pauses are minIdleProbePause, so that the fallback soon finds a fault at the start.
 func (l *Limiter) probeIdleShards() {
 	for pause := minIdleProbePause; ; pause = max(l.options.IdleProbe/time.Duration(len(l.breakers)), minIdleProbePause) {
 		for _, b := range l.breakers {
 			if !wait.Sleep(l.ctx, withJitter(pause)) {
 				return
 			}
-			b.probeClosed()
+			b.probeRepeatedly()
 		}
 	}
 }
 
-// probeClosed probes the shard until a probe succeeds or the breaker is open.
-func (b *breaker) probeClosed() {
+// probeRepeatedly probes the shard until a probe succeeds, or until failed probes have opened the breaker.
+func (b *breaker) probeRepeatedly() {
 	for l := b.limiter; !b.isOpen(); {
 		start := time.Now()
 		err := l.options.Probe(l.ctx, b.shard)
@@ -230,13 +231,13 @@ func (b *breaker) probeClosed() {
 			return
 		}
 		b.recordFailure(start, err)
-		if !wait.Sleep(l.ctx, withJitter(openAfter/2)) {
+		if !wait.Sleep(l.ctx, withJitter(minFailingTime/2)) {
 			return
 		}
 	}
 }
 
-// withJitter returns d plus or minus up to 20 %, so that replicas don't probe together.
-func withJitter(d time.Duration) time.Duration {
-	return d + time.Duration((rand.Float64()*0.4-0.2)*float64(d))
+// withJitter returns pause plus or minus up to 20 %, so that replicas don't probe together.
+func withJitter(pause time.Duration) time.Duration {
+	return pause + time.Duration((rand.Float64()*0.4-0.2)*float64(pause))
 }

@@ -140,7 +140,7 @@ func TestProbesBackOffWithJitter(t *testing.T) {
 		r.openBreakers(newLimit(t, 100, limit.Day), "k")
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		previous, want := openTime.Add(2*openAfter), 50*time.Millisecond
+		previous, want := openTime.Add(2*minFailingTime), 50*time.Millisecond
 		jitter := false
 		count := len(probes)
 		for i := range count {

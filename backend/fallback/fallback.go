@@ -46,10 +46,10 @@ type Options struct {
 	// since the previous successful Probe. If so, the answers to the replay lower the price of the outage.
 	KeepsCounters func(shard int) bool
 
-	// LastCount returns and forgets the last count that the primary has answered for the counter of a hit. since is
-	// the time of the answer, or the start of the window if the algorithm has ResetsAtOnce. ok is false without a
-	// count.
-	LastCount func(now time.Time, h *backend.Hit) (spent int64, since time.Time, ok bool)
+	// LastCount returns and forgets the spent hits in the last answer of the primary about the counter of a hit.
+	// startTime is the time of the answer, or the start of the window if the algorithm has ResetsAtOnce. If there is
+	// no such answer, ok is false.
+	LastCount func(now time.Time, h *backend.Hit) (spent int64, startTime time.Time, ok bool)
 
 	Observer Observer
 }
@@ -76,7 +76,7 @@ type Observer interface {
 // until all breakers have been closed for half a second.
 type StateChange struct {
 	Down   bool
-	Outage Outage // if Down is set, the outage that begins, with Start and Err only; otherwise the outage that has ended
+	Outage Outage // the outage that begins, with Start and Err only; or the outage that has ended, if Down is false
 }
 
 // BreakerChange reports that a breaker opened or closed.
@@ -84,16 +84,16 @@ type BreakerChange struct {
 	Shard   int
 	Open    bool
 	Err     error         // the failure that opened the breaker, or nil if it closes
-	OpenFor time.Duration // how long the breaker was open, if it closes
+	OpenFor time.Duration // the time that the breaker was open, if it closes
 }
 
 // Limiter is a backend.Layer that decides even if its primary fails. It returns an error only if the secondary would fail
-// as well, for example after the caller's cancellation.
+// too, for example after the caller has canceled the call.
 type Limiter struct {
 	options          Options
 	breakers         []*breaker   // the breaker of each shard
 	unclosedBreakers atomic.Int32 // breakers that are failing or open
-	lastHoldEnd      atomic.Int64 // when the last anonymous hold in the secondary expires; 0 means no such hold
+	lastHoldEnd      atomic.Int64 // the expiry of the last anonymous hold in the secondary, in microseconds since 1970; 0 without such a hold
 
 	excess atomic.Int64                 // the excess since the start of this process
 	counts atomic.Pointer[outageCounts] // the counts of the outage or blip in progress, or nil; changed under mu only
@@ -104,6 +104,7 @@ type Limiter struct {
 	lastOutage     Outage      // the last outage that has ended
 	blipTimer      *time.Timer // runs reportBlip; nil before the first blip
 	lastBlip       Outage      // the last reported blip
+	blips          int64       // the number of reported blips
 	lastBlipReport time.Time
 
 	ctx     context.Context // the context of the probes
@@ -117,6 +118,9 @@ var _ backend.Layer = (*Limiter)(nil)
 func New(o Options) *Limiter {
 	if o.Mode == limit.FailDefault {
 		o.Mode = limit.FailLocal
+	}
+	if o.KeepsCounters == nil {
+		o.KeepsCounters = func(int) bool { return false }
 	}
 	l := &Limiter{options: o}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -150,7 +154,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	l.takeWithHolds(ctx, now, hits, results)
 }
 
-// take is Take for hits that release no hold in the secondary.
+// take does what Take does, for hits that release no hold in the secondary.
 func (l *Limiter) take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	l.askPrimary(ctx, now, hits, results)
 	hasError := func(r backend.Result) bool { return r.Err != nil }

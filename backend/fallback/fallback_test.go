@@ -179,7 +179,7 @@ func TestPartialFailureFallsBackPerHit(t *testing.T) {
 				if c.open {
 					for range minFailures + 1 {
 						r.take("b", lim, 0)
-						time.Sleep(openAfter)
+						time.Sleep(minFailingTime)
 					}
 				}
 				require.Equal(t, c.open, r.isDown())

@@ -59,7 +59,7 @@ func (r *fixture) openBreakers(lim *limit.Limit, keys ...string) {
 		for _, key := range keys {
 			r.take(key, lim, 0)
 		}
-		time.Sleep(openAfter)
+		time.Sleep(minFailingTime)
 	}
 }
 

@@ -10,9 +10,9 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// noteHold records in lastHoldEnd when the anonymous hold of h in the secondary expires. lastHoldEnd is 0 if there was no
-// such hold. Named holds are not recorded, because the release of a named hold ends no other hold.
-func (l *Limiter) noteHold(h *backend.Hit) {
+// recordHold raises lastHoldEnd to the expiry of the anonymous hold that h has taken in the secondary. It ignores holds
+// with an id, because their release ends no other hold.
+func (l *Limiter) recordHold(h *backend.Hit) {
 	if h.HoldID != "" {
 		return
 	}
@@ -24,10 +24,10 @@ func (l *Limiter) noteHold(h *backend.Hit) {
 	}
 }
 
-// takeWithHolds is Take while the secondary may have anonymous holds from an outage. A release does not say which Limiter
-// has its hold. If the primary ended the hold of another holder, the primary could admit too many holders. So a release
-// ends a hold of the secondary if the secondary has an anonymous hold. A release after an earlier hit on the same counter
-// goes where the earlier hit goes, so that it sees the charge of this hit.
+// takeWithHolds does what Take does, while the secondary may have anonymous holds from an outage. A release does not say
+// whether its hold is in the primary or in the secondary. If a release ended the hold of another holder in the primary,
+// the primary could admit too many holders. So a release ends a hold of the secondary if there is one. But if an earlier
+// hit of the call is on the same counter, the release goes the way of this hit, so that it sees the charge.
 func (l *Limiter) takeWithHolds(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	if end := l.lastHoldEnd.Load(); end <= now.UnixMicro() {
 		l.lastHoldEnd.CompareAndSwap(end, 0)
@@ -36,22 +36,24 @@ func (l *Limiter) takeWithHolds(ctx context.Context, now time.Time, hits []backe
 	}
 	isReleased := make([]bool, len(hits))
 	for i := range hits {
-		isReleased[i] = !hasCounterOf(hits[:i], &hits[i]) && l.releaseHold(ctx, now, &hits[i], &results[i])
+		isFirstOnCounter := !hasCounterOf(hits[:i], &hits[i])
+		isReleased[i] = isFirstOnCounter && l.releaseHold(ctx, now, &hits[i], &results[i])
 	}
 	backend.TakePart(ctx, now, takeFunc(l.take), hits, results, func(i int) bool { return !isReleased[i] })
 }
 
-// hasCounterOf reports whether a hit of hits is on the counter of h.
 func hasCounterOf(hits []backend.Hit, h *backend.Hit) bool {
 	return slices.ContainsFunc(hits, func(other backend.Hit) bool {
 		return bytes.Equal(other.Key, h.Key) && other.Limit.Tag() == h.Limit.Tag()
 	})
 }
 
-// releaseHold ends anonymous holds of the secondary, as the release h says, and sets r. It returns false if the secondary
-// has no anonymous hold, or if h is no release.
+// releaseHold ends anonymous holds of the secondary, as the release h says, and sets r. If the secondary has no anonymous
+// hold, or if h releases no anonymous hold, it returns false.
 func (l *Limiter) releaseHold(ctx context.Context, now time.Time, h *backend.Hit, r *backend.Result) bool {
-	if h.N >= 0 || h.N <= -limit.MaxHits || h.HoldID != "" || !h.Limit.Algorithm.HasHolds() || l.mode(h.Limit) != limit.FailLocal {
+	isReset := h.N <= -limit.MaxHits
+	isRelease := h.N < 0 && !isReset && h.HoldID == "" && h.Limit.Algorithm.HasHolds()
+	if !isRelease || l.mode(h.Limit) != limit.FailLocal {
 		return false
 	}
 	batch := backend.NewSubBatch()
@@ -67,13 +69,12 @@ func (l *Limiter) releaseHold(ctx context.Context, now time.Time, h *backend.Hit
 	batch.Hits[0].N = h.N
 	batch.Take(ctx, now, l.options.Secondary)
 	if batch.Results[0].Remaining <= remaining {
-		return false // all holds of the counter have an id
+		return false // no hold was released, because all holds of the counter have an id
 	}
-	*r = batch.Results[0] // Source is not SourceFallback, because the decision is not degraded
+	*r = batch.Results[0] // with the Source of the secondary, because the decision is not degraded
 	return true
 }
 
-// takeFunc is a function that is a backend.Limiter.
 type takeFunc func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result)
 
 // Take implements backend.Limiter.

@@ -18,7 +18,7 @@ import (
 // docs/failure.md explains why MaxExcessHits is an upper bound.
 type Outage struct {
 	Start time.Time // when the first hit was decided without the primary
-	End   time.Time // zero while the outage lasts; for a blip, when its last hit was decided
+	End   time.Time // zero while the outage lasts; for a blip, the time of its last decision
 
 	// Err is the failure that opened the first breaker. It is nil if no breaker opened.
 	Err error
@@ -47,8 +47,8 @@ type LimitPrice struct {
 	MaxExcessHits int64  `json:"max_excess_hits"`
 }
 
-// PriceText names up to three limits with the most excess, such as "shop.path (10 per minute): 12". limits must begin
-// with the highest price.
+// PriceText names up to three limits with the most excess, such as "shop.path (10 per minute): 12". The limit with the
+// highest price must come first in limits.
 func PriceText(limits []LimitPrice) string {
 	const maxLimits = 3
 	var texts []string
@@ -72,8 +72,8 @@ func (o *Outage) Duration() time.Duration {
 }
 
 const (
-	maxPricedLimits  = 1000                // how many limits have a LimitPrice of their own
-	maxLimitPointers = 4 * maxPricedLimits // the most keys of outageCounts.byPointer; a limit that came with a request is a new key each time
+	maxPricedLimits  = 1000                // the most limits with a LimitPrice of their own
+	maxLimitPointers = 4 * maxPricedLimits // the most keys of countsOfLimit, because each request can bring a new limit
 )
 
 // outageCounts has the counts of an outage, or of a blip.
@@ -83,18 +83,17 @@ type outageCounts struct {
 	calls, admittedCalls atomic.Int64
 	byReason             [len(backend.Reasons) + 1]atomic.Int64
 	replayed             atomic.Int64
-	countersLost         atomic.Bool   // the primary may have lost its counters
+	mayHaveLostCounters  atomic.Bool   // the primary may have lost its counters
 	totalExcess          *atomic.Int64 // Limiter.excess
 
-	byPointer sync.Map   // *limitCounts; the key is a *limit.Limit, and most calls find their limit here without mu
-	mu        sync.Mutex // guards the fields below
-	pointers  int        // the number of keys in byPointer
-	byName    map[limitName]*limitCounts
+	countsOfLimit sync.Map   // the *limitCounts of a *limit.Limit; most calls find their limit here, and need no mu
+	mu            sync.Mutex // guards the fields below
+	limitPointers int        // the number of keys in countsOfLimit
+	countsOfName  map[limitName]*limitCounts
 }
 
 type limitName struct{ rule, limit string }
 
-// limitCounts has the counts of one limit.
 type limitCounts struct {
 	decisions, admittedHits, excessHits atomic.Int64
 	totalExcess                         *atomic.Int64 // Limiter.excess
@@ -105,8 +104,8 @@ func (c *limitCounts) addExcess(n int64) {
 	c.totalExcess.Add(n)
 }
 
-// excessOf returns how many hits beyond the limit the admission of h can cause: all, or none in shadow mode, because a
-// limit in shadow mode denies no hit.
+// excessOf returns the most hits beyond the limit that the admission of h can cause. In shadow mode it returns 0, because
+// the limit would have denied no hit.
 func excessOf(h *backend.Hit) int64 {
 	if h.Shadow {
 		return 0
@@ -115,9 +114,8 @@ func excessOf(h *backend.Hit) int64 {
 }
 
 // record adds the decisions of the fallback in one Take to the current counts. If the secondary admitted a hit and the
-// primary has certainly not charged the hit, record adds the hit to the log for the replay. The replay leaves out
-// holds, because most holds end soon, and releaseHold ends them in the secondary. If the primary may have charged a
-// hit, record waits for the late answer, and settle then corrects the counts.
+// primary has certainly not charged the hit, record adds the hit to the log for the replay. It adds no holds to the log,
+// because most holds end soon. If the primary may have charged a hit, settle corrects the counts after the late answer.
 func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failedHits []failedHit) {
 	c := l.currentCounts()
 	isCallAdmitted, isGroupDenied := true, backend.IsGroupDenied(hits, results)
@@ -139,9 +137,9 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failedHit
 			switch {
 			case r.Mode != limit.FailLocal:
 			case h.Limit.Algorithm.HasHolds():
-				l.noteHold(h)
+				l.recordHold(h)
 			case r.Reason == backend.ReasonBreakerOpen:
-				l.breakerOf(h).log.add(h.Key, pendingCharge{limit: h.Limit, n: h.N, counts: lc, excess: excessOf(h)})
+				l.breakerOf(h).log.add(h.Key, loggedCharge{limit: h.Limit, n: h.N, counts: lc, excess: excessOf(h)})
 			case backend.IsNotSent(f.err):
 				l.breakerOf(h).replayLater(h, lc)
 			}
@@ -161,28 +159,28 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failedHit
 
 // limitCountsOf returns the counts of h's limit. After a reload, a limit with the same text keeps its counts.
 func (c *outageCounts) limitCountsOf(h *backend.Hit) *limitCounts {
-	if knownCounts, ok := c.byPointer.Load(h.Limit); ok {
+	if knownCounts, ok := c.countsOfLimit.Load(h.Limit); ok {
 		return knownCounts.(*limitCounts)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	name := limitName{h.Rule, h.Limit.String()}
-	if c.byName[name] == nil && len(c.byName) >= maxPricedLimits {
+	if c.countsOfName[name] == nil && len(c.countsOfName) >= maxPricedLimits {
 		name = limitName{rule: OtherRules}
 	}
-	lc := c.byName[name]
+	lc := c.countsOfName[name]
 	if lc == nil {
 		lc = &limitCounts{totalExcess: c.totalExcess}
-		c.byName[name] = lc
+		c.countsOfName[name] = lc
 	}
-	if c.pointers < maxLimitPointers {
-		c.pointers++
-		c.byPointer.Store(h.Limit, lc)
+	if c.limitPointers < maxLimitPointers {
+		c.limitPointers++
+		c.countsOfLimit.Store(h.Limit, lc)
 	}
 	return lc
 }
 
-// price returns the counts as an Outage without End.
+// price returns an Outage with the counts, and without End and Err.
 func (c *outageCounts) price() Outage {
 	o := Outage{Start: c.start, Calls: c.calls.Load(), AdmittedCalls: c.admittedCalls.Load(), Replayed: c.replayed.Load()}
 	for i := range c.byReason {
@@ -191,7 +189,7 @@ func (c *outageCounts) price() Outage {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for name, lc := range c.byName {
+	for name, lc := range c.countsOfName {
 		p := LimitPrice{
 			Rule: name.rule, Limit: name.limit,
 			Decisions: lc.decisions.Load(), AdmittedHits: lc.admittedHits.Load(), MaxExcessHits: lc.excessHits.Load(),
@@ -206,9 +204,8 @@ func (c *outageCounts) price() Outage {
 	return o
 }
 
-// A blip is a short time in which the fallback decides hits, but no breaker opens. The report comes blipReportDelay after
-// the first decision of the blip, and at least blipReportPause after the previous report. If a breaker opens before the
-// report, the blip is the start of the outage.
+// A blip is reported blipReportDelay after its first decision, but at least blipReportPause after the report of another
+// blip. If a breaker opens before the report, the blip becomes the start of the outage.
 const (
 	blipReportDelay = time.Second
 	blipReportPause = 10 * time.Second
@@ -230,7 +227,7 @@ func (l *Limiter) currentCountsLocked() *outageCounts {
 		return c
 	}
 	now := time.Now()
-	c := &outageCounts{start: now, byName: map[limitName]*limitCounts{}, totalExcess: &l.excess}
+	c := &outageCounts{start: now, countsOfName: map[limitName]*limitCounts{}, totalExcess: &l.excess}
 	l.counts.Store(c)
 	if l.ctx.Err() == nil {
 		delay := max(blipReportDelay, l.lastBlipReport.Add(blipReportPause).Sub(now))
@@ -248,6 +245,7 @@ func (l *Limiter) reportBlip(c *outageCounts) {
 	}
 	l.counts.Store(nil)
 	l.lastBlip, l.lastBlipReport = c.price(), time.Now()
+	l.blips++
 	l.lastBlip.End = c.start.Add(time.Duration(c.lastNanos.Load()))
 	l.options.Observer.BlipEnded(l.lastBlip)
 }
@@ -257,6 +255,7 @@ type Status struct {
 	Down     bool            // an outage is in progress
 	Outage   Outage          // the outage in progress, or else the last outage; Start is zero before the first outage
 	Blip     Outage          // the last blip; Start is zero before the first blip
+	Blips    int64           // the number of reported blips
 	Breakers []BreakerStatus // the breaker of each shard
 
 	// MaxExcessHits is the most hits that this process can have admitted beyond the limits since its start. A
@@ -279,7 +278,7 @@ func (l *Limiter) Status() Status {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.Down, s.Outage, s.Blip = l.shardsDown > 0, l.lastOutage, l.lastBlip
+	s.Down, s.Outage, s.Blip, s.Blips = l.shardsDown > 0, l.lastOutage, l.lastBlip, l.blips
 	if s.Down {
 		s.Outage = l.currentCountsLocked().price()
 		s.Outage.Err = l.outageError

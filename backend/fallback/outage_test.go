@@ -134,8 +134,8 @@ func TestPricesOfManyLimitsAreBounded(t *testing.T) {
 		for n := range maxPricedLimits + 50 {
 			r.takeRule(t, fmt.Sprint("rule ", n), newLimit(t, 10, limit.Day), 1)
 		}
-		assert.Equal(t, maxLimitPointers, r.counts.Load().pointers)
-		assert.Len(t, r.counts.Load().byName, maxPricedLimits+1)
+		assert.Equal(t, maxLimitPointers, r.counts.Load().limitPointers)
+		assert.Len(t, r.counts.Load().countsOfName, maxPricedLimits+1)
 		time.Sleep(blipReportDelay)
 		synctest.Wait()
 		limits := r.Status().Blip.Limits
@@ -181,6 +181,7 @@ func TestBlipsAreReportedTogether(t *testing.T) {
 		time.Sleep(time.Hour)
 		assert.Len(t, r.recordedBlips(), 2, "a quiet time has no report")
 		assert.Zero(t, r.Status().Outage.Start)
+		assert.Equal(t, int64(len(r.recordedBlips())), r.Status().Blips)
 	})
 }
 
@@ -230,7 +231,7 @@ func TestBreakerReportsItsStatesAndTheirTimes(t *testing.T) {
 		r.openBreakers(lim, "b")
 		openStatus := r.Status().Breakers[1]
 		assert.Equal(t, Open, openStatus.State)
-		assert.Equal(t, 2*openAfter, openStatus.TimeByState[Failing], "until the third failure")
+		assert.Equal(t, 2*minFailingTime, openStatus.TimeByState[Failing], "until the third failure")
 		assert.GreaterOrEqual(t, openStatus.TimeByState[Closed], time.Minute)
 		time.Sleep(5 * time.Second)
 		assert.Equal(t, openStatus.TimeByState[Open]+5*time.Second, r.Status().Breakers[1].TimeByState[Open])
@@ -316,7 +317,7 @@ func TestChargeInANewWindowDoesNotLowerThePrice(t *testing.T) {
 		{59 * second, 1 * second, 10}, // the window of the primary has just begun
 		{1 * second, 59 * second, 10},
 	} {
-		e := &pendingCharge{limit: lim, n: 10, counts: &limitCounts{totalExcess: new(atomic.Int64)}, excess: 10}
+		e := &loggedCharge{limit: lim, n: 10, counts: &limitCounts{totalExcess: new(atomic.Int64)}, excess: 10}
 		e.counts.excessHits.Store(10)
 		e.lowerPrice(10, limit.Result{Remaining: 50, ResetAfter: c.chargeReset}, limit.Result{ResetAfter: c.peekReset})
 		assert.Equal(t, c.want, e.counts.excessHits.Load())

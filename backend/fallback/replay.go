@@ -41,7 +41,7 @@ func (b *breaker) replayUntilEmpty() {
 		if b.isOpen() || l.options.Probe(l.ctx, b.shard) != nil {
 			continue
 		}
-		b.replay(l.options.KeepsCounters != nil && l.options.KeepsCounters(b.shard))
+		b.replay(l.options.KeepsCounters(b.shard))
 		b.isReplaying.Store(false)
 		if b.log.isEmpty() || !b.isReplaying.CompareAndSwap(false, true) {
 			return
@@ -49,9 +49,8 @@ func (b *breaker) replayUntilEmpty() {
 	}
 }
 
-// replay empties the log and charges the primary with the entries. It sends an entry again only if the entry was
-// certainly not sent the first time. If the breaker opens meanwhile, replay puts the other entries back into the log.
-// keepsCounters means that the primary has kept its counters in the outage.
+// replay removes all entries from the log, and charges the primary with them. If the breaker opens meanwhile, replay puts
+// the unsent entries back into the log. keepsCounters means that the primary has kept its counters in the outage.
 func (b *breaker) replay(keepsCounters bool) {
 	ctx := b.limiter.ctx
 	for batch := range slices.Chunk(b.log.takeAll(), replayBatchSize) {
@@ -65,10 +64,10 @@ func (b *breaker) replay(keepsCounters bool) {
 	}
 }
 
-// replayBatch charges the primary with the logged hits. Each counter is charged with at most the hits that are still
-// spent in the secondary, because older hits no longer count. The secondary keeps these hits, so that a second outage
-// soon after does not grant the share again. A logged refund is sent until its refundUntil.
-func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, keepsCounters bool) {
+// replayBatch charges the primary with the logged hits, but a counter with at most its spent hits in the secondary,
+// because older hits no longer count. The secondary keeps its counters, so that a second outage soon after does not grant
+// the share again. replayBatch sends logged refunds until their refundUntil, and logs hits again that were not sent.
+func (l *Limiter) replayBatch(ctx context.Context, entries []*loggedCharge, keepsCounters bool) {
 	peeks, charges := backend.NewSubBatch(), backend.NewSubBatch()
 	defer peeks.Release()
 	defer charges.Release()
@@ -81,13 +80,15 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, kee
 		capacity := peeks.Hits[i].Limit.Capacity()
 		spentHits := capacity - peeks.Results[i].Remaining
 		n := min(e.n, spentHits, capacity) // spentHits exceeds the capacity if denied hits are charged
-		if n > 0 && peeks.Results[i].Err == nil || n < 0 && time.Now().Before(e.refundUntil) {
+		isCharge := n > 0 && peeks.Results[i].Err == nil
+		isRefund := n < 0 && time.Now().Before(e.refundUntil)
+		if isCharge || isRefund {
 			charges.Add(i, backend.Hit{Key: []byte(e.key), Limit: e.limit.WithChargeDenied(true), N: n, Shadow: true})
 		}
 	}
 	charges.Take(ctx, time.Now(), l.options.Primary)
-	for j, h := range charges.Hits {
-		i, r := charges.Index[j], &charges.Results[j]
+	for place, h := range charges.Hits {
+		i, r := charges.Index[place], &charges.Results[place]
 		switch {
 		case backend.IsNotSent(r.Err):
 			b := l.breakerOf(&h)
@@ -95,7 +96,7 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, kee
 			b.startReplay()
 		case r.Err != nil || h.N < 0:
 		default:
-			if c := l.counts.Load(); c != nil { // after the report of a blip, no counts are in progress
+			if c := l.counts.Load(); c != nil { // there are no counts after the report of a blip
 				c.replayed.Add(h.N)
 			}
 			l.options.Observer.Replayed(h.N)
@@ -106,11 +107,11 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*pendingCharge, kee
 	}
 }
 
-// lowerPrice subtracts hits from the price of the outage if they are certainly within the limit. charge is the answer of
-// the primary to n hits, and peek is the earlier answer of the secondary. The count of an aligned window has
-// all hits of this window, so the answer tells how many hits are beyond the limit. Other counts became smaller during the
-// outage, so their answers prove nothing, and the price stays.
-func (e *pendingCharge) lowerPrice(n int64, charge, peek limit.Result) {
+// lowerPrice subtracts the hits from the price of the outage that are certainly within the limit. charge is the answer of
+// the primary to n hits, and peek is the earlier answer of the secondary. If windows are aligned, the count of the primary
+// has all hits of the window, so its answer tells how many hits are beyond the limit. With other algorithms, the count has
+// become smaller during the outage, and the price stays.
+func (e *loggedCharge) lowerPrice(n int64, charge, peek limit.Result) {
 	isSameWindow := max(charge.ResetAfter-peek.ResetAfter, peek.ResetAfter-charge.ResetAfter) < e.limit.Period()/2
 	if !e.limit.Algorithm.AlignsWindows() || !isSameWindow {
 		return
@@ -119,16 +120,16 @@ func (e *pendingCharge) lowerPrice(n int64, charge, peek limit.Result) {
 	e.counts.addExcess(-min(n-excess, e.excess))
 }
 
-// lateHit is a hit that was decided here while the answer of the primary may still come.
+// lateHit is a hit that the fallback has decided, while the late answer of the primary may still come.
 type lateHit struct {
 	hit        backend.Hit // the Key is a copy, because a Key is valid only during Take
 	mode       limit.FailureMode
 	isAdmitted bool         // the fallback has admitted the hit
-	chargeEnd  time.Time    // when the secondary forgets the charge of the hit
+	chargeEnd  time.Time    // the time at which the secondary forgets the charge of the hit
 	counts     *limitCounts // the counts of the hit's limit
 }
 
-// chargeEnd returns when the secondary forgets the charge of h. r is the answer of the secondary.
+// chargeEnd returns the time at which the secondary forgets the charge of h. r is the answer of the secondary.
 func chargeEnd(h *backend.Hit, r *backend.Result) time.Time {
 	switch now := time.Now(); {
 	case r.Held: // a renewal charges nothing
@@ -146,9 +147,9 @@ func (l *Limiter) awaitLateAnswer(lateError *backend.LateError, h *lateHit) {
 	lateError.OnArrival(func(answer backend.Result) { l.settle(h, answer) })
 }
 
-// settle compares the decision about a late hit with the answer of the primary. Afterwards, each admitted hit is charged
-// once: in the primary or in the secondary. If the primary has given a hold to a denied hit, the hold stays until it
-// expires, because the hit can have renewed the hold.
+// settle compares the decision about a late hit with the answer of the primary. It ensures that each admitted hit is
+// charged only once, in the primary or in the secondary. If the primary has given a hold to a denied hit, settle keeps
+// the hold, because the hit can have renewed an older hold.
 func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 	b, hasHolds := l.breakerOf(&h.hit), h.hit.Limit.Algorithm.HasHolds()
 	switch {
@@ -157,7 +158,7 @@ func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 			b.replayLater(&h.hit, h.counts)
 		}
 	case answer.Err != nil || !answer.Allowed:
-		// Either nobody knows whether the primary has charged the hit, or the hit is beyond the limit.
+		// The hit stays in the excess: nobody knows whether the primary has charged it, or it is beyond the limit.
 	case h.isAdmitted:
 		h.counts.addExcess(-excessOf(&h.hit))
 		if h.mode == limit.FailLocal && time.Now().Before(h.chargeEnd) {
@@ -168,7 +169,6 @@ func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 	}
 }
 
-// refundSecondary refunds the charge of h in the secondary.
 func (l *Limiter) refundSecondary(h *backend.Hit) {
 	refund := backend.NewSubBatch()
 	defer refund.Release()
@@ -178,13 +178,13 @@ func (l *Limiter) refundSecondary(h *backend.Hit) {
 
 // replayLater lets the replay charge the primary with an admitted hit. The primary has certainly not charged the hit.
 func (b *breaker) replayLater(h *backend.Hit, lc *limitCounts) {
-	b.log.add(h.Key, pendingCharge{limit: h.Limit, n: h.N, counts: lc, excess: excessOf(h)})
+	b.log.add(h.Key, loggedCharge{limit: h.Limit, n: h.N, counts: lc, excess: excessOf(h)})
 	b.startReplay()
 }
 
 // refundLater lets the replay refund a denied hit in the primary, but not after end.
 func (b *breaker) refundLater(h *backend.Hit, end time.Time) {
-	b.log.add(h.Key, pendingCharge{limit: h.Limit, n: -h.N, refundUntil: end})
+	b.log.add(h.Key, loggedCharge{limit: h.Limit, n: -h.N, refundUntil: end})
 	b.startReplay()
 }
 
@@ -194,29 +194,29 @@ type replayLog struct {
 	bytes *atomic.Int64 // the memory of the logs of all shards
 
 	mu      sync.Mutex
-	charges map[counterName]*pendingCharge
+	charges map[counterName]*loggedCharge
 }
 
 type counterName struct{ key, tag string }
 
-// pendingCharge is the sum of the logged hits of one counter.
-type pendingCharge struct {
+// loggedCharge is the sum of the logged hits of one counter.
+type loggedCharge struct {
 	key    string
 	limit  *limit.Limit
 	n      int64        // the number of hits; negative for a refund
 	counts *limitCounts // the counts of the limit in the last outage
 	excess int64        // the part of n that counts.excessHits includes
 
-	refundUntil time.Time // after this time, no refund is sent
+	refundUntil time.Time // the last time at which the replay sends the refund
 }
 
 const (
-	maxLogBytes   = 32 << 20 // the largest memory of the logs of all shards, enough for about 100,000 counters
+	maxLogBytes   = 32 << 20 // the largest memory of the logs of all shards; enough for about 100,000 counters
 	entryOverhead = 200      // the bytes of an entry without its key
 )
 
 // add adds c to the entry of key. It does not use c.key.
-func (g *replayLog) add(key []byte, c pendingCharge) {
+func (g *replayLog) add(key []byte, c loggedCharge) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	e := g.charges[counterName{string(key), c.limit.Tag()}]
@@ -227,9 +227,9 @@ func (g *replayLog) add(key []byte, c pendingCharge) {
 			return
 		}
 		if g.charges == nil {
-			g.charges = map[counterName]*pendingCharge{}
+			g.charges = map[counterName]*loggedCharge{}
 		}
-		e = &pendingCharge{key: string(key)}
+		e = &loggedCharge{key: string(key)}
 		g.charges[counterName{e.key, c.limit.Tag()}] = e
 	}
 	e.limit, e.n = c.limit, min(e.n+min(c.n, limit.MaxHits), limit.MaxHits)
@@ -248,8 +248,7 @@ func (g *replayLog) isEmpty() bool {
 	return len(g.charges) == 0
 }
 
-// takeAll removes and returns all entries.
-func (g *replayLog) takeAll() []*pendingCharge {
+func (g *replayLog) takeAll() []*loggedCharge {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for name := range g.charges {

@@ -59,7 +59,7 @@ func TestHitsOfAnOutageAreReplayedAfterAFullQueue(t *testing.T) {
 		r.primary.SetError(errDown)
 		for !r.breakers[0].isOpen() {
 			r.take("k", lim, 0)
-			time.Sleep(openAfter)
+			time.Sleep(minFailingTime)
 		}
 		assert.True(t, r.take("k", lim, 30).Allowed)
 		r.primary.SetError(errFull)
@@ -242,7 +242,7 @@ func TestReplayLogIsBounded(t *testing.T) {
 	log := &replayLog{bytes: new(atomic.Int64)}
 	padding := strings.Repeat("x", 900)
 	for i := range 100_000 {
-		log.add(fmt.Append(nil, i, padding), pendingCharge{limit: lim, n: 1})
+		log.add(fmt.Append(nil, i, padding), loggedCharge{limit: lim, n: 1})
 	}
 	assert.LessOrEqual(t, log.bytes.Load(), int64(maxLogBytes))
 	assert.Greater(t, log.bytes.Load(), int64(maxLogBytes-2000))
@@ -258,9 +258,9 @@ func TestReplayLogIsBounded(t *testing.T) {
 func TestReplayLogSumsTheHitsOfEachKeyAndTag(t *testing.T) {
 	log := &replayLog{bytes: new(atomic.Int64)}
 	lim := newLimit(t, 1000, limit.Year)
-	log.add([]byte("k"), pendingCharge{limit: lim, n: limit.MaxHits * 2})
-	log.add([]byte("k"), pendingCharge{limit: lim, n: limit.MaxHits})
-	log.add([]byte("k"), pendingCharge{limit: newLimit(t, 7, limit.Day), n: 1})
+	log.add([]byte("k"), loggedCharge{limit: lim, n: limit.MaxHits * 2})
+	log.add([]byte("k"), loggedCharge{limit: lim, n: limit.MaxHits})
+	log.add([]byte("k"), loggedCharge{limit: newLimit(t, 7, limit.Day), n: 1})
 	entries := log.takeAll()
 	require.Len(t, entries, 2, "one entry for each Tag")
 	assert.Equal(t, int64(limit.MaxHits), max(entries[0].n, entries[1].n), "bounded")
@@ -323,7 +323,7 @@ func TestReplayLogTakesExactlyItsBound(t *testing.T) {
 	lim := newLimit(t, 1000, limit.Year)
 	for extra, want := range []int{1, 0} {
 		log := &replayLog{bytes: new(atomic.Int64)}
-		log.add(make([]byte, maxLogBytes-entryOverhead+extra), pendingCharge{limit: lim, n: 1})
+		log.add(make([]byte, maxLogBytes-entryOverhead+extra), loggedCharge{limit: lim, n: 1})
 		assert.Equal(t, want == 0, log.isEmpty())
 		assert.Len(t, log.takeAll(), want)
 		assert.True(t, log.isEmpty())

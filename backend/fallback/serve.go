@@ -10,8 +10,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// serveFailedHits reports the outcome of each hit to its breaker, and decides the hits that the primary could not
-// decide. It leaves the error of a hit if the caller caused the error, or if the secondary would fail as well.
+// serveFailedHits tells the breaker of each hit whether the primary has decided the hit, and decides the other hits. It
+// keeps an error that the caller has caused, such as a cancellation.
 func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var localBatch *backend.SubBatch
 	var space [8]failedHit // requests with more hits allocate
@@ -52,22 +52,22 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 	l.record(hits, results, failedHits)
 }
 
-// canServe reports whether the fallback decides a hit that the primary did not decide for this reason. ReasonNone is the
-// reason of an error for which the secondary would fail as well.
+// canServe reports whether the fallback decides a hit that the primary did not decide for this reason. An error with
+// ReasonNone would occur in the secondary too.
 func canServe(ctx context.Context, reason backend.Reason) bool {
 	return reason == backend.ReasonBreakerOpen || reason != backend.ReasonNone && ctx.Err() == nil
 }
 
-// undoGroup refunds hits of a denied group. If only the primary denies the group, the secondary has charged its hits of
-// the group, and undoGroup refunds these hits. If only the secondary denies the group, undoGroup refunds the hits that
-// the primary has charged. Other callers see the charges until the refund.
+// undoGroup refunds the charged hits of a denied group. If the primary denies the group, it has charged nothing, but the
+// secondary can have charged its hits of the group. The same holds the other way round. Other callers see the charges
+// until the refund.
 func (l *Limiter) undoGroup(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-	var isDenied, primaryDenies, secondaryDenies bool
+	var isDenied, isDeniedByPrimary, isDeniedBySecondary bool
 	for i := range hits {
 		if r := &results[i]; hits[i].DeniesGroup(r) {
 			isDenied = true
-			primaryDenies = primaryDenies || !r.Degraded()
-			secondaryDenies = secondaryDenies || r.Degraded() && r.Mode == limit.FailLocal
+			isDeniedByPrimary = isDeniedByPrimary || !r.Degraded()
+			isDeniedBySecondary = isDeniedBySecondary || r.Degraded() && r.Mode == limit.FailLocal
 		}
 	}
 	if !isDenied {
@@ -80,23 +80,22 @@ func (l *Limiter) undoGroup(ctx context.Context, now time.Time, hits []backend.H
 		isCharged := h.InGroup() && r.Err == nil && r.Allowed && !r.Held // a renewal charges nothing
 		switch {
 		case !isCharged:
-		case !r.Degraded() && !primaryDenies:
+		case !r.Degraded() && !isDeniedByPrimary:
 			h.N, h.Window = -h.N, r.Window
 			refunds.Add(i, h)
-		case r.Degraded() && r.Mode == limit.FailLocal && !secondaryDenies:
+		case r.Degraded() && r.Mode == limit.FailLocal && !isDeniedBySecondary:
 			l.refundSecondary(&h)
 		}
 	}
 	refunds.Take(context.WithoutCancel(ctx), now, l.options.Primary)
 }
 
-// failedHit is a hit that the primary did not decide.
 type failedHit struct {
 	index int   // the place of the hit in the Take
 	err   error // the error of the primary
 }
 
-// localHit returns the hit that the secondary gets in place of h. Its Limit is the share of h's limit.
+// localHit returns the hit that the secondary gets in place of h, with the share of the limit of h.
 func (l *Limiter) localHit(h *backend.Hit) backend.Hit {
 	return backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: h.N, HoldID: h.HoldID, Shadow: h.Shadow, AllOrNone: h.AllOrNone}
 }
@@ -119,14 +118,14 @@ func (l *Limiter) fixedAnswer(h *backend.Hit, reason backend.Reason) backend.Res
 
 // serveLocal lets the secondary decide the hits of localBatch, which is a part of hits.
 func (l *Limiter) serveLocal(ctx context.Context, now time.Time, localBatch *backend.SubBatch, hits []backend.Hit, results []backend.Result) {
-	for j, i := range localBatch.Index {
-		l.startFromLastCount(now, &hits[i], &localBatch.Hits[j])
+	for place, i := range localBatch.Index {
+		l.startFromLastCount(now, &hits[i], &localBatch.Hits[place])
 	}
 	localBatch.Take(ctx, now, l.options.Secondary)
-	for j, i := range localBatch.Index {
-		r := localBatch.Results[j]
+	for place, i := range localBatch.Index {
+		r := localBatch.Results[place]
 		r.Source, r.Reason, r.Mode = backend.SourceFallback, backend.ReasonOf(results[i].Err), limit.FailLocal
-		r.Share = localBatch.Hits[j].Limit
+		r.Share = localBatch.Hits[place].Limit
 		results[i] = r
 	}
 }
@@ -169,8 +168,8 @@ func (l *Limiter) takePeeks(ctx context.Context, now time.Time, hits []backend.H
 	l.serveLocal(ctx, now, localBatch, hits, results)
 }
 
-// FailingSince returns the start of the breaker's state, if the breaker of h is failing or open. Otherwise it returns the
-// zero Time.
+// FailingSince returns the time at which the breaker of h started to fail, or opened. If the breaker is closed, it returns
+// the zero Time.
 func (l *Limiter) FailingSince(h *backend.Hit) time.Time {
 	if s := l.breakerOf(h).status(); s.State != Closed {
 		return s.Since
@@ -182,25 +181,25 @@ func (l *Limiter) FailingSince(h *backend.Hit) time.Time {
 type Secondary interface {
 	backend.Limiter
 
-	// SpendAtLeast raises the spent hits of a counter to n, or changes nothing if more hits are spent. n is at most
-	// the capacity of l.
+	// SpendAtLeast raises the spent hits of a counter to n. If n hits or more are spent, it changes nothing. n is at
+	// most the capacity of l.
 	SpendAtLeast(now time.Time, key []byte, l *limit.Limit, n int64)
 }
 
-// startFromLastCount lets the secondary's counter of h start from the last count of the primary. Example: if half of the
-// limit was spent, half of the share is spent at the start. localHit is the result of the method localHit for h.
+// startFromLastCount lets the counter of h in the secondary start from the last count of the primary. For example, if half
+// of the limit was spent, half of the share is spent at the start. localHit is the hit that the secondary gets.
 func (l *Limiter) startFromLastCount(now time.Time, h, localHit *backend.Hit) {
-	if l.options.LastCount == nil || h.Limit.Algorithm.HasHolds() { // nobody would release the holds that a last count stands for
+	if l.options.LastCount == nil || h.Limit.Algorithm.HasHolds() { // nobody would release holds that come from a count
 		return
 	}
-	spentHits, since, ok := l.options.LastCount(now, h)
+	spentHits, startTime, ok := l.options.LastCount(now, h)
 	if !ok || spentHits <= 0 {
 		return
 	}
 	if h.Limit.Algorithm.AlignsWindows() {
-		since = now // the clock of the primary can differ from the clock of this machine, but both are in the same window
+		startTime = now // the clocks of the primary and of this machine can differ, but both are in the same window
 	}
 	spentPart := min(float64(spentHits)/float64(h.Limit.Capacity()), 1)
 	share := localHit.Limit
-	l.options.Secondary.SpendAtLeast(since, localHit.Key, share, int64(math.Floor(spentPart*float64(share.Capacity()))))
+	l.options.Secondary.SpendAtLeast(startTime, localHit.Key, share, int64(math.Floor(spentPart*float64(share.Capacity()))))
 }

@@ -10,8 +10,8 @@ import (
 
 const (
 	sweepPause = 500 * time.Millisecond // the pause between two searches for idle leases
-	idleTime   = second                 // a lease without hits for this time gives back its permits and its allowance
-	forgetTime = 10 * second            // an empty lease without hits for this time is forgotten
+	idleTime   = second                 // the time without hits after which a lease gives back its permits and its allowance
+	forgetTime = 10 * second            // the time without hits after which an empty lease is forgotten
 	maxReturns = 128                    // the most leases that give back permits in one trip
 )
 
@@ -57,8 +57,8 @@ func (l *Limiter) giveBackPart(returns []permitReturn, now int64) {
 		}
 	}
 	l.send(permitBatch, now)
-	for j, i := range permitBatch.Index {
-		if permitBatch.Results[j].Err != nil {
+	for place, i := range permitBatch.Index {
+		if permitBatch.Results[place].Err != nil {
 			returns[i].isLost = true
 		}
 	}
@@ -69,8 +69,8 @@ func (l *Limiter) giveBackPart(returns []permitReturn, now int64) {
 		if g.isLost {
 			g.allowance -= g.permits
 		}
-		if n := g.allowance; n > 0 {
-			budgetBatch.Add(i, g.budgetHit(-n))
+		if g.allowance > 0 {
+			budgetBatch.Add(i, g.budgetHit(-g.allowance))
 		}
 	}
 	l.send(budgetBatch, now)

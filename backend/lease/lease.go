@@ -1,5 +1,5 @@
 // Package lease admits hits with permits. A permit is a hit that this replica has charged in advance. This replica takes
-// many permits from a shared counter in one trip, and a hit with a permit needs no trip. Only limits with Limit.Lease
+// many permits from a shared counter in one trip, and a hit with a permit needs no trip. Only limits with a lease budget
 // have leases. docs/glossary.md explains the terms.
 //
 // The budget of a counter is the number of permits that all replicas together may hold in a window. The backend
@@ -33,15 +33,15 @@ type Options struct {
 	// Source has the shared counters with the permits. It has no fallback.
 	Source backend.Limiter
 
-	// IsFailing reports whether Source can't decide this hit at the moment. If so, leases take no permits. nil means
-	// that Source never fails.
+	// IsFailing returns true while Source can't decide this hit. Leases then take no permits. nil means that Source
+	// never fails.
 	IsFailing func(*backend.Hit) bool
 }
 
 // maxLeases bounds the counters with a lease. The hits of further counters go to Next.
 const maxLeases = 1 << 16
 
-// Limiter is a backend.Layer that admits hits with permits, and sends all other hits to another Layer.
+// Limiter is a backend.Layer that admits hits with permits, and sends all other hits to Options.Next.
 type Limiter struct {
 	options   Options
 	seeds     fingerprint.Seeds
@@ -130,13 +130,14 @@ func (l *Limiter) sendToNext(ctx context.Context, now time.Time, hits []backend.
 
 // settle ends all reservations. It uses up the permits of admitted hits, and frees all other reserved permits.
 func (l *Limiter) settle(now int64, hits []backend.Hit, results []backend.Result, reservations []reservation) {
-	isDenied := backend.IsGroupDenied(hits, results)
+	isGroupDenied := backend.IsGroupDenied(hits, results)
 	for i := range hits {
 		r := &reservations[i]
 		if r.stripe == nil {
 			continue
 		}
-		isUsed := results[i].Err == nil && results[i].Allowed && (!isDenied || !hits[i].InGroup())
+		isInDeniedGroup := isGroupDenied && hits[i].InGroup()
+		isUsed := results[i].Err == nil && results[i].Allowed && !isInDeniedGroup
 		l.settleHit(now, &hits[i], &results[i], r, isUsed)
 	}
 }

@@ -14,8 +14,8 @@ const (
 	budgetPause  = 250_000 // the pause after a trip that found no free permits in the budget
 	changePause  = second  // the pause after a reload that changed the limit
 
-	// minDemand is the least number of hits in maxHorizon for which a lease takes permits: one trip costs about as
-	// much as minDemand hits. It is also the least number of hits for a measurement before maxHorizon.
+	// minDemand is the least number of expected hits in maxHorizon for which a lease takes permits, because a trip
+	// costs about as much as minDemand hits. A measurement that is shorter than maxHorizon needs this many hits too.
 	minDemand = 8
 
 	// remainingDivisor bounds the permits of a lease to an eighth of the hits that remain in the shared counter.
@@ -25,7 +25,7 @@ const (
 	minTripPermits = 2 // the least number of permits that a trip takes
 )
 
-// account names the shared counter and the budget of a lease. Its methods return the hits on them.
+// account names the shared counter of a lease and the counter of its budget. Its methods return hits on these counters.
 type account struct {
 	key, budgetKey []byte
 	limit          *limit.Limit
@@ -41,29 +41,28 @@ func (a *account) budgetHit(n int64) backend.Hit {
 	return backend.Hit{Key: a.budgetKey, Limit: a.budget, N: n, Window: a.window, Shadow: true}
 }
 
-// lease has the permits and the allowance of one counter.
 type lease struct {
 	account
-	epoch uint32 // how often all permits were dropped; a reservation or a trip of an older epoch changes no permits
+	epoch uint32 // the number of calls of dropPermits; a reservation or a trip of an older epoch changes no permits
 
-	permits    int64 // the permits that no hit has reserved
-	reserved   int64 // the permits that hits have reserved until the decision about their call
-	allowance  int64 // the permits that this replica may have
-	freeBudget int64 // the part of the budget that no replica had taken at the last answer, or unknownBudget
+	permits         int64 // the permits that no hit has reserved
+	reservedPermits int64 // the permits that hits have reserved until the decision about their call
+	allowance       int64 // the most permits that this replica may have
+	freeBudget      int64 // the part of the budget that no replica had taken at the last answer, or unknownBudget
 
-	windowEnd int64 // the earliest time at which the allowance's window can end; the permits expire then; 0 if unknown
+	windowEnd int64 // the earliest end of the allowance's window, at which the permits expire; 0 if unknown
 
 	remaining  int64 // the Remaining of the shared counter in its last answer
 	answeredAt int64 // the time of the last answer
-	resetAt    int64 // when the shared counter has nothing spent
+	resetAt    int64 // the time at which the shared counter has no spent hits
 
 	isRefilling bool  // a refill is running
-	retryAt     int64 // before this time, the lease makes no trip
-	lowPermits  int64 // the lease takes more permits if it has lowPermits or fewer
+	retryAt     int64 // the earliest time of the next trip
+	lowPermits  int64 // the number of permits at which the lease takes more permits
 	lastHitAt   int64 // the time of the last hit
 
 	demand    int64   // the number of hits since rateStart
-	rateStart int64   // when the measurement of the rate began
+	rateStart int64   // the time at which the measurement of the rate began
 	rate      float64 // the last measured rate, in hits per microsecond
 }
 
@@ -79,13 +78,13 @@ func newLease(h *backend.Hit, now int64) *lease {
 	}
 }
 
-// countDemand counts n hits at now. If the measurement is long enough, it also sets the rate.
+// countDemand counts n hits at now. If the measurement is long enough, countDemand also sets the rate.
 func (e *lease) countDemand(now, n int64) {
 	e.lastHitAt = max(e.lastHitAt, now)
 	if span := now - e.rateStart; span >= maxHorizon || span >= rateInterval && e.demand >= minDemand {
 		rate := float64(e.demand) / float64(span)
 		if span < maxHorizon && e.rate > 0 {
-			rate = (rate + e.rate) / 2
+			rate = (rate + e.rate) / 2 // a short measurement is not exact
 		}
 		e.rate, e.demand, e.rateStart = rate, 0, now
 	}
@@ -99,15 +98,14 @@ func (e *lease) hasEnded(now int64) bool { return e.windowEnd > 0 && now >= e.wi
 func (e *lease) dropPermits() (permits int64) {
 	permits = e.permits
 	e.epoch++
-	e.permits, e.reserved, e.allowance = 0, 0, 0
+	e.permits, e.reservedPermits, e.allowance = 0, 0, 0
 	e.freeBudget, e.windowEnd, e.window = unknownBudget, 0, 0
 	return permits
 }
 
-// permitsAndReserved returns all permits of the lease.
-func (e *lease) permitsAndReserved() int64 { return e.permits + e.reserved }
+// allPermits returns the number of permits, with the reserved permits.
+func (e *lease) allPermits() int64 { return e.permits + e.reservedPermits }
 
-// recordAnswer records an answer of the shared counter.
 func (e *lease) recordAnswer(now int64, r *limit.Result) {
 	e.remaining, e.answeredAt, e.resetAt = r.Remaining, now, now+r.ResetAfter
 }
@@ -117,8 +115,8 @@ func (e *lease) answer(now int64) limit.Result {
 	return limit.Result{Allowed: true, Remaining: max(e.remaining, 0) + e.permits, ResetAfter: max(e.resetAt-now, 0)}
 }
 
-// addPermits adds the permits to r, the answer of the shared counter to h. A peek is allowed if a permit could admit a
-// hit, unless the algorithm has ResetsAtOnce.
+// addPermits adds the permits to r, which is the answer of the shared counter to h. If the lease has a permit, addPermits
+// also allows a denied peek, unless the algorithm has ResetsAtOnce.
 func (e *lease) addPermits(h *backend.Hit, r *limit.Result) {
 	r.Remaining += e.permits
 	if h.N == 0 && !r.Allowed && e.permits > 0 && !e.limit.Algorithm.ResetsAtOnce() {
@@ -126,8 +124,8 @@ func (e *lease) addPermits(h *backend.Hit, r *limit.Result) {
 	}
 }
 
-// trip describes one trip of a refill. If the trip takes permits, it has a hit on the shared counter. It always has a hit
-// on the budget. This hit changes the allowance, or reads how much of the budget is free.
+// trip describes one trip of a refill. If the trip takes permits, it has a hit on the shared counter. Each trip has a hit
+// on the budget, which changes the allowance and reads the free budget.
 type trip struct {
 	account                // the account of the lease, with a limit that charges no denied hits
 	epoch           uint32 // the epoch of the lease before the trip
@@ -154,10 +152,10 @@ func (e *lease) planTrip(now int64) (t trip, ok bool) {
 		return t, true
 	}
 	// Each replica leaves a quarter of the free budget to others, so a new replica finds a free part.
-	newAllowance := max(min(e.demandIn(maxHorizon), (e.allowance+e.freeBudget)*3/4), e.permitsAndReserved(), 1)
-	target := min(wantedPermits, newAllowance, e.allowance)
-	if target >= minTripPermits && e.permitsAndReserved() <= target/4 {
-		t.permits = target - e.permitsAndReserved()
+	newAllowance := max(min(e.demandIn(maxHorizon), (e.allowance+e.freeBudget)*3/4), e.allPermits(), 1)
+	targetPermits := min(wantedPermits, newAllowance, e.allowance)
+	if targetPermits >= minTripPermits && e.allPermits() <= targetPermits/4 {
+		t.permits = targetPermits - e.allPermits()
 	}
 	if change := newAllowance - e.allowance; change >= max(e.allowance/8, 1) || -change > e.allowance/8 {
 		t.allowanceChange = change
@@ -165,8 +163,8 @@ func (e *lease) planTrip(now int64) (t trip, ok bool) {
 	return t, t.permits > 0 || t.allowanceChange > 0 && e.allowance < minTripPermits
 }
 
-// wantedPermits returns the permits that e should have at now: enough for the expected hits until the window ends, but
-// at most for maxHorizon.
+// wantedPermits returns the number of permits that e should have at now: the number of expected hits until the end of the
+// window, or in maxHorizon if the window ends later.
 func (e *lease) wantedPermits(now int64) int64 {
 	horizon := int64(maxHorizon)
 	if e.windowEnd > 0 {
@@ -179,7 +177,7 @@ func (e *lease) wantedPermits(now int64) int64 {
 	return min(e.demandIn(horizon), remaining/remainingDivisor)
 }
 
-// demandIn returns the number of hits that are expected in this number of microseconds, but at most LeasePermits.
+// demandIn returns the number of expected hits in this number of microseconds. The result is at most LeasePermits.
 func (e *lease) demandIn(micros int64) int64 {
 	return int64(min(e.rate*float64(micros), float64(e.limit.LeasePermits())))
 }

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	maxTrips    = 3           // a refill makes one trip for the allowance, one for permits, and another one if it got too few permits
+	maxTrips    = 3           // the most trips of a refill: one for the allowance, one for permits, and one for more permits
 	tripTimeout = time.Second // bounds a trip if Source has no shorter timeout
 )
 
@@ -25,21 +25,20 @@ func (l *Limiter) refillIfLow(s *stripe, e *lease, now int64) {
 	l.spawn(func() { l.refill(s, e, t, now) })
 }
 
-// refill makes trip t, and further trips until e needs no trip. All trips use now, the time before the first trip. So
-// windowEnd is never too late, and no permit is used after its window.
+// refill makes trip t, and further trips until e needs no trip. now is the time before the first trip, and all trips use
+// this time. So windowEnd is never too late, and no hit uses a permit after its window.
 func (l *Limiter) refill(s *stripe, e *lease, t trip, now int64) {
-	for i := 1; ; i++ {
+	for tripNumber := 1; ; tripNumber++ {
 		permits, budget := l.sendTrip(t, now)
 		s.mu.Lock()
-		e.isRefilling = false
+		e.isRefilling = false // otherwise planTrip plans no trip
 		l.applyAnswers(s, e, t, now, permits, budget)
-		ok := false
-		if i < maxTrips && !s.isClosed {
-			t, ok = e.planTrip(now)
+		if tripNumber < maxTrips && !s.isClosed {
+			t, e.isRefilling = e.planTrip(now)
 		}
-		e.isRefilling = ok
+		needsTrip := e.isRefilling
 		s.mu.Unlock()
-		if !ok {
+		if !needsTrip {
 			return
 		}
 	}
@@ -68,11 +67,12 @@ func (l *Limiter) send(b *backend.SubBatch, now int64) {
 
 // applyAnswers updates e with the answers to trip t, which was sent after now. The caller holds the mutex.
 func (l *Limiter) applyAnswers(s *stripe, e *lease, t trip, now int64, permits, budget backend.Result) {
-	if t.permits > 0 && permits.Err == nil && permits.Allowed {
+	gotPermits := t.permits > 0 && permits.Err == nil && permits.Allowed
+	if gotPermits {
 		s.stats.Taken += t.permits
 	}
-	if e.epoch != t.epoch { // meanwhile the window has ended, the counter was reset, or the limit has changed
-		if t.permits > 0 && permits.Err == nil && permits.Allowed {
+	if e.epoch != t.epoch { // since the start of the trip, the window has ended, the counter was reset, or the limit has changed
+		if gotPermits {
 			s.stats.Lapsed += t.permits
 		}
 		return

@@ -11,11 +11,10 @@ import (
 
 const stripeCount = 64
 
-// stripe has a part of the leases.
 type stripe struct {
 	mu       sync.Mutex // guards all fields, and the fields of the leases
 	leases   map[fingerprint.ID]*lease
-	isClosed bool // no hit takes or uses permits any more
+	isClosed bool // hits no longer take or use permits
 	stats    Stats
 	_        [32]byte // keeps the mutexes in separate cache lines
 }
@@ -73,11 +72,12 @@ func (l *Limiter) reserve(now int64, h *backend.Hit, result *backend.Result, isO
 	e.countDemand(now, h.N)
 	r.permits = min(h.N, e.permits)
 	e.permits -= r.permits
-	e.reserved += r.permits
-	if r.admitsHit = r.permits == h.N; r.admitsHit {
+	e.reservedPermits += r.permits
+	r.admitsHit = r.permits == h.N
+	if r.admitsHit {
 		s.stats.Used += h.N
 		if isOnlyHit { // no other hit can deny the call
-			e.reserved -= r.permits
+			e.reservedPermits -= r.permits
 			s.stats.SavedTrips++
 		}
 		result.Result, result.Source, result.Err = e.answer(now), backend.SourceLease, nil
@@ -102,13 +102,13 @@ func (l *Limiter) settleHit(now int64, h *backend.Hit, result *backend.Result, r
 		s.stats.Used -= r.permits
 		result.Remaining += r.permits
 	}
-	isSameEpoch := r.epoch == e.epoch // the lease still has the reserved permits
-	if isSameEpoch {
-		e.reserved -= r.permits
+	hasPermits := r.epoch == e.epoch // the lease still has the reserved permits
+	if hasPermits {
+		e.reservedPermits -= r.permits
 	}
 	switch {
 	case isUsed:
-	case isSameEpoch:
+	case hasPermits:
 		e.permits += r.permits
 	default:
 		s.stats.Lapsed += r.permits
@@ -125,10 +125,10 @@ func (l *Limiter) settleHit(now int64, h *backend.Hit, result *backend.Result, r
 
 // changeLimit sets the limit of e. If the Spec of the new limit differs, e gives back its permits and starts again.
 //
-// The refund of the permits must lower the counter by as much as the permits raised it. A bucket with a burst keeps its
-// spent tokens when its limit changes, so the refund uses the new limit: under an old limit with a smaller burst, the
-// refund would forget tokens that others have spent. A bucket without a burst keeps its spent share, and a permit is the
-// right share only under the old limit, so the refund uses the old limit.
+// The refund must lower the counter by as much as the charge of the permits raised it. When the limit of a bucket with a
+// burst changes, the bucket keeps the number of its spent tokens, and the refund uses the new limit. Under an old limit
+// with a smaller burst, the refund would forget tokens that others have spent. A bucket without a burst keeps the spent
+// part of its capacity. There the refund uses the old limit, under which the permits were charged.
 func (l *Limiter) changeLimit(e *lease, lim *limit.Limit, now int64) {
 	if e.limit.Spec != lim.Spec {
 		if lim.HasBurst() {
@@ -140,8 +140,7 @@ func (l *Limiter) changeLimit(e *lease, lim *limit.Limit, now int64) {
 	e.limit = lim
 }
 
-// endWindow ends the window of e. The permits of a fixed window are dropped, and the permits of a token bucket are given
-// back to the bucket.
+// endWindow ends the window of e. It drops the permits of a fixed window, and gives the permits of a token bucket back.
 func (l *Limiter) endWindow(s *stripe, e *lease, now int64) {
 	if e.limit.Algorithm.CountsByWindow() {
 		s.stats.Lapsed += e.dropPermits()
@@ -154,7 +153,7 @@ func (l *Limiter) endWindow(s *stripe, e *lease, now int64) {
 func (l *Limiter) dropAfterReset(s *stripe, e *lease, now int64) {
 	s.stats.Lapsed += e.permits
 	e.permits = 0
-	if !s.isClosed { // otherwise Close gives the allowance back
+	if !s.isClosed { // Close gives the allowance back
 		l.returnLater(e, now)
 	}
 }
@@ -178,7 +177,6 @@ func (l *Limiter) Forget(h *backend.Hit) {
 	l.options.Next.Forget(h)
 }
 
-// forEachStripe locks one stripe after the other, and calls f with it.
 func (l *Limiter) forEachStripe(f func(*stripe)) {
 	for i := range l.stripes {
 		s := &l.stripes[i]
@@ -193,7 +191,7 @@ type Stats struct {
 	Leases int64 // counters with a lease, even if the lease has no permits
 	Held   int64 // permits that this replica holds
 
-	// The sums since New. While no trip is in flight, Taken = Used + Returned + Lapsed + Held.
+	// These fields are sums since New. While no trip is in flight, Taken = Used + Returned + Lapsed + Held.
 	Taken    int64 // permits taken from the shared counters
 	Used     int64 // permits that admitted a hit
 	Returned int64 // permits that were given back to the shared counters
@@ -224,7 +222,6 @@ func (s *stripe) countSavedTrip() {
 	s.mu.Unlock()
 }
 
-// countReturn counts the permits of g as returned or as lapsed.
 func (l *Limiter) countReturn(g *permitReturn) {
 	s, _ := l.lockLease(&backend.Hit{Key: g.key, Limit: g.limit})
 	if g.isLost {

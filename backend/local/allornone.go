@@ -8,10 +8,10 @@ import (
 )
 
 // takeAllOrNone charges the hits one after the other. If a hit denies the group, takeAllOrNone refunds the other hits of
-// the group. It holds the mutexes of all their stripes meanwhile, so other callers never see the refunded charges.
+// the group. It locks the stripes of all hits first, so other callers never see the refunded charges.
 //
-// A refunded charge has two effects. A later Shadow hit on the same counter has seen the charge, and may be denied
-// because of it. In a long log, the charge may have joined earlier hits, which then count up to a tick longer.
+// A refunded charge can leave two traces. It can deny a later Shadow hit of the same call on the same counter. In a long
+// log, it can move the time of earlier hits, so that these hits count up to a tick longer.
 func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend.Result) {
 	var idSpace [16]fingerprint.ID
 	ids := idSpace[:0]
@@ -22,8 +22,8 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	lockedStripes := l.lock(ids, lockSpace[:0])
 	defer l.unlock(lockedStripes)
 
-	isDenied := false
-	var oldExpiries []int64 // the old expiries of renewed holds; nil if no hit has a named hold
+	isGroupDenied := false
+	var oldExpiries []int64 // the expiry of each renewed hold before the renewal; nil if no hit has a named hold
 	for i := range hits {
 		h, s := &hits[i], l.stripeOf(ids[i])
 		inGroup := h.InGroup()
@@ -31,20 +31,20 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 			if oldExpiries == nil {
 				oldExpiries = make([]int64, len(hits))
 			}
-			if peek := s.take(ids[i], h.Limit, counterChange{now: now, hold: h.HoldID}); peek.Held {
+			if peek := s.take(ids[i], h.Limit, counterChange{now: now, holdID: h.HoldID}); peek.Held {
 				oldExpiries[i] = now + peek.ResetAfter
 			}
 		}
-		r := s.take(ids[i], h.Limit, counterChange{now: now, n: h.N, hold: h.HoldID, chargeDenied: h.Limit.ChargeDenied && !inGroup})
+		r := s.take(ids[i], h.Limit, counterChange{now: now, n: h.N, holdID: h.HoldID, chargeDenied: h.Limit.ChargeDenied && !inGroup})
 		results[i] = backend.Result{Result: r}
-		isDenied = isDenied || h.DeniesGroup(&results[i])
+		isGroupDenied = isGroupDenied || h.DeniesGroup(&results[i])
 	}
-	if !isDenied {
+	if !isGroupDenied {
 		return
 	}
-	for i := range slices.Backward(hits) { // backwards, because two hits can renew one hold
+	for i := range slices.Backward(hits) { // if two hits renewed one hold, the undo of the first hit comes last
 		if h := &hits[i]; h.InGroup() && results[i].Allowed {
-			refund := counterChange{now: now, n: h.N, hold: h.HoldID, isUndo: true}
+			refund := counterChange{now: now, n: h.N, holdID: h.HoldID, isUndo: true}
 			if oldExpiries != nil {
 				refund.oldExpiry = oldExpiries[i]
 			}
@@ -53,24 +53,24 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	}
 	for i := range hits {
 		if h := &hits[i]; h.InGroup() {
-			peek := l.stripeOf(ids[i]).take(ids[i], h.Limit, counterChange{now: now, hold: h.HoldID})
+			peek := l.stripeOf(ids[i]).take(ids[i], h.Limit, counterChange{now: now, holdID: h.HoldID})
 			results[i].Remaining, results[i].ResetAfter = peek.Remaining, peek.ResetAfter
 		}
 	}
 }
 
-// lock locks each stripe of ids once. It appends the indexes of these stripes to buf, and returns buf. The order of the
-// indexes is the order of locking, so that two calls never wait for each other.
-func (l *Limiter) lock(ids []fingerprint.ID, buf []int) []int {
+// lock locks each stripe of ids once. It appends the indexes of these stripes to indexes, and returns the result. Each
+// call locks the stripes in the order of their indexes, so two calls never wait for each other.
+func (l *Limiter) lock(ids []fingerprint.ID, indexes []int) []int {
 	for _, id := range ids {
-		buf = append(buf, l.stripeIndex(id))
+		indexes = append(indexes, l.stripeIndex(id))
 	}
-	slices.Sort(buf)
-	buf = slices.Compact(buf)
-	for _, i := range buf {
+	slices.Sort(indexes)
+	indexes = slices.Compact(indexes)
+	for _, i := range indexes {
 		l.stripes[i].mu.Lock()
 	}
-	return buf
+	return indexes
 }
 
 func (l *Limiter) unlock(lockedStripes []int) {

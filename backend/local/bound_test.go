@@ -151,7 +151,7 @@ func TestKeysWithNothingSpentUseNoMemory(t *testing.T) {
 			assert.Equal(t, 1, l.Keys())
 			charge(l, noon, key, lim, -3)
 			assert.Zero(t, l.Keys())
-			assert.Zero(t, l.memory.logs.Load())
+			assert.Zero(t, l.memory.logWeight.Load())
 		})
 	}
 }
@@ -165,13 +165,13 @@ func TestLogsReduceTheNumberOfKeys(t *testing.T) {
 	for i := range maxKeys { // these logs count as a quarter of the keys
 		charge(l, noon.Add(time.Duration(i)*time.Millisecond), []byte("log"), lim, 1)
 	}
-	assert.Equal(t, int64(maxKeys/entriesPerKey), l.memory.logs.Load())
+	assert.Equal(t, int64(maxKeys/entriesPerKey), l.memory.logWeight.Load())
 	flood(l, noon, smallLimit, 5*maxKeys)
 	assert.InDelta(t, keysBefore*3/4, l.Keys(), maxKeys/10)
 	assert.Equal(t, int64(1_000_000-maxKeys), charge(l, noon.Add(time.Second), []byte("log"), lim, 0).Remaining, "the log is still whole")
 
 	charge(l, noon.Add(time.Second), []byte("log"), lim, -maxKeys)
-	assert.Zero(t, l.memory.logs.Load())
+	assert.Zero(t, l.memory.logWeight.Load())
 }
 
 // A Limiter with one stripe keeps the bound after each Take.
@@ -191,7 +191,7 @@ func TestKeysAndLogsTogetherStayWithinMaxKeys(t *testing.T) {
 				state := l.stripes[0].stateOf(l.stripes[0].at(i))
 				logs += logWeight(&state)
 			}
-			require.Equal(t, logs, l.memory.logs.Load())
+			require.Equal(t, logs, l.memory.logWeight.Load())
 			if l.Keys() > 1 {
 				require.LessOrEqual(t, int64(l.Keys())+logs, int64(maxKeys))
 			}
@@ -214,7 +214,7 @@ func TestLogsAreBoundedInMemory(t *testing.T) {
 	sweepAll(l, noon)
 	runtime.GC()
 	runtime.ReadMemStats(&statsAfter)
-	assert.LessOrEqual(t, int64(l.Keys())+l.memory.logs.Load(), int64(maxKeys))
+	assert.LessOrEqual(t, int64(l.Keys())+l.memory.logWeight.Load(), int64(maxKeys))
 	heapGrowth := int64(statsAfter.HeapAlloc) - int64(statsBefore.HeapAlloc) // may be negative
 	assert.Less(t, float64(heapGrowth)/maxKeys, 150.0, "bytes for each of MaxKeys")
 }
@@ -239,7 +239,7 @@ func TestBoundIsKeptUnderConcurrency(t *testing.T) {
 	}
 	wg.Wait()
 	sweepAll(l, noon)
-	assert.LessOrEqual(t, int64(l.Keys())+l.memory.logs.Load(), int64(maxKeys))
+	assert.LessOrEqual(t, int64(l.Keys())+l.memory.logWeight.Load(), int64(maxKeys))
 }
 
 // Without the bound, the log would take 16 MB.
@@ -254,5 +254,5 @@ func TestOneLogIsBoundedInMemory(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&statsAfter)
 	assert.Less(t, int64(statsAfter.HeapAlloc)-int64(statsBefore.HeapAlloc), int64(1<<20))
-	assert.LessOrEqual(t, l.memory.logs.Load(), int64(limit.MaxLogEntries/entriesPerKey))
+	assert.LessOrEqual(t, l.memory.logWeight.Load(), int64(limit.MaxLogEntries/entriesPerKey))
 }

@@ -1,9 +1,9 @@
 // Package local is a backend.Limiter in the memory of this process. It is exact, and its memory is bounded for any
 // number of keys.
 //
-// A counter is stored under a 128-bit fingerprint of its name. The counters are spread over stripes, and each stripe
-// is a hash table behind a mutex. If the memory bound is reached, a stripe evicts an expired counter, or a
-// counter that has spent little. The limit of an evicted counter then admits its hits again.
+// The 128-bit fingerprint of its name identifies a counter. A stripe is a part of the counters: a hash table behind a
+// mutex. If the counters reach the memory bound, a stripe evicts an expired counter, or a counter with few spent hits.
+// After an eviction, the limit can admit the spent hits of this counter again.
 package local
 
 import (
@@ -20,8 +20,8 @@ import (
 // DefaultMaxKeys is the default of Options.MaxKeys.
 const DefaultMaxKeys = 1_000_000
 
-// The constants for the number of stripes. A stripe must have many keys, so that random keys fill all stripes evenly.
-// But it must not have too many keys, so that its growth and its sweep each take less than a millisecond.
+// The bounds on the number of stripes. Random keys fill stripes evenly only if each stripe has many keys. With too many
+// keys, the growth or the sweep of a stripe would take longer than a millisecond.
 const (
 	defaultStripes   = 256
 	minKeysPerStripe = 256
@@ -31,8 +31,8 @@ const (
 
 // Options are the settings of a Limiter. A zero value means the default.
 type Options struct {
-	// MaxKeys bounds the counters; default DefaultMaxKeys. A counter takes about 80 bytes. Four log entries of
-	// a sliding_log counter count as one counter. Each stripe has an equal part of the bound.
+	// MaxKeys is the maximum number of counters; default DefaultMaxKeys. A counter takes about 80 bytes. Four log
+	// entries of a sliding_log counter count as one counter. Each stripe may have an equal number of counters.
 	MaxKeys int
 }
 
@@ -52,11 +52,11 @@ func New(o Options) *Limiter {
 	if o.MaxKeys <= 0 {
 		o.MaxKeys = DefaultMaxKeys
 	}
-	n := stripesFor(o.MaxKeys)
+	count := stripeCount(o.MaxKeys)
 	l := &Limiter{
 		seeds:   fingerprint.NewSeeds(),
-		stripes: make([]stripe, n),
-		memory:  memoryBound{maxKeys: int64(o.MaxKeys), stripes: int64(n)},
+		stripes: make([]stripe, count),
+		memory:  memoryBound{maxKeys: int64(o.MaxKeys), stripeCount: int64(count)},
 	}
 	for i := range l.stripes {
 		l.stripes[i].memory = &l.memory
@@ -64,16 +64,16 @@ func New(o Options) *Limiter {
 	return l
 }
 
-// stripesFor returns the number of stripes, a power of two.
-func stripesFor(maxKeys int) int {
-	n := defaultStripes
-	for n > 1 && maxKeys/n < minKeysPerStripe {
-		n /= 2
+// stripeCount returns the number of stripes, a power of two.
+func stripeCount(maxKeys int) int {
+	count := defaultStripes
+	for count > 1 && maxKeys/count < minKeysPerStripe {
+		count /= 2
 	}
-	for n < maxStripes && maxKeys/n > maxKeysPerStripe {
-		n *= 2
+	for count < maxStripes && maxKeys/count > maxKeysPerStripe {
+		count *= 2
 	}
-	return n
+	return count
 }
 
 // Take implements backend.Limiter.
@@ -97,7 +97,6 @@ func (l *Limiter) Keys() (n int) {
 	return n
 }
 
-// forEachStripe locks one stripe after the other, and calls f with it.
 func (l *Limiter) forEachStripe(f func(*stripe)) {
 	for i := range l.stripes {
 		s := &l.stripes[i]
@@ -109,9 +108,9 @@ func (l *Limiter) forEachStripe(f func(*stripe)) {
 
 // Bytes returns the memory of the counters. The memory of logs is an estimate.
 func (l *Limiter) Bytes() int64 {
-	n := int64(len(l.stripes)) * int64(unsafe.Sizeof(stripe{}))
-	l.forEachStripe(func(s *stripe) { n += s.bytes() })
-	return n + l.memory.logs.Load()*entriesPerKey*bytesPerLogEntry
+	bytes := int64(len(l.stripes)) * int64(unsafe.Sizeof(stripe{}))
+	l.forEachStripe(func(s *stripe) { bytes += s.bytes() })
+	return bytes + l.memory.logWeight.Load()*entriesPerKey*bytesPerLogEntry
 }
 
 // bytesPerLogEntry is the estimated memory of a log entry: 16 bytes, and as much unused capacity.
@@ -124,8 +123,8 @@ func (l *Limiter) stripeOf(id fingerprint.ID) *stripe { return &l.stripes[l.stri
 
 func (l *Limiter) stripeIndex(id fingerprint.ID) int { return int(id.Hi) & (len(l.stripes) - 1) }
 
-// SpendAtLeast raises the spent hits of a counter to n, or changes nothing if more hits are spent. n is at most the
-// capacity of lim.
+// SpendAtLeast raises the spent hits of a counter to n. If n hits or more are spent, it changes nothing. n is at most
+// the capacity of lim.
 func (l *Limiter) SpendAtLeast(now time.Time, key []byte, lim *limit.Limit, n int64) {
 	l.applyResets([]backend.Hit{{Key: key, Limit: lim}})
 	id := l.seeds.ID(key, lim.Tag())
@@ -140,13 +139,13 @@ func (l *Limiter) SpendAtLeast(now time.Time, key []byte, lim *limit.Limit, n in
 
 // Run sweeps one stripe after the other until ctx ends. It sweeps each stripe once in each interval.
 func (l *Limiter) Run(ctx context.Context, interval time.Duration) {
-	tick := time.NewTicker(max(interval/time.Duration(len(l.stripes)), 1))
-	defer tick.Stop()
+	ticker := time.NewTicker(max(interval/time.Duration(len(l.stripes)), 1))
+	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case now := <-tick.C:
+		case now := <-ticker.C:
 			l.Sweep(now)
 		}
 	}
@@ -160,9 +159,8 @@ func (l *Limiter) Sweep(now time.Time) {
 	s.sweep(now.UnixMicro())
 }
 
-// sweep is the Sweep of one stripe.
 func (s *stripe) sweep(now int64) {
-	// The order is backwards, because a removal moves the last entry to the place of the removed entry.
+	// The loop goes backwards, because forget moves the last entry to the index of the forgotten entry.
 	for index := s.size - 1; index >= 0; index-- {
 		if s.at(index).expiry <= now {
 			s.forget(index)
@@ -174,7 +172,10 @@ func (s *stripe) sweep(now int64) {
 	s.freeBlocks(0)
 	if s.size == 0 {
 		s.table = table{}
-	} else if n := s.size + s.size/4; len(s.cells) > 6*n+48 {
+	} else if n := s.size + s.size/4; len(s.cells) > maxCellsPerEntry*(n+minSpareEntries) {
 		s.resizeCells(n)
 	}
 }
+
+// maxCellsPerEntry is the number of cells for each entry from which on sweep frees cells.
+const maxCellsPerEntry = 6

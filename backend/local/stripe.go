@@ -11,33 +11,31 @@ import (
 )
 
 const (
-	sampleSize    = 8 // the entries among which evict chooses
-	entriesPerKey = 4 // the log entries that count as one counter
+	sampleSize    = 8 // the number of entries that evict compares
+	entriesPerKey = 4 // the number of log entries that count as one counter
 )
 
-// stripe is a part of the counters behind one mutex.
 type stripe struct {
 	mu sync.Mutex
 	table
 	memory *memoryBound
 
-	state limit.State // the state that take works on; a local variable would be allocated
+	state limit.State // the state that take changes; as a local variable of take, it would be allocated
 
 	_ [128]byte // keeps the next stripe out of this stripe's cache lines
 }
 
-// memoryBound bounds the counters of all stripes. Each log takes the place of some counters, so all stripes may have
-// fewer.
+// memoryBound bounds the counters of all stripes. The logs count as counters too, and so lower the bound of each stripe.
 type memoryBound struct {
-	maxKeys, stripes int64
-	logs             atomic.Int64  // the number of counters that all logs count as
-	resets           atomic.Uint32 // the number of the last reset by prefix
-	evictions        atomic.Int64  // the number of evicted counters that had not expired
+	maxKeys, stripeCount int64
+	logWeight            atomic.Int64  // the number of counters that all logs count as
+	lastReset            atomic.Uint32 // the number of the last reset by prefix
+	evictions            atomic.Int64  // the number of evicted counters that had not expired
 }
 
-// keysPerStripe returns how many counters a stripe may have now: at least one.
+// keysPerStripe returns the current maximum number of counters in a stripe: at least one.
 func (b *memoryBound) keysPerStripe() int {
-	return int(max((b.maxKeys-b.logs.Load())/b.stripes, 1))
+	return int(max((b.maxKeys-b.logWeight.Load())/b.stripeCount, 1))
 }
 
 // logWeight returns the number of counters that the log of s counts as. It rounds up.
@@ -47,18 +45,18 @@ func logWeight(s *limit.State) int64 {
 
 // counterChange is a charge, a peek or a refund of one counter.
 type counterChange struct {
-	now, n       int64  // the time in microseconds since 1970, and the number of hits
-	hold         string // the id of the hold, or empty
+	now          int64  // in microseconds since 1970
+	n            int64  // the number of hits
+	holdID       string // the id of the hold, or empty
 	chargeDenied bool
 	isUndo       bool  // the change refunds an admitted charge with the same now
-	oldExpiry    int64 // only with isUndo: the expiry that a renewed hold had before the charge, or 0
+	oldExpiry    int64 // the expiry of a renewed hold before the charge, or 0; only with isUndo
 }
 
-// lockAndTake decides h with the counter of id.
 func (s *stripe) lockAndTake(id fingerprint.ID, h *backend.Hit, now int64) limit.Result {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.take(id, h.Limit, counterChange{now: now, n: h.N, hold: h.HoldID, chargeDenied: h.Limit.ChargeDenied && !h.InGroup()})
+	return s.take(id, h.Limit, counterChange{now: now, n: h.N, holdID: h.HoldID, chargeDenied: h.Limit.ChargeDenied && !h.InGroup()})
 }
 
 // take applies c to the counter of id, under the limit l. The caller holds the mutex.
@@ -74,15 +72,15 @@ func (s *stripe) take(id fingerprint.ID, l *limit.Limit, c counterChange) limit.
 	var r limit.Result
 	switch {
 	case c.isUndo:
-		r = l.Undo(state, c.now, c.n, c.hold, c.oldExpiry)
-	case c.hold != "":
-		r = l.TakeHold(state, c.now, c.n, c.hold)
+		r = l.Undo(state, c.now, c.n, c.holdID, c.oldExpiry)
+	case c.holdID != "":
+		r = l.TakeHold(state, c.now, c.n, c.holdID)
 	default:
 		r = l.TakeWith(state, c.now, c.n, c.chargeDenied)
 	}
-	growth := logWeight(state) - oldWeight
-	if growth != 0 {
-		s.memory.logs.Add(growth)
+	weightGrowth := logWeight(state) - oldWeight
+	if weightGrowth != 0 {
+		s.memory.logWeight.Add(weightGrowth)
 	}
 	if state.IsZero() {
 		if index >= 0 {
@@ -96,39 +94,40 @@ func (s *stripe) take(id fingerprint.ID, l *limit.Limit, c counterChange) limit.
 	}
 	e := s.at(index)
 	if isNew {
-		e.resets = s.memory.resets.Load()
+		e.lastReset = s.memory.lastReset.Load()
 	}
 	s.setState(e, state)
 	e.expiry = max(c.now+r.ResetAfter, state.LastExpiry())
 	*state = limit.State{} // otherwise state would keep the log after the removal of its entry
 	e.spent = l.Spent(r)
-	// take has added at most a counter and a log entry or a hold, so two evictions are enough.
-	for i := 0; i < 2 && (isNew || growth > 0) && s.size > s.memory.keysPerStripe(); i++ {
+	hasGrown := isNew || weightGrowth > 0
+	for i := 0; i < maxEvictions && hasGrown && s.size > s.memory.keysPerStripe(); i++ {
 		s.evict(id, c.now)
 	}
 	return r
 }
 
-// evict looks at a sample of entries, and removes one of them. It never removes the entry of currentID. It prefers an
-// expired entry, and then the entry with the fewest spent hits. The sample starts at a random entry, and its entries are
-// at equal distances.
+// maxEvictions is the most evictions of one take, which adds at most one counter, and one log entry or one hold.
+const maxEvictions = 2
+
+// evict removes an expired entry of a sample, or else the entry with the fewest spent hits in the sample. It never
+// removes the entry of currentID. The sample starts at a random entry, and its entries are at equal distances.
 func (s *stripe) evict(currentID fingerprint.ID, now int64) {
-	n := s.size
-	stride := max(n/sampleSize, 1)
-	victim := -1
-	for i, index := 0, rand.IntN(n); i < min(sampleSize, n); i, index = i+1, (index+stride)%n {
+	distance := max(s.size/sampleSize, 1)
+	evictedIndex := -1
+	for i, index := 0, rand.IntN(s.size); i < min(sampleSize, s.size); i, index = i+1, (index+distance)%s.size {
 		e := s.at(index)
 		switch {
 		case e.id == currentID:
 		case e.expiry <= now:
 			s.forget(index)
 			return
-		case victim < 0 || e.isEvictedBefore(s.at(victim)):
-			victim = index
+		case evictedIndex < 0 || e.isEvictedBefore(s.at(evictedIndex)):
+			evictedIndex = index
 		}
 	}
-	if victim >= 0 {
-		s.forget(victim)
+	if evictedIndex >= 0 {
+		s.forget(evictedIndex)
 		s.memory.evictions.Add(1)
 	}
 }
@@ -137,11 +136,11 @@ func (e *entry) isEvictedBefore(other *entry) bool {
 	return e.spent < other.spent || e.spent == other.spent && e.expiry < other.expiry
 }
 
-// forget removes an entry with its log, and subtracts the weight of the log from memory.logs.
+// forget removes an entry with its log, and subtracts the weight of the log from memory.logWeight.
 func (s *stripe) forget(index int) {
-	if e := s.at(index); e.log != 0 {
+	if e := s.at(index); e.logNumber != 0 {
 		state := s.stateOf(e)
-		s.memory.logs.Add(-logWeight(&state))
+		s.memory.logWeight.Add(-logWeight(&state))
 	}
 	s.remove(index)
 }

@@ -27,7 +27,7 @@ func TestSweepForgetsExpiredCounters(t *testing.T) {
 	assert.Equal(t, 3000, l.Keys())
 	sweepAll(l, noon.Add(time.Hour))
 	assert.Equal(t, 2000, l.Keys())
-	assert.Zero(t, l.memory.logs.Load())
+	assert.Zero(t, l.memory.logWeight.Load())
 	assert.Zero(t, l.Evictions(), "a sweep of expired counters counts no evictions")
 }
 
@@ -51,9 +51,9 @@ func TestSweepEvictsKeysToMakeRoomForLogs(t *testing.T) {
 	for i := range maxKeys * entriesPerKey / 2 {
 		charge(l, noon.Add(time.Duration(i)*time.Microsecond), appendNumber(nil, maxKeys+i/2000), lim, 1)
 	}
-	require.Greater(t, int64(l.Keys())+l.memory.logs.Load(), int64(maxKeys))
+	require.Greater(t, int64(l.Keys())+l.memory.logWeight.Load(), int64(maxKeys))
 	sweepAll(l, noon)
-	assert.LessOrEqual(t, int64(l.Keys())+l.memory.logs.Load(), int64(maxKeys))
+	assert.LessOrEqual(t, int64(l.Keys())+l.memory.logWeight.Load(), int64(maxKeys))
 	assert.InDelta(t, maxKeys/2, l.Keys(), maxKeys/20)
 }
 

@@ -10,14 +10,14 @@ import (
 // table is a hash table of counters. The counters have no pointers, so the garbage collector does not read them.
 //
 // The entries are in blocks, so a table grows without a copy of its entries, and a random sample is cheap. The cells
-// are a hash table with open addressing and linear probing. A removal moves later cells back.
+// are a hash table of indexes of entries, with open addressing and linear probing.
 type table struct {
 	size   int      // the number of entries
-	blocks []*block // have the entries; at most one block is empty
+	blocks []*block // the blocks with the entries; at most one block is empty
 	cells  []cell
 
 	logs     []*limit.Log // the logs of entries; unused elements are nil
-	freeLogs []uint32     // the index + 1 of each unused element of logs
+	freeLogs []uint32     // the logNumber of each unused element of logs
 }
 
 // blockSize is the number of entries in a block of one KiB.
@@ -27,19 +27,22 @@ type block [blockSize]entry
 
 // entry is a counter. It fills one cache line of 64 bytes.
 type entry struct {
-	id      fingerprint.ID
-	numbers limit.Numbers // the numbers of the State
-	expiry  int64         // microseconds since 1970; from this time on, nothing is spent
-	spent   int64         // the spent hits at the last Take
-	log     uint32        // the index in logs + 1; 0 means no log
-	resets  uint32        // the number of the last reset by prefix before the counter was added
+	id        fingerprint.ID
+	numbers   limit.Numbers // the numbers of the State
+	expiry    int64         // the time at which the counter has no spent hits, in microseconds since 1970
+	spent     int64         // the spent hits after the last Take
+	logNumber uint32        // the index of the log in logs, plus 1; 0 means no log
+	lastReset uint32        // the number of the last reset by prefix before the counter was added
 }
 
 // cell refers to an entry. The hash determines the home of the cell: the place where a search for the cell begins.
 type cell struct {
-	hash uint32 // the lower half of ID.Lo
-	ref  uint32 // the index of the entry + 1; 0 for an empty cell
+	hash        uint32 // the lower half of ID.Lo
+	entryNumber uint32 // the index of the entry, plus 1; 0 for an empty cell
 }
+
+// minSpareEntries is the number of further entries for which a new small table has cells.
+const minSpareEntries = 8
 
 // bytes returns the memory of the table, without logs.
 func (t *table) bytes() int64 {
@@ -54,9 +57,9 @@ func (t *table) find(id fingerprint.ID) int {
 		return -1
 	}
 	hash := uint32(id.Lo)
-	for i := t.home(hash); t.cells[i].ref != 0; i = t.next(i) {
-		if c := t.cells[i]; c.hash == hash && t.at(int(c.ref-1)).id == id {
-			return int(c.ref - 1)
+	for i := t.home(hash); t.cells[i].entryNumber != 0; i = t.next(i) {
+		if c := t.cells[i]; c.hash == hash && t.at(int(c.entryNumber-1)).id == id {
+			return int(c.entryNumber - 1)
 		}
 	}
 	return -1
@@ -69,8 +72,8 @@ func (t *table) add(id fingerprint.ID) int {
 		t.blocks = append(t.blocks, new(block))
 	}
 	t.size++
-	if len(t.cells) < t.size+t.size/2+1 {
-		t.resizeCells(t.size + t.size/4 + 8)
+	if len(t.cells) < cellCount(t.size) {
+		t.resizeCells(t.size + t.size/4 + minSpareEntries)
 	}
 	t.at(index).id = id
 	t.place(cell{uint32(id.Lo), uint32(index + 1)})
@@ -83,7 +86,7 @@ func (t *table) remove(index int) {
 	t.emptyCell(t.cellOf(index))
 	lastIndex := t.size - 1
 	if index != lastIndex {
-		t.cells[t.cellOf(lastIndex)].ref = uint32(index + 1)
+		t.cells[t.cellOf(lastIndex)].entryNumber = uint32(index + 1)
 		*t.at(index) = *t.at(lastIndex)
 	}
 	*t.at(lastIndex) = entry{}
@@ -93,54 +96,56 @@ func (t *table) remove(index int) {
 
 // freeBlocks frees the empty blocks, but keeps up to spareBlocks of them.
 func (t *table) freeBlocks(spareBlocks int) {
-	if n := (t.size+blockSize-1)/blockSize + spareBlocks; n < len(t.blocks) {
-		clear(t.blocks[n:])
-		t.blocks = t.blocks[:n]
+	if maxBlocks := (t.size+blockSize-1)/blockSize + spareBlocks; maxBlocks < len(t.blocks) {
+		clear(t.blocks[maxBlocks:])
+		t.blocks = t.blocks[:maxBlocks]
 	}
 }
 
 func (t *table) stateOf(e *entry) limit.State {
-	if e.log == 0 {
+	if e.logNumber == 0 {
 		return e.numbers.Join(nil)
 	}
-	return e.numbers.Join(t.logs[e.log-1])
+	return e.numbers.Join(t.logs[e.logNumber-1])
 }
 
 func (t *table) setState(e *entry, s *limit.State) {
 	numbers, log := s.Split()
 	e.numbers = numbers
-	if log != nil || e.log != 0 {
+	if log != nil || e.logNumber != 0 {
 		t.setLog(e, log)
 	}
 }
 
-// setLog sets the log of e; nil means no log.
 func (t *table) setLog(e *entry, log *limit.Log) {
 	switch {
-	case log == nil && e.log == 0:
+	case log == nil && e.logNumber == 0:
 	case log == nil:
-		t.logs[e.log-1] = nil
-		t.freeLogs = append(t.freeLogs, e.log)
-		e.log = 0
-	case e.log != 0:
-		t.logs[e.log-1] = log
+		t.logs[e.logNumber-1] = nil
+		t.freeLogs = append(t.freeLogs, e.logNumber)
+		e.logNumber = 0
+	case e.logNumber != 0:
+		t.logs[e.logNumber-1] = log
 	case len(t.freeLogs) > 0:
-		lastPlace := len(t.freeLogs) - 1
-		e.log = t.freeLogs[lastPlace]
-		t.freeLogs = t.freeLogs[:lastPlace]
-		t.logs[e.log-1] = log
+		last := len(t.freeLogs) - 1
+		e.logNumber = t.freeLogs[last]
+		t.freeLogs = t.freeLogs[:last]
+		t.logs[e.logNumber-1] = log
 	default:
 		t.logs = append(t.logs, log)
-		e.log = uint32(len(t.logs))
+		e.logNumber = uint32(len(t.logs))
 	}
 }
 
-// resizeCells makes new cells for up to n entries, and places the old cells in them. n is at least the number of entries.
+// cellCount returns the number of cells for n entries. A third of the cells stays empty, so that searches are short.
+func cellCount(n int) int { return n + n/2 + 1 }
+
+// resizeCells makes new cells for up to n entries, and puts the old cells into the new cells. n is at least t.size.
 func (t *table) resizeCells(n int) {
 	oldCells := t.cells
-	t.cells = make([]cell, n+n/2+1)
+	t.cells = make([]cell, cellCount(n))
 	for _, c := range oldCells {
-		if c.ref != 0 {
+		if c.entryNumber != 0 {
 			t.place(c)
 		}
 	}
@@ -149,16 +154,16 @@ func (t *table) resizeCells(n int) {
 // place puts c into the first empty cell at or after its home.
 func (t *table) place(c cell) {
 	i := t.home(c.hash)
-	for t.cells[i].ref != 0 {
+	for t.cells[i].entryNumber != 0 {
 		i = t.next(i)
 	}
 	t.cells[i] = c
 }
 
-// cellOf returns the place in cells of the cell that refers to the entry with this index.
+// cellOf returns the index of the cell that refers to the entry with this index.
 func (t *table) cellOf(index int) int {
 	i := t.home(uint32(t.at(index).id.Lo))
-	for t.cells[i].ref != uint32(index+1) {
+	for t.cells[i].entryNumber != uint32(index+1) {
 		i = t.next(i)
 	}
 	return i
@@ -166,7 +171,7 @@ func (t *table) cellOf(index int) int {
 
 // emptyCell empties cell i. It moves later cells back, so that find still reaches each cell from the home of the cell.
 func (t *table) emptyCell(i int) {
-	for j := t.next(i); t.cells[j].ref != 0; j = t.next(j) {
+	for j := t.next(i); t.cells[j].entryNumber != 0; j = t.next(j) {
 		if t.distance(t.home(t.cells[j].hash), j) >= t.distance(i, j) {
 			t.cells[i] = t.cells[j]
 			i = j
@@ -175,8 +180,7 @@ func (t *table) emptyCell(i int) {
 	t.cells[i] = cell{}
 }
 
-// home returns the cell at which the search for hash begins. It is proportional to hash: hash/2^32 of the number of
-// cells.
+// home returns the index of the cell at which the search for hash begins. The index grows with the hash.
 func (t *table) home(hash uint32) int {
 	return int(uint64(hash) * uint64(len(t.cells)) >> 32)
 }
@@ -189,7 +193,7 @@ func (t *table) next(i int) int {
 	return 0
 }
 
-// distance returns how many steps of next lead from i to j.
+// distance returns the number of calls of next that lead from cell i to cell j.
 func (t *table) distance(i, j int) int {
 	if j < i {
 		j += len(t.cells)

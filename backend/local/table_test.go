@@ -53,9 +53,9 @@ func TestTableFindsItsEntriesAndNoOthers(t *testing.T) {
 				switch e := got.at(index); {
 				case index >= got.size:
 					require.Zero(t, *e, "a free entry")
-				case e.log != 0:
+				case e.logNumber != 0:
 					logs++
-					require.Same(t, logOf(int(e.spent)), got.logs[e.log-1])
+					require.Same(t, logOf(int(e.spent)), got.logs[e.logNumber-1])
 				}
 			}
 			require.Equal(t, len(got.logs), logs+len(got.freeLogs))

@@ -22,21 +22,23 @@ import (
 
 // counter is a counter in memcached, with the hit that charges it. Times are in microseconds.
 type counter struct {
-	name             string
-	limit            *limit.Limit
-	now, n           int64 // the time since 1970, and the number of hits
-	window, untilEnd int64 // the start of the window, and the time until its end; 0 unless the algorithm has CountsByWindow
-	chargesDenied    bool
-	isAllOrNone      bool
+	name            string
+	limit           *limit.Limit
+	now             int64 // the time since 1970
+	n               int64 // the number of hits
+	windowStart     int64 // 0 unless the algorithm has CountsByWindow
+	timeToWindowEnd int64 // at least 1; 0 unless the algorithm has CountsByWindow
+	chargesDenied   bool
+	isAllOrNone     bool
 }
 
 func (l *Limiter) counterOf(h *backend.Hit, now int64) counter {
 	c := counter{limit: h.Limit, now: now, n: min(max(h.N, -limit.MaxHits), limit.MaxHits), chargesDenied: h.Limit.ChargeDenied && !h.InGroup(), isAllOrNone: h.AllOrNone}
 	if c.limit.Algorithm.CountsByWindow() {
 		start, end := h.Limit.WindowAt(cmp.Or(h.Window, now))
-		c.window, c.untilEnd = start, max(end-now, 1)
+		c.windowStart, c.timeToWindowEnd = start, max(end-now, 1)
 	}
-	c.name = l.nameOf(h, c.window)
+	c.name = l.nameOf(h, c.windowStart)
 	return c
 }
 
@@ -53,11 +55,11 @@ const (
 //	<prefix><layout><tag of the limit>#<SHA-256 of key>[@<start of the window>]
 //
 // If memcached does not allow a name, the counter gets the second form.
-func (l *Limiter) nameOf(h *backend.Hit, window int64) string {
-	const maxKey = 250
+func (l *Limiter) nameOf(h *backend.Hit, windowStart int64) string {
+	const maxKey = 250 // the longest key of memcached, in bytes
 	layout, suffix := layoutState, ""
 	if h.Limit.Algorithm.CountsByWindow() {
-		layout, suffix = layoutCount, string(h.Limit.AppendWindow(nil, window))
+		layout, suffix = layoutCount, string(h.Limit.AppendWindow(nil, windowStart))
 	}
 	start := l.options.KeyPrefix + layout + h.Limit.Tag()
 	if name := start + ":" + string(h.Key) + suffix; len(name) <= maxKey && isSafe(name) {
@@ -72,16 +74,16 @@ func isSafe(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7F })
 }
 
-// isIncrement reports whether the hit is charged whatever the count is. If so, the command incr charges c.
+// isIncrement reports whether the hit is charged even if it is denied. If so, the command incr charges c.
 func (c *counter) isIncrement() bool {
 	return c.limit.Algorithm.CountsByWindow() && c.chargesDenied && c.n > 0
 }
 
 func (c *counter) resultOf(r limit.Result) backend.Result {
-	return backend.Result{Result: r, Source: source, Window: c.window, MayEndEarly: c.isAllOrNone && !r.Allowed}
+	return backend.Result{Result: r, Source: source, Window: c.windowStart, MayEndEarly: c.isAllOrNone && !r.Allowed}
 }
 
-// items has the values that were read; the key is the name of the counter. A charge deletes the item of its counter.
+// items has the values that read has fetched, by the names of the counters. A charge deletes the item of its counter.
 type items map[string]*memcache.Item
 
 func (l *Limiter) read(names []string) (items, error) {
@@ -97,24 +99,24 @@ func (l *Limiter) read(names []string) (items, error) {
 const maxTries = 10
 
 var (
-	errAbandoned = &backend.Error{Reason: backend.ReasonLate, NotSent: true, Cause: errors.New("memcached: time was up before the hit was sent")}
+	errExpired   = &backend.Error{Reason: backend.ReasonLate, NotSent: true, Cause: errors.New("memcached: time was up before the hit was sent")}
 	errHolds     = &backend.Error{Reason: backend.ReasonOutage, NotSent: true, Cause: fmt.Errorf("memcached: algorithm %s needs Redis", limit.Concurrency)}
 	errContended = &backend.Error{Reason: backend.ReasonOverload, Cause: fmt.Errorf("memcached: other replicas have changed the counter %d times", maxTries)}
 	errChanged   = errors.New("counter changed by another replica")
 )
 
-// charge charges c and decides its hit. After the end of ctx, it charges nothing and returns errAbandoned.
+// charge charges c and decides its hit. After the end of ctx, it charges nothing and returns errExpired.
 func (l *Limiter) charge(ctx context.Context, c *counter, items items) backend.Result {
 	charge := l.increment
 	if !c.isIncrement() {
 		charge = l.change
-		mu := &l.changes[hash(c.name)%len(l.changes)] // hits of this replica must not make each other fail
+		mu := &l.changes[hash(c.name)%len(l.changes)] // without it, two hits of this replica could make each other's tries fail
 		mu.Lock()
 		defer mu.Unlock()
 	}
 	for try := range maxTries {
 		if ctx.Err() != nil {
-			return backend.Result{Err: errAbandoned}
+			return backend.Result{Err: errExpired}
 		}
 		r, err := charge(c, items)
 		delete(items, c.name)
@@ -122,7 +124,7 @@ func (l *Limiter) charge(ctx context.Context, c *counter, items items) backend.R
 		case err == nil:
 			return c.resultOf(r)
 		case !errors.Is(err, errChanged):
-			return backend.Result{Err: unavailable(err)}
+			return backend.Result{Err: unavailableError(err)}
 		}
 		time.Sleep(rand.N(time.Duration(try+1) * time.Millisecond / 4))
 	}
@@ -134,20 +136,21 @@ func (l *Limiter) increment(c *counter, _ items) (limit.Result, error) {
 	count, err := l.client.Increment(c.name, uint64(c.n))
 	if errors.Is(err, memcache.ErrCacheMiss) {
 		count = uint64(c.n)
-		err = asErrChanged(l.client.Add(&memcache.Item{Key: c.name, Value: strconv.AppendUint(nil, count, 10), Expiration: l.expiration(c.untilEnd)}))
+		err = asErrChanged(l.client.Add(&memcache.Item{Key: c.name, Value: strconv.AppendUint(nil, count, 10), Expiration: l.expiration(c.timeToWindowEnd)}))
 	}
 	if err == nil && count > limit.MaxHits {
 		_, err = l.client.Decrement(c.name, count-limit.MaxHits)
 	}
-	v := value{count: min(int64(min(count, math.MaxInt64))-c.n, limit.MaxHits)}
+	oldCount := int64(min(count, math.MaxInt64)) - c.n
+	v := value{count: min(oldCount, limit.MaxHits)}
 	return v.take(c, c.n), err
 }
 
 // change reads the value of c, charges it, and writes it. It returns errChanged if another replica has changed the value
 // between the read and the write.
 func (l *Limiter) change(c *counter, items items) (limit.Result, error) {
-	item, isRead := items[c.name]
-	if !isRead {
+	item, hasItem := items[c.name]
+	if !hasItem {
 		var err error
 		if item, err = l.client.Get(c.name); err != nil && !errors.Is(err, memcache.ErrCacheMiss) {
 			return limit.Result{}, err
@@ -158,7 +161,7 @@ func (l *Limiter) change(c *counter, items items) (limit.Result, error) {
 		return limit.Result{}, err
 	}
 	oldValue, r := c.encode(&v), v.take(c, c.n)
-	newItem := &memcache.Item{Key: c.name, Value: c.encode(&v), Expiration: l.expiration(max(r.ResetAfter, c.untilEnd))}
+	newItem := &memcache.Item{Key: c.name, Value: c.encode(&v), Expiration: l.expiration(max(r.ResetAfter, c.timeToWindowEnd))}
 	switch {
 	case bytes.Equal(oldValue, newItem.Value):
 		return r, nil
@@ -187,7 +190,7 @@ func (v *value) take(c *counter, n int64) (r limit.Result) {
 	if !c.limit.Algorithm.CountsByWindow() {
 		return c.limit.TakeWith(&v.state, c.now, n, c.chargesDenied)
 	}
-	v.count, r = c.limit.CountHits(v.count, n, c.untilEnd, c.chargesDenied)
+	v.count, r = c.limit.CountHits(v.count, n, c.timeToWindowEnd, c.chargesDenied)
 	return r
 }
 
@@ -215,13 +218,13 @@ func (c *counter) encode(v *value) []byte {
 	return v.state.Append(nil)
 }
 
-// expiration returns the expiration of a key that must live for this time in microseconds. memcached counts whole
-// seconds. It takes a number above 30 days as a time since 1970.
+// expiration returns the expiration of a key that must live for this time in microseconds. memcached wants seconds from
+// now, or the seconds since 1970 for more than 30 days from now.
 func (l *Limiter) expiration(micros int64) int32 {
-	const maxRelative = 30 * 86_400
-	life := time.Duration(micros)*time.Microsecond + rand.N(l.options.Jitter+1)
-	seconds := int64((life+time.Second-1)/time.Second) + 1
-	if seconds > maxRelative {
+	const maxSecondsFromNow = 30 * 86_400
+	timeToLive := time.Duration(micros)*time.Microsecond + rand.N(l.options.Jitter+1)
+	seconds := int64((timeToLive+time.Second-1)/time.Second) + 1 // memcached can delete a key up to a second early
+	if seconds > maxSecondsFromNow {
 		seconds += time.Now().Unix()
 	}
 	return int32(min(seconds, math.MaxInt32))

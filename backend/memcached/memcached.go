@@ -1,8 +1,8 @@
 // Package memcached is a backend.Limiter that counts in memcached, with the clock of the service.
 //
 // A fixed window is a number that memcached increments. Other counters are states of package limit. The Limiter reads a
-// state, changes it, and writes the new state if no other replica has changed the old state meanwhile. After a broken
-// connection, the Limiter sends no command again, because memcached may have executed the command.
+// state, changes the state, and writes it if no other replica has written the state since the read. After a broken
+// connection, the Limiter does not repeat a command, because memcached may have executed the command.
 package memcached
 
 import (
@@ -44,7 +44,7 @@ type Limiter struct {
 	servers *servers
 	client  *memcache.Client
 	shards  int            // the number of shards
-	changes [64]sync.Mutex // one mutex is held during the change of a counter; the hash of the name chooses the mutex
+	changes [64]sync.Mutex // the mutexes for changes of counters; the hash of a counter's name chooses its mutex
 	stop    context.CancelFunc
 }
 
@@ -78,15 +78,15 @@ func (l *Limiter) Close() error {
 }
 
 // Ping returns nil if every server answers.
-func (l *Limiter) Ping(context.Context) error { return unavailable(l.client.Ping()) }
+func (l *Limiter) Ping(context.Context) error { return unavailableError(l.client.Ping()) }
 
 // ResetPrefix implements backend.PrefixResetter. It always fails.
 func (l *Limiter) ResetPrefix(context.Context, backend.KeyPrefix, int, bool) (backend.PrefixReset, error) {
 	return backend.PrefixReset{}, errors.New("memcached can't list its keys; reset single counters")
 }
 
-// unavailable returns err if err is nil or a *backend.Error, and otherwise a *backend.Error with the cause err.
-func unavailable(err error) error {
+// unavailableError returns err if err is nil or a *backend.Error, and otherwise a *backend.Error with the cause err.
+func unavailableError(err error) error {
 	if err == nil || errors.Is(err, backend.ErrUnavailable) {
 		return err
 	}
@@ -102,13 +102,15 @@ func (l unbounded) Take(ctx context.Context, now time.Time, hits []backend.Hit, 
 	var names []string // the names of counters with a value that decides a hit
 	for i := range hits {
 		c := l.counterOf(&hits[i], now.UnixMicro())
-		if counters[i] = c; hasGroup || !c.isIncrement() {
+		counters[i] = c
+		if hasGroup || !c.isIncrement() {
 			names = append(names, c.name)
 		}
 	}
 	items, err := l.read(names)
 	for i := range counters {
-		if results[i] = (backend.Result{Err: unavailable(err)}); err == nil && !hasGroup {
+		results[i] = backend.Result{Err: unavailableError(err)}
+		if err == nil && !hasGroup {
 			results[i] = l.charge(ctx, &counters[i], items)
 		}
 	}
@@ -117,16 +119,16 @@ func (l unbounded) Take(ctx context.Context, now time.Time, hits []backend.Hit, 
 	}
 }
 
-// takeGroup is Take for hits with a group. memcached can't change several keys in one step. So takeGroup first decides
-// the group with items, without a charge. If another caller charges a counter meanwhile, the charge of a hit can still
-// be denied. takeGroup then refunds the group, and other callers see the charges until the refund.
+// takeGroup takes hits with a group. memcached can't change several keys in one step. So takeGroup first decides the hits
+// in a trial: with items, and without a charge. If another caller charges a counter after the trial, memcached can still
+// deny a hit. takeGroup then refunds the group. Other callers see the charges until the refund.
 func (l *Limiter) takeGroup(ctx context.Context, counters []counter, hits []backend.Hit, results []backend.Result, items items) {
 	peeks, trialValues := make([]limit.Result, len(hits)), map[string]*value{}
 	for i := range counters {
 		c := &counters[i]
 		v, err := c.parse(items[c.name])
 		if err != nil {
-			results[i].Err = unavailable(err)
+			results[i].Err = unavailableError(err)
 			continue
 		}
 		peeks[i] = v.take(c, 0)

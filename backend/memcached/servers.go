@@ -110,9 +110,9 @@ func (l *Limiter) ShardOf(h *backend.Hit) int {
 
 func (l *Limiter) shardOf(key string) int { return hash(key) % len(l.servers.list()) % l.shards }
 
-// Probe returns nil if a server of the shard stores a value, or if the shard has no server any more.
+// Probe returns nil if a server of the shard stores a value, or if the shard no longer has a server.
 func (l *Limiter) Probe(_ context.Context, shard int) error {
-	for i := 0; shard < len(l.servers.list()); i++ {
+	for i := 0; shard < len(l.servers.list()); i++ { // until a key is in the shard
 		key := l.options.KeyPrefix + "probe:" + strconv.Itoa(i)
 		if l.shardOf(key) != shard {
 			continue
@@ -121,7 +121,7 @@ func (l *Limiter) Probe(_ context.Context, shard int) error {
 		if err != nil {
 			_ = l.client.Close() // idle connections may be broken too
 		}
-		return unavailable(err)
+		return unavailableError(err)
 	}
 	return nil
 }

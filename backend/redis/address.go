@@ -39,8 +39,7 @@ type Server struct {
 	// SocketType is "tcp", or "unix" if the URL of a single Redis is a path.
 	SocketType string
 
-	// Auth is "password" or "user:password", split at the first colon. It overrides
-	// the user and password of the URL.
+	// Auth is "password" or "user:password", split at the first colon. It overrides the user and password of the URL.
 	Auth string
 
 	// AuthFile, if not empty, is a file with the Auth. rls reads the file for each new connection. If rls can't
@@ -112,12 +111,13 @@ func parse(s Server) (address, error) {
 		}
 	}
 	for i, part := range parts {
-		where := "URL"
+		partName := "URL"
 		if len(parts) > 1 {
-			where = fmt.Sprintf("node %d of the URL", i+1)
+			partName = fmt.Sprintf("node %d of the URL", i+1)
 		}
-		if err := a.addNode(strings.TrimSpace(part), i == 0); err != nil {
-			return a, fmt.Errorf("%s: %w", where, err)
+		isFirst := i == 0
+		if err := a.addNode(strings.TrimSpace(part), isFirst); err != nil {
+			return a, fmt.Errorf("%s: %w", partName, err)
 		}
 	}
 	if a.kind == Sentinel {

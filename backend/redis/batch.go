@@ -9,7 +9,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// Observer learns about batches. It is called by the workers of all queues at once and must not block.
+// Observer learns about batches. The workers of all queues call it at the same time, so it must not block.
 type Observer interface {
 	BatchDone(Batch)
 
@@ -23,14 +23,14 @@ type Batch struct {
 	Hits       int           // hits in the batch
 	QueuedHits int           // hits that stayed in the queue when a worker took the batch
 	Wait       time.Duration // time from the first Take with a hit in the batch until rls sent the batch
-	Duration   time.Duration // time until the answer of Redis
+	Duration   time.Duration // time from the sending of the batch until the answer of Redis
 	Err        error         // nil if Redis has executed the batch
 
 	// ReplicasMissing reports whether fewer Redis replicas than Options.WaitReplicas have the charges.
 	ReplicasMissing bool
 
-	// Stalled reports whether Redis stood still: the batch took much longer than RoundTrip. RoundTrip is set only if
-	// the batch is Stalled.
+	// Stalled reports whether Redis executed no commands for a while, because the batch took much longer than
+	// RoundTrip. RoundTrip is 0 if Stalled is false.
 	Stalled   bool
 	RoundTrip time.Duration
 }
@@ -47,25 +47,25 @@ type batch struct {
 	queuedHits int       // the hits that stayed in the queue
 	firstStart time.Time // the earliest start of a Take that has hits in the batch
 
-	deadline       time.Time // the latest deadline of the requests
-	answerDeadline time.Time // when the batch stops waiting for Redis; later than deadline if the batch waits for a late answer
-	lateWatch      lateWatch // starts another worker if the answer is late
+	deadline       time.Time     // the latest deadline of the requests
+	answerDeadline time.Time     // when the batch stops waiting for Redis; later than deadline if the batch waits for a late answer
+	deadlineWatch  deadlineWatch // starts another worker if the answer is late
 
-	now                 int64         // the time of the hits in microseconds since 1970; a request.now other than 0 takes its place
+	now                 int64         // the time of the hits in microseconds since 1970; only for requests with a now of 0
 	counters            counterSet    // the counters of all hits
 	scriptHits          []*pendingHit // the hits that the script decides
 	script              scriptCall
 	hasDistinctCounters bool // each of the scriptHits has its own counter
 	isScriptDone        bool // all scriptHits have an answer
 	mustSendScript      bool // Redis needs the text of the script
-	hasGroups           bool // some hits are all-or-none
+	hasGroups           bool // some hits are all-or-none: the hits of a request form a group
 	mayRefund           bool // some charges may be refunded; see pendingHit.mayBeRefunded
-	hasOneKey           bool // all hits have one key; rls sends each command alone, because the client follows redirects only then
+	hasOneKey           bool // all hits have one key; the client follows redirects, because rls sends each command alone
 	commands            []goredis.Cmder
-	readMarkCommand     *goredis.StringCmd // reads the refundableMark; nil before the first use
+	getMarkCommand      *goredis.StringCmd // reads the refundMarkName; nil before the first use
 	batchError          error              // the first error that is not about a single key
 	replicasMissing     bool               // too few Redis replicas have the charges
-	reportedKinds       uint32             // a bit for each ErrorKind that this attempt has passed to the Observer
+	reportedKinds       uint32             // a bit for each ErrorKind that the Observer got in the current attempt
 }
 
 // run sends the hits of the parts, and then answers and finishes the parts. It reports whether another worker has
@@ -74,7 +74,7 @@ func (b *batch) run(ctx context.Context, parts []*requestPart) (isReplaced bool)
 	start := time.Now()
 	b.collectHits(parts, start)
 	if len(b.hits) > 0 {
-		isReplaced = b.sendWatched(ctx, start)
+		isReplaced = b.sendAndReport(ctx, start)
 	}
 	clear(b.hits)
 	for _, p := range parts {
@@ -88,7 +88,8 @@ func (b *batch) run(ctx context.Context, parts []*requestPart) (isReplaced bool)
 func (b *batch) collectHits(parts []*requestPart, now time.Time) {
 	b.hits, b.deadline = b.hits[:0], time.Time{}
 	for _, p := range parts {
-		isTooLarge := len(p.hits) > maxSmallPartHits && now.Add(b.queue.pace.expectedTime(len(b.hits)+len(p.hits))).After(p.deadline)
+		expectedEnd := now.Add(b.queue.timing.expectedTime(len(b.hits) + len(p.hits)))
+		isTooLarge := len(p.hits) > maxSmallPartHits && expectedEnd.After(p.deadline)
 		switch {
 		case now.After(p.sendDeadline) || isTooLarge:
 			p.fail(p.notSentError(nil))
@@ -108,21 +109,22 @@ func (b *batch) collectHits(parts []*requestPart, now time.Time) {
 	}
 }
 
-// sendWatched sends the hits. It reports whether another worker has replaced the worker of b at the deadline.
-func (b *batch) sendWatched(ctx context.Context, start time.Time) (isReplaced bool) {
+// sendAndReport sends the hits, and tells the Observer and the Tracer about the batch. It returns true if another worker
+// has replaced the worker of b at the deadline.
+func (b *batch) sendAndReport(ctx context.Context, start time.Time) (isReplaced bool) {
 	b.answerDeadline = b.deadline
-	isWatched := b.lateWatch.start(ctx, b.queue, b.deadline)
-	if isWatched {
+	canBeLate := b.deadlineWatch.start(ctx, b.queue, b.deadline)
+	if canBeLate {
 		b.answerDeadline = b.deadline.Add(lateAnswerTime)
 	}
-	b.queue.pace.begin()
+	b.queue.timing.begin()
 	sendCtx, cancel := context.WithDeadline(ctx, b.answerDeadline)
 	err := b.send(sendCtx)
 	cancel()
 	duration := time.Since(start)
-	b.queue.pace.end(duration, len(b.hits), err)
-	if isWatched {
-		isReplaced = b.lateWatch.end(b.queue)
+	b.queue.timing.end(duration, len(b.hits), err)
+	if canBeLate {
+		isReplaced = b.deadlineWatch.end(b.queue)
 	}
 	sentBatch := Batch{
 		Role: b.queue.instance.role, Hits: len(b.hits), QueuedHits: b.queuedHits, Wait: start.Sub(b.firstStart), Duration: duration, Err: err,
@@ -134,7 +136,7 @@ func (b *batch) sendWatched(ctx context.Context, start time.Time) (isReplaced bo
 	return isReplaced
 }
 
-// forEachPart calls f with the hits of each requestPart. hits has the hits of a part one after the other.
+// forEachPart calls f with the hits of each requestPart. In hits, the hits of a part are neighbors.
 func forEachPart(hits []*pendingHit, f func([]*pendingHit)) {
 	for len(hits) > 0 {
 		n := 1
@@ -159,11 +161,11 @@ func markCharged(hits []*pendingHit) {
 	}
 }
 
-// Tracer receives each batch, right after the Observer. It is called by the workers of all queues at once and must
+// Tracer receives each batch, right after the Observer. The workers of all queues call it at the same time, so it must
 // not block.
 type Tracer interface {
-	// BatchAnswered receives a batch that was sent at start. takeContexts has the contexts of the Takes with hits in
-	// the batch. Some of these Takes may have returned already.
+	// BatchAnswered receives a batch that was sent at start. takeContexts has the context of each Take with hits in
+	// the batch. A Take may have returned before the call.
 	BatchAnswered(b Batch, start time.Time, takeContexts []context.Context)
 }
 
@@ -181,48 +183,48 @@ func (b *batch) sendToTracer(sentBatch Batch, start time.Time) {
 	t.BatchAnswered(sentBatch, start, takeContexts)
 }
 
-// lateWatch watches the batch of a worker. If the batch has no answer at its deadline, the worker waits for the late
-// answer, and another worker sends the next batches.
-type lateWatch struct {
+// deadlineWatch starts another worker if a batch has no answer at its deadline. The other worker sends the next batches,
+// while the first worker waits for the late answer.
+type deadlineWatch struct {
 	timer *time.Timer
 	state *atomic.Int32 // the state of the batch in flight
 }
 
-// The states of a batch that may become late.
+// The states of the batch in a deadlineWatch.
 const (
-	batchIdle int32 = iota
+	batchEnded int32 = iota
 	batchInTime
 	batchLate // another worker has replaced the worker of the batch
 )
 
-// start begins to watch a batch. It returns false if too many batches are watched already, because each late batch keeps
-// a connection. Then the batch must stop waiting at its deadline.
-func (l *lateWatch) start(ctx context.Context, q *partitionQueue, deadline time.Time) bool {
-	if r := q.instance; r.lateBatches.Add(1) > r.maxLateBatches {
-		r.lateBatches.Add(-1)
+// start begins to watch a batch, and returns true. If too many batches of the Redis are watched already, start returns
+// false, because each late batch keeps a connection. The batch must then stop waiting at its deadline.
+func (w *deadlineWatch) start(ctx context.Context, q *partitionQueue, deadline time.Time) (canBeLate bool) {
+	if q.instance.watchedBatches.Add(1) > q.instance.maxWatchedBatches {
+		q.instance.watchedBatches.Add(-1)
 		return false
 	}
-	if l.timer == nil {
+	if w.timer == nil {
 		state := new(atomic.Int32)
-		l.state = state
-		l.timer = time.AfterFunc(math.MaxInt64, func() {
+		w.state = state
+		w.timer = time.AfterFunc(math.MaxInt64, func() {
 			if state.CompareAndSwap(batchInTime, batchLate) {
 				q.replaceWorker(ctx)
 			}
 		})
 	}
-	l.state.Store(batchInTime)
-	l.timer.Reset(time.Until(deadline))
+	w.state.Store(batchInTime)
+	w.timer.Reset(time.Until(deadline))
 	return true
 }
 
-func (l *lateWatch) isLate() bool { return l.state != nil && l.state.Load() == batchLate }
+func (w *deadlineWatch) isLate() bool { return w.state != nil && w.state.Load() == batchLate }
 
-// end ends the watch. It reports whether another worker has replaced the worker of the batch.
-func (l *lateWatch) end(q *partitionQueue) (isReplaced bool) {
-	q.instance.lateBatches.Add(-1)
-	if !l.timer.Stop() {
-		l.timer = nil // the function of the timer runs, and must not see the next batch
+// end ends the watch. It returns true if another worker has replaced the worker of the batch.
+func (w *deadlineWatch) end(q *partitionQueue) (isReplaced bool) {
+	q.instance.watchedBatches.Add(-1)
+	if !w.timer.Stop() {
+		w.timer = nil // the function of the timer has begun, and must not change the state of the next batch
 	}
-	return !l.state.CompareAndSwap(batchInTime, batchIdle)
+	return !w.state.CompareAndSwap(batchInTime, batchEnded)
 }

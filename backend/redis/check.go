@@ -54,7 +54,7 @@ type Finding struct {
 
 const (
 	oldestVersion      = 5           // the oldest major version of Redis that rls supports
-	maxClockDifference = time.Second // a larger difference between the clocks of Redis and of this machine is a Finding
+	maxClockDifference = time.Second // the largest difference between the clocks of Redis and of this machine without a Finding
 )
 
 // checkKey is the end of the keys that Limiter.Check writes.
@@ -104,7 +104,6 @@ func (r *redisInstance) addressOf(s *server) string {
 	return r.name
 }
 
-// setServer sets the Redis and the address of each finding, and returns the findings.
 func (r *redisInstance) setServer(address string, findings ...Finding) []Finding {
 	for i := range findings {
 		findings[i].Role, findings[i].Address = r.role, address
@@ -132,7 +131,6 @@ func AdviceFor(err error) string {
 	return cmp.Or(adviceByKind[KindOf(err)], "check that Redis runs, and that REDIS_URL has its address")
 }
 
-// serverCheck examines one server, and collects the findings.
 type serverCheck struct {
 	options  *Options
 	timeout  time.Duration
@@ -146,32 +144,34 @@ func (c *serverCheck) add(check string, level Level, text, advice string) {
 }
 
 func (c *serverCheck) run(ctx context.Context) []Finding {
-	var runs []rightRun
+	var tests []rightTest
 	var commands []goredis.Cmder
 	for _, layout := range []string{layoutState, layoutCount} {
-		names := c.names(layout)
+		argumentOf := c.arguments(layout)
 		for _, r := range rights {
 			isForMainOnly := r.Use == RightOfOverrides && c.instance.role != RoleMain
-			if !r.isNeeded(c.options, c.instance.address) || layout == layoutCount && !r.hasKeys || isForMainOnly || r.Command == "subscribe" {
+			isTested := layout == layoutCount && !r.hasKeys // the loop has tested the command with the first layout
+			if !r.isNeeded(c.options, c.instance.address) || isTested || isForMainOnly || r.Command == "subscribe" {
 				continue
 			}
-			run := r.run(names)
-			runs, commands = append(runs, run), append(commands, run.cmd)
+			test := r.newTest(argumentOf)
+			tests, commands = append(tests, test), append(commands, test.cmd)
 		}
 	}
 	c.server.execute(ctx, commands)
 	replies := map[string]*goredis.Cmd{} // the last reply to each command; the key is Right.Command
 	var missing missingRights
-	for _, run := range runs {
-		if err := run.cmd.Err(); err != nil && errorCode(err) == "" && !errors.Is(err, goredis.Nil) {
+	for _, test := range tests {
+		err := test.cmd.Err()
+		if hasReply := err == nil || errorCode(err) != "" || errors.Is(err, goredis.Nil); !hasReply {
 			return []Finding{connectionFinding(err)}
 		}
-		missing.add(run.cmd.Err(), run.Command, run.rule)
-		replies[run.Command] = run.cmd
+		missing.add(err, test.Command, test.aclRule)
+		replies[test.Command] = test.cmd
 	}
 	if c.options.Overrides && c.instance.role == RoleMain {
-		channel := c.names("")["CHANNEL"]
-		missing.add(c.subscribe(ctx, channel.value), "subscribe", channel.rule)
+		channel := c.arguments("")["CHANNEL"]
+		missing.add(c.subscribe(ctx, channel.value), "subscribe", channel.aclRule)
 	}
 	if isNoPerm(replies["set"].Err()) {
 		missing.hasExpire = c.expireKeys(ctx)
@@ -194,21 +194,21 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 func (c *serverCheck) expireKeys(ctx context.Context) bool {
 	var commands []goredis.Cmder
 	for _, layout := range []string{layoutState, layoutCount} {
-		commands = append(commands, goredis.NewBoolCmd(ctx, "EXPIRE", c.names(layout)["KEY"].value, 60))
+		commands = append(commands, goredis.NewBoolCmd(ctx, "EXPIRE", c.arguments(layout)["KEY"].value, 60))
 	}
 	c.server.execute(ctx, commands)
 	return commands[0].Err() == nil
 }
 
-// names returns the names for the harmless runs of rights; see runName. The name of the key has this layout.
-func (c *serverCheck) names(layout string) map[string]runName {
-	start, prefix := string(c.keyspace)+layout, c.options.KeyPrefix
-	pattern := start + "*"
+// arguments returns the arguments for the harmless runs, by the words that they replace. The key has this layout.
+func (c *serverCheck) arguments(layout string) map[string]argument {
+	keyStart, prefix := string(c.keyspace)+layout, c.options.KeyPrefix
+	pattern := keyStart + "*"
 	if c.instance.address.kind == Cluster {
 		pattern = prefix + "{*" // all hash tags
 	}
-	return map[string]runName{
-		"KEY":     {start + checkKey, "~" + pattern},
+	return map[string]argument{
+		"KEY":     {keyStart + checkKey, "~" + pattern},
 		"DB":      {value: strconv.Itoa(c.instance.address.db)},
 		"HASH":    {prefix + "rls:overrides", "~" + prefix + "rls:*"},
 		"CHANNEL": {prefix + "rls:check", "&" + prefix + "rls:*"},
@@ -239,7 +239,6 @@ func (c *serverCheck) checkWrite(err error) {
 	}
 }
 
-// checkClock compares the measured clock of Redis with the clock of this machine.
 func (c *serverCheck) checkClock() {
 	lead := time.Until(time.UnixMicro(c.server.clock.now()))
 	if !c.server.clock.isUsable() || lead.Abs()-c.server.clock.roundTrip()/2 <= maxClockDifference {

@@ -47,23 +47,23 @@ func (a address) options(timeout time.Duration, poolSize int) *goredis.Universal
 	return o
 }
 
-// maxLoginAge is the age at which connections with a login of an AuthFile are replaced. ElastiCache breaks connections
-// that logged in with a token 12 hours ago.
+// maxLoginAge is the age at which rls replaces connections with a login of an AuthFile, because ElastiCache breaks
+// connections 12 hours after a login with a token.
 const maxLoginAge = 11 * time.Hour
 
-// newLoginReader returns a function that reads the login in file. The login in file overrides urlLogin. If the function
-// can't read the file, it returns the last login that it has read.
+// newLoginReader returns a function that reads the login in file, which overrides urlLogin. If the function can't read
+// the file, it returns the login of its last successful read.
 func newLoginReader(file string, urlLogin login) func(context.Context) (user, password string, err error) {
 	var lastLogin atomic.Pointer[login]
 	return func(context.Context) (user, password string, err error) {
 		auth, err := ReadAuthFile(file)
 		if err == nil {
-			l := urlLogin
-			l.override(auth)
-			lastLogin.Store(&l)
+			newLogin := urlLogin
+			newLogin.override(auth)
+			lastLogin.Store(&newLogin)
 		}
-		if l := lastLogin.Load(); l != nil {
-			return l.user, l.password, nil
+		if last := lastLogin.Load(); last != nil {
+			return last.user, last.password, nil
 		}
 		return "", "", err
 	}

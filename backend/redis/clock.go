@@ -20,7 +20,7 @@ import (
 // offset lies in a range. The estimate is the middle of the shortest range of the last measurements.
 type serverClock struct {
 	offset      atomic.Int64 // clock of the server - time since processStart, in microseconds
-	measureTime atomic.Int64 // time of the last measurement, in microseconds since processStart, or 0
+	measureTime atomic.Int64 // time of the last measurement, in microseconds since processStart; 0 before the first
 
 	mu           sync.Mutex    // guards the field below
 	measurements []measurement // the newest measurement comes first
@@ -34,7 +34,7 @@ const (
 	maxMeasurements = 8                    // the number of measurements that are kept
 	measureInterval = 2 * microsPerSecond  // the pause between two measurements of a busy clock
 	maxClockAge     = 60 * microsPerSecond // the age at which a clock must be measured before its next use
-	maxDrift        = 2000                 // a larger change of the offset means that somebody has set the server's clock
+	maxDrift        = 2000                 // the largest change of the offset while nobody sets the server's clock
 )
 
 var processStart = time.Now()
@@ -45,8 +45,8 @@ func microsSinceProcessStart() int64 { return time.Since(processStart).Microseco
 // now returns the time of the server in microseconds since 1970.
 func (c *serverClock) now() int64 { return microsSinceProcessStart() + c.offset.Load() }
 
-// isDue reports whether the next batch should measure the clock.
-func (c *serverClock) isDue() bool {
+// needsMeasurement reports whether the next batch should measure the clock.
+func (c *serverClock) needsMeasurement() bool {
 	return microsSinceProcessStart()-c.measureTime.Load() >= measureInterval
 }
 
@@ -64,15 +64,15 @@ func (c *serverClock) add(start, end, serverMicros int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	newestMeasurement := measurement{serverMicros - end, serverMicros - start}
-	isFromOldClock := func(m measurement) bool { // somebody has set the server's clock after m
+	isBeforeClockChange := func(m measurement) bool { // somebody has set the server's clock after m
 		return newestMeasurement.minOffset > m.maxOffset+maxDrift || newestMeasurement.maxOffset < m.minOffset-maxDrift
 	}
-	if slices.ContainsFunc(c.measurements, isFromOldClock) {
+	if slices.ContainsFunc(c.measurements, isBeforeClockChange) {
 		c.measurements = nil
 	}
 	c.measurements = slices.Insert(c.measurements[:min(len(c.measurements), maxMeasurements-1)], 0, newestMeasurement)
-	shortestMeasurement := c.shortest()
-	c.offset.Store(shortestMeasurement.minOffset + (shortestMeasurement.maxOffset-shortestMeasurement.minOffset)/2)
+	shortest := c.shortestMeasurement()
+	c.offset.Store(shortest.minOffset + (shortest.maxOffset-shortest.minOffset)/2)
 	c.measureTime.Store(end)
 }
 
@@ -138,9 +138,9 @@ func (l *Limiter) Timeout() time.Duration {
 	return time.Duration(l.autoTimeout.Load())
 }
 
-// adaptTimeout sets the timeout of AutoTimeout after a measurement of c. It reports whether the timeout is still too
-// short for this measurement, because older measurements were shorter. If so, the next batch measures c again, until c
-// has forgotten the older measurements.
+// adaptTimeout sets the timeout of AutoTimeout after a measurement of c. It returns true if the timeout is still too short
+// for this measurement, because older measurements were shorter. Then each batch measures c, until c forgets the older
+// measurements.
 func (l *Limiter) adaptTimeout(c *serverClock) (stillTooShort bool) {
 	if !l.options.AutoTimeout {
 		return false
@@ -149,15 +149,14 @@ func (l *Limiter) adaptTimeout(c *serverClock) (stillTooShort bool) {
 	_, newestTrip := c.roundTrips()
 	stillTooShort = isTooShort(l.Timeout(), newestTrip)
 	if stillTooShort {
-		c.measureTime.Add(-measureInterval) // isDue returns true until the next measurement
+		c.measureTime.Add(-measureInterval) // needsMeasurement returns true until the next measurement
 	}
 	return stillTooShort
 }
 
-// fitTimeout makes the timeout of AutoTimeout long enough for the server of q, if a probe of q took longer than the
-// timeout. It measures the round trip until a measurement fits the timeout, or until it has replaced all old
-// measurements.
-func (l *Limiter) fitTimeout(ctx context.Context, q *partitionQueue, probeTime time.Duration) {
+// raiseTimeout makes the timeout of AutoTimeout long enough for the server of q, if a probe of q took longer than the
+// timeout. It measures the round trip until the timeout is long enough, or until all old measurements are replaced.
+func (l *Limiter) raiseTimeout(ctx context.Context, q *partitionQueue, probeTime time.Duration) {
 	if !l.options.AutoTimeout || probeTime <= l.Timeout() {
 		return
 	}
@@ -179,7 +178,6 @@ func (l *Limiter) RoundTrip() time.Duration {
 	return slowestTrip
 }
 
-// roundTrip implements client.
 func (s *servers) roundTrip() time.Duration {
 	if s.single != nil {
 		return s.single.clock.roundTrip()
@@ -192,8 +190,8 @@ func (s *servers) roundTrip() time.Duration {
 	return slowestTrip
 }
 
-// shortest returns the shortest measurement. The caller holds c.mu.
-func (c *serverClock) shortest() measurement {
+// shortestMeasurement needs at least one measurement. The caller holds c.mu.
+func (c *serverClock) shortestMeasurement() measurement {
 	return slices.MinFunc(c.measurements, func(a, b measurement) int { return cmp.Compare(a.length(), b.length()) })
 }
 
@@ -209,7 +207,7 @@ func (c *serverClock) roundTrips() (shortestTrip, newestTrip time.Duration) {
 	if len(c.measurements) == 0 {
 		return 0, 0
 	}
-	return c.shortest().length(), c.measurements[0].length()
+	return c.shortestMeasurement().length(), c.measurements[0].length()
 }
 
 // length returns the duration of the TIME command: one round trip.

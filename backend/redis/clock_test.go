@@ -73,10 +73,10 @@ func TestClockIsMeasuredAgain(t *testing.T) {
 		now := microsSinceProcessStart()
 		c.add(now, now, now)
 		assert.True(t, c.isUsable())
-		assert.False(t, c.isDue())
+		assert.False(t, c.needsMeasurement())
 		time.Sleep(measureInterval * time.Microsecond)
 		assert.True(t, c.isUsable())
-		assert.True(t, c.isDue())
+		assert.True(t, c.needsMeasurement())
 		time.Sleep(maxClockAge * time.Microsecond)
 		assert.False(t, c.isUsable())
 		c.add(now, now, now)
@@ -237,7 +237,7 @@ func TestTTLTableRemembersKeysUntilItIsFull(t *testing.T) {
 
 func TestKeysWithoutTTLAreSentUntilRedisConfirms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var k keysWithoutTTL
+		var k ttlCommandStore
 		assert.Empty(t, k.takeCommands())
 		k.addUnanswered(new(redisInstance).newTTLCommand("a", 1000))
 		commands := k.takeCommands()

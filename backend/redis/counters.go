@@ -13,14 +13,14 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// batchCounter is a counter in Redis, with the hits of a batch on this counter. With fixed_window, each window has its
-// own counter.
+// batchCounter is a counter in Redis, with the hits of a batch on this counter. In fixed_window, each window has its own
+// counter.
 type batchCounter struct {
 	name       []byte // the key in Redis, in the memory of requestPart.names
 	hash       uint64 // the hash of name in keysWithTTL
 	ttl        int64  // time to live of a new key, in milliseconds
 	hits       []*pendingHit
-	n          int64 // the sum of N of the hits
+	hitSum     int64 // the sum of N of the hits
 	usesScript bool  // the script decides all hits of the counter, because it must decide one of them
 	isDone     bool  // the counter needs no further plain commands
 	commands   plainCommands
@@ -28,20 +28,20 @@ type batchCounter struct {
 
 // counterSet has the counters of a batch. It reuses its memory.
 type counterSet struct {
-	list      []*batchCounter // all counters; the elements beyond the length are for reuse
-	byHit     []*batchCounter // the counter of each hit, in the order of the hits
-	hashTable []int32         // the places of the counters in list, from 1; the hash of a name chooses the index; 0 is a free element
+	list         []*batchCounter // all counters; the elements beyond the length are for reuse
+	counterOfHit []*batchCounter // the counter of each hit, in the order of the hits
+	hashTable    []int32         // finds a counter by the hash of its name: an element is an index in list plus 1, or 0 if it is free
 }
 
-// reset removes all counters, and makes space for the counters of n hits.
-func (s *counterSet) reset(n int) {
-	clear(s.byHit)
+// reset removes all counters, and makes space for the counters of hitCount hits.
+func (s *counterSet) reset(hitCount int) {
+	clear(s.counterOfHit)
 	for _, c := range s.list {
 		clear(c.hits)
 		c.hits = c.hits[:0]
 	}
-	s.list, s.byHit = s.list[:0], s.byHit[:0]
-	size := powerOfTwo(max(2*n, 8))
+	s.list, s.counterOfHit = s.list[:0], s.counterOfHit[:0]
+	size := powerOfTwo(max(2*hitCount, 8)) // at least half of the elements stay free, so that searches are short
 	if size > cap(s.hashTable) {
 		s.hashTable = make([]int32, size)
 	}
@@ -51,15 +51,15 @@ func (s *counterSet) reset(n int) {
 
 // add adds h, the next hit of the batch, to its counter c.
 func (s *counterSet) add(c *batchCounter, h *pendingHit) {
-	s.byHit, c.hits = append(s.byHit, c), append(c.hits, h)
-	c.n += h.N
+	s.counterOfHit, c.hits = append(s.counterOfHit, c), append(c.hits, h)
+	c.hitSum += h.N
 	if needsScript(h) {
 		c.usesScript, c.isDone = true, true
 	}
 }
 
-// find returns the counter with this name. If the set does not have the counter, find adds it.
-func (s *counterSet) find(name []byte, hash uint64) *batchCounter {
+// findOrAdd returns the counter with this name. If the set does not have the counter, findOrAdd adds it.
+func (s *counterSet) findOrAdd(name []byte, hash uint64) *batchCounter {
 	mask := uint64(len(s.hashTable) - 1)
 	place := hash & mask
 	for ; s.hashTable[place] != 0; place = (place + 1) & mask {
@@ -75,14 +75,16 @@ func (s *counterSet) find(name []byte, hash uint64) *batchCounter {
 	}
 	s.hashTable[place] = int32(n + 1)
 	c := s.list[n]
-	c.name, c.hash, c.ttl, c.n, c.usesScript, c.isDone = name, hash, 0, 0, false, false
+	c.name, c.hash, c.ttl, c.hitSum, c.usesScript, c.isDone = name, hash, 0, 0, false, false
 	return c
 }
 
-// needsScript reports whether the script must decide h, because plain commands can't: the counter is more than a number,
-// or h is a refund, which must not lower the count below 0, or h is charged only if it is admitted.
+// needsScript reports whether the script must decide h. Plain commands can decide only hits on counters that are plain
+// numbers. They can't refund hits, because INCRBY may lower the count below 0, and they charge denied hits too.
 func needsScript(h *pendingHit) bool {
-	return !h.hasWindow() || h.N < 0 || h.N > 0 && (h.InGroup() || !h.Limit.ChargeDenied)
+	isRefund, isCharge := h.N < 0, h.N > 0
+	isChargedOnlyIfAdmitted := h.InGroup() || !h.Limit.ChargeDenied
+	return !h.hasWindow() || isRefund || isCharge && isChargedOnlyIfAdmitted
 }
 
 // divideHits finds the counter of each hit, and sets scriptHits. Plain commands decide all other hits.
@@ -97,15 +99,15 @@ func (b *batch) divideHits() {
 			h.setWindow(cmp.Or(h.part.now, b.now))
 		}
 		name := h.counterName()
-		c := s.find(name, b.queue.keysWithTTL.hash(name))
+		c := s.findOrAdd(name, b.queue.keysWithTTL.hash(name))
 		if len(c.hits) == 0 && h.hasWindow() {
-			c.ttl = b.queue.limiter.options.windowTTL(h.Limit, h.untilEnd)
+			c.ttl = b.queue.limiter.options.windowTTL(h.Limit, h.microsToWindowEnd)
 		}
 		s.add(c, h)
 	}
 	b.scriptHits, b.hasDistinctCounters = b.scriptHits[:0], true
 	for i, h := range b.hits {
-		if c := s.byHit[i]; c.usesScript {
+		if c := s.counterOfHit[i]; c.usesScript {
 			b.scriptHits = append(b.scriptHits, h)
 			b.hasDistinctCounters = b.hasDistinctCounters && len(c.hits) == 1
 		}
@@ -137,10 +139,10 @@ func (b *batch) hitsWithoutAnswer() (hits []*pendingHit) {
 // EXPIRE name seconds, which follows the charge, takes the place of SET.
 //
 // SET comes first, so the key has a time to live even if this process dies between SET and INCRBY. The commands point
-// to name, n and ttl, so each batch can reuse the commands.
+// to the fields name, hitSum and ttl, so each batch can reuse the commands.
 type plainCommands struct {
 	name       string
-	n          int64
+	hitSum     int64
 	ttl        int64
 	ttlSeconds int64
 
@@ -173,12 +175,12 @@ func (c *batchCounter) encode(commands []goredis.Cmder, hasTTL bool, instance *r
 		ctx := context.Background()
 		p.set = noRetryStatus{goredis.NewStatusCmd(ctx, "SET", &p.name, "0", "PX", &p.ttl, "NX")}
 		p.increment = noRetryInt{goredis.NewIntCmd(ctx, "INCR", &p.name)}
-		p.add = noRetryInt{goredis.NewIntCmd(ctx, "INCRBY", &p.name, &p.n)}
+		p.add = noRetryInt{goredis.NewIntCmd(ctx, "INCRBY", &p.name, &p.hitSum)}
 		p.get = noRetryString{goredis.NewStringCmd(ctx, "GET", &p.name)}
 		p.expire = goredis.NewBoolCmd(ctx, "EXPIRE", &p.name, &p.ttlSeconds)
 	}
-	p.name, p.n, p.ttl, p.ttlSeconds, p.ttlCommand = asString(c.name), c.n, c.ttl, ttlSeconds(c.ttl), nil
-	p.isPeek = c.n == 0 && maySet
+	p.name, p.hitSum, p.ttl, p.ttlSeconds, p.ttlCommand = asString(c.name), c.hitSum, c.ttl, ttlSeconds(c.ttl), nil
+	p.isPeek = c.hitSum == 0 && maySet
 	if p.isPeek {
 		p.get.SetErr(nil)
 		return append(commands, p.get)
@@ -189,7 +191,7 @@ func (c *batchCounter) encode(commands []goredis.Cmder, hasTTL bool, instance *r
 		commands = append(commands, p.set)
 	}
 	p.lastCharge = p.add
-	if c.n == 1 && maySet && !instance.isIncrForbidden.Load() {
+	if c.hitSum == 1 && maySet && !instance.isIncrForbidden.Load() {
 		p.lastCharge = p.increment
 	}
 	p.lastCharge.SetErr(nil)
@@ -202,8 +204,8 @@ func (c *batchCounter) encode(commands []goredis.Cmder, hasTTL bool, instance *r
 	return commands
 }
 
-// decode reads the replies to the last commands. It returns the count before the hits, and whether the key has a time
-// to live.
+// decode reads the replies to the commands of the last encode. It returns the count before the hits, and whether the key
+// has a time to live.
 func (c *batchCounter) decode() (count int64, hasTTL bool, err error) {
 	p := &c.commands
 	if p.isPeek {
@@ -214,7 +216,7 @@ func (c *batchCounter) decode() (count int64, hasTTL bool, err error) {
 	if err != nil {
 		return 0, false, err
 	}
-	count -= c.n
+	count -= c.hitSum
 	if p.ttlCommand != nil {
 		err := p.ttlCommand.Err()
 		return count, err == nil || errors.Is(err, goredis.Nil), nil
@@ -222,15 +224,15 @@ func (c *batchCounter) decode() (count int64, hasTTL bool, err error) {
 	return count, count != 0, nil // a key with a count of 0 may be new
 }
 
-// adaptTo records in instance which of the last commands the user of Redis has no right to run. err is the error of these
-// commands. adaptTo reports whether Redis charged nothing, so that the next attempt can use other commands.
-func (c *batchCounter) adaptTo(instance *redisInstance, err error) bool {
+// recordForbidden records in instance which commands of the last encode the user of Redis has no right to run. err is the
+// error that decode returned. If Redis has charged nothing and other commands are possible, it returns true.
+func (c *batchCounter) recordForbidden(instance *redisInstance, err error) (canUseOtherCommands bool) {
 	p := &c.commands
 	isForbidden := isNoPerm(err)
 	if p.ttlCommand == p.set && isNoPerm(p.set.Err()) || p.isPeek && isForbidden {
 		instance.isSetForbidden.Store(true)
 	}
-	usesIncr := c.n == 1 && !p.isPeek && p.lastCharge == p.increment
+	usesIncr := c.hitSum == 1 && !p.isPeek && p.lastCharge == p.increment
 	if usesIncr && isForbidden {
 		instance.isIncrForbidden.Store(true)
 	}
@@ -256,7 +258,7 @@ func (c *batchCounter) answerHits(count int64, mayEndEarly bool) {
 	count = min(max(count, 0), limit.MaxHits)
 	for _, h := range c.hits {
 		h.answer = answer{Result: backend.Result{Source: backend.SourceRedis}}
-		count, h.answer.Result.Result = h.Limit.CountHits(count, h.N, h.untilEnd, true)
+		count, h.answer.Result.Result = h.Limit.CountHits(count, h.N, h.microsToWindowEnd, true)
 		h.answer.MayEndEarly = mayEndEarly && !h.answer.Allowed
 	}
 }

@@ -47,7 +47,6 @@ func ErrorKinds() []string { return errorKinds[:] }
 // String returns the name used in metrics and logs.
 func (k ErrorKind) String() string { return errorKinds[k] }
 
-// kindByCode has the kind of each error code of Redis.
 var kindByCode = map[string]ErrorKind{
 	"NOAUTH": KindAuth, "WRONGPASS": KindAuth, "NOPERM": KindNoPerm,
 	"MOVED": KindCluster, "ASK": KindCluster, "TRYAGAIN": KindCluster, "CROSSSLOT": KindCluster, "CLUSTERDOWN": KindCluster,

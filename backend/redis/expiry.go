@@ -14,32 +14,30 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// minWindowMargin is the least windowMargin.
 const minWindowMargin = 10 * time.Second
 
-// windowMargin returns the least time for which a key lives after its window. During this time, a replica with a wrong
-// estimate of the clock of Redis can still charge the old window.
+// windowMargin returns the least time from the end of a window until its key expires. During this time, a replica with a
+// wrong estimate of the clock of Redis can still charge the old window.
 func (o *Options) windowMargin() time.Duration { return max(minWindowMargin, 2*o.Timeout) }
 
-// windowTTL returns the time to live of the key of a window of l, in milliseconds. The window ends in untilEnd
+// windowTTL returns the time to live of the key of a window of l, in milliseconds. The window ends in microsToWindowEnd
 // microseconds. Windows shorter than a second get no jitter, because jitter would keep too many of their keys.
-func (o *Options) windowTTL(l *limit.Limit, untilEnd int64) int64 {
-	ttl := (untilEnd+999)/1000 + o.windowMargin().Milliseconds()
+func (o *Options) windowTTL(l *limit.Limit, microsToWindowEnd int64) int64 {
+	ttl := (microsToWindowEnd+999)/1000 + o.windowMargin().Milliseconds()
 	if l.Period() >= microsPerSecond {
 		ttl += o.randomJitterMillis()
 	}
 	return ttl
 }
 
-// randomJitterMillis returns a random time from 0 to Jitter, in milliseconds.
 func (o *Options) randomJitterMillis() int64 { return rand.Int64N(o.Jitter.Milliseconds() + 1) }
 
-// setTTL sends commands that set the time to live of new keys. The batch has charged these keys without a SET, because
-// ttlTable had them, but Redis has lost the old keys.
+// setTTL sends commands that set the time to live of keys. Redis has lost these keys while ttlTable remembered them, so
+// the batch has charged the keys without a SET.
 func (b *batch) setTTL(ctx context.Context, s *server, commands []goredis.Cmder) {
 	if len(commands) > 0 {
 		s.execute(ctx, commands)
-		b.queue.keysWithoutTTL.addForResend(commands)
+		b.queue.ttlCommandStore.addForResend(commands)
 	}
 }
 
@@ -54,8 +52,8 @@ func (r *redisInstance) newTTLCommand(name string, ttl int64) goredis.Cmder {
 func ttlSeconds(ttl int64) int64 { return (ttl + 999) / 1000 }
 
 // ttlTable remembers the hashes of keys that have a time to live in Redis. Charges of these keys don't set the time to
-// live again. A full bucket forgets one of its keys. If two keys have the same hash, the second key seems to have a
-// time to live. But its count before the first charge is 0, so the batch sets its time to live all the same (setTTL).
+// live again. A full bucket forgets a random key. If a new key has the hash of another key, the table seems to contain
+// the new key. Its count before the first charge is 0, so the batch calls setTTL for the key.
 type ttlTable struct {
 	seed    maphash.Seed
 	buckets []ttlBucket // the length is a power of two
@@ -64,8 +62,8 @@ type ttlTable struct {
 // ttlBucket has the size of a cache line.
 type ttlBucket [8]atomic.Uint64
 
-// maxKnownKeys is the number of keys in all tables of one Redis. The tables take 2 MB.
-const maxKnownKeys = 1 << 18
+// maxTTLKeys is the number of keys in all ttlTables of one Redis. The tables take 2 MB.
+const maxTTLKeys = 1 << 18
 
 // newTTLTable returns a table for at least size keys.
 func newTTLTable(size int) *ttlTable {
@@ -104,10 +102,9 @@ func (t *ttlTable) add(hash uint64) {
 	bucket[rand.IntN(len(bucket))].Store(hash)
 }
 
-// keysWithoutTTL has commands for keys that may lack a time to live. A key lacks it if Redis lost the key after SET, or
-// if Redis executes an unanswered charge after the key has expired. Each command sets the time to live of a key. The
-// next batches send the command until Redis executes it.
-type keysWithoutTTL struct {
+// ttlCommandStore has commands that set the time to live of keys, and the next batches send these commands. A key lacks
+// a time to live if Redis lost the key after SET, or if Redis executes an unanswered charge after the key has expired.
+type ttlCommandStore struct {
 	mu             sync.Mutex // guards the fields below
 	commands       []goredis.Cmder
 	sendAfter      time.Time // before this time, no command is sent
@@ -121,7 +118,7 @@ const (
 )
 
 // addUnanswered adds the command for a key after a charge that Redis did not answer.
-func (k *keysWithoutTTL) addUnanswered(command goredis.Cmder) {
+func (k *ttlCommandStore) addUnanswered(command goredis.Cmder) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.lastUnanswered = time.Now()
@@ -129,14 +126,14 @@ func (k *keysWithoutTTL) addUnanswered(command goredis.Cmder) {
 }
 
 // add adds a command, unless there are too many. The caller holds k.mu.
-func (k *keysWithoutTTL) add(command goredis.Cmder) {
+func (k *ttlCommandStore) add(command goredis.Cmder) {
 	if len(k.commands) < maxKeysWithoutTTL {
 		k.commands = append(k.commands, command)
 	}
 }
 
 // takeCommands removes and returns the commands. It returns nil before sendAfter.
-func (k *keysWithoutTTL) takeCommands() (commands []goredis.Cmder) {
+func (k *ttlCommandStore) takeCommands() (commands []goredis.Cmder) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.commands) == 0 || time.Now().Before(k.sendAfter) {
@@ -149,7 +146,7 @@ func (k *keysWithoutTTL) takeCommands() (commands []goredis.Cmder) {
 
 // addForResend adds the sent commands that failed. While Redis may still execute an unanswered charge, it adds all sent
 // commands.
-func (k *keysWithoutTTL) addForResend(commands []goredis.Cmder) {
+func (k *ttlCommandStore) addForResend(commands []goredis.Cmder) {
 	if len(commands) == 0 {
 		return
 	}

@@ -17,21 +17,21 @@ import (
 
 // redisInstance is a single Redis, the master of Sentinel, or a Cluster.
 type redisInstance struct {
-	name              string // addresses without secrets, for errors
+	name              string // the addresses without secrets, for errors
 	address           address
 	role              Role
 	openedConnections atomic.Int64 // connections that were ever opened
 	client            client
-	firstShard        int // the number of its first shard; its other shards follow
+	firstShard        int // the number of the shard of its first partition; the shards of its other partitions follow
 	partitions        int
 
-	inflightBatches int // the most batches of each partition in flight
+	maxInflightBatches int // the most batches of a partition in flight
 
 	isIncrForbidden atomic.Bool // the user has no right to run INCR
 	isSetForbidden  atomic.Bool // the user has no right to run SET or GET, so rls sends INCRBY and EXPIRE instead
 
-	lateBatches    atomic.Int64 // the batches in flight that wait even for a late answer
-	maxLateBatches int64        // the bound of lateBatches; it leaves a connection for each worker
+	watchedBatches    atomic.Int64 // the batches in flight that wait for late answers after their deadline
+	maxWatchedBatches int64        // the bound of watchedBatches; each worker needs another connection
 }
 
 func (l *Limiter) addInstance(ctx context.Context, s Server) error {
@@ -49,8 +49,8 @@ func (l *Limiter) addInstance(ctx context.Context, s Server) error {
 		instance.openedConnections.Add(1)
 		return nil
 	}
-	_, instance.inflightBatches = a.connectionsAndBatches(l.options)
-	instance.maxLateBatches = int64(o.PoolSize - instance.inflightBatches*len(tags))
+	_, instance.maxInflightBatches = a.connectionsAndBatches(l.options)
+	instance.maxWatchedBatches = int64(o.PoolSize - instance.maxInflightBatches*len(tags))
 	instance.client = newServers(a.open(o))
 	l.instances = append(l.instances, instance)
 	for _, tag := range tags {
@@ -63,7 +63,7 @@ func (l *Limiter) addInstance(ctx context.Context, s Server) error {
 // or a partition of the Redis for limits per second.
 func (l *Limiter) Shards() int { return len(l.queues) }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+var castagnoliTable = crc32.MakeTable(crc32.Castagnoli)
 
 // ShardOf returns the shard of h, from 0. In one Redis, all counters of a key are in the same shard.
 func (l *Limiter) ShardOf(h *backend.Hit) int {
@@ -78,7 +78,7 @@ func (l *Limiter) ShardOf(h *backend.Hit) int {
 }
 
 func partitionOf(key []byte, partitions int) int {
-	return int(crc32.Checksum(key, castagnoli) % uint32(partitions))
+	return int(crc32.Checksum(key, castagnoliTable) % uint32(partitions))
 }
 
 // Counter returns the name of the Redis that has the counter of h, and the current key of the counter in this Redis.
@@ -145,7 +145,7 @@ func (l *Limiter) QueuedHits(shard int) int {
 	return q.hitCount
 }
 
-// probes has the hit with which this process probes the shards. Each shard has a counter for the hit. The count becomes
+// probes has the hit that each probe of this process charges. Each shard has a counter of this hit. The count becomes
 // smaller only if Redis loses the counter, or when the day ends.
 type probes struct {
 	hit    backend.Hit
@@ -153,8 +153,8 @@ type probes struct {
 }
 
 type probedShard struct {
-	count  atomic.Int64 // the count after the last successful probe; 0 before the first probe
-	isKept atomic.Bool  // the last two successful probes prove that the shard has kept its counters
+	count           atomic.Int64 // the count after the last successful probe; 0 before the first probe
+	hasKeptCounters atomic.Bool  // as KeepsCounters returns
 }
 
 func newProbes(shards int) *probes {
@@ -173,8 +173,8 @@ func newProbes(shards int) *probes {
 // maxProbeTime bounds the time of a probe. Otherwise a Redis that does not answer would keep many hits in the queue.
 const maxProbeTime = time.Second
 
-// Probe charges the counter of the probes in a shard. It returns nil if Redis answers within the timeout and within a
-// second. With AutoTimeout, Probe waits for up to the largest timeout, and then adapts the timeout to the round trip.
+// Probe charges the counter of the probes in a shard. It returns nil if Redis answers within the timeout and within
+// maxProbeTime. With AutoTimeout, it waits for at most maxAutoTimeout, and then adapts the timeout to the round trip.
 func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	now := time.Now()
 	r := l.newRequest(now, now, min(l.options.Timeout, maxProbeTime))
@@ -190,12 +190,12 @@ func (l *Limiter) Probe(ctx context.Context, shard int) error {
 		s := &l.probes.shards[shard]
 		count := l.probes.hit.Limit.Spent(result.Result)
 		previousCount := s.count.Swap(count)
-		s.isKept.Store(previousCount > 0 && count > previousCount)
-		l.fitTimeout(ctx, l.queues[shard], time.Since(now))
+		s.hasKeptCounters.Store(previousCount > 0 && count > previousCount)
+		l.raiseTimeout(ctx, l.queues[shard], time.Since(now))
 	}
 	return result.Err
 }
 
-// KeepsCounters reports whether the shard has certainly kept its counters between the last two successful probes. It
-// returns false after the first probe of a day and after the first probe of the process.
-func (l *Limiter) KeepsCounters(shard int) bool { return l.probes.shards[shard].isKept.Load() }
+// KeepsCounters returns true if the shard has certainly kept its counters between the last two successful probes. It
+// returns false after the first probe of a day, and after the first probe of the process.
+func (l *Limiter) KeepsCounters(shard int) bool { return l.probes.shards[shard].hasKeptCounters.Load() }

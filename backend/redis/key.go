@@ -34,10 +34,10 @@ var hashLen = base64.RawURLEncoding.EncodedLen(sha256.Size)
 // only letters and digits, and the tag determines whether a window follows.
 type keyspace string
 
-// refundableMark returns the name of a key, the mark. The mark exists while charges in the partition may be refunded. A
+// refundMarkName returns the name of the refund mark, a key that exists while charges in the partition may be refunded. A
 // batch sets the mark before such charges. Another batch reads the mark after its plain commands. If the mark does not
 // exist, the denials of these commands can't end early. No limit has the tag "rls", so no counter has this name.
-func (k keyspace) refundableMark() string { return string(k) + layoutState + "rls:refundable" }
+func (k keyspace) refundMarkName() string { return string(k) + layoutState + "rls:refundable" }
 
 // append appends the name of a counter of l to b, without the window.
 func (k keyspace) append(b []byte, l *limit.Limit, key []byte) []byte {
@@ -55,12 +55,12 @@ func (k keyspace) quotaState(key []byte) string {
 // quotaMark returns the name of the mark of Quotas.
 func (k keyspace) quotaMark() string { return string(k) + layoutState + "quota_mark" }
 
-func (k keyspace) appendName(b []byte, layout, tag string, key []byte, space int) []byte {
+func (k keyspace) appendName(b []byte, layout, tag string, key []byte, maxName int) []byte {
 	b = append(b, k...)
 	b = append(b, layout...)
 	b = append(b, tag...)
-	space -= len(k) + len(layout) + len(tag) + 1
-	if len(key) <= space {
+	keySpace := maxName - len(k) - len(layout) - len(tag) - 1 // the 1 is for the separator
+	if len(key) <= keySpace {
 		b = append(b, ':')
 		return append(b, key...)
 	}
@@ -68,25 +68,25 @@ func (k keyspace) appendName(b []byte, layout, tag string, key []byte, space int
 	b = append(b, '#')
 	b = base64.RawURLEncoding.AppendEncode(b, sum[:])
 	b = append(b, ':')
-	return append(b, key[:space-hashLen-1]...)
+	return append(b, key[:keySpace-hashLen-1]...)
 }
 
-// emptyWindow has the place for the name of a window, which setWindow writes later.
+// emptyWindow takes the place of the name of a window until setWindow writes the name.
 var emptyWindow = strings.Repeat(" ", maxWindowName)
 
 const microsPerSecond = 1_000_000
 
 const hashSlotCount = 16384
 
-// hashTags returns n hash tags such as "{7}". It divides all hash slots into n equal ranges, and returns one tag for each
-// range. So if all masters have equally many slots, their numbers of partitions differ by at most two.
-func hashTags(n int) []string {
-	tags := make([]string, n)
-	for i, tagCount := 0, 0; tagCount < n; i++ {
-		number := strconv.Itoa(i)
-		if place := hashSlot(number) * n / hashSlotCount; tags[place] == "" {
-			tags[place] = "{" + number + "}"
-			tagCount++
+// hashTags returns hash tags such as "{7}". It divides all hash slots into count equal ranges, and returns one tag for
+// each range. So if all masters have equally many slots, their numbers of partitions differ by at most two.
+func hashTags(count int) []string {
+	tags := make([]string, count)
+	for i, foundTags := 0, 0; foundTags < count; i++ {
+		tag := strconv.Itoa(i)
+		if slotRange := hashSlot(tag) * count / hashSlotCount; tags[slotRange] == "" {
+			tags[slotRange] = "{" + tag + "}"
+			foundTags++
 		}
 	}
 	return tags

@@ -19,16 +19,15 @@ type countBucket [4]lastCount
 // lastCount is the last answer about a counter. In an empty lastCount, end is 0. Times are in microseconds since 1970.
 type lastCount struct {
 	hash  uint64 // the ttlTable.hash of the counter's name
-	time  int64  // when the answer came; for an algorithm with ResetsAtOnce, the start of the window
-	end   int64  // from this time on, the counter has nothing spent
-	spent uint32 // hits; at most the capacity
+	time  int64  // the time of the answer; for an algorithm with ResetsAtOnce, the start of the window
+	end   int64  // the time at which the counter has no spent hits
+	spent uint32 // the spent hits; at most the capacity
 	level uint32 // spent / capacity, in thousandths
 }
 
 // maxLastCounts is the number of counters in all tables of one Redis. The tables take 2 MB.
 const maxLastCounts = 1 << 16
 
-// newLastCounts returns the buckets of a table for at least size counters.
 func newLastCounts(size int) []countBucket {
 	return make([]countBucket, powerOfTwo(size/len(countBucket{})))
 }
@@ -51,35 +50,35 @@ func (t *lastCounts) remember(b *batch) {
 			now = h.part.now
 		}
 		spent := min(max(l.Spent(r.Result), 0), l.Capacity())
-		n := lastCount{hash: c.hash, time: now, end: now + r.ResetAfter, spent: uint32(spent), level: uint32(spent * 1000 / l.Capacity())}
+		newCount := lastCount{hash: c.hash, time: now, end: now + r.ResetAfter, spent: uint32(spent), level: uint32(spent * 1000 / l.Capacity())}
 		if l.Algorithm.ResetsAtOnce() {
-			n.time = l.WindowStart(n.end)
+			newCount.time = l.WindowStart(newCount.end)
 		}
-		t.set(n, now)
+		t.set(newCount, now)
 	}
 }
 
-// set keeps n. If the bucket has an earlier answer about the same counter, n replaces this answer. Otherwise n replaces
-// an answer that has ended, or the answer with the lowest level. If n has the lowest level, set drops n. The caller
-// holds t.mu.
-func (t *lastCounts) set(n lastCount, now int64) {
-	bucket := t.bucket(n.hash)
-	lowestAnswer := &bucket[0]
+// set stores newCount. If the bucket has a lastCount of the same counter, newCount replaces it. Otherwise newCount
+// replaces a lastCount that has ended, or the one with the lowest level. If newCount itself has the lowest level, set
+// does not store it. The caller holds t.mu.
+func (t *lastCounts) set(newCount lastCount, now int64) {
+	bucket := t.bucket(newCount.hash)
+	lowestCount := &bucket[0]
 	for i := range bucket {
-		e := &bucket[i]
-		if e.hash == n.hash {
-			*e = n
+		c := &bucket[i]
+		if c.hash == newCount.hash {
+			*c = newCount
 			return
 		}
-		if e.end <= now {
-			e.level, e.end = 0, 0
+		if c.end <= now {
+			c.level, c.end = 0, 0
 		}
-		if e.level < lowestAnswer.level {
-			lowestAnswer = e
+		if c.level < lowestCount.level {
+			lowestCount = c
 		}
 	}
-	if lowestAnswer.end == 0 || lowestAnswer.level <= n.level {
-		*lowestAnswer = n
+	if lowestCount.end == 0 || lowestCount.level <= newCount.level {
+		*lowestCount = newCount
 	}
 }
 
@@ -87,7 +86,7 @@ func (t *lastCounts) bucket(hash uint64) *countBucket {
 	return &t.buckets[hash&uint64(len(t.buckets)-1)]
 }
 
-// take returns and forgets the answer about the counter with this hash. ok is false if the answer has ended at now.
+// take returns and forgets the lastCount of the counter with this hash. ok is false if there is none that ends after now.
 func (t *lastCounts) take(hash uint64, now int64) (c lastCount, ok bool) {
 	if t.buckets == nil {
 		return c, false
@@ -96,22 +95,22 @@ func (t *lastCounts) take(hash uint64, now int64) (c lastCount, ok bool) {
 	defer t.mu.Unlock()
 	bucket := t.bucket(hash)
 	for i := range bucket {
-		if e := &bucket[i]; e.hash == hash && e.end > now {
-			c, *e = *e, lastCount{}
+		if bucket[i].hash == hash && bucket[i].end > now {
+			c, bucket[i] = bucket[i], lastCount{}
 			return c, true
 		}
 	}
 	return c, false
 }
 
-// TakeLastCount returns and forgets the last answer of Redis about the counter of h. spent is the count in the answer.
-// since is the time of the answer, or the start of the window for an algorithm with ResetsAtOnce. ok is false without an
-// answer, or if the window of the answer has ended at now.
-func (l *Limiter) TakeLastCount(now time.Time, h *backend.Hit) (spent int64, since time.Time, ok bool) {
+// TakeLastCount returns and forgets the spent hits in the last answer of Redis about the counter of h. startTime is the
+// time of the answer, or the start of the window for an algorithm with ResetsAtOnce. ok is false if the table has no
+// answer, or if the counter has no spent hits at now.
+func (l *Limiter) TakeLastCount(now time.Time, h *backend.Hit) (spent int64, startTime time.Time, ok bool) {
 	q := l.queues[l.ShardOf(h)]
 	var space [maxKey]byte
 	name := q.keyspace.appendCounter(space[:0], h, now)
-	c, ok := q.counts.take(q.keysWithTTL.hash(name), now.UnixMicro())
+	c, ok := q.lastCounts.take(q.keysWithTTL.hash(name), now.UnixMicro())
 	return int64(c.spent), time.UnixMicro(c.time), ok
 }
 

@@ -59,7 +59,7 @@ type outcomes struct{ answeredHits, overloadedHits, stalledHits, failedHits int 
 // second. It returns the outcomes.
 func takeForOneSecond(t *testing.T, node *slowNode, o Options, interval time.Duration) (got outcomes) {
 	o.Timeout, o.Observer, o.CallersClock = 50*time.Millisecond, noObserver{}, true
-	instance := &redisInstance{name: "node", client: node, partitions: 1, inflightBatches: 1}
+	instance := &redisInstance{name: "node", client: node, partitions: 1, maxInflightBatches: 1}
 	ctx, stop := context.WithCancel(t.Context())
 	l := &Limiter{instances: []*redisInstance{instance}, options: o, stop: stop}
 	l.queues = []*partitionQueue{l.startQueue(ctx, instance, "")}
@@ -150,7 +150,7 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 			b, queuedPart := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
 			now := time.Now()
 			queuedPart.start, queuedPart.sendDeadline, queuedPart.deadline = now, now.Add(time.Second), now.Add(3*time.Millisecond+50*time.Millisecond)
-			queuedPart.users.Store(1 + takeWeight) // one unanswered part, and the Take that waits
+			queuedPart.userCount.Store(1 + takeWeight) // one unanswered part, and the Take that waits
 			b.queuedHits = 7
 			time.Sleep(3 * time.Millisecond)
 			b.run(t.Context(), []*requestPart{queuedPart})
@@ -210,7 +210,7 @@ func (n *lateNode) masterOf(context.Context, string) (*server, error) {
 func TestLargeCallsThatTakeTooLongAreNotCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := &lateNode{perHit: time.Millisecond}
-		instance := &redisInstance{name: "node", client: node, partitions: 1, inflightBatches: 1}
+		instance := &redisInstance{name: "node", client: node, partitions: 1, maxInflightBatches: 1}
 		ctx, stop := context.WithCancel(t.Context())
 		l := &Limiter{instances: []*redisInstance{instance}, stop: stop, options: Options{
 			Timeout: 50 * time.Millisecond, Observer: noObserver{}, CallersClock: true,

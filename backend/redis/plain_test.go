@@ -115,7 +115,7 @@ func TestUnansweredPlainHitsAreNotSentAgain(t *testing.T) {
 		assert.ErrorIs(t, h.answer.Err, backend.ErrUnavailable)
 	}
 	assert.Empty(t, node.counts)
-	assert.Len(t, l.queues[0].keysWithoutTTL.takeCommands(), 2, "their keys get a time to live later")
+	assert.Len(t, l.queues[0].ttlCommandStore.takeCommands(), 2, "their keys get a time to live later")
 }
 
 func TestKeyWithoutExpiryGetsOneAtOnce(t *testing.T) {
@@ -129,7 +129,7 @@ func TestKeyWithoutExpiryGetsOneAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	assert.NoError(t, part.hits[0].answer.Err)
 	assert.Equal(t, []string{"INCR v2:fw86400:a@0", "PEXPIRE v2:fw86400:a@0"}, node.commands)
-	assert.Empty(t, l.queues[0].keysWithoutTTL.takeCommands())
+	assert.Empty(t, l.queues[0].ttlCommandStore.takeCommands())
 }
 
 // The results must equal the results of the script, which stops at MaxHits.

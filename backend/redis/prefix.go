@@ -17,7 +17,7 @@ import (
 const (
 	scanCount       = 1000 // keys that Redis examines in one step of a search
 	deleteCount     = 500  // keys that rls deletes in one step
-	maxPatternBytes = 40   // the most bytes of a key in the pattern of a search; a shortened name has more bytes of its key, so it matches too
+	maxPatternBytes = 40   // the most bytes of a key in the pattern of a search; even a shortened name has more bytes of its key
 )
 
 var _ backend.PrefixResetter = (*Limiter)(nil)
@@ -51,7 +51,6 @@ func (l *Limiter) ResetPrefix(ctx context.Context, p backend.KeyPrefix, maxCount
 	return r, nil
 }
 
-// prefixError returns the error of a reset, with a remedy.
 func prefixError(step string, instance *redisInstance, err error) error {
 	if errors.Is(err, backend.ErrTooManyCounters) {
 		return err
@@ -59,7 +58,7 @@ func prefixError(step string, instance *redisInstance, err error) error {
 	if strings.HasPrefix(err.Error(), "NOPERM") {
 		return fmt.Errorf("%s keys of %s: %w; give the user of rls the right +scan (docs/redis.md)", step, instance.name, err)
 	}
-	return fmt.Errorf("%s keys of %s: %w", step, instance.name, failed(err))
+	return fmt.Errorf("%s keys of %s: %w", step, instance.name, newOutageError(err))
 }
 
 func (r *redisInstance) deleteKeys(ctx context.Context, keys []string) error {
@@ -83,14 +82,14 @@ type prefixSearch struct {
 
 	mu              sync.Mutex      // guards the fields below
 	counters        map[string]bool // the counters with the prefix; the key is the name without the window
-	unclearCounters map[string]bool // counters that may have the prefix: their shortened names end before the prefix ends
+	unclearCounters map[string]bool // counters that may have the prefix, because their shortened names end too early to tell
 	keys            []string        // names of the counters in one Redis
 }
 
 // search adds the counters in instance. If it finds more than maxCounters, it ends early.
 func (s *prefixSearch) search(ctx context.Context, instance *redisInstance) error {
 	pattern := globEscapes.Replace(s.keyPrefix) + "*:" + globEscapes.Replace(s.prefix.Start[:min(len(s.prefix.Start), maxPatternBytes)]) + "*"
-	return instance.client.eachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
+	return instance.client.forEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
 		for cursor := uint64(0); ; {
 			names, nextCursor, err := node.Scan(ctx, cursor, pattern, scanCount).Result()
 			if err != nil {
@@ -104,18 +103,19 @@ func (s *prefixSearch) search(ctx context.Context, instance *redisInstance) erro
 	})
 }
 
-// add adds the counters with these names. It returns false if s has more than maxCounters then.
+// add adds the counters with these names. It returns false if s now has more than maxCounters.
 func (s *prefixSearch) add(names []string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range names {
 		counter, key, isWholeKey, ok := parseName(s.keyPrefix, name)
+		isLongEnough := isWholeKey || len(key) > len(s.prefix.Start)
 		switch {
 		case !ok:
-		case isWholeKey && s.prefix.Matches(key), !isWholeKey && len(key) > len(s.prefix.Start) && s.prefix.Matches(key):
+		case isLongEnough && s.prefix.Matches(key):
 			s.counters[counter] = true
 			s.keys = append(s.keys, name)
-		case !isWholeKey && len(key) <= len(s.prefix.Start) && strings.HasPrefix(s.prefix.Start, key):
+		case !isLongEnough && strings.HasPrefix(s.prefix.Start, key):
 			s.unclearCounters[counter] = true
 		}
 	}

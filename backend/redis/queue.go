@@ -13,41 +13,41 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// maxPartHits bounds the hits of a requestPart, and so the keys of a script, because Lua can pass only about 8,000 values
-// to a function.
+// maxPartHits bounds the hits of a requestPart. The script passes all its keys to one function, and Lua can pass only
+// about 8,000 values.
 const maxPartHits = 4096
 
 // The errors of hits that were never sent.
 var (
-	errQueueFull   = notSent(backend.ReasonOverload, "too many hits are waiting")
-	errTooManyHits = notSent(backend.ReasonOverload, fmt.Sprintf("more than %d hits at once", maxPartHits))
-	errExpired     = notSent(backend.ReasonOverload, "time was up before the hits were sent")
-	errStalled     = notSent(backend.ReasonLate, "earlier hits have no answer yet")
-	errClosed      = failed(errors.New("redis: closed"))
+	errQueueFull   = newUnsentError(backend.ReasonOverload, "too many hits are waiting")
+	errTooManyHits = newUnsentError(backend.ReasonOverload, fmt.Sprintf("more than %d hits at once", maxPartHits))
+	errExpired     = newUnsentError(backend.ReasonOverload, "time was up before the hits were sent")
+	errStalled     = newUnsentError(backend.ReasonLate, "earlier hits have no answer yet")
+	errClosed      = newOutageError(errors.New("redis: closed"))
 )
 
-func notSent(reason backend.Reason, text string) error {
+func newUnsentError(reason backend.Reason, text string) error {
 	return &backend.Error{Reason: reason, NotSent: true, Cause: errors.New("redis: " + text)}
 }
 
-func failed(err error) error { return &backend.Error{Reason: backend.ReasonOutage, Cause: err} }
+func newOutageError(err error) error { return &backend.Error{Reason: backend.ReasonOutage, Cause: err} }
 
 // partitionQueue has the request parts of one partition. A worker takes as many parts as fit in a batch, and sends them.
 type partitionQueue struct {
-	limiter        *Limiter
-	instance       *redisInstance
-	keyspace       keyspace
-	keysWithTTL    *ttlTable
-	keysWithoutTTL keysWithoutTTL
-	pace           pace
-	counts         lastCounts
+	limiter         *Limiter
+	instance        *redisInstance
+	keyspace        keyspace
+	keysWithTTL     *ttlTable
+	ttlCommandStore ttlCommandStore
+	timing          batchTiming
+	lastCounts      lastCounts
 
 	mu           sync.Mutex     // guards the fields below
-	partsChanged sync.Cond      // tells workers that the queue has parts, or is closed
+	wakeWorkers  sync.Cond      // wakes workers when the queue gets a part, or is closed
 	smallParts   []*requestPart // parts of at most maxSmallPartHits
 	largeParts   []*requestPart // the other parts
 	hitCount     int            // hits of all parts
-	isLargeFirst bool           // the next batch begins with large parts; batches alternate, so large parts delay a small part by one batch at most
+	isLargeFirst bool           // the next batch begins with large parts; this changes in each batch, so small parts wait for one batch at most
 	isClosed     bool
 }
 
@@ -55,10 +55,10 @@ type partitionQueue struct {
 const maxSmallPartHits = 16
 
 func (l *Limiter) startQueue(ctx context.Context, instance *redisInstance, k keyspace) *partitionQueue {
-	q := &partitionQueue{limiter: l, instance: instance, keyspace: k, keysWithTTL: newTTLTable(maxKnownKeys / instance.partitions)}
-	q.counts.buckets = newLastCounts(maxLastCounts / instance.partitions)
-	q.partsChanged.L = &q.mu
-	for range instance.inflightBatches {
+	q := &partitionQueue{limiter: l, instance: instance, keyspace: k, keysWithTTL: newTTLTable(maxTTLKeys / instance.partitions)}
+	q.lastCounts.buckets = newLastCounts(maxLastCounts / instance.partitions)
+	q.wakeWorkers.L = &q.mu
+	for range instance.maxInflightBatches {
 		l.workers.Go(func() { q.work(ctx) })
 	}
 	return q
@@ -83,13 +83,13 @@ func (q *partitionQueue) push(p *requestPart) error {
 		q.largeParts = append(q.largeParts, p)
 	}
 	q.hitCount += len(p.hits)
-	q.partsChanged.Signal()
+	q.wakeWorkers.Signal()
 	return nil
 }
 
-// pop waits until the queue has parts, appends the parts of one batch to batch, and returns batch. The result is empty
-// if the queue is closed and empty. hitsLeft is the number of hits that stay in the queue.
-func (q *partitionQueue) pop(batch []*requestPart) (_ []*requestPart, hitsLeft int) {
+// pop waits until the queue has parts. Then it moves the parts of one batch to emptyList, and returns this list. The
+// list stays empty if the queue is closed and empty. queuedHits is the number of hits that stay in the queue.
+func (q *partitionQueue) pop(emptyList []*requestPart) (parts []*requestPart, queuedHits int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.awaitParts()
@@ -100,40 +100,40 @@ func (q *partitionQueue) pop(batch []*requestPart) (_ []*requestPart, hitsLeft i
 		firstList, secondList = secondList, firstList
 	}
 	q.isLargeFirst = !q.isLargeFirst && len(q.largeParts) > 0
-	hitsBefore := q.hitCount
-	batch = q.move(batch, firstList, hitsBefore)
-	batch = q.move(batch, secondList, hitsBefore)
-	return batch, q.hitCount
+	leastHitsLeft := q.hitCount - q.limiter.options.MaxBatchSize
+	parts = q.move(emptyList, firstList, leastHitsLeft)
+	parts = q.move(parts, secondList, leastHitsLeft)
+	return parts, q.hitCount
 }
 
 // awaitParts waits until the queue has parts or is closed. The caller holds q.mu.
 func (q *partitionQueue) awaitParts() {
 	for q.hitCount == 0 && !q.isClosed {
-		q.partsChanged.Wait()
+		q.wakeWorkers.Wait()
 	}
 }
 
-// move moves parts from the front of list to batch. batch gets at most MaxBatchSize hits, or a single larger
-// part. hitsBefore is the number of hits that the queue had before the batch. The caller holds q.mu.
-func (q *partitionQueue) move(batch []*requestPart, list *[]*requestPart, hitsBefore int) []*requestPart {
-	n := 0
+// move moves parts from the front of list to parts, and returns parts. It leaves at least leastHitsLeft hits in the queue,
+// unless the first part alone is larger than a batch. The caller holds q.mu.
+func (q *partitionQueue) move(parts []*requestPart, list *[]*requestPart, leastHitsLeft int) []*requestPart {
+	movedParts := 0
 	for _, p := range *list {
-		if hitsBefore-q.hitCount+len(p.hits) > q.limiter.options.MaxBatchSize && len(batch) > 0 {
+		if q.hitCount-len(p.hits) < leastHitsLeft && len(parts) > 0 {
 			break
 		}
 		q.hitCount -= len(p.hits)
-		batch = append(batch, p)
-		n++
+		parts = append(parts, p)
+		movedParts++
 	}
-	*list = slices.Delete(*list, 0, n)
-	return batch
+	*list = slices.Delete(*list, 0, movedParts)
+	return parts
 }
 
-// yieldCount is how often a worker yields before it takes a batch.
+// yieldCount is how often a worker lets other goroutines run before it takes a batch.
 const yieldCount = 2
 
-// yield lets other goroutines push their parts before the worker takes a batch. In a busy process, this makes the batch
-// twice as large. The caller holds q.mu, and yield releases q.mu for a moment.
+// yield lets other goroutines push their parts before the worker takes a batch. In a busy process, yield doubles the
+// size of batches. The caller holds q.mu, and yield releases q.mu for a moment.
 func (q *partitionQueue) yield() {
 	if q.isClosed || q.hitCount >= q.limiter.options.MaxBatchSize {
 		return
@@ -170,80 +170,80 @@ func (q *partitionQueue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.isClosed = true
-	q.partsChanged.Broadcast()
+	q.wakeWorkers.Broadcast()
 }
 
-// pace records how fast Redis answers batches. It tells whether hits wait because Redis is slow, or because there are
-// too many hits. A moment is a result of microsSinceProcessStart, or 0 if nothing has happened yet.
-type pace struct {
+// batchTiming records how fast Redis answers batches. It tells whether hits wait because Redis is slow, or because there
+// are too many hits. A moment is a time in microseconds since processStart, or 0 before the first event.
+type batchTiming struct {
 	batchesInFlight atomic.Int64
 	lastAnswer      atomic.Int64 // the moment at which Redis last answered a batch
 	lastFailure     atomic.Int64 // the moment at which a batch last failed
-	slowestTime     atomic.Int64 // how long the slowest recent batch took, in microseconds; a batch of 40 ms counts as recent for 40 ms after its end
+	slowestDuration atomic.Int64 // the duration of the slowest recent batch, in microseconds; a batch of 40 ms is recent for 40 ms after its end
 	slowestEnd      atomic.Int64 // the moment at which the slowest recent batch ended
 
 	hitCost         atomic.Int64 // the duration of the last large batch, divided by its hits, in nanoseconds
-	previousHitCost atomic.Int64 // the hitCost of the previous large batch; 0 if this batch ended more than costTime earlier
+	previousHitCost atomic.Int64 // the hitCost of the large batch before the last; 0 if it ended more than hitCostLife before the last
 	hitCostMoment   atomic.Int64 // the moment at which hitCost was measured
 }
 
 const (
 	largeBatchHits = 64      // the least hits of a large batch; the duration of a smaller batch hardly depends on its hits
-	costTime       = 300_000 // how long a hitCost is used after its measurement, in microseconds
+	hitCostLife    = 300_000 // how long a hitCost is used after its measurement, in microseconds
 )
 
-func (p *pace) begin() { p.batchesInFlight.Add(1) }
+func (t *batchTiming) begin() { t.batchesInFlight.Add(1) }
 
 // end records that Redis has answered a batch after this duration, or that the batch has failed with err.
-func (p *pace) end(duration time.Duration, hits int, err error) {
-	p.batchesInFlight.Add(-1)
-	p.recordHitCost(duration, hits, err)
-	now, slowestTime := microsSinceProcessStart(), p.slowestTime.Load()
+func (t *batchTiming) end(duration time.Duration, hits int, err error) {
+	t.batchesInFlight.Add(-1)
+	t.recordHitCost(duration, hits, err)
+	now, slowestDuration := microsSinceProcessStart(), t.slowestDuration.Load()
 	if err != nil {
-		p.lastFailure.Store(now)
+		t.lastFailure.Store(now)
 		return
 	}
-	p.lastAnswer.Store(now)
-	if duration.Microseconds() >= slowestTime || now-p.slowestEnd.Load() > slowestTime {
-		p.slowestTime.Store(duration.Microseconds())
-		p.slowestEnd.Store(now)
+	t.lastAnswer.Store(now)
+	if duration.Microseconds() >= slowestDuration || now-t.slowestEnd.Load() > slowestDuration {
+		t.slowestDuration.Store(duration.Microseconds())
+		t.slowestEnd.Store(now)
 	}
 }
 
 // recordHitCost records the cost of a hit of a large batch. After a failure it doubles the cost, because the answer would
 // have come later.
-func (p *pace) recordHitCost(duration time.Duration, hits int, err error) {
+func (t *batchTiming) recordHitCost(duration time.Duration, hits int, err error) {
 	if hits < largeBatchHits {
 		return
 	}
 	if err != nil {
 		duration *= 2
 	}
-	now, previousCost := microsSinceProcessStart(), p.hitCost.Load()
-	if now-p.hitCostMoment.Load() > costTime {
+	now, previousCost := microsSinceProcessStart(), t.hitCost.Load()
+	if now-t.hitCostMoment.Load() > hitCostLife {
 		previousCost = 0
 	}
-	p.previousHitCost.Store(previousCost)
-	p.hitCost.Store(duration.Nanoseconds() / int64(hits))
-	p.hitCostMoment.Store(now)
+	t.previousHitCost.Store(previousCost)
+	t.hitCost.Store(duration.Nanoseconds() / int64(hits))
+	t.hitCostMoment.Store(now)
 }
 
 // expectedTime returns the least time that a batch with this number of hits will take, or 0 if no cost is known. It
 // uses the cost of the faster of the last two large batches.
-func (p *pace) expectedTime(hits int) time.Duration {
-	if hits < largeBatchHits || microsSinceProcessStart()-p.hitCostMoment.Load() > costTime {
+func (t *batchTiming) expectedTime(hits int) time.Duration {
+	if hits < largeBatchHits || microsSinceProcessStart()-t.hitCostMoment.Load() > hitCostLife {
 		return 0
 	}
-	return time.Duration(min(p.hitCost.Load(), p.previousHitCost.Load()) * int64(hits))
+	return time.Duration(min(t.hitCost.Load(), t.previousHitCost.Load()) * int64(hits))
 }
 
-// isStalled reports whether Redis caused a wait in the queue that ends now: either one batch took at least half of the
-// wait, or Redis answered no batch during the wait.
-func (p *pace) isStalled(waitTime time.Duration) bool {
+// isStalled reports whether a slow Redis made a hit wait in the queue for waitTime until now. Redis is slow if one batch
+// took at least half of the wait, or if Redis answered no batch during the wait.
+func (t *batchTiming) isStalled(waitTime time.Duration) bool {
 	waitStart := microsSinceProcessStart() - waitTime.Microseconds()
 	isDuringWait := func(moment int64) bool { return moment != 0 && moment > waitStart }
-	if !isDuringWait(p.lastAnswer.Load()) {
-		return p.batchesInFlight.Load() > 0 || isDuringWait(p.lastFailure.Load())
+	if !isDuringWait(t.lastAnswer.Load()) {
+		return t.batchesInFlight.Load() > 0 || isDuringWait(t.lastFailure.Load())
 	}
-	return p.slowestTime.Load() >= waitTime.Microseconds()/2
+	return t.slowestDuration.Load() >= waitTime.Microseconds()/2
 }

@@ -10,6 +10,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
 // Quotas is a backend.QuotaStore in Redis. The names of its keys are in keyspace.quotaState.
@@ -64,6 +65,33 @@ if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] or (redis.call('GET', KEYS[2]) 
 redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
 redis.call('SET', KEYS[2], ARGV[5], 'PX', ARGV[6])
 return 1`
+
+// keepMark writes a mark if Redis has none, and renews its time to live. KEYS: the mark. ARGV: the time to live.
+const keepMark = `
+local t = redis.call('TIME')
+redis.call('SET', KEYS[1], t[1] .. string.format('%06d', t[2]), 'NX', 'PX', ARGV[1])
+return redis.call('PEXPIRE', KEYS[1], ARGV[1])`
+
+// quotaMarkPause is the time between two renewals of the marks. A failed renewal is repeated after quotaMarkRetry.
+const quotaMarkPause, quotaMarkRetry = time.Hour, time.Second
+
+// KeepMarks keeps the marks in Redis until ctx is done. Without it, the first Envoys would wait: a limit without a mark
+// looks like a limit whose state is lost.
+func (q *Quotas) KeepMarks(ctx context.Context) {
+	for pause := time.Duration(0); wait.Sleep(ctx, pause); {
+		var commands []goredis.Cmder
+		for _, space := range q.keyspaces {
+			commands = append(commands, newEval(ctx, keepMark, []string{space.quotaMark()}, quotaMarkTTL.Milliseconds()))
+		}
+		runPipeline(ctx, q.client, commands)
+		pause = quotaMarkPause
+		for _, cmd := range commands {
+			if cmd.Err() != nil {
+				pause = quotaMarkRetry
+			}
+		}
+	}
+}
 
 // quotaRound is one try of a change.
 type quotaRound struct {

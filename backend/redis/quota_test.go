@@ -1,6 +1,7 @@
 package redis_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -84,6 +85,37 @@ func TestQuotasNoticeLostDataAndOutages(t *testing.T) {
 		return err == nil
 	}, 10*time.Second, 10*time.Millisecond)
 	assert.Equal(t, now, created)
+}
+
+func TestMarksAreKeptWithoutQuotas(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 3, false)
+	for _, s := range c.Masters {
+		setUser(t, s.Client(t), rights+clusterRights)
+	}
+	q := openQuotas(t, redis.Server{Kind: redis.Cluster, URL: c.URL(), Auth: "rls:secret-1"}, "myprefix:")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		q.KeepMarks(ctx)
+		close(done)
+	}()
+	defer func() { <-done }()
+	defer cancel()
+	require.Eventually(t, func() bool {
+		marks := 0
+		for _, master := range c.Masters {
+			expiring, lasting := redistest.Keys(t, master)
+			assert.Empty(t, lasting)
+			marks += len(expiring)
+		}
+		return marks == 64
+	}, 10*time.Second, 20*time.Millisecond)
+	before := time.Now().UnixMicro()
+	created, now, _, err := touch(t, q)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, created, before)
+	assert.Greater(t, now, created)
 }
 
 func TestPrefixResetKeepsQuotas(t *testing.T) {

@@ -43,12 +43,12 @@ type Options struct {
 	MaxInflightBatches int // batches of one partition at the same time; default 1
 	MaxQueueSize       int // hits in the queue of one partition; default 4096; further hits fail
 
-	// WaitReplicas is the number of Redis replicas that must have the charges of a batch before the answer;
-	// default 0. If the replicas need more than a quarter of Timeout, rls answers before the replicas have the
-	// charges. rls then sets ReplicasMissing of the batch, and batches of the next second don't wait.
+	// WaitReplicas is the number of Redis replicas that must have the charges of a batch before rls answers the
+	// hits; default 0. If the replicas need more than a quarter of Timeout, rls answers without them. rls then sets
+	// ReplicasMissing of the batch, and batches of the next second don't wait.
 	WaitReplicas int
 
-	Overrides    bool // Check examines the rights for overrides, which are in Main
+	Overrides    bool // rls keeps overrides in Main, so Check examines the rights for overrides
 	CallersClock bool // Redis uses the argument now of Take as the time; for tests
 
 	// Dial opens the connections, with TLS if necessary; the default uses the network of this machine.
@@ -81,7 +81,7 @@ type Limiter struct {
 	probes    *probes
 
 	autoTimeout atomic.Int64 // the current timeout of AutoTimeout in nanoseconds
-	wakes       wakeWatch
+	cpuWatch    cpuWatch
 
 	stop    context.CancelFunc
 	workers sync.WaitGroup
@@ -95,7 +95,7 @@ func New(o Options) (*Limiter, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &Limiter{options: o, stop: stop}
 	l.autoTimeout.Store(int64(defaultTimeout))
-	l.workers.Go(func() { l.wakes.run(ctx) })
+	l.workers.Go(func() { l.cpuWatch.run(ctx) })
 	err := l.addInstance(ctx, o.Main)
 	if err == nil && o.PerSecond != nil {
 		if err = l.addInstance(ctx, *o.PerSecond); err != nil {
@@ -133,7 +133,7 @@ func (l *Limiter) Ping(ctx context.Context) error {
 	defer cancel()
 	for _, instance := range l.instances {
 		if err := instance.client.Ping(ctx).Err(); err != nil {
-			return fmt.Errorf("ping %s: %w", instance.name, failed(err))
+			return fmt.Errorf("ping %s: %w", instance.name, newOutageError(err))
 		}
 	}
 	return nil

@@ -28,13 +28,13 @@ type dialFunc func(ctx context.Context, network, address string) (net.Conn, erro
 // boundReplies returns a function that opens connections with dial. These connections bound the replies.
 func boundReplies(dial dialFunc) dialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		raw, err := dial(ctx, network, address)
+		conn, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
-		c := &replyConn{Conn: raw}
-		if system, ok := raw.(syscall.Conn); ok {
-			return systemReplyConn{c, system}, nil
+		c := &replyConn{Conn: conn}
+		if socket, ok := conn.(syscall.Conn); ok {
+			return socketReplyConn{c, socket}, nil
 		}
 		return c, nil
 	}
@@ -50,8 +50,8 @@ type replyConn struct {
 	scanner replyScanner
 }
 
-// systemReplyConn is a replyConn on a socket. go-redis uses the socket to check an idle connection.
-type systemReplyConn struct {
+// socketReplyConn is a replyConn on a socket. go-redis uses the socket to check an idle connection.
+type socketReplyConn struct {
 	*replyConn
 	syscall.Conn
 }
@@ -65,7 +65,7 @@ func (c *replyConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// The kinds of lines. The first byte of a line is its kind. Sentinels reply with RESP 3.
+// The kinds of lines. The first byte of a line is its kind. Some kinds are of RESP 3, which sentinels use.
 const (
 	lineKinds  = "+-:_,#(" // the value is on the line
 	textKinds  = "$!="     // the line has the length of the text that follows
@@ -91,7 +91,7 @@ func (s *replyScanner) scan(data []byte) error {
 			data, s.textBytesLeft = data[n:], s.textBytesLeft-n
 			continue
 		}
-		part, rest, hasEnd := bytes.Cut(data, []byte("\n"))
+		part, nextLines, hasEnd := bytes.Cut(data, []byte("\n"))
 		switch {
 		case len(s.line)+len(part) > maxReplyLine:
 			s.err = fmt.Errorf("%w: got a line of more than %d bytes", errReply, maxReplyLine)
@@ -103,7 +103,7 @@ func (s *replyScanner) scan(data []byte) error {
 			s.err = s.scanLine(append(s.line, part...))
 			s.line = s.line[:0]
 		}
-		data = rest
+		data = nextLines
 	}
 	return s.err
 }

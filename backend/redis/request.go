@@ -14,7 +14,7 @@ import (
 )
 
 // request is one Take in progress. It has a requestPart for each queue that gets hits of the Take. The Take and the
-// workers share the request. The last of them to finish recycles the request.
+// workers share the request, and the last user of the request recycles it.
 type request struct {
 	ctx          context.Context // the context of the Take; nil for a probe
 	parts        []*requestPart  // the elements beyond the length are parts of earlier requests, for reuse
@@ -23,12 +23,13 @@ type request struct {
 	sendDeadline time.Time       // after this time, workers send no part
 	deadline     time.Time       // when the Take stops waiting
 
-	users       atomic.Int32  // the number of unanswered parts, plus takeWeight while the Take waits
+	userCount   atomic.Int32  // the number of unanswered parts, plus takeWeight while the Take waits
 	allAnswered chan struct{} // receives a value when all parts are answered while the Take waits
 	timer       *time.Timer   // measures the wait of the Take
 }
 
-// takeWeight is what a waiting Take adds to users. It exceeds the number of parts, so users tells whether the Take waits.
+// takeWeight is the number that a waiting Take adds to userCount. It exceeds the number of parts, so a userCount of
+// takeWeight or more means that the Take waits.
 const takeWeight = 1 << 30
 
 // requestPart has the hits of a request for one queue.
@@ -57,29 +58,28 @@ type pendingHit struct {
 	answer             answer // the Take reads the answer only in stageAnswered
 	index              int    // the place of the hit in the Take
 	nameStart, nameEnd int    // where the counter's name starts and ends in part.names
-	windowPlace        int    // where the window's name starts in part.names; 0 without a window
-	chargedWindow      int64  // the start of the window; setWindow sets it
-	untilEnd           int64  // microseconds until the end of the window; setWindow sets it
+	windowNameStart    int    // where the window's name starts in part.names; 0 without a window
+	windowStart        int64  // as backend.Hit.Window; setWindow sets it
+	microsToWindowEnd  int64  // at least 1; setWindow sets it
 	refundedHoldExpiry int64  // when the anonymous hold of this refund expires, in microseconds since 1970; 0 for other hits
 }
 
-// answer is the decision about a pendingHit.
 type answer struct {
 	backend.Result
-	isCharged bool  // the hit is all-or-none and Redis has charged the hit
+	isCharged bool  // Redis has charged the hit; only for all-or-none hits
 	decidedAt int64 // the time that the script used, in microseconds since 1970; 0 without the script
 }
 
 func (h *pendingHit) counterName() []byte { return h.part.names[h.nameStart:h.nameEnd] }
 
-func (h *pendingHit) hasWindow() bool { return h.windowPlace > 0 }
+func (h *pendingHit) hasWindow() bool { return h.windowNameStart > 0 }
 
 // setWindow appends the window of h to the name of h's counter. If h names no window, setWindow uses the window that
 // contains now, which is in microseconds since 1970. A second call of setWindow replaces the window.
 func (h *pendingHit) setWindow(now int64) {
 	start, end := h.Limit.WindowAt(cmp.Or(h.Window, now))
-	h.nameEnd = len(h.Limit.AppendWindow(h.part.names[:h.windowPlace], start))
-	h.chargedWindow, h.untilEnd = start, max(end-now, 1)
+	h.nameEnd = len(h.Limit.AppendWindow(h.part.names[:h.windowNameStart], start))
+	h.windowStart, h.microsToWindowEnd = start, max(end-now, 1)
 }
 
 // newRequest returns a request without hits, which began at start. It uses the memory of a recycled request.
@@ -96,34 +96,33 @@ func (l *Limiter) newRequest(now, start time.Time, budget time.Duration) *reques
 	return r
 }
 
-// maxQueuePercent is how much of its budget a hit may wait in the queue, in percent. Workers send no hit that has waited
-// longer. Otherwise its answer would come too late, and a long queue would look like a failure of Redis.
+// maxQueuePercent is the part of its budget that a hit may wait in the queue, in percent. After a longer wait, workers
+// don't send the hit, because a late answer would look like a failure of Redis.
 const maxQueuePercent = 75
 
 // add adds n hits of h to the part for q. index is the place of h in the Take. The result is valid until the next add.
 func (r *request) add(q *partitionQueue, index int, h *backend.Hit, n int64) *pendingHit {
-	p := r.partFor(q)
+	p := r.findOrAddPart(q)
 	start := len(p.names)
 	p.names = q.keyspace.append(p.names, h.Limit, h.Key)
-	end, windowPlace := len(p.names), 0
+	end, windowNameStart := len(p.names), 0
 	if h.Limit.Algorithm.CountsByWindow() {
-		windowPlace = end
+		windowNameStart = end
 		p.names = append(p.names, emptyWindow...)
 	}
-	pending := pendingHit{Hit: *h, part: p, index: index, nameStart: start, nameEnd: end, windowPlace: windowPlace}
-	pending.Key, pending.N = nil, min(max(n, -limit.MaxHits), limit.MaxHits)
-	p.hits = append(p.hits, pending)
+	newHit := pendingHit{Hit: *h, part: p, index: index, nameStart: start, nameEnd: end, windowNameStart: windowNameStart}
+	newHit.Key, newHit.N = nil, min(max(n, -limit.MaxHits), limit.MaxHits)
+	p.hits = append(p.hits, newHit)
 	return &p.hits[len(p.hits)-1]
 }
 
-// hasSeveralParts reports whether the request has hits for several queues.
 func (r *request) hasSeveralParts() bool { return len(r.parts) > 1 }
 
-// mayBeRefunded reports whether the charge of h is refunded if a hit in another partition denies the group.
+// mayBeRefunded reports whether the Take refunds the charge of h if a hit in another partition denies the group.
 func (h *pendingHit) mayBeRefunded() bool { return h.InGroup() && h.part.request.hasSeveralParts() }
 
-// partFor returns the part of r for q. If r has no such part, partFor adds it.
-func (r *request) partFor(q *partitionQueue) *requestPart {
+// findOrAddPart returns the part of r for q. If r has no such part, findOrAddPart adds it.
+func (r *request) findOrAddPart(q *partitionQueue) *requestPart {
 	for _, p := range r.parts {
 		if p.queue == q {
 			return p
@@ -141,9 +140,8 @@ func (r *request) partFor(q *partitionQueue) *requestPart {
 	return p
 }
 
-// send puts each part into its queue.
 func (r *request) send() {
-	r.users.Store(int32(len(r.parts)) + takeWeight)
+	r.userCount.Store(int32(len(r.parts)) + takeWeight)
 	for _, p := range r.parts {
 		if err := p.queue.push(p); err != nil {
 			p.fail(err)
@@ -158,13 +156,13 @@ func (p *requestPart) fail(err error) {
 	}
 }
 
-// finish ends an answered part, or delivers late answers if the Take has abandoned the part. After the last part of a
-// request, finish wakes the Take, or recycles an abandoned request.
+// finish ends a part whose hits have answers. If the Take has abandoned the part, finish delivers the answers late. After
+// the last part of a request, finish wakes the Take, or recycles the request if no Take waits.
 func (p *requestPart) finish() {
 	if !p.stage.CompareAndSwap(stageSent, stageAnswered) && !p.stage.CompareAndSwap(stageQueued, stageAnswered) {
-		p.deliverLate()
+		p.deliverLateAnswers()
 	}
-	switch p.users.Add(-1) {
+	switch p.userCount.Add(-1) {
 	case takeWeight:
 		p.allAnswered <- struct{}{}
 	case 0:
@@ -177,20 +175,15 @@ var (
 	errStarved = &backend.Error{Reason: backend.ReasonOverload, Cause: errors.New("redis: this process got no CPU time")}
 )
 
-const (
-	// starvedDelay is the longest delay with which a process with enough CPU time notices a deadline. After a
-	// longer delay, the socket may already have the answer of Redis.
-	starvedDelay = 10 * time.Millisecond
-
-	// starvedGrace is how much longer a Take waits in a process that got no CPU time.
-	starvedGrace = 10 * time.Millisecond
-)
+// A process with enough CPU time notices a deadline within starvedDelay. Another process may not have read the answer of
+// Redis yet, so its Takes wait for starvedGrace after their deadline.
+const starvedDelay, starvedGrace = 10 * time.Millisecond, 10 * time.Millisecond
 
 // isStarved reports whether this process got no CPU time at the deadline, so that it noticed the deadline too late.
 func isStarved(deadline time.Time) bool { return time.Since(deadline) > starvedDelay }
 
-// isStarvedAfterYield yields once, and then does what isStarved does. With many busy goroutines, the yield takes long.
-// The goroutines that read the answers of Redis wait just as long, so their answers may still come.
+// isStarvedAfterYield lets other goroutines run once, and then returns isStarved. If many goroutines are busy, this takes
+// long, and the goroutines that read the answers of Redis get no CPU time either.
 func isStarvedAfterYield(deadline time.Time) bool {
 	if !isStarved(deadline) {
 		runtime.Gosched()
@@ -212,8 +205,8 @@ func (r *request) wait(ctx context.Context) error {
 	return err
 }
 
-func (r *request) waitFor(ctx context.Context, d time.Duration) error {
-	r.timer.Reset(d)
+func (r *request) waitFor(ctx context.Context, maxWait time.Duration) error {
+	r.timer.Reset(maxWait)
 	defer r.timer.Stop()
 	select {
 	case <-r.allAnswered:
@@ -236,7 +229,7 @@ func (p *requestPart) copyResults(results []backend.Result) {
 	for i := range p.hits {
 		h := &p.hits[i]
 		results[h.index] = h.answer.Result
-		results[h.index].Window = h.chargedWindow
+		results[h.index].Window = h.windowStart
 	}
 }
 
@@ -245,7 +238,7 @@ func (r *request) abandon(l *Limiter) {
 	for _, p := range r.parts {
 		p.stage.CompareAndSwap(stageQueued, stageAbandoned)
 	}
-	if r.users.Add(-takeWeight) == 0 { // meanwhile, the last answer has come
+	if r.userCount.Add(-takeWeight) == 0 { // meanwhile, the last answer has come
 		<-r.allAnswered
 		l.recycle(r)
 	}
@@ -265,7 +258,7 @@ func (l *Limiter) recycle(r *request) {
 	l.requests.Put(r)
 }
 
-// lateAnswerTime is how long a worker waits for an answer after the deadline of its batch.
+// lateAnswerTime is the time that a worker waits for an answer after the deadline of its batch.
 const lateAnswerTime = time.Second
 
 // setLateResults sets the results of a Take after its deadline. A hit that was sent and has no answer gets a
@@ -274,11 +267,11 @@ func (r *request) setLateResults(results []backend.Result, err error) {
 	for _, p := range r.parts {
 		switch {
 		case p.stage.CompareAndSwap(stageQueued, stageAbandoned):
-			notSent := backend.Result{Err: p.notSentError(err)}
+			unsentResult := backend.Result{Err: p.notSentError(err)}
 			for i := range p.hits {
-				results[p.hits[i].index] = notSent
+				results[p.hits[i].index] = unsentResult
 			}
-		case p.abandonSent(results, err):
+		case p.abandonSentPart(results, err):
 		default:
 			p.copyResults(results)
 		}
@@ -288,15 +281,16 @@ func (r *request) setLateResults(results []backend.Result, err error) {
 // notSentError returns the error of a part that was not sent in time: errStalled if Redis is the cause, otherwise
 // errExpired. err is the error of the Take, or nil.
 func (p *requestPart) notSentError(err error) error {
-	if backend.ReasonOf(err) != backend.ReasonOverload && p.queue.pace.isStalled(time.Since(p.start)) {
+	isOverloaded := backend.ReasonOf(err) == backend.ReasonOverload
+	if !isOverloaded && p.queue.timing.isStalled(time.Since(p.start)) {
 		return errStalled
 	}
 	return errExpired
 }
 
-// abandonSent abandons a part that was sent, and gives each of its hits a LateError. It returns false if the part has
-// been answered meanwhile.
-func (p *requestPart) abandonSent(results []backend.Result, err error) bool {
+// abandonSentPart abandons a part that was sent, and sets a LateError as the result of each hit. If the part has an
+// answer, abandonSentPart changes nothing and returns false.
+func (p *requestPart) abandonSentPart(results []backend.Result, err error) bool {
 	p.lateErrors = make([]*backend.LateError, len(p.hits))
 	for i := range p.lateErrors {
 		p.lateErrors[i] = backend.NewLateError(err)
@@ -310,8 +304,8 @@ func (p *requestPart) abandonSent(results []backend.Result, err error) bool {
 	return true
 }
 
-// deliverLate passes the answers to the LateErrors of the hits. An all-or-none hit that was not charged gets a denial.
-func (p *requestPart) deliverLate() {
+// deliverLateAnswers passes the answer of each hit to its LateError. All-or-none hits that were not charged get denials.
+func (p *requestPart) deliverLateAnswers() {
 	for i, lateError := range p.lateErrors {
 		h := &p.hits[i]
 		r := h.answer.Result

@@ -25,7 +25,7 @@ func TestAbandonedRequestLeaksNoResult(t *testing.T) {
 		for range parts {
 			r.parts = append(r.parts, &requestPart{request: r, queue: &partitionQueue{limiter: l}})
 		}
-		r.users.Store(parts + takeWeight)
+		r.userCount.Store(parts + takeWeight)
 		for i, p := range append([]*requestPart(nil), r.parts...) {
 			if i == answeredParts {
 				r.abandon(l)
@@ -122,7 +122,7 @@ func (m *movingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.keys = append(m.keys, *cmd.Args()[firstKey].(*string))
+	m.keys = append(m.keys, *cmd.Args()[firstKeyPlace].(*string))
 	c, ok := cmd.(noRetryString)
 	if !ok {
 		return errors.New("go-redis could repeat the command")
@@ -199,7 +199,7 @@ func TestEqualLimitsAreSentOnce(t *testing.T) {
 func TestPartIsNotSentAfterItsSendDeadline(t *testing.T) {
 	l := newUnitLimiter(nil)
 	b, part := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a")
-	part.request.users.Store(1 + takeWeight)
+	part.request.userCount.Store(1 + takeWeight)
 	part.request.sendDeadline = time.Now().Add(-time.Millisecond)
 	b.run(t.Context(), []*requestPart{part}) // a use of the nil client would panic
 	assert.Equal(t, backend.ReasonOverload, backend.ReasonOf(part.hits[0].answer.Err))

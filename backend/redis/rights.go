@@ -24,7 +24,7 @@ const (
 	RightOfPrefixes                   // only Limiter.ResetPrefix needs the right
 	RightOfHolds                      // only limits with holds need the right
 	RightOfIncrements                 // the right makes charges cheaper for Redis
-	RightOfWindows                    // plain charges use the right; INCRBY and EXPIRE can take the place of the command
+	RightOfWindows                    // plain charges use the right; without it, rls sends INCRBY and EXPIRE
 	RightOfScripts                    // the script needs the right
 )
 
@@ -33,22 +33,22 @@ type Right struct {
 	Command string // the command in lower case; a subcommand follows a bar
 	Use     RightUse
 
-	args    string // the arguments of a harmless run, such as "KEY 0"; see runName
+	args    string // the arguments of a harmless run, such as "KEY 0"; see argument
 	hasKeys bool   // args contains the key of the check
 }
 
-// runName replaces a word in the arguments of a harmless run. KEY stands for the key of the check, DB for the number of
+// argument replaces a word in the arguments of a harmless run. KEY stands for the key of the check, DB for the number of
 // the database, HASH for the key of the overrides, and CHANNEL for a channel without subscribers.
-type runName struct {
-	value string
-	rule  string // the ACL rule for the value and for similar names, such as "~rls:*", or ""
+type argument struct {
+	value   string
+	aclRule string // the ACL rule for the value and for similar names, such as "~rls:*", or ""
 }
 
-// rightRun is a harmless run of a command, which finds out whether the user has the right.
-type rightRun struct {
+// rightTest is a harmless run of a command, which finds out whether the user has the right.
+type rightTest struct {
 	Right
-	cmd  *goredis.Cmd
-	rule string // the ACL rule for the key or the channel
+	cmd     *goredis.Cmd
+	aclRule string // the ACL rule for the key or the channel
 }
 
 // rights lists all commands that rls sends. Among the harmless runs, SET gives the key of the check a time to live, and
@@ -97,24 +97,23 @@ var rights = []Right{
 // Rights returns all rights that rls can need.
 func Rights() []Right { return slices.Clone(rights) }
 
-// run returns the harmless run of r. The key of names is the word that the name replaces.
-func (r Right) run(names map[string]runName) rightRun {
-	run := rightRun{Right: r}
+// newTest returns the harmless run of r. The key of argumentOf is the word that the argument replaces.
+func (r Right) newTest(argumentOf map[string]argument) rightTest {
+	test := rightTest{Right: r}
 	var args []any
 	for word := range strings.SplitSeq(r.Command, "|") {
 		args = append(args, word)
 	}
 	for word := range strings.FieldsSeq(r.args) {
-		if name, ok := names[word]; ok {
-			word, run.rule = name.value, name.rule
+		if argument, ok := argumentOf[word]; ok {
+			word, test.aclRule = argument.value, argument.aclRule
 		}
 		args = append(args, word)
 	}
-	run.cmd = goredis.NewCmd(context.Background(), args...) // execute gets the real context
-	return run
+	test.cmd = goredis.NewCmd(context.Background(), args...) // execute gets the real context
+	return test
 }
 
-// isNeeded reports whether a Limiter with these options needs r for this Redis.
 func (r Right) isNeeded(o *Options, a address) bool {
 	switch r.Use {
 	case RightOfDatabase:
@@ -131,7 +130,6 @@ func (r Right) isNeeded(o *Options, a address) bool {
 	return true
 }
 
-// missingRights collects the rights that the user of Redis lacks.
 type missingRights struct {
 	commands []string
 	patterns []string // ACL rules for keys and channels
@@ -186,13 +184,13 @@ func (m *missingRights) finding(user string) (f Finding, ok bool) {
 	}
 	worstLevel, effects := LevelNote, ""
 	for _, use := range m.uses() {
-		e, ok := missingEffects[use]
-		if !ok || use == RightOfWindows && !m.hasExpire {
+		effect, canCount := missingEffects[use]
+		if !canCount || use == RightOfWindows && !m.hasExpire {
 			return f, true
 		}
-		effects += ", so " + e.text
-		if worstLevel == LevelNote || e.level == LevelProblem {
-			worstLevel = e.level
+		effects += ", so " + effect.text
+		if worstLevel == LevelNote || effect.level == LevelProblem {
+			worstLevel = effect.level
 		}
 	}
 	f.Level, f.Text = worstLevel, f.Text+effects

@@ -13,7 +13,6 @@ import (
 	"github.com/seed-81f232ab/rls/lua"
 )
 
-// scriptText is the script of all algorithms.
 var (
 	scriptText   = lua.Take(limit.AlgorithmNames()...)
 	scriptDigest = goredis.NewScript(scriptText).Hash()
@@ -30,13 +29,12 @@ type scriptCall struct {
 	packedGroups []byte  // ARGV[2]
 }
 
-// scriptLimit is a limit as the script gets it.
 type scriptLimit struct {
 	algorithm limit.Algorithm
 	mode      uint8
 	maxHits   int64 // the hits that a window admits
 	period    int64 // in microseconds
-	capacity  int64 // the most hits that can be spent at once; differs from maxHits only with a burst, and is negative then
+	capacity  int64 // the most hits that can be spent at once; the negative of this number for a limit with a burst
 }
 
 // The modes of a scriptLimit.
@@ -47,21 +45,23 @@ const (
 	modeRefundable   = 8 // the group has hits in other partitions, so the charge may be refunded; added to modeAllOrNone
 )
 
-// heldRetryTime is the retry time in the reply for an allowed hit that renews a hold. For another allowed hit with a
-// RetryAfter above 0, the retry time in the reply is heldRetryTime - RetryAfter: a RetryAfter of 5 is sent as -7, because
-// a positive retry time means a denial.
+// heldRetryTime is the retry time in the reply for an allowed hit that renews a hold. A positive retry time means a
+// denial. So if another allowed hit has a RetryAfter of 5, the reply has heldRetryTime - 5, which is -7.
 const heldRetryTime = -2
 
-// maxLimitSearch is the number of earlier limits among which encode looks for an equal limit. If encode finds no equal
-// limit, it appends the limit again, because a longer search would cost more than the copy.
+// maxLimitSearch is the number of earlier limits that encode compares with a limit. If none of them is equal, encode
+// appends the limit. A longer search would cost more than a second copy of the limit.
 const maxLimitSearch = 16
 
-// firstKey is the place of the first key in the command EVALSHA digest numkeys key..., where EVALSHA has place 0.
-const firstKey = 3
+// firstKeyPlace is the index of the first key in the command EVALSHA digest numkeys key...
+const firstKeyPlace = 3
 
-// encode returns the arguments of the command that runs the script for hits. now is in microseconds since 1970, and
-// jitterMillis is added to the time to live of each key. hasDistinctCounters means that each hit has its own counter.
-// Charges with modeRefundable can be refunded for refundMillis. The next encode changes the arguments.
+// The numbers of values in ARGV[1], of a limit and of a hit in ARGV[1], and of a hit in the reply.
+const headValues, limitValues, hitValues, replyValues = 5, 5, 2, 3
+
+// encode returns the arguments of the command that runs the script for hits. The next encode reuses their memory. now is
+// in microseconds since 1970. The script adds jitterMillis to the time to live of each key. hasDistinctCounters means
+// that each hit has its own counter. Charges with modeRefundable can be refunded for refundMillis.
 func (s *scriptCall) encode(hits []*pendingHit, now, jitterMillis int64, mustSendScript, hasDistinctCounters bool, refundMillis int64) []any {
 	s.args, s.names = s.args[:0], s.names[:0]
 	if mustSendScript {
@@ -82,7 +82,7 @@ func (s *scriptCall) encode(hits []*pendingHit, now, jitterMillis int64, mustSen
 		s.args = append(s.args, &s.names[i])
 	}
 
-	b := msgp.AppendArrayHeader(s.packedArgs[:0], uint32(5+5*len(s.limits)+2*len(hits)))
+	b := msgp.AppendArrayHeader(s.packedArgs[:0], uint32(headValues+limitValues*len(s.limits)+hitValues*len(hits)))
 	b = appendInts(b, now, jitterMillis, boolToInt(hasDistinctCounters), refundMillis, int64(len(s.limits)))
 	for _, l := range s.limits {
 		b = msgp.AppendString(b, l.algorithm.String())
@@ -96,22 +96,22 @@ func (s *scriptCall) encode(hits []*pendingHit, now, jitterMillis int64, mustSen
 
 	s.packedGroups = s.packedGroups[:0]
 	if hasGroups {
-		n := uint32(0)
-		forEachPart(hits, func([]*pendingHit) { n++ })
-		s.packedGroups = msgp.AppendArrayHeader(s.packedGroups, n)
+		groupCount := uint32(0)
+		forEachPart(hits, func([]*pendingHit) { groupCount++ })
+		s.packedGroups = msgp.AppendArrayHeader(s.packedGroups, groupCount)
 		forEachPart(hits, func(group []*pendingHit) { s.packedGroups = msgp.AppendInt64(s.packedGroups, int64(len(group))) })
 	}
 	s.args = append(s.args, asString(s.packedArgs), asString(s.packedGroups))
 	return s.args
 }
 
-// appendHits appends the number of hits of h. If h names or refunds a hold, it also appends the id or the expiry of
-// the hold.
+// appendHits appends the number of hits of h. If h takes or renews a hold with an id, appendHits also appends the id. If
+// h refunds an anonymous hold, appendHits also appends the expiry of the hold.
 func appendHits(b []byte, h *pendingHit) []byte {
 	if !h.Limit.Algorithm.HasHolds() || h.HoldID == "" && h.refundedHoldExpiry == 0 {
 		return msgp.AppendInt64(b, h.N)
 	}
-	b = msgp.AppendArrayHeader(b, 2)
+	b = msgp.AppendArrayHeader(b, 2) // the number of hits, and the id or the expiry
 	b = msgp.AppendInt64(b, h.N)
 	if h.refundedHoldExpiry != 0 {
 		return msgp.AppendInt64(b, h.refundedHoldExpiry)
@@ -126,7 +126,7 @@ func (s *scriptCall) limitNumber(h *pendingHit) int64 {
 		l.capacity = -l.capacity
 	}
 	if h.hasWindow() {
-		l.period = h.untilEnd
+		l.period = h.microsToWindowEnd
 	}
 	switch {
 	case h.InGroup():
@@ -179,22 +179,23 @@ func (keyError) RedisError()     {}
 
 // decode sets the answers of hits from the reply of the script. A hit without an answer in reply gets an error.
 func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
-	size, rest, err := msgp.ReadArrayHeaderBytes(reply)
+	replySize, unread, err := msgp.ReadArrayHeaderBytes(reply)
+	size, sizeWithoutErrors := int(replySize), replyValues*len(hits)+1
 	nextInt := func() (n int64) {
 		if err == nil {
-			n, rest, err = msgp.ReadInt64Bytes(rest)
+			n, unread, err = msgp.ReadInt64Bytes(unread)
 		}
 		return n
 	}
 	for i, h := range hits {
-		if 3*i+3 > int(size) {
+		if replyValues*(i+1) > size {
 			h.fail(server, errShortReply)
 			continue
 		}
 		spent, reset, retry := nextInt(), nextInt(), nextInt()
 		mayEndEarly := reset < 0
 		if mayEndEarly {
-			reset = -1 - reset
+			reset = -1 - reset // a reset time of 5 is sent as -6
 		}
 		h.answer = answer{Result: backend.Result{Source: backend.SourceRedis, MayEndEarly: mayEndEarly, Result: limit.Result{
 			Allowed: retry == 0 || retry <= heldRetryTime, Remaining: h.Limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
@@ -204,25 +205,25 @@ func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
 			h.answer.RetryAfter = heldRetryTime - retry
 		}
 	}
-	if int(size) > 3*len(hits) {
+	if size >= sizeWithoutErrors {
 		now := nextInt()
 		for _, h := range hits {
 			h.answer.decidedAt = now
 		}
 	}
-	for elementsLeft := int(size) - 3*len(hits) - 1; elementsLeft > 0 && err == nil; elementsLeft -= 2 {
-		i, text := nextInt(), ""
+	for elementsLeft := size - sizeWithoutErrors; elementsLeft > 0 && err == nil; elementsLeft -= 2 {
+		hitNumber, text := nextInt(), ""
 		if err == nil {
-			text, rest, err = msgp.ReadStringBytes(rest)
+			text, unread, err = msgp.ReadStringBytes(unread)
 		}
-		if err == nil && (i < 1 || i > int64(len(hits))) {
-			err = fmt.Errorf("error of hit %d: %s", i, text)
+		if err == nil && (hitNumber < 1 || hitNumber > int64(len(hits))) {
+			err = fmt.Errorf("error of hit %d: %s", hitNumber, text)
 		}
 		if err == nil {
-			hits[i-1].fail(server, keyError(text))
+			hits[hitNumber-1].fail(server, keyError(text))
 		}
 	}
-	if err != nil { // the error can concern every hit without an answer
+	if err != nil { // rls can't tell which hits the unread bytes are about
 		err = fmt.Errorf("%w: %w", errReply, err)
 		for _, h := range hits {
 			if h.answer.Err == nil {
@@ -232,8 +233,7 @@ func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
 	}
 }
 
-// fail sets the answer of h to err, and passes err to the Observer.
 func (h *pendingHit) fail(server string, err error) {
 	h.part.queue.limiter.options.Observer.Failed(h.part.queue.instance.role, KindOf(err))
-	h.answer = answer{Result: backend.Result{Err: fmt.Errorf("redis %s: counter %q: %w", server, h.counterName(), failed(err))}}
+	h.answer = answer{Result: backend.Result{Err: fmt.Errorf("redis %s: counter %q: %w", server, h.counterName(), newOutageError(err))}}
 }

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	maxRetryPause = 16 * time.Millisecond // the longest pause before rls sends hits again that Redis has refused
-	maxKeyBatches = 8                     // the most batches of sendEachKey in flight at once
+	maxRetryPause = 16 * time.Millisecond // the longest pause before rls sends refused hits again
+	maxKeyBatches = 8                     // the most batches that sendEachKey has in flight
 )
 
-// send lets Redis execute the hits, and answers them. If Redis refuses some of the hits, send sends these hits again
-// until ctx ends. It returns the first error of the whole batch. An error of one key goes only to the hits of this key.
+// send lets Redis decide the hits, and sets the answers of the hits. If Redis refuses some hits, send sends these hits
+// again until ctx ends. It returns the first error that is not about a single key.
 func (b *batch) send(ctx context.Context) error {
 	b.batchError, b.mustSendScript, b.replicasMissing = nil, false, false
 	s, err := b.findServer(ctx)
@@ -30,7 +30,7 @@ func (b *batch) send(ctx context.Context) error {
 	if err != nil {
 		b.reportedKinds = 0
 		b.reportError(err)
-		b.reconnect(s)
+		b.findServersAgain(s)
 		b.failHits(b.hits, err)
 		return b.batchError
 	}
@@ -40,22 +40,22 @@ func (b *batch) send(ctx context.Context) error {
 	}
 	b.divideHits()
 	for pause := time.Millisecond; ; pause = min(2*pause, maxRetryPause) {
-		refusal := b.sendOnce(ctx, s)
-		if refusal == nil && b.mustSendScript && !b.isScriptDone { // Redis asked for the text of the script
-			refusal = b.sendOnce(ctx, s)
+		retryError := b.sendOnce(ctx, s)
+		if retryError == nil && b.mustSendScript && !b.isScriptDone { // Redis asked for the text of the script
+			retryError = b.sendOnce(ctx, s)
 		}
-		if refusal == nil {
+		if retryError == nil {
 			break
 		}
 		if time.Until(b.deadline) <= pause || !wait.Sleep(ctx, pause) {
-			b.failHits(b.hitsWithoutAnswer(), refusal)
+			b.failHits(b.hitsWithoutAnswer(), retryError)
 			break
 		}
-		if newServer, err := b.findServer(ctx); err == nil {
-			s = newServer
+		if currentServer, err := b.findServer(ctx); err == nil {
+			s = currentServer
 		}
 	}
-	b.queue.counts.remember(b)
+	b.queue.lastCounts.remember(b)
 	if b.hasGroups {
 		forEachPart(b.hits, markCharged)
 	}
@@ -80,35 +80,35 @@ func (b *batch) setNow(ctx context.Context, s *server) error {
 	return nil
 }
 
-// attempt is one pipeline to a server, with the hits of a batch that have no answer yet.
+// attempt is one pipeline to a server. It sends the hits of a batch that have no answer yet.
 type attempt struct {
-	server *server
-	script noRetryString // the call of the script; script.StringCmd is nil if no hit needs the script
-	clock  *goredis.Cmd  // the TIME command; nil if the attempt does not measure the clock
+	server        *server
+	scriptCommand noRetryString // the call of the script; scriptCommand.StringCmd is nil if no hit needs the script
+	timeCommand   *goredis.Cmd  // the TIME command; nil if the attempt does not measure the clock
 
-	oldTTLCommands []goredis.Cmder // set the times to live of keys that earlier batches have charged
-	newTTLCommands []goredis.Cmder // set the times to live of keys that this attempt has charged
-	redirected     []*pendingHit   // hits with a key on another server
-	refusal        error           // an error of commands that Redis can execute later, or nil
+	oldTTLCommands []goredis.Cmder // commands that set the time to live of keys which earlier batches have charged
+	newTTLCommands []goredis.Cmder // commands that set the time to live of keys which this attempt has charged
+	redirectedHits []*pendingHit   // hits with a key on another server
+	retryError     error           // an error of commands that Redis can execute later, or nil
 }
 
-// sendOnce sends the hits without an answer to s, and answers the hits that Redis decides. If Redis can decide some
-// hits only later, sendOnce returns the error of these hits.
-func (b *batch) sendOnce(ctx context.Context, s *server) (refusal error) {
+// sendOnce sends the hits without an answer to s, and answers the hits that Redis decides. If Redis can decide other
+// hits only later, sendOnce returns their error as retryError.
+func (b *batch) sendOnce(ctx context.Context, s *server) (retryError error) {
 	a := attempt{server: s}
 	b.buildCommands(ctx, &a)
 	start := microsSinceProcessStart()
 	b.sendCommands(ctx, s)
-	if a.clock != nil && s.clock.addReply(start, a.clock) == nil {
+	if a.timeCommand != nil && s.clock.addReply(start, a.timeCommand) == nil {
 		b.queue.limiter.adaptTimeout(&s.clock)
 	}
-	b.queue.keysWithoutTTL.addForResend(a.oldTTLCommands)
+	b.queue.ttlCommandStore.addForResend(a.oldTTLCommands)
 	b.reportedKinds = 0
 	b.applyCounterReplies(&a)
 	b.applyScriptReply(&a)
 	b.setTTL(ctx, s, a.newTTLCommands)
-	b.sendEachKey(ctx, a.redirected)
-	return a.refusal
+	b.sendEachKey(ctx, a.redirectedHits)
+	return a.retryError
 }
 
 // buildCommands makes the commands of attempt a, and keeps them in b.commands.
@@ -120,32 +120,32 @@ func (b *batch) buildCommands(ctx context.Context, a *attempt) {
 			b.commands = c.encode(b.commands, q.keysWithTTL.contains(c.hash), q.instance)
 		}
 	}
-	if len(b.commands) > 0 && q.limiter.chargesInSteps() {
-		if b.readMarkCommand == nil {
-			b.readMarkCommand = goredis.NewStringCmd(context.Background(), "GET", q.keyspace.refundableMark())
+	if len(b.commands) > 0 && q.limiter.canDivideGroups() {
+		if b.getMarkCommand == nil {
+			b.getMarkCommand = goredis.NewStringCmd(context.Background(), "GET", q.keyspace.refundMarkName())
 		}
-		b.readMarkCommand.SetErr(nil)
-		b.commands = append(b.commands, b.readMarkCommand)
+		b.getMarkCommand.SetErr(nil)
+		b.commands = append(b.commands, b.getMarkCommand)
 	}
 	if !b.isScriptDone {
 		if b.mayRefund {
-			b.commands = append(b.commands, goredis.NewStatusCmd(ctx, "SET", q.keyspace.refundableMark(), "", "PX", q.limiter.refundMillis()))
+			b.commands = append(b.commands, goredis.NewStatusCmd(ctx, "SET", q.keyspace.refundMarkName(), "", "PX", q.limiter.refundMillis()))
 		}
 		args := b.script.encode(b.scriptHits, b.scriptTime(), q.limiter.options.randomJitterMillis(), b.mustSendScript, b.hasDistinctCounters, q.limiter.refundMillis())
-		a.script = noRetryString{goredis.NewStringCmd(ctx, args...)}
-		a.script.SetFirstKeyPos(firstKey)
-		b.commands = append(b.commands, a.script)
+		a.scriptCommand = noRetryString{goredis.NewStringCmd(ctx, args...)}
+		a.scriptCommand.SetFirstKeyPos(firstKeyPlace)
+		b.commands = append(b.commands, a.scriptCommand)
 	}
-	if !q.limiter.options.CallersClock && !b.hasOneKey && a.server.clock.isDue() {
-		a.clock = newTimeCommand(ctx)
-		b.commands = append(b.commands, a.clock)
+	if !q.limiter.options.CallersClock && !b.hasOneKey && a.server.clock.needsMeasurement() {
+		a.timeCommand = newTimeCommand(ctx)
+		b.commands = append(b.commands, a.timeCommand)
 	}
-	a.oldTTLCommands = q.keysWithoutTTL.takeCommands()
+	a.oldTTLCommands = q.ttlCommandStore.takeCommands()
 	b.commands = append(b.commands, a.oldTTLCommands...)
 }
 
-// scriptTime returns the time that the script uses: the time of the requests, or the time of the batch if all hits have
-// windows, or 0. With 0, the script reads the clock of Redis.
+// scriptTime returns the time for the script in microseconds since 1970: the time of the requests, or the time of the
+// batch if all hits have windows. Otherwise it returns 0, and the script reads the clock of Redis.
 func (b *batch) scriptTime() int64 {
 	if now := b.scriptHits[0].part.now; now != 0 {
 		return now
@@ -176,24 +176,25 @@ func (b *batch) sendCommands(ctx context.Context, s *server) {
 // hits, or leaves them to a later attempt.
 func (b *batch) applyCounterReplies(a *attempt) {
 	q := b.queue
-	mayEndEarly := b.hasRefundableMark()
+	mayEndEarly := b.mayHaveRefundMark()
 	for _, c := range b.counters.list {
 		if c.isDone {
 			continue
 		}
 		count, hasTTL, err := c.decode()
-		outcome, isForbidden := outcomeOf(err), c.adaptTo(q.instance, err)
+		canUseOtherCommands := c.recordForbidden(q.instance, err)
+		outcome := outcomeOf(err)
 		switch {
 		case outcome == outcomeExecuted:
 			c.isDone = true
 			c.answerHits(count, mayEndEarly)
 			if !hasTTL {
 				a.newTTLCommands = append(a.newTTLCommands, q.instance.newTTLCommand(string(c.name), c.ttl))
-			} else if c.n > 0 {
+			} else if c.hitSum > 0 {
 				q.keysWithTTL.add(c.hash)
 			}
-		case isForbidden:
-			a.refusal = err // the next attempt uses other commands
+		case canUseOtherCommands:
+			a.retryError = err
 		case outcome == outcomeBadKey:
 			c.isDone = true
 			for _, h := range c.hits {
@@ -201,29 +202,30 @@ func (b *batch) applyCounterReplies(a *attempt) {
 			}
 		default:
 			if outcome == outcomeUnanswered && !c.commands.isPeek {
-				q.keysWithoutTTL.addUnanswered(q.instance.newTTLCommand(string(c.name), c.ttl))
+				q.ttlCommandStore.addUnanswered(q.instance.newTTLCommand(string(c.name), c.ttl))
 			}
 			c.isDone = b.applyFailure(a, c.hits, outcome, err)
 		}
 	}
 }
 
-// hasRefundableMark reports whether the partition may have its refundableMark. Without the right to read the mark, it
-// returns false, because a user without this right can't run the script, and only the script charges groups.
-func (b *batch) hasRefundableMark() bool {
-	if b.readMarkCommand == nil {
+// mayHaveRefundMark reports whether charges in the partition may be refunded; see keyspace.refundMarkName. If the user
+// has no right to read the mark, the user can't run the script. Only the script makes such charges, so there are none.
+func (b *batch) mayHaveRefundMark() bool {
+	if b.getMarkCommand == nil {
 		return false
 	}
-	err := b.readMarkCommand.Err()
-	return err == nil || !errors.Is(err, goredis.Nil) && KindOf(err) != KindNoPerm
+	err := b.getMarkCommand.Err()
+	hasNoMark := errors.Is(err, goredis.Nil) || err != nil && KindOf(err) == KindNoPerm
+	return !hasNoMark
 }
 
-// applyScriptReply answers the hits of the script, fails these hits, or leaves them to a later attempt.
+// applyScriptReply answers the hits of the script, or fails them, or leaves them to a later attempt.
 func (b *batch) applyScriptReply(a *attempt) {
-	if a.script.StringCmd == nil {
+	if a.scriptCommand.StringCmd == nil {
 		return
 	}
-	reply, err := a.script.Bytes()
+	reply, err := a.scriptCommand.Bytes()
 	switch outcome := outcomeOf(err); {
 	case outcome == outcomeExecuted:
 		b.isScriptDone = true
@@ -231,7 +233,7 @@ func (b *batch) applyScriptReply(a *attempt) {
 	case isNoPerm(err) && !isAboutKey(err): // the user of Redis has no right to run EVALSHA
 		b.reportError(err)
 		b.isScriptDone = true
-		for _, h := range b.scriptHits { // Redis has not failed, because it counts other hits
+		for _, h := range b.scriptHits { // not failHits, which would count as a failure of Redis
 			h.answer = answer{Result: backend.Result{Err: &backend.Error{Reason: backend.ReasonOutage, NotSent: true, Cause: err}}}
 		}
 	case outcome == outcomeUnknownScript && !b.mustSendScript:
@@ -242,19 +244,19 @@ func (b *batch) applyScriptReply(a *attempt) {
 	}
 }
 
-// applyFailure handles the error of a command. It fails the hits of the command and returns true, or it leaves these
-// hits to a later attempt and returns false. It returns true for redirected hits too, which sendEachKey sends.
+// applyFailure handles the error of a command. It fails the hits of the command, or leaves them to sendEachKey, and
+// returns true. If a later attempt must send the hits again, applyFailure returns false.
 func (b *batch) applyFailure(a *attempt, hits []*pendingHit, outcome replyOutcome, err error) (isDone bool) {
 	b.reportError(err)
 	switch {
 	case outcome == outcomeRedirect && !b.hasOneKey:
-		a.redirected = append(a.redirected, hits...)
+		a.redirectedHits = append(a.redirectedHits, hits...)
 		return true
 	case outcome == outcomeRedirect, outcome == outcomeTryLater:
-		a.refusal = err
+		a.retryError = err
 		return false
 	case outcome == outcomeUnanswered:
-		b.reconnect(a.server)
+		b.findServersAgain(a.server)
 	}
 	b.failHits(hits, err)
 	return true
@@ -266,7 +268,9 @@ func (b *batch) sendEachKey(ctx context.Context, hits []*pendingHit) {
 	if len(hits) == 0 {
 		return
 	}
-	b.replicasMissing = b.replicasMissing || b.queue.limiter.options.WaitReplicas > 0 // the batches below don't wait for replicas
+	if b.queue.limiter.options.WaitReplicas > 0 {
+		b.replicasMissing = true // the batches below don't wait for replicas
+	}
 	hitsByName := map[string][]*pendingHit{}
 	for _, h := range hits {
 		name := string(h.counterName())
@@ -285,18 +289,18 @@ func (b *batch) sendEachKey(ctx context.Context, hits []*pendingHit) {
 	senders.Wait()
 }
 
-// reconnect lets the client look for the servers again, because s did not answer. s is nil if no server was found.
-func (b *batch) reconnect(s *server) {
+// findServersAgain lets the client look for the servers again, because s did not answer. s is nil if no server was found.
+func (b *batch) findServersAgain(s *server) {
 	if s != nil {
 		s.clock.expire()
 	}
 	b.queue.instance.client.findServersAgain(s)
 }
 
-// reportError passes an error to the Observer, but each kind only once in an attempt.
+// reportError passes an error to the Observer. In an attempt, the Observer gets each kind of error only once.
 func (b *batch) reportError(err error) {
 	kind := KindOf(err)
-	if kind == KindTimeout && b.lateWatch.isLate() {
+	if kind == KindTimeout && b.deadlineWatch.isLate() {
 		return // replaceWorker has already reported the timeout
 	}
 	if b.reportedKinds&(1<<kind) == 0 {
@@ -308,11 +312,11 @@ func (b *batch) reportError(err error) {
 func (b *batch) failHits(hits []*pendingHit, err error) {
 	if backend.ReasonOf(err) == backend.ReasonNone {
 		reason := backend.ReasonOutage
-		if KindOf(err) == KindTimeout {
+		switch isTimeout := KindOf(err) == KindTimeout; {
+		case isTimeout && isStarved(b.answerDeadline):
+			reason = backend.ReasonOverload
+		case isTimeout:
 			reason = backend.ReasonLate
-			if isStarved(b.answerDeadline) {
-				reason = backend.ReasonOverload
-			}
 		}
 		err = &backend.Error{Reason: reason, Cause: err}
 	}
@@ -333,29 +337,28 @@ func hitsText(n int) string {
 }
 
 const (
-	replicaPause = time.Second      // how long rls sends no WAIT after too few replicas have answered a WAIT
-	waitMargin   = time.Millisecond // the time in which the answer of Redis must come after the timeout of WAIT
+	noWaitTime = time.Second      // how long rls sends no WAIT to a server after a WAIT with too few replicas
+	waitMargin = time.Millisecond // the time from the timeout of a WAIT until the answer of Redis
 )
 
-// sendAndAwaitReplicas sends the commands of the batch, and then waits until enough replicas have the charges. It waits
-// less than the rest of the budget, so that the answers still reach their callers in time.
+// sendAndAwaitReplicas sends the commands of the batch, and then waits until enough replicas have the charges.
 func (b *batch) sendAndAwaitReplicas(ctx context.Context, s *server) {
 	if microsSinceProcessStart() < s.noWaitUntil.Load() {
 		b.replicasMissing = true
 		s.execute(ctx, b.commands)
 		return
 	}
-	conn := s.node.Conn() // WAIT waits only for the writes of its connection
+	conn := s.node.Conn() // WAIT waits only for charges that were sent on the same connection
 	defer func() { _ = conn.Close() }()
 	runPipeline(ctx, conn, b.commands)
 	if !b.awaitReplicas(ctx, conn) {
 		b.replicasMissing = true
-		s.noWaitUntil.Store(microsSinceProcessStart() + replicaPause.Microseconds())
+		s.noWaitUntil.Store(microsSinceProcessStart() + noWaitTime.Microseconds())
 	}
 }
 
 // awaitReplicas reports whether enough replicas have the charges that conn has sent. It waits at most a quarter of
-// Timeout, and at most half of the time that is left for the batch.
+// Timeout, and at most half of the time until the deadline of the batch, so that the answers are not late.
 func (b *batch) awaitReplicas(ctx context.Context, conn *goredis.Conn) bool {
 	o := &b.queue.limiter.options
 	waitTime := min(b.queue.limiter.Timeout()/4, time.Until(b.deadline)/2) - waitMargin

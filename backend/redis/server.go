@@ -22,8 +22,8 @@ type client interface {
 	// masterOf returns the master that has key.
 	masterOf(ctx context.Context, key string) (*server, error)
 
-	// eachMaster calls f with each master, possibly at the same time. It returns the first error.
-	eachMaster(ctx context.Context, f func(ctx context.Context, node *goredis.Client) error) error
+	// forEachMaster calls f with each master, possibly at the same time. It returns the first error.
+	forEachMaster(ctx context.Context, f func(ctx context.Context, node *goredis.Client) error) error
 
 	// roundTrip returns the time of a round trip to the slowest server, or 0 if none has been measured.
 	roundTrip() time.Duration
@@ -37,7 +37,7 @@ type server struct {
 	pipeliner   // the same client as node
 	node        *goredis.Client
 	clock       serverClock
-	noWaitUntil atomic.Int64 // before this result of microsSinceProcessStart, rls sends no WAIT
+	noWaitUntil atomic.Int64 // rls sends no WAIT before this time, in microseconds since processStart
 }
 
 // pipeliner opens pipelines to one server. It is a client or a connection of go-redis.
@@ -108,7 +108,7 @@ func (s *servers) masterOf(ctx context.Context, key string) (*server, error) {
 	return master.(*server), nil
 }
 
-func (s *servers) eachMaster(ctx context.Context, f func(ctx context.Context, node *goredis.Client) error) error {
+func (s *servers) forEachMaster(ctx context.Context, f func(ctx context.Context, node *goredis.Client) error) error {
 	if s.cluster == nil {
 		return f(ctx, s.single.node)
 	}

@@ -12,13 +12,13 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
-// A Redis that stands still, for example while it forks or runs a slow command, delays single batches. A distant
-// Redis delays all batches, so that the round trip of its clock is long too.
+// A Redis that executes no commands for a while, such as during a fork or a slow command, delays single batches. A
+// distant Redis delays all batches, so the measured round trip is long too.
 const (
 	minStall        = 20 * time.Millisecond // the least time of a stalled batch
-	tripsInStall    = 10                    // a stalled batch takes at least this number of round trips
-	wakePause       = 20 * time.Millisecond // the pause between two wake-ups of wakeWatch
-	maxWakeDelay    = 10 * time.Millisecond // if a wake-up is later, this process lacks CPU time
+	tripsInStall    = 10                    // the least time of a stalled batch in round trips
+	wakePause       = 20 * time.Millisecond // the pause between two wake-ups of cpuWatch
+	maxWakeDelay    = 10 * time.Millisecond // the longest delay of a wake-up in a process with enough CPU time
 	stallWatchTime  = 2 * time.Second       // the time in which FindStalls sends pings
 	stallWatchPause = 5 * time.Millisecond  // the pause between two pings
 )
@@ -30,14 +30,14 @@ func isStall(duration, roundTrip time.Duration) bool {
 	return duration >= minStall && roundTrip > 0 && duration >= tripsInStall*roundTrip
 }
 
-// wakeWatch wakes up after each wakePause, to find out whether this process gets CPU time. Times are in microseconds
+// cpuWatch wakes up after each wakePause, to find out whether this process gets CPU time. Times are in microseconds
 // since processStart.
-type wakeWatch struct {
+type cpuWatch struct {
 	lastWake     atomic.Int64 // the time of the last wake-up
-	lastLateWake atomic.Int64 // the time of the last wake-up that came too late; 0 if none was late
+	lastLateWake atomic.Int64 // the time of the last wake-up with a longer delay than maxWakeDelay, or 0
 }
 
-func (w *wakeWatch) run(ctx context.Context) {
+func (w *cpuWatch) run(ctx context.Context) {
 	for isRunning := true; isRunning; isRunning = wait.Sleep(ctx, wakePause) {
 		if now := microsSinceProcessStart(); now-w.lastWake.Swap(now) > (wakePause + maxWakeDelay).Microseconds() {
 			w.lastLateWake.Store(now)
@@ -45,8 +45,8 @@ func (w *wakeWatch) run(ctx context.Context) {
 	}
 }
 
-// wasStarved reports whether this process has lacked CPU time in the last span of time.
-func (w *wakeWatch) wasStarved(span time.Duration) bool {
+// lackedCPUTime reports whether this process has lacked CPU time in the last span of time.
+func (w *cpuWatch) lackedCPUTime(span time.Duration) bool {
 	now := microsSinceProcessStart()
 	return now-w.lastWake.Load() > (wakePause+maxWakeDelay).Microseconds() || now-w.lastLateWake.Load() < span.Microseconds()
 }
@@ -56,7 +56,7 @@ func (b *Batch) setStalled(l *Limiter) {
 	if b.Duration < minStall || b.ReplicasMissing || b.Err != nil && KindOf(b.Err) != KindTimeout {
 		return
 	}
-	if roundTrip := l.RoundTrip(); isStall(b.Duration, roundTrip) && !l.wakes.wasStarved(b.Duration) {
+	if roundTrip := l.RoundTrip(); isStall(b.Duration, roundTrip) && !l.cpuWatch.lackedCPUTime(b.Duration) {
 		b.Stalled, b.RoundTrip = true, roundTrip
 	}
 }
@@ -67,7 +67,7 @@ func (l *Limiter) FindStalls(ctx context.Context) []Finding {
 	for _, instance := range l.instances {
 		servers, _ := l.serversOf(ctx, instance) // Check reports the error
 		for _, s := range servers {
-			if f, ok := findStall(ctx, s.server, &l.wakes); ok {
+			if f, ok := findStall(ctx, s.server, &l.cpuWatch); ok {
 				findings = append(findings, instance.setServer(instance.addressOf(s.server), f)...)
 			}
 		}
@@ -75,27 +75,27 @@ func (l *Limiter) FindStalls(ctx context.Context) []Finding {
 	return findings
 }
 
-func findStall(ctx context.Context, s *server, w *wakeWatch) (_ Finding, ok bool) {
-	var times []time.Duration
+func findStall(ctx context.Context, s *server, w *cpuWatch) (_ Finding, ok bool) {
+	var durations []time.Duration
 	for end := time.Now().Add(stallWatchTime); time.Now().Before(end) && wait.Sleep(ctx, stallWatchPause); {
 		start := time.Now()
 		commands := []goredis.Cmder{goredis.NewStatusCmd(ctx, "PING")}
 		s.execute(ctx, commands)
 		duration, err := time.Since(start), commands[0].Err()
-		if (err == nil || KindOf(err) == KindTimeout) && (duration < minStall || !w.wasStarved(duration)) {
-			times = append(times, duration)
+		if (err == nil || KindOf(err) == KindTimeout) && (duration < minStall || !w.lackedCPUTime(duration)) {
+			durations = append(durations, duration)
 		}
 	}
-	if len(times) == 0 {
+	if len(durations) == 0 {
 		return Finding{}, false
 	}
-	slices.Sort(times)
-	usualTime, slowestTime := times[len(times)/2], times[len(times)-1]
+	slices.Sort(durations)
+	usualTime, slowestDuration := durations[len(durations)/2], durations[len(durations)-1]
 	f := Finding{
 		Check: CheckTimeout, Level: LevelNote,
-		Text: fmt.Sprintf("of %d round trips in two seconds, the usual one took %v, the slowest %v", len(times), usualTime.Round(10*time.Microsecond), slowestTime.Round(10*time.Microsecond)),
+		Text: fmt.Sprintf("of %d round trips in two seconds, the usual one took %v, the slowest %v", len(durations), usualTime.Round(10*time.Microsecond), slowestDuration.Round(10*time.Microsecond)),
 	}
-	if isStall(slowestTime, usualTime) { // the level stays LevelNote, because two seconds prove little
+	if isStall(slowestDuration, usualTime) { // the level stays LevelNote, because two seconds prove little
 		f.Text, f.Advice = "Redis stands still, the network doesn't: "+f.Text, AdviceForStalls
 	}
 	return f, true

@@ -30,21 +30,21 @@ func TestStalledBatchIsMuchSlowerThanRoundTrip(t *testing.T) {
 			server.clock.add(0, c.roundTrip.Microseconds(), 0)
 		}
 		now := microsSinceProcessStart()
-		l.wakes.lastWake.Store(now)
-		l.wakes.lastLateWake.Store(now - time.Hour.Microseconds())
+		l.cpuWatch.lastWake.Store(now)
+		l.cpuWatch.lastLateWake.Store(now - time.Hour.Microseconds())
 		c.batch.setStalled(l)
 		assert.Equal(t, c.want, c.batch.Stalled, name)
 	}
 }
 
 func TestBatchOfAStarvedProcessIsNotStalled(t *testing.T) {
-	w, now := &wakeWatch{}, microsSinceProcessStart()
+	w, now := &cpuWatch{}, microsSinceProcessStart()
 	w.lastLateWake.Store(now - time.Hour.Microseconds())
 	w.lastWake.Store(now)
-	assert.False(t, w.wasStarved(time.Second))
+	assert.False(t, w.lackedCPUTime(time.Second))
 	w.lastLateWake.Store(now - 60_000)
-	assert.True(t, w.wasStarved(70*time.Millisecond), "a late wake-up while Redis had the batch")
-	assert.False(t, w.wasStarved(50*time.Millisecond), "a late wake-up before the batch")
+	assert.True(t, w.lackedCPUTime(70*time.Millisecond), "a late wake-up while Redis had the batch")
+	assert.False(t, w.lackedCPUTime(50*time.Millisecond), "a late wake-up before the batch")
 	w.lastWake.Store(now - 40_000)
-	assert.True(t, w.wasStarved(50*time.Millisecond), "the wake-up is due")
+	assert.True(t, w.lackedCPUTime(50*time.Millisecond), "the wake-up is due")
 }

@@ -41,13 +41,13 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	}
 }
 
-// chargesInSteps reports whether a group can be charged in several steps, because its hits are in several partitions.
-func (l *Limiter) chargesInSteps() bool { return len(l.queues) > 1 }
+// canDivideGroups reports whether the hits of a group can be in several partitions. rls then charges them in several steps.
+func (l *Limiter) canDivideGroups() bool { return len(l.queues) > 1 }
 
-// refundMillis returns for how many milliseconds after a charge Redis can still execute the refund, or 0 if no group is
-// charged in several steps. A slow Redis can execute a refund after the end of the Take.
+// refundMillis returns the time from a charge until Redis can have executed its refund, in milliseconds. A slow Redis can
+// execute the refund after the end of the Take. If groups are never divided, there are no refunds, and the time is 0.
 func (l *Limiter) refundMillis() int64 {
-	if !l.chargesInSteps() {
+	if !l.canDivideGroups() {
 		return 0
 	}
 	return (2*l.options.Timeout + lateAnswerTime).Milliseconds()
@@ -56,8 +56,8 @@ func (l *Limiter) refundMillis() int64 {
 // budget returns how long a Take may last: at most the timeout, and at most three quarters of the time until the
 // caller's deadline, so that the fallback can still decide. Envoy's default deadline is 20 ms, of which a Take gets 15.
 func (l *Limiter) budget(ctx context.Context, now time.Time) time.Duration {
-	if end, ok := ctx.Deadline(); ok {
-		return min(l.Timeout(), end.Sub(now)*3/4)
+	if deadline, ok := ctx.Deadline(); ok {
+		return min(l.Timeout(), deadline.Sub(now)*3/4)
 	}
 	return l.Timeout()
 }
@@ -85,7 +85,7 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *req
 				r.ctx = ctx
 			}
 			refund := r.add(p.queue, h.index, &hits[h.index], -h.N)
-			refund.refundedHoldExpiry, refund.Window = anonymousHoldExpiry, h.chargedWindow
+			refund.refundedHoldExpiry, refund.Window = anonymousHoldExpiry, h.windowStart
 		}
 	}
 	if r == nil {

@@ -35,7 +35,7 @@ type counterBackend struct {
 	isPerReplica   bool               // each replica has its own counters
 	storeState     func() *live.Redis // the state of the store for the live page; nil if the counters are local
 	explain        explain.Options    // serve adds the limits and the settings of the service
-	pinged         <-chan struct{}    // is closed after the first ping of the store; nil if the counters are local
+	firstPing      <-chan struct{}    // is closed after the first ping of the store; nil if the counters are local
 }
 
 func newBackend(p *process, s *env.Settings, e *events.Events, recorder *live.Recorder, tracer *tracing.Tracer) (*counterBackend, error) {
@@ -85,11 +85,11 @@ const idleProbePause = 10 * time.Second
 
 // newStoreBackend returns a backend that counts in a store. While the store is down, the backend counts in
 // localCounters.
-func newStoreBackend(p *process, s *env.Settings, e *events.Events, shared sharedStore, localCounters *local.Limiter) *counterBackend {
+func newStoreBackend(p *process, s *env.Settings, e *events.Events, options sharedStore, localCounters *local.Limiter) *counterBackend {
 	mode, _ := limit.ParseFailureMode(s.RedisFailureMode)
-	shared.events.Mode, shared.events.Ratio, shared.events.NeedsStore = mode, s.RedisFallbackRatio, s.RedisHealthCheckActive
-	observer := e.NewStore(shared.events)
-	store, o := shared.store, shared.fallback
+	options.events.Mode, options.events.Ratio, options.events.NeedsStore = mode, s.RedisFallbackRatio, s.RedisHealthCheckActive
+	observer := e.NewStore(options.events)
+	store, o := options.store, options.fallback
 	o.Primary, o.Shards, o.ShardOf, o.Probe = store, store.Shards(), store.ShardOf, store.Probe
 	o.Secondary, o.Ratio, o.Mode, o.IdleProbe, o.Observer = localCounters, s.RedisFallbackRatio, mode, idleProbePause, observer
 	storeWithFallback := fallback.New(o)
@@ -103,25 +103,25 @@ func newStoreBackend(p *process, s *env.Settings, e *events.Events, shared share
 			return false
 		}
 		observer.Connected()
-		shared.onConnect(ctx)
+		options.onConnect(ctx)
 		return true
 	}
-	pinged := make(chan struct{})
+	firstPing := make(chan struct{})
 	p.start(func(ctx context.Context) {
 		isConnected := connect(ctx)
-		close(pinged)
+		close(firstPing)
 		for !isConnected && wait.Sleep(ctx, 200*time.Millisecond) {
 			isConnected = connect(ctx)
 		}
 	})
 
-	b := &counterBackend{Layer: storeWithFallback, pinged: pinged}
-	b.storeState = func() *live.Redis { return observer.State(storeWithFallback.Status(), shared.findings()) }
+	b := &counterBackend{Layer: storeWithFallback, firstPing: firstPing}
+	b.storeState = func() *live.Redis { return observer.State(storeWithFallback.Status(), options.findings()) }
 	if s.DenyCacheBytes > 0 {
 		b.Layer = denycache.New(b.Layer, denycache.Options{SizeBytes: s.DenyCacheBytes, Observer: e.Metrics.DenyCache()})
 	}
-	if shared.addLeases != nil {
-		shared.addLeases(b, storeWithFallback)
+	if options.addLeases != nil {
+		options.addLeases(b, storeWithFallback)
 	}
 	b.Layer = backend.Scopes{Global: b.Layer, Instance: backend.Counters{Limiter: localCounters}}
 	b.prefixResetter = backend.ScopePrefixes{Global: store, Instance: localCounters}
@@ -223,7 +223,6 @@ func newRedis(s *env.Settings, keyPrefix string, observer redis.Observer, tracer
 		Jitter:             time.Duration(max(s.ExpirationJitterMax, 0)) * time.Second,
 		Timeout:            time.Duration(s.RedisTimeout),
 		AutoTimeout:        s.RedisTimeout == env.AutoTimeout,
-		MaxBatchSize:       s.RedisMaxBatchSize,
 		MaxInflightBatches: s.RedisMaxInflightBatches,
 		MaxQueueSize:       s.RedisMaxQueueSize,
 		WaitReplicas:       s.RedisWaitReplicas,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/tls"
+	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -14,6 +15,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/seed-81f232ab/rls/internal/testkit/certtest"
@@ -82,4 +85,69 @@ func TestInvalidCallersFileStopsStart(t *testing.T) {
 	require.Error(t, err)
 	assert.Contains(t, string(out), "needs GRPC_SERVER_USE_TLS=true and GRPC_CLIENT_TLS_CACERT")
 	assert.Contains(t, string(out), "callers: got a mapping, want a list")
+}
+
+// The caller with the name hog sends too many calls, over gRPC and over HTTP. Its victim sends one call each time.
+func TestCallerThatSendsTooManyCallsIsRefusedAndShown(t *testing.T) {
+	t.Parallel()
+	decisions := t.TempDir() + "/decisions.log"
+	r := start(t, []string{
+		"LIMITS_PATH=" + file(t, "limits.yaml", "domain: shop\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000}}]\n"),
+		"CALLER_HEADER=X-Envoy-Node", "MAX_CALLER_CALLS_PER_SECOND=1", "DECISION_LOG=denied", "DECISION_LOG_PATH=" + decisions,
+	})
+	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	call := func(name string) codes.Code {
+		_, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(metadata.AppendToOutgoingContext(t.Context(), "x-envoy-node", name),
+			&rlsv3.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{
+				{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "k", Value: name}}},
+			}})
+		return status.Code(err)
+	}
+	polltest.Until(t, maxWait, func() bool { return call("hog") == codes.ResourceExhausted })
+	assert.Equal(t, codes.OK, call("victim"))
+
+	post := func(path, body string) (code int, text string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.http+path, strings.NewReader(body))
+		require.NoError(t, err)
+		req.Header.Set("X-Envoy-Node", "hog")
+		req.Header.Set("Rls-Hold", "a") // /json replaces no other header
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		answer, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		return resp.StatusCode, string(answer)
+	}
+	const descriptor = `[{"entries":[{"key":"k","value":"v"}]}]`
+	polltest.Until(t, maxWait, func() bool {
+		code, text := post("/json", `{"domain":"shop","descriptors":`+descriptor+`}`)
+		return code == http.StatusTooManyRequests && strings.Contains(text, "calls of this caller: got more than 1 in a second")
+	})
+	polltest.Until(t, maxWait, func() bool {
+		code, text := post("/v1/check", `{"checks":[{"domain":"shop","hold":"a","descriptor":[{"key":"k","value":"v"}]}]}`)
+		return code == http.StatusOK && strings.Contains(text, `"code":"RESOURCE_EXHAUSTED"`)
+	})
+
+	_, metrics := get(t, "http://"+r.debug+"/metrics")
+	assert.Regexp(t, `ratelimit_service_should_rate_limit_error\{err_type="caller_limited"\} [1-9]`, metrics)
+	assert.Equal(t, 1, strings.Count(r.logText(), `msg="calls refused; a caller sent too many"`))
+	polltest.Until(t, maxWait, func() bool {
+		text, err := os.ReadFile(decisions)
+		return err == nil && strings.Contains(string(text), `"caller":"127.0.0.1 hog"`)
+	})
+	polltest.Until(t, maxWait, func() bool {
+		screen, _, _ := rls(t, "top", "--once", "--admin", r.debug)
+		_, page := get(t, "http://"+r.debug+"/")
+		return strings.Contains(screen, "127.0.0.1 hog") && strings.Contains(screen, "127.0.0.1 victim") && strings.Contains(page, "127.0.0.1 hog")
+	})
+}
+
+func TestInvalidCallerHeaderStopsStart(t *testing.T) {
+	t.Parallel()
+	cmd := command(t, []string{"LIMITS_PATH=" + file(t, "limits.yaml", "domain: d"), "CALLER_HEADER=a b"}, "serve")
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	assert.Contains(t, string(out), `CALLER_HEADER: got \"a b\", want the name of a header, such as x-envoy-node`)
 }

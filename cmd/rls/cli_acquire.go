@@ -75,7 +75,7 @@ func newAcquire() *cobra.Command {
 }
 
 // acquireFailure returns err with the exit code of a failure of rls itself.
-func acquireFailure(err error) error { return &codedError{exitFailed, err} }
+func acquireFailure(err error) error { return &errorWithCode{exitFailed, err} }
 
 // run waits for the permits and runs the command.
 func (f *acquireFlags) run(ctx context.Context, stderr io.Writer, descriptor string, command []string) error {
@@ -135,15 +135,15 @@ func (f *acquireFlags) acquire(ctx context.Context, c *client.Client, d client.D
 	case ctx.Err() != nil:
 		return nil, interruptedError(endingSignal(ctx), "before the permit came")
 	case errors.Is(err, context.DeadlineExceeded):
-		return nil, &codedError{exitTimedOut, f.timeoutError(err)}
+		return nil, &errorWithCode{exitTimedOut, f.timeoutError(err)}
 	}
 	return nil, acquireFailure(err)
 }
 
 // timeoutError says why no permit came. If the last call failed, err has the reason.
 func (f *acquireFlags) timeoutError(err error) error {
-	if late, isLate := errors.AsType[*client.WaitError](err); isLate {
-		return fmt.Errorf("permits come in %s at the earliest, after the deadline of --timeout", late.Wait.Round(time.Millisecond))
+	if waitErr, isLate := errors.AsType[*client.WaitError](err); isLate {
+		return fmt.Errorf("permits come in %s at the earliest, after the deadline of --timeout", waitErr.Wait.Round(time.Millisecond))
 	}
 	problem := fmt.Sprintf("no permit came within %s; ", f.timeout)
 	if s, isOutage := status.FromError(err); isOutage {
@@ -160,7 +160,7 @@ func interruptedError(s os.Signal, moment string) error {
 	if number, ok := s.(syscall.Signal); ok {
 		code += int(number)
 	}
-	return &codedError{code, errors.New("interrupted " + moment)}
+	return &errorWithCode{code, errors.New("interrupted " + moment)}
 }
 
 func endingSignal(ctx context.Context) syscall.Signal {
@@ -225,5 +225,5 @@ func startError(name string, err error) error {
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
 		code = exitNotFound
 	}
-	return &codedError{code, fmt.Errorf("command %s: %w", printable(name), err)}
+	return &errorWithCode{code, fmt.Errorf("command %s: %w", printable(name), err)}
 }

@@ -117,7 +117,7 @@ func TestSignalAfterGrantStartsNoCommand(t *testing.T) {
 	touch, err := exec.LookPath("touch")
 	require.NoError(t, err)
 	err = runCommand(io.Discard, touch, []string{"touch", path}, new(client.Hold), endSignals)
-	var failure *codedError
+	var failure *errorWithCode
 	require.ErrorAs(t, err, &failure)
 	assert.Equal(t, 143, failure.code)
 	assert.NoFileExists(t, path)

@@ -63,7 +63,7 @@ func (c *adminClient) baseURL() (*url.URL, *tls.Config, error) {
 		addr = scheme + addr
 	}
 	u, err := url.Parse(addr)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+	if err != nil || !isBaseURL(u) {
 		return nil, nil, errors.New("--admin must be http://host:port, https://host:port or host:port")
 	}
 	if u.Scheme == "http" && wantsTLS {
@@ -71,6 +71,12 @@ func (c *adminClient) baseURL() (*url.URL, *tls.Config, error) {
 	}
 	t, err := c.tls.Config()
 	return u, t, err
+}
+
+func isBaseURL(u *url.URL) bool {
+	isHTTP := u.Scheme == "http" || u.Scheme == "https"
+	hasPath := strings.Trim(u.Path, "/") != "" || u.RawQuery != ""
+	return isHTTP && u.Host != "" && u.User == nil && !hasPath
 }
 
 // run sends a call to a path of the admin API, and prints the answer with a template.

@@ -14,8 +14,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
-// rulePaths returns the paths of rules. With --limits, they are the rules of these files. Else they are the rules in
-// force in the service at --admin. If the service does not answer, they are the rules of the files at LIMITS_PATH.
+// rulePaths returns the paths of rules. With --limits, it returns the rules of these files. Otherwise it returns the rules
+// in force in the service at --admin. If the service does not answer, it returns the rules of the files at LIMITS_PATH.
 func rulePaths(cmd *cobra.Command, filter string) (paths []string) {
 	client, files := adminClient{addr: "localhost:6070", timeout: time.Second}, []string{os.Getenv("LIMITS_PATH")}
 	if flag := cmd.Flag("admin"); flag != nil {
@@ -39,7 +39,6 @@ func rulePaths(cmd *cobra.Command, filter string) (paths []string) {
 	return paths
 }
 
-// completeDomain completes --domain.
 func completeDomain(cmd *cobra.Command, _ []string, start string) (domains []string, _ cobra.ShellCompDirective) {
 	for _, path := range rulePaths(cmd, start) {
 		domain, _, _ := strings.Cut(path, " > ")
@@ -56,18 +55,18 @@ func completeRule(cmd *cobra.Command, _ []string, start string) ([]string, cobra
 // completeDescriptor completes the last entry of a descriptor of --domain, if a rule has the entries before it.
 func completeDescriptor(cmd *cobra.Command, _ []string, start string) (descriptors []string, _ cobra.ShellCompDirective) {
 	domain, typedEntries := cmd.Flag("domain").Value.String(), strings.Split(start, ",")
-	last := len(typedEntries) - 1
+	lastIndex := len(typedEntries) - 1
 	isSameEntry := func(typed, inRule string) bool { return typed == inRule || strings.HasPrefix(typed, inRule+"=") }
 	for _, path := range rulePaths(cmd, domain) {
 		entries := strings.Split(path, " > ")[1:]
-		if !strings.HasPrefix(path, domain+" > ") || len(entries) <= last || !slices.EqualFunc(typedEntries[:last], entries[:last], isSameEntry) {
+		if !strings.HasPrefix(path, domain+" > ") || len(entries) <= lastIndex || !slices.EqualFunc(typedEntries[:lastIndex], entries[:lastIndex], isSameEntry) {
 			continue
 		}
-		entry := entries[last]
+		entry := entries[lastIndex]
 		if !strings.Contains(entry, "=") {
 			entry += "=" // the rule is for any value of the key, and the user types a value
 		}
-		descriptors = append(descriptors, strings.Join(append(typedEntries[:last:last], entry), ","))
+		descriptors = append(descriptors, strings.Join(append(typedEntries[:lastIndex:lastIndex], entry), ","))
 	}
 	return completions(descriptors, start), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 }

@@ -68,16 +68,21 @@ func commandPages(pageTemplate string) func(io.Writer) error {
 		}
 		functions := template.FuncMap{
 			"sharedFlags": func(commands []*cobra.Command) string {
-				shared := pflag.NewFlagSet("", pflag.ContinueOnError)
+				flagSet := pflag.NewFlagSet("", pflag.ContinueOnError)
 				for _, cmd := range commands {
-					addFlags(shared, cmd, true)
+					addFlags(flagSet, cmd, true)
 				}
-				return shared.FlagUsages()
+				return flagSet.FlagUsages()
 			},
 			"ownFlags": func(cmd *cobra.Command) string {
-				own := pflag.NewFlagSet("", pflag.ContinueOnError)
-				addFlags(own, cmd, false)
-				return own.FlagUsages()
+				flagSet := pflag.NewFlagSet("", pflag.ContinueOnError)
+				addFlags(flagSet, cmd, false)
+				return flagSet.FlagUsages()
+			},
+			// A command and its subcommands share a block of docs/cli.md, except for rls itself.
+			"isLast": func(cmd *cobra.Command) bool {
+				i := slices.Index(commands, cmd) + 1
+				return i == len(commands) || commands[i].Parent() == root
 			},
 			"withoutDescriptorNote": func(help string) string { return strings.ReplaceAll(help, "\n"+descriptorHelp, "") },
 			"roff":                  strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n.", "\n\\&.", "\n'", "\n\\&'").Replace,
@@ -87,12 +92,12 @@ func commandPages(pageTemplate string) func(io.Writer) error {
 }
 
 // sharedFlagNames are the flags that mean the same for each command. docs/cli.md has them once.
-var sharedFlagNames = []string{"addr", "admin", "ca", "cert", "help", "key", "server-name", "tls", "token"}
+var sharedFlagNames = []string{"addr", "admin", "ca", "cert", "help", "key", "merge", "new", "reason", "server-name", "strict", "tls", "token"}
 
 // addFlags adds the flags of cmd to flags: the shared flags or all other flags.
-func addFlags(flags *pflag.FlagSet, cmd *cobra.Command, shared bool) {
+func addFlags(flags *pflag.FlagSet, cmd *cobra.Command, wantsShared bool) {
 	cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
-		if slices.Contains(sharedFlagNames, f.Name) == shared && flags.Lookup(f.Name) == nil {
+		if slices.Contains(sharedFlagNames, f.Name) == wantsShared && flags.Lookup(f.Name) == nil {
 			flags.AddFlag(f)
 		}
 	})

@@ -183,7 +183,7 @@ func (d *doctor) checkListener(setting, address string, isRLS func(address strin
 		d.addResult(levelOK, area, subject, "rls serves it", "")
 	default:
 		port, _ := server.ParseAddr(address)
-		program := cmp.Or(server.PortHolder(port.Port), "another program")
+		program := cmp.Or(server.ListeningProgram(port.Port), "another program")
 		d.addResult(redis.LevelProblem, area, subject, program+" uses it", "end the program, or set another port")
 	}
 }
@@ -211,13 +211,13 @@ func (d *doctor) checkSocket(setting, path string, isRLS func(address string) bo
 const listenerTimeout = 3 * time.Second
 
 // isHealthy reports whether rls serves gRPC at an address. If useTLS is true, a server that asks for a client
-// certificate also counts as rls, because the doctor has none.
+// certificate also counts as rls, because the doctor has no certificate.
 func isHealthy(ctx context.Context, address string, useTLS bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, listenerTimeout)
 	defer cancel()
 	transport := insecure.NewCredentials()
 	if useTLS {
-		transport = credentials.NewTLS(anyCertificate)
+		transport = credentials.NewTLS(insecureTLS)
 	}
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(transport))
 	if err != nil {
@@ -234,7 +234,7 @@ func answerContains(ctx context.Context, url, want string) bool {
 	if err != nil {
 		return false
 	}
-	client := http.Client{Timeout: listenerTimeout, Transport: &http.Transport{TLSClientConfig: anyCertificate, DisableKeepAlives: true}}
+	client := http.Client{Timeout: listenerTimeout, Transport: &http.Transport{TLSClientConfig: insecureTLS, DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	if err != nil {
 		return false
@@ -244,9 +244,9 @@ func answerContains(ctx context.Context, url, want string) bool {
 	return strings.Contains(string(body), want)
 }
 
-// anyCertificate accepts the certificate of every server. The doctor sends no secret, and only asks who listens on this
-// machine.
-var anyCertificate = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // see above
+// insecureTLS accepts the certificate of each server. The doctor sends no secret. It only finds out which program listens
+// on this machine.
+var insecureTLS = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // see above
 
 func (d *doctor) checkCertificates() {
 	for _, f := range d.settings.TLSFiles() {
@@ -264,6 +264,8 @@ func (d *doctor) checkCertificates() {
 		d.checkKeyRights(f.Key.String(), f.Key.Path)
 	}
 }
+
+const expiryWarningTime = 14 * 24 * time.Hour // a certificate that expires within this time causes a warning
 
 // checkCertificate checks the dates of all certificates in a PEM file.
 func (d *doctor) checkCertificate(subject, path string) {
@@ -290,18 +292,18 @@ func (d *doctor) checkCertificate(subject, path string) {
 			end = c.NotAfter
 		}
 	}
-	until := end.UTC().Format(time.RFC3339)
-	switch left := end.Sub(d.now); {
+	endText := end.UTC().Format(time.RFC3339)
+	switch remainingTime := end.Sub(d.now); {
 	case end.IsZero():
 		d.addResult(redis.LevelProblem, area, subject, "the file has no certificate", "replace the file by a PEM file")
 	case d.now.Before(start):
 		d.addResult(redis.LevelProblem, area, subject, "a certificate is valid only from "+start.UTC().Format(time.RFC3339), "check the clock of this machine")
-	case left <= 0:
-		d.addResult(redis.LevelProblem, area, subject, "a certificate has expired at "+until, "replace the certificate")
-	case left < 14*24*time.Hour:
-		d.addResult(redis.LevelWarning, area, subject, "a certificate expires "+relativeTime(left)+", at "+until, "replace the certificate")
+	case remainingTime <= 0:
+		d.addResult(redis.LevelProblem, area, subject, "a certificate has expired at "+endText, "replace the certificate")
+	case remainingTime < expiryWarningTime:
+		d.addResult(redis.LevelWarning, area, subject, "a certificate expires "+relativeTime(remainingTime)+", at "+endText, "replace the certificate")
 	default:
-		d.addResult(levelOK, area, subject, "it is valid until "+until, "")
+		d.addResult(levelOK, area, subject, "it is valid until "+endText, "")
 	}
 }
 

@@ -79,8 +79,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	}
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	if near := fields.Nearest(unknown.GetSpecifiedName(), names); near != "" && unknown.GetSpecifiedShortnames() == "" {
-		return fmt.Errorf("%w; did you mean --%s?", err, near)
+	if nearest := fields.Nearest(unknown.GetSpecifiedName(), names); nearest != "" && unknown.GetSpecifiedShortnames() == "" {
+		return fmt.Errorf("%w; did you mean --%s?", err, nearest)
 	}
 	return fmt.Errorf("%w; %s --help lists the flags", err, cmd.CommandPath())
 }

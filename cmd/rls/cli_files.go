@@ -17,8 +17,8 @@ import (
 
 const stdinPath = "-"
 
-// takePaths makes cmd take one path or more. A mistake in the command line is an inputError.
-func takePaths(cmd *cobra.Command) {
+// requirePaths makes cmd require one path or more. A mistake in the command line is an inputError.
+func requirePaths(cmd *cobra.Command) {
 	cmd.Args = func(cmd *cobra.Command, paths []string) error {
 		return inputError(argCount(1, math.MaxInt)(cmd, paths))
 	}
@@ -30,7 +30,7 @@ func inputError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &codedError{2, err}
+	return &errorWithCode{2, err}
 }
 
 // loadLimits reads the limits files in all paths. The path - is stdin, unless stdin is nil.

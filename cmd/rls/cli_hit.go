@@ -134,7 +134,7 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 		limiter.SetLimit(rate.Inf)
 	}
 	var stats callStats
-	isUnmatched, callsOut := false, out
+	hasUnmatched, callsOut := false, out
 	if f.isQuiet {
 		callsOut = io.Discard
 	}
@@ -158,7 +158,7 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 			fmt.Fprintf(out, "%s\n", callJSON(resp, err))
 			continue
 		}
-		isUnmatched = printCall(callsOut, i, req, resp, switchesOf(trailer), err) || isUnmatched
+		hasUnmatched = printCall(callsOut, i, req, resp, readSwitches(trailer), err) || hasUnmatched
 	}
 	if f.asJSON {
 		out = io.Discard // the answers are enough for a program
@@ -169,7 +169,7 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 	if f.isQuiet && stats.lastErr != nil {
 		fmt.Fprintf(out, "last error: %v\n", stats.lastErr)
 	}
-	if isUnmatched {
+	if hasUnmatched {
 		fmt.Fprint(out, "to see why no rule limits a descriptor: rls explain -d ", page.ShellWord(req.Domain))
 		for _, d := range req.Descriptors {
 			fmt.Fprint(out, " ", page.ShellWord(entrytext.Format(d.Entries)))
@@ -196,26 +196,26 @@ func callJSON(resp *rlsv3.RateLimitResponse, err error) []byte {
 
 // printCall prints the answer to call number i: the overall code, and for each descriptor the limit that
 // decided, with the remaining hits and the reset time. It reports whether no rule matched a descriptor.
-func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse, switches map[int]*service.Switch, err error) (isUnmatched bool) {
+func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse, switches map[int]*service.Switch, err error) (hasUnmatched bool) {
 	if err != nil {
 		fmt.Fprintf(out, "%4d  ERROR       %v\n", i, err)
 		return false
 	}
 	fmt.Fprintf(out, "%4d  %-10s", i, resp.OverallCode)
-	for j, st := range resp.Statuses {
+	for j, status := range resp.Statuses {
 		if j > 0 {
 			fmt.Fprintf(out, "\n      %-10s", "")
 		}
 		text := "OK, no rule limits it"
-		switch l := st.CurrentLimit; {
+		switch l := status.CurrentLimit; {
 		case l != nil:
-			text = fmt.Sprintf("%s %s, remaining %d, reset %s", st.Code, limitText(l), st.LimitRemaining, st.DurationUntilReset.AsDuration())
-		case st.LimitRemaining > 0: // without a rule, LimitRemaining is 0
+			text = fmt.Sprintf("%s %s, remaining %d, reset %s", status.Code, limitText(l), status.LimitRemaining, status.DurationUntilReset.AsDuration())
+		case status.LimitRemaining > 0: // without a rule, LimitRemaining is 0
 			text = "OK, unlimited"
 		case switches[j] != nil:
 			text = "OK, " + offText(switches[j], time.Now())
 		default:
-			isUnmatched = true
+			hasUnmatched = true
 			if len(req.Descriptors) > 1 { // only a limit of another descriptor can replace the limits of this descriptor
 				text += ", or other limits of the request replace its limits"
 			}
@@ -226,12 +226,12 @@ func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.Ra
 		fmt.Fprintf(out, "  %s: %s", h.Key, h.Value)
 	}
 	fmt.Fprintln(out)
-	return isUnmatched
+	return hasUnmatched
 }
 
-// switchesOf returns the switches in the trailer of an answer. The key is the index of the descriptor. A service of an
+// readSwitches returns the switches in the trailer of an answer. The key is the index of the descriptor. A service of an
 // earlier version sends no switches.
-func switchesOf(trailer metadata.MD) map[int]*service.Switch {
+func readSwitches(trailer metadata.MD) map[int]*service.Switch {
 	switches := map[int]*service.Switch{}
 	for _, text := range trailer.Get(service.TrailerSwitches) {
 		var list []*service.Switch

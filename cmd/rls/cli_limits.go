@@ -116,7 +116,7 @@ func newLimitsSet(client *adminClient) *cobra.Command {
 			"  rls limits set -d shop --rule plan=trial unit=minute requests_per_unit=20 shadow_mode=true\n" +
 			"  rls limits set --all shadow_mode=true --for 30m --reason migration",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path, target, values, err := c.locate(args)
+			path, target, values, err := c.parseTargetArgs(args)
 			if err == nil && len(values) == 0 {
 				err = errors.New("nothing to change; give FIELD=VALUE arguments")
 			}
@@ -141,7 +141,7 @@ func newLimitsUnset(client *adminClient) *cobra.Command {
 			"of each replica applies again.",
 		Example: "  rls limits unset -d shop tenant=acme\n  rls limits unset -d shop --rule plan=trial",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path, target, otherArgs, err := c.locate(args)
+			path, target, otherArgs, err := c.parseTargetArgs(args)
 			if err == nil && len(otherArgs) > 0 {
 				err = fmt.Errorf("got %q behind the target; want nothing", otherArgs[0])
 			}
@@ -212,7 +212,8 @@ func newLimitsOn(client *adminClient) *cobra.Command {
 
 // switchTarget returns the target of a switch: a rule, a domain, or all domains.
 func switchTarget(args []string, isAll bool) (string, error) {
-	if isAll == (len(args) == 1) || !isAll && args[0] == "" {
+	hasArg := len(args) == 1
+	if isAll == hasArg || hasArg && args[0] == "" {
 		return "", errors.New("give a rule, a domain or --all")
 	}
 	if isAll {
@@ -242,7 +243,7 @@ type change struct {
 	isNew, isDryRun bool
 }
 
-// addTargetFlags adds the flags that say what to change. ruleHelp describes --rule.
+// addTargetFlags adds the flags that choose the limits to change. ruleHelp describes --rule.
 func (c *change) addTargetFlags(cmd *cobra.Command, ruleHelp string) {
 	addDomainFlag(cmd, &c.domain)
 	cmd.ValidArgsFunction = completeDescriptor
@@ -252,7 +253,7 @@ func (c *change) addTargetFlags(cmd *cobra.Command, ruleHelp string) {
 	cmd.MarkFlagsMutuallyExclusive("all", "rule")
 }
 
-// addPutFlags adds the flags of a new value. endHelp says what --for can be.
+// addPutFlags adds the flags of a new value. endHelp is the end of the description of --for.
 func (c *change) addPutFlags(cmd *cobra.Command, endHelp string) {
 	fs := cmd.Flags()
 	fs.DurationVar(&c.duration, "for", 0, "duration of the change, such as 90s or 1h"+endHelp)
@@ -266,8 +267,8 @@ func addReasonFlag(cmd *cobra.Command, reason *string) {
 	cmd.Flags().StringVar(reason, "reason", "", "reason of the change; the history and rls explain show it")
 }
 
-// locate returns the path and the query of the target in the admin API, and the arguments after the descriptor.
-func (c *change) locate(args []string) (path string, query url.Values, otherArgs []string, err error) {
+// parseTargetArgs returns the path and the query of the target in the admin API, and the arguments after the descriptor.
+func (c *change) parseTargetArgs(args []string) (path string, query url.Values, otherArgs []string, err error) {
 	path = "overrides"
 	if c.isRule {
 		path = "rules"
@@ -350,18 +351,18 @@ func nestLimitFields(fields []string) ([]string, error) {
 // overrideJSON returns a JSON object with the fields of FIELD=VALUE arguments.
 func overrideJSON(args []string) ([]byte, error) {
 	fields := make([]string, len(args))
-	seen := map[string]bool{}
+	isGiven := map[string]bool{}
 	for i, arg := range args {
 		name, text, ok := strings.Cut(arg, "=")
 		switch {
 		case !ok || name == "":
 			return nil, fmt.Errorf("%q is not a field: write FIELD=VALUE", arg)
-		case seen[name] && name == "expires_at":
+		case isGiven[name] && name == "expires_at":
 			return nil, errors.New("expires_at is given twice; --for also sets expires_at")
-		case seen[name]:
+		case isGiven[name]:
 			return nil, fmt.Errorf("%s is given twice", name)
 		}
-		seen[name] = true
+		isGiven[name] = true
 		if !json.Valid([]byte(text)) {
 			text = quoteJSON(text)
 		}
@@ -371,8 +372,8 @@ func overrideJSON(args []string) ([]byte, error) {
 }
 
 func quoteJSON(text string) string {
-	quoted, _ := json.Marshal(text) // Marshal of a string returns no error
-	return string(quoted)
+	quotedText, _ := json.Marshal(text) // Marshal of a string returns no error
+	return string(quotedText)
 }
 
 func newLimitsHistory(client *adminClient) *cobra.Command {
@@ -399,7 +400,7 @@ func newLimitsHistory(client *adminClient) *cobra.Command {
 }
 
 func newLimitsRollback(client *adminClient) *cobra.Command {
-	var to int64
+	var toVersion int64
 	var isDryRun, isForced bool
 	var reason string
 	cmd := &cobra.Command{
@@ -419,12 +420,12 @@ func newLimitsRollback(client *adminClient) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			query := url.Values{"dry_run": {strconv.FormatBool(isDryRun)}, "force": {strconv.FormatBool(isForced)}, "reason": {reason}}
 			if cmd.Flags().Changed("to") {
-				query.Set("version", strconv.FormatInt(to, 10))
+				query.Set("version", strconv.FormatInt(toVersion, 10))
 			}
 			return client.run(cmd, http.MethodPost, "rollback", query, nil, new(admin.Rollback), "rollback")
 		},
 	}
-	cmd.Flags().Int64Var(&to, "to", 0, "version to restore (default: the version before the last change)")
+	cmd.Flags().Int64Var(&toVersion, "to", 0, "version to restore (default: the version before the last change)")
 	cmd.Flags().BoolVar(&isDryRun, "dry-run", false, "print the rollback without making it")
 	cmd.Flags().BoolVar(&isForced, "force", false, "also replace values that redis-cli has changed after their last change in the history")
 	addReasonFlag(cmd, &reason)

@@ -56,7 +56,7 @@ func newPlan() *cobra.Command {
 			return err
 		},
 	}
-	takePaths(cmd)
+	requirePaths(cmd)
 	fs := cmd.Flags()
 	fs.StringArrayVar(&o.logPaths, "from", nil, "`LOG` with the recorded calls, or - for the standard input; gzip works; give the flag once for each replica")
 	fs.StringVar(&o.mappingPath, "access-log", "", "read the logs as JSON access logs; `FILE` maps their fields to descriptors")

@@ -29,7 +29,7 @@ var answersTemplate string
 // answers has a template for each kind of answer that a command prints.
 var answers = template.Must(template.New("").Funcs(template.FuncMap{
 	"text":    func(v any) string { return printable(fmt.Sprint(v)) },
-	"dash":    func(v any) string { return orDash(fmt.Sprint(v)) },
+	"dash":    func(v any) string { return textOrDash(fmt.Sprint(v)) },
 	"json":    oneLine,
 	"kind":    kindText,
 	"field":   fieldText,
@@ -37,13 +37,15 @@ var answers = template.Must(template.New("").Funcs(template.FuncMap{
 	"join":    strings.Join,
 	"entries": decisionlog.FormatEntries,
 	"off":     offText,
-	"notes":   func(o admin.Override) string { return switchNotes(o.SetBy, o.Reason, timeOf(o.ExpiresAt), time.Now()) },
+	"notes": func(o admin.Override) string {
+		return switchNotes(o.SetBy, o.Reason, parseTime(o.ExpiresAt), time.Now())
+	},
 	"fields": func(l *admin.List) []admin.Override {
 		return slices.Concat(l.ShadowMode, l.Switches, l.Rules, l.Overrides)
 	},
 	"moment": func(at time.Time) string { return relativeTime(time.Until(at)) },
 	"expiry": func(stamp string) string {
-		if at := timeOf(stamp); !at.IsZero() {
+		if at := parseTime(stamp); !at.IsZero() {
 			return relativeTime(time.Until(at))
 		}
 		return "never"
@@ -103,9 +105,9 @@ func offText(s *service.Switch, now time.Time) string {
 
 // switchNotes describes who set a switch, when the switch ends, and why it was set. A zero end means never.
 func switchNotes(author, reason string, end, now time.Time) string {
-	text := ", by " + orDash(author) + ", without an end"
+	text := ", by " + textOrDash(author) + ", without an end"
 	if !end.IsZero() {
-		text = ", by " + orDash(author) + ", ends " + relativeTime(end.Sub(now))
+		text = ", by " + textOrDash(author) + ", ends " + relativeTime(end.Sub(now))
 	}
 	if reason != "" {
 		text += ", reason: " + printable(reason)
@@ -113,8 +115,8 @@ func switchNotes(author, reason string, end, now time.Time) string {
 	return text
 }
 
-// timeOf parses a time of an answer. It returns the zero Time if stamp is empty or invalid.
-func timeOf(stamp string) time.Time {
+// parseTime parses a time of an answer. It returns the zero Time if stamp is empty or invalid.
+func parseTime(stamp string) time.Time {
 	at, _ := time.Parse(time.RFC3339, stamp)
 	return at
 }
@@ -143,5 +145,5 @@ func formatDuration(d time.Duration) string {
 // printable returns s, in quotes if s has characters that a terminal can't show.
 var printable = fields.Printable
 
-// orDash returns s, or a dash if s is empty.
-func orDash(s string) string { return cmp.Or(printable(s), "-") }
+// textOrDash returns s, or a dash if s is empty.
+func textOrDash(s string) string { return cmp.Or(printable(s), "-") }

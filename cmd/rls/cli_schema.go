@@ -38,20 +38,20 @@ func newSchema() *cobra.Command {
 // each after its imports.
 func writeProtocol(out io.Writer) error {
 	set := new(descriptorpb.FileDescriptorSet)
-	added := map[string]bool{}
-	var add func(file protoreflect.FileDescriptor)
-	add = func(file protoreflect.FileDescriptor) {
-		if added[file.Path()] {
+	isAdded := map[string]bool{}
+	var addFile func(file protoreflect.FileDescriptor)
+	addFile = func(file protoreflect.FileDescriptor) {
+		if isAdded[file.Path()] {
 			return
 		}
-		added[file.Path()] = true
+		isAdded[file.Path()] = true
 		imports := file.Imports()
 		for i := range imports.Len() {
-			add(imports.Get(i).FileDescriptor)
+			addFile(imports.Get(i).FileDescriptor)
 		}
 		set.File = append(set.File, protodesc.ToFileDescriptorProto(file))
 	}
-	add(rlsv3.File_envoy_service_ratelimit_v3_rls_proto)
+	addFile(rlsv3.File_envoy_service_ratelimit_v3_rls_proto)
 	data, err := proto.Marshal(set)
 	if err == nil {
 		_, err = out.Write(data)

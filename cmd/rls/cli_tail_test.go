@@ -53,7 +53,7 @@ func (s *lineServer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 
 const deniedLine = `{"time":"2026-11-20T10:00:37.5Z","domain":"shop","descriptor":[{"key":"tenant","value":"\u001b[2Ja,b"}],"descriptor_index":0,"rule":"shop > tenant",` +
 	`"limit":"2 per minute","limit_name":"two\u009b","requests_per_unit":2,"code":"OVER_LIMIT","overall_code":"OVER_LIMIT","hits":3,"remaining":0,` +
-	`"source":"fallback","degraded":true,"reason":"late","mode":"local","shadow":false,"duration_us":1500}`
+	`"source":"fallback","degraded":true,"reason":"late","mode":"local","shadow":false,"caller":"10.0.0.1 e\u009b","duration_us":1500}`
 
 // runTail runs rls tail with a stream that ends in a refusal.
 func runTail(t *testing.T, change func(*tail), lines ...string) (out, notes string, err error) {
@@ -78,7 +78,7 @@ func TestTailPrintsOneLineForEachDecision(t *testing.T) {
 		`{"time":"2026-11-20T10:00:37.5Z","domain":"shop","code":"OK","overall_code":"OK","switch":{"descriptor":0,"path":"shop > tenant","by":"ann","reason":"x\u009b","expires_at":"2026-11-20T11:00:37.5Z"}}`+"\n"+
 		`{"time":"2026-11-20T10:00:37.5Z","domain":"","code":"ERROR","overall_code":"ERROR","error":"no domain"}`+"\n"+
 		`{"time":"2026-11-20T10:00:37.5Z","dropped":12,"reason":"reader too slow"}`)
-	assert.Equal(t, at+`  OVER_LIMIT  "tenant=\x1b[2Ja\\,b"  shop > tenant: 2 per minute  "two\u009b"  3 hits  0 left  fallback  (late, local)  1.5ms`+"\n"+
+	assert.Equal(t, at+`  OVER_LIMIT  "tenant=\x1b[2Ja\\,b"  shop > tenant: 2 per minute  "two\u009b"  3 hits  0 left  fallback  (late, local)  from "10.0.0.1 e\u009b"  1.5ms`+"\n"+
 		at+"  OK          other=x  shop: no rule  0s\n"+
 		at+`  OK          -  OFF: shop > tenant, by ann, ends in 1h, reason: "x\u009b"  0s`+"\n"+
 		at+"  ERROR       -  -: no rule  no domain  0s\n"+

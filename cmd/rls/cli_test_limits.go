@@ -38,7 +38,7 @@ func newTest() *cobra.Command {
 			return o.run(cmd.Context(), paths)
 		},
 	}
-	takePaths(cmd)
+	requirePaths(cmd)
 	fs := cmd.Flags()
 	fs.BoolVarP(&o.isVerbose, "verbose", "v", false, "list passed tests too")
 	fs.BoolVar(&o.asJSON, "json", false, "print the report as JSON")
@@ -52,7 +52,6 @@ type testOptions struct {
 	coverageMin       float64
 }
 
-// run runs the tests.
 func (o *testOptions) run(ctx context.Context, paths []string) error {
 	testFiles, err := findTestFiles(paths)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"text/template"
 	"time"
 	"unicode"
@@ -34,9 +35,13 @@ func newTop() *cobra.Command {
 		Long: "Shows the state of a running service, its traffic, its busiest rules and keys, and its last\n" +
 			"changes. The screen changes each second. The key q ends the command. With --once, or if the\n" +
 			"output is not a terminal, rls top prints one screen.\n" +
+			"REPLICAS lists all replicas, if OVERRIDES_ENABLED is set and Redis can be read. With several\n" +
+			"addresses in --admin, it lists the replicas at these addresses. The first replica that\n" +
+			"answers gives all other parts of the screen.\n" +
 			"The screen is in colour, unless NO_COLOR is set.",
 		Example: "  rls top\n" +
-			"  rls top --admin https://rls:6070 --once",
+			"  rls top --admin https://rls:6070 --once\n" +
+			"  rls top --admin 10.0.0.1:6070,10.0.0.2:6070",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := cmd.OutOrStdout()
@@ -50,6 +55,7 @@ func newTop() *cobra.Command {
 	fs := cmd.Flags()
 	t.addFlags(fs)
 	t.addAnswerFlags(fs)
+	fs.Lookup("admin").Usage = fmt.Sprintf("debug listeners of up to %d replicas, separated by commas: host:port, http://host:port or https://host:port", maxTopReplicas)
 	fs.BoolVar(&printsOnce, "once", false, "print one screen as plain text")
 	return cmd
 }
@@ -65,9 +71,41 @@ type top struct {
 	hasColours bool
 }
 
+const maxTopReplicas = 50
+
+// fetch asks all addresses at once, and returns the snapshot of the first replica that answers. If there are several
+// addresses, the fleet of the snapshot is the replicas at these addresses.
 func (t *top) fetch(ctx context.Context) (*live.Snapshot, error) {
-	s := &live.Snapshot{}
-	return s, t.call(ctx, http.MethodGet, live.SnapshotPath, nil, nil, s)
+	addrs := strings.Split(t.addr, ",")
+	if len(addrs) > maxTopReplicas {
+		return nil, fmt.Errorf("--admin: got %d addresses, want at most %d", len(addrs), maxTopReplicas)
+	}
+	snapshots, errs := make([]live.Snapshot, len(addrs)), make([]error, len(addrs))
+	var calls sync.WaitGroup
+	for i := range addrs {
+		client := t.adminClient
+		client.addr = strings.TrimSpace(addrs[i])
+		calls.Go(func() { errs[i] = client.call(ctx, http.MethodGet, live.SnapshotPath, nil, nil, &snapshots[i]) })
+	}
+	calls.Wait()
+	first := slices.Index(errs, nil)
+	if first < 0 {
+		return nil, errs[0]
+	}
+	s := &snapshots[first]
+	if len(addrs) > 1 {
+		var replicas []live.Replica
+		var problems []string
+		for i := range snapshots {
+			if errs[i] != nil {
+				problems = append(problems, "No answer from "+addrs[i]+": "+strings.TrimPrefix(errs[i].Error(), addrs[i]+": "))
+			} else if f := &snapshots[i].Fleet; len(f.Replicas) > 0 {
+				replicas = append(replicas, f.Replicas[0])
+			}
+		}
+		s.SetFleet(live.NewFleet(replicas, 0, problems...))
+	}
+	return s, nil
 }
 
 func (t *top) printOnce(ctx context.Context, out io.Writer) error {
@@ -171,7 +209,9 @@ var sections = template.Must(template.New("").Funcs(template.FuncMap{
 	"spark":     func(x live.Series) string { return sparkline(x.Points, 20) },
 	"counted":   live.Count[int],
 	"megabytes": func(bytes int64) float64 { return float64(bytes) / 1e6 },
+	"perSecond": func(x float64) string { return rateText(live.Value(x)) },
 	"join":      strings.Join,
+	"keysTitle": keysTitle,
 	"limits": func(limits []live.Limit) string {
 		var texts []string
 		for _, l := range limits {
@@ -214,6 +254,17 @@ func (v topView) RuleRow(path, limit, ok, denied, shadow, use string) string {
 	return fmt.Sprintf("%s %s %8s %8s %8s %5s", padEnd(path, pathWidth), pad(limit, limitWidth), ok, denied, shadow, use)
 }
 
+// ReplicaRow returns the line of a replica in the table of replicas.
+func (v topView) ReplicaRow(name, calls, denied, cpu, memory, blips, version, limits, seen string) string {
+	const othersWidth = 84 // the width of all other columns
+	return fmt.Sprintf("%s %8s %8s %6s %8s %6s %s %s %s", pad(name, max(v.width-othersWidth, 16)), calls, denied, cpu, memory, blips, pad(version, 16), pad(limits, 9), seen)
+}
+
+// KeyRow returns the line of a key in a list that is as wide as the screen.
+func (v topView) KeyRow(key, perSecond, share, last string) string {
+	return keyRow(v.width, key, perSecond, share, last)
+}
+
 // section returns the lines of a template. It cuts lines that are wider than the screen.
 func (v topView) section(name string) []string {
 	var text strings.Builder
@@ -248,15 +299,26 @@ func (t *topScreen) draw(out io.Writer, s *live.Snapshot, problem string) error 
 func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
 	v := topView{*t, s, problem}
 	lines := slices.Concat(v.section("state"), []string{""}, v.section("figures"), []string{""})
-	rules, keys, changes := v.section("rules"), t.keyLines(&s.Keys), v.section("changes")
+	rules, callers, keys, changes := v.section("rules"), v.section("callers"), t.keyLines(&s.Keys), v.section("changes")
+	const minReplicasHeight = 32 // on a lower screen, only the state tells how replicas differ
+	hasSpace := t.height == 0 || t.height >= minReplicasHeight
+	if f := &s.Fleet; hasSpace && (len(f.Replicas) > 1 || f.UnknownSince != nil) {
+		replicas := v.section("replicas")
+		if t.height > 0 {
+			replicas = replicas[:min(len(replicas), max(t.height/4, 2))]
+		}
+		lines = slices.Concat(lines, replicas, []string{""})
+	}
 	if t.height > 0 {
-		// The changes get a quarter of the free lines, and the keys get a third. The rules get all others.
-		freeLines := max(t.height-len(lines)-2, 0)
+		// The callers get up to four of the free lines. The changes get a quarter of the others, and the keys get a third.
+		// The rules get the rest.
+		callers = callers[:min(len(callers), 4)]
+		freeLines := max(t.height-len(lines)-len(callers)-3, 0)
 		changes = changes[:min(len(changes), max(freeLines/4, 2))]
 		keys = keys[:min(len(keys), max(freeLines/3, 2))]
 		rules = rules[:min(len(rules), max(freeLines-len(keys)-len(changes), 2))]
 	}
-	lines = slices.Concat(lines, rules, []string{""}, keys, []string{""}, changes)
+	lines = slices.Concat(lines, rules, []string{""}, callers, []string{""}, keys, []string{""}, changes)
 	if t.height > 0 {
 		lines = lines[:min(len(lines), t.height)]
 	}
@@ -292,27 +354,38 @@ func (t *topScreen) keyLines(keys *live.TopKeys) []string {
 }
 
 func keyListLines(title, rateName string, mode live.KeyMode, keys []live.Key, columns int, keyRate func(*live.Key) live.Value) []string {
-	switch mode {
-	case live.KeysOff:
-		return []string{title + " (off: TOP_KEYS)"}
-	case live.KeysHashed:
-		title += " (hashed)"
+	title = keysTitle(title, mode)
+	if mode == live.KeysOff {
+		return []string{title}
 	}
-	row := func(key, perSecond, share, used string) string {
-		return fmt.Sprintf("%s %9s %6s %11s", pad(key, max(columns-29, 8)), perSecond, share, used)
-	}
-	lines := []string{row(title, rateName, "SHARE", "USED")}
+	lines := []string{keyRow(columns, title, rateName, "SHARE", "USED")}
 	for i := range keys {
 		k, used := &keys[i], "–"
 		if k.Spent != nil && k.Capacity != nil {
 			used = fmt.Sprintf("%d/%d", *k.Spent, *k.Capacity)
 		}
-		lines = append(lines, row(k.Key, rateText(keyRate(k)), percentText(k.Share), used))
+		lines = append(lines, keyRow(columns, k.Key, rateText(keyRate(k)), percentText(k.Share), used))
 	}
 	if len(keys) == 0 {
 		lines = append(lines, "none in the last minutes")
 	}
 	return lines
+}
+
+// keysTitle returns the title of a list of keys, with the mode unless viewers see the keys.
+func keysTitle(title string, mode live.KeyMode) string {
+	switch mode {
+	case live.KeysOff:
+		title += " (off: TOP_KEYS)"
+	case live.KeysHashed:
+		title += " (hashed)"
+	}
+	return title
+}
+
+// keyRow returns a line of a list of keys that is that many columns wide. last is the last column.
+func keyRow(columns int, key, perSecond, share, last string) string {
+	return fmt.Sprintf("%s %9s %6s %11s", pad(key, max(columns-29, 8)), perSecond, share, last)
 }
 
 // cells measures text in columns of a terminal, in the same way in all locales.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
+	"github.com/seed-81f232ab/rls/internal/source/changes"
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
@@ -44,10 +45,15 @@ func testSnapshot() *live.Snapshot {
 			Mode:    live.KeysOn,
 			Hottest: []live.Key{{Key: "shop|tenant=\u202eevil", Rate: 1e6, Share: 0.25, Spent: &spent, Capacity: &capacity}},
 			Denied:  []live.Key{{Key: "shop|denied", DeniedRate: 5, Share: 1}},
+			Callers: []live.Key{{Key: "10.0.0.1 envoy\x1b[2J", Rate: 1200, DeniedRate: 300, Share: 0.9}},
 			Unmatched: []live.Key{
 				{Key: "shop|pth=\x1b[2J", Rule: "shop > pth", Limit: "no rule"}, {Key: "edge|path=/", Rule: "edge > path", Limit: "unknown domain"},
 			},
 		},
+		Fleet: live.NewFleet([]live.Replica{
+			{Name: "pod-1/1", Answers: true, Version: "v1", Limits: "0123456789", Figures: &changes.ReplicaFigures{Calls: 1204, Denied: 150.5, CPU: 0.25, MemoryBytes: 23e6, Blips: 4}},
+			{Name: "pod-2/1\x1b[2J", Version: "v0", Lost: true, SeenSeconds: 30.6},
+		}, 3),
 		Events: []timeline.Event{{Time: start, Text: "limits rejected", Failed: true, Attrs: []timeline.Attr{{Name: "problem", Value: "a\nb\x1b[2J"}}}},
 	}
 }
@@ -60,7 +66,9 @@ func TestTopScreenShowsTheSnapshot(t *testing.T) {
 		"1,200/s", "▁█", "p50    240µs  p99        –", "12.5%", "Redis       away",
 		"日本", "20 per minute and 5 per day", "3.46", "99.5", "105%", "override until 14:02", "> end",
 		"No rule      0.5/s", "shop|pth=�[2J (no rule), edge|path=/ (unknown domain)",
-		"2 more rules with traffic, 41 quiet rules", "1,000,000", "25%", "21/20", "shop|denied", "DENIED/s  SHARE", "14:02:00 limits rejected · problem a; b",
+		"pod-1/1  ", "1,200      151   0.25    23 MB      4 v1               01234567  now",
+		"pod-2/1�[2J", "–        –      –        –      – v0               no limits lost, 31 s ago", "3 more replicas",
+		"2 more rules with traffic, 41 quiet rules", "1,000,000", "25%", "21/20", "shop|denied", "DENIED/s  SHARE", "10.0.0.1 envoy�[2J", "1,200    90%         300", "14:02:00 limits rejected · problem a; b",
 	} {
 		assert.Contains(t, text, want)
 	}
@@ -74,6 +82,7 @@ func TestTopScreenFitsTheTerminal(t *testing.T) {
 	for range 50 {
 		s.Rules.Shown = append(s.Rules.Shown, s.Rules.Shown[0])
 		s.Keys.Hottest = append(s.Keys.Hottest, s.Keys.Hottest[0])
+		s.Keys.Callers = append(s.Keys.Callers, s.Keys.Callers[0])
 		s.Events = append(s.Events, s.Events[0])
 	}
 	for _, size := range [][2]int{{200, 60}, {100, 24}, {80, 24}, {40, 12}, {20, 5}, {1, 1}} {
@@ -85,9 +94,10 @@ func TestTopScreenFitsTheTerminal(t *testing.T) {
 		}
 		if size[0] >= 80 {
 			text := strings.Join(lines, "\n")
-			for _, want := range []string{"figures of 14:03:30, trying again: connection refused", "RULE", "DENIED KEYS", "CHANGES"} {
+			for _, want := range []string{"figures of 14:03:30, trying again: connection refused", "RULE", "CALLERS", "DENIED KEYS", "CHANGES"} {
 				assert.Contains(t, text, want, size)
 			}
+			assert.Equal(t, size[1] >= 32, strings.Contains(text, "REPLICA"), size)
 		}
 	}
 }
@@ -143,6 +153,50 @@ func TestTopFollowsTheServiceAndItsLoss(t *testing.T) {
 	await("figures of " + firstSnapshot.Time.In(time.Local).Format("15:04:05") + ", trying a…")
 	cancel()
 	require.NoError(t, <-done)
+}
+
+func TestTopSaysThatOtherReplicasAreUnknown(t *testing.T) {
+	s := testSnapshot()
+	screen := topScreen{width: 120, location: time.UTC}
+	s.Fleet = live.NewFleet(s.Fleet.Replicas[:1], 0)
+	assert.NotContains(t, strings.Join(screen.lines(s, ""), "\n"), "REPLICA", "the only replica")
+	s.Fleet.UnknownSince = &s.Started
+	assert.Contains(t, strings.Join(screen.lines(s, ""), "\n"), "other replicas unknown since 14:02:00")
+}
+
+func TestTopAsksAllReplicasThatItGets(t *testing.T) {
+	addr := func(name, version string) string {
+		snapshot := testSnapshot()
+		snapshot.State.Details = append(snapshot.Fleet.Notes, "a detail")
+		snapshot.Instance, snapshot.Fleet.Replicas[0].Name, snapshot.Fleet.Replicas[0].Version = name, name, version
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			assert.NoError(t, json.NewEncoder(w).Encode(snapshot))
+		}))
+		t.Cleanup(s.Close)
+		return s.URL
+	}
+	fetch := func(addrs ...string) (*live.Snapshot, error) {
+		top := &top{adminClient: adminClient{addr: strings.Join(addrs, ","), timeout: maxWait}}
+		return top.fetch(t.Context())
+	}
+	a, b := addr("a", "v1"), addr("b", "v2")
+	s, err := fetch("127.0.0.1:1", a, b)
+	require.NoError(t, err)
+	assert.Equal(t, "a", s.Instance, "the first that answers")
+	assert.Len(t, s.Fleet.Replicas, 2)
+	assert.Equal(t, "b", s.Fleet.Replicas[1].Name)
+	require.Len(t, s.State.Details, 3)
+	assert.Contains(t, s.State.Details[0], "No answer from 127.0.0.1:1: connection refused")
+	assert.Equal(t, []string{"Replicas have different versions of rls: v1 in a; v2 in b", "a detail"}, s.State.Details[1:])
+
+	s, err = fetch(a)
+	require.NoError(t, err)
+	assert.Len(t, s.Fleet.Replicas, 2, "one address: the replicas that report themselves")
+	_, err = fetch("127.0.0.1:1", "127.0.0.1:1")
+	require.ErrorContains(t, err, "connection refused")
+	_, err = fetch(make([]string, maxTopReplicas+1)...)
+	require.EqualError(t, err, "--admin: got 51 addresses, want at most 50")
 }
 
 func TestSparklineLeavesUnknownPointsFree(t *testing.T) {

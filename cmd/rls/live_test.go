@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,7 +30,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/server"
-	runtimechanges "github.com/seed-81f232ab/rls/internal/source/changes"
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 	"github.com/seed-81f232ab/rls/service"
@@ -245,37 +243,12 @@ func countersOf(t *testing.T, meter *metrics.Metrics) func(name, label, value st
 	}
 }
 
-func TestLivePageCountsTheReplicasThatOthersSee(t *testing.T) {
+func TestReplicaReportsItsFigures(t *testing.T) {
 	t.Parallel()
 	r := startReplicas(t, 1, redistest.Start(t), perYear(5))[0]
 	polltest.Until(t, maxWait, func() bool {
 		_, snapshot := get(t, "http://"+r.debug+live.SnapshotPath)
-		return strings.Contains(snapshot, "1 replica seen")
-	})
-}
-
-func TestNumberOfReplicasIsUnknownAfterAFailedRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var replicaCount atomic.Int32 // -1 makes the read fail
-		replicaCount.Store(3)
-		p := newProcess(t.Context())
-		defer p.end()
-		count := countReplicas(p, func(context.Context) ([]runtimechanges.Replica, error) {
-			if n := replicaCount.Load(); n >= 0 {
-				return make([]runtimechanges.Replica, n), nil
-			}
-			return nil, assert.AnError
-		})
-		countAfter := func(d time.Duration) int {
-			time.Sleep(d)
-			synctest.Wait()
-			return count()
-		}
-		assert.Equal(t, 3, countAfter(0))
-		replicaCount.Store(4)
-		assert.Equal(t, 3, countAfter(replicasPause-1))
-		assert.Equal(t, 4, countAfter(1))
-		replicaCount.Store(-1)
-		assert.Zero(t, countAfter(replicasPause))
+		report, _, _ := rls(t, "limits", "show", "--replicas", "--json", "--admin", r.debug, "--token", adminToken)
+		return strings.Contains(snapshot, "1 replica seen") && strings.Contains(report, "calls_per_second")
 	})
 }

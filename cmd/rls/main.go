@@ -59,19 +59,19 @@ func run(args []string) int {
 		err = errors.New("--domain is missing; want the domain of the limits, such as -d shop")
 	}
 	fmt.Fprintln(newColourWriter(os.Stderr), "rls:", err)
-	if failure, isCoded := errors.AsType[*codedError](err); isCoded {
+	if failure, hasCode := errors.AsType[*errorWithCode](err); hasCode {
 		return failure.code
 	}
 	return 1
 }
 
-// codedError is an error that is printed and ends the process with a code.
-type codedError struct {
+// errorWithCode is an error that is printed and ends the process with a code.
+type errorWithCode struct {
 	code int
 	error
 }
 
-func (e *codedError) Unwrap() error { return e.error }
+func (e *errorWithCode) Unwrap() error { return e.error }
 
 // exitCode is an error that ends the process with this code and prints nothing.
 type exitCode int

@@ -125,7 +125,7 @@ func TestInvalidPutIsRejected(t *testing.T) {
 func TestOverridesStayWhileRedisIsDown(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	r := startReplicas(t, 1, redis, perYear(5), "OVERRIDES_RESYNC_INTERVAL=200ms")[0]
+	r := startReplicas(t, 1, redis, perYear(5))[0]
 	r.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
 	redis.Kill()
 	r.awaitLog("overrides can't be read; the last overrides stay in force")

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"runtime"
-	"sync/atomic"
 	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -19,13 +18,11 @@ import (
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/admin/page"
 	"github.com/seed-81f232ab/rls/internal/base/heap"
-	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/base/watchfile"
 	"github.com/seed-81f232ab/rls/internal/observe/candidate"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/server"
-	runtimechanges "github.com/seed-81f232ab/rls/internal/source/changes"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/service/callers"
 )
@@ -39,7 +36,7 @@ type pageAccess struct {
 
 // protect returns the page with a check of its callers.
 func (a pageAccess) protect(page server.Page) server.Page {
-	page.AnyHost = true // the handler below checks the callers
+	page.AllowsAnyHost = true // the handler below checks the callers
 	innerHandler, path := page.Handler, page.Path
 	refusal, _ := a.refusal()
 	logs := rate.NewLimiter(rate.Every(time.Second), 1)
@@ -129,6 +126,7 @@ func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counter
 	o := live.Options{
 		Version:    thisBuild().Version,
 		Instance:   cmp.Or(host, "unknown"),
+		Name:       replicaName(),
 		Backend:    s.Backend(),
 		ShadowMode: s.ShadowMode,
 		Recorder:   recorder,
@@ -152,37 +150,18 @@ func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counter
 	}
 	if overrides != nil {
 		o.Overrides = func() []live.Override { return events.Overrides(l.States()) }
-		if s.OverridesPlace() == env.OverridesInRedis {
-			o.Replicas = countReplicas(p, overrides.Replicas)
-		}
+		o.Reports = overrides.lastReports
 	}
 	liveView := live.New(o)
+	l.live.Store(liveView)
 	p.start(liveView.Run)
 	return liveView
-}
-
-// replicasPause is the pause between two reads of the replicas.
-const replicasPause = 5 * time.Second
-
-// countReplicas reads the replicas again and again until p ends. It returns a function that returns the last number
-// of replicas, or 0 if the last read failed.
-func countReplicas(p *process, read func(context.Context) ([]runtimechanges.Replica, error)) func() int {
-	var count atomic.Int64
-	p.start(func(ctx context.Context) {
-		for isRunning := true; isRunning; isRunning = wait.Sleep(ctx, replicasPause) {
-			readCtx, cancel := context.WithTimeout(ctx, overrideTimeout)
-			replicas, _ := read(readCtx)
-			cancel()
-			count.Store(int64(len(replicas)))
-		}
-	})
-	return func() int { return int(count.Load()) }
 }
 
 func livePages(h live.Handlers) []server.Page {
 	return []server.Page{
 		{Path: live.SnapshotPath, Help: "the state and the traffic of this moment, as JSON", Handler: http.HandlerFunc(h.Snapshot)},
-		{Path: live.StreamPath, Help: "the state and the traffic each second, as server-sent events", Handler: http.HandlerFunc(h.Stream), Stream: true},
+		{Path: live.StreamPath, Help: "the state and the traffic each second, as server-sent events", Handler: http.HandlerFunc(h.Stream), IsStream: true},
 		{Path: live.RulesPath, Help: "rules and their traffic, as JSON; ?filter=TEXT", Handler: http.HandlerFunc(h.Rules)},
 		{Path: live.RulePath, Help: "a rule and its busiest keys, as JSON; ?path=PATH", Handler: http.HandlerFunc(h.Rule)},
 	}
@@ -246,5 +225,5 @@ func adminPages(callers *admin.Callers, l limits, counters *counterBackend, over
 	if overrides != nil {
 		o.Overrides, o.Counters.PublishReset, o.LimitsVersions = overrides, overrides.publishReset, overrides.limitsVersions
 	}
-	return []server.Page{{Path: admin.Prefix, Help: "overrides of limits, rules, switches and counters; needs a token or a client certificate", Handler: admin.New(o), AnyHost: true}}
+	return []server.Page{{Path: admin.Prefix, Help: "overrides of limits, rules, switches and counters; needs a token or a client certificate", Handler: admin.New(o), AllowsAnyHost: true}}
 }

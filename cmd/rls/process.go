@@ -18,8 +18,8 @@ type process struct {
 	closers    []func()
 }
 
-// newProcess returns a process without goroutines. If ctx ends, the process goes on until end, because calls are still
-// in flight.
+// newProcess returns a process without goroutines. The process does not stop when ctx ends, because calls are still in
+// flight then. It runs until end is called.
 func newProcess(ctx context.Context) *process {
 	p := &process{}
 	p.ctx, p.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -34,8 +34,8 @@ func (p *process) start(f func(ctx context.Context)) {
 // addCloser makes end call f after the goroutines have ended. end calls the last closer first.
 func (p *process) addCloser(f func()) { p.closers = append(p.closers, f) }
 
-// joinTime is how long end waits for the goroutines before it calls the closers. A command to Redis goes on
-// until its timeout or until its client closes, even if its context is done.
+// joinTime is the time that end waits for the goroutines before it calls the closers. Even if its context is done, a
+// command to Redis continues until its timeout, or until a closer closes its client.
 const joinTime = time.Second
 
 // end waits for the goroutines, and calls all closers.

@@ -38,6 +38,7 @@ func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, checkDom
 			return err
 		}
 		p.addCloser(func() { _ = store.Close() })
+		p.start(store.KeepMarks)
 		options.Store = store
 	case env.BackendMemcache:
 		return nil

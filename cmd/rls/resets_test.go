@@ -73,7 +73,7 @@ func TestReconnectDropsCachesAfterMissedReset(t *testing.T) {
 			return false
 		}
 		end = now.Add(time.Duration(d.EndsInSeconds * float64(time.Second)))
-		return d.EndsInSeconds > 3 // the replica remembers a denial for longer each time
+		return d.EndsInSeconds > 6 // the replica remembers a denial for longer each time
 	})
 	c := redis.Client(t)
 	require.NoError(t, c.Del(t.Context(), c.Keys(t.Context(), "*acme*").Val()...).Err())

@@ -30,6 +30,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/server/admission"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/service"
+	"github.com/seed-81f232ab/rls/service/callers"
 	"github.com/seed-81f232ab/rls/service/check"
 )
 
@@ -84,7 +85,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 		return err
 	}
 	sendStats(p, s, e)
-	callers, err := newCallers(p, s, log)
+	adminCallers, err := newCallers(p, s, log)
 	if err != nil {
 		return err
 	}
@@ -106,11 +107,15 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	if candidate != nil {
 		observers = append(observers, candidate)
 	}
-	rateLimitService := newRateLimitService(s, limits, counters, callObservers(s, e, observers...)...)
+	rateLimitService := newRateLimitService(s, limits, counters, e, callObservers(s, e, observers...)...)
 	checkOptions := check.Options{Service: rateLimitService, Refunds: s.JSONRefunds, MaxChecks: s.MaxDescriptors}
 	var rateLimitServer rlsv3.RateLimitServiceServer = rateLimitService
+	options.HTTPContext = func(r *http.Request) context.Context { return callers.HTTPContext(r, s.CallerHeader) }
 	if tracer != nil {
-		rateLimitServer, checkOptions.StartCall, options.HTTPContext = tracer.Service(rateLimitServer), tracer.StartCall, tracer.HTTPContext
+		rateLimitServer, checkOptions.StartCall = tracer.Service(rateLimitServer), tracer.StartCall
+		options.HTTPContext = func(r *http.Request) context.Context {
+			return tracer.HTTPContext(callers.HTTPContext(r, s.CallerHeader), r.Header)
+		}
 	}
 	if rateLimitServer, checkOptions.CheckDomain, err = bindCallers(p, s, rateLimitServer, e); err != nil {
 		return err
@@ -124,21 +129,21 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	if err := addQuotas(p, s, e, limits, checkOptions.CheckDomain, &options); err != nil {
 		return err
 	}
-	access := pageAccess{callers, log}
+	access := pageAccess{adminCallers, log}
 	_, help := access.refusal()
 	liveHandlers := live.Handlers{Live: newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, e), SeesKeys: access.mayOpen}
 	explainOptions := counters.explain
 	explainOptions.Limits, explainOptions.Candidate = limits.store, candidateExplainer
 	explainOptions.AllOrNone, explainOptions.ShadowMode, explainOptions.QuotaMode = s.AllOrNone, s.ShadowMode, s.QuotaMode
 	explainer := explain.New(explainOptions)
-	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, access, liveHandlers, explainer), adminPages(callers, limits, counters, overrides, log),
+	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, access, liveHandlers, explainer), adminPages(adminCallers, limits, counters, overrides, log),
 		[]server.Page{
 			access.protect(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: explainer}),
-			access.protect(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + help, Handler: hub, Stream: true}),
+			access.protect(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + help, Handler: hub, IsStream: true}),
 		})
-	if counters.pinged != nil { // the first calls then need not wait until rls has connected to the store
+	if counters.firstPing != nil { // the first calls then need not wait until rls has connected to the store
 		select {
-		case <-counters.pinged:
+		case <-counters.firstPing:
 		case <-time.After(time.Second):
 		}
 	}
@@ -182,11 +187,12 @@ func setMemoryLimits(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, observers ...service.Observer) *service.Service {
+func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, e *events.Events, observers ...service.Observer) *service.Service {
 	o := service.Options{
 		Limits:          l.store,
 		Limiter:         counters,
 		Observers:       observers,
+		CallerHeader:    s.CallerHeader,
 		ShadowMode:      s.ShadowMode,
 		QuotaMode:       s.QuotaMode,
 		DynamicMetadata: s.ResponseDynamicMetadata,
@@ -197,6 +203,9 @@ func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, ob
 		AllOrNone:       s.AllOrNone,
 		MaxEntries:      s.MaxEntries,
 		MaxAllEntries:   s.MaxAllEntries(),
+	}
+	if s.MaxCallerCallsPerSecond > 0 {
+		o.AdmitCaller = callers.NewRateBound(s.MaxCallerCallsPerSecond, s.CallerHeader, e.RefusedCalls()).Admit
 	}
 	if s.ResponseHeadersEnabled {
 		o.Headers = &service.Headers{Limit: s.LimitHeader, Remaining: s.RemainingHeader, Reset: s.ResetHeader}
@@ -235,7 +244,7 @@ func serverOptions(s *env.Settings, e *events.Events, recorder *live.Recorder) s
 		DebugGate: newGate("debug", admission.Options{}, s, e),
 		DebugPages: []server.Page{{
 			Path: "/metrics", Help: "metrics for Prometheus", Handler: e.Metrics.Handler(s.ExtraTags),
-			AnyHost: true, // metrics have no secrets, and Prometheus uses any name
+			AllowsAnyHost: true, // metrics have no secrets, and Prometheus uses any name
 		}, {
 			Path: "/stats", Help: "metrics with their names in statsd", Handler: statsd.Handler(e.Metrics, e.Metrics.KeyCounts, s.ExtraTags),
 		}},

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
@@ -20,6 +21,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/clienttls"
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/server"
 	"github.com/seed-81f232ab/rls/internal/source"
 	runtimechanges "github.com/seed-81f232ab/rls/internal/source/changes"
@@ -34,6 +36,8 @@ type limits struct {
 	*reload.Reloader
 	store  *descriptors.Store
 	source string // events.SourceFile or events.SourceXDS; overrides are a second source
+
+	live *atomic.Pointer[live.Live] // has the figures for the report of this replica; empty while the service starts
 }
 
 func newLimits(s *env.Settings, e *events.Events) limits {
@@ -47,7 +51,7 @@ func newLimits(s *env.Settings, e *events.Events) limits {
 	}
 	store := &descriptors.Store{Prepare: e.Metrics.PrepareRules, Observer: e.Conditions()}
 	o := reload.Options{Store: store, Observer: e.Limits(s.HealthyWithAtLeastOneConfigLoad, sources...), Log: e.Log}
-	l := limits{reload.New(o), store, source}
+	l := limits{reload.New(o), store, source, &atomic.Pointer[live.Live]{}}
 	e.Metrics.ConfigHash(l.hash)
 	return l
 }
@@ -96,9 +100,9 @@ func followLimits(p *process, s *env.Settings, l limits, e *events.Events) error
 		Log:      e.Log,
 	})
 	p.onHangup(files.Reload)
-	started := make(chan error, 1)
-	p.start(func(ctx context.Context) { _ = l.Follow(ctx, l.source, files, started) })
-	err := <-started
+	firstResult := make(chan error, 1)
+	p.start(func(ctx context.Context) { _ = l.Follow(ctx, l.source, files, firstResult) })
+	err := <-firstResult
 	switch {
 	case err == nil:
 		return nil
@@ -153,6 +157,9 @@ type runtimeOverrides struct {
 
 	// limitsVersions returns the last versions of the limits without overrides. It is nil without Redis.
 	limitsVersions func(context.Context) ([]runtimechanges.LimitsVersion, error)
+
+	// lastReports returns the last reports of all replicas. It is nil without Redis.
+	lastReports func() runtimechanges.Reports
 }
 
 // keepVersions stores each version of the limits without overrides, so that the history also shows changes of files.
@@ -215,26 +222,26 @@ func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, lo
 		store := overrides.New(overrides.Options{
 			Client:         client,
 			Prefix:         s.CacheKeyPrefix,
-			Resync:         s.OverridesResync,
+			Resync:         30 * time.Second,
 			IsExpired:      isExpired,
 			Report:         l.report,
 			OnReset:        resets.ForgetCounter,
 			OnMissedResets: resets.ForgetAll,
 			Log:            log.With("redis", name),
 		})
-		r.overrideStore, r.publishReset, r.limitsVersions = store, store.PublishReset, store.LimitsVersions
+		r.overrideStore, r.publishReset, r.limitsVersions, r.lastReports = store, store.PublishReset, store.LimitsVersions, store.LastReports
 		p.start(func(ctx context.Context) { l.keepVersions(ctx, store) })
 		p.addCloser(func() { _ = client.Close() })
 	}
-	started := make(chan error, 1)
+	firstResult := make(chan error, 1)
 	p.start(func(ctx context.Context) {
 		// The store logs its outages, so the error is not needed here.
-		_ = l.Follow(ctx, events.SourceOverrides, r.overrideStore, started)
+		_ = l.Follow(ctx, events.SourceOverrides, r.overrideStore, firstResult)
 	})
 	// Wait for the overrides, so that they are in force at the first call. In an outage of Redis, the service
 	// starts without them.
 	select {
-	case <-started:
+	case <-firstResult:
 	case <-time.After(overrideTimeout):
 	}
 	return r, nil
@@ -242,13 +249,22 @@ func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, lo
 
 var processStart = time.Now()
 
-func (l limits) report() runtimechanges.Replica {
+// replicaName returns the name of this process in its reports.
+func replicaName() string {
 	host, _ := os.Hostname()
-	return runtimechanges.Replica{
-		Name:     fmt.Sprintf("%s/%d", host, os.Getpid()),
+	return fmt.Sprintf("%s/%d", host, os.Getpid())
+}
+
+func (l limits) report() runtimechanges.Replica {
+	r := runtimechanges.Replica{
+		Name:     replicaName(),
 		Build:    thisBuild().Version,
 		Started:  processStart.UTC().Truncate(time.Second),
 		Limits:   l.hash(),
 		Problems: len(l.Status().Problems),
 	}
+	if liveView := l.live.Load(); liveView != nil {
+		r.Figures = liveView.ReplicaFigures()
+	}
+	return r
 }

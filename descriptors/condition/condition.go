@@ -38,7 +38,7 @@ type Condition struct {
 	expression *expression // the expression of a cel condition
 }
 
-// kind selects the test of a condition. An interface in place of kind would cost an allocation for each Value.
+// kind selects the test of a condition. Match would allocate each Value if kind were an interface.
 type kind uint8
 
 const (
@@ -174,7 +174,7 @@ func Regex(expression string, p *Patterns) (*Condition, error) {
 	if err := p.add(size); err != nil {
 		return nil, err
 	}
-	// parsed.String() closes an open \Q, which would quote the \z.
+	// A \Q in expression that is not closed would quote the \z. parsed.String() has no \Q.
 	wholeRegex, err := regexp.Compile(`\A(?:` + parsed.String() + `)\z`)
 	if err != nil {
 		return nil, err

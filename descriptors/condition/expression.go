@@ -27,7 +27,7 @@ const maxCost = 5000
 // The names that an expression can use.
 const (
 	valueName   = "value"   // the value of the entry that the descriptor matches
-	entriesName = "entries" // a map with the values of the same entry and of the entries before it; the keys are the keys of the entries
+	entriesName = "entries" // a map with the keys and values of the same entry and of all earlier entries
 )
 
 // expression is a compiled expression in CEL. It is immutable and safe for concurrent use.
@@ -71,7 +71,7 @@ func (c *Condition) EntryKeys() []string {
 // isTrue reports whether the expression is true for v. It takes the steps from b after the evaluation, so the last expression
 // of a call can exceed b by the steps of maxCost.
 func (x *expression) isTrue(v *Value, b *Budget) (bool, error) {
-	if b.spent >= MaxCallSteps {
+	if b.spentSteps >= MaxCallSteps {
 		return false, ErrNotTested
 	}
 	in := inputs.Get().(*input)
@@ -79,7 +79,7 @@ func (x *expression) isTrue(v *Value, b *Budget) (bool, error) {
 	result, details, err := x.program.Eval(in)
 	in.release()
 	if units := details.ActualCost(); units != nil {
-		b.spent += int(min(*units, maxCost)) * stepsPerCost
+		b.spentSteps += int(min(*units, maxCost)) * stepsPerCost
 	}
 	if err != nil {
 		canceled, ok := errors.AsType[interpreter.EvalCancelledError](err)

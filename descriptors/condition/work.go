@@ -34,14 +34,14 @@ const (
 var ErrNotTested = errors.New("not tested, because the test takes too many steps for the length of the values")
 
 // Budget bounds the steps of one call. In its zero value, no step is spent. It is not safe for concurrent use.
-type Budget struct{ spent int }
+type Budget struct{ spentSteps int }
 
 // spend takes steps from b. If b has too few steps left, spend takes none and returns false.
 func (b *Budget) spend(steps int) bool {
-	if steps > MaxCallSteps-b.spent {
+	if steps > MaxCallSteps-b.spentSteps {
 		return false
 	}
-	b.spent += steps
+	b.spentSteps += steps
 	return true
 }
 
@@ -97,7 +97,6 @@ func patternSteps(instructions, bytes int) int {
 	return steps
 }
 
-// patternSize is the size of a compiled regular expression.
 type patternSize struct {
 	instructions int
 	runes        int // the number of first and last characters of all ranges in the instructions

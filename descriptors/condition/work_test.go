@@ -40,7 +40,7 @@ func TestValueWithoutThePrefixNeedsNoSteps(t *testing.T) {
 		assert.False(t, isMet)
 		require.NoError(t, err)
 	}
-	assert.Zero(t, b.spent)
+	assert.Zero(t, b.spentSteps)
 }
 
 func TestExpressionIsTrueWhateverAnUntestedMatchSays(t *testing.T) {
@@ -84,7 +84,7 @@ func TestConditionsOfACallShareABudget(t *testing.T) {
 		}
 		assert.Greater(t, tested, 3, c)
 		assert.Less(t, tested, 30, c)
-		assert.LessOrEqual(t, b.spent, MaxCallSteps+maxCost*stepsPerCost)
+		assert.LessOrEqual(t, b.spentSteps, MaxCallSteps+maxCost*stepsPerCost)
 	}
 }
 

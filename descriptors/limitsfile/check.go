@@ -66,8 +66,8 @@ func (r *reader) read() (*Set, fields.Problems) {
 		}
 	}
 	for _, d := range r.docs {
-		errs = append(errs, sortedProblems(d.errs)...)
-		r.set.Warnings = append(r.set.Warnings, sortedProblems(d.warns)...)
+		errs = append(errs, sortedProblems(d.errors)...)
+		r.set.Warnings = append(r.set.Warnings, sortedProblems(d.warnings)...)
 	}
 	if len(errs) == 0 {
 		for _, d := range r.set.Domains {
@@ -139,7 +139,7 @@ func (r *reader) readRoot(d *document) {
 		return !d.mustStop()
 	})
 	if err != nil {
-		d.errs = nil // a file that is not YAML has no other problems
+		d.errors = nil // a file that is not YAML has no other problems
 		d.yamlError(err)
 	}
 }
@@ -257,7 +257,7 @@ func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
 			d.errorf(item, pos, "unlimited can't be one of several rate_limits")
 		case limitWithSameCounter(desc.Limits, l) != nil:
 			other := limitWithSameCounter(desc.Limits, l)
-			d.errorf(item, pos, "duplicate of the limit %s (%s): with the same algorithm, window and scope they would share one counter", lineText(other.Line), other.Limit)
+			d.errorf(item, pos, "duplicate of the limit %s (%s): with the same algorithm, window and scope they would share one counter", placeInFile(other.Line), other.Limit)
 		default:
 			desc.Limits = append(desc.Limits, l)
 		}
@@ -291,8 +291,8 @@ func limitWithSameCounter(limits []*Limit, l *Limit) *Limit {
 	return nil
 }
 
-// lineText returns "in line 7". If the line is unknown, lineText returns "there".
-func lineText(line int) string {
+// placeInFile returns "in line 7". If the line is unknown, placeInFile returns "there".
+func placeInFile(line int) string {
 	if line == 0 {
 		return "there"
 	}

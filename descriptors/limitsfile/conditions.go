@@ -219,10 +219,10 @@ func (d *document) conditionOfListFile(pos *place, v value) *condition.Condition
 			break
 		}
 		d.errorCount++
-		d.errs = append(d.errs, pendingProblem{p, pos})
+		d.errors = append(d.errors, placedProblem{p, pos})
 	}
 	for _, p := range list.warnings[:min(len(list.warnings), maxListProblems)] {
-		d.warns = append(d.warns, pendingProblem{p, pos})
+		d.warnings = append(d.warnings, placedProblem{p, pos})
 	}
 	return list.condition
 }

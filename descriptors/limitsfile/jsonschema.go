@@ -139,34 +139,27 @@ This page lists all fields of a limits file. ` + "`make docs`" + ` writes this p
 [limits.md](limits.md) explains how the fields work together. Fields marked + exist only in rls, and
 not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`domain`, `key` and `unit`" + `.
 ` + "With `algorithm: concurrency`, `unit` is an error.\n")
-	listed := map[string]bool{}
+	isListed := map[string]bool{} // the key is the name and the help of a field
 	for i, place := range objectNames {
 		t := objectType(1 << i)
 		if t&fileObjects == 0 {
 			continue
 		}
-		var known []string
+		var listedNames []string
 		var rows []schemaField
 		for _, r := range schema {
 			if r.objects&t == 0 {
 				continue
 			}
-			if name := "`" + r.Name + "`"; listed[name+r.help] {
-				known = append(known, name)
+			if name := "`" + r.Name + "`"; isListed[name+r.help] {
+				listedNames = append(listedNames, name)
 			} else {
 				rows = append(rows, r)
-				listed[name+r.help] = true
+				isListed[name+r.help] = true
 			}
 		}
-		fmt.Fprintf(&b, "\n## Fields of %s\n\n", place)
-		if known != nil {
-			fmt.Fprintf(&b, "As above: %s.\n", strings.Join(known, ", "))
-		}
-		if rows != nil && known != nil {
-			b.WriteString("\n")
-		}
 		if rows != nil {
-			b.WriteString("| field | values | meaning |\n|---|---|---|\n")
+			fmt.Fprintf(&b, "\n## Fields of %s\n\n| field | values | meaning |\n|---|---|---|\n", place)
 		}
 		for _, r := range rows {
 			mark := ""
@@ -174,6 +167,9 @@ not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`do
 				mark = " +"
 			}
 			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", r.Name, mark, r.ValidValues(), r.help)
+		}
+		if listedNames != nil {
+			fmt.Fprintf(&b, "\nFields of %s, as above: %s.\n", place, strings.Join(listedNames, ", "))
 		}
 	}
 	_, err := io.WriteString(w, b.String())

@@ -11,7 +11,7 @@ import (
 // limit reads a rate_limit. If it reports a problem, it returns nil.
 func (d *document) limit(pos *place, o *object) *Limit {
 	l := &Limit{Name: o.field("name").Text, Enabled: true, Line: o.node.Line}
-	if v := o.fieldOr(d.domain.defaults, "enabled"); v.isPresent() {
+	if v := o.fieldOrDefault(d.domain.defaults, "enabled"); v.isPresent() {
 		l.Enabled = v.Flag
 	}
 	d.readReplaces(pos, o, l)
@@ -68,7 +68,7 @@ func (d *document) checkLease(pos *place, o *object, l *limit.Limit) {
 // other problems.
 func (d *document) spec(pos *place, o *object) limit.Spec {
 	spec := d.domain.newSpec(o)
-	if o.fieldOr(d.domain.defaults, "algorithm").hasError {
+	if o.fieldOrDefault(d.domain.defaults, "algorithm").hasError {
 		spec.Burst = 0
 	}
 	switch unit := o.field("unit"); {
@@ -97,7 +97,7 @@ func (d *document) checkHolds(pos *place, o *object, spec limit.Spec) {
 		return
 	}
 	if d.options.LimitedStore != "" && spec.Scope == limit.Global {
-		v := o.fieldOr(d.domain.defaults, "algorithm")
+		v := o.fieldOrDefault(d.domain.defaults, "algorithm")
 		d.errorf(v.node, pos, "algorithm: got %s, whose holds %s can't keep; want scope: instance, another algorithm, or counters in Redis (BACKEND_TYPE=redis)", a, d.options.LimitedStore)
 	}
 	const noWindow = "which has no window; a hold ends when it is released, or after hold (hold: 30s)"
@@ -139,7 +139,7 @@ func changeSpec(s limit.Spec, o, defaults *object) limit.Spec {
 			}
 		}
 	}
-	if followsAlgorithm && !o.fieldOr(defaults, "charge_denied").isPresent() {
+	if followsAlgorithm && !o.fieldOrDefault(defaults, "charge_denied").isPresent() {
 		s.ChargeDenied = s.Algorithm.DefaultChargeDenied()
 	}
 	for _, f := range dependentFields {

@@ -265,8 +265,8 @@ func Path(domain string, trail []*Descriptor) string {
 	return strings.Join(parts, " > ")
 }
 
-// place is the place of a descriptor in its file. The path of a problem is computed after the file was read, because a
-// problem can stand before the key of its descriptor.
+// place is the place of a descriptor in its file. Its path is known only after the file was read, because a problem can
+// stand before the key of its descriptor.
 type place struct {
 	parent     *place      // nil for the domain
 	domain     string      // the domain in the path; empty for a descriptor
@@ -299,8 +299,9 @@ func (p *place) path() string {
 
 // pathBytes estimates the memory of the path to p in a rule.
 func (p *place) pathBytes() (bytes int) {
+	const overhead = 40 // bytes for each descriptor, beside its key and value
 	for ; p != nil && p.descriptor != nil; p = p.parent {
-		bytes += len(p.descriptor.Key) + len(p.descriptor.Value) + 40
+		bytes += len(p.descriptor.Key) + len(p.descriptor.Value) + overhead
 	}
 	return bytes
 }

@@ -54,7 +54,7 @@ func (o *object) allValues() []value {
 	return o.values
 }
 
-func (o *object) fieldOr(defaults *object, name string) value {
+func (o *object) fieldOrDefault(defaults *object, name string) value {
 	if v := o.field(name); v.isPresent() {
 		return v
 	}

@@ -77,16 +77,16 @@ type document struct {
 
 	limits map[limit.Spec]*limit.Limit // the limits that were read; limits with the same spec share a Limit
 
-	errs, warns []pendingProblem // errors reject the file; warnings do not
-	errorCount  int              // the number of all errors, even of the errors that errs has no room for
+	errors, warnings []placedProblem // errors reject the file; warnings do not
+	errorCount       int             // the number of all errors, even of the errors beyond maxProblems
 }
 
 func newDocument(file string, s *parseState) *document {
 	return &document{parseState: s, file: file, limits: map[limit.Spec]*limit.Limit{}}
 }
 
-// pendingProblem is a problem without its path, which is computed after the file was read.
-type pendingProblem struct {
+// placedProblem is a problem without its path. sortedProblems gets the path from the place after the file was read.
+type placedProblem struct {
 	fields.Problem
 	pos *place
 }
@@ -94,18 +94,18 @@ type pendingProblem struct {
 // errorf reports an error at the place of n. pos is the place of the descriptor, or nil for a problem of the whole file.
 func (d *document) errorf(n *yaml.Node, pos *place, format string, args ...any) {
 	d.errorCount++
-	d.errs = d.addProblem(d.errs, n, pos, fmt.Sprintf(format, args...))
+	d.errors = d.addProblem(d.errors, n, pos, fmt.Sprintf(format, args...))
 }
 
 func (d *document) warnf(n *yaml.Node, pos *place, format string, args ...any) {
-	d.warns = d.addProblem(d.warns, n, pos, fmt.Sprintf(format, args...))
+	d.warnings = d.addProblem(d.warnings, n, pos, fmt.Sprintf(format, args...))
 }
 
-func (d *document) addProblem(list []pendingProblem, n *yaml.Node, pos *place, reason string) []pendingProblem {
+func (d *document) addProblem(list []placedProblem, n *yaml.Node, pos *place, reason string) []placedProblem {
 	if len(list) > maxProblems || d.nodes > d.options.MaxNodes { // beyond MaxNodes, fields that were not read would seem to be missing
 		return list
 	}
-	p := pendingProblem{fields.Problem{File: d.file, Reason: reason}, pos}
+	p := placedProblem{fields.Problem{File: d.file, Reason: reason}, pos}
 	if n != nil {
 		p.Line, p.Column = n.Line, n.Column
 	}
@@ -113,7 +113,7 @@ func (d *document) addProblem(list []pendingProblem, n *yaml.Node, pos *place, r
 }
 
 // sortedProblems returns list in the order of lines, without duplicates.
-func sortedProblems(list []pendingProblem) fields.Problems {
+func sortedProblems(list []placedProblem) fields.Problems {
 	var ps fields.Problems
 	for _, p := range list[:min(len(list), maxProblems)] {
 		p.Path = p.pos.path()
@@ -143,7 +143,7 @@ func (d *document) countNode(n *yaml.Node) bool {
 
 // mustStop reports whether the file exceeds a bound, so that reading must stop.
 func (d *document) mustStop() bool {
-	return d.nodes > d.options.MaxNodes || len(d.errs) > maxProblems
+	return d.nodes > d.options.MaxNodes || len(d.errors) > maxProblems
 }
 
 // countLimit counts the limit n. A limit keeps its path in memory, so a limit with a long path counts as several limits. It

@@ -48,7 +48,7 @@ func TargetProblem(kind, target, path, reason string) fields.Problem {
 // problemsAt returns the errors and the warnings of d as problems of the descriptor at path. Both reject a change at run
 // time.
 func (d *document) problemsAt(path string) fields.Problems {
-	list := sortedProblems(append(d.errs, d.warns...))
+	list := sortedProblems(append(d.errors, d.warnings...))
 	for i := range list {
 		list[i].Path = path
 	}
@@ -91,7 +91,7 @@ func (p *Patch) read(d *document, o *object) {
 		if others := p.root.onlyFieldsOf(overrideItemObject); len(others.values) > 0 {
 			d.errorf(others.values[0].node, nil, "%s is beside rate_limits; put it into the items of rate_limits", others.values[0].schema.Name)
 		}
-	} else if len(d.errs)+len(d.warns) == 0 && !slices.ContainsFunc(p.root.values, func(v value) bool { return v.schema.objects != objectsWithNotes }) {
+	} else if len(d.errors)+len(d.warnings) == 0 && !slices.ContainsFunc(p.root.values, func(v value) bool { return v.schema.objects != objectsWithNotes }) {
 		changes := slices.DeleteFunc(fieldsOf(overrideObject), func(name string) bool { return findField(name).objects == objectsWithNotes })
 		d.errorf(o.node, nil, "override changes nothing; want %s", fields.JoinOr(changes))
 	}
@@ -107,99 +107,98 @@ func (p *Patch) read(d *document, o *object) {
 	}
 }
 
-// onlyFieldsOf returns o with only the fields that objects of type t can have.
 func (o *object) onlyFieldsOf(t objectType) *object {
 	values := slices.DeleteFunc(slices.Clone(o.values), func(v value) bool { return v.schema.objects&t == 0 })
 	return &object{o.node, values}
 }
 
-// Apply returns a copy of old, a descriptor of domain, with the changes of p, or problems.
-func (p *Patch) Apply(domain *Domain, path string, old *Descriptor) (*Descriptor, fields.Problems) {
+// Apply returns a copy of original, a descriptor of domain, with the changes of p, or problems.
+func (p *Patch) Apply(domain *Domain, path string, original *Descriptor) (*Descriptor, fields.Problems) {
 	d := newDocument(p.name, newParseState(Options{}))
 	d.domain = domain
-	changed := *old
-	changed.Limits = p.limits(d, old.Limits)
+	result := *original
+	result.Limits = p.limits(d, original.Limits)
 	if v := p.root.field("shadow_mode"); v.isPresent() {
-		changed.ShadowMode = v.Flag
+		result.ShadowMode = v.Flag
 	}
 	if v := p.root.field("enforce"); v.isPresent() {
-		changed.EnforcedPercent = v.Ratio
+		result.EnforcedPercent = v.Ratio
 	}
-	if changed.rejectsReleases() {
+	if result.rejectsReleases() {
 		d.errorf(p.root.field("algorithm").node, nil, refundsFalseReason)
 	}
-	if reason := changed.quotaProblem(); reason != "" && d.errorCount == 0 {
+	if reason := result.quotaProblem(); reason != "" && d.errorCount == 0 {
 		d.errorf(p.root.node, nil, "%s", reason)
 	}
-	return &changed, d.problemsAt(path)
+	return &result, d.problemsAt(path)
 }
 
-// limits returns old with the changes of p. If it reports a problem, it returns nil.
-func (p *Patch) limits(d *document, old []*Limit) []*Limit {
+// limits returns oldLimits with the changes of p. If it reports a problem, it returns nil.
+func (p *Patch) limits(d *document, oldLimits []*Limit) []*Limit {
 	items := p.items
 	if items == nil {
 		o := p.root.onlyFieldsOf(overrideItemObject)
-		if len(old) > 1 {
+		if len(oldLimits) > 1 {
 			if i := slices.IndexFunc(o.values, func(v value) bool { return !slices.Contains(fieldsOfSeveralLimits, v.schema.Name) }); i >= 0 {
 				v := o.values[i]
-				d.errorf(v.node, nil, "the descriptor has %d limits; put %s into rate_limits, a list with an item for each limit ({} keeps a limit as it is)", len(old), v.schema.Name)
+				d.errorf(v.node, nil, "the descriptor has %d limits; put %s into rate_limits, a list with an item for each limit ({} keeps a limit as it is)", len(oldLimits), v.schema.Name)
 				return nil
 			}
 		}
-		items = slices.Repeat([]*object{o}, max(len(old), 1))
+		items = slices.Repeat([]*object{o}, max(len(oldLimits), 1))
 	}
-	if len(old) == 0 {
-		old = make([]*Limit, len(items))
+	if len(oldLimits) == 0 {
+		oldLimits = make([]*Limit, len(items))
 	}
-	if len(items) != len(old) {
-		d.errorf(p.root.field("rate_limits").node, nil, "rate_limits: got %d items, want %d, one for each limit of the descriptor ({} keeps a limit as it is)", len(items), len(old))
+	if len(items) != len(oldLimits) {
+		d.errorf(p.root.field("rate_limits").node, nil, "rate_limits: got %d items, want %d, one for each limit of the descriptor ({} keeps a limit as it is)", len(items), len(oldLimits))
 		return nil
 	}
-	var changed []*Limit
+	var newLimits []*Limit
 	for i, o := range items {
-		l := d.patchLimit(o, old[i])
+		l := d.patchLimit(o, oldLimits[i])
 		if d.errorCount > 0 {
 			return nil
 		}
-		if other := limitWithSameCounter(changed, l); other != nil {
+		if other := limitWithSameCounter(newLimits, l); other != nil {
 			d.errorf(o.node, nil, "%s would have the algorithm, window and scope of %s; they would share one counter", l.Limit, other.Limit)
 			return nil
 		}
-		changed = append(changed, l)
+		newLimits = append(newLimits, l)
 	}
-	return changed
+	return newLimits
 }
 
 // fieldsOfSeveralLimits has the names of the fields of a patch that can change all limits of a descriptor in the same way.
 var fieldsOfSeveralLimits = []string{"factor", "enabled", "charge_denied", "scope", "on_backend_failure", "fallback_ratio", "lease", "lease_waste"}
 
-// patchLimit returns old with the changes of o. old can be nil. If patchLimit reports a problem, the result has no meaning.
-func (d *document) patchLimit(o *object, old *Limit) *Limit {
+// patchLimit returns oldLimit with the changes of o. oldLimit can be nil. If patchLimit reports a problem, the result has no meaning.
+func (d *document) patchLimit(o *object, oldLimit *Limit) *Limit {
 	factor, unlimited := o.field("factor"), o.field("unlimited")
 	hasNumber := o.field("requests_per_unit").isPresent() || factor.isPresent() || unlimited.isPresent() && !unlimited.Flag
 	var spec *limit.Spec // the old spec; nil if the descriptor has never had a limit with a number
 	switch {
-	case old == nil:
-	case old.Unlimited:
-		spec = old.specBeforeUnlimited
+	case oldLimit == nil:
+	case oldLimit.Unlimited:
+		spec = oldLimit.specBeforeUnlimited
 	default:
-		spec = &old.Spec
+		spec = &oldLimit.Spec
 	}
 	switch {
 	case spec == nil && factor.isPresent():
 		d.errorf(factor.node, nil, "factor: the descriptor has no number to multiply")
 		return nil
-	case old == nil && len(o.values) == 0:
+	case oldLimit == nil && len(o.values) == 0:
 		d.errorf(o.node, nil, "the descriptor has no limit to change; give unit and requests_per_unit to set one")
 		return nil
-	case old == nil:
+	case oldLimit == nil:
 		l := d.limit(nil, o)
 		if l != nil {
 			l.setOverrideFields(o)
 		}
 		return l
 	}
-	l := *old
+	l := *oldLimit
 	if v := o.field("name"); v.isPresent() {
 		l.Name = v.Text
 	}
@@ -227,15 +226,15 @@ func (d *document) patchLimit(o *object, old *Limit) *Limit {
 	return &l
 }
 
-func (d *document) patchSpec(o *object, old limit.Spec) limit.Spec {
-	changed := d.domain.WithCalendar(changeSpec(old, o, nil))
-	d.checkHolds(nil, o, changed)
-	if changed.Unit == 0 && !changed.Algorithm.HasHolds() {
-		d.errorf(o.field("algorithm").node, nil, "unit is missing; algorithm %s needs the unit of a window: %s", changed.Algorithm, fields.OneOf("", limit.UnitNames()))
-		changed.Unit = limit.Second
+func (d *document) patchSpec(o *object, oldSpec limit.Spec) limit.Spec {
+	patchedSpec := d.domain.WithCalendar(changeSpec(oldSpec, o, nil))
+	d.checkHolds(nil, o, patchedSpec)
+	if patchedSpec.Unit == 0 && !patchedSpec.Algorithm.HasHolds() {
+		d.errorf(o.field("algorithm").node, nil, "unit is missing; algorithm %s needs the unit of a window: %s", patchedSpec.Algorithm, fields.OneOf("", limit.UnitNames()))
+		patchedSpec.Unit = limit.Second
 	}
 	factor := o.field("factor")
-	for _, count := range []*uint32{&changed.Requests, &changed.Burst} {
+	for _, count := range []*uint32{&patchedSpec.Requests, &patchedSpec.Burst} {
 		if !factor.isPresent() || *count == 0 {
 			continue
 		}
@@ -246,5 +245,5 @@ func (d *document) patchSpec(o *object, old limit.Spec) limit.Spec {
 		}
 		*count = uint32(max(product, 1))
 	}
-	return changed
+	return patchedSpec
 }

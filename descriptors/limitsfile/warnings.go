@@ -146,11 +146,11 @@ func (r *reader) warnUnreachable(domain string, trail []*Descriptor, list []*Des
 	}
 	for _, d := range list {
 		path := append(slices.Clip(trail), d)
-		if hiding := hidingDescriptor(wildcards, d); hiding != nil && len(r.set.Warnings) < maxProblems {
+		if earlier := earlierMatch(wildcards, d); earlier != nil && len(r.set.Warnings) < maxProblems {
 			r.set.Warnings = append(r.set.Warnings, fields.Problem{
 				File: d.File, Line: d.Line, Path: Path(domain, path),
 				Reason: fmt.Sprintf("no request reaches this descriptor, because %s at %s matches first; remove one of them, or change the order or the value",
-					hiding.Label(), fields.FileLine(hiding.File, hiding.Line)),
+					earlier.Label(), fields.FileLine(earlier.File, earlier.Line)),
 			})
 		}
 		r.warnUnreachable(domain, path, d.Descriptors)
@@ -169,7 +169,7 @@ func (r *reader) warnZeroLimits(domain *Domain) {
 	})
 }
 
-// countZeroLimits returns the number of limits that can deny, and the number of limits that deny all requests.
+// countZeroLimits returns the number of limits that deny all requests, and the number of all limits that can deny.
 func countZeroLimits(list []*Descriptor) (zeroCount, count int) {
 	for _, d := range list {
 		for _, l := range d.Limits {
@@ -192,8 +192,8 @@ type wildcard struct {
 	key, value Pattern
 }
 
-// hidingDescriptor returns the first wildcard before d that matches all requests of d, or nil.
-func hidingDescriptor(wildcards []wildcard, d *Descriptor) *Descriptor {
+// earlierMatch returns the first wildcard before d that matches all requests of d, or nil.
+func earlierMatch(wildcards []wildcard, d *Descriptor) *Descriptor {
 	if d.Condition != nil || !d.WildcardKey && !d.WildcardValue && d.Value != "" {
 		return nil // a condition and an exact value come first
 	}

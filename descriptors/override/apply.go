@@ -23,8 +23,8 @@ type outcome struct {
 	hazards fields.Problems // the problems that reject a new rule; if the rule exists already, it stays in force
 }
 
-// apply returns base with overrides, rules and switches of different fields, and the outcome of each of them. It leaves
-// out the overrides that don't fit. The result shares all unchanged descriptors with base.
+// apply returns base with overrides, rules and switches of different fields, and the outcome of each. It leaves out the
+// overrides that don't fit. The result shares all unchanged descriptors with base.
 //
 // Rules apply first, so overrides can change them. Switches apply last.
 //
@@ -143,7 +143,6 @@ func unknownDomain(domain string, names []string) string {
 	return fmt.Sprintf("unknown domain %s; %s", fields.Printable(domain), advice)
 }
 
-// pathOf returns the path of the first n entries of t.
 func pathOf(t descriptors.Target, n int) string {
 	var trail []*limitsfile.Descriptor
 	for _, e := range t.Entries[:n] {
@@ -192,13 +191,13 @@ func (b *builder) children(list, trail []*limitsfile.Descriptor, matches []activ
 		return list
 	}
 	depth := len(trail)
-	byDescriptor := map[*limitsfile.Descriptor][]activeMatch{}
+	matchesOf := map[*limitsfile.Descriptor][]activeMatch{}
 	for _, m := range matches {
-		byDescriptor[m.trail[depth]] = append(byDescriptor[m.trail[depth]], m)
+		matchesOf[m.trail[depth]] = append(matchesOf[m.trail[depth]], m)
 	}
 	list = slices.Clone(list)
 	for i, original := range slices.Clone(list) {
-		matches := byDescriptor[original]
+		matches := matchesOf[original]
 		if len(matches) == 0 {
 			continue
 		}
@@ -298,7 +297,7 @@ func (b *builder) applyMatches(d limitsfile.Descriptor, trail []*limitsfile.Desc
 			Target: m.Target.String(), Notes: m.Override.Notes, IsSwitch: m.Kind == KindSwitch, BaseLimits: d.Summary(),
 		})
 		patterns := limitsfile.CounterPatterns(trail)
-		patched.CounterPatterns = ownPatterns(patterns, m.singleValues)
+		patched.CounterPatterns = withoutSingleValues(patterns, m.singleValues)
 		if m.singleValues[len(trail)-1] == 1 {
 			patched.ShareThreshold = false
 		}
@@ -311,16 +310,16 @@ func (b *builder) applyMatches(d limitsfile.Descriptor, trail []*limitsfile.Desc
 	return &d, deeperMatches
 }
 
-// ownPatterns returns patterns without the patterns of single values. The result is never nil, because nil would mean that
-// no override has changed the descriptor.
-func ownPatterns(patterns []string, singleValues []int) []string {
-	own := append([]string{}, patterns...)
-	for i := range own {
+// withoutSingleValues returns patterns without the patterns of single values. The result is never nil, because nil would
+// mean that no override has changed the descriptor.
+func withoutSingleValues(patterns []string, singleValues []int) []string {
+	result := append([]string{}, patterns...)
+	for i := range result {
 		if singleValues[i] == 1 {
-			own[i] = ""
+			result[i] = ""
 		}
 	}
-	return own
+	return result
 }
 
 func entryText(e *ratelimitv3.RateLimitDescriptor_Entry) string {

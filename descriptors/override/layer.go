@@ -33,8 +33,8 @@ type State struct {
 	// Target and Kind make the name of the field in Redis. Value is the value of the field.
 	Target, Value string
 
-	// Problem is the reason why Value is not in force, or nil. Waiting reports that Value can come into force later, when
-	// the limits have the domain and the descriptor of Target.
+	// Problem is the reason why Value is not in force, or nil. Waiting means that Value comes into force when the limits
+	// have the domain and the descriptor of Target.
 	Problem error
 	Waiting bool
 
@@ -51,7 +51,7 @@ type State struct {
 	// CountersKept reports that the limits use the same counters with and without the override.
 	CountersKept bool
 
-	// ProblemsOfOthers has the problems of the other overrides that would no longer fit. Only DryRun sets ProblemsOfOthers.
+	// ProblemsOfOthers has the problems that Value would cause for other overrides. Only DryRun sets ProblemsOfOthers.
 	ProblemsOfOthers []error
 }
 
@@ -94,26 +94,26 @@ func (t *Table) Set(values map[string]string) {
 // until this last good override expires.
 func (t *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set, nextEnd time.Time) {
 	names := slices.Sorted(maps.Keys(t.records))
-	chosen := make([]*Override, len(names)) // the override to apply for each field, or nil
+	candidates := make([]*Override, len(names)) // the override to apply for each field, or nil
 	for i, field := range names {
 		r := t.records[field]
 		r.state = r.newState(field, r.parseErr)
 		if r.override == nil {
-			chosen[i] = r.lastGoodOverride
-		} else if chosen[i] = r.override; r.override.HasExpired(now) {
+			candidates[i] = r.lastGoodOverride
+		} else if candidates[i] = r.override; r.override.HasExpired(now) {
 			r.state.Expired, r.lastGoodOverride = true, nil
 		}
-		if chosen[i] != nil && chosen[i].HasExpired(now) {
-			chosen[i] = nil
+		if candidates[i] != nil && candidates[i].HasExpired(now) {
+			candidates[i] = nil
 		}
 	}
 	// If an override doesn't fit, the last good override of the field replaces it, and the loop applies all again.
 	for mustRetry := true; mustRetry; {
 		mustRetry = false
 		var outcomes []outcome
-		set, outcomes = apply(base, slices.DeleteFunc(slices.Clone(chosen), func(o *Override) bool { return o == nil }))
+		set, outcomes = apply(base, slices.DeleteFunc(slices.Clone(candidates), func(o *Override) bool { return o == nil }))
 		for i, field := range names {
-			if chosen[i] == nil {
+			if candidates[i] == nil {
 				continue
 			}
 			r, out := t.records[field], outcomes[0]
@@ -126,10 +126,10 @@ func (t *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 			if r.state.Problem == nil {
 				r.state.Problem, r.state.Waiting = out.Problem, out.Waiting
 			}
-			if chosen[i] == r.lastGoodOverride || r.lastGoodOverride == nil || r.lastGoodOverride.HasExpired(now) {
-				chosen[i] = nil
+			if candidates[i] == r.lastGoodOverride || r.lastGoodOverride == nil || r.lastGoodOverride.HasExpired(now) {
+				candidates[i] = nil
 			} else {
-				chosen[i], mustRetry = r.lastGoodOverride, true
+				candidates[i], mustRetry = r.lastGoodOverride, true
 			}
 		}
 	}
@@ -138,11 +138,11 @@ func (t *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 		if r.override != nil {
 			nextEnd = r.override.earlierEnd(nextEnd, now)
 		}
-		if chosen[i] == nil {
+		if candidates[i] == nil {
 			r.state.Limits, r.state.CountersKept = "", false
 			continue
 		}
-		r.lastGoodOverride = chosen[i]
+		r.lastGoodOverride = candidates[i]
 		nextEnd = r.lastGoodOverride.earlierEnd(nextEnd, now)
 	}
 	return set, nextEnd

@@ -106,12 +106,12 @@ func WithAuthor(value, author string, setAt time.Time) string {
 	if json.Unmarshal([]byte(value), &values) != nil {
 		return value
 	}
-	count := len(values)
+	oldCount := len(values)
 	delete(values, "set_by")
 	delete(values, "set_at")
-	if len(values) < count {
-		rest, _ := json.Marshal(values)
-		value = string(rest)
+	if len(values) < oldCount {
+		otherValues, _ := json.Marshal(values)
+		value = string(otherValues)
 	}
 	suffix := authorSuffix(author, setAt)
 	if len(values) == 0 {
@@ -124,8 +124,8 @@ func WithAuthor(value, author string, setAt time.Time) string {
 func WithoutAuthor(value string) string {
 	notes := NotesOf(value)
 	suffix := authorSuffix(notes.Author, notes.SetAt)
-	if plain, ok := strings.CutSuffix(value, suffix); ok {
-		return plain + "}"
+	if start, ok := strings.CutSuffix(value, suffix); ok {
+		return start + "}"
 	}
 	if value == "{"+strings.TrimPrefix(suffix, ", ") {
 		return "{}"

@@ -17,7 +17,7 @@ func addRules(base *limitsfile.Set, overrides []*Override, outcomes []outcome) *
 	a := &ruleAdder{
 		set:     &limitsfile.Set{Domains: slices.Clone(base.Domains), Warnings: base.Warnings},
 		domains: map[string]*limitsfile.Domain{},
-		places:  map[*[]*limitsfile.Descriptor]map[descriptorName]int{},
+		indexes: map[*[]*limitsfile.Descriptor]map[descriptorName]int{},
 		isOwned: map[*limitsfile.Descriptor]bool{},
 
 		patterns: map[*limitsfile.Domain]condition.Patterns{},
@@ -36,8 +36,8 @@ type ruleAdder struct {
 	set     *limitsfile.Set
 	domains map[string]*limitsfile.Domain // the copied domains; the key is the name
 
-	// places has the index of each descriptor in its list, for the lists that the ruleAdder has changed.
-	places map[*[]*limitsfile.Descriptor]map[descriptorName]int
+	// indexes has the index of each descriptor in its list, for the lists that the ruleAdder has searched.
+	indexes map[*[]*limitsfile.Descriptor]map[descriptorName]int
 
 	isOwned map[*limitsfile.Descriptor]bool // true for copied and new descriptors, which the ruleAdder may change
 
@@ -49,8 +49,8 @@ type descriptorName struct{ key, value string }
 func (a *ruleAdder) add(o *Override, out *outcome) {
 	domain := a.domain(o, out)
 	out.Path = pathOf(o.Target, len(o.Target.Entries))
-	lastPlace := len(o.Target.Entries) - 1
-	e := o.Target.Entries[lastPlace]
+	lastDepth := len(o.Target.Entries) - 1
+	e := o.Target.Entries[lastDepth]
 	if _, isKnown := a.patterns[domain]; !isKnown {
 		a.patterns[domain] = limitsfile.PatternsOf(domain.Descriptors)
 	}
@@ -61,15 +61,15 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 		return
 	}
 	list := &domain.Descriptors
-	for depth, e := range o.Target.Entries[:lastPlace] {
+	for depth, e := range o.Target.Entries[:lastDepth] {
 		a.addHazard(o, out, depth, *list)
 		list = &a.child(list, descriptorName{e.GetKey(), e.GetValue()}).Descriptors
 	}
-	if err := limitsfile.CheckSiblings(d, *list); err != nil { // list then has conditions, so child has not made a new parent
+	if err := limitsfile.CheckSiblings(d, *list); err != nil { // only a list with conditions fails, so no parent of d is new
 		out.Problem = fields.Problems{o.problem(out.Path, "%v", err)}
 		return
 	}
-	i, exists := a.placesIn(list)[descriptorName{d.Key, d.Value}]
+	i, exists := a.indexesIn(list)[descriptorName{d.Key, d.Value}]
 	switch {
 	case exists && len((*list)[i].Limits) > 0:
 		existing, advice := (*list)[i], "change them with an override"
@@ -85,7 +85,7 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 		a.isOwned[d] = a.isOwned[(*list)[i]]
 		(*list)[i] = d
 	default:
-		out.BaseLimits = a.addHazard(o, out, lastPlace, *list)
+		out.BaseLimits = a.addHazard(o, out, lastDepth, *list)
 		a.isOwned[d] = true
 		a.append(list, d)
 	}
@@ -120,7 +120,7 @@ func (a *ruleAdder) domain(o *Override, out *outcome) *limitsfile.Domain {
 
 // child returns the owned descriptor with this name in an owned list. It makes a copy or a new descriptor if necessary.
 func (a *ruleAdder) child(list *[]*limitsfile.Descriptor, name descriptorName) *limitsfile.Descriptor {
-	i, exists := a.placesIn(list)[name]
+	i, exists := a.indexesIn(list)[name]
 	if !exists {
 		d := limitsfile.NewDescriptor(name.key, name.value)
 		a.isOwned[d] = true
@@ -137,23 +137,23 @@ func (a *ruleAdder) child(list *[]*limitsfile.Descriptor, name descriptorName) *
 	return d
 }
 
-func (a *ruleAdder) placesIn(list *[]*limitsfile.Descriptor) map[descriptorName]int {
-	if a.places[list] == nil {
-		a.places[list] = map[descriptorName]int{}
+func (a *ruleAdder) indexesIn(list *[]*limitsfile.Descriptor) map[descriptorName]int {
+	if a.indexes[list] == nil {
+		a.indexes[list] = map[descriptorName]int{}
 		for i, d := range *list {
-			a.places[list][descriptorName{d.Key, d.Value}] = i
+			a.indexes[list][descriptorName{d.Key, d.Value}] = i
 		}
 	}
-	return a.places[list]
+	return a.indexes[list]
 }
 
 func (a *ruleAdder) append(list *[]*limitsfile.Descriptor, d *limitsfile.Descriptor) {
-	a.placesIn(list)[descriptorName{d.Key, d.Value}] = len(*list)
+	a.indexesIn(list)[descriptorName{d.Key, d.Value}] = len(*list)
 	*list = append(*list, d)
 }
 
-// addHazard adds a hazard to out if the new rule o would take requests from another descriptor, which matches the entry of
-// the target at depth now. It returns the limits of this other descriptor in words.
+// addHazard finds the other descriptor that now matches the entry of the target at depth, and returns its limits in words.
+// If the new rule o would take requests from this descriptor, addHazard adds a hazard to out.
 func (a *ruleAdder) addHazard(o *Override, out *outcome, depth int, list []*limitsfile.Descriptor) (limits string) {
 	const none = "no limit"
 	e := o.Target.Entries[depth]

@@ -65,7 +65,7 @@ type Overrides interface {
 	// History returns the last changes, the newest first.
 	History(context.Context) ([]changes.Entry, error)
 
-	// Replicas returns what the replicas last reported, sorted by name.
+	// Replicas returns the last reports of the replicas, sorted by name.
 	Replicas(context.Context) ([]changes.Replica, error)
 }
 
@@ -95,7 +95,7 @@ type call struct {
 	caller    Caller
 	query     url.Values
 	kind      override.Kind
-	condition changes.Condition // of If-Match and If-None-Match
+	condition changes.Condition // the condition in If-Match and If-None-Match
 
 	// The other parameters of the query.
 	isDryRun, isForced bool
@@ -104,7 +104,7 @@ type call struct {
 	reason             string
 }
 
-// target returns the target of the call, or else its prefix. Both start with a domain.
+// target returns the target of the call. If the call has no target, it returns the prefix. Both start with a domain.
 func (c *call) target() string { return cmp.Or(c.query.Get("target"), c.query.Get("prefix")) }
 
 // ServeHTTP implements http.Handler.

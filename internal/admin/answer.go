@@ -71,7 +71,7 @@ type Counter struct {
 	Key        string  `json:"key"`                   // the key of the counter
 	ShadowMode bool    `json:"shadow_mode,omitempty"` // the rule denies no request
 	Limits     []Limit `json:"limits"`                // the limits of the rule, in the same order as in the rule
-	Note       string  `json:"note,omitempty"`        // says what a reset did not reach, or that a cache contradicts the counter
+	Note       string  `json:"note,omitempty"`        // the replicas that a reset did not reach, or a denial that the deny cache still remembers
 }
 
 // Reset is the answer to the reset of a counter.
@@ -91,7 +91,7 @@ type ResetByPrefix struct {
 	Note      string `json:"note,omitempty"`
 }
 
-// Limit is one limit of a counter. The numbers of an unlimited limit mean nothing.
+// Limit is one limit of a counter. The numbers of an unlimited limit have no meaning.
 // Capacity and Spent of a degraded limit are 0, because they are unknown.
 type Limit struct {
 	Limit        string  `json:"limit"` // such as "100 per minute"
@@ -140,7 +140,7 @@ func overrideAnswer(s *override.State) Override {
 	return o
 }
 
-// setNotes sets what a stored value says about its author.
+// setNotes sets the author, the reason and the time of a stored value.
 func (o *Override) setNotes(notes limitsfile.Notes) {
 	o.SetBy, o.Reason = notes.Author, truncate(notes.Reason)
 	if !notes.SetAt.IsZero() {
@@ -160,9 +160,9 @@ func countersWord(s *override.State) string {
 
 func problemList(err error) []string { return strings.Split(err.Error(), "\n") }
 
-// storedJSON returns a stored value without its author as JSON, or nil if there is none. Other programs can store
-// values of any size and content, so storedJSON bounds the size and quotes what is not JSON. It also quotes JSON with
-// more brackets than any override has. Indented, deeply nested JSON could grow many times over.
+// storedJSON returns a stored value without its author as JSON, or nil if there is no value. Other programs can store
+// values of any size and content, so storedJSON bounds the size and quotes text that is not JSON. It also quotes JSON with
+// more brackets than any override has, because the indentation of deeply nested JSON can take many times its size.
 func storedJSON(value *string) json.RawMessage {
 	if value == nil {
 		return nil

@@ -32,8 +32,8 @@ func (c *Caller) mayUseField(field string) bool {
 		return true
 	}
 	_, target := override.SplitField(field)
-	escaped, _, _ := strings.Cut(target, "|")
-	domain, err := url.PathUnescape(escaped)
+	escapedDomain, _, _ := strings.Cut(target, "|")
+	domain, err := url.PathUnescape(escapedDomain)
 	return err == nil && domain != "" && slices.Contains(c.Domains, domain)
 }
 

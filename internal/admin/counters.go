@@ -29,38 +29,38 @@ type Counters struct {
 }
 
 // counter is the counter of a target. It has a state for each limit of its rule.
-type counter struct {
+type targetCounter struct {
 	target descriptors.Target
 	rule   *descriptors.Rule
 	key    []byte
 }
 
-// countedLimits returns the limits of the rule that have a state: all except unlimited ones.
-func (ctr *counter) countedLimits() []*descriptors.RateLimit {
-	return slices.DeleteFunc(slices.Clone(ctr.rule.Limits), func(l *descriptors.RateLimit) bool { return l.Unlimited })
+// countedLimits returns the limits of the rule that have a state: all limits that are not unlimited.
+func (counter *targetCounter) countedLimits() []*descriptors.RateLimit {
+	return slices.DeleteFunc(slices.Clone(counter.rule.Limits), func(l *descriptors.RateLimit) bool { return l.Unlimited })
 }
 
 // newCounter returns the counter of requests with the keys and values of t, or nil if no rule limits such requests.
-func newCounter(limits *descriptors.Config, t descriptors.Target) *counter {
+func newCounter(limits *descriptors.Config, t descriptors.Target) *targetCounter {
 	if d := limits.Domain(t.Domain); d != nil {
 		if rule := d.Match(t.Entries); rule != nil {
-			return &counter{t, rule, rule.AppendKey(nil, t.Domain, t.Entries)}
+			return &targetCounter{t, rule, rule.AppendKey(nil, t.Domain, t.Entries)}
 		}
 	}
 	return nil
 }
 
 // hits returns n hits for each of the countedLimits.
-func (ctr *counter) hits(n int64) []backend.Hit {
+func (counter *targetCounter) hits(n int64) []backend.Hit {
 	var hits []backend.Hit
-	for _, l := range ctr.countedLimits() {
-		hits = append(hits, backend.Hit{Key: ctr.key, Limit: l.Limit, N: n})
+	for _, l := range counter.countedLimits() {
+		hits = append(hits, backend.Hit{Key: counter.key, Limit: l.Limit, N: n})
 	}
 	return hits
 }
 
 // findCounter returns the counter of a call. If there is none, it returns nil and the answer to the call.
-func (h *handler) findCounter(c *call) (*counter, answer) {
+func (h *handler) findCounter(c *call) (*targetCounter, answer) {
 	t, hasAllValues, err := descriptors.ParseRequestTarget(c.target())
 	switch {
 	case err != nil:
@@ -75,11 +75,11 @@ func (h *handler) findCounter(c *call) (*counter, answer) {
 	if limits.Domain(t.Domain) == nil {
 		return nil, problem(http.StatusNotFound, "unknown domain %q; loaded domains: %s", truncate(t.Domain), domainList(limits))
 	}
-	ctr := newCounter(limits, t)
-	if ctr == nil {
+	counter := newCounter(limits, t)
+	if counter == nil {
 		return nil, problem(http.StatusNotFound, "no descriptor with a limit matches requests with %q; the target must have all keys and values of a request, in their order", truncate(t.String()))
 	}
-	return ctr, answer{}
+	return counter, answer{}
 }
 
 func domainList(limits *descriptors.Config) string {
@@ -95,15 +95,15 @@ func domainList(limits *descriptors.Config) string {
 }
 
 func (h *handler) getCounter(c *call) answer {
-	ctr, rejection := h.findCounter(c)
-	if ctr == nil {
+	counter, rejection := h.findCounter(c)
+	if counter == nil {
 		return rejection
 	}
-	limits, err := h.readLimits(c.Context(), ctr)
+	limits, err := h.readLimits(c.Context(), counter)
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "counter not read: %s", err)
 	}
-	body := ctr.answer(limits)
+	body := counter.answer(limits)
 	if slices.ContainsFunc(limits, func(l Limit) bool { return l.CachedDenial != nil && !l.Over }) {
 		body.Note = "this replica still denies hits from memory, although the counter has hits left; a reset makes all replicas forget their denials"
 	}
@@ -111,47 +111,47 @@ func (h *handler) getCounter(c *call) answer {
 }
 
 func (h *handler) resetCounter(c *call) answer {
-	ctr, rejection := h.findCounter(c)
-	if ctr == nil {
+	counter, rejection := h.findCounter(c)
+	if counter == nil {
 		return rejection
 	}
-	limitsBefore, err := h.readLimits(c.Context(), ctr)
+	limitsBefore, err := h.readLimits(c.Context(), counter)
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "counter not reset: %s", err)
 	}
 	if slices.ContainsFunc(limitsBefore, func(l Limit) bool { return l.Degraded }) {
 		return problem(http.StatusServiceUnavailable, "counter not reset: the backend is down, so the counter keeps its value")
 	}
-	hits, now := ctr.hits(-limit.MaxHits), h.options.Counters.Now() // the largest refund gives back all that is spent
+	hits, now := counter.hits(-limit.MaxHits), h.options.Counters.Now() // the largest refund returns all spent hits
 	results := make([]backend.Result, len(hits))
 	h.options.Counters.Layer.Take(c.Context(), now, hits, results)
-	isPublished := h.publishReset(c, ctr.target.String())
-	if failure := ctr.resetFailure(results); failure != "" { // the reset may have happened in part
-		h.audit(c, "reset", "outcome", "unknown", "path", ctr.rule.Path, "error", failure)
+	isPublished := h.publishReset(c, counter.target.String())
+	if failure := counter.resetFailure(results); failure != "" { // the reset may have happened in part
+		h.audit(c, "reset", "outcome", "unknown", "path", counter.rule.Path, "error", failure)
 		return problem(http.StatusServiceUnavailable, "%s", failure)
 	}
 	peeks := make([]backend.Peek, len(results))
 	for i := range results {
 		peeks[i].Result = results[i]
 	}
-	limitsAfter := ctr.limits(now, peeks)
-	reset := Reset{Counter: ctr.answer(limitsAfter), LimitsBefore: limitsBefore, Published: isPublished}
+	limitsAfter := counter.limits(now, peeks)
+	answerBody := Reset{Counter: counter.answer(limitsAfter), LimitsBefore: limitsBefore, Published: isPublished}
 	notes := h.unreachedNotes(isPublished)
 	isInstance := func(l Limit) bool { return l.Scope == limit.Instance.String() }
 	if !h.options.Counters.PerReplica && slices.ContainsFunc(limitsAfter, isInstance) {
 		notes = append(notes, "limits per instance were reset on this replica only")
 	}
-	reset.Note = strings.Join(notes, "; ")
-	h.audit(c, "reset", "path", ctr.rule.Path, "before", spentList(limitsBefore), "after", spentList(limitsAfter))
-	return okAnswer(reset)
+	answerBody.Note = strings.Join(notes, "; ")
+	h.audit(c, "reset", "path", counter.rule.Path, "before", spentList(limitsBefore), "after", spentList(limitsAfter))
+	return okAnswer(answerBody)
 }
 
 // resetFailure returns a text with the limits that are reset, and the limits that are perhaps not reset. The text is
 // empty if all limits are reset.
-func (ctr *counter) resetFailure(results []backend.Result) string {
+func (counter *targetCounter) resetFailure(results []backend.Result) string {
 	var resetLimits, otherLimits []string
 	reason := "the backend is down"
-	for i, l := range ctr.countedLimits() {
+	for i, l := range counter.countedLimits() {
 		if err := results[i].Err; err != nil {
 			reason = err.Error()
 		} else if !results[i].Degraded() {
@@ -185,8 +185,8 @@ func (h *handler) publishReset(c *call, target string) bool {
 
 // readLimits returns the limits of a counter. A limit has a CachedDenial if this replica would deny a single hit from
 // memory. readLimits charges nothing.
-func (h *handler) readLimits(ctx context.Context, ctr *counter) ([]Limit, error) {
-	hits, now := ctr.hits(1), h.options.Counters.Now()
+func (h *handler) readLimits(ctx context.Context, counter *targetCounter) ([]Limit, error) {
+	hits, now := counter.hits(1), h.options.Counters.Now()
 	peeks := make([]backend.Peek, len(hits))
 	h.options.Counters.Layer.Peek(ctx, now, hits, peeks)
 	for i := range peeks {
@@ -194,23 +194,23 @@ func (h *handler) readLimits(ctx context.Context, ctr *counter) ([]Limit, error)
 			return nil, err
 		}
 	}
-	return ctr.limits(now, peeks), nil
+	return counter.limits(now, peeks), nil
 }
 
-func (ctr *counter) answer(limits []Limit) Counter {
+func (counter *targetCounter) answer(limits []Limit) Counter {
 	return Counter{
-		Target:     ctr.target.String(),
-		Path:       ctr.rule.Path,
-		Key:        string(ctr.key),
-		ShadowMode: ctr.rule.InShadow(ctr.key),
+		Target:     counter.target.String(),
+		Path:       counter.rule.Path,
+		Key:        string(counter.key),
+		ShadowMode: counter.rule.InShadow(counter.key),
 		Limits:     limits,
 	}
 }
 
 // limits returns the limits of the rule at now. peeks has the result for each hit of ctr.hits.
-func (ctr *counter) limits(now time.Time, peeks []backend.Peek) []Limit {
-	list := make([]Limit, len(ctr.rule.Limits))
-	for i, l := range ctr.rule.Limits {
+func (counter *targetCounter) limits(now time.Time, peeks []backend.Peek) []Limit {
+	list := make([]Limit, len(counter.rule.Limits))
+	for i, l := range counter.rule.Limits {
 		if l.Unlimited {
 			list[i] = Limit{Limit: "unlimited", Name: l.Name, Unlimited: true}
 			continue
@@ -237,7 +237,7 @@ func (ctr *counter) limits(now time.Time, peeks []backend.Peek) []Limit {
 	return list
 }
 
-// spentList describes what is spent of each limit, for the audit log.
+// spentList describes the spent hits of each limit, for the audit log.
 func spentList(limits []Limit) string {
 	var texts []string
 	for _, l := range limits {
@@ -248,7 +248,7 @@ func spentList(limits []Limit) string {
 	return cmp.Or(strings.Join(texts, "; "), "unlimited")
 }
 
-// Bounds of the counters that a reset by prefix may reset, and of its time.
+// Bounds of a reset by prefix.
 const (
 	DefaultMaxCounters = 10_000
 	MaxCounters        = 1_000_000
@@ -292,10 +292,10 @@ func (h *handler) resetPrefix(c *call) answer {
 		}
 		return problem(http.StatusServiceUnavailable, "counters not reset, or only in part: %s", err)
 	}
-	reset := ResetByPrefix{Prefix: p.String(), DryRun: c.isDryRun, Unclear: result.Unclear}
+	answerBody := ResetByPrefix{Prefix: p.String(), DryRun: c.isDryRun, Unclear: result.Unclear}
 	counters := "unknown"
 	if result.Counters >= 0 {
-		reset.Counters = &result.Counters
+		answerBody.Counters = &result.Counters
 		counters = strconv.Itoa(result.Counters)
 	}
 	var notes []string
@@ -306,12 +306,12 @@ func (h *handler) resetPrefix(c *call) answer {
 		notes = append(notes, fmt.Sprintf("%d counters have names that are too long to tell whether they have the prefix; they were left alone; reset them one by one, or use a shorter prefix", result.Unclear))
 	}
 	if !c.isDryRun {
-		reset.Published = h.forgetDenials(c)
-		notes = append(notes, h.unreachedNotes(reset.Published)...)
+		answerBody.Published = h.forgetDenials(c)
+		notes = append(notes, h.unreachedNotes(answerBody.Published)...)
 		h.audit(c, "reset_prefix", "counters", counters)
 	}
-	reset.Note = strings.Join(notes, "; ")
-	return okAnswer(reset)
+	answerBody.Note = strings.Join(notes, "; ")
+	return okAnswer(answerBody)
 }
 
 // unreachedNotes returns a note if a reset did not reach the other replicas.
@@ -353,11 +353,11 @@ func (r Resets) ForgetCounter(target string) {
 	if err != nil || limits == nil {
 		return
 	}
-	ctr := newCounter(limits, t)
-	if ctr == nil {
+	counter := newCounter(limits, t)
+	if counter == nil {
 		return
 	}
-	for _, h := range ctr.hits(0) {
+	for _, h := range counter.hits(0) {
 		r.Layer.Forget(&h)
 	}
 }

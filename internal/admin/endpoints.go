@@ -18,8 +18,8 @@ type Endpoint struct {
 	Method, Path, Help string
 	Params             []Param
 
-	Kind          override.Kind // of the fields
-	IsConditional bool          // If-Match and If-None-Match apply; a conflict is then a Conflict
+	Kind          override.Kind // the kind of the fields
+	IsConditional bool          // If-Match and If-None-Match apply; the answer to a conflict is then a Conflict
 
 	// Answers are values of the types of successful answers. Every other answer is a Problems,
 	// or an Override if its value is invalid.

@@ -104,20 +104,20 @@ func (h *handler) putField(c *call) answer {
 		}
 		return okAnswer(o)
 	}
-	storedValue := override.WithAuthor(value, c.caller.Name, time.Now())
-	if len(storedValue) > override.MaxBytes {
+	valueWithAuthor := override.WithAuthor(value, c.caller.Name, time.Now())
+	if len(valueWithAuthor) > override.MaxBytes {
 		return problem(http.StatusRequestEntityTooLarge, "body with the name of the caller: want at most %d bytes", override.MaxBytes)
 	}
-	notes := override.NotesOf(storedValue)
+	notes := override.NotesOf(valueWithAuthor)
 	o.setNotes(notes)
 	result, err := h.store(c, changes.Change{
 		Action: changes.Put, Reason: notes.Reason,
-		Writes: []changes.Write{{Field: c.field(), Value: &storedValue, Condition: c.condition}},
+		Writes: []changes.Write{{Field: c.field(), Value: &valueWithAuthor, Condition: c.condition}},
 	})
 	if err != nil {
 		return h.answerStoreError(c, "put", value, err)
 	}
-	o.Version, o.ETag = result.Version, changes.Tag(storedValue)
+	o.Version, o.ETag = result.Version, changes.Tag(valueWithAuthor)
 	limitsBefore, oldText := o.BaseLimits, ""
 	if old := result.OldValues[0]; old != nil {
 		oldText = *old
@@ -153,12 +153,12 @@ func (h *handler) deleteField(c *call) answer {
 	}
 	old := *result.OldValues[0]
 	oldState = h.replacedState(oldState, c.field(), old)
-	deleted := Override{
+	deletedOverride := Override{
 		Kind: c.kind, Target: c.target(), State: Deleted, Version: result.Version, OldOverride: storedJSON(&old), Path: oldState.Path,
 		BaseLimits: cmp.Or(oldState.Limits, oldState.BaseLimits), Limits: oldState.BaseLimits, Counters: countersWord(oldState),
 	}
-	h.auditChange(c, "delete", old, "", deleted.BaseLimits, &deleted, "reason", c.reason)
-	return okAnswer(deleted)
+	h.auditChange(c, "delete", old, "", deletedOverride.BaseLimits, &deletedOverride, "reason", c.reason)
+	return okAnswer(deletedOverride)
 }
 
 func (h *handler) auditChange(c *call, action, old, value, limitsBefore string, o *Override, moreAttrs ...string) {
@@ -168,7 +168,7 @@ func (h *handler) auditChange(c *call, action, old, value, limitsBefore string, 
 }
 
 // replacedState returns the state of the value that a change has replaced. readState is the state
-// that was read before the change. Another caller may have changed the value in between.
+// that was read before the change. Another caller may have changed the value after the read.
 func (h *handler) replacedState(readState *override.State, field, old string) *override.State {
 	if readState != nil && readState.Value == old {
 		return readState
@@ -177,7 +177,7 @@ func (h *handler) replacedState(readState *override.State, field, old string) *o
 	return &state
 }
 
-// answerStoreError audits and answers a change that was refused because of its condition, or that Redis has perhaps not
+// answerStoreError audits and answers a change with a condition that does not hold, or a change that Redis may not have
 // stored.
 func (h *handler) answerStoreError(c *call, action, value string, err error) answer {
 	if conflict := (*changes.ConflictError)(nil); errors.As(err, &conflict) {

@@ -108,18 +108,18 @@ func (h *handler) limitsChanges(c *call) (list []Change) {
 		return text
 	}
 	for i := 0; i+1 < len(versions); i++ {
-		v, older := versions[i], versions[i+1]
+		v, previous := versions[i], versions[i+1]
 		change := Change{ChangedAt: v.LoadedAt, Author: v.Source, Action: "load", Fields: []FieldChange{}}
-		if v.Limits == nil || older.Limits == nil {
+		if v.Limits == nil || previous.Limits == nil {
 			change.Reason, change.Fields = "too many limits to compare", []FieldChange{{Kind: KindLimits}}
 		}
 		paths := map[string]string{}
-		maps.Copy(paths, older.Limits)
+		maps.Copy(paths, previous.Limits)
 		maps.Copy(paths, v.Limits)
 		for _, path := range slices.Sorted(maps.Keys(paths)) {
 			domain, _, _ := strings.Cut(path, " > ")
-			if change.Reason == "" && v.Limits[path] != older.Limits[path] && len(change.Fields) < maxLimitsFields && c.caller.mayUseField(url.PathEscape(domain)) {
-				change.Fields = append(change.Fields, FieldChange{KindLimits, path, storedLimits(older, path), storedLimits(v, path)})
+			if change.Reason == "" && v.Limits[path] != previous.Limits[path] && len(change.Fields) < maxLimitsFields && c.caller.mayUseField(url.PathEscape(domain)) {
+				change.Fields = append(change.Fields, FieldChange{KindLimits, path, storedLimits(previous, path), storedLimits(v, path)})
 			}
 		}
 		list = append(list, change)
@@ -191,7 +191,7 @@ const noVersion = -1
 // planRollback returns the version to restore and the writes that restore it. If version is
 // noVersion, planRollback chooses the newest version whose limits differ from the limits in force.
 func planRollback(history []changes.Entry, version int64) (int64, []changes.Write, error) {
-	hasEnded := func(value string) bool { return override.NotesOf(value).HasExpired(time.Now()) }
+	isExpired := func(value string) bool { return override.NotesOf(value).HasExpired(time.Now()) }
 	isChosen := version != noVersion
 	if !isChosen && len(history) > 0 {
 		version = history[0].Version
@@ -203,7 +203,7 @@ func planRollback(history []changes.Entry, version int64) (int64, []changes.Writ
 				return 0, nil, err
 			}
 		}
-		writes, err := changes.PlanRollback(history, version, hasEnded)
+		writes, err := changes.PlanRollback(history, version, isExpired)
 		if err == nil && len(writes) == 0 && isChosen {
 			err = errors.New("the limits are already those of this version")
 		}
@@ -254,11 +254,8 @@ const (
 	Current     ReplicaState = "current"
 	Behind      ReplicaState = "behind"       // a change has not arrived yet
 	OtherLimits ReplicaState = "other limits" // most replicas have limits with another hash
-	Lost        ReplicaState = "lost"         // the replica has not reported itself for lostAfter
+	Lost        ReplicaState = "lost"         // the replica has not reported itself for 15 s
 )
-
-// lostAfter is the time after which a replica without a report counts as lost.
-const lostAfter = 15 * time.Second
 
 func (h *handler) getStatus(c *call) answer {
 	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
@@ -280,7 +277,7 @@ func newStatus(replicas []changes.Replica, l *List) Status {
 	}
 	replicasByLimits, usualLimits := map[string]int{}, ""
 	for _, r := range replicas {
-		if r.Version == s.Version && r.SeenAgo <= lostAfter {
+		if r.Version == s.Version && !r.IsLost() {
 			if replicasByLimits[r.Limits]++; usualLimits == "" || replicasByLimits[r.Limits] > replicasByLimits[usualLimits] {
 				usualLimits = r.Limits
 			}
@@ -289,7 +286,7 @@ func newStatus(replicas []changes.Replica, l *List) Status {
 	for _, r := range replicas {
 		state := Current
 		switch {
-		case r.SeenAgo > lostAfter:
+		case r.IsLost():
 			state = Lost
 		case r.Version < s.Version:
 			state = Behind

@@ -96,7 +96,7 @@ func benchServer(variant string) {
 	case "ours":
 		o := Options{Services: register(alwaysOK)}
 		o.setDefaults()
-		s = newGRPCServer(&o, nil, new(inflight), context.Background())
+		s = newGRPCServer(&o, nil, new(callCounter), context.Background())
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

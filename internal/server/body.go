@@ -31,20 +31,20 @@ const (
 
 // bodyReader reads the bodies for all handlers. The handlers share the bounds of the bodyReader.
 type bodyReader struct {
-	maxBytes   int64         // the size of the largest accepted body
-	largeSlots chan struct{} // has an element for each large body that the server is reading
-	turns      *turns
-	inflight   *inflight
-	newContext func(context.Context, http.Header) context.Context // may be nil
+	maxBytes     int64         // the size of the largest accepted body
+	largeSlots   chan struct{} // has an element for each large body that the server is reading
+	answerBounds *answerBounds
+	calls        *callCounter
+	newContext   func(*http.Request) context.Context // may be nil
 }
 
-func newBodyReader(o *Options, inflight *inflight) *bodyReader {
+func newBodyReader(o *Options, calls *callCounter) *bodyReader {
 	return &bodyReader{
-		maxBytes:   int64(o.GRPC.MaxMessageBytes),
-		largeSlots: make(chan struct{}, max(maxLargeBodyBytes/o.GRPC.MaxMessageBytes, 1)),
-		turns:      newTurns(),
-		inflight:   inflight,
-		newContext: o.HTTPContext,
+		maxBytes:     int64(o.GRPC.MaxMessageBytes),
+		largeSlots:   make(chan struct{}, max(maxLargeBodyBytes/o.GRPC.MaxMessageBytes, 1)),
+		answerBounds: newAnswerBounds(),
+		calls:        calls,
+		newContext:   o.HTTPContext,
 	}
 }
 
@@ -72,8 +72,8 @@ func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error
 
 func (b *bodyReader) handler(next BodyHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		b.inflight.beginCall()
-		defer b.inflight.endCall()
+		b.calls.beginCall()
+		defer b.calls.endCall()
 		body, err := b.read(w, r)
 		if err != nil {
 			code := http.StatusBadRequest
@@ -86,107 +86,106 @@ func (b *bodyReader) handler(next BodyHandler) http.Handler {
 			return
 		}
 		address, _, _ := net.SplitHostPort(r.RemoteAddr)
-		endTurn, err := b.turns.wait(r.Context(), address, len(body))
+		release, err := b.answerBounds.acquire(r.Context(), address, len(body))
 		if err != nil {
 			return // the client has gone
 		}
-		answer := &turnWriter{ResponseWriter: w, endTurn: sync.OnceFunc(endTurn)}
-		defer answer.endTurn()
+		answer := &releasingWriter{ResponseWriter: w, release: sync.OnceFunc(release)}
+		defer answer.release()
 		if b.newContext != nil {
-			r = r.WithContext(b.newContext(r.Context(), r.Header))
+			r = r.WithContext(b.newContext(r))
 		}
 		next.ServeBody(answer, r, body)
 	})
 }
 
 const (
-	// maxAnsweringBytes bounds the bodies of the requests that the server answers at the same time.
-	// maxPeerAnsweringBytes bounds the bodies of one IP address. Without these bounds, hundreds of busy connections
-	// would delay all other calls.
+	// maxAnsweringBytes bounds the total size of the bodies that the server answers at the same time.
+	// maxPeerAnsweringBytes bounds the total size for one IP address. Without these bounds, hundreds of busy
+	// connections would delay all other calls.
 	maxAnsweringBytes, maxPeerAnsweringBytes = 64 << 10, 32 << 10
 
-	// requestOverhead is the number of bytes that each request adds to its body, because an empty body costs time too.
+	// requestOverhead is added to the size of each body, because a request with an empty body costs time too.
 	requestOverhead = 256
 )
 
-// turns makes each request wait until the bounds have room for its body.
-type turns struct {
-	bytes *semaphore.Weighted // the bytes of all requests in their turn
+// answerBounds makes each request wait until maxAnsweringBytes and maxPeerAnsweringBytes allow its body.
+type answerBounds struct {
+	bytes *semaphore.Weighted // the bytes of all requests that the server is answering
 
 	mu    sync.Mutex // guards peers
-	peers map[string]*peerTurns
+	peers map[string]*peerBound
 }
 
-// peerTurns are the turns of one IP address.
-type peerTurns struct {
-	bytes    *semaphore.Weighted // the bytes of the requests in their turn
-	requests int                 // the number of requests that wait or are in their turn
+// peerBound bounds the requests of one IP address.
+type peerBound struct {
+	bytes    *semaphore.Weighted // the bytes of the requests that the server is answering
+	requests int                 // the number of requests that wait or that the server is answering
 }
 
-func newTurns() *turns {
-	return &turns{bytes: semaphore.NewWeighted(maxAnsweringBytes), peers: map[string]*peerTurns{}}
+func newAnswerBounds() *answerBounds {
+	return &answerBounds{bytes: semaphore.NewWeighted(maxAnsweringBytes), peers: map[string]*peerBound{}}
 }
 
-// wait waits for the turn of a request. If ctx ends first, wait returns an error. The caller must call end after the
-// answer.
-func (t *turns) wait(ctx context.Context, address string, bodyBytes int) (end func(), err error) {
+// acquire waits until the server may answer a request. If ctx ends first, acquire returns an error. The caller must call
+// release after the answer.
+func (a *answerBounds) acquire(ctx context.Context, address string, bodyBytes int) (release func(), err error) {
 	n := int64(min(bodyBytes+requestOverhead, maxPeerAnsweringBytes))
-	p := t.join(address)
-	if err := p.bytes.Acquire(ctx, n); err != nil {
-		t.leave(address, p)
+	peer := a.addRequest(address)
+	if err := peer.bytes.Acquire(ctx, n); err != nil {
+		a.removeRequest(address, peer)
 		return nil, err
 	}
-	if err := t.bytes.Acquire(ctx, n); err != nil {
-		p.bytes.Release(n)
-		t.leave(address, p)
+	if err := a.bytes.Acquire(ctx, n); err != nil {
+		peer.bytes.Release(n)
+		a.removeRequest(address, peer)
 		return nil, err
 	}
 	return func() {
-		t.bytes.Release(n)
-		p.bytes.Release(n)
-		t.leave(address, p)
+		a.bytes.Release(n)
+		peer.bytes.Release(n)
+		a.removeRequest(address, peer)
 	}, nil
 }
 
-// turnWriter ends the turn of a request before it writes the answer. So a client that does not read delays nobody.
-type turnWriter struct {
+// releasingWriter calls release before it writes the answer. So a client that does not read its answer delays no other
+// client.
+type releasingWriter struct {
 	http.ResponseWriter
-	endTurn func()
+	release func()
 }
 
 // Unwrap gives http.ResponseController the wrapped writer.
-func (w *turnWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w *releasingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// WriteHeader implements http.ResponseWriter.
-func (w *turnWriter) WriteHeader(code int) {
-	w.endTurn()
+func (w *releasingWriter) WriteHeader(code int) {
+	w.release()
 	w.ResponseWriter.WriteHeader(code)
 }
 
-// Write implements http.ResponseWriter.
-func (w *turnWriter) Write(b []byte) (int, error) {
-	w.endTurn()
+func (w *releasingWriter) Write(b []byte) (int, error) {
+	w.release()
 	return w.ResponseWriter.Write(b)
 }
 
-// join counts one more request of address, and returns the turns of this address.
-func (t *turns) join(address string) *peerTurns {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	p := t.peers[address]
+// addRequest counts one more request of address, and returns the bound of this address.
+func (a *answerBounds) addRequest(address string) *peerBound {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.peers[address]
 	if p == nil {
-		p = &peerTurns{bytes: semaphore.NewWeighted(maxPeerAnsweringBytes)}
-		t.peers[address] = p
+		p = &peerBound{bytes: semaphore.NewWeighted(maxPeerAnsweringBytes)}
+		a.peers[address] = p
 	}
 	p.requests++
 	return p
 }
 
-// leave removes a request that join has counted.
-func (t *turns) leave(address string, p *peerTurns) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// removeRequest removes a request that addRequest has counted.
+func (a *answerBounds) removeRequest(address string, p *peerBound) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if p.requests--; p.requests == 0 {
-		delete(t.peers, address)
+		delete(a.peers, address)
 	}
 }

@@ -36,8 +36,8 @@ func TestCheckGetsBodiesWithinTheBounds(t *testing.T) {
 	t.Parallel()
 	r := start(t, Options{
 		Services: register(alwaysOK), Check: echo{}, GRPC: GRPC{MaxMessageBytes: 1000},
-		HTTPContext: func(ctx context.Context, h http.Header) context.Context {
-			return context.WithValue(ctx, echoKey{}, h.Get("X-Trace"))
+		HTTPContext: func(r *http.Request) context.Context {
+			return context.WithValue(r.Context(), echoKey{}, r.Header.Get("X-Trace"))
 		},
 		HTTPPages: []Page{{Path: "/v1/openapi.json", Handler: healthHandler(NewHealth())}},
 	})

@@ -19,11 +19,12 @@ type Page struct {
 	Help    string // one line for the list at "/endpoints"; empty means that the list does not show the page
 	Handler http.Handler
 
-	// Stream reports that the answer continues until the client leaves or the listener stops.
-	Stream bool
+	// IsStream reports that the answer continues until the client leaves or the listener stops.
+	IsStream bool
 
-	// AnyHost allows requests that address any name. It is for a page that has no secrets, or checks its callers.
-	AnyHost bool
+	// AllowsAnyHost allows requests that address any name. A page that sets AllowsAnyHost has no secrets, or checks its
+	// callers.
+	AllowsAnyHost bool
 }
 
 func (p Page) address() string { return strings.TrimSuffix(p.Path, "{$}") }
@@ -31,14 +32,14 @@ func (p Page) address() string { return strings.TrimSuffix(p.Path, "{$}") }
 // pprofPages answer only callers on this host, such as a kubectl port-forward, because a profile contains pieces of
 // memory. pprofPages have no page cmdline, because arguments can contain secrets.
 var pprofPages = []Page{
-	{Path: "/debug/pprof/", Help: "profiles by name, such as /debug/pprof/heap", Handler: onlyLocal(pprof.Index), AnyHost: true},
-	{Path: "/debug/pprof/profile", Help: "CPU profile; ?seconds=30", Handler: onlyLocal(pprof.Profile), AnyHost: true},
-	{Path: "/debug/pprof/trace", Help: "execution trace; ?seconds=1", Handler: onlyLocal(pprof.Trace), AnyHost: true},
+	{Path: "/debug/pprof/", Help: "profiles by name, such as /debug/pprof/heap", Handler: requireLocal(pprof.Index), AllowsAnyHost: true},
+	{Path: "/debug/pprof/profile", Help: "CPU profile; ?seconds=30", Handler: requireLocal(pprof.Profile), AllowsAnyHost: true},
+	{Path: "/debug/pprof/trace", Help: "execution trace; ?seconds=1", Handler: requireLocal(pprof.Trace), AllowsAnyHost: true},
 }
 
 // debugHandler serves pages and pprof. "/endpoints" lists all of them. "/" shows the same list if no page has this path.
-// Streams end when streamCtx is done. Requests may address names, as Options.DebugNames says.
-func debugHandler(pages []Page, names []string, streamCtx context.Context) http.Handler { //nolint:revive // streamCtx is not the context of a call
+// Streams end when streamCtx is done. allowedNames are Options.DebugNames.
+func debugHandler(pages []Page, allowedNames []string, streamCtx context.Context) http.Handler { //nolint:revive // streamCtx is not the context of a call
 	pages = slices.Concat(pages, pprofPages)
 	slices.SortFunc(pages, func(a, b Page) int { return cmp.Compare(a.address(), b.address()) })
 
@@ -46,11 +47,11 @@ func debugHandler(pages []Page, names []string, streamCtx context.Context) http.
 	var list strings.Builder
 	hasRoot := false
 	for _, p := range pages {
-		if p.Stream {
+		if p.IsStream {
 			p.Handler = streamHandler(streamCtx, p.Handler)
 		}
-		if !p.AnyHost {
-			p.Handler = requireOwnName(names, isAnyRequest, p.Handler)
+		if !p.AllowsAnyHost {
+			p.Handler = requireOwnName(allowedNames, isAnyRequest, p.Handler)
 		}
 		mux.Handle(p.Path, p.Handler)
 		hasRoot = hasRoot || p.address() == "/"
@@ -108,17 +109,20 @@ var privateSuffixes = []string{".localhost", ".local", ".internal", ".svc"}
 // isPrivateName reports whether no site on the internet can have name. A name without a dot is the name of a
 // container or of a Kubernetes service.
 func isPrivateName(name string) bool {
-	return isAddressOrLocalhost(name) || name != "" && !strings.Contains(name, ".") ||
-		slices.ContainsFunc(privateSuffixes, func(suffix string) bool { return strings.HasSuffix(name, suffix) })
+	hasNoDot := name != "" && !strings.Contains(name, ".")
+	hasPrivateSuffix := slices.ContainsFunc(privateSuffixes, func(suffix string) bool { return strings.HasSuffix(name, suffix) })
+	return hasNoDot || hasPrivateSuffix || isAddressOrLocalhost(name)
 }
 
-// requireOwnName answers 403 to a request without TLS that addresses the name of a site on the internet, unless names
-// contains the name. Otherwise a page of that site could read h by DNS rebinding. mustCheck chooses the requests.
-func requireOwnName(names []string, mustCheck func(*http.Request) bool, h http.Handler) http.Handler {
+// requireOwnName answers 403 to a request without TLS that addresses the name of a site on the internet, unless
+// allowedNames has this name. Otherwise a page of the site could read h by DNS rebinding. It checks only requests for
+// which mustCheck returns true.
+func requireOwnName(allowedNames []string, mustCheck func(*http.Request) bool, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := hostName(r.Host)
 		isName := func(ownName string) bool { return hostName(ownName) == name }
-		if r.TLS == nil && mustCheck(r) && !isPrivateName(name) && !slices.ContainsFunc(names, isName) {
+		isAllowed := isPrivateName(name) || slices.ContainsFunc(allowedNames, isName)
+		if r.TLS == nil && mustCheck(r) && !isAllowed {
 			httpError(w, http.StatusForbidden, fmt.Sprintf("host: got %q, want an IP address, localhost, a name of the cluster, or a name in DEBUG_NAMES", r.Host))
 			return
 		}
@@ -128,13 +132,13 @@ func requireOwnName(names []string, mustCheck func(*http.Request) bool, h http.H
 
 func isAnyRequest(*http.Request) bool { return true }
 
-// isFromBrowser reports whether a browser sent r. Browsers send Origin with each request that has a body, and
-// Sec-Fetch-Site to localhost and over HTTPS. Without both headers, the request has no body.
+// isFromBrowser reports whether r has a header that only browsers send. Browsers send Origin with each request that has
+// a body, and Sec-Fetch-Site to localhost and over HTTPS.
 func isFromBrowser(r *http.Request) bool {
 	return r.Header["Origin"] != nil || r.Header["Sec-Fetch-Site"] != nil
 }
 
-func onlyLocal(h http.HandlerFunc) http.Handler {
+func requireLocal(h http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !IsLocal(r) {
 			httpError(w, http.StatusForbidden, "profiles are only for callers on the same host; use kubectl port-forward or ssh")

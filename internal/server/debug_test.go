@@ -82,7 +82,7 @@ func TestOnlyLocalCallersGetProfiles(t *testing.T) {
 		r := httptest.NewRequest(http.MethodGet, "/debug/pprof/", nil)
 		r.RemoteAddr, r.Host = tt.remoteAddr, tt.host
 		w := httptest.NewRecorder()
-		onlyLocal(func(w http.ResponseWriter, _ *http.Request) {}).ServeHTTP(w, r)
+		requireLocal(func(w http.ResponseWriter, _ *http.Request) {}).ServeHTTP(w, r)
 		assert.Equal(t, tt.want, w.Code, tt)
 	}
 }
@@ -92,8 +92,8 @@ func TestOtherSitesCanNotReadDebugPages(t *testing.T) {
 	answer := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "limits") })
 	h := debugHandler([]Page{
 		{Path: "/rlconfig", Handler: answer},
-		{Path: "/live/stream", Handler: answer, Stream: true},
-		{Path: "/metrics", Handler: answer, AnyHost: true},
+		{Path: "/live/stream", Handler: answer, IsStream: true},
+		{Path: "/metrics", Handler: answer, AllowsAnyHost: true},
 	}, []string{"rls.example.com", "Other.Example:6070"}, t.Context())
 	getStatus := func(path, host string, hasTLS bool) int {
 		r := httptest.NewRequest(http.MethodGet, path, nil)

@@ -17,50 +17,50 @@ var ErrInterrupted = errors.New("interrupted")
 // drain stops the listeners in order. The debug and the metrics listener stop last, so that an operator can see a drain
 // that hangs, and the metrics of the last calls.
 func (s *Server) drain(delay time.Duration) {
-	start, callsInFlight, firstTotal := time.Now(), s.inflight.count.Load(), s.inflight.total.Load()
+	start, callsInFlight, totalAtStart := time.Now(), s.calls.inFlight.Load(), s.calls.total.Load()
 	s.options.Log.Info("drain started", "calls_in_flight", callsInFlight, "drain_delay", delay, "drain_timeout", s.options.DrainTimeout)
 	s.options.Observer.DrainStarted(callsInFlight)
 	s.options.Health.Set("server", false, "shutting down")
 	if delay > 0 {
-		s.serveDelay(delay)
-		s.options.Log.Info("drain delay ended", "calls_in_flight", s.inflight.count.Load(), "calls_since_start", s.inflight.total.Load()-firstTotal)
+		s.serveDuringDelay(delay)
+		s.options.Log.Info("drain delay ended", "calls_in_flight", s.calls.inFlight.Load(), "calls_since_start", s.calls.total.Load()-totalAtStart)
 	}
 
 	s.startDrain()
 	ctx, cancel := context.WithTimeout(context.Background(), s.options.DrainTimeout)
 	defer cancel()
 	var cutCalls int64 // the calls in flight at the timeout
-	countCutCalls := sync.OnceFunc(func() { cutCalls = s.inflight.count.Load() })
-	var stopping sync.WaitGroup
-	stopping.Go(func() { s.stopGRPC(ctx, countCutCalls) })
+	countCutCalls := sync.OnceFunc(func() { cutCalls = s.calls.inFlight.Load() })
+	var goroutines sync.WaitGroup
+	goroutines.Go(func() { s.stopGRPC(ctx, countCutCalls) })
 	if s.http.stop(ctx, countCutCalls) != nil {
 		s.options.Log.Warn("HTTP requests cut at the drain timeout", "drain_timeout", s.options.DrainTimeout)
 	}
-	stopping.Wait()
+	goroutines.Wait()
 	s.options.Log.Info("drain finished", "took", time.Since(start).Round(time.Millisecond), "calls_cut", cutCalls)
 	s.options.Observer.DrainFinished(cutCalls)
 
 	ctx, cancelOptional := context.WithTimeout(context.Background(), optionalTimeout)
 	defer cancelOptional()
-	for _, l := range s.optional {
-		stopping.Go(func() { _ = l.stop(ctx, func() {}) })
+	for _, l := range s.optionalListeners {
+		goroutines.Go(func() { _ = l.stop(ctx, func() {}) })
 	}
-	stopping.Wait()
+	goroutines.Wait()
 }
 
-// maxDelayEnd bounds the last part of the drain delay, in which no more calls should arrive. This part is at most half
-// of the delay.
-const maxDelayEnd = time.Second
+// maxQuietTime bounds the quiet time at the end of the drain delay, in which no more calls should arrive. The quiet time
+// is at most half of the delay.
+const maxQuietTime = time.Second
 
-// serveDelay waits for delay while the server still answers calls. It warns if calls arrive at the end of delay.
-func (s *Server) serveDelay(delay time.Duration) {
-	delayEnd := min(maxDelayEnd, delay/2)
-	time.Sleep(delay - delayEnd)
-	firstTotal := s.inflight.total.Load()
-	time.Sleep(delayEnd)
-	if lateCalls := s.inflight.total.Load() - firstTotal; lateCalls > 0 {
+// serveDuringDelay waits for delay while the server still answers calls. It warns if calls arrive in the quiet time.
+func (s *Server) serveDuringDelay(delay time.Duration) {
+	quietTime := min(maxQuietTime, delay/2)
+	time.Sleep(delay - quietTime)
+	totalBefore := s.calls.total.Load()
+	time.Sleep(quietTime)
+	if lateCalls := s.calls.total.Load() - totalBefore; lateCalls > 0 {
 		s.options.Log.Warn("calls still arrive at the end of the drain delay",
-			"reason", "clients reconnect only now, or DRAIN_DELAY is too short", "calls", lateCalls, "in", delayEnd, "drain_delay", delay)
+			"reason", "clients reconnect only now, or DRAIN_DELAY is too short", "calls", lateCalls, "in", quietTime, "drain_delay", delay)
 	}
 }
 
@@ -96,13 +96,13 @@ func (s *Server) Close() {
 	if s.http != nil {
 		s.http.close()
 	}
-	for _, l := range s.optional {
+	for _, l := range s.optionalListeners {
 		l.close()
 	}
 }
 
-// cancelStreams returns a tap that cancels streams when drainCtx is done. Otherwise GracefulStop would wait for
-// health watches and reflection. The context also ends a handler that waits in Recv.
+// cancelStreams returns a function that grpc calls before each call. The function makes a stream end when drainCtx is
+// done. Otherwise GracefulStop would wait for health watches and reflection.
 func cancelStreams(isStream map[string]bool, drainCtx context.Context) tap.ServerInHandle {
 	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
 		if !isStream[info.FullMethodName] {
@@ -115,16 +115,15 @@ func cancelStreams(isStream map[string]bool, drainCtx context.Context) tap.Serve
 	}
 }
 
-// inflight counts calls.
-type inflight struct {
-	count atomic.Int64 // the number of calls in flight
-	total atomic.Int64 // the number of calls since the start of the server
+type callCounter struct {
+	inFlight atomic.Int64 // the number of calls in flight
+	total    atomic.Int64 // the number of calls since the start of the server
 }
 
 // beginCall counts a call as in flight until endCall is called.
-func (f *inflight) beginCall() {
-	f.count.Add(1)
+func (f *callCounter) beginCall() {
+	f.inFlight.Add(1)
 	f.total.Add(1)
 }
 
-func (f *inflight) endCall() { f.count.Add(-1) }
+func (f *callCounter) endCall() { f.inFlight.Add(-1) }

@@ -307,12 +307,12 @@ func TestDrainWarnsOfCallsAtTheEndOfTheDelay(t *testing.T) {
 				s := &Server{options: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}
 				go func() {
 					for range tt.callsUntil / (100 * time.Millisecond) {
-						s.inflight.beginCall()
-						s.inflight.endCall()
+						s.calls.beginCall()
+						s.calls.endCall()
 						time.Sleep(100 * time.Millisecond)
 					}
 				}()
-				s.serveDelay(10 * time.Second)
+				s.serveDuringDelay(10 * time.Second)
 				assert.Equal(t, tt.warns, strings.Contains(log.String(), "calls still arrive at the end of the drain delay"), log.String())
 			})
 		})
@@ -322,10 +322,10 @@ func TestDrainWarnsOfCallsAtTheEndOfTheDelay(t *testing.T) {
 func TestDrainDoesNotCountHealthChecks(t *testing.T) {
 	t.Parallel()
 	r := start(t, Options{})
-	before := r.inflight.total.Load()
+	before := r.calls.total.Load()
 	_, err := healthpb.NewHealthClient(dial(t, r.GRPCAddr().String())).Check(t.Context(), &healthpb.HealthCheckRequest{})
 	require.NoError(t, err)
-	assert.Equal(t, before, r.inflight.total.Load())
+	assert.Equal(t, before, r.calls.total.Load())
 }
 
 func TestInterruptSkipsDelay(t *testing.T) {

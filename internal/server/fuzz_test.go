@@ -36,7 +36,7 @@ func FuzzJSON(f *testing.F) {
 			o := Options{JSON: service.New(service.Options{Limits: store, Limiter: local.New(local.Options{MaxKeys: 100})}), JSONRefunds: refunds}
 			o.setDefaults()
 			w := httptest.NewRecorder()
-			httpHandler(&o, new(inflight)).ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/json", strings.NewReader(body)))
+			httpHandler(&o, new(callCounter)).ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/json", strings.NewReader(body)))
 			if !slices.Contains(statuses, w.Code) || w.Body.Len() == 0 {
 				t.Fatalf("%d %q", w.Code, w.Body)
 			}

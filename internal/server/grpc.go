@@ -36,7 +36,7 @@ const (
 	connWindowBytes = 1 << 20
 )
 
-func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx context.Context) *grpc.Server {
+func newGRPCServer(o *Options, certs *tlsReloader, calls *callCounter, drainCtx context.Context) *grpc.Server {
 	isStream := make(map[string]bool) // the key is the full name of a method; the loop below fills the map
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(o.GRPC.MaxMessageBytes),
@@ -73,7 +73,7 @@ func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx con
 	for _, register := range o.Services {
 		register(registrar)
 	}
-	registrar.inflight = new(inflight) // a drain does not count the probes of load balancers
+	registrar.calls = new(callCounter) // a drain does not count the probes of load balancers
 	healthpb.RegisterHealthServer(registrar, o.Health.grpc)
 	reflection.Register(s)
 	for service, info := range s.GetServiceInfo() {
@@ -91,11 +91,10 @@ func newGRPCServer(o *Options, certs *tlsReloader, calls *inflight, drainCtx con
 type callRegistrar struct {
 	grpc.ServiceRegistrar
 	observeMethod func(name string) (observeCall func(duration time.Duration))
-	inflight      *inflight
+	calls         *callCounter
 	log           *slog.Logger
 }
 
-// RegisterService implements grpc.ServiceRegistrar.
 func (r callRegistrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	service := *desc
 	service.Methods = slices.Clone(desc.Methods)
@@ -103,9 +102,9 @@ func (r callRegistrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 		observeCall := r.observeMethod(m.MethodName)
 		service.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (_ any, err error) { //nolint:revive // grpc's order
 			start := time.Now()
-			r.inflight.beginCall()
+			r.calls.beginCall()
 			defer func() {
-				r.inflight.endCall()
+				r.calls.endCall()
 				observeCall(time.Since(start))
 			}()
 			defer r.recoverCall(ctx, m.MethodName, &err)

@@ -33,13 +33,13 @@ func NewHealth() *Health {
 	return h
 }
 
-// Set records whether a component has no fault. If ok is false, /healthcheck shows detail as the fault. Clients that
+// Set records whether a component is healthy. If isHealthy is false, /healthcheck shows detail as the fault. Clients that
 // watch gRPC health see changes in the order of the calls of Set.
-func (h *Health) Set(component string, ok bool, detail string) {
+func (h *Health) Set(component string, isHealthy bool, detail string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	wasHealthy := len(h.faults) == 0
-	if ok {
+	if isHealthy {
 		delete(h.faults, component)
 	} else {
 		h.faults[component] = detail
@@ -51,7 +51,7 @@ func (h *Health) Set(component string, ok bool, detail string) {
 	for _, name := range healthServices {
 		h.grpc.SetServingStatus(name, state)
 	}
-	if isHealthy := len(h.faults) == 0; h.log != nil && isHealthy != wasHealthy {
+	if isNowHealthy := len(h.faults) == 0; h.log != nil && isNowHealthy != wasHealthy {
 		h.logState()
 	}
 }

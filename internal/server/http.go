@@ -18,9 +18,9 @@ import (
 )
 
 // httpHandler serves /json, /v1/check, /healthcheck and the pages of o.
-func httpHandler(o *Options, inflight *inflight) http.Handler {
+func httpHandler(o *Options, calls *callCounter) http.Handler {
 	mux := http.NewServeMux()
-	reader := newBodyReader(o, inflight)
+	reader := newBodyReader(o, calls)
 	if o.JSON != nil {
 		// A page of another site must not use the browser of a visitor to spend limits.
 		mux.Handle("/json", http.NewCrossOriginProtection().Handler(reader.handler(&jsonHandler{o.JSON, o.JSONRefunds})))
@@ -48,12 +48,10 @@ type jsonHandler struct {
 
 var holdHeader = http.CanonicalHeaderKey(limit.HoldKey)
 
-// Refuse implements BodyHandler.
 func (*jsonHandler) Refuse(w http.ResponseWriter, code int, reason string) {
 	httpError(w, code, reason)
 }
 
-// ServeBody implements BodyHandler.
 func (j *jsonHandler) ServeBody(w http.ResponseWriter, r *http.Request, body []byte) {
 	var req rlsv3.RateLimitRequest
 	if err := protojson.Unmarshal(body, &req); err != nil {
@@ -66,14 +64,18 @@ func (j *jsonHandler) ServeBody(w http.ResponseWriter, r *http.Request, body []b
 	}
 	ctx := r.Context()
 	if ids := r.Header[holdHeader]; len(ids) > 0 {
-		ctx = metadata.NewIncomingContext(ctx, metadata.MD{limit.HoldKey: ids})
+		sent, _ := metadata.FromIncomingContext(ctx)
+		ctx = metadata.NewIncomingContext(ctx, metadata.Join(sent, metadata.MD{limit.HoldKey: ids}))
 	}
 	resp, err := j.service.ShouldRateLimit(ctx, &req)
 	if err != nil {
-		// The incumbent answers 400 to every failed call. It has no forbidden calls.
+		// The incumbent answers 400 to every failed call. It has no forbidden calls, and refuses no callers.
 		code := http.StatusBadRequest
-		if status.Code(err) == codes.PermissionDenied {
+		switch status.Code(err) {
+		case codes.PermissionDenied:
 			code = http.StatusForbidden
+		case codes.ResourceExhausted:
+			code = http.StatusTooManyRequests
 		}
 		httpError(w, code, status.Convert(err).Message())
 		return

@@ -28,6 +28,8 @@ var answerByDomain = serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitR
 		return &rlsv3.RateLimitResponse{}, nil
 	case "refused":
 		return nil, status.Error(codes.Unavailable, "redis is gone")
+	case "too-many-calls":
+		return nil, status.Error(codes.ResourceExhausted, "caller 10.0.0.1: got more than 5 calls in a second")
 	case "broken":
 		return nil, fmt.Errorf("no status in here")
 	case "not-utf8":
@@ -95,6 +97,7 @@ func TestJSONAnswersWithStatusOfDecision(t *testing.T) {
 		},
 
 		{name: "call that fails", body: `{"domain":"refused"}`, code: 400, reason: "redis is gone"},
+		{name: "call of a caller that sends too many", body: `{"domain":"too-many-calls"}`, code: 429, reason: "got more than 5 calls"},
 		{name: "call that fails without a gRPC status", body: `{"domain":"broken"}`, code: 400, reason: "no status in here"},
 		{name: "empty body", body: ``, code: 400, reason: "unexpected token"},
 		{name: "not JSON", body: `domain=shop`, code: 400, reason: "syntax error"},

@@ -8,7 +8,7 @@ import (
 )
 
 func TestInflightCountsCalls(t *testing.T) {
-	var f inflight
+	var f callCounter
 	var calling sync.WaitGroup
 	for range 100 {
 		calling.Go(func() {
@@ -20,10 +20,10 @@ func TestInflightCountsCalls(t *testing.T) {
 		})
 	}
 	calling.Wait()
-	assert.EqualValues(t, 100, f.count.Load())
+	assert.EqualValues(t, 100, f.inFlight.Load())
 	assert.EqualValues(t, 100*101, f.total.Load())
 	for range 100 {
 		f.endCall()
 	}
-	assert.Zero(t, f.count.Load())
+	assert.Zero(t, f.inFlight.Load())
 }

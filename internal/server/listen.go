@@ -50,7 +50,7 @@ func listenTCP(a Addr) (net.Listener, error) {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return l, err
 	}
-	program, step := PortHolder(a.Port), "end this program"
+	program, step := ListeningProgram(a.Port), "end this program"
 	name, _, _ := strings.Cut(program, " ")
 	switch name {
 	case "":
@@ -61,16 +61,17 @@ func listenTCP(a Addr) (net.Listener, error) {
 	return nil, fmt.Errorf("%s: %w by %s; %s, or change %s", a, syscall.EADDRINUSE, program, step, cmp.Or(a.Setting, "the port"))
 }
 
-// PortHolder returns the program that listens on a TCP port, such as "rls (process 4711)". It finds only programs of
+// ListeningProgram returns the program that listens on a TCP port, such as "rls (process 4711)". It finds only programs of
 // this user on Linux. It returns "" if it finds no program.
-func PortHolder(port int) string {
-	const listening, stateColumn, inodeColumn = "0A", 3, 9
+func ListeningProgram(port int) string {
+	const listenState, addressColumn, stateColumn, inodeColumn = "0A", 1, 3, 9
+	portSuffix := fmt.Sprintf(":%04X", port)
 	var sockets []string
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		text, _ := os.ReadFile(table)
 		for line := range strings.Lines(string(text)) {
 			columns := strings.Fields(line)
-			if len(columns) > inodeColumn && columns[stateColumn] == listening && strings.HasSuffix(columns[1], fmt.Sprintf(":%04X", port)) {
+			if len(columns) > inodeColumn && columns[stateColumn] == listenState && strings.HasSuffix(columns[addressColumn], portSuffix) {
 				sockets = append(sockets, "socket:["+columns[inodeColumn]+"]")
 			}
 		}

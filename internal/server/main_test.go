@@ -193,7 +193,7 @@ func (s *Server) addrOf(name string) net.Addr {
 
 // optionalListener returns the listener with this name, or nil.
 func (s *Server) optionalListener(name string) *httpListener {
-	for _, l := range s.optional {
+	for _, l := range s.optionalListeners {
 		if l.name == name {
 			return l
 		}

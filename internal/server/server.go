@@ -1,6 +1,6 @@
 // Package server runs the listeners of a rate-limit service: gRPC for Envoy, HTTP for /json, /v1/check and
 // /healthcheck, a debug listener for operators, and an optional listener for metrics only. It protects the listeners
-// from bad requests. When the process stops, the package lets calls finish. It knows nothing of limits.
+// from bad requests. When the process stops, the package lets calls finish.
 package server
 
 import (
@@ -34,11 +34,11 @@ type Options struct {
 	// Check answers /v1/check; nil means that /v1/check does not exist.
 	Check BodyHandler
 
-	// HTTPPages are more pages of the HTTP listener.
+	// HTTPPages are other pages of the HTTP listener.
 	HTTPPages []Page
 
 	// HTTPContext returns the context for a call of JSON or Check. By default, this is the context of the request.
-	HTTPContext func(context.Context, http.Header) context.Context
+	HTTPContext func(*http.Request) context.Context
 
 	// Health answers probes. The default Health is healthy until the server stops.
 	Health *Health
@@ -53,8 +53,8 @@ type Options struct {
 	DebugTLS   *TLS   // nil means plain text
 	DebugPages []Page // the pages of the debug listener, without the pages of pprof
 
-	// DebugNames are names of this host on the internet. Requests for debug pages, and requests of browsers to the HTTP
-	// listener, may address these names, and names that no site on the internet can have.
+	// DebugNames are names of this host on the internet. A request for a debug page, or a request of a browser to the
+	// HTTP listener, must address one of these names, an IP address, localhost or a name of the private network.
 	DebugNames []string
 
 	Metrics *MetricsListener // nil means no listener for metrics
@@ -86,7 +86,7 @@ type GRPC struct {
 	MaxMessageBytes int
 
 	// MaxDescriptors bounds the descriptors of a request. MaxAllEntries bounds the entries of all these descriptors
-	// together. The service rejects a larger request, so the server need not decode the request. 0 means no bound.
+	// together. The server does not decode a larger request, because the service rejects it. 0 means no bound.
 	MaxDescriptors, MaxAllEntries int
 
 	// MaxStreams is the number of calls that a connection can have in flight; default 1024.
@@ -145,12 +145,12 @@ type Server struct {
 	options Options
 	certs   []*tlsReloader // the certificates of all listeners
 
-	grpc         *grpc.Server
-	grpcListener net.Listener
-	http         *httpListener   // serves /json, /v1/check and /healthcheck
-	optional     []*httpListener // the debug listener and the metrics listener, if the server has them
+	grpc              *grpc.Server
+	grpcListener      net.Listener
+	http              *httpListener   // serves /json, /v1/check and /healthcheck
+	optionalListeners []*httpListener // the debug listener and the metrics listener, if the server has them
 
-	inflight inflight // the calls of gRPC, /json and /v1/check
+	calls callCounter // the calls of gRPC, /json and /v1/check
 
 	drainCtx   context.Context // done when the server stops accepting calls
 	startDrain context.CancelFunc
@@ -189,15 +189,15 @@ func New(o Options) (_ *Server, err error) {
 	if o.GRPC.Gate != nil {
 		s.grpcListener = o.GRPC.Gate.Listener(s.grpcListener)
 	}
-	s.grpc = newGRPCServer(&o, grpcCerts, &s.inflight, s.drainCtx)
-	if s.http, err = listenHTTP("HTTP", o.HTTP, o.HTTPGate, nil, httpHandler(&o, &s.inflight), o.Log); err != nil {
+	s.grpc = newGRPCServer(&o, grpcCerts, &s.calls, s.drainCtx)
+	if s.http, err = listenHTTP("HTTP", o.HTTP, o.HTTPGate, nil, httpHandler(&o, &s.calls), o.Log); err != nil {
 		return nil, err
 	}
 	if debug, err := listenHTTP("debug", o.Debug, o.DebugGate, debugCerts, debugHandler(o.DebugPages, o.DebugNames, s.streamCtx), o.Log); err != nil {
 		o.Log.Error("debug listener failed; serving without it", "error", err)
 	} else {
 		debug.server.RegisterOnShutdown(s.endStreams)
-		s.optional = append(s.optional, debug)
+		s.optionalListeners = append(s.optionalListeners, debug)
 	}
 	if m := o.Metrics; m != nil {
 		// An address in use is an error, because nobody would notice missing metrics until the metrics are needed.
@@ -205,7 +205,7 @@ func New(o Options) (_ *Server, err error) {
 		if err != nil {
 			return nil, err
 		}
-		s.optional = append(s.optional, metrics)
+		s.optionalListeners = append(s.optionalListeners, metrics)
 	}
 	return s, nil
 }
@@ -232,22 +232,22 @@ func (s *Server) HTTPAddr() net.Addr { return s.http.listener.Addr() }
 // NOT_SERVING, and waits DrainDelay unless the cause of ctx is ErrInterrupted. After that, it refuses new calls, and
 // lets the calls in flight finish within DrainTimeout. Serve returns the error of the failed listener, or nil.
 func (s *Server) Serve(ctx context.Context) error {
-	var running sync.WaitGroup
-	addrs := []any{"grpc", s.GRPCAddr().String(), "http", s.HTTPAddr().String()}
-	for _, l := range s.optional {
-		addrs = append(addrs, l.name, l.listener.Addr().String())
-		running.Go(func() {
+	var goroutines sync.WaitGroup
+	logAttrs := []any{"grpc", s.GRPCAddr().String(), "http", s.HTTPAddr().String()}
+	for _, l := range s.optionalListeners {
+		logAttrs = append(logAttrs, l.name, l.listener.Addr().String())
+		goroutines.Go(func() {
 			if err := l.serve(); err != nil {
 				s.options.Log.Error("listener failed; serving without it", "error", err)
 			}
 		})
 	}
-	s.options.Log.Info("listening", addrs...)
+	s.options.Log.Info("listening", logAttrs...)
 	listenerErrors := make(chan error, 2)
-	running.Go(func() { listenerErrors <- s.serveGRPC() })
-	running.Go(func() { listenerErrors <- s.http.serve() })
+	goroutines.Go(func() { listenerErrors <- s.serveGRPC() })
+	goroutines.Go(func() { listenerErrors <- s.http.serve() })
 	for _, certs := range s.certs {
-		running.Go(func() { certs.files.Watch(s.drainCtx) })
+		goroutines.Go(func() { certs.files.Watch(s.drainCtx) })
 	}
 
 	var err error
@@ -260,7 +260,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		delay = 0
 	}
 	s.drain(delay)
-	running.Wait()
+	goroutines.Wait()
 	return err
 }
 

@@ -18,7 +18,7 @@ func TestStreamsEndWhenTheListenerStops(t *testing.T) {
 		<-r.Context().Done()
 		_, _ = w.Write([]byte("last\n"))
 	})
-	s := start(t, Options{DebugPages: []Page{{Path: "/stream", Handler: streaming, Stream: true}}})
+	s := start(t, Options{DebugPages: []Page{{Path: "/stream", Handler: streaming, IsStream: true}}})
 	resp, err := http.Get("http://" + s.DebugAddr().String() + "/stream")
 	require.NoError(t, err)
 	defer resp.Body.Close()

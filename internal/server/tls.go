@@ -20,7 +20,7 @@ type TLS struct {
 	// CertFile and KeyFile are the server's certificate chain and its key.
 	CertFile, KeyFile string
 
-	// ClientCAFile contains authorities. One of the authorities must have signed the certificate of each client.
+	// ClientCAFile has the certificates of authorities. One of them must have signed the certificate of each client.
 	ClientCAFile string
 
 	// ClientCertOptional also accepts clients without a certificate. It needs ClientCAFile.
@@ -35,12 +35,12 @@ type TLS struct {
 	ReloadEvery time.Duration
 }
 
-// tlsReloader keeps the TLS configuration for the next handshake. The pemfile provider of grpc would start even if the
-// files are missing. If key and certificate do not match, it would log the private key.
+// tlsReloader keeps the TLS configuration for the next handshake. It does not use the pemfile provider of grpc, because
+// the provider starts even if files are missing, and logs the private key if key and certificate do not match.
 type tlsReloader struct {
-	options TLS
-	files   *watchfile.Files
-	current atomic.Pointer[tls.Config]
+	options       TLS
+	files         *watchfile.Files
+	currentConfig atomic.Pointer[tls.Config]
 }
 
 func newTLSReloader(opts TLS, observe func(subject string, err error), log *slog.Logger) (*tlsReloader, error) {
@@ -72,14 +72,14 @@ func newTLSReloader(opts TLS, observe func(subject string, err error), log *slog
 	return r, err
 }
 
-func (r *tlsReloader) leaf() *x509.Certificate { return r.current.Load().Certificates[0].Leaf }
+func (r *tlsReloader) leaf() *x509.Certificate { return r.currentConfig.Load().Certificates[0].Leaf }
 
 // config returns the configuration of a listener. Each handshake uses the current configuration.
 func (r *tlsReloader) config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			return r.current.Load(), nil
+			return r.currentConfig.Load(), nil
 		},
 	}
 }
@@ -87,13 +87,14 @@ func (r *tlsReloader) config() *tls.Config {
 // apply puts all files in force together.
 func (r *tlsReloader) apply(files [][]byte) error {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	pair, err := tls.X509KeyPair(files[0], files[1])
+	cert, key := files[0], files[1]
+	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		return fmt.Errorf("certificate %s with key %s: %w", r.options.CertFile, r.options.KeyFile, err)
 	}
 	config.Certificates = []tls.Certificate{pair}
 
-	if len(files) == 3 {
+	if hasClientCA := len(files) == 3; hasClientCA {
 		config.ClientAuth = tls.RequireAndVerifyClientCert
 		if r.options.ClientCertOptional {
 			config.ClientAuth = tls.VerifyClientCertIfGiven
@@ -107,7 +108,7 @@ func (r *tlsReloader) apply(files [][]byte) error {
 		// Unlike VerifyPeerCertificate, VerifyConnection also runs for resumed sessions.
 		config.VerifyConnection = requireSAN(r.options.ClientSAN)
 	}
-	r.current.Store(config)
+	r.currentConfig.Store(config)
 	return nil
 }
 

@@ -220,7 +220,8 @@ func TestCertificateIsReloaded(t *testing.T) {
 
 	replace(t, files.CertFile, []byte("no certificate"))
 	r.waitForLog(t, "failed to find any PEM data")
-	assert.Equal(t, []string{"gRPC CN=second true", "gRPC  false"}, events.recorded())
+	recorded := events.recorded() // on a slow machine, rls can first reject the new certificate with the old key
+	assert.Equal(t, []string{"gRPC CN=second true", "gRPC  false"}, recorded[max(len(recorded)-2, 0):])
 	waitForCertificate("second")
 	require.NoError(t, os.Remove(files.KeyFile))
 	r.waitForLog(t, "no such file")

@@ -9,7 +9,6 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 )
@@ -39,30 +38,18 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 
 // CheckDomain returns nil if the caller of ctx may use domain. Otherwise it calls onRefusal and returns PERMISSION_DENIED.
 func (s *Service) CheckDomain(ctx context.Context, domain string) error {
-	cert, address := callerOf(ctx)
+	var cert *x509.Certificate
+	if p, ok := peer.FromContext(ctx); ok {
+		cert = certificateOf(p)
+	}
 	if s.file.Bindings().Allows(cert, domain) {
 		return nil
 	}
 	s.onRefusal()
 	if s.logRate.Allow() {
-		s.log.Warn("call refused; CALLER_DOMAINS_FILE does not bind the caller to the domain", "domain", domain, "caller", names(cert), "from", address)
+		s.log.Warn("call refused; CALLER_DOMAINS_FILE does not bind the caller to the domain", "domain", domain, "caller", names(cert), "from", string(AppendCaller(nil, ctx, "")))
 	}
 	return status.Errorf(codes.PermissionDenied, "domain %q: the caller may not use this domain; got %s", domain, names(cert))
-}
-
-// callerOf returns the certificate and the address of the caller. A caller over HTTP has neither.
-func callerOf(ctx context.Context) (cert *x509.Certificate, address string) {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return nil, ""
-	}
-	if p.Addr != nil {
-		address = p.Addr.String()
-	}
-	if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
-		cert = info.State.VerifiedChains[0][0]
-	}
-	return cert, address
 }
 
 // names returns the names in c for messages: "certificate of uri=… dns=…".

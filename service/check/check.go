@@ -100,7 +100,8 @@ func (h *Handler) decideChecks(ctx context.Context, req *Request) []Answer {
 		}
 		callCtx := ctx
 		if c.Hold != "" { // a caller of gRPC sends the hold in the same metadata
-			callCtx = metadata.NewIncomingContext(ctx, metadata.Pairs(limit.HoldKey, c.Hold))
+			sent, _ := metadata.FromIncomingContext(ctx)
+			callCtx = metadata.NewIncomingContext(ctx, metadata.Join(sent, metadata.Pairs(limit.HoldKey, c.Hold)))
 		}
 		callCtx, end := h.options.StartCall(callCtx)
 		items = append(items, service.Item{Context: callCtx, Request: call, OnAnswer: func(c *service.Call) {

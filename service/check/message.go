@@ -30,8 +30,7 @@ type Check struct {
 	// nothing. A negative number gives hits back, which needs JSON_REFUNDS=true.
 	Hits *int64 `json:"hits,omitempty" jsonschema:"minimum=-17179869184,maximum=17179869184"`
 
-	// Hold is the id of the hold that the check takes, renews or gives back. Only limits of
-	// concurrency have holds.
+	// Hold is the id of the hold that the check takes, renews or gives back. Only limits of concurrency have holds.
 	Hold string `json:"hold,omitempty"`
 }
 

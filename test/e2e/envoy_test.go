@@ -41,6 +41,14 @@ type config struct {
 // on a busy machine.
 func example(t *testing.T, name string, replicas ...*rls) config {
 	t.Helper()
+	c := bootstrap(t, name, replicas...)
+	c.editFilter(func(f *ratelimitv3.RateLimit) { f.Timeout = durationpb.New(5 * time.Second) })
+	return c
+}
+
+// bootstrap is example without an edit of the filter.
+func bootstrap(t *testing.T, name string, replicas ...*rls) config {
+	t.Helper()
 	b, err := envoyconf.Bootstrap(filepath.Join(root, "examples", name))
 	require.NoError(t, err)
 	c := config{t, b}
@@ -54,7 +62,6 @@ func example(t *testing.T, name string, replicas ...*rls) config {
 		addrs = append(addrs, r.grpc)
 	}
 	c.setEndpoints("rls", addrs...)
-	c.editFilter(func(f *ratelimitv3.RateLimit) { f.Timeout = durationpb.New(5 * time.Second) })
 	return c
 }
 

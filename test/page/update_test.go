@@ -83,6 +83,16 @@ func TestScriptShowsWhatServerRenders(t *testing.T) {
 	}
 }
 
+func TestTableOfReplicasStaysUpToDate(t *testing.T) {
+	f := serve(t, pagetest.Busy())
+	b := open(t, f.URL+"/", look{})
+	b.until(`document.querySelector('#replicas').textContent.includes('lost, 34 s ago')`)
+	f.send(pagetest.RedisAway())
+	b.until(`document.querySelector('#replicas').textContent.includes('Other replicas unknown since')`)
+	assert.NotContains(t, b.text("#replicas"), "UTC", "times are local")
+	assert.NotContains(t, b.text("#replicas"), "8rq2m")
+}
+
 // TestNothingMovesWhenFiguresChange sums the layout shifts that the browser measures.
 func TestNothingMovesWhenFiguresChange(t *testing.T) {
 	f := serve(t, pagetest.Busy())

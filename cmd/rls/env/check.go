@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/internal/server"
 	"github.com/seed-81f232ab/rls/service/callers"
@@ -30,7 +32,7 @@ func (ps *problems) addIf(isProblem bool, format string, args ...any) {
 }
 
 // check returns the conflicts between settings, and the problems of the files that settings name. If parse has rejected
-// the value of a field, the field is zero here. check leaves out settings that have no effect.
+// the value of a field, the field is zero. check ignores settings that have no effect.
 func (s *Settings) check() []error {
 	var ps problems
 	for _, f := range s.TLSFiles() {
@@ -49,6 +51,7 @@ func (s *Settings) check() []error {
 		err := callers.Check(s.CallerDomainsFile)
 		ps.addIf(err != nil, "CALLER_DOMAINS_FILE: %w", err)
 	}
+	ps.addIf(s.CallerHeader != "" && !httpguts.ValidHeaderFieldName(s.CallerHeader), "CALLER_HEADER: got %q, want the name of a header, such as x-envoy-node", s.CallerHeader)
 	ps.addIf(s.DebugTLSClientCACert != "" && s.DebugTLSCert == "" && s.DebugTLSKey == "",
 		"DEBUG_TLS_CLIENT_CACERT needs DEBUG_TLS_CERT and DEBUG_TLS_KEY, because without TLS there are no client certificates")
 	if s.UsePrometheus && !s.DisableStats {
@@ -198,10 +201,10 @@ func (ps *problems) read(f File) []byte {
 }
 
 // nonEmptyVariablesWithPrefix returns the names of the variables of Settings that begin with prefix and are set.
-func nonEmptyVariablesWithPrefix(prefix string, except ...string) string {
+func nonEmptyVariablesWithPrefix(prefix string, exceptions ...string) string {
 	var names []string
 	for _, f := range settings {
-		if name := f.Tag.Get("envconfig"); strings.HasPrefix(name, prefix) && !slices.Contains(except, name) {
+		if name := f.Tag.Get("envconfig"); strings.HasPrefix(name, prefix) && !slices.Contains(exceptions, name) {
 			names = append(names, name)
 		}
 	}
@@ -240,28 +243,30 @@ func (s *Settings) warnings() []Warning {
 		warnings = append(warnings, Warning{"long timeout set", "REDIS_TIMEOUT", fmt.Sprintf(
 			"got %v, default 50ms; the timeout bounds a whole call to Redis or memcached, not only connecting, so calls wait up to %[1]v while the server hangs", s.RedisTimeout)})
 	}
-	add := func(isUnused bool, variables, reason string) {
+	warnIf := func(isUnused bool, variables, reason string) {
 		if isUnused && variables != "" {
 			warnings = append(warnings, Warning{noEffect, variables, reason})
 		}
 	}
 	isMemcached, sendsStats := s.Backend() == BackendMemcache, !s.DisableStats
-	add(s.BackendType == BackendLocal && !s.OverridesEnabled, nonEmptyVariablesWithPrefix("REDIS_"), "BACKEND_TYPE=local counts in this process")
-	add(isMemcached && !s.OverridesEnabled,
+	warnIf(s.BackendType == BackendLocal && !s.OverridesEnabled, nonEmptyVariablesWithPrefix("REDIS_"), "BACKEND_TYPE=local counts in this process")
+	warnIf(isMemcached && !s.OverridesEnabled,
 		nonEmptyVariablesWithPrefix("REDIS_", "REDIS_TIMEOUT", "REDIS_FALLBACK_RATIO", "REDIS_FAILURE_MODE", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"),
 		"BACKEND_TYPE=memcache counts in memcached")
-	add(!isMemcached, nonEmptyVariablesWithPrefix("MEMCACHE_"), "BACKEND_TYPE is not memcache")
-	add(s.DecisionLog == DecisionLogOff, nonEmptyVariables("DECISION_LOG_PATH"), "DECISION_LOG is off; set denied or all")
-	add(true, nonEmptyVariables("LOCAL_GUARD_RATIO"), "the guard is removed, because the deny cache denies hot keys too; remove the setting")
-	add(!sendsStats, trueVariables("USE_DOG_STATSD", "USE_PROMETHEUS", "USE_STATSD"), "DISABLE_STATS=true turns them off")
-	add(sendsStats && !s.UseStatsd && !s.UseDogStatsd, nonEmptyVariables("STATSD_HOST", "STATSD_PORT", "STATSD_PROTOCOL", "USE_DOG_STATSD_MOGRIFIERS"),
+	warnIf(!isMemcached, nonEmptyVariablesWithPrefix("MEMCACHE_"), "BACKEND_TYPE is not memcache")
+	warnIf(s.DecisionLog == DecisionLogOff, nonEmptyVariables("DECISION_LOG_PATH"), "DECISION_LOG is off; set denied or all")
+	warnIf(true, nonEmptyVariables("LOCAL_GUARD_RATIO"), "it is deprecated; the deny cache denies hot keys; remove the setting")
+	warnIf(true, nonEmptyVariables("OVERRIDES_RESYNC_INTERVAL"), "it is deprecated; a replica reads all overrides every 30s; remove the setting")
+	warnIf(true, nonEmptyVariables("REDIS_MAX_BATCH_SIZE"), "it is deprecated; a batch has at most 256 hits; remove the setting")
+	warnIf(!sendsStats, trueVariables("USE_DOG_STATSD", "USE_PROMETHEUS", "USE_STATSD"), "DISABLE_STATS=true turns them off")
+	warnIf(sendsStats && !s.UseStatsd && !s.UseDogStatsd, nonEmptyVariables("STATSD_HOST", "STATSD_PORT", "STATSD_PROTOCOL", "USE_DOG_STATSD_MOGRIFIERS"),
 		"neither USE_STATSD nor USE_DOG_STATSD is true")
-	add(sendsStats && s.UseStatsd, nonEmptyVariables("USE_DOG_STATSD_MOGRIFIERS"), "USE_DOG_STATSD is not true")
-	add(sendsStats && s.UseDogStatsd && s.StatsdProtocol != "udp", nonEmptyVariables("STATSD_PROTOCOL"), "DogStatsD is always reached over UDP")
-	add(s.ConfigType == ConfigXDS, nonEmptyVariables("LIMITS_PATH"), "limits come from the xDS server (CONFIG_TYPE)")
-	add(!s.TracesCalls(), nonEmptyTracingVariables(), "tracing is off (TRACING_ENABLED, OTEL_TRACES_EXPORTER, OTEL_SDK_DISABLED)")
+	warnIf(sendsStats && s.UseStatsd, nonEmptyVariables("USE_DOG_STATSD_MOGRIFIERS"), "USE_DOG_STATSD is not true")
+	warnIf(sendsStats && s.UseDogStatsd && s.StatsdProtocol != "udp", nonEmptyVariables("STATSD_PROTOCOL"), "DogStatsD is always reached over UDP")
+	warnIf(s.ConfigType == ConfigXDS, nonEmptyVariables("LIMITS_PATH"), "limits come from the xDS server (CONFIG_TYPE)")
+	warnIf(!s.TracesCalls(), nonEmptyTracingVariables(), "tracing is off (TRACING_ENABLED, OTEL_TRACES_EXPORTER, OTEL_SDK_DISABLED)")
 	for _, f := range s.TLSFiles() {
-		add(!f.isUsed, nonEmptyVariables(f.Cert.Setting, f.Key.Setting, f.CA.Setting), f.reason)
+		warnIf(!f.isUsed, nonEmptyVariables(f.Cert.Setting, f.Key.Setting, f.CA.Setting), f.reason)
 	}
 	return warnings
 }

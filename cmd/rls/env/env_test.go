@@ -71,7 +71,7 @@ func TestLoadReportsAllBadValues(t *testing.T) {
 		"PORT": "http", "GRPC_PORT": "65536", "DEBUG_PORT": "-1", "GRPC_MAX_CONNECTION_AGE": "10", "DRAIN_DELAY": "-1s",
 		"REDIS_TLS": "yes", "REDIS_FALLBACK_RATIO": "0", "LOG_LEVEL": "loud", "CONFIG_TYPE": "XDS", "REDIS_TIMEOUT": "1us",
 		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS": "authorization=s3cret", "ADMIN_TOKEN": "alice:s3cret,alice:another",
-		"REDIS_MAX_BATCH_SIZE": "-3", "CACHE_KEY_PREFIX": strings.Repeat("x", 65), "REDIS_SOCKET_TYPE": "tcp4",
+		"REDIS_MAX_QUEUE_SIZE": "-3", "CACHE_KEY_PREFIX": strings.Repeat("x", 65), "REDIS_SOCKET_TYPE": "tcp4",
 		"LOCAL_CACHE_SIZE_IN_BYTES": "99999999999999", "REDIS_POOL_SIZE": "65536", "REDIS_URL": "nowhere",
 	})
 	lines := strings.Split(err.Error(), "\n")
@@ -88,7 +88,7 @@ func TestLoadReportsAllBadValues(t *testing.T) {
 		`REDIS_TIMEOUT: got "1us", want a duration with a unit such as 50ms or 10s, at least 1ms, or auto`,
 		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: want a list such as name:value,name:value`,
 		`ADMIN_TOKEN: want a token, or a list such as name:token,name:token with different names`,
-		`REDIS_MAX_BATCH_SIZE: got "-3", want a whole number from 1 to 4096`,
+		`REDIS_MAX_QUEUE_SIZE: got "-3", want a whole number from 1 to 1048576`,
 		`CACHE_KEY_PREFIX: got "` + strings.Repeat("x", 65) + `", want at most 64 bytes`,
 		`REDIS_SOCKET_TYPE: got "tcp4", want one of tcp, unix`,
 		`LOCAL_CACHE_SIZE_IN_BYTES: got "99999999999999", want a whole number at most 17179869184`,
@@ -116,7 +116,17 @@ func TestUnusedSettingsAreReportedByReason(t *testing.T) {
 		"PATH=/bin", "REDIS_PERSECOND_TIMEOUT=",
 	})
 	assert.Equal(t, []Warning{
-		{noEffect, "REDIS_PIPELINE_LIMIT,REDIS_PERSECOND_PIPELINE_LIMIT", "REDIS_MAX_BATCH_SIZE bounds a batch"},
+		{noEffect, "REDIS_PIPELINE_LIMIT,REDIS_PERSECOND_PIPELINE_LIMIT", "a batch has at most 256 hits"},
+	}, warnings)
+}
+
+func TestMisspeltSettingsAreReported(t *testing.T) {
+	warnings := misspeltWarnings([]string{
+		"REDIS_TIMOUT=3s", "DRAIN_DELLAY=", "REDIS_TIMEOUT=3s", "LIMITS_PATHS=x", "HOSTS=x", "REDIS_PIPELINE_LIMIT=5", "REDIS_SERVICE_HOST=10.0.0.1",
+	})
+	assert.Equal(t, []Warning{
+		{"unknown setting", "REDIS_TIMOUT", "did you mean REDIS_TIMEOUT?"},
+		{"unknown setting", "LIMITS_PATHS", "did you mean LIMITS_PATH?"},
 	}, warnings)
 }
 

@@ -33,8 +33,8 @@ func WithoutLogin(text string) string {
 		return text
 	}
 	scheme := ""
-	if before, _, found := strings.Cut(text[:at], "://"); found {
-		scheme = before + "://"
+	if schemeText, _, found := strings.Cut(text[:at], "://"); found {
+		scheme = schemeText + "://"
 	}
 	return scheme + maskedSecret + text[at:]
 }

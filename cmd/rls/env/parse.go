@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agnivade/levenshtein"
 	"github.com/kelseyhightower/envconfig"
 )
 
@@ -28,10 +29,10 @@ import (
 // serviceLink matches the values of variables that Kubernetes sets: NAME_PORT for each service NAME of the namespace.
 var serviceLink = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 
-// parse sets all fields of s, and returns all errors. For parse, a variable that is empty or a service link has no
-// value. For envconfig, it has a value, so parse removes such a variable before it calls envconfig.
+// parse sets all fields of s, and returns all errors. A variable that is empty or a service link counts as not set. parse
+// removes such a variable before it calls envconfig, because envconfig would use the value.
 func parse(s *Settings) (warnings []Warning, errs []error) {
-	v := reflect.ValueOf(s).Elem()
+	settingsValue := reflect.ValueOf(s).Elem()
 	for _, f := range settings {
 		name := f.Tag.Get("envconfig")
 		text := os.Getenv(name)
@@ -43,11 +44,11 @@ func parse(s *Settings) (warnings []Warning, errs []error) {
 		if text == "" {
 			_ = os.Unsetenv(name)
 		}
-		oneField := reflect.New(reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}}))
-		value := oneField.Elem().Field(0)
-		switch err := envconfig.Process("", oneField.Interface()); {
+		wrapper := reflect.New(reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}}))
+		value := wrapper.Elem().Field(0)
+		switch err := envconfig.Process("", wrapper.Interface()); {
 		case err == nil && isAllowed(value, f.Tag):
-			v.FieldByIndex(f.Index).Set(value)
+			settingsValue.FieldByIndex(f.Index).Set(value)
 		case f.Tag.Get("secret") != "":
 			errs = append(errs, fmt.Errorf("%s: want %s", name, allowedValues(f.Type, f.Tag)))
 		default:
@@ -55,6 +56,30 @@ func parse(s *Settings) (warnings []Warning, errs []error) {
 		}
 	}
 	return warnings, errs
+}
+
+// misspeltWarnings returns a warning for each variable whose name differs from the name of a setting by one or two
+// characters. variables are texts NAME=VALUE, as os.Environ returns them.
+func misspeltWarnings(variables []string) []Warning {
+	const maxDistance, minLength = 2, 8 // shorter names, such as HOST, are like names of other programs
+	var warnings []Warning
+	for _, variable := range variables {
+		name, value, _ := strings.Cut(variable, "=")
+		if comparison, _ := Compare(name); comparison != OnlyRls || len(name) < minLength || value == "" {
+			continue // a setting of the incumbent, too
+		}
+		nearest, smallest := "", maxDistance+1
+		for _, f := range settings {
+			setting := f.Tag.Get("envconfig")
+			if d := levenshtein.ComputeDistance(name, setting); d < smallest && len(setting) >= minLength {
+				nearest, smallest = setting, d
+			}
+		}
+		if nearest != "" && nearest != name {
+			warnings = append(warnings, Warning{"unknown setting", name, "did you mean " + nearest + "?"})
+		}
+	}
+	return warnings
 }
 
 // isAllowed reports whether v is one of the words in its tag, or within the bounds in its tag. It replaces a
@@ -127,7 +152,6 @@ func allowedValues(t reflect.Type, tag reflect.StructTag) string {
 // headers are HTTP headers, written name:value,name:value.
 type headers map[string]string
 
-// Decode implements envconfig.Decoder.
 func (h *headers) Decode(text string) error {
 	*h = headers{}
 	for item := range strings.SplitSeq(text, ",") {
@@ -140,10 +164,9 @@ func (h *headers) Decode(text string) error {
 	return nil
 }
 
-// nodeMetadata is written name=value,name=value. Like the incumbent, it ignores other items.
+// nodeMetadata has names and values, written name=value,name=value. Like the incumbent, it ignores other items.
 type nodeMetadata map[string]string
 
-// Decode implements envconfig.Decoder.
 func (m *nodeMetadata) Decode(text string) error { //nolint:unparam // the interface has it
 	*m = nodeMetadata{}
 	for item := range strings.SplitSeq(text, ",") {
@@ -157,7 +180,6 @@ func (m *nodeMetadata) Decode(text string) error { //nolint:unparam // the inter
 // adminTokens are tokens, written name:token,name:token. The key is the name. A token without a name has the name admin.
 type adminTokens map[string]string
 
-// Decode implements envconfig.Decoder.
 func (t *adminTokens) Decode(text string) error {
 	*t = adminTokens{}
 	for item := range strings.SplitSeq(text, ",") {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,6 +42,8 @@ type Settings struct {
 	GRPCMaxConnectionIdle     time.Duration `envconfig:"GRPC_MAX_CONNECTION_IDLE" only:"rls" default:"30m" min:"0s" desc:"Time after which a gRPC connection without calls is closed. 0 means never."`
 	MaxConnections            int           `envconfig:"MAX_CONNECTIONS" only:"rls" default:"4096" min:"0" desc:"Maximum number of connections of each listener. 0 means no bound."`
 	MaxPeerConnections        int           `envconfig:"MAX_PEER_CONNECTIONS" only:"rls" default:"512" min:"0" desc:"Maximum number of connections of one IP address to each listener. Unix sockets have no such bound. 0 means no bound."`
+	CallerHeader              string        `envconfig:"CALLER_HEADER" only:"rls" desc:"Key of gRPC metadata, or HTTP header, in which each caller sends its name, such as x-envoy-node. The live page, rls top, rls tail and the decision log show the name. See docs/envoy.md."`
+	MaxCallerCallsPerSecond   int           `envconfig:"MAX_CALLER_CALLS_PER_SECOND" only:"rls" default:"0" min:"0" max:"1000000" desc:"Maximum number of calls of one caller in a second. Further calls fail with RESOURCE_EXHAUSTED, or with 429 over HTTP. A caller is known by its name in CALLER_HEADER, or else by the name in its client certificate, or else by its IP address. 0 means no bound. See docs/security.md."`
 	JSONRefunds               bool          `envconfig:"JSON_REFUNDS" only:"rls" default:"false" desc:"Allow refunds over HTTP: is_negative_hits for /json, and negative hits for /v1/check."`
 	NegativeHits              string        `envconfig:"NEGATIVE_HITS" only:"rls" default:"allow" oneof:"allow refuse" desc:"Whether requests can refund hits (is_negative_hits): allow or refuse. A rule can refuse them with refunds: false."`
 	MaxDescriptors            int           `envconfig:"MAX_DESCRIPTORS" only:"rls" default:"1024" min:"1" desc:"Maximum number of descriptors in a request. All of them together can have 64 times as many entries."`
@@ -97,9 +100,9 @@ type Settings struct {
 	DecisionLog             string  `envconfig:"DECISION_LOG" only:"rls" default:"off" oneof:"denied all off" desc:"Decisions to write as JSON lines: denied (denials and errors), all or off. See docs/observability.md."`
 	DecisionLogPath         string  `envconfig:"DECISION_LOG_PATH" only:"rls" desc:"File of the decision log. The service opens the file again on SIGHUP and when the file is renamed. If empty, stdout."`
 	DecisionLogSample       float64 `envconfig:"DECISION_LOG_SAMPLE" only:"rls" default:"1" min:"0" max:"1" desc:"Share of the calls whose decisions are written, from 0 to 1."`
-	DecisionLogMaxPerSecond int     `envconfig:"DECISION_LOG_MAX_PER_SECOND" only:"rls" default:"1000" min:"0" max:"1000000" desc:"Maximum number of lines in a second. The log says how many lines were dropped. 0 means no maximum."`
+	DecisionLogMaxPerSecond int     `envconfig:"DECISION_LOG_MAX_PER_SECOND" only:"rls" default:"1000" min:"0" max:"1000000" desc:"Maximum number of lines in a second. The busiest keys lose their lines first. The log says how many lines were dropped. 0 means no maximum."`
 	TopKeys                 string  `envconfig:"TOP_KEYS" only:"rls" default:"on" oneof:"on hashed off" desc:"Busiest keys on the live page and in rls top: on, hashed (HMAC with a key of the process) or off. Callers who may not see values of requests get hashes in any case. See docs/observability.md."`
-	DecisionLogHashKey      string  `envconfig:"DECISION_LOG_HASH_KEY" only:"rls" secret:"true" desc:"Secret key. If set, the decision log, live decisions and debug lines have a hash (HMAC-SHA256) in place of each value of a descriptor."`
+	DecisionLogHashKey      string  `envconfig:"DECISION_LOG_HASH_KEY" only:"rls" secret:"true" desc:"Secret key. If set, the decision log, live decisions and debug lines have a hash (HMAC-SHA256) in place of each value of a descriptor, and of each caller."`
 
 	TracingEnabled           bool    `envconfig:"TRACING_ENABLED" default:"false" desc:"Send traces of calls to a collector (OTLP). OTEL_TRACES_EXPORTER=otlp does the same. The variables OTEL_… of the OpenTelemetry SDK also apply, such as OTEL_EXPORTER_OTLP_ENDPOINT. See docs/observability.md."`
 	TracingServiceName       string  `envconfig:"TRACING_SERVICE_NAME" desc:"Service name in traces. If empty, OTEL_SERVICE_NAME, or else RateLimit."`
@@ -126,8 +129,7 @@ type Settings struct {
 	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start even without valid limits files. Calls fail with FAILED_PRECONDITION until valid limits arrive. With xDS the service always starts without limits. If true, it is healthy before the first update."`
 	HealthyWithAtLeastOneConfigLoad bool          `envconfig:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" default:"false" desc:"Be healthy only while at least one domain is loaded."`
 
-	OverridesEnabled bool          `envconfig:"OVERRIDES_ENABLED" only:"rls" default:"false" desc:"Read overrides, rules and switches of run time from Redis (REDIS_URL). Without Redis, each process has its own if the admin API is on. See docs/overrides.md."`
-	OverridesResync  time.Duration `envconfig:"OVERRIDES_RESYNC_INTERVAL" only:"rls" default:"30s" min:"100ms" desc:"Interval at which a replica reads all overrides, because a message about a change can get lost."`
+	OverridesEnabled bool `envconfig:"OVERRIDES_ENABLED" only:"rls" default:"false" desc:"Read overrides, rules and switches of run time from Redis (REDIS_URL). Without Redis, each process has its own if the admin API is on. See docs/overrides.md."`
 
 	ConfigType         string        `envconfig:"CONFIG_TYPE" default:"FILE" oneof:"FILE GRPC_XDS_SOTW" desc:"Source of limits: FILE, or GRPC_XDS_SOTW for an xDS server."`
 	XDSServer          string        `envconfig:"CONFIG_GRPC_XDS_SERVER_URL" default:"localhost:18000" desc:"Address of the xDS server, host:port."`
@@ -160,7 +162,6 @@ type Settings struct {
 	AllOrNone    bool   `envconfig:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"Charge either all descriptors of a request, or none if one is over its limit. See docs/redis.md."`
 
 	DenyCacheBytes          int     `envconfig:"LOCAL_CACHE_SIZE_IN_BYTES" default:"4194304" max:"17179869184" desc:"Memory for cached denials, up to 16 GiB. The process answers a cached denial without Redis until the denial ends. A denial takes 64 bytes. 0 means no cache."`
-	LocalGuardRatio         string  `envconfig:"LOCAL_GUARD_RATIO" only:"rls" desc:"Deprecated and without effect, because the deny cache denies hot keys. Remove it."`
 	CacheKeyPrefix          string  `envconfig:"CACHE_KEY_PREFIX" max:"64" desc:"Prefix of every key in Redis or memcached, up to 64 bytes."`
 	ExpirationJitterMax     int64   `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Maximum of the random time that is added to the expiry of a key in Redis or memcached, in seconds. So keys do not expire together."`
 	RedisType               string  `envconfig:"REDIS_TYPE" default:"single" oneof:"single sentinel cluster" desc:"single, sentinel or cluster."`
@@ -174,7 +175,6 @@ type Settings struct {
 	RedisFallbackRatio      float64 `envconfig:"REDIS_FALLBACK_RATIO" only:"rls" default:"0.5" above:"0" max:"1" desc:"Share of each limit that each replica admits while Redis or memcached is down; above 0, at most 1. See docs/failure.md."`
 	RedisFailureMode        string  `envconfig:"REDIS_FAILURE_MODE" only:"rls" default:"local" oneof:"local allow deny" desc:"Effect of limits while Redis or memcached is down: local (count in this process), allow or deny. See docs/failure.md."`
 	RedisPartitions         int     `envconfig:"REDIS_CLUSTER_PARTITIONS" only:"rls" default:"12" min:"1" max:"1024" desc:"Number of partitions of the keys in a cluster. All replicas need the same value. See docs/redis.md."`
-	RedisMaxBatchSize       int     `envconfig:"REDIS_MAX_BATCH_SIZE" only:"rls" default:"256" min:"1" max:"4096" desc:"Maximum number of hits in a batch."`
 	RedisMaxInflightBatches int     `envconfig:"REDIS_MAX_INFLIGHT_BATCHES" only:"rls" default:"1" min:"1" max:"1024" desc:"Maximum number of batches in flight to Redis. In a cluster, the maximum for each partition."`
 	RedisMaxQueueSize       int     `envconfig:"REDIS_MAX_QUEUE_SIZE" only:"rls" default:"4096" min:"1" max:"1048576" desc:"Maximum number of hits that wait for a batch. In a cluster, the maximum for each partition. Further hits are decided without Redis, but do not count as a failure of Redis."`
 	RedisWaitReplicas       int     `envconfig:"REDIS_WAIT_REPLICAS" only:"rls" default:"0" min:"0" desc:"Number of Redis replicas that must have a charge before the call is answered. A failover then loses fewer charges. The wait takes at most a quarter of REDIS_TIMEOUT. See docs/failure.md."`
@@ -203,6 +203,10 @@ type Settings struct {
 	MemcacheTLSClientKey    string        `envconfig:"MEMCACHE_TLS_CLIENT_KEY" desc:"PEM file of the key of MEMCACHE_TLS_CLIENT_CERT."`
 	MemcacheTLSCACert       string        `envconfig:"MEMCACHE_TLS_CACERT" desc:"PEM file of certificate authorities to trust, in addition to the authorities of the system."`
 	MemcacheTLSSkipHostname bool          `envconfig:"MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not its name."`
+
+	LocalGuardRatio   string `envconfig:"LOCAL_GUARD_RATIO" only:"rls" desc:"The deny cache denies hot keys."`
+	OverridesResync   string `envconfig:"OVERRIDES_RESYNC_INTERVAL" only:"rls" desc:"A replica reads all overrides every 30s."`
+	RedisMaxBatchSize string `envconfig:"REDIS_MAX_BATCH_SIZE" only:"rls" desc:"A batch has at most 256 hits."`
 }
 
 var settings = reflect.VisibleFields(reflect.TypeFor[Settings]())
@@ -223,7 +227,7 @@ func Load() (s *Settings, warnings []Warning, err error) {
 	}
 	errs = append(errs, s.check()...)
 	warnings = append(warnings, s.warnings()...)
-	return s, append(warnings, unusedWarnings(os.Environ())...), errors.Join(errs...)
+	return s, slices.Concat(warnings, unusedWarnings(os.Environ()), misspeltWarnings(os.Environ())), errors.Join(errs...)
 }
 
 // Backend returns the place of the counters: BackendRedis, BackendMemcache or BackendLocal.

@@ -18,8 +18,8 @@ const (
 	SinkLog       = "log"
 )
 
-// StatsSink returns where metrics are sent to. Like the incumbent, an explicit
-// USE_STATSD=false without another place means the log.
+// StatsSink returns the place to which metrics are sent. As in the incumbent, this is the log if
+// USE_STATSD is set to false and no other place is set.
 func (s *Settings) StatsSink() string {
 	switch {
 	case s.DisableStats:
@@ -57,7 +57,7 @@ var mogrifierParts = []string{"_PATTERN", "_NAME", "_TAGS"}
 func (s *Settings) Mogrifiers() (mogrifiers []statsd.Mogrifier, errs []error) {
 	for _, name := range s.DogStatsdMogrifiers {
 		prefix := mogrifierPrefix + strings.ToUpper(name)
-		m := statsd.Mogrifier{Name: os.Getenv(prefix + "_NAME")}
+		mogrifier := statsd.Mogrifier{Name: os.Getenv(prefix + "_NAME")}
 		for _, part := range mogrifierParts[:2] {
 			if os.Getenv(prefix+part) == "" {
 				errs = append(errs, fmt.Errorf("%s%s: got no value, want one, because USE_DOG_STATSD_MOGRIFIERS has %s", prefix, part, name))
@@ -67,21 +67,20 @@ func (s *Settings) Mogrifiers() (mogrifiers []statsd.Mogrifier, errs []error) {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s_PATTERN: %w", prefix, err))
 		}
-		m.Pattern = pattern
+		mogrifier.Pattern = pattern
 		if text := os.Getenv(prefix + "_TAGS"); text != "" {
-			if m.Tags, err = parseTags(text); err != nil {
+			if mogrifier.Tags, err = parseTags(text); err != nil {
 				errs = append(errs, fmt.Errorf("%s_TAGS: got %q, want a list such as name:$1,name:value", prefix, text))
 			}
 		}
-		mogrifiers = append(mogrifiers, m)
+		mogrifiers = append(mogrifiers, mogrifier)
 	}
 	return mogrifiers, errs
 }
 
-// names are written NAME,NAME.
+// names is a list of names, written NAME,NAME.
 type names []string
 
-// Decode implements envconfig.Decoder.
 func (n *names) Decode(text string) error {
 	*n = nil
 	for item := range strings.SplitSeq(text, ",") {
@@ -97,7 +96,6 @@ func (n *names) Decode(text string) error {
 // tags are tags of metrics, written name:value,name:value.
 type tags map[string]string
 
-// Decode implements envconfig.Decoder.
 func (t *tags) Decode(text string) error {
 	list, err := parseTags(text)
 	*t = tags{}

@@ -140,15 +140,17 @@ func formatSeconds(v live.Value) [2]string {
 	return [2]string{formatNumber(seconds), "s"}
 }
 
-// processText says how much CPU, memory and connections the process uses.
+// processText says how many calls callers gave up and rls refused, and how much CPU, memory and connections the process uses.
 func processText(s *live.Snapshot) string {
-	text := "Given up " + FormatRate(s.Figures.GivenUp.Now) + "/s · "
+	text := "Given up " + FormatRate(s.Figures.GivenUp.Now) + "/s · refused " + FormatRate(s.Figures.Refused.Now) + "/s · "
 	if s.State.Redis != nil {
 		text += "slowest of Redis " + FormatDuration(s.Figures.RedisMax.Max()) + " · "
 	}
 	return text + "CPU " + FormatRate(s.Figures.CPU.Now) + " of " + live.Count(s.Process.Cores, "core") + " · memory " +
-		formatNumber(float64(s.Process.MemoryBytes)/1e6) + thinSpace + "MB · " + live.Count(s.Process.Connections, "connection") + " of clients"
+		formatMegabytes(s.Process.MemoryBytes) + " · " + live.Count(s.Process.Connections, "connection") + " of clients"
 }
+
+func formatMegabytes(bytes int64) string { return formatNumber(float64(bytes)/1e6) + thinSpace + "MB" }
 
 // FormatDuration returns a duration with its unit.
 func FormatDuration(v live.Value) string {

@@ -51,8 +51,8 @@ const (
 //go:embed assets page.html
 var files embed.FS
 
-// spareText matches indents and lines with comments. Assets removes them, because browsers do not need them.
-var spareText = regexp.MustCompile(`(?m)^ +(//.*\n)?|^//.*\n`)
+// spareText matches indents, empty lines, and lines with comments. Assets removes them, because browsers do not need them.
+var spareText = regexp.MustCompile(`(?m)^ *(//.*|/\*.*\*/)?\n|^ +`)
 
 // policy lets the page load from its own server only, and keeps other sites from framing it.
 const policy = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'"
@@ -68,7 +68,8 @@ func New(o Options) *Page {
 	return &Page{options: o, template: template.Must(template.New("").Funcs(functions).ParseFS(files, "page.html"))}
 }
 
-// ServeHTTP serves the page. With part=rule in the query, it serves the details of the open rule only.
+// ServeHTTP serves the page. With part=rule in the query, it serves the details of the open rule only. With
+// part=replicas, it serves the table of replicas only.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	choice := parseChoice(query)
@@ -86,6 +87,10 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s := p.options.Snapshot(r)
+	if query.Get("part") == "replicas" {
+		p.render(w, "replicas", &s.Fleet)
+		return
+	}
 	rules, more := s.Rules.Shown, s.Rules.More
 	if choice.ShowsQuietRules || choice.Filter != "" {
 		var filtered []live.Rule
@@ -230,18 +235,20 @@ var functions = template.FuncMap{
 	"process":  processText,
 	"sources":  backend.Sources,
 
-	"clock":   func(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }, // the script replaces it with local time
-	"utc":     func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
-	"minute":  func(t time.Time) string { return t.UTC().Format("15:04 UTC") },
-	"asTime":  asTime,
-	"stamp":   func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
-	"count":   live.Thousands,
-	"counted": live.Count[int],
-	"number":  func(n int) string { return live.Thousands(int64(n)) },
-	"left":    func(n int64) string { return live.Thousands(max(n, 0)) }, // a negative count is debt
-	"join":    func(texts []string) string { return strings.Join(texts, ", ") },
-	"rate":    FormatRate,
-	"share":   FormatShare,
+	"clock":     func(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }, // the script replaces it with local time
+	"utc":       func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+	"minute":    func(t time.Time) string { return t.UTC().Format("15:04 UTC") },
+	"asTime":    asTime,
+	"stamp":     func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
+	"count":     live.Thousands,
+	"counted":   live.Count[int],
+	"number":    func(n int) string { return live.Thousands(int64(n)) },
+	"left":      func(n int64) string { return live.Thousands(max(n, 0)) }, // a negative count is debt
+	"join":      func(texts []string) string { return strings.Join(texts, ", ") },
+	"rate":      FormatRate,
+	"perSecond": formatNumber,
+	"megabytes": formatMegabytes,
+	"share":     FormatShare,
 	"rateClass": func(v live.Value, class string) string { // returns class for a rate above 0
 		if v > 0 {
 			return class

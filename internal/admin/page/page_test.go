@@ -193,6 +193,34 @@ func TestLimitedKeysStandBelowTheState(t *testing.T) {
 	}
 }
 
+func TestPageShowsAllReplicas(t *testing.T) {
+	section := func(s *live.Snapshot) string {
+		_, body := get(t, optionsFor(s), "/")
+		_, section, _ := strings.Cut(body, `<section id="replicas">`)
+		section, _, _ = strings.Cut(section, "</section>")
+		_, part := get(t, optionsFor(s), "/?part=replicas")
+		assert.Equal(t, part, section, "the script gets the same table")
+		return section
+	}
+	busy := section(pagetest.Busy())
+	for _, text := range []string{
+		"rls-7d9f-x2k4p/1", "1,240", "39.7", "0.42", "84.3\u202fMB", "v0.9.0", "9f4e11aa<", "<td>now\n",
+		"rls-7d9f-8rq2m/1", "3 s ago", `<bdi class="cut">rls-7d9f-v6c9d/1</bdi><td><td>`, `<td class="failed">lost, 34 s ago`,
+	} {
+		assert.Contains(t, busy, text)
+	}
+	assert.NotContains(t, busy, "unknown")
+	away := section(pagetest.RedisAway())
+	assert.Contains(t, away, `Other replicas unknown since <time datetime="2026-03-14T14:01:50Z"`)
+	assert.NotContains(t, away, "8rq2m")
+
+	s := pagetest.Busy()
+	s.Fleet = live.NewFleet(make([]live.Replica, 101), 2)
+	assert.Contains(t, section(s), "3 more replicas")
+	s.Fleet = live.NewFleet(s.Fleet.Replicas[:1], 0)
+	assert.Contains(t, section(s), "Only this replica: without shared overrides, replicas do not report themselves")
+}
+
 func TestPageNamesNoSettingAsACaption(t *testing.T) {
 	for _, mode := range []live.KeyMode{live.KeysOn, live.KeysHashed} {
 		s := pagetest.Busy()

@@ -27,7 +27,7 @@ type Bounds struct {
 	// MaxNodes bounds the nodes of one tree. A tree is a whole document, or one piece of the list of Open.
 	MaxNodes int
 
-	// MaxRepeatedNodes bounds the nodes behind all aliases. They count again at each use of an alias.
+	// MaxRepeatedNodes bounds the nodes behind all aliases. A node counts again at each use of its alias.
 	MaxRepeatedNodes int
 
 	// PieceNodes is the number of nodes after which a piece ends; default 20,000.
@@ -157,8 +157,11 @@ func (d *Document) openPieces(head []byte, pieces []piece) error {
 		return err
 	}
 	root := doc.Content[0]
-	fields := root.Content
-	if root.Kind != yaml.MappingNode || len(fields) < 2 || fields[len(fields)-2].Value != d.field || fields[len(fields)-2].Line != pieces[0].line-1 {
+	var lastKey yaml.Node // the key of the last field at the root
+	if n := len(root.Content); root.Kind == yaml.MappingNode && n >= 2 {
+		lastKey = *root.Content[n-2]
+	}
+	if lastKey.Value != d.field || lastKey.Line != pieces[0].line-1 {
 		return errors.New("the list is not in the first document")
 	}
 	d.Root, d.pieces = root, pieces

@@ -15,7 +15,7 @@ import (
 )
 
 // findCause returns the likely cause why the parser rejects data, or nil. It tries small edits near the place where the
-// parser stops. If the parser gets further with an edit, the edit has removed the cause.
+// parser stops. If the parser reads more lines with an edit, the edit has removed the cause, and findCause tries no more.
 func findCause(data []byte) *Problem {
 	if bytes.IndexByte(data, 0) >= 0 || len(data) > maxParsedBytes/2 {
 		return nil // data is UTF-16 or too large
@@ -44,19 +44,18 @@ const (
 )
 
 // lineReader returns one line at a time, so the parser reads at most one line after the mistake.
-type lineReader struct{ rest []byte }
+type lineReader struct{ unread []byte }
 
-// Read implements io.Reader.
 func (r *lineReader) Read(p []byte) (int, error) {
-	if len(r.rest) == 0 {
+	if len(r.unread) == 0 {
 		return 0, io.EOF
 	}
-	n := len(r.rest)
-	if end := bytes.IndexByte(r.rest, '\n'); end >= 0 {
+	n := len(r.unread)
+	if end := bytes.IndexByte(r.unread, '\n'); end >= 0 {
 		n = end + 1
 	}
-	n = copy(p, r.rest[:n])
-	r.rest = r.rest[n:]
+	n = copy(p, r.unread[:n])
+	r.unread = r.unread[n:]
 	return n, nil
 }
 
@@ -66,7 +65,7 @@ func countUnreadBytes(data []byte) int {
 	if err := yaml.NewDecoder(r).Decode(new(yaml.Node)); err == nil || errors.Is(err, io.EOF) {
 		return -1
 	}
-	return len(r.rest)
+	return len(r.unread)
 }
 
 type causeFinder struct {
@@ -92,8 +91,8 @@ func (f *causeFinder) tryEdit(offset int, e edit, reason string) bool {
 	}
 	f.triedEdits[e] = true
 	f.bytesLeft -= len(f.data)
-	edited := slices.Concat(f.data[:e.start], []byte(e.text), f.data[e.end:])
-	if countUnreadBytes(edited) >= f.unreadBytes {
+	editedData := slices.Concat(f.data[:e.start], []byte(e.text), f.data[e.end:])
+	if countUnreadBytes(editedData) >= f.unreadBytes {
 		return false
 	}
 	start := bytes.LastIndexByte(f.data[:offset], '\n') + 1
@@ -115,13 +114,13 @@ func (l line) end() int { return l.start + len(l.text) }
 
 // readLines returns the lines with content that the parser has read, from the last to the first.
 func (f *causeFinder) readLines() (lines []line) {
-	for rest := f.data[:len(f.data)-f.unreadBytes]; len(rest) > 0; {
-		start := bytes.LastIndexByte(rest[:len(rest)-1], '\n') + 1
-		text := strings.TrimRight(string(rest[start:]), "\r\n")
+	for unread := f.data[:len(f.data)-f.unreadBytes]; len(unread) > 0; {
+		start := bytes.LastIndexByte(unread[:len(unread)-1], '\n') + 1
+		text := strings.TrimRight(string(unread[start:]), "\r\n")
 		if content := strings.TrimSpace(text); content != "" && content[0] != '#' {
 			lines = append(lines, line{start, text})
 		}
-		rest = rest[:start]
+		unread = unread[:start]
 	}
 	return lines
 }
@@ -179,19 +178,19 @@ var fallbackPatterns = []pattern{
 // tryPatterns tries the fixes of the patterns that match line l. It returns true if a fix shows the cause.
 func (f *causeFinder) tryPatterns(l line, patterns []pattern) bool {
 	for _, p := range patterns {
-		m := p.mistake.FindStringSubmatchIndex(l.text)
-		if m == nil {
+		groups := p.mistake.FindStringSubmatchIndex(l.text)
+		if groups == nil {
 			continue
 		}
 		group := func(name string) string {
 			const maxLength = 40
-			text := []rune(string(p.mistake.ExpandString(nil, "${"+name+"}", l.text, m)))
+			text := []rune(string(p.mistake.ExpandString(nil, "${"+name+"}", l.text, groups)))
 			if len(text) > maxLength {
 				text = append(text[:maxLength], '…')
 			}
 			return string(text)
 		}
-		mistakeStart := m[2*p.mistake.SubexpIndex("at")]
+		mistakeStart := groups[2*p.mistake.SubexpIndex("at")]
 		for _, fix := range p.fixes {
 			if f.tryEdit(l.start+mistakeStart, edit{l.start, l.end(), p.mistake.ReplaceAllString(l.text, fix)}, os.Expand(p.reason, group)) {
 				return true
@@ -204,30 +203,30 @@ func (f *causeFinder) tryPatterns(l line, patterns []pattern) bool {
 // entryStart matches the start of a line: the spaces of its indentation, and the dashes of items.
 var entryStart = regexp.MustCompile(`^( *)((?:- +)*)`)
 
-// tryIndent gives l the indentations of the lines above l, one after the other. It returns true if one shows the cause.
+// tryIndent tries the indentations of the lines above l for l. It returns true if an indentation shows the cause.
 func (f *causeFinder) tryIndent(l line) bool {
 	// indents returns the number of spaces before the text of l, and the number of spaces and dashes before its key.
 	indents := func(l line) (spaces, beforeKey int) {
-		m := entryStart.FindStringSubmatch(l.text)
-		return len(m[1]), len(m[0])
+		groups := entryStart.FindStringSubmatch(l.text)
+		return len(groups[1]), len(groups[0])
 	}
-	got, gotBeforeKey := indents(l)
-	triedIndents := []int{got}
-	for _, above := range f.lines {
-		spaces, want := indents(above)
-		if gotBeforeKey > got { // l starts an item
+	indent, keyIndent := indents(l)
+	triedIndents := []int{indent}
+	for _, lineAbove := range f.lines {
+		spaces, want := indents(lineAbove)
+		if keyIndent > indent { // l starts an item
 			want = spaces
 		}
-		if above.start >= l.start || slices.Contains(triedIndents, want) {
+		if lineAbove.start >= l.start || slices.Contains(triedIndents, want) {
 			continue
 		}
 		triedIndents = append(triedIndents, want)
 		unit := "spaces"
-		if got == 1 {
+		if indent == 1 {
 			unit = "space"
 		}
-		reason := fmt.Sprintf("wrong indentation: got %d %s, want %d as in line %d", got, unit, want, f.lineNumber(above.start))
-		if f.tryEdit(l.start+got, edit{l.start, l.start + got, strings.Repeat(" ", want)}, reason) {
+		reason := fmt.Sprintf("wrong indentation: got %d %s, want %d as in line %d", indent, unit, want, f.lineNumber(lineAbove.start))
+		if f.tryEdit(l.start+indent, edit{l.start, l.start + indent, strings.Repeat(" ", want)}, reason) {
 			return true
 		}
 		if spaces == 0 {
@@ -302,8 +301,8 @@ func (d *Document) syntaxProblem(err error, lineShift int) error {
 		_, p.Reason, _ = strings.Cut(p.Reason, ": ")
 		p.Line -= lineShift
 	}
-	if m := unknownAnchor.FindStringSubmatch(p.Reason); m != nil {
-		p = aliasProblem(d.data, m[1])
+	if groups := unknownAnchor.FindStringSubmatch(p.Reason); groups != nil {
+		p = aliasProblem(d.data, groups[1])
 	} else if cause := findCause(d.data); cause != nil {
 		p = cause
 	} else if blockError.MatchString(p.Reason) {
@@ -318,9 +317,9 @@ func (d *Document) syntaxProblem(err error, lineShift int) error {
 func aliasProblem(data []byte, name string) *Problem {
 	p := &Problem{Reason: fmt.Sprintf("unknown anchor: got *%s, want &%s at a value above it, or quotes around a text that starts with *", name, name)}
 	alias := regexp.MustCompile(`(?m)(?:^|[\s\[{,:-])(\*` + regexp.QuoteMeta(name) + `)(?:[\s\]},:]|$)`)
-	if at := alias.FindSubmatchIndex(data); at != nil {
-		start := bytes.LastIndexByte(data[:at[2]], '\n') + 1
-		p.Line, p.Column = 1+bytes.Count(data[:at[2]], []byte("\n")), 1+utf8.RuneCount(data[start:at[2]])
+	if match := alias.FindSubmatchIndex(data); match != nil {
+		start := bytes.LastIndexByte(data[:match[2]], '\n') + 1
+		p.Line, p.Column = 1+bytes.Count(data[:match[2]], []byte("\n")), 1+utf8.RuneCount(data[start:match[2]])
 	}
 	return p
 }

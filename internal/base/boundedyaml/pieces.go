@@ -28,7 +28,7 @@ func cutList(data []byte, field string, pieceNodes int) (head []byte, pieces []p
 	head, rest := data[:start[1]], data[start[1]:]
 	line := 1 + bytes.Count(head, []byte("\n"))
 	indent := -1 // the indentation of the items; -1 before the first item
-	current := piece{rest[:0], line}
+	currentPiece := piece{rest[:0], line}
 	nodes := 0
 	for len(rest) > 0 {
 		text := rest // the next line
@@ -45,17 +45,17 @@ func cutList(data []byte, field string, pieceNodes int) (head []byte, pieces []p
 		case column < max(indent, 0) || indent < 0 || column == indent && !isItem:
 			return nil, nil, false
 		case column == indent && nodes >= pieceNodes:
-			pieces = append(pieces, current)
-			current = piece{rest[:0], line}
+			pieces = append(pieces, currentPiece)
+			currentPiece = piece{rest[:0], line}
 			nodes = 0
 		}
 		count, _ := countNodes(text, len(text)*2+1)
 		nodes += count - 1
-		current.data = current.data[:len(current.data)+len(text)]
+		currentPiece.data = currentPiece.data[:len(currentPiece.data)+len(text)]
 		rest = rest[len(text):]
 		line++
 	}
-	return head, append(pieces, current), indent >= 0
+	return head, append(pieces, currentPiece), indent >= 0
 }
 
 // mayHaveAnchors reports whether an & in data can start an anchor. Without anchors, each piece can be parsed alone.
@@ -85,17 +85,17 @@ type parsedPiece struct {
 // next piece. The caller must call stop at the end.
 func (d *Document) parseAhead() (nextItems func(i int) ([]*yaml.Node, error), stop func()) {
 	queue := make(chan chan parsedPiece, d.bounds.Parsers-1) // has a channel for each piece, in the order of the pieces
-	stopped := make(chan struct{})
-	var running sync.WaitGroup
-	running.Go(func() {
+	stopSignal := make(chan struct{})
+	var goroutines sync.WaitGroup
+	goroutines.Go(func() {
 		for i := range d.pieces {
 			result := make(chan parsedPiece, 1)
 			select {
 			case queue <- result:
-			case <-stopped:
+			case <-stopSignal:
 				return
 			}
-			running.Go(func() {
+			goroutines.Go(func() {
 				items, err := d.parsePiece(i)
 				result <- parsedPiece{items, err}
 			})
@@ -106,8 +106,8 @@ func (d *Document) parseAhead() (nextItems func(i int) ([]*yaml.Node, error), st
 		return p.items, p.err
 	}
 	return nextItems, func() {
-		close(stopped)
-		running.Wait()
+		close(stopSignal)
+		goroutines.Wait()
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 
 // Files are paths of PEM files. All are optional.
 type Files struct {
-	CA        string // more authorities; the client always trusts the authorities of the system
-	Cert, Key string // the certificate of the client and its key; both or none
+	CA        string // certificates of authorities; the client also trusts the authorities of the system
+	Cert, Key string // the certificate and the key of the client; both or none
 
 	// SkipHostname accepts any name in the certificate of the server. The client still verifies the chain.
 	SkipHostname bool

@@ -14,15 +14,15 @@ import (
 func Parse(text string) (entries []*ratelimitv3.RateLimitDescriptor_Entry, hasValue []bool, err error) {
 	var part []byte // the start of the key or value that is being read
 	e := &ratelimitv3.RateLimitDescriptor_Entry{}
-	inValue, isEscaped := false, false
+	isInValue, isEscaped := false, false
 	endEntry := func() {
-		if inValue {
+		if isInValue {
 			e.Value = string(part)
 		} else {
 			e.Key = string(part)
 		}
-		entries, hasValue = append(entries, e), append(hasValue, inValue)
-		part, e, inValue = part[:0], &ratelimitv3.RateLimitDescriptor_Entry{}, false
+		entries, hasValue = append(entries, e), append(hasValue, isInValue)
+		part, e, isInValue = part[:0], &ratelimitv3.RateLimitDescriptor_Entry{}, false
 	}
 	for _, c := range []byte(text) {
 		switch {
@@ -32,8 +32,8 @@ func Parse(text string) (entries []*ratelimitv3.RateLimitDescriptor_Entry, hasVa
 			isEscaped = true
 		case c == ',':
 			endEntry()
-		case c == '=' && !inValue:
-			e.Key, part, inValue = string(part), part[:0], true
+		case c == '=' && !isInValue:
+			e.Key, part, isInValue = string(part), part[:0], true
 		default:
 			part = append(part, c)
 		}

@@ -159,14 +159,14 @@ func Names(fields []Field) []string {
 
 // Nearest returns the name that the author of s probably meant, or "" if s is like no name.
 func Nearest(s string, names []string) string {
-	if len(s) > 64 {
+	if maxBytes := 64; len(s) > maxBytes {
 		return ""
 	}
 	nearest, smallestDistance := "", 1+max(2, len(s)/3)
 	for _, name := range names {
-		d := levenshtein.ComputeDistance(strings.ToLower(s), name)
-		if d < smallestDistance && 2*d <= len(name) {
-			nearest, smallestDistance = name, d
+		distance := levenshtein.ComputeDistance(strings.ToLower(s), name)
+		if isSimilar := distance <= len(name)/2; isSimilar && distance < smallestDistance {
+			nearest, smallestDistance = name, distance
 		}
 	}
 	return nearest

@@ -118,14 +118,14 @@ func (r *Reader) Object(n *yaml.Node, objectName string, fields []Field) Values 
 	values := Values{}
 	for i := 0; i+1 < len(n.Content) && r.countNode(n); i += 2 {
 		key, value := Resolve(n.Content[i]), Resolve(n.Content[i+1])
-		i := slices.Index(names, key.Value)
+		fieldIndex := slices.Index(names, key.Value)
 		switch {
-		case key.Kind != yaml.ScalarNode || i < 0:
+		case key.Kind != yaml.ScalarNode || fieldIndex < 0:
 			r.Errorf(key, "unknown key%s in %s; want %s", r.keyText(key), objectName, OneOf(key.Value, names))
 		case values[key.Value].IsPresent():
 			r.Errorf(key, "%s is given twice; remove one", key.Value)
 		default:
-			values[key.Value] = r.readValue(value, &fields[i])
+			values[key.Value] = r.readValue(value, &fields[fieldIndex])
 		}
 	}
 	for _, f := range fields {

@@ -67,7 +67,8 @@ func Display(n *yaml.Node) string {
 	if n.ShortTag() == "!!null" {
 		return "null"
 	}
-	s := Cut(n.Value, 40)
+	const maxBytes = 40
+	s := Cut(n.Value, maxBytes)
 	if IsPlain(n) {
 		return Printable(s)
 	}

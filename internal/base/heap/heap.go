@@ -38,84 +38,84 @@ const (
 
 // ProcessBytes returns the memory of the process.
 func ProcessBytes() int64 {
-	return int64(size("/memory/classes/total:bytes") - size("/memory/classes/heap/released:bytes"))
+	return int64(readMetric("/memory/classes/total:bytes") - readMetric("/memory/classes/heap/released:bytes"))
 }
 
-// pacer sets GOGC.
-type pacer struct {
+// gcTuner sets GOGC.
+type gcTuner struct {
 	mu              sync.Mutex // guards the fields below
-	followers       int        // the number of goroutines that adapt GOGC to the live heap
-	loads           int        // the number of loads that are running; each load has a follower
-	percent         int        // GOGC as long as the pacer has followers
-	originalPercent int        // GOGC before the first follower, which the pacer restores after the last follower
+	goroutines      int        // the number of goroutines that adapt GOGC to the live heap
+	loads           int        // the number of loads that are running; each load has a goroutine
+	currentPercent  int        // GOGC as long as goroutines is not 0
+	originalPercent int        // GOGC before the first goroutine; the gcTuner restores it after the last goroutine
 }
 
-var processPacer pacer
+var processTuner gcTuner
 
 // Bound adapts GOGC to the live heap until ctx is done: 400 % for a small heap, down to 25 % for a large heap.
-func Bound(ctx context.Context) { processPacer.bound(ctx) }
+func Bound(ctx context.Context) { processTuner.bound(ctx) }
 
 // BeginLoad lets the heap grow to maxLoadHeap while a set of limits is loaded. The caller must call done after the
 // load. done returns the memory of the garbage to the system.
-func BeginLoad() (done func()) { return processPacer.beginLoad() }
+func BeginLoad() (done func()) { return processTuner.beginLoad() }
 
-func (p *pacer) bound(ctx context.Context) { context.AfterFunc(ctx, p.follow(interval, 0)) }
+func (p *gcTuner) bound(ctx context.Context) { context.AfterFunc(ctx, p.start(interval, 0)) }
 
-func (p *pacer) beginLoad() (done func()) {
-	stop := p.follow(loadInterval, 1)
+func (p *gcTuner) beginLoad() (done func()) {
+	stop := p.start(loadInterval, 1)
 	return sync.OnceFunc(func() {
-		if size("/memory/classes/heap/objects:bytes")+size("/memory/classes/heap/free:bytes") > minHeapToFree {
+		if readMetric("/memory/classes/heap/objects:bytes")+readMetric("/memory/classes/heap/free:bytes") > minHeapToFree {
 			debug.FreeOSMemory()
 		}
 		stop()
 	})
 }
 
-// follow adapts GOGC to the live heap until stop is called. loads is 1 for a load, otherwise 0.
-func (p *pacer) follow(interval time.Duration, loads int) (stop func()) {
-	p.addFollowers(1, loads)
+// start adapts GOGC to the live heap until stop is called. loads is 1 for a load, otherwise 0.
+func (p *gcTuner) start(interval time.Duration, loads int) (stop func()) {
+	p.addGoroutines(1, loads)
 	ctx, cancel := context.WithCancel(context.Background())
-	var follower sync.WaitGroup
-	follower.Go(func() {
+	var tuning sync.WaitGroup
+	tuning.Go(func() {
 		for wait.Sleep(ctx, interval) {
 			p.applyPercent()
 		}
 	})
 	return func() {
 		cancel()
-		follower.Wait()
-		p.addFollowers(-1, -loads)
+		tuning.Wait()
+		p.addGoroutines(-1, -loads)
 	}
 }
 
-// addFollowers changes p.followers and p.loads. If no follower is left, it restores the original GOGC.
-func (p *pacer) addFollowers(followers, loads int) {
+// addGoroutines changes p.followers and p.loads. If no follower is left, it restores the original GOGC.
+func (p *gcTuner) addGoroutines(goroutines, loads int) {
 	p.mu.Lock()
-	if p.followers == 0 {
-		p.originalPercent, p.percent = debug.SetGCPercent(maxPercent), maxPercent
+	if p.goroutines == 0 {
+		p.originalPercent, p.currentPercent = debug.SetGCPercent(maxPercent), maxPercent
 	}
-	p.followers += followers
+	p.goroutines += goroutines
 	p.loads += loads
-	if p.followers == 0 {
+	if p.goroutines == 0 {
 		debug.SetGCPercent(p.originalPercent)
 	}
 	p.mu.Unlock()
-	if followers > 0 {
+	if goroutines > 0 {
 		p.applyPercent()
 	}
 }
 
-func (p *pacer) applyPercent() {
+func (p *gcTuner) applyPercent() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	live := size("/gc/heap/live:bytes")
-	percent := percentFor(live, maxGarbage)
+	liveBytes := readMetric("/gc/heap/live:bytes")
+	percent := percentFor(liveBytes, maxGarbage)
 	if p.loads > 0 {
-		percent = max(percent, percentFor(live, maxLoadHeap-int64(live)))
+		percent = max(percent, percentFor(liveBytes, maxLoadHeap-int64(liveBytes)))
 	}
-	if percent != p.percent { // a new GOGC stops all calls for a moment
+	if percent != p.currentPercent { // a new GOGC stops all calls for a moment
 		debug.SetGCPercent(percent)
-		p.percent = percent
+		p.currentPercent = percent
 	}
 }
 
@@ -124,8 +124,8 @@ func percentFor(liveBytes uint64, garbageBytes int64) int {
 	return int(min(max(garbageBytes*100/max(int64(liveBytes), 1), minPercent), maxPercent))
 }
 
-// size returns the size in bytes that package runtime/metrics has under name.
-func size(name string) uint64 {
+// readMetric returns the size in bytes that package runtime/metrics has under name.
+func readMetric(name string) uint64 {
 	sample := []metrics.Sample{{Name: name}}
 	metrics.Read(sample)
 	return sample[0].Value.Uint64()

@@ -37,7 +37,7 @@ func currentPercent() int {
 }
 
 func TestEndOfLoadRestoresGOGCOfTheUser(t *testing.T) {
-	var p pacer
+	var p gcTuner
 	defer debug.SetGCPercent(debug.SetGCPercent(300))
 	endFirst, endSecond := p.beginLoad(), p.beginLoad()
 	assert.Equal(t, 400, currentPercent())
@@ -50,7 +50,7 @@ func TestEndOfLoadRestoresGOGCOfTheUser(t *testing.T) {
 }
 
 func TestLoadAdaptsGOGCToTheLiveHeap(t *testing.T) {
-	var p pacer
+	var p gcTuner
 	defer debug.SetGCPercent(debug.SetGCPercent(300))
 	done := p.beginLoad()
 	limits := make([]byte, maxLoadHeap/2)
@@ -69,7 +69,7 @@ func TestLoadAdaptsGOGCToTheLiveHeap(t *testing.T) {
 func TestBoundAfterLoadSetsGOGCAgain(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(100))
 	synctest.Test(t, func(t *testing.T) { // the bubble waits for the end of Bound
-		var p pacer
+		var p gcTuner
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		runtime.GC()
@@ -85,7 +85,7 @@ func TestBoundAfterLoadSetsGOGCAgain(t *testing.T) {
 func TestEndOfBoundRestoresGOGCOfTheUser(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(300))
 	synctest.Test(t, func(t *testing.T) { // the bubble waits for the end of Bound
-		var p pacer
+		var p gcTuner
 		ctx, cancel := context.WithCancel(t.Context())
 		p.bound(ctx)
 		assert.Equal(t, 400, currentPercent())
@@ -98,7 +98,7 @@ func TestEndOfBoundRestoresGOGCOfTheUser(t *testing.T) {
 func TestLoadDuringBoundKeepsGOGCOfBound(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(100))
 	synctest.Test(t, func(t *testing.T) { // the bubble waits for the end of Bound
-		var p pacer
+		var p gcTuner
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		runtime.GC()

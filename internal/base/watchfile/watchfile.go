@@ -96,9 +96,9 @@ func (f *Files) reload() (isChanged bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	isComplete := equal(contents, f.lastContents)
+	isStable := equal(contents, f.lastContents)
 	f.lastContents = contents
-	if !isComplete || equal(contents, f.appliedContents) && f.loggedError == "" {
+	if !isStable || equal(contents, f.appliedContents) && f.loggedError == "" {
 		return false, nil
 	}
 	if err := f.options.Apply(contents); err != nil {

@@ -23,8 +23,8 @@ import (
 
 // Bounds of the work for a candidate. If the queue is full, further calls are not evaluated.
 const (
-	queueSize = 4096 // the most calls that wait for their evaluation
-	workers   = 16   // the most calls that are evaluated at the same time
+	queueSize = 4096 // bounds the calls that wait for their evaluation
+	workers   = 16   // bounds the calls that are evaluated at the same time
 )
 
 // Options are the options of New.

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-const maxRules = 1000 // a Status counts so many rules one by one; OtherRules counts all further rules together
+const maxRules = 1000 // bounds the rules that a Status counts one by one; OtherRules counts all other rules together
 
 // OtherRules is the path of the RuleCount for all rules after the first 1,000 rules.
 const OtherRules = "other"

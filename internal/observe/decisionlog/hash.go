@@ -26,7 +26,7 @@ func (h *Hash) Value(value string) string {
 	return hex.EncodeToString(mac.Sum(nil)[:hashBytes])
 }
 
-// replaceValues replaces the values of the descriptor of r, and the id of its hold.
+// replaceValues replaces the values of the descriptor of r, the id of its hold, and its caller.
 func (h *Hash) replaceValues(r *Record) {
 	if h == nil {
 		return
@@ -34,7 +34,9 @@ func (h *Hash) replaceValues(r *Record) {
 	for i := range r.Descriptor {
 		r.Descriptor[i].Value = h.Value(r.Descriptor[i].Value)
 	}
-	if r.Hold != "" {
-		r.Hold = h.Value(r.Hold)
+	for _, text := range []*string{&r.Hold, &r.Caller} {
+		if *text != "" {
+			*text = h.Value(*text)
+		}
 	}
 }

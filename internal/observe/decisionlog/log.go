@@ -3,10 +3,10 @@ package decisionlog
 import (
 	"bytes"
 	"context"
+	"hash/maphash"
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +17,7 @@ import (
 type LogOptions struct {
 	All          bool         // the log gets all records; without All, only denials and errors
 	Sample       float64      // the share of calls with written records, from 0 to 1
-	MaxPerSecond int          // the most records per second; 0 means no maximum
+	MaxPerSecond int          // the most records in a second; 0 means no maximum
 	Path         string       // the path of the file; the log appends to this file
 	Writer       io.Writer    // gets the lines if Path is empty
 	Hash         *Hash        // replaces values of requests by hashes; nil replaces nothing
@@ -29,7 +29,7 @@ type DropReason uint8
 
 // The reasons of dropped records.
 const (
-	DroppedByRate   DropReason = iota // there were more records than LogOptions.MaxPerSecond
+	DroppedByRate   DropReason = iota // the record exceeded its share of LogOptions.MaxPerSecond
 	DroppedByBuffer                   // the log is written too slowly
 	DroppedByWrite                    // the disk is full, or the file can't be opened
 
@@ -53,9 +53,7 @@ type Log struct {
 	records        chan Record
 	reopenRequests chan struct{}
 
-	rateMu        sync.Mutex // guards the fields below
-	second        int64      // the Unix time of the newest record
-	secondRecords int        // the number of records in this second
+	second atomic.Pointer[secondCounts] // the records of this second
 
 	writtenCount  atomic.Uint64
 	droppedCounts [dropReasonCount]atomic.Uint64
@@ -76,7 +74,9 @@ const (
 // NewLog returns a Log. The Log writes nothing before Run.
 func NewLog(o LogOptions) *Log {
 	out := &output{path: o.Path, writer: o.Writer, log: o.Log}
-	return &Log{options: o, out: out, records: make(chan Record, logBuffer), reopenRequests: make(chan struct{}, 1)}
+	l := &Log{options: o, out: out, records: make(chan Record, logBuffer), reopenRequests: make(chan struct{}, 1)}
+	l.second.Store(newSecondCounts())
+	return l
 }
 
 // Stats returns the current numbers of records.
@@ -109,7 +109,7 @@ func (l *Log) Answered(ctx context.Context, c *service.Call) {
 			}
 			now = time.Now()
 		}
-		if !l.countRecord(now) {
+		if second := l.second.Load(); l.options.MaxPerSecond > 0 && !second.addRecord(o.hash(second.seed), l.options.MaxPerSecond) {
 			l.droppedCounts[DroppedByRate].Add(1)
 			continue
 		}
@@ -121,22 +121,24 @@ func (l *Log) Answered(ctx context.Context, c *service.Call) {
 	}
 }
 
-// countRecord counts a record at now if MaxPerSecond allows one more record. It reports whether the record is allowed.
-func (l *Log) countRecord(now time.Time) bool {
-	if l.options.MaxPerSecond <= 0 {
-		return true
+// secondCounts has the numbers of records in a second. It is safe for concurrent use.
+type secondCounts struct {
+	seed      maphash.Seed // chooses other groups of keys in each second
+	total     atomic.Int64
+	keyCounts [4096]atomic.Int64 // the index is a part of the hash of the key, so that a group of keys shares a count
+}
+
+func newSecondCounts() *secondCounts { return &secondCounts{seed: maphash.MakeSeed()} }
+
+// addRecord counts a record of the key with this hash. A key may have as many records as are left of maxRecords for all
+// keys. If the key has more, addRecord returns false. So one busy key takes half of maxRecords, and two take two thirds.
+func (c *secondCounts) addRecord(hash uint64, maxRecords int) bool {
+	keyCount := &c.keyCounts[hash%uint64(len(c.keyCounts))]
+	if keyCount.Load() >= int64(maxRecords)-c.total.Load() {
+		return false
 	}
-	const maxDisorder = 2 // in seconds; if a record is older, the clock went back
-	l.rateMu.Lock()
-	defer l.rateMu.Unlock()
-	if second := now.Unix(); second > l.second || second < l.second-maxDisorder {
-		l.second, l.secondRecords = second, 0
-	}
-	isAllowed := l.secondRecords < l.options.MaxPerSecond
-	if isAllowed {
-		l.secondRecords++
-	}
-	return isAllowed
+	keyCount.Add(1)
+	return c.total.Add(1) <= int64(maxRecords)
 }
 
 // Run writes records until ctx is done. Then it writes the records in the buffer and returns. Run must be called once.
@@ -152,6 +154,7 @@ func (l *Log) Run(ctx context.Context) {
 		case <-l.reopenRequests:
 			l.out.reopen()
 		case <-ticker.C:
+			l.second.Store(newSecondCounts())
 			l.out.reopenIfMoved()
 			l.reportDrops()
 		case <-ctx.Done():

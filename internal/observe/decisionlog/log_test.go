@@ -5,10 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +23,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"github.com/seed-81f232ab/rls/service"
 )
@@ -131,6 +138,21 @@ func TestLogLineHasTheFieldsOfItsRecord(t *testing.T) {
 	})
 }
 
+func TestRecordHasTheCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for key, want := range map[string]string{"": "10.0.0.1 front-1", "key": NewHash("key").Value("10.0.0.1 front-1")} {
+			var out bytes.Buffer
+			f := startLog(t, LogOptions{All: true, Sample: 1, Writer: &out, Hash: NewHash(key)})
+			s := newService(t, nil, func(o *service.Options) { o.CallerHeader = "x-envoy-node" }, f.Log)
+			ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4711}})
+			_, err := s.ShouldRateLimit(metadata.NewIncomingContext(ctx, metadata.Pairs("x-envoy-node", "front-1")), request("tenant=a"))
+			require.NoError(t, err)
+			f.stop()
+			assert.Equal(t, want, decodeLines(t, out.String())[0].Caller)
+		}
+	})
+}
+
 func TestLogHashesValues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -166,39 +188,89 @@ func TestSampledCallHasAllItsRecords(t *testing.T) {
 func TestRateCapDropsRecordsAndReportsThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		f := startLog(t, LogOptions{Sample: 1, MaxPerSecond: 3, Writer: &out})
-		f.call("trial=x", "trial=x", "trial=x", "trial=x", "trial=x")
+		f := startLog(t, LogOptions{Sample: 1, MaxPerSecond: 4, Writer: &out})
+		f.call("trial=x", "trial=x", "trial=x", "trial=x")
 		time.Sleep(1500 * time.Millisecond)
 		f.call("trial=x", "trial=x")
 		f.stop()
 		lines := decodeLines(t, out.String())
-		require.Len(t, lines, 6)
-		assert.EqualValues(t, 2, lines[3].Dropped)
-		assert.Equal(t, "rate", lines[3].Reason)
-		assert.Equal(t, Stats{5, dropCounts(map[DropReason]uint64{DroppedByRate: 2})}, f.Stats())
+		require.Len(t, lines, 5)
+		assert.EqualValues(t, 2, lines[2].Dropped)
+		assert.Equal(t, "rate", lines[2].Reason)
+		assert.Equal(t, Stats{4, dropCounts(map[DropReason]uint64{DroppedByRate: 2})}, f.Stats())
 	})
+}
+
+func TestBusyKeyLosesItsOwnRecordsOnly(t *testing.T) {
+	refused := func(caller string) func(*service.Options) {
+		return func(o *service.Options) {
+			o.AdmitCaller = func(context.Context, time.Time) error {
+				return status.Errorf(codes.ResourceExhausted, "caller %s: too many calls", caller)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		hogs      []string // descriptors of which 1,000 records come first
+		changeHog func(*service.Options)
+		others    int // other keys with three records each
+	}{
+		"one hog":                         {[]string{"trial=hog"}, nil, 10},
+		"two hogs":                        {[]string{"trial=hog", "trial=hog2"}, nil, 8},
+		"a hog without a rule":            {[]string{"other=hog"}, nil, 10},
+		"a refused caller with many keys": {[]string{"other=1", "other=2", "other=3", "other=4"}, refused("hog"), 10},
+		"no hog":                          {nil, nil, 30},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var out bytes.Buffer
+				f := startLog(t, LogOptions{All: true, Sample: 1, MaxPerSecond: 100, Writer: &out})
+				hogService := newService(t, nil, c.changeHog, f.Log)
+				for i := range 1000 * len(c.hogs) {
+					_, _ = hogService.ShouldRateLimit(t.Context(), request(c.hogs[i%len(c.hogs)]))
+				}
+				for range 3 {
+					for i := range c.others {
+						f.call(fmt.Sprintf("trial=%d", i))
+					}
+				}
+				f.stop()
+				others := 0
+				for _, l := range decodeLines(t, out.String()) {
+					if l.Dropped == 0 && !slices.Contains(c.hogs, FormatEntries(l.Descriptor)) {
+						others++
+					}
+				}
+				// One of the keys can share its count with a hog.
+				assert.InDelta(t, 3*c.others, others, 3)
+			})
+		})
+	}
 }
 
 func TestCallsTogetherNeverExceedTheRateCap(t *testing.T) {
 	const callers, calls, maxPerSecond = 4, 1000, 700
-	l := NewLog(LogOptions{MaxPerSecond: maxPerSecond})
-	for second := range 3 {
-		var allowed atomic.Int64
-		var goroutines sync.WaitGroup
-		for range callers {
-			goroutines.Go(func() {
-				for range calls {
-					if l.countRecord(testStart.Add(time.Duration(second) * time.Second)) {
-						allowed.Add(1)
+	for name, keys := range map[string]int{"one key": 1, "many keys": 4000} {
+		t.Run(name, func(t *testing.T) {
+			second := newSecondCounts()
+			var allowed atomic.Int64
+			var goroutines sync.WaitGroup
+			for caller := range callers {
+				goroutines.Go(func() {
+					for i := range calls {
+						if second.addRecord(uint64((caller*calls+i)%keys), maxPerSecond) {
+							allowed.Add(1)
+						}
 					}
-				}
-			})
-		}
-		goroutines.Wait()
-		assert.EqualValues(t, maxPerSecond, allowed.Load())
+				})
+			}
+			goroutines.Wait()
+			if keys > 1 {
+				assert.EqualValues(t, maxPerSecond, allowed.Load())
+			} else {
+				assert.InDelta(t, maxPerSecond/2, allowed.Load(), callers)
+			}
+		})
 	}
-	assert.False(t, l.countRecord(testStart.Add(time.Second)), "a call that ends a little late counts in the newest second")
-	assert.True(t, l.countRecord(testStart.Add(-time.Hour)), "the clock went back")
 }
 
 // blockedWriter is a Writer that blocks until unblocked is closed or has a value.

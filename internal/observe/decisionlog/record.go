@@ -10,11 +10,13 @@ package decisionlog
 
 import (
 	"context"
+	"hash/maphash"
 	"slices"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/status"
 
 	"github.com/seed-81f232ab/rls/internal/base/entrytext"
 	"github.com/seed-81f232ab/rls/service"
@@ -62,6 +64,9 @@ type Record struct {
 	Shadow bool            `json:"shadow"`           // the limit is in shadow mode, so the request passes even if Code is OverLimit
 	Switch *service.Switch `json:"switch,omitempty"` // the switch that has taken the limits of the descriptor out of force
 	Error  string          `json:"error,omitempty"`  // the error if Code is Failed
+
+	// Caller is the address of the caller, the name in its client certificate and the name that it sends.
+	Caller string `json:"caller,omitempty"`
 
 	DurationMicros int64  `json:"duration_us"`        // the duration of the call
 	TraceID        string `json:"trace_id,omitempty"` // the trace of the call; empty without tracing
@@ -159,6 +164,25 @@ func (o *outcome) source() string {
 	return o.decision.Result.Source.String()
 }
 
+// hash returns the hash of the counter of the decision. Without a decision, hash returns the hash of the reason of the
+// failure, or of the descriptor.
+func (o *outcome) hash(seed maphash.Seed) uint64 {
+	switch {
+	case o.hasDecision:
+		return maphash.Bytes(seed, o.decision.Key)
+	case o.call.Err != nil:
+		return maphash.String(seed, status.Convert(o.call.Err).Message())
+	}
+	var h maphash.Hash
+	h.SetSeed(seed)
+	_, _ = h.WriteString(o.call.Request.GetDomain()) // maphash never fails
+	for _, e := range o.requestEntries() {
+		_, _ = h.WriteString(e.GetKey())
+		_, _ = h.WriteString(e.GetValue())
+	}
+	return h.Sum64()
+}
+
 // record returns the Record of o. ctx is the context of the call, and duration its duration.
 func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
 	c := o.call
@@ -170,6 +194,7 @@ func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
 		Code:           o.code,
 		OverallCode:    overallCode(c),
 		Source:         o.source(),
+		Caller:         string(c.AppendCaller(nil, ctx)),
 		DurationMicros: duration.Microseconds(),
 	}
 	if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {

@@ -28,7 +28,7 @@ type Events struct {
 	Options
 }
 
-const maxTimelineEvents = 200 // the timeline keeps so many events
+const maxTimelineEvents = 200 // bounds the events that the timeline keeps
 
 // New returns an Events, whose first event is the start of the service.
 func New(o Options) *Events {

@@ -75,8 +75,8 @@ func valuesText(c *reload.LimitsChange, paths []string) string {
 		}
 	}
 	text := strings.Join(lines, "\n")
-	if more := len(paths) - maxPaths; more > 0 {
-		text += fmt.Sprintf("\nand %d more", more)
+	if omitted := len(paths) - maxPaths; omitted > 0 {
+		text += fmt.Sprintf("\nand %d more", omitted)
 	}
 	return text
 }
@@ -112,14 +112,14 @@ func (o limitsObserver) OverridesChanged(changes []reload.OverrideChange) {
 
 func overrideEvent(change reload.OverrideChange) timeline.Event {
 	s := &change.State
-	until := ""
+	endText := ""
 	if !s.Expires.IsZero() {
-		until = s.Expires.UTC().Format(time.RFC3339)
+		endText = s.Expires.UTC().Format(time.RFC3339)
 	}
 	e := timeline.Event{
 		Kind:  timeline.Override,
 		Text:  strings.ReplaceAll(string(s.Kind), "_", " ") + " " + string(change.Action) + ": " + cmp.Or(s.Target, "all"),
-		Attrs: details("set by", s.Author, "reason", s.Reason, "until", until),
+		Attrs: details("set by", s.Author, "reason", s.Reason, "until", endText),
 	}
 	var limits []timeline.Attr
 	switch change.Action {

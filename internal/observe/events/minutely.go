@@ -10,6 +10,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
 
 // batchObserver reports batches to the metrics and to the Recorder. The log gets stalled batches, and batches that
@@ -89,7 +90,22 @@ func (o *conditionObserver) ConditionNotTested(domain string, d *limitsfile.Desc
 	}
 }
 
-// minuteLog lets a frequent event have at most one log line a minute. It is safe for concurrent use.
+// RefusedCalls returns a function that reports a call of a caller that sent too many calls. The log and the timeline get
+// at most one line a minute. The timeline does not name the caller, because viewers see it who may not see callers.
+func (e *Events) RefusedCalls() func(caller string) {
+	var refusalLog minuteLog
+	return func(caller string) {
+		calls, isDue := refusalLog.add()
+		if !isDue {
+			return
+		}
+		const text = "calls refused; a caller sent too many"
+		e.Log.Warn(text, "setting", "MAX_CALLER_CALLS_PER_SECOND", "calls", calls, "last_caller", caller)
+		e.Add(timeline.Event{Kind: timeline.Refusal, Text: text, Attrs: details("calls", calls, "advice", "the list of callers shows who sends most")})
+	}
+}
+
+// minuteLog bounds the log lines about a frequent event to one line a minute. It is safe for concurrent use.
 type minuteLog struct {
 	events   atomic.Int64 // the number of events since the last line
 	loggedAt atomic.Int64 // the time of the last line as Unix time in nanoseconds; 0 before the first line

@@ -2,6 +2,7 @@ package events
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,22 @@ import (
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
+
+func TestRefusedCallsMakeOneLineAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		e := newEvents(&out)
+		refuse := e.RefusedCalls()
+		for i := range 120 {
+			refuse(fmt.Sprintf("10.0.0.%d", i))
+			time.Sleep(time.Second)
+		}
+		assert.Equal(t, 2, strings.Count(out.String(), "calls refused; a caller sent too many"))
+		assert.Contains(t, out.String(), "setting=MAX_CALLER_CALLS_PER_SECOND calls=60 last_caller=10.0.0.60")
+		assert.Equal(t, "calls refused; a caller sent too many", e.Events()[0].Text)
+		assert.NotContains(t, fmt.Sprint(e.Events()), "10.0.0.", "viewers see events who may not see callers")
+	})
+}
 
 func TestUnconfirmedBatchesMakeOneLineAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

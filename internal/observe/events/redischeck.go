@@ -26,9 +26,9 @@ type RedisCheck struct {
 	check  func(context.Context) []redis.Finding
 	report func([]redis.Finding) // sets the metrics
 
-	requests chan struct{}                   // has an element if Run should check Redis before the pause ends
-	findings atomic.Pointer[[]redis.Finding] // the findings of the last check; nil before the first check
-	logged   []redis.Finding                 // the findings of the last check that have a line in the log
+	requests       chan struct{}                   // has an element if Run should check Redis before the pause ends
+	findings       atomic.Pointer[[]redis.Finding] // the findings of the last check; nil before the first check
+	loggedFindings []redis.Finding                 // the findings of the last check that have a line in the log
 }
 
 // NewRedisCheck returns a RedisCheck. roles are the Redis servers in use.
@@ -95,12 +95,12 @@ var findingLevels = map[redis.Level]slog.Level{redis.LevelProblem: slog.LevelErr
 // writeLog logs the new findings and the repaired findings. It does not log that a server is unreachable, because the
 // log has a line about the outage.
 func (c *RedisCheck) writeLog(ctx context.Context, findings []redis.Finding) {
-	var logged []redis.Finding
+	var loggedFindings []redis.Finding
 	for _, f := range findings {
 		if f.IsUnreachable() {
 			continue
 		}
-		if !slices.Contains(c.logged, f) {
+		if !slices.Contains(c.loggedFindings, f) {
 			message := "Redis check failed"
 			if f.Level == redis.LevelNote {
 				message = "Redis check passed with a note"
@@ -108,14 +108,14 @@ func (c *RedisCheck) writeLog(ctx context.Context, findings []redis.Finding) {
 			c.Log.Log(ctx, findingLevels[f.Level], message,
 				"check", f.Check, "server", f.Role.String(), "address", f.Address, "finding", f.Text, "advice", f.Advice)
 		}
-		logged = append(logged, f)
+		loggedFindings = append(loggedFindings, f)
 	}
-	for _, f := range c.logged {
+	for _, f := range c.loggedFindings {
 		if !slices.ContainsFunc(findings, func(g redis.Finding) bool { return isSameServer(f, g) && g.Check == f.Check }) {
 			c.Log.Info("Redis check passed again", "check", f.Check, "server", f.Role.String(), "address", f.Address)
 		}
 	}
-	c.logged = logged
+	c.loggedFindings = loggedFindings
 }
 
 // findingNote returns the note of /healthcheck, or "" if there is no problem and no warning. Anyone can read

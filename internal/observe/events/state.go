@@ -15,7 +15,7 @@ import (
 func (s *Store) State(status fallback.Status, findings []redis.Finding) *live.Redis {
 	r := &live.Redis{
 		Up: !status.Down, Mode: s.Mode.String(), Ratio: s.Ratio,
-		Outage: outage(&status.Outage), Blip: outage(&status.Blip), Findings: make([]live.RedisFinding, len(findings)),
+		Outage: outageSummary(&status.Outage), Blip: outageSummary(&status.Blip), Blips: status.Blips, Findings: make([]live.RedisFinding, len(findings)),
 	}
 	for i, f := range findings {
 		r.Findings[i] = live.RedisFinding{Level: string(f.Level), Check: f.Check, Server: f.Role.String(), Address: f.Address, Text: f.Text, Advice: f.Advice}
@@ -42,7 +42,7 @@ func (s *Store) State(status fallback.Status, findings []redis.Finding) *live.Re
 }
 
 // outage describes o, or returns nil if there was no outage.
-func outage(o *fallback.Outage) *live.Outage {
+func outageSummary(o *fallback.Outage) *live.Outage {
 	if o.Start.IsZero() {
 		return nil
 	}

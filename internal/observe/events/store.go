@@ -20,10 +20,10 @@ import (
 // StoreOptions describe a store. A store is the server that keeps the counters, such as Redis.
 type StoreOptions struct {
 	Name   string             // the name in texts, such as Redis
-	Advice func(error) string // says what an operator can do about an error
+	Advice func(error) string // returns advice to an operator about an error
 	Shards []metrics.Shard
 
-	Mode  limit.FailureMode // how hits are decided while the store is down
+	Mode  limit.FailureMode // the way in which this process decides hits while the store is down
 	Ratio float64           // the share of each limit that this process admits in mode local
 
 	NeedsStore  bool   // the process is unhealthy while the store is down
@@ -48,7 +48,7 @@ type loggedOpening struct {
 
 const (
 	progressPause   = time.Minute      // the time between two log lines about the current outage
-	breakerLogPause = 10 * time.Second // the least time between two log lines about openings of the same breaker
+	breakerLogPause = 10 * time.Second // the shortest time between two log lines about openings of the same breaker
 )
 
 // NewStore returns the observer of a store that has not answered yet.
@@ -84,7 +84,7 @@ func (s *Store) StateChanged(c fallback.StateChange) {
 		s.OutageEnded()
 	}
 	s.record(slog.LevelInfo, timeline.Event{Kind: timeline.Breaker, Text: s.Name + " outage ended"},
-		append(price(o), "hits_replayed", o.Replayed, "counters_kept", o.CountersKept)...)
+		append(priceAttrs(o), "hits_replayed", o.Replayed, "counters_kept", o.CountersKept)...)
 }
 
 // decidedHits says how the service decides hits without the store, such as "admitted".
@@ -101,8 +101,8 @@ func (s *Store) decidedHits() string {
 // LogProgress logs the price of an outage in progress each minute until ctx is done.
 func (s *Store) LogProgress(ctx context.Context, status func() fallback.Status) {
 	for wait.Sleep(ctx, progressPause) {
-		if now := status(); now.Down {
-			s.Log.Warn(s.Name+" outage not over", price(&now.Outage)...)
+		if currentStatus := status(); currentStatus.Down {
+			s.Log.Warn(s.Name+" outage not over", priceAttrs(&currentStatus.Outage)...)
 		}
 	}
 }
@@ -110,7 +110,7 @@ func (s *Store) LogProgress(ctx context.Context, status func() fallback.Status) 
 // BlipEnded implements fallback.Observer.
 func (s *Store) BlipEnded(blip fallback.Outage) {
 	s.Observer.BlipEnded(blip)
-	s.record(slog.LevelWarn, timeline.Event{Kind: timeline.Breaker, Text: "hits decided without " + s.Name + " for a short time"}, price(&blip)...)
+	s.record(slog.LevelWarn, timeline.Event{Kind: timeline.Breaker, Text: "hits decided without " + s.Name + " for a short time"}, priceAttrs(&blip)...)
 }
 
 // BreakerChanged implements fallback.Observer. With a single breaker, it logs nothing, because each opening is an outage
@@ -123,19 +123,19 @@ func (s *Store) BreakerChanged(c fallback.BreakerChange) {
 	shard := s.Shards[c.Shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	last := s.loggedOpenings[c.Shard]
+	lastOpening := s.loggedOpenings[c.Shard]
 	switch {
-	case c.Open && time.Since(last.openedAt) >= breakerLogPause:
+	case c.Open && time.Since(lastOpening.openedAt) >= breakerLogPause:
 		s.loggedOpenings[c.Shard] = loggedOpening{openedAt: time.Now(), isOpen: true}
 		s.Log.Warn(s.Name+" breaker opened", "server", shard.Server, "shard", shard.Name, "kind", redis.KindOf(c.Err).String(), "error", c.Err)
-	case !c.Open && last.isOpen:
-		s.loggedOpenings[c.Shard] = loggedOpening{openedAt: last.openedAt}
+	case !c.Open && lastOpening.isOpen:
+		s.loggedOpenings[c.Shard] = loggedOpening{openedAt: lastOpening.openedAt}
 		s.Log.Info(s.Name+" breaker closed", "server", shard.Server, "shard", shard.Name, "open_for", c.OpenFor.Round(time.Millisecond))
 	}
 }
 
-// price describes the price of an outage, as names and values in turn.
-func price(o *fallback.Outage) []any {
+// priceAttrs returns names and values, in turn, that describe the price of an outage.
+func priceAttrs(o *fallback.Outage) []any {
 	attrs := []any{
 		"lasted", o.Duration().Round(time.Millisecond), "calls", o.Calls, "calls_admitted", o.AdmittedCalls,
 		"hits_admitted", o.AdmittedHits, "most_beyond_limits", o.MaxExcessHits,

@@ -59,7 +59,7 @@ func TestPriceInTheLogNamesTheDearestLimits(t *testing.T) {
 		{Rule: "shop > b", Limit: "5 per day", MaxExcessHits: 1},
 		{Rule: "shop > c", Limit: "5 per day", MaxExcessHits: 1},
 	}}
-	slog.New(slog.NewTextHandler(&log, nil)).Info("price", price(outage)...)
+	slog.New(slog.NewTextHandler(&log, nil)).Info("price", priceAttrs(outage)...)
 	assert.Contains(t, log.String(), `lasted=2s calls=9 calls_admitted=8 hits_admitted=7 most_beyond_limits=6 `+
 		`limits="shop > a (5 per day): 3; other (several): 2; shop > b (5 per day): 1"`)
 }

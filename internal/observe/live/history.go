@@ -83,7 +83,7 @@ func (h *history) currentFigures() Figures {
 	}
 	return Figures{
 		StepSeconds: stepSeconds,
-		Calls:       perSecond(c.calls, last.calls), DeniedShare: Series{Now: deniedShare}, Errors: perSecond(c.errors, last.errors), GivenUp: perSecond(c.givenUp, last.givenUp),
+		Calls:       perSecond(c.calls, last.calls), DeniedShare: Series{Now: deniedShare}, Errors: perSecond(c.errors, last.errors), Refused: perSecond(c.refused, last.refused), GivenUp: perSecond(c.givenUp, last.givenUp),
 		P50: quantile(&c.latency, &last.latency, 0.5), P99: quantile(&c.latency, &last.latency, 0.99),
 		RedisP50: quantile(&h.current.redis, &h.last.redis, 0.5), RedisP99: quantile(&h.current.redis, &h.last.redis, 0.99),
 		RedisMax: quantile(&h.current.redis, &h.last.redis, 1), RedisStalls: perSecond(c.redisStalls, last.redisStalls),

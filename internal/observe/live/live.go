@@ -11,11 +11,13 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
+	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
 // Options configure a Live. The functions must return at once.
 type Options struct {
 	Version, Instance string
+	Name              string // the name of this process in its reports
 
 	Backend    string // the place of the counters: "redis" or "local"
 	ShadowMode bool   // the whole service is in shadow mode
@@ -30,7 +32,7 @@ type Options struct {
 	Redis     func() *Redis                       // describes Redis; the func is nil if the backend is local
 	Overrides func() []Override                   // returns the overrides sorted by target; nil if overrides are not in use
 	Candidate func() *Candidate                   // describes the candidate; nil if no candidate is in use
-	Replicas  func() int                          // returns the number of replicas, or 0 if it is unknown; nil without shared overrides
+	Reports   func() changes.Reports              // returns the last reports of all replicas; nil if replicas make no reports
 	Draining  func() bool                         // reports whether the process stops
 	Events    *timeline.Timeline                  // has the changes of the process
 	Keys      KeyMode                             // says whether TopKeys shows keys, hashes of keys, or nothing
@@ -144,13 +146,15 @@ func (l *Live) Snapshot() *Snapshot {
 func (l *Live) newSnapshot(now time.Time) *Snapshot {
 	l.refreshLimits()
 	events := l.options.Events.Events()
+	fleet, seen := l.fleet(now)
 	return &Snapshot{
 		Time:      now,
 		Started:   l.startTime,
 		Version:   l.options.Version,
 		Instance:  l.options.Instance,
 		Process:   l.options.Process(),
-		State:     l.state(now),
+		State:     l.state(now, fleet.Notes, seen),
+		Fleet:     fleet,
 		Figures:   l.history.figures(),
 		Rules:     l.ruleList(),
 		Keys:      l.topKeys(nil),
@@ -159,7 +163,8 @@ func (l *Live) newSnapshot(now time.Time) *Snapshot {
 	}
 }
 
-func (l *Live) state(now time.Time) State {
+// state describes the process. fleetNotes and replicas are about all replicas.
+func (l *Live) state(now time.Time, fleetNotes []string, replicas int) State {
 	s, limits := l.limitsState, l.options.Limits()
 	s.Limits.Source, s.Limits.Since = limits.Source, limits.Since
 	s.Limits.Problems = append([]string{}, limits.Problems[:min(len(limits.Problems), maxProblems)]...)
@@ -171,10 +176,8 @@ func (l *Live) state(now time.Time) State {
 	if l.options.Candidate != nil {
 		s.Candidate = l.options.Candidate()
 	}
-	if l.options.Replicas != nil {
-		s.Replicas = l.options.Replicas()
-	}
-	s.setSummary(now, signals{figures: l.history.steps, denials: l.denials.alarm})
+	s.Replicas = replicas
+	s.setSummary(now, signals{figures: l.history.steps, denials: l.denials.alarm}, fleetNotes)
 	return s
 }
 

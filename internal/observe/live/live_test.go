@@ -248,7 +248,7 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.state.setSummary(now, signals{})
+			c.state.setSummary(now, signals{}, nil)
 			assert.Equal(t, c.level, c.state.Level)
 			assert.Equal(t, c.want, c.state.Headline)
 			assert.Equal(t, append([]string{}, c.details...), c.state.Details)

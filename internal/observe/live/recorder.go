@@ -6,15 +6,12 @@ import (
 	"math"
 	"math/bits"
 	"math/rand/v2"
-	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/limit"
@@ -30,7 +27,7 @@ const (
 )
 
 // maxEventsPerSecond bounds the CPU time of the sketches. If there are more decisions, the sketches get only a random
-// sample of the calls.
+// sample of the calls. A refused call is an event too.
 const maxEventsPerSecond = 4000
 
 // Recorder counts calls and finds the busiest keys. It is a service.Observer.
@@ -64,7 +61,8 @@ type stripe struct {
 
 // callCounts has the numbers of calls and decisions in a span of time.
 type callCounts struct {
-	calls, denied, errors uint64 // all calls, denied calls and failed calls
+	calls, denied, errors uint64 // all calls, denied calls, and calls that failed for other reasons than refused and givenUp
+	refused               uint64 // calls of callers that had sent too many calls
 	givenUp               uint64 // calls that the callers gave up; rls may have answered too late
 	redisStalls           uint64 // batches that waited because Redis stood still
 	decisions             uint64
@@ -77,6 +75,7 @@ func (c *callCounts) add(other *callCounts) {
 	c.calls += other.calls
 	c.denied += other.denied
 	c.errors += other.errors
+	c.refused += other.refused
 	c.givenUp += other.givenUp
 	c.redisStalls += other.redisStalls
 	c.decisions += other.decisions
@@ -139,42 +138,15 @@ func (r *Recorder) Answered(ctx context.Context, c *service.Call) {
 // addCaller counts weight calls of the caller of c: c itself, and the calls that are not in the sample.
 func (r *Recorder) addCaller(ctx context.Context, c *service.Call, weight float64) {
 	var memory [maxKeyBytes]byte
-	key := appendCaller(memory[:0], ctx)
+	key := c.AppendCaller(memory[:0], ctx)
 	if len(key) == 0 {
 		return
 	}
 	ev := event{hash: maphash.Bytes(r.seed, key), hits: weight}
-	if c.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
+	if c.IsRefused() || c.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
 		ev.denied = weight
 	}
 	r.callers.add(&ev, key[:min(len(key), maxKeyBytes)], weight)
-}
-
-// appendCaller appends the address of the caller, without a port, and the name in its certificate. It appends nothing
-// for a caller over HTTP.
-func appendCaller(b []byte, ctx context.Context) []byte {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return b
-	}
-	if tcp, ok := p.Addr.(*net.TCPAddr); ok {
-		b = tcp.AddrPort().Addr().Unmap().AppendTo(b)
-	} else {
-		b = append(b, "Unix socket"...)
-	}
-	tls, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(tls.State.VerifiedChains) == 0 {
-		return b
-	}
-	switch c := tls.State.VerifiedChains[0][0]; {
-	case len(c.URIs) > 0: // a SPIFFE ID, such as spiffe://example.org/shop
-		b = append(append(append(append(append(b, ' '), c.URIs[0].Scheme...), "://"...), c.URIs[0].Host...), c.URIs[0].Path...)
-	case len(c.DNSNames) > 0:
-		b = append(append(b, ' '), c.DNSNames[0]...)
-	default:
-		b = append(append(b, ' '), c.Subject.CommonName...)
-	}
-	return b
 }
 
 // count counts c in the stripe that random chooses.
@@ -186,6 +158,8 @@ func (r *Recorder) count(c *service.Call, random int) {
 	s.latency[bucket]++
 	switch {
 	case c.IsGivenUp(): // CallGivenUp counts the call
+	case c.IsRefused():
+		s.refused++
 	case c.Err != nil:
 		s.errors++
 	case c.Response.GetOverallCode() != rlsv3.RateLimitResponse_OK:
@@ -318,7 +292,7 @@ func (r *Recorder) collect(seconds float64) (counts callCounts, redisTrips histo
 	r.redisMu.Lock()
 	redisTrips, r.redisTrips = r.redisTrips, histogram{}
 	r.redisMu.Unlock()
-	eventsPerSecond := float64(counts.decisions+counts.unmatched) / max(seconds, 1)
+	eventsPerSecond := float64(counts.decisions+counts.unmatched+counts.refused) / max(seconds, 1)
 	r.sampleInterval.Store(uint32(max(math.Ceil(eventsPerSecond/maxEventsPerSecond), 1)))
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -34,6 +34,10 @@ func (s signals) describe(now time.Time, addPart func(Level, string), addDetail 
 		addPart(Trouble, fmt.Sprintf("Callers gave up %.1f calls a second before they got the answer", givenUp))
 		addDetail(Trouble, "Envoy counts a call that it gave up as ratelimit.error, and lets the request pass unless failure_mode_deny is set. Give rls more CPU or replicas, or raise the timeout in Envoy")
 	}
+	if refused := mean(recentPoints(s.figures.Refused.Points)); refused > 0 {
+		addPart(Warning, fmt.Sprintf("refusing %.1f calls a second of callers that send too many", refused))
+		addDetail(Warning, "A caller may send the calls of MAX_CALLER_CALLS_PER_SECOND. The list of callers shows who sends most. Envoy counts a refused call as ratelimit.error, and lets the request pass unless failure_mode_deny is set")
+	}
 	if stalls := mean(s.figures.RedisStalls.Points) * float64(len(s.figures.RedisStalls.Points)*stepSeconds); stalls >= minStalls-0.5 {
 		addPart(Warning, "Redis stands still at times, the network doesn't")
 		addDetail(Warning, "In five minutes, Redis kept %.0f batches waiting: the slowest took %s, half of all less than %v. Look for slow commands, for saving, and for CPU time that Redis lacks",

@@ -1,14 +1,19 @@
 package live
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
+	"github.com/seed-81f232ab/rls/service"
 )
 
 // run sends calls for some seconds. Each tenant sends callsPerSecond.
@@ -114,6 +119,32 @@ func TestCallsThatCallersGaveUpAreTrouble(t *testing.T) {
 		assert.InDelta(t, 2, float64(s.Figures.GivenUp.Now), 0.01)
 		assert.Equal(t, Trouble, s.State.Level)
 		assert.Contains(t, s.State.Headline, "Callers gave up 2.0 calls a second")
+	})
+}
+
+func TestRefusedCallsAreAWarning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		refusing := service.New(service.Options{
+			Limits: r.store, Observers: []service.Observer{r.options.Recorder},
+			AdmitCaller: func(context.Context, time.Time) error { return status.Error(codes.ResourceExhausted, "too many calls") },
+		})
+		hog := callerContext("10.0.0.1", nil)
+		for range 40 {
+			for range 3 {
+				_, err := refusing.ShouldRateLimit(hog, request("tenant=acme"))
+				require.Error(t, err)
+			}
+			r.tick(1)
+		}
+		s := r.Snapshot()
+		assert.InDelta(t, 3, float64(s.Figures.Refused.Now), 0.01)
+		assert.Zero(t, s.Figures.Errors.Now)
+		assert.Equal(t, Warning, s.State.Level)
+		assert.Contains(t, s.State.Headline, "Refusing 3.0 calls a second of callers that send too many")
+		require.Len(t, s.Keys.Callers, 1)
+		assert.InDelta(t, 3, float64(s.Keys.Callers[0].DeniedRate), 0.01, "a refused call is a denied call of its caller")
+		assert.Empty(t, s.Keys.Hottest, "no limit counted the calls")
 	})
 }
 

@@ -36,6 +36,7 @@ type Snapshot struct {
 	Keys      TopKeys          `json:"keys"`
 	Events    []timeline.Event `json:"events"` // newest first
 	Overrides OverrideList     `json:"overrides"`
+	Fleet     Fleet            `json:"fleet"`
 }
 
 // Process describes what the process uses of its host. Figures.CPU has the CPU time.
@@ -63,7 +64,7 @@ type State struct {
 
 	Backend  string `json:"backend"`            // "redis" or "local"
 	Redis    *Redis `json:"redis,omitempty"`    // nil if the backend is local
-	Replicas int    `json:"replicas,omitempty"` // replicas seen, with this one; 0 if unknown
+	Replicas int    `json:"replicas,omitempty"` // replicas seen, with this one and without lost replicas; 0 if unknown
 	Limits   Limits `json:"limits"`
 
 	Candidate   *Candidate `json:"candidate,omitempty"` // nil without LIMITS_CANDIDATE
@@ -96,6 +97,7 @@ type Redis struct {
 
 	Outage *Outage `json:"outage,omitempty"` // the outage in progress, or else the last outage; nil before the first outage
 	Blip   *Outage `json:"blip,omitempty"`   // the last short time in which calls were decided without Redis
+	Blips  int64   `json:"blips"`            // the number of such times since the start of the process
 
 	Findings []RedisFinding `json:"findings"` // the findings of the last self-check
 }
@@ -155,6 +157,7 @@ type Figures struct {
 	Calls        Series `json:"calls"`             // calls per second
 	DeniedShare  Series `json:"denied_share"`      // the share of the calls that were denied, from 0 to 1
 	Errors       Series `json:"errors"`            // failed calls per second
+	Refused      Series `json:"refused"`           // calls per second of callers that sent too many calls
 	GivenUp      Series `json:"given_up"`          // calls per second whose callers gave up before they got the answer
 	P50          Series `json:"p50_seconds"`       // half of the calls take less time
 	P99          Series `json:"p99_seconds"`       // 99 % of the calls take less time
@@ -169,7 +172,7 @@ type Figures struct {
 
 // series returns all series of f.
 func (f *Figures) series() []*Series {
-	return []*Series{&f.Calls, &f.DeniedShare, &f.Errors, &f.GivenUp, &f.P50, &f.P99, &f.RedisP50, &f.RedisP99, &f.RedisMax, &f.RedisStalls, &f.WithoutRedis, &f.Unmatched, &f.CPU}
+	return []*Series{&f.Calls, &f.DeniedShare, &f.Errors, &f.Refused, &f.GivenUp, &f.P50, &f.P99, &f.RedisP50, &f.RedisP99, &f.RedisMax, &f.RedisStalls, &f.WithoutRedis, &f.Unmatched, &f.CPU}
 }
 
 // Series is a figure and its history. A value is null if there was no traffic.
@@ -265,8 +268,8 @@ type TopKeys struct {
 	// and the keys of the entries, and Key.Limit is "no rule" or "unknown domain".
 	Unmatched []Key `json:"unmatched"`
 
-	// Callers has the callers over gRPC with the most calls. Key.Key is the address and the name in the client's
-	// certificate, and the rates are calls per second.
+	// Callers has the callers with the most calls. Key.Key is the address, the name in the client's certificate and the
+	// name that the caller sends. The rates are calls per second. Denied calls are also the calls that were refused.
 	Callers []Key `json:"callers"`
 
 	SampledShare Value `json:"sampled_share"` // the share of the calls that the lists describe; 1 unless there are very many calls

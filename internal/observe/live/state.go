@@ -10,8 +10,8 @@ import (
 	"github.com/seed-81f232ab/rls/backend/fallback"
 )
 
-// setSummary sets the level, the headline and the details of s.
-func (s *State) setSummary(now time.Time, sig signals) {
+// setSummary sets the level, the headline and the details of s. The details have fleetNotes too.
+func (s *State) setSummary(now time.Time, sig signals, fleetNotes []string) {
 	s.Level, s.Details = Well, []string{}
 	parts := map[Level][]string{} // the parts of the headline
 	addPart := func(level Level, text string) {
@@ -24,6 +24,9 @@ func (s *State) setSummary(now time.Time, sig signals) {
 	}
 
 	sig.describe(now, addPart, addDetail)
+	for _, note := range fleetNotes {
+		addDetail(Warning, "%s", note)
+	}
 	switch {
 	case !s.Limits.Loaded:
 		addPart(Trouble, "no limits loaded: calls fail until valid limits arrive")

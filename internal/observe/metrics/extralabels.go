@@ -30,15 +30,15 @@ func extraLabelsOf(tags map[string]string) extraLabels {
 	return labels
 }
 
-// addTo returns own and the extra labels, sorted by name. It does not change own, because metrics share own.
-func (e extraLabels) addTo(own []*dto.LabelPair) []*dto.LabelPair {
+// addTo returns ownLabels and the extra labels, sorted by name. It does not change ownLabels, because metrics share them.
+func (e extraLabels) addTo(ownLabels []*dto.LabelPair) []*dto.LabelPair {
 	if len(e) == 0 {
-		return own
+		return ownLabels
 	}
-	labels := slices.Clone(own)
+	labels := slices.Clone(ownLabels)
 	for _, extra := range e {
 		hasName := func(l *dto.LabelPair) bool { return l.GetName() == extra.GetName() }
-		if !slices.ContainsFunc(own, hasName) {
+		if !slices.ContainsFunc(ownLabels, hasName) {
 			labels = append(labels, extra)
 		}
 	}

@@ -11,7 +11,7 @@ type limitTable struct {
 	mu sync.Mutex
 
 	byRule      map[string]*limitSeries // the first limit of each rule; limitSeries.next is the next limit
-	configCount uint32                  // how many configurations there were
+	configCount uint32                  // the number of configurations since the start
 }
 
 const rulesPerStep = 100 // after this number of rules, a walk releases the lock for a moment, so that calls can go on
@@ -81,16 +81,16 @@ func (t *limitTable) walk(now time.Time, f func(*limitSeries)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	steps := 0
-	for rule, first := range t.byRule {
-		firstKept := first.deleteOldLimits(now)
-		for l := firstKept; l != nil; l = l.next {
+	for rule, firstLimit := range t.byRule {
+		firstRemaining := firstLimit.deleteOldLimits(now)
+		for l := firstRemaining; l != nil; l = l.next {
 			f(l)
 		}
 		switch {
-		case firstKept == nil:
+		case firstRemaining == nil:
 			delete(t.byRule, rule)
-		case firstKept != first:
-			t.byRule[rule] = firstKept
+		case firstRemaining != firstLimit:
+			t.byRule[rule] = firstRemaining
 		}
 		if steps++; steps%rulesPerStep == 0 {
 			t.mu.Unlock()

@@ -93,7 +93,6 @@ func (s scrape) send(kind prometheus.ValueType, name, help string, value float64
 	s <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, names, nil), kind, value, values...)
 }
 
-// oneIf returns 1 if condition is true, else 0.
 func oneIf(condition bool) float64 {
 	if condition {
 		return 1

@@ -359,7 +359,7 @@ func TestUnusedPackagesHaveNoMetrics(t *testing.T) {
 func TestFailedCallsAreCountedByKind(t *testing.T) {
 	m := New()
 	o := m.Service()
-	for _, code := range []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, codes.Unavailable, codes.Canceled, codes.DeadlineExceeded} {
+	for _, code := range []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, codes.Unavailable, codes.Canceled, codes.DeadlineExceeded, codes.ResourceExhausted} {
 		o.Answered(t.Context(), &service.Call{Err: status.Error(code, "failed")})
 	}
 	o.Answered(t.Context(), &service.Call{GlobalShadow: true, Response: &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OK}})
@@ -367,6 +367,7 @@ func TestFailedCallsAreCountedByKind(t *testing.T) {
 	m.CallGivenUp() // a gRPC call that was reset, which rls can have answered
 	assertMetrics(t, m, `
 ratelimit_service_global_shadow_mode 1
+ratelimit_service_should_rate_limit_error{err_type="caller_limited"} 1
 ratelimit_service_should_rate_limit_error{err_type="given_up"} 1
 ratelimit_service_should_rate_limit_error{err_type="redis_error"} 1
 ratelimit_service_should_rate_limit_error{err_type="service_error"} 2

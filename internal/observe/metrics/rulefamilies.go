@@ -72,15 +72,15 @@ func (r *rules) samples(now time.Time) []ruleSample {
 		}
 	}
 	slices.SortFunc(samples, func(a, b ruleSample) int { return slices.Compare(a.labels[:], b.labels[:]) })
-	distinct := samples[:0]
+	mergedSamples := samples[:0]
 	for _, s := range samples {
-		if last := len(distinct) - 1; last >= 0 && distinct[last].labels == s.labels {
-			distinct[last].add(s.HitSums)
+		if last := len(mergedSamples) - 1; last >= 0 && mergedSamples[last].labels == s.labels {
+			mergedSamples[last].add(s.HitSums)
 			continue
 		}
-		distinct = append(distinct, s)
+		mergedSamples = append(mergedSamples, s)
 	}
-	return distinct
+	return mergedSamples
 }
 
 var labelEscaper = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)

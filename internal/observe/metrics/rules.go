@@ -18,16 +18,17 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// removedRuleTTL is how long the counts of a removed rule stay, for Prometheus and if the rule comes back.
+// removedRuleTTL is the time that the counts of a removed rule stay, so that Prometheus reads the last counts, and the
+// counts continue if the rule comes back.
 const removedRuleTTL = 10 * time.Minute
 
-// idleValueTTL is how long a value of requests has no hit before another value can take its series.
+// idleValueTTL is the time after which a value of requests without a hit loses its series to another value.
 const idleValueTTL = time.Hour
 
 // RuleOptions configure the metrics of rules.
 type RuleOptions struct {
 	NearLimitRatio float32 // 0.8: hits are near a limit of 10 when the count is above 8
-	MaxSeries      int     // for each limit, the most values of requests that have a series; further values share one series
+	MaxSeries      int     // bounds, for each limit, the values of requests with their own series; other values share one series
 	NoRuleLabel    bool    // leave out the label rule for Prometheus, and add up the series that differ only in this label
 	Log            *slog.Logger
 }
@@ -190,7 +191,7 @@ func (r *rules) Answered(_ context.Context, c *service.Call) {
 
 // addLimit returns the series of the limit of d, which had no hit before.
 func (r *rules) addLimit(req *rlsv3.RateLimitRequest, d *service.Decision) *limitSeries {
-	name := nameOf(d.Rule, d.Limit)
+	name := limitNameOf(d.Rule, d.Limit)
 	l := r.limits.findOrAdd(name, func() *limitSeries {
 		l := &limitSeries{domain: strings.Clone(req.GetDomain()), name: name} // the text of the request can be freed
 		if d.Rule.MetricKeyVaries() {
@@ -257,20 +258,20 @@ func (l *limitSeries) series() iter.Seq[*series] {
 // prepare attaches the counts to the limits of c, and marks all other limits as removed. Calls go on meanwhile.
 func (r *rules) prepare(c *descriptors.Config, now time.Time) {
 	r.limits.beginConfig()
-	attach := func(name limitName, a *descriptors.Attachment) {
+	attachSeries := func(name limitName, a *descriptors.Attachment) {
 		if l := r.limits.keep(name); l != nil {
 			a.Store(l)
 		}
 	}
 	c.EachRule(func(rule *descriptors.Rule) {
 		for _, l := range rule.Limits {
-			attach(nameOf(rule, l), l.Metrics)
+			attachSeries(limitNameOf(rule, l), l.Metrics)
 		}
 	})
 	for _, d := range c.Domains() {
-		attach(limitName{rule: d.RequestPath()}, d.RequestMetrics())
-		untested := d.UntestedRule()
-		attach(nameOf(untested, untested.Limits[0]), untested.Limits[0].Metrics)
+		attachSeries(limitName{rule: d.RequestPath()}, d.RequestMetrics())
+		untestedRule := d.UntestedRule()
+		attachSeries(limitNameOf(untestedRule, untestedRule.Limits[0]), untestedRule.Limits[0].Metrics)
 	}
 	r.limits.markRemoved(now)
 }
@@ -289,7 +290,7 @@ func (v *varyingSeries) deleteIdleValues(now time.Time) {
 }
 
 // nameOf returns the name of limit l of rule.
-func nameOf(rule *descriptors.Rule, l *descriptors.RateLimit) limitName {
+func limitNameOf(rule *descriptors.Rule, l *descriptors.RateLimit) limitName {
 	name := limitName{rule: rule.Path, flags: rule.MetricFlags()}
 	if len(rule.Limits) == 1 {
 		return name
@@ -301,14 +302,14 @@ func nameOf(rule *descriptors.Rule, l *descriptors.RateLimit) limitName {
 		}
 	}
 	if name.limit = l.Name; l.Name == "" || sameNameCount > 1 {
-		name.limit = kindOf(l.Limit)
+		name.limit = windowText(l.Limit)
 	}
 	return name
 }
 
 // kindOf returns the window, algorithm and scope of l, such as "per hour, token_bucket". Two limits of a rule differ in
 // at least one of them.
-func kindOf(l *limit.Limit) string {
+func windowText(l *limit.Limit) string {
 	kind := l.PerWindow()
 	if l.Algorithm != limit.DefaultAlgorithm {
 		kind += ", " + l.Algorithm.String()

@@ -51,9 +51,9 @@ func (s *series) setNames(l *limitSeries, rule *descriptors.Rule, entries []*rat
 // labels returns the labels that envoyproxy/ratelimit has for s: the domain, key1 and key2 are the first three parts of
 // the key, which dots separate.
 func (s *series) labels() (l ruleLabels) {
-	rest := validText(s.key)
+	remainder := validText(s.key)
 	for i := range ruleLabel {
-		l[i], rest, _ = strings.Cut(rest, ".")
+		l[i], remainder, _ = strings.Cut(remainder, ".")
 	}
 	l[ruleLabel] = validText(s.path)
 	return l

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// maxScrapeWait bounds how long a scrape waits for the scrape in progress. It is the default timeout
-	// of a scrape in Prometheus.
+	// maxScrapeWait bounds the time that a scrape waits for the scrape in progress. Prometheus itself cuts a
+	// scrape after 10 s by default.
 	maxScrapeWait = 10 * time.Second
 
 	// maxScrapeTime bounds a scrape, so that a client that does not read can't block further scrapes for long.
@@ -42,12 +42,12 @@ func (m *Metrics) Handler(extraTags map[string]string) http.Handler {
 type Mapper func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error)
 
 // MappedHandler returns a Handler for the metrics that f returns.
-func (m *Metrics) MappedHandler(extraTags map[string]string, f Mapper) http.Handler {
-	return m.handler(extraTags, maxScrapeTime, f)
+func (m *Metrics) MappedHandler(extraTags map[string]string, mapFamilies Mapper) http.Handler {
+	return m.handler(extraTags, maxScrapeTime, mapFamilies)
 }
 
 // handler returns a Handler that cuts a scrape after maxTime. f can be nil.
-func (m *Metrics) handler(extraTags map[string]string, maxTime time.Duration, f Mapper) http.Handler {
+func (m *Metrics) handler(extraTags map[string]string, maxTime time.Duration, mapFamilies Mapper) http.Handler {
 	labels := extraLabelsOf(extraTags)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !m.beginScrape(r.Context()) {
@@ -56,7 +56,7 @@ func (m *Metrics) handler(extraTags map[string]string, maxTime time.Duration, f 
 		}
 		defer m.endScrape()
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxTime)) // the deadline also holds after the handler has returned
-		families, err := m.families(labels, r.URL.Query()["name[]"], f)
+		families, err := m.families(labels, r.URL.Query()["name[]"], mapFamilies)
 		if err != nil {
 			http.Error(w, "An error has occurred while serving metrics:\n\n"+err.Error(), http.StatusInternalServerError)
 			return
@@ -80,23 +80,23 @@ func (m *Metrics) beginScrape(ctx context.Context) bool {
 func (m *Metrics) endScrape() { <-m.scraping }
 
 // families returns the metrics with these names, sorted by name. If names is empty, families returns all metrics.
-func (m *Metrics) families(labels extraLabels, names []string, f Mapper) ([]family, error) {
-	gathered, err := m.registry.Gather()
-	if err == nil && f != nil {
-		gathered, err = f(gathered)
+func (m *Metrics) families(labels extraLabels, names []string, mapFamilies Mapper) ([]family, error) {
+	gatheredFamilies, err := m.registry.Gather()
+	if err == nil && mapFamilies != nil {
+		gatheredFamilies, err = mapFamilies(gatheredFamilies)
 	}
 	if err != nil {
 		return nil, err
 	}
 	isWanted := func(name string) bool { return len(names) == 0 || slices.Contains(names, name) }
 	var families []family
-	for _, g := range gathered {
+	for _, g := range gatheredFamilies {
 		if !isWanted(g.GetName()) {
 			continue
 		}
 		for _, metric := range g.GetMetric() {
 			metric.Label = labels.addTo(metric.GetLabel())
-			if m.ResponseTimeMillis && f == nil && g.GetName() == responseTimeName {
+			if m.ResponseTimeMillis && mapFamilies == nil && g.GetName() == responseTimeName {
 				toMillis(metric.GetHistogram())
 			}
 		}
@@ -105,7 +105,7 @@ func (m *Metrics) families(labels extraLabels, names []string, f Mapper) ([]fami
 			return err
 		}})
 	}
-	if f == nil {
+	if mapFamilies == nil {
 		families = append(families, m.rules.families(labels, isWanted)...)
 	}
 	slices.SortFunc(families, func(a, b family) int { return cmp.Compare(a.name, b.name) })
@@ -121,9 +121,9 @@ func writeFamilies(w http.ResponseWriter, r *http.Request, families []family) er
 	body := io.Writer(w)
 	if acceptsGzip(r.Header) {
 		w.Header().Set("Content-Encoding", "gzip")
-		compressed := gzip.NewWriter(w)
-		defer func() { _ = compressed.Close() }()
-		body = compressed
+		gzipWriter := gzip.NewWriter(w)
+		defer func() { _ = gzipWriter.Close() }()
+		body = gzipWriter
 	}
 	for _, f := range families {
 		if err := f.write(body); err != nil {

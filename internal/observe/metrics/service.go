@@ -17,6 +17,7 @@ type callObserver struct {
 	okDecisions, deniedDecisions, shadowedDecisions []prometheus.Counter // the index is the backend.Source
 
 	redisErrors, serviceErrors prometheus.Counter
+	refusedCalls               prometheus.Counter
 	okCalls, deniedCalls       prometheus.Counter
 	globalShadows              prometheus.Counter
 
@@ -29,7 +30,7 @@ func (m *Metrics) Service() service.Observer {
 		"Decisions by result and source. One request makes a decision for each limit that it matches. Denials by limits in shadow mode have the result shadowed.",
 		"result", "source")
 	errors := m.newCounters("ratelimit_service_should_rate_limit_error",
-		"Failed calls. service_error is an invalid request, or a call before limits are loaded; given_up is a gRPC call that its caller cancelled, or whose deadline passed, before the caller got the answer; redis_error is any other failure.", "err_type")
+		"Failed calls. service_error is an invalid request, or a call before limits are loaded; given_up is a gRPC call that its caller cancelled, or whose deadline passed, before the caller got the answer; caller_limited is a call of a caller that sent too many (MAX_CALLER_CALLS_PER_SECOND); redis_error is any other failure.", "err_type")
 	m.givenUpCalls = errors.WithLabelValues("given_up")
 	callsByCode := m.newCounters("rls_calls_total", "Answered calls by their code: ok or over_limit. A call over a limit in shadow mode is ok.", "code")
 	d := &callObserver{
@@ -37,6 +38,7 @@ func (m *Metrics) Service() service.Observer {
 		deniedCalls:   callsByCode.WithLabelValues("over_limit"),
 		metrics:       m,
 		serviceErrors: errors.WithLabelValues("service_error"),
+		refusedCalls:  errors.WithLabelValues("caller_limited"),
 		redisErrors:   errors.WithLabelValues("redis_error"),
 		globalShadows: m.newCounter("ratelimit_service_global_shadow_mode", "Calls over a limit that passed because of SHADOW_MODE."),
 	}
@@ -64,6 +66,8 @@ func (d *callObserver) Answered(_ context.Context, c *service.Call) {
 			d.okCalls.Inc()
 		}
 	case codes.Canceled, codes.DeadlineExceeded: // CallGivenUp counts the call
+	case codes.ResourceExhausted:
+		d.refusedCalls.Inc()
 	case codes.InvalidArgument, codes.FailedPrecondition:
 		d.serviceErrors.Inc()
 	default:

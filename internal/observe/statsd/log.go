@@ -12,9 +12,9 @@ const runtimePrefix = "ratelimit.go." // the metrics of the Go runtime have this
 
 // logSink is a sink that writes points to the log. It leaves out unchanged gauges and the metrics of the Go runtime.
 type logSink struct {
-	log       *slog.Logger
-	extraTags []Tag
-	gauges    map[string]float64 // the last written values; the key is the name of the metric
+	log        *slog.Logger
+	extraTags  []Tag
+	lastGauges map[string]float64 // the last written values; the key is the name of the metric
 }
 
 // flush implements sink. It reads no metrics while the log drops lines of level info.
@@ -28,7 +28,7 @@ func (l *logSink) flush(ctx context.Context, readPoints func() (iter.Seq[point],
 			continue
 		}
 		name := plainName(p.name, p.tags, l.extraTags)
-		lastValue, isWritten := l.gauges[name]
+		lastValue, isWritten := l.lastGauges[name]
 		switch {
 		case p.kind == timer:
 			l.log.Info("metric flushed", "name", name, "type", p.kind, "value", p.duration, "calls", p.calls)
@@ -36,7 +36,7 @@ func (l *logSink) flush(ctx context.Context, readPoints func() (iter.Seq[point],
 		case p.kind == gauge && isWritten && lastValue == p.value:
 			continue
 		case p.kind == gauge:
-			l.gauges[name] = p.value
+			l.lastGauges[name] = p.value
 		}
 		l.log.Info("metric flushed", "name", name, "type", p.kind, "value", p.value)
 	}

@@ -37,7 +37,7 @@ func FamilyMapper(m *mapper.MetricMapper, rules func() iter.Seq[metrics.KeyCount
 			}
 		}
 		families = slices.DeleteFunc(families, func(f *dto.MetricFamily) bool { return strings.HasPrefix(f.GetName(), "ratelimit_") })
-		return append(families, newFamilies.list()...), nil
+		return append(families, newFamilies.prometheusFamilies()...), nil
 	}
 }
 
@@ -112,7 +112,7 @@ func addDefaults(mapping mapper.MetricMapping, m *mapper.MetricMapper) mapper.Me
 	return mapping
 }
 
-func (m mappedFamilies) list() (families []*dto.MetricFamily) {
+func (m mappedFamilies) prometheusFamilies() (families []*dto.MetricFamily) {
 	for name, f := range m {
 		family := &dto.MetricFamily{Name: &name, Help: &f.help, Type: f.prometheusType().Enum()}
 		for _, key := range slices.Sorted(maps.Keys(f.series)) {

@@ -40,7 +40,7 @@ type pointReader struct {
 
 	counts    map[string]float64 // the counts of the last flush; the key is the name and the labels of a metric
 	ruleSums  map[ruleKey]readSums
-	readCount uint64 // how often readRules was called
+	readCount uint64 // the number of calls of readRules
 }
 
 // readSums has the counts of a rule at the last read that found the rule, and the number of this read.
@@ -133,7 +133,7 @@ func keepsName(name string) bool {
 
 const separator = "\xff" // separates the parts of a key; no part contains separator
 
-// growth returns the growth of a counter since the last flush. A value that is lower than before has restarted at 0.
+// growth returns the growth of a counter since the last flush. A counter with a lower value has started again at 0.
 func (r *pointReader) growth(counts map[string]float64, key string, value float64) float64 {
 	counts[key] = value
 	if lastValue := r.counts[key]; value >= lastValue {
@@ -168,19 +168,19 @@ func (r *pointReader) readRules(add func(point)) {
 		r.ruleSums = map[ruleKey]readSums{}
 	}
 	r.readCount++
-	for current := range r.rules() {
-		key := ruleKey{current.Key, current.ID}
+	for currentCounts := range r.rules() {
+		key := ruleKey{currentCounts.Key, currentCounts.ID}
 		lastSums := r.ruleSums[key]
 		for _, m := range metrics.RuleMetrics {
-			hits, lastHits := m.Value(&current.HitSums), m.Value(&lastSums.HitSums)
+			hits, lastHits := m.Value(&currentCounts.HitSums), m.Value(&lastSums.HitSums)
 			if hits < lastHits { // the rule has started again at 0
 				lastHits = 0
 			}
 			if hits > lastHits {
-				add(point{name: "ratelimit.service.rate_limit." + current.Key + "." + m.Name, kind: counter, value: float64(hits - lastHits)})
+				add(point{name: "ratelimit.service.rate_limit." + currentCounts.Key + "." + m.Name, kind: counter, value: float64(hits - lastHits)})
 			}
 		}
-		r.ruleSums[key] = readSums{current.HitSums, r.readCount}
+		r.ruleSums[key] = readSums{currentCounts.HitSums, r.readCount}
 	}
 	maps.DeleteFunc(r.ruleSums, func(_ ruleKey, s readSums) bool { return s.readNumber != r.readCount })
 }

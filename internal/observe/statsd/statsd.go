@@ -16,7 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 )
 
-const warningPause = time.Minute // the least time between two warnings about a server
+const warningPause = time.Minute // the shortest time between two warnings about a server
 
 // Options are the options of New.
 type Options struct {
@@ -42,9 +42,9 @@ func (s *Server) address() string { return net.JoinHostPort(s.Host, strconv.Itoa
 
 // sink receives the points of each flush.
 type sink interface {
-	// flush sends the points that readPoints returns. If flush fails before it calls readPoints, no
-	// point is lost: the next flush sends the points. After a later error the points are lost,
-	// because the server would count hits twice if it got points twice.
+	// flush sends the points that readPoints returns. If flush fails before it calls readPoints, the
+	// next flush sends the points. If flush fails later, the points are lost, because the server
+	// would count the hits of a repeated point twice.
 	flush(ctx context.Context, readPoints func() (iter.Seq[point], error)) error
 }
 
@@ -76,7 +76,7 @@ func newExporter(o Options) *Exporter {
 	e := &Exporter{reader: pointReader{gatherer: o.Gatherer, rules: o.Rules}, interval: o.Interval, log: o.Log}
 	tags := sortedTags(o.ExtraTags)
 	if o.Server == nil {
-		e.sink = &logSink{log: o.Log, extraTags: tags, gauges: map[string]float64{}}
+		e.sink = &logSink{log: o.Log, extraTags: tags, lastGauges: map[string]float64{}}
 		return e
 	}
 	e.log = o.Log.With("statsd", o.Server.address())

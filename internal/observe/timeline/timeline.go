@@ -16,7 +16,7 @@ type Kind string
 const (
 	Start       Kind = "start"
 	Reload      Kind = "reload"      // limits came into force
-	Refusal     Kind = "refusal"     // limits or an override were rejected
+	Refusal     Kind = "refusal"     // limits, an override or calls were refused
 	Override    Kind = "override"    // an override was set, changed or ended
 	Breaker     Kind = "breaker"     // Redis went down or came up
 	Source      Kind = "source"      // a source of limits went down or came up
@@ -30,7 +30,7 @@ type Event struct {
 	Time   time.Time `json:"time"` // if it is zero, Add sets it to the current time
 	Kind   Kind      `json:"kind"`
 	Text   string    `json:"text"`             // one line in words, such as "limits in force"
-	Failed bool      `json:"failed,omitempty"` // the event is bad news, such as an outage
+	Failed bool      `json:"failed,omitempty"` // the event is a problem, such as an outage
 	Attrs  []Attr    `json:"attrs,omitempty"`  // details; viewers show them in this order
 }
 

@@ -70,20 +70,20 @@ func (t *Tracer) Answered(ctx context.Context, c *service.Call) {
 		return
 	}
 	var rules, sources, reasons []string
-	add := func(list *[]string, text string) {
+	addText := func(list *[]string, text string) {
 		if text != "" && !slices.Contains(*list, text) {
 			*list = append(*list, text)
 		}
 	}
 	for _, rule := range c.Rules {
 		if rule != nil {
-			add(&rules, rule.Path)
+			addText(&rules, rule.Path)
 		}
 	}
 	for i := range c.Decisions() {
 		if d := c.Decision(i); d.Result.Err == nil {
-			add(&sources, d.Result.Source.String())
-			add(&reasons, d.Result.Reason.String())
+			addText(&sources, d.Result.Source.String())
+			addText(&reasons, d.Result.Reason.String())
 		}
 	}
 	code := c.Response.GetOverallCode().String()

@@ -26,7 +26,7 @@ type Options struct {
 	MaxPendingBytes int64
 
 	// MaxResets is the number of streams that a client can reset on one connection in each second. Each answered
-	// call allows resetsPerAnswer more resets. Other frames count too: framesPerReset of them count as one reset.
+	// call allows resetsPerAnswer more resets. Other frames count too: framesPerReset frames count as one reset.
 	MaxResets int64
 
 	// MaxStreams is the number of calls that a connection can have in flight. A new connection can send the frames of
@@ -70,12 +70,12 @@ type Gate struct {
 	pendingBytes atomic.Int64
 	cutMu        sync.Mutex // is locked while the Gate cuts a connection because of pending bytes
 
-	mu    sync.Mutex // guards the fields below
-	conns map[*conn]struct{}
-	peers map[string]int // the number of open connections; the key is the address
+	mu             sync.Mutex // guards the fields below
+	conns          map[*conn]struct{}
+	connsByAddress map[string]int // the number of open connections; the key is the address
 
-	cuts      map[string]int // the number of connections that were cut in cutSecond; the key is the address
-	cutSecond int64          // the Unix time of the last cut, in seconds
+	cutsByAddress map[string]int // the number of connections that were cut in cutSecond; the key is the address
+	cutSecond     int64          // the Unix time of the last cut, in seconds
 
 	refusalLogs [len(Reasons)]refusalLog // the index is the Reason
 }
@@ -93,7 +93,7 @@ func New(o Options) *Gate {
 	if o.OnReset == nil {
 		o.OnReset = func() {}
 	}
-	g := &Gate{options: o, conns: map[*conn]struct{}{}, peers: map[string]int{}}
+	g := &Gate{options: o, conns: map[*conn]struct{}{}, connsByAddress: map[string]int{}}
 	for i := range g.refusalLogs {
 		g.refusalLogs[i].timer.Interval = time.Minute
 	}
@@ -110,22 +110,22 @@ func (g *Gate) Connections() int {
 	return len(g.conns)
 }
 
-// admit returns raw as an admitted connection. If raw exceeds a bound, admit closes raw and returns nil.
-func (g *Gate) admit(raw net.Conn) *conn {
+// admit returns rawConn as an admitted connection. If rawConn exceeds a bound, admit closes it and returns nil.
+func (g *Gate) admit(rawConn net.Conn) *conn {
 	address := "" // a unix socket has no address
-	if a, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
+	if a, ok := rawConn.RemoteAddr().(*net.TCPAddr); ok {
 		address = a.IP.String()
 	}
-	c := &conn{Conn: raw, gate: g, address: address}
+	c := &conn{Conn: rawConn, gate: g, address: address}
 	g.mu.Lock()
 	reason, isRefused := g.refusalReason(address)
 	if !isRefused {
 		g.conns[c] = struct{}{}
-		g.peers[address]++
+		g.connsByAddress[address]++
 	}
 	g.mu.Unlock()
 	if isRefused {
-		_ = raw.Close()
+		_ = rawConn.Close()
 		g.reportRefusal(reason, address)
 		return nil
 	}
@@ -136,14 +136,19 @@ func (g *Gate) admit(raw net.Conn) *conn {
 func (g *Gate) refusalReason(address string) (_ Reason, isRefused bool) {
 	hasAddress := address != ""
 	switch {
-	case hasAddress && g.cutSecond == time.Now().Unix() && g.cuts[address] > maxPeerCuts && !g.hasAnswered(address):
+	case hasAddress && g.hasManyCuts(address) && !g.hasAnswered(address):
 		return PeerCuts, true
 	case g.options.MaxConnections > 0 && len(g.conns) >= g.options.MaxConnections:
 		return Connections, true
-	case hasAddress && g.options.MaxPeerConnections > 0 && g.peers[address] >= g.options.MaxPeerConnections:
+	case hasAddress && g.options.MaxPeerConnections > 0 && g.connsByAddress[address] >= g.options.MaxPeerConnections:
 		return PeerConnections, true
 	}
 	return 0, false
+}
+
+// hasManyCuts reports whether the Gate has cut more than maxPeerCuts connections of address in this second.
+func (g *Gate) hasManyCuts(address string) bool {
+	return g.cutSecond == time.Now().Unix() && g.cutsByAddress[address] > maxPeerCuts
 }
 
 // hasAnswered reports whether an open connection of address has got an answer. The caller holds g.mu.
@@ -160,8 +165,8 @@ func (g *Gate) release(c *conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.conns, c)
-	if g.peers[c.address]--; g.peers[c.address] == 0 {
-		delete(g.peers, c.address)
+	if g.connsByAddress[c.address]--; g.connsByAddress[c.address] == 0 {
+		delete(g.connsByAddress, c.address)
 	}
 }
 
@@ -201,9 +206,9 @@ func (g *Gate) cut(c *conn, reason Reason) {
 	}
 	g.mu.Lock()
 	if second := time.Now().Unix(); second != g.cutSecond {
-		g.cuts, g.cutSecond = map[string]int{}, second
+		g.cutsByAddress, g.cutSecond = map[string]int{}, second
 	}
-	g.cuts[c.address]++
+	g.cutsByAddress[c.address]++
 	g.mu.Unlock()
 	g.reportRefusal(reason, c.address)
 }

@@ -43,7 +43,7 @@ func TestScannerFindsFramesInAnyPieces(t *testing.T) {
 		for _, f := range frames {
 			data = appendFrame(data, f)
 		}
-		s := frameScanner{skip: len(clientPreface)}
+		s := frameScanner{skipBytes: len(clientPreface)}
 		var scanned []frame
 		for len(data) > 0 {
 			n := rapid.IntRange(1, len(data)).Draw(t, "piece")
@@ -63,7 +63,7 @@ func FuzzScanner(f *testing.F) {
 		s := frameScanner{}
 		bytes := 0
 		s.scan(data, func(f frame) { bytes += frameHeaderSize + f.length })
-		assert.Equal(t, len(data), bytes-s.skip+s.headerBytes, "each byte belongs to one frame")
+		assert.Equal(t, len(data), bytes-s.skipBytes+s.headerBytes, "each byte belongs to one frame")
 	})
 }
 
@@ -443,7 +443,7 @@ func BenchmarkSmallRequest(b *testing.B) {
 	data = appendFrame(data, frame{length: 120, kind: frameData, flags: 1, stream: 1})
 	answer := appendFrame(nil, frame{length: 20, kind: frameHeaders, flags: 5, stream: 1})
 	c := newStreamConn(nil, &conn{gate: New(Options{MaxResets: 1000})})
-	c.readFrames.skip = 0
+	c.readFrames.skipBytes = 0
 	b.ReportAllocs()
 	for b.Loop() {
 		c.readFrames.scan(data, c.countRequest)

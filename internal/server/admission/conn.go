@@ -20,14 +20,13 @@ type listener struct {
 	gate *Gate
 }
 
-// Accept implements net.Listener.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
-		raw, err := l.Listener.Accept()
+		rawConn, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		if c := l.gate.admit(raw); c != nil {
+		if c := l.gate.admit(rawConn); c != nil {
 			return c, nil
 		}
 	}
@@ -44,16 +43,14 @@ type gatedCredentials struct {
 	credentials.TransportCredentials
 }
 
-// ServerHandshake implements credentials.TransportCredentials.
-func (t gatedCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	decrypted, info, err := t.TransportCredentials.ServerHandshake(raw)
-	if c, ok := raw.(*conn); ok && err == nil {
-		decrypted = newStreamConn(decrypted, c)
+func (t gatedCredentials) ServerHandshake(rawConn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	decryptedConn, info, err := t.TransportCredentials.ServerHandshake(rawConn)
+	if c, ok := rawConn.(*conn); ok && err == nil {
+		decryptedConn = newStreamConn(decryptedConn, c)
 	}
-	return decrypted, info, err
+	return decryptedConn, info, err
 }
 
-// Clone implements credentials.TransportCredentials.
 func (t gatedCredentials) Clone() credentials.TransportCredentials {
 	return gatedCredentials{t.TransportCredentials.Clone()}
 }
@@ -115,10 +112,10 @@ type streamConn struct {
 	oldestIndex     int // the index of the oldest stream in answeredStreams; the next answered stream replaces it
 }
 
-func newStreamConn(decrypted net.Conn, admittedConn *conn) *streamConn {
+func newStreamConn(decryptedConn net.Conn, admittedConn *conn) *streamConn {
 	return &streamConn{
-		Conn: decrypted, admittedConn: admittedConn,
-		readFrames:  frameScanner{skip: len(clientPreface)},
+		Conn: decryptedConn, admittedConn: admittedConn,
+		readFrames:  frameScanner{skipBytes: len(clientPreface)},
 		frameBudget: newFrameBudget(&admittedConn.gate.options, time.Now()),
 		streamBytes: map[uint32]int64{},
 	}
@@ -127,7 +124,6 @@ func newStreamConn(decrypted net.Conn, admittedConn *conn) *streamConn {
 // clientPreface is the text that an HTTP/2 client sends before the first frame (RFC 9113, 3.4).
 const clientPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// Read implements net.Conn.
 func (c *streamConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.readFrames.scan(p[:n], c.countRequest)
@@ -137,7 +133,6 @@ func (c *streamConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn.
 func (c *streamConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	c.writeFrames.scan(p[:n], c.countResponse)
@@ -154,8 +149,9 @@ func (c *streamConn) countRequest(f frame) {
 		frames = resetFrames
 		c.admittedConn.gate.options.OnReset()
 	}
-	if a := c.admittedConn; !c.frameBudget.take(frames) && !c.frameBudget.refillAndTake(frames, a.answers.Load(), time.Now()) {
-		a.gate.cut(a, Frames)
+	admitted := c.admittedConn
+	if !c.frameBudget.take(frames) && !c.frameBudget.refillAndTake(frames, admitted.answers.Load(), time.Now()) {
+		admitted.gate.cut(admitted, Frames)
 	}
 }
 
@@ -229,7 +225,7 @@ const frameHeaderSize = 9
 
 // frameScanner finds the frames in one direction of a connection.
 type frameScanner struct {
-	skip        int // the number of bytes before the next frame
+	skipBytes   int // the number of bytes before the next frame
 	header      [frameHeaderSize]byte
 	headerBytes int // the number of bytes in header
 }
@@ -237,11 +233,11 @@ type frameScanner struct {
 // scan calls handleFrame for each frame with a header that ends in data.
 func (s *frameScanner) scan(data []byte, handleFrame func(frame)) {
 	for {
-		if s.skip >= len(data) {
-			s.skip -= len(data)
+		if s.skipBytes >= len(data) {
+			s.skipBytes -= len(data)
 			return
 		}
-		data, s.skip = data[s.skip:], 0
+		data, s.skipBytes = data[s.skipBytes:], 0
 		n := copy(s.header[s.headerBytes:], data)
 		data, s.headerBytes = data[n:], s.headerBytes+n
 		if s.headerBytes < frameHeaderSize {
@@ -254,7 +250,7 @@ func (s *frameScanner) scan(data []byte, handleFrame func(frame)) {
 			flags:  uint8(h >> 24),
 			stream: binary.BigEndian.Uint32(s.header[5:]) &^ (1 << 31),
 		}
-		s.headerBytes, s.skip = 0, f.length
+		s.headerBytes, s.skipBytes = 0, f.length
 		handleFrame(f)
 	}
 }
@@ -263,7 +259,7 @@ const (
 	// framesPerCall is the number of frames of a small call: HEADERS and DATA.
 	framesPerCall = 2
 
-	// resetFrames is the cost of an RST_STREAM frame: it counts as so many frames.
+	// resetFrames is the number of frames as which an RST_STREAM frame counts.
 	resetFrames = 4
 
 	// framesPerReset is the cost of a small call that the client resets.
@@ -278,23 +274,23 @@ const (
 	// many clients give up, and all their resets arrive at once.
 	maxSavedSeconds = 30
 
-	// firstSeconds bounds the frames that a new connection can send at once: the frames of an eighth of a second.
+	// initialSeconds bounds the frames that a new connection can send at once: the frames of an eighth of a second.
 	// This time is short, because a hostile client can open many connections.
-	firstSeconds = 0.125
+	initialSeconds = 0.125
 )
 
 // frameBudget bounds the frames that a client sends without an answer, because each frame costs CPU time.
 type frameBudget struct {
-	perSecond  float64 // the frames that the budget gets in each second; 0 means no bound
-	callFrames float64 // the frames of all calls that can be in flight
-	framesLeft int64   // the frames that the client can send before the next refill
-	refilledAt time.Time
-	answers    int64 // the number of answered calls of the connection at refilledAt
+	framesPerSecond float64 // the frames that the budget gets in each second; 0 means no bound
+	callFrames      float64 // the frames of all calls that can be in flight
+	framesLeft      int64   // the frames that the client can send before the next refill
+	refilledAt      time.Time
+	answersAtRefill int64 // the number of answered calls of the connection at refilledAt
 }
 
 func newFrameBudget(o *Options, now time.Time) frameBudget {
-	b := frameBudget{perSecond: float64(o.MaxResets * framesPerReset), callFrames: float64(o.MaxStreams * framesPerCall), refilledAt: now}
-	b.framesLeft = int64(b.perSecond*firstSeconds + b.callFrames)
+	b := frameBudget{framesPerSecond: float64(o.MaxResets * framesPerReset), callFrames: float64(o.MaxStreams * framesPerCall), refilledAt: now}
+	b.framesLeft = int64(b.framesPerSecond*initialSeconds + b.callFrames)
 	return b
 }
 
@@ -309,13 +305,13 @@ func (b *frameBudget) take(n int64) bool {
 
 // refillAndTake adds frames for the time and for the answers since the last refill. Then it calls take.
 func (b *frameBudget) refillAndTake(n, answers int64, now time.Time) bool {
-	if b.perSecond == 0 {
+	if b.framesPerSecond == 0 {
 		b.framesLeft = math.MaxInt64
 		return true
 	}
-	framesForTime := min(now.Sub(b.refilledAt).Seconds(), 1) * b.perSecond
-	framesForAnswers := float64(answers-b.answers) * resetsPerAnswer * framesPerReset
-	b.framesLeft = int64(min(framesForTime+framesForAnswers, maxSavedSeconds*b.perSecond+b.callFrames))
-	b.refilledAt, b.answers = now, answers
+	framesForTime := min(now.Sub(b.refilledAt).Seconds(), 1) * b.framesPerSecond
+	framesForAnswers := float64(answers-b.answersAtRefill) * resetsPerAnswer * framesPerReset
+	b.framesLeft = int64(min(framesForTime+framesForAnswers, maxSavedSeconds*b.framesPerSecond+b.callFrames))
+	b.refilledAt, b.answersAtRefill = now, answers
 	return b.take(n)
 }

@@ -67,8 +67,8 @@ func TestLargeRequestsTakeTurns(t *testing.T) {
 			for _, end := range ends {
 				end()
 			}
-			require.True(t, largeTurns.TryAcquire(maxLargeWeight))
-			largeTurns.Release(maxLargeWeight)
+			require.True(t, largeRequests.TryAcquire(maxLargeWeight))
+			largeRequests.Release(maxLargeWeight)
 		})
 	}
 }

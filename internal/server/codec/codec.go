@@ -71,7 +71,7 @@ func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
 			return nil
 		}
 		if isCall {
-			if err := call.waitTurn(buffer.Len(), parts.descriptors); err != nil {
+			if err := call.waitIfLarge(buffer.Len(), parts.descriptors); err != nil {
 				return err
 			}
 		}
@@ -98,23 +98,23 @@ const (
 	minDescriptorBytes = 8
 )
 
-var largeTurns = semaphore.NewWeighted(maxLargeWeight)
+var largeRequests = semaphore.NewWeighted(maxLargeWeight)
 
-// Call is a unary call. If its request is large, the call waits for its turn before it decodes the request.
+// Call is a unary call. If its request is large, the call waits before it decodes the request.
 type Call struct {
 	Decode func(request any) error // the handler calls Decode to get the request
 
 	ctx        context.Context
 	grpcDecode func(any) error
 	request    any
-	weight     int64 // the weight that the call has in largeTurns; 0 for a small request
+	weight     int64 // the weight that the call holds of largeRequests; 0 for a small request
 }
 
 var calls = sync.Pool{New: func() any {
 	c := &Call{}
 	c.Decode = func(request any) error {
 		c.request = request
-		return c.grpcDecode(c)
+		return c.grpcDecode(c) // calls Codec.Unmarshal with c as the message
 	}
 	return c
 }}
@@ -126,22 +126,22 @@ func Begin(ctx context.Context, decode func(any) error) *Call {
 	return c
 }
 
-// End ends the turn of the call.
+// End releases the weight of the call.
 func (c *Call) End() {
 	if c.weight > 0 {
-		largeTurns.Release(c.weight)
+		largeRequests.Release(c.weight)
 	}
 	*c = Call{Decode: c.Decode}
 	calls.Put(c)
 }
 
-// waitTurn waits until largeTurns has room for a request of this size. A small request does not wait.
-func (c *Call) waitTurn(bytes, descriptors int) error {
+// waitIfLarge waits until maxLargeWeight allows a large request of this size. A small request does not wait.
+func (c *Call) waitIfLarge(bytes, descriptors int) error {
 	if bytes <= maxSmallBytes && descriptors <= maxSmallDescriptors {
 		return nil
 	}
 	weight := int64(min(max(bytes/bytesPerWeight, descriptors), maxLargeWeight))
-	if err := largeTurns.Acquire(c.ctx, weight); err != nil {
+	if err := largeRequests.Acquire(c.ctx, weight); err != nil {
 		return err
 	}
 	c.weight = weight

@@ -102,16 +102,16 @@ func countLargeParts(data []byte) (p requestParts, ok bool) {
 // eachBytesField calls f for each field with bytes and a tag of one byte. ok is false if data is invalid.
 func eachBytesField(data []byte, f func(tag byte, value []byte)) (ok bool) {
 	for len(data) > 0 {
-		number, kind, n := protowire.ConsumeTag(data)
-		size := protowire.ConsumeFieldValue(number, kind, data[max(n, 0):])
-		if n < 0 || size < 0 {
+		number, wireType, tagSize := protowire.ConsumeTag(data)
+		valueSize := protowire.ConsumeFieldValue(number, wireType, data[max(tagSize, 0):])
+		if tagSize < 0 || valueSize < 0 {
 			return false
 		}
-		if kind == protowire.BytesType && n == 1 {
-			value, _ := protowire.ConsumeBytes(data[n:])
+		if wireType == protowire.BytesType && tagSize == 1 {
+			value, _ := protowire.ConsumeBytes(data[tagSize:])
 			f(data[0], value)
 		}
-		data = data[n+size:]
+		data = data[tagSize+valueSize:]
 	}
 	return true
 }
@@ -218,7 +218,7 @@ func decodeEntry(data string, e *ratelimitv3.RateLimitDescriptor_Entry) (ok bool
 	return true
 }
 
-// cutBytes cuts off the start of data: a length, and a value that has so many bytes.
+// cutBytes cuts a length, and a value of this length, off the start of data.
 func cutBytes(data string) (value, rest string, ok bool) {
 	length, rest, ok := cutNumber(data)
 	if !ok || length > uint64(len(rest)) {
@@ -227,7 +227,8 @@ func cutBytes(data string) (value, rest string, ok bool) {
 	return rest[:length], rest[length:], true
 }
 
-// cutNumber cuts a number off the start of data. Each byte has seven bits. The first byte has the lowest bits.
+// cutNumber cuts a varint off the start of data. Each byte has seven bits of the number, the lowest bits first. The
+// highest bit of a byte is set if another byte follows.
 func cutNumber(data string) (n uint64, rest string, ok bool) {
 	for i := range min(len(data), 5) { // lengths and hits_addend have at most 35 bits
 		n |= uint64(data[i]&0x7f) << (7 * i)

@@ -18,9 +18,10 @@ type encodedResponse struct {
 // statusBytes is the usual size of a status.
 const statusBytes = 40
 
-// encodeResponse encodes r. If r has a rare field, it returns false. The service never sets unknown fields.
+// encodeResponse encodes r. If r has a rare field, it returns false. The service never sets unknown fields. The numbers of
+// the fields are those of rls.proto.
 func encodeResponse(r *rlsv3.RateLimitResponse) (mem.BufferSlice, bool) {
-	if r == nil || len(r.ResponseHeadersToAdd) > 0 || len(r.RequestHeadersToAdd) > 0 || len(r.RawBody) > 0 || r.DynamicMetadata != nil || r.Quota != nil {
+	if r == nil || hasRareField(r) {
 		return nil, false
 	}
 	e := new(encodedResponse)
@@ -40,6 +41,11 @@ func encodeResponse(r *rlsv3.RateLimitResponse) (mem.BufferSlice, bool) {
 	e.buffer = b
 	e.buffers[0] = &e.buffer
 	return e.buffers[:], true
+}
+
+func hasRareField(r *rlsv3.RateLimitResponse) bool {
+	hasHeaders := len(r.ResponseHeadersToAdd) > 0 || len(r.RequestHeadersToAdd) > 0
+	return hasHeaders || len(r.RawBody) > 0 || r.DynamicMetadata != nil || r.Quota != nil
 }
 
 func appendStatus(b []byte, s *rlsv3.RateLimitResponse_DescriptorStatus) ([]byte, bool) {
@@ -82,7 +88,7 @@ func appendNumber(b []byte, field protowire.Number, n uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
 }
 
-// setLength sets b[start] to the number of bytes after b[start]. If one byte is too short, it returns false.
+// setLength sets b[start] to the number of bytes after b[start]. If the number needs more than one byte, it returns false.
 func setLength(b []byte, start int) bool {
 	n := len(b) - start - 1
 	b[start] = byte(n)

@@ -150,27 +150,6 @@ func LastChangeOf(history []Entry, field string) *Entry {
 	return nil
 }
 
-// Replica is the report of a replica.
-type Replica struct {
-	// Name is unique among the replicas that are running.
-	Name string `json:"name"`
-
-	// Version is the version of the last change that the replica knows.
-	Version int64 `json:"version"`
-
-	// Limits is the hash of the limits in force.
-	Limits string `json:"limits"`
-
-	// Problems is the number of problems of limits and overrides.
-	Problems int `json:"problems"`
-
-	Build   string    `json:"build,omitempty"`
-	Started time.Time `json:"started"`
-
-	// SeenAgo is the time since the last report. It is measured with the clock of Redis.
-	SeenAgo time.Duration `json:"-"`
-}
-
 // ErrNothingToRollBack is the error of a rollback if the history has no change.
 var ErrNothingToRollBack = errors.New("history has no change to roll back")
 
@@ -199,9 +178,9 @@ func PlanRollback(history []Entry, version int64, isExpired func(value string) b
 	if len(history) == 0 {
 		return nil, ErrNothingToRollBack
 	}
-	newest, oldest := history[0].Version, history[len(history)-1].Version-1
-	if version < oldest || version >= newest {
-		return nil, fmt.Errorf("version: got %d, want %d to %d", version, oldest, newest-1)
+	newestVersion, oldestVersion := history[0].Version, history[len(history)-1].Version-1
+	if version < oldestVersion || version >= newestVersion {
+		return nil, fmt.Errorf("version: got %d, want %d to %d", version, oldestVersion, newestVersion-1)
 	}
 	type values struct{ current, restored *string }
 	valuesByField := map[string]*values{}
@@ -222,7 +201,7 @@ func PlanRollback(history []Entry, version int64, isExpired func(value string) b
 		if v.restored != nil && isExpired(*v.restored) {
 			v.restored = nil
 		}
-		if equal(v.current, v.restored) || hasExpired && v.restored == nil {
+		if needsNoWrite := equal(v.current, v.restored) || hasExpired && v.restored == nil; needsNoWrite {
 			continue
 		}
 		w := Write{Field: field, Value: v.restored, Condition: Condition{Absent: v.current == nil}}

@@ -5,9 +5,9 @@
 //
 // - place: the file or the directories that the settings name;
 // - fingerprint: a hash of the metadata of all files at a place;
-// - look: one computation of the fingerprint;
-// - settled: files are settled if two looks in a row found the same fingerprint, so nobody is writing. The first look
-// at the start counts as two looks, so the start does not wait.
+// - check: one computation of the fingerprint;
+// - stable: files are stable if two checks in a row found the same fingerprint, so nobody is writing. The first check
+// at the start counts as two checks, so the start does not wait.
 package file
 
 import (
@@ -32,7 +32,7 @@ import (
 type Options struct {
 	Place Place
 
-	// Interval is the time between two looks at the files; 1 s by default.
+	// Interval is the time between two checks of the files; 1 s by default.
 	Interval time.Duration
 
 	// Parse are the options for parsing the files.
@@ -49,27 +49,27 @@ type Source struct {
 
 	// Only Run uses the fields below.
 	loggedEntries map[SkippedEntry]bool // the skipped entries that are in the log
-	lists         listDigests           // the lists of the limits that were parsed last
+	lists         listDigests           // the lists that the last parsed limits name
 	isApplied     bool                  // limits are in force
 }
 
 var _ source.Source = (*Source)(nil)
 
 const (
-	// settlePause is the time between two looks after Reload, and at the start while the files change.
-	settlePause = 200 * time.Millisecond
+	// stablePause is the time between two checks after Reload, and at the start while the files change.
+	stablePause = 200 * time.Millisecond
 
-	// maxStartLooks bounds the looks before the first read.
-	maxStartLooks = 25
+	// maxStartChecks bounds the checks before the first read.
+	maxStartChecks = 25
 
-	// maxUnsettledLooks is the number of looks in a row that find a change, after which Run reports a problem.
-	maxUnsettledLooks = 10
+	// maxChangedChecks is the number of checks in a row that find a change, after which Run reports a problem.
+	maxChangedChecks = 10
 
-	// parsePause is the pause between two parts of a large file. The parser needs about the same time for a part.
+	// parsePause is the pause between two parts of a large file. The parser also needs about 1 ms for a part.
 	parsePause = time.Millisecond
 
-	// looksPerFullRead is the number of looks between two full reads. A full read finds changes without new metadata.
-	looksPerFullRead = 30
+	// checksPerFullRead is the number of checks between two full reads. A full read finds changes without new metadata.
+	checksPerFullRead = 30
 )
 
 // New returns a Source. It reads nothing.
@@ -86,8 +86,8 @@ func (s *Source) Reload() { wait.Signal(s.reloadRequests) }
 
 // Run implements source.Source.
 func (s *Source) Run(ctx context.Context, apply func(source.Update) error) error {
-	isInForce := false // whether the files of the last snapshot are in force
-	return s.poll(ctx, func(n *snapshot) { isInForce = s.apply(n, apply) }, func() {
+	isInForce := false // the files of the last snapshot are in force
+	return s.poll(ctx, func(newSnapshot *snapshot) { isInForce = s.apply(newSnapshot, apply) }, func() {
 		if isInForce {
 			_ = apply(source.Update{})
 		}
@@ -96,76 +96,76 @@ func (s *Source) Run(ctx context.Context, apply func(source.Update) error) error
 
 // fingerprint returns the fingerprint of the limits files and of their lists.
 func (s *Source) fingerprint() fingerprint {
-	places := s.options.Place.fingerprint()
+	placeFingerprint := s.options.Place.fingerprint()
 	if len(s.lists) == 0 {
-		return places
+		return placeFingerprint
 	}
 	h := sha256.New()
-	h.Write(places[:])
+	h.Write(placeFingerprint[:])
 	s.lists.writeStats(h)
 	return fingerprint(h.Sum(nil))
 }
 
 // poll reads the files at once and after each change, until ctx is done. It calls handle with the first snapshot and
 // each changed snapshot, and handleUnchanged after a read without a change. It reads the files only when they are
-// settled. But after maxStartLooks, poll makes the first read even if the files are not settled.
+// stable. But after maxStartChecks, poll makes the first read even if the files are not stable.
 func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleUnchanged func()) error {
 	var (
 		lastSnapshot    = &snapshot{}
-		lastFingerprint fingerprint // the fingerprint that the last look found
+		lastFingerprint fingerprint // the fingerprint that the last check found
 		readFingerprint fingerprint // the fingerprint at the last read
-		looksSinceRead  int
-		unsettledLooks  int // the number of looks in a row that found a change
+		checksSinceRead int
+		changedChecks   int // the number of checks in a row that found a change
 		isFirstReadDone bool
 	)
 	lastFingerprint = s.fingerprint()
-	for isReloadRequested := true; ; looksSinceRead++ {
+	for isReloadRequested := true; ; checksSinceRead++ {
 		currentFingerprint := s.fingerprint()
 		if currentFingerprint == lastFingerprint {
-			unsettledLooks = 0
+			changedChecks = 0
 		} else {
-			unsettledLooks++
+			changedChecks++
 		}
 		lastFingerprint = currentFingerprint
-		isReadDue := isReloadRequested || currentFingerprint != readFingerprint || looksSinceRead >= looksPerFullRead
-		mustRead := !isFirstReadDone && unsettledLooks > maxStartLooks
-		if isReadDue && unsettledLooks == 0 || mustRead {
-			n := s.takeSnapshot()
+		isReadDue := isReloadRequested || currentFingerprint != readFingerprint || checksSinceRead >= checksPerFullRead
+		mustRead := !isFirstReadDone && changedChecks > maxStartChecks
+		if isReadDue && changedChecks == 0 || mustRead {
+			newSnapshot := s.takeSnapshot()
 			lastFingerprint = s.fingerprint()
 			if lastFingerprint == currentFingerprint || mustRead { // otherwise a file changed during the read
-				if isReloadRequested || !n.equal(lastSnapshot) {
-					handle(n)
-					lastSnapshot = &snapshot{skipped: n.skipped, err: n.err, digest: n.digest, lists: s.lists} // without files, to free memory
+				if isReloadRequested || !newSnapshot.equal(lastSnapshot) {
+					handle(newSnapshot)
+					lastSnapshot = &snapshot{skipped: newSnapshot.skipped, err: newSnapshot.err, digest: newSnapshot.digest, lists: s.lists} // without files, to free memory
 				} else {
 					handleUnchanged()
 				}
-				readFingerprint, looksSinceRead, unsettledLooks = currentFingerprint, 0, 0
+				readFingerprint, checksSinceRead, changedChecks = currentFingerprint, 0, 0
 				isFirstReadDone, isReloadRequested = true, false
 			}
-		} else if isFirstReadDone && unsettledLooks == maxUnsettledLooks {
+		} else if isFirstReadDone && changedChecks == maxChangedChecks {
 			lastSnapshot = &snapshot{err: fmt.Errorf("%s: the files keep changing; rls reads the files when they have not changed for %s", s.options.Place.Path(), s.options.Interval)}
 			handle(lastSnapshot)
 		}
 		pause := s.options.Interval
 		if isReloadRequested {
-			pause = min(pause, settlePause)
+			pause = min(pause, stablePause)
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.reloadRequests:
-			isReloadRequested, lastFingerprint = true, fingerprint{} // the next look is the first of two
+			isReloadRequested, lastFingerprint = true, fingerprint{} // the next two checks find out whether the files are stable
 		case <-time.After(pause):
 		}
 	}
 }
 
 // apply parses and applies the files of n. It reports whether the limits of the files are in force.
-func (s *Source) apply(n *snapshot, apply func(source.Update) error) bool {
+func (s *Source) apply(newSnapshot *snapshot, apply func(source.Update) error) bool {
 	defer heap.BeginLoad()()
-	s.logSkipped(n.skipped)
-	if n.err != nil {
-		_ = apply(source.Update{Problem: n.err})
+	s.logSkipped(newSnapshot.skipped)
+	if newSnapshot.err != nil {
+		_ = apply(source.Update{Problem: newSnapshot.err})
 		return false
 	}
 	options := s.options.Parse
@@ -174,9 +174,9 @@ func (s *Source) apply(n *snapshot, apply func(source.Update) error) bool {
 	if s.isApplied {
 		options.Pause = func() { time.Sleep(parsePause) }
 	}
-	attrs := []slog.Attr{slog.Int("files", len(n.files))}
-	limits, err := limitsfile.Parse(n.files, options)
-	n.files = nil // the end of the load frees the memory of the files
+	attrs := []slog.Attr{slog.Int("files", len(newSnapshot.files))}
+	limits, err := limitsfile.Parse(newSnapshot.files, options)
+	newSnapshot.files = nil // so that the end of the load frees their memory
 	err = apply(source.Update{Limits: limits, Problem: err, Attrs: attrs})
 	s.isApplied = s.isApplied || err == nil
 	return err == nil
@@ -184,13 +184,13 @@ func (s *Source) apply(n *snapshot, apply func(source.Update) error) bool {
 
 // logSkipped logs the skipped entries that the previous snapshot did not have.
 func (s *Source) logSkipped(skipped []SkippedEntry) {
-	logged := map[SkippedEntry]bool{}
+	skippedNow := map[SkippedEntry]bool{}
 	for _, entry := range skipped {
-		if logged[entry] = true; !s.loggedEntries[entry] {
+		if skippedNow[entry] = true; !s.loggedEntries[entry] {
 			s.options.Log.Warn("file skipped", "path", entry.Path, "reason", entry.Reason)
 		}
 	}
-	s.loggedEntries = logged
+	s.loggedEntries = skippedNow
 }
 
 // snapshot has all files at a place at one time.
@@ -203,26 +203,26 @@ type snapshot struct {
 }
 
 func (s *Source) takeSnapshot() *snapshot {
-	n := &snapshot{}
-	n.files, n.skipped, n.err = s.options.Place.Read()
+	newSnapshot := &snapshot{}
+	newSnapshot.files, newSnapshot.skipped, newSnapshot.err = s.options.Place.Read()
 	h := sha256.New()
-	for _, f := range n.files {
+	for _, f := range newSnapshot.files {
 		fmt.Fprintf(h, "%q %d\n", f.Name, len(f.Data))
 		h.Write(f.Data)
 	}
-	h.Sum(n.digest[:0])
-	n.lists = listDigests{}
+	h.Sum(newSnapshot.digest[:0])
+	newSnapshot.lists = listDigests{}
 	for path := range s.lists {
-		_, _ = n.lists.read(path)
+		_, _ = newSnapshot.lists.read(path)
 	}
-	return n
+	return newSnapshot
 }
 
-func (n *snapshot) equal(o *snapshot) bool {
-	if n.err != nil || o.err != nil {
-		return n.err != nil && o.err != nil && n.err.Error() == o.err.Error()
+func (s *snapshot) equal(other *snapshot) bool {
+	if s.err != nil || other.err != nil {
+		return s.err != nil && other.err != nil && s.err.Error() == other.err.Error()
 	}
-	return n.digest == o.digest && maps.Equal(n.lists, o.lists) && slices.Equal(n.skipped, o.skipped)
+	return s.digest == other.digest && maps.Equal(s.lists, other.lists) && slices.Equal(s.skipped, other.skipped)
 }
 
 // ReadList returns the content of a file with a list. If the file is too large, the result has one byte more than

@@ -350,7 +350,7 @@ func TestFileBeingWrittenAtTheStartIsReadAgain(t *testing.T) {
 		assert.Equal(t, map[string]string{"a.yaml": ""}, f.contents(f.nextSnapshot()))
 		for i := range 10 {
 			require.NoError(t, os.WriteFile(root+"/a.yaml", []byte(strings.Repeat("x", i)), 0o644))
-			time.Sleep(settlePause * 9 / 10)
+			time.Sleep(stablePause * 9 / 10)
 		}
 		assert.Equal(t, map[string]string{"a.yaml": "xxxxxxxxx"}, f.contents(f.nextSnapshot()))
 		f.requireNoSnapshot()
@@ -365,16 +365,16 @@ func TestFilesThatKeepChangingCauseAnError(t *testing.T) {
 		written := make(chan string)
 		go func() {
 			text := ""
-			for ; writing.Err() == nil; time.Sleep(settlePause / 2) {
+			for ; writing.Err() == nil; time.Sleep(stablePause / 2) {
 				text += "x"
 				assert.NoError(t, os.WriteFile(root+"/a.yaml", []byte(text), 0o644))
 			}
 			written <- text
 		}()
 		f := startSource(t, root, Place{})
-		time.Sleep(maxStartLooks * settlePause)
+		time.Sleep(maxStartChecks * stablePause)
 		assert.NotEmpty(t, f.nextSnapshot().files, "the first snapshot comes even if the files are not settled")
-		time.Sleep(maxUnsettledLooks * interval)
+		time.Sleep(maxChangedChecks * interval)
 		assert.ErrorContains(t, f.nextSnapshot().err, root+": the files keep changing")
 		f.requireNoSnapshot()
 		stop()
@@ -385,7 +385,7 @@ func TestFilesThatKeepChangingCauseAnError(t *testing.T) {
 
 func TestFirstReadDoesNotWait(t *testing.T) {
 	t.Parallel()
-	for _, age := range []time.Duration{time.Hour, settlePause / 2, 0, -time.Hour} { // a file from the future has the time of another clock
+	for _, age := range []time.Duration{time.Hour, stablePause / 2, 0, -time.Hour} { // a file from the future has the time of another clock
 		synctest.Test(t, func(t *testing.T) {
 			root := newTree(t, map[string]string{"in/a.yaml": "a"})
 			fileTime := time.Now().Add(-age)
@@ -419,9 +419,9 @@ func TestFullReadFindsChangeThatMetadataHides(t *testing.T) {
 		before := modTime(t, f.root+"/a.yaml")
 		require.NoError(t, os.WriteFile(f.root+"/a.yaml", []byte("new"), 0o644))
 		require.NoError(t, os.Chtimes(f.root+"/a.yaml", before, before))
-		time.Sleep(looksPerFullRead * interval)
+		time.Sleep(checksPerFullRead * interval)
 		assert.Equal(t, map[string]string{"a.yaml": "new"}, f.contents(f.nextSnapshot()))
-		time.Sleep(looksPerFullRead * interval)
+		time.Sleep(checksPerFullRead * interval)
 		f.requireNoSnapshot()
 	})
 }
@@ -463,14 +463,14 @@ func TestReloadAppliesUnchangedFilesSoon(t *testing.T) {
 		start := time.Now()
 		f.Reload()
 		assert.Equal(t, map[string]string{"a.yaml": "a"}, f.contents(f.nextSnapshot()))
-		assert.Equal(t, settlePause, time.Since(start))
+		assert.Equal(t, stablePause, time.Since(start))
 		f.requireNoSnapshot()
 
 		writeFile(t, f.root+"/a.yaml", "new")
 		start = time.Now()
 		f.Reload()
 		assert.Equal(t, map[string]string{"a.yaml": "new"}, f.contents(f.nextSnapshot()))
-		assert.Equal(t, settlePause, time.Since(start), "the read waits until the writer may have finished")
+		assert.Equal(t, stablePause, time.Since(start), "the read waits until the writer may have finished")
 	})
 }
 
@@ -537,7 +537,7 @@ func TestUnchangedFilesAreReportedAsRead(t *testing.T) {
 						return u.Problem
 					})
 				})
-				time.Sleep(2*looksPerFullRead*time.Second + time.Minute)
+				time.Sleep(2*checksPerFullRead*time.Second + time.Minute)
 				cancel()
 				running.Wait()
 				assert.Equal(t, c.want, unchangedReads >= 2, "%d reads", unchangedReads)
@@ -580,7 +580,7 @@ func TestChangedListIsApplied(t *testing.T) {
 			want := append(strings.Fields(content), "~") // the last example is a value outside the list
 			assert.Equal(t, want, u.Limits.Domains[0].Descriptors[0].Condition.Examples()[:len(want)])
 		}
-		time.Sleep(2 * looksPerFullRead * interval)
+		time.Sleep(2 * checksPerFullRead * interval)
 		assert.Empty(t, updates, "an unchanged list causes no update")
 		cancel()
 		assert.ErrorIs(t, <-done, context.Canceled)

@@ -25,7 +25,7 @@ const (
 	maxTotalBytes = 4 * limitsfile.DefaultMaxFileBytes
 )
 
-// ErrNoFiles is wrapped by the error of a path that exists and has no limits files.
+// ErrNoFiles is the reason in the error about a path that exists but has no limits files.
 var ErrNoFiles = errors.New("no limits files")
 
 // SkippedEntry is an entry of a directory that Read skips, with the reason.
@@ -34,7 +34,7 @@ type SkippedEntry struct{ Path, Reason string }
 // String returns path: reason.
 func (s SkippedEntry) String() string { return s.Path + ": " + s.Reason }
 
-// Place is the path of the limits files, as in the settings of envoyproxy/ratelimit. Root alone can be a file.
+// Place is the path of the limits files, as in the settings of envoyproxy/ratelimit. If only Root is set, it can be a file.
 type Place struct {
 	Root, Subdirectory, AppDirectory string // RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY
 
@@ -102,7 +102,7 @@ func (w *walker) run() {
 		return
 	}
 	dir, base := filepath.Dir(p.Path()), filepath.Base(p.Path())
-	for _, e := range w.list(dir) {
+	for _, e := range w.readDirectory(dir) {
 		path := filepath.Join(dir, e.Name())
 		switch {
 		case e.Name() == base:
@@ -135,12 +135,12 @@ func (w *walker) visitNamedPath(path string) {
 }
 
 func (w *walker) visitDirectory(dir string) {
-	for _, e := range w.list(dir) {
+	for _, e := range w.readDirectory(dir) {
 		w.visitEntry(filepath.Join(dir, e.Name()), e)
 	}
 }
 
-func (w *walker) list(dir string) []fs.DirEntry {
+func (w *walker) readDirectory(dir string) []fs.DirEntry {
 	if w.entryCount > maxEntries {
 		return nil
 	}
@@ -157,7 +157,8 @@ func (w *walker) list(dir string) []fs.DirEntry {
 
 func (w *walker) visitEntry(path string, e fs.DirEntry) {
 	name := e.Name()
-	if strings.HasPrefix(name, "..") || w.place.IgnoreDotFiles && strings.HasPrefix(name, ".") || isEditorFile(name) {
+	isHidden := strings.HasPrefix(name, "..") || w.place.IgnoreDotFiles && strings.HasPrefix(name, ".")
+	if isHidden || isEditorFile(name) {
 		return
 	}
 	isLink := e.Type()&fs.ModeSymlink != 0

@@ -86,10 +86,10 @@ func (s *Store) MakeChange(ctx context.Context, c changes.Change) (changes.Resul
 		return changes.Result{}, fmt.Errorf("write an override: %w", err)
 	}
 	defer s.unlock()
-	reply, err := changeScript.Run(ctx, s.options.Client, []string{s.hash, s.history}, s.changeArgs(c)...).Slice()
+	reply, err := changeScript.Run(ctx, s.options.Client, []string{s.hash, s.historyList}, s.changeArgs(c)...).Slice()
 	if err != nil {
 		s.requestRead() // the change may have been made
-		return changes.Result{}, s.explain("write an override", err)
+		return changes.Result{}, s.wrapError("write an override", err)
 	}
 	if reply[0] == "conflict" {
 		s.requestRead() // this replica may have missed a change
@@ -165,9 +165,9 @@ func (s *Store) Version() int64 { return s.version.Load() }
 
 // History returns the last changes, the newest first.
 func (s *Store) History(ctx context.Context) ([]changes.Entry, error) {
-	texts, err := s.options.Client.LRange(ctx, s.history, 0, changes.MaxHistory-1).Result()
+	texts, err := s.options.Client.LRange(ctx, s.historyList, 0, changes.MaxHistory-1).Result()
 	if err != nil {
-		return nil, s.explain("read the history", err)
+		return nil, s.wrapError("read the history", err)
 	}
 	var history []changes.Entry
 	for _, text := range texts {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/source/changes"
 	"github.com/seed-81f232ab/rls/internal/source/overrides"
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
@@ -190,8 +191,9 @@ func TestDocumentedRightsAreEnough(t *testing.T) {
 		setUser = append(setUser, right)
 	}
 	require.NoError(t, s.Client(t).Do(t.Context(), setUser...).Err())
-	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr, Auth: "rls:secret-1"}), Prefix: "p:", Resync: 50 * time.Millisecond, IsExpired: isExpired})
+	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: s.Addr, Auth: "rls:secret-1"}), Prefix: "p:", Resync: 50 * time.Millisecond, IsExpired: isExpired, Report: func() changes.Replica { return changes.Replica{Name: "a"} }})
 	awaitSubscriptions(t, "p:rls:overrides", 1, s.Client(t))
+	polltest.Until(t, timeout, func() bool { return len(r.LastReports().Replicas) == 1 })
 	_, _, err := r.Put(t.Context(), "a", "expired")
 	require.NoError(t, err)
 	r.awaitOverrides(values{})

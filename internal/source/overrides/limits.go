@@ -32,7 +32,7 @@ func (s *Store) AddLimitsVersion(ctx context.Context, v changes.LimitsVersion) e
 	text, _ := json.Marshal(v)
 	err := limitsScript.Run(ctx, s.options.Client, []string{s.limitsList}, v.Tag, text, changes.MaxLimitsVersions).Err()
 	if err != nil {
-		return s.explain("keep the version of the limits", err)
+		return s.wrapError("keep the version of the limits", err)
 	}
 	return nil
 }
@@ -41,7 +41,7 @@ func (s *Store) AddLimitsVersion(ctx context.Context, v changes.LimitsVersion) e
 func (s *Store) LimitsVersions(ctx context.Context) (versions []changes.LimitsVersion, _ error) {
 	texts, err := s.options.Client.LRange(ctx, s.limitsList, 0, changes.MaxLimitsVersions-1).Result()
 	if err != nil {
-		return nil, s.explain("read the versions of the limits", err)
+		return nil, s.wrapError("read the versions of the limits", err)
 	}
 	for _, text := range texts {
 		var v changes.LimitsVersion

@@ -55,15 +55,16 @@ type Options struct {
 
 // Store is the source of overrides. It also changes overrides. It is safe for concurrent use.
 type Store struct {
-	options      Options
-	hash         string        // the name of the hash, and of the channel for changed fields
-	resets       string        // the name of the channel for reset counters
-	history      string        // the name of the list with the history
-	limitsList   string        // the name of the list with the versions of the limits
-	replicas     string        // the name of the hash with the reports of replicas
-	readRequests chan struct{} // has an element if Run should read soon
+	options       Options
+	hash          string        // the name of the hash, and of the channel for changed fields
+	resetsChannel string        // the name of the channel for reset counters
+	historyList   string        // the name of the list with the history
+	limitsList    string        // the name of the list with the versions of the limits
+	replicas      string        // the name of the hash with the reports of replicas
+	readRequests  chan struct{} // has an element if Run should read soon
 
 	reportRequests chan struct{} // has an element if Run should report this replica soon
+	lastReports    atomic.Pointer[changes.Reports]
 
 	mutex              chan struct{}             // has an element while a goroutine uses the fields below
 	apply              func(source.Update) error // nil while Run isn't running
@@ -78,14 +79,14 @@ var _ source.Source = (*Store)(nil)
 // New returns a Store. It sends nothing to Redis.
 func New(o Options) *Store {
 	return &Store{
-		options: o, hash: o.Prefix + "rls:overrides", resets: o.Prefix + "rls:resets", history: listName(o.Prefix, "history"), limitsList: listName(o.Prefix, "limits"), replicas: o.Prefix + "rls:replicas",
+		options: o, hash: o.Prefix + "rls:overrides", resetsChannel: o.Prefix + "rls:resets", historyList: listName(o.Prefix, "history"), limitsList: listName(o.Prefix, "limits"), replicas: o.Prefix + "rls:replicas",
 		readRequests: make(chan struct{}, 1), reportRequests: make(chan struct{}, 1), mutex: make(chan struct{}, 1),
 	}
 }
 
 // PublishReset notifies all replicas that a counter was reset.
 func (s *Store) PublishReset(ctx context.Context, counter string) error {
-	if err := s.options.Client.Publish(ctx, s.resets, counter).Err(); err != nil {
+	if err := s.options.Client.Publish(ctx, s.resetsChannel, counter).Err(); err != nil {
 		return fmt.Errorf("publish a reset: %w", err)
 	}
 	return nil
@@ -95,7 +96,7 @@ func (s *Store) PublishReset(ctx context.Context, counter string) error {
 func (s *Store) readAll(ctx context.Context) error {
 	values, err := s.options.Client.HGetAll(ctx, s.hash).Result()
 	if err != nil {
-		err = s.explain("read all overrides", err)
+		err = s.wrapError("read all overrides", err)
 		if s.outage == nil && ctx.Err() == nil {
 			s.outage = err
 			s.options.Log.Error("overrides can't be read; the last overrides stay in force", "error", err)
@@ -134,19 +135,19 @@ end
 return redis.status_reply('OK')
 `)
 
-// deleteExpired deletes the overrides that have expired by the clock of this process and by the clock of Redis. So no
-// override is deleted too early, even if the clock of this process is ahead. It keeps a target whose value has changed.
+// deleteExpired deletes the overrides that have expired by the clock of this process and by the clock of Redis, so that
+// it deletes no override too early if the clock of this process is ahead. It keeps a target whose value has changed.
 func (s *Store) deleteExpired(ctx context.Context, values map[string]string) {
 	const maxDeletions = 1000 // more deletions would block Redis for too long
-	expired := s.expiredOverrides(values, time.Now())
-	if len(expired) == 0 {
+	expiredValues := s.expiredOverrides(values, time.Now())
+	if len(expiredValues) == 0 {
 		return
 	}
 	now, err := s.options.Client.Time(ctx).Result()
 	if err == nil {
-		expired = s.expiredOverrides(expired, now)
+		expiredValues = s.expiredOverrides(expiredValues, now)
 		var args []any
-		for target, value := range expired {
+		for target, value := range expiredValues {
 			if args = append(args, target, value); len(args) == 2*maxDeletions {
 				break
 			}
@@ -158,7 +159,7 @@ func (s *Store) deleteExpired(ctx context.Context, values map[string]string) {
 	}
 	if err == nil {
 		s.hasWarnedOfExpired = false
-		maps.DeleteFunc(values, func(target, _ string) bool { _, isExpired := expired[target]; return isExpired })
+		maps.DeleteFunc(values, func(target, _ string) bool { _, isExpired := expiredValues[target]; return isExpired })
 	} else if ctx.Err() == nil && !s.hasWarnedOfExpired {
 		s.hasWarnedOfExpired = true
 		s.options.Log.Warn("expired overrides not deleted from Redis; they stay out of force", "error", err)
@@ -166,13 +167,13 @@ func (s *Store) deleteExpired(ctx context.Context, values map[string]string) {
 }
 
 func (s *Store) expiredOverrides(overrides map[string]string, now time.Time) map[string]string {
-	expired := map[string]string{}
+	expiredValues := map[string]string{}
 	for target, value := range overrides {
 		if s.options.IsExpired(value, now) {
-			expired[target] = value
+			expiredValues[target] = value
 		}
 	}
-	return expired
+	return expiredValues
 }
 
 func (s *Store) lock(ctx context.Context) error {
@@ -186,8 +187,8 @@ func (s *Store) lock(ctx context.Context) error {
 
 func (s *Store) unlock() { <-s.mutex }
 
-// explain returns err with the operation that failed, and with advice if the key in Redis is no hash.
-func (s *Store) explain(operation string, err error) error {
+// wrapError returns err with the operation that failed, and with advice if the key in Redis is no hash.
+func (s *Store) wrapError(operation string, err error) error {
 	// Redis before 7 writes the code of an error in a script into the middle of the text, so search the whole text.
 	if strings.Contains(err.Error(), "WRONGTYPE") {
 		return fmt.Errorf("%s: the key %s in Redis has another type, want a hash; delete it or choose another prefix: %w", operation, s.hash, err)

@@ -20,32 +20,41 @@ const (
 	// reportInterval is the interval of reports. After a change, the next report comes earlier.
 	reportInterval = 5 * time.Second
 
-	maxReportAge = time.Minute // an older report does not count, because its replica has probably ended
+	// maxReportAge is the age of the oldest report that counts. The replica of an older report has probably ended.
+	maxReportAge = time.Minute
 
-	// reportsPerPrune is the number of reports after which a replica deletes the reports older than maxReportAge.
-	reportsPerPrune = 12
+	maxReports     = 500  // reports that a replica reads
+	maxReportBytes = 1024 // a replica ignores longer reports
 )
 
-// reportScript stores the report of a replica with the time of Redis. KEYS: the hash of replicas. ARGV: the name; the
-// report; the time to live of the hash in milliseconds; "prune" to delete the reports that are older than the time to
-// live, or "". Reply: OK.
+// reportScript stores the report of a replica with the time of Redis, deletes old reports, and returns the others.
+// KEYS: the hash of replicas. ARGV: the name of the replica, or "" to store no report; its report; the maximum age of a
+// report in milliseconds; the maximum number of reports in the reply; the maximum length of a report. Reply: the time in
+// seconds; the number of reports that the reply leaves out; the reports, each with its time before it.
 var reportScript = goredis.NewScript(`
 local now = tonumber(redis.call('TIME')[1])
-redis.call('HSET', KEYS[1], ARGV[1], string.format('%d ', now) .. ARGV[2])
-redis.call('PEXPIRE', KEYS[1], ARGV[3])
-if ARGV[4] == 'prune' then
-  local reports = redis.call('HGETALL', KEYS[1]) -- names and reports in turn
-  for i = 1, #reports, 2 do
-    local reported_at = tonumber(string.match(reports[i + 1], '^%d+') or '')
-    if not reported_at or now - reported_at > ARGV[3] / 1000 then
-      redis.call('HDEL', KEYS[1], reports[i])
-    end
+if ARGV[1] ~= '' then
+  redis.call('HSET', KEYS[1], ARGV[1], string.format('%d ', now) .. ARGV[2])
+  redis.call('PEXPIRE', KEYS[1], ARGV[3])
+end
+local reply, left_out = {}, 0
+local reports = redis.call('HGETALL', KEYS[1]) -- names and reports in turn
+for i = 1, #reports, 2 do
+  local report = reports[i + 1]
+  local reported_at = tonumber(string.match(report, '^%d+') or '')
+  if not reported_at or now - reported_at > ARGV[3] / 1000 then
+    redis.call('HDEL', KEYS[1], reports[i])
+  elseif #reply < tonumber(ARGV[4]) and #report <= tonumber(ARGV[5]) then
+    table.insert(reply, report)
+  else
+    left_out = left_out + 1
   end
 end
-return redis.status_reply('OK')
+return {now, left_out, reply}
 `)
 
-// reportReplica reports this replica until ctx is done, and then deletes the report.
+// reportReplica reports this replica until ctx is done, and then deletes the report. After each report, LastReports
+// returns the reports of all replicas.
 func (s *Store) reportReplica(ctx context.Context) {
 	if s.options.Report == nil {
 		return
@@ -55,14 +64,18 @@ func (s *Store) reportReplica(ctx context.Context) {
 		r := s.options.Report()
 		r.Version, name = s.Version(), r.Name
 		text, _ := json.Marshal(r)
-		prune := ""
-		if n%reportsPerPrune == reportsPerPrune-1 {
-			prune = "prune"
+		reports, err := s.exchangeReports(ctx, r.Name, text)
+		if err != nil && ctx.Err() == nil {
+			if n == 0 {
+				s.options.Log.Warn("replica not reported; rls limits show --replicas and the live pages of other replicas do not show it", "error", err)
+			}
+			reports = s.LastReports()
+			if reports.Err == nil {
+				reports.FailedAt = time.Now()
+			}
+			reports.Err = err
 		}
-		err := reportScript.Run(ctx, s.options.Client, []string{s.replicas}, r.Name, text, maxReportAge.Milliseconds(), prune).Err()
-		if err != nil && ctx.Err() == nil && n == 0 {
-			s.options.Log.Warn("replica not reported; rls limits show --replicas does not show it", "error", err)
-		}
+		s.lastReports.Store(&reports)
 		if !s.waitForReport(ctx) {
 			break
 		}
@@ -91,28 +104,38 @@ func (s *Store) waitForReport(ctx context.Context) bool {
 
 func (s *Store) requestReport() { wait.Signal(s.reportRequests) }
 
-// Replicas returns the last reports of all replicas, sorted by name.
+// LastReports returns the reports that this replica read when it last reported itself. It sends nothing to Redis.
+func (s *Store) LastReports() changes.Reports {
+	if reports := s.lastReports.Load(); reports != nil {
+		return *reports
+	}
+	return changes.Reports{}
+}
+
+// Replicas reads the last reports of all replicas, sorted by name, but at most maxReports.
 func (s *Store) Replicas(ctx context.Context) ([]changes.Replica, error) {
-	now, err := s.options.Client.Time(ctx).Result()
+	reports, err := s.exchangeReports(ctx, "", nil)
+	return reports.Replicas, err
+}
+
+// exchangeReports stores the report of a replica, unless name is empty, and reads the reports of all replicas.
+func (s *Store) exchangeReports(ctx context.Context, name string, report []byte) (changes.Reports, error) {
+	reply, err := reportScript.Run(ctx, s.options.Client, []string{s.replicas}, name, report, maxReportAge.Milliseconds(), maxReports, maxReportBytes).Slice()
 	if err != nil {
-		return nil, fmt.Errorf("read the reports of replicas: %w", err)
+		return changes.Reports{}, fmt.Errorf("read the reports of replicas from Redis: %w", err)
 	}
-	reports, err := s.options.Client.HGetAll(ctx, s.replicas).Result()
-	if err != nil {
-		return nil, fmt.Errorf("read the reports of replicas: %w", err)
-	}
-	var replicas []changes.Replica
-	for _, value := range reports {
-		seconds, text, _ := strings.Cut(value, " ")
+	now, leftOut, texts := reply[0].(int64), reply[1].(int64), reply[2].([]any)
+	reports := changes.Reports{ReadAt: time.Now(), More: int(leftOut)}
+	for _, value := range texts {
+		seconds, text, _ := strings.Cut(value.(string), " ")
 		reportedAt, err := strconv.ParseInt(seconds, 10, 64)
 		var r changes.Replica
 		if err != nil || json.Unmarshal([]byte(text), &r) != nil {
 			continue // another program wrote this value
 		}
-		if r.SeenAgo = max(now.Truncate(time.Second).Sub(time.Unix(reportedAt, 0)), 0); r.SeenAgo <= maxReportAge {
-			replicas = append(replicas, r)
-		}
+		r.SeenAgo = time.Duration(max(now-reportedAt, 0)) * time.Second
+		reports.Replicas = append(reports.Replicas, r)
 	}
-	slices.SortFunc(replicas, func(a, b changes.Replica) int { return strings.Compare(a.Name, b.Name) })
-	return replicas, nil
+	slices.SortFunc(reports.Replicas, func(a, b changes.Replica) int { return strings.Compare(a.Name, b.Name) })
+	return reports, nil
 }

@@ -27,19 +27,19 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 		s.apply = nil
 		s.unlock()
 	}()
-	var background sync.WaitGroup
-	defer background.Wait()
-	background.Go(func() { s.followMessages(ctx) })
-	background.Go(func() { s.reportReplica(ctx) })
+	var goroutines sync.WaitGroup
+	defer goroutines.Wait()
+	goroutines.Go(func() { s.followMessages(ctx) })
+	goroutines.Go(func() { s.reportReplica(ctx) })
 
-	retry, resync := s.startBackoff(), time.NewTimer(0)
-	defer resync.Stop()
+	retry, resyncTimer := s.startBackoff(), time.NewTimer(0)
+	defer resyncTimer.Stop()
 	var earliestRead time.Time // a message causes no read before this time
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-resync.C:
+		case <-resyncTimer.C:
 		case <-s.readRequests:
 			if !wait.Sleep(ctx, time.Until(earliestRead)) {
 				return ctx.Err()
@@ -55,14 +55,14 @@ func (s *Store) Run(ctx context.Context, apply func(source.Update) error) error 
 		if err == nil {
 			retry.Reset()
 			// A random interval keeps replicas that start together from reading together.
-			resync.Reset(time.Duration(float64(s.options.Resync) * (0.8 + 0.2*rand.Float64())))
+			resyncTimer.Reset(time.Duration(float64(s.options.Resync) * (0.8 + 0.2*rand.Float64())))
 			continue
 		}
 		// A client of a Cluster learns the new node of the hash only if the old node answers. So reload the nodes here.
 		if c, ok := s.options.Client.(interface{ ReloadState(context.Context) }); ok {
 			c.ReloadState(ctx)
 		}
-		resync.Reset(retry.NextBackOff())
+		resyncTimer.Reset(retry.NextBackOff())
 	}
 }
 
@@ -115,16 +115,16 @@ func (s *Store) subscribe(ctx context.Context) (wasSubscribed bool, err error) {
 	sub := s.options.Client.Subscribe(ctx) // without a channel, this call sends nothing and can't fail
 	interval := pingInterval(s.options.Resync)
 	ctx, stop := context.WithCancel(ctx)
-	var pinging sync.WaitGroup
-	pinging.Go(func() {
+	var pinger sync.WaitGroup
+	pinger.Go(func() {
 		for wait.Sleep(ctx, interval) {
 			_ = sub.Ping(ctx) // after a failed ping, ReceiveTimeout returns an error too
 		}
 		_ = sub.Close()
 	})
-	defer pinging.Wait()
+	defer pinger.Wait()
 	defer stop()
-	if err := sub.Subscribe(ctx, s.hash, s.resets); err != nil {
+	if err := sub.Subscribe(ctx, s.hash, s.resetsChannel); err != nil {
 		return false, err
 	}
 	for {
@@ -143,7 +143,7 @@ func (s *Store) subscribe(ctx context.Context) (wasSubscribed bool, err error) {
 				s.requestRead()
 			}
 		case *goredis.Message:
-			if m.Channel == s.resets {
+			if m.Channel == s.resetsChannel {
 				s.options.OnReset(m.Payload)
 			} else {
 				s.requestRead()

@@ -43,10 +43,10 @@ type Observer interface {
 
 // OverrideCounts are numbers of overrides, rules and switches.
 type OverrideCounts struct {
-	// A rejected override counts in InForce too if its previous value stays in force.
+	// InForce also counts a rejected override if its previous value stays in force.
 	InForce, Rejected, Waiting int
 
-	// The switches in force for a rule, for a domain and for all domains.
+	// The numbers of switches in force for a rule, for a domain and for all domains.
 	OffRules, OffDomains, OffAll int
 }
 
@@ -102,8 +102,9 @@ func (r *Reloader) reportOverrides() {
 			r.logSwitch(&s)
 		}
 		action := OverrideSet
+		hasSameOutcome := oldState.Expired == s.Expired && (oldState.Problem == nil) == (s.Problem == nil)
 		switch {
-		case isKnown && oldState.Value == s.Value && oldState.Expired == s.Expired && (oldState.Problem == nil) == (s.Problem == nil):
+		case isKnown && oldState.Value == s.Value && hasSameOutcome:
 			continue
 		case s.Problem != nil:
 			action = OverrideRejected
@@ -173,6 +174,7 @@ func (r *Reloader) logProblem(s *override.State) {
 	r.options.Log.Log(context.Background(), level, message, "problem", strings.ReplaceAll(problem, "\n", "; "), "effect", effect)
 }
 
+// isSwitched reports whether s is a switch, or a change of shadow mode, that is in force.
 func isSwitched(s *override.State) bool {
 	return (s.Kind == override.KindSwitch || s.Kind == override.KindShadowMode) && s.Limits != ""
 }

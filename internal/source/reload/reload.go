@@ -91,13 +91,13 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 	case u.Limits != nil:
 		r.logWarnings(u.Limits.Warnings)
 		r.base, r.problem = u.Limits, u.Problem
-		changes := r.replaceLimits(name)
+		ruleAttrs := r.replaceLimits(name)
 		r.inForceSince = time.Now()
 		r.options.Observer.LimitsLoaded(len(u.Limits.Domains))
-		r.logLimits(u.Attrs, changes)
+		r.logLimits(u.Attrs, ruleAttrs)
 	case u.Overrides != nil && r.base != nil:
-		if changes := r.replaceLimits(name); len(changes) > 0 {
-			r.logLimits([]slog.Attr{slog.Int("overrides", len(u.Overrides))}, changes)
+		if ruleAttrs := r.replaceLimits(name); len(ruleAttrs) > 0 {
+			r.logLimits([]slog.Attr{slog.Int("overrides", len(u.Overrides))}, ruleAttrs)
 		}
 	}
 	if u.Outage == nil {
@@ -155,8 +155,8 @@ func (r *Reloader) scheduleExpiry(end time.Time) {
 		case time.Now().Before(end):
 			r.scheduleExpiry(end)
 		default:
-			if changes := r.replaceLimits(""); len(changes) > 0 {
-				r.logLimits([]slog.Attr{slog.String("reason", "override expired")}, changes)
+			if ruleAttrs := r.replaceLimits(""); len(ruleAttrs) > 0 {
+				r.logLimits([]slog.Attr{slog.String("reason", "override expired")}, ruleAttrs)
 			}
 		}
 	})
@@ -169,10 +169,10 @@ const (
 	maxLoggedBytes    = 1 << 10 // bounds one problem of an override
 )
 
-// logLimits logs the number of limits in force, with the attributes of cause and of changes.
-func (r *Reloader) logLimits(cause, changes []slog.Attr) {
+// logLimits logs the number of limits in force, with attributes of the update and of the changed rules.
+func (r *Reloader) logLimits(updateAttrs, ruleAttrs []slog.Attr) {
 	cfg := r.options.Store.Load()
-	attrs := slices.Concat(cause, []slog.Attr{slog.Int("domains", len(cfg.Domains())), slog.Int("rules", cfg.Rules())}, changes)
+	attrs := slices.Concat(updateAttrs, []slog.Attr{slog.Int("domains", len(cfg.Domains())), slog.Int("rules", cfg.Rules())}, ruleAttrs)
 	r.options.Log.LogAttrs(context.Background(), slog.LevelInfo, "limits in force", attrs...)
 }
 
@@ -197,26 +197,26 @@ func changeAttrs(c descriptors.Changes) []slog.Attr {
 
 // logWarnings logs the warnings that the previous limits didn't have.
 func (r *Reloader) logWarnings(warnings fields.Problems) {
-	logged := map[string]bool{}
+	newWarnings := map[string]bool{}
 	for _, w := range warnings {
 		text := w.String()
 		if !r.loggedWarnings[text] {
 			r.options.Log.Warn("limits suspicious", "warning", text)
 		}
-		logged[text] = true
+		newWarnings[text] = true
 	}
-	r.loggedWarnings = logged
+	r.loggedWarnings = newWarnings
 }
 
-// reject records and logs err, the problem of the newest limits. isPart reports whether the valid part of the newest
-// limits comes into force.
-func (r *Reloader) reject(err error, isPart bool) {
+// reject records and logs err, the problem of the newest limits. hasValidPart reports whether a part of the newest limits
+// comes into force.
+func (r *Reloader) reject(err error, hasValidPart bool) {
 	r.problem = err
 	r.options.Observer.LimitsRejected(err)
 	r.options.Observer.ConfigProblems(len(r.problems()))
 	message := "limits rejected; the last good limits stay in force"
 	switch {
-	case isPart:
+	case hasValidPart:
 		message = "limits rejected in part; a domain with a rejected part keeps its last good limits, if it had any"
 	case r.base == nil:
 		message = "limits rejected; no limits are in force"

@@ -48,8 +48,8 @@ type stream struct {
 	hasBroughtLimits bool // a response of this stream, or a part of such a response, came into force
 
 	// rejection is the problem of the last response if the response or a part of it was rejected; otherwise nil.
-	// rejectedVersion is the version of that response. go-control-plane sends a rejected response again at once,
-	// because the version in a NACK differs from its own version. So nackBackoff delays the second NACK in a row.
+	// rejectedVersion is the version of the last rejected response. go-control-plane sends a rejected response again
+	// at once, because the NACK has an older version. So nackBackoff delays the second NACK in a row.
 	rejection       error
 	rejectedVersion string
 	nackBackoff     *backoff.ExponentialBackOff
@@ -103,25 +103,25 @@ func (s *stream) receiveFirst() (r *discoveryv3.DiscoveryResponse, err error) {
 		defer close(received)
 		r, err = s.ads.Recv()
 	}()
-	silence := fmt.Errorf("xDS server %s is connected, but has sent nothing for node %q", c.Server, c.NodeID)
+	silenceErr := fmt.Errorf("xDS server %s is connected, but has sent nothing for node %q", c.Server, c.NodeID)
 	if c.limits != nil { // with limits in force, the new connection ends the outage
 		c.setOutage(nil)
 	} else {
-		c.setOutage(silence)
+		c.setOutage(silenceErr)
 	}
 	select {
 	case <-received:
 		return r, err
 	case <-time.After(c.maxSilence):
 	}
-	c.setOutage(silence)
+	c.setOutage(silenceErr)
 	c.Log.Warn("xDS server silent; "+c.outageEffect(), "server", c.Server, "node", c.NodeID)
 	<-received
 	return r, err
 }
 
-// subscribe requests all resources, without a version. With the last version, a restarted server that uses this version
-// for other resources would send nothing.
+// subscribe requests all resources. It sends no version, because a restarted server can use the last version for other
+// resources, and would then send nothing.
 func (s *stream) subscribe() error {
 	node := &corev3.Node{Id: s.client.NodeID}
 	if len(s.client.NodeMetadata) > 0 {
@@ -143,7 +143,7 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 	request := &discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: r.GetNonce()}
 	lastRejection := s.rejection
 	if s.apply(r); s.rejection == nil {
-		c.lastAccepted = r.GetVersionInfo()
+		c.lastAcceptedVersion = r.GetVersionInfo()
 	} else {
 		reason := s.rejection.Error()
 		if len(reason) > maxReasonBytes {
@@ -154,17 +154,17 @@ func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) e
 			return ctx.Err()
 		}
 	}
-	request.VersionInfo = c.lastAccepted
+	request.VersionInfo = c.lastAcceptedVersion
 	return s.ads.Send(request)
 }
 
-// apply applies r and sets s.rejection. If r is the rejected response again, apply ignores r.
+// apply applies r and sets s.rejection. If r repeats the rejected response, apply ignores r.
 func (s *stream) apply(r *discoveryv3.DiscoveryResponse) {
 	defer heap.BeginLoad()()
 	c, lastRejection := s.client, s.rejection
 	update := c.parse(r)
-	if lastRejection != nil && update.Problem != nil && lastRejection.Error() == update.Problem.Error() &&
-		(update.Limits == nil || s.rejectedVersion == r.GetVersionInfo()) {
+	isSameProblem := lastRejection != nil && update.Problem != nil && lastRejection.Error() == update.Problem.Error()
+	if isSameProblem && (update.Limits == nil || s.rejectedVersion == r.GetVersionInfo()) {
 		return
 	}
 	if update.Limits != nil {
@@ -173,7 +173,7 @@ func (s *stream) apply(r *discoveryv3.DiscoveryResponse) {
 	if s.rejection = c.apply(update); s.rejection != nil {
 		s.rejectedVersion = r.GetVersionInfo()
 		s.nackBackoff.Reset()
-		c.Log.Error("xDS response rejected", "xds_version", r.GetVersionInfo(), "last_accepted", c.lastAccepted, "in_part", update.Limits != nil)
+		c.Log.Error("xDS response rejected", "xds_version", r.GetVersionInfo(), "last_accepted", c.lastAcceptedVersion, "in_part", update.Limits != nil)
 	}
 }
 
@@ -182,12 +182,12 @@ func (c *Client) parse(r *discoveryv3.DiscoveryResponse) source.Update {
 	resources := make([]*confv3.RateLimitConfig, len(r.GetResources()))
 	var errs []error
 	var bounds limitsfile.XDSBounds
-	for i, wrapped := range r.GetResources() {
-		if err := bounds.Add(wrapped.GetValue()); err != nil {
+	for i, resource := range r.GetResources() {
+		if err := bounds.Add(resource.GetValue()); err != nil {
 			return source.Update{Problem: fmt.Errorf("resource %d: %w; send fewer or shorter resources", i+1, err)}
 		}
 		resources[i] = &confv3.RateLimitConfig{}
-		if err := wrapped.UnmarshalTo(resources[i]); err != nil {
+		if err := resource.UnmarshalTo(resources[i]); err != nil {
 			errs = append(errs, fmt.Errorf("resource %d can't be decoded: %w", i+1, err))
 		}
 	}

@@ -1,5 +1,5 @@
-// Package xds is the source of limits from an xDS management server. Like envoyproxy/ratelimit, it gets the state of
-// the world over an aggregated stream (ADS). A resource that is missing from a response is no longer in force. The
+// Package xds is the source of limits from an xDS management server. As in envoyproxy/ratelimit, each response on the
+// aggregated stream (ADS) has all resources, and a resource that is missing from a response is no longer in force. The
 // package does not compare versions, because a restarted server may use a version again for other resources.
 package xds
 
@@ -48,11 +48,11 @@ type Options struct {
 // Client is the source of the limits of an xDS server.
 type Client struct {
 	Options
-	nackBackoff  wait.Backoff
-	maxSilence   time.Duration // the time after which the log has a warning about a new stream without a response
-	apply        func(source.Update) error
-	limits       *limitsfile.Set // the limits in force; nil before the first limits
-	lastAccepted string          // the version of the last response that is in force as a whole; "" before such a response
+	nackBackoff         wait.Backoff
+	maxSilence          time.Duration // the time after which the log has a warning about a new stream without a response
+	apply               func(source.Update) error
+	limits              *limitsfile.Set // the limits in force; nil before the first limits
+	lastAcceptedVersion string          // the version of the last response without a rejected part; "" before such a response
 }
 
 var _ source.Source = (*Client)(nil)

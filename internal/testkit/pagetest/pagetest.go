@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
+	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
 // Now is the time of the snapshots.
@@ -39,6 +40,21 @@ func Quiet() *live.Snapshot {
 			{ID: 1, Time: Now.Add(-3 * time.Hour), Kind: timeline.Start, Text: "service started", Attrs: []timeline.Attr{{Name: "version", Value: "v0.9.0"}}},
 		},
 		Overrides: live.OverrideList{Enabled: true, Shown: []live.Override{}},
+		Fleet:     live.Fleet{Reported: true},
+	}
+}
+
+func fleet(replicas ...live.Replica) live.Fleet {
+	replicas[0].Answers = true
+	f := live.NewFleet(replicas, 0)
+	f.Reported = true
+	return f
+}
+
+func replica(name string, seenSeconds float64) live.Replica {
+	return live.Replica{
+		Name: name, Version: "v0.9.0", Limits: "9f4e11aa02", SeenSeconds: seenSeconds, Lost: seenSeconds > 15,
+		Figures: &changes.ReplicaFigures{Calls: 1240, Denied: 39.7, CPU: 0.42, MemoryBytes: 84_300_000, Blips: 2},
 	}
 }
 
@@ -68,6 +84,8 @@ func Busy() *live.Snapshot {
 	s.Figures.RedisMax, s.Figures.RedisStalls = wave(0.0031, 0.4), wave(0, 0)
 	s.Figures.WithoutRedis, s.Figures.Unmatched = wave(0, 0), wave(0, 0)
 	s.Figures.CPU = wave(0.42, 0.2)
+	s.Fleet = fleet(replica("rls-7d9f-x2k4p/1", 0), replica("rls-7d9f-8rq2m/1", 3), replica("rls-7d9f-v6c9d/1", 34))
+	s.Fleet.Replicas[2].Figures = nil
 	for i, name := range []string{"10.4.0.17 envoy.edge.shop.example", "10.4.1.9 envoy.edge.shop.example", "10.4.2.30"} {
 		rate := live.Value(700 / (i + 1))
 		s.Keys.Callers = append(s.Keys.Callers, live.Key{Key: name, Rate: rate, DeniedRate: rate / 31, Share: rate / 1240})
@@ -133,6 +151,8 @@ func RedisAway() *live.Snapshot {
 	s.State.Details = []string{}
 	s.State.Redis = &live.Redis{Up: false, Since: &since, Error: "dial tcp 10.2.0.7:6379: connect: connection refused", Mode: "local", Ratio: 0.5, Breakers: live.Breakers{Open: 1}}
 	s.Figures.RedisP50.Now, s.Figures.RedisP99.Now = live.Unknown, live.Unknown
+	s.Fleet = fleet(replica("rls-7d9f-x2k4p/1", 0))
+	s.Fleet.UnknownSince = &since
 	s.Figures.WithoutRedis = wave(1240, 0.2)
 	s.Events = append([]timeline.Event{{ID: 6, Time: since, Kind: timeline.Breaker, Failed: true, Text: "Redis went away", Attrs: []timeline.Attr{{Name: "error", Value: "dial tcp 10.2.0.7:6379: connect: connection refused"}}}}, s.Events...)
 	return s
@@ -198,6 +218,7 @@ func Hostile() *live.Snapshot {
 		Rule("shop > path="+strings.Repeat("long-path/", 30), "5 per second", "fixed_window", 4, 1, 0.5),
 	}
 	s.State.Details = []string{"1 problem, so the newest limits are not in force: " + script}
+	s.Fleet.Replicas[1].Name, s.Fleet.Replicas[1].Version, s.Fleet.Replicas[1].Limits = strings.Repeat(script, 3), script, script
 	s.Events = append([]timeline.Event{{ID: 9, Time: Now, Kind: timeline.Refusal, Failed: true, Text: script, Attrs: []timeline.Attr{{Name: script, Value: script}}}}, s.Events...)
 	return s
 }

@@ -128,19 +128,19 @@ func (w *reporter) Answered(_ context.Context, c *service.Call) {
 func (w *reporter) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
 	const maxNames = 20
 	names := []string{}
-	u := &UnknownDomain{}
+	unknown := &UnknownDomain{}
 	var budget descriptors.Budget
 	for _, d := range w.config.Domains() {
 		names = append(names, d.Name)
 		hasRules := !slices.ContainsFunc(req.Descriptors, func(r *ratelimitv3.RateLimitDescriptor) bool {
 			return r.GetLimit() != nil || d.MatchWithin(&budget, r.GetEntries()) == nil
 		})
-		if hasRules && len(u.WithRule) < maxNames {
-			u.WithRule = append(u.WithRule, d.Name)
+		if hasRules && len(unknown.WithRule) < maxNames {
+			unknown.WithRule = append(unknown.WithRule, d.Name)
 		}
 	}
-	u.Nearest, u.Count, u.Domains = fields.Nearest(req.Domain, names), len(names), names[:min(len(names), maxNames)]
-	return u
+	unknown.Nearest, unknown.Count, unknown.Domains = fields.Nearest(req.Domain, names), len(names), names[:min(len(names), maxNames)]
+	return unknown
 }
 
 func (w *reporter) explainDescriptor(c *service.Call, i int) Descriptor {
@@ -211,7 +211,6 @@ func newOverride(applied limitsfile.AppliedOverride) Override {
 	}
 }
 
-// utcOrNil returns t in UTC, or nil if t is zero.
 func utcOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -326,9 +325,9 @@ func replacingLimit(c *service.Call, name string) string {
 }
 
 func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
-	lim := d.Limit.Limit
-	l.Counter = &Counter{Name: string(d.Key), Tag: lim.Tag()}
-	if w.options.RedisKey != nil && lim.Scope == limit.Global {
+	countedLimit := d.Limit.Limit
+	l.Counter = &Counter{Name: string(d.Key), Tag: countedLimit.Tag()}
+	if w.options.RedisKey != nil && countedLimit.Scope == limit.Global {
 		l.Counter.Server, l.Counter.Key = w.options.RedisKey(d.Hit)
 	}
 	if w.options.HeldPermits != nil {
@@ -339,44 +338,44 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 		l.Counter.Unknown, l.Counter.Degraded = true, r.Degraded()
 	default:
 		l.Counter.Degraded = r.Degraded()
-		countedLimit := cmp.Or(r.Share, lim)
-		l.Counter.Capacity, l.Counter.Remaining = countedLimit.Capacity(), r.Remaining
-		l.Counter.Spent = countedLimit.Spent(r.Result)
-		if lim.Algorithm.HasHolds() {
+		shareOrLimit := cmp.Or(r.Share, countedLimit)
+		l.Counter.Capacity, l.Counter.Remaining = shareOrLimit.Capacity(), r.Remaining
+		l.Counter.Spent = shareOrLimit.Spent(r.Result)
+		if countedLimit.Algorithm.HasHolds() {
 			l.Counter.FirstExpiryAt = w.timeAfter(r.ResetAfter)
 			break
 		}
 		l.Counter.ResetAt = w.timeAfter(r.ResetAfter)
-		if lim.Algorithm.ResetsAtOnce() && r.ResetAfter > 0 {
-			l.Counter.WindowStart = new(w.timeAt(lim.WindowStart(w.now.UnixMicro()+r.ResetAfter) - w.now.UnixMicro()))
+		if countedLimit.Algorithm.ResetsAtOnce() && r.ResetAfter > 0 {
+			l.Counter.WindowStart = new(w.timeAt(countedLimit.WindowStart(w.now.UnixMicro()+r.ResetAfter) - w.now.UnixMicro()))
 		}
 	}
 	r := d.Result
-	a := &Answer{Allowed: r.Allowed, Remaining: max(r.Remaining, 0), Source: r.Source.String(), Reason: r.Reason.String(), Mode: r.Mode.String()}
-	l.NextHit = a
+	answer := &Answer{Allowed: r.Allowed, Remaining: max(r.Remaining, 0), Source: r.Source.String(), Reason: r.Reason.String(), Mode: r.Mode.String()}
+	l.NextHit = answer
 	if r.Err != nil {
-		*a = Answer{Error: r.Err.Error()}
+		*answer = Answer{Error: r.Err.Error()}
 		return
 	}
-	a.Never = !r.Allowed && r.RetryAfter == limit.Never
+	answer.Never = !r.Allowed && r.RetryAfter == limit.Never
 	if !r.Allowed && r.RetryAfter > 0 && p.isRetryExact {
-		a.RetryAt = w.timeAfter(r.RetryAfter)
+		answer.RetryAt = w.timeAfter(r.RetryAfter)
 	}
 	switch r.Source {
 	case backend.SourceLocal:
-		a.By = "this replica"
+		answer.By = "this replica"
 	case backend.SourceRedis:
-		a.By = "Redis"
+		answer.By = "Redis"
 	case backend.SourceFallback:
-		a.By = "the fallback in this replica"
+		answer.By = "the fallback in this replica"
 		if w.options.FailingSince != nil {
-			a.Since = utcOrNil(w.options.FailingSince(d.Hit))
+			answer.Since = utcOrNil(w.options.FailingSince(d.Hit))
 		}
 	case backend.SourceDenyCache:
-		a.By, a.Since, a.Until = "the deny cache of this replica", utcOrNil(p.Denial.Since), a.RetryAt
+		answer.By, answer.Since, answer.Until = "the deny cache of this replica", utcOrNil(p.Denial.Since), answer.RetryAt
 	default:
 		if r.Source.IsBackend() {
-			a.By = r.Source.String()
+			answer.By = r.Source.String()
 		}
 	}
 }

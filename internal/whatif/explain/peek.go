@@ -53,7 +53,7 @@ func (p *peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, re
 	}
 }
 
-// undoCharges takes back the charges of the group, because one hit of the group is denied.
+// undoCharges removes the charges of the group, because one hit of the group is denied.
 func (p *peeker) undoCharges(hits []backend.Hit, results []backend.Result, chargedHits map[string]int64) {
 	for i := range hits {
 		if h := &hits[i]; h.InGroup() && results[i].Allowed {

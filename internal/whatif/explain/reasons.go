@@ -51,7 +51,6 @@ func candidateReason(s *descriptors.Step, c *descriptors.Candidate) string {
 	return text + ", but a " + kindNoun(s.Winner.Kind) + " wins"
 }
 
-// kindNoun returns the noun for a descriptor with a match of kind k.
 func kindNoun(k descriptors.MatchKind) string {
 	if k == descriptors.ConditionMatch {
 		return "condition"

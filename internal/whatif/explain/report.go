@@ -72,7 +72,7 @@ type Level struct {
 	Winner   *Candidate `json:"winner,omitempty"` // the descriptor that the entry matches; nil if no descriptor matches
 
 	Others      []Candidate `json:"others,omitempty"`       // the descriptors that match and lose, or that nearly match
-	OtherValues int         `json:"other_values,omitempty"` // the number of descriptors with this key and another value, in Others or not
+	OtherValues int         `json:"other_values,omitempty"` // the number of all descriptors with this key and another value
 }
 
 // Candidate is a descriptor of a level.

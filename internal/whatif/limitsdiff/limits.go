@@ -74,14 +74,14 @@ func compareDescriptors(oldDescriptor, newDescriptor *limitsfile.Descriptor) (Ki
 	return d.kind, d.reasons
 }
 
-func (d *differences) compareMaxHits(old, current uint32) {
+func (d *differences) compareMaxHits(oldMaxHits, newMaxHits uint32) {
 	switch {
-	case old == 0:
-		d.add(Tighter, "calls with more than %d hits are denied (max_hits)", current)
-	case current == 0:
-		d.add(Looser, "calls with more than %d hits are no longer denied (max_hits)", old)
+	case oldMaxHits == 0:
+		d.add(Tighter, "calls with more than %d hits are denied (max_hits)", newMaxHits)
+	case newMaxHits == 0:
+		d.add(Looser, "calls with more than %d hits are no longer denied (max_hits)", oldMaxHits)
 	default:
-		d.add(kindOf(cmp.Compare(current, old)), "max_hits %d becomes %d", old, current)
+		d.add(kindOf(cmp.Compare(newMaxHits, oldMaxHits)), "max_hits %d becomes %d", oldMaxHits, newMaxHits)
 	}
 }
 
@@ -132,10 +132,10 @@ func (d *differences) comparePair(oldLimit, newLimit *limitsfile.Limit) {
 		d.add(Looser, "denied hits are no longer charged")
 	}
 	if oldLimit.OnBackendFailure != newLimit.OnBackendFailure || oldLimit.FallbackRatio != newLimit.FallbackRatio {
-		d.add(Mixed, "while the backend fails, the limit decides in another way (%s → %s)", failureWords(oldLimit.Limit), failureWords(newLimit.Limit))
+		d.add(Mixed, "while the backend fails, the limit decides in another way (%s → %s)", failureText(oldLimit.Limit), failureText(newLimit.Limit))
 	}
-	if oldWords, newWords := leaseWords(oldLimit.Limit), leaseWords(newLimit.Limit); oldWords != newWords {
-		d.add(Same, "replicas take permits in another way (%s → %s)", oldWords, newWords)
+	if oldText, newText := leaseText(oldLimit.Limit), leaseText(newLimit.Limit); oldText != newText {
+		d.add(Same, "replicas take permits in another way (%s → %s)", oldText, newText)
 	}
 	if oldLimit.Name != newLimit.Name {
 		d.add(Same, "the name of the limit becomes %s", fields.Printable(cmp.Or(newLimit.Name, "empty")))
@@ -145,7 +145,7 @@ func (d *differences) comparePair(oldLimit, newLimit *limitsfile.Limit) {
 	}
 }
 
-func failureWords(l *limit.Limit) string {
+func failureText(l *limit.Limit) string {
 	text := cmp.Or(l.OnBackendFailure.String(), "default")
 	if l.FallbackRatio != 0 {
 		text += fmt.Sprintf(" with ratio %v", l.FallbackRatio)
@@ -153,7 +153,7 @@ func failureWords(l *limit.Limit) string {
 	return text
 }
 
-func leaseWords(l *limit.Limit) string {
+func leaseText(l *limit.Limit) string {
 	if !l.Lease {
 		return "no lease"
 	}

@@ -1,7 +1,7 @@
 // Package limitsdiff compares two sets of limits and reports which requests change.
 //
 // The package walks both trees of descriptors at once. For each descriptor of a tree, it makes a
-// request that the descriptor matches. It then finds the descriptor that wins in each tree. So
+// request that the descriptor matches. It then finds the descriptor that wins in each tree, so
 // it also finds requests that meet another rule than before.
 package limitsdiff
 
@@ -66,7 +66,7 @@ type Rule struct {
 	Limits string `json:"limits"`
 }
 
-const maxRequests = 1_000_000 // the most requests that Compare compares
+const maxRequests = 1_000_000 // bounds the requests that Compare compares
 
 // Compare returns the changes from oldConfig to newConfig.
 func Compare(oldConfig, newConfig *descriptors.Config) *Report {
@@ -117,8 +117,8 @@ type comparison struct {
 
 // treePosition is a place in a tree of descriptors.
 type treePosition struct {
-	list  []*limitsfile.Descriptor // the descriptors that the next entry can match
-	trail []*limitsfile.Descriptor // the descriptors that the earlier entries have matched
+	list  []*limitsfile.Descriptor // the descriptors that can match the next entry
+	trail []*limitsfile.Descriptor // the descriptors that match the earlier entries
 }
 
 // advance returns the position after the last entry, or an empty position if no descriptor matches.
@@ -126,12 +126,12 @@ func (c *comparison) advance(p treePosition, entries []*ratelimitv3.RateLimitDes
 	if len(p.list) == 0 {
 		return treePosition{}
 	}
-	x := c.indexes[p.list[0]]
-	if x == nil {
-		x = descriptors.NewIndex(p.list)
-		c.indexes[p.list[0]] = x
+	index := c.indexes[p.list[0]]
+	if index == nil {
+		index = descriptors.NewIndex(p.list)
+		c.indexes[p.list[0]] = index
 	}
-	d, _ := x.Find(entries)
+	d, _ := index.Find(entries)
 	if d == nil {
 		return treePosition{}
 	}
@@ -187,8 +187,8 @@ func conditionExamples(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
 	return valueDescriptors
 }
 
-// exampleEntry returns an entry that d matches after earlierEntries. Only the entry of a condition can have a value that
-// another descriptor names. If no example meets the condition, the text of the condition stands for all such values.
+// exampleEntry returns an entry that d matches after earlierEntries. If d has a condition, the value is an example that
+// meets the condition. If no example meets the condition, the value is the text of the condition.
 func exampleEntry(d *limitsfile.Descriptor, earlierEntries []*ratelimitv3.RateLimitDescriptor_Entry) *ratelimitv3.RateLimitDescriptor_Entry {
 	if d.Condition != nil {
 		for _, value := range d.Condition.Examples() {
@@ -207,7 +207,7 @@ func exampleEntry(d *limitsfile.Descriptor, earlierEntries []*ratelimitv3.RateLi
 	}
 }
 
-const maxPatterns = 30 // the most patterns of one level that overlapDescriptors compares in pairs
+const maxPatterns = 30 // bounds the patterns of one level that overlapDescriptors compares in pairs
 
 // overlapDescriptors returns descriptors for texts that two patterns in list match. The order of the patterns decides which wins.
 func overlapDescriptors(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
@@ -227,8 +227,9 @@ func overlapDescriptors(list []*limitsfile.Descriptor) []*limitsfile.Descriptor 
 	return textDescriptors
 }
 
-// compareRules reports the change between the rules at the ends of two trails, if the rules differ. It reports the change
-// of a descriptor that overlapDescriptors or conditionExamples made only if no earlier change has the same rules.
+// compareRules reports the change between the rules at the ends of two trails, if the rules differ. isGenerated reports
+// whether overlapDescriptors or conditionExamples made the descriptor. Such a descriptor causes no second change of the
+// same rules.
 func (c *comparison) compareRules(oldTrail, newTrail, path []*limitsfile.Descriptor, isGenerated bool) {
 	oldRule, newRule := ruleAtEnd(oldTrail), ruleAtEnd(newTrail)
 	change := Change{Requests: limitsfile.Path(c.domain, path), Event: Moved, Old: c.describeRule(oldTrail), New: c.describeRule(newTrail)}

@@ -120,7 +120,7 @@ func (a *accessReader) newCall(line map[string]any) (*Call, error) {
 	return c, nil
 }
 
-const maxFieldNames = 1000 // the most names of fields that fieldNames returns
+const maxFieldNames = 1000 // bounds the names of fields that fieldNames returns
 
 // fieldNames appends the paths of the fields of object to names.
 func fieldNames(object map[string]any, prefix string, names []string) []string {

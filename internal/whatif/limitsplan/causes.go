@@ -36,11 +36,11 @@ var causes = [...]struct {
 	{CauseTime, "the log has the time at which a call came; Redis decides a little later, and can decide calls in another order"},
 }
 
-// cause is an index of causes.
-type cause uint8
+// causeIndex is an index of causes.
+type causeIndex uint8
 
 const (
-	failureEvent cause = iota
+	failureEvent causeIndex = iota
 	fallbackEvent
 	leaseEvent
 	denyCacheEvent
@@ -67,29 +67,29 @@ func (o OtherCause) String() string {
 }
 
 // eventOf returns the first event of descriptor i of a recorded call, in the order of causes, or noEvent.
-func eventOf(recordedCall *Call, rule *descriptors.Rule, i int) cause {
-	first := noEvent
+func eventOf(recordedCall *Call, rule *descriptors.Rule, i int) causeIndex {
+	firstEvent := noEvent
 	for _, d := range recordedCall.decisions {
 		switch {
 		case d.DescriptorIndex != recordedCall.indexes[i]:
 		case d.Code == decisionlog.Failed:
-			first = failureEvent
+			firstEvent = failureEvent
 		case d.Degraded:
-			first = min(first, fallbackEvent)
+			firstEvent = min(firstEvent, fallbackEvent)
 		case d.Source == backend.SourceDenyCache.String():
-			first = min(first, denyCacheEvent)
+			firstEvent = min(firstEvent, denyCacheEvent)
 		}
 	}
 	for _, l := range rule.Limits {
 		if l.Limit != nil && l.LeasePermits() > 0 {
-			first = min(first, leaseEvent)
+			firstEvent = min(firstEvent, leaseEvent)
 		}
 	}
-	return first
+	return firstEvent
 }
 
-// differsUnderSameLimits reports whether the replayed call met the same limits as the recorded call, but a limit decided
-// otherwise.
+// differsUnderSameLimits reports whether the replayed call met the same limits as the recorded call, but a limit made
+// another decision.
 func differsUnderSameLimits(recordedCall *Call, replayedCall *service.Call) bool {
 	if len(recordedCall.decisions) != replayedCall.Decisions() {
 		return false
@@ -97,8 +97,8 @@ func differsUnderSameLimits(recordedCall *Call, replayedCall *service.Call) bool
 	isDifferent := false
 	for i := range recordedCall.decisions {
 		record, decision := recordedCall.decisions[i], replayedCall.Decision(i)
-		if recordedCall.indexes[decision.Descriptor] != record.DescriptorIndex || record.Rule != decision.Rule.Path ||
-			record.LimitName != decision.Limit.Name || record.Limit != decision.Limit.String() {
+		isSameRule := recordedCall.indexes[decision.Descriptor] == record.DescriptorIndex && record.Rule == decision.Rule.Path
+		if !isSameRule || record.LimitName != decision.Limit.Name || record.Limit != decision.Limit.String() {
 			return false
 		}
 		isDifferent = isDifferent || (record.Code == decisionlog.OverLimit) == decision.Result.Allowed
@@ -107,7 +107,7 @@ func differsUnderSameLimits(recordedCall *Call, replayedCall *service.Call) bool
 }
 
 // causeOf returns the first possible cause of a different answer. event is the first event of the keys of the call.
-func (c *counts) causeOf(recordedCall *Call, replayedCall *service.Call, event cause) cause {
+func (c *counts) causeOf(recordedCall *Call, replayedCall *service.Call, event causeIndex) causeIndex {
 	switch {
 	case event != noEvent:
 		return event

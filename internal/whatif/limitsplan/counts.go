@@ -40,7 +40,7 @@ type counts struct {
 
 type keyCounts struct {
 	Counts
-	event cause // the first event of the key, in the order of causes
+	event causeIndex // the first event of the key, in the order of causes
 }
 
 func newCounts(maxKeys int) counts {

@@ -17,11 +17,11 @@ type decisionReader struct {
 	records    sorter[*decisionlog.Record]
 	nextRecord *decisionlog.Record // the first record of the next call, or nil if no record is read
 
-	droppedRecords uint64 // the number of records that the log has dropped
-	rejectedCalls  uint64 // the number of calls that the service has rejected
-	firstRejection string // the error of the first rejected call
-	hasDenied      bool   // reports whether a record is a denial
-	hasAdmitted    bool   // reports whether a record is not a denial
+	droppedRecords    uint64 // the number of records that the log has dropped
+	rejectedCalls     uint64 // the number of calls that the service has rejected
+	firstRejection    string // the error of the first rejected call
+	hasDeniedRecord   bool
+	hasAdmittedRecord bool
 }
 
 func newDecisionReader(lines *lineReader) *decisionReader {
@@ -39,9 +39,9 @@ func (d *decisionReader) Notes() []string {
 		notes = append(notes, fmt.Sprintf("%s: the service rejected %d calls, and they are left out; the first error is: %s", d.lines.name, d.rejectedCalls, d.firstRejection))
 	}
 	switch {
-	case d.hasDenied && !d.hasAdmitted:
+	case d.hasDeniedRecord && !d.hasAdmittedRecord:
 		notes = append(notes, d.lines.name+": the log has denied calls only; a plan needs all calls (DECISION_LOG=all)")
-	case !d.hasDenied && !d.hasAdmitted:
+	case !d.hasDeniedRecord && !d.hasAdmittedRecord:
 		notes = append(notes, d.lines.name+": the log has no record of a decision; a plan needs the log of DECISION_LOG=all, or an access log and --access-log")
 	}
 	return notes
@@ -71,8 +71,8 @@ func (d *decisionReader) readRecord() (*decisionlog.Record, error) {
 		if err := d.lines.checkTime("time", line.Time); err != nil {
 			return nil, err
 		}
-		d.hasAdmitted = d.hasAdmitted || line.Code == decisionlog.OK
-		d.hasDenied = d.hasDenied || line.Code == decisionlog.OverLimit
+		d.hasAdmittedRecord = d.hasAdmittedRecord || line.Code == decisionlog.OK
+		d.hasDeniedRecord = d.hasDeniedRecord || line.Code == decisionlog.OverLimit
 		return &line.Record, nil
 	}
 }

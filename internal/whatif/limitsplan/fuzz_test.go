@@ -96,7 +96,7 @@ func drawLog(t *rapid.T) string {
 	now := logStart
 	codes := []decisionlog.Code{decisionlog.OK, decisionlog.OK, decisionlog.OverLimit, decisionlog.Failed, "OTHER"}
 	for range rapid.IntRange(0, 12).Draw(t, "records") {
-		now = rapid.SampledFrom([]time.Time{now, now, now.Add(time.Second), now.Add(-time.Minute), now.AddDate(30, 0, 0), firstTime, endOfTime.Add(-1)}).Draw(t, "time")
+		now = rapid.SampledFrom([]time.Time{now, now, now.Add(time.Second), now.Add(-time.Minute), now.AddDate(30, 0, 0), minTime, maxTime.Add(-1)}).Draw(t, "time")
 		r := decisionlog.Record{
 			Time: now, Domain: limitsgen.Domain, DescriptorIndex: rapid.SampledFrom([]int{0, 0, 1, 2, -1, math.MaxInt}).Draw(t, "index"),
 			Rule: "d > a", Limit: rapid.SampledFrom([]string{"", "1 per day", "2 per day"}).Draw(t, "limit"),

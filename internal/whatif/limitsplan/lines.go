@@ -13,10 +13,10 @@ import (
 
 const maxLineBytes = 1 << 20
 
-// firstTime and endOfTime are the range of the times of calls.
+// minTime and maxTime bound the times of calls.
 var (
-	firstTime = time.Unix(0, 0)
-	endOfTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+	minTime = time.Unix(0, 0)
+	maxTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
 type lineReader struct {
@@ -31,7 +31,8 @@ type lineReader struct {
 func newLineReader(name string, r io.Reader) (*lineReader, error) {
 	bufferedLog := bufio.NewReaderSize(r, 1<<16)
 	var text io.Reader = bufferedLog
-	if firstBytes, _ := bufferedLog.Peek(2); len(firstBytes) == 2 && firstBytes[0] == 0x1f && firstBytes[1] == 0x8b {
+	const gzipMark = "\x1f\x8b" // the first bytes of a gzip file
+	if firstBytes, _ := bufferedLog.Peek(len(gzipMark)); string(firstBytes) == gzipMark {
 		gzipReader, err := gzip.NewReader(bufferedLog)
 		if err != nil {
 			return nil, fmt.Errorf("%s: not a whole gzip file: %w", name, err)
@@ -43,8 +44,8 @@ func newLineReader(name string, r io.Reader) (*lineReader, error) {
 	return &lineReader{name: name, scanner: scanner}, nil
 }
 
-// nextObject decodes the next line into v. It skips empty lines, and lines without an end: their writer has crashed, or
-// has not written the whole line yet. The error of a line that does not fit v begins with expectation.
+// nextObject decodes the next line into v. It skips empty lines, and lines without an end, because the writer of the log
+// can crash or be writing a line. The error of a line that does not fit v begins with expectation.
 func (r *lineReader) nextObject(v any, expectation string) error {
 	for r.scanner.Scan() {
 		r.lineNumber++
@@ -88,7 +89,7 @@ func (r *lineReader) notes() []string {
 
 // checkTime returns an error if t is outside the range of the times of calls.
 func (r *lineReader) checkTime(field string, t time.Time) error {
-	if t.Before(firstTime) || !t.Before(endOfTime) {
+	if t.Before(minTime) || !t.Before(maxTime) {
 		return r.errorf("field %s: got %s, want a time from 1970 to 2199", field, t.Format(time.RFC3339))
 	}
 	return nil

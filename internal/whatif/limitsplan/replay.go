@@ -27,7 +27,7 @@ type Options struct {
 	MaxKeys int // the most keys in the report; the default is 20
 }
 
-const maxCounters = 2_000_000 // the most counters of a replay, and the most keys that the report counts
+const maxCounters = 2_000_000 // bounds the counters of a replay, and the keys that the report counts
 
 // replay is a service with a virtual clock. It is also the backend and the observer of this service.
 type replay struct {
@@ -59,7 +59,7 @@ func Run(ctx context.Context, config *descriptors.Config, r Reader, o Options) (
 				return nil, errors.New(strings.Join(append([]string{reason}, r.Notes()...), "\n"))
 			}
 			report := p.counts.report(o.MaxKeys)
-			report.addNote(lateCalls, "calls are more than %d lines out of order; they are replayed late", maxSorted)
+			report.addNote(lateCalls, "calls are more than %d lines out of order; they are replayed late", maxQueued)
 			report.addNote(uint64(p.evictions()), "counters were forgotten, because the replay has room for %d keys; some denials are missing", maxCounters)
 			report.Notes = append(report.Notes, r.Notes()...)
 			return report, nil

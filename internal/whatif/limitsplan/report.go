@@ -15,7 +15,7 @@ type Report struct {
 	NewlyDeniedKeys int          `json:"newly_denied_keys"` // the number of all keys with a newly denied descriptor
 
 	// OtherCauses counts newly denied and newly admitted calls that met the same limits when they
-	// were recorded. So not only the new limits can be the cause.
+	// were recorded. So something other than the new limits can be the cause.
 	OtherCauses []OtherCause `json:"other_causes,omitempty"`
 }
 

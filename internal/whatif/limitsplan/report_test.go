@@ -65,8 +65,8 @@ func TestTimelineDoublesTheWidthOfItsBuckets(t *testing.T) {
 }
 
 func TestChartHasABarForEachNumber(t *testing.T) {
-	assert.Equal(t, "·▁▄█", chart([]uint64{0, 1, 8, 16}))
-	assert.Equal(t, "···", chart(make([]uint64, 3)))
+	assert.Equal(t, "·▁▄█", chartText([]uint64{0, 1, 8, 16}))
+	assert.Equal(t, "···", chartText(make([]uint64, 3)))
 }
 
 // reportWithSpecialCharacters returns a report with characters that need an escape.

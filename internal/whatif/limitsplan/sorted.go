@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-const maxSorted = 1 << 14 // the most records that can stand before a record in its log, although they are later
+const maxQueued = 1 << 14 // bounds the records of a later time that can stand before a record in the log
 
 // sorter returns the records of read in the order of time. A log is nearly in this order: a line is written at the end of
-// a call, but has the time of the start of the call. So a new record belongs near the end of the queue.
+// a call, but has the time at which the call started. So a new record belongs near the end of the queue.
 type sorter[T any] struct {
 	read    func() (T, error)
 	timeOf  func(T) time.Time
@@ -20,7 +20,7 @@ type sorter[T any] struct {
 }
 
 func (s *sorter[T]) pop() (first T, err error) {
-	for !s.isAtEnd && len(s.queue) < maxSorted {
+	for !s.isAtEnd && len(s.queue) < maxQueued {
 		r, err := s.read()
 		if errors.Is(err, io.EOF) {
 			s.isAtEnd = true

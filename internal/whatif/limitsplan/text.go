@@ -15,7 +15,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-const maxTextRules = 30 // the most rules in the text
+const maxTextRules = 30 // bounds the rules in the text
 
 //go:embed plan.tmpl plan.html
 var templates embed.FS
@@ -29,8 +29,8 @@ var reportFuncs = template.FuncMap{
 	"share":       shareText,
 	"time":        func(t time.Time) string { return t.Format(time.RFC3339) },
 	"bucket":      bucketText,
-	"chart":       chart,
-	"points":      points,
+	"chart":       chartText,
+	"points":      linePoints,
 	"printable":   fields.Printable,
 	"limits":      RuleReport.limitsText,
 	"otherCauses": (*Report).otherCausesText,
@@ -89,7 +89,7 @@ func bucketText(seconds float64) string {
 var bars = []rune("▁▂▃▄▅▆▇█")
 
 // chart returns a text with one bar for each number. A dot stands for 0.
-func chart(numbers []uint64) string {
+func chartText(numbers []uint64) string {
 	highest := slices.Max(append(slices.Clip(numbers), 0))
 	var b strings.Builder
 	for _, n := range numbers {
@@ -110,7 +110,7 @@ const (
 
 // points returns the points of an SVG line through all numbers. The top of the chart is the largest number in numbers
 // and otherLines.
-func points(numbers []uint64, otherLines ...[]uint64) string {
+func linePoints(numbers []uint64, otherLines ...[]uint64) string {
 	top := slices.Max(append(slices.Concat(append(otherLines, numbers)...), 1))
 	step := chartWidth / float64(max(len(numbers)-1, 1))
 	var b strings.Builder

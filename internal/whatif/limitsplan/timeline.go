@@ -2,7 +2,7 @@ package limitsplan
 
 import "time"
 
-const maxBuckets = 60 // the most buckets of a timeline; an even number
+const maxBuckets = 60 // bounds the buckets of a timeline; must be even
 
 // timeline divides the time of a replay into buckets of the same width. If maxBuckets are too few, the width doubles.
 type timeline struct {

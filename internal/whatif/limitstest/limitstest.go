@@ -52,8 +52,8 @@ type Want struct {
 	Text       string
 }
 
-// wholeAnswer is the Want.Descriptor of a value outside statuses. Such a value can be a value of a status only if the
-// request has one descriptor.
+// wholeAnswer is the Want.Descriptor of a value outside the field statuses. If the request has one descriptor, the value
+// can belong to the status of this descriptor.
 const wholeAnswer = -1
 
 const none = "none" // the value of an error, a body, a header, a rule or a limit that an answer does not have

@@ -24,7 +24,7 @@ import (
 const (
 	MaxFileBytes = 16 << 20
 	MaxRepeat    = 100_000
-	MaxRequests  = 1_000_000 // the most requests of all tests, with repetitions
+	MaxRequests  = 1_000_000 // bounds the requests of all tests, with repetitions
 )
 
 // minTime and maxTime are the range of times in tests.
@@ -125,18 +125,18 @@ const wantDescriptor = "write descriptor: key=value,key=value"
 
 func (p *parser) parseFile(root *yaml.Node) {
 	f := p.file
-	m := p.Object(root, "test file", fileFields)
-	if limits := m["limits"]; limits.IsPresent() {
+	values := p.Object(root, "test file", fileFields)
+	if limits := values["limits"]; limits.IsPresent() {
 		f.Limits = p.parseLimits(limits)
 	}
-	f.Merge, p.domain = m["merge"].Flag, m["domain"].Text
-	p.start = p.parseTime(m["start"], p.start)
-	if n := m["settings"]; n.IsPresent() {
+	f.Merge, p.domain = values["merge"].Flag, values["domain"].Text
+	p.start = p.parseTime(values["start"], p.start)
+	if n := values["settings"]; n.IsPresent() {
 		s := p.Object(n.Node, "settings", settingFields)
 		f.Settings = service.Options{ShadowMode: s["shadow_mode"].Flag, QuotaMode: s["quota_mode"].Flag, AllOrNone: s["all_or_none"].Flag}
 	}
 	testLines := map[string]int{} // the line of each test; the key is the name of the test
-	for _, n := range p.Items(m["tests"]) {
+	for _, n := range p.Items(values["tests"]) {
 		t := p.parseTest(n)
 		if line := testLines[t.Name]; line > 0 && t.Name != "" {
 			p.Errorf(n, "the test in line %d has the same name; give each test its own name", line)
@@ -161,13 +161,13 @@ func (p *parser) parseLimits(v fields.FieldValue) (paths []string) {
 }
 
 func (p *parser) parseTest(n *yaml.Node) Test {
-	m := p.Object(n, "test", testFields)
-	t := Test{Line: n.Line, Name: m["name"].Text}
+	values := p.Object(n, "test", testFields)
+	t := Test{Line: n.Line, Name: values["name"].Text}
 	p.Path = fields.Printable(t.Name)
-	domain := cmp.Or(m["domain"].Text, p.domain)
-	start := p.parseTime(m["start"], p.start)
+	domain := cmp.Or(values["domain"].Text, p.domain)
+	start := p.parseTime(values["start"], p.start)
 	now := start
-	for _, item := range p.Items(m["requests"]) {
+	for _, item := range p.Items(values["requests"]) {
 		r := p.parseRequest(item, domain, start, now)
 		now = r.sendTime(max(r.Repeat, 1) - 1)
 		if now.After(maxTime) || now.Before(r.At) { // the multiplication can overflow
@@ -182,31 +182,31 @@ func (p *parser) parseTest(n *yaml.Node) Test {
 // parseRequest reads a request. now is the time of the previous request.
 func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time) Request {
 	r := Request{Line: n.Line, At: now, Repeat: 1, Message: &rlsv3.RateLimitRequest{}}
-	m := p.Object(n, "request", requestFields)
-	if m == nil {
+	values := p.Object(n, "request", requestFields)
+	if values == nil {
 		return r
 	}
-	if atField := m["at"]; atField.IsPresent() {
+	if atField := values["at"]; atField.IsPresent() {
 		if r.At = p.parseTime(atField, start); r.At.Before(now) {
 			p.Errorf(atField.Node, "at: got %s, which is before the request above (%s); put the requests in the order of their times", atField.Text, now.Sub(start))
 		}
 	}
-	r.Repeat = max(int(m["repeat"].Number), 1)
+	r.Repeat = max(int(values["repeat"].Number), 1)
 	if p.requests += r.Repeat; p.requests > MaxRequests && p.requests-r.Repeat <= MaxRequests {
 		p.Errorf(n, "file has more than %d requests, with repetitions; split the file", MaxRequests)
 	}
-	if everyField := m["every"]; everyField.IsPresent() {
+	if everyField := values["every"]; everyField.IsPresent() {
 		if r.Repeat == 1 {
 			p.Errorf(everyField.Node, "every has no meaning without repeat")
 		}
 		r.Every = p.parseDuration(everyField)
 	}
-	r.Message.Domain = cmp.Or(m["domain"].Text, domain)
+	r.Message.Domain = cmp.Or(values["domain"].Text, domain)
 	if r.Message.Domain == "" {
 		p.Errorf(n, "domain is missing; write domain: in the request, its test or the root of the file")
 	}
 	var targets []*yaml.Node
-	switch descriptor, list := m["descriptor"], m["descriptors"]; {
+	switch descriptor, list := values["descriptor"], values["descriptors"]; {
 	case descriptor.IsPresent() && list.IsPresent():
 		p.Errorf(list.Node, "descriptor and descriptors are both given; put all descriptors into descriptors")
 	case descriptor.IsPresent():
@@ -217,9 +217,9 @@ func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time)
 		p.Errorf(n, "descriptor is missing; "+wantDescriptor)
 	}
 	for _, target := range targets {
-		p.parseTarget(&r, target, m["hits"], m["limit"])
+		p.parseTarget(&r, target, values["hits"], values["limit"])
 	}
-	if want := m["want"]; want.IsPresent() {
+	if want := values["want"]; want.IsPresent() {
 		p.parseWant(&r, want.Node)
 	}
 	return r
@@ -229,15 +229,15 @@ func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time)
 func (p *parser) parseTarget(r *Request, n *yaml.Node, hits, ownLimit fields.FieldValue) {
 	var descriptor string
 	if n.Kind == yaml.MappingNode {
-		m := p.Object(n, "descriptor", targetFields)
-		descriptor = m["descriptor"].Text
-		if field := m["hits"]; field.IsPresent() {
+		values := p.Object(n, "descriptor", targetFields)
+		descriptor = values["descriptor"].Text
+		if field := values["hits"]; field.IsPresent() {
 			hits = field
 		}
-		if field := m["limit"]; field.IsPresent() {
+		if field := values["limit"]; field.IsPresent() {
 			ownLimit = field
 		}
-		n = cmp.Or(m["descriptor"].Node, n)
+		n = cmp.Or(values["descriptor"].Node, n)
 	} else {
 		descriptor = p.Read(n, targetFields[0]).Text
 	}
@@ -263,19 +263,19 @@ func (p *parser) parseTarget(r *Request, n *yaml.Node, hits, ownLimit fields.Fie
 }
 
 func (p *parser) parseWant(r *Request, n *yaml.Node) {
-	m := p.Object(n, "want", wantFields)
-	if m != nil && len(m) == 0 {
+	values := p.Object(n, "want", wantFields)
+	if values != nil && len(values) == 0 {
 		p.Errorf(n, "want is empty; write want: {code: OK} or what else the answer must be")
 	}
-	statuses := p.Items(m["statuses"])
+	statuses := p.Items(values["statuses"])
 	for _, f := range wantFields {
-		v := m[f.Name]
+		v := values[f.Name]
 		isStatusField := f.Name != "code" && slices.Contains(fields.Names(statusFields), f.Name)
 		switch {
 		case !v.IsPresent():
-		case f.Name != "error" && m["error"].IsPresent():
+		case f.Name != "error" && values["error"].IsPresent():
 			p.Errorf(v.Node, "%s has no meaning beside error, because a failed call has no answer", f.Name)
-		case isStatusField && m["statuses"].IsPresent():
+		case isStatusField && values["statuses"].IsPresent():
 			p.Errorf(v.Node, "%s has no meaning beside statuses; it belongs in an item of statuses", f.Name)
 		case isStatusField && len(r.Descriptors) > 1:
 			p.Errorf(n, "the request has %d descriptors; write statuses: and one item for each of them", len(r.Descriptors))
@@ -332,7 +332,7 @@ func (p *parser) wantedText(v fields.FieldValue) string {
 	return v.Text
 }
 
-// reject reports a text that is not allowed in its field. An empty text means that p has reported the value already.
+// reject reports a text that is not allowed in its field. It does nothing for an empty text, which is reported already.
 func (p *parser) reject(v fields.FieldValue) {
 	if v.Text != "" {
 		p.Errorf(v.Node, "%s: got %s, want %s", v.Name, fields.Display(v.Node), v.Want)

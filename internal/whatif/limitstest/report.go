@@ -79,7 +79,7 @@ func (f FileReport) Passed() (n int) {
 	return n
 }
 
-const maxUnmet = 20 // the most unmet rules that the text lists
+const maxUnmet = 20 // bounds the unmet rules that the text lists
 
 //go:embed report.tmpl
 var reportText string

@@ -59,7 +59,7 @@ func (f *File) runTest(ctx context.Context, config *descriptors.Config, t *Test,
 	return report
 }
 
-// explain explains repetition n of request i, which has failed. It sends all earlier requests of t to a new service.
+// explain explains repetition n of request i, which has failed. It first sends all earlier requests of t to a new service.
 func (f *File) explain(ctx context.Context, config *descriptors.Config, t *Test, i, n int) *explain.Report {
 	s := f.newTestService(config, nil)
 	for j := range i {
@@ -146,8 +146,8 @@ func (s *testService) send(ctx context.Context, r *Request) (failure *Failure, f
 	return failure, failedRepetition
 }
 
-// compare returns the values of the answer that differ from the wanted values. isLast reports that r is not repeated
-// again: other values than code, rule and denied_in_shadow are only wanted in the last answer.
+// compare returns the values of the answer that differ from the wanted values. isLast reports whether this is the last
+// repetition of r. Only code, rule and denied_in_shadow are compared in earlier repetitions.
 func (s *testService) compare(r *Request, resp *rlsv3.RateLimitResponse, err error, isLast bool) (mismatches []Mismatch) {
 	if err != nil || r.WantedError != "" {
 		got, want := none, cmp.Or(r.WantedError, none)
@@ -197,16 +197,16 @@ func (s *testService) value(w *Want, resp *rlsv3.RateLimitResponse) string {
 	case "denied_in_shadow":
 		return strconv.FormatBool(s.deniedInShadow[i])
 	case "limit":
-		return limitOf(rule, status, w.Text)
+		return limitText(rule, status, w.Text)
 	case "remaining":
 		return strconv.FormatUint(uint64(status.LimitRemaining), 10)
 	}
 	return status.DurationUntilReset.AsDuration().String() // reset
 }
 
-// limitOf returns the limit that a status describes. If wanted is the name or the text of this limit, it returns wanted,
+// limitText returns the limit that a status describes. If wanted is the name or the text of this limit, it returns wanted,
 // and otherwise the text and the name.
-func limitOf(rule *descriptors.Rule, status *rlsv3.RateLimitResponse_DescriptorStatus, wanted string) string {
+func limitText(rule *descriptors.Rule, status *rlsv3.RateLimitResponse_DescriptorStatus, wanted string) string {
 	if rule == nil {
 		return none
 	}

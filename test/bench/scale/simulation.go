@@ -29,7 +29,7 @@ type plan struct {
 
 // Settings of rls at their defaults.
 const (
-	maxBatch     = 256    // REDIS_MAX_BATCH_SIZE
+	maxBatch     = 256    // the default of redis.Options.MaxBatchSize
 	maxQueue     = 4096   // REDIS_MAX_QUEUE_SIZE
 	budget       = 50e6   // REDIS_TIMEOUT, in nanoseconds
 	maxWait      = 37.5e6 // three quarters of the budget

@@ -149,7 +149,7 @@ function showFigures(s) {
   showFigure('denied', isKnown(share) ? formatNumber(share * 100) : '–', '%', isKnown(share) && isKnown(calls) ? formatNumber(share * calls) : '–',
     null, f.denied_share.points, 'Denied share of the calls', formatShare, f);
   field(byId('figure-denied'), 'value').className = share > 0 ? 'hot' : '';
-  setText(byId('process'), `Given up ${formatRate(f.given_up.now)}/s · ${s.state.redis ? `slowest of Redis ${formatDuration(highest(f.redis_max_seconds))} · ` : ''}CPU ${formatRate(f.cpu.now)} of ${counted(s.process.cores, 'core')} · memory ${formatNumber(s.process.memory_bytes / 1e6)}${thinSpace}MB · ${counted(s.process.connections, 'connection')} of clients`);
+  setText(byId('process'), `Given up ${formatRate(f.given_up.now)}/s · refused ${formatRate(f.refused.now)}/s · ${s.state.redis ? `slowest of Redis ${formatDuration(highest(f.redis_max_seconds))} · ` : ''}CPU ${formatRate(f.cpu.now)} of ${counted(s.process.cores, 'core')} · memory ${formatNumber(s.process.memory_bytes / 1e6)}${thinSpace}MB · ${counted(s.process.connections, 'connection')} of clients`);
   for (const [id, p50, p99] of [['duration', f.p50_seconds, f.p99_seconds], ['redis', f.redis_p50_seconds, f.redis_p99_seconds]]) {
     const figure = byId('figure-' + id);
     if (!figure) continue; // Redis is not in use
@@ -578,6 +578,7 @@ function showDecision(d) {
   setText(field(tr, 'limit'), d.limit || '–');
   setText(field(tr, 'left'), d.limit && !d.error ? formatCount(d.remaining) : '–');
   setText(field(tr, 'source'), (d.source || '–') + (d.reason ? ` (${d.reason})` : ''));
+  field(tr, 'source').title = d.caller ? 'from ' + visible(d.caller) : '';
   setText(field(tr, 'took'), formatDuration(d.duration_us / 1e6));
   return tr;
 }
@@ -702,6 +703,11 @@ setInterval(() => {
   checkConnection();
   showDecisions();
 }, 500);
-setInterval(() => {
+setInterval(async () => {
   for (const link of document.querySelectorAll('.c-rule a[aria-expanded="true"]')) fetchPart(link.closest('tr'));
+  const response = await fetch('/?part=replicas').catch(() => null), section = byId('replicas');
+  if (!response?.ok) return;
+  // The server has escaped the text.
+  section.innerHTML = await response.text();
+  localTimes(section);
 }, 5000);

@@ -19,19 +19,19 @@ import (
 
 // startRequests starts n requests of an address. admitted is the number of requests whose turn comes at once. The other
 // requests wait. end ends all n requests.
-func startRequests(t *testing.T, turns *turns, n int, address string, bodyBytes int) (admitted int64, end func()) {
+func startRequests(t *testing.T, bounds *answerBounds, n int, address string, bodyBytes int) (admitted int64, end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var turnCount atomic.Int64
 	for range n {
 		go func() {
-			endTurn, err := turns.wait(ctx, address, bodyBytes)
+			release, err := bounds.acquire(ctx, address, bodyBytes)
 			if err != nil {
 				return
 			}
 			turnCount.Add(1)
 			<-ctx.Done()
-			endTurn()
+			release()
 		}()
 	}
 	synctest.Wait()
@@ -40,25 +40,25 @@ func startRequests(t *testing.T, turns *turns, n int, address string, bodyBytes 
 
 func TestRequestsWaitBeyondBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns()
+		bounds := newAnswerBounds()
 		const bodyBytes = 4096 - requestOverhead
-		admitted, endFirst := startRequests(t, turns, 50, "10.0.0.1", bodyBytes)
+		admitted, endFirst := startRequests(t, bounds, 50, "10.0.0.1", bodyBytes)
 		assert.EqualValues(t, 8, admitted, "32 KiB have room for 8 requests of 4 KiB")
-		admitted, endSecond := startRequests(t, turns, 1, "10.0.0.2", 1<<20)
+		admitted, endSecond := startRequests(t, bounds, 1, "10.0.0.2", 1<<20)
 		assert.EqualValues(t, 1, admitted, "a body above the bound counts as a body of the bound")
-		admitted, endThird := startRequests(t, turns, 1, "10.0.0.3", 0)
+		admitted, endThird := startRequests(t, bounds, 1, "10.0.0.3", 0)
 		assert.Zero(t, admitted, "the bodies of the other addresses fill the bound of all addresses")
 
 		endThird()
 		endSecond()
 		synctest.Wait()
-		admitted, endFourth := startRequests(t, turns, 1, "10.0.0.4", 0)
+		admitted, endFourth := startRequests(t, bounds, 1, "10.0.0.4", 0)
 		assert.EqualValues(t, 1, admitted, "the waiting requests of another address do not delay this request")
 		endFourth()
 		endFirst()
 		synctest.Wait()
-		assert.Empty(t, turns.peers)
-		admitted, endLast := startRequests(t, turns, 50, "10.0.0.1", bodyBytes)
+		assert.Empty(t, bounds.peers)
+		admitted, endLast := startRequests(t, bounds, 50, "10.0.0.1", bodyBytes)
 		assert.EqualValues(t, 8, admitted, "the requests that have ended take no room")
 		endLast()
 	})
@@ -66,12 +66,12 @@ func TestRequestsWaitBeyondBounds(t *testing.T) {
 
 func TestWaitingRequestEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns()
-		_, err := turns.wait(t.Context(), "10.0.0.1", 1<<20)
+		bounds := newAnswerBounds()
+		_, err := bounds.acquire(t.Context(), "10.0.0.1", 1<<20)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err = turns.wait(ctx, "10.0.0.1", 0)
+		_, err = bounds.acquire(ctx, "10.0.0.1", 0)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 	})
 }
@@ -108,7 +108,7 @@ func TestBatchesInFlightAreBounded(t *testing.T) {
 			codes <- code
 		}()
 	}
-	polltest.Until(t, maxWait, func() bool { return r.inflight.count.Load() == batches })
+	polltest.Until(t, maxWait, func() bool { return r.calls.inFlight.Load() == batches })
 	polltest.Until(t, maxWait, func() bool { return check.running.Load() == maxRunning })
 	assert.EqualValues(t, maxRunning, check.running.Load(), "the other batches wait")
 	close(check.release)
@@ -130,18 +130,18 @@ func (w *stuckWriter) Write([]byte) (int, error) {
 
 func TestAnswerThatIsNotReadDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns()
-		endTurn, err := turns.wait(t.Context(), "10.0.0.1", 1<<20)
+		bounds := newAnswerBounds()
+		release, err := bounds.acquire(t.Context(), "10.0.0.1", 1<<20)
 		require.NoError(t, err)
 		stuckClient := &stuckWriter{stop: make(chan struct{})}
 		defer close(stuckClient.stop)
-		answer := &turnWriter{ResponseWriter: stuckClient, endTurn: sync.OnceFunc(endTurn)}
+		answer := &releasingWriter{ResponseWriter: stuckClient, release: sync.OnceFunc(release)}
 		go func() { _, _ = answer.Write([]byte("{}")) }()
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		endTurn, err = turns.wait(ctx, "10.0.0.1", 1<<20)
+		release, err = bounds.acquire(ctx, "10.0.0.1", 1<<20)
 		require.NoError(t, err)
-		endTurn()
+		release()
 	})
 }

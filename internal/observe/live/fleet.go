@@ -1,0 +1,204 @@
+package live
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed-81f232ab/rls/internal/source/changes"
+)
+
+// Fleet describes all replicas, as one replica or rls top sees them.
+type Fleet struct {
+	Replicas []Replica `json:"replicas"` // the replica that answers, then the others sorted by name
+	More     int       `json:"more,omitempty"`
+
+	// Reported says that the replicas report themselves in Redis. Without reports, Replicas has only the replica that
+	// answers.
+	Reported bool `json:"reported"`
+
+	// UnknownSince is when the reports of other replicas could no longer be read. Replicas then has only the replica
+	// that answers. UnknownSince is nil if the reports can be read.
+	UnknownSince *time.Time `json:"unknown_since,omitempty"`
+
+	// Notes says in words what is not well: replicas that are lost or differ. State.Details has the notes too.
+	Notes []string `json:"notes"`
+}
+
+// Replica describes a replica.
+type Replica struct {
+	Name        string                  `json:"name"`
+	Answers     bool                    `json:"answers,omitempty"` // this replica made the snapshot
+	Lost        bool                    `json:"lost,omitempty"`    // it has stopped to report itself
+	Version     string                  `json:"version,omitempty"`
+	Limits      string                  `json:"limits,omitempty"` // the hash of the limits in force; empty without limits
+	Figures     *changes.ReplicaFigures `json:"figures"`          // null if they are unknown
+	SeenSeconds float64                 `json:"seen_seconds"`     // the time since its last report
+}
+
+const (
+	maxReplicas  = 100 // in a Fleet
+	maxGroups    = 3   // groups of replicas in a note
+	maxNames     = 3   // names of replicas in a group
+	maxNameRunes = 60  // of the name of a replica or of a group
+)
+
+// NewFleet returns the fleet of replicas, which must be in the order of Fleet.Replicas. The notes begin with problems.
+func NewFleet(replicas []Replica, more int, problems ...string) Fleet {
+	f := Fleet{Notes: append([]string{}, problems...)}
+	var lost []string
+	versions, limits := map[string][]string{}, map[string][]string{} // the values are the names of replicas
+	for _, r := range replicas {
+		if r.Lost {
+			lost = append(lost, r.Name)
+			continue
+		}
+		version := cmp.Or(r.Version, "unknown version")
+		versions[version] = append(versions[version], r.Name)
+		limits[r.LimitsHash()] = append(limits[r.LimitsHash()], r.Name)
+	}
+	if len(limits) > 1 {
+		f.Notes = append(f.Notes, "Replicas have different limits: "+groupsText(limits))
+	}
+	if len(versions) > 1 {
+		f.Notes = append(f.Notes, "Replicas have different versions of rls: "+groupsText(versions))
+	}
+	if len(lost) > 0 {
+		f.Notes = append(f.Notes, fmt.Sprintf("%s lost, because the last report is older than 15 s: %s", Count(len(lost), "replica"), namesText(lost)))
+	}
+	f.Replicas = append([]Replica{}, replicas[:min(len(replicas), maxReplicas)]...)
+	f.More = len(replicas) - len(f.Replicas) + more
+	return f
+}
+
+// SetFleet replaces the fleet of s, and the notes in its state.
+func (s *Snapshot) SetFleet(f Fleet) {
+	otherDetails := slices.DeleteFunc(slices.Clone(s.State.Details), func(detail string) bool { return slices.Contains(s.Fleet.Notes, detail) })
+	s.State.Details = append(slices.Clone(f.Notes), otherDetails...)
+	if len(f.Notes) > 0 {
+		s.State.Level = worseLevel(s.State.Level, Warning)
+	}
+	s.Fleet = f
+}
+
+// groupsText returns the text of groups of replicas, the largest group first. The key is what the replicas of a group
+// have.
+func groupsText(groups map[string][]string) string {
+	var keys []string
+	for key := range groups {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(groups[b]), len(groups[a])), strings.Compare(a, b))
+	})
+	var texts []string
+	for _, key := range keys[:min(len(keys), maxGroups)] {
+		texts = append(texts, cutName(key)+" in "+namesText(groups[key]))
+	}
+	return joinSome(texts, len(keys), "; ")
+}
+
+// namesText sorts names and returns the first of them.
+func namesText(names []string) string {
+	slices.Sort(names)
+	var shown []string
+	for _, name := range names[:min(len(names), maxNames)] {
+		shown = append(shown, cutName(name))
+	}
+	return joinSome(shown, len(names), ", ")
+}
+
+func cutName(name string) string {
+	if runes := []rune(name); len(runes) > maxNameRunes {
+		return string(runes[:maxNameRunes]) + "…"
+	}
+	return name
+}
+
+// joinSome joins the first texts of a list of n texts.
+func joinSome(texts []string, n int, separator string) string {
+	if n > len(texts) {
+		texts = append(texts, fmt.Sprintf("and %d more", n-len(texts)))
+	}
+	return strings.Join(texts, separator)
+}
+
+// LimitsHash returns the start of the hash of the limits in force, or "no limits".
+func (r *Replica) LimitsHash() string {
+	if r.Limits == "" {
+		return "no limits"
+	}
+	return r.Limits[:min(len(r.Limits), 8)]
+}
+
+// SeenText says whether the replica is lost, and how long ago it reported itself.
+func (r *Replica) SeenText() string {
+	switch {
+	case r.Answers:
+		return "now"
+	case r.Lost:
+		return fmt.Sprintf("lost, %.0f s ago", r.SeenSeconds)
+	}
+	return fmt.Sprintf("%.0f s ago", r.SeenSeconds)
+}
+
+// ReplicaFigures returns the figures of this process for its report, or nil in its first second.
+func (l *Live) ReplicaFigures() *changes.ReplicaFigures {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.replicaFigures()
+}
+
+// replicaFigures does the work of ReplicaFigures. The caller holds l.mu.
+func (l *Live) replicaFigures() *changes.ReplicaFigures {
+	f := l.history.currentFigures()
+	if !f.Calls.Now.IsKnown() {
+		return nil
+	}
+	figures := &changes.ReplicaFigures{Calls: float64(f.Calls.Now), CPU: float64(f.CPU.Now), MemoryBytes: l.options.Process().MemoryBytes}
+	if f.DeniedShare.Now.IsKnown() { // without calls, the share is unknown
+		figures.Denied = float64(f.DeniedShare.Now * f.Calls.Now)
+	}
+	if l.options.Redis != nil {
+		figures.Blips = l.options.Redis().Blips
+	}
+	return figures
+}
+
+// fleet returns the fleet, and the number of replicas that are not lost, or 0 if it is unknown. The caller holds l.mu.
+func (l *Live) fleet(now time.Time) (f Fleet, seen int) {
+	own := Replica{Name: l.options.Name, Answers: true, Version: l.options.Version, Limits: l.limitsState.Limits.Hash, Figures: l.replicaFigures()}
+	if l.options.Reports == nil {
+		return NewFleet([]Replica{own}, 0), 0
+	}
+	f, seen = reportedFleet(own, l.options.Reports(), now)
+	f.Reported = true
+	return f, seen
+}
+
+// reportedFleet does the work of fleet with the reports of all replicas.
+func reportedFleet(own Replica, reports changes.Reports, now time.Time) (f Fleet, seen int) {
+	replicas := []Replica{own}
+	switch {
+	case reports.Err != nil:
+		f = NewFleet(replicas, 0, fmt.Sprintf("Other replicas unknown since %s: %s", clockText(reports.FailedAt, now), reports.Err))
+		f.UnknownSince = &reports.FailedAt
+		return f, 0
+	case reports.ReadAt.IsZero():
+		return NewFleet(replicas, 0), 0
+	}
+	seen = 1 + reports.More
+	for _, r := range reports.Replicas {
+		if r.Name == own.Name {
+			continue
+		}
+		r.SeenAgo += max(now.Sub(reports.ReadAt), 0)
+		if !r.IsLost() {
+			seen++
+		}
+		replicas = append(replicas, Replica{Name: r.Name, Lost: r.IsLost(), Version: r.Build, Limits: r.Limits, Figures: r.Figures, SeenSeconds: r.SeenAgo.Seconds()})
+	}
+	return NewFleet(replicas, reports.More), seen
+}
