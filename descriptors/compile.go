@@ -36,6 +36,7 @@ func Compile(set *limitsfile.Set) *Config {
 		domain.root = compiler.compile(d.Descriptors, path{domain: d.Name, isSwitchedOff: d.OffSwitch != nil})
 		c.domains[d.Name] = domain
 		c.domainsInFileOrder = append(c.domainsInFileOrder, domain)
+		c.hasQuota = compiler.hasQuota
 		c.hasOffSwitch = c.hasOffSwitch || compiler.hasOffSwitch || d.OffSwitch != nil
 	}
 	return c
@@ -44,6 +45,7 @@ func Compile(set *limitsfile.Set) *Config {
 type compiler struct {
 	responses    responses
 	hasOffSwitch bool // a switch has taken limits of a descriptor out of force
+	hasQuota     bool // a rule has a quota
 }
 
 // path is a domain and the descriptors from its root to one descriptor.
@@ -97,6 +99,7 @@ func (c *compiler) newRule(d *limitsfile.Descriptor, p path) *Rule {
 	if len(limits) == 0 {
 		return nil
 	}
+	c.hasQuota = c.hasQuota || d.Quota != nil
 	return &Rule{
 		Path:         p.String(),
 		Limits:       limits,

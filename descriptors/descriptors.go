@@ -28,10 +28,14 @@ type Config struct {
 
 	shadowMode   *limitsfile.ShadowMode // nil if no switch replaces SHADOW_MODE
 	hasOffSwitch bool                   // a switch has taken some limits out of force
+	hasQuota     bool                   // a rule in force has a quota
 
 	hashOnce sync.Once
 	hash     string // the result of Hash
 }
+
+// HasQuota reports whether a rule in force has a quota. c can be nil.
+func (c *Config) HasQuota() bool { return c != nil && c.hasQuota }
 
 // Domain returns the domain with this name, or nil.
 func (c *Config) Domain(name string) *Domain { return c.domains[name] }

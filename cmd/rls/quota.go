@@ -17,6 +17,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
 	"github.com/seed-81f232ab/rls/internal/server"
 	"github.com/seed-81f232ab/rls/limit"
@@ -45,7 +46,12 @@ func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, access p
 			return err
 		}
 		p.addCloser(func() { _ = store.Close() })
-		p.start(store.KeepMarks)
+		p.start(func(ctx context.Context) {
+			for isRunning := true; isRunning && !l.store.Load().HasQuota(); {
+				isRunning = wait.Sleep(ctx, time.Second)
+			}
+			store.KeepMarks(ctx)
+		})
 		options.Store = store
 	case env.BackendMemcache:
 		return nil
