@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -86,7 +87,8 @@ func (d *demandOf) run(t *testing.T, e *envoy, c call) {
 }
 
 // TestEnvoysShareOneLimitWithoutACallPerRequest runs examples/quota on three Envoys and two replicas. It prints the table of
-// docs/quota.md.
+// docs/quota.md. Only with RLS_TEST_FULL=1, the phases are long enough for the Envoys to get their shares again, and the test
+// checks how much of the limit they use.
 func TestEnvoysShareOneLimitWithoutACallPerRequest(t *testing.T) {
 	redis, limits := redistest.Start(t), filepath.Join(root, "examples", "quota", "limits.yaml")
 	replicas := []*rls{startRLS(t, limits, "REDIS_URL="+redis.Addr), startRLS(t, limits, "REDIS_URL="+redis.Addr)}
@@ -107,6 +109,10 @@ func TestEnvoysShareOneLimitWithoutACallPerRequest(t *testing.T) {
 		envoys = append(envoys, c.start())
 		demands[i].run(t, envoys[i], call{"/", "x-tenant: acme"})
 	}
+	pause, isFull := 5*time.Second, os.Getenv("RLS_TEST_FULL") != ""
+	if isFull {
+		pause = 15 * time.Second
+	}
 	fmt.Println("| event | requests a second at the Envoys | used in the first 30 s | used in the next 15 s | beyond the bound |")
 	fmt.Println("|---|---|---|---|---|")
 	for _, phase := range []struct {
@@ -126,12 +132,14 @@ func TestEnvoysShareOneLimitWithoutACallPerRequest(t *testing.T) {
 	} {
 		phase.act()
 		meter.use()
-		time.Sleep(30 * time.Second)
+		time.Sleep(2 * pause)
 		first, _ := meter.use()
-		time.Sleep(15 * time.Second)
+		time.Sleep(pause)
 		use, excess := meter.use()
 		fmt.Printf("| %s | %d, %d, %d | %.1f %% | %.1f %% | %.0f |\n", phase.name, demands[0].rate.Load(), demands[1].rate.Load(), demands[2].rate.Load(), 100*first, 100*use, excess)
-		assert.GreaterOrEqual(t, use, phase.leastUse, phase.name)
+		if isFull {
+			assert.GreaterOrEqual(t, use, phase.leastUse, phase.name)
+		}
 		// A request needs a moment from Envoy to the upstream, so some requests can arrive together.
 		assert.LessOrEqual(t, excess, 5.0, phase.name)
 	}

@@ -299,6 +299,7 @@ func newCompleteMetrics(t *testing.T) *Metrics {
 	m.RedisCheck(redis.Roles[:]...)
 	m.DenyCache()
 	m.Leases(func() lease.Stats { return lease.Stats{} })
+	m.Quotas(func() quota.Stats { return quota.Stats{Rules: []quota.RuleStats{{Path: "shop > tenant"}}} })
 	m.DecisionLog(func() decisionlog.Stats { return decisionlog.Stats{} })
 	gate := admission.New(admission.Options{})
 	m.Admission("grpc", gate.Connections, gate.PendingBytes)
