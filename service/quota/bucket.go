@@ -145,7 +145,7 @@ func (s *Service) evaluate(b *bucket) {
 	b.rule = noAnswer
 	if b.group == nil || b.group.key != key {
 		s.leaveGroup(b)
-		s.joinGroup(b, key, found)
+		s.joinGroup(b, key)
 	}
 	b.group.setRule(found)
 	s.markDue(b.group)

@@ -33,7 +33,7 @@ type group struct {
 	fallback   *division.State
 }
 
-func (s *Service) joinGroup(b *bucket, key string, r *descriptors.Rule) {
+func (s *Service) joinGroup(b *bucket, key string) {
 	g := s.groups[key]
 	if g == nil {
 		g = &group{key: key, buckets: map[division.HolderID]*bucket{}, updatedAt: s.lastStore}
