@@ -354,7 +354,7 @@ func (t *turn) countReports(reports []Report) {
 }
 
 // setTargets divides the limit by demand between the members that take part: nobody gets more than the demand while another
-// holder has less than its demand and less than the others. What is left is divided equally.
+// holder has less than its demand and less than the others. The rest is divided equally.
 func (t *turn) setTargets(takesPart func(*member) bool) {
 	l := &t.limit
 	var sorted []*member
