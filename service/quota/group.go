@@ -26,6 +26,7 @@ type group struct {
 
 	updatedAt time.Time // the last successful update
 	storeTime int64     // the time of the store at updatedAt, in microseconds
+	expiry    time.Time // the first expiry of a holder, when its share goes to the others; zero if no update must wait for it
 
 	// isFallback says that the store has failed for so long that all grants have expired. fallback is the division of this
 	// replica then.
@@ -102,6 +103,7 @@ type groupUpdate struct {
 	grants  []division.Grant
 	holders []division.Holder
 	now     int64
+	expiry  int64
 }
 
 // collect takes the reports of g.
@@ -125,7 +127,7 @@ func (g *group) collect(now time.Time) *groupUpdate {
 		state, err := division.Decode(old)
 		isFrozen := err != nil || now < created+l.TTL+l.Delay
 		u.grants = state.Apply(&l, now, division.Update{Reports: u.reports, Known: known, IsFrozen: isFrozen})
-		u.holders, u.now = state.Holders(), now
+		u.holders, u.now, u.expiry = state.Holders(), now, state.Expiry(&l)
 		return state.Append(nil), stateTTL(&l)
 	}
 	return u
@@ -148,6 +150,10 @@ func (s *Service) accept(u *groupUpdate, now time.Time) {
 		}
 	}
 	g.updatedAt, g.storeTime, g.isFallback, g.fallback = now, u.now, false, nil
+	g.expiry = time.Time{}
+	if u.expiry > 0 {
+		g.expiry = now.Add(time.Duration(u.expiry-u.now) * time.Microsecond)
+	}
 	g.send(u.grants, u.holders, &g.limit)
 }
 

@@ -135,6 +135,34 @@ func TestEnvoysShareOneLimitByDemand(t *testing.T) {
 	})
 }
 
+func TestShareOfLostEnvoyIsFreeBeforeTheNextReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := start(t, newOptions(t, local.NewQuotas(), sharedLimits))
+		m := newMeter(100, 100)
+		lost, other := newFakeEnvoy(m, 150), newFakeEnvoy(m, 150)
+		for _, e := range []*fakeEnvoy{other, lost} { // other reports at 10 s, 20 s and so on, and lost at 15 s, 25 s and so on
+			e.every = 10 * time.Second
+			connect(t, e, s)
+			go e.run(t.Context())
+			time.Sleep(5 * time.Second)
+		}
+		granted := func() float64 {
+			for _, share := range s.Shares("acme", 10)[0].Shares {
+				return share.Granted // other is the only Envoy that is left
+			}
+			return 0
+		}
+		time.Sleep(56 * time.Second) // lost has reported a second ago
+		lost.link.close()
+		time.Sleep(15 * time.Second)
+		assert.Less(t, granted(), 60.0, "the share of the lost Envoy has not expired")
+		time.Sleep(3 * time.Second) // other has reported 4 s ago
+		assert.Greater(t, granted(), 95.0)
+		requireBound(t, m, 0)
+		closeAll(other)
+	})
+}
+
 // brokenStore fails, hangs, or forgets its states.
 type brokenStore struct {
 	inner    atomic.Pointer[local.Quotas]

@@ -116,8 +116,10 @@ func (s *Service) Run(ctx context.Context) {
 
 func (s *Service) tick(ctx context.Context) {
 	s.mu.Lock()
+	now := time.Now()
 	s.followLimits()
-	s.abandonIdleBuckets(time.Now())
+	s.abandonIdleBuckets(now)
+	s.freeExpiredShares(now)
 	due := s.due
 	s.due = nil
 	s.mu.Unlock()
@@ -139,6 +141,17 @@ func (s *Service) followLimits() {
 	for st := range s.streams {
 		for _, b := range st.buckets {
 			s.evaluate(b)
+		}
+	}
+}
+
+// freeExpiredShares updates the groups that have an expired holder. Without an update, its share would stay unused until the
+// next report.
+func (s *Service) freeExpiredShares(now time.Time) {
+	for _, g := range s.groups {
+		if !g.expiry.IsZero() && now.After(g.expiry) {
+			g.expiry = time.Time{}
+			s.markDue(g)
 		}
 	}
 }
