@@ -196,7 +196,7 @@ func TestLimitedKeysStandBelowTheState(t *testing.T) {
 func TestPageShowsAllReplicas(t *testing.T) {
 	section := func(s *live.Snapshot) string {
 		_, body := get(t, optionsFor(s), "/")
-		_, section, _ := strings.Cut(body, `<section id="replicas">`)
+		_, section, _ := strings.Cut(body, `<section id="replicas" aria-label="Replicas">`)
 		section, _, _ = strings.Cut(section, "</section>")
 		_, part := get(t, optionsFor(s), "/?part=replicas")
 		assert.Equal(t, part, section, "the script gets the same table")
