@@ -29,6 +29,9 @@ func newCheck() *cobra.Command {
 			files, skipped, errs := readLimits(cmd.InOrStdin(), paths, ignoreDotFiles)
 			c, config := newLimitsCheck(files, errs, isStrict, parseOptions)
 			c.Skipped = skipped
+			if asJSON && config != nil {
+				c.Rules = checkedRules(config)
+			}
 			err := printAs(cmd.OutOrStdout(), asJSON, c, func(out io.Writer) error {
 				return c.writeText(out, cmd.ErrOrStderr(), config)
 			})
@@ -79,12 +82,15 @@ func newLimitsCheck(files []limitsfile.File, errs []error, isStrict bool, o limi
 		return c, nil
 	}
 	c.OK = !isStrict || len(c.Warnings) == 0
-	config := descriptors.Compile(set)
+	return c, descriptors.Compile(set)
+}
+
+func checkedRules(config *descriptors.Config) (rules []checkedRule) {
 	config.EachDescriptor(func(domain string, trail []*limitsfile.Descriptor) {
 		d := trail[len(trail)-1]
-		c.Rules = append(c.Rules, checkedRule{limitsfile.Path(domain, trail), fields.FileLine(d.File, d.Line), d.Summary()})
+		rules = append(rules, checkedRule{limitsfile.Path(domain, trail), fields.FileLine(d.File, d.Line), d.Summary()})
 	})
-	return c, config
+	return rules
 }
 
 // writeText writes the limits to out, and skipped files, problems and warnings to errOut. config is nil if there is a
