@@ -10,6 +10,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
+	"github.com/seed-81f232ab/rls/internal/base/heap"
 	filesource "github.com/seed-81f232ab/rls/internal/source/file"
 	"github.com/seed-81f232ab/rls/internal/whatif/reports"
 )
@@ -26,6 +27,7 @@ func newCheck() *cobra.Command {
 			"Exit code: 0 if the service would load the files, else 1.",
 		Args: argCount(1, math.MaxInt),
 		RunE: func(cmd *cobra.Command, paths []string) error {
+			defer heap.BeginLoad()()
 			files, skipped, errs := readLimits(cmd.InOrStdin(), paths, ignoreDotFiles)
 			c, config := newLimitsCheck(files, errs, isStrict, parseOptions)
 			c.Skipped = skipped

@@ -50,17 +50,17 @@ func isAddressKey(key string) bool { return key == "remote_address" || key == "m
 // warnText warns about text, a value or an entry of a list, if its author probably means another text or a condition. field
 // names the text in the warning.
 func (d *document) warnText(key, field, text string, n *yaml.Node, pos *place) {
-	prefix, prefixErr := netip.ParsePrefix(text)
+	prefix, isPrefix := parsePrefix(text)
 	switch {
 	case hasOuterSpace(text):
 		d.warnf(n, pos, "%s: got %q with spaces around it, which are part of the value; remove them", field, text)
 	case strings.Contains(text, "*") && field == "value" && !looksLikeExpression(text):
-	case key == "masked_remote_address" && prefixErr != nil:
+	case key == "masked_remote_address" && !isPrefix:
 		d.warnf(n, pos, "%s: got %s, but masked_remote_address is a network; want a network such as 10.0.0.0/8", field, fields.Printable(text))
 	case key == "masked_remote_address" && prefix.Masked().String() != text:
 		d.warnf(n, pos, "%s: got %s, which Envoy never sends; want %s", field, text, prefix.Masked())
 	case key == "masked_remote_address":
-	case prefixErr == nil && field == "value":
+	case isPrefix && field == "value":
 		d.warnf(n, pos, "value: got %s, which matches this text only; want cidr: [%s] for its addresses, or in: [%s] for the text", text, prefix.Masked(), text)
 	case looksLikeExpression(text) && field == "value":
 		d.warnf(n, pos, "value: got %s, which is no regular expression here; want regex: '%s', or in: ['%s'] for the text", fields.Printable(text), fields.Printable(text), fields.Printable(text))
@@ -71,6 +71,15 @@ func (d *document) warnText(key, field, text string, n *yaml.Node, pos *place) {
 			d.warnf(n, pos, "%s: got %s, which Envoy never sends; want %s", field, text, addr)
 		}
 	}
+}
+
+// parsePrefix parses a network. Most values are no network, and the first byte tells so without the cost of an error.
+func parsePrefix(text string) (prefix netip.Prefix, ok bool) {
+	if text == "" || !strings.Contains("0123456789abcdefABCDEF:", text[:1]) {
+		return prefix, false
+	}
+	prefix, err := netip.ParsePrefix(text)
+	return prefix, err == nil
 }
 
 // expressionParts are texts that are common in regular expressions and rare in values.

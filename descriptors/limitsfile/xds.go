@@ -85,10 +85,10 @@ type xdsReader struct {
 
 // root converts r without its descriptors.
 func (x *xdsReader) root(r *confv3.RateLimitConfig) *yaml.Node {
-	root := yamlNode(map[string]any{"domain": r.GetDomain()})
+	root := &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{keyNode("domain"), textNode(r.GetDomain())}}
 	for _, d := range r.GetDescriptors() {
 		if defaults := d.GetMetadata().GetFields()[XDSExtension].GetStructValue().GetFields()["defaults"]; defaults != nil {
-			root.Content = append(root.Content, yamlNode("defaults"), yamlNode(defaults.AsInterface()))
+			root.Content = append(root.Content, keyNode("defaults"), yamlNode(defaults.AsInterface()))
 		}
 	}
 	return root
@@ -105,7 +105,7 @@ func (x *xdsReader) eachPiece(list []*confv3.RateLimitDescriptor, f func([]*yaml
 			x.d.errorf(nil, pos, "got more than %d descriptors and limits in one descriptor; split the descriptor", maxXDSPieceRules)
 			continue
 		}
-		piece = append(piece, yamlNode(x.descriptor(d, pos, 1)))
+		piece = append(piece, x.descriptor(d, pos, 1))
 		if rules += n; rules >= xdsPieceRules {
 			if !f(piece) {
 				return
@@ -131,69 +131,133 @@ func countXDSRules(d *confv3.RateLimitDescriptor) int {
 	return n
 }
 
-// descriptor returns d as encoding/json would decode the same descriptor from a limits file. The fields that the metadata
-// has below XDSExtension override other fields.
-func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *place, depth int) map[string]any {
-	m := map[string]any{
-		"key": d.GetKey(), "value": d.GetValue(), "shadow_mode": d.GetShadowMode(), "quota_mode": d.GetQuotaMode(),
-		"detailed_metric": d.GetDetailedMetric(),
-	}
+// descriptor returns the node that the same descriptor has in a limits file. The fields that the metadata has below
+// XDSExtension override other fields.
+func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *place, depth int) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.MappingNode, Content: make([]*yaml.Node, 0, 8)}
 	if len(d.GetDescriptors()) > 0 {
-		children := []any{} // empty beyond MaxDepth; readDescriptors reports the depth
+		children := &yaml.Node{Kind: yaml.SequenceNode} // empty beyond MaxDepth; readDescriptors reports the depth
 		for i, child := range d.GetDescriptors() {
 			if depth < MaxDepth {
-				children = append(children, x.descriptor(child, x.place(pos, i, child), depth+1))
+				children.Content = append(children.Content, x.descriptor(child, x.place(pos, i, child), depth+1))
 			}
 		}
-		m["descriptors"] = children
+		addField(n, "descriptors", children)
 	}
-	maps.DeleteFunc(m, isAbsentInProto3)
+	addFlag(n, "detailed_metric", d.GetDetailedMetric())
+	addText(n, "key", d.GetKey())
 	limit := xdsPolicy(d.GetRateLimit())
 	if limit != nil {
-		m["rate_limit"] = limit
+		addField(n, "rate_limit", limit)
 	}
-	metadata := d.GetMetadata().AsMap()
+	addFlag(n, "quota_mode", d.GetQuotaMode())
+	addFlag(n, "shadow_mode", d.GetShadowMode())
+	addText(n, "value", d.GetValue())
+	if d.GetMetadata() != nil {
+		x.addMetadata(n, limit, d.GetMetadata().AsMap(), pos, depth)
+	}
+	return n
+}
+
+// addMetadata adds metadata to n, a descriptor. limit is the limit of n, or nil.
+func (x *xdsReader) addMetadata(n, limit *yaml.Node, metadata map[string]any, pos *place, depth int) {
 	extension, hasExtension := metadata[XDSExtension]
 	fields, isMapping := extension.(map[string]any)
 	if hasExtension && !isMapping {
 		x.d.errorf(nil, pos, "%s in metadata: want a mapping with fields of a descriptor", XDSExtension)
 	}
 	if delete(metadata, XDSExtension); len(metadata) > 0 {
-		m["metadata"] = metadata
+		addField(n, "metadata", yamlNode(metadata))
 	}
 	if depth == 1 {
 		delete(fields, "defaults") // the root has the defaults
 	}
-	if limitExtension, ok := fields["rate_limit"].(map[string]any); ok && limit != nil {
-		maps.Copy(limit, limitExtension)
-		fields["rate_limit"] = limit
+	if limitFields, ok := fields["rate_limit"].(map[string]any); ok && limit != nil {
+		setFields(limit, limitFields)
+		delete(fields, "rate_limit")
 	}
-	maps.Copy(m, fields)
-	return m
+	setFields(n, fields)
 }
 
-// xdsPolicy returns p as encoding/json would decode the same limit from a limits file.
-func xdsPolicy(p *confv3.RateLimitPolicy) map[string]any {
+// xdsPolicy returns the node that the same limit has in a limits file, or nil without a limit.
+func xdsPolicy(p *confv3.RateLimitPolicy) *yaml.Node {
 	if p == nil {
 		return nil
 	}
-	m := map[string]any{"unlimited": p.GetUnlimited(), "name": p.GetName(), "requests_per_unit": float64(p.GetRequestsPerUnit())}
+	n := &yaml.Node{Kind: yaml.MappingNode, Content: make([]*yaml.Node, 0, 4)}
+	addText(n, "name", p.GetName())
+	if len(p.GetReplaces()) > 0 {
+		list := &yaml.Node{Kind: yaml.SequenceNode}
+		for _, r := range p.GetReplaces() {
+			list.Content = append(list.Content, yamlNode(map[string]any{"name": r.GetName()}))
+		}
+		addField(n, "replaces", list)
+	}
+	addField(n, "requests_per_unit", intNode(int64(p.GetRequestsPerUnit())))
 	if p.GetUnit() != confv3.RateLimitUnit_UNKNOWN {
-		m["unit"] = strings.ToLower(p.GetUnit().String())
+		addText(n, "unit", strings.ToLower(p.GetUnit().String()))
 	}
-	var replaces []any
-	for _, r := range p.GetReplaces() {
-		replaces = append(replaces, map[string]any{"name": r.GetName()})
-	}
-	if len(replaces) > 0 {
-		m["replaces"] = replaces
-	}
-	maps.DeleteFunc(m, isAbsentInProto3)
-	return m
+	addFlag(n, "unlimited", p.GetUnlimited())
+	return n
 }
 
-// isAbsentInProto3 reports whether v is "" or false. A message of proto3 has these values for absent fields.
-func isAbsentInProto3(_ string, v any) bool { return v == "" || v == false }
+func addField(n *yaml.Node, name string, value *yaml.Node) {
+	n.Content = append(n.Content, keyNode(name), value)
+}
+
+// addText adds a field, except with the text "", which a message of proto3 has for an absent field. addFlag does the same
+// with false.
+func addText(n *yaml.Node, name, text string) {
+	if text != "" {
+		addField(n, name, textNode(text))
+	}
+}
+
+func addFlag(n *yaml.Node, name string, flag bool) {
+	if flag {
+		addField(n, name, yamlNode(flag))
+	}
+}
+
+// setFields sets the fields of n to the values that encoding/json has decoded.
+func setFields(n *yaml.Node, values map[string]any) {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		value := yamlNode(values[name])
+		i := 0
+		for i < len(n.Content) && n.Content[i].Value != name {
+			i += 2
+		}
+		if i < len(n.Content) {
+			n.Content[i+1] = value
+		} else {
+			addField(n, name, value)
+		}
+	}
+}
+
+// schemaKeys has the nodes of the names of all fields. Nobody may change them, because all descriptors share them.
+var schemaKeys = func() map[string]*yaml.Node {
+	keys := map[string]*yaml.Node{}
+	for _, f := range schema {
+		keys[f.Name] = textNode(f.Name)
+	}
+	return keys
+}()
+
+func keyNode(name string) *yaml.Node {
+	if n := schemaKeys[name]; n != nil {
+		return n
+	}
+	return textNode(name)
+}
+
+func textNode(text string) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.DoubleQuotedStyle, Value: text}
+}
+
+func intNode(n int64) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.FormatInt(n, 10)}
+}
 
 // yamlNode returns the node of v, without lines. v is a value that encoding/json has decoded.
 func yamlNode(v any) *yaml.Node {
@@ -211,12 +275,12 @@ func yamlNode(v any) *yaml.Node {
 		}
 		return n
 	case string:
-		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.DoubleQuotedStyle, Value: v}
+		return textNode(v)
 	case bool:
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(v)}
 	case float64:
 		if v == math.Trunc(v) && math.Abs(v) < 1<<63 {
-			return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.FormatInt(int64(v), 10)}
+			return intNode(int64(v))
 		}
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!float", Value: strconv.FormatFloat(v, 'g', -1, 64)}
 	}

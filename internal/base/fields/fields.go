@@ -75,7 +75,7 @@ func (f *Field) Read(n *yaml.Node) (v Value, problem string) {
 	case Entries:
 		ok = n.Kind == yaml.SequenceNode || n.Kind == yaml.MappingNode
 	case Text:
-		if _, isInt := ParseInt(n.Value); tag == "!!float" || tag == "!!int" && !isInt {
+		if tag == "!!float" || tag == "!!int" && !isInt(n.Value) {
 			return v, fmt.Sprintf("got a number, want text; write %q in quotes", n.Value)
 		}
 		if isScalar {

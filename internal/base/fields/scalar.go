@@ -47,6 +47,11 @@ func ParseInt(s string) (int64, bool) {
 	return n, err == nil
 }
 
+func isInt(s string) bool {
+	_, ok := ParseInt(s)
+	return ok
+}
+
 // ParseText returns the text of n, a scalar that isn't null. If n has the tag !!binary, ParseText decodes the text.
 func ParseText(n *yaml.Node) (string, bool) {
 	if n.ShortTag() != "!!binary" {
