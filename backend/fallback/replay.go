@@ -66,7 +66,7 @@ func (b *breaker) replay(keepsCounters bool) {
 
 // replayBatch charges each counter in the primary with the logged hits, or with the spent hits of the secondary if these
 // are fewer, because older hits no longer count. The secondary keeps its counters, so that the fallback does not admit its
-// share twice in two outages. Before its refundUntil, a refund is sent. Unsent hits go back into the log.
+// share twice in two outages. A refund is sent only before its refundUntil. Unsent hits go back into the log.
 func (l *Limiter) replayBatch(ctx context.Context, entries []*loggedCharge, keepsCounters bool) {
 	peeks, charges := backend.NewSubBatch(), backend.NewSubBatch()
 	defer peeks.Release()
