@@ -48,9 +48,9 @@ func WaiterCount(c *Client) int {
 	return n
 }
 
-// PausesAfterEarlierSignal reports whether a queue still pauses after a call if a permit was given
+// PausesDespiteEarlierRelease reports whether a queue still pauses after a call if a permit was given
 // back before the call.
-func PausesAfterEarlierSignal() bool {
+func PausesDespiteEarlierRelease() bool {
 	q := &queue{client: &Client{}, wakeUps: make(chan struct{}, 1)}
 	w := &waiter{permits: 1}
 	w.element = q.waiters.PushBack(w)

@@ -76,11 +76,11 @@ func TestAcquireHoldAsksOnceWhenTheOtherLimitHasAPermit(t *testing.T) {
 	assert.EqualValues(t, 2, s.calls.Load()-callsBefore)
 }
 
-func TestPermitThatIsGivenBackBeforeACallEndsNoPauseAfterTheCall(t *testing.T) {
-	assert.True(t, client.PausesAfterEarlierSignal())
+func TestReleaseBeforeACallDoesNotShortenThePauseAfterTheCall(t *testing.T) {
+	assert.True(t, client.PausesDespiteEarlierRelease())
 }
 
-func TestAcquireHoldFailsAtOnceIfAnotherLimitIsSpentUntilAfterTheDeadline(t *testing.T) {
+func TestAcquireHoldFailsAtOnceIfAnotherLimitIsSpentPastTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, job := clienttest.New(t, limits, nil), client.NewDescriptor("job", "x")
 		first, err := c.AcquireHold(t.Context(), "shop", job)
@@ -170,9 +170,9 @@ func TestHoldIsLostIfOutageLastsLongerThanTheHoldTime(t *testing.T) {
 		clock.Advance(10 * time.Second)
 	}
 	clock.WaitForTimers(1)
-	outage(s)
+	startOutage(s)
 	clock.Advance(10 * time.Second)
-	for range 10 { // renewals, each after a tenth of the hold
+	for range 10 { // after a failed renewal, the next one comes after 3 s, a tenth of the hold
 		clock.WaitForTimers(1)
 		select {
 		case <-h.Lost():
@@ -185,7 +185,7 @@ func TestHoldIsLostIfOutageLastsLongerThanTheHoldTime(t *testing.T) {
 		}
 	}
 	<-h.Lost()
-	s.answer.Store(nil)
+	s.answer.Store(nil) // ends the outage
 	require.NoError(t, h.Release())
 }
 
@@ -217,7 +217,7 @@ func TestReleaseWaitsForRenewalInFlight(t *testing.T) {
 	})
 }
 
-func TestReleaseFreesSlotsOfServiceAndOfOutage(t *testing.T) {
+func TestReleaseFreesSlotsInServiceAndInProcess(t *testing.T) {
 	parsed, err := local.ParseLimits("limits.yaml", limits)
 	require.NoError(t, err)
 	for name, outageFirst := range map[string]bool{"granted in an outage": true, "renewed in an outage": false} {
@@ -228,7 +228,7 @@ func TestReleaseFreesSlotsOfServiceAndOfOutage(t *testing.T) {
 			setOutage := func(isOutage bool) {
 				s.answer.Store(nil)
 				if isOutage {
-					outage(s)
+					startOutage(s)
 				}
 			}
 			setOutage(outageFirst)

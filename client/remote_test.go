@@ -145,8 +145,8 @@ func TestWaitingCallersShareCallsOfService(t *testing.T) {
 	assert.LessOrEqual(t, s.calls.Load(), int64(8), "batches of 1, 2, 4, 8, 16, 32 and 37")
 }
 
-// outage makes s fail.
-func outage(s *testService) {
+// startOutage makes s fail.
+func startOutage(s *testService) {
 	fail := func(context.Context) error { return status.Error(codes.Unavailable, "Redis is away") }
 	s.answer.Store(&fail)
 }
@@ -168,7 +168,7 @@ func TestFailureOptionDecidesDuringOutage(t *testing.T) {
 			s := newService(t, clock)
 			test.options.Clock = clock
 			c := newClient(t, s, test.options)
-			outage(s)
+			startOutage(s)
 			allowed, calls := 0, 10
 			if test.want == 0 {
 				calls = 1 // each call is retried
@@ -199,7 +199,7 @@ func TestClientCallsServiceOncePerProbePauseDuringOutage(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)
 	c := newClient(t, s, client.Options{Failure: client.FailOpen, Clock: clock})
-	outage(s)
+	startOutage(s)
 	for range 20 {
 		_, err := c.Allow(t.Context(), "shop", tenant)
 		require.NoError(t, err)
@@ -219,7 +219,7 @@ func TestRejectionOfRequestEndsOutage(t *testing.T) {
 	s := newService(t, clock)
 	c := newClient(t, s, client.Options{Failure: client.FailOpen, Clock: clock})
 	request := client.Request{Domain: "shop", Descriptors: []client.Descriptor{tenant}}
-	outage(s)
+	startOutage(s)
 	d, err := c.Check(t.Context(), request)
 	require.NoError(t, err)
 	require.True(t, d.Degraded)
@@ -256,7 +256,7 @@ func TestCallThatMissesAVeryShortDeadlineIsNoOutage(t *testing.T) {
 func TestAcquireSucceedsAfterOutage(t *testing.T) {
 	s := newService(t, clienttest.NewClock(start))
 	c := newClient(t, s, client.Options{})
-	outage(s)
+	startOutage(s)
 	done := make(chan error)
 	go func() { done <- c.Acquire(t.Context(), "shop", tenant) }()
 	assert.Eventually(t, func() bool { return s.calls.Load() > 5 }, 30*time.Second, time.Millisecond)
@@ -267,7 +267,7 @@ func TestAcquireSucceedsAfterOutage(t *testing.T) {
 func TestAcquireReturnsErrorOfServiceIfContextEndsInOutage(t *testing.T) {
 	s := newService(t, clienttest.NewClock(start))
 	c := newClient(t, s, client.Options{})
-	outage(s)
+	startOutage(s)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- c.Acquire(ctx, "shop", tenant) }()

@@ -15,7 +15,7 @@ import (
 type node struct {
 	*limitsfile.Descriptor
 	rule      *Rule         // nil if no limit is in force
-	offSwitch *OffSwitch    // nil if no switch has taken the limits out of force
+	offSwitch *OffSwitch    // the switch that turned the limits off, or nil
 	children  *siblingNodes // nil without children
 	canDeny   bool          // the rule of this node, or of a node below it, can deny
 }
@@ -23,7 +23,7 @@ type node struct {
 // siblingNodes is an index of the descriptors below one parent.
 type siblingNodes struct {
 	nodes     []node               // all siblings, in file order
-	keys      map[string]*keyNodes // the key is the key of the descriptors, even if it has a *
+	keys      map[string]*keyNodes // by the key of the descriptors, which can contain a *
 	wildcards wildcards            // the siblings with a * in the key
 }
 
@@ -34,7 +34,7 @@ type keyNodes struct {
 	wildcards  wildcards        // the nodes with a * only in the value
 }
 
-var emptyKeyNodes keyNodes // the nodes of a key without nodes
+var emptyKeyNodes keyNodes // is used for a key that no descriptor has
 
 // newSiblingNodes returns the nodes of descriptors, without rules and children.
 func newSiblingNodes(descriptors []*limitsfile.Descriptor) siblingNodes {
@@ -82,7 +82,7 @@ func (s *siblingNodes) add(n *node, i int) {
 // Index finds the descriptors of one list.
 type Index struct{ nodes siblingNodes }
 
-// NewIndex returns an index of list.
+// NewIndex returns an index of descriptors.
 func NewIndex(descriptors []*limitsfile.Descriptor) *Index {
 	return &Index{newSiblingNodes(descriptors)}
 }
@@ -104,7 +104,7 @@ func (x *Index) Find(entries []*ratelimitv3.RateLimitDescriptor_Entry) (d *limit
 }
 
 // ConditionOnOtherEntries returns the first descriptor with this key and a condition that reads other entries, or nil.
-// With such a descriptor, the matching descriptor depends on more than the value.
+// With such a descriptor, the value alone does not tell which descriptor matches.
 func (x *Index) ConditionOnOtherEntries(key string) *limitsfile.Descriptor {
 	if k := x.nodes.keys[key]; k != nil {
 		for _, n := range k.conditions {

@@ -134,7 +134,7 @@ local function releaseAnonymous(s, slots)
 end
 
 -- Returns the time at which at least this number of slots has expired. If another program has removed holds from Redis,
--- the holds can have fewer slots. Then returns the last expiry, or now.
+-- the holds can have fewer slots. In this case, it returns the last expiry, or now if there is no hold.
 local function expiryAfter(s, slots, now)
   local cursors = {}
   for _, list in ipairs({ s.anonymous, s.named }) do
@@ -189,8 +189,8 @@ return {
     }
   end,
 
-  -- Decides a hit. hit is the n of a hit as take.lua describes it: a number, or an array of a number and an id or an
-  -- expiry. Returns the numbers spent, reset and retry of the reply of take.
+  -- Decides a hit. hit is the value n in the arguments of take.lua: a number, or an array of a number and an id
+  -- or an expiry. Returns the numbers spent, reset and retry of the reply of take.
   step = function(s, now, hit, max, period)
     if not s.isExpireDone then expire(s, now) end
     s.isExpireDone = true -- all hits of a call of the script have the same now
@@ -217,7 +217,7 @@ return {
       end
       namedHold = nil
     elseif namedHold then
-      retry = -2
+      retry = -2 -- the hold existed
       if n > 0 then
         remove(s, namedHold)
         add(s, member, now + period, namedHold.slots)
@@ -236,13 +236,13 @@ return {
         add(s, name, expiry, slots)
         namedHold = member and s.newHolds[name]
         if not member and s.slots + n > max then
-          local nextAfter = expiryAfter(s, s.slots + n - max, now) - now
-          retry = -2 - nextAfter -- see the reply in take.lua
+          local nextWait = expiryAfter(s, s.slots + n - max, now) - now
+          retry = -2 - nextWait -- see the reply in take.lua
         end
       end
     else
       retry = -1 -- never
-      local maxSlots = max - math.max(n, 1) -- the most taken slots with which the hit passes
+      local maxSlots = max - math.max(n, 1) -- the hit passes if at most this number of slots is taken
       if maxSlots >= 0 then retry = expiryAfter(s, math.max(s.slots - maxSlots, 1), now) - now end
     end
     local resetTime = namedHold and namedHold.expiry or s.slots > 0 and expiryAfter(s, 1, now)
@@ -250,7 +250,7 @@ return {
   end,
 
   -- Writes the changes to Redis. Returns an error message if the write failed.
-  save = function(s, key, raw, period, ttl)
+  save = function(s, key, _, _, ttl)
     if not next(s.newHolds) and not next(s.obsoleteSlots) then return end
     if s.slots == 0 then return errorOf(s.isStored and redis.pcall('DEL', key)) end
     local scores, lastExpiry = { string.format('%d', -s.slots), 'x' }, 0
@@ -262,7 +262,7 @@ return {
     local err = runInParts('ZADD', key, scores)
     if err then return err end
     if lastExpiry > 0 and redis.call('PTTL', key) < tonumber(ttl(lastExpiry)) then
-      err = errorOf(redis.pcall('PEXPIRE', key, ttl(lastExpiry + expiryStep))) -- expiryStep spares later writes a PEXPIRE
+      err = errorOf(redis.pcall('PEXPIRE', key, ttl(lastExpiry + expiryStep))) -- with expiryStep, the next writes need no PEXPIRE
       if err then return err end
     end
     local obsoleteMembers = {}

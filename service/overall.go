@@ -13,25 +13,25 @@ import (
 )
 
 // overallCode returns the overall code of a request with these statuses. headerStatus is the status that response headers
-// describe. It is the status of the last descriptor over its limit that is not in quota mode, or else the first status
-// with the least remaining. If no limit was counted, headerStatus is nil.
+// describe: the last status of a descriptor that is over its limit and not in quota mode. If there is none, headerStatus
+// is the first status with the least LimitRemaining. If no limit was counted, headerStatus is nil.
 func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quotaMode bool) (
 	code rlsv3.RateLimitResponse_Code, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus,
 ) {
-	isAnyOver, leastRemaining := false, uint32(math.MaxUint32)
+	isAnyOverLimit, leastRemaining := false, uint32(math.MaxUint32)
 	for i, st := range statuses {
-		isOver := st.Code == rlsv3.RateLimitResponse_OVER_LIMIT
-		isAnyOver = isAnyOver || isOver
+		isOverLimit := st.Code == rlsv3.RateLimitResponse_OVER_LIMIT
+		isAnyOverLimit = isAnyOverLimit || isOverLimit
 		switch {
 		case st.CurrentLimit == nil:
-		case isOver && !isInQuotaMode(c.Rules[i], true, quotaMode):
+		case isOverLimit && !isInQuotaMode(c.Rules[i], true, quotaMode):
 			headerStatus, leastRemaining = st, 0
 		case st.LimitRemaining < leastRemaining:
 			headerStatus, leastRemaining = st, st.LimitRemaining
 		}
 	}
 	isOver := func(i, _, _ int) bool { return statuses[i].Code == rlsv3.RateLimitResponse_OVER_LIMIT }
-	if isAnyOver && c.isDeniedBy(quotaMode, isOver) {
+	if isAnyOverLimit && c.isDeniedBy(quotaMode, isOver) {
 		return rlsv3.RateLimitResponse_OVER_LIMIT, headerStatus
 	}
 	return rlsv3.RateLimitResponse_OK, headerStatus
@@ -41,32 +41,32 @@ func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus,
 // descriptors in quota mode are over their limits. isOver reports whether descriptor i is over its limit. The hits of this
 // descriptor have the indexes from start to end-1.
 func (c *Call) isDeniedBy(quotaMode bool, isOver func(i, start, end int) bool) bool {
-	hit, quotaCount, overQuotaCount := 0, 0, 0
+	hitIndex, quotaCount, deniedQuotaCount := 0, 0, 0
 	for i, rule := range c.Rules {
-		start := hit
-		hit = c.hitsEnd(i, hit)
-		switch isQuota := isInQuotaMode(rule, hit > start, quotaMode); {
-		case isQuota && isOver(i, start, hit):
+		start := hitIndex
+		hitIndex = c.hitsEnd(i, hitIndex)
+		switch isQuota := isInQuotaMode(rule, hitIndex > start, quotaMode); {
+		case isQuota && isOver(i, start, hitIndex):
 			quotaCount++
-			overQuotaCount++
+			deniedQuotaCount++
 		case isQuota:
 			quotaCount++
-		case isOver(i, start, hit):
+		case isOver(i, start, hitIndex):
 			return true
 		}
 	}
-	return c.coversAllQuotas(overQuotaCount, quotaCount)
+	return c.areAllQuotasDenied(deniedQuotaCount, quotaCount)
 }
 
 // isInQuotaMode reports whether a descriptor with this rule is in quota mode. hasHit reports whether a limit of the rule
-// gets a hit. If other limits replace all limits of the rule, its quota_mode has no effect. quotaMode is QUOTA_MODE.
+// gets a hit. hasHit is false if other limits replace all limits of the rule. Then quota_mode of the rule has no effect.
+// quotaMode is QUOTA_MODE.
 func isInQuotaMode(rule *descriptors.Rule, hasHit, quotaMode bool) bool {
 	return quotaMode || rule != nil && rule.QuotaMode && (hasHit || rule.IsUnlimited())
 }
 
-// coversAllQuotas reports whether deniedCount is the number of all descriptors in quota mode. quotaCount is the number
-// of descriptors in quota mode that have a rule.
-func (c *Call) coversAllQuotas(deniedCount, quotaCount int) bool {
+// areAllQuotasDenied reports whether all descriptors in quota mode are denied. quotaCount of them have a rule.
+func (c *Call) areAllQuotasDenied(deniedCount, quotaCount int) bool {
 	if deniedCount == 0 || deniedCount < quotaCount {
 		return false
 	}
@@ -96,8 +96,8 @@ func (h *Headers) values(st *rlsv3.RateLimitResponse_DescriptorStatus) []*corev3
 	}
 }
 
-// take lets the Limiter decide and charge the hits of c, but denies hits above the max_hits of their rule. If such hits
-// deny the call, the call charges nothing. Otherwise the call charges all hits except the hits above max_hits.
+// take lets the Limiter decide and charge the hits of c. If the number of a hit exceeds the max_hits of its rule, take
+// denies the hit and does not charge it. If this denies the call, the call charges nothing.
 func (s *Service) take(ctx context.Context, c *Call) {
 	if !c.exceedsMaxHits {
 		s.options.Limiter.Take(ctx, c.Start, c.hits, c.results)

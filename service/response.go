@@ -137,7 +137,7 @@ func (c *Call) retryAfter(quotaMode, withSlots bool) int64 {
 			longestWait = max(longestWait, wait)
 		}
 	}
-	if c.coversAllQuotas(quotaCount, quotaCount) {
+	if c.areAllQuotasDenied(quotaCount, quotaCount) {
 		longestWait = max(longestWait, shortestQuotaWait)
 	}
 	return longestWait

@@ -64,9 +64,9 @@ func (b *breaker) replay(keepsCounters bool) {
 	}
 }
 
-// replayBatch charges the primary with the logged hits, but a counter with at most its spent hits in the secondary,
-// because older hits no longer count. The secondary keeps its counters, so that a second outage soon after does not grant
-// the share again. replayBatch sends logged refunds until their refundUntil, and logs hits again that were not sent.
+// replayBatch charges each counter in the primary with the logged hits, or with the spent hits of the secondary if these
+// are fewer, because older hits no longer count. The secondary keeps its counters, so that the fallback does not admit its
+// share twice in two outages. A refund is sent only before its refundUntil. Unsent hits go back into the log.
 func (l *Limiter) replayBatch(ctx context.Context, entries []*loggedCharge, keepsCounters bool) {
 	peeks, charges := backend.NewSubBatch(), backend.NewSubBatch()
 	defer peeks.Release()
@@ -87,8 +87,8 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*loggedCharge, keep
 		}
 	}
 	charges.Take(ctx, time.Now(), l.options.Primary)
-	for place, h := range charges.Hits {
-		i, r := charges.Index[place], &charges.Results[place]
+	for chargeIndex, h := range charges.Hits {
+		i, r := charges.Index[chargeIndex], &charges.Results[chargeIndex]
 		switch {
 		case backend.IsNotSent(r.Err):
 			b := l.breakerOf(&h)
@@ -96,7 +96,7 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*loggedCharge, keep
 			b.startReplay()
 		case r.Err != nil || h.N < 0:
 		default:
-			if c := l.counts.Load(); c != nil { // there are no counts after the report of a blip
+			if c := l.counts.Load(); c != nil { // nil if the outage or blip has ended and was reported
 				c.replayed.Add(h.N)
 			}
 			l.options.Observer.Replayed(h.N)
@@ -107,10 +107,10 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*loggedCharge, keep
 	}
 }
 
-// lowerPrice subtracts the hits from the price of the outage that are certainly within the limit. charge is the answer of
+// lowerPrice subtracts the hits that are certainly within the limit from the excess of the outage. charge is the answer of
 // the primary to n hits, and peek is the earlier answer of the secondary. If windows are aligned, the count of the primary
 // has all hits of the window, so its answer tells how many hits are beyond the limit. With other algorithms, the count has
-// become smaller during the outage, and the price stays.
+// become smaller during the outage, and the excess stays.
 func (e *loggedCharge) lowerPrice(n int64, charge, peek limit.Result) {
 	isSameWindow := max(charge.ResetAfter-peek.ResetAfter, peek.ResetAfter-charge.ResetAfter) < e.limit.Period()/2
 	if !e.limit.Algorithm.AlignsWindows() || !isSameWindow {
@@ -158,7 +158,7 @@ func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 			b.replayLater(&h.hit, h.counts)
 		}
 	case answer.Err != nil || !answer.Allowed:
-		// The hit stays in the excess: nobody knows whether the primary has charged it, or it is beyond the limit.
+		// The hit stays in the excess. After an error, it may be uncharged. After a denial, it is beyond the limit.
 	case h.isAdmitted:
 		h.counts.addExcess(-excessOf(&h.hit))
 		if h.mode == limit.FailLocal && time.Now().Before(h.chargeEnd) {

@@ -8,7 +8,7 @@ import (
 // Times and durations are in microseconds. Times count from New.
 const (
 	second       = 1_000_000
-	maxHorizon   = second  // a lease has at most the permits for the hits that are expected in this time
+	maxHorizon   = second  // a lease has at most as many permits as hits are expected in this time
 	rateInterval = 20_000  // the shortest time for a measurement of the rate of a counter
 	retryPause   = 50_000  // the pause after a failed trip
 	budgetPause  = 250_000 // the pause after a trip that found no free permits in the budget
@@ -30,20 +30,20 @@ type account struct {
 	key, budgetKey []byte
 	limit          *limit.Limit
 	budget         *limit.Limit // the limit of the budget's counter; nil before the first trip
-	window         int64        // the start of the allowance's window, in microseconds since 1970 on the clock of Redis; 0 if unknown
+	windowStart    int64        // the start of the allowance's window, in microseconds since 1970 on the clock of Redis; 0 if unknown
 }
 
 func (a *account) permitHit(n int64) backend.Hit {
-	return backend.Hit{Key: a.key, Limit: a.limit, N: n, Window: a.window, Shadow: true}
+	return backend.Hit{Key: a.key, Limit: a.limit, N: n, Window: a.windowStart, Shadow: true}
 }
 
 func (a *account) budgetHit(n int64) backend.Hit {
-	return backend.Hit{Key: a.budgetKey, Limit: a.budget, N: n, Window: a.window, Shadow: true}
+	return backend.Hit{Key: a.budgetKey, Limit: a.budget, N: n, Window: a.windowStart, Shadow: true}
 }
 
 type lease struct {
 	account
-	epoch uint32 // the number of calls of dropPermits; a reservation or a trip of an older epoch changes no permits
+	epoch uint32 // the number of calls of dropPermits; a reservation or a trip of an older epoch no longer changes permits, because they were dropped
 
 	permits         int64 // the permits that no hit has reserved
 	reservedPermits int64 // the permits that hits have reserved until the decision about their call
@@ -61,7 +61,7 @@ type lease struct {
 	lowPermits  int64 // the number of permits at which the lease takes more permits
 	lastHitAt   int64 // the time of the last hit
 
-	demand    int64   // the number of hits since rateStart
+	rateHits  int64   // the number of hits since rateStart
 	rateStart int64   // the time at which the measurement of the rate began
 	rate      float64 // the last measured rate, in hits per microsecond
 }
@@ -81,14 +81,14 @@ func newLease(h *backend.Hit, now int64) *lease {
 // countDemand counts n hits at now. If the measurement is long enough, countDemand also sets the rate.
 func (e *lease) countDemand(now, n int64) {
 	e.lastHitAt = max(e.lastHitAt, now)
-	if span := now - e.rateStart; span >= maxHorizon || span >= rateInterval && e.demand >= minDemand {
-		rate := float64(e.demand) / float64(span)
+	if span := now - e.rateStart; span >= maxHorizon || span >= rateInterval && e.rateHits >= minDemand {
+		rate := float64(e.rateHits) / float64(span)
 		if span < maxHorizon && e.rate > 0 {
 			rate = (rate + e.rate) / 2 // a short measurement is not exact
 		}
-		e.rate, e.demand, e.rateStart = rate, 0, now
+		e.rate, e.rateHits, e.rateStart = rate, 0, now
 	}
-	e.demand += n
+	e.rateHits += n
 }
 
 // hasEnded reports whether the window of the lease may have ended at now.
@@ -99,7 +99,7 @@ func (e *lease) dropPermits() (permits int64) {
 	permits = e.permits
 	e.epoch++
 	e.permits, e.reservedPermits, e.allowance = 0, 0, 0
-	e.freeBudget, e.windowEnd, e.window = unknownBudget, 0, 0
+	e.freeBudget, e.windowEnd, e.windowStart = unknownBudget, 0, 0
 	return permits
 }
 
@@ -116,7 +116,7 @@ func (e *lease) answer(now int64) limit.Result {
 }
 
 // addPermits adds the permits to r, which is the answer of the shared counter to h. If the lease has a permit, addPermits
-// also allows a denied peek, unless the algorithm has ResetsAtOnce.
+// also allows a denied peek, unless the counter forgets all hits of a window at its end (ResetsAtOnce).
 func (e *lease) addPermits(h *backend.Hit, r *limit.Result) {
 	r.Remaining += e.permits
 	if h.N == 0 && !r.Allowed && e.permits > 0 && !e.limit.Algorithm.ResetsAtOnce() {
@@ -139,7 +139,7 @@ func (e *lease) planTrip(now int64) (t trip, ok bool) {
 		return t, false
 	}
 	wantedPermits := e.wantedPermits(now)
-	if wantedPermits < minTripPermits || e.demandIn(maxHorizon) < min(minDemand, e.limit.LeasePermits()) {
+	if wantedPermits < minTripPermits || e.expectedHits(maxHorizon) < min(minDemand, e.limit.LeasePermits()) {
 		return t, false
 	}
 	if e.budget == nil {
@@ -152,7 +152,7 @@ func (e *lease) planTrip(now int64) (t trip, ok bool) {
 		return t, true
 	}
 	// Each replica leaves a quarter of the free budget to others, so a new replica finds a free part.
-	newAllowance := max(min(e.demandIn(maxHorizon), (e.allowance+e.freeBudget)*3/4), e.allPermits(), 1)
+	newAllowance := max(min(e.expectedHits(maxHorizon), (e.allowance+e.freeBudget)*3/4), e.allPermits(), 1)
 	targetPermits := min(wantedPermits, newAllowance, e.allowance)
 	if targetPermits >= minTripPermits && e.allPermits() <= targetPermits/4 {
 		t.permits = targetPermits - e.allPermits()
@@ -174,10 +174,10 @@ func (e *lease) wantedPermits(now int64) int64 {
 	if !e.limit.Algorithm.CountsByWindow() {
 		remaining = min(remaining+e.limit.RefilledTokens(now-e.answeredAt), e.limit.Capacity())
 	}
-	return min(e.demandIn(horizon), remaining/remainingDivisor)
+	return min(e.expectedHits(horizon), remaining/remainingDivisor)
 }
 
-// demandIn returns the number of expected hits in this number of microseconds. The result is at most LeasePermits.
-func (e *lease) demandIn(micros int64) int64 {
+// expectedHits returns the number of expected hits in this number of microseconds. The result is at most LeasePermits.
+func (e *lease) expectedHits(micros int64) int64 {
 	return int64(min(e.rate*float64(micros), float64(e.limit.LeasePermits())))
 }

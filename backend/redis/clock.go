@@ -32,7 +32,7 @@ type measurement struct{ minOffset, maxOffset int64 }
 // The constants of a serverClock. Times are in microseconds.
 const (
 	maxMeasurements = 8                    // the number of measurements that are kept
-	measureInterval = 2 * microsPerSecond  // the pause between two measurements of a busy clock
+	measureInterval = 2 * microsPerSecond  // the least pause between two measurements; without batches, nothing is measured
 	maxClockAge     = 60 * microsPerSecond // the age at which a clock must be measured before its next use
 	maxDrift        = 2000                 // the largest change of the offset while nobody sets the server's clock
 )
@@ -126,11 +126,11 @@ func neededTimeout(roundTrip time.Duration) time.Duration {
 	return max((tripsInTimeout*roundTrip + step - 1).Truncate(step), step)
 }
 
-// isTooShort reports whether timeout is shorter than two round trips, because a hit can wait for the previous batch
-// first.
+// isTooShort reports whether timeout is shorter than two round trips: the trip of the previous batch, for which a hit can
+// wait, and the trip of its own batch.
 func isTooShort(timeout, roundTrip time.Duration) bool { return timeout < 2*roundTrip }
 
-// Timeout returns the budget of a Take.
+// Timeout returns the time that a Take may use.
 func (l *Limiter) Timeout() time.Duration {
 	if !l.options.AutoTimeout {
 		return l.options.Timeout
@@ -139,8 +139,8 @@ func (l *Limiter) Timeout() time.Duration {
 }
 
 // adaptTimeout sets the timeout of AutoTimeout after a measurement of c. It returns true if the timeout is still too short
-// for this measurement, because older measurements were shorter. Then each batch measures c, until c forgets the older
-// measurements.
+// for this measurement, because older measurements were shorter. While it is too short, each batch measures c, until
+// maxMeasurements new measurements have replaced the older ones.
 func (l *Limiter) adaptTimeout(c *serverClock) (stillTooShort bool) {
 	if !l.options.AutoTimeout {
 		return false

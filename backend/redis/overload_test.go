@@ -150,7 +150,7 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 			b, queuedPart := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
 			now := time.Now()
 			queuedPart.start, queuedPart.sendDeadline, queuedPart.deadline = now, now.Add(time.Second), now.Add(3*time.Millisecond+50*time.Millisecond)
-			queuedPart.userCount.Store(1 + takeWeight) // one unanswered part, and the Take that waits
+			queuedPart.userCount.Store(1 + takeWeight) // one unanswered part; the Take that waits counts as takeWeight
 			b.queuedHits = 7
 			time.Sleep(3 * time.Millisecond)
 			b.run(t.Context(), []*requestPart{queuedPart})
@@ -168,7 +168,7 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 func TestStarvedProcessIsNoFailureOfRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
-			deadline time.Duration // how long before the notice the deadline was
+			deadline time.Duration // the time from the deadline until the process notices it
 			reason   backend.Reason
 		}{
 			{0, backend.ReasonLate},
@@ -195,11 +195,11 @@ func TestStarvedProcessIsNoFailureOfRedis(t *testing.T) {
 // lateNode answers a script after a time that grows with the number of hits.
 type lateNode struct {
 	slowNode
-	perHit time.Duration
+	timePerHit time.Duration
 }
 
 func (n *lateNode) Process(ctx context.Context, cmd goredis.Cmder) error {
-	n.pause = n.perHit * time.Duration(cmd.Args()[2].(int))
+	n.pause = n.timePerHit * time.Duration(cmd.Args()[2].(int))
 	return n.slowNode.Process(ctx, cmd)
 }
 
@@ -209,7 +209,7 @@ func (n *lateNode) masterOf(context.Context, string) (*server, error) {
 
 func TestLargeCallsThatTakeTooLongAreNotCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node := &lateNode{perHit: time.Millisecond}
+		node := &lateNode{timePerHit: time.Millisecond}
 		instance := &redisInstance{name: "node", client: node, partitions: 1, maxInflightBatches: 1}
 		ctx, stop := context.WithCancel(t.Context())
 		l := &Limiter{instances: []*redisInstance{instance}, stop: stop, options: Options{
@@ -239,7 +239,7 @@ func TestLargeCallsThatTakeTooLongAreNotCharged(t *testing.T) {
 		assert.EqualValues(t, 200, node.hits.Load())
 		assert.NoError(t, take(10), "small calls are sent")
 		time.Sleep(time.Second)
-		node.perHit = 100 * time.Microsecond
+		node.timePerHit = 100 * time.Microsecond
 		assert.NoError(t, take(100), "after a time, the cost is measured again")
 		assert.NoError(t, take(100))
 		stop()

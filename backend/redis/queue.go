@@ -36,18 +36,18 @@ func newOutageError(err error) error { return &backend.Error{Reason: backend.Rea
 type partitionQueue struct {
 	limiter         *Limiter
 	instance        *redisInstance
-	keyspace        keyspace
+	keyspace        keyspace // the start of the names of the partition's keys
 	keysWithTTL     *ttlTable
-	ttlCommandStore ttlCommandStore
+	ttlCommandStore ttlCommandStore // the commands for the next batches that set a time to live
 	timing          batchTiming
-	lastCounts      lastCounts
+	lastCounts      lastCounts // the last answer of Redis about each counter
 
 	mu           sync.Mutex     // guards the fields below
 	wakeWorkers  sync.Cond      // wakes workers when the queue gets a part, or is closed
 	smallParts   []*requestPart // parts of at most maxSmallPartHits
 	largeParts   []*requestPart // the other parts
 	hitCount     int            // hits of all parts
-	isLargeFirst bool           // the next batch begins with large parts; this changes in each batch, so small parts wait for one batch at most
+	isLargeFirst bool           // the next batch begins with large parts; only after a batch that began with small parts, so these wait for one batch at most
 	isClosed     bool
 }
 
@@ -100,9 +100,9 @@ func (q *partitionQueue) pop(emptyList []*requestPart) (parts []*requestPart, qu
 		firstList, secondList = secondList, firstList
 	}
 	q.isLargeFirst = !q.isLargeFirst && len(q.largeParts) > 0
-	leastHitsLeft := q.hitCount - q.limiter.options.MaxBatchSize
-	parts = q.move(emptyList, firstList, leastHitsLeft)
-	parts = q.move(parts, secondList, leastHitsLeft)
+	minHitsLeft := q.hitCount - q.limiter.options.MaxBatchSize
+	parts = q.move(emptyList, firstList, minHitsLeft)
+	parts = q.move(parts, secondList, minHitsLeft)
 	return parts, q.hitCount
 }
 
@@ -113,12 +113,12 @@ func (q *partitionQueue) awaitParts() {
 	}
 }
 
-// move moves parts from the front of list to parts, and returns parts. It leaves at least leastHitsLeft hits in the queue,
+// move moves parts from the front of list to parts, and returns parts. It leaves at least minHitsLeft hits in the queue,
 // unless the first part alone is larger than a batch. The caller holds q.mu.
-func (q *partitionQueue) move(parts []*requestPart, list *[]*requestPart, leastHitsLeft int) []*requestPart {
+func (q *partitionQueue) move(parts []*requestPart, list *[]*requestPart, minHitsLeft int) []*requestPart {
 	movedParts := 0
 	for _, p := range *list {
-		if q.hitCount-len(p.hits) < leastHitsLeft && len(parts) > 0 {
+		if q.hitCount-len(p.hits) < minHitsLeft && len(parts) > 0 {
 			break
 		}
 		q.hitCount -= len(p.hits)
@@ -152,7 +152,7 @@ func (q *partitionQueue) work(ctx context.Context) {
 	for {
 		clear(parts)
 		parts, b.queuedHits = q.pop(parts[:0])
-		if len(parts) == 0 || b.run(ctx, parts) {
+		if isClosed := len(parts) == 0; isClosed || b.run(ctx, parts) { // run reports whether the worker is replaced
 			return
 		}
 	}
@@ -183,7 +183,7 @@ type batchTiming struct {
 	slowestEnd      atomic.Int64 // the moment at which the slowest recent batch ended
 
 	hitCost         atomic.Int64 // the duration of the last large batch, divided by its hits, in nanoseconds
-	previousHitCost atomic.Int64 // the hitCost of the large batch before the last; 0 if it ended more than hitCostLife before the last
+	previousHitCost atomic.Int64 // the hitCost before this one; 0 if it was measured more than hitCostLife before this one
 	hitCostMoment   atomic.Int64 // the moment at which hitCost was measured
 }
 
@@ -237,7 +237,7 @@ func (t *batchTiming) expectedTime(hits int) time.Duration {
 	return time.Duration(min(t.hitCost.Load(), t.previousHitCost.Load()) * int64(hits))
 }
 
-// isStalled reports whether a slow Redis made a hit wait in the queue for waitTime until now. Redis is slow if one batch
+// isStalled reports whether a slow Redis is the reason that a hit has waited for waitTime. Redis is slow if one batch
 // took at least half of the wait, or if Redis answered no batch during the wait.
 func (t *batchTiming) isStalled(waitTime time.Duration) bool {
 	waitStart := microsSinceProcessStart() - waitTime.Microseconds()

@@ -79,7 +79,7 @@ func textPage(write func(io.Writer)) http.Handler {
 	})
 }
 
-// followLimits keeps l up to date until p ends. When it returns without an error, limits files are in force.
+// followLimits keeps l up to date until p ends. If limits come from files, they are in force when it returns without an error.
 func followLimits(p *process, s *env.Settings, l limits, e *events.Events) error {
 	if s.ConfigType == env.ConfigXDS {
 		client, err := xds.New(xdsOptions(s, e.Log))

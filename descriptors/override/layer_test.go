@@ -21,13 +21,13 @@ func TestLastGoodOverrideStaysInForce(t *testing.T) {
 	tenantBucket := compile(t, "domain: shop\ndescriptors: [{key: tenant, rate_limit: {unit: minute, requests_per_unit: 6, algorithm: token_bucket}}]")
 	var table Table
 	for _, step := range []struct {
-		name    string
-		value   string // "" removes the override
-		base    limits
-		now     time.Time
-		want    string // the limit of tenant=acme
-		problem string
-		nextEnd time.Time
+		name       string
+		value      string // "" removes the override
+		base       limits
+		now        time.Time
+		want       string // the limit of tenant=acme
+		problem    string
+		nextExpiry time.Time
 	}{
 		{"a good override", `{"requests_per_unit": 7}`, base, noon, "7 per minute", "", time.Time{}},
 		{"an invalid override", `{"requests_per_unit": "many"}`, base, noon, "7 per minute", "want a whole number", time.Time{}},
@@ -52,9 +52,9 @@ func TestLastGoodOverrideStaysInForce(t *testing.T) {
 			values[target] = step.value
 		}
 		table.Set(values)
-		set, nextEnd := table.Apply(step.base.set, step.now)
+		set, nextExpiry := table.Apply(step.base.set, step.now)
 		assert.Equal(t, step.want, matchedLimits(descriptors.Compile(set), "shop", "tenant", "acme"), step.name)
-		assert.Equal(t, step.nextEnd, nextEnd, step.name)
+		assert.Equal(t, step.nextExpiry, nextExpiry, step.name)
 		if step.value == "" {
 			assert.Empty(t, table.States(), step.name)
 			continue
@@ -82,8 +82,8 @@ func TestStatesReportProblemsLimitsAndEnds(t *testing.T) {
 		"shop|gone":        `{"factor": 2}`,
 		"nonsense":         `{"factor": 2}`,
 	})
-	set, nextEnd := table.Apply(compile(t, shopLimits).set, noon)
-	assert.Equal(t, noon.Add(time.Hour), nextEnd.UTC())
+	set, nextExpiry := table.Apply(compile(t, shopLimits).set, noon)
+	assert.Equal(t, noon.Add(time.Hour), nextExpiry.UTC())
 	assert.Equal(t, "400 per minute", matchedLimits(descriptors.Compile(set), "shop", "tenant", "b"), "both overrides apply")
 	states := table.States()
 	assert.Len(t, states, 5)

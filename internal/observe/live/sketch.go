@@ -28,7 +28,7 @@ type entry struct {
 	heapIndex        int     // the index of the entry in the heap
 
 	newHits  keyHits // hits since the last advance
-	hits     keyHits // earlier hits in the step in progress
+	hits     keyHits // earlier hits in the current step of clock
 	lastHits keyHits // hits in the step before
 
 	key   []byte // has at most maxKeyBytes; the rest is cut off
@@ -46,8 +46,8 @@ type entry struct {
 	denials denials // is set only in the sketch of denied keys
 }
 
-// denials describes the last denials of a key, in Unix times in microseconds: the first and the last of these denials,
-// and when denied hits pass.
+// denials has Unix times in microseconds: the first and the last denial since the key became limited, and the time at
+// which denied hits pass again.
 type denials struct{ first, last, passesAt int64 }
 
 const (
@@ -105,7 +105,7 @@ func newSketch(maxKeys int) *sketch {
 	return &sketch{maxKeys: maxKeys, entries: make(map[uint64]*entry, maxKeys), heap: make(entryHeap, 0, maxKeys)}
 }
 
-// add adds n to the count of a key, and the hits of ev to its hits. If n is 0, add ignores a key that is not in s.
+// add adds n to the count of a key, by which keys are ranked, and adds the hits of ev. If n is 0, add ignores a key that is not in s.
 func (s *sketch) add(ev *event, key []byte, n float64) {
 	e := s.entries[ev.hash]
 	if e == nil {

@@ -149,9 +149,9 @@ func (c *streamConn) countRequest(f frame) {
 		frames = resetFrames
 		c.admittedConn.gate.options.OnReset()
 	}
-	admitted := c.admittedConn
-	if !c.frameBudget.take(frames) && !c.frameBudget.refillAndTake(frames, admitted.answers.Load(), time.Now()) {
-		admitted.gate.cut(admitted, Frames)
+	admittedConn := c.admittedConn
+	if !c.frameBudget.take(frames) && !c.frameBudget.refillAndTake(frames, admittedConn.answers.Load(), time.Now()) {
+		admittedConn.gate.cut(admittedConn, Frames)
 	}
 }
 
@@ -230,7 +230,7 @@ type frameScanner struct {
 	headerBytes int // the number of bytes in header
 }
 
-// scan calls handleFrame for each frame with a header that ends in data.
+// scan calls handleFrame for each frame whose header has its last byte in data.
 func (s *frameScanner) scan(data []byte, handleFrame func(frame)) {
 	for {
 		if s.skipBytes >= len(data) {
@@ -259,7 +259,7 @@ const (
 	// framesPerCall is the number of frames of a small call: HEADERS and DATA.
 	framesPerCall = 2
 
-	// resetFrames is the number of frames as which an RST_STREAM frame counts.
+	// An RST_STREAM frame counts as resetFrames frames.
 	resetFrames = 4
 
 	// framesPerReset is the cost of a small call that the client resets.
@@ -270,8 +270,8 @@ const (
 	// connection open.
 	resetsPerAnswer = 100
 
-	// maxSavedSeconds bounds the frames that a connection can save: at most the frames of 30 seconds. If rls stalls,
-	// many clients give up, and all their resets arrive at once.
+	// maxSavedSeconds bounds the unused frames that a connection keeps: at most the frames of 30 seconds. They are for
+	// the time after a stall of rls, when many clients have given up, and all their resets arrive at once.
 	maxSavedSeconds = 30
 
 	// initialSeconds bounds the frames that a new connection can send at once: the frames of an eighth of a second.

@@ -80,7 +80,7 @@ func TestAccessLogLineWithoutDescriptorIsNoted(t *testing.T) {
 	assert.Contains(t, r.Notes(), "access.log: 1 of 2 lines have no field of a descriptor and were left out")
 }
 
-func TestFieldsOfTheMappingWithoutValuesAreNoted(t *testing.T) {
+func TestNotesNameMappingFieldsThatNoLineHas(t *testing.T) {
 	r := accessReaderOf(t, `{"start_time":1,"path":"/x","request":{"headers":{"x-tenat":"a"}},"code":"429"}`)
 	_, err := r.Next()
 	require.NoError(t, err)
