@@ -102,6 +102,42 @@ func TestTopScreenFitsTheTerminal(t *testing.T) {
 	}
 }
 
+// In a pipe or a file, no one can make the screen wider, so the advice at the end of a line must be there.
+func TestTopBreaksLongLinesOfStateAndChanges(t *testing.T) {
+	s := testSnapshot()
+	words := strings.Repeat("word ", 40)
+	s.State.Headline, s.State.Details = "Mass denial "+words+"headline advice", []string{"a", "b", "c", "d", words + "stop the denials"}
+	s.Events[0].Attrs[0].Value = words + "requests_per_unit " + strings.Repeat("月", 100) + " end"
+	for _, width := range []int{1, 30, 80, 120, 400} {
+		screen := topScreen{width: width, location: time.UTC}
+		lines := screen.lines(s, "")
+		for _, line := range lines {
+			if width >= 80 {
+				assert.LessOrEqual(t, cells.StringWidth(line), width, line)
+			}
+		}
+		text := strings.Join(strings.Fields(strings.Join(lines, " ")), " ")
+		assert.Equal(t, 3*40, strings.Count(text, "word"), width)
+		assert.Equal(t, 100, strings.Count(text, "月"), width)
+		if width >= 30 {
+			for _, want := range []string{"headline advice", "stop the denials", "requests_per_unit", "end"} {
+				assert.Contains(t, text, want, width)
+			}
+		}
+	}
+	screen := topScreen{width: 80, height: 40, location: time.UTC}
+	text := strings.Join(screen.lines(s, ""), "\n")
+	assert.Contains(t, text, "headline advice", "a terminal breaks the headline too")
+	assert.Contains(t, text, "CHANGES")
+}
+
+func TestTopPrintsAsManyColumnsAsAsked(t *testing.T) {
+	for columns, want := range map[string]int{"": 120, "x": 120, "0": 120, "90": 90} {
+		t.Setenv("COLUMNS", columns)
+		assert.Equal(t, want, onceWidth(&syncBuffer{}), columns)
+	}
+}
+
 func TestTopScreenIsInColourOnlyIfAsked(t *testing.T) {
 	screen := topScreen{width: 100, hasColours: true, location: time.UTC}
 	assert.Contains(t, strings.Join(screen.lines(testSnapshot(), ""), "\n"), red+"✗ Redis away for 00:41"+noColour)
@@ -150,7 +186,7 @@ func TestTopFollowsTheServiceAndItsLoss(t *testing.T) {
 	isBroken.Store(true)
 	await("trying again")
 	width.Store(30)
-	await("figures of " + firstSnapshot.Time.In(time.Local).Format("15:04:05") + ", trying a…")
+	await("figures of " + firstSnapshot.Time.In(time.Local).Format("15:04:05") + ", trying" + clearLine)
 	cancel()
 	require.NoError(t, <-done)
 }
