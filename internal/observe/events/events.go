@@ -3,10 +3,11 @@
 package events
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
@@ -26,13 +27,17 @@ type Options struct {
 type Events struct {
 	*timeline.Timeline
 	Options
+
+	stalledAt atomic.Int64 // the time of the last stall of Redis as Unix time in nanoseconds; 0 before the first stall
 }
+
+const stallMemory = 5 * time.Minute // the time for which a stall changes the advice about timeouts
 
 const maxTimelineEvents = 200 // bounds the events that the timeline keeps
 
 // New returns an Events, whose first event is the start of the service.
 func New(o Options) *Events {
-	e := &Events{timeline.New(maxTimelineEvents), o}
+	e := &Events{Timeline: timeline.New(maxTimelineEvents), Options: o}
 	e.Add(timeline.Event{Kind: timeline.Start, Text: "service started", Attrs: details("version", o.Version, "backend", o.Backend)})
 	return e
 }
@@ -46,13 +51,6 @@ func details(pairs ...any) []timeline.Attr {
 		}
 	}
 	return attrs
-}
-
-// record logs a line, and adds an event with the same text to the timeline. attrs are names and values in turn.
-func (e *Events) record(level slog.Level, event timeline.Event, attrs ...any) {
-	e.Log.Log(context.Background(), level, event.Text, attrs...)
-	event.Failed, event.Attrs = level >= slog.LevelError, details(attrs...)
-	e.Add(event)
 }
 
 // DrainStarted implements server.Observer.

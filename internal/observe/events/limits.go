@@ -152,7 +152,7 @@ func (o limitsObserver) auditDirectWrites(changes []reload.OverrideChange) {
 
 func (o limitsObserver) SourceState(source string, err error) {
 	o.Observer.SourceState(source, err)
-	e, note := timeline.Event{Kind: timeline.Source, Text: "source of limits in use: " + source}, ""
+	e, note := timeline.Event{Kind: timeline.Source, Repeats: true, Text: "source of limits in use: " + source}, ""
 	if err != nil {
 		e.Failed, e.Text, e.Attrs = true, "source of limits lost: "+source, details("error", err)
 		note = fmt.Sprintf("unreadable since %s; the last overrides stay in force", time.Now().UTC().Format(time.RFC3339))

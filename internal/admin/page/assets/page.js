@@ -482,7 +482,8 @@ function showChanges(s) {
     }
     list.prepend(item);
   }
-  while (list.children.length > 100) list.lastElementChild.remove();
+  const ids = new Set(s.events.map(e => String(e.id))); // a repeated event replaces the event before
+  for (const item of [...list.children]) if (!ids.has(item.dataset.id)) item.remove();
   const l = s.state.limits;
   setText(byId('limits-note'), l.loaded ? `${counted(l.rules, 'rule')} in ${counted(l.domains.length, 'domain')}, from ${l.source}` + (l.hash ? ', hash ' + l.hash.slice(0, 8) : '') : 'No limits in force');
 }
