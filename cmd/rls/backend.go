@@ -147,7 +147,7 @@ func newRedisBackend(p *process, s *env.Settings, e *events.Events, localCounter
 	check := e.NewRedisCheck(client.Check, roles...)
 	b := newStoreBackend(p, s, e, sharedStore{
 		store:    client,
-		events:   events.StoreOptions{Name: "Redis", Advice: redis.AdviceFor, OutageEnded: check.OutageEnded, Shards: metrics.ShardsOf(client)},
+		events:   events.StoreOptions{Name: "Redis", Advice: client.AdviceFor, OutageEnded: check.OutageEnded, Shards: metrics.ShardsOf(client)},
 		fallback: fallback.Options{KeepsCounters: client.KeepsCounters, LastCount: client.TakeLastCount},
 		findings: check.Findings,
 		onConnect: func(ctx context.Context) {

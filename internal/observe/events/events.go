@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
@@ -27,17 +25,13 @@ type Options struct {
 type Events struct {
 	*timeline.Timeline
 	Options
-
-	stalledAt atomic.Int64 // the time of the last stall of Redis as Unix time in nanoseconds; 0 before the first stall
 }
-
-const stallMemory = 5 * time.Minute // the time for which a stall changes the advice about timeouts
 
 const maxTimelineEvents = 200 // bounds the events that the timeline keeps
 
 // New returns an Events, whose first event is the start of the service.
 func New(o Options) *Events {
-	e := &Events{Timeline: timeline.New(maxTimelineEvents), Options: o}
+	e := &Events{timeline.New(maxTimelineEvents), o}
 	e.Add(timeline.Event{Kind: timeline.Start, Text: "service started", Attrs: details("version", o.Version, "backend", o.Backend)})
 	return e
 }

@@ -50,7 +50,6 @@ func (o *batchObserver) BatchDone(b redis.Batch) {
 
 func (o *batchObserver) reportStall(b redis.Batch) {
 	o.recorder.RedisStalled()
-	o.stalledAt.Store(time.Now().UnixNano())
 	slowest := &o.slowestStalls[b.Role]
 	for old := slowest.Load(); int64(b.Duration) > old && !slowest.CompareAndSwap(old, int64(b.Duration)); old = slowest.Load() {
 	}

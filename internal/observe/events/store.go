@@ -90,7 +90,7 @@ func (s *Store) StateChanged(c fallback.StateChange) {
 		s.Health.Note(strings.ToLower(s.Name), fmt.Sprintf("down since %s; deciding without %s (mode %s, ratio %v)",
 			time.Now().UTC().Format(time.RFC3339), s.Name, s.Mode, s.Ratio))
 		s.recordOutage(slog.LevelError, c, s.Name+" outage started",
-			"kind", redis.KindOf(o.Err).String(), "error", o.Err, "hits", s.decidedHits(), "advice", s.advice(o.Err))
+			"kind", redis.KindOf(o.Err).String(), "error", o.Err, "hits", s.decidedHits(), "advice", s.Advice(o.Err))
 		return
 	}
 	s.Health.Note(strings.ToLower(s.Name), "")
@@ -168,18 +168,10 @@ func (s *Store) logRepeatedOutages() {
 	l := &s.outageLog
 	attrs := []any{"outages", l.outages, "blips", l.blips, "is_down", l.isDown, "calls", l.calls, "most_beyond_limits", l.maxExcessHits}
 	if l.lastOutageError != nil {
-		attrs = append(attrs, "error", l.lastOutageError, "advice", s.advice(l.lastOutageError))
+		attrs = append(attrs, "error", l.lastOutageError, "advice", s.Advice(l.lastOutageError))
 	}
 	s.Log.Warn(s.Name+" outages repeated", attrs...)
 	*l = outageLog{pauseEnd: time.Now().Add(outageLogPause), isDown: l.isDown, isStartLogged: l.isDown}
-}
-
-// advice returns what to do about err. A store that stands still needs no longer timeout.
-func (s *Store) advice(err error) string {
-	if redis.KindOf(err) == redis.KindTimeout && time.Since(time.Unix(0, s.stalledAt.Load())) < stallMemory {
-		return "check that " + s.Name + " runs; " + redis.AdviceForStalls
-	}
-	return s.Advice(err)
 }
 
 // BreakerChanged implements fallback.Observer. With a single breaker, it logs nothing, because each opening is an outage
