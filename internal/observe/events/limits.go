@@ -102,7 +102,7 @@ func (o limitsObserver) OverridesChanged(changes []reload.OverrideChange) {
 		counts[change.Action]++
 	}
 	e := timeline.Event{Kind: timeline.Override, Text: fmt.Sprintf("%d overrides changed", len(changes))}
-	for _, action := range []reload.Action{reload.OverrideSet, reload.OverrideChanged, reload.OverrideDeleted, reload.OverrideExpired, reload.OverrideRejected} {
+	for _, action := range []reload.Action{reload.OverrideSet, reload.OverrideChanged, reload.OverrideDeleted, reload.OverrideLost, reload.OverrideExpired, reload.OverrideRejected} {
 		if counts[action] > 0 {
 			e.Attrs = append(e.Attrs, details(string(action), counts[action])...)
 		}
@@ -123,7 +123,7 @@ func overrideEvent(change reload.OverrideChange) timeline.Event {
 	}
 	var limits []timeline.Attr
 	switch change.Action {
-	case reload.OverrideDeleted, reload.OverrideExpired:
+	case reload.OverrideDeleted, reload.OverrideLost, reload.OverrideExpired:
 		limits = details("limits", s.BaseLimits)
 	case reload.OverrideRejected:
 		e.Kind, e.Failed = timeline.Refusal, true

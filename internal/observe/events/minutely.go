@@ -24,6 +24,7 @@ type batchObserver struct {
 	// The index is the redis.Role.
 	unconfirmedLogs [len(redis.Roles)]minuteLog
 	stallLogs       [len(redis.Roles)]minuteLog
+	lossLogs        [len(redis.Roles)]minuteLog
 	slowestStalls   [len(redis.Roles)]atomic.Int64 // nanoseconds of the slowest stalled batch since the last line
 }
 
@@ -57,6 +58,19 @@ func (o *batchObserver) reportStall(b redis.Batch) {
 		o.Log.Warn("Redis stands still, the network doesn't", "server", b.Role.String(), "batches", batches,
 			"slowest", time.Duration(slowest.Swap(0)).Round(100*time.Microsecond), "round_trip", b.RoundTrip.Round(10*time.Microsecond),
 			"advice", redis.AdviceForStalls)
+	}
+}
+
+// CountersLost implements redis.Observer. The shards of a Redis lose their counters one after the other, so the log gets
+// at most one line a minute.
+func (o *batchObserver) CountersLost(role redis.Role, all bool) {
+	text, advice := "Redis lost its counters; limits start at 0", "look for FLUSHALL, a restart without saved data, or a failover to an empty server"
+	if !all {
+		text, advice = "Redis lost charges; limits admit the lost hits again", "look for a failover, or for a restart with older data"
+	}
+	o.Add(timeline.Event{Kind: timeline.Breaker, Repeats: true, Failed: true, Text: text, Attrs: details("server", role, "advice", advice)})
+	if shards, isDue := o.lossLogs[role].add(); isDue {
+		o.Log.Error(text, "server", role.String(), "shards", shards, "advice", advice)
 	}
 }
 
