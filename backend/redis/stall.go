@@ -104,8 +104,8 @@ func findStall(ctx context.Context, s *server, w *cpuWatch) (_ Finding, ok bool)
 		Check: CheckTimeout, Level: LevelNote,
 		Text: fmt.Sprintf("of %d round trips in two seconds, the usual one took %v, the slowest %v", len(durations), usualTime.Round(10*time.Microsecond), slowestDuration.Round(10*time.Microsecond)),
 	}
-	if isStall(slowestDuration, usualTime) { // the level stays LevelNote, because two seconds prove little
-		f.Text, f.Advice = "Redis stands still, the network doesn't: "+f.Text, AdviceForStalls
+	if isStall(slowestDuration, usualTime) {
+		f.Level, f.Text, f.Advice = LevelWarning, "Redis stands still, the network doesn't: "+f.Text, AdviceForStalls
 	}
 	return f, true
 }
