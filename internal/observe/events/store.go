@@ -19,8 +19,9 @@ import (
 
 // StoreOptions describe a store. A store is the server that keeps the counters, such as Redis.
 type StoreOptions struct {
-	Name   string             // the name in texts, such as Redis
-	Advice func(error) string // returns advice to an operator about an error
+	Name    string             // the name in texts, such as Redis
+	Address string             // host:port, without secrets
+	Advice  func(error) string // returns advice to an operator about an error
 	Shards []metrics.Shard
 
 	Mode  limit.FailureMode // the way in which this process decides hits while the store is down
@@ -90,7 +91,7 @@ func (s *Store) StateChanged(c fallback.StateChange) {
 		s.Health.Note(strings.ToLower(s.Name), fmt.Sprintf("down since %s; deciding without %s (mode %s, ratio %v)",
 			time.Now().UTC().Format(time.RFC3339), s.Name, s.Mode, s.Ratio))
 		s.recordOutage(slog.LevelError, c, s.Name+" outage started",
-			"kind", redis.KindOf(o.Err).String(), "error", o.Err, "hits", s.decidedHits(), "advice", s.Advice(o.Err))
+			"kind", redis.KindOf(o.Err).String(), "error", o.Err, "address", s.Address, "hits", s.decidedHits(), "advice", s.Advice(o.Err))
 		return
 	}
 	s.Health.Note(strings.ToLower(s.Name), "")
@@ -166,7 +167,7 @@ func (s *Store) logRepeatedOutages() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := &s.outageLog
-	attrs := []any{"outages", l.outages, "blips", l.blips, "is_down", l.isDown, "calls", l.calls, "most_beyond_limits", l.maxExcessHits}
+	attrs := []any{"address", s.Address, "outages", l.outages, "blips", l.blips, "is_down", l.isDown, "calls", l.calls, "most_beyond_limits", l.maxExcessHits}
 	if l.lastOutageError != nil {
 		attrs = append(attrs, "error", l.lastOutageError, "advice", s.Advice(l.lastOutageError))
 	}
