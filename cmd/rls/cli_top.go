@@ -383,6 +383,9 @@ func keyListLines(title, rateName string, mode live.KeyMode, keys []live.Key, co
 		k, used := &keys[i], "–"
 		if k.Spent != nil && k.Capacity != nil {
 			used = fmt.Sprintf("%d/%d", *k.Spent, *k.Capacity)
+			if k.IsShare {
+				used += " here"
+			}
 		}
 		lines = append(lines, keyRow(columns, k.Key, rateText(keyRate(k)), percentText(k.Share), used))
 	}
@@ -405,7 +408,7 @@ func keysTitle(title string, mode live.KeyMode) string {
 
 // keyRow returns a line of a list of keys that is that many columns wide. last is the last column.
 func keyRow(columns int, key, perSecond, share, last string) string {
-	return fmt.Sprintf("%s %9s %6s %11s", pad(key, max(columns-29, 8)), perSecond, share, last)
+	return fmt.Sprintf("%s %9s %6s %14s", pad(key, max(columns-32, 8)), perSecond, share, last)
 }
 
 // cells measures text in columns of a terminal, in the same way in all locales.

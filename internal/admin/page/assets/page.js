@@ -451,7 +451,7 @@ function fillKey(tr, k, rate, mode, reason) {
   fillKeyName(tr, k, mode);
   setText(field(tr, 'rate'), formatRate(rate));
   setText(field(tr, 'share'), formatShare(k.share));
-  setText(field(tr, 'used'), reason ? reason : isKnown(k.spent) && isKnown(k.capacity) ? `${formatCount(k.spent)} of ${formatCount(k.capacity)}` : '–');
+  setText(field(tr, 'used'), reason ? reason : isKnown(k.spent) && isKnown(k.capacity) ? `${formatCount(k.spent)} of ${formatCount(k.capacity)}${k.is_share ? ' here' : ''}` : '–');
 }
 function fillCaller(tr, k) {
   fillKey(tr, k, k.rate, 'hashed', formatRate(k.denied_rate));
