@@ -112,6 +112,11 @@ func TestEnvoysShareOneLimitByDemand(t *testing.T) {
 		granted := counters[0].OtherGranted
 		for _, share := range counters[0].Shares {
 			granted += share.Granted
+			if share.Demanded > share.Granted {
+				assert.Equal(t, "the Envoys ask for more than the limit", share.Reason)
+			} else {
+				assert.Equal(t, "its demand fits into the limit", share.Reason)
+			}
 		}
 		assert.InDelta(t, 99, granted, 1.5)
 
