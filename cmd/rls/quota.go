@@ -19,6 +19,7 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
+	"github.com/seed-81f232ab/rls/internal/observe/tracing"
 	"github.com/seed-81f232ab/rls/internal/server"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/service/quota"
@@ -29,7 +30,7 @@ const quotaTimeout = 200 * time.Millisecond
 
 // addQuotas adds Envoy's RateLimitQuotaService to o. The service ends with p. memcached can't keep quotas, so with
 // memcached there is no such service, the result is nil, and limits files with quotas are invalid.
-func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, access pageAccess, checkDomain func(context.Context, string) error, o *server.Options) (*quota.Service, error) {
+func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, tracer *tracing.Tracer, access pageAccess, checkDomain func(context.Context, string) error, o *server.Options) (*quota.Service, error) {
 	options := quota.Options{
 		Limits: l.store, ShadowMode: s.ShadowMode, FallbackRatio: s.RedisFallbackRatio,
 		MaxBuckets: s.QuotaMaxBuckets, MaxEntries: s.MaxEntries, CheckDomain: checkDomain, Log: e.Log,
@@ -57,6 +58,9 @@ func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, access p
 		return nil, nil
 	default:
 		options.Store = local.NewQuotas()
+	}
+	if tracer != nil {
+		options.Store = tracer.QuotaStore(options.Store)
 	}
 	quotas := quota.New(options)
 	e.Metrics.Quotas(quotas.Stats)

@@ -128,7 +128,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimitServer) },
 	}
 	access := pageAccess{adminCallers, log}
-	quotas, err := addQuotas(p, s, e, limits, access, checkOptions.CheckDomain, &options)
+	quotas, err := addQuotas(p, s, e, limits, tracer, access, checkOptions.CheckDomain, &options)
 	if err != nil {
 		return err
 	}
