@@ -706,9 +706,11 @@ setInterval(() => {
 }, 500);
 setInterval(async () => {
   for (const link of document.querySelectorAll('.c-rule a[aria-expanded="true"]')) fetchPart(link.closest('tr'));
-  const response = await fetch('/?part=replicas').catch(() => null), section = byId('replicas');
-  if (!response?.ok) return;
-  // The server has escaped the text.
-  section.innerHTML = await response.text();
-  localTimes(section);
+  for (const part of ['replicas', 'quotas']) {
+    const response = await fetch(`/?part=${part}`).catch(() => null), section = byId(part);
+    if (!response?.ok) return;
+    // The server has escaped the text.
+    section.innerHTML = await response.text();
+    localTimes(section);
+  }
 }, 5000);
