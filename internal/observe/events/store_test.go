@@ -75,23 +75,23 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 		for range 50 {
 			e.Add(timeline.Event{Kind: timeline.Reload, Text: "limits in force"})
 		}
-		o := e.NewStore(StoreOptions{Name: "Redis", Shards: []metrics.Shard{{}}, Advice: func(error) string { return "the usual" }})
+		o := e.NewStore(StoreOptions{Name: "Redis", Address: "redis:6379", Shards: []metrics.Shard{{}}, Advice: func(error) string { return "the usual" }})
 		down := func() {
 			o.StateChanged(fallback.StateChange{Down: true, Outage: fallback.Outage{Start: time.Now(), Err: context.DeadlineExceeded}})
 		}
 		up := func() {
 			o.StateChanged(fallback.StateChange{Outage: fallback.Outage{Start: time.Now().Add(-time.Second), End: time.Now(), Err: context.DeadlineExceeded, Calls: 2, MaxExcessHits: 1}})
 		}
-		for range 200 { // 400 seconds
+		for range 200 { // 420 seconds
 			down()
-			time.Sleep(time.Second)
+			time.Sleep(700 * time.Millisecond)
 			up()
 			o.BlipEnded(fallback.Outage{Start: time.Now(), Calls: 1})
-			time.Sleep(time.Second)
+			time.Sleep(1400 * time.Millisecond)
 		}
 		time.Sleep(3 * outageLogPause)
 		lines := strings.Count(log.String(), "\n")
-		assert.LessOrEqual(t, lines, 2*40+4, "two lines in ten seconds")
+		assert.LessOrEqual(t, lines, 2*42+4, "two lines in ten seconds")
 		counts := map[string]int{}
 		for _, match := range regexp.MustCompile(`(outages|blips|calls|most_beyond_limits)=(\d+)`).FindAllStringSubmatch(log.String(), -1) {
 			n, _ := strconv.Atoi(match[2])
@@ -100,7 +100,7 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 		counts["outages"] += strings.Count(log.String(), "outage started")
 		counts["blips"] += strings.Count(log.String(), "for a short time")
 		assert.Equal(t, map[string]int{"outages": 200, "blips": 200, "calls": 3 * 200, "most_beyond_limits": 200}, counts)
-		assert.Contains(t, log.String(), `msg="Redis outages repeated" outages=5 blips=5 is_down=false`)
+		assert.Contains(t, log.String(), `msg="Redis outages repeated" address=redis:6379 outages=5 blips=5 is_down=true`)
 
 		events := e.Events()
 		assert.Len(t, events, 3+50+1)
