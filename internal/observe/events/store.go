@@ -22,7 +22,7 @@ type StoreOptions struct {
 	Name    string             // the name in texts, such as Redis
 	Address string             // host:port, without secrets
 	Advice  func(error) string // returns advice to an operator about an error
-	Shards []metrics.Shard
+	Shards  []metrics.Shard
 
 	Mode  limit.FailureMode // the way in which this process decides hits while the store is down
 	Ratio float64           // the share of each limit that this process admits in mode local

@@ -90,6 +90,7 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 			time.Sleep(1400 * time.Millisecond)
 		}
 		time.Sleep(3 * outageLogPause)
+		synctest.Wait()
 		lines := strings.Count(log.String(), "\n")
 		assert.LessOrEqual(t, lines, 2*42+4, "two lines in ten seconds")
 		counts := map[string]int{}
@@ -117,6 +118,7 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 			log.Reset()
 		}
 		time.Sleep(outageLogPause + time.Second)
+		synctest.Wait()
 		assert.Contains(t, log.String(), "outages=1 blips=0 is_down=true", "an outage that goes on")
 		log.Reset()
 		up()
