@@ -100,7 +100,7 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 		counts["outages"] += strings.Count(log.String(), "outage started")
 		counts["blips"] += strings.Count(log.String(), "for a short time")
 		assert.Equal(t, map[string]int{"outages": 200, "blips": 200, "calls": 3 * 200, "most_beyond_limits": 200}, counts)
-		assert.Contains(t, log.String(), `msg="Redis outages repeated" outages=5 blips=5 is_down=false`)
+		assert.Contains(t, log.String(), `msg="Redis outages repeated" address="" outages=5 blips=5 is_down=false`)
 
 		events := e.Events()
 		assert.Len(t, events, 3+50+1)
