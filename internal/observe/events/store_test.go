@@ -82,6 +82,11 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 		up := func() {
 			o.StateChanged(fallback.StateChange{Outage: fallback.Outage{Start: time.Now().Add(-time.Second), End: time.Now(), Err: context.DeadlineExceeded, Calls: 2, MaxExcessHits: 1}})
 		}
+		reset := func() { // the lock, because a timer writes to the log
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			log.Reset()
+		}
 		for range 200 { // 420 seconds
 			down()
 			time.Sleep(700 * time.Millisecond)
@@ -107,7 +112,7 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 		assert.Len(t, events, 3+50+1)
 		assert.Equal(t, []timeline.Attr{{Name: "times", Value: "200"}}, events[0].Attrs[:1])
 
-		log.Reset()
+		reset()
 		for _, step := range []struct {
 			change func()
 			want   string
@@ -115,12 +120,12 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 			step.change()
 			assert.Contains(t, log.String(), step.want)
 			assert.Equal(t, step.want != "", log.Len() > 0)
-			log.Reset()
+			reset()
 		}
 		time.Sleep(outageLogPause + time.Second)
 		synctest.Wait()
 		assert.Contains(t, log.String(), "outages=1 blips=0 is_down=true", "an outage that goes on")
-		log.Reset()
+		reset()
 		up()
 		assert.Contains(t, log.String(), "outage ended", "the log says the end of each outage that it names")
 	})
