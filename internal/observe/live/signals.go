@@ -78,10 +78,11 @@ func (r callRates) deniedShare() float64 { return r.denied / max(r.total, 1e-9) 
 // denialAlarm describes denials of most calls. It is zero while most calls are admitted.
 type denialAlarm struct {
 	since      time.Time // zero if most calls are admitted
-	now        callRates
+	now        callRates // the rates of the recent steps
+	lastStep   callRates // the rates of the last step with calls
 	before     callRates // the rates before the alarm
 	isJump     bool      // the share of denied calls was clearly lower before the alarm
-	lastChange string    // the last change of the limits before the alarm, or empty
+	lastChange string    // the last change of the limits before the alarm, with its age then; or empty
 }
 
 // isMassDenial reports whether limits deny calls that they admitted before. A flood of new calls is no mass denial,
@@ -108,6 +109,9 @@ func (w *denialWatch) update(now time.Time, f *Figures, events *timeline.Timelin
 		w.alarm = denialAlarm{since: now, before: before, isJump: isJump, lastChange: lastChange(now, events.Events())}
 	}
 	w.alarm.now = current
+	if last := newCallRates(calls[len(calls)-1:], shares[len(calls)-1:]); last.total > 0 {
+		w.alarm.lastStep = last
+	}
 }
 
 // lastChange describes the last change of the limits. It returns "" if no limits have changed within causeTime.
@@ -118,7 +122,7 @@ func lastChange(now time.Time, events []timeline.Event) string {
 	if i < 0 {
 		return ""
 	}
-	text := events[i].Text + " at " + clockText(events[i].Time, now)
+	text := secondsText(Value(now.Sub(events[i].Time).Seconds())) + " before: " + events[i].Text + " at " + clockText(events[i].Time, now)
 	for _, a := range events[i].Attrs {
 		if a.Name != "rules" {
 			text += ", " + a.Name + " " + a.Value
@@ -131,20 +135,21 @@ func (a *denialAlarm) describe(now time.Time, addPart func(Level, string), addDe
 	if a.since.IsZero() {
 		return
 	}
-	share := fmt.Sprintf("%.0f %% of the calls denied", 100*a.now.deniedShare())
+	share := fmt.Sprintf("%.0f %% of the calls denied", 100*a.lastStep.deniedShare())
 	level := Warning
 	switch {
 	case a.isMassDenial():
 		level = Trouble
 		addPart(Trouble, "Mass denial: "+share+" since "+clockText(a.since, now))
 		addDetail(Trouble, "Before, %.0f %% of the calls were denied and %.1f a second admitted, now %.1f: limits deny what they admitted before. Undo the last change, or stop the denials with rls limits off --all --for 30m",
-			100*a.before.deniedShare(), a.before.admitted(), a.now.admitted())
+			100*a.before.deniedShare(), a.before.admitted(), a.lastStep.admitted())
 	case a.isJump:
 		addPart(Warning, share+" since "+clockText(a.since, now)+", but as many calls admitted as before: some callers send more")
+		return // a change of the limits is not the cause
 	default:
 		addPart(Warning, share)
 	}
 	if a.lastChange != "" {
-		addDetail(level, "The limits changed just before: %s", a.lastChange)
+		addDetail(level, "The limits changed %s", a.lastChange)
 	}
 }

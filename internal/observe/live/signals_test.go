@@ -44,9 +44,11 @@ func TestMassDenialIsTroubleWithinTwoMinutes(t *testing.T) {
 		r.events.Add(timeline.Event{Kind: timeline.Reload, Text: "limits in force", Attrs: []timeline.Attr{
 			{Name: "source", Value: "file"}, {Name: "rules", Value: "1"}, {Name: "changed", Value: "shop > tenant: 100 per second → 0 per second"},
 		}})
-		r.run(30, 5, "a", "b")
+		r.run(20, 5, "a", "b")
 		state := r.Snapshot().State
 		assert.Equal(t, Trouble, state.Level)
+		assert.Contains(t, fmt.Sprint(state.Details), "a second admitted, now 0.0: limits deny")
+		assert.Contains(t, fmt.Sprint(state.Details), "The limits changed 15s before: limits in force at ")
 		assert.Contains(t, state.Headline, "Mass denial: 100 % of the calls denied since")
 		assert.Contains(t, fmt.Sprint(state.Details), "changed shop > tenant: 100 per second → 0 per second")
 
@@ -63,6 +65,7 @@ func TestDenialsOfAFloodAreNoMassDenial(t *testing.T) {
 		r := newRig(t, nil)
 		r.load(limitsOf(10))
 		r.run(120, 5, "a", "b")
+		r.events.Add(timeline.Event{Kind: timeline.Override, Text: "override set: shop|tenant=other"})
 		for range 60 {
 			r.run(1, 5, "a", "b")
 			for range 100 {
@@ -72,6 +75,7 @@ func TestDenialsOfAFloodAreNoMassDenial(t *testing.T) {
 		state := r.Snapshot().State
 		assert.Equal(t, Warning, state.Level)
 		assert.Contains(t, state.Headline, "as many calls admitted as before")
+		assert.NotContains(t, fmt.Sprint(state.Details), "The limits changed", "a flood has another cause")
 	})
 }
 
