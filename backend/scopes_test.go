@@ -89,7 +89,8 @@ func TestGroupOverBothScopesIsChargedCompletelyOrNotAtAll(t *testing.T) {
 			take := func(n int64) []backend.Result {
 				results := make([]backend.Result, 3)
 				l.Take(t.Context(), time.Now(), []backend.Hit{
-					{Key: []byte("a"), Limit: globalLimit, N: n, AllOrNone: true}, {Key: []byte("a"), Limit: instanceLimit, N: n, AllOrNone: true},
+					{Key: []byte("a"), Limit: globalLimit, N: n, AllOrNone: true},
+					{Key: []byte("a"), Limit: instanceLimit, N: n, AllOrNone: true},
 					{Key: []byte("outside the group"), Limit: instanceLimit, N: n},
 				}, results)
 				return results

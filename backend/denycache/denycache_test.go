@@ -74,8 +74,9 @@ func TestEntryIs64Bytes(t *testing.T) {
 func TestEntriesTakeTheMemoryOfTheOptions(t *testing.T) {
 	for size, want := range map[int]int{0: 4096, 4096: 4096, 1 << 20: 1 << 20} {
 		got := 0
-		for _, s := range newTable(size).stripes {
-			got += len(s.sets) * setSize * entryBytes
+		table := newTable(size)
+		for i := range table.stripes {
+			got += len(table.stripes[i].sets) * setSize * entryBytes
 		}
 		assert.Equal(t, want, got)
 	}

@@ -267,3 +267,32 @@ func TestSharesNameTheAddressOfTheEnvoy(t *testing.T) {
 		})
 	}
 }
+
+func TestTextOfSharesNamesOtherEnvoysAndUnconfirmedShares(t *testing.T) {
+	c := CounterShares{Counter: "shop|tenant=acme", Limit: 100, OtherEnvoys: 2, OtherGranted: 30, Shares: []Share{
+		{Envoy: "a", Demanded: 80, Granted: 40, Enforced: 60, Reason: "x"}, {Envoy: "b", Demanded: 10, Granted: 10, Enforced: 10, Reason: "y"},
+	}}
+	const text = "shop|tenant=acme: 100 requests a second\n" +
+		"  a asks for 80 and may admit 40: x; until it confirms this share, it may admit 60\n" +
+		"  b asks for 10 and may admit 10: y\n"
+	assert.Equal(t, text+"  2 Envoys that are not connected to this replica may admit 30\n", c.Text())
+	c.OtherEnvoys = 0
+	assert.Equal(t, text, c.Text())
+}
+
+func TestShareHasTheReasonOfItsSize(t *testing.T) {
+	g := newTestGroup(time.Now())
+	g.known = make([]division.Holder, 2) // the equal share is 500 of 1000
+	for rate, want := range map[int64]string{
+		900: "its demand fits into the limit",
+		800: "the Envoys ask for more than the limit",
+		450: "the Envoys ask for more than the limit",
+		449: "it gets more when other Envoys have confirmed smaller shares",
+	} {
+		h := division.Holder{Rate: rate, Demands: [2]int64{900}, Interval: g.limit.Interval}
+		assert.Equal(t, want, g.reasonOf(&h), rate)
+	}
+	s, _ := newTestStream(t, nil)
+	s.groups[g.key] = g
+	assert.Equal(t, 2, s.Stats().Rules[0].Buckets)
+}
