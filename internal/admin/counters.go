@@ -72,11 +72,15 @@ func (h *handler) findCounter(c *call) (*targetCounter, answer) {
 	if limits == nil {
 		return nil, problem(http.StatusServiceUnavailable, "no limits are loaded")
 	}
-	if limits.Domain(t.Domain) == nil {
+	domain := limits.Domain(t.Domain)
+	if domain == nil {
 		return nil, problem(http.StatusNotFound, "unknown domain %q; loaded domains: %s", truncate(t.Domain), domainList(limits))
 	}
 	counter := newCounter(limits, t)
 	if counter == nil {
+		if s := domain.OffSwitchAt(t.Entries); s != nil {
+			return nil, problem(http.StatusNotFound, "%q has no limits now: %s is off%s; end the switch (rls limits on), or reset with --prefix", truncate(t.String()), s.Path, s.Notes)
+		}
 		return nil, problem(http.StatusNotFound, "no descriptor with a limit matches requests with %q; the target must have all keys and values of a request, in their order", truncate(t.String()))
 	}
 	return counter, answer{}

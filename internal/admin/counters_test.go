@@ -122,6 +122,13 @@ func TestUnknownCounterIsRejected(t *testing.T) {
 			})
 		}
 	}
+	t.Run("limits switched off", func(t *testing.T) {
+		r := newTestAPI(t)
+		require.Equal(t, http.StatusOK, r.call("PUT", "switches", "shop", `{"reason": "incident"}`, nil))
+		code, text := r.problems("DELETE", "counters", acme, "")
+		assert.Equal(t, http.StatusNotFound, code)
+		assert.Equal(t, `"shop|tenant=acme" has no limits now: shop is off by ops, reason "incident"; end the switch (rls limits on), or reset with --prefix`, text)
+	})
 	t.Run("no limits loaded", func(t *testing.T) {
 		r := newTestAPI(t, func(o *admin.Options) { o.Counters.Limits = new(descriptors.Store) })
 		code, text := r.problems("GET", "counters", acme, "")
