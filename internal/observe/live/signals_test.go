@@ -55,9 +55,28 @@ func TestMassDenialIsTroubleWithinTwoMinutes(t *testing.T) {
 		r.run(600, 1, "a", "b")
 		assert.Equal(t, Trouble, r.Snapshot().State.Level, "the trouble lasts as long as the denials")
 		r.load(limitsOf(100))
+		r.run(10, 5, "a", "b")
+		assert.Equal(t, Well, r.Snapshot().State.Level, "the alarm ends soon after the repair")
 		r.run(60, 5, "a", "b")
 		assert.Equal(t, Well, r.Snapshot().State.Level)
 	})
+}
+
+func TestMassDenialSaysHowToUndoTheLastChange(t *testing.T) {
+	for kind, want := range map[timeline.Kind]string{
+		timeline.Reload:   "put the old limits back where they come from; rls limits rollback undoes only overrides",
+		timeline.Override: "rls limits rollback undoes it",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, nil)
+			r.load(limitsOf(100))
+			r.run(120, 5, "a", "b")
+			r.load(limitsOf(0))
+			r.events.Add(timeline.Event{Kind: kind, Text: "limits changed", Attrs: make([]timeline.Attr, 3)})
+			r.run(20, 5, "a", "b")
+			assert.Contains(t, fmt.Sprint(r.Snapshot().State.Details), "If this change is the cause: "+want)
+		})
+	}
 }
 
 func TestDenialsOfAFloodAreNoMassDenial(t *testing.T) {
@@ -76,6 +95,23 @@ func TestDenialsOfAFloodAreNoMassDenial(t *testing.T) {
 		assert.Equal(t, Warning, state.Level)
 		assert.Contains(t, state.Headline, "as many calls admitted as before")
 		assert.NotContains(t, fmt.Sprint(state.Details), "The limits changed", "a flood has another cause")
+	})
+}
+
+func TestFloodIsNoMassDenialIfAnotherClientStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.load(limitsOf(10))
+		r.run(120, 10, "a", "b", "c")
+		for range 60 { // b and c have stopped
+			r.run(1, 1, "a")
+			for range 100 {
+				r.call("tenant=hot")
+			}
+		}
+		state := r.Snapshot().State
+		assert.Equal(t, Warning, state.Level)
+		assert.Contains(t, state.Headline, "no limit changed, some callers send more, and others less")
 	})
 }
 
