@@ -77,7 +77,7 @@ func (r *schemaField) jsonSchema() map[string]any {
 			return unitSchema()
 		}
 		return map[string]any{"type": []string{"string", "integer", "boolean", "null"}}
-	case fields.Entries:
+	case fields.ListOrFile:
 		entry := map[string]any{"type": []string{"string", "integer", "boolean"}}
 		return map[string]any{"anyOf": []any{
 			map[string]any{"type": "array", "items": entry, "minItems": 1},

@@ -113,7 +113,7 @@ func TestStateKeepsSumsWithinLimit(t *testing.T) {
 				})
 			}
 			for _, h := range known {
-				u.Known = append(u.Known, h)
+				u.OwnHolders = append(u.OwnHolders, h)
 			}
 			u.IsFrozen = rapid.IntRange(0, 9).Draw(t, "frozen") == 0
 			grants := s.Apply(&l, now, u)
