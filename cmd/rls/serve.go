@@ -172,7 +172,7 @@ func newEvents(s *env.Settings, log *slog.Logger) *events.Events {
 	for _, v := range s.ChangedVariables() {
 		changedSettings = append(changedSettings, slog.String(v.Name, v.Value))
 	}
-	log.Info("service started", "version", b.Version, "commit", b.Commit, "date", b.Date, "go", runtime.Version(), "cores", runtime.GOMAXPROCS(0), slog.Group("settings", changedSettings...))
+	log.Info("service starting", "version", b.Version, "commit", b.Commit, "date", b.Date, "go", runtime.Version(), "cores", runtime.GOMAXPROCS(0), slog.Group("settings", changedSettings...))
 	return events.New(events.Options{Metrics: meter, Health: server.NewHealth(), Log: log, Version: b.Version, Backend: s.Backend()})
 }
 

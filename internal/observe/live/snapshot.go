@@ -293,6 +293,9 @@ type Key struct {
 	Spent    *int64 `json:"spent"`
 	Capacity *int64 `json:"capacity"`
 
+	// IsShare reports that Spent and Capacity are those of the share that this process may admit without Redis.
+	IsShare bool `json:"is_share,omitempty"`
+
 	// LimitedSince is the time of the first denial of a key that is limited now, else null. A key is limited from a
 	// denial until the denied hits would pass, and for at least ten seconds. PassesAt is when the denied hits pass. It
 	// is null if the hits exceed the limit, so that they never pass.
