@@ -34,7 +34,7 @@ func TestPromisedAPIHasNotChanged(t *testing.T) {
 		if *addPromises {
 			require.NoError(t, os.WriteFile(file, []byte(current), 0o644))
 		}
-		promised := readPage(t, file)
+		promised := readFile(t, file)
 		if promised == current {
 			continue
 		}
@@ -71,7 +71,7 @@ func exportedDeclarations(t *testing.T, pkg string) string {
 		ast.FileExports(file)
 		for _, d := range file.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok {
-				if !hasExportedReceiver(f) {
+				if !isExportedMethodOrFunction(f) {
 					continue
 				}
 				f.Body = nil
@@ -92,8 +92,8 @@ func exportedDeclarations(t *testing.T, pkg string) string {
 	return header + "\n" + body
 }
 
-// hasExportedReceiver reports whether f is a function, or a method of an exported type.
-func hasExportedReceiver(f *ast.FuncDecl) bool {
+// isExportedMethodOrFunction reports whether f is a function, or a method of an exported type.
+func isExportedMethodOrFunction(f *ast.FuncDecl) bool {
 	if f.Recv == nil {
 		return true
 	}

@@ -35,21 +35,21 @@ var promisedNames = []struct {
 func TestNoPromisedNameIsRemoved(t *testing.T) {
 	current := map[string]bool{}
 	for _, p := range promisedNames {
-		matches := p.pattern.FindAllStringSubmatch(readPage(t, p.page), -1)
+		matches := p.pattern.FindAllStringSubmatch(readFile(t, p.page), -1)
 		require.NotEmpty(t, matches, p.page)
 		for _, m := range matches {
 			current[p.kind+" "+m[1]] = true
 		}
 	}
 	var schema map[string]any
-	require.NoError(t, json.Unmarshal([]byte(readPage(t, "docs/schema/limits.json")), &schema))
+	require.NoError(t, json.Unmarshal([]byte(readFile(t, "docs/schema/limits.json")), &schema))
 	addFields(current, "file", schema)
 	for name, definition := range schema["$defs"].(map[string]any) {
 		addFields(current, name, definition)
 	}
 
 	promised := map[string]bool{}
-	for line := range strings.Lines(readPage(t, promisesFile)) {
+	for line := range strings.Lines(readFile(t, promisesFile)) {
 		promised[strings.TrimSuffix(line, "\n")] = true
 	}
 	if *addPromises {

@@ -30,7 +30,7 @@ func TestLinksInDocsResolve(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, lab)
 	for _, page := range append(append(pages, lab...), "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md") {
-		for _, link := range markdownLink.FindAllStringSubmatch(readPage(t, page), -1) {
+		for _, link := range markdownLink.FindAllStringSubmatch(readFile(t, page), -1) {
 			if strings.Contains(link[1], "://") {
 				continue
 			}
@@ -41,7 +41,7 @@ func TestLinksInDocsResolve(t *testing.T) {
 			}
 			_, err := os.Stat(target)
 			if assert.NoError(t, err, "%s links to %s", page, link[1]) && anchor != "" {
-				assert.Contains(t, anchors(readPage(t, target)), anchor, "%s links to %s", page, link[1])
+				assert.Contains(t, anchors(readFile(t, target)), anchor, "%s links to %s", page, link[1])
 			}
 		}
 	}
@@ -49,7 +49,7 @@ func TestLinksInDocsResolve(t *testing.T) {
 
 // TestDesignNamesTheFolderOfEveryPackage checks the table of features in docs/design.md.
 func TestDesignNamesTheFolderOfEveryPackage(t *testing.T) {
-	design := readPage(t, "docs/design.md")
+	design := readFile(t, "docs/design.md")
 	isNamed := func(pkg string) bool {
 		for ; pkg != "."; pkg = filepath.Dir(pkg) {
 			if strings.Contains(design, "`"+pkg+"/`") {
@@ -68,7 +68,7 @@ func TestDesignNamesTheFolderOfEveryPackage(t *testing.T) {
 	}
 }
 
-func readPage(t *testing.T, name string) string {
+func readFile(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(name)
 	require.NoError(t, err)

@@ -20,9 +20,9 @@ type Hit struct {
 	N      int64  // the number of hits to charge; 0 peeks, a negative N refunds
 	HoldID string // the id of the hold that the hit takes, renews or ends; empty for an anonymous hold; see limit.Limit.TakeHold
 
-	// Window is the start of the fixed window whose count the hit must change, in microseconds since 1970. 0 means
-	// the window that contains now. A backend in this process ignores Window.
-	Window int64
+	// WindowStart is the start of the fixed window whose count the hit must change, in microseconds since 1970. 0 means
+	// the window that contains now. A backend in this process ignores WindowStart.
+	WindowStart int64
 
 	Shadow bool // a denial of the hit does not deny the request
 
@@ -105,9 +105,9 @@ type Result struct {
 	// Source made the decision.
 	Source Source
 
-	// Window is the start of the fixed window that a shared backend has charged, in microseconds since 1970.
+	// WindowStart is the start of the fixed window that a shared backend has charged, in microseconds since 1970.
 	// It is 0 for other algorithms and other backends.
-	Window int64
+	WindowStart int64
 
 	// Reason and Mode are set if Source is SourceFallback. Reason says why the backend did not decide. Mode says how
 	// the fallback decided: FailLocal, FailAllow or FailDeny.
@@ -117,9 +117,9 @@ type Result struct {
 	// Share is the limit that the fallback has applied if Mode is FailLocal, and nil otherwise.
 	Share *limit.Limit
 
-	// MayEndEarly means that a denial may end before RetryAfter, because some charges of the counter may be refunded.
+	// DenialMayEndEarly means that a denial may end before RetryAfter, because some charges of the counter may be refunded.
 	// A backend that charges a group in several steps refunds the first charges if a later step denies the group.
-	MayEndEarly bool
+	DenialMayEndEarly bool
 
 	// Err is set if nobody could decide, and the other fields are then undefined. If another Limiter may decide the
 	// hit, Err has an *Error in its chain.

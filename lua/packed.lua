@@ -45,12 +45,12 @@ end
 -- string of little-endian doubles. storedA, storedB and storedC are the numbers in Redis. If storedA is 0, Redis has no key.
 --
 -- format  the format of the string for struct.pack
--- size    the length of the string in bytes
--- expiry  function(period, a, b, c) returns the time at which a state other than 0 is forgotten
+-- size    the length of the string in bytes: 8 for each number
+-- expiry  function(period, a, b, c) returns the time at which the state is forgotten; a is above 0
 -- step    function(s, now, n, max, period, capacity, chargeDenied) does what limit.Limit.Take
 --         does, and returns the numbers spent, reset and retry of the reply of take
 local function packedAlgorithm(format, size, expiry, step)
-  local pack, unpack = struct.pack, struct.unpack
+  local packNumbers, unpackNumbers, hasC = struct.pack, struct.unpack, size > 16
 
   -- Returns the expiry of the key of a state that is forgotten at forgetTime: the next multiple of expiryStep.
   local function keyExpiry(forgetTime) return forgetTime + -forgetTime % expiryStep end
@@ -65,7 +65,7 @@ local function packedAlgorithm(format, size, expiry, step)
         return
       end
       if #raw ~= size then return 'WRONGTYPE the key holds another string' end
-      local a, b, c = unpack(format, raw)
+      local a, b, c = unpackNumbers(format, raw)
       if not (a > 0 and a < maxExact and b >= 0 and b < maxExact and c >= 0 and c < maxExact
         and a % 1 == 0 and b % 1 == 0 and c % 1 == 0) then
         return 'WRONGTYPE the key holds another string'
@@ -81,12 +81,12 @@ local function packedAlgorithm(format, size, expiry, step)
         if storedA == 0 then return nil end
         return false
       end
-      if a == storedA and b == s.storedB and (size == 16 or c == s.storedC) then return nil end
+      if a == storedA and b == s.storedB and (not hasC or c == s.storedC) then return nil end
       local newExpiry = keyExpiry(expiry(period, a, b, c))
       if storedA > 0 and newExpiry == keyExpiry(expiry(period, storedA, s.storedB, s.storedC)) then
         newExpiry = nil
       end
-      return pack(format, a, b, c), newExpiry
+      return packNumbers(format, a, b, c), newExpiry
     end,
 
     -- Writes what encode returned. Returns the reply of Redis.

@@ -13,7 +13,7 @@ for i = firstHit, lastHit do
   local raw, n = storedValues[i], args[hitOffset + 2 * i]
   local a, b, c, isValid = 0, 0, 0, not raw
   if raw and #raw == size then
-    a, b, c = unpack(format, raw)
+    a, b, c = unpackNumbers(format, raw)
     isValid = a > 0 and a < maxExact and b >= 0 and b < maxExact and a % 1 == 0 and b % 1 == 0
   end
   local newA, newB, newC, spent, oldEnd, newEnd, nextAfter
@@ -23,7 +23,7 @@ for i = firstHit, lastHit do
   if newA then
     local replyEnd = 3 * i -- the index of the last number of hit i in the reply
     reply[replyEnd - 2], reply[replyEnd - 1], reply[replyEnd] = spent, newEnd - now, nextAfter and -2 - nextAfter or 0
-    values[i] = pack(format, newA, newB, newC)
+    values[i] = packNumbers(format, newA, newB, newC)
     newEnd = newEnd + -newEnd % expiryStep
     if not raw or newEnd ~= oldEnd + -oldEnd % expiryStep then expiries[i] = newEnd end
   else

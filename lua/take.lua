@@ -79,7 +79,7 @@ if ARGV[2] ~= '' then
   slowPath = makeSlowPath()
   slowPath.decideGroups()
 else
-  local pack, unpack = struct.pack, struct.unpack
+  local packNumbers, unpackNumbers = struct.pack, struct.unpack
   local i = 1
   while i <= hitCount do
     local firstHit, limit = i, args[hitOffset + 2 * i - 1]

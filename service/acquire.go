@@ -60,7 +60,7 @@ func (s *Service) refundAdmitted(ctx context.Context, c *Call) {
 	var refunds []backend.Hit
 	for j, h := range c.hits {
 		if c.isCharged(j) {
-			h.N, h.Window = -h.N, c.results[j].Window
+			h.N, h.WindowStart = -h.N, c.results[j].WindowStart
 			refunds = append(refunds, h)
 		}
 	}

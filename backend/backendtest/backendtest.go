@@ -23,8 +23,8 @@ import (
 // Run tests the contract of backend.Limiter: for each key, the Limiter answers as
 // limit.Limit.Take does, even with many callers at once.
 //
-// The Limiter must use the now of Take as the time, and must not charge all or none (see
-// RunAllOrNone). Each test calls open, which cleans up with t.Cleanup. Keys are new in every
+// Take must use its argument now as the current time, and must charge each hit by itself.
+// RunAllOrNone tests hits that are charged all or none. Each test calls open, which cleans up with t.Cleanup. Keys are new in every
 // run, so tests can share a store.
 //
 // A store may expire counters in real time. So each test begins at Start, which is in the
@@ -35,8 +35,8 @@ func Run(t *testing.T, open func(t *testing.T) backend.Limiter) {
 		name string
 		run  func(t *testing.T, l backend.Limiter)
 	}{
-		{"stories", testStories},
-		{"peeks at 0 remaining hits have one answer", testPeeksAtTheLimit},
+		{"each sequence of hits gets the expected answers", testStories},
+		{"a peek at 0 remaining hits is answered as by limit.Take", testPeeksAtTheLimit},
 		{"random traces are answered as by limit.Take", testTraces},
 		{"a Take of many hits answers each", testManyHits},
 		{"a Take of no hits does nothing", testNoHits},
@@ -148,10 +148,10 @@ func takeBoth(t require.TestingT, l backend.Limiter, m model, start time.Time, e
 		if got[i].Source.IsBackend() {
 			want[i].Source = got[i].Source
 		}
-		want[i].MayEndEarly = got[i].MayEndEarly // MayEndEarly depends on other hits at the same moment
-		if got[i].Window != 0 {
+		want[i].DenialMayEndEarly = got[i].DenialMayEndEarly // DenialMayEndEarly depends on other hits at the same moment
+		if got[i].WindowStart != 0 {
 			now := start.Add(elapsed).UnixMicro()
-			want[i].Window = now - now%h.Limit.Period()
+			want[i].WindowStart = now - now%h.Limit.Period()
 		}
 		require.Equal(t, want[i], got[i], "hit %d of %d: at %v, %d hits, %v, charge_denied %v",
 			i+1, len(hits), elapsed, h.N, h.Limit, h.Limit.ChargeDenied)

@@ -138,7 +138,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 				l.table.invalidate(hitLookup.id)
 			}
 		case followsGroupHit(hits, lookups, i): // the charge of the earlier hit, which caused the denial, may have been refunded
-		case r.MayEndEarly:
+		case r.DenialMayEndEarly:
 			l.table.invalidate(hitLookup.id)
 		default:
 			l.table.add(hitLookup, h, r.Result, nowMicros)

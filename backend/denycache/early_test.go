@@ -63,7 +63,7 @@ func TestDenialThatMayEndEarlyIsNotRemembered(t *testing.T) {
 	callCount, mayEndEarly := 0, true
 	l := New(backend.Counters{Limiter: backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
 		callCount++
-		results[0] = backend.Result{Source: backend.SourceRedis, MayEndEarly: mayEndEarly, Result: lim.FromPeek(limit.Result{ResetAfter: 1e9}, 1)}
+		results[0] = backend.Result{Source: backend.SourceRedis, DenialMayEndEarly: mayEndEarly, Result: lim.FromPeek(limit.Result{ResetAfter: 1e9}, 1)}
 	})}, Options{})
 	take(l, 0, hit("a", lim, 1))
 	take(l, 0, hit("a", lim, 1))
@@ -76,7 +76,7 @@ func TestDenialThatMayEndEarlyIsNotRemembered(t *testing.T) {
 
 func TestDenialAfterAnotherHitOfTheGroupIsNotRemembered(t *testing.T) {
 	for _, a := range rememberedAlgorithms() {
-		nextLimiter := backendtest.AllOrNone(newCounter()) // it charges one hit after the other; the test needs only MayEndEarly
+		nextLimiter := backendtest.AllOrNone(newCounter()) // it charges one hit after the other; the test needs only DenialMayEndEarly
 		l, lim := New(backend.Counters{Limiter: nextLimiter}, Options{}), newLimit(t, limit.Spec{Algorithm: a, Requests: 2, Unit: limit.Day})
 		groupHit := hit("a", lim, 2)
 		groupHit.AllOrNone = true
@@ -106,7 +106,7 @@ func TestFirstDenialIsRememberedForASecondDespiteEarlierEntries(t *testing.T) {
 			defer func() { l.next = nextLimiter }()
 			for i, mayEndEarly := range []bool{false, true} {
 				l.next = backend.Counters{Limiter: backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
-					results[0] = backend.Result{MayEndEarly: mayEndEarly, Result: lim.FromPeek(limit.Result{ResetAfter: 1e9}, 1)}
+					results[0] = backend.Result{DenialMayEndEarly: mayEndEarly, Result: lim.FromPeek(limit.Result{ResetAfter: 1e9}, 1)}
 				})}
 				take(l, time.Duration(2*i)*time.Second, hit("a", lim, 1))
 			}

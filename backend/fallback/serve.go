@@ -81,7 +81,7 @@ func (l *Limiter) undoGroup(ctx context.Context, now time.Time, hits []backend.H
 		switch {
 		case !isCharged:
 		case !r.Degraded() && !isDeniedByPrimary:
-			h.N, h.Window = -h.N, r.Window
+			h.N, h.WindowStart = -h.N, r.WindowStart
 			refunds.Add(i, h)
 		case r.Degraded() && r.Mode == limit.FailLocal && !isDeniedBySecondary:
 			l.refundSecondary(&h)

@@ -357,7 +357,7 @@ func TestRefilledTokensOfABucketCanBecomePermits(t *testing.T) {
 }
 
 func TestFirstAnswerOfTheBudgetSetsTheWindow(t *testing.T) {
-	answer := backend.Result{Window: 7, Result: limit.Result{Allowed: true, ResetAfter: 500}}
+	answer := backend.Result{WindowStart: 7, Result: limit.Result{Allowed: true, ResetAfter: 500}}
 	for name, c := range map[string]struct {
 		budget             backend.Result
 		windowEnd          int64 // before the answer

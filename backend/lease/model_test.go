@@ -13,7 +13,7 @@ import (
 var epoch = time.Unix(1_795_000_000, 0)
 
 // sharedCounters is a backend.Limiter that stands for Redis. It has its own clock, like Redis. A hit can say with
-// Hit.Window which fixed window it charges.
+// Hit.WindowStart which fixed window it charges.
 type sharedCounters struct {
 	now                time.Time
 	counts             map[string]int64        // the counts of windows; the key is a counterName
@@ -54,11 +54,11 @@ func (c *sharedCounters) take(h *backend.Hit) backend.Result {
 		return backend.Result{Source: backend.SourceRedis, Result: h.Limit.Take(c.buckets[name], now, h.N)}
 	}
 	window := now - now%h.Limit.Period()
-	if h.Window != 0 {
-		window = h.Window
+	if h.WindowStart != 0 {
+		window = h.WindowStart
 	}
 	name := counterName(h, window)
-	r := backend.Result{Source: backend.SourceRedis, Window: window}
+	r := backend.Result{Source: backend.SourceRedis, WindowStart: window}
 	c.counts[name], r.Result = h.Limit.CountHits(c.counts[name], h.N, max(window+h.Limit.Period()-now, 1), h.Limit.ChargeDenied)
 	return r
 }

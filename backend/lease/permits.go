@@ -34,11 +34,11 @@ type account struct {
 }
 
 func (a *account) permitHit(n int64) backend.Hit {
-	return backend.Hit{Key: a.key, Limit: a.limit, N: n, Window: a.windowStart, Shadow: true}
+	return backend.Hit{Key: a.key, Limit: a.limit, N: n, WindowStart: a.windowStart, Shadow: true}
 }
 
 func (a *account) budgetHit(n int64) backend.Hit {
-	return backend.Hit{Key: a.budgetKey, Limit: a.budget, N: n, Window: a.windowStart, Shadow: true}
+	return backend.Hit{Key: a.budgetKey, Limit: a.budget, N: n, WindowStart: a.windowStart, Shadow: true}
 }
 
 type lease struct {

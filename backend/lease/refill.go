@@ -78,7 +78,7 @@ func (l *Limiter) applyAnswers(s *stripe, e *lease, t trip, now int64, permits, 
 		return
 	}
 	if budget.Err == nil && e.windowEnd == 0 {
-		e.windowStart, e.windowEnd = budget.Window, now+budget.ResetAfter
+		e.windowStart, e.windowEnd = budget.WindowStart, now+budget.ResetAfter
 	}
 	switch {
 	case budget.Err != nil:

@@ -35,7 +35,7 @@ type counter struct {
 func (l *Limiter) counterOf(h *backend.Hit, now int64) counter {
 	c := counter{limit: h.Limit, now: now, n: min(max(h.N, -limit.MaxHits), limit.MaxHits), chargesDenied: h.Limit.ChargeDenied && !h.InGroup(), isAllOrNone: h.AllOrNone}
 	if c.limit.Algorithm.CountsByWindow() {
-		start, end := h.Limit.WindowAt(cmp.Or(h.Window, now))
+		start, end := h.Limit.WindowAt(cmp.Or(h.WindowStart, now))
 		c.windowStart, c.timeToWindowEnd = start, max(end-now, 1)
 	}
 	c.name = l.nameOf(h, c.windowStart)
@@ -80,7 +80,7 @@ func (c *counter) isIncrement() bool {
 }
 
 func (c *counter) resultOf(r limit.Result) backend.Result {
-	return backend.Result{Result: r, Source: source, Window: c.windowStart, MayEndEarly: c.isAllOrNone && !r.Allowed}
+	return backend.Result{Result: r, Source: source, WindowStart: c.windowStart, DenialMayEndEarly: c.isAllOrNone && !r.Allowed}
 }
 
 // items has the values that read has fetched, by the names of the counters. A charge deletes the item of its counter.

@@ -50,7 +50,7 @@ func TestFixedWindowIsANumberWithTheStartOfTheWindow(t *testing.T) {
 
 	take(l, now, backend.Hit{Key: key, Limit: minute, N: 20})
 	assert.Equal(t, "23", s.Get(t, "p:v2:fw60:shop|tenant=acme@1900000020"), "a denied hit is charged")
-	r = take(l, now.Add(time.Minute), backend.Hit{Key: key, Limit: minute, N: 1, Window: r[0].Window})
+	r = take(l, now.Add(time.Minute), backend.Hit{Key: key, Limit: minute, N: 1, WindowStart: r[0].WindowStart})
 	assert.Equal(t, "24", s.Get(t, "p:v2:fw60:shop|tenant=acme@1900000020"), "the hit names its window")
 	assert.False(t, r[0].Allowed)
 }
@@ -235,7 +235,7 @@ func TestDeniedGroupChargesNothingWhenTheDenialComesLate(t *testing.T) {
 				if r[0].Allowed && r[1].Allowed {
 					admittedCalls.Add(1)
 				}
-				assert.Equal(t, !r[1].Allowed, r[1].MayEndEarly, "other groups may be refunded")
+				assert.Equal(t, !r[1].Allowed, r[1].DenialMayEndEarly, "other groups may be refunded")
 			}
 			done <- struct{}{}
 		}()

@@ -259,6 +259,6 @@ func (c *batchCounter) answerHits(count int64, mayEndEarly bool) {
 	for _, h := range c.hits {
 		h.answer = answer{Result: backend.Result{Source: backend.SourceRedis}}
 		count, h.answer.Result.Result = h.Limit.CountHits(count, h.N, h.microsToWindowEnd, true)
-		h.answer.MayEndEarly = mayEndEarly && !h.answer.Allowed
+		h.answer.DenialMayEndEarly = mayEndEarly && !h.answer.Allowed
 	}
 }

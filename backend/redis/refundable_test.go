@@ -35,7 +35,7 @@ func TestDenialMayEndEarlyOnlyWhileAGroupMayBeRefunded(t *testing.T) {
 			require.True(t, take(denyingReplica, hit("spent", perDay, 2))[0].Allowed)
 			denial := take(denyingReplica, hit("spent", perDay, 1))[0]
 			require.False(t, denial.Allowed)
-			assert.False(t, denial.MayEndEarly, "no group was charged")
+			assert.False(t, denial.DenialMayEndEarly, "no group was charged")
 
 			group := []backend.Hit{hit("shared", perDay, 2), hit(keyInOtherPartition(denyingReplica, "shared", perDay, perSecond), perSecond, 1)}
 			for i := range group {
@@ -44,12 +44,12 @@ func TestDenialMayEndEarlyOnlyWhileAGroupMayBeRefunded(t *testing.T) {
 			require.True(t, take(chargingReplica, group...)[0].Allowed)
 			denial = take(denyingReplica, hit("shared", perDay, 1))[0]
 			require.False(t, denial.Allowed)
-			assert.True(t, denial.MayEndEarly, "the group may be refunded")
-			assert.True(t, take(denyingReplica, hit("shared", byScript, 1))[0].MayEndEarly)
-			assert.False(t, take(denyingReplica, hit("spent", byScript, 1))[0].MayEndEarly, "the script knows that the group is on another counter")
+			assert.True(t, denial.DenialMayEndEarly, "the group may be refunded")
+			assert.True(t, take(denyingReplica, hit("shared", byScript, 1))[0].DenialMayEndEarly)
+			assert.False(t, take(denyingReplica, hit("spent", byScript, 1))[0].DenialMayEndEarly, "the script knows that the group is on another counter")
 
 			for _, lim := range []*limit.Limit{perDay, byScript} {
-				polltest.Until(t, 10*time.Second, func() bool { return !take(denyingReplica, hit("shared", lim, 1))[0].MayEndEarly })
+				polltest.Until(t, 10*time.Second, func() bool { return !take(denyingReplica, hit("shared", lim, 1))[0].DenialMayEndEarly })
 			}
 		})
 	}

@@ -59,7 +59,7 @@ type pendingHit struct {
 	index              int    // the place of the hit in the Take
 	nameStart, nameEnd int    // where the counter's name starts and ends in part.names
 	windowNameStart    int    // where the window's name starts in part.names; 0 without a window
-	windowStart        int64  // as backend.Hit.Window; setWindow sets it
+	windowStart        int64  // as backend.Hit.WindowStart; setWindow sets it
 	microsToWindowEnd  int64  // at least 1; setWindow sets it
 	refundedHoldExpiry int64  // when the anonymous hold of this refund expires, in microseconds since 1970; 0 for other hits
 }
@@ -77,7 +77,7 @@ func (h *pendingHit) hasWindow() bool { return h.windowNameStart > 0 }
 // setWindow appends the window of h to the name of h's counter. If h names no window, setWindow uses the window that
 // contains now, which is in microseconds since 1970. A second call of setWindow replaces the window.
 func (h *pendingHit) setWindow(now int64) {
-	start, end := h.Limit.WindowAt(cmp.Or(h.Window, now))
+	start, end := h.Limit.WindowAt(cmp.Or(h.WindowStart, now))
 	h.nameEnd = len(h.Limit.AppendWindow(h.part.names[:h.windowNameStart], start))
 	h.windowStart, h.microsToWindowEnd = start, max(end-now, 1)
 }
@@ -229,7 +229,7 @@ func (p *requestPart) copyResults(results []backend.Result) {
 	for i := range p.hits {
 		h := &p.hits[i]
 		results[h.index] = h.answer.Result
-		results[h.index].Window = h.windowStart
+		results[h.index].WindowStart = h.windowStart
 	}
 }
 

@@ -197,7 +197,7 @@ func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
 		if mayEndEarly {
 			reset = -1 - reset // a reset time of 5 is sent as -6
 		}
-		h.answer = answer{Result: backend.Result{Source: backend.SourceRedis, MayEndEarly: mayEndEarly, Result: limit.Result{
+		h.answer = answer{Result: backend.Result{Source: backend.SourceRedis, DenialMayEndEarly: mayEndEarly, Result: limit.Result{
 			Allowed: retry == 0 || retry <= heldRetryTime, Remaining: h.Limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
 			Held: retry == heldRetryTime,
 		}}}

@@ -85,7 +85,7 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *req
 				r.ctx = ctx
 			}
 			refund := r.add(p.queue, h.index, &hits[h.index], -h.N)
-			refund.refundedHoldExpiry, refund.Window = anonymousHoldExpiry, h.windowStart
+			refund.refundedHoldExpiry, refund.WindowStart = anonymousHoldExpiry, h.windowStart
 		}
 	}
 	if r == nil {

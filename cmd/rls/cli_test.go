@@ -64,7 +64,7 @@ func TestCheckFailsOnWarningsOnlyIfStrict(t *testing.T) {
 	assert.Contains(t, errOut, path+":4:")
 }
 
-func TestCheckLoadsAllPathsTogether(t *testing.T) {
+func TestCheckRejectsDomainInTwoFilesWithoutMerge(t *testing.T) {
 	t.Parallel()
 	firstFile, secondFile := file(t, "one.yaml", "domain: d\n"), file(t, "two.yaml", "domain: d\n")
 	_, errOut, code := rls(t, "check", firstFile, secondFile)
@@ -124,7 +124,7 @@ func TestCheckReadsStandardInput(t *testing.T) {
 	assert.Contains(t, out, "stdin: file is 16777217 bytes; maximum is 16777216")
 }
 
-func TestCheckSpeaksJSON(t *testing.T) {
+func TestCheckPrintsProblemsAndRulesAsJSON(t *testing.T) {
 	t.Parallel()
 	check := func(yaml string, args ...string) (c limitsCheck, path string, code int) {
 		path = file(t, "limits.yaml", yaml)

@@ -102,7 +102,7 @@ func TestStoppedReplicaReturnsItsPermits(t *testing.T) {
 			admitted := 0
 			ctx, stopCalls := context.WithCancel(t.Context())
 			var calls sync.WaitGroup
-			calls.Go(func() { // the calls go on during the explanation, because the replica returns idle permits
+			calls.Go(func() { // calls go on while rls explain runs, because a replica without calls returns its permits
 				for ctx.Err() == nil {
 					ok, err := call()
 					if !assert.NoError(t, err) || !assert.True(t, ok) {

@@ -38,7 +38,7 @@ type Condition struct {
 	expression *expression // the expression of a cel condition
 }
 
-// kind selects the test of a condition. Match would allocate each Value if kind were an interface.
+// kind selects the test of a condition. It is a number, because with an interface Match would have to allocate each Value.
 type kind uint8
 
 const (
@@ -74,8 +74,9 @@ func (v *Value) address() netip.Addr {
 	return v.addr
 }
 
-// Match reports whether v meets c. It takes the steps of the test from b. If b has too few steps left, Match returns
-// ErrNotTested. If an expression fails, Match returns its error. After an error, isMet is false even if c is negated.
+// Match reports whether v meets c. It spends the steps of the test from b, the steps that the call has left. MaxCallSteps
+// says what a step is. If b has too few steps, Match returns ErrNotTested. If an expression fails, Match returns its error.
+// After an error, isMet is false even if c is negated.
 func (c *Condition) Match(v *Value, b *Budget) (isMet bool, err error) {
 	switch c.kind {
 	case cidrKind:

@@ -124,7 +124,7 @@ func TestMistakesNameTheEntry(t *testing.T) {
 	_, problems, warnings := CIDR("", inline("10.1.2.3/8"))
 	assert.Empty(t, problems)
 	require.Len(t, warnings, 1)
-	assert.Equal(t, "10.1.2.3/8 has bits behind its length; it means 10.0.0.0/8", warnings[0].Reason)
+	assert.Equal(t, "10.1.2.3/8 has host bits after its prefix length; rls uses 10.0.0.0/8", warnings[0].Reason)
 
 	_, problems, _ = In("", make([]Entry, MaxEntries+1))
 	require.Len(t, problems, 1)

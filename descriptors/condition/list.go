@@ -77,7 +77,7 @@ func CIDR(file string, entries []Entry) (c *Condition, problems, warnings fields
 			return "", err
 		}
 		if masked := network.Masked(); masked != network {
-			warnings = append(warnings, e.problem("%s has bits behind its length; it means %s", network, masked))
+			warnings = append(warnings, e.problem("%s has host bits after its prefix length; rls uses %s", network, masked))
 			network = masked
 		}
 		networks.Insert(network)

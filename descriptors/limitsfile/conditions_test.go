@@ -30,8 +30,8 @@ func TestConditionProblemsHavePlaceAndRemedy(t *testing.T) {
 		{"a number", "in: [1.5]", `entry of in: got a number, want text; write "1.5" in quotes`},
 		{"null", "in: [~]", "entry of in: got null, want text"},
 		{"two conditions", "in: [a]\nprefix: b", "in and prefix are both given; want one of them"},
-		{"a value beside", "value: a\nprefix: b", "value and prefix are both given; want one of them"},
-		{"a not beside", "in: [a]\nnot: {in: [b]}", "in and not are both given; want one of them"},
+		{"value and prefix in one descriptor", "value: a\nprefix: b", "value and prefix are both given; want one of them"},
+		{"in and not in one descriptor", "in: [a]\nnot: {in: [b]}", "in and not are both given; want one of them"},
 		{"not without a condition", "not: {}", "not is empty; want cidr, in, prefix, regex or cel in it"},
 		{"not of not", "not: {not: {in: [a]}}", "not has no meaning in not; it belongs in the descriptor"},
 		{"value in not", "not: {value: a, in: [b]}", "value has no meaning in not and is ignored"},
@@ -54,8 +54,8 @@ func TestConditionProblemsHavePlaceAndRemedy(t *testing.T) {
 		{"missing file", "in: {file: none.txt}", "f:4:16: d > k: in: open lists/none.txt: file does not exist"},
 		{"file without a name", "in: {}", "in: the name of the file is missing; want {file: list.txt}"},
 		{"unknown field beside file", "in: {path: x}", "unknown key path; want file"},
-		{"lines of a file", "cidr: {file: bad.txt}", "lists/bad.txt:3: d > k: got \"10.0.0.0/40\", want a network such as 10.0.0.0/8 or 2001:db8::/32, or an address\nlists/bad.txt:4: d > k: got \"host\", want"},
-		{"many lines of a file", "cidr: {file: many.txt}", "cidr: 30 more lines of lists/many.txt have problems"},
+		{"problems name the line of the list file", "cidr: {file: bad.txt}", "lists/bad.txt:3: d > k: got \"10.0.0.0/40\", want a network such as 10.0.0.0/8 or 2001:db8::/32, or an address\nlists/bad.txt:4: d > k: got \"host\", want"},
+		{"only the first problems of a list file are named", "cidr: {file: many.txt}", "cidr: 30 more lines of lists/many.txt have problems"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -83,7 +83,7 @@ func TestConditionsOfAKeyHaveBounds(t *testing.T) {
 	for _, c := range []struct {
 		name, descriptor string
 		count            int
-		want             string // of the error, or empty
+		want             string // a part of the error; empty if the file is valid
 	}{
 		{"many conditions", "key: k, prefix: p%d", 1000, ""},
 		{"too many conditions", "key: k, prefix: p%d", 1001, "f:1003:9: d > k=prefix(p1000): more than 1000 conditions for one key; put their entries into one list, or combine them in one expression"},
@@ -92,7 +92,7 @@ func TestConditionsOfAKeyHaveBounds(t *testing.T) {
 		{"regular expressions that take too many steps", "key: k, regex: '.*%d.{300}'", 40, "the conditions for this key take up to"},
 		{"simple expressions", "key: k, cel: 'value.startsWith(\"/%d/\") && value.endsWith(\".png\")'", 60, ""},
 		{"expressions that take too many steps", "key: k, cel: 'entries.exists(k, entries.exists(l, entries[k].contains(\"%d\")))'", 40, "the conditions for this key take up to"},
-		{"the same below other keys", "key: k%d, cel: 'entries.exists(k, entries.exists(l, entries[k].contains(\"x\")))'", 40, ""},
+		{"expensive expressions under 40 different keys", "key: k%d, cel: 'entries.exists(k, entries.exists(l, entries[k].contains(\"x\")))'", 40, ""},
 		{"regular expressions that are too large together", "key: k%[1]d, regex: '.{1000}.{800}%[1]d'", 300, "all regular expressions together need more than 500000 instructions"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestConditionsWarnAboutHostBits(t *testing.T) {
 	t.Parallel()
 	_, errs, warnings := load(oneDescriptor("cidr: [10.1.2.3/8]\n"+tenAMinute), Options{})
 	assert.Empty(t, errs)
-	assert.Equal(t, "f:4:12: d > k=cidr(10.0.0.0/8): cidr: 10.1.2.3/8 has bits behind its length; it means 10.0.0.0/8", warnings)
+	assert.Equal(t, "f:4:12: d > k=cidr(10.0.0.0/8): cidr: 10.1.2.3/8 has host bits after its prefix length; rls uses 10.0.0.0/8", warnings)
 }
 
 func TestSummaryDescribesListOfFile(t *testing.T) {

@@ -77,7 +77,7 @@ func (r *schemaField) jsonSchema() map[string]any {
 			return unitSchema()
 		}
 		return map[string]any{"type": []string{"string", "integer", "boolean", "null"}}
-	case fields.Entries:
+	case fields.ListOrFile:
 		entry := map[string]any{"type": []string{"string", "integer", "boolean"}}
 		return map[string]any{"anyOf": []any{
 			map[string]any{"type": "array", "items": entry, "minItems": 1},
@@ -139,7 +139,7 @@ This page lists all fields of a limits file. ` + "`make docs`" + ` writes this p
 [limits.md](limits.md) explains how the fields work together. Fields marked + exist only in rls, and
 not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`domain`, `key` and `unit`" + `.
 ` + "With `algorithm: concurrency`, `unit` is an error.\n")
-	isListed := map[string]bool{} // the key is the name and the help of a field
+	isListed := map[string]bool{} // by the name and the help of a field
 	for i, place := range objectNames {
 		t := objectType(1 << i)
 		if t&fileObjects == 0 {
@@ -169,7 +169,7 @@ not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`do
 			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", r.Name, mark, r.ValidValues(), r.help)
 		}
 		if listedNames != nil {
-			fmt.Fprintf(&b, "\nFields of %s, as above: %s.\n", place, strings.Join(listedNames, ", "))
+			fmt.Fprintf(&b, "\nFor these fields of %s, see the tables above: %s.\n", place, strings.Join(listedNames, ", "))
 		}
 	}
 	_, err := io.WriteString(w, b.String())

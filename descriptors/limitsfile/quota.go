@@ -91,7 +91,7 @@ func (d *document) readQuotaOrder(v value) {
 		return
 	}
 	for _, n := range v.node.Content {
-		item := fields.Field{Name: "item of quota_order", Kind: fields.Word}
+		item := fields.Field{Name: "item of quota_order", Kind: fields.NonEmpty}
 		key, problem := item.Read(fields.Resolve(n))
 		switch {
 		case !d.countNode(n):

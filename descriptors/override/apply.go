@@ -20,7 +20,7 @@ const maxCopies = 100_000
 // outcome is the result of applying one override. Its State has no field and no value.
 type outcome struct {
 	State
-	hazards fields.Problems // the problems that reject a new rule; if the rule exists already, it stays in force
+	newRuleProblems fields.Problems // the problems that reject a new rule; if the rule exists already, it stays in force
 }
 
 // apply returns base with overrides, rules and switches of different fields, and the outcome of each. It leaves out the

@@ -14,7 +14,7 @@ import (
 var ErrNoLimits = errors.New("no limits are loaded yet")
 
 // Table has all overrides, rules and switches that are set at run time, valid or not. It isn't safe for concurrent use.
-type Table struct{ records map[string]*record } // the key is the field
+type Table struct{ records map[string]*record } // by the name of the field in Redis
 
 type record struct {
 	value            string // the JSON in Redis
@@ -23,7 +23,7 @@ type record struct {
 	parseErr         error
 	lastGoodOverride *Override // the last override that was in force, or nil
 	state            State
-	hazards          fields.Problems // the hazards of the last outcome
+	newRuleProblems  fields.Problems // from the last Apply: problems that reject a new rule, but not a rule that exists
 }
 
 // State is the state of one override, rule or switch.
@@ -38,7 +38,8 @@ type State struct {
 	Problem error
 	Waiting bool
 
-	// Notes are the notes of Value. If Value is invalid, Expires is the zero Time.
+	// Notes are the author, the reason and the end of the change, as Value has them. If Value is invalid, Expires is the
+	// zero Time.
 	limitsfile.Notes
 
 	// Expired reports that Value has expired.
@@ -72,8 +73,8 @@ func (r *record) newState(field string, problem error) State {
 	return State{Kind: kind, Target: target, Value: r.value, Notes: r.notes, Problem: problem, Waiting: errors.Is(problem, ErrNoLimits)}
 }
 
-// Set replaces all overrides, rules and switches by values. The key of values is the field. If a value changes, its record
-// keeps the last good override.
+// Set replaces all overrides, rules and switches by values. The keys of values are names of fields in Redis. If a value
+// changes, its record keeps the last good override.
 func (t *Table) Set(values map[string]string) {
 	oldRecords := t.records
 	t.records = map[string]*record{}
@@ -94,42 +95,42 @@ func (t *Table) Set(values map[string]string) {
 // until this last good override expires.
 func (t *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set, nextEnd time.Time) {
 	names := slices.Sorted(maps.Keys(t.records))
-	candidates := make([]*Override, len(names)) // the override to apply for each field, or nil
+	overridesToApply := make([]*Override, len(names)) // for each name: its override, or nil
 	for i, field := range names {
 		r := t.records[field]
 		r.state = r.newState(field, r.parseErr)
 		if r.override == nil {
-			candidates[i] = r.lastGoodOverride
-		} else if candidates[i] = r.override; r.override.HasExpired(now) {
+			overridesToApply[i] = r.lastGoodOverride
+		} else if overridesToApply[i] = r.override; r.override.HasExpired(now) {
 			r.state.Expired, r.lastGoodOverride = true, nil
 		}
-		if candidates[i] != nil && candidates[i].HasExpired(now) {
-			candidates[i] = nil
+		if overridesToApply[i] != nil && overridesToApply[i].HasExpired(now) {
+			overridesToApply[i] = nil
 		}
 	}
 	// If an override doesn't fit, the last good override of the field replaces it, and the loop applies all again.
 	for mustRetry := true; mustRetry; {
 		mustRetry = false
 		var outcomes []outcome
-		set, outcomes = apply(base, slices.DeleteFunc(slices.Clone(candidates), func(o *Override) bool { return o == nil }))
+		set, outcomes = apply(base, slices.DeleteFunc(slices.Clone(overridesToApply), func(o *Override) bool { return o == nil }))
 		for i, field := range names {
-			if candidates[i] == nil {
+			if overridesToApply[i] == nil {
 				continue
 			}
 			r, out := t.records[field], outcomes[0]
 			outcomes = outcomes[1:]
 			r.state.Path, r.state.BaseLimits, r.state.Limits = out.Path, out.BaseLimits, out.Limits
-			r.state.CountersKept, r.hazards = out.CountersKept, out.hazards
+			r.state.CountersKept, r.newRuleProblems = out.CountersKept, out.newRuleProblems
 			if out.Problem == nil {
 				continue
 			}
 			if r.state.Problem == nil {
 				r.state.Problem, r.state.Waiting = out.Problem, out.Waiting
 			}
-			if candidates[i] == r.lastGoodOverride || r.lastGoodOverride == nil || r.lastGoodOverride.HasExpired(now) {
-				candidates[i] = nil
+			if overridesToApply[i] == r.lastGoodOverride || r.lastGoodOverride == nil || r.lastGoodOverride.HasExpired(now) {
+				overridesToApply[i] = nil
 			} else {
-				candidates[i], mustRetry = r.lastGoodOverride, true
+				overridesToApply[i], mustRetry = r.lastGoodOverride, true
 			}
 		}
 	}
@@ -138,11 +139,11 @@ func (t *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 		if r.override != nil {
 			nextEnd = r.override.earlierEnd(nextEnd, now)
 		}
-		if candidates[i] == nil {
+		if overridesToApply[i] == nil {
 			r.state.Limits, r.state.CountersKept = "", false
 			continue
 		}
-		r.lastGoodOverride = candidates[i]
+		r.lastGoodOverride = overridesToApply[i]
 		nextEnd = r.lastGoodOverride.earlierEnd(nextEnd, now)
 	}
 	return set, nextEnd
@@ -180,8 +181,8 @@ func (t *Table) DryRun(base *limitsfile.Set, field, value string, now time.Time)
 	}
 	dryRunTable.records[field] = r
 	dryRunTable.Apply(base, now)
-	if r.state.Problem == nil && len(r.hazards) > 0 {
-		r.state.Problem, r.state.Limits = r.hazards, ""
+	if r.state.Problem == nil && len(r.newRuleProblems) > 0 {
+		r.state.Problem, r.state.Limits = r.newRuleProblems, ""
 	}
 	for _, otherState := range dryRunTable.States() {
 		if current := t.records[otherState.Field()]; otherState.Field() != field && otherState.Problem != nil && current.state.Problem == nil {

@@ -108,7 +108,7 @@ func (a *ruleAdder) domain(o *Override, out *outcome) *limitsfile.Domain {
 			names = append(names, d.Name)
 		}
 		if fields.Nearest(name, names) != "" {
-			out.hazards = append(out.hazards, o.problem("", "%s", unknownDomain(name, names)))
+			out.newRuleProblems = append(out.newRuleProblems, o.problem("", "%s", unknownDomain(name, names)))
 		}
 		d = &limitsfile.Domain{Name: name}
 		a.set.Domains = append(a.set.Domains, d)
@@ -163,7 +163,7 @@ func (a *ruleAdder) addHazard(o *Override, out *outcome, depth int, list []*limi
 	index := descriptors.NewIndex(list)
 	d, isExact := index.Find(o.Target.Entries[:depth+1])
 	if conditionOwner := index.ConditionOnOtherEntries(e.GetKey()); conditionOwner != nil && !isExact && e.GetValue() != "" {
-		out.hazards = append(out.hazards, o.problem(out.Path, "%s may match %s now, depending on other entries, and would no longer apply; create the rule with a condition instead",
+		out.newRuleProblems = append(out.newRuleProblems, o.problem(out.Path, "%s may match %s now, depending on other entries, and would no longer apply; create the rule with a condition instead",
 			conditionOwner.Label(), fields.Printable(entryText(e))))
 		return none
 	}
@@ -173,11 +173,11 @@ func (a *ruleAdder) addHazard(o *Override, out *outcome, depth int, list []*limi
 	isLast := depth == len(o.Target.Entries)-1
 	switch target := o.Target.String(); {
 	case isLast && len(d.Descriptors) > 0:
-		out.hazards = append(out.hazards, o.problem(out.Path, "%s matches %s now, and its children would no longer apply; set an override of %s, which keeps them",
+		out.newRuleProblems = append(out.newRuleProblems, o.problem(out.Path, "%s matches %s now, and its children would no longer apply; set an override of %s, which keeps them",
 			d.Label(), fields.Printable(entryText(e)), target))
 	case !isLast:
 		t := descriptors.Target{Domain: o.Target.Domain, Entries: o.Target.Entries[:depth+1]}
-		out.hazards = append(out.hazards, o.problem(out.Path, "%s matches %s now, and would no longer apply; create a rule for %s first",
+		out.newRuleProblems = append(out.newRuleProblems, o.problem(out.Path, "%s matches %s now, and would no longer apply; create a rule for %s first",
 			d.Label(), fields.Printable(entryText(e)), t.String()))
 	}
 	return d.Summary()

@@ -134,9 +134,9 @@ const (
 )
 
 var tokenFields = []fields.Field{
-	{Name: "name", Kind: fields.Word, Remedy: "want the name of the caller"},
-	{Name: "token", Kind: fields.Word},
-	{Name: "token_sha256", Kind: fields.Word},
+	{Name: "name", Kind: fields.NonEmpty, Remedy: "want the name of the caller"},
+	{Name: "token", Kind: fields.NonEmpty},
+	{Name: "token_sha256", Kind: fields.NonEmpty},
 	{Name: "access", Kind: fields.Choice, Choices: []string{"read", "write"}},
 	{Name: "domains", Kind: fields.List, Min: 1, Want: "a list of domains, or no field domains for all"},
 }
@@ -180,7 +180,7 @@ func readToken(r *fields.Reader, n *yaml.Node) (Caller, tokenHash) {
 	}
 	c := Caller{Name: values["name"].Text, ReadOnly: values["access"].Text == "read"}
 	for _, item := range r.Items(values["domains"]) {
-		c.Domains = append(c.Domains, r.Read(item, fields.Field{Name: "item of domains", Kind: fields.Word}).Text)
+		c.Domains = append(c.Domains, r.Read(item, fields.Field{Name: "item of domains", Kind: fields.NonEmpty}).Text)
 	}
 	hash, err := hashOfToken(values["token"], values["token_sha256"])
 	if err != nil {

@@ -28,7 +28,7 @@ func newDivision() *division {
 // brackets if these are larger, and the credit and the level. An ! marks a holder that gets a grant.
 func (d *division) apply(at float64, u Update) string {
 	if !d.isOthers {
-		u.Known = d.memory
+		u.OwnHolders = d.memory
 	}
 	grants := d.state.Apply(&d.limit, 1000*second+int64(at*second), u)
 	if !d.forgets && !d.isOthers {

@@ -62,7 +62,7 @@ func (w *checkedWorld) apply(i int, m *mutant) {
 	u := Update{IsFrozen: w.now < w.thaw}
 	u.Reports = []Report{{Holder: w.holder(i), Requests: int64(e.report) * 1000, IsReturning: e.isReturning > 0}}
 	if w.memories[i].ID == w.holder(i) {
-		u.Known = []Holder{w.memories[i]}
+		u.OwnHolders = []Holder{w.memories[i]}
 	}
 	e.report, e.reportAge, e.isReturning = 0, 0, 0
 	s := w.state

@@ -80,7 +80,7 @@ func TestFleetUsesLimit(t *testing.T) {
 	began := time.Now()
 	for range 10 {
 		s, _ := Decode(f.store)
-		s.Apply(&l, f.now, Update{Known: f.replicas[1].known, Reports: []Report{{Holder: f.replicas[1].known[0].ID}}})
+		s.Apply(&l, f.now, Update{OwnHolders: f.replicas[1].known, Reports: []Report{{Holder: f.replicas[1].known[0].ID}}})
 		s.Append(nil)
 	}
 	t.Logf("an update of %d holders takes %s, with decoding and encoding", n, (time.Since(began) / 10).Round(10*time.Microsecond))

@@ -234,7 +234,7 @@ func (f *fleet) update(replica int, o outcome) {
 	}
 	for _, h := range r.known {
 		if r.open[h.ID] != nil {
-			u.Known = append(u.Known, h)
+			u.OwnHolders = append(u.OwnHolders, h)
 		}
 	}
 	if o == notStored {

@@ -17,7 +17,7 @@
 //     grants, plus the time from a report to the Apply that counts the report. It includes the drift of the clocks.
 //   - A grant expires TTL after its receipt. Without a grant, a holder admits nothing.
 //   - The store keeps its writes. If it has lost all of them, IsFrozen bounds the rates until the old grants have expired.
-//     Nobody knows what a store lost that goes back to an older state; Known restores the holders of this replica only.
+//     Nobody knows what a store lost that goes back to an older state; OwnHolders restores the holders of this replica only.
 //   - The limit does not become lower. If it does, the old rates last until the holders have received lower ones.
 package quota
 
@@ -32,13 +32,13 @@ import (
 type Limit struct {
 	// Rate is the number of tokens per Interval, and Burst the number of tokens in a full bucket. Both are below 2^32.
 	Rate, Interval, Burst int64
-	// MinShare is the part of an equal share that each holder gets without demand.
+	// MinShare is the share of a holder without demand, as a part of an equal share.
 	MinShare float64
 	// Headroom is the part of Rate that is free for new holders. The other holders share the rest.
 	Headroom float64
 	// TTL is the time that a grant lasts after its receipt. It should be at least two intervals of reports plus Delay.
 	TTL int64
-	// Delay is the longest way of a grant to its holder plus the longest way of a report back.
+	// Delay is the longest time of a grant on its way to a holder, plus the longest time of a report on its way back.
 	Delay int64
 }
 
@@ -51,11 +51,11 @@ type Report struct {
 	Holder           HolderID
 	Requests, Denied int64 // Requests includes Denied
 	// IsReturning says that the first report in a stream covers more than a second: the Envoy had another stream before,
-	// and may still enforce a grant. Apply gives no grant to the holder until it can give half of the share.
+	// and may still enforce a grant. Apply gives the holder no grant until half of the holder's share is free.
 	IsReturning bool
 }
 
-// Grant is what a holder must be sent. Rate 0 means: deny all.
+// Grant is the rate and the burst that the replica must send to a holder. If Rate is 0, the holder denies all requests.
 type Grant struct {
 	Holder      HolderID
 	Rate, Burst int64
@@ -64,22 +64,22 @@ type Grant struct {
 // Update is what one replica knows when it calls Apply.
 type Update struct {
 	Reports []Report
-	// Known has the holders of the open streams of this replica, with the grants that the replica has sent: the result of
-	// Holders after the last Apply whose result was stored. Only this replica changes them.
-	Known []Holder
+	// OwnHolders has the holders of the open streams of this replica, with the grants that the replica has sent: the result
+	// of Holders after the last Apply whose result was stored. Only this replica changes these holders.
+	OwnHolders []Holder
 	// IsFrozen says that the store may have lost data less than TTL + Delay ago.
 	IsFrozen bool
 }
 
-// Holder is what the state has about a holder. Times are microseconds of the clock of the store; 0 means never.
+// Holder is what the state has about a holder. Times are microseconds of the clock of the store. A time of 0 is missing.
 type Holder struct {
 	ID          HolderID
-	Rate, Burst int64 // what it was granted last
+	Rate, Burst int64 // the last grant
 	// MaxRate and MaxBurst are the largest values that the holder may still enforce.
 	MaxRate, MaxBurst int64
-	// Demands has what the holder asked for in its last two reports, in tokens per Interval. The newest is first.
+	// Demands has the demands of the last two reports, in tokens per Interval. The newest is first.
 	Demands [2]int64
-	// JoinedAt is the time of the first report, and ReportedAt the time of the last one.
+	// JoinedAt is the time of the first report. ReportedAt is the time of the last report.
 	JoinedAt, ReportedAt int64
 	// SentAt is the time of the last grant. It is 0 if the holder waits for its first grant.
 	SentAt int64
@@ -96,22 +96,22 @@ func (h *Holder) Demand() int64 { return max(h.Demands[0], h.Demands[1]) }
 func (h *Holder) isReduced() bool { return h.MaxRate > h.Rate || h.MaxBurst > h.Burst }
 
 const (
-	maxTokens = 1<<32 - 1 // of a rate or a burst: Envoy's fields have 32 bits
+	maxTokens = 1<<32 - 1 // the largest rate or burst: Envoy's fields have 32 bits
 	nano      = 1e9       // credit is in billionths of a token
 	second    = 1_000_000
 
-	// minSpan is the shortest time that a report is taken to cover: a single request right after a report is no demand.
+	// minSpan is the shortest time that a report counts for. So one request right after a report is no large demand.
 	minSpan = second
-	// returningSpan is the time that the first report of a returning holder covers: Envoy's interval of reports.
+	// returningSpan is the time that the first report of a returning holder counts for: Envoy's interval of reports.
 	returningSpan = 5 * second
 
 	// smallBurst is a burst that denies few requests that the rate would admit.
 	smallBurst = 10
 
-	// A grant changes if the change is larger than one part in so many.
+	// A grant changes only if the change is larger than this part of the grant. For example, 50 means a fiftieth.
 	pushedPart   = 50  // if the holder gets an extra message
 	reportedPart = 200 // if the holder gets an answer anyway
-	reducedPart  = 4   // if a decrease before this one is not confirmed yet: each decrease delays the confirmation
+	reducedPart  = 4   // if the last decrease is not confirmed yet, because each decrease delays the confirmation
 )
 
 // member is a holder during one Apply.
@@ -121,10 +121,10 @@ type member struct {
 	hasReported bool
 	isWaiting   bool // a returning holder has no grant yet
 	isChanged   bool
-	target      int64
+	target      int64 // the rate that the holder should get
 }
 
-// turn is one Apply.
+// turn is the work of one Apply.
 type turn struct {
 	*State
 	limit    Limit
@@ -138,7 +138,7 @@ type turn struct {
 func (s *State) Apply(l *Limit, now int64, u Update) []Grant {
 	t := &turn{State: s, limit: l.bounded(), now: now}
 	t.start(u.IsFrozen)
-	t.restore(u.Known)
+	t.restore(u.OwnHolders)
 	t.isFrozen = u.IsFrozen || now < s.frozenUntil
 	t.grow()
 	t.dropExpired()
@@ -152,7 +152,7 @@ func (s *State) Apply(l *Limit, now int64, u Update) []Grant {
 	t.admitNewcomers()
 	t.raiseRates()
 	t.raiseBursts()
-	s.time = now
+	s.appliedAt = now
 	return t.grants()
 }
 
@@ -181,7 +181,7 @@ func (l *Limit) burstOf(rate int64) int64 {
 // start converts the state to the interval of the limit and to a clock that went back, or fills a new state.
 func (t *turn) start(isFrozen bool) {
 	s, l := t.State, &t.limit
-	if s.time == 0 {
+	if s.appliedAt == 0 {
 		s.frozenRate = l.reserve(l.Rate)
 		s.credit = (l.Burst - l.reserve(l.Burst)) * nano
 		s.level = l.Burst * nano
@@ -203,7 +203,8 @@ func (s *State) freeze(l *Limit, now int64) {
 	s.level = 0
 }
 
-// convert rounds rates up, and moves times after now to now: what was sent was sent before now on each clock.
+// convert converts h to the interval of the limit, and rounds rates up. A time after now becomes now, because on each clock,
+// all messages were sent before now.
 func (t *turn) convert(h *Holder) {
 	if h.Interval != t.limit.Interval {
 		for _, rate := range []*int64{&h.Rate, &h.MaxRate, &h.Demands[0], &h.Demands[1]} {
@@ -216,23 +217,23 @@ func (t *turn) convert(h *Holder) {
 	}
 }
 
-// restore puts the holders of this replica into the state as the replica remembers them. The replica knows what it has
-// sent, and the state may not know it: the store lost a write, or stored a write whose answer was lost.
-func (t *turn) restore(known []Holder) {
+// restore puts the holders of this replica into the state as the replica remembers them. The replica knows its last grants.
+// The state may not know them, because the store lost a write, or stored a write whose answer was lost.
+func (t *turn) restore(ownHolders []Holder) {
 	isLost := false
-	for _, k := range known {
-		t.convert(&k)
-		i, isFound := t.find(k.ID)
+	for _, own := range ownHolders {
+		t.convert(&own)
+		i, isFound := t.find(own.ID)
 		if !isFound {
-			isLost = isLost || k.MaxRate > 0 && !t.hasExpired(&k)
-			t.holders = slices.Insert(t.holders, i, k)
+			isLost = isLost || own.MaxRate > 0 && !t.hasExpired(&own)
+			t.holders = slices.Insert(t.holders, i, own)
 			continue
 		}
 		h := &t.holders[i]
-		if h.Rate == k.Rate && h.Burst == k.Burst && h.ReducedAt == k.ReducedAt {
-			k.MaxRate, k.MaxBurst = min(k.MaxRate, h.MaxRate), min(k.MaxBurst, h.MaxBurst)
+		if h.Rate == own.Rate && h.Burst == own.Burst && h.ReducedAt == own.ReducedAt {
+			own.MaxRate, own.MaxBurst = min(own.MaxRate, h.MaxRate), min(own.MaxBurst, h.MaxBurst)
 		}
-		*h = k
+		*h = own
 	}
 	if isLost {
 		t.freeze(&t.limit, t.now)
@@ -256,7 +257,7 @@ func (s *State) sums() (maxRates, maxBursts int64) {
 // grow adds the tokens that came into being since the last Apply.
 func (t *turn) grow() {
 	l := &t.limit
-	if elapsed := t.now - t.time; t.time > 0 && elapsed > 0 && !t.isFrozen {
+	if elapsed := t.now - t.appliedAt; t.appliedAt > 0 && elapsed > 0 && !t.isFrozen {
 		maxRates, _ := t.sums()
 		t.credit += min(mulDiv(max(l.Rate-maxRates, 0)*nano, elapsed, l.Interval), l.Burst*nano)
 		t.level = min(t.level, l.Burst*nano) + min(mulDiv(l.Rate*nano, elapsed, l.Interval), l.Burst*nano)
@@ -284,8 +285,8 @@ func (t *turn) unreported(h *Holder) int64 {
 
 func (s *State) spend(tokens int64) { s.level = max(s.level-min(tokens, maxTokens)*nano, 0) }
 
-// raiseCredit raises the credit to the tokens that are provably in no bucket: the level that the reports leave, without what
-// the holders may have admitted since. So a burst that one holder gave back, or that ended with it, is there for others.
+// raiseCredit raises the credit to the tokens that are provably in no bucket: the level, less the most that the holders may
+// have admitted since their reports. So if a holder gave its burst back, or has expired, other holders can get the burst.
 func (t *turn) raiseCredit() {
 	if t.isFrozen {
 		return
@@ -300,12 +301,12 @@ func (t *turn) raiseCredit() {
 
 // enroll adds new holders to the state, and fills members.
 func (t *turn) enroll(u Update) {
-	own := make(map[HolderID]bool, len(u.Known)+len(u.Reports)) // the value says whether the holder is returning
-	for _, k := range u.Known {
-		own[k.ID] = false
+	isReturningByID := make(map[HolderID]bool, len(u.OwnHolders)+len(u.Reports)) // all holders of this replica
+	for _, own := range u.OwnHolders {
+		isReturningByID[own.ID] = false
 	}
 	for _, r := range u.Reports {
-		own[r.Holder] = r.IsReturning
+		isReturningByID[r.Holder] = r.IsReturning
 		if i, isFound := t.find(r.Holder); !isFound {
 			h := Holder{ID: r.Holder, JoinedAt: t.now, Interval: t.limit.Interval}
 			t.holders = slices.Insert(t.holders, i, h)
@@ -314,7 +315,7 @@ func (t *turn) enroll(u Update) {
 	t.members = make([]member, len(t.holders))
 	for i := range t.holders {
 		h := &t.holders[i]
-		isReturning, isOwn := own[h.ID]
+		isReturning, isOwn := isReturningByID[h.ID]
 		isWaiting := h.SentAt == 0 && (isReturning || h.ReportedAt > 0) && t.now < h.JoinedAt+t.limit.TTL+t.limit.Delay
 		t.members[i] = member{Holder: h, isOwn: isOwn, isWaiting: isWaiting}
 	}
@@ -337,15 +338,15 @@ func (t *turn) countReports(reports []Report) {
 			continue
 		}
 		m.hasReported = true
-		span, assumed := max(t.now-m.ReportedAt, minSpan), int64(0)
+		span, minDemand := max(t.now-m.ReportedAt, minSpan), int64(0)
 		if m.ReportedAt == 0 {
-			span, assumed = returningSpan, part(l.Rate, l.Headroom)
+			span, minDemand = returningSpan, part(l.Rate, l.Headroom)
 			if !m.isWaiting {
 				n = 0 // the report covers no span
 			}
 		}
 		demand := min(mulDivUp(n*11, l.Interval, span*10), max(min(2*m.Rate, l.Rate), equalShare))
-		m.Demands = [2]int64{max(demand, assumed), m.Demands[0]}
+		m.Demands = [2]int64{max(demand, minDemand), m.Demands[0]}
 		m.ReportedAt = t.now
 		if t.now >= m.ReducedAt+l.Delay {
 			m.MaxRate, m.MaxBurst = m.Rate, m.Burst
@@ -353,8 +354,8 @@ func (t *turn) countReports(reports []Report) {
 	}
 }
 
-// setTargets divides the limit by demand between the members that take part: nobody gets more than the demand while another
-// holder has less than its demand and less than the others. The rest is divided equally.
+// setTargets divides the limit between the members that take part. Members with a small demand get their demand, and the
+// others get equal parts of the rest. If all get their demand, the rest of the limit is divided equally.
 func (t *turn) setTargets(takesPart func(*member) bool) {
 	l := &t.limit
 	var sorted []*member
@@ -363,20 +364,20 @@ func (t *turn) setTargets(takesPart func(*member) bool) {
 			sorted = append(sorted, m)
 		}
 	}
-	n, left := int64(len(sorted)), l.divisible()
-	floor := min(max(part(l.Rate, l.MinShare)/max(n, 1), 1), left/max(n, 1))
-	demandOf := func(m *member) int64 { return max(m.Demand(), floor) }
+	n, rest := int64(len(sorted)), l.divisible()
+	minDemand := min(max(part(l.Rate, l.MinShare)/max(n, 1), 1), rest/max(n, 1))
+	demandOf := func(m *member) int64 { return max(m.Demand(), minDemand) }
 	slices.SortFunc(sorted, func(a, b *member) int {
 		return cmp.Or(cmp.Compare(demandOf(a), demandOf(b)), cmp.Compare(a.ID, b.ID))
 	})
 	for i, m := range sorted {
-		m.target = min(demandOf(m), left/(n-int64(i)))
-		left -= m.target
+		m.target = min(demandOf(m), rest/(n-int64(i)))
+		rest -= m.target
 	}
 	for i, m := range sorted {
-		extra := left / (n - int64(i))
+		extra := rest / (n - int64(i))
 		m.target += extra
-		left -= extra
+		rest -= extra
 	}
 }
 
@@ -414,7 +415,8 @@ func (t *turn) lower(m *member, rate, burst int64) {
 	m.Rate, m.Burst, m.ReducedAt, m.isChanged = rate, burst, t.now, true
 }
 
-// payRenewals pays for the buckets of holders whose last grant may expire before the next one arrives: they start full.
+// payRenewals pays for full buckets of holders whose last grant may expire before the next grant arrives. After such a pause,
+// Envoy starts with a full bucket.
 func (t *turn) payRenewals() {
 	for i := range t.members {
 		m := &t.members[i]
@@ -471,24 +473,24 @@ func (t *turn) raiseRates() {
 	if t.isFrozen {
 		return
 	}
-	var raised []*member
-	var missing int64
+	var membersToRaise []*member
+	var missingRate int64
 	for i := range t.members {
 		m := &t.members[i]
 		if m.isOwn && m.Rate > 0 && m.isWorthIt(m.target-m.Rate, m.Rate) {
-			raised = append(raised, m)
-			missing += max(m.target-m.MaxRate, 0)
+			membersToRaise = append(membersToRaise, m)
+			missingRate += max(m.target-m.MaxRate, 0)
 		}
 	}
 	maxRates, _ := t.sums()
 	room := max(t.limit.divisible()-maxRates, 0)
-	for _, m := range raised {
+	for _, m := range membersToRaise {
 		want := max(m.target-m.MaxRate, 0)
 		extra := want
-		if missing > room {
-			extra = mulDiv(want, room, missing)
+		if missingRate > room {
+			extra = mulDiv(want, room, missingRate)
 		}
-		missing -= want
+		missingRate -= want
 		if rate := min(m.target, m.MaxRate+extra); m.isWorthIt(rate-m.Rate, m.Rate) {
 			m.Rate, m.MaxRate, m.isChanged = rate, max(m.MaxRate, rate), true
 			room -= extra
@@ -502,18 +504,18 @@ func (t *turn) raiseBursts() {
 	if t.isFrozen {
 		return
 	}
-	var raised []*member
+	var membersToRaise []*member
 	for i := range t.members {
 		m := &t.members[i]
 		if m.isOwn && m.Rate > 0 && (m.hasReported || m.isChanged) && m.isWorthIt(t.limit.burstOf(m.Rate)-m.Burst, m.Burst) {
-			raised = append(raised, m)
+			membersToRaise = append(membersToRaise, m)
 		}
 	}
-	for i, m := range raised {
-		t.raiseBurst(m, min(smallBurst-m.Burst, (t.credit/nano-1)/int64(len(raised)-i)))
+	for i, m := range membersToRaise {
+		t.raiseBurst(m, min(smallBurst-m.Burst, (t.credit/nano-1)/int64(len(membersToRaise)-i)))
 	}
-	for i, m := range raised {
-		t.raiseBurst(m, t.credit/nano/4/int64(len(raised)-i))
+	for i, m := range membersToRaise {
+		t.raiseBurst(m, t.credit/nano/4/int64(len(membersToRaise)-i))
 	}
 }
 

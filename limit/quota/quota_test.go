@@ -113,7 +113,7 @@ func TestStateKeepsSumsWithinLimit(t *testing.T) {
 				})
 			}
 			for _, h := range known {
-				u.Known = append(u.Known, h)
+				u.OwnHolders = append(u.OwnHolders, h)
 			}
 			u.IsFrozen = rapid.IntRange(0, 9).Draw(t, "frozen") == 0
 			grants := s.Apply(&l, now, u)
@@ -144,7 +144,7 @@ func TestDecodeRefusesOtherBytes(t *testing.T) {
 	s.Apply(&l, 1000*second, Update{Reports: []Report{{Holder: 1}, {Holder: 2}}})
 	encoded := s.Append(nil)
 	large := Holder{ID: 1, Rate: maxTokens, Burst: maxTokens, MaxRate: maxTokens, MaxBurst: maxTokens, Demands: [2]int64{maxTokens, maxTokens}, JoinedAt: 1}
-	largeState := State{time: 1000 * second, holders: []Holder{large, {ID: 2}}}
+	largeState := State{appliedAt: 1000 * second, holders: []Holder{large, {ID: 2}}}
 	for _, b := range [][]byte{encoded, largeState.Append(nil)} {
 		_, err := Decode(b)
 		assert.NoError(t, err)
@@ -153,7 +153,7 @@ func TestDecodeRefusesOtherBytes(t *testing.T) {
 			assert.ErrorIs(t, err, ErrState, "%d bytes", i)
 		}
 	}
-	sameID := State{time: 1000 * second, holders: []Holder{{ID: 1}, {ID: 1}}}
+	sameID := State{appliedAt: 1000 * second, holders: []Holder{{ID: 1}, {ID: 1}}}
 	for _, b := range [][]byte{{0}, {layout}, append(encoded[:len(encoded):len(encoded)], 0), []byte("\x02abc"), sameID.Append(nil)} {
 		_, err := Decode(b)
 		assert.ErrorIs(t, err, ErrState)

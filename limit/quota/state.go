@@ -8,11 +8,11 @@ import (
 
 // State is the state of one limit: its holders, and the tokens that nobody has. The zero State is a new limit.
 type State struct {
-	time     int64 // of the last Apply; 0 for a new state
-	interval int64
-	credit   int64 // billionths of a token
-	// level has the tokens of a single bucket with the Rate and Burst of the limit, from which each report takes what was
-	// admitted. It is in billionths of a token.
+	appliedAt int64 // the time of the last Apply, in microseconds; 0 for a new state
+	interval  int64 // Limit.Interval at the last Apply; the rates of the holders are tokens in this time
+	credit    int64 // billionths of a token
+	// level is the fill of an imaginary bucket with the Rate and the Burst of the limit, in billionths of a token. Each report
+	// takes its admitted requests out of this bucket.
 	level int64
 	// frozenUntil is the time until which no rate is raised, and frozenRate is what new holders may take until then.
 	frozenUntil, frozenRate int64
@@ -39,13 +39,13 @@ func (h *Holder) expiry(l *Limit) int64 { return max(h.SentAt, h.ReportedAt) + l
 // layout is the first byte of an encoded state.
 const layout = 1
 
-// ErrState says that bytes are no state.
-var ErrState = errors.New("quota: the state has a wrong layout; want the bytes of Append")
+// ErrState is the error of Decode if the bytes are not an encoded state.
+var ErrState = errors.New("quota: can't decode the state; want bytes that State.Append wrote")
 
 // Append appends the encoded state to b. A holder takes about 40 bytes.
 func (s *State) Append(b []byte) []byte {
 	b = append(b, layout)
-	for _, n := range []int64{s.time, s.interval, s.credit, s.level, max(s.frozenUntil-s.time, 0), s.frozenRate, int64(len(s.holders))} {
+	for _, n := range []int64{s.appliedAt, s.interval, s.credit, s.level, max(s.frozenUntil-s.appliedAt, 0), s.frozenRate, int64(len(s.holders))} {
 		b = binary.AppendUvarint(b, uint64(n))
 	}
 	for i := range s.holders {
@@ -61,26 +61,26 @@ func (s *State) Append(b []byte) []byte {
 	return b
 }
 
-// age returns how long ago a time was, plus 1, or 0 for never.
+// age encodes a time as the microseconds from it to s.appliedAt, plus 1. So 0 can mean that there is no time.
 func (s *State) age(time int64) int64 {
 	if time == 0 {
 		return 0
 	}
-	return s.time - time + 1
+	return s.appliedAt - time + 1
 }
 
-// Decode returns the state that Append encoded, or a new state for no bytes. After an error, the caller can go on with a
-// new state and with IsFrozen, which has the effect of lost data.
+// Decode returns the state that Append encoded, or a new state for no bytes. After an error, the caller can use a new
+// state, as if the store had lost its data: the caller sets Update.IsFrozen in the next Apply.
 func Decode(b []byte) (*State, error) {
 	s := &State{}
 	if len(b) == 0 {
 		return s, nil
 	}
 	r := reader{b[1:], b[0] == layout}
-	s.time, s.interval = r.number(1<<60), r.number(1<<60)
+	s.appliedAt, s.interval = r.number(1<<60), r.number(1<<60)
 	s.credit, s.level = r.number(maxTokens*nano), r.number(maxTokens*nano)
-	s.frozenUntil, s.frozenRate = s.time+r.number(1<<60), r.number(maxTokens)
-	count := r.number(int64(len(r.left)) / 18) // the shortest holder has 18 bytes
+	s.frozenUntil, s.frozenRate = s.appliedAt+r.number(1<<60), r.number(maxTokens)
+	count := r.number(int64(len(r.rest)) / 18) // the shortest holder has 18 bytes
 	s.holders = make([]Holder, count)
 	for i := range s.holders {
 		h := &s.holders[i]
@@ -89,13 +89,13 @@ func Decode(b []byte) (*State, error) {
 		h.MaxRate, h.MaxBurst = h.Rate+r.number(maxTokens), h.Burst+r.number(maxTokens)
 		h.Demands = [2]int64{r.number(maxTokens), r.number(maxTokens)}
 		for _, time := range []*int64{&h.JoinedAt, &h.ReportedAt, &h.SentAt, &h.ReducedAt} {
-			if age := r.number(s.time); age > 0 {
-				*time = s.time - age + 1
+			if age := r.number(s.appliedAt); age > 0 {
+				*time = s.appliedAt - age + 1
 			}
 		}
 		r.isValid = r.isValid && (i == 0 || s.holders[i-1].ID < h.ID)
 	}
-	if !r.isValid || len(r.left) > 0 || s.time == 0 {
+	if !r.isValid || len(r.rest) > 0 || s.appliedAt == 0 {
 		return &State{}, ErrState
 	}
 	return s, nil
@@ -103,25 +103,25 @@ func Decode(b []byte) (*State, error) {
 
 // reader reads numbers. After a wrong number it returns zeros.
 type reader struct {
-	left    []byte
+	rest    []byte // the bytes that are not read yet
 	isValid bool
 }
 
 // number reads a number of at most largest.
 func (r *reader) number(largest int64) int64 {
-	n, size := binary.Uvarint(r.left)
+	n, size := binary.Uvarint(r.rest)
 	if r.isValid = r.isValid && size > 0 && n <= uint64(largest); !r.isValid {
 		return 0
 	}
-	r.left = r.left[size:]
+	r.rest = r.rest[size:]
 	return int64(n)
 }
 
 func (r *reader) id() HolderID {
-	if r.isValid = r.isValid && len(r.left) >= 8; !r.isValid {
+	if r.isValid = r.isValid && len(r.rest) >= 8; !r.isValid {
 		return 0
 	}
-	id := binary.LittleEndian.Uint64(r.left)
-	r.left = r.left[8:]
+	id := binary.LittleEndian.Uint64(r.rest)
+	r.rest = r.rest[8:]
 	return HolderID(id)
 }

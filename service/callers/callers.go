@@ -40,10 +40,10 @@ var (
 		{Name: fieldCallers, Kind: fields.List, Remedy: "write a list, each item with " + fields.JoinOr(nameFields) + ", and domains"},
 	}
 	bindingFields = []fields.Field{
-		{Name: fieldURI, Kind: fields.Word},
-		{Name: fieldDNS, Kind: fields.Word},
-		{Name: fieldCommonName, Kind: fields.Word},
-		{Name: fieldWithoutCertificate, Kind: fields.Word},
+		{Name: fieldURI, Kind: fields.NonEmpty},
+		{Name: fieldDNS, Kind: fields.NonEmpty},
+		{Name: fieldCommonName, Kind: fields.NonEmpty},
+		{Name: fieldWithoutCertificate, Kind: fields.NonEmpty},
 		{Name: fieldDomains, Kind: fields.List, Min: 1, Want: wantDomains, Remedy: "want " + wantDomains},
 	}
 )
@@ -95,7 +95,7 @@ func Parse(file string, data []byte) (Bindings, error) {
 			values := r.Object(item, "item of callers", bindingFields)
 			b := readName(r, item, values)
 			for _, n := range r.Items(values[fieldDomains]) {
-				domain := r.Read(n, fields.Field{Name: "item of domains", Kind: fields.Word}).Text
+				domain := r.Read(n, fields.Field{Name: "item of domains", Kind: fields.NonEmpty}).Text
 				bindings[domain] = append(bindings[domain], b)
 			}
 		}

@@ -93,19 +93,19 @@ func (h *Handler) decideChecks(ctx context.Context, req *Request) []Answer {
 	for i := range req.Checks {
 		c := &req.Checks[i]
 		c.Domain = cmp.Or(c.Domain, req.Domain)
-		call, err := h.newRequest(ctx, c)
+		grpcReq, err := h.newRequest(ctx, c)
 		if err != nil {
 			answers[i] = Answer{Code: Failed, Error: newError(err)}
 			continue
 		}
 		callCtx := ctx
-		if c.Hold != "" { // a caller of gRPC sends the hold in the same metadata
-			sent, _ := metadata.FromIncomingContext(ctx)
-			callCtx = metadata.NewIncomingContext(ctx, metadata.Join(sent, metadata.Pairs(limit.HoldKey, c.Hold)))
+		if c.Hold != "" { // the service reads the hold from the metadata, in which gRPC callers send it
+			callerMetadata, _ := metadata.FromIncomingContext(ctx)
+			callCtx = metadata.NewIncomingContext(ctx, metadata.Join(callerMetadata, metadata.Pairs(limit.HoldKey, c.Hold)))
 		}
 		callCtx, end := h.options.StartCall(callCtx)
-		items = append(items, service.Item{Context: callCtx, Request: call, OnAnswer: func(c *service.Call) {
-			answers[i] = newAnswer(c, req.Rules)
+		items = append(items, service.Item{Context: callCtx, Request: grpcReq, OnAnswer: func(call *service.Call) {
+			answers[i] = newAnswer(call, req.Rules)
 			end()
 		}})
 	}
@@ -157,7 +157,7 @@ func newAnswer(c *service.Call, withRule bool) Answer {
 	st := c.Response.Statuses[0]
 	reset := st.DurationUntilReset.AsDuration().Seconds()
 	a.Remaining, a.ResetSeconds = &st.LimitRemaining, &reset
-	a.Never = a.Code == OverLimit && !d.Result.Allowed && d.Result.RetryAfter == limit.Never
+	a.CanNeverPass = a.Code == OverLimit && !d.Result.Allowed && d.Result.RetryAfter == limit.Never
 	a.Limit = &Limit{
 		Name: d.Limit.Name, RequestsPerUnit: d.Limit.Requests, Unit: d.Limit.Unit.String(), UnitMultiplier: d.Limit.Multiplier,
 		Algorithm: d.Limit.Algorithm.String(),

@@ -64,8 +64,8 @@ type Answer struct {
 	// missing if no limit was counted.
 	ResetSeconds *float64 `json:"reset_seconds,omitempty"`
 
-	// Never is true if the limit can never admit this number of hits. Waiting does not help.
-	Never bool `json:"never,omitempty"`
+	// CanNeverPass is true if the limit can never admit this number of hits. Waiting does not help.
+	CanNeverPass bool `json:"never,omitempty"`
 
 	// Limit is the limit that Remaining and ResetSeconds describe. If several limits count the
 	// descriptor, it is the denying limit, or else the limit with the least remaining.

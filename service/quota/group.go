@@ -19,7 +19,7 @@ type group struct {
 	buckets map[division.HolderID]*bucket
 	isDue   bool
 
-	known []division.Holder // the holders of this replica, with the grants that they were sent
+	ownHolders []division.Holder // the holders of this replica, with their last grants
 	// otherHolders is the number of all other holders. Together they may admit otherGranted requests a second.
 	otherHolders int
 	otherGranted float64
@@ -121,12 +121,12 @@ func (g *group) collect(now time.Time) *groupUpdate {
 		u.reports = append(u.reports, division.Report{Holder: id, Requests: b.requests, Denied: b.denied, IsReturning: b.isReturning && !b.isAnswered})
 		b.requests, b.denied, b.hasReport = 0, 0, false
 	}
-	l, known := g.limit, g.known
+	l, ownHolders := g.limit, g.ownHolders
 	u.Key = []byte(g.key)
 	u.Apply = func(old []byte, created, now int64) ([]byte, time.Duration) {
 		state, err := division.Decode(old)
 		isFrozen := err != nil || now < created+l.TTL+l.Delay
-		u.grants = state.Apply(&l, now, division.Update{Reports: u.reports, Known: known, IsFrozen: isFrozen})
+		u.grants = state.Apply(&l, now, division.Update{Reports: u.reports, OwnHolders: ownHolders, IsFrozen: isFrozen})
 		u.holders, u.now, u.expiry = state.Holders(), now, state.Expiry(&l)
 		return state.Append(nil), stateTTL(&l)
 	}
@@ -159,10 +159,10 @@ func (s *Service) accept(u *groupUpdate, now time.Time) {
 
 // send remembers the holders of this replica and sends the grants.
 func (g *group) send(grants []division.Grant, holders []division.Holder, l *division.Limit) {
-	g.known, g.otherHolders, g.otherGranted = nil, 0, 0
+	g.ownHolders, g.otherHolders, g.otherGranted = nil, 0, 0
 	for _, h := range holders {
 		if g.buckets[h.ID] != nil {
-			g.known = append(g.known, h)
+			g.ownHolders = append(g.ownHolders, h)
 		} else {
 			g.otherHolders++
 			g.otherGranted += perSecond(&h, h.MaxRate)
@@ -216,6 +216,6 @@ func (s *Service) fallBack(g *group, now time.Time) {
 	}
 	l.Rate, l.Burst = int64(float64(l.Rate)*ratio), max(int64(float64(l.Burst)*ratio), 1)
 	storeTime := g.storeTime + now.Sub(g.updatedAt).Microseconds()
-	grants := g.fallback.Apply(&l, storeTime, division.Update{Reports: u.reports, Known: g.known})
+	grants := g.fallback.Apply(&l, storeTime, division.Update{Reports: u.reports, OwnHolders: g.ownHolders})
 	g.send(grants, g.fallback.Holders(), &l)
 }

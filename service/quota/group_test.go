@@ -213,8 +213,8 @@ func TestFailedUpdateGivesItsReportsBack(t *testing.T) {
 			assert.Equal(t, []int64{8, 3}, []int64{b.requests, b.denied})
 			continue
 		}
-		require.Len(t, g.known, 1)
-		assert.Equal(t, 1000*second+age.Microseconds(), g.known[0].JoinedAt, "the time of the store goes on")
+		require.Len(t, g.ownHolders, 1)
+		assert.Equal(t, 1000*second+age.Microseconds(), g.ownHolders[0].JoinedAt, "the time of the store goes on")
 		bucket := strategy(t, st).GetTokenBucket()
 		assert.Equal(t, uint32(450), bucket.GetTokensPerFill().GetValue(), "nine tenths of half the limit")
 		assert.Less(t, bucket.GetMaxTokens(), uint32(100), "less than half of the burst")
@@ -282,7 +282,7 @@ func TestTextOfSharesNamesOtherEnvoysAndUnconfirmedShares(t *testing.T) {
 
 func TestShareHasTheReasonOfItsSize(t *testing.T) {
 	g := newTestGroup(time.Now())
-	g.known = make([]division.Holder, 2) // the equal share is 500 of 1000
+	g.ownHolders = make([]division.Holder, 2) // the equal share is 500 of 1000
 	for rate, want := range map[int64]string{
 		900: "its demand fits into the limit",
 		800: "the Envoys ask for more than the limit",

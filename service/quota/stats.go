@@ -43,10 +43,10 @@ func (s *Service) Stats() Stats {
 			r = &RuleStats{Path: g.path}
 			rules[g.path] = r
 		}
-		for i := range g.known {
+		for i := range g.ownHolders {
 			r.Buckets++
-			r.Granted += perSecond(&g.known[i], g.known[i].Rate)
-			r.Demanded += perSecond(&g.known[i], g.known[i].Demand())
+			r.Granted += perSecond(&g.ownHolders[i], g.ownHolders[i].Rate)
+			r.Demanded += perSecond(&g.ownHolders[i], g.ownHolders[i].Demand())
 		}
 	}
 	for _, r := range rules {
@@ -104,7 +104,7 @@ func (c *CounterShares) Text() string {
 
 // reasonOf says why the share of h is as large as it is.
 func (g *group) reasonOf(h *division.Holder) string {
-	equalShare := perSecond(h, g.limit.Rate) / float64(len(g.known)+g.otherHolders)
+	equalShare := perSecond(h, g.limit.Rate) / float64(len(g.ownHolders)+g.otherHolders)
 	switch rate := perSecond(h, h.Rate); {
 	case h.Rate >= h.Demand():
 		return "its demand fits into the limit"
@@ -132,8 +132,8 @@ func (s *Service) Shares(filter string, limit int) []CounterShares {
 			Counter: key, Rule: g.path, IsFallback: g.isFallback, OtherEnvoys: g.otherHolders, OtherGranted: g.otherGranted,
 			Limit: float64(g.limit.Rate) * second / float64(g.limit.Interval), Shares: []Share{},
 		}
-		for i := range g.known {
-			h := &g.known[i]
+		for i := range g.ownHolders {
+			h := &g.ownHolders[i]
 			if b := g.buckets[h.ID]; b != nil {
 				c.Shares = append(c.Shares, Share{b.stream.address, perSecond(h, h.Rate), perSecond(h, h.MaxRate), perSecond(h, h.Demand()), g.reasonOf(h), h.Burst})
 			}

@@ -138,7 +138,7 @@ var mutants = []mutant{
 		name:    "permits-go-back-to-a-later-window",
 		file:    "backend/lease/giveback.go",
 		old:     "			permitBatch.Add(i, g.permitHit(-g.permits))",
-		new:     "			h := g.permitHit(-g.permits)\n\t\t\th.Window = choose(isMutant(), 0, h.Window)\n\t\t\tpermitBatch.Add(i, h)",
+		new:     "			h := g.permitHit(-g.permits)\n\t\t\th.WindowStart = choose(isMutant(), 0, h.WindowStart)\n\t\t\tpermitBatch.Add(i, h)",
 		runs:    []run{{"late-return", 1}},
 		problem: "admitted hits of second",
 	},

@@ -20,7 +20,7 @@ type Kind uint8
 // The kinds of fields.
 const (
 	Text       Kind = iota // any scalar except a float, as the file has it
-	Word                   // any scalar that is not empty, as the file has it
+	NonEmpty               // any scalar that is not empty, as the file has it
 	Flag                   // a boolean
 	Count                  // an integer from Min to Max
 	Ratio                  // a number above 0, at most MaxRatio
@@ -28,7 +28,7 @@ const (
 	List                   // a list of at least Min items
 	Object                 // a mapping with known fields
 	AnyMapping             // a mapping with any fields
-	Entries                // a list of texts, or a mapping with the name of a file
+	ListOrFile             // a list of texts, or a mapping with the name of a file
 	Duration               // a duration from Min to Max microseconds, like 30s
 	Any                    // any value
 )
@@ -51,9 +51,10 @@ type Field struct {
 // IsRequired reports whether each object must have the field.
 func (f *Field) IsRequired() bool { return f.Remedy != "" }
 
-// Value is the value of a field. Only the field for its Kind is set; the value of a List or an Object is in its node.
+// Value is what Field.Read has read. The Kind of that Field decides which one field of Value is set. The items of a List
+// or an Object are in the node.
 type Value struct {
-	Text   string // the value of a Text, Word or Choice
+	Text   string // the value of a Text, NonEmpty or Choice
 	Flag   bool
 	Number int64 // the value of a Count; the microseconds of a Duration
 	Ratio  float64
@@ -72,7 +73,7 @@ func (f *Field) Read(n *yaml.Node) (v Value, problem string) {
 		ok = n.Kind == yaml.MappingNode
 	case List:
 		ok = n.Kind == yaml.SequenceNode
-	case Entries:
+	case ListOrFile:
 		ok = n.Kind == yaml.SequenceNode || n.Kind == yaml.MappingNode
 	case Text:
 		if tag == "!!float" || tag == "!!int" && !isInt(n.Value) {
@@ -84,7 +85,7 @@ func (f *Field) Read(n *yaml.Node) (v Value, problem string) {
 			}
 		}
 		ok = isScalar
-	case Word:
+	case NonEmpty:
 		v.Text, ok = n.Value, isScalar && n.Value != ""
 	case Flag:
 		v.Flag, ok = ParseBool(n.Value)
@@ -109,7 +110,7 @@ func (f *Field) Read(n *yaml.Node) (v Value, problem string) {
 	return Value{}, "got " + Display(n) + ", want " + f.validValuesFor(n)
 }
 
-// validValuesFor describes the valid values of f for the problem of n, an invalid value. It can add a hint: "without
+// validValuesFor describes the valid values of f, for the message about the invalid value n. It can add a hint: "without
 // quotes", or the choice that the author of n probably meant.
 func (f *Field) validValuesFor(n *yaml.Node) string {
 	switch {
@@ -131,7 +132,7 @@ func (f *Field) ValidValues() string {
 		return "a mapping"
 	case List:
 		return "a list"
-	case Entries:
+	case ListOrFile:
 		return "a list, or a mapping with the name of a file, as in {file: list.txt}"
 	case Flag:
 		return "true or false"

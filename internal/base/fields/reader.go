@@ -146,7 +146,7 @@ func (r *Reader) readValue(n *yaml.Node, f *Field) FieldValue {
 	switch v.Value, problem = f.Read(n); {
 	case f.Kind == List && problem == "" && int64(len(n.Content)) < f.Min:
 		r.Errorf(n, "%s is empty; want %s", f.Name, cmp.Or(f.Want, "at least one item"))
-	case problem != "" && f.Kind == Word && n.Kind == yaml.ScalarNode:
+	case problem != "" && f.Kind == NonEmpty && n.Kind == yaml.ScalarNode:
 		r.Errorf(n, "%s is empty", f.Name)
 	case problem != "" && r.file.IsSecret:
 		r.Errorf(n, "%s: want %s", f.Name, f.validValuesFor(&yaml.Node{}))

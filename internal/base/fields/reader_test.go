@@ -9,7 +9,7 @@ import (
 )
 
 var testFields = []Field{
-	{Name: "name", Kind: Word, Remedy: "want the name of the caller"},
+	{Name: "name", Kind: NonEmpty, Remedy: "want the name of the caller"},
 	{Name: "count", Kind: Count, Min: 1, Max: 9},
 	{Name: "access", Kind: Choice, Choices: []string{"read", "write"}},
 	{Name: "list", Kind: List, Min: 1},

@@ -98,6 +98,7 @@ func (f *Files) reload() (isChanged bool, err error) {
 	}
 	isStable := equal(contents, f.lastContents)
 	f.lastContents = contents
+	// After an error, the applied contents are applied again, so that the log and the observer learn that the files are valid.
 	if !isStable || equal(contents, f.appliedContents) && f.loggedError == "" {
 		return false, nil
 	}

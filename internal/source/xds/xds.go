@@ -48,7 +48,7 @@ type Options struct {
 // Client is the source of the limits of an xDS server.
 type Client struct {
 	Options
-	nackBackoff         wait.Backoff
+	nackBackoff         wait.Backoff  // the pauses before the second and later NACKs in a row; see stream.nackBackoff
 	maxSilence          time.Duration // the time after which the log has a warning about a new stream without a response
 	apply               func(source.Update) error
 	limits              *limitsfile.Set // the limits in force; nil before the first limits

@@ -31,20 +31,20 @@ type EntryMapping struct{ Key, Field, Value string }
 
 var (
 	mappingFields = []fields.Field{
-		{Name: "time", Kind: fields.Word, Remedy: "want the field with the start of the request, such as start_time"},
-		{Name: "domain", Kind: fields.Word, Remedy: "want the domain of the limits file"},
+		{Name: "time", Kind: fields.NonEmpty, Remedy: "want the field with the start of the request, such as start_time"},
+		{Name: "domain", Kind: fields.NonEmpty, Remedy: "want the domain of the limits file"},
 		{Name: "denied", Kind: fields.Object},
-		{Name: "hits", Kind: fields.Word},
+		{Name: "hits", Kind: fields.NonEmpty},
 		{Name: "descriptors", Kind: fields.List, Min: 1, Remedy: "want a list of descriptors, each a list of entries"},
 	}
 	conditionFields = []fields.Field{
-		{Name: "field", Kind: fields.Word, Remedy: "want the field that shows a denial, such as response_code"},
-		{Name: "equals", Kind: fields.Word, Remedy: `want the value of the field in a denial, such as "429"`},
+		{Name: "field", Kind: fields.NonEmpty, Remedy: "want the field that shows a denial, such as response_code"},
+		{Name: "equals", Kind: fields.NonEmpty, Remedy: `want the value of the field in a denial, such as "429"`},
 	}
 	entryFields = []fields.Field{
-		{Name: "key", Kind: fields.Word, Remedy: "want the key of the entry"},
-		{Name: "field", Kind: fields.Word},
-		{Name: "value", Kind: fields.Word},
+		{Name: "key", Kind: fields.NonEmpty, Remedy: "want the key of the entry"},
+		{Name: "field", Kind: fields.NonEmpty},
+		{Name: "value", Kind: fields.NonEmpty},
 	}
 )
 

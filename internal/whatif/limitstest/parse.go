@@ -68,7 +68,7 @@ var (
 	fileFields = []fields.Field{
 		{Name: "limits", Kind: fields.Any, Remedy: "write limits: and the path of a limits file, relative to this file"},
 		{Name: "merge", Kind: fields.Flag},
-		{Name: "domain", Kind: fields.Word},
+		{Name: "domain", Kind: fields.NonEmpty},
 		startField,
 		{Name: "settings", Kind: fields.Object},
 		{Name: "tests", Kind: fields.List, Min: 1, Remedy: "write a list of tests, each with name and requests"},
@@ -79,46 +79,46 @@ var (
 		{Name: "all_or_none", Kind: fields.Flag},
 	}
 	testFields = []fields.Field{
-		{Name: "name", Kind: fields.Word, Remedy: "write name: and what the test shows"},
-		{Name: "domain", Kind: fields.Word},
+		{Name: "name", Kind: fields.NonEmpty, Remedy: "write name: and what the test shows"},
+		{Name: "domain", Kind: fields.NonEmpty},
 		startField,
 		{Name: "requests", Kind: fields.List, Min: 1, Remedy: "write a list of requests, each with descriptor and want"},
 	}
 	requestFields = []fields.Field{
 		{Name: "descriptor", Kind: fields.Any},
 		{Name: "descriptors", Kind: fields.List, Min: 1},
-		{Name: "domain", Kind: fields.Word},
-		{Name: "at", Kind: fields.Word, Want: wantDuration + " since the start of the test, or " + wantTime},
+		{Name: "domain", Kind: fields.NonEmpty},
+		{Name: "at", Kind: fields.NonEmpty, Want: wantDuration + " since the start of the test, or " + wantTime},
 		{Name: "repeat", Kind: fields.Count, Min: 1, Max: MaxRepeat},
-		{Name: "every", Kind: fields.Word, Want: wantDuration},
+		{Name: "every", Kind: fields.NonEmpty, Want: wantDuration},
 		hitsField,
 		limitField,
 		{Name: "want", Kind: fields.Object, Remedy: "write want: {code: OK} or what else the answer must be"},
 	}
 	targetFields = []fields.Field{
-		{Name: "descriptor", Kind: fields.Word, Remedy: wantDescriptor},
+		{Name: "descriptor", Kind: fields.NonEmpty, Remedy: wantDescriptor},
 		hitsField,
 		limitField,
 	}
 	statusFields = []fields.Field{
 		{Name: "code", Kind: fields.Choice, Choices: []string{codeOK, codeOverLimit}},
-		{Name: "rule", Kind: fields.Word},
+		{Name: "rule", Kind: fields.NonEmpty},
 		{Name: "denied_in_shadow", Kind: fields.Flag},
 		limitField,
 		{Name: "remaining", Kind: fields.Count, Max: fields.MaxCount},
-		{Name: "reset", Kind: fields.Word, Want: wantDuration},
+		{Name: "reset", Kind: fields.NonEmpty, Want: wantDuration},
 	}
 	wantFields = append(statusFields[:len(statusFields):len(statusFields)], []fields.Field{
 		{Name: "statuses", Kind: fields.List, Min: 1},
-		{Name: "body", Kind: fields.Word},
+		{Name: "body", Kind: fields.NonEmpty},
 		{Name: "headers", Kind: fields.AnyMapping, Want: "a mapping of names to values"},
 		{Name: "admitted", Kind: fields.Count, Max: MaxRepeat},
-		{Name: "error", Kind: fields.Word},
+		{Name: "error", Kind: fields.NonEmpty},
 	}...)
 
-	startField = fields.Field{Name: "start", Kind: fields.Word, Want: wantTime + ", from 1971 to 2199"}
+	startField = fields.Field{Name: "start", Kind: fields.NonEmpty, Want: wantTime + ", from 1971 to 2199"}
 	hitsField  = fields.Field{Name: "hits", Kind: fields.Count, Min: -limit.MaxHits, Max: limit.MaxHits}
-	limitField = fields.Field{Name: "limit", Kind: fields.Word}
+	limitField = fields.Field{Name: "limit", Kind: fields.NonEmpty}
 )
 
 const wantDescriptor = "write descriptor: key=value,key=value"
@@ -149,7 +149,7 @@ func (p *parser) parseFile(root *yaml.Node) {
 
 // parseLimits reads a path, or a list of paths.
 func (p *parser) parseLimits(v fields.FieldValue) (paths []string) {
-	path := fields.Field{Name: "limits", Kind: fields.Word, Min: 1}
+	path := fields.Field{Name: "limits", Kind: fields.NonEmpty, Min: 1}
 	items := []*yaml.Node{v.Node}
 	if v.Node.Kind == yaml.SequenceNode {
 		items = p.List(v.Node, fields.Field{Name: "limits", Kind: fields.List, Min: 1})
@@ -313,8 +313,8 @@ func (p *parser) parseStatuses(r *Request, items []*yaml.Node) {
 
 func (p *parser) parseHeaders(r *Request, n *yaml.Node) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		name := strings.ToLower(p.Read(n.Content[i], fields.Field{Name: "name of a header", Kind: fields.Word}).Text)
-		value := fields.Field{Name: "value of header " + fields.Printable(name), Kind: fields.Word}
+		name := strings.ToLower(p.Read(n.Content[i], fields.Field{Name: "name of a header", Kind: fields.NonEmpty}).Text)
+		value := fields.Field{Name: "value of header " + fields.Printable(name), Kind: fields.NonEmpty}
 		r.Want = append(r.Want, Want{Field: "headers", Header: name, Label: "header " + name, Text: p.Read(n.Content[i+1], value).Text})
 	}
 }
