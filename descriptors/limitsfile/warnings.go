@@ -75,7 +75,7 @@ func (d *document) warnText(key, field, text string, n *yaml.Node, pos *place) {
 
 // parsePrefix parses a network. Most values are no network, and the first byte tells so without the cost of an error.
 func parsePrefix(text string) (prefix netip.Prefix, ok bool) {
-	if text == "" || !strings.Contains("0123456789abcdefABCDEF:", text[:1]) {
+	if text == "" || strings.IndexByte("0123456789abcdefABCDEF:", text[0]) < 0 {
 		return prefix, false
 	}
 	prefix, err := netip.ParsePrefix(text)
