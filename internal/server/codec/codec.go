@@ -44,6 +44,12 @@ func (c Codec) Marshal(message any) (mem.BufferSlice, error) {
 
 // Unmarshal implements encoding.CodecV2.
 func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
+	if m, isOfStream := message.(*StreamMessage); isOfStream {
+		if err := m.BeforeDecode(data.Len()); err != nil {
+			return err
+		}
+		message = m.Message
+	}
 	call, isCall := message.(*Call)
 	if isCall {
 		message = call.request
@@ -83,6 +89,12 @@ func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
 		}
 	}
 	return c.CodecV2.Unmarshal(data, message)
+}
+
+// StreamMessage is a message of a stream.
+type StreamMessage struct {
+	Message      any
+	BeforeDecode func(bytes int) error // can wait, or reject the message
 }
 
 const (
