@@ -264,7 +264,7 @@ docs: ## Write the pages, schemas and pictures of docs that come from the code, 
 	.tools/rls-docs schema limits > docs/schema/limits.json
 	.tools/rls-docs schema tests > docs/schema/tests.json
 	cd test/openapi && $(GO) run .
-	cd test/bench/plots && $(GO) run . -patterns $(CURDIR)/docs/patterns -page $(CURDIR)/docs/concepts.md
+	cd test/bench/plots && $(GO) run . -patterns $(CURDIR)/docs/patterns -page $(CURDIR)/docs/lab/algorithms.md
 	@$(MAKE) --no-print-directory chart-docs
 
 # The chart can't read files outside its folder, so it has copies.

@@ -26,8 +26,11 @@ func TestGroupHasHitsThatCharge(t *testing.T) {
 	}
 }
 
+var furtherSource = backend.NewSource("further")
+
 func TestOnlySourcesWithCountersAreBackends(t *testing.T) {
-	backends := map[backend.Source]bool{backend.SourceLocal: true, backend.SourceRedis: true}
+	assert.Equal(t, "further", furtherSource.String())
+	backends := map[backend.Source]bool{backend.SourceLocal: true, backend.SourceRedis: true, furtherSource: true}
 	for _, s := range backend.Sources() {
 		assert.Equal(t, backends[s], s.IsBackend(), s)
 		assert.Equal(t, s == backend.SourceFallback, backend.Result{Source: s}.Degraded(), s)

@@ -92,15 +92,18 @@ func TestLateAnswerOfADeniedGroupIsDenied(t *testing.T) {
 		l := backend.NewBounded(newSlow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
 		allowedHit, deniedHit := boundedHit(t, 1), boundedHit(t, 9)
 		allowedHit.AllOrNone, deniedHit.AllOrNone, deniedHit.Key = true, true, []byte("other")
-		results := make([]backend.Result, 2)
-		l.Take(t.Context(), time.Now(), []backend.Hit{allowedHit, deniedHit}, results)
-		lateError, _ := errors.AsType[*backend.LateError](results[0].Err)
-		var answer backend.Result
-		lateError.OnArrival(func(r backend.Result) { answer = r })
+		outsideGroup, results, answers := boundedHit(t, 1), make([]backend.Result, 3), make([]backend.Result, 3)
+		outsideGroup.Key = []byte("outside the group")
+		l.Take(t.Context(), time.Now(), []backend.Hit{allowedHit, deniedHit, outsideGroup}, results)
+		for i := range results {
+			lateError, _ := errors.AsType[*backend.LateError](results[i].Err)
+			lateError.OnArrival(func(r backend.Result) { answers[i] = r })
+		}
 		l.Close()
 		synctest.Wait()
-		assert.False(t, answer.Allowed, "nothing is charged")
-		assert.Equal(t, int64(5), answer.Remaining)
+		assert.False(t, answers[0].Allowed, "nothing is charged")
+		assert.Equal(t, int64(5), answers[0].Remaining)
+		assert.True(t, answers[2].Allowed)
 	})
 }
 

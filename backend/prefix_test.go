@@ -1,6 +1,8 @@
 package backend
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -22,5 +24,25 @@ func TestPrefixMatchesWholeEntries(t *testing.T) {
 		{KeyPrefix{Start: "shop|", EndsAnywhere: true}, "shop2|tenant=acme", false},
 	} {
 		assert.Equal(t, c.want, c.prefix.Matches(c.key), "%+v %s", c.prefix, c.key)
+	}
+}
+
+type resetter struct {
+	err   error
+	calls int
+}
+
+func (r *resetter) ResetPrefix(context.Context, KeyPrefix, int, bool) (PrefixReset, error) {
+	r.calls++
+	return PrefixReset{Counters: 7}, r.err
+}
+
+func TestPrefixIsResetInBothScopesOrInNone(t *testing.T) {
+	for name, err := range map[string]error{"no error": nil, "an error of scope global": errors.New("down")} {
+		global, instance := &resetter{err: err}, &resetter{}
+		r, got := ScopePrefixes{global, instance}.ResetPrefix(t.Context(), KeyPrefix{}, 1, false)
+		assert.Equal(t, err, got, name)
+		assert.Equal(t, 7, r.Counters, name)
+		assert.Equal(t, err == nil, instance.calls == 1, name)
 	}
 }

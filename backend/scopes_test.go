@@ -76,27 +76,29 @@ func TestGroupOverBothScopesIsChargedCompletelyOrNotAtAll(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		globalMax, instanceMax uint32
-		want                   [2]int64 // the spent hits of scope global and of scope instance, after 2 hits on each scope
+		want                   [3]int64 // the spent hits of scope global, of scope instance, and outside the group, after 2 hits each
 	}{
-		"both admit":            {5, 5, [2]int64{2, 2}},
-		"scope instance denies": {5, 1, [2]int64{0, 0}},
-		"scope global denies":   {1, 5, [2]int64{0, 0}},
-		"both deny":             {1, 1, [2]int64{0, 0}},
+		"both admit":            {5, 5, [3]int64{2, 2, 2}},
+		"scope instance denies": {5, 1, [3]int64{0, 0, 2}},
+		"scope global denies":   {1, 5, [3]int64{0, 0, 2}},
+		"both deny":             {1, 1, [3]int64{0, 0, 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			globalLimit, instanceLimit := newLimit(c.globalMax, limit.Global), newLimit(c.instanceMax, limit.Instance)
 			l := newScopes(local.New(local.Options{}))
-			take := func(n int64) [2]backend.Result {
-				results := make([]backend.Result, 2)
+			take := func(n int64) []backend.Result {
+				results := make([]backend.Result, 3)
 				l.Take(t.Context(), time.Now(), []backend.Hit{
-					{Key: []byte("a"), Limit: globalLimit, N: n, AllOrNone: true}, {Key: []byte("a"), Limit: instanceLimit, N: n, AllOrNone: true},
+					{Key: []byte("a"), Limit: globalLimit, N: n, AllOrNone: true},
+					{Key: []byte("a"), Limit: instanceLimit, N: n, AllOrNone: true},
+					{Key: []byte("outside the group"), Limit: instanceLimit, N: n},
 				}, results)
-				return [2]backend.Result(results)
+				return results
 			}
 			got := take(2)
 			assert.Equal(t, []bool{c.globalMax >= 2, c.instanceMax >= 2}, []bool{got[0].Allowed, got[1].Allowed})
 			left := take(0)
-			assert.Equal(t, c.want, [2]int64{globalLimit.Spent(left[0].Result), instanceLimit.Spent(left[1].Result)})
+			assert.Equal(t, c.want, [3]int64{globalLimit.Spent(left[0].Result), instanceLimit.Spent(left[1].Result), instanceLimit.Spent(left[2].Result)})
 		})
 	}
 }

@@ -80,3 +80,19 @@ func TestSwitchReplacesTheSettingOfShadowMode(t *testing.T) {
 		}
 	}
 }
+
+func TestSwitchOfAllDomainsReplacesAllOtherSwitches(t *testing.T) {
+	for name, c := range map[string]struct {
+		targets [2]string // of the switches of two domains
+		want    []OffSwitch
+	}{
+		"two domains": {[2]string{"a", "b"}, []OffSwitch{{Path: "a"}, {Path: "b"}}},
+		"all domains": {[2]string{"", ""}, []OffSwitch{{Path: allDomains}}},
+	} {
+		set := &limitsfile.Set{}
+		for i, name := range []string{"a", "b"} {
+			set.Domains = append(set.Domains, &limitsfile.Domain{Name: name, OffSwitch: &limitsfile.AppliedOverride{Target: c.targets[i]}})
+		}
+		assert.Equal(t, c.want, Compile(set).OffSwitches(), name)
+	}
+}

@@ -207,3 +207,11 @@ func TestUndoRestoresTheHolds(t *testing.T) {
 		}
 	})
 }
+
+func TestOnlyAnonymousHoldsOfOneExpiryAreJoined(t *testing.T) {
+	set := &holdSet{}
+	for _, h := range []hold{{expiry: 10, slots: 1}, {expiry: 5, slots: 2}, {expiry: 10, slots: 3}, {id: "a", expiry: 10, slots: 1}, {expiry: 5, slots: 1}} {
+		set.add(h)
+	}
+	assert.Equal(t, []hold{{expiry: 5, slots: 3}, {expiry: 10, slots: 4}, {id: "a", expiry: 10, slots: 1}}, set.holds)
+}

@@ -287,3 +287,10 @@ func TestHitsBeyondTheCapacityNeverPassASecondTime(t *testing.T) {
 		}
 	}
 }
+
+func TestNameOfAWindowIsItsStartInSecondsOrMilliseconds(t *testing.T) {
+	const start = 1_900_000_034_500_000
+	for period, want := range map[int64]string{60 * second: "@1900000034", second: "@1900000034", second / 4: "@1900000034500", second * 3 / 2: "@1900000034500"} {
+		assert.Equal(t, want, string((&Limit{period: period}).AppendWindow(nil, start)), period)
+	}
+}

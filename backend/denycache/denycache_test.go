@@ -71,6 +71,17 @@ func TestEntryIs64Bytes(t *testing.T) {
 	assert.Equal(t, uintptr(entryBytes), unsafe.Sizeof(entry{}))
 }
 
+func TestEntriesTakeTheMemoryOfTheOptions(t *testing.T) {
+	for size, want := range map[int]int{0: 4096, 4096: 4096, 1 << 20: 1 << 20} {
+		got := 0
+		table := newTable(size)
+		for i := range table.stripes {
+			got += len(table.stripes[i].sets) * setSize * entryBytes
+		}
+		assert.Equal(t, want, got)
+	}
+}
+
 func TestDenialEndsAfterRetryAfter(t *testing.T) {
 	for _, a := range rememberedAlgorithms() {
 		t.Run(a.String(), func(t *testing.T) {

@@ -93,6 +93,14 @@ func TestFirstDenialIsRememberedForASecondDespiteEarlierEntries(t *testing.T) {
 				take(l, 0, hit(fmt.Sprint(i), lim, 1), hit(fmt.Sprint(i), lim, 1))
 			}
 		},
+		"an earlier denial ended just now": func(l *Limiter, lim *limit.Limit) {
+			nextLimiter := l.next
+			defer func() { l.next = nextLimiter }()
+			l.next = backend.Counters{Limiter: backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
+				results[0] = backend.Result{Result: lim.FromPeek(limit.Result{ResetAfter: 30e6}, 1)}
+			})}
+			take(l, 0, hit("a", lim, 1))
+		},
 		"a later denial was uncertain": func(l *Limiter, lim *limit.Limit) {
 			nextLimiter := l.next
 			defer func() { l.next = nextLimiter }()

@@ -43,12 +43,12 @@ type deniedCount struct{ hits int }
 func (c *deniedCount) Denied(*backend.Hit) { c.hits++ }
 
 func TestPeekHasOnlyTheDenialOfItsCounter(t *testing.T) {
-	l := New(backend.Counters{Limiter: newCounter()}, Options{SizeBytes: 1}) // the table has 64 entries, so some counters share a set
+	l := New(backend.Counters{Limiter: newCounter()}, Options{SizeBytes: 1}) // the table has 64 entries, so other counters fill each set
 	lim := newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 1})
-	for i := range 30 {
+	for i := range 300 {
 		take(l, 0, hit(fmt.Sprint(i), lim, 1), hit(fmt.Sprint(i), lim, 1))
 	}
-	for i := range 60 {
+	for i := range 400 {
 		for _, n := range []int64{0, 1} {
 			h := hit(fmt.Sprint(i), lim, n)
 			peeks := make([]backend.Peek, 1)

@@ -387,3 +387,21 @@ func TestOverloadIsNoFailureOfAnIdleShard(t *testing.T) {
 		assert.Empty(t, r.stateChanges())
 	})
 }
+
+func TestPriceTextNamesThreeLimitsWithExcess(t *testing.T) {
+	price := func(rule, limit string, maxExcessHits int64) LimitPrice {
+		return LimitPrice{Rule: rule, Limit: limit, MaxExcessHits: maxExcessHits}
+	}
+	for name, c := range map[string]struct {
+		limits []LimitPrice
+		want   string
+	}{
+		"no limit":          {nil, ""},
+		"no excess":         {[]LimitPrice{price("shop.a", "10 per minute", 0)}, ""},
+		"one with excess":   {[]LimitPrice{price("shop.a", "10 per minute", 1), price("shop.b", "2 per hour", 0)}, "shop.a (10 per minute): 1"},
+		"four with excess":  {[]LimitPrice{price("a", "x", 4), price("b", "x", 3), price("c", "x", 2), price("d", "x", 1)}, "a (x): 4; b (x): 3; c (x): 2"},
+		"all further rules": {[]LimitPrice{price(OtherRules, "", 12)}, "other (several): 12"},
+	} {
+		assert.Equal(t, c.want, PriceText(c.limits), name)
+	}
+}

@@ -347,3 +347,29 @@ func TestManyCallersAreNeverAdmittedBeyondTheLimit(t *testing.T) {
 	assert.GreaterOrEqual(t, admittedHits.Load(), lim.Max()-lim.LeasePermits())
 	assert.Positive(t, savedTrips)
 }
+
+func TestRefilledTokensOfABucketCanBecomePermits(t *testing.T) {
+	lim := newLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 8000, Unit: limit.Second, Lease: true})
+	e := newLease(&backend.Hit{Limit: lim}, 0)
+	e.rate, e.remaining = 1, 80
+	assert.Equal(t, int64(10), e.wantedPermits(0))
+	assert.Equal(t, int64(20), e.wantedPermits(10_000), "80 tokens more after 10 ms")
+}
+
+func TestFirstAnswerOfTheBudgetSetsTheWindow(t *testing.T) {
+	answer := backend.Result{Window: 7, Result: limit.Result{Allowed: true, ResetAfter: 500}}
+	for name, c := range map[string]struct {
+		budget             backend.Result
+		windowEnd          int64 // before the answer
+		wantStart, wantEnd int64
+	}{
+		"first answer": {answer, 0, 7, 1500},
+		"later answer": {answer, 1200, 0, 1200},
+		"no answer":    {backend.Result{Err: backend.ErrUnavailable}, 0, 0, 0},
+	} {
+		e := newLease(&backend.Hit{Limit: perHour(t)}, 0)
+		e.windowEnd = c.windowEnd
+		new(Limiter).applyAnswers(&stripe{}, e, trip{}, 1000, backend.Result{}, c.budget)
+		assert.Equal(t, []int64{c.wantStart, c.wantEnd}, []int64{e.windowStart, e.windowEnd}, name)
+	}
+}

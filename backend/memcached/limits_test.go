@@ -45,6 +45,9 @@ func TestFixedWindowIsANumberWithTheStartOfTheWindow(t *testing.T) {
 	assert.Equal(t, "memcached", r[0].Source.String())
 	assert.Equal(t, map[string]string{"p:v2:fw60:shop|tenant=acme@1900000020": "3", "p:v2:fw250ms:shop|tenant=acme@1900000034500": "4"}, values(t, s))
 
+	take(l, now, backend.Hit{Key: []byte("other"), Limit: minute, N: 0})
+	assert.Len(t, values(t, s), 2, "a peek creates no key")
+
 	take(l, now, backend.Hit{Key: key, Limit: minute, N: 20})
 	assert.Equal(t, "23", s.Get(t, "p:v2:fw60:shop|tenant=acme@1900000020"), "a denied hit is charged")
 	r = take(l, now.Add(time.Minute), backend.Hit{Key: key, Limit: minute, N: 1, Window: r[0].Window})
@@ -125,6 +128,9 @@ func TestKeysThatMemcachedForbidsAreHashed(t *testing.T) {
 			assert.Equal(t, int64(3), r.Remaining)
 		}
 	}
+	bucket := backendtest.NewLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 5, Unit: limit.Day})
+	longestKey := strings.Repeat("y", 250-len(prefix+"v1:"+bucket.Tag()+":"))
+	take(l, time.Now(), backend.Hit{Key: []byte(longestKey), Limit: bucket, N: 2}, backend.Hit{Key: []byte(longestKey + "y"), Limit: bucket, N: 2})
 	hashedKeys := 0
 	for key := range s.Keys(t) {
 		require.True(t, strings.HasPrefix(key, prefix+"v"))
@@ -132,7 +138,7 @@ func TestKeysThatMemcachedForbidsAreHashed(t *testing.T) {
 			hashedKeys++
 		}
 	}
-	assert.Equal(t, 8, hashedKeys, "all but the empty key")
+	assert.Equal(t, 9, hashedKeys, "all but the empty key and the longest key")
 }
 
 func TestForeignValueIsAnError(t *testing.T) {
@@ -318,8 +324,26 @@ func TestServersOfSRVRecordsAreRefreshed(t *testing.T) {
 	})
 }
 
+func TestShardWithoutAServerNeedsNoProbe(t *testing.T) {
+	t.Parallel()
+	var lookups atomic.Int64
+	l := open(t, memcached.Options{
+		SRV: "_memcache._tcp.test", SRVRefresh: 5 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+		LookupSRV: func(context.Context, string, string, string) (string, []*net.SRV, error) {
+			records := []*net.SRV{{Target: "127.0.0.1", Port: 1}, {Target: "127.0.0.1", Port: 2}}
+			if lookups.Add(1) > 1 {
+				records = records[:1]
+			}
+			return "", records, nil
+		},
+	})
+	require.Equal(t, 2, l.Shards())
+	polltest.Until(t, 10*time.Second, func() bool { return l.Probe(t.Context(), 1) == nil })
+	assert.Error(t, l.Probe(t.Context(), 0))
+}
+
 func TestFailedLookupIsAnErrorAtTheStartAndLoggedLater(t *testing.T) {
-	o := memcached.Options{SRV: "_memcache._tcp.test", Timeout: time.Second, Connections: 1}
+	o := memcached.Options{SRV: "_memcache._tcp.test", SRVRefresh: time.Minute, Log: slog.New(slog.DiscardHandler), Timeout: time.Second, Connections: 1}
 	o.LookupSRV = func(context.Context, string, string, string) (string, []*net.SRV, error) {
 		return "", nil, errors.New("no DNS")
 	}

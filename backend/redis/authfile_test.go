@@ -52,6 +52,30 @@ func TestPasswordChangesUnderLoadWithoutAFailedCall(t *testing.T) {
 	assert.NotContains(t, err.Error(), "secret")
 }
 
+func TestCheckNamesTheUserThatLogsIn(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	setUser(t, s.Client(t), rights+" -zadd")
+	file := func(text string) string {
+		name := filepath.Join(t.TempDir(), "auth")
+		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+		return name
+	}
+	for name, server := range map[string]redis.Server{
+		"Auth":              {URL: s.Addr, Auth: "rls:secret-1"},
+		"URL":               {URL: "redis://rls:secret-1@" + s.Addr},
+		"file":              {URL: s.Addr, AuthFile: file("rls:secret-1\n")},
+		"file and URL":      {URL: "redis://rls:old@" + s.Addr, AuthFile: file("secret-1")},
+		"file over the URL": {URL: "redis://other:old@" + s.Addr, AuthFile: file("rls:secret-1")},
+	} {
+		findings := problems(t, open(t, redis.Options{Main: server, KeyPrefix: "myprefix:", Timeout: testTimeout}))
+		if assert.Len(t, findings, 1, name) {
+			assert.Equal(t, "run ACL SETUSER rls +zadd", findings[0].Advice, name)
+			assert.Contains(t, findings[0].Text, "the user rls may not run zadd", name)
+		}
+	}
+}
+
 func TestAuthFileMustHaveALogin(t *testing.T) {
 	dir := t.TempDir()
 	for content, want := range map[string]string{"secret": "", "rls:secret\n": "", "": "want a password or user:password", " \n": "want a password"} {

@@ -9,12 +9,16 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// Observer learns about batches. The workers of all queues call it at the same time, so it must not block.
+// Observer learns about batches and probes. The workers of all queues call it at the same time, so it must not block.
 type Observer interface {
 	BatchDone(Batch)
 
 	// Failed is called for each error of a batch or of one hit, even if rls sends the batch again.
 	Failed(Role, ErrorKind)
+
+	// CountersLost is called after a probe that finds that a shard has lost charges without an error, such as by
+	// FLUSHALL, a restart or a failover. all means that all counters of the shard start at 0.
+	CountersLost(_ Role, all bool)
 }
 
 // Batch describes a batch that was answered or has failed.
@@ -37,8 +41,9 @@ type Batch struct {
 
 type noObserver struct{}
 
-func (noObserver) BatchDone(Batch)        {}
-func (noObserver) Failed(Role, ErrorKind) {}
+func (noObserver) BatchDone(Batch)         {}
+func (noObserver) Failed(Role, ErrorKind)  {}
+func (noObserver) CountersLost(Role, bool) {}
 
 // batch sends hits of many requests to Redis in one step. It belongs to one worker and reuses its memory.
 type batch struct {

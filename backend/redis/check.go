@@ -176,7 +176,7 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 	if isNoPerm(replies["set"].Err()) {
 		missing.hasExpire = c.expireKeys(ctx)
 	}
-	if f, ok := missing.finding(c.instance.address.login.user); ok {
+	if f, ok := missing.finding(c.user(ctx)); ok {
 		c.findings = append(c.findings, f)
 	}
 	if err := replies["ping"].Err(); err != nil && KindOf(err) != KindNoPerm {
@@ -188,6 +188,16 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 	c.checkCoverage(ctx)
 	c.checkInfo(infoOf(replies["hello"], replies["info"]))
 	return c.findings
+}
+
+// user returns the user that logs in.
+func (c *serverCheck) user(ctx context.Context) string {
+	o := c.server.node.Options()
+	if o.CredentialsProviderContext == nil {
+		return o.Username
+	}
+	user, _, _ := o.CredentialsProviderContext(ctx) // an error is a Finding about the connection
+	return user
 }
 
 // expireKeys sets the time to live of the keys of the check. It reports whether the user has the right to run EXPIRE.

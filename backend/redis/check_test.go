@@ -293,3 +293,24 @@ func TestMissingRightForIncrIsANote(t *testing.T) {
 	require.GreaterOrEqual(t, i, 0)
 	assert.Equal(t, "the user rls may not run incr, so charges cost Redis more", l.Check(t.Context())[i].Text)
 }
+
+func TestRedisThatStandsStillIsAWarning(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c, l := s.Client(t), open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout})
+	require.NoError(t, l.Ping(t.Context()))
+	ctx, stop := context.WithCancel(t.Context())
+	var pauses sync.WaitGroup
+	pauses.Go(func() {
+		for ctx.Err() == nil {
+			_ = c.ClientPause(ctx, 200*time.Millisecond).Err()
+			time.Sleep(400 * time.Millisecond)
+		}
+	})
+	defer pauses.Wait()
+	defer stop()
+	polltest.Until(t, testTimeout, func() bool { // a starved process finds no stall
+		findings := l.FindStalls(t.Context())
+		return len(findings) == 1 && findings[0].Level == redis.LevelWarning && strings.Contains(findings[0].Text, "Redis stands still")
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"hash/crc32"
 	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -153,8 +154,34 @@ type probes struct {
 }
 
 type probedShard struct {
-	count           atomic.Int64 // the count after the last successful probe; 0 before the first probe
-	hasKeptCounters atomic.Bool  // as KeepsCounters returns
+	mu              sync.Mutex
+	last            probeCount // the count after the last successful probe; zero before the first probe
+	hasKeptCounters bool       // as KeepsCounters returns
+}
+
+type probeCount struct {
+	count  int64
+	dayEnd time.Time // the end of the window of count
+}
+
+func (s *probedShard) lastCount() probeCount {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last
+}
+
+// record records the count after a probe. before is lastCount before the probe. record reports whether the shard has
+// lost its counters. If several probes find the same loss, only one of them reports the loss.
+func (s *probedShard) record(before, after probeCount) (hasLostCounters bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	isNewDay := after.dayEnd.Sub(before.dayEnd).Abs() > 12*time.Hour
+	s.hasKeptCounters = before.count > 0 && after.count > before.count
+	hasLostCounters = before.count > 0 && !s.hasKeptCounters && !isNewDay && s.last == before
+	if s.last == before || after.count > s.last.count {
+		s.last = after
+	}
+	return hasLostCounters
 }
 
 func newProbes(shards int) *probes {
@@ -176,7 +203,8 @@ const maxProbeTime = time.Second
 // Probe charges the counter of the probes in a shard. It returns nil if Redis answers within the timeout and within
 // maxProbeTime. With AutoTimeout, it waits for at most maxAutoTimeout, and then adapts the timeout to the round trip.
 func (l *Limiter) Probe(ctx context.Context, shard int) error {
-	now := time.Now()
+	now, s := time.Now(), &l.probes.shards[shard]
+	before := s.lastCount()
 	r := l.newRequest(now, now, min(l.options.Timeout, maxProbeTime))
 	r.add(l.queues[shard], 0, &l.probes.hit, l.probes.hit.N)
 	r.send()
@@ -187,10 +215,10 @@ func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	result := r.parts[0].hits[0].answer.Result
 	l.recycle(r)
 	if result.Err == nil {
-		s := &l.probes.shards[shard]
-		count := l.probes.hit.Limit.Spent(result.Result)
-		previousCount := s.count.Swap(count)
-		s.hasKeptCounters.Store(previousCount > 0 && count > previousCount)
+		after := probeCount{l.probes.hit.Limit.Spent(result.Result), now.Add(time.Duration(result.ResetAfter) * time.Microsecond)}
+		if s.record(before, after) {
+			l.options.Observer.CountersLost(l.queues[shard].instance.role, after.count == 1)
+		}
 		l.raiseTimeout(ctx, l.queues[shard], time.Since(now))
 	}
 	return result.Err
@@ -198,4 +226,9 @@ func (l *Limiter) Probe(ctx context.Context, shard int) error {
 
 // KeepsCounters returns true if the shard has certainly kept its counters between the last two successful probes. It
 // returns false after the first probe of a day, and after the first probe of the process.
-func (l *Limiter) KeepsCounters(shard int) bool { return l.probes.shards[shard].hasKeptCounters.Load() }
+func (l *Limiter) KeepsCounters(shard int) bool {
+	s := &l.probes.shards[shard]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hasKeptCounters
+}

@@ -132,6 +132,7 @@ type recorder struct {
 }
 
 func (r *recorder) BatchDone(b Batch)             { r.batches = append(r.batches, b) }
+func (r *recorder) CountersLost(Role, bool)       {}
 func (r *recorder) Failed(_ Role, kind ErrorKind) { r.errors = append(r.errors, kind) }
 
 func TestObserverLearnsOfEachBatch(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -108,6 +109,15 @@ func New(o Options) (*Limiter, error) {
 	}
 	l.probes = newProbes(l.Shards())
 	return l, nil
+}
+
+// Address returns the addresses of all servers that Options names, without secrets.
+func (l *Limiter) Address() string {
+	var names []string
+	for _, instance := range l.instances {
+		names = append(names, instance.name)
+	}
+	return strings.Join(names, " ")
 }
 
 // Close aborts the batches in flight and closes all connections. Later Takes fail.

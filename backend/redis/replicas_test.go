@@ -97,3 +97,5 @@ func (r *replicasRecorder) BatchDone(b redis.Batch) {
 }
 
 func (*replicasRecorder) Failed(redis.Role, redis.ErrorKind) {}
+
+func (*replicasRecorder) CountersLost(redis.Role, bool) {}

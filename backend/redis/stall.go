@@ -26,6 +26,15 @@ const (
 // AdviceForStalls says what to do about a Redis that stands still.
 const AdviceForStalls = "look for slow commands (SLOWLOG GET), for saving (INFO persistence), and for a machine of Redis without CPU time"
 
+// AdviceFor does the same as the function AdviceFor. But if calls time out while the round trip is short, it does not
+// advise a longer timeout.
+func (l *Limiter) AdviceFor(err error) string {
+	if KindOf(err) == KindTimeout && isStall(l.Timeout(), l.RoundTrip()) {
+		return "check that Redis runs and can be reached; " + AdviceForStalls
+	}
+	return AdviceFor(err)
+}
+
 func isStall(duration, roundTrip time.Duration) bool {
 	return duration >= minStall && roundTrip > 0 && duration >= tripsInStall*roundTrip
 }
@@ -95,8 +104,8 @@ func findStall(ctx context.Context, s *server, w *cpuWatch) (_ Finding, ok bool)
 		Check: CheckTimeout, Level: LevelNote,
 		Text: fmt.Sprintf("of %d round trips in two seconds, the usual one took %v, the slowest %v", len(durations), usualTime.Round(10*time.Microsecond), slowestDuration.Round(10*time.Microsecond)),
 	}
-	if isStall(slowestDuration, usualTime) { // the level stays LevelNote, because two seconds prove little
-		f.Text, f.Advice = "Redis stands still, the network doesn't: "+f.Text, AdviceForStalls
+	if isStall(slowestDuration, usualTime) {
+		f.Level, f.Text, f.Advice = LevelWarning, "Redis stands still, the network doesn't: "+f.Text, AdviceForStalls
 	}
 	return f, true
 }

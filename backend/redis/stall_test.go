@@ -3,6 +3,8 @@ package redis
 import (
 	"context"
 	"errors"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,6 +36,28 @@ func TestStalledBatchIsMuchSlowerThanRoundTrip(t *testing.T) {
 		l.cpuWatch.lastLateWake.Store(now - time.Hour.Microseconds())
 		c.batch.setStalled(l)
 		assert.Equal(t, c.want, c.batch.Stalled, name)
+	}
+}
+
+func TestTimeoutsOfANearRedisAdviseNoLongerTimeout(t *testing.T) {
+	for name, c := range map[string]struct {
+		roundTrip time.Duration
+		err       error
+		want      string
+	}{
+		"near Redis":                {time.Millisecond, context.DeadlineExceeded, "SLOWLOG"},
+		"distant Redis":             {30 * time.Millisecond, context.DeadlineExceeded, "raise REDIS_TIMEOUT"},
+		"round trip not measured":   {0, context.DeadlineExceeded, "raise REDIS_TIMEOUT"},
+		"near Redis, another error": {time.Millisecond, syscall.ECONNREFUSED, "check that Redis runs, and that REDIS_URL has its address"},
+	} {
+		server := &server{}
+		l := &Limiter{options: Options{Timeout: 50 * time.Millisecond}, instances: []*redisInstance{{client: &servers{single: server}}}}
+		if c.roundTrip > 0 {
+			server.clock.add(0, c.roundTrip.Microseconds(), 0)
+		}
+		advice := l.AdviceFor(c.err)
+		assert.Contains(t, advice, c.want, name)
+		assert.False(t, strings.Contains(advice, "SLOWLOG") && strings.Contains(advice, "REDIS_TIMEOUT"), name)
 	}
 }
 

@@ -30,6 +30,8 @@ type kindRecorder struct {
 
 func (*kindRecorder) BatchDone(redis.Batch) {}
 
+func (*kindRecorder) CountersLost(redis.Role, bool) {}
+
 func (r *kindRecorder) Failed(_ redis.Role, kind redis.ErrorKind) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,9 +157,17 @@ func TestShardsAreNamedByRedisAndPartition(t *testing.T) {
 	assert.Equal(t, []string{"main0", "main1", "main2", "per_second0"}, names)
 }
 
+type lossRecorder struct {
+	kindRecorder
+	all []bool
+}
+
+func (r *lossRecorder) CountersLost(_ redis.Role, all bool) { r.all = append(r.all, all) }
+
 func TestProbesNoticeLostCounters(t *testing.T) {
 	s := redistest.Start(t)
-	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout})
+	losses := &lossRecorder{}
+	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout, Observer: losses})
 	probe := func() bool {
 		require.NoError(t, l.Probe(t.Context(), 0))
 		return l.KeepsCounters(0)
@@ -165,9 +175,17 @@ func TestProbesNoticeLostCounters(t *testing.T) {
 	assert.False(t, probe(), "nobody knows after the first probe")
 	assert.True(t, probe())
 	assert.True(t, probe())
+	assert.Empty(t, losses.all)
 	require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
 	assert.False(t, probe())
 	assert.True(t, probe())
+	assert.Equal(t, []bool{true}, losses.all, "each loss is reported once")
+
+	assert.True(t, probe())
+	key := s.Client(t).Keys(t.Context(), "*rls:probe*").Val()[0]
+	require.NoError(t, s.Client(t).Decr(t.Context(), key).Err())
+	assert.False(t, probe(), "the last charge is lost")
+	assert.Equal(t, []bool{true, false}, losses.all)
 
 	otherLimiter := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout})
 	require.NoError(t, otherLimiter.Probe(t.Context(), 0))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -147,12 +148,12 @@ func newRedisBackend(p *process, s *env.Settings, e *events.Events, localCounter
 	check := e.NewRedisCheck(client.Check, roles...)
 	b := newStoreBackend(p, s, e, sharedStore{
 		store:    client,
-		events:   events.StoreOptions{Name: "Redis", Advice: redis.AdviceFor, OutageEnded: check.OutageEnded, Shards: metrics.ShardsOf(client)},
+		events:   events.StoreOptions{Name: "Redis", Address: client.Address(), Advice: client.AdviceFor, OutageEnded: check.OutageEnded, Shards: metrics.ShardsOf(client)},
 		fallback: fallback.Options{KeepsCounters: client.KeepsCounters, LastCount: client.TakeLastCount},
 		findings: check.Findings,
 		onConnect: func(ctx context.Context) {
 			roundTrip := client.MeasureRoundTrip(ctx)
-			e.Log.Info("counting in Redis", "round_trip", roundTrip.Round(10*time.Microsecond), "timeout", client.Timeout())
+			e.Log.Info("counting in Redis", "address", client.Address(), "round_trip", roundTrip.Round(10*time.Microsecond), "timeout", client.Timeout())
 		},
 		addLeases: func(b *counterBackend, f *fallback.Limiter) {
 			leases := lease.New(lease.Options{
@@ -175,7 +176,7 @@ func newMemcachedBackend(p *process, s *env.Settings, e *events.Events, localCou
 	if err != nil {
 		return nil, err
 	}
-	o := events.StoreOptions{Name: "memcached", Advice: func(error) string {
+	o := events.StoreOptions{Name: "memcached", Address: cmp.Or(strings.Join(s.MemcacheHostPort, ","), s.MemcacheSRV), Advice: func(error) string {
 		return "check that memcached runs, and that MEMCACHE_HOST_PORT or MEMCACHE_SRV has its address"
 	}}
 	for i := range client.Shards() {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"text/template"
@@ -114,10 +115,23 @@ func (t *top) printOnce(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	return printAs(out, t.asJSON, s, func(out io.Writer) error {
-		screen := topScreen{width: 120, location: time.Local}
+		screen := topScreen{width: onceWidth(out), location: time.Local}
 		_, err := io.WriteString(out, strings.Join(screen.lines(s, ""), "\n")+"\n")
 		return err
 	})
+}
+
+// onceWidth returns the width of a screen that is printed once: COLUMNS, the width of the terminal, or 120.
+func onceWidth(out io.Writer) int {
+	if columns, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && columns > 0 {
+		return columns
+	}
+	if f, ok := out.(*os.File); ok {
+		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
+			return columns
+		}
+	}
+	return 120
 }
 
 const (
@@ -265,8 +279,8 @@ func (v topView) KeyRow(key, perSecond, share, last string) string {
 	return keyRow(v.width, key, perSecond, share, last)
 }
 
-// section returns the lines of a template. It cuts lines that are wider than the screen.
-func (v topView) section(name string) []string {
+// section returns the lines of a template. For lines that are wider than the screen, fit returns lines that fit.
+func (v topView) section(name string, fit func(line string, columns int) []string) []string {
 	var text strings.Builder
 	_ = reports.Text(&text, sections.Lookup(name), v) // Text fails only if the template does not fit topView
 	var lines []string
@@ -275,7 +289,9 @@ func (v topView) section(name string) []string {
 		if end := strings.IndexByte(line, 'm') + 1; strings.HasPrefix(line, "\x1b[") {
 			colour, line = line[:end], line[end:]
 		}
-		lines = append(lines, addColour(v.hasColours && colour != "", colour, truncate(line, v.width)))
+		for _, part := range fit(line, v.width) {
+			lines = append(lines, addColour(v.hasColours && colour != "", colour, part))
+		}
 	}
 	return lines
 }
@@ -298,12 +314,16 @@ func (t *topScreen) draw(out io.Writer, s *live.Snapshot, problem string) error 
 // lines returns the lines of a screen. problem is as topView.Problem.
 func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
 	v := topView{*t, s, problem}
-	lines := slices.Concat(v.section("state"), []string{""}, v.section("figures"), []string{""})
-	rules, callers, keys, changes := v.section("rules"), v.section("callers"), t.keyLines(&s.Keys), v.section("changes")
+	state, fitChanges := v.section("state", wrap), wrap
+	if t.height > 0 {
+		state, fitChanges = state[:min(len(state), max(t.height/2, 2))], cut
+	}
+	lines := slices.Concat(state, []string{""}, v.section("figures", cut), []string{""})
+	rules, callers, keys, changes := v.section("rules", cut), v.section("callers", cut), t.keyLines(&s.Keys), v.section("changes", fitChanges)
 	const minReplicasHeight = 32 // on a lower screen, only the state tells how replicas differ
 	hasSpace := t.height == 0 || t.height >= minReplicasHeight
 	if f := &s.Fleet; hasSpace && (len(f.Replicas) > 1 || f.UnknownSince != nil) {
-		replicas := v.section("replicas")
+		replicas := v.section("replicas", cut)
 		if t.height > 0 {
 			replicas = replicas[:min(len(replicas), max(t.height/4, 2))]
 		}
@@ -363,6 +383,9 @@ func keyListLines(title, rateName string, mode live.KeyMode, keys []live.Key, co
 		k, used := &keys[i], "–"
 		if k.Spent != nil && k.Capacity != nil {
 			used = fmt.Sprintf("%d/%d", *k.Spent, *k.Capacity)
+			if k.IsShare {
+				used += " here"
+			}
 		}
 		lines = append(lines, keyRow(columns, k.Key, rateText(keyRate(k)), percentText(k.Share), used))
 	}
@@ -385,7 +408,7 @@ func keysTitle(title string, mode live.KeyMode) string {
 
 // keyRow returns a line of a list of keys that is that many columns wide. last is the last column.
 func keyRow(columns int, key, perSecond, share, last string) string {
-	return fmt.Sprintf("%s %9s %6s %11s", pad(key, max(columns-29, 8)), perSecond, share, last)
+	return fmt.Sprintf("%s %9s %6s %14s", pad(key, max(columns-32, 8)), perSecond, share, last)
 }
 
 // cells measures text in columns of a terminal, in the same way in all locales.
@@ -402,6 +425,26 @@ func padEnd(text string, columns int) string {
 // truncate cuts text that is wider than columns. It also replaces runes that could control the terminal.
 func truncate(text string, columns int) string {
 	return cells.Truncate(replaceControls(text), columns, "…")
+}
+
+// cut does the same as truncate. It returns a single line.
+func cut(text string, columns int) []string { return []string{truncate(text, columns)} }
+
+// wrap breaks text that is wider than columns, between words if possible. All lines but the first are indented.
+func wrap(text string, columns int) []string {
+	const indent, minColumns = "  ", 10
+	text, columns = replaceControls(text), max(columns, minColumns)
+	var lines []string
+	start := ""
+	for cells.StringWidth(start+text) > columns {
+		end := len(cells.Truncate(text, columns-len(start), ""))
+		if space := strings.LastIndexByte(text[:end+1], ' '); space > len(indent) {
+			end = space
+		}
+		lines = append(lines, start+text[:end])
+		start, text = indent, strings.TrimLeft(text[end:], " ")
+	}
+	return append(lines, start+text)
 }
 
 // replaceControls replaces each rune that could control a terminal or change the order of other

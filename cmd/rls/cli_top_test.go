@@ -43,7 +43,7 @@ func testSnapshot() *live.Snapshot {
 		}},
 		Keys: live.TopKeys{
 			Mode:    live.KeysOn,
-			Hottest: []live.Key{{Key: "shop|tenant=\u202eevil", Rate: 1e6, Share: 0.25, Spent: &spent, Capacity: &capacity}},
+			Hottest: []live.Key{{Key: "shop|tenant=\u202eevil", Rate: 1e6, Share: 0.25, Spent: &spent, Capacity: &capacity, IsShare: true}},
 			Denied:  []live.Key{{Key: "shop|denied", DeniedRate: 5, Share: 1}},
 			Callers: []live.Key{{Key: "10.0.0.1 envoy\x1b[2J", Rate: 1200, DeniedRate: 300, Share: 0.9}},
 			Unmatched: []live.Key{
@@ -68,7 +68,7 @@ func TestTopScreenShowsTheSnapshot(t *testing.T) {
 		"No rule      0.5/s", "shop|pth=�[2J (no rule), edge|path=/ (unknown domain)",
 		"pod-1/1  ", "1,200      151   0.25    23 MB      4 v1               01234567  now",
 		"pod-2/1�[2J", "–        –      –        –      – v0               no limits lost, 31 s ago", "3 more replicas",
-		"2 more rules with traffic, 41 quiet rules", "1,000,000", "25%", "21/20", "shop|denied", "DENIED/s  SHARE", "10.0.0.1 envoy�[2J", "1,200    90%         300", "14:02:00 limits rejected · problem a; b",
+		"2 more rules with traffic, 41 quiet rules", "1,000,000", "25%", "21/20 here  shop|denied", "DENIED/s  SHARE", "10.0.0.1 envoy�[2J", "1,200    90%            300", "14:02:00 limits rejected · problem a; b",
 	} {
 		assert.Contains(t, text, want)
 	}
@@ -99,6 +99,42 @@ func TestTopScreenFitsTheTerminal(t *testing.T) {
 			}
 			assert.Equal(t, size[1] >= 32, strings.Contains(text, "REPLICA"), size)
 		}
+	}
+}
+
+// In a pipe or a file, no one can make the screen wider, so the advice at the end of a line must be there.
+func TestTopBreaksLongLinesOfStateAndChanges(t *testing.T) {
+	s := testSnapshot()
+	words := strings.Repeat("word ", 40)
+	s.State.Headline, s.State.Details = "Mass denial "+words+"headline advice", []string{"a", "b", "c", "d", words + "stop the denials"}
+	s.Events[0].Attrs[0].Value = words + "requests_per_unit " + strings.Repeat("月", 100) + " end"
+	for _, width := range []int{1, 30, 80, 120, 400} {
+		screen := topScreen{width: width, location: time.UTC}
+		lines := screen.lines(s, "")
+		for _, line := range lines {
+			if width >= 80 {
+				assert.LessOrEqual(t, cells.StringWidth(line), width, line)
+			}
+		}
+		text := strings.Join(strings.Fields(strings.Join(lines, " ")), " ")
+		assert.Equal(t, 3*40, strings.Count(text, "word"), width)
+		assert.Equal(t, 100, strings.Count(text, "月"), width)
+		if width >= 30 {
+			for _, want := range []string{"headline advice", "stop the denials", "requests_per_unit", "end"} {
+				assert.Contains(t, text, want, width)
+			}
+		}
+	}
+	screen := topScreen{width: 80, height: 40, location: time.UTC}
+	text := strings.Join(screen.lines(s, ""), "\n")
+	assert.Contains(t, text, "headline advice", "a terminal breaks the headline too")
+	assert.Contains(t, text, "CHANGES")
+}
+
+func TestTopPrintsAsManyColumnsAsAsked(t *testing.T) {
+	for columns, want := range map[string]int{"": 120, "x": 120, "0": 120, "90": 90} {
+		t.Setenv("COLUMNS", columns)
+		assert.Equal(t, want, onceWidth(&syncBuffer{}), columns)
 	}
 }
 
@@ -150,7 +186,7 @@ func TestTopFollowsTheServiceAndItsLoss(t *testing.T) {
 	isBroken.Store(true)
 	await("trying again")
 	width.Store(30)
-	await("figures of " + firstSnapshot.Time.In(time.Local).Format("15:04:05") + ", trying a…")
+	await("figures of " + firstSnapshot.Time.In(time.Local).Format("15:04:05") + ", trying" + clearLine)
 	cancel()
 	require.NoError(t, <-done)
 }
@@ -287,6 +323,7 @@ func TestRefusalOfLimitsIsVisibleInTheSnapshot(t *testing.T) {
 	polltest.Until(t, maxWait, func() bool {
 		screen, _, _ := rls(t, "top", "--admin", r.debug, "--once")
 		snapshot, _, _ := rls(t, "top", "--admin", r.debug, "--json")
-		return strings.Contains(screen, "▲ Newest limits or overrides rejected") && strings.Contains(screen, "limits rejected · problem") && strings.Contains(snapshot, "got yeer")
+		rules, _, _ := rls(t, "limits", "show", "--admin", r.debug)
+		return strings.HasPrefix(rules, "warning: newer limits or overrides are rejected: ") && strings.Contains(rules, "got yeer") && strings.Contains(rules, "RULE ") && strings.Contains(screen, "▲ Newest limits or overrides rejected") && strings.Contains(screen, "limits rejected · problem") && strings.Contains(snapshot, "got yeer")
 	})
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/server"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/service/callers"
+	"github.com/seed-81f232ab/rls/service/quota"
 )
 
 // pageAccess decides who may open private pages, which show values of requests. Only callers of the admin API may
@@ -121,7 +122,7 @@ func livePage(s *env.Settings, access pageAccess, h live.Handlers, x *explain.Ex
 
 // newLive returns the live view of the process, which takes samples until p ends. The service
 // drains when ctx is done. overrides is nil if the settings turn overrides off.
-func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counters *counterBackend, overrides *runtimeOverrides, candidate *candidate.Candidate, recorder *live.Recorder, e *events.Events) *live.Live {
+func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counters *counterBackend, overrides *runtimeOverrides, candidate *candidate.Candidate, recorder *live.Recorder, quotas *quota.Service, e *events.Events) *live.Live {
 	host, _ := os.Hostname()
 	o := live.Options{
 		Version:    thisBuild().Version,
@@ -151,6 +152,9 @@ func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counter
 	if overrides != nil {
 		o.Overrides = func() []live.Override { return events.Overrides(l.States()) }
 		o.Reports = overrides.lastReports
+	}
+	if quotas != nil {
+		o.Quotas = func() []quota.RuleStats { return quotas.Stats().Rules }
 	}
 	liveView := live.New(o)
 	l.live.Store(liveView)

@@ -19,6 +19,7 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
+	"github.com/seed-81f232ab/rls/internal/observe/tracing"
 	"github.com/seed-81f232ab/rls/internal/server"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/service/quota"
@@ -28,8 +29,8 @@ import (
 const quotaTimeout = 200 * time.Millisecond
 
 // addQuotas adds Envoy's RateLimitQuotaService to o. The service ends with p. memcached can't keep quotas, so with
-// memcached there is no such service, and limits files with quotas are invalid.
-func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, access pageAccess, checkDomain func(context.Context, string) error, o *server.Options) error {
+// memcached there is no such service, the result is nil, and limits files with quotas are invalid.
+func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, tracer *tracing.Tracer, access pageAccess, checkDomain func(context.Context, string) error, o *server.Options) (*quota.Service, error) {
 	options := quota.Options{
 		Limits: l.store, ShadowMode: s.ShadowMode, FallbackRatio: s.RedisFallbackRatio,
 		MaxBuckets: s.QuotaMaxBuckets, MaxEntries: s.MaxEntries, CheckDomain: checkDomain, Log: e.Log,
@@ -39,11 +40,11 @@ func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, access p
 	case env.BackendRedis:
 		mainServer, err := addTLS(s, s.Redis(), s.RedisTLS)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		store, err := redis.NewQuotas(mainServer, s.CacheKeyPrefix, quotaTimeout)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		p.addCloser(func() { _ = store.Close() })
 		p.start(func(ctx context.Context) {
@@ -54,9 +55,12 @@ func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, access p
 		})
 		options.Store = store
 	case env.BackendMemcache:
-		return nil
+		return nil, nil
 	default:
 		options.Store = local.NewQuotas()
+	}
+	if tracer != nil {
+		options.Store = tracer.QuotaStore(options.Store)
 	}
 	quotas := quota.New(options)
 	e.Metrics.Quotas(quotas.Stats)
@@ -66,6 +70,16 @@ func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, access p
 	o.DebugPages = append(o.DebugPages, access.protect(server.Page{
 		Path: quotaPath, Help: "which Envoys share which limits, as JSON; ?filter=TEXT; " + help, Handler: sharesHandler(quotas),
 	}))
+	return quotas, nil
+}
+
+// sharesOf returns the shares of a counter, or nil if no Envoy has a share.
+func sharesOf(quotas *quota.Service, counter string) *quota.CounterShares {
+	for _, c := range quotas.Shares(counter, maxShownCounters) {
+		if c.Counter == counter {
+			return &c
+		}
+	}
 	return nil
 }
 
@@ -112,21 +126,8 @@ func writeShares(out io.Writer, counters []quota.CounterShares) error {
 	if len(counters) == 0 {
 		fmt.Fprintln(&w, "no Envoy shares a limit")
 	}
-	for _, c := range counters {
-		fmt.Fprintf(&w, "%s: %.4g requests a second\n", c.Counter, c.Limit)
-		if c.IsFallback {
-			fmt.Fprintln(&w, "  Redis is down, so this replica divides a part of the limit alone")
-		}
-		for _, s := range c.Shares {
-			fmt.Fprintf(&w, "  %s asks for %.4g and may admit %.4g", s.Envoy, s.Demanded, s.Granted)
-			if s.Enforced > s.Granted {
-				fmt.Fprintf(&w, "; until it confirms this share, it may admit %.4g", s.Enforced)
-			}
-			fmt.Fprintln(&w)
-		}
-		if c.OtherEnvoys > 0 {
-			fmt.Fprintf(&w, "  %d Envoys that are not connected to this replica may admit %.4g\n", c.OtherEnvoys, c.OtherGranted)
-		}
+	for i := range counters {
+		w.WriteString(counters[i].Text())
 	}
 	_, err := io.WriteString(out, w.String())
 	return err

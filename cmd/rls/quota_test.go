@@ -14,12 +14,12 @@ func TestQuotaShowsEachEnvoyAndItsShare(t *testing.T) {
 	for want, counters := range map[string][]quota.CounterShares{
 		"no Envoy shares a limit\n": nil,
 		"shop|tenant=acme: 100 requests a second\n" +
-			"  10.0.0.1:4711 asks for 120 and may admit 60; until it confirms this share, it may admit 80\n" +
-			"  10.0.0.2:4712 asks for 5.5 and may admit 9\n" +
+			"  10.0.0.1:4711 asks for 120 and may admit 60: the Envoys ask for more than the limit; until it confirms this share, it may admit 80\n" +
+			"  10.0.0.2:4712 asks for 5.5 and may admit 9: its demand fits into the limit\n" +
 			"  3 Envoys that are not connected to this replica may admit 10\n": {{
 			Counter: "shop|tenant=acme", Limit: 100, OtherEnvoys: 3, OtherGranted: 10, Shares: []quota.Share{
-				{Envoy: "10.0.0.1:4711", Granted: 60, Enforced: 80, Demanded: 120},
-				{Envoy: "10.0.0.2:4712", Granted: 9, Enforced: 9, Demanded: 5.5},
+				{Envoy: "10.0.0.1:4711", Granted: 60, Enforced: 80, Demanded: 120, Reason: "the Envoys ask for more than the limit"},
+				{Envoy: "10.0.0.2:4712", Granted: 9, Enforced: 9, Demanded: 5.5, Reason: "its demand fits into the limit"},
 			},
 		}},
 		"a: 5 requests a second\n  Redis is down, so this replica divides a part of the limit alone\n": {{Counter: "a", Limit: 5, IsFallback: true}},

@@ -140,7 +140,7 @@ func TestNoOutputOfServiceHasASecret(t *testing.T) {
 			_ = r.stop()
 			assertNoSecret(t, "log", strings.ReplaceAll(r.logText(), "/admin/PLANTED-not-found", ""))
 			assertNoSecret(t, "stdout", stdout.String())
-			assert.Contains(t, r.logText(), "service started")
+			assert.Contains(t, r.logText(), "service starting")
 		})
 	}
 }

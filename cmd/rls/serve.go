@@ -32,6 +32,7 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 	"github.com/seed-81f232ab/rls/service/callers"
 	"github.com/seed-81f232ab/rls/service/check"
+	"github.com/seed-81f232ab/rls/service/quota"
 )
 
 func newServe() *cobra.Command {
@@ -127,14 +128,18 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimitServer) },
 	}
 	access := pageAccess{adminCallers, log}
-	if err := addQuotas(p, s, e, limits, access, checkOptions.CheckDomain, &options); err != nil {
+	quotas, err := addQuotas(p, s, e, limits, tracer, access, checkOptions.CheckDomain, &options)
+	if err != nil {
 		return err
 	}
 	_, help := access.refusal()
-	liveHandlers := live.Handlers{Live: newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, e), SeesKeys: access.mayOpen}
+	liveHandlers := live.Handlers{Live: newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, quotas, e), SeesKeys: access.mayOpen}
 	explainOptions := counters.explain
 	explainOptions.Limits, explainOptions.Candidate = limits.store, candidateExplainer
 	explainOptions.AllOrNone, explainOptions.ShadowMode, explainOptions.QuotaMode = s.AllOrNone, s.ShadowMode, s.QuotaMode
+	if quotas != nil {
+		explainOptions.Shares = func(counter string) *quota.CounterShares { return sharesOf(quotas, counter) }
+	}
 	explainer := explain.New(explainOptions)
 	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, access, liveHandlers, explainer), adminPages(adminCallers, limits, counters, overrides, log),
 		[]server.Page{
@@ -167,7 +172,7 @@ func newEvents(s *env.Settings, log *slog.Logger) *events.Events {
 	for _, v := range s.ChangedVariables() {
 		changedSettings = append(changedSettings, slog.String(v.Name, v.Value))
 	}
-	log.Info("service started", "version", b.Version, "commit", b.Commit, "date", b.Date, "go", runtime.Version(), "cores", runtime.GOMAXPROCS(0), slog.Group("settings", changedSettings...))
+	log.Info("service starting", "version", b.Version, "commit", b.Commit, "date", b.Date, "go", runtime.Version(), "cores", runtime.GOMAXPROCS(0), slog.Group("settings", changedSettings...))
 	return events.New(events.Options{Metrics: meter, Health: server.NewHealth(), Log: log, Version: b.Version, Backend: s.Backend()})
 }
 

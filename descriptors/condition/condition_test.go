@@ -226,3 +226,18 @@ func FuzzRegex(f *testing.F) {
 		c.Examples()
 	})
 }
+
+func TestOnlyAListOfAFileHasASummary(t *testing.T) {
+	for name, c := range map[string]struct {
+		list *List
+		want string
+	}{
+		"no list":                 {nil, ""},
+		"list of the limits file": {&List{entries: []string{"a"}}, ""},
+		"list of a file":          {&List{file: "deny.txt", entries: []string{"a", "b"}}, "deny.txt has 2 entries, digest "},
+	} {
+		got := c.list.Summary()
+		assert.True(t, strings.HasPrefix(got, c.want), name)
+		assert.Equal(t, c.want == "", got == "", name)
+	}
+}

@@ -184,3 +184,21 @@ func FuzzPattern(f *testing.F) {
 		}
 	})
 }
+
+func TestLargestPatternsAreAccepted(t *testing.T) {
+	largest := patternSize{instructions: maxInstructions, runes: (maxPatternSize - maxInstructions) * 10}
+	assert.NoError(t, largest.check())
+	assert.Error(t, largest.plus(patternSize{runes: 10}).check())
+
+	p := Patterns{memory: maxPatternSizes - 5}
+	assert.NoError(t, p.add(patternSize{instructions: 5}))
+	assert.ErrorIs(t, p.add(patternSize{instructions: 1}), ErrManyPatterns)
+}
+
+func TestSizeOfRepetitions(t *testing.T) {
+	for pattern, want := range map[string]int{"a{0}": 1, "a{3}": 4, "a{2,5}": 9, "a{2,}": 3} {
+		e, err := syntax.Parse(pattern, syntax.Perl)
+		require.NoError(t, err)
+		assert.Equal(t, want, sizeOf(e).instructions, pattern)
+	}
+}

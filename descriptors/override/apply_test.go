@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -641,4 +642,22 @@ descriptors:
 	require.Empty(t, outcomes[0].Problem)
 	assert.Equal(t, "9 per minute", matchedLimits(single.Config, "d", "user", "anna"))
 	assert.Equal(t, "5 per minute", matchedLimits(single.Config, "d", "user", "bert"))
+}
+
+func TestOnlyTargetsWithoutEntriesAreDomains(t *testing.T) {
+	for target, want := range map[string]bool{"": false, "shop": true, "shop|tenant": false, "|": false} {
+		assert.Equal(t, want, IsDomain(target), target)
+	}
+}
+
+func TestAdviceNamesAtMostTenDescriptors(t *testing.T) {
+	assert.Equal(t, "unknown domain shop; no limits are loaded", unknownDomain("shop", nil))
+	assert.Equal(t, "unknown domain shop; want other", unknownDomain("shop", []string{"other"}))
+	var list []*limitsfile.Descriptor
+	for i := range 11 {
+		list = append(list, limitsfile.NewDescriptor(fmt.Sprint("key", i), ""))
+	}
+	unknown := &ratelimitv3.RateLimitDescriptor_Entry{Key: "zzz"}
+	assert.Equal(t, "want key0, key1, key2, key3, key4, key5, key6, key7, key8 or key9", adviceForUnknown(list[:10], unknown))
+	assert.Equal(t, "want key0, key1, key2, key3, key4, key5, key6, key7, key8, key9 or another descriptor of this level", adviceForUnknown(list, unknown))
 }

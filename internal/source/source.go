@@ -26,6 +26,9 @@ type Update struct {
 	// Overrides is the new set of overrides; nil if unchanged. The key is the target. The map is never modified.
 	Overrides map[string]string
 
+	// OverridesLost reports that the source has lost data. Missing overrides are lost, and nobody has deleted them.
+	OverridesLost bool
+
 	// Problem is the error of invalid limits; otherwise nil. Limits then lacks the invalid part, or is nil.
 	Problem error
 

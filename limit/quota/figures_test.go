@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-var fleetSize = flag.Int("fleet", 100, "Envoys of the fleet whose figures docs/quota.md has")
+var fleetSize = flag.Int("fleet", 100, "Envoys of the fleet whose figures docs/lab/quota.md has")
 
-// TestFleetUsesLimit prints the figures of docs/quota.md. It follows one bucket, because buckets are independent.
+// TestFleetUsesLimit prints the figures of docs/lab/quota.md. It follows one bucket, because buckets are independent.
 func TestFleetUsesLimit(t *testing.T) {
 	n := *fleetSize
 	l := perMinute(int64(n)*6000, int64(n)*100)

@@ -143,11 +143,18 @@ func TestDecodeRefusesOtherBytes(t *testing.T) {
 	l := perMinute(1000, 100)
 	s.Apply(&l, 1000*second, Update{Reports: []Report{{Holder: 1}, {Holder: 2}}})
 	encoded := s.Append(nil)
-	for i := 1; i < len(encoded); i++ {
-		_, err := Decode(encoded[:i])
-		assert.ErrorIs(t, err, ErrState, "%d bytes", i)
+	large := Holder{ID: 1, Rate: maxTokens, Burst: maxTokens, MaxRate: maxTokens, MaxBurst: maxTokens, Demands: [2]int64{maxTokens, maxTokens}, JoinedAt: 1}
+	largeState := State{time: 1000 * second, holders: []Holder{large, {ID: 2}}}
+	for _, b := range [][]byte{encoded, largeState.Append(nil)} {
+		_, err := Decode(b)
+		assert.NoError(t, err)
+		for i := 1; i < len(b); i++ {
+			_, err := Decode(b[:i])
+			assert.ErrorIs(t, err, ErrState, "%d bytes", i)
+		}
 	}
-	for _, b := range [][]byte{{0}, {layout}, append(encoded[:len(encoded):len(encoded)], 0), []byte("\x02abc")} {
+	sameID := State{time: 1000 * second, holders: []Holder{{ID: 1}, {ID: 1}}}
+	for _, b := range [][]byte{{0}, {layout}, append(encoded[:len(encoded):len(encoded)], 0), []byte("\x02abc"), sameID.Append(nil)} {
 		_, err := Decode(b)
 		assert.ErrorIs(t, err, ErrState)
 	}

@@ -169,7 +169,7 @@ func TestForbiddenCallIsRefusedAndCounted(t *testing.T) {
 	for range 3 {
 		_, err = s.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "shop"})
 		assert.Equal(t, codes.PermissionDenied, status.Code(err))
-		assert.ErrorContains(t, err, `domain "shop": the caller may not use this domain; got certificate of dns=envoy.partner.example`)
+		assert.EqualError(t, err, `rpc error: code = PermissionDenied desc = domain "shop": the caller may not use this domain; got certificate of dns=envoy.partner.example`)
 	}
 	_, err = s.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "shop"})
 	assert.ErrorContains(t, err, "got no client certificate")

@@ -35,6 +35,7 @@ func callContext(address string, cert *x509.Certificate, name string) context.Co
 
 func TestCallerHasAddressAndNames(t *testing.T) {
 	uri := &x509.Certificate{URIs: []*url.URL{{Scheme: "spiffe", Host: "shop", Path: "/envoy"}}, DNSNames: []string{"no"}}
+	unverified := credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{uri}}}
 	overHTTP := httptest.NewRequest(http.MethodPost, "/json", nil)
 	overHTTP.RemoteAddr = "[::ffff:10.0.0.9]:4711"
 	overHTTP.Header.Set("X-Envoy-Node", "batch job")
@@ -47,6 +48,7 @@ func TestCallerHasAddressAndNames(t *testing.T) {
 		"common name":              {callContext("fd00::1", &x509.Certificate{Subject: pkix.Name{CommonName: "envoy"}}, ""), "fd00::1 envoy", "envoy"},
 		"certificate and name":     {callContext("10.0.0.1", uri, "front-1"), "10.0.0.1 spiffe://shop/envoy front-1", "front-1"},
 		"certificate without name": {callContext("10.0.0.1", &x509.Certificate{}, ""), "10.0.0.1 ", "10.0.0.1"},
+		"unverified certificate":   {peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP("10.0.0.1")}, AuthInfo: unverified}), "10.0.0.1", "10.0.0.1"},
 		"sent name":                {callContext("10.0.0.1", nil, "front-1"), "10.0.0.1 front-1", "front-1"},
 		"long name":                {callContext("10.0.0.1", nil, strings.Repeat("x", 300)), "10.0.0.1 " + strings.Repeat("x", maxSentNameBytes), strings.Repeat("x", maxSentNameBytes)},
 		"address":                  {callContext("::ffff:10.0.0.3", nil, ""), "10.0.0.3", "10.0.0.3"},

@@ -30,6 +30,9 @@ descriptors:
     rate_limit: {unit: hour, unit_multiplier: 2, requests_per_unit: 100, algorithm: token_bucket}
   - key: free
     rate_limit: {unlimited: true}
+  - key: dark
+    shadow_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 2, algorithm: token_bucket}
   - key: job
     rate_limit: {requests_per_unit: 1, algorithm: concurrency, hold: 30s}
 `
@@ -239,4 +242,23 @@ func FuzzBody(f *testing.F) {
 			t.Fatalf("%d %s", code, text)
 		}
 	})
+}
+
+func TestMostHitsAndTheLongestDomainAreAccepted(t *testing.T) {
+	h := newHandler(t, func(o *Options) { o.Refunds = true })
+	for n, want := range map[int64]bool{maxHits: true, -maxHits: true, 0: true, maxHits + 1: false, -maxHits - 1: false} {
+		req, err := h.newRequest(t.Context(), &Check{Domain: "shop", Descriptor: []Entry{{Key: "user"}}, Hits: &n})
+		assert.Equal(t, want, err == nil, n)
+		if err == nil {
+			assert.Equal(t, n < 0, req.Descriptors[0].IsNegativeHits, n)
+		}
+	}
+	_, err := parse([]byte(`{"domain": "`+strings.Repeat("x", maxDomainBytes)+`", "checks": [{}]}`), 1)
+	assert.NoError(t, err)
+}
+
+func TestHitsThatPassInShadowModeAreNotNever(t *testing.T) {
+	_, body := newHandler(t).post(`{"domain": "shop", "checks": [{"descriptor": [{"key": "dark"}], "hits": 3}]}`)
+	assert.Contains(t, body, `"code":"OK"`)
+	assert.NotContains(t, body, "never")
 }

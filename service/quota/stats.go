@@ -2,6 +2,7 @@ package quota
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -18,8 +19,10 @@ type Stats struct {
 
 // RuleStats has the sums of the buckets of this replica that share limits of a rule, in requests a second.
 type RuleStats struct {
-	Path              string
-	Granted, Demanded float64
+	Path     string  `json:"path"`
+	Buckets  int     `json:"buckets"`
+	Granted  float64 `json:"granted"`
+	Demanded float64 `json:"demanded"`
 }
 
 // Stats returns the Stats. Rules are sorted by Path.
@@ -41,6 +44,7 @@ func (s *Service) Stats() Stats {
 			rules[g.path] = r
 		}
 		for i := range g.known {
+			r.Buckets++
 			r.Granted += perSecond(&g.known[i], g.known[i].Rate)
 			r.Demanded += perSecond(&g.known[i], g.known[i].Demand())
 		}
@@ -74,7 +78,40 @@ type Share struct {
 	Granted  float64 `json:"granted"`
 	Enforced float64 `json:"enforced"` // the largest rate that the Envoy may still enforce
 	Demanded float64 `json:"demanded"`
+	Reason   string  `json:"reason"` // why the share is as large as it is
 	Burst    int64   `json:"burst"`
+}
+
+// Text describes c in several lines.
+func (c *CounterShares) Text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %.4g requests a second\n", c.Counter, c.Limit)
+	if c.IsFallback {
+		b.WriteString("  Redis is down, so this replica divides a part of the limit alone\n")
+	}
+	for _, s := range c.Shares {
+		fmt.Fprintf(&b, "  %s asks for %.4g and may admit %.4g: %s", s.Envoy, s.Demanded, s.Granted, s.Reason)
+		if s.Enforced > s.Granted {
+			fmt.Fprintf(&b, "; until it confirms this share, it may admit %.4g", s.Enforced)
+		}
+		b.WriteString("\n")
+	}
+	if c.OtherEnvoys > 0 {
+		fmt.Fprintf(&b, "  %d Envoys that are not connected to this replica may admit %.4g\n", c.OtherEnvoys, c.OtherGranted)
+	}
+	return b.String()
+}
+
+// reasonOf says why the share of h is as large as it is.
+func (g *group) reasonOf(h *division.Holder) string {
+	equalShare := perSecond(h, g.limit.Rate) / float64(len(g.known)+g.otherHolders)
+	switch rate := perSecond(h, h.Rate); {
+	case h.Rate >= h.Demand():
+		return "its demand fits into the limit"
+	case rate >= equalShare*0.9:
+		return "the Envoys ask for more than the limit"
+	}
+	return "it gets more when other Envoys have confirmed smaller shares"
 }
 
 // Shares returns the shares of the limits with counters that contain filter, sorted by counter, and at most limit of them.
@@ -98,7 +135,7 @@ func (s *Service) Shares(filter string, limit int) []CounterShares {
 		for i := range g.known {
 			h := &g.known[i]
 			if b := g.buckets[h.ID]; b != nil {
-				c.Shares = append(c.Shares, Share{b.stream.address, perSecond(h, h.Rate), perSecond(h, h.MaxRate), perSecond(h, h.Demand()), h.Burst})
+				c.Shares = append(c.Shares, Share{b.stream.address, perSecond(h, h.Rate), perSecond(h, h.MaxRate), perSecond(h, h.Demand()), g.reasonOf(h), h.Burst})
 			}
 		}
 		slices.SortFunc(c.Shares, func(a, b Share) int { return cmp.Compare(a.Envoy, b.Envoy) })

@@ -193,15 +193,17 @@ networkPolicy:
   enabled: true
   from: [{podSelector: {matchLabels: {app: envoy}}}]
   metricsFrom: [{podSelector: {matchLabels: {app: prometheus}}}]
+  debugFrom: [{podSelector: {matchLabels: {app: friday-sale}}}]
 `)
 	require.NotNil(t, m.network)
 	assert.Equal(t, []networkingv1.PolicyType{"Ingress"}, m.network.Spec.PolicyTypes)
-	require.Len(t, m.network.Spec.Ingress, 2)
+	require.Len(t, m.network.Spec.Ingress, 3)
 	callers := m.network.Spec.Ingress[0]
 	assert.Equal(t, "grpc", callers.Ports[0].Port.StrVal)
 	require.Len(t, callers.From, 2)
 	assert.Subset(t, m.test.Labels, callers.From[1].PodSelector.MatchLabels, "helm test calls the service")
 	assert.Equal(t, "metrics", m.network.Spec.Ingress[1].Ports[0].Port.StrVal)
+	assert.Equal(t, "debug", m.network.Spec.Ingress[2].Ports[0].Port.StrVal)
 
 	m = template(t, shopFile+`
 networkPolicy:

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"strings"
 	"testing"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -22,13 +23,13 @@ func istioResources(t *testing.T) resources {
 // TestIstioPatchesFitEnvoy reads each patch as the Envoy message that it patches.
 func TestIstioPatchesFitEnvoy(t *testing.T) {
 	crds := istioResources(t)
-	for _, file := range []string{"examples/istio/gateway.yaml", "examples/istio/sidecar.yaml"} {
+	for _, file := range []string{"examples/istio/gateway.yaml", "examples/istio/sidecar.yaml", "examples/quota/istio.yaml"} {
 		for _, o := range objects(t, read(t, file)) {
 			crds.check(t, o)
 			require.Equal(t, "networking.istio.io/v1alpha3 EnvoyFilter", o.APIVersion+" "+o.Kind)
 			filter := new(networking.EnvoyFilter)
 			o.decodeSpec(t, filter)
-			require.Len(t, filter.ConfigPatches, 2)
+			require.Len(t, filter.ConfigPatches, strings.Count(read(t, file), "applyTo:"))
 			for _, patch := range filter.ConfigPatches {
 				text, err := protojson.Marshal(patch.Patch.Value)
 				require.NoError(t, err)

@@ -22,10 +22,15 @@ func TestChartReadmeDescribesValues(t *testing.T) {
 // TestValuesInDocsRender renders the chart with the values that a page marks as such.
 func TestValuesInDocsRender(t *testing.T) {
 	t.Parallel()
-	for page, variable := range map[string]string{"kubernetes.md": "ADMIN_TOKENS_FILE", "planning-limits.md": "LIMITS_CANDIDATE", "production.md": "REDIS_SENTINEL_AUTH"} {
-		_, values, ok := strings.Cut(read(t, "docs/"+page), "<!-- values -->\n```yaml\n")
-		require.True(t, ok, page)
-		values, _, _ = strings.Cut(values, "```")
-		assert.Contains(t, template(t, shopFile+"\n"+values).env(), variable, page)
+	for page, variables := range map[string][]string{ // a variable of each block
+		"kubernetes.md": {"ADMIN_TOKENS_FILE"}, "operations.md": {"DEBUG_TLS_CERT"}, "planning-limits.md": {"LIMITS_CANDIDATE"},
+		"production.md": {"REDIS_AUTH_FILE", "REDIS_SENTINEL_AUTH"},
+	} {
+		blocks := strings.Split(read(t, "docs/"+page), "<!-- values -->\n```yaml\n")[1:]
+		require.Len(t, blocks, len(variables), page)
+		for i, block := range blocks {
+			values, _, _ := strings.Cut(block, "```")
+			assert.Contains(t, template(t, shopFile+"\n"+values).env(), variables[i], page)
+		}
 	}
 }

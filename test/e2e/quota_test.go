@@ -87,7 +87,7 @@ func (d *demandOf) run(t *testing.T, e *envoy, c call) {
 }
 
 // TestEnvoysShareOneLimitWithoutACallPerRequest runs examples/quota on three Envoys and two replicas. It prints the table of
-// docs/quota.md. Only with RLS_TEST_FULL=1, the phases are long enough for the Envoys to get their shares again, and the test
+// docs/lab/quota.md. Only with RLS_TEST_FULL=1, the phases are long enough for the Envoys to get their shares again, and the test
 // checks how much of the limit they use.
 func TestEnvoysShareOneLimitWithoutACallPerRequest(t *testing.T) {
 	redis, limits := redistest.Start(t), filepath.Join(root, "examples", "quota", "limits.yaml")

@@ -59,6 +59,9 @@ func newKeyRow(mode live.KeyMode, k live.Key) keyRow {
 	}
 	if k.Spent != nil && k.Capacity != nil {
 		row.Used = live.Thousands(*k.Spent) + " of " + live.Thousands(*k.Capacity)
+		if k.IsShare {
+			row.Used += " here"
+		}
 	}
 	return row
 }

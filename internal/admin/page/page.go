@@ -69,7 +69,7 @@ func New(o Options) *Page {
 }
 
 // ServeHTTP serves the page. With part=rule in the query, it serves the details of the open rule only. With
-// part=replicas, it serves the table of replicas only.
+// part=replicas or part=quotas, it serves this table only.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	choice := parseChoice(query)
@@ -87,8 +87,8 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s := p.options.Snapshot(r)
-	if query.Get("part") == "replicas" {
-		p.render(w, "replicas", &s.Fleet)
+	if part := query.Get("part"); part == "replicas" || part == "quotas" {
+		p.render(w, part, s)
 		return
 	}
 	rules, more := s.Rules.Shown, s.Rules.More

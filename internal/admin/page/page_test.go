@@ -15,6 +15,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/testkit/pagetest"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
+	"github.com/seed-81f232ab/rls/service/quota"
 )
 
 // optionsFor returns options of a page that shows s. The page has one quiet rule.
@@ -219,6 +220,17 @@ func TestPageShowsAllReplicas(t *testing.T) {
 	assert.Contains(t, section(s), "3 more replicas")
 	s.Fleet = live.NewFleet(s.Fleet.Replicas[:1], 0)
 	assert.Contains(t, section(s), "Only this replica: without shared overrides, replicas do not report themselves")
+}
+
+func TestPageShowsLimitsThatEnvoysShare(t *testing.T) {
+	s := pagetest.Busy()
+	_, page := get(t, optionsFor(s), "/")
+	assert.Contains(t, page, `<section id="quotas" aria-label="Quotas"></section>`, "without quotas the section is empty, so it takes no space")
+	s.Quotas = []quota.RuleStats{{Path: "shop > tenant", Buckets: 1200, Granted: 99, Demanded: 150.5}}
+	_, page = get(t, optionsFor(s), "/")
+	_, part := get(t, optionsFor(s), "/?part=quotas")
+	assert.Contains(t, page, part, "the script gets the same table")
+	assert.Regexp(t, `shop &gt; tenant</bdi><td>1,200<td>15[01]<td>99`, part)
 }
 
 func TestPageNamesNoSettingAsACaption(t *testing.T) {

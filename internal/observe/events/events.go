@@ -3,7 +3,6 @@
 package events
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -46,13 +45,6 @@ func details(pairs ...any) []timeline.Attr {
 		}
 	}
 	return attrs
-}
-
-// record logs a line, and adds an event with the same text to the timeline. attrs are names and values in turn.
-func (e *Events) record(level slog.Level, event timeline.Event, attrs ...any) {
-	e.Log.Log(context.Background(), level, event.Text, attrs...)
-	event.Failed, event.Attrs = level >= slog.LevelError, details(attrs...)
-	e.Add(event)
 }
 
 // DrainStarted implements server.Observer.

@@ -102,7 +102,7 @@ func (o limitsObserver) OverridesChanged(changes []reload.OverrideChange) {
 		counts[change.Action]++
 	}
 	e := timeline.Event{Kind: timeline.Override, Text: fmt.Sprintf("%d overrides changed", len(changes))}
-	for _, action := range []reload.Action{reload.OverrideSet, reload.OverrideChanged, reload.OverrideDeleted, reload.OverrideExpired, reload.OverrideRejected} {
+	for _, action := range []reload.Action{reload.OverrideSet, reload.OverrideChanged, reload.OverrideDeleted, reload.OverrideLost, reload.OverrideExpired, reload.OverrideRejected} {
 		if counts[action] > 0 {
 			e.Attrs = append(e.Attrs, details(string(action), counts[action])...)
 		}
@@ -123,7 +123,7 @@ func overrideEvent(change reload.OverrideChange) timeline.Event {
 	}
 	var limits []timeline.Attr
 	switch change.Action {
-	case reload.OverrideDeleted, reload.OverrideExpired:
+	case reload.OverrideDeleted, reload.OverrideLost, reload.OverrideExpired:
 		limits = details("limits", s.BaseLimits)
 	case reload.OverrideRejected:
 		e.Kind, e.Failed = timeline.Refusal, true
@@ -152,7 +152,7 @@ func (o limitsObserver) auditDirectWrites(changes []reload.OverrideChange) {
 
 func (o limitsObserver) SourceState(source string, err error) {
 	o.Observer.SourceState(source, err)
-	e, note := timeline.Event{Kind: timeline.Source, Text: "source of limits in use: " + source}, ""
+	e, note := timeline.Event{Kind: timeline.Source, Repeats: true, Text: "source of limits in use: " + source}, ""
 	if err != nil {
 		e.Failed, e.Text, e.Attrs = true, "source of limits lost: "+source, details("error", err)
 		note = fmt.Sprintf("unreadable since %s; the last overrides stay in force", time.Now().UTC().Format(time.RFC3339))

@@ -17,19 +17,20 @@ import (
 // replicas of Redis have not confirmed.
 type batchObserver struct {
 	redis.Observer // reports to the metrics
-	recorder       *live.Recorder
-	log            *slog.Logger
-	replicas       int
+	*Events
+	recorder *live.Recorder
+	replicas int
 
 	// The index is the redis.Role.
 	unconfirmedLogs [len(redis.Roles)]minuteLog
 	stallLogs       [len(redis.Roles)]minuteLog
+	lossLogs        [len(redis.Roles)]minuteLog
 	slowestStalls   [len(redis.Roles)]atomic.Int64 // nanoseconds of the slowest stalled batch since the last line
 }
 
 // Batches returns the observer of batches to Redis. replicas is the number of replicas of Redis that confirm each batch.
 func (e *Events) Batches(recorder *live.Recorder, replicas int, roles ...redis.Role) redis.Observer {
-	return &batchObserver{Observer: e.Metrics.Redis(roles...), recorder: recorder, log: e.Log, replicas: replicas}
+	return &batchObserver{Observer: e.Metrics.Redis(roles...), Events: e, recorder: recorder, replicas: replicas}
 }
 
 func (o *batchObserver) BatchDone(b redis.Batch) {
@@ -42,7 +43,7 @@ func (o *batchObserver) BatchDone(b redis.Batch) {
 		return
 	}
 	if batches, isDue := o.unconfirmedLogs[b.Role].add(); isDue {
-		o.log.Warn("charges not confirmed by replicas of Redis",
+		o.Log.Warn("charges not confirmed by replicas of Redis",
 			"server", b.Role.String(), "batches", batches, "replicas_wanted", o.replicas,
 			"advice", "check the replicas (INFO replication) and the right +wait; until then a failover can lose charges")
 	}
@@ -54,9 +55,22 @@ func (o *batchObserver) reportStall(b redis.Batch) {
 	for old := slowest.Load(); int64(b.Duration) > old && !slowest.CompareAndSwap(old, int64(b.Duration)); old = slowest.Load() {
 	}
 	if batches, isDue := o.stallLogs[b.Role].add(); isDue {
-		o.log.Warn("Redis stands still, the network doesn't", "server", b.Role.String(), "batches", batches,
+		o.Log.Warn("Redis stands still, the network doesn't", "server", b.Role.String(), "batches", batches,
 			"slowest", time.Duration(slowest.Swap(0)).Round(100*time.Microsecond), "round_trip", b.RoundTrip.Round(10*time.Microsecond),
 			"advice", redis.AdviceForStalls)
+	}
+}
+
+// CountersLost implements redis.Observer. The shards of a Redis lose their counters one after the other, so the log gets
+// at most one line a minute.
+func (o *batchObserver) CountersLost(role redis.Role, all bool) {
+	text, advice := "Redis lost its counters; limits start at 0", "look for FLUSHALL, a restart without saved data, or a failover to an empty server"
+	if !all {
+		text, advice = "Redis lost charges; limits admit the lost hits again", "look for a failover, or for a restart with older data"
+	}
+	o.Add(timeline.Event{Kind: timeline.Breaker, Repeats: true, Failed: true, Text: text, Attrs: details("server", role, "advice", advice)})
+	if shards, isDue := o.lossLogs[role].add(); isDue {
+		o.Log.Error(text, "server", role.String(), "shards", shards, "advice", advice)
 	}
 }
 
@@ -101,7 +115,7 @@ func (e *Events) RefusedCalls() func(caller string) {
 		}
 		const text = "calls refused; a caller sent too many"
 		e.Log.Warn(text, "setting", "MAX_CALLER_CALLS_PER_SECOND", "calls", calls, "last_caller", caller)
-		e.Add(timeline.Event{Kind: timeline.Refusal, Text: text, Attrs: details("calls", calls, "advice", "the list of callers shows who sends most")})
+		e.Add(timeline.Event{Kind: timeline.Refusal, Repeats: true, Text: text, Attrs: details("calls", calls, "advice", "the list of callers shows who sends most")})
 	}
 }
 

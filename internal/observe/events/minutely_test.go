@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
+	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
 
 func TestRefusedCallsMakeOneLineAMinute(t *testing.T) {
@@ -44,4 +46,17 @@ func TestUnconfirmedBatchesMakeOneLineAMinute(t *testing.T) {
 		assert.Contains(t, out.String(), "batches=60")
 		assert.Equal(t, 1, strings.Count(out.String(), "server=per_second"))
 	})
+}
+
+func TestLossOfCountersIsLoggedOnceAndIsInTheTimeline(t *testing.T) {
+	var out bytes.Buffer
+	e := newEvents(&out)
+	o := e.Batches(live.NewRecorder(nil, false), 0, redis.RoleMain)
+	for range 12 { // the shards of a Cluster
+		o.CountersLost(redis.RoleMain, true)
+	}
+	assert.Equal(t, 1, strings.Count(out.String(), `level=ERROR msg="Redis lost its counters; limits start at 0" server=main`))
+	require.Len(t, e.Events(), 2)
+	assert.Equal(t, "Redis lost its counters; limits start at 0", e.Events()[0].Text)
+	assert.Equal(t, timeline.Attr{Name: "times", Value: "12"}, e.Events()[0].Attrs[0])
 }

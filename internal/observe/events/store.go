@@ -19,9 +19,10 @@ import (
 
 // StoreOptions describe a store. A store is the server that keeps the counters, such as Redis.
 type StoreOptions struct {
-	Name   string             // the name in texts, such as Redis
-	Advice func(error) string // returns advice to an operator about an error
-	Shards []metrics.Shard
+	Name    string             // the name in texts, such as Redis
+	Address string             // host:port, without secrets
+	Advice  func(error) string // returns advice to an operator about an error
+	Shards  []metrics.Shard
 
 	Mode  limit.FailureMode // the way in which this process decides hits while the store is down
 	Ratio float64           // the share of each limit that this process admits in mode local
@@ -38,6 +39,19 @@ type Store struct {
 
 	mu             sync.Mutex
 	loggedOpenings map[int]loggedOpening // the key is the shard
+	outageLog      outageLog
+}
+
+// outageLog bounds the log lines about outages and blips. After a line, it counts further outages and blips for
+// outageLogPause, and then logs one line about all of them. Each outage whose start has a line has a line about its end.
+type outageLog struct {
+	pauseEnd        time.Time // until then, new outages and blips are only counted
+	isStartLogged   bool      // the log has a line about the start of the last outage
+	isDown          bool
+	outages, blips  int // the counted outages and blips
+	calls           int64
+	maxExcessHits   int64
+	lastOutageError error
 }
 
 // loggedOpening describes the last log line about the opening of a breaker.
@@ -48,6 +62,7 @@ type loggedOpening struct {
 
 const (
 	progressPause   = time.Minute      // the time between two log lines about the current outage
+	outageLogPause  = 10 * time.Second // see outageLog
 	breakerLogPause = 10 * time.Second // the shortest time between two log lines about openings of the same breaker
 )
 
@@ -75,15 +90,15 @@ func (s *Store) StateChanged(c fallback.StateChange) {
 	if c.Down {
 		s.Health.Note(strings.ToLower(s.Name), fmt.Sprintf("down since %s; deciding without %s (mode %s, ratio %v)",
 			time.Now().UTC().Format(time.RFC3339), s.Name, s.Mode, s.Ratio))
-		s.record(slog.LevelError, timeline.Event{Time: o.Start, Kind: timeline.Breaker, Text: s.Name + " outage started"},
-			"kind", redis.KindOf(o.Err).String(), "error", o.Err, "hits", s.decidedHits(), "advice", s.Advice(o.Err))
+		s.recordOutage(slog.LevelError, c, s.Name+" outage started",
+			"kind", redis.KindOf(o.Err).String(), "error", o.Err, "address", s.Address, "hits", s.decidedHits(), "advice", s.Advice(o.Err))
 		return
 	}
 	s.Health.Note(strings.ToLower(s.Name), "")
 	if s.OutageEnded != nil {
 		s.OutageEnded()
 	}
-	s.record(slog.LevelInfo, timeline.Event{Kind: timeline.Breaker, Text: s.Name + " outage ended"},
+	s.recordOutage(slog.LevelInfo, c, s.Name+" outage ended",
 		append(priceAttrs(o), "hits_replayed", o.Replayed, "counters_kept", o.CountersKept)...)
 }
 
@@ -110,7 +125,54 @@ func (s *Store) LogProgress(ctx context.Context, status func() fallback.Status) 
 // BlipEnded implements fallback.Observer.
 func (s *Store) BlipEnded(blip fallback.Outage) {
 	s.Observer.BlipEnded(blip)
-	s.record(slog.LevelWarn, timeline.Event{Kind: timeline.Breaker, Text: "hits decided without " + s.Name + " for a short time"}, priceAttrs(&blip)...)
+	s.recordOutage(slog.LevelWarn, fallback.StateChange{Outage: blip}, "hits decided without "+s.Name+" for a short time", priceAttrs(&blip)...)
+}
+
+// recordOutage adds an event about an outage or a blip, and logs or counts it. An Outage without Err is a blip.
+func (s *Store) recordOutage(level slog.Level, c fallback.StateChange, text string, attrs ...any) {
+	e := timeline.Event{Kind: timeline.Breaker, Repeats: true, Failed: c.Down, Text: text, Attrs: details(attrs...)}
+	if c.Down {
+		e.Time = c.Outage.Start
+	}
+	s.Add(e)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := &s.outageLog
+	isBlip, isAwaitedEnd, hasCounted := c.Outage.Err == nil, false, l.outages+l.blips > 0
+	if !isBlip {
+		isAwaitedEnd = !c.Down && l.isStartLogged
+		l.isDown, l.isStartLogged = c.Down, false
+	}
+	if isAwaitedEnd || !hasCounted && time.Now().After(l.pauseEnd) {
+		s.Log.Log(context.Background(), level, text, attrs...)
+		l.isStartLogged = c.Down
+		if !hasCounted {
+			l.pauseEnd = time.Now().Add(outageLogPause)
+		}
+		return
+	}
+	if !hasCounted {
+		time.AfterFunc(time.Until(l.pauseEnd), s.logRepeatedOutages)
+	}
+	switch {
+	case isBlip:
+		l.blips++
+	case c.Down:
+		l.outages, l.lastOutageError = l.outages+1, c.Outage.Err
+	}
+	l.calls, l.maxExcessHits = l.calls+c.Outage.Calls, l.maxExcessHits+c.Outage.MaxExcessHits
+}
+
+func (s *Store) logRepeatedOutages() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := &s.outageLog
+	attrs := []any{"address", s.Address, "outages", l.outages, "blips", l.blips, "is_down", l.isDown, "calls", l.calls, "most_beyond_limits", l.maxExcessHits}
+	if l.lastOutageError != nil {
+		attrs = append(attrs, "error", l.lastOutageError, "advice", s.Advice(l.lastOutageError))
+	}
+	s.Log.Warn(s.Name+" outages repeated", attrs...)
+	*l = outageLog{pauseEnd: time.Now().Add(outageLogPause), isDown: l.isDown, isStartLogged: l.isDown}
 }
 
 // BreakerChanged implements fallback.Observer. With a single breaker, it logs nothing, because each opening is an outage

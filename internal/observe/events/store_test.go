@@ -2,8 +2,11 @@ package events
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend/fallback"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
+	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 )
 
 func TestBreakerOfEachShardIsLogged(t *testing.T) {
@@ -62,4 +66,67 @@ func TestPriceInTheLogNamesTheDearestLimits(t *testing.T) {
 	slog.New(slog.NewTextHandler(&log, nil)).Info("price", priceAttrs(outage)...)
 	assert.Contains(t, log.String(), `lasted=2s calls=9 calls_admitted=8 hits_admitted=7 most_beyond_limits=6 `+
 		`limits="shop > a (5 per day): 3; other (several): 2; shop > b (5 per day): 1"`)
+}
+
+func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		e := newEvents(&log)
+		for range 50 {
+			e.Add(timeline.Event{Kind: timeline.Reload, Text: "limits in force"})
+		}
+		o := e.NewStore(StoreOptions{Name: "Redis", Address: "redis:6379", Shards: []metrics.Shard{{}}, Advice: func(error) string { return "the usual" }})
+		down := func() {
+			o.StateChanged(fallback.StateChange{Down: true, Outage: fallback.Outage{Start: time.Now(), Err: context.DeadlineExceeded}})
+		}
+		up := func() {
+			o.StateChanged(fallback.StateChange{Outage: fallback.Outage{Start: time.Now().Add(-time.Second), End: time.Now(), Err: context.DeadlineExceeded, Calls: 2, MaxExcessHits: 1}})
+		}
+		reset := func() { // the lock, because a timer writes to the log
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			log.Reset()
+		}
+		for range 200 { // 420 seconds
+			down()
+			time.Sleep(700 * time.Millisecond)
+			up()
+			o.BlipEnded(fallback.Outage{Start: time.Now(), Calls: 1})
+			time.Sleep(1400 * time.Millisecond)
+		}
+		time.Sleep(3 * outageLogPause)
+		synctest.Wait()
+		lines := strings.Count(log.String(), "\n")
+		assert.LessOrEqual(t, lines, 2*42+4, "two lines in ten seconds")
+		counts := map[string]int{}
+		for _, match := range regexp.MustCompile(`(outages|blips|calls|most_beyond_limits)=(\d+)`).FindAllStringSubmatch(log.String(), -1) {
+			n, _ := strconv.Atoi(match[2])
+			counts[match[1]] += n
+		}
+		counts["outages"] += strings.Count(log.String(), "outage started")
+		counts["blips"] += strings.Count(log.String(), "for a short time")
+		assert.Equal(t, map[string]int{"outages": 200, "blips": 200, "calls": 3 * 200, "most_beyond_limits": 200}, counts)
+		assert.Contains(t, log.String(), `msg="Redis outages repeated" address=redis:6379 outages=5 blips=5 is_down=true`)
+
+		events := e.Events()
+		assert.Len(t, events, 3+50+1)
+		assert.Equal(t, []timeline.Attr{{Name: "times", Value: "200"}}, events[0].Attrs[:1])
+
+		reset()
+		for _, step := range []struct {
+			change func()
+			want   string
+		}{{down, "outage started"}, {up, "outage ended"}, {down, ""}} {
+			step.change()
+			assert.Contains(t, log.String(), step.want)
+			assert.Equal(t, step.want != "", log.Len() > 0)
+			reset()
+		}
+		time.Sleep(outageLogPause + time.Second)
+		synctest.Wait()
+		assert.Contains(t, log.String(), "outages=1 blips=0 is_down=true", "an outage that goes on")
+		reset()
+		up()
+		assert.Contains(t, log.String(), "outage ended", "the log says the end of each outage that it names")
+	})
 }

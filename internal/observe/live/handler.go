@@ -18,6 +18,8 @@ const (
 type RulesAnswer struct {
 	Rules []Rule `json:"rules"`
 	More  int    `json:"more"` // rules that Rules leaves out
+
+	Problems []string `json:"problems,omitempty"` // why the newest limits or overrides are not in force
 }
 
 // RuleAnswer is the answer of RuleHandler.
@@ -58,7 +60,8 @@ func (h Handlers) Snapshot(w http.ResponseWriter, r *http.Request) { respond(w, 
 // Rules answers with the rules that have the parameter filter in their path or in a limit. Quiet rules are included.
 func (h Handlers) Rules(w http.ResponseWriter, r *http.Request) {
 	rules, more := h.Live.Rules(r.URL.Query().Get("filter"))
-	respond(w, RulesAnswer{append([]Rule{}, rules...), more})
+	problems := h.Live.options.Limits().Problems
+	respond(w, RulesAnswer{append([]Rule{}, rules...), more, problems[:min(len(problems), maxProblems)]})
 }
 
 // Rule answers with the rule whose path is the parameter path, and with the busiest keys of that rule.

@@ -50,6 +50,7 @@ func (l *Live) newKey(e *rankedEntry) Key {
 	}
 	if e.capacity > 0 {
 		k.Spent, k.Capacity = &e.spent, &e.capacity
+		k.IsShare = e.limit != nil && e.capacity != e.limit.Limit.Capacity()
 	}
 	if d := e.denials; d.areActive(time.Now().UnixMicro()) {
 		k.LimitedSince = new(time.UnixMicro(d.first).UTC())

@@ -1,9 +1,11 @@
 package live
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 	"github.com/seed-81f232ab/rls/internal/source/changes"
+	"github.com/seed-81f232ab/rls/service/quota"
 )
 
 // Options configure a Live. The functions must return at once.
@@ -31,6 +34,7 @@ type Options struct {
 	Process   func() Process                      // describes what the process uses of its host
 	Redis     func() *Redis                       // describes Redis; the func is nil if the backend is local
 	Overrides func() []Override                   // returns the overrides sorted by target; nil if overrides are not in use
+	Quotas    func() []quota.RuleStats            // describes the limits that Envoys share with quotas; nil if Envoys can't share limits
 	Candidate func() *Candidate                   // describes the candidate; nil if no candidate is in use
 	Reports   func() changes.Reports              // returns the last reports of all replicas; nil if replicas make no reports
 	Draining  func() bool                         // reports whether the process stops
@@ -47,6 +51,7 @@ const (
 	maxEvents    = 100
 	maxOverrides = 200
 	maxProblems  = 50
+	maxQuotas    = 20
 )
 
 // Live makes snapshots of the process.
@@ -160,7 +165,18 @@ func (l *Live) newSnapshot(now time.Time) *Snapshot {
 		Keys:      l.topKeys(nil),
 		Events:    events[:min(len(events), maxEvents)],
 		Overrides: l.overrides,
+		Quotas:    l.quotas(),
 	}
+}
+
+// quotas returns the rules whose limits Envoys share, the rules with the most demand first.
+func (l *Live) quotas() []quota.RuleStats {
+	if l.options.Quotas == nil {
+		return nil
+	}
+	rules := l.options.Quotas()
+	slices.SortStableFunc(rules, func(a, b quota.RuleStats) int { return cmp.Compare(b.Demanded, a.Demanded) })
+	return rules[:min(len(rules), maxQuotas)]
 }
 
 // state describes the process. fleetNotes and replicas are about all replicas.

@@ -81,6 +81,7 @@ func TestFallbackCountsItsShareOfTheLimit(t *testing.T) {
 		k := r.Snapshot().Keys.Hottest[0]
 		assert.EqualValues(t, 4, *k.Spent)
 		assert.EqualValues(t, 5, *k.Capacity)
+		assert.True(t, k.IsShare)
 
 		r.result.Mode, r.result.Share = limit.FailAllow, nil
 		r.call("tenant=other")
@@ -89,6 +90,13 @@ func TestFallbackCountsItsShareOfTheLimit(t *testing.T) {
 			assert.Equal(t, k.Key == "shop|tenant=other", k.Spent == nil, "nobody counts in mode allow")
 		}
 		assert.EqualValues(t, 1, float64(r.Snapshot().Figures.WithoutRedis.Now))
+
+		r.result = nil
+		r.call("tenant=acme")
+		r.tick(1)
+		for _, k := range r.Snapshot().Keys.Hottest {
+			assert.False(t, k.IsShare, "the whole limit")
+		}
 	})
 }
 

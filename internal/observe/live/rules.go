@@ -57,6 +57,7 @@ func newRule(domain string, trail []*limitsfile.Descriptor) Rule {
 	addMark(d.ShadowMode, "shadow")
 	addMark(d.EnforcedPercent > 0, fmt.Sprintf("enforce %v %%", d.EnforcedPercent))
 	addMark(d.QuotaMode, "quota")
+	addMark(d.Quota != nil, "shared by Envoys")
 	addMark(unlimited > 0, "unlimited")
 	addMark(enabled == 0, "disabled")
 	addMark(d.Created != nil, "run time")

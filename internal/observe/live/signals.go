@@ -19,6 +19,7 @@ const (
 	causeTime        = 10 * time.Minute // a change can cause a jump that comes within this time
 	minCompareSteps  = 2 * recentSteps  // with fewer steps, nothing is compared
 	admittedFallRate = 0.5              // if the admitted calls fall below this part, limits deny what they admitted before
+	floodGrowth      = 1.5              // if the calls grow by this factor, and no limits changed, some callers send more
 )
 
 // signals are figures that can make the state worse.
@@ -78,16 +79,21 @@ func (r callRates) deniedShare() float64 { return r.denied / max(r.total, 1e-9) 
 // denialAlarm describes denials of most calls. It is zero while most calls are admitted.
 type denialAlarm struct {
 	since      time.Time // zero if most calls are admitted
-	now        callRates
+	now        callRates // the rates of the recent steps
+	lastStep   callRates // the rates of the last step with calls
 	before     callRates // the rates before the alarm
 	isJump     bool      // the share of denied calls was clearly lower before the alarm
-	lastChange string    // the last change of the limits before the alarm, or empty
+	lastChange string    // the last change of the limits before the alarm, with its age then; or empty
+	undoing    string    // how to undo lastChange
 }
 
 // isMassDenial reports whether limits deny calls that they admitted before. A flood of new calls is no mass denial,
-// because the limits still admit as many calls as before.
+// because the limits still admit as many calls as before, or another client has stopped meanwhile.
 func (a *denialAlarm) isMassDenial() bool {
-	return a.isJump && a.now.admitted() < admittedFallRate*a.before.admitted() || !a.isJump && a.lastChange != ""
+	if !a.isJump || a.lastChange == "" && a.now.total > floodGrowth*a.before.total {
+		return !a.isJump && a.lastChange != ""
+	}
+	return a.now.admitted() < admittedFallRate*a.before.admitted()
 }
 
 // denialWatch compares the denied calls of the recent steps with the denied calls before.
@@ -98,53 +104,67 @@ func (w *denialWatch) update(now time.Time, f *Figures, events *timeline.Timelin
 	calls, shares := f.Calls.Points, f.DeniedShare.Points
 	split := max(len(calls)-recentSteps, 0)
 	current, before := newCallRates(calls[split:], shares[split:]), newCallRates(calls[:split], shares[:split])
-	share := current.deniedShare()
-	if current.total < minSignalRate || share < jumpDeniedShare {
+	share, last := current.deniedShare(), w.alarm.lastStep
+	if step := newCallRates(calls[len(calls)-1:], shares[len(calls)-1:]); step.total > 0 {
+		last = step
+	}
+	if current.total < minSignalRate || share < jumpDeniedShare || last.deniedShare() < jumpDeniedShare {
 		w.alarm = denialAlarm{}
 		return
 	}
 	isJump := len(calls) >= minCompareSteps && before.total >= minSignalRate && share >= before.deniedShare()+jumpDifference
 	if w.alarm.since.IsZero() && (isJump || share >= mostDeniedShare) {
-		w.alarm = denialAlarm{since: now, before: before, isJump: isJump, lastChange: lastChange(now, events.Events())}
+		w.alarm = denialAlarm{since: now, before: before, isJump: isJump}
+		w.alarm.lastChange, w.alarm.undoing = lastChange(now, events.Events())
 	}
-	w.alarm.now = current
+	w.alarm.now, w.alarm.lastStep = current, last
 }
 
-// lastChange describes the last change of the limits. It returns "" if no limits have changed within causeTime.
-func lastChange(now time.Time, events []timeline.Event) string {
+// lastChange describes the last change of the limits, and how to undo it. It returns "" if no limits have changed within
+// causeTime.
+func lastChange(now time.Time, events []timeline.Event) (text, undoing string) {
 	i := slices.IndexFunc(events, func(e timeline.Event) bool {
 		return (e.Kind == timeline.Reload && len(e.Attrs) > 2 || e.Kind == timeline.Override) && now.Sub(e.Time) < causeTime
 	})
 	if i < 0 {
-		return ""
+		return "", ""
 	}
-	text := events[i].Text + " at " + clockText(events[i].Time, now)
+	undoing = "put the old limits back where they come from; rls limits rollback undoes only overrides"
+	if events[i].Kind == timeline.Override {
+		undoing = "rls limits rollback undoes it"
+	}
+	text = secondsText(Value(now.Sub(events[i].Time).Seconds())) + " before: " + events[i].Text + " at " + clockText(events[i].Time, now)
 	for _, a := range events[i].Attrs {
 		if a.Name != "rules" {
 			text += ", " + a.Name + " " + a.Value
 		}
 	}
-	return text
+	return text, undoing
 }
 
 func (a *denialAlarm) describe(now time.Time, addPart func(Level, string), addDetail func(Level, string, ...any)) {
 	if a.since.IsZero() {
 		return
 	}
-	share := fmt.Sprintf("%.0f %% of the calls denied", 100*a.now.deniedShare())
+	share := fmt.Sprintf("%.0f %% of the calls denied", 100*a.lastStep.deniedShare())
 	level := Warning
 	switch {
 	case a.isMassDenial():
 		level = Trouble
 		addPart(Trouble, "Mass denial: "+share+" since "+clockText(a.since, now))
-		addDetail(Trouble, "Before, %.0f %% of the calls were denied and %.1f a second admitted, now %.1f: limits deny what they admitted before. Undo the last change, or stop the denials with rls limits off --all --for 30m",
-			100*a.before.deniedShare(), a.before.admitted(), a.now.admitted())
+		addDetail(Trouble, "Before, %.0f %% of the calls were denied and %.1f a second admitted, now %.1f: limits deny what they admitted before. If the most denied keys show no single caller as the cause, stop the denials with rls limits off --all --for 30m",
+			100*a.before.deniedShare(), a.before.admitted(), a.lastStep.admitted())
 	case a.isJump:
-		addPart(Warning, share+" since "+clockText(a.since, now)+", but as many calls admitted as before: some callers send more")
+		cause := ", but as many calls admitted as before: some callers send more"
+		if a.now.admitted() < admittedFallRate*a.before.admitted() {
+			cause = ": no limit changed, some callers send more, and others less"
+		}
+		addPart(Warning, share+" since "+clockText(a.since, now)+cause)
+		return // a change of the limits is not the cause
 	default:
 		addPart(Warning, share)
 	}
 	if a.lastChange != "" {
-		addDetail(level, "The limits changed just before: %s", a.lastChange)
+		addDetail(level, "The limits changed %s. If this change is the cause: %s", a.lastChange, a.undoing)
 	}
 }

@@ -44,18 +44,39 @@ func TestMassDenialIsTroubleWithinTwoMinutes(t *testing.T) {
 		r.events.Add(timeline.Event{Kind: timeline.Reload, Text: "limits in force", Attrs: []timeline.Attr{
 			{Name: "source", Value: "file"}, {Name: "rules", Value: "1"}, {Name: "changed", Value: "shop > tenant: 100 per second → 0 per second"},
 		}})
-		r.run(30, 5, "a", "b")
+		r.run(20, 5, "a", "b")
 		state := r.Snapshot().State
 		assert.Equal(t, Trouble, state.Level)
+		assert.Contains(t, fmt.Sprint(state.Details), "a second admitted, now 0.0: limits deny")
+		assert.Contains(t, fmt.Sprint(state.Details), "The limits changed 15s before: limits in force at ")
 		assert.Contains(t, state.Headline, "Mass denial: 100 % of the calls denied since")
 		assert.Contains(t, fmt.Sprint(state.Details), "changed shop > tenant: 100 per second → 0 per second")
 
 		r.run(600, 1, "a", "b")
 		assert.Equal(t, Trouble, r.Snapshot().State.Level, "the trouble lasts as long as the denials")
 		r.load(limitsOf(100))
+		r.run(10, 5, "a", "b")
+		assert.Equal(t, Well, r.Snapshot().State.Level, "the alarm ends soon after the repair")
 		r.run(60, 5, "a", "b")
 		assert.Equal(t, Well, r.Snapshot().State.Level)
 	})
+}
+
+func TestMassDenialSaysHowToUndoTheLastChange(t *testing.T) {
+	for kind, want := range map[timeline.Kind]string{
+		timeline.Reload:   "put the old limits back where they come from; rls limits rollback undoes only overrides",
+		timeline.Override: "rls limits rollback undoes it",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, nil)
+			r.load(limitsOf(100))
+			r.run(120, 5, "a", "b")
+			r.load(limitsOf(0))
+			r.events.Add(timeline.Event{Kind: kind, Text: "limits changed", Attrs: make([]timeline.Attr, 3)})
+			r.run(20, 5, "a", "b")
+			assert.Contains(t, fmt.Sprint(r.Snapshot().State.Details), "If this change is the cause: "+want)
+		})
+	}
 }
 
 func TestDenialsOfAFloodAreNoMassDenial(t *testing.T) {
@@ -63,6 +84,7 @@ func TestDenialsOfAFloodAreNoMassDenial(t *testing.T) {
 		r := newRig(t, nil)
 		r.load(limitsOf(10))
 		r.run(120, 5, "a", "b")
+		r.events.Add(timeline.Event{Kind: timeline.Override, Text: "override set: shop|tenant=other"})
 		for range 60 {
 			r.run(1, 5, "a", "b")
 			for range 100 {
@@ -72,6 +94,24 @@ func TestDenialsOfAFloodAreNoMassDenial(t *testing.T) {
 		state := r.Snapshot().State
 		assert.Equal(t, Warning, state.Level)
 		assert.Contains(t, state.Headline, "as many calls admitted as before")
+		assert.NotContains(t, fmt.Sprint(state.Details), "The limits changed", "a flood has another cause")
+	})
+}
+
+func TestFloodIsNoMassDenialIfAnotherClientStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.load(limitsOf(10))
+		r.run(120, 10, "a", "b", "c")
+		for range 60 { // b and c have stopped
+			r.run(1, 1, "a")
+			for range 100 {
+				r.call("tenant=hot")
+			}
+		}
+		state := r.Snapshot().State
+		assert.Equal(t, Warning, state.Level)
+		assert.Contains(t, state.Headline, "no limit changed, some callers send more, and others less")
 	})
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend/fallback"
 	"github.com/seed-81f232ab/rls/internal/observe/candidate"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
+	"github.com/seed-81f232ab/rls/service/quota"
 )
 
 // Snapshot describes the process at one moment. A viewer must escape its texts, which can contain any character.
@@ -37,6 +38,8 @@ type Snapshot struct {
 	Events    []timeline.Event `json:"events"` // newest first
 	Overrides OverrideList     `json:"overrides"`
 	Fleet     Fleet            `json:"fleet"`
+
+	Quotas []quota.RuleStats `json:"quotas,omitempty"` // limits that Envoys share with quotas, in requests a second
 }
 
 // Process describes what the process uses of its host. Figures.CPU has the CPU time.
@@ -289,6 +292,9 @@ type Key struct {
 	// null if nobody counted, because the fallback admits or denies all hits.
 	Spent    *int64 `json:"spent"`
 	Capacity *int64 `json:"capacity"`
+
+	// IsShare reports that Spent and Capacity are those of the share that this process may admit without Redis.
+	IsShare bool `json:"is_share,omitempty"`
 
 	// LimitedSince is the time of the first denial of a key that is limited now, else null. A key is limited from a
 	// denial until the denied hits would pass, and for at least ten seconds. PassesAt is when the denied hits pass. It

@@ -76,6 +76,9 @@ func (r *redisServers) BatchDone(b redis.Batch) {
 
 func (r *redisServers) Failed(role redis.Role, kind redis.ErrorKind) { r[role].errors[kind].Inc() }
 
+// CountersLost implements redis.Observer. The log and the timeline have each loss.
+func (*redisServers) CountersLost(redis.Role, bool) {}
+
 // RedisStatus is the part of a redis.Limiter that a scrape reads.
 type RedisStatus interface {
 	Shards() int

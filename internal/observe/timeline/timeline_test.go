@@ -21,7 +21,8 @@ func TestLastEventsAreKeptNewestFirst(t *testing.T) {
 		got := events.Events()
 		require.Len(t, got, 3)
 		for i, text := range []string{"e", "d", "c"} {
-			assert.Equal(t, Event{ID: uint64(5 - i), Time: time.Now().Add(-time.Duration(i+1) * time.Second), Kind: Reload, Text: text}, got[i])
+			e := got[i]
+			assert.Equal(t, Event{ID: uint64(5 - i), Time: time.Now().Add(-time.Duration(i+1) * time.Second), Kind: Reload, Text: text}, Event{ID: e.ID, Time: e.Time, Kind: e.Kind, Text: e.Text, Attrs: e.Attrs})
 		}
 	})
 }
@@ -44,4 +45,45 @@ func TestChangeOfResultDoesNotChangeTimeline(t *testing.T) {
 	events.Add(Event{Text: "a"})
 	events.Events()[0].Text = "b"
 	assert.Equal(t, "a", events.Events()[0].Text)
+}
+
+func TestRepeatedEventsAreOneEntry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		events := New(8)
+		start := time.Now().UTC().Format(time.RFC3339)
+		events.Add(Event{Kind: Reload, Text: "limits in force"})
+		for range 1000 {
+			events.Add(Event{Kind: Breaker, Text: "outage started", Repeats: true, Attrs: []Attr{{"kind", "timeout"}}})
+			time.Sleep(time.Second)
+			events.Add(Event{Kind: Breaker, Text: "outage ended", Repeats: true})
+		}
+		got := events.Events()
+		require.Len(t, got, 3)
+		assert.Equal(t, []string{"outage ended", "outage started", "limits in force"}, []string{got[0].Text, got[1].Text, got[2].Text})
+		assert.Equal(t, []Attr{{"times", "1000"}, {"first", start}, {"kind", "timeout"}}, got[1].Attrs)
+		assert.Equal(t, time.Now(), got[0].Time, "the last")
+
+		time.Sleep(foldTime)
+		events.Add(Event{Kind: Breaker, Text: "outage started", Repeats: true})
+		got = events.Events()
+		assert.Empty(t, got[0].Attrs, "a new outage after a calm time")
+	})
+}
+
+func TestRepeatedEventsNeverTakeThePlaceOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		events := New(8)
+		for _, text := range []string{"a", "b", "c", "d", "e", "f"} {
+			events.Add(Event{Kind: Reload, Text: text})
+		}
+		for range 20 {
+			events.Add(Event{Kind: Breaker, Text: "outage started", Repeats: true})
+			time.Sleep(foldTime)
+		}
+		texts := ""
+		for _, e := range events.Events() {
+			texts += e.Text[:1]
+		}
+		assert.Equal(t, "oofedcba", texts)
+	})
 }

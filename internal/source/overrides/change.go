@@ -104,6 +104,7 @@ func (s *Store) MakeChange(ctx context.Context, c changes.Change) (changes.Resul
 	for _, oldValue := range reply[3:] {
 		r.OldValues = append(r.OldValues, textOrNil(oldValue))
 	}
+	s.setVersion(r.Version - 1) // the version before the change
 	s.version.Store(r.Version)
 	s.applyWrites(ctx, c.Writes)
 	return r, nil

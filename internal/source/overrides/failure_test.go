@@ -137,6 +137,45 @@ func TestKilledSubscriptionIsRenewedWithFullRead(t *testing.T) {
 	assert.Empty(t, r.outageChanges(), "Redis was never down for reads")
 }
 
+func TestOverridesThatVanishWithTheDataOfRedisAreLost(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := s.Client(t)
+	o := overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 300 * time.Millisecond}
+	r, other := startReplica(t, o), startReplica(t, o)
+	put := func(target string) {
+		t.Helper()
+		_, _, err := r.Put(t.Context(), target, "1")
+		require.NoError(t, err)
+	}
+	lost := func(r *replica) (n int) { r.withLock(func() { n = r.lost }); return n }
+	put("a")
+	put("b")
+	_, _, err := r.Delete(t.Context(), "a")
+	require.NoError(t, err)
+	_, _, err = other.Delete(t.Context(), "b")
+	require.NoError(t, err)
+	r.awaitOverrides(values{})
+	put("a")
+	other.awaitOverrides(values{"a": "1"})
+	assert.Zero(t, lost(r)+lost(other), "the last override was deleted")
+
+	require.NoError(t, c.FlushAll(t.Context()).Err())
+	r.awaitOverrides(values{})
+	other.awaitOverrides(values{})
+	assert.Equal(t, []int{1, 1}, []int{lost(r), lost(other)})
+	assert.Contains(t, r.logText(), `level=ERROR msg="overrides lost; Redis lost its data" overrides_before=1 overrides=0`)
+
+	put("a")
+	put("c")
+	other.awaitOverrides(values{"a": "1", "c": "1"})
+	require.NoError(t, c.FlushAll(t.Context()).Err())
+	put("b") // before the next read
+	other.awaitOverrides(values{"b": "1"})
+	r.awaitOverrides(values{"b": "1"})
+	polltest.Until(t, timeout, func() bool { return lost(r) == 2 && lost(other) == 2 })
+}
+
 func TestKeyOfAnotherTypeKeepsLastOverrides(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)

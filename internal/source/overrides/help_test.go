@@ -59,6 +59,7 @@ type replica struct {
 
 	mu      sync.Mutex
 	applied []map[string]string // the overrides of each update
+	lost    int                 // the number of updates with OverridesLost
 	states  []error             // each change of Update.Outage
 	resets  []string
 	log     bytes.Buffer
@@ -84,6 +85,9 @@ func newReplica(tb testing.TB, o overrides.Options) *replica {
 
 func (r *replica) apply(u source.Update) error {
 	r.withLock(func() {
+		if u.OverridesLost {
+			r.lost++
+		}
 		if u.Overrides != nil {
 			r.applied = append(r.applied, u.Overrides)
 		}

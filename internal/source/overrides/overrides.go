@@ -69,6 +69,7 @@ type Store struct {
 	mutex              chan struct{}             // has an element while a goroutine uses the fields below
 	apply              func(source.Update) error // nil while Run isn't running
 	appliedValues      map[string]string         // the values that apply got last, or nil; the map is never modified
+	hasLostData        bool                      // Redis has lost changes since apply got values
 	version            atomic.Int64              // the version of the last change that was read or made
 	outage             error                     // the outage that apply got last; nil if Redis can be read
 	hasWarnedOfExpired bool                      // the log has the warning about expired overrides
@@ -104,15 +105,19 @@ func (s *Store) readAll(ctx context.Context) error {
 		}
 		return err
 	}
-	if version, err := strconv.ParseInt(values[changes.VersionField], 10, 64); err == nil {
-		s.version.Store(version)
-	}
+	version, _ := strconv.ParseInt(values[changes.VersionField], 10, 64) // 0 if nobody has made a change
+	s.setVersion(version)
 	delete(values, changes.VersionField)
 	s.deleteExpired(ctx, values)
 	var u source.Update
 	if s.appliedValues == nil || !maps.Equal(s.appliedValues, values) {
-		s.appliedValues, u.Overrides = values, values
+		u.Overrides, u.OverridesLost = values, s.hasLostData
+		if s.hasLostData {
+			s.options.Log.Error("overrides lost; Redis lost its data", "overrides_before", len(s.appliedValues), "overrides", len(values))
+		}
+		s.appliedValues = values
 	}
+	s.hasLostData = false
 	if s.outage != nil {
 		s.options.Log.Info("overrides can be read again")
 	}
@@ -122,6 +127,11 @@ func (s *Store) readAll(ctx context.Context) error {
 		s.requestReport()
 	}
 	return nil
+}
+
+// setVersion sets the version in Redis. A version becomes lower only if Redis loses data. The caller holds the mutex.
+func (s *Store) setVersion(version int64) {
+	s.hasLostData = s.hasLostData || version < s.version.Swap(version)
 }
 
 // deleteScript deletes each target that still has the value in ARGV. KEYS: the hash. ARGV: targets and values in turn.

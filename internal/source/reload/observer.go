@@ -31,7 +31,7 @@ type Observer interface {
 	// Overrides reports the numbers of overrides, rules and switches.
 	Overrides(OverrideCounts)
 
-	// OverridesChanged reports overrides that were set, changed, deleted or rejected, or have expired.
+	// OverridesChanged reports overrides that were set, changed, deleted, lost or rejected, or have expired.
 	OverridesChanged([]OverrideChange)
 
 	// SourceState reports the error when a source goes down, or nil when the source comes up. A source starts as down.
@@ -73,6 +73,7 @@ const (
 	OverrideSet      Action = "set"
 	OverrideChanged  Action = "changed"
 	OverrideDeleted  Action = "deleted"
+	OverrideLost     Action = "lost with the data of Redis"
 	OverrideExpired  Action = "expired"
 	OverrideRejected Action = "rejected"
 )
@@ -80,7 +81,7 @@ const (
 // OverrideChange describes a change of an override.
 type OverrideChange struct {
 	Action Action
-	State  override.State // the state after the change; for a deleted override, the state before the change
+	State  override.State // the state after the change; for a deleted or lost override, the state before the change
 }
 
 // reportOverrides logs and reports the changes of the overrides. In the first report, the Observer gets no changes, but
@@ -122,7 +123,11 @@ func (r *Reloader) reportOverrides() {
 			r.logSwitchEnd(&oldState)
 		}
 		if !exists && !oldState.Expired { // an expired override was reported before
-			changes = append(changes, OverrideChange{OverrideDeleted, oldState})
+			action := OverrideDeleted
+			if r.hasLostOverrides {
+				action = OverrideLost
+			}
+			changes = append(changes, OverrideChange{action, oldState})
 		}
 	}
 	if newProblems > maxLoggedProblems {

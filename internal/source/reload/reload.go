@@ -47,6 +47,7 @@ type Reloader struct {
 
 	inForceSince     time.Time                 // the time when the limits in force last changed or were loaded
 	hasReadOverrides bool                      // the overrides were read at least once
+	hasLostOverrides bool                      // the last overrides lack overrides that their source has lost
 	overrideStates   map[string]override.State // the states in the last report; the key is the field; nil before the first report
 
 	loggedWarnings map[string]bool // the warnings about the limits in force; all of them are in the log
@@ -85,7 +86,7 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 	}
 	if u.Overrides != nil {
 		r.overrides.Set(u.Overrides)
-		r.hasReadOverrides = true
+		r.hasReadOverrides, r.hasLostOverrides = true, u.OverridesLost
 	}
 	switch {
 	case u.Limits != nil:

@@ -207,6 +207,20 @@ func TestChangesOfOverridesAreReportedOnce(t *testing.T) {
 	})
 }
 
+func TestOverridesThatRedisLostAreNotReportedAsDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.load(perYear(5))
+		r.override()
+		r.override("shop|tenant=a", `{"factor": 2}`, "shop|tenant=b", `{"factor": 2}`)
+		require.NoError(t, r.Apply("overrides", source.Update{Overrides: map[string]string{"shop|tenant=b": `{"factor": 3}`}, OverridesLost: true}))
+		r.override()
+		assert.Equal(t, []string{
+			"set shop|tenant=a", "set shop|tenant=b", "lost with the data of Redis shop|tenant=a", "changed shop|tenant=b", "deleted shop|tenant=b",
+		}, r.overrideChanges)
+	})
+}
+
 func TestManyProblemsAreLoggedInPart(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -25,6 +25,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/service"
+	"github.com/seed-81f232ab/rls/service/quota"
 )
 
 // Options are the options of New. Only Limits is required.
@@ -34,6 +35,7 @@ type Options struct {
 
 	RedisKey     func(*backend.Hit) (server, key string)   // returns the place of the counter of a hit; nil without Redis
 	HeldPermits  func(now time.Time, h *backend.Hit) int64 // returns the permits of the counter that this replica holds; nil without leases
+	Shares       func(counter string) *quota.CounterShares // returns the shares of Envoys; nil if Envoys can't share limits
 	FailingSince func(*backend.Hit) time.Time              // returns the time since which the backend of a hit fails, or the zero Time
 
 	AllOrNone, ShadowMode, QuotaMode bool // the settings of the service
@@ -349,6 +351,9 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 		if countedLimit.Algorithm.ResetsAtOnce() && r.ResetAfter > 0 {
 			l.Counter.WindowStart = new(w.timeAt(countedLimit.WindowStart(w.now.UnixMicro()+r.ResetAfter) - w.now.UnixMicro()))
 		}
+	}
+	if w.options.Shares != nil {
+		l.Shares = w.options.Shares(l.Counter.Name)
 	}
 	r := d.Result
 	answer := &Answer{Allowed: r.Allowed, Remaining: max(r.Remaining, 0), Source: r.Source.String(), Reason: r.Reason.String(), Mode: r.Mode.String()}

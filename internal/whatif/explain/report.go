@@ -1,6 +1,10 @@
 package explain
 
-import "time"
+import (
+	"time"
+
+	"github.com/seed-81f232ab/rls/service/quota"
+)
 
 // Report describes the answer that the service would give to a request, and why.
 type Report struct {
@@ -130,7 +134,11 @@ type Limit struct {
 	FromOverride  []string `json:"from_override,omitempty"` // fields that come from overrides
 
 	Counter *Counter `json:"counter,omitempty"` // set if State is Counted
-	NextHit *Answer  `json:"next_hit,omitempty"`
+
+	// Shares are the shares of Envoys with quotas. They do not count in Counter.
+	Shares *quota.CounterShares `json:"shares,omitempty"`
+
+	NextHit *Answer `json:"next_hit,omitempty"`
 }
 
 // State says how a limit takes part in the decision.

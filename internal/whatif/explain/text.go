@@ -35,6 +35,7 @@ var textFuncs = template.FuncMap{
 	"extra":     Limit.extraFields,
 	"origins":   Limit.origins,
 	"place":     bracketedPlace,
+	"lines":     func(text string) []string { return strings.Split(strings.TrimSpace(text), "\n") },
 }
 
 // timeFuncs returns the functions that depend on r.

@@ -26,6 +26,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/service"
+	"github.com/seed-81f232ab/rls/service/quota"
 )
 
 var update = flag.Bool("update", false, "write the expected texts")
@@ -297,4 +298,20 @@ func TestRejectedRequestCountsNothing(t *testing.T) {
 		assert.Equal(t, c.states, states, name)
 		assert.Equal(t, "not counted: the service rejects the request", report.Descriptors[1].Summary)
 	}
+}
+
+func TestReportShowsTheSharesOfEnvoys(t *testing.T) {
+	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte("domain: d\ndescriptors: [{key: k, rate_limit: {unit: second, requests_per_unit: 9}}]")}}, limitsfile.Options{})
+	require.NoError(t, err)
+	var store descriptors.Store
+	store.Set(descriptors.Compile(set))
+	explainer := explain.New(explain.Options{Limits: &store, Shares: func(counter string) *quota.CounterShares {
+		return &quota.CounterShares{Counter: counter, Limit: 9, Shares: []quota.Share{{Envoy: "10.0.0.1:4711", Granted: 6, Enforced: 6, Demanded: 5, Reason: "its demand fits into the limit"}}}
+	}})
+	report := explainer.Explain(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
+		{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "k", Value: "v"}}},
+	}})
+	var text bytes.Buffer
+	require.NoError(t, report.WriteText(&text))
+	assert.Contains(t, text.String(), "    shared by Envoys with quotas, beside this counter:\n      d|k=v: 9 requests a second\n        10.0.0.1:4711 asks for 5 and may admit 6: its demand fits into the limit\n")
 }

@@ -1,7 +1,7 @@
 // Command plots draws the figures of `make bench-curves`, and writes their tables into a page.
 //
 //	plots -run docs/lab/bench/curves.json -plots docs/lab/bench -page docs/lab/benchmarks.md
-//	plots -patterns docs/patterns -page docs/concepts.md
+//	plots -patterns docs/patterns -page docs/lab/algorithms.md
 //
 // With -patterns, it draws what each algorithm admits of a burst, a ramp and a boundary, and the calls in
 // flight of a slow endpoint.

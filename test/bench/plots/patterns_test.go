@@ -12,19 +12,19 @@ import (
 
 func TestPicturesInDocsShowWhatTheAlgorithmsAdmit(t *testing.T) {
 	const docs = "../../../docs"
-	page, err := os.ReadFile(filepath.Join(docs, "concepts.md"))
+	page, err := os.ReadFile(filepath.Join(docs, "lab/algorithms.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
-	drawnPage := filepath.Join(folder, "concepts.md")
+	drawnPage := filepath.Join(folder, "algorithms.md")
 	if err := os.WriteFile(drawnPage, page, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := writePatterns(folder, drawnPage); err != nil {
 		t.Fatal(err)
 	}
-	files := map[string]string{drawnPage: filepath.Join(docs, "concepts.md")}
+	files := map[string]string{drawnPage: filepath.Join(docs, "lab/algorithms.md")}
 	for _, name := range []string{"burst", "ramp", "boundary", "slow"} {
 		files[filepath.Join(folder, name+".svg")] = filepath.Join(docs, "patterns", name+".svg")
 	}
@@ -43,7 +43,7 @@ func TestPicturesInDocsShowWhatTheAlgorithmsAdmit(t *testing.T) {
 	}
 }
 
-// The table in concepts.md states these bounds.
+// The table in docs/lab/algorithms.md states these bounds.
 func TestPatternsShowTheErrorOfEachAlgorithm(t *testing.T) {
 	boundary := patterns()[2]
 	for algorithm, want := range map[limit.Algorithm]int{
@@ -59,7 +59,7 @@ func TestPatternsShowTheErrorOfEachAlgorithm(t *testing.T) {
 	}
 }
 
-// concepts.md states these bounds too.
+// docs/lab/algorithms.md states these bounds too.
 func TestOnlySlotsBoundTheCallsOfASlowEndpoint(t *testing.T) {
 	for algorithm, want := range map[limit.Algorithm]float64{
 		limit.FixedWindow: 20, limit.TokenBucket: 20, limit.Concurrency: endpointSlots,

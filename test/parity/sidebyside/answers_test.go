@@ -90,20 +90,20 @@ func differInMetadataText(e *exchange) bool {
 // avoided are the differences that the requests of this package do not meet, because they would change counters, or end
 // the incumbent.
 var avoided = []difference{
-	{page: "migrate.md", row: "| A `*` can stand anywhere"},                                                                         // withoutInnerStars
-	{page: "migrate.md", row: "| Compares the entries of a descriptor one by one"},                                                  // entryValues have no underscore
-	{page: "migrate.md", row: "| A `*` in a key matches text within the key only"},                                                  // no example has such a key
-	{page: "migrate.md", row: "| A limit in a request has its own counter"},                                                         // only requests without share_threshold have limits
-	{page: "migrate.md", row: "| If a limit in a request has an unknown unit"},                                                      // all units are known
-	{page: "migrate.md", row: "| Denies a request with more than 2^63 hits"},                                                        // no request has so many
-	{page: "migrate.md", row: "| `is_negative_hits` refunds hits"},                                                                  // no request refunds
-	{page: "migrate.md", row: "| A request has at most "},                                                                           // the settings raise the bounds
-	{page: "migrate.md", row: "| In quota mode, also with QUOTA_MODE=true"},                                                         // no rule is in quota mode
-	{page: "migrate.md", row: "| If all descriptors in quota mode are over"},                                                        // the versions of the incumbent differ
-	{page: "migrate.md", row: "| The deny cache asks Redis again about a denied key"},                                               // TestRandomRequestsOverExamples
-	{page: "metrics.md", row: "| `ratelimit_service_rate_limit_domain_not_found{domain}` | one metric"},                             // compare
-	{page: "metrics.md", row: "| `ratelimit_service_rate_limit_over_limit_with_local_cache{domain,key1,key2,rule}` | for"},          // compare
-	{page: "metrics.md", row: "| the label `rule`, unless `METRICS_RULE_LABEL=false`, and `key2=\"\"` if the path has one entry |"}, // compare
+	{page: "lab/differences.md", row: "| A `*` can stand anywhere"},                                                                         // withoutInnerStars
+	{page: "lab/differences.md", row: "| Compares the entries of a descriptor one by one"},                                                  // entryValues have no underscore
+	{page: "lab/differences.md", row: "| A `*` in a key matches text within the key only"},                                                  // no example has such a key
+	{page: "lab/differences.md", row: "| A limit in a request has its own counter"},                                                         // only requests without share_threshold have limits
+	{page: "lab/differences.md", row: "| If a limit in a request has an unknown unit"},                                                      // all units are known
+	{page: "lab/differences.md", row: "| Denies a request with more than 2^63 hits"},                                                        // no request has so many
+	{page: "lab/differences.md", row: "| `is_negative_hits` refunds hits"},                                                                  // no request refunds
+	{page: "lab/differences.md", row: "| A request has at most "},                                                                           // the settings raise the bounds
+	{page: "lab/differences.md", row: "| In quota mode, also with QUOTA_MODE=true"},                                                         // no rule is in quota mode
+	{page: "lab/differences.md", row: "| If all descriptors in quota mode are over"},                                                        // the versions of the incumbent differ
+	{page: "lab/differences.md", row: "| The deny cache asks Redis again about a denied key"},                                               // TestRandomRequestsOverExamples
+	{page: "lab/differences.md", row: "| `ratelimit_service_rate_limit_domain_not_found{domain}` | one metric"},                             // compare
+	{page: "lab/differences.md", row: "| `ratelimit_service_rate_limit_over_limit_with_local_cache{domain,key1,key2,rule}` | for"},          // compare
+	{page: "lab/differences.md", row: "| the label `rule`, unless `METRICS_RULE_LABEL=false`, and `key2=\"\"` if the path has one entry |"}, // compare
 }
 
 // pair is both programs with the same limits, each with a Redis of its own.

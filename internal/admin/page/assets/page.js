@@ -451,7 +451,7 @@ function fillKey(tr, k, rate, mode, reason) {
   fillKeyName(tr, k, mode);
   setText(field(tr, 'rate'), formatRate(rate));
   setText(field(tr, 'share'), formatShare(k.share));
-  setText(field(tr, 'used'), reason ? reason : isKnown(k.spent) && isKnown(k.capacity) ? `${formatCount(k.spent)} of ${formatCount(k.capacity)}` : '–');
+  setText(field(tr, 'used'), reason ? reason : isKnown(k.spent) && isKnown(k.capacity) ? `${formatCount(k.spent)} of ${formatCount(k.capacity)}${k.is_share ? ' here' : ''}` : '–');
 }
 function fillCaller(tr, k) {
   fillKey(tr, k, k.rate, 'hashed', formatRate(k.denied_rate));
@@ -482,7 +482,8 @@ function showChanges(s) {
     }
     list.prepend(item);
   }
-  while (list.children.length > 100) list.lastElementChild.remove();
+  const ids = new Set(s.events.map(e => String(e.id))); // a repeated event replaces the event before
+  for (const item of [...list.children]) if (!ids.has(item.dataset.id)) item.remove();
   const l = s.state.limits;
   setText(byId('limits-note'), l.loaded ? `${counted(l.rules, 'rule')} in ${counted(l.domains.length, 'domain')}, from ${l.source}` + (l.hash ? ', hash ' + l.hash.slice(0, 8) : '') : 'No limits in force');
 }
@@ -705,9 +706,11 @@ setInterval(() => {
 }, 500);
 setInterval(async () => {
   for (const link of document.querySelectorAll('.c-rule a[aria-expanded="true"]')) fetchPart(link.closest('tr'));
-  const response = await fetch('/?part=replicas').catch(() => null), section = byId('replicas');
-  if (!response?.ok) return;
-  // The server has escaped the text.
-  section.innerHTML = await response.text();
-  localTimes(section);
+  for (const part of ['replicas', 'quotas']) {
+    const response = await fetch(`/?part=${part}`).catch(() => null), section = byId(part);
+    if (!response?.ok) return;
+    // The server has escaped the text.
+    section.innerHTML = await response.text();
+    localTimes(section);
+  }
 }, 5000);

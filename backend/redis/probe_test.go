@@ -1,0 +1,31 @@
+package redis
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestOnlyALowerCountOfTheSameDayIsALoss(t *testing.T) {
+	today := time.Date(2026, 11, 29, 0, 0, 0, 0, time.UTC)
+	tomorrow := today.Add(24 * time.Hour)
+	for name, c := range map[string]struct {
+		last, before, after probeCount
+		wantLoss, wantKept  bool
+		wantLast            int64
+	}{
+		"first probe":                         {after: probeCount{1, today}, wantLast: 1},
+		"next probe":                          {probeCount{4, today}, probeCount{4, today}, probeCount{5, today.Add(-time.Second)}, false, true, 5},
+		"lost counters":                       {probeCount{4, today}, probeCount{4, today}, probeCount{1, today}, true, false, 1},
+		"lost last charge":                    {probeCount{4, today}, probeCount{4, today}, probeCount{4, today}, true, false, 4},
+		"next day":                            {probeCount{4, today}, probeCount{4, today}, probeCount{1, tomorrow}, false, false, 1},
+		"another probe was faster":            {probeCount{6, today}, probeCount{4, today}, probeCount{5, today}, false, true, 6},
+		"another probe has reported the loss": {probeCount{1, today}, probeCount{4, today}, probeCount{2, today}, false, false, 2},
+	} {
+		s := probedShard{last: c.last}
+		assert.Equal(t, c.wantLoss, s.record(c.before, c.after), name)
+		assert.Equal(t, c.wantKept, s.hasKeptCounters, name)
+		assert.Equal(t, c.wantLast, s.last.count, name)
+	}
+}

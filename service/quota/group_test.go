@@ -1,0 +1,298 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/backend/local"
+	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/limit"
+	division "github.com/seed-81f232ab/rls/limit/quota"
+)
+
+var testLimit = division.Limit{Rate: 1000, Interval: 10 * second, Burst: 200, Headroom: 0.1, TTL: 15 * second, Delay: second}
+
+// newTestStream returns a Service that does not run, and a stream of it.
+func newTestStream(t *testing.T, change func(*Options)) (*Service, *stream) {
+	o := newOptions(t, local.NewQuotas(), sharedLimits)
+	if change != nil {
+		change(&o)
+	}
+	s := New(o)
+	s.followLimits()
+	return s, &stream{domain: "shop", buckets: map[string]*bucket{}, wake: make(chan struct{}, 1), waiting: map[string]*rlqsv3.RateLimitQuotaResponse_BucketAction{}}
+}
+
+// newTestGroup returns a group of buckets with the holders 1, 2 and so on. now is the time of its last update.
+func newTestGroup(now time.Time, buckets ...*bucket) *group {
+	g := &group{key: "shop|tenant=acme", limit: testLimit, buckets: map[division.HolderID]*bucket{}, updatedAt: now, storeTime: 1000 * second}
+	for i, b := range buckets {
+		b.group, b.holder = g, division.HolderID(i+1)
+		g.buckets[b.holder] = b
+	}
+	return g
+}
+
+// strategy returns the strategy of the only waiting action of st.
+func strategy(t *testing.T, st *stream) *typev3.RateLimitStrategy {
+	require.Len(t, st.waiting, 1)
+	for _, action := range st.waiting {
+		return action.GetQuotaAssignmentAction().GetRateLimitStrategy()
+	}
+	return nil
+}
+
+func TestLimitHasWholeTokensInItsInterval(t *testing.T) {
+	rule := &descriptors.Rule{RuleFields: limitsfile.RuleFields{Quota: &limitsfile.Quota{}}}
+	for name, c := range map[string]struct {
+		requests           uint32
+		unit               limit.Unit
+		wantRate, interval int64 // tokens, and seconds
+	}{
+		"usual":                        {6000, limit.Minute, 6000, 60},
+		"least of a minute":            {1000, limit.Minute, 1000, 60},
+		"less than 1000 in a minute":   {17, limit.Minute, 1003, 59 * 60},
+		"slow":                         {100, limit.Hour, 1000, 36_000},
+		"most of a minute":             {1<<32 - 1, limit.Minute, 1<<32 - 1, 60},
+		"more than 2^32 in a minute":   {1<<32 - 1, limit.Second, 1<<32 - 1, 1},
+		"more than 2^32, of 2 seconds": {200_000_000, limit.Second, 200_000_000, 1},
+	} {
+		l := backendtest.NewLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: c.requests, Unit: c.unit})
+		got := limitOf(l, rule)
+		assert.Equal(t, []int64{c.wantRate, c.interval * second}, []int64{got.Rate, got.Interval}, name)
+	}
+}
+
+func TestStateIsKeptUntilGrantsHaveExpiredAndTheBurstIsThereAgain(t *testing.T) {
+	assert.Equal(t, (15+1+60+2)*time.Second, stateTTL(&testLimit))
+	withoutRate := testLimit
+	withoutRate.Rate, withoutRate.Burst = 0, 3
+	assert.Equal(t, (15+1+60+30)*time.Second, stateTTL(&withoutRate))
+}
+
+func TestBucketIDHasABoundOfEntriesAndBytes(t *testing.T) {
+	for name, c := range map[string]struct {
+		maxEntries int
+		id         map[string]string
+		want       string
+	}{
+		"as many entries as the bound": {11, tooManyEntries(), ""},
+		"one entry more":               {10, tooManyEntries(), "bucket_id: got 11 entries, want at most 10 (MAX_ENTRIES)"},
+		"no bound":                     {0, tooManyEntries(), ""},
+		"as many bytes as the bound":   {0, map[string]string{"key": strings.Repeat("x", maxIDBytes-len("shop")-len("key"))}, ""},
+		"one byte more":                {0, map[string]string{"key": strings.Repeat("x", maxIDBytes-len("shop")-len("key")+1)}, "bucket_id: got more than 4096 bytes"},
+		"long key":                     {0, map[string]string{strings.Repeat("x", maxIDBytes): ""}, "bucket_id: got more than 4096 bytes"},
+	} {
+		s, st := newTestStream(t, func(o *Options) { o.MaxEntries = c.maxEntries })
+		b, reason := s.bucketOf(st, &rlqsv3.BucketId{Bucket: c.id}, time.Now())
+		assert.Equal(t, c.want, reason, name)
+		assert.Equal(t, c.want == "", b != nil, name)
+	}
+}
+
+func TestBucketSumsItsReports(t *testing.T) {
+	for elapsed, wantReturning := range map[time.Duration]bool{0: false, newStreamTime: false, newStreamTime + 1: true} {
+		b, now := &bucket{}, time.Now()
+		for range 2 {
+			b.count(&rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{NumRequestsAllowed: 5, NumRequestsDenied: 2, TimeElapsed: durationpb.New(elapsed)}, now)
+		}
+		assert.Equal(t, []int64{14, 4}, []int64{b.requests, b.denied})
+		assert.Equal(t, wantReturning, b.isReturning, elapsed)
+	}
+}
+
+func TestUnknownDomainAndShadowModeAllowAll(t *testing.T) {
+	id := &rlqsv3.BucketId{Bucket: map[string]string{"tenant": "acme"}}
+	for name, c := range map[string]struct {
+		domain     string
+		shadowMode bool
+		want       rule
+	}{
+		"known domain":   {"shop", false, noAnswer},
+		"unknown domain": {"other", false, allowAll},
+		"shadow mode":    {"shop", true, allowAll},
+	} {
+		s, _ := newTestStream(t, func(o *Options) { o.ShadowMode = c.shadowMode })
+		found, _, answer := s.match(&bucket{domain: c.domain, id: id})
+		assert.Equal(t, c.want, answer, name)
+		assert.Equal(t, c.want == noAnswer, found != nil, name)
+	}
+}
+
+func TestGrantWithoutRateOrBurstDeniesAll(t *testing.T) {
+	for grant, wantBucket := range map[division.Grant]bool{{Rate: 5, Burst: 1}: true, {Rate: 5}: false, {Burst: 1}: false, {}: false} {
+		_, st := newTestStream(t, nil)
+		(&bucket{stream: st}).sendGrant(grant, &testLimit)
+		assert.Equal(t, wantBucket, strategy(t, st).GetTokenBucket() != nil, "%+v", grant)
+	}
+}
+
+func TestOnlyAFirstReportCanBeOfAReturningEnvoy(t *testing.T) {
+	for _, c := range []struct {
+		isReturning bool
+		reportedAt  time.Time
+		want        bool
+	}{{true, time.Time{}, true}, {true, time.Now(), false}, {false, time.Time{}, false}, {false, time.Now(), false}} {
+		s, st := newTestStream(t, nil)
+		b := &bucket{stream: st, isReturning: c.isReturning, reportedAt: c.reportedAt}
+		s.joinGroup(b, "k")
+		assert.Equal(t, c.want, b.isReturning, "%+v", c)
+	}
+}
+
+func TestLateReportOfAHolderWaitsForTheNext(t *testing.T) {
+	now := time.Now()
+	reported := func(age time.Duration, isAnswered bool) *bucket {
+		return &bucket{hasReport: true, reportedAt: now.Add(-age), isAnswered: isAnswered, requests: 7, denied: 2}
+	}
+	buckets := []*bucket{reported(maxReportAge, true), reported(maxReportAge+1, true), reported(time.Hour, false), reported(time.Millisecond, true)}
+	u := newTestGroup(now, buckets...).collect(now)
+	holders := []division.HolderID{}
+	for _, r := range u.reports {
+		holders = append(holders, r.Holder)
+		assert.Equal(t, []int64{7, 2}, []int64{r.Requests, r.Denied})
+	}
+	assert.ElementsMatch(t, []division.HolderID{1, 3, 4}, holders)
+	assert.Equal(t, int64(7), buckets[1].requests, "the next report has its requests")
+	assert.Equal(t, now.Add(-maxReportAge), u.firstReport)
+	assert.Equal(t, now, newTestGroup(now, reported(time.Hour, false)).collect(now).firstReport, "an old report is not late")
+}
+
+func TestNewStoreFreezesUntilOldGrantsHaveExpired(t *testing.T) {
+	for name, c := range map[string]struct {
+		old        []byte
+		age        int64 // of the store, in microseconds
+		wantFrozen bool
+	}{
+		"young store":          {nil, 16*second - 1, true},
+		"old store":            {nil, 16 * second, false},
+		"store of wrong bytes": {[]byte("x"), 3600 * second, true},
+	} {
+		now := time.Now()
+		u := newTestGroup(now, &bucket{hasReport: true, reportedAt: now}).collect(now)
+		state, _ := u.Apply(c.old, 1000*second, 1000*second+c.age)
+		assert.NotEmpty(t, state, name)
+		assert.Equal(t, c.wantFrozen, u.grants[0].Rate < 100, "%s: %+v", name, u.grants)
+	}
+}
+
+func TestGroupWithoutHoldersWaitsForNoExpiry(t *testing.T) {
+	s, _ := newTestStream(t, nil)
+	now := time.Now()
+	g := newTestGroup(now)
+	s.accept(&groupUpdate{group: g, now: 1000 * second}, now)
+	assert.Zero(t, g.expiry)
+	s.accept(&groupUpdate{group: g, now: 1000 * second, expiry: 1016 * second}, now)
+	assert.Equal(t, now.Add(16*time.Second), g.expiry)
+}
+
+func TestFailedUpdateGivesItsReportsBack(t *testing.T) {
+	for age, wantFallback := range map[time.Duration]bool{16 * time.Second: false, 16*time.Second + time.Microsecond: true} {
+		s, st := newTestStream(t, nil)
+		updatedAt := time.Now()
+		b := &bucket{stream: st, requests: 3, denied: 1}
+		g := newTestGroup(updatedAt, b)
+		s.fail(&groupUpdate{group: g, reports: []division.Report{{Holder: 1, Requests: 5, Denied: 2}}}, updatedAt.Add(age))
+		assert.Equal(t, wantFallback, g.isFallback, age)
+		if !wantFallback {
+			assert.Equal(t, []int64{8, 3}, []int64{b.requests, b.denied})
+			continue
+		}
+		require.Len(t, g.known, 1)
+		assert.Equal(t, 1000*second+age.Microseconds(), g.known[0].JoinedAt, "the time of the store goes on")
+		bucket := strategy(t, st).GetTokenBucket()
+		assert.Equal(t, uint32(450), bucket.GetTokensPerFill().GetValue(), "nine tenths of half the limit")
+		assert.Less(t, bucket.GetMaxTokens(), uint32(100), "less than half of the burst")
+	}
+}
+
+// slowStore takes a time for each update.
+type slowStore struct {
+	time time.Duration
+	err  error
+}
+
+func (s slowStore) Update(_ context.Context, changes []*backend.QuotaChange) {
+	time.Sleep(s.time)
+	for _, c := range changes {
+		c.Err = s.err
+	}
+}
+
+func TestLateAnswerOfTheStoreIsAFailure(t *testing.T) {
+	for name, c := range map[string]struct {
+		store                     slowStore
+		wantUpdates, wantFailures uint64
+	}{
+		"in time": {slowStore{maxUpdateTime, nil}, 1, 0},
+		"late":    {slowStore{maxUpdateTime + 1, nil}, 0, 1},
+		"error":   {slowStore{0, errors.New("broken")}, 0, 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s, st := newTestStream(t, func(o *Options) { o.Store = c.store })
+			g := newTestGroup(time.Now(), &bucket{stream: st, hasReport: true})
+			s.groups[g.key] = g
+			assert.Equal(t, c.wantUpdates == 1, s.update(t.Context(), []*group{g}, false), name)
+			assert.Equal(t, []uint64{c.wantUpdates, c.wantFailures}, []uint64{s.Stats().Updates, s.Stats().Failures}, name)
+		})
+	}
+}
+
+func TestSharesNameTheAddressOfTheEnvoy(t *testing.T) {
+	for want, address := range map[string]net.Addr{"10.0.0.1:4711": &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4711}, "unknown": nil} {
+		synctest.Test(t, func(t *testing.T) {
+			s, _ := start(t, newOptions(t, local.NewQuotas(), sharedLimits))
+			ctx, cancel := context.WithCancel(peer.NewContext(t.Context(), &peer.Peer{Addr: address}))
+			p := &pipe{ctx: ctx, reports: make(chan *rlqsv3.RateLimitQuotaUsageReports), responses: make(chan *rlqsv3.RateLimitQuotaResponse, 1)}
+			go func() { _ = s.StreamRateLimitQuotas(p) }()
+			p.reports <- usage(map[string]string{"tenant": "acme"}, 1)
+			assert.NotEqual(t, "no answer", answer(t, p))
+			assert.Equal(t, want, s.Shares("", 1)[0].Shares[0].Envoy)
+			cancel()
+		})
+	}
+}
+
+func TestTextOfSharesNamesOtherEnvoysAndUnconfirmedShares(t *testing.T) {
+	c := CounterShares{Counter: "shop|tenant=acme", Limit: 100, OtherEnvoys: 2, OtherGranted: 30, Shares: []Share{
+		{Envoy: "a", Demanded: 80, Granted: 40, Enforced: 60, Reason: "x"}, {Envoy: "b", Demanded: 10, Granted: 10, Enforced: 10, Reason: "y"},
+	}}
+	const text = "shop|tenant=acme: 100 requests a second\n" +
+		"  a asks for 80 and may admit 40: x; until it confirms this share, it may admit 60\n" +
+		"  b asks for 10 and may admit 10: y\n"
+	assert.Equal(t, text+"  2 Envoys that are not connected to this replica may admit 30\n", c.Text())
+	c.OtherEnvoys = 0
+	assert.Equal(t, text, c.Text())
+}
+
+func TestShareHasTheReasonOfItsSize(t *testing.T) {
+	g := newTestGroup(time.Now())
+	g.known = make([]division.Holder, 2) // the equal share is 500 of 1000
+	for rate, want := range map[int64]string{
+		900: "its demand fits into the limit",
+		800: "the Envoys ask for more than the limit",
+		450: "the Envoys ask for more than the limit",
+		449: "it gets more when other Envoys have confirmed smaller shares",
+	} {
+		h := division.Holder{Rate: rate, Demands: [2]int64{900}, Interval: g.limit.Interval}
+		assert.Equal(t, want, g.reasonOf(&h), rate)
+	}
+	s, _ := newTestStream(t, nil)
+	s.groups[g.key] = g
+	assert.Equal(t, 2, s.Stats().Rules[0].Buckets)
+}
