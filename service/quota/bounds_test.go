@@ -106,20 +106,20 @@ func TestAbandonedBucketsFreeTheirMemory(t *testing.T) {
 	})
 }
 
-// slowStore takes a time for each update.
-type slowStore struct {
+// delayedStore takes a time for each update.
+type delayedStore struct {
 	backend.QuotaStore
 	time time.Duration
 }
 
-func (s slowStore) Update(ctx context.Context, changes []*backend.QuotaChange) {
+func (s delayedStore) Update(ctx context.Context, changes []*backend.QuotaChange) {
 	time.Sleep(s.time)
 	s.QuotaStore.Update(ctx, changes)
 }
 
 func TestClientWithManyBucketsDelaysOnlyItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := start(t, newOptions(t, slowStore{local.NewQuotas(), 50 * time.Millisecond}, sharedLimits))
+		s, _ := start(t, newOptions(t, delayedStore{local.NewQuotas(), 50 * time.Millisecond}, sharedLimits))
 		flood, stopFlood := context.WithCancel(t.Context())
 		for i := range 10 { // 10,000 buckets need two seconds for each update
 			p, _, _ := openFrom(t, s, "10.0.0.1")
