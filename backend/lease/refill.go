@@ -28,20 +28,22 @@ func (l *Limiter) refillIfLow(s *stripe, e *lease, now int64) {
 // refill makes trip t, and further trips until e needs no trip. now is the time before the first trip, and all trips use
 // this time. So windowEnd is never too late, and no hit uses a permit after its window.
 func (l *Limiter) refill(s *stripe, e *lease, t trip, now int64) {
-	for tripNumber := 1; ; tripNumber++ {
+	for tripNumber, ok := 1, true; ok; tripNumber++ {
 		permits, budget := l.sendTrip(t, now)
-		s.mu.Lock()
-		e.isRefilling = false // otherwise planTrip plans no trip
-		l.applyAnswers(s, e, t, now, permits, budget)
-		if tripNumber < maxTrips && !s.isClosed {
-			t, e.isRefilling = e.planTrip(now)
-		}
-		needsTrip := e.isRefilling
-		s.mu.Unlock()
-		if !needsTrip {
-			return
-		}
+		t, ok = l.finishTrip(s, e, t, now, permits, budget, tripNumber < maxTrips)
 	}
+}
+
+// finishTrip updates e with the answers to trip t. It returns the next trip, if e needs one and mayContinue is true.
+func (l *Limiter) finishTrip(s *stripe, e *lease, t trip, now int64, permits, budget backend.Result, mayContinue bool) (next trip, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.isRefilling = false // otherwise planTrip plans no trip
+	l.applyAnswers(s, e, t, now, permits, budget)
+	if mayContinue && !s.isClosed {
+		next, e.isRefilling = e.planTrip(now)
+	}
+	return next, e.isRefilling
 }
 
 // sendTrip sends the hits of t. permits is the answer of the shared counter, and budget the answer of the budget's

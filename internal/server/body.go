@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
 )
 
 // BodyHandler answers requests of the HTTP listener after the server has read their bodies.
@@ -120,7 +121,9 @@ type answerBounds struct {
 // peerBound bounds the requests of one IP address.
 type peerBound struct {
 	bytes    *semaphore.Weighted // the bytes of the requests that the server is answering
-	requests int                 // the number of requests that wait or that the server is answering
+	requests int                 // the number of requests that wait or that the server is answering, and of open streams
+
+	streamBytes *rate.Limiter // bounds the bytes of the messages of all streams
 }
 
 func newAnswerBounds() *answerBounds {
@@ -174,7 +177,7 @@ func (a *answerBounds) addRequest(address string) *peerBound {
 	defer a.mu.Unlock()
 	p := a.peers[address]
 	if p == nil {
-		p = &peerBound{bytes: semaphore.NewWeighted(maxPeerAnsweringBytes)}
+		p = &peerBound{bytes: semaphore.NewWeighted(maxPeerAnsweringBytes), streamBytes: rate.NewLimiter(maxPeerStreamBytes, maxPeerStreamBytes)}
 		a.peers[address] = p
 	}
 	p.requests++

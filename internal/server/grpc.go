@@ -69,7 +69,7 @@ func newGRPCServer(o *Options, certs *tlsReloader, calls *callCounter, drainCtx 
 	opts = append(opts, grpc.Creds(admission.Credentials(creds)))
 
 	s := grpc.NewServer(opts...)
-	registrar := callRegistrar{s, o.ObserveMethod, calls, o.Log}
+	registrar := callRegistrar{s, o.ObserveMethod, calls, newAnswerBounds(), o.Log}
 	for _, register := range o.Services {
 		register(registrar)
 	}
@@ -92,6 +92,7 @@ type callRegistrar struct {
 	grpc.ServiceRegistrar
 	observeMethod func(name string) (observeCall func(duration time.Duration))
 	calls         *callCounter
+	streamBounds  *answerBounds
 	log           *slog.Logger
 }
 
@@ -117,6 +118,9 @@ func (r callRegistrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	for i, m := range service.Streams {
 		service.Streams[i].Handler = func(srv any, stream grpc.ServerStream) (err error) {
 			defer r.recoverCall(stream.Context(), m.StreamName, &err)
+			if m.ClientStreams {
+				stream = newBoundedStream(stream, r.streamBounds)
+			}
 			return m.Handler(srv, stream)
 		}
 	}

@@ -4,10 +4,16 @@ import (
 	"bufio"
 	"context"
 	"net/http"
+	"strings"
 	"testing"
 
+	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	"github.com/seed-81f232ab/rls/internal/server/admission"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 )
 
 func TestStreamsEndWhenTheListenerStops(t *testing.T) {
@@ -30,4 +36,40 @@ func TestStreamsEndWhenTheListenerStops(t *testing.T) {
 	require.NoError(t, s.optionalListener("debug").stop(context.Background(), func() {}))
 	require.True(t, lines.Scan())
 	assert.Equal(t, "last", lines.Text())
+}
+
+// quotaEcho answers each report with an empty response.
+type quotaEcho struct {
+	rlqsv3.UnimplementedRateLimitQuotaServiceServer
+}
+
+func (quotaEcho) StreamRateLimitQuotas(stream grpc.BidiStreamingServer[rlqsv3.RateLimitQuotaUsageReports, rlqsv3.RateLimitQuotaResponse]) error {
+	for {
+		if _, err := stream.Recv(); err != nil {
+			return err
+		}
+		if err := stream.Send(&rlqsv3.RateLimitQuotaResponse{}); err != nil {
+			return err
+		}
+	}
+}
+
+func TestStreamWithManyAnsweredReportsStaysOpen(t *testing.T) {
+	t.Parallel()
+	gate := admission.New(admission.Options{MaxPendingBytes: 1 << 20})
+	s := start(t, Options{
+		Services: []func(grpc.ServiceRegistrar){func(r grpc.ServiceRegistrar) { rlqsv3.RegisterRateLimitQuotaServiceServer(r, quotaEcho{}) }},
+		GRPC:     GRPC{Gate: gate},
+	})
+	stream, err := rlqsv3.NewRateLimitQuotaServiceClient(dial(t, s.GRPCAddr().String())).StreamRateLimitQuotas(t.Context())
+	require.NoError(t, err)
+	for _, size := range []int{1, 1000, 100_000} { // in bytes; large reports have several frames
+		report := &rlqsv3.RateLimitQuotaUsageReports{Domain: strings.Repeat("x", size)}
+		for range 500 {
+			require.NoError(t, stream.Send(report))
+			_, err := stream.Recv()
+			require.NoError(t, err)
+		}
+		polltest.Until(t, maxWait, func() bool { return gate.PendingBytes() == 0 })
+	}
 }

@@ -88,7 +88,11 @@ func (s *Service) bucketOf(st *stream, id *rlqsv3.BucketId, now time.Time) (b *b
 	if len(st.buckets) >= s.options.MaxBuckets {
 		return nil, fmt.Sprintf("stream: got more than %d buckets (QUOTA_MAX_BUCKETS)", s.options.MaxBuckets)
 	}
-	b = &bucket{stream: st, key: key.String(), id: id, domain: st.domain, usedAt: now}
+	// A copy of the id has no unknown fields, which can be long.
+	b = &bucket{stream: st, key: key.String(), id: &rlqsv3.BucketId{Bucket: entries}, domain: st.domain, usedAt: now}
+	if st.buckets == nil || !s.takeMemory(st.client, b.memory()) {
+		return nil, "stream: the buckets of this address use too much memory (QUOTA_MAX_BUCKETS)"
+	}
 	st.buckets[b.key] = b
 	s.evaluate(b)
 	return b, ""
@@ -230,7 +234,7 @@ func (s *Service) abandonIdleBuckets(now time.Time) {
 				st.queue(b, &rlqsv3.RateLimitQuotaResponse_BucketAction{BucketAction: &rlqsv3.RateLimitQuotaResponse_BucketAction_AbandonAction_{
 					AbandonAction: &rlqsv3.RateLimitQuotaResponse_BucketAction_AbandonAction{},
 				}})
-				s.leaveGroup(b)
+				s.forget(b)
 				delete(st.buckets, key)
 			}
 		}

@@ -18,6 +18,7 @@ type group struct {
 	ratio   float64 // the part of the limit that this replica divides while the store fails
 	buckets map[division.HolderID]*bucket
 	isDue   bool
+	turn    int64 // due groups with smaller turns are updated first; 0 before the first report
 
 	ownHolders []division.Holder // the holders of this replica, with their last grants
 	// otherHolders is the number of all other holders. Together they may admit otherGranted requests a second.

@@ -35,7 +35,7 @@ func newTestStream(t *testing.T, change func(*Options)) (*Service, *stream) {
 	}
 	s := New(o)
 	s.followLimits()
-	return s, &stream{domain: "shop", buckets: map[string]*bucket{}, wake: make(chan struct{}, 1), waiting: map[string]*rlqsv3.RateLimitQuotaResponse_BucketAction{}}
+	return s, &stream{client: s.join("10.0.0.1"), domain: "shop", buckets: map[string]*bucket{}, wake: make(chan struct{}, 1), waiting: map[string]*rlqsv3.RateLimitQuotaResponse_BucketAction{}}
 }
 
 // newTestGroup returns a group of buckets with the holders 1, 2 and so on. now is the time of its last update.

@@ -52,6 +52,12 @@ func dial(t *testing.T, addr string) link {
 // serve serves a replica over gRPC until the test ends, or until kill is called.
 func serve(t *testing.T, o Options) (addr string, kill func()) {
 	t.Helper()
+	_, addr, kill = serveService(t, o)
+	return addr, kill
+}
+
+func serveService(t *testing.T, o Options) (s *Service, addr string, kill func()) {
+	t.Helper()
 	s, stop := start(t, o)
 	server := grpc.NewServer()
 	rlqsv3.RegisterRateLimitQuotaServiceServer(server, s)
@@ -63,7 +69,7 @@ func serve(t *testing.T, o Options) (addr string, kill func()) {
 		stop()
 	}
 	t.Cleanup(kill)
-	return listener.Addr().String(), kill
+	return s, listener.Addr().String(), kill
 }
 
 func TestLimitHoldsOverRealRedis(t *testing.T) {

@@ -9,9 +9,11 @@
 package quota
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,7 +37,7 @@ type Options struct {
 	FailureMode   limit.FailureMode
 	FallbackRatio float64
 
-	MaxBuckets int // bounds the buckets of a stream
+	MaxBuckets int // bounds the buckets of a stream, and the memory of all streams
 	MaxEntries int // bounds the entries of a bucket id; 0 means no bound
 
 	// CheckDomain returns an error if the caller may not use a domain. It can be nil.
@@ -56,10 +58,13 @@ type Service struct {
 	mu        sync.Mutex          // guards the fields below, and the buckets and groups
 	config    *descriptors.Config // the limits with which all buckets were evaluated
 	streams   map[*stream]bool
-	groups    map[string]*group // the key is the name of the counter
-	due       []*group          // the groups that the next tick updates
-	lastStore time.Time         // the last successful update of any group
-	nextIdle  time.Time         // the next search for idle buckets
+	clients   map[string]*client // the key is the IP address
+	memory    int64              // bytes of all clients
+	groups    map[string]*group  // the key is the name of the counter
+	due       []*group           // the groups that the next tick updates
+	turn      int64              // of the last group that was updated
+	lastStore time.Time          // the last successful update of any group
+	nextIdle  time.Time          // the next search for idle buckets
 	counts    Counts
 }
 
@@ -68,14 +73,15 @@ type Counts struct {
 	Updates   uint64        // stored updates of groups
 	Failures  uint64        // updates that the store did not take in time
 	Conflicts uint64        // updates that started again, because another replica was faster
-	Ignored   uint64        // reports without a valid bucket id, or beyond MaxBuckets
-	Blocked   uint64        // streams that were closed, because they did not read
+	Ignored   uint64        // reports without a valid bucket id, or beyond the bounds of MaxBuckets
+	Blocked   uint64        // streams that were closed, because they did not read or used too much memory
 	Lateness  time.Duration // the sum of the times from the first report of an update to its answer
 }
 
 // The times of the service.
 const (
 	tickInterval = 250 * time.Millisecond
+	maxTickTime  = tickInterval / 4 // the groups that remain wait for the next tick
 
 	// delay is the Delay of package limit/quota. maxUpdateTime bounds the time from the collection of the reports to the
 	// answer, and maxReportAge the time from a report to the collection. So the network has a quarter of delay for both ways.
@@ -93,7 +99,7 @@ const (
 func New(o Options) *Service {
 	everyMinute := func() *rate.Limiter { return rate.NewLimiter(rate.Every(time.Minute), 1) }
 	return &Service{
-		options: o, streams: map[*stream]bool{}, groups: map[string]*group{}, lastStore: time.Now(),
+		options: o, streams: map[*stream]bool{}, clients: map[string]*client{}, groups: map[string]*group{}, lastStore: time.Now(),
 		failureLog: everyMinute(), ignoredLog: everyMinute(),
 	}
 }
@@ -122,13 +128,17 @@ func (s *Service) tick(ctx context.Context) {
 	s.freeExpiredShares(now)
 	due := s.due
 	s.due = nil
+	slices.SortStableFunc(due, func(a, b *group) int { return cmp.Compare(a.turn, b.turn) })
 	s.mu.Unlock()
 	hasFailed := false
-	for len(due) > 0 && ctx.Err() == nil {
+	for len(due) > 0 && ctx.Err() == nil && (hasFailed || time.Since(now) < maxTickTime) {
 		n := min(len(due), maxGroupsInUpdate)
 		hasFailed = !s.update(ctx, due[:n], hasFailed)
 		due = due[n:]
 	}
+	s.mu.Lock()
+	s.due = append(due, s.due...)
+	s.mu.Unlock()
 }
 
 // followLimits evaluates all buckets again if the limits in force have changed.
@@ -168,6 +178,7 @@ func (s *Service) update(ctx context.Context, groups []*group, skipStore bool) (
 	updates := make([]*groupUpdate, 0, len(groups))
 	changes := make([]*backend.QuotaChange, 0, len(groups))
 	for _, g := range groups {
+		s.turn = max(s.turn, g.turn)
 		g.isDue = false
 		if s.groups[g.key] == g {
 			if g.isFallback {

@@ -2,6 +2,8 @@ package quota
 
 import (
 	"context"
+	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +21,7 @@ type connection = grpc.BidiStreamingServer[rlqsv3.RateLimitQuotaUsageReports, rl
 type stream struct {
 	conn    connection
 	address string             // of the Envoy
+	client  *client            // has all streams of the IP address
 	domain  string             // the domain of the last report
 	buckets map[string]*bucket // guarded by the mutex of the Service
 
@@ -42,22 +45,17 @@ func (s *Service) StreamRateLimitQuotas(conn connection) error {
 	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
 		st.address = p.Addr.String()
 	}
-	s.mu.Lock()
-	s.streams[st] = true
-	s.mu.Unlock()
+	if err := s.add(st); err != nil {
+		return err
+	}
 	defer s.remove(st)
-	reports := make(chan *rlqsv3.RateLimitQuotaUsageReports)
 	ended := make(chan error, 2)
-	s.workers.Go(func() { ended <- receive(conn, reports) })
+	s.workers.Go(func() { ended <- s.receive(ctx, st) })
 	s.workers.Go(func() { ended <- st.send() })
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
 		select {
-		case m := <-reports:
-			if err := s.report(ctx, st, m); err != nil {
-				return err
-			}
 		case err := <-ended:
 			return err
 		case <-ctx.Done():
@@ -73,17 +71,30 @@ func (s *Service) StreamRateLimitQuotas(conn connection) error {
 	}
 }
 
+// add adds st, if its client may have one more stream.
+func (s *Service) add(st *stream) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ip, _, _ := net.SplitHostPort(st.address)
+	if st.client = s.join(ip); st.client == nil {
+		s.counts.Blocked++
+		reason := "the streams of this address use too much memory (QUOTA_MAX_BUCKETS)"
+		s.logIgnored(st, reason)
+		return status.Error(codes.ResourceExhausted, "stream: "+reason)
+	}
+	s.streams[st] = true
+	return nil
+}
+
 // receive receives reports until the stream ends.
-func receive(conn connection, reports chan<- *rlqsv3.RateLimitQuotaUsageReports) error {
+func (s *Service) receive(ctx context.Context, st *stream) error {
 	for {
-		m, err := conn.Recv()
+		m, err := st.conn.Recv()
 		if err != nil {
 			return err
 		}
-		select {
-		case reports <- m:
-		case <-conn.Context().Done():
-			return conn.Context().Err()
+		if err := s.report(ctx, st, m); err != nil {
+			return err
 		}
 	}
 }
@@ -118,15 +129,25 @@ func (st *stream) queue(b *bucket, action *rlqsv3.RateLimitQuotaResponse_BucketA
 	st.mu.Lock()
 	st.waiting[b.key] = action
 	st.mu.Unlock()
+	st.wakeSender()
+}
+
+func (st *stream) wakeSender() {
 	select {
 	case st.wake <- struct{}{}:
 	default:
 	}
 }
 
+// maxUsagesAtOnce is the number of usages of a report for which other streams wait.
+const maxUsagesAtOnce = 256
+
 // report takes the reports of a message.
 func (s *Service) report(ctx context.Context, st *stream, m *rlqsv3.RateLimitQuotaUsageReports) error {
 	if domain := m.GetDomain(); domain != "" && domain != st.domain {
+		if len(domain) > maxIDBytes {
+			return status.Errorf(codes.InvalidArgument, "domain: got %d bytes, want at most %d", len(domain), maxIDBytes)
+		}
 		if check := s.options.CheckDomain; check != nil {
 			if err := check(ctx, domain); err != nil {
 				return err
@@ -137,26 +158,42 @@ func (s *Service) report(ctx context.Context, st *stream, m *rlqsv3.RateLimitQuo
 	if st.domain == "" {
 		return status.Error(codes.InvalidArgument, "domain: got none, want the domain of a limits file in the first report")
 	}
-	now := time.Now()
+	now, isTaken := time.Now(), false
+	for usages := range slices.Chunk(m.GetBucketQuotaUsages(), maxUsagesAtOnce) {
+		isTaken = s.take(st, usages, now) || isTaken
+	}
+	if !isTaken {
+		st.wakeSender() // each report gets an answer; otherwise its bytes count as pending until the stream ends
+	}
+	return nil
+}
+
+// take takes usages. It returns whether one of them is valid.
+func (s *Service) take(st *stream, usages []*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage, now time.Time) (isTaken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, usage := range m.GetBucketQuotaUsages() {
+	for _, usage := range usages {
 		b, reason := s.bucketOf(st, usage.GetBucketId(), now)
 		if b == nil {
 			s.counts.Ignored++
-			if s.ignoredLog.Allow() {
-				s.options.Log.Warn("quota report ignored", "from", st.address, "domain", st.domain, "reason", reason)
-			}
+			s.logIgnored(st, reason)
 			continue
 		}
+		isTaken = true
 		b.count(usage, now)
 		if b.group != nil {
-			s.markDue(b.group)
+			s.markDueFor(b.group, st.client)
 		} else {
 			b.sendRule()
 		}
 	}
-	return nil
+	return isTaken
+}
+
+func (s *Service) logIgnored(st *stream, reason string) {
+	if s.ignoredLog.Allow() {
+		s.options.Log.Warn("quota report ignored", "from", st.address, "domain", st.domain, "reason", reason)
+	}
 }
 
 // remove forgets st. Its holders stay in the store until their grants have expired.
@@ -165,7 +202,8 @@ func (s *Service) remove(st *stream) {
 	defer s.mu.Unlock()
 	delete(s.streams, st)
 	for _, b := range st.buckets {
-		s.leaveGroup(b)
+		s.forget(b)
 	}
+	s.leave(st.client)
 	st.buckets = nil
 }

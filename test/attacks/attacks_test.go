@@ -64,6 +64,9 @@ type attack struct {
 	// refused is the reason of the refused connections, or empty if the attack is legal.
 	refused string
 
+	// told is a text that the log must have, or empty.
+	told string
+
 	isLargeCalls bool
 
 	// settings returns further settings of the service. It can be nil.
@@ -133,6 +136,7 @@ func TestServiceSurvivesAttacks(t *testing.T) {
 				assert.NotContains(t, strings.Join(refused, " "), "connections")
 			}
 			assert.NotContains(t, s.log(), "panic")
+			assert.Contains(t, s.log(), a.told)
 			if !a.breaksRedis {
 				assert.NotContains(t, s.log(), "outage")
 			}
@@ -238,11 +242,16 @@ func dialFrames(ctx context.Context, addr string) (*frames, error) {
 
 // open starts a call of ShouldRateLimit.
 func (f *frames) open() (stream uint32, err error) {
+	return f.openMethod("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
+}
+
+// openMethod starts a call.
+func (f *frames) openMethod(path string) (stream uint32, err error) {
 	f.headers.Reset()
 	for _, h := range [][2]string{
 		{":method", "POST"},
 		{":scheme", "http"},
-		{":path", "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"},
+		{":path", path},
 		{":authority", "x"},
 		{"content-type", "application/grpc"},
 		{"te", "trailers"},

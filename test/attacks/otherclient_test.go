@@ -36,6 +36,7 @@ const (
 	oneConnectionCalls = ""
 	newConnectionCalls = "new connections"
 	envoyCalls         = "envoy"
+	callsAndQuota      = "calls and quota"
 )
 
 // otherCalls returns the call of the other client for an address: of the service, or of its Envoy.
@@ -58,6 +59,7 @@ var otherCalls = map[string]func(addr string) func(context.Context) error{
 	envoyCalls: func(addr string) func(context.Context) error {
 		return func(ctx context.Context) error { return callEnvoy(ctx, addr) }
 	},
+	callsAndQuota: callWithQuota,
 }
 
 // startOtherClient starts the process.

@@ -41,8 +41,13 @@ type service struct {
 
 var listening = regexp.MustCompile(`msg=listening grpc=(\S+) http=(\S+) debug=(\S+)`)
 
-// otherLimits has the limit of the other client.
-const otherLimits = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: hour, requests_per_unit: 1000000}}\n"
+// otherLimits has the limits of the other client.
+const otherLimits = `
+domain: d
+descriptors:
+- {key: k, rate_limit: {unit: hour, requests_per_unit: 1000000}}
+- {key: q, quota: true, rate_limit: {unit: second, requests_per_unit: 1000, algorithm: token_bucket}}
+`
 
 // startService starts the program with further settings.
 func startService(t *testing.T, program string, settings ...string) *service {

@@ -47,7 +47,7 @@ func TestScannerFindsFramesInAnyPieces(t *testing.T) {
 		var scanned []frame
 		for len(data) > 0 {
 			n := rapid.IntRange(1, len(data)).Draw(t, "piece")
-			s.scan(data[:n], func(f frame) { scanned = append(scanned, f) })
+			s.scan(data[:n], func(f frame) { scanned = append(scanned, f) }, func([]byte) {})
 			data = data[n:]
 		}
 		assert.Equal(t, len(frames), len(scanned))
@@ -62,7 +62,7 @@ func FuzzScanner(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s := frameScanner{}
 		bytes := 0
-		s.scan(data, func(f frame) { bytes += frameHeaderSize + f.length })
+		s.scan(data, func(f frame) { bytes += frameHeaderSize + f.length }, func([]byte) {})
 		assert.Equal(t, len(data), bytes-s.skipBytes+s.headerBytes, "each byte belongs to one frame")
 	})
 }
@@ -446,7 +446,7 @@ func BenchmarkSmallRequest(b *testing.B) {
 	c.readFrames.skipBytes = 0
 	b.ReportAllocs()
 	for b.Loop() {
-		c.readFrames.scan(data, c.countRequest)
-		c.writeFrames.scan(answer, c.countResponse)
+		c.readFrames.scan(data, c.countRequest, c.scanMessages)
+		c.writeFrames.scan(answer, c.countResponse, nil)
 	}
 }

@@ -104,10 +104,12 @@ type streamConn struct {
 	admittedConn            *conn
 	readFrames, writeFrames frameScanner
 	frameBudget             frameBudget
-	hasPendingBytes         atomic.Bool // streamBytes is not empty
+	hasStreams              atomic.Bool // streams is not empty
 
-	mu              sync.Mutex       // guards the fields below
-	streamBytes     map[uint32]int64 // pending bytes; the key is the stream
+	dataStream *pendingStream // gets the content of the frame that arrives; nil if nobody needs the content
+
+	mu              sync.Mutex // guards the fields below, and the pendingStreams
+	streams         map[uint32]*pendingStream
 	answeredStreams [maxAnsweredStreams]uint32
 	oldestIndex     int // the index of the oldest stream in answeredStreams; the next answered stream replaces it
 }
@@ -117,7 +119,7 @@ func newStreamConn(decryptedConn net.Conn, admittedConn *conn) *streamConn {
 		Conn: decryptedConn, admittedConn: admittedConn,
 		readFrames:  frameScanner{skipBytes: len(clientPreface)},
 		frameBudget: newFrameBudget(&admittedConn.gate.options, time.Now()),
-		streamBytes: map[uint32]int64{},
+		streams:     map[uint32]*pendingStream{},
 	}
 }
 
@@ -126,7 +128,7 @@ const clientPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 func (c *streamConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	c.readFrames.scan(p[:n], c.countRequest)
+	c.readFrames.scan(p[:n], c.countRequest, c.scanMessages)
 	if c.admittedConn.isClosed.Load() {
 		return 0, net.ErrClosed // grpc must not handle the bytes of a cut connection
 	}
@@ -135,12 +137,13 @@ func (c *streamConn) Read(p []byte) (int, error) {
 
 func (c *streamConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
-	c.writeFrames.scan(p[:n], c.countResponse)
+	c.writeFrames.scan(p[:n], c.countResponse, nil)
 	return n, err
 }
 
 func (c *streamConn) countRequest(f frame) {
 	frames := int64(1)
+	c.dataStream = nil
 	switch f.kind {
 	case frameData:
 		c.addFrame(f)
@@ -162,44 +165,124 @@ func (c *streamConn) countResponse(f frame) {
 		c.removeStream(f.stream)
 	case f.kind == frameReset:
 		c.removeStream(f.stream)
+	case f.kind == frameData:
+		c.releaseMessages(f.stream)
 	}
 }
 
 // addFrame counts the bytes of f as pending, unless f is a small request or belongs to an answered call.
 func (c *streamConn) addFrame(f frame) {
-	if f.length <= maxSmallRequest && f.endsStream() && !c.hasPendingBytes.Load() {
+	if f.length <= maxSmallRequest && f.endsStream() && !c.hasStreams.Load() {
 		return
 	}
 	c.mu.Lock()
-	bytes, isKnown := c.streamBytes[f.stream]
-	isSmallRequest := !isKnown && f.length <= maxSmallRequest && f.endsStream()
+	st := c.streams[f.stream]
+	isSmallRequest := st == nil && f.length <= maxSmallRequest && f.endsStream()
 	if isSmallRequest || slices.Contains(c.answeredStreams[:], f.stream) {
 		c.mu.Unlock()
 		return
 	}
+	if st == nil {
+		st = &pendingStream{}
+		c.streams[f.stream] = st
+		c.hasStreams.Store(true)
+	}
 	n := int64(f.length) + frameOverhead
-	c.streamBytes[f.stream] = bytes + n
-	c.hasPendingBytes.Store(true)
+	st.beginFrame(f)
+	c.dataStream = st
 	c.mu.Unlock()
 	c.admittedConn.addPendingBytes(n)
 }
 
-// removeStream subtracts the bytes of a stream from the pending bytes, and remembers the stream as answered.
-func (c *streamConn) removeStream(stream uint32) {
-	if !c.hasPendingBytes.Load() {
+// scanMessages passes the content of a frame to its stream.
+func (c *streamConn) scanMessages(data []byte) {
+	if c.dataStream != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.dataStream.scan(data)
+	}
+}
+
+// releaseMessages subtracts the complete messages of a stream from the pending bytes, because a part of the answer is on
+// its way.
+func (c *streamConn) releaseMessages(stream uint32) {
+	if !c.hasStreams.Load() {
 		return
 	}
 	c.mu.Lock()
-	bytes, isKnown := c.streamBytes[stream]
-	if isKnown {
-		delete(c.streamBytes, stream)
-		c.hasPendingBytes.Store(len(c.streamBytes) > 0)
+	st, released := c.streams[stream], int64(0)
+	if st != nil {
+		released = st.bytes - st.partialBytes
+		st.bytes = st.partialBytes
+	}
+	c.mu.Unlock()
+	c.admittedConn.addPendingBytes(-released)
+}
+
+// removeStream subtracts the bytes of a stream from the pending bytes, and remembers the stream as answered.
+func (c *streamConn) removeStream(stream uint32) {
+	if !c.hasStreams.Load() {
+		return
+	}
+	c.mu.Lock()
+	st := c.streams[stream]
+	bytes := int64(0)
+	if st != nil {
+		bytes = st.bytes
+		delete(c.streams, stream)
+		c.hasStreams.Store(len(c.streams) > 0)
 		c.answeredStreams[c.oldestIndex] = stream
 		c.oldestIndex = (c.oldestIndex + 1) % len(c.answeredStreams)
 	}
 	c.mu.Unlock()
-	if isKnown {
+	if st != nil {
 		c.admittedConn.addPendingBytes(-bytes)
+	}
+}
+
+// pendingStream has the pending bytes of a call that has not ended. A call can have many messages, each with an answer.
+// So pendingStream finds the ends of the messages.
+type pendingStream struct {
+	bytes        int64 // all pending bytes
+	partialBytes int64 // the pending bytes of the message that is not complete
+	frameLeft    int64 // the bytes of the frame that have not arrived
+	messageLeft  int64 // the bytes of the message that have not arrived; 0 before the message has begun
+	prefix       [messagePrefixSize]byte
+	prefixBytes  int  // the number of bytes in prefix
+	isPadded     bool // a frame was padded, so the ends of the messages are unknown
+}
+
+// messagePrefixSize is the size of a message's prefix in gRPC: a byte for the compression, and the size of the message.
+const messagePrefixSize = 5
+
+func (s *pendingStream) beginFrame(f frame) {
+	n := int64(f.length) + frameOverhead
+	s.bytes += n
+	s.partialBytes += n
+	s.frameLeft = int64(f.length)
+	s.isPadded = s.isPadded || f.isPadded()
+}
+
+// scan finds the ends of messages in data, which is a part of a frame.
+func (s *pendingStream) scan(data []byte) {
+	for len(data) > 0 && !s.isPadded {
+		var n int
+		if s.messageLeft > 0 {
+			n = int(min(s.messageLeft, int64(len(data))))
+			s.messageLeft -= int64(n)
+		} else {
+			n = copy(s.prefix[s.prefixBytes:], data)
+			if s.prefixBytes += n; s.prefixBytes == messagePrefixSize {
+				s.messageLeft, s.prefixBytes = int64(binary.BigEndian.Uint32(s.prefix[1:])), 0
+			}
+		}
+		data, s.frameLeft = data[n:], s.frameLeft-int64(n)
+		if s.messageLeft == 0 && s.prefixBytes == 0 {
+			s.partialBytes = 0
+			if s.frameLeft > 0 {
+				s.partialBytes = s.frameLeft + frameOverhead
+			}
+		}
 	}
 }
 
@@ -221,6 +304,9 @@ const (
 // endsStream reports whether a DATA or HEADERS frame is the last frame of its stream in this direction.
 func (f frame) endsStream() bool { return f.flags&1 != 0 }
 
+// isPadded reports whether a DATA frame has padding after its content.
+func (f frame) isPadded() bool { return f.flags&8 != 0 }
+
 const frameHeaderSize = 9
 
 // frameScanner finds the frames in one direction of a connection.
@@ -230,15 +316,19 @@ type frameScanner struct {
 	headerBytes int // the number of bytes in header
 }
 
-// scan calls handleFrame for each frame whose header has its last byte in data.
-func (s *frameScanner) scan(data []byte, handleFrame func(frame)) {
+// scan calls handleFrame for each frame whose header has its last byte in data, and then handleContent for the bytes of the
+// frame in data.
+func (s *frameScanner) scan(data []byte, handleFrame func(frame), handleContent func([]byte)) {
 	for {
-		if s.skipBytes >= len(data) {
-			s.skipBytes -= len(data)
+		n := min(s.skipBytes, len(data))
+		if n > 0 && handleContent != nil {
+			handleContent(data[:n])
+		}
+		data, s.skipBytes = data[n:], s.skipBytes-n
+		if len(data) == 0 {
 			return
 		}
-		data, s.skipBytes = data[s.skipBytes:], 0
-		n := copy(s.header[s.headerBytes:], data)
+		n = copy(s.header[s.headerBytes:], data)
 		data, s.headerBytes = data[n:], s.headerBytes+n
 		if s.headerBytes < frameHeaderSize {
 			return

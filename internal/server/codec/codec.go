@@ -4,6 +4,7 @@ package codec
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -44,6 +45,17 @@ func (c Codec) Marshal(message any) (mem.BufferSlice, error) {
 
 // Unmarshal implements encoding.CodecV2.
 func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
+	if m, isOfStream := message.(*StreamMessage); isOfStream {
+		buffer := data.MaterializeToBuffer(mem.DefaultBufferPool())
+		defer buffer.Free()
+		data, message = mem.BufferSlice{buffer}, m.Message
+		if err := checkUsages(buffer.ReadOnlyData()); err != nil {
+			return err
+		}
+		if err := m.BeforeDecode(buffer.Len()); err != nil {
+			return err
+		}
+	}
 	call, isCall := message.(*Call)
 	if isCall {
 		message = call.request
@@ -83,6 +95,29 @@ func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
 		}
 	}
 	return c.CodecV2.Unmarshal(data, message)
+}
+
+// maxUsages bounds the buckets in a report of quotas. A decoded bucket takes at least 400 bytes.
+const maxUsages = 16_384
+
+// checkUsages returns an error if data is a report of quotas with too many buckets.
+func checkUsages(data []byte) error {
+	usages := 0
+	eachBytesField(data, func(tag byte, _ []byte) {
+		if tag == usagesTag {
+			usages++
+		}
+	})
+	if usages > maxUsages {
+		return fmt.Errorf("bucket_quota_usages: got %d, want at most %d", usages, maxUsages)
+	}
+	return nil
+}
+
+// StreamMessage is a message of a stream. All streams of clients have reports of quotas.
+type StreamMessage struct {
+	Message      any
+	BeforeDecode func(bytes int) error // can wait, or reject the message
 }
 
 const (

@@ -7,6 +7,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -226,5 +227,29 @@ func BenchmarkMessages(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+func TestReportWithTooManyUsagesIsNotDecoded(t *testing.T) {
+	for usages, want := range map[int]string{0: "", 16_384: "", 16_385: "bucket_quota_usages: got 16385, want at most 16384"} {
+		report := &rlqsv3.RateLimitQuotaUsageReports{Domain: "d"}
+		for range usages {
+			report.BucketQuotaUsages = append(report.BucketQuotaUsages, &rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{NumRequestsAllowed: 1})
+		}
+		encoded, err := proto.Marshal(report)
+		require.NoError(t, err)
+		decoded, waits := &rlqsv3.RateLimitQuotaUsageReports{}, 0
+		err = codec.New(1, 1).Unmarshal(mem.BufferSlice{mem.SliceBuffer(encoded)}, &codec.StreamMessage{Message: decoded, BeforeDecode: func(bytes int) error {
+			waits++
+			assert.Equal(t, len(encoded), bytes)
+			return nil
+		}})
+		if want != "" {
+			assert.EqualError(t, err, want)
+			assert.Zero(t, waits)
+			continue
+		}
+		assert.NoError(t, err)
+		assert.True(t, proto.Equal(report, decoded))
 	}
 }

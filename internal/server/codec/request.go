@@ -18,6 +18,8 @@ const (
 	descriptorsTag = 2<<3 | bytesType
 	addendTag      = 3<<3 | numberType
 
+	usagesTag = 2<<3 | bytesType // a tag of a report of quotas
+
 	entriesTag = 1<<3 | bytesType // a tag of a descriptor
 
 	keyTag   = 1<<3 | bytesType // a tag of an entry

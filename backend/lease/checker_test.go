@@ -1,0 +1,430 @@
+package lease
+
+import (
+	"context"
+	"encoding/binary"
+	"flag"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/internal/base/fingerprint"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// The checker visits the states of replicas that share a limit, breadth first, with all orders of hits, trips, returns and
+// faults. The code of this package makes each step. The limit is small, but a lease needs 16 remaining hits for its first
+// permits. A tick is half a window.
+
+const (
+	checkedRequests = 24
+	checkedWaste    = 0.125 // so the budget is 3 permits
+	checkedTick     = second / 2
+	checkedEnd      = 5 // ticks until a path ends
+)
+
+// checkedReplica is a replica between two steps.
+type checkedReplica struct {
+	lease lease // without a limit, if the replica has no lease
+
+	// hasTrip says that trip is in flight. isSent says that the shared counters have answered.
+	hasTrip, isSent bool
+	trip            trip
+	tripNumber      int
+	plannedAt       int64
+	permits, budget backend.Result
+
+	returns []permitReturn // in flight
+}
+
+type checkedWorld struct {
+	now      int64            // since the epoch
+	counts   map[string]int64 // of sharedCounters
+	replicas [2]checkedReplica
+	faults   int   // lost messages and crashes that may still happen
+	losses   int   // how often the shared counters may still lose all data
+	admitted int64 // in this window
+	allowed  int64 // the most hits that this window may admit
+	isLossy  bool  // the shared counters have lost data in this window
+}
+
+// leaseMutant is a mistake on purpose. Each field can be nil.
+type leaseMutant struct {
+	afterTrip       func(e *lease, t *trip, permits *backend.Result)
+	afterStep       func(e *lease)
+	afterLostReturn func(c *leaseChecker, g *permitReturn)
+}
+
+// leaseChecker has a Limiter, which gets the lease of a replica before a step.
+type leaseChecker struct {
+	t        *testing.T
+	mutant   leaseMutant
+	counters *sharedCounters
+	limiter  *Limiter
+	limit    *limit.Limit
+	stripe   *stripe
+	id       fingerprint.ID
+	start    int64 // the time of the epoch in the Limiter
+}
+
+// isReal reports whether the code runs without a mistake on purpose.
+func (c *leaseChecker) isReal() bool {
+	m := &c.mutant
+	return m.afterTrip == nil && m.afterStep == nil && m.afterLostReturn == nil
+}
+
+func newLeaseChecker(t *testing.T, m leaseMutant) *leaseChecker {
+	c := &leaseChecker{t: t, mutant: m, counters: newSharedCounters()}
+	c.limit = newLimit(t, limit.Spec{Requests: checkedRequests, Unit: limit.Second, Lease: true, LeaseWaste: checkedWaste})
+	c.limiter = New(Options{Next: backend.Counters{Limiter: c.counters}, Source: c.counters})
+	c.limiter.createdAt = epoch.Add(-time.Hour)
+	c.start = c.limiter.micros(epoch)
+	c.id = c.limiter.seeds.ID([]byte("k"), c.limit.Tag())
+	c.stripe = c.limiter.stripeOf(c.id)
+	return c
+}
+
+// step returns w after f. f gets the lease of replica i, or nil.
+func (c *leaseChecker) step(w *checkedWorld, i int, f func(n *checkedWorld, r *checkedReplica, e *lease)) checkedWorld {
+	n := *w
+	n.counts = maps.Clone(w.counts)
+	c.counters.counts, c.counters.now = n.counts, epoch.Add(time.Duration(n.now)*time.Microsecond)
+	r := &n.replicas[i]
+	clear(c.stripe.leases)
+	var e *lease
+	if r.lease.limit != nil {
+		copied := r.lease
+		e = &copied
+		c.stripe.leases[c.id] = e
+	}
+	now := c.start + n.now
+	c.limiter.spawn = func(func()) { // the checker makes the trip of a refill
+		e := c.stripe.leases[c.id]
+		e.isRefilling = false
+		t, ok := e.planTrip(now)
+		require.True(c.t, ok)
+		e.isRefilling = true
+		r.hasTrip, r.isSent, r.trip, r.tripNumber, r.plannedAt = true, false, t, 1, now
+	}
+	f(&n, r, e)
+	r.lease = lease{}
+	if e = c.stripe.leases[c.id]; e != nil {
+		if c.mutant.afterStep != nil {
+			c.mutant.afterStep(e)
+		}
+		// Demand is always large, each lease is idle, and no trip waits after a failure.
+		e.rate, e.rateHits, e.rateStart, e.lastHitAt, e.retryAt, e.answeredAt, e.resetAt = 1, 0, now, now-idleTime, 0, now, now
+		r.lease = *e
+	}
+	return n
+}
+
+func (c *leaseChecker) hit(n *checkedWorld, hits int64) {
+	results := make([]backend.Result, 1)
+	c.limiter.Take(context.Background(), c.counters.now, []backend.Hit{{Key: []byte("k"), Limit: c.limit, N: hits}}, results)
+	if results[0].Allowed {
+		n.admitted += hits
+	}
+}
+
+// finish passes answers to a trip.
+func (c *leaseChecker) finish(r *checkedReplica, e *lease, permits, budget backend.Result) {
+	t, plannedAt := r.trip, r.plannedAt
+	r.hasTrip = false
+	if e == nil {
+		return
+	}
+	r.trip, r.hasTrip = c.limiter.finishTrip(c.stripe, e, t, plannedAt, permits, budget, r.tripNumber < maxTrips)
+	r.isSent = false
+	r.tripNumber++
+	if c.mutant.afterTrip != nil && e.epoch == t.epoch {
+		c.mutant.afterTrip(e, &t, &permits)
+	}
+}
+
+// giveBack sends the returns of a replica. If the trip of the permits fails, err is its error.
+func (c *leaseChecker) giveBack(r *checkedReplica, err error, isCharged bool) {
+	returns := append([]permitReturn(nil), r.returns...)
+	r.returns = nil
+	if err == nil {
+		c.limiter.giveBackPart(returns, c.start)
+		return
+	}
+	source := c.limiter.options.Source
+	defer func() { c.limiter.options.Source = source }()
+	trips := 0
+	c.limiter.options.Source = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+		if trips++; trips == 1 && returns[0].permits > 0 {
+			c.counters.err, c.counters.chargesBeforeError = err, isCharged
+			defer func() { c.counters.err, c.counters.chargesBeforeError = nil, false }()
+		}
+		source.Take(ctx, now, hits, results)
+	})
+	c.limiter.giveBackPart(returns, c.start)
+	if c.mutant.afterLostReturn != nil && returns[0].permits > 0 {
+		c.mutant.afterLostReturn(c, &returns[0])
+	}
+}
+
+// next returns the worlds that follow w.
+func (c *leaseChecker) next(w *checkedWorld) (following []checkedWorld) {
+	add := func(i int, faults int, f func(n *checkedWorld, r *checkedReplica, e *lease)) {
+		if w.faults >= faults {
+			n := c.step(w, i, f)
+			n.faults -= faults
+			following = append(following, n)
+		}
+	}
+	lost := backend.Result{Err: errDown}
+	notSent := backend.Result{Err: &backend.Error{NotSent: true}}
+	for i := range w.replicas {
+		r := &w.replicas[i]
+		for _, hits := range []int64{1, 8} {
+			add(i, 0, func(n *checkedWorld, _ *checkedReplica, _ *lease) { c.hit(n, hits) })
+		}
+		switch {
+		case r.hasTrip && !r.isSent:
+			add(i, 0, c.arrive)
+			add(i, 0, func(_ *checkedWorld, r *checkedReplica, _ *lease) {
+				r.isSent = true
+				r.permits, r.budget = c.limiter.sendTrip(r.trip, r.plannedAt)
+			})
+			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.finish(r, e, notSent, notSent) })
+		case r.hasTrip:
+			add(i, 0, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.finish(r, e, r.permits, r.budget) })
+			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.finish(r, e, lost, lost) })
+			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.finish(r, e, lost, r.budget) })
+			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.finish(r, e, r.permits, lost) })
+		}
+		if len(r.returns) > 0 {
+			add(i, 0, func(_ *checkedWorld, r *checkedReplica, _ *lease) { c.giveBack(r, nil, false) })
+			add(i, 1, func(_ *checkedWorld, r *checkedReplica, _ *lease) { c.giveBack(r, errDown, true) })
+			add(i, 1, func(_ *checkedWorld, r *checkedReplica, _ *lease) { c.giveBack(r, errDown, false) })
+		} else if r.lease.limit != nil && !r.hasTrip {
+			add(i, 0, func(n *checkedWorld, r *checkedReplica, _ *lease) { r.returns = c.stripe.sweep(c.start + n.now) })
+		}
+		if r.lease.limit != nil || r.hasTrip {
+			add(i, 1, func(_ *checkedWorld, r *checkedReplica, _ *lease) { // a crash
+				*r = checkedReplica{}
+				clear(c.stripe.leases)
+			})
+		}
+	}
+	if w.losses > 0 {
+		n := *w
+		n.losses--
+		n.counts, n.allowed, n.isLossy = map[string]int64{}, n.allowed+checkedRequests, true
+		following = append(following, n)
+	}
+	if w.now < checkedEnd*checkedTick {
+		following = append(following, c.tick(w))
+	}
+	return following
+}
+
+func (c *leaseChecker) tick(w *checkedWorld) checkedWorld {
+	n := *w
+	if n.now += checkedTick; n.now%second == 0 {
+		n.admitted, n.allowed, n.isLossy = 0, checkedRequests, false
+	}
+	return n
+}
+
+// unused returns the permits that are charged in this window, and have admitted no hit.
+func (c *leaseChecker) unused(w *checkedWorld) int64 {
+	c.counters.counts, c.counters.now = w.counts, epoch.Add(time.Duration(w.now)*time.Microsecond)
+	return c.counters.count(c.limit, "k") - w.admitted
+}
+
+// breaks returns the promise that w breaks, or nothing.
+func (c *leaseChecker) breaks(w *checkedWorld) string {
+	switch unused := c.unused(w); {
+	case w.admitted > w.allowed:
+		return "the window admits more than the limit"
+	case !w.isLossy && unused < 0:
+		return "an admitted hit is not charged in its window"
+	case !w.isLossy && unused > c.limit.LeasePermits():
+		return "the replicas hold more than the budget"
+	}
+	return ""
+}
+
+// arrive lets the trips of a refill and their answers arrive at once.
+func (c *leaseChecker) arrive(_ *checkedWorld, r *checkedReplica, e *lease) {
+	for r.hasTrip {
+		if !r.isSent {
+			r.permits, r.budget = c.limiter.sendTrip(r.trip, r.plannedAt)
+		}
+		c.finish(r, e, r.permits, r.budget)
+	}
+}
+
+// admitsAll lets the messages in flight arrive, and starts a new window without faults. It reports whether a replica then
+// admits the whole limit.
+func (c *leaseChecker) admitsAll(w checkedWorld, i int) bool {
+	settle := func() {
+		for j := range w.replicas {
+			w = c.step(&w, j, c.arrive)
+		}
+	}
+	settle()
+	for w = c.tick(&w); w.now%second != 0; {
+		w = c.tick(&w)
+	}
+	for range checkedRequests + 1 {
+		w = c.step(&w, i, func(n *checkedWorld, _ *checkedReplica, _ *lease) { c.hit(n, 1) })
+		settle()
+	}
+	return w.admitted == checkedRequests
+}
+
+// key names the world. Equal worlds at other windows have equal keys.
+func (c *leaseChecker) key(w *checkedWorld) string {
+	b := make([]byte, 0, 160)
+	add := func(numbers ...int64) {
+		for _, n := range numbers {
+			b = binary.AppendVarint(b, n)
+		}
+	}
+	yes := func(is bool) int64 {
+		if is {
+			return 1
+		}
+		return 0
+	}
+	age := func(time int64) int64 {
+		if time == 0 {
+			return -1
+		}
+		return (time - c.start - w.now) / 1000
+	}
+	windowAge := func(time int64) int64 {
+		if time == 0 {
+			return -1
+		}
+		return (time - epoch.UnixMicro() - w.now) / 1000
+	}
+	replicaKeys := make([]string, len(w.replicas))
+	add(w.now, int64(w.faults), int64(w.losses), w.admitted, w.allowed, yes(w.isLossy))
+	common := len(b)
+	for i := range w.replicas {
+		r := &w.replicas[i]
+		e := &r.lease
+		add(yes(e.limit != nil), e.permits, e.allowance, e.freeBudget, age(e.windowEnd), windowAge(e.windowStart), e.remaining, e.lowPermits)
+		add(yes(r.hasTrip))
+		if r.hasTrip {
+			add(yes(r.isSent), yes(r.trip.epoch == e.epoch), r.trip.permits, r.trip.allowanceChange, windowAge(r.trip.windowStart), int64(r.tripNumber), age(r.plannedAt))
+			if r.isSent {
+				for _, a := range []*backend.Result{&r.permits, &r.budget} {
+					add(yes(a.Allowed), a.Remaining, windowAge(a.WindowStart), a.ResetAfter)
+				}
+			}
+		}
+		add(int64(len(r.returns)))
+		for _, g := range r.returns {
+			add(g.permits, g.allowance, windowAge(g.windowStart))
+		}
+		replicaKeys[i] = string(b[common:])
+		b = b[:common]
+	}
+	slices.Sort(replicaKeys) // the replicas are alike
+	for _, key := range replicaKeys {
+		b = append(b, key...)
+	}
+	window := epoch.UnixMicro() + w.now - w.now%second
+	for _, start := range []int64{window, window - second} {
+		for _, key := range []string{"k", Namespace + "k"} {
+			lim := c.limit
+			if key != "k" {
+				lim = c.limit.LeaseBudget()
+			}
+			add(w.counts[counterName(&backend.Hit{Limit: lim, Key: []byte(key)}, start)])
+		}
+	}
+	return string(b)
+}
+
+// check visits at most n worlds. It returns the number of visited worlds, and the first promise that a world breaks.
+func (c *leaseChecker) check(n, faults, losses int) (visited int, broken string) {
+	start := checkedWorld{counts: map[string]int64{}, faults: faults, losses: losses, allowed: checkedRequests}
+	for range 2 { // the first replica has its first permits
+		start = c.step(&start, 0, func(n *checkedWorld, _ *checkedReplica, _ *lease) { c.hit(n, 1) })
+		start = c.step(&start, 0, c.arrive)
+	}
+	seen := map[string]bool{c.key(&start): true}
+	for queue := []checkedWorld{start}; len(queue) > 0 && len(seen) < n; queue = queue[1:] {
+		w := &queue[0]
+		if visited++; visited%500 == 0 && c.isReal() && !c.admitsAll(*w, visited/500%2) {
+			return visited, "a new window admits less than the limit"
+		}
+		for _, f := range c.next(w) {
+			if broken = c.breaks(&f); broken != "" {
+				return visited, broken
+			}
+			if key := c.key(&f); !seen[key] {
+				seen[key] = true
+				queue = append(queue, f)
+			}
+		}
+	}
+	return visited, ""
+}
+
+func TestCheckerFindsNoOrderOfEventsThatBreaksAPromise(t *testing.T) {
+	for name, test := range map[string]struct{ faults, losses int }{
+		"no faults":                  {0, 0},
+		"two faults":                 {2, 0},
+		"a fault and a loss of data": {1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newLeaseChecker(t, leaseMutant{})
+			visited, broken := c.check(*worlds, test.faults, test.losses)
+			assert.Empty(t, broken)
+			t.Logf("%d worlds", visited)
+		})
+	}
+}
+
+// worlds is how many worlds a check remembers.
+var worlds = flag.Int("worlds", 12_000, "worlds that the checker remembers")
+
+func TestCheckerFindsMistakes(t *testing.T) {
+	for name, test := range map[string]struct {
+		mutant leaseMutant
+		faults int
+		want   string
+	}{
+		"permits of a lost answer count as given back": {
+			leaseMutant{afterTrip: func(e *lease, t *trip, permits *backend.Result) {
+				if t.permits > 0 && permits.Err != nil {
+					e.allowance += t.permits
+				}
+			}}, 1, "the replicas hold more than the budget",
+		},
+		"permits stay in the next window": {
+			leaseMutant{afterStep: func(e *lease) {
+				if e.windowEnd > 0 {
+					e.windowEnd = 1 << 60
+				}
+			}}, 1, "an admitted hit is not charged in its window",
+		},
+		"permits of a lost return leave the budget": {
+			leaseMutant{afterLostReturn: func(c *leaseChecker, g *permitReturn) {
+				h := g.budgetHit(-g.permits)
+				c.counters.take(&h)
+			}}, 1, "the replicas hold more than the budget",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			visited, broken := newLeaseChecker(t, test.mutant).check(*worlds, test.faults, 0)
+			assert.Equal(t, test.want, broken)
+			t.Logf("%d worlds", visited)
+		})
+	}
+}
