@@ -61,9 +61,9 @@ type difference struct {
 
 // listed are the differences of answers that the requests of this package meet.
 var listed = []difference{
-	{"migrate.md", "| gRPC errors have the codes INVALID_ARGUMENT,", func(e *exchange) bool { return e.haveFailed() && !e.isJSON }},
-	{"migrate.md", "| `/json` errors have the reason", func(e *exchange) bool { return e.haveFailed() && e.isJSON }},
-	{"migrate.md", metadataRow, differInMetadataText},
+	{"lab/differences.md", "| gRPC errors have the codes INVALID_ARGUMENT,", func(e *exchange) bool { return e.haveFailed() && !e.isJSON }},
+	{"lab/differences.md", "| `/json` errors have the reason", func(e *exchange) bool { return e.haveFailed() && e.isJSON }},
+	{"lab/differences.md", metadataRow, differInMetadataText},
 }
 
 const metadataRow = "| In dynamic metadata, the text of a limit"
