@@ -43,9 +43,11 @@ type Store struct {
 }
 
 // outageLog bounds the log lines about outages and blips. After a line, it counts further outages and blips for
-// outageLogPause, and then logs one line about all of them. Each outage whose start has a line has a line about its end.
+// outageLogPause, and then logs one line about all of them. But blips never delay the line about the start of an outage.
+// Each outage whose start has a line has a line about its end.
 type outageLog struct {
-	pauseEnd        time.Time // until then, new outages and blips are only counted
+	pauseEnd        time.Time // until then, new blips are only counted
+	outagePauseEnd  time.Time // until then, new outages are only counted
 	isStartLogged   bool      // the log has a line about the start of the last outage
 	isDown          bool
 	outages, blips  int // the counted outages and blips
@@ -143,11 +145,15 @@ func (s *Store) recordOutage(level slog.Level, c fallback.StateChange, text stri
 		isAwaitedEnd = !c.Down && l.isStartLogged
 		l.isDown, l.isStartLogged = c.Down, false
 	}
-	if isAwaitedEnd || !hasCounted && time.Now().After(l.pauseEnd) {
+	now := time.Now()
+	if isAwaitedEnd || !hasCounted && now.After(l.pauseEnd) || c.Down && now.After(l.outagePauseEnd) {
 		s.Log.Log(context.Background(), level, text, attrs...)
 		l.isStartLogged = c.Down
 		if !hasCounted {
-			l.pauseEnd = time.Now().Add(outageLogPause)
+			l.pauseEnd = now.Add(outageLogPause)
+		}
+		if !isBlip {
+			l.outagePauseEnd = now.Add(outageLogPause)
 		}
 		return
 	}
@@ -172,7 +178,8 @@ func (s *Store) logRepeatedOutages() {
 		attrs = append(attrs, "error", l.lastOutageError, "advice", s.Advice(l.lastOutageError))
 	}
 	s.Log.Warn(s.Name+" outages repeated", attrs...)
-	*l = outageLog{pauseEnd: time.Now().Add(outageLogPause), isDown: l.isDown, isStartLogged: l.isDown}
+	pauseEnd := time.Now().Add(outageLogPause)
+	*l = outageLog{pauseEnd: pauseEnd, outagePauseEnd: pauseEnd, isDown: l.isDown, isStartLogged: l.isDown}
 }
 
 // BreakerChanged implements fallback.Observer. With a single breaker, it logs nothing, because each opening is an outage

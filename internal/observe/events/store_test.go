@@ -130,3 +130,19 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 		assert.Contains(t, log.String(), "outage ended", "the log says the end of each outage that it names")
 	})
 }
+
+func TestBlipDoesNotDelayTheLineAboutAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		o := newEvents(&log).NewStore(StoreOptions{Name: "Redis", Shards: []metrics.Shard{{}}, Advice: func(error) string { return "the usual" }})
+		for range 2 { // the second blip is only counted
+			o.BlipEnded(fallback.Outage{Start: time.Now(), Calls: 1})
+			time.Sleep(time.Second)
+		}
+		o.StateChanged(fallback.StateChange{Down: true, Outage: fallback.Outage{Start: time.Now(), Err: context.DeadlineExceeded}})
+		o.mu.Lock() // a later line must not race with this look at the log
+		assert.Contains(t, log.String(), "Redis outage started")
+		o.mu.Unlock()
+		time.Sleep(2 * outageLogPause)
+	})
+}

@@ -93,12 +93,13 @@ var avoided = []difference{
 	{page: "lab/differences.md", row: "| A `*` can stand anywhere"},                                                                         // withoutInnerStars
 	{page: "lab/differences.md", row: "| Compares the entries of a descriptor one by one"},                                                  // entryValues have no underscore
 	{page: "lab/differences.md", row: "| A `*` in a key matches text within the key only"},                                                  // no example has such a key
-	{page: "lab/differences.md", row: "| A limit in a request has its own counter"},                                                         // only requests without share_threshold have limits
+	{page: "lab/differences.md", row: "| A limit in a request never uses the common counter"},                                               // only requests without share_threshold have limits
 	{page: "lab/differences.md", row: "| If a limit in a request has an unknown unit"},                                                      // all units are known
 	{page: "lab/differences.md", row: "| Denies a request with more than 2^63 hits"},                                                        // no request has so many
 	{page: "lab/differences.md", row: "| `is_negative_hits` refunds hits"},                                                                  // no request refunds
 	{page: "lab/differences.md", row: "| A request has at most "},                                                                           // the settings raise the bounds
-	{page: "lab/differences.md", row: "| In quota mode, also with QUOTA_MODE=true"},                                                         // no rule is in quota mode
+	{page: "lab/differences.md", row: "| In quota mode (`quota_mode` or QUOTA_MODE=true), an unlimited"},                                    // no rule is in quota mode
+	{page: "lab/differences.md", row: "| A descriptor without a limit, but with `quota_mode`"},                                              // no rule is in quota mode
 	{page: "lab/differences.md", row: "| If all descriptors in quota mode are over"},                                                        // the versions of the incumbent differ
 	{page: "lab/differences.md", row: "| The deny cache asks Redis again about a denied key"},                                               // TestRandomRequestsOverExamples
 	{page: "lab/differences.md", row: "| `ratelimit_service_rate_limit_domain_not_found{domain}` | one metric"},                             // compare
