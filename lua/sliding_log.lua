@@ -10,7 +10,9 @@
 
 local sumModulus = 2 ^ 40 -- sums are modulo this number, which is larger than the 2^33 hits that a log can have
 
-local exactEntries, ticks = 2048, 2047 -- equal to exactLogEntries and logTicks in limit/sliding_log.go
+-- A log with at least exactEntries entries combines the hits of one tick into one entry. A window has ticksPerWindow ticks.
+-- The numbers are equal to exactLogEntries and logTicks in limit/sliding_log.go.
+local exactEntries, ticksPerWindow = 2048, 2047
 
 -- Reads entry i and the sum of entry i - 1 from Redis. If s already has a value, keeps it, because it may be newer.
 local function fetch(s, i)
@@ -81,7 +83,7 @@ local function joinsNewest(s, time, period)
   local newest = timeOf(s, s.newestIndex)
   if newest == time then return true end
   if s.newestIndex - s.oldestIndex + 1 < exactEntries then return false end
-  local tick = math.ceil(period / ticks)
+  local tick = math.ceil(period / ticksPerWindow)
   return newest - newest % tick == time - time % tick
 end
 
@@ -141,8 +143,9 @@ return {
     return s
   end,
 
-  -- Decides n hits. Returns the numbers spent, reset and retry of the reply of take.
-  step = function(s, now, n, max, period, capacity, chargeDenied)
+  -- Decides n hits. Returns the numbers spent, reset and retry of the reply of take. max is the number of hits that a window
+  -- admits. The unnamed argument is the capacity, which a log does not use.
+  step = function(s, now, n, max, period, _, chargeDenied)
     local time = advance(s, now, period)
     if s.newestIndex >= s.oldestIndex and timeOf(s, s.oldestIndex) + period <= time then
       s.oldestIndex = findIndex(s, isAfter, time - period)
@@ -158,20 +161,20 @@ return {
         total = charge(s, time, n, total, max, period)
       end
     end
-    local maxSpent = max - math.max(n, 1)
+    local maxSpent = max - math.max(n, 1) -- the next n hits, at least 1, pass only if the log has at most maxSpent hits
     if n >= 0 and total > maxSpent then
       retry = -1 -- never
       if maxSpent >= 0 then
         retry = timeOf(s, findIndex(s, hasHitsUpTo, total - maxSpent)) + period - now
-        if allowed then retry = -2 - retry end -- see the reply in take.lua
+        if allowed then retry = -2 - retry end -- the form in which an admitted hit has its retry time (take.lua)
       end
     end
     if s.newestIndex >= s.oldestIndex then reset = timeOf(s, s.newestIndex) + period - now end
     return total, reset, retry
   end,
 
-  -- Writes the changes to Redis. Returns an error message if the write failed.
-  save = function(s, key, raw, period, ttl)
+  -- Writes the changes to Redis. Returns an error message if the write failed. A log does not need the stored value.
+  save = function(s, key, _, period, ttl)
     local oldest, newest, unchanged = s.oldestIndex, s.newestIndex, s.unchangedIndex
     if newest < oldest then return errorOf(s.storedSize > 0 and redis.pcall('DEL', key)) end
     -- The key must exist between two commands, because Redis rejects writes of missing keys while it moves a hash

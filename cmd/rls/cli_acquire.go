@@ -48,12 +48,12 @@ func newAcquire() *cobra.Command {
 		Use:   "acquire -d DOMAIN KEY=VALUE[,KEY=VALUE…] -- COMMAND [ARGUMENT…]",
 		Short: "Run a command when its permit comes",
 		Long: "Waits for permits of one descriptor and then runs the command. If the limit has\n" +
-			"algorithm: concurrency, the permits are renewed while the command runs, and given back\n" +
-			"when it ends.\n" +
+			"algorithm: concurrency, rls renews the permits while the command runs, and gives them back\n" +
+			"when the command ends.\n" +
 			descriptorHelp + "\n\n" +
-			"Exit code: that of the command, or 128 and the number of the signal that killed it;\n" +
-			"124 if no permit came within --timeout, 125 if rls failed, 126 if the command can't be run,\n" +
-			"127 if the command was not found. Signals are passed on to the command.",
+			"Exit code: the exit code of the command, or 128 plus the number of the signal that killed it.\n" +
+			"Other exit codes: 124 if no permit came within --timeout, 125 if rls failed, 126 if the command\n" +
+			"can't be run, 127 if it was not found. rls passes signals on to the command.",
 		Example: "  rls acquire -d jobs queue=reports --timeout 1m -- ./report.sh\n" +
 			"  rls acquire -d partner api=orders -n 5 -- curl https://partner.example/orders",
 		Args: cobra.ArbitraryArgs, // RunE checks the arguments, so that a mistake has the exit code 125

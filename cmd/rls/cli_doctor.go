@@ -42,8 +42,8 @@ func newDoctor() *cobra.Command {
 			"Redis (rights of the user, settings and state). The command writes only its own keys to Redis,\n" +
 			"and deletes these keys.\n" +
 			"With --settings, the command only prints each setting with its value in this environment, and what\n" +
-			"it does compared with envoyproxy/ratelimit: the same, something different, or nothing. Secrets are not\n" +
-			"shown. Exit code: 0 without problems, else 1.",
+			"the setting does compared with envoyproxy/ratelimit: the same, something different, or nothing. Secrets\n" +
+			"are not shown. Exit code: 0 without problems, else 1.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limits != "" {

@@ -24,8 +24,8 @@ func newExplain() *cobra.Command {
 		Short: "Explain why a request is limited or not",
 		Long: "Explains the answer to a request. Each argument is one descriptor. For each descriptor, the\n" +
 			"command shows the rule and why the rule matches, the limits, the counters, and the answer to\n" +
-			"the next hit. It charges nothing. The command asks a running service. With --limits, it only\n" +
-			"reads files.\n" +
+			"the next hit. The command asks a running service, and charges nothing. With --limits, the\n" +
+			"command only reads files.\n" +
 			descriptorHelp,
 		Example: "  rls explain -d shop remote_address=10.0.0.1\n" +
 			"  rls explain -d shop service=checkout,path=/orders tenant=acme --admin https://rls:6070 --json\n" +

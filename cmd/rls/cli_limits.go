@@ -383,8 +383,8 @@ func newLimitsHistory(client *adminClient) *cobra.Command {
 		Use:   "history",
 		Short: "Show the last changes: who changed what, when and why",
 		Long: "Shows the last changes of overrides, rules and switches, and of limits files and other sources,\n" +
-			"the newest first. The history does not have changes by redis-cli. Changes of files are in the\n" +
-			"history only if overrides are in Redis: the last 20, for which no version is shown.",
+			"the newest first. The history does not have changes by redis-cli. If overrides are in Redis, the\n" +
+			"history also has the last 20 changes of files, without a version.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			query := url.Values{"count": {strconv.Itoa(count)}}

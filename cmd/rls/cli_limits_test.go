@@ -34,7 +34,7 @@ func TestLimitsSetListAndUnset(t *testing.T) {
 
 	_, _, code = r.run("limits", "set", "-d", "shop", "ip", `rate_limits=[{"requests_per_unit": 20}, {}]`)
 	require.Zero(t, code)
-	r.overrides.Store("shop|trial", `{"factor": 2}`)
+	r.overrides.SetField("shop|trial", `{"factor": 2}`)
 	out, _, code = r.run("limits", "show", "--changes")
 	assert.Zero(t, code)
 	lines := strings.Split(out, "\n")
@@ -81,7 +81,7 @@ func TestSetReportsOverridesItMakesInvalid(t *testing.T) {
 func TestUnsetDeletesInvalidTarget(t *testing.T) {
 	t.Parallel()
 	r := newTestAPI(t, httptest.NewServer)
-	r.overrides.Store("shop|tenant=a b", `{"factor": 2}`)
+	r.overrides.SetField("shop|tenant=a b", `{"factor": 2}`)
 	_, errOut, code := r.run("limits", "unset", "--target", "shop|tenant=a b")
 	assert.Zero(t, code, errOut)
 	assert.Empty(t, r.overrides.States())
@@ -104,7 +104,7 @@ func TestDryRunOfSetChangesNothing(t *testing.T) {
 func TestUnsetDeletesExpiredOverride(t *testing.T) {
 	t.Parallel()
 	r := newTestAPI(t, httptest.NewServer)
-	r.overrides.Store("shop|tenant=acme", `{"factor": 2, "expires_at": "2020-01-01T00:00:00Z"}`)
+	r.overrides.SetField("shop|tenant=acme", `{"factor": 2, "expires_at": "2020-01-01T00:00:00Z"}`)
 	out, _, code := r.run("limits", "show", "--changes")
 	assert.Zero(t, code)
 	assert.Regexp(t, `expired +\d+d(\d+h)? ago +- +[0-9a-f]{16}\n$`, out)
@@ -116,8 +116,8 @@ func TestUnsetDeletesExpiredOverride(t *testing.T) {
 func TestListShowsLastValidValue(t *testing.T) {
 	t.Parallel()
 	r := newTestAPI(t, httptest.NewServer)
-	r.overrides.Store("shop|tenant=acme", `{"factor": 2}`)
-	r.overrides.Store("shop|tenant=acme", `{"factr": 3}`)
+	r.overrides.SetField("shop|tenant=acme", `{"factor": 2}`)
+	r.overrides.SetField("shop|tenant=acme", `{"factr": 3}`)
 	out, _, _ := r.run("limits", "show", "--changes")
 	assert.Contains(t, out, "\n  the last valid value stays in force: 200 per minute\n")
 }

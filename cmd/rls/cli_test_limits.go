@@ -40,7 +40,7 @@ func newTest() *cobra.Command {
 	}
 	requirePaths(cmd)
 	fs := cmd.Flags()
-	fs.BoolVarP(&o.isVerbose, "verbose", "v", false, "list passed tests too")
+	fs.BoolVarP(&o.isVerbose, "verbose", "v", false, "also list passed tests")
 	fs.BoolVar(&o.asJSON, "json", false, "print the report as JSON")
 	fs.Float64Var(&o.coverageMin, "coverage-min", 0, "smallest percentage of the rules that the tests must use")
 	return cmd

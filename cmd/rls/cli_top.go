@@ -36,9 +36,9 @@ func newTop() *cobra.Command {
 		Long: "Shows the state of a running service, its traffic, its busiest rules and keys, and its last\n" +
 			"changes. The screen changes each second. The key q ends the command. With --once, or if the\n" +
 			"output is not a terminal, rls top prints one screen.\n" +
-			"REPLICAS lists all replicas, if OVERRIDES_ENABLED is set and Redis can be read. With several\n" +
-			"addresses in --admin, it lists the replicas at these addresses. The first replica that\n" +
-			"answers gives all other parts of the screen.\n" +
+			"If OVERRIDES_ENABLED is set and Redis can be read, REPLICAS lists all replicas. With several\n" +
+			"addresses in --admin, REPLICAS lists the replicas at these addresses. All other parts of\n" +
+			"the screen come from the first replica that answers.\n" +
 			"The screen is in colour, unless NO_COLOR is set.",
 		Example: "  rls top\n" +
 			"  rls top --admin https://rls:6070 --once\n" +

@@ -200,7 +200,7 @@ func TestHoldsInMemcachedAreAProblemOfTheLimitsFile(t *testing.T) {
 	limits := file(t, "limits.yaml", "domain: shop\ndescriptors:\n  - {key: a, rate_limit: {algorithm: concurrency, requests_per_unit: 4}}\n")
 	out, err := command(t, []string{"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT=" + s.Addr}, "serve", "--limits", limits).CombinedOutput()
 	require.Error(t, err)
-	assert.Contains(t, string(out), "shop > a: algorithm: got concurrency, whose holds memcached can't keep; want scope: instance, another algorithm, or counters in Redis (BACKEND_TYPE=redis)")
+	assert.Contains(t, string(out), "shop > a: algorithm: got concurrency, but memcached can't keep holds; want scope: instance, another algorithm, or counters in Redis (BACKEND_TYPE=redis)")
 
 	r := startOnMemcached(t, s.Addr, nil, "domain: shop\ndescriptors:\n  - {key: a, rate_limit: {algorithm: concurrency, requests_per_unit: 4, scope: instance}}\n"+
 		"  - {key: b, rate_limit: {unit: day, requests_per_unit: 4000, lease: true}}\n")

@@ -39,7 +39,7 @@ type pageAccess struct {
 func (a pageAccess) protect(page server.Page) server.Page {
 	page.AllowsAnyHost = true // the handler below checks the callers
 	innerHandler, path := page.Handler, page.Path
-	refusal, _ := a.refusal()
+	refusal := a.refusal()
 	logs := rate.NewLimiter(rate.Every(time.Second), 1)
 	page.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if a.mayOpen(r) {
@@ -64,12 +64,20 @@ func (a pageAccess) mayOpen(r *http.Request) bool {
 	return a.MayReadPages(r) || !a.CanAuthorize() && server.IsLocal(r)
 }
 
-// refusal returns the text for callers that may not open a private page, and the help in the list of pages.
-func (a pageAccess) refusal() (text, help string) {
+// refusal returns the text for callers that may not open a private page.
+func (a pageAccess) refusal() string {
 	if a.CanAuthorize() {
-		return "send a token of ADMIN_TOKEN as Authorization: Bearer TOKEN, or use a client certificate", "needs a token or a client certificate"
+		return "send a token of ADMIN_TOKEN as Authorization: Bearer TOKEN, or use a client certificate"
 	}
-	return "only callers on the same host may open this page; use kubectl port-forward, or set ADMIN_TOKEN", "only for callers on the same host"
+	return "only callers on the same host may open this page; use kubectl port-forward, or set ADMIN_TOKEN"
+}
+
+// help says in the list of pages who may open a private page.
+func (a pageAccess) help() string {
+	if a.CanAuthorize() {
+		return "needs a token or a client certificate"
+	}
+	return "only for callers on the same host"
 }
 
 // signInPath is the path of the page that makes a browser ask for a token. The browser then sends the token to all
@@ -92,8 +100,7 @@ func livePage(s *env.Settings, access pageAccess, h live.Handlers, x *explain.Ex
 		Rule:     h.RuleFor,
 		Explain: func(r *http.Request, domain, descriptor string) (*explain.Report, error) {
 			if !access.mayOpen(r) {
-				refusal, _ := access.refusal()
-				return nil, errors.New("explain shows counters: " + refusal + ". Sign in, or use the command rls explain --admin URL")
+				return nil, errors.New("explain shows counters: " + access.refusal() + ". Sign in, or use the command rls explain --admin URL")
 			}
 			req, err := explain.NewRequest(domain, []string{descriptor}, "")
 			if err != nil {

@@ -28,8 +28,8 @@ import (
 // quotaTimeout bounds each trip to Redis about quotas.
 const quotaTimeout = 200 * time.Millisecond
 
-// addQuotas adds Envoy's RateLimitQuotaService to o. The service ends with p. memcached can't keep quotas, so with
-// memcached there is no such service, the result is nil, and limits files with quotas are invalid.
+// addQuotas adds Envoy's RateLimitQuotaService to o. The service ends when the process p ends. memcached can't keep
+// quotas, so with memcached there is no such service, the result is nil, and limits files with quotas are invalid.
 func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, tracer *tracing.Tracer, access pageAccess, checkDomain func(context.Context, string) error, o *server.Options) (*quota.Service, error) {
 	options := quota.Options{
 		Limits: l.store, ShadowMode: s.ShadowMode, FallbackRatio: s.RedisFallbackRatio,
@@ -47,6 +47,7 @@ func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, tracer *
 			return nil, err
 		}
 		p.addCloser(func() { _ = store.Close() })
+		// Once a limit has a quota, Redis needs a mark. Without the mark, the state of a quota would look lost.
 		p.start(func(ctx context.Context) {
 			for isRunning := true; isRunning && !l.store.Load().HasQuota(); {
 				isRunning = wait.Sleep(ctx, time.Second)
@@ -66,9 +67,8 @@ func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, tracer *
 	e.Metrics.Quotas(quotas.Stats)
 	p.start(quotas.Run)
 	o.Services = append(o.Services, func(r grpc.ServiceRegistrar) { rlqsv3.RegisterRateLimitQuotaServiceServer(r, quotas) })
-	_, help := access.refusal()
 	o.DebugPages = append(o.DebugPages, access.protect(server.Page{
-		Path: quotaPath, Help: "which Envoys share which limits, as JSON; ?filter=TEXT; " + help, Handler: sharesHandler(quotas),
+		Path: quotaPath, Help: "which Envoys share which limits, as JSON; ?filter=TEXT; " + access.help(), Handler: sharesHandler(quotas),
 	}))
 	return quotas, nil
 }
@@ -102,8 +102,8 @@ func newQuota() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "quota [TEXT]",
 		Short: "Show which Envoys share which limits",
-		Long: "Shows the shares of Envoys with the filter rate_limit_quota, in requests a second. TEXT chooses\n" +
-			"the counters whose names contain it. Each replica shows the Envoys that are connected to it.",
+		Long: "Shows the shares of Envoys with the filter rate_limit_quota, in requests a second. With TEXT,\n" +
+			"the command shows only counters whose names contain TEXT. Each replica shows the Envoys that are connected to it.",
 		Example: "  rls quota 'shop|tenant=acme'\n" +
 			"  rls quota --admin https://rls:6070 --json",
 		Args: argCount(0, 1),

@@ -132,7 +132,6 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	_, help := access.refusal()
 	liveHandlers := live.Handlers{Live: newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, quotas, e), SeesKeys: access.mayOpen}
 	explainOptions := counters.explain
 	explainOptions.Limits, explainOptions.Candidate = limits.store, candidateExplainer
@@ -144,7 +143,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, access, liveHandlers, explainer), adminPages(adminCallers, limits, counters, overrides, log),
 		[]server.Page{
 			access.protect(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: explainer}),
-			access.protect(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + help, Handler: hub, IsStream: true}),
+			access.protect(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + access.help(), Handler: hub, IsStream: true}),
 		})
 	if counters.firstPing != nil { // the first calls then need not wait until rls has connected to the store
 		select {

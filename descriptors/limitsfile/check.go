@@ -239,7 +239,7 @@ func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
 		if !d.countLimit(v.node, pos) {
 			return
 		}
-		if l := d.limit(pos, d.object(rateLimitObject, pos, v.mappings...)); l != nil {
+		if l := d.readLimit(pos, d.object(rateLimitObject, pos, v.mappings...)); l != nil {
 			desc.Limits = append(desc.Limits, l)
 		}
 	}
@@ -250,7 +250,7 @@ func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
 		if !d.countLimit(item, pos) {
 			return
 		}
-		l := d.limit(pos, d.object(rateLimitObject, pos, item))
+		l := d.readLimit(pos, d.object(rateLimitObject, pos, item))
 		switch {
 		case l == nil:
 		case l.Unlimited && len(limitList.node.Content) > 1:

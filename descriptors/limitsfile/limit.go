@@ -8,8 +8,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// limit reads a rate_limit. If it reports a problem, it returns nil.
-func (d *document) limit(pos *place, o *object) *Limit {
+// readLimit reads a rate_limit. If it reports a problem, it returns nil.
+func (d *document) readLimit(pos *place, o *object) *Limit {
 	l := &Limit{Name: o.field("name").Text, Enabled: true, Line: o.node.Line}
 	if v := o.fieldOrDefault(d.domain.defaults, "enabled"); v.isPresent() {
 		l.Enabled = v.Flag
@@ -23,14 +23,14 @@ func (d *document) limit(pos *place, o *object) *Limit {
 		l.Limit = d.newLimit(pos, o, d.spec(pos, o))
 		d.checkLease(pos, o, l.Limit)
 		if v := o.field("burst"); l.Limit != nil && v.isPresent() && v.Number > 0 && l.Requests == 0 {
-			d.warnf(v.node, pos, "burst: got %d, but the bucket is never refilled with requests_per_unit 0, so no request passes; want requests_per_unit above 0, or no burst", v.Number)
+			d.warnf(v.node, pos, "burst: got %d with requests_per_unit 0, which never refills the bucket, so no request passes; want requests_per_unit above 0, or no burst", v.Number)
 		}
 	}
 	if d.errorCount > errorsBefore || o.hasError() {
 		return nil
 	}
-	if defaults := l.fieldsFrom(d.domain.defaults); defaults != 0 {
-		l.defaultFields = defaults &^ o.fieldSet()
+	if effectiveDefaults := l.fieldsFrom(d.domain.defaults); effectiveDefaults != 0 {
+		l.defaultFields = effectiveDefaults &^ o.fieldSet()
 	}
 	return l
 }
@@ -57,8 +57,8 @@ func (d *document) checkLease(pos *place, o *object, l *limit.Limit) {
 	v := o.field("lease")
 	switch {
 	case l == nil || !v.Flag:
-	case d.options.LimitedStore != "":
-		d.warnf(v.node, pos, "lease has no effect, because %s can't keep leases; remove lease, or count in Redis (BACKEND_TYPE=redis)", d.options.LimitedStore)
+	case d.options.StoreWithoutHolds != "":
+		d.warnf(v.node, pos, "lease has no effect, because %s can't keep leases; remove lease, or count in Redis (BACKEND_TYPE=redis)", d.options.StoreWithoutHolds)
 	case l.LeasePermits() == 0:
 		d.warnf(v.node, pos, "lease has no effect, because lease_waste %v of %d hits is fewer than %d permits", l.WasteShare(), l.Capacity(), limit.MinLeasePermits)
 	}
@@ -89,18 +89,18 @@ func (d *document) spec(pos *place, o *object) limit.Spec {
 	return spec
 }
 
-// checkHolds checks a limit with holds. It reports the fields of o that such a limit can't have, and a LimitedStore, which
-// can't keep shared holds.
+// checkHolds checks a limit with holds. It reports the fields of o that such a limit can't have, and a StoreWithoutHolds,
+// which can't keep shared holds.
 func (d *document) checkHolds(pos *place, o *object, spec limit.Spec) {
 	a := spec.Algorithm
 	if !a.HasHolds() {
 		return
 	}
-	if d.options.LimitedStore != "" && spec.Scope == limit.Global {
+	if d.options.StoreWithoutHolds != "" && spec.Scope == limit.Global {
 		v := o.fieldOrDefault(d.domain.defaults, "algorithm")
-		d.errorf(v.node, pos, "algorithm: got %s, whose holds %s can't keep; want scope: instance, another algorithm, or counters in Redis (BACKEND_TYPE=redis)", a, d.options.LimitedStore)
+		d.errorf(v.node, pos, "algorithm: got %s, but %s can't keep holds; want scope: instance, another algorithm, or counters in Redis (BACKEND_TYPE=redis)", a, d.options.StoreWithoutHolds)
 	}
-	const noWindow = "which has no window; a hold ends when it is released, or after hold (hold: 30s)"
+	const noWindow = "which has no window; a hold ends when it is released, or after the time in the field hold, such as hold: 30s"
 	for _, f := range [...]struct{ name, reason string }{
 		{"unit", noWindow}, {"unit_multiplier", noWindow}, {"charge_denied", "because a denied request takes no slot"},
 	} {

@@ -31,9 +31,9 @@ type Options struct {
 	// CalendarMonths lets the windows of months without a timezone follow the calendar of UTC.
 	CalendarMonths bool
 
-	// LimitedStore is the name of a store of shared counters that can't keep holds and leases; empty without such a
-	// store. With a LimitedStore, a limit with shared holds is a problem, and a lease is a warning.
-	LimitedStore string
+	// StoreWithoutHolds is the name of a store of shared counters that can't keep holds, leases and quotas; empty without
+	// such a store. With a StoreWithoutHolds, shared holds and quotas are problems, and a lease is a warning.
+	StoreWithoutHolds string
 
 	// MaxFileBytes is the maximum size of one file. 0 means DefaultMaxFileBytes.
 	MaxFileBytes int

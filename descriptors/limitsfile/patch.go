@@ -192,7 +192,7 @@ func (d *document) patchLimit(o *object, oldLimit *Limit) *Limit {
 		d.errorf(o.node, nil, "the descriptor has no limit to change; give unit and requests_per_unit to set one")
 		return nil
 	case oldLimit == nil:
-		l := d.limit(nil, o)
+		l := d.readLimit(nil, o)
 		if l != nil {
 			l.setOverrideFields(o)
 		}

@@ -49,8 +49,8 @@ func (d *document) quota(desc *Descriptor, pos *place, v value) {
 	if reason := desc.quotaProblem(); reason != "" {
 		d.errorf(v.node, pos, "%s", reason)
 	}
-	if d.options.LimitedStore != "" {
-		d.errorf(v.node, pos, "quota: %s can't keep quotas; remove quota, or count in Redis (BACKEND_TYPE=redis)", d.options.LimitedStore)
+	if d.options.StoreWithoutHolds != "" {
+		d.errorf(v.node, pos, "quota: %s can't keep quotas; remove quota, or count in Redis (BACKEND_TYPE=redis)", d.options.StoreWithoutHolds)
 	}
 }
 

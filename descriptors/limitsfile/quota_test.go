@@ -53,7 +53,7 @@ func TestQuotaOfOtherLimitsIsRefusedWithItsReason(t *testing.T) {
 			assert.Contains(t, errs, test.want)
 		})
 	}
-	_, errs, _ := load(oneDescriptor(tokenBucketOf10+"\nquota: true"), Options{LimitedStore: "memcached"})
+	_, errs, _ := load(oneDescriptor(tokenBucketOf10+"\nquota: true"), Options{StoreWithoutHolds: "memcached"})
 	assert.Contains(t, errs, "quota: memcached can't keep quotas; remove quota, or count in Redis")
 }
 

@@ -36,7 +36,7 @@ func TestSurelyWrongRulesAreWarnings(t *testing.T) {
 		{"no networks of networks", rules("key: masked_remote_address, not: {cidr: [10.0.0.0/8]}"), "cidr matches no value of masked_remote_address"},
 		{"expression with anchors", rules("key: path, value: '^/api/.*$'"), "f:3:22: d > path=^/api/.*$: value: got ^/api/.*$, which is no regular expression here; want regex: '^/api/.*$', or in: ['^/api/.*$'] for the text"},
 		{"expression with a class", rules(`key: path, value: '/v[0-9]+'`), "want regex: '/v[0-9]+'"},
-		{"empty bucket", rules("key: k, rate_limit: {unit: day, requests_per_unit: 0, algorithm: token_bucket, burst: 5}"), "d > k: burst: got 5, but the bucket is never refilled with requests_per_unit 0"},
+		{"empty bucket", rules("key: k, rate_limit: {unit: day, requests_per_unit: 0, algorithm: token_bucket, burst: 5}"), "d > k: burst: got 5 with requests_per_unit 0, which never refills the bucket, so no request passes"},
 
 		{"value behind all values", rules("key: k", "key: k, value: '*'"), "f:3: d > k: no request reaches this descriptor, because k=* at f:4 matches first"},
 		{"pattern behind a shorter one", rules("key: k, value: 'a*'", "key: k, value: 'a*b'"), "f:4: d > k=a*b: no request reaches this descriptor, because k=a* at f:3 matches first"},

@@ -85,7 +85,7 @@ func TestConditionsAreHTTPConditions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newTestAPI(t)
 			if c.exists {
-				r.overrides.Store(acme, value)
+				r.overrides.SetField(acme, value)
 			}
 			var answer admin.Override
 			code := r.callWithHeader("PUT", acme, `{"factor": 2}`, c.header, strings.ReplaceAll(c.value, "TAG", changes.Tag(value)), &answer).Code
@@ -103,7 +103,7 @@ func FuzzConditions(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, match, noneMatch string) {
 		r := newTestAPI(t)
-		r.overrides.Store(acme, `{"factor": 2}`)
+		r.overrides.SetField(acme, `{"factor": 2}`)
 		req := httptest.NewRequest(http.MethodPut, admin.Prefix+"overrides?target=shop%7Ctenant=acme", strings.NewReader(`{"factor": 3}`))
 		req.Header = http.Header{"Authorization": {"Bearer " + token}, "If-Match": {match}, "If-None-Match": {noneMatch}}
 		code := r.send(req).Code

@@ -158,7 +158,7 @@ func (c *call) read(e *Endpoint) (err error) {
 	}
 	if e.IsConditional {
 		if c.condition.Tags, c.condition.Exists, err = readTags(c.Header, "If-Match"); err == nil {
-			c.condition.OtherTags, c.condition.Absent, err = readTags(c.Header, "If-None-Match")
+			c.condition.ForbiddenTags, c.condition.Absent, err = readTags(c.Header, "If-None-Match")
 		}
 	}
 	return err

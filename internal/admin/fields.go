@@ -139,7 +139,7 @@ func (h *handler) store(c *call, change changes.Change) (changes.Result, error) 
 
 func (h *handler) deleteField(c *call) answer {
 	oldState := h.findState(c.field())
-	isConditional := c.condition.Tags != nil || c.condition.OtherTags != nil
+	isConditional := c.condition.Tags != nil || c.condition.ForbiddenTags != nil
 	c.condition.Exists = true
 	result, err := h.store(c, changes.Change{
 		Action: changes.Delete, Reason: c.reason,

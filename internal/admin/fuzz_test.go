@@ -37,7 +37,7 @@ func FuzzCalls(f *testing.F) {
 			u.RawQuery = "target=" + url.QueryEscape(target)
 		}
 		// Before the calls, another program stores the value.
-		overrides.Store(target, body)
+		overrides.SetField(target, body)
 		for range 2 {
 			req := httptest.NewRequest([]string{"GET", "PUT", "DELETE", "POST"}[method%4], "/", strings.NewReader(body))
 			req.URL = u

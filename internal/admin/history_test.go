@@ -119,7 +119,7 @@ func TestRollbackKeepsChangesThatTheHistoryDoesNotHave(t *testing.T) {
 	r := newTestAPI(t)
 	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 10}`, nil))
 	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 20}`, nil))
-	r.overrides.Store(acme, "30") // as redis-cli does
+	r.overrides.SetField(acme, "30") // as redis-cli does
 	var conflict admin.Conflict
 	assert.Equal(t, http.StatusPreconditionFailed, r.callURL("POST", "/admin/rollback", "", &conflict))
 	assert.Contains(t, conflict.Problems[0], "its author is unknown; limits now: 30 per minute")

@@ -214,7 +214,7 @@ func TestStoredOverridesAreShownEvenIfInvalid(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newTestAPI(t)
 			for _, value := range c.values {
-				r.overrides.Store(c.target, value)
+				r.overrides.SetField(c.target, value)
 			}
 			var got admin.Override
 			require.Equal(t, http.StatusOK, r.call("GET", "overrides", c.target, "", &got))
@@ -229,7 +229,7 @@ func TestStoredOverridesAreShownEvenIfInvalid(t *testing.T) {
 	t.Run("deeply nested", func(t *testing.T) {
 		r := newTestAPI(t)
 		const depth = 9_000
-		r.overrides.Store(acme, strings.Repeat(`{"a":`, depth)+`"\"]}"`+strings.Repeat("}", depth))
+		r.overrides.SetField(acme, strings.Repeat(`{"a":`, depth)+`"\"]}"`+strings.Repeat("}", depth))
 		var text json.RawMessage
 		require.Equal(t, http.StatusOK, r.call("GET", "overrides", "", "", &text))
 		assert.Less(t, len(text), 3*override.MaxBytes)
@@ -238,7 +238,7 @@ func TestStoredOverridesAreShownEvenIfInvalid(t *testing.T) {
 	})
 	t.Run("too large", func(t *testing.T) {
 		r := newTestAPI(t)
-		r.overrides.Store(acme, `{"name": "`+strings.Repeat("é", override.MaxBytes)+`"}`)
+		r.overrides.SetField(acme, `{"name": "`+strings.Repeat("é", override.MaxBytes)+`"}`)
 		var list admin.List
 		require.Equal(t, http.StatusOK, r.call("GET", "overrides", "", "", &list))
 		assert.Less(t, len(list.Overrides[0].Override), override.MaxBytes+1000)

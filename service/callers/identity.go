@@ -44,8 +44,8 @@ func appendCallerName(b []byte, ctx context.Context, header string) []byte {
 		return b
 	}
 	if cert := certificateOf(p); cert != nil {
-		if named := appendCertificateName(b, cert); len(named) > len(b) {
-			return named
+		if withName := appendCertificateName(b, cert); len(withName) > len(b) {
+			return withName
 		}
 	}
 	return appendAddress(b, p)

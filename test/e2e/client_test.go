@@ -59,10 +59,10 @@ func (e *envoy) send(t *testing.T, c call) answer {
 	return a
 }
 
-// awaitWindow returns while the clock-aligned window has more than need left. The calls
-// that follow fall into one window.
-func awaitWindow(window, need time.Duration) {
-	if remaining := window - time.Duration(time.Now().UnixNano())%window; remaining < need {
+// awaitTimeLeft waits until at least minTimeLeft is left of a window that starts at a multiple of its
+// length since 1970. So the calls that follow fall into one window.
+func awaitTimeLeft(window, minTimeLeft time.Duration) {
+	if remaining := window - time.Duration(time.Now().UnixNano())%window; remaining < minTimeLeft {
 		time.Sleep(remaining)
 	}
 }

@@ -52,7 +52,7 @@ func TestFallbackRatioAppliesWithoutRedis(t *testing.T) {
 	r := startRLS(t, exampleLimits(t), "REDIS_URL="+redis.Addr, "REDIS_FALLBACK_RATIO=0.4", "REDIS_TIMEOUT=1s")
 	e := example(t, "envoy.yaml", r).start()
 	countPassed := func(key string) (n int) {
-		awaitWindow(time.Minute, 10*time.Second)
+		awaitTimeLeft(time.Minute, 10*time.Second)
 		for range 60 {
 			a := e.send(t, call{"/search?key=" + key})
 			require.Contains(t, []int{http.StatusOK, http.StatusTooManyRequests}, a.status)
@@ -81,7 +81,7 @@ func TestRLSAnswersWithinEnvoyTimeoutWhenRedisHangs(t *testing.T) {
 	c := example(t, "envoy.yaml", r)
 	c.editFilter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny, f.Timeout = true, durationpb.New(2*time.Second) })
 	e := c.start()
-	awaitWindow(time.Minute, 20*time.Second)
+	awaitTimeLeft(time.Minute, 20*time.Second)
 	require.Equal(t, http.StatusOK, e.send(t, call{"/search?key=before"}).status)
 	redis.Pause()
 	for i := range 15 {

@@ -32,7 +32,7 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 100, algorithm: token_bucket}
 `
 
-func TestHitsAddendFromHeader(t *testing.T) {
+func TestHeaderSetsHitsOfDescriptor(t *testing.T) {
 	c := example(t, "envoy.yaml", startRLS(t, limitsFile(t, itemLimits)))
 	c.editImportRoute(func(r *ratelimitv3.RateLimitPerRoute) {
 		r.RateLimits = r.RateLimits[:1]
@@ -56,8 +56,8 @@ func TestHitsAddendFromHeader(t *testing.T) {
 	}
 }
 
-// TestHitsAddendFromMetadata has another filter set the hits of a descriptor.
-func TestHitsAddendFromMetadata(t *testing.T) {
+// TestDynamicMetadataSetsHitsOfDescriptor tests a filter that sets the hits of a descriptor, as dynamic metadata.
+func TestDynamicMetadataSetsHitsOfDescriptor(t *testing.T) {
 	c := example(t, "envoy.yaml", startRLS(t, limitsFile(t, itemLimits)))
 	items, err := structpb.NewStruct(map[string]any{"items": 30})
 	require.NoError(t, err)
@@ -76,8 +76,8 @@ func TestHitsAddendFromMetadata(t *testing.T) {
 	}
 }
 
-// TestHitsAddendOfRequest has another filter set the hits of all descriptors.
-func TestHitsAddendOfRequest(t *testing.T) {
+// TestFilterStateSetsHitsOfAllDescriptors tests a filter that sets the hits of all descriptors, as filter state.
+func TestFilterStateSetsHitsOfAllDescriptors(t *testing.T) {
 	c := example(t, "envoy.yaml", startRLS(t, exampleLimits(t)))
 	c.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
 		prependFilter(t, hcm, &setfilterstatev3.Config{OnRequestHeaders: []*filterstatev3.FilterStateValue{{
@@ -103,7 +103,7 @@ func TestHitsAddendOfRequest(t *testing.T) {
 func TestCostFromResponseIsChargedAtStreamEnd(t *testing.T) {
 	for _, algorithm := range limit.Algorithms() {
 		if algorithm.HasHolds() {
-			continue // a cost is no hold
+			continue // a limit with holds counts calls, and not costs
 		}
 		t.Run(algorithm.String(), func(t *testing.T) {
 			limits := limitsFile(t, fmt.Sprintf(`

@@ -41,7 +41,7 @@ func TestEveryExampleActionReachesItsLimit(t *testing.T) {
 		{"domain override", call{"/partner", "x-partner: p1"}, 5, day, limit.SlidingWindow, `5, 5;w=86400`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			awaitWindow(c.window, min(c.window/2, 5*time.Second))
+			awaitTimeLeft(c.window, min(c.window/2, 5*time.Second))
 			for i := range c.limit {
 				a := e.send(t, c.call)
 				require.Equal(t, http.StatusOK, a.status, "call %d", i+1)
@@ -104,10 +104,11 @@ func (a answer) assertHeaders(t *testing.T, policy string, remaining int) {
 // assertReset checks the reset time after one hit on a fresh key.
 func (a answer) assertReset(t *testing.T, algorithm limit.Algorithm, window time.Duration) {
 	t.Helper()
-	windowEnd := window - time.Duration(time.Now().UnixNano())%window // of the clock-aligned window
+	// The window starts at a multiple of its length since 1970.
+	timeToWindowEnd := window - time.Duration(time.Now().UnixNano())%window
 	want := map[limit.Algorithm]time.Duration{
-		limit.FixedWindow:    windowEnd,
-		limit.SlidingWindow:  windowEnd + window, // the hit also weighs in the next window
+		limit.FixedWindow:    timeToWindowEnd,
+		limit.SlidingWindow:  timeToWindowEnd + window, // the hit also weighs in the next window
 		limit.SlidingLog:     window,
 		limit.FirstHitWindow: window,
 	}[algorithm]
@@ -118,7 +119,7 @@ func (a answer) assertReset(t *testing.T, algorithm limit.Algorithm, window time
 
 func TestHeadersShowLargeLimits(t *testing.T) {
 	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
-	awaitWindow(time.Minute, 5*time.Second)
+	awaitTimeLeft(time.Minute, 5*time.Second)
 	for i := range 5 {
 		e.send(t, call{"/tenant", "x-tenant: acme"}).assertHeaders(t, `6000, 6000;w=60`, 5999-i)
 	}
@@ -126,7 +127,7 @@ func TestHeadersShowLargeLimits(t *testing.T) {
 
 func TestServiceLimitCoversAllPaths(t *testing.T) {
 	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
-	awaitWindow(time.Minute, 20*time.Second)
+	awaitTimeLeft(time.Minute, 20*time.Second)
 	send := func(i int) answer { return e.send(t, call{fmt.Sprintf("/checkout/%d", i%10)}) }
 	for i := range 600 {
 		require.Equal(t, http.StatusOK, send(i).status, "call %d", i+1)
@@ -134,12 +135,12 @@ func TestServiceLimitCoversAllPaths(t *testing.T) {
 	assert.Equal(t, http.StatusTooManyRequests, send(600).status)
 }
 
-// TestHourLimitCountsHitsDeniedBySecondLimit sends calls far above the limit per second.
+// TestLimitPerHourCountsHitsDeniedByLimitPerSecond sends calls far above the limit per second.
 // The limit per hour counts them all.
-func TestHourLimitCountsHitsDeniedBySecondLimit(t *testing.T) {
+func TestLimitPerHourCountsHitsDeniedByLimitPerSecond(t *testing.T) {
 	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
 	c := call{"/", "x-forwarded-for: 10.0.0.3"}
-	awaitWindow(time.Hour, 30*time.Second)
+	awaitTimeLeft(time.Hour, 30*time.Second)
 	for range 999 {
 		e.send(t, c)
 	}
@@ -154,7 +155,7 @@ func TestHourLimitCountsHitsDeniedBySecondLimit(t *testing.T) {
 
 func TestShadowModeNeverDenies(t *testing.T) {
 	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
-	awaitWindow(time.Minute, 5*time.Second)
+	awaitTimeLeft(time.Minute, 5*time.Second)
 	for i := range 15 {
 		a := e.send(t, call{"/tenant", "x-tenant: trial"})
 		assert.Equal(t, http.StatusOK, a.status)

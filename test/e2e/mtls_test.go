@@ -44,7 +44,7 @@ func TestMTLSAcceptsOnlyTheRightCertificates(t *testing.T) {
 			conf.editFilter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny = true })
 			conf.setCertificates(ca.File, c.client)
 			e := conf.start()
-			awaitWindow(time.Hour, 10*time.Second)
+			awaitTimeLeft(time.Hour, 10*time.Second)
 			if !c.ok {
 				assert.Equal(t, http.StatusInternalServerError, e.send(t, call{"/", "x-tenant: acme"}).status)
 				return

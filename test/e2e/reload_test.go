@@ -37,7 +37,7 @@ func TestReloadUnderLoadKeepsCountersAndRejectsBadFile(t *testing.T) {
 	}
 	policy := func() string { return e.send(t, call{"/search?key=other"}).Get("x-ratelimit-limit") }
 
-	awaitWindow(time.Minute, 20*time.Second)
+	awaitTimeLeft(time.Minute, 20*time.Second)
 	load := e.startLoad(4, call{"/search?key=k1"})
 	require.Equal(t, `30, 30;w=60`, policy())
 	replace("requests_per_unit: 30", "requests_per_unit: 45")

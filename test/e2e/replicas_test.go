@@ -30,7 +30,7 @@ func TestTwoEnvoysShareLimitsThroughRedis(t *testing.T) {
 		"sliding_log":    {call{"/search?key=k1"}, 30},
 	} {
 		t.Run(name, func(t *testing.T) {
-			awaitWindow(time.Minute, 15*time.Second)
+			awaitTimeLeft(time.Minute, 15*time.Second)
 			var passed atomic.Int64
 			var callers sync.WaitGroup
 			for i := range 8 {

@@ -32,7 +32,7 @@ func TestRetryAfterMatchesTheRealWait(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			c := call{"/tenant", "x-tenant: " + a.String()}
-			awaitWindow(4*time.Second, 2*time.Second)
+			awaitTimeLeft(4*time.Second, 2*time.Second)
 			for range 2 {
 				require.Equal(t, http.StatusOK, e.send(t, c).status)
 			}

@@ -37,30 +37,30 @@ type Settings struct {
 	GRPCUDS                   string        `envconfig:"GRPC_UDS" desc:"Path of a unix socket for gRPC. If set, GRPC_HOST and GRPC_PORT have no effect. rls replaces the socket of an ended process."`
 	GRPCMaxMessageBytes       int           `envconfig:"GRPC_MAX_MESSAGE_BYTES" only:"rls" default:"1048576" min:"1" max:"67108864" desc:"Maximum size of a request in bytes, over gRPC and HTTP. See docs/security.md."`
 	GRPCMaxStreams            int           `envconfig:"GRPC_MAX_STREAMS" only:"rls" default:"1024" min:"1" max:"1000000" desc:"Maximum number of calls that a gRPC connection can have in flight. Clients queue further calls."`
-	GRPCMaxPendingBytes       int64         `envconfig:"GRPC_MAX_PENDING_BYTES" only:"rls" default:"16777216" min:"0" desc:"Maximum of the request bytes of unanswered calls over all connections. A request of up to 4 KiB that comes in one frame does not count. Beyond the maximum, the connection with the most bytes is cut. 0 means no bound."`
-	GRPCMaxPeerResets         int64         `envconfig:"GRPC_MAX_PEER_RESETS" only:"rls" default:"1000" min:"0" desc:"Maximum number of calls that a client can reset on one connection in a second, beyond 100 for each answered call. Six pings or other frames count as a reset. Beyond the maximum, the connection is cut. 0 means no bound."`
+	GRPCMaxPendingBytes       int64         `envconfig:"GRPC_MAX_PENDING_BYTES" only:"rls" default:"16777216" min:"0" desc:"Maximum number of request bytes that the unanswered calls of all connections can have together. A request of up to 4 KiB that comes in one frame does not count. Beyond the maximum, the connection with the most bytes is cut. 0 means no bound."`
+	GRPCMaxPeerResets         int64         `envconfig:"GRPC_MAX_PEER_RESETS" only:"rls" default:"1000" min:"0" desc:"Maximum number of calls that a client can reset on one connection in a second. Each answered call allows 100 more. Six pings or other frames count as one reset. Beyond the maximum, the connection is cut. 0 means no bound."`
 	GRPCMaxConnectionIdle     time.Duration `envconfig:"GRPC_MAX_CONNECTION_IDLE" only:"rls" default:"30m" min:"0s" desc:"Time after which a gRPC connection without calls is closed. 0 means never."`
 	MaxConnections            int           `envconfig:"MAX_CONNECTIONS" only:"rls" default:"4096" min:"0" desc:"Maximum number of connections of each listener. 0 means no bound."`
 	MaxPeerConnections        int           `envconfig:"MAX_PEER_CONNECTIONS" only:"rls" default:"512" min:"0" desc:"Maximum number of connections of one IP address to each listener. Unix sockets have no such bound. 0 means no bound."`
 	CallerHeader              string        `envconfig:"CALLER_HEADER" only:"rls" desc:"Key of gRPC metadata, or HTTP header, in which each caller sends its name, such as x-envoy-node. The live page, rls top, rls tail and the decision log show the name. See docs/envoy.md."`
 	MaxCallerCallsPerSecond   int           `envconfig:"MAX_CALLER_CALLS_PER_SECOND" only:"rls" default:"0" min:"0" max:"1000000" desc:"Maximum number of calls of one caller in a second. Further calls fail with RESOURCE_EXHAUSTED, or with 429 over HTTP. A caller is known by its name in CALLER_HEADER, or else by the name in its client certificate, or else by its IP address. 0 means no bound. See docs/security.md."`
 	JSONRefunds               bool          `envconfig:"JSON_REFUNDS" only:"rls" default:"false" desc:"Allow refunds over HTTP: is_negative_hits for /json, and negative hits for /v1/check."`
-	NegativeHits              string        `envconfig:"NEGATIVE_HITS" only:"rls" default:"allow" oneof:"allow refuse" desc:"Whether requests can refund hits (is_negative_hits): allow or refuse. A rule can refuse them with refunds: false."`
-	MaxDescriptors            int           `envconfig:"MAX_DESCRIPTORS" only:"rls" default:"1024" min:"1" desc:"Maximum number of descriptors in a request. All of them together can have 64 times as many entries."`
+	NegativeHits              string        `envconfig:"NEGATIVE_HITS" only:"rls" default:"allow" oneof:"allow refuse" desc:"Whether requests can refund hits (is_negative_hits): allow or refuse. A rule can refuse refunds with refunds: false."`
+	MaxDescriptors            int           `envconfig:"MAX_DESCRIPTORS" only:"rls" default:"1024" min:"1" desc:"Maximum number of descriptors in a request. All descriptors of a request together can have 64 × MAX_DESCRIPTORS entries."`
 	MaxEntries                int           `envconfig:"MAX_ENTRIES" only:"rls" default:"256" min:"1" desc:"Maximum number of entries in a descriptor of a request."`
-	QuotaMaxBuckets           int           `envconfig:"QUOTA_MAX_BUCKETS" only:"rls" default:"1000" min:"1" max:"16384" desc:"Maximum number of quota buckets of an Envoy. All streams and buckets may use 64 KiB of memory for each of these buckets, and one IP address may use half of it."`
-	GRPCMaxConnectionAge      time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE" default:"24h" desc:"Age at which a client must reconnect, ±10 %. New replicas get their share of the load in this way. 0 or less means never."`
+	QuotaMaxBuckets           int           `envconfig:"QUOTA_MAX_BUCKETS" only:"rls" default:"1000" min:"1" max:"16384" desc:"Maximum number of quota buckets of an Envoy. All streams and buckets together may use QUOTA_MAX_BUCKETS × 64 KiB of memory. One IP address may use no more memory than it leaves free, so a single address gets half."`
+	GRPCMaxConnectionAge      time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE" default:"24h" desc:"Age at which a client must reconnect, ±10 %. In this way, new replicas get their share of the load. 0 or less means never."`
 	GRPCMaxConnectionAgeGrace time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE_GRACE" default:"1h" min:"0s" desc:"Time that calls in flight have after GRPC_MAX_CONNECTION_AGE. 0 means no bound."`
 	GRPCServerUseTLS          bool          `envconfig:"GRPC_SERVER_USE_TLS" default:"false" desc:"Use TLS on the gRPC listener. The service reads the files again when they change."`
 	GRPCServerTLSCert         string        `envconfig:"GRPC_SERVER_TLS_CERT" desc:"PEM file of the certificate chain of the gRPC listener."`
 	GRPCServerTLSKey          string        `envconfig:"GRPC_SERVER_TLS_KEY" desc:"PEM file of the key of GRPC_SERVER_TLS_CERT."`
 	GRPCClientTLSCACert       string        `envconfig:"GRPC_CLIENT_TLS_CACERT" desc:"PEM file of certificate authorities. If set, gRPC clients need a certificate that one of these authorities has signed (mTLS)."`
 	GRPCClientTLSSAN          string        `envconfig:"GRPC_CLIENT_TLS_SAN" desc:"DNS name that the certificate of a gRPC client must contain."`
-	CallerDomainsFile         string        `envconfig:"CALLER_DOMAINS_FILE" only:"rls" desc:"YAML file that binds the names in client certificates to the domains that these clients may use. Other calls fail with PERMISSION_DENIED. Needs GRPC_CLIENT_TLS_CACERT. The service reads the file again when it changes. See docs/security.md."`
+	CallerDomainsFile         string        `envconfig:"CALLER_DOMAINS_FILE" only:"rls" desc:"YAML file that binds the names in client certificates to the domains that these clients may use. Calls for other domains fail with PERMISSION_DENIED. The setting needs GRPC_CLIENT_TLS_CACERT. The service reads the file again when it changes. See docs/security.md."`
 
 	Host      string `envconfig:"HOST" default:"0.0.0.0" desc:"Address of the HTTP listener (/json, /v1/check, /healthcheck)."`
 	Port      int    `envconfig:"PORT" default:"8080" min:"0" max:"65535" desc:"Port of the HTTP listener."`
-	DebugHost string `envconfig:"DEBUG_HOST" default:"127.0.0.1" desc:"Address of the debug listener (/rlconfig, /metrics, /debug/pprof). By default, only callers on the same host reach it; 0.0.0.0 opens it to all. Only callers on the same host get /debug/pprof. See docs/security.md."`
+	DebugHost string `envconfig:"DEBUG_HOST" default:"127.0.0.1" desc:"Address of the debug listener (/rlconfig, /metrics, /debug/pprof). By default, only callers on the same host reach the listener. With 0.0.0.0, all callers reach it, but /debug/pprof still answers only callers on the same host. See docs/security.md."`
 	DebugPort int    `envconfig:"DEBUG_PORT" default:"6070" min:"0" max:"65535" desc:"Port of the debug listener."`
 
 	DebugNames names `envconfig:"DEBUG_NAMES" only:"rls" desc:"Names of this service on the internet, such as rls.example.com, under which a browser may read the debug pages and post to port 8080: NAME,NAME. IP addresses, localhost and names of the cluster need no entry. See docs/security.md."`
@@ -69,47 +69,47 @@ type Settings struct {
 	DebugTLSKey          string      `envconfig:"DEBUG_TLS_KEY" only:"rls" desc:"PEM file of the key of DEBUG_TLS_CERT."`
 	DebugTLSClientCACert string      `envconfig:"DEBUG_TLS_CLIENT_CACERT" only:"rls" desc:"PEM file of certificate authorities. Clients with a certificate that one of these authorities has signed can use the admin API. The other pages need no certificate."`
 	AdminTokens          adminTokens `envconfig:"ADMIN_TOKEN" only:"rls" secret:"true" desc:"Turns on the admin API on the debug listener (docs/overrides.md). The value is a token, or a list name:token,name:token. The audit log shows the names. The commands rls limits and rls reset send the first token."`
-	AdminTokensFile      string      `envconfig:"ADMIN_TOKENS_FILE" only:"rls" desc:"YAML file of more tokens for the admin API, which may only read or only use some domains (docs/overrides.md). The service reads the file again when it changes."`
+	AdminTokensFile      string      `envconfig:"ADMIN_TOKENS_FILE" only:"rls" desc:"YAML file of further tokens for the admin API. The file can allow a token only to read, or only to use some domains (docs/overrides.md). The service reads the file again when it changes."`
 
-	UsePrometheus      bool   `envconfig:"USE_PROMETHEUS" default:"false" desc:"Serve metrics at PROMETHEUS_ADDR too. The debug listener always serves them at /metrics."`
+	UsePrometheus      bool   `envconfig:"USE_PROMETHEUS" default:"false" desc:"Serve metrics at PROMETHEUS_ADDR. The debug listener always serves metrics at /metrics."`
 	PrometheusAddr     string `envconfig:"PROMETHEUS_ADDR" default:":9090" desc:"Address of the metrics listener, host:port."`
 	PrometheusPath     string `envconfig:"PROMETHEUS_PATH" default:"/metrics" desc:"Path of the metrics on the metrics listener."`
-	ResponseTimeMillis bool   `envconfig:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" default:"false" desc:"Report ratelimit_service_response_time_seconds in milliseconds, in spite of its name. It has no effect on names of PROMETHEUS_MAPPER_YAML."`
+	ResponseTimeMillis bool   `envconfig:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" default:"false" desc:"Report ratelimit_service_response_time_seconds in milliseconds, in spite of its name. The setting has no effect on names of PROMETHEUS_MAPPER_YAML."`
 	PrometheusMapper   string `envconfig:"PROMETHEUS_MAPPER_YAML" desc:"File of mappings of statsd_exporter. Metrics of envoyproxy/ratelimit then have the names and labels of these mappings on the metrics listener. If the file is missing, the setting has no effect. See docs/metrics.md."`
 
-	UseStatsd           bool          `envconfig:"USE_STATSD" default:"false" desc:"Send metrics to a statsd server. If it is empty, STATSD_HOST or STATSD_PORT means true, unless another place of metrics is chosen. The explicit value false, without USE_DOG_STATSD and USE_PROMETHEUS, writes metrics to the log."`
+	UseStatsd           bool          `envconfig:"USE_STATSD" default:"false" desc:"Send metrics to a statsd server. If USE_STATSD is not set, but STATSD_HOST or STATSD_PORT is, USE_STATSD counts as true, unless USE_DOG_STATSD or USE_PROMETHEUS is true. If USE_STATSD is set to false, and neither of these two is true, metrics go to the log."`
 	UseDogStatsd        bool          `envconfig:"USE_DOG_STATSD" default:"false" desc:"Send metrics to DogStatsD over UDP, with tags."`
 	StatsdHost          string        `envconfig:"STATSD_HOST" default:"localhost" desc:"Host of the statsd server or DogStatsD."`
 	StatsdPort          int           `envconfig:"STATSD_PORT" default:"8125" min:"1" max:"65535" desc:"Port of the statsd server or DogStatsD."`
 	StatsdProtocol      string        `envconfig:"STATSD_PROTOCOL" default:"tcp" oneof:"tcp udp" desc:"tcp or udp, for USE_STATSD."`
 	DogStatsdMogrifiers names         `envconfig:"USE_DOG_STATSD_MOGRIFIERS" desc:"Names of mogrifiers, which rename metrics for DogStatsD: NAME,NAME. The first mogrifier whose pattern matches applies. See docs/metrics.md."`
-	ExtraTags           tags          `envconfig:"EXTRA_TAGS" desc:"Tags of all metrics: name:value,name:value. They are labels for Prometheus."`
+	ExtraTags           tags          `envconfig:"EXTRA_TAGS" desc:"Tags of all metrics: name:value,name:value. For Prometheus, these tags are labels."`
 	StatsFlushInterval  time.Duration `envconfig:"STATS_FLUSH_INTERVAL" default:"10s" min:"1ms" desc:"Interval at which metrics go to statsd, DogStatsD or the log."`
 	DisableStats        bool          `envconfig:"DISABLE_STATS" default:"false" desc:"Turn off statsd, DogStatsD, metrics in the log, and USE_PROMETHEUS. The debug listener still serves /metrics."`
 
 	NearLimitRatio   float64 `envconfig:"NEAR_LIMIT_RATIO" default:"0.8" desc:"Share of a limit from which hits count as near the limit in ratelimit_service_rate_limit_near_limit."`
 	MetricsRuleLabel bool    `envconfig:"METRICS_RULE_LABEL" only:"rls" default:"true" desc:"Give the metrics of rules the label rule. If false, rules with the same domain, key1 and key2 share their series, as in envoyproxy/ratelimit."`
-	MetricsMaxSeries int     `envconfig:"METRICS_MAX_SERIES" only:"rls" default:"1000" min:"1" max:"1000000" desc:"Maximum number of values of requests with metrics of their own, for each limit (value_to_metric, detailed_metric). Hits with further values count for the value other. See docs/metrics.md."`
+	MetricsMaxSeries int     `envconfig:"METRICS_MAX_SERIES" only:"rls" default:"1000" min:"1" max:"1000000" desc:"Maximum number of values that can have metrics of their own, for each limit with value_to_metric or detailed_metric. Hits with further values count for the value other. See docs/metrics.md."`
 
-	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" only:"rls" default:"8s" min:"0s" desc:"Time after SIGTERM in which the service still accepts calls, so that load balancers notice. Health is NOT_SERVING during this time. Ctrl-C (SIGINT) skips it. See docs/envoy.md."`
+	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" only:"rls" default:"8s" min:"0s" desc:"Time after SIGTERM in which the service still accepts calls, so that load balancers notice the stop. Health is NOT_SERVING during this time. Ctrl-C (SIGINT) skips this time. See docs/envoy.md."`
 	DrainTimeout time.Duration `envconfig:"DRAIN_TIMEOUT" only:"rls" default:"15s" min:"0s" desc:"Time that calls in flight have after DRAIN_DELAY. Debug pages and metrics then have up to 3s more."`
 
-	LogLevel  string `envconfig:"LOG_LEVEL" default:"info" oneof:"debug info warn error trace warning fatal panic" desc:"debug, info, warn or error. trace means debug; fatal and panic mean error."`
+	LogLevel  string `envconfig:"LOG_LEVEL" default:"info" oneof:"debug info warn error trace warning fatal panic" desc:"debug, info, warn or error. trace means debug. fatal and panic mean error."`
 	LogFormat string `envconfig:"LOG_FORMAT" default:"text" desc:"text or json. Logs go to stderr."`
 
 	DecisionLog             string  `envconfig:"DECISION_LOG" only:"rls" default:"off" oneof:"denied all off" desc:"Decisions to write as JSON lines: denied (denials and errors), all or off. See docs/observability.md."`
-	DecisionLogPath         string  `envconfig:"DECISION_LOG_PATH" only:"rls" desc:"File of the decision log. The service opens the file again on SIGHUP and when the file is renamed. If empty, stdout."`
+	DecisionLogPath         string  `envconfig:"DECISION_LOG_PATH" only:"rls" desc:"File of the decision log. The service opens the file again on SIGHUP and when the file is renamed. If the setting is empty, the log goes to stdout."`
 	DecisionLogSample       float64 `envconfig:"DECISION_LOG_SAMPLE" only:"rls" default:"1" min:"0" max:"1" desc:"Share of the calls whose decisions are written, from 0 to 1."`
 	DecisionLogMaxPerSecond int     `envconfig:"DECISION_LOG_MAX_PER_SECOND" only:"rls" default:"1000" min:"0" max:"1000000" desc:"Maximum number of lines in a second. The busiest keys lose their lines first. The log says how many lines were dropped. 0 means no maximum."`
 	TopKeys                 string  `envconfig:"TOP_KEYS" only:"rls" default:"on" oneof:"on hashed off" desc:"Busiest keys on the live page and in rls top: on, hashed (HMAC with a key of the process) or off. Callers who may not see values of requests get hashes in any case. See docs/observability.md."`
 	DecisionLogHashKey      string  `envconfig:"DECISION_LOG_HASH_KEY" only:"rls" secret:"true" desc:"Secret key. If set, the decision log, live decisions and debug lines have a hash (HMAC-SHA256) in place of each value of a descriptor, and of each caller."`
 
 	TracingEnabled           bool    `envconfig:"TRACING_ENABLED" default:"false" desc:"Send traces of calls to a collector (OTLP). OTEL_TRACES_EXPORTER=otlp does the same. The variables OTEL_… of the OpenTelemetry SDK also apply, such as OTEL_EXPORTER_OTLP_ENDPOINT. See docs/observability.md."`
-	TracingServiceName       string  `envconfig:"TRACING_SERVICE_NAME" desc:"Service name in traces. If empty, OTEL_SERVICE_NAME, or else RateLimit."`
+	TracingServiceName       string  `envconfig:"TRACING_SERVICE_NAME" desc:"Service name in traces. If the setting is empty, the name is OTEL_SERVICE_NAME, or else RateLimit."`
 	TracingServiceNamespace  string  `envconfig:"TRACING_SERVICE_NAMESPACE" desc:"Service namespace in traces."`
-	TracingServiceInstanceID string  `envconfig:"TRACING_SERVICE_INSTANCE_ID" desc:"Id of this replica in traces. If empty, a random UUID."`
-	TracingExporterProtocol  string  `envconfig:"TRACING_EXPORTER_PROTOCOL" oneof:"http grpc" desc:"Protocol of the collector: http or grpc. If empty, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL or OTEL_EXPORTER_OTLP_PROTOCOL, or else http."`
-	TracingSamplingRate      float64 `envconfig:"TRACING_SAMPLING_RATE" default:"1" desc:"Share of the traces to record, from 0 to 1, if Envoy has not decided. If empty and OTEL_TRACES_SAMPLER is set, that sampler decides."`
+	TracingServiceInstanceID string  `envconfig:"TRACING_SERVICE_INSTANCE_ID" desc:"Id of this replica in traces. If the setting is empty, the id is a random UUID."`
+	TracingExporterProtocol  string  `envconfig:"TRACING_EXPORTER_PROTOCOL" oneof:"http grpc" desc:"Protocol of the collector: http or grpc. If the setting is empty, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL or else OTEL_EXPORTER_OTLP_PROTOCOL names the protocol. Without these variables, it is http."`
+	TracingSamplingRate      float64 `envconfig:"TRACING_SAMPLING_RATE" default:"1" desc:"Share of the traces to record, from 0 to 1. The share applies to calls for which Envoy has not decided. If the setting is empty and OTEL_TRACES_SAMPLER is set, that sampler decides."`
 	OTELSDKDisabled          bool    `envconfig:"OTEL_SDK_DISABLED" only:"rls" default:"false" desc:"Turn tracing off."`
 	OTELTracesExporter       string  `envconfig:"OTEL_TRACES_EXPORTER" only:"rls" oneof:"otlp none" desc:"otlp turns tracing on, and none turns it off."`
 	OTELEndpoint             string  `envconfig:"OTEL_EXPORTER_OTLP_ENDPOINT" desc:"URL of the collector, such as http://localhost:4318 for http or http://localhost:4317 for grpc. With https the connection uses TLS."`
@@ -117,19 +117,19 @@ type Settings struct {
 	OTELProtocol             string  `envconfig:"OTEL_EXPORTER_OTLP_PROTOCOL" only:"rls" oneof:"http/protobuf grpc" desc:"See TRACING_EXPORTER_PROTOCOL."`
 
 	LimitsPath                      string        `envconfig:"LIMITS_PATH" only:"rls" desc:"Limits file, or directory of limits files. If set, the RUNTIME_ settings of paths have no effect. The flag --limits replaces LIMITS_PATH."`
-	LimitsCandidate                 string        `envconfig:"LIMITS_CANDIDATE" only:"rls" desc:"Limits file, or directory of limits files, to evaluate beside the limits in force. It changes no answer. Metrics, the live page and explain show what it would deny. See docs/planning-limits.md."`
+	LimitsCandidate                 string        `envconfig:"LIMITS_CANDIDATE" only:"rls" desc:"Limits file, or directory of limits files, to evaluate beside the limits in force. The candidate changes no answer. Metrics, the live page and explain show what the candidate would deny. See docs/planning-limits.md."`
 	RuntimeRoot                     string        `envconfig:"RUNTIME_ROOT" default:"/srv/runtime_data/current" desc:"The service reads limits from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY."`
 	RuntimeSubdirectory             string        `envconfig:"RUNTIME_SUBDIRECTORY" desc:"See RUNTIME_ROOT."`
 	RuntimeAppDirectory             string        `envconfig:"RUNTIME_APPDIRECTORY" default:"config" desc:"See RUNTIME_ROOT."`
 	RuntimeWatchRoot                bool          `envconfig:"RUNTIME_WATCH_ROOT" default:"true" desc:"If true, the service also reads a file RUNTIME_APPDIRECTORY.yaml beside the directory. The service always watches the files, with true and with false."`
 	RuntimeIgnoreDotFiles           bool          `envconfig:"RUNTIME_IGNOREDOTFILES" default:"false" desc:"Skip files and directories whose names start with a dot. Names that start with two dots are always skipped."`
 	SourcePollInterval              time.Duration `envconfig:"SOURCE_POLL_INTERVAL" only:"rls" default:"500ms" min:"100ms" desc:"Interval at which limits files are checked for changes. A change is in force after one to two intervals."`
-	MergeDomainConfig               bool          `envconfig:"MERGE_DOMAIN_CONFIG" default:"false" desc:"Merge files of the same domain. Otherwise such files are an error."`
-	CalendarMonths                  bool          `envconfig:"USE_CALENDAR_MONTH_RATE_LIMIT" default:"false" desc:"Let fixed windows of a month follow the calendar of UTC, unless a limit has another timezone. Otherwise a month is 30 days. See docs/limits.md."`
-	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start even without valid limits files. Calls fail with FAILED_PRECONDITION until valid limits arrive. With xDS the service always starts without limits. If true, it is healthy before the first update."`
+	MergeDomainConfig               bool          `envconfig:"MERGE_DOMAIN_CONFIG" default:"false" desc:"Merge files of the same domain. If false, two files of the same domain are an error."`
+	CalendarMonths                  bool          `envconfig:"USE_CALENDAR_MONTH_RATE_LIMIT" default:"false" desc:"Let fixed windows of a month follow the calendar of UTC, unless a limit has another timezone. If false, a month is 30 days. See docs/limits.md."`
+	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start even without valid limits files. Calls fail with FAILED_PRECONDITION until valid limits arrive. A service with xDS always starts without limits. It is healthy before the first update only if this setting is true."`
 	HealthyWithAtLeastOneConfigLoad bool          `envconfig:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" default:"false" desc:"Be healthy only while at least one domain is loaded."`
 
-	OverridesEnabled bool `envconfig:"OVERRIDES_ENABLED" only:"rls" default:"false" desc:"Read overrides, rules and switches of run time from Redis (REDIS_URL). Without Redis, each process has its own if the admin API is on. See docs/overrides.md."`
+	OverridesEnabled bool `envconfig:"OVERRIDES_ENABLED" only:"rls" default:"false" desc:"Read overrides, rules and switches of run time from Redis (REDIS_URL). If a process counts in its own memory and the admin API is on, the process has changes of its own without this setting. See docs/overrides.md."`
 
 	ConfigType         string        `envconfig:"CONFIG_TYPE" default:"FILE" oneof:"FILE GRPC_XDS_SOTW" desc:"Source of limits: FILE, or GRPC_XDS_SOTW for an xDS server."`
 	XDSServer          string        `envconfig:"CONFIG_GRPC_XDS_SERVER_URL" default:"localhost:18000" desc:"Address of the xDS server, host:port."`
@@ -142,7 +142,7 @@ type Settings struct {
 	XDSTLSCACert       string        `envconfig:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT" desc:"PEM file of certificate authorities to trust, in addition to the authorities of the system."`
 	XDSTLSSAN          string        `envconfig:"CONFIG_GRPC_XDS_SERVER_TLS_SAN" desc:"Name to verify in the server's certificate instead of the host."`
 	XDSBackoffInitial  time.Duration `envconfig:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" default:"1s" min:"1ms" desc:"Pause after the first failed attempt to reach the xDS server. Each further failure doubles the pause."`
-	XDSBackoffMax      time.Duration `envconfig:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" default:"60s" min:"1ms" desc:"Maximum pause, before XDS_CLIENT_BACKOFF_RANDOM_FACTOR changes it."`
+	XDSBackoffMax      time.Duration `envconfig:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" default:"60s" min:"1ms" desc:"Maximum pause, before XDS_CLIENT_BACKOFF_RANDOM_FACTOR changes the pause."`
 	XDSBackoffRandom   float64       `envconfig:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" default:"0.5" min:"0" desc:"Share by which a pause is randomly longer or shorter. Values above 1 count as 1."`
 	XDSBackoffJitter   bool          `envconfig:"XDS_CLIENT_BACKOFF_JITTER" default:"true" desc:"Vary pauses by XDS_CLIENT_BACKOFF_RANDOM_FACTOR."`
 	XDSMaxMessageBytes int           `envconfig:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" default:"0" min:"0" desc:"Maximum size of a response of the xDS server in bytes. 0 means 16 MiB."`
@@ -157,26 +157,26 @@ type Settings struct {
 	ResponseDynamicMetadata bool   `envconfig:"RESPONSE_DYNAMIC_METADATA" default:"false" desc:"Add the request and the metadata of the matched rules to the dynamic metadata of the response."`
 	ResponseRuleMetadata    bool   `envconfig:"RESPONSE_RULE_METADATA" only:"rls" default:"false" desc:"Add the rule, limit, code, remaining hits and source of each decision to the dynamic metadata of the response, for Envoy's access log. See docs/observability.md."`
 
-	BackendType  string `envconfig:"BACKEND_TYPE" oneof:"redis memcache local" desc:"Place of the counters: redis, memcache (see docs/memcached.md) or local. If empty, redis if REDIS_URL is set, else local. Without REDIS_URL and BACKEND_TYPE, other settings of Redis (REDIS_…) are an error."`
-	LocalMaxKeys int    `envconfig:"LOCAL_MAX_KEYS" only:"rls" default:"1000000" min:"1" desc:"Maximum number of counters in the memory of this process. If it is reached, expired counters are evicted first, then the least spent counters."`
+	BackendType  string `envconfig:"BACKEND_TYPE" oneof:"redis memcache local" desc:"Place of the counters: redis, memcache (see docs/memcached.md) or local. An empty value means redis if REDIS_URL is set, or else local. If neither REDIS_URL nor BACKEND_TYPE is set, other settings of Redis (REDIS_…) are an error."`
+	LocalMaxKeys int    `envconfig:"LOCAL_MAX_KEYS" only:"rls" default:"1000000" min:"1" desc:"Maximum number of counters in the memory of this process. At this number, rls evicts expired counters first, and then the least spent counters."`
 	AllOrNone    bool   `envconfig:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"Charge either all descriptors of a request, or none if one is over its limit. See docs/redis.md."`
 
 	DenyCacheBytes          int     `envconfig:"LOCAL_CACHE_SIZE_IN_BYTES" default:"4194304" max:"17179869184" desc:"Memory for cached denials, up to 16 GiB. The process answers a cached denial without Redis until the denial ends. A denial takes 64 bytes. 0 means no cache."`
 	CacheKeyPrefix          string  `envconfig:"CACHE_KEY_PREFIX" max:"64" desc:"Prefix of every key in Redis or memcached, up to 64 bytes."`
-	ExpirationJitterMax     int64   `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Maximum of the random time that is added to the expiry of a key in Redis or memcached, in seconds. So keys do not expire together."`
+	ExpirationJitterMax     int64   `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Maximum of the random time, in seconds, that rls adds to the expiry of a key in Redis or memcached, so that keys do not expire together."`
 	RedisType               string  `envconfig:"REDIS_TYPE" default:"single" oneof:"single sentinel cluster" desc:"single, sentinel or cluster."`
 	RedisURL                string  `envconfig:"REDIS_URL" secret:"true" desc:"single: host:port, the path of a socket, redis://, rediss:// or unix://. sentinel: master,host:port,…. cluster: host:port,…."`
-	RedisSocketType         string  `envconfig:"REDIS_SOCKET_TYPE" oneof:"tcp unix" desc:"tcp or unix. If empty, unix if the URL is a path, else tcp."`
+	RedisSocketType         string  `envconfig:"REDIS_SOCKET_TYPE" oneof:"tcp unix" desc:"tcp or unix. An empty value means unix if the URL is a path, or else tcp."`
 	RedisAuth               string  `envconfig:"REDIS_AUTH" secret:"true" desc:"password or user:password."`
-	RedisAuthFile           string  `envconfig:"REDIS_AUTH_FILE" only:"rls" desc:"File with password or user:password, in place of REDIS_AUTH. The service reads it for each new connection, so a changed password needs no restart. See docs/redis.md."`
+	RedisAuthFile           string  `envconfig:"REDIS_AUTH_FILE" only:"rls" desc:"File with password or user:password, in place of REDIS_AUTH. The service reads the file for each new connection, so a changed password needs no restart. See docs/redis.md."`
 	RedisSentinelAuth       string  `envconfig:"REDIS_SENTINEL_AUTH" secret:"true" desc:"As REDIS_AUTH, for sentinels."`
-	RedisPoolSize           int     `envconfig:"REDIS_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"Maximum number of connections to each node. 0 means enough for all batches in flight. With fewer connections, fewer batches are in flight. In a cluster, the number is at least REDIS_CLUSTER_PARTITIONS."`
-	RedisTimeout            Timeout `envconfig:"REDIS_TIMEOUT" default:"50ms" desc:"Time limit of a whole operation: queue, round trip, retries and redirects. If Redis hangs, calls wait for this time. auto follows the measured round trip, from 50ms to 500ms. The timeout is for memcached too, where auto means 50ms. If the value is above 1s, the service logs a warning. See docs/redis.md."`
+	RedisPoolSize           int     `envconfig:"REDIS_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"Maximum number of connections to each node. 0 means enough connections for all batches in flight. With fewer connections, fewer batches are in flight. In a cluster, the number is at least REDIS_CLUSTER_PARTITIONS."`
+	RedisTimeout            Timeout `envconfig:"REDIS_TIMEOUT" default:"50ms" desc:"Time limit of a whole operation: queue, round trip, retries and redirects. If Redis hangs, calls wait for this time. auto follows the measured round trip, from 50ms to 500ms. The timeout applies to Redis and to memcached. For memcached, auto means 50ms. If the value is above 1s, the service logs a warning. See docs/redis.md."`
 	RedisFallbackRatio      float64 `envconfig:"REDIS_FALLBACK_RATIO" only:"rls" default:"0.5" above:"0" max:"1" desc:"Share of each limit that each replica admits while Redis or memcached is down. The share is above 0, and at most 1. See docs/failure.md."`
 	RedisFailureMode        string  `envconfig:"REDIS_FAILURE_MODE" only:"rls" default:"local" oneof:"local allow deny" desc:"Effect of limits while Redis or memcached is down: local (count in this process), allow or deny. See docs/failure.md."`
 	RedisPartitions         int     `envconfig:"REDIS_CLUSTER_PARTITIONS" only:"rls" default:"12" min:"1" max:"1024" desc:"Number of partitions of the keys in a cluster. All replicas need the same value. See docs/redis.md."`
-	RedisMaxInflightBatches int     `envconfig:"REDIS_MAX_INFLIGHT_BATCHES" only:"rls" default:"1" min:"1" max:"1024" desc:"Maximum number of batches in flight to Redis. In a cluster, the maximum for each partition."`
-	RedisMaxQueueSize       int     `envconfig:"REDIS_MAX_QUEUE_SIZE" only:"rls" default:"4096" min:"1" max:"1048576" desc:"Maximum number of hits that wait for a batch. In a cluster, the maximum for each partition. Further hits are decided without Redis, but do not count as a failure of Redis."`
+	RedisMaxInflightBatches int     `envconfig:"REDIS_MAX_INFLIGHT_BATCHES" only:"rls" default:"1" min:"1" max:"1024" desc:"Maximum number of batches in flight to Redis. In a cluster, each partition has this maximum."`
+	RedisMaxQueueSize       int     `envconfig:"REDIS_MAX_QUEUE_SIZE" only:"rls" default:"4096" min:"1" max:"1048576" desc:"Maximum number of hits that wait for a batch. In a cluster, each partition has this maximum. Further hits are decided without Redis, but do not count as a failure of Redis."`
 	RedisWaitReplicas       int     `envconfig:"REDIS_WAIT_REPLICAS" only:"rls" default:"0" min:"0" desc:"Number of Redis replicas that must have a charge before the call is answered. A failover then loses fewer charges. The wait takes at most a quarter of REDIS_TIMEOUT. See docs/failure.md."`
 	RedisTLS                bool    `envconfig:"REDIS_TLS" default:"false" desc:"Use TLS to Redis and to sentinels."`
 	RedisTLSClientCert      string  `envconfig:"REDIS_TLS_CLIENT_CERT" desc:"PEM file of the certificate of rls."`
@@ -195,9 +195,9 @@ type Settings struct {
 	PerSecondTLS            bool    `envconfig:"REDIS_PERSECOND_TLS" default:"false" desc:"As REDIS_TLS, with the same files."`
 
 	MemcacheHostPort        names         `envconfig:"MEMCACHE_HOST_PORT" desc:"Servers for BACKEND_TYPE=memcache: host:port,host:port. A path is a socket. All replicas need the same servers in the same order. See docs/memcached.md."`
-	MemcacheSRV             string        `envconfig:"MEMCACHE_SRV" desc:"Name with SRV records of the servers, in place of MEMCACHE_HOST_PORT: _memcache._tcp.example.com. Without records, the service does not start."`
+	MemcacheSRV             string        `envconfig:"MEMCACHE_SRV" desc:"Name with SRV records of the servers, in place of MEMCACHE_HOST_PORT: _memcache._tcp.example.com. If the name has no records at the start, the service does not start."`
 	MemcacheSRVRefresh      time.Duration `envconfig:"MEMCACHE_SRV_REFRESH" default:"0s" min:"0s" desc:"Pause between two lookups of MEMCACHE_SRV. 0 means that there is only the lookup at the start."`
-	MemcacheMaxIdleConns    int           `envconfig:"MEMCACHE_MAX_IDLE_CONNS" default:"16" min:"1" max:"65535" desc:"Maximum number of connections to each server, idle or in use. As many calls use memcached at the same time. Others wait."`
+	MemcacheMaxIdleConns    int           `envconfig:"MEMCACHE_MAX_IDLE_CONNS" default:"16" min:"1" max:"65535" desc:"Maximum number of connections to each server, idle or in use. This is also the maximum number of calls that use memcached at the same time. Further calls wait."`
 	MemcacheTLS             bool          `envconfig:"MEMCACHE_TLS" default:"false" desc:"Use TLS to memcached."`
 	MemcacheTLSClientCert   string        `envconfig:"MEMCACHE_TLS_CLIENT_CERT" desc:"PEM file of the certificate of rls."`
 	MemcacheTLSClientKey    string        `envconfig:"MEMCACHE_TLS_CLIENT_KEY" desc:"PEM file of the key of MEMCACHE_TLS_CLIENT_CERT."`
@@ -242,7 +242,7 @@ func (s *Settings) Backend() string {
 func (s *Settings) LimitsOptions() limitsfile.Options {
 	o := limitsfile.Options{MergeDomains: s.MergeDomainConfig, CalendarMonths: s.CalendarMonths}
 	if s.Backend() == BackendMemcache {
-		o.LimitedStore = "memcached"
+		o.StoreWithoutHolds = "memcached"
 	}
 	return o
 }

@@ -80,11 +80,11 @@ func listModules(pkg string) ([]module, error) {
 			return nil, fmt.Errorf("go list: %w", err)
 		}
 	}
-	standard, err := exec.Command("go", "env", "GOROOT", "GOVERSION").Output()
+	goEnv, err := exec.Command("go", "env", "GOROOT", "GOVERSION").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go env: %w", err)
 	}
-	words := strings.Fields(string(standard))
+	words := strings.Fields(string(goEnv))
 	found["std"] = module{Path: "std", Version: words[1], Dir: words[0]}
 	modules := slices.SortedFunc(maps.Values(found), func(a, b module) int { return cmp.Compare(a.Path, b.Path) })
 	for i, m := range modules {

@@ -23,8 +23,8 @@ type Overrides struct {
 	mu     sync.Mutex
 	base   *limitsfile.Set
 	memory changes.Memory
-	layer  override.Table
-	err    error // the error that MakeChange and History return
+	table  override.Table
+	err    error // the error that MakeChange, History and Replicas return
 }
 
 var _ admin.Overrides = (*Overrides)(nil)
@@ -38,15 +38,16 @@ func NewOverrides(t require.TestingT, yaml string) *Overrides {
 	return o
 }
 
-// Fail sets the error of MakeChange and History; nil ends the failure.
+// Fail sets the error of MakeChange, History and Replicas; nil ends the failure.
 func (o *Overrides) Fail(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.err = err
 }
 
-// Store stores a value, valid or not, as another program could. The history does not get it.
-func (o *Overrides) Store(field, value string) {
+// SetField sets a field without a check and without an entry in the history, as a program does that writes to Redis
+// itself.
+func (o *Overrides) SetField(field, value string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.memory.Set(field, value)
@@ -57,14 +58,14 @@ func (o *Overrides) Store(field, value string) {
 func (o *Overrides) States() []override.State {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.layer.States()
+	return o.table.States()
 }
 
 // DryRun implements admin.Overrides.
 func (o *Overrides) DryRun(field, value string) override.State {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.layer.DryRun(o.base, field, value, time.Now())
+	return o.table.DryRun(o.base, field, value, time.Now())
 }
 
 // MakeChange implements admin.Overrides.
@@ -95,7 +96,7 @@ func (o *Overrides) Replicas(context.Context) ([]changes.Replica, error) {
 
 // apply puts the limits with the overrides in force.
 func (o *Overrides) apply() {
-	o.layer.Set(o.memory.Fields())
-	set, _ := o.layer.Apply(o.base, time.Now())
+	o.table.Set(o.memory.Fields())
+	set, _ := o.table.Apply(o.base, time.Now())
 	o.Limits.Set(descriptors.Compile(set))
 }

@@ -26,12 +26,12 @@ const (
 	// maxLoadHeap is the size in bytes to which the heap may grow during a load. A load makes much garbage.
 	maxLoadHeap = 128 << 20
 
-	// minHeapToFree is the smallest heap, in bytes, from which a load returns memory to the system at its end. Smaller heaps
+	// If the heap is larger than minHeapToFree bytes when a load ends, the load returns memory to the system. Smaller heaps
 	// are not worth the milliseconds that the return takes.
 	minHeapToFree = 64 << 20
 
 	// interval is the time between two measurements of the heap. It is short, because a few large calls can make the
-	// heap grow by 200 MB in half a second. loadInterval is the time during a load.
+	// heap grow by 200 MB in half a second. loadInterval is the time between two measurements during a load.
 	interval     = 50 * time.Millisecond
 	loadInterval = 10 * time.Millisecond
 )
@@ -75,20 +75,20 @@ func (p *gcTuner) beginLoad() (done func()) {
 func (p *gcTuner) start(interval time.Duration, loads int) (stop func()) {
 	p.addGoroutines(1, loads)
 	ctx, cancel := context.WithCancel(context.Background())
-	var tuning sync.WaitGroup
-	tuning.Go(func() {
+	var wg sync.WaitGroup
+	wg.Go(func() {
 		for wait.Sleep(ctx, interval) {
 			p.applyPercent()
 		}
 	})
 	return func() {
 		cancel()
-		tuning.Wait()
+		wg.Wait()
 		p.addGoroutines(-1, -loads)
 	}
 }
 
-// addGoroutines changes p.followers and p.loads. If no follower is left, it restores the original GOGC.
+// addGoroutines changes p.goroutines and p.loads. If no goroutine is left, it restores the original GOGC.
 func (p *gcTuner) addGoroutines(goroutines, loads int) {
 	p.mu.Lock()
 	if p.goroutines == 0 {

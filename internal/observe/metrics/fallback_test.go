@@ -83,7 +83,7 @@ rls_outage_start_timestamp_seconds 1.7000000005e+09
 `, names...)
 }
 
-func TestBreakersHaveTheirStateAndTime(t *testing.T) {
+func TestMetricsShowStateOfBreakersAndTimeInEachState(t *testing.T) {
 	m := New()
 	open := fallback.BreakerStatus{State: fallback.Open, TimeByState: [3]time.Duration{time.Minute, time.Second, 2 * time.Second}}
 	m.FallbackStatus([]Shard{{"main", "0"}, {"main", "1"}}, func() fallback.Status {

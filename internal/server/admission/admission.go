@@ -1,7 +1,7 @@
 // Package admission bounds the resources that the clients of a listener can use. These are connections and, with gRPC,
-// the request bytes in memory and the frames of calls that get no answer. If a client exceeds a bound, the package cuts
-// the connection: it closes the connection at once. The package grpc bounds one message and the streams of one
-// connection, but not all connections together.
+// the request bytes in memory and the frames that cost CPU time without an answer: calls that the client resets, pings and
+// other frames. If a client exceeds a bound, the package cuts the connection: it closes the connection at once. The package
+// grpc bounds one message and the streams of one connection, but not all connections together.
 package admission
 
 import (

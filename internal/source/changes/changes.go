@@ -73,9 +73,9 @@ type Condition struct {
 	// Exists requires that the field has a value. Absent requires that the field has no value.
 	Exists, Absent bool
 
-	// Tags requires that the field has a value with one of these tags; nil requires nothing. OtherTags requires that
+	// Tags requires that the field has a value with one of these tags; nil requires nothing. ForbiddenTags requires that
 	// the field has no value with one of these tags.
-	Tags, OtherTags []string
+	Tags, ForbiddenTags []string
 }
 
 // Holds reports whether the condition holds for the old value of a field. oldValue is nil if the field has no value.
@@ -84,7 +84,7 @@ func (c Condition) Holds(oldValue *string) bool {
 		return !c.Exists && c.Tags == nil
 	}
 	tag := Tag(*oldValue)
-	return !c.Absent && (c.Tags == nil || slices.Contains(c.Tags, tag)) && !slices.Contains(c.OtherTags, tag)
+	return !c.Absent && (c.Tags == nil || slices.Contains(c.Tags, tag)) && !slices.Contains(c.ForbiddenTags, tag)
 }
 
 const tagLength = 16

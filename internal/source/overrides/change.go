@@ -13,7 +13,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
-// listName returns the name of a list. In a Cluster, the list is on the node of the hash.
+// listName returns the name of a list of overrides, such as the history. In a Cluster, the list is on the same node as
+// the hash that has the overrides.
 func listName(prefix, list string) string {
 	name, hash := prefix+"rls:overrides:"+list, prefix+"rls:overrides"
 	if start := strings.IndexByte(prefix, '{'); start >= 0 && strings.IndexByte(prefix[start:], '}') > 1 {
@@ -25,22 +26,24 @@ func listName(prefix, list string) string {
 // changeScript makes a change if all conditions of the change hold. It adds the change to the history, notifies all
 // replicas and returns the old values. If Redis forbids PUBLISH, the other replicas find the change by full reads.
 //
-// KEYS: the hash, the history. ARGV: channel; the maximum length of the history; the entry of the history as JSON
-// without its end; then six arguments for each write: the field; "yes" if the field must exist, "no" if it must not
-// exist, or ""; the tags, one of which the old value must have, or ""; the tags that the old value must not have; the
-// operation (set or delete); the new value.
+// KEYS: the hash, the history. ARGV: channel; the maximum length of the history; the start of the entry of the history, as
+// JSON (the script adds the version and the writes); then six arguments for each write: the field; "yes" if the field must
+// exist, "no" if it must not exist, or ""; the tags, one of which the old value must have, or ""; the tags that the old
+// value must not have; the operation (set or delete); the new value.
+//
+// The tag of a value is the first 16 digits of its SHA-1, as changes.Tag returns it.
 //
 // Reply: "conflict", a field and its value; or "ok", the version, the error of PUBLISH or "", and the old values.
 var changeScript = goredis.NewScript(`
 local hash, history = KEYS[1], KEYS[2]
 local old = {}
 for i = 4, #ARGV, 6 do
-  local field, exists, tags, other_tags = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+  local field, exists, tags, forbidden_tags = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local value = redis.call('HGET', hash, field)
   local tag = value and string.sub(redis.sha1hex(value), 1, 16)
   local holds = (exists ~= 'yes' or value) and (exists ~= 'no' or not value)
     and (tags == '' or value and string.find(tags, tag, 1, true))
-    and not (value and string.find(other_tags, tag, 1, true))
+    and not (value and string.find(forbidden_tags, tag, 1, true))
   if not holds then
     return {'conflict', field, value}
   end
@@ -54,7 +57,7 @@ if newest then
 end
 version = version + 1
 redis.call('HSET', hash, '|version', string.format('%d', version))
-local written = {}
+local write_texts = {}
 local n = 0
 for i = 4, #ARGV, 6 do
   local field, operation, value = ARGV[i], ARGV[i + 4], ARGV[i + 5]
@@ -67,9 +70,9 @@ for i = 4, #ARGV, 6 do
   else
     redis.call('HDEL', hash, field)
   end
-  written[n] = text .. '}'
+  write_texts[n] = text .. '}'
 end
-redis.call('LPUSH', history, ARGV[3] .. ',"version":' .. string.format('%d', version) .. ',"changes":[' .. table.concat(written, ',') .. ']}')
+redis.call('LPUSH', history, ARGV[3] .. ',"version":' .. string.format('%d', version) .. ',"changes":[' .. table.concat(write_texts, ',') .. ']}')
 redis.call('LTRIM', history, 0, ARGV[2] - 1)
 local published = redis.pcall('PUBLISH', ARGV[1], ARGV[4])
 local reply = {'ok', version, type(published) == 'table' and published.err or ''}
@@ -82,7 +85,7 @@ return reply
 //
 // After a connection error, Redis may have made the change. The next full read then applies the change.
 func (s *Store) MakeChange(ctx context.Context, c changes.Change) (changes.Result, error) {
-	if err := s.lock(ctx); err != nil { // the lock keeps a full read of older values from being applied after the change
+	if err := s.lock(ctx); err != nil { // a full read must not apply older values after the change
 		return changes.Result{}, fmt.Errorf("write an override: %w", err)
 	}
 	defer s.unlock()
@@ -104,7 +107,7 @@ func (s *Store) MakeChange(ctx context.Context, c changes.Change) (changes.Resul
 	for _, oldValue := range reply[3:] {
 		r.OldValues = append(r.OldValues, textOrNil(oldValue))
 	}
-	s.setVersion(r.Version - 1) // the version before the change
+	s.checkForLostData(r.Version - 1) // the version before the change
 	s.version.Store(r.Version)
 	s.applyWrites(ctx, c.Writes)
 	return r, nil
@@ -132,7 +135,7 @@ func (s *Store) changeArgs(c changes.Change) []any {
 		if w.Value != nil {
 			operation, value = "set", *w.Value
 		}
-		args = append(args, w.Field, exists, tags, strings.Join(w.Condition.OtherTags, " "), operation, value)
+		args = append(args, w.Field, exists, tags, strings.Join(w.Condition.ForbiddenTags, " "), operation, value)
 	}
 	return args
 }
@@ -158,7 +161,7 @@ func (s *Store) applyWrites(ctx context.Context, writes []changes.Write) {
 		s.appliedValues = newValues
 		_ = s.apply(source.Update{Overrides: newValues, Outage: s.outage})
 	}
-	s.requestReport()
+	s.requestReplicaReport()
 }
 
 // Version returns the version of the last change that this replica knows.
@@ -174,7 +177,7 @@ func (s *Store) History(ctx context.Context) ([]changes.Entry, error) {
 	for _, text := range texts {
 		var e changes.Entry
 		if err := json.Unmarshal([]byte(text), &e); err != nil {
-			break // another program wrote this entry, so the versions of older entries have no meaning
+			break // rls did not write this entry, so nobody knows what changed between the older and the newer entries
 		}
 		history = append(history, e)
 	}

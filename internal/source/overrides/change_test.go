@@ -39,7 +39,7 @@ func TestChangesInRedisAndMemoryAgree(t *testing.T) {
 				case 2:
 					w.Condition.Tags = []string{changes.Tag("1"), changes.Tag(value.Draw(rt, "tag"))}
 				case 3:
-					w.Condition.OtherTags = []string{changes.Tag(value.Draw(rt, "other tag"))}
+					w.Condition.ForbiddenTags = []string{changes.Tag(value.Draw(rt, "forbidden tag"))}
 				}
 				if rapid.Bool().Draw(rt, "set") {
 					text := value.Draw(rt, "value")

@@ -106,7 +106,8 @@ func (s *Store) readAll(ctx context.Context) error {
 		return err
 	}
 	version, _ := strconv.ParseInt(values[changes.VersionField], 10, 64) // 0 if nobody has made a change
-	s.setVersion(version)
+	s.checkForLostData(version)
+	s.version.Store(version)
 	delete(values, changes.VersionField)
 	s.deleteExpired(ctx, values)
 	var u source.Update
@@ -124,14 +125,15 @@ func (s *Store) readAll(ctx context.Context) error {
 	s.outage = nil
 	_ = s.apply(u)
 	if u.Overrides != nil {
-		s.requestReport()
+		s.requestReplicaReport()
 	}
 	return nil
 }
 
-// setVersion sets the version in Redis. A version becomes lower only if Redis loses data. The caller holds the mutex.
-func (s *Store) setVersion(version int64) {
-	s.hasLostData = s.hasLostData || version < s.version.Swap(version)
+// checkForLostData finds out whether Redis has lost changes: its version is then lower than the last version that s knows.
+// The caller holds the mutex.
+func (s *Store) checkForLostData(versionInRedis int64) {
+	s.hasLostData = s.hasLostData || versionInRedis < s.version.Load()
 }
 
 // deleteScript deletes each target that still has the value in ARGV. KEYS: the hash. ARGV: targets and values in turn.

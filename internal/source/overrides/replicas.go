@@ -102,7 +102,7 @@ func (s *Store) waitForReport(ctx context.Context) bool {
 	return true
 }
 
-func (s *Store) requestReport() { wait.Signal(s.reportRequests) }
+func (s *Store) requestReplicaReport() { wait.Signal(s.reportRequests) }
 
 // LastReports returns the reports that this replica read when it last reported itself. It sends nothing to Redis.
 func (s *Store) LastReports() changes.Reports {

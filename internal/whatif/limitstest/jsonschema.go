@@ -13,12 +13,12 @@ func JSONSchema() map[string]any {
 	schema["$schema"] = limitsfile.JSONSchemaDialect
 	schema["title"] = "Test file of rls"
 	schema["$defs"] = map[string]any{
-		"settings": objectSchema(settingFields),
-		"test":     objectSchema(testFields),
-		"request":  objectSchema(requestFields),
-		"target":   objectSchema(targetFields),
-		"want":     objectSchema(wantFields),
-		"status":   objectSchema(statusFields),
+		"settings":       objectSchema(settingFields),
+		"test":           objectSchema(testFields),
+		"request":        objectSchema(requestFields),
+		"descriptorItem": objectSchema(descriptorFields),
+		"want":           objectSchema(wantFields),
+		"status":         objectSchema(statusFields),
 	}
 	return schema
 }
@@ -41,7 +41,7 @@ func objectSchema(list []fields.Field) map[string]any {
 	return s
 }
 
-// fieldHelp has the description of each field for editors. A name has the same meaning in all objects.
+// fieldHelp has the description of each field for editors. A name has one description for all objects.
 var fieldHelp = map[string]string{
 	"limits":           "Limits files or directories, relative to this file.",
 	"merge":            "Merge files of the same domain (MERGE_DOMAIN_CONFIG).",
@@ -78,28 +78,28 @@ var fieldHelp = map[string]string{
 var itemNames = map[string]string{"tests": "test", "requests": "request", "statuses": "status"}
 
 func fieldSchema(f fields.Field) map[string]any {
-	text := map[string]any{"type": []string{"string", "number", "boolean"}}
+	scalar := map[string]any{"type": []string{"string", "number", "boolean"}}
 	switch {
 	case f.Name == "limits":
-		return map[string]any{"anyOf": []any{text, map[string]any{"type": "array", "items": text}}}
+		return map[string]any{"anyOf": []any{scalar, map[string]any{"type": "array", "items": scalar}}}
 	case f.Name == "descriptors":
-		return map[string]any{"type": "array", "minItems": 1, "items": map[string]any{"anyOf": []any{text, reference("target")}}}
+		return map[string]any{"type": "array", "minItems": 1, "items": map[string]any{"anyOf": []any{scalar, reference("descriptorItem")}}}
 	case f.Kind == fields.List:
 		return map[string]any{"type": "array", "minItems": 1, "items": reference(itemNames[f.Name])}
 	case f.Kind == fields.Object:
 		return reference(f.Name)
 	case f.Kind == fields.AnyMapping:
-		return map[string]any{"type": "object", "additionalProperties": text}
+		return map[string]any{"type": "object", "additionalProperties": scalar}
 	case f.Kind == fields.Flag:
 		return map[string]any{"type": "boolean"}
 	case f.Kind == fields.Count:
 		return map[string]any{"type": "integer", "minimum": f.Min, "maximum": f.Max}
 	case f.Kind == fields.Choice:
 		return map[string]any{"enum": f.Choices}
-	case strings.HasPrefix(f.Want, wantDuration):
+	case strings.HasPrefix(f.Want, wantDuration): // the error messages of f ask for a duration
 		return map[string]any{"type": []string{"string", "integer"}}
 	}
-	return text
+	return scalar
 }
 
 func reference(name string) map[string]any { return map[string]any{"$ref": "#/$defs/" + name} }

@@ -11,7 +11,7 @@ import (
 )
 
 func TestEachFieldHasADescription(t *testing.T) {
-	names := fields.Names(slices.Concat(fileFields, settingFields, testFields, requestFields, targetFields, wantFields, statusFields))
+	names := fields.Names(slices.Concat(fileFields, settingFields, testFields, requestFields, descriptorFields, wantFields, statusFields))
 	slices.Sort(names)
 	assert.Equal(t, slices.Compact(names), slices.Sorted(maps.Keys(fieldHelp)))
 }

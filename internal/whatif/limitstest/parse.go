@@ -95,7 +95,7 @@ var (
 		limitField,
 		{Name: "want", Kind: fields.Object, Remedy: "write want: {code: OK} or what else the answer must be"},
 	}
-	targetFields = []fields.Field{
+	descriptorFields = []fields.Field{
 		{Name: "descriptor", Kind: fields.NonEmpty, Remedy: wantDescriptor},
 		hitsField,
 		limitField,
@@ -205,19 +205,19 @@ func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time)
 	if r.Message.Domain == "" {
 		p.Errorf(n, "domain is missing; write domain: in the request, its test or the root of the file")
 	}
-	var targets []*yaml.Node
+	var items []*yaml.Node
 	switch descriptor, list := values["descriptor"], values["descriptors"]; {
 	case descriptor.IsPresent() && list.IsPresent():
 		p.Errorf(list.Node, "descriptor and descriptors are both given; put all descriptors into descriptors")
 	case descriptor.IsPresent():
-		targets = []*yaml.Node{descriptor.Node}
+		items = []*yaml.Node{descriptor.Node}
 	case list.IsPresent():
-		targets = p.Items(list)
+		items = p.Items(list)
 	default:
 		p.Errorf(n, "descriptor is missing; "+wantDescriptor)
 	}
-	for _, target := range targets {
-		p.parseTarget(&r, target, values["hits"], values["limit"])
+	for _, item := range items {
+		p.parseDescriptor(&r, item, values["hits"], values["limit"])
 	}
 	if want := values["want"]; want.IsPresent() {
 		p.parseWant(&r, want.Node)
@@ -225,11 +225,11 @@ func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time)
 	return r
 }
 
-// parseTarget adds a descriptor to r. hits and ownLimit are the fields of the request.
-func (p *parser) parseTarget(r *Request, n *yaml.Node, hits, ownLimit fields.FieldValue) {
+// parseDescriptor adds a descriptor to r. hits and ownLimit are the fields of the request.
+func (p *parser) parseDescriptor(r *Request, n *yaml.Node, hits, ownLimit fields.FieldValue) {
 	var descriptor string
 	if n.Kind == yaml.MappingNode {
-		values := p.Object(n, "descriptor", targetFields)
+		values := p.Object(n, "descriptor", descriptorFields)
 		descriptor = values["descriptor"].Text
 		if field := values["hits"]; field.IsPresent() {
 			hits = field
@@ -239,7 +239,7 @@ func (p *parser) parseTarget(r *Request, n *yaml.Node, hits, ownLimit fields.Fie
 		}
 		n = cmp.Or(values["descriptor"].Node, n)
 	} else {
-		descriptor = p.Read(n, targetFields[0]).Text
+		descriptor = p.Read(n, descriptorFields[0]).Text
 	}
 	if descriptor == "" {
 		return

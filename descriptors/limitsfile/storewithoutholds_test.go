@@ -8,7 +8,7 @@ import (
 )
 
 func TestHoldsAndLeasesNeedAStoreThatCanKeepThem(t *testing.T) {
-	const holds = "whose holds memcached can't keep; want scope: instance, another algorithm, or counters in Redis (BACKEND_TYPE=redis)"
+	const holds = "but memcached can't keep holds; want scope: instance, another algorithm, or counters in Redis (BACKEND_TYPE=redis)"
 	for name, c := range map[string]struct{ yaml, err, warning string }{
 		"holds of all replicas":     {oneDescriptor("rate_limit: {algorithm: concurrency, requests_per_unit: 4}"), "f:4:29: d > k: algorithm: got concurrency, " + holds, ""},
 		"holds by default":          {"domain: d\ndefaults: {algorithm: concurrency}\ndescriptors:\n- key: k\n  rate_limit: {requests_per_unit: 4}", "f:2:23: d > k: algorithm: got concurrency, " + holds, ""},
@@ -17,7 +17,7 @@ func TestHoldsAndLeasesNeedAStoreThatCanKeepThem(t *testing.T) {
 		"no lease":                  {oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1000, lease: false}"), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			set, err := Parse([]File{{Name: "f", Data: []byte(c.yaml)}}, Options{LimitedStore: "memcached"})
+			set, err := Parse([]File{{Name: "f", Data: []byte(c.yaml)}}, Options{StoreWithoutHolds: "memcached"})
 			if c.err != "" {
 				assert.EqualError(t, err, c.err)
 				return
