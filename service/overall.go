@@ -55,7 +55,7 @@ func (c *Call) isDeniedBy(quotaMode bool, isOver func(i, start, end int) bool) b
 			return true
 		}
 	}
-	return c.areAllQuotasDenied(deniedQuotaCount, quotaCount)
+	return c.isQuotaModeDenied(deniedQuotaCount, quotaCount)
 }
 
 // isInQuotaMode reports whether a descriptor with this rule is in quota mode. hasHit reports whether a limit of the rule
@@ -65,8 +65,8 @@ func isInQuotaMode(rule *descriptors.Rule, hasHit, quotaMode bool) bool {
 	return quotaMode || rule != nil && rule.QuotaMode && (hasHit || rule.IsUnlimited())
 }
 
-// areAllQuotasDenied reports whether all descriptors in quota mode are denied. quotaCount of them have a rule.
-func (c *Call) areAllQuotasDenied(deniedCount, quotaCount int) bool {
+// isQuotaModeDenied reports whether all descriptors in quota mode are denied. quotaCount of them have a rule.
+func (c *Call) isQuotaModeDenied(deniedCount, quotaCount int) bool {
 	if deniedCount == 0 || deniedCount < quotaCount {
 		return false
 	}

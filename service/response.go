@@ -137,7 +137,7 @@ func (c *Call) retryAfter(quotaMode, withSlots bool) int64 {
 			longestWait = max(longestWait, wait)
 		}
 	}
-	if c.areAllQuotasDenied(quotaCount, quotaCount) {
+	if c.isQuotaModeDenied(quotaCount, quotaCount) {
 		longestWait = max(longestWait, shortestQuotaWait)
 	}
 	return longestWait

@@ -73,8 +73,8 @@ type leaseChecker struct {
 	start    int64 // the time of the epoch in the Limiter
 }
 
-// isReal reports whether the code runs without a mistake on purpose.
-func (c *leaseChecker) isReal() bool {
+// hasNoMutant reports whether the code runs without a mistake on purpose.
+func (c *leaseChecker) hasNoMutant() bool {
 	m := &c.mutant
 	return m.afterTrip == nil && m.afterStep == nil && m.afterLostReturn == nil
 }
@@ -90,8 +90,8 @@ func newLeaseChecker(t *testing.T, m leaseMutant) *leaseChecker {
 	return c
 }
 
-// step returns w after f. f gets the lease of replica i, or nil.
-func (c *leaseChecker) step(w *checkedWorld, i int, f func(n *checkedWorld, r *checkedReplica, e *lease)) checkedWorld {
+// stepReplica returns w after f. f gets the lease of replica i, or nil.
+func (c *leaseChecker) stepReplica(w *checkedWorld, i int, f func(n *checkedWorld, r *checkedReplica, e *lease)) checkedWorld {
 	n := *w
 	n.counts = maps.Clone(w.counts)
 	c.counters.counts, c.counters.now = n.counts, epoch.Add(time.Duration(n.now)*time.Microsecond)
@@ -125,7 +125,7 @@ func (c *leaseChecker) step(w *checkedWorld, i int, f func(n *checkedWorld, r *c
 	return n
 }
 
-func (c *leaseChecker) hit(n *checkedWorld, hits int64) {
+func (c *leaseChecker) takeHits(n *checkedWorld, hits int64) {
 	results := make([]backend.Result, 1)
 	c.limiter.Take(context.Background(), c.counters.now, []backend.Hit{{Key: []byte("k"), Limit: c.limit, N: hits}}, results)
 	if results[0].Allowed {
@@ -133,8 +133,8 @@ func (c *leaseChecker) hit(n *checkedWorld, hits int64) {
 	}
 }
 
-// finish passes answers to a trip.
-func (c *leaseChecker) finish(r *checkedReplica, e *lease, permits, budget backend.Result) {
+// passAnswers passes answers to a trip.
+func (c *leaseChecker) passAnswers(r *checkedReplica, e *lease, permits, budget backend.Result) {
 	t, plannedAt := r.trip, r.plannedAt
 	r.hasTrip = false
 	if e == nil {
@@ -148,8 +148,8 @@ func (c *leaseChecker) finish(r *checkedReplica, e *lease, permits, budget backe
 	}
 }
 
-// giveBack sends the returns of a replica. If the trip of the permits fails, err is its error.
-func (c *leaseChecker) giveBack(r *checkedReplica, err error, isCharged bool) {
+// sendReturns sends the returns of a replica. If the trip of the permits fails, err is its error.
+func (c *leaseChecker) sendReturns(r *checkedReplica, err error, isCharged bool) {
 	returns := append([]permitReturn(nil), r.returns...)
 	r.returns = nil
 	if err == nil {
@@ -172,11 +172,11 @@ func (c *leaseChecker) giveBack(r *checkedReplica, err error, isCharged bool) {
 	}
 }
 
-// next returns the worlds that follow w.
-func (c *leaseChecker) next(w *checkedWorld) (following []checkedWorld) {
+// successors returns the worlds that follow w.
+func (c *leaseChecker) successors(w *checkedWorld) (following []checkedWorld) {
 	add := func(i int, faults int, f func(n *checkedWorld, r *checkedReplica, e *lease)) {
 		if w.faults >= faults {
-			n := c.step(w, i, f)
+			n := c.stepReplica(w, i, f)
 			n.faults -= faults
 			following = append(following, n)
 		}
@@ -186,26 +186,26 @@ func (c *leaseChecker) next(w *checkedWorld) (following []checkedWorld) {
 	for i := range w.replicas {
 		r := &w.replicas[i]
 		for _, hits := range []int64{1, 8} {
-			add(i, 0, func(n *checkedWorld, _ *checkedReplica, _ *lease) { c.hit(n, hits) })
+			add(i, 0, func(n *checkedWorld, _ *checkedReplica, _ *lease) { c.takeHits(n, hits) })
 		}
 		switch {
 		case r.hasTrip && !r.isSent:
-			add(i, 0, c.arrive)
+			add(i, 0, c.completeTrips)
 			add(i, 0, func(_ *checkedWorld, r *checkedReplica, _ *lease) {
 				r.isSent = true
 				r.permits, r.budget = c.limiter.sendTrip(r.trip, r.plannedAt)
 			})
-			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.finish(r, e, notSent, notSent) })
+			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.passAnswers(r, e, notSent, notSent) })
 		case r.hasTrip:
-			add(i, 0, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.finish(r, e, r.permits, r.budget) })
-			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.finish(r, e, lost, lost) })
-			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.finish(r, e, lost, r.budget) })
-			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.finish(r, e, r.permits, lost) })
+			add(i, 0, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.passAnswers(r, e, r.permits, r.budget) })
+			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.passAnswers(r, e, lost, lost) })
+			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.passAnswers(r, e, lost, r.budget) })
+			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.passAnswers(r, e, r.permits, lost) })
 		}
 		if len(r.returns) > 0 {
-			add(i, 0, func(_ *checkedWorld, r *checkedReplica, _ *lease) { c.giveBack(r, nil, false) })
-			add(i, 1, func(_ *checkedWorld, r *checkedReplica, _ *lease) { c.giveBack(r, errDown, true) })
-			add(i, 1, func(_ *checkedWorld, r *checkedReplica, _ *lease) { c.giveBack(r, errDown, false) })
+			add(i, 0, func(_ *checkedWorld, r *checkedReplica, _ *lease) { c.sendReturns(r, nil, false) })
+			add(i, 1, func(_ *checkedWorld, r *checkedReplica, _ *lease) { c.sendReturns(r, errDown, true) })
+			add(i, 1, func(_ *checkedWorld, r *checkedReplica, _ *lease) { c.sendReturns(r, errDown, false) })
 		} else if r.lease.limit != nil && !r.hasTrip {
 			add(i, 0, func(n *checkedWorld, r *checkedReplica, _ *lease) { r.returns = c.stripe.sweep(c.start + n.now) })
 		}
@@ -223,12 +223,12 @@ func (c *leaseChecker) next(w *checkedWorld) (following []checkedWorld) {
 		following = append(following, n)
 	}
 	if w.now < checkedEnd*checkedTick {
-		following = append(following, c.tick(w))
+		following = append(following, c.afterTick(w))
 	}
 	return following
 }
 
-func (c *leaseChecker) tick(w *checkedWorld) checkedWorld {
+func (c *leaseChecker) afterTick(w *checkedWorld) checkedWorld {
 	n := *w
 	if n.now += checkedTick; n.now%second == 0 {
 		n.admitted, n.allowed, n.isLossy = 0, checkedRequests, false
@@ -236,15 +236,15 @@ func (c *leaseChecker) tick(w *checkedWorld) checkedWorld {
 	return n
 }
 
-// unused returns the permits that are charged in this window, and have admitted no hit.
-func (c *leaseChecker) unused(w *checkedWorld) int64 {
+// unusedPermits returns the permits that are charged in this window, and have admitted no hit.
+func (c *leaseChecker) unusedPermits(w *checkedWorld) int64 {
 	c.counters.counts, c.counters.now = w.counts, epoch.Add(time.Duration(w.now)*time.Microsecond)
 	return c.counters.count(c.limit, "k") - w.admitted
 }
 
-// breaks returns the promise that w breaks, or nothing.
-func (c *leaseChecker) breaks(w *checkedWorld) string {
-	switch unused := c.unused(w); {
+// brokenPromise returns the promise that w breaks, or nothing.
+func (c *leaseChecker) brokenPromise(w *checkedWorld) string {
+	switch unused := c.unusedPermits(w); {
 	case w.admitted > w.allowed:
 		return "the window admits more than the limit"
 	case !w.isLossy && unused < 0:
@@ -255,37 +255,37 @@ func (c *leaseChecker) breaks(w *checkedWorld) string {
 	return ""
 }
 
-// arrive lets the trips of a refill and their answers arrive at once.
-func (c *leaseChecker) arrive(_ *checkedWorld, r *checkedReplica, e *lease) {
+// completeTrips lets the trips of a refill and their answers arrive at once.
+func (c *leaseChecker) completeTrips(_ *checkedWorld, r *checkedReplica, e *lease) {
 	for r.hasTrip {
 		if !r.isSent {
 			r.permits, r.budget = c.limiter.sendTrip(r.trip, r.plannedAt)
 		}
-		c.finish(r, e, r.permits, r.budget)
+		c.passAnswers(r, e, r.permits, r.budget)
 	}
 }
 
-// admitsAll lets the messages in flight arrive, and starts a new window without faults. It reports whether a replica then
+// canAdmitWholeLimit lets the messages in flight arrive, and starts a new window without faults. It reports whether a replica then
 // admits the whole limit.
-func (c *leaseChecker) admitsAll(w checkedWorld, i int) bool {
+func (c *leaseChecker) canAdmitWholeLimit(w checkedWorld, i int) bool {
 	settle := func() {
 		for j := range w.replicas {
-			w = c.step(&w, j, c.arrive)
+			w = c.stepReplica(&w, j, c.completeTrips)
 		}
 	}
 	settle()
-	for w = c.tick(&w); w.now%second != 0; {
-		w = c.tick(&w)
+	for w = c.afterTick(&w); w.now%second != 0; {
+		w = c.afterTick(&w)
 	}
 	for range checkedRequests + 1 {
-		w = c.step(&w, i, func(n *checkedWorld, _ *checkedReplica, _ *lease) { c.hit(n, 1) })
+		w = c.stepReplica(&w, i, func(n *checkedWorld, _ *checkedReplica, _ *lease) { c.takeHits(n, 1) })
 		settle()
 	}
 	return w.admitted == checkedRequests
 }
 
-// key names the world. Equal worlds at other windows have equal keys.
-func (c *leaseChecker) key(w *checkedWorld) string {
+// stateKey names w. Worlds with equal keys have equal successors.
+func (c *leaseChecker) stateKey(w *checkedWorld) string {
 	b := make([]byte, 0, 160)
 	add := func(numbers ...int64) {
 		for _, n := range numbers {
@@ -350,24 +350,24 @@ func (c *leaseChecker) key(w *checkedWorld) string {
 	return string(b)
 }
 
-// check visits at most n worlds. It returns the number of visited worlds, and the first promise that a world breaks.
-func (c *leaseChecker) check(n, faults, losses int) (visited int, broken string) {
+// visitStates visits at most n worlds. It returns the number of visited worlds, and the first promise that a world breaks.
+func (c *leaseChecker) visitStates(n, faults, losses int) (visited int, broken string) {
 	start := checkedWorld{counts: map[string]int64{}, faults: faults, losses: losses, allowed: checkedRequests}
 	for range 2 { // the first replica has its first permits
-		start = c.step(&start, 0, func(n *checkedWorld, _ *checkedReplica, _ *lease) { c.hit(n, 1) })
-		start = c.step(&start, 0, c.arrive)
+		start = c.stepReplica(&start, 0, func(n *checkedWorld, _ *checkedReplica, _ *lease) { c.takeHits(n, 1) })
+		start = c.stepReplica(&start, 0, c.completeTrips)
 	}
-	seen := map[string]bool{c.key(&start): true}
+	seen := map[string]bool{c.stateKey(&start): true}
 	for queue := []checkedWorld{start}; len(queue) > 0 && len(seen) < n; queue = queue[1:] {
 		w := &queue[0]
-		if visited++; visited%500 == 0 && c.isReal() && !c.admitsAll(*w, visited/500%2) {
+		if visited++; visited%500 == 0 && c.hasNoMutant() && !c.canAdmitWholeLimit(*w, visited/500%2) {
 			return visited, "a new window admits less than the limit"
 		}
-		for _, f := range c.next(w) {
-			if broken = c.breaks(&f); broken != "" {
+		for _, f := range c.successors(w) {
+			if broken = c.brokenPromise(&f); broken != "" {
 				return visited, broken
 			}
-			if key := c.key(&f); !seen[key] {
+			if key := c.stateKey(&f); !seen[key] {
 				seen[key] = true
 				queue = append(queue, f)
 			}
@@ -384,7 +384,7 @@ func TestCheckerFindsNoOrderOfEventsThatBreaksAPromise(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newLeaseChecker(t, leaseMutant{})
-			visited, broken := c.check(*worlds, test.faults, test.losses)
+			visited, broken := c.visitStates(*worlds, test.faults, test.losses)
 			assert.Empty(t, broken)
 			t.Logf("%d worlds", visited)
 		})
@@ -422,7 +422,7 @@ func TestCheckerFindsMistakes(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			visited, broken := newLeaseChecker(t, test.mutant).check(*worlds, test.faults, 0)
+			visited, broken := newLeaseChecker(t, test.mutant).visitStates(*worlds, test.faults, 0)
 			assert.Equal(t, test.want, broken)
 			t.Logf("%d worlds", visited)
 		})

@@ -176,7 +176,7 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 	if isNoPerm(replies["set"].Err()) {
 		missing.hasExpire = c.expireKeys(ctx)
 	}
-	if f, ok := missing.finding(c.user(ctx)); ok {
+	if f, ok := missing.finding(c.loginUser(ctx)); ok {
 		c.findings = append(c.findings, f)
 	}
 	if err := replies["ping"].Err(); err != nil && KindOf(err) != KindNoPerm {
@@ -190,8 +190,8 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 	return c.findings
 }
 
-// user returns the user that logs in.
-func (c *serverCheck) user(ctx context.Context) string {
+// loginUser returns the user that logs in.
+func (c *serverCheck) loginUser(ctx context.Context) string {
 	o := c.server.node.Options()
 	if o.CredentialsProviderContext == nil {
 		return o.Username

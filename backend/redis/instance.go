@@ -224,9 +224,9 @@ func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	return result.Err
 }
 
-// KeepsCounters returns true if the shard has certainly kept its counters between the last two successful probes. It
+// HasKeptCounters returns true if the shard has certainly kept its counters between the last two successful probes. It
 // returns false after the first probe of a day, and after the first probe of the process.
-func (l *Limiter) KeepsCounters(shard int) bool {
+func (l *Limiter) HasKeptCounters(shard int) bool {
 	s := &l.probes.shards[shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()

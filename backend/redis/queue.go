@@ -101,8 +101,8 @@ func (q *partitionQueue) pop(emptyList []*requestPart) (parts []*requestPart, qu
 	}
 	q.isLargeFirst = !q.isLargeFirst && len(q.largeParts) > 0
 	minHitsLeft := q.hitCount - q.limiter.options.MaxBatchSize
-	parts = q.move(emptyList, firstList, minHitsLeft)
-	parts = q.move(parts, secondList, minHitsLeft)
+	parts = q.moveParts(emptyList, firstList, minHitsLeft)
+	parts = q.moveParts(parts, secondList, minHitsLeft)
 	return parts, q.hitCount
 }
 
@@ -113,9 +113,9 @@ func (q *partitionQueue) awaitParts() {
 	}
 }
 
-// move moves parts from the front of list to parts, and returns parts. It leaves at least minHitsLeft hits in the queue,
+// moveParts moves parts from the front of list to parts, and returns parts. It leaves at least minHitsLeft hits in the queue,
 // unless the first part alone is larger than a batch. The caller holds q.mu.
-func (q *partitionQueue) move(parts []*requestPart, list *[]*requestPart, minHitsLeft int) []*requestPart {
+func (q *partitionQueue) moveParts(parts []*requestPart, list *[]*requestPart, minHitsLeft int) []*requestPart {
 	movedParts := 0
 	for _, p := range *list {
 		if q.hitCount-len(p.hits) < minHitsLeft && len(parts) > 0 {

@@ -111,8 +111,8 @@ func New(o Options) (*Limiter, error) {
 	return l, nil
 }
 
-// Address returns the addresses of all servers that Options names, without secrets.
-func (l *Limiter) Address() string {
+// Addresses returns the addresses of all servers that Options names, without secrets.
+func (l *Limiter) Addresses() string {
 	var names []string
 	for _, instance := range l.instances {
 		names = append(names, instance.name)

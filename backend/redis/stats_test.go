@@ -170,7 +170,7 @@ func TestProbesNoticeLostCounters(t *testing.T) {
 	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout, Observer: losses})
 	probe := func() bool {
 		require.NoError(t, l.Probe(t.Context(), 0))
-		return l.KeepsCounters(0)
+		return l.HasKeptCounters(0)
 	}
 	assert.False(t, probe(), "nobody knows after the first probe")
 	assert.True(t, probe())
@@ -189,5 +189,5 @@ func TestProbesNoticeLostCounters(t *testing.T) {
 
 	otherLimiter := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout})
 	require.NoError(t, otherLimiter.Probe(t.Context(), 0))
-	assert.False(t, otherLimiter.KeepsCounters(0), "each process has its own counter")
+	assert.False(t, otherLimiter.HasKeptCounters(0), "each process has its own counter")
 }

@@ -148,12 +148,12 @@ func newRedisBackend(p *process, s *env.Settings, e *events.Events, localCounter
 	check := e.NewRedisCheck(client.Check, roles...)
 	b := newStoreBackend(p, s, e, sharedStore{
 		store:    client,
-		events:   events.StoreOptions{Name: "Redis", Address: client.Address(), Advice: client.AdviceFor, OutageEnded: check.OutageEnded, Shards: metrics.ShardsOf(client)},
-		fallback: fallback.Options{KeepsCounters: client.KeepsCounters, LastCount: client.TakeLastCount},
+		events:   events.StoreOptions{Name: "Redis", Address: client.Addresses(), Advice: client.AdviceFor, OutageEnded: check.OutageEnded, Shards: metrics.ShardsOf(client)},
+		fallback: fallback.Options{KeepsCounters: client.HasKeptCounters, LastCount: client.TakeLastCount},
 		findings: check.Findings,
 		onConnect: func(ctx context.Context) {
 			roundTrip := client.MeasureRoundTrip(ctx)
-			e.Log.Info("counting in Redis", "address", client.Address(), "round_trip", roundTrip.Round(10*time.Microsecond), "timeout", client.Timeout())
+			e.Log.Info("counting in Redis", "address", client.Addresses(), "round_trip", roundTrip.Round(10*time.Microsecond), "timeout", client.Timeout())
 		},
 		addLeases: func(b *counterBackend, f *fallback.Limiter) {
 			leases := lease.New(lease.Options{

@@ -181,7 +181,7 @@ var schema = [...]schemaField{
 	newField(choice("scope", limit.Global.String(), limit.Instance.String()), defaultObjects, extensionField,
 		"global: all replicas share one counter. instance: each replica has its own counter."),
 	newField(choice("on_backend_failure", limit.FailLocal.String(), limit.FailAllow.String(), limit.FailDeny.String()), defaultObjects, extensionField,
-		"What the limit does while Redis is down: local counts in each replica, allow admits all hits, deny denies all hits."),
+		"While Redis is down, local counts in each replica, allow admits all hits, and deny denies all hits."),
 	newField(ratio("fallback_ratio", 1), defaultObjects, extensionField,
 		"Part of the limit that each replica admits while Redis is down."),
 	newField(flag("charge_denied"), defaultObjects, extensionField, "true also charges the hits of denied requests."),

@@ -38,12 +38,12 @@ func TestStreamsEndWhenTheListenerStops(t *testing.T) {
 	assert.Equal(t, "last", lines.Text())
 }
 
-// quotaEcho answers each report with an empty response.
-type quotaEcho struct {
+// echoQuotaServer answers each report with an empty response.
+type echoQuotaServer struct {
 	rlqsv3.UnimplementedRateLimitQuotaServiceServer
 }
 
-func (quotaEcho) StreamRateLimitQuotas(stream grpc.BidiStreamingServer[rlqsv3.RateLimitQuotaUsageReports, rlqsv3.RateLimitQuotaResponse]) error {
+func (echoQuotaServer) StreamRateLimitQuotas(stream grpc.BidiStreamingServer[rlqsv3.RateLimitQuotaUsageReports, rlqsv3.RateLimitQuotaResponse]) error {
 	for {
 		if _, err := stream.Recv(); err != nil {
 			return err
@@ -58,7 +58,7 @@ func TestStreamWithManyAnsweredReportsStaysOpen(t *testing.T) {
 	t.Parallel()
 	gate := admission.New(admission.Options{MaxPendingBytes: 1 << 20})
 	s := start(t, Options{
-		Services: []func(grpc.ServiceRegistrar){func(r grpc.ServiceRegistrar) { rlqsv3.RegisterRateLimitQuotaServiceServer(r, quotaEcho{}) }},
+		Services: []func(grpc.ServiceRegistrar){func(r grpc.ServiceRegistrar) { rlqsv3.RegisterRateLimitQuotaServiceServer(r, echoQuotaServer{}) }},
 		GRPC:     GRPC{Gate: gate},
 	})
 	stream, err := rlqsv3.NewRateLimitQuotaServiceClient(dial(t, s.GRPCAddr().String())).StreamRateLimitQuotas(t.Context())

@@ -24,9 +24,9 @@ func newDivision() *division {
 	return &division{limit: Limit{Rate: 1000, Interval: 10 * second, Burst: 200, Headroom: 0.1, TTL: 15 * second, Delay: second}}
 }
 
-// apply applies u at a time in seconds. It returns the rate and the burst of each holder, with their maxima in
+// applyAt applies u at a time in seconds. It returns the rate and the burst of each holder, with their maxima in
 // brackets if these are larger, and the credit and the level. An ! marks a holder that gets a grant.
-func (d *division) apply(at float64, u Update) string {
+func (d *division) applyAt(at float64, u Update) string {
 	if !d.isOthers {
 		u.OwnHolders = d.memory
 	}
@@ -254,7 +254,7 @@ func TestDivisionFollowsReports(t *testing.T) {
 				if step.before != nil {
 					step.before(d)
 				}
-				assert.Equal(t, step.want, d.apply(step.at, step.update), "at %v s", step.at)
+				assert.Equal(t, step.want, d.applyAt(step.at, step.update), "at %v s", step.at)
 			}
 		})
 	}
@@ -294,7 +294,7 @@ func TestExpiryIsThatOfTheFirstHolder(t *testing.T) {
 	}
 }
 
-func (d *division) turn(now int64, holders ...Holder) *turn {
+func (d *division) newTurn(now int64, holders ...Holder) *turn {
 	d.state.holders = holders
 	t := &turn{State: &d.state, limit: d.limit, now: now}
 	for i := range holders {
@@ -310,7 +310,7 @@ func TestUnconfirmedDecreaseWaitsUnlessTheNextIsLarge(t *testing.T) {
 		"a quarter of the burst":           {100, 375, 400, 100},
 		"more than a quarter of the burst": {100, 374, 374, 74},
 	} {
-		turn := newDivision().turn(1000*second, Holder{Rate: 400, Burst: c.burst, MaxRate: 500, MaxBurst: 100})
+		turn := newDivision().newTurn(1000*second, Holder{Rate: 400, Burst: c.burst, MaxRate: 500, MaxBurst: 100})
 		turn.members[0].target = c.target
 		turn.lowerRates()
 		assert.Equal(t, []int64{c.wantRate, c.wantBurst}, []int64{turn.holders[0].Rate, turn.holders[0].Burst}, name)
@@ -318,7 +318,7 @@ func TestUnconfirmedDecreaseWaitsUnlessTheNextIsLarge(t *testing.T) {
 }
 
 func TestTinyRaiseTakesNoRoomFromOthers(t *testing.T) {
-	turn := newDivision().turn(1000*second, Holder{ID: 1, Rate: 100, MaxRate: 100}, Holder{ID: 2, Rate: 750, MaxRate: 750})
+	turn := newDivision().newTurn(1000*second, Holder{ID: 1, Rate: 100, MaxRate: 100}, Holder{ID: 2, Rate: 750, MaxRate: 750})
 	turn.members[0].target, turn.members[1].target = 200, 751
 	turn.raiseRates()
 	assert.Equal(t, int64(150), turn.holders[0].Rate)
@@ -332,7 +332,7 @@ func TestLargestDemandGetsTheRemainder(t *testing.T) {
 	for id := range HolderID(6) {
 		holders = append(holders, Holder{ID: id + 2})
 	}
-	turn := d.turn(1000*second, holders...)
+	turn := d.newTurn(1000*second, holders...)
 	turn.setTargets(func(*member) bool { return true })
 	assert.Equal(t, int64(14), turn.members[0].target)
 	assert.Equal(t, int64(12), turn.members[1].target)
@@ -341,7 +341,7 @@ func TestLargestDemandGetsTheRemainder(t *testing.T) {
 func TestCreditIsWhatNoHolderCanHave(t *testing.T) {
 	d := newDivision()
 	d.state.credit, d.state.level = 10*nano, 150*nano
-	turn := d.turn(1000*second, Holder{MaxRate: 100, MaxBurst: 20, ReportedAt: 998 * second})
+	turn := d.newTurn(1000*second, Holder{MaxRate: 100, MaxBurst: 20, ReportedAt: 998 * second})
 	turn.raiseCredit()
 	assert.Equal(t, int64(150-20-30), d.state.credit/nano, "the bucket, and the rate since the report and for Delay")
 }
@@ -361,7 +361,7 @@ func TestReplicaLearnsConfirmationOfItsLastGrantOnly(t *testing.T) {
 		stored := known
 		stored.MaxRate, stored.MaxBurst = 400, 80
 		c.change(&stored)
-		turn := newDivision().turn(1000*second, stored)
+		turn := newDivision().newTurn(1000*second, stored)
 		turn.restore([]Holder{known})
 		h := turn.holders[0]
 		assert.Equal(t, []int64{400, 80, c.wantMaxRate, c.wantMaxBurst}, []int64{h.Rate, h.Burst, h.MaxRate, h.MaxBurst}, name)

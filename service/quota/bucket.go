@@ -90,7 +90,7 @@ func (s *Service) bucketOf(st *stream, id *rlqsv3.BucketId, now time.Time) (b *b
 	}
 	// A copy of the id has no unknown fields, which can be long.
 	b = &bucket{stream: st, key: key.String(), id: &rlqsv3.BucketId{Bucket: entries}, domain: st.domain, usedAt: now}
-	if st.buckets == nil || !s.takeMemory(st.client, b.memory()) {
+	if st.buckets == nil || !s.takeMemory(st.client, b.memoryBytes()) {
 		return nil, "stream: the buckets of this address use too much memory (QUOTA_MAX_BUCKETS)"
 	}
 	st.buckets[b.key] = b

@@ -55,12 +55,12 @@ func (s *Service) freeMemory(c *client, bytes int64) {
 	s.memory -= bytes
 }
 
-func (b *bucket) memory() int64 { return bucketMemory + idCopies*int64(len(b.key)) }
+func (b *bucket) memoryBytes() int64 { return bucketMemory + idCopies*int64(len(b.key)) }
 
 // forget ends b, apart from the entry in its stream.
 func (s *Service) forget(b *bucket) {
 	s.leaveGroup(b)
-	s.freeMemory(b.stream.client, b.memory())
+	s.freeMemory(b.stream.client, b.memoryBytes())
 }
 
 // markDueFor makes a tick update g, because of a report of c. Clients take turns: a client with many groups delays mostly

@@ -290,7 +290,7 @@ func TestShareHasTheReasonOfItsSize(t *testing.T) {
 		449: "it gets more when other Envoys have confirmed smaller shares",
 	} {
 		h := division.Holder{Rate: rate, Demands: [2]int64{900}, Interval: g.limit.Interval}
-		assert.Equal(t, want, g.reasonOf(&h), rate)
+		assert.Equal(t, want, g.reasonForShare(&h), rate)
 	}
 	s, _ := newTestStream(t, nil)
 	s.groups[g.key] = g

@@ -102,8 +102,8 @@ func (c *CounterShares) Text() string {
 	return b.String()
 }
 
-// reasonOf says why the share of h is as large as it is.
-func (g *group) reasonOf(h *division.Holder) string {
+// reasonForShare says why the share of h is as large as it is.
+func (g *group) reasonForShare(h *division.Holder) string {
 	equalShare := perSecond(h, g.limit.Rate) / float64(len(g.ownHolders)+g.otherHolders)
 	switch rate := perSecond(h, h.Rate); {
 	case h.Rate >= h.Demand():
@@ -135,7 +135,7 @@ func (s *Service) Shares(filter string, limit int) []CounterShares {
 		for i := range g.ownHolders {
 			h := &g.ownHolders[i]
 			if b := g.buckets[h.ID]; b != nil {
-				c.Shares = append(c.Shares, Share{b.stream.address, perSecond(h, h.Rate), perSecond(h, h.MaxRate), perSecond(h, h.Demand()), g.reasonOf(h), h.Burst})
+				c.Shares = append(c.Shares, Share{b.stream.address, perSecond(h, h.Rate), perSecond(h, h.MaxRate), perSecond(h, h.Demand()), g.reasonForShare(h), h.Burst})
 			}
 		}
 		slices.SortFunc(c.Shares, func(a, b Share) int { return cmp.Compare(a.Envoy, b.Envoy) })

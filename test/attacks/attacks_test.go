@@ -242,11 +242,11 @@ func dialFrames(ctx context.Context, addr string) (*frames, error) {
 
 // open starts a call of ShouldRateLimit.
 func (f *frames) open() (stream uint32, err error) {
-	return f.openMethod("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
+	return f.startCall("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
 }
 
-// openMethod starts a call.
-func (f *frames) openMethod(path string) (stream uint32, err error) {
+// startCall starts a call.
+func (f *frames) startCall(path string) (stream uint32, err error) {
 	f.headers.Reset()
 	for _, h := range [][2]string{
 		{":method", "POST"},

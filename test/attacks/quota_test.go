@@ -101,11 +101,11 @@ func reportOf(id map[string]string, requests uint64) *rlqsv3.RateLimitQuotaUsage
 }
 
 // encoded is a codec for messages that are encoded already. It forgets responses.
-type encoded struct{}
+type rawCodec struct{}
 
-func (encoded) Marshal(message any) ([]byte, error) { return message.([]byte), nil }
-func (encoded) Unmarshal([]byte, any) error         { return nil }
-func (encoded) Name() string                        { return "proto" }
+func (rawCodec) Marshal(message any) ([]byte, error) { return message.([]byte), nil }
+func (rawCodec) Unmarshal([]byte, any) error         { return nil }
+func (rawCodec) Name() string                        { return "proto" }
 
 // reports opens streams on each connection, and sends the messages of each stream again and again without a pause. It opens
 // a stream again if the stream ends.
@@ -140,7 +140,7 @@ func onEachStream(ctx context.Context, s *service, conns, streams int, messages 
 	var running sync.WaitGroup
 	for c := range conns {
 		conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithDefaultCallOptions(grpc.ForceCodec(encoded{})),
+			grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{})),
 			grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 				return attackers.DialContext(ctx, "tcp", addr)
 			}))
@@ -248,7 +248,7 @@ func halfSentReports(conns, streams int) func(context.Context, *service) {
 		onEach(ctx, conns, s.grpc, func(f *frames) error {
 			var opened []uint32
 			for range streams {
-				stream, err := f.openMethod(quotaMethod)
+				stream, err := f.startCall(quotaMethod)
 				if err == nil {
 					err = f.WriteData(stream, false, whole)
 				}

@@ -108,7 +108,7 @@ func newReplica(tb testing.TB, s *settings, servers *servers, prefix string, clo
 	withFallback := fallback.New(fallback.Options{
 		Primary: flaky, Secondary: counters, Ratio: fallbackRatio, Mode: rlslimit.FailLocal,
 		Shards: client.Shards(), ShardOf: client.ShardOf, Probe: client.Probe,
-		KeepsCounters: client.KeepsCounters, LastCount: client.TakeLastCount, Observer: noEvents{},
+		KeepsCounters: client.HasKeptCounters, LastCount: client.TakeLastCount, Observer: noEvents{},
 	})
 	var shared backend.Layer = withFallback
 	if s.denyCache {

@@ -165,12 +165,12 @@ func (l *Live) newSnapshot(now time.Time) *Snapshot {
 		Keys:      l.topKeys(nil),
 		Events:    events[:min(len(events), maxEvents)],
 		Overrides: l.overrides,
-		Quotas:    l.quotas(),
+		Quotas:    l.quotaRules(),
 	}
 }
 
-// quotas returns the rules whose limits Envoys share, the rules with the most demand first.
-func (l *Live) quotas() []quota.RuleStats {
+// quotaRules returns the rules whose limits Envoys share, the rules with the most demand first.
+func (l *Live) quotaRules() []quota.RuleStats {
 	if l.options.Quotas == nil {
 		return nil
 	}

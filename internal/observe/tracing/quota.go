@@ -15,16 +15,16 @@ const quotaSpan = "quota update"
 // QuotaStore returns a store that makes a span of each update of store. Reports of many Envoys can cause an update, so the
 // span has no parent.
 func (t *Tracer) QuotaStore(store backend.QuotaStore) backend.QuotaStore {
-	return tracedQuotas{store, t.tracer}
+	return tracedQuotaStore{store, t.tracer}
 }
 
-type tracedQuotas struct {
+type tracedQuotaStore struct {
 	backend.QuotaStore
 	tracer trace.Tracer
 }
 
 // Update implements backend.QuotaStore.
-func (q tracedQuotas) Update(ctx context.Context, changes []*backend.QuotaChange) {
+func (q tracedQuotaStore) Update(ctx context.Context, changes []*backend.QuotaChange) {
 	ctx, span := q.tracer.Start(ctx, quotaSpan, trace.WithSpanKind(trace.SpanKindClient))
 	defer span.End()
 	q.QuotaStore.Update(ctx, changes)

@@ -245,17 +245,17 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// failingQuotas is a backend.QuotaStore that stores only the first change.
-type failingQuotas struct{}
+// failingQuotaStore is a backend.QuotaStore that stores only the first change.
+type failingQuotaStore struct{}
 
-func (failingQuotas) Update(_ context.Context, changes []*backend.QuotaChange) {
+func (failingQuotaStore) Update(_ context.Context, changes []*backend.QuotaChange) {
 	changes[0].Conflicts = 2
 	changes[1].Err = errors.New("no connection")
 }
 
 func TestUpdateOfQuotasHasASpan(t *testing.T) {
 	tracer, spans := newTestTracer(t, 1)
-	tracer.QuotaStore(failingQuotas{}).Update(t.Context(), []*backend.QuotaChange{{}, {}})
+	tracer.QuotaStore(failingQuotaStore{}).Update(t.Context(), []*backend.QuotaChange{{}, {}})
 	require.Len(t, spans.GetSpans(), 1)
 	span := spans.GetSpans()[0]
 	assert.Equal(t, "quota update", span.Name)

@@ -25,8 +25,8 @@ func message(size int) []byte {
 	return m
 }
 
-// answerPart sends a part of the answer of stream 1.
-func (c *client) answerPart() {
+// sendPartOfAnswer sends a part of the answer of stream 1.
+func (c *client) sendPartOfAnswer() {
 	data := appendData(nil, message(1), 0)
 	read := make(chan struct{})
 	go func() {
@@ -44,7 +44,7 @@ func TestStreamWithAnsweredMessagesIsNotCut(t *testing.T) {
 		_, err := c.exchange(appendData(nil, message(3000), 0))
 		require.NoError(t, err)
 		assert.EqualValues(t, 3005+frameOverhead, f.gate.PendingBytes())
-		c.answerPart()
+		c.sendPartOfAnswer()
 		assert.Zero(t, f.gate.PendingBytes())
 	}
 	assert.Empty(t, f.reasons)
@@ -70,9 +70,9 @@ func TestHalfSentMessagesStayPending(t *testing.T) {
 			c := f.connect("10.0.0.1")
 			_, err := c.exchange(appendData(nil, test.content, test.flags))
 			require.NoError(t, err)
-			c.answerPart()
+			c.sendPartOfAnswer()
 			assert.Equal(t, test.want, f.gate.PendingBytes())
-			c.answerPart()
+			c.sendPartOfAnswer()
 			assert.Equal(t, test.want, f.gate.PendingBytes())
 			c.answer(1)
 			assert.Zero(t, f.gate.PendingBytes())

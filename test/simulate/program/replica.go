@@ -82,7 +82,7 @@ func (f *fleet) startReplica(number int) *replica {
 	r.fallback = fallback.New(fallback.Options{
 		Primary: client, Secondary: counters, Ratio: p.fallbackRatio, Mode: limit.FailLocal,
 		Shards: client.Shards(), ShardOf: client.ShardOf, Probe: client.Probe,
-		IdleProbe: idleProbePause, KeepsCounters: client.KeepsCounters, LastCount: client.TakeLastCount,
+		IdleProbe: idleProbePause, KeepsCounters: client.HasKeptCounters, LastCount: client.TakeLastCount,
 		Observer: &fallbackObserver{r.meter.Fallback(), r},
 	})
 	var shared backend.Layer = r.fallback
