@@ -73,16 +73,6 @@ func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, tracer *
 	return quotas, nil
 }
 
-// sharesOf returns the shares of a counter, or nil if no Envoy has a share.
-func sharesOf(quotas *quota.Service, counter string) *quota.CounterShares {
-	for _, c := range quotas.Shares(counter, maxShownCounters) {
-		if c.Counter == counter {
-			return &c
-		}
-	}
-	return nil
-}
-
 // quotaPath is the path of the page about shares. The page shows at most maxShownCounters.
 const (
 	quotaPath        = "/quota"

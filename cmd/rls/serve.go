@@ -32,7 +32,6 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 	"github.com/seed-81f232ab/rls/service/callers"
 	"github.com/seed-81f232ab/rls/service/check"
-	"github.com/seed-81f232ab/rls/service/quota"
 )
 
 func newServe() *cobra.Command {
@@ -137,7 +136,7 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	explainOptions.Limits, explainOptions.Candidate = limits.store, candidateExplainer
 	explainOptions.AllOrNone, explainOptions.ShadowMode, explainOptions.QuotaMode = s.AllOrNone, s.ShadowMode, s.QuotaMode
 	if quotas != nil {
-		explainOptions.Shares = func(counter string) *quota.CounterShares { return sharesOf(quotas, counter) }
+		explainOptions.Shares = quotas.SharesOf
 	}
 	explainer := explain.New(explainOptions)
 	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, access, liveHandlers, explainer), adminPages(adminCallers, limits, counters, overrides, log),

@@ -127,19 +127,33 @@ func (s *Service) Shares(filter string, limit int) []CounterShares {
 	slices.Sort(keys)
 	counters := []CounterShares{}
 	for _, key := range keys[:min(len(keys), limit)] {
-		g := s.groups[key]
-		c := CounterShares{
-			Counter: key, Rule: g.path, IsFallback: g.isFallback, OtherEnvoys: g.otherHolders, OtherGranted: g.otherGranted,
-			Limit: float64(g.limit.Rate) * second / float64(g.limit.Interval), Shares: []Share{},
-		}
-		for i := range g.ownHolders {
-			h := &g.ownHolders[i]
-			if b := g.buckets[h.ID]; b != nil {
-				c.Shares = append(c.Shares, Share{b.stream.address, perSecond(h, h.Rate), perSecond(h, h.MaxRate), perSecond(h, h.Demand()), g.reasonForShare(h), h.Burst})
-			}
-		}
-		slices.SortFunc(c.Shares, func(a, b Share) int { return cmp.Compare(a.Envoy, b.Envoy) })
-		counters = append(counters, c)
+		counters = append(counters, s.groups[key].shares())
 	}
 	return counters
+}
+
+// SharesOf returns the shares of the limit with this counter, or nil if no Envoy of this replica has a share.
+func (s *Service) SharesOf(counter string) *CounterShares {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.groups[counter]
+	if g == nil {
+		return nil
+	}
+	return new(g.shares())
+}
+
+func (g *group) shares() CounterShares {
+	c := CounterShares{
+		Counter: g.key, Rule: g.path, IsFallback: g.isFallback, OtherEnvoys: g.otherHolders, OtherGranted: g.otherGranted,
+		Limit: float64(g.limit.Rate) * second / float64(g.limit.Interval), Shares: []Share{},
+	}
+	for i := range g.ownHolders {
+		h := &g.ownHolders[i]
+		if b := g.buckets[h.ID]; b != nil {
+			c.Shares = append(c.Shares, Share{b.stream.address, perSecond(h, h.Rate), perSecond(h, h.MaxRate), perSecond(h, h.Demand()), g.reasonForShare(h), h.Burst})
+		}
+	}
+	slices.SortFunc(c.Shares, func(a, b Share) int { return cmp.Compare(a.Envoy, b.Envoy) })
+	return c
 }
