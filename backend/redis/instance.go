@@ -156,7 +156,7 @@ type probes struct {
 type probedShard struct {
 	mu              sync.Mutex
 	last            probeCount // the count after the last successful probe; zero before the first probe
-	hasKeptCounters bool       // as KeepsCounters returns
+	hasKeptCounters bool       // as HasKeptCounters returns
 }
 
 type probeCount struct {
