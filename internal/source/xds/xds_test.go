@@ -17,6 +17,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/internal/base/clienttls"
 	"github.com/seed-81f232ab/rls/internal/base/wait"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 	"github.com/seed-81f232ab/rls/internal/testkit/xdstest"
 )
 
@@ -95,6 +96,7 @@ func TestInvalidResourcesAreRejectedAndOtherResourcesApplied(t *testing.T) {
 	s.nextProblem()
 	assert.Equal(t, "a d", s.nextUpdate())
 	assert.EqualValues(t, 5, s.requestsPerDay("d"), "the problems are the same, but the limits are not")
+	polltest.Until(t, 5*time.Second, func() bool { return len(s.log.linesWith("response rejected")) >= 3 }) // a line follows its update
 	assert.Len(t, s.log.linesWith("response rejected"), 3)
 
 	p.Set("9", xdstest.Config("a", 3))
