@@ -9,9 +9,11 @@ import (
 	"testing"
 	"time"
 
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	"pgregory.net/rapid"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -80,6 +82,25 @@ func FuzzDrawnExplain(f *testing.F) { f.Fuzz(rapid.MakeFuzz(explainDrawn)) }
 func TestExplanationOfARandomRequestHasTheCodeOfTheAnswer(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, explainDrawn)
+}
+
+// A refund of more hits than are spent gives the later hits of the request no room beyond the limit.
+func TestExplanationAfterALargeRefundHasTheCodeOfTheAnswer(t *testing.T) {
+	descriptor := func(n uint64, isRefund bool) *ratelimitv3.RateLimitDescriptor {
+		return &ratelimitv3.RateLimitDescriptor{
+			Entries:    []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "a", Value: "x"}},
+			HitsAddend: wrapperspb.UInt64(n), IsNegativeHits: isRefund,
+		}
+	}
+	for _, limit := range []string{
+		"{requests_per_unit: 0, algorithm: concurrency, hold: 30s}", "{requests_per_unit: 2, algorithm: concurrency, hold: 30s}",
+		"{requests_per_unit: 2, unit: day}", "{requests_per_unit: 2, unit: day, algorithm: sliding_log}", "{requests_per_unit: 2, unit: day, algorithm: token_bucket}",
+	} {
+		for n := range uint64(4) {
+			explainAndSend(t, "domain: d\ndescriptors: [{key: a, rate_limits: ["+limit+"]}]", false, false, false,
+				&rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{descriptor(1<<40, true), descriptor(n, false)}})
+		}
+	}
 }
 
 func explainDrawn(t *rapid.T) {

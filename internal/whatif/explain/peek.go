@@ -45,6 +45,9 @@ func (p *peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, re
 		results[i], p.peeks[i].isRetryExact = nextResult(h, layerPeeks[i].Result, chargedHits[counterName(h)], isSkipped)
 		if results[i].Err == nil && !isSkipped && (results[i].Allowed || chargesDenied(h)) {
 			chargedHits[counterName(h)] += h.N
+			if h.N < 0 { // a refund returns at most the spent hits
+				chargedHits[counterName(h)] = max(chargedHits[counterName(h)], layerPeeks[i].Remaining-h.Limit.Capacity())
+			}
 		}
 		isGroupDenied = isGroupDenied || h.DeniesGroup(&results[i])
 	}
