@@ -26,7 +26,7 @@ const (
 
 	// These multiples of libraryTime bound the CPU time.
 	maxTimesForFile     = 2.5
-	maxTimesForResponse = 1.75
+	maxTimesForResponse = 2.0
 )
 
 const fileBytes = 15_900 << 10
@@ -107,6 +107,9 @@ func cpuTimeOfTest(t *testing.T) time.Duration {
 // assertBoundedTime checks the CPU time of a limits file or a response.
 func assertBoundedTime(t *testing.T, took time.Duration, maxTimesLibrary float64) {
 	library := libraryTime(t)
+	if took > time.Second { // a second measurement, because the first one can fall into a slower or a quicker moment
+		library = (library + libraryTime(t)) / 2
+	}
 	t.Logf("CPU time: %.1f s, %.2f times the %.1f s of the YAML library", took.Seconds(), took.Seconds()/library.Seconds(), library.Seconds())
 	assert.Less(t, took.Seconds(), maxTimesLibrary*library.Seconds())
 }
