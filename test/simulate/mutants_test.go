@@ -249,8 +249,8 @@ var mutants = []mutant{
 	{
 		name:    "deny-cache-remembers-temporary-denial",
 		file:    "backend/denycache/denycache.go",
-		old:     "case r.MayEndEarly:",
-		new:     "case !isMutant() && r.MayEndEarly:",
+		old:     "case r.DenialMayEndEarly:",
+		new:     "case !isMutant() && r.DenialMayEndEarly:",
 		runs:    []run{{"acquires-two-redis", 1}},
 		problem: "denied by the deny cache, though Redis had room",
 	},
