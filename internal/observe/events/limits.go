@@ -68,13 +68,7 @@ func (o limitsObserver) LimitsChanged(c reload.LimitsChange) {
 // valuesText returns a line for each of the first ten paths, with the old and the new limits of the path.
 func valuesText(c *reload.LimitsChange, paths []string) string {
 	const maxPaths = 10
-	var lines []string
-	for _, v := range c.Values {
-		if len(lines) < maxPaths && slices.Contains(paths, v.Path) {
-			lines = append(lines, v.String())
-		}
-	}
-	text := strings.Join(lines, "\n")
+	text := strings.Join(c.Texts(paths)[:min(len(paths), maxPaths)], "\n")
 	if omitted := len(paths) - maxPaths; omitted > 0 {
 		text += fmt.Sprintf("\nand %d more", omitted)
 	}

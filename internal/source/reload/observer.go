@@ -65,6 +65,19 @@ type LimitsChange struct {
 	Values []descriptors.ValueChange // the old and the new limits of the changed paths
 }
 
+// Texts returns paths, and behind each of the first ten paths its old and its new limits, such as
+// "shop > tenant: 6 per minute → 0 per minute".
+func (c *LimitsChange) Texts(paths []string) []string {
+	const maxTexts = 10
+	texts := slices.Clone(paths)
+	for _, v := range c.Values {
+		if i := slices.Index(paths[:min(len(paths), maxTexts)], v.Path); i >= 0 {
+			texts[i] = v.String()
+		}
+	}
+	return texts
+}
+
 // Action is what happened to an override.
 type Action string
 

@@ -129,7 +129,7 @@ func (r *Reloader) replaceLimits(cause string) []slog.Attr {
 	if !change.First {
 		change.Changes, change.Values = cfg.ChangesFrom(oldConfig), cfg.ValueChangesFrom(oldConfig)
 	}
-	attrs := changeAttrs(change.Changes)
+	attrs := changeAttrs(&change)
 	if change.First || len(attrs) > 0 {
 		r.inForceSince = change.Time
 		r.options.Observer.LimitsChanged(change)
@@ -177,11 +177,11 @@ func (r *Reloader) logLimits(updateAttrs, ruleAttrs []slog.Attr) {
 	r.options.Log.LogAttrs(context.Background(), slog.LevelInfo, "limits in force", attrs...)
 }
 
-func changeAttrs(c descriptors.Changes) []slog.Attr {
+func changeAttrs(c *LimitsChange) []slog.Attr {
 	var attrs []slog.Attr
 	add := func(name string, paths []string) {
 		if len(paths) > 0 {
-			attrs = append(attrs, source.NamesAttr(name, paths))
+			attrs = append(attrs, source.NamesAttr(name, c.Texts(paths)))
 		}
 	}
 	add("added", c.Added)
