@@ -151,7 +151,7 @@ func LastChangeOf(history []Entry, field string) *Entry {
 }
 
 // ErrNothingToRollBack is the error of a rollback if the history has no change.
-var ErrNothingToRollBack = errors.New("history has no change to roll back")
+var ErrNothingToRollBack = errors.New("history has no change of an override, a rule or a switch to roll back; to undo a change of a limits file, restore the file")
 
 // PreviousVersion returns the version before the change with this version. If the change is a rollback, PreviousVersion
 // returns the version before the restored version.
