@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,7 +50,7 @@ type grpcFlags struct {
 
 func (f *grpcFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVarP(&f.addr, "addr", "a", "localhost:8081", "gRPC listener of the service (GRPC_PORT): host:port or unix:///path")
+	fs.StringVarP(&f.addr, "addr", "a", "localhost:"+cmp.Or(os.Getenv("GRPC_PORT"), "8081"), "gRPC listener of the service (GRPC_PORT): host:port or unix:///path")
 	addDomainFlag(cmd, &f.domain)
 	cmd.ValidArgsFunction = completeDescriptor
 	fs.BoolVar(&f.useTLS, "tls", false, "use TLS")

@@ -105,7 +105,7 @@ func newLimitsSet(client *adminClient) *cobra.Command {
 			"FIELD is a field of rate_limit, or rate_limits (a JSON list with an item for each limit,\n" +
 			"where {} changes nothing), factor (multiplies requests_per_unit and burst), shadow_mode,\n" +
 			"enforce or expires_at. If VALUE is not JSON, it is text. A new override replaces the old override\n" +
-			"of the descriptor.\n" +
+			"of the descriptor for good. So if the old override has no end, --for needs --replace.\n" +
 			"With --rule, the command creates a rule that no limits file has, or replaces such a rule. FIELD is then\n" +
 			"a field of a descriptor, or a field of rate_limit. The service checks the rule like a rule of a limits file.\n" +
 			"With --all, shadow_mode replaces SHADOW_MODE on all replicas without a restart. With true, the service\n" +
@@ -128,6 +128,7 @@ func newLimitsSet(client *adminClient) *cobra.Command {
 	}
 	c.addTargetFlags(cmd, "create or replace a rule that no limits file has")
 	c.addPutFlags(cmd, " (default: until it is deleted)")
+	cmd.Flags().BoolVar(&c.replaces, "replace", false, "replace a value without an end for good, although --for ends the new value")
 	return cmd
 }
 
@@ -241,6 +242,7 @@ type change struct {
 	duration        time.Duration
 	reason, ifMatch string
 	isNew, isDryRun bool
+	replaces        bool
 }
 
 // addTargetFlags adds the flags that choose the limits to change. ruleHelp describes --rule.
@@ -261,6 +263,7 @@ func (c *change) addPutFlags(cmd *cobra.Command, endHelp string) {
 	fs.BoolVar(&c.isDryRun, "dry-run", false, "print the change without making it")
 	fs.StringVar(&c.ifMatch, "if-match", "", "change only the value with this ETag, which rls limits show --changes prints")
 	fs.BoolVar(&c.isNew, "new", false, "fail if the target already has a value")
+	cmd.MarkFlagsMutuallyExclusive("new", "if-match")
 }
 
 func addReasonFlag(cmd *cobra.Command, reason *string) {
@@ -308,6 +311,9 @@ func (c *change) put(cmd *cobra.Command, path string, query url.Values, fields [
 		return err
 	}
 	query.Set("dry_run", strconv.FormatBool(c.isDryRun))
+	if c.replaces {
+		query.Set("replace", "true")
+	}
 	return c.send(cmd, http.MethodPut, path, query, value)
 }
 
@@ -321,8 +327,6 @@ func (c *change) remove(cmd *cobra.Command, path string, query url.Values) error
 func (c *change) send(cmd *cobra.Command, method, path string, query url.Values, value []byte) error {
 	client := *c.client
 	switch {
-	case c.isNew && c.ifMatch != "":
-		return errors.New("--new and --if-match exclude each other")
 	case c.isNew:
 		client.header = http.Header{"If-None-Match": {"*"}}
 	case c.ifMatch != "":

@@ -94,6 +94,10 @@ func (h *handler) putField(c *call) answer {
 		return answer{code: http.StatusBadRequest, body: o}
 	}
 	oldState := h.findState(c.field())
+	if !c.isForced && !c.hasCondition() && losesEndlessValue(oldState, &dryRunState) {
+		return problem(http.StatusPreconditionFailed, "%s %s: its value %s has no end, and would not come back when the new value ends. Nothing was changed. To replace it for good, add --replace (?replace=true)",
+			c.kind, c.target(), override.WithoutAuthor(oldState.Value))
+	}
 	if c.isDryRun {
 		var old *string
 		if oldState != nil {
@@ -126,6 +130,18 @@ func (h *handler) putField(c *call) answer {
 	}
 	h.auditChange(c, "put", oldText, value, limitsBefore, &o)
 	return okAnswer(o)
+}
+
+// hasCondition reports whether the call has If-Match or If-None-Match.
+func (c *call) hasCondition() bool {
+	return c.condition.Exists || c.condition.Absent || c.condition.Tags != nil || c.condition.ForbiddenTags != nil
+}
+
+// losesEndlessValue reports whether a value without an end, such as the contract of a customer, gives way to a value
+// with an end. old may be nil. A switch or a shadow mode without an end is no such value.
+func losesEndlessValue(old, replacement *override.State) bool {
+	isLimit := replacement.Kind == override.KindOverride || replacement.Kind == override.KindRule
+	return isLimit && old != nil && old.Expires.IsZero() && !replacement.Expires.IsZero()
 }
 
 // store makes a change in the name of the caller.
