@@ -19,7 +19,7 @@ const (
 	jumpDifference   = 0.3              // in a jump, the share grows by at least this value
 	mostDeniedShare  = 0.9              // if this share of the calls is denied, there is a warning even without a jump
 	causeTime        = 10 * time.Minute // a change can cause a jump that comes within this time
-	minCompareSteps  = 2 * recentSteps  // with fewer steps, nothing is compared
+	minCompareSteps  = recentSteps + 3  // with fewer steps, nothing is compared
 	admittedFallRate = 0.5              // if the admitted calls fall below this part, limits deny what they admitted before
 	warningSteps     = 60 / stepSeconds // the steps after the last stall of Redis in which there is a warning
 	denialLogPause   = 5 * time.Minute  // the least time between two log lines about the start of a mass denial
