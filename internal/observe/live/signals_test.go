@@ -128,6 +128,21 @@ func TestDenialsOfAFloodAreNoMassDenial(t *testing.T) {
 	})
 }
 
+func TestFloodOfAYoungProcessIsToldFromAMassDenial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.load(limitsOf(10))
+		r.run(45, 5, "a", "b")
+		for range 30 {
+			for range 400 {
+				r.call("tenant=hot")
+			}
+			r.run(1, 5, "a", "b")
+		}
+		assert.Contains(t, r.Snapshot().State.Headline, "as many calls admitted as before")
+	})
+}
+
 func TestFloodIsNoMassDenialIfAnotherClientStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
