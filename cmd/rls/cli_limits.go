@@ -263,7 +263,6 @@ func (c *change) addPutFlags(cmd *cobra.Command, endHelp string) {
 	fs.BoolVar(&c.isDryRun, "dry-run", false, "print the change without making it")
 	fs.StringVar(&c.ifMatch, "if-match", "", "change only the value with this ETag, which rls limits show --changes prints")
 	fs.BoolVar(&c.isNew, "new", false, "fail if the target already has a value")
-	cmd.MarkFlagsMutuallyExclusive("new", "if-match")
 }
 
 func addReasonFlag(cmd *cobra.Command, reason *string) {
@@ -327,6 +326,8 @@ func (c *change) remove(cmd *cobra.Command, path string, query url.Values) error
 func (c *change) send(cmd *cobra.Command, method, path string, query url.Values, value []byte) error {
 	client := *c.client
 	switch {
+	case c.isNew && c.ifMatch != "":
+		return errors.New("--new and --if-match exclude each other")
 	case c.isNew:
 		client.header = http.Header{"If-None-Match": {"*"}}
 	case c.ifMatch != "":

@@ -32,6 +32,11 @@ func TestLimitsSetListAndUnset(t *testing.T) {
 	require.Zero(t, code)
 	assert.Regexp(t, `^shop > tenant=acme: 100 per minute -> 7 per minute, sliding_window, counters=new\nreplaced: \{"factor":10,"expires_at":"[^"]+"\}\n$`, out)
 
+	_, errOut, code = r.run("limits", "set", "-d", "shop", "tenant=acme", "factor=2", "--for", "1h")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errOut, `its value {"requests_per_unit":7,`)
+	assert.Contains(t, errOut, "To replace it for good, add --replace")
+
 	_, _, code = r.run("limits", "set", "-d", "shop", "ip", `rate_limits=[{"requests_per_unit": 20}, {}]`)
 	require.Zero(t, code)
 	r.overrides.SetField("shop|trial", `{"factor": 2}`)
