@@ -145,7 +145,7 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 			break // interrupted; the summary follows
 		}
 		start := time.Now()
-		callCtx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, service.AskSwitches, "1"), f.timeout)
+		callCtx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, service.AskSwitchesKey, "1"), f.timeout)
 		var trailer metadata.MD
 		resp, err := client.ShouldRateLimit(callCtx, req, grpc.Trailer(&trailer))
 		cancel()
@@ -235,7 +235,7 @@ func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.Ra
 // earlier version sends no switches.
 func readSwitches(trailer metadata.MD) map[int]*service.Switch {
 	switches := map[int]*service.Switch{}
-	for _, text := range trailer.Get(service.TrailerSwitches) {
+	for _, text := range trailer.Get(service.SwitchesTrailerKey) {
 		var list []*service.Switch
 		if json.Unmarshal([]byte(text), &list) == nil {
 			for _, s := range list {

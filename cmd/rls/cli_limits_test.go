@@ -26,7 +26,7 @@ func TestLimitsSetListAndUnset(t *testing.T) {
 	assert.Regexp(t, `^shop > tenant=acme: 100 per minute -> 1000 per minute, counters=kept, until \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \(in 1h\)\n$`, out)
 	state := r.overrides.States()[0]
 	assert.Equal(t, "shop|tenant=acme", state.Target)
-	assert.WithinDuration(t, time.Now().Add(time.Hour), state.Expires, time.Minute)
+	assert.WithinDuration(t, time.Now().Add(time.Hour), state.ExpiresAt, time.Minute)
 
 	out, _, code = r.run("limits", "set", "-d", "shop", "tenant=acme", "requests_per_unit=7", "algorithm=sliding_window", "enabled=true")
 	require.Zero(t, code)

@@ -85,8 +85,8 @@ func (h *handler) putField(c *call) answer {
 	}
 	value := strings.TrimSpace(string(body))
 	dryRunState := h.options.Overrides.DryRun(c.field(), value)
-	if dryRunState.Problem == nil && dryRunState.Expired {
-		dryRunState.Problem = fmt.Errorf("expires_at %s is in the past", dryRunState.Expires.UTC().Format(time.RFC3339))
+	if dryRunState.Problem == nil && dryRunState.IsExpired {
+		dryRunState.Problem = fmt.Errorf("expires_at %s is in the past", dryRunState.ExpiresAt.UTC().Format(time.RFC3339))
 	}
 	o := overrideAnswer(&dryRunState)
 	o.ETag, o.DryRun = "", c.isDryRun
@@ -104,11 +104,11 @@ func (h *handler) putField(c *call) answer {
 			old = &oldState.Value
 		}
 		if !c.condition.Holds(old) {
-			return h.answerConflict(c, &changes.ConflictError{Field: c.field(), Current: old})
+			return h.answerConflict(c, &changes.ConflictError{Field: c.field(), CurrentValue: old})
 		}
 		return okAnswer(o)
 	}
-	valueWithAuthor := override.WithAuthor(value, c.caller.Name, time.Now())
+	valueWithAuthor := override.AddAuthor(value, c.caller.Name, time.Now())
 	if len(valueWithAuthor) > override.MaxBytes {
 		return problem(http.StatusRequestEntityTooLarge, "body with the name of the caller: want at most %d bytes", override.MaxBytes)
 	}
@@ -161,7 +161,7 @@ func (h *handler) deleteField(c *call) answer {
 		Action: changes.Delete, Reason: c.reason,
 		Writes: []changes.Write{{Field: c.field(), Condition: c.condition}},
 	})
-	if conflict := (*changes.ConflictError)(nil); errors.As(err, &conflict) && conflict.Current == nil && !isConditional {
+	if conflict := (*changes.ConflictError)(nil); errors.As(err, &conflict) && conflict.CurrentValue == nil && !isConditional {
 		return noFieldAnswer(c)
 	}
 	if err != nil {
@@ -179,7 +179,7 @@ func (h *handler) deleteField(c *call) answer {
 
 func (h *handler) auditChange(c *call, action, old, value, limitsBefore string, o *Override, moreAttrs ...string) {
 	h.audit(c, action, append([]string{
-		"old", override.WithoutAuthor(old), "new", value, "path", o.Path, "limits_before", limitsBefore, "limits", o.Limits, "counters", o.Counters,
+		"old", override.RemoveAuthor(old), "new", value, "path", o.Path, "limits_before", limitsBefore, "limits", o.Limits, "counters", o.Counters,
 	}, moreAttrs...)...)
 }
 
@@ -265,8 +265,8 @@ func (h *handler) answerConflict(c *call, conflict *changes.ConflictError) answe
 	}
 	text := "it has no value, or its end has passed"
 	switch last := body.LastChange; {
-	case conflict.Current != nil:
-		state := h.options.Overrides.DryRun(conflict.Field, *conflict.Current)
+	case conflict.CurrentValue != nil:
+		state := h.options.Overrides.DryRun(conflict.Field, *conflict.CurrentValue)
 		current := overrideAnswer(&state)
 		body.Current = &current
 		text = "it exists, and its author is unknown"

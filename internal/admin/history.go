@@ -303,7 +303,7 @@ func newStatus(replicas []changes.Replica, l *List) Status {
 		case r.Limits != usualLimits:
 			state = OtherLimits
 		}
-		s.Replicas = append(s.Replicas, Replica{r, r.SeenAgo.Seconds(), state})
+		s.Replicas = append(s.Replicas, Replica{r, r.TimeSinceReport.Seconds(), state})
 	}
 	return s
 }

@@ -234,7 +234,7 @@ func (l *Live) refreshLimits() {
 			s.SwitchedOff = append(s.SwitchedOff, "and more")
 		}
 		s.ShadowMode = config.IsShadow(l.options.ShadowMode)
-		s.Limits.Loaded, s.Limits.Hash, s.Limits.Rules = true, config.Hash(), config.Rules()
+		s.Limits.Loaded, s.Limits.Hash, s.Limits.Rules = true, config.Hash(), config.RuleCount()
 		for _, d := range config.Domains() {
 			s.Limits.Domains = append(s.Limits.Domains, d.Name)
 		}
