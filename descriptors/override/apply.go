@@ -201,17 +201,28 @@ func (b *builder) buildChildren(list, trail []*limitsfile.Descriptor, matches []
 		if len(matches) == 0 {
 			continue
 		}
-		d, deeperMatches := b.applyMatches(*original, trail, selectMatches(matches, depth, ""))
+		indexes := map[string][]int{} // the indexes of the matches with the same entry; the key of matches for any value is ""
+		for i, m := range matches {
+			entry := ""
+			if m.singleValues[depth] == 1 {
+				entry = entryText(m.Target.Entries[depth])
+			}
+			indexes[entry] = append(indexes[entry], i)
+		}
+		d, deeperMatches := b.applyMatches(*original, trail, selectMatches(matches, depth, indexes[""]))
 		d.Descriptors = b.buildChildren(original.Descriptors, slices.Clip(append(trail, d)), deeperMatches)
 		list[i] = d
-		copiedEntries := map[string]bool{}
-		for _, m := range matches {
-			entry := entryText(m.Target.Entries[depth])
-			if m.singleValues[depth] == 0 || copiedEntries[entry] {
+		for i, m := range matches {
+			if m.singleValues[depth] == 0 {
 				continue
 			}
-			copiedEntries[entry] = true
-			if c := b.makeCopy(m, original, d, trail, selectMatches(matches, depth, entry)); c != nil {
+			sameEntry := indexes[entryText(m.Target.Entries[depth])]
+			if sameEntry[0] < i {
+				continue // the entry has a copy
+			}
+			selectedIndexes := slices.Concat(indexes[""], sameEntry)
+			slices.Sort(selectedIndexes)
+			if c := b.makeCopy(m, original, d, trail, selectMatches(matches, depth, selectedIndexes)); c != nil {
 				list = append(list, c)
 			}
 		}
@@ -219,17 +230,16 @@ func (b *builder) buildChildren(list, trail []*limitsfile.Descriptor, matches []
 	return list
 }
 
-// selectMatches returns the matches for any value at depth. If entry is not empty, it adds the matches for this value.
-func selectMatches(matches []activeMatch, depth int, entry string) []activeMatch {
-	var result []activeMatch
-	for _, m := range matches {
-		isSingle := m.singleValues[depth] == 1
-		if isSingle && entryText(m.Target.Entries[depth]) != entry {
-			continue
-		}
-		result = append(result, activeMatch{m.match, m.isOnTarget && isSingle == (entry != "")})
+// selectMatches returns the matches with these indexes. The builder makes the descriptor for a single value at depth if one
+// of the matches has a single value. Otherwise it makes the descriptor for any value.
+func selectMatches(matches []activeMatch, depth int, indexes []int) []activeMatch {
+	isCopy := slices.ContainsFunc(indexes, func(i int) bool { return matches[i].singleValues[depth] == 1 })
+	var selected []activeMatch
+	for _, i := range indexes {
+		m := matches[i]
+		selected = append(selected, activeMatch{m.match, m.isOnTarget && isCopy == (m.singleValues[depth] == 1)})
 	}
-	return result
+	return selected
 }
 
 // makeCopy returns a copy of original for the single value of m, with the matches applied. patchedOriginal is original with
