@@ -62,7 +62,7 @@ type Options struct {
 	// most 1. Four processes that share a limit need a ratio of 0.25. The default is 1.
 	LocalRatio float64
 
-	// DialOptions are more options of the connection, for example for tracing.
+	// DialOptions are further options of the connection, for example for tracing.
 	DialOptions []grpc.DialOption
 
 	// Log gets the events that no method returns, such as an outage. The default is no log.
@@ -89,39 +89,39 @@ type Client struct {
 	isClosed   bool
 }
 
-// decider decides calls. A Client has a failover, or for NewLocal a service in this process.
+// decider decides calls. The decider of a Client is a failover, or after NewLocal a service in this process.
 type decider interface {
 	decide(ctx context.Context, c *call) (*answer, error)
 }
 
 // New returns a Client of the service at target, such as "rls.internal:8081". The first call opens the connection.
 // Targets have the syntax of gRPC, so "dns:///rls:8081" and "unix:///run/rls.sock" are valid too.
-func New(target string, o Options) (*Client, error) {
+func New(target string, options Options) (*Client, error) {
 	if target == "" {
 		return nil, errors.New("target: got none, want host:port")
 	}
-	if o.Timeout < 0 {
-		return nil, fmt.Errorf("options: Timeout: got %s, want at least 0", o.Timeout)
+	if options.Timeout < 0 {
+		return nil, fmt.Errorf("options: Timeout: got %s, want at least 0", options.Timeout)
 	}
-	c := newClient(o)
-	remote, conn, err := dial(target, o)
+	client := newClient(options)
+	remoteService, conn, err := dial(target, options)
 	if err != nil {
 		return nil, err
 	}
-	c.closers = append(c.closers, conn.Close)
-	c.decider, err = newFailover(remote, o, c.clock, c.log)
+	client.closers = append(client.closers, conn.Close)
+	client.decider, err = newFailover(remoteService, options, client.clock, client.log)
 	if err != nil {
-		_ = c.Close()
+		_ = client.Close()
 		return nil, err
 	}
-	return c, nil
+	return client, nil
 }
 
-// NewLocal returns a Client without a service, which decides in this process with limits. Of the Options, it uses only
+// NewLocal returns a Client without a service, which decides in this process with limits. It uses only the options
 // LocalRatio, Log and Clock.
-func NewLocal(limits Limits, o Options) (*Client, error) {
-	c := newClient(o)
-	l, err := newLocal(limits, o.LocalRatio, c.clock)
+func NewLocal(limits Limits, options Options) (*Client, error) {
+	c := newClient(options)
+	l, err := newLocal(limits, options.LocalRatio, c.clock)
 	if err != nil {
 		return nil, err
 	}
@@ -129,16 +129,16 @@ func NewLocal(limits Limits, o Options) (*Client, error) {
 	return c, nil
 }
 
-func newClient(o Options) *Client {
-	c := &Client{timeout: cmp.Or(o.Timeout, DefaultTimeout), clock: o.Clock, log: o.Log, queues: map[string]*queue{}}
-	if c.clock == nil {
-		c.clock = systemClock{}
+func newClient(options Options) *Client {
+	client := &Client{timeout: cmp.Or(options.Timeout, DefaultTimeout), clock: options.Clock, log: options.Log, queues: map[string]*queue{}}
+	if client.clock == nil {
+		client.clock = systemClock{}
 	}
-	if c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
+	if client.log == nil {
+		client.log = slog.New(slog.DiscardHandler)
 	}
-	c.lifetime, c.endLifetime = context.WithCancel(context.Background())
-	return c
+	client.lifetime, client.endLifetime = context.WithCancel(context.Background())
+	return client
 }
 
 // Close ends the waits of callers with ErrClosed, and closes the connection. Close does not give
