@@ -52,7 +52,7 @@ func (c *Client) wait(ctx context.Context, request *Request, holdID string) (*an
 	return waiter.grant, err
 }
 
-// enqueue adds waiter to the queue of request. If there is no such queue, it starts one.
+// enqueue adds waiter to the queue of request. If request has no queue yet, enqueue starts a queue.
 func (c *Client) enqueue(request *Request, waiter *waiter) (*queue, error) {
 	key := request.key()
 	if waiter.holdID != "" {

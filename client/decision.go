@@ -94,7 +94,7 @@ func (a *answer) addStatus(status *rlsv3.RateLimitResponse_DescriptorStatus, isD
 	}
 }
 
-// newAnswer returns the answer of a service to call. header has the times that rls adds; other services send no such header.
+// newAnswer returns the answer of a service to call. header has the times that only rls sends.
 func newAnswer(call *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answer {
 	result := &answer{Decision: Decision{Allowed: resp.GetOverallCode() != rlsv3.RateLimitResponse_OVER_LIMIT}}
 	exceedsLimit := false // the call asks for more permits than a limit has in a window

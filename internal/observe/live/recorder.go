@@ -135,7 +135,8 @@ func (r *Recorder) Answered(ctx context.Context, call *service.Call) {
 	}
 }
 
-// addCaller counts weight calls of the caller of call: call itself, and the calls that are not in the sample.
+// addCaller counts a number of calls of the caller of call. This number is weight: the call itself, and the calls that are
+// not in the sample.
 func (r *Recorder) addCaller(ctx context.Context, call *service.Call, weight float64) {
 	var memory [maxKeyBytes]byte
 	key := call.AppendCaller(memory[:0], ctx)
@@ -266,7 +267,7 @@ func useOf(spent, capacity int64) float64 {
 	return float64(spent) / float64(capacity)
 }
 
-// spentAndCapacity returns the spent hits and the capacity of the limit of decision. If the fallback decided, these are the
+// spentAndCapacity returns the spent hits and the capacity of the limit of decision. If the fallback decided, they are the
 // hits and the capacity of the share of this replica, or 0 and 0 if the fallback counts nothing.
 func spentAndCapacity(decision *service.Decision) (spent, capacity int64) {
 	limit := decision.Limit.Limit

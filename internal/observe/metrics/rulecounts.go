@@ -85,7 +85,7 @@ func (h *hitClassifier) count(counts *hitCounts, decision *service.Decision) {
 	}
 }
 
-// nearHits returns how many hits the counter of l has beyond the near limit, after result has allowed hits. The fallback
+// nearHits returns how many hits the counter of countedLimit has beyond the near limit, after result has allowed hits. The fallback
 // knows only the counter of this replica, so nearHits compares this counter with the share of this replica.
 func (h *hitClassifier) nearHits(countedLimit *limit.Limit, result *backend.Result) int64 {
 	if result.Source == backend.SourceFallback {

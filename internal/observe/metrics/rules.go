@@ -80,7 +80,7 @@ type varyingSeries struct {
 
 	// The mutex of limitTable guards the fields below.
 
-	checkedAt   time.Time // the time of the last deleteIdleValues; zero before the first
+	checkedAt   time.Time // the time of the last call of deleteIdleValues; zero before the first call
 	deletedSums HitSums   // the counts of the series that deleteIdleValues has deleted
 }
 

@@ -91,8 +91,8 @@ func (t *Timeline) Add(event Event) {
 	t.events = append(t.events, event)
 }
 
-// makeSpaceForRepeated removes the old event that event replaces, and adds the count of the old event to event. If too many
-// events repeat, makeSpaceForRepeated removes the oldest of them.
+// makeSpaceForRepeated removes the old event that event replaces, and adds the foldedEvents of the old event to event. If too
+// many events repeat, makeSpaceForRepeated removes the oldest of these events.
 func (t *Timeline) makeSpaceForRepeated(event *Event) {
 	repeatedCount, oldestIndex := 0, 0
 	for i := len(t.events) - 1; i >= 0; i-- {
