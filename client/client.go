@@ -96,20 +96,20 @@ type decider interface {
 
 // New returns a Client of the service at target, such as "rls.internal:8081". The first call opens the connection.
 // Targets have the syntax of gRPC, so "dns:///rls:8081" and "unix:///run/rls.sock" are valid too.
-func New(target string, options Options) (*Client, error) {
+func New(target string, o Options) (*Client, error) {
 	if target == "" {
 		return nil, errors.New("target: got none, want host:port")
 	}
-	if options.Timeout < 0 {
-		return nil, fmt.Errorf("options: Timeout: got %s, want at least 0", options.Timeout)
+	if o.Timeout < 0 {
+		return nil, fmt.Errorf("options: Timeout: got %s, want at least 0", o.Timeout)
 	}
-	client := newClient(options)
-	remoteService, conn, err := dial(target, options)
+	client := newClient(o)
+	remoteService, conn, err := dial(target, o)
 	if err != nil {
 		return nil, err
 	}
 	client.closers = append(client.closers, conn.Close)
-	client.decider, err = newFailover(remoteService, options, client.clock, client.log)
+	client.decider, err = newFailover(remoteService, o, client.clock, client.log)
 	if err != nil {
 		_ = client.Close()
 		return nil, err
@@ -119,9 +119,9 @@ func New(target string, options Options) (*Client, error) {
 
 // NewLocal returns a Client without a service, which decides in this process with limits. It uses only the options
 // LocalRatio, Log and Clock.
-func NewLocal(limits Limits, options Options) (*Client, error) {
-	c := newClient(options)
-	l, err := newLocal(limits, options.LocalRatio, c.clock)
+func NewLocal(limits Limits, o Options) (*Client, error) {
+	c := newClient(o)
+	l, err := newLocal(limits, o.LocalRatio, c.clock)
 	if err != nil {
 		return nil, err
 	}
