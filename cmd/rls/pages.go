@@ -146,6 +146,7 @@ func newLive(ctx context.Context, process *process, settings *env.Settings, limi
 		Counts:   serviceEvents.Metrics.Rules,
 		Draining: func() bool { return ctx.Err() != nil },
 		Events:   serviceEvents.Timeline,
+		Log:      serviceEvents.Log,
 		Keys:     live.KeyMode(settings.TopKeys),
 		Redis:    counters.storeState,
 		CPUTime:  cpuTime,

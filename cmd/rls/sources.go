@@ -115,7 +115,7 @@ func followLimits(process *process, settings *env.Settings, limits limits, servi
 	if (errors.Is(err, fs.ErrNotExist) || errors.Is(err, filesource.ErrNoFiles)) && settings.LimitsPath == "" {
 		advice = "; set LIMITS_PATH or --limits if the limits files are in another place"
 	}
-	return fmt.Errorf("no limits to start with%s; FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without limits", advice)
+	return fmt.Errorf("no limits to start with%s; restore the last good limits files, or correct them with rls check. With FORCE_START_WITHOUT_INITIAL_CONFIG=true the service starts, but each call fails until valid limits arrive", advice)
 }
 
 func limitsPlace(settings *env.Settings) filesource.Place {

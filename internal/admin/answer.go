@@ -121,8 +121,8 @@ func overrideAnswer(state *override.State) Override {
 		Kind: state.Kind, Target: state.Target, Override: storedJSON(&state.Value), ETag: changes.Tag(state.Value), State: InForce, Path: state.Path,
 		BaseLimits: state.BaseLimits, Limits: state.Limits, Counters: countersWord(state),
 	}
-	if !state.Expires.IsZero() {
-		override.ExpiresAt = state.Expires.UTC().Format(time.RFC3339)
+	if !state.ExpiresAt.IsZero() {
+		override.ExpiresAt = state.ExpiresAt.UTC().Format(time.RFC3339)
 	}
 	override.setNotes(state.Notes)
 	for _, err := range state.ProblemsOfOthers {
@@ -131,10 +131,10 @@ func overrideAnswer(state *override.State) Override {
 	switch {
 	case state.Problem != nil:
 		override.State, override.Problems = Rejected, problemList(state.Problem)
-		if state.Waiting {
+		if state.IsWaiting {
 			override.State = Waiting
 		}
-	case state.Expired:
+	case state.IsExpired:
 		override.State = Expired
 	}
 	return override
@@ -152,7 +152,7 @@ func countersWord(s *override.State) string {
 	switch {
 	case s.Limits == "":
 		return ""
-	case s.CountersKept:
+	case s.KeepsCounters:
 		return "kept"
 	}
 	return "new"
@@ -168,7 +168,7 @@ func storedJSON(value *string) json.RawMessage {
 		return nil
 	}
 	const maxBrackets = 128
-	text := truncateTo(override.WithoutAuthor(*value), override.MaxBytes)
+	text := truncateTo(override.RemoveAuthor(*value), override.MaxBytes)
 	brackets := strings.Count(text, "{") + strings.Count(text, "[")
 	if brackets <= maxBrackets && json.Valid([]byte(text)) && utf8.ValidString(text) {
 		return json.RawMessage(text)

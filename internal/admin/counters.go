@@ -78,7 +78,7 @@ func (h *handler) findCounter(call *call) (*targetCounter, answer) {
 	}
 	counter := newCounter(limits, target)
 	if counter == nil {
-		if s := domain.OffSwitchAt(target.Entries); s != nil {
+		if s := domain.OffSwitchFor(target.Entries); s != nil {
 			return nil, problem(http.StatusNotFound, "%q has no limits now: %s is off%s; end the switch (rls limits on), or reset with --prefix", truncate(target.String()), s.Path, s.Notes)
 		}
 		return nil, problem(http.StatusNotFound, "no descriptor with a limit matches requests with %q; the target must have all keys and values of a request, in their order", truncate(target.String()))
@@ -158,7 +158,7 @@ func (counter *targetCounter) resetFailure(results []backend.Result) string {
 	for i, l := range counter.countedLimits() {
 		if err := results[i].Err; err != nil {
 			reason = err.Error()
-		} else if !results[i].Degraded() {
+		} else if !results[i].IsDegraded() {
 			resetLimits = append(resetLimits, l.String())
 			continue
 		}
@@ -206,7 +206,7 @@ func (counter *targetCounter) answer(limits []Limit) Counter {
 		Target:     counter.target.String(),
 		Path:       counter.rule.Path,
 		Key:        string(counter.key),
-		ShadowMode: counter.rule.InShadow(counter.key),
+		ShadowMode: counter.rule.IsShadowed(counter.key),
 		Limits:     limits,
 	}
 }
@@ -229,9 +229,9 @@ func (counter *targetCounter) limits(now time.Time, peeks []backend.Peek) []Limi
 			Remaining:    max(peek.Remaining, 0),
 			ResetSeconds: float64(peek.ResetAfter) / 1e6,
 			Over:         peek.Remaining < 1,
-			Degraded:     peek.Degraded(),
+			Degraded:     peek.IsDegraded(),
 		}
-		if !peek.Degraded() { // a degraded result is for a share of the limit
+		if !peek.IsDegraded() { // a degraded result is for a share of the limit
 			list[i].Capacity, list[i].Spent = limit.Capacity(), limit.Spent(peek.Result.Result)
 		}
 		if d := peek.Denial; d != nil {

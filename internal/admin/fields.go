@@ -85,8 +85,8 @@ func (h *handler) putField(call *call) answer {
 	}
 	value := strings.TrimSpace(string(body))
 	dryRunState := h.options.Overrides.DryRun(call.field(), value)
-	if dryRunState.Problem == nil && dryRunState.Expired {
-		dryRunState.Problem = fmt.Errorf("expires_at %s is in the past", dryRunState.Expires.UTC().Format(time.RFC3339))
+	if dryRunState.Problem == nil && dryRunState.IsExpired {
+		dryRunState.Problem = fmt.Errorf("expires_at %s is in the past", dryRunState.ExpiresAt.UTC().Format(time.RFC3339))
 	}
 	answerBody := overrideAnswer(&dryRunState)
 	answerBody.ETag, answerBody.DryRun = "", call.isDryRun
@@ -94,17 +94,21 @@ func (h *handler) putField(call *call) answer {
 		return answer{code: http.StatusBadRequest, body: answerBody}
 	}
 	oldState := h.findState(call.field())
+	if !call.isForced && !call.hasCondition() && losesEndlessValue(oldState, &dryRunState) {
+		return problem(http.StatusPreconditionFailed, "%s %s: its value %s has no end, and would not come back when the new value ends. Nothing was changed. To replace it for good, add --replace (?replace=true)",
+			call.kind, call.target(), override.RemoveAuthor(oldState.Value))
+	}
 	if call.isDryRun {
 		var oldValue *string
 		if oldState != nil {
 			oldValue = &oldState.Value
 		}
 		if !call.condition.Holds(oldValue) {
-			return h.answerConflict(call, &changes.ConflictError{Field: call.field(), Current: oldValue})
+			return h.answerConflict(call, &changes.ConflictError{Field: call.field(), CurrentValue: oldValue})
 		}
 		return okAnswer(answerBody)
 	}
-	valueWithAuthor := override.WithAuthor(value, call.caller.Name, time.Now())
+	valueWithAuthor := override.AddAuthor(value, call.caller.Name, time.Now())
 	if len(valueWithAuthor) > override.MaxBytes {
 		return problem(http.StatusRequestEntityTooLarge, "body with the name of the caller: want at most %d bytes", override.MaxBytes)
 	}
@@ -128,6 +132,18 @@ func (h *handler) putField(call *call) answer {
 	return okAnswer(answerBody)
 }
 
+// hasCondition reports whether the call has If-Match or If-None-Match.
+func (c *call) hasCondition() bool {
+	return c.condition.Exists || c.condition.Absent || c.condition.Tags != nil || c.condition.ForbiddenTags != nil
+}
+
+// losesEndlessValue reports whether a value without an end, such as the contract of a customer, gives way to a value
+// with an end. old may be nil. A switch or a shadow mode without an end is no such value.
+func losesEndlessValue(old, replacement *override.State) bool {
+	isLimit := replacement.Kind == override.KindOverride || replacement.Kind == override.KindRule
+	return isLimit && old != nil && old.ExpiresAt.IsZero() && !replacement.ExpiresAt.IsZero()
+}
+
 // store makes a change in the name of the caller.
 func (h *handler) store(call *call, change changes.Change) (changes.Result, error) {
 	ctx, cancel := context.WithTimeout(call.Context(), storeTimeout)
@@ -145,7 +161,7 @@ func (h *handler) deleteField(call *call) answer {
 		Action: changes.Delete, Reason: call.reason,
 		Writes: []changes.Write{{Field: call.field(), Condition: call.condition}},
 	})
-	if conflict := (*changes.ConflictError)(nil); errors.As(err, &conflict) && conflict.Current == nil && !isConditional {
+	if conflict := (*changes.ConflictError)(nil); errors.As(err, &conflict) && conflict.CurrentValue == nil && !isConditional {
 		return noFieldAnswer(call)
 	}
 	if err != nil {
@@ -163,7 +179,7 @@ func (h *handler) deleteField(call *call) answer {
 
 func (h *handler) auditChange(call *call, action, oldText, newText, limitsBefore string, o *Override, moreAttrs ...string) {
 	h.audit(call, action, append([]string{
-		"old", override.WithoutAuthor(oldText), "new", newText, "path", o.Path, "limits_before", limitsBefore, "limits", o.Limits, "counters", o.Counters,
+		"old", override.RemoveAuthor(oldText), "new", newText, "path", o.Path, "limits_before", limitsBefore, "limits", o.Limits, "counters", o.Counters,
 	}, moreAttrs...)...)
 }
 
@@ -249,8 +265,8 @@ func (h *handler) answerConflict(call *call, conflict *changes.ConflictError) an
 	}
 	text := "no value is set, or the end of the value has passed"
 	switch lastChange := body.LastChange; {
-	case conflict.Current != nil:
-		state := h.options.Overrides.DryRun(conflict.Field, *conflict.Current)
+	case conflict.CurrentValue != nil:
+		state := h.options.Overrides.DryRun(conflict.Field, *conflict.CurrentValue)
 		currentOverride := overrideAnswer(&state)
 		body.Current = &currentOverride
 		text = "the value has an unknown author"

@@ -107,7 +107,7 @@ func newOutcomes(c *service.Call) outcome { return outcome{call: c, descriptorIn
 // advance moves o to the next outcome of the call. It reports false after the last outcome.
 func (o *outcome) advance() bool {
 	call := o.call
-	hasNextDecision := o.readDecisions < call.Decisions()
+	hasNextDecision := o.readDecisions < call.DecisionCount()
 	if hasNextDecision {
 		o.decision = call.Decision(o.readDecisions)
 	}
@@ -222,7 +222,7 @@ func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
 		return record
 	}
 	record.Remaining = max(decision.Result.Remaining, 0)
-	if record.Degraded = decision.Result.Degraded(); record.Degraded {
+	if record.Degraded = decision.Result.IsDegraded(); record.Degraded {
 		record.Reason, record.Mode = decision.Result.Reason.String(), decision.Result.Mode.String()
 	}
 	return record

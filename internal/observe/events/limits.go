@@ -58,7 +58,7 @@ func (o limitsObserver) LimitsChanged(change reload.LimitsChange) {
 	}
 	counters := ""
 	if len(change.Changed) > 0 {
-		counters = map[bool]string{true: "new", false: "kept"}[change.NewCounters]
+		counters = map[bool]string{true: "new", false: "kept"}[change.HasNewCounters]
 	}
 	o.Add(timeline.Event{Time: change.Time, Kind: timeline.Reload, Text: text, Attrs: details(
 		"source", change.Cause, "rules", change.Rules, "added", valuesText(&change, change.Added), "changed", valuesText(&change, change.Changed), "removed", valuesText(&change, change.Removed), "counters", counters,
@@ -68,13 +68,7 @@ func (o limitsObserver) LimitsChanged(change reload.LimitsChange) {
 // valuesText returns a line for each of the first ten paths, with the old and the new limits of the path.
 func valuesText(c *reload.LimitsChange, paths []string) string {
 	const maxPaths = 10
-	var lines []string
-	for _, v := range c.Values {
-		if len(lines) < maxPaths && slices.Contains(paths, v.Path) {
-			lines = append(lines, v.String())
-		}
-	}
-	text := strings.Join(lines, "\n")
+	text := strings.Join(c.Texts(paths)[:min(len(paths), maxPaths)], "\n")
 	if omittedCount := len(paths) - maxPaths; omittedCount > 0 {
 		text += fmt.Sprintf("\nand %d more", omittedCount)
 	}
@@ -113,8 +107,8 @@ func (o limitsObserver) OverridesChanged(changes []reload.OverrideChange) {
 func overrideEvent(change reload.OverrideChange) timeline.Event {
 	state := &change.State
 	endText := ""
-	if !state.Expires.IsZero() {
-		endText = state.Expires.UTC().Format(time.RFC3339)
+	if !state.ExpiresAt.IsZero() {
+		endText = state.ExpiresAt.UTC().Format(time.RFC3339)
 	}
 	event := timeline.Event{
 		Kind:  timeline.Override,

@@ -72,12 +72,12 @@ func Overrides(states []override.State) []live.Override {
 		state := &states[i]
 		overrides[i] = live.Override{
 			Target: state.Target, Path: state.Path, State: "in force", Limits: state.Limits, Base: state.BaseLimits,
-			Author: state.Author, SetAt: TimeOrNil(state.SetAt), ExpiresAt: TimeOrNil(state.Expires),
+			Author: state.Author, SetAt: TimeOrNil(state.SetAt), ExpiresAt: TimeOrNil(state.ExpiresAt),
 		}
 		switch {
 		case state.Problem != nil:
 			overrides[i].State, overrides[i].Problem = "rejected", state.Problem.Error()
-		case state.Expired:
+		case state.IsExpired:
 			overrides[i].State = "expired"
 		}
 	}

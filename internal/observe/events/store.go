@@ -177,7 +177,11 @@ func (s *Store) logRepeatedOutages() {
 	if log.lastOutageError != nil {
 		attrs = append(attrs, "error", log.lastOutageError, "advice", s.Advice(log.lastOutageError))
 	}
-	s.Log.Warn(s.Name+" outages repeated", attrs...)
+	text := s.Name + " outages repeated"
+	if log.outages == 0 && log.blips > 0 {
+		text = "hits decided without " + s.Name + " for short times"
+	}
+	s.Log.Warn(text, attrs...)
 	pauseEnd := time.Now().Add(outageLogPause)
 	*log = outageLog{pauseEnd: pauseEnd, outagePauseEnd: pauseEnd, isDown: log.isDown, isStartLogged: log.isDown}
 }

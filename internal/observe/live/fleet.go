@@ -195,11 +195,11 @@ func reportedFleet(ownReplica Replica, reports changes.Reports, now time.Time) (
 		if r.Name == ownReplica.Name {
 			continue
 		}
-		r.SeenAgo += max(now.Sub(reports.ReadAt), 0)
+		r.TimeSinceReport += max(now.Sub(reports.ReadAt), 0)
 		if !r.IsLost() {
 			aliveReplicas++
 		}
-		replicas = append(replicas, Replica{Name: r.Name, Lost: r.IsLost(), Version: r.Build, Limits: r.Limits, Figures: r.Figures, SeenSeconds: r.SeenAgo.Seconds()})
+		replicas = append(replicas, Replica{Name: r.Name, Lost: r.IsLost(), Version: r.Build, Limits: r.Limits, Figures: r.Figures, SeenSeconds: r.TimeSinceReport.Seconds()})
 	}
 	return NewFleet(replicas, reports.More), aliveReplicas
 }

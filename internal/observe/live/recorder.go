@@ -130,7 +130,7 @@ func (r *Recorder) Answered(ctx context.Context, call *service.Call) {
 			}
 		}
 	}
-	for i := 0; i < call.Decisions(); {
+	for i := 0; i < call.DecisionCount(); {
 		i = r.addDescriptor(call, i, float64(interval))
 	}
 }
@@ -171,10 +171,10 @@ func (r *Recorder) count(call *service.Call, randomNumber int) {
 			stripe.unmatchedDescriptors++
 		}
 	}
-	for i := range call.Decisions() {
+	for i := range call.DecisionCount() {
 		if d := call.Decision(i); d.Result.Err == nil {
 			stripe.decisions++
-			if d.Result.Degraded() {
+			if d.Result.IsDegraded() {
 				stripe.fallbackDecisions++
 			}
 		}
@@ -184,8 +184,8 @@ func (r *Recorder) count(call *service.Call, randomNumber int) {
 // addExample counts descriptor i of c, which no rule limits, weight times.
 func (r *Recorder) addExample(c *service.Call, i int, weight float64) {
 	var memory [maxKeyBytes]byte
-	key := descriptors.AppendCutKey(memory[:0], c.Request.GetDomain(), c.Request.GetDescriptors()[i].GetEntries())
-	r.examples.add(&event{hash: maphash.Bytes(r.seed, key), hits: weight, isDomainUnknown: !c.DomainFound}, key, weight)
+	key := descriptors.AppendBoundedKey(memory[:0], c.Request.GetDomain(), c.Request.GetDescriptors()[i].GetEntries())
+	r.examples.add(&event{hash: maphash.Bytes(r.seed, key), hits: weight, isDomainUnknown: !c.HasDomain}, key, weight)
 }
 
 // CallGivenUp records that a caller has given up a call.
@@ -213,7 +213,7 @@ func (r *Recorder) addDescriptor(call *service.Call, i int, weight float64) int 
 	firstDecision := call.Decision(i)
 	newEvent := event{rule: firstDecision.Rule, limit: firstDecision.Limit, hits: weight * float64(max(firstDecision.N, 0)), time: call.Start.UnixMicro()}
 	use, isDecided := -1.0, false
-	for ; i < call.Decisions(); i++ {
+	for ; i < call.DecisionCount(); i++ {
 		decision := call.Decision(i)
 		if decision.Descriptor != firstDecision.Descriptor {
 			break
@@ -271,7 +271,7 @@ func useOf(spent, capacity int64) float64 {
 // hits and the capacity of the share of this replica, or 0 and 0 if the fallback counts nothing.
 func spentAndCapacity(decision *service.Decision) (spent, capacity int64) {
 	limit := decision.Limit.Limit
-	if decision.Result.Degraded() {
+	if decision.Result.IsDegraded() {
 		if limit = decision.Result.Share; limit == nil {
 			return 0, 0
 		}

@@ -60,7 +60,7 @@ func newRule(domain string, trail []*limitsfile.Descriptor) Rule {
 	addMark(descriptor.Quota != nil, "shared by Envoys")
 	addMark(unlimitedCount > 0, "unlimited")
 	addMark(enabledCount == 0, "disabled")
-	addMark(descriptor.Created != nil, "run time")
+	addMark(descriptor.CreationNotes != nil, "run time")
 	if n := len(descriptor.Overrides); n > 0 {
 		lastOverride := descriptor.Overrides[n-1]
 		if descriptor.OffSwitch() == nil {
@@ -69,8 +69,8 @@ func newRule(domain string, trail []*limitsfile.Descriptor) Rule {
 			rule.Marks = []string{"off"} // the switch sets shadow mode or disables the limits
 		}
 		rule.Override = &RuleOverride{Target: lastOverride.Target}
-		if !lastOverride.Expires.IsZero() {
-			rule.Override.ExpiresAt = &lastOverride.Expires
+		if !lastOverride.ExpiresAt.IsZero() {
+			rule.Override.ExpiresAt = &lastOverride.ExpiresAt
 		}
 	}
 	return rule

@@ -163,7 +163,7 @@ func (m *Metrics) KeyCounts() iter.Seq[KeyCounts] {
 func (m *Metrics) PrepareRules(config *descriptors.Config) { m.rules.prepare(config, time.Now()) }
 
 func (r *rules) Answered(_ context.Context, call *service.Call) {
-	if !call.DomainFound && len(call.Rules) > 0 {
+	if !call.HasDomain && len(call.Rules) > 0 {
 		r.unknownDomains.count(call.Request.GetDomain(), len(call.Rules))
 		return
 	}
@@ -172,7 +172,7 @@ func (r *rules) Answered(_ context.Context, call *service.Call) {
 			r.unmatchedDescriptors.count(call.Request.GetDomain(), 1)
 		}
 	}
-	for i := range call.Decisions() {
+	for i := range call.DecisionCount() {
 		decision := call.Decision(i)
 		if decision.N == 0 { // a peek
 			continue

@@ -76,7 +76,7 @@ func (d *callObserver) Answered(_ context.Context, call *service.Call) {
 	if call.GlobalShadow {
 		d.globalShadows.Inc()
 	}
-	for i := range call.Decisions() {
+	for i := range call.DecisionCount() {
 		decision := call.Decision(i)
 		result := &decision.Result
 		switch {
@@ -89,7 +89,7 @@ func (d *callObserver) Answered(_ context.Context, call *service.Call) {
 		default:
 			d.deniedDecisions[result.Source].Inc()
 		}
-		if result.Degraded() && d.metrics.fallbackDecisions != nil {
+		if result.IsDegraded() && d.metrics.fallbackDecisions != nil {
 			d.metrics.fallbackDecisions.count(result, decision.Shadow)
 		}
 	}

@@ -80,7 +80,7 @@ func (t *Tracer) Answered(ctx context.Context, call *service.Call) {
 			addText(&rules, rule.Path)
 		}
 	}
-	for i := range call.Decisions() {
+	for i := range call.DecisionCount() {
 		if d := call.Decision(i); d.Result.Err == nil {
 			addText(&sources, d.Result.Source.String())
 			addText(&reasons, d.Result.Reason.String())

@@ -135,7 +135,7 @@ func (w *reporter) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
 	for _, d := range w.config.Domains() {
 		names = append(names, d.Name)
 		hasRules := !slices.ContainsFunc(req.Descriptors, func(r *ratelimitv3.RateLimitDescriptor) bool {
-			return r.GetLimit() != nil || d.MatchWithin(&budget, r.GetEntries()) == nil
+			return r.GetLimit() != nil || d.MatchWithBudget(&budget, r.GetEntries()) == nil
 		})
 		if hasRules && len(unknownDomain.WithRule) < maxNames {
 			unknownDomain.WithRule = append(unknownDomain.WithRule, d.Name)
@@ -155,7 +155,7 @@ func (w *reporter) explainDescriptor(call *service.Call, i int) Descriptor {
 	var fileDescriptor *limitsfile.Descriptor
 	var trace descriptors.Trace
 	if w.domain != nil && request.GetLimit() == nil {
-		trace = w.domain.TraceWithin(&w.budget, request.GetEntries())
+		trace = w.domain.TraceWithBudget(&w.budget, request.GetEntries())
 		for j := range trace.Steps {
 			descriptor.Levels = append(descriptor.Levels, explainLevel(&trace.Steps[j]))
 		}
@@ -175,8 +175,8 @@ func (w *reporter) explainDescriptor(call *service.Call, i int) Descriptor {
 				descriptor.Denial.Headers = append(descriptor.Denial.Headers, h.GetKey()+": "+h.GetValue())
 			}
 		}
-		if fileDescriptor.Created != nil {
-			descriptor.Created = new(newOverride(limitsfile.AppliedOverride{Notes: *fileDescriptor.Created}))
+		if fileDescriptor.CreationNotes != nil {
+			descriptor.Created = new(newOverride(limitsfile.AppliedOverride{Notes: *fileDescriptor.CreationNotes}))
 		}
 		for _, applied := range fileDescriptor.Overrides {
 			descriptor.Overrides = append(descriptor.Overrides, newOverride(applied))
@@ -198,7 +198,7 @@ func newEnforcement(call *service.Call, i int, rule *descriptors.Rule) *Enforcem
 		return nil
 	}
 	enforcement := &Enforcement{Percent: rule.EnforcedPercent(), IncludesKey: true}
-	for j := range call.Decisions() {
+	for j := range call.DecisionCount() {
 		if decision := call.Decision(j); decision.Descriptor == i {
 			enforcement.IncludesKey = !decision.Shadow
 		}
@@ -209,7 +209,7 @@ func newEnforcement(call *service.Call, i int, rule *descriptors.Rule) *Enforcem
 func newOverride(applied limitsfile.AppliedOverride) Override {
 	return Override{
 		Target: applied.Target, Off: applied.IsSwitch, Author: applied.Author, Reason: applied.Reason, BaseLimits: applied.BaseLimits,
-		SetAt: utcOrNil(applied.SetAt), ExpiresAt: utcOrNil(applied.Expires),
+		SetAt: utcOrNil(applied.SetAt), ExpiresAt: utcOrNil(applied.ExpiresAt),
 	}
 }
 
@@ -286,7 +286,7 @@ func effectiveValues(countedLimit *limit.Limit) Limit {
 func (w *reporter) explainLimit(call *service.Call, i int, explainedLimit *descriptors.RateLimit) Limit {
 	limitReport := effectiveValues(explainedLimit.Limit)
 	limitReport.Name = explainedLimit.Name
-	for j := range call.Decisions() {
+	for j := range call.DecisionCount() {
 		if d := call.Decision(j); d.Descriptor == i && d.Limit == explainedLimit {
 			limitReport.State = Counted
 			w.setCounter(&limitReport, &d, &w.peeker.peeks[j])
@@ -305,7 +305,7 @@ func (w *reporter) explainLimit(call *service.Call, i int, explainedLimit *descr
 }
 
 // isRejected reports whether the service has rejected c, because the rule allows no refund, for example.
-func isRejected(c *service.Call) bool { return c.Err != nil && c.Decisions() == 0 }
+func isRejected(c *service.Call) bool { return c.Err != nil && c.DecisionCount() == 0 }
 
 // replacingLimit returns the name and the rule of the limit that replaces the limits with this name.
 func replacingLimit(c *service.Call, name string) string {
@@ -336,10 +336,10 @@ func (w *reporter) setCounter(limitReport *Limit, decision *service.Decision, pe
 		limitReport.Counter.Permits = w.options.HeldPermits(w.now, decision.Hit)
 	}
 	switch result := peek.Result; {
-	case result.Err != nil, result.Degraded() && result.Share == nil:
-		limitReport.Counter.Unknown, limitReport.Counter.Degraded = true, result.Degraded()
+	case result.Err != nil, result.IsDegraded() && result.Share == nil:
+		limitReport.Counter.Unknown, limitReport.Counter.Degraded = true, result.IsDegraded()
 	default:
-		limitReport.Counter.Degraded = result.Degraded()
+		limitReport.Counter.Degraded = result.IsDegraded()
 		shareOrLimit := cmp.Or(result.Share, countedLimit)
 		limitReport.Counter.Capacity, limitReport.Counter.Remaining = shareOrLimit.Capacity(), result.Remaining
 		limitReport.Counter.Spent = shareOrLimit.Spent(result.Result)
@@ -348,7 +348,7 @@ func (w *reporter) setCounter(limitReport *Limit, decision *service.Decision, pe
 			break
 		}
 		limitReport.Counter.ResetAt = w.timeAfter(result.ResetAfter)
-		if countedLimit.Algorithm.ResetsAtOnce() && result.ResetAfter > 0 {
+		if countedLimit.Algorithm.ResetsAtWindowEnd() && result.ResetAfter > 0 {
 			limitReport.Counter.WindowStart = new(w.timeAt(countedLimit.WindowStart(w.now.UnixMicro()+result.ResetAfter) - w.now.UnixMicro()))
 		}
 	}
@@ -414,7 +414,7 @@ func (w *reporter) decidingLimit(c *service.Call, i int, rule *descriptors.Rule)
 func placeText(file string, line int) string { return fields.FileLine(fields.Printable(file), line) }
 
 func explainLevel(step *descriptors.Step) Level {
-	level := Level{Entry: descriptors.Label(step.Entry), Compared: step.Siblings, OtherValues: step.OtherValues}
+	level := Level{Entry: descriptors.EntryLabel(step.Entry), Compared: step.SiblingCount, OtherValues: step.OtherValueCount}
 	for i := range step.Candidates {
 		compared := &step.Candidates[i]
 		candidate := Candidate{

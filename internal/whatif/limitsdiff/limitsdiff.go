@@ -214,14 +214,14 @@ const maxPatterns = 30 // bounds the patterns of one level that overlapDescripto
 func overlapDescriptors(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
 	var patterns, textDescriptors []*limitsfile.Descriptor
 	for _, d := range list {
-		if d.WildcardValue && len(patterns) < maxPatterns {
+		if d.HasWildcardValue && len(patterns) < maxPatterns {
 			patterns = append(patterns, d)
 		}
 	}
 	for _, pattern := range patterns {
 		for _, otherPattern := range patterns {
 			if pattern.Key == otherPattern.Key && pattern.Value != otherPattern.Value {
-				textDescriptors = append(textDescriptors, &limitsfile.Descriptor{Key: pattern.Key, Value: strings.Replace(pattern.Value, "*", otherPattern.Value, 1), WildcardValue: true})
+				textDescriptors = append(textDescriptors, &limitsfile.Descriptor{Key: pattern.Key, Value: strings.Replace(pattern.Value, "*", otherPattern.Value, 1), HasWildcardValue: true})
 			}
 		}
 	}

@@ -100,7 +100,7 @@ func (f *File) newTestService(config *descriptors.Config, metRules ruleSet) *tes
 func (s *testService) Answered(_ context.Context, call *service.Call) {
 	s.rules = append(s.rules[:0], call.Rules...)
 	s.deniedInShadow = append(s.deniedInShadow[:0], make([]bool, len(call.Rules))...)
-	for i := range call.Decisions() {
+	for i := range call.DecisionCount() {
 		d := call.Decision(i)
 		if d.Shadow && d.Result.Err == nil && !d.Result.Allowed {
 			s.deniedInShadow[d.Descriptor] = true
